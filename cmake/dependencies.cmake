@@ -1,0 +1,46 @@
+# Libraries from the distribution's packages (scripts/lib/packages.sh names them).
+
+find_package(fmt REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(xtensor REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Threads REQUIRED)
+
+# HDF5, the C library, through its archive where there is one: the distribution's shared library brings thirty others
+# (its network drivers) into every process, 6 MB that a run on a small fixture would notice.
+find_package(HDF5 REQUIRED COMPONENTS C)
+add_library(kda_check_hdf5 INTERFACE)
+target_include_directories(kda_check_hdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
+target_compile_definitions(kda_check_hdf5 INTERFACE ${HDF5_C_DEFINITIONS})
+find_library(KDA_CHECK_HDF5_ARCHIVE NAMES libhdf5.a
+             PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/serial PATH_SUFFIXES hdf5/serial)
+function(kda_check_archives result)
+  set(found)
+  foreach(name ${ARGN})
+    find_library(KDA_CHECK_ARCHIVE_${name} NAMES lib${name}.a)
+    if(NOT KDA_CHECK_ARCHIVE_${name})
+      set(${result} "" PARENT_SCOPE)
+      return()
+    endif()
+    list(APPEND found ${KDA_CHECK_ARCHIVE_${name}})
+  endforeach()
+  set(${result} ${found} PARENT_SCOPE)
+endfunction()
+kda_check_archives(KDA_CHECK_HDF5_NEEDS sz aec z)
+if(KDA_CHECK_HDF5_ARCHIVE AND KDA_CHECK_HDF5_NEEDS)
+  target_link_libraries(kda_check_hdf5 INTERFACE ${KDA_CHECK_HDF5_ARCHIVE} ${KDA_CHECK_HDF5_NEEDS} ${CMAKE_DL_LIBS}
+                                                 Threads::Threads m)
+elseif(KDA_CHECK_STATIC)
+  message(FATAL_ERROR "KDA_CHECK_STATIC needs libhdf5.a, libsz.a, libaec.a and libz.a")
+else()
+  target_link_libraries(kda_check_hdf5 INTERFACE ${HDF5_C_LIBRARIES})
+endif()
+
+if(KDA_CHECK_STATIC)
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libgomp.a OUTPUT_VARIABLE KDA_CHECK_GOMP_ARCHIVE
+                  OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
+
+# The CUDA toolkit is used when it is there and never required.
+find_package(CUDAToolkit QUIET)

@@ -1,0 +1,63 @@
+#include "base/names.hpp"
+
+#include <algorithm>
+
+namespace kda_check {
+
+namespace {
+
+// Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) previous[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    current[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitution = previous[j - 1] + (a[i - 1] != b[j - 1]);
+      current[j] = std::min({previous[j] + 1, current[j - 1] + 1, substitution});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        current[j] = std::min(current[j], before[j - 2] + 1);
+    }
+    before.swap(previous);
+    previous.swap(current);
+  }
+  return previous[b.size()];
+}
+
+}  // namespace
+
+std::string join(const std::vector<std::string>& names, std::string_view separator) {
+  std::string text;
+  for (const std::string& name : names) {
+    if (!text.empty()) text += separator;
+    text += name;
+  }
+  return text;
+}
+
+std::vector<std::string> split_commas(std::string_view text) {
+  std::vector<std::string> words;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    if (comma > 0) words.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return words;
+}
+
+std::string suggest(std::string_view unknown, const std::vector<std::string>& candidates) {
+  const std::string* nearest = nullptr;
+  std::size_t least = 0;
+  for (const std::string& candidate : candidates) {
+    const std::size_t distance = edit_distance(unknown, candidate);
+    const std::size_t allowed = std::max<std::size_t>(2, candidate.size() / 3);
+    if (distance <= allowed && (!nearest || distance < least)) {
+      nearest = &candidate;
+      least = distance;
+    }
+  }
+  if (nearest) return "did you mean '" + *nearest + "'?";
+  return candidates.empty() ? std::string() : "one of: " + join(candidates);
+}
+
+}  // namespace kda_check

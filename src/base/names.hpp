@@ -1,0 +1,21 @@
+// Names a person types: lists of them for messages, and the nearest one to a name that does not exist.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kda_check {
+
+/// "a, b, c"
+std::string join(const std::vector<std::string>& names, std::string_view separator = ", ");
+
+/// The words between commas, empty ones dropped.
+std::vector<std::string> split_commas(std::string_view text);
+
+/// A hint for an unknown name: "did you mean 'recurrent'?" when one candidate is near (Damerau distance <= 2 or a
+/// third of its length), else "one of: ...".
+std::string suggest(std::string_view unknown, const std::vector<std::string>& candidates);
+
+}  // namespace kda_check

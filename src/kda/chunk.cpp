@@ -1,0 +1,106 @@
+// chunk: the staged WY form, chunk by chunk (kda-math 4), with the cast points of FLA's kernels in bf16 and fp16.
+#include "base/parallel.hpp"
+#include "kda/head_io.hpp"
+#include "kda/jobs.hpp"
+
+namespace kda_check::kda {
+
+namespace {
+
+/// Everything one head needs for one chunk; the pointers of `block` point into it.
+template <class T>
+class ChunkWorkspace {
+ public:
+  ChunkWorkspace(const Problem& problem, const RunOptions& options)
+      : rows_(options.chunk_size),
+        k_stride_(padded(problem.dimensions().K)),
+        v_stride_(padded(problem.dimensions().V)),
+        arena_(rows_ * (6 * k_stride_ + 4 * v_stride_ + 3 * score_stride() + padding) +
+               2 * problem.dimensions().K * v_stride_ + chunk_scratch(rows_, k_stride_, v_stride_)) {
+    arena_.fill(T(0));
+    T* next = arena_.data();
+    const auto take = [&](std::size_t count) {
+      T* const memory = next;
+      next += count;
+      return memory;
+    };
+    const std::size_t K = problem.dimensions().K;
+    q = take(rows_ * k_stride_), k = take(rows_ * k_stride_), G = take(rows_ * k_stride_);
+    v = take(rows_ * v_stride_), beta = take(rows_ * padding);
+    block.key_dim = K, block.value_dim = problem.dimensions().V;
+    block.key_stride = k_stride_, block.value_stride = v_stride_, block.score_stride = score_stride();
+    block.q = q, block.k = k, block.v = v, block.beta = beta, block.G = G;
+    block.w = take(rows_ * k_stride_), block.qg = take(rows_ * k_stride_), block.kg = take(rows_ * k_stride_);
+    block.u = take(rows_ * v_stride_), block.v_new = take(rows_ * v_stride_), block.o = take(rows_ * v_stride_);
+    block.Aqk = take(rows_ * score_stride()), block.L = take(rows_ * score_stride());
+    block.Akk_inv = take(rows_ * score_stride());
+    block.h = take(K * v_stride_), block.state = take(K * v_stride_);
+    block.scratch = next;
+    const Arithmetic& arithmetic = options.arithmetic;
+    block.decay = arithmetic.decay, block.inverse = arithmetic.inverse;
+    block.anchor_rows = std::min<std::size_t>(static_cast<std::size_t>(arithmetic.anchor_rows), rows_);
+    const bool beta_is_16_bit = !problem.options.beta_sigmoid && numeric::format_of(problem.beta.dtype()).bytes == 2;
+    if (arithmetic.storage == Storage::upstream) block.casts = upstream_cast_points(options.dtype, beta_is_16_bit);
+    block.scale = static_cast<T>(problem.scale());
+  }
+
+  std::size_t k_stride() const { return k_stride_; }
+  std::size_t v_stride() const { return v_stride_; }
+
+  ChunkBlock<T> block{};
+  T *q, *k, *G, *v, *beta;
+
+ private:
+  std::size_t score_stride() const { return padded(rows_); }
+
+  std::size_t rows_, k_stride_, v_stride_;
+  tensor::Scratch<T> arena_;
+};
+
+/// F1: sums of the log decays from the first row of the chunk on.
+template <class T>
+void cumulate(T* G, std::size_t rows, std::size_t stride) {
+  for (std::size_t i = 1; i < rows; ++i)
+    for (std::size_t k = 0; k < stride; ++k) G[i * stride + k] = G[(i - 1) * stride + k] + G[i * stride + k];
+}
+
+template <class T>
+void run_head(const Problem& problem, const HeadJob& job, const RunOptions& options, Answer& answer) {
+  const HeadReader<T> reader(problem);
+  ChunkWorkspace<T> work(problem, options);
+  const Sequence& s = job.sequence;
+  const auto kernel = kernels<T>().chunk[static_cast<int>(options.arithmetic.contraction)];
+  const std::size_t V = problem.dimensions().V;
+  const Rounding normalised = work.block.casts.normalised;
+  reader.state(s, job.head, work.block.state, work.v_stride());
+  for (std::size_t begin = s.begin; begin < s.end; begin += options.chunk_size) {
+    const std::size_t rows = std::min(options.chunk_size, s.end - begin);
+    reader.query(s, job.head, begin, rows, NormForm::reciprocal, normalised, work.q, work.k_stride());
+    reader.key(s, job.head, begin, rows, NormForm::reciprocal, normalised, work.k, work.k_stride());
+    reader.value(s, job.head, begin, rows, work.v, work.v_stride());
+    reader.beta(s, job.head, begin, rows, work.beta);
+    reader.log_decay(s, job.head, begin, rows, work.G, work.k_stride());
+    cumulate(work.G, rows, work.k_stride());
+    work.block.rows = rows;
+    kernel(work.block);
+    store_output(work.block.o, work.v_stride(), problem, s, job.head, begin, rows, {0, V}, answer.o);
+  }
+  store_state(work.block.state, work.v_stride(), problem, s, job.head, {0, V}, answer.final_state);
+}
+
+}  // namespace
+
+Answer run_chunk(const Problem& problem, const RunOptions& options) {
+  Answer answer = allocate_answer(problem, options.dtype);
+  const std::vector<HeadJob> jobs = head_jobs(problem, 1, options.threads);
+  parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
+    if (options.dtype == numeric::DType::fp64) {
+      run_head<double>(problem, jobs[item], options, answer);
+    } else {
+      run_head<float>(problem, jobs[item], options, answer);
+    }
+  });
+  return answer;
+}
+
+}  // namespace kda_check::kda

@@ -1,0 +1,137 @@
+#include "kda/head_io.hpp"
+
+#include <cstring>
+
+namespace kda_check::kda {
+
+template <class T>
+HeadReader<T>::HeadReader(const Problem& problem) : problem_(problem), kernels_(kernels<T>()) {}
+
+template <class T>
+void HeadReader<T>::rows_of(const tensor::Tensor& tensor, std::size_t heads, std::size_t width, const Sequence& s,
+                            std::size_t head, std::size_t begin, std::size_t count, T* rows, std::size_t stride) const {
+  const std::size_t T_ = problem_.dimensions().T;
+  for (std::size_t t = 0; t < count; ++t) {
+    const std::size_t element = ((s.batch * T_ + begin + t) * heads + head) * width;
+    kernels_.widen(tensor.dtype(), tensor.at(element), rows + t * stride, width);
+    if (stride > width) std::memset(rows + t * stride + width, 0, (stride - width) * sizeof(T));
+  }
+}
+
+template <class T>
+void HeadReader<T>::normalised_rows(const tensor::Tensor& tensor, const Sequence& s, std::size_t head,
+                                    std::size_t begin, std::size_t count, NormForm form, Rounding rounding, T* rows,
+                                    std::size_t stride) const {
+  const Dimensions& d = problem_.dimensions();
+  rows_of(tensor, d.H, d.K, s, head / problem_.heads_per_group(), begin, count, rows, stride);
+  if (!problem_.options.qk_l2norm) return;
+  kernels_.normalise({count, d.K, stride, rows, form == NormForm::reciprocal});
+  kernels_.round(rounding, rows, count * stride);
+}
+
+template <class T>
+void HeadReader<T>::query(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, NormForm form,
+                          Rounding rounding, T* rows, std::size_t stride) const {
+  normalised_rows(problem_.q, s, head, begin, count, form, rounding, rows, stride);
+}
+
+template <class T>
+void HeadReader<T>::key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, NormForm form,
+                        Rounding rounding, T* rows, std::size_t stride) const {
+  normalised_rows(problem_.k, s, head, begin, count, form, rounding, rows, stride);
+}
+
+template <class T>
+void HeadReader<T>::value(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
+                          std::size_t stride) const {
+  const Dimensions& d = problem_.dimensions();
+  rows_of(problem_.v, d.HV, d.V, s, head, begin, count, rows, stride);
+}
+
+template <class T>
+void HeadReader<T>::log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
+                              std::size_t stride) const {
+  const Dimensions& d = problem_.dimensions();
+  rows_of(problem_.g, d.HV, d.K, s, head, begin, count, rows, stride);
+  if (problem_.options.gate == Gate::none) return;
+  tensor::Scratch<T> bias(problem_.dt_bias ? d.K : 0);
+  if (problem_.dt_bias) kernels_.widen(problem_.dt_bias->dtype(), problem_.dt_bias->at(head * d.K), bias.data(), d.K);
+  T amplitude = 1;
+  if (problem_.A_log) {
+    kernels_.widen(problem_.A_log->dtype(), problem_.A_log->at(head), &amplitude, 1);
+    kernels_.exponential(&amplitude, &amplitude, 1);
+  }
+  GateBlock<T> block{count, d.K, stride, rows, problem_.dt_bias ? bias.data() : nullptr, amplitude,
+                     problem_.options.gate == Gate::lower_bound,
+                     static_cast<T>(problem_.options.lower_bound.value_or(0.0))};
+  kernels_.gate(block);
+}
+
+template <class T>
+void HeadReader<T>::beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* values) const {
+  rows_of(problem_.beta, problem_.dimensions().HV, 1, s, head, begin, count, values, 1);
+  if (!problem_.options.beta_sigmoid) return;
+  const T factor = problem_.options.allow_neg_eigval ? T(2) : T(1);
+  for (std::size_t t = 0; t < count; ++t) values[t] = -values[t];
+  kernels_.exponential(values, values, count);
+  for (std::size_t t = 0; t < count; ++t) values[t] = factor * (T(1) / (T(1) + values[t]));  // m sigmoid(beta)
+}
+
+template <class T>
+void HeadReader<T>::state(const Sequence& s, std::size_t head, T* rows, std::size_t stride) const {
+  const Dimensions& d = problem_.dimensions();
+  std::memset(rows, 0, d.K * stride * sizeof(T));
+  if (!problem_.initial_state) return;
+  const tensor::Tensor& initial = *problem_.initial_state;
+  const std::size_t first = (s.index * d.HV + head) * d.K * d.V;
+  if (!problem_.options.state_v_first) {
+    for (std::size_t k = 0; k < d.K; ++k)
+      kernels_.widen(initial.dtype(), initial.at(first + k * d.V), rows + k * stride, d.V);
+    return;
+  }
+  tensor::Scratch<T> column(d.K);
+  for (std::size_t v = 0; v < d.V; ++v) {
+    kernels_.widen(initial.dtype(), initial.at(first + v * d.K), column.data(), d.K);
+    for (std::size_t k = 0; k < d.K; ++k) rows[k * stride + v] = column[k];
+  }
+}
+
+template <class T>
+void store_output(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s, std::size_t head,
+                  std::size_t begin, std::size_t count, LaneRange lanes, tensor::Tensor& o) {
+  const Dimensions& d = problem.dimensions();
+  for (std::size_t t = 0; t < count; ++t) {
+    const std::size_t element = ((s.batch * d.T + begin + t) * d.HV + head) * d.V + lanes.first;
+    kernels<T>().narrow(rows + t * stride + lanes.first, o.dtype(), o.at(element), lanes.last - lanes.first);
+  }
+}
+
+template <class T>
+void store_state(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s, std::size_t head,
+                 LaneRange lanes, tensor::Tensor& final_state) {
+  const Dimensions& d = problem.dimensions();
+  const std::size_t first = (s.index * d.HV + head) * d.K * d.V;
+  if (!problem.options.state_v_first) {
+    for (std::size_t k = 0; k < d.K; ++k)
+      kernels<T>().narrow(rows + k * stride + lanes.first, final_state.dtype(),
+                          final_state.at(first + k * d.V + lanes.first), lanes.last - lanes.first);
+    return;
+  }
+  tensor::Scratch<T> column(d.K);
+  for (std::size_t v = lanes.first; v < lanes.last; ++v) {
+    for (std::size_t k = 0; k < d.K; ++k) column[k] = rows[k * stride + v];
+    kernels<T>().narrow(column.data(), final_state.dtype(), final_state.at(first + v * d.K), d.K);
+  }
+}
+
+#define KDA_CHECK_INSTANTIATE(T)                                                                                     \
+  template class HeadReader<T>;                                                                                      \
+  template void store_output(const T*, std::size_t, const Problem&, const Sequence&, std::size_t, std::size_t,       \
+                             std::size_t, LaneRange, tensor::Tensor&);                                               \
+  template void store_state(const T*, std::size_t, const Problem&, const Sequence&, std::size_t, LaneRange,          \
+                            tensor::Tensor&);
+KDA_CHECK_INSTANTIATE(float)
+KDA_CHECK_INSTANTIATE(double)
+#undef KDA_CHECK_INSTANTIATE
+
+}  // namespace kda_check::kda

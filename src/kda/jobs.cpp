@@ -1,0 +1,30 @@
+#include "kda/jobs.hpp"
+
+#include <algorithm>
+
+namespace kda_check::kda {
+
+std::vector<HeadJob> head_jobs(const Problem& problem, std::size_t tiles, int threads) {
+  std::vector<Sequence> sequences = problem.sequences();
+  std::stable_sort(sequences.begin(), sequences.end(),
+                   [](const Sequence& a, const Sequence& b) { return a.length() > b.length(); });
+  const std::size_t heads = problem.dimensions().HV * std::max<std::size_t>(1, sequences.size());
+  const std::size_t wanted = (static_cast<std::size_t>(std::max(1, threads)) + heads - 1) / heads;
+  const std::size_t parts = std::min(tiles, wanted);
+  std::vector<HeadJob> jobs;
+  for (const Sequence& sequence : sequences)
+    for (std::size_t head = 0; head < problem.dimensions().HV; ++head)
+      for (std::size_t part = 0; part < parts; ++part)
+        jobs.push_back({sequence, head, tiles * part / parts, tiles * (part + 1) / parts});
+  return jobs;
+}
+
+Answer allocate_answer(const Problem& problem, numeric::DType dtype) {
+  const Dimensions& d = problem.dimensions();
+  const bool v_first = problem.options.state_v_first;
+  const numeric::DType state_dtype = dtype == numeric::DType::fp64 ? numeric::DType::fp64 : numeric::DType::fp32;
+  return {tensor::Tensor("o", dtype, expected_shape(*find_spec("o"), d, v_first)),
+          tensor::Tensor("final_state", state_dtype, expected_shape(*find_spec("final_state"), d, v_first))};
+}
+
+}  // namespace kda_check::kda

@@ -1,0 +1,24 @@
+// How the work of a problem is cut: by sequence, by value head, and, where there are too few heads for the threads,
+// by groups of V lanes. Longest sequences first. How it is cut changes no result.
+#pragma once
+
+#include <vector>
+
+#include "kda/problem.hpp"
+#include "kda/variants.hpp"
+
+namespace kda_check::kda {
+
+struct HeadJob {
+  Sequence sequence;
+  std::size_t head;
+  std::size_t first_tile, last_tile;  ///< tiles of V lanes [first, last)
+};
+
+/// `tiles`: how many tiles a head may be split into at most; 1 leaves heads whole.
+std::vector<HeadJob> head_jobs(const Problem& problem, std::size_t tiles, int threads);
+
+/// Memory for an answer in the dtypes that Answer promises.
+Answer allocate_answer(const Problem& problem, numeric::DType dtype);
+
+}  // namespace kda_check::kda

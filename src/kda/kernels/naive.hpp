@@ -1,0 +1,49 @@
+// The definition, token by token, as a textbook writes it: whole rows of the state, one operation after the other.
+#pragma once
+
+#include "kda/kernels/table.hpp"
+#include "numeric/strict.hpp"
+
+namespace kda_check::kda::KDA_CHECK_ISA {
+
+template <bool is_fused>
+KDA_CHECK_INLINE float scalar_multiply_add(float a, float b, float c) {
+  return is_fused ? __builtin_fmaf(a, b, c) : a * b + c;
+}
+template <bool is_fused>
+KDA_CHECK_INLINE double scalar_multiply_add(double a, double b, double c) {
+  return is_fused ? __builtin_fma(a, b, c) : a * b + c;
+}
+
+template <class T, bool is_fused>
+KDA_CHECK_INLINE void naive_block(const NaiveBlock<T>& block) {
+  const std::size_t rows = block.key_dim, columns = block.value_dim;
+  T* const error = block.scratch;
+  for (std::size_t t = 0; t < block.tokens; ++t) {
+    const T* const q = block.q + t * rows;
+    const T* const key = block.k + t * rows;
+    const T* const value = block.v + t * block.value_stride;
+    const T* const decay = block.decay + t * rows;
+    T* const output = block.o + t * block.value_stride;
+    for (std::size_t v = 0; v < columns; ++v) error[v] = 0;
+    for (std::size_t k = 0; k < rows; ++k) {
+      T* const s = block.state + k * columns;
+      for (std::size_t v = 0; v < columns; ++v) {
+        s[v] = s[v] * decay[k];                                          // P_t = diag(e^g_t) S_t-1
+        error[v] = scalar_multiply_add<is_fused>(key[k], s[v], error[v]);  // P_t^T k_t
+      }
+    }
+    for (std::size_t v = 0; v < columns; ++v) error[v] = value[v] - error[v];  // e_t = v_t - P_t^T k_t
+    for (std::size_t v = 0; v < columns; ++v) output[v] = 0;
+    for (std::size_t k = 0; k < rows; ++k) {
+      T* const s = block.state + k * columns;
+      const T weight = block.beta[t] * key[k];
+      for (std::size_t v = 0; v < columns; ++v) {
+        s[v] = scalar_multiply_add<is_fused>(weight, error[v], s[v]);     // S_t = P_t + (beta_t k_t) e_t^T
+        output[v] = scalar_multiply_add<is_fused>(q[k], s[v], output[v]);  // o_t = S_t^T (scale q_t)
+      }
+    }
+  }
+}
+
+}  // namespace kda_check::kda::KDA_CHECK_ISA

@@ -1,0 +1,125 @@
+// From stored elements to what the recurrence takes, and back: conversion, gate, L2 norm, cast points.
+#pragma once
+
+#include "kda/kernels/exponential.hpp"
+#include "kda/kernels/table.hpp"
+#include "numeric/rounding.hpp"
+
+namespace kda_check::kda::KDA_CHECK_ISA {
+
+template <class T, class Storage>
+KDA_CHECK_INLINE void widen_array(const void* source, T* target, std::size_t count) {
+  const auto* elements = static_cast<const Storage*>(source);
+  for (std::size_t i = 0; i < count; ++i) {
+    if constexpr (sizeof(T) == sizeof(float) && sizeof(Storage) <= sizeof(float)) {
+      target[i] = numeric::widen_to_float(elements[i]);
+    } else {
+      target[i] = static_cast<T>(numeric::widen(elements[i]));
+    }
+  }
+}
+
+template <class T>
+void widen(numeric::DType dtype, const void* source, T* target, std::size_t count) {
+  switch (dtype) {
+    case numeric::DType::fp64: return widen_array<T, double>(source, target, count);
+    case numeric::DType::fp32: return widen_array<T, float>(source, target, count);
+    case numeric::DType::bf16: return widen_array<T, numeric::Bfloat16>(source, target, count);
+    case numeric::DType::fp16: return widen_array<T, numeric::Float16>(source, target, count);
+  }
+}
+
+template <class T, class Storage>
+KDA_CHECK_INLINE void narrow_array(const T* source, void* target, std::size_t count) {
+  auto* elements = static_cast<Storage*>(target);
+  for (std::size_t i = 0; i < count; ++i) elements[i] = numeric::round_to<Storage>(static_cast<double>(source[i]));
+}
+
+template <class T>
+void narrow(const T* source, numeric::DType dtype, void* target, std::size_t count) {
+  switch (dtype) {
+    case numeric::DType::fp64: return narrow_array<T, double>(source, target, count);
+    case numeric::DType::fp32: return narrow_array<T, float>(source, target, count);
+    case numeric::DType::bf16: return narrow_array<T, numeric::Bfloat16>(source, target, count);
+    case numeric::DType::fp16: return narrow_array<T, numeric::Float16>(source, target, count);
+  }
+}
+
+inline void round_array(Rounding rounding, float* x, std::size_t count) {
+  switch (rounding) {
+    case Rounding::none: return;
+    case Rounding::bf16:
+      for (std::size_t i = 0; i < count; ++i) x[i] = numeric::through_bf16(x[i]);
+      return;
+    case Rounding::fp16:
+      for (std::size_t i = 0; i < count; ++i) x[i] = numeric::through_fp16(x[i]);
+      return;
+    case Rounding::tf32:
+      for (std::size_t i = 0; i < count; ++i) x[i] = numeric::through_tf32(x[i]);
+      return;
+  }
+}
+/// Cast points are those of kernels that compute in fp32; fp64 computations have none.
+inline void round_array(Rounding, double*, std::size_t) {}
+
+// The scalar functions of the gate. fp32: each evaluated in double precision and rounded once.
+KDA_CHECK_INLINE float log1p_of(float x) { return static_cast<float>(__builtin_log1p(static_cast<double>(x))); }
+KDA_CHECK_INLINE double log1p_of(double x) { return __builtin_log1p(x); }
+
+/// From here on log1p(exp(y)) rounds to y.
+template <class T>
+inline constexpr T softplus_threshold = sizeof(T) == sizeof(float) ? T(20) : T(40);
+
+template <class T>
+void gate(const GateBlock<T>& block) {
+  for (std::size_t t = 0; t < block.tokens; ++t) {
+    T* const g = block.g + t * block.key_stride;
+    T* const y = g;
+    if (block.bias != nullptr)
+      for (std::size_t k = 0; k < block.key_dim; ++k) y[k] = g[k] + block.bias[k];
+    constexpr std::size_t step = 256;
+    T exponential_of[step];
+    for (std::size_t start = 0; start < block.key_dim; start += step) {
+      const std::size_t count = block.key_dim - start < step ? block.key_dim - start : step;
+      for (std::size_t i = 0; i < count; ++i)
+        exponential_of[i] = block.lower_bounded ? -(block.amplitude * y[start + i]) : y[start + i];
+      exponential(exponential_of, exponential_of, count);
+      for (std::size_t i = 0; i < count; ++i) {
+        if (block.lower_bounded) {
+          g[start + i] = block.lower_bound * (T(1) / (T(1) + exponential_of[i]));  // lb * sigmoid(A y)
+        } else {
+          const T softplus = y[start + i] > softplus_threshold<T> ? y[start + i] : log1p_of(exponential_of[i]);
+          g[start + i] = -(block.amplitude * softplus);  // -A * softplus(y)
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+void normalise(const NormBlock<T>& block) {
+  constexpr std::size_t together = 8;  // independent rows, so that the sums overlap
+  for (std::size_t t = 0; t < block.tokens; t += together) {
+    const std::size_t rows = block.tokens - t < together ? block.tokens - t : together;
+    T* const x = block.x + t * block.key_stride;
+    T sum[together] = {};
+    for (std::size_t k = 0; k < block.key_dim; ++k)
+      for (std::size_t row = 0; row < rows; ++row) {
+        const T value = x[row * block.key_stride + k];
+        sum[row] = sum[row] + value * value;
+      }
+    for (std::size_t row = 0; row < rows; ++row) {
+      T* const y = x + row * block.key_stride;
+      const T norm = sizeof(T) == sizeof(float) ? T(__builtin_sqrtf(float(sum[row] + T(1e-6))))
+                                                : T(__builtin_sqrt(double(sum[row] + T(1e-6))));
+      if (block.by_reciprocal) {
+        const T reciprocal = T(1) / norm;
+        for (std::size_t k = 0; k < block.key_dim; ++k) y[k] = y[k] * reciprocal;
+      } else {
+        for (std::size_t k = 0; k < block.key_dim; ++k) y[k] = y[k] / norm;
+      }
+    }
+  }
+}
+
+}  // namespace kda_check::kda::KDA_CHECK_ISA

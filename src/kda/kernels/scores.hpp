@@ -1,0 +1,149 @@
+// Aqk and L of one chunk (F2, F3 of kda-math 4.1) in the decay forms of kda-math 4.3. Natural-log gates.
+#pragma once
+
+#include "kda/kernels/prepare.hpp"
+#include "kda/kernels/product.hpp"
+
+namespace kda_check::kda::KDA_CHECK_ISA {
+
+template <class T>
+struct ScoreScratch {
+  T* q_left;     ///< [rows][key_stride] q 2^(G - a)
+  T* k_left;     ///< [rows][key_stride] k 2^(G - a)
+  T* k_right;    ///< [key_dim][16] k 2^(a - G), transposed
+  T* exponent;   ///< [key_stride]
+  T* q_scores;   ///< [rows][16]
+  T* k_scores;   ///< [rows][16]
+};
+
+/// out[k] = exp(a[k] - b[k])
+template <class T>
+KDA_CHECK_INLINE void decay_between(const T* a, const T* b, T* out, std::size_t count) {
+  for (std::size_t k = 0; k < count; ++k) out[k] = a[k] - b[k];
+  exponential(out, out, count);
+}
+
+/// Rows [from, to) of q and k times exp(G - anchor).
+template <class T>
+KDA_CHECK_INLINE void scale_left(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, const T* anchor,
+                                 const ScoreScratch<T>& scratch) {
+  for (std::size_t i = from; i < to; ++i) {
+    const std::size_t row = i * chunk.key_stride, target = (i - from) * chunk.key_stride;
+    decay_between(chunk.G + row, anchor, scratch.exponent, chunk.key_dim);
+    for (std::size_t k = 0; k < chunk.key_dim; ++k) scratch.q_left[target + k] = chunk.q[row + k] * scratch.exponent[k];
+    for (std::size_t k = 0; k < chunk.key_dim; ++k) scratch.k_left[target + k] = chunk.k[row + k] * scratch.exponent[k];
+  }
+  round_array(chunk.casts.score_operands, scratch.q_left, (to - from) * chunk.key_stride);
+  round_array(chunk.casts.score_operands, scratch.k_left, (to - from) * chunk.key_stride);
+}
+
+/// Columns [first, first + 16): k exp(anchor - G), one row per channel; columns beyond the chunk are zero.
+template <class T>
+KDA_CHECK_INLINE void scale_right(const ChunkBlock<T>& chunk, std::size_t first, const T* anchor,
+                                  const ScoreScratch<T>& scratch) {
+  for (std::size_t j = 0; j < 16; ++j) {
+    if (first + j >= chunk.rows) {
+      for (std::size_t k = 0; k < chunk.key_dim; ++k) scratch.k_right[k * 16 + j] = 0;
+      continue;
+    }
+    const std::size_t row = (first + j) * chunk.key_stride;
+    decay_between(anchor, chunk.G + row, scratch.exponent, chunk.key_dim);
+    for (std::size_t k = 0; k < chunk.key_dim; ++k)
+      scratch.k_right[k * 16 + j] = chunk.k[row + k] * scratch.exponent[k];
+  }
+  round_array(chunk.casts.score_operands, scratch.k_right, chunk.key_dim * 16);
+}
+
+/// Scores of rows [from, to) against 16 columns, with the mask a selection: what a masked entry holds never matters.
+template <class T>
+KDA_CHECK_INLINE void keep_lower(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, std::size_t first,
+                                 const ScoreScratch<T>& scratch, bool beta_applied) {
+  for (std::size_t i = from; i < to; ++i)
+    for (std::size_t j = first; j < first + 16; ++j) {
+      const std::size_t local = (i - from) * 16 + (j - first), at = i * chunk.score_stride + j;
+      chunk.Aqk[at] = j <= i ? chunk.scale * scratch.q_scores[local] : T(0);
+      const T score = beta_applied ? scratch.k_scores[local] : chunk.beta[i] * scratch.k_scores[local];
+      chunk.L[at] = j < i ? score : T(0);
+    }
+}
+
+template <class T, bool is_fused>
+KDA_CHECK_INLINE void factored_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, std::size_t first,
+                                      const T* anchor, const ScoreScratch<T>& scratch) {
+  scale_right(chunk, first, anchor, scratch);
+  product<T, is_fused>(to - from, 16, chunk.key_dim, Factor<T>{scratch.q_left, chunk.key_stride, 1}, scratch.k_right,
+                       16, scratch.q_scores, 16, Start::zero);
+  product<T, is_fused>(to - from, 16, chunk.key_dim, Factor<T>{scratch.k_left, chunk.key_stride, 1}, scratch.k_right,
+                       16, scratch.k_scores, 16, Start::zero);
+  keep_lower(chunk, from, to, first, scratch, false);
+}
+
+/// One exponential for each (i, j, k): sum_k q_ik (k_jk e^(G_ik - G_jk)), and with k_ik beta_i in place of q_ik.
+template <class T, bool is_fused>
+KDA_CHECK_INLINE void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, std::size_t first,
+                                      const ScoreScratch<T>& scratch) {
+  using Pack = Sixteen<T>;
+  T* const G_columns = scratch.k_right;                     // [key_dim][16]
+  T* const k_columns = scratch.k_right + chunk.key_dim * 16;
+  for (std::size_t j = 0; j < 16; ++j)
+    for (std::size_t k = 0; k < chunk.key_dim; ++k) {
+      const bool valid = first + j < chunk.rows;
+      G_columns[k * 16 + j] = valid ? chunk.G[(first + j) * chunk.key_stride + k] : T(0);
+      k_columns[k * 16 + j] = valid ? chunk.k[(first + j) * chunk.key_stride + k] : T(0);
+    }
+  T* const decays = scratch.q_left;  // [key_dim][16] of one row
+  for (std::size_t i = from; i < to; ++i) {
+    const T* const G = chunk.G + i * chunk.key_stride;
+    for (std::size_t k = 0; k < chunk.key_dim; ++k)
+      for (std::size_t j = 0; j < 16; ++j) decays[k * 16 + j] = G[k] - G_columns[k * 16 + j];
+    exponential(decays, decays, chunk.key_dim * 16);
+    Pack q_sum = Pack::zero(), k_sum = Pack::zero();
+    for (std::size_t k = 0; k < chunk.key_dim; ++k) {
+      const Pack decayed = Pack::load(k_columns + k * 16) * Pack::load(decays + k * 16);
+      q_sum = multiply_add<is_fused>(chunk.q[i * chunk.key_stride + k], decayed, q_sum);
+      k_sum = multiply_add<is_fused>(chunk.k[i * chunk.key_stride + k] * chunk.beta[i], decayed, k_sum);
+    }
+    q_sum.store(scratch.q_scores + (i - from) * 16);
+    k_sum.store(scratch.k_scores + (i - from) * 16);
+  }
+  keep_lower(chunk, from, to, first, scratch, true);
+}
+
+/// Fills Aqk and L, zeros above the diagonal included, up to the next multiple of 16 columns.
+template <class T, bool is_fused>
+KDA_CHECK_INLINE void scores(const ChunkBlock<T>& chunk, const ScoreScratch<T>& scratch) {
+  const std::size_t n = chunk.rows, columns = (n + 15) / 16 * 16;
+  const std::size_t group = chunk.decay == DecayForm::pair ? 16 : chunk.anchor_rows;
+  for (std::size_t from = 0; from < n; from += group) {
+    const std::size_t to = from + group < n ? from + group : n;
+    const T* const first_row = chunk.G + from * chunk.key_stride;
+    if (chunk.decay != DecayForm::pair) scale_left(chunk, from, to, first_row, scratch);
+    for (std::size_t column = 0; column < from; column += 16) {
+      if (chunk.decay == DecayForm::pair) {
+        pairwise_scores<T, is_fused>(chunk, from, to, column, scratch);
+      } else {
+        factored_scores<T, is_fused>(chunk, from, to, column, first_row, scratch);
+      }
+    }
+    const T* anchor = first_row;
+    if (chunk.decay == DecayForm::anchor_mid) {
+      const std::size_t middle = group / 2 < to - from ? group / 2 : to - from - 1;
+      anchor = first_row + middle * chunk.key_stride;
+      scale_left(chunk, from, to, anchor, scratch);
+    }
+    for (std::size_t column = from; column < to; column += 16) {
+      if (chunk.decay == DecayForm::pair || chunk.decay == DecayForm::anchor_pair) {
+        pairwise_scores<T, is_fused>(chunk, from, to, column, scratch);
+      } else {
+        factored_scores<T, is_fused>(chunk, from, to, column, anchor, scratch);
+      }
+    }
+    for (std::size_t i = from; i < to; ++i)
+      for (std::size_t j = (to + 15) / 16 * 16; j < columns; ++j) {
+        chunk.Aqk[i * chunk.score_stride + j] = 0;
+        chunk.L[i * chunk.score_stride + j] = 0;
+      }
+  }
+}
+
+}  // namespace kda_check::kda::KDA_CHECK_ISA

@@ -1,0 +1,182 @@
+// What the kernels take and the table through which they are reached. Plain data and function pointers only: this
+// header is compiled into every instruction set's copy.
+//
+// Arrays of tokens are [token][channel]; rows of the key dimension have `key_stride` elements, rows of the value
+// dimension `value_stride`, both multiples of `padding`, the elements beyond the dimension zero.
+#pragma once
+
+#include <cstddef>
+
+#include "kda/arithmetic.hpp"
+#include "numeric/formats.hpp"
+
+namespace kda_check::kda {
+
+/// Row strides of scratch arrays are multiples of this many elements, whatever the instruction set.
+inline constexpr std::size_t padding = 32;
+constexpr std::size_t padded(std::size_t count) { return (count + padding - 1) / padding * padding; }
+
+/// Raw gate to log decay (kda-math 2.2). `bias` may be null.
+template <class T>
+struct GateBlock {
+  std::size_t tokens, key_dim, key_stride;
+  T* g;                ///< in: as stored; out: natural log of the decay
+  const T* bias;       ///< [key_dim]
+  T amplitude;         ///< exp(A_log), or 1
+  bool lower_bounded;  ///< lower_bound * sigmoid(amplitude * y), else -amplitude * softplus(y)
+  T lower_bound;
+};
+
+/// x / sqrt(sum x^2 + 1e-6) over K, the sum from k = 0 upwards.
+template <class T>
+struct NormBlock {
+  std::size_t tokens, key_dim, key_stride;
+  T* x;
+  bool by_reciprocal;  ///< x * (1 / sqrt(...)), as FLA's chunk form does
+};
+
+template <class T>
+struct RecurrentBlock {
+  std::size_t tokens, key_dim, value_stride;
+  const T* q;      ///< [tokens][key_dim], scale included, rows contiguous
+  const T* k;      ///< [tokens][key_dim]
+  const T* decay;  ///< [tokens][key_dim], exp(g)
+  const T* beta;   ///< [tokens]
+  const T* v;      ///< [tokens][value_stride]: the lanes of this tile
+  T* o;            ///< [tokens][value_stride]
+  T* state;        ///< [key_dim][lanes of a tile], in and out
+};
+
+template <class T>
+struct NaiveBlock {
+  std::size_t tokens, key_dim, value_dim, value_stride;
+  const T *q, *k, *decay, *beta, *v;  ///< as in RecurrentBlock
+  T* o;
+  T* state;    ///< [key_dim][value_dim]
+  T* scratch;  ///< [value_dim]
+};
+
+struct OracleRows {
+  const double *hi, *lo;
+};
+struct OracleLanes {
+  double *hi, *lo;
+};
+struct OracleBlock {
+  std::size_t tokens, key_dim, value_stride;
+  OracleRows q;            ///< [tokens][key_dim], scale included
+  OracleRows k;            ///< [tokens][key_dim]
+  OracleRows decay;        ///< [tokens][key_dim], exp(g)
+  OracleRows beta;         ///< [tokens]
+  const double* retained;  ///< [tokens][key_dim], |1 - beta k^2|
+  const double* written;   ///< [tokens][key_dim], |beta k|
+  const double* v;         ///< [tokens][value_stride]
+  OracleLanes o;           ///< [tokens][value_stride]
+  double* o_magnitude;     ///< [tokens][value_stride]
+  OracleLanes state;       ///< [key_dim][lanes of a tile]
+  double* state_magnitude;
+};
+
+/// The double-double functions over arrays: x in, result out, in place.
+struct OracleGateBlock {
+  std::size_t count;
+  OracleLanes g;           ///< in: raw gate; out: log decay
+  OracleRows bias;         ///< [count], or null pointers
+  double amplitude_hi, amplitude_lo;
+  bool lower_bounded;
+  double lower_bound;
+};
+
+/// One chunk of one head: F2 to F11 of kda-math 4.1. Every stage is left in its array.
+template <class T>
+struct ChunkBlock {
+  std::size_t rows;  ///< valid tokens n
+  std::size_t key_dim, value_dim, key_stride, value_stride, score_stride;
+  DecayForm decay;
+  std::size_t anchor_rows;
+  InverseForm inverse;
+  CastPoints casts;
+  T scale;
+  const T* q;       ///< [n][key_stride], normalised, without scale
+  const T* k;       ///< [n][key_stride]
+  const T* v;       ///< [n][value_stride]
+  const T* beta;    ///< [n]
+  const T* G;       ///< [n][key_stride] natural-log cumulative gate
+  T* Aqk;           ///< [n][score_stride]
+  T* L;             ///< [n][score_stride], strictly lower
+  T* Akk_inv;       ///< [n][score_stride]
+  T* w;             ///< [n][key_stride]
+  T* qg;            ///< [n][key_stride]
+  T* kg;            ///< [n][key_stride]
+  T* u;             ///< [n][value_stride]
+  T* v_new;         ///< [n][value_stride]
+  T* h;             ///< [key_dim][value_stride]: the state entering the chunk, as the products use it
+  T* o;             ///< [n][value_stride]
+  T* state;         ///< [key_dim][value_stride], carried
+  T* scratch;       ///< chunk_scratch elements
+};
+
+/// Elements of ChunkBlock::scratch for a chunk of `rows` rows.
+constexpr std::size_t chunk_scratch(std::size_t rows, std::size_t key_stride, std::size_t value_stride) {
+  const std::size_t widest = key_stride > value_stride ? key_stride : value_stride;
+  return rows * widest + 5 * rows * key_stride + 64 * key_stride + 4 * rows * rows + 2 * widest;
+}
+
+template <class T>
+struct Kernels {
+  std::size_t tile_lanes;  ///< V lanes of a RecurrentBlock
+  /// Stored elements to T, and T rounded once to stored elements. When T has fewer bits than the stored format the
+  /// first rounds too.
+  void (*widen)(numeric::DType dtype, const void* source, T* target, std::size_t count);
+  void (*narrow)(const T* source, numeric::DType dtype, void* target, std::size_t count);
+  void (*exponential)(const T* x, T* y, std::size_t count);
+  void (*gate)(const GateBlock<T>&);
+  void (*normalise)(const NormBlock<T>&);
+  void (*round)(Rounding rounding, T* x, std::size_t count);
+  void (*naive[2])(const NaiveBlock<T>&);          ///< by Contraction
+  void (*recurrent[2])(const RecurrentBlock<T>&);  ///< by Contraction
+  void (*chunk[2])(const ChunkBlock<T>&);          ///< by Contraction
+};
+
+struct OracleKernels {
+  std::size_t tile_lanes;
+  void (*recurrence)(const OracleBlock&);         ///< double-double
+  void (*recurrence_in_fp64)(const OracleBlock&);
+  void (*exponential)(OracleLanes x, std::size_t count);
+  void (*gate)(const OracleGateBlock&);
+};
+
+inline constexpr std::size_t fma_burst_values = 192;
+
+struct KernelTable {
+  const char* instruction_set;
+  Kernels<float> fp32;
+  Kernels<double> fp64;
+  OracleKernels oracle;
+  /// A loop of independent fused multiply-adds over `fma_burst_values` values, all different; returns its flops.
+  double (*fma_burst_fp32)(long iterations, float* values);
+  double (*fma_burst_fp64)(long iterations, double* values);
+  /// True unless the compiler fused what the source does not.
+  bool (*keeps_roundings_apart)(float x, float y, float z);
+};
+
+/// The table for the best instruction set of this processor. All tables give the same bits.
+const KernelTable& kernel_table();
+
+/// Every table this processor can run, best first, for tests.
+struct KernelTables {
+  const KernelTable* table[3];
+  int count;
+};
+KernelTables kernel_tables();
+
+template <class T>
+const Kernels<T>& kernels() {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return kernel_table().fp32;
+  } else {
+    return kernel_table().fp64;
+  }
+}
+
+}  // namespace kda_check::kda

@@ -1,0 +1,82 @@
+// One KDA problem: shapes, inputs, options. Formulas: kda-math.md sections 2 and 3; layout: fixture-format.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "kda/schema.hpp"
+#include "tensor/tensor.hpp"
+
+namespace kda_check::kda {
+
+/// From the stored g to the natural log of the decay.
+enum class Gate : std::uint8_t {
+  none,         ///< g is the log decay
+  softplus,     ///< -exp(A_log) * softplus(g + dt_bias)
+  lower_bound,  ///< lower_bound * sigmoid(exp(A_log) * (g + dt_bias)); without A_log the factor is 1
+};
+std::string_view name_of(Gate gate);
+
+struct Options {
+  std::optional<double> scale;  ///< multiplies q; missing: 1 / sqrt(K)
+  int chunk_size = 64;
+  Gate gate = Gate::none;
+  std::optional<double> lower_bound;
+  bool qk_l2norm = false;          ///< q and k divided by sqrt(sum of squares + 1e-6)
+  bool beta_sigmoid = false;       ///< beta := sigmoid(beta)
+  bool allow_neg_eigval = false;   ///< ... times 2
+  bool state_v_first = false;      ///< states are [.., V, K]
+  bool safe_gate = false;          ///< the writer promised gates in [lower_bound, 0); selects FLA's anchored diagonal
+};
+
+/// Tokens [begin, end) of batch row `batch`, with state number `index`.
+struct Sequence {
+  std::size_t index, batch, begin, end;
+  std::size_t length() const { return end - begin; }
+};
+
+struct Problem {
+  Options options;
+  tensor::Tensor q, k, v, g, beta;
+  std::optional<tensor::Tensor> A_log, dt_bias, initial_state;
+  std::vector<std::int64_t> cu_seqlens;  ///< empty: not packed
+
+  /// Checks everything a kernel relies on; throws Error{input} naming the tensor, what it is and what was wanted.
+  /// Call it once, before anything else.
+  void validate();
+
+  const Dimensions& dimensions() const { return dimensions_; }
+  numeric::DType dtype() const { return q.dtype(); }
+  double scale() const;
+  bool packed() const { return !cu_seqlens.empty(); }
+  std::vector<Sequence> sequences() const;
+  std::size_t heads_per_group() const { return dimensions_.HV / dimensions_.H; }
+
+ private:
+  Dimensions dimensions_;
+};
+
+/// Sizes from the shapes of the inputs alone, before any data is read. `state` may be null. Throws Error{input}.
+struct InputShapes {
+  const tensor::Shape *q, *k, *v, *g, *beta;
+};
+Dimensions dimensions_from(const InputShapes& shapes, const Options& options,
+                           const std::vector<std::int64_t>& cu_seqlens);
+
+/// Throws Error{input} unless `shape` is what the tensor `name` must have; `object` is how the message calls it.
+void check_shape(std::string_view name, std::string_view object, const tensor::Shape& shape,
+                 const Dimensions& dimensions, bool state_v_first);
+
+/// Throws Error{input} for options that contradict each other or lack what they need.
+void check_options(const Options& options, bool has_A_log);
+
+/// The same problem with q, k and v rounded to `dtype`; gates, beta, parameters and states stay as they are. What
+/// the rounding costs is then part of the problem, not charged to whoever solves it.
+Problem with_inputs_rounded_to(const Problem& problem, numeric::DType dtype);
+
+/// A problem whose tensors are shared by nobody: a deep copy.
+Problem clone(const Problem& problem);
+
+}  // namespace kda_check::kda

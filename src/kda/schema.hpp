@@ -1,0 +1,54 @@
+// The tensors of a KDA problem and its answers: names and axes, one row each (fixture-format.md, "Shapes"). The
+// reader checks shapes against it, the report names places with it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tensor/tensor.hpp"
+
+namespace kda_check::kda {
+
+/// Sizes: B batch, T tokens (of all sequences when packed), H query/key heads, HV value heads, K key and V value
+/// width, N sequences (B when not packed), C chunk length, NT chunks of a batch row (summed over the sequences).
+struct Dimensions {
+  std::size_t B = 0, T = 0, H = 0, HV = 0, K = 0, V = 0, N = 0, C = 0, NT = 0;
+  bool operator==(const Dimensions&) const = default;
+};
+
+enum class Axis : unsigned char { batch, token, head, value_head, key, value, sequence, chunk, column, value_head_key };
+
+enum class TensorGroup : unsigned char { input, output, gradient, stage };
+
+struct TensorSpec {
+  std::string_view name;
+  TensorGroup group;
+  bool required;
+  std::array<Axis, 5> axes;
+  std::size_t rank;
+  bool is_state;  ///< key and value axes swap with state_v_first
+
+  std::span<const Axis> axis_list() const { return {axes.data(), rank}; }
+};
+
+std::span<const TensorSpec> tensor_specs();
+
+/// The row of that name, or null.
+const TensorSpec* find_spec(std::string_view name);
+
+/// Axes in stored order.
+std::array<Axis, 5> stored_axes(const TensorSpec& spec, bool state_v_first);
+
+std::size_t extent(const Dimensions& dimensions, Axis axis);
+tensor::Shape expected_shape(const TensorSpec& spec, const Dimensions& dimensions, bool state_v_first);
+
+/// The letter used in places: b t h k v n c j.
+char axis_letter(Axis axis);
+
+/// "o[b=0 t=412 h=3 v=17]"; "name[1,2,3]" for a name that is not in the list.
+std::string place(std::string_view name, std::span<const std::size_t> index, bool state_v_first);
+
+}  // namespace kda_check::kda

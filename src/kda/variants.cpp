@@ -1,0 +1,62 @@
+#include "kda/variants.hpp"
+
+#include <fmt/format.h>
+
+#include "base/error.hpp"
+#include "base/names.hpp"
+
+namespace kda_check::kda {
+
+namespace {
+
+bool every_dtype(numeric::DType) { return true; }
+std::string always_available() { return {}; }
+
+/// As PyTorch evaluates it: multiplications and additions are separate operations.
+Arithmetic naive_arithmetic(const Problem&, numeric::DType) {
+  Arithmetic arithmetic;
+  arithmetic.contraction = Contraction::separate;
+  return arithmetic;
+}
+
+Arithmetic recurrent_arithmetic(const Problem&, numeric::DType) { return {}; }
+
+/// The forms FLA picks: anchored diagonal blocks with safe_gate, pairwise ones without; the blocked inverse where its
+/// cast points are asked for, plain substitution where nothing is rounded.
+Arithmetic chunk_arithmetic(const Problem& problem, numeric::DType dtype) {
+  Arithmetic arithmetic;
+  arithmetic.decay = problem.options.safe_gate ? DecayForm::anchor_mid : DecayForm::anchor_pair;
+  const bool narrow = dtype == numeric::DType::bf16 || dtype == numeric::DType::fp16;
+  arithmetic.inverse = narrow ? InverseForm::blocks : InverseForm::substitution;
+  return arithmetic;
+}
+
+constexpr Variant list[] = {
+    {"naive", "the definition, token by token", "cpu", {.chunk = false}, every_dtype, naive_arithmetic,
+     always_available, run_naive},
+    {"recurrent", "the fused order of the decode kernels", "cpu", {.chunk = false}, every_dtype, recurrent_arithmetic,
+     always_available, run_recurrent},
+    {"chunk", "the staged WY form, chunk by chunk", "cpu", {.chunk = true}, every_dtype, chunk_arithmetic,
+     always_available, run_chunk},
+};
+
+}  // namespace
+
+std::span<const Variant> variants() { return list; }
+
+const Variant& variant_named(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Variant& variant : list) {
+    if (variant.name == name) return variant;
+    names.emplace_back(variant.name);
+  }
+  throw Error(ErrorKind::usage, fmt::format("no variant '{}'", name), {}, suggest(name, names));
+}
+
+numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype, const Arithmetic& arithmetic) {
+  const bool narrow = dtype == numeric::DType::bf16 || dtype == numeric::DType::fp16;
+  const bool rounds_operands = variant.axes.chunk && arithmetic.storage == Storage::upstream;
+  return narrow && !rounds_operands ? numeric::ComputeFormat::fp32 : numeric::compute_of(dtype);
+}
+
+}  // namespace kda_check::kda

@@ -1,0 +1,53 @@
+// The variants: one row each. To add one, write its run function and add a row in variants.cpp.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kda/arithmetic.hpp"
+#include "kda/problem.hpp"
+
+namespace kda_check::kda {
+
+/// What a variant answers: o [B,T,HV,V] in the dtype of the run; final_state [N,HV,K,V] (or [N,HV,V,K]) in fp32, or
+/// fp64 when the run is in fp64.
+struct Answer {
+  tensor::Tensor o, final_state;
+};
+
+struct RunOptions {
+  numeric::DType dtype = numeric::DType::fp32;  ///< fp64 computes in fp64, all others in fp32
+  Arithmetic arithmetic;
+  std::size_t chunk_size = 64;  ///< 16, 32 or 64
+  int threads = 1;
+};
+
+struct Variant {
+  std::string_view name;
+  std::string_view summary;
+  std::string_view device;
+  ArithmeticAxes axes;
+  bool (*has_dtype)(numeric::DType dtype);
+  /// What this variant does when nothing else is asked.
+  Arithmetic (*default_arithmetic)(const Problem& problem, numeric::DType dtype);
+  /// Empty when it can run here and now, else why not.
+  std::string (*unavailable)();
+  Answer (*run)(const Problem& problem, const RunOptions& options);
+};
+
+std::span<const Variant> variants();
+
+/// Throws Error{usage} with a suggestion for a name that is not in the list.
+const Variant& variant_named(std::string_view name);
+
+/// The precision of the operands of a variant's products in this run: what its error is judged by.
+numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype, const Arithmetic& arithmetic);
+
+// The run functions.
+Answer run_naive(const Problem& problem, const RunOptions& options);
+Answer run_recurrent(const Problem& problem, const RunOptions& options);
+Answer run_chunk(const Problem& problem, const RunOptions& options);
+
+}  // namespace kda_check::kda
