@@ -1,6 +1,11 @@
 # Libraries from the distribution's packages (scripts/lib/packages.sh names them).
 
 find_package(fmt REQUIRED)
+if(KDA_CHECK_STATIC)
+  add_library(kda_check_fmt ALIAS fmt::fmt-header-only)
+else()
+  add_library(kda_check_fmt ALIAS fmt::fmt)
+endif()
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(xtensor REQUIRED)

@@ -1,3 +1,5 @@
+add_compile_definitions(KDA_CHECK_VERSION="${PROJECT_VERSION}")
+
 # One target per layer. A layer sees the headers of the layers it links, and nothing else: a wrong include does not
 # link, and an upward one would be a cycle.
 

@@ -107,6 +107,10 @@ void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedVal
     const std::size_t at = begin + i;
     const double got = numeric::widen(elements[i]);
     const DoubleDouble exact{expected.hi[i], expected.lo[i]};
+    if (options_.against_oracle && !std::isfinite(exact.hi)) {
+      ++m.undecided;
+      continue;
+    }
     const Storage rounded = numeric::round_to<Storage>(exact);
     const double nearest = numeric::widen(rounded);
     const auto got_class = class_of(got), expected_class = class_of(nearest);
@@ -116,7 +120,7 @@ void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedVal
     if (got_class != ValueClass::finite || expected_class != ValueClass::finite) {
       if (got_class != expected_class) {
         ++m.differing;
-        if (m.class_mismatches.size() < listed_mismatches) m.class_mismatches.push_back(at);
+        if (m.class_mismatches.size() < listed_mismatches) m.class_mismatches.push_back({at, got, exact, 0, 0});
       }
       continue;
     }
@@ -131,23 +135,23 @@ void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedVal
     m.distances.add(distance);
     if (distance != 0) ++m.differing;
     if (difference == 0) continue;
-    m.max_ulp.take(static_cast<double>(distance), at);
-    m.max_abs.take(difference, at);
-    m.max_rel.take(difference / size, at);
     const int exponent = numeric::exponent_of(exact);
-    m.ulp_error.take(difference / numeric::unit_in_last_place(format, exponent), at);
+    Point point{at, got, exact, 0, static_cast<double>(distance)};
+    if (has_magnitude_) {
+      point.magnitude = expected.magnitude[i];
+      point.rank = difference / numeric::unit_in_last_place(format, std::max(exponent, numeric::exponent_of(point.magnitude)));
+      m.scaled_ulp.take(point.rank, point);
+    }
+    m.max_ulp.take(static_cast<double>(distance), point);
+    m.max_abs.take(difference, point);
+    m.max_rel.take(difference / size, point);
+    m.ulp_error.take(difference / numeric::unit_in_last_place(format, exponent), point);
     const double excess = difference - (options_.atol + options_.rtol * size);
     if (!(excess <= 0)) {
       ++m.outside;
-      m.worst_excess.take(excess, at);
+      m.worst_excess.take(excess, point);
     }
-    double rank = static_cast<double>(distance), magnitude = 0;
-    if (has_magnitude_) {
-      magnitude = expected.magnitude[i];
-      rank = difference / numeric::unit_in_last_place(format, std::max(exponent, numeric::exponent_of(magnitude)));
-      m.scaled_ulp.take(rank, at);
-    }
-    keep_worst(worker, {at, got, exact, magnitude, rank});
+    keep_worst(worker, point);
   }
 }
 
@@ -210,6 +214,7 @@ Measures Comparison::finish() {
   for (Worker& worker : workers_) {
     const Measures& part = worker.measures;
     total.finite += part.finite;
+    total.undecided += part.undecided;
     total.differing += part.differing;
     total.outside += part.outside;
     total.got_all_zero = total.got_all_zero && part.got_all_zero;
@@ -226,7 +231,8 @@ Measures Comparison::finish() {
   }
   std::sort(total.worst.begin(), total.worst.end(), before);
   if (total.worst.size() > options_.worst) total.worst.resize(options_.worst);
-  std::sort(total.class_mismatches.begin(), total.class_mismatches.end());
+  std::sort(total.class_mismatches.begin(), total.class_mismatches.end(),
+            [](const Point& a, const Point& b) { return a.element < b.element; });
   if (total.class_mismatches.size() > listed_mismatches) total.class_mismatches.resize(listed_mismatches);
 
   const auto ratio = [](const Cell& cell) {

@@ -20,6 +20,7 @@ struct ComparisonOptions {
   double atol = 0, rtol = 0;  ///< for `outside`; both 0 counts every difference
   std::size_t worst = 5;      ///< points to list
   int threads = 1;
+  bool against_oracle = false;  ///< a non-finite expected value then decides nothing
 };
 
 /// What is expected of elements [begin, begin + count): hi + lo, and the magnitude or null.

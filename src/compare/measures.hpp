@@ -16,19 +16,28 @@ inline constexpr std::size_t class_count = 4;
 
 inline constexpr std::size_t no_element = std::numeric_limits<std::size_t>::max();
 
+/// One element, for listings.
+struct Point {
+  std::size_t element = no_element;
+  double got = 0;
+  numeric::DoubleDouble expected;
+  double magnitude = 0;  ///< 0 without magnitudes
+  double rank = 0;       ///< what lists are sorted by: scaled_ulp with a magnitude, else the ULP distance
+};
+
 /// The largest value seen of one quantity and the first element that has it.
 struct Extreme {
   double value = 0;
-  std::size_t element = no_element;
+  Point point;
 
-  void take(double candidate, std::size_t at) {
-    if (candidate > value || (candidate == value && at < element)) {
+  void take(double candidate, const Point& at) {
+    if (candidate > value || (candidate == value && at.element < point.element)) {
       value = candidate;
-      element = at;
+      point = at;
     }
   }
   void merge(const Extreme& other) {
-    if (other.element != no_element) take(other.value, other.element);
+    if (other.point.element != no_element) take(other.value, other.point);
   }
 };
 
@@ -49,20 +58,13 @@ class DistanceHistogram {
   std::array<std::uint64_t, 32 + 60 * per_octave> bins_{};
 };
 
-/// One element, for listings.
-struct Point {
-  std::size_t element = no_element;
-  double got = 0;
-  numeric::DoubleDouble expected;
-  double magnitude = 0;
-  double rank = 0;  ///< what the list is sorted by: scaled_ulp with a magnitude, else the ULP distance
-};
-
 struct Measures {
   std::size_t elements = 0;
   std::size_t finite = 0;  ///< finite on both sides: what all maxima and sums are over
-  /// [class of got][class of expected]; everything off the diagonal is a failure.
+  /// [class of got][class of expected]; everything off the diagonal is a failure. Expected has the class of its
+  /// value rounded to the element type.
   std::array<std::array<std::size_t, class_count>, class_count> classes{};
+  std::size_t undecided = 0;  ///< elements where the oracle itself is not finite; they are in no other count
   std::size_t differing = 0;  ///< got is not expected rounded to the element type (+0 and -0 are equal)
   std::size_t outside = 0;    ///< |got - expected| > atol + rtol |expected|
   bool has_magnitude = false;
@@ -83,8 +85,8 @@ struct Measures {
   std::size_t worst_head = no_element;
 
   DistanceHistogram distances;
-  std::vector<Point> worst;                   ///< the worst points, worst first
-  std::vector<std::size_t> class_mismatches;  ///< first elements whose classes differ
+  std::vector<Point> worst;             ///< the worst points, worst first
+  std::vector<Point> class_mismatches;  ///< the first elements whose classes differ
 
   std::size_t mismatched_classes() const;
   std::size_t both_nan() const { return classes[3][3]; }

@@ -4,27 +4,25 @@ namespace kda_check::compare {
 
 namespace {
 
-std::size_t nowhere(const Measures&) { return no_element; }
-std::size_t first_mismatch(const Measures& m) {
-  return m.class_mismatches.empty() ? no_element : m.class_mismatches.front();
-}
+Point nowhere(const Measures&) { return {}; }
+Point first_mismatch(const Measures& m) { return m.class_mismatches.empty() ? Point{} : m.class_mismatches.front(); }
 
 constexpr Metric list[] = {
     {"max_ulp", "representable steps from expected, rounded once to the element type", false, true,
-     [](const Measures& m) { return m.max_ulp.value; }, [](const Measures& m) { return m.max_ulp.element; }},
+     [](const Measures& m) { return m.max_ulp.value; }, [](const Measures& m) { return m.max_ulp.point; }},
     {"ulp_error", "|got - exact| in units of exact's last place; correctly rounded is <= 0.5", false, true,
-     [](const Measures& m) { return m.ulp_error.value; }, [](const Measures& m) { return m.ulp_error.element; }},
+     [](const Measures& m) { return m.ulp_error.value; }, [](const Measures& m) { return m.ulp_error.point; }},
     {"scaled_ulp", "|got - exact| in units of the last place of the magnitude: immune to cancellation", true, true,
-     [](const Measures& m) { return m.scaled_ulp.value; }, [](const Measures& m) { return m.scaled_ulp.element; }},
+     [](const Measures& m) { return m.scaled_ulp.value; }, [](const Measures& m) { return m.scaled_ulp.point; }},
     {"max_abs", "largest |got - expected|", false, false, [](const Measures& m) { return m.max_abs.value; },
-     [](const Measures& m) { return m.max_abs.element; }},
+     [](const Measures& m) { return m.max_abs.point; }},
     {"max_rel", "largest |got - expected| / |expected|", false, false,
-     [](const Measures& m) { return m.max_rel.value; }, [](const Measures& m) { return m.max_rel.element; }},
+     [](const Measures& m) { return m.max_rel.value; }, [](const Measures& m) { return m.max_rel.point; }},
     {"rms_ratio", "rms(got - expected) / rms(expected)", false, false, [](const Measures& m) { return m.rms_ratio; },
      nowhere},
     {"allclose", "elements with |got - expected| > atol + rtol |expected|", false, false,
      [](const Measures& m) { return static_cast<double>(m.outside); },
-     [](const Measures& m) { return m.worst_excess.element; }},
+     [](const Measures& m) { return m.worst_excess.point; }},
     {"nonfinite", "elements whose class (finite, +inf, -inf, NaN) is not the expected one", false, false,
      [](const Measures& m) { return static_cast<double>(m.mismatched_classes()); }, first_mismatch},
     {"bias", "slope - 1 of got against expected: a systematic scale error", false, false,
@@ -35,7 +33,7 @@ constexpr Metric list[] = {
      [](const Measures& m) { return m.head_rms_ratio; }, nowhere},
     {"differing", "elements that are not expected, rounded to the element type", false, false,
      [](const Measures& m) { return static_cast<double>(m.differing); },
-     [](const Measures& m) { return m.max_ulp.element; }},
+     [](const Measures& m) { return m.max_ulp.point; }},
     {"ulp_p50", "median of the steps from expected", false, true,
      [](const Measures& m) { return m.distances.percentile(0.5); }, nowhere},
     {"ulp_p99", "99th percentile of the steps from expected", false, true,

@@ -15,8 +15,8 @@ struct Metric {
   bool needs_magnitude;
   bool in_ulps;  ///< counts units in the last place of the element type
   double (*value)(const Measures&);
-  /// The element it was found at; no_element for sums.
-  std::size_t (*element)(const Measures&);
+  /// Where it was found; an element of no_element for sums.
+  Point (*point)(const Measures&);
 };
 
 std::span<const Metric> metrics();

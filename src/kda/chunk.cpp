@@ -16,7 +16,7 @@ class ChunkWorkspace {
         k_stride_(padded(problem.dimensions().K)),
         v_stride_(padded(problem.dimensions().V)),
         arena_(rows_ * (6 * k_stride_ + 4 * v_stride_ + 3 * score_stride() + padding) +
-               2 * problem.dimensions().K * v_stride_ + chunk_scratch(rows_, k_stride_, v_stride_)) {
+               2 * problem.dimensions().K * v_stride_ + ChunkScratch(rows_, k_stride_, v_stride_).total()) {
     arena_.fill(T(0));
     T* next = arena_.data();
     const auto take = [&](std::size_t count) {

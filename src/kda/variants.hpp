@@ -20,7 +20,7 @@ struct Answer {
 struct RunOptions {
   numeric::DType dtype = numeric::DType::fp32;  ///< fp64 computes in fp64, all others in fp32
   Arithmetic arithmetic;
-  std::size_t chunk_size = 64;  ///< 16, 32 or 64
+  std::size_t chunk_size = 64;
   int threads = 1;
 };
 

@@ -22,18 +22,23 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
   const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride, v_stride = chunk.value_stride;
   const std::size_t k_columns = (K + 15) / 16 * 16, v_columns = (chunk.value_dim + 15) / 16 * 16;
   const CastPoints& casts = chunk.casts;
-  T* scratch = chunk.scratch;
-  T* const operand = scratch;  // [n][the wider stride]
-  scratch += n * (k_stride > v_stride ? k_stride : v_stride);
+  const ChunkScratch sizes(n, k_stride, v_stride);
+  T* next = chunk.scratch;
+  const auto take = [&next](std::size_t count) __attribute__((always_inline)) {
+    T* const memory = next;
+    next += count;
+    return memory;
+  };
+  T* const operand = take(sizes.operand);  // [n][the wider stride]
   ScoreScratch<T> score_scratch;
-  score_scratch.q_left = scratch;
-  score_scratch.k_left = score_scratch.q_left + (n > 16 ? n : 16) * k_stride;
-  score_scratch.k_right = score_scratch.k_left + (n > 16 ? n : 16) * k_stride;
-  score_scratch.exponent = score_scratch.k_right + 32 * k_stride;
-  score_scratch.q_scores = score_scratch.exponent + k_stride;
-  score_scratch.k_scores = score_scratch.q_scores + n * 16;
-  T* const inverse_scratch = score_scratch.k_scores + n * 16;
-  T* const decay = inverse_scratch + 4 * 256;  // [k_stride]
+  score_scratch.q_left = take(sizes.left);
+  score_scratch.k_left = take(sizes.left);
+  score_scratch.k_right = take(sizes.right);
+  score_scratch.exponent = take(sizes.row);
+  score_scratch.q_scores = take(sizes.scores);
+  score_scratch.k_scores = take(sizes.scores);
+  T* const inverse_scratch = take(sizes.inverse);
+  T* const decay = take(sizes.row);
 
   scores<T, is_fused>(chunk, score_scratch);  // F2, F3
   round_array(casts.Aqk, chunk.Aqk, n * chunk.score_stride);

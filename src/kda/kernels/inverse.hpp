@@ -25,7 +25,7 @@ KDA_CHECK_INLINE void invert_by_substitution(std::size_t n, std::size_t columns,
 
 /// (b) 16x16 diagonal blocks by (a). Then X_ij = -(X_ii L_ij) X_jj for neighbours, and
 /// X_ij = -X_ii (sum_{m=j}^{i-1} L_im X_mj) below, in order of increasing i - j. Factors of the products are rounded
-/// as `rounding` says. `scratch`: 4 * 256 elements.
+/// as `rounding` says. `scratch`: 3 * 256 elements.
 template <class T, bool is_fused>
 KDA_CHECK_INLINE void invert_by_blocks(std::size_t n, const T* l, T* x, std::size_t stride, Rounding rounding,
                                        T* scratch) {

@@ -113,14 +113,21 @@ struct ChunkBlock {
   T* h;             ///< [key_dim][value_stride]: the state entering the chunk, as the products use it
   T* o;             ///< [n][value_stride]
   T* state;         ///< [key_dim][value_stride], carried
-  T* scratch;       ///< chunk_scratch elements
+  T* scratch;       ///< ChunkScratch::total() elements
 };
 
-/// Elements of ChunkBlock::scratch for a chunk of `rows` rows.
-constexpr std::size_t chunk_scratch(std::size_t rows, std::size_t key_stride, std::size_t value_stride) {
-  const std::size_t widest = key_stride > value_stride ? key_stride : value_stride;
-  return rows * widest + 5 * rows * key_stride + 64 * key_stride + 4 * rows * rows + 2 * widest;
-}
+/// ChunkBlock::scratch for chunks of at most `rows` rows, array by array in the order they are used.
+struct ChunkScratch {
+  std::size_t operand, left, right, row, scores, inverse;
+  constexpr ChunkScratch(std::size_t rows, std::size_t key_stride, std::size_t value_stride)
+      : operand(rows * (key_stride > value_stride ? key_stride : value_stride)),
+        left((rows > 16 ? rows : 16) * key_stride),
+        right(2 * 16 * key_stride),
+        row(key_stride),
+        scores((rows > 16 ? rows : 16) * 16),
+        inverse(3 * 16 * 16) {}
+  constexpr std::size_t total() const { return operand + 2 * left + right + 2 * row + 2 * scores + inverse; }
+};
 
 template <class T>
 struct Kernels {

@@ -1,0 +1,52 @@
+#include "cli/app.hpp"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "base/error.hpp"
+#include "base/names.hpp"
+#include "cli/commands.hpp"
+#include "cli/output.hpp"
+#include "report/version.hpp"
+
+namespace kda_check::cli {
+
+namespace {
+
+constexpr Command commands[] = {
+    {"run", "run variants on fixtures, compare with the oracle and the recorded answers, judge", run_main},
+    {"diff", "compare the tensors of two files, or of two groups of expected answers", diff_main},
+    {"show", "what a fixture holds", show_main},
+    {"list", "variants, metrics, arithmetic, reports, suites, devices", list_main},
+    {"bench", "speed of the variants and the oracle", bench_main},
+};
+
+std::string help_text() {
+  std::string out = "kda-check: verifies the numerics of Kimi Delta Attention kernels\n\nusage: kda-check COMMAND [OPTIONS]\n\n";
+  for (const Command& command : commands) fmt::format_to(std::back_inserter(out), "  {:<8} {}\n", command.name, command.summary);
+  return out + "\nkda-check COMMAND --help explains a command; kda-check --version prints the version.\nStart with: kda-check run FILE.h5\n";
+}
+
+}  // namespace
+
+int app_main(int argc, char** argv) {
+  const Words words(argv + 1, argv + argc);
+  if (words.empty()) throw Error(ErrorKind::usage, "no command given", {}, "kda-check --help");
+  if (words.front() == "--help" || words.front() == "-h" || words.front() == "help") {
+    write_stdout(help_text());
+    return 0;
+  }
+  if (words.front() == "--version") {
+    write_stdout(fmt::format("kda-check {}\n", version));
+    return 0;
+  }
+  std::vector<std::string> names;
+  for (const Command& command : commands) {
+    if (words.front() == command.name) return command.main(words);
+    names.emplace_back(command.name);
+  }
+  throw Error(ErrorKind::usage, fmt::format("no command '{}'", words.front()), {}, suggest(words.front(), names));
+}
+
+}  // namespace kda_check::cli

@@ -1,0 +1,41 @@
+// The subcommands: one row each in app.cpp, one file each here. A command registers its options on a CLI::App that
+// fills its own request, and is called when it was chosen.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kda_check::cli {
+
+/// The words after `kda-check`, for suites and for the request recorded in a report.
+using Words = std::vector<std::string>;
+
+struct Command {
+  const char* name;
+  const char* summary;
+  /// Parses its words and runs; returns the exit code.
+  int (*main)(const Words& words);
+};
+
+int run_main(const Words& words);
+int diff_main(const Words& words);
+int show_main(const Words& words);
+int list_main(const Words& words);
+int bench_main(const Words& words);
+
+/// Parses `words` (the command's name first). Prints help and returns 0, throws Error{usage} with a suggestion for an
+/// unknown option; nullopt: go on.
+std::optional<int> parse(CLI::App& app, const Words& words);
+
+/// A fresh parser for a command, with the habits all of them share.
+void prepare(CLI::App& app, const char* name, const char* summary);
+
+/// --threads, default all processors.
+void add_threads(CLI::App& app, int& threads);
+
+/// --memory-limit, e.g. 512M or 8G.
+void add_memory_limit(CLI::App& app, std::size_t& bytes);
+
+}  // namespace kda_check::cli

@@ -1,0 +1,42 @@
+// Options that run and diff share: what is judged, and by which limits.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/output.hpp"
+#include "report/writers.hpp"
+#include "session/requests.hpp"
+
+namespace kda_check::cli {
+
+void add_judging_options(CLI::App& app, session::JudgingRequest& judging);
+
+/// Where the reports of a command go.
+struct OutputOptions {
+  std::vector<std::string> reports;  ///< FORMAT or FORMAT=PATH
+  std::string json_path;             ///< empty: no --json
+  std::string color = "auto";
+  bool quiet = false, verbose = false;
+};
+void add_output_options(CLI::App& app, OutputOptions& options);
+
+/// The outputs, opened. At most one of them is standard output; without any it is the text report.
+class Outputs {
+ public:
+  /// Throws Error{usage} for a path that is an input file or ends in .h5, Error{environment} for one that cannot be
+  /// written.
+  Outputs(const OutputOptions& options, const std::vector<std::string>& inputs);
+  void write(const report::Result& result);
+
+ private:
+  struct Target {
+    const report::Writer* writer;
+    OutputFile file;
+  };
+  report::WriteOptions options_;
+  std::vector<Target> targets_;
+};
+
+}  // namespace kda_check::cli

@@ -1,0 +1,46 @@
+// Where reports go: standard output, or files that are replaced whole or not at all. And what goes to the terminal.
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+namespace kda_check::cli {
+
+/// Opened before any work, so that a path that cannot be written fails at once; written to a temporary name beside
+/// the path and renamed by commit(). Without commit() the temporary file is removed and the old one stays.
+class OutputFile {
+ public:
+  /// "-" is standard output. Throws Error{environment}.
+  explicit OutputFile(std::string path);
+  OutputFile(OutputFile&& other) noexcept;
+  OutputFile& operator=(OutputFile&&) = delete;
+  ~OutputFile();
+
+  bool is_stdout() const { return path_ == "-"; }
+  /// Throws Error{environment} when the text did not reach the file.
+  void commit(const std::string& text);
+
+ private:
+  std::string path_, temporary_;
+  std::FILE* file_ = nullptr;
+};
+
+/// Throws Error{environment} when standard output is closed or full.
+void write_stdout(const std::string& text);
+
+void warn(const std::string& text);
+
+/// One line on standard error that replaces itself; nothing unless that is a terminal.
+class Progress {
+ public:
+  void show(const std::string& text);
+  void clear();
+
+ private:
+  bool shown_ = false;
+};
+
+/// --color: "auto" colours a terminal unless NO_COLOR is set and not empty or TERM is dumb.
+bool wants_color(const std::string& choice);
+
+}  // namespace kda_check::cli

@@ -1,0 +1,91 @@
+// What all commands share of parsing.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "base/error.hpp"
+#include "base/names.hpp"
+#include "base/parallel.hpp"
+#include "cli/commands.hpp"
+#include "cli/output.hpp"
+
+namespace kda_check::cli {
+
+namespace {
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* const option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+/// "8G" to bytes; nullopt when it is not a size.
+std::optional<std::size_t> size_in_bytes(const std::string& text) {
+  double value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failure != std::errc{} || !(value > 0)) return std::nullopt;
+  const std::string unit(end, text.data() + text.size());
+  for (const auto& [suffix, factor] : {std::pair{"", 1.0}, {"K", 0x1p10}, {"M", 0x1p20}, {"G", 0x1p30}, {"T", 0x1p40}})
+    if (unit == suffix && value * factor < 0x1p62) return static_cast<std::size_t>(value * factor);
+  return std::nullopt;
+}
+
+}  // namespace
+
+void prepare(CLI::App& app, const char* name, const char* summary) {
+  app.description(summary);
+  app.name(std::string("kda-check ") + name);
+  app.set_help_flag("-h,--help", "This text");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+}
+
+std::optional<int> parse(CLI::App& app, const Words& words) {
+  try {
+    // CLI11 takes the words in reverse.
+    std::vector<std::string> reversed(words.rbegin(), words.rend() - 1);
+    app.parse(std::move(reversed));
+    return std::nullopt;
+  } catch (const CLI::CallForHelp&) {
+    write_stdout(app.help());
+    return 0;
+  } catch (const CLI::ExtrasError&) {
+    std::string hint, unknown;
+    for (const std::string& word : app.remaining()) {
+      if (word.empty() || word[0] != '-') continue;
+      unknown = word.substr(0, word.find('='));
+      hint = suggest(unknown, option_names(app));
+      break;
+    }
+    if (unknown.empty()) throw Error(ErrorKind::usage, fmt::format("{}: unexpected '{}'", words.front(), join(app.remaining(), " ")));
+    if (!hint.starts_with("did")) hint = fmt::format("kda-check {} --help", words.front());
+    throw Error(ErrorKind::usage, fmt::format("{}: no option '{}'", words.front(), unknown), {}, hint);
+  } catch (const CLI::ParseError& error) {
+    throw Error(ErrorKind::usage, fmt::format("{}: {}", words.front(), error.what()), {}, fmt::format("kda-check {} --help", words.front()));
+  }
+}
+
+void add_threads(CLI::App& app, int& threads) {
+  threads = available_threads();
+  app.add_option("--threads", threads, "Threads to use; results do not depend on it (default: all processors)")
+      ->check(CLI::Range(1, 1024))
+      ->option_text("N")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+void add_memory_limit(CLI::App& app, std::size_t& bytes) {
+  app.add_option_function<std::string>(
+         "--memory-limit",
+         [&bytes](const std::string& text) {
+           const auto size = size_in_bytes(text);
+           if (!size) throw CLI::ValidationError("--memory-limit", "'" + text + "' is not a size, e.g. 512M or 8G");
+           bytes = *size;
+         },
+         "Refuse files whose tensors need more (default: half of the memory)")
+      ->option_text("SIZE")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+}  // namespace kda_check::cli

@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iterator>
+
+#include "base/error.hpp"
+#include "cli/commands.hpp"
+#include "cli/output.hpp"
+#include "fixture/fixture.hpp"
+#include "kda/regime.hpp"
+#include "session/describe.hpp"
+
+namespace kda_check::cli {
+
+namespace {
+
+struct Range {
+  double least = HUGE_VAL, greatest = -HUGE_VAL, squares = 0;
+  std::size_t finite = 0, not_finite = 0;
+};
+
+Range range_of(const tensor::Tensor& tensor) {
+  Range range;
+  for (std::size_t i = 0; i < tensor.size(); ++i) {
+    const double value = tensor.value(i);
+    if (!std::isfinite(value)) {
+      ++range.not_finite;
+      continue;
+    }
+    ++range.finite;
+    range.least = std::min(range.least, value);
+    range.greatest = std::max(range.greatest, value);
+    range.squares += value * value;
+  }
+  return range;
+}
+
+void print_tensor(std::string& out, const fixture::Fixture& file, const fixture::DatasetInfo& info, bool with_values) {
+  fmt::format_to(std::back_inserter(out), "  {:<34} {:<5} {:<18}", info.path.substr(1), info.type_text, tensor::to_string(info.shape));
+  if (with_values) {
+    const Range range = range_of(file.read(info));
+    if (range.finite > 0)
+      fmt::format_to(std::back_inserter(out), " min {:<11.4g} max {:<11.4g} rms {:.4g}", range.least, range.greatest,
+                     std::sqrt(range.squares / static_cast<double>(range.finite)));
+    if (range.not_finite > 0) fmt::format_to(std::back_inserter(out), "  {} not finite", range.not_finite);
+  }
+  out += '\n';
+}
+
+std::string shown(const std::string& path, const fixture::ReadLimits& limits, bool with_values, int threads) {
+  const fixture::Fixture file = fixture::Fixture::open(path, limits);
+  std::string out = fmt::format("{}\n", file.name());
+  if (!file.description().empty()) fmt::format_to(std::back_inserter(out), "{}\n", file.description());
+  fmt::format_to(std::back_inserter(out), "{}  {}\n", session::shape_text(file.dimensions()), session::options_text(file));
+  if (file.options().scale) {
+    fmt::format_to(std::back_inserter(out), "scale {:.17g}\n", *file.options().scale);
+  } else {
+    fmt::format_to(std::back_inserter(out), "scale 1/sqrt(K), not stored\n");
+  }
+  if (!file.cu_seqlens().empty()) {
+    out += "cu_seqlens";
+    for (const std::int64_t offset : file.cu_seqlens()) fmt::format_to(std::back_inserter(out), " {}", offset);
+    out += '\n';
+  }
+  for (const std::string& warning : file.warnings()) warn(fmt::format("{} ({})", warning, path));
+  if (with_values) {
+    const kda::Problem problem = file.read_problem();
+    for (const std::string& line : fixture::announce_values(problem)) warn(fmt::format("{} ({})", line, path));
+    const kda::Regime regime = kda::regime_of(problem, static_cast<std::size_t>(file.options().chunk_size), threads);
+    fmt::format_to(std::back_inserter(out), "gates: largest sum over a chunk {:.4g}, remembered for up to {:.4g} tokens\n",
+                   regime.largest_chunk_sum, regime.persistence);
+  }
+  out += "\ninputs\n";
+  for (const fixture::DatasetInfo& info : file.inputs()) print_tensor(out, file, info, with_values);
+  for (const fixture::ExpectedGroup& group : file.expected()) {
+    fmt::format_to(std::back_inserter(out), "\nexpected/{}  compute {}{}\n", group.name, numeric::row_of(group.compute_or_storage()).name,
+                   group.compute ? "" : " (from the dtype of o)");
+    if (!group.implementation.empty()) fmt::format_to(std::back_inserter(out), "  {}{}{}\n", group.implementation, group.device.empty() ? "" : ", ", group.device);
+    for (const fixture::DatasetInfo& info : group.tensors) print_tensor(out, file, info, with_values);
+    for (const fixture::DatasetInfo& info : group.stages) print_tensor(out, file, info, with_values);
+  }
+  if (!file.provenance().empty()) out += "\nprovenance\n";
+  for (const auto& [name, value] : file.provenance()) fmt::format_to(std::back_inserter(out), "  {} {}\n", name, value);
+  return out;
+}
+
+}  // namespace
+
+int show_main(const Words& words) {
+  std::string path;
+  bool headers_only = false;
+  fixture::ReadLimits limits;
+  int threads = 1;
+  CLI::App app;
+  prepare(app, "show", "What a fixture holds: shapes, options, ranges of values, who answered");
+  app.add_option("file", path, "A fixture")->required()->option_text("FILE");
+  app.add_flag("--headers", headers_only, "Do not read the values");
+  add_threads(app, threads);
+  add_memory_limit(app, limits.memory_budget);
+  if (const auto done = parse(app, words)) return *done;
+  write_stdout(shown(path, limits, !headers_only, threads));
+  return 0;
+}
+
+}  // namespace kda_check::cli

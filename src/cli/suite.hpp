@@ -1,0 +1,24 @@
+// Suites: text files whose lines are the words one would type after `kda-check run`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/commands.hpp"
+
+namespace kda_check::cli {
+
+struct Suite {
+  std::string path;
+  std::string directory;     ///< what relative paths in its lines start from
+  std::vector<Words> lines;  ///< empty lines and # comments dropped
+};
+
+/// "@smoke" is suites/smoke.txt of the cases that came with the program, "@some/file.txt" is that file. Throws
+/// Error{usage} for an unknown name, Error{input} for a file that cannot be read.
+Suite load_suite(const std::string& target);
+
+/// Names of the suites that came with the program.
+std::vector<std::string> suite_names();
+
+}  // namespace kda_check::cli

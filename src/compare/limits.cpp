@@ -1,0 +1,118 @@
+#include "compare/limits.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.hpp"
+#include "base/names.hpp"
+#include "compare/metrics.hpp"
+
+namespace kda_check::compare {
+
+namespace {
+
+using numeric::ComputeFormat;
+
+bool narrow(ComputeFormat compute) { return compute != ComputeFormat::fp64 && compute != ComputeFormat::fp32; }
+
+/// Units in the last place of the compute format that the arithmetic may lose, relative to the magnitude.
+///
+/// 16: correct fp32 recurrences read 1 to 11 on the reference fixtures, sums over K in order. Half the persistence:
+/// exp(g) rounded once and multiplied in at every token it lasts (hazards 5.2). The largest chunk sum: a gate summed
+/// to G is known to half an ULP of G, an error of that many units in exp(G).
+double units_lost(const Computation& computation, const kda::Regime& regime) {
+  constexpr double healthy = 16;
+  if (narrow(computation.compute)) return healthy;  // operand rounding swamps the rest
+  const double coherent = 0.5 * regime.persistence;
+  switch (computation.form) {
+    case Form::recurrence: return healthy + coherent;
+    case Form::chunk: return 2 * healthy + regime.largest_chunk_sum;
+    case Form::unknown: break;
+  }
+  return 2 * healthy + coherent + regime.largest_chunk_sum;
+}
+
+double rms_lost(const Computation& computation, const kda::Regime& regime) {
+  const double operand = numeric::row_of(computation.compute).operand_error;
+  const double arithmetic = narrow(computation.compute) ? 2 * operand : operand * units_lost(computation, regime);
+  return arithmetic + numeric::format_of(computation.storage).unit_roundoff();
+}
+
+double in_steps_of(const numeric::Format& storage, int precision) { return std::ldexp(1.0, storage.precision - precision); }
+
+}  // namespace
+
+std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,
+                                  const kda::Regime& regime) {
+  const numeric::Format& storage = numeric::format_of(got.storage);
+  double rms = rms_lost(got, regime);
+  double units = 1 + units_lost(got, regime) * in_steps_of(storage, numeric::row_of(got.compute).precision);
+  if (expected) {
+    rms += rms_lost(*expected, regime);
+    units += units_lost(*expected, regime) * in_steps_of(storage, numeric::row_of(expected->compute).precision) +
+             in_steps_of(storage, numeric::format_of(expected->storage).precision);
+  }
+  return {{"nonfinite", 0, "derived"}, {"rms_ratio", rms, "derived"}, {"scaled_ulp", units, "derived"}};
+}
+
+LimitRequest parse_limit(std::string_view text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string_view::npos || equals == 0)
+    throw Error(ErrorKind::usage, fmt::format("--limit {}: wanted METRIC=VALUE", text), {}, "e.g. --limit scaled_ulp=16");
+  LimitRequest request;
+  request.metric = text.substr(0, equals);
+  if (find_metric(request.metric) == nullptr) {
+    std::vector<std::string> names;
+    for (const Metric& metric : metrics()) names.emplace_back(metric.name);
+    throw Error(ErrorKind::usage, fmt::format("--limit {}: no metric '{}'", text, request.metric), {},
+                suggest(request.metric, names));
+  }
+  const std::string_view value = text.substr(equals + 1);
+  if (value == "none") {
+    request.none = true;
+  } else if (value == "exact") {
+    request.exact = true;
+  } else {
+    const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), request.value);
+    if (failure != std::errc{} || end != value.data() + value.size() || !(request.value >= 0))
+      throw Error(ErrorKind::usage, fmt::format("--limit {}: '{}' is not a number >= 0", text, value), {},
+                  "a number, exact or none");
+  }
+  return request;
+}
+
+void refuse_limits_finer_than_storage(const std::vector<LimitRequest>& requests, double atol, double rtol,
+                                      numeric::DType storage) {
+  const numeric::Format& format = numeric::format_of(storage);
+  const double half_step = format.unit_roundoff();
+  const auto refuse = [&](const std::string& what, double least) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} is finer than {} can hold: a correctly rounded {} answer needs at least {:g}", what,
+                            format.name, format.name, least),
+                {}, "compare bit for bit with --limit max_ulp=exact");
+  };
+  for (const LimitRequest& request : requests) {
+    if (request.none || request.exact) continue;
+    const Metric* const metric = find_metric(request.metric);
+    double least = 0;
+    if (metric->in_ulps) least = request.metric == "ulp_error" || request.metric == "scaled_ulp" ? 0.5 : 1;
+    if (request.metric == "max_rel" || request.metric == "rms_ratio") least = half_step / 4;
+    if (request.metric == "max_rel") least = half_step;
+    if (request.value < least) refuse(fmt::format("--limit {}={:g}", request.metric, request.value), least);
+  }
+  if ((atol > 0 || rtol > 0) && rtol < half_step && atol == 0) refuse(fmt::format("--rtol {:g} with --atol 0", rtol), half_step);
+}
+
+std::vector<Limit> merged(std::vector<Limit> limits, const std::vector<LimitRequest>& requests, std::string_view source) {
+  for (const LimitRequest& request : requests) {
+    const auto same = [&](const Limit& limit) { return limit.metric == request.metric; };
+    limits.erase(std::remove_if(limits.begin(), limits.end(), same), limits.end());
+    if (!request.none) limits.push_back({request.metric, request.value, std::string(source)});
+  }
+  return limits;
+}
+
+}  // namespace kda_check::compare

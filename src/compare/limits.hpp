@@ -1,0 +1,58 @@
+// What a metric may be: derived from the arithmetic and the inputs, or set by hand. The last source wins, metric by
+// metric, and every limit remembers where it came from.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kda/regime.hpp"
+#include "numeric/formats.hpp"
+
+namespace kda_check::compare {
+
+struct Limit {
+  std::string metric;
+  double value = 0;  ///< passes when |measured| <= value
+  std::string source;  ///< "derived", "command line"
+};
+
+/// How an answer was computed, as far as its error depends on it.
+enum class Form : unsigned char {
+  recurrence,  ///< token by token
+  chunk,       ///< with sums of gates over chunks
+  unknown,     ///< somebody else's: either
+};
+
+struct Computation {
+  numeric::ComputeFormat compute;
+  numeric::DType storage;  ///< element type of the tensor judged
+  Form form;
+};
+
+/// Limits on nonfinite, rms_ratio and scaled_ulp for `got` against the truth, or against another answer, whose own
+/// error is then allowed for as well. Formulas and the measurements behind them: docs/limits.md.
+std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,
+                                  const kda::Regime& regime);
+
+/// One limit asked for by the user: METRIC=VALUE, METRIC=exact or METRIC=none.
+struct LimitRequest {
+  std::string metric;
+  double value = 0;
+  bool none = false;   ///< drop the limit on this metric
+  bool exact = false;  ///< 0, and meant
+};
+
+/// Throws Error{usage} for a metric that does not exist or a value that is not a number >= 0.
+LimitRequest parse_limit(std::string_view text);
+
+/// Throws Error{usage} when a requested limit is finer than one step of the element type and does not say exact: no
+/// correct answer could meet it. atol and rtol likewise.
+void refuse_limits_finer_than_storage(const std::vector<LimitRequest>& requests, double atol, double rtol,
+                                      numeric::DType storage);
+
+/// Overrides metric by metric.
+std::vector<Limit> merged(std::vector<Limit> limits, const std::vector<LimitRequest>& requests, std::string_view source);
+
+}  // namespace kda_check::compare

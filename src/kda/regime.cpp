@@ -1,0 +1,53 @@
+#include "kda/regime.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/parallel.hpp"
+#include "kda/head_io.hpp"
+
+namespace kda_check::kda {
+
+namespace {
+
+Regime regime_of_head(const Problem& problem, const Sequence& s, std::size_t head, std::size_t chunk_size) {
+  const std::size_t K = problem.dimensions().K;
+  const HeadReader<double> reader(problem);
+  tensor::Scratch<double> g(chunk_size * K), from_start(K), total(K);
+  total.fill(0);
+  Regime regime;
+  for (std::size_t begin = s.begin; begin < s.end; begin += chunk_size) {
+    const std::size_t count = std::min(chunk_size, s.end - begin);
+    reader.log_decay(s, head, begin, count, g.data(), K);
+    from_start.fill(0);
+    for (std::size_t t = 0; t < count; ++t)
+      for (std::size_t k = 0; k < K; ++k) {
+        from_start[k] += g[t * K + k];
+        total[k] += std::fabs(g[t * K + k]);
+        regime.largest_chunk_sum = std::max(regime.largest_chunk_sum, std::fabs(from_start[k]));
+      }
+  }
+  const auto length = static_cast<double>(s.length());
+  for (std::size_t k = 0; k < K; ++k)
+    regime.persistence = std::max(regime.persistence, total[k] > 1 ? length / total[k] : length);
+  return regime;
+}
+
+}  // namespace
+
+Regime regime_of(const Problem& problem, std::size_t chunk_size, int threads) {
+  const std::vector<Sequence> sequences = problem.sequences();
+  const std::size_t heads = problem.dimensions().HV;
+  std::vector<Regime> parts(sequences.size() * heads);
+  parallel_for(parts.size(), threads, [&](std::size_t item, int) {
+    parts[item] = regime_of_head(problem, sequences[item / heads], item % heads, chunk_size);
+  });
+  Regime whole;
+  for (const Regime& part : parts) {
+    whole.largest_chunk_sum = std::max(whole.largest_chunk_sum, part.largest_chunk_sum);
+    whole.persistence = std::max(whole.persistence, part.persistence);
+  }
+  return whole;
+}
+
+}  // namespace kda_check::kda

@@ -1,0 +1,47 @@
+// The one place where exceptions end and become a line on standard error and an exit code.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "base/error.hpp"
+#include "base/memory.hpp"
+#include "cli/app.hpp"
+#include "kda/kernels/table.hpp"
+#include "numeric/environment.hpp"
+
+namespace {
+
+int report(kda_check::ErrorKind kind, const char* text) {
+  std::fflush(stdout);
+  fmt::print(stderr, "kda-check: error: {}\n", text);
+  return kda_check::exit_code(kind);
+}
+
+void check_floating_point() {
+  const std::string defect = kda_check::numeric::floating_point_defect();
+  if (!defect.empty())
+    throw kda_check::Error(kda_check::ErrorKind::environment, "every figure would be wrong: " + defect, {},
+                           "run without whatever changes the floating-point environment (LD_PRELOAD, -ffast-math libraries)");
+  constexpr float e = 0x1p-23f;
+  if (!kda_check::kda::kernel_table().keeps_roundings_apart(1 + e, 1 + e, -(1 + 2 * e)))
+    throw kda_check::Error(kda_check::ErrorKind::internal, "the kernels were built with contraction", {}, "compile with -ffp-contract=off");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using kda_check::ErrorKind;
+  try {
+    kda_check::return_large_blocks_to_the_system();
+    check_floating_point();
+    return kda_check::cli::app_main(argc, argv);
+  } catch (const kda_check::Error& error) {
+    return report(error.kind(), error.what());
+  } catch (const std::bad_alloc&) {
+    return report(ErrorKind::environment, "out of memory; hint: fewer or smaller fixtures at once, or --memory-limit");
+  } catch (const std::exception& error) {
+    return report(ErrorKind::internal, fmt::format("a bug in kda-check: {}; hint: please report it with the command line", error.what()).c_str());
+  }
+}

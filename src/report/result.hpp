@@ -1,0 +1,84 @@
+// What a run found: plain data. Sessions fill it, writers print it, nothing here computes.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compare/limits.hpp"
+#include "compare/verdict.hpp"
+#include "tensor/tensor.hpp"
+
+namespace kda_check::report {
+
+/// One element, ready to print.
+struct PointResult {
+  std::vector<std::size_t> index;
+  std::string place;  ///< "o[b=0 t=412 h=3 v=17]"
+  double got = 0, expected = 0, magnitude = 0;
+  std::string got_hex, expected_hex;
+  double rank = 0;  ///< scaled_ulp where there is a magnitude, else steps
+};
+
+struct TensorResult {
+  std::string name;
+  tensor::Shape shape;
+  std::string dtype;
+  compare::Verdict verdict = compare::Verdict::inconclusive;
+  std::string reason;
+  std::vector<std::pair<std::string, double>> metrics;  ///< in the order of compare::metrics(), those that apply
+  std::vector<compare::Limit> limits;
+  std::optional<PointResult> worst;  ///< of the metric that decided, else of scaled_ulp or max_ulp
+  std::vector<PointResult> points;   ///< the worst points
+  std::string worst_window;          ///< "b=0 t=408..415", empty without tokens
+  std::string worst_head;            ///< "h=3", empty without heads
+};
+
+struct CaseResult {
+  std::string fixture;  ///< name of the fixture
+  std::string path;     ///< as given on the command line
+  std::string variant;  ///< row of the variant list, or the expected group that was judged
+  bool recorded = false;  ///< the answer came from the file, nothing was run
+  std::string dtype, device, pass, arithmetic, compute, against;
+  compare::Verdict verdict = compare::Verdict::inconclusive;
+  std::string reason;
+  std::vector<TensorResult> tensors;
+};
+
+struct FixtureResult {
+  std::string name, path;
+  std::string shape;    ///< "B=1 T=64 H=1 K=64 V=64"
+  std::string options;  ///< "fp32 gate=none initial_state"
+  std::vector<std::string> notes;  ///< what was not compared, and why
+};
+
+struct FailedInput {
+  std::string message;
+  int exit_code;
+};
+
+struct Result {
+  std::string command;             ///< "run" or "diff"
+  std::vector<std::string> argv;   ///< the words after kda-check
+  std::string oracle;              ///< "double-double", "fp64", "none"
+  std::vector<FixtureResult> fixtures;
+  std::vector<CaseResult> cases;
+  std::vector<FailedInput> errors;
+
+  std::size_t count(compare::Verdict verdict) const {
+    std::size_t total = 0;
+    for (const CaseResult& item : cases) total += item.verdict == verdict;
+    return total;
+  }
+  /// 0 all passed; 1 something failed, was inconclusive, or nothing passed at all; else that of the worst error.
+  int exit_code() const {
+    const bool clean = count(compare::Verdict::fail) == 0 && count(compare::Verdict::inconclusive) == 0;
+    int code = clean && count(compare::Verdict::pass) > 0 ? 0 : 1;
+    for (const FailedInput& error : errors) code = error.exit_code > code ? error.exit_code : code;
+    return code;
+  }
+};
+
+}  // namespace kda_check::report

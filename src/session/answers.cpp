@@ -1,0 +1,173 @@
+#include "session/answers.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include "compare/comparison.hpp"
+#include "numeric/rounding.hpp"
+#include "session/judging.hpp"
+
+namespace kda_check::session {
+
+namespace {
+
+using compare::Comparison;
+using tensor::Tensor;
+
+/// One tensor of one pairing while the oracle runs.
+struct Ongoing {
+  std::size_t pairing;
+  std::string tensor;
+  const Tensor* got;
+  const Tensor* expected;  ///< null: the oracle
+  std::unique_ptr<Comparison> comparison;
+};
+
+void widen_range(const Tensor& tensor, std::size_t begin, std::size_t count, std::vector<double>& values) {
+  values.resize(count);
+  numeric::visit_storage(tensor.dtype(), [&](auto tag) {
+    const auto elements = tensor.elements<decltype(tag)>();
+    for (std::size_t i = 0; i < count; ++i) values[i] = numeric::widen(elements[begin + i]);
+  });
+}
+
+/// Feeds elements [begin, begin + count) of one tensor to every comparison of that tensor.
+class Feeder {
+ public:
+  explicit Feeder(std::vector<Ongoing>& ongoing) : ongoing_(ongoing) {}
+
+  void feed(std::string_view tensor, std::size_t begin, std::size_t count, const compare::ExpectedValues& oracle) {
+    for (Ongoing& item : ongoing_) {
+      if (item.tensor != tensor) continue;
+      if (item.expected == nullptr) {
+        item.comparison->add(begin, count, oracle);
+      } else {
+        widen_range(*item.expected, begin, count, values_);
+        zeros_.assign(count, 0.0);
+        item.comparison->add(begin, count, {values_.data(), zeros_.data(), oracle.magnitude});
+      }
+    }
+  }
+
+ private:
+  std::vector<Ongoing>& ongoing_;
+  std::vector<double> values_, zeros_;
+};
+
+void run_comparisons(const kda::Problem& problem, std::vector<Ongoing>& ongoing, const CompareRequest& request) {
+  if (!request.oracle) {
+    for (Ongoing& item : ongoing) item.comparison->add_all(*item.expected);
+    return;
+  }
+  const kda::Dimensions& d = problem.dimensions();
+  Feeder feeder(ongoing);
+  kda::OracleSink sink;
+  sink.output = [&](const kda::OracleOutput& block) {
+    const std::size_t row = d.HV * d.V;
+    feeder.feed("o", (block.batch * d.T + block.begin) * row, block.count * row, {block.hi, block.lo, block.magnitude});
+  };
+  sink.state = [&](const kda::OracleState& state) {
+    const std::size_t size = d.K * d.V;
+    feeder.feed("final_state", (state.sequence * d.HV + state.head) * size, size, {state.hi, state.lo, state.magnitude});
+  };
+  kda::run_oracle(problem, *request.oracle, request.threads, sink);
+}
+
+report::CaseResult described(const Pairing& pairing) {
+  report::CaseResult result;
+  const Answered& got = *pairing.got;
+  result.variant = got.name;
+  result.recorded = got.recorded;
+  result.dtype = numeric::name_of(got.dtype);
+  result.device = got.device;
+  result.pass = "forward";
+  result.arithmetic = got.arithmetic;
+  result.compute = numeric::row_of(got.compute).name;
+  result.against = pairing.expected != nullptr ? pairing.expected->name : "oracle";
+  return result;
+}
+
+compare::Computation computation_of(const Answered& answer, const Tensor& tensor) {
+  return {answer.compute, tensor.dtype(), answer.form};
+}
+
+}  // namespace
+
+const Tensor* Answered::tensor(std::string_view tensor_name) const {
+  const std::optional<Tensor>& held = tensor_name == "o" ? o : final_state;
+  return held ? &*held : nullptr;
+}
+
+Answered computed_answer(const kda::Variant& variant, const kda::RunOptions& options, kda::Answer answer) {
+  Answered result;
+  result.name = variant.name;
+  result.device = variant.device;
+  result.arithmetic = kda::describe(options.arithmetic, variant.axes);
+  result.dtype = options.dtype;
+  result.compute = kda::compute_format(variant, options.dtype, options.arithmetic);
+  result.form = variant.axes.chunk ? compare::Form::chunk : compare::Form::recurrence;
+  result.o = std::move(answer.o);
+  result.final_state = std::move(answer.final_state);
+  return result;
+}
+
+std::vector<Answered> recorded_answers(const fixture::Fixture& file, const std::vector<std::string>& tensors) {
+  std::vector<Answered> list;
+  for (const fixture::ExpectedGroup& group : file.expected()) {
+    Answered answer;
+    answer.name = group.name;
+    answer.recorded = true;
+    answer.device = group.device;
+    answer.arithmetic = group.implementation;
+    answer.compute = group.compute_or_storage();
+    answer.dtype = group.tensor("o") != nullptr ? *group.tensor("o")->dtype : file.dtype();
+    for (const std::string& name : tensors)
+      if (const fixture::DatasetInfo* const info = group.tensor(name))
+        (name == "o" ? answer.o : answer.final_state) = file.read(*info);
+    list.push_back(std::move(answer));
+  }
+  return list;
+}
+
+std::vector<report::CaseResult> compared(const kda::Problem& problem, const std::vector<Pairing>& pairings,
+                                         const CompareRequest& request) {
+  const bool v_first = problem.options.state_v_first;
+  std::vector<Ongoing> ongoing;
+  for (std::size_t i = 0; i < pairings.size(); ++i)
+    for (const std::string& name : request.tensors) {
+      const Tensor* const got = pairings[i].got->tensor(name);
+      const Tensor* const expected = pairings[i].expected != nullptr ? pairings[i].expected->tensor(name) : nullptr;
+      if (got == nullptr || (pairings[i].expected != nullptr && expected == nullptr)) continue;
+      compare::ComparisonOptions options = comparison_options(request.judging, request.threads);
+      options.against_oracle = expected == nullptr;
+      ongoing.push_back({i, name, got, expected,
+                         std::make_unique<Comparison>(name, *got, v_first, request.oracle.has_value(), options)});
+    }
+  if (!ongoing.empty()) run_comparisons(problem, ongoing, request);
+
+  std::vector<report::CaseResult> cases;
+  for (const Pairing& pairing : pairings) cases.push_back(described(pairing));
+  for (Ongoing& item : ongoing) {
+    const Pairing& pairing = pairings[item.pairing];
+    std::optional<compare::Computation> expected;
+    if (item.expected != nullptr) expected = computation_of(*pairing.expected, *item.expected);
+    cases[item.pairing].tensors.push_back(
+        judged(item.tensor, *item.got, v_first, item.comparison->finish(),
+               compare::derived_limits(computation_of(*pairing.got, *item.got), expected, request.regime), request.judging));
+  }
+  for (report::CaseResult& item : cases) {
+    if (item.tensors.empty()) {
+      item.verdict = compare::Verdict::skipped;
+      item.reason = "holds none of the tensors compared";
+    }
+    conclude(item);
+  }
+  return cases;
+}
+
+std::string oracle_name(const std::optional<kda::OraclePrecision>& oracle) {
+  if (!oracle) return "none";
+  return *oracle == kda::OraclePrecision::fp64 ? "fp64" : "double-double";
+}
+
+}  // namespace kda_check::session

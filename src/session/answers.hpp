@@ -1,0 +1,56 @@
+// Answers to a problem, computed or recorded, and their comparison in one pass of the oracle.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compare/limits.hpp"
+#include "fixture/fixture.hpp"
+#include "kda/oracle.hpp"
+#include "kda/regime.hpp"
+#include "kda/variants.hpp"
+#include "report/result.hpp"
+#include "session/requests.hpp"
+
+namespace kda_check::session {
+
+/// The tensors of one answer and how it came about.
+struct Answered {
+  std::string name;  ///< variant or expected group
+  bool recorded = false;
+  std::string device, arithmetic;
+  numeric::DType dtype = numeric::DType::fp32;  ///< of the run, or of the recorded o
+  numeric::ComputeFormat compute = numeric::ComputeFormat::fp32;
+  compare::Form form = compare::Form::unknown;
+  std::optional<tensor::Tensor> o, final_state;
+
+  const tensor::Tensor* tensor(std::string_view tensor_name) const;
+};
+
+Answered computed_answer(const kda::Variant& variant, const kda::RunOptions& options, kda::Answer answer);
+
+/// The expected groups of a file, with the tensors of `tensors` they hold.
+std::vector<Answered> recorded_answers(const fixture::Fixture& file, const std::vector<std::string>& tensors);
+
+/// An answer judged against the oracle (expected null) or against another answer.
+struct Pairing {
+  const Answered* got;
+  const Answered* expected;
+};
+
+struct CompareRequest {
+  const std::vector<std::string>& tensors;
+  std::optional<kda::OraclePrecision> oracle;  ///< nullopt: no oracle, hence no magnitudes
+  int threads;
+  const JudgingRequest& judging;
+  const kda::Regime& regime;
+};
+
+/// One case for every pairing, without the fixture's name. The oracle runs once for all of them.
+std::vector<report::CaseResult> compared(const kda::Problem& problem, const std::vector<Pairing>& pairings,
+                                         const CompareRequest& request);
+
+std::string oracle_name(const std::optional<kda::OraclePrecision>& oracle);
+
+}  // namespace kda_check::session

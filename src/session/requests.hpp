@@ -1,0 +1,42 @@
+// What the user asked for, as plain data: filled by the command line (or a line of a suite), read by the sessions.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compare/limits.hpp"
+#include "fixture/fixture.hpp"
+#include "kda/oracle.hpp"
+
+namespace kda_check::session {
+
+/// How answers are judged; shared by run and diff.
+struct JudgingRequest {
+  std::vector<std::string> tensors;  ///< empty: all
+  std::vector<compare::LimitRequest> limits;
+  std::optional<double> atol, rtol;
+  std::size_t worst = 5;
+};
+
+struct RunRequest {
+  std::vector<std::string> fixtures;    ///< files; directories stand for the .h5 files in them
+  std::vector<std::string> variants;    ///< empty: all that can run
+  std::vector<std::string> dtypes;      ///< names, or "fixture"; empty: fixture
+  std::vector<std::string> arithmetic;  ///< key=value
+  std::vector<std::string> against;     ///< "oracle", "all", names of expected groups; empty: all
+  std::optional<std::size_t> chunk_size;
+  std::optional<kda::OraclePrecision> oracle = kda::OraclePrecision::double_double;  ///< nullopt: none
+  JudgingRequest judging;
+  fixture::ReadLimits limits;
+  int threads = 1;
+};
+
+/// Where a session tells the user something while it works; both may be empty.
+struct Log {
+  std::function<void(const std::string&)> warning;
+  std::function<void(const std::string&)> progress;
+};
+
+}  // namespace kda_check::session

@@ -1,0 +1,257 @@
+#include "session/run.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+
+#include "base/error.hpp"
+#include "base/names.hpp"
+#include "session/answers.hpp"
+#include "session/describe.hpp"
+#include "session/judging.hpp"
+#include "session/targets.hpp"
+
+namespace kda_check::session {
+
+namespace {
+
+using fixture::Fixture;
+using kda::Problem;
+using numeric::DType;
+
+bool holds_exactly(DType wide, DType narrow) {
+  const numeric::Format &a = numeric::format_of(wide), &b = numeric::format_of(narrow);
+  return a.precision >= b.precision && a.max_exponent >= b.max_exponent && a.min_exponent <= b.min_exponent;
+}
+
+/// What the whole request asks for, checked before the first file is opened.
+struct Plan {
+  std::vector<const kda::Variant*> variants;
+  std::vector<std::optional<DType>> dtypes;  ///< nullopt: the fixture's
+  bool against_oracle = false, against_every_group = false;
+  std::vector<std::string> groups;
+  std::vector<std::string> tensors;
+};
+
+Plan planned(const RunRequest& request) {
+  Plan plan;
+  for (const std::string& name : request.variants) plan.variants.push_back(&kda::variant_named(name));
+  if (plan.variants.empty())
+    for (const kda::Variant& variant : kda::variants()) plan.variants.push_back(&variant);
+  for (const std::string& name : request.dtypes) {
+    const auto dtype = numeric::dtype_named(name);
+    if (!dtype && name != "fixture") {
+      std::vector<std::string> names{"fixture"};
+      for (const numeric::Format& format : numeric::formats) names.emplace_back(format.name);
+      throw Error(ErrorKind::usage, fmt::format("no dtype '{}'", name), {}, suggest(name, names));
+    }
+    plan.dtypes.push_back(dtype);
+  }
+  if (plan.dtypes.empty()) plan.dtypes.push_back(std::nullopt);
+  for (const std::string& name : request.against) {
+    plan.against_oracle = plan.against_oracle || name == "oracle" || name == "all";
+    plan.against_every_group = plan.against_every_group || name == "all";
+    if (name != "oracle" && name != "all") plan.groups.push_back(name);
+  }
+  if (request.against.empty()) plan.against_oracle = plan.against_every_group = true;
+  if (!request.oracle) {
+    if (std::find(request.against.begin(), request.against.end(), "oracle") != request.against.end())
+      throw Error(ErrorKind::usage, "--against oracle contradicts --oracle none");
+    plan.against_oracle = false;
+  }
+  plan.tensors = request.judging.tensors.empty() ? std::vector<std::string>{"o", "final_state"} : request.judging.tensors;
+  for (const std::string& name : plan.tensors)
+    if (name != "o" && name != "final_state")
+      throw Error(ErrorKind::usage, fmt::format("run has no tensor '{}'", name), {}, suggest(name, {"o", "final_state"}));
+  for (const std::string& assignment : request.arithmetic) {
+    kda::Arithmetic unused;
+    kda::set_axis(unused, assignment);
+    const bool anybody = std::any_of(plan.variants.begin(), plan.variants.end(),
+                                     [&](const kda::Variant* variant) { return kda::has_axis(variant->axes, assignment); });
+    if (!anybody) throw Error(ErrorKind::usage, fmt::format("--arithmetic {}: none of the selected variants has this axis", assignment));
+  }
+  return plan;
+}
+
+/// One fixture, from its file to its cases.
+class FixtureRun {
+ public:
+  FixtureRun(const RunRequest& request, const Plan& plan, const Log& log, report::Result& result)
+      : request_(request), plan_(plan), log_(log), result_(result) {}
+
+  /// Returns the expected groups of --against that this file has.
+  std::vector<std::string> run(const std::string& path) {
+    const Fixture file = Fixture::open(path, request_.limits);
+    for (const std::string& warning : file.warnings()) warn(file, warning);
+    std::vector<std::string> found;
+    for (const std::string& group : plan_.groups)
+      if (file.expected_named(group) != nullptr) found.push_back(group);
+    if (!plan_.groups.empty() && found.empty() && !plan_.against_oracle && !plan_.against_every_group) return found;
+    report::FixtureResult described = describe(file);
+    {
+      Problem problem = file.read_problem();
+      for (const std::string& line : fixture::announce_values(problem)) {
+        warn(file, line);
+        described.notes.push_back(line);
+      }
+      run_all_dtypes(file, std::move(problem));
+    }
+    note_what_is_left(file, described);
+    result_.fixtures.push_back(std::move(described));
+    return found;
+  }
+
+ private:
+  void warn(const Fixture& file, const std::string& text) const {
+    if (log_.warning) log_.warning(fmt::format("{} ({})", text, file.path()));
+  }
+
+  void run_all_dtypes(const Fixture& file, Problem problem) {
+    // Formats that hold the stored inputs answer the stored problem; the others answer a rounded one.
+    std::vector<DType> as_stored;
+    for (const auto& wanted : plan_.dtypes) {
+      const DType dtype = wanted.value_or(problem.dtype());
+      if (holds_exactly(dtype, problem.dtype())) as_stored.push_back(dtype);
+    }
+    for (const auto& wanted : plan_.dtypes) {
+      const DType dtype = wanted.value_or(problem.dtype());
+      if (holds_exactly(dtype, problem.dtype())) continue;
+      run_rounded(file, problem, dtype);
+    }
+    if (as_stored.empty()) return;
+    std::vector<Answered> recorded = recorded_answers(file, plan_.tensors);
+    run_problem(file, problem, as_stored, std::move(recorded), "");
+  }
+
+  void run_rounded(const Fixture& file, const Problem& problem, DType dtype) {
+    const Problem rounded = kda::with_inputs_rounded_to(problem, dtype);
+    run_problem(file, rounded, {dtype}, {}, fmt::format("inputs rounded to {}", numeric::name_of(dtype)));
+  }
+
+  std::size_t chunk_size(const Problem& problem) const {
+    return request_.chunk_size.value_or(static_cast<std::size_t>(problem.options.chunk_size));
+  }
+
+  void run_problem(const Fixture& file, const Problem& problem, const std::vector<DType>& dtypes,
+                   std::vector<Answered> recorded, const std::string& remark) {
+    for (const DType dtype : dtypes)
+      compare::refuse_limits_finer_than_storage(request_.judging.limits, request_.judging.atol.value_or(0),
+                                                request_.judging.rtol.value_or(0), dtype);
+    const kda::Regime regime = kda::regime_of(problem, chunk_size(problem), request_.threads);
+    std::vector<Answered> computed;
+    for (const DType dtype : dtypes)
+      for (const kda::Variant* const variant : plan_.variants)
+        if (std::optional<Answered> answer = run_variant(file, problem, *variant, dtype)) computed.push_back(std::move(*answer));
+
+    std::vector<Pairing> pairings;
+    if (plan_.against_oracle) {
+      for (const Answered& answer : computed) pairings.push_back({&answer, nullptr});
+      for (const Answered& answer : recorded) pairings.push_back({&answer, nullptr});
+    }
+    for (const Answered& expected : recorded)
+      for (const Answered& answer : computed)
+        if (wants_group(expected.name)) pairings.push_back({&answer, &expected});
+    if (log_.progress) log_.progress(fmt::format("{}: comparing", file.name()));
+    const CompareRequest compare{plan_.tensors, request_.oracle, request_.threads, request_.judging, regime};
+    for (report::CaseResult& item : compared(problem, pairings, compare)) {
+      item.fixture = file.name();
+      item.path = file.path();
+      if (!remark.empty()) item.arithmetic += (item.arithmetic.empty() ? "" : " ") + remark;
+      result_.cases.push_back(std::move(item));
+    }
+    if (!remark.empty())
+      for (const fixture::ExpectedGroup& group : file.expected())
+        if (wants_group(group.name)) skip(file, group.name, dtypes.front(), remark);
+  }
+
+  bool wants_group(const std::string& name) const {
+    return plan_.against_every_group || std::find(plan_.groups.begin(), plan_.groups.end(), name) != plan_.groups.end();
+  }
+
+  std::optional<Answered> run_variant(const Fixture& file, const Problem& problem, const kda::Variant& variant, DType dtype) {
+    if (const std::string reason = variant.unavailable(); !reason.empty()) {
+      report::CaseResult item;
+      item.fixture = file.name();
+      item.path = file.path();
+      item.variant = variant.name;
+      item.dtype = numeric::name_of(dtype);
+      item.device = variant.device;
+      item.pass = "forward";
+      item.verdict = compare::Verdict::skipped;
+      item.reason = reason;
+      result_.cases.push_back(std::move(item));
+      return std::nullopt;
+    }
+    if (log_.progress) log_.progress(fmt::format("{}: {} {}", file.name(), variant.name, numeric::name_of(dtype)));
+    kda::RunOptions options;
+    options.dtype = dtype;
+    options.chunk_size = chunk_size(problem);
+    options.threads = request_.threads;
+    options.arithmetic = variant.default_arithmetic(problem, dtype);
+    for (const std::string& assignment : request_.arithmetic)
+      if (kda::has_axis(variant.axes, assignment)) kda::set_axis(options.arithmetic, assignment);
+    return computed_answer(variant, options, variant.run(problem, options));
+  }
+
+  /// A rounded problem is another problem: what the file expects says nothing about it.
+  void skip(const Fixture& file, const std::string& group, DType dtype, const std::string& remark) {
+    for (const kda::Variant* const variant : plan_.variants) {
+      report::CaseResult item;
+      item.fixture = file.name();
+      item.path = file.path();
+      item.variant = variant->name;
+      item.dtype = numeric::name_of(dtype);
+      item.device = variant->device;
+      item.pass = "forward";
+      item.against = group;
+      item.verdict = compare::Verdict::skipped;
+      item.reason = fmt::format("{}: expected/{} answers the stored inputs", remark, group);
+      result_.cases.push_back(std::move(item));
+    }
+  }
+
+  void note_what_is_left(const Fixture& file, report::FixtureResult& described) const {
+    for (const fixture::ExpectedGroup& group : file.expected()) {
+      std::vector<std::string> left;
+      for (const fixture::DatasetInfo& info : group.tensors) {
+        const std::string name(fixture::leaf(info.path));
+        if (std::find(plan_.tensors.begin(), plan_.tensors.end(), name) == plan_.tensors.end()) left.push_back(name);
+      }
+      if (!group.stages.empty()) left.push_back("stages");
+      if (!left.empty()) described.notes.push_back(fmt::format("expected/{}: not compared: {}", group.name, join(left, " ")));
+    }
+  }
+
+  const RunRequest& request_;
+  const Plan& plan_;
+  const Log& log_;
+  report::Result& result_;
+};
+
+}  // namespace
+
+report::Result run(const RunRequest& request, const Log& log) {
+  const Plan plan = planned(request);
+  report::Result result;
+  result.command = "run";
+  result.oracle = oracle_name(request.oracle);
+  std::vector<std::string> groups_found;
+  for (const std::string& path : expanded_targets(request.fixtures)) {
+    try {
+      for (std::string& group : FixtureRun(request, plan, log, result).run(path)) groups_found.push_back(std::move(group));
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::usage || error.kind() == ErrorKind::internal) throw;
+      result.errors.push_back({error.what(), exit_code(error.kind())});
+    } catch (const std::bad_alloc&) {
+      result.errors.push_back({fmt::format("out of memory ({})", path), exit_code(ErrorKind::environment)});
+    }
+  }
+  for (const std::string& group : plan.groups)
+    if (result.errors.empty() && std::find(groups_found.begin(), groups_found.end(), group) == groups_found.end())
+      throw Error(ErrorKind::usage, fmt::format("--against {}: no fixture has a group expected/{}", group, group), {},
+                  "kda-check show FILE lists them");
+  return result;
+}
+
+}  // namespace kda_check::session

@@ -1,0 +1,33 @@
+#include "session/targets.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.hpp"
+
+namespace kda_check::session {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> expanded_targets(const std::vector<std::string>& targets) {
+  std::vector<std::string> files;
+  for (const std::string& target : targets) {
+    std::error_code failure;
+    if (!fs::is_directory(target, failure)) {
+      files.push_back(target);
+      continue;
+    }
+    std::vector<std::string> inside;
+    for (const fs::directory_entry& entry : fs::directory_iterator(target, failure))
+      if (entry.path().extension() == ".h5") inside.push_back(entry.path().string());
+    if (inside.empty()) throw Error(ErrorKind::usage, fmt::format("{} holds no .h5 file", target));
+    std::sort(inside.begin(), inside.end());
+    files.insert(files.end(), inside.begin(), inside.end());
+  }
+  if (files.empty()) throw Error(ErrorKind::usage, "no fixture given", {}, "kda-check run FILE.h5");
+  return files;
+}
+
+}  // namespace kda_check::session

@@ -1,0 +1,13 @@
+// From the words on the command line to files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kda_check::session {
+
+/// Files stay as they are, existing or not; a directory stands for the .h5 files in it, in order of name. Throws
+/// Error{usage} when there is nothing at all.
+std::vector<std::string> expanded_targets(const std::vector<std::string>& targets);
+
+}  // namespace kda_check::session
