@@ -14,7 +14,7 @@ namespace {
 
 using numeric::DoubleDouble;
 
-constexpr std::size_t piece = 512;  // elements widened at a time
+constexpr std::size_t piece = 512;  // elements looked at together
 constexpr std::size_t listed_mismatches = 8;
 
 ValueClass class_of(double x) {
@@ -83,25 +83,19 @@ Comparison::Comparison(std::string_view name, const tensor::Tensor& got, bool st
   windows_per_row_ = has_tokens_ ? (tokens_ + window_tokens - 1) / window_tokens : 1;
   const std::size_t rows = got.empty() ? 0 : got.size() / row_stride_;
   cells_.resize(rows * windows_per_row_ * heads_);
-  workers_.resize(static_cast<std::size_t>(std::max(1, options.threads)));
-  for (Worker& worker : workers_) {
-    worker.hi.resize(piece);
-    worker.lo.assign(piece, 0.0);
-  }
+  parts_.resize(static_cast<std::size_t>(std::max(1, options.threads)));
 }
 
-void Comparison::keep_worst(Worker& worker, const Point& point) const {
-  std::vector<Point>& worst = worker.measures.worst;
+void Comparison::keep_worst(std::vector<Point>& worst, const Point& point) const {
   if (worst.size() == options_.worst && (worst.empty() || !before(point, worst.back()))) return;
   worst.insert(std::upper_bound(worst.begin(), worst.end(), point, before), point);
   if (worst.size() > options_.worst) worst.pop_back();
 }
 
 template <class Storage>
-void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedValues& expected, Worker& worker,
+void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedValues& expected, Measures& m,
                          Cell& cell) {
   constexpr const numeric::Format& format = numeric::format_for<Storage>;
-  Measures& m = worker.measures;
   const Storage* const elements = got_.elements<Storage>().data() + begin;
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t at = begin + i;
@@ -151,7 +145,7 @@ void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedVal
       ++m.outside;
       m.worst_excess.take(excess, point);
     }
-    keep_worst(worker, point);
+    keep_worst(m.worst, point);
   }
 }
 
@@ -177,7 +171,7 @@ void Comparison::over_runs(std::size_t begin, std::size_t count, Body body) {
       const std::size_t run_end = std::min(task.end, (at / run_ + 1) * run_);
       const std::size_t stop = std::min(run_end, at + piece);
       const std::size_t head = has_heads_ ? at / head_stride_ % heads_ : 0;
-      body(at, stop - at, workers_[static_cast<std::size_t>(worker)], cells_[task.cell_row * heads_ + head]);
+      body(at, stop - at, parts_[static_cast<std::size_t>(worker)], cells_[task.cell_row * heads_ + head]);
       at = stop;
     }
   });
@@ -185,12 +179,12 @@ void Comparison::over_runs(std::size_t begin, std::size_t count, Body body) {
 
 void Comparison::add(std::size_t begin, std::size_t count, const ExpectedValues& expected) {
   numeric::visit_storage(got_.dtype(), [&](auto tag) {
-    over_runs(begin, count, [&](std::size_t at, std::size_t length, Worker& worker, Cell& cell) {
+    over_runs(begin, count, [&](std::size_t at, std::size_t length, Measures& part, Cell& cell) {
       const std::size_t offset = at - begin;
       add_run<decltype(tag)>(at, length,
                              {expected.hi + offset, expected.lo + offset,
                               expected.magnitude == nullptr ? nullptr : expected.magnitude + offset},
-                             worker, cell);
+                             part, cell);
     });
   });
 }
@@ -199,9 +193,10 @@ void Comparison::add_all(const tensor::Tensor& expected) {
   numeric::visit_storage(got_.dtype(), [&](auto got_tag) {
     numeric::visit_storage(expected.dtype(), [&](auto expected_tag) {
       const auto* const elements = expected.elements<decltype(expected_tag)>().data();
-      over_runs(0, got_.size(), [&](std::size_t at, std::size_t length, Worker& worker, Cell& cell) {
-        for (std::size_t i = 0; i < length; ++i) worker.hi[i] = numeric::widen(elements[at + i]);
-        add_run<decltype(got_tag)>(at, length, {worker.hi.data(), worker.lo.data(), nullptr}, worker, cell);
+      over_runs(0, got_.size(), [&](std::size_t at, std::size_t length, Measures& part, Cell& cell) {
+        double hi[piece], lo[piece] = {};
+        for (std::size_t i = 0; i < length; ++i) hi[i] = numeric::widen(elements[at + i]);
+        add_run<decltype(got_tag)>(at, length, {hi, lo, nullptr}, part, cell);
       });
     });
   });
@@ -211,8 +206,7 @@ Measures Comparison::finish() {
   Measures total;
   total.has_magnitude = has_magnitude_;
   total.elements = got_.size();
-  for (Worker& worker : workers_) {
-    const Measures& part = worker.measures;
+  for (const Measures& part : parts_) {
     total.finite += part.finite;
     total.undecided += part.undecided;
     total.differing += part.differing;

@@ -45,16 +45,11 @@ class Comparison {
   struct Cell {
     double difference2 = 0, expected2 = 0, product = 0;  ///< sums of d^2, e^2, d e
   };
-  struct Worker {
-    Measures measures;
-    std::vector<double> hi, lo;
-  };
-
   template <class Storage>
-  void add_run(std::size_t begin, std::size_t count, const ExpectedValues& expected, Worker& worker, Cell& cell);
+  void add_run(std::size_t begin, std::size_t count, const ExpectedValues& expected, Measures& m, Cell& cell);
   template <class Body>
   void over_runs(std::size_t begin, std::size_t count, Body body);
-  void keep_worst(Worker& worker, const Point& point) const;
+  void keep_worst(std::vector<Point>& worst, const Point& point) const;
 
   const tensor::Tensor& got_;
   const bool has_magnitude_;
@@ -64,7 +59,7 @@ class Comparison {
   bool has_tokens_ = false, has_heads_ = false;
   std::size_t windows_per_row_ = 1;
   std::vector<Cell> cells_;  ///< [row * windows_per_row + window][head]
-  std::vector<Worker> workers_;
+  std::vector<Measures> parts_;  ///< one for each worker: everything that does not depend on order
 };
 
 }  // namespace kda_check::compare

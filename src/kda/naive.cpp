@@ -17,11 +17,12 @@ void run_head(const Problem& problem, const HeadJob& job, Contraction contractio
   tensor::Scratch<T> q(block_tokens * K), k(block_tokens * K), decay(block_tokens * K), beta(block_tokens);
   tensor::Scratch<T> v(block_tokens * V), o(block_tokens * V), state(K * V), scratch(V);
   const Sequence& s = job.sequence;
+  const T scale = reader.scale();
   reader.state(s, job.head, state.data(), V);
   for (std::size_t begin = s.begin; begin < s.end; begin += block_tokens) {
     const std::size_t count = std::min(block_tokens, s.end - begin);
     reader.query(s, job.head, begin, count, NormForm::division, Rounding::none, q.data(), K);
-    for (std::size_t i = 0; i < count * K; ++i) q[i] = q[i] * reader.scale();
+    for (std::size_t i = 0; i < count * K; ++i) q[i] = q[i] * scale;
     reader.key(s, job.head, begin, count, NormForm::division, Rounding::none, k.data(), K);
     reader.value(s, job.head, begin, count, v.data(), V);
     reader.beta(s, job.head, begin, count, beta.data());

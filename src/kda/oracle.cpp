@@ -14,7 +14,7 @@ namespace {
 
 using numeric::DoubleDouble;
 
-constexpr std::size_t block_tokens = 64;
+constexpr std::size_t block_tokens = 32;
 constexpr DoubleDouble norm_epsilon = DoubleDouble{1.0} / DoubleDouble{1e6};
 
 /// Arrays of double-doubles as the kernels take them.

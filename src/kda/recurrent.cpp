@@ -48,10 +48,11 @@ void run_tiles(const Problem& problem, const HeadJob& job, Contraction contracti
   const Kernels<T>& kernel = kernels<T>();
   const HeadReader<T> reader(problem);
   const Sequence& s = job.sequence;
+  const T scale = reader.scale();
   for (std::size_t begin = s.begin; begin < s.end; begin += block_tokens) {
     const std::size_t count = std::min(block_tokens, s.end - begin);
     reader.query(s, job.head, begin, count, NormForm::division, Rounding::none, work.q.data(), K);
-    for (std::size_t i = 0; i < count * K; ++i) work.q[i] = work.q[i] * reader.scale();
+    for (std::size_t i = 0; i < count * K; ++i) work.q[i] = work.q[i] * scale;
     reader.key(s, job.head, begin, count, NormForm::division, Rounding::none, work.k.data(), K);
     reader.value(s, job.head, begin, count, work.v.data(), v_stride);
     reader.beta(s, job.head, begin, count, work.beta.data());
