@@ -16,11 +16,12 @@ using compare::Verdict;
 
 struct Row {
   Verdict verdict;
-  std::string cells[9];
+  std::string cells[10];
 };
-constexpr std::size_t columns = 9;
-constexpr const char* headings[columns] = {"verdict", "answer", "tensor", "max_ulp", "scaled_ulp", "max_abs", "rms_ratio", "limits", "worst at"};
-constexpr bool right_aligned[columns] = {false, false, false, true, true, true, true, false, false};
+constexpr std::size_t columns = 10;
+constexpr const char* headings[columns] = {"verdict",    "answer",  "dtype/compute", "tensor", "max_ulp",
+                                           "scaled_ulp", "max_abs", "rms_ratio",     "limits", "worst at"};
+constexpr bool right_aligned[columns] = {false, false, false, false, true, true, true, true, false, false};
 
 std::string upper(std::string_view text) {
   std::string result(text);
@@ -57,9 +58,9 @@ std::string limits_text(const TensorResult& tensor) {
   return text;
 }
 
-std::string answer_text(const CaseResult& item) {
-  const std::string precision = item.recorded || item.compute == item.dtype ? item.dtype : item.dtype + "/" + item.compute;
-  return item.recorded ? fmt::format("{} ({} on {})", item.variant, item.dtype, item.compute) : fmt::format("{} {}", item.variant, precision);
+/// The dtype of o and, where it is another, the precision of the operands of the products.
+std::string precision_text(const CaseResult& item) {
+  return item.compute.empty() || item.compute == item.dtype ? item.dtype : item.dtype + "/" + item.compute;
 }
 
 std::string colored(std::string text, Verdict verdict, bool color) {
@@ -103,7 +104,7 @@ class Table {
 
 Row row_of(const CaseResult& item, const TensorResult& tensor) {
   return {tensor.verdict,
-          {upper(compare::name_of(tensor.verdict)), answer_text(item), tensor.name, metric_text(tensor, "max_ulp"),
+          {upper(compare::name_of(tensor.verdict)), item.variant, precision_text(item), tensor.name, metric_text(tensor, "max_ulp"),
            metric_text(tensor, "scaled_ulp"), metric_text(tensor, "max_abs"), metric_text(tensor, "rms_ratio"), limits_text(tensor),
            tensor.worst ? tensor.worst->place : "-"}};
 }
@@ -119,7 +120,7 @@ void print_details(std::string& out, const CaseResult& item, bool everything) {
   for (const TensorResult& tensor : item.tensors) {
     const bool bad = tensor.verdict != Verdict::pass;
     if (!bad && !everything) continue;
-    fmt::format_to(std::back_inserter(out), "\n    {}, {}", answer_text(item), tensor.name);
+    fmt::format_to(std::back_inserter(out), "\n    {} {}, {}", item.variant, precision_text(item), tensor.name);
     if (!tensor.reason.empty()) fmt::format_to(std::back_inserter(out), ": {} - {}", upper(compare::name_of(tensor.verdict)), tensor.reason);
     out += '\n';
     if (everything) {
@@ -148,7 +149,8 @@ void print_against(std::string& out, const std::vector<const CaseResult*>& cases
     for (const TensorResult& tensor : item->tensors)
       if (options.detail != Detail::quiet || tensor.verdict != Verdict::pass) table.add(row_of(*item, tensor));
     if (item->tensors.empty() && options.detail != Detail::quiet)
-      fmt::format_to(std::back_inserter(skipped), "  {} {}: {}\n", upper(compare::name_of(item->verdict)), answer_text(*item), item->reason);
+      fmt::format_to(std::back_inserter(skipped), "  {} {} {}: {}\n", upper(compare::name_of(item->verdict)), item->variant, precision_text(*item),
+                     item->reason);
     print_details(details, *item, options.detail == Detail::verbose);
   }
   if (table.empty() && skipped.empty()) return;

@@ -154,7 +154,9 @@ class FixtureRun {
         if (wants_group(expected.name)) pairings.push_back({&answer, &expected});
     if (log_.progress) log_.progress(fmt::format("{}: comparing", file.name()));
     const CompareRequest compare{plan_.tensors, request_.oracle, request_.threads, request_.judging, regime};
-    for (report::CaseResult& item : compared(problem, pairings, compare)) {
+    std::vector<report::CaseResult> cases = compared(problem, pairings, compare);
+    blame_expected(cases);
+    for (report::CaseResult& item : cases) {
       item.fixture = file.name();
       item.path = file.path();
       if (!remark.empty()) item.arithmetic += (item.arithmetic.empty() ? "" : " ") + remark;
@@ -163,6 +165,21 @@ class FixtureRun {
     if (!remark.empty())
       for (const fixture::ExpectedGroup& group : file.expected())
         if (wants_group(group.name)) skip(file, group.name, dtypes.front(), remark);
+  }
+
+  /// Where a variant disagrees with a recorded answer that is itself wrong, say so.
+  static void blame_expected(std::vector<report::CaseResult>& cases) {
+    for (const report::CaseResult& suspect : cases) {
+      if (!suspect.recorded || suspect.against != "oracle") continue;
+      for (const report::TensorResult& wrong : suspect.tensors) {
+        if (wrong.verdict != compare::Verdict::fail) continue;
+        for (report::CaseResult& item : cases)
+          for (report::TensorResult& tensor : item.tensors)
+            if (item.against == suspect.variant && tensor.name == wrong.name && tensor.verdict == compare::Verdict::fail)
+              tensor.reason += fmt::format("; expected/{} itself fails against the oracle", suspect.variant);
+      }
+    }
+    for (report::CaseResult& item : cases) conclude(item);
   }
 
   bool wants_group(const std::string& name) const {

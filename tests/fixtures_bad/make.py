@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""Writes the files of this folder: fixtures with one defect each, and expected.tsv, what the reader must say of them.
+Run by hand (needs h5py); the files are committed, so that the tests depend on nobody's HDF5 but their reader's."""
+import os
+
+import h5py
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+B, T, H, HV, K, V = 1, 3, 1, 1, 4, 5
+SHAPES = {"q": (B, T, H, K), "k": (B, T, H, K), "v": (B, T, HV, V), "g": (B, T, HV, K), "beta": (B, T, HV)}
+EXPECTED = []
+
+
+def values(shape, dtype=np.float32):
+    return -np.linspace(0.1, 0.9, int(np.prod(shape))).reshape(shape).astype(dtype)
+
+
+def good(file):
+    file.attrs["format"] = "kda-fixture"
+    file.attrs["format_version"] = 1
+    file.attrs["name"] = "tiny"
+    file.attrs["description"] = "one defect"
+    for name, shape in SHAPES.items():
+        file[f"inputs/{name}"] = values(shape)
+    options = file.create_group("options")
+    options.attrs["scale"] = 0.5
+    options.attrs["chunk_size"] = 64
+    options.attrs["gate"] = "none"
+    for flag in ("qk_l2norm", "beta_sigmoid", "allow_neg_eigval", "state_v_first", "safe_gate"):
+        options.attrs[flag] = np.uint8(0)
+    answers = file.create_group("expected/somebody")
+    answers.attrs["compute"] = "fp32"
+    answers["o"] = values(SHAPES["v"])
+
+
+def replace(file, name, data):
+    if name in file:
+        del file[name]
+    file[name] = data
+
+
+def bad(name, message, change):
+    path = os.path.join(HERE, name + ".h5")
+    with h5py.File(path, "w") as file:
+        good(file)
+        change(file)
+    EXPECTED.append((name + ".h5", message))
+
+
+def raw(name, message, data):
+    with open(os.path.join(HERE, name + ".h5"), "wb") as file:
+        file.write(data)
+    EXPECTED.append((name + ".h5", message))
+
+
+def setattr_on(group, key, value):
+    def change(file):
+        file[group].attrs[key] = value
+    return change
+
+
+def delattr_on(group, key):
+    def change(file):
+        del file[group].attrs[key]
+    return change
+
+
+def put(name, data):
+    return lambda file: replace(file, name, data)
+
+
+def drop(name):
+    def change(file):
+        del file[name]
+    return change
+
+
+def external_link(file):
+    del file["inputs/q"]
+    file["inputs/q"] = h5py.ExternalLink("elsewhere.h5", "/inputs/q")
+
+
+def external_group(file):
+    file["expected/elsewhere"] = h5py.ExternalLink("elsewhere.h5", "/expected/fla_chunk")
+
+
+def soft_link_to_external(file):
+    file["away"] = h5py.ExternalLink("elsewhere.h5", "/inputs")
+    del file["inputs/q"]
+    file["inputs/q"] = h5py.SoftLink("/away/q")
+
+
+def dangling_link(file):
+    del file["inputs/q"]
+    file["inputs/q"] = h5py.SoftLink("/nowhere")
+
+
+def virtual_dataset(file):
+    layout = h5py.VirtualLayout(shape=SHAPES["q"], dtype=np.float32)
+    layout[:] = h5py.VirtualSource("elsewhere.h5", "inputs/q", shape=SHAPES["q"])
+    del file["inputs/q"]
+    file.create_virtual_dataset("inputs/q", layout)
+
+
+def external_storage(file):
+    del file["inputs/q"]
+    file.create_dataset("inputs/q", SHAPES["q"], np.float32, external=[("elsewhere.raw", 0, 4 * 12)])
+
+
+def lzf_filter(file):
+    del file["inputs/q"]
+    file.create_dataset("inputs/q", data=values(SHAPES["q"]), chunks=SHAPES["q"], compression="lzf")
+
+
+def huge(file):
+    del file["inputs/q"]
+    file.create_dataset("inputs/q", (1 << 20, 1 << 20, 16, 128), np.float32, chunks=(1, 1, 1, 128))
+
+
+def beyond_size_t(file):
+    del file["inputs/q"]
+    file.create_dataset("inputs/q", (1 << 30, 1 << 30, 1 << 10, 4), np.float32, chunks=(1, 1, 1, 4))
+
+
+def never_written(file):
+    del file["inputs/q"]
+    file.create_dataset("inputs/q", SHAPES["q"], np.float32)
+
+
+def partly_written(file):
+    del file["inputs/q"]
+    dataset = file.create_dataset("inputs/q", SHAPES["q"], np.float32, chunks=(1, 1, 1, 4))
+    dataset[0, 0] = 1
+
+
+def x87_type(file):
+    replace(file, "inputs/v", values(SHAPES["v"]).astype(np.longdouble))
+
+
+def packed(offsets, dtype=np.int64):
+    return lambda file: replace(file, "inputs/cu_seqlens", np.array(offsets, dtype))
+
+
+def packed_batch(file):
+    for name, shape in SHAPES.items():
+        replace(file, f"inputs/{name}", values((2,) + shape[1:]))
+    replace(file, "expected/somebody/o", values((2,) + SHAPES["v"][1:]))
+    replace(file, "inputs/cu_seqlens", np.array([0, 3]))
+
+
+def heads(file):
+    for name in ("q", "k"):
+        replace(file, f"inputs/{name}", values((B, T, 2, K)))
+    for name, width in (("v", (V,)), ("g", (K,)), ("beta", ())):
+        replace(file, f"inputs/{name}", values((B, T, 3) + width))
+
+
+def gate(kind, **more):
+    def change(file):
+        file["options"].attrs["gate"] = kind
+        for key, value in more.items():
+            if key == "lower_bound":
+                file["options"].attrs[key] = value
+            else:
+                file[f"inputs/{key}"] = value
+    return change
+
+
+def main():
+    with h5py.File(os.path.join(HERE, "good.h5"), "w") as file:
+        good(file)
+    with open(os.path.join(HERE, "good.h5"), "rb") as file:
+        whole = file.read()
+
+    raw("not_hdf5", "the file is not HDF5", b"This is text, not HDF5.\n" * 10)
+    raw("empty_file", "is empty", b"")
+    raw("truncated_superblock", "HDF5", whole[:40])
+    raw("truncated_half", "truncated", whole[: len(whole) // 2])
+    raw("truncated_last_byte", "truncated", whole[:-1])
+
+    bad("wrong_format", 'format is "other"; wanted "kda-fixture"', setattr_on("/", "format", "other"))
+    bad("missing_format", "no attribute format", delattr_on("/", "format"))
+    bad("format_is_a_number", "attribute format of / is a number", setattr_on("/", "format", 7))
+    bad("newer_version", "format_version is 2; this kda-check reads up to 1", setattr_on("/", "format_version", 2))
+    bad("missing_version", "no attribute format_version", delattr_on("/", "format_version"))
+    bad("version_is_text", "attribute format_version of / is a string", setattr_on("/", "format_version", "1"))
+
+    bad("missing_inputs", "no group inputs", drop("inputs"))
+    for name in SHAPES:
+        bad(f"missing_{name}", f"inputs/{name} is missing", drop(f"inputs/{name}"))
+    bad("dangling_link", "inputs/q is missing", dangling_link)
+    bad("q_is_a_group", "inputs/q is not a dataset", lambda f: (drop("inputs/q")(f), f.create_group("inputs/q")))
+
+    bad("q_rank_3", "inputs/q is [1,3,4], of rank 3", put("inputs/q", values((1, 3, 4))))
+    bad("beta_rank_4", "inputs/beta is [1,3,1,5], of rank 4", put("inputs/beta", values((1, 3, 1, 5))))
+    bad("q_scalar", "inputs/q is [], of rank 0", put("inputs/q", np.float32(1)))
+    bad("k_extent", "inputs/k is [1,3,1,5] but inputs/q is [1,3,1,4]", put("inputs/k", values((1, 3, 1, 5))))
+    bad("g_extent", "inputs/g is [1,3,1,7] but inputs/q says K = 4", put("inputs/g", values((1, 3, 1, 7))))
+    bad("v_tokens", "inputs/v is [1,2,1,5] but inputs/q says T = 3", put("inputs/v", values((1, 2, 1, 5))))
+    bad("beta_heads", "inputs/beta is [1,3,2] but inputs/v says HV = 1", put("inputs/beta", values((1, 3, 2))))
+    bad("heads_no_multiple", "HV = 3 is no multiple of H = 2", heads)
+    bad("empty_extent", "an empty extent", put("inputs/beta", values((1, 0, 1))))
+    bad("A_log_extent", "inputs/A_log is [2]; wanted [1]", gate("softplus", A_log=values((2,))))
+    bad("dt_bias_per_head", "inputs/dt_bias is [1]; wanted [4]", gate("softplus", A_log=values((1,)), dt_bias=values((1,))))
+    bad("state_layout", "the other state layout", put("inputs/initial_state", values((1, 1, V, K))))
+    bad("state_count", "inputs/initial_state is [2,1,4,5]; wanted [1,1,4,5]", put("inputs/initial_state", values((2, 1, K, V))))
+    bad("expected_extent", "expected/somebody/o is [1,3,1,4]; wanted [1,3,1,5]", put("expected/somebody/o", values((1, 3, 1, 4))))
+    bad("expected_state_layout", "the other state layout", put("expected/somebody/final_state", values((1, 1, V, K))))
+    bad("stage_extent", "expected/somebody/stages/w is [1,3,1,9]; wanted [1,3,1,4]", put("expected/somebody/stages/w", values((1, 3, 1, 9))))
+
+    bad("q_integers", "inputs/q holds 32-bit integer", put("inputs/q", np.ones(SHAPES["q"], np.int32)))
+    bad("q_untagged_16_bit", "inputs/q holds 16-bit unsigned integer", put("inputs/q", np.ones(SHAPES["q"], np.uint16)))
+    bad("q_strings", "inputs/q holds string", put("inputs/q", np.full(SHAPES["q"], b"x")))
+    bad("q_complex", "inputs/q holds compound", put("inputs/q", values(SHAPES["q"]).astype(np.complex64)))
+    bad("v_long_double", "inputs/v holds a float type of 16 bytes", x87_type)
+
+    bad("cu_seqlens_start", "cu_seqlens starts at 1; wanted 0", packed([1, 3]))
+    bad("cu_seqlens_end", "cu_seqlens ends at 2 but inputs/q says T = 3", packed([0, 2]))
+    bad("cu_seqlens_decreases", "cu_seqlens decreases from 2 to 1", packed([0, 2, 1, 3]))
+    bad("cu_seqlens_floats", "cu_seqlens holds fp64; wanted integers", packed([0, 3], np.float64))
+    bad("cu_seqlens_short", "wanted N + 1 >= 2", packed([0]))
+    bad("cu_seqlens_rank", "inputs/cu_seqlens is [1,2]; wanted [N+1]", packed([[0, 3]]))
+    bad("cu_seqlens_batch", "wanted B = 1 for a packed batch", packed_batch)
+
+    bad("external_link", "a link into another file", external_link)
+    bad("external_group", "a link into another file", external_group)
+    bad("soft_link_to_external", "inputs/q is missing", soft_link_to_external)
+    bad("virtual_dataset", "a virtual dataset", virtual_dataset)
+    bad("external_storage", "keeps its data in another file", external_storage)
+    bad("lzf_filter", "which is not built in", lzf_filter)
+    bad("huge", "the memory budget is", huge)
+    bad("beyond_size_t", "more elements than memory has bytes", beyond_size_t)
+    bad("never_written", "was never written", never_written)
+    bad("partly_written", "only partly written: 1 of 3 chunks", partly_written)
+
+    bad("gate_unknown", 'options/gate is "sofplus"; wanted none, softplus or lower_bound', gate("sofplus"))
+    bad("softplus_without_A_log", "inputs/A_log is missing", gate("softplus"))
+    bad("lower_bound_missing", "options/lower_bound is missing", gate("lower_bound"))
+    bad("lower_bound_positive", "wanted a negative number", gate("lower_bound", lower_bound=5.0))
+    bad("chunk_size_zero", "options/chunk_size is 0", setattr_on("options", "chunk_size", 0))
+    bad("chunk_size_real", "attribute chunk_size of options is a floating-point number", setattr_on("options", "chunk_size", 64.0))
+    bad("flag_two", "options/qk_l2norm is 2; wanted 0 or 1", setattr_on("options", "qk_l2norm", 2))
+    bad("flag_array", "attribute qk_l2norm of options is an array", setattr_on("options", "qk_l2norm", [0, 1]))
+    bad("scale_not_finite", "options/scale is nan; wanted a finite number", setattr_on("options", "scale", np.nan))
+    bad("scale_text", "attribute scale of options is a string", setattr_on("options", "scale", "0.5"))
+    bad("neg_eigval_alone", "options/beta_sigmoid is 0", setattr_on("options", "allow_neg_eigval", 1))
+    bad("compute_unknown", 'attribute compute of expected/somebody is "fp8"', setattr_on("expected/somebody", "compute", "fp8"))
+
+    with open(os.path.join(HERE, "expected.tsv"), "w") as table:
+        for row in EXPECTED:
+            table.write("\t".join(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()

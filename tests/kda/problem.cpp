@@ -1,0 +1,86 @@
+#include "kda/problem.hpp"
+
+#include "base/error.hpp"
+#include "kda/regime.hpp"
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+
+using namespace kda_check;
+using test::ProblemSpec;
+
+namespace {
+
+template <class Change>
+std::string refusal(Change change, ProblemSpec spec = {}) {
+  kda::Problem problem = test::make_problem(spec);
+  change(problem);
+  try {
+    problem.validate();
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::input);
+    return error.what();
+  }
+  return "accepted";
+}
+
+tensor::Tensor zeros(const char* name, tensor::Shape shape) {
+  tensor::Tensor tensor(name, numeric::DType::fp32, std::move(shape));
+  for (std::size_t i = 0; i < tensor.size(); ++i) tensor.set(i, 0);
+  return tensor;
+}
+
+}  // namespace
+
+TEST_CASE("a problem with wrong shapes says what it is and what it should be", "[problem]") {
+  CHECK(refusal([](kda::Problem&) {}) == "accepted");
+  CHECK_THAT(refusal([](kda::Problem& p) { p.g = zeros("g", {1, 20, 1, 16}); }), ContainsSubstring("inputs/g is [1,20,1,16] but inputs/q says K = 8"));
+  CHECK_THAT(refusal([](kda::Problem& p) { p.k = zeros("k", {1, 20, 1, 9}); }), ContainsSubstring("inputs/k is [1,20,1,9] but inputs/q is [1,20,1,8]"));
+  CHECK_THAT(refusal([](kda::Problem& p) { p.v = zeros("v", {1, 19, 1, 6}); }), ContainsSubstring("says T = 20"));
+  CHECK_THAT(refusal([](kda::Problem& p) { p.beta = zeros("beta", {1, 20}); }), ContainsSubstring("rank 2"));
+  CHECK_THAT(refusal([](kda::Problem& p) { p.q = zeros("q", {1, 20, 0, 8}); }), ContainsSubstring("empty extent"));
+}
+
+TEST_CASE("a state in the other layout is named as such", "[problem]") {
+  CHECK_THAT(refusal([](kda::Problem& p) { p.initial_state = zeros("initial_state", {1, 1, 6, 8}); }), ContainsSubstring("the other state layout"));
+  CHECK_THAT(refusal([](kda::Problem& p) { p.initial_state = zeros("initial_state", {2, 1, 8, 6}); }), ContainsSubstring("wanted [1,1,8,6]"));
+}
+
+TEST_CASE("packed offsets must run from 0 to T without going back", "[problem]") {
+  const auto with = [](std::vector<std::int64_t> offsets) { return [offsets](kda::Problem& p) { p.cu_seqlens = offsets, p.initial_state.reset(); }; };
+  CHECK(refusal(with({0, 7, 20})) == "accepted");
+  CHECK_THAT(refusal(with({1, 7, 20})), ContainsSubstring("starts at 1"));
+  CHECK_THAT(refusal(with({0, 7, 19})), ContainsSubstring("ends at 19"));
+  CHECK_THAT(refusal(with({0, 9, 7, 20})), ContainsSubstring("decreases from 9 to 7"));
+  CHECK_THAT(refusal(with({0})), ContainsSubstring("N + 1 >= 2"));
+  ProblemSpec batch;
+  batch.B = 2;
+  CHECK_THAT(refusal(with({0, 20}), batch), ContainsSubstring("wanted B = 1"));
+}
+
+TEST_CASE("options that contradict each other are refused", "[problem]") {
+  CHECK_THAT(refusal([](kda::Problem& p) { p.options.gate = kda::Gate::softplus; }), ContainsSubstring("A_log is missing"));
+  CHECK_THAT(refusal([](kda::Problem& p) { p.options.gate = kda::Gate::lower_bound; }), ContainsSubstring("lower_bound is missing"));
+  CHECK_THAT(refusal([](kda::Problem& p) { p.options.allow_neg_eigval = true; }), ContainsSubstring("beta_sigmoid is 0"));
+  CHECK_THAT(refusal([](kda::Problem& p) { p.options.chunk_size = 0; }), ContainsSubstring("chunk_size is 0"));
+  CHECK_THAT(refusal([](kda::Problem& p) { p.options.scale = HUGE_VAL; }), ContainsSubstring("finite"));
+}
+
+TEST_CASE("dimensions count chunks per sequence", "[problem]") {
+  ProblemSpec spec;
+  spec.T = 100, spec.chunk_size = 16, spec.cu_seqlens = {0, 1, 1, 33, 100}, spec.initial_state = false;
+  const kda::Problem problem = test::make_problem(spec);
+  CHECK(problem.dimensions().N == 4);
+  CHECK(problem.dimensions().NT == 1 + 0 + 2 + 5);
+}
+
+TEST_CASE("the regime is read off the gates", "[problem]") {
+  ProblemSpec spec;
+  spec.T = 100;
+  kda::Problem problem = test::make_problem(spec);
+  for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, -0.25);
+  const kda::Regime regime = kda::regime_of(problem, 64, 2);
+  CHECK(regime.largest_chunk_sum == 16.0);
+  CHECK(regime.persistence == 4.0);
+  for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, 0);
+  CHECK(kda::regime_of(problem, 64, 1).persistence == 100.0);
+}
