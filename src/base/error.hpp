@@ -27,7 +27,9 @@ class Error : public std::exception {
   }
 
   ErrorKind kind() const { return kind_; }
-  const std::string& where() const { return where_; }
+  /// The parts of the line: what was found and wanted, and the hint.
+  const std::string& found() const { return what_; }
+  const std::string& hint() const { return hint_; }
 
   /// The same error, with the file it was found in; code that checks a Problem does not know its file.
   Error in(std::string where) const { return Error(kind_, what_, std::move(where), hint_); }

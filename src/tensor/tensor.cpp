@@ -1,5 +1,7 @@
 #include "tensor/tensor.hpp"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -42,7 +44,20 @@ AlignedBytes::AlignedBytes(std::size_t size) : size_(size) {
   bytes_.reset(static_cast<std::byte*>(memory));
 }
 
-void AlignedBytes::Free::operator()(std::byte* bytes) const { std::free(bytes); }
+AlignedBytes AlignedBytes::mapped(void* memory, std::size_t size) {
+  AlignedBytes bytes;
+  bytes.bytes_ = {static_cast<std::byte*>(memory), Free{size}};
+  bytes.size_ = size;
+  return bytes;
+}
+
+void AlignedBytes::Free::operator()(std::byte* bytes) const {
+  if (mapped_size > 0) {
+    ::munmap(bytes, mapped_size);
+  } else {
+    std::free(bytes);
+  }
+}
 
 Tensor::Tensor(std::string name, numeric::DType dtype, Shape shape)
     : name_(std::move(name)),
@@ -50,6 +65,13 @@ Tensor::Tensor(std::string name, numeric::DType dtype, Shape shape)
       shape_(std::move(shape)),
       size_(element_count(shape_)),
       storage_(size_ * numeric::format_of(dtype).bytes) {}
+
+Tensor::Tensor(std::string name, numeric::DType dtype, Shape shape, AlignedBytes storage)
+    : name_(std::move(name)),
+      dtype_(dtype),
+      shape_(std::move(shape)),
+      size_(element_count(shape_)),
+      storage_(std::move(storage)) {}
 
 double Tensor::value(std::size_t flat) const {
   return numeric::visit_storage(

@@ -28,6 +28,8 @@ class AlignedBytes {
  public:
   AlignedBytes() = default;
   explicit AlignedBytes(std::size_t size);
+  /// Takes over a mapping made with mmap.
+  static AlignedBytes mapped(void* memory, std::size_t size);
 
   std::byte* data() { return bytes_.get(); }
   const std::byte* data() const { return bytes_.get(); }
@@ -35,6 +37,9 @@ class AlignedBytes {
 
  private:
   struct Free {
+    Free() : mapped_size(0) {}
+    explicit Free(std::size_t size) : mapped_size(size) {}
+    std::size_t mapped_size;  ///< 0: from the allocator
     void operator()(std::byte* bytes) const;
   };
   std::unique_ptr<std::byte[], Free> bytes_;
@@ -63,6 +68,8 @@ class Tensor {
   Tensor() = default;
   /// Elements are uninitialised.
   Tensor(std::string name, numeric::DType dtype, Shape shape);
+  /// Elements are in `storage`, which has the size that dtype and shape say.
+  Tensor(std::string name, numeric::DType dtype, Shape shape, AlignedBytes storage);
 
   const std::string& name() const { return name_; }
   numeric::DType dtype() const { return dtype_; }
