@@ -52,9 +52,12 @@ Judgement judge(const Measures& m, const std::vector<Limit>& limits, const Judge
                           ? class_reason(m)
                           : fmt::format("{} {:.3g} > {:.3g}", metric.name, value, limit.value));
   }
+  if (m.undecided > 0) {
+    std::string reason = fmt::format("the oracle is not finite at {} of {} elements", m.undecided, m.elements);
+    if (!failure.reason.empty()) reason += "; elsewhere " + failure.reason;
+    return {Verdict::inconclusive, std::move(reason), failure.metric};
+  }
   if (!failure.reason.empty()) return failure;
-  if (m.undecided > 0)
-    return {Verdict::inconclusive, fmt::format("the oracle is not finite at {} of {} elements", m.undecided, m.elements), ""};
   if (m.both_nan() > 0)
     return {Verdict::inconclusive, fmt::format("both sides are NaN at {} of {} elements", m.both_nan(), m.elements), ""};
   if (m.finite == 0) return {Verdict::inconclusive, "no element is finite on both sides", ""};

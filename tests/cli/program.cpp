@@ -1,0 +1,237 @@
+// The program as a user meets it: words in, two streams and an exit code out.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Output {
+  int code;
+  std::string out, err;
+};
+
+std::string read_file(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::stringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("kda-check-cli-" + std::to_string(::getpid()))) { fs::create_directory(path_); }
+  ~Folder() { fs::remove_all(path_); }
+  fs::path operator/(const char* name) const { return path_ / name; }
+  std::size_t entries() const { return static_cast<std::size_t>(std::distance(fs::directory_iterator(path_), {})); }
+
+ private:
+  fs::path path_;
+};
+
+/// Runs a shell command line in which KDA stands for the program.
+Output shell(const std::string& line) {
+  const fs::path out = fs::temp_directory_path() / ("kda-check-out-" + std::to_string(::getpid()));
+  const fs::path err = fs::temp_directory_path() / ("kda-check-err-" + std::to_string(::getpid()));
+  const std::string full = "KDA='" KDA_CHECK_PROGRAM "'; { " + line + "; } >'" + out.string() + "' 2>'" + err.string() + "'";
+  const int status = std::system(full.c_str());
+  Output output{WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
+  fs::remove(out);
+  fs::remove(err);
+  return output;
+}
+
+Output program(const std::string& words) { return shell("$KDA " + words); }
+
+std::size_t lines(const std::string& text) { return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')); }
+
+const std::string small = kda_check::test::case_fixtures() + "/fla_fp32_small.h5";
+const std::string bad = std::string(KDA_CHECK_SOURCE_DIR) + "/tests/fixtures_bad/";
+
+}  // namespace
+
+TEST_CASE("a run that passes prints the report, nothing else, and exits with 0", "[cli]") {
+  const Output output = program("run " + small);
+  CHECK(output.code == 0);
+  CHECK(output.err.empty());
+  CHECK_THAT(output.out, ContainsSubstring("15 passed, 0 failed"));
+  CHECK(program("run " + small).out == output.out);  // no dates, durations or machine paths
+}
+
+TEST_CASE("options go in any order", "[cli]") {
+  CHECK(program("run --variant recurrent " + small + " --dtype fp64").out == program("run --dtype fp64 " + small + " --variant recurrent").out);
+}
+
+TEST_CASE("a failed limit exits with 1 and lists the worst points", "[cli]") {
+  const Output output = program("run " + small + " --variant recurrent --against oracle --limit scaled_ulp=1 --worst 2");
+  CHECK(output.code == 1);
+  CHECK_THAT(output.out, ContainsSubstring("scaled_ulp<=1*"));
+  CHECK_THAT(output.out, ContainsSubstring("magnitude"));
+}
+
+TEST_CASE("wrong words exit with 2 and one line with a hint", "[cli]") {
+  for (const auto& [words, message] : {std::pair{"", "no command given"},
+                                       {"rnu", "did you mean 'run'?"},
+                                       {"run", "no fixture given"},
+                                       {"run --vriant naive x.h5", "did you mean '--variant'?"},
+                                       {"run x.h5 --threads 0", "--threads"},
+                                       {"run x.h5 --limit scaled_upl=3", "did you mean 'scaled_ulp'?"},
+                                       {"run x.h5 --memory-limit much", "not a size"},
+                                       {"run @smke", "did you mean 'smoke'?"},
+                                       {"diff one.h5", "B is required"},
+                                       {"list variant", "did you mean 'variants'?"},
+                                       {"bench --dtype fp8", "no dtype 'fp8'"}}) {
+    const Output output = program(words);
+    INFO(words << ": " << output.err);
+    CHECK(output.code == 2);
+    CHECK(output.out.empty());
+    CHECK(lines(output.err) == 1);
+    CHECK_THAT(output.err, ContainsSubstring(message));
+    CHECK_THAT(output.err, ContainsSubstring("kda-check: error: "));
+  }
+}
+
+TEST_CASE("a missing or malformed file exits with 3 and one line", "[cli]") {
+  for (const char* const name : {"no_such_file.h5", "truncated_half.h5", "not_hdf5.h5", "missing_q.h5", "huge.h5"})
+    for (const char* const command : {"run ", "show "}) {
+      const Output output = program(command + bad + name);
+      INFO(output.err);
+      CHECK(output.code == 3);
+      CHECK(lines(output.err) == 1);
+      CHECK(output.err.find("HDF5-DIAG") == std::string::npos);
+    }
+  CHECK(program("diff " + small + " " + bad + "missing_q.h5").code == 3);
+}
+
+TEST_CASE("a bad file beside a good one loses nothing", "[cli]") {
+  const Output output = program("run " + bad + "missing_q.h5 " + small + " --json -");
+  CHECK(output.code == 3);
+  const auto document = nlohmann::json::parse(output.out);
+  CHECK(document["summary"]["passed"] == 15);
+  CHECK(document["errors"].size() == 1);
+}
+
+TEST_CASE("JSON on standard output is exactly one document", "[cli]") {
+  const auto document = nlohmann::json::parse(program("run " + small + " --json -").out);
+  CHECK(document["schema_version"] == 1);
+  CHECK(document["request"]["argv"][0] == "run");
+  CHECK(nlohmann::json::parse(program("run " + small + " --json").out)["cases"] == document["cases"]);
+}
+
+TEST_CASE("reports go to files that are replaced whole", "[cli]") {
+  const Folder folder;
+  const fs::path json = folder / "out.json";
+  std::ofstream(json) << std::string(1 << 20, 'x');
+  const Output output = program("run " + small + " --json " + json.string() + " --report text=" + (folder / "out.txt").string());
+  CHECK(output.code == 0);
+  CHECK_THAT(output.out, ContainsSubstring("15 passed"));  // standard output has its own text
+  CHECK_NOTHROW(nlohmann::json::parse(read_file(json)));
+  CHECK(read_file(folder / "out.txt") == output.out);
+  CHECK(folder.entries() == 2);
+}
+
+TEST_CASE("an output that cannot be written exits with 4 before anything runs", "[cli]") {
+  const Output output = program("run " + small + " --json /no/such/folder/out.json");
+  CHECK(output.code == 4);
+  CHECK(output.out.empty());
+  CHECK(lines(output.err) == 1);
+}
+
+TEST_CASE("a full disk exits with 4", "[cli]") {
+  if (!fs::exists("/dev/full")) KDA_CHECK_SKIP("no /dev/full here");
+  CHECK(shell("$KDA run " + small + " > /dev/full").code == 4);
+  CHECK(program("run " + small + " --json /dev/full").code == 4);
+}
+
+TEST_CASE("a fixture is never overwritten by a report", "[cli]") {
+  const Folder folder;
+  const fs::path copy = folder / "copy.h5";
+  fs::copy_file(small, copy);
+  const Output output = program("run --json " + copy.string());
+  CHECK(output.code == 2);
+  CHECK(read_file(copy) == read_file(small));
+  const fs::path other = folder / "renamed";
+  fs::copy_file(small, other);
+  CHECK(program("run " + other.string() + " --json " + other.string()).code == 2);
+  CHECK(read_file(other) == read_file(small));
+}
+
+TEST_CASE("the smoke suite passes from any folder", "[cli]") {
+  const Output output = shell("cd / && $KDA run @smoke -q");
+  INFO(output.out << output.err);
+  CHECK(output.code == 0);
+  CHECK_THAT(output.out, ContainsSubstring(" 0 failed, 0 inconclusive, 0 skipped"));
+}
+
+TEST_CASE("a suite line is a command line, and options after the suite apply to all lines", "[cli]") {
+  const Folder folder;
+  fs::copy_file(small, folder / "a.h5");
+  std::ofstream(folder / "mine.txt") << "# a comment\n\na.h5 --variant naive   # trailing\na.h5 --variant recurrent --dtype fp64\n";
+  const auto document = nlohmann::json::parse(program("run @" + (folder / "mine.txt").string() + " --against oracle --json").out);
+  CHECK(document["fixtures"].size() == 1);
+  std::size_t naive = 0, recurrent = 0;
+  for (const auto& item : document["cases"]) {
+    naive += item["variant"] == "naive" && item["dtype"] == "fp32";
+    recurrent += item["variant"] == "recurrent" && item["dtype"] == "fp64";
+    CHECK(item["against"] == "oracle");
+  }
+  CHECK(naive == 1);
+  CHECK(recurrent == 1);
+}
+
+TEST_CASE("the colour option and pipes decide about colour", "[cli]") {
+  CHECK(program("run " + small).out.find('\x1b') == std::string::npos);
+  CHECK(program("run " + small + " --color always").out.find('\x1b') != std::string::npos);
+  CHECK(program("run " + small + " --color never").out.find('\x1b') == std::string::npos);
+}
+
+TEST_CASE("show and list print what is there", "[cli]") {
+  const Output show = program("show " + small);
+  CHECK(show.code == 0);
+  CHECK_THAT(show.out, ContainsSubstring("expected/fla_chunk  compute tf32"));
+  CHECK_THAT(show.out, ContainsSubstring("inputs/initial_state"));
+  const Output list = program("list");
+  CHECK(list.code == 0);
+  for (const char* const word : {"recurrent", "scaled_ulp", "anchor-mid:16", "json", "@smoke"}) CHECK_THAT(list.out, ContainsSubstring(word));
+}
+
+TEST_CASE("help and version go to standard output", "[cli]") {
+  CHECK_THAT(program("--help").out, ContainsSubstring("usage: kda-check COMMAND"));
+  CHECK_THAT(program("--version").out, ContainsSubstring("kda-check 0."));
+  for (const char* const command : {"run", "diff", "show", "list", "bench"}) {
+    const Output output = program(std::string(command) + " --help");
+    CHECK(output.code == 0);
+    CHECK_THAT(output.out, ContainsSubstring("kda-check " + std::string(command)));
+  }
+}
+
+TEST_CASE("the program refuses to work when subnormals are flushed", "[cli]") {
+#if defined(__x86_64__)
+  const Output output = shell("LD_PRELOAD=" KDA_CHECK_FTZ_LIBRARY " $KDA run " + small);
+  INFO(output.err);
+  CHECK(output.code == 4);
+  CHECK_THAT(output.err, ContainsSubstring("FTZ"));
+#else
+  KDA_CHECK_SKIP("needs the flush-to-zero bit of x86");
+#endif
+}
+
+TEST_CASE("the kernels of one instruction set share no function with those of another", "[cli]") {
+  // A function outside the set's namespace would be merged by the linker with its namesake from another set.
+  for (const char* const isa : {"baseline", "x86_64_v3", "x86_64_v4"}) {
+    const Output output = shell(std::string("nm -C --defined-only ") + KDA_CHECK_KERNEL_OBJECTS + "/kda_check_kernels_" + isa +
+                                ".dir/kda/kernels/kernels.cpp.o | grep ' [VWTD] ' | grep -v 'kda_check::kda::" + isa + "::'");
+    INFO(output.out);
+    CHECK(output.out.empty());
+  }
+}

@@ -1,0 +1,209 @@
+#include "compare/comparison.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include "compare/metrics.hpp"
+#include "support/catch.hpp"
+#include "support/random.hpp"
+
+using namespace kda_check;
+using compare::Comparison;
+using compare::Measures;
+using numeric::DType;
+using tensor::Tensor;
+
+namespace {
+
+Tensor tensor_of(std::string name, DType dtype, tensor::Shape shape, const std::vector<double>& values) {
+  Tensor tensor(std::move(name), dtype, std::move(shape));
+  for (std::size_t i = 0; i < values.size(); ++i) tensor.set(i, values[i]);
+  return tensor;
+}
+
+Measures compared(const Tensor& got, const Tensor& expected, compare::ComparisonOptions options = {}) {
+  Comparison comparison(got.name(), got, false, false, options);
+  comparison.add_all(expected);
+  return comparison.finish();
+}
+
+Measures compared(const std::vector<double>& got, const std::vector<double>& expected, DType dtype = DType::fp32) {
+  return compared(tensor_of("x", dtype, {got.size()}, got), tensor_of("x", DType::fp64, {got.size()}, expected));
+}
+
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+TEST_CASE("equal tensors differ in nothing", "[compare]") {
+  const Measures m = compared({1, -2, 0, 1e-30}, {1, -2, 0, static_cast<double>(1e-30f)});
+  CHECK(m.differing == 0);
+  CHECK(m.max_ulp.value == 0);
+  CHECK(m.rms_ratio == 0);
+  CHECK(m.bias == 0);
+  CHECK(m.outside == 0);
+  CHECK(m.max_ulp.point.element == compare::no_element);
+}
+
+TEST_CASE("every measure has its definition", "[compare]") {
+  const double step = 0x1p-23;
+  const Measures m = compared({1 + step, 2, -4 - 4 * step}, {1, 2, -4});
+  CHECK(m.max_ulp.value == 1);
+  CHECK(m.max_ulp.point.element == 0);  // the first of two with the same distance
+  CHECK(m.ulp_error.value == 1);
+  CHECK(m.max_abs.value == 4 * step);
+  CHECK(m.max_abs.point.element == 2);
+  CHECK(m.max_rel.value == step);
+  CHECK(m.rms_ratio == Approx(std::sqrt(17 * step * step / 21)));
+  CHECK(m.bias == Approx((step + 16 * step) / 21));
+  CHECK(m.differing == 2);
+}
+
+TEST_CASE("the expected value is rounded once before steps are counted, not before errors are measured", "[compare]") {
+  // 1 + 2^-8 is the middle of two bfloat16 values, a little more decides for the upper.
+  const Measures m = compared({1.0}, {1 + 0x1p-8 + 0x1p-30}, DType::bf16);
+  CHECK(m.max_ulp.value == 1);
+  CHECK(m.ulp_error.value == Approx(0.5));
+  CHECK(m.max_abs.value == 0x1p-8 + 0x1p-30);
+}
+
+TEST_CASE("classes are counted before anything else and never enter a maximum", "[compare]") {
+  const Measures m = compared({1, not_a_number, HUGE_VAL, 5, not_a_number, HUGE_VAL, 3}, {1, 2, 3, not_a_number, not_a_number, HUGE_VAL, -HUGE_VAL});
+  CHECK(m.mismatched_classes() == 4);
+  CHECK(m.classes[3][0] == 1);
+  CHECK(m.classes[1][0] == 1);
+  CHECK(m.classes[0][3] == 1);
+  CHECK(m.classes[0][2] == 1);
+  CHECK(m.both_nan() == 1);
+  CHECK(m.finite == 1);
+  CHECK(m.max_abs.value == 0);
+  REQUIRE(m.class_mismatches.size() == 4);
+  CHECK(m.class_mismatches[0].element == 1);
+}
+
+TEST_CASE("an expected value beyond the element type counts as its infinity", "[compare]") {
+  const Measures m = compared({HUGE_VAL, 65504}, {1e6, 1e6}, DType::fp16);
+  CHECK(m.classes[1][1] == 1);
+  CHECK(m.mismatched_classes() == 1);
+}
+
+TEST_CASE("a non-finite oracle decides nothing", "[compare]") {
+  const Tensor got = tensor_of("x", DType::fp32, {3}, {1, 2, 3});
+  compare::ComparisonOptions options;
+  options.against_oracle = true;
+  Comparison comparison("x", got, false, false, options);
+  const double hi[] = {1, not_a_number, HUGE_VAL}, lo[] = {0, 0, 0};
+  comparison.add(0, 3, {hi, lo, nullptr});
+  const Measures m = comparison.finish();
+  CHECK(m.undecided == 2);
+  CHECK(m.mismatched_classes() == 0);
+  CHECK(m.finite == 1);
+}
+
+TEST_CASE("the scaled error divides by the place of the magnitude", "[compare]") {
+  const Tensor got = tensor_of("x", DType::fp32, {2}, {1e-6, 1});
+  Comparison comparison("x", got, false, true, {});
+  const double hi[] = {1e-6 + 0x1p-23, 1}, lo[] = {0, 0}, magnitude[] = {1, 8};
+  comparison.add(0, 2, {hi, lo, magnitude});
+  const Measures m = comparison.finish();
+  CHECK(m.scaled_ulp.value == Approx(1).epsilon(0.001));
+  CHECK(m.scaled_ulp.point.magnitude == 1);
+  CHECK(m.ulp_error.value > 1e5);
+}
+
+TEST_CASE("tolerances count the elements outside", "[compare]") {
+  compare::ComparisonOptions options;
+  options.atol = 0.1;
+  options.rtol = 0.01;
+  const Tensor got = tensor_of("x", DType::fp64, {4}, {1.05, 1.2, 100.5, 102});
+  const Measures m = compared(got, tensor_of("x", DType::fp64, {4}, {1, 1, 100, 100}), options);
+  CHECK(m.outside == 2);
+  CHECK(m.worst_excess.point.element == 3);
+}
+
+TEST_CASE("percentiles of the steps are exact while they are small", "[compare]") {
+  compare::DistanceHistogram histogram;
+  for (std::uint64_t i = 0; i < 100; ++i) histogram.add(i < 90 ? 0 : i - 80);
+  CHECK(histogram.percentile(0.5) == 0);
+  CHECK(histogram.percentile(0.95) == 14);
+  CHECK(histogram.percentile(1) == 19);
+  compare::DistanceHistogram large;
+  for (const std::uint64_t distance : {std::uint64_t{1000}, std::uint64_t{1} << 40, std::numeric_limits<std::uint64_t>::max()}) large.add(distance);
+  CHECK(large.percentile(0.3) == Approx(1000).epsilon(1.0 / 16));
+  CHECK(large.percentile(0.6) == std::ldexp(1.0, 40));
+  CHECK(large.percentile(1) == Approx(std::ldexp(1.0, 64)).epsilon(1.0 / 16));
+}
+
+TEST_CASE("windows and heads find where the error is", "[compare]") {
+  // o [1, 20, 3, 2]: an error in token 13 of head 2.
+  const std::size_t count = 20 * 3 * 2;
+  std::vector<double> expected(count, 1.0), values(count, 1.0);
+  values[(13 * 3 + 2) * 2 + 1] = 1.5;
+  const Measures m = compared(tensor_of("o", DType::fp32, {1, 20, 3, 2}, values), tensor_of("o", DType::fp32, {1, 20, 3, 2}, expected));
+  CHECK(m.window_token == 8);
+  CHECK(m.window_batch == 0);
+  CHECK(m.window_rms_ratio == Approx(std::sqrt(0.25 / 48)));
+  CHECK(m.worst_head == 2);
+  CHECK(m.head_rms_ratio == Approx(std::sqrt(0.25 / 40)));
+}
+
+TEST_CASE("the worst points are listed in order, ties by position", "[compare]") {
+  std::vector<double> expected(100, 1.0), values(100, 1.0);
+  for (const std::size_t at : {70, 20, 50}) values[at] = 1 + 3 * 0x1p-23;
+  values[90] = 1 + 9 * 0x1p-23;
+  compare::ComparisonOptions options;
+  options.worst = 3;
+  const Measures m = compared(tensor_of("x", DType::fp32, {100}, values), tensor_of("x", DType::fp32, {100}, expected), options);
+  REQUIRE(m.worst.size() == 3);
+  CHECK(m.worst[0].element == 90);
+  CHECK(m.worst[1].element == 20);
+  CHECK(m.worst[2].element == 50);
+}
+
+TEST_CASE("measures are the same on any number of threads and for any cut along the tokens", "[compare]") {
+  test::Random random(8);
+  const tensor::Shape shape{2, 37, 3, 10};
+  Tensor got("o", DType::bf16, shape);
+  std::vector<double> hi(got.size()), lo(got.size()), magnitude(got.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    hi[i] = random.normal();
+    lo[i] = hi[i] * 0x1p-60;
+    magnitude[i] = std::fabs(hi[i]) * random.uniform(1, 30);
+    got.set(i, hi[i] * (1 + 0.01 * random.normal()));
+  }
+  const auto measured = [&](int threads, std::size_t cut_tokens) {
+    compare::ComparisonOptions options;
+    options.threads = threads;
+    Comparison comparison("o", got, false, true, options);
+    const std::size_t row = 30, tokens = 37;
+    for (std::size_t b = 0; b < 2; ++b)
+      for (std::size_t t = 0; t < tokens; t += cut_tokens) {
+        const std::size_t begin = (b * tokens + t) * row, count = std::min(cut_tokens, tokens - t) * row;
+        comparison.add(begin, count, {hi.data() + begin, lo.data() + begin, magnitude.data() + begin});
+      }
+    return comparison.finish();
+  };
+  const Measures one = measured(1, 37);
+  for (const int threads : {1, 2, 5})
+    for (const std::size_t cut : {37, 16, 5}) {
+      const Measures other = measured(threads, cut);
+      CHECK(one.rms_ratio == other.rms_ratio);
+      CHECK(one.bias == other.bias);
+      CHECK(one.window_rms_ratio == other.window_rms_ratio);
+      CHECK(one.head_rms_ratio == other.head_rms_ratio);
+      CHECK(one.scaled_ulp.point.element == other.scaled_ulp.point.element);
+      CHECK(one.distances.percentile(0.9) == other.distances.percentile(0.9));
+      REQUIRE(one.worst.size() == other.worst.size());
+      for (std::size_t i = 0; i < one.worst.size(); ++i) CHECK(one.worst[i].element == other.worst[i].element);
+    }
+}
+
+TEST_CASE("every metric of the list can be read", "[compare]") {
+  const Measures m = compared({1, 2}, {1, 3});
+  for (const compare::Metric& metric : compare::metrics()) {
+    INFO(metric.name);
+    CHECK(metric.value(m) >= (metric.name == "bias" ? -1 : 0));
+    CHECK(compare::find_metric(metric.name) == &metric);
+  }
+  CHECK(compare::find_metric("no_such_metric") == nullptr);
+}

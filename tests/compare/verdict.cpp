@@ -1,0 +1,166 @@
+#include "compare/verdict.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.hpp"
+#include "compare/comparison.hpp"
+#include "support/catch.hpp"
+
+using namespace kda_check;
+using namespace kda_check::compare;
+using numeric::ComputeFormat;
+using numeric::DType;
+
+namespace {
+
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+
+Measures measured(const std::vector<double>& got, const std::vector<double>& expected) {
+  tensor::Tensor a("x", DType::fp32, {got.size()}), b("x", DType::fp32, {got.size()});
+  for (std::size_t i = 0; i < got.size(); ++i) a.set(i, got[i]), b.set(i, expected[i]);
+  Comparison comparison("x", a, false, false, {});
+  comparison.add_all(b);
+  return comparison.finish();
+}
+
+const std::vector<Limit> exact{{"nonfinite", 0, "exact"}, {"max_ulp", 0, "exact"}};
+
+double limit_on(const std::vector<Limit>& limits, const std::string& metric) {
+  for (const Limit& limit : limits)
+    if (limit.metric == metric) return limit.value;
+  return not_a_number;
+}
+
+}  // namespace
+
+TEST_CASE("equal finite tensors pass", "[verdict]") { CHECK(judge(measured({1, 2}, {1, 2}), exact).verdict == Verdict::pass); }
+
+TEST_CASE("a metric above its limit fails and says by how much", "[verdict]") {
+  const Judgement judgement = judge(measured({1 + 0x1p-22, 2}, {1, 2}), exact);
+  CHECK(judgement.verdict == Verdict::fail);
+  CHECK(judgement.metric == "max_ulp");
+  CHECK(judgement.reason == "max_ulp 2 > 0");
+}
+
+TEST_CASE("a class that differs fails, and no maximum can hide it", "[verdict]") {
+  for (const double odd : {not_a_number, HUGE_VAL, -HUGE_VAL}) {
+    CHECK(judge(measured({odd, 2}, {1, 2}), exact).verdict == Verdict::fail);
+    CHECK(judge(measured({1, 2}, {odd, 2}), exact).verdict == Verdict::fail);
+  }
+  CHECK(judge(measured({not_a_number, 2}, {1, 2}), exact).reason == "1 x NaN for finite");
+}
+
+TEST_CASE("NaN in any position of a failing tensor does not make it pass", "[verdict]") {
+  for (std::size_t at = 0; at < 3; ++at) {
+    std::vector<double> got{1, 2, 3};
+    got[at] = not_a_number;
+    CHECK(judge(measured(got, {1, 2, 3}), exact).verdict == Verdict::fail);
+  }
+}
+
+TEST_CASE("a metric that is not a number fails", "[verdict]") {
+  Measures m = measured({1, 2}, {1, 2});
+  m.rms_ratio = not_a_number;
+  CHECK(judge(m, {{"rms_ratio", 1, "derived"}}).verdict == Verdict::fail);
+}
+
+TEST_CASE("both sides NaN is inconclusive, never a pass", "[verdict]") {
+  const Judgement judgement = judge(measured({1, not_a_number}, {1, not_a_number}), exact);
+  CHECK(judgement.verdict == Verdict::inconclusive);
+  CHECK_THAT(judgement.reason, ContainsSubstring("NaN"));
+  // ... and does not cover up a failure elsewhere.
+  CHECK(judge(measured({1.5, not_a_number}, {1, not_a_number}), exact).verdict == Verdict::fail);
+}
+
+TEST_CASE("equal infinities alone are inconclusive, beside finite values they are equal", "[verdict]") {
+  CHECK(judge(measured({HUGE_VAL}, {HUGE_VAL}), exact).verdict == Verdict::inconclusive);
+  CHECK(judge(measured({HUGE_VAL, 1}, {HUGE_VAL, 1}), exact).verdict == Verdict::pass);
+}
+
+TEST_CASE("all zeros, no elements and a non-finite oracle are inconclusive", "[verdict]") {
+  CHECK(judge(measured({0, -0.0}, {0, 0}), exact).verdict == Verdict::inconclusive);
+  CHECK(judge(measured({0, 0}, {0, 0}), exact, {.zeros_decide = true}).verdict == Verdict::pass);
+  CHECK(judge(measured({}, {}), exact).verdict == Verdict::inconclusive);
+  Measures m = measured({1}, {1});
+  m.undecided = 1;
+  CHECK(judge(m, exact).verdict == Verdict::inconclusive);
+  Measures wrong_elsewhere = measured({1, 2}, {1, 3});
+  wrong_elsewhere.undecided = 1;
+  CHECK(judge(wrong_elsewhere, exact).verdict == Verdict::inconclusive);
+  CHECK_THAT(judge(wrong_elsewhere, exact).reason, ContainsSubstring("elsewhere max_ulp"));
+}
+
+TEST_CASE("the bias is judged by its size", "[verdict]") {
+  CHECK(judge(measured({0.9, 1.8}, {1, 2}), {{"bias", 0.05, "command line"}}).verdict == Verdict::fail);
+  CHECK(judge(measured({0.99, 1.98}, {1, 2}), {{"bias", 0.05, "command line"}}).verdict == Verdict::pass);
+}
+
+TEST_CASE("the worst verdict decides, and none is inconclusive", "[verdict]") {
+  CHECK(worst_of({Verdict::pass, Verdict::fail, Verdict::inconclusive}) == Verdict::fail);
+  CHECK(worst_of({Verdict::pass, Verdict::inconclusive}) == Verdict::inconclusive);
+  CHECK(worst_of({Verdict::pass, Verdict::skipped}) == Verdict::pass);
+  CHECK(worst_of({Verdict::skipped}) == Verdict::skipped);
+  CHECK(worst_of({}) == Verdict::inconclusive);
+}
+
+TEST_CASE("derived limits follow the operands of the products", "[limits]") {
+  const kda::Regime mild{10, 4};
+  const auto alone = [&](ComputeFormat compute, DType storage, Form form) { return derived_limits({compute, storage, form}, std::nullopt, mild); };
+  // fp32 recurrence: 16 units and half the persistence, plus one step.
+  CHECK(limit_on(alone(ComputeFormat::fp32, DType::fp32, Form::recurrence), "scaled_ulp") == 19);
+  // Rounded to bfloat16 on the way out: one step, and next to nothing.
+  CHECK(limit_on(alone(ComputeFormat::fp32, DType::bf16, Form::recurrence), "scaled_ulp") == Approx(1).epsilon(0.001));
+  // tf32 operands: an fp32 limit would rightly fail them, this one passes them.
+  CHECK(limit_on(alone(ComputeFormat::tf32, DType::fp32, Form::chunk), "rms_ratio") == Approx(2 * 0x1p-10).epsilon(0.01));
+  CHECK(limit_on(alone(ComputeFormat::fp32, DType::fp32, Form::chunk), "rms_ratio") < 1e-5);
+  CHECK(limit_on(alone(ComputeFormat::fp64, DType::fp64, Form::chunk), "rms_ratio") < 1e-13);
+  CHECK(limit_on(alone(ComputeFormat::fp32, DType::fp32, Form::chunk), "nonfinite") == 0);
+}
+
+TEST_CASE("against another answer its own error is allowed for", "[limits]") {
+  const kda::Regime mild{10, 4};
+  const Computation ours{ComputeFormat::fp64, DType::fp64, Form::recurrence}, theirs{ComputeFormat::bf16, DType::bf16, Form::unknown};
+  const double against_truth = limit_on(derived_limits(ours, std::nullopt, mild), "rms_ratio");
+  const double against_them = limit_on(derived_limits(ours, theirs, mild), "rms_ratio");
+  CHECK(against_truth < 1e-13);
+  CHECK(against_them == Approx(3 * 0x1p-8).epsilon(0.01));
+}
+
+TEST_CASE("requested limits replace derived ones metric by metric", "[limits]") {
+  const std::vector<Limit> derived{{"nonfinite", 0, "derived"}, {"scaled_ulp", 17, "derived"}, {"rms_ratio", 1e-6, "derived"}};
+  const std::vector<Limit> limits = merged(derived, {parse_limit("scaled_ulp=8"), parse_limit("rms_ratio=none"), parse_limit("max_ulp=exact")}, "command line");
+  CHECK(limit_on(limits, "scaled_ulp") == 8);
+  CHECK(std::isnan(limit_on(limits, "rms_ratio")));
+  CHECK(limit_on(limits, "max_ulp") == 0);
+  CHECK(limit_on(limits, "nonfinite") == 0);
+}
+
+TEST_CASE("limits that do not exist or are no numbers are refused", "[limits]") {
+  CHECK_THROWS_WITH(parse_limit("scaled_upl=3"), ContainsSubstring("did you mean 'scaled_ulp'?"));
+  CHECK_THROWS_WITH(parse_limit("scaled_ulp"), ContainsSubstring("METRIC=VALUE"));
+  CHECK_THROWS_WITH(parse_limit("scaled_ulp=-1"), ContainsSubstring("number >= 0"));
+  CHECK_THROWS_WITH(parse_limit("scaled_ulp=nan"), ContainsSubstring("number >= 0"));
+  CHECK_THROWS_WITH(parse_limit("scaled_ulp=3x"), ContainsSubstring("number >= 0"));
+}
+
+TEST_CASE("a limit finer than a step of the element type is refused unless it says exact", "[limits]") {
+  const auto refuses = [](const char* text, DType dtype) {
+    try {
+      refuse_limits_finer_than_storage({parse_limit(text)}, 0, 0, dtype);
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::usage;
+    }
+    return false;
+  };
+  CHECK(refuses("max_ulp=0", DType::bf16));
+  CHECK_FALSE(refuses("max_ulp=exact", DType::bf16));
+  CHECK_FALSE(refuses("max_ulp=1", DType::bf16));
+  CHECK(refuses("scaled_ulp=0.3", DType::fp32));
+  CHECK(refuses("max_rel=1e-3", DType::bf16));
+  CHECK_FALSE(refuses("max_rel=1e-3", DType::fp32));
+  CHECK(refuses("rms_ratio=1e-5", DType::bf16));
+  CHECK_FALSE(refuses("nonfinite=0", DType::bf16));
+  CHECK_THROWS_WITH(refuse_limits_finer_than_storage({}, 0, 1e-10, DType::fp32), ContainsSubstring("--rtol"));
+  CHECK_NOTHROW(refuse_limits_finer_than_storage({}, 1e-6, 1e-10, DType::fp32));
+}

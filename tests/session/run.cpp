@@ -1,0 +1,262 @@
+#include "session/run.hpp"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/error.hpp"
+#include "fixture/writer.hpp"
+#include "report/writers.hpp"
+#include "session/bench.hpp"
+#include "session/diff.hpp"
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+
+using namespace kda_check;
+using compare::Verdict;
+using numeric::DType;
+
+namespace {
+
+std::string committed(const char* name) { return test::case_fixtures() + "/" + name + ".h5"; }
+
+session::RunRequest request_for(std::vector<std::string> fixtures) {
+  session::RunRequest request;
+  request.fixtures = std::move(fixtures);
+  return request;
+}
+
+const report::CaseResult* find(const report::Result& result, std::string_view variant, std::string_view against, std::string_view dtype = "") {
+  for (const report::CaseResult& item : result.cases)
+    if (item.variant == variant && item.against == against && (dtype.empty() || item.dtype == dtype)) return &item;
+  return nullptr;
+}
+
+double metric(const report::CaseResult& item, std::string_view tensor, std::string_view name) {
+  for (const report::TensorResult& result : item.tensors)
+    if (result.name == tensor)
+      for (const auto& [metric_name, value] : result.metrics)
+        if (metric_name == name) return value;
+  return std::nan("");
+}
+
+/// A file of its own for one test.
+struct TemporaryFixture {
+  explicit TemporaryFixture(const kda::Problem& problem, const kda::Answer* answer = nullptr, std::string name = "t")
+      : path((std::filesystem::temp_directory_path() / ("kda-check-session-" + name + std::to_string(::getpid()) + ".h5")).string()) {
+    fixture::WriteRequest request;
+    request.name = name, request.problem = &problem;
+    if (answer != nullptr) request.expected.push_back({"somebody", "", "", numeric::ComputeFormat::fp32, {&answer->o, &answer->final_state}, {}});
+    fixture::write_fixture(path, request);
+  }
+  ~TemporaryFixture() { std::filesystem::remove(path); }
+  std::string path;
+};
+
+}  // namespace
+
+TEST_CASE("a run judges every variant and every recorded answer against the oracle, and variants against recorded answers", "[session]") {
+  const report::Result result = session::run(request_for({committed("fla_fp32_small")}), {});
+  CHECK(result.cases.size() == 15);
+  CHECK(result.exit_code() == 0);
+  for (const char* const name : {"naive", "recurrent", "chunk", "fla_chunk", "fla_recurrent", "torch_fp64"}) CHECK(find(result, name, "oracle") != nullptr);
+  for (const char* const name : {"naive", "recurrent", "chunk"})
+    for (const char* const group : {"fla_chunk", "fla_recurrent", "torch_fp64"}) CHECK(find(result, name, group) != nullptr);
+  // Figures of code we did not write (fixture-format.md): the recurrence about 5e-8, the tf32 chunk form about 1e-3.
+  CHECK(metric(*find(result, "fla_recurrent", "oracle"), "o", "rms_ratio") == Approx(5.3e-8).epsilon(0.05));
+  CHECK(metric(*find(result, "fla_chunk", "oracle"), "o", "rms_ratio") == Approx(1e-3).epsilon(0.1));
+  CHECK(find(result, "fla_chunk", "oracle")->recorded);
+  CHECK(find(result, "fla_chunk", "oracle")->compute == "tf32");
+}
+
+TEST_CASE("every committed fixture passes in every dtype that holds it", "[session]") {
+  session::RunRequest request = request_for({test::case_fixtures()});
+  request.dtypes = {"fixture", "fp32", "fp64"};
+  const report::Result result = session::run(request, {});
+  CHECK(result.fixtures.size() == 7);
+  for (const report::CaseResult& item : result.cases) {
+    INFO(item.fixture << ' ' << item.variant << ' ' << item.dtype << " against " << item.against << ": " << item.reason);
+    CHECK(item.verdict == Verdict::pass);
+  }
+}
+
+TEST_CASE("a narrower dtype than the file's answers a rounded problem, and recorded answers are skipped with a reason", "[session]") {
+  session::RunRequest request = request_for({committed("fla_fp32_small")});
+  request.dtypes = {"bf16"};
+  const report::Result result = session::run(request, {});
+  const report::CaseResult* const ours = find(result, "recurrent", "oracle");
+  REQUIRE(ours != nullptr);
+  CHECK(ours->verdict == Verdict::pass);
+  CHECK_THAT(ours->arithmetic, ContainsSubstring("inputs rounded to bf16"));
+  const report::CaseResult* const theirs = find(result, "recurrent", "fla_chunk");
+  REQUIRE(theirs != nullptr);
+  CHECK(theirs->verdict == Verdict::skipped);
+  CHECK_THAT(theirs->reason, ContainsSubstring("answers the stored inputs"));
+}
+
+TEST_CASE("a wrong recorded answer fails, and who disagrees with it is told so", "[session]") {
+  const kda::Problem problem = test::make_problem({});
+  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  answer.o.set(11, answer.o.value(11) * 1.5 + 1);
+  const TemporaryFixture file(problem, &answer);
+  const report::Result result = session::run(request_for({file.path}), {});
+  CHECK(result.exit_code() == 1);
+  const report::CaseResult* const wrong = find(result, "somebody", "oracle");
+  REQUIRE(wrong != nullptr);
+  CHECK(wrong->verdict == Verdict::fail);
+  CHECK(wrong->tensors[0].worst->index == std::vector<std::size_t>{0, 1, 0, 5});
+  CHECK(wrong->tensors[1].verdict == Verdict::pass);
+  CHECK_THAT(find(result, "recurrent", "somebody")->reason, ContainsSubstring("expected/somebody itself fails against the oracle"));
+  CHECK(find(result, "recurrent", "oracle")->verdict == Verdict::pass);
+}
+
+TEST_CASE("an oracle that overflows makes its tensors inconclusive", "[session]") {
+  kda::Problem problem = test::make_problem({});
+  problem.g.set(20, 720.0);
+  const TemporaryFixture file(problem);
+  const report::Result result = session::run(request_for({file.path}), {});
+  CHECK(result.exit_code() == 1);
+  for (const report::CaseResult& item : result.cases) CHECK(item.verdict == Verdict::inconclusive);
+}
+
+TEST_CASE("nothing to compare is not a pass", "[session]") {
+  const TemporaryFixture file(test::make_problem({}));
+  session::RunRequest request = request_for({file.path});
+  request.oracle.reset();
+  const report::Result result = session::run(request, {});
+  CHECK(result.cases.empty());
+  CHECK(result.exit_code() == 1);
+}
+
+TEST_CASE("one bad file does not lose the others", "[session]") {
+  const std::string bad = std::string(KDA_CHECK_SOURCE_DIR) + "/tests/fixtures_bad/missing_q.h5";
+  const report::Result result = session::run(request_for({committed("fla_fp32_small"), bad, "/no/such.h5", committed("fla_fp16_c32")}), {});
+  CHECK(result.fixtures.size() == 2);
+  REQUIRE(result.errors.size() == 2);
+  CHECK_THAT(result.errors[0].message, ContainsSubstring("inputs/q is missing"));
+  CHECK(result.exit_code() == 3);
+  CHECK(result.count(Verdict::fail) == 0);
+}
+
+TEST_CASE("names that do not exist are usage errors with a suggestion", "[session]") {
+  const auto usage = [](auto change) -> std::string {
+    session::RunRequest request = request_for({committed("fla_fp32_small")});
+    change(request);
+    try {
+      session::run(request, {});
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::usage);
+      return error.what();
+    }
+    return "accepted";
+  };
+  CHECK_THAT(usage([](auto& r) { r.variants = {"chnk"}; }), ContainsSubstring("did you mean 'chunk'?"));
+  CHECK_THAT(usage([](auto& r) { r.dtypes = {"f32"}; }), ContainsSubstring("no dtype 'f32'"));
+  CHECK_THAT(usage([](auto& r) { r.against = {"fla_chnk"}; }), ContainsSubstring("no fixture has a group expected/fla_chnk"));
+  CHECK_THAT(usage([](auto& r) { r.judging.tensors = {"dq"}; }), ContainsSubstring("no tensor 'dq'"));
+  CHECK_THAT(usage([](auto& r) { r.arithmetic = {"decay=par"}; }), ContainsSubstring("did you mean 'pair'?"));
+  CHECK_THAT(usage([](auto& r) { r.variants = {"recurrent"}, r.arithmetic = {"decay=pair"}; }), ContainsSubstring("none of the selected variants"));
+  CHECK_THAT(usage([](auto& r) { r.judging.limits = {compare::parse_limit("max_ulp=0")}; }), ContainsSubstring("finer than fp32"));
+}
+
+TEST_CASE("limits of the command line are applied and named", "[session]") {
+  session::RunRequest request = request_for({committed("fla_fp32_small")});
+  request.variants = {"recurrent"};
+  request.against = {"oracle"};
+  request.judging.limits = {compare::parse_limit("scaled_ulp=1")};
+  const report::Result result = session::run(request, {});
+  const report::TensorResult& tensor = find(result, "recurrent", "oracle")->tensors[0];
+  CHECK(tensor.verdict == Verdict::fail);
+  bool named = false;
+  for (const compare::Limit& limit : tensor.limits) named = named || (limit.metric == "scaled_ulp" && limit.value == 1 && limit.source == "command line");
+  CHECK(named);
+}
+
+TEST_CASE("results do not depend on the number of threads", "[session]") {
+  const auto text = [](int threads) {
+    session::RunRequest request = request_for({committed("fla_bf16_prefill"), committed("fla_fp32_varlen")});
+    request.threads = threads;
+    return report::write_json(session::run(request, {}), {});
+  };
+  const std::string one = text(1);
+  CHECK(one == text(2));
+  CHECK(one == text(7));
+  CHECK(one == text(1));
+}
+
+// --- diff -----------------------------------------------------------------------------------------------------------
+
+TEST_CASE("diff finds one element altered by one ULP, with its coordinates", "[session][diff]") {
+  test::ProblemSpec spec;
+  spec.B = 2, spec.T = 50, spec.H = 2, spec.HV = 4;
+  const kda::Problem problem = test::make_problem(spec);
+  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  const TemporaryFixture before(problem, &answer, "before");
+  const std::size_t at = ((1 * 50 + 37) * 4 + 2) * spec.V + 3;
+  auto elements = answer.o.elements<float>();
+  elements[at] = std::nextafterf(elements[at], HUGE_VALF);
+  const TemporaryFixture after(problem, &answer, "after");
+  const report::Result result = session::diff({after.path, before.path, {}, {}, 2}, {});
+  CHECK(result.exit_code() == 1);
+  std::size_t failed = 0;
+  for (const report::TensorResult& tensor : result.cases[0].tensors) {
+    if (tensor.verdict == Verdict::pass) continue;
+    ++failed;
+    CHECK(tensor.name == "expected/somebody/o");
+    CHECK(tensor.worst->place == "expected/somebody/o[b=1 t=37 h=2 v=3]");
+    CHECK(tensor.reason == "max_ulp 1 > 0");
+  }
+  CHECK(failed == 1);
+}
+
+TEST_CASE("diff of equal files passes, of a file with itself is inconclusive", "[session][diff]") {
+  const kda::Problem problem = test::make_problem({});
+  const kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  const TemporaryFixture a(problem, &answer, "a"), b(problem, &answer, "b");
+  CHECK(session::diff({a.path, b.path, {}, {}, 1}, {}).exit_code() == 0);
+  const report::Result itself = session::diff({a.path, a.path, {}, {}, 1}, {});
+  CHECK(itself.exit_code() == 1);
+  CHECK_THAT(itself.cases[0].reason, ContainsSubstring("compared with itself"));
+}
+
+TEST_CASE("diff compares two groups of one file under the limits asked for", "[session][diff]") {
+  const std::string path = committed("fla_fp32_small");
+  session::DiffRequest request{path + ":fla_chunk", path + ":torch_fp64", {}, {}, 1};
+  request.judging.limits = {compare::parse_limit("rms_ratio=5e-3")};
+  CHECK(session::diff(request, {}).exit_code() == 0);
+  request.judging.limits = {compare::parse_limit("rms_ratio=5e-4")};
+  CHECK(session::diff(request, {}).exit_code() == 1);
+  request.got = path + ":fla_chnk";
+  CHECK_THROWS_WITH(session::diff(request, {}), ContainsSubstring("did you mean 'fla_chunk'?"));
+}
+
+TEST_CASE("a tensor only one side has is inconclusive", "[session][diff]") {
+  const kda::Problem problem = test::make_problem({});
+  const kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  const TemporaryFixture with(problem, &answer, "with"), without(problem, nullptr, "without");
+  const report::Result result = session::diff({with.path, without.path, {}, {}, 1}, {});
+  CHECK(result.exit_code() == 1);
+  CHECK_THAT(result.cases[0].reason, ContainsSubstring("only in"));
+}
+
+TEST_CASE("diff notices options that differ", "[session][diff]") {
+  kda::Problem problem = test::make_problem({});
+  const TemporaryFixture a(problem, nullptr, "a");
+  problem.options.scale = 0.7;
+  const TemporaryFixture b(problem, nullptr, "b");
+  const report::Result result = session::diff({a.path, b.path, {}, {}, 1}, {});
+  CHECK(result.cases[0].verdict == Verdict::fail);
+  CHECK_THAT(result.cases[0].reason, ContainsSubstring("scale"));
+}
+
+TEST_CASE("bench reports every variant, the oracle and a share of the peak", "[session][bench]") {
+  session::BenchRequest request;
+  request.T = 32, request.H = 2, request.K = 32, request.V = 32, request.repeats = 1;
+  const session::BenchResult result = session::bench(request, {});
+  CHECK(result.peak_fp32 > 0);
+  CHECK(result.rows.size() == 4);
+  for (const session::BenchRow& row : result.rows) {
+    CHECK(row.microseconds > 0);
+    CHECK((row.variant == "oracle") == (row.of_peak == 0));
+  }
+}
