@@ -16,7 +16,8 @@ std::string device_text() {
   cudaDeviceProp properties{};
   if (const cudaError_t failure = cudaGetDeviceProperties(&properties, 0); failure != cudaSuccess)
     return std::string("no device: ") + cudaGetErrorString(failure);
-  return std::string(properties.name) + ", sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
+  return std::string(properties.name) + ", sm_" + std::to_string(properties.major) +
+         std::to_string(properties.minor);
 }
 
 #else

@@ -22,11 +22,13 @@ int report(kda_check::ErrorKind kind, const char* text) {
 void check_floating_point() {
   const std::string defect = kda_check::numeric::floating_point_defect();
   if (!defect.empty())
-    throw kda_check::Error(kda_check::ErrorKind::environment, "every figure would be wrong: " + defect, {},
-                           "run without whatever changes the floating-point environment (LD_PRELOAD, -ffast-math libraries)");
+    throw kda_check::Error(
+        kda_check::ErrorKind::environment, "every figure would be wrong: " + defect, {},
+        "run without whatever changes the floating-point environment (LD_PRELOAD, -ffast-math libraries)");
   constexpr float e = 0x1p-23f;
   if (!kda_check::kda::kernel_table().keeps_roundings_apart(1 + e, 1 + e, -(1 + 2 * e)))
-    throw kda_check::Error(kda_check::ErrorKind::internal, "the kernels were built with contraction", {}, "compile with -ffp-contract=off");
+    throw kda_check::Error(kda_check::ErrorKind::internal, "the kernels were built with contraction", {},
+                           "compile with -ffp-contract=off");
 }
 
 }  // namespace
@@ -40,8 +42,12 @@ int main(int argc, char** argv) {
   } catch (const kda_check::Error& error) {
     return report(error.kind(), error.what());
   } catch (const std::bad_alloc&) {
-    return report(ErrorKind::environment, "out of memory; hint: fewer or smaller fixtures at once, or --memory-limit");
+    return report(ErrorKind::environment,
+                  "out of memory; hint: fewer or smaller fixtures at once, or --memory-limit");
   } catch (const std::exception& error) {
-    return report(ErrorKind::internal, fmt::format("a bug in kda-check: {}; hint: please report it with the command line", error.what()).c_str());
+    return report(
+        ErrorKind::internal,
+        fmt::format("a bug in kda-check: {}; hint: please report it with the command line", error.what())
+            .c_str());
   }
 }

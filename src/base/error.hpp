@@ -11,10 +11,10 @@ namespace kda_check {
 
 /// Why a run could not give its answer. The value is the process's exit code; the highest that applies wins.
 enum class ErrorKind : int {
-  usage = 2,         ///< the command line asks for something that does not exist or cannot be
-  input = 3,         ///< an input file is missing or malformed
-  environment = 4,   ///< something required could not run: device, memory, an output that cannot be written
-  internal = 70,     ///< a bug in kda-check
+  usage = 2,        ///< the command line asks for something that does not exist or cannot be
+  input = 3,        ///< an input file is missing or malformed
+  environment = 4,  ///< something required could not run: device, memory, an output that cannot be written
+  internal = 70,    ///< a bug in kda-check
 };
 
 constexpr int exit_code(ErrorKind kind) { return static_cast<int>(kind); }

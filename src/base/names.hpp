@@ -14,8 +14,8 @@ std::string join(const std::vector<std::string>& names, std::string_view separat
 /// The words between commas, empty ones dropped.
 std::vector<std::string> split_commas(std::string_view text);
 
-/// A hint for an unknown name: "did you mean 'recurrent'?" when one candidate is near (Damerau distance <= 2 or a
-/// third of its length), else "one of: ...".
+/// A hint for an unknown name: "did you mean 'recurrent'?" when one candidate is near (Damerau distance <= 2
+/// or a third of its length), else "one of: ...".
 std::string suggest(std::string_view unknown, const std::vector<std::string>& candidates);
 
 }  // namespace kda_check

@@ -23,9 +23,14 @@ constexpr Command commands[] = {
 };
 
 std::string help_text() {
-  std::string out = "kda-check: verifies the numerics of Kimi Delta Attention kernels\n\nusage: kda-check COMMAND [OPTIONS]\n\n";
-  for (const Command& command : commands) fmt::format_to(std::back_inserter(out), "  {:<8} {}\n", command.name, command.summary);
-  return out + "\nkda-check COMMAND --help explains a command; kda-check --version prints the version.\nStart with: kda-check run FILE.h5\n";
+  std::string out =
+      "kda-check: verifies the numerics of Kimi Delta Attention kernels\n\nusage: kda-check COMMAND "
+      "[OPTIONS]\n\n";
+  for (const Command& command : commands)
+    fmt::format_to(std::back_inserter(out), "  {:<8} {}\n", command.name, command.summary);
+  return out +
+         "\nkda-check COMMAND --help explains a command; kda-check --version prints the version.\nStart "
+         "with: kda-check run FILE.h5\n";
 }
 
 }  // namespace
@@ -46,7 +51,8 @@ int app_main(int argc, char** argv) {
     if (words.front() == command.name) return command.main(words);
     names.emplace_back(command.name);
   }
-  throw Error(ErrorKind::usage, fmt::format("no command '{}'", words.front()), {}, suggest(words.front(), names));
+  throw Error(ErrorKind::usage, fmt::format("no command '{}'", words.front()), {},
+              suggest(words.front(), names));
 }
 
 }  // namespace kda_check::cli

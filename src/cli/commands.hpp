@@ -1,5 +1,5 @@
-// The subcommands: one row each in app.cpp, one file each here. A command registers its options on a CLI::App that
-// fills its own request, and is called when it was chosen.
+// The subcommands: one row each in app.cpp, one file each here. A command registers its options on a CLI::App
+// that fills its own request, and is called when it was chosen.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -25,8 +25,8 @@ int show_main(const Words& words);
 int list_main(const Words& words);
 int bench_main(const Words& words);
 
-/// Parses `words` (the command's name first). Prints help and returns 0, throws Error{usage} with a suggestion for an
-/// unknown option; nullopt: go on.
+/// Parses `words` (the command's name first). Prints help and returns 0, throws Error{usage} with a
+/// suggestion for an unknown option; nullopt: go on.
 std::optional<int> parse(CLI::App& app, const Words& words);
 
 /// A fresh parser for a command, with the habits all of them share.

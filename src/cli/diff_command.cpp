@@ -24,7 +24,8 @@ int diff_main(const Words& words) {
   session::DiffRequest request;
   OutputOptions output;
   CLI::App app;
-  prepare(app, "diff", "Compare the tensors of two files, or of two groups of expected answers; nothing is run");
+  prepare(app, "diff",
+          "Compare the tensors of two files, or of two groups of expected answers; nothing is run");
   app.footer(footer);
   app.add_option("A", request.got, "What is judged")->required()->option_text("FILE[:GROUP]");
   app.add_option("B", request.expected, "What is expected")->required()->option_text("FILE[:GROUP]");
@@ -35,7 +36,10 @@ int diff_main(const Words& words) {
   if (const auto done = parse(app, words)) return *done;
   Outputs outputs(output, {request.got, request.expected});
   Progress progress;
-  report::Result result = session::diff(request, {[&](const std::string& text) { progress.clear(); warn(text); },
+  report::Result result = session::diff(request, {[&](const std::string& text) {
+                                                    progress.clear();
+                                                    warn(text);
+                                                  },
                                                   [&](const std::string& text) { progress.show(text); }});
   result.argv = words;
   progress.clear();

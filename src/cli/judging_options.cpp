@@ -10,7 +10,10 @@
 namespace kda_check::cli {
 
 void add_judging_options(CLI::App& app, session::JudgingRequest& judging) {
-  app.add_option("--tensor", judging.tensors, "Only these tensors, e.g. o,final_state")->delimiter(',')->expected(1)->option_text("NAME,...")
+  app.add_option("--tensor", judging.tensors, "Only these tensors, e.g. o,final_state")
+      ->delimiter(',')
+      ->expected(1)
+      ->option_text("NAME,...")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option_function<std::vector<std::string>>(
          "--limit",
@@ -23,13 +26,18 @@ void add_judging_options(CLI::App& app, session::JudgingRequest& judging) {
       ->option_text("METRIC=VALUE")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   const auto number = [&app](const char* name, std::optional<double>& target, const char* text) {
-    app.add_option(name, target, text)->check(CLI::NonNegativeNumber)->option_text("X")->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    app.add_option(name, target, text)
+        ->check(CLI::NonNegativeNumber)
+        ->option_text("X")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   };
   number("--atol", judging.atol, "Every element must meet |got - expected| <= atol + rtol |expected|");
   number("--rtol", judging.rtol, "See --atol");
   app.add_option_function<double>(
          "--max-ulp",
-         [&judging](double value) { judging.limits.push_back({"max_ulp", value, false, false}); },
+         [&judging](double value) {
+           judging.limits.push_back({"max_ulp", value, false, false});
+         },
          "Short for --limit max_ulp=N")
       ->check(CLI::NonNegativeNumber)
       ->option_text("N")
@@ -43,8 +51,10 @@ void add_judging_options(CLI::App& app, session::JudgingRequest& judging) {
 
 void add_output_options(CLI::App& app, OutputOptions& options) {
   std::string formats;
-  for (const report::Writer& writer : report::writers()) formats += fmt::format("{}{}", formats.empty() ? "" : ", ", writer.name);
-  app.add_option("--report", options.reports, fmt::format("Write a report ({}) to PATH, or to standard output; repeatable", formats))
+  for (const report::Writer& writer : report::writers())
+    formats += fmt::format("{}{}", formats.empty() ? "" : ", ", writer.name);
+  app.add_option("--report", options.reports,
+                 fmt::format("Write a report ({}) to PATH, or to standard output; repeatable", formats))
       ->expected(1)
       ->option_text("FORMAT[=PATH]")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -58,11 +68,14 @@ void add_output_options(CLI::App& app, OutputOptions& options) {
       ->option_text("WHEN")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_flag("-q,--quiet", options.quiet, "Only what did not pass, and the summary");
-  app.add_flag("-v,--verbose", options.verbose, "All metrics, the worst points and the arithmetic of every answer");
+  app.add_flag("-v,--verbose", options.verbose,
+               "All metrics, the worst points and the arithmetic of every answer");
 }
 
 Outputs::Outputs(const OutputOptions& options, const std::vector<std::string>& inputs) {
-  options_.detail = options.verbose ? report::Detail::verbose : options.quiet ? report::Detail::quiet : report::Detail::normal;
+  options_.detail = options.verbose ? report::Detail::verbose
+                    : options.quiet ? report::Detail::quiet
+                                    : report::Detail::normal;
   options_.color = wants_color(options.color);
   bool stdout_taken = false;
   const auto add = [&](std::string_view format, const std::string& path) {
@@ -75,7 +88,9 @@ Outputs::Outputs(const OutputOptions& options, const std::vector<std::string>& i
       if (path != "-" && std::filesystem::equivalent(path, input, failure))
         throw Error(ErrorKind::usage, fmt::format("{} is an input and an output", path));
     }
-    if (path == "-" && stdout_taken) throw Error(ErrorKind::usage, "two reports to standard output", {}, "give one a path: --report json=out.json");
+    if (path == "-" && stdout_taken)
+      throw Error(ErrorKind::usage, "two reports to standard output", {},
+                  "give one a path: --report json=out.json");
     stdout_taken = stdout_taken || path == "-";
     targets_.push_back({&writer, OutputFile(path)});
   };

@@ -25,8 +25,8 @@ void add_output_options(CLI::App& app, OutputOptions& options);
 /// The outputs, opened. At most one of them is standard output; without any it is the text report.
 class Outputs {
  public:
-  /// Throws Error{usage} for a path that is an input file or ends in .h5, Error{environment} for one that cannot be
-  /// written.
+  /// Throws Error{usage} for a path that is an input file or ends in .h5, Error{environment} for one that
+  /// cannot be written.
   Outputs(const OutputOptions& options, const std::vector<std::string>& inputs);
   void write(const report::Result& result);
 

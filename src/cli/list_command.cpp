@@ -22,30 +22,34 @@ std::string variants_text() {
   for (const kda::Variant& variant : kda::variants()) {
     std::string dtypes;
     for (const numeric::Format& format : numeric::formats)
-      if (variant.has_dtype(format.dtype)) dtypes += fmt::format("{}{}", dtypes.empty() ? "" : " ", format.name);
+      if (variant.has_dtype(format.dtype))
+        dtypes += fmt::format("{}{}", dtypes.empty() ? "" : " ", format.name);
     const std::string reason = variant.unavailable();
-    fmt::format_to(std::back_inserter(out), "  {:<12} {:<42} {:<4} {:<20} {}\n", variant.name, variant.summary, variant.device, dtypes,
-                   reason.empty() ? "available" : reason);
+    fmt::format_to(std::back_inserter(out), "  {:<12} {:<42} {:<4} {:<20} {}\n", variant.name,
+                   variant.summary, variant.device, dtypes, reason.empty() ? "available" : reason);
   }
   return out;
 }
 
 std::string metrics_text() {
   std::string out = "metrics\n";
-  for (const compare::Metric& metric : compare::metrics()) fmt::format_to(std::back_inserter(out), "  {:<18} {}\n", metric.name, metric.summary);
+  for (const compare::Metric& metric : compare::metrics())
+    fmt::format_to(std::back_inserter(out), "  {:<18} {}\n", metric.name, metric.summary);
   return out;
 }
 
 std::string arithmetic_text() {
   std::string out = "arithmetic\n";
   for (const kda::AxisDescription& axis : kda::axis_descriptions())
-    fmt::format_to(std::back_inserter(out), "  {:<12} {}\n  {:<12}   {}\n", axis.key, axis.summary, "", axis.values);
+    fmt::format_to(std::back_inserter(out), "  {:<12} {}\n  {:<12}   {}\n", axis.key, axis.summary, "",
+                   axis.values);
   return out;
 }
 
 std::string reports_text() {
   std::string out = "reports\n";
-  for (const report::Writer& writer : report::writers()) fmt::format_to(std::back_inserter(out), "  {:<12} {}\n", writer.name, writer.summary);
+  for (const report::Writer& writer : report::writers())
+    fmt::format_to(std::back_inserter(out), "  {:<12} {}\n", writer.name, writer.summary);
   return out;
 }
 
@@ -56,15 +60,17 @@ std::string suites_text() {
 }
 
 std::string devices_text() {
-  return fmt::format("devices\n  {:<12} kernels for {}\n  {:<12} {}\n", "cpu", kda::kernel_table().instruction_set, "gpu", cuda::device_text());
+  return fmt::format("devices\n  {:<12} kernels for {}\n  {:<12} {}\n", "cpu",
+                     kda::kernel_table().instruction_set, "gpu", cuda::device_text());
 }
 
 struct Section {
   const char* name;
   std::string (*text)();
 };
-constexpr Section sections[] = {{"variants", variants_text}, {"metrics", metrics_text}, {"arithmetic", arithmetic_text},
-                                {"reports", reports_text},   {"suites", suites_text},   {"devices", devices_text}};
+constexpr Section sections[] = {{"variants", variants_text},     {"metrics", metrics_text},
+                                {"arithmetic", arithmetic_text}, {"reports", reports_text},
+                                {"suites", suites_text},         {"devices", devices_text}};
 
 }  // namespace
 
@@ -79,7 +85,9 @@ int list_main(const Words& words) {
   std::string out;
   for (const Section& section : sections)
     if (chosen.empty() || chosen == section.name) out += (out.empty() ? "" : "\n") + section.text();
-  if (out.empty()) throw Error(ErrorKind::usage, fmt::format("list: nothing called '{}'", chosen), {}, suggest(chosen, names));
+  if (out.empty())
+    throw Error(ErrorKind::usage, fmt::format("list: nothing called '{}'", chosen), {},
+                suggest(chosen, names));
   write_stdout(out);
   return 0;
 }

@@ -43,7 +43,9 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
 }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::move(other.path_)), temporary_(std::exchange(other.temporary_, {})), file_(std::exchange(other.file_, nullptr)) {}
+    : path_(std::move(other.path_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      file_(std::exchange(other.file_, nullptr)) {}
 
 OutputFile::~OutputFile() {
   if (file_ != nullptr) std::fclose(file_);
@@ -52,8 +54,8 @@ OutputFile::~OutputFile() {
 
 void OutputFile::commit(const std::string& text) {
   if (is_stdout()) return write_stdout(text);
-  const bool complete = std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0 &&
-                        (temporary_.empty() || ::fsync(::fileno(file_)) == 0);
+  const bool complete = std::fwrite(text.data(), 1, text.size(), file_) == text.size() &&
+                        std::fflush(file_) == 0 && (temporary_.empty() || ::fsync(::fileno(file_)) == 0);
   const int reason = errno;
   const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
   if (!complete) errno = reason;
@@ -63,7 +65,8 @@ void OutputFile::commit(const std::string& text) {
 }
 
 void write_stdout(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) cannot_write("standard output");
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    cannot_write("standard output");
 }
 
 void warn(const std::string& text) { fmt::print(stderr, "kda-check: warning: {}\n", text); }

@@ -1,4 +1,5 @@
-// Where reports go: standard output, or files that are replaced whole or not at all. And what goes to the terminal.
+// Where reports go: standard output, or files that are replaced whole or not at all. And what goes to the
+// terminal.
 #pragma once
 
 #include <cstdio>
@@ -6,8 +7,9 @@
 
 namespace kda_check::cli {
 
-/// Opened before any work, so that a path that cannot be written fails at once; written to a temporary name beside
-/// the path and renamed by commit(). Without commit() the temporary file is removed and the old one stays.
+/// Opened before any work, so that a path that cannot be written fails at once; written to a temporary name
+/// beside the path and renamed by commit(). Without commit() the temporary file is removed and the old one
+/// stays.
 class OutputFile {
  public:
   /// "-" is standard output. Throws Error{environment}.

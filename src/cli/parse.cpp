@@ -28,7 +28,8 @@ std::optional<std::size_t> size_in_bytes(const std::string& text) {
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failure != std::errc{} || !(value > 0)) return std::nullopt;
   const std::string unit(end, text.data() + text.size());
-  for (const auto& [suffix, factor] : {std::pair{"", 1.0}, {"K", 0x1p10}, {"M", 0x1p20}, {"G", 0x1p30}, {"T", 0x1p40}})
+  for (const auto& [suffix, factor] :
+       {std::pair{"", 1.0}, {"K", 0x1p10}, {"M", 0x1p20}, {"G", 0x1p30}, {"T", 0x1p40}})
     if (unit == suffix && value * factor < 0x1p62) return static_cast<std::size_t>(value * factor);
   return std::nullopt;
 }
@@ -59,17 +60,21 @@ std::optional<int> parse(CLI::App& app, const Words& words) {
       hint = suggest(unknown, option_names(app));
       break;
     }
-    if (unknown.empty()) throw Error(ErrorKind::usage, fmt::format("{}: unexpected '{}'", words.front(), join(app.remaining(), " ")));
+    if (unknown.empty())
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: unexpected '{}'", words.front(), join(app.remaining(), " ")));
     if (!hint.starts_with("did")) hint = fmt::format("kda-check {} --help", words.front());
     throw Error(ErrorKind::usage, fmt::format("{}: no option '{}'", words.front(), unknown), {}, hint);
   } catch (const CLI::ParseError& error) {
-    throw Error(ErrorKind::usage, fmt::format("{}: {}", words.front(), error.what()), {}, fmt::format("kda-check {} --help", words.front()));
+    throw Error(ErrorKind::usage, fmt::format("{}: {}", words.front(), error.what()), {},
+                fmt::format("kda-check {} --help", words.front()));
   }
 }
 
 void add_threads(CLI::App& app, int& threads) {
   threads = available_threads();
-  app.add_option("--threads", threads, "Threads to use; results do not depend on it (default: all processors)")
+  app.add_option("--threads", threads,
+                 "Threads to use; results do not depend on it (default: all processors)")
       ->check(CLI::Range(1, 1024))
       ->option_text("N")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -80,7 +85,8 @@ void add_memory_limit(CLI::App& app, std::size_t& bytes) {
          "--memory-limit",
          [&bytes](const std::string& text) {
            const auto size = size_in_bytes(text);
-           if (!size) throw CLI::ValidationError("--memory-limit", "'" + text + "' is not a size, e.g. 512M or 8G");
+           if (!size)
+             throw CLI::ValidationError("--memory-limit", "'" + text + "' is not a size, e.g. 512M or 8G");
            bytes = *size;
          },
          "Refuse files whose tensors need more (default: half of the memory)")

@@ -23,7 +23,8 @@ constexpr char footer[] =
     "  kda-check run fla.h5 --limit scaled_ulp=8 --json   a limit of your own; JSON on standard output\n"
     "  kda-check run @smoke                               the fixtures that came with the program\n"
     "\n"
-    "Exit codes: 0 all passed; 1 something failed or was inconclusive; 2 usage; 3 a file is missing or malformed;\n"
+    "Exit codes: 0 all passed; 1 something failed or was inconclusive; 2 usage; 3 a file is missing or "
+    "malformed;\n"
     "4 something could not run or be written; 70 a bug here. The highest that applies wins.\n";
 
 struct RunCommand {
@@ -33,20 +34,35 @@ struct RunCommand {
   std::size_t chunk_size = 0;
 
   void add_options(CLI::App& app) {
-    prepare(app, "run", "Run variants on fixtures and compare them with the oracle and with the recorded answers");
+    prepare(app, "run",
+            "Run variants on fixtures and compare them with the oracle and with the recorded answers");
     app.footer(footer);
     app.add_option("targets", request.fixtures, "Fixtures, directories, @suites")->option_text("FILE...");
-    const auto names = [&app](const char* flag, std::vector<std::string>& target, const char* text, const char* value) {
-      app.add_option(flag, target, text)->delimiter(',')->expected(1)->option_text(value)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    const auto names = [&app](const char* flag, std::vector<std::string>& target, const char* text,
+                              const char* value) {
+      app.add_option(flag, target, text)
+          ->delimiter(',')
+          ->expected(1)
+          ->option_text(value)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     };
     names("--variant", request.variants, "Variants to run (default: all; kda-check list)", "NAME,...");
-    names("--dtype", request.dtypes, "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)", "NAME,...");
-    names("--arithmetic", request.arithmetic, "How variants compute, e.g. contraction=separate,decay=pair (kda-check list arithmetic)", "KEY=VALUE,...");
-    names("--against", request.against, "oracle, all, or names of expected groups (default: all, the oracle included)", "NAME,...");
-    app.add_option("--chunk-size", chunk_size, "Rows of a chunk (default: the fixture's)")->check(CLI::Range(1, 1024))->option_text("N")
+    names("--dtype", request.dtypes, "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)",
+          "NAME,...");
+    names("--arithmetic", request.arithmetic,
+          "How variants compute, e.g. contraction=separate,decay=pair (kda-check list arithmetic)",
+          "KEY=VALUE,...");
+    names("--against", request.against,
+          "oracle, all, or names of expected groups (default: all, the oracle included)", "NAME,...");
+    app.add_option("--chunk-size", chunk_size, "Rows of a chunk (default: the fixture's)")
+        ->check(CLI::Range(1, 1024))
+        ->option_text("N")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    app.add_option("--oracle", oracle, "dd: double-double (default); fp64: faster; none: compare recorded answers only")
-        ->check(CLI::IsMember({"dd", "fp64", "none"}))->option_text("KIND")->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    app.add_option("--oracle", oracle,
+                   "dd: double-double (default); fp64: faster; none: compare recorded answers only")
+        ->check(CLI::IsMember({"dd", "fp64", "none"}))
+        ->option_text("KIND")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add_judging_options(app, request.judging);
     add_output_options(app, output);
     add_threads(app, request.threads);
@@ -62,8 +78,8 @@ struct RunCommand {
 
 bool is_suite(const std::string& target) { return target.starts_with("@"); }
 
-/// The requests of a command line: one for its files, one for each line of its suites, the options of the command
-/// line coming after those of the line.
+/// The requests of a command line: one for its files, one for each line of its suites, the options of the
+/// command line coming after those of the line.
 std::vector<session::RunRequest> requests_of(const RunCommand& command, const Words& words) {
   std::vector<session::RunRequest> requests;
   session::RunRequest files = command.request;
@@ -71,7 +87,9 @@ std::vector<session::RunRequest> requests_of(const RunCommand& command, const Wo
   if (!files.fixtures.empty()) requests.push_back(files);
   Words options;
   for (const std::string& word : words)
-    if (std::find(command.request.fixtures.begin(), command.request.fixtures.end(), word) == command.request.fixtures.end()) options.push_back(word);
+    if (std::find(command.request.fixtures.begin(), command.request.fixtures.end(), word) ==
+        command.request.fixtures.end())
+      options.push_back(word);
   for (const std::string& target : command.request.fixtures) {
     if (!is_suite(target)) continue;
     const Suite suite = load_suite(target);
@@ -89,11 +107,14 @@ std::vector<session::RunRequest> requests_of(const RunCommand& command, const Wo
       }
       of_line.finish();
       for (std::string& fixture : of_line.request.fixtures)
-        if (!fixture.starts_with("/")) fixture = std::filesystem::proximate(std::filesystem::path(suite.directory) / fixture).string();
+        if (!fixture.starts_with("/"))
+          fixture = std::filesystem::proximate(std::filesystem::path(suite.directory) / fixture).string();
       requests.push_back(of_line.request);
     }
   }
-  if (requests.empty()) throw Error(ErrorKind::usage, "run: no fixture given", {}, "kda-check run FILE.h5, or kda-check run @smoke");
+  if (requests.empty())
+    throw Error(ErrorKind::usage, "run: no fixture given", {},
+                "kda-check run FILE.h5, or kda-check run @smoke");
   return requests;
 }
 
@@ -101,7 +122,8 @@ void append(report::Result& all, report::Result part) {
   all.command = part.command;
   all.oracle = part.oracle;
   for (report::FixtureResult& fixture : part.fixtures) {
-    const bool known = std::any_of(all.fixtures.begin(), all.fixtures.end(), [&](const auto& other) { return other.path == fixture.path; });
+    const bool known = std::any_of(all.fixtures.begin(), all.fixtures.end(),
+                                   [&](const auto& other) { return other.path == fixture.path; });
     if (!known) all.fixtures.push_back(std::move(fixture));
   }
   std::move(part.cases.begin(), part.cases.end(), std::back_inserter(all.cases));
@@ -118,17 +140,22 @@ int run_main(const Words& words) {
   command.finish();
   const std::vector<session::RunRequest> requests = requests_of(command, words);
   std::vector<std::string> inputs;
-  for (const session::RunRequest& request : requests) inputs.insert(inputs.end(), request.fixtures.begin(), request.fixtures.end());
+  for (const session::RunRequest& request : requests)
+    inputs.insert(inputs.end(), request.fixtures.begin(), request.fixtures.end());
   Outputs outputs(command.output, inputs);
 
   Progress progress;
-  const session::Log log{[&](const std::string& text) { progress.clear(); warn(text); },
+  const session::Log log{[&](const std::string& text) {
+                           progress.clear();
+                           warn(text);
+                         },
                          [&](const std::string& text) { progress.show(text); }};
   report::Result result;
   for (const session::RunRequest& request : requests) append(result, session::run(request, log));
   result.argv = words;
   progress.clear();
-  for (const report::FailedInput& error : result.errors) fmt::print(stderr, "kda-check: error: {}\n", error.message);
+  for (const report::FailedInput& error : result.errors)
+    fmt::print(stderr, "kda-check: error: {}\n", error.message);
   outputs.write(result);
   return result.exit_code();
 }

@@ -35,13 +35,15 @@ Range range_of(const tensor::Tensor& tensor) {
   return range;
 }
 
-void print_tensor(std::string& out, const fixture::Fixture& file, const fixture::DatasetInfo& info, bool with_values) {
-  fmt::format_to(std::back_inserter(out), "  {:<34} {:<5} {:<18}", info.path.substr(1), info.type_text, tensor::to_string(info.shape));
+void print_tensor(std::string& out, const fixture::Fixture& file, const fixture::DatasetInfo& info,
+                  bool with_values) {
+  fmt::format_to(std::back_inserter(out), "  {:<34} {:<5} {:<18}", info.path.substr(1), info.type_text,
+                 tensor::to_string(info.shape));
   if (with_values) {
     const Range range = range_of(file.read(info));
     if (range.finite > 0)
-      fmt::format_to(std::back_inserter(out), " min {:<11.4g} max {:<11.4g} rms {:.4g}", range.least, range.greatest,
-                     std::sqrt(range.squares / static_cast<double>(range.finite)));
+      fmt::format_to(std::back_inserter(out), " min {:<11.4g} max {:<11.4g} rms {:.4g}", range.least,
+                     range.greatest, std::sqrt(range.squares / static_cast<double>(range.finite)));
     if (range.not_finite > 0) fmt::format_to(std::back_inserter(out), "  {} not finite", range.not_finite);
   }
   out += '\n';
@@ -51,7 +53,8 @@ std::string shown(const std::string& path, const fixture::ReadLimits& limits, bo
   const fixture::Fixture file = fixture::Fixture::open(path, limits);
   std::string out = fmt::format("{}\n", file.name());
   if (!file.description().empty()) fmt::format_to(std::back_inserter(out), "{}\n", file.description());
-  fmt::format_to(std::back_inserter(out), "{}  {}\n", session::shape_text(file.dimensions()), session::options_text(file));
+  fmt::format_to(std::back_inserter(out), "{}  {}\n", session::shape_text(file.dimensions()),
+                 session::options_text(file));
   if (file.options().scale) {
     fmt::format_to(std::back_inserter(out), "scale {:.17g}\n", *file.options().scale);
   } else {
@@ -59,28 +62,36 @@ std::string shown(const std::string& path, const fixture::ReadLimits& limits, bo
   }
   if (!file.cu_seqlens().empty()) {
     out += "cu_seqlens";
-    for (const std::int64_t offset : file.cu_seqlens()) fmt::format_to(std::back_inserter(out), " {}", offset);
+    for (const std::int64_t offset : file.cu_seqlens())
+      fmt::format_to(std::back_inserter(out), " {}", offset);
     out += '\n';
   }
   for (const std::string& warning : file.warnings()) warn(fmt::format("{} ({})", warning, path));
   if (with_values) {
     const kda::Problem problem = file.read_problem();
-    for (const std::string& line : fixture::announce_values(problem)) warn(fmt::format("{} ({})", line, path));
-    const kda::Regime regime = kda::regime_of(problem, static_cast<std::size_t>(file.options().chunk_size), threads);
-    fmt::format_to(std::back_inserter(out), "gates: largest sum over a chunk {:.4g}, remembered for up to {:.4g} tokens\n",
+    for (const std::string& line : fixture::announce_values(problem))
+      warn(fmt::format("{} ({})", line, path));
+    const kda::Regime regime =
+        kda::regime_of(problem, static_cast<std::size_t>(file.options().chunk_size), threads);
+    fmt::format_to(std::back_inserter(out),
+                   "gates: largest sum over a chunk {:.4g}, remembered for up to {:.4g} tokens\n",
                    regime.largest_chunk_sum, regime.persistence);
   }
   out += "\ninputs\n";
   for (const fixture::DatasetInfo& info : file.inputs()) print_tensor(out, file, info, with_values);
   for (const fixture::ExpectedGroup& group : file.expected()) {
-    fmt::format_to(std::back_inserter(out), "\nexpected/{}  compute {}{}\n", group.name, numeric::row_of(group.compute_or_storage()).name,
+    fmt::format_to(std::back_inserter(out), "\nexpected/{}  compute {}{}\n", group.name,
+                   numeric::row_of(group.compute_or_storage()).name,
                    group.compute ? "" : " (from the dtype of o)");
-    if (!group.implementation.empty()) fmt::format_to(std::back_inserter(out), "  {}{}{}\n", group.implementation, group.device.empty() ? "" : ", ", group.device);
+    if (!group.implementation.empty())
+      fmt::format_to(std::back_inserter(out), "  {}{}{}\n", group.implementation,
+                     group.device.empty() ? "" : ", ", group.device);
     for (const fixture::DatasetInfo& info : group.tensors) print_tensor(out, file, info, with_values);
     for (const fixture::DatasetInfo& info : group.stages) print_tensor(out, file, info, with_values);
   }
   if (!file.provenance().empty()) out += "\nprovenance\n";
-  for (const auto& [name, value] : file.provenance()) fmt::format_to(std::back_inserter(out), "  {} {}\n", name, value);
+  for (const auto& [name, value] : file.provenance())
+    fmt::format_to(std::back_inserter(out), "  {} {}\n", name, value);
   return out;
 }
 

@@ -48,8 +48,10 @@ Suite load_suite(const std::string& target) {
     std::error_code failure;
     path.clear();
     for (const fs::path& place : case_directories())
-      if (path.empty() && fs::exists(place / "suites" / (name + ".txt"), failure)) path = place / "suites" / (name + ".txt");
-    if (path.empty()) throw Error(ErrorKind::usage, fmt::format("no suite '@{}'", name), {}, suggest(name, suite_names()));
+      if (path.empty() && fs::exists(place / "suites" / (name + ".txt"), failure))
+        path = place / "suites" / (name + ".txt");
+    if (path.empty())
+      throw Error(ErrorKind::usage, fmt::format("no suite '@{}'", name), {}, suggest(name, suite_names()));
   }
   std::ifstream file(path);
   if (!file) throw Error(ErrorKind::input, "cannot open the suite", path.string());

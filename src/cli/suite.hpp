@@ -14,8 +14,8 @@ struct Suite {
   std::vector<Words> lines;  ///< empty lines and # comments dropped
 };
 
-/// "@smoke" is suites/smoke.txt of the cases that came with the program, "@some/file.txt" is that file. Throws
-/// Error{usage} for an unknown name, Error{input} for a file that cannot be read.
+/// "@smoke" is suites/smoke.txt of the cases that came with the program, "@some/file.txt" is that file.
+/// Throws Error{usage} for an unknown name, Error{input} for a file that cannot be read.
 Suite load_suite(const std::string& target);
 
 /// Names of the suites that came with the program.

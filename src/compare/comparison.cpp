@@ -62,8 +62,8 @@ std::size_t Measures::mismatched_classes() const {
   return count;
 }
 
-Comparison::Comparison(std::string_view name, const tensor::Tensor& got, bool state_v_first, bool has_magnitude,
-                       const ComparisonOptions& options)
+Comparison::Comparison(std::string_view name, const tensor::Tensor& got, bool state_v_first,
+                       bool has_magnitude, const ComparisonOptions& options)
     : got_(got), has_magnitude_(has_magnitude), options_(options) {
   const tensor::Shape& shape = got.shape();
   const kda::TensorSpec* const spec = kda::find_spec(name);
@@ -76,7 +76,8 @@ Comparison::Comparison(std::string_view name, const tensor::Tensor& got, bool st
       if (axis == 0 && spec->rank > 1) row_stride_ = stride / shape[0];
       stride /= shape[axis];
       const bool is_head = axes[axis] == kda::Axis::head || axes[axis] == kda::Axis::value_head;
-      if (axes[axis] == kda::Axis::token) has_tokens_ = true, tokens_ = shape[axis], token_stride_ = run_ = stride;
+      if (axes[axis] == kda::Axis::token)
+        has_tokens_ = true, tokens_ = shape[axis], token_stride_ = run_ = stride;
       if (is_head && spec->rank > 1) has_heads_ = true, heads_ = shape[axis], head_stride_ = run_ = stride;
     }
   }
@@ -114,13 +115,15 @@ void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedVal
     if (got_class != ValueClass::finite || expected_class != ValueClass::finite) {
       if (got_class != expected_class) {
         ++m.differing;
-        if (m.class_mismatches.size() < listed_mismatches) m.class_mismatches.push_back({at, got, exact, 0, 0});
+        if (m.class_mismatches.size() < listed_mismatches)
+          m.class_mismatches.push_back({at, got, exact, 0, 0});
       }
       continue;
     }
     ++m.finite;
     const DoubleDouble apart = numeric::two_sum(got, -exact.hi);
-    const double signed_difference = apart.hi + (apart.lo - exact.lo), difference = std::fabs(signed_difference);
+    const double signed_difference = apart.hi + (apart.lo - exact.lo),
+                 difference = std::fabs(signed_difference);
     const double size = std::fabs(exact.hi);
     cell.difference2 += difference * difference;
     cell.expected2 += size * size;
@@ -133,7 +136,8 @@ void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedVal
     Point point{at, got, exact, 0, static_cast<double>(distance)};
     if (has_magnitude_) {
       point.magnitude = expected.magnitude[i];
-      point.rank = difference / numeric::unit_in_last_place(format, std::max(exponent, numeric::exponent_of(point.magnitude)));
+      point.rank = difference / numeric::unit_in_last_place(
+                                    format, std::max(exponent, numeric::exponent_of(point.magnitude)));
       m.scaled_ulp.take(point.rank, point);
     }
     m.max_ulp.take(static_cast<double>(distance), point);
@@ -160,7 +164,8 @@ void Comparison::over_runs(std::size_t begin, std::size_t count, Body body) {
   for (std::size_t at = begin; at < end;) {
     const std::size_t row = at / row_stride_, row_end = (row + 1) * row_stride_;
     const std::size_t window = has_tokens_ ? at % row_stride_ / token_stride_ / window_tokens : 0;
-    const std::size_t window_end = has_tokens_ ? row * row_stride_ + (window + 1) * window_tokens * token_stride_ : row_end;
+    const std::size_t window_end =
+        has_tokens_ ? row * row_stride_ + (window + 1) * window_tokens * token_stride_ : row_end;
     const std::size_t stop = std::min({end, row_end, window_end});
     tasks.push_back({at, stop, row * windows_per_row_ + window});
     at = stop;
@@ -221,7 +226,8 @@ Measures Comparison::finish() {
       (total.*extreme).merge(part.*extreme);
     total.distances.merge(part.distances);
     total.worst.insert(total.worst.end(), part.worst.begin(), part.worst.end());
-    total.class_mismatches.insert(total.class_mismatches.end(), part.class_mismatches.begin(), part.class_mismatches.end());
+    total.class_mismatches.insert(total.class_mismatches.end(), part.class_mismatches.begin(),
+                                  part.class_mismatches.end());
   }
   std::sort(total.worst.begin(), total.worst.end(), before);
   if (total.worst.size() > options_.worst) total.worst.resize(options_.worst);

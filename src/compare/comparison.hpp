@@ -1,7 +1,8 @@
 // Compares a tensor with what was expected, piece by piece, in one pass over both.
 //
-// Pieces may arrive in any cut; every sum is kept per window of 8 tokens and head, in the order of the elements, so
-// that neither the number of threads nor the way the pieces are cut along heads changes a result.
+// Pieces may arrive in any cut; every sum is kept per window of 8 tokens and head, in the order of the
+// elements, so that neither the number of threads nor the way the pieces are cut along heads changes a
+// result.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +59,7 @@ class Comparison {
   std::size_t run_ = 1, tokens_ = 1, heads_ = 1, token_stride_ = 0, head_stride_ = 0, row_stride_ = 0;
   bool has_tokens_ = false, has_heads_ = false;
   std::size_t windows_per_row_ = 1;
-  std::vector<Cell> cells_;  ///< [row * windows_per_row + window][head]
+  std::vector<Cell> cells_;      ///< [row * windows_per_row + window][head]
   std::vector<Measures> parts_;  ///< one for each worker: everything that does not depend on order
 };
 

@@ -16,32 +16,40 @@ namespace {
 
 using numeric::ComputeFormat;
 
-bool narrow(ComputeFormat compute) { return compute != ComputeFormat::fp64 && compute != ComputeFormat::fp32; }
+bool narrow(ComputeFormat compute) {
+  return compute != ComputeFormat::fp64 && compute != ComputeFormat::fp32;
+}
 
 /// Units in the last place of the compute format that the arithmetic may lose, relative to the magnitude.
 ///
-/// 16: correct fp32 recurrences read 1 to 11 on the reference fixtures, sums over K in order. Half the persistence:
-/// exp(g) rounded once and multiplied in at every token it lasts (hazards 5.2). The largest chunk sum: a gate summed
-/// to G is known to half an ULP of G, an error of that many units in exp(G).
+/// 16: correct fp32 recurrences read 1 to 11 on the reference fixtures, sums over K in order. Half the
+/// persistence: exp(g) rounded once and multiplied in at every token it lasts (hazards 5.2). The largest
+/// chunk sum: a gate summed to G is known to half an ULP of G, an error of that many units in exp(G).
 double units_lost(const Computation& computation, const kda::Regime& regime) {
   constexpr double healthy = 16;
   if (narrow(computation.compute)) return healthy;  // operand rounding swamps the rest
   const double coherent = 0.5 * regime.persistence;
   switch (computation.form) {
-    case Form::recurrence: return healthy + coherent;
-    case Form::chunk: return 2 * healthy + regime.largest_chunk_sum;
-    case Form::unknown: break;
+    case Form::recurrence:
+      return healthy + coherent;
+    case Form::chunk:
+      return 2 * healthy + regime.largest_chunk_sum;
+    case Form::unknown:
+      break;
   }
   return 2 * healthy + coherent + regime.largest_chunk_sum;
 }
 
 double rms_lost(const Computation& computation, const kda::Regime& regime) {
   const double operand = numeric::row_of(computation.compute).operand_error;
-  const double arithmetic = narrow(computation.compute) ? 2 * operand : operand * units_lost(computation, regime);
+  const double arithmetic =
+      narrow(computation.compute) ? 2 * operand : operand * units_lost(computation, regime);
   return arithmetic + numeric::format_of(computation.storage).unit_roundoff();
 }
 
-double in_steps_of(const numeric::Format& storage, int precision) { return std::ldexp(1.0, storage.precision - precision); }
+double in_steps_of(const numeric::Format& storage, int precision) {
+  return std::ldexp(1.0, storage.precision - precision);
+}
 
 }  // namespace
 
@@ -52,8 +60,9 @@ std::vector<Limit> derived_limits(const Computation& got, const std::optional<Co
   double units = 1 + units_lost(got, regime) * in_steps_of(storage, numeric::row_of(got.compute).precision);
   if (expected) {
     rms += rms_lost(*expected, regime);
-    units += units_lost(*expected, regime) * in_steps_of(storage, numeric::row_of(expected->compute).precision) +
-             in_steps_of(storage, numeric::format_of(expected->storage).precision);
+    units +=
+        units_lost(*expected, regime) * in_steps_of(storage, numeric::row_of(expected->compute).precision) +
+        in_steps_of(storage, numeric::format_of(expected->storage).precision);
   }
   return {{"nonfinite", 0, "derived"}, {"rms_ratio", rms, "derived"}, {"scaled_ulp", units, "derived"}};
 }
@@ -61,7 +70,8 @@ std::vector<Limit> derived_limits(const Computation& got, const std::optional<Co
 LimitRequest parse_limit(std::string_view text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string_view::npos || equals == 0)
-    throw Error(ErrorKind::usage, fmt::format("--limit {}: wanted METRIC=VALUE", text), {}, "e.g. --limit scaled_ulp=16");
+    throw Error(ErrorKind::usage, fmt::format("--limit {}: wanted METRIC=VALUE", text), {},
+                "e.g. --limit scaled_ulp=16");
   LimitRequest request;
   request.metric = text.substr(0, equals);
   if (find_metric(request.metric) == nullptr) {
@@ -90,8 +100,8 @@ void refuse_limits_finer_than_storage(const std::vector<LimitRequest>& requests,
   const double half_step = format.unit_roundoff();
   const auto refuse = [&](const std::string& what, double least) {
     throw Error(ErrorKind::usage,
-                fmt::format("{} is finer than {} can hold: a correctly rounded {} answer needs at least {:g}", what,
-                            format.name, format.name, least),
+                fmt::format("{} is finer than {} can hold: a correctly rounded {} answer needs at least {:g}",
+                            what, format.name, format.name, least),
                 {}, "compare bit for bit with --limit max_ulp=exact");
   };
   for (const LimitRequest& request : requests) {
@@ -103,10 +113,12 @@ void refuse_limits_finer_than_storage(const std::vector<LimitRequest>& requests,
     if (request.metric == "max_rel") least = half_step;
     if (request.value < least) refuse(fmt::format("--limit {}={:g}", request.metric, request.value), least);
   }
-  if ((atol > 0 || rtol > 0) && rtol < half_step && atol == 0) refuse(fmt::format("--rtol {:g} with --atol 0", rtol), half_step);
+  if ((atol > 0 || rtol > 0) && rtol < half_step && atol == 0)
+    refuse(fmt::format("--rtol {:g} with --atol 0", rtol), half_step);
 }
 
-std::vector<Limit> merged(std::vector<Limit> limits, const std::vector<LimitRequest>& requests, std::string_view source) {
+std::vector<Limit> merged(std::vector<Limit> limits, const std::vector<LimitRequest>& requests,
+                          std::string_view source) {
   for (const LimitRequest& request : requests) {
     const auto same = [&](const Limit& limit) { return limit.metric == request.metric; };
     limits.erase(std::remove_if(limits.begin(), limits.end(), same), limits.end());

@@ -1,5 +1,5 @@
-// What a metric may be: derived from the arithmetic and the inputs, or set by hand. The last source wins, metric by
-// metric, and every limit remembers where it came from.
+// What a metric may be: derived from the arithmetic and the inputs, or set by hand. The last source wins,
+// metric by metric, and every limit remembers where it came from.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace kda_check::compare {
 
 struct Limit {
   std::string metric;
-  double value = 0;  ///< passes when |measured| <= value
+  double value = 0;    ///< passes when |measured| <= value
   std::string source;  ///< "derived", "command line"
 };
 
@@ -31,8 +31,8 @@ struct Computation {
   Form form;
 };
 
-/// Limits on nonfinite, rms_ratio and scaled_ulp for `got` against the truth, or against another answer, whose own
-/// error is then allowed for as well. Formulas and the measurements behind them: docs/limits.md.
+/// Limits on nonfinite, rms_ratio and scaled_ulp for `got` against the truth, or against another answer,
+/// whose own error is then allowed for as well. Formulas and the measurements behind them: docs/limits.md.
 std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,
                                   const kda::Regime& regime);
 
@@ -47,12 +47,13 @@ struct LimitRequest {
 /// Throws Error{usage} for a metric that does not exist or a value that is not a number >= 0.
 LimitRequest parse_limit(std::string_view text);
 
-/// Throws Error{usage} when a requested limit is finer than one step of the element type and does not say exact: no
-/// correct answer could meet it. atol and rtol likewise.
+/// Throws Error{usage} when a requested limit is finer than one step of the element type and does not say
+/// exact: no correct answer could meet it. atol and rtol likewise.
 void refuse_limits_finer_than_storage(const std::vector<LimitRequest>& requests, double atol, double rtol,
                                       numeric::DType storage);
 
 /// Overrides metric by metric.
-std::vector<Limit> merged(std::vector<Limit> limits, const std::vector<LimitRequest>& requests, std::string_view source);
+std::vector<Limit> merged(std::vector<Limit> limits, const std::vector<LimitRequest>& requests,
+                          std::string_view source);
 
 }  // namespace kda_check::compare

@@ -61,8 +61,8 @@ class DistanceHistogram {
 struct Measures {
   std::size_t elements = 0;
   std::size_t finite = 0;  ///< finite on both sides: what all maxima and sums are over
-  /// [class of got][class of expected]; everything off the diagonal is a failure. Expected has the class of its
-  /// value rounded to the element type.
+  /// [class of got][class of expected]; everything off the diagonal is a failure. Expected has the class of
+  /// its value rounded to the element type.
   std::array<std::array<std::size_t, class_count>, class_count> classes{};
   std::size_t undecided = 0;  ///< elements where the oracle itself is not finite; they are in no other count
   std::size_t differing = 0;  ///< got is not expected rounded to the element type (+0 and -0 are equal)

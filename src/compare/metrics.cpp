@@ -5,21 +5,25 @@ namespace kda_check::compare {
 namespace {
 
 Point nowhere(const Measures&) { return {}; }
-Point first_mismatch(const Measures& m) { return m.class_mismatches.empty() ? Point{} : m.class_mismatches.front(); }
+Point first_mismatch(const Measures& m) {
+  return m.class_mismatches.empty() ? Point{} : m.class_mismatches.front();
+}
 
 constexpr Metric list[] = {
     {"max_ulp", "representable steps from expected, rounded once to the element type", false, true,
      [](const Measures& m) { return m.max_ulp.value; }, [](const Measures& m) { return m.max_ulp.point; }},
     {"ulp_error", "|got - exact| in units of exact's last place; correctly rounded is <= 0.5", false, true,
-     [](const Measures& m) { return m.ulp_error.value; }, [](const Measures& m) { return m.ulp_error.point; }},
-    {"scaled_ulp", "|got - exact| in units of the last place of the magnitude: immune to cancellation", true, true,
-     [](const Measures& m) { return m.scaled_ulp.value; }, [](const Measures& m) { return m.scaled_ulp.point; }},
+     [](const Measures& m) { return m.ulp_error.value; },
+     [](const Measures& m) { return m.ulp_error.point; }},
+    {"scaled_ulp", "|got - exact| in units of the last place of the magnitude: immune to cancellation", true,
+     true, [](const Measures& m) { return m.scaled_ulp.value; },
+     [](const Measures& m) { return m.scaled_ulp.point; }},
     {"max_abs", "largest |got - expected|", false, false, [](const Measures& m) { return m.max_abs.value; },
      [](const Measures& m) { return m.max_abs.point; }},
     {"max_rel", "largest |got - expected| / |expected|", false, false,
      [](const Measures& m) { return m.max_rel.value; }, [](const Measures& m) { return m.max_rel.point; }},
-    {"rms_ratio", "rms(got - expected) / rms(expected)", false, false, [](const Measures& m) { return m.rms_ratio; },
-     nowhere},
+    {"rms_ratio", "rms(got - expected) / rms(expected)", false, false,
+     [](const Measures& m) { return m.rms_ratio; }, nowhere},
     {"allclose", "elements with |got - expected| > atol + rtol |expected|", false, false,
      [](const Measures& m) { return static_cast<double>(m.outside); },
      [](const Measures& m) { return m.worst_excess.point; }},

@@ -11,10 +11,14 @@ namespace kda_check::compare {
 
 std::string_view name_of(Verdict verdict) {
   switch (verdict) {
-    case Verdict::pass: return "pass";
-    case Verdict::fail: return "fail";
-    case Verdict::inconclusive: return "inconclusive";
-    case Verdict::skipped: break;
+    case Verdict::pass:
+      return "pass";
+    case Verdict::fail:
+      return "fail";
+    case Verdict::inconclusive:
+      return "inconclusive";
+    case Verdict::skipped:
+      break;
   }
   return "skipped";
 }
@@ -53,13 +57,15 @@ Judgement judge(const Measures& m, const std::vector<Limit>& limits, const Judge
                           : fmt::format("{} {:.3g} > {:.3g}", metric.name, value, limit.value));
   }
   if (m.undecided > 0) {
-    std::string reason = fmt::format("the oracle is not finite at {} of {} elements", m.undecided, m.elements);
+    std::string reason =
+        fmt::format("the oracle is not finite at {} of {} elements", m.undecided, m.elements);
     if (!failure.reason.empty()) reason += "; elsewhere " + failure.reason;
     return {Verdict::inconclusive, std::move(reason), failure.metric};
   }
   if (!failure.reason.empty()) return failure;
   if (m.both_nan() > 0)
-    return {Verdict::inconclusive, fmt::format("both sides are NaN at {} of {} elements", m.both_nan(), m.elements), ""};
+    return {Verdict::inconclusive,
+            fmt::format("both sides are NaN at {} of {} elements", m.both_nan(), m.elements), ""};
   if (m.finite == 0) return {Verdict::inconclusive, "no element is finite on both sides", ""};
   if (m.got_all_zero && m.expected_all_zero && !options.zeros_decide)
     return {Verdict::inconclusive, "both sides are zero everywhere", ""};
@@ -67,7 +73,9 @@ Judgement judge(const Measures& m, const std::vector<Limit>& limits, const Judge
 }
 
 Verdict worst_of(const std::vector<Verdict>& verdicts) {
-  const auto has = [&](Verdict wanted) { return std::find(verdicts.begin(), verdicts.end(), wanted) != verdicts.end(); };
+  const auto has = [&](Verdict wanted) {
+    return std::find(verdicts.begin(), verdicts.end(), wanted) != verdicts.end();
+  };
   for (const Verdict verdict : {Verdict::fail, Verdict::inconclusive, Verdict::pass, Verdict::skipped})
     if (has(verdict)) return verdict;
   return Verdict::inconclusive;

@@ -24,9 +24,9 @@ struct JudgeOptions {
   bool zeros_decide = false;
 };
 
-/// INCONCLUSIVE when nothing was compared or the oracle is not finite somewhere: then the inputs are beyond what can be
-/// judged. Else FAIL when a class differs or a metric exceeds its limit (or is not a number). Else INCONCLUSIVE when
-/// both sides are NaN somewhere, nowhere both finite, or zero everywhere. Else PASS.
+/// INCONCLUSIVE when nothing was compared or the oracle is not finite somewhere: then the inputs are beyond
+/// what can be judged. Else FAIL when a class differs or a metric exceeds its limit (or is not a number).
+/// Else INCONCLUSIVE when both sides are NaN somewhere, nowhere both finite, or zero everywhere. Else PASS.
 Judgement judge(const Measures& measures, const std::vector<Limit>& limits, const JudgeOptions& options = {});
 
 /// The worst of several: fail, then inconclusive, then pass, then skipped; inconclusive for none.

@@ -21,7 +21,8 @@ struct ValueName {
   bool has_rows = false;
 };
 
-constexpr ValueName<Contraction> contractions[] = {{Contraction::fused, "fused"}, {Contraction::separate, "separate"}};
+constexpr ValueName<Contraction> contractions[] = {{Contraction::fused, "fused"},
+                                                   {Contraction::separate, "separate"}};
 constexpr ValueName<Storage> storages[] = {{Storage::none, "none"}, {Storage::upstream, "upstream"}};
 constexpr ValueName<DecayForm> decays[] = {{DecayForm::pair, "pair"},
                                            {DecayForm::anchor_pair, "anchor-pair", true},
@@ -56,8 +57,8 @@ std::vector<std::string> names_in(const ValueName<Value> (&list)[count]) {
 }
 
 template <class Value, std::size_t count>
-const ValueName<Value>& find_in(const ValueName<Value> (&list)[count], std::string_view key, std::string_view value,
-                                std::string_view whole) {
+const ValueName<Value>& find_in(const ValueName<Value> (&list)[count], std::string_view key,
+                                std::string_view value, std::string_view whole) {
   for (const auto& row : list)
     if (row.name == value) return row;
   throw Error(ErrorKind::usage, fmt::format("--arithmetic {}={}: no such {}", key, whole, key), {},
@@ -69,7 +70,8 @@ int anchor_rows_of(std::string_view text, std::string_view whole) {
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), rows);
   for (const int height : anchor_heights)
     if (failure == std::errc{} && end == text.data() + text.size() && rows == height) return rows;
-  throw Error(ErrorKind::usage, fmt::format("--arithmetic decay={}: anchors stand every 16, 32 or 64 rows", whole));
+  throw Error(ErrorKind::usage,
+              fmt::format("--arithmetic decay={}: anchors stand every 16, 32 or 64 rows", whole));
 }
 
 void set_decay(Arithmetic& arithmetic, std::string_view whole) {
@@ -78,7 +80,9 @@ void set_decay(Arithmetic& arithmetic, std::string_view whole) {
   if (!row.has_rows && colon != std::string_view::npos)
     throw Error(ErrorKind::usage, fmt::format("--arithmetic decay={}: {} has no anchor", whole, row.name));
   arithmetic.decay = row.value;
-  if (row.has_rows) arithmetic.anchor_rows = colon == std::string_view::npos ? 16 : anchor_rows_of(whole.substr(colon + 1), whole);
+  if (row.has_rows)
+    arithmetic.anchor_rows =
+        colon == std::string_view::npos ? 16 : anchor_rows_of(whole.substr(colon + 1), whole);
 }
 
 std::string decay_name(const Arithmetic& arithmetic) {
@@ -110,15 +114,17 @@ std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
   std::string text = fmt::format("contraction={} exponential=exact reduction=sequential",
                                  name_in(contractions, arithmetic.contraction));
   if (axes.chunk)
-    fmt::format_to(std::back_inserter(text), " storage={} decay={} inverse={}", name_in(storages, arithmetic.storage),
-                   decay_name(arithmetic), name_in(inverses, arithmetic.inverse));
+    fmt::format_to(std::back_inserter(text), " storage={} decay={} inverse={}",
+                   name_in(storages, arithmetic.storage), decay_name(arithmetic),
+                   name_in(inverses, arithmetic.inverse));
   return text;
 }
 
 void set_axis(Arithmetic& arithmetic, std::string_view assignment) {
   const std::size_t equals = assignment.find('=');
   const std::string_view key = assignment.substr(0, equals);
-  const std::string_view value = equals == std::string_view::npos ? std::string_view() : assignment.substr(equals + 1);
+  const std::string_view value =
+      equals == std::string_view::npos ? std::string_view() : assignment.substr(equals + 1);
   if (equals == std::string_view::npos)
     throw Error(ErrorKind::usage, fmt::format("--arithmetic {}: wanted key=value", assignment), {},
                 "kda-check list arithmetic");
@@ -133,7 +139,8 @@ void set_axis(Arithmetic& arithmetic, std::string_view assignment) {
   } else {
     std::vector<std::string> names;
     for (const AxisKey& row : keys) names.emplace_back(row.key);
-    throw Error(ErrorKind::usage, fmt::format("--arithmetic {}: no axis '{}'", assignment, key), {}, suggest(key, names));
+    throw Error(ErrorKind::usage, fmt::format("--arithmetic {}: no axis '{}'", assignment, key), {},
+                suggest(key, names));
   }
 }
 
@@ -145,10 +152,11 @@ bool has_axis(ArithmeticAxes axes, std::string_view assignment) {
 }
 
 std::vector<AxisDescription> axis_descriptions() {
-  return {{"contraction", join(names_in(contractions)), "a*b + c with one rounding, or one after each operation"},
-          {"storage", join(names_in(storages)), "chunk in bf16, fp16: round the stages where FLA's kernels do"},
-          {"decay", join(names_in(decays)), "chunk: how exp(G_i - G_j) is formed; anchors stand every N rows"},
-          {"inverse", join(names_in(inverses)), "chunk: how (I + L)^-1 is formed"}};
+  return {
+      {"contraction", join(names_in(contractions)), "a*b + c with one rounding, or one after each operation"},
+      {"storage", join(names_in(storages)), "chunk in bf16, fp16: round the stages where FLA's kernels do"},
+      {"decay", join(names_in(decays)), "chunk: how exp(G_i - G_j) is formed; anchors stand every N rows"},
+      {"inverse", join(names_in(inverses)), "chunk: how (I + L)^-1 is formed"}};
 }
 
 }  // namespace kda_check::kda

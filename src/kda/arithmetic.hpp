@@ -1,5 +1,5 @@
-// How a variant computes: data, chosen per run and printed with every result. The kernels are written once and ask
-// it at each operation it governs.
+// How a variant computes: data, chosen per run and printed with every result. The kernels are written once
+// and ask it at each operation it governs.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@ namespace kda_check::kda {
 /// a * b + c: one rounding, or one after each operation.
 enum class Contraction : std::uint8_t { separate, fused };
 
-/// How exp(G_i - G_j), the decay between two tokens of a chunk, is formed (kda-math 4.3, hazards 0). `anchor_rows`
-/// says how many rows share an anchor. Left of the diagonal block the anchor is the block's first row in all of them.
+/// How exp(G_i - G_j), the decay between two tokens of a chunk, is formed (kda-math 4.3, hazards 0).
+/// `anchor_rows` says how many rows share an anchor. Left of the diagonal block the anchor is the block's
+/// first row in all of them.
 enum class DecayForm : std::uint8_t {
   pair,          ///< one exponential for each (i, j, channel); cannot overflow
   anchor_pair,   ///< factored left of the diagonal block, pairwise inside: what FLA does without safe_gate
@@ -29,7 +30,8 @@ enum class InverseForm : std::uint8_t {
   blocks,        ///< (b) row by row in 16x16 blocks, then merged by products
 };
 
-/// Rounding of a value on its way into an operation or into memory. None: it keeps the format of the computation.
+/// Rounding of a value on its way into an operation or into memory. None: it keeps the format of the
+/// computation.
 enum class Rounding : std::uint8_t { none, bf16, fp16, tf32 };
 
 /// Where the chunk form rounds (kda-math 6.2). Names are those of the stages.
@@ -40,9 +42,9 @@ struct CastPoints {
   Rounding inverse_operands = Rounding::none;  ///< factors of the products that merge the inverse's blocks
   Rounding Akk_inv = Rounding::none;           ///< the inverse
   Rounding beta_key = Rounding::none;          ///< k * beta, before the decay (16-bit beta only)
-  Rounding operands = Rounding::none;          ///< v * beta, k * beta * 2^G, qg, kg: operands made for a product
-  Rounding stored = Rounding::none;            ///< w, u, v_new
-  Rounding state = Rounding::none;             ///< h: the state as an operand; the carried state is not rounded
+  Rounding operands = Rounding::none;  ///< v * beta, k * beta * 2^G, qg, kg: operands made for a product
+  Rounding stored = Rounding::none;    ///< w, u, v_new
+  Rounding state = Rounding::none;     ///< h: the state as an operand; the carried state is not rounded
 };
 
 enum class Storage : std::uint8_t {
@@ -60,8 +62,9 @@ struct Arithmetic {
   bool operator==(const Arithmetic&) const = default;
 };
 
-/// The cast points of FLA's chunk forward for tensors of `dtype`; none for fp32 and fp64 (their tf32 products are an
-/// arithmetic of the GPU, not of the dtype). `beta_is_16_bit`: beta is stored in bf16 or fp16 and used as it is.
+/// The cast points of FLA's chunk forward for tensors of `dtype`; none for fp32 and fp64 (their tf32 products
+/// are an arithmetic of the GPU, not of the dtype). `beta_is_16_bit`: beta is stored in bf16 or fp16 and used
+/// as it is.
 CastPoints upstream_cast_points(numeric::DType dtype, bool beta_is_16_bit);
 
 /// Parts of the arithmetic a variant has; the others are not printed and may not be set.

@@ -1,4 +1,5 @@
-// chunk: the staged WY form, chunk by chunk (kda-math 4), with the cast points of FLA's kernels in bf16 and fp16.
+// chunk: the staged WY form, chunk by chunk (kda-math 4), with the cast points of FLA's kernels in bf16 and
+// fp16.
 #include "base/parallel.hpp"
 #include "kda/head_io.hpp"
 #include "kda/jobs.hpp"
@@ -31,7 +32,8 @@ class ChunkWorkspace {
     block.key_stride = k_stride_, block.value_stride = v_stride_, block.score_stride = score_stride();
     block.q = q, block.k = k, block.v = v, block.beta = beta, block.G = G;
     block.w = take(rows_ * k_stride_), block.qg = take(rows_ * k_stride_), block.kg = take(rows_ * k_stride_);
-    block.u = take(rows_ * v_stride_), block.v_new = take(rows_ * v_stride_), block.o = take(rows_ * v_stride_);
+    block.u = take(rows_ * v_stride_), block.v_new = take(rows_ * v_stride_),
+    block.o = take(rows_ * v_stride_);
     block.Aqk = take(rows_ * score_stride()), block.L = take(rows_ * score_stride());
     block.Akk_inv = take(rows_ * score_stride());
     block.h = take(K * v_stride_), block.state = take(K * v_stride_);
@@ -39,8 +41,10 @@ class ChunkWorkspace {
     const Arithmetic& arithmetic = options.arithmetic;
     block.decay = arithmetic.decay, block.inverse = arithmetic.inverse;
     block.anchor_rows = std::min<std::size_t>(static_cast<std::size_t>(arithmetic.anchor_rows), rows_);
-    const bool beta_is_16_bit = !problem.options.beta_sigmoid && numeric::format_of(problem.beta.dtype()).bytes == 2;
-    if (arithmetic.storage == Storage::upstream) block.casts = upstream_cast_points(options.dtype, beta_is_16_bit);
+    const bool beta_is_16_bit =
+        !problem.options.beta_sigmoid && numeric::format_of(problem.beta.dtype()).bytes == 2;
+    if (arithmetic.storage == Storage::upstream)
+      block.casts = upstream_cast_points(options.dtype, beta_is_16_bit);
     block.scale = static_cast<T>(problem.scale());
   }
 

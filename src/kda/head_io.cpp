@@ -8,8 +8,9 @@ template <class T>
 HeadReader<T>::HeadReader(const Problem& problem) : problem_(problem), kernels_(kernels<T>()) {}
 
 template <class T>
-void HeadReader<T>::rows_of(const tensor::Tensor& tensor, std::size_t heads, std::size_t width, const Sequence& s,
-                            std::size_t head, std::size_t begin, std::size_t count, T* rows, std::size_t stride) const {
+void HeadReader<T>::rows_of(const tensor::Tensor& tensor, std::size_t heads, std::size_t width,
+                            const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                            T* rows, std::size_t stride) const {
   const std::size_t T_ = problem_.dimensions().T;
   for (std::size_t t = 0; t < count; ++t) {
     const std::size_t element = ((s.batch * T_ + begin + t) * heads + head) * width;
@@ -20,8 +21,8 @@ void HeadReader<T>::rows_of(const tensor::Tensor& tensor, std::size_t heads, std
 
 template <class T>
 void HeadReader<T>::normalised_rows(const tensor::Tensor& tensor, const Sequence& s, std::size_t head,
-                                    std::size_t begin, std::size_t count, NormForm form, Rounding rounding, T* rows,
-                                    std::size_t stride) const {
+                                    std::size_t begin, std::size_t count, NormForm form, Rounding rounding,
+                                    T* rows, std::size_t stride) const {
   const Dimensions& d = problem_.dimensions();
   rows_of(tensor, d.H, d.K, s, head / problem_.heads_per_group(), begin, count, rows, stride);
   if (!problem_.options.qk_l2norm) return;
@@ -30,14 +31,14 @@ void HeadReader<T>::normalised_rows(const tensor::Tensor& tensor, const Sequence
 }
 
 template <class T>
-void HeadReader<T>::query(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, NormForm form,
-                          Rounding rounding, T* rows, std::size_t stride) const {
+void HeadReader<T>::query(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                          NormForm form, Rounding rounding, T* rows, std::size_t stride) const {
   normalised_rows(problem_.q, s, head, begin, count, form, rounding, rows, stride);
 }
 
 template <class T>
-void HeadReader<T>::key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, NormForm form,
-                        Rounding rounding, T* rows, std::size_t stride) const {
+void HeadReader<T>::key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                        NormForm form, Rounding rounding, T* rows, std::size_t stride) const {
   normalised_rows(problem_.k, s, head, begin, count, form, rounding, rows, stride);
 }
 
@@ -49,32 +50,40 @@ void HeadReader<T>::value(const Sequence& s, std::size_t head, std::size_t begin
 }
 
 template <class T>
-void HeadReader<T>::log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
-                              std::size_t stride) const {
+void HeadReader<T>::log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                              T* rows, std::size_t stride) const {
   const Dimensions& d = problem_.dimensions();
   rows_of(problem_.g, d.HV, d.K, s, head, begin, count, rows, stride);
   if (problem_.options.gate == Gate::none) return;
   tensor::Scratch<T> bias(problem_.dt_bias ? d.K : 0);
-  if (problem_.dt_bias) kernels_.widen(problem_.dt_bias->dtype(), problem_.dt_bias->at(head * d.K), bias.data(), d.K);
+  if (problem_.dt_bias)
+    kernels_.widen(problem_.dt_bias->dtype(), problem_.dt_bias->at(head * d.K), bias.data(), d.K);
   T amplitude = 1;
   if (problem_.A_log) {
     kernels_.widen(problem_.A_log->dtype(), problem_.A_log->at(head), &amplitude, 1);
     kernels_.exponential(&amplitude, &amplitude, 1);
   }
-  GateBlock<T> block{count, d.K, stride, rows, problem_.dt_bias ? bias.data() : nullptr, amplitude,
+  GateBlock<T> block{count,
+                     d.K,
+                     stride,
+                     rows,
+                     problem_.dt_bias ? bias.data() : nullptr,
+                     amplitude,
                      problem_.options.gate == Gate::lower_bound,
                      static_cast<T>(problem_.options.lower_bound.value_or(0.0))};
   kernels_.gate(block);
 }
 
 template <class T>
-void HeadReader<T>::beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* values) const {
+void HeadReader<T>::beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                         T* values) const {
   rows_of(problem_.beta, problem_.dimensions().HV, 1, s, head, begin, count, values, 1);
   if (!problem_.options.beta_sigmoid) return;
   const T factor = problem_.options.allow_neg_eigval ? T(2) : T(1);
   for (std::size_t t = 0; t < count; ++t) values[t] = -values[t];
   kernels_.exponential(values, values, count);
-  for (std::size_t t = 0; t < count; ++t) values[t] = factor * (T(1) / (T(1) + values[t]));  // m sigmoid(beta)
+  for (std::size_t t = 0; t < count; ++t)
+    values[t] = factor * (T(1) / (T(1) + values[t]));  // m sigmoid(beta)
 }
 
 template <class T>
@@ -97,8 +106,9 @@ void HeadReader<T>::state(const Sequence& s, std::size_t head, T* rows, std::siz
 }
 
 template <class T>
-void store_output(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s, std::size_t head,
-                  std::size_t begin, std::size_t count, LaneRange lanes, tensor::Tensor& o) {
+void store_output(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s,
+                  std::size_t head, std::size_t begin, std::size_t count, LaneRange lanes,
+                  tensor::Tensor& o) {
   const Dimensions& d = problem.dimensions();
   for (std::size_t t = 0; t < count; ++t) {
     const std::size_t element = ((s.batch * d.T + begin + t) * d.HV + head) * d.V + lanes.first;
@@ -107,8 +117,8 @@ void store_output(const T* rows, std::size_t stride, const Problem& problem, con
 }
 
 template <class T>
-void store_state(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s, std::size_t head,
-                 LaneRange lanes, tensor::Tensor& final_state) {
+void store_state(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s,
+                 std::size_t head, LaneRange lanes, tensor::Tensor& final_state) {
   const Dimensions& d = problem.dimensions();
   const std::size_t first = (s.index * d.HV + head) * d.K * d.V;
   if (!problem.options.state_v_first) {
@@ -124,11 +134,11 @@ void store_state(const T* rows, std::size_t stride, const Problem& problem, cons
   }
 }
 
-#define KDA_CHECK_INSTANTIATE(T)                                                                                     \
-  template class HeadReader<T>;                                                                                      \
-  template void store_output(const T*, std::size_t, const Problem&, const Sequence&, std::size_t, std::size_t,       \
-                             std::size_t, LaneRange, tensor::Tensor&);                                               \
-  template void store_state(const T*, std::size_t, const Problem&, const Sequence&, std::size_t, LaneRange,          \
+#define KDA_CHECK_INSTANTIATE(T)                                                                            \
+  template class HeadReader<T>;                                                                             \
+  template void store_output(const T*, std::size_t, const Problem&, const Sequence&, std::size_t,           \
+                             std::size_t, std::size_t, LaneRange, tensor::Tensor&);                         \
+  template void store_state(const T*, std::size_t, const Problem&, const Sequence&, std::size_t, LaneRange, \
                             tensor::Tensor&);
 KDA_CHECK_INSTANTIATE(float)
 KDA_CHECK_INSTANTIATE(double)

@@ -1,5 +1,5 @@
-// Between the tensors of a problem and the rows a kernel works on: one head of one sequence, a block of tokens at a
-// time, widened to T with gate, norm and sigmoid applied. Never a copy of a whole tensor.
+// Between the tensors of a problem and the rows a kernel works on: one head of one sequence, a block of
+// tokens at a time, widened to T with gate, norm and sigmoid applied. Never a copy of a whole tensor.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ class HeadReader {
  public:
   explicit HeadReader(const Problem& problem);
 
-  /// [count][K] rows of q or k from `begin` on, of the query head that value head `head` reads; L2-normalised if the
-  /// problem says so, and then rounded.
+  /// [count][K] rows of q or k from `begin` on, of the query head that value head `head` reads; L2-normalised
+  /// if the problem says so, and then rounded.
   void query(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, NormForm form,
              Rounding rounding, T* rows, std::size_t stride) const;
   void key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, NormForm form,
@@ -37,10 +37,11 @@ class HeadReader {
   T scale() const { return static_cast<T>(problem_.scale()); }
 
  private:
-  void rows_of(const tensor::Tensor& tensor, std::size_t heads, std::size_t width, const Sequence& s, std::size_t head,
-               std::size_t begin, std::size_t count, T* rows, std::size_t stride) const;
+  void rows_of(const tensor::Tensor& tensor, std::size_t heads, std::size_t width, const Sequence& s,
+               std::size_t head, std::size_t begin, std::size_t count, T* rows, std::size_t stride) const;
   void normalised_rows(const tensor::Tensor& tensor, const Sequence& s, std::size_t head, std::size_t begin,
-                       std::size_t count, NormForm form, Rounding rounding, T* rows, std::size_t stride) const;
+                       std::size_t count, NormForm form, Rounding rounding, T* rows,
+                       std::size_t stride) const;
 
   const Problem& problem_;
   const Kernels<T>& kernels_;
@@ -53,12 +54,12 @@ struct LaneRange {
 
 /// Rounds those lanes of [count][stride] rows into `o` at the tokens from `begin` on.
 template <class T>
-void store_output(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s, std::size_t head,
-                  std::size_t begin, std::size_t count, LaneRange lanes, tensor::Tensor& o);
+void store_output(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s,
+                  std::size_t head, std::size_t begin, std::size_t count, LaneRange lanes, tensor::Tensor& o);
 
 /// Rounds those lanes of [K][stride] rows into the final state, in the problem's layout.
 template <class T>
-void store_state(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s, std::size_t head,
-                 LaneRange lanes, tensor::Tensor& final_state);
+void store_state(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s,
+                 std::size_t head, LaneRange lanes, tensor::Tensor& final_state);
 
 }  // namespace kda_check::kda

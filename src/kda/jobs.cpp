@@ -22,7 +22,8 @@ std::vector<HeadJob> head_jobs(const Problem& problem, std::size_t tiles, int th
 Answer allocate_answer(const Problem& problem, numeric::DType dtype) {
   const Dimensions& d = problem.dimensions();
   const bool v_first = problem.options.state_v_first;
-  const numeric::DType state_dtype = dtype == numeric::DType::fp64 ? numeric::DType::fp64 : numeric::DType::fp32;
+  const numeric::DType state_dtype =
+      dtype == numeric::DType::fp64 ? numeric::DType::fp64 : numeric::DType::fp32;
   return {tensor::Tensor("o", dtype, expected_shape(*find_spec("o"), d, v_first)),
           tensor::Tensor("final_state", state_dtype, expected_shape(*find_spec("final_state"), d, v_first))};
 }

@@ -1,5 +1,5 @@
-// How the work of a problem is cut: by sequence, by value head, and, where there are too few heads for the threads,
-// by groups of V lanes. Longest sequences first. How it is cut changes no result.
+// How the work of a problem is cut: by sequence, by value head, and, where there are too few heads for the
+// threads, by groups of V lanes. Longest sequences first. How it is cut changes no result.
 #pragma once
 
 #include <vector>

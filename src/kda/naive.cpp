@@ -28,8 +28,9 @@ void run_head(const Problem& problem, const HeadJob& job, Contraction contractio
     reader.beta(s, job.head, begin, count, beta.data());
     reader.log_decay(s, job.head, begin, count, decay.data(), K);
     kernel.exponential(decay.data(), decay.data(), count * K);
-    kernel.naive[static_cast<int>(contraction)]({count, K, V, V, q.data(), k.data(), decay.data(), beta.data(),
-                                                 v.data(), o.data(), state.data(), scratch.data()});
+    kernel.naive[static_cast<int>(contraction)]({count, K, V, V, q.data(), k.data(), decay.data(),
+                                                 beta.data(), v.data(), o.data(), state.data(),
+                                                 scratch.data()});
     store_output(o.data(), V, problem, s, job.head, begin, count, {0, V}, answer.o);
   }
   store_state(state.data(), V, problem, s, job.head, {0, V}, answer.final_state);

@@ -92,7 +92,8 @@ class Recurrence {
                   workspaces[static_cast<std::size_t>(worker)], block, block_magnitude.data());
         });
         if (sink.output)
-          sink.output({sequence.batch, begin, segment.count, block.hi.data(), block.lo.data(), block_magnitude.data()});
+          sink.output({sequence.batch, begin, segment.count, block.hi.data(), block.lo.data(),
+                       block_magnitude.data()});
       }
       if (sink.state) hand_out_states(sequence, sink);
     }
@@ -103,7 +104,9 @@ class Recurrence {
     const std::size_t first = (s.index * d_.HV + head) * d_.K * d_.V;
     return first + (problem_.options.state_v_first ? v * d_.K + k : k * d_.V + v);
   }
-  std::size_t tile_index(std::size_t k, std::size_t v) const { return v / lanes_ * lanes_ * d_.K + k * lanes_ + v % lanes_; }
+  std::size_t tile_index(std::size_t k, std::size_t v) const {
+    return v / lanes_ * lanes_ * d_.K + k * lanes_ + v % lanes_;
+  }
 
   void load_state(const Sequence& s, std::size_t head) {
     HeadState& state = states_[head];
@@ -145,11 +148,13 @@ class Recurrence {
   void load_key_row(const tensor::Tensor& tensor, const Segment& segment, std::size_t t, std::size_t head,
                     DoubleDouble factor, Pairs& target) const {
     const std::size_t first = t * d_.K;
-    widen(tensor, row(tensor, segment.sequence, segment.begin + t, d_.H, head / problem_.heads_per_group(), d_.K),
+    widen(tensor,
+          row(tensor, segment.sequence, segment.begin + t, d_.H, head / problem_.heads_per_group(), d_.K),
           target.hi.data() + first, d_.K);
     if (problem_.options.qk_l2norm) {
       DoubleDouble sum = norm_epsilon;
-      for (std::size_t k = 0; k < d_.K; ++k) sum = sum + numeric::two_product(target.hi[first + k], target.hi[first + k]);
+      for (std::size_t k = 0; k < d_.K; ++k)
+        sum = sum + numeric::two_product(target.hi[first + k], target.hi[first + k]);
       factor = factor * numeric::reciprocal_square_root(sum);
     }
     for (std::size_t k = 0; k < d_.K; ++k) target.set(first + k, factor * target.hi[first + k]);
@@ -169,8 +174,8 @@ class Recurrence {
       }
       for (std::size_t t = 0; t < segment.count; ++t)
         kernel_table().oracle.gate({d_.K, work.decay.lanes(t * d_.K),
-                                    problem_.dt_bias ? work.bias.rows() : OracleRows{nullptr, nullptr}, amplitude.hi,
-                                    amplitude.lo, problem_.options.gate == Gate::lower_bound,
+                                    problem_.dt_bias ? work.bias.rows() : OracleRows{nullptr, nullptr},
+                                    amplitude.hi, amplitude.lo, problem_.options.gate == Gate::lower_bound,
                                     problem_.options.lower_bound.value_or(0.0)});
     }
     kernel_table().oracle.exponential(work.decay.lanes(), segment.count * d_.K);
@@ -179,7 +184,8 @@ class Recurrence {
   void load_beta(const Segment& segment, std::size_t head, Pairs& beta) const {
     for (std::size_t t = 0; t < segment.count; ++t) {
       double stored = 0;
-      widen(problem_.beta, row(problem_.beta, segment.sequence, segment.begin + t, d_.HV, head, 1), &stored, 1);
+      widen(problem_.beta, row(problem_.beta, segment.sequence, segment.begin + t, d_.HV, head, 1), &stored,
+            1);
       DoubleDouble value{stored};
       if (problem_.options.beta_sigmoid)
         value = numeric::sigmoid(value) * (problem_.options.allow_neg_eigval ? 2.0 : 1.0);
@@ -187,8 +193,8 @@ class Recurrence {
     }
   }
 
-  void advance(const Segment& segment, std::size_t head, std::size_t first_tile, std::size_t last_tile, Workspace& work,
-               Pairs& block, double* block_magnitude) {
+  void advance(const Segment& segment, std::size_t head, std::size_t first_tile, std::size_t last_tile,
+               Workspace& work, Pairs& block, double* block_magnitude) {
     for (std::size_t t = 0; t < segment.count; ++t) {
       load_key_row(problem_.q, segment, t, head, DoubleDouble{problem_.scale()}, work.q);
       load_key_row(problem_.k, segment, t, head, DoubleDouble{1.0}, work.k);
@@ -207,9 +213,10 @@ class Recurrence {
     HeadState& state = states_[head];
     for (std::size_t tile = first_tile; tile < last_tile; ++tile) {
       const std::size_t lane = tile * lanes_;
-      step_({segment.count, d_.K, v_stride_, work.q.rows(), work.k.rows(), work.decay.rows(), work.beta.rows(),
-             work.retained.data(), work.written.data(), work.v.data() + lane, work.o.lanes(lane),
-             work.o_magnitude.data() + lane, state.value.lanes(lane * d_.K), state.magnitude.data() + lane * d_.K});
+      step_({segment.count, d_.K, v_stride_, work.q.rows(), work.k.rows(), work.decay.rows(),
+             work.beta.rows(), work.retained.data(), work.written.data(), work.v.data() + lane,
+             work.o.lanes(lane), work.o_magnitude.data() + lane, state.value.lanes(lane * d_.K),
+             state.magnitude.data() + lane * d_.K});
     }
     const std::size_t first = first_tile * lanes_, count = std::min(d_.V, last_tile * lanes_) - first;
     for (std::size_t t = 0; t < segment.count; ++t) {

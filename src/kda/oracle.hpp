@@ -1,11 +1,12 @@
-// The truth: the token-by-token recurrence in double-double (about 106 bits), from the inputs exactly as stored,
-// with the magnitude of every output element (the sum of the absolute values of the terms that made it; formulas in
-// kernels/oracle.hpp). Norms, gates and sigmoids are evaluated in double-double too, without the usual thresholds.
+// The truth: the token-by-token recurrence in double-double (about 106 bits), from the inputs exactly as
+// stored, with the magnitude of every output element (the sum of the absolute values of the terms that made
+// it; formulas in kernels/oracle.hpp). Norms, gates and sigmoids are evaluated in double-double too, without
+// the usual thresholds.
 //
 // Checked against MPFR at 200 bits (tests/kda/oracle): error <= 1e-28 x magnitude.
 //
-// The answer is handed out block by block while the recurrence runs: held whole it would be twelve times the size of
-// a bf16 tensor.
+// The answer is handed out block by block while the recurrence runs: held whole it would be twelve times the
+// size of a bf16 tensor.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,8 @@ struct OracleSink {
   std::function<void(const OracleState&)> state;
 };
 
-/// Runs the oracle. Blocks of a sequence come in order; the sinks are called from this thread. The arrays are valid
-/// during the call only. Values may be infinite or NaN where the recurrence overflows fp64.
+/// Runs the oracle. Blocks of a sequence come in order; the sinks are called from this thread. The arrays are
+/// valid during the call only. Values may be infinite or NaN where the recurrence overflows fp64.
 void run_oracle(const Problem& problem, OraclePrecision precision, int threads, const OracleSink& sink);
 
 }  // namespace kda_check::kda

@@ -19,29 +19,35 @@ using tensor::to_string;
 
 void require_rank(std::string_view name, const Shape& shape, std::size_t rank, std::string_view axes) {
   if (shape.size() != rank)
-    refuse(fmt::format("inputs/{} is {}, of rank {}; wanted rank {}: {}", name, to_string(shape), shape.size(), rank, axes));
+    refuse(fmt::format("inputs/{} is {}, of rank {}; wanted rank {}: {}", name, to_string(shape),
+                       shape.size(), rank, axes));
 }
 
 void require_positive_extents(std::string_view name, const Shape& shape) {
   for (const std::size_t extent : shape)
-    if (extent == 0) refuse(fmt::format("inputs/{} is {}: an empty extent; wanted at least 1 everywhere", name, to_string(shape)));
+    if (extent == 0)
+      refuse(fmt::format("inputs/{} is {}: an empty extent; wanted at least 1 everywhere", name,
+                         to_string(shape)));
 }
 
 void require_extent(std::string_view name, const Shape& shape, std::size_t axis, std::string_view symbol,
                     std::size_t wanted, std::string_view source) {
   if (shape[axis] != wanted)
-    refuse(fmt::format("inputs/{} is {} but {} says {} = {}", name, to_string(shape), source, symbol, wanted));
+    refuse(
+        fmt::format("inputs/{} is {} but {} says {} = {}", name, to_string(shape), source, symbol, wanted));
 }
 
 void check_cu_seqlens(const std::vector<std::int64_t>& offsets, const Dimensions& d) {
   if (d.B != 1)
-    refuse(fmt::format("inputs/cu_seqlens is present but inputs/q says B = {}; wanted B = 1 for a packed batch", d.B));
-  if (offsets.size() < 2) refuse(fmt::format("inputs/cu_seqlens has {} entries; wanted N + 1 >= 2", offsets.size()));
+    refuse(fmt::format(
+        "inputs/cu_seqlens is present but inputs/q says B = {}; wanted B = 1 for a packed batch", d.B));
+  if (offsets.size() < 2)
+    refuse(fmt::format("inputs/cu_seqlens has {} entries; wanted N + 1 >= 2", offsets.size()));
   if (offsets.front() != 0) refuse(fmt::format("inputs/cu_seqlens starts at {}; wanted 0", offsets.front()));
   for (std::size_t n = 1; n < offsets.size(); ++n)
     if (offsets[n] < offsets[n - 1])
-      refuse(fmt::format("inputs/cu_seqlens decreases from {} to {} at entry {}; wanted non-decreasing", offsets[n - 1],
-                         offsets[n], n));
+      refuse(fmt::format("inputs/cu_seqlens decreases from {} to {} at entry {}; wanted non-decreasing",
+                         offsets[n - 1], offsets[n], n));
   if (offsets.back() != static_cast<std::int64_t>(d.T))
     refuse(fmt::format("inputs/cu_seqlens ends at {} but inputs/q says T = {}", offsets.back(), d.T));
 }
@@ -50,9 +56,12 @@ void check_cu_seqlens(const std::vector<std::int64_t>& offsets, const Dimensions
 
 std::string_view name_of(Gate gate) {
   switch (gate) {
-    case Gate::none: return "none";
-    case Gate::softplus: return "softplus";
-    case Gate::lower_bound: break;
+    case Gate::none:
+      return "none";
+    case Gate::softplus:
+      return "softplus";
+    case Gate::lower_bound:
+      break;
   }
   return "lower_bound";
 }
@@ -72,11 +81,14 @@ Dimensions dimensions_from(const InputShapes& shapes, const Options& options,
   require_positive_extents("beta", beta);
   Dimensions d;
   d.B = q[0], d.T = q[1], d.H = q[2], d.K = q[3], d.HV = v[2], d.V = v[3];
-  if (k != q) refuse(fmt::format("inputs/k is {} but inputs/q is {}; wanted the same shape", to_string(k), to_string(q)));
+  if (k != q)
+    refuse(
+        fmt::format("inputs/k is {} but inputs/q is {}; wanted the same shape", to_string(k), to_string(q)));
   require_extent("v", v, 0, "B", d.B, "inputs/q");
   require_extent("v", v, 1, "T", d.T, "inputs/q");
   if (d.HV % d.H != 0)
-    refuse(fmt::format("inputs/v is {}: HV = {} is no multiple of H = {} of inputs/q", to_string(v), d.HV, d.H));
+    refuse(
+        fmt::format("inputs/v is {}: HV = {} is no multiple of H = {} of inputs/q", to_string(v), d.HV, d.H));
   require_extent("g", g, 0, "B", d.B, "inputs/q");
   require_extent("g", g, 1, "T", d.T, "inputs/q");
   require_extent("g", g, 2, "HV", d.HV, "inputs/v");
@@ -96,42 +108,49 @@ Dimensions dimensions_from(const InputShapes& shapes, const Options& options,
   return d;
 }
 
-void check_shape(std::string_view name, std::string_view object, const Shape& shape, const Dimensions& dimensions,
-                 bool state_v_first) {
+void check_shape(std::string_view name, std::string_view object, const Shape& shape,
+                 const Dimensions& dimensions, bool state_v_first) {
   const TensorSpec* const spec = find_spec(name);
   if (spec == nullptr) return;
   const Shape wanted = expected_shape(*spec, dimensions, state_v_first);
   if (shape == wanted) return;
   if (spec->axes[0] == Axis::value_head_key && shape == Shape{dimensions.HV, dimensions.K}) return;
   if (spec->is_state && shape == expected_shape(*spec, dimensions, !state_v_first))
-    refuse(fmt::format("{} is {}, the other state layout; options/state_v_first = {} wants {}", object, to_string(shape),
-                       state_v_first ? 1 : 0, to_string(wanted)),
+    refuse(fmt::format("{} is {}, the other state layout; options/state_v_first = {} wants {}", object,
+                       to_string(shape), state_v_first ? 1 : 0, to_string(wanted)),
            fmt::format("set state_v_first to {} or transpose the states", state_v_first ? 0 : 1));
-  refuse(fmt::format("{} is {}; wanted {} from the shapes of q and v", object, to_string(shape), to_string(wanted)));
+  refuse(fmt::format("{} is {}; wanted {} from the shapes of q and v", object, to_string(shape),
+                     to_string(wanted)));
 }
 
 void check_options(const Options& options, bool has_A_log) {
-  if (options.chunk_size < 1) refuse(fmt::format("options/chunk_size is {}; wanted at least 1", options.chunk_size));
+  if (options.chunk_size < 1)
+    refuse(fmt::format("options/chunk_size is {}; wanted at least 1", options.chunk_size));
   if (options.scale && !std::isfinite(*options.scale))
     refuse(fmt::format("options/scale is {}; wanted a finite number", *options.scale));
   if (options.gate == Gate::softplus && !has_A_log)
-    refuse("options/gate is softplus but inputs/A_log is missing", "add A_log [HV]; exp(A_log) multiplies the softplus");
+    refuse("options/gate is softplus but inputs/A_log is missing",
+           "add A_log [HV]; exp(A_log) multiplies the softplus");
   if (options.gate == Gate::lower_bound && !options.lower_bound)
-    refuse("options/gate is lower_bound but options/lower_bound is missing", "add the attribute lower_bound, e.g. -5");
+    refuse("options/gate is lower_bound but options/lower_bound is missing",
+           "add the attribute lower_bound, e.g. -5");
   if (options.lower_bound && !(std::isfinite(*options.lower_bound) && *options.lower_bound < 0) &&
       options.gate == Gate::lower_bound)
     refuse(fmt::format("options/lower_bound is {}; wanted a negative number", *options.lower_bound));
   if (options.allow_neg_eigval && !options.beta_sigmoid)
-    refuse("options/allow_neg_eigval is 1 but options/beta_sigmoid is 0; the factor 2 belongs to the sigmoid");
+    refuse(
+        "options/allow_neg_eigval is 1 but options/beta_sigmoid is 0; the factor 2 belongs to the sigmoid");
 }
 
 void Problem::validate() {
   check_options(options, A_log.has_value());
-  dimensions_ = dimensions_from({&q.shape(), &k.shape(), &v.shape(), &g.shape(), &beta.shape()}, options, cu_seqlens);
+  dimensions_ =
+      dimensions_from({&q.shape(), &k.shape(), &v.shape(), &g.shape(), &beta.shape()}, options, cu_seqlens);
   if (A_log) check_shape("A_log", "inputs/A_log", A_log->shape(), dimensions_, options.state_v_first);
   if (dt_bias) check_shape("dt_bias", "inputs/dt_bias", dt_bias->shape(), dimensions_, options.state_v_first);
   if (initial_state)
-    check_shape("initial_state", "inputs/initial_state", initial_state->shape(), dimensions_, options.state_v_first);
+    check_shape("initial_state", "inputs/initial_state", initial_state->shape(), dimensions_,
+                options.state_v_first);
 }
 
 double Problem::scale() const {
@@ -144,7 +163,8 @@ std::vector<Sequence> Problem::sequences() const {
     for (std::size_t b = 0; b < dimensions_.B; ++b) list.push_back({b, b, 0, dimensions_.T});
   } else {
     for (std::size_t n = 0; n + 1 < cu_seqlens.size(); ++n)
-      list.push_back({n, 0, static_cast<std::size_t>(cu_seqlens[n]), static_cast<std::size_t>(cu_seqlens[n + 1])});
+      list.push_back(
+          {n, 0, static_cast<std::size_t>(cu_seqlens[n]), static_cast<std::size_t>(cu_seqlens[n + 1])});
   }
   return list;
 }

@@ -1,4 +1,5 @@
-// One KDA problem: shapes, inputs, options. Formulas: kda-math.md sections 2 and 3; layout: fixture-format.md.
+// One KDA problem: shapes, inputs, options. Formulas: kda-math.md sections 2 and 3; layout:
+// fixture-format.md.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +25,11 @@ struct Options {
   int chunk_size = 64;
   Gate gate = Gate::none;
   std::optional<double> lower_bound;
-  bool qk_l2norm = false;          ///< q and k divided by sqrt(sum of squares + 1e-6)
-  bool beta_sigmoid = false;       ///< beta := sigmoid(beta)
-  bool allow_neg_eigval = false;   ///< ... times 2
-  bool state_v_first = false;      ///< states are [.., V, K]
-  bool safe_gate = false;          ///< the writer promised gates in [lower_bound, 0); selects FLA's anchored diagonal
+  bool qk_l2norm = false;         ///< q and k divided by sqrt(sum of squares + 1e-6)
+  bool beta_sigmoid = false;      ///< beta := sigmoid(beta)
+  bool allow_neg_eigval = false;  ///< ... times 2
+  bool state_v_first = false;     ///< states are [.., V, K]
+  bool safe_gate = false;  ///< the writer promised gates in [lower_bound, 0); selects FLA's anchored diagonal
 };
 
 /// Tokens [begin, end) of batch row `batch`, with state number `index`.
@@ -43,8 +44,8 @@ struct Problem {
   std::optional<tensor::Tensor> A_log, dt_bias, initial_state;
   std::vector<std::int64_t> cu_seqlens;  ///< empty: not packed
 
-  /// Checks everything a kernel relies on; throws Error{input} naming the tensor, what it is and what was wanted.
-  /// Call it once, before anything else.
+  /// Checks everything a kernel relies on; throws Error{input} naming the tensor, what it is and what was
+  /// wanted. Call it once, before anything else.
   void validate();
 
   const Dimensions& dimensions() const { return dimensions_; }
@@ -58,22 +59,24 @@ struct Problem {
   Dimensions dimensions_;
 };
 
-/// Sizes from the shapes of the inputs alone, before any data is read. `state` may be null. Throws Error{input}.
+/// Sizes from the shapes of the inputs alone, before any data is read. `state` may be null. Throws
+/// Error{input}.
 struct InputShapes {
   const tensor::Shape *q, *k, *v, *g, *beta;
 };
 Dimensions dimensions_from(const InputShapes& shapes, const Options& options,
                            const std::vector<std::int64_t>& cu_seqlens);
 
-/// Throws Error{input} unless `shape` is what the tensor `name` must have; `object` is how the message calls it.
+/// Throws Error{input} unless `shape` is what the tensor `name` must have; `object` is how the message calls
+/// it.
 void check_shape(std::string_view name, std::string_view object, const tensor::Shape& shape,
                  const Dimensions& dimensions, bool state_v_first);
 
 /// Throws Error{input} for options that contradict each other or lack what they need.
 void check_options(const Options& options, bool has_A_log);
 
-/// The same problem with q, k and v rounded to `dtype`; gates, beta, parameters and states stay as they are. What
-/// the rounding costs is then part of the problem, not charged to whoever solves it.
+/// The same problem with q, k and v rounded to `dtype`; gates, beta, parameters and states stay as they are.
+/// What the rounding costs is then part of the problem, not charged to whoever solves it.
 Problem with_inputs_rounded_to(const Problem& problem, numeric::DType dtype);
 
 /// A problem whose tensors are shared by nobody: a deep copy.

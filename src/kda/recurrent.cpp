@@ -1,5 +1,5 @@
-// recurrent: the fused order of the decode kernels (kda-math 3.1): per token normalise, scale, decay, predict, write
-// beta (v - prediction), read out.
+// recurrent: the fused order of the decode kernels (kda-math 3.1): per token normalise, scale, decay,
+// predict, write beta (v - prediction), read out.
 #include "base/parallel.hpp"
 #include "kda/head_io.hpp"
 #include "kda/jobs.hpp"
@@ -15,13 +15,15 @@ template <class T>
 void to_tiles(const T* rows, std::size_t K, std::size_t stride, std::size_t lanes, T* tiles) {
   for (std::size_t v = 0; v < stride; v += lanes)
     for (std::size_t k = 0; k < K; ++k)
-      for (std::size_t lane = 0; lane < lanes; ++lane) tiles[v * K + k * lanes + lane] = rows[k * stride + v + lane];
+      for (std::size_t lane = 0; lane < lanes; ++lane)
+        tiles[v * K + k * lanes + lane] = rows[k * stride + v + lane];
 }
 template <class T>
 void from_tiles(const T* tiles, std::size_t K, std::size_t stride, std::size_t lanes, T* rows) {
   for (std::size_t v = 0; v < stride; v += lanes)
     for (std::size_t k = 0; k < K; ++k)
-      for (std::size_t lane = 0; lane < lanes; ++lane) rows[k * stride + v + lane] = tiles[v * K + k * lanes + lane];
+      for (std::size_t lane = 0; lane < lanes; ++lane)
+        rows[k * stride + v + lane] = tiles[v * K + k * lanes + lane];
 }
 
 LaneRange lanes_of(const HeadJob& job, std::size_t tile_lanes, std::size_t V) {
@@ -42,8 +44,8 @@ struct Workspace {
 
 /// The tiles of one job, over the whole sequence. `state` is in tiles.
 template <class T>
-void run_tiles(const Problem& problem, const HeadJob& job, Contraction contraction, T* state, Workspace<T>& work,
-               Answer& answer) {
+void run_tiles(const Problem& problem, const HeadJob& job, Contraction contraction, T* state,
+               Workspace<T>& work, Answer& answer) {
   const std::size_t K = problem.dimensions().K, V = problem.dimensions().V, v_stride = padded(V);
   const Kernels<T>& kernel = kernels<T>();
   const HeadReader<T> reader(problem);
@@ -60,11 +62,12 @@ void run_tiles(const Problem& problem, const HeadJob& job, Contraction contracti
     kernel.exponential(work.decay.data(), work.decay.data(), count * K);
     for (std::size_t tile = job.first_tile; tile < job.last_tile; ++tile) {
       const std::size_t lane = tile * kernel.tile_lanes;
-      kernel.recurrent[static_cast<int>(contraction)]({count, K, v_stride, work.q.data(), work.k.data(),
-                                                       work.decay.data(), work.beta.data(), work.v.data() + lane,
-                                                       work.o.data() + lane, state + lane * K});
+      kernel.recurrent[static_cast<int>(contraction)](
+          {count, K, v_stride, work.q.data(), work.k.data(), work.decay.data(), work.beta.data(),
+           work.v.data() + lane, work.o.data() + lane, state + lane * K});
     }
-    store_output(work.o.data(), v_stride, problem, s, job.head, begin, count, lanes_of(job, kernel.tile_lanes, V), answer.o);
+    store_output(work.o.data(), v_stride, problem, s, job.head, begin, count,
+                 lanes_of(job, kernel.tile_lanes, V), answer.o);
   }
 }
 
@@ -82,7 +85,8 @@ Answer run_in(const Problem& problem, const RunOptions& options) {
     to_tiles(rows.data(), d.K, v_stride, lanes, tiles.data());
     run_tiles(problem, job, options.arithmetic.contraction, tiles.data(), work, answer);
     from_tiles(tiles.data(), d.K, v_stride, lanes, rows.data());
-    store_state(rows.data(), v_stride, problem, job.sequence, job.head, lanes_of(job, lanes, d.V), answer.final_state);
+    store_state(rows.data(), v_stride, problem, job.sequence, job.head, lanes_of(job, lanes, d.V),
+                answer.final_state);
   });
   return answer;
 }
@@ -90,7 +94,8 @@ Answer run_in(const Problem& problem, const RunOptions& options) {
 }  // namespace
 
 Answer run_recurrent(const Problem& problem, const RunOptions& options) {
-  return options.dtype == numeric::DType::fp64 ? run_in<double>(problem, options) : run_in<float>(problem, options);
+  return options.dtype == numeric::DType::fp64 ? run_in<double>(problem, options)
+                                               : run_in<float>(problem, options);
 }
 
 }  // namespace kda_check::kda

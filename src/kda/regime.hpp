@@ -6,11 +6,12 @@
 namespace kda_check::kda {
 
 struct Regime {
-  /// Largest |sum of log decays| from the start of a chunk to one of its rows, over heads and channels: exponents of
-  /// that size carry a relative error of the unit roundoff times it.
+  /// Largest |sum of log decays| from the start of a chunk to one of its rows, over heads and channels:
+  /// exponents of that size carry a relative error of the unit roundoff times it.
   double largest_chunk_sum = 0;
-  /// Tokens over which a channel remembers: 1 / mean |log decay|, at most the length of its sequence; the largest over
-  /// heads and channels. The rounding of exp(g) is the same at every one of them when g is constant.
+  /// Tokens over which a channel remembers: 1 / mean |log decay|, at most the length of its sequence; the
+  /// largest over heads and channels. The rounding of exp(g) is the same at every one of them when g is
+  /// constant.
   double persistence = 0;
 };
 

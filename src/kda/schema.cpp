@@ -64,16 +64,26 @@ std::array<Axis, 5> stored_axes(const TensorSpec& spec, bool state_v_first) {
 
 std::size_t extent(const Dimensions& d, Axis axis) {
   switch (axis) {
-    case batch: return d.B;
-    case token: return d.T;
-    case head: return d.H;
-    case value_head: return d.HV;
-    case key: return d.K;
-    case value: return d.V;
-    case sequence: return d.N;
-    case chunk: return d.NT;
-    case column: return d.C;
-    case value_head_key: return d.HV * d.K;
+    case batch:
+      return d.B;
+    case token:
+      return d.T;
+    case head:
+      return d.H;
+    case value_head:
+      return d.HV;
+    case key:
+      return d.K;
+    case value:
+      return d.V;
+    case sequence:
+      return d.N;
+    case chunk:
+      return d.NT;
+    case column:
+      return d.C;
+    case value_head_key:
+      return d.HV * d.K;
   }
   return 0;
 }
@@ -87,16 +97,26 @@ tensor::Shape expected_shape(const TensorSpec& spec, const Dimensions& dimension
 
 char axis_letter(Axis axis) {
   switch (axis) {
-    case batch: return 'b';
-    case token: return 't';
-    case head: return 'h';
-    case value_head: return 'h';
-    case key: return 'k';
-    case value: return 'v';
-    case sequence: return 'n';
-    case chunk: return 'c';
-    case column: return 'j';
-    case value_head_key: return 'i';
+    case batch:
+      return 'b';
+    case token:
+      return 't';
+    case head:
+      return 'h';
+    case value_head:
+      return 'h';
+    case key:
+      return 'k';
+    case value:
+      return 'v';
+    case sequence:
+      return 'n';
+    case chunk:
+      return 'c';
+    case column:
+      return 'j';
+    case value_head_key:
+      return 'i';
   }
   return '?';
 }

@@ -1,5 +1,5 @@
-// The tensors of a KDA problem and its answers: names and axes, one row each (fixture-format.md, "Shapes"). The
-// reader checks shapes against it, the report names places with it.
+// The tensors of a KDA problem and its answers: names and axes, one row each (fixture-format.md, "Shapes").
+// The reader checks shapes against it, the report names places with it.
 #pragma once
 
 #include <array>
@@ -12,14 +12,26 @@
 
 namespace kda_check::kda {
 
-/// Sizes: B batch, T tokens (of all sequences when packed), H query/key heads, HV value heads, K key and V value
-/// width, N sequences (B when not packed), C chunk length, NT chunks of a batch row (summed over the sequences).
+/// Sizes: B batch, T tokens (of all sequences when packed), H query/key heads, HV value heads, K key and V
+/// value width, N sequences (B when not packed), C chunk length, NT chunks of a batch row (summed over the
+/// sequences).
 struct Dimensions {
   std::size_t B = 0, T = 0, H = 0, HV = 0, K = 0, V = 0, N = 0, C = 0, NT = 0;
   bool operator==(const Dimensions&) const = default;
 };
 
-enum class Axis : unsigned char { batch, token, head, value_head, key, value, sequence, chunk, column, value_head_key };
+enum class Axis : unsigned char {
+  batch,
+  token,
+  head,
+  value_head,
+  key,
+  value,
+  sequence,
+  chunk,
+  column,
+  value_head_key
+};
 
 enum class TensorGroup : unsigned char { input, output, gradient, stage };
 

@@ -21,8 +21,8 @@ Arithmetic naive_arithmetic(const Problem&, numeric::DType) {
 
 Arithmetic recurrent_arithmetic(const Problem&, numeric::DType) { return {}; }
 
-/// The forms FLA picks: anchored diagonal blocks with safe_gate, pairwise ones without; the blocked inverse where its
-/// cast points are asked for, plain substitution where nothing is rounded.
+/// The forms FLA picks: anchored diagonal blocks with safe_gate, pairwise ones without; the blocked inverse
+/// where its cast points are asked for, plain substitution where nothing is rounded.
 Arithmetic chunk_arithmetic(const Problem& problem, numeric::DType dtype) {
   Arithmetic arithmetic;
   arithmetic.decay = problem.options.safe_gate ? DecayForm::anchor_mid : DecayForm::anchor_pair;
@@ -32,12 +32,30 @@ Arithmetic chunk_arithmetic(const Problem& problem, numeric::DType dtype) {
 }
 
 constexpr Variant list[] = {
-    {"naive", "the definition, token by token", "cpu", {.chunk = false}, every_dtype, naive_arithmetic,
-     always_available, run_naive},
-    {"recurrent", "the fused order of the decode kernels", "cpu", {.chunk = false}, every_dtype, recurrent_arithmetic,
-     always_available, run_recurrent},
-    {"chunk", "the staged WY form, chunk by chunk", "cpu", {.chunk = true}, every_dtype, chunk_arithmetic,
-     always_available, run_chunk},
+    {"naive",
+     "the definition, token by token",
+     "cpu",
+     {.chunk = false},
+     every_dtype,
+     naive_arithmetic,
+     always_available,
+     run_naive},
+    {"recurrent",
+     "the fused order of the decode kernels",
+     "cpu",
+     {.chunk = false},
+     every_dtype,
+     recurrent_arithmetic,
+     always_available,
+     run_recurrent},
+    {"chunk",
+     "the staged WY form, chunk by chunk",
+     "cpu",
+     {.chunk = true},
+     every_dtype,
+     chunk_arithmetic,
+     always_available,
+     run_chunk},
 };
 
 }  // namespace
@@ -53,7 +71,8 @@ const Variant& variant_named(std::string_view name) {
   throw Error(ErrorKind::usage, fmt::format("no variant '{}'", name), {}, suggest(name, names));
 }
 
-numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype, const Arithmetic& arithmetic) {
+numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype,
+                                      const Arithmetic& arithmetic) {
   const bool narrow = dtype == numeric::DType::bf16 || dtype == numeric::DType::fp16;
   const bool rounds_operands = variant.axes.chunk && arithmetic.storage == Storage::upstream;
   return narrow && !rounds_operands ? numeric::ComputeFormat::fp32 : numeric::compute_of(dtype);

@@ -11,8 +11,8 @@
 
 namespace kda_check::kda {
 
-/// What a variant answers: o [B,T,HV,V] in the dtype of the run; final_state [N,HV,K,V] (or [N,HV,V,K]) in fp32, or
-/// fp64 when the run is in fp64.
+/// What a variant answers: o [B,T,HV,V] in the dtype of the run; final_state [N,HV,K,V] (or [N,HV,V,K]) in
+/// fp32, or fp64 when the run is in fp64.
 struct Answer {
   tensor::Tensor o, final_state;
 };
@@ -43,7 +43,8 @@ std::span<const Variant> variants();
 const Variant& variant_named(std::string_view name);
 
 /// The precision of the operands of a variant's products in this run: what its error is judged by.
-numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype, const Arithmetic& arithmetic);
+numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype,
+                                      const Arithmetic& arithmetic);
 
 // The run functions.
 Answer run_naive(const Problem& problem, const RunOptions& options);

@@ -1,9 +1,10 @@
 // Double-double arithmetic: an unevaluated sum hi + lo with |lo| <= ulp(hi) / 2, about 106 bits.
 //
-// V is double, or a pack of doubles with the same operators (the kernels' Lanes); every function is branch-free, so
-// one definition serves both. u = 2^-53 below. Algorithms and their error bounds: M. Joldes, J.-M. Muller,
-// V. Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic", ACM TOMS 44
-// (2017), whose numbers are given; error-free transforms: T. J. Dekker (1971), D. Knuth (TAOCP 2).
+// V is double, or a pack of doubles with the same operators (the kernels' Lanes); every function is
+// branch-free, so one definition serves both. u = 2^-53 below. Algorithms and their error bounds: M. Joldes,
+// J.-M. Muller, V. Popescu, "Tight and rigorous error bounds for basic building blocks of double-word
+// arithmetic", ACM TOMS 44 (2017), whose numbers are given; error-free transforms: T. J. Dekker (1971), D.
+// Knuth (TAOCP 2).
 #pragma once
 
 #include "numeric/strict.hpp"
@@ -70,8 +71,8 @@ KDA_CHECK_INLINE constexpr BasicDoubleDouble<V> operator-(const BasicDoubleDoubl
   return a + (-b);
 }
 
-/// The product as an unnormalised pair, relative error <= 5 u^2 (algorithm 12 before its last step): enough where
-/// the next step is a two_sum that renormalises.
+/// The product as an unnormalised pair, relative error <= 5 u^2 (algorithm 12 before its last step): enough
+/// where the next step is a two_sum that renormalises.
 template <class V>
 KDA_CHECK_INLINE constexpr BasicDoubleDouble<V> product_terms(const BasicDoubleDouble<V>& a,
                                                               const BasicDoubleDouble<V>& b) {

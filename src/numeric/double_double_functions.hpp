@@ -1,7 +1,8 @@
 // Elementary functions in double-double, branch-free, for V = double or a pack of doubles.
 //
-// Relative errors, measured against MPFR by tests/numeric: exp < 2^-100 where the result is normal, log1p < 2^-102,
-// sigmoid and softplus < 2^-99, reciprocal square root < 2^-102. Far more than the 1e-28 (2^-93) the oracle promises.
+// Relative errors, measured against MPFR by tests/numeric: exp < 2^-100 where the result is normal, log1p <
+// 2^-102, sigmoid and softplus < 2^-99, reciprocal square root < 2^-102. Far more than the 1e-28 (2^-93) the
+// oracle promises.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +54,8 @@ KDA_CHECK_INLINE BasicDoubleDouble<V> spread(DoubleDouble x) {
   return {broadcast_as<V>(x.hi), broadcast_as<V>(x.lo)};
 }
 
-/// exp(r) - 1 for |r| <= 0.022: Taylor's series, error 2^-110 relative to r. Terms from r^9/9! on are below 2^-62 of
-/// the sum, so double precision carries them.
+/// exp(r) - 1 for |r| <= 0.022: Taylor's series, error 2^-110 relative to r. Terms from r^9/9! on are below
+/// 2^-62 of the sum, so double precision carries them.
 template <class V>
 KDA_CHECK_INLINE BasicDoubleDouble<V> exp_minus_one_small(const BasicDoubleDouble<V>& r) {
   V tail = broadcast_as<V>(inverse_factorial(14).hi);
@@ -72,21 +73,23 @@ KDA_CHECK_INLINE BasicDoubleDouble<V> exp_minus_one_small(const BasicDoubleDoubl
 
 }  // namespace detail
 
-/// exp(x): x = n ln 2 + 16 r, then four squarings in the form (1 + y)^2 - 1 = 2 y + y^2, which keeps the small part.
-/// Below -745.2 the result is 0, above 709.8 infinite, NaN stays NaN.
+/// exp(x): x = n ln 2 + 16 r, then four squarings in the form (1 + y)^2 - 1 = 2 y + y^2, which keeps the
+/// small part. Below -745.2 the result is 0, above 709.8 infinite, NaN stays NaN.
 template <class V>
 KDA_CHECK_INLINE BasicDoubleDouble<V> exp(BasicDoubleDouble<V> x) {
   const V bound = broadcast_as<V>(800.0);
   x = select(x.hi > bound, BasicDoubleDouble<V>{bound, broadcast_as<V>(0.0)}, x);
   x = select(x.hi < -bound, BasicDoubleDouble<V>{-bound, broadcast_as<V>(0.0)}, x);
   const V multiple = round_to_integer(x.hi * broadcast_as<V>(0x1.71547652b82fep+0));
-  const V n = select(multiple >= broadcast_as<V>(-2000.0), multiple, broadcast_as<V>(0.0));  // NaN: any number
+  const V n =
+      select(multiple >= broadcast_as<V>(-2000.0), multiple, broadcast_as<V>(0.0));  // NaN: any number
   // ln 2 in three parts, the first with 40 bits: n times it is exact, and so is the subtraction from x.hi.
   const V reduced = fma(-n, broadcast_as<V>(0x1.62e42fefa2000p-1), x.hi);
   BasicDoubleDouble<V> r = two_sum(reduced, x.lo) - two_product(n, broadcast_as<V>(0x1.9ef35793c7673p-41));
   r = r + (-n * broadcast_as<V>(0x1.f97b57a079a19p-103));
   const V sixteenth = broadcast_as<V>(0.0625);
-  BasicDoubleDouble<V> y = detail::exp_minus_one_small(BasicDoubleDouble<V>{r.hi * sixteenth, r.lo * sixteenth});
+  BasicDoubleDouble<V> y =
+      detail::exp_minus_one_small(BasicDoubleDouble<V>{r.hi * sixteenth, r.lo * sixteenth});
   for (int squaring = 0; squaring < 4; ++squaring) {
     const V two = broadcast_as<V>(2.0);
     y = BasicDoubleDouble<V>{y.hi * two, y.lo * two} + y * y;
@@ -97,8 +100,9 @@ KDA_CHECK_INLINE BasicDoubleDouble<V> exp(BasicDoubleDouble<V> x) {
   return {y.hi * first * second, y.lo * first * second};
 }
 
-/// log(1 + x) for 0 <= x <= 1: log c + 2 atanh(s), s = (1 + x - c) / (1 + x + c), c the nearest of 1, 1.25, 1.5, 1.75,
-/// 2, so |s| <= 1/17; with c = 1 nothing cancels, and small x keep their relative accuracy.
+/// log(1 + x) for 0 <= x <= 1: log c + 2 atanh(s), s = (1 + x - c) / (1 + x + c), c the nearest of
+/// 1, 1.25, 1.5, 1.75, 2, so |s| <= 1/17; with c = 1 nothing cancels, and small x keep their relative
+/// accuracy.
 template <class V>
 KDA_CHECK_INLINE BasicDoubleDouble<V> log1p_unit(const BasicDoubleDouble<V>& x) {
   struct Centre {

@@ -66,7 +66,8 @@ bool fma_rounds_twice() {
 std::string floating_point_defect() {
   if (std::fegetround() != FE_TONEAREST || !rounds_to_nearest<float>() || !rounds_to_nearest<double>())
     return "the rounding mode is not round-to-nearest";
-  if (flushes_results<float>() || flushes_results<double>()) return "subnormal results are flushed to zero (FTZ)";
+  if (flushes_results<float>() || flushes_results<double>())
+    return "subnormal results are flushed to zero (FTZ)";
   if (flushes_operands<float>() || flushes_operands<double>())
     return "subnormal operands are read as zero (DAZ)";
   if (contracts<float>() || contracts<double>())

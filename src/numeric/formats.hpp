@@ -18,9 +18,9 @@ struct Format {
   DType dtype;
   std::string_view name;
   std::size_t bytes;
-  int precision;      ///< p: bits of the significand, the hidden one included
-  int min_exponent;   ///< emin: exponent of the smallest normal number, 2^emin
-  int max_exponent;   ///< emax: the largest finite number is (2 - 2^(1-p)) * 2^emax
+  int precision;     ///< p: bits of the significand, the hidden one included
+  int min_exponent;  ///< emin: exponent of the smallest normal number, 2^emin
+  int max_exponent;  ///< emax: the largest finite number is (2 - 2^(1-p)) * 2^emax
 
   /// Unit roundoff 2^-p: the largest relative error of one rounding to nearest.
   constexpr double unit_roundoff() const {
@@ -47,8 +47,8 @@ constexpr std::optional<DType> dtype_named(std::string_view name) {
   return std::nullopt;
 }
 
-/// The precision of the operands of an implementation's matrix products (accumulation is fp32 below fp64): what its
-/// error is judged by. TF32 exists only there.
+/// The precision of the operands of an implementation's matrix products (accumulation is fp32 below fp64):
+/// what its error is judged by. TF32 exists only there.
 enum class ComputeFormat : std::uint8_t { fp64, fp32, tf32, bf16, fp16 };
 
 struct ComputeRow {
@@ -58,11 +58,15 @@ struct ComputeRow {
   double operand_error;  ///< largest relative error of one operand: 2^-p rounded, 2^(1-p) truncated (tf32)
 };
 inline constexpr std::array compute_formats{
-    ComputeRow{ComputeFormat::fp64, "fp64", 53, 0x1p-53}, ComputeRow{ComputeFormat::fp32, "fp32", 24, 0x1p-24},
-    ComputeRow{ComputeFormat::tf32, "tf32", 11, 0x1p-10}, ComputeRow{ComputeFormat::bf16, "bf16", 8, 0x1p-8},
+    ComputeRow{ComputeFormat::fp64, "fp64", 53, 0x1p-53},
+    ComputeRow{ComputeFormat::fp32, "fp32", 24, 0x1p-24},
+    ComputeRow{ComputeFormat::tf32, "tf32", 11, 0x1p-10},
+    ComputeRow{ComputeFormat::bf16, "bf16", 8, 0x1p-8},
     ComputeRow{ComputeFormat::fp16, "fp16", 11, 0x1p-11},
 };
-constexpr const ComputeRow& row_of(ComputeFormat format) { return compute_formats[static_cast<std::size_t>(format)]; }
+constexpr const ComputeRow& row_of(ComputeFormat format) {
+  return compute_formats[static_cast<std::size_t>(format)];
+}
 constexpr std::optional<ComputeFormat> compute_named(std::string_view name) {
   for (const ComputeRow& row : compute_formats)
     if (row.name == name) return row.format;
@@ -70,10 +74,14 @@ constexpr std::optional<ComputeFormat> compute_named(std::string_view name) {
 }
 constexpr ComputeFormat compute_of(DType dtype) {
   switch (dtype) {
-    case DType::fp64: return ComputeFormat::fp64;
-    case DType::fp32: return ComputeFormat::fp32;
-    case DType::bf16: return ComputeFormat::bf16;
-    case DType::fp16: break;
+    case DType::fp64:
+      return ComputeFormat::fp64;
+    case DType::fp32:
+      return ComputeFormat::fp32;
+    case DType::bf16:
+      return ComputeFormat::bf16;
+    case DType::fp16:
+      break;
   }
   return ComputeFormat::fp16;
 }
@@ -119,10 +127,14 @@ using BitsOf = typename StorageTraits<Storage>::Bits;
 template <class Visitor>
 constexpr decltype(auto) visit_storage(DType dtype, Visitor&& visit) {
   switch (dtype) {
-    case DType::fp64: return std::forward<Visitor>(visit)(double{});
-    case DType::fp32: return std::forward<Visitor>(visit)(float{});
-    case DType::bf16: return std::forward<Visitor>(visit)(Bfloat16{});
-    case DType::fp16: break;
+    case DType::fp64:
+      return std::forward<Visitor>(visit)(double{});
+    case DType::fp32:
+      return std::forward<Visitor>(visit)(float{});
+    case DType::bf16:
+      return std::forward<Visitor>(visit)(Bfloat16{});
+    case DType::fp16:
+      break;
   }
   return std::forward<Visitor>(visit)(Float16{});
 }

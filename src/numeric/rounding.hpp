@@ -1,5 +1,6 @@
-// Exact widening of a stored element, and rounding to a stored element: once, to nearest, ties to even, overflow to
-// infinity, gradual underflow. (std::bit_cast is spelled as the builtin: see KDA_CHECK_INLINE.) Also the roundings that kernels apply to operands on their way (cast points).
+// Exact widening of a stored element, and rounding to a stored element: once, to nearest, ties to even,
+// overflow to infinity, gradual underflow. (std::bit_cast is spelled as the builtin: see KDA_CHECK_INLINE.)
+// Also the roundings that kernels apply to operands on their way (cast points).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ KDA_CHECK_INLINE constexpr float widen_to_float(Bfloat16 x) {
 KDA_CHECK_INLINE constexpr float widen_to_float(Float16 x) {
   const std::uint32_t magnitude = static_cast<std::uint32_t>(x.bits & 0x7fffu) << 13;
   const float finite = __builtin_bit_cast(float, magnitude) * 0x1p112f;
-  const std::uint32_t bits = magnitude >= 0x0f800000u ? (magnitude | 0x7f800000u) : __builtin_bit_cast(std::uint32_t, finite);
+  const std::uint32_t bits =
+      magnitude >= 0x0f800000u ? (magnitude | 0x7f800000u) : __builtin_bit_cast(std::uint32_t, finite);
   return __builtin_bit_cast(float, bits | static_cast<std::uint32_t>(x.bits & 0x8000u) << 16);
 }
 
@@ -56,10 +58,10 @@ KDA_CHECK_INLINE constexpr BitsOf<Storage> narrow_bits(double x) {
   const std::uint64_t half = std::uint64_t{1} << (lost - 1);
   const std::uint64_t rounded = kept + ((rest > half || (rest == half && (kept & 1))) ? 1 : 0);
   // A carry out of the significand moves into the exponent field by itself, up to infinity.
-  const std::uint64_t biased = exponent < format.min_exponent
-                                   ? rounded
-                                   : rounded + (static_cast<std::uint64_t>(exponent - format.min_exponent)
-                                                << stored_bits);
+  const std::uint64_t biased =
+      exponent < format.min_exponent
+          ? rounded
+          : rounded + (static_cast<std::uint64_t>(exponent - format.min_exponent) << stored_bits);
   return static_cast<BitsOf<Storage>>(sign | biased);
 }
 
@@ -77,10 +79,10 @@ KDA_CHECK_INLINE constexpr Storage round_to(double x) {
   }
 }
 
-/// hi + lo, |lo| <= ulp(hi)/2, rounded to odd at 53 bits: the result of truncating the exact sum, with the last bit
-/// set when anything was cut off. Rounding it again to at most 51 bits equals rounding hi + lo once
-/// (S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd",
-/// IEEE TC 57, 2008).
+/// hi + lo, |lo| <= ulp(hi)/2, rounded to odd at 53 bits: the result of truncating the exact sum, with the
+/// last bit set when anything was cut off. Rounding it again to at most 51 bits equals rounding hi + lo once
+/// (S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to
+/// odd", IEEE TC 57, 2008).
 KDA_CHECK_INLINE constexpr double round_to_odd(DoubleDouble x) {
   const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, x.hi);
   const bool exact = !(x.lo < 0) && !(x.lo > 0);
@@ -99,8 +101,8 @@ KDA_CHECK_INLINE constexpr Storage round_to(DoubleDouble x) {
   }
 }
 
-// Cast points: fp32 values rounded to a narrower format on their way into an operation, and kept as fp32. Written
-// without branches, so that loops over them vectorise.
+// Cast points: fp32 values rounded to a narrower format on their way into an operation, and kept as fp32.
+// Written without branches, so that loops over them vectorise.
 
 /// To bfloat16, to nearest even.
 KDA_CHECK_INLINE constexpr float through_bf16(float x) {
@@ -110,8 +112,8 @@ KDA_CHECK_INLINE constexpr float through_bf16(float x) {
   return __builtin_bit_cast(float, (bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
-/// To binary16, to nearest even. Below 2^-14 the quantum is 2^-24, which is also the last place of 0.5: adding 0.5
-/// rounds there. Above, thirteen bits are rounded off; from 65520 on the result is infinite.
+/// To binary16, to nearest even. Below 2^-14 the quantum is 2^-24, which is also the last place of 0.5:
+/// adding 0.5 rounds there. Above, thirteen bits are rounded off; from 65520 on the result is infinite.
 KDA_CHECK_INLINE constexpr float through_fp16(float x) {
   const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x);
   const std::uint32_t sign = bits & 0x80000000u;
@@ -124,8 +126,8 @@ KDA_CHECK_INLINE constexpr float through_fp16(float x) {
   return __builtin_bit_cast(float, rounded | sign);
 }
 
-/// To TF32 (10 stored bits) as the tensor cores of NVIDIA GPUs take fp32 operands: the low 13 bits are dropped
-/// (h100-arithmetic: truncation toward zero, measured on an H100).
+/// To TF32 (10 stored bits) as the tensor cores of NVIDIA GPUs take fp32 operands: the low 13 bits are
+/// dropped (h100-arithmetic: truncation toward zero, measured on an H100).
 KDA_CHECK_INLINE constexpr float through_tf32(float x) {
   return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, x) & 0xffffe000u);
 }

@@ -1,6 +1,7 @@
-// What every translation unit that computes must be compiled with. The rounding of each operation is a fact of the
-// source here, so the flags that let a compiler change it are refused at compile time; `environment.hpp` checks the
-// rest (rounding mode, flushing of subnormals, contraction) when the program starts.
+// What every translation unit that computes must be compiled with. The rounding of each operation is a fact
+// of the source here, so the flags that let a compiler change it are refused at compile time;
+// `environment.hpp` checks the rest (rounding mode, flushing of subnormals, contraction) when the program
+// starts.
 #pragma once
 
 #include <cfloat>
@@ -11,6 +12,7 @@
 
 static_assert(FLT_EVAL_METHOD == 0, "float and double expressions must be evaluated in their own format");
 
-/// Small functions used inside the kernels. The kernels are compiled once for each instruction set; were such a
-/// function emitted out of line, the linker would keep one copy and all callers would run that one's instructions.
+/// Small functions used inside the kernels. The kernels are compiled once for each instruction set; were such
+/// a function emitted out of line, the linker would keep one copy and all callers would run that one's
+/// instructions.
 #define KDA_CHECK_INLINE __attribute__((always_inline)) inline

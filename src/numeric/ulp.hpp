@@ -1,8 +1,8 @@
 // Units in the last place: two different questions, never one word for both.
 //   ulp_distance  steps between two numbers of one format (an integer)
 //   ulp_error     how far a number is from a wider truth, in units of the truth's last place (real-valued)
-// Definitions as in J.-M. Muller et al., Handbook of Floating-Point Arithmetic (2018), section 2.3, with the unit
-// kept constant below 2^emin.
+// Definitions as in J.-M. Muller et al., Handbook of Floating-Point Arithmetic (2018), section 2.3, with the
+// unit kept constant below 2^emin.
 #pragma once
 
 #include <bit>
@@ -14,8 +14,8 @@
 
 namespace kda_check::numeric {
 
-/// Position of a stored number on the line of all numbers of its format: consecutive numbers differ by 1, both
-/// zeros are 0, the infinities are the ends. Not for NaN.
+/// Position of a stored number on the line of all numbers of its format: consecutive numbers differ by 1,
+/// both zeros are 0, the infinities are the ends. Not for NaN.
 template <class Storage>
 constexpr std::int64_t ordinal(Storage x) {
   using Bits = BitsOf<Storage>;
@@ -25,8 +25,8 @@ constexpr std::int64_t ordinal(Storage x) {
   return (bits & sign_bit) != 0 ? -magnitude : magnitude;
 }
 
-/// Representable steps from a to b. Laws: 0 iff equal (+0 and -0 are equal), symmetric, largest finite to infinity
-/// is 1, x to -x is twice x to 0. Not for NaN.
+/// Representable steps from a to b. Laws: 0 iff equal (+0 and -0 are equal), symmetric, largest finite to
+/// infinity is 1, x to -x is twice x to 0. Not for NaN.
 template <class Storage>
 constexpr std::uint64_t ulp_distance(Storage a, Storage b) {
   const std::int64_t from = ordinal(a), to = ordinal(b);
@@ -49,7 +49,8 @@ inline int exponent_of(DoubleDouble x) {
   return power_of_two && toward_zero ? exponent - 1 : exponent;
 }
 
-/// ulp_F = 2^(max(exponent, emin) - p + 1), the unit of a number with that exponent. May be subnormal in fp64.
+/// ulp_F = 2^(max(exponent, emin) - p + 1), the unit of a number with that exponent. May be subnormal in
+/// fp64.
 inline double unit_in_last_place(const Format& format, int exponent) {
   const int unit = (exponent > format.min_exponent ? exponent : format.min_exponent) - format.precision + 1;
   return std::ldexp(1.0, unit);
@@ -66,8 +67,8 @@ inline double ulp_error(const Format& format, double got, DoubleDouble exact) {
   return distance(got, exact) / unit_in_last_place(format, exponent_of(exact));
 }
 
-/// |got - exact| / ulp_F(magnitude), the magnitude being the sum of the absolute values of the terms that made
-/// exact (hence >= |exact|, which is taken if rounding made it less): immune to cancellation.
+/// |got - exact| / ulp_F(magnitude), the magnitude being the sum of the absolute values of the terms that
+/// made exact (hence >= |exact|, which is taken if rounding made it less): immune to cancellation.
 inline double scaled_ulp(const Format& format, double got, DoubleDouble exact, double magnitude) {
   const int exponent = exponent_of(magnitude), least = exponent_of(exact);
   return distance(got, exact) / unit_in_last_place(format, exponent > least ? exponent : least);

@@ -34,14 +34,10 @@ Json tensor(const TensorResult& item) {
   for (const compare::Limit& limit : item.limits)
     limits.push_back({{"metric", limit.metric}, {"value", number(limit.value)}, {"source", limit.source}});
   for (const PointResult& worst : item.points) points.push_back(point(worst));
-  Json result = {{"name", item.name},
-                 {"shape", item.shape},
-                 {"dtype", item.dtype},
-                 {"verdict", compare::name_of(item.verdict)},
-                 {"reason", item.reason},
-                 {"metrics", metrics},
-                 {"limits", limits},
-                 {"worst", item.worst ? point(*item.worst) : Json(nullptr)},
+  Json result = {{"name", item.name},     {"shape", item.shape},
+                 {"dtype", item.dtype},   {"verdict", compare::name_of(item.verdict)},
+                 {"reason", item.reason}, {"metrics", metrics},
+                 {"limits", limits},      {"worst", item.worst ? point(*item.worst) : Json(nullptr)},
                  {"worst_points", points}};
   if (!item.worst_window.empty()) result["worst_window"] = item.worst_window;
   if (!item.worst_head.empty()) result["worst_head"] = item.worst_head;
@@ -51,13 +47,19 @@ Json tensor(const TensorResult& item) {
 Json one_case(const CaseResult& item) {
   Json tensors = Json::array();
   for (const TensorResult& result : item.tensors) tensors.push_back(tensor(result));
-  return {{"fixture", item.fixture}, {"path", item.path},
-          {"variant", item.variant}, {"recorded", item.recorded},
-          {"dtype", item.dtype},     {"device", item.device},
-          {"pass", item.pass},       {"arithmetic", item.arithmetic},
-          {"compute", item.compute}, {"against", item.against},
+  return {{"fixture", item.fixture},
+          {"path", item.path},
+          {"variant", item.variant},
+          {"recorded", item.recorded},
+          {"dtype", item.dtype},
+          {"device", item.device},
+          {"pass", item.pass},
+          {"arithmetic", item.arithmetic},
+          {"compute", item.compute},
+          {"against", item.against},
           {"verdict", compare::name_of(item.verdict)},
-          {"reason", item.reason},   {"tensors", tensors}};
+          {"reason", item.reason},
+          {"tensors", tensors}};
 }
 
 }  // namespace
@@ -65,9 +67,14 @@ Json one_case(const CaseResult& item) {
 std::string write_json(const Result& result, const WriteOptions&) {
   Json fixtures = Json::array(), cases = Json::array(), errors = Json::array();
   for (const FixtureResult& item : result.fixtures)
-    fixtures.push_back({{"name", item.name}, {"path", item.path}, {"shape", item.shape}, {"options", item.options}, {"notes", item.notes}});
+    fixtures.push_back({{"name", item.name},
+                        {"path", item.path},
+                        {"shape", item.shape},
+                        {"options", item.options},
+                        {"notes", item.notes}});
   for (const CaseResult& item : result.cases) cases.push_back(one_case(item));
-  for (const FailedInput& item : result.errors) errors.push_back({{"message", item.message}, {"exit_code", item.exit_code}});
+  for (const FailedInput& item : result.errors)
+    errors.push_back({{"message", item.message}, {"exit_code", item.exit_code}});
   const Json document = {
       {"schema_version", 1},
       {"tool", {{"name", "kda-check"}, {"version", version}}},

@@ -28,7 +28,8 @@ struct TensorResult {
   std::string dtype;
   compare::Verdict verdict = compare::Verdict::inconclusive;
   std::string reason;
-  std::vector<std::pair<std::string, double>> metrics;  ///< in the order of compare::metrics(), those that apply
+  std::vector<std::pair<std::string, double>>
+      metrics;  ///< in the order of compare::metrics(), those that apply
   std::vector<compare::Limit> limits;
   std::optional<PointResult> worst;  ///< of the metric that decided, else of scaled_ulp or max_ulp
   std::vector<PointResult> points;   ///< the worst points
@@ -37,9 +38,9 @@ struct TensorResult {
 };
 
 struct CaseResult {
-  std::string fixture;  ///< name of the fixture
-  std::string path;     ///< as given on the command line
-  std::string variant;  ///< row of the variant list, or the expected group that was judged
+  std::string fixture;    ///< name of the fixture
+  std::string path;       ///< as given on the command line
+  std::string variant;    ///< row of the variant list, or the expected group that was judged
   bool recorded = false;  ///< the answer came from the file, nothing was run
   std::string dtype, device, pass, arithmetic, compute, against;
   compare::Verdict verdict = compare::Verdict::inconclusive;
@@ -49,8 +50,8 @@ struct CaseResult {
 
 struct FixtureResult {
   std::string name, path;
-  std::string shape;    ///< "B=1 T=64 H=1 K=64 V=64"
-  std::string options;  ///< "fp32 gate=none initial_state"
+  std::string shape;               ///< "B=1 T=64 H=1 K=64 V=64"
+  std::string options;             ///< "fp32 gate=none initial_state"
   std::vector<std::string> notes;  ///< what was not compared, and why
 };
 
@@ -60,9 +61,9 @@ struct FailedInput {
 };
 
 struct Result {
-  std::string command;             ///< "run" or "diff"
-  std::vector<std::string> argv;   ///< the words after kda-check
-  std::string oracle;              ///< "double-double", "fp64", "none"
+  std::string command;            ///< "run" or "diff"
+  std::vector<std::string> argv;  ///< the words after kda-check
+  std::string oracle;             ///< "double-double", "fp64", "none"
   std::vector<FixtureResult> fixtures;
   std::vector<CaseResult> cases;
   std::vector<FailedInput> errors;
@@ -72,7 +73,8 @@ struct Result {
     for (const CaseResult& item : cases) total += item.verdict == verdict;
     return total;
   }
-  /// 0 all passed; 1 something failed, was inconclusive, or nothing passed at all; else that of the worst error.
+  /// 0 all passed; 1 something failed, was inconclusive, or nothing passed at all; else that of the worst
+  /// error.
   int exit_code() const {
     const bool clean = count(compare::Verdict::fail) == 0 && count(compare::Verdict::inconclusive) == 0;
     int code = clean && count(compare::Verdict::pass) > 0 ? 0 : 1;

@@ -25,13 +25,15 @@ constexpr bool right_aligned[columns] = {false, false, false, false, true, true,
 
 std::string upper(std::string_view text) {
   std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::toupper(c); });
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
   return result;
 }
 
 /// Counts as integers while they are short, all else in three digits.
 std::string short_number(double value) {
-  if (std::isfinite(value) && value == std::floor(value) && std::fabs(value) < 1e6) return fmt::format("{:.0f}", value);
+  if (std::isfinite(value) && value == std::floor(value) && std::fabs(value) < 1e6)
+    return fmt::format("{:.0f}", value);
   return fmt::format("{:.3g}", value);
 }
 
@@ -52,8 +54,8 @@ std::string limits_text(const TensorResult& tensor) {
     const double* const value = metric(tensor, limit.metric);
     if (value == nullptr) continue;
     if (limit.metric == "nonfinite" && limit.value == 0 && *value == 0) continue;  // met, and always there
-    fmt::format_to(std::back_inserter(text), "{}{}<={:.3g}{}", text.empty() ? "" : " ", limit.metric, limit.value,
-                   limit.source == "derived" ? "" : "*");
+    fmt::format_to(std::back_inserter(text), "{}{}<={:.3g}{}", text.empty() ? "" : " ", limit.metric,
+                   limit.value, limit.source == "derived" ? "" : "*");
   }
   return text;
 }
@@ -87,7 +89,8 @@ class Table {
         const std::string padding(widths[column] - content.size(), ' ');
         text += ' ';
         if (right_aligned[column]) text += padding;
-        text += column == 0 && !is_heading ? colored(std::string(content), verdict, color) : std::string(content);
+        text +=
+            column == 0 && !is_heading ? colored(std::string(content), verdict, color) : std::string(content);
         if (!right_aligned[column]) text += padding;
         text += ' ';
       }
@@ -95,7 +98,8 @@ class Table {
       out += text + "\n";
     };
     line([](std::size_t column) { return std::string_view(headings[column]); }, true, Verdict::pass);
-    for (const Row& row : rows_) line([&](std::size_t column) { return std::string_view(row.cells[column]); }, false, row.verdict);
+    for (const Row& row : rows_)
+      line([&](std::size_t column) { return std::string_view(row.cells[column]); }, false, row.verdict);
   }
 
  private:
@@ -104,53 +108,63 @@ class Table {
 
 Row row_of(const CaseResult& item, const TensorResult& tensor) {
   return {tensor.verdict,
-          {upper(compare::name_of(tensor.verdict)), item.variant, precision_text(item), tensor.name, metric_text(tensor, "max_ulp"),
-           metric_text(tensor, "scaled_ulp"), metric_text(tensor, "max_abs"), metric_text(tensor, "rms_ratio"), limits_text(tensor),
-           tensor.worst ? tensor.worst->place : "-"}};
+          {upper(compare::name_of(tensor.verdict)), item.variant, precision_text(item), tensor.name,
+           metric_text(tensor, "max_ulp"), metric_text(tensor, "scaled_ulp"), metric_text(tensor, "max_abs"),
+           metric_text(tensor, "rms_ratio"), limits_text(tensor), tensor.worst ? tensor.worst->place : "-"}};
 }
 
 void print_points(std::string& out, const TensorResult& tensor) {
   for (const PointResult& point : tensor.points)
-    fmt::format_to(std::back_inserter(out), "      {:<32} got {:.9g} ({})  expected {:.9g} ({})  magnitude {:.3g}  off by {:.3g} {}\n",
-                   point.place, point.got, point.got_hex, point.expected, point.expected_hex, point.magnitude, point.rank,
-                   metric(tensor, "scaled_ulp") != nullptr ? "scaled ulp" : "ulp");
+    fmt::format_to(std::back_inserter(out),
+                   "      {:<32} got {:.9g} ({})  expected {:.9g} ({})  magnitude {:.3g}  off by {:.3g} {}\n",
+                   point.place, point.got, point.got_hex, point.expected, point.expected_hex, point.magnitude,
+                   point.rank, metric(tensor, "scaled_ulp") != nullptr ? "scaled ulp" : "ulp");
 }
 
 void print_details(std::string& out, const CaseResult& item, bool everything) {
   for (const TensorResult& tensor : item.tensors) {
     const bool bad = tensor.verdict != Verdict::pass;
     if (!bad && !everything) continue;
-    fmt::format_to(std::back_inserter(out), "\n    {} {}, {}", item.variant, precision_text(item), tensor.name);
-    if (!tensor.reason.empty()) fmt::format_to(std::back_inserter(out), ": {} - {}", upper(compare::name_of(tensor.verdict)), tensor.reason);
+    fmt::format_to(std::back_inserter(out), "\n    {} {}, {}", item.variant, precision_text(item),
+                   tensor.name);
+    if (!tensor.reason.empty())
+      fmt::format_to(std::back_inserter(out), ": {} - {}", upper(compare::name_of(tensor.verdict)),
+                     tensor.reason);
     out += '\n';
     if (everything) {
       out += "     ";
-      for (const auto& [name, value] : tensor.metrics) fmt::format_to(std::back_inserter(out), " {}={}", name, short_number(value));
+      for (const auto& [name, value] : tensor.metrics)
+        fmt::format_to(std::back_inserter(out), " {}={}", name, short_number(value));
       out += '\n';
     }
     if (!tensor.worst_window.empty() || !tensor.worst_head.empty()) {
       out += "      worst";
       if (!tensor.worst_window.empty())
-        fmt::format_to(std::back_inserter(out), " window {} (rms_ratio {})", tensor.worst_window, metric_text(tensor, "window_rms_ratio"));
+        fmt::format_to(std::back_inserter(out), " window {} (rms_ratio {})", tensor.worst_window,
+                       metric_text(tensor, "window_rms_ratio"));
       if (!tensor.worst_head.empty())
-        fmt::format_to(std::back_inserter(out), "{} head {} (rms_ratio {})", tensor.worst_window.empty() ? "" : ",", tensor.worst_head,
+        fmt::format_to(std::back_inserter(out), "{} head {} (rms_ratio {})",
+                       tensor.worst_window.empty() ? "" : ",", tensor.worst_head,
                        metric_text(tensor, "head_rms_ratio"));
       out += '\n';
     }
     print_points(out, tensor);
   }
-  if (everything && !item.arithmetic.empty()) fmt::format_to(std::back_inserter(out), "      arithmetic: {}\n", item.arithmetic);
+  if (everything && !item.arithmetic.empty())
+    fmt::format_to(std::back_inserter(out), "      arithmetic: {}\n", item.arithmetic);
 }
 
-void print_against(std::string& out, const std::vector<const CaseResult*>& cases, const std::string& heading, const WriteOptions& options) {
+void print_against(std::string& out, const std::vector<const CaseResult*>& cases, const std::string& heading,
+                   const WriteOptions& options) {
   Table table;
   std::string details, skipped;
   for (const CaseResult* const item : cases) {
     for (const TensorResult& tensor : item->tensors)
-      if (options.detail != Detail::quiet || tensor.verdict != Verdict::pass) table.add(row_of(*item, tensor));
+      if (options.detail != Detail::quiet || tensor.verdict != Verdict::pass)
+        table.add(row_of(*item, tensor));
     if (item->tensors.empty() && options.detail != Detail::quiet)
-      fmt::format_to(std::back_inserter(skipped), "  {} {} {}: {}\n", upper(compare::name_of(item->verdict)), item->variant, precision_text(*item),
-                     item->reason);
+      fmt::format_to(std::back_inserter(skipped), "  {} {} {}: {}\n", upper(compare::name_of(item->verdict)),
+                     item->variant, precision_text(*item), item->reason);
     print_details(details, *item, options.detail == Detail::verbose);
   }
   if (table.empty() && skipped.empty()) return;
@@ -165,24 +179,29 @@ std::string heading_for(const Result& result, const std::string& against) {
   return fmt::format("against expected/{}", against);
 }
 
-void print_fixture(std::string& out, const Result& result, const FixtureResult& fixture, const WriteOptions& options) {
+void print_fixture(std::string& out, const Result& result, const FixtureResult& fixture,
+                   const WriteOptions& options) {
   std::vector<std::string> references;
   std::vector<const CaseResult*> mine;
   for (const CaseResult& item : result.cases) {
     if (item.path != fixture.path) continue;
     mine.push_back(&item);
-    if (std::find(references.begin(), references.end(), item.against) == references.end()) references.push_back(item.against);
+    if (std::find(references.begin(), references.end(), item.against) == references.end())
+      references.push_back(item.against);
   }
   std::string body;
   for (const std::string& reference : references) {
     std::vector<const CaseResult*> group;
-    std::copy_if(mine.begin(), mine.end(), std::back_inserter(group), [&](const CaseResult* item) { return item->against == reference; });
+    std::copy_if(mine.begin(), mine.end(), std::back_inserter(group),
+                 [&](const CaseResult* item) { return item->against == reference; });
     print_against(body, group, heading_for(result, reference), options);
   }
   if (body.empty() && options.detail == Detail::quiet) return;
-  fmt::format_to(std::back_inserter(out), "{}  {}  {}\n{}", fixture.name, fixture.shape, fixture.options, body);
+  fmt::format_to(std::back_inserter(out), "{}  {}  {}\n{}", fixture.name, fixture.shape, fixture.options,
+                 body);
   if (options.detail != Detail::quiet)
-    for (const std::string& note : fixture.notes) fmt::format_to(std::back_inserter(out), "  note: {}\n", note);
+    for (const std::string& note : fixture.notes)
+      fmt::format_to(std::back_inserter(out), "  note: {}\n", note);
   out += '\n';
 }
 
@@ -197,10 +216,13 @@ std::string write_text(const Result& result, const WriteOptions& options) {
   for (const CaseResult& item : result.cases)
     for (const TensorResult& tensor : item.tensors)
       for (const compare::Limit& limit : tensor.limits) overridden = overridden || limit.source != "derived";
-  if (overridden && options.detail != Detail::quiet && result.command == "run") out += "* limit from the command line; the others are derived from arithmetic and inputs\n";
-  fmt::format_to(std::back_inserter(out), "{} {}, {} comparisons of {} tensors: {} passed, {} failed, {} inconclusive, {} skipped",
-                 result.fixtures.size(), result.fixtures.size() == 1 ? "fixture" : "fixtures", result.cases.size(), tensors,
-                 result.count(Verdict::pass), result.count(Verdict::fail), result.count(Verdict::inconclusive), result.count(Verdict::skipped));
+  if (overridden && options.detail != Detail::quiet && result.command == "run")
+    out += "* limit from the command line; the others are derived from arithmetic and inputs\n";
+  fmt::format_to(std::back_inserter(out),
+                 "{} {}, {} comparisons of {} tensors: {} passed, {} failed, {} inconclusive, {} skipped",
+                 result.fixtures.size(), result.fixtures.size() == 1 ? "fixture" : "fixtures",
+                 result.cases.size(), tensors, result.count(Verdict::pass), result.count(Verdict::fail),
+                 result.count(Verdict::inconclusive), result.count(Verdict::skipped));
   if (!result.errors.empty()) fmt::format_to(std::back_inserter(out), "; {} not read", result.errors.size());
   return out + "\n";
 }

@@ -1,4 +1,5 @@
-// Formats a Result can be written in, one row each. To add one: a file with its function and a row in writers.cpp.
+// Formats a Result can be written in, one row each. To add one: a file with its function and a row in
+// writers.cpp.
 #pragma once
 
 #include <span>

@@ -36,7 +36,8 @@ class Feeder {
  public:
   explicit Feeder(std::vector<Ongoing>& ongoing) : ongoing_(ongoing) {}
 
-  void feed(std::string_view tensor, std::size_t begin, std::size_t count, const compare::ExpectedValues& oracle) {
+  void feed(std::string_view tensor, std::size_t begin, std::size_t count,
+            const compare::ExpectedValues& oracle) {
     for (Ongoing& item : ongoing_) {
       if (item.tensor != tensor) continue;
       if (item.expected == nullptr) {
@@ -54,7 +55,8 @@ class Feeder {
   std::vector<double> values_, zeros_;
 };
 
-void run_comparisons(const kda::Problem& problem, std::vector<Ongoing>& ongoing, const CompareRequest& request) {
+void run_comparisons(const kda::Problem& problem, std::vector<Ongoing>& ongoing,
+                     const CompareRequest& request) {
   if (!request.oracle) {
     for (Ongoing& item : ongoing) item.comparison->add_all(*item.expected);
     return;
@@ -64,11 +66,13 @@ void run_comparisons(const kda::Problem& problem, std::vector<Ongoing>& ongoing,
   kda::OracleSink sink;
   sink.output = [&](const kda::OracleOutput& block) {
     const std::size_t row = d.HV * d.V;
-    feeder.feed("o", (block.batch * d.T + block.begin) * row, block.count * row, {block.hi, block.lo, block.magnitude});
+    feeder.feed("o", (block.batch * d.T + block.begin) * row, block.count * row,
+                {block.hi, block.lo, block.magnitude});
   };
   sink.state = [&](const kda::OracleState& state) {
     const std::size_t size = d.K * d.V;
-    feeder.feed("final_state", (state.sequence * d.HV + state.head) * size, size, {state.hi, state.lo, state.magnitude});
+    feeder.feed("final_state", (state.sequence * d.HV + state.head) * size, size,
+                {state.hi, state.lo, state.magnitude});
   };
   kda::run_oracle(problem, *request.oracle, request.threads, sink);
 }
@@ -111,7 +115,8 @@ Answered computed_answer(const kda::Variant& variant, const kda::RunOptions& opt
   return result;
 }
 
-std::vector<Answered> recorded_answers(const fixture::Fixture& file, const std::vector<std::string>& tensors) {
+std::vector<Answered> recorded_answers(const fixture::Fixture& file,
+                                       const std::vector<std::string>& tensors) {
   std::vector<Answered> list;
   for (const fixture::ExpectedGroup& group : file.expected()) {
     Answered answer;
@@ -136,12 +141,14 @@ std::vector<report::CaseResult> compared(const kda::Problem& problem, const std:
   for (std::size_t i = 0; i < pairings.size(); ++i)
     for (const std::string& name : request.tensors) {
       const Tensor* const got = pairings[i].got->tensor(name);
-      const Tensor* const expected = pairings[i].expected != nullptr ? pairings[i].expected->tensor(name) : nullptr;
+      const Tensor* const expected =
+          pairings[i].expected != nullptr ? pairings[i].expected->tensor(name) : nullptr;
       if (got == nullptr || (pairings[i].expected != nullptr && expected == nullptr)) continue;
       compare::ComparisonOptions options = comparison_options(request.judging, request.threads);
       options.against_oracle = expected == nullptr;
-      ongoing.push_back({i, name, got, expected,
-                         std::make_unique<Comparison>(name, *got, v_first, request.oracle.has_value(), options)});
+      ongoing.push_back(
+          {i, name, got, expected,
+           std::make_unique<Comparison>(name, *got, v_first, request.oracle.has_value(), options)});
     }
   if (!ongoing.empty()) run_comparisons(problem, ongoing, request);
 
@@ -153,7 +160,8 @@ std::vector<report::CaseResult> compared(const kda::Problem& problem, const std:
     if (item.expected != nullptr) expected = computation_of(*pairing.expected, *item.expected);
     cases[item.pairing].tensors.push_back(
         judged(item.tensor, *item.got, v_first, item.comparison->finish(),
-               compare::derived_limits(computation_of(*pairing.got, *item.got), expected, request.regime), request.judging));
+               compare::derived_limits(computation_of(*pairing.got, *item.got), expected, request.regime),
+               request.judging));
   }
   for (report::CaseResult& item : cases) {
     if (item.tensors.empty()) {

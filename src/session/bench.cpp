@@ -32,7 +32,8 @@ double median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-/// Counter-based: element i of stream s is the same whatever else is drawn (splitmix64, G. Steele et al. 2014).
+/// Counter-based: element i of stream s is the same whatever else is drawn (splitmix64, G. Steele et al.
+/// 2014).
 double uniform(std::uint64_t stream, std::uint64_t i) {
   std::uint64_t x = stream * 0x9e3779b97f4a7c15u + i * 0xbf58476d1ce4e5b9u + 1;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -40,7 +41,8 @@ double uniform(std::uint64_t stream, std::uint64_t i) {
   return static_cast<double>((x ^ (x >> 31)) >> 11) * 0x1p-53;
 }
 
-tensor::Tensor filled(const char* name, numeric::DType dtype, tensor::Shape shape, std::uint64_t stream, double from, double to) {
+tensor::Tensor filled(const char* name, numeric::DType dtype, tensor::Shape shape, std::uint64_t stream,
+                      double from, double to) {
   tensor::Tensor result(name, dtype, std::move(shape));
   for (std::size_t i = 0; i < result.size(); ++i) result.set(i, from + (to - from) * uniform(stream, i));
   return result;
@@ -94,7 +96,8 @@ BenchResult bench(const BenchRequest& request, const Log& log) {
   std::vector<numeric::DType> dtypes;
   for (const std::string& name : request.dtypes.empty() ? std::vector<std::string>{"fp32"} : request.dtypes) {
     const auto dtype = numeric::dtype_named(name);
-    if (!dtype) throw Error(ErrorKind::usage, fmt::format("no dtype '{}'", name), {}, "fp64, fp32, bf16, fp16");
+    if (!dtype)
+      throw Error(ErrorKind::usage, fmt::format("no dtype '{}'", name), {}, "fp64, fp32, bf16, fp16");
     dtypes.push_back(*dtype);
   }
   std::vector<const kda::Variant*> variants;
@@ -126,7 +129,8 @@ BenchResult bench(const BenchRequest& request, const Log& log) {
       row.variant = variant->name;
       row.dtype = numeric::name_of(dtype);
       row.arithmetic = kda::describe(options.arithmetic, variant->axes);
-      contestants.push_back({row, dtype, false, [variant, options, &problem] { variant->run(problem, options); }, {}, {}, {}});
+      contestants.push_back(
+          {row, dtype, false, [variant, options, &problem] { variant->run(problem, options); }, {}, {}, {}});
     }
   }
   if (with_oracle) {
@@ -135,9 +139,16 @@ BenchResult bench(const BenchRequest& request, const Log& log) {
     row.variant = "oracle";
     row.dtype = "dd";
     row.arithmetic = "double-double, with magnitudes";
-    contestants.push_back({row, dtypes.front(), true, [&problem, &request] {
-                             kda::run_oracle(problem, kda::OraclePrecision::double_double, request.threads, {});
-                           }, {}, {}, {}});
+    contestants.push_back({row,
+                           dtypes.front(),
+                           true,
+                           [&problem, &request] {
+                             kda::run_oracle(problem, kda::OraclePrecision::double_double, request.threads,
+                                             {});
+                           },
+                           {},
+                           {},
+                           {}});
   }
 
   BenchResult result;
@@ -163,7 +174,8 @@ BenchResult bench(const BenchRequest& request, const Log& log) {
       if (contestant.row.variant == "recurrent") recurrent[contestant.dtype] = time;
     }
     for (Contestant& contestant : contestants)
-      if (recurrent.count(contestant.dtype) > 0) contestant.ratios.push_back(contestant.times.back() / recurrent[contestant.dtype]);
+      if (recurrent.count(contestant.dtype) > 0)
+        contestant.ratios.push_back(contestant.times.back() / recurrent[contestant.dtype]);
   }
   result.peak_fp32 = median(peaks_fp32);
   result.peak_fp64 = median(peaks_fp64);

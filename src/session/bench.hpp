@@ -1,5 +1,5 @@
-// `bench`: how fast the variants and the oracle are, beside what this machine's multiply-add units can do, measured
-// in the same run: speeds drift on shared machines, their ratio hardly does.
+// `bench`: how fast the variants and the oracle are, beside what this machine's multiply-add units can do,
+// measured in the same run: speeds drift on shared machines, their ratio hardly does.
 #pragma once
 
 #include <string>
@@ -25,7 +25,8 @@ struct BenchRow {
   double microseconds = 0;  ///< per token and head: wall time / (B T H), median of the repeats
   double gflops = 0;        ///< of the recurrence's 7 K V flops per token and head
   double of_peak = 0;       ///< gflops / the FMA peak of the same repeat, median; 0 where it means nothing
-  double of_recurrent = 0;  ///< time / the time of `recurrent` in the same dtype and repeat, median; 0 without it
+  double of_recurrent =
+      0;  ///< time / the time of `recurrent` in the same dtype and repeat, median; 0 without it
 };
 
 struct BenchResult {
@@ -37,7 +38,8 @@ struct BenchResult {
 
 BenchResult bench(const BenchRequest& request, const Log& log);
 
-/// A problem with unit keys and queries, normal values, gates around -0.1: nothing overflows, nothing is zero.
+/// A problem with unit keys and queries, normal values, gates around -0.1: nothing overflows, nothing is
+/// zero.
 kda::Problem bench_problem(const BenchRequest& request, numeric::DType dtype);
 
 }  // namespace kda_check::session

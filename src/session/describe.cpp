@@ -17,7 +17,8 @@ std::string shape_text(const kda::Dimensions& d) {
 std::string options_text(const fixture::Fixture& file) {
   const kda::Options& options = file.options();
   std::string text = fmt::format("{} gate={}", numeric::name_of(file.dtype()), kda::name_of(options.gate));
-  if (options.gate == kda::Gate::lower_bound) fmt::format_to(std::back_inserter(text), "({:g})", *options.lower_bound);
+  if (options.gate == kda::Gate::lower_bound)
+    fmt::format_to(std::back_inserter(text), "({:g})", *options.lower_bound);
   const std::pair<const char*, bool> flags[] = {{"qk_l2norm", options.qk_l2norm},
                                                 {"beta_sigmoid", options.beta_sigmoid},
                                                 {"allow_neg_eigval", options.allow_neg_eigval},

@@ -23,7 +23,8 @@ using fixture::Fixture;
 struct Side {
   Side(const std::string& text, const fixture::ReadLimits& limits) {
     std::string path = text;
-    if (const std::size_t colon = text.rfind(':'); colon != std::string::npos && !std::filesystem::exists(text)) {
+    if (const std::size_t colon = text.rfind(':');
+        colon != std::string::npos && !std::filesystem::exists(text)) {
       path = text.substr(0, colon);
       group = text.substr(colon + 1);
     }
@@ -78,7 +79,8 @@ bool selected(const JudgingRequest& request, const std::string& name) {
   });
 }
 
-report::TensorResult undecided(const std::string& name, const tensor::Shape& shape, Verdict verdict, std::string reason) {
+report::TensorResult undecided(const std::string& name, const tensor::Shape& shape, Verdict verdict,
+                               std::string reason) {
   report::TensorResult result;
   result.name = name;
   result.shape = shape;
@@ -87,23 +89,29 @@ report::TensorResult undecided(const std::string& name, const tensor::Shape& sha
   return result;
 }
 
-report::TensorResult compared_pair(const Side& got, const Side& expected, const std::string& name, const DiffRequest& request) {
+report::TensorResult compared_pair(const Side& got, const Side& expected, const std::string& name,
+                                   const DiffRequest& request) {
   const DatasetInfo &a = got.datasets.at(name), &b = expected.datasets.at(name);
   if (a.shape != b.shape)
-    return undecided(name, a.shape, Verdict::fail,
-                     fmt::format("is {} but expected is {}", tensor::to_string(a.shape), tensor::to_string(b.shape)));
+    return undecided(
+        name, a.shape, Verdict::fail,
+        fmt::format("is {} but expected is {}", tensor::to_string(a.shape), tensor::to_string(b.shape)));
   compare::refuse_limits_finer_than_storage(request.judging.limits, request.judging.atol.value_or(0),
                                             request.judging.rtol.value_or(0), *a.dtype);
   const tensor::Tensor got_tensor = got.file->read(a), expected_tensor = expected.file->read(b);
   const bool v_first = got.file->options().state_v_first;
-  compare::Comparison comparison(fixture::leaf(name), got_tensor, v_first, false, comparison_options(request.judging, request.threads));
+  compare::Comparison comparison(fixture::leaf(name), got_tensor, v_first, false,
+                                 comparison_options(request.judging, request.threads));
   comparison.add_all(expected_tensor);
   std::vector<compare::Limit> limits{{"nonfinite", 0, "exact"}};
   if (all_limit_requests(request.judging).empty()) limits.push_back({"max_ulp", 0, "exact"});
   compare::JudgeOptions options;
   options.zeros_decide = name.starts_with("inputs/");
-  report::TensorResult result = judged(name, got_tensor, v_first, comparison.finish(), std::move(limits), request.judging, options);
-  if (a.dtype != b.dtype) result.reason += fmt::format("{}{} against {}", result.reason.empty() ? "" : "; ", a.type_text, b.type_text);
+  report::TensorResult result =
+      judged(name, got_tensor, v_first, comparison.finish(), std::move(limits), request.judging, options);
+  if (a.dtype != b.dtype)
+    result.reason +=
+        fmt::format("{}{} against {}", result.reason.empty() ? "" : "; ", a.type_text, b.type_text);
   return result;
 }
 
@@ -112,7 +120,8 @@ std::vector<std::string> option_differences(const Side& got, const Side& expecte
   const std::string a = options_text(*got.file), b = options_text(*expected.file);
   if (a != b) lines.push_back(fmt::format("options differ: {} / {}", a, b));
   if (got.file->options().scale != expected.file->options().scale) lines.push_back("options differ: scale");
-  if (got.file->options().lower_bound != expected.file->options().lower_bound) lines.push_back("options differ: lower_bound");
+  if (got.file->options().lower_bound != expected.file->options().lower_bound)
+    lines.push_back("options differ: lower_bound");
   if (got.file->cu_seqlens() != expected.file->cu_seqlens()) lines.push_back("inputs/cu_seqlens differs");
   return lines;
 }
@@ -147,15 +156,19 @@ report::Result diff(const DiffRequest& request, const Log& log) {
     if (log.progress) log.progress(name);
     if (!in_got || !in_expected) {
       const Side& holder = in_got ? got : expected;
-      item.tensors.push_back(undecided(name, holder.datasets.at(name).shape, Verdict::inconclusive, "only in " + holder.label()));
+      item.tensors.push_back(undecided(name, holder.datasets.at(name).shape, Verdict::inconclusive,
+                                       "only in " + holder.label()));
     } else if (same_place(got, expected)) {
-      item.tensors.push_back(undecided(name, got.datasets.at(name).shape, Verdict::inconclusive, "compared with itself"));
+      item.tensors.push_back(
+          undecided(name, got.datasets.at(name).shape, Verdict::inconclusive, "compared with itself"));
     } else {
       item.tensors.push_back(compared_pair(got, expected, name, request));
     }
   }
   if (item.tensors.empty())
-    throw Error(ErrorKind::usage, request.judging.tensors.empty() ? "the two hold no tensors" : "no tensor of that name: " + join(request.judging.tensors),
+    throw Error(ErrorKind::usage,
+                request.judging.tensors.empty() ? "the two hold no tensors"
+                                                : "no tensor of that name: " + join(request.judging.tensors),
                 got.label(), "kda-check show FILE lists them");
   conclude(item);
   described.notes = option_differences(got, expected);

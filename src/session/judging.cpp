@@ -49,9 +49,9 @@ std::vector<compare::LimitRequest> all_limit_requests(const JudgingRequest& requ
   return requests;
 }
 
-report::TensorResult judged(const std::string& name, const tensor::Tensor& got, bool state_v_first, const Measures& m,
-                            std::vector<compare::Limit> limits, const JudgingRequest& request,
-                            const compare::JudgeOptions& options) {
+report::TensorResult judged(const std::string& name, const tensor::Tensor& got, bool state_v_first,
+                            const Measures& m, std::vector<compare::Limit> limits,
+                            const JudgingRequest& request, const compare::JudgeOptions& options) {
   report::TensorResult result;
   result.name = name;
   result.shape = got.shape();
@@ -64,9 +64,11 @@ report::TensorResult judged(const std::string& name, const tensor::Tensor& got, 
     if (m.has_magnitude || !metric.needs_magnitude) result.metrics.emplace_back(metric.name, metric.value(m));
   for (const std::vector<compare::Point>* const list : {&m.class_mismatches, &m.worst})
     for (const compare::Point& point : *list)
-      if (result.points.size() < request.worst) result.points.push_back(described(name, got.shape(), state_v_first, point));
+      if (result.points.size() < request.worst)
+        result.points.push_back(described(name, got.shape(), state_v_first, point));
   const compare::Point telling = telling_point(m, judgement.metric);
-  if (telling.element != compare::no_element) result.worst = described(name, got.shape(), state_v_first, telling);
+  if (telling.element != compare::no_element)
+    result.worst = described(name, got.shape(), state_v_first, telling);
   if (m.window_token != compare::no_element)
     result.worst_window = fmt::format("b={} t={}..{}", m.window_batch, m.window_token,
                                       std::min(m.window_token + compare::window_tokens, got.shape()[1]) - 1);

@@ -11,7 +11,8 @@
 
 namespace kda_check::session {
 
-/// Judges `measures` of the tensor `got` by `limits`, overridden by what the user asked for, and describes the result.
+/// Judges `measures` of the tensor `got` by `limits`, overridden by what the user asked for, and describes
+/// the result.
 report::TensorResult judged(const std::string& name, const tensor::Tensor& got, bool state_v_first,
                             const compare::Measures& measures, std::vector<compare::Limit> limits,
                             const JudgingRequest& request, const compare::JudgeOptions& options = {});

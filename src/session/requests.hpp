@@ -1,4 +1,5 @@
-// What the user asked for, as plain data: filled by the command line (or a line of a suite), read by the sessions.
+// What the user asked for, as plain data: filled by the command line (or a line of a suite), read by the
+// sessions.
 #pragma once
 
 #include <functional>

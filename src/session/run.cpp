@@ -60,16 +60,21 @@ Plan planned(const RunRequest& request) {
       throw Error(ErrorKind::usage, "--against oracle contradicts --oracle none");
     plan.against_oracle = false;
   }
-  plan.tensors = request.judging.tensors.empty() ? std::vector<std::string>{"o", "final_state"} : request.judging.tensors;
+  plan.tensors = request.judging.tensors.empty() ? std::vector<std::string>{"o", "final_state"}
+                                                 : request.judging.tensors;
   for (const std::string& name : plan.tensors)
     if (name != "o" && name != "final_state")
-      throw Error(ErrorKind::usage, fmt::format("run has no tensor '{}'", name), {}, suggest(name, {"o", "final_state"}));
+      throw Error(ErrorKind::usage, fmt::format("run has no tensor '{}'", name), {},
+                  suggest(name, {"o", "final_state"}));
   for (const std::string& assignment : request.arithmetic) {
     kda::Arithmetic unused;
     kda::set_axis(unused, assignment);
-    const bool anybody = std::any_of(plan.variants.begin(), plan.variants.end(),
-                                     [&](const kda::Variant* variant) { return kda::has_axis(variant->axes, assignment); });
-    if (!anybody) throw Error(ErrorKind::usage, fmt::format("--arithmetic {}: none of the selected variants has this axis", assignment));
+    const bool anybody =
+        std::any_of(plan.variants.begin(), plan.variants.end(),
+                    [&](const kda::Variant* variant) { return kda::has_axis(variant->axes, assignment); });
+    if (!anybody)
+      throw Error(ErrorKind::usage,
+                  fmt::format("--arithmetic {}: none of the selected variants has this axis", assignment));
   }
   return plan;
 }
@@ -87,7 +92,8 @@ class FixtureRun {
     std::vector<std::string> found;
     for (const std::string& group : plan_.groups)
       if (file.expected_named(group) != nullptr) found.push_back(group);
-    if (!plan_.groups.empty() && found.empty() && !plan_.against_oracle && !plan_.against_every_group) return found;
+    if (!plan_.groups.empty() && found.empty() && !plan_.against_oracle && !plan_.against_every_group)
+      return found;
     report::FixtureResult described = describe(file);
     {
       Problem problem = file.read_problem();
@@ -142,7 +148,8 @@ class FixtureRun {
     std::vector<Answered> computed;
     for (const DType dtype : dtypes)
       for (const kda::Variant* const variant : plan_.variants)
-        if (std::optional<Answered> answer = run_variant(file, problem, *variant, dtype)) computed.push_back(std::move(*answer));
+        if (std::optional<Answered> answer = run_variant(file, problem, *variant, dtype))
+          computed.push_back(std::move(*answer));
 
     std::vector<Pairing> pairings;
     if (plan_.against_oracle) {
@@ -175,7 +182,8 @@ class FixtureRun {
         if (wrong.verdict != compare::Verdict::fail) continue;
         for (report::CaseResult& item : cases)
           for (report::TensorResult& tensor : item.tensors)
-            if (item.against == suspect.variant && tensor.name == wrong.name && tensor.verdict == compare::Verdict::fail)
+            if (item.against == suspect.variant && tensor.name == wrong.name &&
+                tensor.verdict == compare::Verdict::fail)
               tensor.reason += fmt::format("; expected/{} itself fails against the oracle", suspect.variant);
       }
     }
@@ -183,10 +191,12 @@ class FixtureRun {
   }
 
   bool wants_group(const std::string& name) const {
-    return plan_.against_every_group || std::find(plan_.groups.begin(), plan_.groups.end(), name) != plan_.groups.end();
+    return plan_.against_every_group ||
+           std::find(plan_.groups.begin(), plan_.groups.end(), name) != plan_.groups.end();
   }
 
-  std::optional<Answered> run_variant(const Fixture& file, const Problem& problem, const kda::Variant& variant, DType dtype) {
+  std::optional<Answered> run_variant(const Fixture& file, const Problem& problem,
+                                      const kda::Variant& variant, DType dtype) {
     if (const std::string reason = variant.unavailable(); !reason.empty()) {
       report::CaseResult item;
       item.fixture = file.name();
@@ -200,7 +210,8 @@ class FixtureRun {
       result_.cases.push_back(std::move(item));
       return std::nullopt;
     }
-    if (log_.progress) log_.progress(fmt::format("{}: {} {}", file.name(), variant.name, numeric::name_of(dtype)));
+    if (log_.progress)
+      log_.progress(fmt::format("{}: {} {}", file.name(), variant.name, numeric::name_of(dtype)));
     kda::RunOptions options;
     options.dtype = dtype;
     options.chunk_size = chunk_size(problem);
@@ -233,10 +244,12 @@ class FixtureRun {
       std::vector<std::string> left;
       for (const fixture::DatasetInfo& info : group.tensors) {
         const std::string name(fixture::leaf(info.path));
-        if (std::find(plan_.tensors.begin(), plan_.tensors.end(), name) == plan_.tensors.end()) left.push_back(name);
+        if (std::find(plan_.tensors.begin(), plan_.tensors.end(), name) == plan_.tensors.end())
+          left.push_back(name);
       }
       if (!group.stages.empty()) left.push_back("stages");
-      if (!left.empty()) described.notes.push_back(fmt::format("expected/{}: not compared: {}", group.name, join(left, " ")));
+      if (!left.empty())
+        described.notes.push_back(fmt::format("expected/{}: not compared: {}", group.name, join(left, " ")));
     }
   }
 
@@ -256,7 +269,8 @@ report::Result run(const RunRequest& request, const Log& log) {
   std::vector<std::string> groups_found;
   for (const std::string& path : expanded_targets(request.fixtures)) {
     try {
-      for (std::string& group : FixtureRun(request, plan, log, result).run(path)) groups_found.push_back(std::move(group));
+      for (std::string& group : FixtureRun(request, plan, log, result).run(path))
+        groups_found.push_back(std::move(group));
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::usage || error.kind() == ErrorKind::internal) throw;
       result.errors.push_back({error.what(), exit_code(error.kind())});
@@ -265,8 +279,10 @@ report::Result run(const RunRequest& request, const Log& log) {
     }
   }
   for (const std::string& group : plan.groups)
-    if (result.errors.empty() && std::find(groups_found.begin(), groups_found.end(), group) == groups_found.end())
-      throw Error(ErrorKind::usage, fmt::format("--against {}: no fixture has a group expected/{}", group, group), {},
+    if (result.errors.empty() &&
+        std::find(groups_found.begin(), groups_found.end(), group) == groups_found.end())
+      throw Error(ErrorKind::usage,
+                  fmt::format("--against {}: no fixture has a group expected/{}", group, group), {},
                   "kda-check show FILE lists them");
   return result;
 }

@@ -6,8 +6,8 @@
 
 namespace kda_check::session {
 
-/// Throws Error{usage} when the request names something that does not exist anywhere. A file that cannot be read
-/// becomes an entry of Result::errors, and the others go on.
+/// Throws Error{usage} when the request names something that does not exist anywhere. A file that cannot be
+/// read becomes an entry of Result::errors, and the others go on.
 report::Result run(const RunRequest& request, const Log& log);
 
 }  // namespace kda_check::session

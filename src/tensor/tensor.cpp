@@ -74,8 +74,8 @@ Tensor::Tensor(std::string name, numeric::DType dtype, Shape shape, AlignedBytes
       storage_(std::move(storage)) {}
 
 double Tensor::value(std::size_t flat) const {
-  return numeric::visit_storage(
-      dtype_, [&](auto tag) { return numeric::widen(elements<decltype(tag)>()[flat]); });
+  return numeric::visit_storage(dtype_,
+                                [&](auto tag) { return numeric::widen(elements<decltype(tag)>()[flat]); });
 }
 
 void Tensor::set(std::size_t flat, double value) {

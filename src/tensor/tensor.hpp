@@ -92,7 +92,9 @@ class Tensor {
   }
 
   /// Address of element `flat`.
-  const std::byte* at(std::size_t flat) const { return storage_.data() + flat * numeric::format_of(dtype_).bytes; }
+  const std::byte* at(std::size_t flat) const {
+    return storage_.data() + flat * numeric::format_of(dtype_).bytes;
+  }
   std::byte* at(std::size_t flat) { return storage_.data() + flat * numeric::format_of(dtype_).bytes; }
 
   /// The value of element `flat`, exactly.

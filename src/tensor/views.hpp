@@ -1,5 +1,5 @@
-// xtensor views of tensors: shapes, slices and index arithmetic without copies. Kernels do not use them: there the
-// order of every addition is written out.
+// xtensor views of tensors: shapes, slices and index arithmetic without copies. Kernels do not use them:
+// there the order of every addition is written out.
 #pragma once
 
 #include <xtensor/xadapt.hpp>
@@ -11,11 +11,13 @@ namespace kda_check::tensor {
 /// A view of the elements as their storage type; valid as long as the tensor.
 template <class Storage>
 auto view(const Tensor& tensor) {
-  return xt::adapt(reinterpret_cast<const Storage*>(tensor.data()), tensor.size(), xt::no_ownership(), tensor.shape());
+  return xt::adapt(reinterpret_cast<const Storage*>(tensor.data()), tensor.size(), xt::no_ownership(),
+                   tensor.shape());
 }
 template <class Storage>
 auto view(Tensor& tensor) {
-  return xt::adapt(reinterpret_cast<Storage*>(tensor.data()), tensor.size(), xt::no_ownership(), tensor.shape());
+  return xt::adapt(reinterpret_cast<Storage*>(tensor.data()), tensor.size(), xt::no_ownership(),
+                   tensor.shape());
 }
 
 /// A view of scratch memory with a shape.

@@ -27,8 +27,10 @@ Measures compared(const Tensor& got, const Tensor& expected, compare::Comparison
   return comparison.finish();
 }
 
-Measures compared(const std::vector<double>& got, const std::vector<double>& expected, DType dtype = DType::fp32) {
-  return compared(tensor_of("x", dtype, {got.size()}, got), tensor_of("x", DType::fp64, {got.size()}, expected));
+Measures compared(const std::vector<double>& got, const std::vector<double>& expected,
+                  DType dtype = DType::fp32) {
+  return compared(tensor_of("x", dtype, {got.size()}, got),
+                  tensor_of("x", DType::fp64, {got.size()}, expected));
 }
 
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
@@ -59,7 +61,8 @@ TEST_CASE("every measure has its definition", "[compare]") {
   CHECK(m.differing == 2);
 }
 
-TEST_CASE("the expected value is rounded once before steps are counted, not before errors are measured", "[compare]") {
+TEST_CASE("the expected value is rounded once before steps are counted, not before errors are measured",
+          "[compare]") {
   // 1 + 2^-8 is the middle of two bfloat16 values, a little more decides for the upper.
   const Measures m = compared({1.0}, {1 + 0x1p-8 + 0x1p-30}, DType::bf16);
   CHECK(m.max_ulp.value == 1);
@@ -68,7 +71,8 @@ TEST_CASE("the expected value is rounded once before steps are counted, not befo
 }
 
 TEST_CASE("classes are counted before anything else and never enter a maximum", "[compare]") {
-  const Measures m = compared({1, not_a_number, HUGE_VAL, 5, not_a_number, HUGE_VAL, 3}, {1, 2, 3, not_a_number, not_a_number, HUGE_VAL, -HUGE_VAL});
+  const Measures m = compared({1, not_a_number, HUGE_VAL, 5, not_a_number, HUGE_VAL, 3},
+                              {1, 2, 3, not_a_number, not_a_number, HUGE_VAL, -HUGE_VAL});
   CHECK(m.mismatched_classes() == 4);
   CHECK(m.classes[3][0] == 1);
   CHECK(m.classes[1][0] == 1);
@@ -128,7 +132,9 @@ TEST_CASE("percentiles of the steps are exact while they are small", "[compare]"
   CHECK(histogram.percentile(0.95) == 14);
   CHECK(histogram.percentile(1) == 19);
   compare::DistanceHistogram large;
-  for (const std::uint64_t distance : {std::uint64_t{1000}, std::uint64_t{1} << 40, std::numeric_limits<std::uint64_t>::max()}) large.add(distance);
+  for (const std::uint64_t distance :
+       {std::uint64_t{1000}, std::uint64_t{1} << 40, std::numeric_limits<std::uint64_t>::max()})
+    large.add(distance);
   CHECK(large.percentile(0.3) == Approx(1000).epsilon(1.0 / 16));
   CHECK(large.percentile(0.6) == std::ldexp(1.0, 40));
   CHECK(large.percentile(1) == Approx(std::ldexp(1.0, 64)).epsilon(1.0 / 16));
@@ -139,7 +145,8 @@ TEST_CASE("windows and heads find where the error is", "[compare]") {
   const std::size_t count = 20 * 3 * 2;
   std::vector<double> expected(count, 1.0), values(count, 1.0);
   values[(13 * 3 + 2) * 2 + 1] = 1.5;
-  const Measures m = compared(tensor_of("o", DType::fp32, {1, 20, 3, 2}, values), tensor_of("o", DType::fp32, {1, 20, 3, 2}, expected));
+  const Measures m = compared(tensor_of("o", DType::fp32, {1, 20, 3, 2}, values),
+                              tensor_of("o", DType::fp32, {1, 20, 3, 2}, expected));
   CHECK(m.window_token == 8);
   CHECK(m.window_batch == 0);
   CHECK(m.window_rms_ratio == Approx(std::sqrt(0.25 / 48)));
@@ -153,7 +160,8 @@ TEST_CASE("the worst points are listed in order, ties by position", "[compare]")
   values[90] = 1 + 9 * 0x1p-23;
   compare::ComparisonOptions options;
   options.worst = 3;
-  const Measures m = compared(tensor_of("x", DType::fp32, {100}, values), tensor_of("x", DType::fp32, {100}, expected), options);
+  const Measures m = compared(tensor_of("x", DType::fp32, {100}, values),
+                              tensor_of("x", DType::fp32, {100}, expected), options);
   REQUIRE(m.worst.size() == 3);
   CHECK(m.worst[0].element == 90);
   CHECK(m.worst[1].element == 20);
@@ -194,7 +202,8 @@ TEST_CASE("measures are the same on any number of threads and for any cut along 
       CHECK(one.scaled_ulp.point.element == other.scaled_ulp.point.element);
       CHECK(one.distances.percentile(0.9) == other.distances.percentile(0.9));
       REQUIRE(one.worst.size() == other.worst.size());
-      for (std::size_t i = 0; i < one.worst.size(); ++i) CHECK(one.worst[i].element == other.worst[i].element);
+      for (std::size_t i = 0; i < one.worst.size(); ++i)
+        CHECK(one.worst[i].element == other.worst[i].element);
     }
 }
 

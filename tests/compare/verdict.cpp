@@ -34,7 +34,9 @@ double limit_on(const std::vector<Limit>& limits, const std::string& metric) {
 
 }  // namespace
 
-TEST_CASE("equal finite tensors pass", "[verdict]") { CHECK(judge(measured({1, 2}, {1, 2}), exact).verdict == Verdict::pass); }
+TEST_CASE("equal finite tensors pass", "[verdict]") {
+  CHECK(judge(measured({1, 2}, {1, 2}), exact).verdict == Verdict::pass);
+}
 
 TEST_CASE("a metric above its limit fails and says by how much", "[verdict]") {
   const Judgement judgement = judge(measured({1 + 0x1p-22, 2}, {1, 2}), exact);
@@ -106,13 +108,17 @@ TEST_CASE("the worst verdict decides, and none is inconclusive", "[verdict]") {
 
 TEST_CASE("derived limits follow the operands of the products", "[limits]") {
   const kda::Regime mild{10, 4};
-  const auto alone = [&](ComputeFormat compute, DType storage, Form form) { return derived_limits({compute, storage, form}, std::nullopt, mild); };
+  const auto alone = [&](ComputeFormat compute, DType storage, Form form) {
+    return derived_limits({compute, storage, form}, std::nullopt, mild);
+  };
   // fp32 recurrence: 16 units and half the persistence, plus one step.
   CHECK(limit_on(alone(ComputeFormat::fp32, DType::fp32, Form::recurrence), "scaled_ulp") == 19);
   // Rounded to bfloat16 on the way out: one step, and next to nothing.
-  CHECK(limit_on(alone(ComputeFormat::fp32, DType::bf16, Form::recurrence), "scaled_ulp") == Approx(1).epsilon(0.001));
+  CHECK(limit_on(alone(ComputeFormat::fp32, DType::bf16, Form::recurrence), "scaled_ulp") ==
+        Approx(1).epsilon(0.001));
   // tf32 operands: an fp32 limit would rightly fail them, this one passes them.
-  CHECK(limit_on(alone(ComputeFormat::tf32, DType::fp32, Form::chunk), "rms_ratio") == Approx(2 * 0x1p-10).epsilon(0.01));
+  CHECK(limit_on(alone(ComputeFormat::tf32, DType::fp32, Form::chunk), "rms_ratio") ==
+        Approx(2 * 0x1p-10).epsilon(0.01));
   CHECK(limit_on(alone(ComputeFormat::fp32, DType::fp32, Form::chunk), "rms_ratio") < 1e-5);
   CHECK(limit_on(alone(ComputeFormat::fp64, DType::fp64, Form::chunk), "rms_ratio") < 1e-13);
   CHECK(limit_on(alone(ComputeFormat::fp32, DType::fp32, Form::chunk), "nonfinite") == 0);
@@ -120,7 +126,8 @@ TEST_CASE("derived limits follow the operands of the products", "[limits]") {
 
 TEST_CASE("against another answer its own error is allowed for", "[limits]") {
   const kda::Regime mild{10, 4};
-  const Computation ours{ComputeFormat::fp64, DType::fp64, Form::recurrence}, theirs{ComputeFormat::bf16, DType::bf16, Form::unknown};
+  const Computation ours{ComputeFormat::fp64, DType::fp64, Form::recurrence},
+      theirs{ComputeFormat::bf16, DType::bf16, Form::unknown};
   const double against_truth = limit_on(derived_limits(ours, std::nullopt, mild), "rms_ratio");
   const double against_them = limit_on(derived_limits(ours, theirs, mild), "rms_ratio");
   CHECK(against_truth < 1e-13);
@@ -128,8 +135,11 @@ TEST_CASE("against another answer its own error is allowed for", "[limits]") {
 }
 
 TEST_CASE("requested limits replace derived ones metric by metric", "[limits]") {
-  const std::vector<Limit> derived{{"nonfinite", 0, "derived"}, {"scaled_ulp", 17, "derived"}, {"rms_ratio", 1e-6, "derived"}};
-  const std::vector<Limit> limits = merged(derived, {parse_limit("scaled_ulp=8"), parse_limit("rms_ratio=none"), parse_limit("max_ulp=exact")}, "command line");
+  const std::vector<Limit> derived{
+      {"nonfinite", 0, "derived"}, {"scaled_ulp", 17, "derived"}, {"rms_ratio", 1e-6, "derived"}};
+  const std::vector<Limit> limits = merged(
+      derived, {parse_limit("scaled_ulp=8"), parse_limit("rms_ratio=none"), parse_limit("max_ulp=exact")},
+      "command line");
   CHECK(limit_on(limits, "scaled_ulp") == 8);
   CHECK(std::isnan(limit_on(limits, "rms_ratio")));
   CHECK(limit_on(limits, "max_ulp") == 0);

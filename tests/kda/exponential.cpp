@@ -11,14 +11,16 @@ using namespace kda_check;
 
 namespace {
 
-/// exp(x) rounded once to float. glibc's exp is within 0.511 ULP in double, so it decides unless it lies within a
-/// few of its own last places of the middle between two floats; then MPFR does.
+/// exp(x) rounded once to float. glibc's exp is within 0.511 ULP in double, so it decides unless it lies
+/// within a few of its own last places of the middle between two floats; then MPFR does.
 float correctly_rounded_exp(float x) {
   const double near = std::exp(static_cast<double>(x));
   const auto rounded = static_cast<float>(near);
   if (std::isnan(x) || std::isinf(rounded)) return rounded;
-  const double up = (static_cast<double>(rounded) + static_cast<double>(std::nextafterf(rounded, HUGE_VALF))) / 2;
-  const double down = (static_cast<double>(rounded) + static_cast<double>(std::nextafterf(rounded, -HUGE_VALF))) / 2;
+  const double up =
+      (static_cast<double>(rounded) + static_cast<double>(std::nextafterf(rounded, HUGE_VALF))) / 2;
+  const double down =
+      (static_cast<double>(rounded) + static_cast<double>(std::nextafterf(rounded, -HUGE_VALF))) / 2;
   const double close = near * 0x1p-50;
   if (std::fabs(near - up) > close && std::fabs(near - down) > close) return rounded;
   return exp(test::Big(static_cast<double>(x))).to_float();
@@ -27,13 +29,14 @@ float correctly_rounded_exp(float x) {
 }  // namespace
 
 TEST_CASE("the fp32 exponential is correctly rounded for every float", "[exponential]") {
-  // Below 2^-26 the result is 1 or a neighbour decided by the sign alone, beyond 104 it is 0 or infinite; a sample
-  // of those is enough. The rest, 5.5e8 values, is enumerated.
+  // Below 2^-26 the result is 1 or a neighbour decided by the sign alone, beyond 104 it is 0 or infinite; a
+  // sample of those is enough. The rest, 5.5e8 values, is enumerated.
   constexpr std::uint32_t step = 1 << 16;
   std::vector<std::uint32_t> starts;
   for (const std::uint32_t sign : {0u, 0x80000000u})
     for (std::uint32_t bits = 0x32000000u; bits < 0x42d80000u; bits += step) starts.push_back(sign | bits);
-  for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += std::uint64_t{1} << 26) starts.push_back(static_cast<std::uint32_t>(bits));
+  for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += std::uint64_t{1} << 26)
+    starts.push_back(static_cast<std::uint32_t>(bits));
   std::vector<std::size_t> wrong(starts.size());
   parallel_for(starts.size(), available_threads(), [&](std::size_t item, int) {
     std::vector<float> x(step), y(step);

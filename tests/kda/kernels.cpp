@@ -33,13 +33,15 @@ const Kernels<T>& kernels_of(const KernelTable& table) {
 /// One chunk in memory of its own.
 template <class T>
 struct ChunkData {
-  ChunkData(std::size_t rows, std::size_t K, std::size_t V) : k_stride(padded(K)), v_stride(padded(V)), score_stride(padded(rows)) {
+  ChunkData(std::size_t rows, std::size_t K, std::size_t V)
+      : k_stride(padded(K)), v_stride(padded(V)), score_stride(padded(rows)) {
     test::Random random(rows * 1000 + K * 10 + V);
     q = numbers<T>(random, rows * k_stride, -0.3, 0.3), k = numbers<T>(random, rows * k_stride, -0.3, 0.3);
     v = numbers<T>(random, rows * v_stride, -1, 1), beta = numbers<T>(random, rows, 0, 1);
     G = numbers<T>(random, rows * k_stride, -0.1, 0), state = numbers<T>(random, K * v_stride, -1, 1);
     for (std::size_t i = 0; i < rows; ++i) {
-      for (std::size_t c = K; c < k_stride; ++c) q[i * k_stride + c] = k[i * k_stride + c] = G[i * k_stride + c] = 0;
+      for (std::size_t c = K; c < k_stride; ++c)
+        q[i * k_stride + c] = k[i * k_stride + c] = G[i * k_stride + c] = 0;
       for (std::size_t c = V; c < v_stride; ++c) v[i * v_stride + c] = 0;
       if (i > 0)
         for (std::size_t c = 0; c < K; ++c) G[i * k_stride + c] += G[(i - 1) * k_stride + c];
@@ -51,9 +53,34 @@ struct ChunkData {
     for (auto* const wide : {&u, &v_new, &o}) wide->assign(rows * v_stride, 0);
     h.assign(K * v_stride, 0);
     scratch.assign(ChunkScratch(rows, k_stride, v_stride).total(), 0);
-    block = {rows, K, V, k_stride, v_stride, score_stride, DecayForm::anchor_pair, 16, InverseForm::substitution, {}, T(0.4),
-             q.data(), k.data(), v.data(), beta.data(), G.data(), Aqk.data(), L.data(), A.data(), w.data(), qg.data(), kg.data(),
-             u.data(), v_new.data(), h.data(), o.data(), state.data(), scratch.data()};
+    block = {rows,
+             K,
+             V,
+             k_stride,
+             v_stride,
+             score_stride,
+             DecayForm::anchor_pair,
+             16,
+             InverseForm::substitution,
+             {},
+             T(0.4),
+             q.data(),
+             k.data(),
+             v.data(),
+             beta.data(),
+             G.data(),
+             Aqk.data(),
+             L.data(),
+             A.data(),
+             w.data(),
+             qg.data(),
+             kg.data(),
+             u.data(),
+             v_new.data(),
+             h.data(),
+             o.data(),
+             state.data(),
+             scratch.data()};
   }
   std::size_t k_stride, v_stride, score_stride;
   std::vector<T> q, k, v, beta, G, state, Aqk, L, A, w, qg, kg, u, v_new, o, h, scratch;
@@ -69,7 +96,8 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 
 TEST_CASE("no table was compiled with contraction", "[kernels]") {
   const KernelTables tables = kernel_tables();
-  for (int i = 0; i < tables.count; ++i) CHECK(tables.table[i]->keeps_roundings_apart(1 + 0x1p-23f, 1 + 0x1p-23f, -(1 + 0x1p-22f)));
+  for (int i = 0; i < tables.count; ++i)
+    CHECK(tables.table[i]->keeps_roundings_apart(1 + 0x1p-23f, 1 + 0x1p-23f, -(1 + 0x1p-22f)));
 }
 
 TEMPLATE_TEST_CASE("every instruction set gives the same bits: recurrence", "[kernels]", float, double) {
@@ -81,16 +109,21 @@ TEMPLATE_TEST_CASE("every instruction set gives the same bits: recurrence", "[ke
     for (int i = 0; i < tables.count; ++i) {
       test::Random random(9);
       const Kernels<T>& kernel = kernels_of<T>(*tables.table[i]);
-      const std::vector<T> q = numbers<T>(random, tokens * K, -1, 1), k = numbers<T>(random, tokens * K, -0.3, 0.3),
-                           decay = numbers<T>(random, tokens * K, 0.5, 1), beta = numbers<T>(random, tokens, 0, 1),
-                           v = numbers<T>(random, tokens * V, -1, 1), start = numbers<T>(random, K * V, -1, 1);
+      const std::vector<T> q = numbers<T>(random, tokens * K, -1, 1),
+                           k = numbers<T>(random, tokens * K, -0.3, 0.3),
+                           decay = numbers<T>(random, tokens * K, 0.5, 1),
+                           beta = numbers<T>(random, tokens, 0, 1), v = numbers<T>(random, tokens * V, -1, 1),
+                           start = numbers<T>(random, K * V, -1, 1);
       std::vector<T> o(tokens * V), state(K * V), tile(K * kernel.tile_lanes);
       for (std::size_t lane = 0; lane < V; lane += kernel.tile_lanes) {
         for (std::size_t row = 0; row < K; ++row)
-          for (std::size_t j = 0; j < kernel.tile_lanes; ++j) tile[row * kernel.tile_lanes + j] = start[row * V + lane + j];
-        kernel.recurrent[contraction]({tokens, K, V, q.data(), k.data(), decay.data(), beta.data(), v.data() + lane, o.data() + lane, tile.data()});
+          for (std::size_t j = 0; j < kernel.tile_lanes; ++j)
+            tile[row * kernel.tile_lanes + j] = start[row * V + lane + j];
+        kernel.recurrent[contraction]({tokens, K, V, q.data(), k.data(), decay.data(), beta.data(),
+                                       v.data() + lane, o.data() + lane, tile.data()});
         for (std::size_t row = 0; row < K; ++row)
-          for (std::size_t j = 0; j < kernel.tile_lanes; ++j) state[row * V + lane + j] = tile[row * kernel.tile_lanes + j];
+          for (std::size_t j = 0; j < kernel.tile_lanes; ++j)
+            state[row * V + lane + j] = tile[row * kernel.tile_lanes + j];
       }
       if (i == 0) first_o = o, first_state = state;
       INFO(tables.table[i]->instruction_set);
@@ -103,7 +136,8 @@ TEMPLATE_TEST_CASE("every instruction set gives the same bits: recurrence", "[ke
 TEMPLATE_TEST_CASE("every instruction set gives the same bits: chunk", "[kernels]", float, double) {
   using T = TestType;
   const KernelTables tables = kernel_tables();
-  for (const DecayForm decay : {DecayForm::pair, DecayForm::anchor_pair, DecayForm::anchor_first, DecayForm::anchor_mid})
+  for (const DecayForm decay :
+       {DecayForm::pair, DecayForm::anchor_pair, DecayForm::anchor_first, DecayForm::anchor_mid})
     for (const InverseForm inverse : {InverseForm::substitution, InverseForm::blocks})
       for (const std::size_t rows : {1, 15, 37, 64}) {
         std::vector<T> first_o, first_state;
@@ -133,7 +167,8 @@ TEST_CASE("every instruction set gives the same bits: exponential and gates", "[
     tables.table[i]->fp32.exponential(x.data(), y.data(), x.size());
     tables.table[i]->fp32.gate({10, 100, 100, g.data(), nullptr, 0.7f, false, 0.0f});
     std::vector<double> hi = wide, lo(wide.size());
-    tables.table[i]->oracle.gate({hi.size(), {hi.data(), lo.data()}, {nullptr, nullptr}, 1.5, 0x1p-60, true, -5.0});
+    tables.table[i]->oracle.gate(
+        {hi.size(), {hi.data(), lo.data()}, {nullptr, nullptr}, 1.5, 0x1p-60, true, -5.0});
     if (i == 0) first = y, first_gate = g, first_hi = hi, first_lo = lo;
     CHECK(same_bits(y, first));
     CHECK(same_bits(g, first_gate));
@@ -142,7 +177,8 @@ TEST_CASE("every instruction set gives the same bits: exponential and gates", "[
   }
 }
 
-TEMPLATE_TEST_CASE("products add from the first term to the last, one element at a time", "[kernels]", float, double) {
+TEMPLATE_TEST_CASE("products add from the first term to the last, one element at a time", "[kernels]", float,
+                   double) {
   using T = TestType;
   // The state update of a chunk is such a product: S[k][v] = decay * S + sum_i kg[i][k] v_new[i][v].
   ChunkData<T> data(21, 12, 7);
@@ -153,7 +189,8 @@ TEMPLATE_TEST_CASE("products add from the first term to the last, one element at
   for (std::size_t k = 0; k < 12; ++k)
     for (std::size_t v = 0; v < 7; ++v) {
       T sum = before[k * data.v_stride + v] * decay[k];
-      for (std::size_t i = 0; i < 21; ++i) sum = std::fma(data.kg[i * data.k_stride + k], data.v_new[i * data.v_stride + v], sum);
+      for (std::size_t i = 0; i < 21; ++i)
+        sum = std::fma(data.kg[i * data.k_stride + k], data.v_new[i * data.v_stride + v], sum);
       REQUIRE(sum == data.state[k * data.v_stride + v]);
     }
 }
@@ -170,7 +207,8 @@ TEMPLATE_TEST_CASE("both inverses solve the triangular system", "[kernels]", flo
       for (std::size_t i = 0; i < rows; ++i)
         for (std::size_t j = 0; j < rows; ++j) {
           double sum = data.A[i * data.score_stride + j];  // (I + L) A
-          for (std::size_t m = 0; m < i; ++m) sum += static_cast<double>(data.L[i * data.score_stride + m]) * data.A[m * data.score_stride + j];
+          for (std::size_t m = 0; m < i; ++m)
+            sum += static_cast<double>(data.L[i * data.score_stride + m]) * data.A[m * data.score_stride + j];
           worst = std::max(worst, std::fabs(sum - (i == j ? 1 : 0)));
         }
       INFO("rows " << rows);
@@ -179,7 +217,8 @@ TEMPLATE_TEST_CASE("both inverses solve the triangular system", "[kernels]", flo
 }
 
 TEST_CASE("scores above the diagonal are exactly zero", "[kernels]") {
-  for (const DecayForm decay : {DecayForm::pair, DecayForm::anchor_pair, DecayForm::anchor_first, DecayForm::anchor_mid}) {
+  for (const DecayForm decay :
+       {DecayForm::pair, DecayForm::anchor_pair, DecayForm::anchor_first, DecayForm::anchor_mid}) {
     ChunkData<float> data(50, 16, 16);
     data.block.decay = decay;
     kernels<float>().chunk[1](data.block);
@@ -193,7 +232,8 @@ TEST_CASE("scores above the diagonal are exactly zero", "[kernels]") {
 
 TEST_CASE("widening and narrowing go through every element type", "[kernels]") {
   const std::vector<float> values{0.0f, -1.5f, 3.14159274f, 65504.0f, 1e-7f, -2e5f};
-  for (const numeric::DType dtype : {numeric::DType::fp64, numeric::DType::fp32, numeric::DType::bf16, numeric::DType::fp16}) {
+  for (const numeric::DType dtype :
+       {numeric::DType::fp64, numeric::DType::fp32, numeric::DType::bf16, numeric::DType::fp16}) {
     tensor::Tensor stored("x", dtype, {values.size()});
     kernels<float>().narrow(values.data(), dtype, stored.data(), values.size());
     std::vector<float> back(values.size());

@@ -15,7 +15,8 @@ constexpr std::string_view names[] = {"naive", "recurrent", "chunk"};
 constexpr DType dtypes[] = {DType::fp64, DType::fp32, DType::bf16, DType::fp16};
 
 /// A problem with the tokens [begin, end) of another, and a state to start from.
-kda::Problem slice(const kda::Problem& problem, std::size_t begin, std::size_t end, const tensor::Tensor* state) {
+kda::Problem slice(const kda::Problem& problem, std::size_t begin, std::size_t end,
+                   const tensor::Tensor* state) {
   const auto cut = [&](const tensor::Tensor& tensor) {
     tensor::Shape shape = tensor.shape();
     const std::size_t row = tensor.size() / shape[1];
@@ -25,7 +26,8 @@ kda::Problem slice(const kda::Problem& problem, std::size_t begin, std::size_t e
     return part;
   };
   kda::Problem result = kda::clone(problem);
-  result.q = cut(problem.q), result.k = cut(problem.k), result.v = cut(problem.v), result.g = cut(problem.g), result.beta = cut(problem.beta);
+  result.q = cut(problem.q), result.k = cut(problem.k), result.v = cut(problem.v), result.g = cut(problem.g),
+  result.beta = cut(problem.beta);
   if (state != nullptr) result.initial_state = state->clone();
   result.validate();
   return result;
@@ -40,7 +42,8 @@ ProblemSpec rich_spec() {
 
 }  // namespace
 
-TEST_CASE("all variants agree bit for bit where every sum is exact, in every dtype and formulation", "[laws]") {
+TEST_CASE("all variants agree bit for bit where every sum is exact, in every dtype and formulation",
+          "[laws]") {
   for (const DType dtype : dtypes)
     for (const int chunk : {16, 32, 64}) {
       const kda::Problem problem = test::exact_problem(256, 64, 24, dtype, chunk);
@@ -49,11 +52,13 @@ TEST_CASE("all variants agree bit for bit where every sum is exact, in every dty
       INFO(numeric::name_of(dtype) << " chunk " << chunk);
       CHECK(test::differing_bits(naive.o, recurrent.o) == 0);
       CHECK(test::differing_bits(naive.final_state, recurrent.final_state) == 0);
-      for (const kda::DecayForm decay : {kda::DecayForm::pair, kda::DecayForm::anchor_pair, kda::DecayForm::anchor_first, kda::DecayForm::anchor_mid})
+      for (const kda::DecayForm decay : {kda::DecayForm::pair, kda::DecayForm::anchor_pair,
+                                         kda::DecayForm::anchor_first, kda::DecayForm::anchor_mid})
         for (const kda::InverseForm inverse : {kda::InverseForm::substitution, kda::InverseForm::blocks})
           for (const kda::Contraction contraction : {kda::Contraction::fused, kda::Contraction::separate}) {
             kda::RunOptions options = test::default_options(problem, "chunk", dtype);
-            options.arithmetic.decay = decay, options.arithmetic.inverse = inverse, options.arithmetic.contraction = contraction;
+            options.arithmetic.decay = decay, options.arithmetic.inverse = inverse,
+            options.arithmetic.contraction = contraction;
             const kda::Answer answer = test::run(problem, "chunk", options);
             REQUIRE(test::differing_bits(naive.o, answer.o) == 0);
             REQUIRE(test::differing_bits(naive.final_state, answer.final_state) == 0);
@@ -119,7 +124,8 @@ TEST_CASE("changing a token changes nothing before it", "[laws]") {
   changed.g.set(token * g_row + 3, -7.0);
   changed.v.set(token * v_row + 1, 100.0);
   for (const std::string_view name : names)
-    for (const kda::DecayForm decay : {kda::DecayForm::pair, kda::DecayForm::anchor_pair, kda::DecayForm::anchor_first}) {
+    for (const kda::DecayForm decay :
+         {kda::DecayForm::pair, kda::DecayForm::anchor_pair, kda::DecayForm::anchor_first}) {
       kda::RunOptions options = test::default_options(problem, name, DType::fp32);
       options.arithmetic.decay = decay;
       const kda::Answer before = test::run(problem, name, options), after = test::run(changed, name, options);
@@ -138,12 +144,14 @@ TEST_CASE("with beta zero the state only decays", "[laws]") {
   for (std::size_t i = 0; i < other_values.v.size(); ++i) other_values.v.set(i, 17.0);
   for (const std::string_view name : names) {
     const kda::Answer answer = test::run(problem, name, DType::fp64);
-    CHECK(test::differing_bits(answer.final_state, test::run(other_values, name, DType::fp64).final_state) == 0);
+    CHECK(test::differing_bits(answer.final_state, test::run(other_values, name, DType::fp64).final_state) ==
+          0);
     for (std::size_t k = 0; k < spec.K; ++k) {
       double sum = 0;
       for (std::size_t t = 0; t < spec.T; ++t) sum += problem.g.value(t * spec.K + k);
       for (std::size_t v = 0; v < spec.V; ++v)
-        CHECK(answer.final_state.value(k * spec.V + v) == Approx(problem.initial_state->value(k * spec.V + v) * std::exp(sum)).epsilon(1e-12));
+        CHECK(answer.final_state.value(k * spec.V + v) ==
+              Approx(problem.initial_state->value(k * spec.V + v) * std::exp(sum)).epsilon(1e-12));
     }
   }
 }
@@ -157,7 +165,8 @@ TEST_CASE("the two state layouts hold the same numbers", "[laws]") {
   tensor::Tensor transposed("initial_state", k_first.initial_state->dtype(), {1, 2, 20, 12});
   for (std::size_t h = 0; h < 2; ++h)
     for (std::size_t k = 0; k < 12; ++k)
-      for (std::size_t v = 0; v < 20; ++v) transposed.set((h * 20 + v) * 12 + k, k_first.initial_state->value((h * 12 + k) * 20 + v));
+      for (std::size_t v = 0; v < 20; ++v)
+        transposed.set((h * 20 + v) * 12 + k, k_first.initial_state->value((h * 12 + k) * 20 + v));
   v_first.initial_state = std::move(transposed);
   v_first.validate();
   for (const std::string_view name : names)
@@ -180,7 +189,8 @@ TEST_CASE("grouped value heads read the query and key head of their group", "[la
     tensor::Tensor wide(tensor->name(), tensor->dtype(), {1, spec.T, 6, spec.K});
     for (std::size_t t = 0; t < spec.T; ++t)
       for (std::size_t h = 0; h < 6; ++h)
-        for (std::size_t k = 0; k < spec.K; ++k) wide.set((t * 6 + h) * spec.K + k, tensor->value((t * 2 + h / 3) * spec.K + k));
+        for (std::size_t k = 0; k < spec.K; ++k)
+          wide.set((t * 6 + h) * spec.K + k, tensor->value((t * 2 + h / 3) * spec.K + k));
     *tensor = std::move(wide);
   }
   repeated.validate();
@@ -200,11 +210,13 @@ TEST_CASE("a packed sequence gives the bits it gives alone, an empty one keeps i
     for (const DType dtype : {DType::fp32, DType::bf16}) {
       const kda::Answer together = test::run(packed, name, dtype, 2);
       for (std::size_t n = 0; n < 4; ++n) {
-        const auto begin = static_cast<std::size_t>(spec.cu_seqlens[n]), end = static_cast<std::size_t>(spec.cu_seqlens[n + 1]);
+        const auto begin = static_cast<std::size_t>(spec.cu_seqlens[n]),
+                   end = static_cast<std::size_t>(spec.cu_seqlens[n + 1]);
         tensor::Tensor state("initial_state", packed.initial_state->dtype(), {1, 2, spec.K, spec.V});
         std::memcpy(state.data(), packed.initial_state->at(n * state_size), state.bytes());
         if (begin == end) {
-          for (std::size_t i = 0; i < state_size; ++i) CHECK(together.final_state.value(n * state_size + i) == state.value(i));
+          for (std::size_t i = 0; i < state_size; ++i)
+            CHECK(together.final_state.value(n * state_size + i) == state.value(i));
           continue;
         }
         kda::Problem unpacked = kda::clone(packed);
@@ -214,7 +226,8 @@ TEST_CASE("a packed sequence gives the bits it gives alone, an empty one keeps i
         const kda::Answer alone = test::run(slice(unpacked, begin, end, &state), name, dtype);
         INFO(name << " sequence " << n);
         CHECK(std::memcmp(alone.o.data(), together.o.at(begin * 2 * spec.V), alone.o.bytes()) == 0);
-        CHECK(std::memcmp(alone.final_state.data(), together.final_state.at(n * state_size), alone.final_state.bytes()) == 0);
+        CHECK(std::memcmp(alone.final_state.data(), together.final_state.at(n * state_size),
+                          alone.final_state.bytes()) == 0);
       }
     }
 }
@@ -227,8 +240,10 @@ TEST_CASE("batch rows and heads do not see each other", "[laws]") {
   for (tensor::Tensor* const tensor : {&poisoned.q, &poisoned.k, &poisoned.v, &poisoned.g, &poisoned.beta})
     for (std::size_t i = tensor->size() / 2; i < tensor->size(); ++i) tensor->set(i, std::nan(""));
   for (const std::string_view name : names) {
-    const kda::Answer clean = test::run(problem, name, DType::fp32), dirty = test::run(poisoned, name, DType::fp32);
+    const kda::Answer clean = test::run(problem, name, DType::fp32),
+                      dirty = test::run(poisoned, name, DType::fp32);
     CHECK(std::memcmp(clean.o.data(), dirty.o.data(), clean.o.bytes() / 2) == 0);
-    CHECK(std::memcmp(clean.final_state.data(), dirty.final_state.data(), clean.final_state.bytes() / 2) == 0);
+    CHECK(std::memcmp(clean.final_state.data(), dirty.final_state.data(), clean.final_state.bytes() / 2) ==
+          0);
   }
 }

@@ -21,9 +21,11 @@ struct BigRecurrence {
       for (std::size_t head = 0; head < d.HV; ++head) run(s, head);
   }
 
-  std::vector<Big> row(const tensor::Tensor& tensor, const kda::Sequence& s, std::size_t t, std::size_t head) const {
+  std::vector<Big> row(const tensor::Tensor& tensor, const kda::Sequence& s, std::size_t t,
+                       std::size_t head) const {
     std::vector<Big> values;
-    for (std::size_t k = 0; k < d.K; ++k) values.emplace_back(tensor.value(((s.batch * d.T + t) * d.H + head / (d.HV / d.H)) * d.K + k));
+    for (std::size_t k = 0; k < d.K; ++k)
+      values.emplace_back(tensor.value(((s.batch * d.T + t) * d.H + head / (d.HV / d.H)) * d.K + k));
     if (!p.options.qk_l2norm) return values;
     Big sum = Big(1.0) / Big(1e6);
     for (const Big& value : values) sum = sum + value * value;
@@ -53,7 +55,8 @@ struct BigRecurrence {
   void run(const kda::Sequence& s, std::size_t head) {
     std::vector<std::vector<Big>> S(d.K, std::vector<Big>(d.V));
     for (std::size_t k = 0; k < d.K; ++k)
-      for (std::size_t v = 0; v < d.V; ++v) S[k][v] = p.initial_state ? Big(p.initial_state->value(state_at(s, head, k, v))) : Big(0.0);
+      for (std::size_t v = 0; v < d.V; ++v)
+        S[k][v] = p.initial_state ? Big(p.initial_state->value(state_at(s, head, k, v))) : Big(0.0);
     for (std::size_t t = s.begin; t < s.end; ++t) {
       const std::vector<Big> q = row(p.q, s, t, head), key = row(p.k, s, t, head);
       const Big strength = beta(s, t, head), scale(p.scale());
@@ -81,7 +84,8 @@ struct BigRecurrence {
 };
 
 /// The largest |oracle - truth| / magnitude.
-double worst(const std::vector<numeric::DoubleDouble>& got, const std::vector<Big>& truth, const std::vector<double>& magnitude) {
+double worst(const std::vector<numeric::DoubleDouble>& got, const std::vector<Big>& truth,
+             const std::vector<double>& magnitude) {
   double error = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double apart = abs(Big(got[i]) - truth[i]).to_double();
@@ -101,12 +105,14 @@ std::vector<std::pair<const char*, ProblemSpec>> every_option() {
   add("no initial state", [](ProblemSpec& s) { s.initial_state = false; });
   add("fp64 inputs", [](ProblemSpec& s) { s.dtype = numeric::DType::fp64; });
   add("bf16 inputs", [](ProblemSpec& s) { s.dtype = numeric::DType::bf16; });
-  add("fp16 inputs, K no power of two", [](ProblemSpec& s) { s.dtype = numeric::DType::fp16, s.K = 13, s.V = 17; });
+  add("fp16 inputs, K no power of two",
+      [](ProblemSpec& s) { s.dtype = numeric::DType::fp16, s.K = 13, s.V = 17; });
   add("l2 norm", [](ProblemSpec& s) { s.qk_l2norm = true; });
   add("softplus gate", [](ProblemSpec& s) { s.gate = kda::Gate::softplus; });
   add("softplus gate without bias", [](ProblemSpec& s) { s.gate = kda::Gate::softplus, s.dt_bias = false; });
   add("lower-bound gate", [](ProblemSpec& s) { s.gate = kda::Gate::lower_bound; });
-  add("lower-bound gate without A_log", [](ProblemSpec& s) { s.gate = kda::Gate::lower_bound, s.A_log = false; });
+  add("lower-bound gate without A_log",
+      [](ProblemSpec& s) { s.gate = kda::Gate::lower_bound, s.A_log = false; });
   add("sigmoid beta", [](ProblemSpec& s) { s.beta_sigmoid = true; });
   add("negative eigenvalues", [](ProblemSpec& s) { s.beta_sigmoid = s.allow_neg_eigval = true; });
   add("V-first state", [](ProblemSpec& s) { s.state_v_first = true; });
@@ -145,7 +151,8 @@ TEST_CASE("magnitudes are never below the values they belong to", "[oracle]") {
   for (const auto& [name, spec] : every_option()) {
     const test::WholeOracle oracle = test::whole_oracle(test::make_problem(spec));
     INFO(name);
-    for (std::size_t i = 0; i < oracle.o.size(); ++i) REQUIRE(oracle.o_magnitude[i] >= std::fabs(oracle.o[i].hi) * (1 - 1e-12));
+    for (std::size_t i = 0; i < oracle.o.size(); ++i)
+      REQUIRE(oracle.o_magnitude[i] >= std::fabs(oracle.o[i].hi) * (1 - 1e-12));
     for (std::size_t i = 0; i < oracle.final_state.size(); ++i)
       REQUIRE(oracle.state_magnitude[i] >= std::fabs(oracle.final_state[i].hi) * (1 - 1e-12));
   }
@@ -160,12 +167,14 @@ TEST_CASE("the magnitude of the output is the sum of its absolute terms", "[orac
   for (std::size_t v = 0; v < spec.V; ++v) {
     double sum = 0;
     for (std::size_t k = 0; k < spec.K; ++k)
-      sum += std::fabs(problem.q.value(k) * problem.k.value(k) * problem.beta.value(0) * problem.v.value(v) * problem.scale());
+      sum += std::fabs(problem.q.value(k) * problem.k.value(k) * problem.beta.value(0) * problem.v.value(v) *
+                       problem.scale());
     CHECK(oracle.o_magnitude[v] == Approx(sum).epsilon(1e-12));
   }
 }
 
-TEST_CASE("the magnitude of the state does not grow where the delta rule overwrites the same memory", "[oracle]") {
+TEST_CASE("the magnitude of the state does not grow where the delta rule overwrites the same memory",
+          "[oracle]") {
   const kda::Problem problem = test::exact_problem(3000, 16, 8, numeric::DType::fp32);
   const test::WholeOracle oracle = test::whole_oracle(problem);
   for (std::size_t i = 0; i < oracle.final_state.size(); ++i) CHECK(oracle.state_magnitude[i] < 1000);
@@ -179,7 +188,8 @@ TEST_CASE("a recurrence that overflows gives values that are not finite", "[orac
   std::size_t not_finite = 0;
   for (const auto& value : oracle.o) not_finite += !std::isfinite(value.hi);
   CHECK(not_finite > 0);
-  for (std::size_t i = 0; i < 3 * spec.V; ++i) CHECK(std::isfinite(oracle.o[i].hi));  // nothing before it is touched
+  for (std::size_t i = 0; i < 3 * spec.V; ++i)
+    CHECK(std::isfinite(oracle.o[i].hi));  // nothing before it is touched
 }
 
 TEST_CASE("the oracle gives the same bits on any number of threads", "[oracle]") {
@@ -189,7 +199,8 @@ TEST_CASE("the oracle gives the same bits on any number of threads", "[oracle]")
   const test::WholeOracle one = test::whole_oracle(problem, 1);
   for (const int threads : {2, 5}) {
     const test::WholeOracle many = test::whole_oracle(problem, threads);
-    for (std::size_t i = 0; i < one.o.size(); ++i) REQUIRE((one.o[i].hi == many.o[i].hi && one.o[i].lo == many.o[i].lo));
+    for (std::size_t i = 0; i < one.o.size(); ++i)
+      REQUIRE((one.o[i].hi == many.o[i].hi && one.o[i].lo == many.o[i].lo));
     CHECK(one.o_magnitude == many.o_magnitude);
     CHECK(one.state_magnitude == many.state_magnitude);
   }

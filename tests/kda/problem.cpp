@@ -33,20 +33,40 @@ tensor::Tensor zeros(const char* name, tensor::Shape shape) {
 
 TEST_CASE("a problem with wrong shapes says what it is and what it should be", "[problem]") {
   CHECK(refusal([](kda::Problem&) {}) == "accepted");
-  CHECK_THAT(refusal([](kda::Problem& p) { p.g = zeros("g", {1, 20, 1, 16}); }), ContainsSubstring("inputs/g is [1,20,1,16] but inputs/q says K = 8"));
-  CHECK_THAT(refusal([](kda::Problem& p) { p.k = zeros("k", {1, 20, 1, 9}); }), ContainsSubstring("inputs/k is [1,20,1,9] but inputs/q is [1,20,1,8]"));
-  CHECK_THAT(refusal([](kda::Problem& p) { p.v = zeros("v", {1, 19, 1, 6}); }), ContainsSubstring("says T = 20"));
+  CHECK_THAT(refusal([](kda::Problem& p) {
+               p.g = zeros("g", {1, 20, 1, 16});
+             }),
+             ContainsSubstring("inputs/g is [1,20,1,16] but inputs/q says K = 8"));
+  CHECK_THAT(refusal([](kda::Problem& p) {
+               p.k = zeros("k", {1, 20, 1, 9});
+             }),
+             ContainsSubstring("inputs/k is [1,20,1,9] but inputs/q is [1,20,1,8]"));
+  CHECK_THAT(refusal([](kda::Problem& p) {
+               p.v = zeros("v", {1, 19, 1, 6});
+             }),
+             ContainsSubstring("says T = 20"));
   CHECK_THAT(refusal([](kda::Problem& p) { p.beta = zeros("beta", {1, 20}); }), ContainsSubstring("rank 2"));
-  CHECK_THAT(refusal([](kda::Problem& p) { p.q = zeros("q", {1, 20, 0, 8}); }), ContainsSubstring("empty extent"));
+  CHECK_THAT(refusal([](kda::Problem& p) {
+               p.q = zeros("q", {1, 20, 0, 8});
+             }),
+             ContainsSubstring("empty extent"));
 }
 
 TEST_CASE("a state in the other layout is named as such", "[problem]") {
-  CHECK_THAT(refusal([](kda::Problem& p) { p.initial_state = zeros("initial_state", {1, 1, 6, 8}); }), ContainsSubstring("the other state layout"));
-  CHECK_THAT(refusal([](kda::Problem& p) { p.initial_state = zeros("initial_state", {2, 1, 8, 6}); }), ContainsSubstring("wanted [1,1,8,6]"));
+  CHECK_THAT(refusal([](kda::Problem& p) {
+               p.initial_state = zeros("initial_state", {1, 1, 6, 8});
+             }),
+             ContainsSubstring("the other state layout"));
+  CHECK_THAT(refusal([](kda::Problem& p) {
+               p.initial_state = zeros("initial_state", {2, 1, 8, 6});
+             }),
+             ContainsSubstring("wanted [1,1,8,6]"));
 }
 
 TEST_CASE("packed offsets must run from 0 to T without going back", "[problem]") {
-  const auto with = [](std::vector<std::int64_t> offsets) { return [offsets](kda::Problem& p) { p.cu_seqlens = offsets, p.initial_state.reset(); }; };
+  const auto with = [](std::vector<std::int64_t> offsets) {
+    return [offsets](kda::Problem& p) { p.cu_seqlens = offsets, p.initial_state.reset(); };
+  };
   CHECK(refusal(with({0, 7, 20})) == "accepted");
   CHECK_THAT(refusal(with({1, 7, 20})), ContainsSubstring("starts at 1"));
   CHECK_THAT(refusal(with({0, 7, 19})), ContainsSubstring("ends at 19"));
@@ -58,10 +78,14 @@ TEST_CASE("packed offsets must run from 0 to T without going back", "[problem]")
 }
 
 TEST_CASE("options that contradict each other are refused", "[problem]") {
-  CHECK_THAT(refusal([](kda::Problem& p) { p.options.gate = kda::Gate::softplus; }), ContainsSubstring("A_log is missing"));
-  CHECK_THAT(refusal([](kda::Problem& p) { p.options.gate = kda::Gate::lower_bound; }), ContainsSubstring("lower_bound is missing"));
-  CHECK_THAT(refusal([](kda::Problem& p) { p.options.allow_neg_eigval = true; }), ContainsSubstring("beta_sigmoid is 0"));
-  CHECK_THAT(refusal([](kda::Problem& p) { p.options.chunk_size = 0; }), ContainsSubstring("chunk_size is 0"));
+  CHECK_THAT(refusal([](kda::Problem& p) { p.options.gate = kda::Gate::softplus; }),
+             ContainsSubstring("A_log is missing"));
+  CHECK_THAT(refusal([](kda::Problem& p) { p.options.gate = kda::Gate::lower_bound; }),
+             ContainsSubstring("lower_bound is missing"));
+  CHECK_THAT(refusal([](kda::Problem& p) { p.options.allow_neg_eigval = true; }),
+             ContainsSubstring("beta_sigmoid is 0"));
+  CHECK_THAT(refusal([](kda::Problem& p) { p.options.chunk_size = 0; }),
+             ContainsSubstring("chunk_size is 0"));
   CHECK_THAT(refusal([](kda::Problem& p) { p.options.scale = HUGE_VAL; }), ContainsSubstring("finite"));
 }
 

@@ -34,7 +34,8 @@ Errors rms(const kda::Answer& answer, const test::WholeOracle& oracle) {
 }
 
 Errors scaled(const kda::Answer& answer, const test::WholeOracle& oracle) {
-  return {test::max_scaled_ulp(answer.o, oracle.o, oracle.o_magnitude), test::max_scaled_ulp(answer.final_state, oracle.final_state, oracle.state_magnitude)};
+  return {test::max_scaled_ulp(answer.o, oracle.o, oracle.o_magnitude),
+          test::max_scaled_ulp(answer.final_state, oracle.final_state, oracle.state_magnitude)};
 }
 
 struct Recorded {
@@ -100,12 +101,14 @@ TEST_CASE("every formulation of the chunk form is right for every chunk length",
   const kda::Problem problem = test::make_problem(spec);
   const test::WholeOracle oracle = test::whole_oracle(problem);
   for (const std::size_t chunk : {16, 32, 64, 100})
-    for (const kda::DecayForm decay : {kda::DecayForm::pair, kda::DecayForm::anchor_pair, kda::DecayForm::anchor_first, kda::DecayForm::anchor_mid})
+    for (const kda::DecayForm decay : {kda::DecayForm::pair, kda::DecayForm::anchor_pair,
+                                       kda::DecayForm::anchor_first, kda::DecayForm::anchor_mid})
       for (const int anchor : {16, 32, 64})
         for (const kda::InverseForm inverse : {kda::InverseForm::substitution, kda::InverseForm::blocks}) {
           kda::RunOptions options = test::default_options(problem, "chunk", DType::fp64);
           options.chunk_size = chunk;
-          options.arithmetic.decay = decay, options.arithmetic.anchor_rows = anchor, options.arithmetic.inverse = inverse;
+          options.arithmetic.decay = decay, options.arithmetic.anchor_rows = anchor,
+          options.arithmetic.inverse = inverse;
           const Errors error = rms(test::run(problem, "chunk", options), oracle);
           INFO("chunk " << chunk << " decay " << static_cast<int>(decay) << " anchor " << anchor);
           CHECK(error.o < 1e-13);
@@ -135,19 +138,26 @@ TEST_CASE("an unknown variant is refused with a suggestion", "[variants]") {
 
 TEST_CASE("arithmetic is set and described in the same words", "[variants]") {
   kda::Arithmetic arithmetic;
-  for (const char* const word : {"contraction=separate", "decay=anchor-mid:32", "inverse=blocks:16", "storage=none"}) kda::set_axis(arithmetic, word);
+  for (const char* const word :
+       {"contraction=separate", "decay=anchor-mid:32", "inverse=blocks:16", "storage=none"})
+    kda::set_axis(arithmetic, word);
   const std::string text = kda::describe(arithmetic, {.chunk = true});
-  for (const char* const word : {"contraction=separate", "decay=anchor-mid:32", "inverse=blocks:16", "storage=none"}) CHECK_THAT(text, ContainsSubstring(word));
+  for (const char* const word :
+       {"contraction=separate", "decay=anchor-mid:32", "inverse=blocks:16", "storage=none"})
+    CHECK_THAT(text, ContainsSubstring(word));
   CHECK_THROWS_WITH(kda::set_axis(arithmetic, "decay=anchor-mid:17"), ContainsSubstring("16, 32 or 64"));
-  CHECK_THROWS_WITH(kda::set_axis(arithmetic, "contracton=fused"), ContainsSubstring("did you mean 'contraction'?"));
+  CHECK_THROWS_WITH(kda::set_axis(arithmetic, "contracton=fused"),
+                    ContainsSubstring("did you mean 'contraction'?"));
   CHECK_THROWS_WITH(kda::set_axis(arithmetic, "decay"), ContainsSubstring("wanted key=value"));
 }
 
-// --- against answers we did not write -------------------------------------------------------------------------------
+// --- against answers we did not write
+// -------------------------------------------------------------------------------
 
 TEST_CASE("fp64 variants agree with torch's fp64 recurrence on all large fixtures", "[variants][fixtures]") {
   const std::vector<std::string> files = test::large_fixture_files();
-  if (files.empty()) KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
+  if (files.empty())
+    KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
   for (const std::string& path : files) {
     const fixture::Fixture file = fixture::Fixture::open(path);
     const kda::Problem problem = file.read_problem();
@@ -162,9 +172,12 @@ TEST_CASE("fp64 variants agree with torch's fp64 recurrence on all large fixture
   }
 }
 
-TEST_CASE("fp32 recurrent is within 16 scaled ULP and 4 times the Triton kernel's error on all large fixtures", "[variants][fixtures]") {
+TEST_CASE(
+    "fp32 recurrent is within 16 scaled ULP and 4 times the Triton kernel's error on all large fixtures",
+    "[variants][fixtures]") {
   const std::vector<std::string> files = test::large_fixture_files();
-  if (files.empty()) KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
+  if (files.empty())
+    KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
   for (const std::string& path : files) {
     const fixture::Fixture file = fixture::Fixture::open(path);
     const kda::Problem problem = file.read_problem();
@@ -177,28 +190,33 @@ TEST_CASE("fp32 recurrent is within 16 scaled ULP and 4 times the Triton kernel'
     CHECK(units.state <= 16);
     CHECK(error.o <= 4 * test::rms_ratio(triton.o, oracle.o));
     CHECK(error.state <= 4 * test::rms_ratio(triton.final_state, oracle.final_state));
-    // The Triton recurrence itself, as its authors' fp32 arithmetic allows: the reader, the oracle and the conventions
-    // agree with code we did not write.
-    if (file.dtype() == DType::fp32) CHECK(test::rms_ratio(triton.o, oracle.o) == Approx(5.5e-8).epsilon(0.2));
+    // The Triton recurrence itself, as its authors' fp32 arithmetic allows: the reader, the oracle and the
+    // conventions agree with code we did not write.
+    if (file.dtype() == DType::fp32)
+      CHECK(test::rms_ratio(triton.o, oracle.o) == Approx(5.5e-8).epsilon(0.2));
   }
 }
 
-TEST_CASE("16-bit variants are no worse than 1.5 times the Triton kernel of their kind on all large fixtures", "[variants][fixtures]") {
+TEST_CASE("16-bit variants are no worse than 1.5 times the Triton kernel of their kind on all large fixtures",
+          "[variants][fixtures]") {
   const std::vector<std::string> files = test::large_fixture_files();
-  if (files.empty()) KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
+  if (files.empty())
+    KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
   for (const std::string& path : files) {
     const fixture::Fixture file = fixture::Fixture::open(path);
     if (!is_narrow(file.dtype())) continue;
     const kda::Problem problem = file.read_problem();
     const test::WholeOracle oracle = test::whole_oracle(problem, 2);
-    for (const auto& [ours, theirs] : {std::pair{"recurrent", "fla_recurrent"}, {"naive", "fla_recurrent"}, {"chunk", "fla_chunk"}}) {
+    for (const auto& [ours, theirs] :
+         {std::pair{"recurrent", "fla_recurrent"}, {"naive", "fla_recurrent"}, {"chunk", "fla_chunk"}}) {
       const kda::Answer answer = test::run(problem, ours, file.dtype(), 2);
       const Recorded triton = recorded(file, theirs);
       const Errors error = rms(answer, oracle);
       INFO(file.name() << ' ' << ours);
       CHECK(error.o <= 1.5 * test::rms_ratio(triton.o, oracle.o));
       CHECK(error.state <= 1.5 * test::rms_ratio(triton.final_state, oracle.final_state));
-      CHECK(test::max_scaled_ulp(answer.o, oracle.o, oracle.o_magnitude) <= 1.5 * test::max_scaled_ulp(triton.o, oracle.o, oracle.o_magnitude) + 0.01);
+      CHECK(test::max_scaled_ulp(answer.o, oracle.o, oracle.o_magnitude) <=
+            1.5 * test::max_scaled_ulp(triton.o, oracle.o, oracle.o_magnitude) + 0.01);
     }
   }
 }

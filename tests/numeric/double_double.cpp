@@ -12,7 +12,9 @@ using test::Big;
 namespace {
 
 DoubleDouble random_number(test::Random& random, int exponents) {
-  const double hi = std::ldexp(random.uniform(-2, 2), static_cast<int>(random.below(static_cast<std::size_t>(2 * exponents))) - exponents);
+  const double hi =
+      std::ldexp(random.uniform(-2, 2),
+                 static_cast<int>(random.below(static_cast<std::size_t>(2 * exponents))) - exponents);
   return two_sum(hi, hi * 0x1p-54 * random.uniform(-1, 1));
 }
 
@@ -59,7 +61,9 @@ TEST_CASE("double-double exp is exact to 100 bits from underflow to overflow", "
   CHECK(worst_error(f, truth, between(-1, 1)) < 0x1p-100);
   CHECK(worst_error(f, truth, between(-20, 20)) < 0x1p-100);
   CHECK(worst_error(f, truth, between(-600, 700)) < 0x1p-100);
-  CHECK(worst_error(f, truth, [&] { return DoubleDouble{std::ldexp(random.uniform(-1, 1), -static_cast<int>(random.below(60)))}; }) < 0x1p-100);
+  CHECK(worst_error(f, truth, [&] {
+          return DoubleDouble{std::ldexp(random.uniform(-1, 1), -static_cast<int>(random.below(60)))};
+        }) < 0x1p-100);
   CHECK(exp(DoubleDouble{0.0}).hi == 1.0);
   CHECK(exp(DoubleDouble{0.0}).lo == 0.0);
   CHECK(exp(DoubleDouble{-746.0}).hi == 0.0);
@@ -68,10 +72,13 @@ TEST_CASE("double-double exp is exact to 100 bits from underflow to overflow", "
   CHECK(std::isnan(exp(DoubleDouble{std::nan("")}).hi));
 }
 
-TEST_CASE("double-double softplus, sigmoid and log1p keep their relative accuracy everywhere", "[double-double]") {
+TEST_CASE("double-double softplus, sigmoid and log1p keep their relative accuracy everywhere",
+          "[double-double]") {
   test::Random random(3);
   const auto wide = [&] { return DoubleDouble{random.uniform(-300, 60)}; };
-  const auto near_zero = [&] { return DoubleDouble{std::ldexp(random.uniform(-1, 1), -static_cast<int>(random.below(40)))}; };
+  const auto near_zero = [&] {
+    return DoubleDouble{std::ldexp(random.uniform(-1, 1), -static_cast<int>(random.below(40)))};
+  };
   const auto soft = [](DoubleDouble x) { return softplus(x); };
   const auto soft_truth = [](const Big& x) { return test::softplus(x); };
   CHECK(worst_error(soft, soft_truth, wide) < 0x1p-99);
@@ -80,12 +87,20 @@ TEST_CASE("double-double softplus, sigmoid and log1p keep their relative accurac
   const auto logistic_truth = [](const Big& x) { return test::sigmoid(x); };
   CHECK(worst_error(logistic, logistic_truth, wide) < 0x1p-99);
   CHECK(worst_error(logistic, logistic_truth, near_zero) < 0x1p-99);
-  const auto unit = [&] { return DoubleDouble{random.below(2) ? random.uniform() : std::ldexp(random.uniform(), -static_cast<int>(random.below(200)))}; };
-  CHECK(worst_error([](DoubleDouble x) { return log1p_unit(x); }, [](const Big& x) { return log1p(x); }, unit) < 0x1p-102);
+  const auto unit = [&] {
+    return DoubleDouble{random.below(2) ? random.uniform()
+                                        : std::ldexp(random.uniform(), -static_cast<int>(random.below(200)))};
+  };
+  CHECK(worst_error([](DoubleDouble x) { return log1p_unit(x); }, [](const Big& x) { return log1p(x); },
+                    unit) < 0x1p-102);
 }
 
 TEST_CASE("double-double reciprocal square root is exact to 102 bits", "[double-double]") {
   test::Random random(4);
-  CHECK(worst_error([](DoubleDouble x) { return reciprocal_square_root(x); }, [](const Big& x) { return Big(1.0) / sqrt(x); },
-                    [&] { return DoubleDouble{std::ldexp(random.uniform(1, 2), static_cast<int>(random.below(200)) - 100)}; }) < 0x1p-102);
+  CHECK(worst_error([](DoubleDouble x) { return reciprocal_square_root(x); },
+                    [](const Big& x) { return Big(1.0) / sqrt(x); },
+                    [&] {
+                      return DoubleDouble{
+                          std::ldexp(random.uniform(1, 2), static_cast<int>(random.below(200)) - 100)};
+                    }) < 0x1p-102);
 }

@@ -10,7 +10,9 @@
 
 using kda_check::numeric::floating_point_defect;
 
-TEST_CASE("the environment of the tests themselves is sound", "[environment]") { CHECK(floating_point_defect() == ""); }
+TEST_CASE("the environment of the tests themselves is sound", "[environment]") {
+  CHECK(floating_point_defect() == "");
+}
 
 TEST_CASE("a changed rounding mode is noticed", "[environment]") {
   for (const int mode : {FE_DOWNWARD, FE_UPWARD, FE_TOWARDZERO}) {

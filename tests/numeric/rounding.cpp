@@ -45,7 +45,8 @@ double judged(const test::Big& exact) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("every 16-bit value survives widening and rounding back", "[rounding]", Bfloat16, Float16) {
+TEMPLATE_TEST_CASE("every 16-bit value survives widening and rounding back", "[rounding]", Bfloat16,
+                   Float16) {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     const auto x = from_bits<TestType>(bits);
     if (is_nan(x)) {
@@ -57,7 +58,8 @@ TEMPLATE_TEST_CASE("every 16-bit value survives widening and rounding back", "[r
   }
 }
 
-TEMPLATE_TEST_CASE("between every two neighbours of a 16-bit format the middle decides and ties go to even", "[rounding]", Bfloat16, Float16) {
+TEMPLATE_TEST_CASE("between every two neighbours of a 16-bit format the middle decides and ties go to even",
+                   "[rounding]", Bfloat16, Float16) {
   const std::uint32_t infinity = static_cast<std::uint32_t>(round_to<TestType>(HUGE_VAL).bits);
   for (std::uint32_t bits = 0; bits + 1 < infinity; ++bits) {
     const double below = widen(from_bits<TestType>(bits)), above = widen(from_bits<TestType>(bits + 1));
@@ -89,12 +91,16 @@ TEMPLATE_TEST_CASE("overflow starts half a step above the largest number", "[rou
   CHECK(round_to<TestType>(-std::numeric_limits<double>::denorm_min()).bits == 0x8000u);
 }
 
-TEMPLATE_TEST_CASE("a double-double rounds as MPFR rounds the same number", "[rounding]", float, Bfloat16, Float16) {
+TEMPLATE_TEST_CASE("a double-double rounds as MPFR rounds the same number", "[rounding]", float, Bfloat16,
+                   Float16) {
   test::Random random(3);
   for (int i = 0; i < 200'000; ++i) {
-    const double hi = std::ldexp(random.uniform(1, 2), static_cast<int>(random.below(60)) - 40) * (random.below(2) ? 1 : -1);
+    const double hi = std::ldexp(random.uniform(1, 2), static_cast<int>(random.below(60)) - 40) *
+                      (random.below(2) ? 1 : -1);
     // Half of them close to a tie of the format.
-    const double near = random.below(2) ? widen(round_to<TestType>(hi)) * (1 + std::ldexp(1.0, -format_for<TestType>.precision)) : hi;
+    const double near = random.below(2) ? widen(round_to<TestType>(hi)) *
+                                              (1 + std::ldexp(1.0, -format_for<TestType>.precision))
+                                        : hi;
     if (!std::isfinite(near)) continue;  // hi itself was beyond the format
     const DoubleDouble x = two_sum(near, near * 0x1p-54 * random.uniform(-1, 1));
     REQUIRE(widen(round_to<TestType>(x)) == judged<TestType>(test::Big(x)));
@@ -125,9 +131,11 @@ TEST_CASE("cast points round as the conversions do", "[rounding]") {
   for (int i = 0; i < 4'000'000; ++i) check(std::bit_cast<float>(static_cast<std::uint32_t>(random.bits())));
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     const float half = widen_to_float(Float16{static_cast<std::uint16_t>(bits)});
-    for (const float x : {half, std::nextafterf(half, -HUGE_VALF), std::nextafterf(half, HUGE_VALF)}) check(x);
+    for (const float x : {half, std::nextafterf(half, -HUGE_VALF), std::nextafterf(half, HUGE_VALF)})
+      check(x);
     const float brain = widen_to_float(Bfloat16{static_cast<std::uint16_t>(bits)});
-    for (const float x : {brain, std::nextafterf(brain, -HUGE_VALF), std::nextafterf(brain, HUGE_VALF)}) check(x);
+    for (const float x : {brain, std::nextafterf(brain, -HUGE_VALF), std::nextafterf(brain, HUGE_VALF)})
+      check(x);
   }
 }
 

@@ -23,7 +23,8 @@ bool is_nan(Storage x) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("distance laws hold for all 65,536 values of a 16-bit format", "[ulp]", Bfloat16, Float16) {
+TEMPLATE_TEST_CASE("distance laws hold for all 65,536 values of a 16-bit format", "[ulp]", Bfloat16,
+                   Float16) {
   const auto zero = at<TestType>(0), minus_zero = at<TestType>(0x8000);
   CHECK(ulp_distance(zero, minus_zero) == 0);
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
@@ -61,7 +62,8 @@ TEMPLATE_TEST_CASE("the unit of every value is the gap above it", "[ulp]", Bfloa
   }
 }
 
-TEMPLATE_TEST_CASE("every correctly rounded result is within half a unit, every neighbour is not better", "[ulp]", Bfloat16, Float16) {
+TEMPLATE_TEST_CASE("every correctly rounded result is within half a unit, every neighbour is not better",
+                   "[ulp]", Bfloat16, Float16) {
   const Format& format = format_for<TestType>;
   for (std::uint32_t bits = 1; bits < 0x7fff; ++bits) {
     const double below = widen(at<TestType>(bits)), above = widen(at<TestType>(bits + 1));
@@ -79,7 +81,8 @@ TEMPLATE_TEST_CASE("every correctly rounded result is within half a unit, every 
 TEST_CASE("the error of a double sees the low part of the exact value", "[ulp]") {
   const Format& fp64 = format_of(DType::fp64);
   CHECK(ulp_error(fp64, 1.0, {1.0, 0x1p-55}) == 0.125);
-  CHECK(ulp_error(fp64, 1.0, {1.0, -0x1p-55}) == 0.25);  // just below a power of two the unit is half as large
+  CHECK(ulp_error(fp64, 1.0, {1.0, -0x1p-55}) ==
+        0.25);  // just below a power of two the unit is half as large
   CHECK(exponent_of(DoubleDouble{1.0, -0x1p-60}) == -1);
   CHECK(exponent_of(DoubleDouble{-1.0, 0x1p-60}) == -1);
   CHECK(exponent_of(DoubleDouble{1.0, 0x1p-60}) == 0);
@@ -91,7 +94,8 @@ TEST_CASE("the scaled error is immune to cancellation", "[ulp]") {
   const double exact = 1e-6, got = exact + 0x1p-23;
   CHECK(ulp_error(fp32, got, {exact, 0}) > 1e5);
   CHECK(scaled_ulp(fp32, got, {exact, 0}, 1.0) == Approx(1.0));
-  CHECK(scaled_ulp(fp32, got, {exact, 0}, 0.0) == ulp_error(fp32, got, {exact, 0}));  // never below the value itself
+  CHECK(scaled_ulp(fp32, got, {exact, 0}, 0.0) ==
+        ulp_error(fp32, got, {exact, 0}));  // never below the value itself
 }
 
 TEST_CASE("the unit does not shrink below the smallest exponent", "[ulp]") {

@@ -18,9 +18,11 @@ TensorResult tensor_result(Verdict verdict) {
   tensor.shape = {1, 64, 1, 64};
   tensor.dtype = "fp32";
   tensor.verdict = verdict;
-  tensor.metrics = {{"max_ulp", 3}, {"scaled_ulp", 1.25}, {"max_abs", 1e-7}, {"max_rel", HUGE_VAL}, {"rms_ratio", 5e-8}, {"nonfinite", 0}};
+  tensor.metrics = {{"max_ulp", 3},        {"scaled_ulp", 1.25}, {"max_abs", 1e-7},
+                    {"max_rel", HUGE_VAL}, {"rms_ratio", 5e-8},  {"nonfinite", 0}};
   tensor.limits = {{"nonfinite", 0, "derived"}, {"scaled_ulp", 16, "derived"}};
-  tensor.worst = PointResult{{0, 41, 0, 17}, "o[b=0 t=41 h=0 v=17]", 0.1, 0.2, 1, "0x1.9p-4", "0x1.9p-3", 1.25};
+  tensor.worst =
+      PointResult{{0, 41, 0, 17}, "o[b=0 t=41 h=0 v=17]", 0.1, 0.2, 1, "0x1.9p-4", "0x1.9p-3", 1.25};
   tensor.points = {*tensor.worst};
   if (verdict == Verdict::fail) tensor.reason = "scaled_ulp 20 > 16";
   return tensor;
@@ -34,7 +36,8 @@ Result result_with(std::vector<Verdict> verdicts) {
   result.fixtures = {{"f", "f.h5", "B=1 T=64 H=1 K=64 V=64", "fp32 gate=none", {"a note"}}};
   for (const Verdict verdict : verdicts) {
     CaseResult item;
-    item.fixture = "f", item.path = "f.h5", item.variant = "recurrent", item.dtype = item.compute = "fp32", item.device = "cpu";
+    item.fixture = "f", item.path = "f.h5", item.variant = "recurrent", item.dtype = item.compute = "fp32",
+    item.device = "cpu";
     item.pass = "forward", item.against = "oracle", item.verdict = verdict;
     if (verdict != Verdict::skipped) item.tensors = {tensor_result(verdict)};
     result.cases.push_back(item);
@@ -67,7 +70,9 @@ TEST_CASE("JSON has the fields scripts rely on", "[report]") {
   CHECK(document["summary"]["inconclusive"] == 0);
   CHECK(document["summary"]["skipped"] == 0);
   const auto& item = document["cases"][0];
-  for (const char* const field : {"fixture", "variant", "dtype", "device", "pass", "arithmetic", "against", "verdict", "reason", "tensors"}) CHECK(item.contains(field));
+  for (const char* const field : {"fixture", "variant", "dtype", "device", "pass", "arithmetic", "against",
+                                  "verdict", "reason", "tensors"})
+    CHECK(item.contains(field));
   CHECK(item["verdict"] == "pass");
   const auto& tensor = item["tensors"][0];
   CHECK(tensor["shape"] == nlohmann::json::array({1, 64, 1, 64}));
@@ -94,7 +99,9 @@ TEST_CASE("the text has a row for a pass as for a failure, and the points of the
   CHECK_THAT(text, ContainsSubstring("scaled_ulp 20 > 16"));
   CHECK_THAT(text, ContainsSubstring("0x1.9p-4"));
   CHECK_THAT(text, ContainsSubstring("note: a note"));
-  CHECK_THAT(text, ContainsSubstring("1 fixture, 2 comparisons of 2 tensors: 1 passed, 1 failed, 0 inconclusive, 0 skipped"));
+  CHECK_THAT(text,
+             ContainsSubstring(
+                 "1 fixture, 2 comparisons of 2 tensors: 1 passed, 1 failed, 0 inconclusive, 0 skipped"));
   CHECK(text.find('\x1b') == std::string::npos);
 }
 
@@ -110,7 +117,8 @@ TEST_CASE("colour never carries meaning alone", "[report]") {
   const std::string plain = write_text(result_with({Verdict::pass, Verdict::fail}), {});
   std::string colored = write_text(result_with({Verdict::pass, Verdict::fail}), {Detail::normal, true});
   CHECK(colored.find("\x1b[31mFAIL") != std::string::npos);
-  for (std::size_t at; (at = colored.find('\x1b')) != std::string::npos;) colored.erase(at, colored.find('m', at) - at + 1);
+  for (std::size_t at; (at = colored.find('\x1b')) != std::string::npos;)
+    colored.erase(at, colored.find('m', at) - at + 1);
   CHECK(colored == plain);
 }
 

@@ -26,9 +26,11 @@ session::RunRequest request_for(std::vector<std::string> fixtures) {
   return request;
 }
 
-const report::CaseResult* find(const report::Result& result, std::string_view variant, std::string_view against, std::string_view dtype = "") {
+const report::CaseResult* find(const report::Result& result, std::string_view variant,
+                               std::string_view against, std::string_view dtype = "") {
   for (const report::CaseResult& item : result.cases)
-    if (item.variant == variant && item.against == against && (dtype.empty() || item.dtype == dtype)) return &item;
+    if (item.variant == variant && item.against == against && (dtype.empty() || item.dtype == dtype))
+      return &item;
   return nullptr;
 }
 
@@ -42,11 +44,16 @@ double metric(const report::CaseResult& item, std::string_view tensor, std::stri
 
 /// A file of its own for one test.
 struct TemporaryFixture {
-  explicit TemporaryFixture(const kda::Problem& problem, const kda::Answer* answer = nullptr, std::string name = "t")
-      : path((std::filesystem::temp_directory_path() / ("kda-check-session-" + name + std::to_string(::getpid()) + ".h5")).string()) {
+  explicit TemporaryFixture(const kda::Problem& problem, const kda::Answer* answer = nullptr,
+                            std::string name = "t")
+      : path((std::filesystem::temp_directory_path() /
+              ("kda-check-session-" + name + std::to_string(::getpid()) + ".h5"))
+                 .string()) {
     fixture::WriteRequest request;
     request.name = name, request.problem = &problem;
-    if (answer != nullptr) request.expected.push_back({"somebody", "", "", numeric::ComputeFormat::fp32, {&answer->o, &answer->final_state}, {}});
+    if (answer != nullptr)
+      request.expected.push_back(
+          {"somebody", "", "", numeric::ComputeFormat::fp32, {&answer->o, &answer->final_state}, {}});
     fixture::write_fixture(path, request);
   }
   ~TemporaryFixture() { std::filesystem::remove(path); }
@@ -55,14 +62,20 @@ struct TemporaryFixture {
 
 }  // namespace
 
-TEST_CASE("a run judges every variant and every recorded answer against the oracle, and variants against recorded answers", "[session]") {
+TEST_CASE(
+    "a run judges every variant and every recorded answer against the oracle, and variants against recorded "
+    "answers",
+    "[session]") {
   const report::Result result = session::run(request_for({committed("fla_fp32_small")}), {});
   CHECK(result.cases.size() == 15);
   CHECK(result.exit_code() == 0);
-  for (const char* const name : {"naive", "recurrent", "chunk", "fla_chunk", "fla_recurrent", "torch_fp64"}) CHECK(find(result, name, "oracle") != nullptr);
+  for (const char* const name : {"naive", "recurrent", "chunk", "fla_chunk", "fla_recurrent", "torch_fp64"})
+    CHECK(find(result, name, "oracle") != nullptr);
   for (const char* const name : {"naive", "recurrent", "chunk"})
-    for (const char* const group : {"fla_chunk", "fla_recurrent", "torch_fp64"}) CHECK(find(result, name, group) != nullptr);
-  // Figures of code we did not write (fixture-format.md): the recurrence about 5e-8, the tf32 chunk form about 1e-3.
+    for (const char* const group : {"fla_chunk", "fla_recurrent", "torch_fp64"})
+      CHECK(find(result, name, group) != nullptr);
+  // Figures of code we did not write (fixture-format.md): the recurrence about 5e-8, the tf32 chunk form
+  // about 1e-3.
   CHECK(metric(*find(result, "fla_recurrent", "oracle"), "o", "rms_ratio") == Approx(5.3e-8).epsilon(0.05));
   CHECK(metric(*find(result, "fla_chunk", "oracle"), "o", "rms_ratio") == Approx(1e-3).epsilon(0.1));
   CHECK(find(result, "fla_chunk", "oracle")->recorded);
@@ -75,12 +88,16 @@ TEST_CASE("every committed fixture passes in every dtype that holds it", "[sessi
   const report::Result result = session::run(request, {});
   CHECK(result.fixtures.size() == 7);
   for (const report::CaseResult& item : result.cases) {
-    INFO(item.fixture << ' ' << item.variant << ' ' << item.dtype << " against " << item.against << ": " << item.reason);
+    INFO(item.fixture << ' ' << item.variant << ' ' << item.dtype << " against " << item.against << ": "
+                      << item.reason);
     CHECK(item.verdict == Verdict::pass);
   }
 }
 
-TEST_CASE("a narrower dtype than the file's answers a rounded problem, and recorded answers are skipped with a reason", "[session]") {
+TEST_CASE(
+    "a narrower dtype than the file's answers a rounded problem, and recorded answers are skipped with a "
+    "reason",
+    "[session]") {
   session::RunRequest request = request_for({committed("fla_fp32_small")});
   request.dtypes = {"bf16"};
   const report::Result result = session::run(request, {});
@@ -106,7 +123,8 @@ TEST_CASE("a wrong recorded answer fails, and who disagrees with it is told so",
   CHECK(wrong->verdict == Verdict::fail);
   CHECK(wrong->tensors[0].worst->index == std::vector<std::size_t>{0, 1, 0, 5});
   CHECK(wrong->tensors[1].verdict == Verdict::pass);
-  CHECK_THAT(find(result, "recurrent", "somebody")->reason, ContainsSubstring("expected/somebody itself fails against the oracle"));
+  CHECK_THAT(find(result, "recurrent", "somebody")->reason,
+             ContainsSubstring("expected/somebody itself fails against the oracle"));
   CHECK(find(result, "recurrent", "oracle")->verdict == Verdict::pass);
 }
 
@@ -130,7 +148,8 @@ TEST_CASE("nothing to compare is not a pass", "[session]") {
 
 TEST_CASE("one bad file does not lose the others", "[session]") {
   const std::string bad = std::string(KDA_CHECK_SOURCE_DIR) + "/tests/fixtures_bad/missing_q.h5";
-  const report::Result result = session::run(request_for({committed("fla_fp32_small"), bad, "/no/such.h5", committed("fla_fp16_c32")}), {});
+  const report::Result result = session::run(
+      request_for({committed("fla_fp32_small"), bad, "/no/such.h5", committed("fla_fp16_c32")}), {});
   CHECK(result.fixtures.size() == 2);
   REQUIRE(result.errors.size() == 2);
   CHECK_THAT(result.errors[0].message, ContainsSubstring("inputs/q is missing"));
@@ -152,11 +171,14 @@ TEST_CASE("names that do not exist are usage errors with a suggestion", "[sessio
   };
   CHECK_THAT(usage([](auto& r) { r.variants = {"chnk"}; }), ContainsSubstring("did you mean 'chunk'?"));
   CHECK_THAT(usage([](auto& r) { r.dtypes = {"f32"}; }), ContainsSubstring("no dtype 'f32'"));
-  CHECK_THAT(usage([](auto& r) { r.against = {"fla_chnk"}; }), ContainsSubstring("no fixture has a group expected/fla_chnk"));
+  CHECK_THAT(usage([](auto& r) { r.against = {"fla_chnk"}; }),
+             ContainsSubstring("no fixture has a group expected/fla_chnk"));
   CHECK_THAT(usage([](auto& r) { r.judging.tensors = {"dq"}; }), ContainsSubstring("no tensor 'dq'"));
   CHECK_THAT(usage([](auto& r) { r.arithmetic = {"decay=par"}; }), ContainsSubstring("did you mean 'pair'?"));
-  CHECK_THAT(usage([](auto& r) { r.variants = {"recurrent"}, r.arithmetic = {"decay=pair"}; }), ContainsSubstring("none of the selected variants"));
-  CHECK_THAT(usage([](auto& r) { r.judging.limits = {compare::parse_limit("max_ulp=0")}; }), ContainsSubstring("finer than fp32"));
+  CHECK_THAT(usage([](auto& r) { r.variants = {"recurrent"}, r.arithmetic = {"decay=pair"}; }),
+             ContainsSubstring("none of the selected variants"));
+  CHECK_THAT(usage([](auto& r) { r.judging.limits = {compare::parse_limit("max_ulp=0")}; }),
+             ContainsSubstring("finer than fp32"));
 }
 
 TEST_CASE("limits of the command line are applied and named", "[session]") {
@@ -168,7 +190,8 @@ TEST_CASE("limits of the command line are applied and named", "[session]") {
   const report::TensorResult& tensor = find(result, "recurrent", "oracle")->tensors[0];
   CHECK(tensor.verdict == Verdict::fail);
   bool named = false;
-  for (const compare::Limit& limit : tensor.limits) named = named || (limit.metric == "scaled_ulp" && limit.value == 1 && limit.source == "command line");
+  for (const compare::Limit& limit : tensor.limits)
+    named = named || (limit.metric == "scaled_ulp" && limit.value == 1 && limit.source == "command line");
   CHECK(named);
 }
 
@@ -184,7 +207,8 @@ TEST_CASE("results do not depend on the number of threads", "[session]") {
   CHECK(one == text(1));
 }
 
-// --- diff -----------------------------------------------------------------------------------------------------------
+// --- diff
+// -----------------------------------------------------------------------------------------------------------
 
 TEST_CASE("diff finds one element altered by one ULP, with its coordinates", "[session][diff]") {
   test::ProblemSpec spec;

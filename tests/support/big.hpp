@@ -14,7 +14,9 @@ class Big {
   static constexpr mpfr_prec_t precision = 200;
 
   Big() { mpfr_init2(value_, precision), mpfr_set_zero(value_, 1); }
-  Big(double x) { mpfr_init2(value_, precision), mpfr_set_d(value_, x, MPFR_RNDN); }  // NOLINT: numbers convert
+  Big(double x) {
+    mpfr_init2(value_, precision), mpfr_set_d(value_, x, MPFR_RNDN);
+  }  // NOLINT: numbers convert
   explicit Big(numeric::DoubleDouble x) : Big(x.hi) { mpfr_add_d(value_, value_, x.lo, MPFR_RNDN); }
   Big(const Big& other) { mpfr_init2(value_, precision), mpfr_set(value_, other.value_, MPFR_RNDN); }
   Big& operator=(const Big& other) {

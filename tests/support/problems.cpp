@@ -35,11 +35,16 @@ kda::Problem make_problem(const ProblemSpec& s, std::uint64_t seed) {
   problem.k = filled("k", s.dtype, {s.B, s.T, s.H, s.K}, [&](std::size_t) { return random.normal() * unit; });
   problem.v = filled("v", s.dtype, {s.B, s.T, s.HV, s.V}, [&](std::size_t) { return random.normal(); });
   const bool raw = s.gate != kda::Gate::none;
-  problem.g = filled("g", parameter, {s.B, s.T, s.HV, s.K},
-                     [&](std::size_t) { return raw ? 2 * random.normal() : -s.gate_size * random.uniform(); });
-  problem.beta = filled("beta", parameter, {s.B, s.T, s.HV}, [&](std::size_t) { return s.beta_sigmoid ? random.normal() : random.uniform(); });
-  if (raw && s.A_log) problem.A_log = filled("A_log", DType::fp32, {s.HV}, [&](std::size_t) { return random.uniform(-1, 1); });
-  if (raw && s.dt_bias) problem.dt_bias = filled("dt_bias", DType::fp32, {s.HV * s.K}, [&](std::size_t) { return random.normal() - 1; });
+  problem.g = filled("g", parameter, {s.B, s.T, s.HV, s.K}, [&](std::size_t) {
+    return raw ? 2 * random.normal() : -s.gate_size * random.uniform();
+  });
+  problem.beta = filled("beta", parameter, {s.B, s.T, s.HV},
+                        [&](std::size_t) { return s.beta_sigmoid ? random.normal() : random.uniform(); });
+  if (raw && s.A_log)
+    problem.A_log = filled("A_log", DType::fp32, {s.HV}, [&](std::size_t) { return random.uniform(-1, 1); });
+  if (raw && s.dt_bias)
+    problem.dt_bias =
+        filled("dt_bias", DType::fp32, {s.HV * s.K}, [&](std::size_t) { return random.normal() - 1; });
   problem.options.gate = s.gate;
   if (s.gate == kda::Gate::lower_bound) problem.options.lower_bound = -5.0;
   problem.options.scale = 0.3;
@@ -53,7 +58,8 @@ kda::Problem make_problem(const ProblemSpec& s, std::uint64_t seed) {
   if (s.initial_state) {
     const std::size_t N = s.cu_seqlens.empty() ? s.B : s.cu_seqlens.size() - 1;
     const Shape shape = s.state_v_first ? Shape{N, s.HV, s.V, s.K} : Shape{N, s.HV, s.K, s.V};
-    problem.initial_state = filled("initial_state", parameter, shape, [&](std::size_t) { return random.normal(); });
+    problem.initial_state =
+        filled("initial_state", parameter, shape, [&](std::size_t) { return random.normal(); });
   }
   problem.validate();
   return problem;
@@ -64,12 +70,15 @@ kda::Problem exact_problem(std::size_t T, std::size_t K, std::size_t V, DType dt
   const auto small_integer = [&] { return 16.0 * (static_cast<double>(random.below(9)) - 4); };
   kda::Problem problem;
   const DType parameter = dtype == DType::fp64 ? DType::fp64 : DType::fp32;
-  problem.q = filled("q", dtype, {1, T, 1, K}, [&](std::size_t i) { return i % K == (11 * (i / K) + 5) % K ? 1.0 : 0.0; });
-  problem.k = filled("k", dtype, {1, T, 1, K}, [&](std::size_t i) { return i % K == 37 * (i / K) % K ? 1.0 : 0.0; });
+  problem.q = filled("q", dtype, {1, T, 1, K},
+                     [&](std::size_t i) { return i % K == (11 * (i / K) + 5) % K ? 1.0 : 0.0; });
+  problem.k =
+      filled("k", dtype, {1, T, 1, K}, [&](std::size_t i) { return i % K == 37 * (i / K) % K ? 1.0 : 0.0; });
   problem.v = filled("v", dtype, {1, T, 1, V}, [&](std::size_t) { return small_integer(); });
   problem.g = filled("g", parameter, {1, T, 1, K}, [](std::size_t) { return 0.0; });
   problem.beta = filled("beta", parameter, {1, T, 1}, [](std::size_t t) { return t % 3 == 0 ? 1.0 : 0.5; });
-  problem.initial_state = filled("initial_state", parameter, {1, 1, K, V}, [&](std::size_t) { return small_integer(); });
+  problem.initial_state =
+      filled("initial_state", parameter, {1, 1, K, V}, [&](std::size_t) { return small_integer(); });
   problem.options.scale = 1.0;
   problem.options.chunk_size = chunk_size;
   problem.validate();
@@ -137,16 +146,20 @@ double rms_ratio(const Tensor& got, const std::vector<numeric::DoubleDouble>& ex
   return std::sqrt(difference / size);
 }
 
-double max_scaled_ulp(const Tensor& got, const std::vector<numeric::DoubleDouble>& exact, const std::vector<double>& magnitude) {
+double max_scaled_ulp(const Tensor& got, const std::vector<numeric::DoubleDouble>& exact,
+                      const std::vector<double>& magnitude) {
   double worst = 0;
   for (std::size_t i = 0; i < got.size(); ++i)
-    worst = std::max(worst, numeric::scaled_ulp(numeric::format_of(got.dtype()), got.value(i), exact[i], magnitude[i]));
+    worst = std::max(
+        worst, numeric::scaled_ulp(numeric::format_of(got.dtype()), got.value(i), exact[i], magnitude[i]));
   return worst;
 }
 
 std::string large_fixtures() {
   const char* const set = std::getenv("KDA_CHECK_FIXTURES");
-  const std::filesystem::path path = set != nullptr ? std::filesystem::path(set) : std::filesystem::path(KDA_CHECK_SOURCE_DIR) / ".." / "shared" / "fixtures";
+  const std::filesystem::path path =
+      set != nullptr ? std::filesystem::path(set)
+                     : std::filesystem::path(KDA_CHECK_SOURCE_DIR) / ".." / "shared" / "fixtures";
   return std::filesystem::is_directory(path) ? path.string() : std::string();
 }
 
@@ -159,6 +172,8 @@ std::vector<std::string> large_fixture_files() {
   return files;
 }
 
-std::string case_fixtures() { return (std::filesystem::path(KDA_CHECK_SOURCE_DIR) / "cases" / "fixtures").string(); }
+std::string case_fixtures() {
+  return (std::filesystem::path(KDA_CHECK_SOURCE_DIR) / "cases" / "fixtures").string();
+}
 
 }  // namespace kda_check::test

@@ -15,7 +15,8 @@ struct ProblemSpec {
   std::size_t B = 1, T = 20, H = 1, HV = 1, K = 8, V = 6;
   numeric::DType dtype = numeric::DType::fp32;
   kda::Gate gate = kda::Gate::none;
-  bool qk_l2norm = false, beta_sigmoid = false, allow_neg_eigval = false, state_v_first = false, safe_gate = false;
+  bool qk_l2norm = false, beta_sigmoid = false, allow_neg_eigval = false, state_v_first = false,
+       safe_gate = false;
   bool A_log = true, dt_bias = true;  ///< where the gate reads them
   bool initial_state = true;
   double gate_size = 0.3;  ///< log decays are uniform in [-gate_size, 0] when gate is none
@@ -26,9 +27,10 @@ struct ProblemSpec {
 /// Random inputs, reproducible from the seed. Keys have norm about 1.
 kda::Problem make_problem(const ProblemSpec& spec, std::uint64_t seed = 1);
 
-/// A problem whose every sum is exact in any format and any order: one-hot keys and queries, no decay, small integers
-/// (hazards 2.2, onehot_exact).
-kda::Problem exact_problem(std::size_t T, std::size_t K, std::size_t V, numeric::DType dtype, int chunk_size = 64);
+/// A problem whose every sum is exact in any format and any order: one-hot keys and queries, no decay, small
+/// integers (hazards 2.2, onehot_exact).
+kda::Problem exact_problem(std::size_t T, std::size_t K, std::size_t V, numeric::DType dtype,
+                           int chunk_size = 64);
 
 /// Runs a variant with its default arithmetic, or the one given.
 kda::Answer run(const kda::Problem& problem, std::string_view variant, numeric::DType dtype, int threads = 1);
@@ -48,9 +50,11 @@ std::size_t differing_bits(const tensor::Tensor& a, const tensor::Tensor& b);
 
 /// rms(got - exact) / rms(exact), and the largest error in units of the last place of the magnitude.
 double rms_ratio(const tensor::Tensor& got, const std::vector<numeric::DoubleDouble>& exact);
-double max_scaled_ulp(const tensor::Tensor& got, const std::vector<numeric::DoubleDouble>& exact, const std::vector<double>& magnitude);
+double max_scaled_ulp(const tensor::Tensor& got, const std::vector<numeric::DoubleDouble>& exact,
+                      const std::vector<double>& magnitude);
 
-/// The folder of the large fixtures, or empty: ../shared/fixtures beside the source tree, or KDA_CHECK_FIXTURES.
+/// The folder of the large fixtures, or empty: ../shared/fixtures beside the source tree, or
+/// KDA_CHECK_FIXTURES.
 std::string large_fixtures();
 /// Files in it, in order of name.
 std::vector<std::string> large_fixture_files();

@@ -15,8 +15,12 @@ class Random {
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
   }
-  double uniform(double from = 0, double to = 1) { return from + (to - from) * static_cast<double>(bits() >> 11) * 0x1p-53; }
-  double normal() { return std::sqrt(-2 * std::log(1 - uniform())) * std::cos(6.283185307179586 * uniform()); }
+  double uniform(double from = 0, double to = 1) {
+    return from + (to - from) * static_cast<double>(bits() >> 11) * 0x1p-53;
+  }
+  double normal() {
+    return std::sqrt(-2 * std::log(1 - uniform())) * std::cos(6.283185307179586 * uniform());
+  }
   std::size_t below(std::size_t count) { return static_cast<std::size_t>(bits() % count); }
 
  private:

@@ -1,4 +1,5 @@
-// The staged chunk form, F2 to F11 of kda-math 4.1, with the cast points of 6.2 where the arithmetic asks for them.
+// The staged chunk form, F2 to F11 of kda-math 4.1, with the cast points of 6.2 where the arithmetic asks for
+// them.
 #pragma once
 
 #include "kda/kernels/inverse.hpp"
@@ -8,18 +9,20 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 
 /// Rows of A against `right`, 16 at a time: row i of a lower triangular A has nothing beyond column i.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void lower_product(const ChunkBlock<T>& chunk, const T* a, const T* right, std::size_t columns,
-                                    std::size_t stride, T* result, Start start) {
+KDA_CHECK_INLINE void lower_product(const ChunkBlock<T>& chunk, const T* a, const T* right,
+                                    std::size_t columns, std::size_t stride, T* result, Start start) {
   for (std::size_t from = 0; from < chunk.rows; from += 16) {
     const std::size_t to = from + 16 < chunk.rows ? from + 16 : chunk.rows;
-    product<T, is_fused>(to - from, columns, to, Factor<T>{a + from * chunk.score_stride, chunk.score_stride, 1}, right,
-                         stride, result + from * stride, stride, start);
+    product<T, is_fused>(to - from, columns, to,
+                         Factor<T>{a + from * chunk.score_stride, chunk.score_stride, 1}, right, stride,
+                         result + from * stride, stride, start);
   }
 }
 
 template <class T, bool is_fused>
 KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
-  const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride, v_stride = chunk.value_stride;
+  const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride,
+                    v_stride = chunk.value_stride;
   const std::size_t k_columns = (K + 15) / 16 * 16, v_columns = (chunk.value_dim + 15) / 16 * 16;
   const CastPoints& casts = chunk.casts;
   const ChunkScratch sizes(n, k_stride, v_stride);
@@ -45,14 +48,17 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
   if (chunk.inverse == InverseForm::substitution) {  // F4
     invert_by_substitution<T, is_fused>(n, (n + 15) / 16 * 16, chunk.L, chunk.Akk_inv, chunk.score_stride);
   } else {
-    invert_by_blocks<T, is_fused>(n, chunk.L, chunk.Akk_inv, chunk.score_stride, casts.inverse_operands, inverse_scratch);
+    invert_by_blocks<T, is_fused>(n, chunk.L, chunk.Akk_inv, chunk.score_stride, casts.inverse_operands,
+                                  inverse_scratch);
   }
   round_array(casts.Akk_inv, chunk.Akk_inv, n * chunk.score_stride);
 
   for (std::size_t i = 0; i < n; ++i)
-    for (std::size_t v = 0; v < v_stride; ++v) operand[i * v_stride + v] = chunk.v[i * v_stride + v] * chunk.beta[i];
+    for (std::size_t v = 0; v < v_stride; ++v)
+      operand[i * v_stride + v] = chunk.v[i * v_stride + v] * chunk.beta[i];
   round_array(casts.operands, operand, n * v_stride);
-  lower_product<T, is_fused>(chunk, chunk.Akk_inv, operand, v_columns, v_stride, chunk.u, Start::zero);  // F5 u = A (beta v)
+  lower_product<T, is_fused>(chunk, chunk.Akk_inv, operand, v_columns, v_stride, chunk.u,
+                             Start::zero);  // F5 u = A (beta v)
   round_array(casts.stored, chunk.u, n * v_stride);
 
   for (std::size_t i = 0; i < n; ++i) {
@@ -66,31 +72,39 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
   }
   round_array(casts.operands, chunk.qg, n * k_stride);
   round_array(casts.operands, operand, n * k_stride);
-  lower_product<T, is_fused>(chunk, chunk.Akk_inv, operand, k_columns, k_stride, chunk.w, Start::zero);  // F6 w = A (beta k 2^G)
+  lower_product<T, is_fused>(chunk, chunk.Akk_inv, operand, k_columns, k_stride, chunk.w,
+                             Start::zero);  // F6 w = A (beta k 2^G)
   round_array(casts.stored, chunk.w, n * k_stride);
 
   const T* const last = chunk.G + (n - 1) * k_stride;
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t row = i * k_stride;
     decay_between(last, chunk.G + row, decay, K);
-    for (std::size_t k = 0; k < K; ++k) chunk.kg[row + k] = chunk.k[row + k] * decay[k];  // F7 kg = k 2^(Gn - G)
+    for (std::size_t k = 0; k < K; ++k)
+      chunk.kg[row + k] = chunk.k[row + k] * decay[k];  // F7 kg = k 2^(Gn - G)
   }
   round_array(casts.operands, chunk.kg, n * k_stride);
 
   for (std::size_t e = 0; e < K * v_stride; ++e) chunk.h[e] = chunk.state[e];  // F8
   round_array(casts.state, chunk.h, K * v_stride);
-  product<T, is_fused>(n, v_columns, K, Factor<T>{chunk.w, k_stride, 1}, chunk.h, v_stride, chunk.v_new, v_stride, Start::zero);
-  for (std::size_t e = 0; e < n * v_stride; ++e) chunk.v_new[e] = chunk.u[e] - chunk.v_new[e];  // F9 v_new = u - w S
+  product<T, is_fused>(n, v_columns, K, Factor<T>{chunk.w, k_stride, 1}, chunk.h, v_stride, chunk.v_new,
+                       v_stride, Start::zero);
+  for (std::size_t e = 0; e < n * v_stride; ++e)
+    chunk.v_new[e] = chunk.u[e] - chunk.v_new[e];  // F9 v_new = u - w S
   round_array(casts.stored, chunk.v_new, n * v_stride);
 
-  product<T, is_fused>(n, v_columns, K, Factor<T>{chunk.qg, k_stride, 1}, chunk.h, v_stride, chunk.o, v_stride, Start::zero);
+  product<T, is_fused>(n, v_columns, K, Factor<T>{chunk.qg, k_stride, 1}, chunk.h, v_stride, chunk.o,
+                       v_stride, Start::zero);
   for (std::size_t e = 0; e < n * v_stride; ++e) chunk.o[e] = chunk.scale * chunk.o[e];
-  lower_product<T, is_fused>(chunk, chunk.Aqk, chunk.v_new, v_columns, v_stride, chunk.o, Start::from_result);  // F10 o = scale (qg S) + Aqk v_new
+  lower_product<T, is_fused>(chunk, chunk.Aqk, chunk.v_new, v_columns, v_stride, chunk.o,
+                             Start::from_result);  // F10 o = scale (qg S) + Aqk v_new
 
   exponential(last, decay, K);
   for (std::size_t k = 0; k < K; ++k)
-    for (std::size_t v = 0; v < v_columns; ++v) chunk.state[k * v_stride + v] = chunk.state[k * v_stride + v] * decay[k];
-  product<T, is_fused>(K, v_columns, n, Factor<T>{chunk.kg, 1, k_stride}, chunk.v_new, v_stride, chunk.state, v_stride,
+    for (std::size_t v = 0; v < v_columns; ++v)
+      chunk.state[k * v_stride + v] = chunk.state[k * v_stride + v] * decay[k];
+  product<T, is_fused>(K, v_columns, n, Factor<T>{chunk.kg, 1, k_stride}, chunk.v_new, v_stride, chunk.state,
+                       v_stride,
                        Start::from_result);  // F11 S = diag(2^Gn) S + kg^T v_new
 }
 

@@ -1,8 +1,8 @@
 // exp over arrays.
 //
-// fp32: correctly rounded. It is evaluated in double precision (error below 2^-52 before the last step) and rounded
-// once; tests/kda/exponential enumerates every float and finds no other result, so this is the exact exponential,
-// on every machine the same. fp64: the C library's exp (glibc: below 0.511 ULP).
+// fp32: correctly rounded. It is evaluated in double precision (error below 2^-52 before the last step) and
+// rounded once; tests/kda/exponential enumerates every float and finds no other result, so this is the exact
+// exponential, on every machine the same. fp64: the C library's exp (glibc: below 0.511 ULP).
 #pragma once
 
 #include "kda/kernels/lanes.hpp"
@@ -42,19 +42,22 @@ KDA_CHECK_INLINE Lanes<double, W> power_of_two_from_eighths(const Lanes<double, 
   return result;
 }
 
-/// exp(x) for |x| <= 110 in double precision: x = (8 n + j) ln 2 / 8 + r, exp(x) = 2^n 2^(j/8) exp(r), with Taylor's
-/// series to r^8/8!, whose remainder is below 2^-59 for |r| <= ln 2 / 16.
+/// exp(x) for |x| <= 110 in double precision: x = (8 n + j) ln 2 / 8 + r, exp(x) = 2^n 2^(j/8) exp(r), with
+/// Taylor's series to r^8/8!, whose remainder is below 2^-59 for |r| <= ln 2 / 16.
 template <int W>
 KDA_CHECK_INLINE Lanes<double, W> exp_in_double(const Lanes<double, W>& x) {
   using Doubles = Lanes<double, W>;
-  // The low bits of this sum are the integer 8 n + j, biased so that the shift below leaves the exponent field of 2^n.
-  const Doubles shifted = fma(x, Doubles::broadcast(0x1.71547652b82fep+3), Doubles::broadcast(0x1.8p52 + 8.0 * 1023.0));
+  // The low bits of this sum are the integer 8 n + j, biased so that the shift below leaves the exponent
+  // field of 2^n.
+  const Doubles shifted =
+      fma(x, Doubles::broadcast(0x1.71547652b82fep+3), Doubles::broadcast(0x1.8p52 + 8.0 * 1023.0));
   const Doubles eighths = shifted - (0x1.8p52 + 8.0 * 1023.0);
   // ln 2 / 8 = head with 40 bits + tail: the product with the head is exact, and so is the first subtraction.
   Doubles r = fma(-eighths, Doubles::broadcast(0x1.62e42fefa2000p-4), x);
   r = fma(-eighths, Doubles::broadcast(0x1.9ef35793c7673p-44), r);
   Doubles sum = Doubles::broadcast(1.0 / 40320.0);
-  constexpr double inverse_factorials[] = {1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0};
+  constexpr double inverse_factorials[] = {1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0,
+                                           1.0 / 6.0,    0.5,         1.0};
   for (const double coefficient : inverse_factorials) sum = fma(sum, r, Doubles::broadcast(coefficient));
   const Doubles root = eighth_roots_of_two(shifted);
   return fma(root, r * sum, root) * power_of_two_from_eighths(shifted);

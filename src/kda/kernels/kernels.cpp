@@ -1,5 +1,6 @@
-// Compiled once for each instruction set, KDA_CHECK_ISA naming it (src/kda/CMakeLists.txt). Everything here lives in
-// that namespace and is inlined or local, so that no instruction of one set ends up in another's table.
+// Compiled once for each instruction set, KDA_CHECK_ISA naming it (src/kda/CMakeLists.txt). Everything here
+// lives in that namespace and is inlined or local, so that no instruction of one set ends up in another's
+// table.
 #include "kda/kernels/chunk.hpp"
 #include "kda/kernels/exponential.hpp"
 #include "kda/kernels/naive.hpp"
@@ -16,7 +17,8 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 
 namespace {
 
-// Two registers a row keep both multiply-add units busy: four chains of dependent sums, eight operations a row.
+// Two registers a row keep both multiply-add units busy: four chains of dependent sums, eight operations a
+// row.
 constexpr int tile_width = 2;
 constexpr int oracle_tile_width = 1;
 
@@ -85,7 +87,8 @@ KDA_CHECK_INLINE void over_packs(OracleLanes x, std::size_t count, Body body) {
 }
 
 void run_oracle_exponential(OracleLanes x, std::size_t count) {
-  over_packs(x, count, [](const OracleNumber& value) __attribute__((always_inline)) { return numeric::exp(value); });
+  over_packs(
+      x, count, [](const OracleNumber& value) __attribute__((always_inline)) { return numeric::exp(value); });
 }
 
 void run_oracle_gate(const OracleGateBlock& block) {
@@ -96,16 +99,19 @@ void run_oracle_gate(const OracleGateBlock& block) {
       block.g.hi[i] = y.hi;
       block.g.lo[i] = y.lo;
     }
-  const OracleNumber amplitude{OraclePack::broadcast(block.amplitude_hi), OraclePack::broadcast(block.amplitude_lo)};
+  const OracleNumber amplitude{OraclePack::broadcast(block.amplitude_hi),
+                               OraclePack::broadcast(block.amplitude_lo)};
   if (block.lower_bounded) {
     const OraclePack bound = OraclePack::broadcast(block.lower_bound);
-    over_packs(block.g, block.count, [&](const OracleNumber& y) __attribute__((always_inline)) {
-      return numeric::sigmoid(amplitude * y) * bound;
-    });
+    over_packs(
+        block.g, block.count, [&](const OracleNumber& y) __attribute__((always_inline)) {
+          return numeric::sigmoid(amplitude * y) * bound;
+        });
   } else {
-    over_packs(block.g, block.count, [&](const OracleNumber& y) __attribute__((always_inline)) {
-      return -(amplitude * numeric::softplus(y));
-    });
+    over_packs(
+        block.g, block.count, [&](const OracleNumber& y) __attribute__((always_inline)) {
+          return -(amplitude * numeric::softplus(y));
+        });
   }
 }
 

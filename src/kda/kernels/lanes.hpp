@@ -1,8 +1,8 @@
-// A pack of independent numbers, one operation at a time: the V lanes of the state, the columns of a chunk. Lanes
-// never mix, so how wide a pack is does not change a bit of any result.
+// A pack of independent numbers, one operation at a time: the V lanes of the state, the columns of a chunk.
+// Lanes never mix, so how wide a pack is does not change a bit of any result.
 //
-// The kernels are compiled once for each instruction set (see kernels.cpp); the macros below say which one this is.
-// A Vector is what one register holds, a Lanes<T, W> is W of them, unrolled by the compiler.
+// The kernels are compiled once for each instruction set (see kernels.cpp); the macros below say which one
+// this is. A Vector is what one register holds, a Lanes<T, W> is W of them, unrolled by the compiler.
 #pragma once
 
 #include <cstddef>
@@ -51,8 +51,9 @@ using IntegersOf = typename VectorTypes<T>::Integers;
 template <class T>
 inline constexpr std::size_t lanes_per_vector = vector_bytes / sizeof(T);
 
-/// a * b + c in every lane with one rounding. Written with the instruction itself: g++ recognises a loop over the
-/// lanes only sometimes. Without one, lane by lane through the library's fma, which is slow and equally exact.
+/// a * b + c in every lane with one rounding. Written with the instruction itself: g++ recognises a loop over
+/// the lanes only sometimes. Without one, lane by lane through the library's fma, which is slow and equally
+/// exact.
 KDA_CHECK_INLINE VectorOf<float> fused(VectorOf<float> a, VectorOf<float> b, VectorOf<float> c) {
 #if defined(__AVX512F__)
   return _mm512_fmadd_ps(a, b, c);
@@ -78,13 +79,14 @@ KDA_CHECK_INLINE VectorOf<double> fused(VectorOf<double> a, VectorOf<double> b, 
 #endif
 }
 
-/// Calls body(integral_constant<0>), ..., body(integral_constant<W-1>), unrolled before the optimiser looks at it:
-/// arrays indexed this way live in registers.
+/// Calls body(integral_constant<0>), ..., body(integral_constant<W-1>), unrolled before the optimiser looks
+/// at it: arrays indexed this way live in registers.
 template <int W, class Body>
 KDA_CHECK_INLINE void unrolled(Body body) {
   [&]<int... w>(std::integer_sequence<int, w...>) __attribute__((always_inline)) {
     (body(std::integral_constant<int, w>{}), ...);
-  }(std::make_integer_sequence<int, W>{});
+  }
+  (std::make_integer_sequence<int, W>{});
 }
 
 template <class T, int W>
@@ -119,16 +121,16 @@ struct Lanes {
   }
 };
 
-#define KDA_CHECK_LANES_OPERATOR(op)                                                                         \
-  template <class T, int W>                                                                                  \
-  KDA_CHECK_INLINE Lanes<T, W> operator op(const Lanes<T, W>& a, const Lanes<T, W>& b) {                     \
-    Lanes<T, W> result;                                                                                      \
-    unrolled<W>([&](auto w) __attribute__((always_inline)) { result.part[w] = a.part[w] op b.part[w]; });    \
-    return result;                                                                                           \
-  }                                                                                                          \
-  template <class T, int W>                                                                                  \
-  KDA_CHECK_INLINE Lanes<T, W> operator op(const Lanes<T, W>& a, T b) {                                      \
-    return a op Lanes<T, W>::broadcast(b);                                                                   \
+#define KDA_CHECK_LANES_OPERATOR(op)                                                                      \
+  template <class T, int W>                                                                               \
+  KDA_CHECK_INLINE Lanes<T, W> operator op(const Lanes<T, W>& a, const Lanes<T, W>& b) {                  \
+    Lanes<T, W> result;                                                                                   \
+    unrolled<W>([&](auto w) __attribute__((always_inline)) { result.part[w] = a.part[w] op b.part[w]; }); \
+    return result;                                                                                        \
+  }                                                                                                       \
+  template <class T, int W>                                                                               \
+  KDA_CHECK_INLINE Lanes<T, W> operator op(const Lanes<T, W>& a, T b) {                                   \
+    return a op Lanes<T, W>::broadcast(b);                                                                \
   }
 KDA_CHECK_LANES_OPERATOR(+)
 KDA_CHECK_LANES_OPERATOR(-)
@@ -146,7 +148,9 @@ KDA_CHECK_INLINE Lanes<T, W> operator-(const Lanes<T, W>& a) {
 template <class T, int W>
 KDA_CHECK_INLINE Lanes<T, W> fma(const Lanes<T, W>& a, const Lanes<T, W>& b, const Lanes<T, W>& c) {
   Lanes<T, W> result;
-  unrolled<W>([&](auto w) __attribute__((always_inline)) { result.part[w] = fused(a.part[w], b.part[w], c.part[w]); });
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+    result.part[w] = fused(a.part[w], b.part[w], c.part[w]);
+  });
   return result;
 }
 
@@ -168,12 +172,12 @@ struct Mask {
   IntegersOf<double> part[W];
 };
 
-#define KDA_CHECK_LANES_COMPARISON(op)                                                                        \
-  template <int W>                                                                                            \
-  KDA_CHECK_INLINE Mask<W> operator op(const Lanes<double, W>& a, const Lanes<double, W>& b) {                \
-    Mask<W> result;                                                                                           \
-    unrolled<W>([&](auto w) __attribute__((always_inline)) { result.part[w] = a.part[w] op b.part[w]; });     \
-    return result;                                                                                            \
+#define KDA_CHECK_LANES_COMPARISON(op)                                                                    \
+  template <int W>                                                                                        \
+  KDA_CHECK_INLINE Mask<W> operator op(const Lanes<double, W>& a, const Lanes<double, W>& b) {            \
+    Mask<W> result;                                                                                       \
+    unrolled<W>([&](auto w) __attribute__((always_inline)) { result.part[w] = a.part[w] op b.part[w]; }); \
+    return result;                                                                                        \
   }
 KDA_CHECK_LANES_COMPARISON(<)
 KDA_CHECK_LANES_COMPARISON(>)

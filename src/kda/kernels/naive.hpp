@@ -1,4 +1,5 @@
-// The definition, token by token, as a textbook writes it: whole rows of the state, one operation after the other.
+// The definition, token by token, as a textbook writes it: whole rows of the state, one operation after the
+// other.
 #pragma once
 
 #include "kda/kernels/table.hpp"
@@ -29,7 +30,7 @@ KDA_CHECK_INLINE void naive_block(const NaiveBlock<T>& block) {
     for (std::size_t k = 0; k < rows; ++k) {
       T* const s = block.state + k * columns;
       for (std::size_t v = 0; v < columns; ++v) {
-        s[v] = s[v] * decay[k];                                          // P_t = diag(e^g_t) S_t-1
+        s[v] = s[v] * decay[k];                                            // P_t = diag(e^g_t) S_t-1
         error[v] = scalar_multiply_add<is_fused>(key[k], s[v], error[v]);  // P_t^T k_t
       }
     }
@@ -39,7 +40,7 @@ KDA_CHECK_INLINE void naive_block(const NaiveBlock<T>& block) {
       T* const s = block.state + k * columns;
       const T weight = block.beta[t] * key[k];
       for (std::size_t v = 0; v < columns; ++v) {
-        s[v] = scalar_multiply_add<is_fused>(weight, error[v], s[v]);     // S_t = P_t + (beta_t k_t) e_t^T
+        s[v] = scalar_multiply_add<is_fused>(weight, error[v], s[v]);      // S_t = P_t + (beta_t k_t) e_t^T
         output[v] = scalar_multiply_add<is_fused>(q[k], s[v], output[v]);  // o_t = S_t^T (scale q_t)
       }
     }

@@ -1,16 +1,17 @@
 // The recurrence in double-double, with magnitudes, for one tile of V lanes of one head's state.
 //
-// Sums are accumulated as (hi, lo) with the error of every product and every addition of the high parts caught
-// (T. Ogita, S. Rump, S. Oishi, "Accurate sum and dot product", SIAM J. Sci. Comput. 26, 2005, Dot2): the error of a
-// sum of n terms is below n^2 2^-106 of the sum of their absolute values. With Number = double the same loop is the
-// fp64 recurrence, fused, for problems too large for double-double.
+// Sums are accumulated as (hi, lo) with the error of every product and every addition of the high parts
+// caught (T. Ogita, S. Rump, S. Oishi, "Accurate sum and dot product", SIAM J. Sci. Comput. 26, 2005, Dot2):
+// the error of a sum of n terms is below n^2 2^-106 of the sum of their absolute values. With Number = double
+// the same loop is the fp64 recurrence, fused, for problems too large for double-double.
 //
 // Magnitudes, in double precision:
 //   of o_t        scale * sum_k |q_t[k] S_t[k]|
-//   of the state  M_t[k] = |1 - beta_t k_t[k]^2| e^g_t[k] M_t-1[k] + beta_t |k_t[k]| (|v_t| + sum_j |k_t[j] P_t[j]|)
-// The second is the sum of the absolute values of the terms of S_t = (1 - beta k^2) P_t + beta k (v - sum_j k_j P_j),
-// followed along t with its own contraction: it neither collapses where a state element happens to cancel, nor grows
-// with T where the delta rule keeps overwriting the same memory.
+//   of the state  M_t[k] = |1 - beta_t k_t[k]^2| e^g_t[k] M_t-1[k] + beta_t |k_t[k]| (|v_t| + sum_j |k_t[j]
+//   P_t[j]|)
+// The second is the sum of the absolute values of the terms of S_t = (1 - beta k^2) P_t + beta k (v - sum_j
+// k_j P_j), followed along t with its own contraction: it neither collapses where a state element happens to
+// cancel, nor grows with T where the delta rule keeps overwriting the same memory.
 #pragma once
 
 #include "kda/kernels/lanes.hpp"
@@ -21,7 +22,8 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 
 /// sum += a * b over (hi, lo), and the absolute value of the term into `magnitude`.
 template <class Pack>
-KDA_CHECK_INLINE void accumulate(const numeric::BasicDoubleDouble<Pack>& a, const numeric::BasicDoubleDouble<Pack>& b,
+KDA_CHECK_INLINE void accumulate(const numeric::BasicDoubleDouble<Pack>& a,
+                                 const numeric::BasicDoubleDouble<Pack>& b,
                                  numeric::BasicDoubleDouble<Pack>& sum, Pack& magnitude) {
   const numeric::BasicDoubleDouble<Pack> term = numeric::product_terms(a, b);
   const numeric::BasicDoubleDouble<Pack> high = numeric::two_sum(sum.hi, term.hi);
@@ -77,7 +79,9 @@ struct DoubleTile {
   static KDA_CHECK_INLINE Pack high(const Number& x) { return x; }
   static KDA_CHECK_INLINE Number scaled(const Number& a, const Number& b) { return a * b; }
   static KDA_CHECK_INLINE Number difference(const Pack& a, const Number& b) { return a - b; }
-  static KDA_CHECK_INLINE Number updated(const Number& k, const Number& u, const Number& s) { return fma(k, u, s); }
+  static KDA_CHECK_INLINE Number updated(const Number& k, const Number& u, const Number& s) {
+    return fma(k, u, s);
+  }
   static KDA_CHECK_INLINE void add_product(const Number& a, const Number& b, Number& sum, Pack& magnitude) {
     sum = fma(a, b, sum);
     magnitude = fma(absolute(a), absolute(b), magnitude);

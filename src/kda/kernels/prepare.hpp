@@ -22,32 +22,42 @@ KDA_CHECK_INLINE void widen_array(const void* source, T* target, std::size_t cou
 template <class T>
 void widen(numeric::DType dtype, const void* source, T* target, std::size_t count) {
   switch (dtype) {
-    case numeric::DType::fp64: return widen_array<T, double>(source, target, count);
-    case numeric::DType::fp32: return widen_array<T, float>(source, target, count);
-    case numeric::DType::bf16: return widen_array<T, numeric::Bfloat16>(source, target, count);
-    case numeric::DType::fp16: return widen_array<T, numeric::Float16>(source, target, count);
+    case numeric::DType::fp64:
+      return widen_array<T, double>(source, target, count);
+    case numeric::DType::fp32:
+      return widen_array<T, float>(source, target, count);
+    case numeric::DType::bf16:
+      return widen_array<T, numeric::Bfloat16>(source, target, count);
+    case numeric::DType::fp16:
+      return widen_array<T, numeric::Float16>(source, target, count);
   }
 }
 
 template <class T, class Storage>
 KDA_CHECK_INLINE void narrow_array(const T* source, void* target, std::size_t count) {
   auto* elements = static_cast<Storage*>(target);
-  for (std::size_t i = 0; i < count; ++i) elements[i] = numeric::round_to<Storage>(static_cast<double>(source[i]));
+  for (std::size_t i = 0; i < count; ++i)
+    elements[i] = numeric::round_to<Storage>(static_cast<double>(source[i]));
 }
 
 template <class T>
 void narrow(const T* source, numeric::DType dtype, void* target, std::size_t count) {
   switch (dtype) {
-    case numeric::DType::fp64: return narrow_array<T, double>(source, target, count);
-    case numeric::DType::fp32: return narrow_array<T, float>(source, target, count);
-    case numeric::DType::bf16: return narrow_array<T, numeric::Bfloat16>(source, target, count);
-    case numeric::DType::fp16: return narrow_array<T, numeric::Float16>(source, target, count);
+    case numeric::DType::fp64:
+      return narrow_array<T, double>(source, target, count);
+    case numeric::DType::fp32:
+      return narrow_array<T, float>(source, target, count);
+    case numeric::DType::bf16:
+      return narrow_array<T, numeric::Bfloat16>(source, target, count);
+    case numeric::DType::fp16:
+      return narrow_array<T, numeric::Float16>(source, target, count);
   }
 }
 
 inline void round_array(Rounding rounding, float* x, std::size_t count) {
   switch (rounding) {
-    case Rounding::none: return;
+    case Rounding::none:
+      return;
     case Rounding::bf16:
       for (std::size_t i = 0; i < count; ++i) x[i] = numeric::through_bf16(x[i]);
       return;
@@ -63,7 +73,9 @@ inline void round_array(Rounding rounding, float* x, std::size_t count) {
 inline void round_array(Rounding, double*, std::size_t) {}
 
 // The scalar functions of the gate. fp32: each evaluated in double precision and rounded once.
-KDA_CHECK_INLINE float log1p_of(float x) { return static_cast<float>(__builtin_log1p(static_cast<double>(x))); }
+KDA_CHECK_INLINE float log1p_of(float x) {
+  return static_cast<float>(__builtin_log1p(static_cast<double>(x)));
+}
 KDA_CHECK_INLINE double log1p_of(double x) { return __builtin_log1p(x); }
 
 /// From here on log1p(exp(y)) rounds to y.
@@ -88,7 +100,8 @@ void gate(const GateBlock<T>& block) {
         if (block.lower_bounded) {
           g[start + i] = block.lower_bound * (T(1) / (T(1) + exponential_of[i]));  // lb * sigmoid(A y)
         } else {
-          const T softplus = y[start + i] > softplus_threshold<T> ? y[start + i] : log1p_of(exponential_of[i]);
+          const T softplus =
+              y[start + i] > softplus_threshold<T> ? y[start + i] : log1p_of(exponential_of[i]);
           g[start + i] = -(block.amplitude * softplus);  // -A * softplus(y)
         }
       }

@@ -1,5 +1,5 @@
-// Matrix products with a promised order: every element of C is one sum, from depth 0 upwards, started from zero or
-// from what C holds. Vectorised across columns, so no sum is ever split.
+// Matrix products with a promised order: every element of C is one sum, from depth 0 upwards, started from
+// zero or from what C holds. Vectorised across columns, so no sum is ever split.
 #pragma once
 
 #include "kda/kernels/lanes.hpp"
@@ -15,14 +15,16 @@ using Sixteen = Lanes<T, sixteen_width<T>>;
 template <class T>
 struct Factor {
   const T* data;
-  std::size_t row_stride, depth_stride;  ///< element (row, depth) is data[row * row_stride + depth * depth_stride]
+  std::size_t row_stride,
+      depth_stride;  ///< element (row, depth) is data[row * row_stride + depth * depth_stride]
 };
 
 enum class Start { zero, from_result };
 
 template <class T, bool is_fused, int R, class Pack>
-KDA_CHECK_INLINE void product_tile(std::size_t depth, const T* a, std::size_t row_stride, std::size_t depth_stride,
-                                   const T* b, std::size_t b_stride, T* c, std::size_t c_stride, Start start) {
+KDA_CHECK_INLINE void product_tile(std::size_t depth, const T* a, std::size_t row_stride,
+                                   std::size_t depth_stride, const T* b, std::size_t b_stride, T* c,
+                                   std::size_t c_stride, Start start) {
   Pack sum[R];
   unrolled<R>([&](auto r) __attribute__((always_inline)) {
     sum[r] = start == Start::zero ? Pack::zero() : Pack::load(c + r * c_stride);
@@ -43,24 +45,26 @@ KDA_CHECK_INLINE void product_columns(std::size_t rows, std::size_t depth, Facto
   constexpr int together = vector_bytes == 64 ? 8 : 4;
   const std::size_t whole = rows - rows % together;
   for (std::size_t row = 0; row < whole; row += together)
-    product_tile<T, is_fused, together, Pack>(depth, a.data + row * a.row_stride, a.row_stride, a.depth_stride, b,
-                                              b_stride, c + row * c_stride, c_stride, start);
+    product_tile<T, is_fused, together, Pack>(depth, a.data + row * a.row_stride, a.row_stride,
+                                              a.depth_stride, b, b_stride, c + row * c_stride, c_stride,
+                                              start);
   for (std::size_t row = whole; row < rows; ++row)
-    product_tile<T, is_fused, 1, Pack>(depth, a.data + row * a.row_stride, a.row_stride, a.depth_stride, b, b_stride,
-                                       c + row * c_stride, c_stride, start);
+    product_tile<T, is_fused, 1, Pack>(depth, a.data + row * a.row_stride, a.row_stride, a.depth_stride, b,
+                                       b_stride, c + row * c_stride, c_stride, start);
 }
 
 /// C[rows][columns] (+)= A[rows][depth] B[depth][columns]; columns is a multiple of 16.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void product(std::size_t rows, std::size_t columns, std::size_t depth, Factor<T> a, const T* b,
-                              std::size_t b_stride, T* c, std::size_t c_stride, Start start) {
+KDA_CHECK_INLINE void product(std::size_t rows, std::size_t columns, std::size_t depth, Factor<T> a,
+                              const T* b, std::size_t b_stride, T* c, std::size_t c_stride, Start start) {
   using Wide = Lanes<T, 2>;
   std::size_t column = 0;
   if constexpr (Wide::count >= 16)
     for (; column + Wide::count <= columns; column += Wide::count)
       product_columns<T, is_fused, Wide>(rows, depth, a, b + column, b_stride, c + column, c_stride, start);
   for (; column < columns; column += 16)
-    product_columns<T, is_fused, Sixteen<T>>(rows, depth, a, b + column, b_stride, c + column, c_stride, start);
+    product_columns<T, is_fused, Sixteen<T>>(rows, depth, a, b + column, b_stride, c + column, c_stride,
+                                             start);
 }
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

@@ -1,8 +1,9 @@
 // The recurrence over a block of tokens, for one tile of V lanes of one head's state.
 //
-// Every output element is computed by the same operations in the same order whatever the tile: sums over k run from
-// k = 0 upwards. The state is read and written once per token: the update and read-out of token t and the decay and
-// prediction of token t + 1 touch a row together. That changes when an operation happens, not what it computes.
+// Every output element is computed by the same operations in the same order whatever the tile: sums over k
+// run from k = 0 upwards. The state is read and written once per token: the update and read-out of token t
+// and the decay and prediction of token t + 1 touch a row together. That changes when an operation happens,
+// not what it computes.
 #pragma once
 
 #include "kda/kernels/lanes.hpp"
@@ -32,10 +33,11 @@ KDA_CHECK_INLINE void recurrent_tile(const RecurrentBlock<T>& block) {
       const T* const next_key = key + rows;
       prediction = Pack::zero();
       for (std::size_t k = 0; k < rows; ++k) {
-        Pack s = multiply_add<is_fused>(key[k], write, Pack::load(state + k * Pack::count));  // S_t = P_t + k_t (beta_t e_t)^T
-        output = multiply_add<is_fused>(q[k], s, output);                                     // o_t = S_t^T (scale q_t)
-        s = s * next_decay[k];                                                                // P_t+1 = diag(e^g_t+1) S_t
-        prediction = multiply_add<is_fused>(next_key[k], s, prediction);                      // P_t+1^T k_t+1
+        Pack s = multiply_add<is_fused>(
+            key[k], write, Pack::load(state + k * Pack::count));          // S_t = P_t + k_t (beta_t e_t)^T
+        output = multiply_add<is_fused>(q[k], s, output);                 // o_t = S_t^T (scale q_t)
+        s = s * next_decay[k];                                            // P_t+1 = diag(e^g_t+1) S_t
+        prediction = multiply_add<is_fused>(next_key[k], s, prediction);  // P_t+1^T k_t+1
         s.store(state + k * Pack::count);
       }
     } else {

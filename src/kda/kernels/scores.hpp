@@ -8,12 +8,12 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 
 template <class T>
 struct ScoreScratch {
-  T* q_left;     ///< [rows][key_stride] q 2^(G - a)
-  T* k_left;     ///< [rows][key_stride] k 2^(G - a)
-  T* k_right;    ///< [key_dim][16] k 2^(a - G), transposed
-  T* exponent;   ///< [key_stride]
-  T* q_scores;   ///< [rows][16]
-  T* k_scores;   ///< [rows][16]
+  T* q_left;    ///< [rows][key_stride] q 2^(G - a)
+  T* k_left;    ///< [rows][key_stride] k 2^(G - a)
+  T* k_right;   ///< [key_dim][16] k 2^(a - G), transposed
+  T* exponent;  ///< [key_stride]
+  T* q_scores;  ///< [rows][16]
+  T* k_scores;  ///< [rows][16]
 };
 
 /// out[k] = exp(a[k] - b[k])
@@ -25,13 +25,15 @@ KDA_CHECK_INLINE void decay_between(const T* a, const T* b, T* out, std::size_t 
 
 /// Rows [from, to) of q and k times exp(G - anchor).
 template <class T>
-KDA_CHECK_INLINE void scale_left(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, const T* anchor,
-                                 const ScoreScratch<T>& scratch) {
+KDA_CHECK_INLINE void scale_left(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
+                                 const T* anchor, const ScoreScratch<T>& scratch) {
   for (std::size_t i = from; i < to; ++i) {
     const std::size_t row = i * chunk.key_stride, target = (i - from) * chunk.key_stride;
     decay_between(chunk.G + row, anchor, scratch.exponent, chunk.key_dim);
-    for (std::size_t k = 0; k < chunk.key_dim; ++k) scratch.q_left[target + k] = chunk.q[row + k] * scratch.exponent[k];
-    for (std::size_t k = 0; k < chunk.key_dim; ++k) scratch.k_left[target + k] = chunk.k[row + k] * scratch.exponent[k];
+    for (std::size_t k = 0; k < chunk.key_dim; ++k)
+      scratch.q_left[target + k] = chunk.q[row + k] * scratch.exponent[k];
+    for (std::size_t k = 0; k < chunk.key_dim; ++k)
+      scratch.k_left[target + k] = chunk.k[row + k] * scratch.exponent[k];
   }
   round_array(chunk.casts.score_operands, scratch.q_left, (to - from) * chunk.key_stride);
   round_array(chunk.casts.score_operands, scratch.k_left, (to - from) * chunk.key_stride);
@@ -54,10 +56,11 @@ KDA_CHECK_INLINE void scale_right(const ChunkBlock<T>& chunk, std::size_t first,
   round_array(chunk.casts.score_operands, scratch.k_right, chunk.key_dim * 16);
 }
 
-/// Scores of rows [from, to) against 16 columns, with the mask a selection: what a masked entry holds never matters.
+/// Scores of rows [from, to) against 16 columns, with the mask a selection: what a masked entry holds never
+/// matters.
 template <class T>
-KDA_CHECK_INLINE void keep_lower(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, std::size_t first,
-                                 const ScoreScratch<T>& scratch, bool beta_applied) {
+KDA_CHECK_INLINE void keep_lower(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
+                                 std::size_t first, const ScoreScratch<T>& scratch, bool beta_applied) {
   for (std::size_t i = from; i < to; ++i)
     for (std::size_t j = first; j < first + 16; ++j) {
       const std::size_t local = (i - from) * 16 + (j - first), at = i * chunk.score_stride + j;
@@ -68,22 +71,23 @@ KDA_CHECK_INLINE void keep_lower(const ChunkBlock<T>& chunk, std::size_t from, s
 }
 
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void factored_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, std::size_t first,
-                                      const T* anchor, const ScoreScratch<T>& scratch) {
+KDA_CHECK_INLINE void factored_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
+                                      std::size_t first, const T* anchor, const ScoreScratch<T>& scratch) {
   scale_right(chunk, first, anchor, scratch);
-  product<T, is_fused>(to - from, 16, chunk.key_dim, Factor<T>{scratch.q_left, chunk.key_stride, 1}, scratch.k_right,
-                       16, scratch.q_scores, 16, Start::zero);
-  product<T, is_fused>(to - from, 16, chunk.key_dim, Factor<T>{scratch.k_left, chunk.key_stride, 1}, scratch.k_right,
-                       16, scratch.k_scores, 16, Start::zero);
+  product<T, is_fused>(to - from, 16, chunk.key_dim, Factor<T>{scratch.q_left, chunk.key_stride, 1},
+                       scratch.k_right, 16, scratch.q_scores, 16, Start::zero);
+  product<T, is_fused>(to - from, 16, chunk.key_dim, Factor<T>{scratch.k_left, chunk.key_stride, 1},
+                       scratch.k_right, 16, scratch.k_scores, 16, Start::zero);
   keep_lower(chunk, from, to, first, scratch, false);
 }
 
-/// One exponential for each (i, j, k): sum_k q_ik (k_jk e^(G_ik - G_jk)), and with k_ik beta_i in place of q_ik.
+/// One exponential for each (i, j, k): sum_k q_ik (k_jk e^(G_ik - G_jk)), and with k_ik beta_i in place of
+/// q_ik.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, std::size_t first,
-                                      const ScoreScratch<T>& scratch) {
+KDA_CHECK_INLINE void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
+                                      std::size_t first, const ScoreScratch<T>& scratch) {
   using Pack = Sixteen<T>;
-  T* const G_columns = scratch.k_right;                     // [key_dim][16]
+  T* const G_columns = scratch.k_right;  // [key_dim][16]
   T* const k_columns = scratch.k_right + chunk.key_dim * 16;
   for (std::size_t j = 0; j < 16; ++j)
     for (std::size_t k = 0; k < chunk.key_dim; ++k) {

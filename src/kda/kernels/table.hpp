@@ -1,8 +1,8 @@
-// What the kernels take and the table through which they are reached. Plain data and function pointers only: this
-// header is compiled into every instruction set's copy.
+// What the kernels take and the table through which they are reached. Plain data and function pointers only:
+// this header is compiled into every instruction set's copy.
 //
-// Arrays of tokens are [token][channel]; rows of the key dimension have `key_stride` elements, rows of the value
-// dimension `value_stride`, both multiples of `padding`, the elements beyond the dimension zero.
+// Arrays of tokens are [token][channel]; rows of the key dimension have `key_stride` elements, rows of the
+// value dimension `value_stride`, both multiples of `padding`, the elements beyond the dimension zero.
 #pragma once
 
 #include <cstddef>
@@ -80,8 +80,8 @@ struct OracleBlock {
 /// The double-double functions over arrays: x in, result out, in place.
 struct OracleGateBlock {
   std::size_t count;
-  OracleLanes g;           ///< in: raw gate; out: log decay
-  OracleRows bias;         ///< [count], or null pointers
+  OracleLanes g;    ///< in: raw gate; out: log decay
+  OracleRows bias;  ///< [count], or null pointers
   double amplitude_hi, amplitude_lo;
   bool lower_bounded;
   double lower_bound;
@@ -97,23 +97,23 @@ struct ChunkBlock {
   InverseForm inverse;
   CastPoints casts;
   T scale;
-  const T* q;       ///< [n][key_stride], normalised, without scale
-  const T* k;       ///< [n][key_stride]
-  const T* v;       ///< [n][value_stride]
-  const T* beta;    ///< [n]
-  const T* G;       ///< [n][key_stride] natural-log cumulative gate
-  T* Aqk;           ///< [n][score_stride]
-  T* L;             ///< [n][score_stride], strictly lower
-  T* Akk_inv;       ///< [n][score_stride]
-  T* w;             ///< [n][key_stride]
-  T* qg;            ///< [n][key_stride]
-  T* kg;            ///< [n][key_stride]
-  T* u;             ///< [n][value_stride]
-  T* v_new;         ///< [n][value_stride]
-  T* h;             ///< [key_dim][value_stride]: the state entering the chunk, as the products use it
-  T* o;             ///< [n][value_stride]
-  T* state;         ///< [key_dim][value_stride], carried
-  T* scratch;       ///< ChunkScratch::total() elements
+  const T* q;     ///< [n][key_stride], normalised, without scale
+  const T* k;     ///< [n][key_stride]
+  const T* v;     ///< [n][value_stride]
+  const T* beta;  ///< [n]
+  const T* G;     ///< [n][key_stride] natural-log cumulative gate
+  T* Aqk;         ///< [n][score_stride]
+  T* L;           ///< [n][score_stride], strictly lower
+  T* Akk_inv;     ///< [n][score_stride]
+  T* w;           ///< [n][key_stride]
+  T* qg;          ///< [n][key_stride]
+  T* kg;          ///< [n][key_stride]
+  T* u;           ///< [n][value_stride]
+  T* v_new;       ///< [n][value_stride]
+  T* h;           ///< [key_dim][value_stride]: the state entering the chunk, as the products use it
+  T* o;           ///< [n][value_stride]
+  T* state;       ///< [key_dim][value_stride], carried
+  T* scratch;     ///< ChunkScratch::total() elements
 };
 
 /// ChunkBlock::scratch for chunks of at most `rows` rows, array by array in the order they are used.
@@ -132,8 +132,8 @@ struct ChunkScratch {
 template <class T>
 struct Kernels {
   std::size_t tile_lanes;  ///< V lanes of a RecurrentBlock
-  /// Stored elements to T, and T rounded once to stored elements. When T has fewer bits than the stored format the
-  /// first rounds too.
+  /// Stored elements to T, and T rounded once to stored elements. When T has fewer bits than the stored
+  /// format the first rounds too.
   void (*widen)(numeric::DType dtype, const void* source, T* target, std::size_t count);
   void (*narrow)(const T* source, numeric::DType dtype, void* target, std::size_t count);
   void (*exponential)(const T* x, T* y, std::size_t count);
@@ -147,7 +147,7 @@ struct Kernels {
 
 struct OracleKernels {
   std::size_t tile_lanes;
-  void (*recurrence)(const OracleBlock&);         ///< double-double
+  void (*recurrence)(const OracleBlock&);  ///< double-double
   void (*recurrence_in_fp64)(const OracleBlock&);
   void (*exponential)(OracleLanes x, std::size_t count);
   void (*gate)(const OracleGateBlock&);
@@ -160,7 +160,8 @@ struct KernelTable {
   Kernels<float> fp32;
   Kernels<double> fp64;
   OracleKernels oracle;
-  /// A loop of independent fused multiply-adds over `fma_burst_values` values, all different; returns its flops.
+  /// A loop of independent fused multiply-adds over `fma_burst_values` values, all different; returns its
+  /// flops.
   double (*fma_burst_fp32)(long iterations, float* values);
   double (*fma_burst_fp64)(long iterations, double* values);
   /// True unless the compiler fused what the source does not.
