@@ -85,7 +85,9 @@ int bench_main(const Words& words) {
   };
   extent("-B", request.B, "Batch");
   extent("-T", request.T, "Tokens");
-  extent("-H", request.H, "Heads");
+  app.add_option("-H", request.H, "Heads (default: as many as threads, at least 4)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->option_text("N");
   extent("-K", request.K, "Key width");
   extent("-V", request.V, "Value width");
   extent("--chunk-size", request.chunk_size, "Rows of a chunk");

@@ -92,7 +92,9 @@ kda::Problem bench_problem(const BenchRequest& r, numeric::DType dtype) {
   return problem;
 }
 
-BenchResult bench(const BenchRequest& request, const Log& log) {
+BenchResult bench(const BenchRequest& wanted, const Log& log) {
+  BenchRequest request = wanted;
+  if (request.H == 0) request.H = static_cast<std::size_t>(std::max(4, request.threads));
   std::vector<numeric::DType> dtypes;
   for (const std::string& name : request.dtypes.empty() ? std::vector<std::string>{"fp32"} : request.dtypes) {
     const auto dtype = numeric::dtype_named(name);

@@ -14,7 +14,7 @@ struct BenchRequest {
   std::vector<std::string> variants;  ///< names, "oracle"; empty: all, and the oracle
   std::vector<std::string> dtypes;    ///< empty: fp32
   std::vector<std::string> arithmetic;
-  std::size_t B = 1, T = 1024, H = 4, K = 128, V = 128;
+  std::size_t B = 1, T = 1024, H = 0, K = 128, V = 128;  ///< H = 0: as many heads as threads, at least 4
   std::size_t chunk_size = 64;
   int repeats = 7;
   int threads = 1;
