@@ -1,4 +1,6 @@
-# Libraries from the distribution's packages (scripts/lib/packages.sh names them).
+# Libraries from the distribution's packages (scripts/lib/build.sh names them).
+
+include(CheckCXXSourceCompiles)
 
 find_package(fmt REQUIRED)
 if(KDA_CHECK_STATIC)
@@ -34,10 +36,19 @@ function(kda_check_archives result)
 endfunction()
 kda_check_archives(KDA_CHECK_HDF5_NEEDS sz aec z)
 if(KDA_CHECK_HDF5_ARCHIVE AND KDA_CHECK_HDF5_NEEDS)
-  target_link_libraries(kda_check_hdf5 INTERFACE ${KDA_CHECK_HDF5_ARCHIVE} ${KDA_CHECK_HDF5_NEEDS} ${CMAKE_DL_LIBS}
-                                                 Threads::Threads m)
+  # Some distributions build the network drivers into the archive, which then wants libraries that have no archive.
+  set(archive_libraries ${KDA_CHECK_HDF5_ARCHIVE} ${KDA_CHECK_HDF5_NEEDS} ${CMAKE_DL_LIBS} Threads::Threads m)
+  set(CMAKE_REQUIRED_INCLUDES ${HDF5_C_INCLUDE_DIRS})
+  set(CMAKE_REQUIRED_LIBRARIES ${archive_libraries})
+  check_cxx_source_compiles("#include <hdf5.h>\nint main() { return H5open() + (H5Fopen(\"x\", 0, 0) > 0); }"
+                            KDA_CHECK_HDF5_ARCHIVE_LINKS)
+  unset(CMAKE_REQUIRED_INCLUDES)
+  unset(CMAKE_REQUIRED_LIBRARIES)
+endif()
+if(KDA_CHECK_HDF5_ARCHIVE_LINKS)
+  target_link_libraries(kda_check_hdf5 INTERFACE ${archive_libraries})
 elseif(KDA_CHECK_STATIC)
-  message(FATAL_ERROR "KDA_CHECK_STATIC needs libhdf5.a, libsz.a, libaec.a and libz.a")
+  message(FATAL_ERROR "KDA_CHECK_STATIC needs a libhdf5.a that links with libsz.a, libaec.a and libz.a alone")
 else()
   target_link_libraries(kda_check_hdf5 INTERFACE ${HDF5_C_LIBRARIES})
 endif()
