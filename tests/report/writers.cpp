@@ -87,7 +87,7 @@ TEST_CASE("JSON has the fields scripts rely on", "[report]") {
 TEST_CASE("JSON survives names that are no UTF-8", "[report]") {
   Result result = result_with({Verdict::pass});
   result.fixtures[0].name = "\xff\xfe";
-  CHECK_NOTHROW(nlohmann::json::parse(write_json(result, {})));
+  CHECK(nlohmann::json::accept(write_json(result, {})));
 }
 
 TEST_CASE("the text has a row for a pass as for a failure, and the points of the failure", "[report]") {
