@@ -6,7 +6,6 @@
 #include <new>
 
 #include "base/error.hpp"
-#include "base/memory.hpp"
 #include "cli/app.hpp"
 #include "kda/kernels/table.hpp"
 #include "numeric/environment.hpp"
@@ -36,7 +35,6 @@ void check_floating_point() {
 int main(int argc, char** argv) {
   using kda_check::ErrorKind;
   try {
-    kda_check::return_large_blocks_to_the_system();
     check_floating_point();
     return kda_check::cli::app_main(argc, argv);
   } catch (const kda_check::Error& error) {

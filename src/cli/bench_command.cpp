@@ -67,17 +67,9 @@ int bench_main(const Words& words) {
   CLI::App app;
   prepare(app, "bench", "Time the variants and the oracle beside the machine's own multiply-add speed");
   app.footer(footer);
-  const auto names = [&app](const char* flag, std::vector<std::string>& target, const char* text,
-                            const char* value) {
-    app.add_option(flag, target, text)
-        ->delimiter(',')
-        ->expected(1)
-        ->option_text(value)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  };
-  names("--variant", request.variants, "Variants, or oracle (default: all of them)", "NAME,...");
-  names("--dtype", request.dtypes, "fp64, fp32, bf16, fp16 (default: fp32)", "NAME,...");
-  names("--arithmetic", request.arithmetic, "As for run", "KEY=VALUE,...");
+  add_names(app, "--variant", request.variants, "Variants, or oracle (default: all of them)", "NAME,...");
+  add_names(app, "--dtype", request.dtypes, "fp64, fp32, bf16, fp16 (default: fp32)", "NAME,...");
+  add_names(app, "--arithmetic", request.arithmetic, "As for run", "KEY=VALUE,...");
   const auto extent = [&app](const char* flag, std::size_t& target, const char* text) {
     app.add_option(flag, target, fmt::format("{} (default {})", text, target))
         ->check(CLI::Range(1, 1 << 20))

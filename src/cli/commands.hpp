@@ -32,6 +32,10 @@ std::optional<int> parse(CLI::App& app, const Words& words);
 /// A fresh parser for a command, with the habits all of them share.
 void prepare(CLI::App& app, const char* name, const char* summary);
 
+/// An option that takes names between commas, repeatable.
+void add_names(CLI::App& app, const char* flag, std::vector<std::string>& names, const char* text,
+               const char* value);
+
 /// --threads, default all processors.
 void add_threads(CLI::App& app, int& threads);
 

@@ -6,15 +6,12 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
+#include "cli/commands.hpp"
 
 namespace kda_check::cli {
 
 void add_judging_options(CLI::App& app, session::JudgingRequest& judging) {
-  app.add_option("--tensor", judging.tensors, "Only these tensors, e.g. o,final_state")
-      ->delimiter(',')
-      ->expected(1)
-      ->option_text("NAME,...")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_names(app, "--tensor", judging.tensors, "Only these tensors, e.g. o,final_state", "NAME,...");
   app.add_option_function<std::vector<std::string>>(
          "--limit",
          [&judging](const std::vector<std::string>& texts) {

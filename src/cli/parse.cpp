@@ -71,6 +71,15 @@ std::optional<int> parse(CLI::App& app, const Words& words) {
   }
 }
 
+void add_names(CLI::App& app, const char* flag, std::vector<std::string>& names, const char* text,
+               const char* value) {
+  app.add_option(flag, names, text)
+      ->delimiter(',')
+      ->expected(1)
+      ->option_text(value)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 void add_threads(CLI::App& app, int& threads) {
   threads = available_threads();
   app.add_option("--threads", threads,

@@ -38,22 +38,15 @@ struct RunCommand {
             "Run variants on fixtures and compare them with the oracle and with the recorded answers");
     app.footer(footer);
     app.add_option("targets", request.fixtures, "Fixtures, directories, @suites")->option_text("FILE...");
-    const auto names = [&app](const char* flag, std::vector<std::string>& target, const char* text,
-                              const char* value) {
-      app.add_option(flag, target, text)
-          ->delimiter(',')
-          ->expected(1)
-          ->option_text(value)
-          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    };
-    names("--variant", request.variants, "Variants to run (default: all; kda-check list)", "NAME,...");
-    names("--dtype", request.dtypes, "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)",
-          "NAME,...");
-    names("--arithmetic", request.arithmetic,
-          "How variants compute, e.g. contraction=separate,decay=pair (kda-check list arithmetic)",
-          "KEY=VALUE,...");
-    names("--against", request.against,
-          "oracle, all, or names of expected groups (default: all, the oracle included)", "NAME,...");
+    add_names(app, "--variant", request.variants, "Variants to run (default: all; kda-check list)",
+              "NAME,...");
+    add_names(app, "--dtype", request.dtypes,
+              "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)", "NAME,...");
+    add_names(app, "--arithmetic", request.arithmetic,
+              "How variants compute, e.g. contraction=separate,decay=pair (kda-check list arithmetic)",
+              "KEY=VALUE,...");
+    add_names(app, "--against", request.against,
+              "oracle, all, or names of expected groups (default: all, the oracle included)", "NAME,...");
     app.add_option("--chunk-size", chunk_size, "Rows of a chunk (default: the fixture's)")
         ->check(CLI::Range(1, 1024))
         ->option_text("N")

@@ -1,8 +1,10 @@
-// xtensor views of tensors: shapes, slices and index arithmetic without copies. Kernels do not use them:
-// there the order of every addition is written out.
+// xtensor views of tensors: shapes, slices and index arithmetic without copies, for tests and whoever looks
+// at tensors. Kernels do not use them: there the order of every addition is written out.
 #pragma once
 
 #include <xtensor/xadapt.hpp>
+#include <xtensor/xmanipulation.hpp>
+#include <xtensor/xview.hpp>
 
 #include "tensor/tensor.hpp"
 

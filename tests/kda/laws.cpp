@@ -4,6 +4,7 @@
 
 #include "support/catch.hpp"
 #include "support/problems.hpp"
+#include "tensor/views.hpp"
 
 using namespace kda_check;
 using numeric::DType;
@@ -163,20 +164,24 @@ TEST_CASE("the two state layouts hold the same numbers", "[laws]") {
   kda::Problem v_first = kda::clone(k_first);
   v_first.options.state_v_first = true;
   tensor::Tensor transposed("initial_state", k_first.initial_state->dtype(), {1, 2, 20, 12});
-  for (std::size_t h = 0; h < 2; ++h)
-    for (std::size_t k = 0; k < 12; ++k)
-      for (std::size_t v = 0; v < 20; ++v)
-        transposed.set((h * 20 + v) * 12 + k, k_first.initial_state->value((h * 12 + k) * 20 + v));
+  auto swapped = tensor::view<float>(transposed);
+  swapped = xt::transpose(tensor::view<float>(*k_first.initial_state), {0, 1, 3, 2});
   v_first.initial_state = std::move(transposed);
   v_first.validate();
   for (const std::string_view name : names)
     for (const DType dtype : dtypes) {
       const kda::Answer a = test::run(k_first, name, dtype), b = test::run(v_first, name, dtype, 3);
       REQUIRE(test::differing_bits(a.o, b.o) == 0);
-      for (std::size_t h = 0; h < 2; ++h)
-        for (std::size_t k = 0; k < 12; ++k)
-          for (std::size_t v = 0; v < 20; ++v)
-            REQUIRE(a.final_state.value((h * 12 + k) * 20 + v) == b.final_state.value((h * 20 + v) * 12 + k));
+      numeric::visit_storage(a.final_state.dtype(), [&](auto tag) {
+        using Storage = decltype(tag);
+        if constexpr (std::is_floating_point_v<Storage>) {
+          const bool same = tensor::view<Storage>(a.final_state) ==
+                            xt::transpose(tensor::view<Storage>(b.final_state), {0, 1, 3, 2});
+          REQUIRE(same);
+        } else {
+          FAIL("a final state is stored as fp32 or fp64");
+        }
+      });
     }
 }
 
@@ -187,10 +192,10 @@ TEST_CASE("grouped value heads read the query and key head of their group", "[la
   kda::Problem repeated = kda::clone(grouped);
   for (tensor::Tensor* const tensor : {&repeated.q, &repeated.k}) {
     tensor::Tensor wide(tensor->name(), tensor->dtype(), {1, spec.T, 6, spec.K});
-    for (std::size_t t = 0; t < spec.T; ++t)
-      for (std::size_t h = 0; h < 6; ++h)
-        for (std::size_t k = 0; k < spec.K; ++k)
-          wide.set((t * 6 + h) * spec.K + k, tensor->value((t * 2 + h / 3) * spec.K + k));
+    auto heads = tensor::view<float>(wide);
+    const auto groups = tensor::view<float>(*tensor);
+    for (std::size_t h = 0; h < 6; ++h)
+      xt::view(heads, xt::all(), xt::all(), h) = xt::view(groups, xt::all(), xt::all(), h / 3);
     *tensor = std::move(wide);
   }
   repeated.validate();
