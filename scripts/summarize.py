@@ -2,7 +2,7 @@
 """One line for each answer and tensor of a JSON report: the range of rms_ratio and scaled_ulp over its fixtures, and the
 largest share of its limits.
 
-    kda-check run ../shared/fixtures --json run.json -q && scripts/summarize.py run.json
+    kda-check run FIXTURES... --json run.json -q && scripts/summarize.py run.json
 """
 import argparse
 import json
