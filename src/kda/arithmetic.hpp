@@ -1,87 +1,143 @@
 // How a variant computes: data, chosen per run and printed with every result. The kernels are written once
-// and ask it at each operation it governs.
+// and ask it at each operation it governs. Five axes: contraction, exponential, reduction, storage, and the
+// formulation (decay and inverse of the chunk form). What each value means: docs/arithmetic.md.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "numeric/exponentials.hpp"
 #include "numeric/formats.hpp"
 
 namespace kda_check::kda {
 
+using numeric::Exponential;
+
 /// a * b + c: one rounding, or one after each operation.
 enum class Contraction : std::uint8_t { separate, fused };
 
+/// The order in which a sum of products is added up, and where it is rounded.
+enum class ReductionKind : std::uint8_t {
+  sequential,  ///< from the first term upwards
+  pairwise,    ///< neighbours first, then pairs of pairs
+  tree,        ///< `width` strided running sums, then halves onto halves: a warp
+  blocks,      ///< runs of `width` terms, then their sums from the first upwards
+  mma,         ///< tensor core: terms cut off `width` bits below the largest, added exactly, cut to fp32
+  exact,       ///< one rounding at the end
+};
+struct Reduction {
+  ReductionKind kind = ReductionKind::sequential;
+  int width = 0;
+  bool operator==(const Reduction&) const = default;
+};
+
 /// How exp(G_i - G_j), the decay between two tokens of a chunk, is formed (kda-math 4.3, hazards 0).
 /// `anchor_rows` says how many rows share an anchor. Left of the diagonal block the anchor is the block's
-/// first row in all of them.
+/// first row (`factored`: the row before it).
 enum class DecayForm : std::uint8_t {
   pair,          ///< one exponential for each (i, j, channel); cannot overflow
+  pair_late,     ///< the same over the whole square, masked afterwards
   anchor_pair,   ///< factored left of the diagonal block, pairwise inside: what FLA does without safe_gate
   anchor_first,  ///< factored everywhere, anchor = first row of the block
   anchor_mid,    ///< factored everywhere, anchor in the diagonal block = its middle row: FLA with safe_gate
+  factored,      ///< exp(G) exp(-G), G from the start of the block: FlashKDA's with blocks of 16
+  clamp,         ///< anchor_first, the exponents of both factors clamped to +-`clamp` (in powers of two)
 };
 
-/// How (I + L)^-1 is formed (kda-math 4.2).
+/// How (I + L)^-1 is formed (kda-math 4.2). `inverse_rows` is the side of the diagonal blocks; blocks are
+/// merged by products.
 enum class InverseForm : std::uint8_t {
   substitution,  ///< (a) row by row over the whole chunk
-  blocks,        ///< (b) row by row in 16x16 blocks, then merged by products
+  blocks,        ///< (b) row by row in each block
+  doubling,      ///< (c) (I - L)(I + L^2)(I + L^4) ... in each block
+  horner,        ///< I - L (I - L (I - ...)) in each block
 };
 
 /// Rounding of a value on its way into an operation or into memory. None: it keeps the format of the
 /// computation.
 enum class Rounding : std::uint8_t { none, bf16, fp16, tf32 };
 
-/// Where the chunk form rounds (kda-math 6.2). Names are those of the stages.
+/// Where an fp32 computation rounds (kda-math 6.2). Names are those of the stages.
 struct CastPoints {
   Rounding normalised = Rounding::none;        ///< q and k after the L2 norm
+  Rounding decay = Rounding::none;             ///< exp(g), and exp of a chunk's last row on the carried state
+  Rounding g_cumsum = Rounding::none;          ///< the cumulated gates
+  Rounding exponentials = Rounding::none;      ///< chunk: exponentials before they multiply q or k
   Rounding score_operands = Rounding::none;    ///< q 2^(G-a), k 2^(a-G) in the factored scores
   Rounding Aqk = Rounding::none;               ///< scores, scale included
-  Rounding inverse_operands = Rounding::none;  ///< factors of the products that merge the inverse's blocks
+  Rounding L = Rounding::none;                 ///< beta k k^T 2^(G_i-G_j)
+  Rounding inverse_operands = Rounding::none;  ///< factors of the products that form the inverse
   Rounding Akk_inv = Rounding::none;           ///< the inverse
   Rounding beta_key = Rounding::none;          ///< k * beta, before the decay (16-bit beta only)
   Rounding operands = Rounding::none;  ///< v * beta, k * beta * 2^G, qg, kg: operands made for a product
-  Rounding stored = Rounding::none;    ///< w, u, v_new
-  Rounding state = Rounding::none;     ///< h: the state as an operand; the carried state is not rounded
+  Rounding w = Rounding::none, u = Rounding::none;
+  Rounding prediction = Rounding::none;  ///< S^T k (token forms), w S (chunk), before v or u minus it
+  Rounding v_new = Rounding::none;
+  Rounding state = Rounding::none;  ///< h: the state as an operand of the chunk form
+  Rounding carry = Rounding::none;  ///< the carried state, after every token or chunk
+
+  bool operator==(const CastPoints&) const = default;
 };
 
 enum class Storage : std::uint8_t {
-  none,      ///< nothing is rounded below the format of the computation
-  upstream,  ///< where FLA's kernels round for this dtype (bf16, fp16; for fp32 and fp64 nothing)
+  none,       ///< nothing is rounded below the format of the computation
+  upstream,   ///< where FLA's kernels round for this dtype (bf16, fp16; for fp32 and fp64 nothing)
+  fla,        ///< as upstream, and in fp32 the operands of every product in tf32: the tensor cores' default
+  flash_kda,  ///< where FlashKDA rounds (kda-math 6.5)
+  named,      ///< at the stages of `casts`
 };
 
 struct Arithmetic {
   Contraction contraction = Contraction::fused;
+  Exponential exponential = Exponential::exact;
+  Reduction reduction;
   Storage storage = Storage::upstream;
+  CastPoints casts;  ///< of Storage::named
   DecayForm decay = DecayForm::anchor_pair;
   int anchor_rows = 16;  ///< 16, 32 or 64; no more than the chunk
+  double clamp = 126;    ///< of DecayForm::clamp
   InverseForm inverse = InverseForm::substitution;
+  int inverse_rows = 16;  ///< 16, 32 or 64; no more than the chunk
 
   bool operator==(const Arithmetic&) const = default;
 };
 
-/// The cast points of FLA's chunk forward for tensors of `dtype`; none for fp32 and fp64 (their tf32 products
-/// are an arithmetic of the GPU, not of the dtype). `beta_is_16_bit`: beta is stored in bf16 or fp16 and used
-/// as it is.
-CastPoints upstream_cast_points(numeric::DType dtype, bool beta_is_16_bit);
+/// Every operation within half a unit in the last place: fused, exact, exact, none, pair, substitution.
+Arithmetic ideal_arithmetic();
+
+/// What an axis is in attributions: the parts of an Arithmetic it covers.
+struct AxisRow {
+  std::string_view name, summary;
+  void (*copy)(const Arithmetic& from, Arithmetic& to);
+};
+std::span<const AxisRow> axes();
+
+/// Where a computation with these settings rounds. `beta_is_16_bit`: beta is stored in bf16 or fp16 and used
+/// as it is. `chunk`: the chunk form, the only one whose upstream kernels round inside.
+CastPoints cast_points(const Arithmetic& arithmetic, numeric::DType dtype, bool beta_is_16_bit, bool chunk);
 
 /// Parts of the arithmetic a variant has; the others are not printed and may not be set.
 struct ArithmeticAxes {
-  bool chunk = false;  ///< decay, inverse and storage
+  bool chunk = false;  ///< decay and inverse
 };
 
-/// "contraction=fused decay=anchor-mid:16 ..." in the words --arithmetic takes, the fixed axes included.
+/// "contraction=fused exponential=exact ..." in the words --arithmetic takes.
 std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes);
 
-/// Applies "key=value" to `arithmetic`. Throws Error{usage} for a key or value that does not exist.
+/// Applies "key=value" or the name of a preset to `arithmetic`. Throws Error{usage} for a key, value or
+/// preset that does not exist.
 void set_axis(Arithmetic& arithmetic, std::string_view assignment);
 
 /// True if the axis of "key=value" exists for a variant with these axes.
 bool has_axis(ArithmeticAxes axes, std::string_view assignment);
 
-/// The keys and the values each takes, for `list`.
+/// Why nothing can be computed this way in `dtype`; empty when it can.
+std::string unsupported(const Arithmetic& arithmetic, numeric::DType dtype);
+
+/// The keys and the values each takes, then the presets, for `list`.
 struct AxisDescription {
   std::string key;
   std::string values;

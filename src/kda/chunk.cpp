@@ -43,8 +43,7 @@ class ChunkWorkspace {
     block.anchor_rows = std::min<std::size_t>(static_cast<std::size_t>(arithmetic.anchor_rows), rows_);
     const bool beta_is_16_bit =
         !problem.options.beta_sigmoid && numeric::format_of(problem.beta.dtype()).bytes == 2;
-    if (arithmetic.storage == Storage::upstream)
-      block.casts = upstream_cast_points(options.dtype, beta_is_16_bit);
+    block.casts = cast_points(arithmetic, options.dtype, beta_is_16_bit, true);
     block.scale = static_cast<T>(problem.scale());
   }
 

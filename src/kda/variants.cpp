@@ -74,8 +74,18 @@ const Variant& variant_named(std::string_view name) {
 numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype,
                                       const Arithmetic& arithmetic) {
   const bool narrow = dtype == numeric::DType::bf16 || dtype == numeric::DType::fp16;
-  const bool rounds_operands = variant.axes.chunk && arithmetic.storage == Storage::upstream;
-  return narrow && !rounds_operands ? numeric::ComputeFormat::fp32 : numeric::compute_of(dtype);
+  const Rounding rounding = cast_points(arithmetic, dtype, false, variant.axes.chunk).operands;
+  switch (rounding) {
+    case Rounding::bf16:
+      return numeric::ComputeFormat::bf16;
+    case Rounding::fp16:
+      return numeric::ComputeFormat::fp16;
+    case Rounding::tf32:
+      return numeric::ComputeFormat::tf32;
+    case Rounding::none:
+      break;
+  }
+  return narrow ? numeric::ComputeFormat::fp32 : numeric::compute_of(dtype);
 }
 
 }  // namespace kda_check::kda

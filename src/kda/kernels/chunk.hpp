@@ -59,7 +59,7 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
   round_array(casts.operands, operand, n * v_stride);
   lower_product<T, is_fused>(chunk, chunk.Akk_inv, operand, v_columns, v_stride, chunk.u,
                              Start::zero);  // F5 u = A (beta v)
-  round_array(casts.stored, chunk.u, n * v_stride);
+  round_array(casts.u, chunk.u, n * v_stride);
 
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t row = i * k_stride;
@@ -74,7 +74,7 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
   round_array(casts.operands, operand, n * k_stride);
   lower_product<T, is_fused>(chunk, chunk.Akk_inv, operand, k_columns, k_stride, chunk.w,
                              Start::zero);  // F6 w = A (beta k 2^G)
-  round_array(casts.stored, chunk.w, n * k_stride);
+  round_array(casts.w, chunk.w, n * k_stride);
 
   const T* const last = chunk.G + (n - 1) * k_stride;
   for (std::size_t i = 0; i < n; ++i) {
@@ -91,7 +91,7 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
                        v_stride, Start::zero);
   for (std::size_t e = 0; e < n * v_stride; ++e)
     chunk.v_new[e] = chunk.u[e] - chunk.v_new[e];  // F9 v_new = u - w S
-  round_array(casts.stored, chunk.v_new, n * v_stride);
+  round_array(casts.v_new, chunk.v_new, n * v_stride);
 
   product<T, is_fused>(n, v_columns, K, Factor<T>{chunk.qg, k_stride, 1}, chunk.h, v_stride, chunk.o,
                        v_stride, Start::zero);

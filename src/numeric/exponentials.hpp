@@ -1,0 +1,31 @@
+// Ways to evaluate exp in fp32. What the H100 does is measured, bit for bit: docs/arithmetic.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kda_check::numeric {
+
+enum class Exponential : std::uint8_t {
+  exact,        ///< correctly rounded (fp64: from double-double)
+  libm,         ///< the C library's
+  cuda,         ///< expf of CUDA on an H100: at most 2 ULP off
+  cuda_fast,    ///< __expf, and Triton's tl.exp: ex2.approx of the rounded product x log2(e)
+  exp2_scaled,  ///< 2^(x log2(e)), the product rounded to fp32, the power exact
+  flush,        ///< correctly rounded, subnormal results flushed to zero
+  poly,         ///< range reduction and a polynomial of degree 6 in fp32, as vector libraries of CPUs do
+};
+
+/// y[i] = exp(x[i]); x and y may be the same array. For every kind but `exact`, whose vectorised form is a
+/// kernel.
+void exponentials(Exponential kind, const float* x, float* y, std::size_t count);
+
+/// ex2.approx.ftz.f32 and what nvcc makes of it, as an H100 computes them (measured on all 2^32 inputs).
+namespace h100 {
+float ex2_ftz(float x);  ///< 2^x; subnormal inputs count as zero, subnormal results are flushed
+float ex2(float x);      ///< ex2.approx.f32 and exp2f: gradual underflow
+float expf(float x);
+float fast_expf(float x);  ///< __expf
+}  // namespace h100
+
+}  // namespace kda_check::numeric
