@@ -58,5 +58,10 @@ if(KDA_CHECK_STATIC)
                   OUTPUT_STRIP_TRAILING_WHITESPACE)
 endif()
 
+# liblzma unpacks the table of the H100's exponential; the archive, so that the program needs no library more.
+find_library(KDA_CHECK_LZMA NAMES liblzma.a lzma REQUIRED)
+add_library(kda_check_lzma INTERFACE)
+target_link_libraries(kda_check_lzma INTERFACE ${KDA_CHECK_LZMA} Threads::Threads)
+
 # The CUDA toolkit is used when it is there and never required.
 find_package(CUDAToolkit QUIET)

@@ -1,5 +1,7 @@
 // chunk: the staged WY form, chunk by chunk (kda-math 4), with the cast points of FLA's kernels in bf16 and
 // fp16.
+#include <numbers>
+
 #include "base/parallel.hpp"
 #include "kda/head_io.hpp"
 #include "kda/jobs.hpp"
@@ -39,8 +41,11 @@ class ChunkWorkspace {
     block.h = take(K * v_stride_), block.state = take(K * v_stride_);
     block.scratch = next;
     const Arithmetic& arithmetic = options.arithmetic;
+    block.operations = operations_of(arithmetic);
     block.decay = arithmetic.decay, block.inverse = arithmetic.inverse;
     block.anchor_rows = std::min<std::size_t>(static_cast<std::size_t>(arithmetic.anchor_rows), rows_);
+    block.inverse_rows = std::min(static_cast<std::size_t>(arithmetic.inverse_rows), (rows_ + 15) / 16 * 16);
+    block.clamp = static_cast<T>(arithmetic.clamp * std::numbers::ln2);
     const bool beta_is_16_bit =
         !problem.options.beta_sigmoid && numeric::format_of(problem.beta.dtype()).bytes == 2;
     block.casts = cast_points(arithmetic, options.dtype, beta_is_16_bit, true);
@@ -60,16 +65,10 @@ class ChunkWorkspace {
   tensor::Scratch<T> arena_;
 };
 
-/// F1: sums of the log decays from the first row of the chunk on.
-template <class T>
-void cumulate(T* G, std::size_t rows, std::size_t stride) {
-  for (std::size_t i = 1; i < rows; ++i)
-    for (std::size_t k = 0; k < stride; ++k) G[i * stride + k] = G[(i - 1) * stride + k] + G[i * stride + k];
-}
-
 template <class T>
 void run_head(const Problem& problem, const HeadJob& job, const RunOptions& options, Answer& answer) {
-  const HeadReader<T> reader(problem);
+  const Operations operations = operations_of(options.arithmetic);
+  const HeadReader<T> reader(problem, operations);
   ChunkWorkspace<T> work(problem, options);
   const Sequence& s = job.sequence;
   const auto kernel = kernels<T>().chunk[static_cast<int>(options.arithmetic.contraction)];
@@ -83,7 +82,8 @@ void run_head(const Problem& problem, const HeadJob& job, const RunOptions& opti
     reader.value(s, job.head, begin, rows, work.v, work.v_stride());
     reader.beta(s, job.head, begin, rows, work.beta);
     reader.log_decay(s, job.head, begin, rows, work.G, work.k_stride());
-    cumulate(work.G, rows, work.k_stride());
+    kernels<T>().cumulate(operations.reduction, work.G, rows, work.k_stride());  // F1
+    kernels<T>().round(work.block.casts.g_cumsum, work.G, rows * work.k_stride());
     work.block.rows = rows;
     kernel(work.block);
     store_output(work.block.o, work.v_stride(), problem, s, job.head, begin, rows, {0, V}, answer.o);

@@ -5,7 +5,8 @@
 namespace kda_check::kda {
 
 template <class T>
-HeadReader<T>::HeadReader(const Problem& problem) : problem_(problem), kernels_(kernels<T>()) {}
+HeadReader<T>::HeadReader(const Problem& problem, const Operations& operations)
+    : problem_(problem), kernels_(kernels<T>()), operations_(operations) {}
 
 template <class T>
 void HeadReader<T>::rows_of(const tensor::Tensor& tensor, std::size_t heads, std::size_t width,
@@ -26,7 +27,7 @@ void HeadReader<T>::normalised_rows(const tensor::Tensor& tensor, const Sequence
   const Dimensions& d = problem_.dimensions();
   rows_of(tensor, d.H, d.K, s, head / problem_.heads_per_group(), begin, count, rows, stride);
   if (!problem_.options.qk_l2norm) return;
-  kernels_.normalise({count, d.K, stride, rows, form == NormForm::reciprocal});
+  kernels_.normalise({count, d.K, stride, rows, form == NormForm::reciprocal, operations_});
   kernels_.round(rounding, rows, count * stride);
 }
 
@@ -61,7 +62,7 @@ void HeadReader<T>::log_decay(const Sequence& s, std::size_t head, std::size_t b
   T amplitude = 1;
   if (problem_.A_log) {
     kernels_.widen(problem_.A_log->dtype(), problem_.A_log->at(head), &amplitude, 1);
-    kernels_.exponential(&amplitude, &amplitude, 1);
+    kernels_.exponential(operations_.exponential, &amplitude, &amplitude, 1);
   }
   GateBlock<T> block{count,
                      d.K,
@@ -70,7 +71,8 @@ void HeadReader<T>::log_decay(const Sequence& s, std::size_t head, std::size_t b
                      problem_.dt_bias ? bias.data() : nullptr,
                      amplitude,
                      problem_.options.gate == Gate::lower_bound,
-                     static_cast<T>(problem_.options.lower_bound.value_or(0.0))};
+                     static_cast<T>(problem_.options.lower_bound.value_or(0.0)),
+                     operations_.exponential};
   kernels_.gate(block);
 }
 
@@ -81,7 +83,7 @@ void HeadReader<T>::beta(const Sequence& s, std::size_t head, std::size_t begin,
   if (!problem_.options.beta_sigmoid) return;
   const T factor = problem_.options.allow_neg_eigval ? T(2) : T(1);
   for (std::size_t t = 0; t < count; ++t) values[t] = -values[t];
-  kernels_.exponential(values, values, count);
+  kernels_.exponential(operations_.exponential, values, values, count);
   for (std::size_t t = 0; t < count; ++t)
     values[t] = factor * (T(1) / (T(1) + values[t]));  // m sigmoid(beta)
 }

@@ -15,7 +15,7 @@ enum class NormForm : unsigned char { division, reciprocal };
 template <class T>
 class HeadReader {
  public:
-  explicit HeadReader(const Problem& problem);
+  explicit HeadReader(const Problem& problem, const Operations& operations = {});
 
   /// [count][K] rows of q or k from `begin` on, of the query head that value head `head` reads; L2-normalised
   /// if the problem says so, and then rounded.
@@ -45,6 +45,7 @@ class HeadReader {
 
   const Problem& problem_;
   const Kernels<T>& kernels_;
+  const Operations operations_;
 };
 
 /// V lanes [first, last) of a head, what one job writes.

@@ -1,39 +1,36 @@
 // naive: the definition, token by token (kda-math 3): q scaled first, the write strength on the key.
 #include "base/parallel.hpp"
-#include "kda/head_io.hpp"
 #include "kda/jobs.hpp"
+#include "kda/token_form.hpp"
 
 namespace kda_check::kda {
 
 namespace {
 
-constexpr std::size_t block_tokens = 64;
-
 template <class T>
-void run_head(const Problem& problem, const HeadJob& job, Contraction contraction, Answer& answer) {
-  const std::size_t K = problem.dimensions().K, V = problem.dimensions().V;
-  const HeadReader<T> reader(problem);
+void run_head(const Problem& problem, const HeadJob& job, const TokenArithmetic& arithmetic, Answer& answer) {
+  const std::size_t K = problem.dimensions().K, V = problem.dimensions().V, v_stride = padded(V);
+  const HeadReader<T> reader(problem, arithmetic.operations);
   const Kernels<T>& kernel = kernels<T>();
-  tensor::Scratch<T> q(block_tokens * K), k(block_tokens * K), decay(block_tokens * K), beta(block_tokens);
-  tensor::Scratch<T> v(block_tokens * V), o(block_tokens * V), state(K * V), scratch(V);
+  TokenInputs<T> in(K, v_stride);
+  tensor::Scratch<T> o(in.block_tokens * v_stride), state(K * v_stride), scratch(V);
   const Sequence& s = job.sequence;
-  const T scale = reader.scale();
-  reader.state(s, job.head, state.data(), V);
-  for (std::size_t begin = s.begin; begin < s.end; begin += block_tokens) {
-    const std::size_t count = std::min(block_tokens, s.end - begin);
-    reader.query(s, job.head, begin, count, NormForm::division, Rounding::none, q.data(), K);
-    for (std::size_t i = 0; i < count * K; ++i) q[i] = q[i] * scale;
-    reader.key(s, job.head, begin, count, NormForm::division, Rounding::none, k.data(), K);
-    reader.value(s, job.head, begin, count, v.data(), V);
-    reader.beta(s, job.head, begin, count, beta.data());
-    reader.log_decay(s, job.head, begin, count, decay.data(), K);
-    kernel.exponential(decay.data(), decay.data(), count * K);
-    kernel.naive[static_cast<int>(contraction)]({count, K, V, V, q.data(), k.data(), decay.data(),
-                                                 beta.data(), v.data(), o.data(), state.data(),
-                                                 scratch.data()});
-    store_output(o.data(), V, problem, s, job.head, begin, count, {0, V}, answer.o);
+  reader.state(s, job.head, state.data(), v_stride);
+  for (std::size_t begin = s.begin; begin < s.end; begin += in.block_tokens) {
+    const std::size_t count = std::min(in.block_tokens, s.end - begin);
+    in.load(reader, arithmetic, s, job.head, begin, count, K, v_stride);
+    if (arithmetic.is_plain()) {
+      kernel.naive[arithmetic.operations.is_fused]({count, K, V, v_stride, in.q.data(), in.k.data(),
+                                                    in.decay.data(), in.beta.data(), in.v.data(), o.data(),
+                                                    state.data(), scratch.data()});
+    } else {
+      kernel.token({count, K, v_stride, v_stride, in.q.data(), in.k.data(), in.decay.data(), in.beta.data(),
+                    in.v.data(), o.data(), state.data(), v_stride, true, arithmetic.operations,
+                    arithmetic.casts});
+    }
+    store_output(o.data(), v_stride, problem, s, job.head, begin, count, {0, V}, answer.o);
   }
-  store_state(state.data(), V, problem, s, job.head, {0, V}, answer.final_state);
+  store_state(state.data(), v_stride, problem, s, job.head, {0, V}, answer.final_state);
 }
 
 }  // namespace
@@ -43,9 +40,9 @@ Answer run_naive(const Problem& problem, const RunOptions& options) {
   const std::vector<HeadJob> jobs = head_jobs(problem, 1, options.threads);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
     if (options.dtype == numeric::DType::fp64) {
-      run_head<double>(problem, jobs[item], options.arithmetic.contraction, answer);
+      run_head<double>(problem, jobs[item], TokenArithmetic(options), answer);
     } else {
-      run_head<float>(problem, jobs[item], options.arithmetic.contraction, answer);
+      run_head<float>(problem, jobs[item], TokenArithmetic(options), answer);
     }
   });
   return answer;

@@ -1,14 +1,12 @@
 // recurrent: the fused order of the decode kernels (kda-math 3.1): per token normalise, scale, decay,
 // predict, write beta (v - prediction), read out.
 #include "base/parallel.hpp"
-#include "kda/head_io.hpp"
 #include "kda/jobs.hpp"
+#include "kda/token_form.hpp"
 
 namespace kda_check::kda {
 
 namespace {
-
-constexpr std::size_t block_tokens = 64;
 
 /// [K][stride] rows to tiles of [K][lanes], and back.
 template <class T>
@@ -30,44 +28,33 @@ LaneRange lanes_of(const HeadJob& job, std::size_t tile_lanes, std::size_t V) {
   return {job.first_tile * tile_lanes, std::min(V, job.last_tile * tile_lanes)};
 }
 
-template <class T>
-struct Workspace {
-  Workspace(std::size_t K, std::size_t v_stride)
-      : q(block_tokens * K),
-        k(block_tokens * K),
-        decay(block_tokens * K),
-        beta(block_tokens),
-        v(block_tokens * v_stride),
-        o(block_tokens * v_stride) {}
-  tensor::Scratch<T> q, k, decay, beta, v, o;
-};
-
 /// The tiles of one job, over the whole sequence. `state` is in tiles.
 template <class T>
-void run_tiles(const Problem& problem, const HeadJob& job, Contraction contraction, T* state,
-               Workspace<T>& work, Answer& answer) {
+void run_tiles(const Problem& problem, const HeadJob& job, const TokenArithmetic& arithmetic, T* state,
+               Answer& answer) {
   const std::size_t K = problem.dimensions().K, V = problem.dimensions().V, v_stride = padded(V);
   const Kernels<T>& kernel = kernels<T>();
-  const HeadReader<T> reader(problem);
+  const HeadReader<T> reader(problem, arithmetic.operations);
   const Sequence& s = job.sequence;
-  const T scale = reader.scale();
-  for (std::size_t begin = s.begin; begin < s.end; begin += block_tokens) {
-    const std::size_t count = std::min(block_tokens, s.end - begin);
-    reader.query(s, job.head, begin, count, NormForm::division, Rounding::none, work.q.data(), K);
-    for (std::size_t i = 0; i < count * K; ++i) work.q[i] = work.q[i] * scale;
-    reader.key(s, job.head, begin, count, NormForm::division, Rounding::none, work.k.data(), K);
-    reader.value(s, job.head, begin, count, work.v.data(), v_stride);
-    reader.beta(s, job.head, begin, count, work.beta.data());
-    reader.log_decay(s, job.head, begin, count, work.decay.data(), K);
-    kernel.exponential(work.decay.data(), work.decay.data(), count * K);
+  TokenInputs<T> in(K, v_stride);
+  tensor::Scratch<T> o(in.block_tokens * v_stride);
+  for (std::size_t begin = s.begin; begin < s.end; begin += in.block_tokens) {
+    const std::size_t count = std::min(in.block_tokens, s.end - begin);
+    in.load(reader, arithmetic, s, job.head, begin, count, K, v_stride);
     for (std::size_t tile = job.first_tile; tile < job.last_tile; ++tile) {
       const std::size_t lane = tile * kernel.tile_lanes;
-      kernel.recurrent[static_cast<int>(contraction)](
-          {count, K, v_stride, work.q.data(), work.k.data(), work.decay.data(), work.beta.data(),
-           work.v.data() + lane, work.o.data() + lane, state + lane * K});
+      if (arithmetic.is_plain()) {
+        kernel.recurrent[arithmetic.operations.is_fused]({count, K, v_stride, in.q.data(), in.k.data(),
+                                                          in.decay.data(), in.beta.data(), in.v.data() + lane,
+                                                          o.data() + lane, state + lane * K});
+      } else {
+        kernel.token({count, K, kernel.tile_lanes, v_stride, in.q.data(), in.k.data(), in.decay.data(),
+                      in.beta.data(), in.v.data() + lane, o.data() + lane, state + lane * K,
+                      kernel.tile_lanes, false, arithmetic.operations, arithmetic.casts});
+      }
     }
-    store_output(work.o.data(), v_stride, problem, s, job.head, begin, count,
-                 lanes_of(job, kernel.tile_lanes, V), answer.o);
+    store_output(o.data(), v_stride, problem, s, job.head, begin, count, lanes_of(job, kernel.tile_lanes, V),
+                 answer.o);
   }
 }
 
@@ -79,11 +66,10 @@ Answer run_in(const Problem& problem, const RunOptions& options) {
   const std::vector<HeadJob> jobs = head_jobs(problem, (d.V + lanes - 1) / lanes, options.threads);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
     const HeadJob& job = jobs[item];
-    Workspace<T> work(d.K, v_stride);
     tensor::Scratch<T> rows(state_size), tiles(state_size);
     HeadReader<T>(problem).state(job.sequence, job.head, rows.data(), v_stride);
     to_tiles(rows.data(), d.K, v_stride, lanes, tiles.data());
-    run_tiles(problem, job, options.arithmetic.contraction, tiles.data(), work, answer);
+    run_tiles(problem, job, TokenArithmetic(options), tiles.data(), answer);
     from_tiles(tiles.data(), d.K, v_stride, lanes, rows.data());
     store_state(rows.data(), v_stride, problem, job.sequence, job.head, lanes_of(job, lanes, d.V),
                 answer.final_state);

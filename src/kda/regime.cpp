@@ -12,7 +12,7 @@ namespace {
 
 Regime regime_of_head(const Problem& problem, const Sequence& s, std::size_t head, std::size_t chunk_size) {
   const std::size_t K = problem.dimensions().K;
-  const HeadReader<double> reader(problem);
+  const HeadReader<double> reader(problem, fp64_operations);
   tensor::Scratch<double> g(chunk_size * K), from_start(K), total(K);
   total.fill(0);
   Regime regime;

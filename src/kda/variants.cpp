@@ -12,19 +12,30 @@ namespace {
 bool every_dtype(numeric::DType) { return true; }
 std::string always_available() { return {}; }
 
+/// In fp64 the C library's exp: double-double is for those who ask for it.
+Exponential usual_exponential(numeric::DType dtype) {
+  return dtype == numeric::DType::fp64 ? Exponential::libm : Exponential::exact;
+}
+
 /// As PyTorch evaluates it: multiplications and additions are separate operations.
-Arithmetic naive_arithmetic(const Problem&, numeric::DType) {
+Arithmetic naive_arithmetic(const Problem&, numeric::DType dtype) {
   Arithmetic arithmetic;
+  arithmetic.exponential = usual_exponential(dtype);
   arithmetic.contraction = Contraction::separate;
   return arithmetic;
 }
 
-Arithmetic recurrent_arithmetic(const Problem&, numeric::DType) { return {}; }
+Arithmetic recurrent_arithmetic(const Problem&, numeric::DType dtype) {
+  Arithmetic arithmetic;
+  arithmetic.exponential = usual_exponential(dtype);
+  return arithmetic;
+}
 
 /// The forms FLA picks: anchored diagonal blocks with safe_gate, pairwise ones without; the blocked inverse
 /// where its cast points are asked for, plain substitution where nothing is rounded.
 Arithmetic chunk_arithmetic(const Problem& problem, numeric::DType dtype) {
   Arithmetic arithmetic;
+  arithmetic.exponential = usual_exponential(dtype);
   arithmetic.decay = problem.options.safe_gate ? DecayForm::anchor_mid : DecayForm::anchor_pair;
   const bool narrow = dtype == numeric::DType::bf16 || dtype == numeric::DType::fp16;
   arithmetic.inverse = narrow ? InverseForm::blocks : InverseForm::substitution;

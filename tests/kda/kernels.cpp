@@ -59,9 +59,12 @@ struct ChunkData {
              k_stride,
              v_stride,
              score_stride,
+             {},
              DecayForm::anchor_pair,
              16,
+             T(0),
              InverseForm::substitution,
+             16,
              {},
              T(0.4),
              q.data(),
@@ -164,8 +167,8 @@ TEST_CASE("every instruction set gives the same bits: exponential and gates", "[
   std::vector<double> first_hi, first_lo;
   for (int i = 0; i < tables.count; ++i) {
     std::vector<float> y(x.size()), g(x.begin(), x.begin() + 1000);
-    tables.table[i]->fp32.exponential(x.data(), y.data(), x.size());
-    tables.table[i]->fp32.gate({10, 100, 100, g.data(), nullptr, 0.7f, false, 0.0f});
+    tables.table[i]->fp32.exponential(Exponential::exact, x.data(), y.data(), x.size());
+    tables.table[i]->fp32.gate({10, 100, 100, g.data(), nullptr, 0.7f, false, 0.0f, Exponential::exact});
     std::vector<double> hi = wide, lo(wide.size());
     tables.table[i]->oracle.gate(
         {hi.size(), {hi.data(), lo.data()}, {nullptr, nullptr}, 1.5, 0x1p-60, true, -5.0});
@@ -185,7 +188,7 @@ TEMPLATE_TEST_CASE("products add from the first term to the last, one element at
   const std::vector<T> before = data.state;
   kernels<T>().chunk[1](data.block);
   std::vector<T> decay(12);
-  kernels<T>().exponential(data.G.data() + 20 * data.k_stride, decay.data(), 12);
+  kernels<T>().exponential(Exponential::exact, data.G.data() + 20 * data.k_stride, decay.data(), 12);
   for (std::size_t k = 0; k < 12; ++k)
     for (std::size_t v = 0; v < 7; ++v) {
       T sum = before[k * data.v_stride + v] * decay[k];

@@ -7,13 +7,19 @@
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
+template <class T>
+KDA_CHECK_INLINE SumOrder product_order(const ChunkBlock<T>& chunk, Rounding operands) {
+  return {chunk.operations.reduction, chunk.operations.is_fused, mma_step(operands)};
+}
+
 /// Rows of A against `right`, 16 at a time: row i of a lower triangular A has nothing beyond column i.
 template <class T, bool is_fused>
 KDA_CHECK_INLINE void lower_product(const ChunkBlock<T>& chunk, const T* a, const T* right,
                                     std::size_t columns, std::size_t stride, T* result, Start start) {
+  const SumOrder order = product_order(chunk, chunk.casts.operands);
   for (std::size_t from = 0; from < chunk.rows; from += 16) {
     const std::size_t to = from + 16 < chunk.rows ? from + 16 : chunk.rows;
-    product<T, is_fused>(to - from, columns, to,
+    product<T, is_fused>(order, to - from, columns, to,
                          Factor<T>{a + from * chunk.score_stride, chunk.score_stride, 1}, right, stride,
                          result + from * stride, stride, start);
   }
@@ -45,12 +51,10 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
 
   scores<T, is_fused>(chunk, score_scratch);  // F2, F3
   round_array(casts.Aqk, chunk.Aqk, n * chunk.score_stride);
-  if (chunk.inverse == InverseForm::substitution) {  // F4
-    invert_by_substitution<T, is_fused>(n, (n + 15) / 16 * 16, chunk.L, chunk.Akk_inv, chunk.score_stride);
-  } else {
-    invert_by_blocks<T, is_fused>(n, chunk.L, chunk.Akk_inv, chunk.score_stride, casts.inverse_operands,
-                                  inverse_scratch);
-  }
+  round_array(casts.L, chunk.L, n * chunk.score_stride);
+  invert<T, is_fused>(chunk.inverse, product_order(chunk, casts.inverse_operands), n, chunk.inverse_rows,
+                      chunk.L, chunk.Akk_inv, chunk.score_stride, casts.inverse_operands,
+                      inverse_scratch);  // F4
   round_array(casts.Akk_inv, chunk.Akk_inv, n * chunk.score_stride);
 
   for (std::size_t i = 0; i < n; ++i)
@@ -63,7 +67,7 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
 
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t row = i * k_stride;
-    exponential(chunk.G + row, decay, K);
+    decay_between(chunk, chunk.G + row, static_cast<const T*>(nullptr), decay);
     for (std::size_t k = 0; k < K; ++k) chunk.qg[row + k] = chunk.q[row + k] * decay[k];  // F7 qg = q 2^G
     for (std::size_t k = 0; k < K; ++k) operand[row + k] = chunk.k[row + k] * chunk.beta[i];
     round_array(casts.beta_key, operand + row, K);
@@ -79,7 +83,7 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
   const T* const last = chunk.G + (n - 1) * k_stride;
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t row = i * k_stride;
-    decay_between(last, chunk.G + row, decay, K);
+    decay_between(chunk, last, chunk.G + row, decay);
     for (std::size_t k = 0; k < K; ++k)
       chunk.kg[row + k] = chunk.k[row + k] * decay[k];  // F7 kg = k 2^(Gn - G)
   }
@@ -87,25 +91,29 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
 
   for (std::size_t e = 0; e < K * v_stride; ++e) chunk.h[e] = chunk.state[e];  // F8
   round_array(casts.state, chunk.h, K * v_stride);
-  product<T, is_fused>(n, v_columns, K, Factor<T>{chunk.w, k_stride, 1}, chunk.h, v_stride, chunk.v_new,
-                       v_stride, Start::zero);
+  const SumOrder order = product_order(chunk, casts.operands);
+  product<T, is_fused>(order, n, v_columns, K, Factor<T>{chunk.w, k_stride, 1}, chunk.h, v_stride,
+                       chunk.v_new, v_stride, Start::zero);
+  round_array(casts.prediction, chunk.v_new, n * v_stride);
   for (std::size_t e = 0; e < n * v_stride; ++e)
     chunk.v_new[e] = chunk.u[e] - chunk.v_new[e];  // F9 v_new = u - w S
   round_array(casts.v_new, chunk.v_new, n * v_stride);
 
-  product<T, is_fused>(n, v_columns, K, Factor<T>{chunk.qg, k_stride, 1}, chunk.h, v_stride, chunk.o,
+  product<T, is_fused>(order, n, v_columns, K, Factor<T>{chunk.qg, k_stride, 1}, chunk.h, v_stride, chunk.o,
                        v_stride, Start::zero);
   for (std::size_t e = 0; e < n * v_stride; ++e) chunk.o[e] = chunk.scale * chunk.o[e];
   lower_product<T, is_fused>(chunk, chunk.Aqk, chunk.v_new, v_columns, v_stride, chunk.o,
                              Start::from_result);  // F10 o = scale (qg S) + Aqk v_new
 
-  exponential(last, decay, K);
+  exponential(chunk.operations.exponential, last, decay, K);
+  round_array(casts.decay, decay, K);
   for (std::size_t k = 0; k < K; ++k)
     for (std::size_t v = 0; v < v_columns; ++v)
       chunk.state[k * v_stride + v] = chunk.state[k * v_stride + v] * decay[k];
-  product<T, is_fused>(K, v_columns, n, Factor<T>{chunk.kg, 1, k_stride}, chunk.v_new, v_stride, chunk.state,
-                       v_stride,
+  product<T, is_fused>(order, K, v_columns, n, Factor<T>{chunk.kg, 1, k_stride}, chunk.v_new, v_stride,
+                       chunk.state, v_stride,
                        Start::from_result);  // F11 S = diag(2^Gn) S + kg^T v_new
+  round_array(casts.carry, chunk.state, K * v_stride);
 }
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

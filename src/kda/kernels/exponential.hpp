@@ -1,13 +1,18 @@
-// exp over arrays.
+// exp over arrays, in the ways of the exponential axis.
 //
-// fp32: correctly rounded. It is evaluated in double precision (error below 2^-52 before the last step) and
-// rounded once; tests/kda/exponential enumerates every float and finds no other result, so this is the exact
-// exponential, on every machine the same. fp64: the C library's exp (glibc: below 0.511 ULP).
+// fp32 exact: correctly rounded. It is evaluated in double precision (error below 2^-52 before the last step)
+// and rounded once; tests/kda/exponential enumerates every float and finds no other result, so this is the
+// exact exponential, on every machine the same. fp64 exact: from double-double; libm: the C library's exp
+// (glibc: below 0.511 ULP).
 #pragma once
 
 #include "kda/kernels/lanes.hpp"
+#include "numeric/double_double_functions.hpp"
+#include "numeric/exponentials.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
+
+using numeric::Exponential;
 
 typedef float HalfVector __attribute__((vector_size(vector_bytes / 2)));
 
@@ -85,7 +90,9 @@ KDA_CHECK_INLINE void exponential_pack(const float* x, float* y) {
 }
 
 /// y[i] = exp(x[i]); x and y may be the same array.
-inline void exponential(const float* x, float* y, std::size_t count) {
+__attribute__((noinline)) inline void exponential(Exponential kind, const float* x, float* y,
+                                                  std::size_t count) {
+  if (kind != Exponential::exact) return numeric::exponentials(kind, x, y, count);
   constexpr int W = 4;
   constexpr std::size_t step = W * lanes_per_vector<double>;
   std::size_t i = 0;
@@ -98,8 +105,10 @@ inline void exponential(const float* x, float* y, std::size_t count) {
   }
 }
 
-inline void exponential(const double* x, double* y, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) y[i] = __builtin_exp(x[i]);
+__attribute__((noinline)) inline void exponential(Exponential kind, const double* x, double* y,
+                                                  std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i)
+    y[i] = kind == Exponential::exact ? numeric::exp(numeric::DoubleDouble{x[i]}).hi : __builtin_exp(x[i]);
 }
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

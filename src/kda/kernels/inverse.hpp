@@ -7,78 +7,173 @@
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
-/// (a) X = -L; then row i += X[i, <i] X[<i, <i], sums from the first column upwards; then X += I. `columns`
-/// is a multiple of 16 and >= n.
+/// (a) X = -L; then row i += X[i, <i] X[<i, <i]; then X += I. `columns` is a multiple of 16 and >= n.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void invert_by_substitution(std::size_t n, std::size_t columns, const T* l, T* x,
-                                             std::size_t stride) {
+KDA_CHECK_INLINE void invert_by_substitution(const SumOrder& order, std::size_t n, std::size_t columns,
+                                             const T* l, T* x, std::size_t stride) {
+  using Pack = Sixteen<T>;
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j < columns; ++j) x[i * stride + j] = j < i ? -l[i * stride + j] : T(0);
     for (std::size_t block = 0; block < columns && block < i; block += 16) {
-      Sixteen<T> sum = Sixteen<T>::load(x + i * stride + block);
-      for (std::size_t m = block + 1; m < i; ++m)  // rows m <= block have nothing in these columns
-        sum = multiply_add<is_fused>(-l[i * stride + m], Sixteen<T>::load(x + m * stride + block), sum);
+      const std::size_t first = block + 1;  // rows up to `block` have nothing in these columns
+      Pack sum = Pack::load(x + i * stride + block);
+      const auto term = [&](std::size_t d) {
+        return Factors<Pack>{Pack::broadcast(-l[i * stride + first + d]),
+                             Pack::load(x + (first + d) * stride + block)};
+      };
+      if (order.reduction.kind == ReductionKind::sequential) {
+        for (std::size_t m = first; m < i; ++m)
+          sum = multiply_add<is_fused>(-l[i * stride + m], Pack::load(x + m * stride + block), sum);
+      } else {
+        sum = ordered_sum(SumOrder{order.reduction, is_fused}, i > first ? i - first : 0, term, sum, true);
+      }
       sum.store(x + i * stride + block);
     }
   }
   for (std::size_t i = 0; i < n; ++i) x[i * stride + i] = T(1);
 }
 
-/// (b) 16x16 diagonal blocks by (a). Then X_ij = -(X_ii L_ij) X_jj for neighbours, and
-/// X_ij = -X_ii (sum_{m=j}^{i-1} L_im X_mj) below, in order of increasing i - j. Factors of the products are
-/// rounded as `rounding` says. `scratch`: 3 * 256 elements.
+/// Square blocks of `side` rows, for the products that form an inverse: factors are copied with zeros around
+/// and rounded.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void invert_by_blocks(std::size_t n, const T* l, T* x, std::size_t stride, Rounding rounding,
-                                       T* scratch) {
-  const std::size_t blocks = (n + 15) / 16;
-  const auto height = [&](std::size_t block) {
-    return n - block * 16 < 16 ? n - block * 16 : std::size_t{16};
-  };
-  T* const left = scratch;
-  T* const right = scratch + 256;
-  T* const sum = scratch + 512;
-  // A factor, copied with zeros around and rounded.
-  const auto factor = [&](const T* source, std::size_t i, std::size_t j, T* target) {
-    for (std::size_t row = 0; row < 16; ++row)
-      for (std::size_t column = 0; column < 16; ++column)
-        target[row * 16 + column] =
-            row < height(i) && column < height(j) ? source[(i * 16 + row) * stride + j * 16 + column] : T(0);
-    round_array(rounding, target, 256);
-  };
-  const auto multiply = [&](Start start) {
-    product<T, is_fused>(16, 16, 16, Factor<T>{left, 16, 1}, right, 16, sum, 16, start);
-  };
-  for (std::size_t i = 0; i < n; ++i)
-    for (std::size_t j = 0; j < blocks * 16; ++j) x[i * stride + j] = T(0);
-  for (std::size_t b = 0; b < blocks; ++b)
-    invert_by_substitution<T, is_fused>(height(b), 16, l + b * 16 * stride + b * 16,
-                                        x + b * 16 * stride + b * 16, stride);
-  for (std::size_t apart = 1; apart < blocks; ++apart)
-    for (std::size_t j = 0; j + apart < blocks; ++j) {
+struct InverseBlocks {
+  SumOrder order;
+  std::size_t n, side;
+  const T* l;
+  T* x;
+  std::size_t stride;
+  Rounding rounding;
+  T *left, *right, *sum, *power;  ///< [side][side]
+
+  std::size_t count() const { return (n + side - 1) / side; }
+  std::size_t height(std::size_t block) const { return n - block * side < side ? n - block * side : side; }
+
+  KDA_CHECK_INLINE void factor(const T* source, std::size_t i, std::size_t j, T* target) const {
+    for (std::size_t row = 0; row < side; ++row)
+      for (std::size_t column = 0; column < side; ++column)
+        target[row * side + column] = row < height(i) && column < height(j)
+                                          ? source[(i * side + row) * stride + j * side + column]
+                                          : T(0);
+    round_array(rounding, target, side * side);
+  }
+  KDA_CHECK_INLINE void rounded_copy(const T* source, T* target) const {
+    for (std::size_t e = 0; e < side * side; ++e) target[e] = source[e];
+    round_array(rounding, target, side * side);
+  }
+  /// sum (+)= left right
+  KDA_CHECK_INLINE void multiply(Start start) const {
+    product<T, is_fused>(order, side, side, side, Factor<T>{left, side, 1}, right, side, sum, side, start);
+  }
+};
+
+/// (c) X = I - L; P = L^2; X += X P; P = P^2; X += X P ... until P is zero.
+template <class T, bool is_fused>
+KDA_CHECK_INLINE void invert_block_by_doubling(const InverseBlocks<T, is_fused>& blocks, std::size_t b) {
+  const std::size_t side = blocks.side, rows = blocks.height(b);
+  T* const x = blocks.x + b * side * blocks.stride + b * side;
+  blocks.factor(blocks.l, b, b, blocks.power);
+  for (std::size_t row = 0; row < rows; ++row)
+    for (std::size_t column = 0; column < rows; ++column)
+      x[row * blocks.stride + column] = (row == column ? T(1) : T(0)) - blocks.power[row * side + column];
+  for (std::size_t done = 2; done < side; done *= 2) {
+    blocks.rounded_copy(blocks.power, blocks.left);
+    blocks.rounded_copy(blocks.power, blocks.right);
+    blocks.multiply(Start::zero);  // P = P^2
+    blocks.rounded_copy(blocks.sum, blocks.power);
+    blocks.factor(blocks.x, b, b, blocks.left);
+    blocks.rounded_copy(blocks.power, blocks.right);
+    blocks.multiply(Start::zero);
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t column = 0; column < rows; ++column) {
+        T& element = x[row * blocks.stride + column];
+        element = element + blocks.sum[row * side + column];  // X += X P
+        round_array(blocks.rounding, &element, 1);
+      }
+  }
+}
+
+/// X = I - L (I - L (I - ...)), side - 1 products.
+template <class T, bool is_fused>
+KDA_CHECK_INLINE void invert_block_by_horner(const InverseBlocks<T, is_fused>& blocks, std::size_t b) {
+  const std::size_t side = blocks.side, rows = blocks.height(b);
+  T* const x = blocks.x + b * side * blocks.stride + b * side;
+  blocks.factor(blocks.l, b, b, blocks.left);
+  for (std::size_t row = 0; row < rows; ++row)
+    for (std::size_t column = 0; column < rows; ++column)
+      x[row * blocks.stride + column] = row == column ? T(1) : T(0);
+  for (std::size_t step = 1; step < side; ++step) {
+    blocks.factor(blocks.x, b, b, blocks.right);
+    blocks.multiply(Start::zero);
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t column = 0; column < rows; ++column)
+        x[row * blocks.stride + column] = (row == column ? T(1) : T(0)) - blocks.sum[row * side + column];
+  }
+}
+
+/// (b) X_ij = -(X_ii L_ij) X_jj for neighbours, and X_ij = -X_ii (sum_{m=j}^{i-1} L_im X_mj) below, in order
+/// of increasing i - j.
+template <class T, bool is_fused>
+KDA_CHECK_INLINE void merge_blocks(const InverseBlocks<T, is_fused>& blocks) {
+  const std::size_t side = blocks.side;
+  for (std::size_t apart = 1; apart < blocks.count(); ++apart)
+    for (std::size_t j = 0; j + apart < blocks.count(); ++j) {
       const std::size_t i = j + apart;
       if (apart == 1) {
-        factor(x, i, i, left);
-        factor(l, i, j, right);
-        multiply(Start::zero);  // X_ii L_ij
-        for (std::size_t e = 0; e < 256; ++e) left[e] = sum[e];
-        round_array(rounding, left, 256);
-        factor(x, j, j, right);
-        multiply(Start::zero);  // (X_ii L_ij) X_jj
+        blocks.factor(blocks.x, i, i, blocks.left);
+        blocks.factor(blocks.l, i, j, blocks.right);
+        blocks.multiply(Start::zero);  // X_ii L_ij
+        blocks.rounded_copy(blocks.sum, blocks.left);
+        blocks.factor(blocks.x, j, j, blocks.right);
+        blocks.multiply(Start::zero);  // (X_ii L_ij) X_jj
       } else {
         for (std::size_t m = j; m < i; ++m) {
-          factor(l, i, m, left);
-          factor(x, m, j, right);
-          multiply(m == j ? Start::zero : Start::from_result);  // sum_m L_im X_mj
+          blocks.factor(blocks.l, i, m, blocks.left);
+          blocks.factor(blocks.x, m, j, blocks.right);
+          blocks.multiply(m == j ? Start::zero : Start::from_result);  // sum_m L_im X_mj
         }
-        for (std::size_t e = 0; e < 256; ++e) right[e] = sum[e];
-        round_array(rounding, right, 256);
-        factor(x, i, i, left);
-        multiply(Start::zero);  // X_ii sum
+        blocks.rounded_copy(blocks.sum, blocks.right);
+        blocks.factor(blocks.x, i, i, blocks.left);
+        blocks.multiply(Start::zero);  // X_ii sum
       }
-      for (std::size_t row = 0; row < height(i); ++row)
-        for (std::size_t column = 0; column < height(j); ++column)
-          x[(i * 16 + row) * stride + j * 16 + column] = -sum[row * 16 + column];
+      for (std::size_t row = 0; row < blocks.height(i); ++row)
+        for (std::size_t column = 0; column < blocks.height(j); ++column)
+          blocks.x[(i * side + row) * blocks.stride + j * side + column] = -blocks.sum[row * side + column];
     }
+}
+
+/// `scratch`: 4 * side^2 elements.
+template <class T, bool is_fused>
+KDA_CHECK_INLINE void invert(InverseForm form, const SumOrder& order, std::size_t n, std::size_t side,
+                             const T* l, T* x, std::size_t stride, Rounding rounding, T* scratch) {
+  const std::size_t columns = (n + 15) / 16 * 16;
+  if (form == InverseForm::substitution)
+    return invert_by_substitution<T, is_fused>(order, n, columns, l, x, stride);
+  const std::size_t area = side * side;
+  const InverseBlocks<T, is_fused> blocks{order,
+                                          n,
+                                          side,
+                                          l,
+                                          x,
+                                          stride,
+                                          rounding,
+                                          scratch,
+                                          scratch + area,
+                                          scratch + 2 * area,
+                                          scratch + 3 * area};
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t j = 0; j < columns; ++j) x[i * stride + j] = T(0);
+  for (std::size_t b = 0; b < blocks.count(); ++b) {
+    const std::size_t first = b * side * stride + b * side;
+    if (form == InverseForm::doubling) {
+      invert_block_by_doubling(blocks, b);
+    } else if (form == InverseForm::horner) {
+      invert_block_by_horner(blocks, b);
+    } else {
+      invert_by_substitution<T, is_fused>(order, blocks.height(b), (blocks.height(b) + 15) / 16 * 16,
+                                          l + first, x + first, stride);
+    }
+  }
+  merge_blocks(blocks);
 }
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

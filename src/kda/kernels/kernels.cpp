@@ -8,6 +8,7 @@
 #include "kda/kernels/prepare.hpp"
 #include "kda/kernels/recurrent.hpp"
 #include "kda/kernels/table.hpp"
+#include "kda/kernels/token.hpp"
 #include "numeric/double_double_functions.hpp"
 
 #define KDA_CHECK_STRINGIFY(x) #x
@@ -35,8 +36,16 @@ void run_chunk(const ChunkBlock<T>& block) {
   chunk_forward<T, is_fused>(block);
 }
 template <class T>
-void run_exponential(const T* x, T* y, std::size_t count) {
-  exponential(x, y, count);
+void run_exponential(Exponential kind, const T* x, T* y, std::size_t count) {
+  exponential(kind, x, y, count);
+}
+template <class T>
+void run_cumulate(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride) {
+  cumulate(reduction, x, rows, stride);
+}
+template <class T>
+void run_token(const TokenBlock<T>& block) {
+  token_block(block);
 }
 template <class T>
 void run_round(Rounding rounding, T* x, std::size_t count) {
@@ -150,6 +159,8 @@ constexpr Kernels<T> kernels_for() {
           run_gate<T>,
           run_normalise<T>,
           run_round<T>,
+          run_cumulate<T>,
+          run_token<T>,
           {run_naive<T, false>, run_naive<T, true>},
           {run_recurrent<T, false>, run_recurrent<T, true>},
           {run_chunk<T, false>, run_chunk<T, true>}};

@@ -165,6 +165,21 @@ KDA_CHECK_INLINE Lanes<T, W> multiply_add(T a, const Lanes<T, W>& b, const Lanes
   }
 }
 
+template <bool is_fused>
+KDA_CHECK_INLINE float scalar_multiply_add(float a, float b, float c) {
+  return is_fused ? __builtin_fmaf(a, b, c) : a * b + c;
+}
+template <bool is_fused>
+KDA_CHECK_INLINE double scalar_multiply_add(double a, double b, double c) {
+  return is_fused ? __builtin_fma(a, b, c) : a * b + c;
+}
+
+/// A pack of exactly 16 columns, the side of the sub-blocks of a chunk.
+template <class T>
+inline constexpr int sixteen_width = static_cast<int>(16 / lanes_per_vector<T>);
+template <class T>
+using Sixteen = Lanes<T, sixteen_width<T>>;
+
 // What the elementary functions in double-double ask of a pack of doubles.
 
 template <int W>

@@ -2,19 +2,10 @@
 // other.
 #pragma once
 
+#include "kda/kernels/lanes.hpp"
 #include "kda/kernels/table.hpp"
-#include "numeric/strict.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
-
-template <bool is_fused>
-KDA_CHECK_INLINE float scalar_multiply_add(float a, float b, float c) {
-  return is_fused ? __builtin_fmaf(a, b, c) : a * b + c;
-}
-template <bool is_fused>
-KDA_CHECK_INLINE double scalar_multiply_add(double a, double b, double c) {
-  return is_fused ? __builtin_fma(a, b, c) : a * b + c;
-}
 
 template <class T, bool is_fused>
 KDA_CHECK_INLINE void naive_block(const NaiveBlock<T>& block) {
@@ -28,7 +19,7 @@ KDA_CHECK_INLINE void naive_block(const NaiveBlock<T>& block) {
     T* const output = block.o + t * block.value_stride;
     for (std::size_t v = 0; v < columns; ++v) error[v] = 0;
     for (std::size_t k = 0; k < rows; ++k) {
-      T* const s = block.state + k * columns;
+      T* const s = block.state + k * block.value_stride;
       for (std::size_t v = 0; v < columns; ++v) {
         s[v] = s[v] * decay[k];                                            // P_t = diag(e^g_t) S_t-1
         error[v] = scalar_multiply_add<is_fused>(key[k], s[v], error[v]);  // P_t^T k_t
@@ -37,7 +28,7 @@ KDA_CHECK_INLINE void naive_block(const NaiveBlock<T>& block) {
     for (std::size_t v = 0; v < columns; ++v) error[v] = value[v] - error[v];  // e_t = v_t - P_t^T k_t
     for (std::size_t v = 0; v < columns; ++v) output[v] = 0;
     for (std::size_t k = 0; k < rows; ++k) {
-      T* const s = block.state + k * columns;
+      T* const s = block.state + k * block.value_stride;
       const T weight = block.beta[t] * key[k];
       for (std::size_t v = 0; v < columns; ++v) {
         s[v] = scalar_multiply_add<is_fused>(weight, error[v], s[v]);      // S_t = P_t + (beta_t k_t) e_t^T

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kda/kernels/exponential.hpp"
+#include "kda/kernels/reduction.hpp"
 #include "kda/kernels/table.hpp"
 #include "numeric/rounding.hpp"
 
@@ -54,7 +55,7 @@ void narrow(const T* source, numeric::DType dtype, void* target, std::size_t cou
   }
 }
 
-inline void round_array(Rounding rounding, float* x, std::size_t count) {
+__attribute__((noinline)) inline void round_array(Rounding rounding, float* x, std::size_t count) {
   switch (rounding) {
     case Rounding::none:
       return;
@@ -95,7 +96,7 @@ void gate(const GateBlock<T>& block) {
       const std::size_t count = block.key_dim - start < step ? block.key_dim - start : step;
       for (std::size_t i = 0; i < count; ++i)
         exponential_of[i] = block.lower_bounded ? -(block.amplitude * y[start + i]) : y[start + i];
-      exponential(exponential_of, exponential_of, count);
+      exponential(block.exponential, exponential_of, exponential_of, count);
       for (std::size_t i = 0; i < count; ++i) {
         if (block.lower_bounded) {
           g[start + i] = block.lower_bound * (T(1) / (T(1) + exponential_of[i]));  // lb * sigmoid(A y)
@@ -109,6 +110,23 @@ void gate(const GateBlock<T>& block) {
   }
 }
 
+/// Sums of squares of up to 16 rows, in the order asked for.
+template <class T>
+void square_sums(const Operations& operations, const T* x, std::size_t rows, std::size_t key_dim,
+                 std::size_t key_stride, T* sums) {
+  using Pack = Sixteen<T>;
+  T result[Pack::count];
+  const auto term = [&](std::size_t k) {
+    T column[Pack::count] = {};
+    for (std::size_t row = 0; row < rows; ++row) column[row] = x[row * key_stride + k];
+    const Pack value = Pack::load(column);
+    return Factors<Pack>{value, value};
+  };
+  ordered_sum(SumOrder{operations.reduction, operations.is_fused}, key_dim, term, Pack::zero(), false)
+      .store(result);
+  for (std::size_t row = 0; row < rows; ++row) sums[row] = result[row];
+}
+
 template <class T>
 void normalise(const NormBlock<T>& block) {
   constexpr std::size_t together = 8;  // independent rows, so that the sums overlap
@@ -116,11 +134,16 @@ void normalise(const NormBlock<T>& block) {
     const std::size_t rows = block.tokens - t < together ? block.tokens - t : together;
     T* const x = block.x + t * block.key_stride;
     T sum[together] = {};
-    for (std::size_t k = 0; k < block.key_dim; ++k)
-      for (std::size_t row = 0; row < rows; ++row) {
-        const T value = x[row * block.key_stride + k];
-        sum[row] = sum[row] + value * value;
-      }
+    if (block.operations.reduction.kind == ReductionKind::sequential) {
+      for (std::size_t k = 0; k < block.key_dim; ++k)
+        for (std::size_t row = 0; row < rows; ++row) {
+          const T value = x[row * block.key_stride + k];
+          sum[row] = block.operations.is_fused ? scalar_multiply_add<true>(value, value, sum[row])
+                                               : scalar_multiply_add<false>(value, value, sum[row]);
+        }
+    } else {
+      square_sums(block.operations, x, rows, block.key_dim, block.key_stride, sum);
+    }
     for (std::size_t row = 0; row < rows; ++row) {
       T* const y = x + row * block.key_stride;
       const T norm = sizeof(T) == sizeof(float) ? T(__builtin_sqrtf(float(sum[row] + T(1e-6))))

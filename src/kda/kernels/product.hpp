@@ -2,15 +2,9 @@
 // zero or from what C holds. Vectorised across columns, so no sum is ever split.
 #pragma once
 
-#include "kda/kernels/lanes.hpp"
+#include "kda/kernels/reduction.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
-
-/// A pack of exactly 16 columns, the side of the sub-blocks of a chunk.
-template <class T>
-inline constexpr int sixteen_width = static_cast<int>(16 / lanes_per_vector<T>);
-template <class T>
-using Sixteen = Lanes<T, sixteen_width<T>>;
 
 template <class T>
 struct Factor {
@@ -53,10 +47,32 @@ KDA_CHECK_INLINE void product_columns(std::size_t rows, std::size_t depth, Facto
                                        b_stride, c + row * c_stride, c_stride, start);
 }
 
+/// The same in any order of sums, 16 columns of a row at a time.
+template <class T>
+__attribute__((noinline)) void ordered_product(const SumOrder& order, std::size_t rows, std::size_t columns,
+                                               std::size_t depth, Factor<T> a, const T* b,
+                                               std::size_t b_stride, T* c, std::size_t c_stride,
+                                               Start start) {
+  using Pack = Sixteen<T>;
+  for (std::size_t row = 0; row < rows; ++row)
+    for (std::size_t column = 0; column < columns; column += 16) {
+      T* const target = c + row * c_stride + column;
+      const auto term = [&](std::size_t d) {
+        return Factors<Pack>{Pack::broadcast(a.data[row * a.row_stride + d * a.depth_stride]),
+                             Pack::load(b + d * b_stride + column)};
+      };
+      const bool has_start = start == Start::from_result;
+      ordered_sum(order, depth, term, has_start ? Pack::load(target) : Pack::zero(), has_start).store(target);
+    }
+}
+
 /// C[rows][columns] (+)= A[rows][depth] B[depth][columns]; columns is a multiple of 16.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void product(std::size_t rows, std::size_t columns, std::size_t depth, Factor<T> a,
-                              const T* b, std::size_t b_stride, T* c, std::size_t c_stride, Start start) {
+KDA_CHECK_INLINE void product(const SumOrder& order, std::size_t rows, std::size_t columns, std::size_t depth,
+                              Factor<T> a, const T* b, std::size_t b_stride, T* c, std::size_t c_stride,
+                              Start start) {
+  if (order.reduction.kind != ReductionKind::sequential)
+    return ordered_product(order, rows, columns, depth, a, b, b_stride, c, c_stride, start);
   using Wide = Lanes<T, 2>;
   std::size_t column = 0;
   if constexpr (Wide::count >= 16)

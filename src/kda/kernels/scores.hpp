@@ -16,11 +16,22 @@ struct ScoreScratch {
   T* k_scores;  ///< [rows][16]
 };
 
-/// out[k] = exp(a[k] - b[k])
+/// out[k] = exp(a[k] - b[k]); no `b`: exp(a[k]); no `a`: exp(-b[k]).
 template <class T>
-KDA_CHECK_INLINE void decay_between(const T* a, const T* b, T* out, std::size_t count) {
-  for (std::size_t k = 0; k < count; ++k) out[k] = a[k] - b[k];
-  exponential(out, out, count);
+KDA_CHECK_INLINE void decay_between(const ChunkBlock<T>& chunk, const T* a, const T* b, T* out) {
+  for (std::size_t k = 0; k < chunk.key_dim; ++k)
+    out[k] = b == nullptr ? a[k] : a == nullptr ? -b[k] : a[k] - b[k];
+  if (chunk.decay == DecayForm::clamp)
+    for (std::size_t k = 0; k < chunk.key_dim; ++k)
+      out[k] = out[k] > chunk.clamp ? chunk.clamp : out[k] < -chunk.clamp ? -chunk.clamp : out[k];
+  exponential(chunk.operations.exponential, out, out, chunk.key_dim);
+  round_array(chunk.casts.exponentials, out, chunk.key_dim);
+}
+
+/// How the scores are summed: by a tensor core where both operands were made for it.
+template <class T>
+KDA_CHECK_INLINE SumOrder score_order(const ChunkBlock<T>& chunk) {
+  return {chunk.operations.reduction, chunk.operations.is_fused, mma_step(chunk.casts.score_operands)};
 }
 
 /// Rows [from, to) of q and k times exp(G - anchor).
@@ -29,7 +40,7 @@ KDA_CHECK_INLINE void scale_left(const ChunkBlock<T>& chunk, std::size_t from, s
                                  const T* anchor, const ScoreScratch<T>& scratch) {
   for (std::size_t i = from; i < to; ++i) {
     const std::size_t row = i * chunk.key_stride, target = (i - from) * chunk.key_stride;
-    decay_between(chunk.G + row, anchor, scratch.exponent, chunk.key_dim);
+    decay_between(chunk, chunk.G + row, anchor, scratch.exponent);
     for (std::size_t k = 0; k < chunk.key_dim; ++k)
       scratch.q_left[target + k] = chunk.q[row + k] * scratch.exponent[k];
     for (std::size_t k = 0; k < chunk.key_dim; ++k)
@@ -49,7 +60,7 @@ KDA_CHECK_INLINE void scale_right(const ChunkBlock<T>& chunk, std::size_t first,
       continue;
     }
     const std::size_t row = (first + j) * chunk.key_stride;
-    decay_between(anchor, chunk.G + row, scratch.exponent, chunk.key_dim);
+    decay_between(chunk, anchor, chunk.G + row, scratch.exponent);
     for (std::size_t k = 0; k < chunk.key_dim; ++k)
       scratch.k_right[k * 16 + j] = chunk.k[row + k] * scratch.exponent[k];
   }
@@ -74,10 +85,12 @@ template <class T, bool is_fused>
 KDA_CHECK_INLINE void factored_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
                                       std::size_t first, const T* anchor, const ScoreScratch<T>& scratch) {
   scale_right(chunk, first, anchor, scratch);
-  product<T, is_fused>(to - from, 16, chunk.key_dim, Factor<T>{scratch.q_left, chunk.key_stride, 1},
-                       scratch.k_right, 16, scratch.q_scores, 16, Start::zero);
-  product<T, is_fused>(to - from, 16, chunk.key_dim, Factor<T>{scratch.k_left, chunk.key_stride, 1},
-                       scratch.k_right, 16, scratch.k_scores, 16, Start::zero);
+  product<T, is_fused>(score_order(chunk), to - from, 16, chunk.key_dim,
+                       Factor<T>{scratch.q_left, chunk.key_stride, 1}, scratch.k_right, 16, scratch.q_scores,
+                       16, Start::zero);
+  product<T, is_fused>(score_order(chunk), to - from, 16, chunk.key_dim,
+                       Factor<T>{scratch.k_left, chunk.key_stride, 1}, scratch.k_right, 16, scratch.k_scores,
+                       16, Start::zero);
   keep_lower(chunk, from, to, first, scratch, false);
 }
 
@@ -100,12 +113,30 @@ KDA_CHECK_INLINE void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t fr
     const T* const G = chunk.G + i * chunk.key_stride;
     for (std::size_t k = 0; k < chunk.key_dim; ++k)
       for (std::size_t j = 0; j < 16; ++j) decays[k * 16 + j] = G[k] - G_columns[k * 16 + j];
-    exponential(decays, decays, chunk.key_dim * 16);
+    exponential(chunk.operations.exponential, decays, decays, chunk.key_dim * 16);
+    for (std::size_t e = 0; e < chunk.key_dim * 16; ++e) decays[e] = k_columns[e] * decays[e];
+    const T *const q = chunk.q + i * chunk.key_stride, *const key = chunk.k + i * chunk.key_stride;
     Pack q_sum = Pack::zero(), k_sum = Pack::zero();
-    for (std::size_t k = 0; k < chunk.key_dim; ++k) {
-      const Pack decayed = Pack::load(k_columns + k * 16) * Pack::load(decays + k * 16);
-      q_sum = multiply_add<is_fused>(chunk.q[i * chunk.key_stride + k], decayed, q_sum);
-      k_sum = multiply_add<is_fused>(chunk.k[i * chunk.key_stride + k] * chunk.beta[i], decayed, k_sum);
+    if (chunk.operations.reduction.kind == ReductionKind::sequential) {
+      for (std::size_t k = 0; k < chunk.key_dim; ++k) {
+        const Pack decayed = Pack::load(decays + k * 16);
+        q_sum = multiply_add<is_fused>(q[k], decayed, q_sum);
+        k_sum = multiply_add<is_fused>(key[k] * chunk.beta[i], decayed, k_sum);
+      }
+    } else {
+      const SumOrder order{chunk.operations.reduction, is_fused};
+      q_sum = ordered_sum(
+          order, chunk.key_dim,
+          [&](std::size_t k) {
+            return Factors<Pack>{Pack::broadcast(q[k]), Pack::load(decays + k * 16)};
+          },
+          q_sum, false);
+      k_sum = ordered_sum(
+          order, chunk.key_dim,
+          [&](std::size_t k) {
+            return Factors<Pack>{Pack::broadcast(key[k] * chunk.beta[i]), Pack::load(decays + k * 16)};
+          },
+          k_sum, false);
     }
     q_sum.store(scratch.q_scores + (i - from) * 16);
     k_sum.store(scratch.k_scores + (i - from) * 16);
@@ -113,35 +144,47 @@ KDA_CHECK_INLINE void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t fr
   keep_lower(chunk, from, to, first, scratch, true);
 }
 
+KDA_CHECK_INLINE bool is_pairwise(DecayForm form) {
+  return form == DecayForm::pair || form == DecayForm::pair_late;
+}
+
+/// Scores of rows [from, to), which share anchors, against all columns up to their diagonal block's end.
+template <class T, bool is_fused>
+KDA_CHECK_INLINE void score_rows(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
+                                 const ScoreScratch<T>& scratch) {
+  const T* const first_row = chunk.G + from * chunk.key_stride;
+  const T* anchor = first_row;
+  if (chunk.decay == DecayForm::factored) anchor = from == 0 ? nullptr : first_row - chunk.key_stride;
+  if (!is_pairwise(chunk.decay)) scale_left(chunk, from, to, anchor, scratch);
+  for (std::size_t column = 0; column < from; column += 16) {
+    if (is_pairwise(chunk.decay)) {
+      pairwise_scores<T, is_fused>(chunk, from, to, column, scratch);
+    } else {
+      factored_scores<T, is_fused>(chunk, from, to, column, anchor, scratch);
+    }
+  }
+  if (chunk.decay == DecayForm::anchor_mid) {
+    const std::size_t half = chunk.anchor_rows / 2, middle = half < to - from ? half : to - from - 1;
+    anchor = first_row + middle * chunk.key_stride;
+    scale_left(chunk, from, to, anchor, scratch);
+  }
+  for (std::size_t column = from; column < to; column += 16) {
+    if (is_pairwise(chunk.decay) || chunk.decay == DecayForm::anchor_pair) {
+      pairwise_scores<T, is_fused>(chunk, from, to, column, scratch);
+    } else {
+      factored_scores<T, is_fused>(chunk, from, to, column, anchor, scratch);
+    }
+  }
+}
+
 /// Fills Aqk and L, zeros above the diagonal included, up to the next multiple of 16 columns.
 template <class T, bool is_fused>
 KDA_CHECK_INLINE void scores(const ChunkBlock<T>& chunk, const ScoreScratch<T>& scratch) {
   const std::size_t n = chunk.rows, columns = (n + 15) / 16 * 16;
-  const std::size_t group = chunk.decay == DecayForm::pair ? 16 : chunk.anchor_rows;
+  const std::size_t group = is_pairwise(chunk.decay) ? 16 : chunk.anchor_rows;
   for (std::size_t from = 0; from < n; from += group) {
     const std::size_t to = from + group < n ? from + group : n;
-    const T* const first_row = chunk.G + from * chunk.key_stride;
-    if (chunk.decay != DecayForm::pair) scale_left(chunk, from, to, first_row, scratch);
-    for (std::size_t column = 0; column < from; column += 16) {
-      if (chunk.decay == DecayForm::pair) {
-        pairwise_scores<T, is_fused>(chunk, from, to, column, scratch);
-      } else {
-        factored_scores<T, is_fused>(chunk, from, to, column, first_row, scratch);
-      }
-    }
-    const T* anchor = first_row;
-    if (chunk.decay == DecayForm::anchor_mid) {
-      const std::size_t middle = group / 2 < to - from ? group / 2 : to - from - 1;
-      anchor = first_row + middle * chunk.key_stride;
-      scale_left(chunk, from, to, anchor, scratch);
-    }
-    for (std::size_t column = from; column < to; column += 16) {
-      if (chunk.decay == DecayForm::pair || chunk.decay == DecayForm::anchor_pair) {
-        pairwise_scores<T, is_fused>(chunk, from, to, column, scratch);
-      } else {
-        factored_scores<T, is_fused>(chunk, from, to, column, anchor, scratch);
-      }
-    }
+    score_rows<T, is_fused>(chunk, from, to, scratch);
     for (std::size_t i = from; i < to; ++i)
       for (std::size_t j = (to + 15) / 16 * 16; j < columns; ++j) {
         chunk.Aqk[i * chunk.score_stride + j] = 0;

@@ -16,6 +16,18 @@ namespace kda_check::kda {
 inline constexpr std::size_t padding = 32;
 constexpr std::size_t padded(std::size_t count) { return (count + padding - 1) / padding * padding; }
 
+/// What kernels ask of the arithmetic at each operation.
+struct Operations {
+  bool is_fused = true;
+  Exponential exponential = Exponential::exact;
+  Reduction reduction{};
+};
+/// What nearly every fp64 computation uses; the exact exponential in fp64 is a double-double one.
+inline constexpr Operations fp64_operations{true, Exponential::libm, {}};
+constexpr Operations operations_of(const Arithmetic& arithmetic) {
+  return {arithmetic.contraction == Contraction::fused, arithmetic.exponential, arithmetic.reduction};
+}
+
 /// Raw gate to log decay (kda-math 2.2). `bias` may be null.
 template <class T>
 struct GateBlock {
@@ -25,14 +37,16 @@ struct GateBlock {
   T amplitude;         ///< exp(A_log), or 1
   bool lower_bounded;  ///< lower_bound * sigmoid(amplitude * y), else -amplitude * softplus(y)
   T lower_bound;
+  Exponential exponential;
 };
 
-/// x / sqrt(sum x^2 + 1e-6) over K, the sum from k = 0 upwards.
+/// x / sqrt(sum x^2 + 1e-6) over K.
 template <class T>
 struct NormBlock {
   std::size_t tokens, key_dim, key_stride;
   T* x;
   bool by_reciprocal;  ///< x * (1 / sqrt(...)), as FLA's chunk form does
+  Operations operations;
 };
 
 template <class T>
@@ -52,8 +66,21 @@ struct NaiveBlock {
   std::size_t tokens, key_dim, value_dim, value_stride;
   const T *q, *k, *decay, *beta, *v;  ///< as in RecurrentBlock
   T* o;
-  T* state;    ///< [key_dim][value_dim]
+  T* state;    ///< [key_dim][value_stride]
   T* scratch;  ///< [value_dim]
+};
+
+/// Either token form in any arithmetic: one operation after the other over 16 columns at a time.
+template <class T>
+struct TokenBlock {
+  std::size_t tokens, key_dim, columns, value_stride;  ///< columns: a multiple of 16
+  const T *q, *k, *decay, *beta, *v;                   ///< as in RecurrentBlock
+  T* o;
+  T* state;  ///< [key_dim][state_stride]
+  std::size_t state_stride;
+  bool weight_on_key;  ///< S += (beta k) e^T, as `naive` has it; else S += k (beta e)^T
+  Operations operations;
+  CastPoints casts;  ///< prediction and carry
 };
 
 struct OracleRows {
@@ -92,9 +119,12 @@ template <class T>
 struct ChunkBlock {
   std::size_t rows;  ///< valid tokens n
   std::size_t key_dim, value_dim, key_stride, value_stride, score_stride;
+  Operations operations;
   DecayForm decay;
   std::size_t anchor_rows;
+  T clamp;  ///< largest |exponent| of a factor, in natural units; infinite but for DecayForm::clamp
   InverseForm inverse;
+  std::size_t inverse_rows;
   CastPoints casts;
   T scale;
   const T* q;     ///< [n][key_stride], normalised, without scale
@@ -125,7 +155,7 @@ struct ChunkScratch {
         right(2 * 16 * key_stride),
         row(key_stride),
         scores((rows > 16 ? rows : 16) * 16),
-        inverse(3 * 16 * 16) {}
+        inverse(4 * 64 * 64) {}
   constexpr std::size_t total() const { return operand + 2 * left + right + 2 * row + 2 * scores + inverse; }
 };
 
@@ -136,11 +166,14 @@ struct Kernels {
   /// format the first rounds too.
   void (*widen)(numeric::DType dtype, const void* source, T* target, std::size_t count);
   void (*narrow)(const T* source, numeric::DType dtype, void* target, std::size_t count);
-  void (*exponential)(const T* x, T* y, std::size_t count);
+  void (*exponential)(Exponential kind, const T* x, T* y, std::size_t count);
   void (*gate)(const GateBlock<T>&);
   void (*normalise)(const NormBlock<T>&);
   void (*round)(Rounding rounding, T* x, std::size_t count);
-  void (*naive[2])(const NaiveBlock<T>&);          ///< by Contraction
+  /// Rows of running sums, from the first row on, in place.
+  void (*cumulate)(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride);
+  void (*token)(const TokenBlock<T>&);
+  void (*naive[2])(const NaiveBlock<T>&);          ///< by Contraction; sequential sums, nothing rounded
   void (*recurrent[2])(const RecurrentBlock<T>&);  ///< by Contraction
   void (*chunk[2])(const ChunkBlock<T>&);          ///< by Contraction
 };

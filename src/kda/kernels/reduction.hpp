@@ -1,0 +1,278 @@
+// Sums of products in a promised order: the reduction axis. One sum for each lane; lanes never mix. The
+// sequential order has a fast path of its own in product.hpp and recurrent.hpp; everything here is for
+// studying the others.
+#pragma once
+
+#include "kda/kernels/lanes.hpp"
+#include "kda/kernels/table.hpp"
+#include "numeric/double_double.hpp"
+#include "numeric/rounding.hpp"
+
+namespace kda_check::kda::KDA_CHECK_ISA {
+
+template <class Pack>
+struct Factors {
+  Pack a, b;
+};
+
+template <class Pack>
+KDA_CHECK_INLINE Pack multiply_add_pack(bool is_fused, const Pack& a, const Pack& b, const Pack& c) {
+  return is_fused ? fma(a, b, c) : a * b + c;
+}
+
+/// (a0 b0 + a1 b1) + (a2 b2 + a3 b3) ...: neighbours first. A binary counter of partial sums: level l holds
+/// the sum of 2^(l + 1) terms.
+template <class Pack, class Term>
+Pack pairwise_sum(bool is_fused, std::size_t depth, const Term& term) {
+  Pack levels[32];
+  std::size_t filled = 0;  // bit l: levels[l] holds a sum
+  std::size_t d = 0;
+  for (; d + 1 < depth; d += 2) {
+    const Factors<Pack> first = term(d), second = term(d + 1);
+    Pack sum = multiply_add_pack(is_fused, second.a, second.b, first.a * first.b);
+    std::size_t level = 0;
+    for (; filled >> level & 1; ++level) {
+      sum = levels[level] + sum;
+      filled &= ~(std::size_t{1} << level);
+    }
+    levels[level] = sum;
+    filled |= std::size_t{1} << level;
+  }
+  Pack total = Pack::zero();
+  bool any = false;
+  if (d < depth) {
+    const Factors<Pack> last = term(d);
+    total = last.a * last.b;
+    any = true;
+  }
+  for (std::size_t level = 0; level < 32; ++level)
+    if (filled >> level & 1) {
+      total = any ? levels[level] + total : levels[level];
+      any = true;
+    }
+  return total;
+}
+
+inline constexpr std::size_t widest_tree = 1024;
+
+/// Running sum l takes the terms l, l + width, ...; then the upper half of the sums is added to the lower
+/// until one is left: what a warp does with shuffles.
+template <class Pack, class Term>
+Pack tree_sum(bool is_fused, std::size_t width, std::size_t depth, const Term& term) {
+  Pack sums[widest_tree];
+  std::size_t used = width < depth ? width : depth;
+  if (used == 0) return Pack::zero();
+  for (std::size_t lane = 0; lane < used; ++lane) {
+    const Factors<Pack> first = term(lane);
+    sums[lane] = first.a * first.b;
+    for (std::size_t d = lane + width; d < depth; d += width) {
+      const Factors<Pack> next = term(d);
+      sums[lane] = multiply_add_pack(is_fused, next.a, next.b, sums[lane]);
+    }
+  }
+  // A width that is no power of two is filled up with zeros, which change nothing.
+  std::size_t half = 1;
+  while (half * 2 < width) half *= 2;
+  for (; half > 0; half /= 2) {
+    for (std::size_t lane = 0; lane + half < used; ++lane) sums[lane] = sums[lane] + sums[lane + half];
+    if (used > half) used = half;
+  }
+  return sums[0];
+}
+
+/// Runs of `width` terms, each from zero; the sums of the runs from the first upwards.
+template <class Pack, class Term>
+Pack block_sum(bool is_fused, std::size_t width, std::size_t depth, const Term& term) {
+  Pack total = Pack::zero();
+  for (std::size_t from = 0; from < depth; from += width) {
+    Pack sum = Pack::zero();
+    for (std::size_t d = from; d < depth && d < from + width; ++d) {
+      const Factors<Pack> next = term(d);
+      sum = multiply_add_pack(is_fused, next.a, next.b, sum);
+    }
+    total = from == 0 ? sum : total + sum;
+  }
+  return total;
+}
+
+/// start + all products, in double-double, rounded once.
+template <class Pack, class Term>
+Pack exact_sum(std::size_t depth, const Term& term, const Pack& start) {
+  using T = typename Pack::Scalar;
+  T a[Pack::count], b[Pack::count], result[Pack::count];
+  double hi[Pack::count], lo[Pack::count];
+  start.store(result);
+  for (std::size_t lane = 0; lane < Pack::count; ++lane) hi[lane] = static_cast<double>(result[lane]), lo[lane] = 0;
+  for (std::size_t d = 0; d < depth; ++d) {
+    const Factors<Pack> next = term(d);
+    next.a.store(a);
+    next.b.store(b);
+    for (std::size_t lane = 0; lane < Pack::count; ++lane) {
+      const double x = static_cast<double>(a[lane]), y = static_cast<double>(b[lane]);
+      const auto product = numeric::two_product(x, y);
+      const auto sum = numeric::two_sum(hi[lane], product.hi);
+      hi[lane] = sum.hi;
+      lo[lane] = lo[lane] + (sum.lo + product.lo);
+    }
+  }
+  for (std::size_t lane = 0; lane < Pack::count; ++lane) {
+    const auto sum = numeric::quick_two_sum(hi[lane], lo[lane]);
+    const bool finite = hi[lane] - hi[lane] == 0;  // beyond fp64's range the error terms are NaN
+    result[lane] = finite ? numeric::round_to<T>(sum) : static_cast<T>(hi[lane]);
+  }
+  return Pack::load(result);
+}
+
+/// The exponent of a finite x that is not 0, that of a normalised significand in [1, 2).
+KDA_CHECK_INLINE int exponent_of(double x) {
+  std::uint64_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return static_cast<int>(bits >> 52 & 0x7ff) - 1023;
+}
+/// 2^n for -1022 <= n <= 1023.
+KDA_CHECK_INLINE double power_of_two(int n) {
+  const std::uint64_t bits = static_cast<std::uint64_t>(n + 1023) << 52;
+  double x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+/// To fp32 towards zero; infinite from 2^128 on.
+KDA_CHECK_INLINE float towards_zero(double x) {
+  float y = static_cast<float>(x);
+  if (x >= 0x1p128 || x <= -0x1p128) return y;
+  if ((x > 0 && static_cast<double>(y) > x) || (x < 0 && static_cast<double>(y) < x)) {
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, &y, sizeof bits);
+    bits -= 1;
+    __builtin_memcpy(&y, &bits, sizeof y);
+  }
+  return y;
+}
+
+/// One instruction of a tensor core, for one lane (docs/arithmetic.md): the accumulator and the products, all
+/// exact, are cut `bits` below the largest exponent, added exactly and cut to fp32. A product's exponent is
+/// the sum of its operands'.
+KDA_CHECK_INLINE float mma_step(const float* a, const float* b, std::size_t count, float c, int bits) {
+  int largest = -2000;
+  bool ordinary = c - c == 0;
+  if (c != 0 && ordinary) largest = exponent_of(static_cast<double>(c));
+  for (std::size_t i = 0; i < count; ++i) {
+    ordinary = ordinary && a[i] - a[i] == 0 && b[i] - b[i] == 0;
+    if (ordinary && a[i] != 0 && b[i] != 0) {
+      const int exponent = exponent_of(static_cast<double>(a[i])) + exponent_of(static_cast<double>(b[i]));
+      largest = exponent > largest ? exponent : largest;
+    }
+  }
+  if (!ordinary) {  // infinities and NaN: as IEEE arithmetic would have them
+    float sum = c;
+    for (std::size_t i = 0; i < count; ++i) sum = sum + a[i] * b[i];
+    return sum;
+  }
+  if (largest == -2000) return 0.0f;
+  const double unit = power_of_two(largest - bits), per_unit = power_of_two(bits - largest);
+  double sum = __builtin_trunc(static_cast<double>(c) * per_unit);
+  for (std::size_t i = 0; i < count; ++i)
+    sum = sum + __builtin_trunc(static_cast<double>(a[i]) * static_cast<double>(b[i]) * per_unit);
+  return towards_zero(sum * unit);
+}
+
+/// `step` products for each instruction, chained through the accumulator.
+template <class Pack, class Term>
+Pack mma_sum(int bits, std::size_t step, std::size_t depth, const Term& term, const Pack& start) {
+  constexpr std::size_t most = 16;
+  float a[Pack::count][most], b[Pack::count][most], c[Pack::count], row[Pack::count];
+  start.store(c);
+  for (std::size_t from = 0; from < depth; from += step) {
+    const std::size_t count = depth - from < step ? depth - from : step;
+    for (std::size_t i = 0; i < count; ++i) {
+      const Factors<Pack> next = term(from + i);
+      next.a.store(row);
+      for (std::size_t lane = 0; lane < Pack::count; ++lane) a[lane][i] = row[lane];
+      next.b.store(row);
+      for (std::size_t lane = 0; lane < Pack::count; ++lane) b[lane][i] = row[lane];
+    }
+    for (std::size_t lane = 0; lane < Pack::count; ++lane)
+      c[lane] = mma_step(a[lane], b[lane], count, c[lane], bits);
+  }
+  return Pack::load(c);
+}
+
+/// Products of one instruction for operands of this format; sums of unrounded operands count as tf32 would.
+KDA_CHECK_INLINE std::size_t mma_step(Rounding operands) {
+  return operands == Rounding::bf16 || operands == Rounding::fp16 ? 16 : 8;
+}
+
+/// How a sum is formed: `products` says whether it is one that a tensor core can form, and over how many
+/// terms of one instruction (16 for 16-bit operands, 8 for tf32; 0: not by a tensor core).
+struct SumOrder {
+  Reduction reduction;
+  bool is_fused;
+  std::size_t mma_step = 0;
+};
+
+/// start + sum over d < depth of a b, in the order asked for. Sums that a tensor core cannot form are added
+/// by the tree of a warp when the reduction is `mma`.
+template <class Pack, class Term>
+__attribute__((noinline)) Pack ordered_sum(const SumOrder& order, std::size_t depth, const Term& term,
+                                           const Pack& start, bool has_start) {
+  const auto with_start = [&](const Pack& sum) { return has_start ? start + sum : sum; };
+  const auto width = static_cast<std::size_t>(order.reduction.width);
+  switch (order.reduction.kind) {
+    case ReductionKind::sequential: {
+      Pack sum = start;
+      for (std::size_t d = 0; d < depth; ++d) {
+        const Factors<Pack> next = term(d);
+        sum = multiply_add_pack(order.is_fused, next.a, next.b, sum);
+      }
+      return sum;
+    }
+    case ReductionKind::pairwise:
+      return with_start(pairwise_sum<Pack>(order.is_fused, depth, term));
+    case ReductionKind::tree:
+      return with_start(tree_sum<Pack>(order.is_fused, width, depth, term));
+    case ReductionKind::blocks:
+      return with_start(block_sum<Pack>(order.is_fused, width, depth, term));
+    case ReductionKind::mma:
+      if constexpr (sizeof(typename Pack::Scalar) == sizeof(float))
+        if (order.mma_step > 0)
+          return mma_sum<Pack>(order.reduction.width, order.mma_step, depth, term, start);
+      return with_start(tree_sum<Pack>(order.is_fused, 32, depth, term));
+    case ReductionKind::exact:
+      break;
+  }
+  return exact_sum<Pack>(depth, term, start);
+}
+
+/// Rows of running sums x[i] += x[i - 1], element by element, each channel for itself: sequential; one
+/// rounding for each sum when exact; runs that are then shifted (`blocks`); else the scan tree of a warp, in
+/// which x[i] takes the sum that ends just before the block of 1, 2, 4, ... rows it is in.
+template <class T>
+void cumulate(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride) {
+  const auto add_row = [&](std::size_t to, std::size_t from) {
+    for (std::size_t k = 0; k < stride; ++k) x[to * stride + k] = x[from * stride + k] + x[to * stride + k];
+  };
+  if (reduction.kind == ReductionKind::sequential) {
+    for (std::size_t i = 1; i < rows; ++i) add_row(i, i - 1);
+  } else if (reduction.kind == ReductionKind::exact) {
+    for (std::size_t k = 0; k < stride; ++k) {
+      numeric::DoubleDouble sum{0.0};
+      for (std::size_t i = 0; i < rows; ++i) {
+        const auto next = numeric::two_sum(sum.hi, static_cast<double>(x[i * stride + k]));
+        sum = numeric::quick_two_sum(next.hi, next.lo + sum.lo);
+        const bool finite = next.hi - next.hi == 0;
+        x[i * stride + k] = finite ? numeric::round_to<T>(sum) : static_cast<T>(next.hi);
+      }
+    }
+  } else if (reduction.kind == ReductionKind::blocks) {
+    const auto width = static_cast<std::size_t>(reduction.width);
+    for (std::size_t i = 1; i < rows; ++i)
+      if (i % width != 0) add_row(i, i - 1);
+    for (std::size_t i = width; i < rows; ++i) add_row(i, i / width * width - 1);
+  } else {
+    for (std::size_t side = 1; side < rows; side *= 2)
+      for (std::size_t i = side; i < rows; ++i)
+        if ((i / side) % 2 == 1) add_row(i, i / side * side - 1);
+  }
+}
+
+}  // namespace kda_check::kda::KDA_CHECK_ISA
