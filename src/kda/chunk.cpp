@@ -5,6 +5,7 @@
 #include "base/parallel.hpp"
 #include "kda/head_io.hpp"
 #include "kda/jobs.hpp"
+#include "kda/stage_exchange.hpp"
 
 namespace kda_check::kda {
 
@@ -74,6 +75,8 @@ void run_head(const Problem& problem, const HeadJob& job, const RunOptions& opti
   const auto kernel = kernels<T>().chunk[static_cast<int>(options.arithmetic.contraction)];
   const std::size_t V = problem.dimensions().V;
   const Rounding normalised = work.block.casts.normalised;
+  StageExchange<T> exchange(problem, options.stages, options.chunk_size);
+  const std::size_t first_index = first_chunk(problem, s, options.chunk_size);
   reader.state(s, job.head, work.block.state, work.v_stride());
   for (std::size_t begin = s.begin; begin < s.end; begin += options.chunk_size) {
     const std::size_t rows = std::min(options.chunk_size, s.end - begin);
@@ -85,7 +88,11 @@ void run_head(const Problem& problem, const HeadJob& job, const RunOptions& opti
     kernels<T>().cumulate(operations.reduction, work.G, rows, work.k_stride());  // F1
     kernels<T>().round(work.block.casts.g_cumsum, work.G, rows * work.k_stride());
     work.block.rows = rows;
+    const ChunkPlace place{s.batch, begin, rows, first_index + (begin - s.begin) / options.chunk_size,
+                           job.head};
+    exchange.give(place, work.block, work.G);
     kernel(work.block);
+    exchange.tell(place, work.block);
     store_output(work.block.o, work.v_stride(), problem, s, job.head, begin, rows, {0, V}, answer.o);
   }
   store_state(work.block.state, work.v_stride(), problem, s, job.head, {0, V}, answer.final_state);

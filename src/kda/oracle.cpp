@@ -5,31 +5,13 @@
 #include <cstring>
 
 #include "base/parallel.hpp"
-#include "kda/kernels/table.hpp"
-#include "numeric/double_double_functions.hpp"
+#include "kda/oracle_inputs.hpp"
 
 namespace kda_check::kda {
 
 namespace {
 
-using numeric::DoubleDouble;
-
 constexpr std::size_t block_tokens = 32;
-constexpr DoubleDouble norm_epsilon = DoubleDouble{1.0} / DoubleDouble{1e6};
-
-/// Arrays of double-doubles as the kernels take them.
-struct Pairs {
-  explicit Pairs(std::size_t count) : hi(count), lo(count) {}
-  tensor::Scratch<double> hi, lo;
-  OracleRows rows() { return {hi.data(), lo.data()}; }
-  OracleLanes lanes(std::size_t first = 0) { return {hi.data() + first, lo.data() + first}; }
-  DoubleDouble get(std::size_t i) { return {hi[i], lo[i]}; }
-  void set(std::size_t i, DoubleDouble value) {
-    hi[i] = value.hi;
-    lo[i] = value.lo;
-  }
-};
-
 /// What one worker needs for one block of one head.
 struct Workspace {
   Workspace(std::size_t K, std::size_t v_stride)
@@ -37,13 +19,12 @@ struct Workspace {
         k(block_tokens * K),
         decay(block_tokens * K),
         beta(block_tokens),
-        bias(K),
         o(block_tokens * v_stride),
         v(block_tokens * v_stride),
         o_magnitude(block_tokens * v_stride),
         retained(block_tokens * K),
         written(block_tokens * K) {}
-  Pairs q, k, decay, beta, bias, o;
+  Pairs q, k, decay, beta, o;
   tensor::Scratch<double> v, o_magnitude, retained, written;
 };
 
@@ -54,17 +35,12 @@ struct HeadState {
   tensor::Scratch<double> magnitude;
 };
 
-/// Tokens [begin, begin + count) of a sequence.
-struct Segment {
-  Sequence sequence;
-  std::size_t begin, count;
-};
-
 class Recurrence {
  public:
   Recurrence(const Problem& problem, OraclePrecision precision)
       : problem_(problem),
         d_(problem.dimensions()),
+        inputs_(problem),
         v_stride_(padded(d_.V)),
         lanes_(kernel_table().oracle.tile_lanes),
         tiles_((d_.V + lanes_ - 1) / lanes_),
@@ -100,10 +76,6 @@ class Recurrence {
   }
 
  private:
-  std::size_t state_index(const Sequence& s, std::size_t head, std::size_t k, std::size_t v) const {
-    const std::size_t first = (s.index * d_.HV + head) * d_.K * d_.V;
-    return first + (problem_.options.state_v_first ? v * d_.K + k : k * d_.V + v);
-  }
   std::size_t tile_index(std::size_t k, std::size_t v) const {
     return v / lanes_ * lanes_ * d_.K + k * lanes_ + v % lanes_;
   }
@@ -116,7 +88,7 @@ class Recurrence {
     if (!problem_.initial_state) return;
     for (std::size_t k = 0; k < d_.K; ++k)
       for (std::size_t v = 0; v < d_.V; ++v) {
-        const double value = problem_.initial_state->value(state_index(s, head, k, v));
+        const double value = problem_.initial_state->value(inputs_.state_index(s, head, k, v));
         state.value.hi[tile_index(k, v)] = value;
         state.magnitude[tile_index(k, v)] = std::fabs(value);
       }
@@ -136,74 +108,14 @@ class Recurrence {
     }
   }
 
-  const std::byte* row(const tensor::Tensor& tensor, const Sequence& s, std::size_t t, std::size_t heads,
-                       std::size_t head, std::size_t width) const {
-    return tensor.at(((s.batch * d_.T + t) * heads + head) * width);
-  }
-  void widen(const tensor::Tensor& tensor, const std::byte* source, double* target, std::size_t count) const {
-    kernels<double>().widen(tensor.dtype(), source, target, count);
-  }
-
-  /// q (or k) of one token, divided by sqrt(sum of squares + 1e-6), times `factor`.
-  void load_key_row(const tensor::Tensor& tensor, const Segment& segment, std::size_t t, std::size_t head,
-                    DoubleDouble factor, Pairs& target) const {
-    const std::size_t first = t * d_.K;
-    widen(tensor,
-          row(tensor, segment.sequence, segment.begin + t, d_.H, head / problem_.heads_per_group(), d_.K),
-          target.hi.data() + first, d_.K);
-    if (problem_.options.qk_l2norm) {
-      DoubleDouble sum = norm_epsilon;
-      for (std::size_t k = 0; k < d_.K; ++k)
-        sum = sum + numeric::two_product(target.hi[first + k], target.hi[first + k]);
-      factor = factor * numeric::reciprocal_square_root(sum);
-    }
-    for (std::size_t k = 0; k < d_.K; ++k) target.set(first + k, factor * target.hi[first + k]);
-  }
-
-  void load_decay(const Segment& segment, std::size_t head, Workspace& work) const {
-    work.decay.lo.fill(0);
-    for (std::size_t t = 0; t < segment.count; ++t)
-      widen(problem_.g, row(problem_.g, segment.sequence, segment.begin + t, d_.HV, head, d_.K),
-            work.decay.hi.data() + t * d_.K, d_.K);
-    if (problem_.options.gate != Gate::none) {
-      DoubleDouble amplitude{1.0};
-      if (problem_.A_log) amplitude = numeric::exp(DoubleDouble{problem_.A_log->value(head)});
-      if (problem_.dt_bias) {
-        work.bias.lo.fill(0);
-        widen(*problem_.dt_bias, problem_.dt_bias->at(head * d_.K), work.bias.hi.data(), d_.K);
-      }
-      for (std::size_t t = 0; t < segment.count; ++t)
-        kernel_table().oracle.gate({d_.K, work.decay.lanes(t * d_.K),
-                                    problem_.dt_bias ? work.bias.rows() : OracleRows{nullptr, nullptr},
-                                    amplitude.hi, amplitude.lo, problem_.options.gate == Gate::lower_bound,
-                                    problem_.options.lower_bound.value_or(0.0)});
-    }
-    kernel_table().oracle.exponential(work.decay.lanes(), segment.count * d_.K);
-  }
-
-  void load_beta(const Segment& segment, std::size_t head, Pairs& beta) const {
-    for (std::size_t t = 0; t < segment.count; ++t) {
-      double stored = 0;
-      widen(problem_.beta, row(problem_.beta, segment.sequence, segment.begin + t, d_.HV, head, 1), &stored,
-            1);
-      DoubleDouble value{stored};
-      if (problem_.options.beta_sigmoid)
-        value = numeric::sigmoid(value) * (problem_.options.allow_neg_eigval ? 2.0 : 1.0);
-      beta.set(t, value);
-    }
-  }
-
   void advance(const Segment& segment, std::size_t head, std::size_t first_tile, std::size_t last_tile,
                Workspace& work, Pairs& block, double* block_magnitude) {
-    for (std::size_t t = 0; t < segment.count; ++t) {
-      load_key_row(problem_.q, segment, t, head, DoubleDouble{problem_.scale()}, work.q);
-      load_key_row(problem_.k, segment, t, head, DoubleDouble{1.0}, work.k);
-      std::memset(work.v.data() + t * v_stride_, 0, v_stride_ * sizeof(double));
-      widen(problem_.v, row(problem_.v, segment.sequence, segment.begin + t, d_.HV, head, d_.V),
-            work.v.data() + t * v_stride_, d_.V);
-    }
-    load_decay(segment, head, work);
-    load_beta(segment, head, work.beta);
+    inputs_.query(segment, head, work.q);
+    inputs_.key(segment, head, work.k);
+    inputs_.value(segment, head, work.v.data(), v_stride_);
+    inputs_.log_decay(segment, head, work.decay);
+    kernel_table().oracle.exponential(work.decay.lanes(), segment.count * d_.K);
+    inputs_.beta(segment, head, work.beta);
     for (std::size_t t = 0; t < segment.count; ++t)
       for (std::size_t k = 0; k < d_.K; ++k) {
         const double key = work.k.hi[t * d_.K + k], beta = work.beta.hi[t];
@@ -229,6 +141,7 @@ class Recurrence {
 
   const Problem& problem_;
   const Dimensions d_;
+  const OracleInputs inputs_;
   const std::size_t v_stride_, lanes_, tiles_;
   void (*const step_)(const OracleBlock&);
   std::vector<HeadState> states_;

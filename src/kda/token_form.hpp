@@ -35,8 +35,8 @@ struct TokenInputs {
         beta(block_tokens),
         v(block_tokens * v_stride) {}
 
-  void load(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s, std::size_t head,
-            std::size_t begin, std::size_t count, std::size_t K, std::size_t v_stride) {
+  void load(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
+            std::size_t head, std::size_t begin, std::size_t count, std::size_t K, std::size_t v_stride) {
     const Rounding normalised = arithmetic.casts.normalised;
     reader.query(s, head, begin, count, NormForm::division, normalised, q.data(), K);
     const T scale = reader.scale();

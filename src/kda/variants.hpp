@@ -8,6 +8,7 @@
 
 #include "kda/arithmetic.hpp"
 #include "kda/problem.hpp"
+#include "kda/stages.hpp"
 
 namespace kda_check::kda {
 
@@ -22,6 +23,7 @@ struct RunOptions {
   Arithmetic arithmetic;
   std::size_t chunk_size = 64;
   int threads = 1;
+  StageHooks stages;  ///< of the chunk form; the token forms have none
 };
 
 struct Variant {

@@ -17,7 +17,8 @@ asm(".section .rodata\n"
     ".global kda_check_h100_ex2_end\n"
     ".balign 16\n"
     "kda_check_h100_ex2_begin:\n"
-    ".incbin \"" KDA_CHECK_H100_EX2_DELTA "\"\n"
+    ".incbin \"" KDA_CHECK_H100_EX2_DELTA
+    "\"\n"
     "kda_check_h100_ex2_end:\n"
     ".byte 0\n"
     ".previous\n");
@@ -36,10 +37,10 @@ class Ex2Table {
     std::vector<std::uint8_t> bytes(fractions);
     std::uint64_t memory = std::numeric_limits<std::uint64_t>::max();
     std::size_t read = 0, written = 0;
-    const lzma_ret result = lzma_stream_buffer_decode(
-        &memory, 0, nullptr, kda_check_h100_ex2_begin, &read,
-        static_cast<std::size_t>(kda_check_h100_ex2_end - kda_check_h100_ex2_begin), bytes.data(), &written,
-        bytes.size());
+    const lzma_ret result =
+        lzma_stream_buffer_decode(&memory, 0, nullptr, kda_check_h100_ex2_begin, &read,
+                                  static_cast<std::size_t>(kda_check_h100_ex2_end - kda_check_h100_ex2_begin),
+                                  bytes.data(), &written, bytes.size());
     if (result != LZMA_OK || written != fractions)
       throw std::logic_error("the table of the H100's exponential does not unpack");
     for (std::size_t i = 0; i < fractions; ++i)
@@ -71,8 +72,8 @@ float ex2_ftz(float x) {
   // Bits finer than 2^-23 are dropped; a negative x is then taken by one's complement.
   const auto a = static_cast<std::int64_t>(std::floor(static_cast<double>(magnitude) * 0x1p23));
   const std::int64_t n = x >= 0 ? a : (a & (fractions - 1)) == 0 ? -a : -a - 1;
-  const float result = std::ldexp(significand(static_cast<std::uint32_t>(n & (fractions - 1))),
-                                  static_cast<int>(n >> 23));
+  const float result =
+      std::ldexp(significand(static_cast<std::uint32_t>(n & (fractions - 1))), static_cast<int>(n >> 23));
   return result < 0x1p-126f ? 0.0f : result;
 }
 

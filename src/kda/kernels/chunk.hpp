@@ -25,6 +25,11 @@ KDA_CHECK_INLINE void lower_product(const ChunkBlock<T>& chunk, const T* a, cons
   }
 }
 
+template <class T>
+KDA_CHECK_INLINE const T* used(const T* given, const T* computed) {
+  return given != nullptr ? given : computed;
+}
+
 template <class T, bool is_fused>
 KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
   const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride,
@@ -61,7 +66,8 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
     for (std::size_t v = 0; v < v_stride; ++v)
       operand[i * v_stride + v] = chunk.v[i * v_stride + v] * chunk.beta[i];
   round_array(casts.operands, operand, n * v_stride);
-  lower_product<T, is_fused>(chunk, chunk.Akk_inv, operand, v_columns, v_stride, chunk.u,
+  lower_product<T, is_fused>(chunk, used(chunk.given.Akk_inv, chunk.Akk_inv), operand, v_columns, v_stride,
+                             chunk.u,
                              Start::zero);  // F5 u = A (beta v)
   round_array(casts.u, chunk.u, n * v_stride);
 
@@ -76,7 +82,8 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
   }
   round_array(casts.operands, chunk.qg, n * k_stride);
   round_array(casts.operands, operand, n * k_stride);
-  lower_product<T, is_fused>(chunk, chunk.Akk_inv, operand, k_columns, k_stride, chunk.w,
+  lower_product<T, is_fused>(chunk, used(chunk.given.Akk_inv, chunk.Akk_inv), operand, k_columns, k_stride,
+                             chunk.w,
                              Start::zero);  // F6 w = A (beta k 2^G)
   round_array(casts.w, chunk.w, n * k_stride);
 
@@ -91,18 +98,23 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
 
   for (std::size_t e = 0; e < K * v_stride; ++e) chunk.h[e] = chunk.state[e];  // F8
   round_array(casts.state, chunk.h, K * v_stride);
+  const T* const h = used(chunk.given.h, chunk.h);
+  if (chunk.given.h != nullptr)
+    for (std::size_t e = 0; e < K * v_stride; ++e) chunk.state[e] = h[e];
   const SumOrder order = product_order(chunk, casts.operands);
-  product<T, is_fused>(order, n, v_columns, K, Factor<T>{chunk.w, k_stride, 1}, chunk.h, v_stride,
-                       chunk.v_new, v_stride, Start::zero);
+  product<T, is_fused>(order, n, v_columns, K, Factor<T>{used(chunk.given.w, chunk.w), k_stride, 1}, h,
+                       v_stride, chunk.v_new, v_stride, Start::zero);
   round_array(casts.prediction, chunk.v_new, n * v_stride);
+  const T* const u = used(chunk.given.u, chunk.u);
   for (std::size_t e = 0; e < n * v_stride; ++e)
-    chunk.v_new[e] = chunk.u[e] - chunk.v_new[e];  // F9 v_new = u - w S
+    chunk.v_new[e] = u[e] - chunk.v_new[e];  // F9 v_new = u - w S
   round_array(casts.v_new, chunk.v_new, n * v_stride);
+  const T* const v_new = used(chunk.given.v_new, chunk.v_new);
 
-  product<T, is_fused>(order, n, v_columns, K, Factor<T>{chunk.qg, k_stride, 1}, chunk.h, v_stride, chunk.o,
-                       v_stride, Start::zero);
+  product<T, is_fused>(order, n, v_columns, K, Factor<T>{used(chunk.given.qg, chunk.qg), k_stride, 1}, h,
+                       v_stride, chunk.o, v_stride, Start::zero);
   for (std::size_t e = 0; e < n * v_stride; ++e) chunk.o[e] = chunk.scale * chunk.o[e];
-  lower_product<T, is_fused>(chunk, chunk.Aqk, chunk.v_new, v_columns, v_stride, chunk.o,
+  lower_product<T, is_fused>(chunk, used(chunk.given.Aqk, chunk.Aqk), v_new, v_columns, v_stride, chunk.o,
                              Start::from_result);  // F10 o = scale (qg S) + Aqk v_new
 
   exponential(chunk.operations.exponential, last, decay, K);
@@ -110,8 +122,8 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
   for (std::size_t k = 0; k < K; ++k)
     for (std::size_t v = 0; v < v_columns; ++v)
       chunk.state[k * v_stride + v] = chunk.state[k * v_stride + v] * decay[k];
-  product<T, is_fused>(order, K, v_columns, n, Factor<T>{chunk.kg, 1, k_stride}, chunk.v_new, v_stride,
-                       chunk.state, v_stride,
+  product<T, is_fused>(order, K, v_columns, n, Factor<T>{used(chunk.given.kg, chunk.kg), 1, k_stride}, v_new,
+                       v_stride, chunk.state, v_stride,
                        Start::from_result);  // F11 S = diag(2^Gn) S + kg^T v_new
   round_array(casts.carry, chunk.state, K * v_stride);
 }

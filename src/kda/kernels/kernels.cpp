@@ -7,6 +7,7 @@
 #include "kda/kernels/oracle.hpp"
 #include "kda/kernels/prepare.hpp"
 #include "kda/kernels/recurrent.hpp"
+#include "kda/kernels/stage_oracle.hpp"
 #include "kda/kernels/table.hpp"
 #include "kda/kernels/token.hpp"
 #include "numeric/double_double_functions.hpp"
@@ -70,6 +71,8 @@ void run_normalise(const NormBlock<T>& block) {
 
 void run_oracle(const OracleBlock& block) { oracle_tile<DoubleDoubleTile<oracle_tile_width>>(block); }
 void run_oracle_in_fp64(const OracleBlock& block) { oracle_tile<DoubleTile<oracle_tile_width>>(block); }
+
+void run_stage_oracle(const StageOracleBlock& block) { stage_oracle(block); }
 
 using OraclePack = Lanes<double, oracle_tile_width>;
 using OracleNumber = numeric::BasicDoubleDouble<OraclePack>;
@@ -173,7 +176,8 @@ const KernelTable table{
     KDA_CHECK_NAME_OF(KDA_CHECK_ISA),
     kernels_for<float>(),
     kernels_for<double>(),
-    {OraclePack::count, run_oracle, run_oracle_in_fp64, run_oracle_exponential, run_oracle_gate},
+    {OraclePack::count, run_oracle, run_oracle_in_fp64, run_oracle_exponential, run_oracle_gate,
+     run_stage_oracle},
     fma_burst<float>,
     fma_burst<double>,
     keeps_roundings_apart,

@@ -102,7 +102,8 @@ Pack exact_sum(std::size_t depth, const Term& term, const Pack& start) {
   T a[Pack::count], b[Pack::count], result[Pack::count];
   double hi[Pack::count], lo[Pack::count];
   start.store(result);
-  for (std::size_t lane = 0; lane < Pack::count; ++lane) hi[lane] = static_cast<double>(result[lane]), lo[lane] = 0;
+  for (std::size_t lane = 0; lane < Pack::count; ++lane)
+    hi[lane] = static_cast<double>(result[lane]), lo[lane] = 0;
   for (std::size_t d = 0; d < depth; ++d) {
     const Factors<Pack> next = term(d);
     next.a.store(a);

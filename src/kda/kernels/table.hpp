@@ -104,6 +104,24 @@ struct OracleBlock {
   double* state_magnitude;
 };
 
+/// A matrix of double-doubles with magnitudes; rows of `stride` elements, a multiple of `padding`.
+struct OracleMatrix {
+  double *hi = nullptr, *lo = nullptr, *magnitude = nullptr;
+  std::size_t stride = 0;
+};
+
+/// One chunk of one head, every stage exactly. Elements beyond a dimension are zero in what is read.
+struct StageOracleBlock {
+  std::size_t rows, key_dim, value_dim;
+  double scale;
+  OracleMatrix q, k, G, beta, v;      ///< [n][K], [n][K], [n][K] natural log, [n][1], [n][V]
+  OracleMatrix k_columns, G_columns;  ///< [K][n], transposed
+  OracleMatrix Aqk, L, Akk_inv;       ///< [n][n]
+  OracleMatrix u, v_new, value_scratch;
+  OracleMatrix w, qg, kg, key_scratch;
+  OracleMatrix state;  ///< [K][V]: in, entering the chunk; out, leaving it
+};
+
 /// The double-double functions over arrays: x in, result out, in place.
 struct OracleGateBlock {
   std::size_t count;
@@ -112,6 +130,14 @@ struct OracleGateBlock {
   double amplitude_hi, amplitude_lo;
   bool lower_bounded;
   double lower_bound;
+};
+
+/// Stages to be used as they are in place of those computed; null: the computed one. Layouts as in
+/// ChunkBlock.
+template <class T>
+struct GivenStages {
+  const T *Aqk = nullptr, *Akk_inv = nullptr, *u = nullptr, *w = nullptr, *qg = nullptr, *kg = nullptr,
+          *h = nullptr, *v_new = nullptr;
 };
 
 /// One chunk of one head: F2 to F11 of kda-math 4.1. Every stage is left in its array.
@@ -144,6 +170,7 @@ struct ChunkBlock {
   T* o;           ///< [n][value_stride]
   T* state;       ///< [key_dim][value_stride], carried
   T* scratch;     ///< ChunkScratch::total() elements
+  GivenStages<T> given;
 };
 
 /// ChunkBlock::scratch for chunks of at most `rows` rows, array by array in the order they are used.
@@ -184,6 +211,7 @@ struct OracleKernels {
   void (*recurrence_in_fp64)(const OracleBlock&);
   void (*exponential)(OracleLanes x, std::size_t count);
   void (*gate)(const OracleGateBlock&);
+  void (*stages)(const StageOracleBlock&);
 };
 
 inline constexpr std::size_t fma_burst_values = 192;

@@ -23,7 +23,9 @@ void token_columns(const TokenBlock<T>& block, std::size_t column) {
     const auto weighted_sum = [&](const T* weights) {  // sum_k weights_k S_k
       return ordered_sum(
           order, rows,
-          [&](std::size_t k) { return Factors<Pack>{Pack::broadcast(weights[k]), Pack::load(row(k))}; },
+          [&](std::size_t k) {
+            return Factors<Pack>{Pack::broadcast(weights[k]), Pack::load(row(k))};
+          },
           Pack::zero(), false);
     };
     for (std::size_t k = 0; k < rows; ++k)
@@ -31,12 +33,13 @@ void token_columns(const TokenBlock<T>& block, std::size_t column) {
     T prediction[Pack::count];
     weighted_sum(key).store(prediction);  // P_t^T k_t
     round_array(block.casts.prediction, prediction, Pack::count);
-    const Pack error =
-        Pack::load(block.v + t * block.value_stride + column) - Pack::load(prediction);  // e_t = v_t - P_t^T k_t
+    const Pack error = Pack::load(block.v + t * block.value_stride + column) -
+                       Pack::load(prediction);  // e_t = v_t - P_t^T k_t
     const Pack write = block.weight_on_key ? error : error * beta;
     for (std::size_t k = 0; k < rows; ++k) {
       const Pack weight = Pack::broadcast(block.weight_on_key ? beta * key[k] : key[k]);
-      multiply_add_pack(is_fused, weight, write, Pack::load(row(k))).store(row(k));  // S_t = P_t + beta_t k_t e_t^T
+      multiply_add_pack(is_fused, weight, write, Pack::load(row(k)))
+          .store(row(k));  // S_t = P_t + beta_t k_t e_t^T
       round_array(block.casts.carry, row(k), Pack::count);
     }
     weighted_sum(q).store(block.o + t * block.value_stride + column);  // o_t = S_t^T (scale q_t)

@@ -1,0 +1,58 @@
+// The inputs of a problem in double-double: norms, gates and sigmoids evaluated without the usual thresholds.
+#pragma once
+
+#include "kda/kernels/table.hpp"
+#include "kda/problem.hpp"
+#include "numeric/double_double.hpp"
+
+namespace kda_check::kda {
+
+/// Arrays of double-doubles as the kernels take them.
+struct Pairs {
+  explicit Pairs(std::size_t count) : hi(count), lo(count) {}
+  tensor::Scratch<double> hi, lo;
+  OracleRows rows() { return {hi.data(), lo.data()}; }
+  OracleLanes lanes(std::size_t first = 0) { return {hi.data() + first, lo.data() + first}; }
+  numeric::DoubleDouble get(std::size_t i) { return {hi[i], lo[i]}; }
+  void set(std::size_t i, numeric::DoubleDouble value) {
+    hi[i] = value.hi;
+    lo[i] = value.lo;
+  }
+};
+
+/// Tokens [begin, begin + count) of a sequence.
+struct Segment {
+  Sequence sequence;
+  std::size_t begin, count;
+};
+
+class OracleInputs {
+ public:
+  explicit OracleInputs(const Problem& problem) : problem_(problem), d_(problem.dimensions()) {}
+
+  /// [count][K] rows of q (with scale) or of k, L2-normalised if the problem says so.
+  void query(const Segment& segment, std::size_t head, Pairs& rows) const;
+  void key(const Segment& segment, std::size_t head, Pairs& rows) const;
+  /// [count][stride], zeros beyond V.
+  void value(const Segment& segment, std::size_t head, double* rows, std::size_t stride) const;
+  /// [count][K] log decays.
+  void log_decay(const Segment& segment, std::size_t head, Pairs& rows) const;
+  /// [count]
+  void beta(const Segment& segment, std::size_t head, Pairs& values) const;
+  /// Where element (k, v) of a head's state is in initial_state and final_state.
+  std::size_t state_index(const Sequence& s, std::size_t head, std::size_t k, std::size_t v) const {
+    const std::size_t first = (s.index * d_.HV + head) * d_.K * d_.V;
+    return first + (problem_.options.state_v_first ? v * d_.K + k : k * d_.V + v);
+  }
+
+ private:
+  void widen_row(const tensor::Tensor& tensor, const Segment& segment, std::size_t t, std::size_t heads,
+                 std::size_t head, std::size_t width, double* target) const;
+  void key_rows(const tensor::Tensor& tensor, const Segment& segment, std::size_t head,
+                numeric::DoubleDouble factor, Pairs& rows) const;
+
+  const Problem& problem_;
+  const Dimensions d_;
+};
+
+}  // namespace kda_check::kda
