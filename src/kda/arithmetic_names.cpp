@@ -25,15 +25,17 @@ struct ValueName {
 
 constexpr ValueName<Contraction> contractions[] = {{Contraction::fused, "fused"},
                                                    {Contraction::separate, "separate"}};
-constexpr ValueName<Exponential> exponentials[] = {
-    {Exponential::exact, "exact"},         {Exponential::libm, "libm"},
-    {Exponential::cuda, "cuda"},           {Exponential::cuda_fast, "cuda-fast"},
-    {Exponential::exp2_scaled, "exp2-scaled"}, {Exponential::flush, "flush"},
-    {Exponential::poly, "poly"}};
+constexpr ValueName<Exponential> exponentials[] = {{Exponential::exact, "exact"},
+                                                   {Exponential::libm, "libm"},
+                                                   {Exponential::cuda, "cuda"},
+                                                   {Exponential::cuda_fast, "cuda-fast"},
+                                                   {Exponential::exp2_scaled, "exp2-scaled"},
+                                                   {Exponential::flush, "flush"},
+                                                   {Exponential::poly, "poly"}};
 constexpr ValueName<ReductionKind> reductions[] = {
-    {ReductionKind::sequential, "sequential"},      {ReductionKind::pairwise, "pairwise"},
-    {ReductionKind::tree, "tree", Number::width},   {ReductionKind::blocks, "blocks", Number::width},
-    {ReductionKind::mma, "mma", Number::bits},      {ReductionKind::exact, "exact"}};
+    {ReductionKind::sequential, "sequential"},    {ReductionKind::pairwise, "pairwise"},
+    {ReductionKind::tree, "tree", Number::width}, {ReductionKind::blocks, "blocks", Number::width},
+    {ReductionKind::mma, "mma", Number::bits},    {ReductionKind::exact, "exact"}};
 constexpr ValueName<Storage> storages[] = {{Storage::none, "none"},
                                            {Storage::upstream, "upstream"},
                                            {Storage::fla, "fla"},
@@ -75,8 +77,9 @@ constexpr StageName stages[] = {{"normalised", &CastPoints::normalised},
                                 {"carry", &CastPoints::carry}};
 /// What "products" stands for: everything a matrix product of the chunk form reads.
 constexpr Rounding CastPoints::*product_operands[] = {
-    &CastPoints::score_operands, &CastPoints::Aqk, &CastPoints::inverse_operands, &CastPoints::Akk_inv,
-    &CastPoints::operands,       &CastPoints::w,   &CastPoints::v_new,            &CastPoints::state};
+    &CastPoints::score_operands, &CastPoints::Aqk,      &CastPoints::inverse_operands,
+    &CastPoints::Akk_inv,        &CastPoints::operands, &CastPoints::w,
+    &CastPoints::v_new,          &CastPoints::state};
 
 struct Preset {
   std::string_view name, summary;
@@ -107,7 +110,8 @@ constexpr Preset presets[] = {
        a.inverse = InverseForm::blocks;
        a.inverse_rows = 16;
      }},
-    {"flash-kda", "FlashKDA's kernels; meant for --chunk-size 16: factored:16, doubling:16, storage=flash-kda",
+    {"flash-kda",
+     "FlashKDA's kernels; meant for --chunk-size 16: factored:16, doubling:16, storage=flash-kda",
      [](Arithmetic& a) {
        a.contraction = Contraction::fused;
        a.exponential = Exponential::cuda_fast;
@@ -159,7 +163,8 @@ std::vector<std::string> names_in(const ValueName<Value> (&list)[count]) {
 }
 
 /// The number behind the colon, checked; `fallback` without one.
-double number_of(Number kind, std::string_view key, std::string_view value, std::size_t colon, double fallback) {
+double number_of(Number kind, std::string_view key, std::string_view value, std::size_t colon,
+                 double fallback) {
   if (colon == std::string_view::npos) return fallback;
   const std::string_view text = value.substr(colon + 1);
   double number = 0;
@@ -217,8 +222,8 @@ void set_reduction(Arithmetic& arithmetic, std::string_view value) {
 
 void set_decay(Arithmetic& arithmetic, std::string_view value) {
   const auto& row = find_in(decays, "decay", value);
-  const double number = number_of(row.number, "decay", value, split(value).colon,
-                                  row.number == Number::exponent ? 126 : 16);
+  const double number =
+      number_of(row.number, "decay", value, split(value).colon, row.number == Number::exponent ? 126 : 16);
   arithmetic.decay = row.value;
   arithmetic.anchor_rows = row.number == Number::rows ? static_cast<int>(number) : 16;
   if (row.number == Number::exponent) arithmetic.clamp = number;
@@ -256,8 +261,7 @@ void set_storage(Arithmetic& arithmetic, std::string_view value) {
       for (Rounding CastPoints::*operand : product_operands) arithmetic.casts.*operand = rounding;
     for (const StageName& row : stages)
       if (row.name == stage) arithmetic.casts.*row.stage = rounding, known = true;
-    if (!known)
-      refuse("storage", value, fmt::format("no stage '{}'", stage), suggest(stage, stage_names()));
+    if (!known) refuse("storage", value, fmt::format("no stage '{}'", stage), suggest(stage, stage_names()));
   }
   arithmetic.storage = Storage::named;
 }
@@ -298,11 +302,10 @@ constexpr AxisKey keys[] = {
 }  // namespace
 
 std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
-  std::string text =
-      fmt::format("contraction={} exponential={} reduction={} storage={}",
-                  name_in(contractions, arithmetic.contraction), name_in(exponentials, arithmetic.exponential),
-                  numbered(reductions, arithmetic.reduction.kind, arithmetic.reduction.width),
-                  storage_name(arithmetic));
+  std::string text = fmt::format(
+      "contraction={} exponential={} reduction={} storage={}", name_in(contractions, arithmetic.contraction),
+      name_in(exponentials, arithmetic.exponential),
+      numbered(reductions, arithmetic.reduction.kind, arithmetic.reduction.width), storage_name(arithmetic));
   if (axes.chunk)
     fmt::format_to(std::back_inserter(text), " decay={} inverse={}",
                    numbered(decays, arithmetic.decay,
@@ -320,8 +323,8 @@ void set_axis(Arithmetic& arithmetic, std::string_view assignment) {
       names.emplace_back(preset.name);
     }
     const std::string hint = suggest(assignment, names);
-    throw Error(ErrorKind::usage, fmt::format("--arithmetic {}: wanted key=value or a preset", assignment), {},
-                hint.empty() ? "kda-check list arithmetic" : hint);
+    throw Error(ErrorKind::usage, fmt::format("--arithmetic {}: wanted key=value or a preset", assignment),
+                {}, hint.empty() ? "kda-check list arithmetic" : hint);
   }
   const std::string_view key = assignment.substr(0, equals);
   std::vector<std::string> names;
@@ -346,8 +349,8 @@ std::vector<AxisDescription> axis_descriptions() {
       {"contraction", join(names_in(contractions)), "a*b + c with one rounding, or one after each operation"},
       {"exponential", join(names_in(exponentials)), "how exp is evaluated; fp64 has exact and libm"},
       {"reduction", join(names_in(reductions)), "the order of sums, and where they are rounded"},
-      {"storage", join(names_in(storages)) + ", or FORMAT@STAGE+... with bf16, fp16, tf32 and " +
-                      join(stage_names()),
+      {"storage",
+       join(names_in(storages)) + ", or FORMAT@STAGE+... with bf16, fp16, tf32 and " + join(stage_names()),
        "what is rounded below the format of the computation"},
       {"decay", join(names_in(decays)), "chunk: how exp(G_i - G_j) is formed; anchors stand every N rows"},
       {"inverse", join(names_in(inverses)), "chunk: how (I + L)^-1 is formed"}};
