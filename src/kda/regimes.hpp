@@ -64,7 +64,6 @@ const Recipe* find_recipe(std::string_view name);
 /// Parameters every recipe has: B, T, H, HV (0: as many as H), K, V, C (rows of a chunk), seed.
 std::span<const Parameter> shared_parameters();
 
-
 /// "NAME" or "NAME:key=value,...", understood.
 struct RegimeRequest {
   std::string text;  ///< as typed

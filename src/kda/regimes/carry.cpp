@@ -31,14 +31,14 @@ Problem residual_cancel(const Settings& settings) {
 Problem state_fp16_edge(const Settings& settings) {
   Draft draft(settings);
   const auto written_row = [&](std::size_t t) { return 1 + t % (draft.K - 1); };
-  draft.k = draft.keys(
-      Stream::k, [&](const At& at, const Draw&) { return at.i == written_row(at.t) ? 1.0 : 0.0; });
+  draft.k =
+      draft.keys(Stream::k, [&](const At& at, const Draw&) { return at.i == written_row(at.t) ? 1.0 : 0.0; });
   draft.q = draft.keys(Stream::q, [&](const At& at, const Draw&) {
     if (at.t % 2 == 0) return at.i == 0 ? 0.5 : 0.0;
     return at.i == written_row(at.t) ? 1.0 : 0.0;
   });
-  draft.v = draft.values(
-      [](const At&, const Draw& draw) { return 16 * (static_cast<double>(draw.below(9)) - 4); });
+  draft.v =
+      draft.values([](const At&, const Draw& draw) { return 16 * (static_cast<double>(draw.below(9)) - 4); });
   draft.g = draft.gates(Stream::g, constant(0));
   draft.beta = draft.betas(constant(1));
   draft.initial_state = draft.states(

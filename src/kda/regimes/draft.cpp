@@ -95,7 +95,9 @@ std::vector<double> Draft::values(const Element& element) const { return filled(
 std::vector<double> Draft::gates(Stream stream, const Element& element) const {
   return filled(stream, HV, K, element);
 }
-std::vector<double> Draft::betas(const Element& element) const { return filled(Stream::beta, HV, 1, element); }
+std::vector<double> Draft::betas(const Element& element) const {
+  return filled(Stream::beta, HV, 1, element);
+}
 
 std::vector<double> Draft::states(const Element& element) const {
   const bool v_first = options.state_v_first;
@@ -123,13 +125,11 @@ std::vector<double> Draft::correlated_rows(double rho) const {
   for (std::size_t b = 0; b < B; ++b)
     for (std::size_t h = 0; h < H; ++h) {
       std::vector<double> common(K);
-      for (std::size_t i = 0; i < K; ++i)
-        common[i] = draw(Stream::direction, {b, 0, h, i}, H, K).normal();
+      for (std::size_t i = 0; i < K; ++i) common[i] = draw(Stream::direction, {b, 0, h, i}, H, K).normal();
       make_unit(common, K);
       for (std::size_t t = 0; t < T; ++t) {
         double* const row = &rows[((b * T + t) * H + h) * K];
-        for (std::size_t i = 0; i < K; ++i)
-          row[i] = std::sqrt(rho) * common[i] + std::sqrt(1 - rho) * row[i];
+        for (std::size_t i = 0; i < K; ++i) row[i] = std::sqrt(rho) * common[i] + std::sqrt(1 - rho) * row[i];
       }
     }
   make_unit(rows, K);
@@ -140,8 +140,7 @@ void Draft::fill_defaults() {
   if (q.empty()) q = unit_rows(Stream::q);
   if (k.empty()) k = unit_rows(Stream::k);
   if (v.empty()) v = values([](const At&, const Draw& draw) { return draw.normal(); });
-  if (g.empty())
-    g = gates(Stream::g, [](const At&, const Draw& draw) { return log_sigmoid(draw.normal()); });
+  if (g.empty()) g = gates(Stream::g, [](const At&, const Draw& draw) { return log_sigmoid(draw.normal()); });
   if (beta.empty()) beta = betas([](const At&, const Draw& draw) { return sigmoid(draw.normal()); });
 }
 

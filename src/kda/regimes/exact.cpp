@@ -16,8 +16,8 @@ Problem onehot_exact(const Settings& settings) {
   const std::size_t K = draft.K;
   draft.k =
       draft.keys(Stream::k, [K](const At& at, const Draw&) { return at.i == 37 * at.t % K ? 1.0 : 0.0; });
-  draft.q = draft.keys(
-      Stream::q, [K](const At& at, const Draw&) { return at.i == (11 * at.t + 5) % K ? 1.0 : 0.0; });
+  draft.q = draft.keys(Stream::q,
+                       [K](const At& at, const Draw&) { return at.i == (11 * at.t + 5) % K ? 1.0 : 0.0; });
   draft.v = draft.values(small_multiple(16));
   draft.g = draft.gates(Stream::g, constant(0));
   draft.beta = draft.betas([](const At& at, const Draw&) { return at.t % 3 == 0 ? 1.0 : 0.5; });
@@ -47,9 +47,8 @@ Problem dyadic_exact(const Settings& settings) {
     const bool chosen = (dyadic_channels[dyadic_visit(at)] >> (at.i % dyadic_width) & 1u) != 0;
     return in_group && chosen ? sign(draw) : 0.0;
   });
-  draft.q = draft.keys(Stream::q, [](const At&, const Draw& draw) {
-    return draw.below(4) == 0 ? sign(draw) : 0.0;
-  });
+  draft.q = draft.keys(Stream::q,
+                       [](const At&, const Draw& draw) { return draw.below(4) == 0 ? sign(draw) : 0.0; });
   draft.v = draft.values(small_multiple(1));
   draft.g = draft.gates(Stream::g, constant(0));
   draft.beta = draft.betas([per_key_head](const At& at, const Draw&) {

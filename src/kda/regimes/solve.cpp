@@ -52,8 +52,8 @@ Problem saturated_gates(const Settings& settings) {
 Problem zero_keys(const Settings& settings) {
   Draft draft(settings);
   draft.options.qk_l2norm = true;
-  draft.k = draft.keys(
-      Stream::k, [](const At& at, const Draw& draw) { return at.t % 5 == 4 ? 0.0 : draw.normal(); });
+  draft.k = draft.keys(Stream::k,
+                       [](const At& at, const Draw& draw) { return at.t % 5 == 4 ? 0.0 : draw.normal(); });
   draft.beta = draft.betas(constant(1));
   return draft.finish();
 }
@@ -80,10 +80,13 @@ std::vector<Recipe> solve_recipes() {
   return {
       correlated("corr_keys", "keys alike, beta large, hardly any decay: powers of L grow", "20 22 24",
                  {shared("T", 128), shared("K", 64), shared("V", 64)}, 0.9, 0.9997, -1e-3),
-      {"identical_keys", "one key for all tokens and heads, and the query", "22 23", {shared("T", 64)},
+      {"identical_keys",
+       "one key for all tokens and heads, and the query",
+       "22 23",
+       {shared("T", 64)},
        identical_keys},
-      correlated("neg_eigval", "beta up to 2: eigenvalues down to -1", "22", {shared("K", 64), shared("V", 64)},
-                 0.9, 1.99, -1e-3),
+      correlated("neg_eigval", "beta up to 2: eigenvalues down to -1", "22",
+                 {shared("K", 64), shared("V", 64)}, 0.9, 1.99, -1e-3),
       correlated("gate_zero", "no decay at all: the plain delta rule", "47",
                  {shared("K", 64), shared("V", 64)}, 0.5, 0.9, 0),
       saturated("k3_layer0", "every gate saturated, which hides a bad inverse", 1),

@@ -13,8 +13,7 @@ namespace kda_check::kda::regimes {
 namespace {
 
 void bounded_gates(Draft& draft) {
-  draft.g =
-      draft.gates(Stream::g, [](const At&, const Draw& draw) { return -5 * sigmoid(draw.normal()); });
+  draft.g = draft.gates(Stream::g, [](const At&, const Draw& draw) { return -5 * sigmoid(draw.normal()); });
 }
 
 void normal_state(Draft& draft) {
@@ -133,7 +132,9 @@ std::vector<Recipe> structure_recipes() {
       {"split_invariance",
        "a problem cut in two: the second part, from the true state of the first",
        "29 30 49",
-       {shared("T", 92), shared("K", 64), shared("V", 64),
+       {shared("T", 92),
+        shared("K", 64),
+        shared("V", 64),
         {"cut", "tokens before the part that is run; 0: run from the start", 100, 0, 1 << 20, true}},
        split_invariance},
       {"tails", "a length that is no multiple of a chunk or a tile", "33 51", {shared("T", 65)}, tails},
