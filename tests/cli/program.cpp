@@ -100,6 +100,7 @@ TEST_CASE("wrong words exit with 2 and one line with a hint", "[cli]") {
                                        {"run corr_kyes", "neither a file nor a regime"},
                                        {"run corr_keys:rho=7", "wanted a number from 0 to 1"},
                                        {"make corr_keys", "--output is required"},
+                                       {"show corr_keys:T=8", "kda-check make corr_keys:T=8 -o FILE.h5"},
                                        {"make corr_kyes -o x.h5", "did you mean 'corr_keys'?"},
                                        {"diff one.h5", "B is required"},
                                        {"list variant", "did you mean 'variants'?"},

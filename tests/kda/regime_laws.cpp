@@ -57,9 +57,8 @@ std::size_t row(const kda::Problem& problem) { return problem.dimensions().HV * 
 
 /// To add a formulation: one row here.
 const std::vector<std::vector<std::string>> formulations = {
-    {"decay=pair"},          {"decay=anchor-first:16"}, {"decay=anchor-first:64"},
-    {"decay=anchor-mid:16"}, {"decay=anchor-mid:64"},   {"inverse=substitution"},
-    {"inverse=blocks:16"},
+    {"decay=pair"},          {"decay=anchor-first:16"}, {"decay=anchor-first:64"}, {"decay=anchor-mid:16"},
+    {"decay=anchor-mid:64"}, {"inverse=substitution"},  {"inverse=blocks:16"},
 };
 
 }  // namespace
@@ -73,8 +72,7 @@ TEST_CASE("on the exact regimes no variant, dtype or formulation is off by a bit
       const auto check = [&](const kda::Variant& variant, const std::vector<std::string>& assignments) {
         INFO(name << ' ' << variant.name << ' ' << numeric::name_of(dtype) << ' '
                   << (assignments.empty() ? "" : assignments.front()));
-        const kda::Answer answer =
-            variant.run(problem, options_for(problem, variant, dtype, assignments));
+        const kda::Answer answer = variant.run(problem, options_for(problem, variant, dtype, assignments));
         CHECK(differing(answer.o, oracle.o) == 0);
         CHECK(differing(answer.final_state, oracle.final_state) == 0);
       };
@@ -109,8 +107,12 @@ TEST_CASE("a constant gate overflows each factored form exactly beyond its limit
     double rows;
   };
   // To add a form: one row. factored:16, 32 and 64 span 16, 32 and 64 rows.
-  for (const Limit& limit : {Limit{"anchor-first:16", 15}, {"anchor-first:32", 31}, {"anchor-first:64", 63},
-                             {"anchor-mid:16", 8}, {"anchor-mid:32", 16}, {"anchor-mid:64", 32}}) {
+  for (const Limit& limit : {Limit{"anchor-first:16", 15},
+                             {"anchor-first:32", 31},
+                             {"anchor-first:64", 63},
+                             {"anchor-mid:16", 8},
+                             {"anchor-mid:32", 16},
+                             {"anchor-mid:64", 32}}) {
     const double edge = 88.72283905206835 / limit.rows;
     const auto run_at = [&](double g) {
       const kda::Problem problem = built(fmt::format("lb_const_sweep:H=1,K=16,V=8,g={}", g));
@@ -173,16 +175,19 @@ TEST_CASE("no output depends on a later token; with a late anchor it does", "[re
   const kda::Problem one = built("prefix_causality"), other = built("prefix_causality:perturbed=1");
   const std::size_t before = 21 * row(one);
   for (const DType dtype : {DType::fp32, DType::bf16}) {
-    const kda::Problem a = kda::with_inputs_rounded_to(one, dtype), b = kda::with_inputs_rounded_to(other, dtype);
+    const kda::Problem a = kda::with_inputs_rounded_to(one, dtype),
+                       b = kda::with_inputs_rounded_to(other, dtype);
     const kda::Problem cut = kda::with_inputs_rounded_to(built("prefix_causality:T=21"), dtype);
     for (const kda::Variant& variant : kda::variants()) {
       INFO(variant.name);
-      const kda::Answer answer = test::run(a, variant.name, dtype), perturbed = test::run(b, variant.name, dtype);
+      const kda::Answer answer = test::run(a, variant.name, dtype),
+                        perturbed = test::run(b, variant.name, dtype);
       CHECK(same_bits(answer.o, 0, perturbed.o, before));
       CHECK_FALSE(same_bits(answer.o, 0, perturbed.o, answer.o.size()));
       CHECK(same_bits(answer.o, 0, test::run(cut, variant.name, dtype).o, before));
     }
-    // fla#1240: the anchor in the middle of the last block of rows reads the gate of token 21 (hazards row 25).
+    // fla#1240: the anchor in the middle of the last block of rows reads the gate of token 21 (hazards row
+    // 25).
     CHECK_FALSE(same_bits(chunk(a, {"decay=anchor-mid:16"}, dtype).o, 0,
                           chunk(b, {"decay=anchor-mid:16"}, dtype).o, before));
   }

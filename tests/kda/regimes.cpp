@@ -99,8 +99,10 @@ TEST_CASE("a regime is the same every time, and another with another seed", "[re
 
 TEST_CASE("a short problem is the beginning of a long one, and one batch row that of more", "[regimes]") {
   const kda::Problem whole = built("lb_real:B=2,T=40,K=16,V=8"), start = built("lb_real:T=17,K=16,V=8");
-  for (const auto& [longer, shorter] :
-       {std::pair{&whole.k, &start.k}, {&whole.v, &start.v}, {&whole.g, &start.g}, {&whole.beta, &start.beta}})
+  for (const auto& [longer, shorter] : {std::pair{&whole.k, &start.k},
+                                        {&whole.v, &start.v},
+                                        {&whole.g, &start.g},
+                                        {&whole.beta, &start.beta}})
     for (std::size_t i = 0; i < shorter->size(); ++i) REQUIRE(longer->value(i) == shorter->value(i));
 }
 

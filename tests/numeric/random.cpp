@@ -13,7 +13,8 @@ TEST_CASE("a random number is a function of seed, stream and counter", "[random]
   std::set<std::uint64_t> seen;
   for (std::uint64_t seed = 0; seed < 10; ++seed)
     for (std::uint64_t stream = 0; stream < 10; ++stream)
-      for (std::uint64_t counter = 0; counter < 10; ++counter) seen.insert(Random(seed, stream).bits(counter));
+      for (std::uint64_t counter = 0; counter < 10; ++counter)
+        seen.insert(Random(seed, stream).bits(counter));
   CHECK(seen.size() == 1000);
 }
 
@@ -24,7 +25,8 @@ TEST_CASE("the random bits are those of every other machine", "[random]") {
   STATIC_REQUIRE(Random(1, 2).uniform(3) == 0x1.5ee0d2c8f3726p-2);
 }
 
-TEST_CASE("uniforms and normals have their mean, variance and tails, and streams do not correlate", "[random]") {
+TEST_CASE("uniforms and normals have their mean, variance and tails, and streams do not correlate",
+          "[random]") {
   constexpr int count = 1 << 18;
   const Random random(5, 0), other(5, 1), neighbour(6, 0);
   double mean = 0, square = 0, fourth = 0, uniform = 0, across = 0, seeds = 0, lag = 0;

@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 
 struct TemporaryFile {
   explicit TemporaryFile(const std::string& name)
-      : path((fs::temp_directory_path() / ("kda-check-make-" + std::to_string(::getpid()) + name)).string()) {}
+      : path((fs::temp_directory_path() / ("kda-check-make-" + std::to_string(::getpid()) + name)).string()) {
+  }
   ~TemporaryFile() { fs::remove(path); }
   std::string path;
 };
@@ -83,14 +84,17 @@ TEST_CASE("a file with the name of a regime is the file", "[session][regimes]") 
 }
 
 TEST_CASE("a word that is neither a file nor a regime says so", "[session][regimes]") {
-  CHECK_THROWS_WITH(session::Source::open("slow_alhpa:g=-1", {}), ContainsSubstring("did you mean 'slow_alpha'?"));
-  CHECK_THROWS_WITH(session::Source::open("nothing_like_it", {}), ContainsSubstring("kda-check list regimes"));
+  CHECK_THROWS_WITH(session::Source::open("slow_alhpa:g=-1", {}),
+                    ContainsSubstring("did you mean 'slow_alpha'?"));
+  CHECK_THROWS_WITH(session::Source::open("nothing_like_it", {}),
+                    ContainsSubstring("kda-check list regimes"));
   CHECK_THROWS_WITH(session::Source::open("missing.h5", {}), ContainsSubstring("missing.h5"));
 }
 
 TEST_CASE("a regime beyond the memory budget is refused before it is built", "[session][regimes]") {
   fixture::ReadLimits limits;
   limits.memory_budget = 1 << 20;
-  CHECK_THROWS_WITH(session::Source::open("control:T=16000000,H=4096", limits), ContainsSubstring("--memory-limit"));
+  CHECK_THROWS_WITH(session::Source::open("control:T=16000000,H=4096", limits),
+                    ContainsSubstring("--memory-limit"));
   CHECK_NOTHROW(session::Source::open("control:T=1,K=8,V=8", limits));
 }
