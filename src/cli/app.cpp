@@ -15,10 +15,12 @@ namespace kda_check::cli {
 namespace {
 
 constexpr Command commands[] = {
-    {"run", "run variants on fixtures, compare with the oracle and the recorded answers, judge", run_main},
+    {"run", "run variants on fixtures or regimes, compare with the oracle and the recorded answers, judge",
+     run_main},
     {"diff", "compare the tensors of two files, or of two groups of expected answers", diff_main},
     {"show", "what a fixture holds", show_main},
-    {"list", "variants, metrics, arithmetic, reports, suites, devices", list_main},
+    {"make", "write a regime - a problem on which formulations fail - as a fixture", make_main},
+    {"list", "variants, metrics, arithmetic, regimes, reports, suites, devices", list_main},
     {"bench", "speed of the variants and the oracle", bench_main},
 };
 

@@ -10,6 +10,7 @@
 #include "compare/metrics.hpp"
 #include "device.hpp"
 #include "kda/kernels/table.hpp"
+#include "kda/regimes.hpp"
 #include "kda/variants.hpp"
 #include "report/writers.hpp"
 
@@ -46,6 +47,22 @@ std::string arithmetic_text() {
   return out;
 }
 
+/// Its own parameters, and those whose default is its own.
+std::string regimes_text() {
+  std::string shared;
+  for (const kda::Parameter& parameter : kda::shared_parameters())
+    shared += fmt::format("{}={} ", parameter.name, parameter.value);
+  std::string out = fmt::format("regimes  ({}dtype=fp32 unless stated)\n", shared);
+  for (const kda::Recipe& recipe : kda::recipes()) {
+    std::string own;
+    for (const kda::Parameter& parameter : recipe.parameters)
+      own += fmt::format("{}{}={}", own.empty() ? "" : " ", parameter.name, parameter.value);
+    fmt::format_to(std::back_inserter(out), "  {:<22} {}\n", recipe.name, recipe.summary);
+    if (!own.empty()) fmt::format_to(std::back_inserter(out), "  {:<22}   {}\n", "", own);
+  }
+  return out;
+}
+
 std::string reports_text() {
   std::string out = "reports\n";
   for (const report::Writer& writer : report::writers())
@@ -69,8 +86,9 @@ struct Section {
   std::string (*text)();
 };
 constexpr Section sections[] = {{"variants", variants_text},     {"metrics", metrics_text},
-                                {"arithmetic", arithmetic_text}, {"reports", reports_text},
-                                {"suites", suites_text},         {"devices", devices_text}};
+                                {"arithmetic", arithmetic_text}, {"regimes", regimes_text},
+                                {"reports", reports_text},       {"suites", suites_text},
+                                {"devices", devices_text}};
 
 }  // namespace
 

@@ -8,20 +8,24 @@
 #include "cli/judging_options.hpp"
 #include "cli/suite.hpp"
 #include "session/run.hpp"
+#include "session/sources.hpp"
 
 namespace kda_check::cli {
 
 namespace {
 
 constexpr char footer[] =
-    "Targets are fixture files, directories of them, or @suites (kda-check list suites).\n"
+    "Targets are fixture files, directories of them, regimes (kda-check list regimes), or @suites (kda-check "
+    "list suites).\n"
     "\n"
     "Examples:\n"
     "  kda-check run fla.h5                               every variant, in the dtype of the file\n"
     "  kda-check run fla.h5 --dtype fp64,fp32 -v          in two dtypes, with all metrics\n"
     "  kda-check run fla.h5 --against fla_chunk           against one recorded answer only\n"
     "  kda-check run fla.h5 --limit scaled_ulp=8 --json   a limit of your own; JSON on standard output\n"
-    "  kda-check run @smoke                               the fixtures that came with the program\n"
+    "  kda-check run corr_keys:rho=0.99,T=512             a problem made here on which formulations fail\n"
+    "  kda-check run @smoke                               what came with the program; @hazards: every "
+    "regime\n"
     "\n"
     "Exit codes: 0 all passed; 1 something failed or was inconclusive; 2 usage; 3 a file is missing or "
     "malformed;\n"
@@ -37,7 +41,8 @@ struct RunCommand {
     prepare(app, "run",
             "Run variants on fixtures and compare them with the oracle and with the recorded answers");
     app.footer(footer);
-    app.add_option("targets", request.fixtures, "Fixtures, directories, @suites")->option_text("FILE...");
+    app.add_option("targets", request.fixtures, "Fixtures, directories, regimes, @suites")
+        ->option_text("TARGET...");
     add_names(app, "--variant", request.variants, "Variants to run (default: all; kda-check list)",
               "NAME,...");
     add_names(app, "--dtype", request.dtypes,
@@ -100,14 +105,14 @@ std::vector<session::RunRequest> requests_of(const RunCommand& command, const Wo
       }
       of_line.finish();
       for (std::string& fixture : of_line.request.fixtures)
-        if (!fixture.starts_with("/"))
+        if (!fixture.starts_with("/") && !session::is_regime(fixture))
           fixture = std::filesystem::proximate(std::filesystem::path(suite.directory) / fixture).string();
       requests.push_back(of_line.request);
     }
   }
   if (requests.empty())
     throw Error(ErrorKind::usage, "run: no fixture given", {},
-                "kda-check run FILE.h5, or kda-check run @smoke");
+                "kda-check run FILE.h5, kda-check run corr_keys, or kda-check run @smoke");
   return requests;
 }
 

@@ -9,6 +9,7 @@
 #include "fixture/fixture.hpp"
 #include "kda/regime.hpp"
 #include "session/describe.hpp"
+#include "session/sources.hpp"
 
 namespace kda_check::cli {
 
@@ -109,6 +110,9 @@ int show_main(const Words& words) {
   add_threads(app, threads);
   add_memory_limit(app, limits.memory_budget);
   if (const auto done = parse(app, words)) return *done;
+  if (session::is_regime(path))
+    throw Error(ErrorKind::usage, fmt::format("show: '{}' is a regime, not a file", path), {},
+                fmt::format("kda-check make {} -o FILE.h5", path));
   write_stdout(shown(path, limits, !headers_only, threads));
   return 0;
 }

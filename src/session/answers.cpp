@@ -115,8 +115,7 @@ Answered computed_answer(const kda::Variant& variant, const kda::RunOptions& opt
   return result;
 }
 
-std::vector<Answered> recorded_answers(const fixture::Fixture& file,
-                                       const std::vector<std::string>& tensors) {
+std::vector<Answered> recorded_answers(const Source& file, const std::vector<std::string>& tensors) {
   std::vector<Answered> list;
   for (const fixture::ExpectedGroup& group : file.expected()) {
     Answered answer;

@@ -12,6 +12,7 @@
 #include "kda/variants.hpp"
 #include "report/result.hpp"
 #include "session/requests.hpp"
+#include "session/sources.hpp"
 
 namespace kda_check::session {
 
@@ -30,8 +31,8 @@ struct Answered {
 
 Answered computed_answer(const kda::Variant& variant, const kda::RunOptions& options, kda::Answer answer);
 
-/// The expected groups of a file, with the tensors of `tensors` they hold.
-std::vector<Answered> recorded_answers(const fixture::Fixture& file, const std::vector<std::string>& tensors);
+/// The expected groups of a target, with the tensors of `tensors` they hold.
+std::vector<Answered> recorded_answers(const Source& file, const std::vector<std::string>& tensors);
 
 /// An answer judged against the oracle (expected null) or against another answer.
 struct Pairing {

@@ -136,8 +136,8 @@ report::Result diff(const DiffRequest& request, const Log& log) {
   report::Result result;
   result.command = "diff";
   result.oracle = "none";
-  report::FixtureResult described = describe(*got.file);
-  described.path = got.label();
+  report::FixtureResult described{
+      got.file->name(), got.label(), shape_text(got.file->dimensions()), options_text(*got.file), {}};
   report::CaseResult item;
   item.fixture = got.file->name();
   item.path = got.label();

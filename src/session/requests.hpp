@@ -22,7 +22,7 @@ struct JudgingRequest {
 };
 
 struct RunRequest {
-  std::vector<std::string> fixtures;    ///< files; directories stand for the .h5 files in them
+  std::vector<std::string> fixtures;    ///< files, directories for the .h5 files in them, regimes
   std::vector<std::string> variants;    ///< empty: all that can run
   std::vector<std::string> dtypes;      ///< names, or "fixture"; empty: fixture
   std::vector<std::string> arithmetic;  ///< key=value

@@ -10,13 +10,13 @@
 #include "session/answers.hpp"
 #include "session/describe.hpp"
 #include "session/judging.hpp"
+#include "session/sources.hpp"
 #include "session/targets.hpp"
 
 namespace kda_check::session {
 
 namespace {
 
-using fixture::Fixture;
 using kda::Problem;
 using numeric::DType;
 
@@ -28,7 +28,7 @@ bool holds_exactly(DType wide, DType narrow) {
 /// What the whole request asks for, checked before the first file is opened.
 struct Plan {
   std::vector<const kda::Variant*> variants;
-  std::vector<std::optional<DType>> dtypes;  ///< nullopt: the fixture's
+  std::vector<std::optional<DType>> dtypes;  ///< nullopt: the fixture's or regime's
   bool against_oracle = false, against_every_group = false;
   std::vector<std::string> groups;
   std::vector<std::string> tensors;
@@ -79,15 +79,15 @@ Plan planned(const RunRequest& request) {
   return plan;
 }
 
-/// One fixture, from its file to its cases.
+/// One target, from its file or recipe to its cases.
 class FixtureRun {
  public:
   FixtureRun(const RunRequest& request, const Plan& plan, const Log& log, report::Result& result)
       : request_(request), plan_(plan), log_(log), result_(result) {}
 
-  /// Returns the expected groups of --against that this file has.
+  /// Returns the expected groups of --against that this target has.
   std::vector<std::string> run(const std::string& path) {
-    const Fixture file = Fixture::open(path, request_.limits);
+    Source file = Source::open(path, request_.limits);
     for (const std::string& warning : file.warnings()) warn(file, warning);
     std::vector<std::string> found;
     for (const std::string& group : plan_.groups)
@@ -96,7 +96,7 @@ class FixtureRun {
       return found;
     report::FixtureResult described = describe(file);
     {
-      Problem problem = file.read_problem();
+      Problem problem = file.take_problem();
       for (const std::string& line : fixture::announce_values(problem)) {
         warn(file, line);
         described.notes.push_back(line);
@@ -109,11 +109,11 @@ class FixtureRun {
   }
 
  private:
-  void warn(const Fixture& file, const std::string& text) const {
+  void warn(const Source& file, const std::string& text) const {
     if (log_.warning) log_.warning(fmt::format("{} ({})", text, file.path()));
   }
 
-  void run_all_dtypes(const Fixture& file, Problem problem) {
+  void run_all_dtypes(const Source& file, Problem problem) {
     // Formats that hold the stored inputs answer the stored problem; the others answer a rounded one.
     std::vector<DType> as_stored;
     for (const auto& wanted : plan_.dtypes) {
@@ -130,7 +130,7 @@ class FixtureRun {
     run_problem(file, problem, as_stored, std::move(recorded), "");
   }
 
-  void run_rounded(const Fixture& file, const Problem& problem, DType dtype) {
+  void run_rounded(const Source& file, const Problem& problem, DType dtype) {
     const Problem rounded = kda::with_inputs_rounded_to(problem, dtype);
     run_problem(file, rounded, {dtype}, {}, fmt::format("inputs rounded to {}", numeric::name_of(dtype)));
   }
@@ -139,7 +139,7 @@ class FixtureRun {
     return request_.chunk_size.value_or(static_cast<std::size_t>(problem.options.chunk_size));
   }
 
-  void run_problem(const Fixture& file, const Problem& problem, const std::vector<DType>& dtypes,
+  void run_problem(const Source& file, const Problem& problem, const std::vector<DType>& dtypes,
                    std::vector<Answered> recorded, const std::string& remark) {
     for (const DType dtype : dtypes)
       compare::refuse_limits_finer_than_storage(request_.judging.limits, request_.judging.atol.value_or(0),
@@ -195,8 +195,8 @@ class FixtureRun {
            std::find(plan_.groups.begin(), plan_.groups.end(), name) != plan_.groups.end();
   }
 
-  std::optional<Answered> run_variant(const Fixture& file, const Problem& problem,
-                                      const kda::Variant& variant, DType dtype) {
+  std::optional<Answered> run_variant(const Source& file, const Problem& problem, const kda::Variant& variant,
+                                      DType dtype) {
     if (const std::string reason = variant.unavailable(); !reason.empty()) {
       report::CaseResult item;
       item.fixture = file.name();
@@ -223,7 +223,7 @@ class FixtureRun {
   }
 
   /// A rounded problem is another problem: what the file expects says nothing about it.
-  void skip(const Fixture& file, const std::string& group, DType dtype, const std::string& remark) {
+  void skip(const Source& file, const std::string& group, DType dtype, const std::string& remark) {
     for (const kda::Variant* const variant : plan_.variants) {
       report::CaseResult item;
       item.fixture = file.name();
@@ -239,7 +239,7 @@ class FixtureRun {
     }
   }
 
-  void note_what_is_left(const Fixture& file, report::FixtureResult& described) const {
+  void note_what_is_left(const Source& file, report::FixtureResult& described) const {
     for (const fixture::ExpectedGroup& group : file.expected()) {
       std::vector<std::string> left;
       for (const fixture::DatasetInfo& info : group.tensors) {

@@ -97,6 +97,11 @@ TEST_CASE("wrong words exit with 2 and one line with a hint", "[cli]") {
                                        {"run x.h5 --limit scaled_upl=3", "did you mean 'scaled_ulp'?"},
                                        {"run x.h5 --memory-limit much", "not a size"},
                                        {"run @smke", "did you mean 'smoke'?"},
+                                       {"run corr_kyes", "neither a file nor a regime"},
+                                       {"run corr_keys:rho=7", "wanted a number from 0 to 1"},
+                                       {"make corr_keys", "--output is required"},
+                                       {"show corr_keys:T=8", "kda-check make corr_keys:T=8 -o FILE.h5"},
+                                       {"make corr_kyes -o x.h5", "did you mean 'corr_keys'?"},
                                        {"diff one.h5", "B is required"},
                                        {"list variant", "did you mean 'variants'?"},
                                        {"bench --dtype fp8", "no dtype 'fp8'"}}) {
@@ -202,6 +207,42 @@ TEST_CASE("a suite line is a command line, and options after the suite apply to 
   CHECK(recurrent == 1);
 }
 
+TEST_CASE("make writes a regime as a file that runs, shows and diffs", "[cli][make]") {
+  const Folder folder;
+  const std::string one = (folder / "one.h5").string(), two = (folder / "two.h5").string();
+  const Output made = program("make k3_layer1:T=20,seed=2 -o " + one);
+  CHECK(made.code == 0);
+  CHECK(made.err.empty());
+  CHECK_THAT(made.out, ContainsSubstring("B=1 T=20 H=2 K=128 V=128"));
+  CHECK(program("run " + one).code == 0);
+  CHECK_THAT(program("show " + one).out, ContainsSubstring("regime k3_layer1"));
+  CHECK(program("make k3_layer1:seed=2,T=20 -o " + two).code == 0);
+  CHECK(program("diff " + one + " " + two).code == 0);
+  CHECK(program("make k3_layer1:seed=3,T=20 -o " + two).code == 0);
+  CHECK(program("diff " + one + " " + two).code == 1);
+}
+
+TEST_CASE("make leaves nothing behind where it cannot write", "[cli][make]") {
+  const Folder folder;
+  const Output missing = program("make control:T=2 -o " + (folder / "no").string() + "/x.h5");
+  CHECK(missing.code == 4);
+  CHECK(lines(missing.err) == 1);
+  const Output is_folder = program("make control:T=2 -o " + (folder / ".").string());
+  CHECK(is_folder.code == 4);
+  CHECK(lines(is_folder.err) == 1);
+  CHECK(folder.entries() == 0);
+}
+
+TEST_CASE("regimes are targets, alone and in suites", "[cli][make]") {
+  const Output run = program("run onehot_exact:T=20 control:T=20,dtype=bf16 --variant chunk");
+  CHECK(run.code == 0);
+  CHECK_THAT(run.out, ContainsSubstring("onehot_exact:T=20  B=1 T=20"));
+  CHECK_THAT(run.out, ContainsSubstring("2 fixtures, 2 comparisons"));
+  const Folder folder;
+  std::ofstream(folder / "mine.txt") << "onehot_exact:T=20 --variant chunk --limit max_ulp=exact\n";
+  CHECK(shell("cd / && $KDA run @" + (folder / "mine.txt").string()).code == 0);
+}
+
 TEST_CASE("the colour option and pipes decide about colour", "[cli]") {
   CHECK(program("run " + small).out.find('\x1b') == std::string::npos);
   CHECK(program("run " + small + " --color always").out.find('\x1b') != std::string::npos);
@@ -215,14 +256,15 @@ TEST_CASE("show and list print what is there", "[cli]") {
   CHECK_THAT(show.out, ContainsSubstring("inputs/initial_state"));
   const Output list = program("list");
   CHECK(list.code == 0);
-  for (const char* const word : {"recurrent", "scaled_ulp", "anchor-mid:16", "json", "@smoke"})
+  for (const char* const word :
+       {"recurrent", "scaled_ulp", "anchor-mid:16", "json", "@smoke", "@hazards", "corr_keys"})
     CHECK_THAT(list.out, ContainsSubstring(word));
 }
 
 TEST_CASE("help and version go to standard output", "[cli]") {
   CHECK_THAT(program("--help").out, ContainsSubstring("usage: kda-check COMMAND"));
   CHECK_THAT(program("--version").out, ContainsSubstring("kda-check 0."));
-  for (const char* const command : {"run", "diff", "show", "list", "bench"}) {
+  for (const char* const command : {"run", "diff", "show", "make", "list", "bench"}) {
     const Output output = program(std::string(command) + " --help");
     CHECK(output.code == 0);
     CHECK_THAT(output.out, ContainsSubstring("kda-check " + std::string(command)));

@@ -83,7 +83,8 @@ struct ChunkData {
              h.data(),
              o.data(),
              state.data(),
-             scratch.data()};
+             scratch.data(),
+             {}};
   }
   std::size_t k_stride, v_stride, score_stride;
   std::vector<T> q, k, v, beta, G, state, Aqk, L, A, w, qg, kg, u, v_new, o, h, scratch;

@@ -1,0 +1,80 @@
+// Regimes of the carried state: slow decay, cancellation, range (hazards.md 2.2, "Carry, cancellation,
+// storage").
+#include "kda/regimes/draft.hpp"
+
+namespace kda_check::kda::regimes {
+
+namespace {
+
+Problem slow_alpha(const Settings& settings) {
+  Draft draft(settings);
+  draft.g = draft.gates(Stream::g, constant(settings["g"]));
+  draft.beta = draft.betas(constant(0.02));
+  return draft.finish();
+}
+
+Problem residual_cancel(const Settings& settings) {
+  Draft draft(settings);
+  const Element first_channel = [](const At& at, const Draw&) { return at.i == 0 ? 1.0 : 0.0; };
+  draft.q = draft.keys(Stream::q, first_channel);
+  draft.k = draft.keys(Stream::k, first_channel);
+  draft.v = draft.values(constant(4096));
+  draft.g = draft.gates(Stream::g, constant(0));
+  draft.beta = draft.betas(constant(0.5));
+  draft.initial_state = draft.states([](const At& at, const Draw&) { return at.t == 0 ? 4098.0 : 0.0; });
+  draft.keep_state = true;
+  draft.options.scale = 1;
+  return draft.finish();
+}
+
+/// Tokens write to the rows of the state beside the large element and read both.
+Problem state_fp16_edge(const Settings& settings) {
+  Draft draft(settings);
+  const auto written_row = [&](std::size_t t) { return 1 + t % (draft.K - 1); };
+  draft.k =
+      draft.keys(Stream::k, [&](const At& at, const Draw&) { return at.i == written_row(at.t) ? 1.0 : 0.0; });
+  draft.q = draft.keys(Stream::q, [&](const At& at, const Draw&) {
+    if (at.t % 2 == 0) return at.i == 0 ? 0.5 : 0.0;
+    return at.i == written_row(at.t) ? 1.0 : 0.0;
+  });
+  draft.v =
+      draft.values([](const At&, const Draw& draw) { return 16 * (static_cast<double>(draw.below(9)) - 4); });
+  draft.g = draft.gates(Stream::g, constant(0));
+  draft.beta = draft.betas(constant(1));
+  draft.initial_state = draft.states(
+      [&](const At& at, const Draw&) { return at.t == 0 && at.i == draft.V / 2 ? 65536.0 : 0.0; });
+  draft.keep_state = true;
+  draft.options.scale = 1;
+  return draft.finish();
+}
+
+}  // namespace
+
+std::vector<Recipe> carry_recipes() {
+  const Parameter K = shared("K", 32), V = shared("V", 32);
+  const char gate[] = "log decay of every token and channel";
+  return {
+      {"slow_alpha",
+       "a small constant decay over many tokens: its rounding adds up",
+       "41 47",
+       {shared("T", 4096), K, V, {"g", gate, -1e-3, -1000, 0}},
+       slow_alpha},
+      {"weak_contraction_long",
+       "slower and longer: how errors grow with T",
+       "39",
+       {shared("T", 16384), shared("H", 1), K, V, {"g", gate, -8e-5, -1000, 0}},
+       slow_alpha},
+      {"residual_cancel",
+       "v minus its prediction is far smaller than either",
+       "42",
+       {shared("T", 64), shared("K", 64), shared("V", 64)},
+       residual_cancel},
+      {"state_fp16_edge",
+       "one element of the state is beyond fp16, every output inside",
+       "17",
+       {shared("T", 64), {"K", "key width", 64, 2, 4096, true}, shared("V", 64)},
+       state_fp16_edge},
+  };
+}
+
+}  // namespace kda_check::kda::regimes

@@ -1,0 +1,27 @@
+#include "session/make.hpp"
+
+#include <fmt/format.h>
+
+#include "fixture/writer.hpp"
+#include "report/version.hpp"
+#include "session/describe.hpp"
+#include "session/sources.hpp"
+
+namespace kda_check::session {
+
+report::FixtureResult make(const MakeRequest& request) {
+  const kda::RegimeRequest regime = kda::parse_regime(request.regime);
+  const kda::Problem problem = build_regime(regime, request.limits);
+  fixture::WriteRequest file;
+  file.name = request.regime;
+  file.description = regime.recipe->summary;
+  file.problem = &problem;
+  file.provenance = {{"tool", fmt::format("kda-check {}", version)},
+                     {"regime", std::string(regime.recipe->name)},
+                     {"parameters", regime.settings.text()},
+                     {"seed", static_cast<std::int64_t>(regime.settings.seed())}};
+  fixture::write_fixture(request.path, file);
+  return describe(problem, request.regime, request.path);
+}
+
+}  // namespace kda_check::session

@@ -1,0 +1,21 @@
+// `make`: a regime written as a fixture, for kernels elsewhere to answer.
+#pragma once
+
+#include <string>
+
+#include "fixture/fixture.hpp"
+#include "report/result.hpp"
+
+namespace kda_check::session {
+
+struct MakeRequest {
+  std::string regime;  ///< NAME or NAME:key=value,...
+  std::string path;
+  fixture::ReadLimits limits;
+};
+
+/// Writes the file, whole or not at all, and says what it holds. The same request gives the same inputs.
+/// Throws Error{usage, input, environment}.
+report::FixtureResult make(const MakeRequest& request);
+
+}  // namespace kda_check::session
