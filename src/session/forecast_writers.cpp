@@ -41,6 +41,14 @@ std::string margin_text(double margin) {
   return std::fabs(margin) < 0.1 ? fmt::format("{:.2g} nats", margin) : fmt::format("{:.1f} nats", margin);
 }
 
+/// What is left of the range of fp16, should the factors be rounded to it.
+std::string fp16_text(const DecayForecast& item) {
+  kda::CastPoints casts;
+  casts.score_operands = kda::Rounding::fp16;
+  const double margin = analysis::factor_limits(false, casts).overflow - item.range.largest;
+  return fmt::format("fp16 operands {}", margin > 0 ? margin_text(margin) : "overflow");
+}
+
 std::string decay_text(const Forecast& forecast, const DecayForecast& item, bool packed) {
   const analysis::ExponentRange& range = item.range;
   if (item.outlook == Outlook::breaks) {
@@ -65,7 +73,7 @@ std::string decay_text(const Forecast& forecast, const DecayForecast& item, bool
     default:
       break;
   }
-  return fmt::format("safe, margin {}", margin_text(item.margin));
+  return fmt::format("safe, margin {} ({})", margin_text(item.margin), fp16_text(item));
 }
 
 std::string inverse_text(const Forecast& forecast, const InverseForecast& item, bool packed) {
