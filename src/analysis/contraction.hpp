@@ -8,7 +8,7 @@ namespace kda_check::analysis {
 
 struct Contraction {
   double mean_log_decay = 0, least_log_decay = 0;  ///< over tokens and channels
-  double persistence = 0;        ///< tokens remembered: 1 / mean |g| of the slowest channel, at most the length
+  double persistence = 0;  ///< tokens remembered: 1 / mean |g| of the slowest channel, at most the length
   double largest_chunk_sum = 0;  ///< |sum of log decays| from the start of a chunk
   double largest_write = 0;      ///< beta |k|^2; a token expands the state when it exceeds 2
   /// Bound of the growth of the state, natural log: sum over the tokens of a sequence of

@@ -154,7 +154,8 @@ class Scan {
   void find_overflow(Side which, std::size_t from, std::size_t to, bool is_diagonal, T largest,
                      Exponent exponent) {
     if (range_.overflow) return;
-    if (static_cast<double>(largest) < limits_.overflow - 1 && !operands_may_overflow(from, to, largest)) return;
+    if (static_cast<double>(largest) < limits_.overflow - 1 && !operands_may_overflow(from, to, largest))
+      return;
     for (std::size_t i = from; i < to; ++i)
       for (std::size_t k = 0; k < chunk_.key_dim; ++k) {
         const double clamped = std::clamp(static_cast<double>(exponent(i, k)), -clamp_, clamp_);
@@ -244,8 +245,7 @@ void ExponentRange::merge(const ExponentRange& later) {
     largest_masked = later.largest_masked, masked_place = later.masked_place;
   if (later.lost_weight > lost_weight) lost_weight = later.lost_weight, lost_place = later.lost_place;
   clamped_excess = std::max(clamped_excess, later.clamped_excess);
-  if (later.weight_error > weight_error)
-    weight_error = later.weight_error, wrong_place = later.wrong_place;
+  if (later.weight_error > weight_error) weight_error = later.weight_error, wrong_place = later.wrong_place;
 }
 
 FactorLimits factor_limits(bool is_double, const CastPoints& casts) {

@@ -29,15 +29,15 @@ enum class Side : unsigned char { left, right };  ///< exp(G_i - a), exp(a - G_j
 struct ExponentRange {
   double largest = 0;  ///< exponent of a factor that reaches an unmasked product, natural log
   Side side = Side::left;
-  Place place;                     ///< of `largest`
-  std::optional<Place> overflow;   ///< the first factor that is not finite
-  double largest_masked = 0;       ///< pair-late: exponent of an element that the mask removes
-  Place masked_place;              ///< of `largest_masked`; its row is the one on the right
-  double lost_weight = 0;          ///< largest exp(G_i - G_j), i >= j, one of whose factors is below the normals
-  Place lost_place;                ///< the row whose factor that is
-  double clamped_excess = 0;       ///< powers of two by which an exponent exceeded the clamp
-  double weight_error = 0;         ///< largest |clamped - true| exp(G_i - G_j) of an unmasked pair
-  Place wrong_place;               ///< of `weight_error`; its row is i
+  Place place;                    ///< of `largest`
+  std::optional<Place> overflow;  ///< the first factor that is not finite
+  double largest_masked = 0;      ///< pair-late: exponent of an element that the mask removes
+  Place masked_place;             ///< of `largest_masked`; its row is the one on the right
+  double lost_weight = 0;     ///< largest exp(G_i - G_j), i >= j, one of whose factors is below the normals
+  Place lost_place;           ///< the row whose factor that is
+  double clamped_excess = 0;  ///< powers of two by which an exponent exceeded the clamp
+  double weight_error = 0;    ///< largest |clamped - true| exp(G_i - G_j) of an unmasked pair
+  Place wrong_place;          ///< of `weight_error`; its row is i
 
   /// Takes what is worse in `later`, whose chunks come after those seen so far.
   void merge(const ExponentRange& later);

@@ -18,12 +18,13 @@ using kda::InverseForm;
 using kda::Rounding;
 
 constexpr std::string_view decay_forms[] = {
-    "pair",           "pair-late",       "anchor-pair:16",  "anchor-pair:32", "anchor-pair:64",
-    "anchor-first:16", "anchor-first:32", "anchor-first:64", "anchor-mid:16",  "anchor-mid:32",
-    "anchor-mid:64",  "factored:16",     "factored:32",     "factored:64",    "clamp:126"};
-constexpr std::string_view inverse_forms[] = {
-    "substitution", "blocks:16",   "blocks:32", "blocks:64", "doubling:16",
-    "doubling:32",  "doubling:64", "horner:16", "horner:32", "horner:64"};
+    "pair",           "pair-late",       "anchor-pair:16",  "anchor-pair:32",
+    "anchor-pair:64", "anchor-first:16", "anchor-first:32", "anchor-first:64",
+    "anchor-mid:16",  "anchor-mid:32",   "anchor-mid:64",   "factored:16",
+    "factored:32",    "factored:64",     "clamp:126"};
+constexpr std::string_view inverse_forms[] = {"substitution", "blocks:16",   "blocks:32",   "blocks:64",
+                                              "doubling:16",  "doubling:32", "doubling:64", "horner:16",
+                                              "horner:32",    "horner:64"};
 
 /// Weights off by more than a rounding of fp32 are wrong; so is an inverse without a correct digit.
 constexpr double tolerated_weight_error = 0x1p-24, no_correct_digit = 1;
@@ -114,7 +115,8 @@ InverseForecast inverse_forecast(const Arithmetic& form, const InverseGrowth& gr
     result.overflows[f] = !(result.largest <= operands[f].largest);
   }
   // Substitution multiplies what it has, unrounded.
-  const Rounding rounding = form.inverse == InverseForm::substitution ? Rounding::none : casts.inverse_operands;
+  const Rounding rounding =
+      form.inverse == InverseForm::substitution ? Rounding::none : casts.inverse_operands;
   const Operands mine = operands_of(rounding, is_double);
   result.error_in_run = result.amplification * mine.unit_roundoff;
   const bool overflows = !(result.largest <= mine.largest) ||

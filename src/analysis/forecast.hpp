@@ -21,10 +21,10 @@ namespace kda_check::analysis {
 
 enum class Outlook : unsigned char {
   safe,
-  masked,    ///< infinite only in elements that the mask removes: the forward pass is finite, a backward is not
-  flushes,   ///< loses whole weights without a trace when results below the normal range are flushed to zero
-  wrong,     ///< finite, but not the answer
-  breaks,    ///< the answer is not finite
+  masked,  ///< infinite only in elements that the mask removes: the forward pass is finite, a backward is not
+  flushes,  ///< loses whole weights without a trace when results below the normal range are flushed to zero
+  wrong,    ///< finite, but not the answer
+  breaks,   ///< the answer is not finite
 };
 std::string_view name_of(Outlook outlook);
 

@@ -55,7 +55,8 @@ class HeadScan {
   }
 
   Place place(std::size_t begin, std::size_t row, std::size_t channel) const {
-    return {sequence_.index, sequence_.batch, head_, (begin - sequence_.begin) / options_.chunk_size, row, channel};
+    return {sequence_.index, sequence_.batch, head_, (begin - sequence_.begin) / options_.chunk_size, row,
+            channel};
   }
 
   enum class Fails : unsigned char { chunk_forms, all };
@@ -78,7 +79,8 @@ class HeadScan {
     tensor::Scratch<T> state(count);
     reader_.state(sequence_, head_, state.data(), v_stride_);
     const std::size_t bad = not_finite(state.data(), count);
-    if (bad < count) return fail(Fails::all, "initial_state is not finite", place(sequence_.begin, 0, bad / v_stride_));
+    if (bad < count)
+      return fail(Fails::all, "initial_state is not finite", place(sequence_.begin, 0, bad / v_stride_));
     kda::kernels<T>().round(casts_.state, state.data(), count);
     const std::size_t too_large = not_finite(state.data(), count);
     if (too_large < count && sequence_.length() > 0)
@@ -152,8 +154,8 @@ class HeadScan {
     const ChunkRows<T> chunk{rows, K_, stride_, q_.data(), k_.data(), G_.data(), place(begin, 0, 0)};
     for (std::size_t form = 0; form < forms_.size(); ++form)
       scan_exponents(chunk, forms_[form],
-                     std::min(static_cast<std::size_t>(forms_[form].anchor_rows), options_.chunk_size), casts_,
-                     found_.ranges[form]);
+                     std::min(static_cast<std::size_t>(forms_[form].anchor_rows), options_.chunk_size),
+                     casts_, found_.ranges[form]);
     std::copy_n(k_.data(), rows * stride_, wide_k_.data());
     std::copy_n(G_.data(), rows * stride_, wide_G_.data());
     std::copy_n(beta_.data(), rows, wide_beta_.data());

@@ -146,7 +146,8 @@ void InverseGrowth::merge(const InverseGrowth& later) {
     BlockGrowth& mine = blocks[s];
     const BlockGrowth& other = later.blocks[s];
     if (other.largest_power > mine.largest_power)
-      mine.largest_power = other.largest_power, mine.power = other.power, mine.power_place = other.power_place;
+      mine.largest_power = other.largest_power, mine.power = other.power,
+      mine.power_place = other.power_place;
     mine.doubling = worse(mine.doubling, other.doubling);
     mine.horner = worse(mine.horner, other.horner);
     mine.doubling_amplification = worse(mine.doubling_amplification, other.doubling_amplification);

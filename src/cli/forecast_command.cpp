@@ -14,7 +14,8 @@ constexpr char footer[] =
     "  kda-check forecast fla.h5 --arithmetic decay=factored:16     exit code 1 if that breaks\n"
     "  kda-check forecast fla.h5 --arithmetic flash-kda --chunk-size 16\n"
     "\n"
-    "Exit codes: 0 the selected formulation is safe; 1 it is forecast to overflow or to be wrong; 2 usage; 3 the "
+    "Exit codes: 0 the selected formulation is safe; 1 it is forecast to overflow or to be wrong; 2 usage; 3 "
+    "the "
     "file is\n"
     "missing or malformed; 4 the report could not be written; 70 a bug here.\n";
 
@@ -28,7 +29,8 @@ int forecast_main(const Words& words) {
   prepare(app, "forecast", "What the inputs say about each formulation, before any kernel runs");
   app.footer(footer);
   app.add_option("file", request.fixture, "A fixture")->required()->option_text("FILE");
-  app.add_option("--dtype", request.dtype, "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)")
+  app.add_option("--dtype", request.dtype,
+                 "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)")
       ->option_text("NAME")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_names(app, "--arithmetic", request.arithmetic, "As for run (default: that of chunk)", "KEY=VALUE,...");
@@ -43,16 +45,16 @@ int forecast_main(const Words& words) {
   if (const auto done = parse(app, words)) return *done;
   if (chunk_size > 0) request.chunk_size = chunk_size;
   Progress progress;
-  const session::ForecastResult result = session::forecast(request, {[&](const std::string& text) {
-                                                                       progress.clear();
-                                                                       warn(text);
-                                                                     },
-                                                                     [&](const std::string& text) {
-                                                                       progress.show(text);
-                                                                     }});
+  const session::ForecastResult result =
+      session::forecast(request, {[&](const std::string& text) {
+                                    progress.clear();
+                                    warn(text);
+                                  },
+                                  [&](const std::string& text) { progress.show(text); }});
   progress.clear();
-  write_stdout(json ? session::forecast_json(result, words)
-                    : session::forecast_text(result, verbose ? report::Detail::verbose : report::Detail::normal));
+  write_stdout(
+      json ? session::forecast_json(result, words)
+           : session::forecast_text(result, verbose ? report::Detail::verbose : report::Detail::normal));
   return result.exit_code();
 }
 

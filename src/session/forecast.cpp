@@ -38,8 +38,7 @@ ForecastResult forecast(const ForecastRequest& request, const Log& log) {
   if (options.dtype != problem.dtype()) problem = kda::with_inputs_rounded_to(problem, options.dtype);
 
   const kda::Variant& chunk = kda::variant_named("chunk");
-  options.chunk_size =
-      request.chunk_size.value_or(static_cast<std::size_t>(problem.options.chunk_size));
+  options.chunk_size = request.chunk_size.value_or(static_cast<std::size_t>(problem.options.chunk_size));
   options.threads = request.threads;
   options.arithmetic = chunk.default_arithmetic(problem, options.dtype);
   for (const std::string& assignment : request.arithmetic) kda::set_axis(options.arithmetic, assignment);

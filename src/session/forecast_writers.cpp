@@ -61,8 +61,9 @@ std::string decay_text(const Forecast& forecast, const DecayForecast& item, bool
   }
   switch (item.outlook) {
     case Outlook::wrong:
-      return fmt::format("wrong, not inf: exponents exceed the clamp by 2^{:.1f}, weights off by up to {:.2g} at {}",
-                         range.clamped_excess, range.weight_error, place_text(range.wrong_place, packed));
+      return fmt::format(
+          "wrong, not inf: exponents exceed the clamp by 2^{:.1f}, weights off by up to {:.2g} at {}",
+          range.clamped_excess, range.weight_error, place_text(range.wrong_place, packed));
     case Outlook::flushes:
       return fmt::format("loses weights of {:.2g} where exp flushes to zero, at {}; else safe, margin {}",
                          range.lost_weight, place_text(range.lost_place, packed), margin_text(item.margin));
@@ -93,11 +94,13 @@ void write_inverses(std::string& out, const Forecast& forecast, bool packed) {
                  growth.largest_inverse, growth.norm, growth.largest_L);
   for (std::size_t s = 0; s < analysis::block_sides.size(); ++s) {
     const analysis::BlockGrowth& block = growth.blocks[s];
-    fmt::format_to(std::back_inserter(out), "    blocks of {}: largest power |L^{}| = {:.3g} at {} chunk {} row {}\n",
+    fmt::format_to(std::back_inserter(out),
+                   "    blocks of {}: largest power |L^{}| = {:.3g} at {} chunk {} row {}\n",
                    analysis::block_sides[s], block.power, block.largest_power,
                    head_text(block.power_place, packed), block.power_place.chunk, block.power_place.row);
   }
-  fmt::format_to(std::back_inserter(out), "  accurate to about, relative to its largest entry, by operand format:\n");
+  fmt::format_to(std::back_inserter(out),
+                 "  accurate to about, relative to its largest entry, by operand format:\n");
   fmt::format_to(std::back_inserter(out), "  {:<22} {:>9}", "", "largest");
   for (const std::string_view name : analysis::operand_formats)
     fmt::format_to(std::back_inserter(out), " {:>9}", name);
@@ -112,12 +115,13 @@ void write_inverses(std::string& out, const Forecast& forecast, bool packed) {
 }
 
 void write_head(std::string& out, const Contraction& head, std::size_t index) {
-  fmt::format_to(std::back_inserter(out),
-                 "    h={:<4} decay {:.4g} (geometric mean), {:.3g} (least); remembers {:.4g} tokens; {:.4g} summed "
-                 "over a chunk; beta k^2 up to {:.3g}{}\n",
-                 index, std::exp(head.mean_log_decay), std::exp(head.least_log_decay), head.persistence,
-                 head.largest_chunk_sum, head.largest_write,
-                 head.growth > 0 ? fmt::format(", may grow by exp({:.3g})", head.growth) : "");
+  fmt::format_to(
+      std::back_inserter(out),
+      "    h={:<4} decay {:.4g} (geometric mean), {:.3g} (least); remembers {:.4g} tokens; {:.4g} summed "
+      "over a chunk; beta k^2 up to {:.3g}{}\n",
+      index, std::exp(head.mean_log_decay), std::exp(head.least_log_decay), head.persistence,
+      head.largest_chunk_sum, head.largest_write,
+      head.growth > 0 ? fmt::format(", may grow by exp({:.3g})", head.growth) : "");
 }
 
 void write_heads(std::string& out, const std::vector<Contraction>& heads, report::Detail detail) {
@@ -126,9 +130,8 @@ void write_heads(std::string& out, const std::vector<Contraction>& heads, report
     for (std::size_t h = 0; h < heads.size(); ++h) write_head(out, heads[h], h);
     return;
   }
-  const auto slowest = std::max_element(heads.begin(), heads.end(), [](const auto& a, const auto& b) {
-    return a.persistence < b.persistence;
-  });
+  const auto slowest = std::max_element(
+      heads.begin(), heads.end(), [](const auto& a, const auto& b) { return a.persistence < b.persistence; });
   const auto fastest = std::max_element(heads.begin(), heads.end(), [](const auto& a, const auto& b) {
     return a.largest_chunk_sum < b.largest_chunk_sum;
   });
@@ -165,8 +168,8 @@ Json decay_json(const DecayForecast& item) {
 Json inverse_json(const InverseForecast& item) {
   Json formats = Json::object();
   for (std::size_t f = 0; f < item.error.size(); ++f)
-    formats[std::string(analysis::operand_formats[f])] = {{"error", number(item.error[f])},
-                                                          {"overflows", static_cast<bool>(item.overflows[f])}};
+    formats[std::string(analysis::operand_formats[f])] = {
+        {"error", number(item.error[f])}, {"overflows", static_cast<bool>(item.overflows[f])}};
   return {{"form", item.form},
           {"outlook", analysis::name_of(item.outlook)},
           {"largest", number(item.largest)},
@@ -197,7 +200,8 @@ Json growth_json(const analysis::InverseGrowth& growth) {
 
 std::string forecast_text(const ForecastResult& result, report::Detail detail) {
   const Forecast& forecast = result.forecast;
-  std::string out = fmt::format("{}  {}  {}\n\n", result.fixture.name, result.fixture.shape, result.fixture.options);
+  std::string out =
+      fmt::format("{}  {}  {}\n\n", result.fixture.name, result.fixture.shape, result.fixture.options);
   fmt::format_to(std::back_inserter(out), "  forecast of chunk in {}, chunks of {}: {}\n",
                  numeric::name_of(forecast.dtype), forecast.chunk_size,
                  kda::describe(forecast.selected, {.chunk = true}));
@@ -232,27 +236,28 @@ std::string forecast_json(const ForecastResult& result, const std::vector<std::s
                      {"largest_chunk_sum", number(head.largest_chunk_sum)},
                      {"largest_write", number(head.largest_write)},
                      {"growth", number(head.growth)}});
-  const Json document = {
-      {"schema_version", 1},
-      {"tool", {{"name", "kda-check"}, {"version", version}}},
-      {"request", {{"command", "forecast"}, {"argv", argv}}},
-      {"fixture",
-       {{"name", result.fixture.name},
-        {"path", result.fixture.path},
-        {"shape", result.fixture.shape},
-        {"options", result.fixture.options}}},
-      {"dtype", numeric::name_of(forecast.dtype)},
-      {"chunk_size", forecast.chunk_size},
-      {"arithmetic", kda::describe(forecast.selected, {.chunk = true})},
-      {"outlook", analysis::name_of(forecast.outlook())},
-      {"chunk_forms", failure_json(forecast.chunk_forms)},
-      {"token_forms", failure_json(forecast.token_forms)},
-      {"selected", {{"decay", decay_json(forecast.selected_decay)}, {"inverse", inverse_json(forecast.selected_inverse)}}},
-      {"decay", decays},
-      {"inverse", inverses},
-      {"growth", growth_json(forecast.growth)},
-      {"heads", heads},
-      {"exit_code", result.exit_code()}};
+  const Json document = {{"schema_version", 1},
+                         {"tool", {{"name", "kda-check"}, {"version", version}}},
+                         {"request", {{"command", "forecast"}, {"argv", argv}}},
+                         {"fixture",
+                          {{"name", result.fixture.name},
+                           {"path", result.fixture.path},
+                           {"shape", result.fixture.shape},
+                           {"options", result.fixture.options}}},
+                         {"dtype", numeric::name_of(forecast.dtype)},
+                         {"chunk_size", forecast.chunk_size},
+                         {"arithmetic", kda::describe(forecast.selected, {.chunk = true})},
+                         {"outlook", analysis::name_of(forecast.outlook())},
+                         {"chunk_forms", failure_json(forecast.chunk_forms)},
+                         {"token_forms", failure_json(forecast.token_forms)},
+                         {"selected",
+                          {{"decay", decay_json(forecast.selected_decay)},
+                           {"inverse", inverse_json(forecast.selected_inverse)}}},
+                         {"decay", decays},
+                         {"inverse", inverses},
+                         {"growth", growth_json(forecast.growth)},
+                         {"heads", heads},
+                         {"exit_code", result.exit_code()}};
   // Strings come from files: bytes that are no UTF-8 are replaced rather than refused.
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

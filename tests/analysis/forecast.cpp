@@ -53,9 +53,16 @@ bool run_is_nonfinite(const kda::Problem& problem, const kda::RunOptions& option
 }
 
 /// Formulations whose kernels run.
-const std::vector<std::string> runnable_decays = {
-    "pair",           "anchor-pair:16",  "anchor-pair:32",  "anchor-pair:64", "anchor-first:16",
-    "anchor-first:32", "anchor-first:64", "anchor-mid:16",   "anchor-mid:32",  "anchor-mid:64"};
+const std::vector<std::string> runnable_decays = {"pair",
+                                                  "anchor-pair:16",
+                                                  "anchor-pair:32",
+                                                  "anchor-pair:64",
+                                                  "anchor-first:16",
+                                                  "anchor-first:32",
+                                                  "anchor-first:64",
+                                                  "anchor-mid:16",
+                                                  "anchor-mid:32",
+                                                  "anchor-mid:64"};
 const std::vector<std::string> runnable_inverses = {"substitution", "blocks:16"};
 
 struct Regime {
@@ -71,14 +78,16 @@ kda::Problem changed(kda::Problem problem, Change change) {
 
 std::vector<Regime> constant_gate_regimes() {
   std::vector<Regime> regimes;
-  for (const float g : {1.f, 1.38f, 1.40f, 1.41f, 2.5f, 2.75f, 2.8f, 2.87f, 5.f, 5.5f, 5.6f, 5.9f, 5.95f, 11.f, 11.2f, 20.f, 400.f})
+  for (const float g : {1.f, 1.38f, 1.40f, 1.41f, 2.5f, 2.75f, 2.8f, 2.87f, 5.f, 5.5f, 5.6f, 5.9f, 5.95f,
+                        11.f, 11.2f, 20.f, 400.f})
     regimes.push_back({"constant -" + std::to_string(g), constant_gates(-g)});
   for (const std::size_t T : {1, 2, 8, 9, 15, 16, 17, 40, 65, 100})
     for (const float g : {5.95f, 11.2f, 100.f})
       regimes.push_back({"constant -" + std::to_string(g) + ", ragged", constant_gates(-g, T)});
   for (const int chunk_size : {8, 16, 20, 32, 48})
     for (const float g : {2.8f, 5.95f, 11.2f})
-      regimes.push_back({"constant -" + std::to_string(g) + ", short chunks", constant_gates(-g, 70, chunk_size)});
+      regimes.push_back(
+          {"constant -" + std::to_string(g) + ", short chunks", constant_gates(-g, 70, chunk_size)});
   regimes.push_back({"growing gates", constant_gates(0.5f)});
   regimes.push_back({"gates that grow beyond exp", constant_gates(2.0f)});
   return regimes;
@@ -89,30 +98,37 @@ std::vector<Regime> drawn_regimes() {
   for (const double p : {0.02, 0.1, 0.3, 0.6})
     for (const double spike : {-5.0, -60.0, -1000.0}) {
       test::Random random(static_cast<std::uint64_t>(1000 * p - spike));
-      regimes.push_back({"spikes", changed(test::make_problem({.T = 150, .HV = 1, .K = 16}), [&](kda::Problem& x) {
-                           for (std::size_t i = 0; i < x.g.size(); ++i)
-                             x.g.set(i, random.uniform() < p ? spike : -1e-3);
-                         })});
+      regimes.push_back(
+          {"spikes", changed(test::make_problem({.T = 150, .HV = 1, .K = 16}), [&](kda::Problem& x) {
+             for (std::size_t i = 0; i < x.g.size(); ++i) x.g.set(i, random.uniform() < p ? spike : -1e-3);
+           })});
     }
   for (const double A_log : {-1.0, 1.4, 2.8, 4.0})
-    regimes.push_back({"softplus", changed(test::make_problem({.T = 130, .H = 1, .HV = 2, .K = 16,
-                                                               .gate = kda::Gate::softplus}),
-                                           [&](kda::Problem& x) {
-                                             for (std::size_t i = 0; i < x.A_log->size(); ++i) x.A_log->set(i, A_log);
-                                           })});
+    regimes.push_back(
+        {"softplus",
+         changed(test::make_problem({.T = 130, .H = 1, .HV = 2, .K = 16, .gate = kda::Gate::softplus}),
+                 [&](kda::Problem& x) {
+                   for (std::size_t i = 0; i < x.A_log->size(); ++i) x.A_log->set(i, A_log);
+                 })});
   for (const double lower : {-5.0, -12.0})
-    regimes.push_back({"lower bound, packed",
-                       changed(test::make_problem({.T = 200, .H = 2, .HV = 2, .K = 8, .gate = kda::Gate::lower_bound,
-                                                   .qk_l2norm = true, .cu_seqlens = {0, 1, 65, 65, 195, 200}}),
-                               [&](kda::Problem& x) { x.options.lower_bound = lower; })});
+    regimes.push_back(
+        {"lower bound, packed", changed(test::make_problem({.T = 200,
+                                                            .H = 2,
+                                                            .HV = 2,
+                                                            .K = 8,
+                                                            .gate = kda::Gate::lower_bound,
+                                                            .qk_l2norm = true,
+                                                            .cu_seqlens = {0, 1, 65, 65, 195, 200}}),
+                                        [&](kda::Problem& x) { x.options.lower_bound = lower; })});
   for (const DType dtype : {DType::fp64, DType::bf16, DType::fp16})
     for (const double gate_size : {1.0, 9.0, 25.0})
       regimes.push_back({"dtype", test::make_problem({.T = 70, .dtype = dtype, .gate_size = gate_size})});
   // fp64 overflows at 709.78.
   for (const double g : {40.0, 48.0, 90.0, 1000.0})
-    regimes.push_back({"fp64 constant", changed(test::make_problem({.T = 64, .dtype = DType::fp64}), [&](kda::Problem& x) {
-                         for (std::size_t i = 0; i < x.g.size(); ++i) x.g.set(i, -g);
-                       })});
+    regimes.push_back(
+        {"fp64 constant", changed(test::make_problem({.T = 64, .dtype = DType::fp64}), [&](kda::Problem& x) {
+           for (std::size_t i = 0; i < x.g.size(); ++i) x.g.set(i, -g);
+         })});
   return regimes;
 }
 
@@ -121,7 +137,8 @@ std::vector<Regime> spoiled_regimes() {
   const auto nan = std::numeric_limits<double>::quiet_NaN();
   const test::ProblemSpec plain{.T = 40, .H = 1, .HV = 2};
   std::vector<Regime> regimes;
-  const auto add = [&](const std::string& name, kda::Problem problem, const std::function<void(kda::Problem&)>& change) {
+  const auto add = [&](const std::string& name, kda::Problem problem,
+                       const std::function<void(kda::Problem&)>& change) {
     change(problem);
     regimes.push_back({name, std::move(problem)});
   };
@@ -136,20 +153,23 @@ std::vector<Regime> spoiled_regimes() {
     test::ProblemSpec squashed = plain;
     squashed.beta_sigmoid = true;
     squashed.gate = kda::Gate::lower_bound;
-    add("beta behind a sigmoid", test::make_problem(squashed), [&](kda::Problem& x) { x.beta.set(7, value); });
+    add("beta behind a sigmoid", test::make_problem(squashed),
+        [&](kda::Problem& x) { x.beta.set(7, value); });
     add("g behind a sigmoid", test::make_problem(squashed), [&](kda::Problem& x) { x.g.set(77, value); });
     squashed.gate = kda::Gate::softplus;
     add("g behind softplus", test::make_problem(squashed), [&](kda::Problem& x) { x.g.set(77, value); });
   }
   for (const double A_log : {100.0, -20.0})
     for (const double x : {-200.0, 50.0})
-      add("alog extreme", test::make_problem({.T = 40, .gate = kda::Gate::softplus}), [&](kda::Problem& problem) {
-        problem.A_log->set(0, A_log);
-        for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, x);
-      });
+      add("alog extreme", test::make_problem({.T = 40, .gate = kda::Gate::softplus}),
+          [&](kda::Problem& problem) {
+            problem.A_log->set(0, A_log);
+            for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, x);
+          });
   add("state beyond fp16", test::make_problem({.T = 20, .dtype = DType::fp16}),
       [](kda::Problem& x) { x.initial_state->set(3, 65536); });
-  add("state beyond fp16, fp32", test::make_problem({.T = 20}), [](kda::Problem& x) { x.initial_state->set(3, 65536); });
+  add("state beyond fp16, fp32", test::make_problem({.T = 20}),
+      [](kda::Problem& x) { x.initial_state->set(3, 65536); });
   return regimes;
 }
 
@@ -164,8 +184,8 @@ void check_against_runs(const std::vector<Regime>& regimes) {
             options_of(regime.problem, {"decay=" + decay, "inverse=" + inverse}, dtype);
         const Forecast forecast = analysis::forecast(regime.problem, options);
         const bool runs_nonfinite = run_is_nonfinite(regime.problem, options);
-        INFO(regime.name << " T=" << regime.problem.dimensions().T << " " << numeric::name_of(dtype) << " decay="
-                         << decay << " inverse=" << inverse);
+        INFO(regime.name << " T=" << regime.problem.dimensions().T << " " << numeric::name_of(dtype)
+                         << " decay=" << decay << " inverse=" << inverse);
         CHECK((forecast.outlook() == Outlook::breaks) == runs_nonfinite);
         ++(runs_nonfinite ? nonfinite : finite);
       }
@@ -182,11 +202,11 @@ TEST_CASE("the overflow limits of constant gates are met from both sides", "[for
     const char* form;
     double limit;
     Outlook beyond;
-  } rows[] = {{"factored:16", 5.5452, Outlook::breaks},     {"factored:32", 2.7726, Outlook::breaks},
-              {"factored:64", 1.38629, Outlook::breaks},    {"anchor-first:16", 5.91486, Outlook::breaks},
+  } rows[] = {{"factored:16", 5.5452, Outlook::breaks},      {"factored:32", 2.7726, Outlook::breaks},
+              {"factored:64", 1.38629, Outlook::breaks},     {"anchor-first:16", 5.91486, Outlook::breaks},
               {"anchor-first:32", 2.86203, Outlook::breaks}, {"anchor-first:64", 1.40830, Outlook::breaks},
-              {"anchor-mid:16", 11.09035, Outlook::breaks}, {"anchor-mid:32", 5.5452, Outlook::breaks},
-              {"anchor-mid:64", 2.7726, Outlook::breaks},   {"pair-late", 1.40830, Outlook::masked},
+              {"anchor-mid:16", 11.09035, Outlook::breaks},  {"anchor-mid:32", 5.5452, Outlook::breaks},
+              {"anchor-mid:64", 2.7726, Outlook::breaks},    {"pair-late", 1.40830, Outlook::masked},
               {"clamp:126", 5.82243, Outlook::wrong}};
   for (const auto& row : rows) {
     INFO(row.form);
@@ -202,10 +222,19 @@ TEST_CASE("the overflow limits of constant gates are met from both sides", "[for
 }
 
 TEST_CASE("fp16 operands overflow at 11.09 nats", "[forecast]") {
+  const auto at = [](float g, double key, const char* storage) {
+    kda::Problem problem = constant_gates(g);
+    for (std::size_t i = 0; i < problem.k.size(); ++i) problem.k.set(i, key);
+    return decay_outlook(forecast_of(problem, {storage}), "factored:16");
+  };
   for (const char* const storage : {"storage=fp16@score_operands", "storage=fp16@exponentials"}) {
-    CHECK(decay_outlook(forecast_of(constant_gates(-0.692f), {storage}), "factored:16") < Outlook::wrong);
-    CHECK(decay_outlook(forecast_of(constant_gates(-0.694f), {storage}), "factored:16") == Outlook::breaks);
+    CHECK(at(-0.692f, 1, storage) < Outlook::wrong);
+    CHECK(at(-0.694f, 1, storage) == Outlook::breaks);
   }
+  // It is the product with the key that is rounded, or the exponential alone.
+  CHECK(at(-0.694f, 0.5, "storage=fp16@score_operands") < Outlook::wrong);
+  CHECK(at(-0.694f, 0.5, "storage=fp16@exponentials") == Outlook::breaks);
+  CHECK(at(-0.692f, 2, "storage=fp16@score_operands") == Outlook::breaks);
 }
 
 TEST_CASE("a forecast turns at the same gate as the run, to the last bit", "[forecast]") {
@@ -258,7 +287,8 @@ TEST_CASE("the flush window of an anchor in the middle of 64 rows is .04 wide", 
 
 TEST_CASE("beyond the clamp, forgotten keys are read at full weight", "[forecast]") {
   // Nine powers of two for each token: rows 14 and 15 are both clamped, their pair has weight 1, not 2^-9.
-  const Forecast forecast = forecast_of(constant_gates(static_cast<float>(-9 * std::log(2.0))), {"decay=clamp:126"});
+  const Forecast forecast =
+      forecast_of(constant_gates(static_cast<float>(-9 * std::log(2.0))), {"decay=clamp:126"});
   CHECK(forecast.outlook() == Outlook::wrong);
   CHECK(forecast.selected_decay.range.weight_error == Approx(1 - 0x1p-9).epsilon(1e-4));
   CHECK(forecast.selected_decay.range.clamped_excess == Approx(9).epsilon(1e-4));
@@ -306,7 +336,8 @@ TEST_CASE("contraction is that of constant gates", "[forecast]") {
 }
 
 TEST_CASE("a forecast does not depend on the number of threads", "[forecast]") {
-  const kda::Problem problem = test::make_problem({.T = 200, .H = 3, .HV = 3, .gate_size = 8, .cu_seqlens = {0, 90, 200}});
+  const kda::Problem problem =
+      test::make_problem({.T = 200, .H = 3, .HV = 3, .gate_size = 8, .cu_seqlens = {0, 90, 200}});
   kda::RunOptions options = options_of(problem, {"decay=anchor-first:16"}, DType::fp32);
   const Forecast one = analysis::forecast(problem, options);
   options.threads = 4;
