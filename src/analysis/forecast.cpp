@@ -93,20 +93,22 @@ DecayForecast decay_forecast(const Arithmetic& form, const ExponentRange& range,
   return result;
 }
 
-InverseForecast inverse_forecast(const Arithmetic& form, const InverseGrowth& growth, bool fails_anyway,
+InverseForecast inverse_forecast(const Arithmetic& form, const HeadFindings& found, bool fails_anyway,
                                  const kda::CastPoints& casts, bool is_double) {
+  const InverseGrowth& growth = found.growth;
   InverseForecast result;
   result.form = form_of(form, "inverse");
   result.arithmetic = form;
   const std::size_t side = static_cast<std::size_t>(
       std::find(block_sides.begin(), block_sides.end(), static_cast<std::size_t>(form.inverse_rows)) -
       block_sides.begin());
-  const BlockGrowth& block = growth.blocks[std::min(side, block_sides.size() - 1)];
+  const BlockGrowth& block = growth.blocks.at(side);
   result.largest = std::max(growth.largest_L, growth.largest_inverse);
   result.amplification = std::max(1.0, growth.substitution_amplification);
   if (form.inverse == InverseForm::doubling) {
     result.largest = std::max(result.largest, block.doubling);
     result.amplification = std::max(result.amplification, block.doubling_amplification);
+    result.divergence = found.divergence[side];
   } else if (form.inverse == InverseForm::horner) {
     result.largest = std::max(result.largest, block.horner);
   }
@@ -122,7 +124,7 @@ InverseForecast inverse_forecast(const Arithmetic& form, const InverseGrowth& gr
   const bool overflows = !(result.largest <= mine.largest) ||
                          !(growth.largest_L <= operands_of(casts.L, is_double).largest) ||
                          !(growth.largest_inverse <= operands_of(casts.Akk_inv, is_double).largest);
-  if (fails_anyway || overflows) {
+  if (fails_anyway || overflows || result.divergence) {
     result.outlook = Outlook::breaks;
   } else if (result.error_in_run >= no_correct_digit) {
     result.outlook = Outlook::wrong;
@@ -139,6 +141,8 @@ HeadFindings whole(std::vector<HeadFindings>& parts, std::size_t forms) {
     if (!all.token_forms) all.token_forms = std::move(part.token_forms);
     for (std::size_t form = 0; form < forms; ++form) all.ranges[form].merge(part.ranges[form]);
     all.growth.merge(part.growth);
+    for (std::size_t side = 0; side < all.divergence.size(); ++side)
+      if (!all.divergence[side]) all.divergence[side] = part.divergence[side];
   }
   return all;
 }
@@ -198,8 +202,8 @@ Forecast forecast(const kda::Problem& problem, const kda::RunOptions& options) {
   result.selected_decay = result.decays.back();
   result.decays.pop_back();
   for (const Arithmetic& form : variations(base, "inverse", inverse_forms))
-    result.inverses.push_back(inverse_forecast(form, all.growth, fails_anyway, casts, is_double));
-  result.selected_inverse = inverse_forecast(base, all.growth, fails_anyway, casts, is_double);
+    result.inverses.push_back(inverse_forecast(form, all, fails_anyway, casts, is_double));
+  result.selected_inverse = inverse_forecast(base, all, fails_anyway, casts, is_double);
   return result;
 }
 

@@ -4,7 +4,7 @@
 // is exact at the edges.
 //
 // Not forecast: values that grow because v, the states or an expanding recurrence are large (`Contraction`
-// bounds the last), and errors of an inverse fed back through the state.
+// bounds the last).
 #pragma once
 
 #include <array>
@@ -48,7 +48,8 @@ struct InverseForecast {
   double amplification = 1;       ///< of a relative error of the operands
   std::array<double, 4> error{};  ///< by operand_formats, relative to the largest entry of the inverse
   std::array<bool, 4> overflows{};
-  double error_in_run = 0;  ///< with the operands of the run that is forecast
+  std::optional<Place> divergence;  ///< doubling: where its errors, fed back through the state, overflow
+  double error_in_run = 0;          ///< with the operands of the run that is forecast
 };
 
 struct Forecast {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "analysis/divergence.hpp"
 #include "kda/head_io.hpp"
 
 namespace kda_check::analysis {
@@ -37,6 +38,7 @@ class HeadScan {
         wide_k_(options.chunk_size * stride_),
         wide_G_(options.chunk_size * stride_),
         wide_beta_(options.chunk_size),
+        first_column_(options.chunk_size),
         contraction_(K_) {
     found_.ranges.resize(forms.size());
   }
@@ -45,6 +47,8 @@ class HeadScan {
     check_state();
     for (std::size_t begin = sequence_.begin; begin < sequence_.end; begin += options_.chunk_size)
       add_chunk(begin, std::min(options_.chunk_size, sequence_.end - begin));
+    for (std::size_t side = 0; side < probes_.size(); ++side)
+      found_.divergence[side] = probes_[side].overflow();
     found_.contraction = contraction_.result();
     return std::move(found_);
   }
@@ -81,6 +85,9 @@ class HeadScan {
     const std::size_t bad = not_finite(state.data(), count);
     if (bad < count)
       return fail(Fails::all, "initial_state is not finite", place(sequence_.begin, 0, bad / v_stride_));
+    std::vector<double> column(K_);
+    for (std::size_t k = 0; k < K_; ++k) column[k] = static_cast<double>(state[k * v_stride_]);
+    for (const std::size_t side : block_sides) probes_.emplace_back(side, casts_.inverse_operands, column);
     kda::kernels<T>().round(casts_.state, state.data(), count);
     const std::size_t too_large = not_finite(state.data(), count);
     if (too_large < count && sequence_.length() > 0)
@@ -149,6 +156,7 @@ class HeadScan {
     reader_.value(sequence_, head_, begin, rows, v_.data(), v_stride_);
     reader_.beta(sequence_, head_, begin, rows, beta_.data());
     reader_.log_decay(sequence_, head_, begin, rows, G_.data(), stride_);
+    for (std::size_t i = 0; i < rows; ++i) first_column_[i] = static_cast<double>(v_[i * v_stride_]);
     const bool good_inputs = check_inputs(begin, rows), good_gates = cumulate(begin, rows);
     if (!good_inputs || !good_gates) return;
     const ChunkRows<T> chunk{rows, K_, stride_, q_.data(), k_.data(), G_.data(), place(begin, 0, 0)};
@@ -156,11 +164,24 @@ class HeadScan {
       scan_exponents(chunk, forms_[form],
                      std::min(static_cast<std::size_t>(forms_[form].anchor_rows), options_.chunk_size),
                      casts_, found_.ranges[form]);
+    add_keys(chunk);
+  }
+
+  /// Everything about L, in fp64.
+  void add_keys(const ChunkRows<T>& chunk) {
+    const std::size_t rows = chunk.rows;
     std::copy_n(k_.data(), rows * stride_, wide_k_.data());
     std::copy_n(G_.data(), rows * stride_, wide_G_.data());
     std::copy_n(beta_.data(), rows, wide_beta_.data());
-    scan_inverse(strict_lower({rows, K_, stride_, wide_k_.data(), wide_G_.data(), wide_beta_.data()}), rows,
-                 chunk.at, found_.growth);
+    const std::vector<double> L =
+        strict_lower({rows, K_, stride_, wide_k_.data(), wide_G_.data(), wide_beta_.data()});
+    InverseGrowth growth;
+    scan_inverse(L, rows, chunk.at, growth);
+    found_.growth.merge(growth);
+    for (std::size_t side = 0; side < probes_.size() && sizeof(T) == sizeof(float); ++side)
+      probes_[side].add({rows, K_, stride_, wide_k_.data(), wide_G_.data(), wide_beta_.data(),
+                         first_column_.data(), &L, chunk.at},
+                        growth.blocks[side].doubling_amplification);
     contraction_.add(rows, stride_, wide_G_.data(), wide_k_.data(), wide_beta_.data());
   }
 
@@ -173,7 +194,8 @@ class HeadScan {
   const CastPoints casts_;
   const std::size_t K_, V_, stride_, v_stride_;
   tensor::Scratch<T> q_, k_, G_, v_, beta_;
-  tensor::Scratch<double> wide_k_, wide_G_, wide_beta_;
+  tensor::Scratch<double> wide_k_, wide_G_, wide_beta_, first_column_;
+  std::vector<DivergenceProbe> probes_;  ///< by block_sides; none when the initial state is not finite
   ContractionScan contraction_;
   HeadFindings found_;
 };

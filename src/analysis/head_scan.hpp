@@ -1,6 +1,7 @@
 // One head of one sequence, chunk by chunk, as the chunk form reads it.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ struct HeadFindings {
   std::optional<CommonFailure> chunk_forms, token_forms;  ///< the first one of each
   std::vector<ExponentRange> ranges;                      ///< by form
   InverseGrowth growth;
+  /// By block_sides: where a run with inverse=doubling overflows. In fp64 not followed.
+  std::array<std::optional<Place>, 3> divergence;
   Contraction contraction;
 };
 

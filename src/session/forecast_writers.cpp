@@ -81,6 +81,9 @@ std::string inverse_text(const Forecast& forecast, const InverseForecast& item, 
   if (item.outlook == Outlook::breaks && forecast.chunk_forms)
     return fmt::format("breaks: {} at {}", forecast.chunk_forms->what,
                        place_text(forecast.chunk_forms->place, packed));
+  if (item.divergence)
+    return fmt::format("breaks: its errors overflow the state at {} chunk {}",
+                       head_text(*item.divergence, packed), item.divergence->chunk);
   const char* const word = item.outlook == Outlook::breaks  ? "overflows"
                            : item.outlook == Outlook::wrong ? "wrong"
                                                             : "safe";
@@ -137,7 +140,7 @@ void write_heads(std::string& out, const std::vector<Contraction>& heads, report
   });
   out += "\n  the head that remembers longest, and the one with the largest sums (all: -v)\n";
   write_head(out, *slowest, static_cast<std::size_t>(slowest - heads.begin()));
-  write_head(out, *fastest, static_cast<std::size_t>(fastest - heads.begin()));
+  if (fastest != slowest) write_head(out, *fastest, static_cast<std::size_t>(fastest - heads.begin()));
 }
 
 Json number(double value) {
@@ -174,6 +177,7 @@ Json inverse_json(const InverseForecast& item) {
           {"outlook", analysis::name_of(item.outlook)},
           {"largest", number(item.largest)},
           {"amplification", number(item.amplification)},
+          {"divergence", item.divergence ? place_json(*item.divergence) : Json(nullptr)},
           {"error", number(item.error_in_run)},
           {"formats", formats}};
 }

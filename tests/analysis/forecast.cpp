@@ -326,6 +326,22 @@ TEST_CASE("identical keys spoil doubling, in fp16 at 16 rows, in fp32 at 64", "[
   CHECK(outlook("inverse=substitution", "storage=none") == Outlook::safe);
 }
 
+TEST_CASE("the errors of doubling, fed back through the state, overflow it after some chunks", "[forecast]") {
+  const auto outlook = [](std::size_t T, const char* inverse, const char* storage) {
+    kda::Problem problem =
+        test::make_problem({.T = T, .K = 16, .V = 4, .qk_l2norm = true, .gate_size = 1e-5});
+    for (std::size_t i = 0; i < problem.k.size(); ++i) problem.k.set(i, problem.k.value(i % 16));
+    for (std::size_t t = 0; t < T; ++t) problem.beta.set(t, 0.9997);
+    return forecast_of(problem, {inverse, storage}).selected_inverse.outlook;
+  };
+  CHECK(outlook(64, "inverse=doubling:64", "storage=none") == Outlook::wrong);
+  CHECK(outlook(1024, "inverse=doubling:64", "storage=none") == Outlook::breaks);
+  CHECK(outlook(64, "inverse=doubling:64", "storage=tf32@inverse_operands") == Outlook::wrong);
+  CHECK(outlook(1024, "inverse=doubling:64", "storage=tf32@inverse_operands") == Outlook::breaks);
+  CHECK(outlook(1024, "inverse=doubling:16", "storage=none") == Outlook::safe);
+  CHECK(outlook(1024, "inverse=substitution", "storage=none") == Outlook::safe);
+}
+
 TEST_CASE("contraction is that of constant gates", "[forecast]") {
   const Forecast forecast = forecast_of(constant_gates(-0.25f, 200));
   const analysis::Contraction& head = forecast.heads.at(0);
