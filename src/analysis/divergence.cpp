@@ -61,7 +61,7 @@ Matrix doubling(const Matrix& L, std::size_t n, Rounding rounding) {
   for (std::size_t i = 0; i < n; ++i) x[i * n + i] = 1;
   for (std::size_t p = 2; p < n; p *= 2) {
     power = product(power, power, n, rounding, Matrix(n * n, 0.0f));
-    x = product(x, power, n, rounding, x);
+    x = rounded(rounding, product(x, power, n, rounding, x));
   }
   return x;
 }

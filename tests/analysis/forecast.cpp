@@ -173,6 +173,29 @@ std::vector<Regime> spoiled_regimes() {
   return regimes;
 }
 
+/// Unit keys with cosine `rho` between them (hazards 2.2, corr_keys and identical_keys).
+std::vector<Regime> correlated_key_regimes() {
+  std::vector<Regime> regimes;
+  constexpr std::size_t K = 32;
+  for (const double rho : {0.5, 0.9, 0.99, 1.0})
+    for (const double beta : {0.5, 0.9997, 1.5})
+      for (const std::size_t T : {16, 64, 128, 256, 320}) {
+        kda::Problem problem =
+            test::make_problem({.T = T, .K = K, .V = 4, .qk_l2norm = true, .gate_size = 1e-4});
+        for (std::size_t t = 0; t < T; ++t) {
+          problem.beta.set(t, beta);
+          for (std::size_t c = 0; c < K; ++c)
+            problem.k.set(t * K + c,
+                          std::sqrt(rho) * (c % 2 == 0 ? 1 : -1) / std::sqrt(static_cast<double>(K)) +
+                              std::sqrt(1 - rho) * problem.k.value(t * K + c));
+        }
+        regimes.push_back(
+            {"rho " + std::to_string(rho) + " beta " + std::to_string(beta) + " T " + std::to_string(T),
+             std::move(problem)});
+      }
+  return regimes;
+}
+
 /// Pairs of regime and formulation that are forecast one way and run another.
 void check_against_runs(const std::vector<Regime>& regimes) {
   std::size_t nonfinite = 0, finite = 0;
@@ -262,6 +285,22 @@ TEST_CASE("the runs that are not finite are those forecast: drawn gates", "[fore
 }
 TEST_CASE("the runs that are not finite are those forecast: spoiled inputs", "[forecast]") {
   check_against_runs(spoiled_regimes());
+}
+
+TEST_CASE("the runs that are not finite are those forecast: correlated keys", "[forecast]") {
+  std::size_t finite = 0;
+  for (const Regime& regime : correlated_key_regimes())
+    for (const std::string& inverse : runnable_inverses)
+      for (const char* const storage :
+           {"storage=none", "storage=tf32@products", "storage=fp16@inverse_operands"}) {
+        const kda::RunOptions options =
+            options_of(regime.problem, {"decay=pair", "inverse=" + inverse, storage}, DType::fp32);
+        const bool runs_nonfinite = run_is_nonfinite(regime.problem, options);
+        INFO(regime.name << " inverse=" << inverse << " " << storage);
+        CHECK((analysis::forecast(regime.problem, options).outlook() == Outlook::breaks) == runs_nonfinite);
+        finite += !runs_nonfinite;
+      }
+  CHECK(finite > 20);
 }
 
 TEST_CASE("token forms fail where their runs do", "[forecast]") {
