@@ -45,23 +45,30 @@ double unit_roundoff(Rounding rounding) {
   return 0x1p-24;
 }
 
-/// start + a b of lower triangular matrices, factors rounded.
-Matrix product(const Matrix& a, const Matrix& b, std::size_t n, Rounding rounding, Matrix start) {
-  const Matrix left = rounded(rounding, a), right = rounded(rounding, b);
+/// a b of lower triangular matrices, plus `start`, rounded at the end.
+Matrix product(const Matrix& a, const Matrix& b, std::size_t n, Rounding rounding,
+               const Matrix* start = nullptr) {
+  Matrix sum(n * n, 0.0f);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t m = 0; m <= i; ++m)
-      for (std::size_t j = 0; j <= m; ++j) start[i * n + j] += left[i * n + m] * right[m * n + j];
-  return start;
+      for (std::size_t j = 0; j <= m; ++j)  // fused, but for rare double roundings: the product is exact
+        sum[i * n + j] =
+            static_cast<float>(static_cast<double>(a[i * n + m]) * static_cast<double>(b[m * n + j]) +
+                               static_cast<double>(sum[i * n + j]));
+  if (start != nullptr)
+    for (std::size_t e = 0; e < n * n; ++e) sum[e] = (*start)[e] + sum[e];
+  return rounded(rounding, std::move(sum));
 }
 
-/// (I - L)(I + L^2)(I + L^4) ... (kda-math 4.2 c)
+/// X = I - L; P = L^2; X += X P; P = P^2; X += X P ... (kda-math 4.2 c). Everything is rounded once it is
+/// formed, L first: an X and a P that belong to different L would err by far more.
 Matrix doubling(const Matrix& L, std::size_t n, Rounding rounding) {
-  Matrix x(n * n), power = L;
-  for (std::size_t e = 0; e < n * n; ++e) x[e] = -L[e];
+  Matrix power = rounded(rounding, L), x(n * n);
+  for (std::size_t e = 0; e < n * n; ++e) x[e] = -power[e];
   for (std::size_t i = 0; i < n; ++i) x[i * n + i] = 1;
   for (std::size_t p = 2; p < n; p *= 2) {
-    power = product(power, power, n, rounding, Matrix(n * n, 0.0f));
-    x = rounded(rounding, product(x, power, n, rounding, x));
+    power = product(power, power, n, rounding);
+    x = product(x, power, n, rounding, &x);
   }
   return x;
 }
