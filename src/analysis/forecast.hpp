@@ -1,7 +1,7 @@
 // What the inputs of a problem alone say about a run of `chunk`: which ways to form the decay and the inverse
-// overflow, which are silently wrong, how much accuracy the inverse costs. Nothing of the forward pass is
-// evaluated. Gates are read and summed in the arithmetic of the kernels, so that what is said about exponents
-// is exact at the edges.
+// overflow, which are silently wrong, how much accuracy the inverse costs. No kernel of the forward pass
+// runs. Gates are read and summed in the arithmetic of the kernels, so that what is said about exponents is
+// exact at the edges.
 //
 // Not forecast: values that grow because v, the states or an expanding recurrence are large (`Contraction`
 // bounds the last).
