@@ -1,6 +1,7 @@
 // Where an inverse without correct digits ends: the state is multiplied by it chunk after chunk, until it
-// overflows. One value column is followed through a head with the inverse as `doubling` would form it; the
-// moment of overflow is exact to a factor of ten or so in the size of the state.
+// overflows. The first value column is followed through a head with the inverse as `doubling` would form it.
+// Rounding errors that dominate are not reproducible bit by bit: the size of the state is known to a few
+// powers of ten, and a run may end finite just short of the overflow.
 #pragma once
 
 #include <cstddef>
