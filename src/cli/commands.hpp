@@ -25,6 +25,7 @@ int show_main(const Words& words);
 int list_main(const Words& words);
 int bench_main(const Words& words);
 int make_main(const Words& words);
+int forecast_main(const Words& words);
 
 /// Parses `words` (the command's name first). Prints help and returns 0, throws Error{usage} with a
 /// suggestion for an unknown option; nullopt: go on.

@@ -297,3 +297,29 @@ TEST_CASE("the kernels of one instruction set share no function with those of an
     CHECK(output.out.empty());
   }
 }
+
+TEST_CASE("forecast says what breaks before anything runs, and exits with 1 when that was selected",
+          "[cli]") {
+  const std::string file = kda_check::test::case_fixtures() + "/fla_bf16_prefill.h5";
+  const Output safe = program("forecast " + file);
+  CHECK(safe.code == 0);
+  CHECK(safe.err.empty());
+  CHECK_THAT(safe.out, ContainsSubstring("decay=anchor-first:16  safe, margin"));
+  CHECK_THAT(safe.out, ContainsSubstring("inverse=doubling:64"));
+  CHECK(program("forecast " + file + " --threads 3").out == safe.out);
+
+  const Output breaks =
+      program("forecast " + file + " --json --arithmetic decay=factored:32,storage=fp16@exponentials");
+  CHECK(breaks.code == 1);
+  const auto document = nlohmann::json::parse(breaks.out);
+  CHECK(document["outlook"] == "breaks");
+  CHECK(document["exit_code"] == 1);
+  CHECK(document["selected"]["decay"]["form"] == "factored:32");
+  CHECK(document["selected"]["decay"]["overflow"]["chunk"].is_number());
+  CHECK(document["decay"].size() == 15);
+  CHECK(document["inverse"].size() == 10);
+  CHECK(document["heads"].size() == 1);
+
+  CHECK(program("forecast " + file + " --arithmetic decay=anchor").code == 2);
+  CHECK(program("forecast missing.h5").code == 3);
+}

@@ -21,7 +21,7 @@ struct ProblemSpec {
   bool initial_state = true;
   double gate_size = 0.3;  ///< log decays are uniform in [-gate_size, 0] when gate is none
   int chunk_size = 64;
-  std::vector<std::int64_t> cu_seqlens;
+  std::vector<std::int64_t> cu_seqlens = {};
 };
 
 /// Random inputs, reproducible from the seed. Keys have norm about 1.
