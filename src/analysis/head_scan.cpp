@@ -24,7 +24,7 @@ class HeadScan {
         head_(head),
         options_(options),
         forms_(forms),
-        reader_(problem),
+        reader_(problem, kda::operations_of(options.arithmetic)),
         casts_(kda::cast_points(options.arithmetic, options.dtype, beta_is_16_bit(problem), true)),
         K_(problem.dimensions().K),
         V_(problem.dimensions().V),
@@ -133,8 +133,8 @@ class HeadScan {
         const T g = G_[i * stride_ + k];
         if (std::isnan(g) || static_cast<double>(g) > limit)
           fail(Fails::all, "the log decay is NaN or overflows", place(begin, i, k));
-        G_[i * stride_ + k] = i == 0 ? g : G_[(i - 1) * stride_ + k] + g;
       }
+    kda::kernels<T>().cumulate(options_.arithmetic.reduction, G_.data(), rows, stride_);
     kda::kernels<T>().round(casts_.g_cumsum, G_.data(), rows * stride_);
     const T* const last = G_.data() + (rows - 1) * stride_;
     for (std::size_t i = 0; i < rows && good; ++i)

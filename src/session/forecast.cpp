@@ -6,6 +6,7 @@
 #include "base/names.hpp"
 #include "kda/variants.hpp"
 #include "session/describe.hpp"
+#include "session/sources.hpp"
 
 namespace kda_check::session {
 
@@ -26,14 +27,15 @@ DType wanted_dtype(const std::string& name, DType of_fixture) {
 ForecastResult forecast(const ForecastRequest& request, const Log& log) {
   kda::Arithmetic unused;
   for (const std::string& assignment : request.arithmetic) kda::set_axis(unused, assignment);
-  const auto file = fixture::Fixture::open(request.fixture, request.limits);
+  Source file = Source::open(request.fixture, request.limits);
   const auto warn = [&](const std::string& text) {
     if (log.warning) log.warning(fmt::format("{} ({})", text, file.path()));
   };
   for (const std::string& warning : file.warnings()) warn(warning);
   kda::RunOptions options;
   options.dtype = wanted_dtype(request.dtype, file.dtype());
-  kda::Problem problem = file.read_problem();
+  const report::FixtureResult described = describe(file);
+  kda::Problem problem = file.take_problem();
   for (const std::string& line : fixture::announce_values(problem)) warn(line);
   if (options.dtype != problem.dtype()) problem = kda::with_inputs_rounded_to(problem, options.dtype);
 
@@ -45,7 +47,7 @@ ForecastResult forecast(const ForecastRequest& request, const Log& log) {
   if (const std::string reason = kda::unsupported(options.arithmetic, options.dtype); !reason.empty())
     throw Error(ErrorKind::usage, fmt::format("--dtype {}: {}", numeric::name_of(options.dtype), reason));
   if (log.progress) log.progress(fmt::format("{}: forecast", file.name()));
-  return {describe(file), problem.packed(), analysis::forecast(problem, options)};
+  return {described, problem.packed(), analysis::forecast(problem, options)};
 }
 
 }  // namespace kda_check::session
