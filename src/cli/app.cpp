@@ -17,6 +17,7 @@ namespace {
 constexpr Command commands[] = {
     {"run", "run variants on fixtures, compare with the oracle and the recorded answers, judge", run_main},
     {"diff", "compare the tensors of two files, or of two groups of expected answers", diff_main},
+    {"grow", "how the error of every answer goes along T", grow_main},
     {"show", "what a fixture holds", show_main},
     {"list", "variants, metrics, arithmetic, reports, suites, devices", list_main},
     {"bench", "speed of the variants and the oracle", bench_main},
