@@ -55,6 +55,11 @@ struct Distance {
   }
 };
 
+/// Such a mistake shows from the first token on.
+bool misreads_initial_state(const Reading& reading) {
+  return !reading.initial_state || reading.initial_state_transposed;
+}
+
 class Probe {
  public:
   Probe(const Problem& problem, const FailedAnswer& answer, const FailurePlace& place, int threads)
@@ -156,6 +161,7 @@ class Probe {
       const std::size_t token = deviation_ - back;
       Candidate candidate{&convention, Reading(problem_), std::string(convention.meaning)};
       convention.misread(candidate.reading, token);
+      if (finding_.begin > finding_.sequence.begin && misreads_initial_state(candidate.reading)) break;
       if (convention.of_one_token) candidate.meaning += fmt::format(" (t={})", token);
       list.push_back(std::move(candidate));
     }

@@ -17,7 +17,7 @@ std::vector<double> bucketed(std::span<const double> values, std::size_t most) {
   std::vector<double> buckets(most, 0.0);
   for (std::size_t i = 0; i < values.size(); ++i) {
     double& bucket = buckets[i * most / values.size()];
-    if (!(values[i] <= bucket)) bucket = values[i];
+    if (!std::isnan(bucket) && !(values[i] <= bucket)) bucket = values[i];
   }
   return buckets;
 }
