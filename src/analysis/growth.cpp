@@ -22,7 +22,7 @@ struct Pool {
   }
   double rms_ratio() const {
     if (difference2 == 0) return 0;
-    return expected2 == 0 ? HUGE_VAL : std::sqrt(difference2 / expected2);
+    return expected2 == 0 || !std::isfinite(difference2) ? HUGE_VAL : std::sqrt(difference2 / expected2);
   }
 };
 

@@ -51,7 +51,7 @@ struct Distance {
   }
   double ratio() const {
     if (difference2 == 0) return 0;
-    return expected2 == 0 ? HUGE_VAL : std::sqrt(difference2 / expected2);
+    return expected2 == 0 || !std::isfinite(difference2) ? HUGE_VAL : std::sqrt(difference2 / expected2);
   }
 };
 
@@ -244,6 +244,7 @@ class Probe {
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return scores[a] < scores[b]; });
     const double best = scores[order.front()];
+    if (!(best < before)) return;
     const bool within = best <= 1 && best * least_gain <= before;
     // Candidates as good as the best: within limits up to rounding noise, else only those that answer the
     // same.
@@ -255,7 +256,7 @@ class Probe {
     const bool explained = within || (best * clear_gain <= before && leads);
     for (std::size_t i = 0; explained && i < count; ++i)
       finding_.matches.push_back(explanation(candidates[order[i]], agreements[0], agreements[order[i]]));
-    if (!explained && best < before)
+    if (!explained)
       finding_.nearest = explanation(candidates[order.front()], agreements[0], agreements[order.front()]);
   }
 

@@ -298,6 +298,23 @@ TEST_CASE("a mistake is named from the tokens before the answer overflows", "[an
   CHECK(names(probed(problem, answer)).empty());
 }
 
+TEST_CASE("an answer that is right up to its first NaN is explained by no convention", "[analysis][probe]") {
+  const kda::Problem problem = test::exact_problem(64, 16, 8, DType::fp32);
+  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  for (std::size_t i = 30 * 8; i < answer.o.size(); ++i) answer.o.set(i, std::nan(""));
+  const analysis::ProbeFinding finding = probed(problem, answer);
+  CHECK(names(finding).empty());
+  CHECK(!finding.nearest);
+  CHECK(finding.end == 30);
+}
+
+TEST_CASE("values whose squares overflow do not confuse the order of the conventions", "[analysis][probe]") {
+  Case c;
+  c.T = 700, c.K = 8, c.V = 8;
+  const kda::Problem problem = problem_of(c);
+  CHECK(names(probed(problem, mutant(problem, "exp2", DType::fp64))) == "exp2");
+}
+
 TEST_CASE("the sequence of a packed batch that failed is the one looked at", "[analysis][probe]") {
   Case c;
   c.T = 60, c.cu_seqlens = {0, 25, 25, 60};

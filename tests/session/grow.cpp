@@ -83,7 +83,7 @@ TEST_CASE("a perturbation is first crossed at its token, head and lane", "[sessi
   CHECK(limited.exit_code() == 1);
 }
 
-TEST_CASE("on a slow constant decay the fp32 recurrence grows with every token, the chunk form does not",
+TEST_CASE("on a slow constant decay the fp32 recurrence grows with every token, the chunk form far less",
           "[session][grow]") {
   const TemporaryFixture file(slow_alpha(2048, -8e-5, 1e-3), nullptr, "slow");
   session::GrowRequest request = request_for(file.path);
