@@ -69,6 +69,19 @@ void add_output_options(CLI::App& app, OutputOptions& options) {
                "All metrics, the worst points and the arithmetic of every answer");
 }
 
+OutputFile report_file(std::string_view format, const std::string& path,
+                       const std::vector<std::string>& inputs) {
+  if (path.ends_with(".h5"))
+    throw Error(ErrorKind::usage, fmt::format("will not write a {} report over {}", format, path), {},
+                "to standard output it is --json=- before the file, or --json after it");
+  for (const std::string& input : inputs) {
+    std::error_code failure;
+    if (path != "-" && std::filesystem::equivalent(path, input, failure))
+      throw Error(ErrorKind::usage, fmt::format("{} is an input and an output", path));
+  }
+  return OutputFile(path);
+}
+
 Outputs::Outputs(const OutputOptions& options, const std::vector<std::string>& inputs) {
   options_.detail = options.verbose ? report::Detail::verbose
                     : options.quiet ? report::Detail::quiet
@@ -77,19 +90,11 @@ Outputs::Outputs(const OutputOptions& options, const std::vector<std::string>& i
   bool stdout_taken = false;
   const auto add = [&](std::string_view format, const std::string& path) {
     const report::Writer& writer = report::writer_named(format);
-    if (path.ends_with(".h5"))
-      throw Error(ErrorKind::usage, fmt::format("will not write a {} report over {}", format, path), {},
-                  "to standard output it is --json=- before the file, or --json after it");
-    for (const std::string& input : inputs) {
-      std::error_code failure;
-      if (path != "-" && std::filesystem::equivalent(path, input, failure))
-        throw Error(ErrorKind::usage, fmt::format("{} is an input and an output", path));
-    }
     if (path == "-" && stdout_taken)
       throw Error(ErrorKind::usage, "two reports to standard output", {},
                   "give one a path: --report json=out.json");
     stdout_taken = stdout_taken || path == "-";
-    targets_.push_back({&writer, OutputFile(path)});
+    targets_.push_back({&writer, report_file(format, path, inputs)});
   };
   for (const std::string& report : options.reports) {
     const std::size_t equals = report.find('=');

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/output.hpp"
@@ -22,11 +23,15 @@ struct OutputOptions {
 };
 void add_output_options(CLI::App& app, OutputOptions& options);
 
+/// Opens the file of one report. Throws Error{usage} for a path that is one of `inputs` or ends in .h5,
+/// Error{environment} for one that cannot be written.
+OutputFile report_file(std::string_view format, const std::string& path,
+                       const std::vector<std::string>& inputs);
+
 /// The outputs, opened. At most one of them is standard output; without any it is the text report.
 class Outputs {
  public:
-  /// Throws Error{usage} for a path that is an input file or ends in .h5, Error{environment} for one that
-  /// cannot be written.
+  /// Throws what report_file throws.
   Outputs(const OutputOptions& options, const std::vector<std::string>& inputs);
   void write(const report::Result& result);
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "base/error.hpp"
@@ -84,6 +85,18 @@ void Progress::clear() {
   fmt::print(stderr, "\r\x1b[K");
   std::fflush(stderr);
   shown_ = false;
+}
+
+bool wants_unicode() {
+  for (const char* const variable : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* const value = std::getenv(variable);
+    if (value == nullptr || value[0] == '\0') continue;
+    const std::string_view locale(value);
+    for (const std::string_view name : {"UTF-8", "utf-8", "UTF8", "utf8"})
+      if (locale.find(name) != std::string_view::npos) return true;
+    return false;
+  }
+  return false;
 }
 
 bool wants_color(const std::string& choice) {

@@ -42,6 +42,9 @@ class Progress {
   bool shown_ = false;
 };
 
+/// True when the locale of the terminal is UTF-8, by LC_ALL, LC_CTYPE or LANG.
+bool wants_unicode();
+
 /// --color: "auto" colours a terminal unless NO_COLOR is set and not empty or TERM is dumb.
 bool wants_color(const std::string& choice);
 

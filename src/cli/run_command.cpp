@@ -22,6 +22,7 @@ constexpr char footer[] =
     "  kda-check run fla.h5                               every variant, in the dtype of the file\n"
     "  kda-check run fla.h5 --dtype fp64,fp32 -v          in two dtypes, with all metrics\n"
     "  kda-check run fla.h5 --against fla_chunk           against one recorded answer only\n"
+    "  kda-check run mine.h5 --against oracle --probe     which mis-reading explains the failure?\n"
     "  kda-check run fla.h5 --limit scaled_ulp=8 --json   a limit of your own; JSON on standard output\n"
     "  kda-check run corr_keys:rho=0.99,T=512             a problem made here on which formulations fail\n"
     "  kda-check run @smoke                               what came with the program; @hazards: every "
@@ -61,6 +62,10 @@ struct RunCommand {
         ->check(CLI::IsMember({"dd", "fp64", "none"}))
         ->option_text("KIND")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    app.add_flag(
+        "--probe", request.probe,
+        "For every failure against the oracle, try the usual mis-readings (exp2 for exp, a transposed\n"
+        "state ...) and name the one that explains it");
     add_judging_options(app, request.judging);
     add_output_options(app, output);
     add_threads(app, request.threads);

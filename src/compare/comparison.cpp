@@ -84,6 +84,8 @@ Comparison::Comparison(std::string_view name, const tensor::Tensor& got, bool st
   windows_per_row_ = has_tokens_ ? (tokens_ + window_tokens - 1) / window_tokens : 1;
   const std::size_t rows = got.empty() ? 0 : got.size() / row_stride_;
   cells_.resize(rows * windows_per_row_ * heads_);
+  if (options.series && has_tokens_ && !got.empty())
+    series_ = {rows, tokens_, heads_, std::vector<TokenErrors>(got.size() / run_)};
   parts_.resize(static_cast<std::size_t>(std::max(1, options.threads)));
 }
 
@@ -98,6 +100,7 @@ void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedVal
                          Cell& cell) {
   constexpr const numeric::Format& format = numeric::format_for<Storage>;
   const Storage* const elements = got_.elements<Storage>().data() + begin;
+  TokenErrors* const token = token_errors(begin);
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t at = begin + i;
     const double got = numeric::widen(elements[i]);
@@ -117,6 +120,7 @@ void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedVal
         ++m.differing;
         if (m.class_mismatches.size() < listed_mismatches)
           m.class_mismatches.push_back({at, got, exact, 0, 0});
+        if (token != nullptr) token->take(HUGE_VAL, 0, HUGE_VAL, at % run_);
       }
       continue;
     }
@@ -131,7 +135,10 @@ void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedVal
     const std::uint64_t distance = numeric::ulp_distance(elements[i], rounded);
     m.distances.add(distance);
     if (distance != 0) ++m.differing;
-    if (difference == 0) continue;
+    if (difference == 0) {
+      if (token != nullptr) token->take(0, size, 0, at % run_);
+      continue;
+    }
     const int exponent = numeric::exponent_of(exact);
     Point point{at, got, exact, 0, static_cast<double>(distance)};
     if (has_magnitude_) {
@@ -150,6 +157,7 @@ void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedVal
       m.worst_excess.take(excess, point);
     }
     keep_worst(m.worst, point);
+    if (token != nullptr) token->take(difference, size, has_magnitude_ ? point.rank : 0, at % run_);
   }
 }
 

@@ -7,9 +7,11 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compare/measures.hpp"
+#include "compare/series.hpp"
 #include "kda/schema.hpp"
 #include "tensor/tensor.hpp"
 
@@ -22,6 +24,7 @@ struct ComparisonOptions {
   std::size_t worst = 5;      ///< points to list
   int threads = 1;
   bool against_oracle = false;  ///< a non-finite expected value then decides nothing
+  bool series = false;          ///< keep the errors of every token and head
 };
 
 /// What is expected of elements [begin, begin + count): hi + lo, and the magnitude or null.
@@ -41,6 +44,8 @@ class Comparison {
   void add_all(const tensor::Tensor& expected);
 
   Measures finish();
+  /// Errors token by token, when the options ask for them and the tensor has tokens.
+  TokenSeries take_series() { return std::move(series_); }
 
  private:
   struct Cell {
@@ -48,6 +53,9 @@ class Comparison {
   };
   template <class Storage>
   void add_run(std::size_t begin, std::size_t count, const ExpectedValues& expected, Measures& m, Cell& cell);
+  TokenErrors* token_errors(std::size_t element) {
+    return series_.cells.empty() ? nullptr : &series_.cells[element / run_];
+  }
   template <class Body>
   void over_runs(std::size_t begin, std::size_t count, Body body);
   void keep_worst(std::vector<Point>& worst, const Point& point) const;
@@ -60,6 +68,7 @@ class Comparison {
   bool has_tokens_ = false, has_heads_ = false;
   std::size_t windows_per_row_ = 1;
   std::vector<Cell> cells_;      ///< [row * windows_per_row + window][head]
+  TokenSeries series_;           ///< runs in order
   std::vector<Measures> parts_;  ///< one for each worker: everything that does not depend on order
 };
 

@@ -61,7 +61,8 @@ void OracleInputs::log_decay(const Segment& segment, std::size_t head, Pairs& ro
   Pairs bias(problem_.dt_bias ? d_.K : 0);
   if (problem_.dt_bias) {
     bias.lo.fill(0);
-    kernels<double>().widen(problem_.dt_bias->dtype(), problem_.dt_bias->at(head * d_.K), bias.hi.data(), d_.K);
+    kernels<double>().widen(problem_.dt_bias->dtype(), problem_.dt_bias->at(head * d_.K), bias.hi.data(),
+                            d_.K);
   }
   for (std::size_t t = 0; t < segment.count; ++t)
     kernel_table().oracle.gate({d_.K, rows.lanes(t * d_.K),

@@ -19,7 +19,9 @@ constexpr StageRow rows_in_order[] = {
     {Stage::v_new, "v_new", "u - w h", false},
 };
 
-std::size_t chunks_of(std::size_t tokens, std::size_t chunk_size) { return (tokens + chunk_size - 1) / chunk_size; }
+std::size_t chunks_of(std::size_t tokens, std::size_t chunk_size) {
+  return (tokens + chunk_size - 1) / chunk_size;
+}
 
 }  // namespace
 
@@ -57,7 +59,9 @@ std::size_t first_chunk(const Problem& problem, const Sequence& sequence, std::s
 StageLayout::StageLayout(Stage stage, const Dimensions& dimensions, bool state_v_first)
     : stage_(stage), d_(dimensions), v_first_(state_v_first) {}
 
-std::size_t StageLayout::rows(const ChunkPlace& place) const { return stage_ == Stage::h ? d_.K : place.rows; }
+std::size_t StageLayout::rows(const ChunkPlace& place) const {
+  return stage_ == Stage::h ? d_.K : place.rows;
+}
 
 std::size_t StageLayout::columns(const ChunkPlace& place) const {
   switch (stage_) {

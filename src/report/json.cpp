@@ -1,38 +1,27 @@
 // The document scripts rely on (docs/json.md). Additions keep schema_version 1.
-#include <cmath>
-#include <nlohmann/json.hpp>
-
-#include "report/version.hpp"
+#include "report/json_values.hpp"
 #include "report/writers.hpp"
 
 namespace kda_check::report {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-/// A number that is not finite is a string: JSON has no word for it.
-Json number(double value) {
-  if (std::isfinite(value)) return value;
-  if (std::isnan(value)) return "nan";
-  return value > 0 ? "inf" : "-inf";
-}
-
 Json point(const PointResult& item) {
   return {{"index", item.index},
           {"place", item.place},
-          {"got", number(item.got)},
-          {"expected", number(item.expected)},
-          {"magnitude", number(item.magnitude)},
+          {"got", json_number(item.got)},
+          {"expected", json_number(item.expected)},
+          {"magnitude", json_number(item.magnitude)},
           {"got_hex", item.got_hex},
           {"expected_hex", item.expected_hex}};
 }
 
 Json tensor(const TensorResult& item) {
   Json metrics = Json::object(), limits = Json::array(), points = Json::array();
-  for (const auto& [name, value] : item.metrics) metrics[name] = number(value);
+  for (const auto& [name, value] : item.metrics) metrics[name] = json_number(value);
   for (const compare::Limit& limit : item.limits)
-    limits.push_back({{"metric", limit.metric}, {"value", number(limit.value)}, {"source", limit.source}});
+    limits.push_back(
+        {{"metric", limit.metric}, {"value", json_number(limit.value)}, {"source", limit.source}});
   for (const PointResult& worst : item.points) points.push_back(point(worst));
   Json result = {{"name", item.name},     {"shape", item.shape},
                  {"dtype", item.dtype},   {"verdict", compare::name_of(item.verdict)},
@@ -44,44 +33,53 @@ Json tensor(const TensorResult& item) {
   return result;
 }
 
+Json probe(const ProbeResult& item) {
+  Json matches = Json::array(), nearest = nullptr;
+  const auto entry = [](const ProbeMatch& match) {
+    return Json{{"convention", match.convention},
+                {"meaning", match.meaning},
+                {"tensor", match.tensor},
+                {"rms_ratio_as_given", json_number(match.rms_ratio_before)},
+                {"rms_ratio_as_misread", json_number(match.rms_ratio_after)}};
+  };
+  for (const ProbeMatch& match : item.matches) matches.push_back(entry(match));
+  if (item.nearest) nearest = entry(*item.nearest);
+  return {
+      {"matches", matches}, {"nearest", nearest}, {"conventions", item.conventions}, {"scope", item.scope}};
+}
+
 Json one_case(const CaseResult& item) {
   Json tensors = Json::array();
   for (const TensorResult& result : item.tensors) tensors.push_back(tensor(result));
-  return {{"fixture", item.fixture},
-          {"path", item.path},
-          {"variant", item.variant},
-          {"recorded", item.recorded},
-          {"dtype", item.dtype},
-          {"device", item.device},
-          {"pass", item.pass},
-          {"arithmetic", item.arithmetic},
-          {"compute", item.compute},
-          {"against", item.against},
-          {"verdict", compare::name_of(item.verdict)},
-          {"reason", item.reason},
-          {"tensors", tensors}};
+  Json result = {{"fixture", item.fixture},
+                 {"path", item.path},
+                 {"variant", item.variant},
+                 {"recorded", item.recorded},
+                 {"dtype", item.dtype},
+                 {"device", item.device},
+                 {"pass", item.pass},
+                 {"arithmetic", item.arithmetic},
+                 {"compute", item.compute},
+                 {"against", item.against},
+                 {"verdict", compare::name_of(item.verdict)},
+                 {"reason", item.reason},
+                 {"tensors", tensors}};
+  if (item.probe) result["probe"] = probe(*item.probe);
+  return result;
 }
 
 }  // namespace
 
 std::string write_json(const Result& result, const WriteOptions&) {
-  Json fixtures = Json::array(), cases = Json::array(), errors = Json::array();
-  for (const FixtureResult& item : result.fixtures)
-    fixtures.push_back({{"name", item.name},
-                        {"path", item.path},
-                        {"shape", item.shape},
-                        {"options", item.options},
-                        {"notes", item.notes}});
+  Json cases = Json::array();
   for (const CaseResult& item : result.cases) cases.push_back(one_case(item));
-  for (const FailedInput& item : result.errors)
-    errors.push_back({{"message", item.message}, {"exit_code", item.exit_code}});
   const Json document = {
       {"schema_version", 1},
-      {"tool", {{"name", "kda-check"}, {"version", version}}},
+      {"tool", json_tool()},
       {"request", {{"command", result.command}, {"argv", result.argv}, {"oracle", result.oracle}}},
-      {"fixtures", fixtures},
+      {"fixtures", json_fixtures(result.fixtures)},
       {"cases", cases},
-      {"errors", errors},
+      {"errors", json_errors(result.errors)},
       {"summary",
        {{"passed", result.count(compare::Verdict::pass)},
         {"failed", result.count(compare::Verdict::fail)},
@@ -89,8 +87,7 @@ std::string write_json(const Result& result, const WriteOptions&) {
         {"skipped", result.count(compare::Verdict::skipped)},
         {"errors", result.errors.size()},
         {"exit_code", result.exit_code()}}}};
-  // Strings come from files: bytes that are no UTF-8 are replaced rather than refused.
-  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(document);
 }
 
 }  // namespace kda_check::report

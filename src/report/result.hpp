@@ -37,6 +37,21 @@ struct TensorResult {
   std::string worst_head;            ///< "h=3", empty without heads
 };
 
+/// A convention under which a failing answer would be right, or the nearest to that.
+struct ProbeMatch {
+  std::string convention, meaning;
+  std::string tensor;  ///< the one that deviates most as given; the ratios are its
+  double rms_ratio_before = 0, rms_ratio_after = 0;
+};
+
+/// What --probe found out about a failing case.
+struct ProbeResult {
+  std::vector<ProbeMatch> matches;    ///< more than one when this answer cannot tell them apart
+  std::optional<ProbeMatch> nearest;  ///< without a match: the convention that comes closest
+  std::size_t conventions = 0;        ///< tried
+  std::string scope;                  ///< "b=0 t=0..129 h=0,1 v=0..31"
+};
+
 struct CaseResult {
   std::string fixture;    ///< name of the fixture
   std::string path;       ///< as given on the command line
@@ -46,6 +61,7 @@ struct CaseResult {
   compare::Verdict verdict = compare::Verdict::inconclusive;
   std::string reason;
   std::vector<TensorResult> tensors;
+  std::optional<ProbeResult> probe;  ///< of a failing case, when asked for
 };
 
 struct FixtureResult {

@@ -121,6 +121,20 @@ void print_points(std::string& out, const TensorResult& tensor) {
                    point.rank, metric(tensor, "scaled_ulp") != nullptr ? "scaled ulp" : "ulp");
 }
 
+void print_probe(std::string& out, const ProbeResult& probe) {
+  for (const ProbeMatch& match : probe.matches)
+    fmt::format_to(std::back_inserter(out),
+                   "      probe: matches if {} ({}): {} rms_ratio {:.3g} -> {:.3g}\n", match.meaning,
+                   match.convention, match.tensor, match.rms_ratio_before, match.rms_ratio_after);
+  if (!probe.matches.empty()) return;
+  out += "      probe: no known convention explains it";
+  if (probe.nearest)
+    fmt::format_to(std::back_inserter(out), " (nearest of {}: {}, {} rms_ratio {:.3g} -> {:.3g})",
+                   probe.conventions, probe.nearest->convention, probe.nearest->tensor,
+                   probe.nearest->rms_ratio_before, probe.nearest->rms_ratio_after);
+  out += '\n';
+}
+
 void print_details(std::string& out, const CaseResult& item, bool everything) {
   for (const TensorResult& tensor : item.tensors) {
     const bool bad = tensor.verdict != Verdict::pass;
@@ -150,6 +164,7 @@ void print_details(std::string& out, const CaseResult& item, bool everything) {
     }
     print_points(out, tensor);
   }
+  if (item.probe) print_probe(out, *item.probe);
   if (everything && !item.arithmetic.empty())
     fmt::format_to(std::back_inserter(out), "      arithmetic: {}\n", item.arithmetic);
 }

@@ -14,7 +14,8 @@ enum class Detail : unsigned char { quiet, normal, verbose };
 
 struct WriteOptions {
   Detail detail = Detail::normal;
-  bool color = false;  ///< escape codes; never the only carrier of a meaning
+  bool color = false;    ///< escape codes; never the only carrier of a meaning
+  bool unicode = false;  ///< block characters in sparklines; else digits
 };
 
 struct Writer {

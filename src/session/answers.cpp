@@ -133,8 +133,8 @@ std::vector<Answered> recorded_answers(const Source& file, const std::vector<std
   return list;
 }
 
-std::vector<report::CaseResult> compared(const kda::Problem& problem, const std::vector<Pairing>& pairings,
-                                         const CompareRequest& request) {
+std::vector<Measured> measured(const kda::Problem& problem, const std::vector<Pairing>& pairings,
+                               const CompareRequest& request) {
   const bool v_first = problem.options.state_v_first;
   std::vector<Ongoing> ongoing;
   for (std::size_t i = 0; i < pairings.size(); ++i)
@@ -145,23 +145,32 @@ std::vector<report::CaseResult> compared(const kda::Problem& problem, const std:
       if (got == nullptr || (pairings[i].expected != nullptr && expected == nullptr)) continue;
       compare::ComparisonOptions options = comparison_options(request.judging, request.threads);
       options.against_oracle = expected == nullptr;
+      options.series = request.series;
       ongoing.push_back(
           {i, name, got, expected,
            std::make_unique<Comparison>(name, *got, v_first, request.oracle.has_value(), options)});
     }
   if (!ongoing.empty()) run_comparisons(problem, ongoing, request);
 
-  std::vector<report::CaseResult> cases;
-  for (const Pairing& pairing : pairings) cases.push_back(described(pairing));
+  std::vector<Measured> results;
   for (Ongoing& item : ongoing) {
     const Pairing& pairing = pairings[item.pairing];
     std::optional<compare::Computation> expected;
     if (item.expected != nullptr) expected = computation_of(*pairing.expected, *item.expected);
-    cases[item.pairing].tensors.push_back(
-        judged(item.tensor, *item.got, v_first, item.comparison->finish(),
-               compare::derived_limits(computation_of(*pairing.got, *item.got), expected, request.regime),
-               request.judging));
+    results.push_back(
+        {item.pairing, item.tensor, item.got, item.comparison->finish(), item.comparison->take_series(),
+         compare::derived_limits(computation_of(*pairing.got, *item.got), expected, request.regime)});
   }
+  return results;
+}
+
+std::vector<report::CaseResult> compared(const kda::Problem& problem, const std::vector<Pairing>& pairings,
+                                         const CompareRequest& request) {
+  std::vector<report::CaseResult> cases;
+  for (const Pairing& pairing : pairings) cases.push_back(described(pairing));
+  for (Measured& item : measured(problem, pairings, request))
+    cases[item.pairing].tensors.push_back(judged(item.tensor, *item.got, problem.options.state_v_first,
+                                                 item.measures, std::move(item.limits), request.judging));
   for (report::CaseResult& item : cases) {
     if (item.tensors.empty()) {
       item.verdict = compare::Verdict::skipped;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "compare/comparison.hpp"
 #include "compare/limits.hpp"
 #include "fixture/fixture.hpp"
 #include "kda/oracle.hpp"
@@ -46,9 +47,25 @@ struct CompareRequest {
   int threads;
   const JudgingRequest& judging;
   const kda::Regime& regime;
+  bool series = false;  ///< keep the errors of every token
 };
 
-/// One case for every pairing, without the fixture's name. The oracle runs once for all of them.
+/// What was measured of one tensor of a pairing, not yet judged.
+struct Measured {
+  std::size_t pairing;
+  std::string tensor;
+  const tensor::Tensor* got;
+  compare::Measures measures;
+  compare::TokenSeries series;         ///< empty unless asked for
+  std::vector<compare::Limit> limits;  ///< derived
+};
+
+/// The tensors that both sides of every pairing have, in the order of the pairings. The oracle runs once for
+/// all of them.
+std::vector<Measured> measured(const kda::Problem& problem, const std::vector<Pairing>& pairings,
+                               const CompareRequest& request);
+
+/// The same judged: one case for every pairing, without the fixture's name.
 std::vector<report::CaseResult> compared(const kda::Problem& problem, const std::vector<Pairing>& pairings,
                                          const CompareRequest& request);
 

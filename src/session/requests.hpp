@@ -30,6 +30,7 @@ struct RunRequest {
   std::optional<std::size_t> chunk_size;
   std::optional<kda::OraclePrecision> oracle = kda::OraclePrecision::double_double;  ///< nullopt: none
   JudgingRequest judging;
+  bool probe = false;  ///< name the convention that explains a failure
   fixture::ReadLimits limits;
   int threads = 1;
 };

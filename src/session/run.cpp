@@ -10,6 +10,8 @@
 #include "session/answers.hpp"
 #include "session/describe.hpp"
 #include "session/judging.hpp"
+#include "session/probing.hpp"
+#include "session/selection.hpp"
 #include "session/sources.hpp"
 #include "session/targets.hpp"
 
@@ -19,11 +21,6 @@ namespace {
 
 using kda::Problem;
 using numeric::DType;
-
-bool holds_exactly(DType wide, DType narrow) {
-  const numeric::Format &a = numeric::format_of(wide), &b = numeric::format_of(narrow);
-  return a.precision >= b.precision && a.max_exponent >= b.max_exponent && a.min_exponent <= b.min_exponent;
-}
 
 /// What the whole request asks for, checked before the first file is opened.
 struct Plan {
@@ -36,19 +33,8 @@ struct Plan {
 
 Plan planned(const RunRequest& request) {
   Plan plan;
-  for (const std::string& name : request.variants) plan.variants.push_back(&kda::variant_named(name));
-  if (plan.variants.empty())
-    for (const kda::Variant& variant : kda::variants()) plan.variants.push_back(&variant);
-  for (const std::string& name : request.dtypes) {
-    const auto dtype = numeric::dtype_named(name);
-    if (!dtype && name != "fixture") {
-      std::vector<std::string> names{"fixture"};
-      for (const numeric::Format& format : numeric::formats) names.emplace_back(format.name);
-      throw Error(ErrorKind::usage, fmt::format("no dtype '{}'", name), {}, suggest(name, names));
-    }
-    plan.dtypes.push_back(dtype);
-  }
-  if (plan.dtypes.empty()) plan.dtypes.push_back(std::nullopt);
+  plan.variants = selected_variants(request.variants);
+  plan.dtypes = selected_dtypes(request.dtypes);
   for (const std::string& name : request.against) {
     plan.against_oracle = plan.against_oracle || name == "oracle" || name == "all";
     plan.against_every_group = plan.against_every_group || name == "all";
@@ -66,16 +52,7 @@ Plan planned(const RunRequest& request) {
     if (name != "o" && name != "final_state")
       throw Error(ErrorKind::usage, fmt::format("run has no tensor '{}'", name), {},
                   suggest(name, {"o", "final_state"}));
-  for (const std::string& assignment : request.arithmetic) {
-    kda::Arithmetic unused;
-    kda::set_axis(unused, assignment);
-    const bool anybody =
-        std::any_of(plan.variants.begin(), plan.variants.end(),
-                    [&](const kda::Variant* variant) { return kda::has_axis(variant->axes, assignment); });
-    if (!anybody)
-      throw Error(ErrorKind::usage,
-                  fmt::format("--arithmetic {}: none of the selected variants has this axis", assignment));
-  }
+  check_arithmetic(request.arithmetic, plan.variants);
   return plan;
 }
 
@@ -163,6 +140,7 @@ class FixtureRun {
     const CompareRequest compare{plan_.tensors, request_.oracle, request_.threads, request_.judging, regime};
     std::vector<report::CaseResult> cases = compared(problem, pairings, compare);
     blame_expected(cases);
+    if (request_.probe) probe_failures(problem, pairings, cases, request_.threads);
     for (report::CaseResult& item : cases) {
       item.fixture = file.name();
       item.path = file.path();
@@ -212,13 +190,8 @@ class FixtureRun {
     }
     if (log_.progress)
       log_.progress(fmt::format("{}: {} {}", file.name(), variant.name, numeric::name_of(dtype)));
-    kda::RunOptions options;
-    options.dtype = dtype;
-    options.chunk_size = chunk_size(problem);
-    options.threads = request_.threads;
-    options.arithmetic = variant.default_arithmetic(problem, dtype);
-    for (const std::string& assignment : request_.arithmetic)
-      if (kda::has_axis(variant.axes, assignment)) kda::set_axis(options.arithmetic, assignment);
+    const kda::RunOptions options =
+        run_options(variant, problem, dtype, request_.arithmetic, chunk_size(problem), request_.threads);
     return computed_answer(variant, options, variant.run(problem, options));
   }
 

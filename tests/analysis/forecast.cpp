@@ -59,17 +59,14 @@ bool run_is_nonfinite(const kda::Problem& problem, const kda::RunOptions& option
 }
 
 /// Formulations whose kernels run: to hold the forecast to another one, add its name.
-const std::vector<std::string> runnable_decays = {"pair-late", "factored:16", "factored:32", "factored:64", "clamp:126", "pair",
-                                                  "anchor-pair:16",
-                                                  "anchor-pair:32",
-                                                  "anchor-pair:64",
-                                                  "anchor-first:16",
-                                                  "anchor-first:32",
-                                                  "anchor-first:64",
-                                                  "anchor-mid:16",
-                                                  "anchor-mid:32",
-                                                  "anchor-mid:64"};
-const std::vector<std::string> runnable_inverses = {"substitution", "blocks:16", "blocks:32", "doubling:16", "doubling:32", "doubling:64", "horner:16", "horner:32", "horner:64"};
+const std::vector<std::string> runnable_decays = {"pair-late",       "factored:16",     "factored:32",
+                                                  "factored:64",     "clamp:126",       "pair",
+                                                  "anchor-pair:16",  "anchor-pair:32",  "anchor-pair:64",
+                                                  "anchor-first:16", "anchor-first:32", "anchor-first:64",
+                                                  "anchor-mid:16",   "anchor-mid:32",   "anchor-mid:64"};
+const std::vector<std::string> runnable_inverses = {"substitution", "blocks:16",   "blocks:32",
+                                                    "doubling:16",  "doubling:32", "doubling:64",
+                                                    "horner:16",    "horner:32",   "horner:64"};
 
 struct Regime {
   std::string name;
@@ -270,7 +267,8 @@ TEST_CASE("fp16 operands overflow at 11.09 nats", "[forecast]") {
 }
 
 TEST_CASE("a forecast turns at the same gate as the run, to the last bit", "[forecast]") {
-  for (const std::string form : {"anchor-first:16", "anchor-first:64", "anchor-mid:16", "anchor-mid:32", "factored:16", "factored:64"}) {
+  for (const std::string form : {"anchor-first:16", "anchor-first:64", "anchor-mid:16", "anchor-mid:32",
+                                 "factored:16", "factored:64"}) {
     INFO(form);
     const auto runs_nonfinite = [&](float g) {
       const kda::Problem problem = constant_gates(-g);

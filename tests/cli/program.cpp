@@ -104,6 +104,9 @@ TEST_CASE("wrong words exit with 2 and one line with a hint", "[cli]") {
                                        {"make corr_kyes -o x.h5", "did you mean 'corr_keys'?"},
                                        {"diff one.h5", "B is required"},
                                        {"list variant", "did you mean 'variants'?"},
+                                       {"grow", "no fixture given"},
+                                       {"grow x.h5 --tensor final_state", "the only one with tokens"},
+                                       {"grow x.h5 --limit max_ulp=2", "does not follow max_ulp"},
                                        {"bench --dtype fp8", "no dtype 'fp8'"}}) {
     const Output output = program(words);
     INFO(words << ": " << output.err);
@@ -249,6 +252,23 @@ TEST_CASE("the colour option and pipes decide about colour", "[cli]") {
   CHECK(program("run " + small + " --color never").out.find('\x1b') == std::string::npos);
 }
 
+TEST_CASE("grow prints a table with bars, or JSON, and judges by the limits it is given", "[cli]") {
+  const std::string words = "grow " + small + " --window 8 --variant recurrent";
+  const Output plain = shell("LC_ALL=C $KDA " + words);
+  CHECK(plain.code == 0);
+  CHECK(plain.err.empty());
+  CHECK_THAT(plain.out, ContainsSubstring("8 windows of 8 tokens"));
+  CHECK_THAT(plain.out, ContainsSubstring("  11111111\n"));  // a flat error, in digits
+  CHECK_THAT(shell("LC_ALL=C.UTF-8 $KDA " + words).out, ContainsSubstring("▁▁▁▁▁▁▁▁"));
+  const auto document = nlohmann::json::parse(program(words + " --json").out);
+  CHECK(document["growth"][0]["windows"]["rms_ratio"].size() == 8);
+  const Output crossed = program(words + " --limit rms_ratio=1e-9");
+  CHECK(crossed.code == 1);
+  CHECK_THAT(crossed.out, ContainsSubstring("* limit from the command line"));
+  CHECK(program("grow /no/such.h5").code == 3);
+  CHECK(program(words + " --json " + small).code == 2);  // never over a fixture
+}
+
 TEST_CASE("show and list print what is there", "[cli]") {
   const Output show = program("show " + small);
   CHECK(show.code == 0);
@@ -264,7 +284,7 @@ TEST_CASE("show and list print what is there", "[cli]") {
 TEST_CASE("help and version go to standard output", "[cli]") {
   CHECK_THAT(program("--help").out, ContainsSubstring("usage: kda-check COMMAND"));
   CHECK_THAT(program("--version").out, ContainsSubstring("kda-check 0."));
-  for (const char* const command : {"run", "diff", "show", "make", "list", "bench"}) {
+  for (const char* const command : {"run", "diff", "forecast", "grow", "show", "make", "list", "bench"}) {
     const Output output = program(std::string(command) + " --help");
     CHECK(output.code == 0);
     CHECK_THAT(output.out, ContainsSubstring("kda-check " + std::string(command)));

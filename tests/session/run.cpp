@@ -1,20 +1,17 @@
 #include "session/run.hpp"
 
-#include <unistd.h>
-
-#include <filesystem>
-
 #include "base/error.hpp"
-#include "fixture/writer.hpp"
 #include "report/writers.hpp"
 #include "session/bench.hpp"
 #include "session/diff.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
+#include "support/temporary_fixture.hpp"
 
 using namespace kda_check;
 using compare::Verdict;
 using numeric::DType;
+using test::TemporaryFixture;
 
 namespace {
 
@@ -41,24 +38,6 @@ double metric(const report::CaseResult& item, std::string_view tensor, std::stri
         if (metric_name == name) return value;
   return std::nan("");
 }
-
-/// A file of its own for one test.
-struct TemporaryFixture {
-  explicit TemporaryFixture(const kda::Problem& problem, const kda::Answer* answer = nullptr,
-                            std::string name = "t")
-      : path((std::filesystem::temp_directory_path() /
-              ("kda-check-session-" + name + std::to_string(::getpid()) + ".h5"))
-                 .string()) {
-    fixture::WriteRequest request;
-    request.name = name, request.problem = &problem;
-    if (answer != nullptr)
-      request.expected.push_back(
-          {"somebody", "", "", numeric::ComputeFormat::fp32, {&answer->o, &answer->final_state}, {}});
-    fixture::write_fixture(path, request);
-  }
-  ~TemporaryFixture() { std::filesystem::remove(path); }
-  std::string path;
-};
 
 }  // namespace
 

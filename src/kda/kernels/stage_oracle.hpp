@@ -28,7 +28,9 @@ KDA_CHECK_INLINE void store_number(const OracleMatrix& m, std::size_t row, std::
   magnitude.store(m.magnitude + at);
 }
 
-__attribute__((noinline)) inline StageNumber stage_exponential(const StageNumber& x) { return numeric::exp(x); }
+__attribute__((noinline)) inline StageNumber stage_exponential(const StageNumber& x) {
+  return numeric::exp(x);
+}
 
 /// C = C0 + sum_d A_rd B_d (`sign` -1: minus), C0 and its magnitude as C holds them, or zero. A is read as
 /// (row, depth), or transposed.

@@ -1,0 +1,110 @@
+#include <fmt/format.h>
+
+#include "base/error.hpp"
+#include "cli/commands.hpp"
+#include "cli/judging_options.hpp"
+#include "session/grow.hpp"
+
+namespace kda_check::cli {
+
+namespace {
+
+constexpr char footer[] =
+    "Windows are of N tokens of a sequence; the slope is that of log(rms_ratio) on log(t): 1 for an error "
+    "that\n"
+    "grows with every token, 0 for one that does not. docs/growth.md says how to read the table.\n"
+    "\n"
+    "Examples:\n"
+    "  kda-check grow long.h5                                  every variant and recorded answer\n"
+    "  kda-check grow long.h5 --variant recurrent --dtype fp32,fp64 --window 128\n"
+    "  kda-check grow long.h5 --limit scaled_ulp=50            where is that first exceeded?\n"
+    "  kda-check grow long.h5 --against fla_chunk --json       from a recorded answer; all arrays\n"
+    "\n"
+    "Exit codes: 0 measured; 1 a limit of the command line was crossed; 2 usage; 3 a file is missing or\n"
+    "malformed; 4 something could not run or be written; 70 a bug here.\n";
+
+struct GrowCommand {
+  session::GrowRequest request;
+  std::string oracle = "dd", json_path;
+  std::size_t window = 0, chunk_size = 0;
+
+  void add_options(CLI::App& app) {
+    prepare(app, "grow", "How the error of every answer goes along T");
+    app.footer(footer);
+    app.add_option("targets", request.targets, "Fixtures, directories")->option_text("FILE...");
+    add_names(app, "--variant", request.variants, "Variants to run (default: all; kda-check list)",
+              "NAME,...");
+    add_names(app, "--dtype", request.dtypes,
+              "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)", "NAME,...");
+    add_names(app, "--arithmetic", request.arithmetic, "How variants compute (kda-check list arithmetic)",
+              "KEY=VALUE,...");
+    const auto one = [&app](const char* name, auto& target, const char* text, const char* value) {
+      return app.add_option(name, target, text)
+          ->option_text(value)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    };
+    one("--against", request.against, "oracle (default) or the name of an expected group", "NAME");
+    one("--tensor", request.tensor, "o, the only tensor with tokens", "NAME");
+    one("--window", window, "Tokens to a window (default: the chunk size)", "N")
+        ->check(CLI::Range(1, 1 << 20));
+    one("--chunk-size", chunk_size, "Rows of a chunk (default: the fixture's)", "N")
+        ->check(CLI::Range(1, 1024));
+    one("--oracle", oracle, "dd: double-double (default); fp64: faster", "KIND")
+        ->check(CLI::IsMember({"dd", "fp64"}));
+    app.add_option_function<std::vector<std::string>>(
+           "--limit",
+           [this](const std::vector<std::string>& texts) {
+             for (const std::string& text : texts) request.limits.push_back(compare::parse_limit(text));
+           },
+           "Override the limit of rms_ratio, scaled_ulp or max_abs; repeatable")
+        ->expected(1)
+        ->option_text("METRIC=VALUE")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    one("--json", json_path, "Write JSON to PATH, or to standard output instead of the text", "[PATH]")
+        ->expected(0, 1)
+        ->default_str("-");
+    add_threads(app, request.threads);
+    add_memory_limit(app, request.read_limits.memory_budget);
+  }
+
+  void finish() {
+    if (window > 0) request.window = window;
+    if (chunk_size > 0) request.chunk_size = chunk_size;
+    if (oracle == "fp64") request.oracle = kda::OraclePrecision::fp64;
+    if (request.targets.empty())
+      throw Error(ErrorKind::usage, "grow: no fixture given", {}, "kda-check grow FILE.h5");
+  }
+};
+
+}  // namespace
+
+int grow_main(const Words& words) {
+  GrowCommand command;
+  CLI::App app;
+  command.add_options(app);
+  if (const auto done = parse(app, words)) return *done;
+  command.finish();
+  std::optional<OutputFile> json;
+  if (!command.json_path.empty())
+    json.emplace(report_file("json", command.json_path, command.request.targets));
+  Progress progress;
+  report::GrowthResult result =
+      session::grow(command.request, {[&](const std::string& text) {
+                                        progress.clear();
+                                        warn(text);
+                                      },
+                                      [&](const std::string& text) { progress.show(text); }});
+  result.argv = words;
+  progress.clear();
+  for (const report::FailedInput& error : result.errors)
+    fmt::print(stderr, "kda-check: error: {}\n", error.message);
+  if (!json || !json->is_stdout()) {
+    report::WriteOptions options;
+    options.unicode = wants_unicode();
+    write_stdout(report::write_growth_text(result, options));
+  }
+  if (json) json->commit(report::write_growth_json(result));
+  return result.exit_code();
+}
+
+}  // namespace kda_check::cli
