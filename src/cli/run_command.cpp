@@ -62,6 +62,9 @@ struct RunCommand {
         ->check(CLI::IsMember({"dd", "fp64", "none"}))
         ->option_text("KIND")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    app.add_flag("--stages", request.stages,
+                 "Compare the intermediates of the chunk form (and those a file holds) with the truth, and\n"
+                 "name the first that leaves it");
     app.add_flag(
         "--probe", request.probe,
         "For every failure against the oracle, try the usual mis-readings (exp2 for exp, a transposed\n"
@@ -130,6 +133,7 @@ void append(report::Result& all, report::Result part) {
     if (!known) all.fixtures.push_back(std::move(fixture));
   }
   std::move(part.cases.begin(), part.cases.end(), std::back_inserter(all.cases));
+  std::move(part.stages.begin(), part.stages.end(), std::back_inserter(all.stages));
   std::move(part.errors.begin(), part.errors.end(), std::back_inserter(all.errors));
 }
 

@@ -40,6 +40,10 @@ void OracleInputs::query(const Segment& segment, std::size_t head, Pairs& rows) 
   key_rows(problem_.q, segment, head, DoubleDouble{problem_.scale()}, rows);
 }
 
+void OracleInputs::unscaled_query(const Segment& segment, std::size_t head, Pairs& rows) const {
+  key_rows(problem_.q, segment, head, DoubleDouble{1.0}, rows);
+}
+
 void OracleInputs::key(const Segment& segment, std::size_t head, Pairs& rows) const {
   key_rows(problem_.k, segment, head, DoubleDouble{1.0}, rows);
 }

@@ -32,6 +32,7 @@ class OracleInputs {
 
   /// [count][K] rows of q (with scale) or of k, L2-normalised if the problem says so.
   void query(const Segment& segment, std::size_t head, Pairs& rows) const;
+  void unscaled_query(const Segment& segment, std::size_t head, Pairs& rows) const;
   void key(const Segment& segment, std::size_t head, Pairs& rows) const;
   /// [count][stride], zeros beyond V.
   void value(const Segment& segment, std::size_t head, double* rows, std::size_t stride) const;

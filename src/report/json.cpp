@@ -1,5 +1,6 @@
 // The document scripts rely on (docs/json.md). Additions keep schema_version 1.
 #include "report/json_values.hpp"
+#include "report/stages_writers.hpp"
 #include "report/writers.hpp"
 
 namespace kda_check::report {
@@ -73,7 +74,7 @@ Json one_case(const CaseResult& item) {
 std::string write_json(const Result& result, const WriteOptions&) {
   Json cases = Json::array();
   for (const CaseResult& item : result.cases) cases.push_back(one_case(item));
-  const Json document = {
+  Json document = {
       {"schema_version", 1},
       {"tool", json_tool()},
       {"request", {{"command", result.command}, {"argv", result.argv}, {"oracle", result.oracle}}},
@@ -87,6 +88,10 @@ std::string write_json(const Result& result, const WriteOptions&) {
         {"skipped", result.count(compare::Verdict::skipped)},
         {"errors", result.errors.size()},
         {"exit_code", result.exit_code()}}}};
+  if (!result.stages.empty()) {
+    document["stages"] = Json::array();
+    for (const StageCase& item : result.stages) document["stages"].push_back(stages_json(item));
+  }
   return json_text(document);
 }
 

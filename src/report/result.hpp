@@ -9,6 +9,7 @@
 
 #include "compare/limits.hpp"
 #include "compare/verdict.hpp"
+#include "report/stages.hpp"
 #include "tensor/tensor.hpp"
 
 namespace kda_check::report {
@@ -82,6 +83,7 @@ struct Result {
   std::string oracle;             ///< "double-double", "fp64", "none"
   std::vector<FixtureResult> fixtures;
   std::vector<CaseResult> cases;
+  std::vector<StageCase> stages;  ///< with --stages
   std::vector<FailedInput> errors;
 
   std::size_t count(compare::Verdict verdict) const {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "report/stages_writers.hpp"
 #include "report/writers.hpp"
 
 namespace kda_check::report {
@@ -211,6 +212,8 @@ void print_fixture(std::string& out, const Result& result, const FixtureResult& 
                  [&](const CaseResult* item) { return item->against == reference; });
     print_against(body, group, heading_for(result, reference), options);
   }
+  for (const StageCase& item : result.stages)
+    if (item.path == fixture.path && options.detail != Detail::quiet) body += stages_text(item);
   if (body.empty() && options.detail == Detail::quiet) return;
   fmt::format_to(std::back_inserter(out), "{}  {}  {}\n{}", fixture.name, fixture.shape, fixture.options,
                  body);

@@ -30,7 +30,8 @@ struct RunRequest {
   std::optional<std::size_t> chunk_size;
   std::optional<kda::OraclePrecision> oracle = kda::OraclePrecision::double_double;  ///< nullopt: none
   JudgingRequest judging;
-  bool probe = false;  ///< name the convention that explains a failure
+  bool stages = false;  ///< compare the intermediates of the chunk form too
+  bool probe = false;   ///< name the convention that explains a failure
   fixture::ReadLimits limits;
   int threads = 1;
 };

@@ -13,6 +13,7 @@
 #include "session/probing.hpp"
 #include "session/selection.hpp"
 #include "session/sources.hpp"
+#include "session/staging.hpp"
 #include "session/targets.hpp"
 
 namespace kda_check::session {
@@ -141,6 +142,7 @@ class FixtureRun {
     std::vector<report::CaseResult> cases = compared(problem, pairings, compare);
     blame_expected(cases);
     if (request_.probe) probe_failures(problem, pairings, cases, request_.threads);
+    if (request_.stages) compare_stages(file, problem, dtypes, regime, remark.empty());
     for (report::CaseResult& item : cases) {
       item.fixture = file.name();
       item.path = file.path();
@@ -150,6 +152,20 @@ class FixtureRun {
     if (!remark.empty())
       for (const fixture::ExpectedGroup& group : file.expected())
         if (wants_group(group.name)) skip(file, group.name, dtypes.front(), remark);
+  }
+
+  void compare_stages(const Source& file, const Problem& problem, const std::vector<DType>& dtypes,
+                      const kda::Regime& regime, bool with_recorded) {
+    if (log_.progress) log_.progress(fmt::format("{}: stages", file.name()));
+    const StagingRequest staging{plan_.variants,
+                                 dtypes,
+                                 request_.arithmetic,
+                                 chunk_size(problem),
+                                 request_.threads,
+                                 request_.limits.memory_budget,
+                                 regime};
+    for (report::StageCase& item : stage_cases(file, problem, staging, with_recorded))
+      result_.stages.push_back(std::move(item));
   }
 
   /// Where a variant disagrees with a recorded answer that is itself wrong, say so.
@@ -220,7 +236,7 @@ class FixtureRun {
         if (std::find(plan_.tensors.begin(), plan_.tensors.end(), name) == plan_.tensors.end())
           left.push_back(name);
       }
-      if (!group.stages.empty()) left.push_back("stages");
+      if (!group.stages.empty() && !request_.stages) left.push_back("stages");
       if (!left.empty())
         described.notes.push_back(fmt::format("expected/{}: not compared: {}", group.name, join(left, " ")));
     }

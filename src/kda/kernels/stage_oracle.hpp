@@ -1,6 +1,7 @@
 // The stages of one chunk in double-double: F2 to F11 of kda-math 4.1 with one exponential for each pair, the
 // forms that cannot overflow. The magnitude of an element is the sum of the absolute values of the terms of
-// its last sum.
+// its last sum, where a term's factor that is itself a sum (L in the inverse, the inverse in u and w, u and w
+// in v_new, v_new in h) counts with its magnitude: errors of that size are handed on.
 #pragma once
 
 #include "kda/kernels/oracle.hpp"
@@ -32,23 +33,33 @@ __attribute__((noinline)) inline StageNumber stage_exponential(const StageNumber
   return numeric::exp(x);
 }
 
+/// Which factor of a product counts with its magnitude.
+enum class Summed : unsigned char { left, right };
+
 /// C = C0 + sum_d A_rd B_d (`sign` -1: minus), C0 and its magnitude as C holds them, or zero. A is read as
 /// (row, depth), or transposed.
 inline void stage_product(std::size_t rows, std::size_t columns, std::size_t depth, const OracleMatrix& a,
                           bool a_transposed, const OracleMatrix& b, const OracleMatrix& c, bool from_result,
-                          double sign) {
+                          double sign, Summed summed) {
   for (std::size_t row = 0; row < rows; ++row)
     for (std::size_t column = 0; column < columns; column += StagePack::count) {
       StageNumber sum{StagePack::zero(), StagePack::zero()};
       StagePack magnitude = StagePack::zero();
       if (from_result) {
         sum = load_number(c, row, column);
-        magnitude = absolute(sum.hi);
+        magnitude = StagePack::load(c.magnitude + row * c.stride + column);
       }
+      StagePack ignored = StagePack::zero();
       for (std::size_t d = 0; d < depth; ++d) {
         StageNumber factor = a_transposed ? broadcast_number(a, d, row) : broadcast_number(a, row, d);
         factor = {factor.hi * sign, factor.lo * sign};
-        accumulate(factor, load_number(b, d, column), sum, magnitude);
+        const StageNumber row_of_b = load_number(b, d, column);
+        accumulate(factor, row_of_b, sum, ignored);
+        const std::size_t at = a_transposed ? d * a.stride + row : row * a.stride + d;
+        magnitude =
+            magnitude + (summed == Summed::left ? absolute(row_of_b.hi) * a.magnitude[at]
+                                                : StagePack::load(b.magnitude + d * b.stride + column) *
+                                                      (a.hi[at] < 0 ? -a.hi[at] : a.hi[at]));
       }
       store_number(c, row, column, sum, magnitude);
     }
@@ -105,18 +116,18 @@ inline void stage_scores(const StageOracleBlock& block, std::size_t i, std::size
   }
 }
 
-/// Row i of (I + L)^-1: -L_i - sum_{m<i} L_im X_m, and 1 on the diagonal.
+/// Row i of (I + L)^-1: -sum_{m<i} L_im X_m with X_mm = 1, and 1 on the diagonal.
 inline void stage_inverse(const StageOracleBlock& block) {
   const OracleMatrix &l = block.L, &x = block.Akk_inv;
   for (std::size_t i = 0; i < block.rows; ++i) {
     for (std::size_t column = 0; column < block.rows; column += StagePack::count) {
-      StageNumber sum = load_number(l, i, column);
-      sum = -sum;
-      StagePack magnitude = absolute(sum.hi);
+      StageNumber sum{StagePack::zero(), StagePack::zero()};
+      StagePack magnitude = StagePack::zero();
+      StagePack ignored = StagePack::zero();
       for (std::size_t m = column; m < i; ++m) {
-        StageNumber factor = broadcast_number(l, i, m);
-        factor = -factor;
-        accumulate(factor, load_number(x, m, column), sum, magnitude);
+        const StageNumber factor = -broadcast_number(l, i, m), row = load_number(x, m, column);
+        accumulate(factor, row, sum, ignored);
+        magnitude = magnitude + absolute(row.hi) * l.magnitude[i * l.stride + m];
       }
       store_number(x, i, column, sum, magnitude);
     }
@@ -136,16 +147,17 @@ inline void stage_oracle(const StageOracleBlock& block) {
       if (column <= i) stage_scores(block, i, column);
   stage_inverse(block);
   stage_times_beta(block, block.v, V, block.value_scratch);
-  stage_product(n, V, n, block.Akk_inv, false, block.value_scratch, block.u, false, 1);
+  stage_product(n, V, n, block.Akk_inv, false, block.value_scratch, block.u, false, 1, Summed::left);
   stage_decayed(block, block.q, false, block.qg);
   stage_decayed(block, block.k, false, block.kg);
   stage_times_beta(block, block.kg, K, block.key_scratch);
-  stage_product(n, K, n, block.Akk_inv, false, block.key_scratch, block.w, false, 1);
+  stage_product(n, K, n, block.Akk_inv, false, block.key_scratch, block.w, false, 1, Summed::left);
   stage_decayed(block, block.k, true, block.kg);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t v = 0; v < V; v += StagePack::count)
-      store_number(block.v_new, i, v, load_number(block.u, i, v), StagePack::zero());
-  stage_product(n, V, K, block.w, false, block.state, block.v_new, true, -1);
+      store_number(block.v_new, i, v, load_number(block.u, i, v),
+                   StagePack::load(block.u.magnitude + i * block.u.stride + v));
+  stage_product(n, V, K, block.w, false, block.state, block.v_new, true, -1, Summed::left);
   for (std::size_t k = 0; k < K; ++k) {
     const StageNumber decay = stage_exponential(broadcast_number(block.G, n - 1, k));
     for (std::size_t v = 0; v < V; v += StagePack::count) {
@@ -153,7 +165,7 @@ inline void stage_oracle(const StageOracleBlock& block) {
       store_number(block.state, k, v, value, absolute(value.hi));
     }
   }
-  stage_product(K, V, n, block.kg, true, block.v_new, block.state, true, 1);
+  stage_product(K, V, n, block.kg, true, block.v_new, block.state, true, 1, Summed::right);
 }
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

@@ -1,0 +1,72 @@
+#include "analysis/attribution.hpp"
+
+#include <cmath>
+#include <cstring>
+
+namespace kda_check::analysis {
+
+HeldOracle hold_oracle(const kda::Problem& problem, kda::OraclePrecision precision, int threads) {
+  const kda::Dimensions& d = problem.dimensions();
+  HeldOracle held;
+  const auto size = [](HeldOracle::Values& values, std::size_t count) {
+    values.hi.resize(count), values.lo.resize(count), values.magnitude.resize(count);
+  };
+  size(held.o, d.B * d.T * d.HV * d.V);
+  size(held.final_state, d.N * d.HV * d.K * d.V);
+  const auto keep = [](HeldOracle::Values& values, std::size_t first, std::size_t count, const double* hi,
+                       const double* lo, const double* magnitude) {
+    std::memcpy(values.hi.data() + first, hi, count * sizeof(double));
+    std::memcpy(values.lo.data() + first, lo, count * sizeof(double));
+    std::memcpy(values.magnitude.data() + first, magnitude, count * sizeof(double));
+  };
+  kda::run_oracle(problem, precision, threads,
+                  {[&](const kda::OracleOutput& part) {
+                     const std::size_t row = d.HV * d.V;
+                     keep(held.o, (part.batch * d.T + part.begin) * row, part.count * row, part.hi, part.lo,
+                          part.magnitude);
+                   },
+                   [&](const kda::OracleState& part) {
+                     const std::size_t count = d.K * d.V;
+                     keep(held.final_state, (part.sequence * d.HV + part.head) * count, count, part.hi, part.lo,
+                          part.magnitude);
+                   }});
+  return held;
+}
+
+Differences difference(const tensor::Tensor& got, const HeldOracle::Values& exact) {
+  Differences result(got.size());
+  for (std::size_t i = 0; i < result.size(); ++i) result[i] = (got.value(i) - exact.hi[i]) - exact.lo[i];
+  return result;
+}
+
+Differences difference(const tensor::Tensor& got, const tensor::Tensor& expected) {
+  Differences result(got.size());
+  for (std::size_t i = 0; i < result.size(); ++i) result[i] = got.value(i) - expected.value(i);
+  return result;
+}
+
+double share(const Differences& part, const Differences& whole) {
+  double product = 0, square = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    product += part[i] * whole[i];
+    square += whole[i] * whole[i];
+  }
+  return square == 0 ? 0 : product / square;
+}
+
+double rms(const Differences& values) {
+  double square = 0;
+  for (const double value : values) square += value * value;
+  return values.empty() ? 0 : std::sqrt(square / static_cast<double>(values.size()));
+}
+
+double rms(const HeldOracle::Values& exact) { return rms(exact.hi); }
+
+std::size_t differing_bits(const tensor::Tensor& a, const tensor::Tensor& b) {
+  const std::size_t bytes = numeric::format_of(a.dtype()).bytes;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) count += std::memcmp(a.at(i), b.at(i), bytes) != 0;
+  return count;
+}
+
+}  // namespace kda_check::analysis

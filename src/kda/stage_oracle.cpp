@@ -1,0 +1,187 @@
+#include "kda/stage_oracle.hpp"
+
+#include <cmath>
+
+#include "base/parallel.hpp"
+#include "kda/jobs.hpp"
+#include "kda/oracle_inputs.hpp"
+#include "numeric/rounding.hpp"
+
+namespace kda_check::kda {
+
+namespace {
+
+/// Memory behind the matrices of one block.
+class Matrices {
+ public:
+  OracleMatrix make(std::size_t rows, std::size_t columns) {
+    const std::size_t stride = padded(columns), size = rows * stride;
+    storage_.emplace_back(3 * size);
+    double* const memory = storage_.back().data();
+    storage_.back().fill(0);
+    return {memory, memory + size, memory + 2 * size, stride};
+  }
+
+ private:
+  std::vector<tensor::Scratch<double>> storage_;
+};
+
+/// One head, chunk by chunk.
+class HeadStages {
+ public:
+  HeadStages(const Problem& problem, const HeadJob& job, std::size_t chunk_size, StageTruths& truths)
+      : problem_(problem),
+        job_(job),
+        chunk_size_(chunk_size),
+        d_(chunked_dimensions(problem, chunk_size)),
+        inputs_(problem),
+        truths_(truths) {
+    const std::size_t n = chunk_size, K = d_.K, V = d_.V;
+    for (OracleMatrix* const m : {&block_.q, &block_.k, &block_.G, &block_.w, &block_.qg, &block_.kg, &block_.key_scratch})
+      *m = memory_.make(n, K);
+    for (OracleMatrix* const m : {&block_.v, &block_.u, &block_.v_new, &block_.value_scratch}) *m = memory_.make(n, V);
+    for (OracleMatrix* const m : {&block_.Aqk, &block_.L, &block_.Akk_inv}) *m = memory_.make(n, n);
+    for (OracleMatrix* const m : {&block_.k_columns, &block_.G_columns}) *m = memory_.make(K, n);
+    block_.beta = memory_.make(n, 1);
+    block_.state = memory_.make(K, V);
+    block_.key_dim = K, block_.value_dim = V;
+    block_.scale = problem.scale();
+  }
+
+  void run() {
+    const Sequence& s = job_.sequence;
+    if (problem_.initial_state)
+      for (std::size_t k = 0; k < d_.K; ++k)
+        for (std::size_t v = 0; v < d_.V; ++v) {
+          const double value = problem_.initial_state->value(inputs_.state_index(s, job_.head, k, v));
+          block_.state.hi[k * block_.state.stride + v] = value;
+          block_.state.magnitude[k * block_.state.stride + v] = std::fabs(value);
+        }
+    const std::size_t first = first_chunk(problem_, s, chunk_size_);
+    for (std::size_t begin = s.begin; begin < s.end; begin += chunk_size_) {
+      const ChunkPlace place{s.batch, begin, std::min(chunk_size_, s.end - begin),
+                             first + (begin - s.begin) / chunk_size_, job_.head};
+      load(place);
+      keep(Stage::g_cumsum, place, block_.G);
+      keep(Stage::h, place, block_.state);
+      kernel_table().oracle.stages(block_);
+      keep(Stage::Aqk, place, block_.Aqk);
+      keep(Stage::Akk_inv, place, block_.Akk_inv);
+      keep(Stage::u, place, block_.u);
+      keep(Stage::w, place, block_.w);
+      keep(Stage::qg, place, block_.qg);
+      keep(Stage::kg, place, block_.kg);
+      keep(Stage::v_new, place, block_.v_new);
+    }
+  }
+
+ private:
+  /// Rows of [count][width] into a matrix.
+  void fill(const OracleMatrix& m, Pairs& rows, std::size_t count, std::size_t width) {
+    for (std::size_t i = 0; i < count; ++i)
+      for (std::size_t c = 0; c < width; ++c) {
+        m.hi[i * m.stride + c] = rows.hi[i * width + c];
+        m.lo[i * m.stride + c] = rows.lo[i * width + c];
+      }
+  }
+
+  void load(const ChunkPlace& place) {
+    const Segment segment{job_.sequence, place.begin, place.rows};
+    const std::size_t n = place.rows, K = d_.K;
+    block_.rows = n;
+    Pairs rows(n * K), beta(n);
+    inputs_.unscaled_query(segment, job_.head, rows);
+    fill(block_.q, rows, n, K);
+    inputs_.key(segment, job_.head, rows);
+    fill(block_.k, rows, n, K);
+    transpose(block_.k, block_.k_columns);
+    inputs_.log_decay(segment, job_.head, rows);
+    fill(block_.G, rows, n, K);
+    cumulate(block_.G);
+    transpose(block_.G, block_.G_columns);
+    inputs_.beta(segment, job_.head, beta);
+    fill(block_.beta, beta, n, 1);
+    inputs_.value(segment, job_.head, block_.v.hi, block_.v.stride);
+  }
+
+  void transpose(const OracleMatrix& from, const OracleMatrix& to) const {
+    for (std::size_t k = 0; k < d_.K; ++k)
+      for (std::size_t i = 0; i < to.stride; ++i) {
+        const bool valid = i < block_.rows;
+        to.hi[k * to.stride + i] = valid ? from.hi[i * from.stride + k] : 0.0;
+        to.lo[k * to.stride + i] = valid ? from.lo[i * from.stride + k] : 0.0;
+      }
+  }
+
+  void cumulate(const OracleMatrix& G) const {
+    for (std::size_t k = 0; k < d_.K; ++k) {
+      numeric::DoubleDouble sum{0.0};
+      double magnitude = 0;
+      for (std::size_t i = 0; i < block_.rows; ++i) {
+        const std::size_t at = i * G.stride + k;
+        sum = sum + numeric::DoubleDouble{G.hi[at], G.lo[at]};
+        magnitude += std::fabs(G.hi[at]);
+        G.hi[at] = sum.hi;
+        G.lo[at] = sum.lo;
+        G.magnitude[at] = magnitude;
+      }
+    }
+  }
+
+  void keep(Stage stage, const ChunkPlace& place, const OracleMatrix& m) {
+    StageTruth& truth = truths_[static_cast<std::size_t>(stage)];
+    const StageLayout layout(stage, d_, problem_.options.state_v_first);
+    const bool triangular = stages()[static_cast<std::size_t>(stage)].lower_triangular;
+    for (std::size_t row = 0; row < layout.rows(place); ++row)
+      for (std::size_t column = 0; column < (triangular ? row + 1 : layout.columns(place)); ++column) {
+        const std::size_t element = layout.element(place, row, column), at = row * m.stride + column;
+        truth.hi[element] = m.hi[at];
+        truth.lo[element] = m.lo[at];
+        truth.magnitude[element] = m.magnitude[at];
+      }
+  }
+
+  const Problem& problem_;
+  const HeadJob& job_;
+  const std::size_t chunk_size_;
+  const Dimensions d_;
+  const OracleInputs inputs_;
+  StageTruths& truths_;
+  Matrices memory_;
+  StageOracleBlock block_{};
+};
+
+}  // namespace
+
+StageTruths run_stage_oracle(const Problem& problem, std::size_t chunk_size, int threads) {
+  const Dimensions d = chunked_dimensions(problem, chunk_size);
+  StageTruths truths;
+  for (const StageRow& row : stages()) {
+    const std::size_t size =
+        tensor::element_count(expected_shape(*find_spec(row.name), d, problem.options.state_v_first));
+    StageTruth& truth = truths[static_cast<std::size_t>(row.stage)];
+    truth.hi.assign(size, 0), truth.lo.assign(size, 0), truth.magnitude.assign(size, 0);
+  }
+  const std::vector<HeadJob> jobs = head_jobs(problem, 1, threads);
+  parallel_for(jobs.size(), threads,
+               [&](std::size_t item, int) { HeadStages(problem, jobs[item], chunk_size, truths).run(); });
+  return truths;
+}
+
+StageTensors rounded_stages(const StageTruths& truths, const Problem& problem, std::size_t chunk_size,
+                            numeric::DType dtype) {
+  StageTensors tensors = allocate_stages(problem, chunk_size, dtype);
+  for (std::size_t s = 0; s < stage_count; ++s)
+    for (std::size_t i = 0; i < tensors[s].size(); ++i) {
+      const numeric::DoubleDouble exact{truths[s].hi[i], truths[s].lo[i]};
+      if (dtype == numeric::DType::fp64) {
+        tensors[s].elements<double>()[i] = exact.hi;
+      } else {
+        tensors[s].elements<float>()[i] =
+            std::isfinite(exact.hi) ? numeric::round_to<float>(exact) : static_cast<float>(exact.hi);
+      }
+    }
+  return tensors;
+}
+
+}  // namespace kda_check::kda

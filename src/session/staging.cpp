@@ -1,0 +1,203 @@
+#include "session/staging.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "compare/limits.hpp"
+#include "compare/metrics.hpp"
+#include "session/selection.hpp"
+
+namespace kda_check::session {
+
+namespace {
+
+using analysis::StagesOfAnswer;
+using numeric::DType;
+
+/// The stages of one answer, and what it takes to judge them.
+struct StagedAnswer {
+  report::StageCase result;
+  numeric::ComputeFormat compute;
+  kda::StageTensors tensors;
+  std::vector<analysis::StageError> own;  ///< given exact inputs; empty when recorded
+
+  StagesOfAnswer view() const { return {&tensors, result.recorded}; }
+};
+
+/// What the chunk form may lose in this format. A stage shows single exponentials of running sums of gates: n
+/// roundings of half a unit of sums up to S, n S / 2 units of exp, where o only shows their averages.
+double agreement_limit(numeric::ComputeFormat compute, DType storage, const StagingRequest& request) {
+  kda::Regime regime = request.regime;
+  regime.largest_chunk_sum *= std::max(1.0, static_cast<double>(request.chunk_size) / 2);
+  for (const compare::Limit& limit :
+       compare::derived_limits({compute, storage, compare::Form::chunk}, std::nullopt, regime))
+    if (limit.metric == "scaled_ulp") return limit.value;
+  return 0;
+}
+
+double metric(const compare::Measures& measures, std::string_view name) {
+  return compare::find_metric(name)->value(measures);
+}
+
+std::string place_of(const compare::Measures& measures, std::string_view stage, const tensor::Shape& shape,
+                     bool state_v_first) {
+  if (measures.scaled_ulp.point.element == compare::no_element) return {};
+  return kda::place(stage, tensor::index_of(shape, measures.scaled_ulp.point.element), state_v_first);
+}
+
+void fill_rows(StagedAnswer& answer, const kda::StageTruths& truths, const kda::Problem& problem,
+               const StagingRequest& request) {
+  const std::vector<analysis::StageError> errors =
+      analysis::stage_errors(answer.view(), truths, problem, request.chunk_size, request.threads);
+  for (const analysis::StageError& error : errors) {
+    report::StageRowResult row;
+    row.name = kda::stages()[static_cast<std::size_t>(error.stage)].name;
+    row.dtype = numeric::name_of(error.dtype);
+    row.rms_ratio = metric(error.measures, "rms_ratio");
+    row.scaled_ulp = metric(error.measures, "scaled_ulp");
+    row.max_ulp = metric(error.measures, "max_ulp");
+    row.nonfinite = error.measures.mismatched_classes();
+    row.cancelled_bits = error.cancelled_bits;
+    row.worst = place_of(error.measures, row.name,
+                         answer.tensors[static_cast<std::size_t>(error.stage)].shape(),
+                         problem.options.state_v_first);
+    for (const analysis::StageError& own : answer.own)
+      if (own.stage == error.stage) {
+        row.own_rms_ratio = metric(own.measures, "rms_ratio");
+        row.own_scaled_ulp = metric(own.measures, "scaled_ulp");
+      }
+    row.limit = agreement_limit(answer.compute, error.dtype, request);
+    answer.result.rows.push_back(std::move(row));
+  }
+  const auto limit = [&](DType dtype) { return agreement_limit(answer.compute, dtype, request); };
+  if (const auto found =
+          analysis::first_divergence(answer.view(), truths, problem, request.chunk_size, limit))
+    answer.result.divergence = describe(*found);
+}
+
+/// Stages that the arithmetic rounds to 16 bits, in that format: ULPs are then counted in it.
+void store_as_rounded(kda::StageTensors& tensors, const kda::CastPoints& casts) {
+  using enum kda::Stage;
+  const std::pair<kda::Stage, kda::Rounding> rounded[] = {
+      {g_cumsum, casts.g_cumsum}, {Aqk, casts.Aqk},     {Akk_inv, casts.Akk_inv}, {u, casts.u},        {w, casts.w},
+      {qg, casts.operands},       {kg, casts.operands}, {h, casts.state},         {v_new, casts.v_new}};
+  for (const auto& [stage, rounding] : rounded) {
+    if (rounding != kda::Rounding::bf16 && rounding != kda::Rounding::fp16) continue;
+    tensor::Tensor& tensor = tensors[static_cast<std::size_t>(stage)];
+    tensor = tensor.converted_to(rounding == kda::Rounding::bf16 ? DType::bf16 : DType::fp16);
+  }
+}
+
+StagedAnswer computed(const Source& source, const kda::Problem& problem, const kda::Variant& variant, DType dtype,
+                      const StagingRequest& request, const kda::StageTruths& truths) {
+  kda::RunOptions options =
+      run_options(variant, problem, dtype, request.arithmetic, request.chunk_size, request.threads);
+  const DType arithmetic_dtype = dtype == DType::fp64 ? DType::fp64 : DType::fp32;
+  StagedAnswer answer;
+  answer.result.fixture = source.name();
+  answer.result.path = source.path();
+  answer.result.answer = variant.name;
+  answer.result.dtype = numeric::name_of(dtype);
+  answer.compute = kda::compute_format(variant, dtype, options.arithmetic);
+  answer.result.compute = numeric::row_of(answer.compute).name;
+  answer.result.arithmetic = kda::describe(options.arithmetic, variant.axes);
+  answer.tensors = kda::allocate_stages(problem, request.chunk_size, arithmetic_dtype);
+  options.stages.computed = &answer.tensors;
+  variant.run(problem, options);
+  const bool beta_is_16_bit = !problem.options.beta_sigmoid && numeric::format_of(problem.beta.dtype()).bytes == 2;
+  const kda::CastPoints casts = kda::cast_points(options.arithmetic, dtype, beta_is_16_bit, true);
+  store_as_rounded(answer.tensors, casts);
+
+  // Once more with every stage given exactly: what each makes of exact inputs.
+  const kda::StageTensors exact = kda::rounded_stages(truths, problem, request.chunk_size, arithmetic_dtype);
+  kda::StageTensors own = kda::allocate_stages(problem, request.chunk_size, arithmetic_dtype);
+  options.stages.computed = &own;
+  options.stages.given = &exact;
+  options.stages.use_given.fill(true);
+  variant.run(problem, options);
+  store_as_rounded(own, casts);
+  answer.own = analysis::stage_errors({&own, false}, truths, problem, request.chunk_size, request.threads);
+  return answer;
+}
+
+StagedAnswer recorded(const Source& source, const fixture::ExpectedGroup& group) {
+  StagedAnswer answer;
+  answer.result.fixture = source.name();
+  answer.result.path = source.path();
+  answer.result.answer = group.name;
+  answer.result.recorded = true;
+  answer.compute = group.compute_or_storage();
+  answer.result.compute = numeric::row_of(answer.compute).name;
+  answer.result.dtype = numeric::name_of(source.dtype());
+  for (const kda::StageRow& row : kda::stages())
+    for (const fixture::DatasetInfo& info : group.stages)
+      if (fixture::leaf(info.path) == row.name)
+        answer.tensors[static_cast<std::size_t>(row.stage)] = source.read(info);
+  return answer;
+}
+
+}  // namespace
+
+std::string describe(const analysis::Divergence& d) {
+  const std::string_view name = kda::stages()[static_cast<std::size_t>(d.stage)].name;
+  const bool state = d.stage == kda::Stage::h;
+  const std::string where =
+      state ? fmt::format("key {}, value {}", d.row, d.column)
+            : fmt::format("token {}, {} {}", d.chunk.begin + d.row,
+                          kda::stages()[static_cast<std::size_t>(d.stage)].lower_triangular ? "column" : "channel",
+                          d.column);
+  return fmt::format("{}, chunk {} (b={} t={}..{}), h={}, {}: {:.9g} where {:.9g} is wanted, off by {:.3g} units > {:.3g}",
+                     name, d.chunk.index, d.chunk.batch, d.chunk.begin, d.chunk.begin + d.chunk.rows - 1,
+                     d.chunk.head, where, d.got, d.expected, d.scaled_ulp, d.limit);
+}
+
+void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std::size_t budget) {
+  const kda::Dimensions d = kda::chunked_dimensions(problem, chunk_size);
+  std::size_t elements = 0;
+  for (const kda::StageRow& row : kda::stages())
+    elements += tensor::element_count(
+        kda::expected_shape(*kda::find_spec(row.name), d, problem.options.state_v_first));
+  const std::size_t bytes = elements * (24 + 3 * 8);
+  if (bytes > budget)
+    throw Error(ErrorKind::environment,
+                fmt::format("stages and their truth take {} MB, the budget is {} MB", bytes >> 20, budget >> 20), {},
+                "a shorter or narrower fixture, or --memory-limit");
+}
+
+std::vector<report::StageCase> stage_cases(const Source& source, const kda::Problem& problem,
+                                           const StagingRequest& request, bool with_recorded) {
+  check_stage_memory(problem, request.chunk_size, request.memory_budget);
+  const kda::StageTruths truths = kda::run_stage_oracle(problem, request.chunk_size, request.threads);
+  std::vector<StagedAnswer> answers;
+  for (const DType dtype : request.dtypes)
+    for (const kda::Variant* const variant : request.variants)
+      if (variant->axes.chunk && variant->unavailable().empty())
+        answers.push_back(computed(source, problem, *variant, dtype, request, truths));
+  const std::size_t of_file = static_cast<std::size_t>(problem.options.chunk_size);
+  if (with_recorded && request.chunk_size == of_file)
+    for (const fixture::ExpectedGroup& group : source.expected())
+      if (!group.stages.empty()) answers.push_back(recorded(source, group));
+  for (StagedAnswer& answer : answers) fill_rows(answer, truths, problem, request);
+  std::vector<report::StageCase> cases;
+  for (StagedAnswer& answer : answers) {
+    for (const StagedAnswer& other : answers) {
+      if (answer.result.recorded || !other.result.recorded) continue;
+      const auto limit = [&](DType dtype) {
+        return agreement_limit(answer.compute, dtype, request) +
+               agreement_limit(other.compute, dtype, request);
+      };
+      const auto found = analysis::first_divergence(answer.view(), other.view(), truths, problem,
+                                                    request.chunk_size, limit);
+      answer.result.disagreements.push_back(
+          fmt::format("expected/{}: {}", other.result.answer,
+                      found ? "first disagrees at " + describe(*found)
+                            : "every stage agrees within what both formats may lose"));
+    }
+    cases.push_back(answer.result);
+  }
+  return cases;
+}
+
+}  // namespace kda_check::session
