@@ -93,6 +93,23 @@ TEST_CASE("all zeros, no elements and a non-finite oracle are inconclusive", "[v
   CHECK_THAT(judge(wrong_elsewhere, exact).reason, ContainsSubstring("elsewhere max_ulp"));
 }
 
+TEST_CASE("limits that show nothing about finite values do not pass anything", "[verdict]") {
+  const Measures m = measured({1, 2}, {1, 2});
+  CHECK(judge(m, {{"nonfinite", 0, "derived"}}).verdict == Verdict::inconclusive);
+  CHECK_THAT(judge(m, {}).reason, ContainsSubstring("no limit applies"));
+  // Without magnitudes scaled_ulp cannot be evaluated.
+  CHECK(judge(m, {{"nonfinite", 0, "exact"}, {"scaled_ulp", 8, "command line"}}).verdict ==
+        Verdict::inconclusive);
+  for (const double hollow : {1.0, 59.0, HUGE_VAL}) {
+    const std::vector<Limit> derived{{"rms_ratio", hollow, "derived"}, {"scaled_ulp", 1e9, "derived"}};
+    CHECK(judge(m, derived).verdict == Verdict::inconclusive);
+    CHECK_THAT(judge(m, derived).reason, ContainsSubstring("would pass anything"));
+    CHECK(judge(measured({1, 20}, {1, 2}), {{"rms_ratio", 1, "derived"}}).verdict == Verdict::fail);
+  }
+  // Whoever sets a limit by hand means it.
+  CHECK(judge(m, {{"rms_ratio", 2, "command line"}}).verdict == Verdict::pass);
+}
+
 TEST_CASE("the bias is judged by its size", "[verdict]") {
   CHECK(judge(measured({0.9, 1.8}, {1, 2}), {{"bias", 0.05, "command line"}}).verdict == Verdict::fail);
   CHECK(judge(measured({0.99, 1.98}, {1, 2}), {{"bias", 0.05, "command line"}}).verdict == Verdict::pass);
@@ -122,6 +139,19 @@ TEST_CASE("derived limits follow the operands of the products", "[limits]") {
   CHECK(limit_on(alone(ComputeFormat::fp32, DType::fp32, Form::chunk), "rms_ratio") < 1e-5);
   CHECK(limit_on(alone(ComputeFormat::fp64, DType::fp64, Form::chunk), "rms_ratio") < 1e-13);
   CHECK(limit_on(alone(ComputeFormat::fp32, DType::fp32, Form::chunk), "nonfinite") == 0);
+}
+
+TEST_CASE("a hard reset of the gates does not turn derived limits off", "[limits]") {
+  for (const double reset : {1e6, 1e9, HUGE_VAL})
+    for (const Form form : {Form::chunk, Form::unknown}) {
+      const kda::Regime hard{reset, 4}, underflowing{104, 4};
+      const Computation fp32{ComputeFormat::fp32, DType::fp32, form};
+      CHECK(limit_on(derived_limits(fp32, std::nullopt, hard), "rms_ratio") < 1e-5);
+      CHECK(limit_on(derived_limits(fp32, std::nullopt, hard), "scaled_ulp") ==
+            limit_on(derived_limits(fp32, std::nullopt, underflowing), "scaled_ulp"));
+      const Computation fp64{ComputeFormat::fp64, DType::fp64, form};
+      CHECK(limit_on(derived_limits(fp64, std::nullopt, hard), "scaled_ulp") < 800);
+    }
 }
 
 TEST_CASE("against another answer its own error is allowed for", "[limits]") {
