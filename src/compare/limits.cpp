@@ -20,24 +20,29 @@ bool narrow(ComputeFormat compute) {
   return compute != ComputeFormat::fp64 && compute != ComputeFormat::fp32;
 }
 
+/// The gate in nats beyond which its exponential is zero.
+double underflow(ComputeFormat compute) { return compute == ComputeFormat::fp64 ? 745.2 : 104.0; }
+
 /// Units in the last place of the compute format that the arithmetic may lose, relative to the magnitude.
 ///
 /// 16: correct fp32 recurrences read 1 to 11 on the reference fixtures, sums over K in order. Half the
 /// persistence: exp(g) rounded once and multiplied in at every token it lasts (hazards 5.2). The largest
-/// chunk sum: a gate summed to G is known to half an ULP of G, an error of that many units in exp(G).
+/// chunk sum: a gate summed to G is known to half an ULP of G, an error of that many units in exp(G), which is
+/// zero where G is beyond the last exponent.
 double units_lost(const Computation& computation, const kda::Regime& regime) {
   constexpr double healthy = 16;
   if (narrow(computation.compute)) return healthy;  // operand rounding swamps the rest
   const double coherent = 0.5 * regime.persistence;
+  const double chunk_sum = std::min(regime.largest_chunk_sum, underflow(computation.compute));
   switch (computation.form) {
     case Form::recurrence:
       return healthy + coherent;
     case Form::chunk:
-      return 2 * healthy + regime.largest_chunk_sum;
+      return 2 * healthy + chunk_sum;
     case Form::unknown:
       break;
   }
-  return 2 * healthy + coherent + regime.largest_chunk_sum;
+  return 2 * healthy + coherent + chunk_sum;
 }
 
 double rms_lost(const Computation& computation, const kda::Regime& regime) {
@@ -47,24 +52,32 @@ double rms_lost(const Computation& computation, const kda::Regime& regime) {
   return arithmetic + numeric::format_of(computation.storage).unit_roundoff();
 }
 
-double in_steps_of(const numeric::Format& storage, int precision) {
-  return std::ldexp(1.0, storage.precision - precision);
+/// The same in steps of the element type, of the magnitude: where all terms of an output are small, what was
+/// lost in the state before it is not.
+double steps_lost(const Computation& computation, const numeric::Format& storage, const kda::Regime& regime) {
+  const int excess = storage.precision - numeric::row_of(computation.compute).precision;
+  return std::ldexp(computation.smallness * units_lost(computation, regime), excess);
 }
 
 }  // namespace
 
+double smallness_of_sums(std::size_t N, std::size_t K) {
+  return std::pow(static_cast<double>(std::max<std::size_t>(1, N)), 1 / static_cast<double>(K));
+}
+
 std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,
-                                  const kda::Regime& regime) {
+                                  const kda::Regime& regime,
+                                  const std::optional<kda::Regime>& expected_regime) {
   const numeric::Format& storage = numeric::format_of(got.storage);
   double rms = rms_lost(got, regime);
-  double units = 1 + units_lost(got, regime) * in_steps_of(storage, numeric::row_of(got.compute).precision);
+  double steps = 1 + steps_lost(got, storage, regime);
   if (expected) {
-    rms += rms_lost(*expected, regime);
-    units +=
-        units_lost(*expected, regime) * in_steps_of(storage, numeric::row_of(expected->compute).precision) +
-        in_steps_of(storage, numeric::format_of(expected->storage).precision);
+    const kda::Regime& theirs = expected_regime ? *expected_regime : regime;
+    rms += rms_lost(*expected, theirs);
+    steps += steps_lost(*expected, storage, theirs) +
+             std::ldexp(1.0, storage.precision - numeric::format_of(expected->storage).precision);
   }
-  return {{"nonfinite", 0, "derived"}, {"rms_ratio", rms, "derived"}, {"scaled_ulp", units, "derived"}};
+  return {{"nonfinite", 0, "derived"}, {"rms_ratio", rms, "derived"}, {"scaled_ulp", steps, "derived"}};
 }
 
 LimitRequest parse_limit(std::string_view text) {

@@ -42,7 +42,7 @@ std::span<const Variant> variants();
 /// Throws Error{usage} with a suggestion for a name that is not in the list.
 const Variant& variant_named(std::string_view name);
 
-/// The precision of the operands of a variant's products in this run: what its error is judged by.
+/// The coarsest precision of the stages a variant goes through in this run: what its error is judged by.
 numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype,
                                       const Arithmetic& arithmetic);
 

@@ -91,8 +91,23 @@ report::CaseResult described(const Pairing& pairing) {
   return result;
 }
 
-compare::Computation computation_of(const Answered& answer, const Tensor& tensor) {
-  return {answer.compute, tensor.dtype(), answer.form};
+compare::Computation computation_of(const Answered& answer, std::string_view name, const Tensor& tensor,
+                                    const kda::Problem& problem) {
+  const double smallness =
+      name == "o" ? compare::smallness_of_sums(tensor.size(), problem.dimensions().K) : 1.0;
+  return {answer.compute, tensor.dtype(), answer.form, smallness};
+}
+
+std::vector<compare::Limit> limits_for(const Pairing& pairing, const Ongoing& item,
+                                       const kda::Problem& problem, const CompareRequest& request) {
+  const auto regime_of = [&](const Answered& answer) {
+    return answer.recorded ? request.recorded_regime.value_or(request.regime) : request.regime;
+  };
+  const compare::Computation got = computation_of(*pairing.got, item.tensor, *item.got, problem);
+  if (item.expected == nullptr)
+    return compare::derived_limits(got, std::nullopt, regime_of(*pairing.got));
+  return compare::derived_limits(got, computation_of(*pairing.expected, item.tensor, *item.expected, problem),
+                                 regime_of(*pairing.got), regime_of(*pairing.expected));
 }
 
 }  // namespace
@@ -156,11 +171,9 @@ std::vector<report::CaseResult> compared(const kda::Problem& problem, const std:
   for (const Pairing& pairing : pairings) cases.push_back(described(pairing));
   for (Ongoing& item : ongoing) {
     const Pairing& pairing = pairings[item.pairing];
-    std::optional<compare::Computation> expected;
-    if (item.expected != nullptr) expected = computation_of(*pairing.expected, *item.expected);
     cases[item.pairing].tensors.push_back(
         judged(item.tensor, *item.got, v_first, item.comparison->finish(),
-               compare::derived_limits(computation_of(*pairing.got, *item.got), expected, request.regime),
+               limits_for(pairing, item, problem, request),
                request.judging));
   }
   for (report::CaseResult& item : cases) {

@@ -44,7 +44,9 @@ struct CompareRequest {
   std::optional<kda::OraclePrecision> oracle;  ///< nullopt: no oracle, hence no magnitudes
   int threads;
   const JudgingRequest& judging;
-  const kda::Regime& regime;
+  const kda::Regime& regime;  ///< of the answers computed
+  /// Of the recorded ones, where it is another: chunks of the file's size, whatever size ours have.
+  std::optional<kda::Regime> recorded_regime = std::nullopt;
 };
 
 /// One case for every pairing, without the fixture's name. The oracle runs once for all of them.

@@ -160,7 +160,10 @@ class FixtureRun {
       for (const Answered& answer : computed)
         if (wants_group(expected.name)) pairings.push_back({&answer, &expected});
     if (log_.progress) log_.progress(fmt::format("{}: comparing", file.name()));
-    const CompareRequest compare{plan_.tensors, request_.oracle, request_.threads, request_.judging, regime};
+    CompareRequest compare{plan_.tensors, request_.oracle, request_.threads, request_.judging, regime};
+    const auto file_chunk = static_cast<std::size_t>(problem.options.chunk_size);
+    if (!recorded.empty() && chunk_size(problem) != file_chunk)
+      compare.recorded_regime = kda::regime_of(problem, file_chunk, request_.threads);
     std::vector<report::CaseResult> cases = compared(problem, pairings, compare);
     blame_expected(cases);
     for (report::CaseResult& item : cases) {
