@@ -1,0 +1,23 @@
+// Files that must not outlive the process: removed also when SIGINT, SIGTERM or SIGHUP ends it.
+#pragma once
+
+#include <string>
+
+namespace kda_check {
+
+/// Keeps one path in mind for as long as it lives; the handlers of the signals remove what is kept then. It
+/// does not remove the file itself.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::string path);
+  TemporaryFile(TemporaryFile&& other) noexcept;
+  TemporaryFile& operator=(TemporaryFile&&) = delete;
+  ~TemporaryFile();
+
+  const std::string& path() const { return *path_; }
+
+ private:
+  const std::string* path_;  ///< stays where it is: the handler may read it at any time
+};
+
+}  // namespace kda_check
