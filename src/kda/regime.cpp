@@ -13,7 +13,7 @@ namespace {
 Regime regime_of_head(const Problem& problem, const Sequence& s, std::size_t head, std::size_t chunk_size) {
   const std::size_t K = problem.dimensions().K;
   const HeadReader<double> reader(problem, fp64_operations);
-  tensor::Scratch<double> g(chunk_size * K), from_start(K), total(K);
+  tensor::Scratch<double> g(std::min(chunk_size, s.length()) * K), from_start(K), total(K);
   total.fill(0);
   Regime regime;
   for (std::size_t begin = s.begin; begin < s.end; begin += chunk_size) {

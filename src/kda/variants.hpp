@@ -1,6 +1,7 @@
 // The variants: one row each. To add one, write its run function and add a row in variants.cpp.
 #pragma once
 
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,7 +23,13 @@ struct RunOptions {
   Arithmetic arithmetic;
   std::size_t chunk_size = 64;
   int threads = 1;
+  std::size_t memory_limit = std::numeric_limits<std::size_t>::max();  ///< bytes of scratch memory
 };
+
+/// The element type of final_state in a run.
+constexpr numeric::DType state_dtype(numeric::DType dtype) {
+  return dtype == numeric::DType::fp64 ? numeric::DType::fp64 : numeric::DType::fp32;
+}
 
 struct Variant {
   std::string_view name;
@@ -34,6 +41,7 @@ struct Variant {
   Arithmetic (*default_arithmetic)(const Problem& problem, numeric::DType dtype);
   /// Empty when it can run here and now, else why not.
   std::string (*unavailable)();
+  /// Throws Error{environment} when it would need more memory than the options allow.
   Answer (*run)(const Problem& problem, const RunOptions& options);
 };
 
