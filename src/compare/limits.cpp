@@ -26,9 +26,9 @@ double underflow(ComputeFormat compute) { return compute == ComputeFormat::fp64 
 /// Units in the last place of the compute format that the arithmetic may lose, relative to the magnitude.
 ///
 /// 16: correct fp32 recurrences read 1 to 11 on the reference fixtures, sums over K in order. Half the
-/// persistence: exp(g) rounded once and multiplied in at every token it lasts (hazards 5.2). The largest
-/// chunk sum: a gate summed to G is known to half an ULP of G, an error of that many units in exp(G), which is
-/// zero where G is beyond the last exponent.
+/// persistence: exp(g) rounded once and multiplied in at every token it lasts (docs/regimes.md). The largest
+/// chunk sum: a gate summed to G is known to half an ULP of G, an error of that many units in exp(G), which
+/// is zero where G is beyond the last exponent.
 double units_lost(const Computation& computation, const kda::Regime& regime) {
   constexpr double healthy = 16;
   if (narrow(computation.compute)) return healthy;  // operand rounding swamps the rest
@@ -115,14 +115,14 @@ void refuse_limits_finer_than_storage(const std::vector<LimitRequest>& requests,
     throw Error(ErrorKind::usage,
                 fmt::format("{} is finer than {} can hold: a correctly rounded {} answer needs at least {:g}",
                             what, format.name, format.name, least),
-                {}, "compare bit for bit with --limit max_ulp=exact");
+                {}, "compare bit for bit with --limit max_ulp=0");
   };
   for (const LimitRequest& request : requests) {
     if (request.none || request.exact) continue;
-    const Metric* const metric = find_metric(request.metric);
     double least = 0;
-    if (metric->in_ulps) least = request.metric == "ulp_error" || request.metric == "scaled_ulp" ? 0.5 : 1;
-    if (request.metric == "max_rel" || request.metric == "rms_ratio") least = half_step / 4;
+    // In steps from the rounded oracle a correctly rounded answer is 0 off.
+    if (request.metric == "ulp_error" || request.metric == "scaled_ulp") least = 0.5;
+    if (request.metric == "rms_ratio") least = half_step / 4;
     if (request.metric == "max_rel") least = half_step;
     if (request.value < least) refuse(fmt::format("--limit {}={:g}", request.metric, request.value), least);
   }

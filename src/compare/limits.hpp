@@ -55,8 +55,8 @@ struct LimitRequest {
 /// Throws Error{usage} for a metric that does not exist or a value that is not a number >= 0.
 LimitRequest parse_limit(std::string_view text);
 
-/// Throws Error{usage} when a requested limit is finer than one step of the element type and does not say
-/// exact: no correct answer could meet it. atol and rtol likewise.
+/// Throws Error{usage} when a requested limit is finer than the element type of the tensor can meet, even
+/// correctly rounded, and does not say exact. atol and rtol likewise.
 void refuse_limits_finer_than_storage(const std::vector<LimitRequest>& requests, double atol, double rtol,
                                       numeric::DType storage);
 

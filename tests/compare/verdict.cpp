@@ -154,6 +154,19 @@ TEST_CASE("a hard reset of the gates does not turn derived limits off", "[limits
     }
 }
 
+TEST_CASE("o of few channels is judged by the least of its sums", "[limits]") {
+  CHECK(smallness_of_sums(1000, 1) == Approx(1000));
+  CHECK(smallness_of_sums(1 << 16, 2) == Approx(256));
+  CHECK(smallness_of_sums(1 << 20, 128) == Approx(1.114).epsilon(0.001));
+  const kda::Regime mild{10, 4};
+  Computation o{ComputeFormat::fp32, DType::fp32, Form::recurrence};
+  const std::vector<Limit> usual = derived_limits(o, std::nullopt, mild);
+  o.smallness = 10;
+  const std::vector<Limit> few = derived_limits(o, std::nullopt, mild);
+  CHECK(limit_on(few, "scaled_ulp") == 1 + 10 * (limit_on(usual, "scaled_ulp") - 1));
+  CHECK(limit_on(few, "rms_ratio") == limit_on(usual, "rms_ratio"));
+}
+
 TEST_CASE("against another answer its own error is allowed for", "[limits]") {
   const kda::Regime mild{10, 4};
   const Computation ours{ComputeFormat::fp64, DType::fp64, Form::recurrence},
@@ -193,7 +206,10 @@ TEST_CASE("a limit finer than a step of the element type is refused unless it sa
     }
     return false;
   };
-  CHECK(refuses("max_ulp=0", DType::bf16));
+  // A correctly rounded answer is 0 steps from the oracle rounded once.
+  CHECK_FALSE(refuses("max_ulp=0", DType::bf16));
+  CHECK_FALSE(refuses("ulp_p99=0", DType::bf16));
+  CHECK(refuses("ulp_error=0.4", DType::bf16));
   CHECK_FALSE(refuses("max_ulp=exact", DType::bf16));
   CHECK_FALSE(refuses("max_ulp=1", DType::bf16));
   CHECK(refuses("scaled_ulp=0.3", DType::fp32));
