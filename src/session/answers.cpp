@@ -1,8 +1,11 @@
 #include "session/answers.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 
+#include "base/error.hpp"
 #include "compare/comparison.hpp"
 #include "numeric/rounding.hpp"
 #include "session/judging.hpp"
@@ -104,8 +107,7 @@ std::vector<compare::Limit> limits_for(const Pairing& pairing, const Ongoing& it
     return answer.recorded ? request.recorded_regime.value_or(request.regime) : request.regime;
   };
   const compare::Computation got = computation_of(*pairing.got, item.tensor, *item.got, problem);
-  if (item.expected == nullptr)
-    return compare::derived_limits(got, std::nullopt, regime_of(*pairing.got));
+  if (item.expected == nullptr) return compare::derived_limits(got, std::nullopt, regime_of(*pairing.got));
   return compare::derived_limits(got, computation_of(*pairing.expected, item.tensor, *item.expected, problem),
                                  regime_of(*pairing.got), regime_of(*pairing.expected));
 }
@@ -115,6 +117,20 @@ std::vector<compare::Limit> limits_for(const Pairing& pairing, const Ongoing& it
 const Tensor* Answered::tensor(std::string_view tensor_name) const {
   const std::optional<Tensor>& held = tensor_name == "o" ? o : final_state;
   return held ? &*held : nullptr;
+}
+
+void refuse_arithmetic_of_nobody(const std::vector<std::string>& assignments,
+                                 const std::vector<const kda::Variant*>& variants) {
+  for (const std::string& assignment : assignments) {
+    kda::Arithmetic unused;
+    kda::set_axis(unused, assignment);
+    const bool anybody = std::any_of(variants.begin(), variants.end(), [&](const kda::Variant* variant) {
+      return kda::has_axis(variant->axes, assignment);
+    });
+    if (!anybody)
+      throw Error(ErrorKind::usage,
+                  fmt::format("--arithmetic {}: none of the selected variants has this axis", assignment));
+  }
 }
 
 Answered computed_answer(const kda::Variant& variant, const kda::RunOptions& options, kda::Answer answer) {
@@ -171,10 +187,9 @@ std::vector<report::CaseResult> compared(const kda::Problem& problem, const std:
   for (const Pairing& pairing : pairings) cases.push_back(described(pairing));
   for (Ongoing& item : ongoing) {
     const Pairing& pairing = pairings[item.pairing];
-    cases[item.pairing].tensors.push_back(
-        judged(item.tensor, *item.got, v_first, item.comparison->finish(),
-               limits_for(pairing, item, problem, request),
-               request.judging));
+    cases[item.pairing].tensors.push_back(judged(item.tensor, *item.got, v_first, item.comparison->finish(),
+                                                 limits_for(pairing, item, problem, request),
+                                                 request.judging));
   }
   for (report::CaseResult& item : cases) {
     if (item.tensors.empty()) {

@@ -28,6 +28,10 @@ struct Answered {
   const tensor::Tensor* tensor(std::string_view tensor_name) const;
 };
 
+/// Throws Error{usage} for an assignment that is none, or whose axis none of `variants` has.
+void refuse_arithmetic_of_nobody(const std::vector<std::string>& assignments,
+                                 const std::vector<const kda::Variant*>& variants);
+
 Answered computed_answer(const kda::Variant& variant, const kda::RunOptions& options, kda::Answer answer);
 
 /// The expected groups of a file, with the tensors of `tensors` they hold.
