@@ -36,10 +36,11 @@ struct Plan {
 
 Plan planned(const RunRequest& request) {
   Plan plan;
-  for (const std::string& name : request.variants) plan.variants.push_back(&kda::variant_named(name));
+  for (const std::string& name : without_repeats(request.variants))
+    plan.variants.push_back(&kda::variant_named(name));
   if (plan.variants.empty())
     for (const kda::Variant& variant : kda::variants()) plan.variants.push_back(&variant);
-  for (const std::string& name : request.dtypes) {
+  for (const std::string& name : without_repeats(request.dtypes)) {
     const auto dtype = numeric::dtype_named(name);
     if (!dtype && name != "fixture") {
       std::vector<std::string> names{"fixture"};
@@ -49,7 +50,7 @@ Plan planned(const RunRequest& request) {
     plan.dtypes.push_back(dtype);
   }
   if (plan.dtypes.empty()) plan.dtypes.push_back(std::nullopt);
-  for (const std::string& name : request.against) {
+  for (const std::string& name : without_repeats(request.against)) {
     plan.against_oracle = plan.against_oracle || name == "oracle" || name == "all";
     plan.against_every_group = plan.against_every_group || name == "all";
     if (name != "oracle" && name != "all") plan.groups.push_back(name);
@@ -61,21 +62,12 @@ Plan planned(const RunRequest& request) {
     plan.against_oracle = false;
   }
   plan.tensors = request.judging.tensors.empty() ? std::vector<std::string>{"o", "final_state"}
-                                                 : request.judging.tensors;
+                                                 : without_repeats(request.judging.tensors);
   for (const std::string& name : plan.tensors)
     if (name != "o" && name != "final_state")
       throw Error(ErrorKind::usage, fmt::format("run has no tensor '{}'", name), {},
                   suggest(name, {"o", "final_state"}));
-  for (const std::string& assignment : request.arithmetic) {
-    kda::Arithmetic unused;
-    kda::set_axis(unused, assignment);
-    const bool anybody =
-        std::any_of(plan.variants.begin(), plan.variants.end(),
-                    [&](const kda::Variant* variant) { return kda::has_axis(variant->axes, assignment); });
-    if (!anybody)
-      throw Error(ErrorKind::usage,
-                  fmt::format("--arithmetic {}: none of the selected variants has this axis", assignment));
-  }
+  refuse_arithmetic_of_nobody(request.arithmetic, plan.variants);
   return plan;
 }
 
@@ -115,16 +107,13 @@ class FixtureRun {
 
   void run_all_dtypes(const Fixture& file, Problem problem) {
     // Formats that hold the stored inputs answer the stored problem; the others answer a rounded one.
-    std::vector<DType> as_stored;
+    std::vector<DType> as_stored, rounded;
     for (const auto& wanted : plan_.dtypes) {
       const DType dtype = wanted.value_or(problem.dtype());
-      if (holds_exactly(dtype, problem.dtype())) as_stored.push_back(dtype);
+      std::vector<DType>& list = holds_exactly(dtype, problem.dtype()) ? as_stored : rounded;
+      if (std::find(list.begin(), list.end(), dtype) == list.end()) list.push_back(dtype);
     }
-    for (const auto& wanted : plan_.dtypes) {
-      const DType dtype = wanted.value_or(problem.dtype());
-      if (holds_exactly(dtype, problem.dtype())) continue;
-      run_rounded(file, problem, dtype);
-    }
+    for (const DType dtype : rounded) run_rounded(file, problem, dtype);
     if (as_stored.empty()) return;
     std::vector<Answered> recorded = recorded_answers(file, plan_.tensors);
     run_problem(file, problem, as_stored, std::move(recorded), "");
@@ -135,15 +124,21 @@ class FixtureRun {
     run_problem(file, rounded, {dtype}, {}, fmt::format("inputs rounded to {}", numeric::name_of(dtype)));
   }
 
+  /// Every tensor by its own element type.
+  void refuse_fine_limits(DType dtype) const {
+    for (const std::string& name : plan_.tensors)
+      compare::refuse_limits_finer_than_storage(request_.judging.limits, request_.judging.atol.value_or(0),
+                                                request_.judging.rtol.value_or(0),
+                                                name == "o" ? dtype : kda::state_dtype(dtype));
+  }
+
   std::size_t chunk_size(const Problem& problem) const {
     return request_.chunk_size.value_or(static_cast<std::size_t>(problem.options.chunk_size));
   }
 
   void run_problem(const Fixture& file, const Problem& problem, const std::vector<DType>& dtypes,
                    std::vector<Answered> recorded, const std::string& remark) {
-    for (const DType dtype : dtypes)
-      compare::refuse_limits_finer_than_storage(request_.judging.limits, request_.judging.atol.value_or(0),
-                                                request_.judging.rtol.value_or(0), dtype);
+    for (const DType dtype : dtypes) refuse_fine_limits(dtype);
     const kda::Regime regime = kda::regime_of(problem, chunk_size(problem), request_.threads);
     std::vector<Answered> computed;
     for (const DType dtype : dtypes)
@@ -200,7 +195,17 @@ class FixtureRun {
 
   std::optional<Answered> run_variant(const Fixture& file, const Problem& problem,
                                       const kda::Variant& variant, DType dtype) {
-    if (const std::string reason = variant.unavailable(); !reason.empty()) {
+    kda::RunOptions options;
+    options.dtype = dtype;
+    options.chunk_size = chunk_size(problem);
+    options.threads = request_.threads;
+    options.memory_limit = request_.limits.memory_budget;
+    options.arithmetic = variant.default_arithmetic(problem, dtype);
+    for (const std::string& assignment : request_.arithmetic)
+      if (kda::has_axis(variant.axes, assignment)) kda::set_axis(options.arithmetic, assignment);
+    std::string reason = variant.unavailable();
+    if (reason.empty()) reason = kda::unsupported(options.arithmetic, dtype);
+    if (!reason.empty()) {
       report::CaseResult item;
       item.fixture = file.name();
       item.path = file.path();
@@ -215,14 +220,11 @@ class FixtureRun {
     }
     if (log_.progress)
       log_.progress(fmt::format("{}: {} {}", file.name(), variant.name, numeric::name_of(dtype)));
-    kda::RunOptions options;
-    options.dtype = dtype;
-    options.chunk_size = chunk_size(problem);
-    options.threads = request_.threads;
-    options.arithmetic = variant.default_arithmetic(problem, dtype);
-    for (const std::string& assignment : request_.arithmetic)
-      if (kda::has_axis(variant.axes, assignment)) kda::set_axis(options.arithmetic, assignment);
-    return computed_answer(variant, options, variant.run(problem, options));
+    try {
+      return computed_answer(variant, options, variant.run(problem, options));
+    } catch (const Error& error) {
+      throw error.in(file.path());
+    }
   }
 
   /// A rounded problem is another problem: what the file expects says nothing about it.
