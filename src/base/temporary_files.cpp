@@ -37,7 +37,7 @@ void install_handlers() {
 
 }  // namespace
 
-TemporaryFile::TemporaryFile(std::string path) : path_(new std::string(std::move(path))) {
+TemporaryFile::TemporaryFile(std::string path) : path_(std::make_unique<const std::string>(std::move(path))) {
   static const bool installed = (install_handlers(), true);
   static_cast<void>(installed);
   for (std::atomic<const char*>& slot : kept) {
@@ -46,15 +46,12 @@ TemporaryFile::TemporaryFile(std::string path) : path_(new std::string(std::move
   }
 }
 
-TemporaryFile::TemporaryFile(TemporaryFile&& other) noexcept : path_(std::exchange(other.path_, nullptr)) {}
-
 TemporaryFile::~TemporaryFile() {
-  if (path_ == nullptr) return;
+  if (!path_) return;
   for (std::atomic<const char*>& slot : kept) {
     const char* mine = path_->c_str();
-    if (slot.compare_exchange_strong(mine, nullptr)) break;
+    if (slot.compare_exchange_strong(mine, nullptr)) return;
   }
-  delete path_;
 }
 
 }  // namespace kda_check

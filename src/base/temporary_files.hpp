@@ -1,6 +1,7 @@
 // Files that must not outlive the process: removed also when SIGINT, SIGTERM or SIGHUP ends it.
 #pragma once
 
+#include <memory>
 #include <string>
 
 namespace kda_check {
@@ -10,14 +11,15 @@ namespace kda_check {
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::string path);
-  TemporaryFile(TemporaryFile&& other) noexcept;
+  TemporaryFile(TemporaryFile&&) noexcept = default;
   TemporaryFile& operator=(TemporaryFile&&) = delete;
   ~TemporaryFile();
 
   const std::string& path() const { return *path_; }
 
  private:
-  const std::string* path_;  ///< stays where it is: the handler may read it at any time
+  std::unique_ptr<const std::string>
+      path_;  ///< the string stays where it is: the handler may read it at any time
 };
 
 }  // namespace kda_check
