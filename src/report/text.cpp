@@ -189,6 +189,7 @@ void print_against(std::string& out, const std::vector<const CaseResult*>& cases
 
 std::string heading_for(const Result& result, const std::string& against) {
   if (result.command == "diff") return "expected: " + against;
+  if (against.empty()) return "not run";
   if (against == "oracle") return fmt::format("against the oracle ({} recurrence)", result.oracle);
   return fmt::format("against expected/{}", against);
 }

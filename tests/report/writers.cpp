@@ -151,6 +151,13 @@ TEST_CASE("a case that fails beside its tensors has a line of its own, also when
                ContainsSubstring("FAIL recurrent: options differ: scale"));
 }
 
+TEST_CASE("a variant that could not run is listed as not run", "[report]") {
+  Result result = result_with({Verdict::skipped});
+  result.cases[0].against.clear();
+  result.cases[0].reason = "no device";
+  CHECK_THAT(write_text(result, {}), ContainsSubstring("  not run\n  SKIPPED recurrent fp32: no device"));
+}
+
 TEST_CASE("no distance is printed for what is not a number", "[report]") {
   Result result = result_with({Verdict::fail});
   CHECK_THAT(write_text(result, {}), ContainsSubstring("off by 1.25 scaled ulp"));
