@@ -11,7 +11,6 @@ endif()
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(xtensor REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(Threads REQUIRED)
 
 # HDF5, the C library, through its archive where there is one: the distribution's shared library brings thirty others
@@ -51,11 +50,6 @@ elseif(KDA_CHECK_STATIC)
   message(FATAL_ERROR "KDA_CHECK_STATIC needs a libhdf5.a that links with libsz.a, libaec.a and libz.a alone")
 else()
   target_link_libraries(kda_check_hdf5 INTERFACE ${HDF5_C_LIBRARIES})
-endif()
-
-if(KDA_CHECK_STATIC)
-  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libgomp.a OUTPUT_VARIABLE KDA_CHECK_GOMP_ARCHIVE
-                  OUTPUT_STRIP_TRAILING_WHITESPACE)
 endif()
 
 # liblzma unpacks the table of the H100's exponential; the archive, so that the program needs no library more.

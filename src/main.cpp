@@ -6,7 +6,9 @@
 #include <new>
 
 #include "base/error.hpp"
+#include "base/names.hpp"
 #include "cli/app.hpp"
+#include "cli/output.hpp"
 #include "kda/kernels/table.hpp"
 #include "numeric/environment.hpp"
 
@@ -14,7 +16,7 @@ namespace {
 
 int report(kda_check::ErrorKind kind, const char* text) {
   std::fflush(stdout);
-  fmt::print(stderr, "kda-check: error: {}\n", text);
+  kda_check::cli::write_stderr(fmt::format("kda-check: error: {}\n", kda_check::printable(text)));
   return kda_check::exit_code(kind);
 }
 
@@ -34,6 +36,7 @@ void check_floating_point() {
 
 int main(int argc, char** argv) {
   using kda_check::ErrorKind;
+  kda_check::cli::reserve_standard_streams();
   try {
     check_floating_point();
     return kda_check::cli::app_main(argc, argv);
@@ -41,7 +44,7 @@ int main(int argc, char** argv) {
     return report(error.kind(), error.what());
   } catch (const std::bad_alloc&) {
     return report(ErrorKind::environment,
-                  "out of memory; hint: fewer or smaller fixtures at once, or --memory-limit");
+                  "out of memory; hint: smaller fixtures, a smaller shape or fewer --threads");
   } catch (const std::exception& error) {
     return report(
         ErrorKind::internal,

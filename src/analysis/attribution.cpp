@@ -27,8 +27,8 @@ HeldOracle hold_oracle(const kda::Problem& problem, kda::OraclePrecision precisi
                    },
                    [&](const kda::OracleState& part) {
                      const std::size_t count = d.K * d.V;
-                     keep(held.final_state, (part.sequence * d.HV + part.head) * count, count, part.hi, part.lo,
-                          part.magnitude);
+                     keep(held.final_state, (part.sequence * d.HV + part.head) * count, count, part.hi,
+                          part.lo, part.magnitude);
                    }});
   return held;
 }

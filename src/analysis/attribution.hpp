@@ -1,6 +1,6 @@
-// Shares of an error. With d the error of an answer and d_a the change that cause a makes on its own, the share
-// of a is <d_a, d> / <d, d>: the part of the error that points along the whole. Shares of all causes, of what is
-// left without any of them, and of their interaction add up to one.
+// Shares of an error. With d the error of an answer and d_a the change that cause a makes on its own, the
+// share of a is <d_a, d> / <d, d>: the part of the error that points along the whole. Shares of all causes,
+// of what is left without any of them, and of their interaction add up to one.
 #pragma once
 
 #include <vector>

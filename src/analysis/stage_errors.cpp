@@ -33,8 +33,8 @@ class StageWalk {
     for (const kda::Sequence& s : problem.sequences()) {
       const std::size_t first = kda::first_chunk(problem, s, chunk_size);
       for (std::size_t begin = s.begin; begin < s.end; begin += chunk_size)
-        places_.push_back({s.batch, begin, std::min(chunk_size, s.end - begin),
-                           first + (begin - s.begin) / chunk_size, 0});
+        places_.push_back(
+            {s.batch, begin, std::min(chunk_size, s.end - begin), first + (begin - s.begin) / chunk_size, 0});
     }
   }
 
@@ -60,11 +60,13 @@ class StageWalk {
 };
 
 /// The truth in the units of an answer.
-DoubleDouble truth_of(Stage stage, const StagesOfAnswer& answer, const kda::StageTruth& truth, std::size_t element) {
+DoubleDouble truth_of(Stage stage, const StagesOfAnswer& answer, const kda::StageTruth& truth,
+                      std::size_t element) {
   const DoubleDouble exact{truth.hi[element], truth.lo[element]};
   return is_scaled(stage, answer) ? exact * reciprocal_of_ln2 : exact;
 }
-double magnitude_of(Stage stage, const StagesOfAnswer& answer, const kda::StageTruth& truth, std::size_t element) {
+double magnitude_of(Stage stage, const StagesOfAnswer& answer, const kda::StageTruth& truth,
+                    std::size_t element) {
   return truth.magnitude[element] * (is_scaled(stage, answer) ? reciprocal_of_ln2.hi : 1.0);
 }
 
@@ -102,7 +104,8 @@ StageError error_of(Stage stage, const StagesOfAnswer& answer, const kda::StageT
 /// |difference| in units in the last place of the larger of magnitude and value; infinite for NaN.
 double units(double difference, double expected, double magnitude, numeric::DType dtype) {
   const int exponent = numeric::exponent_of(std::max(magnitude, std::fabs(expected)));
-  const double result = std::fabs(difference) / numeric::unit_in_last_place(numeric::format_of(dtype), exponent);
+  const double result =
+      std::fabs(difference) / numeric::unit_in_last_place(numeric::format_of(dtype), exponent);
   return std::isnan(result) ? HUGE_VAL : result;
 }
 
@@ -138,13 +141,19 @@ std::vector<StageError> stage_errors(const StagesOfAnswer& answer, const kda::St
 }
 
 std::optional<Divergence> first_divergence(const StagesOfAnswer& answer, const kda::StageTruths& truths,
-                                           const kda::Problem& problem, std::size_t chunk_size, const StageLimit& limit) {
+                                           const kda::Problem& problem, std::size_t chunk_size,
+                                           const StageLimit& limit) {
   const auto off = [&](Stage stage, std::size_t element) -> std::optional<Divergence> {
     const tensor::Tensor& got = (*answer.tensors)[number_of(stage)];
     if (got.empty()) return std::nullopt;
     const DoubleDouble exact = truth_of(stage, answer, truths[number_of(stage)], element);
     const double value = got.value(element);
-    return Divergence{stage,    {},    0, 0, value, exact.hi,
+    return Divergence{stage,
+                      {},
+                      0,
+                      0,
+                      value,
+                      exact.hi,
                       units((value - exact.hi) - exact.lo, exact.hi,
                             magnitude_of(stage, answer, truths[number_of(stage)], element), got.dtype()),
                       limit(got.dtype())};
@@ -162,11 +171,13 @@ std::optional<Divergence> first_divergence(const StagesOfAnswer& answer, const S
     const tensor::Tensor &a = (*answer.tensors)[number_of(stage)], &b = (*other.tensors)[number_of(stage)];
     if (a.empty() || b.empty()) return std::nullopt;
     const numeric::DType coarser =
-        numeric::format_of(a.dtype()).precision < numeric::format_of(b.dtype()).precision ? a.dtype() : b.dtype();
+        numeric::format_of(a.dtype()).precision < numeric::format_of(b.dtype()).precision ? a.dtype()
+                                                                                          : b.dtype();
     const double x = in_natural_units(stage, answer, a.value(element));
     const double y = in_natural_units(stage, other, b.value(element));
-    return Divergence{stage, {}, 0, 0, x, y, units(x - y, y, truths[number_of(stage)].magnitude[element], coarser),
-                      limit(coarser)};
+    return Divergence{
+        stage,         {}, 0, 0, x, y, units(x - y, y, truths[number_of(stage)].magnitude[element], coarser),
+        limit(coarser)};
   };
   return first_where(StageWalk(problem, chunk_size), off);
 }

@@ -37,7 +37,8 @@ struct Divergence {
   double got, expected, scaled_ulp, limit;
 };
 std::optional<Divergence> first_divergence(const StagesOfAnswer& answer, const kda::StageTruths& truths,
-                                           const kda::Problem& problem, std::size_t chunk_size, const StageLimit& limit);
+                                           const kda::Problem& problem, std::size_t chunk_size,
+                                           const StageLimit& limit);
 
 /// The same between two answers, in units of the coarser format: where they stop agreeing.
 std::optional<Divergence> first_divergence(const StagesOfAnswer& answer, const StagesOfAnswer& other,

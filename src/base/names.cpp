@@ -45,6 +45,37 @@ std::vector<std::string> split_commas(std::string_view text) {
   return words;
 }
 
+std::vector<std::string> without_repeats(std::vector<std::string> names) {
+  auto end = names.begin();
+  for (std::string& name : names)
+    if (std::find(names.begin(), end, name) == end) *end++ = std::string(name);
+  names.erase(end, names.end());
+  return names;
+}
+
+std::string printable(std::string_view text) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string result;
+  const auto byte = [&](std::size_t i) {
+    return static_cast<unsigned char>(i < text.size() ? text[i] : ' ');
+  };
+  const auto is_control = [&](std::size_t i) { return byte(i) < 0x20 || byte(i) == 0x7f; };
+  // In UTF-8 the control characters U+0080 to U+009F are C2 80 to C2 9F.
+  const auto is_wide_control = [&](std::size_t i) {
+    return byte(i) == 0xc2 && byte(i + 1) >= 0x80 && byte(i + 1) < 0xa0;
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (is_control(i) || is_wide_control(i) || (i > 0 && is_wide_control(i - 1))) {
+      result += "\\x";
+      result += digits[byte(i) / 16];
+      result += digits[byte(i) % 16];
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
 std::string suggest(std::string_view unknown, const std::vector<std::string>& candidates) {
   const std::string* nearest = nullptr;
   std::size_t least = 0;

@@ -14,6 +14,12 @@ std::string join(const std::vector<std::string>& names, std::string_view separat
 /// The words between commas, empty ones dropped.
 std::vector<std::string> split_commas(std::string_view text);
 
+/// The same names, each once, in the order of their first occurrence.
+std::vector<std::string> without_repeats(std::vector<std::string> names);
+
+/// Text that came from outside, fit for a terminal: control characters are shown as \x1b and the like.
+std::string printable(std::string_view text);
+
 /// A hint for an unknown name: "did you mean 'recurrent'?" when one candidate is near (Damerau distance <= 2
 /// or a third of its length), else "one of: ...".
 std::string suggest(std::string_view unknown, const std::vector<std::string>& candidates);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
@@ -17,7 +18,8 @@ constexpr char footer[] =
     "product,\n"
     "three multiply-adds per state element), whatever the variant really does; % of peak divides by the "
     "fused\n"
-    "multiply-adds this machine did in the same repeat; x recurrent is the time over that of recurrent.\n"
+    "multiply-adds this machine did before or after the same repeat, whichever is faster; x recurrent is the "
+    "time over that of recurrent.\n"
     "\n"
     "Examples:\n"
     "  kda-check bench\n"
@@ -35,6 +37,8 @@ std::string text_of(const session::BenchResult& result) {
                    row.variant, row.dtype, row.microseconds, row.gflops,
                    row.of_peak > 0 ? fmt::format("{:.1f}", 100 * row.of_peak) : "-",
                    row.of_recurrent > 0 ? fmt::format("{:.2f}", row.of_recurrent) : "-", row.arithmetic);
+  if (std::any_of(result.rows.begin(), result.rows.end(), [](const auto& row) { return row.of_peak > 1; }))
+    out += "\nnote: more than 100 % of the peak: the machine was busier while the peak was measured\n";
   return out;
 }
 
@@ -91,7 +95,7 @@ int bench_main(const Words& words) {
   if (const auto done = parse(app, words)) return *done;
   Progress progress;
   const session::BenchResult result =
-      session::bench(request, {{}, [&](const std::string& text) { progress.show(text); }});
+      session::bench(request, {warn, [&](const std::string& text) { progress.show(text); }});
   progress.clear();
   write_stdout(json ? json_of(result) : text_of(result));
   return 0;

@@ -39,6 +39,9 @@ void prepare(CLI::App& app, const char* name, const char* summary);
 void add_names(CLI::App& app, const char* flag, std::vector<std::string>& names, const char* text,
                const char* value);
 
+/// Refuses what is not a finite number >= 0.
+CLI::Validator non_negative_number();
+
 /// --threads, default all processors.
 void add_threads(CLI::App& app, int& threads);
 

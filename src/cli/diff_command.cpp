@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/error.hpp"
+#include "base/names.hpp"
 #include "cli/commands.hpp"
 #include "cli/judging_options.hpp"
 #include "session/diff.hpp"
@@ -36,13 +37,24 @@ int diff_main(const Words& words) {
   if (const auto done = parse(app, words)) return *done;
   Outputs outputs(output, {request.got, request.expected});
   Progress progress;
-  report::Result result = session::diff(request, {[&](const std::string& text) {
-                                                    progress.clear();
-                                                    warn(text);
-                                                  },
-                                                  [&](const std::string& text) { progress.show(text); }});
+  const session::Log log{[&](const std::string& text) {
+                           progress.clear();
+                           warn(text);
+                         },
+                         [&](const std::string& text) { progress.show(text); }};
+  report::Result result;
+  try {
+    result = session::diff(request, log);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::usage || error.kind() == ErrorKind::internal) throw;
+    result.command = "diff";
+    result.oracle = "none";
+    result.errors.push_back({error.what(), exit_code(error.kind())});
+  }
   result.argv = words;
   progress.clear();
+  for (const report::FailedInput& error : result.errors)
+    write_stderr(fmt::format("kda-check: error: {}\n", printable(error.message)));
   outputs.write(result);
   return result.exit_code();
 }

@@ -24,7 +24,7 @@ void add_judging_options(CLI::App& app, session::JudgingRequest& judging) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   const auto number = [&app](const char* name, std::optional<double>& target, const char* text) {
     app.add_option(name, target, text)
-        ->check(CLI::NonNegativeNumber)
+        ->check(non_negative_number())
         ->option_text("X")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   };
@@ -36,7 +36,7 @@ void add_judging_options(CLI::App& app, session::JudgingRequest& judging) {
            judging.limits.push_back({"max_ulp", value, false, false});
          },
          "Short for --limit max_ulp=N")
-      ->check(CLI::NonNegativeNumber)
+      ->check(non_negative_number())
       ->option_text("N")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
       ->trigger_on_parse(false);
@@ -69,6 +69,18 @@ void add_output_options(CLI::App& app, OutputOptions& options) {
                "All metrics, the worst points and the arithmetic of every answer");
 }
 
+namespace {
+
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code failure;
+  const auto resolved = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, failure), failure);
+  };
+  return resolved(a) == resolved(b);
+}
+
+}  // namespace
+
 OutputFile report_file(std::string_view format, const std::string& path,
                        const std::vector<std::string>& inputs) {
   if (path.ends_with(".h5"))
@@ -79,6 +91,9 @@ OutputFile report_file(std::string_view format, const std::string& path,
     if (path != "-" && std::filesystem::equivalent(path, input, failure))
       throw Error(ErrorKind::usage, fmt::format("{} is an input and an output", path));
   }
+  if (path.empty())
+    throw Error(ErrorKind::usage, fmt::format("--report {}=: no path", format), {},
+                fmt::format("--report {}=PATH", format));
   return OutputFile(path);
 }
 
@@ -90,18 +105,21 @@ Outputs::Outputs(const OutputOptions& options, const std::vector<std::string>& i
   bool stdout_taken = false;
   const auto add = [&](std::string_view format, const std::string& path) {
     const report::Writer& writer = report::writer_named(format);
+    for (const Target& target : targets_)
+      if (path != "-" && same_file(path, target.path))
+        throw Error(ErrorKind::usage, fmt::format("two reports to {}", path));
     if (path == "-" && stdout_taken)
       throw Error(ErrorKind::usage, "two reports to standard output", {},
                   "give one a path: --report json=out.json");
     stdout_taken = stdout_taken || path == "-";
-    targets_.push_back({&writer, report_file(format, path, inputs)});
+    targets_.push_back({&writer, path, report_file(format, path, inputs)});
   };
   for (const std::string& report : options.reports) {
     const std::size_t equals = report.find('=');
     add(report.substr(0, equals), equals == std::string::npos ? "-" : report.substr(equals + 1));
   }
   if (!options.json_path.empty()) add("json", options.json_path);
-  if (!stdout_taken) targets_.push_back({&report::writer_named("text"), OutputFile("-")});
+  if (!stdout_taken) targets_.push_back({&report::writer_named("text"), "-", OutputFile("-")});
 }
 
 void Outputs::write(const report::Result& result) {

@@ -20,6 +20,10 @@ struct OutputOptions {
   std::string json_path;             ///< empty: no --json
   std::string color = "auto";
   bool quiet = false, verbose = false;
+
+  bool is_set() const {
+    return !reports.empty() || !json_path.empty() || color != "auto" || quiet || verbose;
+  }
 };
 void add_output_options(CLI::App& app, OutputOptions& options);
 
@@ -38,6 +42,7 @@ class Outputs {
  private:
   struct Target {
     const report::Writer* writer;
+    std::string path;
     OutputFile file;
   };
   report::WriteOptions options_;

@@ -1,5 +1,6 @@
 #include "cli/output.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,10 +8,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/names.hpp"
 
 namespace kda_check::cli {
 
@@ -20,49 +23,64 @@ namespace {
   throw Error(ErrorKind::environment, fmt::format("cannot write: {}", std::strerror(errno)), path);
 }
 
-bool is_special(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
+/// Where a path leads when it is a symbolic link, even to nothing.
+std::string link_target(const std::string& path) {
+  constexpr int longest_chain = 40;  // as Linux has it
+  std::filesystem::path target = path;
+  std::error_code failure;
+  for (int link = 0; link < longest_chain && std::filesystem::is_symlink(target, failure); ++link) {
+    const std::filesystem::path next = std::filesystem::read_symlink(target, failure);
+    target = next.is_absolute() ? next : target.parent_path() / next;
+  }
+  return target.string();
 }
 
 }  // namespace
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   if (is_stdout()) return;
-  // A device or a pipe is written as it is; a temporary name beside it would be something else.
-  if (!is_special(path_)) temporary_ = fmt::format("{}.{}.tmp", path_, ::getpid());
   struct stat status {};
-  if (::stat(path_.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+  const bool exists = ::stat(path_.c_str(), &status) == 0;
+  if (exists && S_ISDIR(status.st_mode)) {
     errno = EISDIR;
     cannot_write(path_);
   }
-  file_ = std::fopen(temporary_.empty() ? path_.c_str() : temporary_.c_str(), "wb");
+  // A file that may not be written could still be replaced: that is not what its owner meant.
+  if (exists && ::faccessat(AT_FDCWD, path_.c_str(), W_OK, AT_EACCESS) != 0) cannot_write(path_);
+  // A device or a pipe is written as it is; a temporary name beside it would be something else.
+  target_ = exists && !S_ISREG(status.st_mode) ? path_ : link_target(path_);
+  if (!exists || S_ISREG(status.st_mode)) temporary_.emplace(fmt::format("{}.{}.tmp", target_, ::getpid()));
+  file_ = std::fopen(temporary_ ? temporary_->path().c_str() : target_.c_str(), "wb");
   if (file_ == nullptr) {
-    temporary_.clear();
+    temporary_.reset();
     cannot_write(path_);
   }
+  if (temporary_ && exists) ::fchmod(::fileno(file_), status.st_mode & 07777u);
 }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
     : path_(std::move(other.path_)),
-      temporary_(std::exchange(other.temporary_, {})),
-      file_(std::exchange(other.file_, nullptr)) {}
+      target_(std::move(other.target_)),
+      temporary_(std::move(other.temporary_)),
+      file_(std::exchange(other.file_, nullptr)) {
+  other.temporary_.reset();
+}
 
 OutputFile::~OutputFile() {
   if (file_ != nullptr) std::fclose(file_);
-  if (!temporary_.empty()) std::remove(temporary_.c_str());
+  if (temporary_) std::remove(temporary_->path().c_str());
 }
 
 void OutputFile::commit(const std::string& text) {
   if (is_stdout()) return write_stdout(text);
   const bool complete = std::fwrite(text.data(), 1, text.size(), file_) == text.size() &&
-                        std::fflush(file_) == 0 && (temporary_.empty() || ::fsync(::fileno(file_)) == 0);
+                        std::fflush(file_) == 0 && (!temporary_ || ::fsync(::fileno(file_)) == 0);
   const int reason = errno;
   const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
   if (!complete) errno = reason;
   if (!complete || !closed) cannot_write(path_);
-  if (!temporary_.empty() && std::rename(temporary_.c_str(), path_.c_str()) != 0) cannot_write(path_);
-  temporary_.clear();
+  if (temporary_ && std::rename(temporary_->path().c_str(), target_.c_str()) != 0) cannot_write(path_);
+  temporary_.reset();
 }
 
 void write_stdout(const std::string& text) {
@@ -70,20 +88,28 @@ void write_stdout(const std::string& text) {
     cannot_write("standard output");
 }
 
-void warn(const std::string& text) { fmt::print(stderr, "kda-check: warning: {}\n", text); }
+void write_stderr(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+void reserve_standard_streams() {
+  for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor)
+    if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) < 0) return;
+}
+
+void warn(const std::string& text) { write_stderr(fmt::format("kda-check: warning: {}\n", printable(text))); }
 
 void Progress::show(const std::string& text) {
   static const bool terminal = ::isatty(STDERR_FILENO) != 0;
   if (!terminal) return;
-  fmt::print(stderr, "\r\x1b[K{:.100}", text);
-  std::fflush(stderr);
+  write_stderr(fmt::format("\r\x1b[K{:.100}", printable(text)));
   shown_ = true;
 }
 
 void Progress::clear() {
   if (!shown_) return;
-  fmt::print(stderr, "\r\x1b[K");
-  std::fflush(stderr);
+  write_stderr("\r\x1b[K");
   shown_ = false;
 }
 

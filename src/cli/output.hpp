@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdio>
+#include <optional>
 #include <string>
+
+#include "base/temporary_files.hpp"
 
 namespace kda_check::cli {
 
@@ -12,7 +15,8 @@ namespace kda_check::cli {
 /// stays.
 class OutputFile {
  public:
-  /// "-" is standard output. Throws Error{environment}.
+  /// "-" is standard output. Through symbolic links; a file that exists keeps its mode. Throws
+  /// Error{environment}, also for a file the user may not write.
   explicit OutputFile(std::string path);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
@@ -23,12 +27,21 @@ class OutputFile {
   void commit(const std::string& text);
 
  private:
-  std::string path_, temporary_;
+  std::string path_;    ///< as given, for messages
+  std::string target_;  ///< where the links end
+  std::optional<TemporaryFile> temporary_;
   std::FILE* file_ = nullptr;
 };
 
 /// Throws Error{environment} when standard output is closed or full.
 void write_stdout(const std::string& text);
+
+/// Lines for people, and no reason to fail: what cannot be written there is lost.
+void write_stderr(const std::string& text);
+
+/// Opens what is missing of standard input, output and error, so that no file takes their numbers; writing to
+/// them fails as before.
+void reserve_standard_streams();
 
 void warn(const std::string& text);
 

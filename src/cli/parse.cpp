@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <optional>
 
 #include "base/error.hpp"
@@ -73,11 +74,31 @@ std::optional<int> parse(CLI::App& app, const Words& words) {
 
 void add_names(CLI::App& app, const char* flag, std::vector<std::string>& names, const char* text,
                const char* value) {
-  app.add_option(flag, names, text)
-      ->delimiter(',')
+  app.add_option_function<std::vector<std::string>>(
+         flag,
+         [&names, flag](const std::vector<std::string>& words) {
+           names.clear();
+           for (const std::string& word : words) {
+             const std::vector<std::string> some = split_commas(word);
+             if (some.empty()) throw CLI::ValidationError(flag, "'" + word + "' holds no name");
+             names.insert(names.end(), some.begin(), some.end());
+           }
+         },
+         text)
       ->expected(1)
       ->option_text(value)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+CLI::Validator non_negative_number() {
+  return {[](const std::string& text) -> std::string {
+            double value = 0;
+            const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+            const bool is_number = failure == std::errc{} && end == text.data() + text.size();
+            if (is_number && std::isfinite(value) && value >= 0) return {};
+            return "'" + text + "' is not a number >= 0";
+          },
+          ""};
 }
 
 void add_threads(CLI::App& app, int& threads) {

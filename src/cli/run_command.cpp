@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.hpp"
+#include "base/names.hpp"
 #include "cli/commands.hpp"
 #include "cli/judging_options.hpp"
 #include "cli/suite.hpp"
@@ -17,6 +18,9 @@ namespace {
 constexpr char footer[] =
     "Targets are fixture files, directories of them, regimes (kda-check list regimes), or @suites (kda-check "
     "list suites).\n"
+    "An option given here replaces the same option of a suite's lines, lists included; --limit does so "
+    "metric by\n"
+    "metric.\n"
     "\n"
     "Examples:\n"
     "  kda-check run fla.h5                               every variant, in the dtype of the file\n"
@@ -57,8 +61,9 @@ struct RunCommand {
         ->check(CLI::Range(1, 1024))
         ->option_text("N")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    app.add_option("--oracle", oracle,
-                   "dd: double-double (default); fp64: faster; none: compare recorded answers only")
+    app.add_option(
+           "--oracle", oracle,
+           "dd: double-double (default); fp64: faster; none: compare variants with recorded answers only")
         ->check(CLI::IsMember({"dd", "fp64", "none"}))
         ->option_text("KIND")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -84,8 +89,43 @@ struct RunCommand {
 
 bool is_suite(const std::string& target) { return target.starts_with("@"); }
 
-/// The requests of a command line: one for its files, one for each line of its suites, the options of the
-/// command line coming after those of the line.
+RunCommand parsed_line(const Suite& suite, const Words& line) {
+  Words words{"run"};
+  words.insert(words.end(), line.begin(), line.end());
+  RunCommand command;
+  CLI::App app;
+  command.add_options(app);
+  try {
+    parse(app, words);
+  } catch (const Error& error) {
+    throw error.in(suite.path);
+  }
+  command.finish();
+  return command;
+}
+
+/// A suite says what is run; one report covers all of it.
+void refuse_output_options(const Suite& suite, const Words& line) {
+  if (parsed_line(suite, line).output.is_set())
+    throw Error(ErrorKind::input, fmt::format("the line '{}' has an option about reports", join(line, " ")),
+                suite.path, "reports are chosen on the command line: kda-check run @suite --json out.json");
+}
+
+/// Lists given on the command line replace those of a line, as its single values do. Limits are replaced
+/// metric by metric.
+void command_line_wins(const session::RunRequest& given, session::RunRequest& of_line) {
+  const auto replace = [](const auto& list, auto& target) {
+    if (!list.empty()) target = list;
+  };
+  replace(given.variants, of_line.variants);
+  replace(given.dtypes, of_line.dtypes);
+  replace(given.arithmetic, of_line.arithmetic);
+  replace(given.against, of_line.against);
+  replace(given.judging.tensors, of_line.judging.tensors);
+}
+
+/// The requests of a command line: one for its files, one for each line of its suites, with the options of
+/// the command line over those of the line.
 std::vector<session::RunRequest> requests_of(const RunCommand& command, const Words& words) {
   std::vector<session::RunRequest> requests;
   session::RunRequest files = command.request;
@@ -100,18 +140,11 @@ std::vector<session::RunRequest> requests_of(const RunCommand& command, const Wo
     if (!is_suite(target)) continue;
     const Suite suite = load_suite(target);
     for (const Words& line : suite.lines) {
-      Words all{"run"};
-      all.insert(all.end(), line.begin(), line.end());
+      refuse_output_options(suite, line);
+      Words all = line;
       all.insert(all.end(), options.begin() + 1, options.end());
-      RunCommand of_line;
-      CLI::App app;
-      of_line.add_options(app);
-      try {
-        parse(app, all);
-      } catch (const Error& error) {
-        throw error.in(suite.path);
-      }
-      of_line.finish();
+      RunCommand of_line = parsed_line(suite, all);
+      command_line_wins(command.request, of_line.request);
       for (std::string& fixture : of_line.request.fixtures)
         if (!fixture.starts_with("/") && !session::is_regime(fixture))
           fixture = std::filesystem::proximate(std::filesystem::path(suite.directory) / fixture).string();
@@ -162,7 +195,7 @@ int run_main(const Words& words) {
   result.argv = words;
   progress.clear();
   for (const report::FailedInput& error : result.errors)
-    fmt::print(stderr, "kda-check: error: {}\n", error.message);
+    write_stderr(fmt::format("kda-check: error: {}\n", printable(error.message)));
   outputs.write(result);
   return result.exit_code();
 }

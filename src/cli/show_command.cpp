@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "base/error.hpp"
+#include "base/names.hpp"
 #include "cli/commands.hpp"
 #include "cli/output.hpp"
 #include "fixture/fixture.hpp"
@@ -38,8 +39,8 @@ Range range_of(const tensor::Tensor& tensor) {
 
 void print_tensor(std::string& out, const fixture::Fixture& file, const fixture::DatasetInfo& info,
                   bool with_values) {
-  fmt::format_to(std::back_inserter(out), "  {:<34} {:<5} {:<18}", info.path.substr(1), info.type_text,
-                 tensor::to_string(info.shape));
+  fmt::format_to(std::back_inserter(out), "  {:<34} {:<5} {:<18}", printable(info.path.substr(1)),
+                 info.type_text, tensor::to_string(info.shape));
   if (with_values) {
     const Range range = range_of(file.read(info));
     if (range.finite > 0)
@@ -52,8 +53,9 @@ void print_tensor(std::string& out, const fixture::Fixture& file, const fixture:
 
 std::string shown(const std::string& path, const fixture::ReadLimits& limits, bool with_values, int threads) {
   const fixture::Fixture file = fixture::Fixture::open(path, limits);
-  std::string out = fmt::format("{}\n", file.name());
-  if (!file.description().empty()) fmt::format_to(std::back_inserter(out), "{}\n", file.description());
+  std::string out = fmt::format("{}\n", printable(file.name()));
+  if (!file.description().empty())
+    fmt::format_to(std::back_inserter(out), "{}\n", printable(file.description()));
   fmt::format_to(std::back_inserter(out), "{}  {}\n", session::shape_text(file.dimensions()),
                  session::options_text(file));
   if (file.options().scale) {
@@ -81,18 +83,18 @@ std::string shown(const std::string& path, const fixture::ReadLimits& limits, bo
   out += "\ninputs\n";
   for (const fixture::DatasetInfo& info : file.inputs()) print_tensor(out, file, info, with_values);
   for (const fixture::ExpectedGroup& group : file.expected()) {
-    fmt::format_to(std::back_inserter(out), "\nexpected/{}  compute {}{}\n", group.name,
+    fmt::format_to(std::back_inserter(out), "\nexpected/{}  compute {}{}\n", printable(group.name),
                    numeric::row_of(group.compute_or_storage()).name,
                    group.compute ? "" : " (from the dtype of o)");
     if (!group.implementation.empty())
-      fmt::format_to(std::back_inserter(out), "  {}{}{}\n", group.implementation,
-                     group.device.empty() ? "" : ", ", group.device);
+      fmt::format_to(std::back_inserter(out), "  {}{}{}\n", printable(group.implementation),
+                     group.device.empty() ? "" : ", ", printable(group.device));
     for (const fixture::DatasetInfo& info : group.tensors) print_tensor(out, file, info, with_values);
     for (const fixture::DatasetInfo& info : group.stages) print_tensor(out, file, info, with_values);
   }
   if (!file.provenance().empty()) out += "\nprovenance\n";
   for (const auto& [name, value] : file.provenance())
-    fmt::format_to(std::back_inserter(out), "  {} {}\n", name, value);
+    fmt::format_to(std::back_inserter(out), "  {} {}\n", printable(name), printable(value));
   return out;
 }
 

@@ -2,6 +2,7 @@
 // metric by metric, and every limit remembers where it came from.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,12 +30,19 @@ struct Computation {
   numeric::ComputeFormat compute;
   numeric::DType storage;  ///< element type of the tensor judged
   Form form;
+  /// How far the least magnitude of the tensor lies below a typical one: smallness_of_sums() for o, else 1.
+  double smallness = 1;
 };
+
+/// N^(1/K): the least of N sums of K independent terms |q_k S_k| is a typical one divided by this.
+double smallness_of_sums(std::size_t N, std::size_t K);
 
 /// Limits on nonfinite, rms_ratio and scaled_ulp for `got` against the truth, or against another answer,
 /// whose own error is then allowed for as well. Formulas and the measurements behind them: docs/limits.md.
+/// `expected_regime` where the other answer's regime is another one: chunks of another size.
 std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,
-                                  const kda::Regime& regime);
+                                  const kda::Regime& regime,
+                                  const std::optional<kda::Regime>& expected_regime = std::nullopt);
 
 /// One limit asked for by the user: METRIC=VALUE, METRIC=exact or METRIC=none.
 struct LimitRequest {
@@ -47,8 +55,8 @@ struct LimitRequest {
 /// Throws Error{usage} for a metric that does not exist or a value that is not a number >= 0.
 LimitRequest parse_limit(std::string_view text);
 
-/// Throws Error{usage} when a requested limit is finer than one step of the element type and does not say
-/// exact: no correct answer could meet it. atol and rtol likewise.
+/// Throws Error{usage} when a requested limit is finer than the element type of the tensor can meet, even
+/// correctly rounded, and does not say exact. atol and rtol likewise.
 void refuse_limits_finer_than_storage(const std::vector<LimitRequest>& requests, double atol, double rtol,
                                       numeric::DType storage);
 

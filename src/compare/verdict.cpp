@@ -37,6 +37,25 @@ std::string class_reason(const Measures& m) {
   return text;
 }
 
+/// A derived limit that an answer of nothing but zeros would meet.
+bool is_hollow(const Limit& limit) {
+  return limit.source == "derived" &&
+         (!std::isfinite(limit.value) || (limit.metric == "rms_ratio" && limit.value >= 1));
+}
+
+/// Why these limits show nothing about values that are finite; empty when they do.
+std::string hollow_reason(const Measures& m, const std::vector<Limit>& limits) {
+  const auto hollow = std::find_if(limits.begin(), limits.end(), is_hollow);
+  const bool decided = std::any_of(limits.begin(), limits.end(), [&](const Limit& limit) {
+    if (limit.metric == "nonfinite" || (find_metric(limit.metric)->needs_magnitude && !m.has_magnitude))
+      return false;
+    return hollow == limits.end() || limit.source != "derived";
+  });
+  if (decided) return {};
+  if (hollow == limits.end()) return "no limit applies but nonfinite";
+  return fmt::format("the derived limit {}<={:.3g} would pass anything", hollow->metric, hollow->value);
+}
+
 }  // namespace
 
 Judgement judge(const Measures& m, const std::vector<Limit>& limits, const JudgeOptions& options) {
@@ -69,6 +88,8 @@ Judgement judge(const Measures& m, const std::vector<Limit>& limits, const Judge
   if (m.finite == 0) return {Verdict::inconclusive, "no element is finite on both sides", ""};
   if (m.got_all_zero && m.expected_all_zero && !options.zeros_decide)
     return {Verdict::inconclusive, "both sides are zero everywhere", ""};
+  if (std::string reason = hollow_reason(m, limits); !reason.empty())
+    return {Verdict::inconclusive, std::move(reason), ""};
   return {Verdict::pass, "", ""};
 }
 

@@ -26,7 +26,9 @@ struct JudgeOptions {
 
 /// INCONCLUSIVE when nothing was compared or the oracle is not finite somewhere: then the inputs are beyond
 /// what can be judged. Else FAIL when a class differs or a metric exceeds its limit (or is not a number).
-/// Else INCONCLUSIVE when both sides are NaN somewhere, nowhere both finite, or zero everywhere. Else PASS.
+/// Else INCONCLUSIVE when both sides are NaN somewhere, nowhere both finite, or zero everywhere, and when no
+/// limit says anything about finite values: none but nonfinite applies, or the derived rms_ratio is 1 or
+/// more. Else PASS.
 Judgement judge(const Measures& measures, const std::vector<Limit>& limits, const JudgeOptions& options = {});
 
 /// The worst of several: fail, then inconclusive, then pass, then skipped; inconclusive for none.

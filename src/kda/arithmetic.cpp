@@ -8,7 +8,7 @@ namespace {
 
 using numeric::DType;
 
-/// kda-math 6.2.
+/// docs/kda.md, "FLA chunk forward".
 CastPoints fla_cast_points(Rounding narrow, bool beta_is_16_bit) {
   CastPoints casts;
   casts.normalised = narrow;
@@ -23,15 +23,15 @@ CastPoints fla_cast_points(Rounding narrow, bool beta_is_16_bit) {
   return casts;
 }
 
-/// kda-math 6.1: tensor cores take fp32 operands as tf32. u is no operand.
+/// docs/kda.md, "Machine model": tensor cores take fp32 operands as tf32. u is no operand.
 CastPoints tensor_core_operands() {
   CastPoints casts = fla_cast_points(Rounding::tf32, false);
   casts.normalised = casts.u = Rounding::none;
   return casts;
 }
 
-/// kda-math 6.5, as far as its stages are those of the chunk form here: FlashKDA subtracts the prediction
-/// before it multiplies by the inverse.
+/// docs/kda.md, "FlashKDA", as far as its stages are those of the chunk form here: FlashKDA subtracts the
+/// prediction before it multiplies by the inverse.
 CastPoints flash_kda_cast_points() {
   CastPoints casts;
   casts.normalised = casts.exponentials = casts.score_operands = casts.Aqk = casts.Akk_inv = Rounding::bf16;

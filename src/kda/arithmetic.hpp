@@ -34,9 +34,9 @@ struct Reduction {
   bool operator==(const Reduction&) const = default;
 };
 
-/// How exp(G_i - G_j), the decay between two tokens of a chunk, is formed (kda-math 4.3, hazards 0).
-/// `anchor_rows` says how many rows share an anchor. Left of the diagonal block the anchor is the block's
-/// first row (`factored`: the row before it).
+/// How exp(G_i - G_j), the decay between two tokens of a chunk, is formed (docs/kda.md, "Exponent
+/// formulations"). `anchor_rows` says how many rows share an anchor. Left of the diagonal block the anchor is
+/// the block's first row (`factored`: the row before it).
 enum class DecayForm : std::uint8_t {
   pair,          ///< one exponential for each (i, j, channel); cannot overflow
   pair_late,     ///< the same over the whole square, masked afterwards
@@ -47,8 +47,8 @@ enum class DecayForm : std::uint8_t {
   clamp,         ///< anchor_first, the exponents of both factors clamped to +-`clamp` (in powers of two)
 };
 
-/// How (I + L)^-1 is formed (kda-math 4.2). `inverse_rows` is the side of the diagonal blocks; blocks are
-/// merged by products.
+/// How (I + L)^-1 is formed (docs/kda.md, "Inverse formulations"). `inverse_rows` is the side of the diagonal
+/// blocks; blocks are merged by products.
 enum class InverseForm : std::uint8_t {
   substitution,  ///< (a) row by row over the whole chunk
   blocks,        ///< (b) row by row in each block
@@ -60,7 +60,7 @@ enum class InverseForm : std::uint8_t {
 /// computation.
 enum class Rounding : std::uint8_t { none, bf16, fp16, tf32 };
 
-/// Where an fp32 computation rounds (kda-math 6.2). Names are those of the stages.
+/// Where an fp32 computation rounds (docs/kda.md, "Cast points"). Names are those of the stages.
 struct CastPoints {
   Rounding normalised = Rounding::none;        ///< q and k after the L2 norm
   Rounding decay = Rounding::none;             ///< exp(g), and exp of a chunk's last row on the carried state
@@ -86,7 +86,7 @@ enum class Storage : std::uint8_t {
   none,       ///< nothing is rounded below the format of the computation
   upstream,   ///< where FLA's kernels round for this dtype (bf16, fp16; for fp32 and fp64 nothing)
   fla,        ///< as upstream, and in fp32 the operands of every product in tf32: the tensor cores' default
-  flash_kda,  ///< where FlashKDA rounds (kda-math 6.5)
+  flash_kda,  ///< where FlashKDA rounds (docs/kda.md, "FlashKDA")
   named,      ///< at the stages of `casts`
 };
 

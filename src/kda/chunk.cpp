@@ -1,7 +1,11 @@
-// chunk: the staged WY form, chunk by chunk (kda-math 4), with the cast points of FLA's kernels in bf16 and
-// fp16.
+// chunk: the staged WY form, chunk by chunk (docs/kda.md, "Chunk forward"), with the cast points of FLA's
+// kernels in bf16 and fp16.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <numbers>
 
+#include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "kda/head_io.hpp"
 #include "kda/jobs.hpp"
@@ -11,16 +15,30 @@ namespace kda_check::kda {
 
 namespace {
 
+/// Rows of the longest chunk there is, but for chunks beyond 64 rows no fewer than 64: blocks have up to 64.
+std::size_t rows_needed(const Problem& problem, const RunOptions& options) {
+  std::size_t longest = 64;
+  for (const Sequence& s : problem.sequences()) longest = std::max(longest, s.length());
+  return std::min(options.chunk_size, longest);
+}
+
+/// Elements of a ChunkWorkspace.
+std::size_t elements_needed(const Problem& problem, const RunOptions& options) {
+  const std::size_t rows = rows_needed(problem, options), k_stride = padded(problem.dimensions().K),
+                    v_stride = padded(problem.dimensions().V);
+  return rows * (6 * k_stride + 4 * v_stride + 3 * padded(rows) + padding) +
+         2 * problem.dimensions().K * v_stride + ChunkScratch(rows, k_stride, v_stride).total();
+}
+
 /// Everything one head needs for one chunk; the pointers of `block` point into it.
 template <class T>
 class ChunkWorkspace {
  public:
   ChunkWorkspace(const Problem& problem, const RunOptions& options)
-      : rows_(options.chunk_size),
+      : rows_(rows_needed(problem, options)),
         k_stride_(padded(problem.dimensions().K)),
         v_stride_(padded(problem.dimensions().V)),
-        arena_(rows_ * (6 * k_stride_ + 4 * v_stride_ + 3 * score_stride() + padding) +
-               2 * problem.dimensions().K * v_stride_ + ChunkScratch(rows_, k_stride_, v_stride_).total()) {
+        arena_(elements_needed(problem, options)) {
     arena_.fill(T(0));
     T* next = arena_.data();
     const auto take = [&](std::size_t count) {
@@ -98,11 +116,25 @@ void run_head(const Problem& problem, const HeadJob& job, const RunOptions& opti
   store_state(work.block.state, work.v_stride(), problem, s, job.head, {0, V}, answer.final_state);
 }
 
+void refuse_memory(const Problem& problem, const RunOptions& options, std::size_t jobs) {
+  const std::size_t at_once = std::min(jobs, static_cast<std::size_t>(options.threads));
+  const double width = options.dtype == numeric::DType::fp64 ? sizeof(double) : sizeof(float);
+  const double bytes =
+      width * static_cast<double>(at_once) * static_cast<double>(elements_needed(problem, options));
+  if (bytes <= static_cast<double>(options.memory_limit)) return;
+  throw Error(ErrorKind::environment,
+              fmt::format("chunks of {} rows take {:.3g} GB on {} threads; the memory limit is {:.3g} GB",
+                          rows_needed(problem, options), bytes * 1e-9, at_once,
+                          static_cast<double>(options.memory_limit) * 1e-9),
+              {}, "--chunk-size 64");
+}
+
 }  // namespace
 
 Answer run_chunk(const Problem& problem, const RunOptions& options) {
-  Answer answer = allocate_answer(problem, options.dtype);
   const std::vector<HeadJob> jobs = head_jobs(problem, 1, options.threads);
+  refuse_memory(problem, options, jobs.size());
+  Answer answer = allocate_answer(problem, options.dtype);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
     if (options.dtype == numeric::DType::fp64) {
       run_head<double>(problem, jobs[item], options, answer);

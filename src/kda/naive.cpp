@@ -1,4 +1,5 @@
-// naive: the definition, token by token (kda-math 3): q scaled first, the write strength on the key.
+// naive: the definition, token by token (docs/kda.md, "Recurrent forward"): q scaled first, the write
+// strength on the key.
 #include "base/parallel.hpp"
 #include "kda/jobs.hpp"
 #include "kda/token_form.hpp"

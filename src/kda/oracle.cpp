@@ -58,6 +58,9 @@ class Recurrence {
     tensor::Scratch<double> block_magnitude(block_size);
     std::vector<Workspace> workspaces;
     for (int worker = 0; worker < std::max(1, threads); ++worker) workspaces.emplace_back(d_.K, v_stride_);
+    // Below a tenth of a millisecond of work, starting threads costs more than they bring.
+    const bool small = block_tokens * d_.HV * d_.K * d_.V < (std::size_t{1} << 17);
+    if (small) threads = 1;
     for (const Sequence& sequence : problem_.sequences()) {
       parallel_for(d_.HV, threads, [&](std::size_t head, int) { load_state(sequence, head); });
       for (std::size_t begin = sequence.begin; begin < sequence.end; begin += block_tokens) {

@@ -169,7 +169,13 @@ std::vector<Sequence> Problem::sequences() const {
   return list;
 }
 
-Problem clone(const Problem& problem) { return with_inputs_rounded_to(problem, problem.dtype()); }
+Problem clone(const Problem& problem) {
+  Problem copy = with_inputs_rounded_to(problem, problem.dtype());
+  copy.q = problem.q.clone();
+  copy.k = problem.k.clone();
+  copy.v = problem.v.clone();
+  return copy;
+}
 
 Problem with_inputs_rounded_to(const Problem& problem, numeric::DType dtype) {
   Problem copy;

@@ -1,5 +1,5 @@
-// One KDA problem: shapes, inputs, options. Formulas: kda-math.md sections 2 and 3; layout:
-// fixture-format.md.
+// One KDA problem: shapes, inputs, options. Formulas: docs/kda.md; layout:
+// docs/fixture-format.md.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// recurrent: the fused order of the decode kernels (kda-math 3.1): per token normalise, scale, decay,
-// predict, write beta (v - prediction), read out.
+// recurrent: the fused order of the decode kernels (docs/kda.md, "Recurrent forward"): per token normalise,
+// scale, decay, predict, write beta (v - prediction), read out.
 #include "base/parallel.hpp"
 #include "kda/jobs.hpp"
 #include "kda/token_form.hpp"

@@ -13,18 +13,26 @@ namespace {
 Regime regime_of_head(const Problem& problem, const Sequence& s, std::size_t head, std::size_t chunk_size) {
   const std::size_t K = problem.dimensions().K;
   const HeadReader<double> reader(problem, fp64_operations);
-  tensor::Scratch<double> g(chunk_size * K), from_start(K), total(K);
+  const std::size_t rows = std::min(chunk_size, s.length());
+  tensor::Scratch<double> g(rows * K), from_start(K), total(K), rounding(K);
+  tensor::Scratch<float> decay(rows * K);
   total.fill(0);
   Regime regime;
   for (std::size_t begin = s.begin; begin < s.end; begin += chunk_size) {
     const std::size_t count = std::min(chunk_size, s.end - begin);
     reader.log_decay(s, head, begin, count, g.data(), K);
     from_start.fill(0);
+    rounding.fill(0);
+    for (std::size_t i = 0; i < count * K; ++i) decay[i] = static_cast<float>(g[i]);
+    kernels<float>().exponential(Exponential::exact, decay.data(), decay.data(), count * K);
     for (std::size_t t = 0; t < count; ++t)
       for (std::size_t k = 0; k < K; ++k) {
         from_start[k] += g[t * K + k];
         total[k] += std::fabs(g[t * K + k]);
-        regime.largest_chunk_sum = std::max(regime.largest_chunk_sum, std::fabs(from_start[k]));
+        const double sum = std::fabs(from_start[k]), remembered = static_cast<double>(decay[t * K + k]);
+        rounding[k] = sum + (remembered > 0 ? remembered * rounding[k] : 0);
+        regime.largest_chunk_sum = std::max(regime.largest_chunk_sum, sum);
+        regime.gate_rounding = std::max(regime.gate_rounding, rounding[k]);
       }
   }
   const auto length = static_cast<double>(s.length());
@@ -45,6 +53,7 @@ Regime regime_of(const Problem& problem, std::size_t chunk_size, int threads) {
   Regime whole;
   for (const Regime& part : parts) {
     whole.largest_chunk_sum = std::max(whole.largest_chunk_sum, part.largest_chunk_sum);
+    whole.gate_rounding = std::max(whole.gate_rounding, part.gate_rounding);
     whole.persistence = std::max(whole.persistence, part.persistence);
   }
   return whole;

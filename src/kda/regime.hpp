@@ -6,9 +6,12 @@
 namespace kda_check::kda {
 
 struct Regime {
-  /// Largest |sum of log decays| from the start of a chunk to one of its rows, over heads and channels:
-  /// exponents of that size carry a relative error of the unit roundoff times it.
+  /// Largest |sum of log decays| from the start of a chunk to one of its rows, over heads and channels.
   double largest_chunk_sum = 0;
+  /// What rounding those sums G_i row by row costs in units of the roundoff, as far as it is still
+  /// remembered: the largest of E_i = exp(g_i) E_i-1 + |G_i|. exp(G_i - G_j) is off by the roundings of the
+  /// rows between, at most |G_r| each, and what row r brought in has since decayed by exp(G_i - G_r).
+  double gate_rounding = 0;
   /// Tokens over which a channel remembers: 1 / mean |log decay|, at most the length of its sequence; the
   /// largest over heads and channels. The rounding of exp(g) is the same at every one of them when g is
   /// constant.

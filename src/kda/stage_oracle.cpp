@@ -37,9 +37,11 @@ class HeadStages {
         inputs_(problem),
         truths_(truths) {
     const std::size_t n = chunk_size, K = d_.K, V = d_.V;
-    for (OracleMatrix* const m : {&block_.q, &block_.k, &block_.G, &block_.w, &block_.qg, &block_.kg, &block_.key_scratch})
+    for (OracleMatrix* const m :
+         {&block_.q, &block_.k, &block_.G, &block_.w, &block_.qg, &block_.kg, &block_.key_scratch})
       *m = memory_.make(n, K);
-    for (OracleMatrix* const m : {&block_.v, &block_.u, &block_.v_new, &block_.value_scratch}) *m = memory_.make(n, V);
+    for (OracleMatrix* const m : {&block_.v, &block_.u, &block_.v_new, &block_.value_scratch})
+      *m = memory_.make(n, V);
     for (OracleMatrix* const m : {&block_.Aqk, &block_.L, &block_.Akk_inv}) *m = memory_.make(n, n);
     for (OracleMatrix* const m : {&block_.k_columns, &block_.G_columns}) *m = memory_.make(K, n);
     block_.beta = memory_.make(n, 1);

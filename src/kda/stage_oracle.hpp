@@ -15,8 +15,8 @@ struct StageTruth {
 };
 using StageTruths = std::array<StageTruth, stage_count>;
 
-/// About 72 bytes for each element of a stage are held; the work is that of some hundred tokens of the oracle for
-/// each chunk.
+/// About 72 bytes for each element of a stage are held; the work is that of some hundred tokens of the oracle
+/// for each chunk.
 StageTruths run_stage_oracle(const Problem& problem, std::size_t chunk_size, int threads);
 
 /// The values rounded to `dtype` (fp32 or fp64), to be given to a run.

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "base/error.hpp"
 #include "base/names.hpp"
 
@@ -82,11 +85,30 @@ const Variant& variant_named(std::string_view name) {
   throw Error(ErrorKind::usage, fmt::format("no variant '{}'", name), {}, suggest(name, names));
 }
 
+namespace {
+
+/// The coarsest of several roundings; of tf32 and fp16, which keep the same 11 bits, fp16.
+Rounding coarsest(std::initializer_list<Rounding> roundings) {
+  for (const Rounding candidate : {Rounding::bf16, Rounding::fp16, Rounding::tf32})
+    if (std::find(roundings.begin(), roundings.end(), candidate) != roundings.end()) return candidate;
+  return Rounding::none;
+}
+
+/// Over the stages a variant has (kda/token_form.hpp, kda/kernels/chunk.hpp). Not `normalised`: whether q and
+/// k are normalised, and rounded then, is the problem's affair.
+Rounding coarsest_stage(const CastPoints& casts, ArithmeticAxes axes) {
+  if (!axes.chunk) return coarsest({casts.decay, casts.prediction, casts.carry});
+  return coarsest({casts.decay, casts.g_cumsum, casts.exponentials, casts.score_operands, casts.Aqk, casts.L,
+                   casts.inverse_operands, casts.Akk_inv, casts.beta_key, casts.operands, casts.w, casts.u,
+                   casts.prediction, casts.v_new, casts.state, casts.carry});
+}
+
+}  // namespace
+
 numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype,
                                       const Arithmetic& arithmetic) {
   const bool narrow = dtype == numeric::DType::bf16 || dtype == numeric::DType::fp16;
-  const Rounding rounding = cast_points(arithmetic, dtype, false, variant.axes.chunk).operands;
-  switch (rounding) {
+  switch (coarsest_stage(cast_points(arithmetic, dtype, false, variant.axes.chunk), variant.axes)) {
     case Rounding::bf16:
       return numeric::ComputeFormat::bf16;
     case Rounding::fp16:

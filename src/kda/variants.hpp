@@ -1,6 +1,7 @@
 // The variants: one row each. To add one, write its run function and add a row in variants.cpp.
 #pragma once
 
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,7 +25,13 @@ struct RunOptions {
   std::size_t chunk_size = 64;
   int threads = 1;
   StageHooks stages;  ///< of the chunk form; the token forms have none
+  std::size_t memory_limit = std::numeric_limits<std::size_t>::max();  ///< bytes of scratch memory
 };
+
+/// The element type of final_state in a run.
+constexpr numeric::DType state_dtype(numeric::DType dtype) {
+  return dtype == numeric::DType::fp64 ? numeric::DType::fp64 : numeric::DType::fp32;
+}
 
 struct Variant {
   std::string_view name;
@@ -36,6 +43,7 @@ struct Variant {
   Arithmetic (*default_arithmetic)(const Problem& problem, numeric::DType dtype);
   /// Empty when it can run here and now, else why not.
   std::string (*unavailable)();
+  /// Throws Error{environment} when it would need more memory than the options allow.
   Answer (*run)(const Problem& problem, const RunOptions& options);
 };
 
@@ -44,7 +52,7 @@ std::span<const Variant> variants();
 /// Throws Error{usage} with a suggestion for a name that is not in the list.
 const Variant& variant_named(std::string_view name);
 
-/// The precision of the operands of a variant's products in this run: what its error is judged by.
+/// The coarsest precision of the stages a variant goes through in this run: what its error is judged by.
 numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype,
                                       const Arithmetic& arithmetic);
 

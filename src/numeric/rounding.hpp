@@ -127,7 +127,7 @@ KDA_CHECK_INLINE constexpr float through_fp16(float x) {
 }
 
 /// To TF32 (10 stored bits) as the tensor cores of NVIDIA GPUs take fp32 operands: the low 13 bits are
-/// dropped (h100-arithmetic: truncation toward zero, measured on an H100).
+/// dropped (docs/kda.md, "Machine model").
 KDA_CHECK_INLINE constexpr float through_tf32(float x) {
   return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, x) & 0xffffe000u);
 }

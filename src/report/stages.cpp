@@ -17,13 +17,13 @@ std::string number(double value) { return fmt::format("{:.3g}", value); }
 std::string number(const std::optional<double>& value) { return value ? number(*value) : "-"; }
 
 std::string stage_table(const StageCase& item) {
-  Table table({"stage", "dtype", "rms_ratio", "scaled_ulp", "limit", "own rms_ratio", "own scaled_ulp", "cancelled bits",
-               "nonfinite", "worst at"},
+  Table table({"stage", "dtype", "rms_ratio", "scaled_ulp", "limit", "own rms_ratio", "own scaled_ulp",
+               "cancelled bits", "nonfinite", "worst at"},
               2);
   for (const StageRowResult& row : item.rows)
-    table.add({row.name, row.dtype, number(row.rms_ratio), number(row.scaled_ulp), number(row.limit), number(row.own_rms_ratio),
-               number(row.own_scaled_ulp), fmt::format("{:.1f}", row.cancelled_bits),
-               fmt::format("{}", row.nonfinite), row.worst});
+    table.add({row.name, row.dtype, number(row.rms_ratio), number(row.scaled_ulp), number(row.limit),
+               number(row.own_rms_ratio), number(row.own_scaled_ulp),
+               fmt::format("{:.1f}", row.cancelled_bits), fmt::format("{}", row.nonfinite), row.worst});
   return table.text("  ");
 }
 
@@ -59,8 +59,9 @@ Json stages_json(const StageCase& item) {
     if (row.own_scaled_ulp) entry["own_scaled_ulp"] = json_number(*row.own_scaled_ulp);
     rows.push_back(entry);
   }
-  return {{"fixture", item.fixture},     {"path", item.path},       {"answer", item.answer},
-          {"recorded", item.recorded},   {"dtype", item.dtype},     {"compute", item.compute},
+  return {{"fixture", item.fixture},       {"path", item.path},
+          {"answer", item.answer},         {"recorded", item.recorded},
+          {"dtype", item.dtype},           {"compute", item.compute},
           {"arithmetic", item.arithmetic}, {"stages", rows},
           {"divergence", item.divergence}, {"disagreements", item.disagreements}};
 }

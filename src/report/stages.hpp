@@ -23,7 +23,7 @@ struct StageCase {
   std::string fixture, path, answer, dtype, compute, arithmetic;
   bool recorded = false;
   std::vector<StageRowResult> rows;
-  std::string divergence;                ///< the first place beyond it, in words; empty: none
+  std::string divergence;                  ///< the first place beyond it, in words; empty: none
   std::vector<std::string> disagreements;  ///< with recorded stages: "with expected/fla_chunk: ..."
 };
 

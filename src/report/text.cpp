@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "base/names.hpp"
 #include "report/stages_writers.hpp"
 #include "report/writers.hpp"
 
@@ -115,11 +116,15 @@ Row row_of(const CaseResult& item, const TensorResult& tensor) {
 }
 
 void print_points(std::string& out, const TensorResult& tensor) {
-  for (const PointResult& point : tensor.points)
+  const char* const unit = metric(tensor, "scaled_ulp") != nullptr ? "scaled ulp" : "ulp";
+  for (const PointResult& point : tensor.points) {
     fmt::format_to(std::back_inserter(out),
-                   "      {:<32} got {:.9g} ({})  expected {:.9g} ({})  magnitude {:.3g}  off by {:.3g} {}\n",
-                   point.place, point.got, point.got_hex, point.expected, point.expected_hex, point.magnitude,
-                   point.rank, metric(tensor, "scaled_ulp") != nullptr ? "scaled ulp" : "ulp");
+                   "      {:<32} got {:.9g} ({})  expected {:.9g} ({})  magnitude {:.3g}", point.place,
+                   point.got, point.got_hex, point.expected, point.expected_hex, point.magnitude);
+    if (std::isfinite(point.got) && std::isfinite(point.expected))
+      fmt::format_to(std::back_inserter(out), "  off by {:.3g} {}", point.rank, unit);
+    out += '\n';
+  }
 }
 
 void print_probe(std::string& out, const ProbeResult& probe) {
@@ -170,6 +175,13 @@ void print_details(std::string& out, const CaseResult& item, bool everything) {
     fmt::format_to(std::back_inserter(out), "      arithmetic: {}\n", item.arithmetic);
 }
 
+/// A case that failed for another reason than its tensors: options that differ.
+bool fails_beyond_tensors(const CaseResult& item) {
+  return item.verdict == Verdict::fail && !item.tensors.empty() &&
+         std::none_of(item.tensors.begin(), item.tensors.end(),
+                      [](const TensorResult& tensor) { return tensor.verdict == Verdict::fail; });
+}
+
 void print_against(std::string& out, const std::vector<const CaseResult*>& cases, const std::string& heading,
                    const WriteOptions& options) {
   Table table;
@@ -181,6 +193,8 @@ void print_against(std::string& out, const std::vector<const CaseResult*>& cases
     if (item->tensors.empty() && options.detail != Detail::quiet)
       fmt::format_to(std::back_inserter(skipped), "  {} {} {}: {}\n", upper(compare::name_of(item->verdict)),
                      item->variant, precision_text(*item), item->reason);
+    if (fails_beyond_tensors(*item))
+      fmt::format_to(std::back_inserter(skipped), "  FAIL {}: {}\n", item->variant, item->reason);
     print_details(details, *item, options.detail == Detail::verbose);
   }
   if (table.empty() && skipped.empty()) return;
@@ -191,8 +205,27 @@ void print_against(std::string& out, const std::vector<const CaseResult*>& cases
 
 std::string heading_for(const Result& result, const std::string& against) {
   if (result.command == "diff") return "expected: " + against;
+  if (against.empty()) return "not run";
   if (against == "oracle") return fmt::format("against the oracle ({} recurrence)", result.oracle);
   return fmt::format("against expected/{}", against);
+}
+
+/// The same result, with what came from a file fit for a terminal.
+Result printable(Result result) {
+  const auto clean = [](auto&... texts) { ((texts = kda_check::printable(texts)), ...); };
+  for (FixtureResult& fixture : result.fixtures) {
+    clean(fixture.name, fixture.path, fixture.options);
+    for (std::string& note : fixture.notes) clean(note);
+  }
+  for (CaseResult& item : result.cases) {
+    clean(item.fixture, item.path, item.variant, item.device, item.arithmetic, item.against, item.reason);
+    for (TensorResult& tensor : item.tensors) {
+      clean(tensor.name, tensor.reason);
+      if (tensor.worst) clean(tensor.worst->place);
+      for (PointResult& point : tensor.points) clean(point.place);
+    }
+  }
+  return result;
 }
 
 void print_fixture(std::string& out, const Result& result, const FixtureResult& fixture,
@@ -225,7 +258,8 @@ void print_fixture(std::string& out, const Result& result, const FixtureResult& 
 
 }  // namespace
 
-std::string write_text(const Result& result, const WriteOptions& options) {
+std::string write_text(const Result& raw, const WriteOptions& options) {
+  const Result result = printable(raw);
   std::string out;
   for (const FixtureResult& fixture : result.fixtures) print_fixture(out, result, fixture, options);
   std::size_t tensors = 0;

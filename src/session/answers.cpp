@@ -1,8 +1,11 @@
 #include "session/answers.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 
+#include "base/error.hpp"
 #include "compare/comparison.hpp"
 #include "numeric/rounding.hpp"
 #include "session/judging.hpp"
@@ -91,8 +94,22 @@ report::CaseResult described(const Pairing& pairing) {
   return result;
 }
 
-compare::Computation computation_of(const Answered& answer, const Tensor& tensor) {
-  return {answer.compute, tensor.dtype(), answer.form};
+compare::Computation computation_of(const Answered& answer, std::string_view name, const Tensor& tensor,
+                                    const kda::Problem& problem) {
+  const double smallness =
+      name == "o" ? compare::smallness_of_sums(tensor.size(), problem.dimensions().K) : 1.0;
+  return {answer.compute, tensor.dtype(), answer.form, smallness};
+}
+
+std::vector<compare::Limit> limits_for(const Pairing& pairing, const Ongoing& item,
+                                       const kda::Problem& problem, const CompareRequest& request) {
+  const auto regime_of = [&](const Answered& answer) {
+    return answer.recorded ? request.recorded_regime.value_or(request.regime) : request.regime;
+  };
+  const compare::Computation got = computation_of(*pairing.got, item.tensor, *item.got, problem);
+  if (item.expected == nullptr) return compare::derived_limits(got, std::nullopt, regime_of(*pairing.got));
+  return compare::derived_limits(got, computation_of(*pairing.expected, item.tensor, *item.expected, problem),
+                                 regime_of(*pairing.got), regime_of(*pairing.expected));
 }
 
 }  // namespace
@@ -155,11 +172,8 @@ std::vector<Measured> measured(const kda::Problem& problem, const std::vector<Pa
   std::vector<Measured> results;
   for (Ongoing& item : ongoing) {
     const Pairing& pairing = pairings[item.pairing];
-    std::optional<compare::Computation> expected;
-    if (item.expected != nullptr) expected = computation_of(*pairing.expected, *item.expected);
-    results.push_back(
-        {item.pairing, item.tensor, item.got, item.comparison->finish(), item.comparison->take_series(),
-         compare::derived_limits(computation_of(*pairing.got, *item.got), expected, request.regime)});
+    results.push_back({item.pairing, item.tensor, item.got, item.comparison->finish(),
+                       item.comparison->take_series(), limits_for(pairing, item, problem, request)});
   }
   return results;
 }

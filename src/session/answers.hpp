@@ -46,7 +46,9 @@ struct CompareRequest {
   std::optional<kda::OraclePrecision> oracle;  ///< nullopt: no oracle, hence no magnitudes
   int threads;
   const JudgingRequest& judging;
-  const kda::Regime& regime;
+  const kda::Regime& regime;  ///< of the answers computed
+  /// Of the recorded ones, where it is another: chunks of the file's size, whatever size ours have.
+  std::optional<kda::Regime> recorded_regime = std::nullopt;
   bool series = false;  ///< keep the errors of every token
 };
 

@@ -12,7 +12,9 @@
 #include "base/parallel.hpp"
 #include "kda/kernels/table.hpp"
 #include "kda/oracle.hpp"
+#include "session/answers.hpp"
 #include "session/describe.hpp"
+#include "session/selection.hpp"
 
 namespace kda_check::session {
 
@@ -48,21 +50,34 @@ tensor::Tensor filled(const char* name, numeric::DType dtype, tensor::Shape shap
   return result;
 }
 
-/// Gflop/s of fused multiply-adds, every thread at it at once.
+/// Gflop/s of fused multiply-adds, every thread at it at once, for long enough that waking the threads and a
+/// short interruption hardly count.
 template <class T>
 double fma_peak(int threads, double (*burst)(long, T*)) {
-  constexpr long iterations = 300'000;
+  constexpr long iterations = 100'000;
+  constexpr double least_seconds = 0.03;
   std::vector<double> flops(static_cast<std::size_t>(threads));
   const double time = seconds([&] {
     parallel_for(flops.size(), threads, [&](std::size_t item, int) {
       T values[kda::fma_burst_values];
       for (std::size_t i = 0; i < kda::fma_burst_values; ++i) values[i] = static_cast<T>(i + 1);
-      flops[item] = burst(iterations, values);
+      const auto start = Clock::now();
+      do {
+        flops[item] += burst(iterations, values);
+      } while (std::chrono::duration<double>(Clock::now() - start).count() < least_seconds);
     });
   });
   double total = 0;
   for (const double part : flops) total += part;
   return total / time * 1e-9;
+}
+
+const kda::Variant& contestant_named(const std::string& name) {
+  std::vector<std::string> names{"oracle"};
+  for (const kda::Variant& variant : kda::variants()) names.emplace_back(variant.name);
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw Error(ErrorKind::usage, fmt::format("no variant '{}'", name), {}, suggest(name, names));
+  return kda::variant_named(name);
 }
 
 /// One thing to be timed.
@@ -96,7 +111,8 @@ BenchResult bench(const BenchRequest& wanted, const Log& log) {
   BenchRequest request = wanted;
   if (request.H == 0) request.H = static_cast<std::size_t>(std::max(4, request.threads));
   std::vector<numeric::DType> dtypes;
-  for (const std::string& name : request.dtypes.empty() ? std::vector<std::string>{"fp32"} : request.dtypes) {
+  if (request.dtypes.empty()) request.dtypes = {"fp32"};
+  for (const std::string& name : without_repeats(request.dtypes)) {
     const auto dtype = numeric::dtype_named(name);
     if (!dtype)
       throw Error(ErrorKind::usage, fmt::format("no dtype '{}'", name), {}, "fp64, fp32, bf16, fp16");
@@ -104,19 +120,22 @@ BenchResult bench(const BenchRequest& wanted, const Log& log) {
   }
   std::vector<const kda::Variant*> variants;
   bool with_oracle = request.variants.empty();
-  for (const std::string& name : request.variants) {
+  for (const std::string& name : without_repeats(request.variants)) {
     if (name == "oracle") {
       with_oracle = true;
     } else {
-      variants.push_back(&kda::variant_named(name));
+      variants.push_back(&contestant_named(name));
     }
   }
   if (request.variants.empty())
     for (const kda::Variant& variant : kda::variants())
       if (variant.unavailable().empty()) variants.push_back(&variant);
 
+  check_arithmetic(request.arithmetic, variants);
+
   std::map<numeric::DType, kda::Problem> problems;
   std::vector<Contestant> contestants;
+  std::string unsupported;
   for (const numeric::DType dtype : dtypes) {
     const kda::Problem& problem = problems.emplace(dtype, bench_problem(request, dtype)).first->second;
     for (const kda::Variant* const variant : variants) {
@@ -127,6 +146,13 @@ BenchResult bench(const BenchRequest& wanted, const Log& log) {
       options.arithmetic = variant->default_arithmetic(problem, dtype);
       for (const std::string& assignment : request.arithmetic)
         if (kda::has_axis(variant->axes, assignment)) kda::set_axis(options.arithmetic, assignment);
+      options.memory_limit = fixture::ReadLimits::default_memory_budget();
+      if (std::string reason = kda::unsupported(options.arithmetic, dtype); !reason.empty()) {
+        if (log.warning)
+          log.warning(fmt::format("{} {}: {}", variant->name, numeric::name_of(dtype), reason));
+        unsupported = std::move(reason);
+        continue;
+      }
       BenchRow row;
       row.variant = variant->name;
       row.dtype = numeric::name_of(dtype);
@@ -135,6 +161,7 @@ BenchResult bench(const BenchRequest& wanted, const Log& log) {
           {row, dtype, false, [variant, options, &problem] { variant->run(problem, options); }, {}, {}, {}});
     }
   }
+  if (contestants.empty() && !unsupported.empty()) throw Error(ErrorKind::usage, "bench: " + unsupported);
   if (with_oracle) {
     const kda::Problem& problem = problems.at(dtypes.front());
     BenchRow row;
@@ -165,19 +192,24 @@ BenchResult bench(const BenchRequest& wanted, const Log& log) {
   for (Contestant& contestant : contestants) contestant.run();  // warm-up
   for (int repeat = 0; repeat < request.repeats; ++repeat) {
     if (log.progress) log.progress(fmt::format("repeat {} of {}", repeat + 1, request.repeats));
-    peaks_fp32.push_back(fma_peak(request.threads, table.fma_burst_fp32));
-    peaks_fp64.push_back(fma_peak(request.threads, table.fma_burst_fp64));
+    // Before and after, and the faster counts: whatever else the machine does slows the burst as well.
+    const double fp32_before = fma_peak(request.threads, table.fma_burst_fp32);
+    const double fp64_before = fma_peak(request.threads, table.fma_burst_fp64);
     std::map<numeric::DType, double> recurrent;
     for (Contestant& contestant : contestants) {
       const double time = seconds(contestant.run) / heads;
       contestant.times.push_back(time);
-      const double peak = contestant.dtype == numeric::DType::fp64 ? peaks_fp64.back() : peaks_fp32.back();
-      contestant.shares.push_back(flops / time * 1e-9 / peak);
       if (contestant.row.variant == "recurrent") recurrent[contestant.dtype] = time;
     }
-    for (Contestant& contestant : contestants)
+    peaks_fp32.push_back(std::max(fp32_before, fma_peak(request.threads, table.fma_burst_fp32)));
+    peaks_fp64.push_back(std::max(fp64_before, fma_peak(request.threads, table.fma_burst_fp64)));
+    for (Contestant& contestant : contestants) {
+      const double time = contestant.times.back();
+      const double peak = contestant.dtype == numeric::DType::fp64 ? peaks_fp64.back() : peaks_fp32.back();
+      contestant.shares.push_back(flops / time * 1e-9 / peak);
       if (recurrent.count(contestant.dtype) > 0)
-        contestant.ratios.push_back(contestant.times.back() / recurrent[contestant.dtype]);
+        contestant.ratios.push_back(time / recurrent[contestant.dtype]);
+    }
   }
   result.peak_fp32 = median(peaks_fp32);
   result.peak_fp64 = median(peaks_fp64);

@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
+#include "compare/metrics.hpp"
 #include "session/describe.hpp"
 #include "session/judging.hpp"
 
@@ -126,9 +127,19 @@ std::vector<std::string> option_differences(const Side& got, const Side& expecte
   return lines;
 }
 
+/// Only the oracle knows magnitudes.
+void refuse_limits_on_magnitudes(const std::vector<compare::LimitRequest>& requests) {
+  for (const compare::LimitRequest& request : requests)
+    if (!request.none && compare::find_metric(request.metric)->needs_magnitude)
+      throw Error(ErrorKind::usage,
+                  fmt::format("--limit {}: diff runs no oracle and knows no magnitudes", request.metric), {},
+                  "limit rms_ratio or max_ulp, or compare with kda-check run");
+}
+
 }  // namespace
 
 report::Result diff(const DiffRequest& request, const Log& log) {
+  refuse_limits_on_magnitudes(request.judging.limits);
   const Side got(request.got, request.limits), expected(request.expected, request.limits);
   for (const Side* const side : {&got, &expected})
     for (const std::string& warning : side->file->warnings())

@@ -148,8 +148,12 @@ class SourceGrowth {
     judging.worst = 0;
     const kda::Regime regime = kda::regime_of(problem, chunk, request_.threads);
     const std::vector<std::string> tensors{request_.tensor};
-    for (const Measured& item :
-         measured(problem, pairings, {tensors, request_.oracle, request_.threads, judging, regime, true})) {
+    CompareRequest compare{tensors, request_.oracle, request_.threads, judging, regime};
+    compare.series = true;
+    const auto file_chunk = static_cast<std::size_t>(problem.options.chunk_size);
+    if (!recorded.empty() && chunk != file_chunk)
+      compare.recorded_regime = kda::regime_of(problem, file_chunk, request_.threads);
+    for (const Measured& item : measured(problem, pairings, compare)) {
       report::GrowthCase growth = case_of(*pairings[item.pairing].got, item, problem,
                                           request_.window.value_or(chunk), request_.limits);
       growth.fixture = file.name();
@@ -164,11 +168,11 @@ class SourceGrowth {
     std::vector<Answered> answers;
     for (const DType dtype : dtypes)
       for (const kda::Variant* const variant : plan_.variants) {
-        if (!variant->unavailable().empty()) continue;
         if (log_.progress)
           log_.progress(fmt::format("{}: {} {}", file.name(), variant->name, numeric::name_of(dtype)));
         const kda::RunOptions options =
             run_options(*variant, problem, dtype, request_.arithmetic, chunk, request_.threads);
+        if (!why_not(*variant, options).empty()) continue;
         answers.push_back(computed_answer(*variant, options, variant->run(problem, options)));
       }
     return answers;

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <limits>
+
 #include "compare/metrics.hpp"
 
 namespace kda_check::session {
@@ -15,11 +18,13 @@ report::PointResult described(const std::string& name, const tensor::Shape& shap
   report::PointResult result;
   result.index = tensor::index_of(shape, point.element);
   result.place = kda::place(name, result.index, state_v_first);
-  result.got = point.got;
-  result.expected = point.expected.hi;
+  // A NaN has no sign worth printing.
+  result.got = std::isnan(point.got) ? std::numeric_limits<double>::quiet_NaN() : point.got;
+  result.expected =
+      std::isnan(point.expected.hi) ? std::numeric_limits<double>::quiet_NaN() : point.expected.hi;
   result.magnitude = point.magnitude;
-  result.got_hex = fmt::format("{:a}", point.got);
-  result.expected_hex = fmt::format("{:a}", point.expected.hi);
+  result.got_hex = fmt::format("{:a}", result.got);
+  result.expected_hex = fmt::format("{:a}", result.expected);
   result.rank = point.rank;
   return result;
 }

@@ -36,7 +36,7 @@ Plan planned(const RunRequest& request) {
   Plan plan;
   plan.variants = selected_variants(request.variants);
   plan.dtypes = selected_dtypes(request.dtypes);
-  for (const std::string& name : request.against) {
+  for (const std::string& name : without_repeats(request.against)) {
     plan.against_oracle = plan.against_oracle || name == "oracle" || name == "all";
     plan.against_every_group = plan.against_every_group || name == "all";
     if (name != "oracle" && name != "all") plan.groups.push_back(name);
@@ -48,7 +48,7 @@ Plan planned(const RunRequest& request) {
     plan.against_oracle = false;
   }
   plan.tensors = request.judging.tensors.empty() ? std::vector<std::string>{"o", "final_state"}
-                                                 : request.judging.tensors;
+                                                 : without_repeats(request.judging.tensors);
   for (const std::string& name : plan.tensors)
     if (name != "o" && name != "final_state")
       throw Error(ErrorKind::usage, fmt::format("run has no tensor '{}'", name), {},
@@ -93,16 +93,13 @@ class FixtureRun {
 
   void run_all_dtypes(const Source& file, Problem problem) {
     // Formats that hold the stored inputs answer the stored problem; the others answer a rounded one.
-    std::vector<DType> as_stored;
+    std::vector<DType> as_stored, rounded;
     for (const auto& wanted : plan_.dtypes) {
       const DType dtype = wanted.value_or(problem.dtype());
-      if (holds_exactly(dtype, problem.dtype())) as_stored.push_back(dtype);
+      std::vector<DType>& list = holds_exactly(dtype, problem.dtype()) ? as_stored : rounded;
+      if (std::find(list.begin(), list.end(), dtype) == list.end()) list.push_back(dtype);
     }
-    for (const auto& wanted : plan_.dtypes) {
-      const DType dtype = wanted.value_or(problem.dtype());
-      if (holds_exactly(dtype, problem.dtype())) continue;
-      run_rounded(file, problem, dtype);
-    }
+    for (const DType dtype : rounded) run_rounded(file, problem, dtype);
     if (as_stored.empty()) return;
     std::vector<Answered> recorded = recorded_answers(file, plan_.tensors);
     run_problem(file, problem, as_stored, std::move(recorded), "");
@@ -113,15 +110,21 @@ class FixtureRun {
     run_problem(file, rounded, {dtype}, {}, fmt::format("inputs rounded to {}", numeric::name_of(dtype)));
   }
 
+  /// Every tensor by its own element type.
+  void refuse_fine_limits(DType dtype) const {
+    for (const std::string& name : plan_.tensors)
+      compare::refuse_limits_finer_than_storage(request_.judging.limits, request_.judging.atol.value_or(0),
+                                                request_.judging.rtol.value_or(0),
+                                                name == "o" ? dtype : kda::state_dtype(dtype));
+  }
+
   std::size_t chunk_size(const Problem& problem) const {
     return request_.chunk_size.value_or(static_cast<std::size_t>(problem.options.chunk_size));
   }
 
   void run_problem(const Source& file, const Problem& problem, const std::vector<DType>& dtypes,
                    std::vector<Answered> recorded, const std::string& remark) {
-    for (const DType dtype : dtypes)
-      compare::refuse_limits_finer_than_storage(request_.judging.limits, request_.judging.atol.value_or(0),
-                                                request_.judging.rtol.value_or(0), dtype);
+    for (const DType dtype : dtypes) refuse_fine_limits(dtype);
     const kda::Regime regime = kda::regime_of(problem, chunk_size(problem), request_.threads);
     std::vector<Answered> computed;
     for (const DType dtype : dtypes)
@@ -138,7 +141,10 @@ class FixtureRun {
       for (const Answered& answer : computed)
         if (wants_group(expected.name)) pairings.push_back({&answer, &expected});
     if (log_.progress) log_.progress(fmt::format("{}: comparing", file.name()));
-    const CompareRequest compare{plan_.tensors, request_.oracle, request_.threads, request_.judging, regime};
+    CompareRequest compare{plan_.tensors, request_.oracle, request_.threads, request_.judging, regime};
+    const auto file_chunk = static_cast<std::size_t>(problem.options.chunk_size);
+    if (!recorded.empty() && chunk_size(problem) != file_chunk)
+      compare.recorded_regime = kda::regime_of(problem, file_chunk, request_.threads);
     std::vector<report::CaseResult> cases = compared(problem, pairings, compare);
     blame_expected(cases);
     if (request_.probe) probe_failures(problem, pairings, cases, request_.threads);
@@ -191,7 +197,11 @@ class FixtureRun {
 
   std::optional<Answered> run_variant(const Source& file, const Problem& problem, const kda::Variant& variant,
                                       DType dtype) {
-    if (const std::string reason = variant.unavailable(); !reason.empty()) {
+    kda::RunOptions options =
+        run_options(variant, problem, dtype, request_.arithmetic, chunk_size(problem), request_.threads);
+    options.memory_limit = request_.limits.memory_budget;
+    const std::string reason = why_not(variant, options);
+    if (!reason.empty()) {
       report::CaseResult item;
       item.fixture = file.name();
       item.path = file.path();
@@ -206,9 +216,11 @@ class FixtureRun {
     }
     if (log_.progress)
       log_.progress(fmt::format("{}: {} {}", file.name(), variant.name, numeric::name_of(dtype)));
-    const kda::RunOptions options =
-        run_options(variant, problem, dtype, request_.arithmetic, chunk_size(problem), request_.threads);
-    return computed_answer(variant, options, variant.run(problem, options));
+    try {
+      return computed_answer(variant, options, variant.run(problem, options));
+    } catch (const Error& error) {
+      throw error.in(file.path());
+    }
   }
 
   /// A rounded problem is another problem: what the file expects says nothing about it.

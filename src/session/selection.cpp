@@ -13,7 +13,7 @@ using numeric::DType;
 
 std::vector<const kda::Variant*> selected_variants(const std::vector<std::string>& names) {
   std::vector<const kda::Variant*> list;
-  for (const std::string& name : names) list.push_back(&kda::variant_named(name));
+  for (const std::string& name : without_repeats(names)) list.push_back(&kda::variant_named(name));
   if (list.empty())
     for (const kda::Variant& variant : kda::variants()) list.push_back(&variant);
   return list;
@@ -21,7 +21,7 @@ std::vector<const kda::Variant*> selected_variants(const std::vector<std::string
 
 std::vector<std::optional<DType>> selected_dtypes(const std::vector<std::string>& names) {
   std::vector<std::optional<DType>> list;
-  for (const std::string& name : names) {
+  for (const std::string& name : without_repeats(names)) {
     const auto dtype = numeric::dtype_named(name);
     if (!dtype && name != "fixture") {
       std::vector<std::string> known{"fixture"};
@@ -46,6 +46,11 @@ void check_arithmetic(const std::vector<std::string>& assignments,
       throw Error(ErrorKind::usage,
                   fmt::format("--arithmetic {}: none of the selected variants has this axis", assignment));
   }
+}
+
+std::string why_not(const kda::Variant& variant, const kda::RunOptions& options) {
+  const std::string reason = variant.unavailable();
+  return reason.empty() ? kda::unsupported(options.arithmetic, options.dtype) : reason;
 }
 
 bool holds_exactly(DType wide, DType narrow) {

@@ -26,4 +26,7 @@ bool holds_exactly(numeric::DType wide, numeric::DType narrow);
 kda::RunOptions run_options(const kda::Variant& variant, const kda::Problem& problem, numeric::DType dtype,
                             const std::vector<std::string>& assignments, std::size_t chunk_size, int threads);
 
+/// Why a variant cannot run this way here; empty when it can.
+std::string why_not(const kda::Variant& variant, const kda::RunOptions& options);
+
 }  // namespace kda_check::session

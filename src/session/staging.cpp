@@ -26,11 +26,12 @@ struct StagedAnswer {
   StagesOfAnswer view() const { return {&tensors, result.recorded}; }
 };
 
-/// What the chunk form may lose in this format. A stage shows single exponentials of running sums of gates: n
-/// roundings of half a unit of sums up to S, n S / 2 units of exp, where o only shows their averages.
+/// What the chunk form may lose in this format. A stage shows single exponentials of running sums of gates,
+/// however small: n roundings of half a unit of sums up to S, n S / 2 units of exp, nothing of it forgotten.
 double agreement_limit(numeric::ComputeFormat compute, DType storage, const StagingRequest& request) {
   kda::Regime regime = request.regime;
-  regime.largest_chunk_sum *= std::max(1.0, static_cast<double>(request.chunk_size) / 2);
+  regime.gate_rounding =
+      regime.largest_chunk_sum * std::max(1.0, static_cast<double>(request.chunk_size) / 2);
   for (const compare::Limit& limit :
        compare::derived_limits({compute, storage, compare::Form::chunk}, std::nullopt, regime))
     if (limit.metric == "scaled_ulp") return limit.value;
@@ -60,9 +61,9 @@ void fill_rows(StagedAnswer& answer, const kda::StageTruths& truths, const kda::
     row.max_ulp = metric(error.measures, "max_ulp");
     row.nonfinite = error.measures.mismatched_classes();
     row.cancelled_bits = error.cancelled_bits;
-    row.worst = place_of(error.measures, row.name,
-                         answer.tensors[static_cast<std::size_t>(error.stage)].shape(),
-                         problem.options.state_v_first);
+    row.worst =
+        place_of(error.measures, row.name, answer.tensors[static_cast<std::size_t>(error.stage)].shape(),
+                 problem.options.state_v_first);
     for (const analysis::StageError& own : answer.own)
       if (own.stage == error.stage) {
         row.own_rms_ratio = metric(own.measures, "rms_ratio");
@@ -80,9 +81,15 @@ void fill_rows(StagedAnswer& answer, const kda::StageTruths& truths, const kda::
 /// Stages that the arithmetic rounds to 16 bits, in that format: ULPs are then counted in it.
 void store_as_rounded(kda::StageTensors& tensors, const kda::CastPoints& casts) {
   using enum kda::Stage;
-  const std::pair<kda::Stage, kda::Rounding> rounded[] = {
-      {g_cumsum, casts.g_cumsum}, {Aqk, casts.Aqk},     {Akk_inv, casts.Akk_inv}, {u, casts.u},        {w, casts.w},
-      {qg, casts.operands},       {kg, casts.operands}, {h, casts.state},         {v_new, casts.v_new}};
+  const std::pair<kda::Stage, kda::Rounding> rounded[] = {{g_cumsum, casts.g_cumsum},
+                                                          {Aqk, casts.Aqk},
+                                                          {Akk_inv, casts.Akk_inv},
+                                                          {u, casts.u},
+                                                          {w, casts.w},
+                                                          {qg, casts.operands},
+                                                          {kg, casts.operands},
+                                                          {h, casts.state},
+                                                          {v_new, casts.v_new}};
   for (const auto& [stage, rounding] : rounded) {
     if (rounding != kda::Rounding::bf16 && rounding != kda::Rounding::fp16) continue;
     tensor::Tensor& tensor = tensors[static_cast<std::size_t>(stage)];
@@ -90,8 +97,8 @@ void store_as_rounded(kda::StageTensors& tensors, const kda::CastPoints& casts) 
   }
 }
 
-StagedAnswer computed(const Source& source, const kda::Problem& problem, const kda::Variant& variant, DType dtype,
-                      const StagingRequest& request, const kda::StageTruths& truths) {
+StagedAnswer computed(const Source& source, const kda::Problem& problem, const kda::Variant& variant,
+                      DType dtype, const StagingRequest& request, const kda::StageTruths& truths) {
   kda::RunOptions options =
       run_options(variant, problem, dtype, request.arithmetic, request.chunk_size, request.threads);
   const DType arithmetic_dtype = dtype == DType::fp64 ? DType::fp64 : DType::fp32;
@@ -106,7 +113,8 @@ StagedAnswer computed(const Source& source, const kda::Problem& problem, const k
   answer.tensors = kda::allocate_stages(problem, request.chunk_size, arithmetic_dtype);
   options.stages.computed = &answer.tensors;
   variant.run(problem, options);
-  const bool beta_is_16_bit = !problem.options.beta_sigmoid && numeric::format_of(problem.beta.dtype()).bytes == 2;
+  const bool beta_is_16_bit =
+      !problem.options.beta_sigmoid && numeric::format_of(problem.beta.dtype()).bytes == 2;
   const kda::CastPoints casts = kda::cast_points(options.arithmetic, dtype, beta_is_16_bit, true);
   store_as_rounded(answer.tensors, casts);
 
@@ -145,12 +153,14 @@ std::string describe(const analysis::Divergence& d) {
   const bool state = d.stage == kda::Stage::h;
   const std::string where =
       state ? fmt::format("key {}, value {}", d.row, d.column)
-            : fmt::format("token {}, {} {}", d.chunk.begin + d.row,
-                          kda::stages()[static_cast<std::size_t>(d.stage)].lower_triangular ? "column" : "channel",
-                          d.column);
-  return fmt::format("{}, chunk {} (b={} t={}..{}), h={}, {}: {:.9g} where {:.9g} is wanted, off by {:.3g} units > {:.3g}",
-                     name, d.chunk.index, d.chunk.batch, d.chunk.begin, d.chunk.begin + d.chunk.rows - 1,
-                     d.chunk.head, where, d.got, d.expected, d.scaled_ulp, d.limit);
+            : fmt::format(
+                  "token {}, {} {}", d.chunk.begin + d.row,
+                  kda::stages()[static_cast<std::size_t>(d.stage)].lower_triangular ? "column" : "channel",
+                  d.column);
+  return fmt::format(
+      "{}, chunk {} (b={} t={}..{}), h={}, {}: {:.9g} where {:.9g} is wanted, off by {:.3g} units > {:.3g}",
+      name, d.chunk.index, d.chunk.batch, d.chunk.begin, d.chunk.begin + d.chunk.rows - 1, d.chunk.head,
+      where, d.got, d.expected, d.scaled_ulp, d.limit);
 }
 
 void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std::size_t budget) {
@@ -161,9 +171,10 @@ void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std
         kda::expected_shape(*kda::find_spec(row.name), d, problem.options.state_v_first));
   const std::size_t bytes = elements * (24 + 3 * 8);
   if (bytes > budget)
-    throw Error(ErrorKind::environment,
-                fmt::format("stages and their truth take {} MB, the budget is {} MB", bytes >> 20, budget >> 20), {},
-                "a shorter or narrower fixture, or --memory-limit");
+    throw Error(
+        ErrorKind::environment,
+        fmt::format("stages and their truth take {} MB, the budget is {} MB", bytes >> 20, budget >> 20), {},
+        "a shorter or narrower fixture, or --memory-limit");
 }
 
 std::vector<report::StageCase> stage_cases(const Source& source, const kda::Problem& problem,
@@ -188,8 +199,8 @@ std::vector<report::StageCase> stage_cases(const Source& source, const kda::Prob
         return agreement_limit(answer.compute, dtype, request) +
                agreement_limit(other.compute, dtype, request);
       };
-      const auto found = analysis::first_divergence(answer.view(), other.view(), truths, problem,
-                                                    request.chunk_size, limit);
+      const auto found =
+          analysis::first_divergence(answer.view(), other.view(), truths, problem, request.chunk_size, limit);
       answer.result.disagreements.push_back(
           fmt::format("expected/{}: {}", other.result.answer,
                       found ? "first disagrees at " + describe(*found)

@@ -21,8 +21,8 @@ struct StagingRequest {
   const kda::Regime& regime;
 };
 
-/// One case for each variant, dtype and recorded group that has stages. `with_recorded`: the problem is the one
-/// the file answers. Throws Error{environment} when the stages do not fit the memory budget.
+/// One case for each variant, dtype and recorded group that has stages. `with_recorded`: the problem is the
+/// one the file answers. Throws Error{environment} when the stages do not fit the memory budget.
 std::vector<report::StageCase> stage_cases(const Source& source, const kda::Problem& problem,
                                            const StagingRequest& request, bool with_recorded);
 

@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <filesystem>
@@ -89,25 +90,34 @@ TEST_CASE("a failed limit exits with 1 and lists the worst points", "[cli]") {
 }
 
 TEST_CASE("wrong words exit with 2 and one line with a hint", "[cli]") {
-  for (const auto& [words, message] : {std::pair{"", "no command given"},
-                                       {"rnu", "did you mean 'run'?"},
-                                       {"run", "no fixture given"},
-                                       {"run --vriant naive x.h5", "did you mean '--variant'?"},
-                                       {"run x.h5 --threads 0", "--threads"},
-                                       {"run x.h5 --limit scaled_upl=3", "did you mean 'scaled_ulp'?"},
-                                       {"run x.h5 --memory-limit much", "not a size"},
-                                       {"run @smke", "did you mean 'smoke'?"},
-                                       {"run corr_kyes", "neither a file nor a regime"},
-                                       {"run corr_keys:rho=7", "wanted a number from 0 to 1"},
-                                       {"make corr_keys", "--output is required"},
-                                       {"show corr_keys:T=8", "kda-check make corr_keys:T=8 -o FILE.h5"},
-                                       {"make corr_kyes -o x.h5", "did you mean 'corr_keys'?"},
-                                       {"diff one.h5", "B is required"},
-                                       {"list variant", "did you mean 'variants'?"},
-                                       {"grow", "no fixture given"},
-                                       {"grow x.h5 --tensor final_state", "the only one with tokens"},
-                                       {"grow x.h5 --limit max_ulp=2", "does not follow max_ulp"},
-                                       {"bench --dtype fp8", "no dtype 'fp8'"}}) {
+  for (const auto& [words, message] :
+       {std::pair{"", "no command given"},
+        {"rnu", "did you mean 'run'?"},
+        {"run", "no fixture given"},
+        {"run --vriant naive x.h5", "did you mean '--variant'?"},
+        {"run x.h5 --threads 0", "--threads"},
+        {"run x.h5 --limit scaled_upl=3", "did you mean 'scaled_ulp'?"},
+        {"run x.h5 --memory-limit much", "not a size"},
+        {"run @smke", "did you mean 'smoke'?"},
+        {"run corr_kyes", "neither a file nor a regime"},
+        {"run corr_keys:rho=7", "wanted a number from 0 to 1"},
+        {"make corr_keys", "--output is required"},
+        {"show corr_keys:T=8", "kda-check make corr_keys:T=8 -o FILE.h5"},
+        {"make corr_kyes -o x.h5", "did you mean 'corr_keys'?"},
+        {"grow", "no fixture given"},
+        {"grow x.h5 --tensor final_state", "the only one with tokens"},
+        {"grow x.h5 --limit max_ulp=2", "does not follow max_ulp"},
+        {"diff one.h5", "B is required"},
+        {"list variant", "did you mean 'variants'?"},
+        {"bench --dtype fp8", "no dtype 'fp8'"},
+        {"bench --arithmetic bogus=1", "no axis 'bogus'"},
+        {"run x.h5 --atol -1", "'-1' is not a number >= 0"},
+        {"run x.h5 --rtol inf", "'inf' is not a number >= 0"},
+        {"run x.h5 --atol nan", "'nan' is not a number >= 0"},
+        {"run x.h5 --variant , -q", "',' holds no name"},
+        {"run x.h5 --report json=", "no path"},
+        {"run x.h5 --json /tmp/kda-check-x --report json=/tmp/./kda-check-x", "two reports to"},
+        {"run ''", "empty word"}}) {
     const Output output = program(words);
     INFO(words << ": " << output.err);
     CHECK(output.code == 2);
@@ -170,6 +180,77 @@ TEST_CASE("a full disk exits with 4", "[cli]") {
   if (!fs::exists("/dev/full")) KDA_CHECK_SKIP("no /dev/full here");
   CHECK(shell("$KDA run " + small + " > /dev/full").code == 4);
   CHECK(program("run " + small + " --json /dev/full").code == 4);
+}
+
+TEST_CASE("standard error that cannot be written changes no exit code and no report", "[cli]") {
+  const Folder folder;
+  const fs::path json = folder / "out.json";
+  const std::string words = "$KDA run " + small + " /no/such.h5 --json " + json.string();
+  for (const char* const sink : {" 2>&-", " 2>/dev/full"}) {
+    CHECK(shell(words + sink).code == 3);
+    CHECK(nlohmann::json::parse(read_file(json))["summary"]["exit_code"] == 3);
+    CHECK(shell(std::string("$KDA rnu") + sink).code == 2);
+  }
+  CHECK(shell("$KDA run " + small + " >&-").code == 4);
+}
+
+TEST_CASE("a signal leaves no temporary file and ends the program as signals do", "[cli]") {
+  const Folder folder;
+  const std::string pipe = (folder / "pipe").string(), json = (folder / "out.json").string();
+  for (const char* const name : {"TERM", "INT", "HUP"}) {
+    // The program waits for a reader of the pipe, its first report being open by then.
+    const Output output =
+        shell("mkfifo " + pipe + "; env --default-signal=INT $KDA run " + small + " --report json=" + json +
+              " --report text=" + pipe + " & i=0; until ls " + json +
+              ".*.tmp >/dev/null 2>&1 || [ $i = 100 ]; do sleep 0.05; i=$((i+1)); done; ls " + json +
+              ".*.tmp; kill -" + name + " $!; wait $!; echo status $?");
+    INFO(name << ": " << output.out << output.err);
+    CHECK_THAT(output.out, ContainsSubstring(".tmp"));
+    CHECK_THAT(output.out, ContainsSubstring(std::string(name) == "TERM"  ? "status 143"
+                                             : std::string(name) == "INT" ? "status 130"
+                                                                          : "status 129"));
+    CHECK(folder.entries() == 1);
+    fs::remove(folder / "pipe");
+  }
+}
+
+TEST_CASE("a report goes through symbolic links and keeps the mode of its file", "[cli]") {
+  const Folder folder;
+  std::ofstream(folder / "private.json") << "old";
+  fs::permissions(folder / "private.json", fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink("private.json", folder / "link.json");
+  fs::create_symlink("new.json", folder / "dangling.json");
+  const std::string words = "run " + small + " -q --json ";
+  CHECK(program(words + (folder / "link.json").string()).code == 0);
+  CHECK(program(words + (folder / "dangling.json").string()).code == 0);
+  CHECK(fs::is_symlink(folder / "link.json"));
+  CHECK(fs::is_symlink(folder / "dangling.json"));
+  CHECK(nlohmann::json::accept(read_file(folder / "private.json")));
+  CHECK(nlohmann::json::accept(read_file(folder / "new.json")));
+  CHECK(fs::status(folder / "private.json").permissions() ==
+        (fs::perms::owner_read | fs::perms::owner_write));
+}
+
+TEST_CASE("what the user may not write or read is left alone", "[cli]") {
+  if (::geteuid() == 0) KDA_CHECK_SKIP("root may write and read everything");
+  const Folder folder;
+  std::ofstream(folder / "theirs.json") << "old";
+  fs::permissions(folder / "theirs.json", fs::perms::owner_read);
+  CHECK(program("run " + small + " --json " + (folder / "theirs.json").string()).code == 4);
+  CHECK(read_file(folder / "theirs.json") == "old");
+  fs::create_directory(folder / "closed");
+  fs::permissions(folder / "closed", fs::perms::none);
+  const Output output = program("run " + (folder / "closed").string());
+  fs::permissions(folder / "closed", fs::perms::owner_all);
+  CHECK(output.code == 3);
+  CHECK_THAT(output.err, ContainsSubstring("ermission denied"));
+}
+
+TEST_CASE("diff of a missing file still prints its document", "[cli]") {
+  const Output output = program("diff " + small + " /no/such.h5 --json");
+  CHECK(output.code == 3);
+  CHECK(lines(output.err) == 1);
+  CHECK(nlohmann::json::parse(output.out)["errors"][0]["exit_code"] == 3);
 }
 
 TEST_CASE("a fixture is never overwritten by a report", "[cli]") {
@@ -244,6 +325,29 @@ TEST_CASE("regimes are targets, alone and in suites", "[cli][make]") {
   const Folder folder;
   std::ofstream(folder / "mine.txt") << "onehot_exact:T=20 --variant chunk --limit max_ulp=exact\n";
   CHECK(shell("cd / && $KDA run @" + (folder / "mine.txt").string()).code == 0);
+}
+
+TEST_CASE("a list on the command line replaces that of a suite's line", "[cli]") {
+  const Folder folder;
+  fs::copy_file(small, folder / "a.h5");
+  std::ofstream(folder / "mine.txt") << "a.h5 --variant naive --dtype fp64 --against oracle\n";
+  const auto document = nlohmann::json::parse(
+      program("run @" + (folder / "mine.txt").string() + " --variant recurrent --json").out);
+  for (const auto& item : document["cases"]) CHECK(item["variant"] != "naive");
+  CHECK(document["cases"][0]["variant"] == "recurrent");
+  CHECK(document["cases"][0]["dtype"] == "fp64");
+}
+
+TEST_CASE("a suite's line may not choose reports", "[cli]") {
+  const Folder folder;
+  for (const char* const option : {"--json x.json", "-q", "--report text", "--color never"}) {
+    std::ofstream(folder / "mine.txt") << small << ' ' << option << '\n';
+    const Output output = program("run @" + (folder / "mine.txt").string());
+    CHECK(output.code == 3);
+    CHECK(lines(output.err) == 1);
+    CHECK_THAT(output.err, ContainsSubstring(option));
+    CHECK_THAT(output.err, ContainsSubstring("mine.txt"));
+  }
 }
 
 TEST_CASE("the colour option and pipes decide about colour", "[cli]") {

@@ -93,6 +93,23 @@ TEST_CASE("all zeros, no elements and a non-finite oracle are inconclusive", "[v
   CHECK_THAT(judge(wrong_elsewhere, exact).reason, ContainsSubstring("elsewhere max_ulp"));
 }
 
+TEST_CASE("limits that show nothing about finite values do not pass anything", "[verdict]") {
+  const Measures m = measured({1, 2}, {1, 2});
+  CHECK(judge(m, {{"nonfinite", 0, "derived"}}).verdict == Verdict::inconclusive);
+  CHECK_THAT(judge(m, {}).reason, ContainsSubstring("no limit applies"));
+  // Without magnitudes scaled_ulp cannot be evaluated.
+  CHECK(judge(m, {{"nonfinite", 0, "exact"}, {"scaled_ulp", 8, "command line"}}).verdict ==
+        Verdict::inconclusive);
+  for (const double hollow : {1.0, 59.0, HUGE_VAL}) {
+    const std::vector<Limit> derived{{"rms_ratio", hollow, "derived"}, {"scaled_ulp", 1e9, "derived"}};
+    CHECK(judge(m, derived).verdict == Verdict::inconclusive);
+    CHECK_THAT(judge(m, derived).reason, ContainsSubstring("would pass anything"));
+    CHECK(judge(measured({1, 20}, {1, 2}), {{"rms_ratio", 1, "derived"}}).verdict == Verdict::fail);
+  }
+  // Whoever sets a limit by hand means it.
+  CHECK(judge(m, {{"rms_ratio", 2, "command line"}}).verdict == Verdict::pass);
+}
+
 TEST_CASE("the bias is judged by its size", "[verdict]") {
   CHECK(judge(measured({0.9, 1.8}, {1, 2}), {{"bias", 0.05, "command line"}}).verdict == Verdict::fail);
   CHECK(judge(measured({0.99, 1.98}, {1, 2}), {{"bias", 0.05, "command line"}}).verdict == Verdict::pass);
@@ -107,7 +124,7 @@ TEST_CASE("the worst verdict decides, and none is inconclusive", "[verdict]") {
 }
 
 TEST_CASE("derived limits follow the operands of the products", "[limits]") {
-  const kda::Regime mild{10, 4};
+  const kda::Regime mild{10, 10, 4};
   const auto alone = [&](ComputeFormat compute, DType storage, Form form) {
     return derived_limits({compute, storage, form}, std::nullopt, mild);
   };
@@ -124,8 +141,35 @@ TEST_CASE("derived limits follow the operands of the products", "[limits]") {
   CHECK(limit_on(alone(ComputeFormat::fp32, DType::fp32, Form::chunk), "nonfinite") == 0);
 }
 
+TEST_CASE("the limits of chunk forms follow what the sums of gates lose, those of recurrences do not",
+          "[limits]") {
+  for (const double lost : {10.0, 1e4, 1e6}) {
+    const kda::Regime regime{1e6, lost, 4};
+    const auto limit = [&](Form form) {
+      return limit_on(derived_limits({ComputeFormat::fp32, DType::fp32, form}, std::nullopt, regime),
+                      "scaled_ulp");
+    };
+    CHECK(limit(Form::recurrence) == 19);
+    CHECK(limit(Form::chunk) == 33 + lost);
+    CHECK(limit(Form::unknown) == 35 + lost);
+  }
+}
+
+TEST_CASE("o of few channels is judged by the least of its sums", "[limits]") {
+  CHECK(smallness_of_sums(1000, 1) == Approx(1000));
+  CHECK(smallness_of_sums(1 << 16, 2) == Approx(256));
+  CHECK(smallness_of_sums(1 << 20, 128) == Approx(1.114).epsilon(0.001));
+  const kda::Regime mild{10, 10, 4};
+  Computation o{ComputeFormat::fp32, DType::fp32, Form::recurrence};
+  const std::vector<Limit> usual = derived_limits(o, std::nullopt, mild);
+  o.smallness = 10;
+  const std::vector<Limit> few = derived_limits(o, std::nullopt, mild);
+  CHECK(limit_on(few, "scaled_ulp") == 1 + 10 * (limit_on(usual, "scaled_ulp") - 1));
+  CHECK(limit_on(few, "rms_ratio") == limit_on(usual, "rms_ratio"));
+}
+
 TEST_CASE("against another answer its own error is allowed for", "[limits]") {
-  const kda::Regime mild{10, 4};
+  const kda::Regime mild{10, 10, 4};
   const Computation ours{ComputeFormat::fp64, DType::fp64, Form::recurrence},
       theirs{ComputeFormat::bf16, DType::bf16, Form::unknown};
   const double against_truth = limit_on(derived_limits(ours, std::nullopt, mild), "rms_ratio");
@@ -163,7 +207,10 @@ TEST_CASE("a limit finer than a step of the element type is refused unless it sa
     }
     return false;
   };
-  CHECK(refuses("max_ulp=0", DType::bf16));
+  // A correctly rounded answer is 0 steps from the oracle rounded once.
+  CHECK_FALSE(refuses("max_ulp=0", DType::bf16));
+  CHECK_FALSE(refuses("ulp_p99=0", DType::bf16));
+  CHECK(refuses("ulp_error=0.4", DType::bf16));
   CHECK_FALSE(refuses("max_ulp=exact", DType::bf16));
   CHECK_FALSE(refuses("max_ulp=1", DType::bf16));
   CHECK(refuses("scaled_ulp=0.3", DType::fp32));

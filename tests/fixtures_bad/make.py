@@ -76,6 +76,10 @@ def drop(name):
     return change
 
 
+def rename_group(name):
+    return lambda file: file.move("expected/somebody", "expected/" + name)
+
+
 def external_link(file):
     del file["inputs/q"]
     file["inputs/q"] = h5py.ExternalLink("elsewhere.h5", "/inputs/q")
@@ -246,6 +250,9 @@ def main():
     bad("scale_text", "attribute scale of options is a string", setattr_on("options", "scale", "0.5"))
     bad("neg_eigval_alone", "options/beta_sigmoid is 0", setattr_on("options", "allow_neg_eigval", 1))
     bad("compute_unknown", 'attribute compute of expected/somebody is "fp8"', setattr_on("expected/somebody", "compute", "fp8"))
+
+    bad("group_named_oracle", "expected/oracle has a name that means something else", rename_group("oracle"))
+    bad("group_named_all", "expected/all has a name that means something else", rename_group("all"))
 
     with open(os.path.join(HERE, "expected.tsv"), "w") as table:
         for row in EXPECTED:

@@ -12,7 +12,8 @@ using test::ProblemSpec;
 
 namespace {
 
-/// The recurrence at 200 bits, written from its definition (kda-math 3), one number at a time.
+/// The recurrence at 200 bits, written from its definition (docs/kda.md, "Recurrent forward"), one number at
+/// a time.
 struct BigRecurrence {
   explicit BigRecurrence(const kda::Problem& problem) : p(problem), d(problem.dimensions()) {
     o.resize(d.B * d.T * d.HV * d.V);

@@ -97,6 +97,16 @@ TEST_CASE("dimensions count chunks per sequence", "[problem]") {
   CHECK(problem.dimensions().NT == 1 + 0 + 2 + 5);
 }
 
+TEST_CASE("a clone keeps the element type of every tensor", "[problem]") {
+  kda::Problem problem = test::make_problem({});
+  problem.q = problem.q.converted_to(numeric::DType::bf16);
+  problem.validate();
+  const kda::Problem copy = kda::clone(problem);
+  CHECK(test::differing_bits(copy.q, problem.q) == 0);
+  CHECK(test::differing_bits(copy.k, problem.k) == 0);
+  CHECK(test::differing_bits(copy.v, problem.v) == 0);
+}
+
 TEST_CASE("the regime is read off the gates", "[problem]") {
   ProblemSpec spec;
   spec.T = 100;

@@ -5,6 +5,7 @@
 
 #include "base/error.hpp"
 #include "fixture/fixture.hpp"
+#include "kda/regime.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
@@ -56,6 +57,53 @@ std::vector<numeric::DoubleDouble> as_exact(const tensor::Tensor& tensor) {
 bool is_narrow(DType dtype) { return dtype == DType::bf16 || dtype == DType::fp16; }
 
 }  // namespace
+
+TEST_CASE("the compute format is the coarsest of the stages a variant has", "[variants]") {
+  using numeric::ComputeFormat;
+  const kda::Problem problem = test::make_problem({});
+  const auto format = [&](const char* name, DType dtype, const char* storage) {
+    const kda::Variant& variant = kda::variant_named(name);
+    kda::Arithmetic arithmetic = variant.default_arithmetic(problem, dtype);
+    if (storage != nullptr) kda::set_axis(arithmetic, storage);
+    return kda::compute_format(variant, dtype, arithmetic);
+  };
+  // Token forms have no operands to round.
+  CHECK(format("recurrent", DType::fp32, "storage=bf16@operands") == ComputeFormat::fp32);
+  CHECK(format("naive", DType::fp32, "storage=bf16@v_new") == ComputeFormat::fp32);
+  CHECK(format("recurrent", DType::fp32, "storage=bf16@carry") == ComputeFormat::bf16);
+  CHECK(format("recurrent", DType::fp32, "storage=fp16@decay") == ComputeFormat::fp16);
+  CHECK(format("naive", DType::fp32, "storage=tf32@prediction") == ComputeFormat::tf32);
+  for (const char* const stage : {"operands", "v_new", "state", "Aqk", "L", "w", "u", "g_cumsum", "carry"})
+    CHECK(format("chunk", DType::fp32, (std::string("storage=bf16@") + stage).c_str()) ==
+          ComputeFormat::bf16);
+  CHECK(format("chunk", DType::fp32, "storage=none") == ComputeFormat::fp32);
+  CHECK(format("chunk", DType::fp32, "storage=fla") == ComputeFormat::tf32);
+  CHECK(format("chunk", DType::fp32, "storage=flash-kda") == ComputeFormat::bf16);
+  CHECK(format("chunk", DType::bf16, nullptr) == ComputeFormat::bf16);
+  CHECK(format("chunk", DType::fp16, nullptr) == ComputeFormat::fp16);
+  CHECK(format("recurrent", DType::bf16, nullptr) == ComputeFormat::fp32);
+  CHECK(format("naive", DType::fp64, "storage=bf16@carry") == ComputeFormat::fp64);
+}
+
+TEST_CASE("a chunk longer than every sequence takes the memory of the sequence", "[variants]") {
+  for (const std::size_t T : {20, 100}) {
+    ProblemSpec spec;
+    spec.T = T;
+    const kda::Problem problem = test::make_problem(spec);
+    kda::RunOptions options = test::default_options(problem, "chunk", DType::fp32);
+    options.chunk_size = 128;
+    const kda::Answer usual = test::run(problem, "chunk", options);
+    options.chunk_size = 1 << 20;
+    options.memory_limit = 1 << 20;
+    const kda::Answer long_chunk = test::run(problem, "chunk", options);
+    CHECK(test::differing_bits(usual.o, long_chunk.o) == 0);
+    CHECK(test::differing_bits(usual.final_state, long_chunk.final_state) == 0);
+    CHECK(kda::regime_of(problem, 1 << 20, 1).largest_chunk_sum ==
+          kda::regime_of(problem, T, 1).largest_chunk_sum);
+    options.memory_limit = 1 << 10;
+    CHECK_THROWS_WITH(test::run(problem, "chunk", options), ContainsSubstring("the memory limit is"));
+  }
+}
 
 TEST_CASE("every variant is right for odd shapes in fp64 and fp32", "[variants]") {
   for (const ProblemSpec& spec : shapes()) {

@@ -1,5 +1,6 @@
 #include "report/writers.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -124,4 +125,42 @@ TEST_CASE("colour never carries meaning alone", "[report]") {
 
 TEST_CASE("an unknown report format is refused with a suggestion", "[report]") {
   CHECK_THROWS_WITH(writer_named("jsn"), ContainsSubstring("did you mean 'json'?"));
+}
+
+TEST_CASE("text from a file cannot steer the terminal or add lines", "[report]") {
+  Result hostile = result_with({Verdict::fail}), harmless = result_with({Verdict::fail});
+  harmless.cases[0].arithmetic = "contraction=fused";
+  const std::string evil = "e\x1b[31m\nvil\x7f\xc2\x9b";
+  hostile.fixtures[0].name = hostile.fixtures[0].notes[0] = evil;
+  hostile.cases[0].variant = hostile.cases[0].against = hostile.cases[0].arithmetic = evil;
+  const std::string text = write_text(hostile, {Detail::verbose, false});
+  CHECK(std::count(text.begin(), text.end(), '\n') ==
+        std::count_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20; }));
+  const std::string usual = write_text(harmless, {Detail::verbose, false});
+  CHECK(std::count(text.begin(), text.end(), '\n') == std::count(usual.begin(), usual.end(), '\n'));
+  CHECK_THAT(text, ContainsSubstring("e\\x1b[31m\\x0avil\\x7f\\xc2\\x9b"));
+  CHECK(nlohmann::json::parse(write_json(hostile, {}))["cases"][0]["variant"] == evil);
+}
+
+TEST_CASE("a case that fails beside its tensors has a line of its own, also when quiet", "[report]") {
+  Result result = result_with({Verdict::pass});
+  result.cases[0].verdict = Verdict::fail;
+  result.cases[0].reason = "options differ: scale";
+  for (const Detail detail : {Detail::quiet, Detail::normal})
+    CHECK_THAT(write_text(result, {detail, false}),
+               ContainsSubstring("FAIL recurrent: options differ: scale"));
+}
+
+TEST_CASE("a variant that could not run is listed as not run", "[report]") {
+  Result result = result_with({Verdict::skipped});
+  result.cases[0].against.clear();
+  result.cases[0].reason = "no device";
+  CHECK_THAT(write_text(result, {}), ContainsSubstring("  not run\n  SKIPPED recurrent fp32: no device"));
+}
+
+TEST_CASE("no distance is printed for what is not a number", "[report]") {
+  Result result = result_with({Verdict::fail});
+  CHECK_THAT(write_text(result, {}), ContainsSubstring("off by 1.25 scaled ulp"));
+  result.cases[0].tensors[0].points[0].got = std::nan("");
+  CHECK(write_text(result, {}).find("off by") == std::string::npos);
 }

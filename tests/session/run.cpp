@@ -1,5 +1,10 @@
 #include "session/run.hpp"
 
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
 #include "base/error.hpp"
 #include "report/writers.hpp"
 #include "session/bench.hpp"
@@ -53,7 +58,7 @@ TEST_CASE(
   for (const char* const name : {"naive", "recurrent", "chunk"})
     for (const char* const group : {"fla_chunk", "fla_recurrent", "torch_fp64"})
       CHECK(find(result, name, group) != nullptr);
-  // Figures of code we did not write (fixture-format.md): the recurrence about 5e-8, the tf32 chunk form
+  // Figures of code we did not write (docs/measurements.md): the recurrence about 5e-8, the tf32 chunk form
   // about 1e-3.
   CHECK(metric(*find(result, "fla_recurrent", "oracle"), "o", "rms_ratio") == Approx(5.3e-8).epsilon(0.05));
   CHECK(metric(*find(result, "fla_chunk", "oracle"), "o", "rms_ratio") == Approx(1e-3).epsilon(0.1));
@@ -156,7 +161,7 @@ TEST_CASE("names that do not exist are usage errors with a suggestion", "[sessio
   CHECK_THAT(usage([](auto& r) { r.arithmetic = {"decay=par"}; }), ContainsSubstring("did you mean 'pair'?"));
   CHECK_THAT(usage([](auto& r) { r.variants = {"recurrent"}, r.arithmetic = {"decay=pair"}; }),
              ContainsSubstring("none of the selected variants"));
-  CHECK_THAT(usage([](auto& r) { r.judging.limits = {compare::parse_limit("max_ulp=0")}; }),
+  CHECK_THAT(usage([](auto& r) { r.judging.limits = {compare::parse_limit("scaled_ulp=0.3")}; }),
              ContainsSubstring("finer than fp32"));
 }
 
@@ -184,6 +189,118 @@ TEST_CASE("results do not depend on the number of threads", "[session]") {
   CHECK(one == text(2));
   CHECK(one == text(7));
   CHECK(one == text(1));
+}
+
+TEST_CASE("garbage after a hard reset never passes", "[session]") {
+  for (const double reset : {-1e6, -1e9, -HUGE_VAL}) {
+    test::ProblemSpec spec;
+    spec.T = 64, spec.K = spec.V = 16;
+    kda::Problem problem = test::make_problem(spec);
+    for (std::size_t k = 0; k < spec.K; ++k) problem.g.set(30 * spec.K + k, reset);
+    kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+    for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, answer.o.value(i) * 1.2);
+    const TemporaryFixture wrong(problem, &answer, "reset-wrong");
+    session::RunRequest request = request_for({wrong.path});
+    request.variants = {"recurrent"};
+    const session::Log silent{};
+    const auto result = session::run(request, silent);
+    // Somebody's chunk form may lose everything to sums of gates of that size: then nothing can be said.
+    CHECK(find(result, "somebody", "oracle")->verdict ==
+          (reset == -1e6 ? Verdict::fail : Verdict::inconclusive));
+    CHECK(find(result, "recurrent", "oracle")->verdict == Verdict::pass);
+  }
+}
+
+TEST_CASE("correct arithmetic passes for any number of channels, and wrong one fails", "[session]") {
+  for (const std::size_t K : {1, 2, 3, 4, 6, 8})
+    for (const std::size_t T : {64, 500}) {
+      INFO("K = " << K << ", T = " << T);
+      test::ProblemSpec spec;
+      spec.K = K, spec.V = 16, spec.T = T, spec.HV = 2;
+      const kda::Problem problem = test::make_problem(spec, K + T);
+      kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+      const TemporaryFixture file(problem, &answer, "few");
+      for (const report::CaseResult& item : session::run(request_for({file.path}), {}).cases) {
+        INFO(item.variant << " against " << item.against << ": " << item.reason);
+        CHECK(item.verdict == Verdict::pass);
+      }
+      // One element off by a tenth of the largest, and everything off by a hundred thousandth.
+      kda::Answer one = test::run(problem, "recurrent", DType::fp32);
+      double largest = 0;
+      for (std::size_t i = 0; i < one.o.size(); ++i) largest = std::max(largest, std::fabs(one.o.value(i)));
+      one.o.set(7, one.o.value(7) + largest / 10);
+      for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, answer.o.value(i) * (1 + 1e-5));
+      for (const kda::Answer* const mutant : {&one, &answer}) {
+        const TemporaryFixture wrong(problem, mutant, "few-wrong");
+        session::RunRequest request = request_for({wrong.path});
+        request.variants = {"naive"};
+        CHECK(find(session::run(request, {}), "somebody", "oracle")->verdict == Verdict::fail);
+      }
+    }
+}
+
+TEST_CASE("the limits of a recorded answer do not depend on the chunks of ours", "[session]") {
+  const auto limits = [](std::optional<std::size_t> chunk_size, std::string_view variant,
+                         std::string_view against) {
+    session::RunRequest request = request_for({committed("fla_fp32_small")});
+    request.chunk_size = chunk_size;
+    std::vector<double> values;
+    for (const compare::Limit& limit : find(session::run(request, {}), variant, against)->tensors[0].limits)
+      values.push_back(limit.value);
+    return values;
+  };
+  CHECK(limits({}, "torch_fp64", "oracle") == limits(16, "torch_fp64", "oracle"));
+  CHECK(limits({}, "recurrent", "torch_fp64") == limits(16, "recurrent", "torch_fp64"));
+  CHECK(limits({}, "chunk", "oracle") != limits(16, "chunk", "oracle"));
+}
+
+TEST_CASE("a limit is checked against the element type of each tensor", "[session]") {
+  session::RunRequest request = request_for({committed("fla_bf16_gva")});
+  request.variants = {"recurrent"};
+  request.judging.limits = {compare::parse_limit("rms_ratio=1e-5")};
+  CHECK_THROWS_WITH(session::run(request, {}), ContainsSubstring("finer than bf16"));
+  request.judging.tensors = {"final_state"};
+  CHECK(find(session::run(request, {}), "recurrent", "oracle")->verdict == Verdict::pass);
+}
+
+TEST_CASE("without a limit that says anything there is no verdict", "[session]") {
+  session::RunRequest request = request_for({committed("fla_fp32_small")});
+  request.judging.limits = {compare::parse_limit("rms_ratio=none"), compare::parse_limit("scaled_ulp=none")};
+  const report::Result result = session::run(request, {});
+  CHECK(result.exit_code() == 1);
+  for (const report::CaseResult& item : result.cases) CHECK(item.verdict == Verdict::inconclusive);
+}
+
+TEST_CASE("an arithmetic that a dtype does not have is skipped with its reason", "[session]") {
+  session::RunRequest request = request_for({committed("fla_fp32_small")});
+  request.variants = {"recurrent"};
+  request.dtypes = {"fp32", "fp64"};
+  request.arithmetic = {"exponential=cuda"};
+  request.against = {"oracle"};
+  const report::Result result = session::run(request, {});
+  CHECK(find(result, "recurrent", "oracle", "fp32")->verdict == Verdict::pass);
+  std::size_t skipped = 0;
+  for (const report::CaseResult& item : result.cases)
+    if (item.verdict == Verdict::skipped && item.dtype == "fp64") {
+      ++skipped;
+      CHECK_THAT(item.reason, ContainsSubstring("fp32 only"));
+    }
+  CHECK(skipped == 1);
+}
+
+TEST_CASE("names given twice count once", "[session]") {
+  const auto cases = [](int times) {
+    session::RunRequest request = request_for({});
+    for (int i = 0; i < times; ++i) {
+      request.fixtures.push_back(committed("fla_fp32_small"));
+      request.variants.insert(request.variants.end(), {"naive", "recurrent"});
+      request.dtypes.insert(request.dtypes.end(), {"fixture", "fp32"});
+      request.judging.tensors.insert(request.judging.tensors.end(), {"o", "final_state"});
+    }
+    return report::write_json(session::run(request, {}), {});
+  };
+  CHECK(cases(1) == cases(3));
+  CHECK_THAT(cases(1), ContainsSubstring("\"passed\": 11"));
 }
 
 // --- diff
@@ -250,6 +367,44 @@ TEST_CASE("diff notices options that differ", "[session][diff]") {
   const report::Result result = session::diff({a.path, b.path, {}, {}, 1}, {});
   CHECK(result.cases[0].verdict == Verdict::fail);
   CHECK_THAT(result.cases[0].reason, ContainsSubstring("scale"));
+}
+
+TEST_CASE("diff refuses limits it cannot compute and decides nothing without any", "[session][diff]") {
+  const std::string path = committed("fla_fp32_small");
+  session::DiffRequest request{path + ":fla_chunk", path + ":torch_fp64", {}, {}, 1};
+  request.judging.limits = {compare::parse_limit("scaled_ulp=8")};
+  try {
+    session::diff(request, {});
+    CHECK(false);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::usage);
+  }
+  request.judging.limits = {compare::parse_limit("max_ulp=none")};
+  CHECK(session::diff(request, {}).cases[0].verdict == Verdict::inconclusive);
+  request.judging.limits = {compare::parse_limit("max_ulp=0")};
+  CHECK(session::diff(request, {}).cases[0].verdict == Verdict::fail);
+}
+
+TEST_CASE("bench checks the arithmetic as run does", "[session][bench]") {
+  const auto usage = [](std::vector<std::string> variants, std::vector<std::string> dtypes,
+                        std::string axis) {
+    session::BenchRequest request;
+    request.T = 4, request.H = 1, request.K = 8, request.V = 8, request.repeats = 1;
+    request.variants = std::move(variants), request.dtypes = std::move(dtypes);
+    request.arithmetic = {std::move(axis)};
+    try {
+      session::bench(request, {});
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::usage);
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK_THAT(usage({"recurrent"}, {}, "bogus=1"), ContainsSubstring("no axis 'bogus'"));
+  CHECK_THAT(usage({"recurrent"}, {}, "decay=pair"), ContainsSubstring("none of the selected variants"));
+  CHECK_THAT(usage({"recurrent"}, {"fp64"}, "exponential=cuda"), ContainsSubstring("fp32 only"));
+  CHECK_THAT(usage({"orcale"}, {}, "contraction=fused"), ContainsSubstring("did you mean 'oracle'?"));
+  CHECK(usage({"recurrent"}, {"fp64", "fp32"}, "exponential=cuda") == "accepted");
 }
 
 TEST_CASE("bench reports every variant, the oracle and a share of the peak", "[session][bench]") {

@@ -1,5 +1,5 @@
-// The staged chunk form, F2 to F11 of kda-math 4.1, with the cast points of 6.2 where the arithmetic asks for
-// them.
+// The staged chunk form, F2 to F11 of docs/kda.md, "Stages", with the cast points of "FLA chunk forward"
+// where the arithmetic asks for them.
 #pragma once
 
 #include "kda/kernels/inverse.hpp"

@@ -1,5 +1,5 @@
-// A = (I + L)^-1 for a strictly lower L (kda-math 4.2). L and A are [n][stride]; A is written whole, zeros
-// above the diagonal included.
+// A = (I + L)^-1 for a strictly lower L (docs/kda.md, "Inverse formulations"). L and A are [n][stride]; A is
+// written whole, zeros above the diagonal included.
 #pragma once
 
 #include "kda/kernels/prepare.hpp"

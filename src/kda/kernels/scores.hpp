@@ -1,4 +1,5 @@
-// Aqk and L of one chunk (F2, F3 of kda-math 4.1) in the decay forms of kda-math 4.3. Natural-log gates.
+// Aqk and L of one chunk (F2, F3 of docs/kda.md, "Stages") in the decay forms of "Exponent formulations".
+// Natural-log gates.
 #pragma once
 
 #include "kda/kernels/prepare.hpp"

@@ -28,7 +28,7 @@ constexpr Operations operations_of(const Arithmetic& arithmetic) {
   return {arithmetic.contraction == Contraction::fused, arithmetic.exponential, arithmetic.reduction};
 }
 
-/// Raw gate to log decay (kda-math 2.2). `bias` may be null.
+/// Raw gate to log decay (docs/kda.md, "Gates"). `bias` may be null.
 template <class T>
 struct GateBlock {
   std::size_t tokens, key_dim, key_stride;
@@ -140,7 +140,7 @@ struct GivenStages {
           *h = nullptr, *v_new = nullptr;
 };
 
-/// One chunk of one head: F2 to F11 of kda-math 4.1. Every stage is left in its array.
+/// One chunk of one head: F2 to F11 of docs/kda.md, "Stages". Every stage is left in its array.
 template <class T>
 struct ChunkBlock {
   std::size_t rows;  ///< valid tokens n
