@@ -40,7 +40,7 @@ std::string class_reason(const Measures& m) {
 /// A derived limit that an answer of nothing but zeros would meet.
 bool is_hollow(const Limit& limit) {
   return limit.source == "derived" &&
-         (!std::isfinite(limit.value) || (limit.metric == "rms_ratio" && limit.value >= 1));
+         (!std::isfinite(limit.value) || (limit.metric == "rms_ratio" && limit.value >= 0.1));
 }
 
 /// Why these limits show nothing about values that are finite; empty when they do.
@@ -53,7 +53,7 @@ std::string hollow_reason(const Measures& m, const std::vector<Limit>& limits) {
   });
   if (decided) return {};
   if (hollow == limits.end()) return "no limit applies but nonfinite";
-  return fmt::format("the derived limit {}<={:.3g} would pass anything", hollow->metric, hollow->value);
+  return fmt::format("the derived limit {}<={:.3g} says next to nothing", hollow->metric, hollow->value);
 }
 
 }  // namespace
