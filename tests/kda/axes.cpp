@@ -1,5 +1,5 @@
-// The five axes together: ideal arithmetic is as good as can be, every value of every axis gives the same bits on
-// every instruction set, and none changes a bit where nothing is ever rounded.
+// The five axes together: ideal arithmetic is as good as can be, every value of every axis gives the same
+// bits on every instruction set, and none changes a bit where nothing is ever rounded.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -24,21 +24,22 @@ std::vector<std::string> common_values() {
   std::vector<std::string> values = {"contraction=fused", "contraction=separate"};
   for (const char* const kind : {"exact", "libm", "cuda", "cuda-fast", "exp2-scaled", "flush", "poly"})
     values.push_back(fmt::format("exponential={}", kind));
-  for (const char* const order : {"sequential", "pairwise", "tree:2", "tree:32", "tree:33", "tree:1024", "blocks:16",
-                                  "mma:25", "mma:24", "exact"})
+  for (const char* const order : {"sequential", "pairwise", "tree:2", "tree:32", "tree:33", "tree:1024",
+                                  "blocks:16", "mma:25", "mma:24", "exact"})
     values.push_back(fmt::format("reduction={}", order));
   for (const char* const storage : {"none", "upstream", "fla", "flash-kda"})
     values.push_back(fmt::format("storage={}", storage));
-  for (const char* const stage :
-       {"products", "normalised", "decay", "g_cumsum", "exponentials", "score_operands", "Aqk", "L",
-        "inverse_operands", "Akk_inv", "beta_key", "operands", "w", "u", "prediction", "v_new", "state", "carry"})
+  for (const char* const stage : {"products", "normalised", "decay", "g_cumsum", "exponentials",
+                                  "score_operands", "Aqk", "L", "inverse_operands", "Akk_inv", "beta_key",
+                                  "operands", "w", "u", "prediction", "v_new", "state", "carry"})
     for (const char* const format : {"bf16", "fp16", "tf32"})
       values.push_back(fmt::format("storage={}@{}", format, stage));
   return values;
 }
 
 std::vector<std::string> chunk_values() {
-  std::vector<std::string> values = {"decay=pair", "decay=pair-late", "decay=clamp:126", "inverse=substitution"};
+  std::vector<std::string> values = {"decay=pair", "decay=pair-late", "decay=clamp:126",
+                                     "inverse=substitution"};
   for (const int rows : {16, 32, 64}) {
     for (const char* const decay : {"anchor-pair", "anchor-first", "anchor-mid", "factored"})
       values.push_back(fmt::format("decay={}:{}", decay, rows));
@@ -83,8 +84,10 @@ std::vector<T> tokens_on(const KernelTable& table, const Arithmetic& arithmetic,
   constexpr std::size_t tokens = 3, K = 21, lanes = 32;
   const Kernels<T>& kernel = test::kernels_of<T>(table);
   const Operations operations = operations_of(arithmetic);
-  std::vector<T> q = test::numbers<T>(random, tokens * K, -1, 1), k = test::numbers<T>(random, tokens * K, -1, 1),
-                 decay = test::numbers<T>(random, tokens * K, -2, 0), beta = test::numbers<T>(random, tokens, 0, 1),
+  std::vector<T> q = test::numbers<T>(random, tokens * K, -1, 1),
+                 k = test::numbers<T>(random, tokens * K, -1, 1),
+                 decay = test::numbers<T>(random, tokens * K, -2, 0),
+                 beta = test::numbers<T>(random, tokens, 0, 1),
                  v = test::numbers<T>(random, tokens * lanes, -1, 1), o(tokens * lanes),
                  state = test::numbers<T>(random, K * lanes, -1, 1);
   kernel.normalise({tokens, K, K, k.data(), true, operations});
@@ -99,8 +102,8 @@ std::vector<T> tokens_on(const KernelTable& table, const Arithmetic& arithmetic,
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("every instruction set gives the same bits for every value of every axis", "[axes][kernels]",
-                   float, double) {
+TEMPLATE_TEST_CASE("every instruction set gives the same bits for every value of every axis",
+                   "[axes][kernels]", float, double) {
   using T = TestType;
   const DType dtype = sizeof(T) == sizeof(float) ? DType::fp32 : DType::fp64;
   const KernelTables tables = kernel_tables();
@@ -132,9 +135,9 @@ TEST_CASE("every value of every axis reaches the computation", "[axes]") {
     const Answer ideal = test::run(problem, variant, options);
     for (const char* const word :
          {"contraction=separate", "exponential=cuda", "exponential=cuda-fast", "exponential=exp2-scaled",
-          "exponential=poly", "reduction=sequential", "reduction=pairwise", "reduction=tree:2", "reduction=tree:32",
-          "reduction=blocks:16", "reduction=mma:25", "storage=bf16@normalised", "storage=bf16@decay",
-          "storage=bf16@prediction", "storage=bf16@carry"}) {
+          "exponential=poly", "reduction=sequential", "reduction=pairwise", "reduction=tree:2",
+          "reduction=tree:32", "reduction=blocks:16", "reduction=mma:25", "storage=bf16@normalised",
+          "storage=bf16@decay", "storage=bf16@prediction", "storage=bf16@carry"}) {
       INFO(variant << ' ' << word);
       options.arithmetic = ideal_arithmetic();
       // Under exact sums there is nothing to contract in a sum; a sequential one has.
@@ -167,7 +170,8 @@ TEST_CASE("the exact exponential in fp64 is correctly rounded", "[axes][exponent
     kernels<double>().exponential(Exponential::exact, &z, &result, 1);
     CHECK(numeric::ulp_distance(result, exp(test::Big(z)).to_double()) <= 1);
   }
-  for (const auto& [z, wanted] : {std::pair{710.0, HUGE_VAL}, {HUGE_VAL, HUGE_VAL}, {-800.0, 0.0}, {-HUGE_VAL, 0.0}}) {
+  for (const auto& [z, wanted] :
+       {std::pair{710.0, HUGE_VAL}, {HUGE_VAL, HUGE_VAL}, {-800.0, 0.0}, {-HUGE_VAL, 0.0}}) {
     double result = 0;
     kernels<double>().exponential(Exponential::exact, &z, &result, 1);
     CHECK(result == wanted);
@@ -195,8 +199,21 @@ TEMPLATE_TEST_CASE("in ideal arithmetic one token costs one rounding an operatio
              decay = test::numbers<T>(random, K, 0, 1), beta = test::numbers<T>(random, 1, 0, 1),
              v = test::numbers<T>(random, lanes, -1, 1), before = test::numbers<T>(random, K * lanes, -1, 1);
   std::vector<T> o(lanes), state = before;
-  kernels<T>().token({1, K, lanes, lanes, q.data(), k.data(), decay.data(), beta.data(), v.data(), o.data(),
-                      state.data(), lanes, false, operations_of(ideal_arithmetic()), {}});
+  kernels<T>().token({1,
+                      K,
+                      lanes,
+                      lanes,
+                      q.data(),
+                      k.data(),
+                      decay.data(),
+                      beta.data(),
+                      v.data(),
+                      o.data(),
+                      state.data(),
+                      lanes,
+                      false,
+                      operations_of(ideal_arithmetic()),
+                      {}});
   for (std::size_t lane = 0; lane < lanes; ++lane) {
     std::vector<T> S(K);
     test::Big prediction(0.0), read(0.0);
@@ -204,7 +221,8 @@ TEMPLATE_TEST_CASE("in ideal arithmetic one token costs one rounding an operatio
       S[c] = rounded(big(before[c * lanes + lane]) * big(decay[c]));
       prediction = prediction + big(S[c]) * big(k[c]);
     }
-    const T error = rounded(big(v[lane]) - big(rounded(prediction))), write = rounded(big(error) * big(beta[0]));
+    const T error = rounded(big(v[lane]) - big(rounded(prediction))),
+            write = rounded(big(error) * big(beta[0]));
     for (std::size_t c = 0; c < K; ++c) {
       S[c] = rounded(big(S[c]) + big(k[c]) * big(write));
       REQUIRE(state[c * lanes + lane] == S[c]);
@@ -235,8 +253,8 @@ TEST_CASE("ideal arithmetic is as good as any other, but for chance", "[axes]") 
 }
 
 TEST_CASE("on the exact regimes no value of any axis and no preset changes a bit", "[axes][regimes]") {
-  // Values there have at most eight bits; as a product of at most two of them may have to be kept in fp16, their
-  // range matters too, and dyadic_exact stays within it: nothing is left out.
+  // Values there have at most eight bits; as a product of at most two of them may have to be kept in fp16,
+  // their range matters too, and dyadic_exact stays within it: nothing is left out.
   for (const char* const name : {"onehot_exact:T=130,H=1", "dyadic_exact:T=130,H=1"})
     for (const DType dtype : {DType::fp64, DType::fp32, DType::bf16, DType::fp16}) {
       const Problem problem = with_inputs_rounded_to(parse_regime(name).build(), dtype);

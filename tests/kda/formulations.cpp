@@ -1,5 +1,5 @@
-// Formulations on the regimes they are known to fail on, and on those they must survive (hazards.md 2.2). The errors
-// there come from simulations with other random numbers and are taken as orders of magnitude.
+// Formulations on the regimes they are known to fail on, and on those they must survive (hazards.md 2.2). The
+// errors there come from simulations with other random numbers and are taken as orders of magnitude.
 #include <cmath>
 #include <string>
 
@@ -85,12 +85,13 @@ TEST_CASE("substitution, blocks and Horner survive keys alike", "[formulations]"
   std::vector<Case> cases;
   for (const char* const rho : {"0", "0.5", "0.9", "0.99", "0.9999"}) {
     const std::string regime = std::string("corr_keys:rho=") + rho;
-    for (const char* const inverse :
-         {"inverse=substitution", "inverse=blocks:16", "inverse=blocks:32", "inverse=horner:16", "inverse=horner:32"})
+    for (const char* const inverse : {"inverse=substitution", "inverse=blocks:16", "inverse=blocks:32",
+                                      "inverse=horner:16", "inverse=horner:32"})
       cases.push_back({regime, inverse, 0, 6e-6});
     for (const std::string& inverse : {blocks_16, horner_16, horner_32}) {
       if (inverse != horner_32) cases.push_back({regime, inverse + fp16, 0, 6e-3});
-      cases.push_back({regime, inverse + tf32, 0, 3e-2});  // truncated: twice the error of rounding, one-sided
+      cases.push_back(
+          {regime, inverse + tf32, 0, 3e-2});  // truncated: twice the error of rounding, one-sided
       cases.push_back({regime, inverse + bf16, 0, 6e-2});
     }
     cases.push_back({regime, "inverse=blocks:16 storage=tf32@products", 0, 7e-3});
@@ -100,7 +101,8 @@ TEST_CASE("substitution, blocks and Horner survive keys alike", "[formulations]"
 }
 
 TEST_CASE("Horner over 32 rows overflows fp16 on keys alike: its partial sums alternate", "[formulations]") {
-  // I - L + L^2 - ... grows like the binomials of 31 before it comes back. In bf16, or over 16 rows, it has room.
+  // I - L + L^2 - ... grows like the binomials of 31 before it comes back. In bf16, or over 16 rows, it has
+  // room.
   hold({{"corr_keys:rho=0.5", "inverse=horner:32" + fp16, 0, 6e-3},
         {"corr_keys:rho=0.9", "inverse=horner:32" + fp16, anything, anything},
         {"corr_keys:rho=0.99", "inverse=horner:32" + fp16, anything, anything},

@@ -102,16 +102,16 @@ T plain_sum(const Reduction& reduction, bool is_fused, const std::vector<T>& a, 
   return plain_exact(a, b, T(0));
 }
 
-const Reduction orders[] = {
-    {ReductionKind::sequential, 0}, {ReductionKind::pairwise, 0}, {ReductionKind::tree, 2},
-    {ReductionKind::tree, 32},      {ReductionKind::tree, 33},    {ReductionKind::tree, 1024},
-    {ReductionKind::blocks, 2},     {ReductionKind::blocks, 7},   {ReductionKind::blocks, 16},
-    {ReductionKind::exact, 0}};
+const Reduction orders[] = {{ReductionKind::sequential, 0}, {ReductionKind::pairwise, 0},
+                            {ReductionKind::tree, 2},       {ReductionKind::tree, 32},
+                            {ReductionKind::tree, 33},      {ReductionKind::tree, 1024},
+                            {ReductionKind::blocks, 2},     {ReductionKind::blocks, 7},
+                            {ReductionKind::blocks, 16},    {ReductionKind::exact, 0}};
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a sum is added up in the order its reduction names, at every depth", "[reductions]", float,
-                   double) {
+TEMPLATE_TEST_CASE("a sum is added up in the order its reduction names, at every depth", "[reductions]",
+                   float, double) {
   using T = TestType;
   Random random(3);
   for (std::size_t depth = 1; depth <= 70; ++depth) {
@@ -127,8 +127,8 @@ TEMPLATE_TEST_CASE("a sum is added up in the order its reduction names, at every
   }
 }
 
-TEMPLATE_TEST_CASE("what a sum starts from comes first when sequential or exact, else last", "[reductions]", float,
-                   double) {
+TEMPLATE_TEST_CASE("what a sum starts from comes first when sequential or exact, else last", "[reductions]",
+                   float, double) {
   using T = TestType;
   Random random(5);
   for (const std::size_t depth : {1, 2, 15, 16, 17, 40, 64, 70}) {
@@ -171,7 +171,8 @@ TEMPLATE_TEST_CASE("the exact sum is rounded once, whatever cancels", "[reductio
   }
 }
 
-TEST_CASE("sums that no tensor core forms are trees of 32 under mma; fp64 has no tensor core", "[reductions]") {
+TEST_CASE("sums that no tensor core forms are trees of 32 under mma; fp64 has no tensor core",
+          "[reductions]") {
   Random random(8);
   for (const std::size_t depth : {1, 31, 32, 33, 70}) {
     const Terms<float> terms = random_terms<float>(random, depth);
@@ -192,7 +193,8 @@ TEMPLATE_TEST_CASE("running sums are rounded where their reduction says", "[redu
   for (const std::size_t rows : {1, 2, 3, 16, 37, 64, 70}) {
     const std::vector<T> x = numbers<T>(random, rows * stride, -5, 0);
     const auto at = [&](std::size_t i, std::size_t k) { return x[i * stride + k]; };
-    for (const Reduction& reduction : {orders[0], orders[1], orders[3], orders[7], orders[8], orders[9], mma25}) {
+    for (const Reduction& reduction :
+         {orders[0], orders[1], orders[3], orders[7], orders[8], orders[9], mma25}) {
       std::vector<T> sums = x;
       kernels<T>().cumulate(reduction, sums.data(), rows, stride);
       for (std::size_t k = 0; k < stride; ++k) {
@@ -236,7 +238,8 @@ TEST_CASE("sums of squares and of scores follow the reduction too", "[reductions
       kernels<float>().normalise({1, 70, 70, y.data(), false, {is_fused, Exponential::exact, reduction}});
       const float norm = std::sqrt(plain_sum(reduction, is_fused, x, x) + 1e-6f);
       for (std::size_t k = 0; k < x.size(); ++k) REQUIRE(y[k] == x[k] / norm);
-      // Row 1 of a chunk without decay: Aqk_10 = scale sum_k q_1k k_0k, a pairwise and a factored score alike.
+      // Row 1 of a chunk without decay: Aqk_10 = scale sum_k q_1k k_0k, a pairwise and a factored score
+      // alike.
       for (const DecayForm decay : {DecayForm::pair, DecayForm::anchor_first}) {
         ChunkData<float> data(2, 70, 4);
         std::fill(data.G.begin(), data.G.end(), 0.0f);
@@ -244,7 +247,8 @@ TEST_CASE("sums of squares and of scores follow the reduction too", "[reductions
         data.block.operations = {is_fused, Exponential::exact, reduction};
         kernels<float>().chunk[is_fused](data.block);
         const auto q = data.q.begin() + static_cast<std::ptrdiff_t>(data.k_stride);
-        const float sum = plain_sum<float>(reduction, is_fused, {q, q + 70}, {data.k.begin(), data.k.begin() + 70});
+        const float sum =
+            plain_sum<float>(reduction, is_fused, {q, q + 70}, {data.k.begin(), data.k.begin() + 70});
         REQUIRE(data.Aqk[data.score_stride] == data.block.scale * sum);
       }
     }

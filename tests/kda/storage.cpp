@@ -64,7 +64,8 @@ bool same(const tensor::Tensor& a, const tensor::Tensor& b, std::size_t count) {
 
 struct Expectation {
   const char* stage;
-  const char* changed;  ///< stages of the first chunk that differ from those of storage=none; the others are the same
+  const char*
+      changed;  ///< stages of the first chunk that differ from those of storage=none; the others are the same
   const char* rounded;  ///< the stage whose every element is representable, or ""
 };
 /// v_new follows from u, w and h; h of the first chunk is the initial state.
@@ -95,7 +96,9 @@ TEST_CASE("a stage named in storage is rounded, and changes only what follows fr
   const Run plain = run_with(problem, "none");
   for (const Rounding rounding : {Rounding::bf16, Rounding::fp16, Rounding::tf32})
     for (const Expectation& expected : expectations) {
-      const std::string format = rounding == Rounding::bf16 ? "bf16" : rounding == Rounding::fp16 ? "fp16" : "tf32";
+      const std::string format = rounding == Rounding::bf16   ? "bf16"
+                                 : rounding == Rounding::fp16 ? "fp16"
+                                                              : "tf32";
       const Run run = run_with(problem, fmt::format("{}@{}", format, expected.stage));
       INFO(format << '@' << expected.stage);
       const std::string changed = fmt::format(" {} ", expected.changed);
@@ -116,7 +119,8 @@ TEST_CASE("a stage named in storage is rounded, and changes only what follows fr
     }
 }
 
-TEST_CASE("the decay of the carried state and the carried state itself are rounded between chunks", "[storage]") {
+TEST_CASE("the decay of the carried state and the carried state itself are rounded between chunks",
+          "[storage]") {
   const Problem problem = two_chunks();
   const auto h = static_cast<std::size_t>(Stage::h);
   const Run plain = run_with(problem, "none"), carry = run_with(problem, "bf16@carry"),
@@ -158,7 +162,9 @@ TEST_CASE("a recurrence rounds decay, prediction and carried state where it says
   set_axis(options.arithmetic, "contraction=separate");
   set_axis(options.arithmetic, "storage=bf16@decay+fp16@prediction+bf16@carry");
   const Answer answer = test::run(problem, "recurrent", options);
-  const auto value = [](const tensor::Tensor& tensor, std::size_t i) { return static_cast<float>(tensor.value(i)); };
+  const auto value = [](const tensor::Tensor& tensor, std::size_t i) {
+    return static_cast<float>(tensor.value(i));
+  };
   const auto scale = static_cast<float>(problem.scale());
   for (std::size_t v = 0; v < spec.V; ++v) {
     std::vector<float> S(spec.K);

@@ -1,4 +1,5 @@
-// reduction=mma: the sums of a tensor core against the measured rules (docs/arithmetic.md), by hand and in integers.
+// reduction=mma: the sums of a tensor core against the measured rules (docs/arithmetic.md), by hand and in
+// integers.
 #include <bit>
 #include <cmath>
 #include <vector>
@@ -107,8 +108,9 @@ TEST_CASE("the exponent of a product is the sum of its operands', not renormalis
   CHECK(on_tensor_core(mma25, Rounding::bf16, 0, {1.5f, 1.5f, 0x1p-26f}, {1.5f, -1.5f, 1}) == 0.0f);
 }
 
-TEST_CASE("an instruction takes 16 products of 16-bit operands and 8 of tf32, chained through the accumulator",
-          "[reductions][mma]") {
+TEST_CASE(
+    "an instruction takes 16 products of 16-bit operands and 8 of tf32, chained through the accumulator",
+    "[reductions][mma]") {
   std::vector<float> a(24, 0.0f);
   const std::vector<float> b(24, 1.0f);
   a[0] = 0x1p26f, a[1] = -0x1p26f, a[9] = 1, a[17] = 0.5f;
@@ -124,7 +126,8 @@ TEST_CASE("an instruction takes 16 products of 16-bit operands and 8 of tf32, ch
 TEST_CASE("zeros on a tensor core", "[reductions][mma]") {
   const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
   CHECK(bits(on_tensor_core(mma25, Rounding::bf16, 0, {0, 0}, {1, -1})) == 0);
-  CHECK(bits(on_tensor_core(mma25, Rounding::bf16, -0.0f, {-0.0f, 0}, {1, -1})) == 0);  // an integer zero: no sign
+  CHECK(bits(on_tensor_core(mma25, Rounding::bf16, -0.0f, {-0.0f, 0}, {1, -1})) ==
+        0);  // an integer zero: no sign
   CHECK(bits(on_tensor_core(mma25, Rounding::bf16, 0, {1, 1}, {1, -1})) == 0);
   CHECK(bits(on_tensor_core(mma25, Rounding::bf16, -1, {1}, {1})) == 0);
   CHECK(on_tensor_core(mma25, Rounding::bf16, 3, {0}, {5}) == 3);
@@ -151,7 +154,8 @@ TEST_CASE("a tensor core agrees with integers on random numbers of every kind", 
         for (std::size_t lane = 0; lane < lanes; ++lane)
           start.push_back(trial % 3 == 0 ? 0.0f : static_cast<float>(random.normal()));
         for (const Reduction& reduction : {mma25, mma24})
-          for (const auto& [operands, step] : {std::pair<Rounding, std::size_t>{Rounding::bf16, 16}, {Rounding::tf32, 8}}) {
+          for (const auto& [operands, step] :
+               {std::pair<Rounding, std::size_t>{Rounding::bf16, 16}, {Rounding::tf32, 8}}) {
             const std::vector<float> sums = chunk_sum(reduction, true, terms, start, operands);
             const std::vector<float> from_zero = chunk_sum_from_zero(reduction, terms, operands);
             for (std::size_t lane = 0; lane < lanes; ++lane) {

@@ -1,5 +1,5 @@
-// The exponential axis in fp32. What an H100 computes is held to the measured rules, written out here once more
-// from the raw table and in integers; the others are held to exp in double precision and to MPFR.
+// The exponential axis in fp32. What an H100 computes is held to the measured rules, written out here once
+// more from the raw table and in integers; the others are held to exp in double precision and to MPFR.
 #include "numeric/exponentials.hpp"
 
 #include <lzma.h>
@@ -67,7 +67,9 @@ float ruled_ex2_ftz(float x) {
   if (magnitude >= 0x43800000u) return negative ? 0.0f : from_bits(0x7f800000u);  // |x| >= 256
   const int exponent = static_cast<int>(magnitude >> 23) - 127;
   const std::int64_t significand = (magnitude & 0x7fffffu) | 0x800000u;
-  const std::int64_t a = exponent >= 0 ? significand << exponent : exponent < -40 ? 0 : significand >> -exponent;
+  const std::int64_t a = exponent >= 0    ? significand << exponent
+                         : exponent < -40 ? 0
+                                          : significand >> -exponent;
   const std::int64_t n = !negative ? a : (a & 0x7fffff) == 0 ? -a : ~a;
   const std::int64_t power = n >> 23;
   if (power >= 128) return from_bits(0x7f800000u);
@@ -145,7 +147,8 @@ const float infinity = HUGE_VALF, not_a_number = std::nanf("");
 
 }  // namespace
 
-TEST_CASE("the H100's exponentials follow the measured rules on 2^24 inputs over all of fp32", "[exponential]") {
+TEST_CASE("the H100's exponentials follow the measured rules on 2^24 inputs over all of fp32",
+          "[exponential]") {
   significands();
   // One input of every 256 consecutive bit patterns, at a place of its own.
   constexpr std::size_t items = 256, each = (std::size_t{1} << 24) / items;
@@ -160,7 +163,8 @@ TEST_CASE("the H100's exponentials follow the measured rules on 2^24 inputs over
     }
   });
   for (std::size_t item = 0; item < items; ++item)
-    for (std::size_t row = 0; row < std::size(ruled); ++row) wrong[row] += found[item * std::size(ruled) + row];
+    for (std::size_t row = 0; row < std::size(ruled); ++row)
+      wrong[row] += found[item * std::size(ruled) + row];
   for (std::size_t row = 0; row < std::size(ruled); ++row) {
     INFO(ruled[row].name);
     CHECK(wrong[row] == 0);
@@ -170,9 +174,9 @@ TEST_CASE("the H100's exponentials follow the measured rules on 2^24 inputs over
 TEST_CASE("the H100's exponentials follow the rules at every edge", "[exponential]") {
   std::vector<float> edges{0.0f, infinity, not_a_number, from_bits(1), 0x1p-126f, 0x1.fffffcp-127f, 3.4e38f};
   // Where powers and results change: integers, the clamps of expf, overflow, underflow, fractions of 2^-23.
-  for (const float centre : {0x1p-23f, 0x1p-24f, 0.5f, 1.0f, 2.0f, 63.5f, 64.0f, 87.3365479f, 88.7228394f,
-                             103.972084f, 104.0f, 126.0f, 127.0f, 128.0f, 149.0f, 150.0f, 151.0f, 252.0f, 253.0f,
-                             256.0f, 300.0f})
+  for (const float centre : {0x1p-23f,    0x1p-24f,    0.5f,        1.0f,   2.0f,   63.5f,  64.0f,
+                             87.3365479f, 88.7228394f, 103.972084f, 104.0f, 126.0f, 127.0f, 128.0f,
+                             149.0f,      150.0f,      151.0f,      252.0f, 253.0f, 256.0f, 300.0f})
     for (int step = -40; step <= 40; ++step)
       edges.push_back(from_bits(bits_of(centre) + static_cast<std::uint32_t>(step)));
   for (const float edge : edges)
@@ -244,8 +248,8 @@ TEST_CASE("libm, exact, flush and poly against MPFR", "[exponential]") {
 
 TEST_CASE("exponentials of NaN, infinities, zeros and at both ends of the range", "[exponential]") {
   for (const Exponential exponential :
-       {Exponential::exact, Exponential::libm, Exponential::cuda, Exponential::cuda_fast, Exponential::exp2_scaled,
-        Exponential::flush, Exponential::poly}) {
+       {Exponential::exact, Exponential::libm, Exponential::cuda, Exponential::cuda_fast,
+        Exponential::exp2_scaled, Exponential::flush, Exponential::poly}) {
     INFO("kind " << static_cast<int>(exponential));
     CHECK(std::isnan(kind(exponential, not_a_number)));
     CHECK(kind(exponential, infinity) == infinity);

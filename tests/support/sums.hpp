@@ -42,13 +42,26 @@ std::vector<T> token_sum(const Reduction& reduction, bool is_fused, Terms<T> ter
   const std::size_t K = terms.depth();
   const std::vector<T> key(K), decay(K, T(1)), beta(1), v(lanes);
   std::vector<T> o(lanes);
-  kernels<T>().token({1, K, lanes, lanes, terms.a.data(), key.data(), decay.data(), beta.data(), v.data(), o.data(),
-                      terms.b.data(), lanes, false, {is_fused, Exponential::exact, reduction}, {}});
+  kernels<T>().token({1,
+                      K,
+                      lanes,
+                      lanes,
+                      terms.a.data(),
+                      key.data(),
+                      decay.data(),
+                      beta.data(),
+                      v.data(),
+                      o.data(),
+                      terms.b.data(),
+                      lanes,
+                      false,
+                      {is_fused, Exponential::exact, reduction},
+                      {}});
   return o;
 }
 
-/// start[lane] + sum_d a[d] b[d][lane]: the state update of the chunk kernel with one channel. `operands`: the
-/// format whose tensor-core instruction is meant.
+/// start[lane] + sum_d a[d] b[d][lane]: the state update of the chunk kernel with one channel. `operands`:
+/// the format whose tensor-core instruction is meant.
 template <class T>
 std::vector<T> chunk_sum(const Reduction& reduction, bool is_fused, const Terms<T>& terms,
                          const std::vector<T>& start, Rounding operands = Rounding::none) {
@@ -57,7 +70,8 @@ std::vector<T> chunk_sum(const Reduction& reduction, bool is_fused, const Terms<
   std::vector<T> kg(data.kg.size()), v_new(data.v_new.size());
   for (std::size_t d = 0; d < terms.depth(); ++d) {
     kg[d * data.k_stride] = terms.a[d];
-    for (std::size_t lane = 0; lane < lanes; ++lane) v_new[d * data.v_stride + lane] = terms.b[d * lanes + lane];
+    for (std::size_t lane = 0; lane < lanes; ++lane)
+      v_new[d * data.v_stride + lane] = terms.b[d * lanes + lane];
   }
   for (std::size_t lane = 0; lane < lanes; ++lane) data.state[lane] = start[lane];
   data.block.operations = {is_fused, Exponential::exact, reduction};
