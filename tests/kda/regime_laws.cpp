@@ -58,7 +58,9 @@ std::size_t row(const kda::Problem& problem) { return problem.dimensions().HV * 
 /// To add a formulation: one row here.
 const std::vector<std::vector<std::string>> formulations = {
     {"decay=pair"},          {"decay=anchor-first:16"}, {"decay=anchor-first:64"}, {"decay=anchor-mid:16"},
-    {"decay=anchor-mid:64"}, {"inverse=substitution"},  {"inverse=blocks:16"},
+    {"decay=anchor-mid:64"}, {"decay=factored:16"},     {"decay=factored:64"},     {"decay=clamp:126"},
+    {"decay=pair-late"},     {"inverse=substitution"},  {"inverse=blocks:16"},     {"inverse=doubling:16"},
+    {"inverse=doubling:64"}, {"inverse=horner:16"},     {"inverse=horner:64"},
 };
 
 }  // namespace
@@ -106,13 +108,16 @@ TEST_CASE("a constant gate overflows each factored form exactly beyond its limit
     const char* decay;
     double rows;
   };
-  // To add a form: one row. factored:16, 32 and 64 span 16, 32 and 64 rows.
+  // To add a form: one row.
   for (const Limit& limit : {Limit{"anchor-first:16", 15},
                              {"anchor-first:32", 31},
                              {"anchor-first:64", 63},
                              {"anchor-mid:16", 8},
                              {"anchor-mid:32", 16},
-                             {"anchor-mid:64", 32}}) {
+                             {"anchor-mid:64", 32},
+                             {"factored:16", 16},
+                             {"factored:32", 32},
+                             {"factored:64", 64}}) {
     const double edge = 88.72283905206835 / limit.rows;
     const auto run_at = [&](double g) {
       const kda::Problem problem = built(fmt::format("lb_const_sweep:H=1,K=16,V=8,g={}", g));
@@ -123,7 +128,7 @@ TEST_CASE("a constant gate overflows each factored form exactly beyond its limit
     CHECK_FALSE(finite(run_at(-1.001 * edge).o));
   }
   for (const double g : {-1.0, -5.0, -20.0, -1000.0})
-    for (const char* const decay : {"pair", "anchor-pair:16"}) {
+    for (const char* const decay : {"pair", "pair-late", "anchor-pair:16", "clamp:126"}) {
       const kda::Problem problem = built(fmt::format("lb_const_sweep:H=1,K=16,V=8,g={}", g));
       CHECK(finite(chunk(problem, {fmt::format("decay={}", decay)}).o));
     }
@@ -146,6 +151,13 @@ TEST_CASE("regimes break the formulations they are made for, and no other", "[re
                            {"unbounded_softplus", "anchor-first:16", false},
                            {"unbounded_softplus", "anchor-mid:16", false},
                            {"unbounded_softplus", "pair", true},
+                           {"unbounded_softplus", "factored:16", false},
+                           {"unbounded_softplus", "clamp:126", true},
+                           {"lb_real:A=15", "factored:64", false},
+                           {"lb_real", "factored:16", true},
+                           {"mixed_channels", "factored:64", false},
+                           {"mask_m1000", "factored:16", false},
+                           {"mask_m1000", "clamp:126", true},
                            {"mask_m1000", "anchor-first:16", false},
                            {"mask_m1000", "pair", true},
                            {"ftz_window", "anchor-mid:64", true}}) {

@@ -1,6 +1,7 @@
 // Variants against truths: the oracle everywhere, torch and Triton where the large fixtures are.
 #include "kda/variants.hpp"
 
+#include <cmath>
 #include <filesystem>
 
 #include "base/error.hpp"
@@ -265,6 +266,35 @@ TEST_CASE("16-bit variants are no worse than 1.5 times the Triton kernel of thei
       CHECK(error.state <= 1.5 * test::rms_ratio(triton.final_state, oracle.final_state));
       CHECK(test::max_scaled_ulp(answer.o, oracle.o, oracle.o_magnitude) <=
             1.5 * test::max_scaled_ulp(triton.o, oracle.o, oracle.o_magnitude) + 0.01);
+    }
+  }
+}
+
+TEST_CASE(
+    "under the preset fla chunk errs as Triton's chunk kernel does, element by element, on the fp32 captures",
+    "[variants][fixtures]") {
+  const std::vector<std::string> files = test::large_fixture_files();
+  if (files.empty())
+    KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
+  for (const std::string& path : files) {
+    const fixture::Fixture file = fixture::Fixture::open(path);
+    if (file.dtype() != DType::fp32) continue;
+    const kda::Problem problem = file.read_problem();
+    const test::WholeOracle oracle = test::whole_oracle(problem, 2);
+    for (const auto& [ours, theirs, share, apart] :
+         {std::tuple{"chunk", "fla_chunk", 1.5, 0.1}, {"recurrent", "fla_recurrent", 1.2, HUGE_VAL}}) {
+      kda::RunOptions options = test::default_options(problem, ours, DType::fp32);
+      options.threads = 2;
+      kda::set_axis(options.arithmetic, "fla");
+      const kda::Answer answer = test::run(problem, ours, options);
+      const Recorded triton = recorded(file, theirs);
+      const double error = test::rms_ratio(answer.o, oracle.o),
+                   triton_error = test::rms_ratio(triton.o, oracle.o);
+      const double between = test::rms_ratio(answer.o, as_exact(triton.o));
+      INFO(file.name() << ' ' << ours << ": " << error << " against " << triton_error << ", " << between
+                       << " apart");
+      CHECK(error <= share * triton_error);
+      CHECK(between <= apart * triton_error);
     }
   }
 }

@@ -95,32 +95,44 @@ Pack block_sum(bool is_fused, std::size_t width, std::size_t depth, const Term& 
   return total;
 }
 
-/// start + all products, in double-double, rounded once.
+/// A sum of products in three words, about 159 bits: in fp64 terms may cancel to their last place and the
+/// rest still is rounded once.
+struct LongSum {
+  double high, middle = 0, low = 0;
+
+  KDA_CHECK_INLINE void add_product(double x, double y) {
+    const auto product = numeric::two_product(x, y);
+    const auto first = numeric::two_sum(high, product.hi);
+    const auto second = numeric::two_sum(middle, first.lo), third = numeric::two_sum(second.hi, product.lo);
+    high = first.hi;
+    middle = third.hi;
+    low = low + (second.lo + third.lo);
+  }
+  template <class T>
+  KDA_CHECK_INLINE T rounded() const {
+    if (high - high != 0) return static_cast<T>(high);  // beyond fp64's range the error terms are NaN
+    const auto sum = numeric::two_sum(high, middle);
+    const double rest = numeric::round_to_odd(numeric::two_sum(sum.lo, low));
+    return numeric::round_to<T>(numeric::two_sum(sum.hi, rest));
+  }
+};
+
+/// start + all products, rounded once.
 template <class Pack, class Term>
 Pack exact_sum(std::size_t depth, const Term& term, const Pack& start) {
   using T = typename Pack::Scalar;
   T a[Pack::count], b[Pack::count], result[Pack::count];
-  double hi[Pack::count], lo[Pack::count];
+  LongSum sums[Pack::count];
   start.store(result);
-  for (std::size_t lane = 0; lane < Pack::count; ++lane)
-    hi[lane] = static_cast<double>(result[lane]), lo[lane] = 0;
+  for (std::size_t lane = 0; lane < Pack::count; ++lane) sums[lane].high = static_cast<double>(result[lane]);
   for (std::size_t d = 0; d < depth; ++d) {
     const Factors<Pack> next = term(d);
     next.a.store(a);
     next.b.store(b);
-    for (std::size_t lane = 0; lane < Pack::count; ++lane) {
-      const double x = static_cast<double>(a[lane]), y = static_cast<double>(b[lane]);
-      const auto product = numeric::two_product(x, y);
-      const auto sum = numeric::two_sum(hi[lane], product.hi);
-      hi[lane] = sum.hi;
-      lo[lane] = lo[lane] + (sum.lo + product.lo);
-    }
+    for (std::size_t lane = 0; lane < Pack::count; ++lane)
+      sums[lane].add_product(static_cast<double>(a[lane]), static_cast<double>(b[lane]));
   }
-  for (std::size_t lane = 0; lane < Pack::count; ++lane) {
-    const auto sum = numeric::quick_two_sum(hi[lane], lo[lane]);
-    const bool finite = hi[lane] - hi[lane] == 0;  // beyond fp64's range the error terms are NaN
-    result[lane] = finite ? numeric::round_to<T>(sum) : static_cast<T>(hi[lane]);
-  }
+  for (std::size_t lane = 0; lane < Pack::count; ++lane) result[lane] = sums[lane].template rounded<T>();
   return Pack::load(result);
 }
 

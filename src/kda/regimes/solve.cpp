@@ -36,13 +36,15 @@ Problem identical_keys(const Settings& settings) {
   return draft.finish();
 }
 
-/// Bounded gates of which a share p is saturated, as in the layers of Kimi K3.
+/// Bounded gates of which a share p is saturated, as in the layers of Kimi K3: channels, not tokens, so that
+/// the others remember and their keys stay alike within a chunk.
 Problem saturated_gates(const Settings& settings) {
   Draft draft(settings);
   const double p = settings["p"];
   draft.k = draft.correlated_rows(0.5);
   draft.g = draft.gates(Stream::g, [&](const At& at, const Draw& draw) {
-    const bool saturated = draft.draw(Stream::spike, at, draft.HV, draft.K).uniform() < p;
+    const At channel{at.b, 0, at.h, at.i};
+    const bool saturated = draft.draw(Stream::spike, channel, draft.HV, draft.K).uniform() < p;
     return saturated ? -5 * draw.uniform(0.95, 1) : -0.02 * draw.uniform();
   });
   draft.beta = draft.betas(constant(0.97));
@@ -62,7 +64,7 @@ Recipe saturated(const char* name, const char* summary, double p) {
   return {name,
           summary,
           "20 21",
-          {{"p", "probability of a gate near -5 instead of above -0.02", p, 0, 1}},
+          {{"p", "probability of a channel with gates near -5 instead of above -0.02", p, 0, 1}},
           saturated_gates};
 }
 
