@@ -1,6 +1,4 @@
-// Shares of an error. With d the error of an answer and d_a the change that cause a makes on its own, the
-// share of a is <d_a, d> / <d, d>: the part of the error that points along the whole. Shares of all causes,
-// of what is left without any of them, and of their interaction add up to one.
+// Errors of whole answers, held element by element, and shares of one along another.
 #pragma once
 
 #include <vector>
@@ -24,7 +22,8 @@ using Differences = std::vector<double>;
 Differences difference(const tensor::Tensor& got, const HeldOracle::Values& exact);
 Differences difference(const tensor::Tensor& got, const tensor::Tensor& expected);
 
-/// <part, whole> / <whole, whole>; 0 where the whole is zero.
+/// The part of `whole` that `part` makes: <part, whole> / <whole, whole>. Shares of parts that add up to the
+/// whole add up to 1. 0 where the whole is zero.
 double share(const Differences& part, const Differences& whole);
 /// The root of the mean of squares.
 double rms(const Differences& values);

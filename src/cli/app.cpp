@@ -19,6 +19,7 @@ constexpr Command commands[] = {
      run_main},
     {"diff", "compare the tensors of two files, or of two groups of expected answers", diff_main},
     {"forecast", "what the inputs say about each formulation, before any kernel runs", forecast_main},
+    {"attribute", "how much of an error each axis of the arithmetic and each stage makes", attribute_main},
     {"grow", "how the error of every answer goes along T", grow_main},
     {"show", "what a fixture holds", show_main},
     {"make", "write a regime - a problem on which formulations fail - as a fixture", make_main},

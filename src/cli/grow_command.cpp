@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/error.hpp"
+#include "base/names.hpp"
 #include "cli/commands.hpp"
 #include "cli/judging_options.hpp"
 #include "session/grow.hpp"
@@ -97,7 +98,7 @@ int grow_main(const Words& words) {
   result.argv = words;
   progress.clear();
   for (const report::FailedInput& error : result.errors)
-    fmt::print(stderr, "kda-check: error: {}\n", error.message);
+    write_stderr(fmt::format("kda-check: error: {}\n", printable(error.message)));
   if (!json || !json->is_stdout()) {
     report::WriteOptions options;
     options.unicode = wants_unicode();

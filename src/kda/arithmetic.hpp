@@ -115,6 +115,9 @@ struct AxisRow {
 };
 std::span<const AxisRow> axes();
 
+/// The value of an axis in the words of --arithmetic: "mma:25"; both parts of the formulation.
+std::string axis_value(const Arithmetic& arithmetic, std::string_view axis);
+
 /// Where a computation with these settings rounds. `beta_is_16_bit`: beta is stored in bf16 or fp16 and used
 /// as it is. `chunk`: the chunk form, the only one whose upstream kernels round inside.
 CastPoints cast_points(const Arithmetic& arithmetic, numeric::DType dtype, bool beta_is_16_bit, bool chunk);

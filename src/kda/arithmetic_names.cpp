@@ -301,6 +301,16 @@ constexpr AxisKey keys[] = {
 
 }  // namespace
 
+std::string axis_value(const Arithmetic& arithmetic, std::string_view axis) {
+  if (axis == "contraction") return std::string(name_in(contractions, arithmetic.contraction));
+  if (axis == "exponential") return std::string(name_in(exponentials, arithmetic.exponential));
+  if (axis == "reduction") return numbered(reductions, arithmetic.reduction.kind, arithmetic.reduction.width);
+  if (axis == "storage") return storage_name(arithmetic);
+  const double number = arithmetic.decay == DecayForm::clamp ? arithmetic.clamp : arithmetic.anchor_rows;
+  return fmt::format("{}, {}", numbered(decays, arithmetic.decay, number),
+                     numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows));
+}
+
 std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
   std::string text = fmt::format(
       "contraction={} exponential={} reduction={} storage={}", name_in(contractions, arithmetic.contraction),

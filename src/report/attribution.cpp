@@ -52,7 +52,8 @@ std::string write_attribution_text(const AttributionResult& result) {
       if (item.path == fixture.path) out += attribution_text(item);
     for (const Ladder& item : result.ladders)
       if (item.path == fixture.path) out += ladder_text(item);
-    for (const std::string& note : fixture.notes) fmt::format_to(std::back_inserter(out), "  note: {}\n", note);
+    for (const std::string& note : fixture.notes)
+      fmt::format_to(std::back_inserter(out), "  note: {}\n", note);
     out += '\n';
   }
   return out;

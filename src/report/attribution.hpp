@@ -14,7 +14,7 @@ struct AxisShare {
   std::string axis, value;  ///< "reduction", "mma:25"
   double only = 0;          ///< this axis as in the variant, the others ideal
   double without = 0;       ///< this axis ideal, the others as in the variant
-  double share = 0;         ///< of the error: the part of it that points along what this axis changes alone
+  double share = 0;         ///< of the mean square error: (only^2 - ideal^2) / full^2
 };
 
 struct StageShare {
@@ -27,9 +27,10 @@ struct StageShare {
 /// One tensor of one answer against the oracle.
 struct Attribution {
   std::string fixture, path, variant, dtype, compute, arithmetic, tensor;
-  double full = 0;   ///< rms_ratio as computed
-  double ideal = 0;  ///< with every axis ideal
-  double ideal_share = 0, interaction = 0;
+  double full = 0;         ///< rms_ratio as computed
+  double ideal = 0;        ///< with every axis ideal
+  double ideal_share = 0;  ///< (ideal / full)^2
+  double interaction = 0;  ///< what the axes do not explain: 1 minus all shares
   std::vector<AxisShare> axes;
   std::vector<StageShare> stages;  ///< of o, in the chunk form
   std::string note;                ///< what swamps the rest
@@ -37,10 +38,10 @@ struct Attribution {
 
 /// One step from one answer to another.
 struct Rung {
-  std::string change;            ///< "with contraction=fused"
-  double remaining = 0;          ///< rms_ratio of what still differs from the goal
-  std::size_t differing = 0;     ///< elements whose bits differ from the goal
-  double share = 0;              ///< of the difference between the ends
+  std::string change;         ///< "with contraction=fused"
+  double remaining = 0;       ///< rms_ratio of what still differs from the goal
+  std::size_t differing = 0;  ///< elements whose bits differ from the goal
+  double share = 0;           ///< of the difference between the ends
 };
 
 struct Ladder {

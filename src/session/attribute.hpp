@@ -21,8 +21,8 @@ struct AttributeRequest {
   int threads = 1;
 };
 
-/// Throws Error{usage} when the request names something that does not exist. A target that cannot be read becomes
-/// an entry of the errors, and the others go on.
+/// Throws Error{usage} when the request names something that does not exist. A target that cannot be read
+/// becomes an entry of the errors, and the others go on.
 report::AttributionResult attribute(const AttributeRequest& request, const Log& log);
 
 }  // namespace kda_check::session

@@ -1,0 +1,92 @@
+#include <fmt/format.h>
+
+#include "base/error.hpp"
+#include "base/names.hpp"
+#include "cli/commands.hpp"
+#include "cli/judging_options.hpp"
+#include "cli/output.hpp"
+#include "session/attribute.hpp"
+
+namespace kda_check::cli {
+
+namespace {
+
+constexpr char footer[] =
+    "Axes: contraction (FMA), exponential, reduction (order of sums), storage (operand rounding), formulation.\n"
+    "Each is tried alone, the others ideal, and made ideal alone, the others as computed (docs/attribution.md).\n"
+    "\n"
+    "Examples:\n"
+    "  kda-check attribute fla.h5 --variant chunk --arithmetic fla     what makes FLA's kernel err on this file?\n"
+    "  kda-check attribute fla.h5 --variant recurrent --dtype fp32 --arithmetic h100\n"
+    "  kda-check attribute fla.h5 --between fla_chunk,recurrent        from our recurrence to FLA's chunk, step by step\n"
+    "  kda-check attribute corr_keys:rho=0.99 --variant chunk --dtype bf16 --json\n"
+    "\n"
+    "Exit codes: 0 measured; 2 usage; 3 a file is missing or malformed; 4 something could not run or be written;\n"
+    "70 a bug here.\n";
+
+struct AttributeCommand {
+  session::AttributeRequest request;
+  std::string json_path;
+  std::size_t chunk_size = 0;
+
+  void add_options(CLI::App& app) {
+    prepare(app, "attribute", "How much of an error each axis of the arithmetic and each stage makes");
+    app.footer(footer);
+    app.add_option("targets", request.targets, "Fixtures, directories, regimes")->option_text("TARGET...");
+    add_names(app, "--variant", request.variants, "Variants (default: all; kda-check list)", "NAME,...");
+    add_names(app, "--dtype", request.dtypes,
+              "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)", "NAME,...");
+    add_names(app, "--arithmetic", request.arithmetic,
+              "The arithmetic to take apart: presets and key=value (kda-check list arithmetic)", "KEY=VALUE,...");
+    add_names(app, "--between", request.between,
+              "Two answers A,B: variants, variant+preset, or recorded groups; the steps from B to A", "A,B");
+    app.add_option("--chunk-size", chunk_size, "Rows of a chunk (default: the fixture's)")
+        ->check(CLI::Range(1, 1024))
+        ->option_text("N")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    app.add_option("--json", json_path, "Write JSON to PATH, or to standard output instead of the text")
+        ->option_text("[PATH]")
+        ->expected(0, 1)
+        ->default_str("-")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    add_threads(app, request.threads);
+    add_memory_limit(app, request.limits.memory_budget);
+  }
+
+  void finish() {
+    if (chunk_size > 0) request.chunk_size = chunk_size;
+    if (request.targets.empty())
+      throw Error(ErrorKind::usage, "attribute: no fixture given", {}, "kda-check attribute FILE.h5");
+    if (!request.between.empty() && request.between.size() != 2)
+      throw Error(ErrorKind::usage, "--between wants two answers", {}, "--between fla_chunk,recurrent");
+  }
+};
+
+}  // namespace
+
+int attribute_main(const Words& words) {
+  AttributeCommand command;
+  CLI::App app;
+  command.add_options(app);
+  if (const auto done = parse(app, words)) return *done;
+  command.finish();
+  std::optional<OutputFile> json;
+  if (!command.json_path.empty())
+    json.emplace(report_file("json", command.json_path, command.request.targets));
+  Progress progress;
+  report::AttributionResult result =
+      session::attribute(command.request, {[&](const std::string& text) {
+                                             progress.clear();
+                                             warn(text);
+                                           },
+                                           [&](const std::string& text) { progress.show(text); }});
+  result.argv = words;
+  progress.clear();
+  for (const report::FailedInput& error : result.errors)
+    write_stderr(fmt::format("kda-check: error: {}\n", printable(error.message)));
+  if (!json || !json->is_stdout()) write_stdout(report::write_attribution_text(result));
+  if (json) json->commit(report::write_attribution_json(result));
+  return result.exit_code();
+}
+
+}  // namespace kda_check::cli

@@ -1,0 +1,217 @@
+#include "session/attribute.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+
+#include "analysis/attribution.hpp"
+#include "analysis/stage_errors.hpp"
+#include "base/error.hpp"
+#include "base/names.hpp"
+#include "compare/metrics.hpp"
+#include "session/answers.hpp"
+#include "session/describe.hpp"
+#include "session/ladder.hpp"
+#include "session/selection.hpp"
+#include "session/sources.hpp"
+#include "session/staging.hpp"
+#include "session/targets.hpp"
+
+namespace kda_check::session {
+
+namespace {
+
+using analysis::Differences;
+using numeric::DType;
+
+/// Operand rounding of this share leaves nothing worth attributing to the other axes.
+constexpr double swamped = 0.95;
+
+/// Shares are of the mean square: errors of independent causes add up in it. What is left when all have been
+/// counted is interaction: causes that add up in step, or cancel.
+///
+/// What one variant makes of one problem in any arithmetic, measured against the oracle.
+class AxisStudy {
+ public:
+  AxisStudy(const kda::Problem& problem, const kda::Variant& variant, kda::RunOptions options,
+            const analysis::HeldOracle& oracle)
+      : problem_(problem), variant_(variant), options_(std::move(options)), oracle_(oracle) {
+    ideal_ = kda::ideal_arithmetic();
+    full_ = errors(options_.arithmetic);
+    ideal_errors_ = errors(ideal_);
+    for (const kda::AxisRow& axis : kda::axes()) {
+      kda::Arithmetic only = ideal_, without = options_.arithmetic;
+      axis.copy(options_.arithmetic, only);
+      axis.copy(ideal_, without);
+      // An axis that is ideal already changes nothing: two runs saved.
+      const bool ideal_here = without == options_.arithmetic;
+      only_.push_back(ideal_here ? ideal_errors_ : errors(only));
+      without_.push_back(ideal_here ? full_ : errors(without));
+    }
+  }
+
+  /// Of o (0) or final_state (1).
+  report::Attribution tensor(std::size_t index) const {
+    const double scale = analysis::rms(index == 0 ? oracle_.o : oracle_.final_state);
+    const auto ratio = [&](const Pair& errors) { return scale == 0 ? 0 : analysis::rms(errors[index]) / scale; };
+    report::Attribution result;
+    result.tensor = index == 0 ? "o" : "final_state";
+    result.full = ratio(full_);
+    result.ideal = ratio(ideal_errors_);
+    const auto square_share = [&](double error) {
+      return result.full == 0 ? 0 : (error / result.full) * (error / result.full);
+    };
+    result.ideal_share = square_share(result.ideal);
+    result.interaction = 1 - result.ideal_share;
+    for (std::size_t a = 0; a < only_.size(); ++a) {
+      if (a + 1 == only_.size() && !variant_.axes.chunk) break;  // no formulations
+      report::AxisShare axis;
+      axis.axis = kda::axes()[a].name;
+      axis.value = kda::axis_value(options_.arithmetic, axis.axis);
+      axis.only = ratio(only_[a]);
+      axis.without = ratio(without_[a]);
+      axis.share = square_share(axis.only) - result.ideal_share;
+      result.interaction -= axis.share;
+      if (axis.axis == "storage" && axis.share > swamped)
+        result.note = fmt::format(
+            "rounding of operands and stages swamps the rest: without it {:.3g}, {:.0f} times less", axis.without,
+            result.full / axis.without);
+      result.axes.push_back(std::move(axis));
+    }
+    return result;
+  }
+
+ private:
+  using Pair = std::array<Differences, 2>;
+  Pair errors(const kda::Arithmetic& arithmetic) const {
+    kda::RunOptions options = options_;
+    options.arithmetic = arithmetic;
+    const kda::Answer answer = variant_.run(problem_, options);
+    return {analysis::difference(answer.o, oracle_.o), analysis::difference(answer.final_state, oracle_.final_state)};
+  }
+
+  const kda::Problem& problem_;
+  const kda::Variant& variant_;
+  const kda::RunOptions options_;
+  const analysis::HeldOracle& oracle_;
+  kda::Arithmetic ideal_;
+  Pair full_, ideal_errors_;
+  std::vector<Pair> only_, without_;
+};
+
+/// Each stage's own error, and the error of o when that stage alone is exact.
+std::vector<report::StageShare> stage_shares(const kda::Problem& problem, const kda::Variant& variant,
+                                             kda::RunOptions options, const analysis::HeldOracle& oracle,
+                                             const kda::StageTruths& truths, double full) {
+  const DType dtype = kda::state_dtype(options.dtype);
+  const kda::StageTensors exact = kda::rounded_stages(truths, problem, options.chunk_size, dtype);
+  kda::StageTensors own = kda::allocate_stages(problem, options.chunk_size, dtype);
+  options.stages.given = &exact;
+  options.stages.computed = &own;
+  options.stages.use_given.fill(true);
+  variant.run(problem, options);
+  options.stages.computed = nullptr;
+  const double scale = analysis::rms(oracle.o);
+  std::vector<report::StageShare> shares;
+  for (const analysis::StageError& error :
+       analysis::stage_errors({&own, false}, truths, problem, options.chunk_size, options.threads)) {
+    options.stages.use_given.fill(false);
+    options.stages.use_given[static_cast<std::size_t>(error.stage)] = true;
+    const kda::Answer answer = variant.run(problem, options);
+    report::StageShare share;
+    share.stage = kda::stages()[static_cast<std::size_t>(error.stage)].name;
+    share.own = compare::find_metric("rms_ratio")->value(error.measures);
+    share.given = scale == 0 ? 0 : analysis::rms(analysis::difference(answer.o, oracle.o)) / scale;
+    share.share = full == 0 ? 0 : 1 - (share.given / full) * (share.given / full);
+    shares.push_back(std::move(share));
+  }
+  return shares;
+}
+
+class SourceAttribution {
+ public:
+  SourceAttribution(const AttributeRequest& request, const Log& log, report::AttributionResult& result)
+      : request_(request), log_(log), result_(result) {}
+
+  void run(const std::string& target) {
+    Source source = Source::open(target, request_.limits);
+    if (log_.warning)
+      for (const std::string& warning : source.warnings())
+        log_.warning(fmt::format("{} ({})", warning, source.path()));
+    report::FixtureResult described = describe(source);
+    const kda::Problem problem = source.take_problem();
+    if (!request_.between.empty()) {
+      for (report::Ladder& ladder : ladders_between(source, problem, request_, log_))
+        result_.ladders.push_back(std::move(ladder));
+    } else {
+      for (const auto& wanted : selected_dtypes(request_.dtypes)) {
+        const DType dtype = wanted.value_or(problem.dtype());
+        if (holds_exactly(dtype, problem.dtype())) {
+          attribute(source, problem, dtype);
+        } else {
+          attribute(source, kda::with_inputs_rounded_to(problem, dtype), dtype);
+          described.notes.push_back(fmt::format("{}: inputs rounded to it first", numeric::name_of(dtype)));
+        }
+      }
+    }
+    result_.fixtures.push_back(std::move(described));
+  }
+
+ private:
+  void attribute(const Source& source, const kda::Problem& problem, DType dtype) {
+    const std::size_t chunk =
+        request_.chunk_size.value_or(static_cast<std::size_t>(problem.options.chunk_size));
+    if (log_.progress) log_.progress(fmt::format("{}: oracle", source.name()));
+    const analysis::HeldOracle oracle =
+        analysis::hold_oracle(problem, kda::OraclePrecision::double_double, request_.threads);
+    std::optional<kda::StageTruths> truths;
+    for (const kda::Variant* const variant : selected_variants(request_.variants)) {
+      kda::RunOptions options =
+          run_options(*variant, problem, dtype, request_.arithmetic, chunk, request_.threads);
+      if (!why_not(*variant, options).empty()) continue;
+      if (log_.progress) log_.progress(fmt::format("{}: {} {}", source.name(), variant->name, numeric::name_of(dtype)));
+      const AxisStudy study(problem, *variant, options, oracle);
+      for (const std::size_t index : {0, 1}) {
+        report::Attribution item = study.tensor(index);
+        item.fixture = source.name();
+        item.path = source.path();
+        item.variant = variant->name;
+        item.dtype = numeric::name_of(dtype);
+        item.compute = numeric::row_of(kda::compute_format(*variant, dtype, options.arithmetic)).name;
+        item.arithmetic = kda::describe(options.arithmetic, variant->axes);
+        if (index == 0 && variant->axes.chunk) {
+          check_stage_memory(problem, chunk, request_.limits.memory_budget);
+          if (!truths) truths = kda::run_stage_oracle(problem, chunk, request_.threads);
+          item.stages = stage_shares(problem, *variant, options, oracle, *truths, item.full);
+        }
+        result_.attributions.push_back(std::move(item));
+      }
+    }
+  }
+
+  const AttributeRequest& request_;
+  const Log& log_;
+  report::AttributionResult& result_;
+};
+
+}  // namespace
+
+report::AttributionResult attribute(const AttributeRequest& request, const Log& log) {
+  check_arithmetic(request.arithmetic, selected_variants(request.variants));
+  selected_dtypes(request.dtypes);
+  report::AttributionResult result;
+  for (const std::string& target : expanded_targets(request.targets)) {
+    try {
+      SourceAttribution(request, log, result).run(target);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::usage || error.kind() == ErrorKind::internal) throw;
+      result.errors.push_back({error.what(), exit_code(error.kind())});
+    } catch (const std::bad_alloc&) {
+      result.errors.push_back({fmt::format("out of memory ({})", target), exit_code(ErrorKind::environment)});
+    }
+  }
+  return result;
+}
+
+}  // namespace kda_check::session

@@ -1,0 +1,180 @@
+#include "session/ladder.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "analysis/attribution.hpp"
+#include "base/error.hpp"
+#include "base/names.hpp"
+#include "session/answers.hpp"
+#include "session/selection.hpp"
+
+namespace kda_check::session {
+
+namespace {
+
+using numeric::DType;
+
+/// How the implementations that write fixtures compute, in our terms.
+struct Emulation {
+  std::string_view group, variant, preset;
+};
+constexpr Emulation emulations[] = {
+    {"fla_chunk", "chunk", "fla"},
+    {"fla_recurrent", "recurrent", "fla"},
+    {"flash_kda", "chunk", "flash-kda"},
+    {"torch_fp64", "naive", ""},
+};
+
+/// One end of a ladder.
+struct End {
+  std::string name;
+  const kda::Variant* variant = nullptr;
+  kda::RunOptions options;
+  std::optional<Answered> recorded;
+};
+
+const Emulation* emulation_of(std::string_view group) {
+  for (const Emulation& row : emulations)
+    if (row.group == group) return &row;
+  return nullptr;
+}
+
+End end_named(const std::string& name, const Source& source, const kda::Problem& problem,
+              const AttributeRequest& request) {
+  const std::size_t plus = name.find('+');
+  std::string variant = name.substr(0, plus);
+  std::vector<std::string> assignments = request.arithmetic;
+  if (plus != std::string::npos) assignments.push_back(name.substr(plus + 1));
+  End end;
+  end.name = name;
+  DType dtype = problem.dtype();
+  if (!request.dtypes.empty()) dtype = selected_dtypes(request.dtypes).front().value_or(dtype);
+  if (source.expected_named(name) != nullptr) {
+    for (Answered& answer : recorded_answers(source, {"o", "final_state"}))
+      if (answer.name == name) end.recorded = std::move(answer);
+    const Emulation* const row = emulation_of(name);
+    if (row == nullptr)
+      throw Error(ErrorKind::usage, fmt::format("--between {}: no variant here computes as it does", name), {},
+                  "fla_chunk, fla_recurrent, flash_kda and torch_fp64 are known");
+    variant = row->variant;
+    if (!row->preset.empty()) assignments.emplace_back(row->preset);
+    if (end.recorded && end.recorded->o) dtype = end.recorded->o->dtype();
+  }
+  end.variant = &kda::variant_named(variant);
+  const std::size_t chunk = request.chunk_size.value_or(static_cast<std::size_t>(problem.options.chunk_size));
+  end.options = run_options(*end.variant, problem, dtype, assignments, chunk, request.threads);
+  if (const std::string reason = why_not(*end.variant, end.options); !reason.empty())
+    throw Error(ErrorKind::usage, fmt::format("--between {}: {}", name, reason));
+  return end;
+}
+
+/// What was reached after each step, o and final state.
+struct Step {
+  std::string change;
+  kda::Answer answer;
+};
+
+/// From `from` to the emulation of `to`: its variant first, for only then do all axes exist, then axis by axis.
+std::vector<Step> climb(const End& from, const End& to, const kda::Problem& problem, const Log& log) {
+  std::vector<Step> steps;
+  const kda::Variant* variant = from.variant;
+  kda::RunOptions options = from.options;
+  const auto take = [&](std::string change) {
+    if (log.progress) log.progress(change);
+    steps.push_back({std::move(change), variant->run(problem, options)});
+  };
+  if (from.recorded) {
+    Step start{from.name, {from.recorded->o->clone(), {}}};
+    if (from.recorded->final_state) start.answer.final_state = from.recorded->final_state->clone();
+    steps.push_back(std::move(start));
+    take(fmt::format("as {} computes it", variant->name));
+  } else {
+    take(from.name);
+  }
+  if (options.dtype != to.options.dtype) {
+    options.dtype = to.options.dtype;
+    take(fmt::format("dtype {}", numeric::name_of(options.dtype)));
+  }
+  if (variant != to.variant) {
+    variant = to.variant;
+    kda::Arithmetic arithmetic = to.variant->default_arithmetic(problem, options.dtype);
+    for (const kda::AxisRow& axis : kda::axes())
+      if (axis.name != "formulation") axis.copy(options.arithmetic, arithmetic);
+    options.arithmetic = arithmetic;
+    take(fmt::format("form of {}", variant->name));
+  }
+  for (const kda::AxisRow& axis : kda::axes()) {
+    const kda::Arithmetic before = options.arithmetic;
+    axis.copy(to.options.arithmetic, options.arithmetic);
+    if (options.arithmetic == before) continue;
+    take(fmt::format("{}={}", axis.name, kda::axis_value(options.arithmetic, axis.name)));
+  }
+  return steps;
+}
+
+const tensor::Tensor& part(const kda::Answer& answer, bool of_state) {
+  return of_state ? answer.final_state : answer.o;
+}
+
+report::Ladder ladder_of(const std::vector<Step>& steps, const tensor::Tensor& goal, bool of_state) {
+  report::Ladder ladder;
+  ladder.tensor = of_state ? "final_state" : "o";
+  ladder.elements = goal.size();
+  double scale = 0;
+  for (std::size_t i = 0; i < goal.size(); ++i) scale += goal.value(i) * goal.value(i);
+  scale = std::sqrt(scale / static_cast<double>(goal.size()));
+  const analysis::Differences whole = analysis::difference(part(steps.front().answer, of_state), goal);
+  analysis::Differences before = whole;
+  for (const Step& step : steps) {
+    const tensor::Tensor& reached = part(step.answer, of_state);
+    const analysis::Differences left = analysis::difference(reached, goal);
+    analysis::Differences change = before;
+    for (std::size_t i = 0; i < change.size(); ++i) change[i] -= left[i];
+    report::Rung rung;
+    rung.change = step.change;
+    rung.remaining = scale == 0 ? 0 : analysis::rms(left) / scale;
+    rung.differing = reached.dtype() == goal.dtype() ? analysis::differing_bits(reached, goal) : goal.size();
+    rung.share = analysis::share(change, whole);
+    ladder.rungs.push_back(std::move(rung));
+    before = left;
+  }
+  return ladder;
+}
+
+}  // namespace
+
+std::vector<report::Ladder> ladders_between(const Source& source, const kda::Problem& problem,
+                                            const AttributeRequest& request, const Log& log) {
+  const End to = end_named(request.between[0], source, problem, request);
+  const End from = end_named(request.between[1], source, problem, request);
+  std::vector<Step> steps = climb(from, to, problem, log);
+  kda::Answer goal;
+  if (to.recorded) {
+    goal.o = to.recorded->o->clone();
+    if (to.recorded->final_state) goal.final_state = to.recorded->final_state->clone();
+  } else {
+    goal = to.variant->run(problem, to.options);
+  }
+  std::vector<report::Ladder> ladders;
+  for (const bool of_state : {false, true}) {
+    if (part(goal, of_state).empty() || part(steps.front().answer, of_state).empty()) continue;
+    report::Ladder ladder = ladder_of(steps, part(goal, of_state), of_state);
+    if (to.recorded) {
+      report::Rung last;
+      last.change = fmt::format("{} itself", to.name);
+      last.share = 1;
+      for (const report::Rung& rung : ladder.rungs) last.share -= rung.share;
+      ladder.rungs.push_back(std::move(last));
+    }
+    ladder.fixture = source.name();
+    ladder.path = source.path();
+    ladder.from = from.name;
+    ladder.to = to.name;
+    ladders.push_back(std::move(ladder));
+  }
+  return ladders;
+}
+
+}  // namespace kda_check::session
