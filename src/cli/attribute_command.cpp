@@ -12,16 +12,21 @@ namespace kda_check::cli {
 namespace {
 
 constexpr char footer[] =
-    "Axes: contraction (FMA), exponential, reduction (order of sums), storage (operand rounding), formulation.\n"
-    "Each is tried alone, the others ideal, and made ideal alone, the others as computed (docs/attribution.md).\n"
+    "Axes: contraction (FMA), exponential, reduction (order of sums), storage (operand rounding), "
+    "formulation.\n"
+    "Each is tried alone, the others ideal, and made ideal alone, the others as computed "
+    "(docs/attribution.md).\n"
     "\n"
     "Examples:\n"
-    "  kda-check attribute fla.h5 --variant chunk --arithmetic fla     what makes FLA's kernel err on this file?\n"
+    "  kda-check attribute fla.h5 --variant chunk --arithmetic fla     what makes FLA's kernel err on this "
+    "file?\n"
     "  kda-check attribute fla.h5 --variant recurrent --dtype fp32 --arithmetic h100\n"
-    "  kda-check attribute fla.h5 --between fla_chunk,recurrent        from our recurrence to FLA's chunk, step by step\n"
+    "  kda-check attribute fla.h5 --between fla_chunk,recurrent        from our recurrence to FLA's chunk, "
+    "step by step\n"
     "  kda-check attribute corr_keys:rho=0.99 --variant chunk --dtype bf16 --json\n"
     "\n"
-    "Exit codes: 0 measured; 2 usage; 3 a file is missing or malformed; 4 something could not run or be written;\n"
+    "Exit codes: 0 measured; 2 usage; 3 a file is missing or malformed; 4 something could not run or be "
+    "written;\n"
     "70 a bug here.\n";
 
 struct AttributeCommand {
@@ -37,7 +42,8 @@ struct AttributeCommand {
     add_names(app, "--dtype", request.dtypes,
               "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)", "NAME,...");
     add_names(app, "--arithmetic", request.arithmetic,
-              "The arithmetic to take apart: presets and key=value (kda-check list arithmetic)", "KEY=VALUE,...");
+              "The arithmetic to take apart: presets and key=value (kda-check list arithmetic)",
+              "KEY=VALUE,...");
     add_names(app, "--between", request.between,
               "Two answers A,B: variants, variant+preset, or recorded groups; the steps from B to A", "A,B");
     app.add_option("--chunk-size", chunk_size, "Rows of a chunk (default: the fixture's)")

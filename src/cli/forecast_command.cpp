@@ -28,7 +28,7 @@ int forecast_main(const Words& words) {
   CLI::App app;
   prepare(app, "forecast", "What the inputs say about each formulation, before any kernel runs");
   app.footer(footer);
-  app.add_option("file", request.fixture, "A fixture")->required()->option_text("FILE");
+  app.add_option("file", request.fixture, "A fixture or a regime")->required()->option_text("TARGET");
   app.add_option("--dtype", request.dtype,
                  "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)")
       ->option_text("NAME")

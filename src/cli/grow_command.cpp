@@ -32,7 +32,7 @@ struct GrowCommand {
   void add_options(CLI::App& app) {
     prepare(app, "grow", "How the error of every answer goes along T");
     app.footer(footer);
-    app.add_option("targets", request.targets, "Fixtures, directories")->option_text("FILE...");
+    app.add_option("targets", request.targets, "Fixtures, directories, regimes")->option_text("TARGET...");
     add_names(app, "--variant", request.variants, "Variants to run (default: all; kda-check list)",
               "NAME,...");
     add_names(app, "--dtype", request.dtypes,

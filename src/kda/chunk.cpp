@@ -65,9 +65,7 @@ class ChunkWorkspace {
     block.anchor_rows = std::min<std::size_t>(static_cast<std::size_t>(arithmetic.anchor_rows), rows_);
     block.inverse_rows = std::min(static_cast<std::size_t>(arithmetic.inverse_rows), (rows_ + 15) / 16 * 16);
     block.clamp = static_cast<T>(arithmetic.clamp * std::numbers::ln2);
-    const bool beta_is_16_bit =
-        !problem.options.beta_sigmoid && numeric::format_of(problem.beta.dtype()).bytes == 2;
-    block.casts = cast_points(arithmetic, options.dtype, beta_is_16_bit, true);
+    block.casts = cast_points(arithmetic, options.dtype, problem.beta_is_16_bit(), true);
     block.scale = static_cast<T>(problem.scale());
   }
 

@@ -52,6 +52,8 @@ struct Problem {
   numeric::DType dtype() const { return q.dtype(); }
   double scale() const;
   bool packed() const { return !cu_seqlens.empty(); }
+  /// beta is stored in bf16 or fp16 and used as it is: kernels then multiply in that format.
+  bool beta_is_16_bit() const { return !options.beta_sigmoid && numeric::format_of(beta.dtype()).bytes == 2; }
   std::vector<Sequence> sequences() const;
   std::size_t heads_per_group() const { return dimensions_.HV / dimensions_.H; }
 

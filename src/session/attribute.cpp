@@ -54,7 +54,9 @@ class AxisStudy {
   /// Of o (0) or final_state (1).
   report::Attribution tensor(std::size_t index) const {
     const double scale = analysis::rms(index == 0 ? oracle_.o : oracle_.final_state);
-    const auto ratio = [&](const Pair& errors) { return scale == 0 ? 0 : analysis::rms(errors[index]) / scale; };
+    const auto ratio = [&](const Pair& errors) {
+      return scale == 0 ? 0 : analysis::rms(errors[index]) / scale;
+    };
     report::Attribution result;
     result.tensor = index == 0 ? "o" : "final_state";
     result.full = ratio(full_);
@@ -75,8 +77,8 @@ class AxisStudy {
       result.interaction -= axis.share;
       if (axis.axis == "storage" && axis.share > swamped)
         result.note = fmt::format(
-            "rounding of operands and stages swamps the rest: without it {:.3g}, {:.0f} times less", axis.without,
-            result.full / axis.without);
+            "rounding of operands and stages swamps the rest: without it {:.3g}, {:.0f} times less",
+            axis.without, result.full / axis.without);
       result.axes.push_back(std::move(axis));
     }
     return result;
@@ -88,7 +90,8 @@ class AxisStudy {
     kda::RunOptions options = options_;
     options.arithmetic = arithmetic;
     const kda::Answer answer = variant_.run(problem_, options);
-    return {analysis::difference(answer.o, oracle_.o), analysis::difference(answer.final_state, oracle_.final_state)};
+    return {analysis::difference(answer.o, oracle_.o),
+            analysis::difference(answer.final_state, oracle_.final_state)};
   }
 
   const kda::Problem& problem_;
@@ -170,7 +173,8 @@ class SourceAttribution {
       kda::RunOptions options =
           run_options(*variant, problem, dtype, request_.arithmetic, chunk, request_.threads);
       if (!why_not(*variant, options).empty()) continue;
-      if (log_.progress) log_.progress(fmt::format("{}: {} {}", source.name(), variant->name, numeric::name_of(dtype)));
+      if (log_.progress)
+        log_.progress(fmt::format("{}: {} {}", source.name(), variant->name, numeric::name_of(dtype)));
       const AxisStudy study(problem, *variant, options, oracle);
       for (const std::size_t index : {0, 1}) {
         report::Attribution item = study.tensor(index);

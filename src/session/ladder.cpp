@@ -56,8 +56,8 @@ End end_named(const std::string& name, const Source& source, const kda::Problem&
       if (answer.name == name) end.recorded = std::move(answer);
     const Emulation* const row = emulation_of(name);
     if (row == nullptr)
-      throw Error(ErrorKind::usage, fmt::format("--between {}: no variant here computes as it does", name), {},
-                  "fla_chunk, fla_recurrent, flash_kda and torch_fp64 are known");
+      throw Error(ErrorKind::usage, fmt::format("--between {}: no variant here computes as it does", name),
+                  {}, "fla_chunk, fla_recurrent, flash_kda and torch_fp64 are known");
     variant = row->variant;
     if (!row->preset.empty()) assignments.emplace_back(row->preset);
     if (end.recorded && end.recorded->o) dtype = end.recorded->o->dtype();
@@ -76,7 +76,19 @@ struct Step {
   kda::Answer answer;
 };
 
-/// From `from` to the emulation of `to`: its variant first, for only then do all axes exist, then axis by axis.
+/// Different words may mean the same roundings: `fla` and `upstream` are one in 16 bits.
+bool same_arithmetic(const kda::Problem& problem, const kda::Variant& variant, const kda::RunOptions& a,
+                     const kda::RunOptions& b) {
+  kda::Arithmetic left = a.arithmetic, right = b.arithmetic;
+  for (kda::Arithmetic* const arithmetic : {&left, &right}) {
+    arithmetic->casts = kda::cast_points(*arithmetic, a.dtype, problem.beta_is_16_bit(), variant.axes.chunk);
+    arithmetic->storage = kda::Storage::named;
+  }
+  return left == right;
+}
+
+/// From `from` to the emulation of `to`: its variant first, for only then do all axes exist, then axis by
+/// axis.
 std::vector<Step> climb(const End& from, const End& to, const kda::Problem& problem, const Log& log) {
   std::vector<Step> steps;
   const kda::Variant* variant = from.variant;
@@ -102,13 +114,17 @@ std::vector<Step> climb(const End& from, const End& to, const kda::Problem& prob
     kda::Arithmetic arithmetic = to.variant->default_arithmetic(problem, options.dtype);
     for (const kda::AxisRow& axis : kda::axes())
       if (axis.name != "formulation") axis.copy(options.arithmetic, arithmetic);
+    // What the token form did not round the chunk form does not round yet.
+    if (variant->axes.chunk && arithmetic.storage != kda::Storage::named)
+      arithmetic.storage = kda::Storage::none;
     options.arithmetic = arithmetic;
     take(fmt::format("form of {}", variant->name));
   }
   for (const kda::AxisRow& axis : kda::axes()) {
-    const kda::Arithmetic before = options.arithmetic;
+    if (axis.name == "formulation" && !variant->axes.chunk) continue;
+    const kda::RunOptions before = options;
     axis.copy(to.options.arithmetic, options.arithmetic);
-    if (options.arithmetic == before) continue;
+    if (same_arithmetic(problem, *variant, before, options)) continue;
     take(fmt::format("{}={}", axis.name, kda::axis_value(options.arithmetic, axis.name)));
   }
   return steps;

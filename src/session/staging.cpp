@@ -113,9 +113,7 @@ StagedAnswer computed(const Source& source, const kda::Problem& problem, const k
   answer.tensors = kda::allocate_stages(problem, request.chunk_size, arithmetic_dtype);
   options.stages.computed = &answer.tensors;
   variant.run(problem, options);
-  const bool beta_is_16_bit =
-      !problem.options.beta_sigmoid && numeric::format_of(problem.beta.dtype()).bytes == 2;
-  const kda::CastPoints casts = kda::cast_points(options.arithmetic, dtype, beta_is_16_bit, true);
+  const kda::CastPoints casts = kda::cast_points(options.arithmetic, dtype, problem.beta_is_16_bit(), true);
   store_as_rounded(answer.tensors, casts);
 
   // Once more with every stage given exactly: what each makes of exact inputs.

@@ -35,7 +35,8 @@ struct Study {
 
 test::ProblemSpec ragged() {
   test::ProblemSpec spec;
-  spec.T = 55, spec.H = spec.HV = 2, spec.K = 12, spec.V = 10, spec.cu_seqlens = {0, 20, 55}, spec.chunk_size = 16;
+  spec.T = 55, spec.H = spec.HV = 2, spec.K = 12, spec.V = 10, spec.cu_seqlens = {0, 20, 55},
+  spec.chunk_size = 16;
   return spec;
 }
 
@@ -53,7 +54,8 @@ TEST_CASE("a healthy run leaves the truth nowhere, and its errors are those of f
 }
 
 TEST_CASE("one altered element of a stage is named: stage, chunk, head, token and channel", "[stages]") {
-  for (const Stage stage : {Stage::g_cumsum, Stage::Aqk, Stage::Akk_inv, Stage::w, Stage::kg, Stage::h, Stage::v_new}) {
+  for (const Stage stage :
+       {Stage::g_cumsum, Stage::Aqk, Stage::Akk_inv, Stage::w, Stage::kg, Stage::h, Stage::v_new}) {
     Study study(ragged());
     // The second sequence's second chunk: number 3, tokens 36..51.
     const kda::ChunkPlace place{0, 36, 16, 3, 1};

@@ -27,7 +27,9 @@ std::vector<test::ProblemSpec> specs() {
   return {plain, packed, grouped, gated};
 }
 
-std::size_t chunk_of(const kda::Problem& problem) { return static_cast<std::size_t>(problem.options.chunk_size); }
+std::size_t chunk_of(const kda::Problem& problem) {
+  return static_cast<std::size_t>(problem.options.chunk_size);
+}
 
 /// Calls body(place, sequence) for every chunk of every head.
 template <class Body>
@@ -45,7 +47,10 @@ void over_chunks(const kda::Problem& problem, Body body) {
 class Reader {
  public:
   Reader(const kda::Problem& problem, const kda::StageTruths& truths, const kda::ChunkPlace& place)
-      : problem_(problem), truths_(truths), place_(place), d_(kda::chunked_dimensions(problem, chunk_of(problem))) {}
+      : problem_(problem),
+        truths_(truths),
+        place_(place),
+        d_(kda::chunked_dimensions(problem, chunk_of(problem))) {}
   DoubleDouble operator()(Stage stage, std::size_t row, std::size_t column) const {
     const std::size_t element =
         kda::StageLayout(stage, d_, problem_.options.state_v_first).element(place_, row, column);
@@ -120,7 +125,8 @@ TEST_CASE("the exact inverse inverts I + L as the definition has it", "[stages]"
     for (std::size_t k = 0; k < 6; ++k) {
       long double exponent = 0;
       for (std::size_t r = j + 1; r <= i; ++r) exponent += problem.g.value(r * 6 + k);
-      sum += static_cast<long double>(problem.k.value(i * 6 + k)) * problem.k.value(j * 6 + k) * expl(exponent);
+      sum +=
+          static_cast<long double>(problem.k.value(i * 6 + k)) * problem.k.value(j * 6 + k) * expl(exponent);
     }
     return sum * problem.beta.value(i);
   };
@@ -143,7 +149,8 @@ TEST_CASE("chunk in fp64 computes every stage to its last digits", "[stages]") {
     test::run(problem, "chunk", options);
     for (const kda::StageRow& row : kda::stages())
       over_chunks(problem, [&](const kda::ChunkPlace& place, const kda::Sequence&) {
-        const kda::StageLayout layout(row.stage, kda::chunked_dimensions(problem, C), problem.options.state_v_first);
+        const kda::StageLayout layout(row.stage, kda::chunked_dimensions(problem, C),
+                                      problem.options.state_v_first);
         for (std::size_t r = 0; r < layout.rows(place); ++r)
           for (std::size_t c = 0; c < (row.lower_triangular ? r + 1 : layout.columns(place)); ++c) {
             const std::size_t e = layout.element(place, r, c);
@@ -166,7 +173,8 @@ TEST_CASE("a run given its own stages gives the same bits, given exact ones the 
   options.stages = {};
   options.stages.given = &own;
   options.stages.use_given.fill(true);
-  options.stages.use_given[number(Stage::h)] = false;  // the carried state is not rounded to h, but is the same here
+  options.stages.use_given[number(Stage::h)] =
+      false;  // the carried state is not rounded to h, but is the same here
   const kda::Answer again = test::run(problem, "chunk", options);
   CHECK(test::differing_bits(plain.o, again.o) == 0);
   CHECK(test::differing_bits(plain.final_state, again.final_state) == 0);

@@ -56,7 +56,8 @@ TEST_CASE("an axis that is ideal has no share, and one that is not has one", "[a
   request.arithmetic = {"ideal", "exponential=poly"};
   const report::AttributionResult result = session::attribute(request, {});
   const report::Attribution& o = result.attributions.at(0);
-  for (const char* const name : {"contraction", "reduction", "storage"}) CHECK(axis(o, name).share == Approx(0).margin(1e-12));
+  for (const char* const name : {"contraction", "reduction", "storage"})
+    CHECK(axis(o, name).share == Approx(0).margin(1e-12));
   CHECK(axis(o, "exponential").only == o.full);
   CHECK(axis(o, "exponential").without == o.ideal);
   CHECK(axis(o, "exponential").share > 0.05);
@@ -93,12 +94,18 @@ TEST_CASE("what attribute cannot do is said in one line", "[attribute]") {
     return std::string();
   };
   CHECK_THAT(usage([](auto& r) { r.arithmetic = {"flaa"}; }), ContainsSubstring("did you mean 'fla'"));
-  CHECK_THAT(usage([](auto& r) { r.between = {"chunk", "nobody"}; }), ContainsSubstring("no variant 'nobody'"));
-  CHECK_THAT(usage([](auto& r) { r.dtypes = {"fp64"}, r.between = {"chunk+fla", "naive"}; }),
+  CHECK_THAT(usage([](auto& r) {
+               r.between = {"chunk", "nobody"};
+             }),
+             ContainsSubstring("no variant 'nobody'"));
+  CHECK_THAT(usage([](auto& r) {
+               r.dtypes = {"fp64"}, r.between = {"chunk+fla", "naive"};
+             }),
              ContainsSubstring("fp32 only"));
 }
 
-TEST_CASE("run --stages tells stages in text and JSON, and where a recorded answer is another", "[session][stages]") {
+TEST_CASE("run --stages tells stages in text and JSON, and where a recorded answer is another",
+          "[session][stages]") {
   test::ProblemSpec spec;
   spec.T = 40, spec.K = 16, spec.V = 12, spec.chunk_size = 16;
   const kda::Problem problem = test::make_problem(spec);
@@ -127,9 +134,11 @@ TEST_CASE("run --stages tells stages in text and JSON, and where a recorded answ
   CHECK(document["stages"][0]["stages"][2]["name"] == "Akk_inv");
 }
 
-TEST_CASE("on the captures storage explains fla_chunk, and its emulation errs as it does", "[attribute][captures]") {
+TEST_CASE("on the captures storage explains fla_chunk, and its emulation errs as it does",
+          "[attribute][captures]") {
   const std::string folder = test::large_fixtures();
-  if (folder.empty()) KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
+  if (folder.empty())
+    KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
   session::AttributeRequest request = request_for(folder + "/fla_fp32_varlen.h5");
   request.variants = {"chunk"};
   request.arithmetic = {"fla"};
@@ -144,4 +153,17 @@ TEST_CASE("on the captures storage explains fla_chunk, and its emulation errs as
   const report::Ladder& o = between.ladders.at(0);
   CHECK(o.rungs.front().differing > o.elements * 9 / 10);
   CHECK(o.rungs[o.rungs.size() - 2].differing < o.elements / 10);
+}
+
+TEST_CASE("the fp16 capture of FLA's chunk kernel is reproduced bit for bit", "[attribute][captures]") {
+  const std::string folder = test::large_fixtures();
+  if (folder.empty())
+    KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
+  session::AttributeRequest request = request_for(folder + "/fla_fp16_c32.h5");
+  request.between = {"fla_chunk", "recurrent"};
+  const report::Ladder o = session::attribute(request, {}).ladders.at(0);
+  REQUIRE(o.tensor == "o");
+  CHECK(o.elements == 20480);
+  CHECK(o.rungs.front().differing > 1000);
+  CHECK(o.rungs[o.rungs.size() - 2].differing == 0);
 }
