@@ -14,35 +14,35 @@ namespace kda_check::report {
 namespace {
 
 std::string ratio(double value) { return fmt::format("{:.3g}", value); }
-std::string percent(double share) {
-  return fmt::format("{:.1f} %", std::round(1000 * share) / 10 + 0.0);  // no -0.0 }
+/// Rounded first, so that nothing prints as -0.0.
+std::string percent(double share) { return fmt::format("{:.1f} %", std::round(1000 * share) / 10 + 0.0); }
 
-  std::string attribution_text(const Attribution& item) {
-    std::string out = fmt::format("\n  {} {}, {}: rms_ratio {} against the oracle\n", item.variant,
-                                  item.compute == item.dtype ? item.dtype : item.dtype + "/" + item.compute,
-                                  item.tensor, ratio(item.full));
-    Table table({"axis", "as computed", "only this", "all but this", "share"}, 2);
-    for (const AxisShare& axis : item.axes)
-      table.add({axis.axis, axis.value, ratio(axis.only), ratio(axis.without), percent(axis.share)});
-    table.add({"(none: ideal)", "", ratio(item.ideal), "", percent(item.ideal_share)});
-    table.add({"interaction", "", "", "", percent(item.interaction)});
-    out += table.text("    ");
-    if (!item.note.empty()) fmt::format_to(std::back_inserter(out), "    {}\n", item.note);
-    if (item.stages.empty()) return out;
-    Table stages({"stage", "own error", "o with it exact", "share"});
-    for (const StageShare& stage : item.stages)
-      stages.add({stage.stage, ratio(stage.own), ratio(stage.given), percent(stage.share)});
-    return out + stages.text("    ");
-  }
+std::string attribution_text(const Attribution& item) {
+  std::string out = fmt::format("\n  {} {}, {}: rms_ratio {} against the oracle\n", item.variant,
+                                item.compute == item.dtype ? item.dtype : item.dtype + "/" + item.compute,
+                                item.tensor, ratio(item.full));
+  Table table({"axis", "as computed", "only this", "all but this", "share"}, 2);
+  for (const AxisShare& axis : item.axes)
+    table.add({axis.axis, axis.value, ratio(axis.only), ratio(axis.without), percent(axis.share)});
+  table.add({"(none: ideal)", "", ratio(item.ideal), "", percent(item.ideal_share)});
+  table.add({"interaction", "", "", "", percent(item.interaction)});
+  out += table.text("    ");
+  if (!item.note.empty()) fmt::format_to(std::back_inserter(out), "    {}\n", item.note);
+  if (item.stages.empty()) return out;
+  Table stages({"stage", "own error", "o with it exact", "share"});
+  for (const StageShare& stage : item.stages)
+    stages.add({stage.stage, ratio(stage.own), ratio(stage.given), percent(stage.share)});
+  return out + stages.text("    ");
+}
 
-  std::string ladder_text(const Ladder& item) {
-    std::string out = fmt::format("\n  from {} to {}, {}\n", item.from, item.to, item.tensor);
-    Table table({"step", "rms_ratio left", "elements that differ", "share"});
-    for (const Rung& rung : item.rungs)
-      table.add({rung.change, ratio(rung.remaining), fmt::format("{} of {}", rung.differing, item.elements),
-                 percent(rung.share)});
-    return out + table.text("    ");
-  }
+std::string ladder_text(const Ladder& item) {
+  std::string out = fmt::format("\n  from {} to {}, {}\n", item.from, item.to, item.tensor);
+  Table table({"step", "rms_ratio left", "elements that differ", "share"});
+  for (const Rung& rung : item.rungs)
+    table.add({rung.change, ratio(rung.remaining), fmt::format("{} of {}", rung.differing, item.elements),
+               percent(rung.share)});
+  return out + table.text("    ");
+}
 
 }  // namespace
 
