@@ -1,30 +1,16 @@
 #include "analysis/divergence.hpp"
+#include "kda/rounded.hpp"
 
 #include <algorithm>
 #include <cmath>
-
-#include "numeric/rounding.hpp"
 
 namespace kda_check::analysis {
 
 namespace {
 
+using kda::rounded;
 using kda::Rounding;
 using Matrix = std::vector<float>;
-
-float rounded(Rounding rounding, float x) {
-  switch (rounding) {
-    case Rounding::none:
-      break;
-    case Rounding::bf16:
-      return numeric::through_bf16(x);
-    case Rounding::fp16:
-      return numeric::through_fp16(x);
-    case Rounding::tf32:
-      return numeric::through_tf32(x);
-  }
-  return x;
-}
 
 Matrix rounded(Rounding rounding, Matrix m) {
   for (float& entry : m) entry = rounded(rounding, entry);

@@ -1,11 +1,10 @@
 #include "analysis/exponent_range.hpp"
+#include "kda/rounded.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
-
-#include "numeric/rounding.hpp"
 
 namespace kda_check::analysis {
 
@@ -13,24 +12,10 @@ namespace {
 
 using kda::CastPoints;
 using kda::DecayForm;
+using kda::rounded;
 using kda::Rounding;
 
 constexpr double ln2 = 0x1.62e42fefa39efp-1;
-
-float rounded(Rounding rounding, float x) {
-  switch (rounding) {
-    case Rounding::none:
-      break;
-    case Rounding::bf16:
-      return numeric::through_bf16(x);
-    case Rounding::fp16:
-      return numeric::through_fp16(x);
-    case Rounding::tf32:
-      return numeric::through_tf32(x);
-  }
-  return x;
-}
-double rounded(Rounding, double x) { return x; }
 
 /// Correctly rounded, but for one argument in 2^29 (double rounding), never at the edge of overflow.
 float exponential(float x) { return static_cast<float>(std::exp(static_cast<double>(x))); }

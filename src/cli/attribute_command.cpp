@@ -46,10 +46,7 @@ struct AttributeCommand {
               "KEY=VALUE,...");
     add_names(app, "--between", request.between,
               "Two answers A,B: variants, variant+preset, or recorded groups; the steps from B to A", "A,B");
-    app.add_option("--chunk-size", chunk_size, "Rows of a chunk (default: the fixture's)")
-        ->check(CLI::Range(1, 1024))
-        ->option_text("N")
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    add_chunk_size(app, chunk_size);
     app.add_option("--json", json_path, "Write JSON to PATH, or to standard output instead of the text")
         ->option_text("[PATH]")
         ->expected(0, 1)
@@ -80,16 +77,10 @@ int attribute_main(const Words& words) {
   if (!command.json_path.empty())
     json.emplace(report_file("json", command.json_path, command.request.targets));
   Progress progress;
-  report::AttributionResult result =
-      session::attribute(command.request, {[&](const std::string& text) {
-                                             progress.clear();
-                                             warn(text);
-                                           },
-                                           [&](const std::string& text) { progress.show(text); }});
+  report::AttributionResult result = session::attribute(command.request, log_through(progress));
   result.argv = words;
   progress.clear();
-  for (const report::FailedInput& error : result.errors)
-    write_stderr(fmt::format("kda-check: error: {}\n", printable(error.message)));
+  print_errors(result.errors);
   if (!json || !json->is_stdout()) write_stdout(report::write_attribution_text(result));
   if (json) json->commit(report::write_attribution_json(result));
   return result.exit_code();

@@ -7,6 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/output.hpp"
+#include "report/result.hpp"
+#include "session/requests.hpp"
+
 namespace kda_check::cli {
 
 /// The words after `kda-check`, for suites and for the request recorded in a report.
@@ -43,10 +47,19 @@ void add_names(CLI::App& app, const char* flag, std::vector<std::string>& names,
 /// Refuses what is not a finite number >= 0.
 CLI::Validator non_negative_number();
 
+/// --chunk-size; 0: the fixture's.
+void add_chunk_size(CLI::App& app, std::size_t& rows);
+
 /// --threads, default all processors.
 void add_threads(CLI::App& app, int& threads);
 
 /// --memory-limit, e.g. 512M or 8G.
 void add_memory_limit(CLI::App& app, std::size_t& bytes);
+
+/// Warnings as lines on standard error, progress through `progress`, which must outlive the log.
+session::Log log_through(Progress& progress);
+
+/// One line on standard error for each input that could not be read.
+void print_errors(const std::vector<report::FailedInput>& errors);
 
 }  // namespace kda_check::cli

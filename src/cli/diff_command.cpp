@@ -37,11 +37,7 @@ int diff_main(const Words& words) {
   if (const auto done = parse(app, words)) return *done;
   Outputs outputs(output, {request.got, request.expected});
   Progress progress;
-  const session::Log log{[&](const std::string& text) {
-                           progress.clear();
-                           warn(text);
-                         },
-                         [&](const std::string& text) { progress.show(text); }};
+  const session::Log log = log_through(progress);
   report::Result result;
   try {
     result = session::diff(request, log);
@@ -53,8 +49,7 @@ int diff_main(const Words& words) {
   }
   result.argv = words;
   progress.clear();
-  for (const report::FailedInput& error : result.errors)
-    write_stderr(fmt::format("kda-check: error: {}\n", printable(error.message)));
+  print_errors(result.errors);
   outputs.write(result);
   return result.exit_code();
 }

@@ -34,10 +34,7 @@ int forecast_main(const Words& words) {
       ->option_text("NAME")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_names(app, "--arithmetic", request.arithmetic, "As for run (default: that of chunk)", "KEY=VALUE,...");
-  app.add_option("--chunk-size", chunk_size, "Rows of a chunk (default: the fixture's)")
-      ->check(CLI::Range(1, 1024))
-      ->option_text("N")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  add_chunk_size(app, chunk_size);
   app.add_flag("-v,--verbose", verbose, "Every head");
   app.add_flag("--json", json, "JSON instead of the text (docs/json.md)");
   add_threads(app, request.threads);
@@ -45,12 +42,7 @@ int forecast_main(const Words& words) {
   if (const auto done = parse(app, words)) return *done;
   if (chunk_size > 0) request.chunk_size = chunk_size;
   Progress progress;
-  const session::ForecastResult result =
-      session::forecast(request, {[&](const std::string& text) {
-                                    progress.clear();
-                                    warn(text);
-                                  },
-                                  [&](const std::string& text) { progress.show(text); }});
+  const session::ForecastResult result = session::forecast(request, log_through(progress));
   progress.clear();
   write_stdout(
       json ? session::forecast_json(result, words)

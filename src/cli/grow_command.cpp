@@ -48,8 +48,7 @@ struct GrowCommand {
     one("--tensor", request.tensor, "o, the only tensor with tokens", "NAME");
     one("--window", window, "Tokens to a window (default: the chunk size)", "N")
         ->check(CLI::Range(1, 1 << 20));
-    one("--chunk-size", chunk_size, "Rows of a chunk (default: the fixture's)", "N")
-        ->check(CLI::Range(1, 1024));
+    add_chunk_size(app, chunk_size);
     one("--oracle", oracle, "dd: double-double (default); fp64: faster", "KIND")
         ->check(CLI::IsMember({"dd", "fp64"}));
     app.add_option_function<std::vector<std::string>>(
@@ -89,16 +88,10 @@ int grow_main(const Words& words) {
   if (!command.json_path.empty())
     json.emplace(report_file("json", command.json_path, command.request.targets));
   Progress progress;
-  report::GrowthResult result =
-      session::grow(command.request, {[&](const std::string& text) {
-                                        progress.clear();
-                                        warn(text);
-                                      },
-                                      [&](const std::string& text) { progress.show(text); }});
+  report::GrowthResult result = session::grow(command.request, log_through(progress));
   result.argv = words;
   progress.clear();
-  for (const report::FailedInput& error : result.errors)
-    write_stderr(fmt::format("kda-check: error: {}\n", printable(error.message)));
+  print_errors(result.errors);
   if (!json || !json->is_stdout()) {
     report::WriteOptions options;
     options.unicode = wants_unicode();

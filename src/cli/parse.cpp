@@ -101,6 +101,13 @@ CLI::Validator non_negative_number() {
           ""};
 }
 
+void add_chunk_size(CLI::App& app, std::size_t& rows) {
+  app.add_option("--chunk-size", rows, "Rows of a chunk (default: the fixture's)")
+      ->check(CLI::Range(1, 1024))
+      ->option_text("N")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
 void add_threads(CLI::App& app, int& threads) {
   threads = available_threads();
   app.add_option("--threads", threads,
@@ -122,6 +129,19 @@ void add_memory_limit(CLI::App& app, std::size_t& bytes) {
          "Refuse files whose tensors need more (default: half of the memory)")
       ->option_text("SIZE")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+session::Log log_through(Progress& progress) {
+  return {[&progress](const std::string& text) {
+            progress.clear();
+            warn(text);
+          },
+          [&progress](const std::string& text) { progress.show(text); }};
+}
+
+void print_errors(const std::vector<report::FailedInput>& errors) {
+  for (const report::FailedInput& error : errors)
+    write_stderr(fmt::format("kda-check: error: {}\n", printable(error.message)));
 }
 
 }  // namespace kda_check::cli

@@ -57,10 +57,7 @@ struct RunCommand {
               "KEY=VALUE,...");
     add_names(app, "--against", request.against,
               "oracle, all, or names of expected groups (default: all, the oracle included)", "NAME,...");
-    app.add_option("--chunk-size", chunk_size, "Rows of a chunk (default: the fixture's)")
-        ->check(CLI::Range(1, 1024))
-        ->option_text("N")
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    add_chunk_size(app, chunk_size);
     app.add_option(
            "--oracle", oracle,
            "dd: double-double (default); fp64: faster; none: compare variants with recorded answers only")
@@ -185,17 +182,12 @@ int run_main(const Words& words) {
   Outputs outputs(command.output, inputs);
 
   Progress progress;
-  const session::Log log{[&](const std::string& text) {
-                           progress.clear();
-                           warn(text);
-                         },
-                         [&](const std::string& text) { progress.show(text); }};
+  const session::Log log = log_through(progress);
   report::Result result;
   for (const session::RunRequest& request : requests) append(result, session::run(request, log));
   result.argv = words;
   progress.clear();
-  for (const report::FailedInput& error : result.errors)
-    write_stderr(fmt::format("kda-check: error: {}\n", printable(error.message)));
+  print_errors(result.errors);
   outputs.write(result);
   return result.exit_code();
 }

@@ -1,0 +1,25 @@
+// One value through a cast point.
+#pragma once
+
+#include "kda/arithmetic.hpp"
+#include "numeric/rounding.hpp"
+
+namespace kda_check::kda {
+
+inline float rounded(Rounding rounding, float x) {
+  switch (rounding) {
+    case Rounding::none:
+      break;
+    case Rounding::bf16:
+      return numeric::through_bf16(x);
+    case Rounding::fp16:
+      return numeric::through_fp16(x);
+    case Rounding::tf32:
+      return numeric::through_tf32(x);
+  }
+  return x;
+}
+/// fp64 computations have no cast points.
+inline double rounded(Rounding, double x) { return x; }
+
+}  // namespace kda_check::kda

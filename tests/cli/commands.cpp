@@ -1,0 +1,159 @@
+// Suites and the commands beside run and diff, through the program.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "support/catch.hpp"
+#include "support/program.hpp"
+
+namespace fs = std::filesystem;
+using namespace kda_check::test;
+
+TEST_CASE("diff of a missing file still prints its document", "[cli]") {
+  const Output output = program("diff " + small + " /no/such.h5 --json");
+  CHECK(output.code == 3);
+  CHECK(lines(output.err) == 1);
+  CHECK(nlohmann::json::parse(output.out)["errors"][0]["exit_code"] == 3);
+}
+
+TEST_CASE("the smoke suite passes from any folder", "[cli]") {
+  const Output output = shell("cd / && $KDA run @smoke -q");
+  INFO(output.out << output.err);
+  CHECK(output.code == 0);
+  CHECK_THAT(output.out, ContainsSubstring(" 0 failed, 0 inconclusive, 0 skipped"));
+}
+
+TEST_CASE("a suite line is a command line, and options after the suite apply to all lines", "[cli]") {
+  const Folder folder;
+  fs::copy_file(small, folder / "a.h5");
+  std::ofstream(folder / "mine.txt")
+      << "# a comment\n\na.h5 --variant naive   # trailing\na.h5 --variant recurrent --dtype fp64\n";
+  const auto document = nlohmann::json::parse(
+      program("run @" + (folder / "mine.txt").string() + " --against oracle --json").out);
+  CHECK(document["fixtures"].size() == 1);
+  std::size_t naive = 0, recurrent = 0;
+  for (const auto& item : document["cases"]) {
+    naive += item["variant"] == "naive" && item["dtype"] == "fp32";
+    recurrent += item["variant"] == "recurrent" && item["dtype"] == "fp64";
+    CHECK(item["against"] == "oracle");
+  }
+  CHECK(naive == 1);
+  CHECK(recurrent == 1);
+}
+
+TEST_CASE("make writes a regime as a file that runs, shows and diffs", "[cli][make]") {
+  const Folder folder;
+  const std::string one = (folder / "one.h5").string(), two = (folder / "two.h5").string();
+  const Output made = program("make k3_layer1:T=20,seed=2 -o " + one);
+  CHECK(made.code == 0);
+  CHECK(made.err.empty());
+  CHECK_THAT(made.out, ContainsSubstring("B=1 T=20 H=2 K=128 V=128"));
+  CHECK(program("run " + one).code == 0);
+  CHECK_THAT(program("show " + one).out, ContainsSubstring("regime k3_layer1"));
+  CHECK(program("make k3_layer1:seed=2,T=20 -o " + two).code == 0);
+  CHECK(program("diff " + one + " " + two).code == 0);
+  CHECK(program("make k3_layer1:seed=3,T=20 -o " + two).code == 0);
+  CHECK(program("diff " + one + " " + two).code == 1);
+}
+
+TEST_CASE("make leaves nothing behind where it cannot write", "[cli][make]") {
+  const Folder folder;
+  const Output missing = program("make control:T=2 -o " + (folder / "no").string() + "/x.h5");
+  CHECK(missing.code == 4);
+  CHECK(lines(missing.err) == 1);
+  const Output is_folder = program("make control:T=2 -o " + (folder / ".").string());
+  CHECK(is_folder.code == 4);
+  CHECK(lines(is_folder.err) == 1);
+  CHECK(folder.entries() == 0);
+}
+
+TEST_CASE("regimes are targets, alone and in suites", "[cli][make]") {
+  const Output run = program("run onehot_exact:T=20 control:T=20,dtype=bf16 --variant chunk");
+  CHECK(run.code == 0);
+  CHECK_THAT(run.out, ContainsSubstring("onehot_exact:T=20  B=1 T=20"));
+  CHECK_THAT(run.out, ContainsSubstring("2 fixtures, 2 comparisons"));
+  const Folder folder;
+  std::ofstream(folder / "mine.txt") << "onehot_exact:T=20 --variant chunk --limit max_ulp=exact\n";
+  CHECK(shell("cd / && $KDA run @" + (folder / "mine.txt").string()).code == 0);
+}
+
+TEST_CASE("a list on the command line replaces that of a suite's line", "[cli]") {
+  const Folder folder;
+  fs::copy_file(small, folder / "a.h5");
+  std::ofstream(folder / "mine.txt") << "a.h5 --variant naive --dtype fp64 --against oracle\n";
+  const auto document = nlohmann::json::parse(
+      program("run @" + (folder / "mine.txt").string() + " --variant recurrent --json").out);
+  for (const auto& item : document["cases"]) CHECK(item["variant"] != "naive");
+  CHECK(document["cases"][0]["variant"] == "recurrent");
+  CHECK(document["cases"][0]["dtype"] == "fp64");
+}
+
+TEST_CASE("a suite's line may not choose reports", "[cli]") {
+  const Folder folder;
+  for (const char* const option : {"--json x.json", "-q", "--report text", "--color never"}) {
+    std::ofstream(folder / "mine.txt") << small << ' ' << option << '\n';
+    const Output output = program("run @" + (folder / "mine.txt").string());
+    CHECK(output.code == 3);
+    CHECK(lines(output.err) == 1);
+    CHECK_THAT(output.err, ContainsSubstring(option));
+    CHECK_THAT(output.err, ContainsSubstring("mine.txt"));
+  }
+}
+
+TEST_CASE("grow prints a table with bars, or JSON, and judges by the limits it is given", "[cli]") {
+  const std::string words = "grow " + small + " --window 8 --variant recurrent";
+  const Output plain = shell("LC_ALL=C $KDA " + words);
+  CHECK(plain.code == 0);
+  CHECK(plain.err.empty());
+  CHECK_THAT(plain.out, ContainsSubstring("8 windows of 8 tokens"));
+  CHECK_THAT(plain.out, ContainsSubstring("  11111111\n"));  // a flat error, in digits
+  CHECK_THAT(shell("LC_ALL=C.UTF-8 $KDA " + words).out, ContainsSubstring("▁▁▁▁▁▁▁▁"));
+  const auto document = nlohmann::json::parse(program(words + " --json").out);
+  CHECK(document["growth"][0]["windows"]["rms_ratio"].size() == 8);
+  const Output crossed = program(words + " --limit rms_ratio=1e-9");
+  CHECK(crossed.code == 1);
+  CHECK_THAT(crossed.out, ContainsSubstring("* limit from the command line"));
+  CHECK(program("grow /no/such.h5").code == 3);
+  CHECK(program(words + " --json " + small).code == 2);  // never over a fixture
+}
+
+TEST_CASE("show and list print what is there", "[cli]") {
+  const Output show = program("show " + small);
+  CHECK(show.code == 0);
+  CHECK_THAT(show.out, ContainsSubstring("expected/fla_chunk  compute tf32"));
+  CHECK_THAT(show.out, ContainsSubstring("inputs/initial_state"));
+  const Output list = program("list");
+  CHECK(list.code == 0);
+  for (const char* const word :
+       {"recurrent", "scaled_ulp", "anchor-mid:16", "json", "@smoke", "@hazards", "corr_keys"})
+    CHECK_THAT(list.out, ContainsSubstring(word));
+}
+
+TEST_CASE("forecast says what breaks before anything runs, and exits with 1 when that was selected",
+          "[cli]") {
+  const std::string file = kda_check::test::case_fixtures() + "/fla_bf16_prefill.h5";
+  const Output safe = program("forecast " + file);
+  CHECK(safe.code == 0);
+  CHECK(safe.err.empty());
+  CHECK_THAT(safe.out, ContainsSubstring("decay=anchor-first:16  safe, margin"));
+  CHECK_THAT(safe.out, ContainsSubstring("inverse=doubling:64"));
+  CHECK(program("forecast " + file + " --threads 3").out == safe.out);
+
+  const Output breaks =
+      program("forecast " + file + " --json --arithmetic decay=factored:32,storage=fp16@exponentials");
+  CHECK(breaks.code == 1);
+  const auto document = nlohmann::json::parse(breaks.out);
+  CHECK(document["outlook"] == "breaks");
+  CHECK(document["exit_code"] == 1);
+  CHECK(document["selected"]["decay"]["form"] == "factored:32");
+  CHECK(document["selected"]["decay"]["overflow"]["chunk"].is_number());
+  CHECK(document["decay"].size() == 15);
+  CHECK(document["inverse"].size() == 10);
+  CHECK(document["heads"].size() == 1);
+
+  CHECK(program("forecast " + file + " --arithmetic decay=anchor").code == 2);
+  CHECK(program("forecast missing.h5").code == 3);
+}

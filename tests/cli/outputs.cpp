@@ -1,0 +1,129 @@
+// Where reports go, and what happens when they cannot go there.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "support/catch.hpp"
+#include "support/program.hpp"
+
+namespace fs = std::filesystem;
+using namespace kda_check::test;
+
+TEST_CASE("JSON on standard output is exactly one document", "[cli]") {
+  const auto document = nlohmann::json::parse(program("run " + small + " --json -").out);
+  CHECK(document["schema_version"] == 1);
+  CHECK(document["request"]["argv"][0] == "run");
+  CHECK(nlohmann::json::parse(program("run " + small + " --json").out)["cases"] == document["cases"]);
+}
+
+TEST_CASE("reports go to files that are replaced whole", "[cli]") {
+  const Folder folder;
+  const fs::path json = folder / "out.json";
+  std::ofstream(json) << std::string(1 << 20, 'x');
+  const Output output = program("run " + small + " --json " + json.string() +
+                                " --report text=" + (folder / "out.txt").string());
+  CHECK(output.code == 0);
+  CHECK_THAT(output.out, ContainsSubstring("15 passed"));  // standard output has its own text
+  CHECK(nlohmann::json::accept(read_file(json)));
+  CHECK(read_file(folder / "out.txt") == output.out);
+  CHECK(folder.entries() == 2);
+}
+
+TEST_CASE("an output that cannot be written exits with 4 before anything runs", "[cli]") {
+  const Output output = program("run " + small + " --json /no/such/folder/out.json");
+  CHECK(output.code == 4);
+  CHECK(output.out.empty());
+  CHECK(lines(output.err) == 1);
+}
+
+TEST_CASE("a full disk exits with 4", "[cli]") {
+  if (!fs::exists("/dev/full")) KDA_CHECK_SKIP("no /dev/full here");
+  CHECK(shell("$KDA run " + small + " > /dev/full").code == 4);
+  CHECK(program("run " + small + " --json /dev/full").code == 4);
+}
+
+TEST_CASE("standard error that cannot be written changes no exit code and no report", "[cli]") {
+  const Folder folder;
+  const fs::path json = folder / "out.json";
+  const std::string words = "$KDA run " + small + " /no/such.h5 --json " + json.string();
+  for (const char* const sink : {" 2>&-", " 2>/dev/full"}) {
+    CHECK(shell(words + sink).code == 3);
+    CHECK(nlohmann::json::parse(read_file(json))["summary"]["exit_code"] == 3);
+    CHECK(shell(std::string("$KDA rnu") + sink).code == 2);
+  }
+  CHECK(shell("$KDA run " + small + " >&-").code == 4);
+}
+
+TEST_CASE("a signal leaves no temporary file and ends the program as signals do", "[cli]") {
+  const Folder folder;
+  const std::string pipe = (folder / "pipe").string(), json = (folder / "out.json").string();
+  for (const char* const name : {"TERM", "INT", "HUP"}) {
+    // The program waits for a reader of the pipe, its first report being open by then.
+    const Output output =
+        shell("mkfifo " + pipe + "; env --default-signal=INT $KDA run " + small + " --report json=" + json +
+              " --report text=" + pipe + " & i=0; until ls " + json +
+              ".*.tmp >/dev/null 2>&1 || [ $i = 100 ]; do sleep 0.05; i=$((i+1)); done; ls " + json +
+              ".*.tmp; kill -" + name + " $!; wait $!; echo status $?");
+    INFO(name << ": " << output.out << output.err);
+    CHECK_THAT(output.out, ContainsSubstring(".tmp"));
+    CHECK_THAT(output.out, ContainsSubstring(std::string(name) == "TERM"  ? "status 143"
+                                             : std::string(name) == "INT" ? "status 130"
+                                                                          : "status 129"));
+    CHECK(folder.entries() == 1);
+    fs::remove(folder / "pipe");
+  }
+}
+
+TEST_CASE("a report goes through symbolic links and keeps the mode of its file", "[cli]") {
+  const Folder folder;
+  std::ofstream(folder / "private.json") << "old";
+  fs::permissions(folder / "private.json", fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink("private.json", folder / "link.json");
+  fs::create_symlink("new.json", folder / "dangling.json");
+  const std::string words = "run " + small + " -q --json ";
+  CHECK(program(words + (folder / "link.json").string()).code == 0);
+  CHECK(program(words + (folder / "dangling.json").string()).code == 0);
+  CHECK(fs::is_symlink(folder / "link.json"));
+  CHECK(fs::is_symlink(folder / "dangling.json"));
+  CHECK(nlohmann::json::accept(read_file(folder / "private.json")));
+  CHECK(nlohmann::json::accept(read_file(folder / "new.json")));
+  CHECK(fs::status(folder / "private.json").permissions() ==
+        (fs::perms::owner_read | fs::perms::owner_write));
+}
+
+TEST_CASE("what the user may not write or read is left alone", "[cli]") {
+  if (::geteuid() == 0) KDA_CHECK_SKIP("root may write and read everything");
+  const Folder folder;
+  std::ofstream(folder / "theirs.json") << "old";
+  fs::permissions(folder / "theirs.json", fs::perms::owner_read);
+  CHECK(program("run " + small + " --json " + (folder / "theirs.json").string()).code == 4);
+  CHECK(read_file(folder / "theirs.json") == "old");
+  fs::create_directory(folder / "closed");
+  fs::permissions(folder / "closed", fs::perms::none);
+  const Output output = program("run " + (folder / "closed").string());
+  fs::permissions(folder / "closed", fs::perms::owner_all);
+  CHECK(output.code == 3);
+  CHECK_THAT(output.err, ContainsSubstring("ermission denied"));
+}
+
+TEST_CASE("a fixture is never overwritten by a report", "[cli]") {
+  const Folder folder;
+  const fs::path copy = folder / "copy.h5";
+  fs::copy_file(small, copy);
+  const Output output = program("run --json " + copy.string());
+  CHECK(output.code == 2);
+  CHECK(read_file(copy) == read_file(small));
+  const fs::path other = folder / "renamed";
+  fs::copy_file(small, other);
+  CHECK(program("run " + other.string() + " --json " + other.string()).code == 2);
+  CHECK(read_file(other) == read_file(small));
+}
+
+TEST_CASE("the colour option and pipes decide about colour", "[cli]") {
+  CHECK(program("run " + small).out.find('\x1b') == std::string::npos);
+  CHECK(program("run " + small + " --color always").out.find('\x1b') != std::string::npos);
+  CHECK(program("run " + small + " --color never").out.find('\x1b') == std::string::npos);
+}
