@@ -45,6 +45,12 @@ Differences difference(const tensor::Tensor& got, const tensor::Tensor& expected
   return result;
 }
 
+Differences values(const tensor::Tensor& tensor) {
+  Differences result(tensor.size());
+  for (std::size_t i = 0; i < result.size(); ++i) result[i] = tensor.value(i);
+  return result;
+}
+
 double share(const Differences& part, const Differences& whole) {
   double product = 0, square = 0;
   for (std::size_t i = 0; i < whole.size(); ++i) {

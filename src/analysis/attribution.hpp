@@ -22,6 +22,9 @@ using Differences = std::vector<double>;
 Differences difference(const tensor::Tensor& got, const HeldOracle::Values& exact);
 Differences difference(const tensor::Tensor& got, const tensor::Tensor& expected);
 
+/// The elements themselves.
+Differences values(const tensor::Tensor& tensor);
+
 /// The part of `whole` that `part` makes: <part, whole> / <whole, whole>. Shares of parts that add up to the
 /// whole add up to 1. 0 where the whole is zero.
 double share(const Differences& part, const Differences& whole);

@@ -101,12 +101,13 @@ StageError error_of(Stage stage, const StagesOfAnswer& answer, const kda::StageT
   return result;
 }
 
-/// |difference| in units in the last place of the larger of magnitude and value; infinite for NaN.
-double units(double difference, double expected, double magnitude, numeric::DType dtype) {
+/// |difference| in units in the last place of the larger of magnitude and value; infinite where `got` alone
+/// is not finite. Where the truth itself is not finite there is nothing to leave.
+double units(double got, double difference, double expected, double magnitude, numeric::DType dtype) {
+  if (!std::isfinite(expected)) return 0;
+  if (!std::isfinite(got)) return HUGE_VAL;
   const int exponent = numeric::exponent_of(std::max(magnitude, std::fabs(expected)));
-  const double result =
-      std::fabs(difference) / numeric::unit_in_last_place(numeric::format_of(dtype), exponent);
-  return std::isnan(result) ? HUGE_VAL : result;
+  return std::fabs(difference) / numeric::unit_in_last_place(numeric::format_of(dtype), exponent);
 }
 
 template <class Off>
@@ -154,9 +155,9 @@ std::optional<Divergence> first_divergence(const StagesOfAnswer& answer, const k
                       0,
                       value,
                       exact.hi,
-                      units((value - exact.hi) - exact.lo, exact.hi,
+                      units(value, (value - exact.hi) - exact.lo, exact.hi,
                             magnitude_of(stage, answer, truths[number_of(stage)], element), got.dtype()),
-                      limit(got.dtype())};
+                      limit(stage, got.dtype())};
   };
   return first_where(StageWalk(problem, chunk_size), off);
 }
@@ -175,9 +176,14 @@ std::optional<Divergence> first_divergence(const StagesOfAnswer& answer, const S
                                                                                           : b.dtype();
     const double x = in_natural_units(stage, answer, a.value(element));
     const double y = in_natural_units(stage, other, b.value(element));
-    return Divergence{
-        stage,         {}, 0, 0, x, y, units(x - y, y, truths[number_of(stage)].magnitude[element], coarser),
-        limit(coarser)};
+    return Divergence{stage,
+                      {},
+                      0,
+                      0,
+                      x,
+                      y,
+                      units(x, x - y, y, truths[number_of(stage)].magnitude[element], coarser),
+                      limit(stage, coarser)};
   };
   return first_where(StageWalk(problem, chunk_size), off);
 }

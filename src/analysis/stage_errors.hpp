@@ -29,7 +29,7 @@ std::vector<StageError> stage_errors(const StagesOfAnswer& answer, const kda::St
 
 /// The first element, chunk by chunk and stage by stage in the order of the computation, then by head, token
 /// and channel, that is off by more than its limit, in units in the last place of its magnitude.
-using StageLimit = std::function<double(numeric::DType storage)>;
+using StageLimit = std::function<double(kda::Stage stage, numeric::DType storage)>;
 struct Divergence {
   kda::Stage stage;
   kda::ChunkPlace chunk;

@@ -115,12 +115,20 @@ class HeadStages {
       }
   }
 
-  void cumulate(const OracleMatrix& G) const {
+  void cumulate(const OracleMatrix& G) {
+    infinite_.assign(block_.rows * G.stride, false);
     for (std::size_t k = 0; k < d_.K; ++k) {
       numeric::DoubleDouble sum{0.0};
       double magnitude = 0;
+      bool reset = false;
       for (std::size_t i = 0; i < block_.rows; ++i) {
         const std::size_t at = i * G.stride + k;
+        if (G.hi[at] == -HUGE_VAL) {
+          // Forgets everything, as -1e6 does, whose sums still tell later rows apart.
+          reset = true;
+          G.hi[at] = -1e6;
+        }
+        infinite_[at] = reset;
         sum = sum + numeric::DoubleDouble{G.hi[at], G.lo[at]};
         magnitude += std::fabs(G.hi[at]);
         G.hi[at] = sum.hi;
@@ -137,7 +145,7 @@ class HeadStages {
     for (std::size_t row = 0; row < layout.rows(place); ++row)
       for (std::size_t column = 0; column < (triangular ? row + 1 : layout.columns(place)); ++column) {
         const std::size_t element = layout.element(place, row, column), at = row * m.stride + column;
-        truth.hi[element] = m.hi[at];
+        truth.hi[element] = stage == Stage::g_cumsum && infinite_[at] ? -HUGE_VAL : m.hi[at];
         truth.lo[element] = m.lo[at];
         truth.magnitude[element] = m.magnitude[at];
       }
@@ -151,6 +159,7 @@ class HeadStages {
   StageTruths& truths_;
   Matrices memory_;
   StageOracleBlock block_{};
+  std::vector<bool> infinite_;  ///< sums of gates that are -inf
 };
 
 }  // namespace

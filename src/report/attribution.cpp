@@ -13,9 +13,11 @@ namespace kda_check::report {
 
 namespace {
 
-std::string ratio(double value) { return fmt::format("{:.3g}", value); }
+std::string ratio(double value) { return std::isnan(value) ? "nan" : fmt::format("{:.3g}", value); }
 /// Rounded first, so that nothing prints as -0.0.
-std::string percent(double share) { return fmt::format("{:.1f} %", std::round(1000 * share) / 10 + 0.0); }
+std::string percent(double share) {
+  return std::isfinite(share) ? fmt::format("{:.1f} %", std::round(1000 * share) / 10 + 0.0) : "-";
+}
 
 std::string attribution_text(const Attribution& item) {
   std::string out = fmt::format("\n  {} {}, {}: rms_ratio {} against the oracle\n", item.variant,

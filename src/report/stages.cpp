@@ -21,9 +21,10 @@ std::string stage_table(const StageCase& item) {
                "cancelled bits", "nonfinite", "worst at"},
               2);
   for (const StageRowResult& row : item.rows)
-    table.add({row.name, row.dtype, number(row.rms_ratio), number(row.scaled_ulp), number(row.limit),
-               number(row.own_rms_ratio), number(row.own_scaled_ulp),
-               fmt::format("{:.1f}", row.cancelled_bits), fmt::format("{}", row.nonfinite), row.worst});
+    table.add({row.name, row.dtype, row.compared > 0 ? number(row.rms_ratio) : "-",
+               row.compared > 0 ? number(row.scaled_ulp) : "-", number(row.limit), number(row.own_rms_ratio),
+               number(row.own_scaled_ulp), fmt::format("{:.1f}", row.cancelled_bits),
+               fmt::format("{}", row.nonfinite), row.worst});
   return table.text("  ");
 }
 
@@ -51,6 +52,7 @@ Json stages_json(const StageCase& item) {
                   {"rms_ratio", json_number(row.rms_ratio)},
                   {"scaled_ulp", json_number(row.scaled_ulp)},
                   {"max_ulp", json_number(row.max_ulp)},
+                  {"compared", row.compared},
                   {"nonfinite", row.nonfinite},
                   {"limit", json_number(row.limit)},
                   {"cancelled_bits", json_number(row.cancelled_bits)},

@@ -10,6 +10,7 @@ namespace kda_check::report {
 struct StageRowResult {
   std::string name, dtype;
   double rms_ratio = 0, scaled_ulp = 0, max_ulp = 0;
+  std::size_t compared = 0;   ///< elements finite on both sides: what the figures are over
   std::size_t nonfinite = 0;  ///< elements that are not finite where the truth is
   /// The same with every stage before it given exactly: the error born here. Only of answers computed here.
   std::optional<double> own_rms_ratio, own_scaled_ulp;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 
 #include "analysis/attribution.hpp"
@@ -28,10 +29,8 @@ using numeric::DType;
 /// Operand rounding of this share leaves nothing worth attributing to the other axes.
 constexpr double swamped = 0.95;
 
-/// Shares are of the mean square: errors of independent causes add up in it. What is left when all have been
-/// counted is interaction: causes that add up in step, or cancel.
-///
-/// What one variant makes of one problem in any arithmetic, measured against the oracle.
+/// What one variant makes of one problem in any arithmetic, measured against the oracle. Shares are of the
+/// mean square: errors of independent causes add up in it.
 class AxisStudy {
  public:
   AxisStudy(const kda::Problem& problem, const kda::Variant& variant, kda::RunOptions options,
@@ -65,7 +64,7 @@ class AxisStudy {
       return result.full == 0 ? 0 : (error / result.full) * (error / result.full);
     };
     result.ideal_share = square_share(result.ideal);
-    result.interaction = 1 - result.ideal_share;
+    result.interaction = result.full == 0 ? 0 : 1 - result.ideal_share;
     for (std::size_t a = 0; a < only_.size(); ++a) {
       if (a + 1 == only_.size() && !variant_.axes.chunk) break;  // no formulations
       report::AxisShare axis;
@@ -81,7 +80,16 @@ class AxisStudy {
             axis.without, result.full / axis.without);
       result.axes.push_back(std::move(axis));
     }
+    if (!std::isfinite(result.full)) result.note = not_finite(result);
     return result;
+  }
+
+  static std::string not_finite(const report::Attribution& item) {
+    std::vector<std::string> causes;
+    for (const report::AxisShare& axis : item.axes)
+      if (std::isfinite(axis.without)) causes.push_back(axis.axis);
+    return causes.empty() ? "not finite, whichever axis is ideal"
+                          : fmt::format("not finite; finite with an ideal {}", join(causes, " or "));
   }
 
  private:
@@ -151,9 +159,9 @@ class SourceAttribution {
       for (const auto& wanted : selected_dtypes(request_.dtypes)) {
         const DType dtype = wanted.value_or(problem.dtype());
         if (holds_exactly(dtype, problem.dtype())) {
-          attribute(source, problem, dtype);
+          attribute(source, problem, dtype, described);
         } else {
-          attribute(source, kda::with_inputs_rounded_to(problem, dtype), dtype);
+          attribute(source, kda::with_inputs_rounded_to(problem, dtype), dtype, described);
           described.notes.push_back(fmt::format("{}: inputs rounded to it first", numeric::name_of(dtype)));
         }
       }
@@ -162,7 +170,8 @@ class SourceAttribution {
   }
 
  private:
-  void attribute(const Source& source, const kda::Problem& problem, DType dtype) {
+  void attribute(const Source& source, const kda::Problem& problem, DType dtype,
+                 report::FixtureResult& described) {
     const std::size_t chunk =
         request_.chunk_size.value_or(static_cast<std::size_t>(problem.options.chunk_size));
     if (log_.progress) log_.progress(fmt::format("{}: oracle", source.name()));
@@ -172,7 +181,12 @@ class SourceAttribution {
     for (const kda::Variant* const variant : selected_variants(request_.variants)) {
       kda::RunOptions options =
           run_options(*variant, problem, dtype, request_.arithmetic, chunk, request_.threads);
-      if (!why_not(*variant, options).empty()) continue;
+      if (const std::string reason = why_not(*variant, options); !reason.empty()) {
+        described.notes.push_back(
+            fmt::format("skipped: {} {}: {}", variant->name, numeric::name_of(dtype), reason));
+        continue;
+      }
+      if (variant->axes.chunk) check_stage_memory(problem, chunk, request_.limits.memory_budget);
       if (log_.progress)
         log_.progress(fmt::format("{}: {} {}", source.name(), variant->name, numeric::name_of(dtype)));
       const AxisStudy study(problem, *variant, options, oracle);
@@ -185,7 +199,6 @@ class SourceAttribution {
         item.compute = numeric::row_of(kda::compute_format(*variant, dtype, options.arithmetic)).name;
         item.arithmetic = kda::describe(options.arithmetic, variant->axes);
         if (index == 0 && variant->axes.chunk) {
-          check_stage_memory(problem, chunk, request_.limits.memory_budget);
           if (!truths) truths = kda::run_stage_oracle(problem, chunk, request_.threads);
           item.stages = stage_shares(problem, *variant, options, oracle, *truths, item.full);
         }
@@ -203,7 +216,9 @@ class SourceAttribution {
 
 report::AttributionResult attribute(const AttributeRequest& request, const Log& log) {
   check_arithmetic(request.arithmetic, selected_variants(request.variants));
-  selected_dtypes(request.dtypes);
+  const std::size_t dtypes = selected_dtypes(request.dtypes).size();
+  if (!request.between.empty() && (!request.variants.empty() || dtypes > 1))
+    throw Error(ErrorKind::usage, "--between names its variants itself, and takes one --dtype");
   report::AttributionResult result;
   for (const std::string& target : expanded_targets(request.targets)) {
     try {
@@ -215,6 +230,10 @@ report::AttributionResult attribute(const AttributeRequest& request, const Log& 
       result.errors.push_back({fmt::format("out of memory ({})", target), exit_code(ErrorKind::environment)});
     }
   }
+  if (result.attributions.empty() && result.ladders.empty() && result.errors.empty())
+    for (const report::FixtureResult& fixture : result.fixtures)
+      for (const std::string& note : fixture.notes)
+        if (note.starts_with("skipped")) throw Error(ErrorKind::usage, "attribute: nothing to do; " + note);
   return result;
 }
 

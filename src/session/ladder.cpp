@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "analysis/attribution.hpp"
 #include "base/error.hpp"
 #include "base/names.hpp"
@@ -19,12 +17,13 @@ using numeric::DType;
 /// How the implementations that write fixtures compute, in our terms.
 struct Emulation {
   std::string_view group, variant, preset;
+  std::size_t chunk_size;  ///< 0: that of the fixture
 };
 constexpr Emulation emulations[] = {
-    {"fla_chunk", "chunk", "fla"},
-    {"fla_recurrent", "recurrent", "fla"},
-    {"flash_kda", "chunk", "flash-kda"},
-    {"torch_fp64", "naive", ""},
+    {"fla_chunk", "chunk", "fla", 0},
+    {"fla_recurrent", "recurrent", "fla", 0},
+    {"flash_kda", "chunk", "flash-kda", 16},
+    {"torch_fp64", "naive", "", 0},
 };
 
 /// One end of a ladder.
@@ -41,30 +40,66 @@ const Emulation* emulation_of(std::string_view group) {
   return nullptr;
 }
 
-End end_named(const std::string& name, const Source& source, const kda::Problem& problem,
-              const AttributeRequest& request) {
+std::string known_ends(const Source& source) {
+  std::vector<std::string> names;
+  for (const kda::Variant& variant : kda::variants()) names.emplace_back(variant.name);
+  for (const fixture::ExpectedGroup& group : source.expected()) names.push_back(group.name);
+  return join(names) + "; a variant may have a preset, chunk+fla";
+}
+
+/// A recorded answer and the variant that computes as it does.
+End recorded_end(const std::string& name, const Source& source, const kda::Problem& problem,
+                 const AttributeRequest& request) {
+  const Emulation* const row = emulation_of(name);
+  if (row == nullptr)
+    throw Error(ErrorKind::usage, fmt::format("--between {}: no variant here computes as it does", name), {},
+                "fla_chunk, fla_recurrent, flash_kda and torch_fp64 are known");
+  End end;
+  end.name = name;
+  for (Answered& answer : recorded_answers(source, {"o", "final_state"}))
+    if (answer.name == name) end.recorded = std::move(answer);
+  if (!end.recorded || !end.recorded->o)
+    throw Error(ErrorKind::input, fmt::format("expected/{} has no o to explain", name), source.path());
+  std::vector<std::string> assignments = request.arithmetic;
+  if (!row->preset.empty()) assignments.emplace_back(row->preset);
+  end.variant = &kda::variant_named(row->variant);
+  const auto of_file = static_cast<std::size_t>(problem.options.chunk_size);
+  const std::size_t chunk = row->chunk_size != 0 ? row->chunk_size : of_file;
+  end.options =
+      run_options(*end.variant, problem, end.recorded->o->dtype(), assignments, chunk, request.threads);
+  return end;
+}
+
+/// A variant, in its own arithmetic or in a preset.
+End computed_end(const std::string& name, const Source& source, const kda::Problem& problem,
+                 const AttributeRequest& request) {
   const std::size_t plus = name.find('+');
-  std::string variant = name.substr(0, plus);
   std::vector<std::string> assignments = request.arithmetic;
   if (plus != std::string::npos) assignments.push_back(name.substr(plus + 1));
   End end;
   end.name = name;
-  DType dtype = problem.dtype();
-  if (!request.dtypes.empty()) dtype = selected_dtypes(request.dtypes).front().value_or(dtype);
-  if (source.expected_named(name) != nullptr) {
-    for (Answered& answer : recorded_answers(source, {"o", "final_state"}))
-      if (answer.name == name) end.recorded = std::move(answer);
-    const Emulation* const row = emulation_of(name);
-    if (row == nullptr)
-      throw Error(ErrorKind::usage, fmt::format("--between {}: no variant here computes as it does", name),
-                  {}, "fla_chunk, fla_recurrent, flash_kda and torch_fp64 are known");
-    variant = row->variant;
-    if (!row->preset.empty()) assignments.emplace_back(row->preset);
-    if (end.recorded && end.recorded->o) dtype = end.recorded->o->dtype();
-  }
-  end.variant = &kda::variant_named(variant);
-  const std::size_t chunk = request.chunk_size.value_or(static_cast<std::size_t>(problem.options.chunk_size));
-  end.options = run_options(*end.variant, problem, dtype, assignments, chunk, request.threads);
+  for (const kda::Variant& variant : kda::variants())
+    if (variant.name == name.substr(0, plus)) end.variant = &variant;
+  if (end.variant == nullptr)
+    throw Error(ErrorKind::usage, fmt::format("--between {}: neither a variant nor a recorded answer", name),
+                {}, "one of: " + known_ends(source));
+  const auto of_file = static_cast<std::size_t>(problem.options.chunk_size);
+  const DType dtype = selected_dtypes(request.dtypes).front().value_or(problem.dtype());
+  if (!holds_exactly(dtype, problem.dtype()))
+    throw Error(ErrorKind::usage,
+                fmt::format("--between: {} does not hold the {} inputs", numeric::name_of(dtype),
+                            numeric::name_of(problem.dtype())),
+                {}, "write the rounded problem first, or attribute without --between");
+  end.options = run_options(*end.variant, problem, dtype, assignments, request.chunk_size.value_or(of_file),
+                            request.threads);
+  return end;
+}
+
+/// A recorded answer of that name comes before a variant.
+End end_named(const std::string& name, const Source& source, const kda::Problem& problem,
+              const AttributeRequest& request) {
+  End end = source.expected_named(name) != nullptr ? recorded_end(name, source, problem, request)
+                                                   : computed_end(name, source, problem, request);
   if (const std::string reason = why_not(*end.variant, end.options); !reason.empty())
     throw Error(ErrorKind::usage, fmt::format("--between {}: {}", name, reason));
   return end;
@@ -109,8 +144,13 @@ std::vector<Step> climb(const End& from, const End& to, const kda::Problem& prob
     options.dtype = to.options.dtype;
     take(fmt::format("dtype {}", numeric::name_of(options.dtype)));
   }
+  if (options.chunk_size != to.options.chunk_size && variant->axes.chunk) {
+    options.chunk_size = to.options.chunk_size;
+    take(fmt::format("chunks of {}", options.chunk_size));
+  }
   if (variant != to.variant) {
     variant = to.variant;
+    options.chunk_size = to.options.chunk_size;
     kda::Arithmetic arithmetic = to.variant->default_arithmetic(problem, options.dtype);
     for (const kda::AxisRow& axis : kda::axes())
       if (axis.name != "formulation") axis.copy(options.arithmetic, arithmetic);
@@ -138,9 +178,7 @@ report::Ladder ladder_of(const std::vector<Step>& steps, const tensor::Tensor& g
   report::Ladder ladder;
   ladder.tensor = of_state ? "final_state" : "o";
   ladder.elements = goal.size();
-  double scale = 0;
-  for (std::size_t i = 0; i < goal.size(); ++i) scale += goal.value(i) * goal.value(i);
-  scale = std::sqrt(scale / static_cast<double>(goal.size()));
+  const double scale = analysis::rms(analysis::values(goal));
   const analysis::Differences whole = analysis::difference(part(steps.front().answer, of_state), goal);
   analysis::Differences before = whole;
   for (const Step& step : steps) {
@@ -165,7 +203,7 @@ std::vector<report::Ladder> ladders_between(const Source& source, const kda::Pro
                                             const AttributeRequest& request, const Log& log) {
   const End to = end_named(request.between[0], source, problem, request);
   const End from = end_named(request.between[1], source, problem, request);
-  std::vector<Step> steps = climb(from, to, problem, log);
+  const std::vector<Step> steps = climb(from, to, problem, log);
   kda::Answer goal;
   if (to.recorded) {
     goal.o = to.recorded->o->clone();

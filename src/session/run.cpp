@@ -249,6 +249,9 @@ class FixtureRun {
           left.push_back(name);
       }
       if (!group.stages.empty() && !request_.stages) left.push_back("stages");
+      const auto of_file = static_cast<std::size_t>(file.options().chunk_size);
+      if (!group.stages.empty() && request_.stages && request_.chunk_size.value_or(of_file) != of_file)
+        left.push_back(fmt::format("stages (chunks of {}, not {})", of_file, *request_.chunk_size));
       if (!left.empty())
         described.notes.push_back(fmt::format("expected/{}: not compared: {}", group.name, join(left, " ")));
     }

@@ -26,12 +26,20 @@ struct StagedAnswer {
   StagesOfAnswer view() const { return {&tensors, result.recorded}; }
 };
 
-/// What the chunk form may lose in this format. A stage shows single exponentials of running sums of gates,
-/// however small: n roundings of half a unit of sums up to S, n S / 2 units of exp, nothing of it forgotten.
-double agreement_limit(numeric::ComputeFormat compute, DType storage, const StagingRequest& request) {
+/// What the chunk form may lose in one element of a stage, in units of its magnitude. A stage shows single
+/// exponentials of running sums of gates, however small: n roundings of half a unit of sums up to S, n S / 2
+/// units of exp, nothing of it forgotten. The sums themselves are as good as the format they are stored in,
+/// whatever the operands of products are, and so are recorded qg and kg: a tensor core cuts operands on their
+/// way in.
+double agreement_limit(const StagedAnswer& answer, kda::Stage stage, DType storage,
+                       const StagingRequest& request) {
+  numeric::ComputeFormat compute = answer.compute;
+  const double half_chunk = std::max(1.0, static_cast<double>(request.chunk_size) / 2);
+  if (stage == kda::Stage::g_cumsum) return 1 + half_chunk;
+  if (answer.result.recorded && (stage == kda::Stage::qg || stage == kda::Stage::kg))
+    compute = numeric::compute_of(storage);
   kda::Regime regime = request.regime;
-  regime.gate_rounding =
-      regime.largest_chunk_sum * std::max(1.0, static_cast<double>(request.chunk_size) / 2);
+  regime.gate_rounding = regime.largest_chunk_sum * half_chunk;
   for (const compare::Limit& limit :
        compare::derived_limits({compute, storage, compare::Form::chunk}, std::nullopt, regime))
     if (limit.metric == "scaled_ulp") return limit.value;
@@ -60,6 +68,7 @@ void fill_rows(StagedAnswer& answer, const kda::StageTruths& truths, const kda::
     row.scaled_ulp = metric(error.measures, "scaled_ulp");
     row.max_ulp = metric(error.measures, "max_ulp");
     row.nonfinite = error.measures.mismatched_classes();
+    row.compared = error.measures.finite;
     row.cancelled_bits = error.cancelled_bits;
     row.worst =
         place_of(error.measures, row.name, answer.tensors[static_cast<std::size_t>(error.stage)].shape(),
@@ -69,10 +78,12 @@ void fill_rows(StagedAnswer& answer, const kda::StageTruths& truths, const kda::
         row.own_rms_ratio = metric(own.measures, "rms_ratio");
         row.own_scaled_ulp = metric(own.measures, "scaled_ulp");
       }
-    row.limit = agreement_limit(answer.compute, error.dtype, request);
+    row.limit = agreement_limit(answer, error.stage, error.dtype, request);
     answer.result.rows.push_back(std::move(row));
   }
-  const auto limit = [&](DType dtype) { return agreement_limit(answer.compute, dtype, request); };
+  const auto limit = [&](kda::Stage stage, DType dtype) {
+    return agreement_limit(answer, stage, dtype, request);
+  };
   if (const auto found =
           analysis::first_divergence(answer.view(), truths, problem, request.chunk_size, limit))
     answer.result.divergence = describe(*found);
@@ -170,9 +181,9 @@ void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std
   const std::size_t bytes = elements * (24 + 3 * 8);
   if (bytes > budget)
     throw Error(
-        ErrorKind::environment,
-        fmt::format("stages and their truth take {} MB, the budget is {} MB", bytes >> 20, budget >> 20), {},
-        "a shorter or narrower fixture, or --memory-limit");
+        ErrorKind::input,
+        fmt::format("stages and their truth take {} MiB, the budget is {} MiB", bytes >> 20, budget >> 20),
+        {}, "a shorter or narrower fixture, or --memory-limit");
 }
 
 std::vector<report::StageCase> stage_cases(const Source& source, const kda::Problem& problem,
@@ -193,9 +204,8 @@ std::vector<report::StageCase> stage_cases(const Source& source, const kda::Prob
   for (StagedAnswer& answer : answers) {
     for (const StagedAnswer& other : answers) {
       if (answer.result.recorded || !other.result.recorded) continue;
-      const auto limit = [&](DType dtype) {
-        return agreement_limit(answer.compute, dtype, request) +
-               agreement_limit(other.compute, dtype, request);
+      const auto limit = [&](kda::Stage stage, DType dtype) {
+        return agreement_limit(answer, stage, dtype, request) + agreement_limit(other, stage, dtype, request);
       };
       const auto found =
           analysis::first_divergence(answer.view(), other.view(), truths, problem, request.chunk_size, limit);

@@ -22,14 +22,14 @@ struct StagingRequest {
 };
 
 /// One case for each variant, dtype and recorded group that has stages. `with_recorded`: the problem is the
-/// one the file answers. Throws Error{environment} when the stages do not fit the memory budget.
+/// one the file answers. Throws Error{input} when the stages do not fit the memory budget.
 std::vector<report::StageCase> stage_cases(const Source& source, const kda::Problem& problem,
                                            const StagingRequest& request, bool with_recorded);
 
 /// "Aqk of chunk 3 (tokens 192..255), head 1, token 200, column 7" and the values.
 std::string describe(const analysis::Divergence& divergence);
 
-/// Throws Error{environment} when stages and their truth would take more than `budget` bytes.
+/// Throws Error{input} when stages and their truth would take more than `budget` bytes.
 void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std::size_t budget);
 
 }  // namespace kda_check::session

@@ -29,7 +29,8 @@ struct Study {
     test::run(problem, "chunk", options);
   }
   std::optional<analysis::Divergence> first(double limit) const {
-    return analysis::first_divergence({&stages, false}, truths, problem, chunk, [=](DType) { return limit; });
+    return analysis::first_divergence({&stages, false}, truths, problem, chunk,
+                                      [=](Stage, DType) { return limit; });
   }
 };
 
@@ -105,7 +106,7 @@ TEST_CASE("sums of gates recorded in powers of two are read as such", "[stages]"
   tensor::Tensor& sums = study.stages[number(Stage::g_cumsum)];
   for (std::size_t i = 0; i < sums.size(); ++i) sums.set(i, sums.value(i) * 1.4426950408889634);
   CHECK(study.first(200).has_value());
-  const auto limit = [](DType) { return 200.0; };
+  const auto limit = [](Stage, DType) { return 200.0; };
   CHECK_FALSE(
       analysis::first_divergence({&study.stages, true}, study.truths, study.problem, 16, limit).has_value());
 }

@@ -97,7 +97,7 @@ TEST_CASE("what attribute cannot do is said in one line", "[attribute]") {
   CHECK_THAT(usage([](auto& r) {
                r.between = {"chunk", "nobody"};
              }),
-             ContainsSubstring("no variant 'nobody'"));
+             ContainsSubstring("neither a variant nor a recorded answer"));
   CHECK_THAT(usage([](auto& r) {
                r.dtypes = {"fp64"}, r.between = {"chunk+fla", "naive"};
              }),
