@@ -143,6 +143,11 @@ void write_heads(std::string& out, const std::vector<Contraction>& heads, report
   if (fastest != slowest) write_head(out, *fastest, static_cast<std::size_t>(fastest - heads.begin()));
 }
 
+const char* headline(Outlook outlook) {
+  if (outlook == Outlook::breaks) return "BREAKS";
+  return outlook == Outlook::wrong ? "WRONG" : "SAFE";
+}
+
 Json number(double value) {
   if (std::isfinite(value)) return value;
   if (std::isnan(value)) return "nan";
@@ -222,8 +227,8 @@ std::string forecast_text(const ForecastResult& result, report::Detail detail) {
   write_heads(out, forecast.heads, detail);
   const DecayForecast& decay = forecast.selected_decay;
   fmt::format_to(std::back_inserter(out), "\n{}  decay={}: {}; inverse={}: {}\n",
-                 result.exit_code() == 0 ? "SAFE" : "BREAKS", decay.form,
-                 decay_text(forecast, decay, result.packed), forecast.selected_inverse.form,
+                 headline(forecast.outlook()), decay.form, decay_text(forecast, decay, result.packed),
+                 forecast.selected_inverse.form,
                  inverse_text(forecast, forecast.selected_inverse, result.packed));
   return out;
 }

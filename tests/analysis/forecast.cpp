@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 
+#include "kda/regimes.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"
@@ -311,6 +312,39 @@ TEST_CASE("the runs that are not finite are those forecast: correlated keys", "[
         finite += !runs_nonfinite;
       }
   CHECK(finite > 20);
+}
+
+TEST_CASE("the runs that are not finite are those forecast: correlated keys in fp16 and bf16", "[forecast]") {
+  std::size_t finite = 0, nonfinite = 0;
+  for (const Regime& regime : correlated_key_regimes())
+    for (const DType dtype : {DType::fp16, DType::bf16})
+      for (const char* const inverse : {"inverse=doubling:16", "inverse=doubling:32", "inverse=doubling:64"})
+        for (const char* const storage : {"storage=upstream", "storage=flash-kda"}) {
+          const kda::Problem problem = kda::with_inputs_rounded_to(regime.problem, dtype);
+          const kda::RunOptions options = options_of(problem, {"decay=pair", inverse, storage}, dtype);
+          const kda::Answer answer = test::run(problem, "chunk", options);
+          const bool runs_nonfinite = has_nonfinite(answer.o) || has_nonfinite(answer.final_state);
+          const bool breaks = analysis::forecast(problem, options).outlook() == Outlook::breaks;
+          INFO(regime.name << " " << numeric::name_of(dtype) << " " << inverse << " " << storage);
+          // Whether a value close to the edge of the range is beyond it depends on roundings.
+          const double range = numeric::name_of(dtype) == "fp16" ? 65504 : 3.4e38;
+          const double size = std::max(largest(answer.o), largest(answer.final_state));
+          CHECK((breaks == runs_nonfinite || (size > range / 1000)));
+          ++(runs_nonfinite ? nonfinite : finite);
+        }
+  CHECK(finite > 20);
+  CHECK(nonfinite > 20);
+}
+
+TEST_CASE("doubling that costs more than five percent is wrong", "[forecast]") {
+  const kda::Problem problem = kda::parse_regime("unbounded_softplus:K=16,V=16,A=16").build();
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    const auto outlook = [&](const char* inverse) {
+      return analysis::forecast(problem, options_of(problem, {inverse}, dtype)).outlook();
+    };
+    CHECK(outlook("inverse=doubling:64") == Outlook::wrong);
+    CHECK(outlook("inverse=doubling:16") == Outlook::safe);
+  }
 }
 
 TEST_CASE("token forms fail where their runs do", "[forecast]") {
