@@ -82,8 +82,8 @@ std::string inverse_text(const Forecast& forecast, const InverseForecast& item, 
     return fmt::format("breaks: {} at {}", forecast.chunk_forms->what,
                        place_text(forecast.chunk_forms->place, packed));
   if (item.divergence)
-    return fmt::format("breaks: its errors overflow the state at {} chunk {}",
-                       head_text(*item.divergence, packed), item.divergence->chunk);
+    return fmt::format("breaks: its errors overflow at {} chunk {}", head_text(*item.divergence, packed),
+                       item.divergence->chunk);
   const char* const word = item.outlook == Outlook::breaks  ? "overflows"
                            : item.outlook == Outlook::wrong ? "wrong"
                                                             : "safe";
