@@ -26,8 +26,8 @@ constexpr std::string_view inverse_forms[] = {"substitution", "blocks:16",   "bl
                                               "doubling:16",  "doubling:32", "doubling:64", "horner:16",
                                               "horner:32",    "horner:64"};
 
-/// Weights off by more than a rounding of fp32 are wrong; so is an inverse without a correct digit.
-constexpr double tolerated_weight_error = 0x1p-24, no_correct_digit = 1;
+/// Weights off by more than a rounding of fp32 are wrong; so is an inverse off by more than 5 %.
+constexpr double tolerated_weight_error = 0x1p-24, tolerated_inverse_error = 0.05;
 
 std::vector<Arithmetic> variations(const Arithmetic& base, std::string_view key,
                                    std::span<const std::string_view> names) {
@@ -126,7 +126,7 @@ InverseForecast inverse_forecast(const Arithmetic& form, const HeadFindings& fou
                          !(growth.largest_inverse <= operands_of(casts.Akk_inv, is_double).largest);
   if (fails_anyway || overflows || result.divergence) {
     result.outlook = Outlook::breaks;
-  } else if (result.error_in_run >= no_correct_digit) {
+  } else if (result.error_in_run > tolerated_inverse_error) {
     result.outlook = Outlook::wrong;
   }
   return result;

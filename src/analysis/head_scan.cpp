@@ -14,6 +14,9 @@ namespace {
 using kda::CastPoints;
 using kda::Rounding;
 
+/// Value columns that DivergenceProbe follows: enough that the largest of all is hardly larger.
+constexpr std::size_t probe_columns = 16;
+
 template <class T>
 class HeadScan {
  public:
@@ -35,10 +38,12 @@ class HeadScan {
         G_(options.chunk_size * stride_),
         v_(options.chunk_size * v_stride_),
         beta_(options.chunk_size),
+        wide_q_(options.chunk_size * stride_),
         wide_k_(options.chunk_size * stride_),
         wide_G_(options.chunk_size * stride_),
         wide_beta_(options.chunk_size),
-        first_column_(options.chunk_size),
+        columns_(std::min(V_, probe_columns)),
+        first_columns_(options.chunk_size * columns_),
         contraction_(K_) {
     found_.ranges.resize(forms.size());
   }
@@ -56,6 +61,11 @@ class HeadScan {
  private:
   static bool beta_is_16_bit(const kda::Problem& problem) {
     return !problem.options.beta_sigmoid && numeric::format_of(problem.beta.dtype()).bytes == 2;
+  }
+
+  Rounding output_rounding() const {
+    if (options_.dtype == numeric::DType::fp16) return Rounding::fp16;
+    return options_.dtype == numeric::DType::bf16 ? Rounding::bf16 : Rounding::none;
   }
 
   Place place(std::size_t begin, std::size_t row, std::size_t channel) const {
@@ -85,9 +95,11 @@ class HeadScan {
     const std::size_t bad = not_finite(state.data(), count);
     if (bad < count)
       return fail(Fails::all, "initial_state is not finite", place(sequence_.begin, 0, bad / v_stride_));
-    std::vector<double> column(K_);
-    for (std::size_t k = 0; k < K_; ++k) column[k] = static_cast<double>(state[k * v_stride_]);
-    for (const std::size_t side : block_sides) probes_.emplace_back(side, casts_.inverse_operands, column);
+    std::vector<double> columns(K_ * columns_);
+    for (std::size_t k = 0; k < K_; ++k)
+      std::copy_n(state.data() + k * v_stride_, columns_, columns.data() + k * columns_);
+    for (const std::size_t side : block_sides)
+      probes_.emplace_back(side, casts_, output_rounding(), columns_, columns);
     kda::kernels<T>().round(casts_.state, state.data(), count);
     const std::size_t too_large = not_finite(state.data(), count);
     if (too_large < count && sequence_.length() > 0)
@@ -156,7 +168,8 @@ class HeadScan {
     reader_.value(sequence_, head_, begin, rows, v_.data(), v_stride_);
     reader_.beta(sequence_, head_, begin, rows, beta_.data());
     reader_.log_decay(sequence_, head_, begin, rows, G_.data(), stride_);
-    for (std::size_t i = 0; i < rows; ++i) first_column_[i] = static_cast<double>(v_[i * v_stride_]);
+    for (std::size_t i = 0; i < rows; ++i)
+      std::copy_n(v_.data() + i * v_stride_, columns_, first_columns_.data() + i * columns_);
     const bool good_inputs = check_inputs(begin, rows), good_gates = cumulate(begin, rows);
     if (!good_inputs || !good_gates) return;
     const ChunkRows<T> chunk{rows, K_, stride_, q_.data(), k_.data(), G_.data(), place(begin, 0, 0)};
@@ -170,6 +183,8 @@ class HeadScan {
   /// Everything about L, in fp64.
   void add_keys(const ChunkRows<T>& chunk) {
     const std::size_t rows = chunk.rows;
+    std::transform(q_.data(), q_.data() + rows * stride_, wide_q_.data(),
+                   [this](T q) { return problem_.scale() * static_cast<double>(q); });
     std::copy_n(k_.data(), rows * stride_, wide_k_.data());
     std::copy_n(G_.data(), rows * stride_, wide_G_.data());
     std::copy_n(beta_.data(), rows, wide_beta_.data());
@@ -179,8 +194,8 @@ class HeadScan {
     scan_inverse(L, rows, chunk.at, growth);
     found_.growth.merge(growth);
     for (std::size_t side = 0; side < probes_.size() && sizeof(T) == sizeof(float); ++side)
-      probes_[side].add({rows, K_, stride_, wide_k_.data(), wide_G_.data(), wide_beta_.data(),
-                         first_column_.data(), &L, chunk.at},
+      probes_[side].add({rows, K_, stride_, wide_q_.data(), wide_k_.data(), wide_G_.data(), wide_beta_.data(),
+                         first_columns_.data(), &L, chunk.at},
                         growth.blocks[side].doubling_amplification);
     contraction_.add(rows, stride_, wide_G_.data(), wide_k_.data(), wide_beta_.data());
   }
@@ -194,8 +209,10 @@ class HeadScan {
   const CastPoints casts_;
   const std::size_t K_, V_, stride_, v_stride_;
   tensor::Scratch<T> q_, k_, G_, v_, beta_;
-  tensor::Scratch<double> wide_k_, wide_G_, wide_beta_, first_column_;
-  std::vector<DivergenceProbe> probes_;  ///< by block_sides; none when the initial state is not finite
+  tensor::Scratch<double> wide_q_, wide_k_, wide_G_, wide_beta_;
+  const std::size_t columns_;
+  tensor::Scratch<double> first_columns_;  ///< of v
+  std::vector<DivergenceProbe> probes_;    ///< by block_sides; none when the initial state is not finite
   ContractionScan contraction_;
   HeadFindings found_;
 };

@@ -82,8 +82,8 @@ std::string inverse_text(const Forecast& forecast, const InverseForecast& item, 
     return fmt::format("breaks: {} at {}", forecast.chunk_forms->what,
                        place_text(forecast.chunk_forms->place, packed));
   if (item.divergence)
-    return fmt::format("breaks: its errors overflow the state at {} chunk {}",
-                       head_text(*item.divergence, packed), item.divergence->chunk);
+    return fmt::format("breaks: its errors overflow at {} chunk {}", head_text(*item.divergence, packed),
+                       item.divergence->chunk);
   const char* const word = item.outlook == Outlook::breaks  ? "overflows"
                            : item.outlook == Outlook::wrong ? "wrong"
                                                             : "safe";
@@ -141,6 +141,11 @@ void write_heads(std::string& out, const std::vector<Contraction>& heads, report
   out += "\n  the head that remembers longest, and the one with the largest sums (all: -v)\n";
   write_head(out, *slowest, static_cast<std::size_t>(slowest - heads.begin()));
   if (fastest != slowest) write_head(out, *fastest, static_cast<std::size_t>(fastest - heads.begin()));
+}
+
+const char* headline(Outlook outlook) {
+  if (outlook == Outlook::breaks) return "BREAKS";
+  return outlook == Outlook::wrong ? "WRONG" : "SAFE";
 }
 
 Json number(double value) {
@@ -222,8 +227,8 @@ std::string forecast_text(const ForecastResult& result, report::Detail detail) {
   write_heads(out, forecast.heads, detail);
   const DecayForecast& decay = forecast.selected_decay;
   fmt::format_to(std::back_inserter(out), "\n{}  decay={}: {}; inverse={}: {}\n",
-                 result.exit_code() == 0 ? "SAFE" : "BREAKS", decay.form,
-                 decay_text(forecast, decay, result.packed), forecast.selected_inverse.form,
+                 headline(forecast.outlook()), decay.form, decay_text(forecast, decay, result.packed),
+                 forecast.selected_inverse.form,
                  inverse_text(forecast, forecast.selected_inverse, result.packed));
   return out;
 }

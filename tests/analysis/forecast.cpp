@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 
+#include "kda/regimes.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"
@@ -177,12 +178,12 @@ std::vector<Regime> spoiled_regimes() {
 }
 
 /// Unit keys with cosine `rho` between them (hazards 2.2, corr_keys and identical_keys).
-std::vector<Regime> correlated_key_regimes() {
+std::vector<Regime> correlated_key_regimes(const std::vector<std::size_t>& lengths) {
   std::vector<Regime> regimes;
   constexpr std::size_t K = 32;
   for (const double rho : {0.5, 0.9, 0.99, 1.0})
     for (const double beta : {0.5, 0.9997, 1.5})
-      for (const std::size_t T : {16, 64, 128, 256, 320}) {
+      for (const std::size_t T : lengths) {
         kda::Problem problem =
             test::make_problem({.T = T, .K = K, .V = 4, .qk_l2norm = true, .gate_size = 1e-4});
         for (std::size_t t = 0; t < T; ++t) {
@@ -296,7 +297,7 @@ TEST_CASE("the runs that are not finite are those forecast: spoiled inputs", "[f
 
 TEST_CASE("the runs that are not finite are those forecast: correlated keys", "[forecast]") {
   std::size_t finite = 0;
-  for (const Regime& regime : correlated_key_regimes())
+  for (const Regime& regime : correlated_key_regimes({16, 64, 128, 256, 320}))
     for (const std::string& inverse : runnable_inverses)
       for (const char* const storage :
            {"storage=none", "storage=tf32@products", "storage=fp16@inverse_operands"}) {
@@ -311,6 +312,39 @@ TEST_CASE("the runs that are not finite are those forecast: correlated keys", "[
         finite += !runs_nonfinite;
       }
   CHECK(finite > 20);
+}
+
+TEST_CASE("the runs that are not finite are those forecast: correlated keys in fp16 and bf16", "[forecast]") {
+  std::size_t finite = 0, nonfinite = 0;
+  for (const Regime& regime : correlated_key_regimes({64, 256}))
+    for (const DType dtype : {DType::fp16, DType::bf16})
+      for (const char* const inverse : {"inverse=doubling:16", "inverse=doubling:32", "inverse=doubling:64"})
+        for (const char* const storage : {"storage=upstream", "storage=flash-kda"}) {
+          const kda::Problem problem = kda::with_inputs_rounded_to(regime.problem, dtype);
+          const kda::RunOptions options = options_of(problem, {"decay=pair", inverse, storage}, dtype);
+          const kda::Answer answer = test::run(problem, "chunk", options);
+          const bool runs_nonfinite = has_nonfinite(answer.o) || has_nonfinite(answer.final_state);
+          const bool breaks = analysis::forecast(problem, options).outlook() == Outlook::breaks;
+          INFO(regime.name << " " << numeric::name_of(dtype) << " " << inverse << " " << storage);
+          // Whether a value close to the edge of the range is beyond it depends on roundings.
+          const double range = numeric::name_of(dtype) == "fp16" ? 65504 : 3.4e38;
+          const double size = std::max(largest(answer.o), largest(answer.final_state));
+          CHECK((breaks == runs_nonfinite || (size > range / 1000)));
+          ++(runs_nonfinite ? nonfinite : finite);
+        }
+  CHECK(finite > 20);
+  CHECK(nonfinite > 20);
+}
+
+TEST_CASE("doubling that costs more than five percent is wrong", "[forecast]") {
+  const kda::Problem problem = kda::parse_regime("unbounded_softplus:K=16,V=16,A=16").build();
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    const auto outlook = [&](const char* inverse) {
+      return analysis::forecast(problem, options_of(problem, {inverse}, dtype)).outlook();
+    };
+    CHECK(outlook("inverse=doubling:64") == Outlook::wrong);
+    CHECK(outlook("inverse=doubling:16") == Outlook::safe);
+  }
 }
 
 TEST_CASE("token forms fail where their runs do", "[forecast]") {
