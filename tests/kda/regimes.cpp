@@ -140,7 +140,7 @@ TEST_CASE("gates are what the recipes say", "[regimes]") {
     const std::size_t channels = problem.dimensions().HV * problem.dimensions().K;
     for (std::size_t i = channels; i < problem.g.size(); ++i)
       REQUIRE((problem.g.value(i) < -1) == (problem.g.value(i - channels) < -1));
-    // The mean of a sum over 32 rows: hazards 2.2 has -156, -55 and -15.
+    // The mean of a sum over 32 rows: the simulations have -156, -55 and -15.
     double sum = 0;
     for (std::size_t i = 0; i < problem.g.size(); ++i) sum += problem.g.value(i);
     CHECK(32 * sum / static_cast<double>(problem.g.size()) ==
