@@ -1,5 +1,5 @@
-// Formulations on the regimes they are known to fail on, and on those they must survive (docs/regimes.md). The
-// errors come from simulations with other random numbers and are taken as orders of magnitude.
+// Formulations on the regimes they are known to fail on, and on those they must survive (docs/regimes.md).
+// The errors come from simulations with other random numbers and are taken as orders of magnitude.
 #include <cmath>
 #include <string>
 

@@ -103,7 +103,8 @@ TEST_CASE("the exact regimes are about something: keys overlap within a chunk, e
 }
 
 TEST_CASE("a constant gate overflows each factored form exactly beyond its limit", "[regimes][laws]") {
-  // ln FLT_MAX = 88.72 over the rows between an anchor and the farthest row it meets (docs/regimes.md, "Decay").
+  // ln FLT_MAX = 88.72 over the rows between an anchor and the farthest row it meets (docs/regimes.md,
+  // "Decay").
   struct Limit {
     const char* decay;
     double rows;

@@ -187,6 +187,10 @@ TEST_CASE("words that make no regime are usage errors with a suggestion", "[regi
   CHECK_THAT(usage_of("corr_keys:dtype=fp8"), ContainsSubstring("no dtype 'fp8'"));
   CHECK_THAT(usage_of("onehot_exact:K=32"), ContainsSubstring("this regime needs 64"));
   CHECK_THAT(usage_of("control:H=4,HV=6"), ContainsSubstring("no multiple"));
+  CHECK_THAT(usage_of("corr_keys:"), ContainsSubstring("a parameter is missing"));
+  CHECK_THAT(usage_of("corr_keys:rho=0.5,"), ContainsSubstring("a parameter is missing"));
+  CHECK_THAT(usage_of("corr_keys:rho=0.5,rho=0.6"), ContainsSubstring("rho is given twice"));
+  CHECK_THAT(usage_of("corr_keys:dtype=bf16,T=8,dtype=bf16"), ContainsSubstring("dtype is given twice"));
   CHECK_THAT(usage_of("varlen:B=2"), ContainsSubstring("this regime needs 1"));
 }
 

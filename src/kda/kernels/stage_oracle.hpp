@@ -1,7 +1,7 @@
 // The stages of one chunk in double-double: F2 to F11 of docs/kda.md, "Stages", with one exponential for each
-// pair, the forms that cannot overflow. The magnitude of an element is the sum of the absolute values of the terms of
-// its last sum, where a term's factor that is itself a sum (L in the inverse, the inverse in u and w, u and w
-// in v_new, v_new in h) counts with its magnitude: errors of that size are handed on.
+// pair, the forms that cannot overflow. The magnitude of an element is the sum of the absolute values of the
+// terms of its last sum, where a term's factor that is itself a sum (L in the inverse, the inverse in u and
+// w, u and w in v_new, v_new in h) counts with its magnitude: errors of that size are handed on.
 #pragma once
 
 #include "kda/kernels/oracle.hpp"
