@@ -1,5 +1,5 @@
 // The usual mis-readings of KDA, one row each: what kernels, ports and fixtures have got wrong before
-// (hazards.md 1d, 2.4). To add one, add a row.
+// (docs/probe.md). To add one, add a row.
 #pragma once
 
 #include <cstddef>

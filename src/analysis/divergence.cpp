@@ -52,8 +52,8 @@ Matrix product(const Matrix& a, const Matrix& b, std::size_t n, Rounding roundin
   return rounded(rounding, std::move(sum));
 }
 
-/// X = I - L; P = L^2; X += X P; P = P^2; X += X P ... (kda-math 4.2 c). Everything is rounded once it is
-/// formed, L first: an X and a P that belong to different L would err by far more.
+/// X = I - L; P = L^2; X += X P; P = P^2; X += X P ... (docs/kda.md, "Inverse formulations", c). Everything
+/// is rounded once it is formed, L first: an X and a P that belong to different L would err by far more.
 Matrix doubling(const Matrix& L, std::size_t n, Rounding rounding) {
   Matrix power = rounded(rounding, L), x(n * n);
   for (std::size_t e = 0; e < n * n; ++e) x[e] = -power[e];

@@ -1,6 +1,6 @@
-// How large the numbers become on the way to (I + L)^-1 (kda-math 4.2, hazards 0): the powers of L that
-// doubling multiplies by, the partial sums that Horner's scheme passes through, and the inverse itself. All
-// in fp64, from the L of the actual keys, gates and beta.
+// How large the numbers become on the way to (I + L)^-1 (docs/kda.md, "Inverse formulations"): the powers of
+// L that doubling multiplies by, the partial sums that Horner's scheme passes through, and the inverse
+// itself. All in fp64, from the L of the actual keys, gates and beta.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // A problem as some kernel may read it, rightly or wrongly, and what such a kernel would answer: the
-// recurrence of kda-math.md section 2 in fp64, one token after the other, written to be read. It shares no
-// code with the variants.
+// recurrence of docs/kda.md, "Recurrent forward", in fp64, one token after the other, written to be read. It
+// shares no code with the variants.
 #pragma once
 
 #include <cmath>

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
+#include <string_view>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
@@ -31,8 +33,10 @@ std::string help_text() {
   std::string out =
       "kda-check: verifies the numerics of Kimi Delta Attention kernels\n\nusage: kda-check COMMAND "
       "[OPTIONS]\n\n";
+  std::size_t width = 0;
+  for (const Command& command : commands) width = std::max(width, std::string_view(command.name).size());
   for (const Command& command : commands)
-    fmt::format_to(std::back_inserter(out), "  {:<8} {}\n", command.name, command.summary);
+    fmt::format_to(std::back_inserter(out), "  {:<{}} {}\n", command.name, width, command.summary);
   return out +
          "\nkda-check COMMAND --help explains a command; kda-check --version prints the version.\nStart "
          "with: kda-check run FILE.h5\n";

@@ -41,9 +41,8 @@ struct AttributeCommand {
     add_names(app, "--variant", request.variants, "Variants (default: all; kda-check list)", "NAME,...");
     add_names(app, "--dtype", request.dtypes,
               "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)", "NAME,...");
-    add_names(app, "--arithmetic", request.arithmetic,
-              "The arithmetic to take apart: presets and key=value (kda-check list arithmetic)",
-              "KEY=VALUE,...");
+    add_arithmetic(app, request.arithmetic,
+                   "The arithmetic to take apart: presets and key=value (kda-check list arithmetic)");
     add_names(app, "--between", request.between,
               "Two answers A,B: variants, variant+preset, or recorded groups; the steps from B to A", "A,B");
     add_chunk_size(app, chunk_size);

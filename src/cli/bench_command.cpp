@@ -73,7 +73,7 @@ int bench_main(const Words& words) {
   app.footer(footer);
   add_names(app, "--variant", request.variants, "Variants, or oracle (default: all of them)", "NAME,...");
   add_names(app, "--dtype", request.dtypes, "fp64, fp32, bf16, fp16 (default: fp32)", "NAME,...");
-  add_names(app, "--arithmetic", request.arithmetic, "As for run", "KEY=VALUE,...");
+  add_arithmetic(app, request.arithmetic, "As for run");
   const auto extent = [&app](const char* flag, std::size_t& target, const char* text) {
     app.add_option(flag, target, fmt::format("{} (default {})", text, target))
         ->check(CLI::Range(1, 1 << 20))

@@ -44,6 +44,9 @@ void prepare(CLI::App& app, const char* name, const char* summary);
 void add_names(CLI::App& app, const char* flag, std::vector<std::string>& names, const char* text,
                const char* value);
 
+/// --arithmetic, whose words are worth more care: an empty one is refused.
+void add_arithmetic(CLI::App& app, std::vector<std::string>& words, const char* text);
+
 /// Refuses what is not a finite number >= 0.
 CLI::Validator non_negative_number();
 

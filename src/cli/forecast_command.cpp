@@ -7,12 +7,14 @@ namespace kda_check::cli {
 namespace {
 
 constexpr char footer[] =
+    "The target is a fixture file or a regime (kda-check list regimes).\n"
     "Nothing is run: gates, keys and beta alone decide. docs/forecast.md says how to read it.\n"
     "\n"
     "Examples:\n"
     "  kda-check forecast fla.h5                                    what chunk would do by default\n"
     "  kda-check forecast fla.h5 --arithmetic decay=factored:16     exit code 1 if that breaks\n"
     "  kda-check forecast fla.h5 --arithmetic flash-kda --chunk-size 16\n"
+    "  kda-check forecast corr_keys:rho=0.99 --dtype fp16           a problem made here\n"
     "\n"
     "Exit codes: 0 the selected formulation is safe; 1 it is forecast to overflow or to be wrong; 2 usage; 3 "
     "the "
@@ -33,7 +35,7 @@ int forecast_main(const Words& words) {
                  "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)")
       ->option_text("NAME")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  add_names(app, "--arithmetic", request.arithmetic, "As for run (default: that of chunk)", "KEY=VALUE,...");
+  add_arithmetic(app, request.arithmetic, "As for run (default: that of chunk)");
   add_chunk_size(app, chunk_size);
   app.add_flag("-v,--verbose", verbose, "Every head");
   app.add_flag("--json", json, "JSON instead of the text (docs/json.md)");

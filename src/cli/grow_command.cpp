@@ -11,6 +11,7 @@ namespace kda_check::cli {
 namespace {
 
 constexpr char footer[] =
+    "Targets are fixture files, directories of them, or regimes (kda-check list regimes).\n"
     "Windows are of N tokens of a sequence; the slope is that of log(rms_ratio) on log(t): 1 for an error "
     "that\n"
     "grows with every token, 0 for one that does not. docs/growth.md says how to read the table.\n"
@@ -20,6 +21,7 @@ constexpr char footer[] =
     "  kda-check grow long.h5 --variant recurrent --dtype fp32,fp64 --window 128\n"
     "  kda-check grow long.h5 --limit scaled_ulp=50            where is that first exceeded?\n"
     "  kda-check grow long.h5 --against fla_chunk --json       from a recorded answer; all arrays\n"
+    "  kda-check grow weak_contraction_long --variant recurrent  on a problem made here\n"
     "\n"
     "Exit codes: 0 measured; 1 a limit of the command line was crossed; 2 usage; 3 a file is missing or\n"
     "malformed; 4 something could not run or be written; 70 a bug here.\n";
@@ -37,8 +39,7 @@ struct GrowCommand {
               "NAME,...");
     add_names(app, "--dtype", request.dtypes,
               "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)", "NAME,...");
-    add_names(app, "--arithmetic", request.arithmetic, "How variants compute (kda-check list arithmetic)",
-              "KEY=VALUE,...");
+    add_arithmetic(app, request.arithmetic, "How variants compute (kda-check list arithmetic)");
     const auto one = [&app](const char* name, auto& target, const char* text, const char* value) {
       return app.add_option(name, target, text)
           ->option_text(value)
@@ -72,7 +73,8 @@ struct GrowCommand {
     if (chunk_size > 0) request.chunk_size = chunk_size;
     if (oracle == "fp64") request.oracle = kda::OraclePrecision::fp64;
     if (request.targets.empty())
-      throw Error(ErrorKind::usage, "grow: no fixture given", {}, "kda-check grow FILE.h5");
+      throw Error(ErrorKind::usage, "grow: no fixture given", {},
+                  "kda-check grow FILE.h5, or kda-check grow slow_alpha");
   }
 };
 

@@ -90,6 +90,17 @@ void add_names(CLI::App& app, const char* flag, std::vector<std::string>& names,
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
+void add_arithmetic(CLI::App& app, std::vector<std::string>& words, const char* text) {
+  add_names(app, "--arithmetic", words, text, "KEY=VALUE,...");
+  app.get_option("--arithmetic")
+      ->check(CLI::Validator(
+          [](const std::string& list) -> std::string {
+            const std::string framed = "," + list + ",";
+            return framed.find(",,") == std::string::npos ? "" : "'" + list + "' has an empty word";
+          },
+          ""));
+}
+
 CLI::Validator non_negative_number() {
   return {[](const std::string& text) -> std::string {
             double value = 0;

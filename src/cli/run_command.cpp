@@ -52,9 +52,8 @@ struct RunCommand {
               "NAME,...");
     add_names(app, "--dtype", request.dtypes,
               "fp64, fp32, bf16, fp16 or fixture, the dtype of the file (default)", "NAME,...");
-    add_names(app, "--arithmetic", request.arithmetic,
-              "How variants compute, e.g. contraction=separate,decay=pair (kda-check list arithmetic)",
-              "KEY=VALUE,...");
+    add_arithmetic(app, request.arithmetic,
+                   "How variants compute, e.g. contraction=separate,decay=pair (kda-check list arithmetic)");
     add_names(app, "--against", request.against,
               "oracle, all, or names of expected groups (default: all, the oracle included)", "NAME,...");
     add_chunk_size(app, chunk_size);
@@ -86,26 +85,33 @@ struct RunCommand {
 
 bool is_suite(const std::string& target) { return target.starts_with("@"); }
 
-RunCommand parsed_line(const Suite& suite, const Words& line) {
+/// `all`: the words of the line, or those with more behind them.
+RunCommand parsed_line(const Suite& suite, const SuiteLine& line, const Words& all) {
   Words words{"run"};
-  words.insert(words.end(), line.begin(), line.end());
+  words.insert(words.end(), all.begin(), all.end());
   RunCommand command;
   CLI::App app;
   command.add_options(app);
   try {
     parse(app, words);
   } catch (const Error& error) {
-    throw error.in(suite.path);
+    throw error.in(suite.place(line));
   }
   command.finish();
   return command;
 }
 
-/// A suite says what is run; one report covers all of it.
-void refuse_output_options(const Suite& suite, const Words& line) {
-  if (parsed_line(suite, line).output.is_set())
-    throw Error(ErrorKind::input, fmt::format("the line '{}' has an option about reports", join(line, " ")),
-                suite.path, "reports are chosen on the command line: kda-check run @suite --json out.json");
+/// A suite says what is run, itself; one report covers all of it.
+void check_line(const Suite& suite, const SuiteLine& line) {
+  const RunCommand parsed = parsed_line(suite, line, line.words);
+  for (const std::string& target : parsed.request.fixtures)
+    if (is_suite(target))
+      throw Error(ErrorKind::usage, fmt::format("'{}' inside a suite: suites do not nest", target),
+                  suite.place(line), "name all suites on the command line");
+  if (parsed.output.is_set())
+    throw Error(
+        ErrorKind::input, fmt::format("the line '{}' has an option about reports", join(line.words, " ")),
+        suite.place(line), "reports are chosen on the command line: kda-check run @suite --json out.json");
 }
 
 /// Lists given on the command line replace those of a line, as its single values do. Limits are replaced
@@ -136,11 +142,11 @@ std::vector<session::RunRequest> requests_of(const RunCommand& command, const Wo
   for (const std::string& target : command.request.fixtures) {
     if (!is_suite(target)) continue;
     const Suite suite = load_suite(target);
-    for (const Words& line : suite.lines) {
-      refuse_output_options(suite, line);
-      Words all = line;
+    for (const SuiteLine& line : suite.lines) {
+      check_line(suite, line);
+      Words all = line.words;
       all.insert(all.end(), options.begin() + 1, options.end());
-      RunCommand of_line = parsed_line(suite, all);
+      RunCommand of_line = parsed_line(suite, line, all);
       command_line_wins(command.request, of_line.request);
       for (std::string& fixture : of_line.request.fixtures)
         if (!fixture.starts_with("/") && !session::is_regime(fixture))

@@ -41,6 +41,8 @@ std::vector<std::string> suite_names() {
   return {};
 }
 
+std::string Suite::place(const SuiteLine& line) const { return fmt::format("{}:{}", path, line.number); }
+
 Suite load_suite(const std::string& target) {
   const std::string name = target.substr(1);
   fs::path path = name;
@@ -53,16 +55,22 @@ Suite load_suite(const std::string& target) {
     if (path.empty())
       throw Error(ErrorKind::usage, fmt::format("no suite '@{}'", name), {}, suggest(name, suite_names()));
   }
+  std::error_code failure;
+  if (fs::is_directory(path, failure))
+    throw Error(ErrorKind::input, fmt::format("'{}' is a folder, not a suite", target), {},
+                fmt::format("without the @: kda-check run {}", name));
   std::ifstream file(path);
   if (!file) throw Error(ErrorKind::input, "cannot open the suite", path.string());
   Suite suite;
   suite.path = path.string();
   suite.directory = path.parent_path().string();
+  std::size_t number = 0;
   for (std::string line; std::getline(file, line);) {
+    ++number;
     std::istringstream stream(line.substr(0, line.find('#')));
     Words words;
     for (std::string word; stream >> word;) words.push_back(word);
-    if (!words.empty()) suite.lines.push_back(std::move(words));
+    if (!words.empty()) suite.lines.push_back({number, std::move(words)});
   }
   if (suite.lines.empty()) throw Error(ErrorKind::input, "the suite has no lines", suite.path);
   return suite;

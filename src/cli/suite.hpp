@@ -8,14 +8,22 @@
 
 namespace kda_check::cli {
 
+struct SuiteLine {
+  std::size_t number;  ///< in the file, from 1
+  Words words;
+};
+
 struct Suite {
   std::string path;
-  std::string directory;     ///< what relative paths in its lines start from
-  std::vector<Words> lines;  ///< empty lines and # comments dropped
+  std::string directory;         ///< what relative paths in its lines start from
+  std::vector<SuiteLine> lines;  ///< empty lines and # comments dropped
+
+  /// "path:7", for errors.
+  std::string place(const SuiteLine& line) const;
 };
 
 /// "@smoke" is suites/smoke.txt of the cases that came with the program, "@some/file.txt" is that file.
-/// Throws Error{usage} for an unknown name, Error{input} for a file that cannot be read.
+/// Throws Error{usage} for an unknown name, Error{input} for a folder or a file that cannot be read.
 Suite load_suite(const std::string& target);
 
 /// Names of the suites that came with the program.

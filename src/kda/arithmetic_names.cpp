@@ -241,28 +241,38 @@ std::vector<std::string> stage_names() {
   return names;
 }
 
+/// One "bf16@state" of `value`.
+void set_cast(CastPoints& casts, std::string_view value, std::string_view part) {
+  const std::size_t at = part.find('@');
+  if (at == std::string_view::npos) refuse("storage", value, "wanted FORMAT@STAGE+FORMAT@STAGE");
+  const Rounding rounding = plain(roundings, "storage", part.substr(0, at));
+  const std::string_view name = part.substr(at + 1);
+  if (name.empty()) refuse("storage", value, "no stage named", "one of: " + join(stage_names()));
+  bool known = name == "products";
+  if (known)
+    for (Rounding CastPoints::*operand : product_operands) casts.*operand = rounding;
+  for (const StageName& row : stages)
+    if (row.name == name) casts.*row.stage = rounding, known = true;
+  if (!known) refuse("storage", value, fmt::format("no stage '{}'", name), suggest(name, stage_names()));
+}
+
 /// "bf16@state+tf32@products"
 void set_storage(Arithmetic& arithmetic, std::string_view value) {
   if (value.find('@') == std::string_view::npos) {
+    for (const auto& row : roundings)
+      if (row.name == value)
+        refuse("storage", value, "a format wants a stage",
+               fmt::format("FORMAT@STAGE, as storage={}@state; kda-check list arithmetic", value));
     arithmetic.storage = plain(storages, "storage", value);
     return;
   }
   arithmetic.casts = {};
-  for (std::string_view rest = value; !rest.empty();) {
-    const std::size_t plus = rest.find('+');
-    const std::string_view part = rest.substr(0, plus);
-    rest = plus == std::string_view::npos ? std::string_view() : rest.substr(plus + 1);
-    const std::size_t at = part.find('@');
-    if (at == std::string_view::npos) refuse("storage", value, "wanted FORMAT@STAGE+FORMAT@STAGE");
-    const Rounding rounding = plain(roundings, "storage", part.substr(0, at));
-    const std::string_view stage = part.substr(at + 1);
-    bool known = stage == "products";
-    if (known)
-      for (Rounding CastPoints::*operand : product_operands) arithmetic.casts.*operand = rounding;
-    for (const StageName& row : stages)
-      if (row.name == stage) arithmetic.casts.*row.stage = rounding, known = true;
-    if (!known) refuse("storage", value, fmt::format("no stage '{}'", stage), suggest(stage, stage_names()));
-  }
+  std::size_t begin = 0, plus = 0;
+  do {
+    plus = value.find('+', begin);
+    set_cast(arithmetic.casts, value, value.substr(begin, plus - begin));
+    begin = plus + 1;
+  } while (plus != std::string_view::npos);
   arithmetic.storage = Storage::named;
 }
 

@@ -66,6 +66,8 @@ std::string range_text(const Parameter& parameter) {
 }
 
 void set(std::string_view text, const Recipe& recipe, Settings& settings, std::string_view assignment) {
+  if (assignment.empty())
+    refuse(text, "a parameter is missing", fmt::format("{0}, or {0}:T=128,seed=2", recipe.name));
   const std::size_t equals = assignment.find('=');
   if (equals == std::string_view::npos || equals == 0)
     refuse(text, fmt::format("'{}' is not key=value", assignment));
@@ -137,9 +139,17 @@ RegimeRequest parse_regime(std::string_view text) {
     throw Error(ErrorKind::usage, fmt::format("no regime '{}'", name), {}, suggest(name, names));
   }
   RegimeRequest request{std::string(text), recipe, default_settings(*recipe)};
-  if (colon != std::string_view::npos)
-    for (const std::string& assignment : split_commas(text.substr(colon + 1)))
-      set(text, *recipe, request.settings, assignment);
+  std::vector<std::string_view> given;
+  for (std::size_t end = colon; end != std::string_view::npos;) {
+    const std::size_t begin = end + 1;
+    end = text.find(',', begin);
+    const std::string_view assignment = text.substr(begin, end - begin);
+    set(text, *recipe, request.settings, assignment);
+    const std::string_view key = assignment.substr(0, assignment.find('='));
+    if (std::find(given.begin(), given.end(), key) != given.end())
+      refuse(text, fmt::format("{} is given twice", key));
+    given.push_back(key);
+  }
   const std::size_t H = request.settings.count("H"), HV = request.settings.count("HV");
   if (HV % H != 0) refuse(text, fmt::format("HV={} is no multiple of H={}", HV, H));
   return request;

@@ -1,5 +1,5 @@
 // Regimes: named recipes for problems on which formulations of KDA are known to fail, or on which none may
-// (hazards.md 2). One row each, in kda/regimes/*.cpp by idea; what each must show: docs/regimes.md.
+// (docs/regimes.md). One row each, in kda/regimes/*.cpp by idea.
 //
 // A problem is a function of the recipe and its settings. Inputs are drawn in fp64; q, k, v and the initial
 // state are then rounded to the dtype, g and beta to fp32, so that no kernel is charged for the rounding.
@@ -51,7 +51,7 @@ class Settings {
 struct Recipe {
   std::string_view name;
   std::string_view summary;
-  std::string_view source;  ///< the rows of hazards.md 1 it comes from
+  std::string_view source;  ///< the public reports it comes from, as the project's design notes number them
   /// Its own parameters, and those of the shared ones (B T H HV K V C seed) whose default differs.
   std::vector<Parameter> parameters;
   Problem (*build)(const Settings& settings);

@@ -1,5 +1,5 @@
-// The named intermediates of the chunk form (F1 to F9 of kda-math 4.1), in the order they are computed, and
-// tensors of them in the shapes of the fixture format.
+// The named intermediates of the chunk form (F1 to F9 of docs/kda.md, "Stages"), in the order they are
+// computed, and tensors of them in the shapes of the fixture format.
 #pragma once
 
 #include <array>

@@ -79,12 +79,17 @@ void print_crossings(std::string& out, const GrowthCase& item) {
                      crossing.source == "derived" ? " (derived)" : "*", crossing.position, crossing.place);
 }
 
+/// "1 window", "2 windows"
+std::string counted(std::size_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 void print_heading(std::string& out, const GrowthResult& result, const GrowthCase& item) {
   const std::string reference = item.against == "oracle"
                                     ? fmt::format("the oracle ({} recurrence)", result.oracle)
                                     : fmt::format("expected/{}", item.against);
-  fmt::format_to(std::back_inserter(out), "\n  {} against {}, {} windows of {} tokens\n", result.tensor,
-                 reference, item.windows.size(), item.window);
+  fmt::format_to(std::back_inserter(out), "\n  {} against {}, {} of {}\n", result.tensor, reference,
+                 counted(item.windows.size(), "window"), counted(item.window, "token"));
 }
 
 }  // namespace
@@ -127,8 +132,8 @@ std::string write_growth_text(const GrowthResult& result, const WriteOptions& op
     out += '\n';
   }
   if (overridden) out += "* limit from the command line\n";
-  fmt::format_to(std::back_inserter(out), "{} {}, {} answers", result.fixtures.size(),
-                 result.fixtures.size() == 1 ? "fixture" : "fixtures", result.cases.size());
+  fmt::format_to(std::back_inserter(out), "{}, {}", counted(result.fixtures.size(), "fixture"),
+                 counted(result.cases.size(), "answer"));
   if (!result.errors.empty()) fmt::format_to(std::back_inserter(out), "; {} not read", result.errors.size());
   return out + "\n";
 }

@@ -47,6 +47,10 @@ Plan planned(const RunRequest& request) {
       throw Error(ErrorKind::usage, "--against oracle contradicts --oracle none");
     plan.against_oracle = false;
   }
+  if (request.probe && !plan.against_oracle)
+    throw Error(ErrorKind::usage,
+                "--probe explains failures against the oracle, and nothing is compared with it", {},
+                request.oracle ? "add oracle to --against" : "leave out --oracle none");
   plan.tensors = request.judging.tensors.empty() ? std::vector<std::string>{"o", "final_state"}
                                                  : without_repeats(request.judging.tensors);
   for (const std::string& name : plan.tensors)

@@ -66,6 +66,9 @@ Source Source::open(const std::string& target, const fixture::ReadLimits& limits
     source.packed_ = problem.packed();
     return source;
   }
+  if (target.starts_with("@") && !exists(target))
+    throw Error(ErrorKind::usage, fmt::format("'{}': suites are for run", target), {},
+                fmt::format("kda-check run {}", target));
   if (looks_like_a_regime(target) && !exists(target)) neither(target);
   const fixture::Fixture& file = source.file_.emplace(fixture::Fixture::open(target, limits));
   source.name_ = file.name();

@@ -20,7 +20,7 @@ kda::Problem build_regime(const kda::RegimeRequest& regime, const fixture::ReadL
 class Source {
  public:
   /// A file is opened and checked, a regime built. Throws Error{input} for a file, Error{usage} for a regime
-  /// or for a word that is neither.
+  /// or for a word that is neither, a suite for one.
   static Source open(const std::string& target, const fixture::ReadLimits& limits);
 
   const std::string& path() const { return path_; }  ///< the target as given

@@ -1,4 +1,4 @@
-// What is forecast from the inputs, against the limits of hazards 0 from both sides, and against runs.
+// What is forecast from the inputs, against the limits of docs/regimes.md from both sides, and against runs.
 #include "analysis/forecast.hpp"
 
 #include <cmath>
@@ -177,7 +177,7 @@ std::vector<Regime> spoiled_regimes() {
   return regimes;
 }
 
-/// Unit keys with cosine `rho` between them (hazards 2.2, corr_keys and identical_keys).
+/// Unit keys with cosine `rho` between them (docs/regimes.md, corr_keys and identical_keys).
 std::vector<Regime> correlated_key_regimes(const std::vector<std::size_t>& lengths) {
   std::vector<Regime> regimes;
   constexpr std::size_t K = 32;

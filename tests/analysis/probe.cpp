@@ -14,7 +14,7 @@ using tensor::Tensor;
 
 namespace {
 
-/// The generic case of hazards.md 2.4, with the options that a convention is about.
+/// A generic case, with the options that a convention is about.
 struct Case {
   std::size_t T = 130, K = 48, V = 32, H = 1, HV = 1;
   Gate gate = Gate::none;

@@ -157,3 +157,63 @@ TEST_CASE("forecast says what breaks before anything runs, and exits with 1 when
   CHECK(program("forecast " + file + " --arithmetic decay=anchor").code == 2);
   CHECK(program("forecast missing.h5").code == 3);
 }
+
+TEST_CASE("suites are for run, and every other command says so", "[cli]") {
+  for (const char* const command : {"attribute", "grow", "forecast"}) {
+    const Output output = program(std::string(command) + " @smoke");
+    INFO(command << ": " << output.err);
+    CHECK(output.code == 2);
+    CHECK(lines(output.err) == 1);
+    CHECK_THAT(output.err, ContainsSubstring("suites are for run"));
+  }
+}
+
+TEST_CASE("a suite inside a suite is refused by line, and a folder is no suite", "[cli]") {
+  const Folder folder;
+  std::ofstream(folder / "mine.txt") << "# a comment\n\nonehot_exact:T=20\n@other.txt\n";
+  const Output nested = program("run @" + (folder / "mine.txt").string());
+  CHECK(nested.code == 2);
+  CHECK(lines(nested.err) == 1);
+  CHECK_THAT(nested.err, ContainsSubstring("'@other.txt'"));
+  CHECK_THAT(nested.err, ContainsSubstring("mine.txt:4"));
+  const Output is_folder = program("run @" + (folder / ".").string());
+  CHECK(is_folder.code == 3);
+  CHECK_THAT(is_folder.err, ContainsSubstring("is a folder"));
+}
+
+TEST_CASE("--probe without a comparison with the oracle is a usage error", "[cli][probe]") {
+  for (const char* const options : {"--oracle none", "--against fla_chunk"}) {
+    const Output output = program("run " + small + " --probe " + options);
+    INFO(options << ": " << output.err);
+    CHECK(output.code == 2);
+    CHECK(lines(output.err) == 1);
+    CHECK_THAT(output.err, ContainsSubstring("--probe") && ContainsSubstring("hint: "));
+  }
+  CHECK(program("run " + small + " --variant recurrent --probe --against oracle,fla_chunk").code == 0);
+}
+
+TEST_CASE("words that are missing between commas of --arithmetic are noticed", "[cli]") {
+  for (const char* const words : {"fla,", ",fla", "fla,,decay=pair"}) {
+    const Output output = program("run " + small + " --arithmetic " + words);
+    CHECK(output.code == 2);
+    CHECK_THAT(output.err, ContainsSubstring("has an empty word"));
+  }
+  CHECK(program("run " + small + " --variant recurrent, --against oracle").code == 0);
+}
+
+TEST_CASE("help lists the commands in a straight column, and grow counts one of a kind", "[cli]") {
+  std::istringstream help(program("--help").out);
+  std::size_t commands = 0, column = 0;
+  for (std::string line; std::getline(help, line);) {
+    if (!line.starts_with("  ")) continue;
+    const std::size_t name_end = line.find(' ', 2), summary = line.find_first_not_of(' ', name_end);
+    if (commands++ == 0) column = summary;
+    CHECK(summary == column);
+  }
+  CHECK(commands == 9);
+  for (const char* const command : {"grow", "forecast"})
+    CHECK_THAT(program(std::string(command) + " --help").out, ContainsSubstring("list regimes"));
+  const Output one = program("grow onehot_exact:T=20 --variant recurrent");
+  CHECK_THAT(one.out, ContainsSubstring(", 1 window of 64 tokens\n"));
+  CHECK_THAT(one.out, ContainsSubstring("1 fixture, 1 answer\n"));
+}

@@ -1,5 +1,5 @@
-// Formulations on the regimes they are known to fail on, and on those they must survive (hazards.md 2.2). The
-// errors there come from simulations with other random numbers and are taken as orders of magnitude.
+// Formulations on the regimes they are known to fail on, and on those they must survive (docs/regimes.md).
+// The errors come from simulations with other random numbers and are taken as orders of magnitude.
 #include <cmath>
 #include <string>
 
@@ -58,7 +58,7 @@ TEST_CASE("doubling fails on keys alike, the more the larger the block, the narr
   std::vector<Case> cases;
   struct Row {
     const char* rho;
-    double fp32_16, fp16_16, fp32_32, tf32_32, bf16_32, fp32_64;  // hazards 2.2, corr_keys
+    double fp32_16, fp16_16, fp32_32, tf32_32, bf16_32, fp32_64;  // as simulated elsewhere
   };
   for (const Row& row : {Row{"0", 3e-7, 1.2e-4, 3e-7, 2e-4, 1.4e-3, 3e-7},
                          {"0.5", 1.3e-6, 6e-3, 4e-4, 1e2, 1e5, 1e3},
@@ -110,7 +110,7 @@ TEST_CASE("Horner over 32 rows overflows fp16 on keys alike: its partial sums al
 }
 
 TEST_CASE("rho and beta only fail together", "[formulations]") {
-  // hazards 2.2: doubling:16 in fp16 stays below 4.4e-3 up to rho 0.9999 when beta is 0.5.
+  // In the simulations doubling:16 in fp16 stays below 4.4e-3 up to rho 0.9999 when beta is 0.5.
   hold({{"corr_keys:rho=0.9999,beta=0.5", "inverse=doubling:16" + fp16, 0, 2e-2},
         {"corr_keys:rho=0.9999,beta=0.9997", "inverse=doubling:16" + fp16, 0.1, anything}});
 }

@@ -1,4 +1,4 @@
-// What must hold on the regimes, and what must not (hazards.md 0 and 2.2).
+// What must hold on the regimes, and what must not (docs/regimes.md).
 #include <fmt/format.h>
 
 #include <cmath>
@@ -103,7 +103,8 @@ TEST_CASE("the exact regimes are about something: keys overlap within a chunk, e
 }
 
 TEST_CASE("a constant gate overflows each factored form exactly beyond its limit", "[regimes][laws]") {
-  // ln FLT_MAX = 88.72 over the rows between an anchor and the farthest row it meets (hazards 0).
+  // ln FLT_MAX = 88.72 over the rows between an anchor and the farthest row it meets (docs/regimes.md,
+  // "Decay").
   struct Limit {
     const char* decay;
     double rows;
@@ -198,8 +199,7 @@ TEST_CASE("no output depends on a later token; with a late anchor it does", "[re
       CHECK_FALSE(same_bits(answer.o, 0, perturbed.o, answer.o.size()));
       CHECK(same_bits(answer.o, 0, test::run(cut, variant.name, dtype).o, before));
     }
-    // fla#1240: the anchor in the middle of the last block of rows reads the gate of token 21 (hazards row
-    // 25).
+    // fla#1240: the anchor in the middle of the last block of rows reads the gate of token 21.
     CHECK_FALSE(same_bits(chunk(a, {"decay=anchor-mid:16"}, dtype).o, 0,
                           chunk(b, {"decay=anchor-mid:16"}, dtype).o, before));
   }

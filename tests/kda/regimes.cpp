@@ -140,7 +140,7 @@ TEST_CASE("gates are what the recipes say", "[regimes]") {
     const std::size_t channels = problem.dimensions().HV * problem.dimensions().K;
     for (std::size_t i = channels; i < problem.g.size(); ++i)
       REQUIRE((problem.g.value(i) < -1) == (problem.g.value(i - channels) < -1));
-    // The mean of a sum over 32 rows: hazards 2.2 has -156, -55 and -15.
+    // The mean of a sum over 32 rows: the simulations have -156, -55 and -15.
     double sum = 0;
     for (std::size_t i = 0; i < problem.g.size(); ++i) sum += problem.g.value(i);
     CHECK(32 * sum / static_cast<double>(problem.g.size()) ==
@@ -187,6 +187,10 @@ TEST_CASE("words that make no regime are usage errors with a suggestion", "[regi
   CHECK_THAT(usage_of("corr_keys:dtype=fp8"), ContainsSubstring("no dtype 'fp8'"));
   CHECK_THAT(usage_of("onehot_exact:K=32"), ContainsSubstring("this regime needs 64"));
   CHECK_THAT(usage_of("control:H=4,HV=6"), ContainsSubstring("no multiple"));
+  CHECK_THAT(usage_of("corr_keys:"), ContainsSubstring("a parameter is missing"));
+  CHECK_THAT(usage_of("corr_keys:rho=0.5,"), ContainsSubstring("a parameter is missing"));
+  CHECK_THAT(usage_of("corr_keys:rho=0.5,rho=0.6"), ContainsSubstring("rho is given twice"));
+  CHECK_THAT(usage_of("corr_keys:dtype=bf16,T=8,dtype=bf16"), ContainsSubstring("dtype is given twice"));
   CHECK_THAT(usage_of("varlen:B=2"), ContainsSubstring("this regime needs 1"));
 }
 

@@ -198,6 +198,11 @@ TEST_CASE("arithmetic is set and described in the same words", "[variants]") {
   CHECK_THROWS_WITH(kda::set_axis(arithmetic, "contracton=fused"),
                     ContainsSubstring("did you mean 'contraction'?"));
   CHECK_THROWS_WITH(kda::set_axis(arithmetic, "decay"), ContainsSubstring("wanted key=value"));
+  CHECK_THROWS_WITH(kda::set_axis(arithmetic, "storage=bf16"), ContainsSubstring("FORMAT@STAGE"));
+  CHECK_THROWS_WITH(kda::set_axis(arithmetic, "storage=bf16@"),
+                    ContainsSubstring("no stage named") && ContainsSubstring("one of: products"));
+  for (const char* const dangling : {"storage=bf16@u+", "storage=+bf16@u", "storage=bf16@u++bf16@w"})
+    CHECK_THROWS_WITH(kda::set_axis(arithmetic, dangling), ContainsSubstring("wanted FORMAT@STAGE"));
 }
 
 // --- against answers we did not write

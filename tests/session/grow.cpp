@@ -38,7 +38,7 @@ session::GrowRequest request_for(const std::string& path) {
   return request;
 }
 
-/// slow_alpha of hazards.md 2.2 and 5.2: the same gate at every token, hardly any writing.
+/// slow_alpha of docs/regimes.md: the same gate at every token, hardly any writing.
 kda::Problem slow_alpha(std::size_t T, double g, double beta) {
   test::ProblemSpec spec;
   spec.T = T, spec.K = 16, spec.V = 8;

@@ -6,6 +6,7 @@
 #include "kda/kernels/lanes.hpp"
 #include "kda/kernels/table.hpp"
 #include "numeric/double_double.hpp"
+#include "numeric/double_double_functions.hpp"
 #include "numeric/rounding.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
@@ -136,18 +137,12 @@ Pack exact_sum(std::size_t depth, const Term& term, const Pack& start) {
   return Pack::load(result);
 }
 
-/// The exponent of a finite x that is not 0, that of a normalised significand in [1, 2).
+/// The exponent of a normal x; fp32 numbers are normal in fp64. Not numeric/ulp.hpp's, which takes subnormals
+/// too: that is no KDA_CHECK_INLINE, so the linker would keep one copy for all instruction sets.
 KDA_CHECK_INLINE int exponent_of(double x) {
   std::uint64_t bits;
   __builtin_memcpy(&bits, &x, sizeof bits);
   return static_cast<int>(bits >> 52 & 0x7ff) - 1023;
-}
-/// 2^n for -1022 <= n <= 1023.
-KDA_CHECK_INLINE double power_of_two(int n) {
-  const std::uint64_t bits = static_cast<std::uint64_t>(n + 1023) << 52;
-  double x;
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
 }
 /// To fp32 towards zero; infinite from 2^128 on.
 KDA_CHECK_INLINE float towards_zero(double x) {
@@ -182,7 +177,7 @@ KDA_CHECK_INLINE float mma_step(const float* a, const float* b, std::size_t coun
     return sum;
   }
   if (largest == -2000) return 0.0f;
-  const double unit = power_of_two(largest - bits), per_unit = power_of_two(bits - largest);
+  const double unit = numeric::power_of_two(largest - bits), per_unit = numeric::power_of_two(bits - largest);
   double sum = __builtin_trunc(static_cast<double>(c) * per_unit);
   for (std::size_t i = 0; i < count; ++i)
     sum = sum + __builtin_trunc(static_cast<double>(a[i]) * static_cast<double>(b[i]) * per_unit);

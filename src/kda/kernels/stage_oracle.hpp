@@ -1,7 +1,7 @@
-// The stages of one chunk in double-double: F2 to F11 of kda-math 4.1 with one exponential for each pair, the
-// forms that cannot overflow. The magnitude of an element is the sum of the absolute values of the terms of
-// its last sum, where a term's factor that is itself a sum (L in the inverse, the inverse in u and w, u and w
-// in v_new, v_new in h) counts with its magnitude: errors of that size are handed on.
+// The stages of one chunk in double-double: F2 to F11 of docs/kda.md, "Stages", with one exponential for each
+// pair, the forms that cannot overflow. The magnitude of an element is the sum of the absolute values of the
+// terms of its last sum, where a term's factor that is itself a sum (L in the inverse, the inverse in u and
+// w, u and w in v_new, v_new in h) counts with its magnitude: errors of that size are handed on.
 #pragma once
 
 #include "kda/kernels/oracle.hpp"
@@ -65,8 +65,7 @@ inline void stage_product(std::size_t rows, std::size_t columns, std::size_t dep
     }
 }
 
-/// target = x exp(a - b), row by row; `a_row`: which row of G a is, for all rows, or the own row when b is
-/// absent.
+/// Row i: target = x exp(G_i), or with `from_last` x exp(Gn - G_i), Gn being the last row of G.
 inline void stage_decayed(const StageOracleBlock& block, const OracleMatrix& x, bool from_last,
                           const OracleMatrix& target) {
   for (std::size_t i = 0; i < block.rows; ++i)

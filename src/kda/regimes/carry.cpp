@@ -1,5 +1,5 @@
-// Regimes of the carried state: slow decay, cancellation, range (hazards.md 2.2, "Carry, cancellation,
-// storage").
+// Regimes of the carried state: slow decay, cancellation, range (docs/regimes.md, "Carry,
+// cancellation, storage").
 #include "kda/regimes/draft.hpp"
 
 namespace kda_check::kda::regimes {

@@ -1,4 +1,4 @@
-// Regimes of the decay: how far exponents reach (hazards.md 2.2, "Decay range"). Gates are given directly.
+// Regimes of the decay: how far exponents reach (docs/regimes.md, "Decay"). Gates are given directly.
 #include <cmath>
 #include <numbers>
 

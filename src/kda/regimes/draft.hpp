@@ -1,4 +1,4 @@
-// A problem in the making: what recipes are written with (hazards.md 2.1).
+// A problem in the making: what recipes are written with (docs/regimes.md).
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ class Draw {
 
 using Element = std::function<double(const At& at, const Draw& draw)>;
 
-/// Tensors in fp64. What a recipe leaves empty finish() fills with the defaults of hazards.md 2.1: q and k
+/// Tensors in fp64. What a recipe leaves empty finish() fills with the defaults of docs/regimes.md: q and k
 /// normal of unit length, v normal, g = logsigmoid(normal), beta = sigmoid(normal), no initial state.
 class Draft {
  public:

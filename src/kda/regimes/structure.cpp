@@ -1,5 +1,5 @@
-// Regimes of structure: causality, cuts, tails, layouts, packing, groups (hazards.md 2.2, "Structure and
-// invariance"). What must be equal bit for bit is checked by tests/kda/regime_laws.cpp; as targets they are
+// Regimes of structure: causality, cuts, tails, layouts, packing, groups (docs/regimes.md,
+// "Structure"). What must be equal bit for bit is checked by tests/kda/regime_laws.cpp; as targets they are
 // problems like any other.
 #include <algorithm>
 #include <iterator>
