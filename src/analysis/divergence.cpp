@@ -74,7 +74,7 @@ class BlockInverse {
   }
 
   /// Diagonal blocks by doubling, what is below them by X_ij = -X_ii (sum_m L_im X_mj), the factors of every
-  /// product rounded (kda-math 4.2).
+  /// product rounded (docs/kda.md, "Inverse formulations").
   Wide result() {
     for (std::size_t from = 0; from < n_; from += side_) {
       invert_block(from);

@@ -181,7 +181,7 @@ TEST_CASE("a suite inside a suite is refused by line, and a folder is no suite",
   CHECK_THAT(is_folder.err, ContainsSubstring("is a folder"));
 }
 
-TEST_CASE("--probe without a comparison with the oracle is a usage error", "[cli][probe]") {
+TEST_CASE("run --probe without a comparison with the oracle is a usage error", "[cli][probe]") {
   for (const char* const options : {"--oracle none", "--against fla_chunk"}) {
     const Output output = program("run " + small + " --probe " + options);
     INFO(options << ": " << output.err);
