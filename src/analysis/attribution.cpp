@@ -9,26 +9,24 @@ HeldOracle hold_oracle(const kda::Problem& problem, kda::OraclePrecision precisi
   const kda::Dimensions& d = problem.dimensions();
   HeldOracle held;
   const auto size = [](HeldOracle::Values& values, std::size_t count) {
-    values.hi.resize(count), values.lo.resize(count), values.magnitude.resize(count);
+    values.hi.resize(count), values.lo.resize(count);
   };
   size(held.o, d.B * d.T * d.HV * d.V);
   size(held.final_state, d.N * d.HV * d.K * d.V);
   const auto keep = [](HeldOracle::Values& values, std::size_t first, std::size_t count, const double* hi,
-                       const double* lo, const double* magnitude) {
+                       const double* lo) {
     std::memcpy(values.hi.data() + first, hi, count * sizeof(double));
     std::memcpy(values.lo.data() + first, lo, count * sizeof(double));
-    std::memcpy(values.magnitude.data() + first, magnitude, count * sizeof(double));
   };
   kda::run_oracle(problem, precision, threads,
                   {[&](const kda::OracleOutput& part) {
                      const std::size_t row = d.HV * d.V;
-                     keep(held.o, (part.batch * d.T + part.begin) * row, part.count * row, part.hi, part.lo,
-                          part.magnitude);
+                     keep(held.o, (part.batch * d.T + part.begin) * row, part.count * row, part.hi, part.lo);
                    },
                    [&](const kda::OracleState& part) {
                      const std::size_t count = d.K * d.V;
                      keep(held.final_state, (part.sequence * d.HV + part.head) * count, count, part.hi,
-                          part.lo, part.magnitude);
+                          part.lo);
                    }});
   return held;
 }

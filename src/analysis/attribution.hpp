@@ -8,10 +8,10 @@
 
 namespace kda_check::analysis {
 
-/// The oracle's answer held whole.
+/// The oracle's answer held whole, without its magnitudes.
 struct HeldOracle {
   struct Values {
-    std::vector<double> hi, lo, magnitude;
+    std::vector<double> hi, lo;
   };
   Values o, final_state;
 };

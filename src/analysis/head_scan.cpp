@@ -28,7 +28,7 @@ class HeadScan {
         options_(options),
         forms_(forms),
         reader_(problem, kda::operations_of(options.arithmetic)),
-        casts_(kda::cast_points(options.arithmetic, options.dtype, beta_is_16_bit(problem), true)),
+        casts_(kda::cast_points(options.arithmetic, options.dtype, problem.beta_is_16_bit(), true)),
         K_(problem.dimensions().K),
         V_(problem.dimensions().V),
         stride_(kda::padded(K_)),
@@ -59,10 +59,6 @@ class HeadScan {
   }
 
  private:
-  static bool beta_is_16_bit(const kda::Problem& problem) {
-    return !problem.options.beta_sigmoid && numeric::format_of(problem.beta.dtype()).bytes == 2;
-  }
-
   Rounding output_rounding() const {
     if (options_.dtype == numeric::DType::fp16) return Rounding::fp16;
     return options_.dtype == numeric::DType::bf16 ? Rounding::bf16 : Rounding::none;

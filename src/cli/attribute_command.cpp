@@ -72,17 +72,10 @@ int attribute_main(const Words& words) {
   command.add_options(app);
   if (const auto done = parse(app, words)) return *done;
   command.finish();
-  std::optional<OutputFile> json;
-  if (!command.json_path.empty())
-    json.emplace(report_file("json", command.json_path, command.request.targets));
-  Progress progress;
-  report::AttributionResult result = session::attribute(command.request, log_through(progress));
-  result.argv = words;
-  progress.clear();
-  print_errors(result.errors);
-  if (!json || !json->is_stdout()) write_stdout(report::write_attribution_text(result));
-  if (json) json->commit(report::write_attribution_json(result));
-  return result.exit_code();
+  return measure(
+      words, command.json_path, command.request.targets,
+      [&](const session::Log& log) { return session::attribute(command.request, log); },
+      report::write_attribution_text, report::write_attribution_json);
 }
 
 }  // namespace kda_check::cli

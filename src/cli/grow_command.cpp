@@ -86,21 +86,15 @@ int grow_main(const Words& words) {
   command.add_options(app);
   if (const auto done = parse(app, words)) return *done;
   command.finish();
-  std::optional<OutputFile> json;
-  if (!command.json_path.empty())
-    json.emplace(report_file("json", command.json_path, command.request.targets));
-  Progress progress;
-  report::GrowthResult result = session::grow(command.request, log_through(progress));
-  result.argv = words;
-  progress.clear();
-  print_errors(result.errors);
-  if (!json || !json->is_stdout()) {
-    report::WriteOptions options;
-    options.unicode = wants_unicode();
-    write_stdout(report::write_growth_text(result, options));
-  }
-  if (json) json->commit(report::write_growth_json(result));
-  return result.exit_code();
+  return measure(
+      words, command.json_path, command.request.targets,
+      [&](const session::Log& log) { return session::grow(command.request, log); },
+      [](const report::GrowthResult& result) {
+        report::WriteOptions options;
+        options.unicode = wants_unicode();
+        return report::write_growth_text(result, options);
+      },
+      report::write_growth_json);
 }
 
 }  // namespace kda_check::cli

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/commands.hpp"
 #include "cli/output.hpp"
 #include "report/writers.hpp"
 #include "session/requests.hpp"
@@ -31,6 +33,23 @@ void add_output_options(CLI::App& app, OutputOptions& options);
 /// Error{environment} for one that cannot be written.
 OutputFile report_file(std::string_view format, const std::string& path,
                        const std::vector<std::string>& inputs);
+
+/// Runs a command that measures and writes its own text or JSON: `work` gives the result, with argv, errors
+/// and exit_code(); `text` and `json` print it. An empty `json_path`: no JSON; "-": instead of the text.
+template <class Work, class Text, class Json>
+int measure(const Words& words, const std::string& json_path, const std::vector<std::string>& inputs,
+            Work work, Text text, Json json) {
+  std::optional<OutputFile> file;
+  if (!json_path.empty()) file.emplace(report_file("json", json_path, inputs));
+  Progress progress;
+  auto result = work(log_through(progress));
+  result.argv = words;
+  progress.clear();
+  print_errors(result.errors);
+  if (!file || !file->is_stdout()) write_stdout(text(result));
+  if (file) file->commit(json(result));
+  return result.exit_code();
+}
 
 /// The outputs, opened. At most one of them is standard output; without any it is the text report.
 class Outputs {

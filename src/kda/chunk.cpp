@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numbers>
+#include <optional>
 
 #include "base/error.hpp"
 #include "base/parallel.hpp"
@@ -22,10 +23,9 @@ std::size_t rows_needed(const Problem& problem, const RunOptions& options) {
   return std::min(options.chunk_size, longest);
 }
 
-/// Elements of a ChunkWorkspace.
-std::size_t elements_needed(const Problem& problem, const RunOptions& options) {
-  const std::size_t rows = rows_needed(problem, options), k_stride = padded(problem.dimensions().K),
-                    v_stride = padded(problem.dimensions().V);
+/// Elements of a ChunkWorkspace for chunks of `rows` rows.
+std::size_t elements_needed(const Problem& problem, std::size_t rows) {
+  const std::size_t k_stride = padded(problem.dimensions().K), v_stride = padded(problem.dimensions().V);
   return rows * (6 * k_stride + 4 * v_stride + 3 * padded(rows) + padding) +
          2 * problem.dimensions().K * v_stride + ChunkScratch(rows, k_stride, v_stride).total();
 }
@@ -34,11 +34,11 @@ std::size_t elements_needed(const Problem& problem, const RunOptions& options) {
 template <class T>
 class ChunkWorkspace {
  public:
-  ChunkWorkspace(const Problem& problem, const RunOptions& options)
-      : rows_(rows_needed(problem, options)),
+  ChunkWorkspace(const Problem& problem, const RunOptions& options, std::size_t rows)
+      : rows_(rows),
         k_stride_(padded(problem.dimensions().K)),
         v_stride_(padded(problem.dimensions().V)),
-        arena_(elements_needed(problem, options)) {
+        arena_(elements_needed(problem, rows)) {
     arena_.fill(T(0));
     T* next = arena_.data();
     const auto take = [&](std::size_t count) {
@@ -83,16 +83,17 @@ class ChunkWorkspace {
 };
 
 template <class T>
-void run_head(const Problem& problem, const HeadJob& job, const RunOptions& options, Answer& answer) {
+void run_head(const Problem& problem, const HeadJob& job, const RunOptions& options, std::size_t most_rows,
+              Answer& answer) {
   const Operations operations = operations_of(options.arithmetic);
   const HeadReader<T> reader(problem, operations);
-  ChunkWorkspace<T> work(problem, options);
+  ChunkWorkspace<T> work(problem, options, most_rows);
   const Sequence& s = job.sequence;
   const auto kernel = kernels<T>().chunk[static_cast<int>(options.arithmetic.contraction)];
   const std::size_t V = problem.dimensions().V;
   const Rounding normalised = work.block.casts.normalised;
-  StageExchange<T> exchange(problem, options.stages, options.chunk_size);
-  const std::size_t first_index = first_chunk(problem, s, options.chunk_size);
+  std::optional<StageExchange<T>> exchange;
+  if (options.stages.asked()) exchange.emplace(problem, options.stages, s, options.chunk_size);
   reader.state(s, job.head, work.block.state, work.v_stride());
   for (std::size_t begin = s.begin; begin < s.end; begin += options.chunk_size) {
     const std::size_t rows = std::min(options.chunk_size, s.end - begin);
@@ -104,26 +105,23 @@ void run_head(const Problem& problem, const HeadJob& job, const RunOptions& opti
     kernels<T>().cumulate(operations.reduction, work.G, rows, work.k_stride());  // F1
     kernels<T>().round(work.block.casts.g_cumsum, work.G, rows * work.k_stride());
     work.block.rows = rows;
-    const ChunkPlace place{s.batch, begin, rows, first_index + (begin - s.begin) / options.chunk_size,
-                           job.head};
-    exchange.give(place, work.block, work.G);
+    if (exchange) exchange->give(job.head, begin, work.block, work.G);
     kernel(work.block);
-    exchange.tell(place, work.block);
+    if (exchange) exchange->tell(job.head, begin, work.block);
     store_output(work.block.o, work.v_stride(), problem, s, job.head, begin, rows, {0, V}, answer.o);
   }
   store_state(work.block.state, work.v_stride(), problem, s, job.head, {0, V}, answer.final_state);
 }
 
-void refuse_memory(const Problem& problem, const RunOptions& options, std::size_t jobs) {
+void refuse_memory(const Problem& problem, const RunOptions& options, std::size_t rows, std::size_t jobs) {
   const std::size_t at_once = std::min(jobs, static_cast<std::size_t>(options.threads));
   const double width = options.dtype == numeric::DType::fp64 ? sizeof(double) : sizeof(float);
   const double bytes =
-      width * static_cast<double>(at_once) * static_cast<double>(elements_needed(problem, options));
+      width * static_cast<double>(at_once) * static_cast<double>(elements_needed(problem, rows));
   if (bytes <= static_cast<double>(options.memory_limit)) return;
   throw Error(ErrorKind::environment,
               fmt::format("chunks of {} rows take {:.3g} GB on {} threads; the memory limit is {:.3g} GB",
-                          rows_needed(problem, options), bytes * 1e-9, at_once,
-                          static_cast<double>(options.memory_limit) * 1e-9),
+                          rows, bytes * 1e-9, at_once, static_cast<double>(options.memory_limit) * 1e-9),
               {}, "--chunk-size 64");
 }
 
@@ -131,13 +129,14 @@ void refuse_memory(const Problem& problem, const RunOptions& options, std::size_
 
 Answer run_chunk(const Problem& problem, const RunOptions& options) {
   const std::vector<HeadJob> jobs = head_jobs(problem, 1, options.threads);
-  refuse_memory(problem, options, jobs.size());
+  const std::size_t rows = rows_needed(problem, options);
+  refuse_memory(problem, options, rows, jobs.size());
   Answer answer = allocate_answer(problem, options.dtype);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
     if (options.dtype == numeric::DType::fp64) {
-      run_head<double>(problem, jobs[item], options, answer);
+      run_head<double>(problem, jobs[item], options, rows, answer);
     } else {
-      run_head<float>(problem, jobs[item], options, answer);
+      run_head<float>(problem, jobs[item], options, rows, answer);
     }
   });
   return answer;

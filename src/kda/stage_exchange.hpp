@@ -9,15 +9,22 @@
 
 namespace kda_check::kda {
 
-/// For one head; costs nothing without hooks.
+/// For one sequence, whose chunks it numbers.
 template <class T>
 class StageExchange {
  public:
-  StageExchange(const Problem& problem, const StageHooks& hooks, std::size_t chunk_size)
-      : problem_(problem), hooks_(hooks), d_(chunked_dimensions(problem, chunk_size)) {}
+  StageExchange(const Problem& problem, const StageHooks& hooks, const Sequence& sequence,
+                std::size_t chunk_size)
+      : problem_(problem),
+        hooks_(hooks),
+        sequence_(sequence),
+        chunk_size_(chunk_size),
+        d_(chunked_dimensions(problem, chunk_size)),
+        first_index_(first_chunk(problem, sequence, chunk_size)) {}
 
   /// Loads the stages to be used into block.given. Call before the kernel, G complete.
-  void give(const ChunkPlace& place, ChunkBlock<T>& block, T* G) {
+  void give(std::size_t head, std::size_t begin, ChunkBlock<T>& block, T* G) {
+    const ChunkPlace place = place_of(head, begin, block.rows);
     if (hooks_.computed != nullptr)
       copy_out(Stage::g_cumsum, place, G, block.key_stride);  // before it is replaced
     if (hooks_.given == nullptr) return;
@@ -37,8 +44,9 @@ class StageExchange {
   }
 
   /// Stores what the kernel computed.
-  void tell(const ChunkPlace& place, const ChunkBlock<T>& block) {
+  void tell(std::size_t head, std::size_t begin, const ChunkBlock<T>& block) {
     if (hooks_.computed == nullptr) return;
+    const ChunkPlace place = place_of(head, begin, block.rows);
     const T* const arrays[stage_count] = {nullptr,  block.Aqk, block.Akk_inv, block.u,    block.w,
                                           block.qg, block.kg,  block.h,       block.v_new};
     for (std::size_t s = 1; s < stage_count; ++s)
@@ -46,6 +54,9 @@ class StageExchange {
   }
 
  private:
+  ChunkPlace place_of(std::size_t head, std::size_t begin, std::size_t rows) const {
+    return {sequence_.batch, begin, rows, first_index_ + (begin - sequence_.begin) / chunk_size_, head};
+  }
   static std::size_t stride_of(Stage stage, const ChunkBlock<T>& block) {
     switch (stage) {
       case Stage::Aqk:
@@ -87,7 +98,10 @@ class StageExchange {
 
   const Problem& problem_;
   const StageHooks& hooks_;
+  const Sequence sequence_;
+  const std::size_t chunk_size_;
   const Dimensions d_;
+  const std::size_t first_index_;
   std::array<std::vector<T>, stage_count> memory_;
 };
 

@@ -56,6 +56,8 @@ struct StageHooks {
   StageTensors* computed = nullptr;     ///< filled with what this run computed, before anything is replaced
   const StageTensors* given = nullptr;  ///< values used in place of the computed ones ...
   std::array<bool, stage_count> use_given{};  ///< ... for these stages
+
+  bool asked() const { return computed != nullptr || given != nullptr; }
 };
 
 }  // namespace kda_check::kda

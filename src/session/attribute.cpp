@@ -40,6 +40,7 @@ class AxisStudy {
     full_ = errors(options_.arithmetic);
     ideal_errors_ = errors(ideal_);
     for (const kda::AxisRow& axis : kda::axes()) {
+      if (axis.name == "formulation" && !variant.axes.chunk) continue;
       kda::Arithmetic only = ideal_, without = options_.arithmetic;
       axis.copy(options_.arithmetic, only);
       axis.copy(ideal_, without);
@@ -66,7 +67,6 @@ class AxisStudy {
     result.ideal_share = square_share(result.ideal);
     result.interaction = result.full == 0 ? 0 : 1 - result.ideal_share;
     for (std::size_t a = 0; a < only_.size(); ++a) {
-      if (a + 1 == only_.size() && !variant_.axes.chunk) break;  // no formulations
       report::AxisShare axis;
       axis.axis = kda::axes()[a].name;
       axis.value = kda::axis_value(options_.arithmetic, axis.axis);
@@ -115,14 +115,10 @@ class AxisStudy {
 std::vector<report::StageShare> stage_shares(const kda::Problem& problem, const kda::Variant& variant,
                                              kda::RunOptions options, const analysis::HeldOracle& oracle,
                                              const kda::StageTruths& truths, double full) {
-  const DType dtype = kda::state_dtype(options.dtype);
-  const kda::StageTensors exact = kda::rounded_stages(truths, problem, options.chunk_size, dtype);
-  kda::StageTensors own = kda::allocate_stages(problem, options.chunk_size, dtype);
+  const kda::StageTensors exact =
+      kda::rounded_stages(truths, problem, options.chunk_size, kda::state_dtype(options.dtype));
+  const kda::StageTensors own = own_stages(problem, variant, options, exact);
   options.stages.given = &exact;
-  options.stages.computed = &own;
-  options.stages.use_given.fill(true);
-  variant.run(problem, options);
-  options.stages.computed = nullptr;
   const double scale = analysis::rms(oracle.o);
   std::vector<report::StageShare> shares;
   for (const analysis::StageError& error :

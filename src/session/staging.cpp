@@ -112,7 +112,7 @@ StagedAnswer computed(const Source& source, const kda::Problem& problem, const k
                       DType dtype, const StagingRequest& request, const kda::StageTruths& truths) {
   kda::RunOptions options =
       run_options(variant, problem, dtype, request.arithmetic, request.chunk_size, request.threads);
-  const DType arithmetic_dtype = dtype == DType::fp64 ? DType::fp64 : DType::fp32;
+  const DType arithmetic_dtype = kda::state_dtype(dtype);
   StagedAnswer answer;
   answer.result.fixture = source.name();
   answer.result.path = source.path();
@@ -129,11 +129,7 @@ StagedAnswer computed(const Source& source, const kda::Problem& problem, const k
 
   // Once more with every stage given exactly: what each makes of exact inputs.
   const kda::StageTensors exact = kda::rounded_stages(truths, problem, request.chunk_size, arithmetic_dtype);
-  kda::StageTensors own = kda::allocate_stages(problem, request.chunk_size, arithmetic_dtype);
-  options.stages.computed = &own;
-  options.stages.given = &exact;
-  options.stages.use_given.fill(true);
-  variant.run(problem, options);
+  kda::StageTensors own = own_stages(problem, variant, options, exact);
   store_as_rounded(own, casts);
   answer.own = analysis::stage_errors({&own, false}, truths, problem, request.chunk_size, request.threads);
   return answer;
@@ -170,6 +166,16 @@ std::string describe(const analysis::Divergence& d) {
       "{}, chunk {} (b={} t={}..{}), h={}, {}: {:.9g} where {:.9g} is wanted, off by {:.3g} units > {:.3g}",
       name, d.chunk.index, d.chunk.batch, d.chunk.begin, d.chunk.begin + d.chunk.rows - 1, d.chunk.head,
       where, d.got, d.expected, d.scaled_ulp, d.limit);
+}
+
+kda::StageTensors own_stages(const kda::Problem& problem, const kda::Variant& variant,
+                             kda::RunOptions options, const kda::StageTensors& exact) {
+  kda::StageTensors own = kda::allocate_stages(problem, options.chunk_size, kda::state_dtype(options.dtype));
+  options.stages.computed = &own;
+  options.stages.given = &exact;
+  options.stages.use_given.fill(true);
+  variant.run(problem, options);
+  return own;
 }
 
 void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std::size_t budget) {
