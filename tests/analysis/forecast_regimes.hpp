@@ -1,4 +1,4 @@
-// Problems for the forecast to judge: families of gates, inputs and keys on which forms of chunk break or do not.
+// Problems to judge forecasts by: families of gates, inputs and keys on which forms of chunk break or do not.
 #pragma once
 
 #include <cmath>
