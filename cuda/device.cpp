@@ -1,29 +1,57 @@
-#include "device.hpp"
-
-#ifdef KDA_CHECK_CUDA
+// The device this process uses: the first one the driver shows (CUDA_VISIBLE_DEVICES chooses).
 #include <cuda_runtime_api.h>
-#endif
+
+#include <fmt/format.h>
+
+#include "gpu.hpp"
 
 namespace kda_check::cuda {
 
-#ifdef KDA_CHECK_CUDA
+namespace {
 
-std::string device_text() {
+/// The oldest architecture there is machine code for (cuda/CMakeLists.txt); newer ones compile the PTX.
+constexpr int oldest_major = 8;
+
+struct Device {
+  std::string name, reason;  ///< reason: why it cannot be used
+  int major = 0, minor = 0;
+};
+
+Device look() {
+  Device device;
   int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess) return std::string("no device: ") + cudaGetErrorString(status);
-  if (count == 0) return "no device";
   cudaDeviceProp properties{};
-  if (const cudaError_t failure = cudaGetDeviceProperties(&properties, 0); failure != cudaSuccess)
-    return std::string("no device: ") + cudaGetErrorString(failure);
-  return std::string(properties.name) + ", sm_" + std::to_string(properties.major) +
-         std::to_string(properties.minor);
+  cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess && count > 0) status = cudaGetDeviceProperties(&properties, 0);
+  if (status != cudaSuccess) {
+    device.reason = fmt::format("no device: {}", cudaGetErrorString(status));
+    return device;
+  }
+  if (count == 0) {
+    device.reason = "no device";
+    return device;
+  }
+  device.name = properties.name;
+  device.major = properties.major;
+  device.minor = properties.minor;
+  if (device.major < oldest_major)
+    device.reason = fmt::format("no device: {} is sm_{}{}, and the kernels need sm_{}0 or newer", device.name,
+                                device.major, device.minor, oldest_major);
+  return device;
 }
 
-#else
+const Device& device() {
+  static const Device found = look();
+  return found;
+}
 
-std::string device_text() { return "built without CUDA"; }
+}  // namespace
 
-#endif
+std::string unavailable() { return device().reason; }
+std::string device_name() { return device().reason.empty() ? device().name : std::string(); }
+std::string device_text() {
+  if (!device().reason.empty()) return device().reason;
+  return fmt::format("{}, sm_{}{}", device().name, device().major, device().minor);
+}
 
 }  // namespace kda_check::cuda

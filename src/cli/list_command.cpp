@@ -8,7 +8,7 @@
 #include "cli/output.hpp"
 #include "cli/suite.hpp"
 #include "compare/metrics.hpp"
-#include "device.hpp"
+#include "gpu.hpp"
 #include "kda/kernels/table.hpp"
 #include "kda/regimes.hpp"
 #include "kda/variants.hpp"

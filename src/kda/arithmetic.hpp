@@ -26,6 +26,7 @@ enum class ReductionKind : std::uint8_t {
   tree,        ///< `width` strided running sums, then halves onto halves: a warp
   blocks,      ///< runs of `width` terms, then their sums from the first upwards
   mma,         ///< tensor core: terms cut off `width` bits below the largest, added exactly, cut to fp32
+  simt,        ///< a GPU's other cores: rows by the tree of a warp, products by one thread for each sum
   exact,       ///< one rounding at the end
 };
 struct Reduction {

@@ -32,10 +32,13 @@ constexpr ValueName<Exponential> exponentials[] = {{Exponential::exact, "exact"}
                                                    {Exponential::exp2_scaled, "exp2-scaled"},
                                                    {Exponential::flush, "flush"},
                                                    {Exponential::poly, "poly"}};
-constexpr ValueName<ReductionKind> reductions[] = {
-    {ReductionKind::sequential, "sequential"},    {ReductionKind::pairwise, "pairwise"},
-    {ReductionKind::tree, "tree", Number::width}, {ReductionKind::blocks, "blocks", Number::width},
-    {ReductionKind::mma, "mma", Number::bits},    {ReductionKind::exact, "exact"}};
+constexpr ValueName<ReductionKind> reductions[] = {{ReductionKind::sequential, "sequential"},
+                                                   {ReductionKind::pairwise, "pairwise"},
+                                                   {ReductionKind::tree, "tree", Number::width},
+                                                   {ReductionKind::blocks, "blocks", Number::width},
+                                                   {ReductionKind::mma, "mma", Number::bits},
+                                                   {ReductionKind::simt, "simt"},
+                                                   {ReductionKind::exact, "exact"}};
 constexpr ValueName<Storage> storages[] = {{Storage::none, "none"},
                                            {Storage::upstream, "upstream"},
                                            {Storage::fla, "fla"},
@@ -95,11 +98,13 @@ constexpr Preset presets[] = {
        a.exponential = Exponential::libm;
        a.reduction = {};
      }},
-    {"h100", "CUDA's defaults on an H100: fused, cuda, tree:32",
+    {"h100", "kda-check's own GPU kernels on an H100, bit for bit: fused, cuda, simt, inverse=blocks:16",
      [](Arithmetic& a) {
        a.contraction = Contraction::fused;
        a.exponential = Exponential::cuda;
-       a.reduction = {ReductionKind::tree, 32};
+       a.reduction = {ReductionKind::simt, 0};
+       a.inverse = InverseForm::blocks;
+       a.inverse_rows = 16;
      }},
     {"fla", "FLA's Triton kernels on an H100: fused, cuda-fast, mma:25, storage=fla, inverse=blocks:16",
      [](Arithmetic& a) {

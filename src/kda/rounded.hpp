@@ -6,7 +6,7 @@
 
 namespace kda_check::kda {
 
-inline float rounded(Rounding rounding, float x) {
+KDA_CHECK_INLINE constexpr float rounded(Rounding rounding, float x) {
   switch (rounding) {
     case Rounding::none:
       break;
@@ -20,6 +20,6 @@ inline float rounded(Rounding rounding, float x) {
   return x;
 }
 /// fp64 computations have no cast points.
-inline double rounded(Rounding, double x) { return x; }
+KDA_CHECK_INLINE constexpr double rounded(Rounding, double x) { return x; }
 
 }  // namespace kda_check::kda

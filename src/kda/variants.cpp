@@ -14,6 +14,9 @@ namespace {
 
 bool every_dtype(numeric::DType) { return true; }
 std::string always_available() { return {}; }
+std::string cpu_unsupported(const Problem&, const RunOptions& options) {
+  return unsupported(options.arithmetic, options.dtype);
+}
 
 /// In fp64 the C library's exp: double-double is for those who ask for it.
 Exponential usual_exponential(numeric::DType dtype) {
@@ -45,6 +48,22 @@ Arithmetic chunk_arithmetic(const Problem& problem, numeric::DType dtype) {
   return arithmetic;
 }
 
+/// What the GPU kernels do, in words that make the CPU variant do the same. In fp64 `cuda` is CUDA's exp.
+template <Arithmetic (*of_replay)(const Problem&, numeric::DType)>
+Arithmetic gpu_arithmetic(const Problem& problem, numeric::DType dtype) {
+  Arithmetic arithmetic = of_replay(problem, dtype);
+  set_axis(arithmetic, "h100");
+  return arithmetic;
+}
+template <bool chunk>
+std::string gpu_lacks(const Problem& problem, const RunOptions& options) {
+  return gpu_unsupported(chunk, problem, options);
+}
+template <bool chunk>
+std::vector<double> gpu_time(const Problem& problem, const RunOptions& options, int repeats) {
+  return time_gpu(chunk, problem, options, repeats);
+}
+
 constexpr Variant list[] = {
     {"naive",
      "the definition, token by token",
@@ -53,6 +72,7 @@ constexpr Variant list[] = {
      every_dtype,
      naive_arithmetic,
      always_available,
+     cpu_unsupported,
      run_naive},
     {"recurrent",
      "the fused order of the decode kernels",
@@ -61,6 +81,7 @@ constexpr Variant list[] = {
      every_dtype,
      recurrent_arithmetic,
      always_available,
+     cpu_unsupported,
      run_recurrent},
     {"chunk",
      "the staged WY form, chunk by chunk",
@@ -69,7 +90,30 @@ constexpr Variant list[] = {
      every_dtype,
      chunk_arithmetic,
      always_available,
+     cpu_unsupported,
      run_chunk},
+    {"gpu-recurrent",
+     "recurrent, a warp for each four columns",
+     "gpu",
+     {.chunk = false},
+     every_dtype,
+     gpu_arithmetic<recurrent_arithmetic>,
+     gpu_unavailable,
+     gpu_lacks<false>,
+     run_gpu_recurrent,
+     gpu_time<false>,
+     "recurrent"},
+    {"gpu-chunk",
+     "chunk, a thread for each sum",
+     "gpu",
+     {.chunk = true},
+     every_dtype,
+     gpu_arithmetic<chunk_arithmetic>,
+     gpu_unavailable,
+     gpu_lacks<true>,
+     run_gpu_chunk,
+     gpu_time<true>,
+     "chunk"},
 };
 
 }  // namespace

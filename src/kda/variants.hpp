@@ -43,8 +43,15 @@ struct Variant {
   Arithmetic (*default_arithmetic)(const Problem& problem, numeric::DType dtype);
   /// Empty when it can run here and now, else why not.
   std::string (*unavailable)();
+  /// Empty when it has this dtype, arithmetic and shape, else what it lacks.
+  std::string (*unsupported)(const Problem& problem, const RunOptions& options);
   /// Throws Error{environment} when it would need more memory than the options allow.
   Answer (*run)(const Problem& problem, const RunOptions& options);
+  /// Seconds of each of `repeats` runs by the device's own clock, without what it costs to get there. Null: a
+  /// clock around `run` says it.
+  std::vector<double> (*time)(const Problem& problem, const RunOptions& options, int repeats) = nullptr;
+  /// The CPU variant that gives the same bits under the same arithmetic; empty for those on the CPU.
+  std::string_view replay = {};
 };
 
 std::span<const Variant> variants();
@@ -60,5 +67,12 @@ numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dty
 Answer run_naive(const Problem& problem, const RunOptions& options);
 Answer run_recurrent(const Problem& problem, const RunOptions& options);
 Answer run_chunk(const Problem& problem, const RunOptions& options);
+Answer run_gpu_recurrent(const Problem& problem, const RunOptions& options);
+Answer run_gpu_chunk(const Problem& problem, const RunOptions& options);
+
+// What the GPU variants say of themselves. `chunk`: gpu-chunk, else gpu-recurrent.
+std::string gpu_unavailable();
+std::string gpu_unsupported(bool chunk, const Problem& problem, const RunOptions& options);
+std::vector<double> time_gpu(bool chunk, const Problem& problem, const RunOptions& options, int repeats);
 
 }  // namespace kda_check::kda

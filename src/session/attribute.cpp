@@ -177,7 +177,7 @@ class SourceAttribution {
     for (const kda::Variant* const variant : selected_variants(request_.variants)) {
       kda::RunOptions options =
           run_options(*variant, problem, dtype, request_.arithmetic, chunk, request_.threads);
-      if (const std::string reason = why_not(*variant, options); !reason.empty()) {
+      if (const std::string reason = why_not(*variant, problem, options); !reason.empty()) {
         described.notes.push_back(
             fmt::format("skipped: {} {}: {}", variant->name, numeric::name_of(dtype), reason));
         continue;

@@ -147,7 +147,7 @@ BenchResult bench(const BenchRequest& wanted, const Log& log) {
       for (const std::string& assignment : request.arithmetic)
         if (kda::has_axis(variant->axes, assignment)) kda::set_axis(options.arithmetic, assignment);
       options.memory_limit = fixture::ReadLimits::default_memory_budget();
-      if (std::string reason = kda::unsupported(options.arithmetic, dtype); !reason.empty()) {
+      if (std::string reason = why_not(*variant, problem, options); !reason.empty()) {
         if (log.warning)
           log.warning(fmt::format("{} {}: {}", variant->name, numeric::name_of(dtype), reason));
         unsupported = std::move(reason);

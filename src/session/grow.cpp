@@ -172,7 +172,7 @@ class SourceGrowth {
           log_.progress(fmt::format("{}: {} {}", file.name(), variant->name, numeric::name_of(dtype)));
         const kda::RunOptions options =
             run_options(*variant, problem, dtype, request_.arithmetic, chunk, request_.threads);
-        if (!why_not(*variant, options).empty()) continue;
+        if (!why_not(*variant, problem, options).empty()) continue;
         answers.push_back(computed_answer(*variant, options, variant->run(problem, options)));
       }
     return answers;

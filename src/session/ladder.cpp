@@ -100,7 +100,7 @@ End end_named(const std::string& name, const Source& source, const kda::Problem&
               const AttributeRequest& request) {
   End end = source.expected_named(name) != nullptr ? recorded_end(name, source, problem, request)
                                                    : computed_end(name, source, problem, request);
-  if (const std::string reason = why_not(*end.variant, end.options); !reason.empty())
+  if (const std::string reason = why_not(*end.variant, problem, end.options); !reason.empty())
     throw Error(ErrorKind::usage, fmt::format("--between {}: {}", name, reason));
   return end;
 }

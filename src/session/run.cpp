@@ -204,7 +204,7 @@ class FixtureRun {
     kda::RunOptions options =
         run_options(variant, problem, dtype, request_.arithmetic, chunk_size(problem), request_.threads);
     options.memory_limit = request_.limits.memory_budget;
-    const std::string reason = why_not(variant, options);
+    const std::string reason = why_not(variant, problem, options);
     if (!reason.empty()) {
       report::CaseResult item;
       item.fixture = file.name();

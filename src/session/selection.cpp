@@ -15,7 +15,8 @@ std::vector<const kda::Variant*> selected_variants(const std::vector<std::string
   std::vector<const kda::Variant*> list;
   for (const std::string& name : without_repeats(names)) list.push_back(&kda::variant_named(name));
   if (list.empty())
-    for (const kda::Variant& variant : kda::variants()) list.push_back(&variant);
+    for (const kda::Variant& variant : kda::variants())
+      if (variant.unavailable().empty()) list.push_back(&variant);
   return list;
 }
 
@@ -48,9 +49,10 @@ void check_arithmetic(const std::vector<std::string>& assignments,
   }
 }
 
-std::string why_not(const kda::Variant& variant, const kda::RunOptions& options) {
+std::string why_not(const kda::Variant& variant, const kda::Problem& problem,
+                    const kda::RunOptions& options) {
   const std::string reason = variant.unavailable();
-  return reason.empty() ? kda::unsupported(options.arithmetic, options.dtype) : reason;
+  return reason.empty() ? variant.unsupported(problem, options) : reason;
 }
 
 bool holds_exactly(DType wide, DType narrow) {

@@ -9,7 +9,7 @@
 
 namespace kda_check::session {
 
-/// Empty names select all. Throws Error{usage}.
+/// Empty names select all that can run here. Throws Error{usage}.
 std::vector<const kda::Variant*> selected_variants(const std::vector<std::string>& names);
 
 /// nullopt is the fixture's dtype, which is also what no names select. Throws Error{usage}.
@@ -27,6 +27,6 @@ kda::RunOptions run_options(const kda::Variant& variant, const kda::Problem& pro
                             const std::vector<std::string>& assignments, std::size_t chunk_size, int threads);
 
 /// Why a variant cannot run this way here; empty when it can.
-std::string why_not(const kda::Variant& variant, const kda::RunOptions& options);
+std::string why_not(const kda::Variant& variant, const kda::Problem& problem, const kda::RunOptions& options);
 
 }  // namespace kda_check::session

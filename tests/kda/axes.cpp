@@ -25,7 +25,7 @@ std::vector<std::string> common_values() {
   for (const char* const kind : {"exact", "libm", "cuda", "cuda-fast", "exp2-scaled", "flush", "poly"})
     values.push_back(fmt::format("exponential={}", kind));
   for (const char* const order : {"sequential", "pairwise", "tree:2", "tree:32", "tree:33", "tree:1024",
-                                  "blocks:16", "mma:25", "mma:24", "exact"})
+                                  "blocks:16", "mma:25", "mma:24", "simt", "exact"})
     values.push_back(fmt::format("reduction={}", order));
   for (const char* const storage : {"none", "upstream", "fla", "flash-kda"})
     values.push_back(fmt::format("storage={}", storage));
@@ -259,7 +259,7 @@ TEST_CASE("on the exact regimes no value of any axis and no preset changes a bit
     for (const DType dtype : {DType::fp64, DType::fp32, DType::bf16, DType::fp16}) {
       const Problem problem = with_inputs_rounded_to(parse_regime(name).build(), dtype);
       const test::WholeOracle oracle = test::whole_oracle(problem);
-      for (const Variant& variant : variants()) {
+      for (const Variant& variant : test::cpu_variants()) {
         std::vector<std::string> words = common_values();
         words.insert(words.end(), presets.begin(), presets.end());
         if (variant.axes.chunk)

@@ -94,7 +94,8 @@ T plain_sum(const Reduction& reduction, bool is_fused, const std::vector<T>& a, 
       return plain_tree(is_fused, width, a, b);
     case ReductionKind::blocks:
       return plain_blocks(is_fused, width, a, b);
-    case ReductionKind::mma:  // not for a tensor core
+    case ReductionKind::mma:   // not for a tensor core
+    case ReductionKind::simt:  // along a row
       return plain_tree(is_fused, 32, a, b);
     case ReductionKind::exact:
       break;
@@ -102,11 +103,11 @@ T plain_sum(const Reduction& reduction, bool is_fused, const std::vector<T>& a, 
   return plain_exact(a, b, T(0));
 }
 
-const Reduction orders[] = {{ReductionKind::sequential, 0}, {ReductionKind::pairwise, 0},
-                            {ReductionKind::tree, 2},       {ReductionKind::tree, 32},
-                            {ReductionKind::tree, 33},      {ReductionKind::tree, 1024},
-                            {ReductionKind::blocks, 2},     {ReductionKind::blocks, 7},
-                            {ReductionKind::blocks, 16},    {ReductionKind::exact, 0}};
+const Reduction orders[] = {
+    {ReductionKind::sequential, 0}, {ReductionKind::pairwise, 0}, {ReductionKind::tree, 2},
+    {ReductionKind::tree, 32},      {ReductionKind::tree, 33},    {ReductionKind::tree, 1024},
+    {ReductionKind::blocks, 2},     {ReductionKind::blocks, 7},   {ReductionKind::blocks, 16},
+    {ReductionKind::exact, 0},      {ReductionKind::simt, 0}};
 
 }  // namespace
 
@@ -140,8 +141,9 @@ TEMPLATE_TEST_CASE("what a sum starts from comes first when sequential or exact,
         const std::vector<T> sums = chunk_sum(reduction, is_fused, terms, start);
         for (std::size_t lane = 0; lane < lanes; ++lane) {
           const std::vector<T> b = terms.column(lane);
-          const T wanted = reduction.kind == ReductionKind::sequential
-                               ? plain_sequential(is_fused, terms.a, b, start[lane])
+          const bool running =
+              reduction.kind == ReductionKind::sequential || reduction.kind == ReductionKind::simt;
+          const T wanted = running ? plain_sequential(is_fused, terms.a, b, start[lane])
                            : reduction.kind == ReductionKind::exact
                                ? plain_exact(terms.a, b, start[lane])
                                : start[lane] + plain_sum(reduction, is_fused, terms.a, b);
@@ -194,7 +196,7 @@ TEMPLATE_TEST_CASE("running sums are rounded where their reduction says", "[redu
     const std::vector<T> x = numbers<T>(random, rows * stride, -5, 0);
     const auto at = [&](std::size_t i, std::size_t k) { return x[i * stride + k]; };
     for (const Reduction& reduction :
-         {orders[0], orders[1], orders[3], orders[7], orders[8], orders[9], mma25}) {
+         {orders[0], orders[1], orders[3], orders[7], orders[8], orders[9], orders[10], mma25}) {
       std::vector<T> sums = x;
       kernels<T>().cumulate(reduction, sums.data(), rows, stride);
       for (std::size_t k = 0; k < stride; ++k) {
@@ -209,7 +211,7 @@ TEMPLATE_TEST_CASE("running sums are rounded where their reduction says", "[redu
         for (std::size_t i = 0; i < rows; ++i) {
           exact = exact + Big(static_cast<double>(at(i, k)));
           T wanted = 0;
-          if (reduction.kind == ReductionKind::sequential) {
+          if (reduction.kind == ReductionKind::sequential || reduction.kind == ReductionKind::simt) {
             wanted = running = i == 0 ? at(i, k) : running + at(i, k);
           } else if (reduction.kind == ReductionKind::exact) {
             wanted = rounded(exact, T());
@@ -247,8 +249,10 @@ TEST_CASE("sums of squares and of scores follow the reduction too", "[reductions
         data.block.operations = {is_fused, Exponential::exact, reduction};
         kernels<float>().chunk[is_fused](data.block);
         const auto q = data.q.begin() + static_cast<std::ptrdiff_t>(data.k_stride);
-        const float sum =
-            plain_sum<float>(reduction, is_fused, {q, q + 70}, {data.k.begin(), data.k.begin() + 70});
+        const std::vector<float> query{q, q + 70}, key{data.k.begin(), data.k.begin() + 70};
+        const float sum = reduction.kind == ReductionKind::simt  // one thread for each score
+                              ? plain_sequential(is_fused, query, key, 0.0f)
+                              : plain_sum(reduction, is_fused, query, key);
         REQUIRE(data.Aqk[data.score_stride] == data.block.scale * sum);
       }
     }

@@ -78,7 +78,7 @@ TEST_CASE("on the exact regimes no variant, dtype or formulation is off by a bit
         CHECK(differing(answer.o, oracle.o) == 0);
         CHECK(differing(answer.final_state, oracle.final_state) == 0);
       };
-      for (const kda::Variant& variant : kda::variants()) check(variant, {});
+      for (const kda::Variant& variant : test::cpu_variants()) check(variant, {});
       for (const auto& assignments : formulations) check(kda::variant_named("chunk"), assignments);
     }
 }
@@ -177,7 +177,7 @@ TEST_CASE("a state beyond fp16 is exact where the state is not stored in fp16", 
 
 TEST_CASE("the residual of a converged memory is not lost", "[regimes][laws]") {
   const kda::Problem problem = built("residual_cancel");
-  for (const kda::Variant& variant : kda::variants()) {
+  for (const kda::Variant& variant : test::cpu_variants()) {
     const kda::Answer answer = test::run(problem, variant.name, DType::fp32);
     CHECK(answer.o.value(answer.o.size() - 1) == 4096);
     CHECK(answer.o.value(0) == 4097);
@@ -191,7 +191,7 @@ TEST_CASE("no output depends on a later token; with a late anchor it does", "[re
     const kda::Problem a = kda::with_inputs_rounded_to(one, dtype),
                        b = kda::with_inputs_rounded_to(other, dtype);
     const kda::Problem cut = kda::with_inputs_rounded_to(built("prefix_causality:T=21"), dtype);
-    for (const kda::Variant& variant : kda::variants()) {
+    for (const kda::Variant& variant : test::cpu_variants()) {
       INFO(variant.name);
       const kda::Answer answer = test::run(a, variant.name, dtype),
                         perturbed = test::run(b, variant.name, dtype);
@@ -211,7 +211,7 @@ TEST_CASE("a run cut at a multiple of a chunk continues bit for bit, elsewhere w
     const kda::Problem whole = built("split_invariance:cut=0,T=192");
     const kda::Problem first = built(fmt::format("split_invariance:cut=0,T={}", cut));
     kda::Problem second = built(fmt::format("split_invariance:cut={},T={}", cut, 192 - cut));
-    for (const kda::Variant& variant : kda::variants()) {
+    for (const kda::Variant& variant : test::cpu_variants()) {
       INFO(variant.name << " cut at " << cut);
       const kda::Answer all = test::run(whole, variant.name, DType::fp32);
       kda::Answer beginning = test::run(first, variant.name, DType::fp32);
@@ -233,7 +233,7 @@ TEST_CASE("a sequence of NaN in a packed batch touches no other", "[regimes][law
   const kda::Problem clean = built("varlen"), poisoned = built("varlen:poison=1");
   const kda::Dimensions& d = clean.dimensions();
   CHECK(d.N == 6);
-  for (const kda::Variant& variant : kda::variants()) {
+  for (const kda::Variant& variant : test::cpu_variants()) {
     INFO(variant.name);
     const kda::Answer a = test::run(clean, variant.name, DType::fp32);
     const kda::Answer b = test::run(poisoned, variant.name, DType::fp32);

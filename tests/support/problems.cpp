@@ -85,6 +85,13 @@ kda::Problem exact_problem(std::size_t T, std::size_t K, std::size_t V, DType dt
   return problem;
 }
 
+std::vector<kda::Variant> cpu_variants() {
+  std::vector<kda::Variant> list;
+  for (const kda::Variant& variant : kda::variants())
+    if (variant.replay.empty()) list.push_back(variant);
+  return list;
+}
+
 kda::RunOptions default_options(const kda::Problem& problem, std::string_view variant, DType dtype) {
   kda::RunOptions options;
   options.dtype = dtype;

@@ -35,6 +35,9 @@ kda::Problem exact_problem(std::size_t T, std::size_t K, std::size_t V, numeric:
 /// Runs a variant with its default arithmetic, or the one given.
 kda::Answer run(const kda::Problem& problem, std::string_view variant, numeric::DType dtype, int threads = 1);
 kda::Answer run(const kda::Problem& problem, std::string_view variant, const kda::RunOptions& options);
+/// The variants that run on any machine.
+std::vector<kda::Variant> cpu_variants();
+
 kda::RunOptions default_options(const kda::Problem& problem, std::string_view variant, numeric::DType dtype);
 
 /// The oracle's answer, held whole, in the layout of the tensors.

@@ -9,7 +9,7 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 
 template <class T>
 KDA_CHECK_INLINE SumOrder product_order(const ChunkBlock<T>& chunk, Rounding operands) {
-  return {chunk.operations.reduction, chunk.operations.is_fused, mma_step(operands)};
+  return {chunk.operations.reduction, chunk.operations.is_fused, Adder::thread, mma_step(operands)};
 }
 
 /// Rows of A against `right`, 16 at a time: row i of a lower triangular A has nothing beyond column i.

@@ -21,11 +21,12 @@ KDA_CHECK_INLINE void invert_by_substitution(const SumOrder& order, std::size_t 
         return Factors<Pack>{Pack::broadcast(-l[i * stride + first + d]),
                              Pack::load(x + (first + d) * stride + block)};
       };
-      if (order.reduction.kind == ReductionKind::sequential) {
+      if (order.is_running()) {
         for (std::size_t m = first; m < i; ++m)
           sum = multiply_add<is_fused>(-l[i * stride + m], Pack::load(x + m * stride + block), sum);
       } else {
-        sum = ordered_sum(SumOrder{order.reduction, is_fused}, i > first ? i - first : 0, term, sum, true);
+        sum = ordered_sum(SumOrder{order.reduction, is_fused, Adder::thread}, i > first ? i - first : 0, term,
+                          sum, true);
       }
       sum.store(x + i * stride + block);
     }

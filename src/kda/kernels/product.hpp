@@ -71,7 +71,7 @@ template <class T, bool is_fused>
 KDA_CHECK_INLINE void product(const SumOrder& order, std::size_t rows, std::size_t columns, std::size_t depth,
                               Factor<T> a, const T* b, std::size_t b_stride, T* c, std::size_t c_stride,
                               Start start) {
-  if (order.reduction.kind != ReductionKind::sequential)
+  if (!order.is_running())
     return ordered_product(order, rows, columns, depth, a, b, b_stride, c, c_stride, start);
   using Wide = Lanes<T, 2>;
   std::size_t column = 0;

@@ -54,7 +54,7 @@ Pack pairwise_sum(bool is_fused, std::size_t depth, const Term& term) {
   return total;
 }
 
-inline constexpr std::size_t widest_tree = 1024;
+inline constexpr std::size_t widest_tree = 1024, warp_lanes = 32;
 
 /// Running sum l takes the terms l, l + width, ...; then the upper half of the sums is added to the lower
 /// until one is left: what a warp does with shuffles.
@@ -210,12 +210,23 @@ KDA_CHECK_INLINE std::size_t mma_step(Rounding operands) {
   return operands == Rounding::bf16 || operands == Rounding::fp16 ? 16 : 8;
 }
 
-/// How a sum is formed: `products` says whether it is one that a tensor core can form, and over how many
-/// terms of one instruction (16 for 16-bit operands, 8 for tf32; 0: not by a tensor core).
+/// Who adds up a sum where the arithmetic is a GPU's: the lanes of a warp what runs along a row (norms,
+/// predictions, read-outs), one thread an element of a product.
+enum class Adder : std::uint8_t { warp, thread };
+
+/// How a sum is formed. `mma_step`: over how many terms of one instruction a tensor core forms it (16 for
+/// 16-bit operands, 8 for tf32; 0: not by a tensor core).
 struct SumOrder {
   Reduction reduction;
   bool is_fused;
+  Adder adder = Adder::warp;
   std::size_t mma_step = 0;
+
+  /// One running sum from the first term on: there are fast paths for it.
+  bool is_running() const {
+    return reduction.kind == ReductionKind::sequential ||
+           (reduction.kind == ReductionKind::simt && adder == Adder::thread);
+  }
 };
 
 /// start + sum over d < depth of a b, in the order asked for. Sums that a tensor core cannot form are added
@@ -225,15 +236,15 @@ __attribute__((noinline)) Pack ordered_sum(const SumOrder& order, std::size_t de
                                            const Pack& start, bool has_start) {
   const auto with_start = [&](const Pack& sum) { return has_start ? start + sum : sum; };
   const auto width = static_cast<std::size_t>(order.reduction.width);
-  switch (order.reduction.kind) {
-    case ReductionKind::sequential: {
-      Pack sum = start;
-      for (std::size_t d = 0; d < depth; ++d) {
-        const Factors<Pack> next = term(d);
-        sum = multiply_add_pack(order.is_fused, next.a, next.b, sum);
-      }
-      return sum;
+  if (order.is_running()) {
+    Pack sum = start;
+    for (std::size_t d = 0; d < depth; ++d) {
+      const Factors<Pack> next = term(d);
+      sum = multiply_add_pack(order.is_fused, next.a, next.b, sum);
     }
+    return sum;
+  }
+  switch (order.reduction.kind) {
     case ReductionKind::pairwise:
       return with_start(pairwise_sum<Pack>(order.is_fused, depth, term));
     case ReductionKind::tree:
@@ -244,14 +255,18 @@ __attribute__((noinline)) Pack ordered_sum(const SumOrder& order, std::size_t de
       if constexpr (sizeof(typename Pack::Scalar) == sizeof(float))
         if (order.mma_step > 0)
           return mma_sum<Pack>(order.reduction.width, order.mma_step, depth, term, start);
-      return with_start(tree_sum<Pack>(order.is_fused, 32, depth, term));
+      return with_start(tree_sum<Pack>(order.is_fused, warp_lanes, depth, term));
+    case ReductionKind::simt:
+      return with_start(tree_sum<Pack>(order.is_fused, warp_lanes, depth, term));
+    case ReductionKind::sequential:
     case ReductionKind::exact:
       break;
   }
   return exact_sum<Pack>(depth, term, start);
 }
 
-/// Rows of running sums x[i] += x[i - 1], element by element, each channel for itself: sequential; one
+/// Rows of running sums x[i] += x[i - 1], element by element, each channel for itself: sequential, also where
+/// a thread has a channel (`simt`); one
 /// rounding for each sum when exact; runs that are then shifted (`blocks`); else the scan tree of a warp, in
 /// which x[i] takes the sum that ends just before the block of 1, 2, 4, ... rows it is in.
 template <class T>
@@ -259,7 +274,7 @@ void cumulate(const Reduction& reduction, T* x, std::size_t rows, std::size_t st
   const auto add_row = [&](std::size_t to, std::size_t from) {
     for (std::size_t k = 0; k < stride; ++k) x[to * stride + k] = x[from * stride + k] + x[to * stride + k];
   };
-  if (reduction.kind == ReductionKind::sequential) {
+  if (reduction.kind == ReductionKind::sequential || reduction.kind == ReductionKind::simt) {
     for (std::size_t i = 1; i < rows; ++i) add_row(i, i - 1);
   } else if (reduction.kind == ReductionKind::exact) {
     for (std::size_t k = 0; k < stride; ++k) {

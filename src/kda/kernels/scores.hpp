@@ -32,7 +32,8 @@ KDA_CHECK_INLINE void decay_between(const ChunkBlock<T>& chunk, const T* a, cons
 /// How the scores are summed: by a tensor core where both operands were made for it.
 template <class T>
 KDA_CHECK_INLINE SumOrder score_order(const ChunkBlock<T>& chunk) {
-  return {chunk.operations.reduction, chunk.operations.is_fused, mma_step(chunk.casts.score_operands)};
+  return {chunk.operations.reduction, chunk.operations.is_fused, Adder::thread,
+          mma_step(chunk.casts.score_operands)};
 }
 
 /// Rows [from, to) of q and k times exp(G - anchor).
@@ -118,14 +119,14 @@ KDA_CHECK_INLINE void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t fr
     for (std::size_t e = 0; e < chunk.key_dim * 16; ++e) decays[e] = k_columns[e] * decays[e];
     const T *const q = chunk.q + i * chunk.key_stride, *const key = chunk.k + i * chunk.key_stride;
     Pack q_sum = Pack::zero(), k_sum = Pack::zero();
-    if (chunk.operations.reduction.kind == ReductionKind::sequential) {
+    const SumOrder order{chunk.operations.reduction, is_fused, Adder::thread};
+    if (order.is_running()) {
       for (std::size_t k = 0; k < chunk.key_dim; ++k) {
         const Pack decayed = Pack::load(decays + k * 16);
         q_sum = multiply_add<is_fused>(q[k], decayed, q_sum);
         k_sum = multiply_add<is_fused>(key[k] * chunk.beta[i], decayed, k_sum);
       }
     } else {
-      const SumOrder order{chunk.operations.reduction, is_fused};
       q_sum = ordered_sum(
           order, chunk.key_dim,
           [&](std::size_t k) {

@@ -1,0 +1,19 @@
+// The GPU side of a build without the CUDA toolkit.
+#include "base/error.hpp"
+#include "gpu.hpp"
+
+namespace kda_check::cuda {
+
+namespace {
+constexpr char reason[] = "built without CUDA";
+}
+
+std::string unavailable() { return reason; }
+std::string device_text() { return reason; }
+std::string device_name() { return {}; }
+std::string unsupported_shape(Kernel, std::size_t, std::size_t) { return {}; }
+void run(Kernel, const Request&) { throw Error(ErrorKind::environment, reason); }
+std::vector<double> time(Kernel, const Request&, int) { throw Error(ErrorKind::environment, reason); }
+double copy_bandwidth() { throw Error(ErrorKind::environment, reason); }
+
+}  // namespace kda_check::cuda

@@ -1,0 +1,103 @@
+// The arithmetic of the GPU kernels: every rounding and the order of every sum is written here, so that a CPU
+// can do the same. Compiled with -fmad=false: what is fused is fused because the source says so.
+#pragma once
+
+#include <cstdint>
+
+#include "kda/rounded.hpp"
+#include "numeric/rounding.hpp"
+
+namespace kda_check::cuda {
+
+using kda::CastPoints;
+using kda::Exponential;
+
+constexpr int warp_lanes = 32;
+constexpr unsigned whole_warp = 0xffffffffu;
+
+/// a * b + c with one rounding or with two.
+template <bool is_fused>
+__device__ float multiply_add(float a, float b, float c) {
+  return is_fused ? fmaf(a, b, c) : a * b + c;
+}
+template <bool is_fused>
+__device__ double multiply_add(double a, double b, double c) {
+  return is_fused ? fma(a, b, c) : a * b + c;
+}
+
+/// expf and __expf, whose bits docs/arithmetic.md tells; in fp64 CUDA's exp (1 ULP).
+__device__ inline float exponential(Exponential kind, float x) {
+  return kind == Exponential::cuda_fast ? __expf(x) : expf(x);
+}
+__device__ inline double exponential(Exponential, double x) { return exp(x); }
+
+__device__ inline float square_root(float x) { return sqrtf(x); }
+__device__ inline double square_root(double x) { return sqrt(x); }
+
+/// In fp32 evaluated in fp64 and rounded once, as the CPU kernels do it.
+__device__ inline float log1p_of(float x) { return static_cast<float>(log1p(static_cast<double>(x))); }
+__device__ inline double log1p_of(double x) { return log1p(x); }
+
+/// Element `i` of a stored tensor.
+template <class T>
+__device__ T load(const void* data, numeric::DType dtype, std::size_t i) {
+  switch (dtype) {
+    case numeric::DType::fp64:
+      return static_cast<T>(static_cast<const double*>(data)[i]);
+    case numeric::DType::fp32:
+      return static_cast<T>(static_cast<const float*>(data)[i]);
+    case numeric::DType::bf16:
+      return static_cast<T>(numeric::widen_to_float(static_cast<const numeric::Bfloat16*>(data)[i]));
+    case numeric::DType::fp16:
+      break;
+  }
+  return static_cast<T>(numeric::widen_to_float(static_cast<const numeric::Float16*>(data)[i]));
+}
+
+/// x rounded once into element `i`.
+template <class T>
+__device__ void store(T x, void* data, numeric::DType dtype, std::size_t i) {
+  switch (dtype) {
+    case numeric::DType::fp64:
+      static_cast<double*>(data)[i] = static_cast<double>(x);
+      return;
+    case numeric::DType::fp32:
+      static_cast<float*>(data)[i] = static_cast<float>(x);
+      return;
+    case numeric::DType::bf16:
+      static_cast<numeric::Bfloat16*>(data)[i] = numeric::round_to<numeric::Bfloat16>(static_cast<double>(x));
+      return;
+    case numeric::DType::fp16:
+      static_cast<numeric::Float16*>(data)[i] = numeric::round_to<numeric::Float16>(static_cast<double>(x));
+      return;
+  }
+}
+
+/// tree:32 over what the first `used` lanes hold; every lane gets the sum. A sum and its mirror image are the
+/// same bits, so each lane may add its partner's to its own. Lanes from `used` on are left out, not added as
+/// zeros: -0 + 0 is 0.
+template <class T>
+__device__ T warp_sum(T mine, int used) {
+  const int lane = static_cast<int>(threadIdx.x) % warp_lanes;
+#pragma unroll
+  for (int half = warp_lanes / 2; half > 0; half /= 2) {
+    const T other = __shfl_xor_sync(whole_warp, mine, half);
+    const bool mine_counts = (lane & (half - 1)) + (lane & half) < used,
+               other_counts = (lane & (half - 1)) + (~lane & half) < used;
+    if (other_counts) mine = mine_counts ? mine + other : other;
+    used = used < half ? used : half;
+  }
+  return mine;
+}
+
+/// The sum over k < K of a_k b_k, lane l holding a and b of k = l, l + 32, ... in `rows` registers each.
+template <bool is_fused, class T, int rows>
+__device__ T warp_dot_part(const T (&a)[rows], const T (&b)[rows], const bool (&valid)[rows]) {
+  T sum = a[0] * b[0];
+#pragma unroll
+  for (int r = 1; r < rows; ++r)
+    if (valid[r]) sum = multiply_add<is_fused>(a[r], b[r], sum);
+  return sum;
+}
+
+}  // namespace kda_check::cuda

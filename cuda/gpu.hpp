@@ -1,0 +1,82 @@
+// The GPU variants behind plain data: tensors in host memory in, tensors in host memory out. Included without
+// any CUDA header; in builds without the toolkit the same functions exist and `unavailable` says so.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "kda/arithmetic.hpp"
+#include "numeric/formats.hpp"
+
+namespace kda_check::cuda {
+
+/// Why no kernel can run here: "built without CUDA", "no device: ...", "sm_75 is older than sm_80"; empty when
+/// they can.
+std::string unavailable();
+
+/// "NVIDIA H100 80GB HBM3, sm_90", or what `unavailable` says.
+std::string device_text();
+
+/// The name of the device, "NVIDIA H100 80GB HBM3"; empty without one.
+std::string device_name();
+
+enum class Kernel : unsigned char { recurrent, chunk };
+
+/// Why a kernel cannot take this shape; empty when it can. `rows`: of a chunk.
+std::string unsupported_shape(Kernel kernel, std::size_t K, std::size_t rows);
+
+/// A dense tensor in host memory; no data: there is none.
+struct Input {
+  numeric::DType dtype = numeric::DType::fp32;
+  const void* data = nullptr;
+  std::size_t elements = 0;
+};
+struct Output {
+  numeric::DType dtype = numeric::DType::fp32;
+  void* data = nullptr;
+  std::size_t elements = 0;
+};
+
+/// Tokens [begin, end) of batch row `batch`.
+struct Span {
+  std::size_t batch, begin, end;
+};
+
+/// What to compute: a problem (docs/fixture-format.md has the layouts) and how. fp64 computes in fp64, all
+/// other dtypes in fp32.
+struct Request {
+  std::size_t B = 0, T = 0, H = 0, HV = 0, K = 0, V = 0;
+  std::vector<Span> sequences;  ///< in the order of the states
+  Input q, k, v, g, beta, A_log, dt_bias, initial_state;
+  Output o, final_state;
+
+  double scale = 1, lower_bound = 0;
+  enum class Gate : unsigned char { none, softplus, lower_bound } gate = Gate::none;
+  bool qk_l2norm = false, beta_sigmoid = false, allow_neg_eigval = false, state_v_first = false;
+
+  bool is_fp64 = false, is_fused = true;
+  kda::Exponential exponential = kda::Exponential::cuda;
+  kda::CastPoints casts;
+  kda::DecayForm decay = kda::DecayForm::anchor_pair;  ///< chunk: anchors of 16 rows
+  std::size_t chunk_size = 64;
+
+  /// chunk: where its stages go, in the order of kda/stages.hpp and in fp32 or fp64 as computed; h always
+  /// [.., K, V].
+  std::array<Output, 9> stages;
+};
+
+/// Uploads, runs, downloads. Results are poisoned before the launch and memory is fenced with canaries;
+/// inputs must come out as they went in. Throws Error{environment} when the device fails or lacks memory,
+/// Error{internal} when a kernel wrote where it must not.
+void run(Kernel kernel, const Request& request);
+
+/// Seconds of each of `repeats` runs of the kernels alone, by the device's clock, after a warm-up. Inputs and
+/// outputs rotate through as many copies as it takes to leave the cache behind. Nothing is downloaded.
+std::vector<double> time(Kernel kernel, const Request& request, int repeats);
+
+/// Bytes per second, read plus written, of a copy within the device's memory.
+double copy_bandwidth();
+
+}  // namespace kda_check::cuda

@@ -1,0 +1,85 @@
+// A problem as the kernels see it: pointers to the device's memory, and what is done to an element before the
+// recurrence sees it (docs/kda.md, "Preprocessing").
+#pragma once
+
+#include "arithmetic.cuh"
+#include "gpu.hpp"
+
+namespace kda_check::cuda {
+
+struct Tensor {
+  const void* data;  ///< null: there is none
+  numeric::DType dtype;
+};
+struct MutableTensor {
+  void* data;
+  numeric::DType dtype;
+};
+
+/// Tokens [first, first + count) of all batch rows together.
+struct TokenRange {
+  std::uint32_t first, count;
+};
+
+struct DeviceProblem {
+  int T, H, HV, K, V;  ///< T: tokens of a batch row
+  Tensor q, k, v, g, beta, A_log, dt_bias, initial_state;
+  MutableTensor o, final_state;
+  double scale, lower_bound;
+  Request::Gate gate;
+  bool qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first;
+  Exponential exponential;
+  CastPoints casts;
+
+  __device__ int query_head(int head) const { return head / (HV / H); }
+  /// Element (token, head) of [tokens][heads].
+  __device__ std::size_t at(std::size_t token, int heads, int head) const { return token * heads + head; }
+};
+
+/// exp(A_log), or 1.
+template <class T>
+__device__ T gate_amplitude(const DeviceProblem& p, int head) {
+  if (p.A_log.data == nullptr) return T(1);
+  return exponential(p.exponential, load<T>(p.A_log.data, p.A_log.dtype, head));
+}
+
+/// From here on log1p(exp(y)) rounds to y.
+template <class T>
+constexpr T softplus_threshold = sizeof(T) == sizeof(float) ? T(20) : T(40);
+
+/// The natural log of the decay of channel k.
+template <class T>
+__device__ T log_decay(const DeviceProblem& p, std::size_t token, int head, int k, T amplitude) {
+  T y = load<T>(p.g.data, p.g.dtype, p.at(token, p.HV, head) * p.K + k);
+  if (p.gate == Request::Gate::none) return y;
+  if (p.dt_bias.data != nullptr)
+    y = y + load<T>(p.dt_bias.data, p.dt_bias.dtype, std::size_t(head) * p.K + k);
+  if (p.gate == Request::Gate::lower_bound)  // lower_bound * sigmoid(A y)
+    return T(p.lower_bound) * (T(1) / (T(1) + exponential(p.exponential, -(amplitude * y))));
+  const T softplus = y > softplus_threshold<T> ? y : log1p_of(exponential(p.exponential, y));
+  return -(amplitude * softplus);  // -A softplus(y)
+}
+
+/// The write strength.
+template <class T>
+__device__ T write_strength(const DeviceProblem& p, std::size_t token, int head) {
+  const T x = load<T>(p.beta.data, p.beta.dtype, p.at(token, p.HV, head));
+  if (!p.beta_sigmoid) return x;
+  const T m = p.allow_neg_eigval ? T(2) : T(1);
+  return m * (T(1) / (T(1) + exponential(p.exponential, -x)));  // m sigmoid(beta)
+}
+
+/// sqrt(sum_k x_k^2 + 1e-6) of a row that a warp holds, lane l the channels l, l + 32, ...
+template <bool is_fused, class T, int rows>
+__device__ T warp_norm(const T (&x)[rows], const bool (&valid)[rows], int K) {
+  const T part = warp_dot_part<is_fused>(x, x, valid);
+  const T sum = K >= warp_lanes ? warp_sum(part, warp_lanes) : warp_sum(part, K);
+  return square_root(sum + T(1e-6));
+}
+
+/// Element (k, v) of a state in its own layout.
+__device__ inline std::size_t state_element(const DeviceProblem& p, std::size_t state, int k, int v) {
+  return p.state_v_first ? (state * p.V + v) * p.K + k : (state * p.K + k) * p.V + v;
+}
+
+}  // namespace kda_check::cuda

@@ -1,0 +1,261 @@
+// gpu-recurrent: the fused order of the decode kernels (docs/kda.md, "Recurrent forward").
+//
+// A warp owns `warp_columns` columns of a head's state and keeps them in registers over the whole sequence:
+// lane l holds the rows k = l, l + 32, ... Sums over k are then tree:32: each lane adds its own rows, the
+// lanes halve. A block prepares `tile` tokens at a time in shared memory - norm, scale, gate and exponential
+// once for all its columns - and fetches the next ones while it works on these.
+#include "launch.cuh"
+
+namespace kda_check::cuda {
+
+namespace {
+
+constexpr int block_warps = 8;
+constexpr int warp_columns = 4;
+constexpr int block_columns = block_warps * warp_columns;
+constexpr int tile = block_warps;  ///< tokens prepared together: a warp each
+constexpr int widest_key = 256;    ///< 8 rows a lane
+
+/// The inputs of one token as a warp fetched them: rows l, l + 32, ... of each lane; v for block_columns = 32.
+template <class T, int rows>
+struct RawToken {
+  T q[rows], k[rows], g[rows], v, beta;
+};
+
+/// Prepared tokens: [tile][K] each, then [tile][block_columns] and [tile].
+template <class T>
+struct Tile {
+  T *q, *k, *decay, *v, *o, *beta;
+
+  __device__ Tile(void* memory, int K) {
+    q = static_cast<T*>(memory);
+    k = q + tile * K;
+    decay = k + tile * K;
+    v = decay + tile * K;
+    o = v + tile * block_columns;
+    beta = o + tile * block_columns;
+  }
+  static std::size_t bytes(int K) { return sizeof(T) * tile * (3 * K + 2 * block_columns + 1); }
+};
+
+/// Four sums over the lanes at the price of two: as the tree halves the lanes, the halves take different
+/// columns. Lane 16 i + 8 j + .. returns column 2 i + j. tree:32 for each.
+template <class T>
+__device__ T four_warp_sums(const T (&part)[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % warp_lanes;
+  const bool upper = (lane & 16) != 0, odd = (lane & 8) != 0;
+  T pair[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const T mine = upper ? part[2 + j] : part[j], theirs = upper ? part[j] : part[2 + j];
+    pair[j] = mine + __shfl_xor_sync(whole_warp, theirs, 16);
+  }
+  const T mine = odd ? pair[1] : pair[0], theirs = odd ? pair[0] : pair[1];
+  T sum = mine + __shfl_xor_sync(whole_warp, theirs, 8);
+#pragma unroll
+  for (int half = 4; half > 0; half /= 2) sum = sum + __shfl_xor_sync(whole_warp, sum, half);
+  return sum;
+}
+__device__ int column_of_lane() {
+  return static_cast<int>(threadIdx.x) % warp_lanes / 8;  // 2 i + j
+}
+
+/// One head of one sequence, block_columns columns.
+template <class T, bool is_fused, int rows, bool whole>
+class Recurrence {
+ public:
+  __device__ Recurrence(const DeviceProblem& p, TokenRange tokens, std::size_t state, int head, int first_column,
+                        void* memory)
+      : p_(p), tokens_(tokens), state_(state), head_(head), first_column_(first_column), in_(memory, p.K) {
+    lane_ = static_cast<int>(threadIdx.x) % warp_lanes;
+    warp_ = static_cast<int>(threadIdx.x) / warp_lanes;
+    amplitude_ = gate_amplitude<T>(p, head);
+#pragma unroll
+    for (int r = 0; r < rows; ++r) valid_[r] = whole || lane_ + r * warp_lanes < p.K;
+  }
+
+  __device__ void run() {
+    load_state();
+    RawToken<T, rows> raw;
+    fetch(0, raw);
+    for (std::uint32_t first = 0; first < tokens_.count; first += tile) {
+      prepare(first, raw);
+      __syncthreads();
+      fetch(first + tile, raw);
+      const int count = min(tile, static_cast<int>(tokens_.count - first));
+      for (int t = 0; t < count; ++t) step(t);
+      __syncthreads();
+      write_output(first, count);
+    }
+    store_state();
+  }
+
+ private:
+  __device__ int k_of(int r) const { return lane_ + r * warp_lanes; }
+  __device__ int column(int c) const { return first_column_ + warp_ * warp_columns + c; }
+  __device__ std::size_t token(std::uint32_t t) const { return std::size_t{tokens_.first} + t; }
+
+  __device__ void load_state() {
+#pragma unroll
+    for (int c = 0; c < warp_columns; ++c)
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        const bool there = p_.initial_state.data != nullptr && valid_[r] && column(c) < p_.V;
+        S_[c][r] = there ? load<T>(p_.initial_state.data, p_.initial_state.dtype,
+                                   state_element(p_, state_, k_of(r), column(c)))
+                         : T(0);
+      }
+  }
+  __device__ void store_state() const {
+#pragma unroll
+    for (int c = 0; c < warp_columns; ++c)
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        if (valid_[r] && column(c) < p_.V)
+          store(S_[c][r], p_.final_state.data, p_.final_state.dtype,
+                state_element(p_, state_, k_of(r), column(c)));
+  }
+
+  /// This warp's token of the tile that begins at `first`.
+  __device__ void fetch(std::uint32_t first, RawToken<T, rows>& raw) const {
+    const std::uint32_t t = first + warp_;
+    if (t >= tokens_.count) return;
+    const std::size_t query = p_.at(token(t), p_.H, p_.query_head(head_)) * p_.K;
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      if (!valid_[r]) continue;
+      raw.q[r] = load<T>(p_.q.data, p_.q.dtype, query + k_of(r));
+      raw.k[r] = load<T>(p_.k.data, p_.k.dtype, query + k_of(r));
+      raw.g[r] = log_decay<T>(p_, token(t), head_, k_of(r), amplitude_);
+    }
+    const int v = first_column_ + lane_;
+    raw.v = v < p_.V ? load<T>(p_.v.data, p_.v.dtype, p_.at(token(t), p_.HV, head_) * p_.V + v) : T(0);
+    raw.beta = write_strength<T>(p_, token(t), head_);
+  }
+
+  /// Norm, scale and decay of this warp's token into shared memory.
+  __device__ void prepare(std::uint32_t first, RawToken<T, rows>& raw) const {
+    if (first + warp_ >= tokens_.count) return;
+    if (p_.qk_l2norm) {
+      normalise(raw.q);
+      normalise(raw.k);
+    }
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      if (!valid_[r]) continue;
+      const int at = warp_ * p_.K + k_of(r);
+      in_.q[at] = raw.q[r] * T(p_.scale);
+      in_.k[at] = raw.k[r];
+      in_.decay[at] = kda::rounded(p_.casts.decay, exponential(p_.exponential, raw.g[r]));  // e^g
+    }
+    in_.v[warp_ * block_columns + lane_] = raw.v;
+    if (lane_ == 0) in_.beta[warp_] = raw.beta;
+  }
+  __device__ void normalise(T (&x)[rows]) const {
+    const T norm = warp_norm<is_fused>(x, valid_, p_.K);
+#pragma unroll
+    for (int r = 0; r < rows; ++r) x[r] = kda::rounded(p_.casts.normalised, x[r] / norm);
+  }
+
+  /// The sums over k of weight_k S_kc for the four columns; this lane gets column_of_lane().
+  __device__ T weighted_sum(const T (&weight)[rows]) const {
+    T part[warp_columns];
+#pragma unroll
+    for (int c = 0; c < warp_columns; ++c) part[c] = warp_dot_part<is_fused>(weight, S_[c], valid_);
+    if (whole || p_.K >= warp_lanes) return four_warp_sums(part);
+    T sum = T(0);
+#pragma unroll
+    for (int c = 0; c < warp_columns; ++c) {
+      const T of_column = warp_sum(part[c], p_.K);
+      if (column_of_lane() == c) sum = of_column;
+    }
+    return sum;
+  }
+
+  __device__ void step(int t) {
+    T q[rows], key[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      q[r] = key[r] = T(0);
+      if (!valid_[r]) continue;
+      const int at = t * p_.K + k_of(r);
+      const T decay = in_.decay[at];
+      q[r] = in_.q[at];
+      key[r] = in_.k[at];
+#pragma unroll
+      for (int c = 0; c < warp_columns; ++c) S_[c][r] = S_[c][r] * decay;  // P_t = diag(e^g_t) S_t-1
+    }
+    const int mine = t * block_columns + warp_ * warp_columns + column_of_lane();
+    const T prediction = kda::rounded(p_.casts.prediction, weighted_sum(key));  // P_t^T k_t
+    const T write = (in_.v[mine] - prediction) * in_.beta[t];  // beta_t e_t, e_t = v_t - P_t^T k_t
+#pragma unroll
+    for (int c = 0; c < warp_columns; ++c) {
+      const T write_c = __shfl_sync(whole_warp, write, 8 * c);
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        S_[c][r] = kda::rounded(p_.casts.carry,
+                                multiply_add<is_fused>(key[r], write_c, S_[c][r]));  // S_t = P_t + k_t (beta_t e_t)^T
+    }
+    const T output = weighted_sum(q);  // o_t = S_t^T (scale q_t)
+    if (lane_ % 8 == 0) in_.o[mine] = output;
+  }
+
+  /// Between two barriers: nobody writes o, whoever prepares next writes other arrays.
+  __device__ void write_output(std::uint32_t first, int count) const {
+    const int v = first_column_ + lane_;
+    if (warp_ < count && v < p_.V)
+      store(in_.o[warp_ * block_columns + lane_], p_.o.data, p_.o.dtype,
+            p_.at(token(first + warp_), p_.HV, head_) * p_.V + v);
+  }
+
+  const DeviceProblem& p_;
+  const TokenRange tokens_;
+  const std::size_t state_;
+  const int head_, first_column_;
+  const Tile<T> in_;
+  int lane_, warp_;
+  T amplitude_;
+  bool valid_[rows];
+  T S_[warp_columns][rows];
+};
+
+__host__ __device__ unsigned column_tiles(const DeviceProblem& p) { return (p.V + block_columns - 1) / block_columns; }
+
+template <class T, bool is_fused, int rows, bool whole>
+__global__ void __launch_bounds__(block_warps* warp_lanes)
+    recurrent_kernel(const __grid_constant__ DeviceProblem p, const TokenRange* sequences) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  const unsigned tiles = column_tiles(p), sequence = blockIdx.x / tiles;
+  const int head = blockIdx.y;
+  Recurrence<T, is_fused, rows, whole>(p, sequences[sequence], std::size_t{sequence} * p.HV + head, head,
+                                       blockIdx.x % tiles * block_columns, memory)
+      .run();
+}
+
+template <class T, bool is_fused, int rows, bool whole>
+void launch_rows(const DeviceProblem& p, const TokenRange* sequences, int count) {
+  const dim3 grid(column_tiles(p) * count, p.HV);
+  launch("gpu-recurrent", recurrent_kernel<T, is_fused, rows, whole>, grid, block_warps * warp_lanes,
+         Tile<T>::bytes(p.K), p, sequences);
+}
+
+template <class T, bool is_fused>
+void launch_width(const DeviceProblem& p, const TokenRange* sequences, int count) {
+  if (p.K == 64) return launch_rows<T, is_fused, 2, true>(p, sequences, count);
+  if (p.K == 128) return launch_rows<T, is_fused, 4, true>(p, sequences, count);
+  if (p.K <= 32) return launch_rows<T, is_fused, 1, false>(p, sequences, count);
+  if (p.K <= 64) return launch_rows<T, is_fused, 2, false>(p, sequences, count);
+  if (p.K <= 128) return launch_rows<T, is_fused, 4, false>(p, sequences, count);
+  return launch_rows<T, is_fused, 8, false>(p, sequences, count);
+}
+
+}  // namespace
+
+bool recurrent_takes(std::size_t K) { return K <= widest_key; }
+
+void launch_recurrent(bool is_fp64, bool is_fused, const DeviceProblem& p, const TokenRange* sequences, int count) {
+  if (is_fp64) return is_fused ? launch_width<double, true>(p, sequences, count) : launch_width<double, false>(p, sequences, count);
+  return is_fused ? launch_width<float, true>(p, sequences, count) : launch_width<float, false>(p, sequences, count);
+}
+
+}  // namespace kda_check::cuda
