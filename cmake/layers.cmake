@@ -5,12 +5,15 @@ add_compile_definitions(KDA_CHECK_VERSION="${PROJECT_VERSION}")
 
 # What every translation unit is compiled with. Roundings are facts of the source: no contraction, no fast-math.
 add_library(kda_check_flags INTERFACE)
-target_compile_options(kda_check_flags INTERFACE -ffp-contract=off -Wall -Wextra -Wshadow -Wpedantic)
+target_compile_options(kda_check_flags INTERFACE
+  $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-ffp-contract=off -Wall -Wextra -Wshadow -Wpedantic>
+  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false --expt-relaxed-constexpr -Xcompiler=-ffp-contract=off,-Wall,-Wextra>)
 if(KDA_CHECK_WERROR)
-  target_compile_options(kda_check_flags INTERFACE -Werror)
+  target_compile_options(kda_check_flags INTERFACE $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Werror>)
 endif()
 if(KDA_CHECK_SANITIZE)
-  target_compile_options(kda_check_flags INTERFACE -fsanitize=${KDA_CHECK_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(kda_check_flags INTERFACE
+    $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-fsanitize=${KDA_CHECK_SANITIZE} -fno-omit-frame-pointer>)
   target_link_options(kda_check_flags INTERFACE -fsanitize=${KDA_CHECK_SANITIZE})
 endif()
 

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "check.hpp"
+#include "hash.hpp"
 
 namespace kda_check::cuda {
 
@@ -15,24 +16,6 @@ constexpr std::size_t canary_bytes = 4096;
 constexpr unsigned char canary = 0xc5, poison_byte = 0xff;
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-
-/// splitmix64's finaliser (G. Steele et al. 2014).
-__device__ std::uint64_t mixed(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-/// Adds up words and their places; additions commute, so the order of blocks does not matter.
-__global__ void hash_bytes(const unsigned char* bytes, std::size_t count, unsigned long long* sum) {
-  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x, words = count / 4;
-  unsigned long long mine = 0;
-  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < words; i += stride)
-    mine += mixed(reinterpret_cast<const std::uint32_t*>(bytes)[i] + (i + 1) * 0x9e3779b97f4a7c15u);
-  if (blockIdx.x == 0 && threadIdx.x == 0)
-    for (std::size_t i = words * 4; i < count; ++i) mine += mixed(bytes[i] + (i + 1) * 0x9e3779b97f4a7c15u);
-  atomicAdd(sum, mine);
-}
 
 std::string out_of_memory(const char* name, std::size_t bytes) {
   std::size_t available = 0, total = 0;
@@ -77,8 +60,7 @@ void DeviceMemory::download(void* target) const {
 std::uint64_t DeviceMemory::hash() const {
   const DeviceMemory sum("a hash", sizeof(unsigned long long));
   check(cudaMemset(sum.data(), 0, sum.size()), "filling memory");
-  hash_bytes<<<256, 256>>>(as<const unsigned char>(), bytes_, sum.as<unsigned long long>());
-  check(cudaGetLastError(), "launching the hash of a tensor");
+  add_hash(memory_, bytes_, sum.as<unsigned long long>());
   unsigned long long result = 0;
   sum.download(&result);
   return result;

@@ -1,0 +1,113 @@
+// u = A (beta v), w = A (beta k e^G), qg = q e^G, kg = k e^(Gn - G) (F5 to F7), A = Akk_inv. A block computes
+// 64 columns of u, or of w with the same channels of qg and kg.
+#include "chunk.cuh"
+#include "tile.cuh"
+
+namespace kda_check::cuda {
+
+namespace {
+
+template <class T>
+struct Staged {
+  alignas(16) T A[most_rows][tile_stride<T>];
+  alignas(16) T right[most_rows][tile_side];
+};
+
+template <class T, bool is_fused>
+class Operands {
+ public:
+  __device__ Operands(const DeviceProblem& p, const ChunkWork<T>& work, Staged<T>& staged)
+      : p_(p), work_(work), chunk_(p, work, blockIdx.x, blockIdx.y), staged_(staged) {}
+
+  __device__ void run(int tile) {
+    copy_tile_async(staged_.A[0], tile_stride<T>, chunk_.row(work_.Akk_inv, 0, p_.HV, chunk_.head, work_.C),
+                    std::size_t(p_.HV) * work_.C, chunk_.rows, work_.C);
+    __pipeline_commit();
+    const int key_tiles = (p_.K + tile_side - 1) / tile_side;
+    const bool of_key = tile < key_tiles;
+    const int first = (of_key ? tile : tile - key_tiles) * tile_side;
+    if (of_key) {
+      scale_keys(first);
+    } else {
+      scale_values(first);
+    }
+    __pipeline_wait_prior(0);
+    __syncthreads();
+    multiply(of_key ? work_.w : work_.u, of_key ? p_.K : p_.V, first, of_key ? p_.casts.w : p_.casts.u);
+  }
+
+ private:
+  __device__ T exponential_of(T x) const {
+    return kda::rounded(p_.casts.exponentials, exponential(p_.exponential, x));
+  }
+  __device__ T operand(T x) const { return kda::rounded(p_.casts.operands, x); }
+
+  __device__ void scale_values(int first) {
+    const int columns = min(tile_side, p_.V - first);
+    for (int e = threadIdx.x; e < chunk_.rows * tile_side; e += tile_threads) {
+      const int i = e / tile_side, v = e % tile_side;
+      if (v >= columns) continue;
+      const T beta = *chunk_.row(work_.beta, i, p_.HV, chunk_.head, 1);
+      const std::size_t at = ((chunk_.token + i) * p_.HV + chunk_.head) * p_.V + first + v;
+      staged_.right[i][v] = operand(load<T>(p_.v.data, p_.v.dtype, at) * beta);  // beta v
+    }
+  }
+
+  __device__ void scale_keys(int first) {
+    const int columns = min(tile_side, p_.K - first), last = chunk_.rows - 1;
+    for (int e = threadIdx.x; e < chunk_.rows * tile_side; e += tile_threads) {
+      const int i = e / tile_side, k = e % tile_side;
+      if (k >= columns) continue;
+      const T beta = *chunk_.row(work_.beta, i, p_.HV, chunk_.head, 1);
+      const T q = chunk_.row(work_.q, i, p_.H, chunk_.query_head, p_.K)[first + k];
+      const T key = chunk_.row(work_.k, i, p_.H, chunk_.query_head, p_.K)[first + k];
+      const T G = chunk_.row(work_.G, i, p_.HV, chunk_.head, p_.K)[first + k];
+      const T Gn = chunk_.row(work_.G, last, p_.HV, chunk_.head, p_.K)[first + k];
+      const T decay = exponential_of(G);
+      const T weighted = kda::rounded(p_.casts.beta_key, key * beta);
+      staged_.right[i][k] = operand(weighted * decay);                                             // beta k e^G
+      chunk_.row(work_.qg, i, p_.HV, chunk_.head, p_.K)[first + k] = operand(q * decay);          // q e^G
+      chunk_.row(work_.kg, i, p_.HV, chunk_.head, p_.K)[first + k] = operand(key * exponential_of(Gn - G));
+    }
+  }
+
+  __device__ void multiply(T* result, int width, int first, kda::Rounding rounding) const {
+    const TilePlace place;
+    TileSums<T> sums = {};
+    add_product<is_fused>(sums, staged_.A[0], tile_stride<T>, staged_.right[0], tile_side,
+                          lower_depth(place.row, chunk_.rows));
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (place.row + r < chunk_.rows && first + place.column + c < width)
+          chunk_.row(result, place.row + r, p_.HV, chunk_.head, width)[first + place.column + c] =
+              kda::rounded(rounding, sums[r][c]);
+  }
+
+  const DeviceProblem& p_;
+  const ChunkWork<T>& work_;
+  const ChunkPlace<T> chunk_;
+  Staged<T>& staged_;
+};
+
+template <class T, bool is_fused>
+__global__ void __launch_bounds__(tile_threads)
+    operands_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Operands<T, is_fused>(p, work, *reinterpret_cast<Staged<T>*>(memory)).run(blockIdx.z);
+}
+
+}  // namespace
+
+template <class T>
+void launch_chunk_operands(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work) {
+  const auto tiles = [](int width) { return (width + tile_side - 1) / tile_side; };
+  launch("gpu-chunk, operands", is_fused ? operands_kernel<T, true> : operands_kernel<T, false>,
+         dim3(work.chunk_count, p.HV, tiles(p.K) + tiles(p.V)), tile_threads, sizeof(Staged<T>), p, work);
+}
+
+template void launch_chunk_operands(bool, const DeviceProblem&, const ChunkWork<float>&);
+template void launch_chunk_operands(bool, const DeviceProblem&, const ChunkWork<double>&);
+
+}  // namespace kda_check::cuda

@@ -1,0 +1,244 @@
+// Aqk and L (F2, F3) with anchors of 16 rows (docs/kda.md, "Exponent formulations").
+//
+// A chunk's lower triangle is cut into blocks of 16 x 16, a warp for each. Row block I and column block J
+// meet in factors exp(G_i - a) and exp(a - G_j); left of the diagonal a is the first row of I, on it the
+// middle row or the first, or there is one exponential for each pair (i, j). Every sum over k is one thread's,
+// from k = 0 upwards.
+#include <algorithm>
+
+#include "chunk.cuh"
+#include "tile.cuh"
+
+namespace kda_check::cuda {
+
+namespace {
+
+constexpr int channels = 32;  ///< staged together
+constexpr int most_blocks = most_rows / block_rows;
+constexpr int most_pairs = most_blocks * (most_blocks + 1) / 2;
+constexpr int least_threads = 256;  ///< so that no thread has more than `most_blocks` elements of diagonal blocks
+
+__host__ __device__ constexpr int pairs_of(int blocks) { return blocks * (blocks + 1) / 2; }
+
+/// Rows of `channels` elements, padded so that a warp reads eight rows, four elements each, without conflict.
+template <class T>
+constexpr int row_stride = channels + 16 / static_cast<int>(sizeof(T));
+/// ... and so that 32 rows are read one element each.
+constexpr int raw_stride = channels + 1;
+
+enum Side { query, key };
+enum AnchorOf { off_diagonal, diagonal };
+
+/// What is staged for `channels` channels.
+template <class T>
+struct Staged {
+  T q[most_rows][raw_stride], k[most_rows][raw_stride], G[most_rows][raw_stride];
+  alignas(16) T left[2][2][most_rows][row_stride<T>];  ///< [AnchorOf][Side]: q and k times exp(G - a)
+  alignas(16) T right[most_pairs][block_rows][row_stride<T>];  ///< k exp(a - G), for each pair of blocks
+};
+
+/// Blocks (0,0), (1,0), (1,1), (2,0), ...
+struct BlockPair {
+  int row, column;
+  __device__ explicit BlockPair(int index) {
+    row = 0;
+    while (pairs_of(row + 1) <= index) ++row;
+    column = index - pairs_of(row);
+  }
+};
+
+template <class T, bool is_fused>
+class Scores {
+ public:
+  __device__ Scores(const DeviceProblem& p, const ChunkWork<T>& work, kda::DecayForm decay, Staged<T>& staged)
+      : p_(p), work_(work), chunk_(p, work, blockIdx.x, blockIdx.y), decay_(decay), staged_(staged) {}
+
+  __device__ void run() {
+    const int threads = blockDim.x, lane = threadIdx.x % warp_lanes;
+    const BlockPair mine(threadIdx.x / warp_lanes);
+    const bool pairwise = decay_ == kda::DecayForm::anchor_pair;
+    const bool multiplies = mine.row * block_rows < chunk_.rows && mine.row * block_rows < work_.C && !(pairwise && mine.row == mine.column);
+    T sums[4][4] = {};
+    T pair_sums[2][most_blocks] = {};  // of the diagonal blocks' elements this thread has
+    for (int first = 0; first < p_.K; first += channels) {
+      const int count = min(channels, p_.K - first);
+      stage(first, count, threads);
+      __syncthreads();
+      scale_factors(count, threads);
+      if (pairwise) add_pairs(count, threads, pair_sums);
+      __syncthreads();
+      if (multiplies) multiply(mine, lane, count, sums);
+      __syncthreads();
+    }
+    if (multiplies) write_block(mine, lane, sums);
+    if (pairwise) write_pairs(threads, pair_sums);
+    clear_upper(threads);
+  }
+
+ private:
+  __device__ T exponential_of(T x) const {
+    return kda::rounded(p_.casts.exponentials, exponential(p_.exponential, x));
+  }
+
+  __device__ void stage(int first, int count, int threads) {
+    for (int e = threadIdx.x; e < chunk_.rows * channels; e += threads) {
+      const int i = e / channels, k = e % channels;
+      if (k >= count) continue;
+      staged_.q[i][k] = chunk_.row(work_.q, i, p_.H, chunk_.query_head, p_.K)[first + k];
+      staged_.k[i][k] = chunk_.row(work_.k, i, p_.H, chunk_.query_head, p_.K)[first + k];
+      staged_.G[i][k] = chunk_.row(work_.G, i, p_.HV, chunk_.head, p_.K)[first + k];
+    }
+  }
+
+  /// The row whose G is the anchor of a pair of blocks.
+  __device__ int anchor_row(int block, AnchorOf where) const {
+    const int first = block * block_rows;
+    if (where == off_diagonal || decay_ != kda::DecayForm::anchor_mid) return first;
+    const int last = min(block_rows, chunk_.rows - first) - 1;
+    return first + min(block_rows / 2, last);
+  }
+
+  __device__ void scale_factors(int count, int threads) {
+    for (int e = threadIdx.x; e < 2 * most_rows * channels; e += threads) {
+      const int k = e % channels, i = e / channels % most_rows;
+      const auto where = static_cast<AnchorOf>(e / (channels * most_rows));
+      if (k >= count || i >= chunk_.rows || (where == diagonal && decay_ == kda::DecayForm::anchor_pair)) continue;
+      const T decay = exponential_of(staged_.G[i][k] - staged_.G[anchor_row(i / block_rows, where)][k]);
+      staged_.left[where][query][i][k] = kda::rounded(p_.casts.score_operands, staged_.q[i][k] * decay);
+      staged_.left[where][key][i][k] = kda::rounded(p_.casts.score_operands, staged_.k[i][k] * decay);
+    }
+    const int pairs = pairs_of(work_.C / block_rows);
+    for (int e = threadIdx.x; e < pairs * block_rows * channels; e += threads) {
+      const int k = e % channels, row = e / channels % block_rows, index = e / (channels * block_rows);
+      const BlockPair pair(index);
+      const int j = pair.column * block_rows + row;
+      if (k >= count || pair.row * block_rows >= chunk_.rows) continue;
+      if (j >= chunk_.rows) {
+        staged_.right[index][row][k] = T(0);
+        continue;
+      }
+      const int anchor = anchor_row(pair.row, pair.row == pair.column ? diagonal : off_diagonal);
+      const T decay = exponential_of(staged_.G[anchor][k] - staged_.G[j][k]);
+      staged_.right[index][row][k] = kda::rounded(p_.casts.score_operands, staged_.k[j][k] * decay);
+    }
+  }
+
+  /// Row r of this lane: rows 0 to 15 are those of q, 16 to 31 those of k.
+  __device__ static int row_of(int lane, int r) { return lane / 4 + 8 * r; }
+  __device__ static int column_of(int lane, int c) { return lane % 4 + 4 * c; }
+
+  /// 32 x 16 sums by a warp, 4 x 4 by a lane.
+  __device__ void multiply(const BlockPair& pair, int lane, int count, T (&sums)[4][4]) const {
+    const AnchorOf where = pair.row == pair.column ? diagonal : off_diagonal;
+    const int index = pairs_of(pair.row) + pair.column;
+    const T *a[4], *b[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = row_of(lane, i);
+      a[i] = staged_.left[where][row / block_rows][pair.row * block_rows + row % block_rows];
+      b[i] = staged_.right[index][column_of(lane, i)];
+    }
+    int k = 0;
+#pragma unroll 2
+    for (; k + 4 <= count; k += 4) {
+      Four<T> rows[4], columns[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        rows[i] = four_at(a[i] + k);
+        columns[i] = four_at(b[i] + k);
+      }
+#pragma unroll
+      for (int d = 0; d < 4; ++d)
+#pragma unroll
+        for (int r = 0; r < 4; ++r)
+#pragma unroll
+          for (int c = 0; c < 4; ++c)
+            sums[r][c] = multiply_add<is_fused>(rows[r].x[d], columns[c].x[d], sums[r][c]);
+    }
+    for (; k < count; ++k)
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) sums[r][c] = multiply_add<is_fused>(a[r][k], b[c][k], sums[r][c]);
+  }
+
+  /// Element e of the diagonal blocks, 256 in each: one exponential for each channel, no anchor.
+  __device__ void add_pairs(int count, int threads, T (&sums)[2][most_blocks]) const {
+#pragma unroll
+    for (int m = 0; m < most_blocks; ++m) {
+      const int e = threadIdx.x + m * threads;
+      const int i = e / block_rows, j = i / block_rows * block_rows + e % block_rows;
+      if (i >= chunk_.rows || j > i) continue;
+      const T beta = *chunk_.row(work_.beta, i, p_.HV, chunk_.head, 1);
+      for (int k = 0; k < count; ++k) {
+        const T decayed =
+            staged_.k[j][k] * exponential(p_.exponential, staged_.G[i][k] - staged_.G[j][k]);  // k_j e^(G_i - G_j)
+        sums[query][m] = multiply_add<is_fused>(staged_.q[i][k], decayed, sums[query][m]);
+        sums[key][m] = multiply_add<is_fused>(staged_.k[i][k] * beta, decayed, sums[key][m]);
+      }
+    }
+  }
+
+  __device__ void write(int i, int j, T aqk, T l) const {
+    chunk_.row(work_.Aqk, i, p_.HV, chunk_.head, work_.C)[j] = j <= i ? kda::rounded(p_.casts.Aqk, aqk) : T(0);
+    chunk_.row(work_.L, i, p_.HV, chunk_.head, work_.C)[j] = j < i ? kda::rounded(p_.casts.L, l) : T(0);
+  }
+
+  /// Sums 0 and 1 of a lane are those of q, 2 and 3 those of k in the same rows.
+  __device__ void write_block(const BlockPair& pair, int lane, const T (&sums)[4][4]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = pair.row * block_rows + row_of(lane, r);
+      if (i >= chunk_.rows) continue;
+      const T beta = *chunk_.row(work_.beta, i, p_.HV, chunk_.head, 1);
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        write(i, pair.column * block_rows + column_of(lane, c), T(p_.scale) * sums[r][c], beta * sums[r + 2][c]);
+    }
+  }
+
+  __device__ void write_pairs(int threads, const T (&sums)[2][most_blocks]) const {
+#pragma unroll
+    for (int m = 0; m < most_blocks; ++m) {
+      const int e = threadIdx.x + m * threads;
+      const int i = e / block_rows, j = i / block_rows * block_rows + e % block_rows;
+      if (i < chunk_.rows) write(i, j, T(p_.scale) * sums[query][m], sums[key][m]);
+    }
+  }
+
+  /// Zeros right of the diagonal blocks.
+  __device__ void clear_upper(int threads) const {
+    for (int e = threadIdx.x; e < chunk_.rows * work_.C; e += threads) {
+      const int i = e / work_.C, j = e % work_.C;
+      if (j / block_rows > i / block_rows) write(i, j, T(0), T(0));
+    }
+  }
+
+  const DeviceProblem& p_;
+  const ChunkWork<T>& work_;
+  const ChunkPlace<T> chunk_;
+  const kda::DecayForm decay_;
+  Staged<T>& staged_;
+};
+
+template <class T, bool is_fused>
+__global__ void __launch_bounds__(most_pairs* warp_lanes)
+    scores_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work,
+                  kda::DecayForm decay) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Scores<T, is_fused>(p, work, decay, *reinterpret_cast<Staged<T>*>(memory)).run();
+}
+
+}  // namespace
+
+template <class T>
+void launch_chunk_scores(bool is_fused, kda::DecayForm decay, const DeviceProblem& p, const ChunkWork<T>& work) {
+  const int threads = std::max(least_threads, pairs_of(work.C / block_rows) * warp_lanes);
+  launch("gpu-chunk, scores", is_fused ? scores_kernel<T, true> : scores_kernel<T, false>,
+         dim3(work.chunk_count, p.HV), threads, sizeof(Staged<T>), p, work, decay);
+}
+
+template void launch_chunk_scores(bool, kda::DecayForm, const DeviceProblem&, const ChunkWork<float>&);
+template void launch_chunk_scores(bool, kda::DecayForm, const DeviceProblem&, const ChunkWork<double>&);
+
+}  // namespace kda_check::cuda

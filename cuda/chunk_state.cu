@@ -1,0 +1,228 @@
+// The state from chunk to chunk (F8, F9, F11): h = S, v_new = u - w h, S = diag(e^Gn) S + kg^T v_new.
+//
+// A block carries 64 columns of a head's state through a sequence, in registers: a thread has 4 x 4 elements
+// of every 64 rows. w and kg pass through shared memory in tiles of 64 x 64, fetched one or two ahead.
+#include "chunk.cuh"
+#include "tile.cuh"
+
+namespace kda_check::cuda {
+
+namespace {
+
+constexpr std::size_t shared_limit = 227 * 1024;  ///< of a block on an H100; sm_80 has 163 KB
+
+/// Tiles of the ring, then h [K][64], v_new [64][64].
+template <class T>
+struct Shared {
+  T *ring, *h, *v_new;
+  int ring_tiles;
+
+  __device__ Shared(void* memory, int K, int tiles) : ring_tiles(tiles) {
+    ring = static_cast<T*>(memory);
+    h = ring + tiles * tile_elements();
+    v_new = h + K * tile_side;
+  }
+  __host__ __device__ static constexpr int tile_elements() { return tile_side * tile_stride<T>; }
+  __device__ T* tile(int step) const { return ring + step % ring_tiles * tile_elements(); }
+  static std::size_t bytes(int K, int tiles) {
+    return sizeof(T) * (static_cast<std::size_t>(tiles) * tile_elements() + (K + tile_side) * tile_side);
+  }
+};
+
+/// K <= 64 * groups.
+template <class T, bool is_fused, int groups>
+class StatePass {
+ public:
+  __device__ StatePass(const DeviceProblem& p, const ChunkWork<T>& work, Shared<T> shared, int tile, int sequence,
+                       int head)
+      : p_(p),
+        work_(work),
+        shared_(shared),
+        chunks_(work.sequences[sequence]),
+        state_(std::size_t(sequence) * p.HV + head),
+        head_(head),
+        first_column_(tile * tile_side),
+        columns_(min(tile_side, p.V - first_column_)),
+        key_tiles_((p.K + tile_side - 1) / tile_side) {}
+
+  __device__ void run() {
+    load_state();
+    const int ahead = shared_.ring_tiles - 1;
+    for (int s = 0; s < ahead; ++s) fetch(s);
+    int step = 0;
+    for (std::uint32_t c = 0; c < chunks_.count; ++c) {
+      const ChunkPlace<T> chunk(p_, work_, chunks_.first + c, head_);
+      write_h(c);
+      TileSums<T> sums = {};
+      TileSums<T> u;
+      load_u(chunk, u);
+      for (int tile = 0; tile < key_tiles_; ++tile, ++step) {
+        arrive(step);
+        add_product<is_fused>(sums, shared_.tile(step), tile_stride<T>, shared_.h + tile * tile_side * tile_side,
+                              tile_side, min(tile_side, p_.K - tile * tile_side));  // w h
+      }
+      write_v_new(chunk, u, sums);
+#pragma unroll
+      for (int group = 0; group < groups; ++group) {
+        if (group >= key_tiles_) break;
+        arrive(step);
+        decay(chunk, group);
+        add_transposed_product<is_fused>(S_[group], shared_.tile(step), tile_stride<T>, shared_.v_new, tile_side,
+                                         chunk.rows);  // S = diag(e^Gn) S + kg^T v_new
+        round_state(group);
+        ++step;
+      }
+    }
+    __pipeline_wait_prior(0);
+    store_state();
+  }
+
+ private:
+  __device__ int key_of(int group, int r) const { return group * tile_side + place_.row + r; }
+  __device__ int column_of(int c) const { return place_.column + c; }
+  __device__ bool is_inside(int group, int r, int c) const { return key_of(group, r) < p_.K && column_of(c) < columns_; }
+
+  template <class Body>
+  __device__ void over_state(Body body) {
+#pragma unroll
+    for (int group = 0; group < groups; ++group)
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) body(S_[group][r][c], group, r, c);
+  }
+
+  __device__ void load_state() {
+    over_state([&](T& s, int group, int r, int c) {
+      s = p_.initial_state.data != nullptr && is_inside(group, r, c)
+              ? load<T>(p_.initial_state.data, p_.initial_state.dtype,
+                        state_element(p_, state_, key_of(group, r), first_column_ + column_of(c)))
+              : T(0);
+    });
+  }
+  __device__ void store_state() {
+    over_state([&](T& s, int group, int r, int c) {
+      if (is_inside(group, r, c))
+        store(s, p_.final_state.data, p_.final_state.dtype,
+              state_element(p_, state_, key_of(group, r), first_column_ + column_of(c)));
+    });
+  }
+
+  /// Tile `step` of the stream w, .., w, kg, .., kg of one chunk after the other, into the ring.
+  __device__ void fetch(int step) {
+    const int per_chunk = 2 * key_tiles_, within = step % per_chunk;
+    const std::uint32_t c = step / per_chunk;
+    if (c < chunks_.count) {
+      const ChunkPlace<T> chunk(p_, work_, chunks_.first + c, head_);
+      const bool is_w = within < key_tiles_;
+      const int first = (is_w ? within : within - key_tiles_) * tile_side;
+      copy_tile_async(shared_.tile(step), tile_stride<T>,
+                      chunk.row(is_w ? work_.w : work_.kg, 0, p_.HV, head_, p_.K) + first,
+                      std::size_t(p_.HV) * p_.K, chunk.rows, min(tile_side, p_.K - first));
+    }
+    __pipeline_commit();  // one group for each step, so that waiting can count them
+  }
+  /// Waits for tile `step`; behind the barrier nobody reads the tile before it any more.
+  __device__ void arrive(int step) {
+    const int ahead = shared_.ring_tiles - 1;
+    __pipeline_wait_prior(ahead - 1);
+    __syncthreads();
+    fetch(step + ahead);
+  }
+
+  /// The state as the products use it, for this block and for chunk_output.cu.
+  __device__ void write_h(std::uint32_t c) {
+    T* const h = work_.h + ((std::size_t{chunks_.first} + c) * p_.HV + head_) * p_.K * p_.V;
+    over_state([&](T& s, int group, int r, int column) {
+      if (key_of(group, r) >= p_.K) return;
+      const T value = kda::rounded(p_.casts.state, s);
+      shared_.h[key_of(group, r) * tile_side + column_of(column)] = value;
+      if (column_of(column) < columns_)
+        h[std::size_t(key_of(group, r)) * p_.V + first_column_ + column_of(column)] = value;
+    });
+  }
+
+  __device__ void load_u(const ChunkPlace<T>& chunk, TileSums<T>& u) const {
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        u[r][c] = T(0);
+        if (place_.row + r < chunk.rows && column_of(c) < columns_)
+          u[r][c] = chunk.row(work_.u, place_.row + r, p_.HV, head_, p_.V)[first_column_ + column_of(c)];
+      }
+  }
+  __device__ void write_v_new(const ChunkPlace<T>& chunk, const TileSums<T>& u, const TileSums<T>& sums) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int i = place_.row + r;
+        const T value = kda::rounded(p_.casts.v_new, u[r][c] - kda::rounded(p_.casts.prediction, sums[r][c]));
+        if (i >= chunk.rows) continue;
+        shared_.v_new[i * tile_side + column_of(c)] = value;
+        if (column_of(c) < columns_) chunk.row(work_.v_new, i, p_.HV, head_, p_.V)[first_column_ + column_of(c)] = value;
+      }
+  }
+
+  __device__ void decay(const ChunkPlace<T>& chunk, int group) {
+    const T* const last = chunk.row(work_.G, chunk.rows - 1, p_.HV, head_, p_.K);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      if (key_of(group, r) >= p_.K) continue;
+      const T factor = kda::rounded(p_.casts.decay, exponential(p_.exponential, last[key_of(group, r)]));  // e^Gn
+#pragma unroll
+      for (int c = 0; c < 4; ++c) S_[group][r][c] = S_[group][r][c] * factor;
+    }
+  }
+  __device__ void round_state(int group) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) S_[group][r][c] = kda::rounded(p_.casts.carry, S_[group][r][c]);
+  }
+
+  const DeviceProblem& p_;
+  const ChunkWork<T>& work_;
+  const Shared<T> shared_;
+  const ChunkRange chunks_;
+  const std::size_t state_;
+  const int head_, first_column_, columns_, key_tiles_;
+  const TilePlace place_;
+  TileSums<T> S_[groups];
+};
+
+__host__ __device__ unsigned column_tiles(const DeviceProblem& p) { return (p.V + tile_side - 1) / tile_side; }
+
+template <class T, bool is_fused, int groups>
+__global__ void __launch_bounds__(tile_threads)
+    state_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work, int ring_tiles) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  const unsigned tiles = column_tiles(p);
+  StatePass<T, is_fused, groups>(p, work, Shared<T>(memory, p.K, ring_tiles), blockIdx.x % tiles, blockIdx.x / tiles,
+                                 blockIdx.y)
+      .run();
+}
+
+template <class T, bool is_fused>
+void launch_groups(const DeviceProblem& p, const ChunkWork<T>& work) {
+  int ring_tiles = 3;
+  while (ring_tiles > 2 && Shared<T>::bytes(p.K, ring_tiles) > shared_limit) --ring_tiles;
+  const auto kernel = p.K <= 64    ? state_kernel<T, is_fused, 1>
+                      : p.K <= 128 ? state_kernel<T, is_fused, 2>
+                                   : state_kernel<T, is_fused, 4>;
+  launch("gpu-chunk, state", kernel, dim3(column_tiles(p) * work.sequence_count, p.HV), tile_threads,
+         Shared<T>::bytes(p.K, ring_tiles), p, work, ring_tiles);
+}
+
+}  // namespace
+
+template <class T>
+void launch_chunk_state(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work) {
+  is_fused ? launch_groups<T, true>(p, work) : launch_groups<T, false>(p, work);
+}
+
+template void launch_chunk_state(bool, const DeviceProblem&, const ChunkWork<float>&);
+template void launch_chunk_state(bool, const DeviceProblem&, const ChunkWork<double>&);
+
+}  // namespace kda_check::cuda

@@ -1,0 +1,125 @@
+#include "launcher.cuh"
+
+#include <algorithm>
+#include <vector>
+
+#include "chunk.cuh"
+#include "memory.hpp"
+
+namespace kda_check::cuda {
+
+namespace {
+
+/// Chunks of all sequences, in their order, over tokens numbered through all batch rows.
+struct Schedule {
+  std::vector<TokenRange> sequences, chunks;
+  std::vector<ChunkRange> chunks_of;
+
+  explicit Schedule(const Request& r) {
+    for (const Span& s : r.sequences) {
+      const auto first = static_cast<std::uint32_t>(s.batch * r.T + s.begin);
+      const auto length = static_cast<std::uint32_t>(s.end - s.begin), rows = static_cast<std::uint32_t>(r.chunk_size);
+      sequences.push_back({first, length});
+      const auto first_chunk = static_cast<std::uint32_t>(chunks.size());
+      for (std::uint32_t t = 0; t < length; t += rows) chunks.push_back({first + t, std::min(rows, length - t)});
+      chunks_of.push_back({first_chunk, static_cast<std::uint32_t>(chunks.size()) - first_chunk});
+    }
+  }
+};
+
+template <class Element>
+DeviceMemory uploaded(const char* name, const std::vector<Element>& values) {
+  DeviceMemory memory(name, values.size() * sizeof(Element));
+  memory.upload(values.data());
+  return memory;
+}
+
+class RecurrentLauncher : public Launcher {
+ public:
+  explicit RecurrentLauncher(const Request& r)
+      : is_fp64_(r.is_fp64),
+        is_fused_(r.is_fused),
+        count_(static_cast<int>(r.sequences.size())),
+        sequences_(uploaded("sequences", Schedule(r).sequences)) {}
+  void launch_on(const DeviceProblem& p) const override {
+    launch_recurrent(is_fp64_, is_fused_, p, sequences_.as<const TokenRange>(), count_);
+  }
+  void check_canaries() const override { sequences_.check_canaries(); }
+
+ private:
+  bool is_fp64_, is_fused_;
+  int count_;
+  DeviceMemory sequences_;
+};
+
+template <class T>
+class ChunkLauncher : public Launcher {
+ public:
+  explicit ChunkLauncher(const Request& r) : is_fused_(r.is_fused), decay_(r.decay) {
+    const Schedule schedule(r);
+    const std::size_t tokens = r.B * r.T, C = r.chunk_size, keys = tokens * r.HV * r.K, values = tokens * r.HV * r.V;
+    work_.chunks = hold(uploaded("chunks", schedule.chunks)).template as<const TokenRange>();
+    work_.sequences = hold(uploaded("sequences", schedule.chunks_of)).template as<const ChunkRange>();
+    work_.chunk_count = static_cast<int>(schedule.chunks.size());
+    work_.sequence_count = static_cast<int>(schedule.sequences.size());
+    work_.token_count = static_cast<int>(tokens), work_.C = static_cast<int>(C);
+    work_.q = array("normalised q", tokens * r.H * r.K), work_.k = array("normalised k", tokens * r.H * r.K);
+    work_.beta = array("beta", tokens * r.HV), work_.L = array("L", tokens * r.HV * C);
+    // The stages, in the order of kda/stages.hpp.
+    work_.G = stage("g_cumsum", keys), work_.Aqk = stage("Aqk", tokens * r.HV * C);
+    work_.Akk_inv = stage("Akk_inv", tokens * r.HV * C), work_.u = stage("u", values);
+    work_.w = stage("w", keys), work_.qg = stage("qg", keys), work_.kg = stage("kg", keys);
+    work_.h = stage("h", schedule.chunks.size() * r.HV * r.K * r.V), work_.v_new = stage("v_new", values);
+  }
+
+  void launch_on(const DeviceProblem& p) const override {
+    launch_chunk_prepare(is_fused_, p, work_);
+    launch_chunk_scores(is_fused_, decay_, p, work_);
+    launch_chunk_inverse(is_fused_, p, work_);
+    launch_chunk_operands(is_fused_, p, work_);
+    launch_chunk_state(is_fused_, p, work_);
+    launch_chunk_output(is_fused_, p, work_);
+  }
+  void download_stages(const Request& r) const override {
+    for (std::size_t s = 0; s < r.stages.size(); ++s)
+      if (r.stages[s].data != nullptr) memory_[stages_[s]].download(r.stages[s].data);
+  }
+  void check_canaries() const override {
+    for (const DeviceMemory& memory : memory_) memory.check_canaries();
+  }
+
+ private:
+  DeviceMemory& hold(DeviceMemory memory) {
+    memory_.push_back(std::move(memory));
+    return memory_.back();
+  }
+  T* array(const char* name, std::size_t elements) {
+    return hold(DeviceMemory(name, elements * sizeof(T))).template as<T>();
+  }
+  T* stage(const char* name, std::size_t elements) {
+    stages_.push_back(memory_.size());
+    return array(name, elements);
+  }
+
+  bool is_fused_;
+  kda::DecayForm decay_;
+  std::vector<DeviceMemory> memory_;
+  std::vector<std::size_t> stages_;  ///< where in memory_
+  ChunkWork<T> work_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request) {
+  if (kernel == Kernel::recurrent) return std::make_unique<RecurrentLauncher>(request);
+  if (request.is_fp64) return std::make_unique<ChunkLauncher<double>>(request);
+  return std::make_unique<ChunkLauncher<float>>(request);
+}
+
+std::string unsupported_shape(Kernel kernel, std::size_t K, std::size_t rows) {
+  if (!recurrent_takes(K)) return "GPU variants have K up to 256";
+  if (kernel == Kernel::chunk && rows != 16 && rows != 32 && rows != 64) return "gpu-chunk has chunks of 16, 32 and 64 rows";
+  return {};
+}
+
+}  // namespace kda_check::cuda

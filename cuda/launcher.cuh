@@ -1,0 +1,21 @@
+// A variant's kernels, ready to be launched on a problem, and the memory they share.
+#pragma once
+
+#include <memory>
+
+#include "gpu.hpp"
+#include "problem.cuh"
+
+namespace kda_check::cuda {
+
+class Launcher {
+ public:
+  virtual ~Launcher() = default;
+  virtual void launch_on(const DeviceProblem& p) const = 0;
+  virtual void download_stages(const Request&) const {}
+  virtual void check_canaries() const = 0;
+};
+
+std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request);
+
+}  // namespace kda_check::cuda

@@ -1,0 +1,20 @@
+#include "device_tensors.cuh"
+#include "launch.cuh"
+#include "launcher.cuh"
+
+namespace kda_check::cuda {
+
+void run(Kernel kernel, const Request& request) {
+  const DeviceTensors tensors(request);
+  const std::unique_ptr<Launcher> launcher = launcher_for(kernel, request);
+  const std::vector<std::uint64_t> before = tensors.hash_inputs();
+  launcher->launch_on(tensors.problem(request));
+  check(cudaDeviceSynchronize(), "running the kernels");
+  tensors.check_canaries();
+  launcher->check_canaries();
+  tensors.check_inputs(before);
+  tensors.download(request);
+  launcher->download_stages(request);
+}
+
+}  // namespace kda_check::cuda

@@ -1,0 +1,110 @@
+// Products of tiles in shared memory. 256 threads compute 64 x 64 elements, 4 x 4 each; an element is one
+// running sum over the depth, from 0 upwards, so that how a matrix is cut into tiles changes nothing.
+#pragma once
+
+#include <cuda_pipeline.h>
+
+#include "arithmetic.cuh"
+
+namespace kda_check::cuda {
+
+constexpr int tile_side = 64;
+constexpr int tile_threads = 256;
+
+/// Four neighbours, fetched together.
+template <class T>
+struct alignas(16) Four {
+  T x[4];
+};
+template <class T>
+__device__ const Four<T>& four_at(const T* at) {
+  return *reinterpret_cast<const Four<T>*>(at);
+}
+
+/// Row length of a tile that is read along its rows: the threads of a warp read two rows at once, which must
+/// not lie in the same banks.
+template <class T>
+constexpr int tile_stride = tile_side + 16 / static_cast<int>(sizeof(T));
+
+/// A thread's 4 x 4 elements of a tile.
+struct TilePlace {
+  int row, column;  ///< the first of each
+  __device__ TilePlace()
+      : row(static_cast<int>(threadIdx.x) / 16 * 4), column(static_cast<int>(threadIdx.x) % 16 * 4) {}
+};
+
+template <class T>
+using TileSums = T[4][4];
+
+/// sums[r][c] += a[r][d] b[d][c] for one d.
+template <bool is_fused, class T>
+__device__ void add_outer(TileSums<T>& sums, const T (&a)[4], const Four<T>& b) {
+#pragma unroll
+  for (int r = 0; r < 4; ++r)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) sums[r][c] = multiply_add<is_fused>(a[r], b.x[c], sums[r][c]);
+}
+
+/// += A B with A[row][d] and B[d][column], d < depth.
+template <bool is_fused, class T>
+__device__ void add_product(TileSums<T>& sums, const T* a, int a_stride, const T* b, int b_stride, int depth) {
+  const TilePlace place;
+  a += place.row * a_stride;
+  b += place.column;
+  int d = 0;
+#pragma unroll 2
+  for (; d + 4 <= depth; d += 4) {
+    Four<T> rows[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) rows[r] = four_at(a + r * a_stride + d);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const T column[4] = {rows[0].x[i], rows[1].x[i], rows[2].x[i], rows[3].x[i]};
+      add_outer<is_fused>(sums, column, four_at(b + (d + i) * b_stride));
+    }
+  }
+  for (; d < depth; ++d) {
+    const T column[4] = {a[d], a[a_stride + d], a[2 * a_stride + d], a[3 * a_stride + d]};
+    add_outer<is_fused>(sums, column, four_at(b + d * b_stride));
+  }
+}
+
+/// += A^T B with A[d][row] and B[d][column], d < depth.
+template <bool is_fused, class T>
+__device__ void add_transposed_product(TileSums<T>& sums, const T* a, int a_stride, const T* b, int b_stride,
+                                       int depth) {
+  const TilePlace place;
+  a += place.row;
+  b += place.column;
+#pragma unroll 4
+  for (int d = 0; d < depth; ++d) add_outer<is_fused>(sums, four_at(a + d * a_stride).x, four_at(b + d * b_stride));
+}
+
+/// Columns of row `row` of a lower triangular chunk that are summed over: to the end of its block of 16 rows,
+/// zeros included, as the CPU does.
+__device__ inline int lower_depth(int row, int rows) {
+  const int end = row / 16 * 16 + 16;
+  return end < rows ? end : rows;
+}
+
+/// Copies `rows` x `columns` elements into a tile, without waiting (__pipeline_commit, __pipeline_wait_prior).
+/// Rows of the source start at multiples of 16 bytes if `columns` and source_stride are multiples of 4.
+template <class T>
+__device__ void copy_tile_async(T* tile, int stride, const T* source, std::size_t source_stride, int rows,
+                                int columns) {
+  constexpr int wide = 16 / sizeof(T);
+  if (columns % 4 == 0 && source_stride % 4 == 0) {
+    const int per_row = columns / wide;
+    for (int e = threadIdx.x; e < rows * per_row; e += blockDim.x) {
+      const int row = e / per_row, column = e % per_row * wide;
+      __pipeline_memcpy_async(tile + row * stride + column, source + row * source_stride + column, 16);
+    }
+  } else {
+    for (int e = threadIdx.x; e < rows * columns; e += blockDim.x) {
+      const int row = e / columns, column = e % columns;
+      __pipeline_memcpy_async(tile + row * stride + column, source + row * source_stride + column, sizeof(T));
+    }
+  }
+}
+
+}  // namespace kda_check::cuda

@@ -1,0 +1,156 @@
+// The GPU variants against their CPU replays: the same bits, whatever the problem.
+#include <cmath>
+#include <filesystem>
+
+#include "fixture/fixture.hpp"
+#include "kda/regimes.hpp"
+#include "support/gpu.hpp"
+
+using namespace kda_check;
+using numeric::DType;
+using test::ProblemSpec;
+
+namespace {
+
+constexpr DType replayed_dtypes[] = {DType::fp32, DType::bf16, DType::fp16};
+
+void check_replay(const kda::Problem& problem, DType dtype, const std::vector<std::string>& words = {}) {
+  for (const std::string_view name : test::gpu_variants) {
+    kda::RunOptions options = test::default_options(problem, name, dtype);
+    for (const std::string& word : words)
+      if (kda::has_axis(kda::variant_named(name).axes, word)) kda::set_axis(options.arithmetic, word);
+    if (!kda::variant_named(name).unsupported(problem, options).empty()) continue;
+    INFO(name << " in " << numeric::name_of(dtype) << (words.empty() ? "" : ", ") << (words.empty() ? "" : words[0]));
+    CHECK(test::differing_from_replay(problem, name, options) == 0);
+  }
+}
+
+std::vector<std::string> fixture_files() {
+  std::vector<std::string> files = test::large_fixture_files();
+  for (const auto& entry : std::filesystem::directory_iterator(test::case_fixtures()))
+    files.push_back(entry.path().string());
+  return files;
+}
+
+}  // namespace
+
+TEST_CASE("GPU and replay give the same bits on every fixture", "[replay]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const std::string& path : fixture_files()) {
+    INFO(path);
+    const kda::Problem problem = fixture::Fixture::open(path).read_problem();
+    check_replay(problem, problem.dtype());
+    if (problem.dtype() != DType::fp32) check_replay(problem, DType::fp32);
+  }
+}
+
+TEST_CASE("GPU and replay give the same bits on regimes", "[replay]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const kda::Recipe& recipe : kda::recipes())
+    for (const DType dtype : {DType::fp32, DType::bf16}) {
+      const std::string words = std::string(recipe.name) + ":dtype=" + std::string(numeric::name_of(dtype));
+      INFO(words);
+      const kda::Problem problem = kda::parse_regime(words).build();
+      if (problem.dimensions().T > 2048) continue;
+      // Where the answer is not finite, NaNs need not be the same NaN.
+      const kda::Answer answer = test::run(problem, "recurrent", dtype, 16);
+      bool finite = true;
+      for (std::size_t i = 0; i < answer.o.size(); ++i) finite = finite && std::isfinite(answer.o.value(i));
+      if (finite) check_replay(problem, dtype);
+    }
+}
+
+TEST_CASE("GPU and replay give the same bits in every shape", "[replay]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const std::size_t K : {1, 5, 20, 31, 32, 33, 60, 64, 96, 100, 128, 130, 192, 200, 256})
+    for (const std::size_t V : {1, 3, 33, 64, 70, 128}) {
+      ProblemSpec spec;
+      spec.K = K, spec.V = V, spec.T = 17 + (K * 7 + V) % 130, spec.H = 1 + K % 2, spec.HV = spec.H * (1 + V % 3);
+      spec.B = 1 + V % 2, spec.state_v_first = V % 3 == 0, spec.safe_gate = K % 2 == 0;
+      spec.qk_l2norm = K % 3 == 0, spec.initial_state = V % 4 != 0;
+      spec.chunk_size = K % 3 == 0 ? 64 : K % 3 == 1 ? 32 : 16;
+      INFO("K " << K << " V " << V << " T " << spec.T << " chunk " << spec.chunk_size);
+      const kda::Problem problem = test::make_problem(spec, K * 1000 + V);
+      check_replay(problem, DType::fp32);
+    }
+}
+
+TEST_CASE("GPU and replay give the same bits with every option", "[replay]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const kda::Gate gate : {kda::Gate::none, kda::Gate::softplus, kda::Gate::lower_bound})
+    for (int options = 0; options < 64; ++options) {
+      ProblemSpec spec;
+      spec.gate = gate, spec.T = 90, spec.K = 40, spec.V = 36, spec.H = 2, spec.HV = 4;
+      spec.qk_l2norm = options & 1, spec.beta_sigmoid = options & 2, spec.state_v_first = options & 4;
+      spec.safe_gate = options & 8, spec.dt_bias = options & 16;
+      spec.A_log = gate == kda::Gate::softplus || (options & 32);
+      spec.allow_neg_eigval = spec.beta_sigmoid && (options & 16);
+      spec.dtype = replayed_dtypes[static_cast<std::size_t>(options) % 3];
+      INFO("gate " << kda::name_of(gate) << " options " << options);
+      check_replay(test::make_problem(spec, static_cast<std::uint64_t>(options)), spec.dtype);
+    }
+}
+
+TEST_CASE("GPU and replay give the same bits on packed sequences, empty ones included", "[replay]") {
+  KDA_CHECK_NEEDS_GPU();
+  ProblemSpec spec;
+  spec.K = 64, spec.V = 64, spec.H = 2, spec.HV = 2;
+  spec.cu_seqlens = {0, 0, 1, 17, 17, 80, 144, 145, 300, 300};
+  spec.T = 300;
+  for (const int chunk : {16, 32, 64}) {
+    spec.chunk_size = chunk;
+    for (const DType dtype : replayed_dtypes) {
+      spec.dtype = dtype;
+      check_replay(test::make_problem(spec), dtype);
+    }
+  }
+}
+
+TEST_CASE("GPU and replay give the same bits in every arithmetic the GPU has", "[replay]") {
+  KDA_CHECK_NEEDS_GPU();
+  std::vector<std::string> words{"contraction=separate", "exponential=cuda-fast", "decay=anchor-pair",
+                                 "decay=anchor-first",   "decay=anchor-mid",      "storage=none",
+                                 "storage=fla",          "storage=flash-kda"};
+  for (const char* const stage : {"products", "normalised", "decay", "g_cumsum", "exponentials", "score_operands",
+                                  "Aqk", "L", "inverse_operands", "Akk_inv", "beta_key", "operands", "w", "u",
+                                  "prediction", "v_new", "state", "carry"})
+    for (const char* const format : {"bf16", "fp16", "tf32"})
+      words.push_back(std::string("storage=") + format + "@" + stage);
+  ProblemSpec spec;
+  spec.T = 100, spec.K = 48, spec.V = 40, spec.qk_l2norm = true;
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    spec.dtype = dtype;
+    const kda::Problem problem = test::make_problem(spec);
+    for (const std::string& word : words) check_replay(problem, dtype, {word});
+  }
+}
+
+TEST_CASE("every stage of gpu-chunk has the bits of its replay", "[replay]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const bool v_first : {false, true})
+    for (const DType dtype : {DType::fp32, DType::bf16}) {
+      ProblemSpec spec;
+      spec.T = 150, spec.K = 40, spec.V = 72, spec.B = 2, spec.H = 2, spec.HV = 4, spec.state_v_first = v_first;
+      spec.dtype = dtype;
+      const kda::Problem problem = test::make_problem(spec);
+      kda::RunOptions options = test::default_options(problem, "gpu-chunk", dtype);
+      kda::StageTensors gpu = kda::allocate_stages(problem, 64, kda::state_dtype(dtype)),
+                        cpu = kda::allocate_stages(problem, 64, kda::state_dtype(dtype));
+      options.stages.computed = &gpu;
+      test::run(problem, "gpu-chunk", options);
+      options.stages.computed = &cpu;
+      test::replayed(problem, "gpu-chunk", options);
+      for (const kda::StageRow& row : kda::stages()) {
+        INFO(row.name);
+        // Only what a stage holds: zeros elsewhere on the CPU, poison on the GPU.
+        const tensor::Tensor &a = gpu[static_cast<std::size_t>(row.stage)], &b = cpu[static_cast<std::size_t>(row.stage)];
+        REQUIRE(a.size() == b.size());
+        std::size_t differing = 0;
+        for (std::size_t i = 0; i < a.size(); ++i) {
+          const double x = a.value(i), y = b.value(i);
+          differing += !(x == y) && !(std::isnan(x) && y == 0);
+        }
+        CHECK(differing == 0);
+      }
+    }
+}

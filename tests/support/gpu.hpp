@@ -1,0 +1,41 @@
+// Tests that need a GPU, and what they are held to.
+#pragma once
+
+#include <cstring>
+#include <string_view>
+
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+
+/// Skips the test, with the reason, where no kernel can run.
+#define KDA_CHECK_NEEDS_GPU()                                                \
+  do {                                                                       \
+    const std::string reason_ = kda_check::kda::gpu_unavailable();           \
+    if (!reason_.empty()) KDA_CHECK_SKIP("GPU variants cannot run: " + reason_); \
+  } while (false)
+
+namespace kda_check::test {
+
+inline constexpr std::string_view gpu_variants[] = {"gpu-recurrent", "gpu-chunk"};
+
+/// The answer of the CPU variant that computes as a GPU variant does.
+inline kda::Answer replayed(const kda::Problem& problem, std::string_view gpu_variant, kda::RunOptions options) {
+  options.threads = 16;
+  return kda::variant_named(kda::variant_named(gpu_variant).replay).run(problem, options);
+}
+
+/// Elements of both tensors in which a GPU variant and its replay differ.
+inline std::size_t differing_from_replay(const kda::Problem& problem, std::string_view gpu_variant,
+                                         const kda::RunOptions& options) {
+  const kda::Answer gpu = run(problem, gpu_variant, options), cpu = replayed(problem, gpu_variant, options);
+  std::size_t count = 0;
+  const auto compare = [&](const tensor::Tensor& a, const tensor::Tensor& b) {
+    const std::size_t width = numeric::format_of(a.dtype()).bytes;
+    for (std::size_t i = 0; i < a.size(); ++i) count += std::memcmp(a.at(i), b.at(i), width) != 0;
+  };
+  compare(gpu.o, cpu.o);
+  compare(gpu.final_state, cpu.final_state);
+  return count;
+}
+
+}  // namespace kda_check::test
