@@ -22,12 +22,12 @@ struct ChunkWork {
   const TokenRange* chunks;  ///< [chunk_count]
   const ChunkRange* sequences;
   int chunk_count, sequence_count, token_count, C;
-  T *q, *k;               ///< [tokens][H][K], normalised
-  T* beta;                ///< [tokens][HV]
-  T *G, *w, *qg, *kg;     ///< [tokens][HV][K]
-  T *u, *v_new;           ///< [tokens][HV][V]
-  T *Aqk, *L, *Akk_inv;   ///< [tokens][HV][C]
-  T* h;                   ///< [chunks][HV][K][V]
+  T *q, *k;              ///< [tokens][H][K], normalised
+  T* beta;               ///< [tokens][HV]
+  T *G, *w, *qg, *kg;    ///< [tokens][HV][K]
+  T *u, *v_new;          ///< [tokens][HV][V]
+  T *Aqk, *L, *Akk_inv;  ///< [tokens][HV][C]
+  T* h;                  ///< [chunks][HV][K][V]
 };
 
 /// One chunk of one head, as most kernels see it.
@@ -54,7 +54,8 @@ template <class T>
 void launch_chunk_prepare(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work);
 // chunk_scores.cu. `decay`: anchor_pair, anchor_first or anchor_mid.
 template <class T>
-void launch_chunk_scores(bool is_fused, kda::DecayForm decay, const DeviceProblem& p, const ChunkWork<T>& work);
+void launch_chunk_scores(bool is_fused, kda::DecayForm decay, const DeviceProblem& p,
+                         const ChunkWork<T>& work);
 // chunk_inverse.cu
 template <class T>
 void launch_chunk_inverse(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work);

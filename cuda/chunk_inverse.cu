@@ -31,8 +31,8 @@ class Inverse {
     const int row = threadIdx.x / block_rows, column = threadIdx.x % block_rows;
     for (int apart = 1; apart < blocks; ++apart) {
       for (int j = 0; j + apart < blocks; ++j)
-        staged_.inner[j][row][column] = operand(apart == 1 ? left_product(j + 1, j, row, column)
-                                                           : inner_sum(j + apart, j, row, column));
+        staged_.inner[j][row][column] =
+            operand(apart == 1 ? left_product(j + 1, j, row, column) : inner_sum(j + apart, j, row, column));
       __syncthreads();
       for (int j = 0; j + apart < blocks; ++j) {
         const int i = j + apart;
@@ -95,7 +95,8 @@ class Inverse {
   __device__ T inner_sum(int i, int j, int row, int column) const {
     T sum = T(0);
     for (int d = j * block_rows; d < i * block_rows; ++d)
-      sum = multiply_add<is_fused>(staged_.L[i * block_rows + row][d], staged_.X[d][j * block_rows + column], sum);
+      sum = multiply_add<is_fused>(staged_.L[i * block_rows + row][d], staged_.X[d][j * block_rows + column],
+                                   sum);
     return sum;
   }
   /// (X_ii L_ij) X_jj, neighbours

@@ -65,8 +65,8 @@ class Operands {
       const T Gn = chunk_.row(work_.G, last, p_.HV, chunk_.head, p_.K)[first + k];
       const T decay = exponential_of(G);
       const T weighted = kda::rounded(p_.casts.beta_key, key * beta);
-      staged_.right[i][k] = operand(weighted * decay);                                             // beta k e^G
-      chunk_.row(work_.qg, i, p_.HV, chunk_.head, p_.K)[first + k] = operand(q * decay);          // q e^G
+      staged_.right[i][k] = operand(weighted * decay);                                    // beta k e^G
+      chunk_.row(work_.qg, i, p_.HV, chunk_.head, p_.K)[first + k] = operand(q * decay);  // q e^G
       chunk_.row(work_.kg, i, p_.HV, chunk_.head, p_.K)[first + k] = operand(key * exponential_of(Gn - G));
     }
   }

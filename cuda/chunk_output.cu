@@ -27,7 +27,8 @@ class Output {
     for (int k = 0; k < p_.K; k += tile_side) {
       const int depth = min(tile_side, p_.K - k);
       stage(qg + k, p_.K, depth, h + std::size_t(k) * p_.V + first, p_.V, depth, columns);
-      add_product<is_fused>(sums, staged_.left[0], tile_stride<T>, staged_.right[0], tile_side, depth);  // qg h
+      add_product<is_fused>(sums, staged_.left[0], tile_stride<T>, staged_.right[0], tile_side,
+                            depth);  // qg h
       __syncthreads();
     }
 #pragma unroll
@@ -35,7 +36,8 @@ class Output {
 #pragma unroll
       for (int c = 0; c < 4; ++c) sums[r][c] = T(p_.scale) * sums[r][c];
     stage(chunk_.row(work_.Aqk, 0, p_.HV, chunk_.head, work_.C), work_.C, work_.C,
-          chunk_.row(work_.v_new, 0, p_.HV, chunk_.head, p_.V) + first, std::size_t(p_.HV) * p_.V, chunk_.rows, columns);
+          chunk_.row(work_.v_new, 0, p_.HV, chunk_.head, p_.V) + first, std::size_t(p_.HV) * p_.V,
+          chunk_.rows, columns);
     add_product<is_fused>(sums, staged_.left[0], tile_stride<T>, staged_.right[0], tile_side,
                           lower_depth(place.row, chunk_.rows));  // + Aqk v_new
 #pragma unroll
@@ -49,9 +51,10 @@ class Output {
 
  private:
   /// The chunk's rows of an array of [tokens][HV][left_width], and `depth` rows of the right factor.
-  __device__ void stage(const T* left, int left_width, int left_columns, const T* right, std::size_t right_stride,
-                        int depth, int columns) {
-    copy_tile_async(staged_.left[0], tile_stride<T>, left, std::size_t(p_.HV) * left_width, chunk_.rows, left_columns);
+  __device__ void stage(const T* left, int left_width, int left_columns, const T* right,
+                        std::size_t right_stride, int depth, int columns) {
+    copy_tile_async(staged_.left[0], tile_stride<T>, left, std::size_t(p_.HV) * left_width, chunk_.rows,
+                    left_columns);
     copy_tile_async(staged_.right[0], tile_side, right, right_stride, depth, columns);
     __pipeline_commit();
     __pipeline_wait_prior(0);
@@ -76,7 +79,8 @@ __global__ void __launch_bounds__(tile_threads)
 template <class T>
 void launch_chunk_output(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work) {
   launch("gpu-chunk, output", is_fused ? output_kernel<T, true> : output_kernel<T, false>,
-         dim3(work.chunk_count, p.HV, (p.V + tile_side - 1) / tile_side), tile_threads, sizeof(Staged<T>), p, work);
+         dim3(work.chunk_count, p.HV, (p.V + tile_side - 1) / tile_side), tile_threads, sizeof(Staged<T>), p,
+         work);
 }
 
 template void launch_chunk_output(bool, const DeviceProblem&, const ChunkWork<float>&);

@@ -11,7 +11,8 @@ constexpr int gate_threads = 128;
 
 /// A warp for each row of q and of k: sums of squares in the order tree:32.
 template <class T, bool is_fused>
-__global__ void normalise_rows(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work) {
+__global__ void normalise_rows(const __grid_constant__ DeviceProblem p,
+                               const __grid_constant__ ChunkWork<T> work) {
   const int lane = threadIdx.x % warp_lanes;
   const std::size_t row = std::size_t{blockIdx.x} * row_warps + threadIdx.x / warp_lanes;
   if (row >= std::size_t(work.token_count) * p.H) return;
@@ -37,7 +38,8 @@ __global__ void normalise_rows(const __grid_constant__ DeviceProblem p, const __
 
 /// A thread for each channel of a chunk: G_i = G_i-1 + g_i.
 template <class T>
-__global__ void cumulate_gates(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work) {
+__global__ void cumulate_gates(const __grid_constant__ DeviceProblem p,
+                               const __grid_constant__ ChunkWork<T> work) {
   const ChunkPlace<T> chunk(p, work, blockIdx.x, blockIdx.y);
   const T amplitude = gate_amplitude<T>(p, chunk.head);
   for (int k = threadIdx.x; k < p.K; k += gate_threads) {

@@ -2,8 +2,8 @@
 //
 // A chunk's lower triangle is cut into blocks of 16 x 16, a warp for each. Row block I and column block J
 // meet in factors exp(G_i - a) and exp(a - G_j); left of the diagonal a is the first row of I, on it the
-// middle row or the first, or there is one exponential for each pair (i, j). Every sum over k is one thread's,
-// from k = 0 upwards.
+// middle row or the first, or there is one exponential for each pair (i, j). Every sum over k is one
+// thread's, from k = 0 upwards.
 #include <algorithm>
 
 #include "chunk.cuh"
@@ -16,7 +16,8 @@ namespace {
 constexpr int channels = 32;  ///< staged together
 constexpr int most_blocks = most_rows / block_rows;
 constexpr int most_pairs = most_blocks * (most_blocks + 1) / 2;
-constexpr int least_threads = 256;  ///< so that no thread has more than `most_blocks` elements of diagonal blocks
+constexpr int least_threads =
+    256;  ///< so that no thread has more than `most_blocks` elements of diagonal blocks
 
 __host__ __device__ constexpr int pairs_of(int blocks) { return blocks * (blocks + 1) / 2; }
 
@@ -33,7 +34,7 @@ enum AnchorOf { off_diagonal, diagonal };
 template <class T>
 struct Staged {
   T q[most_rows][raw_stride], k[most_rows][raw_stride], G[most_rows][raw_stride];
-  alignas(16) T left[2][2][most_rows][row_stride<T>];  ///< [AnchorOf][Side]: q and k times exp(G - a)
+  alignas(16) T left[2][2][most_rows][row_stride<T>];          ///< [AnchorOf][Side]: q and k times exp(G - a)
   alignas(16) T right[most_pairs][block_rows][row_stride<T>];  ///< k exp(a - G), for each pair of blocks
 };
 
@@ -57,7 +58,8 @@ class Scores {
     const int threads = blockDim.x, lane = threadIdx.x % warp_lanes;
     const BlockPair mine(threadIdx.x / warp_lanes);
     const bool pairwise = decay_ == kda::DecayForm::anchor_pair;
-    const bool multiplies = mine.row * block_rows < chunk_.rows && mine.row * block_rows < work_.C && !(pairwise && mine.row == mine.column);
+    const bool multiplies = mine.row * block_rows < chunk_.rows && mine.row * block_rows < work_.C &&
+                            !(pairwise && mine.row == mine.column);
     T sums[4][4] = {};
     T pair_sums[2][most_blocks] = {};  // of the diagonal blocks' elements this thread has
     for (int first = 0; first < p_.K; first += channels) {
@@ -102,7 +104,8 @@ class Scores {
     for (int e = threadIdx.x; e < 2 * most_rows * channels; e += threads) {
       const int k = e % channels, i = e / channels % most_rows;
       const auto where = static_cast<AnchorOf>(e / (channels * most_rows));
-      if (k >= count || i >= chunk_.rows || (where == diagonal && decay_ == kda::DecayForm::anchor_pair)) continue;
+      if (k >= count || i >= chunk_.rows || (where == diagonal && decay_ == kda::DecayForm::anchor_pair))
+        continue;
       const T decay = exponential_of(staged_.G[i][k] - staged_.G[anchor_row(i / block_rows, where)][k]);
       staged_.left[where][query][i][k] = kda::rounded(p_.casts.score_operands, staged_.q[i][k] * decay);
       staged_.left[where][key][i][k] = kda::rounded(p_.casts.score_operands, staged_.k[i][k] * decay);
@@ -172,7 +175,8 @@ class Scores {
       const T beta = *chunk_.row(work_.beta, i, p_.HV, chunk_.head, 1);
       for (int k = 0; k < count; ++k) {
         const T decayed =
-            staged_.k[j][k] * exponential(p_.exponential, staged_.G[i][k] - staged_.G[j][k]);  // k_j e^(G_i - G_j)
+            staged_.k[j][k] *
+            exponential(p_.exponential, staged_.G[i][k] - staged_.G[j][k]);  // k_j e^(G_i - G_j)
         sums[query][m] = multiply_add<is_fused>(staged_.q[i][k], decayed, sums[query][m]);
         sums[key][m] = multiply_add<is_fused>(staged_.k[i][k] * beta, decayed, sums[key][m]);
       }
@@ -180,7 +184,8 @@ class Scores {
   }
 
   __device__ void write(int i, int j, T aqk, T l) const {
-    chunk_.row(work_.Aqk, i, p_.HV, chunk_.head, work_.C)[j] = j <= i ? kda::rounded(p_.casts.Aqk, aqk) : T(0);
+    chunk_.row(work_.Aqk, i, p_.HV, chunk_.head, work_.C)[j] =
+        j <= i ? kda::rounded(p_.casts.Aqk, aqk) : T(0);
     chunk_.row(work_.L, i, p_.HV, chunk_.head, work_.C)[j] = j < i ? kda::rounded(p_.casts.L, l) : T(0);
   }
 
@@ -193,7 +198,8 @@ class Scores {
       const T beta = *chunk_.row(work_.beta, i, p_.HV, chunk_.head, 1);
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        write(i, pair.column * block_rows + column_of(lane, c), T(p_.scale) * sums[r][c], beta * sums[r + 2][c]);
+        write(i, pair.column * block_rows + column_of(lane, c), T(p_.scale) * sums[r][c],
+              beta * sums[r + 2][c]);
     }
   }
 
@@ -232,7 +238,8 @@ __global__ void __launch_bounds__(most_pairs* warp_lanes)
 }  // namespace
 
 template <class T>
-void launch_chunk_scores(bool is_fused, kda::DecayForm decay, const DeviceProblem& p, const ChunkWork<T>& work) {
+void launch_chunk_scores(bool is_fused, kda::DecayForm decay, const DeviceProblem& p,
+                         const ChunkWork<T>& work) {
   const int threads = std::max(least_threads, pairs_of(work.C / block_rows) * warp_lanes);
   launch("gpu-chunk, scores", is_fused ? scores_kernel<T, true> : scores_kernel<T, false>,
          dim3(work.chunk_count, p.HV), threads, sizeof(Staged<T>), p, work, decay);

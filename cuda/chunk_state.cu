@@ -33,8 +33,8 @@ struct Shared {
 template <class T, bool is_fused, int groups>
 class StatePass {
  public:
-  __device__ StatePass(const DeviceProblem& p, const ChunkWork<T>& work, Shared<T> shared, int tile, int sequence,
-                       int head)
+  __device__ StatePass(const DeviceProblem& p, const ChunkWork<T>& work, Shared<T> shared, int tile,
+                       int sequence, int head)
       : p_(p),
         work_(work),
         shared_(shared),
@@ -58,8 +58,9 @@ class StatePass {
       load_u(chunk, u);
       for (int tile = 0; tile < key_tiles_; ++tile, ++step) {
         arrive(step);
-        add_product<is_fused>(sums, shared_.tile(step), tile_stride<T>, shared_.h + tile * tile_side * tile_side,
-                              tile_side, min(tile_side, p_.K - tile * tile_side));  // w h
+        add_product<is_fused>(sums, shared_.tile(step), tile_stride<T>,
+                              shared_.h + tile * tile_side * tile_side, tile_side,
+                              min(tile_side, p_.K - tile * tile_side));  // w h
       }
       write_v_new(chunk, u, sums);
 #pragma unroll
@@ -67,7 +68,8 @@ class StatePass {
         if (group >= key_tiles_) break;
         arrive(step);
         decay(chunk, group);
-        add_transposed_product<is_fused>(S_[group], shared_.tile(step), tile_stride<T>, shared_.v_new, tile_side,
+        add_transposed_product<is_fused>(S_[group], shared_.tile(step), tile_stride<T>, shared_.v_new,
+                                         tile_side,
                                          chunk.rows);  // S = diag(e^Gn) S + kg^T v_new
         round_state(group);
         ++step;
@@ -80,7 +82,9 @@ class StatePass {
  private:
   __device__ int key_of(int group, int r) const { return group * tile_side + place_.row + r; }
   __device__ int column_of(int c) const { return place_.column + c; }
-  __device__ bool is_inside(int group, int r, int c) const { return key_of(group, r) < p_.K && column_of(c) < columns_; }
+  __device__ bool is_inside(int group, int r, int c) const {
+    return key_of(group, r) < p_.K && column_of(c) < columns_;
+  }
 
   template <class Body>
   __device__ void over_state(Body body) {
@@ -161,7 +165,8 @@ class StatePass {
         const T value = kda::rounded(p_.casts.v_new, u[r][c] - kda::rounded(p_.casts.prediction, sums[r][c]));
         if (i >= chunk.rows) continue;
         shared_.v_new[i * tile_side + column_of(c)] = value;
-        if (column_of(c) < columns_) chunk.row(work_.v_new, i, p_.HV, head_, p_.V)[first_column_ + column_of(c)] = value;
+        if (column_of(c) < columns_)
+          chunk.row(work_.v_new, i, p_.HV, head_, p_.V)[first_column_ + column_of(c)] = value;
       }
   }
 
@@ -170,7 +175,8 @@ class StatePass {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       if (key_of(group, r) >= p_.K) continue;
-      const T factor = kda::rounded(p_.casts.decay, exponential(p_.exponential, last[key_of(group, r)]));  // e^Gn
+      const T factor =
+          kda::rounded(p_.casts.decay, exponential(p_.exponential, last[key_of(group, r)]));  // e^Gn
 #pragma unroll
       for (int c = 0; c < 4; ++c) S_[group][r][c] = S_[group][r][c] * factor;
     }
@@ -192,15 +198,18 @@ class StatePass {
   TileSums<T> S_[groups];
 };
 
-__host__ __device__ unsigned column_tiles(const DeviceProblem& p) { return (p.V + tile_side - 1) / tile_side; }
+__host__ __device__ unsigned column_tiles(const DeviceProblem& p) {
+  return (p.V + tile_side - 1) / tile_side;
+}
 
 template <class T, bool is_fused, int groups>
 __global__ void __launch_bounds__(tile_threads)
-    state_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work, int ring_tiles) {
+    state_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work,
+                 int ring_tiles) {
   extern __shared__ __align__(16) unsigned char memory[];
   const unsigned tiles = column_tiles(p);
-  StatePass<T, is_fused, groups>(p, work, Shared<T>(memory, p.K, ring_tiles), blockIdx.x % tiles, blockIdx.x / tiles,
-                                 blockIdx.y)
+  StatePass<T, is_fused, groups>(p, work, Shared<T>(memory, p.K, ring_tiles), blockIdx.x % tiles,
+                                 blockIdx.x / tiles, blockIdx.y)
       .run();
 }
 

@@ -16,9 +16,14 @@ namespace kda_check::cuda {
 class DeviceTensors {
  public:
   explicit DeviceTensors(const Request& r) {
-    const std::pair<const char*, const Input*> inputs[] = {
-        {"q", &r.q},       {"k", &r.k},         {"v", &r.v},           {"g", &r.g},
-        {"beta", &r.beta}, {"A_log", &r.A_log}, {"dt_bias", &r.dt_bias}, {"initial_state", &r.initial_state}};
+    const std::pair<const char*, const Input*> inputs[] = {{"q", &r.q},
+                                                           {"k", &r.k},
+                                                           {"v", &r.v},
+                                                           {"g", &r.g},
+                                                           {"beta", &r.beta},
+                                                           {"A_log", &r.A_log},
+                                                           {"dt_bias", &r.dt_bias},
+                                                           {"initial_state", &r.initial_state}};
     for (const auto& [name, input] : inputs) {
       memory_.emplace_back(name, input->data == nullptr ? 0 : format_bytes(input->dtype, input->elements));
       if (input->data != nullptr) memory_.back().upload(input->data);
@@ -53,8 +58,8 @@ class DeviceTensors {
   void check_inputs(const std::vector<std::uint64_t>& before) const {
     for (std::size_t i = 0; i < memory_.size(); ++i)
       if (memory_[i].hash() != before[i])
-        throw Error(ErrorKind::internal, std::string("GPU: a kernel changed its input ") + memory_[i].name(), {},
-                    "please report it with the command line");
+        throw Error(ErrorKind::internal, std::string("GPU: a kernel changed its input ") + memory_[i].name(),
+                    {}, "please report it with the command line");
   }
   void check_canaries() const {
     for (const DeviceMemory& memory : memory_) memory.check_canaries();

@@ -18,10 +18,12 @@ struct Schedule {
   explicit Schedule(const Request& r) {
     for (const Span& s : r.sequences) {
       const auto first = static_cast<std::uint32_t>(s.batch * r.T + s.begin);
-      const auto length = static_cast<std::uint32_t>(s.end - s.begin), rows = static_cast<std::uint32_t>(r.chunk_size);
+      const auto length = static_cast<std::uint32_t>(s.end - s.begin),
+                 rows = static_cast<std::uint32_t>(r.chunk_size);
       sequences.push_back({first, length});
       const auto first_chunk = static_cast<std::uint32_t>(chunks.size());
-      for (std::uint32_t t = 0; t < length; t += rows) chunks.push_back({first + t, std::min(rows, length - t)});
+      for (std::uint32_t t = 0; t < length; t += rows)
+        chunks.push_back({first + t, std::min(rows, length - t)});
       chunks_of.push_back({first_chunk, static_cast<std::uint32_t>(chunks.size()) - first_chunk});
     }
   }
@@ -57,7 +59,8 @@ class ChunkLauncher : public Launcher {
  public:
   explicit ChunkLauncher(const Request& r) : is_fused_(r.is_fused), decay_(r.decay) {
     const Schedule schedule(r);
-    const std::size_t tokens = r.B * r.T, C = r.chunk_size, keys = tokens * r.HV * r.K, values = tokens * r.HV * r.V;
+    const std::size_t tokens = r.B * r.T, C = r.chunk_size, keys = tokens * r.HV * r.K,
+                      values = tokens * r.HV * r.V;
     work_.chunks = hold(uploaded("chunks", schedule.chunks)).template as<const TokenRange>();
     work_.sequences = hold(uploaded("sequences", schedule.chunks_of)).template as<const ChunkRange>();
     work_.chunk_count = static_cast<int>(schedule.chunks.size());
@@ -118,7 +121,8 @@ std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request) {
 
 std::string unsupported_shape(Kernel kernel, std::size_t K, std::size_t rows) {
   if (!recurrent_takes(K)) return "GPU variants have K up to 256";
-  if (kernel == Kernel::chunk && rows != 16 && rows != 32 && rows != 64) return "gpu-chunk has chunks of 16, 32 and 64 rows";
+  if (kernel == Kernel::chunk && rows != 16 && rows != 32 && rows != 64)
+    return "gpu-chunk has chunks of 16, 32 and 64 rows";
   return {};
 }
 

@@ -47,7 +47,8 @@ __device__ void add_outer(TileSums<T>& sums, const T (&a)[4], const Four<T>& b) 
 
 /// += A B with A[row][d] and B[d][column], d < depth.
 template <bool is_fused, class T>
-__device__ void add_product(TileSums<T>& sums, const T* a, int a_stride, const T* b, int b_stride, int depth) {
+__device__ void add_product(TileSums<T>& sums, const T* a, int a_stride, const T* b, int b_stride,
+                            int depth) {
   const TilePlace place;
   a += place.row * a_stride;
   b += place.column;
@@ -77,7 +78,8 @@ __device__ void add_transposed_product(TileSums<T>& sums, const T* a, int a_stri
   a += place.row;
   b += place.column;
 #pragma unroll 4
-  for (int d = 0; d < depth; ++d) add_outer<is_fused>(sums, four_at(a + d * a_stride).x, four_at(b + d * b_stride));
+  for (int d = 0; d < depth; ++d)
+    add_outer<is_fused>(sums, four_at(a + d * a_stride).x, four_at(b + d * b_stride));
 }
 
 /// Columns of row `row` of a lower triangular chunk that are summed over: to the end of its block of 16 rows,
@@ -87,8 +89,9 @@ __device__ inline int lower_depth(int row, int rows) {
   return end < rows ? end : rows;
 }
 
-/// Copies `rows` x `columns` elements into a tile, without waiting (__pipeline_commit, __pipeline_wait_prior).
-/// Rows of the source start at multiples of 16 bytes if `columns` and source_stride are multiples of 4.
+/// Copies `rows` x `columns` elements into a tile, without waiting (__pipeline_commit,
+/// __pipeline_wait_prior). Rows of the source start at multiples of 16 bytes if `columns` and source_stride
+/// are multiples of 4.
 template <class T>
 __device__ void copy_tile_async(T* tile, int stride, const T* source, std::size_t source_stride, int rows,
                                 int columns) {

@@ -23,7 +23,8 @@ ProblemSpec rich_spec() {
 void permute(tensor::Tensor& tensor, std::size_t width, const std::vector<std::size_t>& order) {
   const tensor::Tensor old = tensor.clone();
   const std::size_t bytes = width * numeric::format_of(tensor.dtype()).bytes;
-  for (std::size_t i = 0; i < order.size(); ++i) std::memcpy(tensor.at(i * width), old.at(order[i] * width), bytes);
+  for (std::size_t i = 0; i < order.size(); ++i)
+    std::memcpy(tensor.at(i * width), old.at(order[i] * width), bytes);
 }
 
 }  // namespace
@@ -79,8 +80,8 @@ TEST_CASE("permuting batch rows permutes the answer and changes no bit", "[gpu]"
   const kda::Problem problem = test::make_problem(spec);
   const std::vector<std::size_t> order{2, 0, 1};
   kda::Problem permuted = kda::clone(problem);
-  for (tensor::Tensor* const tensor : {&permuted.q, &permuted.k, &permuted.v, &permuted.g, &permuted.beta,
-                                       &*permuted.initial_state})
+  for (tensor::Tensor* const tensor :
+       {&permuted.q, &permuted.k, &permuted.v, &permuted.g, &permuted.beta, &*permuted.initial_state})
     permute(*tensor, tensor->size() / spec.B, order);
   permuted.validate();
   for (const std::string_view name : test::gpu_variants) {
@@ -126,12 +127,13 @@ TEST_CASE("the exponentials of this device are those of docs/arithmetic.md", "[g
   ProblemSpec spec;
   spec.B = 2048, spec.T = 1, spec.K = 256, spec.V = 1;
   kda::Problem problem = test::make_problem(spec);
-  Random random(11);
+  test::Random random(11);
   for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, random.uniform(-110, 95));
   for (std::size_t i = 0; i < problem.beta.size(); ++i) problem.beta.set(i, 0);
   for (std::size_t i = 0; i < problem.initial_state->size(); ++i) problem.initial_state->set(i, 1);
-  for (const auto& [word, function] : {std::pair{"exponential=cuda", numeric::h100::expf},
-                                       std::pair{"exponential=cuda-fast", numeric::h100::fast_expf}}) {
+  const std::pair<const char*, float (*)(float)> kinds[] = {
+      {"exponential=cuda", numeric::h100::expf}, {"exponential=cuda-fast", numeric::h100::fast_expf}};
+  for (const auto& [word, function] : kinds) {
     kda::RunOptions options = test::default_options(problem, "gpu-recurrent", DType::fp32);
     kda::set_axis(options.arithmetic, word);
     const kda::Answer answer = test::run(problem, "gpu-recurrent", options);

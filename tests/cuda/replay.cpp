@@ -20,7 +20,8 @@ void check_replay(const kda::Problem& problem, DType dtype, const std::vector<st
     for (const std::string& word : words)
       if (kda::has_axis(kda::variant_named(name).axes, word)) kda::set_axis(options.arithmetic, word);
     if (!kda::variant_named(name).unsupported(problem, options).empty()) continue;
-    INFO(name << " in " << numeric::name_of(dtype) << (words.empty() ? "" : ", ") << (words.empty() ? "" : words[0]));
+    INFO(name << " in " << numeric::name_of(dtype) << (words.empty() ? "" : ", ")
+              << (words.empty() ? "" : words[0]));
     CHECK(test::differing_from_replay(problem, name, options) == 0);
   }
 }
@@ -65,7 +66,8 @@ TEST_CASE("GPU and replay give the same bits in every shape", "[replay]") {
   for (const std::size_t K : {1, 5, 20, 31, 32, 33, 60, 64, 96, 100, 128, 130, 192, 200, 256})
     for (const std::size_t V : {1, 3, 33, 64, 70, 128}) {
       ProblemSpec spec;
-      spec.K = K, spec.V = V, spec.T = 17 + (K * 7 + V) % 130, spec.H = 1 + K % 2, spec.HV = spec.H * (1 + V % 3);
+      spec.K = K, spec.V = V, spec.T = 17 + (K * 7 + V) % 130, spec.H = 1 + K % 2,
+      spec.HV = spec.H * (1 + V % 3);
       spec.B = 1 + V % 2, spec.state_v_first = V % 3 == 0, spec.safe_gate = K % 2 == 0;
       spec.qk_l2norm = K % 3 == 0, spec.initial_state = V % 4 != 0;
       spec.chunk_size = K % 3 == 0 ? 64 : K % 3 == 1 ? 32 : 16;
@@ -111,9 +113,9 @@ TEST_CASE("GPU and replay give the same bits in every arithmetic the GPU has", "
   std::vector<std::string> words{"contraction=separate", "exponential=cuda-fast", "decay=anchor-pair",
                                  "decay=anchor-first",   "decay=anchor-mid",      "storage=none",
                                  "storage=fla",          "storage=flash-kda"};
-  for (const char* const stage : {"products", "normalised", "decay", "g_cumsum", "exponentials", "score_operands",
-                                  "Aqk", "L", "inverse_operands", "Akk_inv", "beta_key", "operands", "w", "u",
-                                  "prediction", "v_new", "state", "carry"})
+  for (const char* const stage : {"products", "normalised", "decay", "g_cumsum", "exponentials",
+                                  "score_operands", "Aqk", "L", "inverse_operands", "Akk_inv", "beta_key",
+                                  "operands", "w", "u", "prediction", "v_new", "state", "carry"})
     for (const char* const format : {"bf16", "fp16", "tf32"})
       words.push_back(std::string("storage=") + format + "@" + stage);
   ProblemSpec spec;
@@ -130,7 +132,8 @@ TEST_CASE("every stage of gpu-chunk has the bits of its replay", "[replay]") {
   for (const bool v_first : {false, true})
     for (const DType dtype : {DType::fp32, DType::bf16}) {
       ProblemSpec spec;
-      spec.T = 150, spec.K = 40, spec.V = 72, spec.B = 2, spec.H = 2, spec.HV = 4, spec.state_v_first = v_first;
+      spec.T = 150, spec.K = 40, spec.V = 72, spec.B = 2, spec.H = 2, spec.HV = 4,
+      spec.state_v_first = v_first;
       spec.dtype = dtype;
       const kda::Problem problem = test::make_problem(spec);
       kda::RunOptions options = test::default_options(problem, "gpu-chunk", dtype);
@@ -143,7 +146,8 @@ TEST_CASE("every stage of gpu-chunk has the bits of its replay", "[replay]") {
       for (const kda::StageRow& row : kda::stages()) {
         INFO(row.name);
         // Only what a stage holds: zeros elsewhere on the CPU, poison on the GPU.
-        const tensor::Tensor &a = gpu[static_cast<std::size_t>(row.stage)], &b = cpu[static_cast<std::size_t>(row.stage)];
+        const tensor::Tensor &a = gpu[static_cast<std::size_t>(row.stage)],
+                             &b = cpu[static_cast<std::size_t>(row.stage)];
         REQUIRE(a.size() == b.size());
         std::size_t differing = 0;
         for (std::size_t i = 0; i < a.size(); ++i) {

@@ -8,9 +8,9 @@
 #include "support/problems.hpp"
 
 /// Skips the test, with the reason, where no kernel can run.
-#define KDA_CHECK_NEEDS_GPU()                                                \
-  do {                                                                       \
-    const std::string reason_ = kda_check::kda::gpu_unavailable();           \
+#define KDA_CHECK_NEEDS_GPU()                                                    \
+  do {                                                                           \
+    const std::string reason_ = kda_check::kda::gpu_unavailable();               \
     if (!reason_.empty()) KDA_CHECK_SKIP("GPU variants cannot run: " + reason_); \
   } while (false)
 
@@ -19,7 +19,8 @@ namespace kda_check::test {
 inline constexpr std::string_view gpu_variants[] = {"gpu-recurrent", "gpu-chunk"};
 
 /// The answer of the CPU variant that computes as a GPU variant does.
-inline kda::Answer replayed(const kda::Problem& problem, std::string_view gpu_variant, kda::RunOptions options) {
+inline kda::Answer replayed(const kda::Problem& problem, std::string_view gpu_variant,
+                            kda::RunOptions options) {
   options.threads = 16;
   return kda::variant_named(kda::variant_named(gpu_variant).replay).run(problem, options);
 }
