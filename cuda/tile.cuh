@@ -89,23 +89,29 @@ __device__ inline int lower_depth(int row, int rows) {
   return end < rows ? end : rows;
 }
 
-/// Copies `rows` x `columns` elements into a tile, without waiting (__pipeline_commit,
-/// __pipeline_wait_prior). Rows of the source start at multiples of 16 bytes if `columns` and source_stride
-/// are multiples of 4.
+/// Rows of `columns` elements, `stride` apart, of an array whose rows have `width` elements each: what decides
+/// whether 16 bytes can be copied at once.
 template <class T>
-__device__ void copy_tile_async(T* tile, int stride, const T* source, std::size_t source_stride, int rows,
-                                int columns) {
+struct TileSource {
+  const T* data;
+  std::size_t stride;
+  int width;
+};
+
+/// Copies `rows` x `columns` elements, from a column that is a multiple of 4, into a tile without waiting
+/// (__pipeline_commit, __pipeline_wait_prior).
+template <class T>
+__device__ void copy_tile_async(T* tile, int tile_row, const TileSource<T>& source, int rows, int columns) {
   constexpr int wide = 16 / sizeof(T);
-  if (columns % 4 == 0 && source_stride % 4 == 0) {
-    const int per_row = columns / wide;
-    for (int e = threadIdx.x; e < rows * per_row; e += blockDim.x) {
-      const int row = e / per_row, column = e % per_row * wide;
-      __pipeline_memcpy_async(tile + row * stride + column, source + row * source_stride + column, 16);
-    }
-  } else {
-    for (int e = threadIdx.x; e < rows * columns; e += blockDim.x) {
-      const int row = e / columns, column = e % columns;
-      __pipeline_memcpy_async(tile + row * stride + column, source + row * source_stride + column, sizeof(T));
+  const int at_once = source.width % 4 == 0 ? wide : 1, per_row = columns / at_once;
+  for (int e = threadIdx.x; e < rows * per_row; e += blockDim.x) {
+    const int row = e / per_row, column = e % per_row * at_once;
+    T* const target = tile + row * tile_row + column;
+    const T* const from = source.data + row * source.stride + column;
+    if (at_once == wide) {
+      __pipeline_memcpy_async(target, from, 16);
+    } else {
+      __pipeline_memcpy_async(target, from, sizeof(T));
     }
   }
 }
