@@ -15,8 +15,8 @@ namespace {
 
 using numeric::DType;
 
-/// How the implementations that write fixtures compute, in our terms. Captures of our own GPU variants are not
-/// in the list: their replays compute as they do.
+/// How the implementations that write fixtures compute, in our terms. Captures of our own GPU variants are
+/// not in the list: their replays compute as they do.
 struct Emulation {
   std::string_view group, variant, preset;
   std::size_t chunk_size;  ///< 0: that of the fixture
@@ -175,7 +175,7 @@ std::vector<Step> climb(const End& from, const End& to, const kda::Problem& prob
     options.chunk_size = to.options.chunk_size;
     take(fmt::format("chunks of {}", options.chunk_size));
   }
-  if (variant != to.variant) {
+  if (variant->name != to.variant->name) {
     variant = to.variant;
     options.chunk_size = to.options.chunk_size;
     kda::Arithmetic arithmetic = to.variant->default_arithmetic(problem, options.dtype);

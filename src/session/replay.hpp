@@ -1,5 +1,5 @@
-// GPU variants and the CPU variants that give the same bits in the same arithmetic: what `run --against replay`
-// compares, and how `attribute` and `--stages` take a GPU variant apart.
+// GPU variants and the CPU variants that give the same bits in the same arithmetic: what `run --against
+// replay` compares, and how `attribute` and `--stages` take a GPU variant apart.
 #pragma once
 
 #include <string>
@@ -10,14 +10,15 @@
 
 namespace kda_check::session {
 
-/// What --against and reports call the answer of a replay. No recorded group has this name (fixture/reader.cpp).
+/// What --against and reports call the answer of a replay. No recorded group has this name
+/// (fixture/reader.cpp).
 inline constexpr char replay_name[] = "replay";
 
 /// The variant that gives the bits of `variant` on the CPU, in any arithmetic: itself, or its replay.
 const kda::Variant& on_cpu(const kda::Variant& variant);
 
-/// Why no run on the CPU gives the bits of this run of a GPU variant; empty when one does, and for variants of
-/// the CPU.
+/// Why no run on the CPU gives the bits of this run of a GPU variant; empty when one does, and for variants
+/// of the CPU.
 std::string why_no_replay(const kda::Variant& variant, const kda::Problem& problem,
                           const kda::RunOptions& options);
 

@@ -51,4 +51,19 @@ std::set<std::string> variants_that_answered(const report::Result& result) {
   return names;
 }
 
+std::set<std::string> variants_that_answered(const report::GrowthResult& result) {
+  std::set<std::string> names;
+  for (const report::GrowthCase& item : result.cases)
+    if (!item.recorded) names.insert(item.answer);
+  return names;
+}
+
+std::set<std::string> variants_that_answered(const report::AttributionResult& result) {
+  std::set<std::string> names;
+  for (const report::Attribution& item : result.attributions) names.insert(item.variant);
+  for (const report::Ladder& ladder : result.ladders)
+    for (const std::string& end : {ladder.from, ladder.to}) names.insert(end.substr(0, end.find('+')));
+  return names;
+}
+
 }  // namespace kda_check::session
