@@ -2,6 +2,7 @@
 // replay` compares, and how `attribute` and `--stages` take a GPU variant apart.
 #pragma once
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>

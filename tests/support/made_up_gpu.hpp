@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kda/variants.hpp"
+#include "support/problems.hpp"
 
 namespace kda_check::test {
 
@@ -55,8 +56,7 @@ inline kda::Variant absent_gpu_chunk() {
 
 /// The variants of any machine and these.
 inline std::vector<kda::Variant> cpu_variants_and(std::vector<kda::Variant> rows) {
-  std::vector<kda::Variant> list = {kda::variant_named("naive"), kda::variant_named("recurrent"),
-                                    kda::variant_named("chunk")};
+  std::vector<kda::Variant> list = cpu_variants();
   list.insert(list.end(), rows.begin(), rows.end());
   return list;
 }
