@@ -6,6 +6,7 @@
 #include "cli/judging_options.hpp"
 #include "cli/output.hpp"
 #include "session/attribute.hpp"
+#include "session/requirements.hpp"
 
 namespace kda_check::cli {
 
@@ -33,6 +34,7 @@ struct AttributeCommand {
   session::AttributeRequest request;
   std::string json_path;
   std::size_t chunk_size = 0;
+  std::vector<std::string> required;
 
   void add_options(CLI::App& app) {
     prepare(app, "attribute", "How much of an error each axis of the arithmetic and each stage makes");
@@ -45,6 +47,7 @@ struct AttributeCommand {
                    "The arithmetic to take apart: presets and key=value (kda-check list arithmetic)");
     add_names(app, "--between", request.between,
               "Two answers A,B: variants, variant+preset, or recorded groups; the steps from B to A", "A,B");
+    add_requirements(app, required);
     add_chunk_size(app, chunk_size);
     app.add_option("--json", json_path, "Write JSON to PATH, or to standard output instead of the text")
         ->option_text("[PATH]")
@@ -72,9 +75,16 @@ int attribute_main(const Words& words) {
   command.add_options(app);
   if (const auto done = parse(app, words)) return *done;
   command.finish();
+  session::check_requirements(command.required);
   return measure(
       words, command.json_path, command.request.targets,
-      [&](const session::Log& log) { return session::attribute(command.request, log); },
+      [&](const session::Log& log) {
+        report::AttributionResult result = session::attribute(command.request, log);
+        for (report::FailedInput& missed :
+             session::missed_requirements(command.required, session::variants_that_answered(result)))
+          result.errors.push_back(std::move(missed));
+        return result;
+      },
       report::write_attribution_text, report::write_attribution_json);
 }
 

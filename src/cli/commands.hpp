@@ -50,6 +50,9 @@ void add_arithmetic(CLI::App& app, std::vector<std::string>& words, const char* 
 /// Refuses what is not a finite number >= 0.
 CLI::Validator non_negative_number();
 
+/// --require (session/requirements.hpp).
+void add_requirements(CLI::App& app, std::vector<std::string>& names);
+
 /// --chunk-size; 0: the fixture's.
 void add_chunk_size(CLI::App& app, std::size_t& rows);
 

@@ -5,6 +5,7 @@
 #include "cli/commands.hpp"
 #include "cli/judging_options.hpp"
 #include "session/grow.hpp"
+#include "session/requirements.hpp"
 
 namespace kda_check::cli {
 
@@ -30,6 +31,7 @@ struct GrowCommand {
   session::GrowRequest request;
   std::string oracle = "dd", json_path;
   std::size_t window = 0, chunk_size = 0;
+  std::vector<std::string> required;
 
   void add_options(CLI::App& app) {
     prepare(app, "grow", "How the error of every answer goes along T");
@@ -49,6 +51,7 @@ struct GrowCommand {
     one("--tensor", request.tensor, "o, the only tensor with tokens", "NAME");
     one("--window", window, "Tokens to a window (default: the chunk size)", "N")
         ->check(CLI::Range(1, 1 << 20));
+    add_requirements(app, required);
     add_chunk_size(app, chunk_size);
     one("--oracle", oracle, "dd: double-double (default); fp64: faster", "KIND")
         ->check(CLI::IsMember({"dd", "fp64"}));
@@ -86,9 +89,16 @@ int grow_main(const Words& words) {
   command.add_options(app);
   if (const auto done = parse(app, words)) return *done;
   command.finish();
+  session::check_requirements(command.required);
   return measure(
       words, command.json_path, command.request.targets,
-      [&](const session::Log& log) { return session::grow(command.request, log); },
+      [&](const session::Log& log) {
+        report::GrowthResult result = session::grow(command.request, log);
+        for (report::FailedInput& missed :
+             session::missed_requirements(command.required, session::variants_that_answered(result)))
+          result.errors.push_back(std::move(missed));
+        return result;
+      },
       [](const report::GrowthResult& result) {
         report::WriteOptions options;
         options.unicode = wants_unicode();

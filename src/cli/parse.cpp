@@ -11,6 +11,7 @@
 #include "base/parallel.hpp"
 #include "cli/commands.hpp"
 #include "cli/output.hpp"
+#include "session/requirements.hpp"
 
 namespace kda_check::cli {
 
@@ -99,6 +100,15 @@ void add_arithmetic(CLI::App& app, std::vector<std::string>& words, const char* 
             return framed.find(",,") == std::string::npos ? "" : "'" + list + "' has an empty word";
           },
           ""));
+}
+
+void add_requirements(CLI::App& app, std::vector<std::string>& names) {
+  std::vector<std::string> known;
+  for (const std::string_view name : session::requirements()) known.emplace_back(name);
+  add_names(
+      app, "--require", names,
+      fmt::format("Exit with 4 unless this is here, before anything runs, and used: {}", join(known)).c_str(),
+      "NAME");
 }
 
 CLI::Validator non_negative_number() {

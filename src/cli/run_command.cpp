@@ -8,6 +8,7 @@
 #include "cli/commands.hpp"
 #include "cli/judging_options.hpp"
 #include "cli/suite.hpp"
+#include "session/requirements.hpp"
 #include "session/run.hpp"
 #include "session/sources.hpp"
 
@@ -27,6 +28,8 @@ constexpr char footer[] =
     "  kda-check run fla.h5 --dtype fp64,fp32 -v          in two dtypes, with all metrics\n"
     "  kda-check run fla.h5 --against fla_chunk           against one recorded answer only\n"
     "  kda-check run mine.h5 --against oracle --probe     which mis-reading explains the failure?\n"
+    "  kda-check run fla.h5 --against oracle,replay       GPU variants also bit for bit against their CPU "
+    "replay\n"
     "  kda-check run fla.h5 --limit scaled_ulp=8 --json   a limit of your own; JSON on standard output\n"
     "  kda-check run corr_keys:rho=0.99,T=512             a problem made here on which formulations fail\n"
     "  kda-check run @smoke                               what came with the program; @hazards: every "
@@ -38,6 +41,7 @@ constexpr char footer[] =
 
 struct RunCommand {
   session::RunRequest request;
+  std::vector<std::string> required;
   OutputOptions output;
   std::string oracle = "dd";
   std::size_t chunk_size = 0;
@@ -55,7 +59,10 @@ struct RunCommand {
     add_arithmetic(app, request.arithmetic,
                    "How variants compute, e.g. contraction=separate,decay=pair (kda-check list arithmetic)");
     add_names(app, "--against", request.against,
-              "oracle, all, or names of expected groups (default: all, the oracle included)", "NAME,...");
+              "oracle, names of expected groups, all (these; the default), replay: GPU variants against the "
+              "same\non the CPU, bit for bit",
+              "NAME,...");
+    add_requirements(app, required);
     add_chunk_size(app, chunk_size);
     app.add_option(
            "--oracle", oracle,
@@ -127,13 +134,18 @@ void command_line_wins(const session::RunRequest& given, session::RunRequest& of
   replace(given.judging.tensors, of_line.judging.tensors);
 }
 
+struct Requests {
+  std::vector<session::RunRequest> list;
+  std::vector<std::string> required;  ///< of the command line and of all lines together
+};
+
 /// The requests of a command line: one for its files, one for each line of its suites, with the options of
 /// the command line over those of the line.
-std::vector<session::RunRequest> requests_of(const RunCommand& command, const Words& words) {
-  std::vector<session::RunRequest> requests;
+Requests requests_of(const RunCommand& command, const Words& words) {
+  Requests requests{{}, command.required};
   session::RunRequest files = command.request;
   std::erase_if(files.fixtures, is_suite);
-  if (!files.fixtures.empty()) requests.push_back(files);
+  if (!files.fixtures.empty()) requests.list.push_back(files);
   Words options;
   for (const std::string& word : words)
     if (std::find(command.request.fixtures.begin(), command.request.fixtures.end(), word) ==
@@ -148,13 +160,14 @@ std::vector<session::RunRequest> requests_of(const RunCommand& command, const Wo
       all.insert(all.end(), options.begin() + 1, options.end());
       RunCommand of_line = parsed_line(suite, line, all);
       command_line_wins(command.request, of_line.request);
+      requests.required.insert(requests.required.end(), of_line.required.begin(), of_line.required.end());
       for (std::string& fixture : of_line.request.fixtures)
         if (!fixture.starts_with("/") && !session::is_regime(fixture))
           fixture = std::filesystem::proximate(std::filesystem::path(suite.directory) / fixture).string();
-      requests.push_back(of_line.request);
+      requests.list.push_back(of_line.request);
     }
   }
-  if (requests.empty())
+  if (requests.list.empty())
     throw Error(ErrorKind::usage, "run: no fixture given", {},
                 "kda-check run FILE.h5, kda-check run corr_keys, or kda-check run @smoke");
   return requests;
@@ -181,16 +194,20 @@ int run_main(const Words& words) {
   command.add_options(app);
   if (const auto done = parse(app, words)) return *done;
   command.finish();
-  const std::vector<session::RunRequest> requests = requests_of(command, words);
+  const Requests requests = requests_of(command, words);
+  session::check_requirements(requests.required);
   std::vector<std::string> inputs;
-  for (const session::RunRequest& request : requests)
+  for (const session::RunRequest& request : requests.list)
     inputs.insert(inputs.end(), request.fixtures.begin(), request.fixtures.end());
   Outputs outputs(command.output, inputs);
 
   Progress progress;
   const session::Log log = log_through(progress);
   report::Result result;
-  for (const session::RunRequest& request : requests) append(result, session::run(request, log));
+  for (const session::RunRequest& request : requests.list) append(result, session::run(request, log));
+  for (report::FailedInput& missed :
+       session::missed_requirements(requests.required, session::variants_that_answered(result)))
+    result.errors.push_back(std::move(missed));
   result.argv = words;
   progress.clear();
   print_errors(result.errors);

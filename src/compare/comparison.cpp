@@ -117,7 +117,7 @@ void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedVal
     m.expected_all_zero = m.expected_all_zero && exact.hi == 0;
     if (got_class != ValueClass::finite || expected_class != ValueClass::finite) {
       if (got_class != expected_class) {
-        ++m.differing;
+        ++m.differing, ++m.differing_bits;
         if (m.class_mismatches.size() < listed_mismatches)
           m.class_mismatches.push_back({at, got, exact, 0, 0});
         if (token != nullptr) token->take(HUGE_VAL, 0, HUGE_VAL, at % run_);
@@ -135,6 +135,7 @@ void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedVal
     const std::uint64_t distance = numeric::ulp_distance(elements[i], rounded);
     m.distances.add(distance);
     if (distance != 0) ++m.differing;
+    if (distance != 0 || std::signbit(got) != std::signbit(nearest)) ++m.differing_bits;
     if (difference == 0) {
       if (token != nullptr) token->take(0, size, 0, at % run_);
       continue;
@@ -223,6 +224,7 @@ Measures Comparison::finish() {
     total.finite += part.finite;
     total.undecided += part.undecided;
     total.differing += part.differing;
+    total.differing_bits += part.differing_bits;
     total.outside += part.outside;
     total.got_all_zero = total.got_all_zero && part.got_all_zero;
     total.expected_all_zero = total.expected_all_zero && part.expected_all_zero;

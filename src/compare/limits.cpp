@@ -75,6 +75,8 @@ std::vector<Limit> derived_limits(const Computation& got, const std::optional<Co
   return {{"nonfinite", 0, "derived"}, {"rms_ratio", rms, "derived"}, {"scaled_ulp", steps, "derived"}};
 }
 
+std::vector<Limit> replay_limits() { return {{"nonfinite", 0, "replay"}, {"differing_bits", 0, "replay"}}; }
+
 LimitRequest parse_limit(std::string_view text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string_view::npos || equals == 0)

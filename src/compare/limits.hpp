@@ -16,7 +16,7 @@ namespace kda_check::compare {
 struct Limit {
   std::string metric;
   double value = 0;    ///< passes when |measured| <= value
-  std::string source;  ///< "derived", "command line"
+  std::string source;  ///< "derived", "replay", "command line"
 };
 
 /// How an answer was computed, as far as its error depends on it.
@@ -43,6 +43,9 @@ double smallness_of_sums(std::size_t N, std::size_t K);
 std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,
                                   const kda::Regime& regime,
                                   const std::optional<kda::Regime>& expected_regime = std::nullopt);
+
+/// Of an answer that is to be another, bit for bit; their source is "replay".
+std::vector<Limit> replay_limits();
 
 /// One limit asked for by the user: METRIC=VALUE, METRIC=exact or METRIC=none.
 struct LimitRequest {

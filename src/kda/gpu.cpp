@@ -72,6 +72,7 @@ void transpose(tensor::Tensor& states, std::size_t K, std::size_t V) {
 }  // namespace
 
 std::string gpu_unavailable() { return cuda::unavailable(); }
+std::string gpu_device_name() { return cuda::device_name(); }
 
 std::string gpu_unsupported(bool chunk, const Problem& problem, const RunOptions& options) {
   const Arithmetic& arithmetic = options.arithmetic;

@@ -120,13 +120,18 @@ constexpr Variant list[] = {
 
 std::span<const Variant> variants() { return list; }
 
-const Variant& variant_named(std::string_view name) {
+const Variant& variant_named(std::string_view name, std::span<const Variant> among) {
   std::vector<std::string> names;
-  for (const Variant& variant : list) {
+  for (const Variant& variant : among) {
     if (variant.name == name) return variant;
     names.emplace_back(variant.name);
   }
   throw Error(ErrorKind::usage, fmt::format("no variant '{}'", name), {}, suggest(name, names));
+}
+
+std::string device_of(const Variant& variant) {
+  std::string name = is_on_gpu(variant) ? gpu_device_name() : std::string();
+  return name.empty() ? std::string(variant.device) : name;
 }
 
 namespace {

@@ -57,7 +57,11 @@ struct Variant {
 std::span<const Variant> variants();
 
 /// Throws Error{usage} with a suggestion for a name that is not in the list.
-const Variant& variant_named(std::string_view name);
+const Variant& variant_named(std::string_view name, std::span<const Variant> among = variants());
+
+inline bool is_on_gpu(const Variant& variant) { return variant.device == "gpu"; }
+/// What a report calls the device of a variant: "cpu"; "NVIDIA H100 80GB HBM3", "gpu" where there is none.
+std::string device_of(const Variant& variant);
 
 /// The coarsest precision of the stages a variant goes through in this run: what its error is judged by.
 numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype,
@@ -72,6 +76,7 @@ Answer run_gpu_chunk(const Problem& problem, const RunOptions& options);
 
 // What the GPU variants say of themselves. `chunk`: gpu-chunk, else gpu-recurrent.
 std::string gpu_unavailable();
+std::string gpu_device_name();  ///< empty without one
 std::string gpu_unsupported(bool chunk, const Problem& problem, const RunOptions& options);
 std::vector<double> time_gpu(bool chunk, const Problem& problem, const RunOptions& options, int repeats);
 

@@ -50,6 +50,10 @@ std::string metric_text(const TensorResult& tensor, std::string_view name) {
   return value != nullptr ? short_number(*value) : "-";
 }
 
+bool is_overridden(const compare::Limit& limit) {
+  return limit.source != "derived" && limit.source != "replay";
+}
+
 std::string limits_text(const TensorResult& tensor) {
   std::string text;
   for (const compare::Limit& limit : tensor.limits) {
@@ -57,7 +61,7 @@ std::string limits_text(const TensorResult& tensor) {
     if (value == nullptr) continue;
     if (limit.metric == "nonfinite" && limit.value == 0 && *value == 0) continue;  // met, and always there
     fmt::format_to(std::back_inserter(text), "{}{}<={:.3g}{}", text.empty() ? "" : " ", limit.metric,
-                   limit.value, limit.source == "derived" ? "" : "*");
+                   limit.value, is_overridden(limit) ? "*" : "");
   }
   return text;
 }
@@ -207,6 +211,7 @@ std::string heading_for(const Result& result, const std::string& against) {
   if (result.command == "diff") return "expected: " + against;
   if (against.empty()) return "not run";
   if (against == "oracle") return fmt::format("against the oracle ({} recurrence)", result.oracle);
+  if (against == "replay") return "against the replay on the CPU: the same bits";
   return fmt::format("against expected/{}", against);
 }
 
@@ -267,7 +272,7 @@ std::string write_text(const Result& raw, const WriteOptions& options) {
   bool overridden = false;
   for (const CaseResult& item : result.cases)
     for (const TensorResult& tensor : item.tensors)
-      for (const compare::Limit& limit : tensor.limits) overridden = overridden || limit.source != "derived";
+      for (const compare::Limit& limit : tensor.limits) overridden = overridden || is_overridden(limit);
   if (overridden && options.detail != Detail::quiet && result.command == "run")
     out += "* limit from the command line; the others are derived from arithmetic and inputs\n";
   fmt::format_to(std::back_inserter(out),

@@ -103,6 +103,7 @@ compare::Computation computation_of(const Answered& answer, std::string_view nam
 
 std::vector<compare::Limit> limits_for(const Pairing& pairing, const Ongoing& item,
                                        const kda::Problem& problem, const CompareRequest& request) {
+  if (pairing.same_bits) return compare::replay_limits();
   const auto regime_of = [&](const Answered& answer) {
     return answer.recorded ? request.recorded_regime.value_or(request.regime) : request.regime;
   };
@@ -122,7 +123,7 @@ const Tensor* Answered::tensor(std::string_view tensor_name) const {
 Answered computed_answer(const kda::Variant& variant, const kda::RunOptions& options, kda::Answer answer) {
   Answered result;
   result.name = variant.name;
-  result.device = variant.device;
+  result.device = kda::device_of(variant);
   result.arithmetic = kda::describe(options.arithmetic, variant.axes);
   result.dtype = options.dtype;
   result.compute = kda::compute_format(variant, options.dtype, options.arithmetic);

@@ -39,6 +39,7 @@ std::vector<Answered> recorded_answers(const Source& file, const std::vector<std
 struct Pairing {
   const Answered* got;
   const Answered* expected;
+  bool same_bits = false;  ///< a replay is expected: nothing may differ
 };
 
 struct CompareRequest {

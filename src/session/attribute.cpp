@@ -14,6 +14,7 @@
 #include "session/answers.hpp"
 #include "session/describe.hpp"
 #include "session/ladder.hpp"
+#include "session/replay.hpp"
 #include "session/selection.hpp"
 #include "session/sources.hpp"
 #include "session/staging.hpp"
@@ -30,7 +31,8 @@ using numeric::DType;
 constexpr double swamped = 0.95;
 
 /// What one variant makes of one problem in any arithmetic, measured against the oracle. Shares are of the
-/// mean square: errors of independent causes add up in it.
+/// mean square: errors of independent causes add up in it. A GPU variant computes in its own arithmetic only;
+/// in every other one its replay stands for it.
 class AxisStudy {
  public:
   AxisStudy(const kda::Problem& problem, const kda::Variant& variant, kda::RunOptions options,
@@ -97,7 +99,8 @@ class AxisStudy {
   Pair errors(const kda::Arithmetic& arithmetic) const {
     kda::RunOptions options = options_;
     options.arithmetic = arithmetic;
-    const kda::Answer answer = variant_.run(problem_, options);
+    const kda::Variant& variant = arithmetic == options_.arithmetic ? variant_ : on_cpu(variant_);
+    const kda::Answer answer = variant.run(problem_, options);
     return {analysis::difference(answer.o, oracle_.o),
             analysis::difference(answer.final_state, oracle_.final_state)};
   }
@@ -174,10 +177,12 @@ class SourceAttribution {
     const analysis::HeldOracle oracle =
         analysis::hold_oracle(problem, kda::OraclePrecision::double_double, request_.threads);
     std::optional<kda::StageTruths> truths;
-    for (const kda::Variant* const variant : selected_variants(request_.variants)) {
+    for (const kda::Variant* const variant : selected_variants(request_.variants, request_.registry)) {
       kda::RunOptions options =
           run_options(*variant, problem, dtype, request_.arithmetic, chunk, request_.threads);
-      if (const std::string reason = why_not(*variant, problem, options); !reason.empty()) {
+      std::string reason = why_not(*variant, problem, options);
+      if (reason.empty()) reason = why_no_replay(*variant, problem, options);
+      if (!reason.empty()) {
         described.notes.push_back(
             fmt::format("skipped: {} {}: {}", variant->name, numeric::name_of(dtype), reason));
         continue;
@@ -196,7 +201,7 @@ class SourceAttribution {
         item.arithmetic = kda::describe(options.arithmetic, variant->axes);
         if (index == 0 && variant->axes.chunk) {
           if (!truths) truths = kda::run_stage_oracle(problem, chunk, request_.threads);
-          item.stages = stage_shares(problem, *variant, options, oracle, *truths, item.full);
+          item.stages = stage_shares(problem, on_cpu(*variant), options, oracle, *truths, item.full);
         }
         result_.attributions.push_back(std::move(item));
       }
@@ -211,7 +216,7 @@ class SourceAttribution {
 }  // namespace
 
 report::AttributionResult attribute(const AttributeRequest& request, const Log& log) {
-  check_arithmetic(request.arithmetic, selected_variants(request.variants));
+  check_arithmetic(request.arithmetic, selected_variants(request.variants, request.registry));
   const std::size_t dtypes = selected_dtypes(request.dtypes).size();
   if (!request.between.empty() && (!request.variants.empty() || dtypes > 1))
     throw Error(ErrorKind::usage, "--between names its variants itself, and takes one --dtype");

@@ -19,6 +19,7 @@ struct AttributeRequest {
   std::optional<std::size_t> chunk_size;
   fixture::ReadLimits limits;
   int threads = 1;
+  std::span<const kda::Variant> registry = kda::variants();  ///< where names of variants are looked up
 };
 
 /// Throws Error{usage} when the request names something that does not exist. A target that cannot be read

@@ -119,23 +119,24 @@ class SourceGrowth {
       if (holds_exactly(dtype, problem.dtype())) {
         as_stored.push_back(dtype);
       } else if (request_.against == "oracle") {
-        run_problem(file, kda::with_inputs_rounded_to(problem, dtype), {dtype}, {});
+        run_problem(file, kda::with_inputs_rounded_to(problem, dtype), {dtype}, {}, fixture.notes);
         fixture.notes.push_back(fmt::format("{}: inputs rounded to it first", numeric::name_of(dtype)));
       } else {
         fixture.notes.push_back(fmt::format("{}: expected/{} answers the stored inputs",
                                             numeric::name_of(dtype), request_.against));
       }
     }
-    if (!as_stored.empty()) run_problem(file, problem, as_stored, recorded_answers(file, {request_.tensor}));
+    if (!as_stored.empty())
+      run_problem(file, problem, as_stored, recorded_answers(file, {request_.tensor}), fixture.notes);
     result_.fixtures.push_back(std::move(fixture));
   }
 
  private:
   void run_problem(const Source& file, const Problem& problem, const std::vector<DType>& dtypes,
-                   const std::vector<Answered>& recorded) {
+                   const std::vector<Answered>& recorded, std::vector<std::string>& notes) {
     const std::size_t chunk =
         request_.chunk_size.value_or(static_cast<std::size_t>(problem.options.chunk_size));
-    const std::vector<Answered> computed = computed_answers(file, problem, dtypes, chunk);
+    const std::vector<Answered> computed = computed_answers(file, problem, dtypes, chunk, notes);
     const Answered* expected = nullptr;
     for (const Answered& answer : recorded)
       if (answer.name == request_.against) expected = &answer;
@@ -164,7 +165,8 @@ class SourceGrowth {
   }
 
   std::vector<Answered> computed_answers(const Source& file, const Problem& problem,
-                                         const std::vector<DType>& dtypes, std::size_t chunk) const {
+                                         const std::vector<DType>& dtypes, std::size_t chunk,
+                                         std::vector<std::string>& notes) const {
     std::vector<Answered> answers;
     for (const DType dtype : dtypes)
       for (const kda::Variant* const variant : plan_.variants) {
@@ -172,7 +174,10 @@ class SourceGrowth {
           log_.progress(fmt::format("{}: {} {}", file.name(), variant->name, numeric::name_of(dtype)));
         const kda::RunOptions options =
             run_options(*variant, problem, dtype, request_.arithmetic, chunk, request_.threads);
-        if (!why_not(*variant, problem, options).empty()) continue;
+        if (const std::string reason = why_not(*variant, problem, options); !reason.empty()) {
+          notes.push_back(fmt::format("skipped: {} {}: {}", variant->name, numeric::name_of(dtype), reason));
+          continue;
+        }
         answers.push_back(computed_answer(*variant, options, variant->run(problem, options)));
       }
     return answers;

@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "session/answers.hpp"
+#include "session/replay.hpp"
 #include "session/selection.hpp"
 
 namespace kda_check::session {
@@ -14,7 +15,8 @@ namespace {
 
 using numeric::DType;
 
-/// How the implementations that write fixtures compute, in our terms.
+/// How the implementations that write fixtures compute, in our terms. Captures of our own GPU variants are
+/// not in the list: their replays compute as they do.
 struct Emulation {
   std::string_view group, variant, preset;
   std::size_t chunk_size;  ///< 0: that of the fixture
@@ -26,23 +28,29 @@ constexpr Emulation emulations[] = {
     {"torch_fp64", "naive", "", 0},
 };
 
-/// One end of a ladder.
+/// One end of a ladder. Steps are taken on the CPU, by `variant` in `options`; where the answer itself comes
+/// from elsewhere - a file or a GPU - it is `answered`, and the variant computes as whoever answered.
 struct End {
   std::string name;
   const kda::Variant* variant = nullptr;
   kda::RunOptions options;
-  std::optional<Answered> recorded;
+  std::optional<Answered> answered;
 };
 
-const Emulation* emulation_of(std::string_view group) {
+/// The row of the list; for `gpu-chunk@a-device`, a capture of one of our GPU variants, its replay. Captures
+/// are taken to be in the arithmetic that GPU variants have by default.
+std::optional<Emulation> emulation_of(std::string_view group, std::span<const kda::Variant> registry) {
   for (const Emulation& row : emulations)
-    if (row.group == group) return &row;
-  return nullptr;
+    if (row.group == group) return row;
+  for (const kda::Variant& variant : registry)
+    if (!variant.replay.empty() && variant.name == group.substr(0, group.find('@')))
+      return Emulation{variant.name, variant.replay, "h100", 0};
+  return std::nullopt;
 }
 
-std::string known_ends(const Source& source) {
+std::string known_ends(const Source& source, std::span<const kda::Variant> registry) {
   std::vector<std::string> names;
-  for (const kda::Variant& variant : kda::variants()) names.emplace_back(variant.name);
+  for (const kda::Variant& variant : registry) names.emplace_back(variant.name);
   for (const fixture::ExpectedGroup& group : source.expected()) names.push_back(group.name);
   return join(names) + "; a variant may have a preset, chunk+fla";
 }
@@ -50,15 +58,15 @@ std::string known_ends(const Source& source) {
 /// A recorded answer and the variant that computes as it does.
 End recorded_end(const std::string& name, const Source& source, const kda::Problem& problem,
                  const AttributeRequest& request) {
-  const Emulation* const row = emulation_of(name);
-  if (row == nullptr)
+  const std::optional<Emulation> row = emulation_of(name, request.registry);
+  if (!row)
     throw Error(ErrorKind::usage, fmt::format("--between {}: no variant here computes as it does", name), {},
-                "fla_chunk, fla_recurrent, flash_kda and torch_fp64 are known");
+                "fla_chunk, fla_recurrent, flash_kda, torch_fp64 and captures of GPU variants are known");
   End end;
   end.name = name;
   for (Answered& answer : recorded_answers(source, {"o", "final_state"}))
-    if (answer.name == name) end.recorded = std::move(answer);
-  if (!end.recorded || !end.recorded->o)
+    if (answer.name == name) end.answered = std::move(answer);
+  if (!end.answered || !end.answered->o)
     throw Error(ErrorKind::input, fmt::format("expected/{} has no o to explain", name), source.path());
   std::vector<std::string> assignments = request.arithmetic;
   if (!row->preset.empty()) assignments.emplace_back(row->preset);
@@ -66,7 +74,7 @@ End recorded_end(const std::string& name, const Source& source, const kda::Probl
   const auto of_file = static_cast<std::size_t>(problem.options.chunk_size);
   const std::size_t chunk = row->chunk_size != 0 ? row->chunk_size : of_file;
   end.options =
-      run_options(*end.variant, problem, end.recorded->o->dtype(), assignments, chunk, request.threads);
+      run_options(*end.variant, problem, end.answered->o->dtype(), assignments, chunk, request.threads);
   return end;
 }
 
@@ -78,11 +86,11 @@ End computed_end(const std::string& name, const Source& source, const kda::Probl
   if (plus != std::string::npos) assignments.push_back(name.substr(plus + 1));
   End end;
   end.name = name;
-  for (const kda::Variant& variant : kda::variants())
+  for (const kda::Variant& variant : request.registry)
     if (variant.name == name.substr(0, plus)) end.variant = &variant;
   if (end.variant == nullptr)
     throw Error(ErrorKind::usage, fmt::format("--between {}: neither a variant nor a recorded answer", name),
-                {}, "one of: " + known_ends(source));
+                {}, "one of: " + known_ends(source, request.registry));
   const auto of_file = static_cast<std::size_t>(problem.options.chunk_size);
   const DType dtype = selected_dtypes(request.dtypes).front().value_or(problem.dtype());
   if (!holds_exactly(dtype, problem.dtype()))
@@ -95,13 +103,27 @@ End computed_end(const std::string& name, const Source& source, const kda::Probl
   return end;
 }
 
+[[noreturn]] void cannot_be_an_end(const std::string& name, const std::string& reason) {
+  throw Error(ErrorKind::usage, fmt::format("--between {}: {}", name, reason));
+}
+
+/// Runs a GPU variant once: its answer is the end, and its replay takes the steps.
+void move_to_cpu(End& end, const kda::Problem& problem) {
+  const kda::Variant& gpu = *end.variant;
+  if (const std::string reason = why_no_replay(gpu, problem, end.options); !reason.empty())
+    cannot_be_an_end(end.name, reason);
+  end.answered = computed_answer(gpu, end.options, gpu.run(problem, end.options));
+  end.variant = &on_cpu(gpu);
+}
+
 /// A recorded answer of that name comes before a variant.
 End end_named(const std::string& name, const Source& source, const kda::Problem& problem,
               const AttributeRequest& request) {
   End end = source.expected_named(name) != nullptr ? recorded_end(name, source, problem, request)
                                                    : computed_end(name, source, problem, request);
   if (const std::string reason = why_not(*end.variant, problem, end.options); !reason.empty())
-    throw Error(ErrorKind::usage, fmt::format("--between {}: {}", name, reason));
+    cannot_be_an_end(name, reason);
+  if (!end.variant->replay.empty()) move_to_cpu(end, problem);
   return end;
 }
 
@@ -110,6 +132,13 @@ struct Step {
   std::string change;
   kda::Answer answer;
 };
+
+kda::Answer copied(const Answered& answered) {
+  kda::Answer answer;
+  answer.o = answered.o->clone();
+  if (answered.final_state) answer.final_state = answered.final_state->clone();
+  return answer;
+}
 
 /// Different words may mean the same roundings: `fla` and `upstream` are one in 16 bits.
 bool same_arithmetic(const kda::Problem& problem, const kda::Variant& variant, const kda::RunOptions& a,
@@ -132,10 +161,8 @@ std::vector<Step> climb(const End& from, const End& to, const kda::Problem& prob
     if (log.progress) log.progress(change);
     steps.push_back({std::move(change), variant->run(problem, options)});
   };
-  if (from.recorded) {
-    Step start{from.name, {from.recorded->o->clone(), {}}};
-    if (from.recorded->final_state) start.answer.final_state = from.recorded->final_state->clone();
-    steps.push_back(std::move(start));
+  if (from.answered) {
+    steps.push_back({from.name, copied(*from.answered)});
     take(fmt::format("as {} computes it", variant->name));
   } else {
     take(from.name);
@@ -148,7 +175,7 @@ std::vector<Step> climb(const End& from, const End& to, const kda::Problem& prob
     options.chunk_size = to.options.chunk_size;
     take(fmt::format("chunks of {}", options.chunk_size));
   }
-  if (variant != to.variant) {
+  if (variant->name != to.variant->name) {
     variant = to.variant;
     options.chunk_size = to.options.chunk_size;
     kda::Arithmetic arithmetic = to.variant->default_arithmetic(problem, options.dtype);
@@ -203,25 +230,13 @@ std::vector<report::Ladder> ladders_between(const Source& source, const kda::Pro
                                             const AttributeRequest& request, const Log& log) {
   const End to = end_named(request.between[0], source, problem, request);
   const End from = end_named(request.between[1], source, problem, request);
-  const std::vector<Step> steps = climb(from, to, problem, log);
-  kda::Answer goal;
-  if (to.recorded) {
-    goal.o = to.recorded->o->clone();
-    if (to.recorded->final_state) goal.final_state = to.recorded->final_state->clone();
-  } else {
-    goal = to.variant->run(problem, to.options);
-  }
+  std::vector<Step> steps = climb(from, to, problem, log);
+  const kda::Answer goal = to.answered ? copied(*to.answered) : to.variant->run(problem, to.options);
+  if (to.answered) steps.push_back({fmt::format("{} itself", to.name), copied(*to.answered)});
   std::vector<report::Ladder> ladders;
   for (const bool of_state : {false, true}) {
     if (part(goal, of_state).empty() || part(steps.front().answer, of_state).empty()) continue;
     report::Ladder ladder = ladder_of(steps, part(goal, of_state), of_state);
-    if (to.recorded) {
-      report::Rung last;
-      last.change = fmt::format("{} itself", to.name);
-      last.share = 1;
-      for (const report::Rung& rung : ladder.rungs) last.share -= rung.share;
-      ladder.rungs.push_back(std::move(last));
-    }
     ladder.fixture = source.name();
     ladder.path = source.path();
     ladder.from = from.name;

@@ -4,12 +4,14 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "compare/limits.hpp"
 #include "fixture/fixture.hpp"
 #include "kda/oracle.hpp"
+#include "kda/variants.hpp"
 
 namespace kda_check::session {
 
@@ -26,7 +28,7 @@ struct RunRequest {
   std::vector<std::string> variants;    ///< empty: all that can run
   std::vector<std::string> dtypes;      ///< names, or "fixture"; empty: fixture
   std::vector<std::string> arithmetic;  ///< key=value
-  std::vector<std::string> against;     ///< "oracle", "all", names of expected groups; empty: all
+  std::vector<std::string> against;     ///< "oracle", "replay", "all", names of expected groups; empty: all
   std::optional<std::size_t> chunk_size;
   std::optional<kda::OraclePrecision> oracle = kda::OraclePrecision::double_double;  ///< nullopt: none
   JudgingRequest judging;
@@ -34,6 +36,7 @@ struct RunRequest {
   bool probe = false;   ///< name the convention that explains a failure
   fixture::ReadLimits limits;
   int threads = 1;
+  std::span<const kda::Variant> registry = kda::variants();  ///< where names of variants are looked up
 };
 
 /// Where a session tells the user something while it works; both may be empty.

@@ -11,6 +11,7 @@
 #include "session/describe.hpp"
 #include "session/judging.hpp"
 #include "session/probing.hpp"
+#include "session/replay.hpp"
 #include "session/selection.hpp"
 #include "session/sources.hpp"
 #include "session/staging.hpp"
@@ -27,19 +28,20 @@ using numeric::DType;
 struct Plan {
   std::vector<const kda::Variant*> variants;
   std::vector<std::optional<DType>> dtypes;  ///< nullopt: the fixture's or regime's
-  bool against_oracle = false, against_every_group = false;
+  bool against_oracle = false, against_every_group = false, against_replay = false;
   std::vector<std::string> groups;
   std::vector<std::string> tensors;
 };
 
 Plan planned(const RunRequest& request) {
   Plan plan;
-  plan.variants = selected_variants(request.variants);
+  plan.variants = selected_variants(request.variants, request.registry);
   plan.dtypes = selected_dtypes(request.dtypes);
   for (const std::string& name : without_repeats(request.against)) {
     plan.against_oracle = plan.against_oracle || name == "oracle" || name == "all";
     plan.against_every_group = plan.against_every_group || name == "all";
-    if (name != "oracle" && name != "all") plan.groups.push_back(name);
+    plan.against_replay = plan.against_replay || name == replay_name;
+    if (name != "oracle" && name != "all" && name != replay_name) plan.groups.push_back(name);
   }
   if (request.against.empty()) plan.against_oracle = plan.against_every_group = true;
   if (!request.oracle) {
@@ -58,6 +60,7 @@ Plan planned(const RunRequest& request) {
       throw Error(ErrorKind::usage, fmt::format("run has no tensor '{}'", name), {},
                   suggest(name, {"o", "final_state"}));
   check_arithmetic(request.arithmetic, plan.variants);
+  if (plan.against_replay) require_replays(plan.variants, request.registry);
   return plan;
 }
 
@@ -74,7 +77,8 @@ class FixtureRun {
     std::vector<std::string> found;
     for (const std::string& group : plan_.groups)
       if (file.expected_named(group) != nullptr) found.push_back(group);
-    if (!plan_.groups.empty() && found.empty() && !plan_.against_oracle && !plan_.against_every_group)
+    if (!plan_.groups.empty() && found.empty() && !plan_.against_oracle && !plan_.against_every_group &&
+        !plan_.against_replay)
       return found;
     report::FixtureResult described = describe(file);
     {
@@ -130,20 +134,22 @@ class FixtureRun {
                    std::vector<Answered> recorded, const std::string& remark) {
     for (const DType dtype : dtypes) refuse_fine_limits(dtype);
     const kda::Regime regime = kda::regime_of(problem, chunk_size(problem), request_.threads);
-    std::vector<Answered> computed;
+    std::vector<Computed> computed;
     for (const DType dtype : dtypes)
       for (const kda::Variant* const variant : plan_.variants)
-        if (std::optional<Answered> answer = run_variant(file, problem, *variant, dtype))
-          computed.push_back(std::move(*answer));
+        if (std::optional<Computed> item = run_variant(file, problem, *variant, dtype))
+          computed.push_back(std::move(*item));
 
     std::vector<Pairing> pairings;
     if (plan_.against_oracle) {
-      for (const Answered& answer : computed) pairings.push_back({&answer, nullptr});
+      for (const Computed& item : computed) pairings.push_back({&item.answer, nullptr});
       for (const Answered& answer : recorded) pairings.push_back({&answer, nullptr});
     }
     for (const Answered& expected : recorded)
-      for (const Answered& answer : computed)
-        if (wants_group(expected.name)) pairings.push_back({&answer, &expected});
+      for (const Computed& item : computed)
+        if (wants_group(expected.name)) pairings.push_back({&item.answer, &expected});
+    const Replays replays = plan_.against_replay ? replays_of(problem, computed, log_) : Replays{};
+    pairings.insert(pairings.end(), replays.pairings.begin(), replays.pairings.end());
     if (log_.progress) log_.progress(fmt::format("{}: comparing", file.name()));
     CompareRequest compare{plan_.tensors, request_.oracle, request_.threads, request_.judging, regime};
     const auto file_chunk = static_cast<std::size_t>(problem.options.chunk_size);
@@ -159,9 +165,9 @@ class FixtureRun {
       if (!remark.empty()) item.arithmetic += (item.arithmetic.empty() ? "" : " ") + remark;
       result_.cases.push_back(std::move(item));
     }
-    if (!remark.empty())
-      for (const fixture::ExpectedGroup& group : file.expected())
-        if (wants_group(group.name)) skip(file, group.name, dtypes.front(), remark);
+    for (const auto& [item, reason] : replays.without)
+      skip(file, *item->variant, item->options.dtype, replay_name, reason);
+    if (!remark.empty()) skip_recorded(file, dtypes.front(), remark);
   }
 
   void compare_stages(const Source& file, const Problem& problem, const std::vector<DType>& dtypes,
@@ -199,49 +205,48 @@ class FixtureRun {
            std::find(plan_.groups.begin(), plan_.groups.end(), name) != plan_.groups.end();
   }
 
-  std::optional<Answered> run_variant(const Source& file, const Problem& problem, const kda::Variant& variant,
+  std::optional<Computed> run_variant(const Source& file, const Problem& problem, const kda::Variant& variant,
                                       DType dtype) {
     kda::RunOptions options =
         run_options(variant, problem, dtype, request_.arithmetic, chunk_size(problem), request_.threads);
     options.memory_limit = request_.limits.memory_budget;
     const std::string reason = why_not(variant, problem, options);
     if (!reason.empty()) {
-      report::CaseResult item;
-      item.fixture = file.name();
-      item.path = file.path();
-      item.variant = variant.name;
-      item.dtype = numeric::name_of(dtype);
-      item.device = variant.device;
-      item.pass = "forward";
-      item.verdict = compare::Verdict::skipped;
-      item.reason = reason;
-      result_.cases.push_back(std::move(item));
+      skip(file, variant, dtype, "", reason);
       return std::nullopt;
     }
     if (log_.progress)
       log_.progress(fmt::format("{}: {} {}", file.name(), variant.name, numeric::name_of(dtype)));
     try {
-      return computed_answer(variant, options, variant.run(problem, options));
+      return Computed{&variant, options, computed_answer(variant, options, variant.run(problem, options))};
     } catch (const Error& error) {
       throw error.in(file.path());
     }
   }
 
+  /// `against`: empty where the variant did not even run.
+  void skip(const Source& file, const kda::Variant& variant, DType dtype, const std::string& against,
+            const std::string& reason) {
+    report::CaseResult item;
+    item.fixture = file.name();
+    item.path = file.path();
+    item.variant = variant.name;
+    item.dtype = numeric::name_of(dtype);
+    item.device = kda::device_of(variant);
+    item.pass = "forward";
+    item.against = against;
+    item.verdict = compare::Verdict::skipped;
+    item.reason = reason;
+    result_.cases.push_back(std::move(item));
+  }
+
   /// A rounded problem is another problem: what the file expects says nothing about it.
-  void skip(const Source& file, const std::string& group, DType dtype, const std::string& remark) {
-    for (const kda::Variant* const variant : plan_.variants) {
-      report::CaseResult item;
-      item.fixture = file.name();
-      item.path = file.path();
-      item.variant = variant->name;
-      item.dtype = numeric::name_of(dtype);
-      item.device = variant->device;
-      item.pass = "forward";
-      item.against = group;
-      item.verdict = compare::Verdict::skipped;
-      item.reason = fmt::format("{}: expected/{} answers the stored inputs", remark, group);
-      result_.cases.push_back(std::move(item));
-    }
+  void skip_recorded(const Source& file, DType dtype, const std::string& remark) {
+    for (const fixture::ExpectedGroup& group : file.expected())
+      for (const kda::Variant* const variant : plan_.variants)
+        if (wants_group(group.name))
+          skip(file, *variant, dtype, group.name,
+               fmt::format("{}: expected/{} answers the stored inputs", remark, group.name));
   }
 
   void note_what_is_left(const Source& file, report::FixtureResult& described) const {

@@ -11,11 +11,12 @@ namespace kda_check::session {
 
 using numeric::DType;
 
-std::vector<const kda::Variant*> selected_variants(const std::vector<std::string>& names) {
+std::vector<const kda::Variant*> selected_variants(const std::vector<std::string>& names,
+                                                   std::span<const kda::Variant> registry) {
   std::vector<const kda::Variant*> list;
-  for (const std::string& name : without_repeats(names)) list.push_back(&kda::variant_named(name));
+  for (const std::string& name : without_repeats(names)) list.push_back(&kda::variant_named(name, registry));
   if (list.empty())
-    for (const kda::Variant& variant : kda::variants())
+    for (const kda::Variant& variant : registry)
       if (variant.unavailable().empty()) list.push_back(&variant);
   return list;
 }

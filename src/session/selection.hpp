@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,8 @@
 namespace kda_check::session {
 
 /// Empty names select all that can run here. Throws Error{usage}.
-std::vector<const kda::Variant*> selected_variants(const std::vector<std::string>& names);
+std::vector<const kda::Variant*> selected_variants(const std::vector<std::string>& names,
+                                                   std::span<const kda::Variant> registry = kda::variants());
 
 /// nullopt is the fixture's dtype, which is also what no names select. Throws Error{usage}.
 std::vector<std::optional<numeric::DType>> selected_dtypes(const std::vector<std::string>& names);

@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "compare/limits.hpp"
 #include "compare/metrics.hpp"
+#include "session/replay.hpp"
 #include "session/selection.hpp"
 
 namespace kda_check::session {
@@ -108,10 +109,18 @@ void store_as_rounded(kda::StageTensors& tensors, const kda::CastPoints& casts) 
   }
 }
 
-StagedAnswer computed(const Source& source, const kda::Problem& problem, const kda::Variant& variant,
-                      DType dtype, const StagingRequest& request, const kda::StageTruths& truths) {
+kda::RunOptions options_of(const kda::Variant& variant, const kda::Problem& problem, DType dtype,
+                           const StagingRequest& request) {
   kda::RunOptions options =
       run_options(variant, problem, dtype, request.arithmetic, request.chunk_size, request.threads);
+  options.memory_limit = request.memory_budget;
+  return options;
+}
+
+StagedAnswer computed(const Source& source, const kda::Problem& problem, const kda::Variant& variant,
+                      kda::RunOptions options, const StagingRequest& request,
+                      const kda::StageTruths& truths) {
+  const DType dtype = options.dtype;
   const DType arithmetic_dtype = kda::state_dtype(dtype);
   StagedAnswer answer;
   answer.result.fixture = source.name();
@@ -127,9 +136,12 @@ StagedAnswer computed(const Source& source, const kda::Problem& problem, const k
   const kda::CastPoints casts = kda::cast_points(options.arithmetic, dtype, problem.beta_is_16_bit(), true);
   store_as_rounded(answer.tensors, casts);
 
-  // Once more with every stage given exactly: what each makes of exact inputs.
+  // Once more with every stage given exactly: what each makes of exact inputs. No GPU takes stages from
+  // elsewhere; its replay does.
+  options.stages = {};
+  if (!why_no_replay(variant, problem, options).empty()) return answer;
   const kda::StageTensors exact = kda::rounded_stages(truths, problem, request.chunk_size, arithmetic_dtype);
-  kda::StageTensors own = own_stages(problem, variant, options, exact);
+  kda::StageTensors own = own_stages(problem, on_cpu(variant), options, exact);
   store_as_rounded(own, casts);
   answer.own = analysis::stage_errors({&own, false}, truths, problem, request.chunk_size, request.threads);
   return answer;
@@ -198,9 +210,11 @@ std::vector<report::StageCase> stage_cases(const Source& source, const kda::Prob
   const kda::StageTruths truths = kda::run_stage_oracle(problem, request.chunk_size, request.threads);
   std::vector<StagedAnswer> answers;
   for (const DType dtype : request.dtypes)
-    for (const kda::Variant* const variant : request.variants)
-      if (variant->axes.chunk && variant->unavailable().empty())
-        answers.push_back(computed(source, problem, *variant, dtype, request, truths));
+    for (const kda::Variant* const variant : request.variants) {
+      const kda::RunOptions options = options_of(*variant, problem, dtype, request);
+      if (variant->axes.chunk && why_not(*variant, problem, options).empty())
+        answers.push_back(computed(source, problem, *variant, options, request, truths));
+    }
   const std::size_t of_file = static_cast<std::size_t>(problem.options.chunk_size);
   if (with_recorded && request.chunk_size == of_file)
     for (const fixture::ExpectedGroup& group : source.expected())

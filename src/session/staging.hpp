@@ -12,7 +12,7 @@
 namespace kda_check::session {
 
 struct StagingRequest {
-  std::vector<const kda::Variant*> variants;  ///< those without stages are left out
+  std::vector<const kda::Variant*> variants;  ///< those without stages, or that cannot run so, are left out
   std::vector<numeric::DType> dtypes;
   std::vector<std::string> arithmetic;
   std::size_t chunk_size;

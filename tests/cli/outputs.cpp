@@ -23,7 +23,7 @@ TEST_CASE("reports go to files that are replaced whole", "[cli]") {
   const Folder folder;
   const fs::path json = folder / "out.json";
   std::ofstream(json) << std::string(1 << 20, 'x');
-  const Output output = program("run " + small + " --json " + json.string() +
+  const Output output = program("run " + small + on_cpu + " --json " + json.string() +
                                 " --report text=" + (folder / "out.txt").string());
   CHECK(output.code == 0);
   CHECK_THAT(output.out, ContainsSubstring("15 passed"));  // standard output has its own text

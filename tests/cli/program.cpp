@@ -13,11 +13,11 @@ namespace fs = std::filesystem;
 using namespace kda_check::test;
 
 TEST_CASE("a run that passes prints the report, nothing else, and exits with 0", "[cli]") {
-  const Output output = program("run " + small);
+  const Output output = program("run " + small + on_cpu);
   CHECK(output.code == 0);
   CHECK(output.err.empty());
   CHECK_THAT(output.out, ContainsSubstring("15 passed, 0 failed"));
-  CHECK(program("run " + small).out == output.out);  // no dates, durations or machine paths
+  CHECK(program("run " + small + on_cpu).out == output.out);  // no dates, durations or machine paths
 }
 
 TEST_CASE("options go in any order", "[cli]") {
@@ -86,7 +86,7 @@ TEST_CASE("a missing or malformed file exits with 3 and one line", "[cli]") {
 }
 
 TEST_CASE("a bad file beside a good one loses nothing", "[cli]") {
-  const Output output = program("run " + bad + "missing_q.h5 " + small + " --json -");
+  const Output output = program("run " + bad + "missing_q.h5 " + small + on_cpu + " --json -");
   CHECK(output.code == 3);
   const auto document = nlohmann::json::parse(output.out);
   CHECK(document["summary"]["passed"] == 15);

@@ -47,6 +47,18 @@ TEST_CASE("equal tensors differ in nothing", "[compare]") {
   CHECK(m.max_ulp.point.element == compare::no_element);
 }
 
+TEST_CASE("zeros of different sign differ in their bits and in nothing else", "[compare]") {
+  const Measures zeros = compared({0.0, -0.0, -0.0, 1}, {0.0, -0.0, 0.0, 1});
+  CHECK(zeros.differing == 0);
+  CHECK(zeros.max_ulp.value == 0);
+  CHECK(zeros.differing_bits == 1);
+  const Measures others = compared({1, 2, HUGE_VAL, 3}, {1, 2 + 0x1p-22, -HUGE_VAL, not_a_number});
+  CHECK(others.differing == 3);
+  CHECK(others.differing_bits == 3);
+  for (const DType dtype : {DType::fp64, DType::bf16, DType::fp16})
+    CHECK(compared({-0.0, 1}, {0.0, 1}, dtype).differing_bits == 1);
+}
+
 TEST_CASE("every measure has its definition", "[compare]") {
   const double step = 0x1p-23;
   const Measures m = compared({1 + step, 2, -4 - 4 * step}, {1, 2, -4});

@@ -252,6 +252,7 @@ def main():
     bad("compute_unknown", 'attribute compute of expected/somebody is "fp8"', setattr_on("expected/somebody", "compute", "fp8"))
 
     bad("group_named_oracle", "expected/oracle has a name that means something else", rename_group("oracle"))
+    bad("group_named_replay", "expected/replay has a name that means something else", rename_group("replay"))
     bad("group_named_all", "expected/all has a name that means something else", rename_group("all"))
 
     with open(os.path.join(HERE, "expected.tsv"), "w") as table:

@@ -63,6 +63,8 @@ inline std::size_t lines(const std::string& text) {
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
+/// Counts that are to be the same on a machine with a GPU.
+inline const std::string on_cpu = " --variant naive,recurrent,chunk";
 inline const std::string small = case_fixtures() + "/fla_fp32_small.h5";
 inline const std::string bad = std::string(KDA_CHECK_SOURCE_DIR) + "/tests/fixtures_bad/";
 

@@ -1,0 +1,66 @@
+// --require and --against replay through the program, on machines with a GPU and without.
+#include <nlohmann/json.hpp>
+
+#include "support/catch.hpp"
+#include "support/program.hpp"
+
+namespace fs = std::filesystem;
+using namespace kda_check;
+using namespace kda_check::test;
+
+namespace {
+
+std::string gpu_is_missing() { return kda::variant_named("gpu-recurrent").unavailable(); }
+
+}  // namespace
+
+TEST_CASE("--require gpu without one is one line and exit code 4, before anything runs", "[cli][gpu]") {
+  const std::string reason = gpu_is_missing();
+  if (reason.empty()) KDA_CHECK_SKIP("there is a GPU here");
+  const Folder folder;
+  std::ofstream(folder / "mine.txt")
+      << "onehot_exact:T=20 --variant chunk\nonehot_exact:T=20 --require gpu\n";
+  for (const std::string& words :
+       {"run " + small + " --require gpu", "run " + small + " --variant chunk --require gpu --json",
+        std::string("run @smoke --require gpu"), "run @" + (folder / "mine.txt").string(),
+        "grow " + small + " --require gpu", "attribute " + small + " --require gpu"}) {
+    const Output output = program(words);
+    INFO(words << ": " << output.err);
+    CHECK(output.code == 4);
+    CHECK(output.out.empty());
+    CHECK(lines(output.err) == 1);
+    CHECK_THAT(output.err, ContainsSubstring("--require gpu: gpu-recurrent: " + reason));
+  }
+  const Output named = program("run onehot_exact:T=20 --variant gpu-chunk");
+  CHECK(named.code == 1);
+  CHECK_THAT(named.out, ContainsSubstring("SKIPPED gpu-chunk fp32: " + reason));
+  const Output grow = program("grow " + small + " --variant gpu-chunk,recurrent");
+  CHECK_THAT(grow.out, ContainsSubstring("skipped: gpu-chunk fp32: " + reason));
+  const Output replay = program("run " + small + " --against replay");
+  CHECK(replay.code == 2);
+  CHECK_THAT(replay.err, ContainsSubstring(reason));
+}
+
+TEST_CASE("--require gpu with one wants an answer of it", "[cli][gpu]") {
+  if (!gpu_is_missing().empty()) KDA_CHECK_SKIP("no GPU here: " + gpu_is_missing());
+  const Output run =
+      program("run " + small + " --require gpu --variant gpu-recurrent --against oracle,replay --json");
+  CHECK(run.code == 0);
+  const auto document = nlohmann::json::parse(run.out);
+  CHECK(document["cases"].size() == 2);
+  for (const auto& item : document["cases"]) CHECK(item["device"] != "gpu");  // its name
+  for (const char* const command : {"run ", "grow ", "attribute "}) {
+    const Output none = program(command + small + " --require gpu --variant recurrent");
+    CHECK(none.code == 4);
+    CHECK_THAT(none.err, ContainsSubstring("no variant of the gpu answered anything"));
+  }
+}
+
+TEST_CASE("a word that is no requirement is a usage error with a suggestion", "[cli][gpu]") {
+  for (const char* const command : {"run", "grow", "attribute"}) {
+    const Output output = program(std::string(command) + " " + small + " --require gpuu");
+    CHECK(output.code == 2);
+    CHECK(lines(output.err) == 1);
+    CHECK_THAT(output.err, ContainsSubstring("did you mean 'gpu'?"));
+  }
+}

@@ -1,0 +1,64 @@
+// Rows like those of the GPU variants that answer on any machine: what they "compute" is what their replay
+// does.
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kda/variants.hpp"
+#include "support/problems.hpp"
+
+namespace kda_check::test {
+
+/// As a GPU variant: no other arithmetic, no stages from elsewhere.
+inline kda::Answer answer_as(const char* row, const kda::Problem& problem, const kda::RunOptions& options) {
+  const kda::Variant& variant = kda::variant_named(row);
+  if (const std::string reason = variant.unsupported(problem, options); !reason.empty())
+    throw std::logic_error("the session asked a GPU for what it lacks: " + reason);
+  kda::RunOptions on_cpu = options;
+  // fp64: the exponential of CUDA exists on a GPU only. Any other will do here.
+  if (options.dtype == numeric::DType::fp64) on_cpu.arithmetic.exponential = kda::Exponential::libm;
+  return kda::variant_named(variant.replay).run(problem, on_cpu);
+}
+
+inline constexpr std::size_t wrong_element = 11;
+
+/// `wrong`: the last bit of one element of o is another.
+template <bool wrong>
+kda::Variant made_up_gpu_chunk() {
+  kda::Variant row = kda::variant_named("gpu-chunk");
+  row.unavailable = [] { return std::string(); };
+  row.run = [](const kda::Problem& problem, const kda::RunOptions& options) {
+    kda::Answer answer = answer_as("gpu-chunk", problem, options);
+    if (wrong) answer.o.at(wrong_element)[0] ^= std::byte{1};
+    return answer;
+  };
+  return row;
+}
+
+inline kda::Variant made_up_gpu_recurrent() {
+  kda::Variant row = kda::variant_named("gpu-recurrent");
+  row.unavailable = [] { return std::string(); };
+  row.run = [](const kda::Problem& problem, const kda::RunOptions& options) {
+    return answer_as("gpu-recurrent", problem, options);
+  };
+  return row;
+}
+
+/// A GPU variant on a machine without one.
+inline kda::Variant absent_gpu_chunk() {
+  kda::Variant row = kda::variant_named("gpu-chunk");
+  row.unavailable = [] { return std::string("no device: none was made up"); };
+  return row;
+}
+
+/// The variants of any machine and these.
+inline std::vector<kda::Variant> cpu_variants_and(std::vector<kda::Variant> rows) {
+  std::vector<kda::Variant> list = cpu_variants();
+  list.insert(list.end(), rows.begin(), rows.end());
+  return list;
+}
+
+}  // namespace kda_check::test
