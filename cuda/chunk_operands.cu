@@ -21,8 +21,8 @@ class Operands {
 
   __device__ void run(int tile) {
     const T* const A = chunk_.row(work_.Akk_inv, 0, p_.HV, chunk_.head, work_.C);
-    copy_tile_async(staged_.A[0], tile_stride<T>, TileSource<T>{A, std::size_t(p_.HV) * work_.C, work_.C}, chunk_.rows,
-                    work_.C);
+    copy_tile_async(staged_.A[0], tile_stride<T>, TileSource<T>{A, std::size_t(p_.HV) * work_.C, work_.C},
+                    chunk_.rows, work_.C);
     __pipeline_commit();
     const int key_tiles = (p_.K + tile_side - 1) / tile_side;
     const bool of_key = tile < key_tiles;

@@ -26,7 +26,8 @@ class Output {
     const T* const qg = chunk_.row(work_.qg, 0, p_.HV, chunk_.head, p_.K);
     for (int k = 0; k < p_.K; k += tile_side) {
       const int depth = min(tile_side, p_.K - k);
-      stage(qg + k, p_.K, depth, h + std::size_t(k) * p_.V + first, p_.V, depth, columns);
+      stage({qg + k, std::size_t(p_.HV) * p_.K, p_.K}, depth,
+            {h + std::size_t(k) * p_.V + first, std::size_t(p_.V), p_.V}, depth, columns);
       add_product<is_fused>(sums, staged_.left[0], tile_stride<T>, staged_.right[0], tile_side,
                             depth);  // qg h
       __syncthreads();
@@ -35,8 +36,9 @@ class Output {
     for (int r = 0; r < 4; ++r)
 #pragma unroll
       for (int c = 0; c < 4; ++c) sums[r][c] = T(p_.scale) * sums[r][c];
-    stage(chunk_.row(work_.Aqk, 0, p_.HV, chunk_.head, work_.C), work_.C, work_.C,
-          chunk_.row(work_.v_new, 0, p_.HV, chunk_.head, p_.V) + first, std::size_t(p_.HV) * p_.V,
+    stage({chunk_.row(work_.Aqk, 0, p_.HV, chunk_.head, work_.C), std::size_t(p_.HV) * work_.C, work_.C},
+          work_.C,
+          {chunk_.row(work_.v_new, 0, p_.HV, chunk_.head, p_.V) + first, std::size_t(p_.HV) * p_.V, p_.V},
           chunk_.rows, columns);
     add_product<is_fused>(sums, staged_.left[0], tile_stride<T>, staged_.right[0], tile_side,
                           lower_depth(place.row, chunk_.rows));  // + Aqk v_new
@@ -50,12 +52,11 @@ class Output {
   }
 
  private:
-  /// The chunk's rows of an array of [tokens][HV][left_width], and `depth` rows of the right factor.
-  __device__ void stage(const T* left, int left_width, int left_columns, const T* right,
-                        std::size_t right_stride, int depth, int columns) {
-    copy_tile_async(staged_.left[0], tile_stride<T>, left, std::size_t(p_.HV) * left_width, chunk_.rows,
-                    left_columns);
-    copy_tile_async(staged_.right[0], tile_side, right, right_stride, depth, columns);
+  /// The chunk's rows of the left factor, `depth` rows of the right one.
+  __device__ void stage(const TileSource<T>& left, int left_columns, const TileSource<T>& right, int depth,
+                        int columns) {
+    copy_tile_async(staged_.left[0], tile_stride<T>, left, chunk_.rows, left_columns);
+    copy_tile_async(staged_.right[0], tile_side, right, depth, columns);
     __pipeline_commit();
     __pipeline_wait_prior(0);
     __syncthreads();

@@ -121,8 +121,9 @@ class StatePass {
       const bool is_w = within < key_tiles_;
       const int first = (is_w ? within : within - key_tiles_) * tile_side;
       const T* const source = chunk.row(is_w ? work_.w : work_.kg, 0, p_.HV, head_, p_.K) + first;
-      copy_tile_async(shared_.tile(step), tile_stride<T>, TileSource<T>{source, std::size_t(p_.HV) * p_.K, p_.K},
-                      chunk.rows, min(tile_side, p_.K - first));
+      copy_tile_async(shared_.tile(step), tile_stride<T>,
+                      TileSource<T>{source, std::size_t(p_.HV) * p_.K, p_.K}, chunk.rows,
+                      min(tile_side, p_.K - first));
     }
     __pipeline_commit();  // one group for each step, so that waiting can count them
   }

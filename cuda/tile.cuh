@@ -89,8 +89,8 @@ __device__ inline int lower_depth(int row, int rows) {
   return end < rows ? end : rows;
 }
 
-/// Rows of `columns` elements, `stride` apart, of an array whose rows have `width` elements each: what decides
-/// whether 16 bytes can be copied at once.
+/// Rows of `columns` elements, `stride` apart, of an array whose rows have `width` elements each: what
+/// decides whether 16 bytes can be copied at once.
 template <class T>
 struct TileSource {
   const T* data;
