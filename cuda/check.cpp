@@ -16,7 +16,8 @@ void check(cudaError_t status, const char* doing) {
   } else {
     hint = "nvidia-smi says what state the device is in";
   }
-  throw Error(ErrorKind::environment, fmt::format("GPU: {}: {}", doing, cudaGetErrorString(status)), {}, hint);
+  throw Error(ErrorKind::environment, fmt::format("GPU: {}: {}", doing, cudaGetErrorString(status)), {},
+              hint);
 }
 
 }  // namespace kda_check::cuda

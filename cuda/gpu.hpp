@@ -12,8 +12,8 @@
 
 namespace kda_check::cuda {
 
-/// Why no kernel can run here: "built without CUDA", "no device: ...", "sm_75 is older than sm_80"; empty when
-/// they can.
+/// Why no kernel can run here: "built without CUDA", "no device: ...", "sm_75 is older than sm_80"; empty
+/// when they can.
 std::string unavailable();
 
 /// "NVIDIA H100 80GB HBM3, sm_90", or what `unavailable` says.

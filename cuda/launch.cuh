@@ -16,14 +16,16 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, int thre
             const Arguments&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   if (shared_bytes > 48 * 1024)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared_bytes)),
           name);
   kernel<<<grid, threads, shared_bytes>>>(arguments...);
   check(cudaGetLastError(), name);
 }
 
 /// `sequences`: in device memory, `count` of them; state n belongs to sequence n.
-void launch_recurrent(bool is_fp64, bool is_fused, const DeviceProblem& p, const TokenRange* sequences, int count);
+void launch_recurrent(bool is_fp64, bool is_fused, const DeviceProblem& p, const TokenRange* sequences,
+                      int count);
 bool recurrent_takes(std::size_t K);
 
 }  // namespace kda_check::cuda

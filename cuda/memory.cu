@@ -95,8 +95,8 @@ void DeviceMemory::check_canaries() const {
     for (std::size_t i = 0; i < count; ++i)
       if (found[i] != canary)
         throw Error(ErrorKind::internal,
-                    fmt::format("GPU: a kernel wrote {} {}, {} bytes away", behind ? "behind" : "before", name_,
-                                behind ? i : count - i),
+                    fmt::format("GPU: a kernel wrote {} {}, {} bytes away", behind ? "behind" : "before",
+                                name_, behind ? i : count - i),
                     {}, "please report it with the command line");
   }
 }

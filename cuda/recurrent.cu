@@ -16,7 +16,8 @@ constexpr int block_columns = block_warps * warp_columns;
 constexpr int tile = block_warps;  ///< tokens prepared together: a warp each
 constexpr int widest_key = 256;    ///< 8 rows a lane
 
-/// The inputs of one token as a warp fetched them: rows l, l + 32, ... of each lane; v for block_columns = 32.
+/// The inputs of one token as a warp fetched them: rows l, l + 32, ... of each lane; v for block_columns
+/// = 32.
 template <class T, int rows>
 struct RawToken {
   T q[rows], k[rows], g[rows], v, beta;
@@ -64,8 +65,8 @@ __device__ int column_of_lane() {
 template <class T, bool is_fused, int rows, bool whole>
 class Recurrence {
  public:
-  __device__ Recurrence(const DeviceProblem& p, TokenRange tokens, std::size_t state, int head, int first_column,
-                        void* memory)
+  __device__ Recurrence(const DeviceProblem& p, TokenRange tokens, std::size_t state, int head,
+                        int first_column, void* memory)
       : p_(p), tokens_(tokens), state_(state), head_(head), first_column_(first_column), in_(memory, p.K) {
     lane_ = static_cast<int>(threadIdx.x) % warp_lanes;
     warp_ = static_cast<int>(threadIdx.x) / warp_lanes;
@@ -193,8 +194,9 @@ class Recurrence {
       const T write_c = __shfl_sync(whole_warp, write, 8 * c);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
-        S_[c][r] = kda::rounded(p_.casts.carry,
-                                multiply_add<is_fused>(key[r], write_c, S_[c][r]));  // S_t = P_t + k_t (beta_t e_t)^T
+        S_[c][r] = kda::rounded(
+            p_.casts.carry,
+            multiply_add<is_fused>(key[r], write_c, S_[c][r]));  // S_t = P_t + k_t (beta_t e_t)^T
     }
     const T output = weighted_sum(q);  // o_t = S_t^T (scale q_t)
     if (lane_ % 8 == 0) in_.o[mine] = output;
@@ -219,7 +221,9 @@ class Recurrence {
   T S_[warp_columns][rows];
 };
 
-__host__ __device__ unsigned column_tiles(const DeviceProblem& p) { return (p.V + block_columns - 1) / block_columns; }
+__host__ __device__ unsigned column_tiles(const DeviceProblem& p) {
+  return (p.V + block_columns - 1) / block_columns;
+}
 
 template <class T, bool is_fused, int rows, bool whole>
 __global__ void __launch_bounds__(block_warps* warp_lanes)
@@ -253,9 +257,13 @@ void launch_width(const DeviceProblem& p, const TokenRange* sequences, int count
 
 bool recurrent_takes(std::size_t K) { return K <= widest_key; }
 
-void launch_recurrent(bool is_fp64, bool is_fused, const DeviceProblem& p, const TokenRange* sequences, int count) {
-  if (is_fp64) return is_fused ? launch_width<double, true>(p, sequences, count) : launch_width<double, false>(p, sequences, count);
-  return is_fused ? launch_width<float, true>(p, sequences, count) : launch_width<float, false>(p, sequences, count);
+void launch_recurrent(bool is_fp64, bool is_fused, const DeviceProblem& p, const TokenRange* sequences,
+                      int count) {
+  if (is_fp64)
+    return is_fused ? launch_width<double, true>(p, sequences, count)
+                    : launch_width<double, false>(p, sequences, count);
+  return is_fused ? launch_width<float, true>(p, sequences, count)
+                  : launch_width<float, false>(p, sequences, count);
 }
 
 }  // namespace kda_check::cuda

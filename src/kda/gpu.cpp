@@ -72,6 +72,7 @@ void transpose(tensor::Tensor& states, std::size_t K, std::size_t V) {
 }  // namespace
 
 std::string gpu_unavailable() { return cuda::unavailable(); }
+std::string gpu_device_name() { return cuda::device_name(); }
 
 std::string gpu_unsupported(bool chunk, const Problem& problem, const RunOptions& options) {
   const Arithmetic& arithmetic = options.arithmetic;
@@ -79,11 +80,13 @@ std::string gpu_unsupported(bool chunk, const Problem& problem, const RunOptions
     return "GPU variants have exponential=cuda and cuda-fast";
   if (options.dtype == numeric::DType::fp64 && arithmetic.exponential != Exponential::cuda)
     return "this exponential exists in fp32 only";
-  if (arithmetic.reduction.kind != ReductionKind::simt) return "GPU variants add in one order, reduction=simt";
+  if (arithmetic.reduction.kind != ReductionKind::simt)
+    return "GPU variants add in one order, reduction=simt";
   const cuda::Kernel kernel = chunk ? cuda::Kernel::chunk : cuda::Kernel::recurrent;
   std::string shape = cuda::unsupported_shape(kernel, problem.dimensions().K, options.chunk_size);
   if (!chunk || !shape.empty()) return shape;
-  const bool anchored = arithmetic.decay == DecayForm::anchor_pair || arithmetic.decay == DecayForm::anchor_first ||
+  const bool anchored = arithmetic.decay == DecayForm::anchor_pair ||
+                        arithmetic.decay == DecayForm::anchor_first ||
                         arithmetic.decay == DecayForm::anchor_mid;
   if (!anchored || arithmetic.anchor_rows != 16)
     return "gpu-chunk has decay=anchor-pair:16, anchor-first:16 and anchor-mid:16";

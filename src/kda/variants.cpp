@@ -129,6 +129,10 @@ const Variant& variant_named(std::string_view name) {
   throw Error(ErrorKind::usage, fmt::format("no variant '{}'", name), {}, suggest(name, names));
 }
 
+std::string device_name(const Variant& variant) {
+  return variant.device == "gpu" ? gpu_device_name() : std::string(variant.device);
+}
+
 namespace {
 
 /// The coarsest of several roundings; of tf32 and fp16, which keep the same 11 bits, fp16.

@@ -59,6 +59,9 @@ std::span<const Variant> variants();
 /// Throws Error{usage} with a suggestion for a name that is not in the list.
 const Variant& variant_named(std::string_view name);
 
+/// Where a variant runs, by name: "cpu", "NVIDIA H100 80GB HBM3"; empty where there is no such device.
+std::string device_name(const Variant& variant);
+
 /// The coarsest precision of the stages a variant goes through in this run: what its error is judged by.
 numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype,
                                       const Arithmetic& arithmetic);
@@ -72,6 +75,7 @@ Answer run_gpu_chunk(const Problem& problem, const RunOptions& options);
 
 // What the GPU variants say of themselves. `chunk`: gpu-chunk, else gpu-recurrent.
 std::string gpu_unavailable();
+std::string gpu_device_name();
 std::string gpu_unsupported(bool chunk, const Problem& problem, const RunOptions& options);
 std::vector<double> time_gpu(bool chunk, const Problem& problem, const RunOptions& options, int repeats);
 
