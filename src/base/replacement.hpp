@@ -13,8 +13,8 @@ namespace kda_check {
 /// Where a path leads when it is a symbolic link, even to nothing.
 std::string link_target(const std::string& path);
 
-/// A file in the making: written under a temporary name beside its path, renamed by commit(). Without commit(),
-/// or when a signal ends the process, the temporary file is removed and the old one stays.
+/// A file in the making: written under a temporary name beside its path, renamed by commit(). Without
+/// commit(), or when a signal ends the process, the temporary file is removed and the old one stays.
 class Replacement {
  public:
   /// Through symbolic links; makes no file yet. Throws Error{environment} where none could be made: a folder,
@@ -26,8 +26,8 @@ class Replacement {
 
   const std::string& path() const { return path_; }  ///< as given, for messages
   const std::string& temporary() const { return temporary_->path(); }
-  /// What is in the temporary file reaches the disk and becomes the file, with the mode of the old one. Throws
-  /// Error{environment}.
+  /// What is in the temporary file reaches the disk and becomes the file, with the mode of the old one.
+  /// Throws Error{environment}.
   void commit();
 
  private:

@@ -12,7 +12,8 @@ namespace {
 constexpr char footer[] =
     "What VARIANT answers on a fixture or a regime becomes its group expected/<variant>@<device>: o, "
     "final_state and,\n"
-    "of the chunk forms, all stages, in the precision they are computed in. Everything else in the file stays "
+    "of the chunk forms, all stages, in the precision they are computed in. Everything else in the file "
+    "stays "
     "as it\n"
     "is; the file is replaced whole or not at all.\n"
     "\n"
@@ -43,7 +44,8 @@ int capture_main(const Words& words) {
   std::size_t chunk_size = 0;
   bool no_stages = false;
   CLI::App app;
-  prepare(app, "capture", "Run variants and store what they answer in a fixture, as expected/<variant>@<device>");
+  prepare(app, "capture",
+          "Run variants and store what they answer in a fixture, as expected/<variant>@<device>");
   app.footer(footer);
   app.add_option("target", request.target, "A fixture, or a regime (with -o)")
       ->required()

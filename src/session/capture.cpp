@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <memory>
 
 #include "base/error.hpp"
+#include "base/names.hpp"
 #include "base/replacement.hpp"
 #include "fixture/extension.hpp"
 #include "kda/variants.hpp"
@@ -37,9 +39,9 @@ std::vector<const kda::Variant*> runnable_variants(const CaptureRequest& request
   check_arithmetic(request.arithmetic, variants);
   for (const kda::Variant* const variant : variants)
     if (const std::string reason = variant->unavailable(); !reason.empty())
-      throw Error(
-          ErrorKind::environment, fmt::format("{}: {}", variant->name, reason), {},
-          fmt::format("on a CPU --variant {} --arithmetic h100 gives the same bits", variant->replay));
+      throw Error(ErrorKind::environment, fmt::format("{}: {}", variant->name, reason), {},
+                  fmt::format("on a CPU --variant {} --arithmetic h100 gives the same bits, except in fp64",
+                              variant->replay));
   return variants;
 }
 
@@ -64,10 +66,13 @@ DType dtype_of(const CaptureRequest& request, DType stored) {
 /// Stages have the shapes of the file's chunks: other chunks leave them out or are refused.
 void check_chunks(const CaptureRequest& request, const Shot& shot, int of_file) {
   if (!shot.with_stages || shot.options.chunk_size == static_cast<std::size_t>(of_file)) return;
-  throw Error(
-      ErrorKind::usage,
-      fmt::format("--chunk-size {}: stages are stored in the chunks of the problem, {} tokens", shot.options.chunk_size, of_file),
-      {}, is_regime(request.target) ? fmt::format("--no-stages, or the regime with C={}", shot.options.chunk_size) : "--no-stages");
+  throw Error(ErrorKind::usage,
+              fmt::format("--chunk-size {}: stages are stored in the chunks of the problem, {} tokens",
+                          shot.options.chunk_size, of_file),
+              {},
+              is_regime(request.target)
+                  ? fmt::format("--no-stages, or the regime with C={}", shot.options.chunk_size)
+                  : "--no-stages");
 }
 
 Shot planned_shot(const kda::Variant& variant, const kda::Problem& problem, DType dtype,
@@ -87,18 +92,21 @@ Shot planned_shot(const kda::Variant& variant, const kda::Problem& problem, DTyp
 }
 
 void check_memory(const std::vector<Shot>& shots, const kda::Problem& problem, std::size_t budget) {
+  constexpr double mebibyte = 1 << 20;
   std::size_t bytes = 0;
   for (const Shot& shot : shots) {
     if (!shot.with_stages) continue;
     const kda::Dimensions d = kda::chunked_dimensions(problem, shot.options.chunk_size);
     for (const kda::StageRow& row : kda::stages())
-      bytes += tensor::element_count(kda::expected_shape(*kda::find_spec(row.name), d, problem.options.state_v_first)) *
+      bytes += tensor::element_count(
+                   kda::expected_shape(*kda::find_spec(row.name), d, problem.options.state_v_first)) *
                numeric::format_of(kda::state_dtype(shot.options.dtype)).bytes;
   }
   if (bytes > budget)
     throw Error(ErrorKind::input,
-                fmt::format("the stages take {} MiB, the budget is {} MiB", bytes >> 20, budget >> 20), {},
-                "--no-stages, or --memory-limit");
+                fmt::format("the stages take {:.1f} MiB, the memory budget is {:.1f} MiB",
+                            static_cast<double>(bytes) / mebibyte, static_cast<double>(budget) / mebibyte),
+                {}, "--no-stages, or --memory-limit");
 }
 
 void take(Shot& shot, const kda::Problem& problem) {
@@ -113,11 +121,17 @@ void take(Shot& shot, const kda::Problem& problem) {
                                                    problem.beta_is_16_bit(), true));
 }
 
-fixture::ExpectedAnswer expected_answer(const Shot& shot) {
+/// Before the chunk length in `implementation`, where it is not that of the file.
+constexpr std::string_view chunk_size_word = "chunk-size=";
+
+fixture::ExpectedAnswer expected_answer(const Shot& shot, const kda::Problem& problem) {
   fixture::ExpectedAnswer answer;
   answer.name = shot.group;
   answer.implementation =
       fmt::format("kda-check {}: {}", version, kda::describe(shot.options.arithmetic, shot.variant->axes));
+  if (shot.variant->axes.chunk &&
+      shot.options.chunk_size != static_cast<std::size_t>(problem.options.chunk_size))
+    answer.implementation += fmt::format(" {}{}", chunk_size_word, shot.options.chunk_size);
   answer.device = kda::device_name(*shot.variant);
   answer.compute = kda::compute_format(*shot.variant, shot.options.dtype, shot.options.arithmetic);
   answer.tensors = {&shot.answer.o, &shot.answer.final_state};
@@ -156,6 +170,27 @@ std::string captured_name(std::string_view variant, std::string_view device) {
   return name;
 }
 
+std::optional<Reproduction> reproduction_of(const fixture::ExpectedGroup& group) {
+  const std::string name = group.name.substr(0, group.name.find('@'));
+  const std::size_t words = group.implementation.find(": ");
+  if (name == group.name || !group.implementation.starts_with("kda-check ") || words == std::string::npos)
+    return std::nullopt;
+  for (const kda::Variant& variant : kda::variants()) {
+    if (variant.name != name) continue;
+    const kda::Variant& here = variant.replay.empty() ? variant : kda::variant_named(variant.replay);
+    Reproduction found{&here, {}, 0};
+    for (std::string& word : split(std::string_view(group.implementation).substr(words + 2), ' ')) {
+      if (word.starts_with(chunk_size_word)) {
+        found.chunk_size = std::strtoul(word.c_str() + chunk_size_word.size(), nullptr, 10);
+      } else {
+        found.arithmetic.push_back(std::move(word));
+      }
+    }
+    return found;
+  }
+  return std::nullopt;
+}
+
 std::vector<Captured> capture(const CaptureRequest& request, const Log& log) {
   const std::vector<const kda::Variant*> variants = runnable_variants(request);
   const bool regime = is_regime(request.target);
@@ -186,7 +221,7 @@ std::vector<Captured> capture(const CaptureRequest& request, const Log& log) {
   for (Shot& shot : shots) {
     if (log.progress) log.progress(fmt::format("{}: {}", source.name(), shot.variant->name));
     take(shot, problem);
-    answers.push_back(expected_answer(shot));
+    answers.push_back(expected_answer(shot, problem));
   }
   if (extension) {
     extension->commit(answers, request.replace);

@@ -1,5 +1,5 @@
-// `capture`: what variants answer, stored in a fixture as expected/<variant>@<device>, for machines without that
-// device to compare with.
+// `capture`: what variants answer, stored in a fixture as expected/<variant>@<device>, for machines without
+// that device to compare with.
 #pragma once
 
 #include <optional>
@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kda/variants.hpp"
 #include "session/requests.hpp"
 
 namespace kda_check::session {
@@ -33,6 +34,15 @@ struct Captured {
 
 /// "gpu-chunk@nvidia-h100-80gb-hbm3": lower case, every run of other characters than a-z and 0-9 one '-'.
 std::string captured_name(std::string_view variant, std::string_view device);
+
+/// The variant that gives the bits of a captured group on any machine, and the words of its --arithmetic.
+struct Reproduction {
+  const kda::Variant* variant;
+  std::vector<std::string> arithmetic;
+  std::size_t chunk_size = 0;  ///< 0: that of the fixture
+};
+/// nullopt for a group that `capture` did not write.
+std::optional<Reproduction> reproduction_of(const fixture::ExpectedGroup& group);
 
 /// All groups are written or none. Throws Error{usage} for what a variant or the file cannot have and for
 /// groups that exist, Error{environment} when a variant cannot run here or the file cannot be written,

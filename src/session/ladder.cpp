@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "session/answers.hpp"
+#include "session/capture.hpp"
 #include "session/selection.hpp"
 
 namespace kda_check::session {
@@ -47,13 +48,22 @@ std::string known_ends(const Source& source) {
   return join(names) + "; a variant may have a preset, chunk+fla";
 }
 
+/// What is known of how a recorded answer was computed: the table, or what `capture` wrote beside it.
+Reproduction reproduction_named(const std::string& name, const Source& source) {
+  if (const Emulation* const row = emulation_of(name)) {
+    Reproduction known{&kda::variant_named(row->variant), {}, row->chunk_size};
+    if (!row->preset.empty()) known.arithmetic.emplace_back(row->preset);
+    return known;
+  }
+  if (std::optional<Reproduction> captured = reproduction_of(*source.expected_named(name))) return *captured;
+  throw Error(ErrorKind::usage, fmt::format("--between {}: no variant here computes as it does", name), {},
+              "fla_chunk, fla_recurrent, flash_kda, torch_fp64 and what kda-check capture wrote are known");
+}
+
 /// A recorded answer and the variant that computes as it does.
 End recorded_end(const std::string& name, const Source& source, const kda::Problem& problem,
                  const AttributeRequest& request) {
-  const Emulation* const row = emulation_of(name);
-  if (row == nullptr)
-    throw Error(ErrorKind::usage, fmt::format("--between {}: no variant here computes as it does", name), {},
-                "fla_chunk, fla_recurrent, flash_kda and torch_fp64 are known");
+  const Reproduction known = reproduction_named(name, source);
   End end;
   end.name = name;
   for (Answered& answer : recorded_answers(source, {"o", "final_state"}))
@@ -61,12 +71,11 @@ End recorded_end(const std::string& name, const Source& source, const kda::Probl
   if (!end.recorded || !end.recorded->o)
     throw Error(ErrorKind::input, fmt::format("expected/{} has no o to explain", name), source.path());
   std::vector<std::string> assignments = request.arithmetic;
-  if (!row->preset.empty()) assignments.emplace_back(row->preset);
-  end.variant = &kda::variant_named(row->variant);
+  assignments.insert(assignments.end(), known.arithmetic.begin(), known.arithmetic.end());
+  end.variant = known.variant;
   const auto of_file = static_cast<std::size_t>(problem.options.chunk_size);
-  const std::size_t chunk = row->chunk_size != 0 ? row->chunk_size : of_file;
-  end.options =
-      run_options(*end.variant, problem, end.recorded->o->dtype(), assignments, chunk, request.threads);
+  end.options = run_options(*end.variant, problem, end.recorded->o->dtype(), assignments,
+                            known.chunk_size != 0 ? known.chunk_size : of_file, request.threads);
   return end;
 }
 
