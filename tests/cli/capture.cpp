@@ -22,8 +22,10 @@ TEST_CASE("capture, then run, diff, show and attribute with the captured group",
   CHECK(captured.code == 0);
   CHECK(captured.err.empty());
   CHECK(lines(captured.out) == 2);
-  CHECK_THAT(captured.out, ContainsSubstring("expected/chunk@cpu  o, final_state, 9 stages  fp32  contraction="));
-  const std::string words = "run " + file + " --variant chunk --limit max_ulp=exact --against chunk@cpu --arithmetic ";
+  CHECK_THAT(captured.out,
+             ContainsSubstring("expected/chunk@cpu  o, final_state, 9 stages  fp32  contraction="));
+  const std::string words =
+      "run " + file + " --variant chunk --limit max_ulp=exact --against chunk@cpu --arithmetic ";
   CHECK(program(words + "h100").code == 0);
   CHECK(program(words + "h100,contraction=separate").code == 1);
   const std::string other = (folder / "other.h5").string();
@@ -74,11 +76,13 @@ TEST_CASE("capture exits with what went wrong and leaves the file as it was", "[
   CHECK(folder.entries() == 1);
 }
 
-TEST_CASE("a disk that is full while a capture is written leaves the old file and no other", "[cli][capture]") {
+TEST_CASE("a disk that is full while a capture is written leaves the old file and no other",
+          "[cli][capture]") {
   const Folder folder;
   const std::string file = copied(folder);
   const std::string words = "$KDA capture " + file + " --variant chunk";
-  // The largest file allowed, in blocks of 512 bytes: what was there fits, the stages do not, or nothing does.
+  // The largest file allowed, in blocks of 512 bytes: what was there fits, the stages do not, or nothing
+  // does.
   for (const char* const blocks : {"480", "100"}) {
     const Output output = shell("trap '' XFSZ; ulimit -f " + std::string(blocks) + "; " + words);
     INFO(blocks << ": " << output.err);
@@ -94,9 +98,10 @@ TEST_CASE("a signal during a capture leaves the old file and no other", "[cli][c
   REQUIRE(program("make control:T=4096,H=4 -o " + file).code == 0);
   const std::string before = read_file(file);
   for (const char* const name : {"TERM", "HUP"}) {
-    const Output output = shell("$KDA capture " + file + " --variant chunk --arithmetic reduction=exact & i=0; until ls " +
-                                file + ".*.tmp >/dev/null 2>&1 || [ $i = 400 ]; do sleep 0.01; i=$((i+1)); done; ls " +
-                                file + ".*.tmp; kill -" + name + " $!; wait $!; echo status $?");
+    const Output output =
+        shell("$KDA capture " + file + " --variant chunk --arithmetic reduction=exact & i=0; until ls " +
+              file + ".*.tmp >/dev/null 2>&1 || [ $i = 400 ]; do sleep 0.01; i=$((i+1)); done; ls " + file +
+              ".*.tmp; kill -" + name + " $!; wait $!; echo status $?");
     INFO(name << ": " << output.out << output.err);
     CHECK_THAT(output.out, ContainsSubstring(".tmp"));
     CHECK_THAT(output.out, ContainsSubstring(std::string(name) == "TERM" ? "status 143" : "status 129"));

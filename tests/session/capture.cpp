@@ -83,7 +83,8 @@ TEST_CASE("what is captured is what the variant answers, stages included, and th
     CHECK(captured[1].stages == 0);
     CHECK(copy.entries() == 1);
 
-    const fixture::Fixture file = fixture::Fixture::open(copy.path), before = fixture::Fixture::open(committed(name));
+    const fixture::Fixture file = fixture::Fixture::open(copy.path),
+                           before = fixture::Fixture::open(committed(name));
     CHECK(file.warnings() == before.warnings());
     CHECK(file.expected().size() == before.expected().size() + 2);
     const kda::Problem problem = file.read_problem();
@@ -95,14 +96,16 @@ TEST_CASE("what is captured is what the variant answers, stages included, and th
       const kda::Answer answer = test::run(problem, variant, options);
       const fixture::ExpectedGroup& group = *file.expected_named(std::string(variant) + "@cpu");
       CHECK(group.device == "cpu");
-      CHECK_THAT(group.implementation, ContainsSubstring("kda-check ") && ContainsSubstring(": contraction=fused"));
-      CHECK(group.compute == kda::compute_format(kda::variant_named(variant), problem.dtype(), options.arithmetic));
+      CHECK_THAT(group.implementation,
+                 ContainsSubstring("kda-check ") && ContainsSubstring(": contraction=fused"));
+      CHECK(group.compute ==
+            kda::compute_format(kda::variant_named(variant), problem.dtype(), options.arithmetic));
       CHECK(test::differing_bits(file.read(*group.tensor("o")), answer.o) == 0);
       CHECK(test::differing_bits(file.read(*group.tensor("final_state")), answer.final_state) == 0);
       for (const fixture::DatasetInfo& info : group.stages) {
-        const kda::StageRow& row = *std::find_if(kda::stages().begin(), kda::stages().end(), [&](const auto& stage) {
-          return stage.name == fixture::leaf(info.path);
-        });
+        const kda::StageRow& row =
+            *std::find_if(kda::stages().begin(), kda::stages().end(),
+                          [&](const auto& stage) { return stage.name == fixture::leaf(info.path); });
         // Narrower in the file where the values are: widened they are the same bits.
         const tensor::Tensor wide = file.read(info).converted_to(DType::fp32);
         CHECK(test::differing_bits(wide, stages[static_cast<std::size_t>(row.stage)]) == 0);
@@ -122,7 +125,8 @@ TEST_CASE("run judges by a captured group, and run --stages agrees with its stag
   request.arithmetic = {"h100"};
   session::capture(request, {});
   session::RunRequest run;
-  run.fixtures = {copy.path}, run.variants = {"chunk"}, run.arithmetic = {"h100"}, run.against = {"chunk@cpu"};
+  run.fixtures = {copy.path}, run.variants = {"chunk"}, run.arithmetic = {"h100"},
+  run.against = {"chunk@cpu"};
   run.judging.limits = {{"max_ulp", 0, false, true}};
   run.stages = true;
   const report::Result same = session::run(run, {});
@@ -201,11 +205,14 @@ TEST_CASE("what cannot be captured is refused before anything is written", "[ses
   };
   CHECK(refused(with([](auto& r) { r.variants = {"chnuk"}; }), "did you mean 'chunk'?") == ErrorKind::usage);
   CHECK(refused(with([](auto& r) { r.variants = {}; }), "no variant") == ErrorKind::usage);
-  CHECK(refused(with([](auto& r) { r.dtype = "bf16"; }), "does not hold the fp32 inputs") == ErrorKind::usage);
+  CHECK(refused(with([](auto& r) { r.dtype = "bf16"; }), "does not hold the fp32 inputs") ==
+        ErrorKind::usage);
   CHECK(refused(with([](auto& r) { r.chunk_size = 32; }), "--no-stages") == ErrorKind::usage);
-  CHECK(refused(with([](auto& r) { r.dtype = "fp64", r.arithmetic = {"h100"}; }), "fp32 only") == ErrorKind::usage);
+  CHECK(refused(with([](auto& r) { r.dtype = "fp64", r.arithmetic = {"h100"}; }), "fp32 only") ==
+        ErrorKind::usage);
   CHECK(refused(with([](auto& r) { r.target = "/no/such.h5"; }), "cannot open") == ErrorKind::input);
-  CHECK(refused(with([](auto& r) { r.output = "/no/such/folder/x.h5"; }), "cannot write") == ErrorKind::environment);
+  CHECK(refused(with([](auto& r) { r.output = "/no/such/folder/x.h5"; }), "cannot write") ==
+        ErrorKind::environment);
   CHECK(refused(with([&](auto& r) {
                   r.target = "control:T=4096,H=1,K=4,V=4", r.output = copy.beside("x.h5");
                   r.limits.memory_budget = 2 << 20;
