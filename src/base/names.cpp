@@ -35,15 +35,17 @@ std::string join(const std::vector<std::string>& names, std::string_view separat
   return text;
 }
 
-std::vector<std::string> split_commas(std::string_view text) {
+std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> words;
   while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    if (comma > 0) words.emplace_back(text.substr(0, comma));
-    text.remove_prefix(std::min(comma + 1, text.size()));
+    const std::size_t end = std::min(text.find(separator), text.size());
+    if (end > 0) words.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
   return words;
 }
+
+std::vector<std::string> split_commas(std::string_view text) { return split(text, ','); }
 
 std::vector<std::string> without_repeats(std::vector<std::string> names) {
   auto end = names.begin();

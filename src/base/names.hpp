@@ -11,7 +11,9 @@ namespace kda_check {
 /// "a, b, c"
 std::string join(const std::vector<std::string>& names, std::string_view separator = ", ");
 
-/// The words between commas, empty ones dropped.
+/// The words between separators, empty ones dropped.
+std::vector<std::string> split(std::string_view text, char separator);
+/// ... between commas.
 std::vector<std::string> split_commas(std::string_view text);
 
 /// The same names, each once, in the order of their first occurrence.

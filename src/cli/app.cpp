@@ -25,6 +25,7 @@ constexpr Command commands[] = {
     {"grow", "how the error of every answer goes along T", grow_main},
     {"show", "what a fixture holds", show_main},
     {"make", "write a regime - a problem on which formulations fail - as a fixture", make_main},
+    {"capture", "run variants and store what they answer in a fixture", capture_main},
     {"list", "variants, metrics, arithmetic, regimes, reports, suites, devices", list_main},
     {"bench", "speed of the variants and the oracle", bench_main},
 };

@@ -1,10 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
-#include <nlohmann/json.hpp>
-
-#include "base/error.hpp"
 #include "cli/commands.hpp"
 #include "cli/output.hpp"
 #include "session/bench.hpp"
@@ -21,47 +16,19 @@ constexpr char footer[] =
     "multiply-adds this machine did before or after the same repeat, whichever is faster; x recurrent is the "
     "time over that of recurrent.\n"
     "\n"
+    "GPU variants are timed by the clock of the device, kernels alone: ms of one run (median), how far the "
+    "fastest "
+    "and the\n"
+    "slowest are apart, and the floor, the time it takes to read every input and write o and final_state "
+    "once at "
+    "the speed\n"
+    "of a copy measured in the same run.\n"
+    "\n"
     "Examples:\n"
     "  kda-check bench\n"
+    "  kda-check bench --variant gpu-chunk,gpu-recurrent --dtype fp32,bf16 -T 8192 -H 64\n"
     "  kda-check bench --variant recurrent,chunk --arithmetic decay=anchor-first:16 --dtype fp32,bf16 -T "
     "4096\n";
-
-std::string text_of(const session::BenchResult& result) {
-  std::string out =
-      fmt::format("{}  {} threads  kernels for {}\nFMA peak: {:.1f} Gflop/s in fp32, {:.1f} in fp64\n\n",
-                  result.shape, result.threads, result.instruction_set, result.peak_fp32, result.peak_fp64);
-  fmt::format_to(std::back_inserter(out), "  {:<10} {:<6} {:>9} {:>9} {:>10} {:>12}  {}\n", "variant",
-                 "dtype", "us", "Gflop/s", "% of peak", "x recurrent", "arithmetic");
-  for (const session::BenchRow& row : result.rows)
-    fmt::format_to(std::back_inserter(out), "  {:<10} {:<6} {:>9.3f} {:>9.1f} {:>10} {:>12}  {}\n",
-                   row.variant, row.dtype, row.microseconds, row.gflops,
-                   row.of_peak > 0 ? fmt::format("{:.1f}", 100 * row.of_peak) : "-",
-                   row.of_recurrent > 0 ? fmt::format("{:.2f}", row.of_recurrent) : "-", row.arithmetic);
-  if (std::any_of(result.rows.begin(), result.rows.end(), [](const auto& row) { return row.of_peak > 1; }))
-    out += "\nnote: more than 100 % of the peak: the machine was busier while the peak was measured\n";
-  return out;
-}
-
-std::string json_of(const session::BenchResult& result) {
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const session::BenchRow& row : result.rows)
-    rows.push_back({{"variant", row.variant},
-                    {"dtype", row.dtype},
-                    {"arithmetic", row.arithmetic},
-                    {"us_per_token_and_head", row.microseconds},
-                    {"gflops", row.gflops},
-                    {"of_peak", row.of_peak},
-                    {"of_recurrent", row.of_recurrent}});
-  const nlohmann::ordered_json document = {
-      {"schema_version", 1},
-      {"shape", result.shape},
-      {"threads", result.threads},
-      {"repeats", result.repeats},
-      {"instruction_set", result.instruction_set},
-      {"fma_peak_gflops", {{"fp32", result.peak_fp32}, {"fp64", result.peak_fp64}}},
-      {"rows", rows}};
-  return document.dump(2) + "\n";
-}
 
 }  // namespace
 
@@ -97,7 +64,7 @@ int bench_main(const Words& words) {
   const session::BenchResult result =
       session::bench(request, {warn, [&](const std::string& text) { progress.show(text); }});
   progress.clear();
-  write_stdout(json ? json_of(result) : text_of(result));
+  write_stdout(json ? session::bench_json(result) : session::bench_text(result));
   return 0;
 }
 

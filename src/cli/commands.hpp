@@ -31,6 +31,7 @@ int show_main(const Words& words);
 int list_main(const Words& words);
 int bench_main(const Words& words);
 int make_main(const Words& words);
+int capture_main(const Words& words);
 int forecast_main(const Words& words);
 
 /// Parses `words` (the command's name first). Prints help and returns 0, throws Error{usage} with a

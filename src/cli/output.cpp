@@ -8,12 +8,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <string_view>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
+#include "base/replacement.hpp"
 
 namespace kda_check::cli {
 
@@ -21,18 +21,6 @@ namespace {
 
 [[noreturn]] void cannot_write(const std::string& path) {
   throw Error(ErrorKind::environment, fmt::format("cannot write: {}", std::strerror(errno)), path);
-}
-
-/// Where a path leads when it is a symbolic link, even to nothing.
-std::string link_target(const std::string& path) {
-  constexpr int longest_chain = 40;  // as Linux has it
-  std::filesystem::path target = path;
-  std::error_code failure;
-  for (int link = 0; link < longest_chain && std::filesystem::is_symlink(target, failure); ++link) {
-    const std::filesystem::path next = std::filesystem::read_symlink(target, failure);
-    target = next.is_absolute() ? next : target.parent_path() / next;
-  }
-  return target.string();
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 
@@ -37,9 +38,10 @@ Range range_of(const tensor::Tensor& tensor) {
   return range;
 }
 
+/// `width`: of the column of paths.
 void print_tensor(std::string& out, const fixture::Fixture& file, const fixture::DatasetInfo& info,
-                  bool with_values) {
-  fmt::format_to(std::back_inserter(out), "  {:<34} {:<5} {:<18}", printable(info.path.substr(1)),
+                  std::size_t width, bool with_values) {
+  fmt::format_to(std::back_inserter(out), "  {:<{}} {:<5} {:<18}", printable(info.path.substr(1)), width,
                  info.type_text, tensor::to_string(info.shape));
   if (with_values) {
     const Range range = range_of(file.read(info));
@@ -49,6 +51,20 @@ void print_tensor(std::string& out, const fixture::Fixture& file, const fixture:
     if (range.not_finite > 0) fmt::format_to(std::back_inserter(out), "  {} not finite", range.not_finite);
   }
   out += '\n';
+}
+
+void print_tensors(std::string& out, const fixture::Fixture& file,
+                   const std::vector<fixture::DatasetInfo>& list, std::size_t width, bool with_values) {
+  for (const fixture::DatasetInfo& info : list) print_tensor(out, file, info, width, with_values);
+}
+
+/// As wide as the longest path of a tensor.
+std::size_t path_width(const fixture::Fixture& file) {
+  std::size_t width = 34;
+  for (const fixture::ExpectedGroup& group : file.expected())
+    for (const auto* const list : {&group.tensors, &group.stages})
+      for (const fixture::DatasetInfo& info : *list) width = std::max(width, info.path.size() - 1);
+  return width;
 }
 
 std::string shown(const std::string& path, const fixture::ReadLimits& limits, bool with_values, int threads) {
@@ -81,7 +97,8 @@ std::string shown(const std::string& path, const fixture::ReadLimits& limits, bo
                    regime.largest_chunk_sum, regime.persistence);
   }
   out += "\ninputs\n";
-  for (const fixture::DatasetInfo& info : file.inputs()) print_tensor(out, file, info, with_values);
+  const std::size_t width = path_width(file);
+  print_tensors(out, file, file.inputs(), width, with_values);
   for (const fixture::ExpectedGroup& group : file.expected()) {
     fmt::format_to(std::back_inserter(out), "\nexpected/{}  compute {}{}\n", printable(group.name),
                    numeric::row_of(group.compute_or_storage()).name,
@@ -89,8 +106,8 @@ std::string shown(const std::string& path, const fixture::ReadLimits& limits, bo
     if (!group.implementation.empty())
       fmt::format_to(std::back_inserter(out), "  {}{}{}\n", printable(group.implementation),
                      group.device.empty() ? "" : ", ", printable(group.device));
-    for (const fixture::DatasetInfo& info : group.tensors) print_tensor(out, file, info, with_values);
-    for (const fixture::DatasetInfo& info : group.stages) print_tensor(out, file, info, with_values);
+    print_tensors(out, file, group.tensors, width, with_values);
+    print_tensors(out, file, group.stages, width, with_values);
   }
   if (!file.provenance().empty()) out += "\nprovenance\n";
   for (const auto& [name, value] : file.provenance())

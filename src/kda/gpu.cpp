@@ -73,6 +73,7 @@ void transpose(tensor::Tensor& states, std::size_t K, std::size_t V) {
 
 std::string gpu_unavailable() { return cuda::unavailable(); }
 std::string gpu_device_name() { return cuda::device_name(); }
+double gpu_copy_bandwidth() { return cuda::copy_bandwidth(); }
 
 std::string gpu_unsupported(bool chunk, const Problem& problem, const RunOptions& options) {
   const Arithmetic& arithmetic = options.arithmetic;

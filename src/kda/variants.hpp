@@ -79,5 +79,7 @@ std::string gpu_unavailable();
 std::string gpu_device_name();  ///< empty without one
 std::string gpu_unsupported(bool chunk, const Problem& problem, const RunOptions& options);
 std::vector<double> time_gpu(bool chunk, const Problem& problem, const RunOptions& options, int repeats);
+/// Bytes per second, read plus written, of a copy within the device's memory, measured now.
+double gpu_copy_bandwidth();
 
 }  // namespace kda_check::kda

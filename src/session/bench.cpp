@@ -3,224 +3,234 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
+#include <functional>
 #include <map>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
-#include "base/parallel.hpp"
 #include "kda/kernels/table.hpp"
 #include "kda/oracle.hpp"
-#include "session/answers.hpp"
 #include "session/describe.hpp"
 #include "session/selection.hpp"
+#include "session/stopwatch.hpp"
 
 namespace kda_check::session {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using numeric::DType;
 
-template <class Body>
-double seconds(Body body) {
-  const auto start = Clock::now();
-  body();
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+/// What is timed, checked before anything is.
+struct Plan {
+  std::vector<const kda::Variant*> variants;
+  std::vector<DType> dtypes;
+  bool with_oracle = false;
+};
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
+/// One thing to be timed: by a clock around `run`, or by the clock of its device.
+struct Contestant {
+  BenchRow row;
+  DType dtype = DType::fp32;
+  const kda::Problem* problem = nullptr;
+  std::function<void()> run;
+  std::function<std::vector<double>(int repeats)> time;  ///< seconds; empty: by the clock here
+  std::vector<double> times = {}, shares = {},
+                      ratios = {};  ///< seconds of a run; of the peak; over recurrent
 
-/// Counter-based: element i of stream s is the same whatever else is drawn (splitmix64, G. Steele et al.
-/// 2014).
-double uniform(std::uint64_t stream, std::uint64_t i) {
-  std::uint64_t x = stream * 0x9e3779b97f4a7c15u + i * 0xbf58476d1ce4e5b9u + 1;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return static_cast<double>((x ^ (x >> 31)) >> 11) * 0x1p-53;
-}
-
-tensor::Tensor filled(const char* name, numeric::DType dtype, tensor::Shape shape, std::uint64_t stream,
-                      double from, double to) {
-  tensor::Tensor result(name, dtype, std::move(shape));
-  for (std::size_t i = 0; i < result.size(); ++i) result.set(i, from + (to - from) * uniform(stream, i));
-  return result;
-}
-
-/// Gflop/s of fused multiply-adds, every thread at it at once, for long enough that waking the threads and a
-/// short interruption hardly count.
-template <class T>
-double fma_peak(int threads, double (*burst)(long, T*)) {
-  constexpr long iterations = 100'000;
-  constexpr double least_seconds = 0.03;
-  std::vector<double> flops(static_cast<std::size_t>(threads));
-  const double time = seconds([&] {
-    parallel_for(flops.size(), threads, [&](std::size_t item, int) {
-      T values[kda::fma_burst_values];
-      for (std::size_t i = 0; i < kda::fma_burst_values; ++i) values[i] = static_cast<T>(i + 1);
-      const auto start = Clock::now();
-      do {
-        flops[item] += burst(iterations, values);
-      } while (std::chrono::duration<double>(Clock::now() - start).count() < least_seconds);
-    });
-  });
-  double total = 0;
-  for (const double part : flops) total += part;
-  return total / time * 1e-9;
-}
+  bool on_device() const { return static_cast<bool>(time); }
+};
 
 const kda::Variant& contestant_named(const std::string& name) {
   std::vector<std::string> names{"oracle"};
   for (const kda::Variant& variant : kda::variants()) names.emplace_back(variant.name);
   if (std::find(names.begin(), names.end(), name) == names.end())
     throw Error(ErrorKind::usage, fmt::format("no variant '{}'", name), {}, suggest(name, names));
-  return kda::variant_named(name);
+  const kda::Variant& variant = kda::variant_named(name);
+  if (const std::string reason = variant.unavailable(); !reason.empty())
+    throw Error(ErrorKind::environment, fmt::format("{}: {}", name, reason), {},
+                "kda-check list says what can run here");
+  return variant;
 }
 
-/// One thing to be timed.
-struct Contestant {
-  BenchRow row;
-  numeric::DType dtype;
-  bool is_oracle;
-  std::function<void()> run;
-  std::vector<double> times, shares, ratios;
-};
+Plan planned(const BenchRequest& request) {
+  Plan plan;
+  for (const std::string& name : without_repeats(request.dtypes)) {
+    const auto dtype = numeric::dtype_named(name);
+    if (!dtype)
+      throw Error(ErrorKind::usage, fmt::format("no dtype '{}'", name), {}, "fp64, fp32, bf16, fp16");
+    plan.dtypes.push_back(*dtype);
+  }
+  if (plan.dtypes.empty()) plan.dtypes = {DType::fp32};
+  for (const std::string& name : without_repeats(request.variants)) {
+    if (name == "oracle") {
+      plan.with_oracle = true;
+    } else {
+      plan.variants.push_back(&contestant_named(name));
+    }
+  }
+  if (request.variants.empty()) {
+    plan.variants = selected_variants({});
+    plan.with_oracle = true;
+  }
+  check_arithmetic(request.arithmetic, plan.variants);
+  return plan;
+}
+
+Contestant contestant(const kda::Variant& variant, const kda::Problem& problem,
+                      const kda::RunOptions& options) {
+  Contestant result;
+  result.row.variant = variant.name;
+  result.row.dtype = numeric::name_of(options.dtype);
+  result.row.arithmetic = kda::describe(options.arithmetic, variant.axes);
+  result.row.device = kda::device_of(variant);
+  result.dtype = options.dtype;
+  result.problem = &problem;
+  result.run = [&variant, options, &problem] { variant.run(problem, options); };
+  if (variant.time != nullptr)
+    result.time = [&variant, options, &problem](int repeats) {
+      return variant.time(problem, options, repeats);
+    };
+  return result;
+}
+
+Contestant oracle(const kda::Problem& problem, DType dtype, int threads) {
+  Contestant result;
+  result.row.variant = "oracle";
+  result.row.dtype = "dd";
+  result.row.arithmetic = "double-double, with magnitudes";
+  result.row.device = "cpu";
+  result.dtype = dtype;
+  result.problem = &problem;
+  result.run = [&problem, threads] {
+    kda::run_oracle(problem, kda::OraclePrecision::double_double, threads, {});
+  };
+  return result;
+}
+
+/// `problems` outlive the contestants.
+std::vector<Contestant> contestants(const Plan& plan, const BenchRequest& request,
+                                    const std::map<DType, kda::Problem>& problems, const Log& log) {
+  std::vector<Contestant> list;
+  std::string unsupported;
+  for (const DType dtype : plan.dtypes) {
+    const kda::Problem& problem = problems.at(dtype);
+    for (const kda::Variant* const variant : plan.variants) {
+      kda::RunOptions options =
+          run_options(*variant, problem, dtype, request.arithmetic, request.chunk_size, request.threads);
+      options.memory_limit = fixture::ReadLimits::default_memory_budget();
+      std::string reason = variant->unsupported(problem, options);
+      if (reason.empty()) {
+        list.push_back(contestant(*variant, problem, options));
+        continue;
+      }
+      if (log.warning) log.warning(fmt::format("{} {}: {}", variant->name, numeric::name_of(dtype), reason));
+      unsupported = std::move(reason);
+    }
+  }
+  if (list.empty() && !unsupported.empty()) throw Error(ErrorKind::usage, "bench: " + unsupported);
+  if (plan.with_oracle)
+    list.push_back(oracle(problems.at(plan.dtypes.front()), plan.dtypes.front(), request.threads));
+  return list;
+}
+
+/// Floating-point operations of the recurrence.
+double flops(const kda::Problem& problem) {
+  const kda::Dimensions& d = problem.dimensions();
+  return 7.0 * static_cast<double>(d.B * d.T * d.HV * d.K * d.V);
+}
+
+/// All contestants in turn, again and again, between measurements of the peak.
+void race(std::vector<Contestant*> runners, const BenchRequest& request, const Log& log,
+          BenchResult& result) {
+  std::vector<double> peaks_fp32, peaks_fp64;
+  for (Contestant* const runner : runners) runner->run();  // warm-up
+  for (int repeat = 0; repeat < request.repeats && !runners.empty(); ++repeat) {
+    if (log.progress) log.progress(fmt::format("repeat {} of {}", repeat + 1, request.repeats));
+    // Before and after, and the faster counts: whatever else the machine does slows the burst as well.
+    const FmaPeak before = measured_fma_peak(request.threads);
+    std::map<DType, double> recurrent;
+    for (Contestant* const runner : runners) {
+      runner->times.push_back(seconds(runner->run));
+      if (runner->row.variant == "recurrent") recurrent[runner->dtype] = runner->times.back();
+    }
+    const FmaPeak after = measured_fma_peak(request.threads);
+    peaks_fp32.push_back(std::max(before.fp32, after.fp32));
+    peaks_fp64.push_back(std::max(before.fp64, after.fp64));
+    for (Contestant* const runner : runners) {
+      const double time = runner->times.back();
+      const double peak = runner->dtype == DType::fp64 ? peaks_fp64.back() : peaks_fp32.back();
+      if (runner->row.variant != "oracle")
+        runner->shares.push_back(flops(*runner->problem) / time * 1e-9 / peak);
+      if (recurrent.count(runner->dtype) > 0) runner->ratios.push_back(time / recurrent[runner->dtype]);
+    }
+  }
+  result.peak = {median(peaks_fp32), median(peaks_fp64)};
+}
+
+/// Contestants with a clock of their own, between measurements of the speed of memory; the faster counts.
+void time_on_devices(std::vector<Contestant*> runners, int repeats, const Log& log, BenchResult& result) {
+  if (runners.empty()) return;
+  const double before = kda::gpu_copy_bandwidth();
+  for (Contestant* const runner : runners) {
+    if (log.progress) log.progress(fmt::format("{} {}", runner->row.variant, runner->row.dtype));
+    runner->times = runner->time(repeats);
+  }
+  result.copy_bandwidth = std::max(before, kda::gpu_copy_bandwidth());
+  for (Contestant* const runner : runners) {
+    BenchRow& row = runner->row;
+    const auto [fastest, slowest] = std::minmax_element(runner->times.begin(), runner->times.end());
+    row.milliseconds = median(runner->times) * 1e3;
+    row.spread = (*slowest - *fastest) * 1e3 / row.milliseconds;
+    row.floor_milliseconds =
+        static_cast<double>(least_traffic(*runner->problem, runner->dtype)) / result.copy_bandwidth * 1e3;
+  }
+}
+
+BenchRow finished(const Contestant& contestant) {
+  BenchRow row = contestant.row;
+  const kda::Dimensions& d = contestant.problem->dimensions();
+  const double time = median(contestant.times);
+  row.microseconds = time * 1e6 / static_cast<double>(d.B * d.T * d.HV);
+  row.gflops = flops(*contestant.problem) / time * 1e-9;
+  row.of_peak = median(contestant.shares);
+  row.of_recurrent = median(contestant.ratios);
+  return row;
+}
 
 }  // namespace
 
-kda::Problem bench_problem(const BenchRequest& r, numeric::DType dtype) {
-  using tensor::Shape;
-  kda::Problem problem;
-  const double unit = std::sqrt(3.0 / static_cast<double>(r.K));
-  problem.q = filled("q", dtype, Shape{r.B, r.T, r.H, r.K}, 1, -unit, unit);
-  problem.k = filled("k", dtype, Shape{r.B, r.T, r.H, r.K}, 2, -unit, unit);
-  problem.v = filled("v", dtype, Shape{r.B, r.T, r.H, r.V}, 3, -1.7, 1.7);
-  const numeric::DType gate_dtype = dtype == numeric::DType::fp64 ? dtype : numeric::DType::fp32;
-  problem.g = filled("g", gate_dtype, Shape{r.B, r.T, r.H, r.K}, 4, -0.2, 0);
-  problem.beta = filled("beta", gate_dtype, Shape{r.B, r.T, r.H}, 5, 0.1, 0.9);
-  problem.options.chunk_size = static_cast<int>(r.chunk_size);
-  problem.options.safe_gate = true;
-  problem.validate();
-  return problem;
+std::size_t least_traffic(const kda::Problem& problem, numeric::DType dtype) {
+  std::size_t bytes = 0;
+  for (const tensor::Tensor* const tensor : {&problem.q, &problem.k, &problem.v, &problem.g, &problem.beta})
+    bytes += tensor->bytes();
+  for (const auto* const tensor : {&problem.A_log, &problem.dt_bias, &problem.initial_state})
+    if (*tensor) bytes += (*tensor)->bytes();
+  const auto result_bytes = [&](std::string_view name, DType stored) {
+    const tensor::Shape shape =
+        kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first);
+    return tensor::element_count(shape) * numeric::format_of(stored).bytes;
+  };
+  return bytes + result_bytes("o", dtype) + result_bytes("final_state", kda::state_dtype(dtype));
 }
 
 BenchResult bench(const BenchRequest& wanted, const Log& log) {
   BenchRequest request = wanted;
   if (request.H == 0) request.H = static_cast<std::size_t>(std::max(4, request.threads));
-  std::vector<numeric::DType> dtypes;
-  if (request.dtypes.empty()) request.dtypes = {"fp32"};
-  for (const std::string& name : without_repeats(request.dtypes)) {
-    const auto dtype = numeric::dtype_named(name);
-    if (!dtype)
-      throw Error(ErrorKind::usage, fmt::format("no dtype '{}'", name), {}, "fp64, fp32, bf16, fp16");
-    dtypes.push_back(*dtype);
-  }
-  std::vector<const kda::Variant*> variants;
-  bool with_oracle = request.variants.empty();
-  for (const std::string& name : without_repeats(request.variants)) {
-    if (name == "oracle") {
-      with_oracle = true;
-    } else {
-      variants.push_back(&contestant_named(name));
-    }
-  }
-  if (request.variants.empty())
-    for (const kda::Variant& variant : kda::variants())
-      if (variant.unavailable().empty()) variants.push_back(&variant);
-
-  check_arithmetic(request.arithmetic, variants);
-
-  std::map<numeric::DType, kda::Problem> problems;
-  std::vector<Contestant> contestants;
-  std::string unsupported;
-  for (const numeric::DType dtype : dtypes) {
-    const kda::Problem& problem = problems.emplace(dtype, bench_problem(request, dtype)).first->second;
-    for (const kda::Variant* const variant : variants) {
-      kda::RunOptions options;
-      options.dtype = dtype;
-      options.chunk_size = request.chunk_size;
-      options.threads = request.threads;
-      options.arithmetic = variant->default_arithmetic(problem, dtype);
-      for (const std::string& assignment : request.arithmetic)
-        if (kda::has_axis(variant->axes, assignment)) kda::set_axis(options.arithmetic, assignment);
-      options.memory_limit = fixture::ReadLimits::default_memory_budget();
-      if (std::string reason = why_not(*variant, problem, options); !reason.empty()) {
-        if (log.warning)
-          log.warning(fmt::format("{} {}: {}", variant->name, numeric::name_of(dtype), reason));
-        unsupported = std::move(reason);
-        continue;
-      }
-      BenchRow row;
-      row.variant = variant->name;
-      row.dtype = numeric::name_of(dtype);
-      row.arithmetic = kda::describe(options.arithmetic, variant->axes);
-      contestants.push_back(
-          {row, dtype, false, [variant, options, &problem] { variant->run(problem, options); }, {}, {}, {}});
-    }
-  }
-  if (contestants.empty() && !unsupported.empty()) throw Error(ErrorKind::usage, "bench: " + unsupported);
-  if (with_oracle) {
-    const kda::Problem& problem = problems.at(dtypes.front());
-    BenchRow row;
-    row.variant = "oracle";
-    row.dtype = "dd";
-    row.arithmetic = "double-double, with magnitudes";
-    contestants.push_back({row,
-                           dtypes.front(),
-                           true,
-                           [&problem, &request] {
-                             kda::run_oracle(problem, kda::OraclePrecision::double_double, request.threads,
-                                             {});
-                           },
-                           {},
-                           {},
-                           {}});
-  }
+  const Plan plan = planned(request);
+  std::map<DType, kda::Problem> problems;
+  for (const DType dtype : plan.dtypes) problems.emplace(dtype, bench_problem(request, dtype));
+  std::vector<Contestant> list = contestants(plan, request, problems, log);
+  std::vector<Contestant*> here, on_devices;
+  for (Contestant& item : list) (item.on_device() ? on_devices : here).push_back(&item);
 
   BenchResult result;
-  const kda::KernelTable& table = kda::kernel_table();
-  result.instruction_set = table.instruction_set;
+  result.instruction_set = kda::kernel_table().instruction_set;
   result.threads = request.threads;
   result.repeats = request.repeats;
-  result.shape = shape_text(problems.at(dtypes.front()).dimensions());
-  const double heads = static_cast<double>(request.B * request.T * request.H);
-  const double flops = 7.0 * static_cast<double>(request.K * request.V);
-  std::vector<double> peaks_fp32, peaks_fp64;
-  for (Contestant& contestant : contestants) contestant.run();  // warm-up
-  for (int repeat = 0; repeat < request.repeats; ++repeat) {
-    if (log.progress) log.progress(fmt::format("repeat {} of {}", repeat + 1, request.repeats));
-    // Before and after, and the faster counts: whatever else the machine does slows the burst as well.
-    const double fp32_before = fma_peak(request.threads, table.fma_burst_fp32);
-    const double fp64_before = fma_peak(request.threads, table.fma_burst_fp64);
-    std::map<numeric::DType, double> recurrent;
-    for (Contestant& contestant : contestants) {
-      const double time = seconds(contestant.run) / heads;
-      contestant.times.push_back(time);
-      if (contestant.row.variant == "recurrent") recurrent[contestant.dtype] = time;
-    }
-    peaks_fp32.push_back(std::max(fp32_before, fma_peak(request.threads, table.fma_burst_fp32)));
-    peaks_fp64.push_back(std::max(fp64_before, fma_peak(request.threads, table.fma_burst_fp64)));
-    for (Contestant& contestant : contestants) {
-      const double time = contestant.times.back();
-      const double peak = contestant.dtype == numeric::DType::fp64 ? peaks_fp64.back() : peaks_fp32.back();
-      contestant.shares.push_back(flops / time * 1e-9 / peak);
-      if (recurrent.count(contestant.dtype) > 0)
-        contestant.ratios.push_back(time / recurrent[contestant.dtype]);
-    }
-  }
-  result.peak_fp32 = median(peaks_fp32);
-  result.peak_fp64 = median(peaks_fp64);
-  for (Contestant& contestant : contestants) {
-    const double time = median(contestant.times);
-    contestant.row.microseconds = time * 1e6;
-    contestant.row.gflops = flops / time * 1e-9;
-    contestant.row.of_peak = contestant.is_oracle ? 0 : median(contestant.shares);
-    contestant.row.of_recurrent = median(contestant.ratios);
-    result.rows.push_back(contestant.row);
-  }
+  result.shape = shape_text(problems.at(plan.dtypes.front()).dimensions());
+  race(here, request, log, result);
+  time_on_devices(on_devices, request.repeats, log, result);
+  for (const Contestant& item : list) result.rows.push_back(finished(item));
   return result;
 }
 

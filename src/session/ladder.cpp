@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "session/answers.hpp"
+#include "session/capture.hpp"
 #include "session/replay.hpp"
 #include "session/selection.hpp"
 
@@ -15,8 +16,7 @@ namespace {
 
 using numeric::DType;
 
-/// How the implementations that write fixtures compute, in our terms. Captures of our own GPU variants are
-/// not in the list: their replays compute as they do.
+/// How the implementations that write fixtures compute, in our terms.
 struct Emulation {
   std::string_view group, variant, preset;
   std::size_t chunk_size;  ///< 0: that of the fixture
@@ -37,17 +37,6 @@ struct End {
   std::optional<Answered> answered;
 };
 
-/// The row of the list; for `gpu-chunk@a-device`, a capture of one of our GPU variants, its replay. Captures
-/// are taken to be in the arithmetic that GPU variants have by default.
-std::optional<Emulation> emulation_of(std::string_view group, std::span<const kda::Variant> registry) {
-  for (const Emulation& row : emulations)
-    if (row.group == group) return row;
-  for (const kda::Variant& variant : registry)
-    if (!variant.replay.empty() && variant.name == group.substr(0, group.find('@')))
-      return Emulation{variant.name, variant.replay, "h100", 0};
-  return std::nullopt;
-}
-
 std::string known_ends(const Source& source, std::span<const kda::Variant> registry) {
   std::vector<std::string> names;
   for (const kda::Variant& variant : registry) names.emplace_back(variant.name);
@@ -55,13 +44,28 @@ std::string known_ends(const Source& source, std::span<const kda::Variant> regis
   return join(names) + "; a variant may have a preset, chunk+fla";
 }
 
+/// What is known of how a recorded answer was computed: the table, what `capture` wrote beside it, or the name
+/// of a GPU variant before an '@', which is taken to be in that variant's own arithmetic.
+Reproduction reproduction_named(const std::string& name, const Source& source,
+                                std::span<const kda::Variant> registry) {
+  for (const Emulation& row : emulations) {
+    if (row.group != name) continue;
+    Reproduction known{&kda::variant_named(row.variant), {}, row.chunk_size};
+    if (!row.preset.empty()) known.arithmetic.emplace_back(row.preset);
+    return known;
+  }
+  if (std::optional<Reproduction> captured = reproduction_of(*source.expected_named(name))) return *captured;
+  for (const kda::Variant& variant : registry)
+    if (!variant.replay.empty() && name.starts_with(fmt::format("{}@", variant.name)))
+      return {&on_cpu(variant), {"h100"}, 0};
+  throw Error(ErrorKind::usage, fmt::format("--between {}: no variant here computes as it does", name), {},
+              "fla_chunk, fla_recurrent, flash_kda, torch_fp64 and what kda-check capture wrote are known");
+}
+
 /// A recorded answer and the variant that computes as it does.
 End recorded_end(const std::string& name, const Source& source, const kda::Problem& problem,
                  const AttributeRequest& request) {
-  const std::optional<Emulation> row = emulation_of(name, request.registry);
-  if (!row)
-    throw Error(ErrorKind::usage, fmt::format("--between {}: no variant here computes as it does", name), {},
-                "fla_chunk, fla_recurrent, flash_kda, torch_fp64 and captures of GPU variants are known");
+  const Reproduction known = reproduction_named(name, source, request.registry);
   End end;
   end.name = name;
   for (Answered& answer : recorded_answers(source, {"o", "final_state"}))
@@ -69,12 +73,11 @@ End recorded_end(const std::string& name, const Source& source, const kda::Probl
   if (!end.answered || !end.answered->o)
     throw Error(ErrorKind::input, fmt::format("expected/{} has no o to explain", name), source.path());
   std::vector<std::string> assignments = request.arithmetic;
-  if (!row->preset.empty()) assignments.emplace_back(row->preset);
-  end.variant = &kda::variant_named(row->variant);
+  assignments.insert(assignments.end(), known.arithmetic.begin(), known.arithmetic.end());
+  end.variant = known.variant;
   const auto of_file = static_cast<std::size_t>(problem.options.chunk_size);
-  const std::size_t chunk = row->chunk_size != 0 ? row->chunk_size : of_file;
-  end.options =
-      run_options(*end.variant, problem, end.answered->o->dtype(), assignments, chunk, request.threads);
+  end.options = run_options(*end.variant, problem, end.answered->o->dtype(), assignments,
+                            known.chunk_size != 0 ? known.chunk_size : of_file, request.threads);
   return end;
 }
 

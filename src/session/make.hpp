@@ -4,6 +4,8 @@
 #include <string>
 
 #include "fixture/fixture.hpp"
+#include "fixture/writer.hpp"
+#include "kda/regimes.hpp"
 #include "report/result.hpp"
 
 namespace kda_check::session {
@@ -17,5 +19,8 @@ struct MakeRequest {
 /// Writes the file, whole or not at all, and says what it holds. The same request gives the same inputs.
 /// Throws Error{usage, input, environment}.
 report::FixtureResult make(const MakeRequest& request);
+
+/// What is written for a regime and the problem built from it, without answers. Refers to `problem`.
+fixture::WriteRequest regime_file(const kda::RegimeRequest& regime, const kda::Problem& problem);
 
 }  // namespace kda_check::session

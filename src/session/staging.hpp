@@ -29,6 +29,10 @@ std::vector<report::StageCase> stage_cases(const Source& source, const kda::Prob
 /// "Aqk of chunk 3 (tokens 192..255), head 1, token 200, column 7" and the values.
 std::string describe(const analysis::Divergence& divergence);
 
+/// Stages that the arithmetic rounds to 16 bits, in that format, unless that would change a value: ULPs are
+/// then counted in it.
+void store_as_rounded(kda::StageTensors& tensors, const kda::CastPoints& casts);
+
 /// What each stage makes of exact inputs: a run in which every stage is given exactly.
 kda::StageTensors own_stages(const kda::Problem& problem, const kda::Variant& variant,
                              kda::RunOptions options, const kda::StageTensors& exact);

@@ -1,0 +1,125 @@
+// capture through the program: its line, and files that are replaced whole or not at all.
+#include "support/catch.hpp"
+#include "support/program.hpp"
+
+namespace fs = std::filesystem;
+using namespace kda_check::test;
+
+namespace {
+
+/// A copy of the small fixture in a folder of its own.
+std::string copied(const Folder& folder) {
+  fs::copy_file(small, folder / "copy.h5");
+  return (folder / "copy.h5").string();
+}
+
+}  // namespace
+
+TEST_CASE("capture, then run, diff, show and attribute with the captured group", "[cli][capture]") {
+  const Folder folder;
+  const std::string file = copied(folder);
+  const Output captured = program("capture " + file + " --variant chunk,recurrent --arithmetic h100");
+  CHECK(captured.code == 0);
+  CHECK(captured.err.empty());
+  CHECK(lines(captured.out) == 2);
+  CHECK_THAT(captured.out,
+             ContainsSubstring("expected/chunk@cpu  o, final_state, 9 stages  fp32  contraction="));
+  const std::string words =
+      "run " + file + " --variant chunk --limit max_ulp=exact --against chunk@cpu --arithmetic ";
+  CHECK(program(words + "h100").code == 0);
+  CHECK(program(words + "h100,contraction=separate").code == 1);
+  const std::string other = (folder / "other.h5").string();
+  CHECK(program("capture " + small + " --variant chunk --arithmetic h100 -o " + other).code == 0);
+  CHECK(program("diff " + file + ":chunk@cpu " + other + ":chunk@cpu").code == 0);
+  CHECK(program("diff " + file + ":chunk@cpu " + file + ":recurrent@cpu --tensor o").code == 1);
+  CHECK_THAT(program("show " + file).out,
+             ContainsSubstring("expected/chunk@cpu  compute fp32") && ContainsSubstring("stages/v_new"));
+  CHECK(program("attribute " + file + " --between chunk@cpu,chunk").code == 0);
+  const Output again = program("capture " + file + " --variant chunk");
+  CHECK(again.code == 2);
+  CHECK_THAT(again.err, ContainsSubstring("--replace"));
+  CHECK(program("capture " + file + " --variant chunk --replace --no-stages").code == 0);
+  CHECK(folder.entries() == 2);
+}
+
+TEST_CASE("capture follows links and keeps the mode of the file", "[cli][capture]") {
+  const Folder folder;
+  const std::string file = copied(folder);
+  fs::permissions(file, fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink("copy.h5", folder / "link.h5");
+  CHECK(program("capture " + (folder / "link.h5").string() + " --variant naive").code == 0);
+  CHECK(fs::is_symlink(folder / "link.h5"));
+  CHECK(fs::status(file).permissions() == (fs::perms::owner_read | fs::perms::owner_write));
+  CHECK_THAT(program("show " + file).out, ContainsSubstring("expected/naive@cpu"));
+}
+
+TEST_CASE("capture exits with what went wrong and leaves the file as it was", "[cli][capture]") {
+  const Folder folder;
+  const std::string file = copied(folder);
+  const auto code = [&](const std::string& words) {
+    const Output output = program("capture " + words);
+    INFO(words << ": " << output.err);
+    CHECK(output.out.empty());
+    CHECK(lines(output.err) == 1);
+    return output.code;
+  };
+  CHECK(code(file) == 2);
+  CHECK(code(file + " --variant chunk --dtype bf16") == 2);
+  CHECK(code("control:T=4 --variant chunk") == 2);
+  CHECK(code("@smoke --variant chunk") == 2);
+  CHECK(code((folder / ".").string() + " --variant chunk") == 3);
+  CHECK(code(bad + "truncated_half.h5 --variant chunk") == 3);
+  CHECK(code(file + " --variant chunk -o " + (folder / ".").string()) == 4);
+  CHECK(code(file + " --variant chunk -o /dev/null") == 4);
+  CHECK(code("control:T=4 --variant chunk -o /no/such/folder/x.h5") == 4);
+  CHECK(read_file(file) == read_file(small));
+  CHECK(folder.entries() == 1);
+}
+
+TEST_CASE("a disk that is full while a capture is written leaves the old file and no other",
+          "[cli][capture]") {
+  const Folder folder;
+  const std::string file = copied(folder);
+  const std::string words = "$KDA capture " + file + " --variant chunk";
+  // The largest file allowed, in blocks of 512 bytes: what was there fits, the stages do not, or nothing
+  // does.
+  for (const char* const blocks : {"480", "100"}) {
+    const Output output = shell("trap '' XFSZ; ulimit -f " + std::string(blocks) + "; " + words);
+    INFO(blocks << ": " << output.err);
+    CHECK(output.code == 4);
+    CHECK(read_file(file) == read_file(small));
+    CHECK(folder.entries() == 1);
+  }
+}
+
+TEST_CASE("a signal during a capture leaves the old file and no other", "[cli][capture]") {
+  const Folder folder;
+  const std::string file = (folder / "long.h5").string();
+  REQUIRE(program("make control:T=4096,H=4 -o " + file).code == 0);
+  const std::string before = read_file(file);
+  for (const char* const name : {"TERM", "HUP"}) {
+    const Output output =
+        shell("$KDA capture " + file + " --variant chunk --arithmetic reduction=exact & i=0; until ls " +
+              file + ".*.tmp >/dev/null 2>&1 || [ $i = 400 ]; do sleep 0.01; i=$((i+1)); done; ls " + file +
+              ".*.tmp; kill -" + name + " $!; wait $!; echo status $?");
+    INFO(name << ": " << output.out << output.err);
+    CHECK_THAT(output.out, ContainsSubstring(".tmp"));
+    CHECK_THAT(output.out, ContainsSubstring(std::string(name) == "TERM" ? "status 143" : "status 129"));
+    CHECK(folder.entries() == 1);
+    CHECK((read_file(file) == before));
+  }
+}
+
+TEST_CASE("a file or a folder that may not be written is left alone by capture", "[cli][capture]") {
+  if (::geteuid() == 0) KDA_CHECK_SKIP("root may write everything");
+  const Folder folder;
+  const std::string file = copied(folder);
+  fs::permissions(file, fs::perms::owner_read);
+  CHECK(program("capture " + file + " --variant naive").code == 4);
+  CHECK(program("capture " + file + " --variant naive -o " + (folder / "mine.h5").string()).code == 0);
+  fs::permissions(file, fs::perms::owner_all);
+  fs::permissions(folder / ".", fs::perms::owner_read | fs::perms::owner_exec);
+  CHECK(program("capture " + file + " --variant naive").code == 4);
+  fs::permissions(folder / ".", fs::perms::owner_all);
+  CHECK(read_file(file) == read_file(small));
+}
