@@ -38,6 +38,14 @@ __device__ inline double square_root(double x) { return sqrt(x); }
 __device__ inline float log1p_of(float x) { return static_cast<float>(log1p(static_cast<double>(x))); }
 __device__ inline double log1p_of(double x) { return log1p(x); }
 
+/// All of x through a cast point, behind one branch: there seldom is one.
+template <class T, int count>
+__device__ void round_all(kda::Rounding rounding, T (&x)[count]) {
+  if (rounding == kda::Rounding::none) return;
+#pragma unroll
+  for (int i = 0; i < count; ++i) x[i] = kda::rounded(rounding, x[i]);
+}
+
 /// Element `i` of a stored tensor.
 template <class T>
 __device__ T load(const void* data, numeric::DType dtype, std::size_t i) {

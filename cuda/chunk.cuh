@@ -24,7 +24,8 @@ struct ChunkWork {
   int chunk_count, sequence_count, token_count, C;
   T *q, *k;              ///< [tokens][H][K], normalised
   T* beta;               ///< [tokens][HV]
-  T *G, *w, *qg, *kg;    ///< [tokens][HV][K]
+  T *G, *tail;           ///< [tokens][HV][K]; tail null: G_n - G_i
+  T *w, *qg, *kg;        ///< [tokens][HV][K]
   T *u, *v_new;          ///< [tokens][HV][V]
   T *Aqk, *L, *Akk_inv;  ///< [tokens][HV][C]
   T* h;                  ///< [chunks][HV][K][V]

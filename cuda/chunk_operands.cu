@@ -63,12 +63,14 @@ class Operands {
       const T q = chunk_.row(work_.q, i, p_.H, chunk_.query_head, p_.K)[first + k];
       const T key = chunk_.row(work_.k, i, p_.H, chunk_.query_head, p_.K)[first + k];
       const T G = chunk_.row(work_.G, i, p_.HV, chunk_.head, p_.K)[first + k];
-      const T Gn = chunk_.row(work_.G, last, p_.HV, chunk_.head, p_.K)[first + k];
+      const T tail = work_.tail != nullptr
+                         ? chunk_.row(work_.tail, i, p_.HV, chunk_.head, p_.K)[first + k]
+                         : chunk_.row(work_.G, last, p_.HV, chunk_.head, p_.K)[first + k] - G;  // Gn - G
       const T decay = exponential_of(G);
       const T weighted = kda::rounded(p_.casts.beta_key, key * beta);
       staged_.right[i][k] = operand(weighted * decay);                                    // beta k e^G
       chunk_.row(work_.qg, i, p_.HV, chunk_.head, p_.K)[first + k] = operand(q * decay);  // q e^G
-      chunk_.row(work_.kg, i, p_.HV, chunk_.head, p_.K)[first + k] = operand(key * exponential_of(Gn - G));
+      chunk_.row(work_.kg, i, p_.HV, chunk_.head, p_.K)[first + k] = operand(key * exponential_of(tail));
     }
   }
 

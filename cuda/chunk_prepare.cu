@@ -1,4 +1,4 @@
-// q and k normalised, beta, and G, the running sums of the gates (F1).
+// q and k normalised, beta, and the running sums of the gates (F1).
 #include "chunk.cuh"
 
 namespace kda_check::cuda {
@@ -36,7 +36,7 @@ __global__ void normalise_rows(const __grid_constant__ DeviceProblem p,
     if (valid[r]) target[lane + r * warp_lanes] = x[r];
 }
 
-/// A thread for each channel of a chunk: G_i = G_i-1 + g_i.
+/// A thread for each channel of a chunk: G_i = G_i-1 + g_i; from the end, tail_i = tail_i+1 + g_i+1.
 template <class T>
 __global__ void cumulate_gates(const __grid_constant__ DeviceProblem p,
                                const __grid_constant__ ChunkWork<T> work) {
@@ -49,6 +49,15 @@ __global__ void cumulate_gates(const __grid_constant__ DeviceProblem p,
       const T g = log_decay<T>(p, chunk.token + i, chunk.head, k, amplitude);
       sum = i == 0 ? g : sum + g;
       chunk.row(work.G, i, p.HV, chunk.head, p.K)[k] = kda::rounded(p.casts.g_cumsum, sum);
+    }
+    if (work.tail == nullptr) continue;
+    const int last = chunk.rows - 1;
+    chunk.row(work.tail, last, p.HV, chunk.head, p.K)[k] = T(0);
+#pragma unroll 8
+    for (int i = last; i > 0; --i) {
+      const T g = log_decay<T>(p, chunk.token + i, chunk.head, k, amplitude);
+      sum = i == last ? g : sum + g;
+      chunk.row(work.tail, i - 1, p.HV, chunk.head, p.K)[k] = kda::rounded(p.casts.g_cumsum, sum);
     }
   }
   for (int i = threadIdx.x; i < chunk.rows; i += gate_threads)

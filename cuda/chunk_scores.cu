@@ -13,7 +13,7 @@ namespace kda_check::cuda {
 
 namespace {
 
-constexpr int channels = 32;  ///< staged together
+constexpr int channels = warp_lanes;  ///< staged together, a lane for each
 constexpr int most_blocks = most_rows / block_rows;
 constexpr int most_pairs = most_blocks * (most_blocks + 1) / 2;
 constexpr int least_threads =
@@ -40,9 +40,8 @@ struct Staged {
 
 /// Blocks (0,0), (1,0), (1,1), (2,0), ...
 struct BlockPair {
-  int row, column;
-  __device__ explicit BlockPair(int index) {
-    row = 0;
+  int index, row, column;
+  __device__ explicit BlockPair(int i) : index(i), row(0) {
     while (pairs_of(row + 1) <= index) ++row;
     column = index - pairs_of(row);
   }
@@ -66,11 +65,11 @@ class Scores {
       const int count = min(channels, p_.K - first);
       stage(first, count, threads);
       __syncthreads();
-      scale_factors(count, threads);
+      scale_left(lane, threads / warp_lanes);
+      if (multiplies) scale_right(mine, lane);
       if (pairwise) add_pairs(count, threads, pair_sums);
       __syncthreads();
       if (multiplies) multiply(mine, lane, count, sums);
-      __syncthreads();
     }
     if (multiplies) write_block(mine, lane, sums);
     if (pairwise) write_pairs(threads, pair_sums);
@@ -82,13 +81,14 @@ class Scores {
     return kda::rounded(p_.casts.exponentials, exponential(p_.exponential, x));
   }
 
+  /// A lane for each channel; those beyond K are zeros.
   __device__ void stage(int first, int count, int threads) {
-    for (int e = threadIdx.x; e < chunk_.rows * channels; e += threads) {
-      const int i = e / channels, k = e % channels;
-      if (k >= count) continue;
-      staged_.q[i][k] = chunk_.row(work_.q, i, p_.H, chunk_.query_head, p_.K)[first + k];
-      staged_.k[i][k] = chunk_.row(work_.k, i, p_.H, chunk_.query_head, p_.K)[first + k];
-      staged_.G[i][k] = chunk_.row(work_.G, i, p_.HV, chunk_.head, p_.K)[first + k];
+    const int k = threadIdx.x % warp_lanes;
+    const bool there = k < count;
+    for (int i = threadIdx.x / warp_lanes; i < chunk_.rows; i += threads / warp_lanes) {
+      staged_.q[i][k] = there ? chunk_.row(work_.q, i, p_.H, chunk_.query_head, p_.K)[first + k] : T(0);
+      staged_.k[i][k] = there ? chunk_.row(work_.k, i, p_.H, chunk_.query_head, p_.K)[first + k] : T(0);
+      staged_.G[i][k] = there ? chunk_.row(work_.G, i, p_.HV, chunk_.head, p_.K)[first + k] : T(0);
     }
   }
 
@@ -100,31 +100,28 @@ class Scores {
     return first + min(block_rows / 2, last);
   }
 
-  __device__ void scale_factors(int count, int threads) {
-    for (int e = threadIdx.x; e < 2 * most_rows * channels; e += threads) {
-      const int k = e % channels, i = e / channels % most_rows;
-      const auto where = static_cast<AnchorOf>(e / (channels * most_rows));
-      if (k >= count || i >= chunk_.rows || (where == diagonal && decay_ == kda::DecayForm::anchor_pair))
-        continue;
-      const T decay = exponential_of(staged_.G[i][k] - staged_.G[anchor_row(i / block_rows, where)][k]);
-      staged_.left[where][query][i][k] = kda::rounded(p_.casts.score_operands, staged_.q[i][k] * decay);
-      staged_.left[where][key][i][k] = kda::rounded(p_.casts.score_operands, staged_.k[i][k] * decay);
-    }
-    const int pairs = pairs_of(work_.C / block_rows);
-    for (int e = threadIdx.x; e < pairs * block_rows * channels; e += threads) {
-      const int k = e % channels, row = e / channels % block_rows, index = e / (channels * block_rows);
-      const BlockPair pair(index);
-      const int j = pair.column * block_rows + row;
-      if (k >= count || pair.row * block_rows >= chunk_.rows) continue;
-      if (j >= chunk_.rows) {
-        staged_.right[index][row][k] = T(0);
-        continue;
-      }
-      const int anchor = anchor_row(pair.row, pair.row == pair.column ? diagonal : off_diagonal);
-      const T decay = exponential_of(staged_.G[anchor][k] - staged_.G[j][k]);
-      staged_.right[index][row][k] = kda::rounded(p_.casts.score_operands, staged_.k[j][k] * decay);
+  /// A lane for each channel. The left factors are shared out among all warps; the right one of a pair of
+  /// blocks is made by the warp that multiplies with it.
+  __device__ void scale_left(int lane, int warps) {
+    const int kinds = decay_ == kda::DecayForm::anchor_pair ? 1 : 2;
+    for (int e = threadIdx.x / warp_lanes; e < kinds * chunk_.rows; e += warps) {
+      const auto where = e < chunk_.rows ? off_diagonal : diagonal;
+      const int i = where == off_diagonal ? e : e - chunk_.rows;
+      const T decay = exponential_of(staged_.G[i][lane] - staged_.G[anchor_row(i / block_rows, where)][lane]);
+      staged_.left[where][query][i][lane] = operand(staged_.q[i][lane] * decay);
+      staged_.left[where][key][i][lane] = operand(staged_.k[i][lane] * decay);
     }
   }
+  __device__ void scale_right(const BlockPair& pair, int lane) {
+    const int anchor = anchor_row(pair.row, pair.row == pair.column ? diagonal : off_diagonal);
+    const T G = staged_.G[anchor][lane];
+    for (int row = 0; row < block_rows; ++row) {
+      const int j = pair.column * block_rows + row;
+      staged_.right[pair.index][row][lane] =
+          j < chunk_.rows ? operand(staged_.k[j][lane] * exponential_of(G - staged_.G[j][lane])) : T(0);
+    }
+  }
+  __device__ T operand(T x) const { return kda::rounded(p_.casts.score_operands, x); }
 
   /// Row r of this lane: rows 0 to 15 are those of q, 16 to 31 those of k.
   __device__ static int row_of(int lane, int r) { return lane / 4 + 8 * r; }
@@ -133,13 +130,12 @@ class Scores {
   /// 32 x 16 sums by a warp, 4 x 4 by a lane.
   __device__ void multiply(const BlockPair& pair, int lane, int count, T (&sums)[4][4]) const {
     const AnchorOf where = pair.row == pair.column ? diagonal : off_diagonal;
-    const int index = pairs_of(pair.row) + pair.column;
     const T *a[4], *b[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = row_of(lane, i);
       a[i] = staged_.left[where][row / block_rows][pair.row * block_rows + row % block_rows];
-      b[i] = staged_.right[index][column_of(lane, i)];
+      b[i] = staged_.right[pair.index][column_of(lane, i)];
     }
     int k = 0;
 #pragma unroll 2
@@ -228,7 +224,7 @@ class Scores {
 };
 
 template <class T, bool is_fused>
-__global__ void __launch_bounds__(most_pairs* warp_lanes)
+__global__ void __launch_bounds__(most_pairs* warp_lanes, sizeof(T) == sizeof(float) ? 2 : 1)
     scores_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work,
                   kda::DecayForm decay) {
   extern __shared__ __align__(16) unsigned char memory[];

@@ -184,9 +184,7 @@ class StatePass {
   }
   __device__ void round_state(int group) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) S_[group][r][c] = kda::rounded(p_.casts.carry, S_[group][r][c]);
+    for (int r = 0; r < 4; ++r) round_all(p_.casts.carry, S_[group][r]);
   }
 
   const DeviceProblem& p_;

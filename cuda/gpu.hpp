@@ -60,6 +60,7 @@ struct Request {
   kda::Exponential exponential = kda::Exponential::cuda;
   kda::CastPoints casts;
   kda::DecayForm decay = kda::DecayForm::anchor_pair;  ///< chunk: anchors of 16 rows
+  kda::TailForm tail = kda::TailForm::suffix;
   std::size_t chunk_size = 64;
 
   /// chunk: where its stages go, in the order of kda/stages.hpp and in fp32 or fp64 as computed; h always

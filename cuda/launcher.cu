@@ -68,6 +68,7 @@ class ChunkLauncher : public Launcher {
     work_.token_count = static_cast<int>(tokens), work_.C = static_cast<int>(C);
     work_.q = array("normalised q", tokens * r.H * r.K), work_.k = array("normalised k", tokens * r.H * r.K);
     work_.beta = array("beta", tokens * r.HV), work_.L = array("L", tokens * r.HV * C);
+    if (r.tail == kda::TailForm::suffix) work_.tail = array("tail", keys);
     // The stages, in the order of kda/stages.hpp.
     work_.G = stage("g_cumsum", keys), work_.Aqk = stage("Aqk", tokens * r.HV * C);
     work_.Akk_inv = stage("Akk_inv", tokens * r.HV * C), work_.u = stage("u", values);

@@ -194,9 +194,8 @@ class Recurrence {
       const T write_c = __shfl_sync(whole_warp, write, 8 * c);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
-        S_[c][r] = kda::rounded(
-            p_.casts.carry,
-            multiply_add<is_fused>(key[r], write_c, S_[c][r]));  // S_t = P_t + k_t (beta_t e_t)^T
+        S_[c][r] = multiply_add<is_fused>(key[r], write_c, S_[c][r]);  // S_t = P_t + k_t (beta_t e_t)^T
+      round_all(p_.casts.carry, S_[c]);
     }
     const T output = weighted_sum(q);  // o_t = S_t^T (scale q_t)
     if (lane_ % 8 == 0) in_.o[mine] = output;

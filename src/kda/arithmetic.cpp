@@ -53,13 +53,14 @@ constexpr AxisRow axis_rows[] = {
        to.storage = from.storage;
        to.casts = from.casts;
      }},
-    {"formulation", "the decay and the inverse of the chunk form",
+    {"formulation", "the decay, the inverse and the tail of the chunk form",
      [](const Arithmetic& from, Arithmetic& to) {
        to.decay = from.decay;
        to.anchor_rows = from.anchor_rows;
        to.clamp = from.clamp;
        to.inverse = from.inverse;
        to.inverse_rows = from.inverse_rows;
+       to.tail = from.tail;
      }},
 };
 

@@ -91,6 +91,14 @@ enum class Storage : std::uint8_t {
   named,      ///< at the stages of `casts`
 };
 
+/// How G_n - G_i, the exponent of the decay from a token to the end of its chunk (kg), is formed. Errors of
+/// running sums grow with the sums: near the end of a chunk, where little decays, a difference of two large
+/// ones has lost what a sum of its own still has (docs/arithmetic.md, "tail").
+enum class TailForm : std::uint8_t {
+  difference,  ///< of two running sums from the start of the chunk: upstream
+  suffix,      ///< a running sum from its end
+};
+
 struct Arithmetic {
   Contraction contraction = Contraction::fused;
   Exponential exponential = Exponential::exact;
@@ -102,6 +110,7 @@ struct Arithmetic {
   double clamp = 126;    ///< of DecayForm::clamp
   InverseForm inverse = InverseForm::substitution;
   int inverse_rows = 16;  ///< 16, 32 or 64; no more than the chunk
+  TailForm tail = TailForm::difference;
 
   bool operator==(const Arithmetic&) const = default;
 };
@@ -125,7 +134,7 @@ CastPoints cast_points(const Arithmetic& arithmetic, numeric::DType dtype, bool 
 
 /// Parts of the arithmetic a variant has; the others are not printed and may not be set.
 struct ArithmeticAxes {
-  bool chunk = false;  ///< decay and inverse
+  bool chunk = false;  ///< decay, inverse and tail
 };
 
 /// "contraction=fused exponential=exact ..." in the words --arithmetic takes.

@@ -54,6 +54,7 @@ constexpr ValueName<InverseForm> inverses[] = {{InverseForm::substitution, "subs
                                                {InverseForm::blocks, "blocks", Number::rows},
                                                {InverseForm::doubling, "doubling", Number::rows},
                                                {InverseForm::horner, "horner", Number::rows}};
+constexpr ValueName<TailForm> tails[] = {{TailForm::difference, "difference"}, {TailForm::suffix, "suffix"}};
 constexpr ValueName<Rounding> roundings[] = {
     {Rounding::bf16, "bf16"}, {Rounding::fp16, "fp16"}, {Rounding::tf32, "tf32"}};
 
@@ -98,13 +99,14 @@ constexpr Preset presets[] = {
        a.exponential = Exponential::libm;
        a.reduction = {};
      }},
-    {"h100", "kda-check's own GPU kernels on an H100, bit for bit: fused, cuda, simt, inverse=blocks:16",
+    {"h100", "kda-check's own GPU kernels on an H100, bit for bit: fused, cuda, simt, blocks:16, tail=suffix",
      [](Arithmetic& a) {
        a.contraction = Contraction::fused;
        a.exponential = Exponential::cuda;
        a.reduction = {ReductionKind::simt, 0};
        a.inverse = InverseForm::blocks;
        a.inverse_rows = 16;
+       a.tail = TailForm::suffix;
      }},
     {"fla", "FLA's Triton kernels on an H100: fused, cuda-fast, mma:25, storage=fla, inverse=blocks:16",
      [](Arithmetic& a) {
@@ -312,7 +314,8 @@ constexpr AxisKey keys[] = {
     {"reduction", false, set_reduction},
     {"storage", false, set_storage},
     {"decay", true, set_decay},
-    {"inverse", true, set_inverse}};
+    {"inverse", true, set_inverse},
+    {"tail", true, [](Arithmetic& a, std::string_view v) { a.tail = plain(tails, "tail", v); }}};
 
 }  // namespace
 
@@ -322,8 +325,9 @@ std::string axis_value(const Arithmetic& arithmetic, std::string_view axis) {
   if (axis == "reduction") return numbered(reductions, arithmetic.reduction.kind, arithmetic.reduction.width);
   if (axis == "storage") return storage_name(arithmetic);
   const double number = arithmetic.decay == DecayForm::clamp ? arithmetic.clamp : arithmetic.anchor_rows;
-  return fmt::format("{}, {}", numbered(decays, arithmetic.decay, number),
-                     numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows));
+  return fmt::format("{}, {}{}", numbered(decays, arithmetic.decay, number),
+                     numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows),
+                     arithmetic.tail == TailForm::suffix ? ", suffix tail" : "");
 }
 
 std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
@@ -332,10 +336,11 @@ std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
       name_in(exponentials, arithmetic.exponential),
       numbered(reductions, arithmetic.reduction.kind, arithmetic.reduction.width), storage_name(arithmetic));
   if (axes.chunk)
-    fmt::format_to(std::back_inserter(text), " decay={} inverse={}",
+    fmt::format_to(std::back_inserter(text), " decay={} inverse={} tail={}",
                    numbered(decays, arithmetic.decay,
                             arithmetic.decay == DecayForm::clamp ? arithmetic.clamp : arithmetic.anchor_rows),
-                   numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows));
+                   numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows),
+                   name_in(tails, arithmetic.tail));
   return text;
 }
 
@@ -378,7 +383,8 @@ std::vector<AxisDescription> axis_descriptions() {
        join(names_in(storages)) + ", or FORMAT@STAGE+... with bf16, fp16, tf32 and " + join(stage_names()),
        "what is rounded below the format of the computation"},
       {"decay", join(names_in(decays)), "chunk: how exp(G_i - G_j) is formed; anchors stand every N rows"},
-      {"inverse", join(names_in(inverses)), "chunk: how (I + L)^-1 is formed"}};
+      {"inverse", join(names_in(inverses)), "chunk: how (I + L)^-1 is formed"},
+      {"tail", join(names_in(tails)), "chunk: how G_n - G_i, the decay to the chunk's end, is formed"}};
   for (const Preset& preset : presets)
     rows.push_back({std::string(preset.name), std::string(preset.summary), "preset"});
   return rows;

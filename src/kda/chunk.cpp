@@ -26,7 +26,7 @@ std::size_t rows_needed(const Problem& problem, const RunOptions& options) {
 /// Elements of a ChunkWorkspace for chunks of `rows` rows.
 std::size_t elements_needed(const Problem& problem, std::size_t rows) {
   const std::size_t k_stride = padded(problem.dimensions().K), v_stride = padded(problem.dimensions().V);
-  return rows * (6 * k_stride + 4 * v_stride + 3 * padded(rows) + padding) +
+  return rows * (7 * k_stride + 4 * v_stride + 3 * padded(rows) + padding) +
          2 * problem.dimensions().K * v_stride + ChunkScratch(rows, k_stride, v_stride).total();
 }
 
@@ -48,10 +48,12 @@ class ChunkWorkspace {
     };
     const std::size_t K = problem.dimensions().K;
     q = take(rows_ * k_stride_), k = take(rows_ * k_stride_), G = take(rows_ * k_stride_);
+    tail = take(rows_ * k_stride_);
     v = take(rows_ * v_stride_), beta = take(rows_ * padding);
     block.key_dim = K, block.value_dim = problem.dimensions().V;
     block.key_stride = k_stride_, block.value_stride = v_stride_, block.score_stride = score_stride();
     block.q = q, block.k = k, block.v = v, block.beta = beta, block.G = G;
+    block.tail = options.arithmetic.tail == TailForm::suffix ? tail : nullptr;
     block.w = take(rows_ * k_stride_), block.qg = take(rows_ * k_stride_), block.kg = take(rows_ * k_stride_);
     block.u = take(rows_ * v_stride_), block.v_new = take(rows_ * v_stride_),
     block.o = take(rows_ * v_stride_);
@@ -73,7 +75,7 @@ class ChunkWorkspace {
   std::size_t v_stride() const { return v_stride_; }
 
   ChunkBlock<T> block{};
-  T *q, *k, *G, *v, *beta;
+  T *q, *k, *G, *tail, *v, *beta;
 
  private:
   std::size_t score_stride() const { return padded(rows_); }
@@ -81,6 +83,17 @@ class ChunkWorkspace {
   std::size_t rows_, k_stride_, v_stride_;
   tensor::Scratch<T> arena_;
 };
+
+/// tail_i = g_n + ... + g_i+1, in the order a sum from the end has.
+template <class T>
+void sum_tails(const Reduction& reduction, const T* g, std::size_t rows, std::size_t stride, T* tail) {
+  const auto row = [&](std::size_t i) { return tail + i * stride; };
+  for (std::size_t i = 0; i + 1 < rows; ++i) std::copy_n(g + (rows - 1 - i) * stride, stride, row(i));
+  kernels<T>().cumulate(reduction, tail, rows - 1, stride);
+  for (std::size_t i = 0; i < (rows - 1) / 2; ++i)
+    std::swap_ranges(row(i), row(i) + stride, row(rows - 2 - i));
+  std::fill_n(row(rows - 1), stride, T(0));
+}
 
 template <class T>
 void run_head(const Problem& problem, const HeadJob& job, const RunOptions& options, std::size_t most_rows,
@@ -102,6 +115,10 @@ void run_head(const Problem& problem, const HeadJob& job, const RunOptions& opti
     reader.value(s, job.head, begin, rows, work.v, work.v_stride());
     reader.beta(s, job.head, begin, rows, work.beta);
     reader.log_decay(s, job.head, begin, rows, work.G, work.k_stride());
+    if (work.block.tail != nullptr) {
+      sum_tails(operations.reduction, work.G, rows, work.k_stride(), work.tail);
+      kernels<T>().round(work.block.casts.g_cumsum, work.tail, rows * work.k_stride());
+    }
     kernels<T>().cumulate(operations.reduction, work.G, rows, work.k_stride());  // F1
     kernels<T>().round(work.block.casts.g_cumsum, work.G, rows * work.k_stride());
     work.block.rows = rows;

@@ -51,7 +51,7 @@ cuda::Request request_of(cuda::Kernel kernel, const Problem& problem, const RunO
   request.is_fused = options.arithmetic.contraction == Contraction::fused;
   request.exponential = options.arithmetic.exponential;
   request.casts = cast_points(options.arithmetic, options.dtype, chunk && problem.beta_is_16_bit(), chunk);
-  request.decay = options.arithmetic.decay;
+  request.decay = options.arithmetic.decay, request.tail = options.arithmetic.tail;
   request.chunk_size = options.chunk_size;
   return request;
 }

@@ -44,8 +44,8 @@ std::string known_ends(const Source& source, std::span<const kda::Variant> regis
   return join(names) + "; a variant may have a preset, chunk+fla";
 }
 
-/// What is known of how a recorded answer was computed: the table, what `capture` wrote beside it, or the name
-/// of a GPU variant before an '@', which is taken to be in that variant's own arithmetic.
+/// What is known of how a recorded answer was computed: the table, what `capture` wrote beside it, or the
+/// name of a GPU variant before an '@', which is taken to be in that variant's own arithmetic.
 Reproduction reproduction_named(const std::string& name, const Source& source,
                                 std::span<const kda::Variant> registry) {
   for (const Emulation& row : emulations) {

@@ -38,8 +38,8 @@ std::vector<std::string> common_values() {
 }
 
 std::vector<std::string> chunk_values() {
-  std::vector<std::string> values = {"decay=pair", "decay=pair-late", "decay=clamp:126",
-                                     "inverse=substitution"};
+  std::vector<std::string> values = {"decay=pair",           "decay=pair-late", "decay=clamp:126",
+                                     "inverse=substitution", "tail=difference", "tail=suffix"};
   for (const int rows : {16, 32, 64}) {
     for (const char* const decay : {"anchor-pair", "anchor-first", "anchor-mid", "factored"})
       values.push_back(fmt::format("decay={}:{}", decay, rows));

@@ -85,7 +85,7 @@ struct ChunkData {
   }
   std::size_t k_stride, v_stride, score_stride;
   std::vector<T> q, k, v, beta, G, state, Aqk, L, A, w, qg, kg, u, v_new, o, h, scratch;
-  ChunkBlock<T> block;
+  ChunkBlock<T> block{};
 };
 
 template <class T>

@@ -90,7 +90,11 @@ KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
   const T* const last = chunk.G + (n - 1) * k_stride;
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t row = i * k_stride;
-    decay_between(chunk, last, chunk.G + row, decay);
+    if (chunk.tail != nullptr) {
+      decay_between(chunk, chunk.tail + row, static_cast<const T*>(nullptr), decay);
+    } else {
+      decay_between(chunk, last, chunk.G + row, decay);
+    }
     for (std::size_t k = 0; k < K; ++k)
       chunk.kg[row + k] = chunk.k[row + k] * decay[k];  // F7 kg = k 2^(Gn - G)
   }

@@ -158,6 +158,7 @@ struct ChunkBlock {
   const T* v;     ///< [n][value_stride]
   const T* beta;  ///< [n]
   const T* G;     ///< [n][key_stride] natural-log cumulative gate
+  const T* tail;  ///< [n][key_stride] gates behind each row, summed from the end; null: G_n - G_i
   T* Aqk;         ///< [n][score_stride]
   T* L;           ///< [n][score_stride], strictly lower
   T* Akk_inv;     ///< [n][score_stride]
