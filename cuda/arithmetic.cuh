@@ -46,20 +46,34 @@ __device__ void round_all(kda::Rounding rounding, T (&x)[count]) {
   for (int i = 0; i < count; ++i) x[i] = kda::rounded(rounding, x[i]);
 }
 
-/// Element `i` of a stored tensor.
+/// An element as it is stored, of 2, 4 or 8 bytes.
+using Stored = std::uint64_t;
+
+__device__ inline Stored fetch_stored(const void* data, numeric::DType dtype, std::size_t i) {
+  if (dtype == numeric::DType::fp64) return static_cast<const std::uint64_t*>(data)[i];
+  if (dtype == numeric::DType::fp32) return static_cast<const std::uint32_t*>(data)[i];
+  return static_cast<const std::uint16_t*>(data)[i];
+}
+
 template <class T>
-__device__ T load(const void* data, numeric::DType dtype, std::size_t i) {
+__device__ T value_of(Stored bits, numeric::DType dtype) {
   switch (dtype) {
     case numeric::DType::fp64:
-      return static_cast<T>(static_cast<const double*>(data)[i]);
+      return static_cast<T>(__longlong_as_double(static_cast<long long>(bits)));
     case numeric::DType::fp32:
-      return static_cast<T>(static_cast<const float*>(data)[i]);
+      return static_cast<T>(__uint_as_float(static_cast<unsigned>(bits)));
     case numeric::DType::bf16:
-      return static_cast<T>(numeric::widen_to_float(static_cast<const numeric::Bfloat16*>(data)[i]));
+      return static_cast<T>(numeric::widen_to_float(numeric::Bfloat16{static_cast<std::uint16_t>(bits)}));
     case numeric::DType::fp16:
       break;
   }
-  return static_cast<T>(numeric::widen_to_float(static_cast<const numeric::Float16*>(data)[i]));
+  return static_cast<T>(numeric::widen_to_float(numeric::Float16{static_cast<std::uint16_t>(bits)}));
+}
+
+/// Element `i` of a stored tensor.
+template <class T>
+__device__ T load(const void* data, numeric::DType dtype, std::size_t i) {
+  return value_of<T>(fetch_stored(data, dtype, i), dtype);
 }
 
 /// x rounded once into element `i`.

@@ -19,8 +19,9 @@ struct ChunkRange {
 /// [tokens]: all batch rows together; [C]: columns of a chunk; [chunks] in the order of the sequences.
 template <class T>
 struct ChunkWork {
-  const TokenRange* chunks;  ///< [chunk_count]
-  const ChunkRange* sequences;
+  const TokenRange* chunks;     ///< [chunk_count]
+  const TokenRange* sequences;  ///< [sequence_count]
+  const ChunkRange* chunks_of;  ///< [sequence_count]
   int chunk_count, sequence_count, token_count, C;
   T *q, *k;              ///< [tokens][H][K], normalised
   T* beta;               ///< [tokens][HV]
@@ -42,6 +43,12 @@ struct ChunkPlace {
         rows(static_cast<int>(work.chunks[chunk].count)),
         head(static_cast<int>(value_head)),
         query_head(p.query_head(static_cast<int>(value_head))) {}
+  /// Chunk `index` of a sequence.
+  __device__ ChunkPlace(const DeviceProblem& p, int C, TokenRange sequence, unsigned index, int value_head)
+      : token(std::size_t{sequence.first} + index * static_cast<unsigned>(C)),
+        rows(min(C, static_cast<int>(sequence.count - index * static_cast<unsigned>(C)))),
+        head(value_head),
+        query_head(p.query_head(value_head)) {}
 
   /// Row `row` of an array of [tokens][heads][width].
   template <class Element>

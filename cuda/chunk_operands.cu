@@ -50,7 +50,7 @@ class Operands {
       if (v >= columns) continue;
       const T beta = *chunk_.row(work_.beta, i, p_.HV, chunk_.head, 1);
       const std::size_t at = ((chunk_.token + i) * p_.HV + chunk_.head) * p_.V + first + v;
-      staged_.right[i][v] = operand(load<T>(p_.v.data, p_.v.dtype, at) * beta);  // beta v
+      staged_.right[i][v] = operand(load<T>(p_.v, at) * beta);  // beta v
     }
   }
 
@@ -78,13 +78,13 @@ class Operands {
     const TilePlace place;
     TileSums<T> sums = {};
     add_product<is_fused>(sums, staged_.A[0], tile_stride<T>, staged_.right[0], tile_side,
-                          lower_depth(place.row, chunk_.rows));
+                          lower_depth(place.first_row, chunk_.rows));
 #pragma unroll
     for (int r = 0; r < 4; ++r)
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        if (place.row + r < chunk_.rows && first + place.column + c < width)
-          chunk_.row(result, place.row + r, p_.HV, chunk_.head, width)[first + place.column + c] =
+        if (place.row(r) < chunk_.rows && first + place.column + c < width)
+          chunk_.row(result, place.row(r), p_.HV, chunk_.head, width)[first + place.column + c] =
               kda::rounded(rounding, sums[r][c]);
   }
 

@@ -41,14 +41,14 @@ class Output {
           {chunk_.row(work_.v_new, 0, p_.HV, chunk_.head, p_.V) + first, std::size_t(p_.HV) * p_.V, p_.V},
           chunk_.rows, columns);
     add_product<is_fused>(sums, staged_.left[0], tile_stride<T>, staged_.right[0], tile_side,
-                          lower_depth(place.row, chunk_.rows));  // + Aqk v_new
+                          lower_depth(place.first_row, chunk_.rows));  // + Aqk v_new
 #pragma unroll
     for (int r = 0; r < 4; ++r)
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        if (place.row + r < chunk_.rows && place.column + c < columns)
+        if (place.row(r) < chunk_.rows && place.column + c < columns)
           store(sums[r][c], p_.o.data, p_.o.dtype,
-                ((chunk_.token + place.row + r) * p_.HV + chunk_.head) * p_.V + first + place.column + c);
+                ((chunk_.token + place.row(r)) * p_.HV + chunk_.head) * p_.V + first + place.column + c);
   }
 
  private:

@@ -24,7 +24,7 @@ __global__ void normalise_rows(const __grid_constant__ DeviceProblem p,
   for (int r = 0; r < lane_rows; ++r) {
     const int k = lane + r * warp_lanes;
     valid[r] = k < p.K;
-    x[r] = valid[r] ? load<T>(source.data, source.dtype, row * p.K + k) : T(0);
+    x[r] = valid[r] ? load<T>(source, row * p.K + k) : T(0);
   }
   if (p.qk_l2norm) {
     const T reciprocal = T(1) / warp_norm<is_fused>(x, valid, p.K);
@@ -34,6 +34,12 @@ __global__ void normalise_rows(const __grid_constant__ DeviceProblem p,
 #pragma unroll
   for (int r = 0; r < lane_rows; ++r)
     if (valid[r]) target[lane + r * warp_lanes] = x[r];
+}
+
+template <class T>
+__device__ T gate_of(const DeviceProblem& p, const ChunkPlace<T>& chunk, int i, int k, T amplitude) {
+  const T stored = load<T>(p.g, p.at(chunk.token + i, p.HV, chunk.head) * p.K + k);
+  return log_decay(p, stored, chunk.head, k, amplitude);
 }
 
 /// A thread for each channel of a chunk: G_i = G_i-1 + g_i; from the end, tail_i = tail_i+1 + g_i+1.
@@ -46,7 +52,7 @@ __global__ void cumulate_gates(const __grid_constant__ DeviceProblem p,
     T sum = T(0);
 #pragma unroll 8
     for (int i = 0; i < chunk.rows; ++i) {
-      const T g = log_decay<T>(p, chunk.token + i, chunk.head, k, amplitude);
+      const T g = gate_of<T>(p, chunk, i, k, amplitude);
       sum = i == 0 ? g : sum + g;
       chunk.row(work.G, i, p.HV, chunk.head, p.K)[k] = kda::rounded(p.casts.g_cumsum, sum);
     }
@@ -55,13 +61,14 @@ __global__ void cumulate_gates(const __grid_constant__ DeviceProblem p,
     chunk.row(work.tail, last, p.HV, chunk.head, p.K)[k] = T(0);
 #pragma unroll 8
     for (int i = last; i > 0; --i) {
-      const T g = log_decay<T>(p, chunk.token + i, chunk.head, k, amplitude);
+      const T g = gate_of<T>(p, chunk, i, k, amplitude);
       sum = i == last ? g : sum + g;
       chunk.row(work.tail, i - 1, p.HV, chunk.head, p.K)[k] = kda::rounded(p.casts.g_cumsum, sum);
     }
   }
   for (int i = threadIdx.x; i < chunk.rows; i += gate_threads)
-    *chunk.row(work.beta, i, p.HV, chunk.head, 1) = write_strength<T>(p, chunk.token + i, chunk.head);
+    *chunk.row(work.beta, i, p.HV, chunk.head, 1) =
+        write_strength(p, load<T>(p.beta, p.at(chunk.token + i, p.HV, chunk.head)));
 }
 
 }  // namespace

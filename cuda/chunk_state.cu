@@ -38,7 +38,8 @@ class StatePass {
       : p_(p),
         work_(work),
         shared_(shared),
-        chunks_(work.sequences[sequence]),
+        tokens_(work.sequences[sequence]),
+        chunks_(work.chunks_of[sequence]),
         state_(std::size_t(sequence) * p.HV + head),
         head_(head),
         first_column_(tile * tile_side),
@@ -51,11 +52,12 @@ class StatePass {
     for (int s = 0; s < ahead; ++s) fetch(s);
     int step = 0;
     for (std::uint32_t c = 0; c < chunks_.count; ++c) {
-      const ChunkPlace<T> chunk(p_, work_, chunks_.first + c, head_);
-      write_h(c);
-      TileSums<T> sums = {};
-      TileSums<T> u;
+      const ChunkPlace<T> chunk(p_, work_.C, tokens_, c, head_);
+      TileSums<T> sums = {}, u;
+      T last_G[groups][4];
       load_u(chunk, u);
+      load_last_G(chunk, last_G);
+      write_h(c);
       for (int tile = 0; tile < key_tiles_; ++tile, ++step) {
         arrive(step);
         add_product<is_fused>(sums, shared_.tile(step), tile_stride<T>,
@@ -67,7 +69,7 @@ class StatePass {
       for (int group = 0; group < groups; ++group) {
         if (group >= key_tiles_) break;
         arrive(step);
-        decay(chunk, group);
+        decay(group, last_G[group]);
         add_transposed_product<is_fused>(S_[group], shared_.tile(step), tile_stride<T>, shared_.v_new,
                                          tile_side,
                                          chunk.rows);  // S = diag(e^Gn) S + kg^T v_new
@@ -80,7 +82,7 @@ class StatePass {
   }
 
  private:
-  __device__ int key_of(int group, int r) const { return group * tile_side + place_.row + r; }
+  __device__ int key_of(int group, int r) const { return group * tile_side + place_.transposed_row(r); }
   __device__ int column_of(int c) const { return place_.column + c; }
   __device__ bool is_inside(int group, int r, int c) const {
     return key_of(group, r) < p_.K && column_of(c) < columns_;
@@ -99,7 +101,7 @@ class StatePass {
   __device__ void load_state() {
     over_state([&](T& s, int group, int r, int c) {
       s = p_.initial_state.data != nullptr && is_inside(group, r, c)
-              ? load<T>(p_.initial_state.data, p_.initial_state.dtype,
+              ? load<T>(p_.initial_state,
                         state_element(p_, state_, key_of(group, r), first_column_ + column_of(c)))
               : T(0);
     });
@@ -117,7 +119,7 @@ class StatePass {
     const int per_chunk = 2 * key_tiles_, within = step % per_chunk;
     const std::uint32_t c = step / per_chunk;
     if (c < chunks_.count) {
-      const ChunkPlace<T> chunk(p_, work_, chunks_.first + c, head_);
+      const ChunkPlace<T> chunk(p_, work_.C, tokens_, c, head_);
       const bool is_w = within < key_tiles_;
       const int first = (is_w ? within : within - key_tiles_) * tile_side;
       const T* const source = chunk.row(is_w ? work_.w : work_.kg, 0, p_.HV, head_, p_.K) + first;
@@ -153,8 +155,8 @@ class StatePass {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         u[r][c] = T(0);
-        if (place_.row + r < chunk.rows && column_of(c) < columns_)
-          u[r][c] = chunk.row(work_.u, place_.row + r, p_.HV, head_, p_.V)[first_column_ + column_of(c)];
+        if (place_.row(r) < chunk.rows && column_of(c) < columns_)
+          u[r][c] = chunk.row(work_.u, place_.row(r), p_.HV, head_, p_.V)[first_column_ + column_of(c)];
       }
   }
   __device__ void write_v_new(const ChunkPlace<T>& chunk, const TileSums<T>& u, const TileSums<T>& sums) {
@@ -162,7 +164,7 @@ class StatePass {
     for (int r = 0; r < 4; ++r)
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        const int i = place_.row + r;
+        const int i = place_.row(r);
         const T value = kda::rounded(p_.casts.v_new, u[r][c] - kda::rounded(p_.casts.prediction, sums[r][c]));
         if (i >= chunk.rows) continue;
         shared_.v_new[i * tile_side + column_of(c)] = value;
@@ -171,13 +173,17 @@ class StatePass {
       }
   }
 
-  __device__ void decay(const ChunkPlace<T>& chunk, int group) {
+  __device__ void load_last_G(const ChunkPlace<T>& chunk, T (&last_G)[groups][4]) const {
     const T* const last = chunk.row(work_.G, chunk.rows - 1, p_.HV, head_, p_.K);
 #pragma unroll
+    for (int group = 0; group < groups; ++group)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) last_G[group][r] = key_of(group, r) < p_.K ? last[key_of(group, r)] : T(0);
+  }
+  __device__ void decay(int group, const T (&last_G)[4]) {
+#pragma unroll
     for (int r = 0; r < 4; ++r) {
-      if (key_of(group, r) >= p_.K) continue;
-      const T factor =
-          kda::rounded(p_.casts.decay, exponential(p_.exponential, last[key_of(group, r)]));  // e^Gn
+      const T factor = kda::rounded(p_.casts.decay, exponential(p_.exponential, last_G[r]));  // e^Gn
 #pragma unroll
       for (int c = 0; c < 4; ++c) S_[group][r][c] = S_[group][r][c] * factor;
     }
@@ -190,6 +196,7 @@ class StatePass {
   const DeviceProblem& p_;
   const ChunkWork<T>& work_;
   const Shared<T> shared_;
+  const TokenRange tokens_;
   const ChunkRange chunks_;
   const std::size_t state_;
   const int head_, first_column_, columns_, key_tiles_;

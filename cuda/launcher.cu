@@ -62,7 +62,9 @@ class ChunkLauncher : public Launcher {
     const std::size_t tokens = r.B * r.T, C = r.chunk_size, keys = tokens * r.HV * r.K,
                       values = tokens * r.HV * r.V;
     work_.chunks = hold(uploaded("chunks", schedule.chunks)).template as<const TokenRange>();
-    work_.sequences = hold(uploaded("sequences", schedule.chunks_of)).template as<const ChunkRange>();
+    work_.sequences = hold(uploaded("sequences", schedule.sequences)).template as<const TokenRange>();
+    work_.chunks_of =
+        hold(uploaded("chunks of sequences", schedule.chunks_of)).template as<const ChunkRange>();
     work_.chunk_count = static_cast<int>(schedule.chunks.size());
     work_.sequence_count = static_cast<int>(schedule.sequences.size());
     work_.token_count = static_cast<int>(tokens), work_.C = static_cast<int>(C);

@@ -11,6 +11,13 @@ struct Tensor {
   const void* data;  ///< null: there is none
   numeric::DType dtype;
 };
+__device__ inline Stored fetch_stored(const Tensor& tensor, std::size_t i) {
+  return fetch_stored(tensor.data, tensor.dtype, i);
+}
+template <class T>
+__device__ T load(const Tensor& tensor, std::size_t i) {
+  return load<T>(tensor.data, tensor.dtype, i);
+}
 struct MutableTensor {
   void* data;
   numeric::DType dtype;
@@ -40,33 +47,31 @@ struct DeviceProblem {
 template <class T>
 __device__ T gate_amplitude(const DeviceProblem& p, int head) {
   if (p.A_log.data == nullptr) return T(1);
-  return exponential(p.exponential, load<T>(p.A_log.data, p.A_log.dtype, head));
+  return exponential(p.exponential, load<T>(p.A_log, head));
 }
 
 /// From here on log1p(exp(y)) rounds to y.
 template <class T>
 constexpr T softplus_threshold = sizeof(T) == sizeof(float) ? T(20) : T(40);
 
-/// The natural log of the decay of channel k.
+/// The natural log of the decay of channel k, from the stored gate.
 template <class T>
-__device__ T log_decay(const DeviceProblem& p, std::size_t token, int head, int k, T amplitude) {
-  T y = load<T>(p.g.data, p.g.dtype, p.at(token, p.HV, head) * p.K + k);
-  if (p.gate == Request::Gate::none) return y;
-  if (p.dt_bias.data != nullptr)
-    y = y + load<T>(p.dt_bias.data, p.dt_bias.dtype, std::size_t(head) * p.K + k);
+__device__ T log_decay(const DeviceProblem& p, T gate, int head, int k, T amplitude) {
+  if (p.gate == Request::Gate::none) return gate;
+  T y = gate;
+  if (p.dt_bias.data != nullptr) y = y + load<T>(p.dt_bias, std::size_t(head) * p.K + k);
   if (p.gate == Request::Gate::lower_bound)  // lower_bound * sigmoid(A y)
     return T(p.lower_bound) * (T(1) / (T(1) + exponential(p.exponential, -(amplitude * y))));
   const T softplus = y > softplus_threshold<T> ? y : log1p_of(exponential(p.exponential, y));
   return -(amplitude * softplus);  // -A softplus(y)
 }
 
-/// The write strength.
+/// The write strength, from the stored beta.
 template <class T>
-__device__ T write_strength(const DeviceProblem& p, std::size_t token, int head) {
-  const T x = load<T>(p.beta.data, p.beta.dtype, p.at(token, p.HV, head));
-  if (!p.beta_sigmoid) return x;
+__device__ T write_strength(const DeviceProblem& p, T beta) {
+  if (!p.beta_sigmoid) return beta;
   const T m = p.allow_neg_eigval ? T(2) : T(1);
-  return m * (T(1) / (T(1) + exponential(p.exponential, -x)));  // m sigmoid(beta)
+  return m * (T(1) / (T(1) + exponential(p.exponential, -beta)));  // m sigmoid(beta)
 }
 
 /// sqrt(sum_k x_k^2 + 1e-6) of a row that a warp holds, lane l the channels l, l + 32, ...

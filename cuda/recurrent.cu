@@ -16,11 +16,11 @@ constexpr int block_columns = block_warps * warp_columns;
 constexpr int tile = block_warps;  ///< tokens prepared together: a warp each
 constexpr int widest_key = 256;    ///< 8 rows a lane
 
-/// The inputs of one token as a warp fetched them: rows l, l + 32, ... of each lane; v for block_columns
-/// = 32.
-template <class T, int rows>
+/// The inputs of one token as they are stored: rows l, l + 32, ... of each lane; v of block_columns = 32.
+/// Nothing is done to them before they are needed, so that nobody waits for memory.
+template <int rows>
 struct RawToken {
-  T q[rows], k[rows], g[rows], v, beta;
+  Stored q[rows], k[rows], g[rows], v, beta;
 };
 
 /// Prepared tokens: [tile][K] each, then [tile][block_columns] and [tile].
@@ -77,7 +77,7 @@ class Recurrence {
 
   __device__ void run() {
     load_state();
-    RawToken<T, rows> raw;
+    RawToken<rows> raw;
     fetch(0, raw);
     for (std::uint32_t first = 0; first < tokens_.count; first += tile) {
       prepare(first, raw);
@@ -102,9 +102,7 @@ class Recurrence {
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
         const bool there = p_.initial_state.data != nullptr && valid_[r] && column(c) < p_.V;
-        S_[c][r] = there ? load<T>(p_.initial_state.data, p_.initial_state.dtype,
-                                   state_element(p_, state_, k_of(r), column(c)))
-                         : T(0);
+        S_[c][r] = there ? load<T>(p_.initial_state, state_element(p_, state_, k_of(r), column(c))) : T(0);
       }
   }
   __device__ void store_state() const {
@@ -118,39 +116,48 @@ class Recurrence {
   }
 
   /// This warp's token of the tile that begins at `first`.
-  __device__ void fetch(std::uint32_t first, RawToken<T, rows>& raw) const {
+  __device__ void fetch(std::uint32_t first, RawToken<rows>& raw) const {
     const std::uint32_t t = first + warp_;
     if (t >= tokens_.count) return;
-    const std::size_t query = p_.at(token(t), p_.H, p_.query_head(head_)) * p_.K;
+    const std::size_t query = p_.at(token(t), p_.H, p_.query_head(head_)) * p_.K,
+                      value = p_.at(token(t), p_.HV, head_);
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       if (!valid_[r]) continue;
-      raw.q[r] = load<T>(p_.q.data, p_.q.dtype, query + k_of(r));
-      raw.k[r] = load<T>(p_.k.data, p_.k.dtype, query + k_of(r));
-      raw.g[r] = log_decay<T>(p_, token(t), head_, k_of(r), amplitude_);
+      raw.q[r] = fetch_stored(p_.q, query + k_of(r));
+      raw.k[r] = fetch_stored(p_.k, query + k_of(r));
+      raw.g[r] = fetch_stored(p_.g, value * p_.K + k_of(r));
     }
     const int v = first_column_ + lane_;
-    raw.v = v < p_.V ? load<T>(p_.v.data, p_.v.dtype, p_.at(token(t), p_.HV, head_) * p_.V + v) : T(0);
-    raw.beta = write_strength<T>(p_, token(t), head_);
+    if (v < p_.V) raw.v = fetch_stored(p_.v, value * p_.V + v);
+    raw.beta = fetch_stored(p_.beta, value);
   }
 
   /// Norm, scale and decay of this warp's token into shared memory.
-  __device__ void prepare(std::uint32_t first, RawToken<T, rows>& raw) const {
+  __device__ void prepare(std::uint32_t first, const RawToken<rows>& raw) const {
     if (first + warp_ >= tokens_.count) return;
+    T q[rows], key[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      q[r] = valid_[r] ? value_of<T>(raw.q[r], p_.q.dtype) : T(0);
+      key[r] = valid_[r] ? value_of<T>(raw.k[r], p_.k.dtype) : T(0);
+    }
     if (p_.qk_l2norm) {
-      normalise(raw.q);
-      normalise(raw.k);
+      normalise(q);
+      normalise(key);
     }
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       if (!valid_[r]) continue;
       const int at = warp_ * p_.K + k_of(r);
-      in_.q[at] = raw.q[r] * T(p_.scale);
-      in_.k[at] = raw.k[r];
-      in_.decay[at] = kda::rounded(p_.casts.decay, exponential(p_.exponential, raw.g[r]));  // e^g
+      const T g = log_decay(p_, value_of<T>(raw.g[r], p_.g.dtype), head_, k_of(r), amplitude_);
+      in_.q[at] = q[r] * T(p_.scale);
+      in_.k[at] = key[r];
+      in_.decay[at] = kda::rounded(p_.casts.decay, exponential(p_.exponential, g));  // e^g
     }
-    in_.v[warp_ * block_columns + lane_] = raw.v;
-    if (lane_ == 0) in_.beta[warp_] = raw.beta;
+    const bool has_column = first_column_ + lane_ < p_.V;
+    in_.v[warp_ * block_columns + lane_] = has_column ? value_of<T>(raw.v, p_.v.dtype) : T(0);
+    if (lane_ == 0) in_.beta[warp_] = write_strength(p_, value_of<T>(raw.beta, p_.beta.dtype));
   }
   __device__ void normalise(T (&x)[rows]) const {
     const T norm = warp_norm<is_fused>(x, valid_, p_.K);

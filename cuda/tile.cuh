@@ -26,11 +26,19 @@ __device__ const Four<T>& four_at(const T* at) {
 template <class T>
 constexpr int tile_stride = tile_side + 16 / static_cast<int>(sizeof(T));
 
-/// A thread's 4 x 4 elements of a tile.
+/// A thread's 4 x 4 elements of a tile. A warp has 16 rows, so that all its rows of a lower triangular factor
+/// end together, and 32 columns: what it reads of either factor at once lies in different banks. Rows are
+/// four apart where the left factor is read along its rows, neighbours where it is read along its columns.
 struct TilePlace {
-  int row, column;  ///< the first of each
-  __device__ TilePlace()
-      : row(static_cast<int>(threadIdx.x) / 16 * 4), column(static_cast<int>(threadIdx.x) % 16 * 4) {}
+  int first_row, column;
+  __device__ TilePlace() {
+    const int warp = static_cast<int>(threadIdx.x) / warp_lanes,
+              lane = static_cast<int>(threadIdx.x) % warp_lanes;
+    first_row = warp / 2 * 16 + lane / 8;
+    column = warp % 2 * 32 + lane % 8 * 4;
+  }
+  __device__ int row(int r) const { return first_row + 4 * r; }
+  __device__ int transposed_row(int r) const { return first_row / 16 * 16 + first_row % 4 * 4 + r; }
 };
 
 template <class T>
@@ -45,19 +53,20 @@ __device__ void add_outer(TileSums<T>& sums, const T (&a)[4], const Four<T>& b) 
     for (int c = 0; c < 4; ++c) sums[r][c] = multiply_add<is_fused>(a[r], b.x[c], sums[r][c]);
 }
 
-/// += A B with A[row][d] and B[d][column], d < depth.
+/// += A B with A[row][d] and B[d][column], d < depth; sums[r] is row TilePlace::row(r).
 template <bool is_fused, class T>
 __device__ void add_product(TileSums<T>& sums, const T* a, int a_stride, const T* b, int b_stride,
                             int depth) {
   const TilePlace place;
-  a += place.row * a_stride;
+  a += place.first_row * a_stride;
   b += place.column;
+  const int next = 4 * a_stride;
   int d = 0;
 #pragma unroll 2
   for (; d + 4 <= depth; d += 4) {
     Four<T> rows[4];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) rows[r] = four_at(a + r * a_stride + d);
+    for (int r = 0; r < 4; ++r) rows[r] = four_at(a + r * next + d);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const T column[4] = {rows[0].x[i], rows[1].x[i], rows[2].x[i], rows[3].x[i]};
@@ -65,17 +74,17 @@ __device__ void add_product(TileSums<T>& sums, const T* a, int a_stride, const T
     }
   }
   for (; d < depth; ++d) {
-    const T column[4] = {a[d], a[a_stride + d], a[2 * a_stride + d], a[3 * a_stride + d]};
+    const T column[4] = {a[d], a[next + d], a[2 * next + d], a[3 * next + d]};
     add_outer<is_fused>(sums, column, four_at(b + d * b_stride));
   }
 }
 
-/// += A^T B with A[d][row] and B[d][column], d < depth.
+/// += A^T B with A[d][row] and B[d][column], d < depth; sums[r] is row TilePlace::transposed_row(r).
 template <bool is_fused, class T>
 __device__ void add_transposed_product(TileSums<T>& sums, const T* a, int a_stride, const T* b, int b_stride,
                                        int depth) {
   const TilePlace place;
-  a += place.row;
+  a += place.transposed_row(0);
   b += place.column;
 #pragma unroll 4
   for (int d = 0; d < depth; ++d)
@@ -99,19 +108,22 @@ struct TileSource {
 };
 
 /// Copies `rows` x `columns` elements, from a column that is a multiple of 4, into a tile without waiting
-/// (__pipeline_commit, __pipeline_wait_prior).
+/// (__pipeline_commit, __pipeline_wait_prior). A thread has four neighbours of every 16th row.
 template <class T>
 __device__ void copy_tile_async(T* tile, int tile_row, const TileSource<T>& source, int rows, int columns) {
   constexpr int wide = 16 / sizeof(T);
-  const int at_once = source.width % 4 == 0 ? wide : 1, per_row = columns / at_once;
-  for (int e = threadIdx.x; e < rows * per_row; e += blockDim.x) {
-    const int row = e / per_row, column = e % per_row * at_once;
+  const int column = static_cast<int>(threadIdx.x) % 16 * 4;
+  const bool in_fours = source.width % 4 == 0;
+  if (column >= columns) return;
+  for (int row = static_cast<int>(threadIdx.x) / 16; row < rows; row += tile_threads / 16) {
     T* const target = tile + row * tile_row + column;
     const T* const from = source.data + row * source.stride + column;
-    if (at_once == wide) {
-      __pipeline_memcpy_async(target, from, 16);
+    if (in_fours) {
+#pragma unroll
+      for (int i = 0; i < 4; i += wide) __pipeline_memcpy_async(target + i, from + i, 16);
     } else {
-      __pipeline_memcpy_async(target, from, sizeof(T));
+      for (int i = 0; i < 4 && column + i < columns; ++i)
+        __pipeline_memcpy_async(target + i, from + i, sizeof(T));
     }
   }
 }

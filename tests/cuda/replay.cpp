@@ -61,7 +61,7 @@ TEST_CASE("GPU and replay give the same bits on regimes", "[replay]") {
     }
 }
 
-TEST_CASE("GPU and replay give the same bits in every shape", "[replay]") {
+TEST_CASE("GPU and replay give the same bits in every shape", "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
   for (const std::size_t K : {1, 5, 20, 31, 32, 33, 60, 64, 96, 100, 128, 130, 192, 200, 256})
     for (const std::size_t V : {1, 3, 33, 64, 70, 128}) {
@@ -77,7 +77,7 @@ TEST_CASE("GPU and replay give the same bits in every shape", "[replay]") {
     }
 }
 
-TEST_CASE("GPU and replay give the same bits with every option", "[replay]") {
+TEST_CASE("GPU and replay give the same bits with every option", "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
   for (const kda::Gate gate : {kda::Gate::none, kda::Gate::softplus, kda::Gate::lower_bound})
     for (int options = 0; options < 64; ++options) {
@@ -93,7 +93,7 @@ TEST_CASE("GPU and replay give the same bits with every option", "[replay]") {
     }
 }
 
-TEST_CASE("GPU and replay give the same bits on packed sequences, empty ones included", "[replay]") {
+TEST_CASE("GPU and replay give the same bits on packed sequences, empty ones included", "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
   ProblemSpec spec;
   spec.K = 64, spec.V = 64, spec.H = 2, spec.HV = 2;
@@ -108,7 +108,7 @@ TEST_CASE("GPU and replay give the same bits on packed sequences, empty ones inc
   }
 }
 
-TEST_CASE("GPU and replay give the same bits in every arithmetic the GPU has", "[replay]") {
+TEST_CASE("GPU and replay give the same bits in every arithmetic the GPU has", "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
   std::vector<std::string> words{"contraction=separate", "exponential=cuda-fast", "decay=anchor-pair",
                                  "decay=anchor-first",   "decay=anchor-mid",      "storage=none",
@@ -127,7 +127,7 @@ TEST_CASE("GPU and replay give the same bits in every arithmetic the GPU has", "
   }
 }
 
-TEST_CASE("every stage of gpu-chunk has the bits of its replay", "[replay]") {
+TEST_CASE("every stage of gpu-chunk has the bits of its replay", "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
   for (const bool v_first : {false, true})
     for (const DType dtype : {DType::fp32, DType::bf16}) {
