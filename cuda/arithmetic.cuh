@@ -55,6 +55,21 @@ __device__ inline Stored fetch_stored(const void* data, numeric::DType dtype, st
   return static_cast<const std::uint16_t*>(data)[i];
 }
 
+/// Elements first, first + stride, ..., `count` at most as many as there is room for: the branches once for
+/// all, and all of them on their way before anybody waits.
+template <int room>
+__device__ void fetch_stored(const void* data, numeric::DType dtype, std::size_t first, std::size_t stride,
+                             int count, Stored (&stored)[room]) {
+  const auto all = [&](const auto* elements) {
+#pragma unroll
+    for (int i = 0; i < room; ++i)
+      if (i < count) stored[i] = elements[first + i * stride];
+  };
+  if (dtype == numeric::DType::fp64) return all(static_cast<const std::uint64_t*>(data));
+  if (dtype == numeric::DType::fp32) return all(static_cast<const std::uint32_t*>(data));
+  all(static_cast<const std::uint16_t*>(data));
+}
+
 template <class T>
 __device__ T value_of(Stored bits, numeric::DType dtype) {
   switch (dtype) {
@@ -68,6 +83,25 @@ __device__ T value_of(Stored bits, numeric::DType dtype) {
       break;
   }
   return static_cast<T>(numeric::widen_to_float(numeric::Float16{static_cast<std::uint16_t>(bits)}));
+}
+
+template <class T, int room>
+__device__ void values_of(const Stored (&stored)[room], numeric::DType dtype, T (&values)[room]) {
+  const auto all = [&](auto value) {
+#pragma unroll
+    for (int i = 0; i < room; ++i) values[i] = static_cast<T>(value(stored[i]));
+  };
+  switch (dtype) {
+    case numeric::DType::fp64:
+      return all([](Stored x) { return value_of<double>(x, numeric::DType::fp64); });
+    case numeric::DType::fp32:
+      return all([](Stored x) { return value_of<float>(x, numeric::DType::fp32); });
+    case numeric::DType::bf16:
+      return all([](Stored x) { return value_of<float>(x, numeric::DType::bf16); });
+    case numeric::DType::fp16:
+      break;
+  }
+  all([](Stored x) { return value_of<float>(x, numeric::DType::fp16); });
 }
 
 /// Element `i` of a stored tensor.

@@ -18,14 +18,14 @@ __global__ void normalise_rows(const __grid_constant__ DeviceProblem p,
   if (row >= std::size_t(work.token_count) * p.H) return;
   const Tensor source = blockIdx.y == 0 ? p.q : p.k;
   T* const target = (blockIdx.y == 0 ? work.q : work.k) + row * p.K;
+  Stored stored[lane_rows] = {};
+  const int mine = (p.K - lane + warp_lanes - 1) / warp_lanes;  // channels of this lane
+  fetch_stored(source.data, source.dtype, row * p.K + lane, warp_lanes, mine, stored);
   T x[lane_rows];
+  values_of(stored, source.dtype, x);
   bool valid[lane_rows];
 #pragma unroll
-  for (int r = 0; r < lane_rows; ++r) {
-    const int k = lane + r * warp_lanes;
-    valid[r] = k < p.K;
-    x[r] = valid[r] ? load<T>(source, row * p.K + k) : T(0);
-  }
+  for (int r = 0; r < lane_rows; ++r) valid[r] = r < mine;
   if (p.qk_l2norm) {
     const T reciprocal = T(1) / warp_norm<is_fused>(x, valid, p.K);
 #pragma unroll
@@ -36,10 +36,18 @@ __global__ void normalise_rows(const __grid_constant__ DeviceProblem p,
     if (valid[r]) target[lane + r * warp_lanes] = x[r];
 }
 
+/// The log decays of channel k in rows [first, first + block_rows) of a chunk, as far as there are such rows.
 template <class T>
-__device__ T gate_of(const DeviceProblem& p, const ChunkPlace<T>& chunk, int i, int k, T amplitude) {
-  const T stored = load<T>(p.g, p.at(chunk.token + i, p.HV, chunk.head) * p.K + k);
-  return log_decay(p, stored, chunk.head, k, amplitude);
+__device__ void gates_of(const DeviceProblem& p, const ChunkPlace<T>& chunk, int first, int k, T amplitude,
+                         T (&g)[block_rows]) {
+  Stored stored[block_rows] = {};
+  const std::size_t row = std::size_t(p.HV) * p.K;
+  fetch_stored(p.g.data, p.g.dtype, p.at(chunk.token + first, p.HV, chunk.head) * p.K + k, row,
+               chunk.rows - first, stored);
+  values_of(stored, p.g.dtype, g);
+  if (p.gate == Request::Gate::none) return;
+#pragma unroll
+  for (int i = 0; i < block_rows; ++i) g[i] = log_decay(p, g[i], chunk.head, k, amplitude);
 }
 
 /// A thread for each channel of a chunk: G_i = G_i-1 + g_i; from the end, tail_i = tail_i+1 + g_i+1.
@@ -48,22 +56,28 @@ __global__ void cumulate_gates(const __grid_constant__ DeviceProblem p,
                                const __grid_constant__ ChunkWork<T> work) {
   const ChunkPlace<T> chunk(p, work, blockIdx.x, blockIdx.y);
   const T amplitude = gate_amplitude<T>(p, chunk.head);
+  const int last = chunk.rows - 1;
   for (int k = threadIdx.x; k < p.K; k += gate_threads) {
-    T sum = T(0);
-#pragma unroll 8
-    for (int i = 0; i < chunk.rows; ++i) {
-      const T g = gate_of<T>(p, chunk, i, k, amplitude);
-      sum = i == 0 ? g : sum + g;
-      chunk.row(work.G, i, p.HV, chunk.head, p.K)[k] = kda::rounded(p.casts.g_cumsum, sum);
+    T sum = T(0), g[block_rows];
+    for (int first = 0; first < chunk.rows; first += block_rows) {
+      gates_of(p, chunk, first, k, amplitude, g);
+#pragma unroll
+      for (int i = 0; i < block_rows; ++i) {
+        if (first + i > last) break;
+        sum = first + i == 0 ? g[i] : sum + g[i];
+        chunk.row(work.G, first + i, p.HV, chunk.head, p.K)[k] = kda::rounded(p.casts.g_cumsum, sum);
+      }
     }
     if (work.tail == nullptr) continue;
-    const int last = chunk.rows - 1;
     chunk.row(work.tail, last, p.HV, chunk.head, p.K)[k] = T(0);
-#pragma unroll 8
-    for (int i = last; i > 0; --i) {
-      const T g = gate_of<T>(p, chunk, i, k, amplitude);
-      sum = i == last ? g : sum + g;
-      chunk.row(work.tail, i - 1, p.HV, chunk.head, p.K)[k] = kda::rounded(p.casts.g_cumsum, sum);
+    for (int first = last / block_rows * block_rows; first >= 0; first -= block_rows) {
+      gates_of(p, chunk, first, k, amplitude, g);
+#pragma unroll
+      for (int i = block_rows - 1; i >= 0; --i) {
+        if (first + i > last || first + i == 0) continue;
+        sum = first + i == last ? g[i] : sum + g[i];
+        chunk.row(work.tail, first + i - 1, p.HV, chunk.head, p.K)[k] = kda::rounded(p.casts.g_cumsum, sum);
+      }
     }
   }
   for (int i = threadIdx.x; i < chunk.rows; i += gate_threads)

@@ -37,6 +37,7 @@ class StatePass {
                        int sequence, int head)
       : p_(p),
         work_(work),
+        casts_(p.casts),
         shared_(shared),
         tokens_(work.sequences[sequence]),
         chunks_(work.chunks_of[sequence]),
@@ -142,7 +143,7 @@ class StatePass {
     T* const h = work_.h + ((std::size_t{chunks_.first} + c) * p_.HV + head_) * p_.K * p_.V;
     over_state([&](T& s, int group, int r, int column) {
       if (key_of(group, r) >= p_.K) return;
-      const T value = kda::rounded(p_.casts.state, s);
+      const T value = kda::rounded(casts_.state, s);
       shared_.h[key_of(group, r) * tile_side + column_of(column)] = value;
       if (column_of(column) < columns_)
         h[std::size_t(key_of(group, r)) * p_.V + first_column_ + column_of(column)] = value;
@@ -165,7 +166,7 @@ class StatePass {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         const int i = place_.row(r);
-        const T value = kda::rounded(p_.casts.v_new, u[r][c] - kda::rounded(p_.casts.prediction, sums[r][c]));
+        const T value = kda::rounded(casts_.v_new, u[r][c] - kda::rounded(casts_.prediction, sums[r][c]));
         if (i >= chunk.rows) continue;
         shared_.v_new[i * tile_side + column_of(c)] = value;
         if (column_of(c) < columns_)
@@ -183,18 +184,19 @@ class StatePass {
   __device__ void decay(int group, const T (&last_G)[4]) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      const T factor = kda::rounded(p_.casts.decay, exponential(p_.exponential, last_G[r]));  // e^Gn
+      const T factor = kda::rounded(casts_.decay, exponential(p_.exponential, last_G[r]));  // e^Gn
 #pragma unroll
       for (int c = 0; c < 4; ++c) S_[group][r][c] = S_[group][r][c] * factor;
     }
   }
   __device__ void round_state(int group) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) round_all(p_.casts.carry, S_[group][r]);
+    for (int r = 0; r < 4; ++r) round_all(casts_.carry, S_[group][r]);
   }
 
   const DeviceProblem& p_;
   const ChunkWork<T>& work_;
+  const CastPoints casts_;  ///< in registers, for they are asked in the innermost loops
   const Shared<T> shared_;
   const TokenRange tokens_;
   const ChunkRange chunks_;

@@ -67,12 +67,20 @@ class Recurrence {
  public:
   __device__ Recurrence(const DeviceProblem& p, TokenRange tokens, std::size_t state, int head,
                         int first_column, void* memory)
-      : p_(p), tokens_(tokens), state_(state), head_(head), first_column_(first_column), in_(memory, p.K) {
+      : p_(p),
+        tokens_(tokens),
+        state_(state),
+        head_(head),
+        first_column_(first_column),
+        in_(memory, p.K),
+        prediction_(p.casts.prediction),
+        carry_(p.casts.carry) {
     lane_ = static_cast<int>(threadIdx.x) % warp_lanes;
     warp_ = static_cast<int>(threadIdx.x) / warp_lanes;
     amplitude_ = gate_amplitude<T>(p, head);
 #pragma unroll
     for (int r = 0; r < rows; ++r) valid_[r] = whole || lane_ + r * warp_lanes < p.K;
+    lane_rows_ = whole ? rows : (p.K - lane_ + warp_lanes - 1) / warp_lanes;
   }
 
   __device__ void run() {
@@ -121,13 +129,9 @@ class Recurrence {
     if (t >= tokens_.count) return;
     const std::size_t query = p_.at(token(t), p_.H, p_.query_head(head_)) * p_.K,
                       value = p_.at(token(t), p_.HV, head_);
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      if (!valid_[r]) continue;
-      raw.q[r] = fetch_stored(p_.q, query + k_of(r));
-      raw.k[r] = fetch_stored(p_.k, query + k_of(r));
-      raw.g[r] = fetch_stored(p_.g, value * p_.K + k_of(r));
-    }
+    fetch_stored(p_.q.data, p_.q.dtype, query + lane_, warp_lanes, lane_rows_, raw.q);
+    fetch_stored(p_.k.data, p_.k.dtype, query + lane_, warp_lanes, lane_rows_, raw.k);
+    fetch_stored(p_.g.data, p_.g.dtype, value * p_.K + lane_, warp_lanes, lane_rows_, raw.g);
     const int v = first_column_ + lane_;
     if (v < p_.V) raw.v = fetch_stored(p_.v, value * p_.V + v);
     raw.beta = fetch_stored(p_.beta, value);
@@ -136,12 +140,10 @@ class Recurrence {
   /// Norm, scale and decay of this warp's token into shared memory.
   __device__ void prepare(std::uint32_t first, const RawToken<rows>& raw) const {
     if (first + warp_ >= tokens_.count) return;
-    T q[rows], key[rows];
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      q[r] = valid_[r] ? value_of<T>(raw.q[r], p_.q.dtype) : T(0);
-      key[r] = valid_[r] ? value_of<T>(raw.k[r], p_.k.dtype) : T(0);
-    }
+    T q[rows], key[rows], g[rows];
+    values_of(raw.q, p_.q.dtype, q);
+    values_of(raw.k, p_.k.dtype, key);
+    values_of(raw.g, p_.g.dtype, g);
     if (p_.qk_l2norm) {
       normalise(q);
       normalise(key);
@@ -150,10 +152,10 @@ class Recurrence {
     for (int r = 0; r < rows; ++r) {
       if (!valid_[r]) continue;
       const int at = warp_ * p_.K + k_of(r);
-      const T g = log_decay(p_, value_of<T>(raw.g[r], p_.g.dtype), head_, k_of(r), amplitude_);
+      const T log = log_decay(p_, g[r], head_, k_of(r), amplitude_);
       in_.q[at] = q[r] * T(p_.scale);
       in_.k[at] = key[r];
-      in_.decay[at] = kda::rounded(p_.casts.decay, exponential(p_.exponential, g));  // e^g
+      in_.decay[at] = kda::rounded(p_.casts.decay, exponential(p_.exponential, log));  // e^g
     }
     const bool has_column = first_column_ + lane_ < p_.V;
     in_.v[warp_ * block_columns + lane_] = has_column ? value_of<T>(raw.v, p_.v.dtype) : T(0);
@@ -194,16 +196,18 @@ class Recurrence {
       for (int c = 0; c < warp_columns; ++c) S_[c][r] = S_[c][r] * decay;  // P_t = diag(e^g_t) S_t-1
     }
     const int mine = t * block_columns + warp_ * warp_columns + column_of_lane();
-    const T prediction = kda::rounded(p_.casts.prediction, weighted_sum(key));  // P_t^T k_t
-    const T write = (in_.v[mine] - prediction) * in_.beta[t];  // beta_t e_t, e_t = v_t - P_t^T k_t
+    const T prediction = kda::rounded(prediction_, weighted_sum(key));  // P_t^T k_t
+    const T write = (in_.v[mine] - prediction) * in_.beta[t];           // beta_t e_t, e_t = v_t - P_t^T k_t
 #pragma unroll
     for (int c = 0; c < warp_columns; ++c) {
       const T write_c = __shfl_sync(whole_warp, write, 8 * c);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
         S_[c][r] = multiply_add<is_fused>(key[r], write_c, S_[c][r]);  // S_t = P_t + k_t (beta_t e_t)^T
-      round_all(p_.casts.carry, S_[c]);
     }
+    if (carry_ != kda::Rounding::none)
+#pragma unroll
+      for (int c = 0; c < warp_columns; ++c) round_all(carry_, S_[c]);
     const T output = weighted_sum(q);  // o_t = S_t^T (scale q_t)
     if (lane_ % 8 == 0) in_.o[mine] = output;
   }
@@ -221,7 +225,8 @@ class Recurrence {
   const std::size_t state_;
   const int head_, first_column_;
   const Tile<T> in_;
-  int lane_, warp_;
+  const kda::Rounding prediction_, carry_;
+  int lane_, warp_, lane_rows_;  ///< rows of this lane
   T amplitude_;
   bool valid_[rows];
   T S_[warp_columns][rows];
