@@ -127,6 +127,33 @@ TEST_CASE("GPU and replay give the same bits in every arithmetic the GPU has", "
   }
 }
 
+TEST_CASE("GPU and replay give the same bits through every kernel there is", "[replay][race]") {
+  KDA_CHECK_NEEDS_GPU();
+  // Every width of the registers, length of a chunk and form of the decay once: short, for tools that watch
+  // each access.
+  struct Size {
+    std::size_t T, K, V;
+    int chunk;
+    bool safe_gate;
+  };
+  for (const Size& size :
+       {Size{70, 20, 33, 64, false}, Size{70, 64, 70, 64, true}, Size{40, 100, 8, 32, true},
+        Size{40, 128, 64, 16, false}, Size{70, 200, 20, 64, true}}) {
+    ProblemSpec spec;
+    spec.T = size.T, spec.K = size.K, spec.V = size.V, spec.chunk_size = size.chunk,
+    spec.safe_gate = size.safe_gate;
+    spec.qk_l2norm = true;
+    const kda::Problem problem = test::make_problem(spec);
+    INFO("K " << size.K << " chunk " << size.chunk);
+    check_replay(problem, DType::fp32);
+    check_replay(problem, DType::fp32, {"contraction=separate"});
+    for (const std::string_view name : test::gpu_variants) {  // fp64 has no replay
+      const kda::Answer answer = test::run(problem, name, DType::fp64);
+      CHECK(test::rms_ratio(answer.o, test::whole_oracle(problem).o) < 1e-12);
+    }
+  }
+}
+
 TEST_CASE("every stage of gpu-chunk has the bits of its replay", "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
   for (const bool v_first : {false, true})

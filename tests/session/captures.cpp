@@ -1,0 +1,69 @@
+// What an H100 answered, replayed here: cases/captures, written there by `capture`.
+#include <cmath>
+#include <filesystem>
+
+#include "session/answers.hpp"
+#include "session/capture.hpp"
+#include "session/selection.hpp"
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+
+using namespace kda_check;
+
+namespace {
+
+std::vector<std::string> capture_files() {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(test::case_fixtures() + "/../captures"))
+    files.push_back(entry.path().string());
+  return files;
+}
+
+/// Elements of a recorded stage that are not what was computed. Where a stage holds nothing, above a diagonal
+/// or beyond a chunk, the GPU left poison.
+std::size_t differing(const tensor::Tensor& recorded, const tensor::Tensor& computed) {
+  REQUIRE(recorded.shape() == computed.shape());
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < recorded.size(); ++i)
+    count += recorded.value(i) != computed.value(i) && !(std::isnan(recorded.value(i)) && computed.value(i) == 0);
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a CPU replays what an H100 answered bit for bit, stages included", "[captures]") {
+  std::size_t groups = 0, stages = 0;
+  for (const std::string& path : capture_files()) {
+    session::Source source = session::Source::open(path, {});
+    const kda::Problem problem = source.take_problem();
+    for (const fixture::ExpectedGroup& group : source.expected()) {
+      if (!group.name.starts_with("gpu-")) continue;
+      INFO(path << ' ' << group.name);
+      const auto how = session::reproduction_of(group);
+      REQUIRE(how);
+      CHECK(group.device == "NVIDIA H100 80GB HBM3");
+      const tensor::Tensor o = source.read(*group.tensor("o"));
+      kda::RunOptions options =
+          session::run_options(*how->variant, problem, o.dtype(), how->arithmetic,
+                               static_cast<std::size_t>(problem.options.chunk_size), 2);
+      kda::StageTensors computed;
+      if (!group.stages.empty()) {
+        computed = kda::allocate_stages(problem, options.chunk_size, kda::state_dtype(o.dtype()));
+        options.stages.computed = &computed;
+      }
+      const kda::Answer answer = how->variant->run(problem, options);
+      CHECK(test::differing_bits(answer.o, o) == 0);
+      CHECK(test::differing_bits(answer.final_state, source.read(*group.tensor("final_state"))) == 0);
+      for (const fixture::DatasetInfo& info : group.stages)
+        for (const kda::StageRow& row : kda::stages()) {
+          if (row.name != fixture::leaf(info.path)) continue;
+          INFO(row.name);
+          CHECK(differing(source.read(info), computed[static_cast<std::size_t>(row.stage)]) == 0);
+          ++stages;
+        }
+      ++groups;
+    }
+  }
+  CHECK(groups == 10);
+  CHECK(stages == 45);
+}
