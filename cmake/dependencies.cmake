@@ -58,4 +58,4 @@ add_library(kda_check_lzma INTERFACE)
 target_link_libraries(kda_check_lzma INTERFACE ${KDA_CHECK_LZMA} Threads::Threads)
 
 # The CUDA toolkit is used when it is there and never required.
-find_package(CUDAToolkit QUIET)
+find_package(CUDAToolkit 12 QUIET)

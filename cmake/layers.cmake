@@ -7,7 +7,7 @@ add_compile_definitions(KDA_CHECK_VERSION="${PROJECT_VERSION}")
 add_library(kda_check_flags INTERFACE)
 target_compile_options(kda_check_flags INTERFACE
   $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-ffp-contract=off -Wall -Wextra -Wshadow -Wpedantic>
-  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false --expt-relaxed-constexpr -Xcompiler=-ffp-contract=off,-Wall,-Wextra>)
+  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false -ftz=false -prec-div=true -prec-sqrt=true --expt-relaxed-constexpr -Xcompiler=-ffp-contract=off,-Wall,-Wextra>)
 if(KDA_CHECK_WERROR)
   target_compile_options(kda_check_flags INTERFACE $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Werror>)
 endif()

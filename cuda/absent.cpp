@@ -11,7 +11,7 @@ constexpr char reason[] = "built without CUDA";
 std::string unavailable() { return reason; }
 std::string device_text() { return reason; }
 std::string device_name() { return {}; }
-std::string unsupported_shape(Kernel, std::size_t, std::size_t) { return {}; }
+std::string unsupported_shape(Kernel, const Shape&) { return {}; }
 void run(Kernel, const Request&) { throw Error(ErrorKind::environment, reason); }
 std::vector<double> time(Kernel, const Request&, int) { throw Error(ErrorKind::environment, reason); }
 double copy_bandwidth() { throw Error(ErrorKind::environment, reason); }

@@ -7,6 +7,10 @@
 #include "kda/rounded.hpp"
 #include "numeric/rounding.hpp"
 
+#ifdef __USE_FAST_MATH__
+#error "kda-check measures rounding errors: compile without --use_fast_math"
+#endif
+
 namespace kda_check::cuda {
 
 using kda::CastPoints;
@@ -146,7 +150,7 @@ __device__ T warp_sum(T mine, int used) {
   return mine;
 }
 
-/// The sum over k < K of a_k b_k, lane l holding a and b of k = l, l + 32, ... in `rows` registers each.
+/// This lane's part of the sum over k < K of a_k b_k: k = l, l + 32, ..., in `rows` registers each.
 template <bool is_fused, class T, int rows>
 __device__ T warp_dot_part(const T (&a)[rows], const T (&b)[rows], const bool (&valid)[rows]) {
   T sum = a[0] * b[0];

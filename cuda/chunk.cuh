@@ -57,6 +57,10 @@ struct ChunkPlace {
   }
 };
 
+/// Bytes of shared memory that the greediest of the kernels needs at least.
+template <class T>
+std::size_t chunk_shared_bytes(int K);  // chunk_state.cu
+
 // chunk_prepare.cu
 template <class T>
 void launch_chunk_prepare(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work);
@@ -64,6 +68,8 @@ void launch_chunk_prepare(bool is_fused, const DeviceProblem& p, const ChunkWork
 template <class T>
 void launch_chunk_scores(bool is_fused, kda::DecayForm decay, const DeviceProblem& p,
                          const ChunkWork<T>& work);
+template <class T>
+std::size_t scores_shared_bytes();
 // chunk_inverse.cu
 template <class T>
 void launch_chunk_inverse(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work);

@@ -6,7 +6,7 @@ namespace kda_check::cuda {
 namespace {
 
 constexpr int row_warps = 8;
-constexpr int lane_rows = 8;  ///< channels of a lane: K <= 256
+constexpr int lane_rows = widest_key / warp_lanes;
 constexpr int gate_threads = 128;
 
 /// A warp for each row of q and of k: sums of squares in the order tree:32.

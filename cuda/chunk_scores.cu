@@ -57,8 +57,7 @@ class Scores {
     const int threads = blockDim.x, lane = threadIdx.x % warp_lanes;
     const BlockPair mine(threadIdx.x / warp_lanes);
     const bool pairwise = decay_ == kda::DecayForm::anchor_pair;
-    const bool multiplies = mine.row * block_rows < chunk_.rows && mine.row * block_rows < work_.C &&
-                            !(pairwise && mine.row == mine.column);
+    const bool multiplies = mine.row * block_rows < chunk_.rows && !(pairwise && mine.row == mine.column);
     T sums[4][4] = {};
     T pair_sums[2][most_blocks] = {};  // of the diagonal blocks' elements this thread has
     for (int first = 0; first < p_.K; first += channels) {
@@ -241,6 +240,13 @@ void launch_chunk_scores(bool is_fused, kda::DecayForm decay, const DeviceProble
          dim3(work.chunk_count, p.HV), threads, sizeof(Staged<T>), p, work, decay);
 }
 
+template <class T>
+std::size_t scores_shared_bytes() {
+  return sizeof(Staged<T>);
+}
+
+template std::size_t scores_shared_bytes<float>();
+template std::size_t scores_shared_bytes<double>();
 template void launch_chunk_scores(bool, kda::DecayForm, const DeviceProblem&, const ChunkWork<float>&);
 template void launch_chunk_scores(bool, kda::DecayForm, const DeviceProblem&, const ChunkWork<double>&);
 

@@ -2,14 +2,17 @@
 //
 // A block carries 64 columns of a head's state through a sequence, in registers: a thread has 4 x 4 elements
 // of every 64 rows. w and kg pass through shared memory in tiles of 64 x 64, fetched one or two ahead.
+#include <algorithm>
+
 #include "chunk.cuh"
+#include "device.hpp"
 #include "tile.cuh"
 
 namespace kda_check::cuda {
 
 namespace {
 
-constexpr std::size_t shared_limit = 227 * 1024;  ///< of a block on an H100; sm_80 has 163 KB
+constexpr int most_ring_tiles = 3, least_ring_tiles = 2;
 
 /// Tiles of the ring, then h [K][64], v_new [64][64].
 template <class T>
@@ -223,8 +226,8 @@ __global__ void __launch_bounds__(tile_threads)
 
 template <class T, bool is_fused>
 void launch_groups(const DeviceProblem& p, const ChunkWork<T>& work) {
-  int ring_tiles = 3;
-  while (ring_tiles > 2 && Shared<T>::bytes(p.K, ring_tiles) > shared_limit) --ring_tiles;
+  int ring_tiles = most_ring_tiles;
+  while (ring_tiles > least_ring_tiles && Shared<T>::bytes(p.K, ring_tiles) > shared_memory()) --ring_tiles;
   const auto kernel = p.K <= 64    ? state_kernel<T, is_fused, 1>
                       : p.K <= 128 ? state_kernel<T, is_fused, 2>
                                    : state_kernel<T, is_fused, 4>;
@@ -239,6 +242,13 @@ void launch_chunk_state(bool is_fused, const DeviceProblem& p, const ChunkWork<T
   is_fused ? launch_groups<T, true>(p, work) : launch_groups<T, false>(p, work);
 }
 
+template <class T>
+std::size_t chunk_shared_bytes(int K) {
+  return std::max(Shared<T>::bytes(K, least_ring_tiles), scores_shared_bytes<T>());
+}
+
+template std::size_t chunk_shared_bytes<float>(int);
+template std::size_t chunk_shared_bytes<double>(int);
 template void launch_chunk_state(bool, const DeviceProblem&, const ChunkWork<float>&);
 template void launch_chunk_state(bool, const DeviceProblem&, const ChunkWork<double>&);
 

@@ -3,18 +3,20 @@
 
 #include <fmt/format.h>
 
+#include "device.hpp"
 #include "gpu.hpp"
 
 namespace kda_check::cuda {
 
 namespace {
 
-/// The oldest architecture there is machine code for (cuda/CMakeLists.txt); newer ones compile the PTX.
+/// The oldest architecture there is machine code for (CMakeLists.txt); newer ones compile the PTX.
 constexpr int oldest_major = 8;
 
 struct Device {
   std::string name, reason;  ///< reason: why it cannot be used
   int major = 0, minor = 0;
+  std::size_t shared_bytes = 0;
 };
 
 Device look() {
@@ -34,6 +36,7 @@ Device look() {
   device.name = properties.name;
   device.major = properties.major;
   device.minor = properties.minor;
+  device.shared_bytes = properties.sharedMemPerBlockOptin;
   if (device.major < oldest_major)
     device.reason = fmt::format("no device: {} is sm_{}{}, and the kernels need sm_{}0 or newer", device.name,
                                 device.major, device.minor, oldest_major);
@@ -48,6 +51,7 @@ const Device& device() {
 }  // namespace
 
 std::string unavailable() { return device().reason; }
+std::size_t shared_memory() { return device().shared_bytes; }
 std::string device_name() { return device().reason.empty() ? device().name : std::string(); }
 std::string device_text() {
   if (!device().reason.empty()) return device().reason;

@@ -37,7 +37,7 @@ class DeviceTensors {
       return Tensor{input.data == nullptr ? nullptr : memory_[i].data(), input.dtype};
     };
     DeviceProblem p{};
-    p.T = static_cast<int>(r.T), p.H = static_cast<int>(r.H), p.HV = static_cast<int>(r.HV);
+    p.H = static_cast<int>(r.H), p.HV = static_cast<int>(r.HV);
     p.K = static_cast<int>(r.K), p.V = static_cast<int>(r.V);
     p.q = tensor(0, r.q), p.k = tensor(1, r.k), p.v = tensor(2, r.v), p.g = tensor(3, r.g);
     p.beta = tensor(4, r.beta), p.A_log = tensor(5, r.A_log), p.dt_bias = tensor(6, r.dt_bias);
@@ -67,8 +67,8 @@ class DeviceTensors {
     final_state_.check_canaries();
   }
   void download(const Request& r) const {
-    o_.download(r.o.data);
-    final_state_.download(r.final_state.data);
+    o_.download(r.o.data, format_bytes(r.o.dtype, r.o.elements));
+    final_state_.download(r.final_state.data, format_bytes(r.final_state.dtype, r.final_state.elements));
   }
 
   std::size_t bytes() const {

@@ -12,8 +12,7 @@
 
 namespace kda_check::cuda {
 
-/// Why no kernel can run here: "built without CUDA", "no device: ...", "sm_75 is older than sm_80"; empty
-/// when they can.
+/// Why no kernel can run here: "built without CUDA", "no device: <reason>"; empty when they can.
 std::string unavailable();
 
 /// "NVIDIA H100 80GB HBM3, sm_90", or what `unavailable` says.
@@ -24,8 +23,13 @@ std::string device_name();
 
 enum class Kernel : unsigned char { recurrent, chunk };
 
-/// Why a kernel cannot take this shape; empty when it can. `rows`: of a chunk.
-std::string unsupported_shape(Kernel kernel, std::size_t K, std::size_t rows);
+/// What a kernel's limits depend on. `tokens`: of all batch rows; `rows`: of a chunk.
+struct Shape {
+  bool is_fp64;
+  std::size_t tokens, HV, K, V, rows;
+};
+/// Why a kernel cannot take this shape on this device; empty when it can.
+std::string unsupported_shape(Kernel kernel, const Shape& shape);
 
 /// A dense tensor in host memory; no data: there is none.
 struct Input {
@@ -74,7 +78,8 @@ struct Request {
 void run(Kernel kernel, const Request& request);
 
 /// Seconds of each of `repeats` runs of the kernels alone, by the device's clock, after a warm-up. Inputs and
-/// outputs rotate through as many copies as it takes to leave the cache behind. Nothing is downloaded.
+/// outputs rotate through up to 16 copies, as many as it takes to leave the cache behind; what gpu-chunk
+/// keeps between its kernels stays where it is. Nothing is downloaded.
 std::vector<double> time(Kernel kernel, const Request& request, int repeats);
 
 /// Bytes per second, read plus written, of a copy within the device's memory.

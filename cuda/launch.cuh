@@ -1,4 +1,4 @@
-// Launching a kernel, and the kernels there are to launch.
+// Launching a kernel; those of gpu-chunk are listed in chunk.cuh.
 #pragma once
 
 #include "check.hpp"
@@ -23,6 +23,5 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, int thre
 /// `sequences`: in device memory, `count` of them; state n belongs to sequence n.
 void launch_recurrent(bool is_fp64, bool is_fused, const DeviceProblem& p, const TokenRange* sequences,
                       int count);
-bool recurrent_takes(std::size_t K);
 
 }  // namespace kda_check::cuda

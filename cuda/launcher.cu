@@ -88,7 +88,9 @@ class ChunkLauncher : public Launcher {
   }
   void download_stages(const Request& r) const override {
     for (std::size_t s = 0; s < r.stages.size(); ++s)
-      if (r.stages[s].data != nullptr) memory_[stages_[s]].download(r.stages[s].data);
+      if (r.stages[s].data != nullptr)
+        memory_[stages_[s]].download(r.stages[s].data,
+                                     r.stages[s].elements * numeric::format_of(r.stages[s].dtype).bytes);
   }
   void check_canaries() const override {
     for (const DeviceMemory& memory : memory_) memory.check_canaries();
@@ -120,13 +122,6 @@ std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request) {
   if (kernel == Kernel::recurrent) return std::make_unique<RecurrentLauncher>(request);
   if (request.is_fp64) return std::make_unique<ChunkLauncher<double>>(request);
   return std::make_unique<ChunkLauncher<float>>(request);
-}
-
-std::string unsupported_shape(Kernel kernel, std::size_t K, std::size_t rows) {
-  if (!recurrent_takes(K)) return "GPU variants have K up to 256";
-  if (kernel == Kernel::chunk && rows != 16 && rows != 32 && rows != 64)
-    return "gpu-chunk has chunks of 16, 32 and 64 rows";
-  return {};
 }
 
 }  // namespace kda_check::cuda

@@ -20,6 +20,7 @@ std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 std::string out_of_memory(const char* name, std::size_t bytes) {
   std::size_t available = 0, total = 0;
   if (cudaMemGetInfo(&available, &total) != cudaSuccess) available = total = 0;
+  cudaGetLastError();  // or the next launch reports a failure that was told
   return fmt::format("GPU: no memory for {}: wanted {:.3g} GB, {:.3g} of {:.3g} GB are free", name,
                      static_cast<double>(bytes) * 1e-9, static_cast<double>(available) * 1e-9,
                      static_cast<double>(total) * 1e-9);
@@ -27,14 +28,14 @@ std::string out_of_memory(const char* name, std::size_t bytes) {
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(const char* name, std::size_t bytes) : name_(name), bytes_(bytes) {
+// Delegates, so that what was allocated is freed when something after it throws.
+DeviceMemory::DeviceMemory(const char* name, std::size_t bytes) : DeviceMemory() {
+  name_ = name, bytes_ = bytes;
   const std::size_t whole = rounded_up(bytes) + 2 * canary_bytes;
   const cudaError_t status = cudaMalloc(&allocation_, whole);
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // or the next launch reports it
+  if (status == cudaErrorMemoryAllocation)
     throw Error(ErrorKind::environment, out_of_memory(name, bytes), {},
                 "a smaller shape, or a GPU that nobody else uses");
-  }
   check(status, "allocating memory");
   memory_ = static_cast<unsigned char*>(allocation_) + canary_bytes;
   check(cudaMemset(allocation_, canary, whole), "filling memory");
@@ -53,7 +54,10 @@ void DeviceMemory::upload(const void* source) const {
   if (bytes_ > 0) check(cudaMemcpy(memory_, source, bytes_, cudaMemcpyHostToDevice), "uploading a tensor");
 }
 
-void DeviceMemory::download(void* target) const {
+void DeviceMemory::download(void* target, std::size_t bytes) const {
+  if (bytes != bytes_)
+    throw Error(ErrorKind::internal,
+                fmt::format("GPU: {} has {} bytes, and {} are wanted", name_, bytes_, bytes));
   if (bytes_ > 0) check(cudaMemcpy(target, memory_, bytes_, cudaMemcpyDeviceToHost), "downloading a tensor");
 }
 
@@ -62,7 +66,7 @@ std::uint64_t DeviceMemory::hash() const {
   check(cudaMemset(sum.data(), 0, sum.size()), "filling memory");
   add_hash(memory_, bytes_, sum.as<unsigned long long>());
   unsigned long long result = 0;
-  sum.download(&result);
+  sum.download(&result, sizeof result);
   return result;
 }
 

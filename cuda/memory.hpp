@@ -31,7 +31,8 @@ class DeviceMemory {
 
   void poison() const;
   void upload(const void* source) const;
-  void download(void* target) const;
+  /// Throws Error{internal} unless `bytes` is the size.
+  void download(void* target, std::size_t bytes) const;
   /// A sum over all words and where they are: the same contents give the same number.
   std::uint64_t hash() const;
   /// Throws Error{internal} when something was written before or behind the memory.

@@ -7,6 +7,9 @@
 
 namespace kda_check::cuda {
 
+/// Channels that a warp keeps in registers, eight a lane: the widest K.
+constexpr int widest_key = 256;
+
 struct Tensor {
   const void* data;  ///< null: there is none
   numeric::DType dtype;
@@ -29,7 +32,7 @@ struct TokenRange {
 };
 
 struct DeviceProblem {
-  int T, H, HV, K, V;  ///< T: tokens of a batch row
+  int H, HV, K, V;
   Tensor q, k, v, g, beta, A_log, dt_bias, initial_state;
   MutableTensor o, final_state;
   double scale, lower_bound;

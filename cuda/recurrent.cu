@@ -13,8 +13,8 @@ namespace {
 constexpr int block_warps = 8;
 constexpr int warp_columns = 4;
 constexpr int block_columns = block_warps * warp_columns;
-constexpr int tile = block_warps;  ///< tokens prepared together: a warp each
-constexpr int widest_key = 256;    ///< 8 rows a lane
+constexpr int tile = block_warps;             ///< tokens prepared together: a warp each
+static_assert(widest_key <= 8 * warp_lanes);  // the widest rows below
 
 /// The inputs of one token as they are stored: rows l, l + 32, ... of each lane; v of block_columns = 32.
 /// Nothing is done to them before they are needed, so that nobody waits for memory.
@@ -57,8 +57,9 @@ __device__ T four_warp_sums(const T (&part)[4]) {
   for (int half = 4; half > 0; half /= 2) sum = sum + __shfl_xor_sync(whole_warp, sum, half);
   return sum;
 }
+constexpr int lanes_of_column = warp_lanes / warp_columns;
 __device__ int column_of_lane() {
-  return static_cast<int>(threadIdx.x) % warp_lanes / 8;  // 2 i + j
+  return static_cast<int>(threadIdx.x) % warp_lanes / lanes_of_column;  // 2 i + j
 }
 
 /// One head of one sequence, block_columns columns.
@@ -200,7 +201,7 @@ class Recurrence {
     const T write = (in_.v[mine] - prediction) * in_.beta[t];           // beta_t e_t, e_t = v_t - P_t^T k_t
 #pragma unroll
     for (int c = 0; c < warp_columns; ++c) {
-      const T write_c = __shfl_sync(whole_warp, write, 8 * c);
+      const T write_c = __shfl_sync(whole_warp, write, lanes_of_column * c);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
         S_[c][r] = multiply_add<is_fused>(key[r], write_c, S_[c][r]);  // S_t = P_t + k_t (beta_t e_t)^T
@@ -209,7 +210,7 @@ class Recurrence {
 #pragma unroll
       for (int c = 0; c < warp_columns; ++c) round_all(carry_, S_[c]);
     const T output = weighted_sum(q);  // o_t = S_t^T (scale q_t)
-    if (lane_ % 8 == 0) in_.o[mine] = output;
+    if (lane_ % lanes_of_column == 0) in_.o[mine] = output;
   }
 
   /// Between two barriers: nobody writes o, whoever prepares next writes other arrays.
@@ -265,8 +266,6 @@ void launch_width(const DeviceProblem& p, const TokenRange* sequences, int count
 }
 
 }  // namespace
-
-bool recurrent_takes(std::size_t K) { return K <= widest_key; }
 
 void launch_recurrent(bool is_fp64, bool is_fused, const DeviceProblem& p, const TokenRange* sequences,
                       int count) {

@@ -64,7 +64,9 @@ std::vector<double> time(Kernel kernel, const Request& request, int repeats) {
 }
 
 double copy_bandwidth() {
-  constexpr std::size_t bytes = std::size_t{1} << 30;
+  std::size_t available = 0, total = 0;
+  check(cudaMemGetInfo(&available, &total), "asking for free memory");
+  const std::size_t bytes = std::min(std::size_t{1} << 30, available / 4);
   constexpr int repeats = 7;
   const DeviceMemory from("the source of a copy", bytes), to("the target of a copy", bytes);
   std::vector<double> seconds;

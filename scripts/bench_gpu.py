@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Times kda-check's GPU variants beside FLA's kernels, in one run on one device.
 
-Needs a GPU, PyTorch, Triton and FLA (pip install fla-core). FLA tunes its launch configurations for minutes;
---configs N keeps N of each kernel's (0: all). Every figure is the median of CUDA events around the kernels
-alone, after a warm-up; clocks drift, so ours and FLA's take turns.
+Needs a GPU, PyTorch, Triton and FLA (pip install fla-core). FLA tunes its launch configurations first, for
+minutes; --configs N lets it try N of each kernel's only. Every figure is the median of CUDA events, after a
+warm-up; FLA's include what its Python does between kernels, which matters for small shapes. Clocks drift, so
+ours and FLA's take turns. In fp32 FLA multiplies in TF32.
 
     scripts/bench_gpu.py                                   B=1 T=8192 H=64 K=V=128, bf16
     scripts/bench_gpu.py --kda-check build/gpu/bin/kda-check -T 2048 --dtype bf16,fp32
@@ -28,7 +29,7 @@ def parsed():
     parser.add_argument("-V", type=int, default=128)
     parser.add_argument("--dtype", default="bf16", help="bf16, fp16, fp32; several with commas")
     parser.add_argument("--rounds", type=int, default=3, help="turns that ours and FLA's take")
-    parser.add_argument("--configs", type=int, default=4, help="launch configurations FLA may try; 0: all")
+    parser.add_argument("--configs", type=int, default=0, help="launch configurations FLA may try; 0: all")
     return parser.parse_args()
 
 
@@ -53,7 +54,8 @@ def ours(options, dtype):
                *[word for part in shape for word in part.split("=")]]
     finished = subprocess.run(command, capture_output=True, text=True)
     if finished.returncode != 0:
-        sys.exit(finished.stderr.strip() or f"{' '.join(command)}: exit {finished.returncode}")
+        print(finished.stderr.strip() or f"{' '.join(command)}: failed", file=sys.stderr)
+        sys.exit(finished.returncode)
     return {row["variant"]: row for row in json.loads(finished.stdout)["rows"]}
 
 
@@ -99,14 +101,16 @@ def main():
         return chunk_kda(**problem, safe_gate=True)
 
     beside = {"gpu-recurrent": ("fused_recurrent_kda", fused_recurrent_kda), "gpu-chunk": ("chunk_kda", chunk)}
-    print(f"B={options.B} T={options.T} H={options.H} K={options.K} V={options.V}  {torch.cuda.get_device_name()}")
-    print(f"{'variant':<14} {'dtype':<6} {'ms':>8} {'floor ms':>9} {'x floor':>8}  {'FLA':<20} {'ms':>8} {'FLA / ours':>11}")
+    print(f"B={options.B} T={options.T} H={options.H} K={options.K} V={options.V}  {torch.cuda.get_device_name()}  "
+          f"FLA may try {options.configs or 'all'} launch configurations")
+    print(f"{'variant':<14} {'dtype':<6} {'ms':>8} {'floor ms':>9} {'x floor':>8}  "
+          f"{'FLA':<20} {'ms':>8} {'FLA / ours':>11}")
     with torch.no_grad():
         for dtype in options.dtype.split(","):
             mine, theirs, rows = {}, {}, {}
             for _ in range(options.rounds):
                 problem = fla_problem(options, dtype)
-                for variant, (name, kernel) in beside.items():
+                for variant, (_, kernel) in beside.items():
                     theirs.setdefault(variant, []).append(milliseconds(kernel, problem))
                 del problem
                 torch.cuda.empty_cache()
@@ -114,8 +118,10 @@ def main():
                 for variant in beside:
                     mine.setdefault(variant, []).append(rows[variant]["ms"])
             for variant, (name, _) in beside.items():
-                a, b, floor = statistics.median(mine[variant]), statistics.median(theirs[variant]), rows[variant]["floor_ms"]
-                print(f"{variant:<14} {dtype:<6} {a:>8.2f} {floor:>9.3f} {a / floor:>8.1f}  {name:<20} {b:>8.2f} {b / a:>11.2f}")
+                a, b = statistics.median(mine[variant]), statistics.median(theirs[variant])
+                floor = rows[variant]["floor_ms"]
+                print(f"{variant:<14} {dtype:<6} {a:>8.2f} {floor:>9.3f} {a / floor:>8.1f}  "
+                      f"{name:<20} {b:>8.2f} {b / a:>11.2f}")
 
 
 if __name__ == "__main__":

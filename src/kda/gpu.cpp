@@ -84,7 +84,9 @@ std::string gpu_unsupported(bool chunk, const Problem& problem, const RunOptions
   if (arithmetic.reduction.kind != ReductionKind::simt)
     return "GPU variants add in one order, reduction=simt";
   const cuda::Kernel kernel = chunk ? cuda::Kernel::chunk : cuda::Kernel::recurrent;
-  std::string shape = cuda::unsupported_shape(kernel, problem.dimensions().K, options.chunk_size);
+  const Dimensions& d = problem.dimensions();
+  std::string shape = cuda::unsupported_shape(
+      kernel, {options.dtype == numeric::DType::fp64, d.B * d.T, d.HV, d.K, d.V, options.chunk_size});
   if (!chunk || !shape.empty()) return shape;
   const bool anchored = arithmetic.decay == DecayForm::anchor_pair ||
                         arithmetic.decay == DecayForm::anchor_first ||

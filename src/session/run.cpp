@@ -220,7 +220,11 @@ class FixtureRun {
     try {
       return Computed{&variant, options, computed_answer(variant, options, variant.run(problem, options))};
     } catch (const Error& error) {
-      throw error.in(file.path());
+      // A device that fails takes nobody else's answer with it.
+      if (!kda::is_on_gpu(variant) || error.kind() != ErrorKind::environment) throw error.in(file.path());
+      result_.errors.push_back(
+          {fmt::format("{}: {}", variant.name, error.in(file.path()).what()), exit_code(error.kind())});
+      return std::nullopt;
     }
   }
 

@@ -25,7 +25,7 @@ TEST_CASE("device memory starts poisoned, and its hash knows every byte and its 
   KDA_CHECK_NEEDS_GPU();
   const cuda::DeviceMemory memory("victim", 1003);
   std::vector<unsigned char> bytes(1003);
-  memory.download(bytes.data());
+  memory.download(bytes.data(), bytes.size());
   for (const unsigned char byte : bytes) REQUIRE(byte == 0xff);
   const auto before = memory.hash();
   CHECK(memory.hash() == before);

@@ -52,7 +52,6 @@ TEST_CASE("GPU and replay give the same bits on regimes", "[replay]") {
       const std::string words = std::string(recipe.name) + ":dtype=" + std::string(numeric::name_of(dtype));
       INFO(words);
       const kda::Problem problem = kda::parse_regime(words).build();
-      if (problem.dimensions().T > 2048) continue;
       // Where the answer is not finite, NaNs need not be the same NaN.
       const kda::Answer answer = test::run(problem, "recurrent", dtype, 16);
       bool finite = true;
@@ -138,7 +137,7 @@ TEST_CASE("GPU and replay give the same bits through every kernel there is", "[r
   };
   for (const Size& size :
        {Size{70, 20, 33, 64, false}, Size{70, 64, 70, 64, true}, Size{40, 100, 8, 32, true},
-        Size{40, 128, 64, 16, false}, Size{70, 200, 20, 64, true}}) {
+        Size{40, 128, 64, 16, false}, Size{70, 200, 20, 64, true}, Size{70, 256, 20, 64, false}}) {
     ProblemSpec spec;
     spec.T = size.T, spec.K = size.K, spec.V = size.V, spec.chunk_size = size.chunk,
     spec.safe_gate = size.safe_gate;
@@ -172,16 +171,10 @@ TEST_CASE("every stage of gpu-chunk has the bits of its replay", "[replay][small
       test::replayed(problem, "gpu-chunk", options);
       for (const kda::StageRow& row : kda::stages()) {
         INFO(row.name);
-        // Only what a stage holds: zeros elsewhere on the CPU, poison on the GPU.
         const tensor::Tensor &a = gpu[static_cast<std::size_t>(row.stage)],
                              &b = cpu[static_cast<std::size_t>(row.stage)];
         REQUIRE(a.size() == b.size());
-        std::size_t differing = 0;
-        for (std::size_t i = 0; i < a.size(); ++i) {
-          const double x = a.value(i), y = b.value(i);
-          differing += !(x == y) && !(std::isnan(x) && y == 0);
-        }
-        CHECK(differing == 0);
+        CHECK(std::memcmp(a.data(), b.data(), a.bytes()) == 0);
       }
     }
 }

@@ -69,6 +69,7 @@ struct ChunkData {
              v.data(),
              beta.data(),
              G.data(),
+             nullptr,
              Aqk.data(),
              L.data(),
              A.data(),

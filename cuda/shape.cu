@@ -1,0 +1,35 @@
+// What shapes the kernels take on this device.
+#include "chunk.cuh"
+#include "device.hpp"
+#include "gpu.hpp"
+#include "tile.cuh"
+
+namespace kda_check::cuda {
+
+namespace {
+
+/// The runtime's limit on the second and third extent of a grid, where heads and column tiles are.
+constexpr std::size_t most_blocks = 65535;
+
+std::string lacks_shared_memory(const Shape& shape) {
+  const std::size_t wanted = shape.is_fp64 ? chunk_shared_bytes<double>(static_cast<int>(shape.K))
+                                           : chunk_shared_bytes<float>(static_cast<int>(shape.K));
+  if (wanted <= shared_memory()) return {};
+  return std::string(shape.is_fp64 ? "fp64" : "fp32") + " with K = " + std::to_string(shape.K) + " takes " +
+         std::to_string(wanted / 1024) + " KB of shared memory, and this device has " +
+         std::to_string(shared_memory() / 1024);
+}
+
+}  // namespace
+
+std::string unsupported_shape(Kernel kernel, const Shape& shape) {
+  if (shape.K > widest_key) return "GPU variants have K up to " + std::to_string(widest_key);
+  if (kernel == Kernel::chunk && shape.rows != 16 && shape.rows != 32 && shape.rows != most_rows)
+    return "gpu-chunk has chunks of 16, 32 and 64 rows";
+  if (shape.HV > most_blocks || shape.V / tile_side + 8 > most_blocks || shape.tokens >= std::size_t{1} << 30)
+    return "GPU variants have up to 65535 heads and 2^30 tokens";
+  if (kernel == Kernel::chunk && unavailable().empty()) return lacks_shared_memory(shape);
+  return {};
+}
+
+}  // namespace kda_check::cuda
