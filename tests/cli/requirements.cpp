@@ -14,7 +14,8 @@ std::string gpu_is_missing() { return kda::variant_named("gpu-recurrent").unavai
 
 }  // namespace
 
-TEST_CASE("--require gpu without one is one line and exit code 4, before anything runs", "[cli][gpu]") {
+TEST_CASE("a GPU that is required and missing is one line and exit code 4, before anything runs",
+          "[cli][gpu]") {
   const std::string reason = gpu_is_missing();
   if (reason.empty()) KDA_CHECK_SKIP("there is a GPU here");
   const Folder folder;
@@ -41,7 +42,7 @@ TEST_CASE("--require gpu without one is one line and exit code 4, before anythin
   CHECK_THAT(replay.err, ContainsSubstring(reason));
 }
 
-TEST_CASE("--require gpu with one wants an answer of it", "[cli][gpu]") {
+TEST_CASE("a GPU that is required and there must have answered", "[cli][gpu]") {
   if (!gpu_is_missing().empty()) KDA_CHECK_SKIP("no GPU here: " + gpu_is_missing());
   const Output run =
       program("run " + small + " --require gpu --variant gpu-recurrent --against oracle,replay --json");
