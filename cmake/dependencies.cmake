@@ -57,5 +57,10 @@ find_library(KDA_CHECK_LZMA NAMES liblzma.a lzma REQUIRED)
 add_library(kda_check_lzma INTERFACE)
 target_link_libraries(kda_check_lzma INTERFACE ${KDA_CHECK_LZMA} Threads::Threads)
 
+# toml++ as headers: the distribution's target wants its shared library, and the program needs no library more.
+find_path(KDA_CHECK_TOML toml++/toml.h REQUIRED)
+add_library(kda_check_toml INTERFACE)
+target_include_directories(kda_check_toml SYSTEM INTERFACE ${KDA_CHECK_TOML})
+
 # The CUDA toolkit is used when it is there and never required.
 find_package(CUDAToolkit 12 QUIET)

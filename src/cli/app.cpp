@@ -23,6 +23,7 @@ constexpr Command commands[] = {
     {"forecast", "what the inputs say about each formulation, before any kernel runs", forecast_main},
     {"attribute", "how much of an error each axis of the arithmetic and each stage makes", attribute_main},
     {"grow", "how the error of every answer goes along T", grow_main},
+    {"history", "compare the JSON reports of several commits, number by number", history_main},
     {"show", "what a fixture holds", show_main},
     {"make", "write a regime - a problem on which formulations fail - as a fixture", make_main},
     {"capture", "run variants and store what they answer in a fixture", capture_main},

@@ -27,6 +27,7 @@ int run_main(const Words& words);
 int diff_main(const Words& words);
 int attribute_main(const Words& words);
 int grow_main(const Words& words);
+int history_main(const Words& words);
 int show_main(const Words& words);
 int list_main(const Words& words);
 int bench_main(const Words& words);

@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "cli/commands.hpp"
+#include "session/sources.hpp"
 
 namespace kda_check::cli {
 
@@ -88,7 +89,10 @@ OutputFile report_file(std::string_view format, const std::string& path,
                 "to standard output it is --json=- before the file, or --json after it");
   for (const std::string& input : inputs) {
     std::error_code failure;
-    if (path != "-" && std::filesystem::equivalent(path, input, failure))
+    if (path == "-") break;
+    // Also a baseline that is not there yet.
+    if (std::filesystem::equivalent(path, input, failure) ||
+        (!session::is_regime(input) && same_file(path, input)))
       throw Error(ErrorKind::usage, fmt::format("{} is an input and an output", path));
   }
   if (path.empty())

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "cli/commands.hpp"
+#include "cli/gate_options.hpp"
 #include "cli/judging_options.hpp"
 #include "cli/suite.hpp"
 #include "session/requirements.hpp"
@@ -43,6 +43,7 @@ struct RunCommand {
   session::RunRequest request;
   std::vector<std::string> required;
   OutputOptions output;
+  GateOptions gate;
   std::string oracle = "dd";
   std::size_t chunk_size = 0;
 
@@ -78,6 +79,7 @@ struct RunCommand {
         "For every failure against the oracle, try the usual mis-readings (exp2 for exp, a transposed\n"
         "state ...) and name the one that explains it");
     add_judging_options(app, request.judging);
+    add_gate_options(app, gate);
     add_output_options(app, output);
     add_threads(app, request.threads);
     add_memory_limit(app, request.limits.memory_budget);
@@ -87,6 +89,13 @@ struct RunCommand {
     if (chunk_size > 0) request.chunk_size = chunk_size;
     if (oracle == "fp64") request.oracle = kda::OraclePrecision::fp64;
     if (oracle == "none") request.oracle.reset();
+  }
+
+  /// Less is run or compared than the targets hold.
+  bool narrowed() const {
+    return !request.variants.empty() || !request.dtypes.empty() || !request.arithmetic.empty() ||
+           !request.against.empty() || !request.judging.tensors.empty() || request.chunk_size.has_value() ||
+           !request.oracle.has_value();
   }
 };
 
@@ -115,6 +124,9 @@ void check_line(const Suite& suite, const SuiteLine& line) {
     if (is_suite(target))
       throw Error(ErrorKind::usage, fmt::format("'{}' inside a suite: suites do not nest", target),
                   suite.place(line), "name all suites on the command line");
+  if (parsed.gate.has_baseline())
+    throw Error(ErrorKind::input, fmt::format("the line '{}' names a baseline", join(line.words, " ")),
+                suite.place(line), "one run has one: kda-check run @suite --baseline FILE");
   if (parsed.output.is_set())
     throw Error(
         ErrorKind::input, fmt::format("the line '{}' has an option about reports", join(line.words, " ")),
@@ -141,9 +153,10 @@ struct Requests {
 
 /// The requests of a command line: one for its files, one for each line of its suites, with the options of
 /// the command line over those of the line.
-Requests requests_of(const RunCommand& command, const Words& words) {
+Requests requests_of(const RunCommand& command, const Words& words, TolerancesRead& tolerances) {
   Requests requests{{}, command.required};
   session::RunRequest files = command.request;
+  files.judging.tolerances = tolerances.read(command.gate.tolerance_path);
   std::erase_if(files.fixtures, is_suite);
   if (!files.fixtures.empty()) requests.list.push_back(files);
   Words options;
@@ -160,10 +173,12 @@ Requests requests_of(const RunCommand& command, const Words& words) {
       all.insert(all.end(), options.begin() + 1, options.end());
       RunCommand of_line = parsed_line(suite, line, all);
       command_line_wins(command.request, of_line.request);
+      of_line.request.judging.tolerances =
+          tolerances.read(command.gate.tolerance_path.empty() ? suite.path_of(of_line.gate.tolerance_path)
+                                                              : command.gate.tolerance_path);
       requests.required.insert(requests.required.end(), of_line.required.begin(), of_line.required.end());
       for (std::string& fixture : of_line.request.fixtures)
-        if (!fixture.starts_with("/") && !session::is_regime(fixture))
-          fixture = std::filesystem::proximate(std::filesystem::path(suite.directory) / fixture).string();
+        if (!session::is_regime(fixture)) fixture = suite.path_of(fixture);
       requests.list.push_back(of_line.request);
     }
   }
@@ -173,13 +188,23 @@ Requests requests_of(const RunCommand& command, const Words& words) {
   return requests;
 }
 
+void add_notes(report::FixtureResult& fixture, const std::vector<std::string>& notes) {
+  for (const std::string& note : notes)
+    if (std::find(fixture.notes.begin(), fixture.notes.end(), note) == fixture.notes.end())
+      fixture.notes.push_back(note);
+}
+
 void append(report::Result& all, report::Result part) {
   all.command = part.command;
   all.oracle = part.oracle;
   for (report::FixtureResult& fixture : part.fixtures) {
-    const bool known = std::any_of(all.fixtures.begin(), all.fixtures.end(),
-                                   [&](const auto& other) { return other.path == fixture.path; });
-    if (!known) all.fixtures.push_back(std::move(fixture));
+    const auto known = std::find_if(all.fixtures.begin(), all.fixtures.end(),
+                                    [&](const auto& other) { return other.path == fixture.path; });
+    if (known == all.fixtures.end()) {
+      all.fixtures.push_back(std::move(fixture));
+    } else {
+      add_notes(*known, fixture.notes);
+    }
   }
   std::move(part.cases.begin(), part.cases.end(), std::back_inserter(all.cases));
   std::move(part.stages.begin(), part.stages.end(), std::back_inserter(all.stages));
@@ -194,11 +219,13 @@ int run_main(const Words& words) {
   command.add_options(app);
   if (const auto done = parse(app, words)) return *done;
   command.finish();
-  const Requests requests = requests_of(command, words);
+  TolerancesRead tolerances;
+  const Requests requests = requests_of(command, words, tolerances);
   session::check_requirements(requests.required);
   std::vector<std::string> inputs;
   for (const session::RunRequest& request : requests.list)
     inputs.insert(inputs.end(), request.fixtures.begin(), request.fixtures.end());
+  std::optional<session::BaselineGate> baseline = baseline_gate(command.gate, command.narrowed(), inputs);
   Outputs outputs(command.output, inputs);
 
   Progress progress;
@@ -208,10 +235,13 @@ int run_main(const Words& words) {
   for (report::FailedInput& missed :
        session::missed_requirements(requests.required, session::variants_that_answered(result)))
     result.errors.push_back(std::move(missed));
+  if (!command.narrowed()) tolerances.add_unused(result.errors);
   result.argv = words;
   progress.clear();
+  if (baseline) print_lines(baseline->judge(result));
   print_errors(result.errors);
   outputs.write(result);
+  if (baseline) print_lines(baseline->update(result));
   return result.exit_code();
 }
 

@@ -43,6 +43,11 @@ std::vector<std::string> suite_names() {
 
 std::string Suite::place(const SuiteLine& line) const { return fmt::format("{}:{}", path, line.number); }
 
+std::string Suite::path_of(const std::string& in_line) const {
+  if (in_line.empty() || in_line.starts_with("/")) return in_line;
+  return fs::proximate(fs::path(directory) / in_line).string();
+}
+
 Suite load_suite(const std::string& target) {
   const std::string name = target.substr(1);
   fs::path path = name;

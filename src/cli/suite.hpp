@@ -20,6 +20,8 @@ struct Suite {
 
   /// "path:7", for errors.
   std::string place(const SuiteLine& line) const;
+  /// A path in one of its lines, seen from where the user is; empty stays empty.
+  std::string path_of(const std::string& in_line) const;
 };
 
 /// "@smoke" is suites/smoke.txt of the cases that came with the program, "@some/file.txt" is that file.

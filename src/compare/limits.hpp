@@ -16,7 +16,7 @@ namespace kda_check::compare {
 struct Limit {
   std::string metric;
   double value = 0;    ///< passes when |measured| <= value
-  std::string source;  ///< "derived", "replay", "command line"
+  std::string source;  ///< "derived", "replay", "cases/tolerances.toml:12", "command line"
 };
 
 /// How an answer was computed, as far as its error depends on it.

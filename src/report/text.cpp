@@ -226,6 +226,7 @@ Result printable(Result result) {
     clean(item.fixture, item.path, item.variant, item.device, item.arithmetic, item.against, item.reason);
     for (TensorResult& tensor : item.tensors) {
       clean(tensor.name, tensor.reason);
+      for (compare::Limit& limit : tensor.limits) clean(limit.source);
       if (tensor.worst) clean(tensor.worst->place);
       for (PointResult& point : tensor.points) clean(point.place);
     }
@@ -269,12 +270,16 @@ std::string write_text(const Result& raw, const WriteOptions& options) {
   for (const FixtureResult& fixture : result.fixtures) print_fixture(out, result, fixture, options);
   std::size_t tensors = 0;
   for (const CaseResult& item : result.cases) tensors += item.tensors.size();
-  bool overridden = false;
+  std::vector<std::string> sources;
   for (const CaseResult& item : result.cases)
     for (const TensorResult& tensor : item.tensors)
-      for (const compare::Limit& limit : tensor.limits) overridden = overridden || is_overridden(limit);
-  if (overridden && options.detail != Detail::quiet && result.command == "run")
-    out += "* limit from the command line; the others are derived from arithmetic and inputs\n";
+      for (const compare::Limit& limit : tensor.limits)
+        if (is_overridden(limit))
+          sources.push_back(limit.source == "command line" ? "the command line" : limit.source);
+  if (!sources.empty() && options.detail != Detail::quiet && result.command == "run")
+    fmt::format_to(std::back_inserter(out),
+                   "* limit from {}; the others are derived from arithmetic and inputs\n",
+                   join(without_repeats(sources)));
   fmt::format_to(std::back_inserter(out),
                  "{} {}, {} comparisons of {} tensors: {} passed, {} failed, {} inconclusive, {} skipped",
                  result.fixtures.size(), result.fixtures.size() == 1 ? "fixture" : "fixtures",

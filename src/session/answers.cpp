@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "compare/comparison.hpp"
+#include "compare/tolerances.hpp"
 #include "numeric/rounding.hpp"
 #include "session/judging.hpp"
 
@@ -183,9 +184,15 @@ std::vector<report::CaseResult> compared(const kda::Problem& problem, const std:
                                          const CompareRequest& request) {
   std::vector<report::CaseResult> cases;
   for (const Pairing& pairing : pairings) cases.push_back(described(pairing));
-  for (Measured& item : measured(problem, pairings, request))
-    cases[item.pairing].tensors.push_back(judged(item.tensor, *item.got, problem.options.state_v_first,
-                                                 item.measures, std::move(item.limits), request.judging));
+  for (Measured& item : measured(problem, pairings, request)) {
+    report::CaseResult& of = cases[item.pairing];
+    if (request.judging.tolerances)
+      item.limits = request.judging.tolerances->applied(
+          std::move(item.limits),
+          {request.fixture, of.variant, of.dtype, of.against, item.tensor, item.got->dtype()});
+    of.tensors.push_back(judged(item.tensor, *item.got, problem.options.state_v_first, item.measures,
+                                std::move(item.limits), request.judging));
+  }
   for (report::CaseResult& item : cases) {
     if (item.tensors.empty()) {
       item.verdict = compare::Verdict::skipped;

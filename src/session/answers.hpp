@@ -50,7 +50,8 @@ struct CompareRequest {
   const kda::Regime& regime;  ///< of the answers computed
   /// Of the recorded ones, where it is another: chunks of the file's size, whatever size ours have.
   std::optional<kda::Regime> recorded_regime = std::nullopt;
-  bool series = false;  ///< keep the errors of every token
+  bool series = false;       ///< keep the errors of every token
+  std::string fixture = {};  ///< what tolerances call the problem
 };
 
 /// What was measured of one tensor of a pairing, not yet judged.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +14,10 @@
 #include "kda/oracle.hpp"
 #include "kda/variants.hpp"
 
+namespace kda_check::compare {
+class Tolerances;
+}
+
 namespace kda_check::session {
 
 /// How answers are judged; shared by run and diff.
@@ -21,6 +26,7 @@ struct JudgingRequest {
   std::vector<compare::LimitRequest> limits;
   std::optional<double> atol, rtol;
   std::size_t worst = 5;
+  std::shared_ptr<compare::Tolerances> tolerances;  ///< of run; null: none
 };
 
 struct RunRequest {

@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
+#include "compare/tolerances.hpp"
 #include "session/answers.hpp"
 #include "session/describe.hpp"
 #include "session/judging.hpp"
@@ -90,6 +91,7 @@ class FixtureRun {
       run_all_dtypes(file, std::move(problem));
     }
     note_what_is_left(file, described);
+    note_tolerances(file, described);
     result_.fixtures.push_back(std::move(described));
     return found;
   }
@@ -152,6 +154,7 @@ class FixtureRun {
     pairings.insert(pairings.end(), replays.pairings.begin(), replays.pairings.end());
     if (log_.progress) log_.progress(fmt::format("{}: comparing", file.name()));
     CompareRequest compare{plan_.tensors, request_.oracle, request_.threads, request_.judging, regime};
+    compare.fixture = file.name();
     const auto file_chunk = static_cast<std::size_t>(problem.options.chunk_size);
     if (!recorded.empty() && chunk_size(problem) != file_chunk)
       compare.recorded_regime = kda::regime_of(problem, file_chunk, request_.threads);
@@ -268,6 +271,13 @@ class FixtureRun {
       if (!left.empty())
         described.notes.push_back(fmt::format("expected/{}: not compared: {}", group.name, join(left, " ")));
     }
+  }
+
+  /// The reasons of the rules whose limits were applied.
+  void note_tolerances(const Source& file, report::FixtureResult& described) const {
+    if (!request_.judging.tolerances) return;
+    for (const compare::ToleranceRule* const rule : request_.judging.tolerances->used_for(file.name()))
+      described.notes.push_back(fmt::format("{}: {}", rule->place, rule->reason));
   }
 
   const RunRequest& request_;

@@ -1,0 +1,55 @@
+// Limits written in a file, each with the reason for it: what derived limits do not know about a problem.
+// The file and its precedence: docs/limits.md.
+#pragma once
+
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compare/limits.hpp"
+
+namespace kda_check::compare {
+
+/// One [[rule]] of the file. A condition that is empty holds for everything.
+struct ToleranceRule {
+  std::string place;   ///< "cases/tolerances.toml:12", the source of its limits
+  std::string reason;  ///< why the derived limits do not do here
+  std::string tensor, dtype, variant, fixture, regime, against;
+  std::vector<LimitRequest> limits;
+};
+
+/// One tensor of one comparison, in the words of the report.
+struct Compared {
+  std::string_view fixture, variant, dtype, against, tensor;
+  numeric::DType storage;  ///< element type of the tensor
+};
+
+class Tolerances {
+ public:
+  /// Throws Error{input} with file:line: no TOML, unknown keys, metrics or values, no reason, no limit.
+  static Tolerances read(const std::string& path);
+
+  /// Overrides metric by metric, later rules over earlier ones, and remembers which rules were used. A rule
+  /// holds for comparisons with a replay only when it says so. Throws Error{input} for a limit finer than the
+  /// element type can meet.
+  std::vector<Limit> applied(std::vector<Limit> limits, const Compared& compared);
+
+  const std::vector<ToleranceRule>& rules() const { return rules_; }
+  /// Rules that were for some comparison of a fixture, also those that only dropped a limit.
+  std::vector<const ToleranceRule*> used_for(std::string_view fixture) const;
+  /// Rules for a fixture or regime that was compared, or for any, that were for none of its comparisons.
+  /// Those for variants that cannot run on this machine do not count.
+  std::vector<const ToleranceRule*> unused() const;
+
+ private:
+  struct Use {
+    bool seen_fixture = false;
+    std::set<std::string, std::less<>> fixtures;  ///< with a comparison it was for
+  };
+  std::vector<ToleranceRule> rules_;
+  std::vector<Use> uses_;  ///< of the rules
+};
+
+}  // namespace kda_check::compare
