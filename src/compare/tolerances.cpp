@@ -1,14 +1,14 @@
 #include "compare/tolerances.hpp"
 
 #include <fmt/format.h>
-
 #include <toml++/toml.h>
+
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <sstream>
+#include <optional>
 
 #include "base/error.hpp"
+#include "base/file_text.hpp"
 #include "base/names.hpp"
 #include "compare/metrics.hpp"
 #include "kda/regimes.hpp"
@@ -123,18 +123,11 @@ ToleranceRule rule_of(const toml::table& table, const std::string& path) {
   return rule;
 }
 
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  // A folder opens and cannot be read.
-  if (!file || !(text << file.rdbuf())) throw Error(ErrorKind::input, "cannot read the tolerances", path);
-  return text.str();
-}
-
 toml::table parsed(const std::string& path) {
-  const std::string text = contents(path);
+  const std::optional<std::string> text = file_text(path);
+  if (!text) throw Error(ErrorKind::input, "cannot read the tolerances", path);
   try {
-    return toml::parse(text, path);
+    return toml::parse(*text, path);
   } catch (const toml::parse_error& error) {
     throw Error(ErrorKind::input, "not TOML: " + printable(error.description()),
                 place_of(path, error.source()));

@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "base/error.hpp"
+#include "base/file_text.hpp"
 #include "base/names.hpp"
 #include "session/judging.hpp"
 #include "session/readings.hpp"
@@ -24,13 +23,11 @@ using analysis::value_text;
 Baseline read(const std::string& path, bool may_be_missing) {
   std::error_code failure;
   if (may_be_missing && !std::filesystem::exists(path, failure)) return {};
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  // A folder opens and cannot be read; an empty file neither.
-  if (!file || !(text << file.rdbuf()))
+  const std::optional<std::string> text = file_text(path);
+  if (!text)
     throw Error(ErrorKind::input, "cannot read the baseline", path,
                 "--update-baseline writes a new one where there is none");
-  return analysis::parse_baseline(text.str(), path);
+  return analysis::parse_baseline(*text, path);
 }
 
 /// Fails one tensor for one metric, or says it too where it failed already.

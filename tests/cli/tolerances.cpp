@@ -9,7 +9,8 @@ using namespace kda_check::test;
 namespace {
 
 nlohmann::json limit(const Output& output, const std::string& metric) {
-  for (const auto& item : nlohmann::json::parse(output.out)["cases"][0]["tensors"][0]["limits"])
+  const auto document = nlohmann::json::parse(output.out);
+  for (const auto& item : document["cases"][0]["tensors"][0]["limits"])
     if (item["metric"] == metric) return item;
   return nullptr;
 }
