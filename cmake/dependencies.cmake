@@ -62,5 +62,12 @@ find_path(KDA_CHECK_TOML toml++/toml.h REQUIRED)
 add_library(kda_check_toml INTERFACE)
 target_include_directories(kda_check_toml SYSTEM INTERFACE ${KDA_CHECK_TOML})
 
+# pugixml writes the JUnit report; the archive where there is one, for the same reason.
+find_path(KDA_CHECK_PUGIXML_INCLUDE pugixml.hpp REQUIRED)
+find_library(KDA_CHECK_PUGIXML NAMES libpugixml.a pugixml REQUIRED)
+add_library(kda_check_pugixml INTERFACE)
+target_include_directories(kda_check_pugixml SYSTEM INTERFACE ${KDA_CHECK_PUGIXML_INCLUDE})
+target_link_libraries(kda_check_pugixml INTERFACE ${KDA_CHECK_PUGIXML})
+
 # The CUDA toolkit is used when it is there and never required.
 find_package(CUDAToolkit 12 QUIET)

@@ -36,6 +36,7 @@ int diff_main(const Words& words) {
   add_memory_limit(app, request.limits.memory_budget);
   if (const auto done = parse(app, words)) return *done;
   Outputs outputs(output, {request.got, request.expected});
+  request.judging.profile = outputs.draw();
   Progress progress;
   const session::Log log = log_through(progress);
   report::Result result;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.hpp"
@@ -124,6 +125,11 @@ Outputs::Outputs(const OutputOptions& options, const std::vector<std::string>& i
   }
   if (!options.json_path.empty()) add("json", options.json_path);
   if (!stdout_taken) targets_.push_back({&report::writer_named("text"), "-", OutputFile("-")});
+}
+
+bool Outputs::draw() const {
+  return std::any_of(targets_.begin(), targets_.end(),
+                     [](const Target& target) { return target.writer->draws; });
 }
 
 void Outputs::write(const report::Result& result) {

@@ -57,6 +57,8 @@ class Outputs {
   /// Throws what report_file throws.
   Outputs(const OutputOptions& options, const std::vector<std::string>& inputs);
   void write(const report::Result& result);
+  /// One of the reports draws: the session is to keep profiles.
+  bool draw() const;
 
  private:
   struct Target {

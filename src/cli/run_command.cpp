@@ -220,13 +220,14 @@ int run_main(const Words& words) {
   if (const auto done = parse(app, words)) return *done;
   command.finish();
   TolerancesRead tolerances;
-  const Requests requests = requests_of(command, words, tolerances);
+  Requests requests = requests_of(command, words, tolerances);
   session::check_requirements(requests.required);
   std::vector<std::string> inputs;
   for (const session::RunRequest& request : requests.list)
     inputs.insert(inputs.end(), request.fixtures.begin(), request.fixtures.end());
   std::optional<session::BaselineGate> baseline = baseline_gate(command.gate, command.narrowed(), inputs);
   Outputs outputs(command.output, inputs);
+  for (session::RunRequest& request : requests.list) request.judging.profile = outputs.draw();
 
   Progress progress;
   const session::Log log = log_through(progress);

@@ -54,6 +54,18 @@ double DistanceHistogram::percentile(double share) const {
   return 0;
 }
 
+std::vector<std::uint64_t> DistanceHistogram::by_power_of_two() const {
+  std::vector<std::uint64_t> counts;
+  for (std::size_t bin = 0; bin < bins_.size(); ++bin) {
+    if (bins_[bin] == 0) continue;
+    int exponent = 0;
+    if (bin > 0) std::frexp(lower_end(bin), &exponent);
+    counts.resize(std::max(counts.size(), static_cast<std::size_t>(exponent) + 1));
+    counts[static_cast<std::size_t>(exponent)] += bins_[bin];
+  }
+  return counts;
+}
+
 std::size_t Measures::mismatched_classes() const {
   std::size_t count = 0;
   for (std::size_t got = 0; got < class_count; ++got)

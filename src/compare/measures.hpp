@@ -50,6 +50,8 @@ class DistanceHistogram {
   }
   /// The least distance that `share` of the elements do not exceed; the lower end of its bin.
   double percentile(double share) const;
+  /// Counts of the distances 0, 1, 2..3, 4..7 and so on, up to the last that is not empty.
+  std::vector<std::uint64_t> by_power_of_two() const;
 
  private:
   static constexpr std::size_t per_octave = 16;

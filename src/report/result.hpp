@@ -9,6 +9,7 @@
 
 #include "compare/limits.hpp"
 #include "compare/verdict.hpp"
+#include "report/profile.hpp"
 #include "report/stages.hpp"
 #include "tensor/tensor.hpp"
 
@@ -32,10 +33,11 @@ struct TensorResult {
   std::vector<std::pair<std::string, double>>
       metrics;  ///< in the order of compare::metrics(), those that apply
   std::vector<compare::Limit> limits;
-  std::optional<PointResult> worst;  ///< of the metric that decided, else of scaled_ulp or max_ulp
-  std::vector<PointResult> points;   ///< the worst points
-  std::string worst_window;          ///< "b=0 t=408..415", empty without tokens
-  std::string worst_head;            ///< "h=3", empty without heads
+  std::optional<PointResult> worst;     ///< of the metric that decided, else of scaled_ulp or max_ulp
+  std::vector<PointResult> points;      ///< the worst points
+  std::string worst_window;             ///< "b=0 t=408..415", empty without tokens
+  std::string worst_head;               ///< "h=3", empty without heads
+  std::optional<ErrorProfile> profile;  ///< when a report draws it
 };
 
 /// A convention under which a failing answer would be right, or the nearest to that.

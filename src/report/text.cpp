@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "base/names.hpp"
+#include "report/cells.hpp"
 #include "report/stages_writers.hpp"
 #include "report/writers.hpp"
 
@@ -16,7 +17,7 @@ namespace {
 
 using compare::Verdict;
 
-struct Row {
+struct TextRow {
   Verdict verdict;
   std::string cells[10];
 };
@@ -24,31 +25,6 @@ constexpr std::size_t columns = 10;
 constexpr const char* headings[columns] = {"verdict",    "answer",  "dtype/compute", "tensor", "max_ulp",
                                            "scaled_ulp", "max_abs", "rms_ratio",     "limits", "worst at"};
 constexpr bool right_aligned[columns] = {false, false, false, false, true, true, true, true, false, false};
-
-std::string upper(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(),
-                 [](unsigned char c) { return std::toupper(c); });
-  return result;
-}
-
-/// Counts as integers while they are short, all else in three digits.
-std::string short_number(double value) {
-  if (std::isfinite(value) && value == std::floor(value) && std::fabs(value) < 1e6)
-    return fmt::format("{:.0f}", value);
-  return fmt::format("{:.3g}", value);
-}
-
-const double* metric(const TensorResult& tensor, std::string_view name) {
-  for (const auto& [metric_name, value] : tensor.metrics)
-    if (metric_name == name) return &value;
-  return nullptr;
-}
-
-std::string metric_text(const TensorResult& tensor, std::string_view name) {
-  const double* const value = metric(tensor, name);
-  return value != nullptr ? short_number(*value) : "-";
-}
 
 bool is_overridden(const compare::Limit& limit) {
   return limit.source != "derived" && limit.source != "replay";
@@ -66,11 +42,6 @@ std::string limits_text(const TensorResult& tensor) {
   return text;
 }
 
-/// The dtype of o and, where it is another, the precision of the operands of the products.
-std::string precision_text(const CaseResult& item) {
-  return item.compute.empty() || item.compute == item.dtype ? item.dtype : item.dtype + "/" + item.compute;
-}
-
 std::string colored(std::string text, Verdict verdict, bool color) {
   if (!color) return text;
   const char* const code = verdict == Verdict::pass ? "32" : verdict == Verdict::fail ? "31" : "33";
@@ -79,14 +50,14 @@ std::string colored(std::string text, Verdict verdict, bool color) {
 
 class Table {
  public:
-  void add(Row row) { rows_.push_back(std::move(row)); }
+  void add(TextRow row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.empty(); }
 
   void print(std::string& out, bool color) const {
     std::size_t widths[columns];
     for (std::size_t column = 0; column < columns; ++column) {
       widths[column] = std::string_view(headings[column]).size();
-      for (const Row& row : rows_) widths[column] = std::max(widths[column], row.cells[column].size());
+      for (const TextRow& row : rows_) widths[column] = std::max(widths[column], row.cells[column].size());
     }
     const auto line = [&](const auto& cell, bool is_heading, Verdict verdict) {
       std::string text = " ";
@@ -104,15 +75,15 @@ class Table {
       out += text + "\n";
     };
     line([](std::size_t column) { return std::string_view(headings[column]); }, true, Verdict::pass);
-    for (const Row& row : rows_)
+    for (const TextRow& row : rows_)
       line([&](std::size_t column) { return std::string_view(row.cells[column]); }, false, row.verdict);
   }
 
  private:
-  std::vector<Row> rows_;
+  std::vector<TextRow> rows_;
 };
 
-Row row_of(const CaseResult& item, const TensorResult& tensor) {
+TextRow row_of(const CaseResult& item, const TensorResult& tensor) {
   return {tensor.verdict,
           {upper(compare::name_of(tensor.verdict)), item.variant, precision_text(item), tensor.name,
            metric_text(tensor, "max_ulp"), metric_text(tensor, "scaled_ulp"), metric_text(tensor, "max_abs"),

@@ -22,6 +22,7 @@ struct Writer {
   std::string_view name;
   std::string_view summary;
   std::string (*write)(const Result& result, const WriteOptions& options);
+  bool draws = false;  ///< wants TensorResult::profile
 };
 
 std::span<const Writer> writers();
@@ -30,5 +31,9 @@ const Writer& writer_named(std::string_view name);
 
 std::string write_text(const Result& result, const WriteOptions& options);
 std::string write_json(const Result& result, const WriteOptions& options);
+std::string write_junit(const Result& result, const WriteOptions& options);
+std::string write_github(const Result& result, const WriteOptions& options);
+std::string write_summary(const Result& result, const WriteOptions& options);
+std::string write_html(const Result& result, const WriteOptions& options);
 
 }  // namespace kda_check::report

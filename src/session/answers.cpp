@@ -10,6 +10,7 @@
 #include "compare/tolerances.hpp"
 #include "numeric/rounding.hpp"
 #include "session/judging.hpp"
+#include "session/profile.hpp"
 
 namespace kda_check::session {
 
@@ -164,7 +165,7 @@ std::vector<Measured> measured(const kda::Problem& problem, const std::vector<Pa
       if (got == nullptr || (pairings[i].expected != nullptr && expected == nullptr)) continue;
       compare::ComparisonOptions options = comparison_options(request.judging, request.threads);
       options.against_oracle = expected == nullptr;
-      options.series = request.series;
+      options.series = options.series || request.series;
       ongoing.push_back(
           {i, name, got, expected,
            std::make_unique<Comparison>(name, *got, v_first, request.oracle.has_value(), options)});
@@ -190,8 +191,10 @@ std::vector<report::CaseResult> compared(const kda::Problem& problem, const std:
       item.limits = request.judging.tolerances->applied(
           std::move(item.limits),
           {request.fixture, of.variant, of.dtype, of.against, item.tensor, item.got->dtype()});
-    of.tensors.push_back(judged(item.tensor, *item.got, problem.options.state_v_first, item.measures,
-                                std::move(item.limits), request.judging));
+    report::TensorResult result = judged(item.tensor, *item.got, problem.options.state_v_first, item.measures,
+                                         std::move(item.limits), request.judging);
+    if (request.judging.profile) result.profile = profile_of(item.measures, item.series);
+    of.tensors.push_back(std::move(result));
   }
   for (report::CaseResult& item : cases) {
     if (item.tensors.empty()) {

@@ -11,6 +11,7 @@
 #include "compare/metrics.hpp"
 #include "session/describe.hpp"
 #include "session/judging.hpp"
+#include "session/profile.hpp"
 
 namespace kda_check::session {
 
@@ -108,8 +109,10 @@ report::TensorResult compared_pair(const Side& got, const Side& expected, const 
   if (all_limit_requests(request.judging).empty()) limits.push_back({"max_ulp", 0, "exact"});
   compare::JudgeOptions options;
   options.zeros_decide = name.starts_with("inputs/");
+  const compare::Measures measures = comparison.finish();
   report::TensorResult result =
-      judged(name, got_tensor, v_first, comparison.finish(), std::move(limits), request.judging, options);
+      judged(name, got_tensor, v_first, measures, std::move(limits), request.judging, options);
+  if (request.judging.profile) result.profile = profile_of(measures, comparison.take_series());
   if (a.dtype != b.dtype)
     result.reason +=
         fmt::format("{}{} against {}", result.reason.empty() ? "" : "; ", a.type_text, b.type_text);

@@ -44,6 +44,7 @@ compare::ComparisonOptions comparison_options(const JudgingRequest& request, int
   options.atol = request.atol.value_or(0);
   options.rtol = request.rtol.value_or(0);
   options.worst = request.worst;
+  options.series = request.profile;
   options.threads = threads;
   return options;
 }

@@ -27,6 +27,7 @@ struct JudgingRequest {
   std::optional<double> atol, rtol;
   std::size_t worst = 5;
   std::shared_ptr<compare::Tolerances> tolerances;  ///< of run; null: none
+  bool profile = false;  ///< keep what a report needs for drawings: 48 bytes for every token and head
 };
 
 struct RunRequest {

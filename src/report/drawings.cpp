@@ -1,0 +1,233 @@
+#include "report/drawings.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <vector>
+
+#include "report/cells.hpp"
+
+namespace kda_check::report {
+
+namespace {
+
+// All drawings share a frame, in units of about a pixel.
+constexpr double width = 360, height = 196, left = 44, right = 352, top = 14, bottom = 158;
+constexpr int shades = 7;
+
+template <class... Values>
+void add(std::string& out, fmt::format_string<Values...> text, Values&&... values) {
+  fmt::format_to(std::back_inserter(out), text, std::forward<Values>(values)...);
+}
+
+std::string drawing(const std::string& title, const std::string& body) {
+  return fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\"><title>{}</title>{}</svg>",
+                     width, height, title, title, body);
+}
+
+void text_at(std::string& out, double x, double y, const char* anchor, std::string_view text) {
+  add(out, "<text x=\"{:.0f}\" y=\"{:.0f}\" text-anchor=\"{}\">{}</text>", x, y, anchor, text);
+}
+
+/// Powers of ten as 0.01, 1, 100 while they are short.
+std::string power_of_ten(int exponent) {
+  return exponent >= -2 && exponent <= 3 ? fmt::format("{:g}", std::pow(10.0, exponent))
+                                         : fmt::format("1e{}", exponent);
+}
+
+/// A logarithmic axis over whole decades.
+struct Decades {
+  int first, last;
+
+  static Decades over(double least, double most) {
+    Decades axis{static_cast<int>(std::floor(std::log10(least))),
+                 static_cast<int>(std::ceil(std::log10(most)))};
+    if (axis.first == axis.last) ++axis.last;
+    return axis;
+  }
+  double y(double value) const {
+    return bottom - (bottom - top) * (std::log10(value) - first) / static_cast<double>(last - first);
+  }
+  void grid(std::string& out) const {
+    const int step = (last - first) / 6 + 1;
+    std::string lines, labels;
+    for (int exponent = first; exponent <= last; exponent += step) {
+      const double at = y(std::pow(10.0, exponent));
+      add(lines, "M{:.0f} {:.1f}H{:.0f}", left, at, right);
+      text_at(labels, left - 5, at + 4, "end", power_of_ten(exponent));
+    }
+    out += "<path class=\"grid\" d=\"" + lines + "\"/>" + labels;
+  }
+};
+
+/// The least and the largest that are positive and finite; first > second: there is none.
+std::pair<double, double> positive_range(const std::vector<double>& values) {
+  std::pair<double, double> range{HUGE_VAL, 0};
+  for (const double value : values)
+    if (value > 0 && std::isfinite(value))
+      range = {std::min(range.first, value), std::max(range.second, value)};
+  return range;
+}
+
+void token_axis(std::string& out, const ErrorProfile& profile) {
+  text_at(out, left, bottom + 16, "start", "0");
+  text_at(out, (left + right) / 2, bottom + 16, "middle",
+          profile.window == 1 ? "token" : fmt::format("token, windows of {}", profile.window));
+  text_at(out, right, bottom + 16, "end", fmt::format("{}", profile.tokens - 1));
+}
+
+/// The windows as a line with dots, and crosses for those that are not finite.
+std::string growth_line(const ErrorProfile& profile, const Decades& axis) {
+  std::string line, dots, crosses;
+  const double step = (right - left) / static_cast<double>(profile.windows());
+  bool connected = false;
+  for (std::size_t i = 0; i < profile.windows(); ++i) {
+    const double value = profile.growth[i], x = left + (static_cast<double>(i) + 0.5) * step;
+    const bool drawn = value > 0 && std::isfinite(value);
+    if (drawn) {
+      add(line, "{}{:.1f} {:.1f}", connected ? 'L' : 'M', x, axis.y(value));
+      add(dots, "M{:.1f} {:.1f}h0", x, axis.y(value));
+    } else if (value != 0) {
+      add(crosses, "M{:.1f} {:.0f}l6 6m0 -6l-6 6", x - 3, top - 3);
+    }
+    connected = drawn;
+  }
+  std::string out;
+  if (!line.empty())
+    out = "<path class=\"line\" d=\"" + line + "\"/><path class=\"dots\" d=\"" + dots + "\"/>";
+  if (!crosses.empty()) out += "<path class=\"cross\" d=\"" + crosses + "\"/>";
+  return out;
+}
+
+/// 1 to `shades`, by the logarithm over the range and over one decade at least; 0: no error.
+int shade_of(double value, const std::pair<double, double>& range) {
+  if (!(value > 0)) return 0;
+  const double most = std::log10(range.second), least = std::min(std::log10(range.first), most - 1);
+  const double share = (std::log10(value) - least) / (most - least);
+  return std::clamp(1 + static_cast<int>(share * shades), 1, shades);
+}
+
+std::string heat_cells(const ErrorProfile& profile, const std::pair<double, double>& range) {
+  std::string paths[shades + 1], crosses;
+  const std::size_t windows = profile.windows(), groups = profile.head_groups();
+  for (std::size_t group = 0; group < groups; ++group)
+    for (std::size_t window = 0, end; window < windows; window = end) {
+      const auto shade = [&](std::size_t i) {
+        const double value = profile.heat[group * windows + i];
+        return std::isfinite(value) ? shade_of(value, range) : -1;
+      };
+      const int mine = shade(window);
+      for (end = window + 1; end < windows && shade(end) == mine;) ++end;
+      const std::size_t length = end - window;
+      if (mine >= 0)
+        add(paths[mine], "M{} {}h{}v1h-{}z", window, group, length, length);
+      else
+        for (std::size_t i = window; i < end; ++i) add(crosses, "M{} {}l1 1", i, group);
+    }
+  std::string out = fmt::format("<g transform=\"translate({} {}) scale({:.4f} {:.4f})\">", left, top,
+                                (right - left) / static_cast<double>(windows),
+                                (bottom - top - 20) / static_cast<double>(groups));
+  for (int shade = 0; shade <= shades; ++shade)
+    if (!paths[shade].empty()) add(out, "<path class=\"h{}\" d=\"{}\"/>", shade, paths[shade]);
+  if (!crosses.empty()) add(out, "<path class=\"cross\" d=\"{}\"/>", crosses);
+  return out + "</g>";
+}
+
+/// What the shades mean, below the map.
+std::string heat_legend(const std::pair<double, double>& range) {
+  std::string out;
+  if (range.second <= 0) return out;
+  const double first = left + 76, most = std::log10(range.second),
+               least = std::min(std::log10(range.first), most - 1);
+  for (int shade = 1; shade <= shades; ++shade)
+    add(out, "<path class=\"h{}\" d=\"M{:.0f} {:.0f}h20v11h-20z\"/>", shade, first + 22 * (shade - 1),
+        bottom + 24);
+  text_at(out, first - 6, bottom + 34, "end", fmt::format("{:.2g}", std::pow(10.0, least)));
+  text_at(out, first + 22 * shades + 4, bottom + 34, "start", fmt::format("{:.2g}", range.second));
+  return out;
+}
+
+/// "largest 0.003 at t=40..47 h=2"
+std::string hottest(const ErrorProfile& profile) {
+  const auto most = std::max_element(profile.heat.begin(), profile.heat.end());
+  const auto at = static_cast<std::size_t>(most - profile.heat.begin());
+  const auto range = [](std::size_t part, std::size_t size, std::size_t count) {
+    const std::size_t first = part * size, last = std::min(count, first + size) - 1;
+    return first == last ? fmt::format("{}", first) : fmt::format("{}..{}", first, last);
+  };
+  return fmt::format("largest {} at t={} h={}", short_number(*most),
+                     range(at % profile.windows(), profile.window, profile.tokens),
+                     range(at / profile.windows(), profile.heads_together, profile.heads));
+}
+
+}  // namespace
+
+std::string growth_drawing(const ErrorProfile& profile, double limit) {
+  if (profile.growth.empty()) return {};
+  auto [least, most] = positive_range(profile.growth);
+  const bool has_limit = limit > 0 && std::isfinite(limit), drawn = most > 0 || has_limit;
+  if (has_limit) least = std::min(least, limit), most = std::max(most, limit);
+  const Decades axis = drawn ? Decades::over(least, most) : Decades{-1, 0};
+  std::string out;
+  axis.grid(out);
+  token_axis(out, profile);
+  if (has_limit) {
+    add(out, "<path class=\"limit\" d=\"M{:.0f} {:.1f}H{:.0f}\"/>", left, axis.y(limit), right);
+    // On the side where the curve is not.
+    const bool curve_above = profile.growth.back() > limit || axis.y(limit) < top + 20;
+    text_at(out, right - 3, axis.y(limit) + (curve_above ? 13 : -4), "end", "limit of the whole");
+  }
+  out += growth_line(profile, axis);
+  const auto clean = [](double value) { return value == 0; };
+  if (std::all_of(profile.growth.begin(), profile.growth.end(), clean))
+    text_at(out, (left + right) / 2, (top + bottom) / 2 + 4, "middle", "no error at any token");
+  return drawing("rms_ratio along T: " + hottest(profile), out);
+}
+
+std::string histogram_drawing(const ErrorProfile& profile) {
+  const std::vector<std::uint64_t>& counts = profile.distances;
+  if (counts.empty()) return {};
+  const double most = static_cast<double>(*std::max_element(counts.begin(), counts.end()));
+  const Decades axis = Decades::over(0.5, std::max(most, 1.0));  // so that one element has a bar
+  const double step = (right - left) / static_cast<double>(counts.size());
+  std::string out, bars;
+  axis.grid(out);
+  const std::size_t labelled = counts.size() / 8 + 1;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const double x = left + static_cast<double>(i) * step;
+    const double y = counts[i] == 0 ? bottom : axis.y(static_cast<double>(counts[i]));
+    if (counts[i] > 0)
+      add(bars, "M{:.1f} {:.0f}V{:.1f}h{:.1f}V{:.0f}z", x + step * 0.1, bottom, y, step * 0.8, bottom);
+    if (i % labelled != 0) continue;
+    text_at(out, x + step / 2, bottom + 16, "middle",
+            i == 0    ? "0"
+            : i <= 10 ? fmt::format("{}", 1u << (i - 1))
+                      : fmt::format("2^{}", i - 1));
+  }
+  out += "<path class=\"bar\" d=\"" + bars + "\"/>";
+  text_at(out, (left + right) / 2, bottom + 32, "middle", "steps from expected, from this power of two on");
+  std::uint64_t total = 0;
+  for (const std::uint64_t count : counts) total += count;
+  return drawing(fmt::format("elements by steps from expected: {} of {} differ", total - counts[0], total),
+                 out);
+}
+
+std::string heat_drawing(const ErrorProfile& profile) {
+  if (profile.head_groups() < 2) return {};
+  const std::pair<double, double> range = positive_range(profile.heat);
+  std::string out = heat_cells(profile, range);
+  add(out, "<path class=\"frame\" d=\"M{} {}H{}V{}H{}z\"/>", left, top, right, bottom - 20, left);
+  text_at(out, left - 5, top + 10, "end", "h=0");
+  if (profile.heads > 1) text_at(out, left - 5, bottom - 22, "end", fmt::format("h={}", profile.heads - 1));
+  text_at(out, left, bottom - 4, "start", "0");
+  text_at(out, (left + right) / 2, bottom - 4, "middle", "token");
+  text_at(out, right, bottom - 4, "end", fmt::format("{}", profile.tokens - 1));
+  const std::string caption = hottest(profile);
+  text_at(out, (left + right) / 2, bottom + 13, "middle", caption);
+  out += heat_legend(range);
+  return drawing("rms_ratio by heads and tokens: " + caption, out);
+}
+
+}  // namespace kda_check::report

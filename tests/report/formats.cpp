@@ -1,0 +1,312 @@
+// The reports other programs read and the page: well-formed whatever names hold, the same bytes twice, and no
+// green where nothing passed.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <pugixml.hpp>
+#include <sstream>
+
+#include "report/markup.hpp"
+#include "report/writers.hpp"
+#include "support/catch.hpp"
+
+using namespace kda_check;
+using namespace kda_check::report;
+using compare::Verdict;
+
+namespace {
+
+ErrorProfile profile() {
+  return {{10, 4, 0, 1}, 48, 2, 1, 1, std::vector<double>(48, 1e-3), std::vector<double>(96, 1e-3)};
+}
+
+TensorResult tensor_result(Verdict verdict) {
+  TensorResult tensor;
+  tensor.name = "o";
+  tensor.shape = {1, 48, 2, 64};
+  tensor.dtype = "fp32";
+  tensor.verdict = verdict;
+  tensor.metrics = {{"max_ulp", 3},        {"scaled_ulp", 1.2345678901234567}, {"max_abs", 1e-7},
+                    {"max_rel", HUGE_VAL}, {"rms_ratio", std::nan("")},        {"nonfinite", 0}};
+  tensor.limits = {{"nonfinite", 0, "derived"}, {"scaled_ulp", 16, "derived"}};
+  tensor.worst =
+      PointResult{{0, 41, 0, 17}, "o[b=0 t=41 h=0 v=17]", 0.1, 0.2, 1, "0x1.9p-4", "0x1.9p-3", 1.25};
+  tensor.points = {*tensor.worst};
+  tensor.profile = profile();
+  if (verdict != Verdict::pass) tensor.reason = "scaled_ulp 20 > 16";
+  return tensor;
+}
+
+Result result_with(const std::vector<Verdict>& verdicts) {
+  Result result;
+  result.command = "run";
+  result.argv = {"run", "f.h5"};
+  result.oracle = "double-double";
+  result.fixtures = {{"f", "f.h5", "B=1 T=48 H=2 K=64 V=64", "fp32 gate=none", {"a note"}}};
+  for (const Verdict verdict : verdicts) {
+    CaseResult item;
+    item.fixture = "f", item.path = "f.h5", item.variant = "recurrent", item.dtype = item.compute = "fp32";
+    item.device = "cpu", item.pass = "forward", item.against = "oracle", item.verdict = verdict;
+    if (verdict != Verdict::skipped) item.tensors = {tensor_result(verdict)};
+    if (verdict == Verdict::skipped) item.reason = "no device";
+    result.cases.push_back(item);
+  }
+  return result;
+}
+
+const std::vector<Verdict> every_verdict{Verdict::pass, Verdict::fail, Verdict::inconclusive,
+                                         Verdict::skipped};
+
+/// Every text that can come from a file, and some that can not.
+Result hostile() {
+  Result result = result_with(every_verdict);
+  const std::string evil =
+      "<b>&amp;\"'>]]>--> | `x` \x1b[31m\r\n::error::%0A\xff\xc3\x28 \xef\xbf\xbe \xe2\x80\xae \xc3\xa9";
+  FixtureResult& fixture = result.fixtures[0];
+  fixture.name = fixture.shape = fixture.options = fixture.notes[0] = evil;
+  for (CaseResult& item : result.cases) {
+    item.fixture = item.variant = item.dtype = item.compute = item.device = item.arithmetic = item.against =
+        item.reason = evil;
+    for (TensorResult& tensor : item.tensors) {
+      tensor.name = tensor.reason = tensor.worst_window = tensor.worst_head = evil;
+      tensor.worst->place = tensor.points[0].place = tensor.points[0].got_hex = evil;
+      tensor.limits[0].source = evil;
+    }
+    item.probe = ProbeResult{{}, ProbeMatch{evil, evil, evil, 1, 2}, 3, evil};
+  }
+  result.errors = {{evil, 3}};
+  result.argv = {evil};
+  result.oracle = evil;
+  return result;
+}
+
+pugi::xml_document parsed(const std::string& text) {
+  pugi::xml_document document;
+  const pugi::xml_parse_result outcome = document.load_buffer(
+      text.data(), text.size(), pugi::parse_default | pugi::parse_doctype | pugi::parse_declaration,
+      pugi::encoding_utf8);
+  INFO(outcome.description() << " at " << outcome.offset << ": "
+                             << text.substr(static_cast<std::size_t>(outcome.offset), 80));
+  REQUIRE(outcome.status == pugi::status_ok);
+  return document;
+}
+
+std::size_t count(const pugi::xml_node& node, const char* query) { return node.select_nodes(query).size(); }
+
+std::size_t occurrences(const std::string& text, std::string_view word) {
+  std::size_t total = 0;
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++total;
+  return total;
+}
+
+std::string all_text(const pugi::xml_node& node) {
+  std::ostringstream out;
+  for (const pugi::xpath_node& text : node.select_nodes(".//text()")) out << text.node().value() << '\n';
+  return out.str();
+}
+
+constexpr const char* formats[] = {"junit", "github", "summary", "html"};
+
+}  // namespace
+
+TEST_CASE("JUnit has a suite for each fixture and says of every test how it went", "[report]") {
+  const pugi::xml_document document = parsed(write_junit(result_with(every_verdict), {}));
+  const pugi::xml_node root = document.child("testsuites");
+  REQUIRE(count(root, "testsuite") == 1);
+  for (const pugi::xml_node node : {root, root.child("testsuite")}) {
+    CHECK(node.attribute("tests").as_int() == 4);
+    CHECK(node.attribute("failures").as_int() == 2);  // inconclusive is one
+    CHECK(node.attribute("errors").as_int() == 0);
+    CHECK(node.attribute("skipped").as_int() == 1);
+  }
+  CHECK(count(root, "testsuite/testcase") == 4);
+  CHECK(count(root, "testsuite/testcase[not(*)]") == 1);
+  CHECK(count(root, ".//failure[@type='fail']") == 1);
+  CHECK(count(root, ".//failure[@type='inconclusive']") == 1);
+  CHECK(count(root, ".//skipped[@message='no device']") == 1);
+  const pugi::xml_node failure = root.select_node(".//failure").node();
+  CHECK(std::string(failure.attribute("message").value()) == "scaled_ulp 20 > 16");
+  CHECK_THAT(failure.text().get(), ContainsSubstring("o[b=0 t=41 h=0 v=17] got 0.1 (0x1.9p-4)"));
+  CHECK_THAT(failure.text().get(), ContainsSubstring("limit scaled_ulp <= 16 (derived)"));
+  // Viewers merge tests of one name.
+  std::map<std::string, int> names;
+  for (const pugi::xpath_node& test : root.select_nodes(".//testcase"))
+    ++names[test.node().attribute("name").value()];
+  CHECK(names.size() == 4);
+}
+
+TEST_CASE("JUnit counts what could not be read as errors", "[report]") {
+  Result result = result_with({Verdict::pass});
+  result.errors = {{"inputs/q is missing (x.h5)", 3}};
+  const pugi::xml_document document = parsed(write_junit(result, {}));
+  CHECK(document.child("testsuites").attribute("errors").as_int() == 1);
+  CHECK(count(document, "//error[@message='inputs/q is missing (x.h5)']") == 1);
+}
+
+TEST_CASE("a run in which nothing passed is a failure in every format", "[report]") {
+  for (const std::vector<Verdict>& verdicts :
+       {std::vector<Verdict>{}, std::vector<Verdict>{Verdict::skipped}}) {
+    Result result = result_with(verdicts);
+    if (verdicts.empty()) result.fixtures.clear();
+    REQUIRE(result.exit_code() == 1);
+    CHECK(parsed(write_junit(result, {})).child("testsuites").attribute("failures").as_int() == 1);
+    CHECK_THAT(write_github(result, {}), ContainsSubstring("::error title=kda-check::nothing"));
+    CHECK_THAT(write_summary(result, {}), ContainsSubstring("FAIL"));
+    CHECK_THAT(all_text(parsed(write_html(result, {}))), ContainsSubstring("FAIL - kda-check"));
+    CHECK(write_summary(result, {}).find("PASS") == std::string::npos);
+    CHECK(write_html(result, {}).find("PASS") == std::string::npos);
+  }
+}
+
+TEST_CASE("a case that fails beside its tensors fails in every format", "[report]") {
+  Result result = result_with({Verdict::pass});
+  result.cases[0].verdict = Verdict::fail;
+  result.cases[0].reason = "options differ: scale";
+  for (const char* const format : formats)
+    CHECK_THAT(writer_named(format).write(result, {}), ContainsSubstring("options differ: scale"));
+  CHECK(parsed(write_junit(result, {})).child("testsuites").attribute("failures").as_int() == 1);
+}
+
+TEST_CASE("names from files break no format", "[report]") {
+  const Result result = hostile();
+  const pugi::xml_document page = parsed(write_html(result, {})), junit = parsed(write_junit(result, {}));
+  CHECK(count(page, "//b") == count(page, "//li/b"));
+  CHECK(count(junit, "//b") == 0);
+  CHECK_THAT(all_text(page),
+             ContainsSubstring("<b>&amp;\"'>]]>--> | `x` \\x1b[31m\\x0d\\x0a::error::%0A\\xff\\xc3("));
+  CHECK_THAT(junit.child("testsuites").child("testsuite").attribute("name").value(),
+             ContainsSubstring("<b>&amp;\"'>]]>"));
+  for (const char* const format : formats) {
+    const std::string text = writer_named(format).write(result, {});
+    CHECK(std::none_of(text.begin(), text.end(),
+                       [](unsigned char c) { return (c < 0x20 && c != '\n') || c == 0x7f || c == 0xff; }));
+    CHECK_THAT(text, ContainsSubstring("\xc3\xa9"));        // what is text stays
+    CHECK(text.find("\xe2\x80\xae") == std::string::npos);  // but nothing turns the line around
+  }
+}
+
+TEST_CASE("text from files gives no workflow command and no second line", "[report]") {
+  const std::string text = write_github(hostile(), {});
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    CHECK((line.starts_with("::error ") || line.starts_with("::warning ") || line.starts_with("::notice ")));
+    CHECK(line.find("%0A") == std::string::npos);  // a % of the text is %25
+  }
+  CHECK(command_message("100%\n") == "100%25\\x0a");
+  CHECK(command_property("a:b,c%") == "a%3Ab%2Cc%25");
+}
+
+TEST_CASE("annotations name each failure, ten at most, and then sum up", "[report]") {
+  const std::string few = write_github(result_with(every_verdict), {});
+  CHECK(occurrences(
+            few, "::error file=f.h5,title=FAIL f%3A recurrent fp32 o against oracle::scaled_ulp 20 > 16") ==
+        1);
+  CHECK(occurrences(few, "::warning ") == 1);
+  CHECK_THAT(few,
+             ContainsSubstring("::notice title=kda-check::1 failed, 1 inconclusive, 1 passed, 1 skipped"));
+  const std::string many = write_github(result_with(std::vector<Verdict>(25, Verdict::fail)), {});
+  CHECK(occurrences(many, "::error ") == 10);
+  CHECK(occurrences(many, "\n") == 11);
+  CHECK_THAT(many, ContainsSubstring("15 more are in the report"));
+}
+
+TEST_CASE("the summary shows what did not pass first, and every row folded away", "[report]") {
+  const std::string text = write_summary(result_with(every_verdict), {});
+  CHECK(text.starts_with("## ❌ kda-check run: FAIL\n"));
+  CHECK(text.find("What did not pass") < text.find("<details>"));
+  CHECK(text.find("✅ PASS") > text.find("<details>"));
+  CHECK_THAT(text, ContainsSubstring("o\\[b=0 t=41 h=0 v=17\\]"));
+  // Every row of a table has the nine cells of its heading.
+  std::istringstream lines(write_summary(hostile(), {}));
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("|")) {
+      std::size_t cells = 0;
+      for (std::size_t i = 0; i < line.size(); ++i)
+        if (line[i] == '\\')
+          ++i;
+        else
+          cells += line[i] == '|';
+      CHECK(cells == 10);
+    }
+  CHECK(write_summary(result_with({Verdict::pass}), {}).starts_with("## ✅ kda-check run: PASS\n"));
+  CHECK(write_summary(result_with(std::vector<Verdict>(9000, Verdict::fail)), {}).size() < 1 << 20);
+}
+
+TEST_CASE("the page needs nothing but itself and holds the figures of the JSON", "[report]") {
+  const Result result = result_with(every_verdict);
+  const std::string html = write_html(result, {});
+  const pugi::xml_document page = parsed(html);
+  CHECK(html.starts_with("<!DOCTYPE html>\n"));
+  for (const char* const word : {"http:", "https:", "<script", "<link", "@import", "url(", "src="})
+    CHECK(html.find(word) == std::string::npos);
+  const auto document = nlohmann::json::parse(write_json(result, {}));
+  const pugi::xpath_node_set blocks = page.select_nodes("//details");
+  REQUIRE(blocks.size() == 4);
+  for (std::size_t i = 0; i < 3; ++i)
+    for (const auto& [name, value] : document["cases"][i]["tensors"][0]["metrics"].items()) {
+      const std::string query = ".//li[b='" + name + "']/data[1]";
+      const std::string shown = blocks[i].node().select_node(query.c_str()).node().attribute("value").value();
+      CHECK(shown == (value.is_string() ? value.get<std::string>() : shown));
+      if (value.is_number()) CHECK(std::stod(shown) == value.get<double>());
+    }
+  // Words say what colours say, and every anchor leads somewhere.
+  CHECK(count(page, "//table[@id='rows']//span[.='✗ FAIL']") == 1);
+  CHECK(count(page, "//table[@id='rows']//span[.='✓ PASS']") == 1);
+  CHECK(count(page, "//details[@open]") == 2);
+  CHECK(count(page, "//a") == 6);
+  for (const pugi::xpath_node& anchor : page.select_nodes("//a")) {
+    const std::string target = anchor.node().attribute("href").value();
+    CHECK(count(page, ("//*[@id='" + target.substr(1) + "']").c_str()) == 1);
+  }
+}
+
+TEST_CASE("the page draws what is known of an error, and only that", "[report]") {
+  Result result = result_with({Verdict::fail});
+  CHECK(count(parsed(write_html(result, {})), "//svg") == 3);
+  result.cases[0].tensors[0].profile->growth.clear();
+  result.cases[0].tensors[0].profile->heat.clear();
+  CHECK(count(parsed(write_html(result, {})), "//svg") == 1);
+  result.cases[0].tensors[0].profile->distances = {15};
+  CHECK_THAT(write_html(result, {}), ContainsSubstring("No element differs."));
+  CHECK(count(parsed(write_html(result, {})), "//svg") == 0);
+  result.cases[0].tensors[0].profile.reset();
+  CHECK(count(parsed(write_html(result, {})), "//svg") == 0);
+}
+
+TEST_CASE("drawings stay drawings when errors are zero, infinite or one alone", "[report]") {
+  for (const double value : {0.0, HUGE_VAL, 1e-300, 1.0})
+    for (const std::size_t windows : {std::size_t{1}, std::size_t{64}}) {
+      Result result = result_with({Verdict::pass});
+      ErrorProfile& drawn = *result.cases[0].tensors[0].profile;
+      drawn.tokens = windows, drawn.heads = 2;
+      drawn.growth.assign(windows, value), drawn.heat.assign(2 * windows, value);
+      drawn.distances = {0, 1};
+      const std::string html = write_html(result, {});
+      const pugi::xml_document page = parsed(html);
+      for (const pugi::xpath_node& path : page.select_nodes("//path")) {
+        const std::string data = path.node().attribute("d").value();
+        CHECK(data.find("nan") == std::string::npos);
+        CHECK(data.find("inf") == std::string::npos);
+      }
+      CHECK(count(page, "//path[@class='cross']") == (std::isfinite(value) ? 0u : 2u));
+      CHECK(count(page, "//path[@class='line']") == (value > 0 && std::isfinite(value) ? 1u : 0u));
+    }
+}
+
+TEST_CASE("a page of many rows keeps the failures and a bearable size", "[report]") {
+  std::vector<Verdict> verdicts(1500, Verdict::pass);
+  verdicts.back() = Verdict::fail;
+  const std::string html = write_html(result_with(verdicts), {});
+  CHECK(html.size() < 3'000'000);
+  const pugi::xml_document page = parsed(html);
+  CHECK(count(page, "//table[@id='rows']/tbody/tr[td]") == 1500);
+  CHECK(count(page, "//details[@open]") == 1);
+  CHECK_THAT(all_text(page), ContainsSubstring("rows are in the table alone"));
+}
+
+TEST_CASE("every report is the same bytes twice", "[report]") {
+  for (const char* const format : formats)
+    for (const Result& result : {result_with(every_verdict), hostile(), Result{}})
+      CHECK(writer_named(format).write(result, {}) == writer_named(format).write(result, {}));
+}
