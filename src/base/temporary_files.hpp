@@ -22,4 +22,13 @@ class TemporaryFile {
       path_;  ///< the string stays where it is: the handler may read it at any time
 };
 
+/// The same for a process group of a program started here: ended then with SIGKILL. One at a time.
+class TemporaryProcesses {
+ public:
+  explicit TemporaryProcesses(int group);
+  TemporaryProcesses(TemporaryProcesses&&) = delete;
+  TemporaryProcesses& operator=(TemporaryProcesses&&) = delete;
+  ~TemporaryProcesses();
+};
+
 }  // namespace kda_check

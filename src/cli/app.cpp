@@ -28,6 +28,7 @@ constexpr Command commands[] = {
     {"make", "write a regime - a problem on which formulations fail - as a fixture", make_main},
     {"capture", "run variants and store what they answer in a fixture", capture_main},
     {"list", "variants, metrics, arithmetic, regimes, reports, suites, devices", list_main},
+    {"selftest", "can the gate fail? wrong kernels must be caught, healthy ones pass", selftest_main},
     {"bench", "speed of the variants and the oracle", bench_main},
 };
 

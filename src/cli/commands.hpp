@@ -34,6 +34,7 @@ int bench_main(const Words& words);
 int make_main(const Words& words);
 int capture_main(const Words& words);
 int forecast_main(const Words& words);
+int selftest_main(const Words& words);
 
 /// Parses `words` (the command's name first). Prints help and returns 0, throws Error{usage} with a
 /// suggestion for an unknown option; nullopt: go on.

@@ -32,6 +32,8 @@ constexpr char footer[] =
     "replay\n"
     "  kda-check run fla.h5 --limit scaled_ulp=8 --json   a limit of your own; JSON on standard output\n"
     "  kda-check run corr_keys:rho=0.99,T=512             a problem made here on which formulations fail\n"
+    "  kda-check run fla.h5 --invariants                  also: does it repeat, split, look ahead ...?\n"
+    "  kda-check run fla.h5 --external './mine {in} {out}'     your kernel, run beside ours\n"
     "  kda-check run @smoke                               what came with the program; @hazards: every "
     "regime\n"
     "\n"
@@ -44,6 +46,7 @@ struct RunCommand {
   std::vector<std::string> required;
   OutputOptions output;
   GateOptions gate;
+  session::ExternalProgram external;
   std::string oracle = "dd";
   std::size_t chunk_size = 0;
 
@@ -78,6 +81,25 @@ struct RunCommand {
         "--probe", request.probe,
         "For every failure against the oracle, try the usual mis-readings (exp2 for exp, a transposed\n"
         "state ...) and name the one that explains it");
+    app.add_flag("--invariants", request.invariants,
+                 "Also try what must hold whatever the inputs: repeat, causality, split, batch, heads ...\n"
+                 "(docs/invariants.md)");
+    app.add_option(
+           "--external", external.command,
+           "A program of yours that answers beside the variants: it reads the fixture {in} and writes\n"
+           "the fixture {out} (docs/external.md)")
+        ->option_text("COMMAND")
+        ->check(
+            CLI::Validator([](std::string& text) { return text.empty() ? "no command" : std::string(); }, ""))
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    app.add_option("--external-name", external.name, "What reports call it (default: external)")
+        ->option_text("NAME")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    app.add_option("--external-timeout", external.seconds,
+                   "Seconds it may take for one problem (default: 600)")
+        ->option_text("SECONDS")
+        ->check(CLI::Range(1, 86400))
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add_judging_options(app, request.judging);
     add_gate_options(app, gate);
     add_output_options(app, output);
@@ -89,6 +111,7 @@ struct RunCommand {
     if (chunk_size > 0) request.chunk_size = chunk_size;
     if (oracle == "fp64") request.oracle = kda::OraclePrecision::fp64;
     if (oracle == "none") request.oracle.reset();
+    if (!external.command.empty()) request.external = external;
   }
 
   /// Less is run or compared than the targets hold.

@@ -65,6 +65,7 @@ Json one_case(const CaseResult& item) {
                  {"verdict", compare::name_of(item.verdict)},
                  {"reason", item.reason},
                  {"tensors", tensors}};
+  if (!item.trials.empty()) result["trials"] = item.trials;
   if (item.probe) result["probe"] = probe(*item.probe);
   return result;
 }

@@ -63,6 +63,7 @@ struct CaseResult {
   std::string dtype, device, pass, arithmetic, compute, against;
   compare::Verdict verdict = compare::Verdict::inconclusive;
   std::string reason;
+  std::string trials;  ///< of an invariant: what was tried, "1 63 64* 100"
   std::vector<TensorResult> tensors;
   std::optional<ProbeResult> probe;  ///< of a failing case, when asked for
 };

@@ -27,7 +27,7 @@ constexpr const char* headings[columns] = {"verdict",    "answer",  "dtype/compu
 constexpr bool right_aligned[columns] = {false, false, false, false, true, true, true, true, false, false};
 
 bool is_overridden(const compare::Limit& limit) {
-  return limit.source != "derived" && limit.source != "replay";
+  return limit.source != "derived" && limit.source != "replay" && limit.source != "invariant";
 }
 
 std::string limits_text(const TensorResult& tensor) {
@@ -146,6 +146,8 @@ void print_details(std::string& out, const CaseResult& item, bool everything) {
     print_points(out, tensor);
   }
   if (item.probe) print_probe(out, *item.probe);
+  if (everything && !item.trials.empty())
+    fmt::format_to(std::back_inserter(out), "      tried: {}\n", item.trials);
   if (everything && !item.arithmetic.empty())
     fmt::format_to(std::back_inserter(out), "      arithmetic: {}\n", item.arithmetic);
 }
@@ -183,6 +185,7 @@ std::string heading_for(const Result& result, const std::string& against) {
   if (against.empty()) return "not run";
   if (against == "oracle") return fmt::format("against the oracle ({} recurrence)", result.oracle);
   if (against == "replay") return "against the replay on the CPU: the same bits";
+  if (against.starts_with("invariant:")) return fmt::format("invariant {}", against.substr(10));
   return fmt::format("against expected/{}", against);
 }
 

@@ -30,6 +30,13 @@ struct JudgingRequest {
   bool profile = false;  ///< keep what a report needs for drawings: 48 bytes for every token and head
 };
 
+/// Somebody's kernel behind a command line (docs/external.md).
+struct ExternalProgram {
+  std::string command;            ///< for /bin/sh -c, {in} and {out} standing for two fixtures
+  std::string name = "external";  ///< what reports call it
+  int seconds = 600;              ///< after which it is ended
+};
+
 struct RunRequest {
   std::vector<std::string> fixtures;    ///< files, directories for the .h5 files in them, regimes
   std::vector<std::string> variants;    ///< empty: all that can run
@@ -39,8 +46,10 @@ struct RunRequest {
   std::optional<std::size_t> chunk_size;
   std::optional<kda::OraclePrecision> oracle = kda::OraclePrecision::double_double;  ///< nullopt: none
   JudgingRequest judging;
-  bool stages = false;  ///< compare the intermediates of the chunk form too
-  bool probe = false;   ///< name the convention that explains a failure
+  bool stages = false;                      ///< compare the intermediates of the chunk form too
+  bool probe = false;                       ///< name the convention that explains a failure
+  bool invariants = false;                  ///< what must hold whatever the inputs (docs/invariants.md)
+  std::optional<ExternalProgram> external;  ///< answers beside the variants
   fixture::ReadLimits limits;
   int threads = 1;
   std::span<const kda::Variant> registry = kda::variants();  ///< where names of variants are looked up

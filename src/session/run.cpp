@@ -10,6 +10,8 @@
 #include "compare/tolerances.hpp"
 #include "session/answers.hpp"
 #include "session/describe.hpp"
+#include "session/external.hpp"
+#include "session/invariants.hpp"
 #include "session/judging.hpp"
 #include "session/probing.hpp"
 #include "session/replay.hpp"
@@ -62,6 +64,7 @@ Plan planned(const RunRequest& request) {
                   suggest(name, {"o", "final_state"}));
   check_arithmetic(request.arithmetic, plan.variants);
   if (plan.against_replay) require_replays(plan.variants, request.registry);
+  if (request.external) check_external(*request.external);
   return plan;
 }
 
@@ -142,14 +145,19 @@ class FixtureRun {
         if (std::optional<Computed> item = run_variant(file, problem, *variant, dtype))
           computed.push_back(std::move(*item));
 
+    const std::optional<Answered> external = run_external(file, problem);
+
     std::vector<Pairing> pairings;
     if (plan_.against_oracle) {
       for (const Computed& item : computed) pairings.push_back({&item.answer, nullptr});
+      if (external) pairings.push_back({&*external, nullptr});
       for (const Answered& answer : recorded) pairings.push_back({&answer, nullptr});
     }
-    for (const Answered& expected : recorded)
-      for (const Computed& item : computed)
-        if (wants_group(expected.name)) pairings.push_back({&item.answer, &expected});
+    for (const Answered& expected : recorded) {
+      if (!wants_group(expected.name)) continue;
+      for (const Computed& item : computed) pairings.push_back({&item.answer, &expected});
+      if (external) pairings.push_back({&*external, &expected});
+    }
     const Replays replays = plan_.against_replay ? replays_of(problem, computed, log_) : Replays{};
     pairings.insert(pairings.end(), replays.pairings.begin(), replays.pairings.end());
     if (log_.progress) log_.progress(fmt::format("{}: comparing", file.name()));
@@ -162,6 +170,7 @@ class FixtureRun {
     blame_expected(cases);
     if (request_.probe) probe_failures(problem, pairings, cases, request_.threads);
     if (request_.stages) compare_stages(file, problem, dtypes, regime, remark.empty());
+    if (request_.invariants) try_invariants(problem, computed, external, compare, cases);
     for (report::CaseResult& item : cases) {
       item.fixture = file.name();
       item.path = file.path();
@@ -171,6 +180,35 @@ class FixtureRun {
     for (const auto& [item, reason] : replays.without)
       skip(file, *item->variant, item->options.dtype, replay_name, reason);
     if (!remark.empty()) skip_recorded(file, dtypes.front(), remark);
+  }
+
+  /// What an external program answers; nothing, and a case that says why, when it does not.
+  std::optional<Answered> run_external(const Source& file, const Problem& problem) {
+    if (!request_.external) return std::nullopt;
+    if (log_.progress) log_.progress(fmt::format("{}: {}", file.name(), request_.external->name));
+    try {
+      return External(*request_.external, request_.limits, plan_.tensors).answer(problem);
+    } catch (const NoAnswer& none) {
+      report::CaseResult item;
+      item.fixture = file.name(), item.path = file.path(), item.variant = request_.external->name;
+      item.dtype = numeric::name_of(problem.dtype()), item.pass = "forward";
+      item.verdict = none.verdict, item.reason = none.reason;
+      result_.cases.push_back(std::move(item));
+      return std::nullopt;
+    }
+  }
+
+  void try_invariants(const Problem& problem, const std::vector<Computed>& computed,
+                      const std::optional<Answered>& external, const CompareRequest& compare,
+                      std::vector<report::CaseResult>& cases) const {
+    const auto add = [&](const Answered& reference, const analysis::Subject& subject) {
+      for (report::CaseResult& item : invariant_cases(problem, reference, subject, compare, log_))
+        cases.push_back(std::move(item));
+    };
+    for (const Computed& item : computed) add(item.answer, subject_of(*item.variant, item.options));
+    if (!external || !external->o || !external->final_state) return;
+    const External program(*request_.external, request_.limits, {"o", "final_state"});
+    add(*external, program.subject(problem));
   }
 
   void compare_stages(const Source& file, const Problem& problem, const std::vector<DType>& dtypes,

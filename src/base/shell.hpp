@@ -1,0 +1,23 @@
+// A command of the user, run through /bin/sh and watched.
+#pragma once
+
+#include <string>
+
+namespace kda_check {
+
+struct ShellResult {
+  int status = 0;          ///< exit status, where it ended by itself
+  int signal = 0;          ///< the signal that ended the shell, or its last command (status 128 + n); 0: none
+  bool timed_out = false;  ///< it was ended, with everything it had started in its process group
+  std::string tail;        ///< the last lines of its standard output and standard error
+};
+
+/// Runs `command` with an empty standard input; what it prints is kept for messages, nothing reaches our own
+/// streams. Its process group ends with it, with the time limit, and when a signal ends this process. Throws
+/// Error{environment} when no process can be started.
+ShellResult run_shell(const std::string& command, int seconds);
+
+/// `text` as one word of a shell.
+std::string shell_quoted(const std::string& text);
+
+}  // namespace kda_check

@@ -1,0 +1,130 @@
+#include "session/selftest.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "report/json_values.hpp"
+#include "session/mutants.hpp"
+#include "session/run.hpp"
+
+namespace kda_check::session {
+
+namespace {
+
+using compare::Verdict;
+
+/// Gates of every size, an initial state, groups of heads and a ragged last chunk: each mutant shows on it.
+constexpr char target[] = "lb_real:T=130,H=2,HV=4,K=48,V=32,C=64";
+
+kda::Variant row_of(const Mutant& mutant) {
+  kda::Variant row = kda::variant_named(mutant.like);
+  row.name = mutant.name, row.summary = mutant.what, row.run = mutant.run;
+  return row;
+}
+
+SelftestRow found_about(const report::Result& result, SelftestRow row) {
+  for (const report::CaseResult& item : result.cases) {
+    if (item.variant != row.name || item.verdict == Verdict::skipped) continue;
+    if (item.verdict == Verdict::pass)
+      row.passed = true;
+    else
+      row.caught_by.push_back(item.against + ": " + item.reason);
+  }
+  return row;
+}
+
+void add_rows_of(numeric::DType dtype, int threads, const Log& log, SelftestResult& selftest) {
+  std::vector<kda::Variant> registry;
+  std::vector<SelftestRow> rows;
+  const std::string name(numeric::name_of(dtype));
+  for (const kda::Variant& variant : kda::variants())
+    if (variant.unavailable().empty()) {
+      registry.push_back(variant);
+      rows.push_back({std::string(variant.name), std::string(variant.summary), name, true, {}, false});
+    }
+  for (const Mutant& mutant : mutants())
+    if (mutant.dtype == dtype) {
+      registry.push_back(row_of(mutant));
+      rows.push_back({std::string(mutant.name), std::string(mutant.what), name, mutant.healthy, {}, false});
+    }
+  RunRequest request;
+  request.fixtures = {fmt::format("{},dtype={}", target, name)};
+  request.registry = registry;
+  request.against = {"oracle"};
+  request.invariants = true;
+  request.threads = threads;
+  const report::Result result = run(request, log);
+  for (SelftestRow& row : rows) selftest.rows.push_back(found_about(result, std::move(row)));
+  selftest.errors.insert(selftest.errors.end(), result.errors.begin(), result.errors.end());
+}
+
+std::size_t count(const SelftestResult& result, bool healthy, bool as_it_should) {
+  return static_cast<std::size_t>(std::count_if(
+      result.rows.begin(), result.rows.end(),
+      [&](const SelftestRow& row) { return row.healthy == healthy && row.as_it_should() == as_it_should; }));
+}
+
+}  // namespace
+
+int SelftestResult::exit_code() const {
+  int code = std::all_of(rows.begin(), rows.end(), [](const SelftestRow& row) { return row.as_it_should(); })
+                 ? 0
+                 : 1;
+  for (const report::FailedInput& error : errors) code = std::max(code, error.exit_code);
+  return code;
+}
+
+SelftestResult selftest(int threads, const Log& log) {
+  SelftestResult result;
+  result.target = target;
+  for (const kda::Variant& variant : kda::variants())
+    result.devices.emplace_back(variant.name, variant.unavailable());
+  for (const numeric::DType dtype : {numeric::DType::fp64, numeric::DType::fp32, numeric::DType::bf16})
+    add_rows_of(dtype, threads, log, result);
+  return result;
+}
+
+std::string selftest_text(const SelftestResult& result) {
+  std::string out = "floating point: round to nearest, subnormals kept, nothing fused, fma rounds once\n";
+  for (const auto& [name, reason] : result.devices)
+    fmt::format_to(std::back_inserter(out), "device: {:<14} {}\n", name,
+                   reason.empty() ? "here" : "not tried, " + reason);
+  fmt::format_to(std::back_inserter(out), "problem: {}\n\n", result.target);
+  for (const SelftestRow& row : result.rows) {
+    const char* const verdict = row.healthy ? (row.as_it_should() ? "PASSES" : "FALSE ALARM")
+                                            : (row.as_it_should() ? "CAUGHT" : "MISSED");
+    fmt::format_to(std::back_inserter(out), "{:<11}  {:<22} {:<5} {}\n", verdict, row.name, row.dtype,
+                   row.what);
+    for (const std::string& check : row.caught_by)
+      fmt::format_to(std::back_inserter(out), "             by {}\n", check);
+  }
+  fmt::format_to(std::back_inserter(out),
+                 "\n{} wrong kernels caught, {} missed; {} healthy ones pass, {} false alarms\n",
+                 count(result, false, true), count(result, false, false), count(result, true, true),
+                 count(result, true, false));
+  return out;
+}
+
+std::string selftest_json(const SelftestResult& result) {
+  report::Json rows = report::Json::array(), devices = report::Json::object();
+  for (const SelftestRow& row : result.rows)
+    rows.push_back({{"name", row.name},
+                    {"what", row.what},
+                    {"dtype", row.dtype},
+                    {"healthy", row.healthy},
+                    {"caught_by", row.caught_by},
+                    {"as_it_should", row.as_it_should()}});
+  for (const auto& [name, reason] : result.devices) devices[name] = reason;
+  return report::json_text({{"schema_version", 1},
+                            {"tool", report::json_tool()},
+                            {"request", {{"command", "selftest"}, {"argv", result.argv}}},
+                            {"target", result.target},
+                            {"devices", devices},
+                            {"rows", rows},
+                            {"errors", report::json_errors(result.errors)},
+                            {"summary", {{"exit_code", result.exit_code()}}}});
+}
+
+}  // namespace kda_check::session

@@ -1,0 +1,94 @@
+// Programs of somebody else behind two files; here it is the program itself that plays them.
+#include <nlohmann/json.hpp>
+
+#include "support/catch.hpp"
+#include "support/program.hpp"
+
+using namespace kda_check;
+using test::Folder;
+using test::Output;
+using test::program;
+using test::shell;
+
+namespace {
+
+Output with(const std::string& command, const std::string& more = "") {
+  return shell("$KDA run " + test::small + " --variant recurrent --against oracle --external \"" + command +
+               "\" " + more);
+}
+
+}  // namespace
+
+TEST_CASE("a program's answer is judged beside the variants, under its name", "[external]") {
+  const Output output = with("$KDA capture {in} -o {out} --variant chunk", "--external-name mine --json");
+  CHECK(output.code == 0);
+  const auto report = nlohmann::json::parse(output.out);
+  bool found = false;
+  for (const auto& item : report["cases"]) {
+    if (item["variant"] != "mine") continue;
+    found = true;
+    CHECK(item["verdict"] == "pass");
+    CHECK(item["against"] == "oracle");
+    CHECK(item["tensors"].size() == 2);
+    CHECK(item["recorded"] == false);
+  }
+  CHECK(found);
+}
+
+TEST_CASE("a program is held to the invariants, and fails those it breaks", "[external]") {
+  const Output healthy = with("$KDA capture {in} -o {out} --variant recurrent", "--invariants");
+  CHECK(healthy.code == 0);
+  CHECK_THAT(healthy.out, ContainsSubstring("invariant neighbour"));
+  const Output ahead =
+      with("$KDA capture {in} -o {out} --variant chunk --arithmetic decay=anchor-mid", "--invariants");
+  CHECK(ahead.code == 1);
+  CHECK_THAT(ahead.out, ContainsSubstring("1 failed"));
+  CHECK_THAT(ahead.out, ContainsSubstring("differing_bits"));
+}
+
+TEST_CASE("a program that gives no answer fails, with the reason", "[external]") {
+  const auto fails = [](const std::string& command, const std::string& reason, const std::string& more = "") {
+    const Output output = with(command, more);
+    INFO(command << '\n' << output.out << output.err);
+    CHECK(output.code == 1);
+    CHECK_THAT(output.out, ContainsSubstring("FAIL external fp32: " + reason));
+  };
+  fails("echo no such device >&2; exit 3 # {in} {out}", "exit status 3; it said: no such device");
+  fails("kill -SEGV \\$\\$ # {in} {out}", "it was ended by signal 11");
+  fails("sleep 60 # {in} {out}", "no answer within 1 s", "--external-timeout 1");
+  fails("echo garbage > {out} # {in}", "{out} cannot be read: the file is not HDF5");
+  fails("rm {out} # {in}", "{out} cannot be read");
+  fails("$KDA make corr_keys:T=5 -o {out} # {in}", "{out} has no group in expected");
+}
+
+TEST_CASE("outputs that a program never writes are NaN", "[external]") {
+  const Output output = with("true {in} {out}");
+  CHECK(output.code == 1);
+  CHECK_THAT(output.out, ContainsSubstring("4096 x NaN for finite"));
+}
+
+TEST_CASE("exit status 77 says that a problem is not for the program", "[external]") {
+  const Output output = with("exit 77 # {in} {out}");
+  CHECK(output.code == 0);
+  CHECK_THAT(output.out, ContainsSubstring("SKIPPED external"));
+}
+
+TEST_CASE("a program that cannot be run is an error of the environment, a wrong command line one of usage",
+          "[external]") {
+  CHECK(with("/no/such/program {in} {out}").code == 4);
+  CHECK(with("cp {in} /dev/null").code == 2);
+  CHECK(with("").code == 2);
+  CHECK(with("true {in} {out}", "--external-name chunk").code == 2);
+}
+
+TEST_CASE("nothing of a program's files or processes is left, whatever ended the run", "[external]") {
+  const Folder folder;
+  const std::string here = "TMPDIR='" + (folder / "").string() + "' ";
+  CHECK(shell(here + "$KDA run " + test::small + " --external 'exit 1 # {in} {out}'").code == 1);
+  CHECK(folder.entries() == 0);
+  const Output output = shell(here + "$KDA run " + test::small +
+                              " --external 'exec sleep 30.25 # {in} {out}' & P=$!; sleep 0.7; "
+                              "kill -TERM $P; wait $P; sleep 0.1; ps -eo args | grep -c '^sleep 30.25'");
+  CHECK(output.out.ends_with("0\n"));
+  CHECK(folder.entries() == 0);
+}

@@ -1,0 +1,42 @@
+#include "session/selftest.hpp"
+
+#include <algorithm>
+
+#include "session/mutants.hpp"
+#include "support/catch.hpp"
+
+using namespace kda_check;
+
+TEST_CASE("every wrong kernel is caught, and no healthy one, on any number of threads", "[selftest]") {
+  const session::SelftestResult result = session::selftest(2, {});
+  CHECK(result.exit_code() == 0);
+  for (const session::SelftestRow& row : result.rows) {
+    INFO(row.name << ' ' << row.dtype << (row.caught_by.empty() ? "" : ": " + row.caught_by.front()));
+    CHECK(row.as_it_should());
+  }
+  CHECK(session::selftest_text(result) == session::selftest_text(session::selftest(1, {})));
+}
+
+TEST_CASE("the oracle catches what is wrong in values, an invariant what is not", "[selftest]") {
+  const session::SelftestResult result = session::selftest(2, {});
+  for (const session::SelftestRow& row : result.rows) {
+    if (row.healthy) continue;
+    const bool by_oracle =
+        std::any_of(row.caught_by.begin(), row.caught_by.end(),
+                    [](const std::string& check) { return check.starts_with("oracle: "); });
+    const bool in_bits_only = row.name == "looks_ahead" || row.name == "second_sequence" ||
+                              row.name == "odd_head" || row.name == "mask_by_zero";
+    INFO(row.name);
+    CHECK(by_oracle == !in_bits_only);
+  }
+}
+
+TEST_CASE("a missed mutant or a false alarm makes the selftest fail", "[selftest]") {
+  session::SelftestResult result;
+  result.rows.push_back({"wrong", "", "fp32", false, {}, true});
+  CHECK(result.exit_code() == 1);
+  result.rows = {{"healthy", "", "fp32", true, {"oracle: o"}, true}};
+  CHECK(result.exit_code() == 1);
+  result.rows = {{"never judged", "", "fp32", true, {}, false}};
+  CHECK(result.exit_code() == 1);
+}
