@@ -16,7 +16,7 @@ namespace kda_check::cli {
 
 namespace {
 
-constexpr Command commands[] = {
+constexpr Command table[] = {
     {"run", "run variants on fixtures or regimes, compare with the oracle and the recorded answers, judge",
      run_main},
     {"diff", "compare the tensors of two files, or of two groups of expected answers", diff_main},
@@ -30,6 +30,8 @@ constexpr Command commands[] = {
     {"list", "variants, metrics, arithmetic, regimes, reports, suites, devices", list_main},
     {"selftest", "can the gate fail? wrong kernels must be caught, healthy ones pass", selftest_main},
     {"bench", "speed of the variants and the oracle", bench_main},
+    {"completions", "what a shell needs to complete commands, options and names", completions_main},
+    {"man", "the manual page", man_main, true},
 };
 
 std::string help_text() {
@@ -37,9 +39,10 @@ std::string help_text() {
       "kda-check: verifies the numerics of Kimi Delta Attention kernels\n\nusage: kda-check COMMAND "
       "[OPTIONS]\n\n";
   std::size_t width = 0;
-  for (const Command& command : commands) width = std::max(width, std::string_view(command.name).size());
-  for (const Command& command : commands)
-    fmt::format_to(std::back_inserter(out), "  {:<{}} {}\n", command.name, width, command.summary);
+  for (const Command& command : table) width = std::max(width, std::string_view(command.name).size());
+  for (const Command& command : table)
+    if (!command.is_hidden)
+      fmt::format_to(std::back_inserter(out), "  {:<{}} {}\n", command.name, width, command.summary);
   return out +
          "\nkda-check COMMAND --help explains a command; kda-check --version prints the version.\nStart "
          "with: kda-check run FILE.h5\n";
@@ -47,9 +50,13 @@ std::string help_text() {
 
 }  // namespace
 
-int app_main(int argc, char** argv) {
-  const Words words(argv + 1, argv + argc);
+std::span<const Command> commands() { return table; }
+
+namespace {
+
+int called_with(const Words& words) {
   if (words.empty()) throw Error(ErrorKind::usage, "no command given", {}, "kda-check --help");
+  if (words.front() == "help" && words.size() == 2) return called_with({words[1], "--help"});
   if (words.front() == "--help" || words.front() == "-h" || words.front() == "help") {
     write_stdout(help_text());
     return 0;
@@ -59,12 +66,16 @@ int app_main(int argc, char** argv) {
     return 0;
   }
   std::vector<std::string> names;
-  for (const Command& command : commands) {
+  for (const Command& command : table) {
     if (words.front() == command.name) return command.main(words);
-    names.emplace_back(command.name);
+    if (!command.is_hidden) names.emplace_back(command.name);
   }
   throw Error(ErrorKind::usage, fmt::format("no command '{}'", words.front()), {},
               suggest(words.front(), names));
 }
+
+}  // namespace
+
+int app_main(int argc, char** argv) { return called_with(Words(argv + 1, argv + argc)); }
 
 }  // namespace kda_check::cli

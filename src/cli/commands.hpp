@@ -3,7 +3,9 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,7 +23,11 @@ struct Command {
   const char* summary;
   /// Parses its words and runs; returns the exit code.
   int (*main)(const Words& words);
+  bool is_hidden = false;  ///< not in the help: for those who build packages
 };
+
+/// All of them, in the order of the help.
+std::span<const Command> commands();
 
 int run_main(const Words& words);
 int diff_main(const Words& words);
@@ -35,10 +41,27 @@ int make_main(const Words& words);
 int capture_main(const Words& words);
 int forecast_main(const Words& words);
 int selftest_main(const Words& words);
+int completions_main(const Words& words);
+int man_main(const Words& words);
 
 /// Parses `words` (the command's name first). Prints help and returns 0, throws Error{usage} with a
 /// suggestion for an unknown option; nullopt: go on.
 std::optional<int> parse(CLI::App& app, const Words& words);
+
+/// While one lives, parse() hands the parser to it, options registered, instead of parsing; the command then
+/// returns without doing anything. How completions and the man page learn what the options are.
+class ParserVisit {
+ public:
+  explicit ParserVisit(std::function<void(const CLI::App&)> visitor);
+  ParserVisit(const ParserVisit&) = delete;
+  ParserVisit& operator=(const ParserVisit&) = delete;
+  ~ParserVisit();
+};
+
+/// What `list` takes.
+std::vector<std::string> list_sections();
+/// What `completions` takes.
+std::vector<std::string> shell_names();
 
 /// A fresh parser for a command, with the habits all of them share.
 void prepare(CLI::App& app, const char* name, const char* summary);

@@ -92,10 +92,15 @@ constexpr Section sections[] = {{"variants", variants_text},     {"metrics", met
 
 }  // namespace
 
-int list_main(const Words& words) {
-  std::string chosen;
+std::vector<std::string> list_sections() {
   std::vector<std::string> names;
   for (const Section& section : sections) names.emplace_back(section.name);
+  return names;
+}
+
+int list_main(const Words& words) {
+  std::string chosen;
+  const std::vector<std::string> names = list_sections();
   CLI::App app;
   prepare(app, "list", "What exists, and whether it can run here");
   app.add_option("section", chosen, join(names))->option_text("SECTION");

@@ -17,6 +17,9 @@ namespace kda_check::cli {
 
 namespace {
 
+/// Of the ParserVisit that lives; commands are called by one thread.
+std::function<void(const CLI::App&)> parser_visitor;
+
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* const option : app.get_options())
@@ -38,6 +41,11 @@ std::optional<std::size_t> size_in_bytes(const std::string& text) {
 
 }  // namespace
 
+ParserVisit::ParserVisit(std::function<void(const CLI::App&)> visitor) {
+  parser_visitor = std::move(visitor);
+}
+ParserVisit::~ParserVisit() { parser_visitor = nullptr; }
+
 void prepare(CLI::App& app, const char* name, const char* summary) {
   app.description(summary);
   app.name(std::string("kda-check ") + name);
@@ -46,6 +54,10 @@ void prepare(CLI::App& app, const char* name, const char* summary) {
 }
 
 std::optional<int> parse(CLI::App& app, const Words& words) {
+  if (parser_visitor) {
+    parser_visitor(app);
+    return 0;
+  }
   try {
     // CLI11 takes the words in reverse.
     std::vector<std::string> reversed(words.rbegin(), words.rend() - 1);

@@ -7,6 +7,7 @@
 #include "cli/commands.hpp"
 #include "cli/gate_options.hpp"
 #include "cli/judging_options.hpp"
+#include "cli/shard.hpp"
 #include "cli/suite.hpp"
 #include "session/requirements.hpp"
 #include "session/run.hpp"
@@ -36,6 +37,7 @@ constexpr char footer[] =
     "  kda-check run fla.h5 --external './mine {in} {out}'     your kernel, run beside ours\n"
     "  kda-check run @smoke                               what came with the program; @hazards: every "
     "regime\n"
+    "  kda-check run @ci --shard 2/4 --json part2.json    one of four parts, for four machines\n"
     "\n"
     "Exit codes: 0 all passed; 1 something failed or was inconclusive; 2 usage; 3 a file is missing or "
     "malformed;\n"
@@ -47,6 +49,7 @@ struct RunCommand {
   OutputOptions output;
   GateOptions gate;
   session::ExternalProgram external;
+  Shard shard;
   std::string oracle = "dd";
   std::size_t chunk_size = 0;
 
@@ -103,6 +106,7 @@ struct RunCommand {
     add_judging_options(app, request.judging);
     add_gate_options(app, gate);
     add_output_options(app, output);
+    add_shard(app, shard);
     add_threads(app, request.threads);
     add_memory_limit(app, request.limits.memory_budget);
   }
@@ -118,7 +122,7 @@ struct RunCommand {
   bool narrowed() const {
     return !request.variants.empty() || !request.dtypes.empty() || !request.arithmetic.empty() ||
            !request.against.empty() || !request.judging.tensors.empty() || request.chunk_size.has_value() ||
-           !request.oracle.has_value();
+           !request.oracle.has_value() || !shard.is_whole();
   }
 };
 
@@ -154,6 +158,9 @@ void check_line(const Suite& suite, const SuiteLine& line) {
     throw Error(
         ErrorKind::input, fmt::format("the line '{}' has an option about reports", join(line.words, " ")),
         suite.place(line), "reports are chosen on the command line: kda-check run @suite --json out.json");
+  if (!parsed.shard.is_whole())
+    throw Error(ErrorKind::input, "a line of a suite has no --shard", suite.place(line),
+                fmt::format("on the command line: kda-check run @suite --shard {}", parsed.shard.text()));
 }
 
 /// Lists given on the command line replace those of a line, as its single values do. Limits are replaced
@@ -172,7 +179,17 @@ void command_line_wins(const session::RunRequest& given, session::RunRequest& of
 struct Requests {
   std::vector<session::RunRequest> list;
   std::vector<std::string> required;  ///< of the command line and of all lines together
+  std::size_t targets = 0;            ///< with --shard: of all shards
 };
+
+/// The words of a line that are no targets of it.
+Words options_among(const Words& words, const std::vector<std::string>& targets) {
+  Words options;
+  std::copy_if(words.begin(), words.end(), std::back_inserter(options), [&](const std::string& word) {
+    return std::find(targets.begin(), targets.end(), word) == targets.end();
+  });
+  return options;
+}
 
 /// The requests of a command line: one for its files, one for each line of its suites, with the options of
 /// the command line over those of the line.
@@ -181,12 +198,13 @@ Requests requests_of(const RunCommand& command, const Words& words, TolerancesRe
   session::RunRequest files = command.request;
   files.judging.tolerances = tolerances.read(command.gate.tolerance_path);
   std::erase_if(files.fixtures, is_suite);
-  if (!files.fixtures.empty()) requests.list.push_back(files);
-  Words options;
-  for (const std::string& word : words)
-    if (std::find(command.request.fixtures.begin(), command.request.fixtures.end(), word) ==
-        command.request.fixtures.end())
-      options.push_back(word);
+  const auto keep = [&](std::vector<std::string>& targets, const Words& line, const std::string& directory) {
+    if (!command.shard.is_whole())
+      targets = targets_in(command.shard, targets, line, directory, requests.targets);
+    return !targets.empty();
+  };
+  if (keep(files.fixtures, {}, "")) requests.list.push_back(files);
+  const Words options = options_among(words, command.request.fixtures);
   for (const std::string& target : command.request.fixtures) {
     if (!is_suite(target)) continue;
     const Suite suite = load_suite(target);
@@ -200,12 +218,15 @@ Requests requests_of(const RunCommand& command, const Words& words, TolerancesRe
           tolerances.read(command.gate.tolerance_path.empty() ? suite.path_of(of_line.gate.tolerance_path)
                                                               : command.gate.tolerance_path);
       requests.required.insert(requests.required.end(), of_line.required.begin(), of_line.required.end());
+      if (!keep(of_line.request.fixtures, options_among(line.words, of_line.request.fixtures),
+                suite.directory))
+        continue;
       for (std::string& fixture : of_line.request.fixtures)
         if (!session::is_regime(fixture)) fixture = suite.path_of(fixture);
       requests.list.push_back(of_line.request);
     }
   }
-  if (requests.list.empty())
+  if (requests.list.empty() && requests.targets == 0)
     throw Error(ErrorKind::usage, "run: no fixture given", {},
                 "kda-check run FILE.h5, kda-check run corr_keys, or kda-check run @smoke");
   return requests;
@@ -255,10 +276,17 @@ int run_main(const Words& words) {
   Progress progress;
   const session::Log log = log_through(progress);
   report::Result result;
+  result.command = "run";
+  result.oracle = "none";
   for (const session::RunRequest& request : requests.list) append(result, session::run(request, log));
-  for (report::FailedInput& missed :
-       session::missed_requirements(requests.required, session::variants_that_answered(result)))
-    result.errors.push_back(std::move(missed));
+  if (requests.list.empty()) {
+    result.nothing_to_do = fmt::format("nothing to do: shard {} has none of the {} targets",
+                                       command.shard.text(), requests.targets);
+  } else {
+    for (report::FailedInput& missed :
+         session::missed_requirements(requests.required, session::variants_that_answered(result)))
+      result.errors.push_back(std::move(missed));
+  }
   if (!command.narrowed()) tolerances.add_unused(result.errors);
   result.argv = words;
   progress.clear();

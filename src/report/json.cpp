@@ -89,6 +89,7 @@ std::string write_json(const Result& result, const WriteOptions&) {
         {"skipped", result.count(compare::Verdict::skipped)},
         {"errors", result.errors.size()},
         {"exit_code", result.exit_code()}}}};
+  if (!result.nothing_to_do.empty()) document["nothing_to_do"] = result.nothing_to_do;
   if (!result.stages.empty()) {
     document["stages"] = Json::array();
     for (const StageCase& item : result.stages) document["stages"].push_back(stages_json(item));

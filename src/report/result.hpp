@@ -88,17 +88,19 @@ struct Result {
   std::vector<CaseResult> cases;
   std::vector<StageCase> stages;  ///< with --stages
   std::vector<FailedInput> errors;
+  std::string nothing_to_do;  ///< why there was nothing to run and that is no failure: an empty shard
 
   std::size_t count(compare::Verdict verdict) const {
     std::size_t total = 0;
     for (const CaseResult& item : cases) total += item.verdict == verdict;
     return total;
   }
-  /// 0 all passed; 1 something failed, was inconclusive, or nothing passed at all; else that of the worst
-  /// error.
+  /// 0 all passed, or nothing was to be done; 1 something failed, was inconclusive, or nothing passed at all;
+  /// else that of the worst error.
   int exit_code() const {
     const bool clean = count(compare::Verdict::fail) == 0 && count(compare::Verdict::inconclusive) == 0;
-    int code = clean && count(compare::Verdict::pass) > 0 ? 0 : 1;
+    const bool idle = cases.empty() && !nothing_to_do.empty();
+    int code = clean && (count(compare::Verdict::pass) > 0 || idle) ? 0 : 1;
     for (const FailedInput& error : errors) code = error.exit_code > code ? error.exit_code : code;
     return code;
   }

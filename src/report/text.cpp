@@ -240,6 +240,7 @@ void print_fixture(std::string& out, const Result& result, const FixtureResult& 
 
 std::string write_text(const Result& raw, const WriteOptions& options) {
   const Result result = printable(raw);
+  if (!result.nothing_to_do.empty()) return result.nothing_to_do + "\n";
   std::string out;
   for (const FixtureResult& fixture : result.fixtures) print_fixture(out, result, fixture, options);
   std::size_t tensors = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "support/catch.hpp"
 #include "support/program.hpp"
@@ -24,6 +25,28 @@ TEST_CASE("the smoke suite passes from any folder", "[cli]") {
   INFO(output.out << output.err);
   CHECK(output.code == 0);
   CHECK_THAT(output.out, ContainsSubstring(" 0 failed, 0 inconclusive, 0 skipped"));
+}
+
+TEST_CASE("what a pull request is held to passes, the same on one thread and on two, whole and in parts",
+          "[cli]") {
+  const auto run = [](const std::string& options) {
+    const Output output = program("run @ci --json" + options);
+    INFO(options << ": " << output.out.substr(0, 2000) << output.err);
+    CHECK(output.code == 0);
+    return nlohmann::json::parse(output.out);
+  };
+  const auto one = run(" --threads 1");
+  std::set<std::string> dtypes;
+  for (const auto& item : one["cases"]) {
+    dtypes.insert(item["dtype"]);
+    if (item["device"] == "cpu") CHECK(item["verdict"] == "pass");
+  }
+  CHECK(dtypes == std::set<std::string>{"bf16", "fp16", "fp32", "fp64"});
+  CHECK(run(" --threads 2")["cases"] == one["cases"]);
+  std::size_t together = 0;
+  for (const char* const part : {" --shard 1/3", " --shard 2/3", " --shard 3/3"})
+    together += run(part)["cases"].size();
+  CHECK(together == one["cases"].size());
 }
 
 TEST_CASE("a suite line is a command line, and options after the suite apply to all lines", "[cli]") {

@@ -1,0 +1,150 @@
+// --shard: the parts of a run, through the program.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "support/catch.hpp"
+#include "support/program.hpp"
+
+namespace fs = std::filesystem;
+using namespace kda_check::test;
+
+namespace {
+
+using Cases = std::multiset<std::string>;
+
+/// What was compared, and with which verdict and figures, without where the files are.
+Cases cases_of(const std::string& words, const std::string& here = "") {
+  const Output output = here.empty() ? program("run " + words + " --json")
+                                     : shell("cd " + here + " && $KDA run " + words + " --json");
+  INFO(words << ": " << output.err);
+  REQUIRE(output.code == 0);
+  Cases cases;
+  const auto document = nlohmann::json::parse(output.out);
+  for (const auto& item : document["cases"]) {
+    nlohmann::json known = item;
+    known.erase("path");
+    cases.insert(known.dump());
+  }
+  return cases;
+}
+
+std::string shard(std::size_t index, std::size_t count) {
+  return std::string(" --shard ").append(std::to_string(index)).append("/").append(std::to_string(count));
+}
+
+std::string mine(const fs::path& folder) { return std::string("@").append((folder / "mine.txt").string()); }
+
+/// Writes mine.txt there: regimes and a folder of fixtures, small enough to run often. Returns the folder.
+fs::path suite_in(const fs::path& folder) {
+  fs::create_directories(folder / "files");
+  fs::copy_file(small, folder / "files/a.h5");
+  fs::copy_file(case_fixtures() + "/fla_fp16_c32.h5", folder / "files/b.h5");
+  std::ofstream(folder / "mine.txt")
+      << "control:T=4,H=1 control:T=5,H=1 control:T=6,H=1 --variant recurrent\n"
+         "control:T=4,H=1 control:T=5,H=1 --variant recurrent --dtype fp64\n"
+         "control:T=4,H=1 control:T=4,H=1 --variant naive\n"
+         "files --variant recurrent\n";
+  return folder;
+}
+
+}  // namespace
+
+TEST_CASE("the shards of a suite are together the whole, and no case is in two", "[cli][shard]") {
+  const Folder folder;
+  const std::string target = mine(suite_in(folder / "suite")) + " control:T=7,H=1 --against oracle,all";
+  const Cases whole = cases_of(target);
+  CHECK(whole.size() > 10);
+  CHECK(cases_of(target + shard(1, 1)) == whole);
+  for (const std::size_t count : {2u, 3u, 7u}) {
+    Cases together;
+    std::size_t used = 0;
+    for (std::size_t index = 1; index <= count; ++index) {
+      const Cases part = cases_of(target + shard(index, count));
+      used += !part.empty();
+      together.insert(part.begin(), part.end());
+    }
+    INFO(count << " shards, " << used << " not empty");
+    CHECK(together == whole);
+    CHECK(used > 1);
+  }
+}
+
+TEST_CASE("a shard depends on what is written, not on where it lies or what else there is", "[cli][shard]") {
+  const Folder folder;
+  const fs::path here = folder / "here", there = folder / "there";
+  suite_in(here);
+  suite_in(there);
+  for (const std::size_t index : {1u, 2u}) {
+    const std::string part = shard(index, 2);
+    const Cases cases = cases_of(mine(here) + part);
+    CHECK(cases == cases_of(mine(there) + part));
+    CHECK(cases == cases_of("@./mine.txt" + part, here.string()));
+    CHECK(cases == cases_of(mine(here) + part + " --threads 1 --worst 5"));
+  }
+  std::ofstream(there / "mine.txt", std::ios::app) << "control:T=9,H=1 --variant naive\n";
+  for (const std::size_t index : {1u, 2u}) {
+    const Cases before = cases_of(mine(here) + shard(index, 2));
+    const Cases after = cases_of(mine(there) + shard(index, 2));
+    CHECK(std::includes(after.begin(), after.end(), before.begin(), before.end()));
+  }
+}
+
+TEST_CASE("targets go to the shards they went to when this was written", "[cli][shard]") {
+  // Another hash would be as good, but not the same from one version to the next.
+  const std::map<std::string, std::size_t> places{
+      {"control:T=4,H=1", 2}, {"control:T=5,H=1", 1}, {"control:T=6,H=1", 2}, {"control:T=7,H=1", 4}};
+  for (const auto& [target, place] : places) {
+    std::size_t found = 0;
+    for (std::size_t index = 1; index <= 4; ++index) {
+      const Output output = program("run " + target + " --variant naive --json" + shard(index, 4));
+      if (!nlohmann::json::parse(output.out)["cases"].empty()) found = index;
+    }
+    INFO(target);
+    CHECK(found == place);
+  }
+}
+
+TEST_CASE("an empty shard of something passes with one line, and a shard of nothing does not",
+          "[cli][shard]") {
+  const std::string words = "run control:T=4,H=1 --variant naive";
+  std::size_t empty = 0;
+  for (const std::size_t index : {1u, 2u}) {
+    const Output output = program(words + shard(index, 2));
+    CHECK(output.code == 0);
+    if (output.out.find("nothing to do") == std::string::npos) continue;
+    ++empty;
+    CHECK(lines(output.out) == 1);
+    CHECK_THAT(output.out, ContainsSubstring("has none of the 1 targets"));
+    const auto document = nlohmann::json::parse(program(words + shard(index, 2) + " --json").out);
+    CHECK(document["summary"]["exit_code"] == 0);
+    CHECK(document["summary"]["passed"] == 0);
+    CHECK_THAT(document["nothing_to_do"].get<std::string>(), ContainsSubstring("shard"));
+    // A requirement is asked for before that.
+    CHECK(program(words + shard(index, 2) + " --require nothing").code == 2);
+  }
+  CHECK(empty == 1);
+  CHECK(program("run --shard 1/2").code == 2);
+  const Folder folder;
+  CHECK(program("run " + (folder / ".").string() + " --shard 1/2").code == 2);
+}
+
+TEST_CASE("what is no shard is refused", "[cli][shard]") {
+  for (const char* const text :
+       {"0/2", "3/2", "1", "1/0", "/2", "1/", "a/2", "1/2/3", "-1/2", "1/2x", "''"}) {
+    const Output output = program(std::string("run control --shard ") + text);
+    INFO(text << ": " << output.err);
+    CHECK(output.code == 2);
+    CHECK(lines(output.err) == 1);
+    CHECK_THAT(output.err, ContainsSubstring("--shard"));
+  }
+  const Folder folder;
+  std::ofstream(folder / "mine.txt") << "control:T=4 --shard 1/2\n";
+  const Output output = program("run @" + (folder / "mine.txt").string());
+  CHECK(output.code == 3);
+  CHECK_THAT(output.err, ContainsSubstring("mine.txt:1"));
+}
