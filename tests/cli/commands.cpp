@@ -233,7 +233,7 @@ TEST_CASE("help lists the commands in a straight column, and grow counts one of 
     if (commands++ == 0) column = summary;
     CHECK(summary == column);
   }
-  CHECK(commands == 11);
+  CHECK(commands == 13);
   for (const char* const command : {"grow", "forecast"})
     CHECK_THAT(program(std::string(command) + " --help").out, ContainsSubstring("list regimes"));
   const Output one = program("grow onehot_exact:T=20 --variant recurrent");
