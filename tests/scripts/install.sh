@@ -11,7 +11,7 @@ run_from() {
   local prefix=$1 out=$folder/out.json
   local words=("$prefix/bin/kda-check" run @smoke -q --json "$out")
   cd "$prefix"
-  if unshare --user --map-root-user --mount true 2>/dev/null; then
+  if unshare --user --map-root-user --mount sh -c 'mount -t tmpfs none "$1"' _ "$source" 2>/dev/null; then
     unshare --user --map-root-user --mount sh -c 'mount -t tmpfs none "$1" && shift && exec "$@"' _ "$source" "${words[@]}"
   else
     echo 'no namespaces here: the source tree was in reach'
