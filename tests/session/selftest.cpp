@@ -1,9 +1,11 @@
 #include "session/selftest.hpp"
 
 #include <algorithm>
+#include <fstream>
 
 #include "session/mutants.hpp"
 #include "support/catch.hpp"
+#include "support/problems.hpp"
 
 using namespace kda_check;
 
@@ -15,6 +17,18 @@ TEST_CASE("every wrong kernel is caught, and no healthy one, on any number of th
     CHECK(row.as_it_should());
   }
   CHECK(session::selftest_text(result) == session::selftest_text(session::selftest(1, {})));
+}
+
+TEST_CASE(
+    "the suite of pull requests tries the problem that wrong kernels are caught with, invariants included",
+    "[selftest]") {
+  const std::string target = session::selftest(2, {}).target;
+  std::ifstream suite(test::case_fixtures() + "/../suites/ci.txt");
+  bool found = false;
+  for (std::string line; std::getline(suite, line);)
+    found = found ||
+            (line.starts_with(target + " ") && line.ends_with(" --dtype fp64,fp32,bf16,fp16 --invariants"));
+  CHECK(found);
 }
 
 TEST_CASE("the oracle catches what is wrong in values, an invariant what is not", "[selftest]") {
