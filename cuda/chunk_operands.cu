@@ -7,24 +7,18 @@ namespace kda_check::cuda {
 
 namespace {
 
-template <class T>
-struct Staged {
-  alignas(16) T A[most_rows][tile_stride<T>];
-  alignas(16) T right[most_rows][tile_side];
-};
-
 template <class T, bool is_fused>
 class Operands {
  public:
-  __device__ Operands(const DeviceProblem& p, const ChunkWork<T>& work, Staged<T>& staged)
+  __device__ Operands(const DeviceProblem& p, const ChunkWork<T>& work, TilePair<T>& staged)
       : p_(p), work_(work), chunk_(p, work, blockIdx.x, blockIdx.y), staged_(staged) {}
 
   __device__ void run(int tile) {
     const T* const A = chunk_.row(work_.Akk_inv, 0, p_.HV, chunk_.head, work_.C);
-    copy_tile_async(staged_.A[0], tile_stride<T>, TileSource<T>{A, std::size_t(p_.HV) * work_.C, work_.C},
+    copy_tile_async(staged_.left[0], tile_stride<T>, TileSource<T>{A, std::size_t(p_.HV) * work_.C, work_.C},
                     chunk_.rows, work_.C);
     __pipeline_commit();
-    const int key_tiles = (p_.K + tile_side - 1) / tile_side;
+    const int key_tiles = tiles_of(p_.K);
     const bool of_key = tile < key_tiles;
     const int first = (of_key ? tile : tile - key_tiles) * tile_side;
     if (of_key) {
@@ -77,7 +71,7 @@ class Operands {
   __device__ void multiply(T* result, int width, int first, kda::Rounding rounding) const {
     const TilePlace place;
     TileSums<T> sums = {};
-    add_product<is_fused>(sums, staged_.A[0], tile_stride<T>, staged_.right[0], tile_side,
+    add_product<is_fused>(sums, staged_.left[0], tile_stride<T>, staged_.right[0], tile_side,
                           lower_depth(place.first_row, chunk_.rows));
 #pragma unroll
     for (int r = 0; r < 4; ++r)
@@ -91,23 +85,23 @@ class Operands {
   const DeviceProblem& p_;
   const ChunkWork<T>& work_;
   const ChunkPlace<T> chunk_;
-  Staged<T>& staged_;
+  TilePair<T>& staged_;
 };
 
 template <class T, bool is_fused>
 __global__ void __launch_bounds__(tile_threads)
     operands_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work) {
   extern __shared__ __align__(16) unsigned char memory[];
-  Operands<T, is_fused>(p, work, *reinterpret_cast<Staged<T>*>(memory)).run(blockIdx.z);
+  Operands<T, is_fused>(p, work, *reinterpret_cast<TilePair<T>*>(memory)).run(blockIdx.z);
 }
 
 }  // namespace
 
 template <class T>
 void launch_chunk_operands(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work) {
-  const auto tiles = [](int width) { return (width + tile_side - 1) / tile_side; };
   launch("gpu-chunk, operands", is_fused ? operands_kernel<T, true> : operands_kernel<T, false>,
-         dim3(work.chunk_count, p.HV, tiles(p.K) + tiles(p.V)), tile_threads, sizeof(Staged<T>), p, work);
+         dim3(work.chunk_count, p.HV, tiles_of(p.K) + tiles_of(p.V)), tile_threads, sizeof(TilePair<T>), p,
+         work);
 }
 
 template void launch_chunk_operands(bool, const DeviceProblem&, const ChunkWork<float>&);

@@ -6,16 +6,10 @@ namespace kda_check::cuda {
 
 namespace {
 
-template <class T>
-struct Staged {
-  alignas(16) T left[most_rows][tile_stride<T>];
-  alignas(16) T right[tile_side][tile_side];
-};
-
 template <class T, bool is_fused>
 class Output {
  public:
-  __device__ Output(const DeviceProblem& p, const ChunkWork<T>& work, Staged<T>& staged)
+  __device__ Output(const DeviceProblem& p, const ChunkWork<T>& work, TilePair<T>& staged)
       : p_(p), work_(work), chunk_(p, work, blockIdx.x, blockIdx.y), staged_(staged) {}
 
   __device__ void run(int tile) {
@@ -65,14 +59,14 @@ class Output {
   const DeviceProblem& p_;
   const ChunkWork<T>& work_;
   const ChunkPlace<T> chunk_;
-  Staged<T>& staged_;
+  TilePair<T>& staged_;
 };
 
 template <class T, bool is_fused>
 __global__ void __launch_bounds__(tile_threads)
     output_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work) {
   extern __shared__ __align__(16) unsigned char memory[];
-  Output<T, is_fused>(p, work, *reinterpret_cast<Staged<T>*>(memory)).run(blockIdx.z);
+  Output<T, is_fused>(p, work, *reinterpret_cast<TilePair<T>*>(memory)).run(blockIdx.z);
 }
 
 }  // namespace
@@ -80,8 +74,7 @@ __global__ void __launch_bounds__(tile_threads)
 template <class T>
 void launch_chunk_output(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work) {
   launch("gpu-chunk, output", is_fused ? output_kernel<T, true> : output_kernel<T, false>,
-         dim3(work.chunk_count, p.HV, (p.V + tile_side - 1) / tile_side), tile_threads, sizeof(Staged<T>), p,
-         work);
+         dim3(work.chunk_count, p.HV, tiles_of(p.V)), tile_threads, sizeof(TilePair<T>), p, work);
 }
 
 template void launch_chunk_output(bool, const DeviceProblem&, const ChunkWork<float>&);

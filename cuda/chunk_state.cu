@@ -48,7 +48,7 @@ class StatePass {
         head_(head),
         first_column_(tile * tile_side),
         columns_(min(tile_side, p.V - first_column_)),
-        key_tiles_((p.K + tile_side - 1) / tile_side) {}
+        key_tiles_(tiles_of(p.K)) {}
 
   __device__ void run() {
     load_state();
@@ -209,16 +209,12 @@ class StatePass {
   TileSums<T> S_[groups];
 };
 
-__host__ __device__ unsigned column_tiles(const DeviceProblem& p) {
-  return (p.V + tile_side - 1) / tile_side;
-}
-
 template <class T, bool is_fused, int groups>
 __global__ void __launch_bounds__(tile_threads)
     state_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work,
                  int ring_tiles) {
   extern __shared__ __align__(16) unsigned char memory[];
-  const unsigned tiles = column_tiles(p);
+  const unsigned tiles = tiles_of(p.V);
   StatePass<T, is_fused, groups>(p, work, Shared<T>(memory, p.K, ring_tiles), blockIdx.x % tiles,
                                  blockIdx.x / tiles, blockIdx.y)
       .run();
@@ -231,7 +227,7 @@ void launch_groups(const DeviceProblem& p, const ChunkWork<T>& work) {
   const auto kernel = p.K <= 64    ? state_kernel<T, is_fused, 1>
                       : p.K <= 128 ? state_kernel<T, is_fused, 2>
                                    : state_kernel<T, is_fused, 4>;
-  launch("gpu-chunk, state", kernel, dim3(column_tiles(p) * work.sequence_count, p.HV), tile_threads,
+  launch("gpu-chunk, state", kernel, dim3(tiles_of(p.V) * work.sequence_count, p.HV), tile_threads,
          Shared<T>::bytes(p.K, ring_tiles), p, work, ring_tiles);
 }
 

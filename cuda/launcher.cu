@@ -10,20 +10,25 @@ namespace kda_check::cuda {
 
 namespace {
 
-/// Chunks of all sequences, in their order, over tokens numbered through all batch rows.
+/// The sequences, over tokens numbered through all batch rows.
+std::vector<TokenRange> sequences_of(const Request& r) {
+  std::vector<TokenRange> sequences;
+  for (const Span& s : r.sequences)
+    sequences.push_back(
+        {static_cast<std::uint32_t>(s.batch * r.T + s.begin), static_cast<std::uint32_t>(s.end - s.begin)});
+  return sequences;
+}
+
+/// Their chunks, in their order.
 struct Schedule {
-  std::vector<TokenRange> sequences, chunks;
+  std::vector<TokenRange> chunks;
   std::vector<ChunkRange> chunks_of;
 
-  explicit Schedule(const Request& r) {
-    for (const Span& s : r.sequences) {
-      const auto first = static_cast<std::uint32_t>(s.batch * r.T + s.begin);
-      const auto length = static_cast<std::uint32_t>(s.end - s.begin),
-                 rows = static_cast<std::uint32_t>(r.chunk_size);
-      sequences.push_back({first, length});
+  Schedule(const std::vector<TokenRange>& sequences, std::uint32_t rows) {
+    for (const TokenRange& s : sequences) {
       const auto first_chunk = static_cast<std::uint32_t>(chunks.size());
-      for (std::uint32_t t = 0; t < length; t += rows)
-        chunks.push_back({first + t, std::min(rows, length - t)});
+      for (std::uint32_t t = 0; t < s.count; t += rows)
+        chunks.push_back({s.first + t, std::min(rows, s.count - t)});
       chunks_of.push_back({first_chunk, static_cast<std::uint32_t>(chunks.size()) - first_chunk});
     }
   }
@@ -42,7 +47,7 @@ class RecurrentLauncher : public Launcher {
       : is_fp64_(r.is_fp64),
         is_fused_(r.is_fused),
         count_(static_cast<int>(r.sequences.size())),
-        sequences_(uploaded("sequences", Schedule(r).sequences)) {}
+        sequences_(uploaded("sequences", sequences_of(r))) {}
   void launch_on(const DeviceProblem& p) const override {
     launch_recurrent(is_fp64_, is_fused_, p, sequences_.as<const TokenRange>(), count_);
   }
@@ -58,15 +63,16 @@ template <class T>
 class ChunkLauncher : public Launcher {
  public:
   explicit ChunkLauncher(const Request& r) : is_fused_(r.is_fused), decay_(r.decay) {
-    const Schedule schedule(r);
+    const std::vector<TokenRange> sequences = sequences_of(r);
+    const Schedule schedule(sequences, static_cast<std::uint32_t>(r.chunk_size));
     const std::size_t tokens = r.B * r.T, C = r.chunk_size, keys = tokens * r.HV * r.K,
                       values = tokens * r.HV * r.V;
     work_.chunks = hold(uploaded("chunks", schedule.chunks)).template as<const TokenRange>();
-    work_.sequences = hold(uploaded("sequences", schedule.sequences)).template as<const TokenRange>();
+    work_.sequences = hold(uploaded("sequences", sequences)).template as<const TokenRange>();
     work_.chunks_of =
         hold(uploaded("chunks of sequences", schedule.chunks_of)).template as<const ChunkRange>();
     work_.chunk_count = static_cast<int>(schedule.chunks.size());
-    work_.sequence_count = static_cast<int>(schedule.sequences.size());
+    work_.sequence_count = static_cast<int>(sequences.size());
     work_.token_count = static_cast<int>(tokens), work_.C = static_cast<int>(C);
     work_.q = array("normalised q", tokens * r.H * r.K), work_.k = array("normalised k", tokens * r.H * r.K);
     work_.beta = array("beta", tokens * r.HV), work_.L = array("L", tokens * r.HV * C);

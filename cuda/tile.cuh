@@ -41,6 +41,16 @@ struct TilePlace {
   __device__ int transposed_row(int r) const { return first_row / 16 * 16 + first_row % 4 * 4 + r; }
 };
 
+/// Tiles that `width` columns take.
+__host__ __device__ constexpr int tiles_of(int width) { return (width + tile_side - 1) / tile_side; }
+
+/// Both factors of a product in shared memory.
+template <class T>
+struct TilePair {
+  alignas(16) T left[tile_side][tile_stride<T>];
+  alignas(16) T right[tile_side][tile_side];
+};
+
 template <class T>
 using TileSums = T[4][4];
 

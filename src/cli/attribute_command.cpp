@@ -80,9 +80,7 @@ int attribute_main(const Words& words) {
       words, command.json_path, command.request.targets,
       [&](const session::Log& log) {
         report::AttributionResult result = session::attribute(command.request, log);
-        for (report::FailedInput& missed :
-             session::missed_requirements(command.required, session::variants_that_answered(result)))
-          result.errors.push_back(std::move(missed));
+        session::add_missed_requirements(command.required, result);
         return result;
       },
       report::write_attribution_text, report::write_attribution_json);

@@ -94,9 +94,7 @@ int grow_main(const Words& words) {
       words, command.json_path, command.request.targets,
       [&](const session::Log& log) {
         report::GrowthResult result = session::grow(command.request, log);
-        for (report::FailedInput& missed :
-             session::missed_requirements(command.required, session::variants_that_answered(result)))
-          result.errors.push_back(std::move(missed));
+        session::add_missed_requirements(command.required, result);
         return result;
       },
       [](const report::GrowthResult& result) {

@@ -283,9 +283,7 @@ int run_main(const Words& words) {
     result.nothing_to_do = fmt::format("nothing to do: shard {} has none of the {} targets",
                                        command.shard.text(), requests.targets);
   } else {
-    for (report::FailedInput& missed :
-         session::missed_requirements(requests.required, session::variants_that_answered(result)))
-      result.errors.push_back(std::move(missed));
+    session::add_missed_requirements(requests.required, result);
   }
   if (!command.narrowed()) tolerances.add_unused(result.errors);
   result.argv = words;

@@ -10,6 +10,15 @@
 
 namespace kda_check::numeric {
 
+inline constexpr std::uint64_t weyl = 0x9e37'79b9'7f4a'7c15u;
+
+/// The finaliser: a bijection in which every bit of x reaches every bit of the result.
+constexpr std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58'476d'1ce4'e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d0'49bb'1331'11ebu;
+  return x ^ (x >> 31);
+}
+
 class Random {
  public:
   constexpr Random(std::uint64_t seed, std::uint64_t stream) : key_(mixed(mixed(seed + weyl) + stream)) {}
@@ -36,14 +45,6 @@ class Random {
   }
 
  private:
-  static constexpr std::uint64_t weyl = 0x9e37'79b9'7f4a'7c15u;
-
-  static constexpr std::uint64_t mixed(std::uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xbf58'476d'1ce4'e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d0'49bb'1331'11ebu;
-    return x ^ (x >> 31);
-  }
-
   std::uint64_t key_;
 };
 

@@ -82,20 +82,6 @@ void run_comparisons(const kda::Problem& problem, std::vector<Ongoing>& ongoing,
   kda::run_oracle(problem, *request.oracle, request.threads, sink);
 }
 
-report::CaseResult described(const Pairing& pairing) {
-  report::CaseResult result;
-  const Answered& got = *pairing.got;
-  result.variant = got.name;
-  result.recorded = got.recorded;
-  result.dtype = numeric::name_of(got.dtype);
-  result.device = got.device;
-  result.pass = "forward";
-  result.arithmetic = got.arithmetic;
-  result.compute = numeric::row_of(got.compute).name;
-  result.against = pairing.expected != nullptr ? pairing.expected->name : "oracle";
-  return result;
-}
-
 compare::Computation computation_of(const Answered& answer, std::string_view name, const Tensor& tensor,
                                     const kda::Problem& problem) {
   const double smallness =
@@ -184,7 +170,9 @@ std::vector<Measured> measured(const kda::Problem& problem, const std::vector<Pa
 std::vector<report::CaseResult> compared(const kda::Problem& problem, const std::vector<Pairing>& pairings,
                                          const CompareRequest& request) {
   std::vector<report::CaseResult> cases;
-  for (const Pairing& pairing : pairings) cases.push_back(described(pairing));
+  for (const Pairing& pairing : pairings)
+    cases.push_back(
+        case_about(*pairing.got, pairing.expected != nullptr ? pairing.expected->name : "oracle"));
   for (Measured& item : measured(problem, pairings, request)) {
     report::CaseResult& of = cases[item.pairing];
     if (request.judging.tolerances)
@@ -204,6 +192,19 @@ std::vector<report::CaseResult> compared(const kda::Problem& problem, const std:
     conclude(item);
   }
   return cases;
+}
+
+report::CaseResult case_about(const Answered& got, std::string against) {
+  report::CaseResult result;
+  result.variant = got.name;
+  result.recorded = got.recorded;
+  result.dtype = numeric::name_of(got.dtype);
+  result.device = got.device;
+  result.pass = "forward";
+  result.arithmetic = got.arithmetic;
+  result.compute = numeric::row_of(got.compute).name;
+  result.against = std::move(against);
+  return result;
 }
 
 std::string oracle_name(const std::optional<kda::OraclePrecision>& oracle) {

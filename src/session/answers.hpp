@@ -73,6 +73,9 @@ std::vector<Measured> measured(const kda::Problem& problem, const std::vector<Pa
 std::vector<report::CaseResult> compared(const kda::Problem& problem, const std::vector<Pairing>& pairings,
                                          const CompareRequest& request);
 
+/// A case about an answer, without fixture, verdict or tensors.
+report::CaseResult case_about(const Answered& got, std::string against);
+
 std::string oracle_name(const std::optional<kda::OraclePrecision>& oracle);
 
 }  // namespace kda_check::session

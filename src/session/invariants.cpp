@@ -176,18 +176,6 @@ class Trials {
   std::vector<report::TensorResult> tensors_;
 };
 
-report::CaseResult case_for(const Answered& reference, std::string_view invariant) {
-  report::CaseResult item;
-  item.variant = reference.name;
-  item.dtype = numeric::name_of(reference.dtype);
-  item.device = reference.device;
-  item.pass = "forward";
-  item.arithmetic = reference.arithmetic;
-  item.compute = numeric::row_of(reference.compute).name;
-  item.against = fmt::format("invariant:{}", invariant);
-  return item;
-}
-
 }  // namespace
 
 analysis::Subject subject_of(const kda::Variant& variant, const kda::RunOptions& options) {
@@ -215,7 +203,8 @@ std::vector<report::CaseResult> invariant_cases(const kda::Problem& problem, con
     if (log.progress)
       log.progress(
           fmt::format("{} {}: {}", reference.name, numeric::name_of(reference.dtype), invariant.name));
-    report::CaseResult& item = cases.emplace_back(case_for(reference, invariant.name));
+    report::CaseResult& item =
+        cases.emplace_back(case_about(reference, fmt::format("invariant:{}", invariant.name)));
     item.verdict = Verdict::skipped;
     item.reason = invariant.inapplicable(problem);
     if (!item.reason.empty()) continue;

@@ -4,6 +4,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kda/variants.hpp"
@@ -31,5 +32,12 @@ std::vector<report::FailedInput> missed_requirements(
 std::set<std::string> variants_that_answered(const report::Result& result);
 std::set<std::string> variants_that_answered(const report::GrowthResult& result);
 std::set<std::string> variants_that_answered(const report::AttributionResult& result);
+
+/// Adds what was missed to the errors of a result, when everything ran.
+template <class Result>
+void add_missed_requirements(const std::vector<std::string>& names, Result& result) {
+  for (report::FailedInput& missed : missed_requirements(names, variants_that_answered(result)))
+    result.errors.push_back(std::move(missed));
+}
 
 }  // namespace kda_check::session

@@ -27,13 +27,17 @@ void permute(tensor::Tensor& tensor, std::size_t width, const std::vector<std::s
     std::memcpy(tensor.at(i * width), old.at(order[i] * width), bytes);
 }
 
+/// The large fixtures; without them a small one.
+std::vector<std::string> fixture_files() {
+  const std::vector<std::string> files = test::large_fixture_files();
+  return files.empty() ? std::vector{test::case_fixtures() + "/fla_fp32_small.h5"} : files;
+}
+
 }  // namespace
 
 TEST_CASE("GPU variants in fp64 are within 1e-12 of the oracle on every fixture", "[gpu]") {
   KDA_CHECK_NEEDS_GPU();
-  std::vector<std::string> files = test::large_fixture_files();
-  if (files.empty()) files = {test::case_fixtures() + "/fla_fp32_small.h5"};
-  for (const std::string& path : files) {
+  for (const std::string& path : fixture_files()) {
     const kda::Problem problem = fixture::Fixture::open(path).read_problem();
     const test::WholeOracle oracle = test::whole_oracle(problem, 16);
     for (const std::string_view name : test::gpu_variants) {
@@ -47,9 +51,7 @@ TEST_CASE("GPU variants in fp64 are within 1e-12 of the oracle on every fixture"
 
 TEST_CASE("gpu-chunk in fp32 is within 32 scaled ULP of the oracle on every fixture", "[gpu]") {
   KDA_CHECK_NEEDS_GPU();
-  std::vector<std::string> files = test::large_fixture_files();
-  if (files.empty()) files = {test::case_fixtures() + "/fla_fp32_small.h5"};
-  for (const std::string& path : files) {
+  for (const std::string& path : fixture_files()) {
     const kda::Problem problem = fixture::Fixture::open(path).read_problem();
     const test::WholeOracle oracle = test::whole_oracle(problem, 16);
     const kda::Answer answer = test::run(problem, "gpu-chunk", DType::fp32);
