@@ -119,6 +119,8 @@ Problem with_heads_reversed(const Problem& problem) {
   if (problem.A_log) result.A_log = reversed(*problem.A_log, 1, d.HV);
   if (problem.dt_bias) result.dt_bias = reversed(*problem.dt_bias, 1, d.HV);
   if (problem.initial_state) result.initial_state = reversed(*problem.initial_state, d.N, d.HV);
+  if (problem.output_gradient) result.output_gradient = reversed(*problem.output_gradient, rows, d.HV);
+  if (problem.state_gradient) result.state_gradient = reversed(*problem.state_gradient, d.N, d.HV);
   result.validate();
   return result;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "base/error.hpp"
 
@@ -146,11 +147,16 @@ void Problem::validate() {
   check_options(options, A_log.has_value());
   dimensions_ =
       dimensions_from({&q.shape(), &k.shape(), &v.shape(), &g.shape(), &beta.shape()}, options, cu_seqlens);
-  if (A_log) check_shape("A_log", "inputs/A_log", A_log->shape(), dimensions_, options.state_v_first);
-  if (dt_bias) check_shape("dt_bias", "inputs/dt_bias", dt_bias->shape(), dimensions_, options.state_v_first);
-  if (initial_state)
-    check_shape("initial_state", "inputs/initial_state", initial_state->shape(), dimensions_,
-                options.state_v_first);
+  const std::pair<const char*, const std::optional<tensor::Tensor>*> others[] = {
+      {"A_log", &A_log},
+      {"dt_bias", &dt_bias},
+      {"initial_state", &initial_state},
+      {"do", &output_gradient},
+      {"dht", &state_gradient}};
+  for (const auto& [name, tensor] : others)
+    if (*tensor)
+      check_shape(name, fmt::format("inputs/{}", name), (*tensor)->shape(), dimensions_,
+                  options.state_v_first);
 }
 
 double Problem::scale() const {
@@ -174,6 +180,7 @@ Problem clone(const Problem& problem) {
   copy.q = problem.q.clone();
   copy.k = problem.k.clone();
   copy.v = problem.v.clone();
+  if (problem.output_gradient) copy.output_gradient = problem.output_gradient->clone();
   return copy;
 }
 
@@ -188,6 +195,8 @@ Problem with_inputs_rounded_to(const Problem& problem, numeric::DType dtype) {
   if (problem.A_log) copy.A_log = problem.A_log->clone();
   if (problem.dt_bias) copy.dt_bias = problem.dt_bias->clone();
   if (problem.initial_state) copy.initial_state = problem.initial_state->clone();
+  if (problem.output_gradient) copy.output_gradient = problem.output_gradient->converted_to(dtype);
+  if (problem.state_gradient) copy.state_gradient = problem.state_gradient->clone();
   copy.cu_seqlens = problem.cu_seqlens;
   copy.validate();
   return copy;

@@ -42,6 +42,9 @@ struct Problem {
   Options options;
   tensor::Tensor q, k, v, g, beta;
   std::optional<tensor::Tensor> A_log, dt_bias, initial_state;
+  /// What the backward pass starts from, do and dht: the loss is <o, do> + <final_state, dht>, and what is
+  /// missing counts as zero.
+  std::optional<tensor::Tensor> output_gradient, state_gradient;
   std::vector<std::int64_t> cu_seqlens;  ///< empty: not packed
 
   /// Checks everything a kernel relies on; throws Error{input} naming the tensor, what it is and what was
@@ -52,6 +55,7 @@ struct Problem {
   numeric::DType dtype() const { return q.dtype(); }
   double scale() const;
   bool packed() const { return !cu_seqlens.empty(); }
+  bool has_loss() const { return output_gradient || state_gradient; }
   /// beta is stored in bf16 or fp16 and used as it is: kernels then multiply in that format.
   bool beta_is_16_bit() const { return !options.beta_sigmoid && numeric::format_of(beta.dtype()).bytes == 2; }
   std::vector<Sequence> sequences() const;
@@ -77,7 +81,8 @@ void check_shape(std::string_view name, std::string_view object, const tensor::S
 /// Throws Error{input} for options that contradict each other or lack what they need.
 void check_options(const Options& options, bool has_A_log);
 
-/// The same problem with q, k and v rounded to `dtype`; gates, beta, parameters and states stay as they are.
+/// The same problem with q, k, v and do rounded to `dtype`; gates, beta, parameters and states stay as they
+/// are.
 /// What the rounding costs is then part of the problem, not charged to whoever solves it.
 Problem with_inputs_rounded_to(const Problem& problem, numeric::DType dtype);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kda/arithmetic.hpp"
+#include "kda/gradients.hpp"
 #include "kda/problem.hpp"
 #include "kda/stages.hpp"
 
@@ -52,6 +53,8 @@ struct Variant {
   std::vector<double> (*time)(const Problem& problem, const RunOptions& options, int repeats) = nullptr;
   /// The CPU variant that gives the same bits under the same arithmetic; empty for those on the CPU.
   std::string_view replay = {};
+  /// The gradients of a problem with a loss. Null: this variant has no backward pass. Throws as run() does.
+  GradientTensors (*run_backward)(const Problem& problem, const RunOptions& options) = nullptr;
 };
 
 std::span<const Variant> variants();
@@ -71,6 +74,8 @@ numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dty
 Answer run_naive(const Problem& problem, const RunOptions& options);
 Answer run_recurrent(const Problem& problem, const RunOptions& options);
 Answer run_chunk(const Problem& problem, const RunOptions& options);
+GradientTensors run_recurrent_backward(const Problem& problem, const RunOptions& options);
+GradientTensors run_chunk_backward(const Problem& problem, const RunOptions& options);
 Answer run_gpu_recurrent(const Problem& problem, const RunOptions& options);
 Answer run_gpu_chunk(const Problem& problem, const RunOptions& options);
 

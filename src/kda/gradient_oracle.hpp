@@ -1,0 +1,33 @@
+// The truth of the gradients: the recurrence backwards in double-double (about 106 bits), from the inputs
+// exactly as stored, with norms, gates and sigmoids differentiated in double-double too (docs/kda.md,
+// "Backward"), and the magnitude of every element. Checked by central differences of the forward oracle and
+// against MPFR (tests/kda/gradient_oracle.cpp).
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "kda/gradients.hpp"
+#include "kda/oracle.hpp"
+
+namespace kda_check::kda {
+
+/// One gradient, indexed like its tensor. The magnitude is the first-order effect of a relative error of 1 in
+/// every sum and factor that the element is made of: the sums of the absolute values of their terms,
+/// propagated. `chunk_magnitude`: what the chunk form's sum for the same element has instead, where it is
+/// another: dg and what is made of it, which that form adds up over the rest of the chunk. Else empty.
+struct GradientTruth {
+  std::vector<double> hi, lo, magnitude, chunk_magnitude;
+};
+/// By Gradient; those a problem does not have are empty.
+using GradientTruths = std::array<GradientTruth, gradient_count>;
+
+/// Bytes that run_gradient_oracle() takes, its result included.
+double gradient_oracle_bytes(const Problem& problem, int threads);
+
+/// `chunk_size`: of the chunk form that chunk_magnitude is for. Values may be infinite or NaN where the
+/// recurrence overflows fp64.
+GradientTruths run_gradient_oracle(const Problem& problem, OraclePrecision precision, std::size_t chunk_size,
+                                   int threads);
+
+}  // namespace kda_check::kda
