@@ -56,20 +56,14 @@ void HeadReader<T>::log_decay(const Sequence& s, std::size_t head, std::size_t b
   const Dimensions& d = problem_.dimensions();
   rows_of(problem_.g, d.HV, d.K, s, head, begin, count, rows, stride);
   if (problem_.options.gate == Gate::none) return;
-  tensor::Scratch<T> bias(problem_.dt_bias ? d.K : 0);
-  if (problem_.dt_bias)
-    kernels_.widen(problem_.dt_bias->dtype(), problem_.dt_bias->at(head * d.K), bias.data(), d.K);
-  T amplitude = 1;
-  if (problem_.A_log) {
-    kernels_.widen(problem_.A_log->dtype(), problem_.A_log->at(head), &amplitude, 1);
-    kernels_.exponential(operations_.exponential, &amplitude, &amplitude, 1);
-  }
+  tensor::Scratch<T> bias_row(problem_.dt_bias ? d.K : 0);
+  if (problem_.dt_bias) bias(head, bias_row.data());
   GateBlock<T> block{count,
                      d.K,
                      stride,
                      rows,
-                     problem_.dt_bias ? bias.data() : nullptr,
-                     amplitude,
+                     problem_.dt_bias ? bias_row.data() : nullptr,
+                     amplitude(head),
                      problem_.options.gate == Gate::lower_bound,
                      static_cast<T>(problem_.options.lower_bound.value_or(0.0)),
                      operations_.exponential};
@@ -89,20 +83,56 @@ void HeadReader<T>::beta(const Sequence& s, std::size_t head, std::size_t begin,
 }
 
 template <class T>
-void HeadReader<T>::state(const Sequence& s, std::size_t head, T* rows, std::size_t stride) const {
+T HeadReader<T>::amplitude(std::size_t head) const {
+  if (!problem_.A_log) return 1;
+  T value = 0;
+  kernels_.widen(problem_.A_log->dtype(), problem_.A_log->at(head), &value, 1);
+  kernels_.exponential(operations_.exponential, &value, &value, 1);
+  return value;
+}
+
+template <class T>
+void HeadReader<T>::bias(std::size_t head, T* values) const {
+  const std::size_t K = problem_.dimensions().K;
+  kernels_.widen(problem_.dt_bias->dtype(), problem_.dt_bias->at(head * K), values, K);
+}
+
+template <class T>
+void HeadReader<T>::output_gradient(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                                    T* rows, std::size_t stride) const {
   const Dimensions& d = problem_.dimensions();
-  std::memset(rows, 0, d.K * stride * sizeof(T));
-  if (!problem_.initial_state) return;
-  const tensor::Tensor& initial = *problem_.initial_state;
+  if (problem_.output_gradient) {
+    rows_of(*problem_.output_gradient, d.HV, d.V, s, head, begin, count, rows, stride);
+  } else {
+    std::memset(rows, 0, count * stride * sizeof(T));
+  }
+}
+
+template <class T>
+void HeadReader<T>::state(const Sequence& s, std::size_t head, T* rows, std::size_t stride) const {
+  std::memset(rows, 0, problem_.dimensions().K * stride * sizeof(T));
+  if (problem_.initial_state) state_of(*problem_.initial_state, s, head, rows, stride);
+}
+
+template <class T>
+void HeadReader<T>::state_gradient(const Sequence& s, std::size_t head, T* rows, std::size_t stride) const {
+  std::memset(rows, 0, problem_.dimensions().K * stride * sizeof(T));
+  if (problem_.state_gradient) state_of(*problem_.state_gradient, s, head, rows, stride);
+}
+
+template <class T>
+void HeadReader<T>::state_of(const tensor::Tensor& states, const Sequence& s, std::size_t head, T* rows,
+                             std::size_t stride) const {
+  const Dimensions& d = problem_.dimensions();
   const std::size_t first = (s.index * d.HV + head) * d.K * d.V;
   if (!problem_.options.state_v_first) {
     for (std::size_t k = 0; k < d.K; ++k)
-      kernels_.widen(initial.dtype(), initial.at(first + k * d.V), rows + k * stride, d.V);
+      kernels_.widen(states.dtype(), states.at(first + k * d.V), rows + k * stride, d.V);
     return;
   }
   tensor::Scratch<T> column(d.K);
   for (std::size_t v = 0; v < d.V; ++v) {
-    kernels_.widen(initial.dtype(), initial.at(first + v * d.K), column.data(), d.K);
+    kernels_.widen(states.dtype(), states.at(first + v * d.K), column.data(), d.K);
     for (std::size_t k = 0; k < d.K; ++k) rows[k * stride + v] = column[k];
   }
 }

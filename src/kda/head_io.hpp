@@ -34,11 +34,24 @@ class HeadReader {
   /// The initial state as [K][stride], zeros without one.
   void state(const Sequence& s, std::size_t head, T* rows, std::size_t stride) const;
 
+  /// do as [count][V] and dht as [K][stride]; zeros for what the loss does not have.
+  void output_gradient(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
+                       std::size_t stride) const;
+  void state_gradient(const Sequence& s, std::size_t head, T* rows, std::size_t stride) const;
+
+  /// [count][width] rows of one of `heads` heads of a tensor [B,T,heads,width], as stored; zeros up to
+  /// `stride`.
+  void rows_of(const tensor::Tensor& tensor, std::size_t heads, std::size_t width, const Sequence& s,
+               std::size_t head, std::size_t begin, std::size_t count, T* rows, std::size_t stride) const;
+  /// exp(A_log) of a head, 1 without.
+  T amplitude(std::size_t head) const;
+  /// dt_bias of a head, [K]. There must be one.
+  void bias(std::size_t head, T* values) const;
   T scale() const { return static_cast<T>(problem_.scale()); }
 
  private:
-  void rows_of(const tensor::Tensor& tensor, std::size_t heads, std::size_t width, const Sequence& s,
-               std::size_t head, std::size_t begin, std::size_t count, T* rows, std::size_t stride) const;
+  void state_of(const tensor::Tensor& states, const Sequence& s, std::size_t head, T* rows,
+                std::size_t stride) const;
   void normalised_rows(const tensor::Tensor& tensor, const Sequence& s, std::size_t head, std::size_t begin,
                        std::size_t count, NormForm form, Rounding rounding, T* rows,
                        std::size_t stride) const;

@@ -1,15 +1,18 @@
 // Compiled once for each instruction set, KDA_CHECK_ISA naming it (src/kda/CMakeLists.txt). Everything here
 // lives in that namespace and is inlined or local, so that no instruction of one set ends up in another's
 // table.
+#include "kda/kernels/chain_rules.hpp"
 #include "kda/kernels/chunk.hpp"
 #include "kda/kernels/exponential.hpp"
 #include "kda/kernels/naive.hpp"
 #include "kda/kernels/oracle.hpp"
 #include "kda/kernels/prepare.hpp"
 #include "kda/kernels/recurrent.hpp"
+#include "kda/kernels/recurrent_backward.hpp"
 #include "kda/kernels/stage_oracle.hpp"
 #include "kda/kernels/table.hpp"
 #include "kda/kernels/token.hpp"
+#include "kda/kernels/token_backward.hpp"
 #include "numeric/double_double_functions.hpp"
 
 #define KDA_CHECK_STRINGIFY(x) #x
@@ -20,8 +23,9 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 namespace {
 
 // Two registers a row keep both multiply-add units busy: four chains of dependent sums, eight operations a
-// row.
-constexpr int tile_width = 2;
+// row. No fewer than 16 lanes, which is what the kernels for any arithmetic take at a time.
+template <class T>
+constexpr int tile_width = sixteen_width<T> > 2 ? sixteen_width<T> : 2;
 constexpr int oracle_tile_width = 1;
 
 template <class T, bool is_fused>
@@ -30,7 +34,19 @@ void run_naive(const NaiveBlock<T>& block) {
 }
 template <class T, bool is_fused>
 void run_recurrent(const RecurrentBlock<T>& block) {
-  recurrent_tile<T, tile_width, is_fused>(block);
+  recurrent_tile<T, tile_width<T>, is_fused>(block);
+}
+template <class T, bool is_fused>
+void run_replay(const ColumnsBlock<T>& block) {
+  replay_tile<T, tile_width<T>, is_fused>(block);
+}
+template <class T, bool is_fused>
+void run_column_gradients(const ColumnsBlock<T>& block) {
+  column_gradients_tile<T, tile_width<T>, is_fused>(block);
+}
+template <class T, bool is_fused>
+void run_row_gradients(const RowsBlock<T>& block) {
+  row_gradients_tile<T, tile_width<T>, is_fused>(block);
 }
 template <class T, bool is_fused>
 void run_chunk(const ChunkBlock<T>& block) {
@@ -154,8 +170,26 @@ bool keeps_roundings_apart(float x, float y, float z) {
 }
 
 template <class T>
+void run_row_dots(const RowDotsBlock<T>& block) {
+  row_dots<T>(block);
+}
+template <class T>
+void run_normalise_gradient(const NormGradientBlock<T>& block) {
+  normalise_gradient<T>(block);
+}
+template <class T>
+void run_gate_gradient(const GateGradientBlock<T>& block) {
+  gate_gradient<T>(block);
+}
+
+template <class T, bool is_fused>
+constexpr TokenBackwardKernels<T> token_backward_kernels{
+    run_replay<T, is_fused>, run_column_gradients<T, is_fused>, run_row_gradients<T, is_fused>};
+
+template <class T>
 constexpr Kernels<T> kernels_for() {
-  return {Lanes<T, tile_width>::count,
+  constexpr std::size_t lanes = Lanes<T, tile_width<T>>::count;
+  return {lanes,
           run_widen<T>,
           run_narrow<T>,
           run_exponential<T>,
@@ -166,7 +200,12 @@ constexpr Kernels<T> kernels_for() {
           run_token<T>,
           {run_naive<T, false>, run_naive<T, true>},
           {run_recurrent<T, false>, run_recurrent<T, true>},
-          {run_chunk<T, false>, run_chunk<T, true>}};
+          {run_chunk<T, false>, run_chunk<T, true>},
+          {token_backward_kernels<T, false>, token_backward_kernels<T, true>},
+          {replay_block<T, lanes>, column_gradients_block<T, lanes>, row_gradients_block<T, lanes>},
+          run_row_dots<T>,
+          run_normalise_gradient<T>,
+          run_gate_gradient<T>};
 }
 
 }  // namespace

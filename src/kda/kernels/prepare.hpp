@@ -110,44 +110,51 @@ void gate(const GateBlock<T>& block) {
   }
 }
 
-/// Sums of squares of up to 16 rows, in the order asked for.
+/// a . b of up to 8 rows, in the order asked for: independent rows, so that the sums overlap.
 template <class T>
-void square_sums(const Operations& operations, const T* x, std::size_t rows, std::size_t key_dim,
-                 std::size_t key_stride, T* sums) {
+void dots_of_rows(const Operations& operations, const T* a, const T* b, std::size_t rows, std::size_t columns,
+                  std::size_t stride, T* dots) {
+  constexpr std::size_t together = 8;
+  T sum[together] = {};
+  if (operations.reduction.kind == ReductionKind::sequential) {
+    for (std::size_t k = 0; k < columns; ++k)
+      for (std::size_t row = 0; row < rows; ++row) {
+        const T x = a[row * stride + k], y = b[row * stride + k];
+        sum[row] = operations.is_fused ? scalar_multiply_add<true>(x, y, sum[row])
+                                       : scalar_multiply_add<false>(x, y, sum[row]);
+      }
+    for (std::size_t row = 0; row < rows; ++row) dots[row] = sum[row];
+    return;
+  }
   using Pack = Sixteen<T>;
-  T result[Pack::count];
   const auto term = [&](std::size_t k) {
-    T column[Pack::count] = {};
-    for (std::size_t row = 0; row < rows; ++row) column[row] = x[row * key_stride + k];
-    const Pack value = Pack::load(column);
-    return Factors<Pack>{value, value};
+    T left[Pack::count] = {}, right[Pack::count] = {};
+    for (std::size_t row = 0; row < rows; ++row) {
+      left[row] = a[row * stride + k];
+      right[row] = b[row * stride + k];
+    }
+    return Factors<Pack>{Pack::load(left), Pack::load(right)};
   };
-  ordered_sum(SumOrder{operations.reduction, operations.is_fused}, key_dim, term, Pack::zero(), false)
+  T result[Pack::count];
+  ordered_sum(SumOrder{operations.reduction, operations.is_fused}, columns, term, Pack::zero(), false)
       .store(result);
-  for (std::size_t row = 0; row < rows; ++row) sums[row] = result[row];
+  for (std::size_t row = 0; row < rows; ++row) dots[row] = result[row];
 }
+
+KDA_CHECK_INLINE float square_root(float x) { return __builtin_sqrtf(x); }
+KDA_CHECK_INLINE double square_root(double x) { return __builtin_sqrt(x); }
 
 template <class T>
 void normalise(const NormBlock<T>& block) {
-  constexpr std::size_t together = 8;  // independent rows, so that the sums overlap
+  constexpr std::size_t together = 8;
   for (std::size_t t = 0; t < block.tokens; t += together) {
     const std::size_t rows = block.tokens - t < together ? block.tokens - t : together;
     T* const x = block.x + t * block.key_stride;
-    T sum[together] = {};
-    if (block.operations.reduction.kind == ReductionKind::sequential) {
-      for (std::size_t k = 0; k < block.key_dim; ++k)
-        for (std::size_t row = 0; row < rows; ++row) {
-          const T value = x[row * block.key_stride + k];
-          sum[row] = block.operations.is_fused ? scalar_multiply_add<true>(value, value, sum[row])
-                                               : scalar_multiply_add<false>(value, value, sum[row]);
-        }
-    } else {
-      square_sums(block.operations, x, rows, block.key_dim, block.key_stride, sum);
-    }
+    T sum[together];
+    dots_of_rows(block.operations, x, x, rows, block.key_dim, block.key_stride, sum);
     for (std::size_t row = 0; row < rows; ++row) {
       T* const y = x + row * block.key_stride;
-      const T norm = sizeof(T) == sizeof(float) ? T(__builtin_sqrtf(float(sum[row] + T(1e-6))))
-                                                : T(__builtin_sqrt(double(sum[row] + T(1e-6))));
+      const T norm = square_root(sum[row] + T(1e-6));
       if (block.by_reciprocal) {
         const T reciprocal = T(1) / norm;
         for (std::size_t k = 0; k < block.key_dim; ++k) y[k] = y[k] * reciprocal;

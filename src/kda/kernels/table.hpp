@@ -8,25 +8,11 @@
 #include <cstddef>
 
 #include "kda/arithmetic.hpp"
+#include "kda/kernels/backward_blocks.hpp"
+#include "kda/kernels/operations.hpp"
 #include "numeric/formats.hpp"
 
 namespace kda_check::kda {
-
-/// Row strides of scratch arrays are multiples of this many elements, whatever the instruction set.
-inline constexpr std::size_t padding = 32;
-constexpr std::size_t padded(std::size_t count) { return (count + padding - 1) / padding * padding; }
-
-/// What kernels ask of the arithmetic at each operation.
-struct Operations {
-  bool is_fused = true;
-  Exponential exponential = Exponential::exact;
-  Reduction reduction{};
-};
-/// What nearly every fp64 computation uses; the exact exponential in fp64 is a double-double one.
-inline constexpr Operations fp64_operations{true, Exponential::libm, {}};
-constexpr Operations operations_of(const Arithmetic& arithmetic) {
-  return {arithmetic.contraction == Contraction::fused, arithmetic.exponential, arithmetic.reduction};
-}
 
 /// Raw gate to log decay (docs/kda.md, "Gates"). `bias` may be null.
 template <class T>
@@ -204,6 +190,11 @@ struct Kernels {
   void (*naive[2])(const NaiveBlock<T>&);          ///< by Contraction; sequential sums, nothing rounded
   void (*recurrent[2])(const RecurrentBlock<T>&);  ///< by Contraction
   void (*chunk[2])(const ChunkBlock<T>&);          ///< by Contraction
+  TokenBackwardKernels<T> token_backward[2];       ///< by Contraction; sequential sums, nothing rounded
+  TokenBackwardKernels<T> any_token_backward;      ///< in any arithmetic
+  void (*row_dots)(const RowDotsBlock<T>&);
+  void (*normalise_gradient)(const NormGradientBlock<T>&);
+  void (*gate_gradient)(const GateGradientBlock<T>&);
 };
 
 struct OracleKernels {

@@ -1,0 +1,146 @@
+#include "kda/head_gradients.hpp"
+
+#include <algorithm>
+
+namespace kda_check::kda {
+
+template <class T>
+HeadGradients<T>::HeadGradients(const Problem& problem, const Operations& operations,
+                                const GradientForm& form, GradientTensors& gradients)
+    : problem_(problem),
+      d_(problem.dimensions()),
+      reader_(problem, operations),
+      operations_(operations),
+      form_(form),
+      gradients_(gradients) {
+  if (has_gradient(problem, Gradient::dA_log)) amplitude_parts_.assign(d_.N * d_.HV, T(0));
+  if (has_gradient(problem, Gradient::ddt_bias)) bias_parts_.assign(d_.N * d_.HV * d_.K, T(0));
+}
+
+template <class T>
+void HeadGradients<T>::store(Gradient gradient, const Sequence& s, std::size_t heads, std::size_t head,
+                             std::size_t begin, std::size_t count, std::size_t width, const T* rows,
+                             std::size_t stride) {
+  tensor::Tensor& target = tensor(gradient);
+  for (std::size_t t = 0; t < count; ++t)
+    kernels<T>().narrow(rows + t * stride, target.dtype(),
+                        target.at(((s.batch * d_.T + begin + t) * heads + head) * width), width);
+}
+
+template <class T>
+void HeadGradients<T>::normalised_rows(const tensor::Tensor& stored, Gradient gradient, const Sequence& s,
+                                       std::size_t head, std::size_t begin, std::size_t count, T* rows,
+                                       std::size_t stride) {
+  if (problem_.options.qk_l2norm) {
+    tensor::Scratch<T> x(count * stride), y(count * stride);
+    reader_.rows_of(stored, d_.H, d_.K, s, head, begin, count, x.data(), stride);
+    std::copy_n(x.data(), count * stride, y.data());
+    kernels<T>().normalise({count, d_.K, stride, y.data(), form_.norm == NormForm::reciprocal, operations_});
+    kernels<T>().round(form_.normalised, y.data(), count * stride);
+    kernels<T>().normalise_gradient({count, d_.K, stride, x.data(), y.data(), rows, operations_});
+  }
+  store(gradient, s, d_.H, head, begin, count, d_.K, rows, stride);
+}
+
+template <class T>
+void HeadGradients<T>::query(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                             T* rows, std::size_t stride) {
+  normalised_rows(problem_.q, Gradient::dq, s, head, begin, count, rows, stride);
+}
+
+template <class T>
+void HeadGradients<T>::key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
+                           std::size_t stride) {
+  normalised_rows(problem_.k, Gradient::dk, s, head, begin, count, rows, stride);
+}
+
+template <class T>
+void HeadGradients<T>::value(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                             const T* rows, std::size_t stride) {
+  store(Gradient::dv, s, d_.HV, head, begin, count, d_.V, rows, stride);
+}
+
+template <class T>
+void HeadGradients<T>::log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                                 T* rows, std::size_t stride) {
+  const Options& options = problem_.options;
+  if (options.gate != Gate::none) {
+    tensor::Scratch<T> x(count * stride), g(count * stride), sums(count), bias(problem_.dt_bias ? d_.K : 0);
+    reader_.rows_of(problem_.g, d_.HV, d_.K, s, head, begin, count, x.data(), stride);
+    reader_.log_decay(s, head, begin, count, g.data(), stride);
+    if (problem_.dt_bias) reader_.bias(head, bias.data());
+    kernels<T>().gate_gradient({count, d_.K, stride, x.data(), g.data(),
+                                problem_.dt_bias ? bias.data() : nullptr, reader_.amplitude(head),
+                                options.gate == Gate::lower_bound,
+                                static_cast<T>(options.lower_bound.value_or(0.0)), operations_.exponential,
+                                rows, sums.data()});
+    T of_block = 0;
+    for (std::size_t t = 0; t < count; ++t) of_block = of_block + sums[t];
+    if (!amplitude_parts_.empty()) {
+      T& part = amplitude_parts_[s.index * d_.HV + head];
+      part = part + of_block;
+    }
+  }
+  store(Gradient::dg, s, d_.HV, head, begin, count, d_.K, rows, stride);
+  if (!bias_parts_.empty()) add_bias(s, head, begin, count, rows, stride);
+}
+
+template <class T>
+void HeadGradients<T>::add_bias(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                                const T* rows, std::size_t stride) {
+  tensor::Scratch<T> stored(form_.bias_from_stored_gate ? count * stride : 0);
+  if (form_.bias_from_stored_gate) {
+    reader_.rows_of(tensor(Gradient::dg), d_.HV, d_.K, s, head, begin, count, stored.data(), stride);
+    rows = stored.data();
+  }
+  T* const part = bias_parts_.data() + (s.index * d_.HV + head) * d_.K;
+  for (std::size_t k = 0; k < d_.K; ++k) {
+    T of_block = 0;
+    for (std::size_t t = 0; t < count; ++t) of_block = of_block + rows[t * stride + k];
+    part[k] = part[k] + of_block;
+  }
+}
+
+template <class T>
+void HeadGradients<T>::beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                            T* values) {
+  if (problem_.options.beta_sigmoid) {
+    const Kernels<T>& kernel = kernels<T>();
+    tensor::Scratch<T> rising(count), falling(count);
+    reader_.rows_of(problem_.beta, d_.HV, 1, s, head, begin, count, falling.data(), 1);
+    for (std::size_t t = 0; t < count; ++t) rising[t] = -falling[t];
+    kernel.exponential(operations_.exponential, rising.data(), rising.data(), count);
+    kernel.exponential(operations_.exponential, falling.data(), falling.data(), count);
+    const T factor = problem_.options.allow_neg_eigval ? T(2) : T(1);
+    // m s (1 - s), 1 - s being the sigmoid of the opposite: a saturated one keeps its digits.
+    for (std::size_t t = 0; t < count; ++t)
+      values[t] = values[t] * (factor * (T(1) / (T(1) + rising[t]))) * (T(1) / (T(1) + falling[t]));
+  }
+  store(Gradient::dbeta, s, d_.HV, head, begin, count, 1, values, 1);
+}
+
+template <class T>
+void HeadGradients<T>::initial_state(const Sequence& s, std::size_t head, const T* rows, std::size_t stride) {
+  if (problem_.initial_state)
+    store_state(rows, stride, problem_, s, head, {0, d_.V}, tensor(Gradient::dinitial_state));
+}
+
+template <class T>
+void HeadGradients<T>::sum_over_sequences(const std::vector<T>& parts, tensor::Tensor& sum) {
+  const std::size_t count = sum.size();
+  std::vector<T> total(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(count));
+  for (std::size_t n = 1; n < d_.N; ++n)
+    for (std::size_t i = 0; i < count; ++i) total[i] = total[i] + parts[n * count + i];
+  kernels<T>().narrow(total.data(), sum.dtype(), sum.at(0), count);
+}
+
+template <class T>
+void HeadGradients<T>::finish() {
+  if (!amplitude_parts_.empty()) sum_over_sequences(amplitude_parts_, tensor(Gradient::dA_log));
+  if (!bias_parts_.empty()) sum_over_sequences(bias_parts_, tensor(Gradient::ddt_bias));
+}
+
+template class HeadGradients<float>;
+template class HeadGradients<double>;
+
+}  // namespace kda_check::kda

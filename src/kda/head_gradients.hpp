@@ -1,0 +1,68 @@
+// From the gradients of one head's recurrence to those of the tensors as they are stored: norm, gate and
+// sigmoid backwards, and the sums over value heads, tokens and sequences (docs/kda.md, "Backward").
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "kda/gradients.hpp"
+#include "kda/head_io.hpp"
+
+namespace kda_check::kda {
+
+/// How the gradients of a run are formed where its forms differ.
+struct GradientForm {
+  NormForm norm = NormForm::division;
+  Rounding normalised = Rounding::none;  ///< of q and k after the norm
+  /// ddt_bias sums the elements of dg as they are stored, not before: FLA's chunk form.
+  bool bias_from_stored_gate = false;
+};
+
+/// Writes the gradients of one head of one sequence, a block of tokens at a time, each block once. Heads and
+/// sequences may be written at the same time; blocks of one must come from its last token backwards.
+template <class T>
+class HeadGradients {
+ public:
+  HeadGradients(const Problem& problem, const Operations& operations, const GradientForm& form,
+                GradientTensors& gradients);
+
+  /// [count][stride] gradients of the query, or key, as the recurrence reads it (normalised, for dq without
+  /// scale), summed over the value heads of `head`, a query head. Overwritten.
+  void query(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
+             std::size_t stride);
+  void key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
+           std::size_t stride);
+  /// [count][stride]; `head` is a value head from here on.
+  void value(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, const T* rows,
+             std::size_t stride);
+  /// [count][stride] gradients of the log decay. Overwritten.
+  void log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
+                 std::size_t stride);
+  /// [count] gradients of the write strength. Overwritten.
+  void beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* values);
+  /// [K][stride]
+  void initial_state(const Sequence& s, std::size_t head, const T* rows, std::size_t stride);
+
+  /// The sums over sequences, in their order: call once, when everything is written.
+  void finish();
+
+ private:
+  tensor::Tensor& tensor(Gradient gradient) { return gradients_[static_cast<std::size_t>(gradient)]; }
+  void normalised_rows(const tensor::Tensor& stored, Gradient gradient, const Sequence& s, std::size_t head,
+                       std::size_t begin, std::size_t count, T* rows, std::size_t stride);
+  void store(Gradient gradient, const Sequence& s, std::size_t heads, std::size_t head, std::size_t begin,
+             std::size_t count, std::size_t width, const T* rows, std::size_t stride);
+  void add_bias(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, const T* rows,
+                std::size_t stride);
+  void sum_over_sequences(const std::vector<T>& parts, tensor::Tensor& sum);
+
+  const Problem& problem_;
+  const Dimensions d_;
+  const HeadReader<T> reader_;
+  const Operations operations_;
+  const GradientForm form_;
+  GradientTensors& gradients_;
+  std::vector<T> amplitude_parts_, bias_parts_;  ///< [N][HV], [N][HV*K]
+};
+
+}  // namespace kda_check::kda
