@@ -8,7 +8,7 @@ namespace {
 
 using numeric::DType;
 
-/// docs/kda.md, "FLA chunk forward".
+/// docs/kda.md, "FLA chunk forward" and "FLA chunk backward".
 CastPoints fla_cast_points(Rounding narrow, bool beta_is_16_bit) {
   CastPoints casts;
   casts.normalised = narrow;
@@ -20,13 +20,14 @@ CastPoints fla_cast_points(Rounding narrow, bool beta_is_16_bit) {
   casts.operands = narrow;
   casts.w = casts.u = casts.v_new = narrow;
   casts.state = narrow;
+  casts.dv_local = casts.dv = casts.dh = casts.dw = casts.dA = casts.state_product = narrow;
   return casts;
 }
 
-/// docs/kda.md, "Machine model": tensor cores take fp32 operands as tf32. u is no operand.
+/// docs/kda.md, "Machine model": tensor cores take fp32 operands as tf32. What is no operand stays.
 CastPoints tensor_core_operands() {
   CastPoints casts = fla_cast_points(Rounding::tf32, false);
-  casts.normalised = casts.u = Rounding::none;
+  casts.normalised = casts.u = casts.dv_local = casts.state_product = Rounding::none;
   return casts;
 }
 

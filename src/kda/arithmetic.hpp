@@ -78,7 +78,12 @@ struct CastPoints {
   Rounding prediction = Rounding::none;  ///< S^T k (token forms), w S (chunk), before v or u minus it
   Rounding v_new = Rounding::none;
   Rounding state = Rounding::none;  ///< h: the state as an operand of the chunk form
-  Rounding carry = Rounding::none;  ///< the carried state, after every token or chunk
+  Rounding carry = Rounding::none;  ///< the carried state (and its gradient), after every token or chunk
+  // Of the backward pass only.
+  Rounding dv_local = Rounding::none;  ///< Aqk^T do, as it is stored
+  Rounding dv = Rounding::none, dh = Rounding::none, dw = Rounding::none;
+  Rounding dA = Rounding::none;             ///< factors of the products that form dAkk
+  Rounding state_product = Rounding::none;  ///< h dh and its sum over V
 
   bool operator==(const CastPoints&) const = default;
 };

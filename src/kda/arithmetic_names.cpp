@@ -78,12 +78,26 @@ constexpr StageName stages[] = {{"normalised", &CastPoints::normalised},
                                 {"prediction", &CastPoints::prediction},
                                 {"v_new", &CastPoints::v_new},
                                 {"state", &CastPoints::state},
-                                {"carry", &CastPoints::carry}};
+                                {"carry", &CastPoints::carry},
+                                {"dv_local", &CastPoints::dv_local},
+                                {"dv", &CastPoints::dv},
+                                {"dh", &CastPoints::dh},
+                                {"dw", &CastPoints::dw},
+                                {"dA", &CastPoints::dA},
+                                {"state_product", &CastPoints::state_product}};
 /// What "products" stands for: everything a matrix product of the chunk form reads.
-constexpr Rounding CastPoints::*product_operands[] = {
-    &CastPoints::score_operands, &CastPoints::Aqk,      &CastPoints::inverse_operands,
-    &CastPoints::Akk_inv,        &CastPoints::operands, &CastPoints::w,
-    &CastPoints::v_new,          &CastPoints::state};
+constexpr Rounding CastPoints::*product_operands[] = {&CastPoints::score_operands,
+                                                      &CastPoints::Aqk,
+                                                      &CastPoints::inverse_operands,
+                                                      &CastPoints::Akk_inv,
+                                                      &CastPoints::operands,
+                                                      &CastPoints::w,
+                                                      &CastPoints::v_new,
+                                                      &CastPoints::state,
+                                                      &CastPoints::dv,
+                                                      &CastPoints::dh,
+                                                      &CastPoints::dw,
+                                                      &CastPoints::dA};
 
 struct Preset {
   std::string_view name, summary;

@@ -69,11 +69,10 @@ void HeadGradients<T>::log_decay(const Sequence& s, std::size_t head, std::size_
     reader_.rows_of(problem_.g, d_.HV, d_.K, s, head, begin, count, x.data(), stride);
     reader_.log_decay(s, head, begin, count, g.data(), stride);
     if (problem_.dt_bias) reader_.bias(head, bias.data());
-    kernels<T>().gate_gradient({count, d_.K, stride, x.data(), g.data(),
-                                problem_.dt_bias ? bias.data() : nullptr, reader_.amplitude(head),
-                                options.gate == Gate::lower_bound,
-                                static_cast<T>(options.lower_bound.value_or(0.0)), operations_.exponential,
-                                rows, sums.data()});
+    kernels<T>().gate_gradient(
+        {count, d_.K, stride, x.data(), g.data(), problem_.dt_bias ? bias.data() : nullptr,
+         reader_.amplitude(head), options.gate == Gate::lower_bound,
+         static_cast<T>(options.lower_bound.value_or(0.0)), operations_.exponential, rows, sums.data()});
     T of_block = 0;
     for (std::size_t t = 0; t < count; ++t) of_block = of_block + sums[t];
     if (!amplitude_parts_.empty()) {

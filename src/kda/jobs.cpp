@@ -4,10 +4,19 @@
 
 namespace kda_check::kda {
 
-std::vector<HeadJob> head_jobs(const Problem& problem, std::size_t tiles, int threads) {
+namespace {
+
+std::vector<Sequence> longest_first(const Problem& problem) {
   std::vector<Sequence> sequences = problem.sequences();
   std::stable_sort(sequences.begin(), sequences.end(),
                    [](const Sequence& a, const Sequence& b) { return a.length() > b.length(); });
+  return sequences;
+}
+
+}  // namespace
+
+std::vector<HeadJob> head_jobs(const Problem& problem, std::size_t tiles, int threads) {
+  const std::vector<Sequence> sequences = longest_first(problem);
   const std::size_t heads = problem.dimensions().HV * std::max<std::size_t>(1, sequences.size());
   const std::size_t wanted = (static_cast<std::size_t>(std::max(1, threads)) + heads - 1) / heads;
   const std::size_t parts = std::min(tiles, wanted);
@@ -16,6 +25,13 @@ std::vector<HeadJob> head_jobs(const Problem& problem, std::size_t tiles, int th
     for (std::size_t head = 0; head < problem.dimensions().HV; ++head)
       for (std::size_t part = 0; part < parts; ++part)
         jobs.push_back({sequence, head, tiles * part / parts, tiles * (part + 1) / parts});
+  return jobs;
+}
+
+std::vector<GroupJob> group_jobs(const Problem& problem) {
+  std::vector<GroupJob> jobs;
+  for (const Sequence& sequence : longest_first(problem))
+    for (std::size_t head = 0; head < problem.dimensions().H; ++head) jobs.push_back({sequence, head});
   return jobs;
 }
 

@@ -18,6 +18,13 @@ struct HeadJob {
 /// `tiles`: how many tiles a head may be split into at most; 1 leaves heads whole.
 std::vector<HeadJob> head_jobs(const Problem& problem, std::size_t tiles, int threads);
 
+/// The value heads of one query head of one sequence: gradients of q and k are summed over them.
+struct GroupJob {
+  Sequence sequence;
+  std::size_t query_head;
+};
+std::vector<GroupJob> group_jobs(const Problem& problem);
+
 /// Memory for an answer in the dtypes that Answer promises.
 Answer allocate_answer(const Problem& problem, numeric::DType dtype);
 

@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "kda/head_gradients.hpp"
+#include "kda/jobs.hpp"
 #include "kda/token_form.hpp"
 
 namespace kda_check::kda {
@@ -135,18 +136,13 @@ class HeadBackward {
   void over_tiles(std::size_t width, Body body) {
     const std::size_t tiles = (width + lanes_ - 1) / lanes_;
     const std::size_t parts = std::min(tiles, static_cast<std::size_t>(threads_));
-    parallel_for(parts, threads_, [&](std::size_t part, int) {
-      body(tiles * part / parts, tiles * (part + 1) / parts);
-    });
+    parallel_for(parts, threads_,
+                 [&](std::size_t part, int) { body(tiles * part / parts, tiles * (part + 1) / parts); });
   }
 
   ColumnsBlock<T> columns(TokenInputs<T>& in, const Block& block, const T* rows, T* sums, T* state) const {
-    return {block.count,     n_.K,
-            n_.k_stride,     n_.v_stride,
-            in.q.data(),     in.k.data(),
-            in.decay.data(), in.beta.data(),
-            rows,            sums,
-            state,           arithmetic_.operations,
+    return {block.count,      n_.K,           n_.k_stride, n_.v_stride, in.q.data(), in.k.data(),
+            in.decay.data(),  in.beta.data(), rows,        sums,        state,       arithmetic_.operations,
             arithmetic_.casts};
   }
 
@@ -164,8 +160,8 @@ class HeadBackward {
       for (std::size_t tile = first; tile < last; ++tile) {
         copy_from_tile(state(tile), n_.v_stride, n_.K, lanes_, tile, checkpoints_.data() + b * n_.state());
         const std::size_t lane = tile * lanes_;
-        kernels_.replay(columns(in, block, in.v.data() + lane, errors_.data() + value_row(block) + lane,
-                                state(tile)));
+        kernels_.replay(
+            columns(in, block, in.v.data() + lane, errors_.data() + value_row(block) + lane, state(tile)));
       }
     }
   }
@@ -268,26 +264,10 @@ class HeadBackward {
   tensor::Scratch<T> dq_sum_, dk_sum_;       ///< over a group
 };
 
-struct Job {
-  Sequence sequence;
-  std::size_t query_head;
-};
-
-/// Longest sequences first.
-std::vector<Job> jobs_of(const Problem& problem) {
-  std::vector<Sequence> sequences = problem.sequences();
-  std::stable_sort(sequences.begin(), sequences.end(),
-                   [](const Sequence& a, const Sequence& b) { return a.length() > b.length(); });
-  std::vector<Job> jobs;
-  for (const Sequence& sequence : sequences)
-    for (std::size_t head = 0; head < problem.dimensions().H; ++head) jobs.push_back({sequence, head});
-  return jobs;
-}
-
 template <class T>
 GradientTensors run_in(const Problem& problem, const RunOptions& options) {
   const TokenArithmetic arithmetic(options);
-  const std::vector<Job> jobs = jobs_of(problem);
+  const std::vector<GroupJob> jobs = group_jobs(problem);
   // Few heads are shared by several threads each, by tiles.
   const int at_once = std::min(options.threads, static_cast<int>(jobs.size()));
   const int of_each = std::max(1, options.threads / std::max(1, at_once));

@@ -55,3 +55,7 @@ void check_against_autograd(std::string_view variant, double limit) {
 TEST_CASE("recurrent backwards in fp64 has the gradients of PyTorch's autograd", "[backward]") {
   check_against_autograd("recurrent", 1e-12);
 }
+
+TEST_CASE("chunk backwards in fp64 has the gradients of PyTorch's autograd", "[backward]") {
+  check_against_autograd("chunk", 1e-11);
+}

@@ -18,8 +18,8 @@ struct ColumnsBlock {
   const T* rows;           ///< [tokens][value_stride]: forwards v, backwards do
   /// [tokens][value_stride]: forwards the errors e_t = v_t - P_t^T k_t, backwards r_t = D_t^T k_t.
   T* sums;
-  /// [key_dim][lanes of a tile]. Forwards the state, in: entering the block, out: leaving it. Backwards D, the
-  /// gradient of the state, in: leaving the block, out: entering it.
+  /// [key_dim][lanes of a tile]. Forwards the state, in: entering the block, out: leaving it. Backwards D,
+  /// the gradient of the state, in: leaving the block, out: entering it.
   T* state;
   Operations operations;
   CastPoints casts;  ///< prediction and carry
@@ -30,14 +30,14 @@ struct ColumnsBlock {
 template <class T>
 struct RowsBlock {
   std::size_t tokens, value_dim, key_stride, value_stride;
-  const T *q, *k, *decay;                  ///< [tokens][key_stride], the lanes of this tile
-  const T *write, *prediction_gradient;    ///< [tokens][value_stride]: beta_t e_t; beta_t r_t
-  const T* output_gradient;                ///< [tokens][value_stride]: do_t
-  T *dq, *dk, *dg;                         ///< [tokens][key_stride]: S_t do_t; D_t (beta_t e_t) - P_t (beta_t r_t);
-                                           ///< the rows of D'_t P_t, summed
-  T* state;                                ///< [value_dim][lanes], in: entering the block; overwritten
-  T* gradient;                             ///< [value_dim][lanes], in and out as ColumnsBlock::state backwards
-  T* history;                              ///< [tokens][value_dim][lanes], filled with P_t
+  const T *q, *k, *decay;                ///< [tokens][key_stride], the lanes of this tile
+  const T *write, *prediction_gradient;  ///< [tokens][value_stride]: beta_t e_t; beta_t r_t
+  const T* output_gradient;              ///< [tokens][value_stride]: do_t
+  T *dq, *dk, *dg;  ///< [tokens][key_stride]: S_t do_t; D_t (beta_t e_t) - P_t (beta_t r_t);
+                    ///< the rows of D'_t P_t, summed
+  T* state;         ///< [value_dim][lanes], in: entering the block; overwritten
+  T* gradient;      ///< [value_dim][lanes], in and out as ColumnsBlock::state backwards
+  T* history;       ///< [tokens][value_dim][lanes], filled with P_t
   Operations operations;
   CastPoints casts;  ///< carry
 };
@@ -78,7 +78,7 @@ struct GateGradientBlock {
   bool lower_bounded;
   T lower_bound;
   Exponential exponential;
-  T* gradient;   ///< in: dg; out: dx
+  T* gradient;        ///< in: dg; out: dx
   T* amplitude_sums;  ///< [tokens]: the terms of dA_log, summed over K
 };
 

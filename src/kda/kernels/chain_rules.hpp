@@ -27,8 +27,7 @@ void normalise_gradient(const NormGradientBlock<T>& block) {
     dots_of_rows(block.operations, x, x, 1, block.key_dim, block.key_stride, &squares);
     dots_of_rows(block.operations, gradient, y, 1, block.key_dim, block.key_stride, &along);
     const T reciprocal = T(1) / square_root(squares + T(1e-6));
-    for (std::size_t k = 0; k < block.key_dim; ++k)
-      gradient[k] = (gradient[k] - along * y[k]) * reciprocal;
+    for (std::size_t k = 0; k < block.key_dim; ++k) gradient[k] = (gradient[k] - along * y[k]) * reciprocal;
   }
 }
 

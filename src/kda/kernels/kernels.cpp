@@ -3,6 +3,7 @@
 // table.
 #include "kda/kernels/chain_rules.hpp"
 #include "kda/kernels/chunk.hpp"
+#include "kda/kernels/chunk_backward.hpp"
 #include "kda/kernels/exponential.hpp"
 #include "kda/kernels/naive.hpp"
 #include "kda/kernels/oracle.hpp"
@@ -51,6 +52,10 @@ void run_row_gradients(const RowsBlock<T>& block) {
 template <class T, bool is_fused>
 void run_chunk(const ChunkBlock<T>& block) {
   chunk_forward<T, is_fused>(block);
+}
+template <class T, bool is_fused>
+void run_chunk_backward(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block) {
+  chunk_backward<T, is_fused>(chunk, block);
 }
 template <class T>
 void run_exponential(Exponential kind, const T* x, T* y, std::size_t count) {
@@ -201,6 +206,7 @@ constexpr Kernels<T> kernels_for() {
           {run_naive<T, false>, run_naive<T, true>},
           {run_recurrent<T, false>, run_recurrent<T, true>},
           {run_chunk<T, false>, run_chunk<T, true>},
+          {run_chunk_backward<T, false>, run_chunk_backward<T, true>},
           {token_backward_kernels<T, false>, token_backward_kernels<T, true>},
           {replay_block<T, lanes>, column_gradients_block<T, lanes>, row_gradients_block<T, lanes>},
           run_row_dots<T>,

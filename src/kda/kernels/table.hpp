@@ -9,6 +9,7 @@
 
 #include "kda/arithmetic.hpp"
 #include "kda/kernels/backward_blocks.hpp"
+#include "kda/kernels/chunk_backward_block.hpp"
 #include "kda/kernels/operations.hpp"
 #include "numeric/formats.hpp"
 
@@ -190,8 +191,9 @@ struct Kernels {
   void (*naive[2])(const NaiveBlock<T>&);          ///< by Contraction; sequential sums, nothing rounded
   void (*recurrent[2])(const RecurrentBlock<T>&);  ///< by Contraction
   void (*chunk[2])(const ChunkBlock<T>&);          ///< by Contraction
-  TokenBackwardKernels<T> token_backward[2];       ///< by Contraction; sequential sums, nothing rounded
-  TokenBackwardKernels<T> any_token_backward;      ///< in any arithmetic
+  void (*chunk_backward[2])(const ChunkBlock<T>&, const ChunkBackwardBlock<T>&);  ///< by Contraction
+  TokenBackwardKernels<T> token_backward[2];   ///< by Contraction; sequential sums, nothing rounded
+  TokenBackwardKernels<T> any_token_backward;  ///< in any arithmetic
   void (*row_dots)(const RowDotsBlock<T>&);
   void (*normalise_gradient)(const NormGradientBlock<T>&);
   void (*gate_gradient)(const GateGradientBlock<T>&);

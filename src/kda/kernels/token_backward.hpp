@@ -91,7 +91,8 @@ void replay_rows(const RowsBlock<T>& block, std::size_t column, const SumOrder& 
       multiply_add_pack(order.is_fused, write, key, p).store(state + v * lanes);
       round_array(block.casts.carry, state + v * lanes, Pack::count);
     }
-    weighted_rows(order, V, block.output_gradient + t * block.value_stride, state, lanes).store(block.dq + at);
+    weighted_rows(order, V, block.output_gradient + t * block.value_stride, state, lanes)
+        .store(block.dq + at);
   }
 }
 
@@ -107,13 +108,15 @@ void row_gradients_block(const RowsBlock<T>& block) {
       const std::size_t at = t * block.key_stride + column, row = t * block.value_stride;
       const Pack q = Pack::load(block.q + at), opposite_key = -Pack::load(block.k + at);
       const Pack decay = Pack::load(block.decay + at);
-      const T *const history = block.history + t * V * lanes + column, *const y = block.prediction_gradient + row;
+      const T *const history = block.history + t * V * lanes + column, *const y =
+                                                                           block.prediction_gradient + row;
       for (std::size_t v = 0; v < V; ++v) {
         T* const d = gradient + v * lanes;
         multiply_add_pack(order.is_fused, Pack::broadcast(block.output_gradient[row + v]), q, Pack::load(d))
             .store(d);
       }
-      (weighted_rows(order, V, block.write + row, gradient, lanes) - weighted_rows(order, V, y, history, lanes))
+      (weighted_rows(order, V, block.write + row, gradient, lanes) -
+       weighted_rows(order, V, y, history, lanes))
           .store(block.dk + at);
       for (std::size_t v = 0; v < V; ++v) {
         T* const d = gradient + v * lanes;

@@ -1,0 +1,96 @@
+#include "kda/chunk_workspace.hpp"
+
+#include <algorithm>
+#include <numbers>
+
+namespace kda_check::kda {
+
+namespace {
+
+/// tail_i = g_n + ... + g_i+1, in the order a sum from the end has.
+template <class T>
+void sum_tails(const Reduction& reduction, const T* g, std::size_t rows, std::size_t stride, T* tail) {
+  const auto row = [&](std::size_t i) { return tail + i * stride; };
+  for (std::size_t i = 0; i + 1 < rows; ++i) std::copy_n(g + (rows - 1 - i) * stride, stride, row(i));
+  kernels<T>().cumulate(reduction, tail, rows - 1, stride);
+  for (std::size_t i = 0; i < (rows - 1) / 2; ++i)
+    std::swap_ranges(row(i), row(i) + stride, row(rows - 2 - i));
+  std::fill_n(row(rows - 1), stride, T(0));
+}
+
+}  // namespace
+
+std::size_t rows_needed(const Problem& problem, const RunOptions& options) {
+  std::size_t longest = 64;
+  for (const Sequence& s : problem.sequences()) longest = std::max(longest, s.length());
+  return std::min(options.chunk_size, longest);
+}
+
+template <class T>
+std::size_t ChunkWorkspace<T>::elements(const Problem& problem, std::size_t rows) {
+  const std::size_t k_stride = padded(problem.dimensions().K), v_stride = padded(problem.dimensions().V);
+  return rows * (7 * k_stride + 4 * v_stride + 3 * padded(rows) + padding) +
+         2 * problem.dimensions().K * v_stride + ChunkScratch(rows, k_stride, v_stride).total();
+}
+
+template <class T>
+ChunkWorkspace<T>::ChunkWorkspace(const Problem& problem, const RunOptions& options, std::size_t rows)
+    : rows_(rows),
+      k_stride_(padded(problem.dimensions().K)),
+      v_stride_(padded(problem.dimensions().V)),
+      arena_(elements(problem, rows)) {
+  arena_.fill(T(0));
+  T* next = arena_.data();
+  const auto take = [&](std::size_t count) {
+    T* const memory = next;
+    next += count;
+    return memory;
+  };
+  const std::size_t K = problem.dimensions().K;
+  q_ = take(rows_ * k_stride_), k_ = take(rows_ * k_stride_), G = take(rows_ * k_stride_);
+  tail_ = take(rows_ * k_stride_);
+  v_ = take(rows_ * v_stride_), beta_ = take(rows_ * padding);
+  block.key_dim = K, block.value_dim = problem.dimensions().V;
+  block.key_stride = k_stride_, block.value_stride = v_stride_, block.score_stride = score_stride();
+  block.q = q_, block.k = k_, block.v = v_, block.beta = beta_, block.G = G;
+  block.tail = options.arithmetic.tail == TailForm::suffix ? tail_ : nullptr;
+  block.w = take(rows_ * k_stride_), block.qg = take(rows_ * k_stride_), block.kg = take(rows_ * k_stride_);
+  block.u = take(rows_ * v_stride_), block.v_new = take(rows_ * v_stride_),
+  block.o = take(rows_ * v_stride_);
+  block.Aqk = take(rows_ * score_stride()), block.L = take(rows_ * score_stride());
+  block.Akk_inv = take(rows_ * score_stride());
+  block.h = take(K * v_stride_), block.state = take(K * v_stride_);
+  block.scratch = next;
+  const Arithmetic& arithmetic = options.arithmetic;
+  block.operations = operations_of(arithmetic);
+  block.decay = arithmetic.decay, block.inverse = arithmetic.inverse;
+  block.anchor_rows = std::min<std::size_t>(static_cast<std::size_t>(arithmetic.anchor_rows), rows_);
+  block.inverse_rows = std::min(static_cast<std::size_t>(arithmetic.inverse_rows), (rows_ + 15) / 16 * 16);
+  block.clamp = static_cast<T>(arithmetic.clamp * std::numbers::ln2);
+  block.casts = cast_points(arithmetic, options.dtype, problem.beta_is_16_bit(), true);
+  block.scale = static_cast<T>(problem.scale());
+}
+
+template <class T>
+void ChunkWorkspace<T>::load(const HeadReader<T>& reader, const Sequence& s, std::size_t head,
+                             std::size_t begin, std::size_t rows) {
+  const CastPoints& casts = block.casts;
+  const Reduction& reduction = block.operations.reduction;
+  reader.query(s, head, begin, rows, NormForm::reciprocal, casts.normalised, q_, k_stride_);
+  reader.key(s, head, begin, rows, NormForm::reciprocal, casts.normalised, k_, k_stride_);
+  reader.value(s, head, begin, rows, v_, v_stride_);
+  reader.beta(s, head, begin, rows, beta_);
+  reader.log_decay(s, head, begin, rows, G, k_stride_);
+  if (block.tail != nullptr) {
+    sum_tails(reduction, G, rows, k_stride_, tail_);
+    kernels<T>().round(casts.g_cumsum, tail_, rows * k_stride_);
+  }
+  kernels<T>().cumulate(reduction, G, rows, k_stride_);  // F1
+  kernels<T>().round(casts.g_cumsum, G, rows * k_stride_);
+  block.rows = rows;
+}
+
+template class ChunkWorkspace<float>;
+template class ChunkWorkspace<double>;
+
+}  // namespace kda_check::kda

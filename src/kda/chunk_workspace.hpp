@@ -1,0 +1,40 @@
+// What one head needs for one chunk of the chunk form: the arrays behind a ChunkBlock, and its inputs.
+#pragma once
+
+#include <cstddef>
+
+#include "kda/head_io.hpp"
+#include "kda/variants.hpp"
+
+namespace kda_check::kda {
+
+/// Rows of the longest chunk there is, but for chunks beyond 64 rows no fewer than 64: blocks have up to 64.
+std::size_t rows_needed(const Problem& problem, const RunOptions& options);
+
+/// The pointers of `block` point into its memory.
+template <class T>
+class ChunkWorkspace {
+ public:
+  /// Elements for chunks of `rows` rows.
+  static std::size_t elements(const Problem& problem, std::size_t rows);
+
+  ChunkWorkspace(const Problem& problem, const RunOptions& options, std::size_t rows);
+
+  /// The inputs of rows [begin, begin + rows), the gates cumulated (F1).
+  void load(const HeadReader<T>& reader, const Sequence& s, std::size_t head, std::size_t begin,
+            std::size_t rows);
+
+  std::size_t k_stride() const { return k_stride_; }
+  std::size_t v_stride() const { return v_stride_; }
+  std::size_t score_stride() const { return padded(rows_); }
+
+  ChunkBlock<T> block{};
+  T* G;  ///< of the block
+
+ private:
+  std::size_t rows_, k_stride_, v_stride_;
+  tensor::Scratch<T> arena_;
+  T *q_, *k_, *tail_, *v_, *beta_;
+};
+
+}  // namespace kda_check::kda

@@ -1,0 +1,139 @@
+// The part of the gradients that stays within a chunk: through exp(G_i - G_j) in Aqk and in L (B4 of
+// docs/kda.md, "Chunk backward"), in the decay forms of the forward pass.
+//
+// Rows that share an anchor a are summed against columns scaled by exp(a - G_j) and then scaled by exp(G_i -
+// a); columns against rows scaled by exp(G_i - a). Pairwise forms are the same with every row, or column,
+// its own anchor.
+#pragma once
+
+#include "kda/kernels/scores.hpp"
+
+namespace kda_check::kda::KDA_CHECK_ISA {
+
+/// product() out of line: the backward pass has many, and one copy of its code serves them all.
+template <class T, bool is_fused>
+__attribute__((noinline)) void any_product(const SumOrder& order, std::size_t rows, std::size_t columns,
+                                           std::size_t depth, Factor<T> a, const T* b, std::size_t b_stride,
+                                           T* c, std::size_t c_stride, Start start) {
+  product<T, is_fused>(order, rows, columns, depth, a, b, b_stride, c, c_stride, start);
+}
+/// decay_between() likewise.
+template <class T>
+__attribute__((noinline)) void any_decay(const ChunkBlock<T>& chunk, const T* a, const T* b, T* out) {
+  decay_between(chunk, a, b, out);
+}
+
+template <class T>
+struct IntraBlock {
+  const T *dAqk, *dAkk;    ///< [n][score_stride], as operands
+  const T* beta_key;       ///< [n][key_stride] beta k, as an operand
+  T *dq, *row, *column;    ///< [n][key_stride] sums over j of dAqk k, of dAkk k; over i of dAqk q + dAkk beta k
+  T *left, *right, *part;  ///< [n][key_stride] scratch
+  T* exponent;             ///< [key_stride] scratch
+};
+
+/// rows[0, count) = source rows from `first` on times exp of what `anchor` is above (or, `above`, below) them.
+template <class T>
+void scale_rows(const ChunkBlock<T>& chunk, const T* source, std::size_t first,
+                                 std::size_t count, const T* anchor, bool above, T* exponent, T* rows) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t from = (first + i) * chunk.key_stride;
+    const T* const G = chunk.G + from;
+    any_decay(chunk, above ? G : anchor, above ? anchor : G, exponent);
+    T* const target = rows + i * chunk.key_stride;
+    for (std::size_t k = 0; k < chunk.key_dim; ++k) target[k] = source[from + k] * exponent[k];
+    for (std::size_t k = chunk.key_dim; k < chunk.key_stride; ++k) target[k] = 0;
+  }
+  round_array(chunk.casts.score_operands, rows, count * chunk.key_stride);
+}
+
+/// target rows [first, first + count) += part exp(...), the other factor of what scale_rows() made.
+template <class T>
+void add_scaled_rows(const ChunkBlock<T>& chunk, const T* part, std::size_t first,
+                                      std::size_t count, const T* anchor, bool above, T* exponent, T* target) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t row = (first + i) * chunk.key_stride;
+    any_decay(chunk, above ? chunk.G + row : anchor, above ? anchor : chunk.G + row, exponent);
+    for (std::size_t k = 0; k < chunk.key_dim; ++k)
+      target[row + k] = target[row + k] + part[i * chunk.key_stride + k] * exponent[k];
+  }
+}
+
+/// Rows [from, to) of dq and row, from the columns [first, last).
+template <class T, bool is_fused>
+void intra_rows(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from,
+                                 std::size_t to, std::size_t first, std::size_t last, const T* anchor) {
+  if (first >= last) return;
+  const bool own = anchor == chunk.G + from * chunk.key_stride && to == from + 1;
+  const std::size_t columns = (chunk.key_dim + 15) / 16 * 16, at = from * chunk.key_stride;
+  scale_rows(chunk, chunk.k, first, last - first, anchor, false, intra.exponent, intra.left);
+  const auto against = [&](const T* scores, T* target) {
+    const Factor<T> factor{scores + from * chunk.score_stride + first, chunk.score_stride, 1};
+    any_product<T, is_fused>(score_order(chunk), to - from, columns, last - first, factor, intra.left,
+                         chunk.key_stride, own ? target + at : intra.part, chunk.key_stride,
+                         own ? Start::from_result : Start::zero);
+    if (!own) add_scaled_rows(chunk, intra.part, from, to - from, anchor, true, intra.exponent, target);
+  };
+  against(intra.dAqk, intra.dq);
+  against(intra.dAkk, intra.row);
+}
+
+/// Columns [from, to), from the rows [first, last).
+template <class T, bool is_fused>
+void intra_columns(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from,
+                                    std::size_t to, std::size_t first, std::size_t last, const T* anchor) {
+  if (first >= last) return;
+  const bool own = anchor == chunk.G + from * chunk.key_stride && to == from + 1;
+  const std::size_t columns = (chunk.key_dim + 15) / 16 * 16, at = first * chunk.score_stride + from;
+  scale_rows(chunk, chunk.q, first, last - first, anchor, true, intra.exponent, intra.left);
+  scale_rows(chunk, intra.beta_key, first, last - first, anchor, true, intra.exponent, intra.right);
+  T* const target = own ? intra.column + from * chunk.key_stride : intra.part;
+  any_product<T, is_fused>(score_order(chunk), to - from, columns, last - first,
+                       Factor<T>{intra.dAqk + at, 1, chunk.score_stride}, intra.left, chunk.key_stride, target,
+                       chunk.key_stride, own ? Start::from_result : Start::zero);
+  any_product<T, is_fused>(score_order(chunk), to - from, columns, last - first,
+                       Factor<T>{intra.dAkk + at, 1, chunk.score_stride}, intra.right, chunk.key_stride,
+                       target, chunk.key_stride, Start::from_result);
+  if (!own) add_scaled_rows(chunk, intra.part, from, to - from, anchor, false, intra.exponent, intra.column);
+}
+
+/// One exponential for each (i, j, k) of rows and columns [from, to); `late`: masked afterwards, so that
+/// entries above the diagonal are computed too.
+template <class T, bool is_fused>
+void intra_pairwise(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from,
+                                     std::size_t to, bool late) {
+  for (std::size_t i = from; i < to; ++i) {
+    const T* const own = chunk.G + i * chunk.key_stride;
+    intra_rows<T, is_fused>(chunk, intra, i, i + 1, from, late ? to : i + 1, own);
+    intra_columns<T, is_fused>(chunk, intra, i, i + 1, late ? from : i, to, own);
+  }
+}
+
+/// dq, row and column, which are zero before.
+template <class T, bool is_fused>
+void intra_gradients(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra) {
+  const std::size_t n = chunk.rows, stride = chunk.key_stride;
+  if (is_pairwise(chunk.decay))
+    return intra_pairwise<T, is_fused>(chunk, intra, 0, n, chunk.decay == DecayForm::pair_late);
+  for (std::size_t from = 0; from < n; from += chunk.anchor_rows) {
+    const std::size_t to = from + chunk.anchor_rows < n ? from + chunk.anchor_rows : n;
+    const T *const first = chunk.G + from * stride, *const last = chunk.G + (to - 1) * stride;
+    const T* const before = from == 0 ? nullptr : first - stride;
+    const T* const anchor = chunk.decay == DecayForm::factored ? before : first;
+    intra_rows<T, is_fused>(chunk, intra, from, to, 0, from, anchor);
+    intra_columns<T, is_fused>(chunk, intra, from, to, to, n, last);
+    if (chunk.decay == DecayForm::anchor_pair) {
+      intra_pairwise<T, is_fused>(chunk, intra, from, to, false);
+      continue;
+    }
+    const T* diagonal = anchor;
+    if (chunk.decay == DecayForm::anchor_mid) {
+      const std::size_t half = chunk.anchor_rows / 2;
+      diagonal = first + (half < to - from ? half : to - from - 1) * stride;
+    }
+    intra_rows<T, is_fused>(chunk, intra, from, to, from, to, diagonal);
+    intra_columns<T, is_fused>(chunk, intra, from, to, from, to, diagonal);
+  }
+}
+
+}  // namespace kda_check::kda::KDA_CHECK_ISA
