@@ -34,7 +34,8 @@ class BackwardWorkspace {
       next += count;
       return memory;
     };
-    const std::size_t K = problem.dimensions().K, k_stride = padded(K), v_stride = padded(problem.dimensions().V);
+    const std::size_t K = problem.dimensions().K, k_stride = padded(K),
+                      v_stride = padded(problem.dimensions().V);
     output_gradient = take(rows * v_stride);
     block.output_gradient = output_gradient;
     block.state_gradient = take(K * v_stride), block.dh = take(K * v_stride);
@@ -93,7 +94,8 @@ class GroupBackward {
         const std::size_t begin = begin_of(c), rows = rows_of(c), stride = work_.k_stride();
         T *dq = back_.block.dq, *dk = back_.block.dk;
         if (group > 1) {
-          T *const dq_sum = sums_.data() + (begin - s_.begin) * stride, *const dk_sum = dq_sum + sums_.size() / 2;
+          T *const dq_sum = sums_.data() + (begin - s_.begin) * stride, *const dk_sum =
+                                                                            dq_sum + sums_.size() / 2;
           for (std::size_t e = 0; e < rows * stride; ++e) {
             dq_sum[e] = member == 0 ? dq[e] : dq_sum[e] + dq[e];
             dk_sum[e] = member == 0 ? dk[e] : dk_sum[e] + dk[e];
@@ -173,16 +175,18 @@ GradientTensors run_in(const Problem& problem, const RunOptions& options) {
   const std::size_t at_once = std::min(jobs.size(), static_cast<std::size_t>(options.threads));
   const double bytes = static_cast<double>(sizeof(T) * at_once) * elements;
   if (bytes > static_cast<double>(options.memory_limit))
-    throw Error(ErrorKind::environment,
-                fmt::format("chunks of {} rows backwards over {} tokens take {:.3g} GB on {} threads; the memory "
-                            "limit is {:.3g} GB",
-                            rows, jobs.front().sequence.length(), bytes * 1e-9, at_once,
-                            static_cast<double>(options.memory_limit) * 1e-9),
-                {}, "--threads 1 or --chunk-size 64");
+    throw Error(
+        ErrorKind::environment,
+        fmt::format("chunks of {} rows backwards over {} tokens take {:.3g} GB on {} threads; the memory "
+                    "limit is {:.3g} GB",
+                    rows, jobs.front().sequence.length(), bytes * 1e-9, at_once,
+                    static_cast<double>(options.memory_limit) * 1e-9),
+        {}, "--threads 1 or --chunk-size 64");
   GradientTensors tensors = allocate_gradients(problem, options.dtype);
   const CastPoints casts = cast_points(options.arithmetic, options.dtype, problem.beta_is_16_bit(), true);
   HeadGradients<T> gradients(problem, operations_of(options.arithmetic),
-                             {NormForm::reciprocal, casts.normalised, casts.dv_local != Rounding::none}, tensors);
+                             {NormForm::reciprocal, casts.normalised, casts.dv_local != Rounding::none},
+                             tensors);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
     GroupBackward<T>(problem, jobs[item].sequence, options, rows).run(jobs[item].query_head, gradients);
   });

@@ -55,8 +55,7 @@ ChunkWorkspace<T>::ChunkWorkspace(const Problem& problem, const RunOptions& opti
   block.q = q_, block.k = k_, block.v = v_, block.beta = beta_, block.G = G;
   block.tail = options.arithmetic.tail == TailForm::suffix ? tail_ : nullptr;
   block.w = take(rows_ * k_stride_), block.qg = take(rows_ * k_stride_), block.kg = take(rows_ * k_stride_);
-  block.u = take(rows_ * v_stride_), block.v_new = take(rows_ * v_stride_),
-  block.o = take(rows_ * v_stride_);
+  block.u = take(rows_ * v_stride_), block.v_new = take(rows_ * v_stride_), block.o = take(rows_ * v_stride_);
   block.Aqk = take(rows_ * score_stride()), block.L = take(rows_ * score_stride());
   block.Akk_inv = take(rows_ * score_stride());
   block.h = take(K * v_stride_), block.state = take(K * v_stride_);

@@ -1,6 +1,8 @@
 #include "kda/oracle_inputs.hpp"
 
+#include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "numeric/double_double_functions.hpp"
 
@@ -20,18 +22,28 @@ void OracleInputs::widen_row(const tensor::Tensor& tensor, const Segment& segmen
   kernels<double>().widen(tensor.dtype(), tensor.at(row * width), target, width);
 }
 
+DoubleDouble OracleInputs::reciprocal_norm(const double* stored) const {
+  DoubleDouble sum = norm_epsilon;
+  for (std::size_t k = 0; k < d_.K; ++k) sum = sum + numeric::two_product(stored[k], stored[k]);
+  return numeric::reciprocal_square_root(sum);
+}
+
+void OracleInputs::reciprocal_norms(const tensor::Tensor& q_or_k, const Segment& segment, std::size_t head,
+                                    Pairs& values) const {
+  std::vector<double> stored(d_.K);
+  for (std::size_t t = 0; t < segment.count; ++t) {
+    widen_row(q_or_k, segment, t, d_.H, head / problem_.heads_per_group(), d_.K, stored.data());
+    values.set(t, reciprocal_norm(stored.data()));
+  }
+}
+
 void OracleInputs::key_rows(const tensor::Tensor& tensor, const Segment& segment, std::size_t head,
                             DoubleDouble factor, Pairs& rows) const {
   for (std::size_t t = 0; t < segment.count; ++t) {
     const std::size_t first = t * d_.K;
     widen_row(tensor, segment, t, d_.H, head / problem_.heads_per_group(), d_.K, rows.hi.data() + first);
     DoubleDouble scaling = factor;
-    if (problem_.options.qk_l2norm) {
-      DoubleDouble sum = norm_epsilon;
-      for (std::size_t k = 0; k < d_.K; ++k)
-        sum = sum + numeric::two_product(rows.hi[first + k], rows.hi[first + k]);
-      scaling = scaling * numeric::reciprocal_square_root(sum);
-    }
+    if (problem_.options.qk_l2norm) scaling = scaling * reciprocal_norm(rows.hi.data() + first);
     for (std::size_t k = 0; k < d_.K; ++k) rows.set(first + k, scaling * rows.hi[first + k]);
   }
 }
@@ -55,24 +67,73 @@ void OracleInputs::value(const Segment& segment, std::size_t head, double* rows,
   }
 }
 
-void OracleInputs::log_decay(const Segment& segment, std::size_t head, Pairs& rows) const {
+void OracleInputs::output_gradient(const Segment& segment, std::size_t head, double* rows,
+                                   std::size_t stride) const {
+  std::memset(rows, 0, segment.count * stride * sizeof(double));
+  if (!problem_.output_gradient) return;
+  for (std::size_t t = 0; t < segment.count; ++t)
+    widen_row(*problem_.output_gradient, segment, t, d_.HV, head, d_.V, rows + t * stride);
+}
+
+void OracleInputs::raw_gates(const Segment& segment, std::size_t head, Pairs& rows) const {
   std::memset(rows.lo.data(), 0, segment.count * d_.K * sizeof(double));
   for (std::size_t t = 0; t < segment.count; ++t)
     widen_row(problem_.g, segment, t, d_.HV, head, d_.K, rows.hi.data() + t * d_.K);
-  if (problem_.options.gate == Gate::none) return;
-  DoubleDouble amplitude{1.0};
-  if (problem_.A_log) amplitude = numeric::exp(DoubleDouble{problem_.A_log->value(head)});
+}
+
+Pairs OracleInputs::bias_of(std::size_t head) const {
   Pairs bias(problem_.dt_bias ? d_.K : 0);
   if (problem_.dt_bias) {
     bias.lo.fill(0);
     kernels<double>().widen(problem_.dt_bias->dtype(), problem_.dt_bias->at(head * d_.K), bias.hi.data(),
                             d_.K);
   }
+  return bias;
+}
+
+void OracleInputs::through_gate(void (*kernel)(const OracleGateBlock&), const Segment& segment,
+                                std::size_t head, Pairs& rows) const {
+  raw_gates(segment, head, rows);
+  DoubleDouble amplitude{1.0};
+  if (problem_.A_log) amplitude = numeric::exp(DoubleDouble{problem_.A_log->value(head)});
+  Pairs bias = bias_of(head);
   for (std::size_t t = 0; t < segment.count; ++t)
-    kernel_table().oracle.gate({d_.K, rows.lanes(t * d_.K),
-                                problem_.dt_bias ? bias.rows() : OracleRows{nullptr, nullptr}, amplitude.hi,
-                                amplitude.lo, problem_.options.gate == Gate::lower_bound,
-                                problem_.options.lower_bound.value_or(0.0)});
+    kernel({d_.K, rows.lanes(t * d_.K), problem_.dt_bias ? bias.rows() : OracleRows{nullptr, nullptr},
+            amplitude.hi, amplitude.lo, problem_.options.gate == Gate::lower_bound,
+            problem_.options.lower_bound.value_or(0.0)});
+}
+
+void OracleInputs::log_decay(const Segment& segment, std::size_t head, Pairs& rows) const {
+  if (problem_.options.gate == Gate::none) {
+    raw_gates(segment, head, rows);
+  } else {
+    through_gate(kernel_table().oracle.gate, segment, head, rows);
+  }
+}
+
+void OracleInputs::gate_slopes(const Segment& segment, std::size_t head, Pairs& rows) const {
+  through_gate(kernel_table().oracle.gate_slope, segment, head, rows);
+}
+
+void OracleInputs::amplitude_slopes(const Segment& segment, std::size_t head, Pairs& gate_slopes,
+                                    Pairs& rows) const {
+  const std::size_t count = segment.count * d_.K;
+  if (problem_.options.gate == Gate::softplus) {
+    // g = -exp(A) softplus(y), so dg / dA is g itself.
+    log_decay(segment, head, rows);
+    for (std::size_t i = 0; i < count; ++i)
+      if (rows.hi[i] == -HUGE_VAL) rows.set(i, DoubleDouble{});
+    return;
+  }
+  // g = bound sigmoid(exp(A) y), so dg / dA is y dg / dy.
+  raw_gates(segment, head, rows);
+  Pairs bias = bias_of(head);
+  for (std::size_t i = 0; i < count; ++i) {
+    const DoubleDouble slope = gate_slopes.get(i);
+    DoubleDouble y = rows.get(i);
+    if (problem_.dt_bias) y = y + bias.get(i % d_.K);
+    rows.set(i, slope.hi == 0 ? DoubleDouble{} : slope * y);
+  }
 }
 
 void OracleInputs::beta(const Segment& segment, std::size_t head, Pairs& values) const {
@@ -83,6 +144,18 @@ void OracleInputs::beta(const Segment& segment, std::size_t head, Pairs& values)
     if (problem_.options.beta_sigmoid)
       value = numeric::sigmoid(value) * (problem_.options.allow_neg_eigval ? 2.0 : 1.0);
     values.set(t, value);
+  }
+}
+
+void OracleInputs::beta_slopes(const Segment& segment, std::size_t head, Pairs& values) const {
+  for (std::size_t t = 0; t < segment.count; ++t) {
+    double stored = 0;
+    widen_row(problem_.beta, segment, t, d_.HV, head, 1, &stored);
+    DoubleDouble slope{1.0};
+    if (problem_.options.beta_sigmoid)
+      slope = numeric::sigmoid(DoubleDouble{stored}) * numeric::sigmoid(DoubleDouble{-stored}) *
+              (problem_.options.allow_neg_eigval ? 2.0 : 1.0);
+    values.set(t, slope);
   }
 }
 

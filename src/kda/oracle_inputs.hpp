@@ -40,6 +40,22 @@ class OracleInputs {
   void log_decay(const Segment& segment, std::size_t head, Pairs& rows) const;
   /// [count]
   void beta(const Segment& segment, std::size_t head, Pairs& values) const;
+  /// [count][stride] rows of do, zeros beyond V and where the problem has none.
+  void output_gradient(const Segment& segment, std::size_t head, double* rows, std::size_t stride) const;
+
+  // The derivatives of what is above, for the gradients with respect to what is stored.
+
+  /// [count] 1 / sqrt(sum of squares + 1e-6) of the stored rows of q or of k.
+  void reciprocal_norms(const tensor::Tensor& q_or_k, const Segment& segment, std::size_t head,
+                        Pairs& values) const;
+  /// [count][K], d log decay / d raw gate; only with a gate.
+  void gate_slopes(const Segment& segment, std::size_t head, Pairs& rows) const;
+  /// [count][K], d log decay / d A_log, from the slopes above; only with A_log. Zero where the log decay is
+  /// -inf, which it stays whatever the amplitude.
+  void amplitude_slopes(const Segment& segment, std::size_t head, Pairs& gate_slopes, Pairs& rows) const;
+  /// [count], d beta / d stored beta.
+  void beta_slopes(const Segment& segment, std::size_t head, Pairs& values) const;
+
   /// Where element (k, v) of a head's state is in initial_state and final_state.
   std::size_t state_index(const Sequence& s, std::size_t head, std::size_t k, std::size_t v) const {
     const std::size_t first = (s.index * d_.HV + head) * d_.K * d_.V;
@@ -51,6 +67,13 @@ class OracleInputs {
                  std::size_t head, std::size_t width, double* target) const;
   void key_rows(const tensor::Tensor& tensor, const Segment& segment, std::size_t head,
                 numeric::DoubleDouble factor, Pairs& rows) const;
+  numeric::DoubleDouble reciprocal_norm(const double* stored) const;
+  void raw_gates(const Segment& segment, std::size_t head, Pairs& rows) const;
+  /// dt_bias of a head; null pointers inside without.
+  Pairs bias_of(std::size_t head) const;
+  /// One of the kernels that take a row of raw gates.
+  void through_gate(void (*kernel)(const OracleGateBlock&), const Segment& segment, std::size_t head,
+                    Pairs& rows) const;
 
   const Problem& problem_;
   const Dimensions d_;

@@ -9,8 +9,8 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 
 /// to[column][row] = from[row][column]; columns of the result up to `stride` are zero.
 template <class T>
-void transpose(const T* from, std::size_t from_stride, std::size_t rows, std::size_t columns,
-                                T* to, std::size_t stride) {
+void transpose(const T* from, std::size_t from_stride, std::size_t rows, std::size_t columns, T* to,
+               std::size_t stride) {
   for (std::size_t column = 0; column < columns; ++column) {
     for (std::size_t row = 0; row < rows; ++row) to[column * stride + row] = from[row * from_stride + column];
     for (std::size_t row = rows; row < stride; ++row) to[column * stride + row] = 0;
@@ -25,21 +25,20 @@ void rounded_copy(Rounding rounding, const T* from, std::size_t count, T* to) {
 
 /// A^T B for a lower triangular A, 16 rows at a time: row i of A^T has nothing before column i.
 template <class T, bool is_fused>
-void transposed_lower_product(const ChunkBlock<T>& chunk, const SumOrder& order, const T* a,
-                                               const T* right, std::size_t columns, std::size_t stride,
-                                               T* result) {
+void transposed_lower_product(const ChunkBlock<T>& chunk, const SumOrder& order, const T* a, const T* right,
+                              std::size_t columns, std::size_t stride, T* result) {
   for (std::size_t from = 0; from < chunk.rows; from += 16) {
     const std::size_t to = from + 16 < chunk.rows ? from + 16 : chunk.rows;
     any_product<T, is_fused>(order, to - from, columns, chunk.rows - from,
-                         Factor<T>{a + from * chunk.score_stride + from, 1, chunk.score_stride},
-                         right + from * stride, stride, result + from * stride, stride, Start::zero);
+                             Factor<T>{a + from * chunk.score_stride + from, 1, chunk.score_stride},
+                             right + from * stride, stride, result + from * stride, stride, Start::zero);
   }
 }
 
 /// Sums over columns 16 at a time: sum_i a_i b_i of each column, rows from the first down.
 template <class T>
-void column_sums(const SumOrder& order, const T* a, const T* b, std::size_t rows,
-                                  std::size_t columns, std::size_t stride, T* sums) {
+void column_sums(const SumOrder& order, const T* a, const T* b, std::size_t rows, std::size_t columns,
+                 std::size_t stride, T* sums) {
   using Pack = Sixteen<T>;
   for (std::size_t column = 0; column < columns; column += 16)
     ordered_sum(
@@ -55,11 +54,11 @@ void column_sums(const SumOrder& order, const T* a, const T* b, std::size_t rows
 template <class T>
 struct ChunkBackwardWork {
   std::size_t n, K, V, k_columns, v_columns, n_columns;
-  T *d_o, *v, *value_scratch, *v_transposed;           ///< by value
+  T *d_o, *v, *value_scratch, *v_transposed;                        ///< by value
   T *k_decayed, *k_scratch, *dkb, *dq_intra, *row, *column, *part;  ///< by key
-  T *A_transposed, *dA, *square, *dAqk;                ///< square
-  T *h_transposed, *dh_transposed;                     ///< [value_dim][key_stride]
-  T *decay, *last_row, *exponent;                      ///< [key_stride]
+  T *A_transposed, *dA, *square, *dAqk;                             ///< square
+  T *h_transposed, *dh_transposed;                                  ///< [value_dim][key_stride]
+  T *decay, *last_row, *exponent;                                   ///< [key_stride]
 
   ChunkBackwardWork(const ChunkBlock<T>& chunk, T* scratch)
       : n(chunk.rows),
@@ -89,13 +88,13 @@ struct ChunkBackwardWork {
 /// B1: dAqk = scale tril(do v_new^T); dv_local = Aqk^T do.
 template <class T, bool is_fused>
 void score_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block,
-                                      const ChunkBackwardWork<T>& work) {
+                     const ChunkBackwardWork<T>& work) {
   const SumOrder order = product_order(chunk, chunk.casts.operands);
   const std::size_t n = work.n, v_stride = chunk.value_stride, stride = chunk.score_stride;
   rounded_copy(chunk.casts.operands, block.output_gradient, n * v_stride, work.d_o);
   transpose(used(chunk.given.v_new, chunk.v_new), v_stride, n, work.V, work.v_transposed, stride);
-  any_product<T, is_fused>(order, n, work.n_columns, work.V, Factor<T>{work.d_o, v_stride, 1}, work.v_transposed,
-                       stride, block.dAqk, stride, Start::zero);
+  any_product<T, is_fused>(order, n, work.n_columns, work.V, Factor<T>{work.d_o, v_stride, 1},
+                           work.v_transposed, stride, block.dAqk, stride, Start::zero);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j < stride; ++j)
       block.dAqk[i * stride + j] = j <= i ? chunk.scale * block.dAqk[i * stride + j] : T(0);
@@ -107,15 +106,16 @@ void score_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& bl
 /// B2: dv = dv_local + kg dh; the gradient of the entering state.
 template <class T, bool is_fused>
 void state_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block,
-                                      const ChunkBackwardWork<T>& work) {
+                     const ChunkBackwardWork<T>& work) {
   const SumOrder order = product_order(chunk, chunk.casts.operands);
   const std::size_t n = work.n, K = work.K, k_stride = chunk.key_stride, v_stride = chunk.value_stride;
   rounded_copy(chunk.casts.dh, block.state_gradient, K * v_stride, block.dh);
   const T* const dh = used(block.given.dh, block.dh);
   if (block.given.dh != nullptr)
     for (std::size_t e = 0; e < K * v_stride; ++e) block.state_gradient[e] = dh[e];
-  any_product<T, is_fused>(order, n, work.v_columns, K, Factor<T>{used(chunk.given.kg, chunk.kg), k_stride, 1}, dh,
-                       v_stride, block.dv, v_stride, Start::zero);
+  any_product<T, is_fused>(order, n, work.v_columns, K,
+                           Factor<T>{used(chunk.given.kg, chunk.kg), k_stride, 1}, dh, v_stride, block.dv,
+                           v_stride, Start::zero);
   const T* const local = used(block.given.dv_local, block.dv_local);
   for (std::size_t e = 0; e < n * v_stride; ++e) block.dv[e] = block.dv[e] + local[e];
   round_array(chunk.casts.dv, block.dv, n * v_stride);
@@ -125,30 +125,31 @@ void state_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& bl
   exponential(chunk.operations.exponential, chunk.G + (n - 1) * k_stride, decay, K);
   round_array(chunk.casts.decay, decay, K);
   T *const by_output = work.h_transposed, *const by_value = work.dh_transposed;  // not in use yet
-  any_product<T, is_fused>(order, K, work.v_columns, n, Factor<T>{used(chunk.given.qg, chunk.qg), 1, k_stride},
-                       work.d_o, v_stride, by_output, v_stride, Start::zero);
+  any_product<T, is_fused>(order, K, work.v_columns, n,
+                           Factor<T>{used(chunk.given.qg, chunk.qg), 1, k_stride}, work.d_o, v_stride,
+                           by_output, v_stride, Start::zero);
   any_product<T, is_fused>(order, K, work.v_columns, n, Factor<T>{used(chunk.given.w, chunk.w), 1, k_stride},
-                       used(block.given.dv, block.dv), v_stride, by_value, v_stride, Start::zero);
+                           used(block.given.dv, block.dv), v_stride, by_value, v_stride, Start::zero);
   for (std::size_t k = 0; k < K; ++k)
     for (std::size_t e = k * v_stride; e < k * v_stride + work.v_columns; ++e)
-      block.state_gradient[e] =
-          scalar_multiply_add<is_fused>(block.state_gradient[e], decay[k],
-                                        scalar_multiply_add<is_fused>(chunk.scale, by_output[e], -by_value[e]));
+      block.state_gradient[e] = scalar_multiply_add<is_fused>(
+          block.state_gradient[e], decay[k],
+          scalar_multiply_add<is_fused>(chunk.scale, by_output[e], -by_value[e]));
   round_array(chunk.casts.carry, block.state_gradient, K * v_stride);
 }
 
 /// B3: what goes through the states: dq, dk, dw.
 template <class T, bool is_fused>
 void inter_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block,
-                                      const ChunkBackwardWork<T>& work) {
+                     const ChunkBackwardWork<T>& work) {
   const SumOrder order = product_order(chunk, chunk.casts.operands);
   const std::size_t n = work.n, K = work.K, V = work.V, k_stride = chunk.key_stride,
                     v_stride = chunk.value_stride;
   transpose(used(chunk.given.h, chunk.h), v_stride, K, V, work.h_transposed, k_stride);
   transpose(used(block.given.dh, block.dh), v_stride, K, V, work.dh_transposed, k_stride);
   const auto through = [&](const T* rows, const T* state, T* result) {
-    any_product<T, is_fused>(order, n, work.k_columns, V, Factor<T>{rows, v_stride, 1}, state, k_stride, result,
-                         k_stride, Start::zero);
+    any_product<T, is_fused>(order, n, work.k_columns, V, Factor<T>{rows, v_stride, 1}, state, k_stride,
+                             result, k_stride, Start::zero);
   };
   through(work.d_o, work.h_transposed, block.dq);
   through(used(chunk.given.v_new, chunk.v_new), work.dh_transposed, block.dk);
@@ -175,7 +176,7 @@ void inter_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& bl
 /// B3: what goes through the inverse: the gradients of v and beta, dkb, and dAkk = -stril(A^T stril(dA) A^T).
 template <class T, bool is_fused>
 void inverse_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block,
-                                        const ChunkBackwardWork<T>& work) {
+                       const ChunkBackwardWork<T>& work) {
   const SumOrder order = product_order(chunk, chunk.casts.operands);
   const std::size_t n = work.n, k_stride = chunk.key_stride, v_stride = chunk.value_stride,
                     stride = chunk.score_stride;
@@ -185,13 +186,13 @@ void inverse_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& 
   // dA = (dv v^T + dw (k 2^G)^T) diag(beta)
   rounded_copy(chunk.casts.operands, chunk.v, n * v_stride, work.v);
   transpose(work.v, v_stride, n, work.V, work.v_transposed, stride);
-  any_product<T, is_fused>(order, n, work.n_columns, work.V, Factor<T>{dv, v_stride, 1}, work.v_transposed, stride,
-                       work.dA, stride, Start::zero);
+  any_product<T, is_fused>(order, n, work.n_columns, work.V, Factor<T>{dv, v_stride, 1}, work.v_transposed,
+                           stride, work.dA, stride, Start::zero);
   rounded_copy(chunk.casts.operands, work.k_decayed, n * k_stride, work.part);
   T* const k_transposed = work.k_scratch;
   transpose(work.part, k_stride, n, work.K, k_transposed, stride);
   any_product<T, is_fused>(order, n, work.n_columns, work.K, Factor<T>{dw, k_stride, 1}, k_transposed, stride,
-                       work.dA, stride, Start::from_result);
+                           work.dA, stride, Start::from_result);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j < stride; ++j)
       work.dA[i * stride + j] = j < i ? work.dA[i * stride + j] * chunk.beta[j] : T(0);
@@ -199,8 +200,8 @@ void inverse_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& 
   transpose(A, stride, n, n, work.A_transposed, stride);
   for (std::size_t e = 0; e < n * stride; ++e) work.square[e] = 0;
   const SumOrder inverse_order = product_order(chunk, chunk.casts.dA);
-  any_product<T, is_fused>(inverse_order, n, work.n_columns, n, Factor<T>{work.dA, stride, 1}, work.A_transposed,
-                       stride, work.square, stride, Start::zero);
+  any_product<T, is_fused>(inverse_order, n, work.n_columns, n, Factor<T>{work.dA, stride, 1},
+                           work.A_transposed, stride, work.square, stride, Start::zero);
   round_array(chunk.casts.dA, work.square, n * stride);
   transposed_lower_product<T, is_fused>(chunk, inverse_order, A, work.square, work.n_columns, stride,
                                         block.dAkk);
@@ -226,7 +227,7 @@ void inverse_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& 
 /// B3: dG through the states, and the rest of dk.
 template <class T, bool is_fused>
 void gate_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block,
-                                     const ChunkBackwardWork<T>& work) {
+                    const ChunkBackwardWork<T>& work) {
   const std::size_t n = work.n, K = work.K, k_stride = chunk.key_stride, v_stride = chunk.value_stride;
   const SumOrder order{chunk.operations.reduction, is_fused};
   const T *const h = used(chunk.given.h, chunk.h), *const dh = used(block.given.dh, block.dh);
@@ -267,7 +268,7 @@ void gate_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& blo
 /// B4: what stays within the chunk, added to dq, dk, dbeta and dG.
 template <class T, bool is_fused>
 void add_intra_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block,
-                                          const ChunkBackwardWork<T>& work) {
+                         const ChunkBackwardWork<T>& work) {
   const std::size_t n = work.n, K = work.K, k_stride = chunk.key_stride, stride = chunk.score_stride;
   const Rounding operands = chunk.casts.score_operands;
   rounded_copy(operands, used(block.given.dAqk, block.dAqk), n * stride, work.dAqk);

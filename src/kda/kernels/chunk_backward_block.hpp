@@ -39,13 +39,16 @@ struct ChunkBackwardScratch {
       : by_key(rows * key_stride),
         by_value(rows * value_stride),
         square(rows * score_stride),
-        state(value_dim * key_stride > key_dim * value_stride ? value_dim * key_stride : key_dim * value_stride),
+        state(value_dim * key_stride > key_dim * value_stride ? value_dim * key_stride
+                                                              : key_dim * value_stride),
         line(key_stride) {
     // Transposed they have as many elements as a square matrix of the wider side.
     by_key = by_key > key_dim * score_stride ? by_key : key_dim * score_stride;
     by_value = by_value > value_dim * score_stride ? by_value : value_dim * score_stride;
   }
-  constexpr std::size_t total() const { return 7 * by_key + 4 * by_value + 4 * square + 2 * state + 3 * line; }
+  constexpr std::size_t total() const {
+    return 7 * by_key + 4 * by_value + 4 * square + 2 * state + 3 * line;
+  }
 };
 
 }  // namespace kda_check::kda

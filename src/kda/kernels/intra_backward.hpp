@@ -25,17 +25,18 @@ __attribute__((noinline)) void any_decay(const ChunkBlock<T>& chunk, const T* a,
 
 template <class T>
 struct IntraBlock {
-  const T *dAqk, *dAkk;    ///< [n][score_stride], as operands
-  const T* beta_key;       ///< [n][key_stride] beta k, as an operand
-  T *dq, *row, *column;    ///< [n][key_stride] sums over j of dAqk k, of dAkk k; over i of dAqk q + dAkk beta k
+  const T *dAqk, *dAkk;  ///< [n][score_stride], as operands
+  const T* beta_key;     ///< [n][key_stride] beta k, as an operand
+  T *dq, *row, *column;  ///< [n][key_stride] sums over j of dAqk k, of dAkk k; over i of dAqk q + dAkk beta k
   T *left, *right, *part;  ///< [n][key_stride] scratch
   T* exponent;             ///< [key_stride] scratch
 };
 
-/// rows[0, count) = source rows from `first` on times exp of what `anchor` is above (or, `above`, below) them.
+/// rows[0, count) = source rows from `first` on times exp of what `anchor` is above (or, `above`, below)
+/// them.
 template <class T>
-void scale_rows(const ChunkBlock<T>& chunk, const T* source, std::size_t first,
-                                 std::size_t count, const T* anchor, bool above, T* exponent, T* rows) {
+void scale_rows(const ChunkBlock<T>& chunk, const T* source, std::size_t first, std::size_t count,
+                const T* anchor, bool above, T* exponent, T* rows) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t from = (first + i) * chunk.key_stride;
     const T* const G = chunk.G + from;
@@ -49,8 +50,8 @@ void scale_rows(const ChunkBlock<T>& chunk, const T* source, std::size_t first,
 
 /// target rows [first, first + count) += part exp(...), the other factor of what scale_rows() made.
 template <class T>
-void add_scaled_rows(const ChunkBlock<T>& chunk, const T* part, std::size_t first,
-                                      std::size_t count, const T* anchor, bool above, T* exponent, T* target) {
+void add_scaled_rows(const ChunkBlock<T>& chunk, const T* part, std::size_t first, std::size_t count,
+                     const T* anchor, bool above, T* exponent, T* target) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t row = (first + i) * chunk.key_stride;
     any_decay(chunk, above ? chunk.G + row : anchor, above ? anchor : chunk.G + row, exponent);
@@ -61,8 +62,8 @@ void add_scaled_rows(const ChunkBlock<T>& chunk, const T* part, std::size_t firs
 
 /// Rows [from, to) of dq and row, from the columns [first, last).
 template <class T, bool is_fused>
-void intra_rows(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from,
-                                 std::size_t to, std::size_t first, std::size_t last, const T* anchor) {
+void intra_rows(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from, std::size_t to,
+                std::size_t first, std::size_t last, const T* anchor) {
   if (first >= last) return;
   const bool own = anchor == chunk.G + from * chunk.key_stride && to == from + 1;
   const std::size_t columns = (chunk.key_dim + 15) / 16 * 16, at = from * chunk.key_stride;
@@ -70,8 +71,8 @@ void intra_rows(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::siz
   const auto against = [&](const T* scores, T* target) {
     const Factor<T> factor{scores + from * chunk.score_stride + first, chunk.score_stride, 1};
     any_product<T, is_fused>(score_order(chunk), to - from, columns, last - first, factor, intra.left,
-                         chunk.key_stride, own ? target + at : intra.part, chunk.key_stride,
-                         own ? Start::from_result : Start::zero);
+                             chunk.key_stride, own ? target + at : intra.part, chunk.key_stride,
+                             own ? Start::from_result : Start::zero);
     if (!own) add_scaled_rows(chunk, intra.part, from, to - from, anchor, true, intra.exponent, target);
   };
   against(intra.dAqk, intra.dq);
@@ -80,8 +81,8 @@ void intra_rows(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::siz
 
 /// Columns [from, to), from the rows [first, last).
 template <class T, bool is_fused>
-void intra_columns(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from,
-                                    std::size_t to, std::size_t first, std::size_t last, const T* anchor) {
+void intra_columns(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from, std::size_t to,
+                   std::size_t first, std::size_t last, const T* anchor) {
   if (first >= last) return;
   const bool own = anchor == chunk.G + from * chunk.key_stride && to == from + 1;
   const std::size_t columns = (chunk.key_dim + 15) / 16 * 16, at = first * chunk.score_stride + from;
@@ -89,19 +90,19 @@ void intra_columns(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::
   scale_rows(chunk, intra.beta_key, first, last - first, anchor, true, intra.exponent, intra.right);
   T* const target = own ? intra.column + from * chunk.key_stride : intra.part;
   any_product<T, is_fused>(score_order(chunk), to - from, columns, last - first,
-                       Factor<T>{intra.dAqk + at, 1, chunk.score_stride}, intra.left, chunk.key_stride, target,
-                       chunk.key_stride, own ? Start::from_result : Start::zero);
+                           Factor<T>{intra.dAqk + at, 1, chunk.score_stride}, intra.left, chunk.key_stride,
+                           target, chunk.key_stride, own ? Start::from_result : Start::zero);
   any_product<T, is_fused>(score_order(chunk), to - from, columns, last - first,
-                       Factor<T>{intra.dAkk + at, 1, chunk.score_stride}, intra.right, chunk.key_stride,
-                       target, chunk.key_stride, Start::from_result);
+                           Factor<T>{intra.dAkk + at, 1, chunk.score_stride}, intra.right, chunk.key_stride,
+                           target, chunk.key_stride, Start::from_result);
   if (!own) add_scaled_rows(chunk, intra.part, from, to - from, anchor, false, intra.exponent, intra.column);
 }
 
 /// One exponential for each (i, j, k) of rows and columns [from, to); `late`: masked afterwards, so that
 /// entries above the diagonal are computed too.
 template <class T, bool is_fused>
-void intra_pairwise(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from,
-                                     std::size_t to, bool late) {
+void intra_pairwise(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from, std::size_t to,
+                    bool late) {
   for (std::size_t i = from; i < to; ++i) {
     const T* const own = chunk.G + i * chunk.key_stride;
     intra_rows<T, is_fused>(chunk, intra, i, i + 1, from, late ? to : i + 1, own);

@@ -5,6 +5,7 @@
 #include "kda/kernels/chunk.hpp"
 #include "kda/kernels/chunk_backward.hpp"
 #include "kda/kernels/exponential.hpp"
+#include "kda/kernels/gradient_oracle.hpp"
 #include "kda/kernels/naive.hpp"
 #include "kda/kernels/oracle.hpp"
 #include "kda/kernels/prepare.hpp"
@@ -95,6 +96,15 @@ void run_oracle_in_fp64(const OracleBlock& block) { oracle_tile<DoubleTile<oracl
 
 void run_stage_oracle(const StageOracleBlock& block) { stage_oracle(block); }
 
+template <template <int> class Tile>
+void run_oracle_replay(const OracleReplayBlock& block) {
+  oracle_replay<Tile<eight_width>>(block);
+}
+template <template <int> class Tile>
+void run_oracle_backward(const OracleBackwardBlock& block) {
+  oracle_backward<Tile<eight_width>>(block);
+}
+
 using OraclePack = Lanes<double, oracle_tile_width>;
 using OracleNumber = numeric::BasicDoubleDouble<OraclePack>;
 
@@ -124,14 +134,18 @@ void run_oracle_exponential(OracleLanes x, std::size_t count) {
       x, count, [](const OracleNumber& value) __attribute__((always_inline)) { return numeric::exp(value); });
 }
 
+void add_bias(const OracleGateBlock& block) {
+  if (block.bias.hi == nullptr) return;
+  for (std::size_t i = 0; i < block.count; ++i) {
+    const numeric::DoubleDouble y = numeric::DoubleDouble{block.g.hi[i], block.g.lo[i]} +
+                                    numeric::DoubleDouble{block.bias.hi[i], block.bias.lo[i]};
+    block.g.hi[i] = y.hi;
+    block.g.lo[i] = y.lo;
+  }
+}
+
 void run_oracle_gate(const OracleGateBlock& block) {
-  if (block.bias.hi != nullptr)
-    for (std::size_t i = 0; i < block.count; ++i) {
-      const numeric::DoubleDouble y = numeric::DoubleDouble{block.g.hi[i], block.g.lo[i]} +
-                                      numeric::DoubleDouble{block.bias.hi[i], block.bias.lo[i]};
-      block.g.hi[i] = y.hi;
-      block.g.lo[i] = y.lo;
-    }
+  add_bias(block);
   const OracleNumber amplitude{OraclePack::broadcast(block.amplitude_hi),
                                OraclePack::broadcast(block.amplitude_lo)};
   if (block.lower_bounded) {
@@ -144,6 +158,25 @@ void run_oracle_gate(const OracleGateBlock& block) {
     over_packs(
         block.g, block.count, [&](const OracleNumber& y) __attribute__((always_inline)) {
           return -(amplitude * numeric::softplus(y));
+        });
+  }
+}
+
+void run_oracle_gate_slope(const OracleGateBlock& block) {
+  add_bias(block);
+  const OracleNumber amplitude{OraclePack::broadcast(block.amplitude_hi),
+                               OraclePack::broadcast(block.amplitude_lo)};
+  if (block.lower_bounded) {
+    const OracleNumber factor = amplitude * OraclePack::broadcast(block.lower_bound);
+    over_packs(
+        block.g, block.count, [&](const OracleNumber& y) __attribute__((always_inline)) {
+          const OracleNumber x = amplitude * y;
+          return factor * (numeric::sigmoid(x) * numeric::sigmoid(-x));
+        });
+  } else {
+    over_packs(
+        block.g, block.count, [&](const OracleNumber& y) __attribute__((always_inline)) {
+          return -(amplitude * numeric::sigmoid(y));
         });
   }
 }
@@ -222,7 +255,9 @@ const KernelTable table{
     kernels_for<float>(),
     kernels_for<double>(),
     {OraclePack::count, run_oracle, run_oracle_in_fp64, run_oracle_exponential, run_oracle_gate,
-     run_stage_oracle},
+     run_stage_oracle, run_oracle_gate_slope, run_oracle_replay<DoubleDoubleGradient>,
+     run_oracle_backward<DoubleDoubleGradient>, run_oracle_replay<DoubleGradient>,
+     run_oracle_backward<DoubleGradient>},
     fma_burst<float>,
     fma_burst<double>,
     keeps_roundings_apart,

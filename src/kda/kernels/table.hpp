@@ -109,6 +109,36 @@ struct StageOracleBlock {
   OracleMatrix state;  ///< [K][V]: in, entering the chunk; out, leaving it
 };
 
+/// The recurrence over a block of tokens, keeping what its reverse needs. All matrices have the same stride;
+/// `lanes` is V rounded up to eight, what lies beyond V zero.
+struct OracleReplayBlock {
+  std::size_t tokens, key_dim, lanes;
+  OracleRows k, decay, beta;         ///< as in OracleBlock
+  const double *retained, *written;  ///< as in OracleBlock
+  const double* v;                   ///< [tokens][stride]
+  OracleMatrix state;    ///< [key_dim][stride]: in, entering the first token; out, leaving the last
+  OracleMatrix decayed;  ///< [slots][key_dim][stride]: out, P_t in slot t mod slots
+  std::size_t slots;     ///< at least 2
+  OracleMatrix error;    ///< [tokens][stride]: out, e_t
+  OracleMatrix write;    ///< [tokens][stride]: out, beta_t e_t, and |v_t| + sum_k |k_t P_t|
+};
+
+/// The same block backwards; everything as the replay left it, with a slot for each token.
+struct OracleBackwardBlock {
+  std::size_t tokens, key_dim, lanes;
+  OracleRows q, k, decay, beta;
+  const double *retained, *written;
+  const double* output_gradient;  ///< [tokens][stride]
+  OracleMatrix decayed, error, write;
+  OracleMatrix
+      gradient;  ///< [key_dim][stride]: of the state, in leaving the last token, out entering the first
+  OracleMatrix residual;    ///< [tokens][stride]: out, r_t
+  double* residual_terms;   ///< [tokens][stride]: out, sum_k |k_t D_t|
+  OracleMatrix dv;          ///< [tokens][stride]: out
+  OracleMatrix dq, dk, dg;  ///< [tokens][key_dim]: out, dq without scale
+  OracleMatrix dbeta;       ///< [tokens][1]: out
+};
+
 /// The double-double functions over arrays: x in, result out, in place.
 struct OracleGateBlock {
   std::size_t count;
@@ -206,6 +236,11 @@ struct OracleKernels {
   void (*exponential)(OracleLanes x, std::size_t count);
   void (*gate)(const OracleGateBlock&);
   void (*stages)(const StageOracleBlock&);
+  void (*gate_slope)(const OracleGateBlock&);  ///< in: raw gate; out: d log decay / d raw gate
+  void (*replay)(const OracleReplayBlock&);    ///< double-double, as the next
+  void (*backward)(const OracleBackwardBlock&);
+  void (*replay_in_fp64)(const OracleReplayBlock&);
+  void (*backward_in_fp64)(const OracleBackwardBlock&);
 };
 
 inline constexpr std::size_t fma_burst_values = 192;

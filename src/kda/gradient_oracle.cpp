@@ -1,0 +1,340 @@
+#include "kda/gradient_oracle.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/parallel.hpp"
+#include "kda/gradient_sums.hpp"
+#include "kda/oracle_inputs.hpp"
+
+namespace kda_check::kda {
+
+using numeric::DoubleDouble;
+
+namespace {
+
+/// Checkpoints are this far apart: at K = V = 128 what is kept of a block, 12.6 MB, still fits a processor's
+/// cache.
+constexpr std::size_t block_tokens = 32;
+
+/// Memory behind an OracleMatrix.
+class Matrix {
+ public:
+  Matrix(std::size_t rows, std::size_t stride)
+      : storage_(3 * rows * stride), size_(rows * stride), stride_(stride) {
+    storage_.fill(0);
+  }
+  OracleMatrix view() {
+    double* const memory = storage_.data();
+    return {memory, memory + size_, memory + 2 * size_, stride_};
+  }
+  void copy_to(Matrix& other) {
+    std::memcpy(other.storage_.data(), storage_.data(), storage_.size() * sizeof(double));
+  }
+
+ private:
+  tensor::Scratch<double> storage_;
+  std::size_t size_, stride_;
+};
+
+/// Sizes of what one worker holds.
+struct WorkSizes {
+  explicit WorkSizes(const Problem& problem)
+      : K(problem.dimensions().K), stride(padded(problem.dimensions().V)) {
+    for (const Sequence& s : problem.sequences()) longest = std::max(longest, s.length());
+    tokens = std::clamp<std::size_t>(longest, 2, block_tokens);
+  }
+  std::size_t blocks(std::size_t length) const { return (length + block_tokens - 1) / block_tokens; }
+  double bytes() const {
+    const std::size_t states = tokens + blocks(longest) + 2;
+    const std::size_t rows = tokens * (21 * K + 15 * stride);
+    return static_cast<double>(sizeof(double)) * static_cast<double>(3 * states * K * stride + rows);
+  }
+  std::size_t K, stride, longest = 0, tokens = 0;
+};
+
+/// One block of one value head: its inputs, what the kernels leave of it, and the checkpoints behind it.
+struct Workspace {
+  explicit Workspace(const WorkSizes& s)
+      : q(s.tokens * s.K),
+        k(s.tokens * s.K),
+        decay(s.tokens * s.K),
+        slope(s.tokens * s.K),
+        amplitude_slope(s.tokens * s.K),
+        beta(s.tokens),
+        beta_slope(s.tokens),
+        retained(s.tokens * s.K),
+        written(s.tokens * s.K),
+        v(s.tokens * s.stride),
+        output_gradient(s.tokens * s.stride),
+        residual_terms(s.tokens * s.stride),
+        decayed(s.tokens * s.K, s.stride),
+        error(s.tokens, s.stride),
+        write(s.tokens, s.stride),
+        residual(s.tokens, s.stride),
+        dv(s.tokens, s.stride),
+        state(s.K, s.stride),
+        gradient(s.K, s.stride),
+        dq(s.tokens, s.K),
+        dk(s.tokens, s.K),
+        dg(s.tokens, s.K),
+        dbeta(s.tokens, 1) {
+    for (std::size_t block = 0; block < s.blocks(s.longest); ++block) checkpoints.emplace_back(s.K, s.stride);
+  }
+  Pairs q, k, decay, slope, amplitude_slope, beta, beta_slope;
+  tensor::Scratch<double> retained, written, v, output_gradient, residual_terms;
+  Matrix decayed, error, write, residual, dv, state, gradient, dq, dk, dg, dbeta;
+  std::vector<Matrix> checkpoints;  ///< the state entering each block
+};
+
+struct HeadKernels {
+  void (*replay)(const OracleReplayBlock&);
+  void (*backward)(const OracleBackwardBlock&);
+};
+HeadKernels kernels_for(OraclePrecision precision) {
+  const OracleKernels& oracle = kernel_table().oracle;
+  return precision == OraclePrecision::fp64 ? HeadKernels{oracle.replay_in_fp64, oracle.backward_in_fp64}
+                                            : HeadKernels{oracle.replay, oracle.backward};
+}
+
+/// One value head of one sequence, backwards.
+class HeadReverse {
+ public:
+  HeadReverse(const Problem& problem, HeadKernels kernels, const Sequence& sequence, std::size_t head,
+              Workspace& work, GradientSums& sums)
+      : problem_(problem),
+        d_(problem.dimensions()),
+        inputs_(problem),
+        kernels_(kernels),
+        sequence_(sequence),
+        head_(head),
+        stride_(padded(d_.V)),
+        lanes_((d_.V + 7) / 8 * 8),
+        work_(work),
+        sums_(sums) {}
+
+  void run(ParameterSums& parameters) {
+    load_state(work_.state, problem_.initial_state);
+    const std::size_t blocks = (sequence_.length() + block_tokens - 1) / block_tokens;
+    for (std::size_t block = 0; block < blocks; ++block) {
+      work_.state.copy_to(work_.checkpoints[block]);
+      if (block + 1 == blocks) break;
+      load(segment(block));
+      replay(segment(block), 2);
+    }
+    load_state(work_.gradient, problem_.state_gradient);
+    sums_.begin_head(head_, parameters);
+    for (std::size_t block = blocks; block-- > 0;) {
+      const Segment tokens = segment(block);
+      work_.checkpoints[block].copy_to(work_.state);
+      load(tokens);
+      replay(tokens, std::max<std::size_t>(2, tokens.count));
+      if (block + 1 == blocks) sums_.set_final_terms(final_terms());
+      backward(tokens);
+      collect(tokens);
+    }
+    if (problem_.initial_state) sums_.put_state(work_.gradient.view());
+  }
+
+ private:
+  Segment segment(std::size_t block) const {
+    const std::size_t begin = sequence_.begin + block * block_tokens;
+    return {sequence_, begin, std::min(block_tokens, sequence_.end - begin)};
+  }
+
+  void load_state(Matrix& matrix, const std::optional<tensor::Tensor>& from) {
+    const OracleMatrix m = matrix.view();
+    for (std::size_t k = 0; k < d_.K; ++k)
+      for (std::size_t v = 0; v < d_.V; ++v) {
+        const std::size_t at = k * stride_ + v;
+        m.hi[at] = from ? from->value(inputs_.state_index(sequence_, head_, k, v)) : 0.0;
+        m.lo[at] = 0;
+        m.magnitude[at] = std::fabs(m.hi[at]);
+      }
+  }
+
+  void load(const Segment& tokens) {
+    inputs_.query(tokens, head_, work_.q);
+    inputs_.key(tokens, head_, work_.k);
+    inputs_.value(tokens, head_, work_.v.data(), stride_);
+    inputs_.log_decay(tokens, head_, work_.decay);
+    kernel_table().oracle.exponential(work_.decay.lanes(), tokens.count * d_.K);
+    inputs_.beta(tokens, head_, work_.beta);
+    for (std::size_t t = 0; t < tokens.count; ++t)
+      for (std::size_t k = 0; k < d_.K; ++k) {
+        const double key = work_.k.hi[t * d_.K + k], beta = work_.beta.hi[t];
+        work_.retained[t * d_.K + k] = std::fabs(1 - beta * key * key);
+        work_.written[t * d_.K + k] = std::fabs(beta * key);
+      }
+  }
+
+  void replay(const Segment& tokens, std::size_t slots) {
+    kernels_.replay({tokens.count, d_.K, lanes_, work_.k.rows(), work_.decay.rows(), work_.beta.rows(),
+                     work_.retained.data(), work_.written.data(), work_.v.data(), work_.state.view(),
+                     work_.decayed.view(), slots, work_.error.view(), work_.write.view()});
+  }
+
+  void backward(const Segment& tokens) {
+    inputs_.output_gradient(tokens, head_, work_.output_gradient.data(), stride_);
+    kernels_.backward({tokens.count,
+                       d_.K,
+                       lanes_,
+                       work_.q.rows(),
+                       work_.k.rows(),
+                       work_.decay.rows(),
+                       work_.beta.rows(),
+                       work_.retained.data(),
+                       work_.written.data(),
+                       work_.output_gradient.data(),
+                       work_.decayed.view(),
+                       work_.error.view(),
+                       work_.write.view(),
+                       work_.gradient.view(),
+                       work_.residual.view(),
+                       work_.residual_terms.data(),
+                       work_.dv.view(),
+                       work_.dq.view(),
+                       work_.dk.view(),
+                       work_.dg.view(),
+                       work_.dbeta.view()});
+  }
+
+  /// sum_v of what the final state and its gradient have in common, of first order.
+  std::vector<double> final_terms() {
+    const OracleMatrix state = work_.state.view(), gradient = work_.gradient.view();
+    std::vector<double> terms(d_.K, 0.0);
+    for (std::size_t k = 0; k < d_.K; ++k)
+      for (std::size_t v = 0; v < d_.V; ++v) {
+        const std::size_t at = k * stride_ + v;
+        terms[k] += state.magnitude[at] * std::fabs(gradient.hi[at]) +
+                    std::fabs(state.hi[at]) * gradient.magnitude[at];
+      }
+    return terms;
+  }
+
+  void collect(const Segment& tokens) {
+    inputs_.beta_slopes(tokens, head_, work_.beta_slope);
+    const bool has_gate = problem_.options.gate != Gate::none;
+    if (has_gate) inputs_.gate_slopes(tokens, head_, work_.slope);
+    if (has_gate && problem_.A_log)
+      inputs_.amplitude_slopes(tokens, head_, work_.slope, work_.amplitude_slope);
+    const BlockGradients block{work_.q.hi.data(),      work_.k.hi.data(),  work_.dq.view(),
+                               work_.dk.view(),        work_.dg.view(),    work_.dv.view(),
+                               work_.dbeta.view(),     work_.slope.rows(), work_.amplitude_slope.rows(),
+                               work_.beta_slope.rows()};
+    for (std::size_t t = tokens.count; t-- > 0;) sums_.add_token(block, t, tokens.begin + t);
+  }
+
+  const Problem& problem_;
+  const Dimensions d_;
+  const OracleInputs inputs_;
+  const HeadKernels kernels_;
+  const Sequence& sequence_;
+  const std::size_t head_, stride_, lanes_;
+  Workspace& work_;
+  GradientSums& sums_;
+};
+
+/// Holds a chunk_magnitude: dg and what is made of it.
+bool of_gate(Gradient gradient) {
+  return gradient == Gradient::dg || gradient == Gradient::dA_log || gradient == Gradient::ddt_bias;
+}
+
+std::size_t element_count(const Problem& problem, Gradient gradient, std::string_view name) {
+  if (!has_gradient(problem, gradient)) return 0;
+  return tensor::element_count(
+      expected_shape(*find_spec(name), problem.dimensions(), problem.options.state_v_first));
+}
+
+GradientTruths zeros(const Problem& problem) {
+  GradientTruths truths;
+  for (const GradientRow& row : gradients()) {
+    const std::size_t size = element_count(problem, row.gradient, row.name);
+    GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
+    truth.hi.assign(size, 0), truth.lo.assign(size, 0), truth.magnitude.assign(size, 0);
+    if (of_gate(row.gradient)) truth.chunk_magnitude.assign(size, 0);
+  }
+  return truths;
+}
+
+/// One query head of one sequence: all its value heads, in order.
+struct Job {
+  Sequence sequence;
+  std::size_t query_head;
+};
+std::vector<Job> jobs_of(const Problem& problem) {
+  std::vector<Job> jobs;
+  for (const Sequence& sequence : problem.sequences())
+    for (std::size_t head = 0; head < problem.dimensions().H; ++head) jobs.push_back({sequence, head});
+  std::stable_sort(jobs.begin(), jobs.end(),
+                   [](const Job& a, const Job& b) { return a.sequence.length() > b.sequence.length(); });
+  return jobs;
+}
+
+/// The gradients of A_log and dt_bias, from their sums by [sequence][value head].
+void add_parameters(const Problem& problem, const std::vector<ParameterSums>& parameters,
+                    GradientTruths& truths) {
+  const Dimensions& d = problem.dimensions();
+  const auto put = [&](Gradient gradient, std::size_t at, const GradientSum& sum) {
+    GradientTruth& truth = truths[static_cast<std::size_t>(gradient)];
+    truth.hi[at] = sum.value.hi, truth.lo[at] = sum.value.lo;
+    truth.magnitude[at] = sum.magnitude, truth.chunk_magnitude[at] = sum.chunk;
+  };
+  for (std::size_t head = 0; head < d.HV; ++head) {
+    ParameterSums total{{}, std::vector<GradientSum>(d.K)};
+    for (std::size_t n = 0; n < d.N; ++n) {
+      const ParameterSums& part = parameters[n * d.HV + head];
+      total.A_log.add(part.A_log);
+      for (std::size_t k = 0; k < part.dt_bias.size(); ++k) total.dt_bias[k].add(part.dt_bias[k]);
+    }
+    if (has_gradient(problem, Gradient::dA_log)) put(Gradient::dA_log, head, total.A_log);
+    if (has_gradient(problem, Gradient::ddt_bias))
+      for (std::size_t k = 0; k < d.K; ++k) put(Gradient::ddt_bias, head * d.K + k, total.dt_bias[k]);
+  }
+}
+
+std::size_t workers(std::size_t jobs, int threads) {
+  return std::min(jobs, static_cast<std::size_t>(std::max(1, threads)));
+}
+
+}  // namespace
+
+double gradient_oracle_bytes(const Problem& problem, int threads) {
+  const Dimensions& d = problem.dimensions();
+  double elements = 0;
+  for (const GradientRow& row : gradients())
+    elements +=
+        static_cast<double>(element_count(problem, row.gradient, row.name)) * (of_gate(row.gradient) ? 4 : 3);
+  if (has_gradient(problem, Gradient::ddt_bias)) elements += static_cast<double>(4 * d.N * d.HV * d.K);
+  return static_cast<double>(sizeof(double)) * elements +
+         static_cast<double>(workers(d.N * d.H, threads)) * WorkSizes(problem).bytes();
+}
+
+GradientTruths run_gradient_oracle(const Problem& problem, OraclePrecision precision, std::size_t chunk_size,
+                                   int threads) {
+  const Dimensions& d = problem.dimensions();
+  const std::size_t group = problem.heads_per_group();
+  const HeadKernels kernels = kernels_for(precision);
+  GradientTruths truths = zeros(problem);
+  const bool has_bias = has_gradient(problem, Gradient::ddt_bias);
+  std::vector<ParameterSums> parameters(d.N * d.HV, {{}, std::vector<GradientSum>(has_bias ? d.K : 0)});
+  const std::vector<Job> jobs = jobs_of(problem);
+  const WorkSizes sizes(problem);
+  std::vector<Workspace> workspaces;
+  for (std::size_t worker = 0; worker < workers(jobs.size(), threads); ++worker)
+    workspaces.emplace_back(sizes);
+  parallel_for(jobs.size(), threads, [&](std::size_t item, int worker) {
+    const Job& job = jobs[item];
+    GradientSums sums(problem, job.sequence, chunk_size, truths);
+    for (std::size_t head = job.query_head * group; head < (job.query_head + 1) * group; ++head)
+      HeadReverse(problem, kernels, job.sequence, head, workspaces[static_cast<std::size_t>(worker)], sums)
+          .run(parameters[job.sequence.index * d.HV + head]);
+    for (std::size_t begin = job.sequence.begin; begin < job.sequence.end; begin += block_tokens)
+      sums.finish({job.sequence, begin, std::min(block_tokens, job.sequence.end - begin)});
+  });
+  if (problem.options.gate != Gate::none) add_parameters(problem, parameters, truths);
+  return truths;
+}
+
+}  // namespace kda_check::kda

@@ -1,0 +1,141 @@
+#include "kda/gradient_sums.hpp"
+
+#include <cmath>
+
+namespace kda_check::kda {
+
+using numeric::DoubleDouble;
+
+namespace {
+
+GradientSum element(const OracleMatrix& m, std::size_t row, std::size_t column) {
+  const std::size_t at = row * m.stride + column;
+  return {{m.hi[at], m.lo[at]}, m.magnitude[at], m.magnitude[at]};
+}
+
+GradientSum times(const GradientSum& x, DoubleDouble factor) {
+  const double size = std::fabs(factor.hi);
+  return {x.value * factor, x.magnitude * size, x.chunk * size};
+}
+
+void put(GradientTruth& truth, std::size_t at, const GradientSum& x) {
+  truth.hi[at] = x.value.hi;
+  truth.lo[at] = x.value.lo;
+  truth.magnitude[at] = x.magnitude;
+  if (!truth.chunk_magnitude.empty()) truth.chunk_magnitude[at] = x.chunk;
+}
+
+void add(GradientTruth& truth, std::size_t at, const GradientSum& x) {
+  GradientSum sum{{truth.hi[at], truth.lo[at]}, truth.magnitude[at], 0};
+  sum.add(x);
+  put(truth, at, sum);
+}
+
+DoubleDouble pair(OracleRows rows, std::size_t at) { return {rows.hi[at], rows.lo[at]}; }
+
+}  // namespace
+
+void GradientSum::add(const GradientSum& term) {
+  value = value + term.value;
+  magnitude += term.magnitude;
+  chunk += term.chunk;
+}
+
+GradientSums::GradientSums(const Problem& problem, const Sequence& sequence, std::size_t chunk_size,
+                           GradientTruths& truths)
+    : problem_(problem),
+      d_(problem.dimensions()),
+      inputs_(problem),
+      sequence_(sequence),
+      chunk_size_(chunk_size),
+      truths_(truths),
+      chunk_terms_(d_.K) {}
+
+void GradientSums::begin_head(std::size_t head, ParameterSums& parameters) {
+  head_ = head;
+  parameters_ = &parameters;
+}
+
+void GradientSums::add_token(const BlockGradients& block, std::size_t row, std::size_t token) {
+  const std::size_t place = (sequence_.batch * d_.T + token) * d_.HV + head_;
+  for (std::size_t v = 0; v < d_.V; ++v)
+    put(truth(Gradient::dv), place * d_.V + v, element(block.dv, row, v));
+  put(truth(Gradient::dbeta), place, times(element(block.dbeta, row, 0), pair(block.beta_slope, row)));
+  add_query_and_key(block, row, token);
+  add_gate(block, row, token);
+}
+
+void GradientSums::add_query_and_key(const BlockGradients& block, std::size_t row, std::size_t token) {
+  const bool ends_chunk = token + 1 == sequence_.end || (token + 1 - sequence_.begin) % chunk_size_ == 0;
+  if (ends_chunk) chunk_terms_ = end_terms_;
+  const std::size_t place = (sequence_.batch * d_.T + token) * d_.H + head_ / problem_.heads_per_group();
+  for (std::size_t k = 0; k < d_.K; ++k) {
+    const GradientSum dq = element(block.dq, row, k), dk = element(block.dk, row, k);
+    add(truth(Gradient::dq), place * d_.K + k, times(dq, DoubleDouble{problem_.scale()}));
+    add(truth(Gradient::dk), place * d_.K + k, dk);
+    // The chunk form has dG = q dq - k dk and sums it: what it cancels, with q's scale in block.q.
+    chunk_terms_[k] +=
+        std::fabs(block.q[row * d_.K + k]) * dq.magnitude + std::fabs(block.k[row * d_.K + k]) * dk.magnitude;
+  }
+}
+
+void GradientSums::add_gate(const BlockGradients& block, std::size_t row, std::size_t token) {
+  const std::size_t place = (sequence_.batch * d_.T + token) * d_.HV + head_;
+  const bool has_gate = problem_.options.gate != Gate::none;
+  GradientSum of_amplitude;
+  for (std::size_t k = 0; k < d_.K; ++k) {
+    GradientSum dg = element(block.dg, row, k);
+    // Where the chunk before ends, sum_v S D is the dg of this token.
+    end_terms_[k] = dg.magnitude;
+    dg.chunk += chunk_terms_[k];
+    if (!has_gate) {
+      put(truth(Gradient::dg), place * d_.K + k, dg);
+      continue;
+    }
+    const std::size_t at = row * d_.K + k;
+    const GradientSum raw = times(dg, pair(block.gate_slope, at));
+    put(truth(Gradient::dg), place * d_.K + k, raw);
+    if (problem_.dt_bias) parameters_->dt_bias[k].add(raw);
+    if (problem_.A_log) of_amplitude.add(times(dg, pair(block.amplitude_slope, at)));
+  }
+  if (has_gate && problem_.A_log) parameters_->A_log.add(of_amplitude);
+}
+
+void GradientSums::put_state(const OracleMatrix& gradient) {
+  for (std::size_t k = 0; k < d_.K; ++k)
+    for (std::size_t v = 0; v < d_.V; ++v)
+      put(truth(Gradient::dinitial_state), inputs_.state_index(sequence_, head_, k, v),
+          element(gradient, k, v));
+}
+
+void GradientSums::finish(const Segment& segment) {
+  if (!problem_.options.qk_l2norm) return;
+  Pairs normalised(segment.count * d_.K), reciprocals(segment.count);
+  inputs_.unscaled_query(segment, head_, normalised);
+  inputs_.reciprocal_norms(problem_.q, segment, head_, reciprocals);
+  through_norm(truth(Gradient::dq), segment, normalised, reciprocals);
+  inputs_.key(segment, head_, normalised);
+  inputs_.reciprocal_norms(problem_.k, segment, head_, reciprocals);
+  through_norm(truth(Gradient::dk), segment, normalised, reciprocals);
+}
+
+void GradientSums::through_norm(GradientTruth& gradient, const Segment& segment, Pairs& y,
+                                Pairs& reciprocals) const {
+  for (std::size_t t = 0; t < segment.count; ++t) {
+    const std::size_t row =
+        (sequence_.batch * d_.T + segment.begin + t) * d_.H + head_ / problem_.heads_per_group();
+    GradientSum along;  // dy . y
+    for (std::size_t k = 0; k < d_.K; ++k) {
+      const std::size_t at = row * d_.K + k;
+      along.add(times({{gradient.hi[at], gradient.lo[at]}, gradient.magnitude[at], 0}, y.get(t * d_.K + k)));
+    }
+    for (std::size_t k = 0; k < d_.K; ++k) {
+      const std::size_t at = row * d_.K + k;
+      GradientSum dx = times(along, -y.get(t * d_.K + k));
+      dx.add({{gradient.hi[at], gradient.lo[at]}, gradient.magnitude[at], 0});
+      put(gradient, at, times(dx, reciprocals.get(t)));
+    }
+  }
+}
+
+}  // namespace kda_check::kda

@@ -1,0 +1,69 @@
+// From the gradients of one token's normalised q and k, log decay, beta and state to those of what is stored:
+// sums over the value heads of a query head, over tokens and sequences for the gate's parameters, and the
+// chain rules of norm, gate and sigmoid (docs/kda.md, "Backward"), in double-double with magnitudes.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "kda/gradient_oracle.hpp"
+#include "kda/oracle_inputs.hpp"
+
+namespace kda_check::kda {
+
+/// A gradient in the making; `chunk` is its chunk_magnitude.
+struct GradientSum {
+  numeric::DoubleDouble value;
+  double magnitude = 0, chunk = 0;
+  void add(const GradientSum& term);
+};
+
+/// What one sequence adds to the gradients of A_log and dt_bias of one value head.
+struct ParameterSums {
+  GradientSum A_log;
+  std::vector<GradientSum> dt_bias;  ///< [K]
+};
+
+/// A block of tokens as the kernels leave it, and the slopes of what they were given.
+struct BlockGradients {
+  const double *q, *k;                 ///< [tokens][K], q with scale
+  OracleMatrix dq, dk, dg, dv, dbeta;  ///< dq without scale
+  OracleRows gate_slope, amplitude_slope, beta_slope;
+};
+
+/// Collects the gradients of one query head of one sequence, value head by value head, each from its last
+/// token to its first.
+class GradientSums {
+ public:
+  GradientSums(const Problem& problem, const Sequence& sequence, std::size_t chunk_size,
+               GradientTruths& truths);
+  void begin_head(std::size_t head, ParameterSums& parameters);
+  /// [K], sum_v of the first-order size of final state times dht: what the last chunk's sums begin with.
+  void set_final_terms(std::vector<double> terms) { end_terms_ = std::move(terms); }
+  /// Row `row` of the block, which is token `token` of the batch row.
+  void add_token(const BlockGradients& block, std::size_t row, std::size_t token);
+  /// The gradient of the initial state, [K][V].
+  void put_state(const OracleMatrix& gradient);
+  /// dq and dk of tokens whose value heads are all in: through the L2 norm.
+  void finish(const Segment& segment);
+
+ private:
+  GradientTruth& truth(Gradient gradient) { return truths_[static_cast<std::size_t>(gradient)]; }
+  void add_query_and_key(const BlockGradients& block, std::size_t row, std::size_t token);
+  void add_gate(const BlockGradients& block, std::size_t row, std::size_t token);
+  /// `y`: the normalised rows of the segment, [count][K].
+  void through_norm(GradientTruth& gradient, const Segment& segment, Pairs& y, Pairs& reciprocals) const;
+
+  const Problem& problem_;
+  const Dimensions d_;
+  const OracleInputs inputs_;
+  const Sequence& sequence_;
+  const std::size_t chunk_size_;
+  GradientTruths& truths_;
+  std::size_t head_ = 0;
+  ParameterSums* parameters_ = nullptr;
+  /// [K]: what the chunk form adds up behind a token, and dg's magnitude of the token behind it.
+  std::vector<double> chunk_terms_, end_terms_;
+};
+
+}  // namespace kda_check::kda
