@@ -77,6 +77,9 @@ struct RunCommand {
         ->check(CLI::IsMember({"dd", "fp64", "none"}))
         ->option_text("KIND")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    app.add_flag_callback(
+        "--no-backward", [&] { request.backward = false; },
+        "compare no gradients, also where a fixture has do or dht");
     app.add_flag("--stages", request.stages,
                  "Compare the intermediates of the chunk form (and those a file holds) with the truth, and\n"
                  "name the first that leaves it");

@@ -151,19 +151,22 @@ Rounding coarsest(std::initializer_list<Rounding> roundings) {
 
 /// Over the stages a variant has (kda/token_form.hpp, kda/kernels/chunk.hpp). Not `normalised`: whether q and
 /// k are normalised, and rounded then, is the problem's affair.
-Rounding coarsest_stage(const CastPoints& casts, ArithmeticAxes axes) {
+Rounding coarsest_stage(const CastPoints& casts, ArithmeticAxes axes, bool backward) {
   if (!axes.chunk) return coarsest({casts.decay, casts.prediction, casts.carry});
-  return coarsest({casts.decay, casts.g_cumsum, casts.exponentials, casts.score_operands, casts.Aqk, casts.L,
-                   casts.inverse_operands, casts.Akk_inv, casts.beta_key, casts.operands, casts.w, casts.u,
-                   casts.prediction, casts.v_new, casts.state, casts.carry});
+  const Rounding of_gradients =
+      coarsest({casts.dv_local, casts.dv, casts.dh, casts.dw, casts.dA, casts.state_product});
+  return coarsest({backward ? of_gradients : Rounding::none, casts.decay, casts.g_cumsum, casts.exponentials,
+                   casts.score_operands, casts.Aqk, casts.L, casts.inverse_operands, casts.Akk_inv,
+                   casts.beta_key, casts.operands, casts.w, casts.u, casts.prediction, casts.v_new,
+                   casts.state, casts.carry});
 }
 
 }  // namespace
 
 numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype,
-                                      const Arithmetic& arithmetic) {
+                                      const Arithmetic& arithmetic, bool backward) {
   const bool narrow = dtype == numeric::DType::bf16 || dtype == numeric::DType::fp16;
-  switch (coarsest_stage(cast_points(arithmetic, dtype, false, variant.axes.chunk), variant.axes)) {
+  switch (coarsest_stage(cast_points(arithmetic, dtype, false, variant.axes.chunk), variant.axes, backward)) {
     case Rounding::bf16:
       return numeric::ComputeFormat::bf16;
     case Rounding::fp16:

@@ -66,9 +66,10 @@ inline bool is_on_gpu(const Variant& variant) { return variant.device == "gpu"; 
 /// What a report calls the device of a variant: "cpu"; "NVIDIA H100 80GB HBM3", "gpu" where there is none.
 std::string device_of(const Variant& variant);
 
-/// The coarsest precision of the stages a variant goes through in this run: what its error is judged by.
+/// The coarsest precision of the stages a variant goes through in this run, forwards or (those too)
+/// backwards: what its error is judged by.
 numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype,
-                                      const Arithmetic& arithmetic);
+                                      const Arithmetic& arithmetic, bool backward = false);
 
 // The run functions.
 Answer run_naive(const Problem& problem, const RunOptions& options);

@@ -60,12 +60,47 @@ class Feeder {
   std::vector<double> values_, zeros_;
 };
 
-void run_comparisons(const kda::Problem& problem, std::vector<Ongoing>& ongoing,
-                     const CompareRequest& request) {
+/// Which of two magnitudes of a gradient an answer is measured by (kda/gradient_oracle.hpp).
+const std::vector<double>& magnitude_for(const kda::GradientTruth& truth, compare::Form form) {
+  return form == compare::Form::recurrence || truth.chunk_magnitude.empty() ? truth.magnitude
+                                                                            : truth.chunk_magnitude;
+}
+
+void compare_gradients(const kda::Problem& problem, const std::vector<Pairing>& pairings,
+                       std::vector<Ongoing>& ongoing, const CompareRequest& request) {
+  const double bytes = kda::gradient_oracle_bytes(problem, request.threads);
+  if (bytes > static_cast<double>(request.memory_budget))
+    throw Error(ErrorKind::input,
+                fmt::format("the truth of the gradients takes {:.3g} GB; the memory budget is {:.3g} GB",
+                            bytes * 1e-9, static_cast<double>(request.memory_budget) * 1e-9),
+                {}, "--no-backward compares the forward pass only");
+  const kda::GradientTruths truths =
+      kda::run_gradient_oracle(problem, *request.oracle, request.chunk_size, request.threads);
+  std::vector<double> values, zeros;
+  for (Ongoing& item : ongoing)
+    for (const kda::GradientRow& row : kda::gradients()) {
+      if (row.name != item.tensor) continue;
+      const kda::GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
+      const std::size_t count = item.got->size();
+      compare::ExpectedValues expected{truth.hi.data(), truth.lo.data(),
+                                       magnitude_for(truth, pairings[item.pairing].got->form).data()};
+      if (item.expected != nullptr) {
+        widen_range(*item.expected, 0, count, values);
+        zeros.assign(count, 0.0);
+        expected.hi = values.data(), expected.lo = zeros.data();
+      }
+      item.comparison->add(0, count, expected);
+    }
+}
+
+void run_comparisons(const kda::Problem& problem, const std::vector<Pairing>& pairings,
+                     std::vector<Ongoing>& ongoing, const CompareRequest& request) {
   if (!request.oracle) {
     for (Ongoing& item : ongoing) item.comparison->add_all(*item.expected);
     return;
   }
+  if (pairings[ongoing.front().pairing].got->gradients)
+    return compare_gradients(problem, pairings, ongoing, request);
   const kda::Dimensions& d = problem.dimensions();
   Feeder feeder(ongoing);
   kda::OracleSink sink;
@@ -82,11 +117,17 @@ void run_comparisons(const kda::Problem& problem, std::vector<Ongoing>& ongoing,
   kda::run_oracle(problem, *request.oracle, request.threads, sink);
 }
 
+/// o and dv are sums over K of independent terms, dq, dk, dg and dbeta sums over V.
+double smallness_of(std::string_view name, const Tensor& tensor, const kda::Problem& problem) {
+  const kda::Dimensions& d = problem.dimensions();
+  if (name == "o" || name == "dv") return compare::smallness_of_sums(tensor.size(), d.K);
+  const bool over_values = name == "dq" || name == "dk" || name == "dg" || name == "dbeta";
+  return over_values ? compare::smallness_of_sums(tensor.size(), d.V) : 1.0;
+}
+
 compare::Computation computation_of(const Answered& answer, std::string_view name, const Tensor& tensor,
                                     const kda::Problem& problem) {
-  const double smallness =
-      name == "o" ? compare::smallness_of_sums(tensor.size(), problem.dimensions().K) : 1.0;
-  return {answer.compute, tensor.dtype(), answer.form, smallness};
+  return {answer.compute, tensor.dtype(), answer.form, smallness_of(name, tensor, problem)};
 }
 
 std::vector<compare::Limit> limits_for(const Pairing& pairing, const Ongoing& item,
@@ -104,20 +145,54 @@ std::vector<compare::Limit> limits_for(const Pairing& pairing, const Ongoing& it
 }  // namespace
 
 const Tensor* Answered::tensor(std::string_view tensor_name) const {
+  if (gradients) {
+    for (const kda::GradientRow& row : kda::gradients())
+      if (row.name == tensor_name) {
+        const Tensor& held = (*gradients)[static_cast<std::size_t>(row.gradient)];
+        return held.empty() ? nullptr : &held;
+      }
+  }
+  if (tensor_name != "o" && tensor_name != "final_state") return nullptr;
   const std::optional<Tensor>& held = tensor_name == "o" ? o : final_state;
   return held ? &*held : nullptr;
 }
 
-Answered computed_answer(const kda::Variant& variant, const kda::RunOptions& options, kda::Answer answer) {
+void Answered::hold(std::string_view tensor_name, Tensor tensor) {
+  for (const kda::GradientRow& row : kda::gradients())
+    if (row.name == tensor_name) {
+      if (!gradients) gradients.emplace();
+      (*gradients)[static_cast<std::size_t>(row.gradient)] = std::move(tensor);
+      return;
+    }
+  (tensor_name == "o" ? o : final_state) = std::move(tensor);
+}
+
+namespace {
+
+Answered described(const kda::Variant& variant, const kda::RunOptions& options, bool backward) {
   Answered result;
   result.name = variant.name;
   result.device = kda::device_of(variant);
   result.arithmetic = kda::describe(options.arithmetic, variant.axes);
   result.dtype = options.dtype;
-  result.compute = kda::compute_format(variant, options.dtype, options.arithmetic);
+  result.compute = kda::compute_format(variant, options.dtype, options.arithmetic, backward);
   result.form = variant.axes.chunk ? compare::Form::chunk : compare::Form::recurrence;
+  return result;
+}
+
+}  // namespace
+
+Answered computed_answer(const kda::Variant& variant, const kda::RunOptions& options, kda::Answer answer) {
+  Answered result = described(variant, options, false);
   result.o = std::move(answer.o);
   result.final_state = std::move(answer.final_state);
+  return result;
+}
+
+Answered computed_gradients(const kda::Variant& variant, const kda::RunOptions& options,
+                            kda::GradientTensors gradients) {
+  Answered result = described(variant, options, true);
+  result.gradients = std::move(gradients);
   return result;
 }
 
@@ -132,8 +207,7 @@ std::vector<Answered> recorded_answers(const Source& file, const std::vector<std
     answer.compute = group.compute_or_storage();
     answer.dtype = group.tensor("o") != nullptr ? *group.tensor("o")->dtype : file.dtype();
     for (const std::string& name : tensors)
-      if (const fixture::DatasetInfo* const info = group.tensor(name))
-        (name == "o" ? answer.o : answer.final_state) = file.read(*info);
+      if (const fixture::DatasetInfo* const info = group.tensor(name)) answer.hold(name, file.read(*info));
     list.push_back(std::move(answer));
   }
   return list;
@@ -156,7 +230,7 @@ std::vector<Measured> measured(const kda::Problem& problem, const std::vector<Pa
           {i, name, got, expected,
            std::make_unique<Comparison>(name, *got, v_first, request.oracle.has_value(), options)});
     }
-  if (!ongoing.empty()) run_comparisons(problem, ongoing, request);
+  if (!ongoing.empty()) run_comparisons(problem, pairings, ongoing, request);
 
   std::vector<Measured> results;
   for (Ongoing& item : ongoing) {
@@ -200,7 +274,7 @@ report::CaseResult case_about(const Answered& got, std::string against) {
   result.recorded = got.recorded;
   result.dtype = numeric::name_of(got.dtype);
   result.device = got.device;
-  result.pass = "forward";
+  result.pass = got.gradients ? "backward" : "forward";
   result.arithmetic = got.arithmetic;
   result.compute = numeric::row_of(got.compute).name;
   result.against = std::move(against);

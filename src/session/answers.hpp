@@ -1,6 +1,7 @@
 // Answers to a problem, computed or recorded, and their comparison in one pass of the oracle.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "compare/comparison.hpp"
 #include "compare/limits.hpp"
 #include "fixture/fixture.hpp"
+#include "kda/gradient_oracle.hpp"
 #include "kda/oracle.hpp"
 #include "kda/regime.hpp"
 #include "kda/variants.hpp"
@@ -17,7 +19,7 @@
 
 namespace kda_check::session {
 
-/// The tensors of one answer and how it came about.
+/// The tensors of one pass of an answer, o and final_state or the gradients, and how it came about.
 struct Answered {
   std::string name;  ///< variant or expected group
   bool recorded = false;
@@ -26,13 +28,17 @@ struct Answered {
   numeric::ComputeFormat compute = numeric::ComputeFormat::fp32;
   compare::Form form = compare::Form::unknown;
   std::optional<tensor::Tensor> o, final_state;
+  std::optional<kda::GradientTensors> gradients;  ///< of the backward pass only
 
   const tensor::Tensor* tensor(std::string_view tensor_name) const;
+  void hold(std::string_view tensor_name, tensor::Tensor tensor);
 };
 
 Answered computed_answer(const kda::Variant& variant, const kda::RunOptions& options, kda::Answer answer);
+Answered computed_gradients(const kda::Variant& variant, const kda::RunOptions& options,
+                            kda::GradientTensors gradients);
 
-/// The expected groups of a target, with the tensors of `tensors` they hold.
+/// The expected groups of a target, with the tensors of `tensors` they hold: those of one pass.
 std::vector<Answered> recorded_answers(const Source& file, const std::vector<std::string>& tensors);
 
 /// An answer judged against the oracle (expected null) or against another answer.
@@ -50,8 +56,10 @@ struct CompareRequest {
   const kda::Regime& regime;  ///< of the answers computed
   /// Of the recorded ones, where it is another: chunks of the file's size, whatever size ours have.
   std::optional<kda::Regime> recorded_regime = std::nullopt;
-  bool series = false;       ///< keep the errors of every token
-  std::string fixture = {};  ///< what tolerances call the problem
+  std::size_t chunk_size = 64;  ///< of the chunk forms, for the magnitudes of their gradients
+  std::size_t memory_budget = std::numeric_limits<std::size_t>::max();  ///< for the truth of gradients
+  bool series = false;                                                  ///< keep the errors of every token
+  std::string fixture = {};                                             ///< what tolerances call the problem
 };
 
 /// What was measured of one tensor of a pairing, not yet judged.

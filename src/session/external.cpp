@@ -125,7 +125,7 @@ Answered read_answer(const std::string& path, const ExternalProgram& program, co
     if (info->shape != wanted)
       throw NoAnswer{Verdict::fail, fmt::format("its {} is {}; wanted {}", name,
                                                 tensor::to_string(info->shape), tensor::to_string(wanted))};
-    (name == "o" ? answer.o : answer.final_state) = file.read(*info);
+    answer.hold(name, file.read(*info));
   }
   answer.dtype = answer.o ? answer.o->dtype() : problem.dtype();
   return answer;

@@ -61,10 +61,6 @@ Answered described_as(const Answered& other) {
   return copy;
 }
 
-void put(Answered& answer, const std::string& name, Tensor tensor) {
-  (name == "o" ? answer.o : answer.final_state) = std::move(tensor);
-}
-
 std::vector<compare::Limit> limits_on_bits() {
   return {{"nonfinite", 0, "invariant"}, {"differing_bits", 0, "invariant"}};
 }
@@ -136,9 +132,9 @@ class Trials {
   Later later(analysis::Trial trial) const {
     Later item{std::move(trial.what), described_as(reference_), described_as(reference_)};
     for (analysis::Pair& pair : trial.pairs) {
-      put(item.expected, pair.name,
-          pair.expected.empty() ? reference_.tensor(pair.name)->clone() : std::move(pair.expected));
-      put(item.got, pair.name, std::move(pair.got));
+      item.expected.hold(pair.name, pair.expected.empty() ? reference_.tensor(pair.name)->clone()
+                                                          : std::move(pair.expected));
+      item.got.hold(pair.name, std::move(pair.got));
     }
     return item;
   }

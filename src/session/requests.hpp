@@ -46,6 +46,7 @@ struct RunRequest {
   std::optional<std::size_t> chunk_size;
   std::optional<kda::OraclePrecision> oracle = kda::OraclePrecision::double_double;  ///< nullopt: none
   JudgingRequest judging;
+  bool backward = true;                     ///< compare the gradients of problems that have a loss
   bool stages = false;                      ///< compare the intermediates of the chunk form too
   bool probe = false;                       ///< name the convention that explains a failure
   bool invariants = false;                  ///< what must hold whatever the inputs (docs/invariants.md)

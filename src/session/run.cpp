@@ -9,12 +9,14 @@
 #include "base/names.hpp"
 #include "compare/tolerances.hpp"
 #include "session/answers.hpp"
+#include "session/backward.hpp"
 #include "session/describe.hpp"
 #include "session/external.hpp"
 #include "session/invariants.hpp"
 #include "session/judging.hpp"
 #include "session/probing.hpp"
 #include "session/replay.hpp"
+#include "session/run_plan.hpp"
 #include "session/selection.hpp"
 #include "session/sources.hpp"
 #include "session/staging.hpp"
@@ -27,51 +29,10 @@ namespace {
 using kda::Problem;
 using numeric::DType;
 
-/// What the whole request asks for, checked before the first file is opened.
-struct Plan {
-  std::vector<const kda::Variant*> variants;
-  std::vector<std::optional<DType>> dtypes;  ///< nullopt: the fixture's or regime's
-  bool against_oracle = false, against_every_group = false, against_replay = false;
-  std::vector<std::string> groups;
-  std::vector<std::string> tensors;
-};
-
-Plan planned(const RunRequest& request) {
-  Plan plan;
-  plan.variants = selected_variants(request.variants, request.registry);
-  plan.dtypes = selected_dtypes(request.dtypes);
-  for (const std::string& name : without_repeats(request.against)) {
-    plan.against_oracle = plan.against_oracle || name == "oracle" || name == "all";
-    plan.against_every_group = plan.against_every_group || name == "all";
-    plan.against_replay = plan.against_replay || name == replay_name;
-    if (name != "oracle" && name != "all" && name != replay_name) plan.groups.push_back(name);
-  }
-  if (request.against.empty()) plan.against_oracle = plan.against_every_group = true;
-  if (!request.oracle) {
-    if (std::find(request.against.begin(), request.against.end(), "oracle") != request.against.end())
-      throw Error(ErrorKind::usage, "--against oracle contradicts --oracle none");
-    plan.against_oracle = false;
-  }
-  if (request.probe && !plan.against_oracle)
-    throw Error(ErrorKind::usage,
-                "--probe explains failures against the oracle, and nothing is compared with it", {},
-                request.oracle ? "add oracle to --against" : "leave out --oracle none");
-  plan.tensors = request.judging.tensors.empty() ? std::vector<std::string>{"o", "final_state"}
-                                                 : without_repeats(request.judging.tensors);
-  for (const std::string& name : plan.tensors)
-    if (name != "o" && name != "final_state")
-      throw Error(ErrorKind::usage, fmt::format("run has no tensor '{}'", name), {},
-                  suggest(name, {"o", "final_state"}));
-  check_arithmetic(request.arithmetic, plan.variants);
-  if (plan.against_replay) require_replays(plan.variants, request.registry);
-  if (request.external) check_external(*request.external);
-  return plan;
-}
-
 /// One target, from its file or recipe to its cases.
 class FixtureRun {
  public:
-  FixtureRun(const RunRequest& request, const Plan& plan, const Log& log, report::Result& result)
+  FixtureRun(const RunRequest& request, const RunPlan& plan, const Log& log, report::Result& result)
       : request_(request), plan_(plan), log_(log), result_(result) {}
 
   /// Returns the expected groups of --against that this target has.
@@ -154,7 +115,7 @@ class FixtureRun {
       for (const Answered& answer : recorded) pairings.push_back({&answer, nullptr});
     }
     for (const Answered& expected : recorded) {
-      if (!wants_group(expected.name)) continue;
+      if (!plan_.wants_group(expected.name)) continue;
       for (const Computed& item : computed) pairings.push_back({&item.answer, &expected});
       if (external) pairings.push_back({&*external, &expected});
     }
@@ -163,12 +124,18 @@ class FixtureRun {
     if (log_.progress) log_.progress(fmt::format("{}: comparing", file.name()));
     CompareRequest compare{plan_.tensors, request_.oracle, request_.threads, request_.judging, regime};
     compare.fixture = file.name();
+    compare.chunk_size = chunk_size(problem);
     const auto file_chunk = static_cast<std::size_t>(problem.options.chunk_size);
     if (!recorded.empty() && chunk_size(problem) != file_chunk)
       compare.recorded_regime = kda::regime_of(problem, file_chunk, request_.threads);
-    std::vector<report::CaseResult> cases = compared(problem, pairings, compare);
-    blame_expected(cases);
+    std::vector<report::CaseResult> cases;
+    if (!plan_.tensors.empty()) cases = compared(problem, pairings, compare);
     if (request_.probe) probe_failures(problem, pairings, cases, request_.threads);
+    if (problem.has_loss() && !plan_.gradients.empty())
+      for (report::CaseResult& item :
+           backward_cases(problem, remark.empty() ? &file : nullptr, plan_, request_, dtypes, compare, log_))
+        cases.push_back(std::move(item));
+    blame_expected(cases);
     if (request_.stages) compare_stages(file, problem, dtypes, regime, remark.empty());
     if (request_.invariants) try_invariants(problem, computed, external, compare, cases);
     for (report::CaseResult& item : cases) {
@@ -241,11 +208,6 @@ class FixtureRun {
     for (report::CaseResult& item : cases) conclude(item);
   }
 
-  bool wants_group(const std::string& name) const {
-    return plan_.against_every_group ||
-           std::find(plan_.groups.begin(), plan_.groups.end(), name) != plan_.groups.end();
-  }
-
   std::optional<Computed> run_variant(const Source& file, const Problem& problem, const kda::Variant& variant,
                                       DType dtype) {
     kda::RunOptions options =
@@ -289,7 +251,7 @@ class FixtureRun {
   void skip_recorded(const Source& file, DType dtype, const std::string& remark) {
     for (const fixture::ExpectedGroup& group : file.expected())
       for (const kda::Variant* const variant : plan_.variants)
-        if (wants_group(group.name))
+        if (plan_.wants_group(group.name))
           skip(file, *variant, dtype, group.name,
                fmt::format("{}: expected/{} answers the stored inputs", remark, group.name));
   }
@@ -299,8 +261,7 @@ class FixtureRun {
       std::vector<std::string> left;
       for (const fixture::DatasetInfo& info : group.tensors) {
         const std::string name(fixture::leaf(info.path));
-        if (std::find(plan_.tensors.begin(), plan_.tensors.end(), name) == plan_.tensors.end())
-          left.push_back(name);
+        if (!plan_.compares(name)) left.push_back(name);
       }
       if (!group.stages.empty() && !request_.stages) left.push_back("stages");
       const auto of_file = static_cast<std::size_t>(file.options().chunk_size);
@@ -319,7 +280,7 @@ class FixtureRun {
   }
 
   const RunRequest& request_;
-  const Plan& plan_;
+  const RunPlan& plan_;
   const Log& log_;
   report::Result& result_;
 };
@@ -327,7 +288,7 @@ class FixtureRun {
 }  // namespace
 
 report::Result run(const RunRequest& request, const Log& log) {
-  const Plan plan = planned(request);
+  const RunPlan plan = planned(request);
   report::Result result;
   result.command = "run";
   result.oracle = oracle_name(request.oracle);
