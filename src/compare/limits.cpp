@@ -44,7 +44,7 @@ double rms_lost(const Computation& computation, const kda::Regime& regime) {
   const double operand = numeric::row_of(computation.compute).operand_error;
   const double arithmetic =
       narrow(computation.compute) ? 2 * operand : operand * units_lost(computation, regime);
-  return arithmetic + numeric::format_of(computation.storage).unit_roundoff();
+  return computation.cancellation * arithmetic + numeric::format_of(computation.storage).unit_roundoff();
 }
 
 /// The same in steps of the element type, of the magnitude: where all terms of an output are small, what was
@@ -58,6 +58,15 @@ double steps_lost(const Computation& computation, const numeric::Format& storage
 
 double smallness_of_sums(std::size_t N, std::size_t K) {
   return std::pow(static_cast<double>(std::max<std::size_t>(1, N)), 1 / static_cast<double>(K));
+}
+
+double cancellation_of(std::span<const double> values, std::span<const double> spreads) {
+  double value2 = 0, spread2 = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    value2 += values[i] * values[i];
+    spread2 += spreads[i] * spreads[i];
+  }
+  return value2 > 0 ? std::max(1.0, std::sqrt(spread2 / value2)) : 1.0;
 }
 
 std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,

@@ -6,6 +6,7 @@
 
 #include "base/parallel.hpp"
 #include "kda/gradient_sums.hpp"
+#include "kda/jobs.hpp"
 #include "kda/oracle_inputs.hpp"
 
 namespace kda_check::kda {
@@ -254,22 +255,9 @@ GradientTruths zeros(const Problem& problem) {
     GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
     truth.hi.assign(size, 0), truth.lo.assign(size, 0), truth.magnitude.assign(size, 0);
     if (of_gate(row.gradient)) truth.chunk_magnitude.assign(size, 0);
+    if (row.gradient == Gradient::dA_log || row.gradient == Gradient::ddt_bias) truth.spread.assign(size, 0);
   }
   return truths;
-}
-
-/// One query head of one sequence: all its value heads, in order.
-struct Job {
-  Sequence sequence;
-  std::size_t query_head;
-};
-std::vector<Job> jobs_of(const Problem& problem) {
-  std::vector<Job> jobs;
-  for (const Sequence& sequence : problem.sequences())
-    for (std::size_t head = 0; head < problem.dimensions().H; ++head) jobs.push_back({sequence, head});
-  std::stable_sort(jobs.begin(), jobs.end(),
-                   [](const Job& a, const Job& b) { return a.sequence.length() > b.sequence.length(); });
-  return jobs;
 }
 
 /// The gradients of A_log and dt_bias, from their sums by [sequence][value head].
@@ -280,6 +268,7 @@ void add_parameters(const Problem& problem, const std::vector<ParameterSums>& pa
     GradientTruth& truth = truths[static_cast<std::size_t>(gradient)];
     truth.hi[at] = sum.value.hi, truth.lo[at] = sum.value.lo;
     truth.magnitude[at] = sum.magnitude, truth.chunk_magnitude[at] = sum.chunk;
+    truth.spread[at] = std::sqrt(sum.squares);
   };
   for (std::size_t head = 0; head < d.HV; ++head) {
     ParameterSums total{{}, std::vector<GradientSum>(d.K)};
@@ -319,13 +308,13 @@ GradientTruths run_gradient_oracle(const Problem& problem, OraclePrecision preci
   GradientTruths truths = zeros(problem);
   const bool has_bias = has_gradient(problem, Gradient::ddt_bias);
   std::vector<ParameterSums> parameters(d.N * d.HV, {{}, std::vector<GradientSum>(has_bias ? d.K : 0)});
-  const std::vector<Job> jobs = jobs_of(problem);
+  const std::vector<GroupJob> jobs = group_jobs(problem);
   const WorkSizes sizes(problem);
   std::vector<Workspace> workspaces;
   for (std::size_t worker = 0; worker < workers(jobs.size(), threads); ++worker)
     workspaces.emplace_back(sizes);
   parallel_for(jobs.size(), threads, [&](std::size_t item, int worker) {
-    const Job& job = jobs[item];
+    const GroupJob& job = jobs[item];
     GradientSums sums(problem, job.sequence, chunk_size, truths);
     for (std::size_t head = job.query_head * group; head < (job.query_head + 1) * group; ++head)
       HeadReverse(problem, kernels, job.sequence, head, workspaces[static_cast<std::size_t>(worker)], sums)

@@ -16,8 +16,11 @@ namespace kda_check::kda {
 /// every sum and factor that the element is made of: the sums of the absolute values of their terms,
 /// propagated. `chunk_magnitude`: what the chunk form's sum for the same element has instead, where it is
 /// another: dg and what is made of it, which that form adds up over the rest of the chunk. Else empty.
+/// `spread`: of dA_log and ddt_bias, the root of the sum of the squares of what each token adds (over K, the
+/// absolute values of what each channel adds): where tokens cancel, the size of a sum of errors that are
+/// independent from token to token is a multiple of it. Else empty.
 struct GradientTruth {
-  std::vector<double> hi, lo, magnitude, chunk_magnitude;
+  std::vector<double> hi, lo, magnitude, chunk_magnitude, spread;
 };
 /// By Gradient; those a problem does not have are empty.
 using GradientTruths = std::array<GradientTruth, gradient_count>;

@@ -39,6 +39,7 @@ void GradientSum::add(const GradientSum& term) {
   value = value + term.value;
   magnitude += term.magnitude;
   chunk += term.chunk;
+  squares += term.squares;
 }
 
 GradientSums::GradientSums(const Problem& problem, const Sequence& sequence, std::size_t chunk_size,
@@ -83,6 +84,7 @@ void GradientSums::add_gate(const BlockGradients& block, std::size_t row, std::s
   const std::size_t place = (sequence_.batch * d_.T + token) * d_.HV + head_;
   const bool has_gate = problem_.options.gate != Gate::none;
   GradientSum of_amplitude;
+  double size_of_amplitude = 0;
   for (std::size_t k = 0; k < d_.K; ++k) {
     GradientSum dg = element(block.dg, row, k);
     // Where the chunk before ends, sum_v S D is the dg of this token.
@@ -93,11 +95,16 @@ void GradientSums::add_gate(const BlockGradients& block, std::size_t row, std::s
       continue;
     }
     const std::size_t at = row * d_.K + k;
-    const GradientSum raw = times(dg, pair(block.gate_slope, at));
+    GradientSum raw = times(dg, pair(block.gate_slope, at));
+    raw.squares = raw.value.hi * raw.value.hi;
     put(truth(Gradient::dg), place * d_.K + k, raw);
     if (problem_.dt_bias) parameters_->dt_bias[k].add(raw);
-    if (problem_.A_log) of_amplitude.add(times(dg, pair(block.amplitude_slope, at)));
+    if (problem_.A_log) {
+      of_amplitude.add(times(dg, pair(block.amplitude_slope, at)));
+      size_of_amplitude += std::fabs(dg.value.hi * block.amplitude_slope.hi[at]);
+    }
   }
+  of_amplitude.squares = size_of_amplitude * size_of_amplitude;
   if (has_gate && problem_.A_log) parameters_->A_log.add(of_amplitude);
 }
 

@@ -11,10 +11,10 @@
 
 namespace kda_check::kda {
 
-/// A gradient in the making; `chunk` is its chunk_magnitude.
+/// A gradient in the making; `chunk` is its chunk_magnitude, `squares` the square of its spread.
 struct GradientSum {
   numeric::DoubleDouble value;
-  double magnitude = 0, chunk = 0;
+  double magnitude = 0, chunk = 0, squares = 0;
   void add(const GradientSum& term);
 };
 

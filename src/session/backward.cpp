@@ -15,7 +15,8 @@ using kda::Problem;
 using numeric::DType;
 
 /// Every tensor by its own element type.
-void refuse_fine_limits(const Problem& problem, const RunPlan& plan, const JudgingRequest& judging, DType dtype) {
+void refuse_fine_limits(const Problem& problem, const RunPlan& plan, const JudgingRequest& judging,
+                        DType dtype) {
   for (const kda::GradientRow& row : kda::gradients())
     for (const std::string& name : plan.gradients)
       if (name == row.name && kda::has_gradient(problem, row.gradient))
@@ -26,17 +27,19 @@ void refuse_fine_limits(const Problem& problem, const RunPlan& plan, const Judgi
 
 /// A deque: pairings point into it.
 std::deque<Answered> computed(const Problem& problem, const RunPlan& plan, const RunRequest& request,
-                              const std::vector<DType>& dtypes, const CompareRequest& compare, const Log& log) {
+                              const std::vector<DType>& dtypes, const CompareRequest& compare,
+                              const Log& log) {
   std::deque<Answered> answers;
   for (const DType dtype : dtypes)
     for (const kda::Variant* const variant : plan.variants) {
       if (variant->run_backward == nullptr) continue;
-      kda::RunOptions options = run_options(*variant, problem, dtype, request.arithmetic, compare.chunk_size,
-                                            request.threads);
+      kda::RunOptions options =
+          run_options(*variant, problem, dtype, request.arithmetic, compare.chunk_size, request.threads);
       options.memory_limit = request.limits.memory_budget;
       if (!why_not(*variant, problem, options).empty()) continue;  // the forward pass has said so
       if (log.progress)
-        log.progress(fmt::format("{}: {} {} backwards", compare.fixture, variant->name, numeric::name_of(dtype)));
+        log.progress(
+            fmt::format("{}: {} {} backwards", compare.fixture, variant->name, numeric::name_of(dtype)));
       answers.push_back(computed_gradients(*variant, options, variant->run_backward(problem, options)));
     }
   return answers;
@@ -44,8 +47,9 @@ std::deque<Answered> computed(const Problem& problem, const RunPlan& plan, const
 
 }  // namespace
 
-std::vector<report::CaseResult> backward_cases(const Problem& problem, const Source* file, const RunPlan& plan,
-                                               const RunRequest& request, const std::vector<DType>& dtypes,
+std::vector<report::CaseResult> backward_cases(const Problem& problem, const Source* file,
+                                               const RunPlan& plan, const RunRequest& request,
+                                               const std::vector<DType>& dtypes,
                                                const CompareRequest& compare, const Log& log) {
   for (const DType dtype : dtypes) refuse_fine_limits(problem, plan, request.judging, dtype);
   const std::deque<Answered> answers = computed(problem, plan, request, dtypes, compare, log);
@@ -61,8 +65,8 @@ std::vector<report::CaseResult> backward_cases(const Problem& problem, const Sou
     if (plan.wants_group(expected.name))
       for (const Answered& answer : answers) pairings.push_back({&answer, &expected});
   if (pairings.empty()) return {};
-  CompareRequest of_gradients{plan.gradients, compare.oracle, compare.threads, compare.judging, compare.regime,
-                              compare.recorded_regime};
+  CompareRequest of_gradients{plan.gradients,  compare.oracle, compare.threads,
+                              compare.judging, compare.regime, compare.recorded_regime};
   of_gradients.chunk_size = compare.chunk_size;
   of_gradients.memory_budget = request.limits.memory_budget;
   of_gradients.fixture = compare.fixture;

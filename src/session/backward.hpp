@@ -13,8 +13,8 @@
 
 namespace kda_check::session {
 
-/// One case for each pairing of `plan`, without the fixture's name: the variants that have a backward pass and
-/// can run so, `others`, and the recorded gradients of `file` (null: none that answer this problem).
+/// One case for each pairing of `plan`, without the fixture's name: the variants that have a backward pass
+/// and can run so, `others`, and the recorded gradients of `file` (null: none that answer this problem).
 std::vector<report::CaseResult> backward_cases(const kda::Problem& problem, const Source* file,
                                                const RunPlan& plan, const RunRequest& request,
                                                const std::vector<numeric::DType>& dtypes,

@@ -42,11 +42,11 @@ void choose_tensors(const RunRequest& request, RunPlan& plan) {
 
 }  // namespace
 
-bool RunPlan::wants_group(const std::string& name) const {
-  return against_every_group || has(groups, name);
-}
+bool RunPlan::wants_group(const std::string& name) const { return against_every_group || has(groups, name); }
 
-bool RunPlan::compares(const std::string& tensor) const { return has(tensors, tensor) || has(gradients, tensor); }
+bool RunPlan::compares(const std::string& tensor) const {
+  return has(tensors, tensor) || has(gradients, tensor);
+}
 
 RunPlan planned(const RunRequest& request) {
   RunPlan plan;

@@ -155,7 +155,7 @@ TEST_CASE("names that do not exist are usage errors with a suggestion", "[sessio
   CHECK_THAT(usage([](auto& r) { r.dtypes = {"f32"}; }), ContainsSubstring("no dtype 'f32'"));
   CHECK_THAT(usage([](auto& r) { r.against = {"fla_chnk"}; }),
              ContainsSubstring("no fixture has a group expected/fla_chnk"));
-  CHECK_THAT(usage([](auto& r) { r.judging.tensors = {"dq"}; }), ContainsSubstring("no tensor 'dq'"));
+  CHECK_THAT(usage([](auto& r) { r.judging.tensors = {"dqq"}; }), ContainsSubstring("no tensor 'dqq'"));
   CHECK_THAT(usage([](auto& r) { r.arithmetic = {"decay=par"}; }), ContainsSubstring("did you mean 'pair'?"));
   CHECK_THAT(usage([](auto& r) { r.variants = {"recurrent"}, r.arithmetic = {"decay=pair"}; }),
              ContainsSubstring("none of the selected variants"));
