@@ -37,6 +37,9 @@ int make_main(const Words& words) {
   app.footer(footer);
   app.add_option("regime", request.regime, "NAME or NAME:key=value,...")->required()->option_text("REGIME");
   app.add_option("-o,--output", request.path, "The file to write")->required()->option_text("FILE.h5");
+  app.add_option("--compression", request.compression, "Level of deflate; 0 stores elements as they are (4)")
+      ->check(CLI::Range(0, 9))
+      ->option_text("0..9");
   add_memory_limit(app, request.limits.memory_budget);
   if (const auto done = parse(app, words)) return *done;
   refuse_folder(request.path);

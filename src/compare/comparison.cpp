@@ -1,237 +1,192 @@
 #include "compare/comparison.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
+#include <cstring>
 
 #include "base/parallel.hpp"
-#include "numeric/rounding.hpp"
-#include "numeric/ulp.hpp"
+#include "compare/elements.hpp"
 
 namespace kda_check::compare {
 
 namespace {
 
-using numeric::DoubleDouble;
-
-constexpr std::size_t piece = 512;  // elements looked at together
-constexpr std::size_t listed_mismatches = 8;
-
-ValueClass class_of(double x) {
-  if (std::isfinite(x)) return ValueClass::finite;
-  if (std::isnan(x)) return ValueClass::nan;
-  return x > 0 ? ValueClass::positive_infinity : ValueClass::negative_infinity;
-}
-
-bool before(const Point& a, const Point& b) {
-  return a.rank != b.rank ? a.rank > b.rank : a.element < b.element;
-}
+constexpr std::size_t piece_bytes = std::size_t{128} << 10;  // of each side: both fit in a core's cache
+constexpr std::size_t heads_at_once = 4;
 
 }  // namespace
 
-std::size_t DistanceHistogram::bin_of(std::uint64_t distance) {
-  if (distance < 32) return static_cast<std::size_t>(distance);
-  const auto octave = static_cast<std::size_t>(std::bit_width(distance)) - 6;  // 32..63 is octave 0
-  const auto within = static_cast<std::size_t>(distance >> (octave + 1)) - per_octave;
-  return 32 + octave * per_octave + within;
-}
-
-double DistanceHistogram::lower_end(std::size_t bin) {
-  if (bin < 32) return static_cast<double>(bin);
-  const std::size_t octave = (bin - 32) / per_octave, within = (bin - 32) % per_octave;
-  return std::ldexp(static_cast<double>(per_octave + within), static_cast<int>(octave) + 1);
-}
-
-double DistanceHistogram::percentile(double share) const {
-  std::uint64_t total = 0;
-  for (const std::uint64_t count : bins_) total += count;
-  const double wanted = share * static_cast<double>(total);
-  std::uint64_t seen = 0;
-  for (std::size_t bin = 0; bin < bins_.size(); ++bin) {
-    seen += bins_[bin];
-    if (seen > 0 && static_cast<double>(seen) >= wanted) return lower_end(bin);
-  }
-  return 0;
-}
-
-std::vector<std::uint64_t> DistanceHistogram::by_power_of_two() const {
-  std::vector<std::uint64_t> counts;
-  for (std::size_t bin = 0; bin < bins_.size(); ++bin) {
-    if (bins_[bin] == 0) continue;
-    int exponent = 0;
-    if (bin > 0) std::frexp(lower_end(bin), &exponent);
-    counts.resize(std::max(counts.size(), static_cast<std::size_t>(exponent) + 1));
-    counts[static_cast<std::size_t>(exponent)] += bins_[bin];
-  }
-  return counts;
-}
-
-std::size_t Measures::mismatched_classes() const {
-  std::size_t count = 0;
-  for (std::size_t got = 0; got < class_count; ++got)
-    for (std::size_t expected = 0; expected < class_count; ++expected)
-      if (got != expected) count += classes[got][expected];
-  return count;
-}
-
 Comparison::Comparison(std::string_view name, const tensor::Tensor& got, bool state_v_first,
                        bool has_magnitude, const ComparisonOptions& options)
-    : got_(got), has_magnitude_(has_magnitude), options_(options) {
-  const tensor::Shape& shape = got.shape();
-  const kda::TensorSpec* const spec = kda::find_spec(name);
-  run_ = std::max<std::size_t>(1, got.size());
-  row_stride_ = run_;
-  if (spec != nullptr && spec->rank == shape.size() && !got.empty()) {
-    const auto axes = kda::stored_axes(*spec, state_v_first);
-    std::size_t stride = got.size();
-    for (std::size_t axis = 0; axis < spec->rank; ++axis) {
-      if (axis == 0 && spec->rank > 1) row_stride_ = stride / shape[0];
-      stride /= shape[axis];
-      const bool is_head = axes[axis] == kda::Axis::head || axes[axis] == kda::Axis::value_head;
-      if (axes[axis] == kda::Axis::token)
-        has_tokens_ = true, tokens_ = shape[axis], token_stride_ = run_ = stride;
-      if (is_head && spec->rank > 1) has_heads_ = true, heads_ = shape[axis], head_stride_ = run_ = stride;
-    }
-  }
-  windows_per_row_ = has_tokens_ ? (tokens_ + window_tokens - 1) / window_tokens : 1;
-  const std::size_t rows = got.empty() ? 0 : got.size() / row_stride_;
-  cells_.resize(rows * windows_per_row_ * heads_);
-  if (options.series && has_tokens_ && !got.empty())
-    series_ = {rows, tokens_, heads_, std::vector<TokenErrors>(got.size() / run_)};
-  parts_.resize(static_cast<std::size_t>(std::max(1, options.threads)));
+    : got_(got.data()),
+      dtype_(got.dtype()),
+      size_(got.size()),
+      has_magnitude_(has_magnitude),
+      options_(options),
+      axes_(name, got.shape(), state_v_first),
+      cells_(axes_.has_tokens ? axes_.windows_per_row : 0, axes_.has_heads ? axes_.heads : 0),
+      parts_(static_cast<std::size_t>(std::max(1, options.threads))) {
+  const std::size_t rows = size_ / axes_.row_stride;
+  cells_.reach(rows * axes_.windows_per_row);
+  if (options.series && axes_.has_tokens)
+    series_ = {rows, axes_.tokens, axes_.heads, std::vector<TokenErrors>(size_ / axes_.run)};
 }
 
-void Comparison::keep_worst(std::vector<Point>& worst, const Point& point) const {
-  if (worst.size() == options_.worst && (worst.empty() || !before(point, worst.back()))) return;
-  worst.insert(std::upper_bound(worst.begin(), worst.end(), point, before), point);
-  if (worst.size() > options_.worst) worst.pop_back();
+Comparison::Comparison(std::string_view name, const tensor::Shape& shape, numeric::DType dtype,
+                       bool state_v_first, const ComparisonOptions& options)
+    : got_(nullptr),
+      dtype_(dtype),
+      size_(tensor::element_count(shape)),
+      has_magnitude_(false),
+      options_(options),
+      axes_(name, shape, state_v_first),
+      cells_(axes_.has_tokens ? axes_.windows_per_row : 0, axes_.has_heads ? axes_.heads : 0),
+      parts_(static_cast<std::size_t>(std::max(1, options.threads))) {
+  if (options.series && axes_.has_tokens)
+    series_ = {size_ / axes_.row_stride, axes_.tokens, axes_.heads,
+               std::vector<TokenErrors>(size_ / axes_.run)};
 }
 
-template <class Storage>
-void Comparison::add_run(std::size_t begin, std::size_t count, const ExpectedValues& expected, Measures& m,
-                         Cell& cell) {
-  constexpr const numeric::Format& format = numeric::format_for<Storage>;
-  const Storage* const elements = got_.elements<Storage>().data() + begin;
-  TokenErrors* const token = token_errors(begin);
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t at = begin + i;
-    const double got = numeric::widen(elements[i]);
-    const DoubleDouble exact{expected.hi[i], expected.lo[i]};
-    if (options_.against_oracle && !std::isfinite(exact.hi)) {
-      ++m.undecided;
-      continue;
-    }
-    const Storage rounded = numeric::round_to<Storage>(exact);
-    const double nearest = numeric::widen(rounded);
-    const auto got_class = class_of(got), expected_class = class_of(nearest);
-    ++m.classes[static_cast<std::size_t>(got_class)][static_cast<std::size_t>(expected_class)];
-    m.got_all_zero = m.got_all_zero && got == 0;
-    m.expected_all_zero = m.expected_all_zero && exact.hi == 0;
-    if (got_class != ValueClass::finite || expected_class != ValueClass::finite) {
-      if (got_class != expected_class) {
-        ++m.differing, ++m.differing_bits;
-        if (m.class_mismatches.size() < listed_mismatches)
-          m.class_mismatches.push_back({at, got, exact, 0, 0});
-        if (token != nullptr) token->take(HUGE_VAL, 0, HUGE_VAL, at % run_);
-      }
-      continue;
-    }
-    ++m.finite;
-    const DoubleDouble apart = numeric::two_sum(got, -exact.hi);
-    const double signed_difference = apart.hi + (apart.lo - exact.lo),
-                 difference = std::fabs(signed_difference);
-    const double size = std::fabs(exact.hi);
-    cell.difference2 += difference * difference;
-    cell.expected2 += size * size;
-    cell.product += signed_difference * exact.hi;
-    const std::uint64_t distance = numeric::ulp_distance(elements[i], rounded);
-    m.distances.add(distance);
-    if (distance != 0) ++m.differing;
-    if (distance != 0 || std::signbit(got) != std::signbit(nearest)) ++m.differing_bits;
-    if (difference == 0) {
-      if (token != nullptr) token->take(0, size, 0, at % run_);
-      continue;
-    }
-    const int exponent = numeric::exponent_of(exact);
-    Point point{at, got, exact, 0, static_cast<double>(distance)};
-    if (has_magnitude_) {
-      point.magnitude = expected.magnitude[i];
-      point.rank = difference / numeric::unit_in_last_place(
-                                    format, std::max(exponent, numeric::exponent_of(point.magnitude)));
-      m.scaled_ulp.take(point.rank, point);
-    }
-    m.max_ulp.take(static_cast<double>(distance), point);
-    m.max_abs.take(difference, point);
-    m.max_rel.take(difference / size, point);
-    m.ulp_error.take(difference / numeric::unit_in_last_place(format, exponent), point);
-    const double excess = difference - (options_.atol + options_.rtol * size);
-    if (!(excess <= 0)) {
-      ++m.outside;
-      m.worst_excess.take(excess, point);
-    }
-    keep_worst(m.worst, point);
-    if (token != nullptr) token->take(difference, size, has_magnitude_ ? point.rank : 0, at % run_);
-  }
-}
-
-/// Calls body(task cell row) in parallel; a row of cells is one task and its runs are visited in order.
+/// Calls body(begin, end, worker) in parallel for parts that share no cell and have `least` elements, where
+/// there are as many.
 template <class Body>
-void Comparison::over_runs(std::size_t begin, std::size_t count, Body body) {
-  struct Task {
-    std::size_t begin, end, cell_row;
-  };
-  std::vector<Task> tasks;
+void Comparison::over_tasks(std::size_t begin, std::size_t count, std::size_t least, Body body) {
   const std::size_t end = begin + count;
-  for (std::size_t at = begin; at < end;) {
-    const std::size_t row = at / row_stride_, row_end = (row + 1) * row_stride_;
-    const std::size_t window = has_tokens_ ? at % row_stride_ / token_stride_ / window_tokens : 0;
-    const std::size_t window_end =
-        has_tokens_ ? row * row_stride_ + (window + 1) * window_tokens * token_stride_ : row_end;
-    const std::size_t stop = std::min({end, row_end, window_end});
-    tasks.push_back({at, stop, row * windows_per_row_ + window});
-    at = stop;
+  std::vector<std::size_t> cuts{begin};
+  while (cuts.back() < end) {
+    std::size_t stop = cuts.back();
+    do stop = std::min(end, axes_.cells_end(stop));
+    while (stop < end && stop - cuts.back() < least);
+    cuts.push_back(stop);
   }
-  parallel_for(tasks.size(), options_.threads, [&](std::size_t item, int worker) {
-    const Task& task = tasks[item];
-    for (std::size_t at = task.begin; at < task.end;) {
-      const std::size_t run_end = std::min(task.end, (at / run_ + 1) * run_);
-      const std::size_t stop = std::min(run_end, at + piece);
-      const std::size_t head = has_heads_ ? at / head_stride_ % heads_ : 0;
-      body(at, stop - at, parts_[static_cast<std::size_t>(worker)], cells_[task.cell_row * heads_ + head]);
-      at = stop;
+  parallel_for(cuts.size() - 1, options_.threads,
+               [&](std::size_t task, int worker) { body(cuts[task], cuts[task + 1], worker); });
+}
+
+/// Calls body(run, head, cells) for the runs of a range in order, `cells` being the row of the table they
+/// belong to; it returns how many elements it has dealt with: the run, or several runs of that row.
+template <class Body>
+void Comparison::over_runs(std::size_t begin, std::size_t end, Body body) {
+  for (std::size_t at = begin; at < end;) {
+    Cell* const cells = cells_.row(axes_.cell_row(at));
+    const std::size_t row_end = std::min(end, axes_.cell_row_end(at));
+    std::size_t head = axes_.head(at), lane = at % axes_.run;
+    while (at < row_end) {
+      const std::size_t done = body(Run{at, std::min(row_end - at, axes_.run - lane), lane}, head, cells);
+      head = (head + (lane + done) / axes_.run) % axes_.heads;
+      lane = 0;
+      at += done;
     }
-  });
+  }
 }
 
 void Comparison::add(std::size_t begin, std::size_t count, const ExpectedValues& expected) {
-  numeric::visit_storage(got_.dtype(), [&](auto tag) {
-    over_runs(begin, count, [&](std::size_t at, std::size_t length, Measures& part, Cell& cell) {
-      const std::size_t offset = at - begin;
-      add_run<decltype(tag)>(at, length,
-                             {expected.hi + offset, expected.lo + offset,
-                              expected.magnitude == nullptr ? nullptr : expected.magnitude + offset},
-                             part, cell);
+  numeric::visit_storage(dtype_, [&](auto tag) {
+    const auto* const elements = reinterpret_cast<const decltype(tag)*>(got_);
+    over_tasks(begin, count, 1, [&](std::size_t task_begin, std::size_t task_end, int worker) {
+      ElementCounter counter(options_, has_magnitude_, parts_[static_cast<std::size_t>(worker)]);
+      over_runs(task_begin, task_end, [&](const Run& run, std::size_t head, Cell* cells) {
+        const std::size_t offset = run.begin - begin;
+        const WideValues values{{expected.hi + offset, expected.lo + offset,
+                                 expected.magnitude == nullptr ? nullptr : expected.magnitude + offset}};
+        counter.count(run, elements + run.begin, values, cells[head], token_errors(run.begin));
+        return run.count;
+      });
     });
   });
 }
 
+/// Whole runs of several heads, where all of them are equal; returns how many elements these are, or 0.
+template <class Storage>
+std::size_t Comparison::add_equal_heads(std::size_t available, std::size_t head, const Storage* got,
+                                        const Storage* expected, Cell* cells, Measures& part) const {
+  const std::size_t count = heads_at_once * axes_.run;
+  if (available < count || head + heads_at_once > axes_.heads ||
+      std::memcmp(got, expected, count * sizeof(Storage)) != 0)
+    return 0;
+  ElementCounter(options_, false, part).count_equal(got, count);
+  add_squares<heads_at_once>(got, axes_.run, cells + head);
+  return count;
+}
+
+/// A range that one thread sees; the pointers are of its first elements.
+template <class Storage, class Element>
+void Comparison::add_stored(std::size_t begin, std::size_t count, const Storage* got, const Element* expected,
+                            Measures& part) {
+  const bool may_be_equal = std::is_same_v<Storage, Element> && all_finite(got, count);
+  ElementCounter counter(options_, false, part);
+  over_runs(begin, begin + count, [&](const Run& run, std::size_t head, Cell* cells) {
+    const std::size_t offset = run.begin - begin;
+    TokenErrors* const token = token_errors(run.begin);
+    if constexpr (std::is_same_v<Storage, Element>) {
+      if (may_be_equal && token == nullptr) {
+        if (run.lane == 0)
+          if (const std::size_t done =
+                  add_equal_heads(count - offset, head, got + offset, expected + offset, cells, part))
+            return done;
+        if (std::memcmp(got + offset, expected + offset, run.count * sizeof(Storage)) == 0) {
+          counter.count_equal(got + offset, run.count);
+          add_squares<1>(got + offset, run.count, cells + head);
+          return run.count;
+        }
+      }
+    }
+    counter.count(run, got + offset, StoredValues<Element>{expected + offset}, cells[head], token);
+    return run.count;
+  });
+}
+
 void Comparison::add_all(const tensor::Tensor& expected) {
-  numeric::visit_storage(got_.dtype(), [&](auto got_tag) {
-    numeric::visit_storage(expected.dtype(), [&](auto expected_tag) {
-      const auto* const elements = expected.elements<decltype(expected_tag)>().data();
-      over_runs(0, got_.size(), [&](std::size_t at, std::size_t length, Measures& part, Cell& cell) {
-        double hi[piece], lo[piece] = {};
-        for (std::size_t i = 0; i < length; ++i) hi[i] = numeric::widen(elements[at + i]);
-        add_run<decltype(got_tag)>(at, length, {hi, lo, nullptr}, part, cell);
+  const auto element_of = [](const std::byte* data, numeric::DType dtype) {
+    return [data, bytes = numeric::format_of(dtype).bytes](std::size_t begin, std::size_t, std::byte*) {
+      return data + begin * bytes;
+    };
+  };
+  add_sources(0, size_, element_of(got_, dtype_), expected.dtype(),
+              element_of(expected.data(), expected.dtype()));
+}
+
+void Comparison::add_read(std::size_t begin, std::size_t count, const ElementSource& got,
+                          numeric::DType expected_dtype, const ElementSource& expected) {
+  if (count == 0) return;
+  const std::size_t end = begin + count;
+  cells_.reach(axes_.cell_row(end - 1) + 1);
+  add_sources(begin, count, got, expected_dtype, expected);
+  cells_.fold(axes_.cell_row(end - 1) + (axes_.cell_row_end(end - 1) == end ? 1 : 0));
+}
+
+void Comparison::add_sources(std::size_t begin, std::size_t count, const ElementSource& got,
+                             numeric::DType expected_dtype, const ElementSource& expected) {
+  struct Room {
+    tensor::AlignedBytes got, expected;
+  };
+  std::vector<Room> rooms(parts_.size());
+  numeric::visit_storage(dtype_, [&](auto got_tag) {
+    numeric::visit_storage(expected_dtype, [&](auto expected_tag) {
+      using Storage = decltype(got_tag);
+      using Element = decltype(expected_tag);
+      constexpr std::size_t piece = piece_bytes / std::max(sizeof(Storage), sizeof(Element));
+      const std::size_t step = axes_.run < piece ? piece / axes_.run * axes_.run : piece;  // whole runs
+      over_tasks(begin, count, piece, [&](std::size_t task_begin, std::size_t task_end, int worker) {
+        Room& room = rooms[static_cast<std::size_t>(worker)];
+        if (room.got.size() == 0)
+          room = {tensor::AlignedBytes(piece_bytes), tensor::AlignedBytes(piece_bytes)};
+        for (std::size_t at = task_begin; at < task_end;) {
+          const std::size_t length = std::min(step, task_end - at);
+          add_stored(at, length, reinterpret_cast<const Storage*>(got(at, length, room.got.data())),
+                     reinterpret_cast<const Element*>(expected(at, length, room.expected.data())),
+                     parts_[static_cast<std::size_t>(worker)]);
+          at += length;
+        }
       });
     });
   });
 }
 
 Measures Comparison::finish() {
+  constexpr std::size_t listed_mismatches = 8;
   Measures total;
   total.has_magnitude = has_magnitude_;
-  total.elements = got_.size();
+  total.elements = size_;
   for (const Measures& part : parts_) {
     total.finite += part.finite;
     total.undecided += part.undecided;
@@ -251,43 +206,13 @@ Measures Comparison::finish() {
     total.class_mismatches.insert(total.class_mismatches.end(), part.class_mismatches.begin(),
                                   part.class_mismatches.end());
   }
-  std::sort(total.worst.begin(), total.worst.end(), before);
+  std::sort(total.worst.begin(), total.worst.end(), ElementCounter::before);
   if (total.worst.size() > options_.worst) total.worst.resize(options_.worst);
   std::sort(total.class_mismatches.begin(), total.class_mismatches.end(),
             [](const Point& a, const Point& b) { return a.element < b.element; });
   if (total.class_mismatches.size() > listed_mismatches) total.class_mismatches.resize(listed_mismatches);
-
-  const auto ratio = [](const Cell& cell) {
-    if (cell.difference2 == 0) return 0.0;
-    return cell.expected2 == 0 ? HUGE_VAL : std::sqrt(cell.difference2 / cell.expected2);
-  };
-  const auto add = [](Cell& sum, const Cell& cell) {
-    sum.difference2 += cell.difference2;
-    sum.expected2 += cell.expected2;
-    sum.product += cell.product;
-  };
-  Cell whole;
-  std::vector<Cell> heads(heads_);
-  for (std::size_t row = 0; row * heads_ < cells_.size(); ++row) {
-    Cell window;
-    for (std::size_t head = 0; head < heads_; ++head) {
-      add(window, cells_[row * heads_ + head]);
-      add(heads[head], cells_[row * heads_ + head]);
-    }
-    add(whole, window);
-    if (has_tokens_ && (ratio(window) > total.window_rms_ratio || total.window_token == no_element)) {
-      total.window_rms_ratio = ratio(window);
-      total.window_batch = row / windows_per_row_;
-      total.window_token = row % windows_per_row_ * window_tokens;
-    }
-  }
-  for (std::size_t head = 0; has_heads_ && head < heads_; ++head)
-    if (ratio(heads[head]) > total.head_rms_ratio || total.worst_head == no_element) {
-      total.head_rms_ratio = ratio(heads[head]);
-      total.worst_head = head;
-    }
-  total.rms_ratio = ratio(whole);
-  total.bias = whole.expected2 == 0 ? 0 : whole.product / whole.expected2;
+  cells_.fold_all();
+  cells_.conclude(total);
   return total;
 }
 

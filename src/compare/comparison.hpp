@@ -6,18 +6,18 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "compare/cells.hpp"
 #include "compare/measures.hpp"
 #include "compare/series.hpp"
-#include "kda/schema.hpp"
+#include "compare/tensor_axes.hpp"
 #include "tensor/tensor.hpp"
 
 namespace kda_check::compare {
-
-inline constexpr std::size_t window_tokens = 8;
 
 struct ComparisonOptions {
   double atol = 0, rtol = 0;  ///< for `outside`; both 0 counts every difference
@@ -32,42 +32,56 @@ struct ExpectedValues {
   const double *hi, *lo, *magnitude;
 };
 
+/// Where the elements of a tensor are: returns the address of [begin, begin + count), which may be in `room`,
+/// where there is space for them. Called from several threads.
+using ElementSource = std::function<const std::byte*(std::size_t begin, std::size_t count, std::byte* room)>;
+
 class Comparison {
  public:
   /// `name` selects the axes (kda/schema); a tensor that is not in the list has no windows and no heads.
   Comparison(std::string_view name, const tensor::Tensor& got, bool state_v_first, bool has_magnitude,
+             const ComparisonOptions& options);
+  /// Of a tensor that is never whole in memory: see add_read.
+  Comparison(std::string_view name, const tensor::Shape& shape, numeric::DType dtype, bool state_v_first,
              const ComparisonOptions& options);
 
   /// Elements [begin, begin + count) against values held in double-double.
   void add(std::size_t begin, std::size_t count, const ExpectedValues& expected);
   /// The whole tensor against another of the same shape, whatever its element type.
   void add_all(const tensor::Tensor& expected);
+  /// Elements [begin, begin + count) of both sides, read in pieces; memory is bounded by `count`. Each call
+  /// goes on where the last one ended, the first begins at 0. The same results as add_all.
+  void add_read(std::size_t begin, std::size_t count, const ElementSource& got, numeric::DType expected_dtype,
+                const ElementSource& expected);
 
   Measures finish();
   /// Errors token by token, when the options ask for them and the tensor has tokens.
   TokenSeries take_series() { return std::move(series_); }
 
  private:
-  struct Cell {
-    double difference2 = 0, expected2 = 0, product = 0;  ///< sums of d^2, e^2, d e
-  };
-  template <class Storage>
-  void add_run(std::size_t begin, std::size_t count, const ExpectedValues& expected, Measures& m, Cell& cell);
   TokenErrors* token_errors(std::size_t element) {
-    return series_.cells.empty() ? nullptr : &series_.cells[element / run_];
+    return series_.cells.empty() ? nullptr : &series_.cells[element / axes_.run];
   }
   template <class Body>
-  void over_runs(std::size_t begin, std::size_t count, Body body);
-  void keep_worst(std::vector<Point>& worst, const Point& point) const;
+  void over_tasks(std::size_t begin, std::size_t count, std::size_t least, Body body);
+  template <class Body>
+  void over_runs(std::size_t begin, std::size_t end, Body body);
+  template <class Storage, class Element>
+  void add_stored(std::size_t begin, std::size_t count, const Storage* got, const Element* expected,
+                  Measures& part);
+  template <class Storage>
+  std::size_t add_equal_heads(std::size_t available, std::size_t head, const Storage* got,
+                              const Storage* expected, Cell* cells, Measures& part) const;
+  void add_sources(std::size_t begin, std::size_t count, const ElementSource& got,
+                   numeric::DType expected_dtype, const ElementSource& expected);
 
-  const tensor::Tensor& got_;
+  const std::byte* const got_;  ///< null when it is read
+  const numeric::DType dtype_;
+  const std::size_t size_;
   const bool has_magnitude_;
   const ComparisonOptions options_;
-  // How the flat index is read: runs of `run_` elements share a batch row, a token and a head.
-  std::size_t run_ = 1, tokens_ = 1, heads_ = 1, token_stride_ = 0, head_stride_ = 0, row_stride_ = 0;
-  bool has_tokens_ = false, has_heads_ = false;
-  std::size_t windows_per_row_ = 1;
-  std::vector<Cell> cells_;      ///< [row * windows_per_row + window][head]
+  const TensorAxes axes_;
+  CellTable cells_;
   TokenSeries series_;           ///< runs in order
   std::vector<Measures> parts_;  ///< one for each worker: everything that does not depend on order
 };

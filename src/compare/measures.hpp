@@ -44,7 +44,7 @@ struct Extreme {
 /// Distribution of distances, in bins that are exact below 32 and 1/16 wide (relative) above.
 class DistanceHistogram {
  public:
-  void add(std::uint64_t distance) { ++bins_[bin_of(distance)]; }
+  void add(std::uint64_t distance, std::uint64_t count = 1) { bins_[bin_of(distance)] += count; }
   void merge(const DistanceHistogram& other) {
     for (std::size_t bin = 0; bin < bins_.size(); ++bin) bins_[bin] += other.bins_[bin];
   }

@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "compare/metrics.hpp"
+#include "fixture/tensor_reader.hpp"
 #include "session/describe.hpp"
 #include "session/judging.hpp"
 #include "session/profile.hpp"
@@ -91,6 +92,35 @@ report::TensorResult undecided(const std::string& name, const tensor::Shape& sha
   return result;
 }
 
+/// Elements that are asked for at once: a few MiB, and less under a small memory budget.
+std::size_t block_elements(const DatasetInfo& info, const fixture::ReadLimits& limits) {
+  constexpr std::size_t largest = std::size_t{16} << 20, least = std::size_t{64} << 10;
+  return std::clamp(limits.memory_budget / 16, least, largest) / numeric::format_of(*info.dtype).bytes;
+}
+
+compare::ElementSource source_of(const fixture::TensorReader& reader) {
+  return [&reader](std::size_t begin, std::size_t count, std::byte* room) {
+    return reader.elements(begin, count, room);
+  };
+}
+
+/// Reads both tensors once, block by block.
+void compare_blocks(compare::Comparison& comparison, fixture::TensorReader& got,
+                    fixture::TensorReader& expected, const fixture::ReadLimits& limits) {
+  const std::size_t size = tensor::element_count(got.info().shape);
+  const std::size_t wanted = block_elements(got.info(), limits);
+  const fixture::TensorReader& cut_by = got.direct() ? expected : got;
+  for (std::size_t begin = 0; begin < size;) {
+    const std::size_t count = cut_by.end_of_block(begin, wanted) - begin;
+    got.prepare(begin, count);
+    expected.prepare(begin, count);
+    comparison.add_read(begin, count, source_of(got), *expected.info().dtype, source_of(expected));
+    begin += count;
+  }
+  got.check_unchanged();
+  expected.check_unchanged();
+}
+
 report::TensorResult compared_pair(const Side& got, const Side& expected, const std::string& name,
                                    const DiffRequest& request) {
   const DatasetInfo &a = got.datasets.at(name), &b = expected.datasets.at(name);
@@ -100,18 +130,18 @@ report::TensorResult compared_pair(const Side& got, const Side& expected, const 
         fmt::format("is {} but expected is {}", tensor::to_string(a.shape), tensor::to_string(b.shape)));
   compare::refuse_limits_finer_than_storage(request.judging.limits, request.judging.atol.value_or(0),
                                             request.judging.rtol.value_or(0), *a.dtype);
-  const tensor::Tensor got_tensor = got.file->read(a), expected_tensor = expected.file->read(b);
+  fixture::TensorReader got_reader(*got.file, a), expected_reader(*expected.file, b);
   const bool v_first = got.file->options().state_v_first;
-  compare::Comparison comparison(fixture::leaf(name), got_tensor, v_first, false,
+  compare::Comparison comparison(fixture::leaf(name), a.shape, *a.dtype, v_first,
                                  comparison_options(request.judging, request.threads));
-  comparison.add_all(expected_tensor);
+  compare_blocks(comparison, got_reader, expected_reader, request.limits);
   std::vector<compare::Limit> limits{{"nonfinite", 0, "exact"}};
   if (all_limit_requests(request.judging).empty()) limits.push_back({"max_ulp", 0, "exact"});
   compare::JudgeOptions options;
   options.zeros_decide = name.starts_with("inputs/");
   const compare::Measures measures = comparison.finish();
   report::TensorResult result =
-      judged(name, got_tensor, v_first, measures, std::move(limits), request.judging, options);
+      judged(name, a.shape, *a.dtype, v_first, measures, std::move(limits), request.judging, options);
   if (request.judging.profile) result.profile = profile_of(measures, comparison.take_series());
   if (a.dtype != b.dtype)
     result.reason +=
@@ -143,7 +173,9 @@ void refuse_limits_on_magnitudes(const std::vector<compare::LimitRequest>& reque
 
 report::Result diff(const DiffRequest& request, const Log& log) {
   refuse_limits_on_magnitudes(request.judging.limits);
-  const Side got(request.got, request.limits), expected(request.expected, request.limits);
+  fixture::ReadLimits limits = request.limits;
+  limits.whole_tensors = false;
+  const Side got(request.got, limits), expected(request.expected, limits);
   for (const Side* const side : {&got, &expected})
     for (const std::string& warning : side->file->warnings())
       if (log.warning) log.warning(fmt::format("{} ({})", warning, side->file->path()));

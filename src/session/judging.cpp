@@ -58,10 +58,16 @@ std::vector<compare::LimitRequest> all_limit_requests(const JudgingRequest& requ
 report::TensorResult judged(const std::string& name, const tensor::Tensor& got, bool state_v_first,
                             const Measures& m, std::vector<compare::Limit> limits,
                             const JudgingRequest& request, const compare::JudgeOptions& options) {
+  return judged(name, got.shape(), got.dtype(), state_v_first, m, std::move(limits), request, options);
+}
+
+report::TensorResult judged(const std::string& name, const tensor::Shape& shape, numeric::DType dtype,
+                            bool state_v_first, const Measures& m, std::vector<compare::Limit> limits,
+                            const JudgingRequest& request, const compare::JudgeOptions& options) {
   report::TensorResult result;
   result.name = name;
-  result.shape = got.shape();
-  result.dtype = numeric::name_of(got.dtype());
+  result.shape = shape;
+  result.dtype = numeric::name_of(dtype);
   result.limits = compare::merged(std::move(limits), all_limit_requests(request), "command line");
   const compare::Judgement judgement = compare::judge(m, result.limits, options);
   result.verdict = judgement.verdict;
@@ -71,13 +77,12 @@ report::TensorResult judged(const std::string& name, const tensor::Tensor& got, 
   for (const std::vector<compare::Point>* const list : {&m.class_mismatches, &m.worst})
     for (const compare::Point& point : *list)
       if (result.points.size() < request.worst)
-        result.points.push_back(described(name, got.shape(), state_v_first, point));
+        result.points.push_back(described(name, shape, state_v_first, point));
   const compare::Point telling = telling_point(m, judgement.metric);
-  if (telling.element != compare::no_element)
-    result.worst = described(name, got.shape(), state_v_first, telling);
+  if (telling.element != compare::no_element) result.worst = described(name, shape, state_v_first, telling);
   if (m.window_token != compare::no_element)
     result.worst_window = fmt::format("b={} t={}..{}", m.window_batch, m.window_token,
-                                      std::min(m.window_token + compare::window_tokens, got.shape()[1]) - 1);
+                                      std::min(m.window_token + compare::window_tokens, shape[1]) - 1);
   if (m.worst_head != compare::no_element) result.worst_head = fmt::format("h={}", m.worst_head);
   return result;
 }

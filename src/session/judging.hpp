@@ -17,6 +17,12 @@ report::TensorResult judged(const std::string& name, const tensor::Tensor& got, 
                             const compare::Measures& measures, std::vector<compare::Limit> limits,
                             const JudgingRequest& request, const compare::JudgeOptions& options = {});
 
+/// The same of a tensor that is not in memory.
+report::TensorResult judged(const std::string& name, const tensor::Shape& shape, numeric::DType dtype,
+                            bool state_v_first, const compare::Measures& measures,
+                            std::vector<compare::Limit> limits, const JudgingRequest& request,
+                            const compare::JudgeOptions& options = {});
+
 compare::ComparisonOptions comparison_options(const JudgingRequest& request, int threads);
 
 /// The limit that --atol and --rtol ask for, or none.

@@ -23,7 +23,9 @@ fixture::WriteRequest regime_file(const kda::RegimeRequest& regime, const kda::P
 report::FixtureResult make(const MakeRequest& request) {
   const kda::RegimeRequest regime = kda::parse_regime(request.regime);
   const kda::Problem problem = build_regime(regime, request.limits);
-  fixture::write_fixture(request.path, regime_file(regime, problem));
+  fixture::WriteRequest file = regime_file(regime, problem);
+  file.compression = request.compression;
+  fixture::write_fixture(request.path, file);
   return describe(problem, request.regime, request.path);
 }
 

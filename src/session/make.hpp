@@ -14,6 +14,7 @@ struct MakeRequest {
   std::string regime;  ///< NAME or NAME:key=value,...
   std::string path;
   fixture::ReadLimits limits;
+  int compression = 4;  ///< deflate level, 0 for none
 };
 
 /// Writes the file, whole or not at all, and says what it holds. The same request gives the same inputs.

@@ -4,6 +4,8 @@
 #include <filesystem>
 
 #include "base/error.hpp"
+#include "compare/comparison.hpp"
+#include "compare/metrics.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
@@ -97,4 +99,83 @@ TEST_CASE("diff refuses limits it cannot compute and decides nothing without any
   CHECK(session::diff(request, {}).cases[0].verdict == Verdict::inconclusive);
   request.judging.limits = {compare::parse_limit("max_ulp=0")};
   CHECK(session::diff(request, {}).cases[0].verdict == Verdict::fail);
+}
+
+namespace {
+
+/// What compare::Comparison says of two tensors held whole.
+std::vector<std::pair<std::string, double>> metrics_of_whole(const tensor::Tensor& got,
+                                                             const tensor::Tensor& expected, bool v_first) {
+  compare::Comparison comparison(got.name(), got, v_first, false, {});
+  comparison.add_all(expected);
+  const compare::Measures measures = comparison.finish();
+  std::vector<std::pair<std::string, double>> list;
+  for (const compare::Metric& metric : compare::metrics())
+    if (!metric.needs_magnitude) list.emplace_back(metric.name, metric.value(measures));
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("diff in blocks says of all captures what comparing whole tensors says", "[session][diff]") {
+  std::size_t compared = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(test::case_fixtures())) {
+    if (entry.path().extension() != ".h5") continue;
+    const fixture::Fixture file = fixture::Fixture::open(entry.path().string());
+    for (std::size_t i = 0; i + 1 < file.expected().size(); ++i) {
+      const fixture::ExpectedGroup &a = file.expected()[i], &b = file.expected()[i + 1];
+      for (const auto& [budget, threads] :
+           {std::pair<std::size_t, int>{std::size_t{1} << 30, 2}, {1000, 1}}) {
+        session::DiffRequest request{file.path() + ":" + a.name, file.path() + ":" + b.name, {}, {}, threads};
+        request.limits.memory_budget = budget;
+        const report::Result result = session::diff(request, {});
+        for (const report::TensorResult& tensor : result.cases[0].tensors) {
+          INFO(file.name() << ' ' << a.name << ' ' << b.name << ' ' << tensor.name);
+          const fixture::DatasetInfo *const got = a.tensor(tensor.name), *const expected =
+                                                                             b.tensor(tensor.name);
+          if (got == nullptr || expected == nullptr) continue;
+          CHECK(tensor.metrics ==
+                metrics_of_whole(file.read(*got), file.read(*expected), file.options().state_v_first));
+          ++compared;
+        }
+      }
+    }
+  }
+  CHECK(compared > 20);
+}
+
+TEST_CASE("a file cut off or replaced while diff reads it is bad input", "[session][diff]") {
+  test::ProblemSpec spec;
+  spec.T = 500;
+  const kda::Problem problem = test::make_problem(spec);
+  for (const bool cut_off : {true, false}) {
+    const TemporaryFixture a(problem, nullptr, "a"), b(problem, nullptr, "b");
+    session::Log log;
+    log.progress = [&](const std::string&) {
+      if (cut_off) {
+        std::filesystem::resize_file(b.path, 2000);
+      } else {
+        std::filesystem::copy_file(a.path, b.path + ".new",
+                                   std::filesystem::copy_options::overwrite_existing);
+        std::filesystem::rename(b.path + ".new", b.path);
+      }
+    };
+    try {
+      session::diff({a.path, b.path, {}, {}, 2}, log);
+      FAIL_CHECK("nothing was thrown");
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::input);
+      CHECK_THAT(error.what(), ContainsSubstring(b.path));
+    }
+  }
+}
+
+TEST_CASE("diff compares tensors that are larger than its memory budget", "[session][diff]") {
+  test::ProblemSpec spec;
+  spec.T = 3000, spec.H = 4, spec.HV = 4;
+  const kda::Problem problem = test::make_problem(spec);
+  const TemporaryFixture a(problem, nullptr, "a"), b(problem, nullptr, "b");
+  session::DiffRequest request{a.path, b.path, {}, {}, 2};
+  request.limits.memory_budget = problem.q.bytes() / 4;
+  CHECK(session::diff(request, {}).exit_code() == 0);
 }
