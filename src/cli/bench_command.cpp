@@ -11,10 +11,11 @@ namespace {
 constexpr char footer[] =
     "us is microseconds of wall time per token and head. Gflop/s counts the 7 K V flops of the recurrence (a "
     "product,\n"
-    "three multiply-adds per state element), whatever the variant really does; % of peak divides by the "
+    "three multiply-adds per state element) and 20 K V backwards (replayed: two and nine), whatever the "
+    "variant\nreally does; % of peak divides by the "
     "fused\n"
     "multiply-adds this machine did before or after the same repeat, whichever is faster; x recurrent is the "
-    "time over that of recurrent.\n"
+    "time over that of recurrent, forwards.\n"
     "\n"
     "GPU variants are timed by the clock of the device, kernels alone: ms of one run (median), how far the "
     "fastest "
@@ -26,6 +27,7 @@ constexpr char footer[] =
     "\n"
     "Examples:\n"
     "  kda-check bench\n"
+    "  kda-check bench --variant recurrent,chunk --backward\n"
     "  kda-check bench --variant gpu-chunk,gpu-recurrent --dtype fp32,bf16 -T 8192 -H 64\n"
     "  kda-check bench --variant recurrent,chunk --arithmetic decay=anchor-first:16 --dtype fp32,bf16 -T "
     "4096\n";
@@ -58,6 +60,7 @@ int bench_main(const Words& words) {
       ->check(CLI::Range(1, 1000))
       ->option_text("N");
   add_threads(app, request.threads);
+  app.add_flag("--backward", request.backward, "Time the backward passes beside the forward ones");
   app.add_flag("--json", json, "JSON instead of the table");
   if (const auto done = parse(app, words)) return *done;
   Progress progress;

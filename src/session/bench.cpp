@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
+#include "kda/gradient_oracle.hpp"
 #include "kda/kernels/table.hpp"
 #include "kda/oracle.hpp"
 #include "session/describe.hpp"
@@ -93,6 +94,15 @@ Contestant contestant(const kda::Variant& variant, const kda::Problem& problem,
   return result;
 }
 
+Contestant backward_contestant(const kda::Variant& variant, const kda::Problem& problem,
+                               const kda::RunOptions& options) {
+  Contestant result = contestant(variant, problem, options);
+  result.row.pass = "backward";
+  result.run = [&variant, options, &problem] { variant.run_backward(problem, options); };
+  result.time = nullptr;
+  return result;
+}
+
 Contestant oracle(const kda::Problem& problem, DType dtype, int threads) {
   Contestant result;
   result.row.variant = "oracle";
@@ -121,6 +131,8 @@ std::vector<Contestant> contestants(const Plan& plan, const BenchRequest& reques
       std::string reason = variant->unsupported(problem, options);
       if (reason.empty()) {
         list.push_back(contestant(*variant, problem, options));
+        if (request.backward && variant->run_backward != nullptr)
+          list.push_back(backward_contestant(*variant, problem, options));
         continue;
       }
       if (log.warning) log.warning(fmt::format("{} {}: {}", variant->name, numeric::name_of(dtype), reason));
@@ -128,15 +140,24 @@ std::vector<Contestant> contestants(const Plan& plan, const BenchRequest& reques
     }
   }
   if (list.empty() && !unsupported.empty()) throw Error(ErrorKind::usage, "bench: " + unsupported);
-  if (plan.with_oracle)
-    list.push_back(oracle(problems.at(plan.dtypes.front()), plan.dtypes.front(), request.threads));
+  if (!plan.with_oracle) return list;
+  const kda::Problem& problem = problems.at(plan.dtypes.front());
+  list.push_back(oracle(problem, plan.dtypes.front(), request.threads));
+  if (request.backward) {
+    list.push_back(list.back());
+    list.back().row.pass = "backward";
+    list.back().run = [&problem, chunk = request.chunk_size, threads = request.threads] {
+      kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, chunk, threads);
+    };
+  }
   return list;
 }
 
-/// Floating-point operations of the recurrence.
-double flops(const kda::Problem& problem) {
+/// Floating-point operations of the recurrence: a product and three multiply-adds for each element of the
+/// state; backwards, replayed, two products and nine multiply-adds.
+double flops(const kda::Problem& problem, const BenchRow& row) {
   const kda::Dimensions& d = problem.dimensions();
-  return 7.0 * static_cast<double>(d.B * d.T * d.HV * d.K * d.V);
+  return (row.pass == "backward" ? 20.0 : 7.0) * static_cast<double>(d.B * d.T * d.HV * d.K * d.V);
 }
 
 /// All contestants in turn, again and again, between measurements of the peak.
@@ -151,7 +172,7 @@ void race(std::vector<Contestant*> runners, const BenchRequest& request, const L
     std::map<DType, double> recurrent;
     for (Contestant* const runner : runners) {
       runner->times.push_back(seconds(runner->run));
-      if (runner->row.variant == "recurrent") recurrent[runner->dtype] = runner->times.back();
+      if (runner->row.variant == "recurrent" && runner->row.pass == "forward") recurrent[runner->dtype] = runner->times.back();
     }
     const FmaPeak after = measured_fma_peak(request.threads);
     peaks_fp32.push_back(std::max(before.fp32, after.fp32));
@@ -160,7 +181,7 @@ void race(std::vector<Contestant*> runners, const BenchRequest& request, const L
       const double time = runner->times.back();
       const double peak = runner->dtype == DType::fp64 ? peaks_fp64.back() : peaks_fp32.back();
       if (runner->row.variant != "oracle")
-        runner->shares.push_back(flops(*runner->problem) / time * 1e-9 / peak);
+        runner->shares.push_back(flops(*runner->problem, runner->row) / time * 1e-9 / peak);
       if (recurrent.count(runner->dtype) > 0) runner->ratios.push_back(time / recurrent[runner->dtype]);
     }
   }
@@ -191,7 +212,7 @@ BenchRow finished(const Contestant& contestant) {
   const kda::Dimensions& d = contestant.problem->dimensions();
   const double time = median(contestant.times);
   row.microseconds = time * 1e6 / static_cast<double>(d.B * d.T * d.HV);
-  row.gflops = flops(*contestant.problem) / time * 1e-9;
+  row.gflops = flops(*contestant.problem, row) / time * 1e-9;
   row.of_peak = median(contestant.shares);
   row.of_recurrent = median(contestant.ratios);
   return row;

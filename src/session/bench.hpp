@@ -19,16 +19,18 @@ struct BenchRequest {
   std::size_t chunk_size = 64;
   int repeats = 7;
   int threads = 1;
+  bool backward = false;  ///< time the backward passes too
 };
 
 struct BenchRow {
   std::string variant, dtype, arithmetic;
+  std::string pass = "forward";  ///< or "backward"
   std::string device;       ///< "cpu", or the name of the device
   double microseconds = 0;  ///< per token and head: time / (B T H), median of the repeats
-  double gflops = 0;        ///< of the recurrence's 7 K V flops per token and head
+  double gflops = 0;        ///< of the recurrence's 7 K V flops per token and head; backwards 20 K V
   double of_peak = 0;       ///< gflops / the FMA peak of the same repeat, median; 0 where it means nothing
   double of_recurrent =
-      0;  ///< time / the time of `recurrent` in the same dtype and repeat, median; 0 without it
+      0;  ///< time / the time of `recurrent` forwards in the same dtype and repeat, median; 0 without it
 
   // Where the device has a clock of its own; else 0.
   double milliseconds = 0;        ///< of one run, median

@@ -34,6 +34,11 @@ kda::Problem bench_problem(const BenchRequest& r, numeric::DType dtype) {
   const numeric::DType gate_dtype = dtype == numeric::DType::fp64 ? dtype : numeric::DType::fp32;
   problem.g = filled("g", gate_dtype, Shape{r.B, r.T, r.H, r.K}, 4, -0.2, 0);
   problem.beta = filled("beta", gate_dtype, Shape{r.B, r.T, r.H}, 5, 0.1, 0.9);
+  if (r.backward) {
+    const numeric::DType state_dtype = kda::state_dtype(dtype);
+    problem.output_gradient = filled("do", dtype, Shape{r.B, r.T, r.H, r.V}, 6, -1.7, 1.7);
+    problem.state_gradient = filled("dht", state_dtype, Shape{r.B, r.H, r.K, r.V}, 7, -1.7, 1.7);
+  }
   problem.options.chunk_size = static_cast<int>(r.chunk_size);
   problem.options.safe_gate = true;
   problem.validate();

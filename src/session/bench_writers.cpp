@@ -46,7 +46,8 @@ std::string table_of(const std::vector<BenchRow>& rows) {
   headings.emplace_back("arithmetic");
   report::Table table(headings, 2);
   for (const BenchRow& row : rows) {
-    std::vector<std::string> cells{row.variant, row.dtype};
+    std::vector<std::string> cells{row.pass == "forward" ? row.variant : row.variant + " " + row.pass,
+                                   row.dtype};
     for (const Column& column : list) {
       const double value = column.value(row);
       cells.push_back(value > 0 ? fmt::format("{:.{}f}", value, column.digits) : "-");
@@ -86,6 +87,7 @@ std::string bench_json(const BenchResult& result) {
   Json rows = Json::array();
   for (const BenchRow& row : result.rows) {
     Json item = {{"variant", row.variant},
+                 {"pass", row.pass},
                  {"dtype", row.dtype},
                  {"arithmetic", row.arithmetic},
                  {"us_per_token_and_head", row.microseconds},
