@@ -5,6 +5,7 @@
 #include "cli/commands.hpp"
 #include "cli/judging_options.hpp"
 #include "cli/output.hpp"
+#include "report/attribution_html.hpp"
 #include "session/attribute.hpp"
 #include "session/requirements.hpp"
 
@@ -25,6 +26,7 @@ constexpr char footer[] =
     "  kda-check attribute fla.h5 --between fla_chunk,recurrent        from our recurrence to FLA's chunk, "
     "step by step\n"
     "  kda-check attribute corr_keys:rho=0.99 --variant chunk --dtype bf16 --json\n"
+    "  kda-check attribute fla.h5 --variant chunk --report html=why.html    a page with bars\n"
     "\n"
     "Exit codes: 0 measured; 2 usage; 3 a file is missing or malformed; 4 something could not run or be "
     "written;\n"
@@ -32,7 +34,8 @@ constexpr char footer[] =
 
 struct AttributeCommand {
   session::AttributeRequest request;
-  std::string json_path;
+  std::string json_path, html_path;
+  std::vector<std::string> reports;  ///< FORMAT=PATH
   std::size_t chunk_size = 0;
   std::vector<std::string> required;
 
@@ -54,11 +57,35 @@ struct AttributeCommand {
         ->expected(0, 1)
         ->default_str("-")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    app.add_option("--report", reports,
+                   "Also write a page with bars (html=PATH), or JSON (json=PATH); repeatable")
+        ->expected(1)
+        ->option_text("FORMAT=PATH")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     add_threads(app, request.threads);
     add_memory_limit(app, request.limits.memory_budget);
   }
 
+  void take_reports() {
+    for (const std::string& report : reports) {
+      const std::size_t equals = report.find('=');
+      const std::string format = report.substr(0, equals);
+      if (format != "html" && format != "json")
+        throw Error(ErrorKind::usage, fmt::format("attribute: no report format '{}'", format), {},
+                    suggest(format, {"html", "json"}));
+      if (equals == std::string::npos || equals + 1 == report.size())
+        throw Error(ErrorKind::usage, fmt::format("--report {}: no path", report), {},
+                    fmt::format("--report {}=PATH", format));
+      (format == "html" ? html_path : json_path) = report.substr(equals + 1);
+    }
+    if (html_path == "-")
+      throw Error(ErrorKind::usage, "the page wants a file", {}, "--report html=out.html");
+    if (!html_path.empty() && html_path == json_path)
+      throw Error(ErrorKind::usage, fmt::format("two reports to {}", html_path));
+  }
+
   void finish() {
+    take_reports();
     if (chunk_size > 0) request.chunk_size = chunk_size;
     if (request.targets.empty())
       throw Error(ErrorKind::usage, "attribute: no fixture given", {}, "kda-check attribute FILE.h5");
@@ -76,11 +103,19 @@ int attribute_main(const Words& words) {
   if (const auto done = parse(app, words)) return *done;
   command.finish();
   session::check_requirements(command.required);
+  std::optional<OutputFile> page;
+  if (!command.html_path.empty())
+    page.emplace(report_file("html", command.html_path, command.request.targets));
   return measure(
       words, command.json_path, command.request.targets,
       [&](const session::Log& log) {
         report::AttributionResult result = session::attribute(command.request, log);
         session::add_missed_requirements(command.required, result);
+        if (page) {
+          report::AttributionResult told = result;
+          told.argv = words;
+          page->commit(report::write_attribution_html(told));
+        }
         return result;
       },
       report::write_attribution_text, report::write_attribution_json);

@@ -90,6 +90,12 @@ constexpr Section sections[] = {{"variants", variants_text},     {"metrics", met
                                 {"reports", reports_text},       {"suites", suites_text},
                                 {"devices", devices_text}};
 
+constexpr char footer[] =
+    "Examples:\n"
+    "  kda-check list                   everything\n"
+    "  kda-check list regimes           problems that TARGET can name, with their parameters\n"
+    "  kda-check list devices           what this machine has; why a GPU cannot be used\n";
+
 }  // namespace
 
 std::vector<std::string> list_sections() {
@@ -103,6 +109,7 @@ int list_main(const Words& words) {
   const std::vector<std::string> names = list_sections();
   CLI::App app;
   prepare(app, "list", "What exists, and whether it can run here");
+  app.footer(footer);
   app.add_option("section", chosen, join(names))->option_text("SECTION");
   if (const auto done = parse(app, words)) return *done;
   std::string out;

@@ -39,6 +39,19 @@ std::optional<std::size_t> size_in_bytes(const std::string& text) {
   return std::nullopt;
 }
 
+/// "did you mean 'always'?" for what CLI11 says of a word that is none of a set: "--color: alwys not in
+/// {auto,always,never}"; empty for any other message, or where nothing is near.
+std::string nearest_member(const std::string& message) {
+  constexpr std::string_view mark = " not in {";
+  const std::size_t colon = message.find(": "), at = message.find(mark), end = message.find('}', at);
+  if (colon == std::string::npos || at == std::string::npos || end == std::string::npos || at < colon + 2)
+    return {};
+  const std::size_t first = at + mark.size();
+  const std::string hint =
+      suggest(message.substr(colon + 2, at - colon - 2), split_commas(message.substr(first, end - first)));
+  return hint.starts_with("did") ? hint : std::string();
+}
+
 }  // namespace
 
 ParserVisit::ParserVisit(std::function<void(const CLI::App&)> visitor) {
@@ -80,8 +93,9 @@ std::optional<int> parse(CLI::App& app, const Words& words) {
     if (!hint.starts_with("did")) hint = fmt::format("kda-check {} --help", words.front());
     throw Error(ErrorKind::usage, fmt::format("{}: no option '{}'", words.front(), unknown), {}, hint);
   } catch (const CLI::ParseError& error) {
+    const std::string near = nearest_member(error.what());
     throw Error(ErrorKind::usage, fmt::format("{}: {}", words.front(), error.what()), {},
-                fmt::format("kda-check {} --help", words.front()));
+                near.empty() ? fmt::format("kda-check {} --help", words.front()) : near);
   }
 }
 

@@ -260,6 +260,18 @@ void append(report::Result& all, report::Result part) {
 
 }  // namespace
 
+std::vector<session::SuiteLine> suite_requests(const std::string& target) {
+  RunCommand command;
+  command.request.fixtures = {target};
+  TolerancesRead tolerances;
+  const Requests requests = requests_of(command, {"run", target}, tolerances);
+  const Suite suite = load_suite(target);
+  std::vector<session::SuiteLine> lines;
+  for (std::size_t i = 0; i < requests.list.size(); ++i)
+    lines.push_back({fmt::format("{}:{}", target, suite.lines[i].number), requests.list[i]});
+  return lines;
+}
+
 int run_main(const Words& words) {
   RunCommand command;
   CLI::App app;

@@ -115,6 +115,13 @@ std::string shown(const std::string& path, const fixture::ReadLimits& limits, bo
   return out;
 }
 
+constexpr char footer[] =
+    "Examples:\n"
+    "  kda-check show fla.h5                 shapes, options, the range of every tensor, who answered\n"
+    "  kda-check show fla.h5 --headers       without reading the values\n"
+    "\n"
+    "Exit codes: 0 shown; 2 usage; 3 the file is missing or malformed.\n";
+
 }  // namespace
 
 int show_main(const Words& words) {
@@ -124,6 +131,7 @@ int show_main(const Words& words) {
   int threads = 1;
   CLI::App app;
   prepare(app, "show", "What a fixture holds: shapes, options, ranges of values, who answered");
+  app.footer(footer);
   app.add_option("file", path, "A fixture")->required()->option_text("FILE");
   app.add_flag("--headers", headers_only, "Do not read the values");
   add_threads(app, threads);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "session/selftest.hpp"
 
 namespace kda_check::cli {
 
@@ -27,6 +28,9 @@ struct Suite {
 /// "@smoke" is suites/smoke.txt of the cases that came with the program, "@some/file.txt" is that file.
 /// Throws Error{usage} for an unknown name, Error{input} for a folder or a file that cannot be read.
 Suite load_suite(const std::string& target);
+
+/// What `run TARGET` would run, line by line. Throws what load_suite and the command line of a line throw.
+std::vector<session::SuiteLine> suite_requests(const std::string& target);
 
 /// Names of the suites that came with the program.
 std::vector<std::string> suite_names();

@@ -106,7 +106,8 @@ LimitRequest parse_limit(std::string_view text) {
     request.exact = true;
   } else {
     const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), request.value);
-    if (failure != std::errc{} || end != value.data() + value.size() || !(request.value >= 0))
+    if (failure != std::errc{} || end != value.data() + value.size() || !(request.value >= 0) ||
+        !std::isfinite(request.value))
       throw Error(ErrorKind::usage, fmt::format("--limit {}: '{}' is not a number >= 0", text, value), {},
                   "a number, exact or none");
   }

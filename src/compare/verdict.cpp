@@ -47,7 +47,8 @@ bool is_hollow(const Limit& limit) {
 std::string hollow_reason(const Measures& m, const std::vector<Limit>& limits) {
   const auto hollow = std::find_if(limits.begin(), limits.end(), is_hollow);
   const bool decided = std::any_of(limits.begin(), limits.end(), [&](const Limit& limit) {
-    if (limit.metric == "nonfinite" || (find_metric(limit.metric)->needs_magnitude && !m.has_magnitude))
+    if (limit.metric == "nonfinite" || !std::isfinite(limit.value) ||
+        (find_metric(limit.metric)->needs_magnitude && !m.has_magnitude))
       return false;
     return hollow == limits.end() || limit.source != "derived";
   });

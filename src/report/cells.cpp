@@ -114,7 +114,9 @@ std::string unexplained_failure(const Result& result) {
   if (result.exit_code() == 0 || !result.errors.empty() || result.count(Verdict::fail) > 0 ||
       result.count(Verdict::inconclusive) > 0)
     return {};
-  return result.cases.empty() ? "nothing was compared" : "nothing passed: every comparison was skipped";
+  if (result.cases.empty()) return "nothing was compared";
+  return result.count(Verdict::pass) > 0 ? "no variant ran: only recorded answers were compared"
+                                         : "nothing passed: every comparison was skipped";
 }
 
 }  // namespace kda_check::report

@@ -230,4 +230,33 @@ std::string heat_drawing(const ErrorProfile& profile) {
   return drawing("rms_ratio by heads and tokens: " + caption, out);
 }
 
+std::string shares_drawing(const std::string& title, const std::vector<ShareBar>& bars) {
+  if (bars.empty()) return {};
+  constexpr double margin = 8, step = 30, thickness = 9, span = width - 2 * margin;
+  double least = 0, most = 1;
+  for (const ShareBar& bar : bars)
+    if (std::isfinite(bar.share)) least = std::min(least, bar.share), most = std::max(most, bar.share);
+  const double zero = margin - span * least / (most - least), whole = span / (most - least);
+  const double tall = step * static_cast<double>(bars.size()) + margin;
+  std::string out, more, less;
+  add(out, "<path class=\"grid\" d=\"M{:.1f} 4V{:.0f}M{:.1f} 4V{:.0f}\"/>", zero, tall - 4, zero + whole,
+      tall - 4);
+  double y = 15;
+  for (const ShareBar& bar : bars) {
+    text_at(out, margin, y, "start", bar.name);
+    const bool is_number = std::isfinite(bar.share);
+    // Rounded first, so that nothing prints as -0.0.
+    text_at(out, width - margin, y, "end",
+            is_number ? fmt::format("{:.1f} %", std::round(1000 * bar.share) / 10 + 0.0) : "-");
+    if (is_number)
+      add(bar.share < 0 ? less : more, "M{:.1f} {:.0f}h{:.2f}v{:.0f}H{:.1f}z", zero, y + 4, bar.share * whole,
+          thickness, zero);
+    y += step;
+  }
+  if (!more.empty()) out += "<path class=\"bar\" d=\"" + more + "\"/>";
+  if (!less.empty()) out += "<path class=\"bar less\" d=\"" + less + "\"/>";
+  return fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\"><title>{}</title>{}</svg>",
+                     width, tall, title, title, out);
+}
+
 }  // namespace kda_check::report

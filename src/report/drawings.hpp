@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "report/profile.hpp"
 
@@ -19,5 +20,14 @@ std::string histogram_drawing(const ErrorProfile& profile);
 /// rms_ratio by heads and windows of tokens in seven shades, logarithmic. Empty without tokens, and for one
 /// head: the growth shows it.
 std::string heat_drawing(const ErrorProfile& profile);
+
+/// A bar for a share of an error; its name is fit for XML.
+struct ShareBar {
+  std::string name;
+  double share = 0;  ///< 1 is the whole; below 0: an error that cancels another; NaN: no bar
+};
+/// One bar below the other on one scale, from 0, or the least share, to the whole or the largest. Empty
+/// without bars.
+std::string shares_drawing(const std::string& title, const std::vector<ShareBar>& bars);
 
 }  // namespace kda_check::report

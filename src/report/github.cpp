@@ -3,6 +3,7 @@
 
 #include "report/cells.hpp"
 #include "report/markup.hpp"
+#include "report/stages_writers.hpp"
 #include "report/writers.hpp"
 
 namespace kda_check::report {
@@ -39,6 +40,10 @@ std::string write_github(const Result& result, const WriteOptions&) {
   for (const FailedInput& error : result.errors)
     lines.push_back(annotation("error", "kda-check could not go on", error.message));
   for (const Row& row : bad_rows(rows_by_fixture(result))) lines.push_back(annotation_of(result, row));
+  for (const StageCase& item : result.stages)
+    if (!item.divergence.empty())
+      lines.push_back(annotation("notice", fmt::format("stages of {}, {}", answer_text(item), item.fixture),
+                                 divergence_text(item), annotated_file(item.path)));
   std::string text;
   for (std::size_t i = 0; i < lines.size() && i < most_annotations; ++i) text += lines[i];
   std::string summary = counts_text(result);

@@ -7,9 +7,9 @@
 
 #include "base/names.hpp"
 #include "report/html_details.hpp"
-#include "report/html_style.hpp"
+#include "report/html_page.hpp"
 #include "report/markup.hpp"
-#include "report/version.hpp"
+#include "report/stages_writers.hpp"
 #include "report/writers.hpp"
 
 namespace kda_check::report {
@@ -40,19 +40,16 @@ class Page {
   }
 
   std::string text() const {
-    std::string out =
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n";
     const bool clean = result_.exit_code() == 0;
-    add(out, "<title>{} - kda-check {}</title>\n<style>{}</style>\n</head>\n<body>\n",
-        clean ? "PASS" : "FAIL", escaped(result_.command), html_style);
+    std::string out =
+        page_begin(fmt::format("{} - kda-check {}", clean ? "PASS" : "FAIL", escaped(result_.command)));
     add_header(out, clean);
-    add_errors(out);
+    out += errors_html(result_.errors);
     add_bad_rows(out);
     add_table(out);
+    for (const StageCase& item : result_.stages) out += stages_html(item);
     add_details(out);
-    add(out, "<footer class=\"soft\"><p>kda-check {}; oracle: {}</p></footer>\n</body>\n</html>\n", version,
-        escaped(result_.oracle));
+    out += page_end("oracle: " + escaped(result_.oracle));
     return out;
   }
 
@@ -66,15 +63,6 @@ class Page {
     if (!result_.argv.empty())
       add(out, "<p class=\"soft\"><code>kda-check {}</code></p>\n", escaped(join(result_.argv, " ")));
     out += "</header>\n<main>\n";
-  }
-
-  void add_errors(std::string& out) const {
-    if (result_.errors.empty()) return;
-    out += "<h2>Errors</h2>\n<ul>\n";
-    for (const FailedInput& error : result_.errors)
-      add(out, "<li>{} <span class=\"soft\">(exit code {})</span></li>\n", escaped(error.message),
-          error.exit_code);
-    out += "</ul>\n";
   }
 
   template <class Body>

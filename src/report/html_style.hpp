@@ -54,7 +54,7 @@ svg text { font: 11px system-ui, sans-serif; fill: var(--soft);
 .line { stroke: var(--link); fill: none; stroke-width: 1.5; stroke-linejoin: round; }
 .dots { stroke: var(--link); fill: none; stroke-width: 4; stroke-linecap: round; }
 .limit { stroke: var(--fail); fill: none; stroke-width: 1.5; stroke-dasharray: 6 4; }
-.bar { fill: var(--link); }
+.bar { fill: var(--link); } .less { fill: var(--unsure); }
 .cross { stroke: var(--fail); fill: none; stroke-width: 2; vector-effect: non-scaling-stroke; }
 .h0, .h1, .h2, .h3, .h4, .h5, .h6, .h7 { shape-rendering: crispEdges; }
 .h0 { fill: var(--h0); } .h1 { fill: var(--h1); } .h2 { fill: var(--h2); } .h3 { fill: var(--h3); }

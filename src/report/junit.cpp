@@ -8,6 +8,7 @@
 
 #include "report/cells.hpp"
 #include "report/markup.hpp"
+#include "report/stages_writers.hpp"
 #include "report/writers.hpp"
 
 namespace kda_check::report {
@@ -90,6 +91,13 @@ class Suite {
     set(test.append_child("skipped"), "message", reason);
     ++counts_.skipped;
   }
+  /// What has no verdict, below the tests.
+  void tell(const std::string& lines) {
+    std::string text;
+    std::istringstream all(lines);
+    for (std::string line; std::getline(all, line);) text += valid_text(line) + "\n";
+    node_.append_child("system-out").text().set(text.c_str());
+  }
   Counts finish() {
     counts_.write(node_);
     return counts_;
@@ -110,6 +118,10 @@ Counts add_fixture(pugi::xml_node root, const Result& result, const FixtureRows&
       suite.add_failure(test, std::string(compare::name_of(row.verdict)).c_str(), row.reason, body(row));
     if (row.verdict == Verdict::skipped) suite.add_skipped(test, row.reason);
   }
+  std::string stages;
+  for (const StageCase& item : result.stages)
+    if (item.path == fixture.path) stages += stages_text(item);
+  if (!stages.empty()) suite.tell(stages);
   return suite.finish();
 }
 

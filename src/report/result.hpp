@@ -95,10 +95,21 @@ struct Result {
     for (const CaseResult& item : cases) total += item.verdict == verdict;
     return total;
   }
-  /// 0 all passed, or nothing was to be done; 1 something failed, was inconclusive, or nothing passed at all;
-  /// else that of the worst error.
+  /// Variants were to run and none did: what recorded answers pass says nothing about them.
+  bool no_variant_ran() const {
+    bool left_out = false;
+    for (const CaseResult& item : cases) {
+      if (item.recorded) continue;
+      if (item.verdict != compare::Verdict::skipped) return false;
+      left_out = left_out || item.against.empty();
+    }
+    return left_out;
+  }
+  /// 0 all passed, or nothing was to be done; 1 something failed, was inconclusive, nothing passed at all or
+  /// no variant ran; else that of the worst error.
   int exit_code() const {
-    const bool clean = count(compare::Verdict::fail) == 0 && count(compare::Verdict::inconclusive) == 0;
+    const bool clean =
+        count(compare::Verdict::fail) == 0 && count(compare::Verdict::inconclusive) == 0 && !no_variant_ran();
     const bool idle = cases.empty() && !nothing_to_do.empty();
     int code = clean && (count(compare::Verdict::pass) > 0 || idle) ? 0 : 1;
     for (const FailedInput& error : errors) code = error.exit_code > code ? error.exit_code : code;

@@ -6,6 +6,7 @@
 
 #include "report/cells.hpp"
 #include "report/markup.hpp"
+#include "report/stages_writers.hpp"
 #include "report/writers.hpp"
 
 namespace kda_check::report {
@@ -91,6 +92,16 @@ std::string write_summary(const Result& result, const WriteOptions&) {
     fmt::format_to(std::back_inserter(text), "- {} (exit code {})\n", markdown(error.message),
                    error.exit_code);
   add_bad_rows(text, result, bad_rows(fixtures));
+  std::size_t left_out = 0;
+  for (const StageCase& item : result.stages) {
+    const std::string table = stages_markdown(item);
+    if (text.size() + table.size() < most_bytes)
+      text += table;
+    else
+      ++left_out;
+  }
+  if (left_out > 0)
+    fmt::format_to(std::back_inserter(text), "\nThe stages of {} more are left out here.\n", left_out);
   add_all_rows(text, result, fixtures);
   return text;
 }

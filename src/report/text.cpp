@@ -261,6 +261,7 @@ std::string write_text(const Result& raw, const WriteOptions& options) {
                  result.cases.size(), tensors, result.count(Verdict::pass), result.count(Verdict::fail),
                  result.count(Verdict::inconclusive), result.count(Verdict::skipped));
   if (!result.errors.empty()) fmt::format_to(std::back_inserter(out), "; {} not read", result.errors.size());
+  if (const std::string failure = unexplained_failure(result); !failure.empty()) out += "; " + failure;
   return out + "\n";
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -111,7 +113,9 @@ std::vector<std::string> BaselineGate::update(const report::Result& result) {
   {
     std::ofstream file(replacement_->temporary(), std::ios::binary);
     file << analysis::baseline_text(after);
-    if (!file.flush()) throw Error(ErrorKind::environment, "cannot write the baseline", request_.path);
+    if (!file.flush())
+      throw Error(ErrorKind::environment, fmt::format("cannot write the baseline: {}", std::strerror(errno)),
+                  request_.path);
   }
   replacement_->commit();
   lines.push_back(

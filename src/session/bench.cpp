@@ -172,7 +172,8 @@ void race(std::vector<Contestant*> runners, const BenchRequest& request, const L
     std::map<DType, double> recurrent;
     for (Contestant* const runner : runners) {
       runner->times.push_back(seconds(runner->run));
-      if (runner->row.variant == "recurrent" && runner->row.pass == "forward") recurrent[runner->dtype] = runner->times.back();
+      if (runner->row.variant == "recurrent" && runner->row.pass == "forward")
+        recurrent[runner->dtype] = runner->times.back();
     }
     const FmaPeak after = measured_fma_peak(request.threads);
     peaks_fp32.push_back(std::max(before.fp32, after.fp32));

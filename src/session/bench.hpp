@@ -25,10 +25,10 @@ struct BenchRequest {
 struct BenchRow {
   std::string variant, dtype, arithmetic;
   std::string pass = "forward";  ///< or "backward"
-  std::string device;       ///< "cpu", or the name of the device
-  double microseconds = 0;  ///< per token and head: time / (B T H), median of the repeats
-  double gflops = 0;        ///< of the recurrence's 7 K V flops per token and head; backwards 20 K V
-  double of_peak = 0;       ///< gflops / the FMA peak of the same repeat, median; 0 where it means nothing
+  std::string device;            ///< "cpu", or the name of the device
+  double microseconds = 0;       ///< per token and head: time / (B T H), median of the repeats
+  double gflops = 0;             ///< of the recurrence's 7 K V flops per token and head; backwards 20 K V
+  double of_peak = 0;  ///< gflops / the FMA peak of the same repeat, median; 0 where it means nothing
   double of_recurrent =
       0;  ///< time / the time of `recurrent` forwards in the same dtype and repeat, median; 0 without it
 

@@ -6,8 +6,8 @@
 #include <iterator>
 
 #include "report/json_values.hpp"
-#include "session/mutants.hpp"
 #include "session/run.hpp"
+#include "session/selftest_suite.hpp"
 
 namespace kda_check::session {
 
@@ -17,12 +17,6 @@ using compare::Verdict;
 
 /// Gates of every size, an initial state, groups of heads and a ragged last chunk: each mutant shows on it.
 constexpr char target[] = "lb_real:T=130,H=2,HV=4,K=48,V=32,C=64";
-
-kda::Variant row_of(const Mutant& mutant) {
-  kda::Variant row = kda::variant_named(mutant.like);
-  row.name = mutant.name, row.summary = mutant.what, row.run = mutant.run;
-  return row;
-}
 
 SelftestRow found_about(const report::Result& result, SelftestRow row) {
   for (const report::CaseResult& item : result.cases) {
@@ -42,12 +36,14 @@ void add_rows_of(numeric::DType dtype, int threads, const Log& log, SelftestResu
   for (const kda::Variant& variant : kda::variants())
     if (variant.unavailable().empty()) {
       registry.push_back(variant);
-      rows.push_back({std::string(variant.name), std::string(variant.summary), name, true, {}, false});
+      rows.push_back(
+          {std::string(variant.name), std::string(variant.summary), name, true, {}, false, {}, false});
     }
   for (const Mutant& mutant : mutants())
     if (mutant.dtype == dtype) {
-      registry.push_back(row_of(mutant));
-      rows.push_back({std::string(mutant.name), std::string(mutant.what), name, mutant.healthy, {}, false});
+      registry.push_back(variant_of(mutant));
+      rows.push_back(
+          {std::string(mutant.name), std::string(mutant.what), name, mutant.healthy, {}, false, {}, false});
     }
   RunRequest request;
   request.fixtures = {fmt::format("{},dtype={}", target, name)};
@@ -72,17 +68,27 @@ int SelftestResult::exit_code() const {
   int code = std::all_of(rows.begin(), rows.end(), [](const SelftestRow& row) { return row.as_it_should(); })
                  ? 0
                  : 1;
+  for (const SuiteRun& run : suite_runs)
+    if (!run.as_it_should()) code = 1;
   for (const report::FailedInput& error : errors) code = std::max(code, error.exit_code);
   return code;
 }
 
-SelftestResult selftest(int threads, const Log& log) {
+SelftestResult selftest(const SelftestRequest& request, const Log& log) {
   SelftestResult result;
-  result.target = target;
+  result.target = target, result.suite = request.suite;
   for (const kda::Variant& variant : kda::variants())
     result.devices.emplace_back(variant.name, variant.unavailable());
   for (const numeric::DType dtype : {numeric::DType::fp64, numeric::DType::fp32, numeric::DType::bf16})
-    add_rows_of(dtype, threads, log, result);
+    add_rows_of(dtype, request.threads, log, result);
+  if (request.lines.empty()) return result;
+  for (const Mutant& mutant : mutants())
+    for (SelftestRow& row : result.rows)
+      if (row.name == mutant.name) {
+        row.in_suite = caught_in(mutant, request, log, result.errors);
+        row.suite_counts = true;
+      }
+  result.suite_runs = healthy_over(request, log, result.errors);
   return result;
 }
 
@@ -99,23 +105,42 @@ std::string selftest_text(const SelftestResult& result) {
                    row.what);
     for (const std::string& check : row.caught_by)
       fmt::format_to(std::back_inserter(out), "             by {}\n", check);
+    if (row.suite_counts)
+      fmt::format_to(std::back_inserter(out), "             {}: {}\n", result.suite,
+                     !row.in_suite.empty() ? "first at " + row.in_suite : "passes every line");
   }
   fmt::format_to(std::back_inserter(out),
                  "\n{} wrong kernels caught, {} missed; {} healthy ones pass, {} false alarms\n",
                  count(result, false, true), count(result, false, false), count(result, true, true),
                  count(result, true, false));
+  for (const SuiteRun& run : result.suite_runs) {
+    fmt::format_to(std::back_inserter(out), "{} on {}: {} comparisons pass, {} skipped, {} false alarms\n",
+                   result.suite, run.threads == 1 ? "1 thread" : "2 threads", run.passed, run.skipped,
+                   run.alarms.size());
+    for (const std::string& alarm : run.alarms)
+      fmt::format_to(std::back_inserter(out), "FALSE ALARM  {}\n", alarm);
+  }
   return out;
 }
 
 std::string selftest_json(const SelftestResult& result) {
   report::Json rows = report::Json::array(), devices = report::Json::object();
-  for (const SelftestRow& row : result.rows)
+  for (const SelftestRow& row : result.rows) {
     rows.push_back({{"name", row.name},
                     {"what", row.what},
                     {"dtype", row.dtype},
                     {"healthy", row.healthy},
                     {"caught_by", row.caught_by},
                     {"as_it_should", row.as_it_should()}});
+    if (row.suite_counts) rows.back()["in_suite"] = row.in_suite;
+  }
+  report::Json runs = report::Json::array();
+  for (const SuiteRun& run : result.suite_runs)
+    runs.push_back({{"threads", run.threads},
+                    {"passed", run.passed},
+                    {"skipped", run.skipped},
+                    {"alarms", run.alarms},
+                    {"as_it_should", run.as_it_should()}});
   for (const auto& [name, reason] : result.devices) devices[name] = reason;
   return report::json_text({{"schema_version", 1},
                             {"tool", report::json_tool()},
@@ -123,6 +148,8 @@ std::string selftest_json(const SelftestResult& result) {
                             {"target", result.target},
                             {"devices", devices},
                             {"rows", rows},
+                            {"suite", result.suite},
+                            {"suite_runs", runs},
                             {"errors", report::json_errors(result.errors)},
                             {"summary", {{"exit_code", result.exit_code()}}}});
 }

@@ -1,4 +1,5 @@
 // Several reports of one run: they agree with each other.
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <pugixml.hpp>
 
@@ -86,4 +87,80 @@ TEST_CASE("diff draws as well, and an unreadable file is an error in every repor
   CHECK(parsed(folder / "out.xml").child("testsuites").attribute("errors").as_int() == 1);
   for (const char* const name : {"out.html", "out.txt", "out.md"})
     CHECK_THAT(read_file(folder / name), ContainsSubstring("/no/such.h5"));
+}
+
+TEST_CASE("the page of attribute has a bar for every share of the JSON", "[cli]") {
+  const Folder folder;
+  const auto shares_on_page = [&](const char* xpath) {
+    std::vector<std::string> shares;
+    for (const pugi::xpath_node& node : parsed(folder / "why.html").select_nodes(xpath))
+      shares.emplace_back(node.node().child_value());
+    return shares;
+  };
+  const auto percent = [](const nlohmann::json& share) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f %%", std::round(1000 * share.get<double>()) / 10 + 0.0);
+    return std::string(text);
+  };
+  const std::string files =
+      " --report html=" + (folder / "why.html").string() + " --report json=" + (folder / "why.json").string();
+  const std::string file = case_fixtures() + "/fla_bf16_prefill.h5";
+  REQUIRE(program("attribute " + file + " --variant chunk --arithmetic fla" + files).code == 0);
+  std::vector<std::string> wanted;
+  std::size_t negative = 0;
+  const auto want = [&](const nlohmann::json& share) {
+    wanted.push_back(percent(share));
+    negative += share.get<double>() < 0;
+  };
+  auto json = nlohmann::json::parse(read_file(folder / "why.json"));
+  for (const auto& item : json["attributions"]) {
+    for (const auto& axis : item["axes"]) want(axis["share"]);
+    want(item["ideal_share"]);
+    want(item["interaction"]);
+    for (const auto& stage : item["stages"]) want(stage["share"]);
+  }
+  CHECK(wanted.size() > 15);
+  CHECK(shares_on_page("//svg/text[@text-anchor='end']") == wanted);
+  // The bar of storage goes as far as its share says, to the line of the whole at 344.
+  char bar[32];
+  std::snprintf(bar, sizeof bar, "h%.2fv", 344 * json["attributions"][0]["axes"][3]["share"].get<double>());
+  const pugi::xml_document drawn = parsed(folder / "why.html");
+  const std::string bars = drawn.select_node("//svg/path[@class='bar']").node().attribute("d").value();
+  CHECK_THAT(bars, ContainsSubstring(bar));
+  CHECK((negative > 0) == !drawn.select_nodes("//path[@class='bar less']").empty());
+
+  REQUIRE(program("attribute " + file + " --between fla_chunk,recurrent" + files).code == 0);
+  json = nlohmann::json::parse(read_file(folder / "why.json"));
+  wanted.clear();
+  for (const auto& ladder : json["ladders"])
+    for (std::size_t i = 1; i < ladder["rungs"].size(); ++i) want(ladder["rungs"][i]["share"]);
+  CHECK(shares_on_page("//svg/text[@text-anchor='end']") == wanted);
+  for (const char* const words : {" --report htm=x", " --report html", " --report html=", " --report html=-"})
+    CHECK(program("attribute " + file + words).code == 2);
+}
+
+TEST_CASE("every report has a row for each stage", "[cli]") {
+  const Folder folder;
+  const Output output = program("run " + case_fixtures() + "/fla_bf16_prefill.h5 --variant chunk --stages" +
+                                " --against oracle" + reports_in(folder));
+  CHECK(output.code == 0);
+  const auto json = nlohmann::json::parse(read_file(folder / "out.json"));
+  REQUIRE(json["stages"].size() == 1);
+  const pugi::xml_document page = parsed(folder / "out.html"), junit = parsed(folder / "out.xml");
+  const std::string lines = junit.select_node("//system-out").node().child_value();
+  const std::string summary = read_file(folder / "out.md");
+  CHECK(page.select_nodes("//table[@class='stages']/tbody/tr").size() == json["stages"][0]["stages"].size());
+  for (const auto& stage : json["stages"][0]["stages"]) {
+    const std::string name = stage["name"];
+    INFO(name);
+    CHECK(page.select_nodes(("//table[@class='stages']/tbody/tr[td[1]='" + name + "']").c_str()).size() == 1);
+    CHECK_THAT(lines, ContainsSubstring("\n  " + name + " "));
+    std::string row = "| ";
+    for (const char letter : name) row += letter == '_' ? std::string("\\_") : std::string(1, letter);
+    CHECK_THAT(summary, ContainsSubstring(row + " |"));
+  }
+  // A row of stages is no test, for it has no verdict.
+  std::size_t tensors = 0;
+  for (const auto& item : json["cases"]) tensors += item["tensors"].size();
+  CHECK(junit.select_nodes("//testcase").size() == tensors);
 }

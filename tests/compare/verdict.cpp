@@ -97,6 +97,7 @@ TEST_CASE("limits that show nothing about finite values do not pass anything", "
   const Measures m = measured({1, 2}, {1, 2});
   CHECK(judge(m, {{"nonfinite", 0, "derived"}}).verdict == Verdict::inconclusive);
   CHECK_THAT(judge(m, {}).reason, ContainsSubstring("no limit applies"));
+  CHECK(judge(m, {{"max_ulp", HUGE_VAL, "command line"}}).verdict == Verdict::inconclusive);
   // Without magnitudes scaled_ulp cannot be evaluated.
   CHECK(judge(m, {{"nonfinite", 0, "exact"}, {"scaled_ulp", 8, "command line"}}).verdict ==
         Verdict::inconclusive);
@@ -195,6 +196,7 @@ TEST_CASE("limits that do not exist or are no numbers are refused", "[limits]") 
   CHECK_THROWS_WITH(parse_limit("scaled_ulp"), ContainsSubstring("METRIC=VALUE"));
   CHECK_THROWS_WITH(parse_limit("scaled_ulp=-1"), ContainsSubstring("number >= 0"));
   CHECK_THROWS_WITH(parse_limit("scaled_ulp=nan"), ContainsSubstring("number >= 0"));
+  CHECK_THROWS_WITH(parse_limit("scaled_ulp=inf"), ContainsSubstring("number >= 0"));  // that is none
   CHECK_THROWS_WITH(parse_limit("scaled_ulp=3x"), ContainsSubstring("number >= 0"));
 }
 

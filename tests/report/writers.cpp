@@ -62,6 +62,17 @@ TEST_CASE("the exit code is that of the worst thing that happened", "[report]") 
   CHECK(with_errors.exit_code() == 4);
 }
 
+TEST_CASE("recorded answers that pass do not make up for variants of which none ran", "[report]") {
+  Result result = result_with({Verdict::skipped, Verdict::pass});
+  result.cases[0].against.clear();
+  result.cases[1].recorded = true;
+  CHECK(result.exit_code() == 1);
+  for (const auto write : {write_text, write_junit, write_html, write_summary, write_github})
+    CHECK_THAT(write(result, {}), ContainsSubstring("no variant ran"));
+  result.cases[1].recorded = false;  // one of two is missing: a line, and --require for those who need it
+  CHECK(result.exit_code() == 0);
+}
+
 TEST_CASE("JSON has the fields scripts rely on", "[report]") {
   const auto document = nlohmann::json::parse(write_json(result_with({Verdict::pass, Verdict::fail}), {}));
   CHECK(document["schema_version"] == 1);

@@ -144,29 +144,19 @@ TEST_CASE("diff in blocks says of all captures what comparing whole tensors says
   CHECK(compared > 20);
 }
 
-TEST_CASE("a file cut off or replaced while diff reads it is bad input", "[session][diff]") {
+TEST_CASE("a file cut off while diff reads it is bad input", "[session][diff]") {
   test::ProblemSpec spec;
   spec.T = 500;
   const kda::Problem problem = test::make_problem(spec);
-  for (const bool cut_off : {true, false}) {
-    const TemporaryFixture a(problem, nullptr, "a"), b(problem, nullptr, "b");
-    session::Log log;
-    log.progress = [&](const std::string&) {
-      if (cut_off) {
-        std::filesystem::resize_file(b.path, 2000);
-      } else {
-        std::filesystem::copy_file(a.path, b.path + ".new",
-                                   std::filesystem::copy_options::overwrite_existing);
-        std::filesystem::rename(b.path + ".new", b.path);
-      }
-    };
-    try {
-      session::diff({a.path, b.path, {}, {}, 2}, log);
-      FAIL_CHECK("nothing was thrown");
-    } catch (const Error& error) {
-      CHECK(error.kind() == ErrorKind::input);
-      CHECK_THAT(error.what(), ContainsSubstring(b.path));
-    }
+  const TemporaryFixture a(problem, nullptr, "a"), b(problem, nullptr, "b");
+  session::Log log;
+  log.progress = [&](const std::string&) { std::filesystem::resize_file(b.path, 2000); };
+  try {
+    session::diff({a.path, b.path, {}, {}, 2}, log);
+    FAIL_CHECK("nothing was thrown");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::input);
+    CHECK_THAT(error.what(), ContainsSubstring(b.path));
   }
 }
 

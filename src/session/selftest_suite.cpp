@@ -1,0 +1,89 @@
+#include "session/selftest_suite.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "report/writers.hpp"
+#include "session/run.hpp"
+#include "session/targets.hpp"
+
+namespace kda_check::session {
+
+namespace {
+
+using compare::Verdict;
+
+bool names(const std::vector<std::string>& list, std::string_view name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+/// "fla_fp32_small: oracle: o: rms_ratio 0.2 > 1e-06" of the first case that did not pass; empty: all did.
+std::string first_alarm(const report::Result& result, std::string_view variant) {
+  for (const report::CaseResult& item : result.cases)
+    if ((variant.empty() || item.variant == variant) && item.verdict != Verdict::pass &&
+        item.verdict != Verdict::skipped)
+      return fmt::format("{}: {}{}: {}", item.fixture,
+                         variant.empty() ? fmt::format("{} {}, ", item.variant, item.dtype) : "",
+                         item.against, item.reason);
+  return {};
+}
+
+}  // namespace
+
+kda::Variant variant_of(const Mutant& mutant) {
+  kda::Variant row = kda::variant_named(mutant.like);
+  row.name = mutant.name, row.summary = mutant.what, row.run = mutant.run;
+  return row;
+}
+
+std::string caught_in(const Mutant& mutant, const SelftestRequest& suite, const Log& log,
+                      std::vector<report::FailedInput>& errors) {
+  const kda::Variant registry[] = {variant_of(mutant)};
+  const std::string dtype(numeric::name_of(mutant.dtype));
+  for (const SuiteLine& line : suite.lines) {
+    RunRequest request = line.request;
+    if (!names(request.dtypes, dtype) || (!request.variants.empty() && !names(request.variants, mutant.like)))
+      continue;
+    request.registry = registry, request.variants.clear(), request.dtypes = {dtype};
+    request.threads = suite.threads;
+    for (const std::string& target : expanded_targets(line.request.fixtures)) {
+      request.fixtures = {target};
+      const report::Result result = run(request, log);
+      errors.insert(errors.end(), result.errors.begin(), result.errors.end());
+      if (const std::string alarm = first_alarm(result, mutant.name); !alarm.empty())
+        return fmt::format("{} {}", line.place, alarm);
+    }
+  }
+  return {};
+}
+
+std::vector<SuiteRun> healthy_over(const SelftestRequest& suite, const Log& log,
+                                   std::vector<report::FailedInput>& errors) {
+  std::vector<SuiteRun> runs;
+  std::vector<std::string> first;  // what every line gave on one thread
+  for (const int threads : {1, 2}) {
+    SuiteRun& done = runs.emplace_back();
+    done.threads = threads;
+    for (std::size_t i = 0; i < suite.lines.size(); ++i) {
+      const SuiteLine& line = suite.lines[i];
+      RunRequest request = line.request;
+      request.threads = threads;
+      const report::Result result = run(request, log);
+      errors.insert(errors.end(), result.errors.begin(), result.errors.end());
+      done.passed += result.count(Verdict::pass);
+      done.skipped += result.count(Verdict::skipped);
+      if (const std::string alarm = first_alarm(result, ""); !alarm.empty())
+        done.alarms.push_back(fmt::format("{} {}", line.place, alarm));
+      std::string document = report::write_json(result, {});
+      if (threads == 1) {
+        first.push_back(std::move(document));
+      } else if (document != first[i]) {
+        done.alarms.push_back(fmt::format("{}: other figures than on one thread", line.place));
+      }
+    }
+  }
+  return runs;
+}
+
+}  // namespace kda_check::session

@@ -1,0 +1,137 @@
+// What shows nothing never passes: not in the exit code, not in the words of any report.
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <pugixml.hpp>
+
+#include "support/catch.hpp"
+#include "support/program.hpp"
+#include "support/temporary_fixture.hpp"
+
+using namespace kda_check;
+using namespace kda_check::test;
+
+namespace {
+
+/// Runs `words` with every report and wants no pass in any of them, exit code 1, and `reason` said.
+void never_passes(const std::string& words, const std::string& reason) {
+  const Folder folder;
+  const auto report = [&](const char* format) {
+    return " --report " + std::string(format) + "=" + (folder / format).string();
+  };
+  const Output output = program(words + report("json") + report("junit") + report("html") +
+                                report("summary") + report("github"));
+  INFO(words << "\n" << output.out << output.err);
+  CHECK(output.code == 1);
+  CHECK_THAT(output.out, ContainsSubstring(reason));
+  CHECK_THAT(output.out, !ContainsSubstring("PASS"));
+  CHECK_THAT(output.out, ContainsSubstring(" 0 passed"));
+
+  const auto document = nlohmann::json::parse(read_file(folder / "json"));
+  CHECK(document["summary"]["passed"] == 0);
+  CHECK(document["summary"]["exit_code"] == 1);
+  for (const auto& item : document["cases"]) {
+    CHECK(item["verdict"] != "pass");
+    for (const auto& tensor : item["tensors"]) CHECK(tensor["verdict"] != "pass");
+  }
+  pugi::xml_document junit;
+  REQUIRE(junit.load_file((folder / "junit").c_str()));
+  const pugi::xml_node suites = junit.child("testsuites");
+  CHECK(suites.attribute("failures").as_uint() + suites.attribute("errors").as_uint() > 0);
+  CHECK(junit.select_nodes("//testcase[not(failure or error or skipped)]").empty());
+  CHECK_THAT(read_file(folder / "html"), ContainsSubstring("<title>FAIL"));
+  CHECK_THAT(read_file(folder / "html"), !ContainsSubstring("PASS"));
+  CHECK_THAT(read_file(folder / "summary"),
+             ContainsSubstring("## ❌ kda-check ") && !ContainsSubstring("PASS"));
+  const std::string annotations = read_file(folder / "github");
+  CHECK((annotations.find("::error ") != std::string::npos ||
+         annotations.find("::warning ") != std::string::npos));
+}
+
+/// A recorded answer, right to the last bit of fp32 until somebody spoils it.
+struct Recorded {
+  kda::Problem problem = make_problem({});
+  kda::Answer answer = run(problem, "recurrent", numeric::DType::fp32);
+};
+
+}  // namespace
+
+TEST_CASE("a run in which nothing ran never passes", "[cli][never]") {
+  never_passes("run tails:T=17 --variant recurrent --dtype fp64 --arithmetic exponential=cuda", "SKIPPED");
+  never_passes("run tails:T=17 --variant recurrent --oracle none", "0 comparisons");
+  for (const char* const command : {"attribute", "grow"})
+    CHECK(program(std::string(command) +
+                  " tails:T=17 --variant recurrent --dtype fp64 --arithmetic exponential=cuda")
+              .code != 0);
+  const Output suite = shell(
+      "cd /tmp && : > kda-check-empty.txt && $KDA run @kda-check-empty.txt; code=$?; "
+      "rm kda-check-empty.txt; exit $code");
+  CHECK(suite.code == 3);
+  CHECK_THAT(suite.err, ContainsSubstring("has no lines"));
+}
+
+TEST_CASE("a device that is missing never passes", "[cli][never][gpu]") {
+  const std::string reason = kda::variant_named("gpu-recurrent").unavailable();
+  if (reason.empty()) KDA_CHECK_SKIP("there is a GPU here");
+  never_passes("run tails:T=17 --variant gpu-recurrent,gpu-chunk", "SKIPPED gpu-recurrent fp32: " + reason);
+  // Nor do the recorded answers of a file make up for it.
+  const Output recorded = program("run " + small + " --variant gpu-recurrent");
+  CHECK(recorded.code == 1);
+  CHECK_THAT(recorded.out, ContainsSubstring("no variant ran: only recorded answers were compared"));
+  CHECK(program("run " + small + " --variant gpu-recurrent --report github").code == 1);
+  // Beside one that is there it is a line, and with --require no run at all.
+  const Output beside = program("run " + small + " --variant recurrent,gpu-recurrent --against oracle");
+  CHECK(beside.code == 0);
+  CHECK_THAT(beside.out, ContainsSubstring("SKIPPED gpu-recurrent") && ContainsSubstring("1 skipped"));
+  CHECK(program("run " + small + " --require gpu").code == 4);
+}
+
+TEST_CASE("a tensor that no limit says anything about never passes", "[cli][never]") {
+  const std::string run = "run tails:T=17 --variant recurrent --limit ";
+  never_passes(run + "rms_ratio=none --limit scaled_ulp=none", "no limit applies but nonfinite");
+  // Without an oracle there are no magnitudes to count scaled_ulp by.
+  never_passes("run " + small + on_cpu + " --oracle none --limit rms_ratio=none --limit scaled_ulp=1e3",
+               "no limit applies but nonfinite");
+  const Output infinite = program(run + "rms_ratio=inf --limit scaled_ulp=inf");
+  CHECK(infinite.code == 2);
+  CHECK_THAT(infinite.err, ContainsSubstring("'inf' is not a number >= 0"));
+
+  const Recorded recorded;
+  const TemporaryFixture with(recorded.problem, &recorded.answer, "with"),
+      without(recorded.problem, nullptr, "without");
+  never_passes("diff " + with.path + " " + without.path + " --tensor o,final_state", "only in");
+}
+
+TEST_CASE("a tensor that is NaN on both sides never passes", "[cli][never]") {
+  for (const std::size_t how_many : {std::size_t{1}, std::size_t{0}}) {
+    Recorded recorded;
+    for (tensor::Tensor* const tensor : {&recorded.answer.o, &recorded.answer.final_state})
+      for (std::size_t i = 0; i < (how_many == 0 ? tensor->size() : how_many); ++i)
+        tensor->set(i, std::nan(""));
+    const TemporaryFixture a(recorded.problem, &recorded.answer, "a"),
+        b(recorded.problem, &recorded.answer, "b");
+    never_passes("diff " + a.path + ":somebody " + b.path + ":somebody", "both sides are NaN at");
+  }
+  // Inputs that make everything NaN: no oracle can tell.
+  Recorded poisoned;
+  poisoned.problem.v.set(0, std::nan(""));
+  poisoned.problem.k.set(0, std::nan(""));
+  const TemporaryFixture file(poisoned.problem);
+  never_passes("run " + file.path + on_cpu, "the oracle is not finite at");
+}
+
+TEST_CASE("a tensor compared with itself never passes, by whatever name", "[cli][never]") {
+  const Recorded recorded;
+  const TemporaryFixture file(recorded.problem, &recorded.answer, "itself");
+  const fs::path soft = file.path + ".soft.h5", hard = file.path + ".hard.h5", copy = file.path + ".copy.h5";
+  fs::create_symlink(file.path, soft);
+  fs::create_hard_link(file.path, hard);
+  fs::copy_file(file.path, copy);
+  for (const std::string& other :
+       {file.path, soft.string(), hard.string(),
+        fs::path(file.path).parent_path().string() + "/./" + fs::path(file.path).filename().string()}) {
+    never_passes("diff " + file.path + " " + other, "compared with itself");
+    never_passes("diff " + file.path + ":somebody " + other + ":somebody", "compared with itself");
+  }
+  CHECK(program("diff " + file.path + " " + copy.string()).code == 0);  // another file may be equal
+  for (const fs::path& path : {soft, hard, copy}) fs::remove(path);
+}

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""terminal.py PROGRAM: what is for people at a terminal - colours, and a line that tells how far a run is - comes there
+and nowhere else. Terminals here are pseudo-terminals."""
+import os
+import pty
+import subprocess
+import sys
+import unittest
+
+program = sys.argv[1]
+run = ["run", "tails:T=17", "--variant", "recurrent,chunk"]
+
+
+def at_terminal(words, streams=("stdout", "stderr"), **environment):
+    """What a run writes to a terminal and to pipes, with the named streams at the terminal."""
+    ours, theirs = pty.openpty()
+    names = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    names.update({"TERM": "xterm"}, **environment)
+    where = {name: theirs if name in streams else subprocess.PIPE for name in ("stdout", "stderr")}
+    with subprocess.Popen([program, *words], env=names, stdin=subprocess.DEVNULL, **where) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while chunk := os.read(ours, 65536):
+                shown += chunk
+        except OSError:  # the other end is closed
+            pass
+        piped = b"".join(stream.read() for stream in (process.stdout, process.stderr) if stream)
+    os.close(ours)
+    return shown.decode(), piped.decode(), process.returncode
+
+
+class Terminal(unittest.TestCase):
+    def test_colours_at_a_terminal_unless_told_otherwise(self):
+        green = "\x1b[32m"
+        self.assertIn(green, at_terminal(run)[0])
+        self.assertNotIn(green, at_terminal(run, NO_COLOR="1")[0])
+        self.assertIn(green, at_terminal(run, NO_COLOR="")[0])  # empty is as good as not set (no-color.org)
+        self.assertNotIn(green, at_terminal(run, TERM="dumb")[0])
+        self.assertNotIn(green, at_terminal([*run, "--color", "never"])[0])
+        self.assertIn(green, at_terminal([*run, "--color", "always"], NO_COLOR="1")[0])
+        # Standard error at a terminal does not colour a report in a pipe.
+        self.assertNotIn("\x1b", at_terminal(run, streams=("stderr",))[1])
+
+    def test_progress_at_a_terminal_only(self):
+        told = "tails:T=17: recurrent fp32"
+        shown, piped, code = at_terminal(run, streams=("stderr",))
+        self.assertEqual(code, 0)
+        self.assertIn(told, shown)
+        self.assertTrue(shown.endswith("\r\x1b[K"), shown)  # and nothing of it is left
+        self.assertNotIn(told, piped)
+        shown, piped, _ = at_terminal(run, streams=("stdout",))
+        self.assertNotIn(told, shown + piped)
+        self.assertNotIn("\r\x1b[K", shown)
+
+    def test_a_file_gets_no_colours(self):
+        path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"kda-check-terminal-{os.getpid()}")
+        at_terminal([*run, "--report", f"text={path}"])
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        os.remove(path)
+        self.assertIn("PASS", text)
+        self.assertNotIn("\x1b", text)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
