@@ -1,7 +1,5 @@
 #include "kda/gradients.hpp"
 
-#include <cstring>
-
 namespace kda_check::kda {
 
 namespace {
@@ -68,7 +66,6 @@ GradientTensors allocate_gradients(const Problem& problem, numeric::DType dtype)
     tensor = tensor::Tensor(
         std::string(row.name), gradient_dtype(problem, row.gradient, dtype),
         expected_shape(*find_spec(row.name), problem.dimensions(), problem.options.state_v_first));
-    std::memset(tensor.data(), 0, tensor.bytes());
   }
   return tensors;
 }

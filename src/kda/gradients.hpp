@@ -32,7 +32,7 @@ using GradientTensors = std::array<tensor::Tensor, gradient_count>;
 /// input, but not above fp32, and fp32 for dinitial_state.
 numeric::DType gradient_dtype(const Problem& problem, Gradient gradient, numeric::DType dtype);
 
-/// Memory for the gradients a problem has, zeros.
+/// Memory for the gradients a problem has, uninitialised.
 GradientTensors allocate_gradients(const Problem& problem, numeric::DType dtype);
 
 }  // namespace kda_check::kda

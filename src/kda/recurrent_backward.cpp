@@ -1,10 +1,11 @@
 // recurrent, backwards (docs/kda.md, "Backward"). For each value head of a sequence: forwards for the
-// prediction errors, with a checkpoint of the state before every block of tokens; backwards for the gradients
-// of the predictions; then block by block from the last, replayed from its checkpoint, what is summed along
-// the rows of the state.
+// prediction errors, with a checkpoint of the state before every block of tokens; then block by block from
+// the last, the gradients of the predictions down the columns of the state, and, replayed from the
+// checkpoint, what is summed along its rows.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 
 #include "base/error.hpp"
 #include "base/parallel.hpp"
@@ -16,7 +17,8 @@ namespace kda_check::kda {
 
 namespace {
 
-constexpr std::size_t block_tokens = TokenInputs<float>::block_tokens;
+/// Their history over one tile of keys, with a row of V, is to stay in the second-level cache.
+constexpr std::size_t block_tokens = 32;
 
 /// Scratch memory of one sequence of one query head, in elements.
 struct Sizes {
@@ -32,16 +34,18 @@ struct Sizes {
         group(problem.heads_per_group()) {}
 
   std::size_t state() const { return K * v_stride; }
+  std::size_t transposed_state() const { return V * k_stride; }
   std::size_t key_rows() const { return tokens * k_stride; }
   std::size_t value_rows() const { return tokens * v_stride; }
-  /// Checkpoints, initial and final gradient; errors and gradients of predictions; dq, dk, dg, and sums of
-  /// dq and dk over the value heads of a group. docs/performance.md states it.
+  /// What grows with the tokens (docs/kda.md, "Memory"): checkpoints, errors, and sums of dq and dk over the
+  /// value heads of a group. Then the state, its gradient and that transposed, and the rows of a block.
   std::size_t of_job() const {
-    return (blocks + 2) * state() + 2 * value_rows() + (group > 1 ? 5 : 3) * key_rows();
+    return blocks * state() + value_rows() + (group > 1 ? 2 * key_rows() : 0) + 2 * state() +
+           transposed_state() + block_tokens * (6 * k_stride + 4 * v_stride + 2);
   }
-  /// Inputs of a block, all tiles of the state, and the history of a block over one tile of keys.
+  /// Values of a block and a matrix; a tile of the state and its history.
   std::size_t of_thread(std::size_t lanes) const {
-    return block_tokens * (3 * k_stride + 4 * v_stride) + 2 * k_stride * v_stride + block_tokens * V * lanes;
+    return block_tokens * (3 * k_stride + v_stride + 1) + state() + (block_tokens + 1) * V * lanes;
   }
 };
 
@@ -62,10 +66,11 @@ void copy_from_tile(const T* from, std::size_t stride, std::size_t rows, std::si
 template <class T>
 void copy_to_transposed_tile(const T* matrix, std::size_t stride, std::size_t rows, std::size_t columns,
                              std::size_t lanes, std::size_t tile, T* to) {
-  for (std::size_t lane = 0; lane < lanes; ++lane) {
-    const std::size_t row = tile * lanes + lane;
-    for (std::size_t column = 0; column < columns; ++column)
-      to[column * lanes + lane] = row < rows ? matrix[row * stride + column] : T(0);
+  const std::size_t first = tile * lanes, used = std::min(lanes, rows - first);
+  for (std::size_t column = 0; column < columns; ++column) {
+    for (std::size_t lane = 0; lane < used; ++lane)
+      to[column * lanes + lane] = matrix[(first + lane) * stride + column];
+    for (std::size_t lane = used; lane < lanes; ++lane) to[column * lanes + lane] = 0;
   }
 }
 
@@ -73,49 +78,65 @@ struct Block {
   std::size_t index, begin, count;
 };
 
-/// The value heads of one query head of one sequence, one after the other.
+/// The rows of a block of tokens of one value head.
+template <class T>
+struct BlockRows {
+  BlockRows(std::size_t k_stride, std::size_t v_stride)
+      : q(block_tokens * k_stride),
+        k(block_tokens * k_stride),
+        decay(block_tokens * k_stride),
+        dq(block_tokens * k_stride),
+        dk(block_tokens * k_stride),
+        dg(block_tokens * k_stride),
+        d_o(block_tokens * v_stride),
+        write(block_tokens * v_stride),
+        r(block_tokens * v_stride),
+        y(block_tokens * v_stride),
+        beta(block_tokens),
+        dbeta(block_tokens) {}
+  tensor::Scratch<T> q, k, decay, dq, dk, dg, d_o, write, r, y, beta, dbeta;
+};
+
+/// The value heads of one query head of one sequence, one after the other. Its memory is used again for the
+/// next.
 template <class T>
 class HeadBackward {
  public:
-  HeadBackward(const Problem& problem, const Sequence& sequence, const TokenArithmetic& arithmetic,
+  /// `longest`: no sequence to come is longer.
+  HeadBackward(const Problem& problem, const Sequence& longest, const TokenArithmetic& arithmetic,
                int threads)
-      : reader_(problem, arithmetic.operations),
-        s_(sequence),
+      : problem_(problem),
+        reader_(problem, arithmetic.operations),
+        s_(longest),
         arithmetic_(arithmetic),
         kernels_(arithmetic.is_plain() ? kernels<T>().token_backward[arithmetic.operations.is_fused]
                                        : kernels<T>().any_token_backward),
         threads_(threads),
-        n_(problem, sequence),
+        n_(problem, longest),
         lanes_(kernels<T>().tile_lanes),
         checkpoints_(n_.blocks * n_.state()),
-        final_gradient_(n_.state()),
-        initial_gradient_(n_.state()),
         errors_(n_.value_rows()),
-        predictions_(n_.value_rows()),
-        dq_(n_.key_rows()),
-        dk_(n_.key_rows()),
-        dg_(n_.key_rows()),
+        matrix_(n_.state()),
+        gradient_(n_.state()),
+        transposed_gradient_(n_.transposed_state()),
         dq_sum_(n_.group > 1 ? n_.key_rows() : 0),
-        dk_sum_(n_.group > 1 ? n_.key_rows() : 0) {}
+        dk_sum_(n_.group > 1 ? n_.key_rows() : 0),
+        rows_(n_.k_stride, n_.v_stride) {}
 
-  void run(std::size_t query_head, HeadGradients<T>& gradients) {
+  void run(const Sequence& sequence, std::size_t query_head, HeadGradients<T>& gradients) {
+    s_ = sequence;
+    n_ = Sizes(problem_, sequence);
     for (std::size_t member = 0; member < n_.group; ++member) {
       head_ = query_head * n_.group + member;
-      reader_.state_gradient(s_, head_, final_gradient_.data(), n_.v_stride);
-      over_tiles(n_.V, [&](std::size_t first, std::size_t last) {
-        forwards(first, last);
-        backwards(first, last);
-      });
-      over_tiles(n_.K, [&](std::size_t first, std::size_t last) { along_rows(first, last); });
-      hand_out_values(gradients);
-      if (n_.group > 1) add_to_group(member == 0);
-    }
-    T* const dq = n_.group > 1 ? dq_sum_.data() : dq_.data();
-    T* const dk = n_.group > 1 ? dk_sum_.data() : dk_.data();
-    for (std::size_t b = n_.blocks; b-- > 0;) {
-      const Block block = block_of(b);
-      gradients.query(s_, query_head, block.begin, block.count, dq + key_row(block), n_.k_stride);
-      gradients.key(s_, query_head, block.begin, block.count, dk + key_row(block), n_.k_stride);
+      reader_.state(s_, head_, matrix_.data(), n_.v_stride);
+      over_tiles(n_.V, [&](std::size_t first, std::size_t last) { forwards(first, last); });
+      begin_with_final_gradient();
+      for (std::size_t b = n_.blocks; b-- > 0;) {
+        const Block block = block_of(b);
+        backwards(block);
+        hand_out(block, query_head, member, gradients);
+      }
+      hand_out_state(gradients);
     }
   }
 
@@ -124,12 +145,11 @@ class HeadBackward {
     const std::size_t begin = s_.begin + b * block_tokens;
     return {b, begin, std::min(block_tokens, s_.end - begin)};
   }
-  std::size_t key_row(const Block& block) const { return (block.begin - s_.begin) * n_.k_stride; }
-  std::size_t value_row(const Block& block) const { return (block.begin - s_.begin) * n_.v_stride; }
-
-  void load(TokenInputs<T>& in, const Block& block) const {
-    in.load(reader_, arithmetic_, s_, head_, block.begin, block.count, n_.k_stride, n_.v_stride);
+  T* errors_of(const Block& block) { return errors_.data() + (block.begin - s_.begin) * n_.v_stride; }
+  T* tile_of_columns(tensor::Scratch<T>& tiles, std::size_t tile) {
+    return tiles.data() + tile * lanes_ * n_.K;
   }
+  T* tile_of_rows(tensor::Scratch<T>& tiles, std::size_t tile) { return tiles.data() + tile * lanes_ * n_.V; }
 
   /// Calls body(first, last) for groups of tiles, as many as there are threads.
   template <class Body>
@@ -140,128 +160,128 @@ class HeadBackward {
                  [&](std::size_t part, int) { body(tiles * part / parts, tiles * (part + 1) / parts); });
   }
 
-  ColumnsBlock<T> columns(TokenInputs<T>& in, const Block& block, const T* rows, T* sums, T* state) const {
-    return {block.count,      n_.K,           n_.k_stride, n_.v_stride, in.q.data(), in.k.data(),
-            in.decay.data(),  in.beta.data(), rows,        sums,        state,       arithmetic_.operations,
-            arithmetic_.casts};
-  }
-
   /// Errors and checkpoints of tiles [first, last) of V lanes.
   void forwards(std::size_t first, std::size_t last) {
     TokenInputs<T> in(n_.k_stride, n_.v_stride);
-    tensor::Scratch<T> matrix(n_.state()), states(n_.state());
-    reader_.state(s_, head_, matrix.data(), n_.v_stride);
-    const auto state = [&](std::size_t tile) { return states.data() + tile * lanes_ * n_.K; };
+    tensor::Scratch<T> states(n_.state());
     for (std::size_t tile = first; tile < last; ++tile)
-      copy_to_tile(matrix.data(), n_.v_stride, n_.K, lanes_, tile, state(tile));
+      copy_to_tile(matrix_.data(), n_.v_stride, n_.K, lanes_, tile, tile_of_columns(states, tile));
     for (std::size_t b = 0; b < n_.blocks; ++b) {
       const Block block = block_of(b);
-      load(in, block);
+      in.load(reader_, arithmetic_, s_, head_, block.begin, block.count, n_.k_stride, n_.v_stride);
       for (std::size_t tile = first; tile < last; ++tile) {
-        copy_from_tile(state(tile), n_.v_stride, n_.K, lanes_, tile, checkpoints_.data() + b * n_.state());
+        T* const state = tile_of_columns(states, tile);
+        copy_from_tile(state, n_.v_stride, n_.K, lanes_, tile, checkpoints_.data() + b * n_.state());
         const std::size_t lane = tile * lanes_;
-        kernels_.replay(
-            columns(in, block, in.v.data() + lane, errors_.data() + value_row(block) + lane, state(tile)));
+        kernels_.replay({block.count, n_.K, n_.k_stride, n_.v_stride, in.q.data(), in.k.data(),
+                         in.decay.data(), in.beta.data(), in.v.data() + lane, errors_of(block) + lane, state,
+                         arithmetic_.operations, arithmetic_.casts});
       }
     }
   }
 
-  /// Gradients of the predictions, and of the initial state, of the same tiles.
-  void backwards(std::size_t first, std::size_t last) {
-    TokenInputs<T> in(n_.k_stride, n_.v_stride);
-    tensor::Scratch<T> d_o(block_tokens * n_.v_stride), states(n_.state());
-    const auto state = [&](std::size_t tile) { return states.data() + tile * lanes_ * n_.K; };
-    for (std::size_t tile = first; tile < last; ++tile)
-      copy_to_tile(final_gradient_.data(), n_.v_stride, n_.K, lanes_, tile, state(tile));
-    for (std::size_t b = n_.blocks; b-- > 0;) {
-      const Block block = block_of(b);
-      load(in, block);
-      reader_.output_gradient(s_, head_, block.begin, block.count, d_o.data(), n_.v_stride);
-      for (std::size_t tile = first; tile < last; ++tile) {
-        const std::size_t lane = tile * lanes_;
-        kernels_.column_gradients(columns(in, block, d_o.data() + lane,
-                                          predictions_.data() + value_row(block) + lane, state(tile)));
-      }
-    }
-    for (std::size_t tile = first; tile < last; ++tile)
-      copy_from_tile(state(tile), n_.v_stride, n_.K, lanes_, tile, initial_gradient_.data());
+  void begin_with_final_gradient() {
+    reader_.state_gradient(s_, head_, matrix_.data(), n_.v_stride);
+    for (std::size_t tile = 0; tile * lanes_ < n_.V; ++tile)
+      copy_to_tile(matrix_.data(), n_.v_stride, n_.K, lanes_, tile, tile_of_columns(gradient_, tile));
+    for (std::size_t tile = 0; tile * lanes_ < n_.K; ++tile)
+      copy_to_transposed_tile(matrix_.data(), n_.v_stride, n_.K, n_.V, lanes_, tile,
+                              tile_of_rows(transposed_gradient_, tile));
   }
 
-  /// dq, dk and dg of tiles [first, last) of K lanes.
-  void along_rows(std::size_t first, std::size_t last) {
-    TokenInputs<T> in(n_.k_stride, n_.v_stride);
-    tensor::Scratch<T> d_o(block_tokens * n_.v_stride), write(block_tokens * n_.v_stride),
-        y(block_tokens * n_.v_stride), state(lanes_ * n_.V), gradients((last - first) * lanes_ * n_.V),
-        history(block_tokens * lanes_ * n_.V);
-    const auto gradient = [&](std::size_t tile) { return gradients.data() + (tile - first) * lanes_ * n_.V; };
-    for (std::size_t tile = first; tile < last; ++tile)
-      copy_to_transposed_tile(final_gradient_.data(), n_.v_stride, n_.K, n_.V, lanes_, tile, gradient(tile));
-    for (std::size_t b = n_.blocks; b-- > 0;) {
-      const Block block = block_of(b);
-      load(in, block);
-      reader_.output_gradient(s_, head_, block.begin, block.count, d_o.data(), n_.v_stride);
-      weigh(errors_.data() + value_row(block), in, block, write.data());
-      weigh(predictions_.data() + value_row(block), in, block, y.data());
-      for (std::size_t tile = first; tile < last; ++tile) {
-        copy_to_transposed_tile(checkpoints_.data() + b * n_.state(), n_.v_stride, n_.K, n_.V, lanes_, tile,
-                                state.data());
-        const std::size_t lane = tile * lanes_, at = key_row(block) + lane;
-        kernels_.row_gradients({block.count, n_.V, n_.k_stride, n_.v_stride, in.q.data() + lane,
-                                in.k.data() + lane, in.decay.data() + lane, write.data(), y.data(),
-                                d_o.data(), dq_.data() + at, dk_.data() + at, dg_.data() + at, state.data(),
-                                gradient(tile), history.data(), arithmetic_.operations, arithmetic_.casts});
-      }
-    }
+  void backwards(const Block& block) {
+    load_rows(reader_, arithmetic_, s_, head_, block.begin, block.count, n_.k_stride,
+              {rows_.q.data(), rows_.k.data(), rows_.decay.data(), rows_.beta.data()});
+    reader_.output_gradient(s_, head_, block.begin, block.count, rows_.d_o.data(), n_.v_stride);
+    over_tiles(n_.V, [&](std::size_t first, std::size_t last) {
+      for (std::size_t tile = first; tile < last; ++tile) down_columns(block, tile);
+    });
+    weigh(errors_of(block), block, rows_.write.data());
+    weigh(rows_.r.data(), block, rows_.y.data());
+    over_tiles(n_.K, [&](std::size_t first, std::size_t last) {
+      tensor::Scratch<T> state(lanes_ * n_.V), history(block_tokens * lanes_ * n_.V);
+      for (std::size_t tile = first; tile < last; ++tile)
+        along_rows(block, tile, state.data(), history.data());
+    });
     const T scale = reader_.scale();
-    for (std::size_t t = 0; t < n_.tokens; ++t)
-      for (std::size_t k = first * lanes_; k < last * lanes_; ++k)
-        dq_[t * n_.k_stride + k] = scale * dq_[t * n_.k_stride + k];
+    for (std::size_t i = 0; i < block.count * n_.k_stride; ++i) rows_.dq[i] = scale * rows_.dq[i];
+  }
+
+  /// Gradients of the predictions.
+  void down_columns(const Block& block, std::size_t tile) {
+    const std::size_t lane = tile * lanes_;
+    kernels_.column_gradients({block.count, n_.K, n_.k_stride, n_.v_stride, rows_.q.data(), rows_.k.data(),
+                               rows_.decay.data(), rows_.beta.data(), rows_.d_o.data() + lane,
+                               rows_.r.data() + lane, tile_of_columns(gradient_, tile),
+                               arithmetic_.operations, arithmetic_.casts});
+  }
+
+  /// dq, dk and dg.
+  void along_rows(const Block& block, std::size_t tile, T* state, T* history) {
+    copy_to_transposed_tile(checkpoints_.data() + block.index * n_.state(), n_.v_stride, n_.K, n_.V, lanes_,
+                            tile, state);
+    const std::size_t lane = tile * lanes_;
+    kernels_.row_gradients({block.count, n_.V, n_.k_stride, n_.v_stride, rows_.q.data() + lane,
+                            rows_.k.data() + lane, rows_.decay.data() + lane, rows_.write.data(),
+                            rows_.y.data(), rows_.d_o.data(), rows_.dq.data() + lane, rows_.dk.data() + lane,
+                            rows_.dg.data() + lane, state, tile_of_rows(transposed_gradient_, tile), history,
+                            arithmetic_.operations, arithmetic_.casts});
   }
 
   /// target_t = beta_t rows_t
-  void weigh(const T* rows, TokenInputs<T>& in, const Block& block, T* target) const {
-    for (std::size_t t = 0; t < block.count; ++t)
-      for (std::size_t v = 0; v < n_.v_stride; ++v)
-        target[t * n_.v_stride + v] = rows[t * n_.v_stride + v] * in.beta[t];
-  }
-
-  /// What belongs to one value head.
-  void hand_out_values(HeadGradients<T>& gradients) {
-    tensor::Scratch<T> beta(block_tokens), dv(block_tokens * n_.v_stride), dbeta(block_tokens);
-    for (std::size_t b = n_.blocks; b-- > 0;) {
-      const Block block = block_of(b);
-      T *const e = errors_.data() + value_row(block), *const r = predictions_.data() + value_row(block);
-      reader_.beta(s_, head_, block.begin, block.count, beta.data());
-      for (std::size_t t = 0; t < block.count; ++t)
-        for (std::size_t v = 0; v < n_.v_stride; ++v)
-          dv[t * n_.v_stride + v] = r[t * n_.v_stride + v] * beta[t];
-      kernels<T>().row_dots({block.count, n_.V, n_.v_stride, r, e, dbeta.data(), arithmetic_.operations});
-      gradients.value(s_, head_, block.begin, block.count, dv.data(), n_.v_stride);
-      gradients.beta(s_, head_, block.begin, block.count, dbeta.data());
-      gradients.log_decay(s_, head_, block.begin, block.count, dg_.data() + key_row(block), n_.k_stride);
+  void weigh(const T* rows, const Block& block, T* target) {
+    for (std::size_t t = 0; t < block.count; ++t) {
+      const T beta = rows_.beta[t];
+      const std::size_t row = t * n_.v_stride;
+      for (std::size_t v = 0; v < n_.v_stride; ++v) target[row + v] = rows[row + v] * beta;
     }
-    gradients.initial_state(s_, head_, initial_gradient_.data(), n_.v_stride);
   }
 
-  void add_to_group(bool is_first) {
-    for (const auto& [part, sum] : {std::pair{&dq_, &dq_sum_}, std::pair{&dk_, &dk_sum_}})
-      for (std::size_t i = 0; i < n_.key_rows(); ++i)
-        (*sum)[i] = is_first ? (*part)[i] : (*sum)[i] + (*part)[i];
+  void hand_out(const Block& block, std::size_t query_head, std::size_t member, HeadGradients<T>& gradients) {
+    kernels<T>().row_dots({block.count, n_.V, n_.v_stride, rows_.r.data(), errors_of(block),
+                           rows_.dbeta.data(), arithmetic_.operations});
+    gradients.value(s_, head_, block.begin, block.count, rows_.y.data(), n_.v_stride);
+    gradients.beta(s_, head_, block.begin, block.count, rows_.dbeta.data());
+    gradients.log_decay(s_, head_, block.begin, block.count, rows_.dg.data(), n_.k_stride);
+    T *dq = rows_.dq.data(), *dk = rows_.dk.data();
+    if (n_.group > 1) {
+      const std::size_t at = (block.begin - s_.begin) * n_.k_stride, count = block.count * n_.k_stride;
+      dq = add_to_group(dq, count, member == 0, dq_sum_.data() + at);
+      dk = add_to_group(dk, count, member == 0, dk_sum_.data() + at);
+    }
+    if (member + 1 < n_.group) return;
+    gradients.query(s_, query_head, block.begin, block.count, dq, n_.k_stride);
+    gradients.key(s_, query_head, block.begin, block.count, dk, n_.k_stride);
   }
 
+  /// Returns the sum.
+  static T* add_to_group(const T* part, std::size_t count, bool is_first, T* sum) {
+    for (std::size_t i = 0; i < count; ++i) sum[i] = is_first ? part[i] : sum[i] + part[i];
+    return sum;
+  }
+
+  void hand_out_state(HeadGradients<T>& gradients) {
+    for (std::size_t tile = 0; tile * lanes_ < n_.V; ++tile)
+      copy_from_tile(tile_of_columns(gradient_, tile), n_.v_stride, n_.K, lanes_, tile, matrix_.data());
+    gradients.initial_state(s_, head_, matrix_.data(), n_.v_stride);
+  }
+
+  const Problem& problem_;
   const HeadReader<T> reader_;
-  const Sequence s_;
+  Sequence s_;
   const TokenArithmetic& arithmetic_;
   const TokenBackwardKernels<T>& kernels_;
   const int threads_;
-  const Sizes n_;
+  Sizes n_;
   const std::size_t lanes_;
   std::size_t head_ = 0;
-  tensor::Scratch<T> checkpoints_;  ///< [blocks][K][v_stride], entering each block
-  tensor::Scratch<T> final_gradient_, initial_gradient_;
-  tensor::Scratch<T> errors_, predictions_;  ///< [tokens][v_stride] e_t and r_t
-  tensor::Scratch<T> dq_, dk_, dg_;          ///< [tokens][k_stride] of one value head
-  tensor::Scratch<T> dq_sum_, dk_sum_;       ///< over a group
+  tensor::Scratch<T> checkpoints_;          ///< [blocks][K][v_stride], entering each block
+  tensor::Scratch<T> errors_;               ///< [tokens][v_stride] e_t
+  tensor::Scratch<T> matrix_;               ///< [K][v_stride] a state or its gradient, on its way
+  tensor::Scratch<T> gradient_;             ///< tiles of V lanes
+  tensor::Scratch<T> transposed_gradient_;  ///< tiles of K lanes
+  tensor::Scratch<T> dq_sum_, dk_sum_;      ///< [tokens][k_stride] over a group
+  BlockRows<T> rows_;
 };
 
 template <class T>
@@ -284,8 +304,11 @@ GradientTensors run_in(const Problem& problem, const RunOptions& options) {
   GradientTensors tensors = allocate_gradients(problem, options.dtype);
   HeadGradients<T> gradients(problem, arithmetic.operations,
                              {NormForm::division, arithmetic.casts.normalised, false}, tensors);
-  parallel_for(jobs.size(), at_once, [&](std::size_t item, int) {
-    HeadBackward<T>(problem, jobs[item].sequence, arithmetic, of_each).run(jobs[item].query_head, gradients);
+  std::deque<HeadBackward<T>> workers;
+  for (int worker = 0; worker < at_once; ++worker)
+    workers.emplace_back(problem, jobs.front().sequence, arithmetic, of_each);
+  parallel_for(jobs.size(), at_once, [&](std::size_t item, int worker) {
+    workers[static_cast<std::size_t>(worker)].run(jobs[item].sequence, jobs[item].query_head, gradients);
   });
   gradients.finish();
   return tensors;

@@ -23,6 +23,27 @@ struct TokenArithmetic {
   }
 };
 
+/// Rows [count][stride] of the query with scale, the key and exp(g), and [count] of beta.
+template <class T>
+struct TokenRows {
+  T *q, *k, *decay, *beta;
+};
+
+template <class T>
+void load_rows(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
+               std::size_t head, std::size_t begin, std::size_t count, std::size_t stride,
+               const TokenRows<T>& rows) {
+  const Rounding normalised = arithmetic.casts.normalised;
+  reader.query(s, head, begin, count, NormForm::division, normalised, rows.q, stride);
+  const T scale = reader.scale();
+  for (std::size_t i = 0; i < count * stride; ++i) rows.q[i] = rows.q[i] * scale;
+  reader.key(s, head, begin, count, NormForm::division, normalised, rows.k, stride);
+  reader.beta(s, head, begin, count, rows.beta);
+  reader.log_decay(s, head, begin, count, rows.decay, stride);
+  kernels<T>().exponential(arithmetic.operations.exponential, rows.decay, rows.decay, count * stride);
+  kernels<T>().round(arithmetic.casts.decay, rows.decay, count * stride);
+}
+
 /// Inputs of `block_tokens` tokens of one head as the token kernels take them.
 template <class T>
 struct TokenInputs {
@@ -37,16 +58,8 @@ struct TokenInputs {
 
   void load(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
             std::size_t head, std::size_t begin, std::size_t count, std::size_t K, std::size_t v_stride) {
-    const Rounding normalised = arithmetic.casts.normalised;
-    reader.query(s, head, begin, count, NormForm::division, normalised, q.data(), K);
-    const T scale = reader.scale();
-    for (std::size_t i = 0; i < count * K; ++i) q[i] = q[i] * scale;
-    reader.key(s, head, begin, count, NormForm::division, normalised, k.data(), K);
+    load_rows(reader, arithmetic, s, head, begin, count, K, {q.data(), k.data(), decay.data(), beta.data()});
     reader.value(s, head, begin, count, v.data(), v_stride);
-    reader.beta(s, head, begin, count, beta.data());
-    reader.log_decay(s, head, begin, count, decay.data(), K);
-    kernels<T>().exponential(arithmetic.operations.exponential, decay.data(), decay.data(), count * K);
-    kernels<T>().round(arithmetic.casts.decay, decay.data(), count * K);
   }
 
   tensor::Scratch<T> q, k, decay, beta, v;

@@ -10,6 +10,7 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 
 template <class T, class Storage>
 KDA_CHECK_INLINE void widen_array(const void* source, T* target, std::size_t count) {
+  if constexpr (__is_same(T, Storage)) return void(__builtin_memcpy(target, source, count * sizeof(T)));
   const auto* elements = static_cast<const Storage*>(source);
   for (std::size_t i = 0; i < count; ++i) {
     if constexpr (sizeof(T) == sizeof(float) && sizeof(Storage) <= sizeof(float)) {
@@ -36,6 +37,7 @@ void widen(numeric::DType dtype, const void* source, T* target, std::size_t coun
 
 template <class T, class Storage>
 KDA_CHECK_INLINE void narrow_array(const T* source, void* target, std::size_t count) {
+  if constexpr (__is_same(T, Storage)) return void(__builtin_memcpy(target, source, count * sizeof(T)));
   auto* elements = static_cast<Storage*>(target);
   for (std::size_t i = 0; i < count; ++i)
     elements[i] = numeric::round_to<Storage>(static_cast<double>(source[i]));
