@@ -38,14 +38,12 @@ struct Sizes {
   std::size_t key_rows() const { return tokens * k_stride; }
   std::size_t value_rows() const { return tokens * v_stride; }
   /// What grows with the tokens (docs/kda.md, "Memory"): checkpoints, errors, and sums of dq and dk over the
-  /// value heads of a group. Then the state, its gradient and that transposed, and the rows of a block.
-  std::size_t of_job() const {
-    return blocks * state() + value_rows() + (group > 1 ? 2 * key_rows() : 0) + 2 * state() +
-           transposed_state() + block_tokens * (6 * k_stride + 4 * v_stride + 2);
-  }
-  /// Values of a block and a matrix; a tile of the state and its history.
-  std::size_t of_thread(std::size_t lanes) const {
-    return block_tokens * (3 * k_stride + v_stride + 1) + state() + (block_tokens + 1) * V * lanes;
+  /// value heads of a group. Then a state, its gradient and that transposed; the history of a tile; and the
+  /// rows of a block.
+  std::size_t total(std::size_t lanes) const {
+    return blocks * state() + value_rows() + (group > 1 ? 2 * key_rows() : 0) + 3 * state() +
+           transposed_state() + (block_tokens + 1) * V * lanes +
+           block_tokens * (6 * k_stride + 4 * v_stride + 2);
   }
 };
 
@@ -103,20 +101,21 @@ template <class T>
 class HeadBackward {
  public:
   /// `longest`: no sequence to come is longer.
-  HeadBackward(const Problem& problem, const Sequence& longest, const TokenArithmetic& arithmetic,
-               int threads)
+  HeadBackward(const Problem& problem, const Sequence& longest, const TokenArithmetic& arithmetic)
       : problem_(problem),
         reader_(problem, arithmetic.operations),
         s_(longest),
         arithmetic_(arithmetic),
         kernels_(arithmetic.is_plain() ? kernels<T>().token_backward[arithmetic.operations.is_fused]
                                        : kernels<T>().any_token_backward),
-        threads_(threads),
         n_(problem, longest),
         lanes_(kernels<T>().tile_lanes),
         checkpoints_(n_.blocks * n_.state()),
         errors_(n_.value_rows()),
         matrix_(n_.state()),
+        states_(n_.state()),
+        row_state_(lanes_ * n_.V),
+        history_(block_tokens * lanes_ * n_.V),
         gradient_(n_.state()),
         transposed_gradient_(n_.transposed_state()),
         dq_sum_(n_.group > 1 ? n_.key_rows() : 0),
@@ -128,8 +127,7 @@ class HeadBackward {
     n_ = Sizes(problem_, sequence);
     for (std::size_t member = 0; member < n_.group; ++member) {
       head_ = query_head * n_.group + member;
-      reader_.state(s_, head_, matrix_.data(), n_.v_stride);
-      over_tiles(n_.V, [&](std::size_t first, std::size_t last) { forwards(first, last); });
+      forwards();
       begin_with_final_gradient();
       for (std::size_t b = n_.blocks; b-- > 0;) {
         const Block block = block_of(b);
@@ -151,33 +149,29 @@ class HeadBackward {
   }
   T* tile_of_rows(tensor::Scratch<T>& tiles, std::size_t tile) { return tiles.data() + tile * lanes_ * n_.V; }
 
-  /// Calls body(first, last) for groups of tiles, as many as there are threads.
-  template <class Body>
-  void over_tiles(std::size_t width, Body body) {
-    const std::size_t tiles = (width + lanes_ - 1) / lanes_;
-    const std::size_t parts = std::min(tiles, static_cast<std::size_t>(threads_));
-    parallel_for(parts, threads_,
-                 [&](std::size_t part, int) { body(tiles * part / parts, tiles * (part + 1) / parts); });
-  }
-
-  /// Errors and checkpoints of tiles [first, last) of V lanes.
-  void forwards(std::size_t first, std::size_t last) {
-    TokenInputs<T> in(n_.k_stride, n_.v_stride);
-    tensor::Scratch<T> states(n_.state());
-    for (std::size_t tile = first; tile < last; ++tile)
-      copy_to_tile(matrix_.data(), n_.v_stride, n_.K, lanes_, tile, tile_of_columns(states, tile));
+  /// Errors and checkpoints.
+  void forwards() {
+    reader_.state(s_, head_, matrix_.data(), n_.v_stride);
+    for (std::size_t tile = 0; tile * lanes_ < n_.V; ++tile)
+      copy_to_tile(matrix_.data(), n_.v_stride, n_.K, lanes_, tile, tile_of_columns(states_, tile));
     for (std::size_t b = 0; b < n_.blocks; ++b) {
       const Block block = block_of(b);
-      in.load(reader_, arithmetic_, s_, head_, block.begin, block.count, n_.k_stride, n_.v_stride);
-      for (std::size_t tile = first; tile < last; ++tile) {
-        T* const state = tile_of_columns(states, tile);
+      load(block);
+      reader_.value(s_, head_, block.begin, block.count, rows_.y.data(), n_.v_stride);
+      for (std::size_t tile = 0; tile * lanes_ < n_.V; ++tile) {
+        T* const state = tile_of_columns(states_, tile);
         copy_from_tile(state, n_.v_stride, n_.K, lanes_, tile, checkpoints_.data() + b * n_.state());
         const std::size_t lane = tile * lanes_;
-        kernels_.replay({block.count, n_.K, n_.k_stride, n_.v_stride, in.q.data(), in.k.data(),
-                         in.decay.data(), in.beta.data(), in.v.data() + lane, errors_of(block) + lane, state,
-                         arithmetic_.operations, arithmetic_.casts});
+        kernels_.replay({block.count, n_.K, n_.k_stride, n_.v_stride, rows_.q.data(), rows_.k.data(),
+                         rows_.decay.data(), rows_.beta.data(), rows_.y.data() + lane,
+                         errors_of(block) + lane, state, arithmetic_.operations, arithmetic_.casts});
       }
     }
+  }
+
+  void load(const Block& block) {
+    load_rows(reader_, arithmetic_, s_, head_, block.begin, block.count, n_.k_stride,
+              {rows_.q.data(), rows_.k.data(), rows_.decay.data(), rows_.beta.data()});
   }
 
   void begin_with_final_gradient() {
@@ -190,19 +184,12 @@ class HeadBackward {
   }
 
   void backwards(const Block& block) {
-    load_rows(reader_, arithmetic_, s_, head_, block.begin, block.count, n_.k_stride,
-              {rows_.q.data(), rows_.k.data(), rows_.decay.data(), rows_.beta.data()});
+    load(block);
     reader_.output_gradient(s_, head_, block.begin, block.count, rows_.d_o.data(), n_.v_stride);
-    over_tiles(n_.V, [&](std::size_t first, std::size_t last) {
-      for (std::size_t tile = first; tile < last; ++tile) down_columns(block, tile);
-    });
+    for (std::size_t tile = 0; tile * lanes_ < n_.V; ++tile) down_columns(block, tile);
     weigh(errors_of(block), block, rows_.write.data());
     weigh(rows_.r.data(), block, rows_.y.data());
-    over_tiles(n_.K, [&](std::size_t first, std::size_t last) {
-      tensor::Scratch<T> state(lanes_ * n_.V), history(block_tokens * lanes_ * n_.V);
-      for (std::size_t tile = first; tile < last; ++tile)
-        along_rows(block, tile, state.data(), history.data());
-    });
+    for (std::size_t tile = 0; tile * lanes_ < n_.K; ++tile) along_rows(block, tile);
     const T scale = reader_.scale();
     for (std::size_t i = 0; i < block.count * n_.k_stride; ++i) rows_.dq[i] = scale * rows_.dq[i];
   }
@@ -217,15 +204,16 @@ class HeadBackward {
   }
 
   /// dq, dk and dg.
-  void along_rows(const Block& block, std::size_t tile, T* state, T* history) {
+  void along_rows(const Block& block, std::size_t tile) {
     copy_to_transposed_tile(checkpoints_.data() + block.index * n_.state(), n_.v_stride, n_.K, n_.V, lanes_,
-                            tile, state);
+                            tile, row_state_.data());
     const std::size_t lane = tile * lanes_;
     kernels_.row_gradients({block.count, n_.V, n_.k_stride, n_.v_stride, rows_.q.data() + lane,
                             rows_.k.data() + lane, rows_.decay.data() + lane, rows_.write.data(),
                             rows_.y.data(), rows_.d_o.data(), rows_.dq.data() + lane, rows_.dk.data() + lane,
-                            rows_.dg.data() + lane, state, tile_of_rows(transposed_gradient_, tile), history,
-                            arithmetic_.operations, arithmetic_.casts});
+                            rows_.dg.data() + lane, row_state_.data(),
+                            tile_of_rows(transposed_gradient_, tile), history_.data(), arithmetic_.operations,
+                            arithmetic_.casts});
   }
 
   /// target_t = beta_t rows_t
@@ -271,13 +259,14 @@ class HeadBackward {
   Sequence s_;
   const TokenArithmetic& arithmetic_;
   const TokenBackwardKernels<T>& kernels_;
-  const int threads_;
   Sizes n_;
   const std::size_t lanes_;
   std::size_t head_ = 0;
   tensor::Scratch<T> checkpoints_;          ///< [blocks][K][v_stride], entering each block
   tensor::Scratch<T> errors_;               ///< [tokens][v_stride] e_t
   tensor::Scratch<T> matrix_;               ///< [K][v_stride] a state or its gradient, on its way
+  tensor::Scratch<T> states_;               ///< tiles of V lanes
+  tensor::Scratch<T> row_state_, history_;  ///< [V][lanes] and [block_tokens][V][lanes] of a tile of K lanes
   tensor::Scratch<T> gradient_;             ///< tiles of V lanes
   tensor::Scratch<T> transposed_gradient_;  ///< tiles of K lanes
   tensor::Scratch<T> dq_sum_, dk_sum_;      ///< [tokens][k_stride] over a group
@@ -288,26 +277,23 @@ template <class T>
 GradientTensors run_in(const Problem& problem, const RunOptions& options) {
   const TokenArithmetic arithmetic(options);
   const std::vector<GroupJob> jobs = group_jobs(problem);
-  // Few heads are shared by several threads each, by tiles.
-  const int at_once = std::min(options.threads, static_cast<int>(jobs.size()));
-  const int of_each = std::max(1, options.threads / std::max(1, at_once));
-  const Sizes largest(problem, jobs.front().sequence);
-  const double bytes = static_cast<double>(sizeof(T)) * at_once *
-                       (static_cast<double>(largest.of_job()) +
-                        of_each * static_cast<double>(largest.of_thread(kernels<T>().tile_lanes)));
+  const int workers_wanted = std::min(options.threads, static_cast<int>(jobs.size()));
+  const Sizes longest(problem, jobs.front().sequence);
+  const double bytes = static_cast<double>(sizeof(T)) * workers_wanted *
+                       static_cast<double>(longest.total(kernels<T>().tile_lanes));
   if (bytes > static_cast<double>(options.memory_limit))
     throw Error(ErrorKind::environment,
                 fmt::format("{} tokens backwards take {:.3g} GB on {} threads; the memory limit is {:.3g} GB",
-                            largest.tokens, bytes * 1e-9, options.threads,
+                            longest.tokens, bytes * 1e-9, workers_wanted,
                             static_cast<double>(options.memory_limit) * 1e-9),
                 {}, "--threads 1");
   GradientTensors tensors = allocate_gradients(problem, options.dtype);
   HeadGradients<T> gradients(problem, arithmetic.operations,
                              {NormForm::division, arithmetic.casts.normalised, false}, tensors);
   std::deque<HeadBackward<T>> workers;
-  for (int worker = 0; worker < at_once; ++worker)
-    workers.emplace_back(problem, jobs.front().sequence, arithmetic, of_each);
-  parallel_for(jobs.size(), at_once, [&](std::size_t item, int worker) {
+  for (int worker = 0; worker < workers_wanted; ++worker)
+    workers.emplace_back(problem, jobs.front().sequence, arithmetic);
+  parallel_for(jobs.size(), workers_wanted, [&](std::size_t item, int worker) {
     workers[static_cast<std::size_t>(worker)].run(jobs[item].sequence, jobs[item].query_head, gradients);
   });
   gradients.finish();
