@@ -2,18 +2,20 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace kda_check::analysis {
 
 HeldOracle hold_oracle(const kda::Problem& problem, kda::OraclePrecision precision, int threads) {
   const kda::Dimensions& d = problem.dimensions();
   HeldOracle held;
-  const auto size = [](HeldOracle::Values& values, std::size_t count) {
+  ExactValues &o = held["o"], &final_state = held["final_state"];
+  const auto size = [](ExactValues& values, std::size_t count) {
     values.hi.resize(count), values.lo.resize(count);
   };
-  size(held.o, d.B * d.T * d.HV * d.V);
-  size(held.final_state, d.N * d.HV * d.K * d.V);
-  const auto keep = [](HeldOracle::Values& values, std::size_t first, std::size_t count, const double* hi,
+  size(o, d.B * d.T * d.HV * d.V);
+  size(final_state, d.N * d.HV * d.K * d.V);
+  const auto keep = [](ExactValues& values, std::size_t first, std::size_t count, const double* hi,
                        const double* lo) {
     std::memcpy(values.hi.data() + first, hi, count * sizeof(double));
     std::memcpy(values.lo.data() + first, lo, count * sizeof(double));
@@ -21,17 +23,28 @@ HeldOracle hold_oracle(const kda::Problem& problem, kda::OraclePrecision precisi
   kda::run_oracle(problem, precision, threads,
                   {[&](const kda::OracleOutput& part) {
                      const std::size_t row = d.HV * d.V;
-                     keep(held.o, (part.batch * d.T + part.begin) * row, part.count * row, part.hi, part.lo);
+                     keep(o, (part.batch * d.T + part.begin) * row, part.count * row, part.hi, part.lo);
                    },
                    [&](const kda::OracleState& part) {
                      const std::size_t count = d.K * d.V;
-                     keep(held.final_state, (part.sequence * d.HV + part.head) * count, count, part.hi,
-                          part.lo);
+                     keep(final_state, (part.sequence * d.HV + part.head) * count, count, part.hi, part.lo);
                    }});
   return held;
 }
 
-Differences difference(const tensor::Tensor& got, const HeldOracle::Values& exact) {
+HeldOracle hold_gradient_oracle(const kda::Problem& problem, kda::OraclePrecision precision,
+                                std::size_t chunk_size, int threads) {
+  kda::GradientTruths truths = kda::run_gradient_oracle(problem, precision, chunk_size, threads);
+  HeldOracle held;
+  for (const kda::GradientRow& row : kda::gradients()) {
+    if (!kda::has_gradient(problem, row.gradient)) continue;
+    kda::GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
+    held.emplace(row.name, ExactValues{std::move(truth.hi), std::move(truth.lo)});
+  }
+  return held;
+}
+
+Differences difference(const tensor::Tensor& got, const ExactValues& exact) {
   Differences result(got.size());
   for (std::size_t i = 0; i < result.size(); ++i) result[i] = (got.value(i) - exact.hi[i]) - exact.lo[i];
   return result;
@@ -64,7 +77,7 @@ double rms(const Differences& values) {
   return values.empty() ? 0 : std::sqrt(square / static_cast<double>(values.size()));
 }
 
-double rms(const HeldOracle::Values& exact) { return rms(exact.hi); }
+double rms(const ExactValues& exact) { return rms(exact.hi); }
 
 std::size_t differing_bits(const tensor::Tensor& a, const tensor::Tensor& b) {
   const std::size_t bytes = numeric::format_of(a.dtype()).bytes;

@@ -1,25 +1,30 @@
 // Errors of whole answers, held element by element, and shares of one along another.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
-#include "kda/oracle.hpp"
+#include "kda/gradient_oracle.hpp"
 #include "tensor/tensor.hpp"
 
 namespace kda_check::analysis {
 
-/// The oracle's answer held whole, without its magnitudes.
-struct HeldOracle {
-  struct Values {
-    std::vector<double> hi, lo;
-  };
-  Values o, final_state;
+/// The oracle's answer held whole, without its magnitudes: the tensors of one pass by name.
+struct ExactValues {
+  std::vector<double> hi, lo;
 };
+using HeldOracle = std::map<std::string, ExactValues, std::less<>>;
+/// o and final_state.
 HeldOracle hold_oracle(const kda::Problem& problem, kda::OraclePrecision precision, int threads);
+/// The gradients that a problem has.
+HeldOracle hold_gradient_oracle(const kda::Problem& problem, kda::OraclePrecision precision,
+                                std::size_t chunk_size, int threads);
 
 /// Element by element, in fp64: exact for all formats but fp64, where the low part of the oracle counts too.
 using Differences = std::vector<double>;
-Differences difference(const tensor::Tensor& got, const HeldOracle::Values& exact);
+Differences difference(const tensor::Tensor& got, const ExactValues& exact);
 Differences difference(const tensor::Tensor& got, const tensor::Tensor& expected);
 
 /// The elements themselves.
@@ -30,7 +35,7 @@ Differences values(const tensor::Tensor& tensor);
 double share(const Differences& part, const Differences& whole);
 /// The root of the mean of squares.
 double rms(const Differences& values);
-double rms(const HeldOracle::Values& exact);
+double rms(const ExactValues& exact);
 std::size_t differing_bits(const tensor::Tensor& a, const tensor::Tensor& b);
 
 }  // namespace kda_check::analysis

@@ -32,15 +32,19 @@ std::size_t longest(const std::vector<kda::Sequence>& sequences) {
   return length;
 }
 
-/// [window][head], every sum in the order of the tokens.
+std::size_t token_at(const kda::Sequence& sequence, std::size_t position, Origin origin) {
+  return origin == Origin::start ? sequence.begin + position : sequence.end - 1 - position;
+}
+
+/// [window][head], every sum in the order of the positions.
 std::vector<Pool> pooled(const TokenSeries& series, const std::vector<kda::Sequence>& sequences,
-                         std::size_t window) {
+                         std::size_t window, Origin origin) {
   std::vector<Pool> pools((longest(sequences) + window - 1) / window * series.heads);
   for (const kda::Sequence& sequence : sequences)
-    for (std::size_t token = sequence.begin; token < sequence.end; ++token)
+    for (std::size_t position = 0; position < sequence.length(); ++position)
       for (std::size_t head = 0; head < series.heads; ++head)
-        pools[(token - sequence.begin) / window * series.heads + head].add(
-            series.at(sequence.batch, token, head));
+        pools[position / window * series.heads + head].add(
+            series.at(sequence.batch, token_at(sequence, position, origin), head));
   return pools;
 }
 
@@ -61,12 +65,12 @@ double value_of(const TokenErrors& errors, GrowthMetric metric) {
 }
 
 std::optional<Crossing> first_element(const TokenSeries& series, const std::vector<kda::Sequence>& sequences,
-                                      GrowthMetric metric, double limit) {
+                                      GrowthMetric metric, double limit, Origin origin) {
   std::optional<Crossing> first;
   for (const kda::Sequence& sequence : sequences)
-    for (std::size_t token = sequence.begin; token < sequence.end; ++token) {
-      const std::size_t position = token - sequence.begin;
+    for (std::size_t position = 0; position < sequence.length(); ++position) {
       if (first && position > first->position) break;
+      const std::size_t token = token_at(sequence, position, origin);
       for (std::size_t head = 0; head < series.heads; ++head) {
         const TokenErrors& errors = series.at(sequence.batch, token, head);
         const double value = value_of(errors, metric);
@@ -79,8 +83,8 @@ std::optional<Crossing> first_element(const TokenSeries& series, const std::vect
 }
 
 std::optional<Crossing> first_window(const TokenSeries& series, const std::vector<kda::Sequence>& sequences,
-                                     std::size_t window, double limit) {
-  const std::vector<Pool> pools = pooled(series, sequences, window);
+                                     std::size_t window, double limit, Origin origin) {
+  const std::vector<Pool> pools = pooled(series, sequences, window, origin);
   for (std::size_t first = 0; first < pools.size(); first += series.heads) {
     const std::span<const Pool> heads(pools.data() + first, series.heads);
     const double value = sum_of(heads).rms_ratio();
@@ -91,14 +95,15 @@ std::optional<Crossing> first_window(const TokenSeries& series, const std::vecto
     const std::size_t position = first / series.heads * window;
     const auto owner = std::find_if(sequences.begin(), sequences.end(),
                                     [&](const kda::Sequence& s) { return s.length() > position; });
-    return Crossing{
-        position,     owner->batch, owner->begin + position, static_cast<std::size_t>(worst - heads.begin()),
-        std::nullopt, value};
+    const auto head = static_cast<std::size_t>(worst - heads.begin());
+    return Crossing{position, owner->batch, token_at(*owner, position, origin), head, std::nullopt, value};
   }
   return std::nullopt;
 }
 
 }  // namespace
+
+std::string_view name_of(Origin origin) { return origin == Origin::start ? "start" : "end"; }
 
 std::string_view name_of(Trend trend) {
   switch (trend) {
@@ -149,8 +154,9 @@ Trend trend_of(const Fit& fit) {
   return size < least_slope && fit.standard_error < least_slope ? Trend::steady : Trend::unclear;
 }
 
-Growth growth_of(const TokenSeries& series, const std::vector<kda::Sequence>& sequences, std::size_t window) {
-  const std::vector<Pool> pools = pooled(series, sequences, window);
+Growth growth_of(const TokenSeries& series, const std::vector<kda::Sequence>& sequences, std::size_t window,
+                 Origin origin) {
+  const std::vector<Pool> pools = pooled(series, sequences, window, origin);
   const std::size_t length = longest(sequences), count = pools.size() / series.heads;
   Growth growth;
   std::vector<double> ratios;
@@ -179,9 +185,9 @@ Growth growth_of(const TokenSeries& series, const std::vector<kda::Sequence>& se
 }
 
 std::optional<Crossing> first_crossing(const TokenSeries& series, const std::vector<kda::Sequence>& sequences,
-                                       std::size_t window, GrowthMetric metric, double limit) {
-  if (metric == GrowthMetric::rms_ratio) return first_window(series, sequences, window, limit);
-  return first_element(series, sequences, metric, limit);
+                                       std::size_t window, GrowthMetric metric, double limit, Origin origin) {
+  if (metric == GrowthMetric::rms_ratio) return first_window(series, sequences, window, limit, origin);
+  return first_element(series, sequences, metric, limit, origin);
 }
 
 }  // namespace kda_check::analysis

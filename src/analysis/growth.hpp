@@ -1,8 +1,9 @@
 // How an error goes along T: windows, a power law fitted to them, and where a limit is first crossed. Pure
 // computation on the errors of single tokens (compare/series).
 //
-// A position is the place of a token in its sequence, from 0. Sequences of a packed batch and rows of a batch
-// are laid over each other: window p holds the tokens at positions [p N, (p + 1) N) of all of them.
+// A position is the place of a token in its sequence, from 0, counted from its first token or back from its
+// last. Sequences of a packed batch and rows of a batch are laid over each other: window p holds the tokens
+// at positions [p N, (p + 1) N) of all of them.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,11 @@
 #include "kda/problem.hpp"
 
 namespace kda_check::analysis {
+
+/// Where positions start: errors of the carried state grow from the first token, those of its gradient from
+/// the last.
+enum class Origin : unsigned char { start, end };
+std::string_view name_of(Origin origin);
 
 struct Window {
   std::size_t first, last;  ///< positions, both inclusive
@@ -49,7 +55,7 @@ struct Growth {
 
 /// `window` tokens to a window, at least 1. The series must not be empty.
 Growth growth_of(const compare::TokenSeries& series, const std::vector<kda::Sequence>& sequences,
-                 std::size_t window);
+                 std::size_t window, Origin origin = Origin::start);
 
 /// Points with t <= 0, or a value that is zero or not finite, are left out.
 Fit fit_power_law(std::span<const double> t, std::span<const double> error);
@@ -72,6 +78,6 @@ struct Crossing {
 /// position the worst), for rms_ratio the first token of the first window, with its worst head.
 std::optional<Crossing> first_crossing(const compare::TokenSeries& series,
                                        const std::vector<kda::Sequence>& sequences, std::size_t window,
-                                       GrowthMetric metric, double limit);
+                                       GrowthMetric metric, double limit, Origin origin = Origin::start);
 
 }  // namespace kda_check::analysis

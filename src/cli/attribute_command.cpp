@@ -25,6 +25,7 @@ constexpr char footer[] =
     "  kda-check attribute fla.h5 --variant recurrent --dtype fp32 --arithmetic h100\n"
     "  kda-check attribute fla.h5 --between fla_chunk,recurrent        from our recurrence to FLA's chunk, "
     "step by step\n"
+    "  kda-check attribute fla.h5 --tensor dq,dg --variant chunk --arithmetic fla     the same of gradients\n"
     "  kda-check attribute corr_keys:rho=0.99 --variant chunk --dtype bf16 --json\n"
     "  kda-check attribute fla.h5 --variant chunk --report html=why.html    a page with bars\n"
     "\n"
@@ -50,6 +51,11 @@ struct AttributeCommand {
                    "The arithmetic to take apart: presets and key=value (kda-check list arithmetic)");
     add_names(app, "--between", request.between,
               "Two answers A,B: variants, variant+preset, or recorded groups; the steps from B to A", "A,B");
+    add_names(app, "--tensor", request.tensors,
+              "o, final_state, or gradients: dq dk dv dg dbeta dinitial_state dA_log ddt_bias (default: o, "
+              "final_state)",
+              "NAME,...");
+    app.add_flag("--backward", request.backward, "All gradients, of problems with do or dht");
     add_requirements(app, required);
     add_chunk_size(app, chunk_size);
     app.add_option("--json", json_path, "Write JSON to PATH, or to standard output instead of the text")

@@ -21,6 +21,7 @@ constexpr char footer[] =
     "  kda-check grow long.h5                                  every variant and recorded answer\n"
     "  kda-check grow long.h5 --variant recurrent --dtype fp32,fp64 --window 128\n"
     "  kda-check grow long.h5 --limit scaled_ulp=50            where is that first exceeded?\n"
+    "  kda-check grow long.h5 --tensor dv,dg                   gradients, along T and from its end\n"
     "  kda-check grow long.h5 --against fla_chunk --json       from a recorded answer; all arrays\n"
     "  kda-check grow weak_contraction_long --variant recurrent  on a problem made here\n"
     "\n"
@@ -48,7 +49,10 @@ struct GrowCommand {
           ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     };
     one("--against", request.against, "oracle (default) or the name of an expected group", "NAME");
-    one("--tensor", request.tensor, "o, the only tensor with tokens", "NAME");
+    add_names(app, "--tensor", request.tensors,
+              "o (default), or gradients with tokens: dq dk dv dg dbeta, followed from both ends",
+              "NAME,...");
+    app.add_flag("--backward", request.backward, "All gradients with tokens, of problems with do or dht");
     one("--window", window, "Tokens to a window (default: the chunk size)", "N")
         ->check(CLI::Range(1, 1 << 20));
     add_requirements(app, required);

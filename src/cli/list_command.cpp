@@ -26,8 +26,9 @@ std::string variants_text() {
       if (variant.has_dtype(format.dtype))
         dtypes += fmt::format("{}{}", dtypes.empty() ? "" : " ", format.name);
     const std::string reason = variant.unavailable();
-    fmt::format_to(std::back_inserter(out), "  {:<14} {:<40} {:<4} {:<20} {}\n", variant.name,
-                   variant.summary, variant.device, dtypes, reason.empty() ? "available" : reason);
+    const char* const passes = variant.run_backward != nullptr ? "forward backward" : "forward";
+    fmt::format_to(std::back_inserter(out), "  {:<14} {:<40} {:<4} {:<20} {:<16} {}\n", variant.name,
+                   variant.summary, variant.device, dtypes, passes, reason.empty() ? "available" : reason);
   }
   return out;
 }

@@ -9,6 +9,7 @@
 #include "cli/commands.hpp"
 #include "cli/output.hpp"
 #include "fixture/fixture.hpp"
+#include "kda/gradients.hpp"
 #include "kda/regime.hpp"
 #include "session/describe.hpp"
 #include "session/sources.hpp"
@@ -67,6 +68,21 @@ std::size_t path_width(const fixture::Fixture& file) {
   return width;
 }
 
+/// What the backward pass starts from and who answered it: "loss do dht; gradients in torch_fp64: dq dk".
+std::string backward_text(const fixture::Fixture& file) {
+  std::string seeds;
+  for (const char* const name : {"do", "dht"})
+    if (file.input(name) != nullptr) seeds += fmt::format(" {}", name);
+  std::string text = seeds.empty() ? "no loss (do, dht)" : fmt::format("loss{}", seeds);
+  for (const fixture::ExpectedGroup& group : file.expected()) {
+    std::string names;
+    for (const kda::GradientRow& row : kda::gradients())
+      if (group.tensor(row.name) != nullptr) names += fmt::format(" {}", row.name);
+    if (!names.empty()) text += fmt::format("; gradients in {}:{}", printable(group.name), names);
+  }
+  return text;
+}
+
 std::string shown(const std::string& path, const fixture::ReadLimits& limits, bool with_values, int threads) {
   const fixture::Fixture file = fixture::Fixture::open(path, limits);
   std::string out = fmt::format("{}\n", printable(file.name()));
@@ -85,6 +101,7 @@ std::string shown(const std::string& path, const fixture::ReadLimits& limits, bo
       fmt::format_to(std::back_inserter(out), " {}", offset);
     out += '\n';
   }
+  fmt::format_to(std::back_inserter(out), "backward: {}\n", backward_text(file));
   for (const std::string& warning : file.warnings()) warn(fmt::format("{} ({})", warning, path));
   if (with_values) {
     const kda::Problem problem = file.read_problem();

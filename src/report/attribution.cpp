@@ -84,6 +84,7 @@ std::string write_attribution_json(const AttributionResult& result) {
                             {"dtype", item.dtype},
                             {"compute", item.compute},
                             {"arithmetic", item.arithmetic},
+                            {"pass", item.pass},
                             {"tensor", item.tensor},
                             {"rms_ratio", json_number(item.full)},
                             {"ideal", json_number(item.ideal)},
@@ -104,6 +105,7 @@ std::string write_attribution_json(const AttributionResult& result) {
                        {"path", item.path},
                        {"from", item.from},
                        {"to", item.to},
+                       {"pass", item.pass},
                        {"tensor", item.tensor},
                        {"elements", item.elements},
                        {"rungs", rungs}});

@@ -26,7 +26,7 @@ struct StageShare {
 
 /// One tensor of one answer against the oracle.
 struct Attribution {
-  std::string fixture, path, variant, dtype, compute, arithmetic, tensor;
+  std::string fixture, path, variant, dtype, compute, arithmetic, pass, tensor;
   double full = 0;         ///< rms_ratio as computed
   double ideal = 0;        ///< with every axis ideal
   double ideal_share = 0;  ///< (ideal / full)^2
@@ -45,7 +45,7 @@ struct Rung {
 };
 
 struct Ladder {
-  std::string fixture, path, from, to, tensor;
+  std::string fixture, path, from, to, pass, tensor;
   std::size_t elements = 0;
   std::vector<Rung> rungs;  ///< the first is the start, with everything remaining
 };

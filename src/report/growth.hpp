@@ -11,7 +11,7 @@
 namespace kda_check::report {
 
 struct GrowthWindow {
-  std::size_t first, last;  ///< positions in the sequence, both inclusive
+  std::size_t first, last;  ///< positions in the sequence, both inclusive (GrowthCase::from)
   double rms_ratio, scaled_ulp, max_abs;
 };
 
@@ -34,14 +34,15 @@ struct GrowthCrossing {
   bool crossed = false;
   std::size_t position = 0;  ///< the first in its sequence; the rest only when crossed
   double value = 0;
-  std::string place;  ///< "o[b=0 t=412 h=3 v=17]"
+  std::string place;  ///< "o[b=0 t=412 h=3 v=17]", whichever end positions are counted from
 };
 
 struct GrowthCase {
   std::string fixture, path;
   std::string answer;     ///< variant or expected group
   bool recorded = false;  ///< the answer came from the file
-  std::string dtype, compute, arithmetic, against;
+  std::string dtype, compute, arithmetic, against, tensor;
+  std::string from = "start";  ///< positions are counted from the first token; "end": back from the last
   std::size_t window = 0;
   bool has_magnitude = false;  ///< scaled_ulp means something
   std::vector<GrowthWindow> windows;
@@ -57,7 +58,8 @@ struct GrowthCase {
 
 struct GrowthResult {
   std::vector<std::string> argv;
-  std::string oracle, tensor;
+  std::string oracle;
+  std::vector<std::string> tensors;
   std::vector<FixtureResult> fixtures;
   std::vector<GrowthCase> cases;
   std::vector<FailedInput> errors;

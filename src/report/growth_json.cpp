@@ -64,6 +64,7 @@ Json one_case(const GrowthCase& item) {
           {"answer", item.answer},    {"recorded", item.recorded},
           {"dtype", item.dtype},      {"compute", item.compute},
           {"against", item.against},  {"arithmetic", item.arithmetic},
+          {"tensor", item.tensor},    {"from", item.from},
           {"window", item.window},    {"trend", item.trend},
           {"fit", fit(item.fit)},     {"windows", windows(item)},
           {"heads", heads(item)},     {"worst_head", item.worst_head},
@@ -75,15 +76,18 @@ Json one_case(const GrowthCase& item) {
 std::string write_growth_json(const GrowthResult& result) {
   Json cases = Json::array();
   for (const GrowthCase& item : result.cases) cases.push_back(one_case(item));
-  return json_text(
-      {{"schema_version", 1},
-       {"tool", json_tool()},
-       {"request",
-        {{"command", "grow"}, {"argv", result.argv}, {"oracle", result.oracle}, {"tensor", result.tensor}}},
-       {"fixtures", json_fixtures(result.fixtures)},
-       {"growth", cases},
-       {"errors", json_errors(result.errors)},
-       {"summary", {{"exit_code", result.exit_code()}}}});
+  return json_text({{"schema_version", 1},
+                    {"tool", json_tool()},
+                    {"request",
+                     {{"command", "grow"},
+                      {"argv", result.argv},
+                      {"oracle", result.oracle},
+                      {"tensor", result.tensors.front()},
+                      {"tensors", result.tensors}}},
+                    {"fixtures", json_fixtures(result.fixtures)},
+                    {"growth", cases},
+                    {"errors", json_errors(result.errors)},
+                    {"summary", {{"exit_code", result.exit_code()}}}});
 }
 
 }  // namespace kda_check::report

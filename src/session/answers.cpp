@@ -70,12 +70,8 @@ const std::vector<double>& magnitude_for(const kda::GradientTruth& truth, compar
 
 void compare_gradients(const kda::Problem& problem, const std::vector<Pairing>& pairings,
                        std::vector<Ongoing>& ongoing, const CompareRequest& request) {
-  const double bytes = kda::gradient_oracle_bytes(problem, request.threads);
-  if (bytes > static_cast<double>(request.memory_budget))
-    throw Error(ErrorKind::input,
-                fmt::format("the truth of the gradients takes {:.3g} GB; the memory budget is {:.3g} GB",
-                            bytes * 1e-9, static_cast<double>(request.memory_budget) * 1e-9),
-                {}, "--no-backward compares the forward pass only");
+  check_gradient_memory(problem, request.threads, request.memory_budget,
+                        "--no-backward compares the forward pass only");
   const kda::GradientTruths truths =
       kda::run_gradient_oracle(problem, *request.oracle, request.chunk_size, request.threads);
   std::vector<double> values, zeros;
@@ -287,6 +283,16 @@ report::CaseResult case_about(const Answered& got, std::string against) {
   result.compute = numeric::row_of(got.compute).name;
   result.against = std::move(against);
   return result;
+}
+
+void check_gradient_memory(const kda::Problem& problem, int threads, std::size_t budget,
+                           const std::string& hint) {
+  const double bytes = kda::gradient_oracle_bytes(problem, threads);
+  if (bytes <= static_cast<double>(budget)) return;
+  throw Error(ErrorKind::input,
+              fmt::format("the truth of the gradients takes {:.3g} GB; the memory budget is {:.3g} GB",
+                          bytes * 1e-9, static_cast<double>(budget) * 1e-9),
+              {}, hint);
 }
 
 std::string oracle_name(const std::optional<kda::OraclePrecision>& oracle) {

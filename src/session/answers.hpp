@@ -84,6 +84,10 @@ std::vector<report::CaseResult> compared(const kda::Problem& problem, const std:
 /// A case about an answer, without fixture, verdict or tensors.
 report::CaseResult case_about(const Answered& got, std::string against);
 
+/// Throws Error{input} with `hint` when the truth of the gradients would take more than `budget` bytes.
+void check_gradient_memory(const kda::Problem& problem, int threads, std::size_t budget,
+                           const std::string& hint);
+
 std::string oracle_name(const std::optional<kda::OraclePrecision>& oracle);
 
 }  // namespace kda_check::session

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <new>
 
 #include "analysis/attribution.hpp"
@@ -11,9 +12,9 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "compare/metrics.hpp"
-#include "session/answers.hpp"
 #include "session/describe.hpp"
 #include "session/ladder.hpp"
+#include "session/passes.hpp"
 #include "session/replay.hpp"
 #include "session/selection.hpp"
 #include "session/sources.hpp"
@@ -35,9 +36,9 @@ constexpr double swamped = 0.95;
 /// in every other one its replay stands for it.
 class AxisStudy {
  public:
-  AxisStudy(const kda::Problem& problem, const kda::Variant& variant, kda::RunOptions options,
+  AxisStudy(const kda::Problem& problem, const kda::Variant& variant, kda::RunOptions options, Pass pass,
             const analysis::HeldOracle& oracle)
-      : problem_(problem), variant_(variant), options_(std::move(options)), oracle_(oracle) {
+      : problem_(problem), variant_(variant), options_(std::move(options)), pass_(pass), oracle_(oracle) {
     ideal_ = kda::ideal_arithmetic();
     full_ = errors(options_.arithmetic);
     ideal_errors_ = errors(ideal_);
@@ -53,14 +54,13 @@ class AxisStudy {
     }
   }
 
-  /// Of o (0) or final_state (1).
-  report::Attribution tensor(std::size_t index) const {
-    const double scale = analysis::rms(index == 0 ? oracle_.o : oracle_.final_state);
-    const auto ratio = [&](const Pair& errors) {
-      return scale == 0 ? 0 : analysis::rms(errors[index]) / scale;
+  report::Attribution tensor(const std::string& name) const {
+    const double scale = analysis::rms(oracle_.at(name));
+    const auto ratio = [&](const Errors& errors) {
+      return scale == 0 ? 0 : analysis::rms(errors.at(name)) / scale;
     };
     report::Attribution result;
-    result.tensor = index == 0 ? "o" : "final_state";
+    result.tensor = name;
     result.full = ratio(full_);
     result.ideal = ratio(ideal_errors_);
     const auto square_share = [&](double error) {
@@ -95,23 +95,26 @@ class AxisStudy {
   }
 
  private:
-  using Pair = std::array<Differences, 2>;
-  Pair errors(const kda::Arithmetic& arithmetic) const {
+  using Errors = std::map<std::string, Differences>;  ///< of each tensor of the pass
+  Errors errors(const kda::Arithmetic& arithmetic) const {
     kda::RunOptions options = options_;
     options.arithmetic = arithmetic;
     const kda::Variant& variant = arithmetic == options_.arithmetic ? variant_ : on_cpu(variant_);
-    const kda::Answer answer = variant.run(problem_, options);
-    return {analysis::difference(answer.o, oracle_.o),
-            analysis::difference(answer.final_state, oracle_.final_state)};
+    const Answered answer = run_pass(pass_, variant, problem_, options);
+    Errors all;
+    for (const auto& [name, exact] : oracle_)
+      all.emplace(name, analysis::difference(*answer.tensor(name), exact));
+    return all;
   }
 
   const kda::Problem& problem_;
   const kda::Variant& variant_;
   const kda::RunOptions options_;
+  const Pass pass_;
   const analysis::HeldOracle& oracle_;
   kda::Arithmetic ideal_;
-  Pair full_, ideal_errors_;
-  std::vector<Pair> only_, without_;
+  Errors full_, ideal_errors_;
+  std::vector<Errors> only_, without_;
 };
 
 /// Each stage's own error, and the error of o when that stage alone is exact.
@@ -122,7 +125,8 @@ std::vector<report::StageShare> stage_shares(const kda::Problem& problem, const 
       kda::rounded_stages(truths, problem, options.chunk_size, kda::state_dtype(options.dtype));
   const kda::StageTensors own = own_stages(problem, variant, options, exact);
   options.stages.given = &exact;
-  const double scale = analysis::rms(oracle.o);
+  const analysis::ExactValues& o = oracle.at("o");
+  const double scale = analysis::rms(o);
   std::vector<report::StageShare> shares;
   for (const analysis::StageError& error :
        analysis::stage_errors({&own, false}, truths, problem, options.chunk_size, options.threads)) {
@@ -132,7 +136,7 @@ std::vector<report::StageShare> stage_shares(const kda::Problem& problem, const 
     report::StageShare share;
     share.stage = kda::stages()[static_cast<std::size_t>(error.stage)].name;
     share.own = compare::find_metric("rms_ratio")->value(error.measures);
-    share.given = scale == 0 ? 0 : analysis::rms(analysis::difference(answer.o, oracle.o)) / scale;
+    share.given = scale == 0 ? 0 : analysis::rms(analysis::difference(answer.o, o)) / scale;
     share.share = full == 0 ? 0 : 1 - (share.given / full) * (share.given / full);
     shares.push_back(std::move(share));
   }
@@ -141,8 +145,9 @@ std::vector<report::StageShare> stage_shares(const kda::Problem& problem, const 
 
 class SourceAttribution {
  public:
-  SourceAttribution(const AttributeRequest& request, const Log& log, report::AttributionResult& result)
-      : request_(request), log_(log), result_(result) {}
+  SourceAttribution(const AttributeRequest& request, const std::vector<PassTensors>& passes, const Log& log,
+                    report::AttributionResult& result)
+      : request_(request), passes_(passes), log_(log), result_(result) {}
 
   void run(const std::string& target) {
     Source source = Source::open(target, request_.limits);
@@ -151,17 +156,19 @@ class SourceAttribution {
         log_.warning(fmt::format("{} ({})", warning, source.path()));
     report::FixtureResult described = describe(source);
     const kda::Problem problem = source.take_problem();
+    const std::vector<PassTensors> passes = passes_here(problem, described.notes);
     if (!request_.between.empty()) {
-      for (report::Ladder& ladder : ladders_between(source, problem, request_, log_))
-        result_.ladders.push_back(std::move(ladder));
-    } else {
+      for (const PassTensors& wanted : passes)
+        for (report::Ladder& ladder : ladders_between(source, problem, wanted, request_, log_))
+          result_.ladders.push_back(std::move(ladder));
+    } else if (!passes.empty()) {
       for (const auto& wanted : selected_dtypes(request_.dtypes)) {
         const DType dtype = wanted.value_or(problem.dtype());
         if (holds_exactly(dtype, problem.dtype())) {
-          attribute(source, problem, dtype, described);
+          attribute(source, problem, dtype, passes, described);
         } else {
-          attribute(source, kda::with_inputs_rounded_to(problem, dtype), dtype, described);
-          described.notes.push_back(fmt::format("{}: inputs rounded to it first", numeric::name_of(dtype)));
+          attribute(source, kda::with_inputs_rounded_to(problem, dtype), dtype, passes, described);
+          note_once(described.notes, fmt::format("{}: inputs rounded to it first", numeric::name_of(dtype)));
         }
       }
     }
@@ -169,37 +176,60 @@ class SourceAttribution {
   }
 
  private:
+  /// What is wanted and exists; what does not is noted.
+  std::vector<PassTensors> passes_here(const kda::Problem& problem, std::vector<std::string>& notes) const {
+    std::vector<PassTensors> passes;
+    for (const PassTensors& wanted : passes_) {
+      PassTensors here{wanted.pass, tensors_here(wanted, problem)};
+      if (!here.tensors.empty()) {
+        passes.push_back(std::move(here));
+      } else if (problem.has_loss()) {
+        note_once(notes, fmt::format("skipped: the problem has no {}", join(wanted.tensors, " or ")));
+      } else {
+        note_once(notes, "skipped: without do or dht there are no gradients");
+      }
+    }
+    return passes;
+  }
+
   void attribute(const Source& source, const kda::Problem& problem, DType dtype,
-                 report::FixtureResult& described) {
+                 const std::vector<PassTensors>& passes, report::FixtureResult& described) {
+    for (const PassTensors& wanted : passes) attribute_pass(source, problem, dtype, wanted, described);
+  }
+
+  void attribute_pass(const Source& source, const kda::Problem& problem, DType dtype,
+                      const PassTensors& wanted, report::FixtureResult& described) {
     const std::size_t chunk =
         request_.chunk_size.value_or(static_cast<std::size_t>(problem.options.chunk_size));
     if (log_.progress) log_.progress(fmt::format("{}: oracle", source.name()));
     const analysis::HeldOracle oracle =
-        analysis::hold_oracle(problem, kda::OraclePrecision::double_double, request_.threads);
+        hold_pass(wanted.pass, problem, chunk, request_.threads, request_.limits.memory_budget);
     std::optional<kda::StageTruths> truths;
     for (const kda::Variant* const variant : selected_variants(request_.variants, request_.registry)) {
       kda::RunOptions options =
           run_options(*variant, problem, dtype, request_.arithmetic, chunk, request_.threads);
-      std::string reason = why_not(*variant, problem, options);
+      options.memory_limit = request_.limits.memory_budget;
+      std::string reason = why_no_pass(wanted.pass, *variant);
+      if (reason.empty()) reason = why_not(*variant, problem, options);
       if (reason.empty()) reason = why_no_replay(*variant, problem, options);
       if (!reason.empty()) {
-        described.notes.push_back(
-            fmt::format("skipped: {} {}: {}", variant->name, numeric::name_of(dtype), reason));
+        note_once(described.notes,
+                  fmt::format("skipped: {} {}: {}", variant->name, numeric::name_of(dtype), reason));
         continue;
       }
-      if (variant->axes.chunk) check_stage_memory(problem, chunk, request_.limits.memory_budget);
+      const bool with_stages =
+          variant->axes.chunk && std::ranges::find(wanted.tensors, "o") != wanted.tensors.end();
+      if (with_stages) check_stage_memory(problem, chunk, request_.limits.memory_budget);
       if (log_.progress)
         log_.progress(fmt::format("{}: {} {}", source.name(), variant->name, numeric::name_of(dtype)));
-      const AxisStudy study(problem, *variant, options, oracle);
-      for (const std::size_t index : {0, 1}) {
-        report::Attribution item = study.tensor(index);
+      const AxisStudy study(problem, *variant, options, wanted.pass, oracle);
+      for (const std::string& name : wanted.tensors) {
+        report::Attribution item = study.tensor(name);
         item.fixture = source.name();
         item.path = source.path();
-        item.variant = variant->name;
-        item.dtype = numeric::name_of(dtype);
-        item.compute = numeric::row_of(kda::compute_format(*variant, dtype, options.arithmetic)).name;
-        item.arithmetic = kda::describe(options.arithmetic, variant->axes);
-        if (index == 0 && variant->axes.chunk) {
+        item.pass = name_of(wanted.pass);
+        describe_run(*variant, options, wanted.pass, item);
+        if (name == "o" && with_stages) {
           if (!truths) truths = kda::run_stage_oracle(problem, chunk, request_.threads);
           item.stages = stage_shares(problem, on_cpu(*variant), options, oracle, *truths, item.full);
         }
@@ -208,7 +238,18 @@ class SourceAttribution {
     }
   }
 
+  static void describe_run(const kda::Variant& variant, const kda::RunOptions& options, Pass pass,
+                           report::Attribution& item) {
+    item.variant = variant.name;
+    item.dtype = numeric::name_of(options.dtype);
+    item.compute = numeric::row_of(kda::compute_format(variant, options.dtype, options.arithmetic,
+                                                       pass == Pass::backward))
+                       .name;
+    item.arithmetic = kda::describe(options.arithmetic, variant.axes);
+  }
+
   const AttributeRequest& request_;
+  const std::vector<PassTensors>& passes_;
   const Log& log_;
   report::AttributionResult& result_;
 };
@@ -220,10 +261,12 @@ report::AttributionResult attribute(const AttributeRequest& request, const Log& 
   const std::size_t dtypes = selected_dtypes(request.dtypes).size();
   if (!request.between.empty() && (!request.variants.empty() || dtypes > 1))
     throw Error(ErrorKind::usage, "--between names its variants itself, and takes one --dtype");
+  const std::vector<PassTensors> passes =
+      selected_passes("attribute", without_repeats(request.tensors), request.backward, every_pass());
   report::AttributionResult result;
   for (const std::string& target : expanded_targets(request.targets)) {
     try {
-      SourceAttribution(request, log, result).run(target);
+      SourceAttribution(request, passes, log, result).run(target);
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::usage || error.kind() == ErrorKind::internal) throw;
       result.errors.push_back({error.what(), exit_code(error.kind())});

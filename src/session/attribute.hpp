@@ -16,6 +16,8 @@ struct AttributeRequest {
   std::vector<std::string> arithmetic;  ///< key=value and presets
   /// Two answers instead of one against the oracle: variants, variant+preset, or recorded groups.
   std::vector<std::string> between;
+  std::vector<std::string> tensors;  ///< of either pass; empty: all of the forward one, or
+  bool backward = false;             ///< all of the backward one
   std::optional<std::size_t> chunk_size;
   fixture::ReadLimits limits;
   int threads = 1;

@@ -1,4 +1,4 @@
-// `grow`: how the error of every answer goes along T.
+// `grow`: how the error of every answer goes along T, forwards and, of gradients, from the end.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,8 @@ struct GrowRequest {
   std::vector<std::string> dtypes;      ///< names, or "fixture"; empty: fixture
   std::vector<std::string> arithmetic;  ///< key=value
   std::string against = "oracle";       ///< or the name of an expected group
-  std::string tensor = "o";             ///< the only one with tokens
+  std::vector<std::string> tensors;     ///< those with tokens: o, dq dk dv dg dbeta; empty: o, or
+  bool backward = false;                ///< all gradients with tokens
   std::optional<std::size_t> window;    ///< tokens; missing: the chunk size
   std::optional<std::size_t> chunk_size;
   kda::OraclePrecision oracle = kda::OraclePrecision::double_double;
@@ -25,8 +26,10 @@ struct GrowRequest {
   int threads = 1;
 };
 
-/// Throws Error{usage} when the request names something that does not exist anywhere. A file that cannot be
-/// read becomes an entry of GrowthResult::errors, and the others go on.
+/// Errors of o are followed from the first token; those of gradients from both ends, for the state's gradient
+/// is carried from the last token to the first. Throws Error{usage} when the request names something that
+/// does not exist anywhere. A file that cannot be read becomes an entry of GrowthResult::errors, and the
+/// others go on.
 report::GrowthResult grow(const GrowRequest& request, const Log& log);
 
 }  // namespace kda_check::session

@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "analysis/attribution.hpp"
 #include "base/error.hpp"
 #include "base/names.hpp"
-#include "session/answers.hpp"
 #include "session/capture.hpp"
 #include "session/replay.hpp"
 #include "session/selection.hpp"
@@ -18,14 +19,14 @@ using numeric::DType;
 
 /// How the implementations that write fixtures compute, in our terms.
 struct Emulation {
-  std::string_view group, variant, preset;
-  std::size_t chunk_size;  ///< 0: that of the fixture
+  std::string_view group, variant, backward, preset;  ///< `backward`: the variant of that pass
+  std::size_t chunk_size;                             ///< 0: that of the fixture
 };
 constexpr Emulation emulations[] = {
-    {"fla_chunk", "chunk", "fla", 0},
-    {"fla_recurrent", "recurrent", "fla", 0},
-    {"flash_kda", "chunk", "flash-kda", 16},
-    {"torch_fp64", "naive", "", 0},
+    {"fla_chunk", "chunk", "chunk", "fla", 0},
+    {"fla_recurrent", "recurrent", "recurrent", "fla", 0},
+    {"flash_kda", "chunk", "chunk", "flash-kda", 16},
+    {"torch_fp64", "naive", "recurrent", "", 0},
 };
 
 /// One end of a ladder. Steps are taken on the CPU, by `variant` in `options`; where the answer itself comes
@@ -37,6 +38,14 @@ struct End {
   std::optional<Answered> answered;
 };
 
+/// What all ends are of.
+struct Question {
+  const Source& source;
+  const kda::Problem& problem;
+  const PassTensors& wanted;
+  const AttributeRequest& request;
+};
+
 std::string known_ends(const Source& source, std::span<const kda::Variant> registry) {
   std::vector<std::string> names;
   for (const kda::Variant& variant : registry) names.emplace_back(variant.name);
@@ -46,11 +55,12 @@ std::string known_ends(const Source& source, std::span<const kda::Variant> regis
 
 /// What is known of how a recorded answer was computed: the table, what `capture` wrote beside it, or the
 /// name of a GPU variant before an '@', which is taken to be in that variant's own arithmetic.
-Reproduction reproduction_named(const std::string& name, const Source& source,
+Reproduction reproduction_named(const std::string& name, const Source& source, Pass pass,
                                 std::span<const kda::Variant> registry) {
   for (const Emulation& row : emulations) {
     if (row.group != name) continue;
-    Reproduction known{&kda::variant_named(row.variant), {}, row.chunk_size};
+    const std::string_view variant = pass == Pass::backward ? row.backward : row.variant;
+    Reproduction known{&kda::variant_named(variant), {}, row.chunk_size};
     if (!row.preset.empty()) known.arithmetic.emplace_back(row.preset);
     return known;
   }
@@ -62,28 +72,35 @@ Reproduction reproduction_named(const std::string& name, const Source& source,
               "fla_chunk, fla_recurrent, flash_kda, torch_fp64 and what kda-check capture wrote are known");
 }
 
+bool holds_any(const Answered& answer, const std::vector<std::string>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [&](const std::string& name) { return answer.tensor(name) != nullptr; });
+}
+
 /// A recorded answer and the variant that computes as it does.
-End recorded_end(const std::string& name, const Source& source, const kda::Problem& problem,
-                 const AttributeRequest& request) {
-  const Reproduction known = reproduction_named(name, source, request.registry);
+End recorded_end(const std::string& name, const Question& question) {
+  const auto& [source, problem, wanted, request] = question;
   End end;
   end.name = name;
-  for (Answered& answer : recorded_answers(source, {"o", "final_state"}))
+  for (Answered& answer : recorded_answers(source, wanted.tensors))
     if (answer.name == name) end.answered = std::move(answer);
-  if (!end.answered || !end.answered->o)
-    throw Error(ErrorKind::input, fmt::format("expected/{} has no o to explain", name), source.path());
+  if (!end.answered || !holds_any(*end.answered, wanted.tensors))
+    throw Error(ErrorKind::input,
+                fmt::format("expected/{} has no {} to explain", name, join(wanted.tensors, " or ")),
+                source.path());
+  const Reproduction known = reproduction_named(name, source, wanted.pass, request.registry);
   std::vector<std::string> assignments = request.arithmetic;
   assignments.insert(assignments.end(), known.arithmetic.begin(), known.arithmetic.end());
   end.variant = known.variant;
   const auto of_file = static_cast<std::size_t>(problem.options.chunk_size);
-  end.options = run_options(*end.variant, problem, end.answered->o->dtype(), assignments,
+  end.options = run_options(*end.variant, problem, end.answered->dtype, assignments,
                             known.chunk_size != 0 ? known.chunk_size : of_file, request.threads);
   return end;
 }
 
 /// A variant, in its own arithmetic or in a preset.
-End computed_end(const std::string& name, const Source& source, const kda::Problem& problem,
-                 const AttributeRequest& request) {
+End computed_end(const std::string& name, const Question& question) {
+  const auto& [source, problem, wanted, request] = question;
   const std::size_t plus = name.find('+');
   std::vector<std::string> assignments = request.arithmetic;
   if (plus != std::string::npos) assignments.push_back(name.substr(plus + 1));
@@ -115,33 +132,30 @@ void move_to_cpu(End& end, const kda::Problem& problem) {
   const kda::Variant& gpu = *end.variant;
   if (const std::string reason = why_no_replay(gpu, problem, end.options); !reason.empty())
     cannot_be_an_end(end.name, reason);
-  end.answered = computed_answer(gpu, end.options, gpu.run(problem, end.options));
+  end.answered = run_pass(Pass::forward, gpu, problem, end.options);
   end.variant = &on_cpu(gpu);
 }
 
 /// A recorded answer of that name comes before a variant.
-End end_named(const std::string& name, const Source& source, const kda::Problem& problem,
-              const AttributeRequest& request) {
-  End end = source.expected_named(name) != nullptr ? recorded_end(name, source, problem, request)
-                                                   : computed_end(name, source, problem, request);
-  if (const std::string reason = why_not(*end.variant, problem, end.options); !reason.empty())
-    cannot_be_an_end(name, reason);
-  if (!end.variant->replay.empty()) move_to_cpu(end, problem);
+End end_named(const std::string& name, const Question& question) {
+  End end = question.source.expected_named(name) != nullptr ? recorded_end(name, question)
+                                                            : computed_end(name, question);
+  std::string reason = why_no_pass(question.wanted.pass, *end.variant);
+  if (reason.empty()) reason = why_not(*end.variant, question.problem, end.options);
+  if (!reason.empty()) cannot_be_an_end(name, reason);
+  end.options.memory_limit = question.request.limits.memory_budget;
+  if (!end.variant->replay.empty()) move_to_cpu(end, question.problem);
   return end;
 }
 
-/// What was reached after each step, o and final state.
+/// What was reached after each step: an answer of its own, or that of an end.
 struct Step {
   std::string change;
-  kda::Answer answer;
-};
+  Answered computed;
+  const Answered* of_end = nullptr;
 
-kda::Answer copied(const Answered& answered) {
-  kda::Answer answer;
-  answer.o = answered.o->clone();
-  if (answered.final_state) answer.final_state = answered.final_state->clone();
-  return answer;
-}
+  const Answered& answer() const { return of_end != nullptr ? *of_end : computed; }
+};
 
 /// Different words may mean the same roundings: `fla` and `upstream` are one in 16 bits.
 bool same_arithmetic(const kda::Problem& problem, const kda::Variant& variant, const kda::RunOptions& a,
@@ -156,16 +170,17 @@ bool same_arithmetic(const kda::Problem& problem, const kda::Variant& variant, c
 
 /// From `from` to the emulation of `to`: its variant first, for only then do all axes exist, then axis by
 /// axis.
-std::vector<Step> climb(const End& from, const End& to, const kda::Problem& problem, const Log& log) {
+std::vector<Step> climb(const End& from, const End& to, Pass pass, const kda::Problem& problem,
+                        const Log& log) {
   std::vector<Step> steps;
   const kda::Variant* variant = from.variant;
   kda::RunOptions options = from.options;
   const auto take = [&](std::string change) {
     if (log.progress) log.progress(change);
-    steps.push_back({std::move(change), variant->run(problem, options)});
+    steps.push_back({std::move(change), run_pass(pass, *variant, problem, options)});
   };
   if (from.answered) {
-    steps.push_back({from.name, copied(*from.answered)});
+    steps.push_back({from.name, {}, &*from.answered});
     take(fmt::format("as {} computes it", variant->name));
   } else {
     take(from.name);
@@ -200,19 +215,17 @@ std::vector<Step> climb(const End& from, const End& to, const kda::Problem& prob
   return steps;
 }
 
-const tensor::Tensor& part(const kda::Answer& answer, bool of_state) {
-  return of_state ? answer.final_state : answer.o;
-}
-
-report::Ladder ladder_of(const std::vector<Step>& steps, const tensor::Tensor& goal, bool of_state) {
+/// `name`: a tensor that all steps have.
+report::Ladder ladder_of(const std::vector<Step>& steps, const tensor::Tensor& goal,
+                         const std::string& name) {
   report::Ladder ladder;
-  ladder.tensor = of_state ? "final_state" : "o";
+  ladder.tensor = name;
   ladder.elements = goal.size();
   const double scale = analysis::rms(analysis::values(goal));
-  const analysis::Differences whole = analysis::difference(part(steps.front().answer, of_state), goal);
+  const analysis::Differences whole = analysis::difference(*steps.front().answer().tensor(name), goal);
   analysis::Differences before = whole;
   for (const Step& step : steps) {
-    const tensor::Tensor& reached = part(step.answer, of_state);
+    const tensor::Tensor& reached = *step.answer().tensor(name);
     const analysis::Differences left = analysis::difference(reached, goal);
     analysis::Differences change = before;
     for (std::size_t i = 0; i < change.size(); ++i) change[i] -= left[i];
@@ -230,18 +243,22 @@ report::Ladder ladder_of(const std::vector<Step>& steps, const tensor::Tensor& g
 }  // namespace
 
 std::vector<report::Ladder> ladders_between(const Source& source, const kda::Problem& problem,
-                                            const AttributeRequest& request, const Log& log) {
-  const End to = end_named(request.between[0], source, problem, request);
-  const End from = end_named(request.between[1], source, problem, request);
-  std::vector<Step> steps = climb(from, to, problem, log);
-  const kda::Answer goal = to.answered ? copied(*to.answered) : to.variant->run(problem, to.options);
-  if (to.answered) steps.push_back({fmt::format("{} itself", to.name), copied(*to.answered)});
+                                            const PassTensors& wanted, const AttributeRequest& request,
+                                            const Log& log) {
+  const Question question{source, problem, wanted, request};
+  const End to = end_named(request.between[0], question);
+  const End from = end_named(request.between[1], question);
+  std::vector<Step> steps = climb(from, to, wanted.pass, problem, log);
+  const Answered goal = to.answered ? Answered() : run_pass(wanted.pass, *to.variant, problem, to.options);
+  if (to.answered) steps.push_back({fmt::format("{} itself", to.name), {}, &*to.answered});
   std::vector<report::Ladder> ladders;
-  for (const bool of_state : {false, true}) {
-    if (part(goal, of_state).empty() || part(steps.front().answer, of_state).empty()) continue;
-    report::Ladder ladder = ladder_of(steps, part(goal, of_state), of_state);
+  for (const std::string& name : wanted.tensors) {
+    const tensor::Tensor* const end = (to.answered ? *to.answered : goal).tensor(name);
+    if (end == nullptr || steps.front().answer().tensor(name) == nullptr) continue;
+    report::Ladder ladder = ladder_of(steps, *end, name);
     ladder.fixture = source.name();
     ladder.path = source.path();
+    ladder.pass = name_of(wanted.pass);
     ladder.from = from.name;
     ladder.to = to.name;
     ladders.push_back(std::move(ladder));

@@ -37,7 +37,8 @@ std::vector<std::size_t> index_of(const Shape& shape, std::size_t flat) {
 
 AlignedBytes::AlignedBytes(std::size_t size) : size_(size) {
   if (size == 0) return;
-  // Large blocks in large pages, where the system has them: a fault for each 4 KiB costs more than the filling.
+  // Large blocks in large pages, where the system has them: a fault for each 4 KiB costs more than the
+  // filling.
   constexpr std::size_t large_page = std::size_t{1} << 21;
   const bool large = size >= 4 * large_page;
   const std::size_t alignment = large ? large_page : 64;

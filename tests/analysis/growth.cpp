@@ -107,6 +107,27 @@ TEST_CASE("sequences of a packed batch are laid over each other by position", "[
   CHECK(crossing->lane == 3);
 }
 
+TEST_CASE("counted from the end, positions start at the last token of every sequence", "[analysis][growth]") {
+  compare::TokenSeries series = series_of(1, 30, 1);
+  const std::vector<kda::Sequence> sequences{{0, 0, 0, 12}, {1, 0, 12, 12}, {2, 0, 12, 30}};
+  cell(series, 0, 12 + 5, 0) = {4, 1, 2, 7, 3, 1};  // position 12 of 18
+  cell(series, 0, 9, 0) = {1, 1, 1.8, 7, 2, 1};     // position 2 of 12
+  const Growth growth = growth_of(series, sequences, 4, Origin::end);
+  REQUIRE(growth.windows.size() == 5);
+  CHECK(growth.windows[0].rms_ratio == Approx(std::sqrt(1.0 / 8)));
+  CHECK(growth.windows[3].rms_ratio == Approx(std::sqrt(4.0 / 4)));  // of one sequence only
+  CHECK(growth.windows[4].last == 17);
+  const auto token = first_crossing(series, sequences, 4, GrowthMetric::max_abs, 1.5, Origin::end);
+  REQUIRE(token);
+  CHECK(token->position == 2);
+  CHECK(token->token == 9);
+  CHECK(token->lane == 2);
+  const auto window = first_crossing(series, sequences, 4, GrowthMetric::rms_ratio, 0.5, Origin::end);
+  REQUIRE(window);
+  CHECK(window->position == 12);
+  CHECK(window->token == 17);
+}
+
 TEST_CASE("the first token over a limit is found, not the worst", "[analysis][growth]") {
   compare::TokenSeries series = series_of(2, 50, 4);
   cell(series, 1, 20, 3) = {9, 1, 3, 30, 0, 6};

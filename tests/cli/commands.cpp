@@ -148,10 +148,11 @@ TEST_CASE("show and list print what is there", "[cli]") {
   CHECK(show.code == 0);
   CHECK_THAT(show.out, ContainsSubstring("expected/fla_chunk  compute tf32"));
   CHECK_THAT(show.out, ContainsSubstring("inputs/initial_state"));
+  CHECK_THAT(show.out, ContainsSubstring("\nbackward: "));
   const Output list = program("list");
   CHECK(list.code == 0);
-  for (const char* const word :
-       {"recurrent", "scaled_ulp", "anchor-mid:16", "json", "@smoke", "@hazards", "corr_keys"})
+  for (const char* const word : {"recurrent", "forward backward", "scaled_ulp", "anchor-mid:16", "json",
+                                 "@smoke", "@hazards", "corr_keys"})
     CHECK_THAT(list.out, ContainsSubstring(word));
 }
 

@@ -49,7 +49,7 @@ TEST_CASE("wrong words exit with 2 and one line with a hint", "[cli]") {
         {"show corr_keys:T=8", "kda-check make corr_keys:T=8 -o FILE.h5"},
         {"make corr_kyes -o x.h5", "did you mean 'corr_keys'?"},
         {"grow", "no fixture given"},
-        {"grow x.h5 --tensor final_state", "the only one with tokens"},
+        {"grow x.h5 --tensor final_state", "one of: o, dq, dk, dv, dg, dbeta"},
         {"grow x.h5 --limit max_ulp=2", "does not follow max_ulp"},
         {"diff one.h5", "B is required"},
         {"list variant", "did you mean 'variants'?"},

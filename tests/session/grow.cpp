@@ -163,9 +163,9 @@ TEST_CASE("grow does not depend on the number of threads", "[session][grow]") {
 
 TEST_CASE("grow refuses what has no tokens and limits it does not follow", "[session][grow]") {
   session::GrowRequest request = request_for(test::case_fixtures() + "/fla_fp32_small.h5");
-  request.tensor = "final_state";
+  request.tensors = {"final_state"};
   CHECK_THROWS_WITH(session::grow(request, {}), ContainsSubstring("grow has no tensor 'final_state'"));
-  request.tensor = std::string("o");
+  request.tensors = {"o"};
   request.limits = {compare::parse_limit("max_ulp=3")};
   CHECK_THROWS_WITH(session::grow(request, {}), ContainsSubstring("does not follow max_ulp"));
 }

@@ -1,0 +1,322 @@
+// `attribute` and `grow` of gradients.
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "session/attribute.hpp"
+#include "session/grow.hpp"
+#include "session/run.hpp"
+#include "support/catch.hpp"
+#include "support/made_up_gpu.hpp"
+#include "support/problems.hpp"
+#include "support/random.hpp"
+#include "support/temporary_fixture.hpp"
+
+using namespace kda_check;
+using kda::Gradient;
+using numeric::DType;
+
+namespace {
+
+const std::vector<std::string> of_every_problem = {"dq", "dk", "dv", "dg", "dbeta"};
+
+kda::Problem with_loss(kda::Problem problem) {
+  test::Random random(7);
+  const auto seed = [&](const char* name, DType dtype) {
+    tensor::Tensor tensor(
+        name, dtype,
+        kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first));
+    for (std::size_t i = 0; i < tensor.size(); ++i) tensor.set(i, random.normal());
+    return tensor;
+  };
+  problem.output_gradient = seed("do", problem.dtype());
+  problem.state_gradient = seed("dht", DType::fp32);
+  problem.validate();
+  return problem;
+}
+
+kda::Problem small_problem() {
+  test::ProblemSpec spec;
+  spec.T = 90, spec.H = 2, spec.HV = 4, spec.K = 16, spec.V = 12, spec.chunk_size = 32;
+  spec.qk_l2norm = true;
+  return with_loss(test::make_problem(spec));
+}
+
+/// The gradients of a variant under a preset, changed by somebody, as the group `name` of a file.
+struct Recorded {
+  Recorded(const kda::Problem& problem, std::string name, const char* variant, const char* preset,
+           const std::function<void(kda::GradientTensors&)>& change = {})
+      : file(problem, nullptr, "gradients") {
+    kda::RunOptions options = test::default_options(problem, variant, problem.dtype());
+    kda::set_axis(options.arithmetic, preset);
+    const kda::Answer answer = test::run(problem, variant, options);
+    kda::GradientTensors gradients = kda::variant_named(variant).run_backward(problem, options);
+    if (change) change(gradients);
+    fixture::WriteRequest request;
+    request.name = "gradients", request.problem = &problem;
+    std::vector<const tensor::Tensor*> tensors{&answer.o, &answer.final_state};
+    for (const tensor::Tensor& gradient : gradients)
+      if (!gradient.empty()) tensors.push_back(&gradient);
+    request.expected.push_back({std::move(name), "", "", numeric::ComputeFormat::fp32, tensors, {}});
+    fixture::write_fixture(file.path, request);
+  }
+  test::TemporaryFixture file;
+};
+
+session::AttributeRequest attribute_request(const std::string& target) {
+  session::AttributeRequest request;
+  request.targets = {target};
+  request.backward = true;
+  request.threads = 2;
+  return request;
+}
+
+session::GrowRequest grow_request(const std::string& target) {
+  session::GrowRequest request;
+  request.targets = {target};
+  request.threads = 2;
+  return request;
+}
+
+const report::GrowthCase& find(const report::GrowthResult& result, std::string_view answer,
+                               std::string_view tensor, std::string_view from) {
+  for (const report::GrowthCase& item : result.cases)
+    if (item.answer == answer && item.tensor == tensor && item.from == from) return item;
+  FAIL("no " << tensor << " of " << answer << " from the " << from);
+  return result.cases.front();
+}
+
+const report::GrowthCrossing& crossing(const report::GrowthCase& item, std::string_view metric) {
+  for (const report::GrowthCrossing& candidate : item.crossings)
+    if (candidate.metric == metric) return candidate;
+  FAIL("no limit on " << metric);
+  return item.crossings.front();
+}
+
+template <class Work>
+std::string usage_error(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::usage);
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("tf32 operands explain the errors of the chunk form's gradients under the preset fla",
+          "[attribute][gradients]") {
+  const test::TemporaryFixture file(small_problem(), nullptr, "attribute");
+  session::AttributeRequest request = attribute_request(file.path);
+  request.arithmetic = {"fla"};
+  request.variants = {"naive", "chunk"};
+  const report::AttributionResult result = session::attribute(request, {});
+  CHECK(result.fixtures.at(0).notes == std::vector<std::string>{"skipped: naive fp32: no backward pass"});
+  REQUIRE(result.attributions.size() == 6);  // and dinitial_state
+  for (const report::Attribution& item : result.attributions) {
+    INFO(item.tensor);
+    CHECK(item.pass == "backward");
+    CHECK(item.compute == "tf32");
+    CHECK(item.stages.empty());
+    double sum = item.ideal_share + item.interaction;
+    for (const report::AxisShare& axis : item.axes) {
+      sum += axis.share;
+      if (axis.axis != "storage") continue;
+      CHECK(axis.share > 0.9);
+      CHECK(axis.without < item.full / 100);
+    }
+    CHECK(sum == Approx(1));
+  }
+}
+
+TEST_CASE("the error that attribute takes apart is the one that run measures", "[attribute][gradients]") {
+  const test::TemporaryFixture file(small_problem(), nullptr, "measured");
+  session::RunRequest run;
+  run.fixtures = {file.path}, run.variants = {"recurrent"}, run.against = {"oracle"};
+  std::map<std::string, double> measured;
+  for (const report::CaseResult& item : session::run(run, {}).cases)
+    for (const report::TensorResult& tensor : item.tensors)
+      for (const auto& [metric, value] : tensor.metrics)
+        if (metric == "rms_ratio") measured[tensor.name] = value;
+  session::AttributeRequest request = attribute_request(file.path);
+  request.backward = false;
+  request.tensors = {"dg", "o", "dinitial_state"};
+  request.variants = {"recurrent"};
+  const report::AttributionResult result = session::attribute(request, {});
+  REQUIRE(result.attributions.size() == 3);
+  const char* const order[] = {"o", "dg", "dinitial_state"};
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(result.attributions[i].tensor == order[i]);
+    CHECK(result.attributions[i].full == Approx(measured.at(order[i])).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("the ladder between the gradients of two arithmetics of ours ends with no differing bit",
+          "[attribute][gradients]") {
+  const test::TemporaryFixture file(small_problem(), nullptr, "ladder");
+  session::AttributeRequest request = attribute_request(file.path);
+  request.between = {"chunk+h100", "recurrent+ieee"};
+  const report::AttributionResult result = session::attribute(request, {});
+  REQUIRE(result.ladders.size() == 6);
+  for (const report::Ladder& ladder : result.ladders) {
+    INFO(ladder.tensor);
+    CHECK(ladder.pass == "backward");
+    REQUIRE(ladder.rungs.size() >= 5);
+    CHECK(ladder.rungs.front().differing > ladder.elements / 4);
+    CHECK(ladder.rungs.back().differing == 0);
+    double sum = 0;
+    for (const report::Rung& rung : ladder.rungs) sum += rung.share;
+    CHECK(sum == Approx(1));
+  }
+  const auto document = nlohmann::json::parse(report::write_attribution_json(result));
+  CHECK(document["ladders"][0]["tensor"] == "dq");
+  CHECK(document["ladders"][0]["pass"] == "backward");
+}
+
+TEST_CASE("the ladder to recorded gradients leaves what somebody changed", "[attribute][gradients]") {
+  const Recorded recorded(small_problem(), "fla_chunk", "chunk", "fla", [](kda::GradientTensors& gradients) {
+    tensor::Tensor& dv = gradients[static_cast<std::size_t>(Gradient::dv)];
+    dv.set(11, dv.value(11) + 100);
+  });
+  session::AttributeRequest request = attribute_request(recorded.file.path);
+  request.tensors = {"dv", "dbeta"};
+  request.between = {"fla_chunk", "recurrent"};
+  const report::AttributionResult result = session::attribute(request, {});
+  REQUIRE(result.ladders.size() == 2);
+  for (const report::Ladder& ladder : result.ladders) {
+    const bool changed = ladder.tensor == "dv";
+    INFO(ladder.tensor);
+    CHECK(ladder.rungs.front().differing > ladder.elements / 2);
+    CHECK(ladder.rungs[ladder.rungs.size() - 2].differing == (changed ? 1 : 0));
+    CHECK(ladder.rungs.back().change == "fla_chunk itself");
+    CHECK(ladder.rungs.back().differing == 0);
+    CHECK((ladder.rungs.back().share > 0.9) == changed);
+  }
+}
+
+TEST_CASE("what attribute cannot do with gradients is said in one line", "[attribute][gradients]") {
+  const test::TemporaryFixture file(small_problem(), nullptr, "refused");
+  const std::vector<kda::Variant> registry = test::cpu_variants_and({test::made_up_gpu_chunk<false>()});
+  const auto refused = [&](auto change) {
+    session::AttributeRequest request = attribute_request(file.path);
+    request.registry = registry;
+    change(request);
+    return usage_error([&] { session::attribute(request, {}); });
+  };
+  CHECK_THAT(refused([](auto& r) {
+               r.between = {"gpu-chunk", "chunk"};
+             }),
+             ContainsSubstring("--between gpu-chunk: no backward pass on a GPU"));
+  CHECK_THAT(refused([](auto& r) {
+               r.between = {"chunk", "naive"};
+             }),
+             ContainsSubstring("--between naive: no backward pass"));
+  CHECK_THAT(refused([](auto& r) { r.variants = {"gpu-chunk"}; }),
+             ContainsSubstring("gpu-chunk fp32: no backward pass on a GPU"));
+  CHECK_THAT(refused([](auto& r) { r.tensors = {"o"}; }), ContainsSubstring("contradicts --backward"));
+  CHECK_THAT(refused([](auto& r) { r.tensors = {"dbta"}; }), ContainsSubstring("no tensor 'dbta'"));
+  CHECK_THAT(refused([](auto& r) { r.tensors = {"dA_log"}; }),
+             ContainsSubstring("the problem has no dA_log"));
+  CHECK_THAT(refused([](auto& r) { r.targets = {"control:T=8,K=8,V=8"}; }),
+             ContainsSubstring("without do or dht"));
+}
+
+TEST_CASE("on a slow constant decay the fp32 recurrence's dv errs the more the farther from the end",
+          "[grow][gradients]") {
+  test::ProblemSpec spec;
+  spec.T = 2048, spec.K = 16, spec.V = 8;
+  kda::Problem problem = test::make_problem(spec);
+  for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, -8e-5);
+  for (std::size_t i = 0; i < problem.beta.size(); ++i) problem.beta.set(i, 1e-3);
+  problem = with_loss(std::move(problem));
+  problem.state_gradient.reset();
+  const test::TemporaryFixture file(problem, nullptr, "reversed");
+  session::GrowRequest request = grow_request(file.path);
+  request.variants = {"recurrent"};
+  request.tensors = {"o", "dv"};
+  request.oracle = kda::OraclePrecision::fp64;
+  const report::GrowthResult result = session::grow(request, {});
+  REQUIRE(result.cases.size() == 3);  // o from the start only
+  CHECK(find(result, "recurrent", "o", "start").trend == "grows");
+  const report::GrowthCase &from_end = find(result, "recurrent", "dv", "end"),
+                           &from_start = find(result, "recurrent", "dv", "start");
+  INFO("from the end " << from_end.fit.slope << ", from the start " << from_start.fit.slope);
+  CHECK(from_end.trend == "grows");
+  CHECK(from_end.fit.slope == Approx(1).margin(0.15));
+  CHECK(from_end.fit.r2 > 0.95);
+  CHECK(from_start.fit.slope < 0);
+  CHECK(from_start.trend != "grows");
+  REQUIRE(from_start.windows.size() == from_end.windows.size());
+  for (std::size_t i = 0; i < from_end.windows.size();
+       ++i)  // T is a multiple of the window: the same, reversed
+    CHECK(from_end.windows[i].rms_ratio ==
+          Approx(from_start.windows[from_start.windows.size() - 1 - i].rms_ratio));
+}
+
+TEST_CASE("a perturbed gradient is first crossed at its token, counted from either end",
+          "[grow][gradients]") {
+  const Recorded recorded(small_problem(), "somebody", "recurrent", "ideal",
+                          [](kda::GradientTensors& gradients) {
+                            tensor::Tensor& dk = gradients[static_cast<std::size_t>(Gradient::dk)];
+                            for (const std::size_t t : {37, 61}) dk.set((t * 2 + 1) * 16 + 3, 1e3);
+                            gradients[static_cast<std::size_t>(Gradient::dbeta)].set(50 * 4 + 2, 1e3);
+                          });
+  session::GrowRequest request = grow_request(recorded.file.path);
+  request.variants = {"recurrent", "naive"};
+  request.backward = true;
+  request.window = 10;
+  request.limits = {compare::parse_limit("max_abs=500")};
+  const report::GrowthResult result = session::grow(request, {});
+  CHECK(result.exit_code() == 1);
+  CHECK(result.cases.size() == 2 * 2 * of_every_problem.size());
+  CHECK(result.fixtures.at(0).notes == std::vector<std::string>{"skipped: naive fp32: no backward pass"});
+  const auto first = [&](std::string_view tensor, std::string_view from) {
+    return crossing(find(result, "somebody", tensor, from), "max_abs");
+  };
+  CHECK(first("dk", "start").position == 37);
+  CHECK(first("dk", "start").place == "dk[b=0 t=37 h=1 k=3]");
+  CHECK(first("dk", "end").position == 90 - 1 - 61);
+  CHECK(first("dk", "end").place == "dk[b=0 t=61 h=1 k=3]");
+  CHECK(first("dbeta", "end").place == "dbeta[b=0 t=50 h=2]");
+  CHECK(!first("dq", "end").crossed);
+  for (const std::string& tensor : of_every_problem)
+    for (const char* const from : {"start", "end"})
+      for (const report::GrowthCrossing& untouched : find(result, "recurrent", tensor, from).crossings)
+        CHECK(!untouched.crossed);
+
+  const std::string text = report::write_growth_text(result, {});
+  CHECK_THAT(text,
+             ContainsSubstring("dk against the oracle (double-double recurrence), 9 windows of 10 tokens\n"));
+  CHECK_THAT(text, ContainsSubstring("9 windows of 10 tokens counted back from the last, t=-1\n"));
+  CHECK_THAT(text, ContainsSubstring("first at token 37 of a sequence, dk[b=0 t=37 h=1 k=3]"));
+  CHECK_THAT(text, ContainsSubstring("t=-21 rms_ratio"));
+  CHECK_THAT(text, ContainsSubstring("first at token 29 of a sequence from its end, dk[b=0 t=61 h=1 k=3]"));
+  CHECK_THAT(text, ContainsSubstring("1 fixture, 2 answers"));
+  const auto document = nlohmann::json::parse(report::write_growth_json(result));
+  CHECK(document["request"]["tensors"] == of_every_problem);
+  CHECK(document["growth"][1]["tensor"] == "dq");
+  CHECK(document["growth"][1]["from"] == "end");
+}
+
+TEST_CASE("grow against a group without gradients, or of a problem without a loss, says so",
+          "[grow][gradients]") {
+  const kda::Problem problem = small_problem();
+  const kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  const test::TemporaryFixture file(problem, &answer, "somebody");
+  session::GrowRequest request = grow_request(file.path);
+  request.variants = {"recurrent"};
+  request.backward = true;
+  request.against = "somebody";
+  const report::GrowthResult result = session::grow(request, {});
+  CHECK(result.cases.empty());
+  CHECK(result.fixtures.at(0).notes ==
+        std::vector<std::string>{"skipped: expected/somebody has no gradients"});
+  request.against = "oracle";
+  request.targets = {"control:T=8,K=8,V=8"};
+  const report::GrowthResult without = session::grow(request, {});
+  CHECK(without.exit_code() == 1);
+  CHECK_THAT(without.fixtures.at(0).notes.at(0), ContainsSubstring("without do or dht"));
+}
