@@ -125,7 +125,7 @@ struct RunCommand {
   bool narrowed() const {
     return !request.variants.empty() || !request.dtypes.empty() || !request.arithmetic.empty() ||
            !request.against.empty() || !request.judging.tensors.empty() || request.chunk_size.has_value() ||
-           !request.oracle.has_value() || !shard.is_whole();
+           !request.oracle.has_value() || !request.backward || !shard.is_whole();
   }
 };
 

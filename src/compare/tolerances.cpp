@@ -85,9 +85,11 @@ void check_names(const ToleranceRule& rule) {
   if (!rule.dtype.empty() && !numeric::dtype_named(rule.dtype))
     throw Error(ErrorKind::input, fmt::format("no dtype '{}'", rule.dtype), rule.place,
                 suggest(rule.dtype, {"fp64", "fp32", "bf16", "fp16"}));
-  if (!rule.tensor.empty() && rule.tensor != "o" && rule.tensor != "final_state")
+  std::vector<std::string> tensors{"o", "final_state"};
+  for (const kda::GradientRow& row : kda::gradients()) tensors.emplace_back(row.name);
+  if (!rule.tensor.empty() && std::find(tensors.begin(), tensors.end(), rule.tensor) == tensors.end())
     throw Error(ErrorKind::input, fmt::format("run compares no tensor '{}'", rule.tensor), rule.place,
-                suggest(rule.tensor, {"o", "final_state"}));
+                suggest(rule.tensor, tensors));
   if (rule.regime.empty()) return;
   const std::string_view name = std::string_view(rule.regime).substr(0, rule.regime.find(':'));
   std::vector<std::string> names;

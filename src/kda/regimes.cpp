@@ -25,12 +25,14 @@ constexpr Parameter shared_rows[] = {
     {"V", "value width", 128, 1, most_width, true},
     {"C", "rows of a chunk", 64, 1, 1024, true},
     {"seed", "of the random numbers", 1, 0, 0x1p53, true},
+    {"loss", "1: with a loss, do and dht normal", 0, 0, 1, true},
 };
 
 std::vector<Recipe> all_recipes() {
   std::vector<Recipe> all;
-  for (const auto& part : {regimes::decay_recipes(), regimes::gate_recipes(), regimes::solve_recipes(),
-                           regimes::carry_recipes(), regimes::structure_recipes(), regimes::exact_recipes()})
+  for (const auto& part :
+       {regimes::decay_recipes(), regimes::gate_recipes(), regimes::solve_recipes(), regimes::carry_recipes(),
+        regimes::structure_recipes(), regimes::exact_recipes(), regimes::backward_recipes()})
     all.insert(all.end(), part.begin(), part.end());
   return all;
 }
@@ -159,8 +161,9 @@ Problem RegimeRequest::build() const { return recipe->build(settings); }
 
 std::size_t RegimeRequest::bytes() const {
   const double H = settings["H"], HV = std::max(settings["HV"], H), K = settings["K"], V = settings["V"];
-  const double per_token = 2 * H * K + HV * (K + V + 1);
-  const double elements = settings["B"] * (settings["T"] * per_token + HV * K * V);
+  const double loss = settings["loss"];
+  const double per_token = 2 * H * K + HV * (K + V + loss * V + 1);
+  const double elements = settings["B"] * (settings["T"] * per_token + (1 + loss) * HV * K * V);
   // In fp64 while they are drawn, and once more as they are stored.
   const double bytes = 16 * elements;
   return bytes < 0x1p62 ? static_cast<std::size_t>(bytes) : std::size_t{1} << 62;

@@ -18,4 +18,13 @@ struct Mutant {
 };
 std::span<const Mutant> mutants();
 
+/// The same for gradients: the forward pass is the healthy one of `like`.
+struct BackwardMutant {
+  std::string_view name, what, like;
+  numeric::DType dtype;
+  bool healthy;
+  kda::GradientTensors (*run)(const kda::Problem&, const kda::RunOptions&);
+};
+std::span<const BackwardMutant> backward_mutants();
+
 }  // namespace kda_check::session

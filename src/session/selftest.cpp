@@ -17,6 +17,8 @@ using compare::Verdict;
 
 /// Gates of every size, an initial state, groups of heads and a ragged last chunk: each mutant shows on it.
 constexpr char target[] = "lb_real:T=130,H=2,HV=4,K=48,V=32,C=64";
+/// For gradients, with a loss: norm, gate, bias and sigmoid in the kernel besides.
+constexpr char gradient_target[] = "bwd_chain:T=130,H=2,HV=4,K=48,V=32,C=64";
 
 SelftestRow found_about(const report::Result& result, SelftestRow row) {
   for (const report::CaseResult& item : result.cases) {
@@ -56,6 +58,33 @@ void add_rows_of(numeric::DType dtype, int threads, const Log& log, SelftestResu
   selftest.errors.insert(selftest.errors.end(), result.errors.begin(), result.errors.end());
 }
 
+/// Gradients of the variants that have them, and wrong ones.
+void add_gradient_rows_of(numeric::DType dtype, int threads, const Log& log, SelftestResult& selftest) {
+  std::vector<kda::Variant> registry;
+  std::vector<SelftestRow> rows;
+  const std::string name(numeric::name_of(dtype));
+  for (const kda::Variant& variant : kda::variants())
+    if (variant.run_backward != nullptr && variant.unavailable().empty()) {
+      registry.push_back(variant);
+      rows.push_back({std::string(variant.name), "its gradients", name, true, {}, false, {}, false});
+    }
+  for (const BackwardMutant& mutant : backward_mutants())
+    if (mutant.dtype == dtype) {
+      registry.push_back(variant_of(mutant));
+      rows.push_back(
+          {std::string(mutant.name), std::string(mutant.what), name, mutant.healthy, {}, false, {}, false});
+    }
+  RunRequest request;
+  request.fixtures = {fmt::format("{},dtype={}", gradient_target, name)};
+  request.registry = registry;
+  request.against = {"oracle"};
+  request.threads = threads;
+  for (const kda::GradientRow& row : kda::gradients()) request.judging.tensors.emplace_back(row.name);
+  const report::Result result = run(request, log);
+  for (SelftestRow& row : rows) selftest.rows.push_back(found_about(result, std::move(row)));
+  selftest.errors.insert(selftest.errors.end(), result.errors.begin(), result.errors.end());
+}
+
 std::size_t count(const SelftestResult& result, bool healthy, bool as_it_should) {
   return static_cast<std::size_t>(std::count_if(
       result.rows.begin(), result.rows.end(),
@@ -81,13 +110,19 @@ SelftestResult selftest(const SelftestRequest& request, const Log& log) {
     result.devices.emplace_back(variant.name, variant.unavailable());
   for (const numeric::DType dtype : {numeric::DType::fp64, numeric::DType::fp32, numeric::DType::bf16})
     add_rows_of(dtype, request.threads, log, result);
+  result.gradient_target = gradient_target;
+  for (const numeric::DType dtype : {numeric::DType::fp64, numeric::DType::fp32})
+    add_gradient_rows_of(dtype, request.threads, log, result);
   if (request.lines.empty()) return result;
-  for (const Mutant& mutant : mutants())
+  const auto over_lines = [&](const auto& mutant) {
     for (SelftestRow& row : result.rows)
       if (row.name == mutant.name) {
         row.in_suite = caught_in(mutant, request, log, result.errors);
         row.suite_counts = true;
       }
+  };
+  for (const Mutant& mutant : mutants()) over_lines(mutant);
+  for (const BackwardMutant& mutant : backward_mutants()) over_lines(mutant);
   result.suite_runs = healthy_over(request, log, result.errors);
   return result;
 }
@@ -97,7 +132,8 @@ std::string selftest_text(const SelftestResult& result) {
   for (const auto& [name, reason] : result.devices)
     fmt::format_to(std::back_inserter(out), "device: {:<14} {}\n", name,
                    reason.empty() ? "here" : "not tried, " + reason);
-  fmt::format_to(std::back_inserter(out), "problem: {}\n\n", result.target);
+  fmt::format_to(std::back_inserter(out), "problem: {}\n", result.target);
+  fmt::format_to(std::back_inserter(out), "problem: {} (gradients)\n\n", result.gradient_target);
   for (const SelftestRow& row : result.rows) {
     const char* const verdict = row.healthy ? (row.as_it_should() ? "PASSES" : "FALSE ALARM")
                                             : (row.as_it_should() ? "CAUGHT" : "MISSED");
@@ -146,6 +182,7 @@ std::string selftest_json(const SelftestResult& result) {
                             {"tool", report::json_tool()},
                             {"request", {{"command", "selftest"}, {"argv", result.argv}}},
                             {"target", result.target},
+                            {"gradient_target", result.gradient_target},
                             {"devices", devices},
                             {"rows", rows},
                             {"suite", result.suite},

@@ -50,6 +50,7 @@ struct SuiteRun {
 struct SelftestResult {
   std::vector<std::string> argv;
   std::string target, suite;
+  std::string gradient_target;  ///< of the backward pass
   std::vector<SelftestRow> rows;
   std::vector<SuiteRun> suite_runs;  ///< on one thread and on two; empty without a suite
   std::vector<std::pair<std::string, std::string>>
@@ -59,7 +60,8 @@ struct SelftestResult {
 };
 
 /// Every mutant and every variant of this machine: against the oracle and under the invariants on one
-/// problem, then over the lines of the suite - mutants up to the first that catches them, variants over all.
+/// problem (those of the backward pass against the oracle), then over the lines of the suite - mutants up to
+/// the first that catches them, variants over all.
 SelftestResult selftest(const SelftestRequest& request, const Log& log);
 std::string selftest_text(const SelftestResult& result);
 std::string selftest_json(const SelftestResult& result);

@@ -29,6 +29,28 @@ std::string first_alarm(const report::Result& result, std::string_view variant) 
   return {};
 }
 
+std::string caught(const kda::Variant& wrong, std::string_view like, numeric::DType of,
+                   const std::vector<std::string>& tensors, const SelftestRequest& suite, const Log& log,
+                   std::vector<report::FailedInput>& errors) {
+  const std::string dtype(numeric::name_of(of));
+  for (const SuiteLine& line : suite.lines) {
+    RunRequest request = line.request;
+    if (!names(request.dtypes, dtype) || (!request.variants.empty() && !names(request.variants, like)))
+      continue;
+    request.registry = {&wrong, 1}, request.variants.clear(), request.dtypes = {dtype};
+    request.threads = suite.threads;
+    if (!tensors.empty()) request.judging.tensors = tensors, request.invariants = false;
+    for (const std::string& target : expanded_targets(line.request.fixtures)) {
+      request.fixtures = {target};
+      const report::Result result = run(request, log);
+      errors.insert(errors.end(), result.errors.begin(), result.errors.end());
+      if (const std::string alarm = first_alarm(result, wrong.name); !alarm.empty())
+        return fmt::format("{} {}", line.place, alarm);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 kda::Variant variant_of(const Mutant& mutant) {
@@ -37,25 +59,22 @@ kda::Variant variant_of(const Mutant& mutant) {
   return row;
 }
 
+kda::Variant variant_of(const BackwardMutant& mutant) {
+  kda::Variant row = kda::variant_named(mutant.like);
+  row.name = mutant.name, row.summary = mutant.what, row.run_backward = mutant.run;
+  return row;
+}
+
 std::string caught_in(const Mutant& mutant, const SelftestRequest& suite, const Log& log,
                       std::vector<report::FailedInput>& errors) {
-  const kda::Variant registry[] = {variant_of(mutant)};
-  const std::string dtype(numeric::name_of(mutant.dtype));
-  for (const SuiteLine& line : suite.lines) {
-    RunRequest request = line.request;
-    if (!names(request.dtypes, dtype) || (!request.variants.empty() && !names(request.variants, mutant.like)))
-      continue;
-    request.registry = registry, request.variants.clear(), request.dtypes = {dtype};
-    request.threads = suite.threads;
-    for (const std::string& target : expanded_targets(line.request.fixtures)) {
-      request.fixtures = {target};
-      const report::Result result = run(request, log);
-      errors.insert(errors.end(), result.errors.begin(), result.errors.end());
-      if (const std::string alarm = first_alarm(result, mutant.name); !alarm.empty())
-        return fmt::format("{} {}", line.place, alarm);
-    }
-  }
-  return {};
+  return caught(variant_of(mutant), mutant.like, mutant.dtype, {}, suite, log, errors);
+}
+
+std::string caught_in(const BackwardMutant& mutant, const SelftestRequest& suite, const Log& log,
+                      std::vector<report::FailedInput>& errors) {
+  std::vector<std::string> tensors;
+  for (const kda::GradientRow& row : kda::gradients()) tensors.emplace_back(row.name);
+  return caught(variant_of(mutant), mutant.like, mutant.dtype, tensors, suite, log, errors);
 }
 
 std::vector<SuiteRun> healthy_over(const SelftestRequest& suite, const Log& log,

@@ -99,7 +99,7 @@ std::vector<double> Draft::betas(const Element& element) const {
   return filled(Stream::beta, HV, 1, element);
 }
 
-std::vector<double> Draft::states(const Element& element) const {
+std::vector<double> Draft::states(const Element& element, Stream stream) const {
   const bool v_first = options.state_v_first;
   std::vector<double> values(N * HV * K * V);
   for (std::size_t n = 0; n < N; ++n)
@@ -109,7 +109,7 @@ std::vector<double> Draft::states(const Element& element) const {
           // Numbered like tokens of a tensor [N,K,HV,V]: the same in either layout.
           const At at{n, k_row, h, lane};
           const std::size_t inside = v_first ? lane * K + k_row : k_row * V + lane;
-          values[(n * HV + h) * K * V + inside] = element(at, draw(Stream::state, at, HV, V));
+          values[(n * HV + h) * K * V + inside] = element(at, draw(stream, at, HV, V));
         }
   return values;
 }
@@ -142,11 +142,15 @@ void Draft::fill_defaults() {
   if (v.empty()) v = values([](const At&, const Draw& draw) { return draw.normal(); });
   if (g.empty()) g = gates(Stream::g, [](const At&, const Draw& draw) { return log_sigmoid(draw.normal()); });
   if (beta.empty()) beta = betas([](const At&, const Draw& draw) { return sigmoid(draw.normal()); });
+  if (settings["loss"] < 1) return;
+  const Element normal = [](const At&, const Draw& draw) { return draw.normal(); };
+  if (output_gradient.empty()) output_gradient = filled(Stream::output_gradient, HV, V, normal);
+  if (state_gradient.empty()) state_gradient = states(normal, Stream::state_gradient);
 }
 
 void Draft::drop_tokens(std::size_t count) {
   fill_defaults();
-  for (std::vector<double>* const tensor : {&q, &k, &v, &g, &beta}) {
+  for (std::vector<double>* const tensor : {&q, &k, &v, &g, &beta, &output_gradient}) {
     const std::size_t row = tensor->size() / (B * T);
     std::vector<double> kept;
     kept.reserve(B * (T - count) * row);
@@ -172,11 +176,14 @@ Problem Draft::finish() {
   problem.beta = stored_tensor("beta", beta, {B, T, HV}, DType::fp32, parameter);
   if (A_log) problem.A_log = stored_tensor("A_log", *A_log, {HV}, DType::fp32, DType::fp32);
   if (dt_bias) problem.dt_bias = stored_tensor("dt_bias", *dt_bias, {HV * K}, DType::fp32, DType::fp32);
-  if (!initial_state.empty()) {
-    const Shape shape = options.state_v_first ? Shape{N, HV, V, K} : Shape{N, HV, K, V};
+  const Shape state = options.state_v_first ? Shape{N, HV, V, K} : Shape{N, HV, K, V};
+  if (!initial_state.empty())
     problem.initial_state =
-        stored_tensor("initial_state", initial_state, shape, keep_state ? parameter : dtype, parameter);
-  }
+        stored_tensor("initial_state", initial_state, state, keep_state ? parameter : dtype, parameter);
+  if (!output_gradient.empty())
+    problem.output_gradient = stored_tensor("do", output_gradient, {B, T, HV, V}, dtype, dtype);
+  if (!state_gradient.empty())
+    problem.state_gradient = stored_tensor("dht", state_gradient, state, dtype, parameter);
   problem.cu_seqlens = cu_seqlens;
   problem.validate();
   return problem;

@@ -24,6 +24,8 @@ enum class Stream : std::uint16_t {
   bias,
   outlier,
   perturbation,
+  output_gradient,
+  state_gradient,
 };
 
 /// Where an element is: batch row, token, head, channel (or value lane; 0 for beta).
@@ -50,7 +52,8 @@ class Draw {
 using Element = std::function<double(const At& at, const Draw& draw)>;
 
 /// Tensors in fp64. What a recipe leaves empty finish() fills with the defaults of docs/regimes.md: q and k
-/// normal of unit length, v normal, g = logsigmoid(normal), beta = sigmoid(normal), no initial state.
+/// normal of unit length, v normal, g = logsigmoid(normal), beta = sigmoid(normal), no initial state; with
+/// the parameter `loss`, do and dht normal.
 class Draft {
  public:
   explicit Draft(const Settings& given);
@@ -58,7 +61,7 @@ class Draft {
   const Settings& settings;
   std::size_t B, T, H, HV, K, V, N;
   Options options;
-  std::vector<double> q, k, v, g, beta, initial_state;
+  std::vector<double> q, k, v, g, beta, initial_state, output_gradient, state_gradient;
   std::optional<std::vector<double>> A_log, dt_bias;  ///< [HV], [HV K]; stored in fp32
   std::vector<std::int64_t> cu_seqlens;
   bool keep_state = false;  ///< the initial state is stored in fp32 whatever the dtype
@@ -71,7 +74,7 @@ class Draft {
   std::vector<double> gates(Stream stream, const Element& element) const;
   std::vector<double> betas(const Element& element) const;
   /// [N,HV,K,V], as [N,HV,V,K] with state_v_first; `at.t` is the key row, `at.i` the value lane.
-  std::vector<double> states(const Element& element) const;
+  std::vector<double> states(const Element& element, Stream stream = Stream::state) const;
 
   /// Rows of normals, each made of unit length.
   std::vector<double> unit_rows(Stream stream) const;
@@ -112,5 +115,6 @@ std::vector<Recipe> solve_recipes();
 std::vector<Recipe> carry_recipes();
 std::vector<Recipe> structure_recipes();
 std::vector<Recipe> exact_recipes();
+std::vector<Recipe> backward_recipes();
 
 }  // namespace kda_check::kda::regimes
