@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <ranges>
 
 #include "compare/comparison.hpp"
 #include "numeric/double_double_functions.hpp"
@@ -44,7 +45,7 @@ class StageWalk {
   template <class Body>
   bool over_chunk(Stage stage, const ChunkPlace& chunk, const Body& body) const {
     const kda::StageLayout layout(stage, d_, problem_.options.state_v_first);
-    const bool triangular = kda::stages()[number_of(stage)].lower_triangular;
+    const bool triangular = kda::row_of(stage).lower_triangular();
     ChunkPlace place = chunk;
     for (place.head = 0; place.head < d_.HV; ++place.head)
       for (std::size_t row = 0; row < layout.rows(place); ++row)
@@ -94,7 +95,7 @@ StageError error_of(Stage stage, const StagesOfAnswer& answer, const kda::StageT
   compare::ComparisonOptions options;
   options.threads = threads;
   options.against_oracle = true;
-  compare::Comparison comparison(kda::stages()[number_of(stage)].name, masked, state_v_first, true, options);
+  compare::Comparison comparison(kda::row_of(stage).name, masked, state_v_first, true, options);
   comparison.add(0, got.size(), {hi.data(), lo.data(), magnitude.data()});
   result.measures = comparison.finish();
   result.cancelled_bits = value2 > 0 ? 0.5 * std::log2(magnitude2 / value2) : 0;
@@ -113,8 +114,9 @@ double units(double got, double difference, double expected, double magnitude, n
 template <class Off>
 std::optional<Divergence> first_where(const StageWalk& walk, const Off& off) {
   std::optional<Divergence> found;
-  for (const ChunkPlace& chunk : walk.chunks())
-    for (const kda::StageRow& row : kda::stages()) {
+  const auto in_chunk = [&](const ChunkPlace& chunk, bool backward) {
+    for (const kda::StageRow& row : kda::stages(kda::Passes::both)) {
+      if (row.backward != backward) continue;
       const auto beyond = [&](const ChunkPlace& place, std::size_t r, std::size_t c, std::size_t element) {
         const std::optional<Divergence> here = off(row.stage, element);
         if (!here || here->scaled_ulp <= here->limit) return false;
@@ -124,8 +126,14 @@ std::optional<Divergence> first_where(const StageWalk& walk, const Off& off) {
         found->column = c;
         return true;
       };
-      if (walk.over_chunk(row.stage, chunk, beyond)) return found;
+      if (walk.over_chunk(row.stage, chunk, beyond)) return true;
     }
+    return false;
+  };
+  for (const ChunkPlace& chunk : walk.chunks())
+    if (in_chunk(chunk, false)) return found;
+  for (const ChunkPlace& chunk : std::views::reverse(walk.chunks()))
+    if (in_chunk(chunk, true)) return found;
   return found;
 }
 
@@ -135,7 +143,7 @@ std::vector<StageError> stage_errors(const StagesOfAnswer& answer, const kda::St
                                      const kda::Problem& problem, std::size_t chunk_size, int threads) {
   const StageWalk walk(problem, chunk_size);
   std::vector<StageError> errors;
-  for (const kda::StageRow& row : kda::stages())
+  for (const kda::StageRow& row : kda::stages(kda::Passes::both))
     if (!(*answer.tensors)[number_of(row.stage)].empty())
       errors.push_back(error_of(row.stage, answer, truths, walk, problem.options.state_v_first, threads));
   return errors;

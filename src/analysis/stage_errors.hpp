@@ -28,12 +28,13 @@ std::vector<StageError> stage_errors(const StagesOfAnswer& answer, const kda::St
                                      const kda::Problem& problem, std::size_t chunk_size, int threads);
 
 /// The first element, chunk by chunk and stage by stage in the order of the computation, then by head, token
-/// and channel, that is off by more than its limit, in units in the last place of its magnitude.
+/// and channel, that is off by more than its limit, in units in the last place of its magnitude. The backward
+/// pass comes after the whole forward pass and goes from the last chunk to the first.
 using StageLimit = std::function<double(kda::Stage stage, numeric::DType storage)>;
 struct Divergence {
   kda::Stage stage;
   kda::ChunkPlace chunk;
-  std::size_t row, column;  ///< in the chunk; h: key, value
+  std::size_t row, column;  ///< in the chunk; states: key, value
   double got, expected, scaled_ulp, limit;
 };
 std::optional<Divergence> first_divergence(const StagesOfAnswer& answer, const kda::StageTruths& truths,

@@ -29,6 +29,7 @@ void run_head(const Problem& problem, const HeadJob& job, const RunOptions& opti
   for (std::size_t begin = s.begin; begin < s.end; begin += options.chunk_size) {
     const std::size_t rows = std::min(options.chunk_size, s.end - begin);
     work.load(reader, s, job.head, begin, rows);
+    if (exchange) exchange->tell_gates(job.head, begin, work.block);
     if (exchange) exchange->give(job.head, begin, work.block, work.G);
     kernel(work.block);
     if (exchange) exchange->tell(job.head, begin, work.block);

@@ -10,6 +10,7 @@
 #include "kda/chunk_workspace.hpp"
 #include "kda/head_gradients.hpp"
 #include "kda/jobs.hpp"
+#include "kda/stage_exchange.hpp"
 
 namespace kda_check::kda {
 
@@ -81,7 +82,9 @@ class GroupBackward {
         state_size_(d_.K * padded(d_.V)),
         chunks_((sequence.length() + chunk_size_ - 1) / chunk_size_),
         entering_(chunks_ * state_size_),
-        sums_(problem.heads_per_group() > 1 ? 2 * sequence.length() * padded(d_.K) : 0) {}
+        sums_(problem.heads_per_group() > 1 ? 2 * sequence.length() * padded(d_.K) : 0) {
+    if (options.stages.asked()) exchange_.emplace(problem, options.stages, sequence, chunk_size_);
+  }
 
   void run(std::size_t query_head, HeadGradients<T>& gradients) {
     const std::size_t group = problem_.heads_per_group();
@@ -119,19 +122,26 @@ class GroupBackward {
     for (std::size_t c = 0; c < chunks_; ++c) {
       std::copy_n(work_.block.state, state_size_, entering_.data() + c * state_size_);
       if (c + 1 == chunks_) break;  // computed again at once
-      work_.load(reader_, s_, head, begin_of(c), rows_of(c));
-      forward_(work_.block);
+      forward(c, head);
     }
+  }
+
+  /// From the state in the block.
+  void forward(std::size_t c, std::size_t head) {
+    work_.load(reader_, s_, head, begin_of(c), rows_of(c));
+    if (exchange_) exchange_->give(head, begin_of(c), work_.block, work_.G);
+    forward_(work_.block);
   }
 
   void backwards(std::size_t c, std::size_t head, HeadGradients<T>& gradients) {
     const std::size_t begin = begin_of(c), rows = rows_of(c);
     std::copy_n(entering_.data() + c * state_size_, state_size_, work_.block.state);
-    work_.load(reader_, s_, head, begin, rows);
-    forward_(work_.block);
+    forward(c, head);
     reader_.output_gradient(s_, head, begin, rows, back_.output_gradient, work_.v_stride());
-    const ChunkBackwardBlock<T>& block = back_.block;
+    ChunkBackwardBlock<T>& block = back_.block;
+    if (exchange_) exchange_->give(head, begin, work_.block, block);
     backward_(work_.block, block);
+    if (exchange_) exchange_->tell(head, begin, work_.block, block);
     cumulate_backwards(rows);
     gradients.value(s_, head, begin, rows, block.value_gradient, work_.v_stride());
     gradients.beta(s_, head, begin, rows, block.dbeta);
@@ -163,6 +173,7 @@ class GroupBackward {
   const std::size_t state_size_, chunks_;
   tensor::Scratch<T> entering_;  ///< [chunks][K][v_stride]
   tensor::Scratch<T> sums_;      ///< dq, dk [tokens][k_stride] of a group
+  std::optional<StageExchange<T>> exchange_;
 };
 
 template <class T>

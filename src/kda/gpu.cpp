@@ -110,7 +110,7 @@ Answer run_gpu_chunk(const Problem& problem, const RunOptions& options) {
   cuda::Request request = request_of(cuda::Kernel::chunk, problem, options, answer);
   StageTensors* const stages = options.stages.computed;
   if (stages != nullptr)
-    for (std::size_t s = 0; s < stage_count; ++s) request.stages[s] = output((*stages)[s]);
+    for (std::size_t s = 0; s < forward_stage_count; ++s) request.stages[s] = output((*stages)[s]);
   cuda::run(cuda::Kernel::chunk, request);
   if (stages != nullptr && problem.options.state_v_first)
     transpose((*stages)[static_cast<std::size_t>(Stage::h)], problem.dimensions().K, problem.dimensions().V);

@@ -1,5 +1,6 @@
 #include "kda/schema.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace kda_check::kda {
@@ -44,6 +45,12 @@ constexpr TensorSpec specs[] = {
     row("kg", stage, false, {batch, token, value_head, key}, 4),
     row("v_new", stage, false, {batch, token, value_head, value}, 4),
     row("h", stage, false, {batch, chunk, value_head, key, value}, 5, true),
+    row("dAqk", stage, false, {batch, token, value_head, column}, 4),
+    row("dv_local", stage, false, {batch, token, value_head, value}, 4),
+    row("dh", stage, false, {batch, chunk, value_head, key, value}, 5, true),
+    row("dv", stage, false, {batch, token, value_head, value}, 4),
+    row("dw", stage, false, {batch, token, value_head, key}, 4),
+    row("dAkk", stage, false, {batch, token, value_head, column}, 4),
 };
 
 }  // namespace
@@ -53,6 +60,13 @@ std::span<const TensorSpec> tensor_specs() { return specs; }
 const TensorSpec* find_spec(std::string_view name) {
   for (const TensorSpec& spec : specs)
     if (spec.name == name) return &spec;
+  return nullptr;
+}
+
+const TensorSpec* find_spec(std::string_view name, std::initializer_list<TensorGroup> groups) {
+  for (const TensorSpec& spec : specs)
+    if (spec.name == name && std::find(groups.begin(), groups.end(), spec.group) != groups.end())
+      return &spec;
   return nullptr;
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,8 +49,11 @@ struct TensorSpec {
 
 std::span<const TensorSpec> tensor_specs();
 
-/// The row of that name, or null.
+/// The row of that name, or null. Of the gradient dv and the stage dv, which have the same axes, the
+/// gradient.
 const TensorSpec* find_spec(std::string_view name);
+/// The row of that name in one of these groups, or null.
+const TensorSpec* find_spec(std::string_view name, std::initializer_list<TensorGroup> groups);
 
 /// Axes in stored order.
 std::array<Axis, 5> stored_axes(const TensorSpec& spec, bool state_v_first);

@@ -2,6 +2,8 @@
 // what it tells.
 #pragma once
 
+#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "kda/kernels/table.hpp"
@@ -22,59 +24,79 @@ class StageExchange {
         d_(chunked_dimensions(problem, chunk_size)),
         first_index_(first_chunk(problem, sequence, chunk_size)) {}
 
-  /// Loads the stages to be used into block.given. Call before the kernel, G complete.
+  /// Stores the sums of gates that this run computed. Call before they are replaced.
+  void tell_gates(std::size_t head, std::size_t begin, const ChunkBlock<T>& block) {
+    if (hooks_.computed == nullptr) return;
+    copy_out(Stage::g_cumsum, place_of(head, begin, block.rows), block.G, block.key_stride);
+  }
+
+  /// Loads the forward stages to be used into block.given. Call before the kernel, G complete.
   void give(std::size_t head, std::size_t begin, ChunkBlock<T>& block, T* G) {
     const ChunkPlace place = place_of(head, begin, block.rows);
-    if (hooks_.computed != nullptr)
-      copy_out(Stage::g_cumsum, place, G, block.key_stride);  // before it is replaced
-    if (hooks_.given == nullptr) return;
-    for (std::size_t s = 0; s < stage_count; ++s) {
-      if (!hooks_.use_given[s]) continue;
-      const auto stage = static_cast<Stage>(s);
-      const std::size_t stride = stride_of(stage, block);
-      if (stage == Stage::g_cumsum) {
-        copy_in(stage, place, G, stride);
-        continue;
-      }
-      std::vector<T>& memory = memory_[s];
-      memory.assign(std::max(block.rows, d_.K) * stride, T(0));
-      copy_in(stage, place, memory.data(), stride);
-      *target(stage, block) = memory.data();
-    }
+    if (is_given(Stage::g_cumsum)) copy_in(Stage::g_cumsum, place, G, block.key_stride);
+    const T** const targets[] = {&block.given.Aqk, &block.given.Akk_inv, &block.given.u, &block.given.w,
+                                 &block.given.qg,  &block.given.kg,      &block.given.h, &block.given.v_new};
+    load(Stage::Aqk, targets, place, block);
   }
 
   /// Stores what the kernel computed.
   void tell(std::size_t head, std::size_t begin, const ChunkBlock<T>& block) {
-    if (hooks_.computed == nullptr) return;
-    const ChunkPlace place = place_of(head, begin, block.rows);
-    const T* const arrays[stage_count] = {nullptr,  block.Aqk, block.Akk_inv, block.u,    block.w,
-                                          block.qg, block.kg,  block.h,       block.v_new};
-    for (std::size_t s = 1; s < stage_count; ++s)
-      copy_out(static_cast<Stage>(s), place, arrays[s], stride_of(static_cast<Stage>(s), block));
+    const T* const arrays[] = {block.Aqk, block.Akk_inv, block.u, block.w,
+                               block.qg,  block.kg,      block.h, block.v_new};
+    store(Stage::Aqk, arrays, place_of(head, begin, block.rows), block);
+  }
+
+  /// The same for the stages of the backward pass.
+  void give(std::size_t head, std::size_t begin, const ChunkBlock<T>& chunk, ChunkBackwardBlock<T>& block) {
+    GivenGradientStages<T>& given = block.given;
+    const T** const targets[] = {&given.dAqk, &given.dv_local, &given.dh, &given.dv, &given.dw, &given.dAkk};
+    load(Stage::dAqk, targets, place_of(head, begin, chunk.rows), chunk);
+  }
+  void tell(std::size_t head, std::size_t begin, const ChunkBlock<T>& chunk,
+            const ChunkBackwardBlock<T>& block) {
+    const T* const arrays[] = {block.dAqk, block.dv_local, block.dh, block.dv, block.dw, block.dAkk};
+    store(Stage::dAqk, arrays, place_of(head, begin, chunk.rows), chunk);
   }
 
  private:
   ChunkPlace place_of(std::size_t head, std::size_t begin, std::size_t rows) const {
     return {sequence_.batch, begin, rows, first_index_ + (begin - sequence_.begin) / chunk_size_, head};
   }
-  static std::size_t stride_of(Stage stage, const ChunkBlock<T>& block) {
-    switch (stage) {
-      case Stage::Aqk:
-      case Stage::Akk_inv:
-        return block.score_stride;
-      case Stage::u:
-      case Stage::v_new:
-      case Stage::h:
-        return block.value_stride;
-      default:
-        return block.key_stride;
+  bool is_given(Stage stage) const {
+    return hooks_.given != nullptr && hooks_.use_given[static_cast<std::size_t>(stage)];
+  }
+  /// Stages from `first` on, in their order.
+  void load(Stage first, std::span<const T** const> targets, const ChunkPlace& place,
+            const ChunkBlock<T>& block) {
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      const auto stage = static_cast<Stage>(static_cast<std::size_t>(first) + i);
+      if (!is_given(stage)) continue;
+      const std::size_t stride = stride_of(stage, block);
+      std::vector<T>& memory = memory_[static_cast<std::size_t>(stage)];
+      memory.assign(std::max(block.rows, d_.K) * stride, T(0));
+      copy_in(stage, place, memory.data(), stride);
+      *targets[i] = memory.data();
     }
   }
-  static const T** target(Stage stage, ChunkBlock<T>& block) {
-    const T** const targets[stage_count] = {nullptr,         &block.given.Aqk, &block.given.Akk_inv,
-                                            &block.given.u,  &block.given.w,   &block.given.qg,
-                                            &block.given.kg, &block.given.h,   &block.given.v_new};
-    return targets[static_cast<std::size_t>(stage)];
+  void store(Stage first, std::span<const T* const> arrays, const ChunkPlace& place,
+             const ChunkBlock<T>& block) const {
+    if (hooks_.computed == nullptr) return;
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      const auto stage = static_cast<Stage>(static_cast<std::size_t>(first) + i);
+      copy_out(stage, place, arrays[i], stride_of(stage, block));
+    }
+  }
+  static std::size_t stride_of(Stage stage, const ChunkBlock<T>& block) {
+    switch (row_of(stage).shape) {
+      case StageShape::scores:
+        return block.score_stride;
+      case StageShape::by_key:
+        return block.key_stride;
+      case StageShape::by_value:
+      case StageShape::state:
+        return block.value_stride;
+    }
+    return 0;
   }
   template <class Body>
   void over_elements(Stage stage, const ChunkPlace& place, Body body) const {

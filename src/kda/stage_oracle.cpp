@@ -1,6 +1,7 @@
 #include "kda/stage_oracle.hpp"
 
 #include <cmath>
+#include <optional>
 
 #include "base/parallel.hpp"
 #include "kda/jobs.hpp"
@@ -29,7 +30,8 @@ class Matrices {
 /// One head, chunk by chunk.
 class HeadStages {
  public:
-  HeadStages(const Problem& problem, const HeadJob& job, std::size_t chunk_size, StageTruths& truths)
+  HeadStages(const Problem& problem, const HeadJob& job, std::size_t chunk_size, Passes passes,
+             StageTruths& truths)
       : problem_(problem),
         job_(job),
         chunk_size_(chunk_size),
@@ -48,21 +50,13 @@ class HeadStages {
     block_.state = memory_.make(K, V);
     block_.key_dim = K, block_.value_dim = V;
     block_.scale = problem.scale();
+    if (passes == Passes::both) allocate_gradients();
   }
 
-  void run() {
-    const Sequence& s = job_.sequence;
-    if (problem_.initial_state)
-      for (std::size_t k = 0; k < d_.K; ++k)
-        for (std::size_t v = 0; v < d_.V; ++v) {
-          const double value = problem_.initial_state->value(inputs_.state_index(s, job_.head, k, v));
-          block_.state.hi[k * block_.state.stride + v] = value;
-          block_.state.magnitude[k * block_.state.stride + v] = std::fabs(value);
-        }
-    const std::size_t first = first_chunk(problem_, s, chunk_size_);
-    for (std::size_t begin = s.begin; begin < s.end; begin += chunk_size_) {
-      const ChunkPlace place{s.batch, begin, std::min(chunk_size_, s.end - begin),
-                             first + (begin - s.begin) / chunk_size_, job_.head};
+  void forwards() {
+    load_state(problem_.initial_state, block_.state);
+    for (std::size_t c = 0; c < chunks(); ++c) {
+      const ChunkPlace place = place_of(c);
       load(place);
       keep(Stage::g_cumsum, place, block_.G);
       keep(Stage::h, place, block_.state);
@@ -77,7 +71,61 @@ class HeadStages {
     }
   }
 
+  /// From the forward stages, which are kept by now.
+  void backwards() {
+    load_state(problem_.state_gradient, gradients_.gradient);
+    for (std::size_t c = chunks(); c-- > 0;) {
+      const ChunkPlace place = place_of(c);
+      load(place);
+      inputs_.output_gradient({job_.sequence, place.begin, place.rows}, job_.head,
+                              gradients_.output_gradient.hi, gradients_.output_gradient.stride);
+      restore(Stage::Aqk, place, block_.Aqk);
+      restore(Stage::Akk_inv, place, block_.Akk_inv);
+      restore(Stage::w, place, block_.w);
+      restore(Stage::qg, place, block_.qg);
+      restore(Stage::kg, place, block_.kg);
+      restore(Stage::h, place, block_.state);
+      restore(Stage::v_new, place, block_.v_new);
+      gradients_.forward = block_;
+      keep(Stage::dh, place, gradients_.gradient);
+      kernel_table().oracle.stage_gradients(gradients_);
+      keep(Stage::dAqk, place, gradients_.dAqk);
+      keep(Stage::dv_local, place, gradients_.dv_local);
+      keep(Stage::dv, place, gradients_.dv);
+      keep(Stage::dw, place, gradients_.dw);
+      keep(Stage::dAkk, place, gradients_.dAkk);
+    }
+  }
+
  private:
+  std::size_t chunks() const { return (job_.sequence.length() + chunk_size_ - 1) / chunk_size_; }
+  ChunkPlace place_of(std::size_t c) const {
+    const Sequence& s = job_.sequence;
+    const std::size_t begin = s.begin + c * chunk_size_;
+    return {s.batch, begin, std::min(chunk_size_, s.end - begin), first_chunk(problem_, s, chunk_size_) + c,
+            job_.head};
+  }
+
+  void allocate_gradients() {
+    const std::size_t n = chunk_size_, K = d_.K, V = d_.V;
+    StageGradientOracleBlock& g = gradients_;
+    for (OracleMatrix* const m : {&g.dAqk, &g.dAkk, &g.square, &g.square_columns}) *m = memory_.make(n, n);
+    for (OracleMatrix* const m : {&g.output_gradient, &g.dv_local, &g.dv}) *m = memory_.make(n, V);
+    g.dw = memory_.make(n, K);
+    g.gradient = memory_.make(K, V), g.state_columns = memory_.make(V, K);
+    g.value_columns = memory_.make(V, n), g.key_columns = memory_.make(K, n);
+  }
+
+  void load_state(const std::optional<tensor::Tensor>& stored, const OracleMatrix& m) const {
+    if (!stored) return;
+    for (std::size_t k = 0; k < d_.K; ++k)
+      for (std::size_t v = 0; v < d_.V; ++v) {
+        const double value = stored->value(inputs_.state_index(job_.sequence, job_.head, k, v));
+        m.hi[k * m.stride + v] = value;
+        m.magnitude[k * m.stride + v] = std::fabs(value);
+      }
+  }
+
   /// Rows of [count][width] into a matrix.
   void fill(const OracleMatrix& m, Pairs& rows, std::size_t count, std::size_t width) {
     for (std::size_t i = 0; i < count; ++i)
@@ -141,13 +189,26 @@ class HeadStages {
   void keep(Stage stage, const ChunkPlace& place, const OracleMatrix& m) {
     StageTruth& truth = truths_[static_cast<std::size_t>(stage)];
     const StageLayout layout(stage, d_, problem_.options.state_v_first);
-    const bool triangular = stages()[static_cast<std::size_t>(stage)].lower_triangular;
+    const bool triangular = row_of(stage).lower_triangular();
     for (std::size_t row = 0; row < layout.rows(place); ++row)
       for (std::size_t column = 0; column < (triangular ? row + 1 : layout.columns(place)); ++column) {
         const std::size_t element = layout.element(place, row, column), at = row * m.stride + column;
         truth.hi[element] = stage == Stage::g_cumsum && infinite_[at] ? -HUGE_VAL : m.hi[at];
         truth.lo[element] = m.lo[at];
         truth.magnitude[element] = m.magnitude[at];
+      }
+  }
+
+  /// What was kept.
+  void restore(Stage stage, const ChunkPlace& place, const OracleMatrix& m) const {
+    const StageTruth& truth = truths_[static_cast<std::size_t>(stage)];
+    const StageLayout layout(stage, d_, problem_.options.state_v_first);
+    for (std::size_t row = 0; row < layout.rows(place); ++row)
+      for (std::size_t column = 0; column < layout.columns(place); ++column) {
+        const std::size_t element = layout.element(place, row, column), at = row * m.stride + column;
+        m.hi[at] = truth.hi[element];
+        m.lo[at] = truth.lo[element];
+        m.magnitude[at] = truth.magnitude[element];
       }
   }
 
@@ -159,29 +220,35 @@ class HeadStages {
   StageTruths& truths_;
   Matrices memory_;
   StageOracleBlock block_{};
+  StageGradientOracleBlock gradients_{};
   std::vector<bool> infinite_;  ///< sums of gates that are -inf
 };
 
 }  // namespace
 
-StageTruths run_stage_oracle(const Problem& problem, std::size_t chunk_size, int threads) {
+StageTruths run_stage_oracle(const Problem& problem, std::size_t chunk_size, int threads, Passes passes) {
   const Dimensions d = chunked_dimensions(problem, chunk_size);
   StageTruths truths;
-  for (const StageRow& row : stages()) {
+  for (const StageRow& row : stages(passes)) {
     const std::size_t size =
         tensor::element_count(expected_shape(*find_spec(row.name), d, problem.options.state_v_first));
     StageTruth& truth = truths[static_cast<std::size_t>(row.stage)];
     truth.hi.assign(size, 0), truth.lo.assign(size, 0), truth.magnitude.assign(size, 0);
   }
   const std::vector<HeadJob> jobs = head_jobs(problem, 1, threads);
-  parallel_for(jobs.size(), threads,
-               [&](std::size_t item, int) { HeadStages(problem, jobs[item], chunk_size, truths).run(); });
+  parallel_for(jobs.size(), threads, [&](std::size_t item, int) {
+    HeadStages head(problem, jobs[item], chunk_size, passes, truths);
+    head.forwards();
+    if (passes == Passes::both) head.backwards();
+  });
   return truths;
 }
 
 StageTensors rounded_stages(const StageTruths& truths, const Problem& problem, std::size_t chunk_size,
                             numeric::DType dtype) {
-  StageTensors tensors = allocate_stages(problem, chunk_size, dtype);
+  const bool backward = !truths.back().hi.empty();
+  StageTensors tensors =
+      allocate_stages(problem, chunk_size, dtype, backward ? Passes::both : Passes::forward);
   for (std::size_t s = 0; s < stage_count; ++s)
     for (std::size_t i = 0; i < tensors[s].size(); ++i) {
       const numeric::DoubleDouble exact{truths[s].hi[i], truths[s].lo[i]};

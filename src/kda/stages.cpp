@@ -2,22 +2,33 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace kda_check::kda {
 
 namespace {
 
+using enum StageShape;
+
 constexpr StageRow rows_in_order[] = {
-    {Stage::g_cumsum, "g_cumsum", "G_i = sum of g over the rows up to i of the chunk", false},
-    {Stage::Aqk, "Aqk", "scale sum_k q_ik k_jk exp(G_ik - G_jk), j <= i", true},
-    {Stage::Akk_inv, "Akk_inv", "(I + L)^-1, L_ij = beta_i sum_k k_ik k_jk exp(G_ik - G_jk), j < i", true},
-    {Stage::u, "u", "Akk_inv (beta v)", false},
-    {Stage::w, "w", "Akk_inv (beta k exp(G))", false},
-    {Stage::qg, "qg", "q exp(G)", false},
-    {Stage::kg, "kg", "k exp(G_last - G)", false},
-    {Stage::h, "h", "the state entering the chunk", false},
-    {Stage::v_new, "v_new", "u - w h", false},
+    {Stage::g_cumsum, "g_cumsum", "G_i = sum of g over the rows up to i of the chunk", by_key},
+    {Stage::Aqk, "Aqk", "scale sum_k q_ik k_jk exp(G_ik - G_jk), j <= i", scores},
+    {Stage::Akk_inv, "Akk_inv", "(I + L)^-1, L_ij = beta_i sum_k k_ik k_jk exp(G_ik - G_jk), j < i", scores},
+    {Stage::u, "u", "Akk_inv (beta v)", by_value},
+    {Stage::w, "w", "Akk_inv (beta k exp(G))", by_key},
+    {Stage::qg, "qg", "q exp(G)", by_key},
+    {Stage::kg, "kg", "k exp(G_last - G)", by_key},
+    {Stage::h, "h", "the state entering the chunk", state},
+    {Stage::v_new, "v_new", "u - w h", by_value},
+    {Stage::dAqk, "dAqk", "scale do v_new^T, j <= i", scores, true},
+    {Stage::dv_local, "dv_local", "Aqk^T do", by_value, true},
+    {Stage::dh, "dh", "the gradient of the state leaving the chunk", state, true},
+    {Stage::dv, "dv", "dv_local + kg dh, the gradient of v_new", by_value, true},
+    {Stage::dw, "dw", "-dv h^T", by_key, true},
+    {Stage::dAkk, "dAkk", "-Akk_inv^T ((dv v^T + dw (k exp(G))^T) beta_j, j < i) Akk_inv^T, j < i", scores,
+     true},
 };
+static_assert(std::size(rows_in_order) == stage_count);
 
 std::size_t chunks_of(std::size_t tokens, std::size_t chunk_size) {
   return (tokens + chunk_size - 1) / chunk_size;
@@ -25,7 +36,12 @@ std::size_t chunks_of(std::size_t tokens, std::size_t chunk_size) {
 
 }  // namespace
 
-std::span<const StageRow> stages() { return rows_in_order; }
+std::span<const StageRow> stages(Passes passes) {
+  const std::span<const StageRow> rows(rows_in_order);
+  return passes == Passes::both ? rows : rows.first(forward_stage_count);
+}
+
+const StageRow& row_of(Stage stage) { return rows_in_order[static_cast<std::size_t>(stage)]; }
 
 Dimensions chunked_dimensions(const Problem& problem, std::size_t chunk_size) {
   Dimensions d = problem.dimensions();
@@ -36,10 +52,11 @@ Dimensions chunked_dimensions(const Problem& problem, std::size_t chunk_size) {
   return d;
 }
 
-StageTensors allocate_stages(const Problem& problem, std::size_t chunk_size, numeric::DType dtype) {
+StageTensors allocate_stages(const Problem& problem, std::size_t chunk_size, numeric::DType dtype,
+                             Passes passes) {
   const Dimensions d = chunked_dimensions(problem, chunk_size);
   StageTensors tensors;
-  for (const StageRow& row : rows_in_order) {
+  for (const StageRow& row : stages(passes)) {
     tensor::Tensor& tensor = tensors[static_cast<std::size_t>(row.stage)];
     tensor = tensor::Tensor(std::string(row.name), dtype,
                             expected_shape(*find_spec(row.name), d, problem.options.state_v_first));
@@ -60,30 +77,29 @@ StageLayout::StageLayout(Stage stage, const Dimensions& dimensions, bool state_v
     : stage_(stage), d_(dimensions), v_first_(state_v_first) {}
 
 std::size_t StageLayout::rows(const ChunkPlace& place) const {
-  return stage_ == Stage::h ? d_.K : place.rows;
+  return row_of(stage_).shape == state ? d_.K : place.rows;
 }
 
 std::size_t StageLayout::columns(const ChunkPlace& place) const {
-  switch (stage_) {
-    case Stage::Aqk:
-    case Stage::Akk_inv:
+  switch (row_of(stage_).shape) {
+    case scores:
       return place.rows;
-    case Stage::u:
-    case Stage::v_new:
-    case Stage::h:
+    case by_value:
+    case state:
       return d_.V;
-    default:
+    case by_key:
       return d_.K;
   }
+  return 0;
 }
 
 std::size_t StageLayout::element(const ChunkPlace& place, std::size_t row, std::size_t column) const {
-  if (stage_ == Stage::h) {
+  const StageShape shape = row_of(stage_).shape;
+  if (shape == state) {
     const std::size_t first = ((place.batch * d_.NT + place.index) * d_.HV + place.head) * d_.K * d_.V;
     return first + (v_first_ ? column * d_.K + row : row * d_.V + column);
   }
-  const bool scores = stage_ == Stage::Aqk || stage_ == Stage::Akk_inv;
-  const std::size_t width = scores ? d_.C : columns(place);
+  const std::size_t width = shape == scores ? d_.C : columns(place);
   return ((place.batch * d_.T + place.begin + row) * d_.HV + place.head) * width + column;
 }
 

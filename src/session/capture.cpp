@@ -136,7 +136,8 @@ fixture::ExpectedAnswer expected_answer(const Shot& shot, const kda::Problem& pr
   answer.compute = kda::compute_format(*shot.variant, shot.options.dtype, shot.options.arithmetic);
   answer.tensors = {&shot.answer.o, &shot.answer.final_state};
   if (shot.with_stages)
-    for (const tensor::Tensor& stage : shot.stages) answer.stages.push_back(&stage);
+    for (const tensor::Tensor& stage : shot.stages)
+      if (!stage.empty()) answer.stages.push_back(&stage);
   return answer;
 }
 

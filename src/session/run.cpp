@@ -181,13 +181,15 @@ class FixtureRun {
   void compare_stages(const Source& file, const Problem& problem, const std::vector<DType>& dtypes,
                       const kda::Regime& regime, bool with_recorded) {
     if (log_.progress) log_.progress(fmt::format("{}: stages", file.name()));
-    const StagingRequest staging{plan_.variants,
-                                 dtypes,
-                                 request_.arithmetic,
-                                 chunk_size(problem),
-                                 request_.threads,
-                                 request_.limits.memory_budget,
-                                 regime};
+    const StagingRequest staging{
+        plan_.variants,
+        dtypes,
+        request_.arithmetic,
+        chunk_size(problem),
+        request_.threads,
+        request_.limits.memory_budget,
+        regime,
+        request_.backward && problem.has_loss() ? kda::Passes::both : kda::Passes::forward};
     for (report::StageCase& item : stage_cases(file, problem, staging, with_recorded))
       result_.stages.push_back(std::move(item));
   }

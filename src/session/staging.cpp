@@ -22,7 +22,7 @@ using numeric::DType;
 /// The stages of one answer, and what it takes to judge them.
 struct StagedAnswer {
   report::StageCase result;
-  numeric::ComputeFormat compute;
+  numeric::ComputeFormat compute, backward_compute;
   kda::StageTensors tensors;
   bool g_cumsum_in_powers_of_two = false;
   std::vector<analysis::StageError> own;  ///< given exact inputs; empty when recorded
@@ -37,7 +37,7 @@ struct StagedAnswer {
 /// way in.
 double agreement_limit(const StagedAnswer& answer, kda::Stage stage, DType storage,
                        const StagingRequest& request) {
-  numeric::ComputeFormat compute = answer.compute;
+  numeric::ComputeFormat compute = kda::row_of(stage).backward ? answer.backward_compute : answer.compute;
   const double half_chunk = std::max(1.0, static_cast<double>(request.chunk_size) / 2);
   if (stage == kda::Stage::g_cumsum) return 1 + half_chunk;
   if (answer.result.recorded && (stage == kda::Stage::qg || stage == kda::Stage::kg))
@@ -66,7 +66,7 @@ void fill_rows(StagedAnswer& answer, const kda::StageTruths& truths, const kda::
       analysis::stage_errors(answer.view(), truths, problem, request.chunk_size, request.threads);
   for (const analysis::StageError& error : errors) {
     report::StageRowResult row;
-    row.name = kda::stages()[static_cast<std::size_t>(error.stage)].name;
+    row.name = kda::row_of(error.stage).name;
     row.dtype = numeric::name_of(error.dtype);
     row.rms_ratio = metric(error.measures, "rms_ratio");
     row.scaled_ulp = metric(error.measures, "scaled_ulp");
@@ -101,6 +101,17 @@ bool same_values(const tensor::Tensor& a, const tensor::Tensor& b) {
   return true;
 }
 
+/// The passes that a variant tells the stages of.
+kda::Passes passes_of(const kda::Variant& variant, const StagingRequest& request) {
+  return variant.run_backward == nullptr ? kda::Passes::forward : request.passes;
+}
+
+void run_passes(const kda::Problem& problem, const kda::Variant& variant, const kda::RunOptions& options,
+                kda::Passes passes) {
+  variant.run(problem, options);
+  if (passes == kda::Passes::both) variant.run_backward(problem, options);
+}
+
 kda::RunOptions options_of(const kda::Variant& variant, const kda::Problem& problem, DType dtype,
                            const StagingRequest& request) {
   kda::RunOptions options =
@@ -120,11 +131,13 @@ StagedAnswer computed(const Source& source, const kda::Problem& problem, const k
   answer.result.answer = variant.name;
   answer.result.dtype = numeric::name_of(dtype);
   answer.compute = kda::compute_format(variant, dtype, options.arithmetic);
+  answer.backward_compute = kda::compute_format(variant, dtype, options.arithmetic, true);
   answer.result.compute = numeric::row_of(answer.compute).name;
   answer.result.arithmetic = kda::describe(options.arithmetic, variant.axes);
-  answer.tensors = kda::allocate_stages(problem, request.chunk_size, arithmetic_dtype);
+  const kda::Passes passes = passes_of(variant, request);
+  answer.tensors = kda::allocate_stages(problem, request.chunk_size, arithmetic_dtype, passes);
   options.stages.computed = &answer.tensors;
-  variant.run(problem, options);
+  run_passes(problem, variant, options, passes);
   const kda::CastPoints casts = kda::cast_points(options.arithmetic, dtype, problem.beta_is_16_bit(), true);
   store_as_rounded(answer.tensors, casts);
 
@@ -133,23 +146,24 @@ StagedAnswer computed(const Source& source, const kda::Problem& problem, const k
   options.stages = {};
   if (!why_no_replay(variant, problem, options).empty()) return answer;
   const kda::StageTensors exact = kda::rounded_stages(truths, problem, request.chunk_size, arithmetic_dtype);
-  kda::StageTensors own = own_stages(problem, on_cpu(variant), options, exact);
+  kda::StageTensors own = own_stages(problem, on_cpu(variant), options, exact, passes);
   store_as_rounded(own, casts);
   answer.own = analysis::stage_errors({&own, false}, truths, problem, request.chunk_size, request.threads);
   return answer;
 }
 
-StagedAnswer recorded(const Source& source, const fixture::ExpectedGroup& group) {
+StagedAnswer recorded(const Source& source, const fixture::ExpectedGroup& group,
+                      const StagingRequest& request) {
   StagedAnswer answer;
   answer.result.fixture = source.name();
   answer.result.path = source.path();
   answer.result.answer = group.name;
   answer.result.recorded = true;
-  answer.compute = group.compute_or_storage();
+  answer.compute = answer.backward_compute = group.compute_or_storage();
   answer.g_cumsum_in_powers_of_two = !group.natural_g_cumsum;
   answer.result.compute = numeric::row_of(answer.compute).name;
   answer.result.dtype = numeric::name_of(source.dtype());
-  for (const kda::StageRow& row : kda::stages())
+  for (const kda::StageRow& row : kda::stages(request.passes))
     for (const fixture::DatasetInfo& info : group.stages)
       if (fixture::leaf(info.path) == row.name)
         answer.tensors[static_cast<std::size_t>(row.stage)] = source.read(info);
@@ -168,44 +182,48 @@ void store_as_rounded(kda::StageTensors& tensors, const kda::CastPoints& casts) 
                                                           {qg, casts.operands},
                                                           {kg, casts.operands},
                                                           {h, casts.state},
-                                                          {v_new, casts.v_new}};
+                                                          {v_new, casts.v_new},
+                                                          {dv_local, casts.dv_local},
+                                                          {dh, casts.dh},
+                                                          {dv, casts.dv},
+                                                          {dw, casts.dw}};
   for (const auto& [stage, rounding] : rounded) {
     if (rounding != kda::Rounding::bf16 && rounding != kda::Rounding::fp16) continue;
     tensor::Tensor& tensor = tensors[static_cast<std::size_t>(stage)];
+    if (tensor.empty()) continue;
     tensor::Tensor narrow = tensor.converted_to(rounding == kda::Rounding::bf16 ? DType::bf16 : DType::fp16);
     if (same_values(narrow, tensor)) tensor = std::move(narrow);
   }
 }
 
 std::string describe(const analysis::Divergence& d) {
-  const std::string_view name = kda::stages()[static_cast<std::size_t>(d.stage)].name;
-  const bool state = d.stage == kda::Stage::h;
-  const std::string where =
-      state ? fmt::format("key {}, value {}", d.row, d.column)
-            : fmt::format(
-                  "token {}, {} {}", d.chunk.begin + d.row,
-                  kda::stages()[static_cast<std::size_t>(d.stage)].lower_triangular ? "column" : "channel",
-                  d.column);
+  const kda::StageRow& stage = kda::row_of(d.stage);
+  const std::string where = stage.shape == kda::StageShape::state
+                                ? fmt::format("key {}, value {}", d.row, d.column)
+                                : fmt::format("token {}, {} {}", d.chunk.begin + d.row,
+                                              stage.lower_triangular() ? "column" : "channel", d.column);
   return fmt::format(
       "{}, chunk {} (b={} t={}..{}), h={}, {}: {:.9g} where {:.9g} is wanted, off by {:.3g} units > {:.3g}",
-      name, d.chunk.index, d.chunk.batch, d.chunk.begin, d.chunk.begin + d.chunk.rows - 1, d.chunk.head,
+      stage.name, d.chunk.index, d.chunk.batch, d.chunk.begin, d.chunk.begin + d.chunk.rows - 1, d.chunk.head,
       where, d.got, d.expected, d.scaled_ulp, d.limit);
 }
 
 kda::StageTensors own_stages(const kda::Problem& problem, const kda::Variant& variant,
-                             kda::RunOptions options, const kda::StageTensors& exact) {
-  kda::StageTensors own = kda::allocate_stages(problem, options.chunk_size, kda::state_dtype(options.dtype));
+                             kda::RunOptions options, const kda::StageTensors& exact, kda::Passes passes) {
+  kda::StageTensors own =
+      kda::allocate_stages(problem, options.chunk_size, kda::state_dtype(options.dtype), passes);
   options.stages.computed = &own;
   options.stages.given = &exact;
   options.stages.use_given.fill(true);
-  variant.run(problem, options);
+  run_passes(problem, variant, options, passes);
   return own;
 }
 
-void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std::size_t budget) {
+void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std::size_t budget,
+                        kda::Passes passes) {
   const kda::Dimensions d = kda::chunked_dimensions(problem, chunk_size);
   std::size_t elements = 0;
-  for (const kda::StageRow& row : kda::stages())
+  for (const kda::StageRow& row : kda::stages(passes))
     elements += tensor::element_count(
         kda::expected_shape(*kda::find_spec(row.name), d, problem.options.state_v_first));
   const std::size_t bytes = elements * (24 + 3 * 8);
@@ -218,8 +236,9 @@ void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std
 
 std::vector<report::StageCase> stage_cases(const Source& source, const kda::Problem& problem,
                                            const StagingRequest& request, bool with_recorded) {
-  check_stage_memory(problem, request.chunk_size, request.memory_budget);
-  const kda::StageTruths truths = kda::run_stage_oracle(problem, request.chunk_size, request.threads);
+  check_stage_memory(problem, request.chunk_size, request.memory_budget, request.passes);
+  const kda::StageTruths truths =
+      kda::run_stage_oracle(problem, request.chunk_size, request.threads, request.passes);
   std::vector<StagedAnswer> answers;
   for (const DType dtype : request.dtypes)
     for (const kda::Variant* const variant : request.variants) {
@@ -230,7 +249,7 @@ std::vector<report::StageCase> stage_cases(const Source& source, const kda::Prob
   const std::size_t of_file = static_cast<std::size_t>(problem.options.chunk_size);
   if (with_recorded && request.chunk_size == of_file)
     for (const fixture::ExpectedGroup& group : source.expected())
-      if (!group.stages.empty()) answers.push_back(recorded(source, group));
+      if (!group.stages.empty()) answers.push_back(recorded(source, group, request));
   for (StagedAnswer& answer : answers) fill_rows(answer, truths, problem, request);
   std::vector<report::StageCase> cases;
   for (StagedAnswer& answer : answers) {

@@ -19,9 +19,11 @@ struct StagingRequest {
   int threads;
   std::size_t memory_budget;
   const kda::Regime& regime;
+  kda::Passes passes;  ///< both: only for problems with a loss
 };
 
-/// One case for each variant, dtype and recorded group that has stages. `with_recorded`: the problem is the
+/// One case for each variant, dtype and recorded group that has stages; backward stages of the variants that
+/// have a backward pass. `with_recorded`: the problem is the
 /// one the file answers. Throws Error{input} when the stages do not fit the memory budget.
 std::vector<report::StageCase> stage_cases(const Source& source, const kda::Problem& problem,
                                            const StagingRequest& request, bool with_recorded);
@@ -33,11 +35,14 @@ std::string describe(const analysis::Divergence& divergence);
 /// then counted in it.
 void store_as_rounded(kda::StageTensors& tensors, const kda::CastPoints& casts);
 
-/// What each stage makes of exact inputs: a run in which every stage is given exactly.
+/// What each stage makes of exact inputs: a run in which every stage is given exactly. Backwards too with
+/// both `passes`, which `exact` must have then.
 kda::StageTensors own_stages(const kda::Problem& problem, const kda::Variant& variant,
-                             kda::RunOptions options, const kda::StageTensors& exact);
+                             kda::RunOptions options, const kda::StageTensors& exact,
+                             kda::Passes passes = kda::Passes::forward);
 
 /// Throws Error{input} when stages and their truth would take more than `budget` bytes.
-void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std::size_t budget);
+void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std::size_t budget,
+                        kda::Passes passes = kda::Passes::forward);
 
 }  // namespace kda_check::session

@@ -4,6 +4,7 @@
 
 #include "kda/variants.hpp"
 #include "support/catch.hpp"
+#include "support/loss.hpp"
 #include "support/problems.hpp"
 
 using namespace kda_check;
@@ -21,12 +22,14 @@ struct Study {
   std::size_t chunk = 16;
 
   explicit Study(const test::ProblemSpec& spec) : problem(test::make_problem(spec)) {
-    truths = kda::run_stage_oracle(problem, chunk, 1);
-    stages = kda::allocate_stages(problem, chunk, DType::fp32);
+    test::add_loss(problem);
+    truths = kda::run_stage_oracle(problem, chunk, 1, kda::Passes::both);
+    stages = kda::allocate_stages(problem, chunk, DType::fp32, kda::Passes::both);
     kda::RunOptions options = test::default_options(problem, "chunk", DType::fp32);
     options.chunk_size = chunk;
     options.stages.computed = &stages;
     test::run(problem, "chunk", options);
+    kda::run_chunk_backward(problem, options);
   }
   std::optional<analysis::Divergence> first(double limit) const {
     return analysis::first_divergence({&stages, false}, truths, problem, chunk,
@@ -56,7 +59,8 @@ TEST_CASE("a healthy run leaves the truth nowhere, and its errors are those of f
 
 TEST_CASE("one altered element of a stage is named: stage, chunk, head, token and channel", "[stages]") {
   for (const Stage stage :
-       {Stage::g_cumsum, Stage::Aqk, Stage::Akk_inv, Stage::w, Stage::kg, Stage::h, Stage::v_new}) {
+       {Stage::g_cumsum, Stage::Aqk, Stage::Akk_inv, Stage::w, Stage::kg, Stage::h, Stage::v_new, Stage::dAqk,
+        Stage::dv_local, Stage::dh, Stage::dv, Stage::dw, Stage::dAkk}) {
     Study study(ragged());
     // The second sequence's second chunk: number 3, tokens 36..51.
     const kda::ChunkPlace place{0, 36, 16, 3, 1};
@@ -87,6 +91,23 @@ TEST_CASE("of two altered elements the earlier chunk and the earlier stage come 
   CHECK(study.first(1000)->stage == Stage::v_new);
   alter(Stage::u, {0, 16, 4, 1, 1});
   CHECK(study.first(1000)->stage == Stage::u);
+}
+
+TEST_CASE("the backward pass comes after the forward pass, its last chunk first", "[stages]") {
+  Study study(ragged());
+  const kda::Dimensions d = kda::chunked_dimensions(study.problem, 16);
+  const auto alter = [&](Stage stage, const kda::ChunkPlace& place) {
+    tensor::Tensor& tensor = study.stages[number(stage)];
+    const std::size_t element = kda::StageLayout(stage, d, false).element(place, 2, 1);
+    tensor.set(element, tensor.value(element) + 1);
+  };
+  alter(Stage::dAqk, {0, 20, 16, 2, 0});
+  alter(Stage::dAkk, {0, 36, 16, 3, 1});
+  CHECK(study.first(1000)->stage == Stage::dAkk);
+  alter(Stage::dv, {0, 36, 16, 3, 1});
+  CHECK(study.first(1000)->stage == Stage::dv);
+  alter(Stage::v_new, {0, 52, 3, 4, 1});
+  CHECK(study.first(1000)->stage == Stage::v_new);
 }
 
 TEST_CASE("what a triangle or a ragged tail leaves undefined is not looked at", "[stages]") {

@@ -152,7 +152,7 @@ TEST_CASE("chunk in fp64 computes every stage to its last digits", "[stages]") {
         const kda::StageLayout layout(row.stage, kda::chunked_dimensions(problem, C),
                                       problem.options.state_v_first);
         for (std::size_t r = 0; r < layout.rows(place); ++r)
-          for (std::size_t c = 0; c < (row.lower_triangular ? r + 1 : layout.columns(place)); ++c) {
+          for (std::size_t c = 0; c < (row.lower_triangular() ? r + 1 : layout.columns(place)); ++c) {
             const std::size_t e = layout.element(place, r, c);
             INFO(row.name << " " << r << " " << c);
             REQUIRE(std::fabs(computed[number(row.stage)].value(e) - truths[number(row.stage)].hi[e]) <=

@@ -46,7 +46,7 @@ TEST_CASE("tf32 operands explain the error of the chunk form under the preset fl
     CHECK(sum == Approx(1));
   }
   // The stages are those of o, each with an error of its own; none of them makes o worse than it was by much.
-  REQUIRE(result.attributions[0].stages.size() == kda::stage_count);
+  REQUIRE(result.attributions[0].stages.size() == kda::forward_stage_count);
   for (const report::StageShare& stage : result.attributions[0].stages) CHECK(stage.share > -1);
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("run --stages tells stages in text and JSON, and where a recorded answ
   const report::Result result = session::run(request, {});
   REQUIRE(result.stages.size() == 2);
   for (const report::StageCase& item : result.stages) {
-    CHECK(item.rows.size() == kda::stage_count);
+    CHECK(item.rows.size() == kda::forward_stage_count);
     CHECK(item.divergence.empty());
     for (const report::StageRowResult& row : item.rows) {
       CHECK(row.nonfinite == 0);

@@ -79,7 +79,7 @@ TEST_CASE("what is captured is what the variant answers, stages included, and th
         session::capture(request_for(copy.path, {"chunk", "recurrent"}), {});
     REQUIRE(captured.size() == 2);
     CHECK(captured[0].group == "expected/chunk@cpu");
-    CHECK(captured[0].stages == kda::stage_count);
+    CHECK(captured[0].stages == kda::forward_stage_count);
     CHECK(captured[1].stages == 0);
     CHECK(copy.entries() == 1);
 

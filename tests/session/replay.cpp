@@ -176,8 +176,8 @@ TEST_CASE("the stages of a GPU variant are its own, and what they make of exact 
   request.stages = true;
   const report::Result result = session::run(request, {});
   REQUIRE(result.stages.size() == 2);
-  REQUIRE(result.stages[0].rows.size() == kda::stage_count);
-  for (std::size_t stage = 0; stage < kda::stage_count; ++stage) {
+  REQUIRE(result.stages[0].rows.size() == kda::forward_stage_count);
+  for (std::size_t stage = 0; stage < kda::forward_stage_count; ++stage) {
     const report::StageRowResult &gpu = result.stages[0].rows[stage], &cpu = result.stages[1].rows[stage];
     REQUIRE(gpu.own_rms_ratio.has_value());
     CHECK(*gpu.own_rms_ratio == *cpu.own_rms_ratio);

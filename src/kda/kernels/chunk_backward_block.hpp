@@ -22,7 +22,7 @@ struct ChunkBackwardBlock {
   T* dh;                     ///< [key_dim][value_stride] the gradient of the leaving state, as an operand
   T* dv;                     ///< [n][value_stride] the gradient of v_new
   T* dw;                     ///< [n][key_stride]
-  T* dAkk;                   ///< [n][score_stride], of L without beta; strictly lower
+  T* dAkk;                   ///< [n][score_stride], of L; strictly lower
   T* dG;                     ///< [n][key_stride], of the cumulative gate in natural units
   T *dq, *dk;                ///< [n][key_stride], of one value head
   T* value_gradient;         ///< [n][value_stride] beta Akk_inv^T dv: what is stored as dv

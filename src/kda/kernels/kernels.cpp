@@ -11,6 +11,7 @@
 #include "kda/kernels/prepare.hpp"
 #include "kda/kernels/recurrent.hpp"
 #include "kda/kernels/recurrent_backward.hpp"
+#include "kda/kernels/stage_gradient_oracle.hpp"
 #include "kda/kernels/stage_oracle.hpp"
 #include "kda/kernels/table.hpp"
 #include "kda/kernels/token.hpp"
@@ -95,6 +96,7 @@ void run_oracle(const OracleBlock& block) { oracle_tile<DoubleDoubleTile<oracle_
 void run_oracle_in_fp64(const OracleBlock& block) { oracle_tile<DoubleTile<oracle_tile_width>>(block); }
 
 void run_stage_oracle(const StageOracleBlock& block) { stage_oracle(block); }
+void run_stage_gradient_oracle(const StageGradientOracleBlock& block) { stage_gradient_oracle(block); }
 
 template <template <int> class Tile>
 void run_oracle_replay(const OracleReplayBlock& block) {
@@ -257,7 +259,7 @@ const KernelTable table{
     {OraclePack::count, run_oracle, run_oracle_in_fp64, run_oracle_exponential, run_oracle_gate,
      run_stage_oracle, run_oracle_gate_slope, run_oracle_replay<DoubleDoubleGradient>,
      run_oracle_backward<DoubleDoubleGradient>, run_oracle_replay<DoubleGradient>,
-     run_oracle_backward<DoubleGradient>},
+     run_oracle_backward<DoubleGradient>, run_stage_gradient_oracle},
     fma_burst<float>,
     fma_burst<double>,
     keeps_roundings_apart,

@@ -33,8 +33,8 @@ __attribute__((noinline)) inline StageNumber stage_exponential(const StageNumber
   return numeric::exp(x);
 }
 
-/// Which factor of a product counts with its magnitude.
-enum class Summed : unsigned char { left, right };
+/// Which factor of a product counts with its magnitude. Both: the magnitude of each times the other.
+enum class Summed : unsigned char { left, right, both };
 
 /// C = C0 + sum_d A_rd B_d (`sign` -1: minus), C0 and its magnitude as C holds them, or zero. A is read as
 /// (row, depth), or transposed.
@@ -56,10 +56,10 @@ inline void stage_product(std::size_t rows, std::size_t columns, std::size_t dep
         const StageNumber row_of_b = load_number(b, d, column);
         accumulate(factor, row_of_b, sum, ignored);
         const std::size_t at = a_transposed ? d * a.stride + row : row * a.stride + d;
-        magnitude =
-            magnitude + (summed == Summed::left ? absolute(row_of_b.hi) * a.magnitude[at]
-                                                : StagePack::load(b.magnitude + d * b.stride + column) *
-                                                      (a.hi[at] < 0 ? -a.hi[at] : a.hi[at]));
+        if (summed != Summed::right) magnitude = magnitude + absolute(row_of_b.hi) * a.magnitude[at];
+        if (summed != Summed::left)
+          magnitude = magnitude + StagePack::load(b.magnitude + d * b.stride + column) *
+                                      (a.hi[at] < 0 ? -a.hi[at] : a.hi[at]);
       }
       store_number(c, row, column, sum, magnitude);
     }

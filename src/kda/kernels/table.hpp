@@ -109,6 +109,19 @@ struct StageOracleBlock {
   OracleMatrix state;  ///< [K][V]: in, entering the chunk; out, leaving it
 };
 
+/// The same chunk backwards. Read of `forward` are rows, key_dim, value_dim, scale, k, G, beta, v, Aqk,
+/// Akk_inv, v_new, w, qg, kg and, as the state, the one entering the chunk; its scratch is overwritten.
+struct StageGradientOracleBlock {
+  StageOracleBlock forward;
+  OracleMatrix output_gradient;             ///< [n][V] do
+  OracleMatrix gradient;                    ///< [K][V] of the state: in, leaving the chunk; out, entering it
+  OracleMatrix dAqk, dAkk;                  ///< [n][n]
+  OracleMatrix dv_local, dv, dw;            ///< [n][V], [n][V], [n][K]
+  OracleMatrix square, square_columns;      ///< [n][n] scratch
+  OracleMatrix value_columns, key_columns;  ///< [V][n], [K][n] scratch
+  OracleMatrix state_columns;               ///< [V][K] scratch
+};
+
 /// The recurrence over a block of tokens, keeping what its reverse needs. All matrices have the same stride;
 /// `lanes` is V rounded up to eight, what lies beyond V zero.
 struct OracleReplayBlock {
@@ -241,6 +254,7 @@ struct OracleKernels {
   void (*backward)(const OracleBackwardBlock&);
   void (*replay_in_fp64)(const OracleReplayBlock&);
   void (*backward_in_fp64)(const OracleBackwardBlock&);
+  void (*stage_gradients)(const StageGradientOracleBlock&);
 };
 
 inline constexpr std::size_t fma_burst_values = 192;
