@@ -77,7 +77,9 @@ std::vector<Limit> derived_limits(const Computation& got, const std::optional<Co
   double steps = 1 + steps_lost(got, storage, regime);
   if (expected) {
     const kda::Regime& theirs = expected_regime ? *expected_regime : regime;
-    rms += rms_lost(*expected, theirs);
+    // Where terms cancel their errors are taken as independent, and so are those of two answers.
+    const double other = rms_lost(*expected, theirs);
+    rms = got.cancellation > 1 ? std::hypot(rms, other) : rms + other;
     steps += steps_lost(*expected, storage, theirs) +
              std::ldexp(1.0, storage.precision - numeric::format_of(expected->storage).precision);
   }

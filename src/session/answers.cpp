@@ -62,10 +62,12 @@ class Feeder {
   std::vector<double> values_, zeros_;
 };
 
-/// Which of two magnitudes of a gradient an answer is measured by (kda/gradient_oracle.hpp).
-const std::vector<double>& magnitude_for(const kda::GradientTruth& truth, compare::Form form) {
-  return form == compare::Form::recurrence || truth.chunk_magnitude.empty() ? truth.magnitude
-                                                                            : truth.chunk_magnitude;
+/// Which of two magnitudes of a gradient a pairing is measured by (kda/gradient_oracle.hpp): that of the
+/// recurrence where no side is another form.
+const std::vector<double>& magnitude_for(const kda::GradientTruth& truth, const Pairing& pairing) {
+  const auto recurs = [](const Answered& answer) { return answer.form == compare::Form::recurrence; };
+  const bool both = recurs(*pairing.got) && (pairing.expected == nullptr || recurs(*pairing.expected));
+  return both || truth.chunk_magnitude.empty() ? truth.magnitude : truth.chunk_magnitude;
 }
 
 void compare_gradients(const kda::Problem& problem, const std::vector<Pairing>& pairings,
@@ -81,7 +83,7 @@ void compare_gradients(const kda::Problem& problem, const std::vector<Pairing>& 
       const kda::GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
       const std::size_t count = item.got->size();
       compare::ExpectedValues expected{truth.hi.data(), truth.lo.data(),
-                                       magnitude_for(truth, pairings[item.pairing].got->form).data()};
+                                       magnitude_for(truth, pairings[item.pairing]).data()};
       if (item.expected != nullptr) {
         widen_range(*item.expected, 0, count, values);
         zeros.assign(count, 0.0);

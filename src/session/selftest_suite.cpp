@@ -29,10 +29,11 @@ std::string first_alarm(const report::Result& result, std::string_view variant) 
   return {};
 }
 
-std::string caught(const kda::Variant& wrong, std::string_view like, numeric::DType of,
+std::string caught(kda::Variant wrong, std::string_view like, numeric::DType of,
                    const std::vector<std::string>& tensors, const SelftestRequest& suite, const Log& log,
                    std::vector<report::FailedInput>& errors) {
   const std::string dtype(numeric::name_of(of));
+  wrong.name = like;  // the rules for that variant are for this one
   for (const SuiteLine& line : suite.lines) {
     RunRequest request = line.request;
     if (!names(request.dtypes, dtype) || (!request.variants.empty() && !names(request.variants, like)))
