@@ -1,23 +1,25 @@
 // The backward passes against truths: PyTorch's autograd in fp64 (the fixtures), and laws.
-#include <filesystem>
+#include <algorithm>
+#include <cmath>
 
+#include "base/error.hpp"
 #include "fixture/fixture.hpp"
+#include "kda/gradient_oracle.hpp"
+#include "kda/kernels/table.hpp"
 #include "kda/variants.hpp"
 #include "support/catch.hpp"
+#include "support/loss.hpp"
 #include "support/problems.hpp"
 
 using namespace kda_check;
 using numeric::DType;
+using test::ProblemSpec;
 
 namespace {
 
-/// The fixtures that hold gradients: those committed, and the large ones where they are.
 std::vector<std::string> files_with_gradients() {
-  std::vector<std::string> files = test::large_fixture_files();
-  for (const auto& entry : std::filesystem::directory_iterator(test::case_fixtures()))
-    files.push_back(entry.path().string());
   std::vector<std::string> chosen;
-  for (const std::string& file : files)
+  for (const std::string& file : test::all_fixture_files())
     if (fixture::Fixture::open(file).expected_named("torch_fp64")->tensor("dq") != nullptr)
       chosen.push_back(file);
   REQUIRE(chosen.size() >= 2);
@@ -28,6 +30,33 @@ std::vector<numeric::DoubleDouble> exactly(const tensor::Tensor& tensor) {
   std::vector<numeric::DoubleDouble> values(tensor.size());
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = {tensor.value(i), 0.0};
   return values;
+}
+
+kda::Problem with_loss(kda::Problem problem) {
+  test::add_loss(problem);
+  return problem;
+}
+
+/// Elements that differ in their bits, of all gradients.
+std::size_t differing(const kda::GradientTensors& a, const kda::GradientTensors& b) {
+  std::size_t count = 0;
+  for (std::size_t g = 0; g < kda::gradient_count; ++g) {
+    REQUIRE(a[g].empty() == b[g].empty());
+    if (!a[g].empty()) count += test::differing_bits(a[g], b[g]);
+  }
+  return count;
+}
+
+std::vector<ProblemSpec> specs_with_every_option() {
+  std::vector<ProblemSpec> specs(3);
+  specs[0].T = 75, specs[0].H = 2, specs[0].HV = 4, specs[0].K = 40, specs[0].V = 21;
+  specs[1] = specs[0];
+  specs[1].qk_l2norm = specs[1].beta_sigmoid = specs[1].state_v_first = true;
+  specs[1].gate = kda::Gate::lower_bound;
+  specs[2] = specs[0];
+  specs[2].beta_sigmoid = specs[2].allow_neg_eigval = specs[2].qk_l2norm = true;
+  specs[2].gate = kda::Gate::softplus, specs[2].initial_state = false;
+  return specs;
 }
 
 void check_against_autograd(std::string_view variant, double limit) {
@@ -58,4 +87,137 @@ TEST_CASE("recurrent backwards in fp64 has the gradients of PyTorch's autograd",
 
 TEST_CASE("chunk backwards in fp64 has the gradients of PyTorch's autograd", "[backward]") {
   check_against_autograd("chunk", 1e-11);
+}
+
+TEST_CASE("recurrent backwards in fp32 is within 64 units of the magnitude on every fixture", "[backward]") {
+  double worst = 0;
+  for (const std::string& path : files_with_gradients()) {
+    const fixture::Fixture file = fixture::Fixture::open(path);
+    const kda::Problem problem = file.read_problem();
+    const kda::GradientTensors got =
+        kda::variant_named("recurrent")
+            .run_backward(problem, test::default_options(problem, "recurrent", DType::fp32));
+    const kda::GradientTruths truths =
+        kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
+    for (const kda::GradientRow& row : kda::gradients()) {
+      const tensor::Tensor& tensor = got[static_cast<std::size_t>(row.gradient)];
+      if (tensor.empty()) continue;
+      const kda::GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
+      std::vector<numeric::DoubleDouble> exact(tensor.size());
+      for (std::size_t i = 0; i < exact.size(); ++i) exact[i] = {truth.hi[i], truth.lo[i]};
+      CAPTURE(path, row.name);
+      const double units = test::max_scaled_ulp(tensor, exact, truth.magnitude);
+      CHECK(units <= 64);
+      worst = std::max(worst, units);
+    }
+  }
+  CHECK(worst > 0.5);  // it does round
+}
+
+TEST_CASE("a running sum gives the same gradients through the fast kernels and those for any arithmetic",
+          "[backward]") {
+  for (const ProblemSpec& spec : specs_with_every_option())
+    for (const char* const contraction : {"contraction=fused", "contraction=separate"})
+      for (const DType dtype : {DType::fp32, DType::fp64}) {
+        const kda::Problem problem = with_loss(test::make_problem(spec));
+        kda::RunOptions options = test::default_options(problem, "recurrent", dtype);
+        kda::set_axis(options.arithmetic, contraction);
+        const kda::GradientTensors fast = kda::run_recurrent_backward(problem, options);
+        kda::set_axis(options.arithmetic, "reduction=blocks:1024");  // one block: the same running sum
+        CHECK(differing(fast, kda::run_recurrent_backward(problem, options)) == 0);
+        kda::set_axis(options.arithmetic, "reduction=pairwise");
+        CHECK(differing(fast, kda::run_recurrent_backward(problem, options)) > 0);
+      }
+}
+
+TEST_CASE("gradients do not depend on threads, and a packed sequence's are those of its own", "[backward]") {
+  ProblemSpec spec;
+  spec.H = 3, spec.HV = 6, spec.T = 150, spec.cu_seqlens = {0, 70, 70, 71, 150};
+  const kda::Problem packed = with_loss(test::make_problem(spec));
+  for (const std::string_view variant : {"recurrent", "chunk"}) {
+    kda::RunOptions options = test::default_options(packed, variant, DType::fp32);
+    const auto run = kda::variant_named(variant).run_backward;
+    const kda::GradientTensors one = run(packed, options);
+    options.threads = 5;
+    CHECK(differing(one, run(packed, options)) == 0);
+    // The third sequence is one token: with the others' gates changed its gradients stay.
+    kda::Problem other = kda::clone(packed);
+    for (std::size_t i = 0; i < other.g.size(); ++i)
+      if (const std::size_t token = i / (6 * 8); token != 70) other.g.set(i, other.g.value(i) / 2);
+    const kda::GradientTensors changed = run(other, kda::RunOptions{options});
+    const tensor::Tensor &a = one[0], &b = changed[0];  // dq [1,T,3,8]
+    for (std::size_t i = 70 * 24; i < 71 * 24; ++i) CHECK(a.value(i) == b.value(i));
+    CHECK(test::differing_bits(a, b) > 0);
+  }
+}
+
+TEST_CASE(
+    "dg of the first token without an initial state is zero in the recurrent form and a residue in the "
+    "chunk form",
+    "[backward]") {
+  ProblemSpec spec;
+  spec.T = 64, spec.initial_state = false, spec.K = 16;
+  const kda::Problem problem = with_loss(test::make_problem(spec));
+  const auto dg = [&](std::string_view variant) {
+    return std::move(kda::variant_named(variant).run_backward(
+        problem, test::default_options(problem, variant, DType::fp32))[3]);
+  };
+  const tensor::Tensor recurrent = dg("recurrent"), chunk = dg("chunk");
+  const kda::GradientTruths truths =
+      kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
+  double residue = 0;
+  for (std::size_t k = 0; k < 16; ++k) {
+    CHECK(recurrent.value(k) == 0);
+    CHECK(std::fabs(chunk.value(k)) <= 64 * 0x1p-24 * truths[3].chunk_magnitude[k]);
+    residue = std::max(residue, std::fabs(chunk.value(k)));
+  }
+  CHECK(residue > 0);
+}
+
+TEST_CASE("chunk has the gradients of recurrent in every decay form, inverse and chunk size", "[backward]") {
+  for (const ProblemSpec& spec : specs_with_every_option()) {
+    const kda::Problem problem = with_loss(test::make_problem(spec));
+    const kda::GradientTensors exact =
+        kda::run_recurrent_backward(problem, test::default_options(problem, "recurrent", DType::fp64));
+    for (const char* const form :
+         {"decay=pair", "decay=pair-late", "decay=anchor-pair:16", "decay=anchor-first:16",
+          "decay=anchor-mid:16", "decay=factored:16", "decay=clamp:126", "decay=anchor-pair:32",
+          "inverse=blocks:16", "inverse=doubling:16", "inverse=horner:16", "tail=suffix"})
+      for (const std::size_t chunk_size : {16, 64}) {
+        kda::RunOptions options = test::default_options(problem, "chunk", DType::fp64);
+        options.chunk_size = chunk_size;
+        kda::set_axis(options.arithmetic, form);
+        const kda::GradientTensors got = kda::run_chunk_backward(problem, options);
+        for (std::size_t g = 0; g < kda::gradient_count; ++g) {
+          if (got[g].empty()) continue;
+          CAPTURE(form, chunk_size, got[g].name());
+          CHECK(test::rms_ratio(got[g], exactly(exact[g])) <= 1e-11);
+        }
+      }
+  }
+}
+
+TEST_CASE("a tile has a whole number of sixteen lanes in every instruction set", "[backward]") {
+  const kda::KernelTables tables = kda::kernel_tables();
+  for (int i = 0; i < tables.count; ++i) {
+    CHECK(tables.table[i]->fp32.tile_lanes % 16 == 0);
+    CHECK(tables.table[i]->fp64.tile_lanes % 16 == 0);
+    CHECK(kda::padding % tables.table[i]->fp32.tile_lanes == 0);
+    CHECK(kda::padding % tables.table[i]->fp64.tile_lanes == 0);
+  }
+}
+
+TEST_CASE("a backward pass that needs more memory than the limit says so", "[backward]") {
+  const kda::Problem problem = with_loss(test::make_problem({}));
+  for (const std::string_view variant : {"recurrent", "chunk"}) {
+    kda::RunOptions options = test::default_options(problem, variant, DType::fp32);
+    options.memory_limit = 1000;
+    try {
+      kda::variant_named(variant).run_backward(problem, options);
+      FAIL_CHECK("nothing was thrown");
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::environment);
+      CHECK_THAT(error.what(), ContainsSubstring("memory limit"));
+    }
+  }
 }

@@ -183,4 +183,12 @@ std::string case_fixtures() {
   return (std::filesystem::path(KDA_CHECK_SOURCE_DIR) / "cases" / "fixtures").string();
 }
 
+std::vector<std::string> all_fixture_files() {
+  std::vector<std::string> files = large_fixture_files();
+  for (const auto& entry : std::filesystem::directory_iterator(case_fixtures()))
+    if (entry.path().extension() == ".h5") files.push_back(entry.path().string());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 }  // namespace kda_check::test

@@ -64,5 +64,7 @@ std::vector<std::string> large_fixture_files();
 
 /// The folder of the fixtures committed with the program.
 std::string case_fixtures();
+/// Those, and the large ones where they are.
+std::vector<std::string> all_fixture_files();
 
 }  // namespace kda_check::test
