@@ -68,7 +68,7 @@ TEST_CASE("every committed fixture passes in every dtype that holds it", "[sessi
   session::RunRequest request = request_for({test::case_fixtures()});
   request.dtypes = {"fixture", "fp32", "fp64"};
   const report::Result result = session::run(request, {});
-  CHECK(result.fixtures.size() == 7);
+  CHECK(result.fixtures.size() == 9);
   for (const report::CaseResult& item : result.cases) {
     INFO(item.fixture << ' ' << item.variant << ' ' << item.dtype << " against " << item.against << ": "
                       << item.reason);
