@@ -65,7 +65,7 @@ def put(group, name, array, element_type):
 
 
 def save(path, *, q, k, v, g, beta, A_log=None, dt_bias=None, initial_state=None, cu_seqlens=None, expected=None,
-         gate=None, lower_bound=None, scale=None, chunk_size=64, name=None, description="", provenance=None, **flags):
+         do=None, dht=None, gate=None, lower_bound=None, scale=None, chunk_size=64, name=None, description="", provenance=None, **flags):
     """Writes one problem and what was answered, whole or not at all.
 
     Shapes: q, k [B,T,H,K]; v [B,T,HV,V]; g [B,T,HV,K]; beta [B,T,HV]; A_log [HV]; dt_bias [HV*K] or [HV,K];
@@ -74,17 +74,21 @@ def save(path, *, q, k, v, g, beta, A_log=None, dt_bias=None, initial_state=None
     lower_bound say. scale: 1/sqrt(K) without. flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
     expected: {who: {"o": ..., "final_state": ..., "compute": "bf16", "implementation": ..., "device": ...}}; compute is
     the precision of the operands of matrix products (fp64, fp32, tf32, bf16, fp16), the element type of o without.
+    do, dht: gradients of a loss with respect to o and final_state; then expected may have the gradients of the inputs
+    too: dq dk dv dg dbeta dinitial_state dA_log ddt_bias, shaped like those.
     """
     unknown = set(flags) - set(FLAGS)
     if unknown:
         raise TypeError(f"no option {sorted(unknown)}; there are {', '.join(FLAGS)}")
-    inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "A_log": A_log, "dt_bias": dt_bias, "initial_state": initial_state}
+    inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "A_log": A_log, "dt_bias": dt_bias, "initial_state": initial_state,
+              "do": do, "dht": dht}
     inputs = {key: stored(tensor, key) for key, tensor in inputs.items() if tensor is not None}
     offsets = None if cu_seqlens is None else np.asarray(getattr(cu_seqlens, "tolist", lambda: cu_seqlens)(), np.int64)
     found = extents({key: array.shape for key, (array, _) in inputs.items()}, None if offsets is None else len(offsets) - 1)
     state = "NJVK" if flags.get("state_v_first") else "NJKV"
-    if initial_state is not None:
-        check_shape("initial_state", inputs["initial_state"][0].shape, state, found)
+    for key, letters in {"initial_state": state, "do": "BTJV", "dht": state}.items():
+        if key in inputs:
+            check_shape(key, inputs[key][0].shape, letters, found)
     gate = gate or ("lower_bound" if lower_bound is not None else "softplus" if A_log is not None else "none")
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
     try:
@@ -103,7 +107,8 @@ def save(path, *, q, k, v, g, beta, A_log=None, dt_bias=None, initial_state=None
                 options.attrs["lower_bound"] = float(lower_bound)
             for who, answer in (expected or {}).items():
                 put_answer(file.create_group(f"expected/{who}"), who, answer, state, found)
-            file.create_group("provenance").attrs.update(provenance or {})
+            file.create_group("provenance").attrs.update({key: value if isinstance(value, (int, float)) else str(value)
+                                                           for key, value in (provenance or {}).items()})
         os.replace(temporary, path)
     finally:
         if os.path.exists(temporary):
@@ -115,9 +120,14 @@ def put_answer(group, who, answer, state, found):
     answer = {key: value for key, value in answer.items() if value is not None}
     if "o" not in answer:
         raise ValueError(f"expected {who}: no o")
-    for key, letters in {"o": "BTJV", "final_state": state}.items():
+    found = {**found, "P": found["J"] * found["K"]}
+    tensors = {"o": "BTJV", "final_state": state, "dq": "BTHK", "dk": "BTHK", "dv": "BTJV", "dg": "BTJK", "dbeta": "BTJ",
+               "dinitial_state": state, "dA_log": "J", "ddt_bias": "P"}
+    for key, letters in tensors.items():
         if key in answer:
             array, element_type = stored(answer.pop(key), f"expected/{who}/{key}")
+            if key == "ddt_bias":
+                array = array.reshape(-1)
             check_shape(f"expected/{who}/{key}", array.shape, letters, found)
             put(group, key, array, element_type)
             if key == "o":

@@ -9,7 +9,7 @@ In your program, with the words that chunk_kda takes:
 
 As a command it runs FLA's kernels itself, on inputs drawn at random; that needs a GPU, PyTorch and FLA (fla-core):
 
-    scripts/export_fla.py -o fla.h5 -T 128 -H 2 --dtype bf16
+    scripts/export_fla.py -o fla.h5 -T 128 -H 2 --dtype bf16 --backward
 """
 import argparse
 import os
@@ -53,6 +53,7 @@ def parsed():
     for axis, extent in {"B": 1, "T": 128, "H": 2, "K": 128, "V": 128}.items():
         parser.add_argument(f"-{axis}", type=int, default=extent)
     parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="bf16")
+    parser.add_argument("--backward", action="store_true", help="record do, dht and chunk_kda's gradients too")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
@@ -72,6 +73,17 @@ def drawn(torch, options):
                 initial_state=0.1 * normal(b, h, k, v), output_final_state=True)
 
 
+def gradients(torch, kernel, arguments, seed):
+    """do and dht, drawn, and what the kernel's backward pass makes of them, by the names of the format."""
+    inputs = {name: value.detach().requires_grad_() for name, value in arguments.items()
+              if torch.is_tensor(value) and value.is_floating_point()}
+    outputs = kernel(**{**arguments, **inputs})
+    generator = torch.Generator("cuda").manual_seed(seed + 1)
+    seeds = [torch.randn(x.shape, device="cuda", generator=generator).to(x.dtype) for x in outputs]
+    found = torch.autograd.grad(outputs, list(inputs.values()), seeds)
+    return {"do": seeds[0], "dht": seeds[1]}, {f"d{name}": value for name, value in zip(inputs, found)}
+
+
 def main():
     options = parsed()
     try:
@@ -89,7 +101,11 @@ def main():
             compute = "fp32" if who == "fla_recurrent" else "tf32" if options.dtype == "fp32" else options.dtype
             expected[who] = {"o": o, "final_state": state, "compute": compute, "device": torch.cuda.get_device_name(),
                              "implementation": f"{kernel.__name__}, fla {getattr(fla, '__version__', 'unknown')}"}
-    save(options.output, arguments, expected, provenance={"torch": torch.__version__, "seed": options.seed})
+    loss = {}
+    if options.backward:
+        loss, found = gradients(torch, chunk_kda, arguments, options.seed)
+        expected["fla_chunk"].update(found)
+    save(options.output, arguments, expected, **loss, provenance={"torch": torch.__version__, "seed": options.seed})
     print(f"{options.output}: {', '.join(expected)}")
 
 

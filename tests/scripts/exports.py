@@ -90,6 +90,25 @@ class Exports(unittest.TestCase):
                 self.assertEqual(file["options"].attrs["gate"], gate)
             self.passes()
 
+    def test_gradients_are_those_of_the_loss(self):
+        inputs, draw = problem(), np.random.default_rng(9)
+        do, dht = draw.standard_normal((B, T, HV, V)), draw.standard_normal((B, HV, K, V))
+        dv = np.zeros((B, T, HV, V))
+        for place in np.ndindex(dv.shape):  # the loss is linear in v
+            v = np.zeros_like(dv)
+            v[place] = 1
+            o, state = recurrence(**{**inputs, "v": v})
+            dv[place] = np.sum(o * do) + np.sum(state * dht)
+        o, state = recurrence(**inputs)
+        version = type("Version", (str,), {})("2.11")  # as PyTorch has it
+        for factor, code in {1: 0, 1.001: 1}.items():
+            answer = {"o": o, "final_state": state, "dv": dv * factor, "dq": None}
+            export_fixture.save(self.path, **inputs, do=do, dht=dht, expected={"mine": answer},
+                                provenance={"torch": version, "seed": 1})
+            found, text = kda_check("run", self.path, "--against", "oracle")
+            self.assertEqual(found, code, text)
+            self.assertRegex(text, r" mine +fp64 +dv ")
+
     def test_bfloat16_keeps_its_bits(self):
         inputs = problem(ml_dtypes.bfloat16)
         o, _ = recurrence(**{key: array.astype(np.float64) for key, array in inputs.items()})
