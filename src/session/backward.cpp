@@ -45,6 +45,18 @@ std::deque<Answered> computed(const Problem& problem, const RunPlan& plan, const
   return answers;
 }
 
+/// Nothing can be said of a gradient whose input the problem does not have, or does not use.
+void drop_what_is_not_there(const Problem& problem, Answered& answer, const Log& log) {
+  for (const kda::GradientRow& row : kda::gradients()) {
+    tensor::Tensor& held = (*answer.gradients)[static_cast<std::size_t>(row.gradient)];
+    if (held.empty() || kda::has_gradient(problem, row.gradient)) continue;
+    held = {};
+    if (log.warning)
+      log.warning(fmt::format("expected/{}/{} is not compared: the problem has no {}, or does not use it",
+                              answer.name, row.name, row.of));
+  }
+}
+
 }  // namespace
 
 std::vector<report::CaseResult> backward_cases(const Problem& problem, const Source* file,
@@ -56,6 +68,7 @@ std::vector<report::CaseResult> backward_cases(const Problem& problem, const Sou
   std::vector<Answered> recorded;
   if (file != nullptr) recorded = recorded_answers(*file, plan.gradients);
   std::erase_if(recorded, [](const Answered& answer) { return !answer.gradients; });
+  for (Answered& answer : recorded) drop_what_is_not_there(problem, answer, log);
   std::vector<Pairing> pairings;
   if (plan.against_oracle) {
     for (const Answered& answer : answers) pairings.push_back({&answer, nullptr});

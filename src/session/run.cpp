@@ -52,6 +52,8 @@ class FixtureRun {
         warn(file, line);
         described.notes.push_back(line);
       }
+      note_gradients(problem, described);
+      has_loss_ = problem.has_loss();
       run_all_dtypes(file, std::move(problem));
     }
     note_what_is_left(file, described);
@@ -259,12 +261,33 @@ class FixtureRun {
                fmt::format("{}: expected/{} answers the stored inputs", remark, group.name));
   }
 
+  /// Why gradients are not compared, where that may surprise.
+  void note_gradients(const Problem& problem, report::FixtureResult& described) const {
+    if (plan_.gradients.empty()) return;
+    if (!problem.has_loss()) {
+      if (!request_.judging.tensors.empty())
+        described.notes.push_back("gradients: not compared: without do or dht there is no loss");
+      return;
+    }
+    std::vector<std::string> without, not_there;
+    for (const kda::Variant* const variant : plan_.variants)
+      if (variant->run_backward == nullptr) without.emplace_back(variant->name);
+    if (!without.empty())
+      described.notes.push_back(fmt::format("gradients: no backward pass in {}", join(without)));
+    for (const kda::GradientRow& row : kda::gradients())
+      if (!request_.judging.tensors.empty() && plan_.compares(row.name, true) &&
+          !kda::has_gradient(problem, row.gradient))
+        not_there.emplace_back(row.name);
+    if (!not_there.empty())
+      described.notes.push_back(fmt::format("gradients: this problem has no {}", join(not_there)));
+  }
+
   void note_what_is_left(const Source& file, report::FixtureResult& described) const {
     for (const fixture::ExpectedGroup& group : file.expected()) {
       std::vector<std::string> left;
       for (const fixture::DatasetInfo& info : group.tensors) {
         const std::string name(fixture::leaf(info.path));
-        if (!plan_.compares(name)) left.push_back(name);
+        if (!plan_.compares(name, has_loss_)) left.push_back(name);
       }
       if (!group.stages.empty() && !request_.stages) left.push_back("stages");
       const auto of_file = static_cast<std::size_t>(file.options().chunk_size);
@@ -286,6 +309,7 @@ class FixtureRun {
   const RunPlan& plan_;
   const Log& log_;
   report::Result& result_;
+  bool has_loss_ = false;
 };
 
 }  // namespace

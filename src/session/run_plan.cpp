@@ -44,8 +44,9 @@ void choose_tensors(const RunRequest& request, RunPlan& plan) {
 
 bool RunPlan::wants_group(const std::string& name) const { return against_every_group || has(groups, name); }
 
-bool RunPlan::compares(const std::string& tensor) const {
-  return has(tensors, tensor) || has(gradients, tensor);
+bool RunPlan::compares(std::string_view tensor, bool has_loss) const {
+  const std::string name(tensor);
+  return has(tensors, name) || (has_loss && has(gradients, name));
 }
 
 RunPlan planned(const RunRequest& request) {

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "session/requests.hpp"
@@ -18,7 +19,7 @@ struct RunPlan {
   std::vector<std::string> gradients;  ///< of the backward pass
 
   bool wants_group(const std::string& name) const;
-  bool compares(const std::string& tensor) const;
+  bool compares(std::string_view tensor, bool has_loss) const;
 };
 
 /// Throws Error{usage} for what contradicts itself or does not exist.

@@ -54,11 +54,11 @@ void column_sums(const SumOrder& order, const T* a, const T* b, std::size_t rows
 template <class T>
 struct ChunkBackwardWork {
   std::size_t n, K, V, k_columns, v_columns, n_columns;
-  T *d_o, *v, *value_scratch, *v_transposed;                        ///< by value
-  T *k_decayed, *k_scratch, *dkb, *dq_intra, *row, *column, *part;  ///< by key
-  T *A_transposed, *dA, *square, *dAqk;                             ///< square
-  T *h_transposed, *dh_transposed;                                  ///< [value_dim][key_stride]
-  T *decay, *last_row, *exponent;                                   ///< [key_stride]
+  T *d_o, *v, *value_scratch, *v_transposed;                                   ///< by value
+  T *k_decayed, *k_scratch, *beta_key, *dkb, *dq_intra, *row, *column, *part;  ///< by key
+  T *A_transposed, *dA, *square, *dAqk;                                        ///< square
+  T *h_transposed, *dh_transposed;                                             ///< [value_dim][key_stride]
+  T *decay, *last_row, *exponent;                                              ///< [key_stride]
 
   ChunkBackwardWork(const ChunkBlock<T>& chunk, T* scratch)
       : n(chunk.rows),
@@ -77,7 +77,7 @@ struct ChunkBackwardWork {
     value_scratch = take(sizes.by_value), v_transposed = take(sizes.by_value);
     k_decayed = take(sizes.by_key), k_scratch = take(sizes.by_key), dkb = take(sizes.by_key);
     dq_intra = take(sizes.by_key), row = take(sizes.by_key), column = take(sizes.by_key);
-    part = take(sizes.by_key);
+    part = take(sizes.by_key), beta_key = take(sizes.by_key);
     A_transposed = take(sizes.square), dA = take(sizes.square), square = take(sizes.square);
     dAqk = take(sizes.square);
     h_transposed = take(sizes.state), dh_transposed = take(sizes.state);
@@ -273,14 +273,22 @@ void add_intra_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>
   const Rounding operands = chunk.casts.score_operands;
   rounded_copy(operands, used(block.given.dAqk, block.dAqk), n * stride, work.dAqk);
   rounded_copy(operands, used(block.given.dAkk, block.dAkk), n * stride, work.square);
-  T* const beta_key = work.k_scratch;
+  T* const beta_key = work.beta_key;
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t k = 0; k < k_stride; ++k)
       beta_key[i * k_stride + k] = k < K ? chunk.k[i * k_stride + k] * chunk.beta[i] : T(0);
-  round_array(chunk.casts.beta_key, beta_key, n * k_stride);
+  rounded_copy(chunk.casts.beta_key, beta_key, n * k_stride, work.k_scratch);
   for (std::size_t e = 0; e < n * k_stride; ++e) work.dq_intra[e] = work.row[e] = work.column[e] = 0;
-  intra_gradients<T, is_fused>(chunk, {work.dAqk, work.square, beta_key, work.dq_intra, work.row, work.column,
-                                       work.dkb, work.k_decayed, work.part, work.exponent});
+  intra_gradients<T, is_fused>(
+      chunk, {{used(block.given.dAqk, block.dAqk), used(block.given.dAkk, block.dAkk), beta_key},
+              {work.dAqk, work.square, work.k_scratch},
+              work.dq_intra,
+              work.row,
+              work.column,
+              work.dkb,
+              work.k_decayed,
+              work.part,
+              work.exponent});
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t row = i * k_stride;
     T of_beta;

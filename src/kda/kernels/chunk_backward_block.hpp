@@ -47,7 +47,7 @@ struct ChunkBackwardScratch {
     by_value = by_value > value_dim * score_stride ? by_value : value_dim * score_stride;
   }
   constexpr std::size_t total() const {
-    return 7 * by_key + 4 * by_value + 4 * square + 2 * state + 3 * line;
+    return 8 * by_key + 4 * by_value + 4 * square + 2 * state + 3 * line;
   }
 };
 

@@ -24,9 +24,15 @@ __attribute__((noinline)) void any_decay(const ChunkBlock<T>& chunk, const T* a,
 }
 
 template <class T>
+struct IntraFactors {
+  const T *dAqk, *dAkk;  ///< [n][score_stride]
+  const T* beta_key;     ///< [n][key_stride] beta k
+};
+
+template <class T>
 struct IntraBlock {
-  const T *dAqk, *dAkk;  ///< [n][score_stride], as operands
-  const T* beta_key;     ///< [n][key_stride] beta k, as an operand
+  IntraFactors<T> plain;    ///< of pairwise sums, which are no product of matrices
+  IntraFactors<T> operand;  ///< rounded for products
   T *dq, *row, *column;  ///< [n][key_stride] sums over j of dAqk k, of dAkk k; over i of dAqk q + dAkk beta k
   T *left, *right, *part;  ///< [n][key_stride] scratch
   T* exponent;             ///< [key_stride] scratch
@@ -36,7 +42,7 @@ struct IntraBlock {
 /// them.
 template <class T>
 void scale_rows(const ChunkBlock<T>& chunk, const T* source, std::size_t first, std::size_t count,
-                const T* anchor, bool above, T* exponent, T* rows) {
+                const T* anchor, bool above, bool pairwise, T* exponent, T* rows) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t from = (first + i) * chunk.key_stride;
     const T* const G = chunk.G + from;
@@ -45,7 +51,14 @@ void scale_rows(const ChunkBlock<T>& chunk, const T* source, std::size_t first, 
     for (std::size_t k = 0; k < chunk.key_dim; ++k) target[k] = source[from + k] * exponent[k];
     for (std::size_t k = chunk.key_dim; k < chunk.key_stride; ++k) target[k] = 0;
   }
-  round_array(chunk.casts.score_operands, rows, count * chunk.key_stride);
+  if (!pairwise) round_array(chunk.casts.score_operands, rows, count * chunk.key_stride);
+}
+
+/// Pairwise sums are not for tensor cores.
+template <class T>
+SumOrder intra_order(const ChunkBlock<T>& chunk, bool pairwise) {
+  if (pairwise) return {chunk.operations.reduction, chunk.operations.is_fused, Adder::thread};
+  return score_order(chunk);
 }
 
 /// target rows [first, first + count) += part exp(...), the other factor of what scale_rows() made.
@@ -60,42 +73,44 @@ void add_scaled_rows(const ChunkBlock<T>& chunk, const T* part, std::size_t firs
   }
 }
 
-/// Rows [from, to) of dq and row, from the columns [first, last).
+/// Rows [from, to) of dq and row, from the columns [first, last); `pairwise`: one row, its own anchor.
 template <class T, bool is_fused>
 void intra_rows(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from, std::size_t to,
-                std::size_t first, std::size_t last, const T* anchor) {
+                std::size_t first, std::size_t last, const T* anchor, bool pairwise) {
   if (first >= last) return;
-  const bool own = anchor == chunk.G + from * chunk.key_stride && to == from + 1;
+  const IntraFactors<T>& factors = pairwise ? intra.plain : intra.operand;
   const std::size_t columns = (chunk.key_dim + 15) / 16 * 16, at = from * chunk.key_stride;
-  scale_rows(chunk, chunk.k, first, last - first, anchor, false, intra.exponent, intra.left);
+  scale_rows(chunk, chunk.k, first, last - first, anchor, false, pairwise, intra.exponent, intra.left);
   const auto against = [&](const T* scores, T* target) {
     const Factor<T> factor{scores + from * chunk.score_stride + first, chunk.score_stride, 1};
-    any_product<T, is_fused>(score_order(chunk), to - from, columns, last - first, factor, intra.left,
-                             chunk.key_stride, own ? target + at : intra.part, chunk.key_stride,
-                             own ? Start::from_result : Start::zero);
-    if (!own) add_scaled_rows(chunk, intra.part, from, to - from, anchor, true, intra.exponent, target);
+    any_product<T, is_fused>(intra_order(chunk, pairwise), to - from, columns, last - first, factor,
+                             intra.left, chunk.key_stride, pairwise ? target + at : intra.part,
+                             chunk.key_stride, pairwise ? Start::from_result : Start::zero);
+    if (!pairwise) add_scaled_rows(chunk, intra.part, from, to - from, anchor, true, intra.exponent, target);
   };
-  against(intra.dAqk, intra.dq);
-  against(intra.dAkk, intra.row);
+  against(factors.dAqk, intra.dq);
+  against(factors.dAkk, intra.row);
 }
 
 /// Columns [from, to), from the rows [first, last).
 template <class T, bool is_fused>
 void intra_columns(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from, std::size_t to,
-                   std::size_t first, std::size_t last, const T* anchor) {
+                   std::size_t first, std::size_t last, const T* anchor, bool pairwise) {
   if (first >= last) return;
-  const bool own = anchor == chunk.G + from * chunk.key_stride && to == from + 1;
+  const IntraFactors<T>& factors = pairwise ? intra.plain : intra.operand;
   const std::size_t columns = (chunk.key_dim + 15) / 16 * 16, at = first * chunk.score_stride + from;
-  scale_rows(chunk, chunk.q, first, last - first, anchor, true, intra.exponent, intra.left);
-  scale_rows(chunk, intra.beta_key, first, last - first, anchor, true, intra.exponent, intra.right);
-  T* const target = own ? intra.column + from * chunk.key_stride : intra.part;
-  any_product<T, is_fused>(score_order(chunk), to - from, columns, last - first,
-                           Factor<T>{intra.dAqk + at, 1, chunk.score_stride}, intra.left, chunk.key_stride,
-                           target, chunk.key_stride, own ? Start::from_result : Start::zero);
-  any_product<T, is_fused>(score_order(chunk), to - from, columns, last - first,
-                           Factor<T>{intra.dAkk + at, 1, chunk.score_stride}, intra.right, chunk.key_stride,
+  scale_rows(chunk, chunk.q, first, last - first, anchor, true, pairwise, intra.exponent, intra.left);
+  scale_rows(chunk, factors.beta_key, first, last - first, anchor, true, pairwise, intra.exponent,
+             intra.right);
+  T* const target = pairwise ? intra.column + from * chunk.key_stride : intra.part;
+  any_product<T, is_fused>(intra_order(chunk, pairwise), to - from, columns, last - first,
+                           Factor<T>{factors.dAqk + at, 1, chunk.score_stride}, intra.left, chunk.key_stride,
+                           target, chunk.key_stride, pairwise ? Start::from_result : Start::zero);
+  any_product<T, is_fused>(intra_order(chunk, pairwise), to - from, columns, last - first,
+                           Factor<T>{factors.dAkk + at, 1, chunk.score_stride}, intra.right, chunk.key_stride,
                            target, chunk.key_stride, Start::from_result);
-  if (!own) add_scaled_rows(chunk, intra.part, from, to - from, anchor, false, intra.exponent, intra.column);
+  if (!pairwise)
+    add_scaled_rows(chunk, intra.part, from, to - from, anchor, false, intra.exponent, intra.column);
 }
 
 /// One exponential for each (i, j, k) of rows and columns [from, to); `late`: masked afterwards, so that
@@ -105,8 +120,8 @@ void intra_pairwise(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std:
                     bool late) {
   for (std::size_t i = from; i < to; ++i) {
     const T* const own = chunk.G + i * chunk.key_stride;
-    intra_rows<T, is_fused>(chunk, intra, i, i + 1, from, late ? to : i + 1, own);
-    intra_columns<T, is_fused>(chunk, intra, i, i + 1, late ? from : i, to, own);
+    intra_rows<T, is_fused>(chunk, intra, i, i + 1, from, late ? to : i + 1, own, true);
+    intra_columns<T, is_fused>(chunk, intra, i, i + 1, late ? from : i, to, own, true);
   }
 }
 
@@ -121,8 +136,8 @@ void intra_gradients(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra) {
     const T *const first = chunk.G + from * stride, *const last = chunk.G + (to - 1) * stride;
     const T* const before = from == 0 ? nullptr : first - stride;
     const T* const anchor = chunk.decay == DecayForm::factored ? before : first;
-    intra_rows<T, is_fused>(chunk, intra, from, to, 0, from, anchor);
-    intra_columns<T, is_fused>(chunk, intra, from, to, to, n, last);
+    intra_rows<T, is_fused>(chunk, intra, from, to, 0, from, anchor, false);
+    intra_columns<T, is_fused>(chunk, intra, from, to, to, n, last, false);
     if (chunk.decay == DecayForm::anchor_pair) {
       intra_pairwise<T, is_fused>(chunk, intra, from, to, false);
       continue;
@@ -132,8 +147,8 @@ void intra_gradients(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra) {
       const std::size_t half = chunk.anchor_rows / 2;
       diagonal = first + (half < to - from ? half : to - from - 1) * stride;
     }
-    intra_rows<T, is_fused>(chunk, intra, from, to, from, to, diagonal);
-    intra_columns<T, is_fused>(chunk, intra, from, to, from, to, diagonal);
+    intra_rows<T, is_fused>(chunk, intra, from, to, from, to, diagonal, false);
+    intra_columns<T, is_fused>(chunk, intra, from, to, from, to, diagonal, false);
   }
 }
 
