@@ -6,28 +6,40 @@ import pty
 import subprocess
 import sys
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 program = sys.argv[1]
 run = ["run", "tails:T=17", "--variant", "recurrent,chunk"]
 
 
+def all_shown(terminal, end):
+    """What was written to a terminal before `end`."""
+    shown = b""
+    while not shown.endswith(end):
+        shown += os.read(terminal, 65536)
+    return shown[: -len(end)].decode()
+
+
 def at_terminal(words, streams=("stdout", "stderr"), **environment):
-    """What a run writes to a terminal and to pipes, with the named streams at the terminal."""
+    """What a run that succeeds writes to a terminal and to pipes, with the named streams at the terminal."""
     ours, theirs = pty.openpty()
     names = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     names.update({"TERM": "xterm"}, **environment)
     where = {name: theirs if name in streams else subprocess.PIPE for name in ("stdout", "stderr")}
-    with subprocess.Popen([program, *words], env=names, stdin=subprocess.DEVNULL, **where) as process:
-        os.close(theirs)
-        shown = b""
+    # A terminal that its last writer closes may lose what nobody has read yet, so it stays open, and a last word of ours
+    # comes after all of the program's.
+    end = b"end of what is shown"
+    with ThreadPoolExecutor() as reader:
+        shown = reader.submit(all_shown, ours, end)
         try:
-            while chunk := os.read(ours, 65536):
-                shown += chunk
-        except OSError:  # the other end is closed
-            pass
-        piped = b"".join(stream.read() for stream in (process.stdout, process.stderr) if stream)
+            process = subprocess.run([program, *words], env=names, stdin=subprocess.DEVNULL, **where)
+        finally:
+            os.write(theirs, end)
+        text, piped = shown.result(), b"".join(stream for stream in (process.stdout, process.stderr) if stream)
+    os.close(theirs)
     os.close(ours)
-    return shown.decode(), piped.decode(), process.returncode
+    assert process.returncode == 0, (process.returncode, text, piped)
+    return text, piped.decode()
 
 
 class Terminal(unittest.TestCase):
@@ -44,12 +56,11 @@ class Terminal(unittest.TestCase):
 
     def test_progress_at_a_terminal_only(self):
         told = "tails:T=17: recurrent fp32"
-        shown, piped, code = at_terminal(run, streams=("stderr",))
-        self.assertEqual(code, 0)
+        shown, piped = at_terminal(run, streams=("stderr",))
         self.assertIn(told, shown)
         self.assertTrue(shown.endswith("\r\x1b[K"), shown)  # and nothing of it is left
         self.assertNotIn(told, piped)
-        shown, piped, _ = at_terminal(run, streams=("stdout",))
+        shown, piped = at_terminal(run, streams=("stdout",))
         self.assertNotIn(told, shown + piped)
         self.assertNotIn("\r\x1b[K", shown)
 
