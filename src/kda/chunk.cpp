@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "kda/chunk_workspace.hpp"
 #include "kda/jobs.hpp"
@@ -38,24 +37,17 @@ void run_head(const Problem& problem, const HeadJob& job, const RunOptions& opti
   store_state(work.block.state, work.v_stride(), problem, s, job.head, {0, V}, answer.final_state);
 }
 
-void refuse_memory(const Problem& problem, const RunOptions& options, std::size_t rows, std::size_t jobs) {
-  const std::size_t at_once = std::min(jobs, static_cast<std::size_t>(options.threads));
-  const double width = options.dtype == numeric::DType::fp64 ? sizeof(double) : sizeof(float);
-  const double bytes = width * static_cast<double>(at_once) *
-                       static_cast<double>(ChunkWorkspace<float>::elements(problem, rows));
-  if (bytes <= static_cast<double>(options.memory_limit)) return;
-  throw Error(ErrorKind::environment,
-              fmt::format("chunks of {} rows take {:.3g} GB on {} threads; the memory limit is {:.3g} GB",
-                          rows, bytes * 1e-9, at_once, static_cast<double>(options.memory_limit) * 1e-9),
-              {}, "--chunk-size 64");
-}
-
 }  // namespace
 
 Answer run_chunk(const Problem& problem, const RunOptions& options) {
   const std::vector<HeadJob> jobs = head_jobs(problem, 1, options.threads);
   const std::size_t rows = rows_needed(problem, options);
-  refuse_memory(problem, options, rows, jobs.size());
+  const std::size_t at_once = std::min(jobs.size(), static_cast<std::size_t>(options.threads));
+  const double width = options.dtype == numeric::DType::fp64 ? sizeof(double) : sizeof(float);
+  const double bytes = width * static_cast<double>(at_once) *
+                       static_cast<double>(ChunkWorkspace<float>::elements(problem, rows));
+  refuse_memory(fmt::format("chunks of {} rows take", rows), bytes, at_once, options.memory_limit,
+                "--chunk-size 64");
   Answer answer = allocate_answer(problem, options.dtype);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
     if (options.dtype == numeric::DType::fp64) {

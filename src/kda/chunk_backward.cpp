@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "kda/chunk_workspace.hpp"
 #include "kda/head_gradients.hpp"
@@ -28,13 +27,7 @@ class BackwardWorkspace {
   }
 
   BackwardWorkspace(const Problem& problem, std::size_t rows) : arena_(elements(problem, rows)) {
-    arena_.fill(T(0));
-    T* next = arena_.data();
-    const auto take = [&](std::size_t count) {
-      T* const memory = next;
-      next += count;
-      return memory;
-    };
+    const auto take = [this](std::size_t count) { return arena_.take(count); };
     const std::size_t K = problem.dimensions().K, k_stride = padded(K),
                       v_stride = padded(problem.dimensions().V);
     output_gradient = take(rows * v_stride);
@@ -46,14 +39,15 @@ class BackwardWorkspace {
     block.dw = take(rows * k_stride), block.dG = take(rows * k_stride);
     block.dq = take(rows * k_stride), block.dk = take(rows * k_stride);
     block.dbeta = take(rows * padding);
-    block.scratch = next;
+    block.scratch =
+        take(ChunkBackwardScratch(rows, K, problem.dimensions().V, k_stride, v_stride, padded(rows)).total());
   }
 
   ChunkBackwardBlock<T> block{};
   T* output_gradient;
 
  private:
-  tensor::Scratch<T> arena_;
+  tensor::Arena<T> arena_;
 };
 
 /// Scratch memory of one sequence of one query head, in elements: the entering states, and the sums of dq
@@ -97,13 +91,9 @@ class GroupBackward {
         const std::size_t begin = begin_of(c), rows = rows_of(c), stride = work_.k_stride();
         T *dq = back_.block.dq, *dk = back_.block.dk;
         if (group > 1) {
-          T *const dq_sum = sums_.data() + (begin - s_.begin) * stride, *const dk_sum =
-                                                                            dq_sum + sums_.size() / 2;
-          for (std::size_t e = 0; e < rows * stride; ++e) {
-            dq_sum[e] = member == 0 ? dq[e] : dq_sum[e] + dq[e];
-            dk_sum[e] = member == 0 ? dk[e] : dk_sum[e] + dk[e];
-          }
-          dq = dq_sum, dk = dk_sum;
+          T* const sums = sums_.data() + (begin - s_.begin) * stride;
+          dq = added_to_group(dq, rows * stride, member == 0, sums);
+          dk = added_to_group(dk, rows * stride, member == 0, sums + sums_.size() / 2);
         }
         if (member + 1 < group) continue;
         gradients.query(s_, query_head, begin, rows, dq, stride);
@@ -142,23 +132,11 @@ class GroupBackward {
     if (exchange_) exchange_->give(head, begin, work_.block, block);
     backward_(work_.block, block);
     if (exchange_) exchange_->tell(head, begin, work_.block, block);
-    cumulate_backwards(rows);
+    cumulate_from_the_end(work_.block.operations.reduction, block.dG, rows,
+                          work_.k_stride());  // dg_t = dG_n + ... + dG_t (B5)
     gradients.value(s_, head, begin, rows, block.value_gradient, work_.v_stride());
     gradients.beta(s_, head, begin, rows, block.dbeta);
     gradients.log_decay(s_, head, begin, rows, block.dG, work_.k_stride());
-  }
-
-  /// dg_t = dG_n + ... + dG_t (B5)
-  void cumulate_backwards(std::size_t rows) {
-    const std::size_t stride = work_.k_stride();
-    T* const dG = back_.block.dG;
-    const auto turn = [&] {
-      for (std::size_t i = 0; i < rows / 2; ++i)
-        std::swap_ranges(dG + i * stride, dG + (i + 1) * stride, dG + (rows - 1 - i) * stride);
-    };
-    turn();
-    kernels<T>().cumulate(work_.block.operations.reduction, dG, rows, stride);
-    turn();
   }
 
   const Problem& problem_;
@@ -185,14 +163,9 @@ GradientTensors run_in(const Problem& problem, const RunOptions& options) {
       elements_of_job(problem, jobs.front().sequence, options.chunk_size));
   const std::size_t at_once = std::min(jobs.size(), static_cast<std::size_t>(options.threads));
   const double bytes = static_cast<double>(sizeof(T) * at_once) * elements;
-  if (bytes > static_cast<double>(options.memory_limit))
-    throw Error(
-        ErrorKind::environment,
-        fmt::format("chunks of {} rows backwards over {} tokens take {:.3g} GB on {} threads; the memory "
-                    "limit is {:.3g} GB",
-                    rows, jobs.front().sequence.length(), bytes * 1e-9, at_once,
-                    static_cast<double>(options.memory_limit) * 1e-9),
-        {}, "--threads 1 or --chunk-size 64");
+  refuse_memory(
+      fmt::format("chunks of {} rows backwards over {} tokens take", rows, jobs.front().sequence.length()),
+      bytes, at_once, options.memory_limit, "--threads 1 or --chunk-size 64");
   GradientTensors tensors = allocate_gradients(problem, options.dtype);
   const CastPoints casts = cast_points(options.arithmetic, options.dtype, problem.beta_is_16_bit(), true);
   HeadGradients<T> gradients(problem, operations_of(options.arithmetic),

@@ -7,18 +7,26 @@ namespace kda_check::kda {
 
 namespace {
 
-/// tail_i = g_n + ... + g_i+1, in the order a sum from the end has.
+/// tail_i = g_n + ... + g_i+1
 template <class T>
 void sum_tails(const Reduction& reduction, const T* g, std::size_t rows, std::size_t stride, T* tail) {
-  const auto row = [&](std::size_t i) { return tail + i * stride; };
-  for (std::size_t i = 0; i + 1 < rows; ++i) std::copy_n(g + (rows - 1 - i) * stride, stride, row(i));
-  kernels<T>().cumulate(reduction, tail, rows - 1, stride);
-  for (std::size_t i = 0; i < (rows - 1) / 2; ++i)
-    std::swap_ranges(row(i), row(i) + stride, row(rows - 2 - i));
-  std::fill_n(row(rows - 1), stride, T(0));
+  std::copy_n(g + stride, (rows - 1) * stride, tail);
+  cumulate_from_the_end(reduction, tail, rows - 1, stride);
+  std::fill_n(tail + (rows - 1) * stride, stride, T(0));
 }
 
 }  // namespace
+
+template <class T>
+void cumulate_from_the_end(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride) {
+  const auto turn = [&] {
+    for (std::size_t i = 0; i < rows / 2; ++i)
+      std::swap_ranges(x + i * stride, x + (i + 1) * stride, x + (rows - 1 - i) * stride);
+  };
+  turn();
+  kernels<T>().cumulate(reduction, x, rows, stride);
+  turn();
+}
 
 std::size_t rows_needed(const Problem& problem, const RunOptions& options) {
   std::size_t longest = 64;
@@ -39,13 +47,7 @@ ChunkWorkspace<T>::ChunkWorkspace(const Problem& problem, const RunOptions& opti
       k_stride_(padded(problem.dimensions().K)),
       v_stride_(padded(problem.dimensions().V)),
       arena_(elements(problem, rows)) {
-  arena_.fill(T(0));
-  T* next = arena_.data();
-  const auto take = [&](std::size_t count) {
-    T* const memory = next;
-    next += count;
-    return memory;
-  };
+  const auto take = [this](std::size_t count) { return arena_.take(count); };
   const std::size_t K = problem.dimensions().K;
   q_ = take(rows_ * k_stride_), k_ = take(rows_ * k_stride_), G = take(rows_ * k_stride_);
   tail_ = take(rows_ * k_stride_);
@@ -59,7 +61,7 @@ ChunkWorkspace<T>::ChunkWorkspace(const Problem& problem, const RunOptions& opti
   block.Aqk = take(rows_ * score_stride()), block.L = take(rows_ * score_stride());
   block.Akk_inv = take(rows_ * score_stride());
   block.h = take(K * v_stride_), block.state = take(K * v_stride_);
-  block.scratch = next;
+  block.scratch = take(ChunkScratch(rows, k_stride_, v_stride_).total());
   const Arithmetic& arithmetic = options.arithmetic;
   block.operations = operations_of(arithmetic);
   block.decay = arithmetic.decay, block.inverse = arithmetic.inverse;
@@ -89,6 +91,8 @@ void ChunkWorkspace<T>::load(const HeadReader<T>& reader, const Sequence& s, std
   block.rows = rows;
 }
 
+template void cumulate_from_the_end(const Reduction&, float*, std::size_t, std::size_t);
+template void cumulate_from_the_end(const Reduction&, double*, std::size_t, std::size_t);
 template class ChunkWorkspace<float>;
 template class ChunkWorkspace<double>;
 

@@ -56,18 +56,12 @@ struct WorkSizes {
 };
 
 /// One block of one value head: its inputs, what the kernels leave of it, and the checkpoints behind it.
-struct Workspace {
+struct Workspace : TokenPairs {
   explicit Workspace(const WorkSizes& s)
-      : q(s.tokens * s.K),
-        k(s.tokens * s.K),
-        decay(s.tokens * s.K),
+      : TokenPairs(s.tokens, s.K, s.stride),
         slope(s.tokens * s.K),
         amplitude_slope(s.tokens * s.K),
-        beta(s.tokens),
         beta_slope(s.tokens),
-        retained(s.tokens * s.K),
-        written(s.tokens * s.K),
-        v(s.tokens * s.stride),
         output_gradient(s.tokens * s.stride),
         residual_terms(s.tokens * s.stride),
         decayed(s.tokens * s.K, s.stride),
@@ -83,8 +77,8 @@ struct Workspace {
         dbeta(s.tokens, 1) {
     for (std::size_t block = 0; block < s.blocks(s.longest); ++block) checkpoints.emplace_back(s.K, s.stride);
   }
-  Pairs q, k, decay, slope, amplitude_slope, beta, beta_slope;
-  tensor::Scratch<double> retained, written, v, output_gradient, residual_terms;
+  Pairs slope, amplitude_slope, beta_slope;
+  tensor::Scratch<double> output_gradient, residual_terms;
   Matrix decayed, error, write, residual, dv, state, gradient, dq, dk, dg, dbeta;
   std::vector<Matrix> checkpoints;  ///< the state entering each block
 };
@@ -121,7 +115,7 @@ class HeadReverse {
     for (std::size_t block = 0; block < blocks; ++block) {
       work_.state.copy_to(work_.checkpoints[block]);
       if (block + 1 == blocks) break;
-      load(segment(block));
+      inputs_.tokens(segment(block), head_, work_, stride_);
       replay(segment(block), 2);
     }
     load_state(work_.gradient, problem_.state_gradient);
@@ -129,7 +123,7 @@ class HeadReverse {
     for (std::size_t block = blocks; block-- > 0;) {
       const Segment tokens = segment(block);
       work_.checkpoints[block].copy_to(work_.state);
-      load(tokens);
+      inputs_.tokens(tokens, head_, work_, stride_);
       replay(tokens, std::max<std::size_t>(2, tokens.count));
       if (block + 1 == blocks) sums_.set_final_terms(final_terms());
       backward(tokens);
@@ -152,21 +146,6 @@ class HeadReverse {
         m.hi[at] = from ? from->value(inputs_.state_index(sequence_, head_, k, v)) : 0.0;
         m.lo[at] = 0;
         m.magnitude[at] = std::fabs(m.hi[at]);
-      }
-  }
-
-  void load(const Segment& tokens) {
-    inputs_.query(tokens, head_, work_.q);
-    inputs_.key(tokens, head_, work_.k);
-    inputs_.value(tokens, head_, work_.v.data(), stride_);
-    inputs_.log_decay(tokens, head_, work_.decay);
-    kernel_table().oracle.exponential(work_.decay.lanes(), tokens.count * d_.K);
-    inputs_.beta(tokens, head_, work_.beta);
-    for (std::size_t t = 0; t < tokens.count; ++t)
-      for (std::size_t k = 0; k < d_.K; ++k) {
-        const double key = work_.k.hi[t * d_.K + k], beta = work_.beta.hi[t];
-        work_.retained[t * d_.K + k] = std::fabs(1 - beta * key * key);
-        work_.written[t * d_.K + k] = std::fabs(beta * key);
       }
   }
 

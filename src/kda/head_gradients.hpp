@@ -65,4 +65,11 @@ class HeadGradients {
   std::vector<T> amplitude_parts_, bias_parts_;  ///< [N][HV], [N][HV*K]
 };
 
+/// sum += part, or sum = part for the first value head of a group; returns sum.
+template <class T>
+T* added_to_group(const T* part, std::size_t count, bool is_first, T* sum) {
+  for (std::size_t i = 0; i < count; ++i) sum[i] = is_first ? part[i] : sum[i] + part[i];
+  return sum;
+}
+
 }  // namespace kda_check::kda

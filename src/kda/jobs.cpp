@@ -1,6 +1,11 @@
 #include "kda/jobs.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
 
 namespace kda_check::kda {
 
@@ -33,6 +38,15 @@ std::vector<GroupJob> group_jobs(const Problem& problem) {
   for (const Sequence& sequence : longest_first(problem))
     for (std::size_t head = 0; head < problem.dimensions().H; ++head) jobs.push_back({sequence, head});
   return jobs;
+}
+
+void refuse_memory(const std::string& what, double bytes, std::size_t threads, std::size_t limit,
+                   std::string hint) {
+  if (bytes <= static_cast<double>(limit)) return;
+  throw Error(ErrorKind::environment,
+              fmt::format("{} {:.3g} GB on {} threads; the memory limit is {:.3g} GB", what, bytes * 1e-9,
+                          threads, static_cast<double>(limit) * 1e-9),
+              {}, std::move(hint));
 }
 
 Answer allocate_answer(const Problem& problem, numeric::DType dtype) {

@@ -2,6 +2,7 @@
 // threads, by groups of V lanes. Longest sequences first. How it is cut changes no result.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "kda/problem.hpp"
@@ -24,6 +25,11 @@ struct GroupJob {
   std::size_t query_head;
 };
 std::vector<GroupJob> group_jobs(const Problem& problem);
+
+/// Throws Error{environment} when `bytes` of scratch memory on `threads` threads are more than `limit`;
+/// `what`: "chunks of 64 rows take".
+void refuse_memory(const std::string& what, double bytes, std::size_t threads, std::size_t limit,
+                   std::string hint);
 
 /// Memory for an answer in the dtypes that Answer promises.
 Answer allocate_answer(const Problem& problem, numeric::DType dtype);

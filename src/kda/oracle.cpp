@@ -13,19 +13,13 @@ namespace {
 
 constexpr std::size_t block_tokens = 32;
 /// What one worker needs for one block of one head.
-struct Workspace {
+struct Workspace : TokenPairs {
   Workspace(std::size_t K, std::size_t v_stride)
-      : q(block_tokens * K),
-        k(block_tokens * K),
-        decay(block_tokens * K),
-        beta(block_tokens),
+      : TokenPairs(block_tokens, K, v_stride),
         o(block_tokens * v_stride),
-        v(block_tokens * v_stride),
-        o_magnitude(block_tokens * v_stride),
-        retained(block_tokens * K),
-        written(block_tokens * K) {}
-  Pairs q, k, decay, beta, o;
-  tensor::Scratch<double> v, o_magnitude, retained, written;
+        o_magnitude(block_tokens * v_stride) {}
+  Pairs o;
+  tensor::Scratch<double> o_magnitude;
 };
 
 /// The carried state of one head: tiles of [K][lanes].
@@ -113,18 +107,7 @@ class Recurrence {
 
   void advance(const Segment& segment, std::size_t head, std::size_t first_tile, std::size_t last_tile,
                Workspace& work, Pairs& block, double* block_magnitude) {
-    inputs_.query(segment, head, work.q);
-    inputs_.key(segment, head, work.k);
-    inputs_.value(segment, head, work.v.data(), v_stride_);
-    inputs_.log_decay(segment, head, work.decay);
-    kernel_table().oracle.exponential(work.decay.lanes(), segment.count * d_.K);
-    inputs_.beta(segment, head, work.beta);
-    for (std::size_t t = 0; t < segment.count; ++t)
-      for (std::size_t k = 0; k < d_.K; ++k) {
-        const double key = work.k.hi[t * d_.K + k], beta = work.beta.hi[t];
-        work.retained[t * d_.K + k] = std::fabs(1 - beta * key * key);
-        work.written[t * d_.K + k] = std::fabs(beta * key);
-      }
+    inputs_.tokens(segment, head, work, v_stride_);
     HeadState& state = states_[head];
     for (std::size_t tile = first_tile; tile < last_tile; ++tile) {
       const std::size_t lane = tile * lanes_;

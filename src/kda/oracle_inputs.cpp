@@ -48,6 +48,22 @@ void OracleInputs::key_rows(const tensor::Tensor& tensor, const Segment& segment
   }
 }
 
+void OracleInputs::tokens(const Segment& segment, std::size_t head, TokenPairs& rows,
+                          std::size_t stride) const {
+  query(segment, head, rows.q);
+  key(segment, head, rows.k);
+  value(segment, head, rows.v.data(), stride);
+  log_decay(segment, head, rows.decay);
+  kernel_table().oracle.exponential(rows.decay.lanes(), segment.count * d_.K);
+  beta(segment, head, rows.beta);
+  for (std::size_t t = 0; t < segment.count; ++t)
+    for (std::size_t k = 0; k < d_.K; ++k) {
+      const double key = rows.k.hi[t * d_.K + k], strength = rows.beta.hi[t];
+      rows.retained[t * d_.K + k] = std::fabs(1 - strength * key * key);
+      rows.written[t * d_.K + k] = std::fabs(strength * key);
+    }
+}
+
 void OracleInputs::query(const Segment& segment, std::size_t head, Pairs& rows) const {
   key_rows(problem_.q, segment, head, DoubleDouble{problem_.scale()}, rows);
 }

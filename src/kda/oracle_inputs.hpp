@@ -26,10 +26,26 @@ struct Segment {
   std::size_t begin, count;
 };
 
+/// What the recurrence, forwards or backwards, takes of a block of up to `tokens` tokens.
+struct TokenPairs {
+  TokenPairs(std::size_t tokens, std::size_t K, std::size_t stride)
+      : q(tokens * K),
+        k(tokens * K),
+        decay(tokens * K),
+        beta(tokens),
+        v(tokens * stride),
+        retained(tokens * K),
+        written(tokens * K) {}
+  Pairs q, k, decay, beta;                       ///< q with scale; exp of the log decay
+  tensor::Scratch<double> v, retained, written;  ///< |1 - beta k^2| and |beta k|, for magnitudes
+};
+
 class OracleInputs {
  public:
   explicit OracleInputs(const Problem& problem) : problem_(problem), d_(problem.dimensions()) {}
 
+  /// All of a segment; rows of v have `stride` elements.
+  void tokens(const Segment& segment, std::size_t head, TokenPairs& rows, std::size_t stride) const;
   /// [count][K] rows of q (with scale) or of k, L2-normalised if the problem says so.
   void query(const Segment& segment, std::size_t head, Pairs& rows) const;
   void unscaled_query(const Segment& segment, std::size_t head, Pairs& rows) const;

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <deque>
 
-#include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "kda/head_gradients.hpp"
 #include "kda/jobs.hpp"
@@ -234,18 +233,12 @@ class HeadBackward {
     T *dq = rows_.dq.data(), *dk = rows_.dk.data();
     if (n_.group > 1) {
       const std::size_t at = (block.begin - s_.begin) * n_.k_stride, count = block.count * n_.k_stride;
-      dq = add_to_group(dq, count, member == 0, dq_sum_.data() + at);
-      dk = add_to_group(dk, count, member == 0, dk_sum_.data() + at);
+      dq = added_to_group(dq, count, member == 0, dq_sum_.data() + at);
+      dk = added_to_group(dk, count, member == 0, dk_sum_.data() + at);
     }
     if (member + 1 < n_.group) return;
     gradients.query(s_, query_head, block.begin, block.count, dq, n_.k_stride);
     gradients.key(s_, query_head, block.begin, block.count, dk, n_.k_stride);
-  }
-
-  /// Returns the sum.
-  static T* add_to_group(const T* part, std::size_t count, bool is_first, T* sum) {
-    for (std::size_t i = 0; i < count; ++i) sum[i] = is_first ? part[i] : sum[i] + part[i];
-    return sum;
   }
 
   void hand_out_state(HeadGradients<T>& gradients) {
@@ -281,12 +274,8 @@ GradientTensors run_in(const Problem& problem, const RunOptions& options) {
   const Sizes longest(problem, jobs.front().sequence);
   const double bytes = static_cast<double>(sizeof(T)) * workers_wanted *
                        static_cast<double>(longest.total(kernels<T>().tile_lanes));
-  if (bytes > static_cast<double>(options.memory_limit))
-    throw Error(ErrorKind::environment,
-                fmt::format("{} tokens backwards take {:.3g} GB on {} threads; the memory limit is {:.3g} GB",
-                            longest.tokens, bytes * 1e-9, workers_wanted,
-                            static_cast<double>(options.memory_limit) * 1e-9),
-                {}, "--threads 1");
+  refuse_memory(fmt::format("{} tokens backwards take", longest.tokens), bytes,
+                static_cast<std::size_t>(workers_wanted), options.memory_limit, "--threads 1");
   GradientTensors tensors = allocate_gradients(problem, options.dtype);
   HeadGradients<T> gradients(problem, arithmetic.operations,
                              {NormForm::division, arithmetic.casts.normalised, false}, tensors);

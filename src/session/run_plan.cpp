@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "session/external.hpp"
+#include "session/passes.hpp"
 #include "session/replay.hpp"
 #include "session/selection.hpp"
 
@@ -19,11 +20,10 @@ bool has(const std::vector<std::string>& list, const std::string& name) {
 }
 
 void choose_tensors(const RunRequest& request, RunPlan& plan) {
-  const std::vector<std::string> forward{"o", "final_state"};
-  std::vector<std::string> backward;
-  for (const kda::GradientRow& row : kda::gradients()) backward.emplace_back(row.name);
-  std::vector<std::string> known = forward;
-  known.insert(known.end(), backward.begin(), backward.end());
+  const std::vector<PassTensors> passes = every_pass();
+  const std::vector<std::string>& forward = passes.front().tensors;
+  std::vector<std::string> known;
+  for (const PassTensors& pass : passes) known.insert(known.end(), pass.tensors.begin(), pass.tensors.end());
   for (const std::string& name : request.judging.tensors)
     if (!has(known, name))
       throw Error(ErrorKind::usage, fmt::format("run has no tensor '{}'", name), {}, suggest(name, known));

@@ -31,58 +31,69 @@ SelftestRow found_about(const report::Result& result, SelftestRow row) {
   return row;
 }
 
+SelftestRow row_about(std::string_view name, std::string_view what, numeric::DType dtype, bool healthy) {
+  return {std::string(name),
+          std::string(what),
+          std::string(numeric::name_of(dtype)),
+          healthy,
+          {},
+          false,
+          {},
+          false};
+}
+
+/// Those who run, and the rows about them.
+struct Field {
+  numeric::DType dtype;
+  std::vector<kda::Variant> registry = {};
+  std::vector<SelftestRow> rows = {};
+
+  template <class Mutants>
+  void add_mutants(Mutants mutants) {
+    for (const auto& mutant : mutants)
+      if (mutant.dtype == dtype) {
+        registry.push_back(variant_of(mutant));
+        rows.push_back(row_about(mutant.name, mutant.what, dtype, mutant.healthy));
+      }
+  }
+};
+
+void run_field(Field field, const char* problem, RunRequest request, const Log& log,
+               SelftestResult& selftest) {
+  request.fixtures = {fmt::format("{},dtype={}", problem, numeric::name_of(field.dtype))};
+  request.registry = field.registry;
+  request.against = {"oracle"};
+  const report::Result result = run(request, log);
+  for (SelftestRow& row : field.rows) selftest.rows.push_back(found_about(result, std::move(row)));
+  selftest.errors.insert(selftest.errors.end(), result.errors.begin(), result.errors.end());
+}
+
 void add_rows_of(numeric::DType dtype, int threads, const Log& log, SelftestResult& selftest) {
-  std::vector<kda::Variant> registry;
-  std::vector<SelftestRow> rows;
-  const std::string name(numeric::name_of(dtype));
+  Field field{dtype};
   for (const kda::Variant& variant : kda::variants())
     if (variant.unavailable().empty()) {
-      registry.push_back(variant);
-      rows.push_back(
-          {std::string(variant.name), std::string(variant.summary), name, true, {}, false, {}, false});
+      field.registry.push_back(variant);
+      field.rows.push_back(row_about(variant.name, variant.summary, dtype, true));
     }
-  for (const Mutant& mutant : mutants())
-    if (mutant.dtype == dtype) {
-      registry.push_back(variant_of(mutant));
-      rows.push_back(
-          {std::string(mutant.name), std::string(mutant.what), name, mutant.healthy, {}, false, {}, false});
-    }
+  field.add_mutants(mutants());
   RunRequest request;
-  request.fixtures = {fmt::format("{},dtype={}", target, name)};
-  request.registry = registry;
-  request.against = {"oracle"};
-  request.invariants = true;
-  request.threads = threads;
-  const report::Result result = run(request, log);
-  for (SelftestRow& row : rows) selftest.rows.push_back(found_about(result, std::move(row)));
-  selftest.errors.insert(selftest.errors.end(), result.errors.begin(), result.errors.end());
+  request.invariants = true, request.threads = threads;
+  run_field(std::move(field), target, std::move(request), log, selftest);
 }
 
 /// Gradients of the variants that have them, and wrong ones.
 void add_gradient_rows_of(numeric::DType dtype, int threads, const Log& log, SelftestResult& selftest) {
-  std::vector<kda::Variant> registry;
-  std::vector<SelftestRow> rows;
-  const std::string name(numeric::name_of(dtype));
+  Field field{dtype};
   for (const kda::Variant& variant : kda::variants())
     if (variant.run_backward != nullptr && variant.unavailable().empty()) {
-      registry.push_back(variant);
-      rows.push_back({std::string(variant.name), "its gradients", name, true, {}, false, {}, false});
+      field.registry.push_back(variant);
+      field.rows.push_back(row_about(variant.name, "its gradients", dtype, true));
     }
-  for (const BackwardMutant& mutant : backward_mutants())
-    if (mutant.dtype == dtype) {
-      registry.push_back(variant_of(mutant));
-      rows.push_back(
-          {std::string(mutant.name), std::string(mutant.what), name, mutant.healthy, {}, false, {}, false});
-    }
+  field.add_mutants(backward_mutants());
   RunRequest request;
-  request.fixtures = {fmt::format("{},dtype={}", gradient_target, name)};
-  request.registry = registry;
-  request.against = {"oracle"};
   request.threads = threads;
   for (const kda::GradientRow& row : kda::gradients()) request.judging.tensors.emplace_back(row.name);
-  const report::Result result = run(request, log);
-  for (SelftestRow& row : rows) selftest.rows.push_back(found_about(result, std::move(row)));
-  selftest.errors.insert(selftest.errors.end(), result.errors.begin(), result.errors.end());
+  run_field(std::move(field), gradient_target, std::move(request), log, selftest);
 }
 
 std::size_t count(const SelftestResult& result, bool healthy, bool as_it_should) {

@@ -62,6 +62,22 @@ class Scratch {
   AlignedBytes bytes_;
 };
 
+/// Scratch memory of `count` zeros, handed out piece by piece.
+template <class T>
+class Arena {
+ public:
+  explicit Arena(std::size_t count) : memory_(count), next_(memory_.data()) { memory_.fill(T(0)); }
+  T* take(std::size_t count) {
+    T* const piece = next_;
+    next_ += count;
+    return piece;
+  }
+
+ private:
+  Scratch<T> memory_;
+  T* next_;
+};
+
 /// Moved, never copied by accident: tensors are large.
 class Tensor {
  public:

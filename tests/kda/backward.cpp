@@ -32,11 +32,6 @@ std::vector<numeric::DoubleDouble> exactly(const tensor::Tensor& tensor) {
   return values;
 }
 
-kda::Problem with_loss(kda::Problem problem) {
-  test::add_loss(problem);
-  return problem;
-}
-
 /// Elements that differ in their bits, of all gradients.
 std::size_t differing(const kda::GradientTensors& a, const kda::GradientTensors& b) {
   std::size_t count = 0;
@@ -119,7 +114,7 @@ TEST_CASE("a running sum gives the same gradients through the fast kernels and t
   for (const ProblemSpec& spec : specs_with_every_option())
     for (const char* const contraction : {"contraction=fused", "contraction=separate"})
       for (const DType dtype : {DType::fp32, DType::fp64}) {
-        const kda::Problem problem = with_loss(test::make_problem(spec));
+        const kda::Problem problem = test::with_loss(test::make_problem(spec));
         kda::RunOptions options = test::default_options(problem, "recurrent", dtype);
         kda::set_axis(options.arithmetic, contraction);
         const kda::GradientTensors fast = kda::run_recurrent_backward(problem, options);
@@ -133,7 +128,7 @@ TEST_CASE("a running sum gives the same gradients through the fast kernels and t
 TEST_CASE("gradients do not depend on threads, and a packed sequence's are those of its own", "[backward]") {
   ProblemSpec spec;
   spec.H = 3, spec.HV = 6, spec.T = 150, spec.cu_seqlens = {0, 70, 70, 71, 150};
-  const kda::Problem packed = with_loss(test::make_problem(spec));
+  const kda::Problem packed = test::with_loss(test::make_problem(spec));
   for (const std::string_view variant : {"recurrent", "chunk"}) {
     kda::RunOptions options = test::default_options(packed, variant, DType::fp32);
     const auto run = kda::variant_named(variant).run_backward;
@@ -157,7 +152,7 @@ TEST_CASE(
     "[backward]") {
   ProblemSpec spec;
   spec.T = 64, spec.initial_state = false, spec.K = 16;
-  const kda::Problem problem = with_loss(test::make_problem(spec));
+  const kda::Problem problem = test::with_loss(test::make_problem(spec));
   const auto dg = [&](std::string_view variant) {
     return std::move(kda::variant_named(variant).run_backward(
         problem, test::default_options(problem, variant, DType::fp32))[3]);
@@ -176,7 +171,7 @@ TEST_CASE(
 
 TEST_CASE("chunk has the gradients of recurrent in every decay form, inverse and chunk size", "[backward]") {
   for (const ProblemSpec& spec : specs_with_every_option()) {
-    const kda::Problem problem = with_loss(test::make_problem(spec));
+    const kda::Problem problem = test::with_loss(test::make_problem(spec));
     const kda::GradientTensors exact =
         kda::run_recurrent_backward(problem, test::default_options(problem, "recurrent", DType::fp64));
     for (const char* const form :
@@ -208,7 +203,7 @@ TEST_CASE("a tile has a whole number of sixteen lanes in every instruction set",
 }
 
 TEST_CASE("a backward pass that needs more memory than the limit says so", "[backward]") {
-  const kda::Problem problem = with_loss(test::make_problem({}));
+  const kda::Problem problem = test::with_loss(test::make_problem({}));
   for (const std::string_view variant : {"recurrent", "chunk"}) {
     kda::RunOptions options = test::default_options(problem, variant, DType::fp32);
     options.memory_limit = 1000;

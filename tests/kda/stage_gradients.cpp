@@ -8,6 +8,7 @@
 #include "kda/variants.hpp"
 #include "numeric/double_double_functions.hpp"
 #include "support/catch.hpp"
+#include "support/chunks.hpp"
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 
@@ -33,12 +34,6 @@ std::vector<test::ProblemSpec> plain_specs() {
   grouped.B = 2, grouped.chunk_size = 16;
   steep.T = 33, steep.K = 6, steep.V = 5, steep.chunk_size = 32, steep.gate_size = 4;
   return {plain, packed, grouped, steep};
-}
-
-kda::Problem with_loss(const test::ProblemSpec& spec) {
-  kda::Problem problem = test::make_problem(spec);
-  test::add_loss(problem);
-  return problem;
 }
 
 /// One chunk of a truth with the inputs of its tokens, all exact.
@@ -93,17 +88,6 @@ class ExactChunk {
   const kda::Dimensions d_;
 };
 
-template <class Body>
-void over_chunks(const kda::Problem& problem, Body body) {
-  const auto C = static_cast<std::size_t>(problem.options.chunk_size);
-  for (const kda::Sequence& s : problem.sequences())
-    for (std::size_t begin = s.begin; begin < s.end; begin += C)
-      for (std::size_t head = 0; head < problem.dimensions().HV; ++head)
-        body(kda::ChunkPlace{s.batch, begin, std::min(C, s.end - begin),
-                             kda::first_chunk(problem, s, C) + (begin - s.begin) / C, head},
-             s);
-}
-
 struct Truths {
   kda::Problem problem;
   std::size_t chunk;
@@ -111,7 +95,7 @@ struct Truths {
   kda::GradientTruths gradients;
 
   explicit Truths(const test::ProblemSpec& spec)
-      : problem(with_loss(spec)),
+      : problem(test::with_loss(test::make_problem(spec))),
         chunk(static_cast<std::size_t>(spec.chunk_size)),
         stages(kda::run_stage_oracle(problem, chunk, 2, Passes::both)),
         gradients(kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, chunk, 2)) {}
@@ -131,7 +115,7 @@ TEST_CASE("exact backward stages, put together, give the gradients of the recurr
     const Truths exact(spec);
     const std::size_t K = spec.K, V = spec.V;
     std::vector<DoubleDouble> dq(exact.problem.q.size());
-    over_chunks(exact.problem, [&](const kda::ChunkPlace& place, const kda::Sequence&) {
+    test::over_chunks(exact.problem, [&](const kda::ChunkPlace& place, const kda::Sequence&) {
       const ExactChunk chunk(exact.problem, exact.stages, place);
       for (std::size_t i = 0; i < place.rows; ++i) {
         DoubleDouble dbeta{0.0};
@@ -164,7 +148,7 @@ TEST_CASE("the exact gradient of a state is dht at the end, and goes back by the
           "[stages][backward]") {
   for (const test::ProblemSpec& spec : plain_specs()) {
     const Truths exact(spec);
-    over_chunks(exact.problem, [&](const kda::ChunkPlace& place, const kda::Sequence& s) {
+    test::over_chunks(exact.problem, [&](const kda::ChunkPlace& place, const kda::Sequence& s) {
       const ExactChunk chunk(exact.problem, exact.stages, place);
       const kda::Dimensions& d = chunk.dimensions();
       for (std::size_t k = 0; k < spec.K; ++k)
@@ -205,7 +189,7 @@ TEST_CASE("chunk backwards in fp64 computes every stage to its last digits", "[s
   gated.T = 30, gated.gate = kda::Gate::lower_bound, gated.qk_l2norm = gated.beta_sigmoid = true;
   gated.chunk_size = 32;
   for (const test::ProblemSpec& spec : specs) {
-    const kda::Problem problem = with_loss(spec);
+    const kda::Problem problem = test::with_loss(test::make_problem(spec));
     const auto C = static_cast<std::size_t>(spec.chunk_size);
     const kda::StageTruths truths = kda::run_stage_oracle(problem, C, 1, Passes::both);
     kda::StageTensors computed = kda::allocate_stages(problem, C, DType::fp64, Passes::both);
@@ -267,7 +251,7 @@ TEST_CASE("a given backward stage changes what follows from it, and nothing befo
           "[stages][backward]") {
   test::ProblemSpec spec;
   spec.T = 16, spec.K = 12, spec.V = 10, spec.chunk_size = 16;
-  const kda::Problem problem = with_loss(spec);
+  const kda::Problem problem = test::with_loss(test::make_problem(spec));
   kda::RunOptions options = test::default_options(problem, "chunk", DType::fp32);
   kda::StageTensors plain = kda::allocate_stages(problem, 16, DType::fp32, Passes::both);
   options.stages.computed = &plain;

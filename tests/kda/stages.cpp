@@ -5,6 +5,7 @@
 #include "kda/stage_oracle.hpp"
 #include "numeric/double_double_functions.hpp"
 #include "support/catch.hpp"
+#include "support/chunks.hpp"
 #include "support/problems.hpp"
 
 using namespace kda_check;
@@ -29,18 +30,6 @@ std::vector<test::ProblemSpec> specs() {
 
 std::size_t chunk_of(const kda::Problem& problem) {
   return static_cast<std::size_t>(problem.options.chunk_size);
-}
-
-/// Calls body(place, sequence) for every chunk of every head.
-template <class Body>
-void over_chunks(const kda::Problem& problem, Body body) {
-  const std::size_t C = chunk_of(problem);
-  for (const kda::Sequence& s : problem.sequences())
-    for (std::size_t begin = s.begin; begin < s.end; begin += C)
-      for (std::size_t head = 0; head < problem.dimensions().HV; ++head)
-        body(kda::ChunkPlace{s.batch, begin, std::min(C, s.end - begin),
-                             kda::first_chunk(problem, s, C) + (begin - s.begin) / C, head},
-             s);
 }
 
 /// One stage of a truth, by row and column of a chunk.
@@ -77,7 +66,7 @@ TEST_CASE("exact stages, put together, give the oracle's output", "[stages]") {
     const kda::Dimensions& d = problem.dimensions();
     const kda::StageTruths truths = kda::run_stage_oracle(problem, chunk_of(problem), 2);
     const test::WholeOracle oracle = test::whole_oracle(problem);
-    over_chunks(problem, [&](const kda::ChunkPlace& place, const kda::Sequence&) {
+    test::over_chunks(problem, [&](const kda::ChunkPlace& place, const kda::Sequence&) {
       const Reader read(problem, truths, place);
       for (std::size_t i = 0; i < place.rows; ++i)
         for (std::size_t v = 0; v < d.V; ++v) {
@@ -148,7 +137,7 @@ TEST_CASE("chunk in fp64 computes every stage to its last digits", "[stages]") {
     options.stages.computed = &computed;
     test::run(problem, "chunk", options);
     for (const kda::StageRow& row : kda::stages())
-      over_chunks(problem, [&](const kda::ChunkPlace& place, const kda::Sequence&) {
+      test::over_chunks(problem, [&](const kda::ChunkPlace& place, const kda::Sequence&) {
         const kda::StageLayout layout(row.stage, kda::chunked_dimensions(problem, C),
                                       problem.options.state_v_first);
         for (std::size_t r = 0; r < layout.rows(place); ++r)

@@ -11,6 +11,7 @@
 #include "session/grow.hpp"
 #include "session/run.hpp"
 #include "support/catch.hpp"
+#include "support/loss.hpp"
 #include "support/made_up_gpu.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"
@@ -24,26 +25,11 @@ namespace {
 
 const std::vector<std::string> of_every_problem = {"dq", "dk", "dv", "dg", "dbeta"};
 
-kda::Problem with_loss(kda::Problem problem) {
-  test::Random random(7);
-  const auto seed = [&](const char* name, DType dtype) {
-    tensor::Tensor tensor(
-        name, dtype,
-        kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first));
-    for (std::size_t i = 0; i < tensor.size(); ++i) tensor.set(i, random.normal());
-    return tensor;
-  };
-  problem.output_gradient = seed("do", problem.dtype());
-  problem.state_gradient = seed("dht", DType::fp32);
-  problem.validate();
-  return problem;
-}
-
 kda::Problem small_problem() {
   test::ProblemSpec spec;
   spec.T = 90, spec.H = 2, spec.HV = 4, spec.K = 16, spec.V = 12, spec.chunk_size = 32;
   spec.qk_l2norm = true;
-  return with_loss(test::make_problem(spec));
+  return test::with_loss(test::make_problem(spec));
 }
 
 /// The gradients of a variant under a preset, changed by somebody, as the group `name` of a file.
@@ -234,7 +220,7 @@ TEST_CASE("on a slow constant decay the fp32 recurrence's dv errs the more the f
   kda::Problem problem = test::make_problem(spec);
   for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, -8e-5);
   for (std::size_t i = 0; i < problem.beta.size(); ++i) problem.beta.set(i, 1e-3);
-  problem = with_loss(std::move(problem));
+  problem = test::with_loss(std::move(problem));
   problem.state_gradient.reset();
   const test::TemporaryFixture file(problem, nullptr, "reversed");
   session::GrowRequest request = grow_request(file.path);
@@ -327,7 +313,7 @@ TEST_CASE("grow against a group without gradients, or of a problem without a los
 TEST_CASE("run says which gradients of a file it cannot compare", "[session][gradients]") {
   test::ProblemSpec spec;
   spec.initial_state = false;
-  const kda::Problem problem = with_loss(test::make_problem(spec));
+  const kda::Problem problem = test::with_loss(test::make_problem(spec));
   const kda::GradientTensors found =
       kda::run_recurrent_backward(problem, test::default_options(problem, "recurrent", DType::fp32));
   tensor::Tensor of_nothing("dA_log", DType::fp32, {problem.dimensions().HV});
@@ -371,7 +357,7 @@ TEST_CASE("gradients that are zero because there is no do decide, and cancelled 
         found[item.variant + " " + tensor.name] = tensor.verdict;
     return found;
   };
-  kda::Problem by_state = with_loss(test::make_problem({}));
+  kda::Problem by_state = test::with_loss(test::make_problem({}));
   by_state.output_gradient.reset();
   by_state.validate();
   for (const auto& [name, verdict] : verdicts(by_state)) {
@@ -380,5 +366,5 @@ TEST_CASE("gradients that are zero because there is no do decide, and cancelled 
   }
   test::ProblemSpec spec;
   spec.T = 1, spec.initial_state = false;
-  CHECK(verdicts(with_loss(test::make_problem(spec))).at("chunk dg") == compare::Verdict::pass);
+  CHECK(verdicts(test::with_loss(test::make_problem(spec))).at("chunk dg") == compare::Verdict::pass);
 }

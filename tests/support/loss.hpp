@@ -22,4 +22,9 @@ inline void add_loss(kda::Problem& problem, std::uint64_t seed = 1) {
   problem.validate();
 }
 
+inline kda::Problem with_loss(kda::Problem problem, std::uint64_t seed = 1) {
+  add_loss(problem, seed);
+  return problem;
+}
+
 }  // namespace kda_check::test
