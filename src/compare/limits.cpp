@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <numeric>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
@@ -42,8 +43,8 @@ double units_lost(const Computation& computation, const kda::Regime& regime) {
 
 double rms_lost(const Computation& computation, const kda::Regime& regime) {
   const double operand = numeric::row_of(computation.compute).operand_error;
-  const double arithmetic =
-      narrow(computation.compute) ? 2 * operand : operand * units_lost(computation, regime);
+  const double units = narrow(computation.compute) ? 2 : units_lost(computation, regime) + computation.excess;
+  const double arithmetic = operand * units;
   return computation.cancellation * arithmetic + numeric::format_of(computation.storage).unit_roundoff();
 }
 
@@ -60,13 +61,12 @@ double smallness_of_sums(std::size_t N, std::size_t K) {
   return std::pow(static_cast<double>(std::max<std::size_t>(1, N)), 1 / static_cast<double>(K));
 }
 
-double cancellation_of(std::span<const double> values, std::span<const double> spreads) {
-  double value2 = 0, spread2 = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    value2 += values[i] * values[i];
-    spread2 += spreads[i] * spreads[i];
-  }
-  return value2 > 0 ? std::max(1.0, std::sqrt(spread2 / value2)) : 1.0;
+double ratio_of_sizes(std::span<const double> values, std::span<const double> others) {
+  const auto squares = [](std::span<const double> x) {
+    return std::inner_product(x.begin(), x.end(), x.begin(), 0.0);
+  };
+  const double other = squares(others);
+  return other > 0 ? std::sqrt(squares(values) / other) : 0.0;
 }
 
 std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,

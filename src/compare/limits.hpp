@@ -33,17 +33,18 @@ struct Computation {
   Form form;
   /// How far the least magnitude of the tensor lies below a typical one: smallness_of_sums() for o, else 1.
   double smallness = 1;
-  /// How far the tensor's values lie below the errors of their terms: cancellation_of() for sums over tokens,
-  /// else 1. Infinite where nobody knows.
+  /// How far the tensor's values lie below the errors of their terms; at least 1, infinite where nobody
+  /// knows.
   double cancellation = 1;
+  /// Units lost in terms of another kind, much larger than those of the tensor, that cancel (docs/limits.md).
+  double excess = 0;
 };
 
 /// N^(1/K): the least of N sums of K independent terms |q_k S_k| is a typical one divided by this.
 double smallness_of_sums(std::size_t N, std::size_t K);
 
-/// Sums over tokens, one value and one spread (kda/gradient_oracle.hpp) each: the size of the sum of the
-/// tokens' errors, taken as independent, over that of the sums, in units of the error of a term; at least 1.
-double cancellation_of(std::span<const double> values, std::span<const double> spreads);
+/// Root mean square of `values` over that of `others`; 0 where the others are zero.
+double ratio_of_sizes(std::span<const double> values, std::span<const double> others);
 
 /// Limits on nonfinite, rms_ratio and scaled_ulp for `got` against the truth, or against another answer,
 /// whose own error is then allowed for as well. Formulas and the measurements behind them: docs/limits.md.

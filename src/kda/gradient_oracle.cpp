@@ -199,9 +199,19 @@ class HeadReverse {
     if (has_gate) inputs_.gate_slopes(tokens, head_, work_.slope);
     if (has_gate && problem_.A_log)
       inputs_.amplitude_slopes(tokens, head_, work_.slope, work_.amplitude_slope);
-    const BlockGradients block{work_.q.hi.data(),      work_.k.hi.data(),  work_.dq.view(),
-                               work_.dk.view(),        work_.dg.view(),    work_.dv.view(),
-                               work_.dbeta.view(),     work_.slope.rows(), work_.amplitude_slope.rows(),
+    const BlockGradients block{work_.q.hi.data(),
+                               work_.k.hi.data(),
+                               work_.dq.view(),
+                               work_.dk.view(),
+                               work_.dg.view(),
+                               work_.dv.view(),
+                               work_.dbeta.view(),
+                               work_.error.view(),
+                               work_.residual.view(),
+                               work_.write.view().magnitude,
+                               work_.residual_terms.data(),
+                               work_.slope.rows(),
+                               work_.amplitude_slope.rows(),
                                work_.beta_slope.rows()};
     for (std::size_t t = tokens.count; t-- > 0;) sums_.add_token(block, t, tokens.begin + t);
   }
@@ -221,6 +231,10 @@ bool of_gate(Gradient gradient) {
   return gradient == Gradient::dg || gradient == Gradient::dA_log || gradient == Gradient::ddt_bias;
 }
 
+bool has_spread(Gradient gradient) {
+  return gradient == Gradient::dA_log || gradient == Gradient::ddt_bias || gradient == Gradient::dbeta;
+}
+
 std::size_t element_count(const Problem& problem, Gradient gradient, std::string_view name) {
   if (!has_gradient(problem, gradient)) return 0;
   return tensor::element_count(
@@ -234,7 +248,7 @@ GradientTruths zeros(const Problem& problem) {
     GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
     truth.hi.assign(size, 0), truth.lo.assign(size, 0), truth.magnitude.assign(size, 0);
     if (of_gate(row.gradient)) truth.chunk_magnitude.assign(size, 0);
-    if (row.gradient == Gradient::dA_log || row.gradient == Gradient::ddt_bias) truth.spread.assign(size, 0);
+    if (has_spread(row.gradient)) truth.spread.assign(size, 0);
   }
   return truths;
 }
@@ -272,8 +286,8 @@ double gradient_oracle_bytes(const Problem& problem, int threads) {
   const Dimensions& d = problem.dimensions();
   double elements = 0;
   for (const GradientRow& row : gradients())
-    elements +=
-        static_cast<double>(element_count(problem, row.gradient, row.name)) * (of_gate(row.gradient) ? 4 : 3);
+    elements += static_cast<double>(element_count(problem, row.gradient, row.name)) *
+                (3 + of_gate(row.gradient) + has_spread(row.gradient));
   if (has_gradient(problem, Gradient::ddt_bias)) elements += static_cast<double>(4 * d.N * d.HV * d.K);
   return static_cast<double>(sizeof(double)) * elements +
          static_cast<double>(workers(d.N * d.H, threads)) * WorkSizes(problem).bytes();

@@ -16,9 +16,10 @@ namespace kda_check::kda {
 /// every sum and factor that the element is made of: the sums of the absolute values of their terms,
 /// propagated. `chunk_magnitude`: what the chunk form's sum for the same element has instead, where it is
 /// another: dg and what is made of it, which that form adds up over the rest of the chunk. Else empty.
-/// `spread`: of dA_log and ddt_bias, the root of the sum of the squares of what each token adds (over K, the
-/// absolute values of what each channel adds): where tokens cancel, the size of a sum of errors that are
-/// independent from token to token is a multiple of it. Else empty.
+/// `spread`: where the terms of a sum cancel, the size of a sum of errors that are independent from term to
+/// term is a multiple of it. Of dA_log and ddt_bias, the root of the sum of the squares of what each token
+/// adds (over K, the absolute values of what each channel adds); of dbeta = r . e, of what each v adds, |r|
+/// E + R |e| (E and R over K, of absolute values). Else empty.
 struct GradientTruth {
   std::vector<double> hi, lo, magnitude, chunk_magnitude, spread;
 };

@@ -15,7 +15,7 @@ GradientSum element(const OracleMatrix& m, std::size_t row, std::size_t column) 
 
 GradientSum times(const GradientSum& x, DoubleDouble factor) {
   const double size = std::fabs(factor.hi);
-  return {x.value * factor, x.magnitude * size, x.chunk * size};
+  return {x.value * factor, x.magnitude * size, x.chunk * size, x.squares * size * size};
 }
 
 void put(GradientTruth& truth, std::size_t at, const GradientSum& x) {
@@ -23,6 +23,7 @@ void put(GradientTruth& truth, std::size_t at, const GradientSum& x) {
   truth.lo[at] = x.value.lo;
   truth.magnitude[at] = x.magnitude;
   if (!truth.chunk_magnitude.empty()) truth.chunk_magnitude[at] = x.chunk;
+  if (!truth.spread.empty()) truth.spread[at] = std::sqrt(x.squares);
 }
 
 void add(GradientTruth& truth, std::size_t at, const GradientSum& x) {
@@ -58,12 +59,22 @@ void GradientSums::begin_head(std::size_t head, ParameterSums& parameters) {
 }
 
 void GradientSums::add_token(const BlockGradients& block, std::size_t row, std::size_t token) {
-  const std::size_t place = (sequence_.batch * d_.T + token) * d_.HV + head_;
-  for (std::size_t v = 0; v < d_.V; ++v)
-    put(truth(Gradient::dv), place * d_.V + v, element(block.dv, row, v));
-  put(truth(Gradient::dbeta), place, times(element(block.dbeta, row, 0), pair(block.beta_slope, row)));
+  add_value_and_beta(block, row, token);
   add_query_and_key(block, row, token);
   add_gate(block, row, token);
+}
+
+void GradientSums::add_value_and_beta(const BlockGradients& block, std::size_t row, std::size_t token) {
+  const std::size_t place = (sequence_.batch * d_.T + token) * d_.HV + head_;
+  GradientSum dbeta = element(block.dbeta, row, 0);
+  for (std::size_t v = 0; v < d_.V; ++v) {
+    put(truth(Gradient::dv), place * d_.V + v, element(block.dv, row, v));
+    const std::size_t at = row * block.residual.stride + v;
+    const double terms = block.residual_terms[at] * std::fabs(block.error.hi[at]) +
+                         std::fabs(block.residual.hi[at]) * block.error_terms[at];
+    dbeta.squares += terms * terms;
+  }
+  put(truth(Gradient::dbeta), place, times(dbeta, pair(block.beta_slope, row)));
 }
 
 void GradientSums::add_query_and_key(const BlockGradients& block, std::size_t row, std::size_t token) {

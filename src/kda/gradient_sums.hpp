@@ -26,8 +26,10 @@ struct ParameterSums {
 
 /// A block of tokens as the kernels leave it, and the slopes of what they were given.
 struct BlockGradients {
-  const double *q, *k;                 ///< [tokens][K], q with scale
-  OracleMatrix dq, dk, dg, dv, dbeta;  ///< dq without scale
+  const double *q, *k;                         ///< [tokens][K], q with scale
+  OracleMatrix dq, dk, dg, dv, dbeta;          ///< dq without scale
+  OracleMatrix error, residual;                ///< e and r
+  const double *error_terms, *residual_terms;  ///< |v| + sum_k |k P| and sum_k |k D|, rows of the same stride
   OracleRows gate_slope, amplitude_slope, beta_slope;
 };
 
@@ -49,6 +51,7 @@ class GradientSums {
 
  private:
   GradientTruth& truth(Gradient gradient) { return truths_[static_cast<std::size_t>(gradient)]; }
+  void add_value_and_beta(const BlockGradients& block, std::size_t row, std::size_t token);
   void add_query_and_key(const BlockGradients& block, std::size_t row, std::size_t token);
   void add_gate(const BlockGradients& block, std::size_t row, std::size_t token);
   /// `y`: the normalised rows of the segment, [count][K].

@@ -142,9 +142,9 @@ std::string device_of(const Variant& variant) {
 
 namespace {
 
-/// The coarsest of several roundings; of tf32 and fp16, which keep the same 11 bits, fp16.
+/// The coarsest of several roundings; of tf32 and fp16, which keep the same 11 bits, tf32: it truncates.
 Rounding coarsest(std::initializer_list<Rounding> roundings) {
-  for (const Rounding candidate : {Rounding::bf16, Rounding::fp16, Rounding::tf32})
+  for (const Rounding candidate : {Rounding::bf16, Rounding::tf32, Rounding::fp16})
     if (std::find(roundings.begin(), roundings.end(), candidate) != roundings.end()) return candidate;
   return Rounding::none;
 }

@@ -27,8 +27,18 @@ struct Ongoing {
   const Tensor* got;
   const Tensor* expected;  ///< null: the oracle
   std::unique_ptr<Comparison> comparison;
-  double cancellation = 1;  ///< of sums over tokens
+  double cancellation = 1;
+  double chunk_excess = 0;
 };
+
+/// How many times larger the errors of a gradient's terms are than what is left of the terms
+/// (docs/limits.md).
+double cancellation_of(kda::Gradient gradient, const kda::GradientTruth& truth, std::size_t K) {
+  const double spread = compare::ratio_of_sizes(truth.spread, truth.hi);
+  // A product of two sums over K, whose terms err independently as well.
+  if (gradient == kda::Gradient::dbeta) return 1 + spread / std::sqrt(static_cast<double>(K));
+  return std::max(1.0, spread);
+}
 
 void widen_range(const Tensor& tensor, std::size_t begin, std::size_t count, std::vector<double>& values) {
   values.resize(count);
@@ -90,7 +100,8 @@ void compare_gradients(const kda::Problem& problem, const std::vector<Pairing>& 
         expected.hi = values.data(), expected.lo = zeros.data();
       }
       item.comparison->add(0, count, expected);
-      if (!truth.spread.empty()) item.cancellation = compare::cancellation_of(truth.hi, truth.spread);
+      item.cancellation = cancellation_of(row.gradient, truth, problem.dimensions().K);
+      item.chunk_excess = compare::ratio_of_sizes(truth.chunk_magnitude, truth.magnitude);
     }
 }
 
@@ -132,8 +143,9 @@ double smallness_of(std::string_view name, const Tensor& tensor, const kda::Prob
 
 compare::Computation computation_of(const Answered& answer, const Ongoing& item, const Tensor& tensor,
                                     const kda::Problem& problem) {
-  return {answer.compute, tensor.dtype(), answer.form, smallness_of(item.tensor, tensor, problem),
-          item.cancellation};
+  return {answer.compute,    tensor.dtype(),
+          answer.form,       smallness_of(item.tensor, tensor, problem),
+          item.cancellation, answer.form == compare::Form::recurrence ? 0 : item.chunk_excess};
 }
 
 std::vector<compare::Limit> limits_for(const Pairing& pairing, const Ongoing& item,

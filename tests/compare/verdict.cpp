@@ -169,6 +169,29 @@ TEST_CASE("o of few channels is judged by the least of its sums", "[limits]") {
   CHECK(limit_on(few, "rms_ratio") == limit_on(usual, "rms_ratio"));
 }
 
+TEST_CASE("what cancels widens rms_ratio, and nothing else", "[limits]") {
+  const kda::Regime mild{10, 10, 4};
+  const auto limit = [&](ComputeFormat compute, double cancellation, double excess, const char* metric) {
+    return limit_on(
+        derived_limits({compute, DType::fp32, Form::chunk, 1, cancellation, excess}, std::nullopt, mild),
+        metric);
+  };
+  const double step = 0x1p-24;
+  for (const ComputeFormat compute : {ComputeFormat::fp32, ComputeFormat::bf16}) {
+    const double usual = limit(compute, 1, 0, "rms_ratio") - step;
+    CHECK(limit(compute, 5, 0, "rms_ratio") == Approx(5 * usual + step));
+    CHECK(limit(compute, 5, 100, "scaled_ulp") == limit(compute, 1, 0, "scaled_ulp"));
+  }
+  // Sums behind 16-bit operands are in fp32: their larger terms lose less than the operands.
+  CHECK(limit(ComputeFormat::fp32, 1, 100, "rms_ratio") ==
+        Approx(limit(ComputeFormat::fp32, 1, 0, "rms_ratio") + 100 * step));
+  CHECK(limit(ComputeFormat::bf16, 1, 100, "rms_ratio") == limit(ComputeFormat::bf16, 1, 0, "rms_ratio"));
+  const std::vector<double> small{3, -4}, large{-30, 40}, none{0, 0};
+  CHECK(ratio_of_sizes(large, small) == Approx(10));
+  CHECK(ratio_of_sizes(large, none) == 0);
+  CHECK(ratio_of_sizes({}, small) == 0);
+}
+
 TEST_CASE("against another answer its own error is allowed for", "[limits]") {
   const kda::Regime mild{10, 10, 4};
   const Computation ours{ComputeFormat::fp64, DType::fp64, Form::recurrence},

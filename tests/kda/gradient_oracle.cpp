@@ -250,6 +250,30 @@ TEST_CASE("the magnitude of dv is the sum of its absolute terms", "[gradients]")
   }
 }
 
+TEST_CASE("the spread of dbeta is the root of the squares of its terms over V", "[gradients]") {
+  // One token, no states: dbeta = sum_v r_v v_v, r_v = sum_k k_k scale q_k do_v.
+  ProblemSpec spec;
+  spec.T = 1, spec.initial_state = false;
+  for (const bool is_logit : {false, true}) {
+    spec.beta_sigmoid = is_logit;
+    kda::Problem problem = problem_with_loss(spec);
+    problem.state_gradient.reset();
+    const GradientTruth truth = of(oracle(problem), Gradient::dbeta);
+    double score = 0, terms = 0, squares = 0;
+    for (std::size_t k = 0; k < spec.K; ++k) {
+      const double term = problem.k.value(k) * problem.scale() * problem.q.value(k);
+      score += term, terms += std::fabs(term);
+    }
+    for (std::size_t v = 0; v < spec.V; ++v) {
+      const double product = problem.output_gradient->value(v) * problem.v.value(v);
+      squares += std::pow((terms + std::fabs(score)) * product, 2);
+    }
+    const double sigmoid = 1 / (1 + std::exp(-problem.beta.value(0)));
+    CHECK(truth.spread[0] ==
+          Approx(std::sqrt(squares) * (is_logit ? sigmoid * (1 - sigmoid) : 1)).epsilon(1e-12));
+  }
+}
+
 TEST_CASE("magnitudes of gradients do not grow where the delta rule overwrites the same memory",
           "[gradients]") {
   kda::Problem problem = test::exact_problem(3000, 16, 8, DType::fp32);

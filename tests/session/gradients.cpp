@@ -1,4 +1,5 @@
 // `attribute` and `grow` of gradients.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -367,4 +368,24 @@ TEST_CASE("gradients that are zero because there is no do decide, and cancelled 
   test::ProblemSpec spec;
   spec.T = 1, spec.initial_state = false;
   CHECK(verdicts(test::with_loss(test::make_problem(spec))).at("chunk dg") == compare::Verdict::pass);
+}
+
+TEST_CASE("healthy gradients meet the derived limits where much of them cancels", "[session][gradients]") {
+  session::RunRequest request;
+  for (const char* const regime : {"bwd_masked_exp", "bwd_dgate_cancel", "bwd_gate_zero", "bwd_lb_saturated"})
+    for (int seed = 1; seed <= 4; ++seed)
+      request.fixtures.push_back(fmt::format("{}:H=1,seed={}", regime, seed));
+  request.dtypes = {"fp64", "fp32", "bf16"};
+  request.judging.tensors = {"dg", "dbeta", "dA_log"};
+  const report::Result result = session::run(request, {});
+  std::size_t limits = 0;
+  for (const report::CaseResult& item : result.cases)
+    for (const report::TensorResult& tensor : item.tensors) {
+      INFO(item.fixture << " " << item.variant << " " << item.dtype << " " << tensor.name << ": "
+                        << tensor.reason);
+      CHECK(tensor.verdict == compare::Verdict::pass);
+      for (const compare::Limit& limit : tensor.limits) limits += limit.metric == "rms_ratio";
+    }
+  // Of two variants in three dtypes, and of bf16 dtypes rounded only; dA_log is in the last regime.
+  CHECK(limits == 2 * 3 * (16 * 2 + 4));
 }
