@@ -146,6 +146,28 @@ TEST_CASE("gradients do not depend on threads, and a packed sequence's are those
   }
 }
 
+TEST_CASE("threads that share a head leave the same bits, whatever they add up", "[backward]") {
+  ProblemSpec plain;
+  plain.T = 4200, plain.K = 40, plain.V = 70;  // two spans, tiles with lanes to spare
+  ProblemSpec gated = plain;
+  gated.HV = 2, gated.qk_l2norm = gated.beta_sigmoid = true, gated.gate = kda::Gate::softplus;
+  ProblemSpec packed = plain;
+  packed.T = 1300, packed.K = packed.V = 64, packed.cu_seqlens = {0, 1100, 1100, 1300};
+  packed.gate = kda::Gate::lower_bound, packed.initial_state = false;
+  for (const ProblemSpec& spec : {plain, gated, packed}) {
+    const kda::Problem problem = test::with_loss(test::make_problem(spec));
+    for (const char* const reduction : {"reduction=sequential", "reduction=pairwise"}) {
+      kda::RunOptions options = test::default_options(problem, "recurrent", DType::fp32);
+      kda::set_axis(options.arithmetic, reduction);
+      const kda::GradientTensors alone = kda::run_recurrent_backward(problem, options);
+      for (const int threads : {2, 7}) {
+        options.threads = threads;
+        CHECK(differing(alone, kda::run_recurrent_backward(problem, options)) == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE(
     "dg of the first token without an initial state is zero in the recurrent form and a residue in the "
     "chunk form",
