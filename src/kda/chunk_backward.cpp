@@ -125,7 +125,8 @@ class GroupBackward {
 
   void backwards(std::size_t c, std::size_t head, HeadGradients<T>& gradients) {
     const std::size_t begin = begin_of(c), rows = rows_of(c);
-    std::copy_n(entering_.data() + c * state_size_, state_size_, work_.block.state);
+    back_.block.entering_state = entering_.data() + c * state_size_;
+    std::copy_n(back_.block.entering_state, state_size_, work_.block.state);
     forward(c, head);
     reader_.output_gradient(s_, head, begin, rows, back_.output_gradient, work_.v_stride());
     ChunkBackwardBlock<T>& block = back_.block;

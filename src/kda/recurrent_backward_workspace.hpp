@@ -14,8 +14,8 @@ namespace kda_check::kda {
 constexpr std::size_t backward_block_tokens = 32;
 
 /// The threads that work on a query head together, by tiles of columns or rows, and the blocks of tokens
-/// they do so for before the gradients of these are complete. Alone a thread completes block by block; threads
-/// that share a head are started for each span, and a start is to be worth it.
+/// they do so for before the gradients of these are complete. Alone a thread completes block by block;
+/// threads that share a head are started for each span, and a start is to be worth it.
 struct Team {
   int threads;
 
@@ -52,7 +52,8 @@ struct BackwardSizes {
   }
   /// Of each thread: the rows of a block, a tile of the state, and its history over a block.
   std::size_t thread(std::size_t lanes) const {
-    return backward_block_tokens * (3 * k_stride + 2 * v_stride + 1) + (backward_block_tokens + 1) * lanes * V;
+    return backward_block_tokens * (3 * k_stride + 2 * v_stride + 1) +
+           (backward_block_tokens + 1) * lanes * V;
   }
   /// What grows with the tokens (docs/kda.md, "Memory"): checkpoints, errors, and sums of dq and dk over the
   /// value heads of a group. Then a state, its gradient and that transposed, and what a span leaves.
@@ -65,8 +66,7 @@ struct BackwardSizes {
 /// What a span of tokens of one value head leaves.
 template <class T>
 struct SpanRows {
-  SpanRows(const BackwardSizes& n, const Team& team)
-      : arena(n.span(team)) {
+  SpanRows(const BackwardSizes& n, const Team& team) : arena(n.span(team)) {
     const std::size_t tokens = std::min(n.blocks, team.span_blocks()) * backward_block_tokens;
     for (T** const rows : {&dq, &dk, &dg}) *rows = arena.take(tokens * n.k_stride);
     for (T** const rows : {&r, &y}) *rows = arena.take(tokens * n.v_stride);
@@ -79,8 +79,7 @@ struct SpanRows {
 /// What one thread has at hand of the block it is at.
 template <class T>
 struct BlockRows {
-  BlockRows(const BackwardSizes& n, std::size_t lanes)
-      : arena(n.thread(lanes)) {
+  BlockRows(const BackwardSizes& n, std::size_t lanes) : arena(n.thread(lanes)) {
     constexpr std::size_t tokens = backward_block_tokens;
     for (T** const rows : {&q, &k, &decay}) *rows = arena.take(tokens * n.k_stride);
     for (T** const rows : {&d_o, &write}) *rows = arena.take(tokens * n.v_stride);

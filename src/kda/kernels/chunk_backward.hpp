@@ -58,7 +58,7 @@ struct ChunkBackwardWork {
   T *k_decayed, *k_scratch, *beta_key, *dkb, *dq_intra, *row, *column, *part;  ///< by key
   T *A_transposed, *dA, *square, *dAqk;                                        ///< square
   T *h_transposed, *dh_transposed;                                             ///< [value_dim][key_stride]
-  T *decay, *last_row, *exponent;                                              ///< [key_stride]
+  T *decay, *last_row, *exponent, *state_products;                             ///< [key_stride]
 
   ChunkBackwardWork(const ChunkBlock<T>& chunk, T* scratch)
       : n(chunk.rows),
@@ -82,6 +82,7 @@ struct ChunkBackwardWork {
     dAqk = take(sizes.square);
     h_transposed = take(sizes.state), dh_transposed = take(sizes.state);
     decay = take(sizes.line), last_row = take(sizes.line), exponent = take(sizes.line);
+    state_products = take(sizes.line);
   }
 };
 
@@ -103,6 +104,32 @@ void score_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& bl
   round_array(chunk.casts.dv_local, block.dv_local, n * v_stride);
 }
 
+/// sum_v h dh of each key, which enters dG of the last row. No product of matrices: what is cut for those
+/// only, as tensor cores cut fp32 operands, is whole here.
+template <class T, bool is_fused>
+void state_products(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block,
+                    const ChunkBackwardWork<T>& work) {
+  const std::size_t v_stride = chunk.value_stride;
+  const Rounding rounding = chunk.casts.state_product;
+  const bool is_whole = rounding == Rounding::none;
+  const T* const h = used(chunk.given.h, is_whole ? block.entering_state : chunk.h);
+  const T* const dh = used(block.given.dh, is_whole ? block.state_gradient : block.dh);
+  for (std::size_t k = 0; k < work.K; ++k) {
+    if (is_whole) {
+      const std::size_t row = k * v_stride;
+      dots_of_rows(chunk.operations, h + row, dh + row, 1, work.V, v_stride, work.state_products + k);
+      continue;
+    }
+    T* const products = work.value_scratch;
+    for (std::size_t v = 0; v < work.V; ++v) products[v] = h[k * v_stride + v] * dh[k * v_stride + v];
+    round_array(rounding, products, work.V);
+    T sum = 0;
+    for (std::size_t v = 0; v < work.V; ++v) sum = sum + products[v];
+    round_array(rounding, &sum, 1);
+    work.state_products[k] = sum;
+  }
+}
+
 /// B2: dv = dv_local + kg dh; the gradient of the entering state.
 template <class T, bool is_fused>
 void state_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block,
@@ -113,6 +140,7 @@ void state_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& bl
   const T* const dh = used(block.given.dh, block.dh);
   if (block.given.dh != nullptr)
     for (std::size_t e = 0; e < K * v_stride; ++e) block.state_gradient[e] = dh[e];
+  state_products<T, is_fused>(chunk, block, work);
   any_product<T, is_fused>(order, n, work.v_columns, K,
                            Factor<T>{used(chunk.given.kg, chunk.kg), k_stride, 1}, dh, v_stride, block.dv,
                            v_stride, Start::zero);
@@ -228,26 +256,13 @@ void inverse_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& 
 template <class T, bool is_fused>
 void gate_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block,
                     const ChunkBackwardWork<T>& work) {
-  const std::size_t n = work.n, K = work.K, k_stride = chunk.key_stride, v_stride = chunk.value_stride;
+  const std::size_t n = work.n, K = work.K, k_stride = chunk.key_stride;
   const SumOrder order{chunk.operations.reduction, is_fused};
-  const T *const h = used(chunk.given.h, chunk.h), *const dh = used(block.given.dh, block.dh);
   T *const last_row = work.last_row, *const decay = work.decay;
   column_sums(order, chunk.k, block.dk, n, work.k_columns, k_stride, last_row);
   exponential(chunk.operations.exponential, chunk.G + (n - 1) * k_stride, decay, K);
-  for (std::size_t k = 0; k < K; ++k) {
-    T sum;
-    if (chunk.casts.state_product == Rounding::none) {
-      dots_of_rows(chunk.operations, h + k * v_stride, dh + k * v_stride, 1, work.V, v_stride, &sum);
-    } else {
-      T* const products = work.value_scratch;
-      for (std::size_t v = 0; v < work.V; ++v) products[v] = h[k * v_stride + v] * dh[k * v_stride + v];
-      round_array(chunk.casts.state_product, products, work.V);
-      sum = 0;
-      for (std::size_t v = 0; v < work.V; ++v) sum = sum + products[v];
-      round_array(chunk.casts.state_product, &sum, 1);
-    }
-    last_row[k] = scalar_multiply_add<is_fused>(decay[k], sum, last_row[k]);
-  }
+  for (std::size_t k = 0; k < K; ++k)
+    last_row[k] = scalar_multiply_add<is_fused>(decay[k], work.state_products[k], last_row[k]);
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t row = i * k_stride;
     for (std::size_t k = 0; k < K; ++k) {

@@ -16,6 +16,7 @@ struct GivenGradientStages {
 template <class T>
 struct ChunkBackwardBlock {
   const T* output_gradient;  ///< [n][value_stride] do
+  const T* entering_state;   ///< [key_dim][value_stride], not rounded
   T* state_gradient;         ///< [key_dim][value_stride], in: of the state leaving; out: entering
   T* dAqk;                   ///< [n][score_stride], of the scores without scale; zeros above the diagonal
   T* dv_local;               ///< [n][value_stride] Aqk^T do
@@ -47,7 +48,7 @@ struct ChunkBackwardScratch {
     by_value = by_value > value_dim * score_stride ? by_value : value_dim * score_stride;
   }
   constexpr std::size_t total() const {
-    return 8 * by_key + 4 * by_value + 4 * square + 2 * state + 3 * line;
+    return 8 * by_key + 4 * by_value + 4 * square + 2 * state + 4 * line;
   }
 };
 
