@@ -9,9 +9,9 @@
 
 namespace kda_check::kda {
 
-/// A checkpoint of the state is kept before each. Their history over one tile of keys, with a row of V, is to
-/// stay in the second-level cache.
-constexpr std::size_t backward_block_tokens = 32;
+/// A checkpoint of the state is kept before each. What the kernels for any arithmetic keep of one, P_t of a
+/// tile of keys, is to stay in the second-level cache.
+constexpr std::size_t backward_block_tokens = 64;
 
 /// The threads that work on a query head together, by tiles of columns or rows, and the blocks of tokens
 /// they do so for before the gradients of these are complete. Alone a thread completes block by block;
@@ -19,7 +19,7 @@ constexpr std::size_t backward_block_tokens = 32;
 struct Team {
   int threads;
 
-  std::size_t span_blocks() const { return threads > 1 ? 128 : 1; }
+  std::size_t span_blocks() const { return threads > 1 ? 64 : 1; }
   std::size_t span_tokens() const { return span_blocks() * backward_block_tokens; }
 };
 
@@ -53,7 +53,7 @@ struct BackwardSizes {
   /// Of each thread: the rows of a block, a tile of the state, and its history over a block.
   std::size_t thread(std::size_t lanes) const {
     return backward_block_tokens * (3 * k_stride + 2 * v_stride + 1) +
-           (backward_block_tokens + 1) * lanes * V;
+           lanes * (V + backward_block_tokens * (V + 1));
   }
   /// What grows with the tokens (docs/kda.md, "Memory"): checkpoints, errors, and sums of dq and dk over the
   /// value heads of a group. Then a state, its gradient and that transposed, and what a span leaves.
@@ -85,13 +85,13 @@ struct BlockRows {
     for (T** const rows : {&d_o, &write}) *rows = arena.take(tokens * n.v_stride);
     beta = arena.take(tokens);
     state = arena.take(lanes * n.V);
-    history = arena.take(tokens * lanes * n.V);
+    history = arena.take(tokens * lanes * (n.V + 1));
   }
   tensor::Arena<T> arena;
   T *q, *k, *decay;    ///< [tokens][k_stride]
   T *d_o, *write;      ///< [tokens][v_stride] do, or v on the way forwards; beta e
   T* beta;             ///< [tokens]
-  T *state, *history;  ///< [V][lanes] and [tokens][V][lanes] of a tile of keys
+  T *state, *history;  ///< [V][lanes] and [tokens][V + 1][lanes] of a tile of keys
 };
 
 /// Element (row, column) of tile `tile`: `lanes` columns wide, from column tile * lanes on.

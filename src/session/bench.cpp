@@ -1,6 +1,7 @@
 #include "session/bench.hpp"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <functional>
@@ -27,6 +28,13 @@ struct Plan {
   std::vector<DType> dtypes;
   bool with_oracle = false;
 };
+
+/// Memory that was freed stays with the process: a repeat measures a variant, and not how fast the system
+/// hands out pages again.
+void keep_memory() {
+  ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most there is
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
 
 /// One thing to be timed: by a clock around `run`, or by the clock of its device.
 struct Contestant {
@@ -245,6 +253,7 @@ BenchResult bench(const BenchRequest& wanted, const Log& log) {
   std::vector<Contestant*> here, on_devices;
   for (Contestant& item : list) (item.on_device() ? on_devices : here).push_back(&item);
 
+  keep_memory();
   BenchResult result;
   result.instruction_set = kda::kernel_table().instruction_set;
   result.threads = request.threads;

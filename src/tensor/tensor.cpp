@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -37,15 +38,16 @@ std::vector<std::size_t> index_of(const Shape& shape, std::size_t flat) {
 
 AlignedBytes::AlignedBytes(std::size_t size) : size_(size) {
   if (size == 0) return;
-  // Large blocks in large pages, where the system has them: a fault for each 4 KiB costs more than the
-  // filling.
-  constexpr std::size_t large_page = std::size_t{1} << 21;
-  const bool large = size >= 4 * large_page;
-  const std::size_t alignment = large ? large_page : 64;
+  constexpr std::size_t alignment = 64, page = 4096, large = std::size_t{1} << 23;
   const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
   void* const memory = rounded < size ? nullptr : std::aligned_alloc(alignment, rounded);
   if (memory == nullptr) throw std::bad_alloc();
-  if (large) ::madvise(memory, rounded, MADV_HUGEPAGE);
+  // Large blocks in large pages, where the system has them: a fault for each 4 KiB costs more than the
+  // filling. Aligned to large pages they would leave holes that the allocator cannot fill again.
+  if (size >= large) {
+    const std::uintptr_t first = (reinterpret_cast<std::uintptr_t>(memory) + page - 1) / page * page;
+    ::madvise(reinterpret_cast<void*>(first), (size - page) / page * page, MADV_HUGEPAGE);
+  }
   bytes_.reset(static_cast<std::byte*>(memory));
 }
 

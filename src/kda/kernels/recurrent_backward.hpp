@@ -2,8 +2,8 @@
 //
 // Columns of the state never meet in the sums over K, rows never in those over V. So the gradient of the
 // state is carried twice, once for tiles of V lanes and once, transposed, for tiles of K lanes: the same
-// operations on the same numbers, and every sum runs from its first term upwards whatever the tile. Each pass
-// reads and writes its tile once a token.
+// operations on the same numbers, and every sum runs from its first term upwards whatever the tile. Columns
+// need the whole sum over K before they go on, so that pass reads and writes its tile once a token.
 #pragma once
 
 #include "kda/kernels/lanes.hpp"
@@ -82,49 +82,86 @@ KDA_CHECK_INLINE void column_gradients_tile(const ColumnsBlock<T>& block) {
   }
 }
 
+/// Rows of the transposed state that stay in registers from token to token. They meet in the sums over V
+/// only, and these are carried from one group of rows to the next, so that each still runs upwards.
+template <class T, int W, bool is_fused, int group>
+struct RowGroup {
+  using Pack = Lanes<T, W>;
+  const RowsBlock<T>& block;
+  std::size_t first;  ///< of V
+
+  KDA_CHECK_INLINE T* history(std::size_t t) const { return block.history + t * group * Pack::count; }
+  /// What by_prediction has so far: behind the room for V rows of history.
+  KDA_CHECK_INLINE T* partial(std::size_t t) const {
+    return block.history + (block.tokens * block.value_dim + t) * Pack::count;
+  }
+  KDA_CHECK_INLINE Pack carried(const T* sum) const { return first == 0 ? Pack::zero() : Pack::load(sum); }
+
+  /// P_t, and S_t do_t.
+  KDA_CHECK_INLINE void forwards() const {
+    Pack s[group];
+    for (int r = 0; r < group; ++r) s[r] = Pack::load(block.state + (first + r) * Pack::count);
+    for (std::size_t t = 0; t < block.tokens; ++t) {
+      const T *const write = block.write + t * block.value_stride + first, *const d_o =
+                                                                               block.output_gradient +
+                                                                               t * block.value_stride + first;
+      const Pack key = Pack::load(block.k + t * block.key_stride);
+      const Pack decay = Pack::load(block.decay + t * block.key_stride);
+      Pack dq = carried(block.dq + t * block.key_stride);
+      for (int r = 0; r < group; ++r) {
+        const Pack p = s[r] * decay;
+        p.store(history(t) + r * Pack::count);
+        s[r] = multiply_add<is_fused>(write[r], key, p);
+        dq = multiply_add<is_fused>(d_o[r], s[r], dq);
+      }
+      dq.store(block.dq + t * block.key_stride);
+    }
+    for (int r = 0; r < group; ++r) s[r].store(block.state + (first + r) * Pack::count);
+  }
+
+  KDA_CHECK_INLINE void backwards() const {
+    Pack gradient[group];
+    for (int r = 0; r < group; ++r) gradient[r] = Pack::load(block.gradient + (first + r) * Pack::count);
+    for (std::size_t t = block.tokens; t-- > 0;) {
+      const T *const write = block.write + t * block.value_stride + first,
+                     *const d_o = block.output_gradient + t * block.value_stride + first,
+                     *const y = block.prediction_gradient + t * block.value_stride + first;
+      const Pack q = Pack::load(block.q + t * block.key_stride);
+      const Pack opposite_key = -Pack::load(block.k + t * block.key_stride);
+      const Pack decay = Pack::load(block.decay + t * block.key_stride);
+      Pack by_write = carried(block.dk + t * block.key_stride), by_prediction = carried(partial(t)),
+           dg = carried(block.dg + t * block.key_stride);
+      for (int r = 0; r < group; ++r) {
+        const Pack p = Pack::load(history(t) + r * Pack::count);
+        Pack d = multiply_add<is_fused>(d_o[r], q, gradient[r]);  // D_t
+        by_write = multiply_add<is_fused>(write[r], d, by_write);
+        by_prediction = multiply_add<is_fused>(y[r], p, by_prediction);
+        d = multiply_add<is_fused>(y[r], opposite_key, d);  // D'_t = D_t - k_t (beta_t r_t)^T
+        dg = multiply_add<is_fused>(d, p, dg);
+        gradient[r] = d * decay;
+      }
+      const bool is_last = first + group == block.value_dim;
+      (is_last ? by_write - by_prediction : by_write).store(block.dk + t * block.key_stride);
+      by_prediction.store(partial(t));
+      dg.store(block.dg + t * block.key_stride);
+    }
+    for (int r = 0; r < group; ++r) gradient[r].store(block.gradient + (first + r) * Pack::count);
+  }
+};
+
 template <class T, int W, bool is_fused>
 KDA_CHECK_INLINE void row_gradients_tile(const RowsBlock<T>& block) {
-  using Pack = Lanes<T, W>;
-  const std::size_t V = block.value_dim;
-  T *const state = block.state, *const gradient = block.gradient;
-  for (std::size_t t = 0; t < block.tokens; ++t) {
-    const T *const write = block.write + t * block.value_stride, *const d_o = block.output_gradient +
-                                                                              t * block.value_stride;
-    const Pack key = Pack::load(block.k + t * block.key_stride);
-    const Pack decay = Pack::load(block.decay + t * block.key_stride);
-    T* const history = block.history + t * V * Pack::count;
-    Pack dq = Pack::zero();
-    for (std::size_t v = 0; v < V; ++v) {
-      const Pack p = Pack::load(state + v * Pack::count) * decay;
-      p.store(history + v * Pack::count);
-      const Pack s = multiply_add<is_fused>(write[v], key, p);
-      dq = multiply_add<is_fused>(d_o[v], s, dq);
-      s.store(state + v * Pack::count);
-    }
-    dq.store(block.dq + t * block.key_stride);
+  constexpr int group = 8;
+  std::size_t v = 0;
+  for (; v + group <= block.value_dim; v += group) {
+    const RowGroup<T, W, is_fused, group> rows{block, v};
+    rows.forwards();
+    rows.backwards();
   }
-  for (std::size_t t = block.tokens; t-- > 0;) {
-    const T *const write = block.write + t * block.value_stride,
-                   *const d_o = block.output_gradient + t * block.value_stride,
-                   *const prediction_gradient = block.prediction_gradient + t * block.value_stride;
-    const Pack q = Pack::load(block.q + t * block.key_stride);
-    const Pack opposite_key = -Pack::load(block.k + t * block.key_stride);
-    const Pack decay = Pack::load(block.decay + t * block.key_stride);
-    const T* const history = block.history + t * V * Pack::count;
-    Pack by_write = Pack::zero(), by_prediction = Pack::zero(), dg = Pack::zero();
-    for (std::size_t v = 0; v < V; ++v) {
-      const Pack p = Pack::load(history + v * Pack::count);
-      const T y = prediction_gradient[v];
-      Pack d = Pack::load(gradient + v * Pack::count);
-      d = multiply_add<is_fused>(d_o[v], q, d);  // D_t
-      by_write = multiply_add<is_fused>(write[v], d, by_write);
-      by_prediction = multiply_add<is_fused>(y, p, by_prediction);
-      d = multiply_add<is_fused>(y, opposite_key, d);  // D'_t = D_t - k_t (beta_t r_t)^T
-      dg = multiply_add<is_fused>(d, p, dg);
-      (d * decay).store(gradient + v * Pack::count);
-    }
-    (by_write - by_prediction).store(block.dk + t * block.key_stride);
-    dg.store(block.dg + t * block.key_stride);
+  for (; v < block.value_dim; ++v) {
+    const RowGroup<T, W, is_fused, 1> row{block, v};
+    row.forwards();
+    row.backwards();
   }
 }
 
