@@ -46,8 +46,7 @@ Answer run_chunk(const Problem& problem, const RunOptions& options) {
   const double width = options.dtype == numeric::DType::fp64 ? sizeof(double) : sizeof(float);
   const double bytes = width * static_cast<double>(at_once) *
                        static_cast<double>(ChunkWorkspace<float>::elements(problem, rows));
-  refuse_memory(fmt::format("chunks of {} rows take", rows), bytes, at_once, options.memory_limit,
-                "--chunk-size 64");
+  refuse_memory(fmt::format("chunks of {} rows take", rows), bytes, at_once, options.memory_limit, rows);
   Answer answer = allocate_answer(problem, options.dtype);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
     if (options.dtype == numeric::DType::fp64) {

@@ -166,7 +166,7 @@ GradientTensors run_in(const Problem& problem, const RunOptions& options) {
   const double bytes = static_cast<double>(sizeof(T) * at_once) * elements;
   refuse_memory(
       fmt::format("chunks of {} rows backwards over {} tokens take", rows, jobs.front().sequence.length()),
-      bytes, at_once, options.memory_limit, "--threads 1 or --chunk-size 64");
+      bytes, at_once, options.memory_limit, rows);
   GradientTensors tensors = allocate_gradients(problem, options.dtype);
   const CastPoints casts = cast_points(options.arithmetic, options.dtype, problem.beta_is_16_bit(), true);
   HeadGradients<T> gradients(problem, operations_of(options.arithmetic),

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "base/error.hpp"
 
@@ -41,12 +40,15 @@ std::vector<GroupJob> group_jobs(const Problem& problem) {
 }
 
 void refuse_memory(const std::string& what, double bytes, std::size_t threads, std::size_t limit,
-                   std::string hint) {
+                   std::size_t chunk_rows) {
   if (bytes <= static_cast<double>(limit)) return;
+  const char* const hint = chunk_rows > 64 ? "--chunk-size 64"
+                           : threads > 1   ? "--threads 1"
+                                           : "a larger --memory-limit";
   throw Error(ErrorKind::environment,
               fmt::format("{} {:.3g} GB on {} threads; the memory limit is {:.3g} GB", what, bytes * 1e-9,
                           threads, static_cast<double>(limit) * 1e-9),
-              {}, std::move(hint));
+              {}, hint);
 }
 
 Answer allocate_answer(const Problem& problem, numeric::DType dtype) {

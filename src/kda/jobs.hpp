@@ -27,9 +27,10 @@ struct GroupJob {
 std::vector<GroupJob> group_jobs(const Problem& problem);
 
 /// Throws Error{environment} when `bytes` of scratch memory on `threads` threads are more than `limit`;
-/// `what`: "chunks of 64 rows take".
+/// `what`: "chunks of 64 rows take"; `chunk_rows`: those of a chunk, 0 where there is none. The hint is an
+/// option that would need less.
 void refuse_memory(const std::string& what, double bytes, std::size_t threads, std::size_t limit,
-                   std::string hint);
+                   std::size_t chunk_rows);
 
 /// Memory for an answer in the dtypes that Answer promises.
 Answer allocate_answer(const Problem& problem, numeric::DType dtype);

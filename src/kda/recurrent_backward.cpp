@@ -254,12 +254,13 @@ GradientTensors run_in(const Problem& problem, const RunOptions& options) {
   const TokenArithmetic arithmetic(options);
   const std::vector<GroupJob> jobs = group_jobs(problem);
   const int workers_wanted = std::min(options.threads, static_cast<int>(jobs.size()));
-  const Team team = team_for(problem, jobs.front().sequence, jobs.size(), options.threads);
+  const std::size_t lanes = kernels<T>().tile_lanes;
+  const Team team = team_for(problem, jobs.front().sequence, jobs.size(), options.threads, lanes);
   const BackwardSizes longest(problem, jobs.front().sequence);
-  const double bytes = static_cast<double>(sizeof(T)) * workers_wanted *
-                       static_cast<double>(longest.total(kernels<T>().tile_lanes, team));
+  const double bytes =
+      static_cast<double>(sizeof(T)) * workers_wanted * static_cast<double>(longest.total(lanes, team));
   refuse_memory(fmt::format("{} tokens backwards take", longest.tokens), bytes,
-                static_cast<std::size_t>(workers_wanted), options.memory_limit, "--threads 1");
+                static_cast<std::size_t>(workers_wanted * team.threads), options.memory_limit, 0);
   GradientTensors tensors = allocate_gradients(problem, options.dtype);
   HeadGradients<T> gradients(problem, arithmetic.operations,
                              {NormForm::division, arithmetic.casts.normalised, false}, tensors);

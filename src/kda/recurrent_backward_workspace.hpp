@@ -23,11 +23,14 @@ struct Team {
   std::size_t span_tokens() const { return span_blocks() * backward_block_tokens; }
 };
 
-/// Shares out the threads that no head is there for, if a head takes a millisecond or more.
-inline Team team_for(const Problem& problem, const Sequence& longest, std::size_t jobs, int threads) {
+/// Shares out the threads that no head is there for, if a head takes a millisecond or more: as many as there
+/// are tiles of `lanes` lanes.
+inline Team team_for(const Problem& problem, const Sequence& longest, std::size_t jobs, int threads,
+                     std::size_t lanes) {
   const Dimensions& d = problem.dimensions();
   if (d.K * d.V * longest.length() < (std::size_t{1} << 21)) return {1};
-  return {std::max(1, threads / static_cast<int>(jobs))};
+  const std::size_t tiles = (std::max(d.K, d.V) + lanes - 1) / lanes;
+  return {std::clamp(threads / static_cast<int>(jobs), 1, static_cast<int>(tiles))};
 }
 
 /// Scratch memory of one sequence of one query head, in elements.

@@ -248,17 +248,22 @@ TEST_CASE("a tile has a whole number of sixteen lanes in every instruction set",
   }
 }
 
-TEST_CASE("a backward pass that needs more memory than the limit says so", "[backward]") {
-  const kda::Problem problem = test::with_loss(test::make_problem({}));
-  for (const std::string_view variant : {"recurrent", "chunk"}) {
-    kda::RunOptions options = test::default_options(problem, variant, DType::fp32);
-    options.memory_limit = 1000;
-    try {
-      kda::variant_named(variant).run_backward(problem, options);
-      FAIL_CHECK("nothing was thrown");
-    } catch (const Error& error) {
-      CHECK(error.kind() == ErrorKind::environment);
-      CHECK_THAT(error.what(), ContainsSubstring("memory limit"));
+TEST_CASE("a backward pass that needs more memory than the limit says so, and what would need less",
+          "[backward]") {
+  ProblemSpec spec;
+  spec.H = spec.HV = 2;
+  const kda::Problem problem = test::with_loss(test::make_problem(spec));
+  for (const std::string_view variant : {"recurrent", "chunk"})
+    for (const auto& [threads, hint] : {std::pair{2, "--threads 1"}, {1, "a larger --memory-limit"}}) {
+      kda::RunOptions options = test::default_options(problem, variant, DType::fp32);
+      options.memory_limit = 1000, options.threads = threads;
+      try {
+        kda::variant_named(variant).run_backward(problem, options);
+        FAIL_CHECK("nothing was thrown");
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::environment);
+        CHECK_THAT(error.what(), ContainsSubstring("memory limit"));
+        CHECK(error.hint() == hint);
+      }
     }
-  }
 }
