@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <numeric>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
@@ -41,11 +40,14 @@ double units_lost(const Computation& computation, const kda::Regime& regime) {
   return 2 * healthy + coherent + regime.gate_rounding;
 }
 
-double rms_lost(const Computation& computation, const kda::Regime& regime) {
+double rms_lost(const Computation& computation, const kda::Regime& regime, double cancellation) {
   const double operand = numeric::row_of(computation.compute).operand_error;
-  const double units = narrow(computation.compute) ? 2 : units_lost(computation, regime) + computation.excess;
-  const double arithmetic = operand * units;
-  return computation.cancellation * arithmetic + numeric::format_of(computation.storage).unit_roundoff();
+  const bool is_narrow = narrow(computation.compute);
+  // What operands of any precision are added up in has fp32 at least.
+  const double sums = is_narrow ? numeric::row_of(ComputeFormat::fp32).operand_error : operand;
+  const double arithmetic =
+      operand * (is_narrow ? 2 : units_lost(computation, regime)) + sums * computation.excess;
+  return cancellation * arithmetic + numeric::format_of(computation.storage).unit_roundoff();
 }
 
 /// The same in steps of the element type, of the magnitude: where all terms of an output are small, what was
@@ -62,24 +64,26 @@ double smallness_of_sums(std::size_t N, std::size_t K) {
 }
 
 double ratio_of_sizes(std::span<const double> values, std::span<const double> others) {
-  const auto squares = [](std::span<const double> x) {
-    return std::inner_product(x.begin(), x.end(), x.begin(), 0.0);
-  };
-  const double other = squares(others);
-  return other > 0 ? std::sqrt(squares(values) / other) : 0.0;
+  double value = 0, other = 0;  // the squares of values may be beyond the range of a double
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isnan(values[i]) || !std::isfinite(others[i])) continue;
+    value = std::hypot(value, values[i]);
+    other = std::hypot(other, others[i]);
+  }
+  return value == 0 ? 0.0 : value / other;
 }
 
 std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,
                                   const kda::Regime& regime,
                                   const std::optional<kda::Regime>& expected_regime) {
   const numeric::Format& storage = numeric::format_of(got.storage);
-  double rms = rms_lost(got, regime);
+  double rms = rms_lost(got, regime, got.cancellation);
   double steps = 1 + steps_lost(got, storage, regime);
   if (expected) {
     const kda::Regime& theirs = expected_regime ? *expected_regime : regime;
     // Where terms cancel their errors are taken as independent, and so are those of two answers.
-    const double other = rms_lost(*expected, theirs);
-    rms = got.cancellation > 1 ? std::hypot(rms, other) : rms + other;
+    rms = std::max(std::hypot(rms, rms_lost(*expected, theirs, expected->cancellation)),
+                   rms_lost(got, regime, 1) + rms_lost(*expected, theirs, 1));
     steps += steps_lost(*expected, storage, theirs) +
              std::ldexp(1.0, storage.precision - numeric::format_of(expected->storage).precision);
   }

@@ -33,17 +33,19 @@ struct Computation {
   Form form;
   /// How far the least magnitude of the tensor lies below a typical one: smallness_of_sums() for o, else 1.
   double smallness = 1;
-  /// How far the tensor's values lie below the errors of their terms; at least 1, infinite where nobody
-  /// knows.
+  /// How far the tensor's values lie below the errors of their terms; at least 1, infinite where only the
+  /// oracle knows and was not asked.
   double cancellation = 1;
-  /// Units lost in terms of another kind, much larger than those of the tensor, that cancel (docs/limits.md).
+  /// Units lost in terms of another kind, much larger than those of the tensor, that cancel (docs/limits.md);
+  /// of fp32 behind operands in tf32, bf16 and fp16.
   double excess = 0;
 };
 
 /// N^(1/K): the least of N sums of K independent terms |q_k S_k| is a typical one divided by this.
 double smallness_of_sums(std::size_t N, std::size_t K);
 
-/// Root mean square of `values` over that of `others`; 0 where the others are zero.
+/// Root mean square of `values` over that of as many `others`, but for NaN values and infinite others; 0
+/// without values, infinite where only the others are zero.
 double ratio_of_sizes(std::span<const double> values, std::span<const double> others);
 
 /// Limits on nonfinite, rms_ratio and scaled_ulp for `got` against the truth, or against another answer,

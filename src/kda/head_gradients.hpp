@@ -18,8 +18,9 @@ struct GradientForm {
   bool bias_from_stored_gate = false;
 };
 
-/// Writes the gradients of one head of one sequence, a block of tokens at a time, each block once. Heads and
-/// sequences may be written at the same time; blocks of one must come from its last token backwards.
+/// Writes the gradients of one head of one sequence, a block of tokens at a time, each block once, and
+/// several at the same time. Those of log_decay() of one head of one sequence must come one by one from its
+/// last token backwards: it adds them up.
 template <class T>
 class HeadGradients {
  public:

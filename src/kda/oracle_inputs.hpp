@@ -36,8 +36,9 @@ struct TokenPairs {
         v(tokens * stride),
         retained(tokens * K),
         written(tokens * K) {}
-  Pairs q, k, decay, beta;                       ///< q with scale; exp of the log decay
-  tensor::Scratch<double> v, retained, written;  ///< |1 - beta k^2| and |beta k|, for magnitudes
+  Pairs q, k, decay, beta;                    ///< q with scale; exp of the log decay
+  tensor::Scratch<double> v;                  ///< as it is stored, exact
+  tensor::Scratch<double> retained, written;  ///< |1 - beta k^2| and |beta k|, for magnitudes
 };
 
 class OracleInputs {

@@ -94,7 +94,7 @@ struct BlockRows {
   T *q, *k, *decay;    ///< [tokens][k_stride]
   T *d_o, *write;      ///< [tokens][v_stride] do, or v on the way forwards; beta e
   T* beta;             ///< [tokens]
-  T *state, *history;  ///< [V][lanes] and [tokens][V + 1][lanes] of a tile of keys
+  T *state, *history;  ///< [V][lanes] of a tile of keys; tokens * (V + 1) * lanes elements
 };
 
 /// Element (row, column) of tile `tile`: `lanes` columns wide, from column tile * lanes on.

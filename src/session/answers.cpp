@@ -72,12 +72,15 @@ class Feeder {
   std::vector<double> values_, zeros_;
 };
 
+bool both_recur(const Pairing& pairing) {
+  const auto recurs = [](const Answered& answer) { return answer.form == compare::Form::recurrence; };
+  return recurs(*pairing.got) && (pairing.expected == nullptr || recurs(*pairing.expected));
+}
+
 /// Which of two magnitudes of a gradient a pairing is measured by (kda/gradient_oracle.hpp): that of the
 /// recurrence where no side is another form.
 const std::vector<double>& magnitude_for(const kda::GradientTruth& truth, const Pairing& pairing) {
-  const auto recurs = [](const Answered& answer) { return answer.form == compare::Form::recurrence; };
-  const bool both = recurs(*pairing.got) && (pairing.expected == nullptr || recurs(*pairing.expected));
-  return both || truth.chunk_magnitude.empty() ? truth.magnitude : truth.chunk_magnitude;
+  return both_recur(pairing) || truth.chunk_magnitude.empty() ? truth.magnitude : truth.chunk_magnitude;
 }
 
 void compare_gradients(const kda::Problem& problem, const std::vector<Pairing>& pairings,
@@ -255,11 +258,17 @@ std::vector<Measured> measured(const kda::Problem& problem, const std::vector<Pa
     const Pairing& pairing = pairings[item.pairing];
     results.push_back({item.pairing, item.tensor, item.got, item.comparison->finish(),
                        item.comparison->take_series(), limits_for(pairing, item, problem, request)});
-    // What cancels to zero everywhere, dg of single tokens, is judged by its magnitude: nothing has a ratio
-    // to it.
     Measured& last = results.back();
+    const auto drop = [&](std::string_view metric) {
+      std::erase_if(last.limits, [&](const compare::Limit& limit) { return limit.metric == metric; });
+    };
+    // What cancels to zero everywhere, dg of single tokens, is judged by its magnitude: nothing has a ratio
+    // to it. The chunk form makes the initial state's gradient of other terms than the recurrence, whose
+    // magnitude it has.
     if (pairing.got->gradients && last.measures.has_magnitude && last.measures.expected_all_zero)
-      std::erase_if(last.limits, [](const compare::Limit& limit) { return limit.metric == "rms_ratio"; });
+      drop("rms_ratio");
+    else if (item.tensor == "dinitial_state" && !both_recur(pairing))
+      drop("scaled_ulp");
   }
   return results;
 }

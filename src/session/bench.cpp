@@ -29,8 +29,8 @@ struct Plan {
   bool with_oracle = false;
 };
 
-/// Memory that was freed stays with the process: a repeat measures a variant, and not how fast the system
-/// hands out pages again.
+/// From now on blocks below 32 MiB that were freed stay with the process: a repeat measures a variant, and
+/// not how fast the system hands out pages again.
 void keep_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most there is
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);

@@ -182,14 +182,22 @@ TEST_CASE("what cancels widens rms_ratio, and nothing else", "[limits]") {
     CHECK(limit(compute, 5, 0, "rms_ratio") == Approx(5 * usual + step));
     CHECK(limit(compute, 5, 100, "scaled_ulp") == limit(compute, 1, 0, "scaled_ulp"));
   }
-  // Sums behind 16-bit operands are in fp32: their larger terms lose less than the operands.
-  CHECK(limit(ComputeFormat::fp32, 1, 100, "rms_ratio") ==
-        Approx(limit(ComputeFormat::fp32, 1, 0, "rms_ratio") + 100 * step));
-  CHECK(limit(ComputeFormat::bf16, 1, 100, "rms_ratio") == limit(ComputeFormat::bf16, 1, 0, "rms_ratio"));
-  const std::vector<double> small{3, -4}, large{-30, 40}, none{0, 0};
+  // Sums behind 16-bit operands are in fp32.
+  for (const ComputeFormat compute : {ComputeFormat::fp32, ComputeFormat::tf32, ComputeFormat::bf16})
+    CHECK(limit(compute, 1, 1e5, "rms_ratio") == Approx(limit(compute, 1, 0, "rms_ratio") + 1e5 * step));
+}
+
+TEST_CASE("a ratio of sizes is one of what is finite, whatever the range", "[limits]") {
+  const std::vector<double> small{3, -4}, large{-30, 40}, none{0, 0}, tiny{3e-200, -4e-200};
   CHECK(ratio_of_sizes(large, small) == Approx(10));
-  CHECK(ratio_of_sizes(large, none) == 0);
+  CHECK(ratio_of_sizes(small, tiny) == Approx(1e200));
   CHECK(ratio_of_sizes({}, small) == 0);
+  CHECK(ratio_of_sizes(none, small) == 0);
+  CHECK(ratio_of_sizes(small, none) == HUGE_VAL);
+  const std::vector<double> poisoned{NAN, 5}, infinite{1, HUGE_VAL};
+  CHECK(ratio_of_sizes(poisoned, small) == Approx(1.25));
+  CHECK(ratio_of_sizes(small, poisoned) == Approx(0.8));
+  CHECK(ratio_of_sizes(infinite, small) == HUGE_VAL);
 }
 
 TEST_CASE("against another answer its own error is allowed for", "[limits]") {

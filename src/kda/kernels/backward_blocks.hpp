@@ -37,7 +37,7 @@ struct RowsBlock {
                     ///< the rows of D'_t P_t, summed
   T* state;         ///< [value_dim][lanes], in: entering the block; overwritten
   T* gradient;      ///< [value_dim][lanes], in and out as ColumnsBlock::state backwards
-  T* history;       ///< [tokens][value_dim + 1][lanes], for P_t and a sum of each token
+  T* history;       ///< tokens * (value_dim + 1) * lanes elements, for P_t and a sum of each token
   Operations operations;
   CastPoints casts;  ///< carry
 };

@@ -104,18 +104,18 @@ void score_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& bl
   round_array(chunk.casts.dv_local, block.dv_local, n * v_stride);
 }
 
-/// sum_v h dh of each key, which enters dG of the last row. No product of matrices: what is cut for those
-/// only, as tensor cores cut fp32 operands, is whole here.
-template <class T, bool is_fused>
+/// sum_v h dh of each key, which enters dG of the last row. No product of matrices: factors that are in tf32
+/// for those, as tensor cores cut them, are whole here.
+template <class T>
 void state_products(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block,
                     const ChunkBackwardWork<T>& work) {
   const std::size_t v_stride = chunk.value_stride;
   const Rounding rounding = chunk.casts.state_product;
-  const bool is_whole = rounding == Rounding::none;
-  const T* const h = used(chunk.given.h, is_whole ? block.entering_state : chunk.h);
-  const T* const dh = used(block.given.dh, is_whole ? block.state_gradient : block.dh);
+  const auto is_cut = [](Rounding operand) { return operand == Rounding::tf32; };
+  const T* const h = used(chunk.given.h, is_cut(chunk.casts.state) ? block.entering_state : chunk.h);
+  const T* const dh = used(block.given.dh, is_cut(chunk.casts.dh) ? block.state_gradient : block.dh);
   for (std::size_t k = 0; k < work.K; ++k) {
-    if (is_whole) {
+    if (rounding == Rounding::none) {
       const std::size_t row = k * v_stride;
       dots_of_rows(chunk.operations, h + row, dh + row, 1, work.V, v_stride, work.state_products + k);
       continue;
@@ -140,7 +140,7 @@ void state_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& bl
   const T* const dh = used(block.given.dh, block.dh);
   if (block.given.dh != nullptr)
     for (std::size_t e = 0; e < K * v_stride; ++e) block.state_gradient[e] = dh[e];
-  state_products<T, is_fused>(chunk, block, work);
+  state_products(chunk, block, work);
   any_product<T, is_fused>(order, n, work.v_columns, K,
                            Factor<T>{used(chunk.given.kg, chunk.kg), k_stride, 1}, dh, v_stride, block.dv,
                            v_stride, Start::zero);
