@@ -27,6 +27,7 @@ class BackwardWorkspace {
   }
 
   BackwardWorkspace(const Problem& problem, std::size_t rows) : arena_(elements(problem, rows)) {
+    arena_.fill(T(0));
     const auto take = [this](std::size_t count) { return arena_.take(count); };
     const std::size_t K = problem.dimensions().K, k_stride = padded(K),
                       v_stride = padded(problem.dimensions().V);

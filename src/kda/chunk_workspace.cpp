@@ -47,6 +47,7 @@ ChunkWorkspace<T>::ChunkWorkspace(const Problem& problem, const RunOptions& opti
       k_stride_(padded(problem.dimensions().K)),
       v_stride_(padded(problem.dimensions().V)),
       arena_(elements(problem, rows)) {
+  arena_.fill(T(0));
   const auto take = [this](std::size_t count) { return arena_.take(count); };
   const std::size_t K = problem.dimensions().K;
   q_ = take(rows_ * k_stride_), k_ = take(rows_ * k_stride_), G = take(rows_ * k_stride_);

@@ -158,7 +158,7 @@ class HeadBackward {
         const Block block = block_of(b);
         // Alone, a thread still has them.
         if (team_.threads > 1) load_with_gradient(block, rows);
-        weigh(errors_of(block), rows.beta, block.count, n_.v_stride, rows.write);
+        weigh(errors_of(block), rows.beta, block.count, tiles(n_.V) * lanes_, rows.write);
         for (std::size_t tile = keys.first; tile < keys.last; ++tile) along_rows(block, tile, rows);
       }
     });

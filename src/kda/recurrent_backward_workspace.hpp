@@ -20,7 +20,6 @@ struct Team {
   int threads;
 
   std::size_t span_blocks() const { return threads > 1 ? 64 : 1; }
-  std::size_t span_tokens() const { return span_blocks() * backward_block_tokens; }
 };
 
 /// Shares out the threads that no head is there for, if a head takes a millisecond or more: as many as there
@@ -50,9 +49,10 @@ struct BackwardSizes {
   std::size_t transposed_state() const { return V * k_stride; }
   std::size_t key_rows() const { return tokens * k_stride; }
   std::size_t value_rows() const { return tokens * v_stride; }
-  std::size_t span(const Team& team) const {
-    return std::min(blocks, team.span_blocks()) * backward_block_tokens * (3 * k_stride + 2 * v_stride);
+  std::size_t span_tokens(const Team& team) const {
+    return std::min(blocks, team.span_blocks()) * backward_block_tokens;
   }
+  std::size_t span(const Team& team) const { return span_tokens(team) * (3 * k_stride + 2 * v_stride); }
   /// Of each thread: the rows of a block, a tile of the state, and its history over a block.
   std::size_t thread(std::size_t lanes) const {
     return backward_block_tokens * (3 * k_stride + 2 * v_stride + 1) +
@@ -70,7 +70,7 @@ struct BackwardSizes {
 template <class T>
 struct SpanRows {
   SpanRows(const BackwardSizes& n, const Team& team) : arena(n.span(team)) {
-    const std::size_t tokens = std::min(n.blocks, team.span_blocks()) * backward_block_tokens;
+    const std::size_t tokens = n.span_tokens(team);
     for (T** const rows : {&dq, &dk, &dg}) *rows = arena.take(tokens * n.k_stride);
     for (T** const rows : {&r, &y}) *rows = arena.take(tokens * n.v_stride);
   }

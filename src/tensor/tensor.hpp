@@ -62,11 +62,12 @@ class Scratch {
   AlignedBytes bytes_;
 };
 
-/// Scratch memory of `count` zeros, handed out piece by piece.
+/// Scratch memory of `count` elements, uninitialised, handed out piece by piece.
 template <class T>
 class Arena {
  public:
-  explicit Arena(std::size_t count) : memory_(count), next_(memory_.data()) { memory_.fill(T(0)); }
+  explicit Arena(std::size_t count) : memory_(count), next_(memory_.data()) {}
+  void fill(T value) { memory_.fill(value); }
   T* take(std::size_t count) {
     T* const piece = next_;
     next_ += count;

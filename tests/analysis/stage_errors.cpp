@@ -31,6 +31,13 @@ struct Study {
     test::run(problem, "chunk", options);
     kda::run_chunk_backward(problem, options);
   }
+  /// Adds 1 to an element of a stage.
+  void alter(Stage stage, const kda::ChunkPlace& place, std::size_t row, std::size_t column) {
+    const kda::Dimensions d = kda::chunked_dimensions(problem, chunk);
+    const std::size_t element = kda::StageLayout(stage, d, false).element(place, row, column);
+    tensor::Tensor& tensor = stages[number(stage)];
+    tensor.set(element, tensor.value(element) + 1);
+  }
   std::optional<analysis::Divergence> first(double limit) const {
     return analysis::first_divergence({&stages, false}, truths, problem, chunk,
                                       [=](Stage, DType) { return limit; });
@@ -80,12 +87,7 @@ TEST_CASE("one altered element of a stage is named: stage, chunk, head, token an
 
 TEST_CASE("of two altered elements the earlier chunk and the earlier stage come first", "[stages]") {
   Study study(ragged());
-  const kda::Dimensions d = kda::chunked_dimensions(study.problem, 16);
-  const auto alter = [&](Stage stage, const kda::ChunkPlace& place) {
-    tensor::Tensor& tensor = study.stages[number(stage)];
-    const std::size_t element = kda::StageLayout(stage, d, false).element(place, 1, 0);
-    tensor.set(element, tensor.value(element) + 1);
-  };
+  const auto alter = [&](Stage stage, const kda::ChunkPlace& place) { study.alter(stage, place, 1, 0); };
   alter(Stage::g_cumsum, {0, 36, 16, 3, 0});
   alter(Stage::v_new, {0, 16, 4, 1, 1});
   CHECK(study.first(1000)->stage == Stage::v_new);
@@ -95,12 +97,7 @@ TEST_CASE("of two altered elements the earlier chunk and the earlier stage come 
 
 TEST_CASE("the backward pass comes after the forward pass, its last chunk first", "[stages]") {
   Study study(ragged());
-  const kda::Dimensions d = kda::chunked_dimensions(study.problem, 16);
-  const auto alter = [&](Stage stage, const kda::ChunkPlace& place) {
-    tensor::Tensor& tensor = study.stages[number(stage)];
-    const std::size_t element = kda::StageLayout(stage, d, false).element(place, 2, 1);
-    tensor.set(element, tensor.value(element) + 1);
-  };
+  const auto alter = [&](Stage stage, const kda::ChunkPlace& place) { study.alter(stage, place, 2, 1); };
   alter(Stage::dAqk, {0, 20, 16, 2, 0});
   alter(Stage::dAkk, {0, 36, 16, 3, 1});
   CHECK(study.first(1000)->stage == Stage::dAkk);

@@ -10,6 +10,7 @@
 #include "support/big_reverse.hpp"
 #include "support/catch.hpp"
 #include "support/kernel_blocks.hpp"
+#include "support/loss.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"
 
@@ -24,22 +25,8 @@ using test::ProblemSpec;
 
 namespace {
 
-tensor::Tensor random_tensor(const char* name, const kda::Problem& problem, DType dtype, std::uint64_t seed) {
-  test::Random random(seed);
-  tensor::Tensor tensor(
-      name, dtype,
-      expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first));
-  for (std::size_t i = 0; i < tensor.size(); ++i) tensor.set(i, random.normal());
-  return tensor;
-}
-
-/// A problem with a loss.
 kda::Problem problem_with_loss(const ProblemSpec& spec, std::uint64_t seed = 1) {
-  kda::Problem problem = test::make_problem(spec, seed);
-  problem.output_gradient = random_tensor("do", problem, spec.dtype, seed + 100);
-  problem.state_gradient = random_tensor("dht", problem, DType::fp32, seed + 200);
-  problem.validate();
-  return problem;
+  return test::with_loss(test::make_problem(spec, seed), seed);
 }
 
 using NamedSpec = std::pair<const char*, ProblemSpec>;
@@ -277,8 +264,8 @@ TEST_CASE("the spread of dbeta is the root of the squares of its terms over V", 
 TEST_CASE("magnitudes of gradients do not grow where the delta rule overwrites the same memory",
           "[gradients]") {
   kda::Problem problem = test::exact_problem(3000, 16, 8, DType::fp32);
-  problem.output_gradient = random_tensor("do", problem, DType::fp32, 3);
-  problem.validate();
+  test::add_loss(problem, 3);
+  problem.state_gradient.reset();
   const GradientTruths truths = oracle(problem);
   for (const Gradient gradient : {Gradient::dv, Gradient::dg, Gradient::dinitial_state})
     for (const double magnitude : of(truths, gradient).magnitude) REQUIRE(magnitude < 1e5);

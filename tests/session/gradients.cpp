@@ -12,6 +12,7 @@
 #include "session/grow.hpp"
 #include "session/run.hpp"
 #include "support/catch.hpp"
+#include "support/growth.hpp"
 #include "support/loss.hpp"
 #include "support/made_up_gpu.hpp"
 #include "support/problems.hpp"
@@ -62,26 +63,12 @@ session::AttributeRequest attribute_request(const std::string& target) {
   return request;
 }
 
-session::GrowRequest grow_request(const std::string& target) {
-  session::GrowRequest request;
-  request.targets = {target};
-  request.threads = 2;
-  return request;
-}
-
 const report::GrowthCase& find(const report::GrowthResult& result, std::string_view answer,
                                std::string_view tensor, std::string_view from) {
   for (const report::GrowthCase& item : result.cases)
     if (item.answer == answer && item.tensor == tensor && item.from == from) return item;
   FAIL("no " << tensor << " of " << answer << " from the " << from);
   return result.cases.front();
-}
-
-const report::GrowthCrossing& crossing(const report::GrowthCase& item, std::string_view metric) {
-  for (const report::GrowthCrossing& candidate : item.crossings)
-    if (candidate.metric == metric) return candidate;
-  FAIL("no limit on " << metric);
-  return item.crossings.front();
 }
 
 template <class Work>
@@ -224,7 +211,7 @@ TEST_CASE("on a slow constant decay the fp32 recurrence's dv errs the more the f
   problem = test::with_loss(std::move(problem));
   problem.state_gradient.reset();
   const test::TemporaryFixture file(problem, nullptr, "reversed");
-  session::GrowRequest request = grow_request(file.path);
+  session::GrowRequest request = test::grow_request(file.path);
   request.variants = {"recurrent"};
   request.tensors = {"o", "dv"};
   request.oracle = kda::OraclePrecision::fp64;
@@ -254,7 +241,7 @@ TEST_CASE("a perturbed gradient is first crossed at its token, counted from eith
                             for (const std::size_t t : {37, 61}) dk.set((t * 2 + 1) * 16 + 3, 1e3);
                             gradients[static_cast<std::size_t>(Gradient::dbeta)].set(50 * 4 + 2, 1e3);
                           });
-  session::GrowRequest request = grow_request(recorded.file.path);
+  session::GrowRequest request = test::grow_request(recorded.file.path);
   request.variants = {"recurrent", "naive"};
   request.backward = true;
   request.window = 10;
@@ -264,7 +251,7 @@ TEST_CASE("a perturbed gradient is first crossed at its token, counted from eith
   CHECK(result.cases.size() == 2 * 2 * of_every_problem.size());
   CHECK(result.fixtures.at(0).notes == std::vector<std::string>{"skipped: naive fp32: no backward pass"});
   const auto first = [&](std::string_view tensor, std::string_view from) {
-    return crossing(find(result, "somebody", tensor, from), "max_abs");
+    return test::crossing(find(result, "somebody", tensor, from), "max_abs");
   };
   CHECK(first("dk", "start").position == 37);
   CHECK(first("dk", "start").place == "dk[b=0 t=37 h=1 k=3]");
@@ -296,7 +283,7 @@ TEST_CASE("grow against a group without gradients, or of a problem without a los
   const kda::Problem problem = small_problem();
   const kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
   const test::TemporaryFixture file(problem, &answer, "somebody");
-  session::GrowRequest request = grow_request(file.path);
+  session::GrowRequest request = test::grow_request(file.path);
   request.variants = {"recurrent"};
   request.backward = true;
   request.against = "somebody";

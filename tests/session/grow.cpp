@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "support/catch.hpp"
+#include "support/growth.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"
 #include "support/temporary_fixture.hpp"
@@ -22,20 +23,6 @@ const report::GrowthCase& find(const report::GrowthResult& result, std::string_v
     if (item.answer == answer) return item;
   FAIL("no answer " << answer);
   return result.cases.front();
-}
-
-const report::GrowthCrossing& crossing(const report::GrowthCase& item, std::string_view metric) {
-  for (const report::GrowthCrossing& candidate : item.crossings)
-    if (candidate.metric == metric) return candidate;
-  FAIL("no limit on " << metric);
-  return item.crossings.front();
-}
-
-session::GrowRequest request_for(const std::string& path) {
-  session::GrowRequest request;
-  request.targets = {path};
-  request.threads = 2;
-  return request;
 }
 
 /// slow_alpha of docs/regimes.md: the same gate at every token, hardly any writing.
@@ -62,16 +49,16 @@ TEST_CASE("a perturbation is first crossed at its token, head and lane", "[sessi
   perturb(37, 2, 3, 0.01);
   perturb(61, 0, 1, 5);  // later and larger
   const TemporaryFixture file(problem, &answer, "grow");
-  session::GrowRequest request = request_for(file.path);
+  session::GrowRequest request = test::grow_request(file.path);
   request.window = 10;
   const report::GrowthResult result = session::grow(request, {});
   const report::GrowthCase& item = find(result, "somebody");
-  REQUIRE(crossing(item, "scaled_ulp").crossed);
-  CHECK(crossing(item, "scaled_ulp").position == 37);
-  CHECK(crossing(item, "scaled_ulp").place == "o[b=0 t=37 h=2 v=3]");
-  CHECK(crossing(item, "scaled_ulp").source == "derived");
-  CHECK(crossing(item, "rms_ratio").position == 30);
-  CHECK(crossing(item, "rms_ratio").place == "o[b=0 t=30 h=2]");
+  REQUIRE(test::crossing(item, "scaled_ulp").crossed);
+  CHECK(test::crossing(item, "scaled_ulp").position == 37);
+  CHECK(test::crossing(item, "scaled_ulp").place == "o[b=0 t=37 h=2 v=3]");
+  CHECK(test::crossing(item, "scaled_ulp").source == "derived");
+  CHECK(test::crossing(item, "rms_ratio").position == 30);
+  CHECK(test::crossing(item, "rms_ratio").place == "o[b=0 t=30 h=2]");
   CHECK(item.worst_head == 0);
   for (const report::GrowthCrossing& untouched : find(result, "recurrent").crossings)
     CHECK(!untouched.crossed);
@@ -79,14 +66,14 @@ TEST_CASE("a perturbation is first crossed at its token, head and lane", "[sessi
 
   request.limits = {compare::parse_limit("max_abs=0.1")};
   const report::GrowthResult limited = session::grow(request, {});
-  CHECK(crossing(find(limited, "somebody"), "max_abs").position == 61);
+  CHECK(test::crossing(find(limited, "somebody"), "max_abs").position == 61);
   CHECK(limited.exit_code() == 1);
 }
 
 TEST_CASE("on a slow constant decay the fp32 recurrence grows with every token, the chunk form far less",
           "[session][grow]") {
   const TemporaryFixture file(slow_alpha(2048, -8e-5, 1e-3), nullptr, "slow");
-  session::GrowRequest request = request_for(file.path);
+  session::GrowRequest request = test::grow_request(file.path);
   request.variants = {"recurrent", "chunk"};
   request.oracle = kda::OraclePrecision::fp64;
   const report::GrowthResult result = session::grow(request, {});
@@ -102,7 +89,7 @@ TEST_CASE("on a slow constant decay the fp32 recurrence grows with every token, 
 
 TEST_CASE("windows agree with what run measures over the whole tensor", "[session][grow]") {
   const std::string path = test::case_fixtures() + "/fla_fp32_varlen.h5";
-  session::GrowRequest request = request_for(path);
+  session::GrowRequest request = test::grow_request(path);
   request.window = 1 << 20;  // one window: everything
   const report::GrowthResult result = session::grow(request, {});
   const report::GrowthCase& item = find(result, "fla_chunk");
@@ -112,7 +99,7 @@ TEST_CASE("windows agree with what run measures over the whole tensor", "[sessio
 }
 
 TEST_CASE("against a recorded answer, itself is left out", "[session][grow]") {
-  session::GrowRequest request = request_for(test::case_fixtures() + "/fla_fp32_small.h5");
+  session::GrowRequest request = test::grow_request(test::case_fixtures() + "/fla_fp32_small.h5");
   request.variants = {"naive", "recurrent", "chunk"};
   request.against = "fla_chunk";
   request.window = 8;
@@ -128,7 +115,7 @@ TEST_CASE("against a recorded answer, itself is left out", "[session][grow]") {
 
 TEST_CASE("JSON and table of grow hold the same numbers", "[session][grow]") {
   const std::string path = test::case_fixtures() + "/fla_fp32_small.h5";
-  session::GrowRequest request = request_for(path);
+  session::GrowRequest request = test::grow_request(path);
   request.window = 8;
   const report::GrowthResult result = session::grow(request, {});
   const auto document = nlohmann::json::parse(report::write_growth_json(result));
@@ -154,7 +141,7 @@ TEST_CASE("JSON and table of grow hold the same numbers", "[session][grow]") {
 }
 
 TEST_CASE("grow does not depend on the number of threads", "[session][grow]") {
-  session::GrowRequest request = request_for(test::case_fixtures() + "/fla_fp32_varlen.h5");
+  session::GrowRequest request = test::grow_request(test::case_fixtures() + "/fla_fp32_varlen.h5");
   request.threads = 1;
   const std::string one = report::write_growth_json(session::grow(request, {}));
   request.threads = 5;
@@ -162,7 +149,7 @@ TEST_CASE("grow does not depend on the number of threads", "[session][grow]") {
 }
 
 TEST_CASE("grow refuses what has no tokens and limits it does not follow", "[session][grow]") {
-  session::GrowRequest request = request_for(test::case_fixtures() + "/fla_fp32_small.h5");
+  session::GrowRequest request = test::grow_request(test::case_fixtures() + "/fla_fp32_small.h5");
   request.tensors = {"final_state"};
   CHECK_THROWS_WITH(session::grow(request, {}), ContainsSubstring("grow has no tensor 'final_state'"));
   request.tensors = {"o"};

@@ -71,13 +71,7 @@ inline void stage_value_gradients(const StageGradientOracleBlock& block) {
 inline void stage_state_gradient(const StageGradientOracleBlock& block) {
   const StageOracleBlock& forward = block.forward;
   const std::size_t n = forward.rows, K = forward.key_dim, V = forward.value_dim;
-  for (std::size_t k = 0; k < K; ++k) {
-    const StageNumber decay = stage_exponential(broadcast_number(forward.G, n - 1, k));
-    for (std::size_t v = 0; v < V; v += StagePack::count) {
-      const StageNumber value = load_number(block.gradient, k, v) * decay;
-      store_number(block.gradient, k, v, value, absolute(value.hi));
-    }
-  }
+  stage_decay_over_chunk(forward, block.gradient);
   stage_product(K, V, n, forward.qg, true, forward.value_scratch, block.gradient, true, 1, Summed::left);
   stage_product(K, V, n, forward.w, true, block.dv, block.gradient, true, -1, Summed::both);
 }

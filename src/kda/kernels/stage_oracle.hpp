@@ -138,6 +138,17 @@ inline void stage_inverse(const StageOracleBlock& block) {
   }
 }
 
+/// diag(exp(Gn)) x, [key_dim][value_dim]: a state over the whole chunk, or its gradient.
+inline void stage_decay_over_chunk(const StageOracleBlock& block, const OracleMatrix& x) {
+  for (std::size_t k = 0; k < block.key_dim; ++k) {
+    const StageNumber decay = stage_exponential(broadcast_number(block.G, block.rows - 1, k));
+    for (std::size_t v = 0; v < block.value_dim; v += StagePack::count) {
+      const StageNumber value = load_number(x, k, v) * decay;
+      store_number(x, k, v, value, absolute(value.hi));
+    }
+  }
+}
+
 /// Everything from q, k, v, beta, G and the state entering the chunk; the state leaves as that of the next.
 inline void stage_oracle(const StageOracleBlock& block) {
   const std::size_t n = block.rows, K = block.key_dim, V = block.value_dim;
@@ -157,13 +168,7 @@ inline void stage_oracle(const StageOracleBlock& block) {
       store_number(block.v_new, i, v, load_number(block.u, i, v),
                    StagePack::load(block.u.magnitude + i * block.u.stride + v));
   stage_product(n, V, K, block.w, false, block.state, block.v_new, true, -1, Summed::left);
-  for (std::size_t k = 0; k < K; ++k) {
-    const StageNumber decay = stage_exponential(broadcast_number(block.G, n - 1, k));
-    for (std::size_t v = 0; v < V; v += StagePack::count) {
-      const StageNumber value = load_number(block.state, k, v) * decay;
-      store_number(block.state, k, v, value, absolute(value.hi));
-    }
-  }
+  stage_decay_over_chunk(block, block.state);
   stage_product(K, V, n, block.kg, true, block.v_new, block.state, true, 1, Summed::right);
 }
 
