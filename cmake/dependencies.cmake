@@ -69,5 +69,20 @@ add_library(kda_check_pugixml INTERFACE)
 target_include_directories(kda_check_pugixml SYSTEM INTERFACE ${KDA_CHECK_PUGIXML_INCLUDE})
 target_link_libraries(kda_check_pugixml INTERFACE ${KDA_CHECK_PUGIXML})
 
-# The CUDA toolkit is used when it is there and never required.
-find_package(CUDAToolkit 12 QUIET)
+# The CUDA toolkit is used when it is there and never required; a build for this machine alone has no use for it
+# without a device.
+set(without_cuda "")
+kda_check_native_gpu(has_gpu)
+if(KDA_CHECK_CUDA STREQUAL "OFF")
+  set(without_cuda "KDA_CHECK_CUDA is OFF")
+elseif(KDA_CHECK_CUDA STREQUAL "AUTO" AND KDA_CHECK_NATIVE AND NOT has_gpu)
+  set(without_cuda "no NVIDIA device here")
+else()
+  find_package(CUDAToolkit 12 QUIET)
+  if(NOT CUDAToolkit_FOUND)
+    set(without_cuda "no CUDA toolkit, 12 or newer, here")
+    if(KDA_CHECK_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "KDA_CHECK_CUDA is ON: ${without_cuda}")
+    endif()
+  endif()
+endif()

@@ -5,8 +5,10 @@ install(TARGETS kda-check RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY cases DESTINATION ${CMAKE_INSTALL_DATADIR}/kda-check)
 install(FILES scripts/export_fixture.py scripts/export_fla.py scripts/export_jax.py
         DESTINATION ${CMAKE_INSTALL_DATADIR}/kda-check/scripts)
-install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
-install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# As in the source tree: README.md refers to docs/, which has a README.md of its own.
+set(documents ${CMAKE_INSTALL_DATADIR}/doc/kda-check)
+install(FILES README.md LICENSE DESTINATION ${documents})
+install(DIRECTORY docs DESTINATION ${documents} FILES_MATCHING PATTERN "*.md" PATTERN "*.json")
 
 # Written by the program itself, when it is installed: the build needs to run nothing.
 set(generated ${PROJECT_BINARY_DIR}/generated)

@@ -1,7 +1,8 @@
 add_compile_definitions(KDA_CHECK_VERSION="${PROJECT_VERSION}")
 
-# One target per layer. A layer sees the headers of the layers it links, and nothing else: a wrong include does not
-# link, and an upward one would be a cycle.
+# One target per layer. A layer sees the headers of the layers it links and no others: each has a folder of its own to
+# look for headers in, where its name stands for its sources, and hands it on to those who link it. An include of
+# another layer's header does not compile (tests/scripts/layers.sh).
 
 # What every translation unit is compiled with. Roundings are facts of the source: no contraction, no fast-math.
 add_library(kda_check_flags INTERFACE)
@@ -11,16 +12,91 @@ target_compile_options(kda_check_flags INTERFACE
 if(KDA_CHECK_WERROR)
   target_compile_options(kda_check_flags INTERFACE $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Werror>)
 endif()
+if(KDA_CHECK_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    message(FATAL_ERROR "KDA_CHECK_FUZZ needs clang: -DCMAKE_CXX_COMPILER=clang++")
+  endif()
+  target_compile_options(kda_check_flags INTERFACE
+    $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-invalid-constexpr>)
+  target_link_options(kda_check_flags INTERFACE -fsanitize=address,undefined)
+endif()
 if(KDA_CHECK_SANITIZE)
   target_compile_options(kda_check_flags INTERFACE
     $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-fsanitize=${KDA_CHECK_SANITIZE} -fno-omit-frame-pointer>)
   target_link_options(kda_check_flags INTERFACE -fsanitize=${KDA_CHECK_SANITIZE})
 endif()
 
-# kda_check_layer(NAME SOURCES ... [LINK ...]): the static library kda_check_NAME.
+# kda_check_headers(TARGET NAME FOLDER [FILE ...]): who links TARGET may include "NAME/...": all of FOLDER, or these files
+# of it.
+function(kda_check_headers target name folder)
+  set(root ${PROJECT_BINARY_DIR}/include/${target})
+  file(REMOVE_RECURSE ${root})
+  if(ARGN)
+    file(MAKE_DIRECTORY ${root}/${name})
+    foreach(file ${ARGN})
+      file(CREATE_LINK ${folder}/${file} ${root}/${name}/${file} SYMBOLIC)
+    endforeach()
+  else()
+    file(MAKE_DIRECTORY ${root})
+    file(CREATE_LINK ${folder} ${root}/${name} SYMBOLIC)
+  endif()
+  add_library(${target} INTERFACE)
+  target_include_directories(${target} INTERFACE ${root})
+endfunction()
+
+# kda_check_optimise(TARGET LEVEL): in release builds, 1 where LEVEL is empty. No level changes a rounding.
+function(kda_check_optimise target level)
+  if(level STREQUAL "")
+    set(level 1 $<$<CXX_COMPILER_ID:GNU>:-finline-small-functions>)
+  endif()
+  list(TRANSFORM level REPLACE "^([0-9])$" "-O\\1")
+  target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:${level}>)
+endfunction()
+
+# kda_check_precompile(NAME HEADER [LINK ...]): a header to be compiled once; kda_check_use_precompiled(TARGET NAME):
+# TARGET starts from it. OPTIMISE may differ, but for no optimisation at all. -fpch-preprocess is what ccache asks for.
+set(precompiling $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+function(kda_check_precompile name header)
+  if(NOT KDA_CHECK_PRECOMPILE)
+    return()
+  endif()
+  file(WRITE ${PROJECT_BINARY_DIR}/${name}.cpp "")
+  add_library(${name} OBJECT ${PROJECT_BINARY_DIR}/${name}.cpp)
+  target_link_libraries(${name} PRIVATE kda_check_flags ${ARGN})
+  target_compile_options(${name} PRIVATE ${precompiling})
+  target_precompile_headers(${name} PRIVATE ${header})
+endfunction()
+function(kda_check_use_precompiled target name)
+  if(KDA_CHECK_PRECOMPILE)
+    target_precompile_headers(${target} REUSE_FROM ${name})
+    target_compile_options(${target} PRIVATE ${precompiling})
+  endif()
+endfunction()
+kda_check_precompile(kda_check_precompiled ${PROJECT_SOURCE_DIR}/src/precompiled.hpp kda_check_fmt)
+
+# kda_check_layer(NAME [FOLDER DIR] [HEADERS FILE ...] SOURCES FILE ... [LINK TARGET ...] [PRIVATE_LINK TARGET ...]
+#                 [OPTIMISE LEVEL] [PRECOMPILED]): the static library kda_check_NAME. Lowest layer first.
+#
+#   FOLDER      where it is, src/NAME unless stated
+#   HEADERS     the only ones that others may include
+#   OPTIMISE    of release builds; 3 for what touches every element of a tensor. Unless stated 1, which takes the compiler
+#               two thirds of the time that 2 does and is as fast where files, words and lists are all there is
+#   PRECOMPILED starts from src/precompiled.hpp; has to link kda_check_fmt, directly or not
 function(kda_check_layer name)
-  cmake_parse_arguments(layer "" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
-  add_library(kda_check_${name} STATIC ${layer_SOURCES})
-  target_include_directories(kda_check_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
-  target_link_libraries(kda_check_${name} PUBLIC kda_check_flags ${layer_LINK} PRIVATE ${layer_PRIVATE_LINK})
+  cmake_parse_arguments(layer "PRECOMPILED" "FOLDER;OPTIMISE" "HEADERS;SOURCES;LINK;PRIVATE_LINK" ${ARGN})
+  if(NOT layer_FOLDER)
+    set(layer_FOLDER ${PROJECT_SOURCE_DIR}/src/${name})
+  endif()
+  set(target kda_check_${name})
+  kda_check_headers(${target}_headers ${name} ${layer_FOLDER} ${layer_HEADERS})
+  add_library(${target} STATIC ${layer_SOURCES})
+  target_link_libraries(${target} PUBLIC kda_check_flags ${target}_headers ${layer_LINK} PRIVATE ${layer_PRIVATE_LINK})
+  kda_check_optimise(${target} "${layer_OPTIMISE}")
+  if(layer_PRECOMPILED)
+    kda_check_use_precompiled(${target} kda_check_precompiled)
+  endif()
+  # What tests/scripts/layers.sh looks at: the layers in their order, and where each looks for headers.
+  set_property(GLOBAL APPEND PROPERTY KDA_CHECK_LAYERS ${name})
+  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/include/${name}.txt
+       CONTENT "$<JOIN:$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>,\n>\n")
 endfunction()

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kda/rounded.hpp"
 #include "numeric/rounding.hpp"
@@ -42,12 +43,33 @@ __device__ inline double square_root(double x) { return sqrt(x); }
 __device__ inline float log1p_of(float x) { return static_cast<float>(log1p(static_cast<double>(x))); }
 __device__ inline double log1p_of(double x) { return log1p(x); }
 
-/// All of x through a cast point, behind one branch: there seldom is one.
-template <class T, int count>
-__device__ void round_all(kda::Rounding rounding, T (&x)[count]) {
-  if (rounding == kda::Rounding::none) return;
+/// All of x through one cast point.
+template <kda::Rounding rounding, int count>
+__device__ void round_each(float (&x)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) x[i] = kda::rounded(rounding, x[i]);
+}
+template <kda::Rounding rounding, int rows, int columns>
+__device__ void round_each(float (&x)[rows][columns]) {
+#pragma unroll
+  for (int r = 0; r < rows; ++r) round_each<rounding>(x[r]);
+}
+
+/// All of the array x through a cast point; fp64 computations have none. The branches stand around the loops:
+/// a branch an element would be as many times the code, for the compiler to work through and the device to
+/// fetch.
+template <class Array>
+__device__ void round_all(kda::Rounding rounding, Array& x) {
+  if constexpr (std::is_same_v<std::remove_all_extents_t<Array>, float>) switch (rounding) {
+      case kda::Rounding::none:
+        return;
+      case kda::Rounding::bf16:
+        return round_each<kda::Rounding::bf16>(x);
+      case kda::Rounding::fp16:
+        return round_each<kda::Rounding::fp16>(x);
+      case kda::Rounding::tf32:
+        return round_each<kda::Rounding::tf32>(x);
+    }
 }
 
 /// An element as it is stored, of 2, 4 or 8 bytes.

@@ -34,17 +34,18 @@ struct ChunkWork {
 
 /// One chunk of one head, as most kernels see it.
 template <class T>
-struct ChunkPlace {
+struct DeviceChunk {
   std::size_t token;  ///< the first
   int rows, head, query_head;
 
-  __device__ ChunkPlace(const DeviceProblem& p, const ChunkWork<T>& work, unsigned chunk, unsigned value_head)
+  __device__ DeviceChunk(const DeviceProblem& p, const ChunkWork<T>& work, unsigned chunk,
+                         unsigned value_head)
       : token(work.chunks[chunk].first),
         rows(static_cast<int>(work.chunks[chunk].count)),
         head(static_cast<int>(value_head)),
         query_head(p.query_head(static_cast<int>(value_head))) {}
   /// Chunk `index` of a sequence.
-  __device__ ChunkPlace(const DeviceProblem& p, int C, TokenRange sequence, unsigned index, int value_head)
+  __device__ DeviceChunk(const DeviceProblem& p, int C, TokenRange sequence, unsigned index, int value_head)
       : token(std::size_t{sequence.first} + index * static_cast<unsigned>(C)),
         rows(min(C, static_cast<int>(sequence.count - index * static_cast<unsigned>(C)))),
         head(value_head),
@@ -59,7 +60,7 @@ struct ChunkPlace {
 
 /// Bytes of shared memory that the greediest of the kernels needs at least.
 template <class T>
-std::size_t chunk_shared_bytes(int K);  // chunk_state.cu
+std::size_t chunk_shared_bytes(int K);  // chunk_state.cuh
 
 // chunk_prepare.cu
 template <class T>
@@ -76,7 +77,7 @@ void launch_chunk_inverse(bool is_fused, const DeviceProblem& p, const ChunkWork
 // chunk_operands.cu
 template <class T>
 void launch_chunk_operands(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work);
-// chunk_state.cu
+// chunk_state.cuh
 template <class T>
 void launch_chunk_state(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work);
 // chunk_output.cu

@@ -120,7 +120,7 @@ class Inverse {
 
   const DeviceProblem& p_;
   const ChunkWork<T>& work_;
-  const ChunkPlace<T> chunk_;
+  const DeviceChunk<T> chunk_;
   Staged<T>& staged_;
 };
 

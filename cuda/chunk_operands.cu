@@ -84,7 +84,7 @@ class Operands {
 
   const DeviceProblem& p_;
   const ChunkWork<T>& work_;
-  const ChunkPlace<T> chunk_;
+  const DeviceChunk<T> chunk_;
   TilePair<T>& staged_;
 };
 

@@ -58,7 +58,7 @@ class Output {
 
   const DeviceProblem& p_;
   const ChunkWork<T>& work_;
-  const ChunkPlace<T> chunk_;
+  const DeviceChunk<T> chunk_;
   TilePair<T>& staged_;
 };
 

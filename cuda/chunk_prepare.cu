@@ -38,14 +38,14 @@ __global__ void normalise_rows(const __grid_constant__ DeviceProblem p,
 
 /// The log decays of channel k in rows [first, first + block_rows) of a chunk, as far as there are such rows.
 template <class T>
-__device__ void gates_of(const DeviceProblem& p, const ChunkPlace<T>& chunk, int first, int k, T amplitude,
+__device__ void gates_of(const DeviceProblem& p, const DeviceChunk<T>& chunk, int first, int k, T amplitude,
                          T (&g)[block_rows]) {
   Stored stored[block_rows] = {};
   const std::size_t row = std::size_t(p.HV) * p.K;
   fetch_stored(p.g.data, p.g.dtype, p.at(chunk.token + first, p.HV, chunk.head) * p.K + k, row,
                chunk.rows - first, stored);
   values_of(stored, p.g.dtype, g);
-  if (p.gate == Request::Gate::none) return;
+  if (p.gate == kda::Gate::none) return;
 #pragma unroll
   for (int i = 0; i < block_rows; ++i) g[i] = log_decay(p, g[i], chunk.head, k, amplitude);
 }
@@ -54,7 +54,7 @@ __device__ void gates_of(const DeviceProblem& p, const ChunkPlace<T>& chunk, int
 template <class T>
 __global__ void cumulate_gates(const __grid_constant__ DeviceProblem p,
                                const __grid_constant__ ChunkWork<T> work) {
-  const ChunkPlace<T> chunk(p, work, blockIdx.x, blockIdx.y);
+  const DeviceChunk<T> chunk(p, work, blockIdx.x, blockIdx.y);
   const T amplitude = gate_amplitude<T>(p, chunk.head);
   const int last = chunk.rows - 1;
   for (int k = threadIdx.x; k < p.K; k += gate_threads) {

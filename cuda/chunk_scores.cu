@@ -217,7 +217,7 @@ class Scores {
 
   const DeviceProblem& p_;
   const ChunkWork<T>& work_;
-  const ChunkPlace<T> chunk_;
+  const DeviceChunk<T> chunk_;
   const kda::DecayForm decay_;
   Staged<T>& staged_;
 };

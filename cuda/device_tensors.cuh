@@ -37,15 +37,17 @@ class DeviceTensors {
       return Tensor{input.data == nullptr ? nullptr : memory_[i].data(), input.dtype};
     };
     DeviceProblem p{};
-    p.H = static_cast<int>(r.H), p.HV = static_cast<int>(r.HV);
-    p.K = static_cast<int>(r.K), p.V = static_cast<int>(r.V);
+    const kda::Dimensions& d = r.dimensions;
+    const kda::Options& options = r.options;
+    p.H = static_cast<int>(d.H), p.HV = static_cast<int>(d.HV);
+    p.K = static_cast<int>(d.K), p.V = static_cast<int>(d.V);
     p.q = tensor(0, r.q), p.k = tensor(1, r.k), p.v = tensor(2, r.v), p.g = tensor(3, r.g);
     p.beta = tensor(4, r.beta), p.A_log = tensor(5, r.A_log), p.dt_bias = tensor(6, r.dt_bias);
     p.initial_state = tensor(7, r.initial_state);
     p.o = {o_.data(), r.o.dtype}, p.final_state = {final_state_.data(), r.final_state.dtype};
-    p.scale = r.scale, p.lower_bound = r.lower_bound, p.gate = r.gate;
-    p.qk_l2norm = r.qk_l2norm, p.beta_sigmoid = r.beta_sigmoid;
-    p.allow_neg_eigval = r.allow_neg_eigval, p.state_v_first = r.state_v_first;
+    p.scale = r.scale, p.lower_bound = options.lower_bound.value_or(0.0), p.gate = options.gate;
+    p.qk_l2norm = options.qk_l2norm, p.beta_sigmoid = options.beta_sigmoid;
+    p.allow_neg_eigval = options.allow_neg_eigval, p.state_v_first = options.state_v_first;
     p.exponential = r.exponential, p.casts = r.casts;
     return p;
   }

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "kda/arithmetic.hpp"
+#include "kda/options.hpp"
+#include "kda/stage.hpp"
 #include "numeric/formats.hpp"
 
 namespace kda_check::cuda {
@@ -43,22 +45,15 @@ struct Output {
   std::size_t elements = 0;
 };
 
-/// Tokens [begin, end) of batch row `batch`.
-struct Span {
-  std::size_t batch, begin, end;
-};
-
 /// What to compute: a problem (docs/fixture-format.md has the layouts) and how. fp64 computes in fp64, all
 /// other dtypes in fp32.
 struct Request {
-  std::size_t B = 0, T = 0, H = 0, HV = 0, K = 0, V = 0;
-  std::vector<Span> sequences;  ///< in the order of the states
+  kda::Dimensions dimensions;
+  kda::Options options;
+  double scale = 1;                      ///< that of the options, or what they leave to be chosen
+  std::vector<kda::Sequence> sequences;  ///< in the order of the states
   Input q, k, v, g, beta, A_log, dt_bias, initial_state;
   Output o, final_state;
-
-  double scale = 1, lower_bound = 0;
-  enum class Gate : unsigned char { none, softplus, lower_bound } gate = Gate::none;
-  bool qk_l2norm = false, beta_sigmoid = false, allow_neg_eigval = false, state_v_first = false;
 
   bool is_fp64 = false, is_fused = true;
   kda::Exponential exponential = kda::Exponential::cuda;
@@ -67,9 +62,8 @@ struct Request {
   kda::TailForm tail = kda::TailForm::suffix;
   std::size_t chunk_size = 64;
 
-  /// chunk: where its stages go, in the order of kda/stages.hpp and in fp32 or fp64 as computed; h always
-  /// [.., K, V].
-  std::array<Output, 9> stages;
+  /// chunk: where its stages go, by kda::Stage, in fp32 or fp64 as computed; h always [.., K, V].
+  std::array<Output, kda::forward_stage_count> stages;
 };
 
 /// Uploads, runs, downloads. Results are poisoned before the launch and memory is fenced with canaries;

@@ -20,8 +20,9 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, int thre
   check(cudaGetLastError(), name);
 }
 
-/// `sequences`: in device memory, `count` of them; state n belongs to sequence n.
-void launch_recurrent(bool is_fp64, bool is_fused, const DeviceProblem& p, const TokenRange* sequences,
-                      int count);
+/// `sequences`: in device memory, `count` of them; state n belongs to sequence n. T: what is computed in.
+template <class T>
+void launch_recurrent(bool is_fused, const DeviceProblem& p, const TokenRange* sequences,
+                      int count);  // recurrent.cuh
 
 }  // namespace kda_check::cuda

@@ -13,9 +13,9 @@ namespace {
 /// The sequences, over tokens numbered through all batch rows.
 std::vector<TokenRange> sequences_of(const Request& r) {
   std::vector<TokenRange> sequences;
-  for (const Span& s : r.sequences)
-    sequences.push_back(
-        {static_cast<std::uint32_t>(s.batch * r.T + s.begin), static_cast<std::uint32_t>(s.end - s.begin)});
+  for (const kda::Sequence& s : r.sequences)
+    sequences.push_back({static_cast<std::uint32_t>(s.batch * r.dimensions.T + s.begin),
+                         static_cast<std::uint32_t>(s.length())});
   return sequences;
 }
 
@@ -49,7 +49,8 @@ class RecurrentLauncher : public Launcher {
         count_(static_cast<int>(r.sequences.size())),
         sequences_(uploaded("sequences", sequences_of(r))) {}
   void launch_on(const DeviceProblem& p) const override {
-    launch_recurrent(is_fp64_, is_fused_, p, sequences_.as<const TokenRange>(), count_);
+    const auto launch = is_fp64_ ? launch_recurrent<double> : launch_recurrent<float>;
+    launch(is_fused_, p, sequences_.as<const TokenRange>(), count_);
   }
   void check_canaries() const override { sequences_.check_canaries(); }
 
@@ -65,8 +66,9 @@ class ChunkLauncher : public Launcher {
   explicit ChunkLauncher(const Request& r) : is_fused_(r.is_fused), decay_(r.decay) {
     const std::vector<TokenRange> sequences = sequences_of(r);
     const Schedule schedule(sequences, static_cast<std::uint32_t>(r.chunk_size));
-    const std::size_t tokens = r.B * r.T, C = r.chunk_size, keys = tokens * r.HV * r.K,
-                      values = tokens * r.HV * r.V;
+    const kda::Dimensions& d = r.dimensions;
+    const std::size_t tokens = d.B * d.T, C = r.chunk_size, keys = tokens * d.HV * d.K,
+                      values = tokens * d.HV * d.V;
     work_.chunks = hold(uploaded("chunks", schedule.chunks)).template as<const TokenRange>();
     work_.sequences = hold(uploaded("sequences", sequences)).template as<const TokenRange>();
     work_.chunks_of =
@@ -74,14 +76,17 @@ class ChunkLauncher : public Launcher {
     work_.chunk_count = static_cast<int>(schedule.chunks.size());
     work_.sequence_count = static_cast<int>(sequences.size());
     work_.token_count = static_cast<int>(tokens), work_.C = static_cast<int>(C);
-    work_.q = array("normalised q", tokens * r.H * r.K), work_.k = array("normalised k", tokens * r.H * r.K);
-    work_.beta = array("beta", tokens * r.HV), work_.L = array("L", tokens * r.HV * C);
+    work_.q = array("normalised q", tokens * d.H * d.K), work_.k = array("normalised k", tokens * d.H * d.K);
+    work_.beta = array("beta", tokens * d.HV), work_.L = array("L", tokens * d.HV * C);
     if (r.tail == kda::TailForm::suffix) work_.tail = array("tail", keys);
-    // The stages, in the order of kda/stages.hpp.
-    work_.G = stage("g_cumsum", keys), work_.Aqk = stage("Aqk", tokens * r.HV * C);
-    work_.Akk_inv = stage("Akk_inv", tokens * r.HV * C), work_.u = stage("u", values);
-    work_.w = stage("w", keys), work_.qg = stage("qg", keys), work_.kg = stage("kg", keys);
-    work_.h = stage("h", schedule.chunks.size() * r.HV * r.K * r.V), work_.v_new = stage("v_new", values);
+    using kda::Stage;
+    work_.G = stage(Stage::g_cumsum, "g_cumsum", keys),
+    work_.Aqk = stage(Stage::Aqk, "Aqk", tokens * d.HV * C);
+    work_.Akk_inv = stage(Stage::Akk_inv, "Akk_inv", tokens * d.HV * C);
+    work_.u = stage(Stage::u, "u", values), work_.w = stage(Stage::w, "w", keys);
+    work_.qg = stage(Stage::qg, "qg", keys), work_.kg = stage(Stage::kg, "kg", keys);
+    work_.h = stage(Stage::h, "h", schedule.chunks.size() * d.HV * d.K * d.V);
+    work_.v_new = stage(Stage::v_new, "v_new", values);
   }
 
   void launch_on(const DeviceProblem& p) const override {
@@ -110,15 +115,15 @@ class ChunkLauncher : public Launcher {
   T* array(const char* name, std::size_t elements) {
     return hold(DeviceMemory(name, elements * sizeof(T))).template as<T>();
   }
-  T* stage(const char* name, std::size_t elements) {
-    stages_.push_back(memory_.size());
+  T* stage(kda::Stage stage, const char* name, std::size_t elements) {
+    stages_[static_cast<std::size_t>(stage)] = memory_.size();
     return array(name, elements);
   }
 
   bool is_fused_;
   kda::DecayForm decay_;
   std::vector<DeviceMemory> memory_;
-  std::vector<std::size_t> stages_;  ///< where in memory_
+  std::array<std::size_t, kda::forward_stage_count> stages_{};  ///< where in memory_
   ChunkWork<T> work_{};
 };
 

@@ -36,7 +36,7 @@ struct DeviceProblem {
   Tensor q, k, v, g, beta, A_log, dt_bias, initial_state;
   MutableTensor o, final_state;
   double scale, lower_bound;
-  Request::Gate gate;
+  kda::Gate gate;
   bool qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first;
   Exponential exponential;
   CastPoints casts;
@@ -60,10 +60,10 @@ constexpr T softplus_threshold = sizeof(T) == sizeof(float) ? T(20) : T(40);
 /// The natural log of the decay of channel k, from the stored gate.
 template <class T>
 __device__ T log_decay(const DeviceProblem& p, T gate, int head, int k, T amplitude) {
-  if (p.gate == Request::Gate::none) return gate;
+  if (p.gate == kda::Gate::none) return gate;
   T y = gate;
   if (p.dt_bias.data != nullptr) y = y + load<T>(p.dt_bias, std::size_t(head) * p.K + k);
-  if (p.gate == Request::Gate::lower_bound)  // lower_bound * sigmoid(A y)
+  if (p.gate == kda::Gate::lower_bound)  // lower_bound * sigmoid(A y)
     return T(p.lower_bound) * (T(1) / (T(1) + exponential(p.exponential, -(amplitude * y))));
   const T softplus = y > softplus_threshold<T> ? y : log1p_of(exponential(p.exponential, y));
   return -(amplitude * softplus);  // -A softplus(y)

@@ -14,7 +14,7 @@ import numpy as np
 
 INPUTS = {"q": "BTHK", "k": "BTHK", "v": "BTJV", "g": "BTJK", "beta": "BTJ"}
 FLAGS = ("qk_l2norm", "beta_sigmoid", "allow_neg_eigval", "state_v_first", "safe_gate")
-COMPUTE = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+ELEMENT_TYPES = ("float64", "float32", "float16", "bfloat16")
 
 
 def stored(tensor, name):
@@ -33,7 +33,7 @@ def stored(tensor, name):
 def checked(array, name):
     if array.dtype.name == "bfloat16" or array.dtype == np.dtype("V2"):  # V2: how numpy.savez stores bfloat16
         return np.ascontiguousarray(array).view(np.uint16), "bfloat16"
-    if array.dtype.name not in COMPUTE:
+    if array.dtype.name not in ELEMENT_TYPES:
         raise TypeError(f"{name}: element type {array.dtype}; wanted float64, float32, float16 or bfloat16")
     return array, array.dtype.name
 
@@ -73,7 +73,8 @@ def save(path, *, q, k, v, g, beta, A_log=None, dt_bias=None, initial_state=None
     gate: "none" (g is the natural log of the decay), "softplus" or "lower_bound"; without it "none", or what A_log and
     lower_bound say. scale: 1/sqrt(K) without. flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
     expected: {who: {"o": ..., "final_state": ..., "compute": "bf16", "implementation": ..., "device": ...}}; compute is
-    the precision of the operands of matrix products (fp64, fp32, tf32, bf16, fp16), the element type of o without.
+    the precision of the operands of matrix products (fp64, fp32, tf32, bf16, fp16). Say it: limits follow from it. Without
+    it the element type of o is assumed, and reports say so.
     do, dht: gradients of a loss with respect to o and final_state; then expected may have the gradients of the inputs
     too: dq dk dv dg dbeta dinitial_state dA_log ddt_bias, shaped like those.
     """
@@ -130,8 +131,6 @@ def put_answer(group, who, answer, state, found):
                 array = array.reshape(-1)
             check_shape(f"expected/{who}/{key}", array.shape, letters, found)
             put(group, key, array, element_type)
-            if key == "o":
-                group.attrs["compute"] = COMPUTE[element_type]
     unknown = set(answer) - {"compute", "implementation", "device"}
     if unknown:
         raise ValueError(f"expected {who}: nothing called {sorted(unknown)}")

@@ -39,10 +39,27 @@ def device_of(array):
     return next(iter(devices())).device_kind if callable(devices) else None
 
 
+def check_npz(source):
+    """Raises ValueError for a file that is no .npz. numpy.load would advise to unpickle it, which runs what is in it."""
+    with open(source, "rb") as file:
+        first = file.read(512)
+    then = "then save(path, q=..., k=...) of export_fixture.py"
+    if first.startswith(b"PK\x03\x04") and b"data.pkl" not in first:
+        return
+    if first.startswith((b"PK\x03\x04", b"\x80")):
+        raise ValueError(f"{source}: a PyTorch file: tensors = torch.load(file, weights_only=True), {then}")
+    if first[8:10] == b'{"':
+        raise ValueError(f"{source}: safetensors: tensors = safetensors.torch.load_file(file), {then}")
+    if first.startswith(b"\x93NUMPY"):
+        raise ValueError(f"{source}: one array (.npy): a problem has five at least; numpy.load each, {then}")
+    raise ValueError(f"{source}: no .npz file; write one with numpy.savez")
+
+
 def converted(source, target, compute=None, **words):
     """The arrays of a .npz file: inputs by name, answers as WHO/o and WHO/final_state."""
     import numpy as np
 
+    check_npz(source)
     inputs, expected = {}, {}
     with np.load(source) as arrays:
         for key in arrays.files:

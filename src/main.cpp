@@ -6,9 +6,11 @@
 #include <new>
 
 #include "base/error.hpp"
+#include "base/interruption.hpp"
 #include "base/names.hpp"
 #include "cli/app.hpp"
-#include "cli/output.hpp"
+#include "cli/progress.hpp"
+#include "fixture/reading_server.hpp"
 #include "kda/kernels/table.hpp"
 #include "numeric/environment.hpp"
 
@@ -36,10 +38,14 @@ void check_floating_point() {
 
 int main(int argc, char** argv) {
   using kda_check::ErrorKind;
+  kda_check::prepare_signals();
   kda_check::cli::reserve_standard_streams();
   try {
     check_floating_point();
+    kda_check::fixture::prepare_reading();
     return kda_check::cli::app_main(argc, argv);
+  } catch (const kda_check::Interrupted& interrupted) {
+    kda_check::end_by_signal(interrupted.signal);
   } catch (const kda_check::Error& error) {
     return report(error.kind(), error.what());
   } catch (const std::bad_alloc&) {

@@ -5,7 +5,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # Debian 12 and Ubuntu 24.04 have all of these.
 build_packages=(g++ cmake ninja-build libcli11-dev libxtensor-dev libfmt-dev libhdf5-dev nlohmann-json3-dev
                 zlib1g-dev libaec-dev liblzma-dev libtomlplusplus-dev libpugixml-dev)
-test_packages=(catch2 libmpfr-dev)
+test_packages=(catch2 libmpfr-dev python3-jsonschema)
 format_packages=(clang-format)
 
 say() { printf 'kda-check: %s\n' "$*" >&2; }
@@ -39,14 +39,30 @@ install_packages() {
   rm -f "$log"
 }
 
-# build PRESET [TARGET]: quiet unless it fails or takes long.
+# Compilers are asked through ccache where it is. Precompiled headers are safe with it under these words; the rest
+# lets clones in other folders share what was compiled.
+if command -v ccache >/dev/null; then
+  export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+  export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$root} CCACHE_NOHASHDIR=1
+  export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:+$CCACHE_SLOPPINESS,}pch_defines,time_macros
+fi
+
+# build PRESET [TARGET]: quiet unless it fails, takes long, or what it is built for is new (cmake/native.cmake).
 build() {
-  local preset=$1 target=${2:-all} log="$root/build/$1.log"
+  local preset=$1 target=${2:-all} log="$root/build/$1.log" built_for="$root/build/$1/built_for.txt" before=
   mkdir -p "$root/build"
   [ -e "$root/build/$preset/build.ninja" ] || say "building, a few minutes the first time"
-  if ! { cd "$root" && cmake --preset "$preset" && cmake --build "$root/build/$preset" --target "$target"; } >"$log" 2>&1; then
-    grep -E -A5 'error|Error|FAILED' "$log" | head -n 40 >&2 || true
-    say "error: the build failed; the whole log is build/$preset.log"
-    exit 4
+  [ ! -e "$built_for" ] || before=$(<"$built_for")
+  if ! (cd "$root" && cmake --preset "$preset") >"$log" 2>&1; then
+    build_failed "$preset"
   fi
+  [ ! -e "$built_for" ] || [ "$(<"$built_for")" = "$before" ] || say "$(<"$built_for")"
+  if ! cmake --build "$root/build/$preset" --target "$target" >>"$log" 2>&1; then
+    build_failed "$preset"
+  fi
+}
+build_failed() {
+  grep -E -A5 'error|Error|FAILED' "$root/build/$1.log" | head -n 40 >&2 || true
+  say "error: the build failed; the whole log is build/$1.log"
+  exit 4
 }

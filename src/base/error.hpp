@@ -21,10 +21,7 @@ constexpr int exit_code(ErrorKind kind) { return static_cast<int>(kind); }
 
 class Error : public std::exception {
  public:
-  Error(ErrorKind kind, std::string what, std::string where = {}, std::string hint = {})
-      : kind_(kind), what_(std::move(what)), where_(std::move(where)), hint_(std::move(hint)) {
-    compose();
-  }
+  Error(ErrorKind kind, std::string what, std::string where = {}, std::string hint = {});
 
   ErrorKind kind() const { return kind_; }
   /// The parts of the line: what was found and wanted, and the hint.
@@ -35,15 +32,9 @@ class Error : public std::exception {
   Error in(std::string where) const { return Error(kind_, what_, std::move(where), hint_); }
 
   /// One line: what was found and wanted, (where), then a hint with one action.
-  const char* what() const noexcept override { return line_.c_str(); }
+  const char* what() const noexcept override;
 
  private:
-  void compose() {
-    line_ = what_;
-    if (!where_.empty()) line_ += " (" + where_ + ")";
-    if (!hint_.empty()) line_ += "; hint: " + hint_;
-  }
-
   ErrorKind kind_;
   std::string what_, where_, hint_, line_;
 };

@@ -1,6 +1,12 @@
 #include "base/names.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <utility>
 
 namespace kda_check {
 
@@ -22,6 +28,49 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     previous.swap(current);
   }
   return previous[b.size()];
+}
+
+struct Character {
+  std::optional<std::uint32_t> point;  ///< nullopt: a byte that is no UTF-8
+  std::size_t bytes;
+};
+
+Character first_character(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return std::uint32_t{static_cast<unsigned char>(text[i])}; };
+  const std::uint32_t first = byte(0);
+  if (first < 0x80) return {first, 1};
+  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || length > text.size()) return {std::nullopt, 1};
+  std::uint32_t point = first & (0x7fu >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0u) != 0x80) return {std::nullopt, 1};
+    point = point << 6 | (byte(i) & 0x3fu);
+  }
+  constexpr std::uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool is_surrogate = point >= 0xd800 && point < 0xe000;
+  if (point < least[length] || point > 0x10ffff || is_surrogate) return {std::nullopt, 1};
+  return {point, length};
+}
+
+/// Characters that a terminal or a page obeys instead of showing them, or that show nothing at all: text
+/// could hide or forge what stands around it.
+bool is_hidden(std::uint32_t point) {
+  constexpr std::pair<std::uint32_t, std::uint32_t> ranges[] = {
+      {0x0000, 0x001f},
+      {0x007f, 0x009f},  // control characters
+      {0x00ad, 0x00ad},  // soft hyphen
+      {0x061c, 0x061c},
+      {0x200b, 0x200f},  // marks of direction, nothing wide
+      {0x2028, 0x202e},
+      {0x2060, 0x206f},  // ends of lines and paragraphs, turns of direction, invisible signs
+      {0xfdd0, 0xfdef},
+      {0xfeff, 0xfeff},  // no characters; byte order mark
+      {0xfff9, 0xfffb},
+      {0xe0000, 0xe0fff},  // annotations, tags
+  };
+  if ((point & 0xfffeu) == 0xfffe) return true;  // the last two of every plane are no characters
+  return std::any_of(std::begin(ranges), std::end(ranges),
+                     [&](const auto& range) { return point >= range.first && point <= range.second; });
 }
 
 }  // namespace
@@ -56,24 +105,18 @@ std::vector<std::string> without_repeats(std::vector<std::string> names) {
 }
 
 std::string printable(std::string_view text) {
-  constexpr char digits[] = "0123456789abcdef";
   std::string result;
-  const auto byte = [&](std::size_t i) {
-    return static_cast<unsigned char>(i < text.size() ? text[i] : ' ');
-  };
-  const auto is_control = [&](std::size_t i) { return byte(i) < 0x20 || byte(i) == 0x7f; };
-  // In UTF-8 the control characters U+0080 to U+009F are C2 80 to C2 9F.
-  const auto is_wide_control = [&](std::size_t i) {
-    return byte(i) == 0xc2 && byte(i + 1) >= 0x80 && byte(i + 1) < 0xa0;
-  };
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (is_control(i) || is_wide_control(i) || (i > 0 && is_wide_control(i - 1))) {
-      result += "\\x";
-      result += digits[byte(i) / 16];
-      result += digits[byte(i) % 16];
+  while (!text.empty()) {
+    const Character first = first_character(text);
+    const std::string_view bytes = text.substr(0, first.bytes);
+    if (first.point && !is_hidden(*first.point)) {
+      result += bytes;
+    } else if (first.point && *first.point >= 0x100) {
+      result += fmt::format("\\u{:04x}", *first.point);
     } else {
-      result += text[i];
+      for (const char byte : bytes) result += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
     }
+    text.remove_prefix(bytes.size());
   }
   return result;
 }

@@ -19,7 +19,8 @@ std::vector<std::string> split_commas(std::string_view text);
 /// The same names, each once, in the order of their first occurrence.
 std::vector<std::string> without_repeats(std::vector<std::string> names);
 
-/// Text that came from outside, fit for a terminal: control characters are shown as \x1b and the like.
+/// Text that came from outside, fit for a terminal and for XML: valid UTF-8 of one line. Control characters
+/// and bytes that are no UTF-8 are shown as \x1b, marks of direction and others that show nothing as \u202e.
 std::string printable(std::string_view text);
 
 /// A hint for an unknown name: "did you mean 'recurrent'?" when one candidate is near (Damerau distance <= 2

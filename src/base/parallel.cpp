@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/interruption.hpp"
+
 namespace kda_check {
 
 int available_threads() {
@@ -28,6 +30,7 @@ void parallel_for(std::size_t count, int threads, const std::function<void(std::
   const auto work = [&](int worker) {
     for (std::size_t item = next++; item < count && !failed; item = next++) {
       try {
+        check_interruption();
         body(item, worker);
       } catch (...) {
         if (!failed.exchange(true)) first_failure = std::current_exception();

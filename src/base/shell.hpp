@@ -13,11 +13,9 @@ struct ShellResult {
 };
 
 /// Runs `command` with an empty standard input; what it prints is kept for messages, nothing reaches our own
-/// streams. Its process group ends with it, with the time limit, and when a signal ends this process. Throws
-/// Error{environment} when no process can be started.
+/// streams. Its process group ends with it, with the time limit, with a signal that asks for the end
+/// (Interrupted is thrown) and with this process. From any thread. Throws Error{environment} when no process
+/// can be started.
 ShellResult run_shell(const std::string& command, int seconds);
-
-/// `text` as one word of a shell.
-std::string shell_quoted(const std::string& text);
 
 }  // namespace kda_check

@@ -1,74 +1,73 @@
+#include "bench/bench.hpp"
+
 #include <fmt/format.h>
 
-#include "cli/commands.hpp"
-#include "cli/output.hpp"
-#include "session/bench.hpp"
+#include <algorithm>
+
+#include "cli/command.hpp"
 
 namespace kda_check::cli {
 
 namespace {
 
 constexpr char footer[] =
-    "us is microseconds of wall time per token and head. Gflop/s counts the 7 K V flops of the recurrence (a "
-    "product,\n"
-    "three multiply-adds per state element) and 20 K V backwards (replayed: two and nine), whatever the "
-    "variant\nreally does; % of peak divides by the "
-    "fused\n"
-    "multiply-adds this machine did before or after the same repeat, whichever is faster; x recurrent is the "
-    "time over that of recurrent, forwards.\n"
-    "\n"
-    "GPU variants are timed by the clock of the device, kernels alone: ms of one run (median), how far the "
-    "fastest "
-    "and the\n"
-    "slowest are apart, and the floor, the time it takes to read every input and write o and final_state "
-    "once at "
-    "the speed\n"
-    "of a copy measured in the same run.\n"
-    "\n"
-    "Examples:\n"
-    "  kda-check bench\n"
-    "  kda-check bench --variant recurrent,chunk --backward\n"
-    "  kda-check bench --variant gpu-chunk,gpu-recurrent --dtype fp32,bf16 -T 8192 -H 64\n"
-    "  kda-check bench --variant recurrent,chunk --arithmetic decay=anchor-first:16 --dtype fp32,bf16 -T "
-    "4096\n";
+    R"(us is microseconds of wall time per token and head. Gflop/s counts the 7 K V flops of the recurrence (a product, three
+multiply-adds per state element) and 20 K V backwards (replayed: two and nine), whatever the variant really does; of peak
+divides by the fused multiply-adds this machine did before or after the same repeat, whichever is faster; x recurrent is
+the time over that of recurrent, forwards.
+
+GPU variants are timed by the clock of the device, kernels alone: ms of one run (median), how far the fastest and the
+slowest are apart, and the floor, the time it takes to read every input and write o and final_state once at the speed of
+a copy measured in the same run.
+
+Examples:
+  kda-check bench
+  kda-check bench --variant recurrent,chunk --backward
+  kda-check bench --variant gpu-chunk,gpu-recurrent --dtype fp32,bf16 -T 8192 -H 64
+  kda-check bench --variant recurrent,chunk --arithmetic decay=anchor-first:16 --dtype fp32,bf16 -T 4096
+)";
 
 }  // namespace
 
 int bench_main(const Words& words) {
-  session::BenchRequest request;
-  bool json = false;
-  CLI::App app;
-  prepare(app, "bench", "Time the variants and the oracle beside the machine's own multiply-add speed");
-  app.footer(footer);
-  add_names(app, "--variant", request.variants, "Variants, or oracle (default: all of them)", "NAME,...");
-  add_names(app, "--dtype", request.dtypes, "fp64, fp32, bf16, fp16 (default: fp32)", "NAME,...");
-  add_arithmetic(app, request.arithmetic, "As for run");
-  const auto extent = [&app](const char* flag, std::size_t& target, const char* text) {
-    app.add_option(flag, target, fmt::format("{} (default {})", text, target))
-        ->check(CLI::Range(1, 1 << 20))
-        ->option_text("N");
+  bench::BenchRequest request;
+  plan::Request& named = request.words;
+  named.command = "bench";
+  OutputOptions output;
+  ResourceOptions resources;
+  Parser parser("bench", "Time the variants and the oracle beside the machine's own multiply-add speed",
+                footer);
+  parser.group("What is selected");
+  add_variants(parser, named.selection, "Variants, or oracle (default: all of them)");
+  add_dtypes(parser, named.selection);
+  add_passes(parser, named.selection);
+  add_arithmetic(parser, named);
+  parser.group("The problem");
+  const auto extent = [&](const char* flag, std::size_t& target, const char* text) {
+    parser.number(
+        flag, 1, 1 << 20, [&target](std::size_t value) { target = value; },
+        target > 0 ? fmt::format("{} (default {})", text, target) : std::string(text));
   };
   extent("-B", request.B, "Batch");
   extent("-T", request.T, "Tokens");
-  app.add_option("-H", request.H, "Heads (default: as many as threads, at least 4)")
-      ->check(CLI::Range(1, 1 << 20))
-      ->option_text("N");
+  extent("-H", request.H, "Heads (default: as many as threads, at least 4)");
   extent("-K", request.K, "Key width");
   extent("-V", request.V, "Value width");
   extent("--chunk-size", request.chunk_size, "Rows of a chunk");
-  app.add_option("--repeats", request.repeats, "Repeats; medians are printed (default 7)")
-      ->check(CLI::Range(1, 1000))
-      ->option_text("N");
-  add_threads(app, request.threads);
-  app.add_flag("--backward", request.backward, "Time the backward passes beside the forward ones");
-  app.add_flag("--json", json, "JSON instead of the table");
-  if (const auto done = parse(app, words)) return *done;
-  Progress progress;
-  const session::BenchResult result =
-      session::bench(request, {warn, [&](const std::string& text) { progress.show(text); }});
-  progress.clear();
-  write_stdout(json ? session::bench_json(result) : session::bench_text(result));
-  return 0;
+  parser.number(
+      "--repeats", 1, 1000, [&](std::size_t count) { request.repeats = static_cast<int>(count); },
+      "Repeats; medians are printed (default 7)");
+  add_output_options(parser, output);
+  add_resources(parser, resources);
+  if (!parser.parse(words)) return 0;
+  request.threads = resources.threads, request.memory_budget = resources.limits.memory_budget;
+  if (std::optional<Names>& names = named.selection.variants)
+    request.with_oracle = std::erase(*names, "oracle") > 0;
+  return tell(words, output, {}, [&](Outputs&, Progress& progress) {
+    request.warning = [&](const std::string& text) { progress.warn(text); };
+    request.progress = [&](const std::string& text) { progress.show(text); };
+    return bench::bench(request);
+  });
 }
 
 }  // namespace kda_check::cli

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "base/names.hpp"
+#include "base/shell_text.hpp"
 
 namespace kda_check::cli {
 
@@ -34,7 +35,7 @@ const OptionDescription* positional_of(const CommandDescription& command) {
 
 /// `name words is_list is_path` as assignments of the shell.
 std::string assignments(const OptionDescription& option) {
-  return fmt::format("words={}{}{}", quoted(join(option.words, " ")), option.is_list ? " list=1" : "",
+  return fmt::format("words={}{}{}", shell_quoted(join(option.words, " ")), option.is_list ? " list=1" : "",
                      option.is_path ? " files=1" : "");
 }
 
@@ -62,18 +63,12 @@ std::string command_cases(const Tree& tree, const char* indent) {
   for (const CommandDescription& command : tree) {
     const OptionDescription* const positional = positional_of(command);
     fmt::format_to(std::back_inserter(out), "{}{}) flags={} {} ;;\n", indent, command.name,
-                   quoted(flag_list(command)), positional ? assignments(*positional) : "");
+                   shell_quoted(flag_list(command)), positional ? assignments(*positional) : "");
   }
   return out;
 }
 
 }  // namespace
-
-std::string quoted(const std::string& text) {
-  std::string out = "'";
-  for (const char letter : text) out += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
-  return out + "'";
-}
 
 std::string one_line(const std::string& text) {
   std::string line = text;
@@ -135,19 +130,20 @@ _kda_check() {{
 }}
 complete -F _kda_check kda-check
 )",
-                     quoted(command_names(tree)), value_cases(tree, "    "), command_cases(tree, "      "));
+                     shell_quoted(command_names(tree)), value_cases(tree, "    "),
+                     command_cases(tree, "      "));
 }
 
 std::string zsh_completions(const Tree& tree) {
   std::string described;
   for (const CommandDescription& command : tree)
     if (!command.is_hidden)
-      described += "    " + quoted(command.name + ":" + one_line(command.summary)) + "\n";
+      described += "    " + shell_quoted(command.name + ":" + one_line(command.summary)) + "\n";
   std::string flags;
   for (const CommandDescription& command : tree) {
     flags += "    " + command.name + ") options=(\n";
     for_each_flag(command, [&](const OptionDescription& option, const std::string& flag) {
-      flags += "      " + quoted(flag + ":" + one_line(option.text)) + "\n";
+      flags += "      " + shell_quoted(flag + ":" + one_line(option.text)) + "\n";
     });
     flags += "    ) ;;\n";
   }
@@ -212,11 +208,11 @@ end
 complete -c kda-check -f
 )";
   const auto rule = [&](const std::string& condition, const std::string& rest) {
-    out += fmt::format("complete -c kda-check -n {}{}\n", quoted(condition), rest);
+    out += fmt::format("complete -c kda-check -n {}{}\n", shell_quoted(condition), rest);
   };
   for (const CommandDescription& command : tree) {
     if (command.is_hidden) continue;
-    rule("__fish_use_subcommand", " -a " + command.name + " -d " + quoted(one_line(command.summary)));
+    rule("__fish_use_subcommand", " -a " + command.name + " -d " + shell_quoted(one_line(command.summary)));
     const std::string chosen = "__fish_seen_subcommand_from " + command.name;
     for (const OptionDescription& option : command.options) {
       std::string words;
@@ -226,11 +222,11 @@ complete -c kda-check -f
       if (option.is_path) words += " -F";
       const std::string names = join(option.words, " ");
       if (option.is_list && !names.empty()) {
-        words += " -a " + quoted("(__kda_check_list " + names + ")");
+        words += " -a " + shell_quoted("(__kda_check_list " + names + ")");
       } else if (!names.empty()) {
-        words += " -a " + quoted(names);
+        words += " -a " + shell_quoted(names);
       }
-      if (!option.flags.empty()) words += " -d " + quoted(one_line(option.text));
+      if (!option.flags.empty()) words += " -d " + shell_quoted(one_line(option.text));
       if (!words.empty()) rule(chosen, words);
     }
   }

@@ -17,9 +17,6 @@ std::string fish_completions(const std::vector<CommandDescription>& tree);
 /// kda-check.1, in the macros of man(7).
 std::string manual_page(const std::vector<CommandDescription>& tree);
 
-/// Text in single quotes, for bash and zsh.
-std::string quoted(const std::string& text);
-
 /// The first sentence or so of an option's help, on one line.
 std::string one_line(const std::string& text);
 

@@ -5,7 +5,8 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
-#include "cli/commands.hpp"
+#include "base/output_file.hpp"
+#include "cli/command.hpp"
 #include "cli/completions.hpp"
 
 namespace kda_check::cli {
@@ -13,16 +14,20 @@ namespace kda_check::cli {
 namespace {
 
 constexpr char footer[] =
-    "Nothing of kda-check runs while one types: the names of variants, regimes, suites and the like are "
-    "those\n"
-    "of the program that wrote the script.\n"
-    "\n"
-    "Examples:\n"
-    "  source <(kda-check completions bash)                              in this shell; in ~/.bashrc for "
-    "all\n"
-    "  kda-check completions bash > ~/.local/share/bash-completion/completions/kda-check\n"
-    "  kda-check completions zsh > ~/.zfunc/_kda-check                   in a folder of $fpath\n"
-    "  kda-check completions fish > ~/.config/fish/completions/kda-check.fish\n";
+    R"(Nothing of kda-check runs while one types: the names of variants, regimes, suites and the like are those of the program
+that wrote the script.
+
+Examples:
+  source <(kda-check completions bash)                              in this shell; in ~/.bashrc for all
+  kda-check completions bash > ~/.local/share/bash-completion/completions/kda-check
+  kda-check completions zsh > ~/.zfunc/_kda-check                   in a folder of $fpath
+  kda-check completions fish > ~/.config/fish/completions/kda-check.fish
+)";
+
+constexpr char man_footer[] = R"(Examples:
+  kda-check man > kda-check.1
+  kda-check man | man -l -                          to read it
+)";
 
 struct Shell {
   const char* name;
@@ -32,19 +37,17 @@ constexpr Shell shells[] = {{"bash", bash_completions}, {"zsh", zsh_completions}
 
 }  // namespace
 
-std::vector<std::string> shell_names() {
-  std::vector<std::string> names;
+Names shell_names() {
+  Names names;
   for (const Shell& shell : shells) names.emplace_back(shell.name);
   return names;
 }
 
 int completions_main(const Words& words) {
   std::string chosen;
-  CLI::App app;
-  prepare(app, "completions", "What a shell needs to complete commands, options and names");
-  app.footer(footer);
-  app.add_option("shell", chosen, join(shell_names()))->required()->option_text("SHELL");
-  if (const auto done = parse(app, words)) return *done;
+  Parser parser("completions", "What a shell needs to complete commands, options and names", footer);
+  parser.positional(chosen, "SHELL", join(shell_names()).c_str());
+  if (!parser.parse(words)) return 0;
   for (const Shell& shell : shells) {
     if (chosen != shell.name) continue;
     write_stdout(shell.script(option_tree()));
@@ -55,12 +58,8 @@ int completions_main(const Words& words) {
 }
 
 int man_main(const Words& words) {
-  CLI::App app;
-  prepare(app, "man", "The manual page, in the macros of man(7)");
-  app.footer(
-      "Examples:\n  kda-check man > kda-check.1\n  kda-check man | man -l -                          to read "
-      "it\n");
-  if (const auto done = parse(app, words)) return *done;
+  Parser parser("man", "The manual page, in the macros of man(7)", man_footer);
+  if (!parser.parse(words)) return 0;
   write_stdout(manual_page(option_tree()));
   return 0;
 }

@@ -1,126 +1,131 @@
 #include <fmt/format.h>
 
-#include <iterator>
-
 #include "base/error.hpp"
 #include "base/names.hpp"
-#include "cli/commands.hpp"
-#include "cli/output.hpp"
-#include "cli/suite.hpp"
-#include "compare/metrics.hpp"
-#include "gpu.hpp"
+#include "cli/command.hpp"
+#include "cuda/gpu.hpp"
+#include "judge/metrics.hpp"
 #include "kda/kernels/table.hpp"
 #include "kda/regimes.hpp"
 #include "kda/variants.hpp"
+#include "plan/suite.hpp"
 #include "report/writers.hpp"
 
 namespace kda_check::cli {
 
 namespace {
 
-std::string variants_text() {
-  std::string out = "variants\n";
+using report::Section;
+using report::Show;
+using report::Value;
+
+void add(Section& section, std::vector<Value> values) {
+  report::Entry entry;
+  entry.values = std::move(values);
+  section.entries.push_back(std::move(entry));
+}
+
+template <class Rows>
+void add_rows(Section& section, const Rows& rows) {
+  section.columns = {{"name", {}, Show::code}, {"summary", {}}};
+  for (const auto& row : rows) add(section, {std::string(row.name), std::string(row.summary)});
+}
+
+void variants(Section& section) {
+  section.columns = {{"name", {}, Show::code}, {"summary", {}}, {"device", {}},
+                     {"dtypes", {}},           {"passes", {}},  {"state", "on this machine"}};
   for (const kda::Variant& variant : kda::variants()) {
     std::string dtypes;
     for (const numeric::Format& format : numeric::formats)
       if (variant.has_dtype(format.dtype))
         dtypes += fmt::format("{}{}", dtypes.empty() ? "" : " ", format.name);
     const std::string reason = variant.unavailable();
-    const char* const passes = variant.run_backward != nullptr ? "forward backward" : "forward";
-    fmt::format_to(std::back_inserter(out), "  {:<14} {:<40} {:<4} {:<20} {:<16} {}\n", variant.name,
-                   variant.summary, variant.device, dtypes, passes, reason.empty() ? "available" : reason);
+    add(section, {std::string(variant.name), std::string(variant.summary), std::string(variant.device),
+                  dtypes, std::string(variant.run_backward != nullptr ? "forward backward" : "forward"),
+                  reason.empty() ? std::string("available") : reason});
   }
-  return out;
 }
 
-std::string metrics_text() {
-  std::string out = "metrics\n";
-  for (const compare::Metric& metric : compare::metrics())
-    fmt::format_to(std::back_inserter(out), "  {:<18} {}\n", metric.name, metric.summary);
-  return out;
-}
+void metrics(Section& section) { add_rows(section, judge::metrics()); }
 
-std::string arithmetic_text() {
-  std::string out = "arithmetic\n";
+void arithmetic(Section& section) {
+  section.columns = {{"key", {}, Show::code}, {"values", {}, Show::code}, {"summary", {}}};
   for (const kda::AxisDescription& axis : kda::axis_descriptions())
-    fmt::format_to(std::back_inserter(out), "  {:<12} {}\n  {:<12}   {}\n", axis.key, axis.summary, "",
-                   axis.values);
-  return out;
+    add(section, {axis.key, axis.values, axis.summary});
 }
 
-/// Its own parameters, and those whose default is its own.
-std::string regimes_text() {
+/// Their own parameters, and those whose default is their own.
+void regimes(Section& section) {
   std::string shared;
   for (const kda::Parameter& parameter : kda::shared_parameters())
     shared += fmt::format("{}={} ", parameter.name, parameter.value);
-  std::string out = fmt::format("regimes  ({}dtype=fp32 unless stated)\n", shared);
+  section.title = fmt::format("regimes  ({}dtype=fp32 unless stated)", shared);
+  section.columns = {{"name", {}, Show::code}, {"parameters", {}, Show::code}, {"summary", {}}};
   for (const kda::Recipe& recipe : kda::recipes()) {
     std::string own;
     for (const kda::Parameter& parameter : recipe.parameters)
       own += fmt::format("{}{}={}", own.empty() ? "" : " ", parameter.name, parameter.value);
-    fmt::format_to(std::back_inserter(out), "  {:<22} {}\n", recipe.name, recipe.summary);
-    if (!own.empty()) fmt::format_to(std::back_inserter(out), "  {:<22}   {}\n", "", own);
+    add(section, {std::string(recipe.name), own, std::string(recipe.summary)});
   }
-  return out;
 }
 
-std::string reports_text() {
-  std::string out = "reports\n";
-  for (const report::Writer& writer : report::writers())
-    fmt::format_to(std::back_inserter(out), "  {:<12} {}\n", writer.name, writer.summary);
-  return out;
+void reports(Section& section) { add_rows(section, report::writers()); }
+
+void suites(Section& section) {
+  section.columns = {{"name", {}, Show::code}};
+  for (const std::string& name : plan::suite_names()) add(section, {"@" + name});
 }
 
-std::string suites_text() {
-  std::string out = "suites\n";
-  for (const std::string& name : suite_names()) fmt::format_to(std::back_inserter(out), "  @{}\n", name);
-  return out;
+void devices(Section& section) {
+  section.columns = {{"name", {}, Show::code}, {"state", "on this machine"}};
+  add(section, {std::string("cpu"), fmt::format("kernels for {}", kda::kernel_table().instruction_set)});
+  add(section, {std::string("gpu"), cuda::device_text()});
 }
 
-std::string devices_text() {
-  return fmt::format("devices\n  {:<12} kernels for {}\n  {:<12} {}\n", "cpu",
-                     kda::kernel_table().instruction_set, "gpu", cuda::device_text());
-}
-
-struct Section {
+struct Row {
   const char* name;
-  std::string (*text)();
+  void (*fill)(Section& section);
 };
-constexpr Section sections[] = {{"variants", variants_text},     {"metrics", metrics_text},
-                                {"arithmetic", arithmetic_text}, {"regimes", regimes_text},
-                                {"reports", reports_text},       {"suites", suites_text},
-                                {"devices", devices_text}};
+constexpr Row rows[] = {{"variants", variants}, {"metrics", metrics}, {"arithmetic", arithmetic},
+                        {"regimes", regimes},   {"reports", reports}, {"suites", suites},
+                        {"devices", devices}};
 
-constexpr char footer[] =
-    "Examples:\n"
-    "  kda-check list                   everything\n"
-    "  kda-check list regimes           problems that TARGET can name, with their parameters\n"
-    "  kda-check list devices           what this machine has; why a GPU cannot be used\n";
+constexpr char footer[] = R"(Examples:
+  kda-check list                   everything
+  kda-check list regimes           problems that TARGET can name, with their parameters
+  kda-check list devices           what this machine has; why a GPU cannot be used
+)";
 
 }  // namespace
 
-std::vector<std::string> list_sections() {
-  std::vector<std::string> names;
-  for (const Section& section : sections) names.emplace_back(section.name);
+Names list_sections() {
+  Names names;
+  for (const Row& row : rows) names.emplace_back(row.name);
   return names;
 }
 
 int list_main(const Words& words) {
-  std::string chosen;
-  const std::vector<std::string> names = list_sections();
-  CLI::App app;
-  prepare(app, "list", "What exists, and whether it can run here");
-  app.footer(footer);
-  app.add_option("section", chosen, join(names))->option_text("SECTION");
-  if (const auto done = parse(app, words)) return *done;
-  std::string out;
-  for (const Section& section : sections)
-    if (chosen.empty() || chosen == section.name) out += (out.empty() ? "" : "\n") + section.text();
-  if (out.empty())
-    throw Error(ErrorKind::usage, fmt::format("list: nothing called '{}'", chosen), {},
-                suggest(chosen, names));
-  write_stdout(out);
-  return 0;
+  Names chosen;
+  OutputOptions output;
+  Parser parser("list", "What exists, and whether it can run here", footer);
+  parser.positionals(chosen, "SECTION...", join(list_sections()).c_str());
+  add_output_options(parser, output);
+  if (!parser.parse(words)) return 0;
+  for (const std::string& name : chosen)
+    if (const Names known = list_sections(); std::find(known.begin(), known.end(), name) == known.end())
+      throw Error(ErrorKind::usage, fmt::format("list: nothing called '{}'", name), {}, suggest(name, known));
+  return tell(words, output, {}, [&](Outputs&, Progress&) {
+    report::Document document;
+    for (const Row& row : rows) {
+      if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), row.name) == chosen.end()) continue;
+      Section section;
+      section.key = section.title = row.name;
+      section.tabular = true;
+      row.fill(section);
+      document.sections.push_back(std::move(section));
+    }
+    return document;
+  });
 }
 
 }  // namespace kda_check::cli

@@ -3,8 +3,8 @@
 #include <iterator>
 
 #include "base/names.hpp"
+#include "base/version.hpp"
 #include "cli/completions.hpp"
-#include "report/version.hpp"
 
 namespace kda_check::cli {
 
@@ -79,6 +79,9 @@ something could not run or be written
 .TP
 70
 a bug in kda\-check
+.TP
+128 + n
+ended by signal n; reports say what was done
 .PP
 The highest that applies wins. Reports go to standard output, everything else to standard error.
 .SH ENVIRONMENT

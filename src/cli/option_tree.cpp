@@ -6,20 +6,18 @@
 #include <string_view>
 
 #include "base/names.hpp"
-#include "cli/commands.hpp"
-#include "cli/suite.hpp"
-#include "compare/metrics.hpp"
+#include "cli/command.hpp"
+#include "judge/metrics.hpp"
 #include "kda/arithmetic.hpp"
 #include "kda/regimes.hpp"
 #include "kda/variants.hpp"
+#include "plan/requirements.hpp"
+#include "plan/suite.hpp"
 #include "report/writers.hpp"
-#include "session/requirements.hpp"
 
 namespace kda_check::cli {
 
 namespace {
-
-using Names = std::vector<std::string>;
 
 template <class Rows>
 Names names_of(const Rows& rows, const char* suffix = "") {
@@ -65,18 +63,18 @@ Names arithmetic_words(std::string_view) {
 }
 
 Names groups(std::string_view command) {
-  return command == "run" ? Names{"oracle", "all", "replay"} : Names{"oracle"};
+  return command == "run" ? Names{"oracle", "all", "replay", "none"} : Names{"oracle"};
 }
 
 Names targets(std::string_view command) {
   Names names = names_of(kda::recipes());
   if (command == "run")
-    for (const std::string& suite : suite_names()) names.push_back("@" + suite);
+    for (const std::string& suite : plan::suite_names()) names.push_back("@" + suite);
   return names;
 }
 
 Names required(std::string_view) {
-  return Names(session::requirements().begin(), session::requirements().end());
+  return Names(plan::devices().begin(), plan::devices().end()) + names_of(kda::variants());
 }
 
 struct Kind {
@@ -91,40 +89,24 @@ constexpr Kind kinds[] = {
     {"--require", required},
     {"--between", variant_names},
     {"--tensor",
-     [](std::string_view command) {
-       return Names{"o"} + (command == "grow" ? Names{} : Names{"final_state"});
+     [](std::string_view) {
+       return kda::tensors_of(kda::Pass::forward) + kda::tensors_of(kda::Pass::backward);
      }},
-    {"--limit", [](std::string_view) { return names_of(compare::metrics(), "="); }},
+    {"--limit", [](std::string_view) { return names_of(judge::metrics(), "="); }},
     {"--report", [](std::string_view) { return names_of(report::writers()); }},
     {"TARGET", targets},
     {"TARGET...", targets},
     {"REGIME", targets},
-    {"SECTION", [](std::string_view) { return list_sections(); }},
+    {"SECTION...", [](std::string_view) { return list_sections(); }},
     {"SHELL", [](std::string_view) { return shell_names(); }},
 };
 
-/// "TEXT:{auto,always,never}", as CLI11 describes an option that takes one of a set.
-Names members(const std::string& type_name) {
-  const std::size_t open = type_name.find('{'), close = type_name.rfind('}');
-  if (open == std::string::npos || close == std::string::npos) return {};
-  return split_commas(std::string_view(type_name).substr(open + 1, close - open - 1));
-}
-
-OptionDescription described(const CLI::Option& option, std::string_view command) {
-  OptionDescription result;
-  for (const std::string& name : option.get_snames()) result.flags.push_back("-" + name);
-  for (const std::string& name : option.get_lnames()) result.flags.push_back("--" + name);
-  result.value = option.get_option_text();
-  result.text = option.get_description();
-  const std::string key = result.flags.empty() ? result.value : result.flags.back();
+OptionDescription with_words(OptionDescription option, std::string_view command) {
+  const std::string key = option.flags.empty() ? option.value : option.flags.back();
   const Kind* const kind =
       std::find_if(std::begin(kinds), std::end(kinds), [&](const Kind& row) { return row.key == key; });
-  result.words = kind == std::end(kinds) ? members(option.get_type_name()) : kind->words(command);
-  const auto says = [&](const char* word) { return result.value.find(word) != std::string::npos; };
-  result.optional_value = result.value.starts_with("[");
-  result.is_list = !result.flags.empty() && says(",");
-  result.is_path = says("FILE") || says("PATH") || says("TARGET");
-  return result;
+  if (kind != std::end(kinds)) option.words = kind->words(command);
+  return option;
 }
 
 }  // namespace
@@ -135,12 +117,13 @@ std::vector<CommandDescription> option_tree() {
     CommandDescription description;
     description.name = command.name;
     description.summary = command.summary;
-    description.is_hidden = command.is_hidden;
-    const ParserVisit visit([&](const CLI::App& app) {
-      description.text = app.get_description();
-      description.footer = app.get_footer();
-      for (const CLI::Option* const option : app.get_options())
-        description.options.push_back(described(*option, command.name));
+    description.is_hidden = command.group[0] == '\0';
+    const ParserVisit visit([&](const Parser& parser) {
+      description.text = parser.summary();
+      description.footer = parser.footer();
+      description.options.push_back({"Options", {"-h", "--help"}, "", "This text", {}});
+      for (const OptionDescription& option : parser.options())
+        description.options.push_back(with_words(option, command.name));
     });
     command.main({command.name});
     tree.push_back(std::move(description));

@@ -5,17 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace kda_check::cli {
+#include "cli/parser.hpp"
 
-struct OptionDescription {
-  std::vector<std::string> flags;  ///< "-q", "--quiet"; empty: a positional
-  std::string value;               ///< what help calls its value, "NAME,..."; empty: it takes none
-  std::string text;                ///< lines of help
-  std::vector<std::string> words;  ///< the words it takes; empty: anything. After '=' and ':' a value goes on
-  bool optional_value = false;     ///< "--json" alone is allowed
-  bool is_list = false;            ///< words between commas
-  bool is_path = false;            ///< names of files too
-};
+namespace kda_check::cli {
 
 struct CommandDescription {
   std::string name, summary;

@@ -2,21 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
-#include "cli/commands.hpp"
-#include "cli/output.hpp"
+#include "cli/command.hpp"
 #include "fixture/fixture.hpp"
+#include "kda/gate_statistics.hpp"
 #include "kda/gradients.hpp"
-#include "kda/regime.hpp"
-#include "session/describe.hpp"
-#include "session/sources.hpp"
+#include "plan/source.hpp"
 
 namespace kda_check::cli {
 
 namespace {
+
+using report::Show;
+using report::Value;
 
 struct Range {
   double least = HUGE_VAL, greatest = -HUGE_VAL, squares = 0;
@@ -39,126 +39,168 @@ Range range_of(const tensor::Tensor& tensor) {
   return range;
 }
 
-/// `width`: of the column of paths.
-void print_tensor(std::string& out, const fixture::Fixture& file, const fixture::DatasetInfo& info,
-                  std::size_t width, bool with_values) {
-  fmt::format_to(std::back_inserter(out), "  {:<{}} {:<5} {:<18}", printable(info.path.substr(1)), width,
-                 info.type_text, tensor::to_string(info.shape));
+struct Showing {
+  const fixture::Fixture& file;
+  bool with_values;
+
+  report::Section tensors() const {
+    report::Section section;
+    section.key = section.title = "tensors";
+    section.path = file.path();
+    section.tabular = true;
+    section.columns = {{"tensor", {}, Show::code}, {"type", {}}, {"shape", {}}};
+    if (with_values)
+      section.columns.insert(section.columns.end(), {{"min", {}, Show::figure},
+                                                     {"max", {}, Show::figure},
+                                                     {"rms", {}, Show::figure},
+                                                     {"not_finite", "not finite", Show::count}});
+    add(section, file.inputs());
+    for (const fixture::ExpectedGroup& group : file.expected()) {
+      add(section, group.tensors);
+      add(section, group.stages);
+    }
+    return section;
+  }
+
+  void add(report::Section& section, const std::vector<fixture::DatasetInfo>& list) const {
+    for (const fixture::DatasetInfo& info : list) {
+      report::Entry entry;
+      entry.values = {info.path.substr(1), info.type_text, tensor::to_string(info.shape)};
+      if (with_values) {
+        const Range range = range_of(file.read(info));
+        const bool any = range.finite > 0;
+        const auto figure = [&](double value) { return any ? Value(value) : Value(); };
+        entry.values.insert(entry.values.end(),
+                            {figure(range.least), figure(range.greatest),
+                             figure(std::sqrt(range.squares / static_cast<double>(range.finite))),
+                             static_cast<std::int64_t>(range.not_finite)});
+      }
+      section.entries.push_back(std::move(entry));
+    }
+  }
+
+  report::Section answers() const {
+    report::Section section;
+    section.key = "answers", section.title = "recorded answers";
+    section.path = file.path();
+    section.tabular = true;
+    section.columns = {{"name", {}, Show::code},    {"compute", {}}, {"gradients", {}},
+                       {"stages", {}, Show::count}, {"device", {}},  {"implementation", {}}};
+    for (const fixture::ExpectedGroup& group : file.expected()) {
+      std::string gradients;
+      for (const kda::GradientRow& row : kda::gradients())
+        if (group.tensor(row.name) != nullptr)
+          gradients += fmt::format("{}{}", gradients.empty() ? "" : " ", row.name);
+      report::Entry entry;
+      entry.values = {group.name,
+                      fmt::format("{}{}", numeric::row_of(group.compute_or_storage()).name,
+                                  group.compute ? "" : " (assumed, from the dtype of o)"),
+                      gradients,
+                      static_cast<std::int64_t>(group.stages.size()),
+                      group.device,
+                      group.implementation};
+      section.entries.push_back(std::move(entry));
+    }
+    return section;
+  }
+
+  report::Section provenance() const {
+    report::Section section;
+    section.key = section.title = "provenance";
+    section.path = file.path();
+    section.tabular = true;
+    section.columns = {{"key", {}}, {"value", {}}};
+    for (const auto& [name, value] : file.provenance()) {
+      report::Entry entry;
+      entry.values = {name, value};
+      section.entries.push_back(std::move(entry));
+    }
+    return section;
+  }
+
+  std::vector<std::string> facts() const {
+    std::vector<std::string> lines;
+    if (!file.description().empty()) lines.push_back(file.description());
+    lines.push_back(file.options().scale ? fmt::format("scale {:.17g}", *file.options().scale)
+                                         : std::string("scale 1/sqrt(K), not stored"));
+    if (!file.cu_seqlens().empty()) {
+      constexpr std::size_t most = 64;
+      std::string text = "cu_seqlens";
+      for (std::size_t i = 0; i < file.cu_seqlens().size() && i < most; ++i)
+        text += fmt::format(" {}", file.cu_seqlens()[i]);
+      if (file.cu_seqlens().size() > most) text += fmt::format(" ... ({})", file.cu_seqlens().size());
+      lines.push_back(text);
+    }
+    std::string loss;
+    for (const char* const name : {"do", "dht"})
+      if (file.input(name) != nullptr) loss += fmt::format(" {}", name);
+    lines.push_back(loss.empty() ? "backward: no loss (do, dht)" : "backward: loss" + loss);
+    return lines;
+  }
+};
+
+void show_file(const std::string& path, const ResourceOptions& resources, bool with_values,
+               Progress& progress, report::Document& document) {
+  const fixture::Fixture file = fixture::Fixture::open(path, resources.limits);
+  const Showing showing{file, with_values};
+  report::ProblemResult problem{file.name(), file.path(), plan::shape_text(file.dimensions()),
+                                plan::options_text(file.header().outline()), showing.facts()};
+  for (const std::string& warning : file.warnings()) progress.warn(fmt::format("{} ({})", warning, path));
   if (with_values) {
-    const Range range = range_of(file.read(info));
-    if (range.finite > 0)
-      fmt::format_to(std::back_inserter(out), " min {:<11.4g} max {:<11.4g} rms {:.4g}", range.least,
-                     range.greatest, std::sqrt(range.squares / static_cast<double>(range.finite)));
-    if (range.not_finite > 0) fmt::format_to(std::back_inserter(out), "  {} not finite", range.not_finite);
+    const kda::Problem inputs = file.read_problem();
+    for (const std::string& line : fixture::announce_values(inputs))
+      progress.warn(fmt::format("{} ({})", line, path));
+    const kda::GateStatistics gates =
+        kda::gate_statistics(inputs, static_cast<std::size_t>(file.options().chunk_size), resources.threads);
+    problem.notes.push_back(
+        fmt::format("gates: largest sum over a chunk {:.4g}, remembered for up to {:.4g} tokens",
+                    gates.largest_chunk_sum, gates.persistence));
   }
-  out += '\n';
+  document.problems.push_back(std::move(problem));
+  document.sections.push_back(showing.tensors());
+  if (!file.expected().empty()) document.sections.push_back(showing.answers());
+  if (!file.provenance().empty()) document.sections.push_back(showing.provenance());
 }
 
-void print_tensors(std::string& out, const fixture::Fixture& file,
-                   const std::vector<fixture::DatasetInfo>& list, std::size_t width, bool with_values) {
-  for (const fixture::DatasetInfo& info : list) print_tensor(out, file, info, width, with_values);
-}
+constexpr char footer[] = R"(Examples:
+  kda-check show fla.h5                 shapes, options, the range of every tensor, who answered
+  kda-check show fla.h5 --headers       without reading the values
 
-/// As wide as the longest path of a tensor.
-std::size_t path_width(const fixture::Fixture& file) {
-  std::size_t width = 34;
-  for (const fixture::ExpectedGroup& group : file.expected())
-    for (const auto* const list : {&group.tensors, &group.stages})
-      for (const fixture::DatasetInfo& info : *list) width = std::max(width, info.path.size() - 1);
-  return width;
-}
-
-/// What the backward pass starts from and who answered it: "loss do dht; gradients in torch_fp64: dq dk".
-std::string backward_text(const fixture::Fixture& file) {
-  std::string seeds;
-  for (const char* const name : {"do", "dht"})
-    if (file.input(name) != nullptr) seeds += fmt::format(" {}", name);
-  std::string text = seeds.empty() ? "no loss (do, dht)" : fmt::format("loss{}", seeds);
-  for (const fixture::ExpectedGroup& group : file.expected()) {
-    std::string names;
-    for (const kda::GradientRow& row : kda::gradients())
-      if (group.tensor(row.name) != nullptr) names += fmt::format(" {}", row.name);
-    if (!names.empty()) text += fmt::format("; gradients in {}:{}", printable(group.name), names);
-  }
-  return text;
-}
-
-std::string shown(const std::string& path, const fixture::ReadLimits& limits, bool with_values, int threads) {
-  const fixture::Fixture file = fixture::Fixture::open(path, limits);
-  std::string out = fmt::format("{}\n", printable(file.name()));
-  if (!file.description().empty())
-    fmt::format_to(std::back_inserter(out), "{}\n", printable(file.description()));
-  fmt::format_to(std::back_inserter(out), "{}  {}\n", session::shape_text(file.dimensions()),
-                 session::options_text(file));
-  if (file.options().scale) {
-    fmt::format_to(std::back_inserter(out), "scale {:.17g}\n", *file.options().scale);
-  } else {
-    fmt::format_to(std::back_inserter(out), "scale 1/sqrt(K), not stored\n");
-  }
-  if (!file.cu_seqlens().empty()) {
-    out += "cu_seqlens";
-    for (const std::int64_t offset : file.cu_seqlens())
-      fmt::format_to(std::back_inserter(out), " {}", offset);
-    out += '\n';
-  }
-  fmt::format_to(std::back_inserter(out), "backward: {}\n", backward_text(file));
-  for (const std::string& warning : file.warnings()) warn(fmt::format("{} ({})", warning, path));
-  if (with_values) {
-    const kda::Problem problem = file.read_problem();
-    for (const std::string& line : fixture::announce_values(problem))
-      warn(fmt::format("{} ({})", line, path));
-    const kda::Regime regime =
-        kda::regime_of(problem, static_cast<std::size_t>(file.options().chunk_size), threads);
-    fmt::format_to(std::back_inserter(out),
-                   "gates: largest sum over a chunk {:.4g}, remembered for up to {:.4g} tokens\n",
-                   regime.largest_chunk_sum, regime.persistence);
-  }
-  out += "\ninputs\n";
-  const std::size_t width = path_width(file);
-  print_tensors(out, file, file.inputs(), width, with_values);
-  for (const fixture::ExpectedGroup& group : file.expected()) {
-    fmt::format_to(std::back_inserter(out), "\nexpected/{}  compute {}{}\n", printable(group.name),
-                   numeric::row_of(group.compute_or_storage()).name,
-                   group.compute ? "" : " (from the dtype of o)");
-    if (!group.implementation.empty())
-      fmt::format_to(std::back_inserter(out), "  {}{}{}\n", printable(group.implementation),
-                     group.device.empty() ? "" : ", ", printable(group.device));
-    print_tensors(out, file, group.tensors, width, with_values);
-    print_tensors(out, file, group.stages, width, with_values);
-  }
-  if (!file.provenance().empty()) out += "\nprovenance\n";
-  for (const auto& [name, value] : file.provenance())
-    fmt::format_to(std::back_inserter(out), "  {} {}\n", printable(name), printable(value));
-  return out;
-}
-
-constexpr char footer[] =
-    "Examples:\n"
-    "  kda-check show fla.h5                 shapes, options, the range of every tensor, who answered\n"
-    "  kda-check show fla.h5 --headers       without reading the values\n"
-    "\n"
-    "Exit codes: 0 shown; 2 usage; 3 the file is missing or malformed.\n";
+Exit codes: 0 shown; 2 usage; 3 the file is missing or malformed.
+)";
 
 }  // namespace
 
 int show_main(const Words& words) {
-  std::string path;
+  Names targets;
   bool headers_only = false;
-  fixture::ReadLimits limits;
-  int threads = 1;
-  CLI::App app;
-  prepare(app, "show", "What a fixture holds: shapes, options, ranges of values, who answered");
-  app.footer(footer);
-  app.add_option("file", path, "A fixture")->required()->option_text("FILE");
-  app.add_flag("--headers", headers_only, "Do not read the values");
-  add_threads(app, threads);
-  add_memory_limit(app, limits.memory_budget);
-  if (const auto done = parse(app, words)) return *done;
-  if (session::is_regime(path))
-    throw Error(ErrorKind::usage, fmt::format("show: '{}' is a regime, not a file", path), {},
-                fmt::format("kda-check make {} -o FILE.h5", path));
-  write_stdout(shown(path, limits, !headers_only, threads));
-  return 0;
+  OutputOptions output;
+  ResourceOptions resources;
+  Parser parser("show", "What a fixture holds: shapes, options, ranges of values, who answered", footer);
+  parser.positionals(targets, "FILE...", "Fixtures, folders of them");
+  parser.group("What is selected");
+  parser.flag("--headers", headers_only, "Do not read the values");
+  add_output_options(parser, output);
+  add_resources(parser, resources);
+  if (!parser.parse(words)) return 0;
+  if (targets.empty()) throw Error(ErrorKind::usage, "show: no file given", {}, "kda-check show FILE.h5");
+  for (const std::string& target : targets)
+    if (plan::is_regime(target))
+      throw Error(ErrorKind::usage, fmt::format("show: '{}' is a regime, not a file", target), {},
+                  fmt::format("kda-check make {} -o FILE.h5", target));
+  return tell(words, output, targets, [&](Outputs&, Progress& progress) {
+    report::Document document;
+    for (const std::string& target : targets)
+      for (const plan::Target& file : plan::expanded(target)) {
+        try {
+          show_file(file.path, resources, !headers_only, progress, document);
+        } catch (const Error& error) {
+          if (error.kind() == ErrorKind::usage || error.kind() == ErrorKind::internal) throw;
+          document.failures.push_back({error.what(), exit_code(error.kind()), file.path});
+        }
+      }
+    return document;
+  });
 }
 
 }  // namespace kda_check::cli

@@ -8,40 +8,6 @@ namespace {
 
 using numeric::DType;
 
-/// docs/kda.md, "FLA chunk forward" and "FLA chunk backward".
-CastPoints fla_cast_points(Rounding narrow, bool beta_is_16_bit) {
-  CastPoints casts;
-  casts.normalised = narrow;
-  casts.score_operands = Rounding::tf32;
-  casts.Aqk = narrow;
-  casts.inverse_operands = Rounding::tf32;
-  casts.Akk_inv = narrow;
-  casts.beta_key = beta_is_16_bit ? narrow : Rounding::none;
-  casts.operands = narrow;
-  casts.w = casts.u = casts.v_new = narrow;
-  casts.state = narrow;
-  casts.dv_local = casts.dv = casts.dh = casts.dw = casts.dA = casts.state_product = narrow;
-  return casts;
-}
-
-/// docs/kda.md, "Machine model": tensor cores take fp32 operands as tf32. What is no operand stays.
-CastPoints tensor_core_operands() {
-  CastPoints casts = fla_cast_points(Rounding::tf32, false);
-  casts.normalised = casts.u = casts.dv_local = casts.state_product = Rounding::none;
-  return casts;
-}
-
-/// docs/kda.md, "FlashKDA", as far as its stages are those of the chunk form here: FlashKDA subtracts the
-/// prediction before it multiplies by the inverse.
-CastPoints flash_kda_cast_points() {
-  CastPoints casts;
-  casts.normalised = casts.exponentials = casts.score_operands = casts.Aqk = casts.Akk_inv = Rounding::bf16;
-  casts.L = casts.inverse_operands = Rounding::fp16;
-  casts.operands = casts.w = casts.u = casts.prediction = casts.v_new = Rounding::bf16;
-  casts.state = casts.carry = Rounding::bf16;
-  return casts;
-}
-
 constexpr AxisRow axis_rows[] = {
     {"contraction", "a*b + c in one rounding or two",
      [](const Arithmetic& from, Arithmetic& to) { to.contraction = from.contraction; }},

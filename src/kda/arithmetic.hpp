@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kda/cast_points.hpp"
 #include "numeric/exponentials.hpp"
 #include "numeric/formats.hpp"
 
@@ -55,37 +56,6 @@ enum class InverseForm : std::uint8_t {
   blocks,        ///< (b) row by row in each block
   doubling,      ///< (c) (I - L)(I + L^2)(I + L^4) ... in each block
   horner,        ///< I - L (I - L (I - ...)) in each block
-};
-
-/// Rounding of a value on its way into an operation or into memory. None: it keeps the format of the
-/// computation.
-enum class Rounding : std::uint8_t { none, bf16, fp16, tf32 };
-
-/// Where an fp32 computation rounds (docs/kda.md, "Cast points"). Names are those of the stages.
-struct CastPoints {
-  Rounding normalised = Rounding::none;        ///< q and k after the L2 norm
-  Rounding decay = Rounding::none;             ///< exp(g), and exp of a chunk's last row on the carried state
-  Rounding g_cumsum = Rounding::none;          ///< the cumulated gates
-  Rounding exponentials = Rounding::none;      ///< chunk: exponentials before they multiply q or k
-  Rounding score_operands = Rounding::none;    ///< q 2^(G-a), k 2^(a-G) in the factored scores
-  Rounding Aqk = Rounding::none;               ///< scores, scale included
-  Rounding L = Rounding::none;                 ///< beta k k^T 2^(G_i-G_j)
-  Rounding inverse_operands = Rounding::none;  ///< factors of the products that form the inverse
-  Rounding Akk_inv = Rounding::none;           ///< the inverse
-  Rounding beta_key = Rounding::none;          ///< k * beta, before the decay (16-bit beta only)
-  Rounding operands = Rounding::none;  ///< v * beta, k * beta * 2^G, qg, kg: operands made for a product
-  Rounding w = Rounding::none, u = Rounding::none;
-  Rounding prediction = Rounding::none;  ///< S^T k (token forms), w S (chunk), before v or u minus it
-  Rounding v_new = Rounding::none;
-  Rounding state = Rounding::none;  ///< h: the state as an operand of the chunk form
-  Rounding carry = Rounding::none;  ///< the carried state (and its gradient), after every token or chunk
-  // Of the backward pass only.
-  Rounding dv_local = Rounding::none;  ///< Aqk^T do, as it is stored
-  Rounding dv = Rounding::none, dh = Rounding::none, dw = Rounding::none;
-  Rounding dA = Rounding::none;             ///< factors of the products that form dAkk
-  Rounding state_product = Rounding::none;  ///< h dh and its sum over V
-
-  bool operator==(const CastPoints&) const = default;
 };
 
 enum class Storage : std::uint8_t {

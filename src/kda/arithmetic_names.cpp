@@ -58,47 +58,6 @@ constexpr ValueName<TailForm> tails[] = {{TailForm::difference, "difference"}, {
 constexpr ValueName<Rounding> roundings[] = {
     {Rounding::bf16, "bf16"}, {Rounding::fp16, "fp16"}, {Rounding::tf32, "tf32"}};
 
-struct StageName {
-  std::string_view name;
-  Rounding CastPoints::*stage;
-};
-constexpr StageName stages[] = {{"normalised", &CastPoints::normalised},
-                                {"decay", &CastPoints::decay},
-                                {"g_cumsum", &CastPoints::g_cumsum},
-                                {"exponentials", &CastPoints::exponentials},
-                                {"score_operands", &CastPoints::score_operands},
-                                {"Aqk", &CastPoints::Aqk},
-                                {"L", &CastPoints::L},
-                                {"inverse_operands", &CastPoints::inverse_operands},
-                                {"Akk_inv", &CastPoints::Akk_inv},
-                                {"beta_key", &CastPoints::beta_key},
-                                {"operands", &CastPoints::operands},
-                                {"w", &CastPoints::w},
-                                {"u", &CastPoints::u},
-                                {"prediction", &CastPoints::prediction},
-                                {"v_new", &CastPoints::v_new},
-                                {"state", &CastPoints::state},
-                                {"carry", &CastPoints::carry},
-                                {"dv_local", &CastPoints::dv_local},
-                                {"dv", &CastPoints::dv},
-                                {"dh", &CastPoints::dh},
-                                {"dw", &CastPoints::dw},
-                                {"dA", &CastPoints::dA},
-                                {"state_product", &CastPoints::state_product}};
-/// What "products" stands for: everything a matrix product of the chunk form reads.
-constexpr Rounding CastPoints::*product_operands[] = {&CastPoints::score_operands,
-                                                      &CastPoints::Aqk,
-                                                      &CastPoints::inverse_operands,
-                                                      &CastPoints::Akk_inv,
-                                                      &CastPoints::operands,
-                                                      &CastPoints::w,
-                                                      &CastPoints::v_new,
-                                                      &CastPoints::state,
-                                                      &CastPoints::dv,
-                                                      &CastPoints::dh,
-                                                      &CastPoints::dw,
-                                                      &CastPoints::dA};
-
 struct Preset {
   std::string_view name, summary;
   void (*apply)(Arithmetic&);
@@ -256,9 +215,9 @@ void set_inverse(Arithmetic& arithmetic, std::string_view value) {
   arithmetic.inverse = row.value;
 }
 
-std::vector<std::string> stage_names() {
+std::vector<std::string> cast_point_names() {
   std::vector<std::string> names{"products"};
-  for (const StageName& row : stages) names.emplace_back(row.name);
+  for (const CastPointRow& row : cast_point_rows()) names.emplace_back(row.name);
   return names;
 }
 
@@ -268,13 +227,11 @@ void set_cast(CastPoints& casts, std::string_view value, std::string_view part) 
   if (at == std::string_view::npos) refuse("storage", value, "wanted FORMAT@STAGE+FORMAT@STAGE");
   const Rounding rounding = plain(roundings, "storage", part.substr(0, at));
   const std::string_view name = part.substr(at + 1);
-  if (name.empty()) refuse("storage", value, "no stage named", "one of: " + join(stage_names()));
-  bool known = name == "products";
-  if (known)
-    for (Rounding CastPoints::*operand : product_operands) casts.*operand = rounding;
-  for (const StageName& row : stages)
-    if (row.name == name) casts.*row.stage = rounding, known = true;
-  if (!known) refuse("storage", value, fmt::format("no stage '{}'", name), suggest(name, stage_names()));
+  if (name.empty()) refuse("storage", value, "no stage named", "one of: " + join(cast_point_names()));
+  bool known = false;
+  for (const CastPointRow& row : cast_point_rows())
+    if (row.name == name || (name == "products" && row.is_operand)) casts.*row.point = rounding, known = true;
+  if (!known) refuse("storage", value, fmt::format("no stage '{}'", name), suggest(name, cast_point_names()));
 }
 
 /// "bf16@state+tf32@products"
@@ -300,10 +257,10 @@ void set_storage(Arithmetic& arithmetic, std::string_view value) {
 std::string storage_name(const Arithmetic& arithmetic) {
   if (arithmetic.storage != Storage::named) return std::string(name_in(storages, arithmetic.storage));
   std::string text;
-  for (const StageName& row : stages)
-    if (arithmetic.casts.*row.stage != Rounding::none)
+  for (const CastPointRow& row : cast_point_rows())
+    if (arithmetic.casts.*row.point != Rounding::none)
       fmt::format_to(std::back_inserter(text), "{}{}@{}", text.empty() ? "" : "+",
-                     name_in(roundings, arithmetic.casts.*row.stage), row.name);
+                     name_in(roundings, arithmetic.casts.*row.point), row.name);
   return text.empty() ? "none" : text;
 }
 
@@ -394,7 +351,8 @@ std::vector<AxisDescription> axis_descriptions() {
       {"exponential", join(names_in(exponentials)), "how exp is evaluated; fp64 has exact and libm"},
       {"reduction", join(names_in(reductions)), "the order of sums, and where they are rounded"},
       {"storage",
-       join(names_in(storages)) + ", or FORMAT@STAGE+... with bf16, fp16, tf32 and " + join(stage_names()),
+       join(names_in(storages)) + ", or FORMAT@STAGE+... with bf16, fp16, tf32 and " +
+           join(cast_point_names()),
        "what is rounded below the format of the computation"},
       {"decay", join(names_in(decays)), "chunk: how exp(G_i - G_j) is formed; anchors stand every N rows"},
       {"inverse", join(names_in(inverses)), "chunk: how (I + L)^-1 is formed"},

@@ -1,10 +1,11 @@
 // gpu-recurrent and gpu-chunk: what the kernels under cuda/ take, from a Problem and RunOptions.
-#include "gpu.hpp"
+#include "cuda/gpu.hpp"
 
-#include <algorithm>
+#include <utility>
 
 #include "kda/jobs.hpp"
 #include "kda/variants.hpp"
+#include "tensor/rearranged.hpp"
 
 namespace kda_check::kda {
 
@@ -16,36 +17,19 @@ cuda::Input input(const std::optional<tensor::Tensor>& tensor) {
 }
 cuda::Output output(tensor::Tensor& tensor) { return {tensor.dtype(), tensor.data(), tensor.size()}; }
 
-cuda::Request::Gate gate_of(Gate gate) {
-  switch (gate) {
-    case Gate::softplus:
-      return cuda::Request::Gate::softplus;
-    case Gate::lower_bound:
-      return cuda::Request::Gate::lower_bound;
-    case Gate::none:
-      break;
-  }
-  return cuda::Request::Gate::none;
-}
-
 /// Everything but where the stages go.
 cuda::Request request_of(cuda::Kernel kernel, const Problem& problem, const RunOptions& options,
                          Answer& answer) {
-  const Dimensions& d = problem.dimensions();
   cuda::Request request;
-  request.B = d.B, request.T = d.T, request.H = d.H, request.HV = d.HV, request.K = d.K, request.V = d.V;
-  for (const Sequence& s : problem.sequences()) request.sequences.push_back({s.batch, s.begin, s.end});
+  request.dimensions = problem.dimensions();
+  request.options = problem.options;
+  request.scale = problem.scale();
+  request.sequences = problem.sequences();
   request.q = input(problem.q), request.k = input(problem.k), request.v = input(problem.v);
   request.g = input(problem.g), request.beta = input(problem.beta);
   request.A_log = input(problem.A_log), request.dt_bias = input(problem.dt_bias);
   request.initial_state = input(problem.initial_state);
   request.o = output(answer.o), request.final_state = output(answer.final_state);
-  request.scale = problem.scale();
-  request.lower_bound = problem.options.lower_bound.value_or(0.0);
-  request.gate = gate_of(problem.options.gate);
-  request.qk_l2norm = problem.options.qk_l2norm, request.beta_sigmoid = problem.options.beta_sigmoid;
-  request.allow_neg_eigval = problem.options.allow_neg_eigval;
-  request.state_v_first = problem.options.state_v_first;
   const bool chunk = kernel == cuda::Kernel::chunk;
   request.is_fp64 = options.dtype == numeric::DType::fp64;
   request.is_fused = options.arithmetic.contraction == Contraction::fused;
@@ -56,26 +40,13 @@ cuda::Request request_of(cuda::Kernel kernel, const Problem& problem, const RunO
   return request;
 }
 
-/// [K][V] matrices to [V][K], one after the other.
-void transpose(tensor::Tensor& states, std::size_t K, std::size_t V) {
-  const std::size_t width = numeric::format_of(states.dtype()).bytes;
-  std::vector<std::byte> one(K * V * width);
-  for (std::size_t first = 0; first < states.size(); first += K * V) {
-    std::byte* const state = states.at(first);
-    std::copy(state, state + one.size(), one.begin());
-    for (std::size_t k = 0; k < K; ++k)
-      for (std::size_t v = 0; v < V; ++v)
-        std::copy_n(one.data() + (k * V + v) * width, width, state + (v * K + k) * width);
-  }
-}
-
 }  // namespace
 
 std::string gpu_unavailable() { return cuda::unavailable(); }
 std::string gpu_device_name() { return cuda::device_name(); }
 double gpu_copy_bandwidth() { return cuda::copy_bandwidth(); }
 
-std::string gpu_unsupported(bool chunk, const Problem& problem, const RunOptions& options) {
+std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions& options) {
   const Arithmetic& arithmetic = options.arithmetic;
   if (arithmetic.exponential != Exponential::cuda && arithmetic.exponential != Exponential::cuda_fast)
     return "GPU variants have exponential=cuda and cuda-fast";
@@ -84,7 +55,7 @@ std::string gpu_unsupported(bool chunk, const Problem& problem, const RunOptions
   if (arithmetic.reduction.kind != ReductionKind::simt)
     return "GPU variants add in one order, reduction=simt";
   const cuda::Kernel kernel = chunk ? cuda::Kernel::chunk : cuda::Kernel::recurrent;
-  const Dimensions& d = problem.dimensions();
+  const Dimensions& d = problem.dimensions;
   std::string shape = cuda::unsupported_shape(
       kernel, {options.dtype == numeric::DType::fp64, d.B * d.T, d.HV, d.K, d.V, options.chunk_size});
   if (!chunk || !shape.empty()) return shape;
@@ -109,11 +80,19 @@ Answer run_gpu_chunk(const Problem& problem, const RunOptions& options) {
   Answer answer = allocate_answer(problem, options.dtype);
   cuda::Request request = request_of(cuda::Kernel::chunk, problem, options, answer);
   StageTensors* const stages = options.stages.computed;
-  if (stages != nullptr)
+  tensor::Tensor h;  // as the kernels write it, where the problem has its states the other way round
+  if (stages != nullptr) {
     for (std::size_t s = 0; s < forward_stage_count; ++s) request.stages[s] = output((*stages)[s]);
+    constexpr auto at = static_cast<std::size_t>(Stage::h);
+    if (problem.options.state_v_first) {
+      tensor::Shape shape = (*stages)[at].shape();
+      std::swap(shape[shape.size() - 2], shape.back());
+      h = tensor::Tensor("h", (*stages)[at].dtype(), std::move(shape));
+      request.stages[at] = output(h);
+    }
+  }
   cuda::run(cuda::Kernel::chunk, request);
-  if (stages != nullptr && problem.options.state_v_first)
-    transpose((*stages)[static_cast<std::size_t>(Stage::h)], problem.dimensions().K, problem.dimensions().V);
+  if (!h.empty()) (*stages)[static_cast<std::size_t>(Stage::h)] = tensor::transposed(h);
   return answer;
 }
 

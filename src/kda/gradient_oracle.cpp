@@ -115,16 +115,16 @@ class HeadReverse {
     for (std::size_t block = 0; block < blocks; ++block) {
       work_.state.copy_to(work_.checkpoints[block]);
       if (block + 1 == blocks) break;
-      inputs_.tokens(segment(block), head_, work_, stride_);
-      replay(segment(block), 2);
+      inputs_.tokens(tokens_of(block), head_, work_, stride_);
+      replay(tokens_of(block), 2);
     }
     load_state(work_.gradient, problem_.state_gradient);
     sums_.begin_head(head_, parameters);
     for (std::size_t block = blocks; block-- > 0;) {
-      const Segment tokens = segment(block);
+      const Sequence tokens = tokens_of(block);
       work_.checkpoints[block].copy_to(work_.state);
       inputs_.tokens(tokens, head_, work_, stride_);
-      replay(tokens, std::max<std::size_t>(2, tokens.count));
+      replay(tokens, std::max<std::size_t>(2, tokens.length()));
       if (block + 1 == blocks) sums_.set_final_terms(final_terms());
       backward(tokens);
       collect(tokens);
@@ -133,10 +133,7 @@ class HeadReverse {
   }
 
  private:
-  Segment segment(std::size_t block) const {
-    const std::size_t begin = sequence_.begin + block * block_tokens;
-    return {sequence_, begin, std::min(block_tokens, sequence_.end - begin)};
-  }
+  Sequence tokens_of(std::size_t block) const { return sequence_.block(block * block_tokens, block_tokens); }
 
   void load_state(Matrix& matrix, const std::optional<tensor::Tensor>& from) {
     const OracleMatrix m = matrix.view();
@@ -149,15 +146,15 @@ class HeadReverse {
       }
   }
 
-  void replay(const Segment& tokens, std::size_t slots) {
-    kernels_.replay({tokens.count, d_.K, lanes_, work_.k.rows(), work_.decay.rows(), work_.beta.rows(),
+  void replay(const Sequence& tokens, std::size_t slots) {
+    kernels_.replay({tokens.length(), d_.K, lanes_, work_.k.rows(), work_.decay.rows(), work_.beta.rows(),
                      work_.retained.data(), work_.written.data(), work_.v.data(), work_.state.view(),
                      work_.decayed.view(), slots, work_.error.view(), work_.write.view()});
   }
 
-  void backward(const Segment& tokens) {
+  void backward(const Sequence& tokens) {
     inputs_.output_gradient(tokens, head_, work_.output_gradient.data(), stride_);
-    kernels_.backward({tokens.count,
+    kernels_.backward({tokens.length(),
                        d_.K,
                        lanes_,
                        work_.q.rows(),
@@ -193,7 +190,7 @@ class HeadReverse {
     return terms;
   }
 
-  void collect(const Segment& tokens) {
+  void collect(const Sequence& tokens) {
     inputs_.beta_slopes(tokens, head_, work_.beta_slope);
     const bool has_gate = problem_.options.gate != Gate::none;
     if (has_gate) inputs_.gate_slopes(tokens, head_, work_.slope);
@@ -213,7 +210,7 @@ class HeadReverse {
                                work_.slope.rows(),
                                work_.amplitude_slope.rows(),
                                work_.beta_slope.rows()};
-    for (std::size_t t = tokens.count; t-- > 0;) sums_.add_token(block, t, tokens.begin + t);
+    for (std::size_t t = tokens.length(); t-- > 0;) sums_.add_token(block, t, tokens.begin + t);
   }
 
   const Problem& problem_;
@@ -261,7 +258,7 @@ void add_parameters(const Problem& problem, const std::vector<ParameterSums>& pa
     GradientTruth& truth = truths[static_cast<std::size_t>(gradient)];
     truth.hi[at] = sum.value.hi, truth.lo[at] = sum.value.lo;
     truth.magnitude[at] = sum.magnitude, truth.chunk_magnitude[at] = sum.chunk;
-    truth.spread[at] = std::sqrt(sum.squares);
+    truth.spread[at] = sum.squares.root();
   };
   for (std::size_t head = 0; head < d.HV; ++head) {
     ParameterSums total{{}, std::vector<GradientSum>(d.K)};
@@ -312,8 +309,8 @@ GradientTruths run_gradient_oracle(const Problem& problem, OraclePrecision preci
     for (std::size_t head = job.query_head * group; head < (job.query_head + 1) * group; ++head)
       HeadReverse(problem, kernels, job.sequence, head, workspaces[static_cast<std::size_t>(worker)], sums)
           .run(parameters[job.sequence.index * d.HV + head]);
-    for (std::size_t begin = job.sequence.begin; begin < job.sequence.end; begin += block_tokens)
-      sums.finish({job.sequence, begin, std::min(block_tokens, job.sequence.end - begin)});
+    for (std::size_t t = 0; t < job.sequence.length(); t += block_tokens)
+      sums.finish(job.sequence.block(t, block_tokens));
   });
   if (problem.options.gate != Gate::none) add_parameters(problem, parameters, truths);
   return truths;

@@ -13,9 +13,17 @@ GradientSum element(const OracleMatrix& m, std::size_t row, std::size_t column) 
   return {{m.hi[at], m.lo[at]}, m.magnitude[at], m.magnitude[at]};
 }
 
+/// Nothing times a slope is nothing, also where the slope is beyond the range: a gate that has gone to -inf
+/// forgets everything, however steep it is there.
+double product(double x, double slope) { return x == 0 ? 0.0 : x * slope; }
+
 GradientSum times(const GradientSum& x, DoubleDouble factor) {
   const double size = std::fabs(factor.hi);
-  return {x.value * factor, x.magnitude * size, x.chunk * size, x.squares * size * size};
+  const DoubleDouble value =
+      std::isinf(factor.hi) ? DoubleDouble{product(x.value.hi, factor.hi)} : x.value * factor;
+  GradientSum result{value, product(x.magnitude, size), product(x.chunk, size), x.squares};
+  if (!result.squares.is_zero()) result.squares.scale(size);
+  return result;
 }
 
 void put(GradientTruth& truth, std::size_t at, const GradientSum& x) {
@@ -23,7 +31,7 @@ void put(GradientTruth& truth, std::size_t at, const GradientSum& x) {
   truth.lo[at] = x.value.lo;
   truth.magnitude[at] = x.magnitude;
   if (!truth.chunk_magnitude.empty()) truth.chunk_magnitude[at] = x.chunk;
-  if (!truth.spread.empty()) truth.spread[at] = std::sqrt(x.squares);
+  if (!truth.spread.empty()) truth.spread[at] = x.squares.root();
 }
 
 void add(GradientTruth& truth, std::size_t at, const GradientSum& x) {
@@ -40,7 +48,7 @@ void GradientSum::add(const GradientSum& term) {
   value = value + term.value;
   magnitude += term.magnitude;
   chunk += term.chunk;
-  squares += term.squares;
+  squares.add(term.squares);
 }
 
 GradientSums::GradientSums(const Problem& problem, const Sequence& sequence, std::size_t chunk_size,
@@ -72,7 +80,7 @@ void GradientSums::add_value_and_beta(const BlockGradients& block, std::size_t r
     const std::size_t at = row * block.residual.stride + v;
     const double terms = block.residual_terms[at] * std::fabs(block.error.hi[at]) +
                          std::fabs(block.residual.hi[at]) * block.error_terms[at];
-    dbeta.squares += terms * terms;
+    dbeta.squares.add_square(terms);
   }
   put(truth(Gradient::dbeta), place, times(dbeta, pair(block.beta_slope, row)));
 }
@@ -107,7 +115,7 @@ void GradientSums::add_gate(const BlockGradients& block, std::size_t row, std::s
     }
     const std::size_t at = row * d_.K + k;
     GradientSum raw = times(dg, pair(block.gate_slope, at));
-    raw.squares = raw.value.hi * raw.value.hi;
+    raw.squares = numeric::ProductSum::square(raw.value.hi);
     put(truth(Gradient::dg), place * d_.K + k, raw);
     if (problem_.dt_bias) parameters_->dt_bias[k].add(raw);
     if (problem_.A_log) {
@@ -115,7 +123,7 @@ void GradientSums::add_gate(const BlockGradients& block, std::size_t row, std::s
       size_of_amplitude += std::fabs(dg.value.hi * block.amplitude_slope.hi[at]);
     }
   }
-  of_amplitude.squares = size_of_amplitude * size_of_amplitude;
+  of_amplitude.squares = numeric::ProductSum::square(size_of_amplitude);
   if (has_gate && problem_.A_log) parameters_->A_log.add(of_amplitude);
 }
 
@@ -126,22 +134,22 @@ void GradientSums::put_state(const OracleMatrix& gradient) {
           element(gradient, k, v));
 }
 
-void GradientSums::finish(const Segment& segment) {
+void GradientSums::finish(const Sequence& tokens) {
   if (!problem_.options.qk_l2norm) return;
-  Pairs normalised(segment.count * d_.K), reciprocals(segment.count);
-  inputs_.unscaled_query(segment, head_, normalised);
-  inputs_.reciprocal_norms(problem_.q, segment, head_, reciprocals);
-  through_norm(truth(Gradient::dq), segment, normalised, reciprocals);
-  inputs_.key(segment, head_, normalised);
-  inputs_.reciprocal_norms(problem_.k, segment, head_, reciprocals);
-  through_norm(truth(Gradient::dk), segment, normalised, reciprocals);
+  Pairs normalised(tokens.length() * d_.K), reciprocals(tokens.length());
+  inputs_.unscaled_query(tokens, head_, normalised);
+  inputs_.reciprocal_norms(problem_.q, tokens, head_, reciprocals);
+  through_norm(truth(Gradient::dq), tokens, normalised, reciprocals);
+  inputs_.key(tokens, head_, normalised);
+  inputs_.reciprocal_norms(problem_.k, tokens, head_, reciprocals);
+  through_norm(truth(Gradient::dk), tokens, normalised, reciprocals);
 }
 
-void GradientSums::through_norm(GradientTruth& gradient, const Segment& segment, Pairs& y,
+void GradientSums::through_norm(GradientTruth& gradient, const Sequence& tokens, Pairs& y,
                                 Pairs& reciprocals) const {
-  for (std::size_t t = 0; t < segment.count; ++t) {
+  for (std::size_t t = 0; t < tokens.length(); ++t) {
     const std::size_t row =
-        (sequence_.batch * d_.T + segment.begin + t) * d_.H + head_ / problem_.heads_per_group();
+        (sequence_.batch * d_.T + tokens.begin + t) * d_.H + head_ / problem_.heads_per_group();
     GradientSum along;  // dy . y
     for (std::size_t k = 0; k < d_.K; ++k) {
       const std::size_t at = row * d_.K + k;

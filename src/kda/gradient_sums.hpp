@@ -8,13 +8,15 @@
 
 #include "kda/gradient_oracle.hpp"
 #include "kda/oracle_inputs.hpp"
+#include "numeric/product_sum.hpp"
 
 namespace kda_check::kda {
 
 /// A gradient in the making; `chunk` is its chunk_magnitude, `squares` the square of its spread.
 struct GradientSum {
   numeric::DoubleDouble value;
-  double magnitude = 0, chunk = 0, squares = 0;
+  double magnitude = 0, chunk = 0;
+  numeric::ProductSum squares{};
   void add(const GradientSum& term);
 };
 
@@ -47,15 +49,15 @@ class GradientSums {
   /// The gradient of the initial state, [K][V].
   void put_state(const OracleMatrix& gradient);
   /// dq and dk of tokens whose value heads are all in: through the L2 norm.
-  void finish(const Segment& segment);
+  void finish(const Sequence& tokens);
 
  private:
   GradientTruth& truth(Gradient gradient) { return truths_[static_cast<std::size_t>(gradient)]; }
   void add_value_and_beta(const BlockGradients& block, std::size_t row, std::size_t token);
   void add_query_and_key(const BlockGradients& block, std::size_t row, std::size_t token);
   void add_gate(const BlockGradients& block, std::size_t row, std::size_t token);
-  /// `y`: the normalised rows of the segment, [count][K].
-  void through_norm(GradientTruth& gradient, const Segment& segment, Pairs& y, Pairs& reciprocals) const;
+  /// `y`: the normalised rows of the tokens, [count][K].
+  void through_norm(GradientTruth& gradient, const Sequence& tokens, Pairs& y, Pairs& reciprocals) const;
 
   const Problem& problem_;
   const Dimensions d_;

@@ -15,44 +15,26 @@ constexpr GradientRow rows_in_order[] = {
     {Gradient::ddt_bias, "ddt_bias", "dt_bias"},
 };
 
-/// Null where the problem does not have it, or does not use it.
-const tensor::Tensor* input_of(const Problem& problem, Gradient gradient) {
-  const auto held = [](const std::optional<tensor::Tensor>& tensor) { return tensor ? &*tensor : nullptr; };
-  const bool has_gate = problem.options.gate != Gate::none;
-  switch (gradient) {
-    case Gradient::dq:
-      return &problem.q;
-    case Gradient::dk:
-      return &problem.k;
-    case Gradient::dv:
-      return &problem.v;
-    case Gradient::dg:
-      return &problem.g;
-    case Gradient::dbeta:
-      return &problem.beta;
-    case Gradient::dinitial_state:
-      return held(problem.initial_state);
-    case Gradient::dA_log:
-      return has_gate ? held(problem.A_log) : nullptr;
-    case Gradient::ddt_bias:
-      break;
-  }
-  return has_gate ? held(problem.dt_bias) : nullptr;
+/// The element type of the input; nullopt where the problem does not have it, or does not use it.
+std::optional<numeric::DType> dtype_of_input(const Outline& problem, Gradient gradient) {
+  const bool of_gate = gradient == Gradient::dA_log || gradient == Gradient::ddt_bias;
+  if (of_gate && problem.options.gate == Gate::none) return std::nullopt;
+  return problem.dtype_of(rows_in_order[static_cast<std::size_t>(gradient)].of);
 }
 
 }  // namespace
 
 std::span<const GradientRow> gradients() { return rows_in_order; }
 
-bool has_gradient(const Problem& problem, Gradient gradient) {
-  return input_of(problem, gradient) != nullptr;
+bool has_gradient(const Outline& problem, Gradient gradient) {
+  return dtype_of_input(problem, gradient).has_value();
 }
 
-numeric::DType gradient_dtype(const Problem& problem, Gradient gradient, numeric::DType dtype) {
+numeric::DType gradient_dtype(const Outline& problem, Gradient gradient, numeric::DType dtype) {
   const bool narrow = numeric::format_of(dtype).bytes == 2;
   if (!narrow) return dtype;
   if (gradient == Gradient::dinitial_state) return numeric::DType::fp32;
-  const numeric::DType stored = input_of(problem, gradient)->dtype();
+  const numeric::DType stored = *dtype_of_input(problem, gradient);
   const bool of_run = gradient == Gradient::dq || gradient == Gradient::dk || gradient == Gradient::dv;
   if (of_run) return dtype;
   return stored == numeric::DType::fp64 ? numeric::DType::fp32 : stored;
@@ -60,11 +42,12 @@ numeric::DType gradient_dtype(const Problem& problem, Gradient gradient, numeric
 
 GradientTensors allocate_gradients(const Problem& problem, numeric::DType dtype) {
   GradientTensors tensors;
+  const Outline outline(problem);
   for (const GradientRow& row : rows_in_order) {
-    if (!has_gradient(problem, row.gradient)) continue;
+    if (!has_gradient(outline, row.gradient)) continue;
     tensor::Tensor& tensor = tensors[static_cast<std::size_t>(row.gradient)];
     tensor = tensor::Tensor(
-        std::string(row.name), gradient_dtype(problem, row.gradient, dtype),
+        std::string(row.name), gradient_dtype(outline, row.gradient, dtype),
         expected_shape(*find_spec(row.name), problem.dimensions(), problem.options.state_v_first));
   }
   return tensors;

@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "kda/problem.hpp"
+#include "kda/outline.hpp"
 
 namespace kda_check::kda {
 
@@ -23,14 +23,14 @@ struct GradientRow {
 std::span<const GradientRow> gradients();
 
 /// A gradient exists where its input is there and is used.
-bool has_gradient(const Problem& problem, Gradient gradient);
+bool has_gradient(const Outline& problem, Gradient gradient);
 
 /// One tensor for each gradient, by Gradient; those a problem does not have are empty.
 using GradientTensors = std::array<tensor::Tensor, gradient_count>;
 
 /// The element type of a gradient in a run: that of the run in fp64 and fp32; in bf16 and fp16 that of its
 /// input, but not above fp32, and fp32 for dinitial_state.
-numeric::DType gradient_dtype(const Problem& problem, Gradient gradient, numeric::DType dtype);
+numeric::DType gradient_dtype(const Outline& problem, Gradient gradient, numeric::DType dtype);
 
 /// Memory for the gradients a problem has, uninitialised.
 GradientTensors allocate_gradients(const Problem& problem, numeric::DType dtype);

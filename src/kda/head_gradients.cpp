@@ -1,8 +1,48 @@
 #include "kda/head_gradients.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "kda/kernels/gate_functions.hpp"
+#include "kda/row_norm.hpp"
 
 namespace kda_check::kda {
+
+namespace {
+
+/// (dy - (dy . y) y) / n of one row whose squares are beyond the range of fp64.
+void through_norm(const double* x, const double* y, const double* dy, std::size_t K, double* dx) {
+  const double reciprocal = RowNorm(x, K).reciprocal().hi;
+  double along = 0;
+  for (std::size_t k = 0; k < K; ++k) along += dy[k] * y[k];
+  for (std::size_t k = 0; k < K; ++k) dx[k] = (dy[k] - along * y[k]) * reciprocal;
+}
+
+/// x times a slope that may be beyond the range of fp64: nothing times it is nothing.
+double times_slope(double x, double slope) { return x == 0 && std::isinf(slope) ? 0.0 : x * slope; }
+
+/// What the kernel `gate_gradient` computes, with slopes that no amplitude drives out of the range on their
+/// way.
+void through_gate(const GateGradientBlock<double>& block, double A_log) {
+  const GateFunctions<double> gate(A_log);
+  for (std::size_t t = 0; t < block.tokens; ++t) {
+    double amplitude_sum = 0;
+    for (std::size_t k = 0; k < block.key_dim; ++k) {
+      const std::size_t at = t * block.key_stride + k;
+      const numeric::DoubleDouble y{block.bias != nullptr ? block.x[at] + block.bias[k] : block.x[at]};
+      double& gradient = block.gradient[at];
+      const double by_amplitude =
+          block.lower_bounded ? gate.bounded_amplitude_slope(y, block.lower_bound).hi : block.g[at];
+      amplitude_sum += times_slope(gradient, by_amplitude);
+      gradient = times_slope(gradient, block.lower_bounded ? gate.bounded_slope(y, block.lower_bound).hi
+                                                           : gate.softplus_slope(y).hi);
+    }
+    block.amplitude_sums[t] = amplitude_sum;
+  }
+}
+
+}  // namespace
 
 template <class T>
 HeadGradients<T>::HeadGradients(const Problem& problem, const Operations& operations,
@@ -34,10 +74,20 @@ void HeadGradients<T>::normalised_rows(const tensor::Tensor& stored, Gradient gr
   if (problem_.options.qk_l2norm) {
     tensor::Scratch<T> x(count * stride), y(count * stride);
     reader_.rows_of(stored, d_.H, d_.K, s, head, begin, count, x.data(), stride);
-    std::copy_n(x.data(), count * stride, y.data());
-    kernels<T>().normalise({count, d_.K, stride, y.data(), form_.norm == NormForm::reciprocal, operations_});
-    kernels<T>().round(form_.normalised, y.data(), count * stride);
-    kernels<T>().normalise_gradient({count, d_.K, stride, x.data(), y.data(), rows, operations_});
+    const std::size_t value_head = head * problem_.heads_per_group();
+    const auto read = gradient == Gradient::dq ? &HeadReader<T>::query : &HeadReader<T>::key;
+    (reader_.*read)(s, value_head, begin, count, form_.norm, form_.normalised, y.data(), stride);
+    const NormGradientBlock<T> block{count, d_.K, stride, x.data(), y.data(), rows, operations_};
+    if constexpr (std::is_same_v<T, double>) {
+      LargeRows large(x.data(), count, d_.K, stride);
+      large.keep([&](std::size_t t, double* dx) {
+        through_norm(x.data() + t * stride, y.data() + t * stride, rows + t * stride, d_.K, dx);
+      });
+      kernels<T>().normalise_gradient(block);
+      large.put_into(rows);
+    } else {
+      kernels<T>().normalise_gradient(block);
+    }
   }
   store(gradient, s, d_.H, head, begin, count, d_.K, rows, stride);
 }
@@ -69,10 +119,27 @@ void HeadGradients<T>::log_decay(const Sequence& s, std::size_t head, std::size_
     reader_.rows_of(problem_.g, d_.HV, d_.K, s, head, begin, count, x.data(), stride);
     reader_.log_decay(s, head, begin, count, g.data(), stride);
     if (problem_.dt_bias) reader_.bias(head, bias.data());
-    kernels<T>().gate_gradient(
-        {count, d_.K, stride, x.data(), g.data(), problem_.dt_bias ? bias.data() : nullptr,
-         reader_.amplitude(head), options.gate == Gate::lower_bound,
-         static_cast<T>(options.lower_bound.value_or(0.0)), operations_.exponential, rows, sums.data()});
+    const GateGradientBlock<T> block{count,
+                                     d_.K,
+                                     stride,
+                                     x.data(),
+                                     g.data(),
+                                     problem_.dt_bias ? bias.data() : nullptr,
+                                     reader_.amplitude(head),
+                                     options.gate == Gate::lower_bound,
+                                     static_cast<T>(options.lower_bound.value_or(0.0)),
+                                     operations_.exponential,
+                                     rows,
+                                     sums.data()};
+    if constexpr (std::is_same_v<T, double>) {
+      if (std::fabs(reader_.log_amplitude(head)) > largest_ordinary_A_log) {
+        through_gate(block, reader_.log_amplitude(head));
+      } else {
+        kernels<T>().gate_gradient(block);
+      }
+    } else {
+      kernels<T>().gate_gradient(block);
+    }
     T of_block = 0;
     for (std::size_t t = 0; t < count; ++t) of_block = of_block + sums[t];
     if (!amplitude_parts_.empty()) {

@@ -1,6 +1,11 @@
 #include "kda/head_io.hpp"
 
+#include <cmath>
 #include <cstring>
+#include <type_traits>
+
+#include "kda/kernels/gate_functions.hpp"
+#include "kda/row_norm.hpp"
 
 namespace kda_check::kda {
 
@@ -27,7 +32,19 @@ void HeadReader<T>::normalised_rows(const tensor::Tensor& tensor, const Sequence
   const Dimensions& d = problem_.dimensions();
   rows_of(tensor, d.H, d.K, s, head / problem_.heads_per_group(), begin, count, rows, stride);
   if (!problem_.options.qk_l2norm) return;
-  kernels_.normalise({count, d.K, stride, rows, form == NormForm::reciprocal, operations_});
+  const NormBlock<T> block{count, d.K, stride, rows, form == NormForm::reciprocal, operations_};
+  if constexpr (std::is_same_v<T, double>) {
+    LargeRows large(rows, count, d.K, stride);
+    large.keep([&](std::size_t t, double* y) {
+      const double* const x = rows + t * stride;
+      const RowNorm norm(x, d.K);
+      for (std::size_t k = 0; k < d.K; ++k) y[k] = norm.normalised(numeric::DoubleDouble{1.0}, x[k]).hi;
+    });
+    kernels_.normalise(block);
+    large.put_into(rows);
+  } else {
+    kernels_.normalise(block);
+  }
   kernels_.round(rounding, rows, count * stride);
 }
 
@@ -58,6 +75,9 @@ void HeadReader<T>::log_decay(const Sequence& s, std::size_t head, std::size_t b
   if (problem_.options.gate == Gate::none) return;
   tensor::Scratch<T> bias_row(problem_.dt_bias ? d.K : 0);
   if (problem_.dt_bias) bias(head, bias_row.data());
+  if constexpr (std::is_same_v<T, double>)
+    if (std::fabs(log_amplitude(head)) > largest_ordinary_A_log)
+      return gate_of_any_amplitude(head, count, bias_row.data(), rows, stride);
   GateBlock<T> block{count,
                      d.K,
                      stride,
@@ -80,6 +100,26 @@ void HeadReader<T>::beta(const Sequence& s, std::size_t head, std::size_t begin,
   kernels_.exponential(operations_.exponential, values, values, count);
   for (std::size_t t = 0; t < count; ++t)
     values[t] = factor * (T(1) / (T(1) + values[t]));  // m sigmoid(beta)
+}
+
+template <class T>
+double HeadReader<T>::log_amplitude(std::size_t head) const {
+  return problem_.A_log ? problem_.A_log->value(head) : 0.0;
+}
+
+template <class T>
+void HeadReader<T>::gate_of_any_amplitude(std::size_t head, std::size_t count, const T* bias, T* rows,
+                                          std::size_t stride) const {
+  const GateFunctions<double> gate(log_amplitude(head));
+  for (std::size_t t = 0; t < count; ++t)
+    for (std::size_t k = 0; k < problem_.dimensions().K; ++k) {
+      T& g = rows[t * stride + k];
+      const numeric::DoubleDouble y{problem_.dt_bias ? static_cast<double>(g + bias[k])
+                                                     : static_cast<double>(g)};
+      g = static_cast<T>(problem_.options.gate == Gate::lower_bound
+                             ? gate.bounded(y, problem_.options.lower_bound.value_or(0.0)).hi
+                             : gate.softplus(y).hi);
+    }
 }
 
 template <class T>

@@ -1,5 +1,9 @@
 // Between the tensors of a problem and the rows a kernel works on: one head of one sequence, a block of
 // tokens at a time, widened to T with gate, norm and sigmoid applied. Never a copy of a whole tensor.
+//
+// In fp64 a norm whose squares are beyond the range, and a gate whose amplitude is, are the functions
+// themselves (kda/row_norm.hpp, kda/kernels/gate_functions.hpp), rounded; in fp32 they are what one operation
+// after the other gives: losing them there is what kernels are judged for.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +12,9 @@
 #include "kda/problem.hpp"
 
 namespace kda_check::kda {
+
+/// Beyond +-this A_log, products with exp(A_log) may leave the range of fp64 on their way.
+inline constexpr double largest_ordinary_A_log = 600;
 
 enum class NormForm : unsigned char { division, reciprocal };
 
@@ -45,11 +52,15 @@ class HeadReader {
                std::size_t head, std::size_t begin, std::size_t count, T* rows, std::size_t stride) const;
   /// exp(A_log) of a head, 1 without.
   T amplitude(std::size_t head) const;
+  /// A_log of a head as stored, 0 without.
+  double log_amplitude(std::size_t head) const;
   /// dt_bias of a head, [K]. There must be one.
   void bias(std::size_t head, T* values) const;
   T scale() const { return static_cast<T>(problem_.scale()); }
 
  private:
+  void gate_of_any_amplitude(std::size_t head, std::size_t count, const T* bias, T* rows,
+                             std::size_t stride) const;
   void state_of(const tensor::Tensor& states, const Sequence& s, std::size_t head, T* rows,
                 std::size_t stride) const;
   void normalised_rows(const tensor::Tensor& tensor, const Sequence& s, std::size_t head, std::size_t begin,

@@ -58,14 +58,14 @@ class Recurrence {
     for (const Sequence& sequence : problem_.sequences()) {
       parallel_for(d_.HV, threads, [&](std::size_t head, int) { load_state(sequence, head); });
       for (std::size_t begin = sequence.begin; begin < sequence.end; begin += block_tokens) {
-        const Segment segment{sequence, begin, std::min(block_tokens, sequence.end - begin)};
+        const Sequence tokens = sequence.block(begin - sequence.begin, block_tokens);
         parallel_for(d_.HV * parts, threads, [&](std::size_t item, int worker) {
           const std::size_t head = item / parts, part = item % parts;
-          advance(segment, head, tiles_ * part / parts, tiles_ * (part + 1) / parts,
+          advance(tokens, head, tiles_ * part / parts, tiles_ * (part + 1) / parts,
                   workspaces[static_cast<std::size_t>(worker)], block, block_magnitude.data());
         });
         if (sink.output)
-          sink.output({sequence.batch, begin, segment.count, block.hi.data(), block.lo.data(),
+          sink.output({sequence.batch, begin, tokens.length(), block.hi.data(), block.lo.data(),
                        block_magnitude.data()});
       }
       if (sink.state) hand_out_states(sequence, sink);
@@ -105,19 +105,19 @@ class Recurrence {
     }
   }
 
-  void advance(const Segment& segment, std::size_t head, std::size_t first_tile, std::size_t last_tile,
+  void advance(const Sequence& tokens, std::size_t head, std::size_t first_tile, std::size_t last_tile,
                Workspace& work, Pairs& block, double* block_magnitude) {
-    inputs_.tokens(segment, head, work, v_stride_);
+    inputs_.tokens(tokens, head, work, v_stride_);
     HeadState& state = states_[head];
     for (std::size_t tile = first_tile; tile < last_tile; ++tile) {
       const std::size_t lane = tile * lanes_;
-      step_({segment.count, d_.K, v_stride_, work.q.rows(), work.k.rows(), work.decay.rows(),
+      step_({tokens.length(), d_.K, v_stride_, work.q.rows(), work.k.rows(), work.decay.rows(),
              work.beta.rows(), work.retained.data(), work.written.data(), work.v.data() + lane,
              work.o.lanes(lane), work.o_magnitude.data() + lane, state.value.lanes(lane * d_.K),
              state.magnitude.data() + lane * d_.K});
     }
     const std::size_t first = first_tile * lanes_, count = std::min(d_.V, last_tile * lanes_) - first;
-    for (std::size_t t = 0; t < segment.count; ++t) {
+    for (std::size_t t = 0; t < tokens.length(); ++t) {
       const std::size_t from = t * v_stride_ + first, to = (t * d_.HV + head) * d_.V + first;
       std::memcpy(block.hi.data() + to, work.o.hi.data() + from, count * sizeof(double));
       std::memcpy(block.lo.data() + to, work.o.lo.data() + from, count * sizeof(double));

@@ -4,59 +4,52 @@
 #include <cstring>
 #include <vector>
 
+#include "kda/kernels/gate_functions.hpp"
+#include "kda/row_norm.hpp"
 #include "numeric/double_double_functions.hpp"
 
 namespace kda_check::kda {
 
 using numeric::DoubleDouble;
 
-namespace {
-
-constexpr DoubleDouble norm_epsilon = DoubleDouble{1.0} / DoubleDouble{1e6};
-
-}  // namespace
-
-void OracleInputs::widen_row(const tensor::Tensor& tensor, const Segment& segment, std::size_t t,
+void OracleInputs::widen_row(const tensor::Tensor& tensor, const Sequence& tokens, std::size_t t,
                              std::size_t heads, std::size_t head, std::size_t width, double* target) const {
-  const std::size_t row = (segment.sequence.batch * d_.T + segment.begin + t) * heads + head;
+  const std::size_t row = (tokens.batch * d_.T + tokens.begin + t) * heads + head;
   kernels<double>().widen(tensor.dtype(), tensor.at(row * width), target, width);
 }
 
-DoubleDouble OracleInputs::reciprocal_norm(const double* stored) const {
-  DoubleDouble sum = norm_epsilon;
-  for (std::size_t k = 0; k < d_.K; ++k) sum = sum + numeric::two_product(stored[k], stored[k]);
-  return numeric::reciprocal_square_root(sum);
-}
-
-void OracleInputs::reciprocal_norms(const tensor::Tensor& q_or_k, const Segment& segment, std::size_t head,
+void OracleInputs::reciprocal_norms(const tensor::Tensor& q_or_k, const Sequence& tokens, std::size_t head,
                                     Pairs& values) const {
   std::vector<double> stored(d_.K);
-  for (std::size_t t = 0; t < segment.count; ++t) {
-    widen_row(q_or_k, segment, t, d_.H, head / problem_.heads_per_group(), d_.K, stored.data());
-    values.set(t, reciprocal_norm(stored.data()));
+  for (std::size_t t = 0; t < tokens.length(); ++t) {
+    widen_row(q_or_k, tokens, t, d_.H, head / problem_.heads_per_group(), d_.K, stored.data());
+    values.set(t, RowNorm(stored.data(), d_.K).reciprocal());
   }
 }
 
-void OracleInputs::key_rows(const tensor::Tensor& tensor, const Segment& segment, std::size_t head,
+void OracleInputs::key_rows(const tensor::Tensor& tensor, const Sequence& tokens, std::size_t head,
                             DoubleDouble factor, Pairs& rows) const {
-  for (std::size_t t = 0; t < segment.count; ++t) {
-    const std::size_t first = t * d_.K;
-    widen_row(tensor, segment, t, d_.H, head / problem_.heads_per_group(), d_.K, rows.hi.data() + first);
-    DoubleDouble scaling = factor;
-    if (problem_.options.qk_l2norm) scaling = scaling * reciprocal_norm(rows.hi.data() + first);
-    for (std::size_t k = 0; k < d_.K; ++k) rows.set(first + k, scaling * rows.hi[first + k]);
+  for (std::size_t t = 0; t < tokens.length(); ++t) {
+    double* const row = rows.hi.data() + t * d_.K;
+    widen_row(tensor, tokens, t, d_.H, head / problem_.heads_per_group(), d_.K, row);
+    if (problem_.options.qk_l2norm) {
+      const RowNorm norm(row, d_.K);
+      for (std::size_t k = 0; k < d_.K; ++k) rows.set(t * d_.K + k, norm.normalised(factor, row[k]));
+    } else {
+      for (std::size_t k = 0; k < d_.K; ++k) rows.set(t * d_.K + k, factor * row[k]);
+    }
   }
 }
 
-void OracleInputs::tokens(const Segment& segment, std::size_t head, TokenPairs& rows,
+void OracleInputs::tokens(const Sequence& tokens, std::size_t head, TokenPairs& rows,
                           std::size_t stride) const {
-  query(segment, head, rows.q);
-  key(segment, head, rows.k);
-  value(segment, head, rows.v.data(), stride);
-  log_decay(segment, head, rows.decay);
-  kernel_table().oracle.exponential(rows.decay.lanes(), segment.count * d_.K);
-  beta(segment, head, rows.beta);
-  for (std::size_t t = 0; t < segment.count; ++t)
+  query(tokens, head, rows.q);
+  key(tokens, head, rows.k);
+  value(tokens, head, rows.v.data(), stride);
+  log_decay(tokens, head, rows.decay);
+  kernel_table().oracle.exponential(rows.decay.lanes(), tokens.length() * d_.K);
+  beta(tokens, head, rows.beta);
+  for (std::size_t t = 0; t < tokens.length(); ++t)
     for (std::size_t k = 0; k < d_.K; ++k) {
       const double key = rows.k.hi[t * d_.K + k], strength = rows.beta.hi[t];
       rows.retained[t * d_.K + k] = std::fabs(1 - strength * key * key);
@@ -64,37 +57,37 @@ void OracleInputs::tokens(const Segment& segment, std::size_t head, TokenPairs& 
     }
 }
 
-void OracleInputs::query(const Segment& segment, std::size_t head, Pairs& rows) const {
-  key_rows(problem_.q, segment, head, DoubleDouble{problem_.scale()}, rows);
+void OracleInputs::query(const Sequence& tokens, std::size_t head, Pairs& rows) const {
+  key_rows(problem_.q, tokens, head, DoubleDouble{problem_.scale()}, rows);
 }
 
-void OracleInputs::unscaled_query(const Segment& segment, std::size_t head, Pairs& rows) const {
-  key_rows(problem_.q, segment, head, DoubleDouble{1.0}, rows);
+void OracleInputs::unscaled_query(const Sequence& tokens, std::size_t head, Pairs& rows) const {
+  key_rows(problem_.q, tokens, head, DoubleDouble{1.0}, rows);
 }
 
-void OracleInputs::key(const Segment& segment, std::size_t head, Pairs& rows) const {
-  key_rows(problem_.k, segment, head, DoubleDouble{1.0}, rows);
+void OracleInputs::key(const Sequence& tokens, std::size_t head, Pairs& rows) const {
+  key_rows(problem_.k, tokens, head, DoubleDouble{1.0}, rows);
 }
 
-void OracleInputs::value(const Segment& segment, std::size_t head, double* rows, std::size_t stride) const {
-  for (std::size_t t = 0; t < segment.count; ++t) {
+void OracleInputs::value(const Sequence& tokens, std::size_t head, double* rows, std::size_t stride) const {
+  for (std::size_t t = 0; t < tokens.length(); ++t) {
     std::memset(rows + t * stride, 0, stride * sizeof(double));
-    widen_row(problem_.v, segment, t, d_.HV, head, d_.V, rows + t * stride);
+    widen_row(problem_.v, tokens, t, d_.HV, head, d_.V, rows + t * stride);
   }
 }
 
-void OracleInputs::output_gradient(const Segment& segment, std::size_t head, double* rows,
+void OracleInputs::output_gradient(const Sequence& tokens, std::size_t head, double* rows,
                                    std::size_t stride) const {
-  std::memset(rows, 0, segment.count * stride * sizeof(double));
+  std::memset(rows, 0, tokens.length() * stride * sizeof(double));
   if (!problem_.output_gradient) return;
-  for (std::size_t t = 0; t < segment.count; ++t)
-    widen_row(*problem_.output_gradient, segment, t, d_.HV, head, d_.V, rows + t * stride);
+  for (std::size_t t = 0; t < tokens.length(); ++t)
+    widen_row(*problem_.output_gradient, tokens, t, d_.HV, head, d_.V, rows + t * stride);
 }
 
-void OracleInputs::raw_gates(const Segment& segment, std::size_t head, Pairs& rows) const {
-  std::memset(rows.lo.data(), 0, segment.count * d_.K * sizeof(double));
-  for (std::size_t t = 0; t < segment.count; ++t)
-    widen_row(problem_.g, segment, t, d_.HV, head, d_.K, rows.hi.data() + t * d_.K);
+void OracleInputs::raw_gates(const Sequence& tokens, std::size_t head, Pairs& rows) const {
+  std::memset(rows.lo.data(), 0, tokens.length() * d_.K * sizeof(double));
+  for (std::size_t t = 0; t < tokens.length(); ++t)
+    widen_row(problem_.g, tokens, t, d_.HV, head, d_.K, rows.hi.data() + t * d_.K);
 }
 
 Pairs OracleInputs::bias_of(std::size_t head) const {
@@ -107,55 +100,58 @@ Pairs OracleInputs::bias_of(std::size_t head) const {
   return bias;
 }
 
-void OracleInputs::through_gate(void (*kernel)(const OracleGateBlock&), const Segment& segment,
+void OracleInputs::through_gate(void (*kernel)(const OracleGateBlock&), const Sequence& tokens,
                                 std::size_t head, Pairs& rows) const {
-  raw_gates(segment, head, rows);
-  DoubleDouble amplitude{1.0};
-  if (problem_.A_log) amplitude = numeric::exp(DoubleDouble{problem_.A_log->value(head)});
+  raw_gates(tokens, head, rows);
+  const double A_log = problem_.A_log ? problem_.A_log->value(head) : 0.0;
   Pairs bias = bias_of(head);
-  for (std::size_t t = 0; t < segment.count; ++t)
-    kernel({d_.K, rows.lanes(t * d_.K), problem_.dt_bias ? bias.rows() : OracleRows{nullptr, nullptr},
-            amplitude.hi, amplitude.lo, problem_.options.gate == Gate::lower_bound,
-            problem_.options.lower_bound.value_or(0.0)});
+  for (std::size_t t = 0; t < tokens.length(); ++t)
+    kernel({d_.K, rows.lanes(t * d_.K), problem_.dt_bias ? bias.rows() : OracleRows{nullptr, nullptr}, A_log,
+            problem_.options.gate == Gate::lower_bound, problem_.options.lower_bound.value_or(0.0)});
 }
 
-void OracleInputs::log_decay(const Segment& segment, std::size_t head, Pairs& rows) const {
+void OracleInputs::log_decay(const Sequence& tokens, std::size_t head, Pairs& rows) const {
   if (problem_.options.gate == Gate::none) {
-    raw_gates(segment, head, rows);
+    raw_gates(tokens, head, rows);
   } else {
-    through_gate(kernel_table().oracle.gate, segment, head, rows);
+    through_gate(kernel_table().oracle.gate, tokens, head, rows);
   }
 }
 
-void OracleInputs::gate_slopes(const Segment& segment, std::size_t head, Pairs& rows) const {
-  through_gate(kernel_table().oracle.gate_slope, segment, head, rows);
+void OracleInputs::gate_slopes(const Sequence& tokens, std::size_t head, Pairs& rows) const {
+  through_gate(kernel_table().oracle.gate_slope, tokens, head, rows);
 }
 
-void OracleInputs::amplitude_slopes(const Segment& segment, std::size_t head, Pairs& gate_slopes,
+void OracleInputs::amplitude_slopes(const Sequence& tokens, std::size_t head, Pairs& gate_slopes,
                                     Pairs& rows) const {
-  const std::size_t count = segment.count * d_.K;
+  const std::size_t count = tokens.length() * d_.K;
   if (problem_.options.gate == Gate::softplus) {
     // g = -exp(A) softplus(y), so dg / dA is g itself.
-    log_decay(segment, head, rows);
+    log_decay(tokens, head, rows);
     for (std::size_t i = 0; i < count; ++i)
       if (rows.hi[i] == -HUGE_VAL) rows.set(i, DoubleDouble{});
     return;
   }
   // g = bound sigmoid(exp(A) y), so dg / dA is y dg / dy.
-  raw_gates(segment, head, rows);
+  const GateFunctions<double> gate(problem_.A_log->value(head));
+  raw_gates(tokens, head, rows);
   Pairs bias = bias_of(head);
   for (std::size_t i = 0; i < count; ++i) {
     const DoubleDouble slope = gate_slopes.get(i);
     DoubleDouble y = rows.get(i);
     if (problem_.dt_bias) y = y + bias.get(i % d_.K);
-    rows.set(i, slope.hi == 0 ? DoubleDouble{} : slope * y);
+    if (std::isinf(slope.hi)) {
+      rows.set(i, gate.bounded_amplitude_slope(y, *problem_.options.lower_bound));
+    } else {
+      rows.set(i, slope.hi == 0 ? DoubleDouble{} : slope * y);
+    }
   }
 }
 
-void OracleInputs::beta(const Segment& segment, std::size_t head, Pairs& values) const {
-  for (std::size_t t = 0; t < segment.count; ++t) {
+void OracleInputs::beta(const Sequence& tokens, std::size_t head, Pairs& values) const {
+  for (std::size_t t = 0; t < tokens.length(); ++t) {
     double stored = 0;
-    widen_row(problem_.beta, segment, t, d_.HV, head, 1, &stored);
+    widen_row(problem_.beta, tokens, t, d_.HV, head, 1, &stored);
     DoubleDouble value{stored};
     if (problem_.options.beta_sigmoid)
       value = numeric::sigmoid(value) * (problem_.options.allow_neg_eigval ? 2.0 : 1.0);
@@ -163,10 +159,10 @@ void OracleInputs::beta(const Segment& segment, std::size_t head, Pairs& values)
   }
 }
 
-void OracleInputs::beta_slopes(const Segment& segment, std::size_t head, Pairs& values) const {
-  for (std::size_t t = 0; t < segment.count; ++t) {
+void OracleInputs::beta_slopes(const Sequence& tokens, std::size_t head, Pairs& values) const {
+  for (std::size_t t = 0; t < tokens.length(); ++t) {
     double stored = 0;
-    widen_row(problem_.beta, segment, t, d_.HV, head, 1, &stored);
+    widen_row(problem_.beta, tokens, t, d_.HV, head, 1, &stored);
     DoubleDouble slope{1.0};
     if (problem_.options.beta_sigmoid)
       slope = numeric::sigmoid(DoubleDouble{stored}) * numeric::sigmoid(DoubleDouble{-stored}) *

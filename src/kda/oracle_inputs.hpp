@@ -20,12 +20,6 @@ struct Pairs {
   }
 };
 
-/// Tokens [begin, begin + count) of a sequence.
-struct Segment {
-  Sequence sequence;
-  std::size_t begin, count;
-};
-
 /// What the recurrence, forwards or backwards, takes of a block of up to `tokens` tokens.
 struct TokenPairs {
   TokenPairs(std::size_t tokens, std::size_t K, std::size_t stride)
@@ -45,33 +39,33 @@ class OracleInputs {
  public:
   explicit OracleInputs(const Problem& problem) : problem_(problem), d_(problem.dimensions()) {}
 
-  /// All of a segment; rows of v have `stride` elements.
-  void tokens(const Segment& segment, std::size_t head, TokenPairs& rows, std::size_t stride) const;
+  /// All that tokens have; rows of v have `stride` elements.
+  void tokens(const Sequence& tokens, std::size_t head, TokenPairs& rows, std::size_t stride) const;
   /// [count][K] rows of q (with scale) or of k, L2-normalised if the problem says so.
-  void query(const Segment& segment, std::size_t head, Pairs& rows) const;
-  void unscaled_query(const Segment& segment, std::size_t head, Pairs& rows) const;
-  void key(const Segment& segment, std::size_t head, Pairs& rows) const;
+  void query(const Sequence& tokens, std::size_t head, Pairs& rows) const;
+  void unscaled_query(const Sequence& tokens, std::size_t head, Pairs& rows) const;
+  void key(const Sequence& tokens, std::size_t head, Pairs& rows) const;
   /// [count][stride], zeros beyond V.
-  void value(const Segment& segment, std::size_t head, double* rows, std::size_t stride) const;
+  void value(const Sequence& tokens, std::size_t head, double* rows, std::size_t stride) const;
   /// [count][K] log decays.
-  void log_decay(const Segment& segment, std::size_t head, Pairs& rows) const;
+  void log_decay(const Sequence& tokens, std::size_t head, Pairs& rows) const;
   /// [count]
-  void beta(const Segment& segment, std::size_t head, Pairs& values) const;
+  void beta(const Sequence& tokens, std::size_t head, Pairs& values) const;
   /// [count][stride] rows of do, zeros beyond V and where the problem has none.
-  void output_gradient(const Segment& segment, std::size_t head, double* rows, std::size_t stride) const;
+  void output_gradient(const Sequence& tokens, std::size_t head, double* rows, std::size_t stride) const;
 
   // The derivatives of what is above, for the gradients with respect to what is stored.
 
   /// [count] 1 / sqrt(sum of squares + 1e-6) of the stored rows of q or of k.
-  void reciprocal_norms(const tensor::Tensor& q_or_k, const Segment& segment, std::size_t head,
+  void reciprocal_norms(const tensor::Tensor& q_or_k, const Sequence& tokens, std::size_t head,
                         Pairs& values) const;
   /// [count][K], d log decay / d raw gate; only with a gate.
-  void gate_slopes(const Segment& segment, std::size_t head, Pairs& rows) const;
+  void gate_slopes(const Sequence& tokens, std::size_t head, Pairs& rows) const;
   /// [count][K], d log decay / d A_log, from the slopes above; only with A_log. Zero where the log decay is
   /// -inf, which it stays whatever the amplitude.
-  void amplitude_slopes(const Segment& segment, std::size_t head, Pairs& gate_slopes, Pairs& rows) const;
+  void amplitude_slopes(const Sequence& tokens, std::size_t head, Pairs& gate_slopes, Pairs& rows) const;
   /// [count], d beta / d stored beta.
-  void beta_slopes(const Segment& segment, std::size_t head, Pairs& values) const;
+  void beta_slopes(const Sequence& tokens, std::size_t head, Pairs& values) const;
 
   /// Where element (k, v) of a head's state is in initial_state and final_state.
   std::size_t state_index(const Sequence& s, std::size_t head, std::size_t k, std::size_t v) const {
@@ -80,16 +74,15 @@ class OracleInputs {
   }
 
  private:
-  void widen_row(const tensor::Tensor& tensor, const Segment& segment, std::size_t t, std::size_t heads,
+  void widen_row(const tensor::Tensor& tensor, const Sequence& tokens, std::size_t t, std::size_t heads,
                  std::size_t head, std::size_t width, double* target) const;
-  void key_rows(const tensor::Tensor& tensor, const Segment& segment, std::size_t head,
+  void key_rows(const tensor::Tensor& tensor, const Sequence& tokens, std::size_t head,
                 numeric::DoubleDouble factor, Pairs& rows) const;
-  numeric::DoubleDouble reciprocal_norm(const double* stored) const;
-  void raw_gates(const Segment& segment, std::size_t head, Pairs& rows) const;
+  void raw_gates(const Sequence& tokens, std::size_t head, Pairs& rows) const;
   /// dt_bias of a head; null pointers inside without.
   Pairs bias_of(std::size_t head) const;
   /// One of the kernels that take a row of raw gates.
-  void through_gate(void (*kernel)(const OracleGateBlock&), const Segment& segment, std::size_t head,
+  void through_gate(void (*kernel)(const OracleGateBlock&), const Sequence& tokens, std::size_t head,
                     Pairs& rows) const;
 
   const Problem& problem_;

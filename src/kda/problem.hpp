@@ -7,36 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include "kda/options.hpp"
 #include "kda/schema.hpp"
 #include "tensor/tensor.hpp"
 
 namespace kda_check::kda {
-
-/// From the stored g to the natural log of the decay.
-enum class Gate : std::uint8_t {
-  none,         ///< g is the log decay
-  softplus,     ///< -exp(A_log) * softplus(g + dt_bias)
-  lower_bound,  ///< lower_bound * sigmoid(exp(A_log) * (g + dt_bias)); without A_log the factor is 1
-};
-std::string_view name_of(Gate gate);
-
-struct Options {
-  std::optional<double> scale;  ///< multiplies q; missing: 1 / sqrt(K)
-  int chunk_size = 64;
-  Gate gate = Gate::none;
-  std::optional<double> lower_bound;
-  bool qk_l2norm = false;         ///< q and k divided by sqrt(sum of squares + 1e-6)
-  bool beta_sigmoid = false;      ///< beta := sigmoid(beta)
-  bool allow_neg_eigval = false;  ///< ... times 2
-  bool state_v_first = false;     ///< states are [.., V, K]
-  bool safe_gate = false;  ///< the writer promised gates in [lower_bound, 0); selects FLA's anchored diagonal
-};
-
-/// Tokens [begin, end) of batch row `batch`, with state number `index`.
-struct Sequence {
-  std::size_t index, batch, begin, end;
-  std::size_t length() const { return end - begin; }
-};
 
 struct Problem {
   Options options;

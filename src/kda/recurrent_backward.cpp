@@ -20,12 +20,8 @@ namespace {
 struct Block {
   std::size_t index, begin, count;
 };
-/// Blocks [first, last).
-struct Span {
-  std::size_t first, last;
-};
-/// Tiles [first, last) of columns or of rows.
-struct Part {
+/// Blocks, or tiles of columns or of rows, [first, last).
+struct Range {
   std::size_t first, last;
 };
 
@@ -64,12 +60,12 @@ class HeadBackward {
     for (std::size_t member = 0; member < n_.group; ++member) {
       head_ = query_head * n_.group + member;
       begin_with_initial_state();
-      over_parts(n_.V, [&](const Part& columns, BlockRows<T>& rows) {
+      over_parts(n_.V, [&](const Range& columns, BlockRows<T>& rows) {
         for (std::size_t b = 0; b < n_.blocks; ++b) forwards(block_of(b), columns, rows);
       });
       begin_with_final_gradient();
       for (std::size_t last = n_.blocks; last > 0;) {
-        const Span span{(last - 1) / team_.span_blocks() * team_.span_blocks(), last};
+        const Range span{(last - 1) / team_.span_blocks() * team_.span_blocks(), last};
         backwards(span);
         hand_out(span, query_head, member, gradients);
         last = span.first;
@@ -103,7 +99,7 @@ class HeadBackward {
   void over_parts(std::size_t width, Body body) {
     const std::size_t all = tiles(width), parts = std::min(all, rows_.size());
     parallel_for(parts, team_.threads, [&](std::size_t part, int thread) {
-      body(Part{all * part / parts, all * (part + 1) / parts}, rows_[static_cast<std::size_t>(thread)]);
+      body(Range{all * part / parts, all * (part + 1) / parts}, rows_[static_cast<std::size_t>(thread)]);
     });
   }
 
@@ -132,7 +128,7 @@ class HeadBackward {
   }
 
   /// Errors and checkpoints.
-  void forwards(const Block& block, const Part& columns, BlockRows<T>& rows) {
+  void forwards(const Block& block, const Range& columns, BlockRows<T>& rows) {
     load(block, rows);
     reader_.value(s_, head_, block.begin, block.count, rows.d_o, n_.v_stride);
     for (std::size_t tile = columns.first; tile < columns.last; ++tile) {
@@ -145,15 +141,15 @@ class HeadBackward {
     }
   }
 
-  void backwards(const Span& span) {
-    over_parts(n_.V, [&](const Part& columns, BlockRows<T>& rows) {
+  void backwards(const Range& span) {
+    over_parts(n_.V, [&](const Range& columns, BlockRows<T>& rows) {
       for (std::size_t b = span.last; b-- > span.first;) {
         load_with_gradient(block_of(b), rows);
         for (std::size_t tile = columns.first; tile < columns.last; ++tile)
           down_columns(block_of(b), tile, rows);
       }
     });
-    over_parts(n_.K, [&](const Part& keys, BlockRows<T>& rows) {
+    over_parts(n_.K, [&](const Range& keys, BlockRows<T>& rows) {
       for (std::size_t b = span.last; b-- > span.first;) {
         const Block block = block_of(b);
         // Alone, a thread still has them.
@@ -192,7 +188,7 @@ class HeadBackward {
         target[t * n_.v_stride + v] = from[t * n_.v_stride + v] * beta[t];
   }
 
-  void hand_out(const Span& span, std::size_t query_head, std::size_t member, HeadGradients<T>& gradients) {
+  void hand_out(const Range& span, std::size_t query_head, std::size_t member, HeadGradients<T>& gradients) {
     parallel_for(span.last - span.first + 1, team_.threads, [&](std::size_t item, int) {
       if (item > 0) return hand_out(block_of(span.first + item - 1), query_head, member, gradients);
       // The gate's parameters are sums over tokens, whose order is part of their result.

@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "kda/regimes/draft.hpp"
+#include "numeric/dtype_words.hpp"
 
 namespace kda_check::kda {
 
@@ -75,7 +76,7 @@ void set(std::string_view text, const Recipe& recipe, Settings& settings, std::s
     refuse(text, fmt::format("'{}' is not key=value", assignment));
   const std::string_view key = assignment.substr(0, equals), value = assignment.substr(equals + 1);
   if (key == "dtype") {
-    const auto dtype = numeric::dtype_named(value);
+    const auto dtype = numeric::dtype_of_word(value);
     if (!dtype) refuse(text, fmt::format("no dtype '{}'", value), "fp64, fp32, bf16, fp16");
     settings.dtype = *dtype;
     return;
@@ -158,6 +159,27 @@ RegimeRequest parse_regime(std::string_view text) {
 }
 
 Problem RegimeRequest::build() const { return recipe->build(settings); }
+
+Outline RegimeRequest::outline() const {
+  // Options and inputs do not depend on the number of tokens; lengths of packed sequences do.
+  constexpr double few = 192;
+  const double tokens = settings["T"];
+  if (tokens <= 2 * few) return build();
+  try {
+    Settings shorter = settings;
+    shorter.find("T")->value = few;
+    Outline outline = recipe->build(shorter);
+    if (!outline.packed()) {
+      Dimensions& d = outline.dimensions;
+      d.T += static_cast<std::size_t>(tokens - few);
+      d.NT = (d.T + d.C - 1) / d.C;
+      return outline;
+    }
+  } catch (const Error&) {
+    // Settings that want more tokens than these.
+  }
+  return build();
+}
 
 std::size_t RegimeRequest::bytes() const {
   const double H = settings["H"], HV = std::max(settings["HV"], H), K = settings["K"], V = settings["V"];

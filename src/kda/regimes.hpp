@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "kda/problem.hpp"
+#include "kda/outline.hpp"
 
 namespace kda_check::kda {
 
@@ -73,6 +73,8 @@ struct RegimeRequest {
 
   /// Validated. Throws Error{usage} for settings that contradict each other.
   Problem build() const;
+  /// Of what build() would give, drawing no more tokens than it takes to know. Throws as build() does.
+  Outline outline() const;
   /// What the tensors take while they are drawn, roughly; known before anything is.
   std::size_t bytes() const;
 };

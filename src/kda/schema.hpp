@@ -9,17 +9,10 @@
 #include <string>
 #include <string_view>
 
+#include "kda/options.hpp"
 #include "tensor/tensor.hpp"
 
 namespace kda_check::kda {
-
-/// Sizes: B batch, T tokens (of all sequences when packed), H query/key heads, HV value heads, K key and V
-/// value width, N sequences (B when not packed), C chunk length, NT chunks of a batch row (summed over the
-/// sequences).
-struct Dimensions {
-  std::size_t B = 0, T = 0, H = 0, HV = 0, K = 0, V = 0, N = 0, C = 0, NT = 0;
-  bool operator==(const Dimensions&) const = default;
-};
 
 enum class Axis : unsigned char {
   batch,

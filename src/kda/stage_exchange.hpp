@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <span>
 #include <vector>
 
 #include "kda/kernels/table.hpp"
@@ -34,57 +33,73 @@ class StageExchange {
   void give(std::size_t head, std::size_t begin, ChunkBlock<T>& block, T* G) {
     const ChunkPlace place = place_of(head, begin, block.rows);
     if (is_given(Stage::g_cumsum)) copy_in(Stage::g_cumsum, place, G, block.key_stride);
-    const T** const targets[] = {&block.given.Aqk, &block.given.Akk_inv, &block.given.u, &block.given.w,
-                                 &block.given.qg,  &block.given.kg,      &block.given.h, &block.given.v_new};
-    load(Stage::Aqk, targets, place, block);
+    load(forward_stages, block.given, place, block);
   }
 
   /// Stores what the kernel computed.
   void tell(std::size_t head, std::size_t begin, const ChunkBlock<T>& block) {
-    const T* const arrays[] = {block.Aqk, block.Akk_inv, block.u, block.w,
-                               block.qg,  block.kg,      block.h, block.v_new};
-    store(Stage::Aqk, arrays, place_of(head, begin, block.rows), block);
+    store(forward_stages, block, place_of(head, begin, block.rows), block);
   }
 
   /// The same for the stages of the backward pass.
   void give(std::size_t head, std::size_t begin, const ChunkBlock<T>& chunk, ChunkBackwardBlock<T>& block) {
-    GivenGradientStages<T>& given = block.given;
-    const T** const targets[] = {&given.dAqk, &given.dv_local, &given.dh, &given.dv, &given.dw, &given.dAkk};
-    load(Stage::dAqk, targets, place_of(head, begin, chunk.rows), chunk);
+    load(backward_stages, block.given, place_of(head, begin, chunk.rows), chunk);
   }
   void tell(std::size_t head, std::size_t begin, const ChunkBlock<T>& chunk,
             const ChunkBackwardBlock<T>& block) {
-    const T* const arrays[] = {block.dAqk, block.dv_local, block.dh, block.dv, block.dw, block.dAkk};
-    store(Stage::dAqk, arrays, place_of(head, begin, chunk.rows), chunk);
+    store(backward_stages, block, place_of(head, begin, chunk.rows), chunk);
   }
 
  private:
+  /// Where a kernel leaves a stage, and where it takes one that is given.
+  template <class Block, class Given>
+  struct Exchanged {
+    Stage stage;
+    T* Block::*computed;
+    const T* Given::*given;
+  };
+  using Forward = ChunkBlock<T>;
+  using Backward = ChunkBackwardBlock<T>;
+  static constexpr Exchanged<Forward, GivenStages<T>> forward_stages[] = {
+      {Stage::Aqk, &Forward::Aqk, &GivenStages<T>::Aqk},
+      {Stage::Akk_inv, &Forward::Akk_inv, &GivenStages<T>::Akk_inv},
+      {Stage::u, &Forward::u, &GivenStages<T>::u},
+      {Stage::w, &Forward::w, &GivenStages<T>::w},
+      {Stage::qg, &Forward::qg, &GivenStages<T>::qg},
+      {Stage::kg, &Forward::kg, &GivenStages<T>::kg},
+      {Stage::h, &Forward::h, &GivenStages<T>::h},
+      {Stage::v_new, &Forward::v_new, &GivenStages<T>::v_new}};
+  static constexpr Exchanged<Backward, GivenGradientStages<T>> backward_stages[] = {
+      {Stage::dAqk, &Backward::dAqk, &GivenGradientStages<T>::dAqk},
+      {Stage::dv_local, &Backward::dv_local, &GivenGradientStages<T>::dv_local},
+      {Stage::dh, &Backward::dh, &GivenGradientStages<T>::dh},
+      {Stage::dv, &Backward::dv, &GivenGradientStages<T>::dv},
+      {Stage::dw, &Backward::dw, &GivenGradientStages<T>::dw},
+      {Stage::dAkk, &Backward::dAkk, &GivenGradientStages<T>::dAkk}};
+
   ChunkPlace place_of(std::size_t head, std::size_t begin, std::size_t rows) const {
     return {sequence_.batch, begin, rows, first_index_ + (begin - sequence_.begin) / chunk_size_, head};
   }
   bool is_given(Stage stage) const {
     return hooks_.given != nullptr && hooks_.use_given[static_cast<std::size_t>(stage)];
   }
-  /// Stages from `first` on, in their order.
-  void load(Stage first, std::span<const T** const> targets, const ChunkPlace& place,
-            const ChunkBlock<T>& block) {
-    for (std::size_t i = 0; i < targets.size(); ++i) {
-      const auto stage = static_cast<Stage>(static_cast<std::size_t>(first) + i);
-      if (!is_given(stage)) continue;
-      const std::size_t stride = stride_of(stage, block);
-      std::vector<T>& memory = memory_[static_cast<std::size_t>(stage)];
+  template <class Row, std::size_t count, class Given>
+  void load(const Row (&rows)[count], Given& given, const ChunkPlace& place, const ChunkBlock<T>& block) {
+    for (const Row& row : rows) {
+      if (!is_given(row.stage)) continue;
+      const std::size_t stride = stride_of(row.stage, block);
+      std::vector<T>& memory = memory_[static_cast<std::size_t>(row.stage)];
       memory.assign(std::max(block.rows, d_.K) * stride, T(0));
-      copy_in(stage, place, memory.data(), stride);
-      *targets[i] = memory.data();
+      copy_in(row.stage, place, memory.data(), stride);
+      given.*row.given = memory.data();
     }
   }
-  void store(Stage first, std::span<const T* const> arrays, const ChunkPlace& place,
+  template <class Row, std::size_t count, class Block>
+  void store(const Row (&rows)[count], const Block& computed, const ChunkPlace& place,
              const ChunkBlock<T>& block) const {
     if (hooks_.computed == nullptr) return;
-    for (std::size_t i = 0; i < arrays.size(); ++i) {
-      const auto stage = static_cast<Stage>(static_cast<std::size_t>(first) + i);
-      copy_out(stage, place, arrays[i], stride_of(stage, block));
-    }
+    for (const Row& row : rows)
+      copy_out(row.stage, place, computed.*row.computed, stride_of(row.stage, block));
   }
   static std::size_t stride_of(Stage stage, const ChunkBlock<T>& block) {
     switch (row_of(stage).shape) {

@@ -77,8 +77,8 @@ class HeadStages {
     for (std::size_t c = chunks(); c-- > 0;) {
       const ChunkPlace place = place_of(c);
       load(place);
-      inputs_.output_gradient({job_.sequence, place.begin, place.rows}, job_.head,
-                              gradients_.output_gradient.hi, gradients_.output_gradient.stride);
+      inputs_.output_gradient(tokens_of(place), job_.head, gradients_.output_gradient.hi,
+                              gradients_.output_gradient.stride);
       restore(Stage::Aqk, place, block_.Aqk);
       restore(Stage::Akk_inv, place, block_.Akk_inv);
       restore(Stage::w, place, block_.w);
@@ -99,6 +99,9 @@ class HeadStages {
 
  private:
   std::size_t chunks() const { return (job_.sequence.length() + chunk_size_ - 1) / chunk_size_; }
+  Sequence tokens_of(const ChunkPlace& place) const {
+    return job_.sequence.block(place.begin - job_.sequence.begin, place.rows);
+  }
   ChunkPlace place_of(std::size_t c) const {
     const Sequence& s = job_.sequence;
     const std::size_t begin = s.begin + c * chunk_size_;
@@ -136,22 +139,22 @@ class HeadStages {
   }
 
   void load(const ChunkPlace& place) {
-    const Segment segment{job_.sequence, place.begin, place.rows};
+    const Sequence tokens = tokens_of(place);
     const std::size_t n = place.rows, K = d_.K;
     block_.rows = n;
     Pairs rows(n * K), beta(n);
-    inputs_.unscaled_query(segment, job_.head, rows);
+    inputs_.unscaled_query(tokens, job_.head, rows);
     fill(block_.q, rows, n, K);
-    inputs_.key(segment, job_.head, rows);
+    inputs_.key(tokens, job_.head, rows);
     fill(block_.k, rows, n, K);
     transpose(block_.k, block_.k_columns);
-    inputs_.log_decay(segment, job_.head, rows);
+    inputs_.log_decay(tokens, job_.head, rows);
     fill(block_.G, rows, n, K);
     cumulate(block_.G);
     transpose(block_.G, block_.G_columns);
-    inputs_.beta(segment, job_.head, beta);
+    inputs_.beta(tokens, job_.head, beta);
     fill(block_.beta, beta, n, 1);
-    inputs_.value(segment, job_.head, block_.v.hi, block_.v.stride);
+    inputs_.value(tokens, job_.head, block_.v.hi, block_.v.stride);
   }
 
   void transpose(const OracleMatrix& from, const OracleMatrix& to) const {
@@ -163,24 +166,26 @@ class HeadStages {
       }
   }
 
+  /// Running sums of the gates, in place and in `sums_`, whose -inf stays. The sums in place are for
+  /// differences: one gate of -1e6 forgets everything as any below does, and later rows still differ by what
+  /// lies between them, which nothing added to -inf, or to -1e300, tells.
   void cumulate(const OracleMatrix& G) {
-    infinite_.assign(block_.rows * G.stride, false);
+    constexpr double forgets_everything = -1e6;
+    sums_.assign(block_.rows * G.stride, {});
     for (std::size_t k = 0; k < d_.K; ++k) {
-      numeric::DoubleDouble sum{0.0};
+      numeric::DoubleDouble sum{0.0}, for_differences{0.0};
       double magnitude = 0;
-      bool reset = false;
       for (std::size_t i = 0; i < block_.rows; ++i) {
         const std::size_t at = i * G.stride + k;
-        if (G.hi[at] == -HUGE_VAL) {
-          // Forgets everything, as -1e6 does, whose sums still tell later rows apart.
-          reset = true;
-          G.hi[at] = -1e6;
-        }
-        infinite_[at] = reset;
-        sum = sum + numeric::DoubleDouble{G.hi[at], G.lo[at]};
-        magnitude += std::fabs(G.hi[at]);
-        G.hi[at] = sum.hi;
-        G.lo[at] = sum.lo;
+        const numeric::DoubleDouble gate{G.hi[at], G.lo[at]};
+        const double size = sum.hi + gate.hi;
+        sum = std::isfinite(size) ? sum + gate : numeric::DoubleDouble{size};
+        for_differences = for_differences +
+                          (gate.hi < forgets_everything ? numeric::DoubleDouble{forgets_everything} : gate);
+        magnitude += std::fabs(std::isinf(gate.hi) ? forgets_everything : gate.hi);
+        sums_[at] = sum;
+        G.hi[at] = for_differences.hi;
+        G.lo[at] = for_differences.lo;
         G.magnitude[at] = magnitude;
       }
     }
@@ -193,8 +198,10 @@ class HeadStages {
     for (std::size_t row = 0; row < layout.rows(place); ++row)
       for (std::size_t column = 0; column < (triangular ? row + 1 : layout.columns(place)); ++column) {
         const std::size_t element = layout.element(place, row, column), at = row * m.stride + column;
-        truth.hi[element] = stage == Stage::g_cumsum && infinite_[at] ? -HUGE_VAL : m.hi[at];
-        truth.lo[element] = m.lo[at];
+        const numeric::DoubleDouble value =
+            stage == Stage::g_cumsum ? sums_[at] : numeric::DoubleDouble{m.hi[at], m.lo[at]};
+        truth.hi[element] = value.hi;
+        truth.lo[element] = value.lo;
         truth.magnitude[element] = m.magnitude[at];
       }
   }
@@ -221,7 +228,7 @@ class HeadStages {
   Matrices memory_;
   StageOracleBlock block_{};
   StageGradientOracleBlock gradients_{};
-  std::vector<bool> infinite_;  ///< sums of gates that are -inf
+  std::vector<numeric::DoubleDouble> sums_;  ///< of gates, [row][stride of G]
 };
 
 }  // namespace

@@ -7,29 +7,11 @@
 #include <span>
 #include <string_view>
 
+#include "kda/cast_points.hpp"
 #include "kda/problem.hpp"
+#include "kda/stage.hpp"
 
 namespace kda_check::kda {
-
-enum class Stage : std::uint8_t {
-  g_cumsum,
-  Aqk,
-  Akk_inv,
-  u,
-  w,
-  qg,
-  kg,
-  h,
-  v_new,
-  // Of the backward pass.
-  dAqk,
-  dv_local,
-  dh,
-  dv,
-  dw,
-  dAkk
-};
-inline constexpr std::size_t stage_count = 15, forward_stage_count = 9;
 
 /// What a chunk's part of a stage is: rows of tokens with the channels of the key, of the value, or with a
 /// column for each token; or a state.
@@ -43,6 +25,7 @@ struct StageRow {
   std::string_view name;
   std::string_view formula;
   StageShape shape;
+  Rounding CastPoints::*stored_as;  ///< where it is rounded as it is stored; null: nowhere
   bool backward = false;
 
   bool lower_triangular() const { return shape == StageShape::scores; }  ///< nothing beyond the row's column

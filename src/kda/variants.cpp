@@ -14,7 +14,7 @@ namespace {
 
 bool every_dtype(numeric::DType) { return true; }
 std::string always_available() { return {}; }
-std::string cpu_unsupported(const Problem&, const RunOptions& options) {
+std::string cpu_unsupported(const Outline&, const RunOptions& options) {
   return unsupported(options.arithmetic, options.dtype);
 }
 
@@ -24,14 +24,14 @@ Exponential usual_exponential(numeric::DType dtype) {
 }
 
 /// As PyTorch evaluates it: multiplications and additions are separate operations.
-Arithmetic naive_arithmetic(const Problem&, numeric::DType dtype) {
+Arithmetic naive_arithmetic(const Outline&, numeric::DType dtype) {
   Arithmetic arithmetic;
   arithmetic.exponential = usual_exponential(dtype);
   arithmetic.contraction = Contraction::separate;
   return arithmetic;
 }
 
-Arithmetic recurrent_arithmetic(const Problem&, numeric::DType dtype) {
+Arithmetic recurrent_arithmetic(const Outline&, numeric::DType dtype) {
   Arithmetic arithmetic;
   arithmetic.exponential = usual_exponential(dtype);
   return arithmetic;
@@ -39,7 +39,7 @@ Arithmetic recurrent_arithmetic(const Problem&, numeric::DType dtype) {
 
 /// The forms FLA picks: anchored diagonal blocks with safe_gate, pairwise ones without; the blocked inverse
 /// where its cast points are asked for, plain substitution where nothing is rounded.
-Arithmetic chunk_arithmetic(const Problem& problem, numeric::DType dtype) {
+Arithmetic chunk_arithmetic(const Outline& problem, numeric::DType dtype) {
   Arithmetic arithmetic;
   arithmetic.exponential = usual_exponential(dtype);
   arithmetic.decay = problem.options.safe_gate ? DecayForm::anchor_mid : DecayForm::anchor_pair;
@@ -49,14 +49,14 @@ Arithmetic chunk_arithmetic(const Problem& problem, numeric::DType dtype) {
 }
 
 /// What the GPU kernels do, in words that make the CPU variant do the same. In fp64 `cuda` is CUDA's exp.
-template <Arithmetic (*of_replay)(const Problem&, numeric::DType)>
-Arithmetic gpu_arithmetic(const Problem& problem, numeric::DType dtype) {
+template <Arithmetic (*of_replay)(const Outline&, numeric::DType)>
+Arithmetic gpu_arithmetic(const Outline& problem, numeric::DType dtype) {
   Arithmetic arithmetic = of_replay(problem, dtype);
   set_axis(arithmetic, "h100");
   return arithmetic;
 }
 template <bool chunk>
-std::string gpu_lacks(const Problem& problem, const RunOptions& options) {
+std::string gpu_lacks(const Outline& problem, const RunOptions& options) {
   return gpu_unsupported(chunk, problem, options);
 }
 template <bool chunk>
@@ -140,33 +140,11 @@ std::string device_of(const Variant& variant) {
   return name.empty() ? std::string(variant.device) : name;
 }
 
-namespace {
-
-/// The coarsest of several roundings; of tf32 and fp16, which keep the same 11 bits, tf32: it truncates.
-Rounding coarsest(std::initializer_list<Rounding> roundings) {
-  for (const Rounding candidate : {Rounding::bf16, Rounding::tf32, Rounding::fp16})
-    if (std::find(roundings.begin(), roundings.end(), candidate) != roundings.end()) return candidate;
-  return Rounding::none;
-}
-
-/// Over the stages a variant has (kda/token_form.hpp, kda/kernels/chunk.hpp). Not `normalised`: whether q and
-/// k are normalised, and rounded then, is the problem's affair.
-Rounding coarsest_stage(const CastPoints& casts, ArithmeticAxes axes, bool backward) {
-  if (!axes.chunk) return coarsest({casts.decay, casts.prediction, casts.carry});
-  const Rounding of_gradients =
-      coarsest({casts.dv_local, casts.dv, casts.dh, casts.dw, casts.dA, casts.state_product});
-  return coarsest({backward ? of_gradients : Rounding::none, casts.decay, casts.g_cumsum, casts.exponentials,
-                   casts.score_operands, casts.Aqk, casts.L, casts.inverse_operands, casts.Akk_inv,
-                   casts.beta_key, casts.operands, casts.w, casts.u, casts.prediction, casts.v_new,
-                   casts.state, casts.carry});
-}
-
-}  // namespace
-
 numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype,
                                       const Arithmetic& arithmetic, bool backward) {
   const bool narrow = dtype == numeric::DType::bf16 || dtype == numeric::DType::fp16;
-  switch (coarsest_stage(cast_points(arithmetic, dtype, false, variant.axes.chunk), variant.axes, backward)) {
+  switch (coarsest_cast(cast_points(arithmetic, dtype, false, variant.axes.chunk), variant.axes.chunk,
+                        backward)) {
     case Rounding::bf16:
       return numeric::ComputeFormat::bf16;
     case Rounding::fp16:

@@ -9,7 +9,7 @@
 
 #include "kda/arithmetic.hpp"
 #include "kda/gradients.hpp"
-#include "kda/problem.hpp"
+#include "kda/outline.hpp"
 #include "kda/stages.hpp"
 
 namespace kda_check::kda {
@@ -41,11 +41,11 @@ struct Variant {
   ArithmeticAxes axes;
   bool (*has_dtype)(numeric::DType dtype);
   /// What this variant does when nothing else is asked.
-  Arithmetic (*default_arithmetic)(const Problem& problem, numeric::DType dtype);
+  Arithmetic (*default_arithmetic)(const Outline& problem, numeric::DType dtype);
   /// Empty when it can run here and now, else why not.
   std::string (*unavailable)();
   /// Empty when it has this dtype, arithmetic and shape, else what it lacks.
-  std::string (*unsupported)(const Problem& problem, const RunOptions& options);
+  std::string (*unsupported)(const Outline& problem, const RunOptions& options);
   /// Throws Error{environment} when it would need more memory than the options allow.
   Answer (*run)(const Problem& problem, const RunOptions& options);
   /// Seconds of each of `repeats` runs by the device's own clock, without what it costs to get there. Null: a
@@ -83,7 +83,7 @@ Answer run_gpu_chunk(const Problem& problem, const RunOptions& options);
 // What the GPU variants say of themselves. `chunk`: gpu-chunk, else gpu-recurrent.
 std::string gpu_unavailable();
 std::string gpu_device_name();  ///< empty without one
-std::string gpu_unsupported(bool chunk, const Problem& problem, const RunOptions& options);
+std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions& options);
 std::vector<double> time_gpu(bool chunk, const Problem& problem, const RunOptions& options, int repeats);
 /// Bytes per second, read plus written, of a copy within the device's memory, measured now.
 double gpu_copy_bandwidth();

@@ -7,6 +7,8 @@
 // Knuth (TAOCP 2).
 #pragma once
 
+#include <cstdint>
+
 #include "numeric/strict.hpp"
 
 namespace kda_check::numeric {
@@ -17,9 +19,6 @@ struct BasicDoubleDouble {
   V lo{};
 };
 using DoubleDouble = BasicDoubleDouble<double>;
-
-/// a * b + c with one rounding.
-KDA_CHECK_INLINE constexpr double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
 /// a + b exactly, |a| >= |b| or a = 0.
 template <class V>
@@ -34,6 +33,36 @@ KDA_CHECK_INLINE constexpr BasicDoubleDouble<V> two_sum(V a, V b) {
   const V sum = a + b;
   const V rounded_b = sum - a;
   return {sum, (a - (sum - rounded_b)) + (b - rounded_b)};
+}
+
+namespace detail {
+
+/// a * b + c with one rounding, by sums: for constants, where clang's builtin is none. The product is split
+/// (T. J. Dekker), what is left of the sum is rounded to odd and added last (S. Boldo, G. Melquiond,
+/// "Emulation of FMA and correctly rounded sums", IEEE TC 57, 2008). Neither may overflow or underflow.
+KDA_CHECK_INLINE constexpr double constant_fma(double a, double b, double c) {
+  const auto high_part = [](double x) {
+    const double y = x * 0x1.0000002p27;
+    return y - (y - x);
+  };
+  const double product = a * b, a_high = high_part(a), b_high = high_part(b), a_low = a - a_high,
+               b_low = b - b_high;
+  const double error = a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low);
+  const DoubleDouble low = two_sum(c, error), sum = two_sum(product, low.hi);
+  const DoubleDouble rest = two_sum(low.lo, sum.lo);
+  std::uint64_t odd = __builtin_bit_cast(std::uint64_t, rest.hi);
+  if (rest.lo != 0 && (odd & 1) == 0) odd = (rest.lo > 0) == (rest.hi > 0) ? odd + 1 : odd - 1;
+  return sum.hi + __builtin_bit_cast(double, odd);
+}
+
+}  // namespace detail
+
+/// a * b + c with one rounding.
+KDA_CHECK_INLINE constexpr double fma(double a, double b, double c) {
+#ifdef __clang__
+  if (__builtin_is_constant_evaluated()) return detail::constant_fma(a, b, c);
+#endif
+  return __builtin_fma(a, b, c);
 }
 
 /// a * b exactly.

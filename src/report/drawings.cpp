@@ -7,7 +7,7 @@
 #include <iterator>
 #include <vector>
 
-#include "report/cells.hpp"
+#include "report/rows.hpp"
 
 namespace kda_check::report {
 
@@ -184,6 +184,19 @@ std::string growth_drawing(const ErrorProfile& profile, double limit) {
   if (std::all_of(profile.growth.begin(), profile.growth.end(), clean))
     text_at(out, (left + right) / 2, (top + bottom) / 2 + 4, "middle", "no error at any token");
   return drawing("rms_ratio along T: " + hottest(profile), out);
+}
+
+std::string series_drawing(const std::vector<double>& values) {
+  if (values.empty()) return {};
+  ErrorProfile profile;
+  profile.growth = values;
+  const auto [least, most] = positive_range(values);
+  const Decades axis = most > 0 ? Decades::over(least, most) : Decades{-1, 0};
+  std::string out;
+  axis.grid(out);
+  out += growth_line(profile, axis);
+  return drawing(fmt::format("from {} to {}", short_number(values.front()), short_number(values.back())),
+                 out);
 }
 
 std::string histogram_drawing(const ErrorProfile& profile) {

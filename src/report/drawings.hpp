@@ -21,6 +21,10 @@ std::string histogram_drawing(const ErrorProfile& profile);
 /// head: the growth shows it.
 std::string heat_drawing(const ErrorProfile& profile);
 
+/// A small line of values along something, on a logarithmic scale, as growth_drawing draws windows. Empty
+/// without values.
+std::string series_drawing(const std::vector<double>& values);
+
 /// A bar for a share of an error; its name is fit for XML.
 struct ShareBar {
   std::string name;

@@ -1,9 +1,8 @@
 // Workflow commands: GitHub shows them as annotations of the run. It takes ten of a kind from one step.
 #include <fmt/format.h>
 
-#include "report/cells.hpp"
 #include "report/markup.hpp"
-#include "report/stages_writers.hpp"
+#include "report/rows.hpp"
 #include "report/writers.hpp"
 
 namespace kda_check::report {
@@ -21,35 +20,49 @@ std::string annotation(std::string_view kind, std::string_view title, std::strin
 
 /// Only a file of the checkout can carry an annotation.
 std::string annotated_file(const std::string& path) {
-  return path.ends_with(".h5") && !path.starts_with("/") && !path.starts_with("..") ? path : std::string();
+  const bool is_file = path.ends_with(".h5") || path.ends_with(".hdf5");
+  return is_file && !path.starts_with("/") && !path.starts_with("..") ? path : std::string();
 }
 
-std::string annotation_of(const Result& result, const Row& row) {
+std::string annotation_of(const Document& document, const ProblemRows& problem, const Row& row) {
   std::string message = row.reason;
   if (row.tensor != nullptr && row.tensor->worst) message += "; worst at " + point_text(*row.tensor->worst);
-  return annotation(row.verdict == compare::Verdict::fail ? "error" : "warning",
-                    fmt::format("{} {}: {}", upper(compare::name_of(row.verdict)), row.item->fixture,
-                                row_and_reference(result, row)),
-                    message, annotated_file(row.item->path));
+  if (row.item != nullptr && !row.item->repro.empty()) message += "; repro: " + row.item->repro;
+  return annotation(row.verdict == Verdict::fail ? "error" : "warning",
+                    fmt::format("{} {}: {}", upper(judge::name_of(row.verdict)), problem.name,
+                                row_and_reference(document, row)),
+                    message, annotated_file(problem.path));
+}
+
+/// The sentences of a section that has no verdicts, each as a notice.
+void add_sentences(std::vector<std::string>& lines, const ProblemRows& problem, const Section& section) {
+  for (const Entry& entry : section.entries)
+    for (std::size_t i = 0; i < section.columns.size(); ++i) {
+      if (section.columns[i].show != Show::sentence || entry.verdict) continue;
+      const std::string text = value_text(entry.values[i], Show::sentence);
+      if (!text.empty() && text != "-")
+        lines.push_back(annotation("notice", fmt::format("{}, {}", entry_name(section, entry), problem.name),
+                                   text, annotated_file(problem.path)));
+    }
 }
 
 }  // namespace
 
-std::string write_github(const Result& result, const WriteOptions&) {
+std::string write_github(const Document& document, const WriteOptions&) {
   std::vector<std::string> lines;
-  for (const FailedInput& error : result.errors)
-    lines.push_back(annotation("error", "kda-check could not go on", error.message));
-  for (const Row& row : bad_rows(rows_by_fixture(result))) lines.push_back(annotation_of(result, row));
-  for (const StageCase& item : result.stages)
-    if (!item.divergence.empty())
-      lines.push_back(annotation("notice", fmt::format("stages of {}, {}", answer_text(item), item.fixture),
-                                 divergence_text(item), annotated_file(item.path)));
+  for (const Failure& failure : document.failures)
+    lines.push_back(annotation("error", "kda-check could not go on", failure.message));
+  const std::vector<ProblemRows> problems = rows_by_problem(document);
+  for (const auto& [problem, row] : bad_rows(problems))
+    lines.push_back(annotation_of(document, *problem, row));
+  for (const ProblemRows& problem : problems)
+    for (const Section* const section : problem.sections) add_sentences(lines, problem, *section);
   std::string text;
   for (std::size_t i = 0; i < lines.size() && i < most_annotations; ++i) text += lines[i];
-  std::string summary = counts_text(result);
+  std::string summary = counts_text(document);
   if (lines.size() > most_annotations)
     summary += fmt::format("; {} more are in the report", lines.size() - most_annotations);
-  const std::string failure = unexplained_failure(result);
+  const std::string failure = unexplained_failure(document);
   if (!failure.empty()) return text + annotation("error", "kda-check", failure + ": " + summary);
   return text + annotation("notice", "kda-check", summary);
 }

@@ -2,159 +2,231 @@
 // is HTML5 and well-formed XML at once, so that any parser can check it.
 #include <fmt/format.h>
 
-#include <iterator>
-#include <map>
+#include <set>
+#include <sstream>
 
 #include "base/names.hpp"
-#include "report/html_details.hpp"
-#include "report/html_page.hpp"
-#include "report/markup.hpp"
-#include "report/stages_writers.hpp"
+#include "base/version.hpp"
+#include "report/html_nodes.hpp"
+#include "report/html_rows.hpp"
+#include "report/html_sections.hpp"
+#include "report/html_style.hpp"
 #include "report/writers.hpp"
 
 namespace kda_check::report {
 
 namespace {
 
-constexpr std::size_t most_details = 1'750'000;  // bytes; what did not pass comes first
+using html::add;
+using html::Node;
+using html::say;
+using html::set;
 
-template <class... Values>
-void add(std::string& out, fmt::format_string<Values...> text, Values&&... values) {
-  fmt::format_to(std::back_inserter(out), text, std::forward<Values>(values)...);
-}
+constexpr std::size_t most_details = 1'750'000;  // bytes; what did not pass comes first
 
 /// The rows of the page, numbered, each with its details or none where the page would grow too long.
 class Page {
  public:
-  explicit Page(const Result& result) : result_(result), fixtures_(rows_by_fixture(result)) {
-    std::size_t size = 0;
-    for (const bool bad : {true, false}) {
-      std::size_t number = 0;
-      for (const FixtureRows& fixture : fixtures_)
-        for (const Row& row : fixture.rows) {
-          ++number;
-          if (row.is_bad() != bad || size >= most_details) continue;
-          size += details_.emplace(number, details_html(result, row, number)).first->second.size();
-        }
-    }
+  explicit Page(const Document& document) : document_(document), problems_(rows_by_problem(document)) {
+    choose_details();
   }
 
-  std::string text() const {
-    const bool clean = result_.exit_code() == 0;
-    std::string out =
-        page_begin(fmt::format("{} - kda-check {}", clean ? "PASS" : "FAIL", escaped(result_.command)));
-    add_header(out, clean);
-    out += errors_html(result_.errors);
-    add_bad_rows(out);
-    add_table(out);
-    for (const StageCase& item : result_.stages) out += stages_html(item);
-    add_details(out);
-    out += page_end("oracle: " + escaped(result_.oracle));
-    return out;
+  std::string text() {
+    Node root = xml_.append_child("html");
+    set(root, "lang", "en");
+    add_head(add(root, "head"));
+    Node body = add(root, "body");
+    add_header(add(body, "header"));
+    Node main = add(body, "main");
+    add_failures(main);
+    add_bad_rows(main);
+    for (const ProblemRows& problem : problems_)
+      if (problem.path.empty()) add_sections(main, problem);
+    add_table(main);
+    add_details(main);
+    add(add(body, "footer", {}, "soft"), "p", fmt::format("kda-check {}", version));
+    std::ostringstream out;
+    out << "<!DOCTYPE html>\n";
+    xml_.save(out, "", pugi::format_raw | pugi::format_no_declaration, pugi::encoding_utf8);
+    return out.str() + "\n";
   }
 
  private:
-  void add_header(std::string& out, bool clean) const {
-    add(out, "<header>\n<h1>{} kda-check {}</h1>\n<p>{} ({} {}).</p>\n",
-        verdict_html(clean ? compare::Verdict::pass : compare::Verdict::fail), escaped(result_.command),
-        counts_text(result_), fixtures_.size(), fixtures_.size() == 1 ? "fixture" : "fixtures");
-    if (const std::string failure = unexplained_failure(result_); !failure.empty())
-      add(out, "<p><strong>{}</strong></p>\n", escaped(failure));
-    if (!result_.argv.empty())
-      add(out, "<p class=\"soft\"><code>kda-check {}</code></p>\n", escaped(join(result_.argv, " ")));
-    out += "</header>\n<main>\n";
-  }
-
   template <class Body>
   void over_rows(Body body) const {
     std::size_t number = 0;
-    for (const FixtureRows& fixture : fixtures_)
-      for (const Row& row : fixture.rows) body(fixture, row, ++number);
+    for (const ProblemRows& problem : problems_)
+      for (const Row& row : problem.rows) body(problem, row, ++number);
+  }
+
+  /// By what they would take, written alone.
+  void choose_details() {
+    std::size_t size = 0;
+    for (const bool bad : {true, false})
+      over_rows([&](const ProblemRows&, const Row& row, std::size_t number) {
+        if (row.is_bad() != bad || size >= most_details) return;
+        pugi::xml_document alone;
+        html::add_row_details(alone, document_, row, number);
+        std::ostringstream out;
+        alone.save(out, "", pugi::format_raw | pugi::format_no_declaration);
+        size += out.str().size();
+        detailed_.insert(number);
+      });
+  }
+
+  void add_head(Node head) const {
+    set(head.append_child("meta"), "charset", "utf-8");
+    Node view = head.append_child("meta");
+    set(view, "name", "viewport");
+    set(view, "content", "width=device-width, initial-scale=1");
+    add(head, "title", fmt::format("{} - kda-check {}", outcome(document_), document_.command));
+    head.append_child("style").append_child(pugi::node_pcdata).set_value(html_style);
+  }
+
+  void add_header(Node header) const {
+    Node title = add(header, "h1");
+    if (document_.judges || exit_code(document_) != 0) {
+      html::add_verdict(title, exit_code(document_) == 0 ? Verdict::pass : Verdict::fail);
+      say(title, " ");
+    }
+    say(title, "kda-check " + document_.command);
+    if (document_.judges)
+      add(header, "p",
+          fmt::format("{} ({}).", counts_text(document_), counted(document_.problems.size(), "fixture")));
+    if (const std::string failure = unexplained_failure(document_); !failure.empty())
+      add(add(header, "p"), "strong", failure);
+    if (!document_.argv.empty())
+      add(add(header, "p", {}, "soft"), "code", "kda-check " + join(document_.argv, " "));
+  }
+
+  void add_failures(Node main) const {
+    if (document_.failures.empty()) return;
+    add(main, "h2", "Errors");
+    Node list = add(main, "ul");
+    for (const Failure& failure : document_.failures) {
+      Node item = add(list, "li", failure.message + " ");
+      add(item, "span", fmt::format("(exit code {})", failure.exit_code), "soft");
+    }
   }
 
   /// To the details of the row, where there are some.
-  std::string link(std::size_t number, const std::string& content) const {
-    return details_.contains(number) ? fmt::format("<a href=\"#r{}\">{}</a>", number, content) : content;
+  Node link(Node parent, std::size_t number) const {
+    if (!detailed_.contains(number)) return parent;
+    Node anchor = add(parent, "a");
+    set(anchor, "href", fmt::format("#r{}", number));
+    return anchor;
   }
 
-  void add_bad_rows(std::string& out) const {
-    std::string list;
-    over_rows([&](const FixtureRows& fixture, const Row& row, std::size_t number) {
+  void add_bad_rows(Node main) const {
+    Node list;
+    over_rows([&](const ProblemRows& problem, const Row& row, std::size_t number) {
       if (!row.is_bad()) return;
-      add(list, "<li>{} {}: {}</li>\n", verdict_html(row.verdict),
-          link(number, escaped(fixture.name + " " + row_and_reference(result_, row))), escaped(row.reason));
+      if (!list) {
+        add(main, "h2", "What did not pass");
+        list = add(main, "ul");
+      }
+      Node item = add(list, "li");
+      html::add_verdict(item, row.verdict);
+      say(item, " ");
+      say(link(item, number), problem.name + " " + row_and_reference(document_, row));
+      say(item, ": " + row.reason);
     });
-    if (!list.empty()) out += "<h2>What did not pass</h2>\n<ul>\n" + list + "</ul>\n";
   }
 
-  void add_row(std::string& out, const Row& row, std::size_t number) const {
+  void add_row(Node body, const Row& row, std::size_t number) const {
     const TensorResult* const tensor = row.tensor;
-    add(out, "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"wrap\">{}</td>",
-        link(number, verdict_html(row.verdict)), escaped(row.item->variant),
-        escaped(precision_text(*row.item)), tensor ? escaped(tensor->name) : "",
-        escaped(reference_text(result_, *row.item)));
+    Node line = add(body, "tr");
+    html::add_verdict(link(add(line, "td"), number), row.verdict);
+    add(line, "td", row.item ? row.item->variant : row.entry);
+    add(line, "td", row.item ? precision_text(*row.item) : std::string());
+    add(line, "td", tensor ? tensor->name : std::string());
+    add(line, "td", row.item ? reference_text(document_, *row.item) : std::string(), "wrap");
     if (tensor == nullptr) {
-      add(out, "<td class=\"wrap\" colspan=\"6\">{}</td></tr>\n", escaped(row.reason));
+      set(add(line, "td", row.reason, "wrap"), "colspan", "6");
       return;
     }
-    for (const char* const name : {"max_ulp", "scaled_ulp", "max_abs", "rms_ratio"}) {
-      const double* const value = metric(*tensor, name);
-      add(out, "<td class=\"n\">{}</td>", value ? figure_html(*value) : "-");
+    for (const char* const name : {"rms_ratio", "scaled_ulp", "max_abs", "max_ulp"}) {
+      Node cell = add(line, "td", {}, "n");
+      if (const double* const value = metric(*tensor, name))
+        html::add_figure(cell, *value);
+      else
+        say(cell, "-");
     }
-    add(out, "<td>{}</td><td>{}</td></tr>\n", escaped(closest_limit(*tensor)),
-        tensor->worst ? escaped(tensor->worst->place) : "-");
+    add(line, "td", closest_limit(*tensor));
+    add(line, "td", tensor->worst ? tensor->worst->place : "-");
   }
 
-  void add_table(std::string& out) const {
-    std::string body;
-    const FixtureRows* current = nullptr;
-    over_rows([&](const FixtureRows& fixture, const Row& row, std::size_t number) {
-      if (current != &fixture)
-        add(body,
-            "<tr><th class=\"group\" colspan=\"11\" scope=\"rowgroup\">{} <span "
-            "class=\"soft\">{}</span></th></tr>\n",
-            escaped(fixture.name), fixture.fixture ? escaped(fixture.fixture->shape) : "");
-      current = &fixture;
+  void add_table(Node main) const {
+    Node body;
+    const ProblemRows* current = nullptr;
+    over_rows([&](const ProblemRows& problem, const Row& row, std::size_t number) {
+      if (!body) {
+        add(main, "h2", "All rows");
+        body = html::add_table(main, {{"verdict"},
+                                      {"answer"},
+                                      {"dtype/compute"},
+                                      {"tensor"},
+                                      {"against"},
+                                      {"rms_ratio", true},
+                                      {"scaled_ulp", true},
+                                      {"max_abs", true},
+                                      {"max_ulp", true},
+                                      {"of its limit"},
+                                      {"worst at"}});
+        set(body.parent(), "id", "rows");
+      }
+      if (current != &problem) {
+        Node heading = add(add(body, "tr"), "th", problem.name + " ", "group");
+        set(heading, "colspan", "11");
+        set(heading, "scope", "rowgroup");
+        if (problem.problem != nullptr) add(heading, "span", problem.problem->shape, "soft");
+      }
+      current = &problem;
       add_row(body, row, number);
     });
-    if (body.empty()) return;
-    out +=
-        "<h2>All rows</h2>\n<div class=\"scroll\"><table "
-        "id=\"rows\"><thead><tr><th>verdict</th><th>answer</th>"
-        "<th>dtype/compute</th><th>tensor</th><th>against</th><th class=\"n\">max_ulp</th>"
-        "<th class=\"n\">scaled_ulp</th><th class=\"n\">max_abs</th><th class=\"n\">rms_ratio</th>"
-        "<th>closest limit</th><th>worst at</th></tr></thead>\n<tbody>\n" +
-        body + "</tbody></table></div>\n";
   }
 
-  void add_details(std::string& out) const {
-    std::size_t number = 0;
-    if (!fixtures_.empty()) out += "<h2>Row by row</h2>\n";
-    for (const FixtureRows& fixture : fixtures_) {
-      add(out, "<section>\n<h3>{}</h3>\n<p class=\"soft\">{}</p>\n", escaped(fixture.name),
-          escaped(fixture.path));
-      if (fixture.fixture != nullptr) {
-        add(out, "<p class=\"soft\">{}; {}</p>\n", escaped(fixture.fixture->shape),
-            escaped(fixture.fixture->options));
-        for (const std::string& note : fixture.fixture->notes) add(out, "<p>note: {}</p>\n", escaped(note));
+  void add_sections(Node parent, const ProblemRows& problem) const {
+    for (const Section* const section : problem.sections) html::add_section(parent, *section);
+  }
+
+  void add_details(Node main) const {
+    std::size_t number = 0, missing = 0;
+    bool headed = false;
+    for (const ProblemRows& problem : problems_) {
+      if (problem.path.empty()) {
+        number += problem.rows.size();
+        continue;
       }
-      for (std::size_t i = 0; i < fixture.rows.size(); ++i)
-        if (const auto found = details_.find(++number); found != details_.end()) out += found->second;
-      out += "</section>\n";
+      if (!headed) add(main, "h2", document_.judges ? "Row by row" : "One by one");
+      headed = true;
+      Node part = add(main, "section");
+      add(part, "h3", problem.name);
+      add(part, "p", problem.path, "soft");
+      if (problem.problem != nullptr) {
+        add(part, "p", problem.problem->shape + "; " + problem.problem->options, "soft");
+        for (const std::string& note : problem.problem->notes) add(part, "p", "note: " + note);
+      }
+      add_sections(part, problem);
+      for (const Row& row : problem.rows) {
+        if (detailed_.contains(++number))
+          html::add_row_details(part, document_, row, number);
+        else
+          ++missing;
+      }
     }
-    if (details_.size() < number)
-      add(out, "<p>The page would grow too long: {} rows are in the table alone.</p>\n",
-          number - details_.size());
-    out += "</main>\n";
+    if (missing > 0)
+      add(main, "p", fmt::format("The page would grow too long: {} rows are in the table alone.", missing));
   }
 
-  const Result& result_;
-  std::vector<FixtureRows> fixtures_;
-  std::map<std::size_t, std::string> details_;  ///< by the number of the row, from 1
+  const Document& document_;
+  const std::vector<ProblemRows> problems_;
+  pugi::xml_document xml_;
+  std::set<std::size_t> detailed_;  ///< the numbers of rows with details, from 1
 };
 
 }  // namespace
 
-std::string write_html(const Result& result, const WriteOptions&) { return Page(result).text(); }
+std::string write_html(const Document& document, const WriteOptions&) { return Page(document).text(); }
 
 }  // namespace kda_check::report

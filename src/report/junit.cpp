@@ -1,24 +1,23 @@
-// JUnit XML: a testsuite for each fixture, a testcase for each case and tensor. Inconclusive is a failure,
-// and so is a run in which nothing passed.
+// JUnit XML: a testsuite for each fixture, known by its path, a testcase for each case and tensor.
+// Inconclusive is a failure, and so is a run in which nothing passed or that was interrupted.
 #include <fmt/format.h>
 
 #include <map>
 #include <pugixml.hpp>
 #include <sstream>
 
-#include "report/cells.hpp"
+#include "base/names.hpp"
 #include "report/markup.hpp"
-#include "report/stages_writers.hpp"
+#include "report/rows.hpp"
+#include "report/text_sections.hpp"
 #include "report/writers.hpp"
 
 namespace kda_check::report {
 
 namespace {
 
-using compare::Verdict;
-
 void set(pugi::xml_node node, const char* name, std::string_view text) {
-  node.append_attribute(name).set_value(valid_text(text).c_str());
+  node.append_attribute(name).set_value(printable(text).c_str());
 }
 
 void set_count(pugi::xml_node node, const char* name, std::size_t count) {
@@ -44,18 +43,19 @@ std::string body(const Row& row) {
   std::string text;
   const auto line = [&text](std::string_view content) {
     text += '\n';
-    text += valid_text(content);
+    text += printable(content);
   };
   if (row.tensor != nullptr) {
     for (const auto& [name, value] : row.tensor->metrics)
       line(fmt::format("{} = {}", name, short_number(value)));
-    for (const compare::Limit& limit : row.tensor->limits)
+    for (const judge::Limit& limit : row.tensor->limits)
       line(fmt::format("limit {} <= {:.3g} ({})", limit.metric, limit.value, limit.source));
     for (const PointResult& point : row.tensor->points) line(point_text(point));
     if (!row.tensor->worst_window.empty()) line("worst window " + row.tensor->worst_window);
     if (!row.tensor->worst_head.empty()) line("worst head " + row.tensor->worst_head);
   }
-  if (!row.item->arithmetic.empty()) line("arithmetic " + row.item->arithmetic);
+  if (row.item != nullptr && !row.item->arithmetic.empty()) line("arithmetic " + row.item->arithmetic);
+  if (row.item != nullptr && !row.item->repro.empty()) line("repro: " + row.item->repro);
   text += '\n';
   return text;
 }
@@ -95,7 +95,7 @@ class Suite {
   void tell(const std::string& lines) {
     std::string text;
     std::istringstream all(lines);
-    for (std::string line; std::getline(all, line);) text += valid_text(line) + "\n";
+    for (std::string line; std::getline(all, line);) text += printable(line) + "\n";
     node_.append_child("system-out").text().set(text.c_str());
   }
   Counts finish() {
@@ -110,45 +110,47 @@ class Suite {
   Counts counts_;
 };
 
-Counts add_fixture(pugi::xml_node root, const Result& result, const FixtureRows& fixture) {
-  Suite suite(root, fixture.name.empty() ? fixture.path : fixture.name);
-  for (const Row& row : fixture.rows) {
-    const pugi::xml_node test = suite.add(row_and_reference(result, row));
+Counts add_problem(pugi::xml_node root, const Document& document, const ProblemRows& problem) {
+  Suite suite(root, problem.path.empty() ? "kda-check " + document.command : problem.path);
+  for (const Row& row : problem.rows) {
+    const pugi::xml_node test = suite.add(row_and_reference(document, row));
     if (row.is_bad())
-      suite.add_failure(test, std::string(compare::name_of(row.verdict)).c_str(), row.reason, body(row));
+      suite.add_failure(test, std::string(judge::name_of(row.verdict)).c_str(), row.reason, body(row));
     if (row.verdict == Verdict::skipped) suite.add_skipped(test, row.reason);
   }
-  std::string stages;
-  for (const StageCase& item : result.stages)
-    if (item.path == fixture.path) stages += stages_text(item);
-  if (!stages.empty()) suite.tell(stages);
+  std::string told;
+  for (const Section* const section : problem.sections) told += section_text(*section, {});
+  if (!told.empty()) suite.tell(told);
   return suite.finish();
 }
 
-Counts add_errors(pugi::xml_node root, const Result& result) {
+Counts add_failures(pugi::xml_node root, const Document& document) {
   Suite suite(root, "kda-check");
-  for (const FailedInput& error : result.errors)
-    suite.add_error(suite.add(fmt::format("exit code {}", error.exit_code)), error.message);
-  if (const std::string failure = unexplained_failure(result); !failure.empty())
-    suite.add_failure(suite.add("something passed"), "fail", failure, {});
+  for (const Failure& failure : document.failures)
+    suite.add_error(suite.add(fmt::format("exit code {}", failure.exit_code)), failure.message);
+  if (const std::string failure = unexplained_failure(document); !failure.empty())
+    suite.add_failure(suite.add(document.is_interrupted() ? "it ran to its end" : "something passed"), "fail",
+                      failure, {});
   return suite.finish();
 }
 
 }  // namespace
 
-std::string write_junit(const Result& result, const WriteOptions&) {
-  pugi::xml_document document;
-  pugi::xml_node declaration = document.append_child(pugi::node_declaration);
+std::string write_junit(const Document& document, const WriteOptions&) {
+  pugi::xml_document xml;
+  pugi::xml_node declaration = xml.append_child(pugi::node_declaration);
   declaration.append_attribute("version") = "1.0";
   declaration.append_attribute("encoding") = "UTF-8";
-  pugi::xml_node root = document.append_child("testsuites");
-  set(root, "name", "kda-check " + result.command);
+  pugi::xml_node root = xml.append_child("testsuites");
+  set(root, "name", "kda-check " + document.command);
   Counts total;
-  for (const FixtureRows& fixture : rows_by_fixture(result)) total.add(add_fixture(root, result, fixture));
-  if (!result.errors.empty() || !unexplained_failure(result).empty()) total.add(add_errors(root, result));
+  for (const ProblemRows& problem : rows_by_problem(document))
+    total.add(add_problem(root, document, problem));
+  if (!document.failures.empty() || !unexplained_failure(document).empty())
+    total.add(add_failures(root, document));
   total.write(root);
   std::ostringstream out;
-  document.save(out, "  ", pugi::format_default, pugi::encoding_utf8);
+  xml.save(out, "  ", pugi::format_default, pugi::encoding_utf8);
   return out.str();
 }
 

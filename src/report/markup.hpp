@@ -7,17 +7,14 @@
 
 namespace kda_check::report {
 
-/// Valid UTF-8 of one line without control characters: what XML and HTML may hold. Other bytes show as \x1b.
-std::string valid_text(std::string_view text);
-
-/// valid_text, with & < > " ' as references: fit for content and for attributes in quotes.
+/// printable(), with & < > " ' as references: fit for content and for attributes in quotes.
 std::string escaped(std::string_view text);
 
-/// valid_text, with what Markdown and HTML would read as marks behind a backslash or as references; fit for
+/// printable(), with what Markdown and HTML would read as marks behind a backslash or as references; fit for
 /// the cell of a table.
 std::string markdown(std::string_view text);
 
-/// valid_text as the message of a GitHub workflow command, or as one of its properties.
+/// printable() as the message of a GitHub workflow command, or as one of its properties.
 std::string command_message(std::string_view text);
 std::string command_property(std::string_view text);
 

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "judge/measures.hpp"
+#include "judge/series.hpp"
+
 namespace kda_check::report {
 
 /// Errors summed over the batch rows. At most 64 windows and 64 groups of heads, whatever the tensor.
@@ -20,5 +23,8 @@ struct ErrorProfile {
   std::size_t windows() const { return growth.size(); }
   std::size_t head_groups() const { return growth.empty() ? 0 : heat.size() / growth.size(); }
 };
+
+/// `series` may be empty: a tensor without tokens has a histogram alone.
+ErrorProfile profile_of(const judge::Measures& measures, const judge::TokenSeries& series);
 
 }  // namespace kda_check::report

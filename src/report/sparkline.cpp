@@ -30,7 +30,7 @@ std::string sparkline(std::span<const double> values, bool unicode, std::size_t 
   for (const double value : buckets)
     if (std::isfinite(value) && value > 0)
       smallest = std::min(smallest, value), largest = std::max(largest, value);
-  const double span = std::max(1.0, std::log10(largest / smallest));
+  const double span = std::max(1.0, std::log10(largest) - std::log10(smallest));
   std::string line;
   for (const double value : buckets) {
     if (!std::isfinite(value)) {
@@ -38,7 +38,7 @@ std::string sparkline(std::span<const double> values, bool unicode, std::size_t 
     } else if (value <= 0) {
       line += '.';
     } else {
-      const double height = std::log10(value / smallest) / span;  // 0 to 1
+      const double height = (std::log10(value) - std::log10(smallest)) / span;  // 0 to 1
       const int level = std::min(levels - 1, static_cast<int>(height * levels));
       line += (unicode ? blocks : digits)[level];
     }

@@ -1,23 +1,36 @@
-// Columns of text, each as wide as its widest cell.
+// Tables of text: columns as wide as their widest cell.
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kda_check::report {
 
-class Table {
+class TextTable {
  public:
-  explicit Table(std::vector<std::string> headings, std::size_t left_aligned = 1)
-      : left_aligned_(left_aligned), rows_{std::move(headings)} {}
-  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  bool empty() const { return rows_.size() < 2; }
-  /// Every line begins with `indent`; the last column is not padded.
+  struct Heading {
+    std::string text;
+    bool to_the_right = false;  ///< figures
+  };
+  explicit TextTable(std::vector<Heading> headings) : headings_(std::move(headings)) {}
+
+  /// One cell for each heading. `code`: of the colour of the first cell, "32"; empty: none.
+  void add(std::vector<std::string> cells, std::string code = {}) {
+    rows_.push_back({std::move(cells), std::move(code)});
+  }
+  bool empty() const { return rows_.empty(); }
+
+  /// Headings and rows, each a line behind `indent`.
   std::string text(const std::string& indent) const;
 
  private:
-  std::size_t left_aligned_;  ///< so many first columns, and the last one
-  std::vector<std::vector<std::string>> rows_;
+  struct Row {
+    std::vector<std::string> cells;
+    std::string code;
+  };
+  std::vector<Heading> headings_;
+  std::vector<Row> rows_;
 };
 
 }  // namespace kda_check::report

@@ -1,4 +1,4 @@
-// Formats a Result can be written in, one row each. To add one: a file with its function and a row in
+// Formats a Document can be written in, one row each. To add one: a file with its function and a row in
 // writers.cpp.
 #pragma once
 
@@ -6,11 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "report/result.hpp"
+#include "report/document.hpp"
 
 namespace kda_check::report {
-
-enum class Detail : unsigned char { quiet, normal, verbose };
 
 struct WriteOptions {
   Detail detail = Detail::normal;
@@ -21,7 +19,7 @@ struct WriteOptions {
 struct Writer {
   std::string_view name;
   std::string_view summary;
-  std::string (*write)(const Result& result, const WriteOptions& options);
+  std::string (*write)(const Document& document, const WriteOptions& options);
   bool draws = false;  ///< wants TensorResult::profile
 };
 
@@ -29,11 +27,16 @@ std::span<const Writer> writers();
 /// Throws Error{usage} with a suggestion for a name that is not in the list.
 const Writer& writer_named(std::string_view name);
 
-std::string write_text(const Result& result, const WriteOptions& options);
-std::string write_json(const Result& result, const WriteOptions& options);
-std::string write_junit(const Result& result, const WriteOptions& options);
-std::string write_github(const Result& result, const WriteOptions& options);
-std::string write_summary(const Result& result, const WriteOptions& options);
-std::string write_html(const Result& result, const WriteOptions& options);
+std::string write_text(const Document& document, const WriteOptions& options);
+std::string write_json(const Document& document, const WriteOptions& options);
+std::string write_junit(const Document& document, const WriteOptions& options);
+std::string write_github(const Document& document, const WriteOptions& options);
+std::string write_summary(const Document& document, const WriteOptions& options);
+std::string write_html(const Document& document, const WriteOptions& options);
+
+/// The two parts of write_text, for a report that is shown while it grows: what is about one problem (a
+/// document with that alone), and what is said at the end of the whole.
+std::string text_of_problem(const Document& part, const WriteOptions& options);
+std::string text_of_end(const Document& document, const WriteOptions& options);
 
 }  // namespace kda_check::report

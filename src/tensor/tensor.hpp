@@ -120,6 +120,11 @@ class Tensor {
   void set(std::size_t flat, double value);
 
   Tensor clone() const;
+  /// The same tensor, called `name`.
+  Tensor named(std::string name) && {
+    name_ = std::move(name);
+    return std::move(*this);
+  }
   /// The same values rounded once to `dtype`.
   Tensor converted_to(numeric::DType dtype) const;
 

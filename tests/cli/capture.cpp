@@ -1,4 +1,6 @@
 // capture through the program: its line, and files that are replaced whole or not at all.
+#include <nlohmann/json.hpp>
+
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
@@ -18,12 +20,16 @@ std::string copied(const Folder& folder) {
 TEST_CASE("capture, then run, diff, show and attribute with the captured group", "[cli][capture]") {
   const Folder folder;
   const std::string file = copied(folder);
-  const Output captured = program("capture " + file + " --variant chunk,recurrent --arithmetic h100");
+  const Output captured =
+      program("capture " + file + " --variant chunk,recurrent --arithmetic h100 --in-place --json");
   CHECK(captured.code == 0);
   CHECK(captured.err.empty());
-  CHECK(lines(captured.out) == 2);
-  CHECK_THAT(captured.out,
-             ContainsSubstring("expected/chunk@cpu  o, final_state, 9 stages  fp32  contraction="));
+  const auto groups = nlohmann::json::parse(captured.out)["captured"];
+  REQUIRE(groups.size() == 2);
+  CHECK(groups[0]["group"] == "expected/chunk@cpu");
+  CHECK(groups[0]["stages"] == 9);
+  CHECK_THAT(groups[0]["arithmetic"].get<std::string>(), ContainsSubstring("contraction="));
+  CHECK(groups[1]["group"] == "expected/recurrent@cpu");
   const std::string words =
       "run " + file + " --variant chunk --limit max_ulp=exact --against chunk@cpu --arithmetic ";
   CHECK(program(words + "h100").code == 0);
@@ -33,12 +39,13 @@ TEST_CASE("capture, then run, diff, show and attribute with the captured group",
   CHECK(program("diff " + file + ":chunk@cpu " + other + ":chunk@cpu").code == 0);
   CHECK(program("diff " + file + ":chunk@cpu " + file + ":recurrent@cpu --tensor o").code == 1);
   CHECK_THAT(program("show " + file).out,
-             ContainsSubstring("expected/chunk@cpu  compute fp32") && ContainsSubstring("stages/v_new"));
+             ContainsSubstring("\n  chunk@cpu ") && ContainsSubstring("expected/chunk@cpu/stages/v_new"));
   CHECK(program("attribute " + file + " --between chunk@cpu,chunk").code == 0);
-  const Output again = program("capture " + file + " --variant chunk");
+  const Output again = program("capture " + file + " --variant chunk --in-place");
   CHECK(again.code == 2);
   CHECK_THAT(again.err, ContainsSubstring("--replace"));
-  CHECK(program("capture " + file + " --variant chunk --replace --no-stages").code == 0);
+  CHECK(program("capture " + file + " --variant chunk --in-place --replace --no-stages").code == 0);
+  CHECK_THAT(program("show " + file).out, !ContainsSubstring("stages/v_new"));
   CHECK(folder.entries() == 2);
 }
 
@@ -47,10 +54,10 @@ TEST_CASE("capture follows links and keeps the mode of the file", "[cli][capture
   const std::string file = copied(folder);
   fs::permissions(file, fs::perms::owner_read | fs::perms::owner_write);
   fs::create_symlink("copy.h5", folder / "link.h5");
-  CHECK(program("capture " + (folder / "link.h5").string() + " --variant naive").code == 0);
+  CHECK(program("capture " + (folder / "link.h5").string() + " --variant naive --in-place").code == 0);
   CHECK(fs::is_symlink(folder / "link.h5"));
   CHECK(fs::status(file).permissions() == (fs::perms::owner_read | fs::perms::owner_write));
-  CHECK_THAT(program("show " + file).out, ContainsSubstring("expected/naive@cpu"));
+  CHECK_THAT(program("show " + file).out, ContainsSubstring("expected/naive@cpu/o"));
 }
 
 TEST_CASE("capture exits with what went wrong and leaves the file as it was", "[cli][capture]") {
@@ -59,16 +66,18 @@ TEST_CASE("capture exits with what went wrong and leaves the file as it was", "[
   const auto code = [&](const std::string& words) {
     const Output output = program("capture " + words);
     INFO(words << ": " << output.err);
-    CHECK(output.out.empty());
+    CHECK(output.out.find("expected/") == std::string::npos);  // no group is said to be there
     CHECK(lines(output.err) == 1);
     return output.code;
   };
-  CHECK(code(file) == 2);
-  CHECK(code(file + " --variant chunk --dtype bf16") == 2);
-  CHECK(code("control:T=4 --variant chunk") == 2);
-  CHECK(code("@smoke --variant chunk") == 2);
-  CHECK(code((folder / ".").string() + " --variant chunk") == 3);
-  CHECK(code(bad + "truncated_half.h5 --variant chunk") == 3);
+  CHECK(code(file + " --in-place") == 2);
+  CHECK(code(file + " --variant chunk --in-place --dtype bf16") == 2);
+  CHECK(code(file + " --variant chunk --in-place --dtype bf16,fp32") == 2);
+  CHECK(code("control:T=4 --variant chunk --in-place") == 2);
+  CHECK(code("@smoke --variant chunk --in-place") == 2);
+  CHECK(code((folder / ".").string() + " --variant chunk --in-place") == 2);
+  CHECK(code(bad + "truncated_half.h5 --variant chunk --in-place") == 3);
+  CHECK(code(file + " --variant chunk --in-place -o " + (folder / "x.h5").string()) == 2);
   CHECK(code(file + " --variant chunk -o " + (folder / ".").string()) == 4);
   CHECK(code(file + " --variant chunk -o /dev/null") == 4);
   CHECK(code("control:T=4 --variant chunk -o /no/such/folder/x.h5") == 4);
@@ -80,7 +89,7 @@ TEST_CASE("a disk that is full while a capture is written leaves the old file an
           "[cli][capture]") {
   const Folder folder;
   const std::string file = copied(folder);
-  const std::string words = "$KDA capture " + file + " --variant chunk";
+  const std::string words = "$KDA capture " + file + " --variant chunk --in-place";
   // The largest file allowed, in blocks of 512 bytes: what was there fits, the stages do not, or nothing
   // does.
   for (const char* const blocks : {"480", "100"}) {
@@ -98,10 +107,10 @@ TEST_CASE("a signal during a capture leaves the old file and no other", "[cli][c
   REQUIRE(program("make control:T=4096,H=4 -o " + file).code == 0);
   const std::string before = read_file(file);
   for (const char* const name : {"TERM", "HUP"}) {
-    const Output output =
-        shell("$KDA capture " + file + " --variant chunk --arithmetic reduction=exact & i=0; until ls " +
-              file + ".*.tmp >/dev/null 2>&1 || [ $i = 400 ]; do sleep 0.01; i=$((i+1)); done; ls " + file +
-              ".*.tmp; kill -" + name + " $!; wait $!; echo status $?");
+    const Output output = shell(
+        "$KDA capture " + file + " --variant chunk --arithmetic reduction=exact --in-place & i=0; until ls " +
+        file + ".*.tmp >/dev/null 2>&1 || [ $i = 400 ]; do sleep 0.01; i=$((i+1)); done; ls " + file +
+        ".*.tmp; kill -" + name + " $!; wait $!; echo status $?");
     INFO(name << ": " << output.out << output.err);
     CHECK_THAT(output.out, ContainsSubstring(".tmp"));
     CHECK_THAT(output.out, ContainsSubstring(std::string(name) == "TERM" ? "status 143" : "status 129"));
@@ -115,11 +124,11 @@ TEST_CASE("a file or a folder that may not be written is left alone by capture",
   const Folder folder;
   const std::string file = copied(folder);
   fs::permissions(file, fs::perms::owner_read);
-  CHECK(program("capture " + file + " --variant naive").code == 4);
+  CHECK(program("capture " + file + " --variant naive --in-place").code == 4);
   CHECK(program("capture " + file + " --variant naive -o " + (folder / "mine.h5").string()).code == 0);
   fs::permissions(file, fs::perms::owner_all);
   fs::permissions(folder / ".", fs::perms::owner_read | fs::perms::owner_exec);
-  CHECK(program("capture " + file + " --variant naive").code == 4);
+  CHECK(program("capture " + file + " --variant naive --in-place").code == 4);
   fs::permissions(folder / ".", fs::perms::owner_all);
   CHECK(read_file(file) == read_file(small));
 }

@@ -75,11 +75,30 @@ TEST_CASE("make writes a regime as a file that runs, shows and diffs", "[cli][ma
   CHECK(made.err.empty());
   CHECK_THAT(made.out, ContainsSubstring("B=1 T=20 H=2 K=128 V=128"));
   CHECK(program("run " + one).code == 0);
-  CHECK_THAT(program("show " + one).out, ContainsSubstring("regime k3_layer1"));
+  CHECK_THAT(program("show " + one + " --headers").out,
+             ContainsSubstring("\n  regime ") && ContainsSubstring("k3_layer1\n"));
   CHECK(program("make k3_layer1:seed=2,T=20 -o " + two).code == 0);
   CHECK(program("diff " + one + " " + two).code == 0);
   CHECK(program("make k3_layer1:seed=3,T=20 -o " + two).code == 0);
   CHECK(program("diff " + one + " " + two).code == 1);
+}
+
+TEST_CASE("make and capture write over no recorded answers by accident", "[cli][make]") {
+  const Folder folder;
+  const std::string file = (folder / "a.h5").string(), text = (folder / "notes.h5").string();
+  fs::copy_file(small, file);
+  std::ofstream(text) << "no fixture";
+  for (const std::string& words :
+       {"make control:T=2 -o " + file, "capture control:T=2 --variant naive -o " + file}) {
+    const Output output = program(words);
+    INFO(words << ": " << output.err);
+    CHECK(output.code == 2);
+    CHECK_THAT(output.err, ContainsSubstring("holds recorded answers, which would be lost; hint: --replace"));
+    CHECK(read_file(file) == read_file(small));
+  }
+  CHECK(program("make control:T=2 -o " + text).code == 2);
+  CHECK(program("make control:T=2 -o " + file + " --replace").code == 0);
+  CHECK(program("make control:T=3 -o " + file).code == 0);  // nothing recorded is in it
 }
 
 TEST_CASE("make leaves nothing behind where it cannot write", "[cli][make]") {
@@ -103,15 +122,19 @@ TEST_CASE("regimes are targets, alone and in suites", "[cli][make]") {
   CHECK(shell("cd / && $KDA run @" + (folder / "mine.txt").string()).code == 0);
 }
 
-TEST_CASE("a list on the command line replaces that of a suite's line", "[cli]") {
+TEST_CASE("a list on the command line narrows that of a suite's line, and fills in one that is not there",
+          "[cli]") {
   const Folder folder;
   fs::copy_file(small, folder / "a.h5");
-  std::ofstream(folder / "mine.txt") << "a.h5 --variant naive --dtype fp64 --against oracle\n";
+  std::ofstream(folder / "mine.txt") << "a.h5 --variant naive,chunk --dtype fp64 --recorded none\n"
+                                        "a.h5 --variant naive --recorded none\n"
+                                        "control:T=4 --recorded none\n";
   const auto document = nlohmann::json::parse(
-      program("run @" + (folder / "mine.txt").string() + " --variant recurrent --json").out);
-  for (const auto& item : document["cases"]) CHECK(item["variant"] != "naive");
-  CHECK(document["cases"][0]["variant"] == "recurrent");
+      program("run @" + (folder / "mine.txt").string() + " --variant chunk --against oracle --json").out);
+  REQUIRE(document["cases"].size() == 2);
+  for (const auto& item : document["cases"]) CHECK(item["variant"] == "chunk");
   CHECK(document["cases"][0]["dtype"] == "fp64");
+  CHECK(document["cases"][1]["dtype"] == "fp32");
 }
 
 TEST_CASE("a suite's line may not choose reports", "[cli]") {
@@ -121,8 +144,8 @@ TEST_CASE("a suite's line may not choose reports", "[cli]") {
     const Output output = program("run @" + (folder / "mine.txt").string());
     CHECK(output.code == 3);
     CHECK(lines(output.err) == 1);
-    CHECK_THAT(output.err, ContainsSubstring(option));
-    CHECK_THAT(output.err, ContainsSubstring("mine.txt"));
+    CHECK_THAT(output.err, ContainsSubstring("an option about reports"));
+    CHECK_THAT(output.err, ContainsSubstring("mine.txt:1"));
   }
 }
 
@@ -140,15 +163,18 @@ TEST_CASE("grow prints a table with bars, or JSON, and judges by the limits it i
   CHECK(crossed.code == 1);
   CHECK_THAT(crossed.out, ContainsSubstring("* limit from the command line"));
   CHECK(program("grow /no/such.h5").code == 3);
-  CHECK(program(words + " --json " + small).code == 2);  // never over a fixture
+  CHECK(program(words + " --json=" + small).code == 2);  // never over a fixture
 }
 
 TEST_CASE("show and list print what is there", "[cli]") {
   const Output show = program("show " + small);
   CHECK(show.code == 0);
-  CHECK_THAT(show.out, ContainsSubstring("expected/fla_chunk  compute tf32"));
+  CHECK_THAT(show.out, ContainsSubstring("expected/fla_chunk/o ") && ContainsSubstring("\n  fla_chunk  "));
   CHECK_THAT(show.out, ContainsSubstring("inputs/initial_state"));
-  CHECK_THAT(show.out, ContainsSubstring("\nbackward: "));
+  CHECK_THAT(show.out, ContainsSubstring("note: backward: "));
+  const auto shown = nlohmann::json::parse(program("show " + small + " --json").out);
+  CHECK(shown["answers"][0]["name"] == "fla_chunk");
+  CHECK(shown["answers"][0]["compute"] == "tf32");
   const Output list = program("list");
   CHECK(list.code == 0);
   for (const char* const word : {"recurrent", "forward backward", "scaled_ulp", "anchor-mid:16", "json",
@@ -162,21 +188,27 @@ TEST_CASE("forecast says what breaks before anything runs, and exits with 1 when
   const Output safe = program("forecast " + file);
   CHECK(safe.code == 0);
   CHECK(safe.err.empty());
-  CHECK_THAT(safe.out, ContainsSubstring("decay=anchor-first:16  safe, margin"));
-  CHECK_THAT(safe.out, ContainsSubstring("inverse=doubling:64"));
+  CHECK_THAT(safe.out, ContainsSubstring("SAFE: decay=anchor-mid:16: safe, margin"));
+  CHECK_THAT(safe.out, ContainsSubstring("\n    anchor-first:16  safe, margin"));
+  CHECK_THAT(safe.out, ContainsSubstring("\n      doubling:64 "));
   CHECK(program("forecast " + file + " --threads 3").out == safe.out);
 
   const Output breaks =
       program("forecast " + file + " --json --arithmetic decay=factored:32,storage=fp16@exponentials");
   CHECK(breaks.code == 1);
   const auto document = nlohmann::json::parse(breaks.out);
-  CHECK(document["outlook"] == "breaks");
-  CHECK(document["exit_code"] == 1);
-  CHECK(document["selected"]["decay"]["form"] == "factored:32");
-  CHECK(document["selected"]["decay"]["overflow"]["chunk"].is_number());
-  CHECK(document["decay"].size() == 15);
-  CHECK(document["inverse"].size() == 10);
-  CHECK(document["heads"].size() == 1);
+  CHECK(document["summary"]["exit_code"] == 1);
+  REQUIRE(document["forecasts"].size() == 1);
+  const auto forecast = document["forecasts"][0];
+  CHECK(forecast["outlook"] == "breaks");
+  CHECK(forecast["verdict"] == "fail");
+  CHECK(forecast["selected_decay"] == "factored:32");
+  for (const auto& form : forecast["decay"])
+    if (form["form"] == "factored:32")
+      CHECK_THAT(form["overflow"].get<std::string>(), ContainsSubstring("chunk 0 row"));
+  CHECK(forecast["decay"].size() == 15);
+  CHECK(forecast["inverse"].size() == 10);
+  CHECK(forecast["heads"].size() == 1);
 
   CHECK(program("forecast " + file + " --arithmetic decay=anchor").code == 2);
   CHECK(program("forecast missing.h5").code == 3);
@@ -216,13 +248,13 @@ TEST_CASE("run --probe without a comparison with the oracle is a usage error", "
   CHECK(program("run " + small + " --variant recurrent --probe --against oracle,fla_chunk").code == 0);
 }
 
-TEST_CASE("words that are missing between commas of --arithmetic are noticed", "[cli]") {
+TEST_CASE("words that are missing between commas are noticed", "[cli]") {
   for (const char* const words : {"fla,", ",fla", "fla,,decay=pair"}) {
     const Output output = program("run " + small + " --arithmetic " + words);
     CHECK(output.code == 2);
-    CHECK_THAT(output.err, ContainsSubstring("has an empty word"));
+    CHECK_THAT(output.err, ContainsSubstring("--arithmetic") && ContainsSubstring("an empty name"));
   }
-  CHECK(program("run " + small + " --variant recurrent, --against oracle").code == 0);
+  CHECK(program("run " + small + " --variant recurrent, --against oracle").code == 2);
 }
 
 TEST_CASE("help lists the commands in a straight column, and grow counts one of a kind", "[cli]") {
@@ -234,10 +266,11 @@ TEST_CASE("help lists the commands in a straight column, and grow counts one of 
     if (commands++ == 0) column = summary;
     CHECK(summary == column);
   }
-  CHECK(commands == 13);
-  for (const char* const command : {"grow", "forecast"})
+  CHECK(commands == 14);
+  for (const char* const command : {"run", "grow", "attribute", "forecast"})
     CHECK_THAT(program(std::string(command) + " --help").out, ContainsSubstring("list regimes"));
   const Output one = program("grow onehot_exact:T=20 --variant recurrent");
   CHECK_THAT(one.out, ContainsSubstring(", 1 window of 64 tokens\n"));
-  CHECK_THAT(one.out, ContainsSubstring("1 fixture, 1 answer\n"));
+  CHECK_THAT(program("run control:T=4 --variant recurrent").out,
+             ContainsSubstring("1 fixture, 1 comparison of 2 tensors"));
 }

@@ -20,7 +20,8 @@ Output with(const std::string& command, const std::string& more = "") {
 }  // namespace
 
 TEST_CASE("a program's answer is judged beside the variants, under its name", "[external]") {
-  const Output output = with("$KDA capture {in} -o {out} --variant chunk", "--external-name mine --json");
+  const Output output =
+      with("$KDA capture {in} --replace -o {out} --variant chunk", "--external-name mine --json");
   CHECK(output.code == 0);
   const auto report = nlohmann::json::parse(output.out);
   bool found = false;
@@ -36,11 +37,11 @@ TEST_CASE("a program's answer is judged beside the variants, under its name", "[
 }
 
 TEST_CASE("a program is held to the invariants, and fails those it breaks", "[external]") {
-  const Output healthy = with("$KDA capture {in} -o {out} --variant recurrent", "--invariants");
+  const Output healthy = with("$KDA capture {in} --replace -o {out} --variant recurrent", "--invariants -v");
   CHECK(healthy.code == 0);
   CHECK_THAT(healthy.out, ContainsSubstring("invariant neighbour"));
-  const Output ahead =
-      with("$KDA capture {in} -o {out} --variant chunk --arithmetic decay=anchor-mid", "--invariants");
+  const Output ahead = with(
+      "$KDA capture {in} --replace -o {out} --variant chunk --arithmetic decay=anchor-mid", "--invariants");
   CHECK(ahead.code == 1);
   CHECK_THAT(ahead.out, ContainsSubstring("1 failed"));
   CHECK_THAT(ahead.out, ContainsSubstring("differing_bits"));
@@ -58,7 +59,7 @@ TEST_CASE("a program that gives no answer fails, with the reason", "[external]")
   fails("sleep 60 # {in} {out}", "no answer within 1 s", "--external-timeout 1");
   fails("echo garbage > {out} # {in}", "{out} cannot be read: the file is not HDF5");
   fails("rm {out} # {in}", "{out} cannot be read");
-  fails("$KDA make corr_keys:T=5 -o {out} # {in}", "{out} has no group in expected");
+  fails("$KDA make corr_keys:T=5 --replace -o {out} # {in}", "{out} has no group in expected");
 }
 
 TEST_CASE("outputs that a program never writes are NaN", "[external]") {
@@ -68,9 +69,21 @@ TEST_CASE("outputs that a program never writes are NaN", "[external]") {
 }
 
 TEST_CASE("exit status 77 says that a problem is not for the program", "[external]") {
-  const Output output = with("exit 77 # {in} {out}");
+  const Folder folder;
+  std::ofstream(folder / "odd.sh") << "case $($KDA show $1 --headers) in *T=5*) exit 77;; esac\n"
+                                      "$KDA capture $1 --variant naive --replace -o $2\n";
+  const Output output = shell("export KDA; $KDA run control:T=4 control:T=5 --variant none --external 'sh " +
+                              (folder / "odd.sh").string() + " {in} {out}'");
+  INFO(output.out << output.err);
   CHECK(output.code == 0);
+  CHECK_THAT(output.out, ContainsSubstring("SKIPPED external") && ContainsSubstring("1 passed"));
+}
+
+TEST_CASE("a program that answers no problem at all ends the run with 1", "[external]") {
+  const Output output = with("exit 77 # {in} {out}");
+  CHECK(output.code == 1);
   CHECK_THAT(output.out, ContainsSubstring("SKIPPED external"));
+  CHECK_THAT(output.err, ContainsSubstring("external answered nothing: skipped everywhere"));
 }
 
 TEST_CASE("a program that cannot be run is an error of the environment, a wrong command line one of usage",

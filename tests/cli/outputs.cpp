@@ -14,7 +14,7 @@ using namespace kda_check::test;
 
 TEST_CASE("JSON on standard output is exactly one document", "[cli]") {
   const auto document = nlohmann::json::parse(program("run " + small + " --json -").out);
-  CHECK(document["schema_version"] == 1);
+  CHECK(document["schema_version"] == 2);
   CHECK(document["request"]["argv"][0] == "run");
   CHECK(nlohmann::json::parse(program("run " + small + " --json").out)["cases"] == document["cases"]);
 }
@@ -113,8 +113,11 @@ TEST_CASE("a fixture is never overwritten by a report", "[cli]") {
   const Folder folder;
   const fs::path copy = folder / "copy.h5";
   fs::copy_file(small, copy);
-  const Output output = program("run --json " + copy.string());
-  CHECK(output.code == 2);
+  CHECK(program("run " + small + " --json=" + copy.string()).code == 2);
+  CHECK(program("run " + small + " --report html=" + copy.string()).code == 2);
+  // Behind a blank it is a target: the report goes to standard output.
+  CHECK(nlohmann::json::parse(program("run --json " + copy.string()).out)["fixtures"][0]["path"] ==
+        copy.string());
   CHECK(read_file(copy) == read_file(small));
   const fs::path other = folder / "renamed";
   fs::copy_file(small, other);

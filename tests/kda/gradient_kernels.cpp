@@ -60,7 +60,7 @@ std::vector<double> through_kernels(const kda::OracleKernels& kernels, bool in_f
   for (const std::vector<double>& part : memory) all.insert(all.end(), part.begin(), part.end());
   for (const bool lower_bounded : {false, true}) {
     std::vector<double> hi = test::numbers<double>(random, 30, -20, 20), lo(30, 0.0);
-    kernels.gate_slope({30, {hi.data(), lo.data()}, {nullptr, nullptr}, 1.5, 0x1p-56, lower_bounded, -5.0});
+    kernels.gate_slope({30, {hi.data(), lo.data()}, {nullptr, nullptr}, 0.4, lower_bounded, -5.0});
     all.insert(all.end(), hi.begin(), hi.end()), all.insert(all.end(), lo.begin(), lo.end());
   }
   return all;

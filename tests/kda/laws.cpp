@@ -4,7 +4,7 @@
 
 #include "support/catch.hpp"
 #include "support/problems.hpp"
-#include "tensor/views.hpp"
+#include "tensor/rearranged.hpp"
 
 using namespace kda_check;
 using numeric::DType;
@@ -163,25 +163,13 @@ TEST_CASE("the two state layouts hold the same numbers", "[laws]") {
   const kda::Problem k_first = test::make_problem(spec);
   kda::Problem v_first = kda::clone(k_first);
   v_first.options.state_v_first = true;
-  tensor::Tensor transposed("initial_state", k_first.initial_state->dtype(), {1, 2, 20, 12});
-  auto swapped = tensor::view<float>(transposed);
-  swapped = xt::transpose(tensor::view<float>(*k_first.initial_state), {0, 1, 3, 2});
-  v_first.initial_state = std::move(transposed);
+  v_first.initial_state = tensor::transposed(*k_first.initial_state);
   v_first.validate();
   for (const std::string_view name : names)
     for (const DType dtype : dtypes) {
       const kda::Answer a = test::run(k_first, name, dtype), b = test::run(v_first, name, dtype, 3);
       REQUIRE(test::differing_bits(a.o, b.o) == 0);
-      numeric::visit_storage(a.final_state.dtype(), [&](auto tag) {
-        using Storage = decltype(tag);
-        if constexpr (std::is_floating_point_v<Storage>) {
-          const bool same = tensor::view<Storage>(a.final_state) ==
-                            xt::transpose(tensor::view<Storage>(b.final_state), {0, 1, 3, 2});
-          REQUIRE(same);
-        } else {
-          FAIL("a final state is stored as fp32 or fp64");
-        }
-      });
+      REQUIRE(test::differing_bits(a.final_state, tensor::transposed(b.final_state)) == 0);
     }
 }
 
@@ -190,14 +178,9 @@ TEST_CASE("grouped value heads read the query and key head of their group", "[la
   spec.H = 2, spec.HV = 6, spec.T = 25;
   const kda::Problem grouped = test::make_problem(spec);
   kda::Problem repeated = kda::clone(grouped);
-  for (tensor::Tensor* const tensor : {&repeated.q, &repeated.k}) {
-    tensor::Tensor wide(tensor->name(), tensor->dtype(), {1, spec.T, 6, spec.K});
-    auto heads = tensor::view<float>(wide);
-    const auto groups = tensor::view<float>(*tensor);
-    for (std::size_t h = 0; h < 6; ++h)
-      xt::view(heads, xt::all(), xt::all(), h) = xt::view(groups, xt::all(), xt::all(), h / 3);
-    *tensor = std::move(wide);
-  }
+  constexpr std::size_t group_of[] = {0, 0, 0, 1, 1, 1};
+  for (tensor::Tensor* const tensor : {&repeated.q, &repeated.k})
+    *tensor = tensor::picked(*tensor, 2, group_of);
   repeated.validate();
   for (const std::string_view name : names) {
     const kda::Answer a = test::run(grouped, name, DType::fp32), b = test::run(repeated, name, DType::fp32);

@@ -1,7 +1,7 @@
 #include "kda/problem.hpp"
 
 #include "base/error.hpp"
-#include "kda/regime.hpp"
+#include "kda/gate_statistics.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
@@ -112,9 +112,9 @@ TEST_CASE("the regime is read off the gates", "[problem]") {
   spec.T = 100;
   kda::Problem problem = test::make_problem(spec);
   for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, -0.25);
-  const kda::Regime regime = kda::regime_of(problem, 64, 2);
+  const kda::GateStatistics regime = kda::gate_statistics(problem, 64, 2);
   CHECK(regime.largest_chunk_sum == 16.0);
   CHECK(regime.persistence == 4.0);
   for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, 0);
-  CHECK(kda::regime_of(problem, 64, 1).persistence == 100.0);
+  CHECK(kda::gate_statistics(problem, 64, 1).persistence == 100.0);
 }

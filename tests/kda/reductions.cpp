@@ -231,6 +231,23 @@ TEMPLATE_TEST_CASE("running sums are rounded where their reduction says", "[redu
   }
 }
 
+TEMPLATE_TEST_CASE("running sums stay at -inf after a gate of -inf, and are NaN after one of NaN",
+                   "[reductions]", float, double) {
+  using T = TestType;
+  const T inf = std::numeric_limits<T>::infinity(), most = std::numeric_limits<T>::max();
+  for (const Reduction& reduction : orders) {
+    INFO("kind " << static_cast<int>(reduction.kind) << " width " << reduction.width);
+    std::vector<T> x{-1, -inf, -2, -3, -4, -5, -6, -7}, nan = x, beyond{-most, -most, -1, -1, -1, -1, -1, -1};
+    nan[3] = std::numeric_limits<T>::quiet_NaN();
+    for (std::vector<T>* const sums : {&x, &nan, &beyond})
+      kernels<T>().cumulate(reduction, sums->data(), sums->size(), 1);
+    CHECK(x[0] == -1);
+    for (std::size_t i = 1; i < x.size(); ++i) CHECK(x[i] == -inf);
+    for (std::size_t i = 3; i < nan.size(); ++i) CHECK(std::isnan(nan[i]));
+    for (std::size_t i = 1; i < beyond.size(); ++i) CHECK(beyond[i] == -inf);
+  }
+}
+
 TEST_CASE("sums of squares and of scores follow the reduction too", "[reductions]") {
   Random random(10);
   const std::vector<float> x = numbers<float>(random, 70, -2, 2);

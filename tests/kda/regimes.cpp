@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/error.hpp"
-#include "kda/regime.hpp"
+#include "kda/gate_statistics.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 

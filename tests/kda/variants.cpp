@@ -6,7 +6,7 @@
 
 #include "base/error.hpp"
 #include "fixture/fixture.hpp"
-#include "kda/regime.hpp"
+#include "kda/gate_statistics.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
@@ -100,8 +100,8 @@ TEST_CASE("a chunk longer than every sequence takes the memory of the sequence",
     const kda::Answer long_chunk = test::run(problem, "chunk", options);
     CHECK(test::differing_bits(usual.o, long_chunk.o) == 0);
     CHECK(test::differing_bits(usual.final_state, long_chunk.final_state) == 0);
-    CHECK(kda::regime_of(problem, 1 << 20, 1).largest_chunk_sum ==
-          kda::regime_of(problem, T, 1).largest_chunk_sum);
+    CHECK(kda::gate_statistics(problem, 1 << 20, 1).largest_chunk_sum ==
+          kda::gate_statistics(problem, T, 1).largest_chunk_sum);
     options.memory_limit = 1 << 10;
     CHECK_THROWS_WITH(test::run(problem, "chunk", options), ContainsSubstring("the memory limit is"));
   }

@@ -13,7 +13,7 @@
 
 using namespace kda_check;
 using namespace kda_check::report;
-using compare::Verdict;
+using judge::Verdict;
 
 namespace {
 
@@ -38,16 +38,18 @@ TensorResult tensor_result(Verdict verdict) {
   return tensor;
 }
 
-Result result_with(const std::vector<Verdict>& verdicts) {
-  Result result;
+Document document_with(const std::vector<Verdict>& verdicts) {
+  Document result;
   result.command = "run";
   result.argv = {"run", "f.h5"};
-  result.oracle = "double-double";
-  result.fixtures = {{"f", "f.h5", "B=1 T=48 H=2 K=64 V=64", "fp32 gate=none", {"a note"}}};
+  result.judges = true;
+  result.problems = {{"f", "f.h5", "B=1 T=48 H=2 K=64 V=64", "fp32 gate=none", {"a note"}}};
   for (const Verdict verdict : verdicts) {
     CaseResult item;
     item.fixture = "f", item.path = "f.h5", item.variant = "recurrent", item.dtype = item.compute = "fp32";
     item.device = "cpu", item.pass = "forward", item.against = "oracle", item.verdict = verdict;
+    item.oracle = "double-double", item.number = result.cases.size() + 1, item.place = "command line";
+    item.repro = "kda-check run f.h5 --variant recurrent";
     if (verdict != Verdict::skipped) item.tensors = {tensor_result(verdict)};
     if (verdict == Verdict::skipped) item.reason = "no device";
     result.cases.push_back(item);
@@ -59,15 +61,15 @@ const std::vector<Verdict> every_verdict{Verdict::pass, Verdict::fail, Verdict::
                                          Verdict::skipped};
 
 /// Every text that can come from a file, and some that can not.
-Result hostile() {
-  Result result = result_with(every_verdict);
+Document hostile() {
+  Document result = document_with(every_verdict);
   const std::string evil =
       "<b>&amp;\"'>]]>--> | `x` \x1b[31m\r\n::error::%0A\xff\xc3\x28 \xef\xbf\xbe \xe2\x80\xae \xc3\xa9";
-  FixtureResult& fixture = result.fixtures[0];
-  fixture.name = fixture.shape = fixture.options = fixture.notes[0] = evil;
+  ProblemResult& problem = result.problems[0];
+  problem.name = problem.path = problem.shape = problem.options = problem.notes[0] = evil;
   for (CaseResult& item : result.cases) {
-    item.fixture = item.variant = item.dtype = item.compute = item.device = item.arithmetic = item.against =
-        item.reason = evil;
+    item.fixture = item.path = item.variant = item.dtype = item.compute = item.device = item.arithmetic =
+        item.against = item.reason = item.place = item.repro = item.oracle = item.trials = evil;
     for (TensorResult& tensor : item.tensors) {
       tensor.name = tensor.reason = tensor.worst_window = tensor.worst_head = evil;
       tensor.worst->place = tensor.points[0].place = tensor.points[0].got_hex = evil;
@@ -75,9 +77,9 @@ Result hostile() {
     }
     item.probe = ProbeResult{{}, ProbeMatch{evil, evil, evil, 1, 2}, 3, evil};
   }
-  result.errors = {{evil, 3}};
+  result.failures = {{evil, 3, evil}};
   result.argv = {evil};
-  result.oracle = evil;
+  result.nothing_to_do = evil;
   return result;
 }
 
@@ -111,7 +113,7 @@ constexpr const char* formats[] = {"junit", "github", "summary", "html"};
 }  // namespace
 
 TEST_CASE("JUnit has a suite for each fixture and says of every test how it went", "[report]") {
-  const pugi::xml_document document = parsed(write_junit(result_with(every_verdict), {}));
+  const pugi::xml_document document = parsed(write_junit(document_with(every_verdict), {}));
   const pugi::xml_node root = document.child("testsuites");
   REQUIRE(count(root, "testsuite") == 1);
   for (const pugi::xml_node node : {root, root.child("testsuite")}) {
@@ -137,8 +139,8 @@ TEST_CASE("JUnit has a suite for each fixture and says of every test how it went
 }
 
 TEST_CASE("JUnit counts what could not be read as errors", "[report]") {
-  Result result = result_with({Verdict::pass});
-  result.errors = {{"inputs/q is missing (x.h5)", 3}};
+  Document result = document_with({Verdict::pass});
+  result.failures = {{"inputs/q is missing (x.h5)", 3, "x.h5"}};
   const pugi::xml_document document = parsed(write_junit(result, {}));
   CHECK(document.child("testsuites").attribute("errors").as_int() == 1);
   CHECK(count(document, "//error[@message='inputs/q is missing (x.h5)']") == 1);
@@ -147,9 +149,9 @@ TEST_CASE("JUnit counts what could not be read as errors", "[report]") {
 TEST_CASE("a run in which nothing passed is a failure in every format", "[report]") {
   for (const std::vector<Verdict>& verdicts :
        {std::vector<Verdict>{}, std::vector<Verdict>{Verdict::skipped}}) {
-    Result result = result_with(verdicts);
-    if (verdicts.empty()) result.fixtures.clear();
-    REQUIRE(result.exit_code() == 1);
+    Document result = document_with(verdicts);
+    if (verdicts.empty()) result.problems.clear();
+    REQUIRE(exit_code(result) == 1);
     CHECK(parsed(write_junit(result, {})).child("testsuites").attribute("failures").as_int() == 1);
     CHECK_THAT(write_github(result, {}), ContainsSubstring("::error title=kda-check::nothing"));
     CHECK_THAT(write_summary(result, {}), ContainsSubstring("FAIL"));
@@ -160,7 +162,7 @@ TEST_CASE("a run in which nothing passed is a failure in every format", "[report
 }
 
 TEST_CASE("a case that fails beside its tensors fails in every format", "[report]") {
-  Result result = result_with({Verdict::pass});
+  Document result = document_with({Verdict::pass});
   result.cases[0].verdict = Verdict::fail;
   result.cases[0].reason = "options differ: scale";
   for (const char* const format : formats)
@@ -169,7 +171,7 @@ TEST_CASE("a case that fails beside its tensors fails in every format", "[report
 }
 
 TEST_CASE("names from files break no format", "[report]") {
-  const Result result = hostile();
+  const Document result = hostile();
   const pugi::xml_document page = parsed(write_html(result, {})), junit = parsed(write_junit(result, {}));
   CHECK(count(page, "//b") == count(page, "//li/b"));
   CHECK(count(junit, "//b") == 0);
@@ -198,26 +200,26 @@ TEST_CASE("text from files gives no workflow command and no second line", "[repo
 }
 
 TEST_CASE("annotations name each failure, ten at most, and then sum up", "[report]") {
-  const std::string few = write_github(result_with(every_verdict), {});
+  const std::string few = write_github(document_with(every_verdict), {});
   CHECK(occurrences(
             few, "::error file=f.h5,title=FAIL f%3A recurrent fp32 o against oracle::scaled_ulp 20 > 16") ==
         1);
   CHECK(occurrences(few, "::warning ") == 1);
   CHECK_THAT(few,
              ContainsSubstring("::notice title=kda-check::1 failed, 1 inconclusive, 1 passed, 1 skipped"));
-  const std::string many = write_github(result_with(std::vector<Verdict>(25, Verdict::fail)), {});
+  const std::string many = write_github(document_with(std::vector<Verdict>(25, Verdict::fail)), {});
   CHECK(occurrences(many, "::error ") == 10);
   CHECK(occurrences(many, "\n") == 11);
   CHECK_THAT(many, ContainsSubstring("15 more are in the report"));
 }
 
 TEST_CASE("the summary shows what did not pass first, and every row folded away", "[report]") {
-  const std::string text = write_summary(result_with(every_verdict), {});
+  const std::string text = write_summary(document_with(every_verdict), {});
   CHECK(text.starts_with("## ❌ kda-check run: FAIL\n"));
   CHECK(text.find("What did not pass") < text.find("<details>"));
   CHECK(text.find("✅ PASS") > text.find("<details>"));
   CHECK_THAT(text, ContainsSubstring("o\\[b=0 t=41 h=0 v=17\\]"));
-  // Every row of a table has the nine cells of its heading.
+  // Every row of a table has the ten cells of its heading.
   std::istringstream lines(write_summary(hostile(), {}));
   for (std::string line; std::getline(lines, line);)
     if (line.starts_with("|")) {
@@ -227,14 +229,14 @@ TEST_CASE("the summary shows what did not pass first, and every row folded away"
           ++i;
         else
           cells += line[i] == '|';
-      CHECK(cells == 10);
+      CHECK(cells == 11);
     }
-  CHECK(write_summary(result_with({Verdict::pass}), {}).starts_with("## ✅ kda-check run: PASS\n"));
-  CHECK(write_summary(result_with(std::vector<Verdict>(9000, Verdict::fail)), {}).size() < 1 << 20);
+  CHECK(write_summary(document_with({Verdict::pass}), {}).starts_with("## ✅ kda-check run: PASS\n"));
+  CHECK(write_summary(document_with(std::vector<Verdict>(9000, Verdict::fail)), {}).size() < 1 << 20);
 }
 
 TEST_CASE("the page needs nothing but itself and holds the figures of the JSON", "[report]") {
-  const Result result = result_with(every_verdict);
+  const Document result = document_with(every_verdict);
   const std::string html = write_html(result, {});
   const pugi::xml_document page = parsed(html);
   CHECK(html.starts_with("<!DOCTYPE html>\n"));
@@ -262,7 +264,7 @@ TEST_CASE("the page needs nothing but itself and holds the figures of the JSON",
 }
 
 TEST_CASE("the page draws what is known of an error, and only that", "[report]") {
-  Result result = result_with({Verdict::fail});
+  Document result = document_with({Verdict::fail});
   CHECK(count(parsed(write_html(result, {})), "//svg") == 3);
   result.cases[0].tensors[0].profile->growth.clear();
   result.cases[0].tensors[0].profile->heat.clear();
@@ -277,7 +279,7 @@ TEST_CASE("the page draws what is known of an error, and only that", "[report]")
 TEST_CASE("drawings stay drawings when errors are zero, infinite or one alone", "[report]") {
   for (const double value : {0.0, HUGE_VAL, 1e-300, 1.0})
     for (const std::size_t windows : {std::size_t{1}, std::size_t{64}}) {
-      Result result = result_with({Verdict::pass});
+      Document result = document_with({Verdict::pass});
       ErrorProfile& drawn = *result.cases[0].tensors[0].profile;
       drawn.tokens = windows, drawn.heads = 2;
       drawn.growth.assign(windows, value), drawn.heat.assign(2 * windows, value);
@@ -297,7 +299,7 @@ TEST_CASE("drawings stay drawings when errors are zero, infinite or one alone", 
 TEST_CASE("a page of many rows keeps the failures and a bearable size", "[report]") {
   std::vector<Verdict> verdicts(1500, Verdict::pass);
   verdicts.back() = Verdict::fail;
-  const std::string html = write_html(result_with(verdicts), {});
+  const std::string html = write_html(document_with(verdicts), {});
   CHECK(html.size() < 3'000'000);
   const pugi::xml_document page = parsed(html);
   CHECK(count(page, "//table[@id='rows']/tbody/tr[td]") == 1500);
@@ -307,6 +309,6 @@ TEST_CASE("a page of many rows keeps the failures and a bearable size", "[report
 
 TEST_CASE("every report is the same bytes twice", "[report]") {
   for (const char* const format : formats)
-    for (const Result& result : {result_with(every_verdict), hostile(), Result{}})
+    for (const Document& result : {document_with(every_verdict), hostile(), Document{}})
       CHECK(writer_named(format).write(result, {}) == writer_named(format).write(result, {}));
 }

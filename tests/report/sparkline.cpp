@@ -12,6 +12,10 @@ TEST_CASE("a sparkline is logarithmic from the smallest value to the largest", "
   CHECK(sparkline(std::vector<double>{1, 1e7}, true) == "▁█");
 }
 
+TEST_CASE("a sparkline reaches over the whole range of numbers", "[report]") {
+  CHECK(sparkline(std::vector<double>{5e-324, 1, 1e308}, false) == "158");
+}
+
 TEST_CASE("less than a decade does not fill a sparkline", "[report]") {
   CHECK(sparkline(std::vector<double>{1e-7, 1.1e-7, 1.2e-7}, false) == "111");
   CHECK(sparkline(std::vector<double>{5, 5}, false) == "11");

@@ -116,9 +116,10 @@ class Exports(unittest.TestCase):
         with h5py.File(self.path) as file:
             self.assertEqual(file["inputs/q"].attrs["dtype"], "bfloat16")
             np.testing.assert_array_equal(file["inputs/q"][()], inputs["q"].view(np.uint16))
-            self.assertEqual(file["expected/mine"].attrs["compute"], "bf16")
-        self.assertIn("inputs/q                           bf16", kda_check("show", self.path)[1])
+            self.assertNotIn("compute", file["expected/mine"].attrs)  # nobody said it: reports are to say so
+        self.assertRegex(kda_check("show", self.path)[1], r"inputs/q +bf16 ")
         self.passes("--tensor", "o")
+        self.assertIn("compute assumed bf16", kda_check("run", self.path, "-v")[1])
 
     def test_torch_tensors_go_in_by_their_bits(self):
         """Real ones where torch is here, else objects that answer as they do."""
@@ -149,6 +150,23 @@ class Exports(unittest.TestCase):
         export_fla.save(self.path, {**inputs, "A_log": np.zeros(HV, np.float32), "use_gate_in_kernel": False})
         with h5py.File(self.path) as file:
             self.assertEqual(file["options"].attrs["gate"], "none")
+
+    def test_what_is_no_npz_is_named_and_never_unpickled(self):
+        files = {"mine.safetensors": (b"\x40" + bytes(7) + b'{"q":{}}', "safetensors.torch.load_file"),
+                 "mine.pt": (b"PK\x03\x04 mine/data.pkl", "weights_only=True"), "old.pt": (b"\x80\x02\x8a\x0a", "weights_only=True"),
+                 "q.npy": (b"\x93NUMPY\x01\x00", "one array"), "empty.npz": (b"", "no .npz file")}
+        for name, (first, words) in files.items():
+            source = os.path.join(self.folder, name)
+            with open(source, "wb") as file:
+                file.write(first)
+            done = subprocess.run([sys.executable, os.path.join(scripts, "export_jax.py"), source, "-o", self.path],
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertIn(words, done.stderr)
+            self.assertIn(name, done.stderr)
+            self.assertNotIn("allow_pickle", done.stderr)
+            self.assertFalse(os.path.exists(self.path))
 
     def test_record_calls_the_kernel_and_npz_holds_bfloat16(self):
         def mine(**inputs):

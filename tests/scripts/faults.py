@@ -150,7 +150,7 @@ class Faults(unittest.TestCase):
     def test_a_killed_capture_leaves_the_fixture(self):
         os.mkdir(self.folder)
         fixture = os.path.join(self.folder, "mine.h5")
-        words = ["capture", fixture, "--variant", "chunk"]
+        words = ["capture", fixture, "--variant", "chunk", "--in-place"]
         self.assertEqual(kda_check("make", "control:T=256", "-o", fixture).returncode, 0)
         old = contents(self.folder)
         stray = 0
@@ -164,7 +164,7 @@ class Faults(unittest.TestCase):
                 stray += 1
                 # What a killed program leaves is not taken for a fixture.
                 run = kda_check("run", self.folder, "--variant", "recurrent", "--against", "oracle", "-q")
-                self.assertTrue(run.stdout.startswith("1 fixture,"), run.stdout)
+                self.assertTrue(run.stdout.startswith("PASS: 1 fixture,"), run.stdout)
         self.assertGreater(stray, 0)
 
     # -- a disk that is full -----------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Faults(unittest.TestCase):
             (["attribute", fixture, "--variant", "recurrent", "--report", f"html={folder}/out"], "out"),
             (["grow", fixture, "--variant", "recurrent", "--json", f"{folder}/out"], "out")]
         return commands if regime else commands + [
-            (["capture", f"{folder}/mine.h5", "--variant", "chunk", "--replace"], "mine.h5"),
+            (["capture", f"{folder}/mine.h5", "--variant", "chunk", "--in-place", "--replace"], "mine.h5"),
             (["diff", f"{fixture}:chunk@cpu", f"{fixture}:recurrent@cpu", "--tensor", "o", "--limit", "rms_ratio=1", "--report",
               f"html={folder}/out"], "out")]
 
@@ -193,7 +193,7 @@ class Faults(unittest.TestCase):
         fixture = f"{self.root}/fixture.h5"
         self.assertEqual(kda_check("make", "tails:T=70", "-o", fixture).returncode, 0)
         shutil.copy(fixture, f"{self.folder}/mine.h5")
-        self.assertEqual(kda_check("capture", fixture, "--variant", "recurrent,chunk").returncode, 0)
+        self.assertEqual(kda_check("capture", fixture, "--variant", "recurrent,chunk", "--in-place").returncode, 0)
         self.assertEqual(kda_check("run", fixture, *variants, "--baseline", f"{self.folder}/baseline.tsv",
                                    "--update-baseline", "--json", f"{self.folder}/out").returncode, 0)
         with open(f"{self.folder}/baseline.tsv", "rb") as file:
@@ -295,11 +295,11 @@ class Faults(unittest.TestCase):
         for seed in (1, 2):
             made = f"{self.root}/{seed}.h5"
             self.assertEqual(kda_check("make", f"tails:T={60 + seed},seed={seed}", "-o", made).returncode, 0)
-            self.assertEqual(kda_check("capture", made, "--variant", "recurrent").returncode, 0)
+            self.assertEqual(kda_check("capture", made, "--variant", "recurrent", "--in-place").returncode, 0)
         shutil.copy(f"{self.root}/1.h5", fixture)
         with open(suite, "w", encoding="ascii") as file:
             file.write("mine.h5 --variant recurrent,chunk\n" * 25)
-        seen, stop = set(), threading.Event()
+        runs, stop = [], threading.Event()
 
         def keep_changing():
             turn = 0
@@ -322,20 +322,22 @@ class Faults(unittest.TestCase):
                 self.assertEqual(len([line for line in done.stderr.splitlines() if "error:" in line]), len(errors))
                 self.assertEqual({error["exit_code"] for error in errors} - {3}, set())
                 self.assertEqual(done.returncode == 3, bool(errors))
-                for item in document["cases"]:
-                    seen.add(item["fixture"])
-                    self.assertIn(item["verdict"], ("pass",))
+                self.assertEqual({item["verdict"] for item in document["cases"]} - {"pass"}, set())
+                # A run is of one file, as it was when the run was planned: not a line of it is about another.
+                self.assertLessEqual(len({item["fixture"] for item in document["cases"]}), 1)
+                runs.append(done)
         finally:
             stop.set()
             changing.join()
-        return seen
+        return runs
 
     def test_a_fixture_that_is_replaced(self):
         def replace(fixture, turn):
             shutil.copy(f"{self.root}/{1 + turn % 2}.h5", fixture + ".new")
             os.rename(fixture + ".new", fixture)
-        seen = self.meanwhile(replace, (0,))
-        self.assertEqual(len(seen), 2, seen)  # both were read, each whole
+        for done in self.meanwhile(replace, (0, 3)):
+            if done.returncode == 3:
+                self.assertIn("the file has changed since the run was planned", done.stderr)
 
     def test_a_fixture_that_is_cut(self):
         sizes = [0, 100, 2000, 20000]

@@ -17,14 +17,18 @@ run_from() {
     echo 'no namespaces here: the source tree was in reach'
     "${words[@]}"
   fi
-  grep -q '"path": "share/kda-check/cases/fixtures/' "$out" || { echo "the cases came from elsewhere" >&2; exit 1; }
+  grep -q '"repro": "kda-check run share/kda-check/cases/fixtures/' "$out" || { echo "the cases came from elsewhere" >&2; exit 1; }
+  # In reports they have one name wherever the program is installed: baselines know them by it.
+  grep -q '"path": "cases/fixtures/' "$out" || { echo "the names of the cases depend on the place" >&2; exit 1; }
   ! grep -q "$source" "$out" || { echo "the report names the source tree" >&2; exit 1; }
 }
 
 cmake --install "$build" --prefix "$folder/prefix" >/dev/null
 for file in bin/kda-check share/kda-check/cases/suites/ci.txt share/kda-check/cases/captures share/man/man1/kda-check.1 \
             share/bash-completion/completions/kda-check share/zsh/site-functions/_kda-check \
-            share/fish/vendor_completions.d/kda-check.fish share/kda-check/scripts/export_fla.py; do
+            share/fish/vendor_completions.d/kda-check.fish share/kda-check/scripts/export_fla.py \
+            share/kda-check/scripts/export_fixture.py \
+            share/doc/kda-check/README.md share/doc/kda-check/docs/README.md share/doc/kda-check/docs/report.schema.json; do
   [ -e "$folder/prefix/$file" ] || { echo "not installed: $file" >&2; exit 1; }
 done
 run_from "$folder/prefix"

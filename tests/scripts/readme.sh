@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# readme.sh PROGRAM SOURCE: runs every command of the blocks of README.md that begin with "```sh run", each as a line by
-# itself. Words behind two spaces or more say what it does and are not part of it. A command must exit with 0, or with
-# the code that its words name as "(exit code N)"; those that name a GPU are run where one is.
+# readme.sh PROGRAM SOURCE: runs every command of the blocks of README.md and docs/*.md that begin with "```sh run", each as a
+# line by itself, those of a document one after the other in a folder of their own. Words behind two spaces or more say
+# what it does and are not part of it. A command must exit with 0, or with the code that its words name as "(exit code N)";
+# those that name a GPU are run where one is. Links between documents must lead somewhere.
 set -euo pipefail
 program=$1 source=$2
 folder=$(mktemp -d)
@@ -10,23 +11,37 @@ cd "$folder"
 mkdir bin
 ln -s "$program" bin/kda-check
 export PATH="$folder/bin:$PATH"
-cp -r "$source/cases" cases
-for name in FILE mine before after; do cp "$source/cases/fixtures/fla_bf16_prefill.h5" $name.h5; done
+documents=("$source/README.md" "$source"/docs/*.md)
 
 has_gpu=0 count=0 failures=0
-if kda-check run FILE.h5 --variant gpu-recurrent --require gpu >/dev/null 2>&1; then has_gpu=1; fi
-while IFS= read -r line; do
-  [ -n "$line" ] || continue
-  command=${line%%  *} words=${line#"${line%%  *}"} wanted=0 code=0
+fail() { failures=$((failures + 1)); printf '%s\n' "$*" >&2; }
+# blocks WORD DOCUMENT: the lines of its blocks that begin with "```WORD run".
+blocks() { awk -v begin="^\`\`\`$1 run" '$0 ~ begin { inside = 1; next } /^```/ { inside = 0 } inside' "$2"; }
+
+run_line() {
+  local document=$1 line=$2 command=${2%%  *} words=${2#"${2%%  *}"} wanted=0 code=0
   if [[ $words =~ \(exit\ code\ ([0-9]+)\) ]]; then wanted=${BASH_REMATCH[1]}; fi
-  if [[ $command == *gpu* && $has_gpu = 0 ]]; then continue; fi
+  if [[ $command == *gpu* && $has_gpu = 0 ]]; then return; fi
   count=$((count + 1))
   bash -c "set -o pipefail; $command" >out 2>err </dev/null || code=$?
-  [ "$code" = "$wanted" ] || {
-      failures=$((failures + 1))
-      printf 'exit code %s: %s\n%s\n' "$code" "$command" "$(tail -n 4 out; tail -n 4 err)" >&2
-    }
-done < <(awk '/^```sh run/ { inside = 1; next } /^```/ { inside = 0 } inside' "$source/README.md")
+  [ "$code" = "$wanted" ] ||
+    fail "$document: exit code $code: $command"$'\n'"$(tail -n 4 out; tail -n 4 err)"
+}
+
+if kda-check run tails:T=16 --variant gpu-recurrent --require gpu >/dev/null 2>&1; then has_gpu=1; fi
+for path in "${documents[@]}"; do
+  document=${path#"$source/"}
+  lines=$(blocks sh "$path")
+  [ -n "$lines" ] || continue
+  mkdir "in ${document//\//-}"
+  cd "in ${document//\//-}"
+  ln -s "$source/cases" cases
+  for name in FILE before after; do cp cases/fixtures/fla_bf16_prefill.h5 $name.h5; done
+  while IFS= read -r line; do
+    [ -z "$line" ] || run_line "$document" "$line"
+  done <<<"$lines"
+  cd "$folder"
+done
 
 # The example in Python, where h5py is, on a kernel that answers 0: it is the file that is tested.
 if python3 -c 'import h5py, numpy' 2>/dev/null; then
@@ -35,13 +50,28 @@ if python3 -c 'import h5py, numpy' 2>/dev/null; then
 rows = np.random.default_rng(1)
 q, k, v, g = (rows.standard_normal((1, 8, 2, 16)).astype(np.float32) for _ in range(4))
 beta, g, o = g[..., 0] ** 2, -g ** 2, 0 * v'
-    awk '/^```python run/ { inside = 1; next } /^```/ { inside = 0 } inside' "$source/README.md"; } > example.py
-  rm mine.h5
-  { python3 example.py && kda-check show mine.h5; } >out 2>err ||
-    { failures=$((failures + 1)); printf 'the example in Python:\n%s\n' "$(cat err)" >&2; }
+    blocks python "$source/README.md"; } > example.py
+  { python3 example.py && kda-check show mine.h5; } >out 2>err || fail "the example in Python: $(cat err)"
   code=0
   kda-check run mine.h5 -q >out 2>err || code=$?
-  [ "$code" = 1 ] || { failures=$((failures + 1)); echo "a kernel that answers 0: exit code $code" >&2; }
+  [ "$code" = 1 ] || fail "a kernel that answers 0: exit code $code"
 fi
+
+# What a document refers to, as [words](file.md) or as docs/file.md, is there; docs/README.md has all documents.
+for path in "${documents[@]}"; do
+  while IFS= read -r other; do
+    [ -e "$source/docs/$other" ] || [ -e "$(dirname "$path")/$other" ] || fail "${path#"$source/"} refers to $other, which is not there"
+  done < <(grep -oE '\]\([a-zA-Z0-9_./-]+\.(md|json)\)|docs/[a-zA-Z0-9_-]+\.(md|json)' "$path" | sed -E 's,^\]\((.*)\)$,\1,; s,^docs/,,' | sort -u)
+  # Files of the source tree, `src/kda/naive.cpp` or as seen from src.
+  while IFS= read -r other; do
+    for file in $(eval "printf '%s ' $other"); do
+      compgen -G "$source/$file" >/dev/null || compgen -G "$source/src/$file" >/dev/null || fail "${path#"$source/"} names $file, which is not there"
+    done
+  done < <(grep -oE '(`|^|[ (|])([a-z_]+/)+[A-Za-z0-9_.{},*]+\.(cpp|hpp|cu|cuh|sh|py|toml|cmake|txt)\b' "$path" | tr -d '`( |' |
+             grep -vE '^(path|share|build|answers|fixtures)/' | sort -u)
+  name=$(basename "$path")
+  [ "$name" = README.md ] || grep -q "($name)" "$source/docs/README.md" || fail "docs/README.md lacks $name"
+done
+
 echo "$count commands"
-[ "$count" -ge 15 ] && [ "$failures" = 0 ]
+[ "$count" -ge 40 ] && [ "$failures" = 0 ]

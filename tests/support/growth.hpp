@@ -1,27 +1,31 @@
-// What tests of `grow` ask for and look for.
+// What tests of `grow` look for.
 #pragma once
 
-#include <string>
 #include <string_view>
 
-#include "report/growth.hpp"
-#include "session/grow.hpp"
 #include "support/catch.hpp"
+#include "support/running.hpp"
 
 namespace kda_check::test {
 
-inline session::GrowRequest grow_request(const std::string& target) {
-  session::GrowRequest request;
-  request.targets = {target};
-  request.threads = 2;
-  return request;
+inline plan::Request growth_of(const std::string& target) { return request_for({target}, plan::Task::grow); }
+
+inline Item followed(const report::Document& document, std::string_view answer, std::string_view tensor = "o",
+                     std::string_view from = "start") {
+  for (const Item& item : items_of(document, "growth"))
+    if (item.words("answer") == answer && item.words("tensor") == tensor && item.words("from") == from)
+      return item;
+  throw std::out_of_range("no growth of " + std::string(tensor) + " of " + std::string(answer));
 }
 
-inline const report::GrowthCrossing& crossing(const report::GrowthCase& item, std::string_view metric) {
-  for (const report::GrowthCrossing& candidate : item.crossings)
-    if (candidate.metric == metric) return candidate;
-  FAIL("no limit on " << metric);
-  return item.crossings.front();
+Item followed(report::Document&& document, std::string_view answer, std::string_view tensor = "o",
+              std::string_view from = "start") = delete;
+
+/// The row of a limit on one metric, crossed or not.
+inline Row crossing(const Item& item, std::string_view metric) {
+  for (const Row& row : item.rows("crossings"))
+    if (row.words("metric") == metric) return row;
+  throw std::out_of_range("no limit on " + std::string(metric));
 }
 
 }  // namespace kda_check::test

@@ -16,7 +16,7 @@ namespace kda_check::test {
 inline kda::Answer answer_as(const char* row, const kda::Problem& problem, const kda::RunOptions& options) {
   const kda::Variant& variant = kda::variant_named(row);
   if (const std::string reason = variant.unsupported(problem, options); !reason.empty())
-    throw std::logic_error("the session asked a GPU for what it lacks: " + reason);
+    throw std::logic_error("a GPU was asked for what it lacks: " + reason);
   kda::RunOptions on_cpu = options;
   // fp64: the exponential of CUDA exists on a GPU only. Any other will do here.
   if (options.dtype == numeric::DType::fp64) on_cpu.arithmetic.exponential = kda::Exponential::libm;

@@ -17,7 +17,7 @@ struct TemporaryFixture {
   explicit TemporaryFixture(const kda::Problem& problem, const kda::Answer* answer = nullptr,
                             std::string name = "t")
       : path((std::filesystem::temp_directory_path() /
-              ("kda-check-session-" + name + std::to_string(::getpid()) + ".h5"))
+              ("kda-check-test-" + name + std::to_string(::getpid()) + ".h5"))
                  .string()) {
     fixture::WriteRequest request;
     request.name = std::move(name), request.problem = &problem;

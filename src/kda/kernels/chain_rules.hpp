@@ -39,6 +39,14 @@ KDA_CHECK_INLINE void sigmoids(Exponential kind, const T* z, T sign, std::size_t
   for (std::size_t i = 0; i < count; ++i) result[i] = T(1) / (T(1) + result[i]);
 }
 
+/// x slope, a zero winning over an infinite slope: no gradient comes through a gate that has gone to -inf,
+/// however steep it is there, nor through a saturated sigmoid.
+template <class T>
+KDA_CHECK_INLINE T through_slope(T x, T slope) {
+  const bool is_infinite = slope - slope != 0 && slope == slope;
+  return x == 0 && is_infinite ? T(0) : slope * x;
+}
+
 template <class T>
 void gate_gradient(const GateGradientBlock<T>& block) {
   constexpr std::size_t step = 256;
@@ -54,8 +62,8 @@ void gate_gradient(const GateGradientBlock<T>& block) {
       if (!block.lower_bounded) {
         sigmoids(block.exponential, y, T(1), count, rising);
         for (std::size_t i = 0; i < count; ++i) {
-          amplitude_sum = amplitude_sum + gradient[i] * block.g[row + i];
-          gradient[i] = -(block.amplitude * gradient[i]) * rising[i];  // -A dg sigmoid(y)
+          amplitude_sum = amplitude_sum + through_slope(gradient[i], block.g[row + i]);
+          gradient[i] = -through_slope(gradient[i], block.amplitude) * rising[i];  // -A dg sigmoid(y)
         }
         continue;
       }
@@ -64,8 +72,9 @@ void gate_gradient(const GateGradientBlock<T>& block) {
       sigmoids(block.exponential, z, T(-1), count, falling);
       for (std::size_t i = 0; i < count; ++i) {
         // lb dg s (1 - s) A
-        gradient[i] = block.lower_bound * gradient[i] * rising[i] * falling[i] * block.amplitude;
-        amplitude_sum = amplitude_sum + gradient[i] * y[i];
+        gradient[i] =
+            through_slope(block.lower_bound * gradient[i] * rising[i] * falling[i], block.amplitude);
+        amplitude_sum = amplitude_sum + through_slope(gradient[i], y[i]);
       }
     }
     block.amplitude_sums[t] = amplitude_sum;

@@ -14,8 +14,8 @@ KDA_CHECK_INLINE SumOrder product_order(const ChunkBlock<T>& chunk, Rounding ope
 
 /// Rows of A against `right`, 16 at a time: row i of a lower triangular A has nothing beyond column i.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void lower_product(const ChunkBlock<T>& chunk, const T* a, const T* right,
-                                    std::size_t columns, std::size_t stride, T* result, Start start) {
+void lower_product(const ChunkBlock<T>& chunk, const T* a, const T* right, std::size_t columns,
+                   std::size_t stride, T* result, Start start) {
   const SumOrder order = product_order(chunk, chunk.casts.operands);
   for (std::size_t from = 0; from < chunk.rows; from += 16) {
     const std::size_t to = from + 16 < chunk.rows ? from + 16 : chunk.rows;
@@ -31,7 +31,7 @@ KDA_CHECK_INLINE const T* used(const T* given, const T* computed) {
 }
 
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void chunk_forward(const ChunkBlock<T>& chunk) {
+void chunk_forward(const ChunkBlock<T>& chunk) {
   const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride,
                     v_stride = chunk.value_stride;
   const std::size_t k_columns = (K + 15) / 16 * 16, v_columns = (chunk.value_dim + 15) / 16 * 16;

@@ -29,9 +29,9 @@ void transposed_lower_product(const ChunkBlock<T>& chunk, const SumOrder& order,
                               std::size_t columns, std::size_t stride, T* result) {
   for (std::size_t from = 0; from < chunk.rows; from += 16) {
     const std::size_t to = from + 16 < chunk.rows ? from + 16 : chunk.rows;
-    any_product<T, is_fused>(order, to - from, columns, chunk.rows - from,
-                             Factor<T>{a + from * chunk.score_stride + from, 1, chunk.score_stride},
-                             right + from * stride, stride, result + from * stride, stride, Start::zero);
+    product<T, is_fused>(order, to - from, columns, chunk.rows - from,
+                         Factor<T>{a + from * chunk.score_stride + from, 1, chunk.score_stride},
+                         right + from * stride, stride, result + from * stride, stride, Start::zero);
   }
 }
 
@@ -41,12 +41,7 @@ void column_sums(const SumOrder& order, const T* a, const T* b, std::size_t rows
                  std::size_t stride, T* sums) {
   using Pack = Sixteen<T>;
   for (std::size_t column = 0; column < columns; column += 16)
-    ordered_sum(
-        order, rows,
-        [&](std::size_t i) {
-          return Factors<Pack>{Pack::load(a + i * stride + column), Pack::load(b + i * stride + column)};
-        },
-        Pack::zero(), false)
+    ordered_sum(order, rows, PairedRows<T>{a + column, b + column, stride}, Pack::zero(), false)
         .store(sums + column);
 }
 
@@ -94,8 +89,8 @@ void score_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& bl
   const std::size_t n = work.n, v_stride = chunk.value_stride, stride = chunk.score_stride;
   rounded_copy(chunk.casts.operands, block.output_gradient, n * v_stride, work.d_o);
   transpose(used(chunk.given.v_new, chunk.v_new), v_stride, n, work.V, work.v_transposed, stride);
-  any_product<T, is_fused>(order, n, work.n_columns, work.V, Factor<T>{work.d_o, v_stride, 1},
-                           work.v_transposed, stride, block.dAqk, stride, Start::zero);
+  product<T, is_fused>(order, n, work.n_columns, work.V, Factor<T>{work.d_o, v_stride, 1}, work.v_transposed,
+                       stride, block.dAqk, stride, Start::zero);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j < stride; ++j)
       block.dAqk[i * stride + j] = j <= i ? chunk.scale * block.dAqk[i * stride + j] : T(0);
@@ -141,9 +136,8 @@ void state_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& bl
   if (block.given.dh != nullptr)
     for (std::size_t e = 0; e < K * v_stride; ++e) block.state_gradient[e] = dh[e];
   state_products(chunk, block, work);
-  any_product<T, is_fused>(order, n, work.v_columns, K,
-                           Factor<T>{used(chunk.given.kg, chunk.kg), k_stride, 1}, dh, v_stride, block.dv,
-                           v_stride, Start::zero);
+  product<T, is_fused>(order, n, work.v_columns, K, Factor<T>{used(chunk.given.kg, chunk.kg), k_stride, 1},
+                       dh, v_stride, block.dv, v_stride, Start::zero);
   const T* const local = used(block.given.dv_local, block.dv_local);
   for (std::size_t e = 0; e < n * v_stride; ++e) block.dv[e] = block.dv[e] + local[e];
   round_array(chunk.casts.dv, block.dv, n * v_stride);
@@ -153,11 +147,10 @@ void state_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& bl
   exponential(chunk.operations.exponential, chunk.G + (n - 1) * k_stride, decay, K);
   round_array(chunk.casts.decay, decay, K);
   T *const by_output = work.h_transposed, *const by_value = work.dh_transposed;  // not in use yet
-  any_product<T, is_fused>(order, K, work.v_columns, n,
-                           Factor<T>{used(chunk.given.qg, chunk.qg), 1, k_stride}, work.d_o, v_stride,
-                           by_output, v_stride, Start::zero);
-  any_product<T, is_fused>(order, K, work.v_columns, n, Factor<T>{used(chunk.given.w, chunk.w), 1, k_stride},
-                           used(block.given.dv, block.dv), v_stride, by_value, v_stride, Start::zero);
+  product<T, is_fused>(order, K, work.v_columns, n, Factor<T>{used(chunk.given.qg, chunk.qg), 1, k_stride},
+                       work.d_o, v_stride, by_output, v_stride, Start::zero);
+  product<T, is_fused>(order, K, work.v_columns, n, Factor<T>{used(chunk.given.w, chunk.w), 1, k_stride},
+                       used(block.given.dv, block.dv), v_stride, by_value, v_stride, Start::zero);
   for (std::size_t k = 0; k < K; ++k)
     for (std::size_t e = k * v_stride; e < k * v_stride + work.v_columns; ++e)
       block.state_gradient[e] = scalar_multiply_add<is_fused>(
@@ -176,8 +169,8 @@ void inter_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& bl
   transpose(used(chunk.given.h, chunk.h), v_stride, K, V, work.h_transposed, k_stride);
   transpose(used(block.given.dh, block.dh), v_stride, K, V, work.dh_transposed, k_stride);
   const auto through = [&](const T* rows, const T* state, T* result) {
-    any_product<T, is_fused>(order, n, work.k_columns, V, Factor<T>{rows, v_stride, 1}, state, k_stride,
-                             result, k_stride, Start::zero);
+    product<T, is_fused>(order, n, work.k_columns, V, Factor<T>{rows, v_stride, 1}, state, k_stride, result,
+                         k_stride, Start::zero);
   };
   through(work.d_o, work.h_transposed, block.dq);
   through(used(chunk.given.v_new, chunk.v_new), work.dh_transposed, block.dk);
@@ -188,14 +181,14 @@ void inter_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& bl
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t row = i * k_stride;
     T* const decay = work.decay;
-    any_decay(chunk, chunk.G + row, static_cast<const T*>(nullptr), decay);
+    decay_between(chunk, chunk.G + row, static_cast<const T*>(nullptr), decay);
     for (std::size_t k = 0; k < K; ++k) block.dq[row + k] = chunk.scale * (block.dq[row + k] * decay[k]);
     for (std::size_t k = 0; k < K; ++k) work.k_decayed[row + k] = chunk.k[row + k] * decay[k];
     for (std::size_t k = K; k < k_stride; ++k) work.k_decayed[row + k] = 0;
     if (chunk.tail != nullptr) {
-      any_decay(chunk, chunk.tail + row, static_cast<const T*>(nullptr), decay);
+      decay_between(chunk, chunk.tail + row, static_cast<const T*>(nullptr), decay);
     } else {
-      any_decay(chunk, last, chunk.G + row, decay);
+      decay_between(chunk, last, chunk.G + row, decay);
     }
     for (std::size_t k = 0; k < K; ++k) block.dk[row + k] = block.dk[row + k] * decay[k];
   }
@@ -214,13 +207,13 @@ void inverse_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& 
   // dA = (dv v^T + dw (k 2^G)^T) diag(beta)
   rounded_copy(chunk.casts.operands, chunk.v, n * v_stride, work.v);
   transpose(work.v, v_stride, n, work.V, work.v_transposed, stride);
-  any_product<T, is_fused>(order, n, work.n_columns, work.V, Factor<T>{dv, v_stride, 1}, work.v_transposed,
-                           stride, work.dA, stride, Start::zero);
+  product<T, is_fused>(order, n, work.n_columns, work.V, Factor<T>{dv, v_stride, 1}, work.v_transposed,
+                       stride, work.dA, stride, Start::zero);
   rounded_copy(chunk.casts.operands, work.k_decayed, n * k_stride, work.part);
   T* const k_transposed = work.k_scratch;
   transpose(work.part, k_stride, n, work.K, k_transposed, stride);
-  any_product<T, is_fused>(order, n, work.n_columns, work.K, Factor<T>{dw, k_stride, 1}, k_transposed, stride,
-                           work.dA, stride, Start::from_result);
+  product<T, is_fused>(order, n, work.n_columns, work.K, Factor<T>{dw, k_stride, 1}, k_transposed, stride,
+                       work.dA, stride, Start::from_result);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j < stride; ++j)
       work.dA[i * stride + j] = j < i ? work.dA[i * stride + j] * chunk.beta[j] : T(0);
@@ -228,8 +221,8 @@ void inverse_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& 
   transpose(A, stride, n, n, work.A_transposed, stride);
   for (std::size_t e = 0; e < n * stride; ++e) work.square[e] = 0;
   const SumOrder inverse_order = product_order(chunk, chunk.casts.dA);
-  any_product<T, is_fused>(inverse_order, n, work.n_columns, n, Factor<T>{work.dA, stride, 1},
-                           work.A_transposed, stride, work.square, stride, Start::zero);
+  product<T, is_fused>(inverse_order, n, work.n_columns, n, Factor<T>{work.dA, stride, 1}, work.A_transposed,
+                       stride, work.square, stride, Start::zero);
   round_array(chunk.casts.dA, work.square, n * stride);
   transposed_lower_product<T, is_fused>(chunk, inverse_order, A, work.square, work.n_columns, stride,
                                         block.dAkk);
@@ -273,7 +266,7 @@ void gate_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& blo
       block.dG[e] = scalar_multiply_add<is_fused>(through_w, work.k_decayed[e], block.dG[e]);
       if (i + 1 == n) block.dG[e] = block.dG[e] + last_row[k];
     }
-    any_decay(chunk, chunk.G + row, static_cast<const T*>(nullptr), work.exponent);
+    decay_between(chunk, chunk.G + row, static_cast<const T*>(nullptr), work.exponent);
     for (std::size_t k = 0; k < K; ++k)
       block.dk[row + k] = scalar_multiply_add<is_fused>(chunk.beta[i] * work.dkb[row + k], work.exponent[k],
                                                         block.dk[row + k]);

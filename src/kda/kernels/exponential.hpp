@@ -16,23 +16,24 @@ using numeric::Exponential;
 
 typedef float HalfVector __attribute__((vector_size(vector_bytes / 2)));
 
+inline constexpr double eighth_roots[8] = {0x1.0000000000000p+0, 0x1.172b83c7d517bp+0, 0x1.306fe0a31b715p+0,
+                                           0x1.4bfdad5362a27p+0, 0x1.6a09e667f3bcdp+0, 0x1.8ace5422aa0dbp+0,
+                                           0x1.ae89f995ad3adp+0, 0x1.d5818dcfba487p+0};
+
 /// 2^(j/8) for j in the low three bits of each lane.
 template <int W>
 KDA_CHECK_INLINE Lanes<double, W> eighth_roots_of_two(const Lanes<double, W>& shifted) {
-  static constexpr double roots[8] = {0x1.0000000000000p+0, 0x1.172b83c7d517bp+0, 0x1.306fe0a31b715p+0,
-                                      0x1.4bfdad5362a27p+0, 0x1.6a09e667f3bcdp+0, 0x1.8ace5422aa0dbp+0,
-                                      0x1.ae89f995ad3adp+0, 0x1.d5818dcfba487p+0};
   Lanes<double, W> result;
   unrolled<W>([&](auto w) __attribute__((always_inline)) {
     const auto bits = (IntegersOf<double>)shifted.part[w];
-    if constexpr (lanes_per_vector<double> == 8) {
-      VectorOf<double> all;
-      std::memcpy(&all, roots, sizeof all);
-      result.part[w] = __builtin_shuffle(all, bits);
-    } else {
-      for (std::size_t lane = 0; lane < lanes_per_vector<double>; ++lane)
-        result.part[w][lane] = roots[static_cast<std::size_t>(bits[lane]) & 7];
-    }
+#if defined(__AVX512F__)
+    VectorOf<double> all;
+    std::memcpy(&all, eighth_roots, sizeof all);
+    result.part[w] = _mm512_permutexvar_pd((__m512i)bits, all);
+#else
+    for (std::size_t lane = 0; lane < lanes_per_vector<double>; ++lane)
+      result.part[w][lane] = eighth_roots[static_cast<std::size_t>(bits[lane]) & 7];
+#endif
   });
   return result;
 }
@@ -89,26 +90,8 @@ KDA_CHECK_INLINE void exponential_pack(const float* x, float* y) {
   });
 }
 
-/// y[i] = exp(x[i]); x and y may be the same array.
-__attribute__((noinline)) inline void exponential(Exponential kind, const float* x, float* y,
-                                                  std::size_t count) {
-  if (kind != Exponential::exact) return numeric::exponentials(kind, x, y, count);
-  constexpr int W = 4;
-  constexpr std::size_t step = W * lanes_per_vector<double>;
-  std::size_t i = 0;
-  for (; i + step <= count; i += step) exponential_pack<W>(x + i, y + i);
-  if (i < count) {
-    float rest[step] = {};
-    for (std::size_t j = i; j < count; ++j) rest[j - i] = x[j];
-    exponential_pack<W>(rest, rest);
-    for (std::size_t j = i; j < count; ++j) y[j] = rest[j - i];
-  }
-}
-
-__attribute__((noinline)) inline void exponential(Exponential kind, const double* x, double* y,
-                                                  std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i)
-    y[i] = kind == Exponential::exact ? numeric::exp(numeric::DoubleDouble{x[i]}).hi : __builtin_exp(x[i]);
-}
+/// y[i] = exp(x[i]); x and y may be the same array. In elements.cpp.
+void exponential(Exponential kind, const float* x, float* y, std::size_t count);
+void exponential(Exponential kind, const double* x, double* y, std::size_t count);
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

@@ -1,5 +1,5 @@
 // The recurrence backwards in double-double, with magnitudes, for one block of tokens of one head: first
-// `oracle_replay`, which leaves P_t and e_t of every token, then `oracle_backward` from the last token to the
+// `replay_in`, which leaves P_t and e_t of every token, then `backward_in` from the last token to the
 // first (docs/kda.md, "Backward"). Sums are those of kernels/oracle.hpp. Sums over V keep eight partial sums,
 // of the lanes l, l + 8, ..., whatever the instruction set, and add them from the first to the last.
 //
@@ -131,7 +131,7 @@ KDA_CHECK_INLINE void decay_into(const OracleReplayBlock& block, std::size_t t, 
 }
 
 template <class Tile>
-inline void oracle_replay(const OracleReplayBlock& block) {
+void replay_in(const OracleReplayBlock& block) {
   using Pack = typename Tile::Pack;
   using Number = typename Tile::Number;
   const std::size_t rows = block.key_dim;
@@ -273,7 +273,7 @@ KDA_CHECK_INLINE void backward_row(const OracleBackwardBlock& block, std::size_t
 }
 
 template <class Tile>
-inline void oracle_backward(const OracleBackwardBlock& block) {
+void backward_in(const OracleBackwardBlock& block) {
   using Pack = typename Tile::Pack;
   const auto clear = [&](std::size_t t) {
     clear_sums<Tile>(block.residual, block.residual_terms + t * block.residual.stride, t, block.lanes);

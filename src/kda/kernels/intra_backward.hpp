@@ -10,19 +10,6 @@
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
-/// product() out of line: the backward pass has many, and one copy of its code serves them all.
-template <class T, bool is_fused>
-__attribute__((noinline)) void any_product(const SumOrder& order, std::size_t rows, std::size_t columns,
-                                           std::size_t depth, Factor<T> a, const T* b, std::size_t b_stride,
-                                           T* c, std::size_t c_stride, Start start) {
-  product<T, is_fused>(order, rows, columns, depth, a, b, b_stride, c, c_stride, start);
-}
-/// decay_between() likewise.
-template <class T>
-__attribute__((noinline)) void any_decay(const ChunkBlock<T>& chunk, const T* a, const T* b, T* out) {
-  decay_between(chunk, a, b, out);
-}
-
 template <class T>
 struct IntraFactors {
   const T *dAqk, *dAkk;  ///< [n][score_stride]
@@ -46,7 +33,7 @@ void scale_rows(const ChunkBlock<T>& chunk, const T* source, std::size_t first, 
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t from = (first + i) * chunk.key_stride;
     const T* const G = chunk.G + from;
-    any_decay(chunk, above ? G : anchor, above ? anchor : G, exponent);
+    decay_between(chunk, above ? G : anchor, above ? anchor : G, exponent);
     T* const target = rows + i * chunk.key_stride;
     for (std::size_t k = 0; k < chunk.key_dim; ++k) target[k] = source[from + k] * exponent[k];
     for (std::size_t k = chunk.key_dim; k < chunk.key_stride; ++k) target[k] = 0;
@@ -67,7 +54,7 @@ void add_scaled_rows(const ChunkBlock<T>& chunk, const T* part, std::size_t firs
                      const T* anchor, bool above, T* exponent, T* target) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t row = (first + i) * chunk.key_stride;
-    any_decay(chunk, above ? chunk.G + row : anchor, above ? anchor : chunk.G + row, exponent);
+    decay_between(chunk, above ? chunk.G + row : anchor, above ? anchor : chunk.G + row, exponent);
     for (std::size_t k = 0; k < chunk.key_dim; ++k)
       target[row + k] = target[row + k] + part[i * chunk.key_stride + k] * exponent[k];
   }
@@ -83,9 +70,9 @@ void intra_rows(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::siz
   scale_rows(chunk, chunk.k, first, last - first, anchor, false, pairwise, intra.exponent, intra.left);
   const auto against = [&](const T* scores, T* target) {
     const Factor<T> factor{scores + from * chunk.score_stride + first, chunk.score_stride, 1};
-    any_product<T, is_fused>(intra_order(chunk, pairwise), to - from, columns, last - first, factor,
-                             intra.left, chunk.key_stride, pairwise ? target + at : intra.part,
-                             chunk.key_stride, pairwise ? Start::from_result : Start::zero);
+    product<T, is_fused>(intra_order(chunk, pairwise), to - from, columns, last - first, factor, intra.left,
+                         chunk.key_stride, pairwise ? target + at : intra.part, chunk.key_stride,
+                         pairwise ? Start::from_result : Start::zero);
     if (!pairwise) add_scaled_rows(chunk, intra.part, from, to - from, anchor, true, intra.exponent, target);
   };
   against(factors.dAqk, intra.dq);
@@ -103,12 +90,12 @@ void intra_columns(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::
   scale_rows(chunk, factors.beta_key, first, last - first, anchor, true, pairwise, intra.exponent,
              intra.right);
   T* const target = pairwise ? intra.column + from * chunk.key_stride : intra.part;
-  any_product<T, is_fused>(intra_order(chunk, pairwise), to - from, columns, last - first,
-                           Factor<T>{factors.dAqk + at, 1, chunk.score_stride}, intra.left, chunk.key_stride,
-                           target, chunk.key_stride, pairwise ? Start::from_result : Start::zero);
-  any_product<T, is_fused>(intra_order(chunk, pairwise), to - from, columns, last - first,
-                           Factor<T>{factors.dAkk + at, 1, chunk.score_stride}, intra.right, chunk.key_stride,
-                           target, chunk.key_stride, Start::from_result);
+  product<T, is_fused>(intra_order(chunk, pairwise), to - from, columns, last - first,
+                       Factor<T>{factors.dAqk + at, 1, chunk.score_stride}, intra.left, chunk.key_stride,
+                       target, chunk.key_stride, pairwise ? Start::from_result : Start::zero);
+  product<T, is_fused>(intra_order(chunk, pairwise), to - from, columns, last - first,
+                       Factor<T>{factors.dAkk + at, 1, chunk.score_stride}, intra.right, chunk.key_stride,
+                       target, chunk.key_stride, Start::from_result);
   if (!pairwise)
     add_scaled_rows(chunk, intra.part, from, to - from, anchor, false, intra.exponent, intra.column);
 }

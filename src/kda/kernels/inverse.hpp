@@ -9,24 +9,22 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 
 /// (a) X = -L; then row i += X[i, <i] X[<i, <i]; then X += I. `columns` is a multiple of 16 and >= n.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void invert_by_substitution(const SumOrder& order, std::size_t n, std::size_t columns,
-                                             const T* l, T* x, std::size_t stride) {
+void invert_by_substitution(const SumOrder& order, std::size_t n, std::size_t columns, const T* l, T* x,
+                            std::size_t stride) {
   using Pack = Sixteen<T>;
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j < columns; ++j) x[i * stride + j] = j < i ? -l[i * stride + j] : T(0);
     for (std::size_t block = 0; block < columns && block < i; block += 16) {
       const std::size_t first = block + 1;  // rows up to `block` have nothing in these columns
       Pack sum = Pack::load(x + i * stride + block);
-      const auto term = [&](std::size_t d) {
-        return Factors<Pack>{Pack::broadcast(-l[i * stride + first + d]),
-                             Pack::load(x + (first + d) * stride + block)};
-      };
       if (order.is_running()) {
         for (std::size_t m = first; m < i; ++m)
           sum = multiply_add<is_fused>(-l[i * stride + m], Pack::load(x + m * stride + block), sum);
       } else {
-        sum = ordered_sum(SumOrder{order.reduction, is_fused, Adder::thread}, i > first ? i - first : 0, term,
-                          sum, true);
+        // Behind `block` row i still holds -L.
+        const WeightedRows<T> terms{x + i * stride + first, 1, x + first * stride + block, stride};
+        sum = ordered_sum(SumOrder{order.reduction, is_fused, Adder::thread}, i > first ? i - first : 0,
+                          terms, sum, true);
       }
       sum.store(x + i * stride + block);
     }
@@ -49,7 +47,7 @@ struct InverseBlocks {
   std::size_t count() const { return (n + side - 1) / side; }
   std::size_t height(std::size_t block) const { return n - block * side < side ? n - block * side : side; }
 
-  KDA_CHECK_INLINE void factor(const T* source, std::size_t i, std::size_t j, T* target) const {
+  void factor(const T* source, std::size_t i, std::size_t j, T* target) const {
     for (std::size_t row = 0; row < side; ++row)
       for (std::size_t column = 0; column < side; ++column)
         target[row * side + column] = row < height(i) && column < height(j)
@@ -57,19 +55,19 @@ struct InverseBlocks {
                                           : T(0);
     round_array(rounding, target, side * side);
   }
-  KDA_CHECK_INLINE void rounded_copy(const T* source, T* target) const {
+  void rounded_copy(const T* source, T* target) const {
     for (std::size_t e = 0; e < side * side; ++e) target[e] = source[e];
     round_array(rounding, target, side * side);
   }
   /// sum (+)= left right
-  KDA_CHECK_INLINE void multiply(Start start) const {
+  void multiply(Start start) const {
     product<T, is_fused>(order, side, side, side, Factor<T>{left, side, 1}, right, side, sum, side, start);
   }
 };
 
 /// (c) X = I - L; P = L^2; X += X P; P = P^2; X += X P ... until P is zero.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void invert_block_by_doubling(const InverseBlocks<T, is_fused>& blocks, std::size_t b) {
+void invert_block_by_doubling(const InverseBlocks<T, is_fused>& blocks, std::size_t b) {
   const std::size_t side = blocks.side, rows = blocks.height(b);
   T* const x = blocks.x + b * side * blocks.stride + b * side;
   blocks.factor(blocks.l, b, b, blocks.power);
@@ -95,7 +93,7 @@ KDA_CHECK_INLINE void invert_block_by_doubling(const InverseBlocks<T, is_fused>&
 
 /// X = I - L (I - L (I - ...)), side - 1 products.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void invert_block_by_horner(const InverseBlocks<T, is_fused>& blocks, std::size_t b) {
+void invert_block_by_horner(const InverseBlocks<T, is_fused>& blocks, std::size_t b) {
   const std::size_t side = blocks.side, rows = blocks.height(b);
   T* const x = blocks.x + b * side * blocks.stride + b * side;
   blocks.factor(blocks.l, b, b, blocks.left);
@@ -114,7 +112,7 @@ KDA_CHECK_INLINE void invert_block_by_horner(const InverseBlocks<T, is_fused>& b
 /// (b) X_ij = -(X_ii L_ij) X_jj for neighbours, and X_ij = -X_ii (sum_{m=j}^{i-1} L_im X_mj) below, in order
 /// of increasing i - j.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void merge_blocks(const InverseBlocks<T, is_fused>& blocks) {
+void merge_blocks(const InverseBlocks<T, is_fused>& blocks) {
   const std::size_t side = blocks.side;
   for (std::size_t apart = 1; apart < blocks.count(); ++apart)
     for (std::size_t j = 0; j + apart < blocks.count(); ++j) {
@@ -144,8 +142,8 @@ KDA_CHECK_INLINE void merge_blocks(const InverseBlocks<T, is_fused>& blocks) {
 
 /// `scratch`: 4 * side^2 elements.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void invert(InverseForm form, const SumOrder& order, std::size_t n, std::size_t side,
-                             const T* l, T* x, std::size_t stride, Rounding rounding, T* scratch) {
+void invert(InverseForm form, const SumOrder& order, std::size_t n, std::size_t side, const T* l, T* x,
+            std::size_t stride, Rounding rounding, T* scratch) {
   const std::size_t columns = (n + 15) / 16 * 16;
   if (form == InverseForm::substitution)
     return invert_by_substitution<T, is_fused>(order, n, columns, l, x, stride);

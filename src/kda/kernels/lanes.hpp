@@ -1,8 +1,8 @@
 // A pack of independent numbers, one operation at a time: the V lanes of the state, the columns of a chunk.
 // Lanes never mix, so how wide a pack is does not change a bit of any result.
 //
-// The kernels are compiled once for each instruction set (see kernels.cpp); the macros below say which one
-// this is. A Vector is what one register holds, a Lanes<T, W> is W of them, unrolled by the compiler.
+// The kernels are compiled once for each instruction set (cmake/kernels.cmake); the macros below say which
+// one this is. A Vector is what one register holds, a Lanes<T, W> is W of them, unrolled by the compiler.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 #include "numeric/strict.hpp"
 
 #ifndef KDA_CHECK_ISA
-#error "kernels are compiled through kernels.cpp, once for each instruction set"
+#error "kernels are compiled once for each instruction set, which KDA_CHECK_ISA names"
 #endif
 
 namespace kda_check::kda::KDA_CHECK_ISA {

@@ -8,7 +8,7 @@
 namespace kda_check::kda::KDA_CHECK_ISA {
 
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void naive_block(const NaiveBlock<T>& block) {
+void naive_block(const NaiveBlock<T>& block) {
   const std::size_t rows = block.key_dim, columns = block.value_dim;
   T* const error = block.scratch;
   for (std::size_t t = 0; t < block.tokens; ++t) {

@@ -57,23 +57,10 @@ void narrow(const T* source, numeric::DType dtype, void* target, std::size_t cou
   }
 }
 
-__attribute__((noinline)) inline void round_array(Rounding rounding, float* x, std::size_t count) {
-  switch (rounding) {
-    case Rounding::none:
-      return;
-    case Rounding::bf16:
-      for (std::size_t i = 0; i < count; ++i) x[i] = numeric::through_bf16(x[i]);
-      return;
-    case Rounding::fp16:
-      for (std::size_t i = 0; i < count; ++i) x[i] = numeric::through_fp16(x[i]);
-      return;
-    case Rounding::tf32:
-      for (std::size_t i = 0; i < count; ++i) x[i] = numeric::through_tf32(x[i]);
-      return;
-  }
-}
-/// Cast points are those of kernels that compute in fp32; fp64 computations have none.
-inline void round_array(Rounding, double*, std::size_t) {}
+/// All of x through a cast point. Cast points are those of kernels that compute in fp32; fp64 computations
+/// have none. In elements.cpp.
+void round_array(Rounding rounding, float* x, std::size_t count);
+void round_array(Rounding rounding, double* x, std::size_t count);
 
 // The scalar functions of the gate. fp32: each evaluated in double precision and rounded once.
 KDA_CHECK_INLINE float log1p_of(float x) {
@@ -129,19 +116,18 @@ void dots_of_rows(const Operations& operations, const T* a, const T* b, std::siz
     return;
   }
   using Pack = Sixteen<T>;
-  const auto term = [&](std::size_t k) {
-    T left[Pack::count] = {}, right[Pack::count] = {};
-    for (std::size_t row = 0; row < rows; ++row) {
-      left[row] = a[row * stride + k];
-      right[row] = b[row * stride + k];
-    }
-    return Factors<Pack>{Pack::load(left), Pack::load(right)};
-  };
   T result[Pack::count];
-  ordered_sum(SumOrder{operations.reduction, operations.is_fused}, columns, term, Pack::zero(), false)
+  ordered_sum(SumOrder{operations.reduction, operations.is_fused}, columns,
+              PairedColumns<T>{a, b, stride, rows}, Pack::zero(), false)
       .store(result);
   for (std::size_t row = 0; row < rows; ++row) dots[row] = result[row];
 }
+
+// In elements.cpp.
+extern template void dots_of_rows(const Operations&, const float*, const float*, std::size_t, std::size_t,
+                                  std::size_t, float*);
+extern template void dots_of_rows(const Operations&, const double*, const double*, std::size_t, std::size_t,
+                                  std::size_t, double*);
 
 KDA_CHECK_INLINE float square_root(float x) { return __builtin_sqrtf(x); }
 KDA_CHECK_INLINE double square_root(double x) { return __builtin_sqrt(x); }

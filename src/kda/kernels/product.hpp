@@ -57,20 +57,19 @@ __attribute__((noinline)) void ordered_product(const SumOrder& order, std::size_
   for (std::size_t row = 0; row < rows; ++row)
     for (std::size_t column = 0; column < columns; column += 16) {
       T* const target = c + row * c_stride + column;
-      const auto term = [&](std::size_t d) {
-        return Factors<Pack>{Pack::broadcast(a.data[row * a.row_stride + d * a.depth_stride]),
-                             Pack::load(b + d * b_stride + column)};
-      };
+      const WeightedRows<T> terms{a.data + row * a.row_stride, a.depth_stride, b + column, b_stride};
       const bool has_start = start == Start::from_result;
-      ordered_sum(order, depth, term, has_start ? Pack::load(target) : Pack::zero(), has_start).store(target);
+      ordered_sum(order, depth, terms, has_start ? Pack::load(target) : Pack::zero(), has_start)
+          .store(target);
     }
 }
 
-/// C[rows][columns] (+)= A[rows][depth] B[depth][columns]; columns is a multiple of 16.
+/// C[rows][columns] (+)= A[rows][depth] B[depth][columns]; columns is a multiple of 16. Out of line: one copy
+/// of its code serves all, and is small beside what it does.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void product(const SumOrder& order, std::size_t rows, std::size_t columns, std::size_t depth,
-                              Factor<T> a, const T* b, std::size_t b_stride, T* c, std::size_t c_stride,
-                              Start start) {
+__attribute__((noinline)) void product(const SumOrder& order, std::size_t rows, std::size_t columns,
+                                       std::size_t depth, Factor<T> a, const T* b, std::size_t b_stride, T* c,
+                                       std::size_t c_stride, Start start) {
   if (!order.is_running())
     return ordered_product(order, rows, columns, depth, a, b, b_stride, c, c_stride, start);
   using Wide = Lanes<T, 2>;
@@ -82,5 +81,19 @@ KDA_CHECK_INLINE void product(const SumOrder& order, std::size_t rows, std::size
     product_columns<T, is_fused, Sixteen<T>>(rows, depth, a, b + column, b_stride, c + column, c_stride,
                                              start);
 }
+
+// In sums.cpp.
+extern template void product<float, false>(const SumOrder&, std::size_t, std::size_t, std::size_t,
+                                           Factor<float>, const float*, std::size_t, float*, std::size_t,
+                                           Start);
+extern template void product<float, true>(const SumOrder&, std::size_t, std::size_t, std::size_t,
+                                          Factor<float>, const float*, std::size_t, float*, std::size_t,
+                                          Start);
+extern template void product<double, false>(const SumOrder&, std::size_t, std::size_t, std::size_t,
+                                            Factor<double>, const double*, std::size_t, double*, std::size_t,
+                                            Start);
+extern template void product<double, true>(const SumOrder&, std::size_t, std::size_t, std::size_t,
+                                           Factor<double>, const double*, std::size_t, double*, std::size_t,
+                                           Start);
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

@@ -12,7 +12,7 @@
 namespace kda_check::kda::KDA_CHECK_ISA {
 
 template <class T, int W, bool is_fused>
-KDA_CHECK_INLINE void recurrent_tile(const RecurrentBlock<T>& block) {
+void recurrent_tile(const RecurrentBlock<T>& block) {
   using Pack = Lanes<T, W>;
   const std::size_t rows = block.key_dim;
   T* const state = block.state;

@@ -22,7 +22,7 @@ KDA_CHECK_INLINE Lanes<T, W> multiply_add(const Lanes<T, W>& a, const Lanes<T, W
 
 /// The errors e_t, by the operations that recurrent_tile() has, without its read-out.
 template <class T, int W, bool is_fused>
-KDA_CHECK_INLINE void replay_tile(const ColumnsBlock<T>& block) {
+void replay_tile(const ColumnsBlock<T>& block) {
   using Pack = Lanes<T, W>;
   T* const state = block.state;
   const std::size_t rows = block.key_dim;
@@ -52,7 +52,7 @@ KDA_CHECK_INLINE void replay_tile(const ColumnsBlock<T>& block) {
 }
 
 template <class T, int W, bool is_fused>
-KDA_CHECK_INLINE void column_gradients_tile(const ColumnsBlock<T>& block) {
+void column_gradients_tile(const ColumnsBlock<T>& block) {
   using Pack = Lanes<T, W>;
   T* const gradient = block.state;
   const std::size_t rows = block.key_dim;
@@ -150,7 +150,7 @@ struct RowGroup {
 };
 
 template <class T, int W, bool is_fused>
-KDA_CHECK_INLINE void row_gradients_tile(const RowsBlock<T>& block) {
+void row_gradients_tile(const RowsBlock<T>& block) {
   constexpr int group = 8;
   std::size_t v = 0;
   for (; v + group <= block.value_dim; v += group) {

@@ -16,6 +16,49 @@ struct Factors {
   Pack a, b;
 };
 
+// What sums are made of: term d of 16 sums at a time. There are three shapes of it, so that every order of
+// sums is compiled three times for each element type and not once for each place that adds something up.
+
+/// weight_d times the lanes of row d.
+template <class T>
+struct WeightedRows {
+  const T* weights;
+  std::size_t weight_stride;
+  const T* rows;
+  std::size_t stride;
+
+  KDA_CHECK_INLINE Factors<Sixteen<T>> operator()(std::size_t d) const {
+    return {Sixteen<T>::broadcast(weights[d * weight_stride]), Sixteen<T>::load(rows + d * stride)};
+  }
+};
+
+/// The lanes of row d of a times those of row d of b.
+template <class T>
+struct PairedRows {
+  const T *a, *b;
+  std::size_t stride;
+
+  KDA_CHECK_INLINE Factors<Sixteen<T>> operator()(std::size_t d) const {
+    return {Sixteen<T>::load(a + d * stride), Sixteen<T>::load(b + d * stride)};
+  }
+};
+
+/// Lane l is element d of row l of a times that of row l of b; lanes from `count` on are zero.
+template <class T>
+struct PairedColumns {
+  const T *a, *b;
+  std::size_t stride, count;
+
+  KDA_CHECK_INLINE Factors<Sixteen<T>> operator()(std::size_t d) const {
+    T left[Sixteen<T>::count] = {}, right[Sixteen<T>::count] = {};
+    for (std::size_t row = 0; row < count; ++row) {
+      left[row] = a[row * stride + d];
+      right[row] = b[row * stride + d];
+    }
+    return {Sixteen<T>::load(left), Sixteen<T>::load(right)};
+  }
+};
+
 template <class Pack>
 KDA_CHECK_INLINE Pack multiply_add_pack(bool is_fused, const Pack& a, const Pack& b, const Pack& c) {
   return is_fused ? fma(a, b, c) : a * b + c;
@@ -265,6 +308,20 @@ __attribute__((noinline)) Pack ordered_sum(const SumOrder& order, std::size_t de
   return exact_sum<Pack>(depth, term, start);
 }
 
+// In sums.cpp.
+extern template Sixteen<float> ordered_sum(const SumOrder&, std::size_t, const WeightedRows<float>&,
+                                           const Sixteen<float>&, bool);
+extern template Sixteen<float> ordered_sum(const SumOrder&, std::size_t, const PairedRows<float>&,
+                                           const Sixteen<float>&, bool);
+extern template Sixteen<float> ordered_sum(const SumOrder&, std::size_t, const PairedColumns<float>&,
+                                           const Sixteen<float>&, bool);
+extern template Sixteen<double> ordered_sum(const SumOrder&, std::size_t, const WeightedRows<double>&,
+                                            const Sixteen<double>&, bool);
+extern template Sixteen<double> ordered_sum(const SumOrder&, std::size_t, const PairedRows<double>&,
+                                            const Sixteen<double>&, bool);
+extern template Sixteen<double> ordered_sum(const SumOrder&, std::size_t, const PairedColumns<double>&,
+                                            const Sixteen<double>&, bool);
+
 /// Rows of running sums x[i] += x[i - 1], element by element, each channel for itself: sequential, also where
 /// a thread has a channel (`simt`); one
 /// rounding for each sum when exact; runs that are then shifted (`blocks`); else the scan tree of a warp, in
@@ -281,8 +338,8 @@ void cumulate(const Reduction& reduction, T* x, std::size_t rows, std::size_t st
       numeric::DoubleDouble sum{0.0};
       for (std::size_t i = 0; i < rows; ++i) {
         const auto next = numeric::two_sum(sum.hi, static_cast<double>(x[i * stride + k]));
-        sum = numeric::quick_two_sum(next.hi, next.lo + sum.lo);
-        const bool finite = next.hi - next.hi == 0;
+        const bool finite = next.hi - next.hi == 0;  // else the error terms are NaN, and the sum stays
+        sum = finite ? numeric::quick_two_sum(next.hi, next.lo + sum.lo) : numeric::DoubleDouble{next.hi};
         x[i * stride + k] = finite ? numeric::round_to<T>(sum) : static_cast<T>(next.hi);
       }
     }

@@ -17,9 +17,9 @@ struct ScoreScratch {
   T* k_scores;  ///< [rows][16]
 };
 
-/// out[k] = exp(a[k] - b[k]); no `b`: exp(a[k]); no `a`: exp(-b[k]).
+/// out[k] = exp(a[k] - b[k]); no `b`: exp(a[k]); no `a`: exp(-b[k]). Out of line, as product() is.
 template <class T>
-KDA_CHECK_INLINE void decay_between(const ChunkBlock<T>& chunk, const T* a, const T* b, T* out) {
+__attribute__((noinline)) void decay_between(const ChunkBlock<T>& chunk, const T* a, const T* b, T* out) {
   for (std::size_t k = 0; k < chunk.key_dim; ++k)
     out[k] = b == nullptr ? a[k] : a == nullptr ? -b[k] : a[k] - b[k];
   if (chunk.decay == DecayForm::clamp)
@@ -28,6 +28,10 @@ KDA_CHECK_INLINE void decay_between(const ChunkBlock<T>& chunk, const T* a, cons
   exponential(chunk.operations.exponential, out, out, chunk.key_dim);
   round_array(chunk.casts.exponentials, out, chunk.key_dim);
 }
+
+// In chunk.cpp.
+extern template void decay_between(const ChunkBlock<float>&, const float*, const float*, float*);
+extern template void decay_between(const ChunkBlock<double>&, const double*, const double*, double*);
 
 /// How the scores are summed: by a tensor core where both operands were made for it.
 template <class T>
@@ -38,8 +42,8 @@ KDA_CHECK_INLINE SumOrder score_order(const ChunkBlock<T>& chunk) {
 
 /// Rows [from, to) of q and k times exp(G - anchor).
 template <class T>
-KDA_CHECK_INLINE void scale_left(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
-                                 const T* anchor, const ScoreScratch<T>& scratch) {
+void scale_left(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, const T* anchor,
+                const ScoreScratch<T>& scratch) {
   for (std::size_t i = from; i < to; ++i) {
     const std::size_t row = i * chunk.key_stride, target = (i - from) * chunk.key_stride;
     decay_between(chunk, chunk.G + row, anchor, scratch.exponent);
@@ -54,8 +58,8 @@ KDA_CHECK_INLINE void scale_left(const ChunkBlock<T>& chunk, std::size_t from, s
 
 /// Columns [first, first + 16): k exp(anchor - G), one row per channel; columns beyond the chunk are zero.
 template <class T>
-KDA_CHECK_INLINE void scale_right(const ChunkBlock<T>& chunk, std::size_t first, const T* anchor,
-                                  const ScoreScratch<T>& scratch) {
+void scale_right(const ChunkBlock<T>& chunk, std::size_t first, const T* anchor,
+                 const ScoreScratch<T>& scratch) {
   for (std::size_t j = 0; j < 16; ++j) {
     if (first + j >= chunk.rows) {
       for (std::size_t k = 0; k < chunk.key_dim; ++k) scratch.k_right[k * 16 + j] = 0;
@@ -72,8 +76,8 @@ KDA_CHECK_INLINE void scale_right(const ChunkBlock<T>& chunk, std::size_t first,
 /// Scores of rows [from, to) against 16 columns, with the mask a selection: what a masked entry holds never
 /// matters.
 template <class T>
-KDA_CHECK_INLINE void keep_lower(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
-                                 std::size_t first, const ScoreScratch<T>& scratch, bool beta_applied) {
+void keep_lower(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, std::size_t first,
+                const ScoreScratch<T>& scratch, bool beta_applied) {
   for (std::size_t i = from; i < to; ++i)
     for (std::size_t j = first; j < first + 16; ++j) {
       const std::size_t local = (i - from) * 16 + (j - first), at = i * chunk.score_stride + j;
@@ -84,8 +88,8 @@ KDA_CHECK_INLINE void keep_lower(const ChunkBlock<T>& chunk, std::size_t from, s
 }
 
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void factored_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
-                                      std::size_t first, const T* anchor, const ScoreScratch<T>& scratch) {
+void factored_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, std::size_t first,
+                     const T* anchor, const ScoreScratch<T>& scratch) {
   scale_right(chunk, first, anchor, scratch);
   product<T, is_fused>(score_order(chunk), to - from, 16, chunk.key_dim,
                        Factor<T>{scratch.q_left, chunk.key_stride, 1}, scratch.k_right, 16, scratch.q_scores,
@@ -99,8 +103,8 @@ KDA_CHECK_INLINE void factored_scores(const ChunkBlock<T>& chunk, std::size_t fr
 /// One exponential for each (i, j, k): sum_k q_ik (k_jk e^(G_ik - G_jk)), and with k_ik beta_i in place of
 /// q_ik.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
-                                      std::size_t first, const ScoreScratch<T>& scratch) {
+void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, std::size_t first,
+                     const ScoreScratch<T>& scratch) {
   using Pack = Sixteen<T>;
   T* const G_columns = scratch.k_right;  // [key_dim][16]
   T* const k_columns = scratch.k_right + chunk.key_dim * 16;
@@ -127,18 +131,10 @@ KDA_CHECK_INLINE void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t fr
         k_sum = multiply_add<is_fused>(key[k] * chunk.beta[i], decayed, k_sum);
       }
     } else {
-      q_sum = ordered_sum(
-          order, chunk.key_dim,
-          [&](std::size_t k) {
-            return Factors<Pack>{Pack::broadcast(q[k]), Pack::load(decays + k * 16)};
-          },
-          q_sum, false);
-      k_sum = ordered_sum(
-          order, chunk.key_dim,
-          [&](std::size_t k) {
-            return Factors<Pack>{Pack::broadcast(key[k] * chunk.beta[i]), Pack::load(decays + k * 16)};
-          },
-          k_sum, false);
+      T* const beta_key = scratch.exponent;
+      for (std::size_t k = 0; k < chunk.key_dim; ++k) beta_key[k] = key[k] * chunk.beta[i];
+      q_sum = ordered_sum(order, chunk.key_dim, WeightedRows<T>{q, 1, decays, 16}, q_sum, false);
+      k_sum = ordered_sum(order, chunk.key_dim, WeightedRows<T>{beta_key, 1, decays, 16}, k_sum, false);
     }
     q_sum.store(scratch.q_scores + (i - from) * 16);
     k_sum.store(scratch.k_scores + (i - from) * 16);
@@ -152,8 +148,8 @@ KDA_CHECK_INLINE bool is_pairwise(DecayForm form) {
 
 /// Scores of rows [from, to), which share anchors, against all columns up to their diagonal block's end.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void score_rows(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
-                                 const ScoreScratch<T>& scratch) {
+void score_rows(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
+                const ScoreScratch<T>& scratch) {
   const T* const first_row = chunk.G + from * chunk.key_stride;
   const T* anchor = first_row;
   if (chunk.decay == DecayForm::factored) anchor = from == 0 ? nullptr : first_row - chunk.key_stride;
@@ -181,7 +177,7 @@ KDA_CHECK_INLINE void score_rows(const ChunkBlock<T>& chunk, std::size_t from, s
 
 /// Fills Aqk and L, zeros above the diagonal included, up to the next multiple of 16 columns.
 template <class T, bool is_fused>
-KDA_CHECK_INLINE void scores(const ChunkBlock<T>& chunk, const ScoreScratch<T>& scratch) {
+void scores(const ChunkBlock<T>& chunk, const ScoreScratch<T>& scratch) {
   const std::size_t n = chunk.rows, columns = (n + 15) / 16 * 16;
   const std::size_t group = is_pairwise(chunk.decay) ? 16 : chunk.anchor_rows;
   for (std::size_t from = 0; from < n; from += group) {

@@ -101,7 +101,7 @@ inline void stage_inverse_gradients(const StageGradientOracleBlock& block) {
 }
 
 /// Every backward stage, dh being the gradient that comes in.
-inline void stage_gradient_oracle(const StageGradientOracleBlock& block) {
+inline void stage_gradients_of_chunk(const StageGradientOracleBlock& block) {
   stage_value_gradients(block);
   stage_inverse_gradients(block);
   stage_state_gradient(block);

@@ -150,7 +150,7 @@ inline void stage_decay_over_chunk(const StageOracleBlock& block, const OracleMa
 }
 
 /// Everything from q, k, v, beta, G and the state entering the chunk; the state leaves as that of the next.
-inline void stage_oracle(const StageOracleBlock& block) {
+inline void stages_of_chunk(const StageOracleBlock& block) {
   const std::size_t n = block.rows, K = block.key_dim, V = block.value_dim;
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t column = 0; column < block.Aqk.stride; column += StagePack::count)

@@ -157,7 +157,7 @@ struct OracleGateBlock {
   std::size_t count;
   OracleLanes g;    ///< in: raw gate; out: log decay
   OracleRows bias;  ///< [count], or null pointers
-  double amplitude_hi, amplitude_lo;
+  double A_log;     ///< of the value head; 0 without
   bool lower_bounded;
   double lower_bound;
 };

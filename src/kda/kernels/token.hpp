@@ -21,12 +21,8 @@ void token_columns(const TokenBlock<T>& block, std::size_t column) {
     const T* const decay = block.decay + t * rows;
     const T beta = block.beta[t];
     const auto weighted_sum = [&](const T* weights) {  // sum_k weights_k S_k
-      return ordered_sum(
-          order, rows,
-          [&](std::size_t k) {
-            return Factors<Pack>{Pack::broadcast(weights[k]), Pack::load(row(k))};
-          },
-          Pack::zero(), false);
+      return ordered_sum(order, rows, WeightedRows<T>{weights, 1, state, block.state_stride}, Pack::zero(),
+                         false);
     };
     for (std::size_t k = 0; k < rows; ++k)
       (Pack::load(row(k)) * decay[k]).store(row(k));  // P_t = diag(e^g_t) S_t-1

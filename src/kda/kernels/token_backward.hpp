@@ -12,13 +12,7 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 template <class T>
 Sixteen<T> weighted_rows(const SumOrder& order, std::size_t count, const T* weights, const T* rows,
                          std::size_t stride) {
-  using Pack = Sixteen<T>;
-  return ordered_sum(
-      order, count,
-      [&](std::size_t i) {
-        return Factors<Pack>{Pack::broadcast(weights[i]), Pack::load(rows + i * stride)};
-      },
-      Pack::zero(), false);
+  return ordered_sum(order, count, WeightedRows<T>{weights, 1, rows, stride}, Sixteen<T>::zero(), false);
 }
 
 template <class T, std::size_t lanes>
@@ -122,10 +116,8 @@ void row_gradients_block(const RowsBlock<T>& block) {
         T* const d = gradient + v * lanes;
         multiply_add_pack(order.is_fused, Pack::broadcast(y[v]), opposite_key, Pack::load(d)).store(d);
       }
-      const auto term = [&](std::size_t v) {
-        return Factors<Pack>{Pack::load(gradient + v * lanes), Pack::load(history + v * lanes)};
-      };
-      ordered_sum(order, V, term, Pack::zero(), false).store(block.dg + at);
+      ordered_sum(order, V, PairedRows<T>{gradient, history, lanes}, Pack::zero(), false)
+          .store(block.dg + at);
       for (std::size_t v = 0; v < V; ++v) {
         T* const d = gradient + v * lanes;
         (Pack::load(d) * decay).store(d);

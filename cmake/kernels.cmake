@@ -1,0 +1,56 @@
+# The kernels, compiled once for each instruction set.
+#
+# What the objects of one instruction set define besides its table - functions of the kernels, but also whatever header
+# they include, the standard library's too - must never stand in for a namesake that was compiled for any processor:
+# the linker keeps one copy of an inline function, and it may keep this one. So they become one relocatable object in
+# which every name is local but the table's. tests/scripts/kernel_symbols.sh holds the build to it.
+find_program(KDA_CHECK_LD NAMES ld.bfd ld REQUIRED)
+
+set(kda_check_kernel_sources any_tokens.cpp chunk.cpp chunk_backward.cpp elements.cpp gradient_oracle.cpp oracle.cpp
+    stage_oracle.cpp sums.cpp table.cpp tokens.cpp)
+list(TRANSFORM kda_check_kernel_sources PREPEND ${PROJECT_SOURCE_DIR}/src/kda/kernels/)
+
+# kda_check_kernels(ISA OPTIONS ...): adds the object to KDA_CHECK_KERNEL_OBJECTS.
+#
+# -fno-math-errno and -fno-trapping-math change no result: they let square roots and selections be vectorised. Two
+# warnings are off: one about the ABI of passing wide vectors between functions (only those of one instruction set call
+# each other), one about g++'s own AVX-512 header (its bug 105593). -fno-gnu-unique: names of that kind stay global.
+set(KDA_CHECK_KERNEL_OBJECTS)
+function(kda_check_kernels isa)
+  set(target kda_check_kernels_${isa})
+  add_library(${target} OBJECT ${kda_check_kernel_sources})
+  target_compile_definitions(${target} PRIVATE KDA_CHECK_ISA=${isa})
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O3> -fno-lto -fno-math-errno -fno-trapping-math -Wno-psabi
+    "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-fno-gnu-unique>" ${ARGN})
+  target_link_libraries(${target} PRIVATE kda_check_flags kda_check_kernel_headers kda_check_numeric)
+  set(object ${PROJECT_BINARY_DIR}/kernels/${isa}.o)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/kernels)
+  add_custom_command(OUTPUT ${object} BYPRODUCTS ${object}.all COMMENT "Kernels for ${isa}: one object, one name"
+    COMMAND ${KDA_CHECK_LD} -r --force-group-allocation -o ${object}.all $<TARGET_OBJECTS:${target}>
+    COMMAND ${CMAKE_OBJCOPY} --keep-global-symbol=${target} ${object}.all ${object}
+    DEPENDS $<TARGET_OBJECTS:${target}> COMMAND_EXPAND_LISTS VERBATIM)
+  set(KDA_CHECK_KERNEL_OBJECTS ${KDA_CHECK_KERNEL_OBJECTS} ${object} PARENT_SCOPE)
+endfunction()
+
+# Best first, as the program tries them.
+set(wanted baseline)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(wanted x86_64_v4 x86_64_v3 baseline)
+endif()
+if(KDA_CHECK_NATIVE)
+  kda_check_native_instruction_set(wanted)
+endif()
+foreach(isa ${wanted})
+  set(options)
+  if(isa MATCHES "^x86_64_(v[34])$")
+    set(options -march=x86-64-${CMAKE_MATCH_1})
+  endif()
+  kda_check_kernels(${isa} ${options})
+endforeach()
+
+add_library(kda_check_kernels STATIC ${PROJECT_SOURCE_DIR}/src/kda/kernels/dispatch.cpp ${KDA_CHECK_KERNEL_OBJECTS})
+set_source_files_properties(${KDA_CHECK_KERNEL_OBJECTS} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+set_property(GLOBAL PROPERTY KDA_CHECK_INSTRUCTION_SETS ${wanted})
+list(TRANSFORM wanted PREPEND KDA_CHECK_HAS_)
+target_compile_definitions(kda_check_kernels PRIVATE ${wanted})
+target_link_libraries(kda_check_kernels PUBLIC kda_check_numeric PRIVATE kda_check_flags kda_check_kernel_headers kda_check_base)

@@ -1,0 +1,53 @@
+# What this machine can run, for builds that stay on it (KDA_CHECK_NATIVE). Looked up each time CMake runs: a folder may
+# be built on one machine and again on another.
+
+# kda_check_native_instruction_set(RESULT): x86_64_v4, x86_64_v3 or baseline, by the flags that kda/kernels/dispatch.cpp
+# asks the processor for.
+function(kda_check_native_instruction_set result)
+  set(${result} baseline PARENT_SCOPE)
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" OR NOT EXISTS /proc/cpuinfo)
+    return()
+  endif()
+  file(STRINGS /proc/cpuinfo flags REGEX "^flags" LIMIT_COUNT 1)
+  set(has_v3 TRUE)
+  foreach(flag avx2 fma bmi2)
+    if(NOT flags MATCHES " ${flag}( |$)")
+      set(has_v3 FALSE)
+    endif()
+  endforeach()
+  set(has_v4 ${has_v3})
+  foreach(flag avx512f avx512bw avx512cd avx512dq avx512vl)
+    if(NOT flags MATCHES " ${flag}( |$)")
+      set(has_v4 FALSE)
+    endif()
+  endforeach()
+  if(has_v4)
+    set(${result} x86_64_v4 PARENT_SCOPE)
+  elseif(has_v3)
+    set(${result} x86_64_v3 PARENT_SCOPE)
+  endif()
+endfunction()
+
+# kda_check_native_gpu(RESULT): is an NVIDIA device here?
+function(kda_check_native_gpu result)
+  find_program(nvidia_smi nvidia-smi NO_CACHE)
+  if(EXISTS /dev/nvidia0 OR nvidia_smi)
+    set(${result} TRUE PARENT_SCOPE)
+  else()
+    set(${result} FALSE PARENT_SCOPE)
+  endif()
+endfunction()
+
+# For the scripts to say, once the kernels and the toolkit are known: in words, in built_for.txt.
+function(kda_check_write_built_for)
+  set(words)
+  if(KDA_CHECK_NATIVE)
+    get_property(sets GLOBAL PROPERTY KDA_CHECK_INSTRUCTION_SETS)
+    set(cuda "with CUDA for the devices here")
+    if(without_cuda)
+      set(cuda "without CUDA: ${without_cuda}")
+    endif()
+    set(words "building for this machine only: kernels for ${sets}, ${cuda}\n")
+  endif()
+  file(WRITE ${PROJECT_BINARY_DIR}/built_for.txt "${words}")
+endfunction()

@@ -1,0 +1,379 @@
+#include "bench/bench.hpp"
+
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "base/error.hpp"
+#include "base/interruption.hpp"
+#include "base/memory.hpp"
+#include "base/names.hpp"
+#include "bench/fma_peak.hpp"
+#include "bench/stopwatch.hpp"
+#include "kda/gradient_oracle.hpp"
+#include "kda/kernels/table.hpp"
+#include "kda/oracle.hpp"
+#include "numeric/dtype_words.hpp"
+#include "plan/selection.hpp"
+#include "plan/source.hpp"
+
+namespace kda_check::bench {
+
+namespace {
+
+using numeric::DType;
+using report::Show;
+using report::Value;
+
+struct BenchRow {
+  std::string variant, dtype, arithmetic;
+  kda::Pass pass = kda::Pass::forward;
+  std::string device;       ///< "cpu", or the name of the device
+  double microseconds = 0;  ///< per token and head: time / (B T H), median of the repeats
+  double gflops = 0;        ///< of the recurrence's 7 K V flops per token and head; backwards 20 K V
+  double of_peak = 0;       ///< gflops / the FMA peak of the same repeat, median; 0 where it means nothing
+  double of_recurrent =
+      0;  ///< time / that of `recurrent` forwards in the same dtype and repeat, median; 0 without it
+
+  // Where the device has a clock of its own; else 0.
+  double milliseconds = 0;        ///< of one run, median
+  double spread = 0;              ///< slowest minus fastest run, in parts of the median
+  double floor_milliseconds = 0;  ///< least_traffic at the speed of a copy: what no kernel can beat
+
+  double over_floor() const { return floor_milliseconds > 0 ? milliseconds / floor_milliseconds : 0; }
+};
+
+struct Speeds {
+  FmaPeak peak;               ///< zeros when nothing ran on the CPU
+  double copy_bandwidth = 0;  ///< bytes per second, read plus written, in the device's memory; 0 without one
+};
+
+/// From now on blocks below 32 MiB that were freed stay with the process: a repeat measures a variant, and
+/// not how fast the system hands out pages again.
+void keep_memory() {
+  ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most there is
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
+/// One thing to be timed: by a clock around `run`, or by the clock of its device.
+struct Contestant {
+  BenchRow row;
+  DType dtype = DType::fp32;
+  const kda::Problem* problem = nullptr;
+  std::function<void()> run;
+  std::function<std::vector<double>(int repeats)> time;  ///< seconds; empty: by the clock here
+  bool is_shown = true;                                  ///< else it is timed as the measure of others
+  std::vector<double> times = {}, shares = {},
+                      ratios = {};  ///< seconds of a run; of the peak; over recurrent
+
+  bool on_device() const { return static_cast<bool>(time); }
+};
+
+Contestant contestant(const kda::Variant& variant, const kda::Problem& problem,
+                      const kda::RunOptions& options) {
+  Contestant result;
+  result.row.variant = variant.name;
+  result.row.dtype = numeric::name_of(options.dtype);
+  result.row.arithmetic = kda::describe(options.arithmetic, variant.axes);
+  result.row.device = kda::device_of(variant);
+  result.dtype = options.dtype;
+  result.problem = &problem;
+  result.run = [&variant, options, &problem] { variant.run(problem, options); };
+  if (variant.time != nullptr)
+    result.time = [&variant, options, &problem](int repeats) {
+      return variant.time(problem, options, repeats);
+    };
+  return result;
+}
+
+Contestant backward_contestant(const kda::Variant& variant, const kda::Problem& problem,
+                               const kda::RunOptions& options) {
+  Contestant result = contestant(variant, problem, options);
+  result.row.pass = kda::Pass::backward;
+  result.run = [&variant, options, &problem] { variant.run_backward(problem, options); };
+  result.time = nullptr;
+  return result;
+}
+
+Contestant oracle(const kda::Problem& problem, DType dtype, int threads) {
+  Contestant result;
+  result.row.variant = "oracle";
+  result.row.dtype = "dd";
+  result.row.arithmetic = "double-double, with magnitudes";
+  result.row.device = "cpu";
+  result.dtype = dtype;
+  result.problem = &problem;
+  result.run = [&problem, threads] {
+    kda::run_oracle(problem, kda::OraclePrecision::double_double, threads, {});
+  };
+  return result;
+}
+
+Contestant gradient_oracle(const kda::Problem& problem, DType dtype, const BenchRequest& request) {
+  Contestant result = oracle(problem, dtype, request.threads);
+  result.row.pass = kda::Pass::backward;
+  result.run = [&problem, chunk = request.chunk_size, threads = request.threads] {
+    kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, chunk, threads);
+  };
+  return result;
+}
+
+/// `problems` outlive the contestants.
+std::vector<Contestant> contestants(const BenchRequest& request,
+                                    const std::map<DType, kda::Problem>& problems) {
+  const bool backward = request.words.selection.pass == kda::Pass::backward;
+  std::vector<Contestant> list;
+  std::string unsupported;
+  for (const auto& [dtype, problem] : problems)
+    for (const plan::Answer& answer : plan::computed_answers(request.words, problem, {dtype})) {
+      const kda::Variant& variant = *answer.variant;
+      if (const std::string reason = variant.unavailable(); !reason.empty())
+        throw Error(ErrorKind::environment, fmt::format("{}: {}", variant.name, reason), {},
+                    "kda-check list says what can run here");
+      kda::RunOptions options = answer.options;
+      options.threads = request.threads;
+      options.memory_limit = request.memory_budget;
+      std::string reason = answer.why_not;
+      if (reason.empty() && backward) reason = plan::why_no_pass(kda::Pass::backward, variant);
+      if (!reason.empty()) {
+        if (request.warning)
+          request.warning(fmt::format("{} {}: {}", variant.name, numeric::name_of(dtype), reason));
+        unsupported = std::move(reason);
+        continue;
+      }
+      if (!backward || variant.name == "recurrent") {
+        list.push_back(contestant(variant, problem, options));
+        list.back().is_shown = !backward;
+      }
+      if (backward) list.push_back(backward_contestant(variant, problem, options));
+    }
+  if (list.empty() && !unsupported.empty()) throw Error(ErrorKind::usage, "bench: " + unsupported);
+  if (!request.with_oracle) return list;
+  const auto& [dtype, problem] = *problems.begin();
+  list.push_back(backward ? gradient_oracle(problem, dtype, request)
+                          : oracle(problem, dtype, request.threads));
+  return list;
+}
+
+/// Floating-point operations of the recurrence: a product and three multiply-adds for each element of the
+/// state; backwards, replayed, two products and nine multiply-adds.
+double flops(const kda::Problem& problem, const BenchRow& row) {
+  const kda::Dimensions& d = problem.dimensions();
+  return (row.pass == kda::Pass::backward ? 20.0 : 7.0) * static_cast<double>(d.B * d.T * d.HV * d.K * d.V);
+}
+
+/// All contestants in turn, again and again, between measurements of the peak.
+void race(std::vector<Contestant*> runners, const BenchRequest& request, Speeds& result) {
+  std::vector<double> peaks_fp32, peaks_fp64;
+  for (Contestant* const runner : runners) runner->run();  // warm-up
+  for (int repeat = 0; repeat < request.repeats && !runners.empty(); ++repeat) {
+    check_interruption();
+    if (request.progress) request.progress(fmt::format("repeat {} of {}", repeat + 1, request.repeats));
+    // Before and after, and the faster counts: whatever else the machine does slows the burst as well.
+    const FmaPeak before = measured_fma_peak(request.threads);
+    std::map<DType, double> recurrent;
+    for (Contestant* const runner : runners) {
+      runner->times.push_back(seconds(runner->run));
+      if (runner->row.variant == "recurrent" && runner->row.pass == kda::Pass::forward)
+        recurrent[runner->dtype] = runner->times.back();
+    }
+    const FmaPeak after = measured_fma_peak(request.threads);
+    peaks_fp32.push_back(std::max(before.fp32, after.fp32));
+    peaks_fp64.push_back(std::max(before.fp64, after.fp64));
+    for (Contestant* const runner : runners) {
+      const double time = runner->times.back();
+      const double peak = runner->dtype == DType::fp64 ? peaks_fp64.back() : peaks_fp32.back();
+      if (runner->row.variant != "oracle")
+        runner->shares.push_back(flops(*runner->problem, runner->row) / time * 1e-9 / peak);
+      if (recurrent.count(runner->dtype) > 0) runner->ratios.push_back(time / recurrent[runner->dtype]);
+    }
+  }
+  result.peak = {median(peaks_fp32), median(peaks_fp64)};
+}
+
+/// Contestants with a clock of their own, between measurements of the speed of memory; the faster counts.
+void time_on_devices(std::vector<Contestant*> runners, const BenchRequest& request, Speeds& result) {
+  if (runners.empty()) return;
+  const double before = kda::gpu_copy_bandwidth();
+  for (Contestant* const runner : runners) {
+    if (request.progress) request.progress(fmt::format("{} {}", runner->row.variant, runner->row.dtype));
+    runner->times = runner->time(request.repeats);
+  }
+  result.copy_bandwidth = std::max(before, kda::gpu_copy_bandwidth());
+  for (Contestant* const runner : runners) {
+    BenchRow& row = runner->row;
+    const auto [fastest, slowest] = std::minmax_element(runner->times.begin(), runner->times.end());
+    row.milliseconds = median(runner->times) * 1e3;
+    row.spread = (*slowest - *fastest) * 1e3 / row.milliseconds;
+    row.floor_milliseconds =
+        static_cast<double>(least_traffic(*runner->problem, runner->dtype)) / result.copy_bandwidth * 1e3;
+  }
+}
+
+BenchRow finished(const Contestant& contestant) {
+  BenchRow row = contestant.row;
+  const kda::Dimensions& d = contestant.problem->dimensions();
+  const double time = median(contestant.times);
+  row.microseconds = time * 1e6 / static_cast<double>(d.B * d.T * d.HV);
+  row.gflops = flops(*contestant.problem, row) / time * 1e-9;
+  row.of_peak = median(contestant.shares);
+  row.of_recurrent = median(contestant.ratios);
+  return row;
+}
+
+report::Section rows_section() {
+  report::Section section;
+  section.key = "rows";
+  section.tabular = true;
+  section.columns = {{"variant", {}},
+                     {"pass", {}},
+                     {"dtype", {}},
+                     {"us_per_token_and_head", "us", Show::figure},
+                     {"gflops", "Gflop/s", Show::figure},
+                     {"of_peak", "of peak", Show::share},
+                     {"of_recurrent", "x recurrent", Show::figure},
+                     {"ms", {}, Show::figure},
+                     {"spread", {}, Show::share},
+                     {"floor_ms", "floor ms", Show::figure},
+                     {"over_floor", "x floor", Show::figure},
+                     {"device", {}, Show::data},
+                     {"arithmetic", {}}};
+  return section;
+}
+
+report::Entry entry_of(const BenchRow& row) {
+  const auto figure = [](double value) { return value > 0 ? Value(value) : Value(); };
+  report::Entry entry;
+  entry.values = {row.variant,
+                  std::string(kda::name_of(row.pass)),
+                  row.dtype,
+                  figure(row.microseconds),
+                  figure(row.gflops),
+                  figure(row.of_peak),
+                  figure(row.of_recurrent),
+                  figure(row.milliseconds),
+                  figure(row.spread),
+                  figure(row.floor_milliseconds),
+                  figure(row.over_floor()),
+                  row.device,
+                  row.arithmetic};
+  return entry;
+}
+
+/// Columns that say nothing of any row are data alone.
+void hide_empty_columns(report::Section& section) {
+  for (std::size_t i = 0; i < section.columns.size(); ++i)
+    if (std::ranges::all_of(section.entries, [&](const report::Entry& entry) {
+          return std::holds_alternative<std::monostate>(entry.values[i]);
+        }))
+      section.columns[i].show = Show::data;
+}
+
+report::Section machine_section(const BenchRequest& request, const kda::Problem& problem,
+                                const Speeds& speeds, const std::string& device) {
+  report::Section section;
+  section.key = "machine";
+  section.columns = {{"shape", {}},
+                     {"threads", {}, Show::count},
+                     {"repeats", {}, Show::count},
+                     {"instruction_set", {}},
+                     {"fma_peak_gflops_fp32", {}, Show::figure},
+                     {"fma_peak_gflops_fp64", {}, Show::figure},
+                     {"copy_gb_per_s", {}, Show::figure}};
+  report::Entry entry;
+  const std::string shape = plan::shape_text(problem.dimensions()), isa = kda::kernel_table().instruction_set;
+  entry.title = fmt::format("{}  {} threads  kernels for {}", shape, request.threads, isa);
+  entry.values = {shape,
+                  std::int64_t{request.threads},
+                  std::int64_t{request.repeats},
+                  isa,
+                  speeds.peak.fp32,
+                  speeds.peak.fp64,
+                  speeds.copy_bandwidth > 0 ? Value(speeds.copy_bandwidth * 1e-9) : Value()};
+  section.entries.push_back(std::move(entry));
+  if (speeds.peak.fp32 > 0)
+    section.notes.push_back(
+        fmt::format("FMA peak: {:.1f} Gflop/s in fp32, {:.1f} in fp64", speeds.peak.fp32, speeds.peak.fp64));
+  if (speeds.copy_bandwidth > 0)
+    section.notes.push_back(
+        fmt::format("{}: a copy moves {:.0f} GB/s, read and written", device, speeds.copy_bandwidth * 1e-9));
+  return section;
+}
+
+/// What the problems take, before they are made.
+void check_memory(const BenchRequest& request, std::size_t dtypes) {
+  const double per_token = static_cast<double>(request.H * (3 * request.K + 2 * request.V + 1));
+  const double bytes =
+      8.0 * static_cast<double>(request.B * request.T) * per_token * static_cast<double>(dtypes) * 2;
+  if (bytes > static_cast<double>(request.memory_budget))
+    throw Error(ErrorKind::input,
+                fmt::format("problems of this shape take about {}; the memory budget is {}",
+                            size_text(static_cast<std::size_t>(std::min(bytes, 0x1p62))),
+                            size_text(request.memory_budget)),
+                {}, "fewer tokens or heads, one dtype, or --memory-limit");
+}
+
+}  // namespace
+
+std::size_t least_traffic(const kda::Problem& problem, numeric::DType dtype) {
+  std::size_t bytes = 0;
+  for (const tensor::Tensor* const tensor : {&problem.q, &problem.k, &problem.v, &problem.g, &problem.beta})
+    bytes += tensor->bytes();
+  for (const auto* const tensor : {&problem.A_log, &problem.dt_bias, &problem.initial_state})
+    if (*tensor) bytes += (*tensor)->bytes();
+  const auto result_bytes = [&](std::string_view name, DType stored) {
+    const tensor::Shape shape =
+        kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first);
+    return tensor::element_count(shape) * numeric::format_of(stored).bytes;
+  };
+  return bytes + result_bytes("o", dtype) + result_bytes("final_state", kda::state_dtype(dtype));
+}
+
+report::Document bench(const BenchRequest& wanted) {
+  BenchRequest request = wanted;
+  if (request.H == 0) request.H = static_cast<std::size_t>(std::max(4, request.threads));
+  if (!request.words.selection.dtypes) request.words.selection.dtypes = plan::Names{"fp32"};
+  plan::check_words(request.words);
+  std::vector<DType> dtypes;
+  for (const std::string& name : *request.words.selection.dtypes) {
+    const auto dtype = numeric::dtype_of_word(name);
+    if (!dtype)
+      throw Error(ErrorKind::usage, fmt::format("no dtype '{}'", name), {}, "fp64, fp32, bf16, fp16");
+    if (std::ranges::find(dtypes, *dtype) == dtypes.end()) dtypes.push_back(*dtype);
+  }
+  check_memory(request, dtypes.size());
+  const bool backward = request.words.selection.pass == kda::Pass::backward;
+  std::map<DType, kda::Problem> problems;
+  for (const DType dtype : dtypes) problems.emplace(dtype, bench_problem(request, dtype, backward));
+  request.words.chunk_size = request.chunk_size;
+  std::vector<Contestant> list = contestants(request, problems);
+  std::vector<Contestant*> here, on_devices;
+  for (Contestant& item : list) (item.on_device() ? on_devices : here).push_back(&item);
+
+  keep_memory();
+  Speeds speeds;
+  race(here, request, speeds);
+  time_on_devices(on_devices, request, speeds);
+  report::Section rows = rows_section();
+  std::string device;
+  bool over_the_peak = false;
+  for (const Contestant& item : list) {
+    if (!item.is_shown) continue;
+    const BenchRow row = finished(item);
+    if (row.milliseconds > 0) device = row.device;
+    over_the_peak = over_the_peak || row.of_peak > 1;
+    rows.entries.push_back(entry_of(row));
+  }
+  hide_empty_columns(rows);
+  if (over_the_peak)
+    rows.notes.emplace_back(
+        "more than 100 % of the peak: the machine was busier while the peak was measured");
+  report::Document document;
+  document.sections = {machine_section(request, problems.begin()->second, speeds, device), std::move(rows)};
+  return document;
+}
+
+}  // namespace kda_check::bench

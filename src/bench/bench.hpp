@@ -1,0 +1,38 @@
+// `bench`: how fast the variants and the oracle are, beside what this machine's multiply-add units can do,
+// measured in the same run: speeds drift on shared machines, their ratio hardly does.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kda/variants.hpp"
+#include "plan/request.hpp"
+#include "report/document.hpp"
+
+namespace kda_check::bench {
+
+struct BenchRequest {
+  plan::Request words;                                   ///< variants, dtypes (fp32), arithmetic, --backward
+  bool with_oracle = true;                               ///< the oracle is a contestant
+  std::size_t B = 1, T = 1024, H = 0, K = 128, V = 128;  ///< H = 0: as many heads as threads, at least 4
+  std::size_t chunk_size = 64;
+  int repeats = 7;
+  int threads = 1;
+  std::size_t memory_budget = 0;
+  std::function<void(const std::string&)> warning = {}, progress = {};
+};
+
+/// One row for each contestant. Throws Error{usage} for what no variant has, Error{input} for a problem that
+/// does not fit the memory budget, Error{environment} for a variant named in the request that cannot run
+/// here.
+report::Document bench(const BenchRequest& request);
+
+/// A problem with unit keys and queries, normal values, gates around -0.1: nothing overflows, nothing is
+/// zero.
+kda::Problem bench_problem(const BenchRequest& request, numeric::DType dtype, bool with_loss);
+
+/// Bytes that must cross the device's memory: every input read once, o and final_state written once.
+std::size_t least_traffic(const kda::Problem& problem, numeric::DType dtype);
+
+}  // namespace kda_check::bench

@@ -1,0 +1,125 @@
+// diff, history, merge, selftest: reports and files held against one another.
+#include <fmt/format.h>
+
+#include "cli/command.hpp"
+#include "engine/diff.hpp"
+#include "engine/history.hpp"
+#include "engine/merge.hpp"
+#include "selftest/selftest.hpp"
+
+namespace kda_check::cli {
+
+namespace {
+
+constexpr char diff_footer[] =
+    R"(BEFORE and AFTER are fixtures, FILE:GROUP for one recorded answer, or two folders whose files have the same names. AFTER
+is judged, BEFORE is what it is held against. Without limits every difference of a bit fails; a limit replaces that.
+
+Examples:
+  kda-check diff before.h5 after.h5                            bit for bit
+  kda-check diff before/ after/                                file by file
+  kda-check diff fla.h5:torch_fp64 fla.h5:fla_chunk --limit rms_ratio=5e-3
+  kda-check diff a.h5 b.h5 --tensor expected/fla_chunk/o --max-ulp 2
+)";
+
+constexpr char history_footer[] =
+    R"(The reports are those of kda-check run --json FILE, the oldest first. A row is worse by the rule of a baseline
+(docs/baseline.md), when it is gone, or when its verdict was pass and no longer is.
+
+Examples:
+  kda-check history main.json branch.json            what a branch changed
+  kda-check history mon.json tue.json wed.json --all every number of three commits
+
+Exit codes: 0 nothing is worse in the last than in the first; 1 something is; 2 usage; 3 a report is missing or
+malformed; 70 a bug here.
+)";
+
+constexpr char merge_footer[] =
+    R"(The reports are those that the shards of one run wrote with --json (docs/suites.md). They are checked to be the whole
+exactly once; the exit code is that of the whole.
+
+Examples:
+  kda-check merge part*.json                                     the text report of all of them
+  kda-check merge part*.json -q --report html=all.html --report junit=all.xml
+
+Exit codes: those of the run; 3 when the reports are not the shards of one run, or one is missing.
+)";
+
+constexpr char selftest_footer[] =
+    R"(Wrong kernels (docs/selftest.md) are judged as variants are: against the oracle and under the invariants. Each must be
+caught on one problem and by the lines of @ci, and every variant that can run here must pass both, @ci on one thread
+and on two.
+
+Exit codes: 0 all caught, nothing else failed; 1 one was missed, or a false alarm.
+)";
+
+}  // namespace
+
+int diff_main(const Words& words) {
+  engine::DiffRequest request;
+  OutputOptions output;
+  ResourceOptions resources;
+  plan::Selection selection;
+  Parser parser("diff", "Compare the tensors of two files, or of two recorded answers; nothing is run",
+                diff_footer);
+  parser.positional(request.reference, "BEFORE", "What AFTER is held against: FILE, FILE:GROUP or a folder");
+  parser.positional(request.got, "AFTER", "What is judged");
+  parser.group("What is selected");
+  add_tensors(parser, selection);
+  add_judging(parser, request.judging);
+  add_output_options(parser, output);
+  add_resources(parser, resources);
+  if (!parser.parse(words)) return 0;
+  check_judging(request.judging);
+  request.tensors = selection.tensors.value_or(Names{});
+  request.limits = resources.limits, request.threads = resources.threads;
+  return tell(words, output, {request.got, request.reference}, [&](Outputs& outputs, Progress& progress) {
+    request.draw = outputs.draw();
+    return engine::diff(
+        request, [&](const std::string& text) { progress.warn(text); },
+        [&](const std::string& text) { progress.show(text); });
+  });
+}
+
+int history_main(const Words& words) {
+  engine::HistoryRequest request;
+  OutputOptions output;
+  Parser parser("history", "Compare the JSON reports of several commits, number by number", history_footer);
+  parser.positionals(request.paths, "REPORT...", "JSON reports of run, the oldest first");
+  parser.group("What is selected");
+  parser.flag("--all", request.all, "Rows that did not change too");
+  add_output_options(parser, output);
+  if (!parser.parse(words)) return 0;
+  return tell(words, output, request.paths, [&](Outputs&, Progress&) { return engine::history(request); });
+}
+
+int merge_main(const Words& words) {
+  Names paths;
+  OutputOptions output;
+  Parser parser("merge", "Join the reports of the shards of one run", merge_footer);
+  parser.positionals(paths, "REPORT...", "JSON reports of all shards");
+  add_output_options(parser, output);
+  if (!parser.parse(words)) return 0;
+  return tell(words, output, paths, [&](Outputs&, Progress&) { return engine::merged(paths); });
+}
+
+int selftest_main(const Words& words) {
+  OutputOptions output;
+  ResourceOptions resources;
+  Parser parser("selftest", "Can the gate fail? Wrong kernels must be caught, healthy ones must pass",
+                selftest_footer);
+  add_output_options(parser, output);
+  add_resources(parser, resources);
+  if (!parser.parse(words)) return 0;
+  return tell(words, output, {}, [&](Outputs&, Progress& progress) {
+    selftest::SelftestRequest request;
+    request.resources = {resources.threads, resources.limits, false,
+                         [&](const std::string& text) { progress.warn(text); },
+                         [&](const std::string& text) { progress.show(text); }};
+    request.suite = "@ci";
+    request.parse_line = parse_run_line;
+    return selftest::selftest(request);
+  });
+}
+
+}  // namespace kda_check::cli

@@ -1,0 +1,188 @@
+// How commands work: outputs are opened, work is done, reports are written, whatever happens.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.hpp"
+#include "base/interruption.hpp"
+#include "base/names.hpp"
+#include "cli/command.hpp"
+#include "engine/baseline_gate.hpp"
+#include "engine/engine.hpp"
+#include "plan/listing.hpp"
+#include "plan/requirements.hpp"
+
+namespace kda_check::cli {
+
+namespace {
+
+void say_failures(const report::Document& document, std::size_t from = 0) {
+  for (std::size_t i = from; i < document.failures.size(); ++i)
+    write_stderr(fmt::format("kda-check: error: {}\n", printable(document.failures[i].message)));
+}
+
+int end(Outputs& outputs, const report::Document& document) {
+  const int code = outputs.finish(document);
+  if (interrupted() && document.is_interrupted())
+    end_by_signal(document.signal);  // not one of a merged report
+  return code;
+}
+
+template <class T>
+void append(std::vector<T>& to, std::vector<T>& from) {
+  std::ranges::move(from, std::back_inserter(to));
+}
+
+std::optional<engine::BaselineGate> gate_of(const Planned& planned, Names& inputs) {
+  if (planned.baseline.empty()) {
+    if (planned.update.empty()) return std::nullopt;
+    throw Error(ErrorKind::usage, "--update-baseline of which file?", {}, "--baseline FILE.tsv");
+  }
+  inputs.push_back(planned.baseline);
+  engine::BaselineRequest request{planned.baseline, std::nullopt};
+  if (planned.update == "better") request.update = judge::Ratchet::better;
+  if (planned.update == "worse") request.update = judge::Ratchet::worse;
+  return std::optional<engine::BaselineGate>(std::in_place, std::move(request));
+}
+
+plan::Answerers answerers_of(const plan::Plan& plan, const report::Document& document) {
+  plan::Answerers found;
+  std::set<std::string> failed;  // sources of which something failed
+  for (const report::Failure& failure : document.failures) failed.insert(failure.path);
+  for (const plan::Problem& problem : plan.problems)
+    for (const plan::Case& item : problem.cases) {
+      if (!item.skip.empty()) continue;
+      if (failed.contains(problem.source->target().name))
+        found.failed.insert(item.who);
+      else if (item.question != plan::Question::verdict)
+        found.answered.insert(item.who);
+    }
+  for (const report::CaseResult& item : document.cases) {
+    if (item.verdict == judge::Verdict::skipped)
+      found.skipped.emplace(item.variant, item.reason);
+    else
+      found.answered.insert(item.variant);
+  }
+  return found;
+}
+
+/// A run at work: what is done of its plan, and what is said of it.
+class PlannedRun {
+ public:
+  PlannedRun(const Words& words, Planned planned)
+      : planned_(std::move(planned)),
+        plan_(plan::planned(planned_.request, {planned_.shard, planned_.resources.limits, parse_run_line})) {
+    document_.command = planned_.request.command;
+    document_.argv = words;
+    document_.judges = planned_.request.task == plan::Task::judge;
+    document_.plan = plan::summary_of(plan_);
+    for (const plan::Plan::Failure& failure : plan_.failures)
+      document_.failures.push_back({failure.message, failure.exit_code, failure.path});
+  }
+
+  int list() {
+    Outputs outputs(planned_.output, plan_.inputs, plan_.shard);
+    document_.judges = false;
+    document_.sections.push_back(plan::listing(plan_));
+    document_.nothing_to_do = plan_.cases == 0 ? "nothing to do" : empty_shard();
+    say_failures(document_);
+    return end(outputs, document_);
+  }
+
+  int run() {
+    Names inputs = plan_.inputs;
+    std::optional<engine::BaselineGate> baseline = gate_of(planned_, inputs);
+    Outputs outputs(planned_.output, inputs, plan_.shard);
+    if (!plan_.shard.source.empty())
+      say(fmt::format("shard {} by {}", plan_.shard.text(), plan_.shard.source));
+    for (const std::string& warning : plan_.warnings) warn(warning);
+    Progress progress;
+    execute(outputs, progress, baseline);
+    progress.clear();
+    conclude(baseline);
+    say_failures(document_);
+    return end(outputs, document_);
+  }
+
+ private:
+  std::string empty_shard() const {
+    if (!plan_.problems.empty() || plan_.shard.is_whole()) return {};
+    return fmt::format("nothing to do: shard {} has none of the {} cases", plan_.shard.text(), plan_.cases);
+  }
+
+  void execute(Outputs& outputs, Progress& progress, std::optional<engine::BaselineGate>& baseline) {
+    engine::Execution execution;
+    execution.resources = {planned_.resources.threads, planned_.resources.limits, outputs.draw(),
+                           [&](const std::string& text) { progress.warn(text); },
+                           [&](const std::string& text) { progress.show(text); }};
+    execution.done = [&](const engine::Done& done) { progress.done(done); };
+    const auto finished = [&](report::Document part) {
+      if (baseline)
+        for (report::CaseResult& item : part.cases) baseline->judge(item);
+      part.command = document_.command;
+      progress.clear();
+      outputs.add(part);
+      append(document_.problems, part.problems);
+      append(document_.cases, part.cases);
+      append(document_.sections, part.sections);
+      append(document_.failures, part.failures);
+    };
+    try {
+      engine::execute(plan_, execution, {finished});
+    } catch (const Interrupted& by) {
+      document_.signal = by.signal;
+    }
+  }
+
+  void conclude(std::optional<engine::BaselineGate>& baseline) {
+    document_.nothing_to_do = empty_shard();
+    if (!document_.is_interrupted())
+      for (const plan::Plan::Failure& missing :
+           plan::missing_answers(plan_, planned_.request, answerers_of(plan_, document_)))
+        document_.failures.push_back({missing.message, missing.exit_code, missing.path});
+    if (!baseline) return;
+    for (const std::string& line : baseline->findings(document_, plan_.narrowed)) say(line);
+    try {
+      for (const std::string& line : baseline->update(document_, plan_.narrowed)) say(line);
+    } catch (const Error& error) {  // the reports are to say so
+      document_.failures.push_back({error.what(), exit_code(error.kind()), {}});
+    }
+  }
+
+  const Planned planned_;
+  const plan::Plan plan_;
+  report::Document document_;
+};
+
+}  // namespace
+
+int tell(const Words& words, const OutputOptions& output, const Names& inputs,
+         const std::function<report::Document(Outputs&, Progress&)>& work) {
+  Outputs outputs(output, inputs);
+  Progress progress;
+  report::Document document;
+  try {
+    document = work(outputs, progress);
+  } catch (const Interrupted& by) {
+    document.signal = by.signal;
+  }
+  if (document.command.empty()) document.command = words.front();  // a report of run stays one when merged
+  document.argv = words;
+  progress.clear();
+  say_failures(document);
+  outputs.add(document);
+  return end(outputs, document);
+}
+
+void add_dry_run(Parser& parser, Planned& planned) {
+  parser.flag("--dry-run", planned.dry_run, "List what would be done, and how long it may take; do nothing");
+}
+
+int run_planned(const Words& words, Planned planned) {
+  const bool list = planned.dry_run;
+  PlannedRun run(words, std::move(planned));
+  return list ? run.list() : run.run();
+}
+
+}  // namespace kda_check::cli

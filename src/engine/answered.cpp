@@ -1,0 +1,65 @@
+#include "engine/answered.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+report::Role role_of(plan::Answer::Origin origin) {
+  if (origin == plan::Answer::Origin::recorded) return report::Role::recorded;
+  return origin == plan::Answer::Origin::external ? report::Role::external : report::Role::variant;
+}
+
+}  // namespace
+
+const tensor::Tensor* Answered::tensor(std::string_view tensor_name) const {
+  const auto found = tensors.find(tensor_name);
+  return found == tensors.end() ? nullptr : &found->second;
+}
+
+Answered Answered::described() const {
+  Answered copy;
+  copy.name = name, copy.role = role, copy.pass = pass, copy.device = device, copy.arithmetic = arithmetic;
+  copy.dtype = dtype, copy.compute = compute, copy.compute_assumed = compute_assumed, copy.form = form;
+  copy.chunk_size = chunk_size;
+  return copy;
+}
+
+Answered described(const plan::Answer& answer, kda::Pass pass, const plan::Problem& problem) {
+  Answered result;
+  result.name = answer.name;
+  result.role = role_of(answer.origin);
+  result.pass = pass;
+  result.dtype = answer.dtype;
+  result.chunk_size = problem.outline.chunk_size();
+  if (answer.is_computed()) {
+    const kda::Variant& variant = *answer.variant;
+    result.device = kda::device_of(variant);
+    result.arithmetic = kda::describe(answer.options.arithmetic, variant.axes);
+    result.compute =
+        kda::compute_format(variant, answer.dtype, answer.options.arithmetic, pass == kda::Pass::backward);
+    result.form = variant.axes.chunk ? judge::Form::chunk : judge::Form::recurrence;
+    result.chunk_size = answer.options.chunk_size;
+  } else if (const fixture::ExpectedGroup* const group = problem.source->expected_named(answer.name)) {
+    result.device = group->device;
+    result.arithmetic = group->implementation;
+    result.compute = group->compute_or_storage();
+    result.compute_assumed = !group->compute;
+  }
+  return result;
+}
+
+report::CaseResult case_about(const Answered& got, std::string against) {
+  report::CaseResult result;
+  result.variant = got.name;
+  result.role = got.role;
+  result.dtype = numeric::name_of(got.dtype);
+  result.device = got.device;
+  result.pass = kda::name_of(got.pass);
+  result.arithmetic = got.arithmetic;
+  result.compute = numeric::row_of(got.compute).name;
+  result.compute_assumed = got.compute_assumed;
+  result.against = std::move(against);
+  return result;
+}
+
+}  // namespace kda_check::engine

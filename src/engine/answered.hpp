@@ -1,0 +1,36 @@
+// An answer that is there: the tensors of one pass, and how it came about.
+#pragma once
+
+#include <string>
+
+#include "judge/limits.hpp"
+#include "kda/passes.hpp"
+#include "plan/plan.hpp"
+#include "report/document.hpp"
+
+namespace kda_check::engine {
+
+struct Answered {
+  std::string name;  ///< of the variant, the recorded group, the program
+  report::Role role = report::Role::variant;
+  kda::Pass pass = kda::Pass::forward;
+  std::string device, arithmetic;
+  numeric::DType dtype = numeric::DType::fp32;  ///< of o
+  numeric::ComputeFormat compute = numeric::ComputeFormat::fp32;
+  bool compute_assumed = false;
+  judge::Form form = judge::Form::unknown;
+  std::size_t chunk_size = 64;
+  kda::Tensors tensors;
+
+  const tensor::Tensor* tensor(std::string_view tensor_name) const;
+  /// The same kind of answer without its tensors.
+  Answered described() const;
+};
+
+/// What the plan knows of an answer of `problem`, without tensors.
+Answered described(const plan::Answer& answer, kda::Pass pass, const plan::Problem& problem);
+
+/// A case about an answer, without verdict or tensors.
+report::CaseResult case_about(const Answered& got, std::string against);
+
+}  // namespace kda_check::engine

@@ -1,0 +1,144 @@
+#include "engine/baseline_gate.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/error.hpp"
+#include "base/file_text.hpp"
+#include "base/names.hpp"
+#include "engine/judged.hpp"
+#include "engine/readings.hpp"
+#include "kda/variants.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+using judge::Baseline;
+using judge::ReadingKey;
+using judge::value_text;
+
+/// Fails one tensor for one metric, or says it too where it failed already.
+void fail(report::TensorResult& tensor, const std::string& reason) {
+  if (tensor.verdict == judge::Verdict::inconclusive) return;
+  tensor.verdict = judge::Verdict::fail;
+  tensor.reason += (tensor.reason.empty() ? "" : "; ") + reason;
+}
+
+constexpr std::size_t most_lines = 5;
+
+void add_lines(std::vector<std::string>& lines, const std::vector<ReadingKey>& keys, std::string_view what) {
+  for (std::size_t i = 0; i < keys.size() && i < most_lines; ++i)
+    lines.push_back(fmt::format("baseline: {}: {}", what, keys[i].text()));
+  if (keys.size() > most_lines)
+    lines.push_back(fmt::format("baseline: {}: {} more", what, keys.size() - most_lines));
+}
+
+std::string change_line(const ReadingKey& key, const std::string& before, const std::string& after) {
+  return fmt::format("baseline: {}: {} -> {}", key.text(), before, after);
+}
+
+std::vector<std::string> changes(const Baseline& before, const Baseline& after) {
+  std::vector<std::string> lines;
+  for (const auto& [key, value] : after) {
+    const auto row = before.find(key);
+    if (row == before.end()) {
+      lines.push_back(change_line(key, "new", value_text(value)));
+    } else if (row->second != value) {
+      lines.push_back(change_line(key, value_text(row->second), value_text(value)));
+    }
+  }
+  for (const auto& [key, value] : before)
+    if (after.find(key) == after.end()) lines.push_back(change_line(key, value_text(value), "gone"));
+  return lines;
+}
+
+/// Recorded, or a program's: what a user brought, and what this program cannot answer in its place.
+bool is_of_a_user(const ReadingKey& key) {
+  const std::string name = key.variant.substr(0, key.variant.find('@'));
+  const auto variants = kda::variants();
+  return std::none_of(variants.begin(), variants.end(),
+                      [&](const auto& variant) { return variant.name == name; });
+}
+
+/// The answers of users with rows and without a comparison, each once.
+std::vector<std::string> vanished(const std::vector<ReadingKey>& stale) {
+  std::vector<std::string> names;
+  for (const ReadingKey& key : stale)
+    if (is_of_a_user(key)) names.push_back(fmt::format("{} of {}", key.variant, key.fixture));
+  return without_repeats(std::move(names));
+}
+
+}  // namespace
+
+BaselineGate::BaselineGate(BaselineRequest request) : request_(std::move(request)) {
+  if (request_.update) file_.emplace(request_.path, OutputKind::kept);
+  std::error_code failure;
+  if (request_.update && !std::filesystem::exists(request_.path, failure)) return;
+  const TextFile read =
+      read_text(request_.path, {"the baseline", "--update-baseline writes a new one where there is none"});
+  baseline_ = judge::parse_baseline(read.text, request_.path);
+  if (file_) file_->replaces(read.identity);
+}
+
+void BaselineGate::judge(report::CaseResult& item) const {
+  // Rows that may rise are no failure; the update says which did.
+  if (request_.update == judge::Ratchet::worse || item.tensors.empty()) return;
+  for (const judge::Worsened& row : judge::worsened(baseline_, readings_of({&item, 1})))
+    for (report::TensorResult& tensor : item.tensors)
+      if (printable(tensor.name) == row.key.tensor)
+        fail(tensor, fmt::format("worse than the baseline: {} {} > {} (was {})", row.key.metric,
+                                 value_text(row.after), value_text(row.allowed), value_text(row.before)));
+  conclude(item);
+}
+
+std::vector<std::string> BaselineGate::findings(report::Document& document, bool narrowed) {
+  readings_ = readings_of(document.cases);
+  if (request_.update) return {};
+  const judge::BaselineFindings found = judge::findings(baseline_, readings_);
+  const bool whole = !document.is_interrupted() && document.nothing_to_do.empty();
+  if (found.met == 0 && whole)
+    document.failures.push_back(
+        {fmt::format(
+             "no row of the baseline is about this run ({}); hint: rows are known by the path of their "
+             "fixture as typed; --update-baseline writes those of this run",
+             request_.path),
+         1,
+         {}});
+  std::vector<std::string> lines;
+  add_lines(lines, found.loose, "loose, more than four times what was measured");
+  if (!narrowed && whole && document.failures.empty()) {
+    const std::vector<std::string> names = vanished(found.stale);
+    for (std::size_t i = 0; i < names.size() && i < most_lines; ++i)
+      document.failures.push_back(
+          {fmt::format(
+               "{} has rows in the baseline and is no longer there ({}); hint: if it is meant to be gone, "
+               "--update-baseline",
+               names[i], request_.path),
+           1,
+           {}});
+    add_lines(lines, found.stale, "stale, no such comparison");
+  }
+  add_lines(lines, found.fresh, "new, no row");
+  if (!lines.empty())
+    lines.push_back(fmt::format("baseline: --update-baseline brings {} up to date", request_.path));
+  return lines;
+}
+
+std::vector<std::string> BaselineGate::update(const report::Document& document, bool narrowed) {
+  if (!request_.update) return {};
+  if (!document.failures.empty() || document.is_interrupted())
+    return {fmt::format("baseline: {} stays as it was: not everything was read and run", request_.path)};
+  const Baseline after = judge::updated(baseline_, readings_, *request_.update, /*drop_stale=*/!narrowed);
+  if (after.empty()) return {"baseline: nothing passed, nothing is written"};
+  std::vector<std::string> lines = changes(baseline_, after);
+  const std::string conclusion =
+      fmt::format("baseline: {} has {} rows, {} changed", request_.path, after.size(), lines.size());
+  file_->commit(judge::baseline_text(after));
+  if (baseline_.empty()) lines.clear();  // all of them are new
+  lines.insert(lines.begin(), conclusion);
+  return lines;
+}
+
+}  // namespace kda_check::engine

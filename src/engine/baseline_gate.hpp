@@ -1,0 +1,48 @@
+// `run --baseline`: fails what got worse than the file says, and rewrites the file when asked.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/output_file.hpp"
+#include "judge/baseline.hpp"
+#include "report/document.hpp"
+
+namespace kda_check::engine {
+
+struct BaselineRequest {
+  std::string path;
+  std::optional<judge::Ratchet> update;  ///< nullopt: the file stays as it is
+};
+
+class BaselineGate {
+ public:
+  /// Reads the file before anything runs; with an update one that does not exist is empty. Throws
+  /// Error{input} for one that cannot be read or is malformed, Error{environment} for one that could not be
+  /// replaced.
+  explicit BaselineGate(BaselineRequest request);
+
+  /// Fails the tensors of one case that got worse, with the numbers as the reason.
+  void judge(report::CaseResult& item) const;
+
+  /// What else is to be said of the whole, a line each: rows that are loose, stale or new. Adds failures to
+  /// the document: no row was measured; a recorded answer, or that of a program, that has rows is no longer
+  /// there. `narrowed`: the command line selects among what its targets hold, so that rows without a
+  /// comparison mean nothing.
+  std::vector<std::string> findings(report::Document& document, bool narrowed);
+
+  /// Writes the file, whole or not at all, and returns the rows that changed, before and after, the
+  /// conclusion first. Without an update nothing; where something failed to be read, or the run was
+  /// interrupted, the file stays, and a line says so. Throws Error{environment}, also where another process
+  /// wrote the file meanwhile.
+  std::vector<std::string> update(const report::Document& document, bool narrowed);
+
+ private:
+  BaselineRequest request_;
+  std::optional<OutputFile> file_;
+  judge::Baseline baseline_;
+  judge::Readings readings_;
+};
+
+}  // namespace kda_check::engine

@@ -1,0 +1,149 @@
+// `capture`: what variants answer, stored in a fixture as expected/<variant>@<device>, for machines without
+// that device to compare with.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/error.hpp"
+#include "base/memory.hpp"
+#include "engine/findings.hpp"
+#include "engine/regime_file.hpp"
+#include "explain/stage_runs.hpp"
+#include "fixture/extension.hpp"
+#include "kda/passes.hpp"
+#include "plan/reproduction.hpp"
+#include "report/rows.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+using report::Show;
+
+/// One variant, how it is run, and what came of it.
+struct Shot {
+  const plan::Case* item;
+  const plan::Answer* who;
+  kda::RunOptions options;
+  bool with_stages = false;
+  kda::Tensors tensors;
+  kda::StageTensors stages;  ///< empty tensors: none are kept
+};
+
+void check_memory(const std::vector<Shot>& shots, const kda::Problem& problem, std::size_t budget) {
+  std::size_t bytes = 0;
+  for (const Shot& shot : shots) {
+    if (!shot.with_stages) continue;
+    const kda::Dimensions d = kda::chunked_dimensions(problem, shot.options.chunk_size);
+    for (const kda::StageRow& row : kda::stages())
+      bytes += tensor::element_count(
+                   kda::expected_shape(*kda::find_spec(row.name), d, problem.options.state_v_first)) *
+               numeric::format_of(kda::state_dtype(shot.options.dtype)).bytes;
+  }
+  if (bytes > budget)
+    throw Error(
+        ErrorKind::input,
+        fmt::format("the stages take {}, the memory budget is {}", size_text(bytes), size_text(budget)), {},
+        "--no-stages, or --memory-limit");
+}
+
+void take(Shot& shot, const kda::Problem& problem) {
+  if (shot.with_stages) {
+    shot.stages =
+        kda::allocate_stages(problem, shot.options.chunk_size, kda::state_dtype(shot.options.dtype));
+    shot.options.stages.computed = &shot.stages;
+  }
+  shot.tensors = kda::run_pass(kda::Pass::forward, *shot.who->variant, problem, shot.options);
+  if (shot.with_stages)
+    explain::store_as_rounded(shot.stages, kda::cast_points(shot.options.arithmetic, shot.options.dtype,
+                                                            problem.beta_is_16_bit(), true));
+}
+
+fixture::ExpectedAnswer expected_answer(const Shot& shot, const kda::Outline& outline) {
+  const kda::Variant& variant = *shot.who->variant;
+  fixture::ExpectedAnswer answer;
+  answer.device = kda::device_of(variant);
+  answer.name = plan::captured_name(variant.name, answer.device);
+  answer.implementation = plan::implementation_text(variant, shot.options, outline);
+  answer.compute = kda::compute_format(variant, shot.options.dtype, shot.options.arithmetic);
+  for (const std::string& name : shot.item->tensors) answer.tensors.push_back(&shot.tensors.at(name));
+  if (shot.with_stages)
+    for (const tensor::Tensor& stage : shot.stages)
+      if (!stage.empty()) answer.stages.push_back(&stage);
+  return answer;
+}
+
+report::Entry entry_of(const Shot& shot, const fixture::ExpectedAnswer& answer, const std::string& path) {
+  std::vector<std::string> tensors = shot.item->tensors;
+  const std::string dtype(numeric::name_of(shot.options.dtype)),
+      compute(numeric::row_of(answer.compute).name);
+  report::Entry entry;
+  entry.values = {path,
+                  "expected/" + answer.name,
+                  tensors,
+                  static_cast<std::int64_t>(answer.stages.size()),
+                  report::precision_text(dtype, compute),
+                  dtype,
+                  compute,
+                  answer.device,
+                  kda::describe(shot.options.arithmetic, shot.who->variant->axes)};
+  return entry;
+}
+
+}  // namespace
+
+void capture_answers(Context& context, Findings& findings) {
+  const plan::Problem& plan = context.plan();
+  const kda::Problem& problem = context.problem();
+  std::vector<Shot> shots;
+  for (const plan::Case& item : plan.cases) {
+    if (item.question != plan::Question::capture) continue;
+    const plan::Answer& who = plan.answers[*item.answer];
+    shots.push_back({&item,
+                     &who,
+                     context.options_of(who),
+                     item.asked->capture_stages && who.variant->axes.chunk,
+                     {},
+                     {}});
+  }
+  if (shots.empty()) return;
+  const plan::Request& request = *shots.front().item->asked;
+  check_memory(shots, problem, context.resources().limits.memory_budget);
+
+  // Where nothing can be written, nothing is run.
+  const plan::Target& target = plan.source->target();
+  const std::string path = request.output.empty() ? target.path : request.output;
+  std::unique_ptr<fixture::Extension> extension;
+  std::optional<OutputFile> made;
+  if (target.is_regime) {
+    made.emplace(path, OutputKind::kept);
+  } else {
+    extension = std::make_unique<fixture::Extension>(target.path, path, context.source().identity());
+  }
+  std::vector<fixture::ExpectedAnswer> answers;
+  for (Shot& shot : shots) {
+    context.progress(shot.who->name);
+    take(shot, problem);
+    answers.push_back(expected_answer(shot, plan.outline));
+  }
+  if (extension) {
+    extension->commit(answers, request.replace);
+  } else {
+    const kda::RegimeRequest regime = kda::parse_regime(target.path);
+    fixture::WriteRequest file = regime_file(regime, problem);
+    file.expected = answers;
+    fixture::write_fixture(*made, file);
+  }
+  report::Section section;
+  section.key = "captured";
+  section.path = target.name;
+  section.tabular = true;
+  section.columns = {{"file", {}, Show::code},    {"group", {}, Show::code},      {"tensors", {}},
+                     {"stages", {}, Show::count}, {"precision", "dtype/compute"}, {"dtype", {}, Show::data},
+                     {"compute", {}, Show::data}, {"device", {}, Show::data},     {"arithmetic", {}}};
+  for (std::size_t i = 0; i < shots.size(); ++i)
+    section.entries.push_back(entry_of(shots[i], answers[i], path));
+  findings.sections.push_back(std::move(section));
+}
+
+}  // namespace kda_check::engine

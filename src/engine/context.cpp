@@ -1,0 +1,173 @@
+#include "engine/context.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+
+#include "base/error.hpp"
+#include "base/memory.hpp"
+#include "engine/external.hpp"
+#include "plan/cost.hpp"
+#include "plan/replay.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+/// One run at a time on a device, and one program of the user's: others would share its memory.
+std::mutex device, program;
+
+/// As stored, or rounded.
+kda::Problem read(plan::Source::Opened& source, const plan::Problem& plan) {
+  kda::Problem problem = source.take_problem();
+  return plan.rounded_to ? kda::with_inputs_rounded_to(problem, *plan.rounded_to) : std::move(problem);
+}
+
+}  // namespace
+
+Context::Context(const plan::Problem& plan, const Resources& resources)
+    : plan_(plan),
+      resources_(resources),
+      source_(plan.source->open(resources.limits)),
+      problem_(read(source_, plan)) {}
+
+void Context::progress(const std::string& what) const {
+  if (resources_.progress) resources_.progress(fmt::format("{}: {}", plan_.source->name(), what));
+}
+
+kda::RunOptions Context::options_of(const plan::Answer& answer) const {
+  kda::RunOptions options = answer.options;
+  options.threads = resources_.threads;
+  options.memory_limit = resources_.limits.memory_budget;
+  return options;
+}
+
+std::size_t Context::budget() const {
+  // What is left beside the inputs; something must be.
+  const std::size_t all = resources_.limits.memory_budget, inputs = plan_.source->bytes();
+  return std::max(all / 4, all > inputs ? all - inputs : 0);
+}
+
+std::size_t Context::bytes_of(const Key& key) const {
+  return plan::answer_bytes(plan_.outline, key.second, plan_.answers[key.first % replays].dtype);
+}
+
+bool Context::fits(std::size_t index, kda::Pass pass) const {
+  if (in_use_.empty() || in_use_.contains({index, pass})) return true;
+  std::size_t bytes = bytes_of({index, pass});
+  for (const Key& key : in_use_) bytes += bytes_of(key);
+  return bytes <= budget();
+}
+
+template <class Make>
+const Answered& Context::kept(Key key, std::size_t bytes, Make make) {
+  in_use_.insert(key);
+  if (const auto known = answers_.find(key); known != answers_.end()) return *known->second;
+  if (const auto none = without_.find(key); none != without_.end()) throw none->second;
+  std::size_t held = bytes;
+  for (const auto& [other, answer] : answers_) held += bytes_of(other);
+  for (auto at = answers_.begin(); at != answers_.end() && held > budget();) {
+    if (in_use_.contains(at->first)) {
+      ++at;
+    } else {
+      held -= bytes_of(at->first);
+      at = answers_.erase(at);
+    }
+  }
+  try {
+    return *answers_.emplace(key, std::make_unique<Answered>(make())).first->second;
+  } catch (const NoAnswer& none) {
+    in_use_.erase(key);
+    without_.emplace(key, none);
+    throw;
+  }
+}
+
+const Answered& Context::answer(std::size_t index, kda::Pass pass) {
+  const plan::Answer& who = plan_.answers[index];
+  const Key key{index, pass};
+  return kept(key, bytes_of(key), [&]() -> Answered {
+    if (who.origin == plan::Answer::Origin::recorded) return recorded(who, pass);
+    if (who.origin == plan::Answer::Origin::variant) return computed(who, pass);
+    progress(who.name);
+    const std::lock_guard one(program);
+    try {
+      return external_answer(external_of(plan_, who.name), problem_, resources_.limits);
+    } catch (const Error& error) {
+      fail(who, error.what(), exit_code(error.kind()));
+    }
+  });
+}
+
+void Context::fail(const plan::Answer& who, const std::string& message, int exit_code) {
+  failures.push_back({fmt::format("{}: {}", who.name, message), exit_code, plan_.source->target().name});
+  throw NoAnswer{judge::Verdict::skipped, message};
+}
+
+const Answered& Context::replay(std::size_t index) {
+  const plan::Answer& who = plan_.answers[index];
+  const Key key{index + replays, kda::Pass::forward};
+  return kept(key, bytes_of(key), [&] {
+    progress(fmt::format("replay of {} {}", who.name, numeric::name_of(who.dtype)));
+    plan::Answer on_cpu = who;
+    on_cpu.variant = &plan::on_cpu(*who.variant);
+    Answered answered = computed(on_cpu, kda::Pass::forward);
+    answered.name = "replay";
+    return answered;
+  });
+}
+
+Answered Context::computed(const plan::Answer& who, kda::Pass pass) {
+  const kda::Variant& variant = *who.variant;
+  if (const std::size_t bytes = plan::answer_bytes(plan_.outline, pass, who.dtype); bytes > budget())
+    fail(who,
+         fmt::format("its answer takes {}; the memory budget leaves {}; hint: --memory-limit raises it",
+                     size_text(bytes), size_text(budget())),
+         exit_code(ErrorKind::input));
+  progress(fmt::format("{} {}{}", who.name, numeric::name_of(who.dtype),
+                       pass == kda::Pass::backward ? " backwards" : ""));
+  Answered answered = described(who, pass, plan_);
+  try {
+    std::unique_lock<std::mutex> one;
+    if (kda::is_on_gpu(variant)) one = std::unique_lock(device);
+    answered.tensors = kda::run_pass(pass, variant, problem_, options_of(who));
+  } catch (const Error& error) {
+    // One that fails takes nobody else's answer with it.
+    if (error.kind() == ErrorKind::internal || error.kind() == ErrorKind::usage) throw;
+    fail(who, error.what(), exit_code(error.kind()));
+  } catch (const std::bad_alloc&) {
+    fail(who, "out of memory", exit_code(ErrorKind::environment));
+  }
+  return answered;
+}
+
+Answered Context::recorded(const plan::Answer& who, kda::Pass pass) const {
+  Answered answered = described(who, pass, plan_);
+  const fixture::ExpectedGroup& group = *plan_.source->expected_named(who.name);
+  const plan::Names here = kda::tensors_of(pass, plan_.outline);
+  for (const std::string& name : here)
+    if (const fixture::DatasetInfo* const info = group.tensor(name))
+      answered.tensors.emplace(name, source_.read(*info));
+  return answered;
+}
+
+const kda::GateStatistics& Context::gates(std::size_t chunk_size) {
+  const auto found = gates_.find(chunk_size);
+  if (found != gates_.end()) return found->second;
+  return gates_.emplace(chunk_size, kda::gate_statistics(problem_, chunk_size, resources_.threads))
+      .first->second;
+}
+
+Truth Context::truth(kda::Pass pass, plan::OracleChoice oracle, std::size_t chunk_size) {
+  return {problem_,
+          pass,
+          plan::precision_of(oracle),
+          chunk_size,
+          resources_.threads,
+          resources_.limits.memory_budget,
+          [this](std::size_t rows) -> const kda::GateStatistics& { return gates(rows); }};
+}
+
+}  // namespace kda_check::engine

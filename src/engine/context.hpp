@@ -1,0 +1,86 @@
+// One problem of a plan at work: its inputs, its answers and its gate statistics, each made once for all
+// cases that need it, and given up when memory is short.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "engine/answered.hpp"
+#include "engine/comparing.hpp"
+#include "plan/plan.hpp"
+
+namespace kda_check::engine {
+
+/// What a run has, and where it says something while it works; the functions may be empty.
+struct Resources {
+  int threads = 1;
+  fixture::ReadLimits limits;
+  bool draw = false;  ///< keep what drawings need
+  std::function<void(const std::string&)> warning = {};
+  std::function<void(const std::string&)> progress = {};
+};
+
+/// Thrown where an answer does not come: what that means for its cases, and why.
+struct NoAnswer {
+  judge::Verdict verdict;  ///< fail or skipped
+  std::string reason;
+};
+
+class Context {
+ public:
+  /// Throws Error{input} for a source that cannot be read.
+  Context(const plan::Problem& plan, const Resources& resources);
+
+  const plan::Problem& plan() const { return plan_; }
+  const kda::Problem& problem() const { return problem_; }
+  const Resources& resources() const { return resources_; }
+  const plan::Source::Opened& source() const { return source_; }
+
+  /// Computed, read or asked for when it is needed first. Valid until the next call of an answer that is not
+  /// kept. Throws NoAnswer; of recorded ones Error{input}.
+  const Answered& answer(std::size_t index, kda::Pass pass);
+  /// What the CPU gives for an answer of a GPU variant, forwards.
+  const Answered& replay(std::size_t index);
+  /// Answers used since the last call of this may be given up from now on.
+  void release() { in_use_.clear(); }
+  /// Whether this answer, too, fits beside those in use.
+  bool fits(std::size_t index, kda::Pass pass) const;
+
+  const kda::GateStatistics& gates(std::size_t chunk_size);
+  Truth truth(kda::Pass pass, plan::OracleChoice oracle, std::size_t chunk_size);
+  /// The options of a computed answer, with the threads and the memory there are.
+  kda::RunOptions options_of(const plan::Answer& answer) const;
+  void progress(const std::string& what) const;
+
+  /// Failures of single answers: a device, memory.
+  std::vector<report::Failure> failures;
+
+ private:
+  using Key = std::pair<std::size_t, kda::Pass>;
+  static constexpr std::size_t replays = std::size_t{1} << 32;  ///< added to an index: its replay
+
+  template <class Make>
+  const Answered& kept(Key key, std::size_t bytes, Make make);
+  /// A failure of the run, and no answer.
+  [[noreturn]] void fail(const plan::Answer& who, const std::string& message, int exit_code);
+  Answered computed(const plan::Answer& answer, kda::Pass pass);
+  Answered recorded(const plan::Answer& answer, kda::Pass pass) const;
+  std::size_t bytes_of(const Key& key) const;
+  std::size_t budget() const;
+
+  const plan::Problem& plan_;
+  const Resources& resources_;
+  plan::Source::Opened source_;
+  kda::Problem problem_;
+  std::map<Key, std::unique_ptr<Answered>> answers_;
+  std::map<Key, NoAnswer> without_;
+  std::set<Key> in_use_;
+  std::map<std::size_t, kda::GateStatistics> gates_;
+};
+
+}  // namespace kda_check::engine

@@ -1,0 +1,256 @@
+#include "engine/engine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <new>
+#include <span>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/interruption.hpp"
+#include "engine/findings.hpp"
+#include "plan/listing.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+/// The problems of one source: what one part of the report is about.
+struct Unit {
+  std::span<const plan::Problem> problems;
+  double seconds = 0;
+  std::size_t bytes = 0;
+  std::size_t cases = 0;
+};
+
+std::vector<Unit> units_of(const plan::Plan& plan) {
+  std::vector<Unit> units;
+  for (std::size_t first = 0, end; first < plan.problems.size(); first = end) {
+    for (end = first + 1;
+         end < plan.problems.size() && plan.problems[end].source == plan.problems[first].source;)
+      ++end;
+    Unit& unit =
+        units.emplace_back(Unit{std::span<const plan::Problem>(plan.problems).subspan(first, end - first)});
+    for (const plan::Problem& problem : unit.problems) {
+      unit.seconds += problem.seconds;
+      unit.bytes = std::max(unit.bytes, problem.bytes);
+      unit.cases += problem.cases.size();
+    }
+  }
+  return units;
+}
+
+void run_problem(const plan::Problem& plan, const Resources& resources, report::Document& part,
+                 std::vector<std::string>& notes) {
+  Findings findings;
+  for (const plan::Case& item : plan.cases) findings.cases.push_back(begun(item, plan));
+  const bool works =
+      std::ranges::any_of(plan.cases, [](const plan::Case& item) { return item.skip.empty(); });
+  if (works) {
+    Context context(plan, resources);
+    for (const std::string& line : fixture::announce_values(context.problem())) {
+      if (resources.warning) resources.warning(fmt::format("{} ({})", line, plan.source->target().path));
+      findings.notes.push_back(line);
+    }
+    std::string failure;
+    for (const auto find : {judge_verdicts, judge_laws, compare_stages, follow_growth, attribute_errors,
+                            climb_ladders, forecast_runs, capture_answers}) {
+      // What goes wrong with one question takes nothing of the others with it.
+      try {
+        find(context, findings);
+      } catch (const Error& error) {
+        if (error.kind() == ErrorKind::usage || error.kind() == ErrorKind::internal) throw;
+        if (failure.empty()) failure = error.found();
+        context.failures.push_back({error.what(), exit_code(error.kind()), plan.source->target().name});
+      }
+    }
+    std::ranges::move(context.failures, std::back_inserter(part.failures));
+    for (report::CaseResult& item : findings.cases)
+      if (item.verdict == judge::Verdict::skipped && item.reason.empty()) item.reason = failure;
+  }
+  for (std::size_t i = 0; i < plan.cases.size(); ++i)
+    if (plan.cases[i].question == plan::Question::verdict) part.cases.push_back(std::move(findings.cases[i]));
+  std::ranges::move(findings.sections, std::back_inserter(part.sections));
+  for (const std::vector<std::string>* const list : {&std::as_const(findings.notes), &plan.notes})
+    for (const std::string& note : *list)
+      if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
+}
+
+report::Document run_unit(const Unit& unit, const Resources& resources) {
+  report::Document part;
+  const plan::Source& source = *unit.problems.front().source;
+  report::ProblemResult described = plan::described(source);
+  try {
+    for (const plan::Problem& problem : unit.problems) run_problem(problem, resources, part, described.notes);
+  } catch (const Error& error) {
+    const bool found_in_file = error.kind() != ErrorKind::internal && error.kind() != ErrorKind::usage;
+    const Error placed = found_in_file ? error : error.in(source.target().name);
+    part.failures.push_back({placed.what(), exit_code(error.kind()), source.target().name});
+  } catch (const std::bad_alloc&) {
+    part.failures.push_back(
+        {fmt::format("out of memory ({}); hint: fewer --threads, a smaller --memory-limit",
+                     source.target().name),
+         exit_code(ErrorKind::environment), source.target().name});
+  } catch (const std::exception& error) {
+    part.failures.push_back(
+        {fmt::format("a bug in kda-check: {} ({}); hint: please report it with the command line",
+                     error.what(), source.target().name),
+         exit_code(ErrorKind::internal), source.target().name});
+  }
+  part.problems.push_back(std::move(described));
+  return part;
+}
+
+/// Threads that a unit is worth: starting one costs, and so does sharing a tenth of a second.
+int threads_for(const Unit& unit, int threads) {
+  constexpr double worth_a_thread = 0.05;
+  return static_cast<int>(std::clamp(unit.seconds / worth_a_thread, 1.0, static_cast<double>(threads)));
+}
+
+/// Units at work, each with its share of threads and memory; what they give comes out in their order.
+class Schedule {
+ public:
+  Schedule(const std::vector<Unit>& units, const Execution& execution, const Events& events)
+      : units_(units), execution_(execution), events_(events), free_threads_(execution.resources.threads) {
+    for (const Unit& unit : units) total_.of_seconds += unit.seconds, total_.of_cases += unit.cases;
+  }
+
+  void run() {
+    {
+      std::vector<std::jthread> workers;
+      const auto wanted = static_cast<int>(
+          std::min<std::size_t>(static_cast<std::size_t>(execution_.resources.threads), units_.size()));
+      try {
+        for (int worker = 1; worker < wanted; ++worker) workers.emplace_back([this] { work(); });
+      } catch (const std::system_error&) {
+        // No more threads to be had: those there are do the work.
+      }
+      work();
+    }
+    // What is done is told, also behind a gap that an interruption left.
+    for (auto& [index, part] : waiting_) events_.finished(std::move(part));
+    if (failure_) std::rethrow_exception(failure_);
+    check_interruption();
+  }
+
+ private:
+  void work() {
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      if (next_ == units_.size() || failure_ || enough_ || interrupted()) return;
+      const std::size_t mine = next_++;
+      const Unit& unit = units_[mine];
+      const int threads = threads_for(unit, execution_.resources.threads);
+      // In turn: a large one is not overtaken for ever by small ones.
+      const auto fits = [&] {
+        return failure_ || interrupted() ||
+               (mine == started_ && threads <= free_threads_ &&
+                (running_ == 0 || bytes_ + unit.bytes <= execution_.resources.limits.memory_budget));
+      };
+      changed_.wait(lock, fits);
+      if (failure_ || interrupted()) return;
+      ++started_, ++running_, free_threads_ -= threads, bytes_ += unit.bytes;
+      changed_.notify_all();
+      lock.unlock();
+      run_one(mine, unit, threads);
+      lock.lock();
+      --running_, free_threads_ += threads, bytes_ -= unit.bytes;
+      changed_.notify_all();
+    }
+  }
+
+  void run_one(std::size_t index, const Unit& unit, int threads) {
+    try {
+      Resources resources = execution_.resources;
+      resources.threads = threads;
+      const auto locked = [this](const std::function<void(const std::string&)>& tell) {
+        return [this, &tell](const std::string& text) {
+          const std::lock_guard lock(telling_);
+          tell(text);
+        };
+      };
+      if (execution_.resources.warning) resources.warning = locked(execution_.resources.warning);
+      if (execution_.resources.progress) resources.progress = locked(execution_.resources.progress);
+      report::Document part = run_unit(unit, resources);
+      const std::lock_guard lock(telling_);
+      waiting_.emplace(index, std::move(part));
+      tell();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+      changed_.notify_all();
+    }
+  }
+
+  /// Everything that is next in the order of the plan.
+  void tell() {
+    for (auto first = waiting_.begin(); first != waiting_.end() && first->first == told_;
+         first = waiting_.begin()) {
+      total_.cases += units_[told_].cases, total_.seconds += units_[told_].seconds;
+      events_.finished(std::move(first->second));
+      if (execution_.done) execution_.done(total_);
+      if (execution_.enough && execution_.enough()) enough_ = true;
+      waiting_.erase(first);
+      ++told_;
+    }
+  }
+
+  const std::vector<Unit>& units_;
+  const Execution& execution_;
+  const Events& events_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t next_ = 0, started_ = 0;
+  int running_ = 0, free_threads_;
+  std::size_t bytes_ = 0;
+  std::exception_ptr failure_;
+  std::atomic<bool> enough_{false};
+
+  std::mutex telling_;
+  std::map<std::size_t, report::Document> waiting_;
+  std::size_t told_ = 0;
+  Done total_;
+};
+
+}  // namespace
+
+std::string with_remark(std::string arithmetic, const plan::Problem& problem) {
+  const std::string remark = problem.remark();
+  return arithmetic + (arithmetic.empty() || remark.empty() ? "" : " ") + remark;
+}
+
+report::CaseResult begun(const plan::Case& item, const plan::Problem& problem) {
+  report::CaseResult result;
+  if (item.answer) result = case_about(described(problem.answers[*item.answer], item.pass, problem), {});
+  result.arithmetic = with_remark(std::move(result.arithmetic), problem);
+  result.number = item.number;
+  result.place = item.asked->place;
+  result.fixture = problem.source->name();
+  result.path = problem.source->target().name;
+  result.variant = item.who;
+  if (!item.answer) result.role = report::Role::recorded;
+  result.pass = kda::name_of(item.pass);
+  result.against = item.reference.name;
+  result.oracle = plan::name_of(item.asked->oracle_or_usual());
+  result.verdict = judge::Verdict::skipped;
+  result.reason = item.skip;
+  result.repro = item.repro;
+  return result;
+}
+
+void execute(const plan::Plan& plan, const Execution& execution, const Events& events) {
+  const std::vector<Unit> units = units_of(plan);
+  if (!units.empty()) Schedule(units, execution, events).run();
+}
+
+}  // namespace kda_check::engine

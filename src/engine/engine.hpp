@@ -1,0 +1,35 @@
+// Runs a plan: sources side by side as far as threads and memory allow, an event for each as soon as it is
+// done, in the order of the plan.
+#pragma once
+
+#include <functional>
+
+#include "engine/context.hpp"
+#include "plan/plan.hpp"
+#include "report/document.hpp"
+
+namespace kda_check::engine {
+
+/// What becomes of the parts of a plan. Called by one thread at a time, in the order of the plan.
+struct Events {
+  /// Everything about one source: its problem, cases, sections and failures.
+  std::function<void(report::Document part)> finished;
+};
+
+/// Share of the plan that is done, by cost; for progress.
+struct Done {
+  std::size_t cases = 0, of_cases = 0;
+  double seconds = 0, of_seconds = 0;  ///< on one thread, as planned
+};
+
+struct Execution {
+  Resources resources;
+  std::function<void(const Done&)> done = {};  ///< told beside Events
+  std::function<bool()> enough = {};           ///< asked after each source: true, nothing more is begun
+};
+
+/// Throws Interrupted when a signal asks for the end, after everything that is done was told. What goes wrong
+/// with one source, a bug too, becomes a failure of its part, and the others go on.
+void execute(const plan::Plan& plan, const Execution& execution, const Events& events);
+
+}  // namespace kda_check::engine

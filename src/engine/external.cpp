@@ -1,0 +1,195 @@
+#include "engine/external.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "base/error.hpp"
+#include "base/names.hpp"
+#include "base/shell.hpp"
+#include "base/shell_text.hpp"
+#include "base/temporary_files.hpp"
+#include "engine/context.hpp"
+#include "fixture/writer.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+using explain::Fill;
+using judge::Verdict;
+using plan::ExternalProgram;
+using tensor::Tensor;
+
+constexpr int cannot_do_this = 77;  ///< exit status: this problem is not for this program
+constexpr int not_executable = 126, not_found = 127;
+
+/// An empty file of its own in the folder for temporary files, removed at the end.
+class ScratchFile {
+ public:
+  ScratchFile() : file_(created()) {}
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+  ~ScratchFile() { std::remove(path().c_str()); }
+  const std::string& path() const { return file_.path(); }
+
+ private:
+  static std::string created() {
+    std::error_code failure;
+    const std::filesystem::path folder = std::filesystem::temp_directory_path(failure);
+    std::string path = (folder / "kda-check-XXXXXX.h5").string();
+    const int descriptor = failure ? -1 : ::mkostemps(path.data(), 3, O_CLOEXEC);
+    if (descriptor < 0)
+      throw Error(ErrorKind::environment,
+                  fmt::format("cannot make a temporary file: {}", std::strerror(errno)), {},
+                  "TMPDIR says where");
+    ::close(descriptor);
+    return path;
+  }
+  TemporaryFile file_;
+};
+
+Tensor filled(const char* name, numeric::DType dtype, Fill fill, const kda::Problem& problem) {
+  Tensor tensor(
+      name, dtype,
+      kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first));
+  // 16-bit floats end at 65504.
+  const double huge = dtype == numeric::DType::fp16 ? 6e4 : 1e30;
+  const double value = fill == Fill::huge ? huge : std::numeric_limits<double>::quiet_NaN();
+  for (std::size_t i = 0; i < tensor.size(); ++i) tensor.set(i, value);
+  return tensor;
+}
+
+std::string with_tail(std::string reason, const ShellResult& result) {
+  return result.tail.empty() ? reason : reason + "; it said: " + printable(result.tail);
+}
+
+/// Throws unless the program did its work.
+void check_end(const ShellResult& result, const ExternalProgram& program) {
+  if (result.timed_out)
+    throw NoAnswer{Verdict::fail, with_tail(fmt::format("no answer within {} s", program.seconds), result)};
+  if (result.signal != 0)
+    throw NoAnswer{Verdict::fail, with_tail(fmt::format("it was ended by signal {} ({})", result.signal,
+                                                        ::strsignal(result.signal)),
+                                            result)};
+  if (result.status == not_executable || result.status == not_found)
+    throw Error(ErrorKind::environment,
+                with_tail(fmt::format("--external: '{}' cannot be run", program.command), result));
+  if (result.status == cannot_do_this)
+    throw NoAnswer{Verdict::skipped, with_tail("the program does not do this (exit status 77)", result)};
+  if (result.status != 0)
+    throw NoAnswer{Verdict::fail, with_tail(fmt::format("exit status {}", result.status), result)};
+}
+
+/// The group that holds the answer: one that the program added, else the one it found.
+const fixture::ExpectedGroup& answer_in(const fixture::Fixture& file, const std::string& prepared) {
+  const fixture::ExpectedGroup* found = nullptr;
+  std::size_t added = 0;
+  for (const fixture::ExpectedGroup& group : file.expected()) {
+    if (group.name != prepared) ++added;
+    if (found == nullptr || group.name != prepared) found = &group;
+  }
+  if (added > 1) throw NoAnswer{Verdict::fail, fmt::format("{{out}} has {} answers, not one", added)};
+  if (found == nullptr) throw NoAnswer{Verdict::fail, "{out} has no group in expected"};
+  return *found;
+}
+
+Answered read_answer(const std::string& path, const ExternalProgram& program, const kda::Problem& problem,
+                     const fixture::ReadLimits& limits) {
+  const fixture::Fixture file = fixture::Fixture::open(path, limits);
+  const fixture::ExpectedGroup& group = answer_in(file, program.name);
+  Answered answer;
+  answer.name = program.name;
+  answer.role = report::Role::external;
+  answer.device = group.device;
+  answer.arithmetic = group.implementation;
+  answer.compute = group.compute_or_storage();
+  answer.compute_assumed = !group.compute;
+  answer.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);
+  for (const std::string& name : kda::tensors_of(kda::Pass::forward)) {
+    const fixture::DatasetInfo* const info = group.tensor(name);
+    if (info == nullptr) continue;
+    const tensor::Shape wanted =
+        kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first);
+    if (info->shape != wanted)
+      throw NoAnswer{Verdict::fail, fmt::format("its {} is {}; wanted {}", name,
+                                                tensor::to_string(info->shape), tensor::to_string(wanted))};
+    answer.tensors.emplace(name, file.read(*info));
+  }
+  answer.dtype = answer.tensor("o") != nullptr ? answer.tensor("o")->dtype() : problem.dtype();
+  return answer;
+}
+
+/// Files of the program are no input of ours: what is wrong with them is its answer.
+[[noreturn]] void refuse(const Error& error, const std::string& what) {
+  if (error.kind() != ErrorKind::input) throw error;
+  throw NoAnswer{Verdict::fail, fmt::format("{}: {}", what, error.found())};
+}
+
+/// `inputs_after`, unless null: the inputs in {in} when the program has ended.
+Answered run(const ExternalProgram& program, const kda::Problem& problem, const fixture::ReadLimits& limits,
+             Fill fill, std::optional<kda::Problem>* inputs_after) {
+  const ScratchFile in, out;
+  const Tensor o = filled("o", problem.dtype(), fill, problem);
+  const Tensor state = filled("final_state", kda::state_dtype(problem.dtype()), fill, problem);
+  fixture::WriteRequest request;
+  request.name = "external", request.problem = &problem, request.compression = 0;
+  fixture::write_fixture(in.path(), request);
+  request.expected.push_back({program.name, "", "", numeric::compute_of(problem.dtype()), {&o, &state}, {}});
+  fixture::write_fixture(out.path(), request);
+  check_end(run_shell(with_placeholders(program.command, {{"{in}", in.path()}, {"{out}", out.path()}}),
+                      program.seconds),
+            program);
+  try {
+    if (inputs_after != nullptr) *inputs_after = fixture::Fixture::open(in.path(), limits).read_problem();
+  } catch (const Error& error) {
+    refuse(error, "{in} was changed and cannot be read");
+  }
+  try {
+    return read_answer(out.path(), program, problem, limits);
+  } catch (const Error& error) {
+    refuse(error, "{out} cannot be read");
+  }
+}
+
+}  // namespace
+
+const ExternalProgram& external_of(const plan::Problem& problem, const std::string& name) {
+  const auto found = std::ranges::find_if(problem.cases, [&](const plan::Case& item) {
+    return item.asked->external && item.asked->external->name == name;
+  });
+  return *found->asked->external;
+}
+
+Answered external_answer(const ExternalProgram& program, const kda::Problem& problem,
+                         const fixture::ReadLimits& limits, Fill fill) {
+  return run(program, problem, limits, fill, nullptr);
+}
+
+explain::Subject external_subject(const ExternalProgram& program, const kda::Problem& problem,
+                                  const fixture::ReadLimits& limits) {
+  explain::Subject subject;
+  subject.solve = [&program, &limits](const kda::Problem& asked, Fill fill) {
+    Answered answer = external_answer(program, asked, limits, fill);
+    for (const std::string& name : kda::tensors_of(kda::Pass::forward))
+      if (answer.tensor(name) == nullptr)
+        throw NoAnswer{Verdict::skipped, "the invariants need o and final_state"};
+    return kda::Answer{std::move(answer.tensors.at("o")), std::move(answer.tensors.at("final_state"))};
+  };
+  subject.inputs_after = [&program, &limits](const kda::Problem& asked) {
+    std::optional<kda::Problem> after;
+    run(program, asked, limits, Fill::whatever, &after);
+    return std::move(*after);
+  };
+  subject.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);
+  return subject;
+}
+
+}  // namespace kda_check::engine

@@ -1,0 +1,24 @@
+// A kernel of somebody else as a program that reads a fixture and writes a fixture (docs/external.md).
+#pragma once
+
+#include "engine/answered.hpp"
+#include "explain/invariants.hpp"
+#include "plan/plan.hpp"
+
+namespace kda_check::engine {
+
+/// The program of that name that cases of a problem ask for.
+const plan::ExternalProgram& external_of(const plan::Problem& problem, const std::string& name);
+
+/// What the program answers to a problem, o and final_state or one of them, named after it. Outputs it finds
+/// in {out} hold `fill` (whatever: NaN). Files are temporary and gone afterwards, also when a signal ends the
+/// process. Throws NoAnswer for an answer that is missing or malformed, a program that failed, crashed or
+/// took too long; skipped for exit status 77. Throws Error{environment} for one that cannot be run.
+Answered external_answer(const plan::ExternalProgram& program, const kda::Problem& problem,
+                         const fixture::ReadLimits& limits, explain::Fill fill = explain::Fill::whatever);
+
+/// To be tried under the laws.
+explain::Subject external_subject(const plan::ExternalProgram& program, const kda::Problem& problem,
+                                  const fixture::ReadLimits& limits);
+
+}  // namespace kda_check::engine

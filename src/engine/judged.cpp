@@ -1,0 +1,89 @@
+#include "engine/judged.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "judge/metrics.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+using judge::Measures;
+
+report::PointResult described(const std::string& name, const tensor::Shape& shape, bool state_v_first,
+                              const judge::Point& point) {
+  report::PointResult result;
+  result.index = tensor::index_of(shape, point.element);
+  result.place = kda::place(name, result.index, state_v_first);
+  // A NaN has no sign worth printing.
+  result.got = std::isnan(point.got) ? std::numeric_limits<double>::quiet_NaN() : point.got;
+  result.expected =
+      std::isnan(point.expected.hi) ? std::numeric_limits<double>::quiet_NaN() : point.expected.hi;
+  result.magnitude = point.magnitude;
+  result.got_hex = fmt::format("{:a}", result.got);
+  result.expected_hex = fmt::format("{:a}", result.expected);
+  result.rank = point.rank;
+  return result;
+}
+
+/// The element a reader should look at first.
+judge::Point telling_point(const Measures& m, const std::string& deciding_metric) {
+  if (const judge::Metric* const metric = judge::find_metric(deciding_metric))
+    if (const judge::Point point = metric->point(m); point.element != judge::no_element) return point;
+  if (!m.class_mismatches.empty()) return m.class_mismatches.front();
+  return m.has_magnitude ? m.scaled_ulp.point : m.max_ulp.point;
+}
+
+}  // namespace
+
+judge::ComparisonOptions comparison_options(const plan::Judging& judging, int threads, bool profile) {
+  judge::ComparisonOptions options;
+  options.atol = judging.atol.value_or(0);
+  options.rtol = judging.rtol.value_or(0);
+  options.worst = judging.worst_or_usual();
+  options.series = profile;
+  options.threads = threads;
+  return options;
+}
+
+report::TensorResult judged(const TensorOf& tensor, const Measures& m, std::vector<judge::Limit> limits,
+                            std::size_t worst, const judge::JudgeOptions& options) {
+  const auto& [name, shape, dtype, state_v_first] = tensor;
+  report::TensorResult result;
+  result.name = name;
+  result.shape = shape;
+  result.dtype = numeric::name_of(dtype);
+  result.limits = std::move(limits);
+  const judge::Judgement judgement = judge::judge(m, result.limits, options);
+  result.verdict = judgement.verdict;
+  result.reason = judgement.reason;
+  for (const judge::Metric& metric : judge::metrics())
+    if (m.has_magnitude || !metric.needs_magnitude) result.metrics.emplace_back(metric.name, metric.value(m));
+  for (const std::vector<judge::Point>* const list : {&m.class_mismatches, &m.worst})
+    for (const judge::Point& point : *list)
+      if (result.points.size() < worst) result.points.push_back(described(name, shape, state_v_first, point));
+  const judge::Point telling = telling_point(m, judgement.metric);
+  if (telling.element != judge::no_element) result.worst = described(name, shape, state_v_first, telling);
+  if (m.window_token != judge::no_element)
+    result.worst_window = fmt::format("b={} t={}..{}", m.window_batch, m.window_token,
+                                      std::min(m.window_token + judge::window_tokens, shape[1]) - 1);
+  if (m.worst_head != judge::no_element) result.worst_head = fmt::format("h={}", m.worst_head);
+  return result;
+}
+
+void conclude(report::CaseResult& result) {
+  std::vector<judge::Verdict> verdicts;
+  for (const report::TensorResult& tensor : result.tensors) verdicts.push_back(tensor.verdict);
+  if (verdicts.empty()) return;  // skipped, with its reason
+  result.verdict = judge::worst_of(verdicts);
+  for (const report::TensorResult& tensor : result.tensors)
+    if (tensor.verdict == result.verdict && !tensor.reason.empty()) {
+      result.reason = tensor.name + ": " + tensor.reason;
+      return;
+    }
+}
+
+}  // namespace kda_check::engine

@@ -1,0 +1,34 @@
+// From measures to the results of reports: verdicts, with figures and places.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "judge/comparison.hpp"
+#include "judge/verdict.hpp"
+#include "plan/request.hpp"
+#include "report/document.hpp"
+#include "tensor/tensor.hpp"
+
+namespace kda_check::engine {
+
+/// The tensor that was measured.
+struct TensorOf {
+  const std::string& name;
+  const tensor::Shape& shape;
+  numeric::DType dtype;
+  bool state_v_first;
+};
+
+/// `limits`: those that apply. `worst`: points to list.
+report::TensorResult judged(const TensorOf& tensor, const judge::Measures& measures,
+                            std::vector<judge::Limit> limits, std::size_t worst,
+                            const judge::JudgeOptions& options = {});
+
+/// `profile`: keep what a report needs for drawings, 48 bytes for every token and head.
+judge::ComparisonOptions comparison_options(const plan::Judging& judging, int threads, bool profile);
+
+/// The verdict and the reason of a case from those of its tensors.
+void conclude(report::CaseResult& result);
+
+}  // namespace kda_check::engine

@@ -1,0 +1,245 @@
+// Verdicts under the laws of `run --invariants` (docs/invariants.md), on variants and on programs of users.
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "base/names.hpp"
+#include "engine/external.hpp"
+#include "engine/findings.hpp"
+#include "engine/judged.hpp"
+#include "plan/selection.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+using explain::Fill;
+using judge::Verdict;
+using tensor::Tensor;
+
+/// While it lives, every block of memory is full of something when it is handed out, where the C library can
+/// do that: 0xff.., which is NaN in every format, or 0x71.., 1.2e30 in fp32. One at a time in the process:
+/// others who allocate meanwhile are given the same.
+class FilledMemory {
+ public:
+  explicit FilledMemory(Fill fill) : active_(fill != Fill::whatever) {
+    static std::mutex one;
+    if (active_) alone_ = std::unique_lock(one);
+    // The library fills with the complement of the lowest byte; 0 as a whole turns it off.
+    if (active_) set(fill == Fill::nan ? 0x100 : 0xff - 0x71);
+  }
+  FilledMemory(const FilledMemory&) = delete;
+  FilledMemory& operator=(const FilledMemory&) = delete;
+  ~FilledMemory() {
+    if (active_) set(0);
+  }
+
+ private:
+  static void set([[maybe_unused]] int value) {
+#ifdef M_PERTURB
+    ::mallopt(M_PERTURB, value);
+#endif
+  }
+  std::unique_lock<std::mutex> alone_;
+  bool active_;
+};
+
+kda::Answer solved(const kda::Variant& variant, const kda::Problem& problem, const kda::RunOptions& options,
+                   Fill fill) {
+  if (std::string reason = plan::why_not(variant, problem, options); !reason.empty())
+    throw NoAnswer{Verdict::skipped, std::move(reason)};
+  const FilledMemory filled(fill);
+  return variant.run(problem, options);
+}
+
+std::vector<judge::Limit> limits_on_bits() {
+  return {{"nonfinite", 0, "invariant"}, {"differing_bits", 0, "invariant"}};
+}
+
+/// The trials of one law and what became of them.
+class Trials {
+ public:
+  Trials(Context& context, const Answered& reference, const plan::Case& item)
+      : context_(context), reference_(reference), item_(item) {}
+
+  void take(explain::Trial trial) {
+    tried_.push_back(trial.what);
+    if (!trial.same_bits) {
+      later_.push_back(std::make_unique<Later>(later(std::move(trial))));
+      return;
+    }
+    std::vector<report::TensorResult> tensors;
+    for (const explain::Pair& pair : trial.pairs) {
+      const bool is_input = pair.name != "o" && pair.name != "final_state";
+      if (!is_input && !wanted(pair.name)) continue;
+      tensors.push_back(bits_of(pair, is_input));
+    }
+    keep(trial.what, std::move(tensors));
+  }
+
+  /// One case from all of them. Compares what may differ in its roundings: the oracle runs once for it.
+  void conclude_into(report::CaseResult& result) {
+    judge_later();
+    result.trials = join(tried_);
+    result.tensors = std::move(tensors_);
+    conclude(result);
+    if (result.verdict != Verdict::pass && !result.reason.empty())
+      result.reason = what_ + ": " + result.reason;
+    if (result.tensors.empty()) {
+      result.verdict = Verdict::skipped;
+      result.reason = "nothing was compared";
+    }
+  }
+
+ private:
+  struct Later {
+    std::string what;
+    Answered got, expected;
+  };
+
+  bool wanted(const std::string& name) const { return plan::has(item_.tensors, name); }
+  bool v_first() const { return context_.problem().options.state_v_first; }
+
+  const Tensor& expected_of(const explain::Pair& pair) const {
+    return pair.expected.empty() ? *reference_.tensor(pair.name) : pair.expected;
+  }
+
+  report::TensorResult bits_of(const explain::Pair& pair, bool is_input) const {
+    const Tensor& expected = expected_of(pair);
+    judge::Comparison comparison(
+        pair.name, pair.got, v_first(), false,
+        comparison_options(item_.asked->judging, context_.resources().threads, context_.resources().draw));
+    comparison.add_all(expected);
+    report::TensorResult result =
+        judged({pair.name, pair.got.shape(), pair.got.dtype(), v_first()}, comparison.finish(),
+               limits_on_bits(), plan::Judging{}.worst_or_usual(), {.zeros_decide = is_input});
+    // Inputs may hold NaN: they are data, not an answer.
+    if (is_input && result.verdict == Verdict::inconclusive &&
+        std::memcmp(pair.got.data(), expected.data(), expected.bytes()) == 0)
+      result.verdict = Verdict::pass, result.reason.clear();
+    return result;
+  }
+
+  Later later(explain::Trial trial) const {
+    Later item{std::move(trial.what), reference_.described(), reference_.described()};
+    for (explain::Pair& pair : trial.pairs) {
+      item.expected.tensors.insert_or_assign(pair.name, pair.expected.empty()
+                                                            ? reference_.tensor(pair.name)->clone()
+                                                            : std::move(pair.expected));
+      item.got.tensors.insert_or_assign(pair.name, std::move(pair.got));
+    }
+    return item;
+  }
+
+  void judge_later() {
+    if (later_.empty()) return;
+    const plan::Judging usual;
+    std::vector<Pairing> pairings;
+    for (const auto& item : later_) {
+      Pairing& pairing = pairings.emplace_back();
+      pairing.got = &item->got, pairing.expected = &item->expected;
+      for (const std::string& name : item_.tensors)
+        if (item->got.tensor(name) != nullptr) pairing.tensors.push_back(name);
+      pairing.options = comparison_options(usual, context_.resources().threads, false);
+    }
+    const Truth truth = context_.truth(kda::Pass::forward, item_.asked->oracle_or_usual(),
+                                       item_.chunk_size(context_.plan().outline));
+    std::vector<std::vector<report::TensorResult>> tensors(later_.size());
+    for (Measured& item : measured(truth, pairings))
+      tensors[item.pairing].push_back(judged({item.tensor, item.got->shape(), item.got->dtype(), v_first()},
+                                             item.measures, std::move(item.limits), usual.worst_or_usual(),
+                                             item.judging));
+    for (std::size_t i = 0; i < later_.size(); ++i) keep(later_[i]->what, std::move(tensors[i]));
+  }
+
+  static int severity(const std::vector<report::TensorResult>& tensors) {
+    int worst = 0;
+    for (const report::TensorResult& tensor : tensors)
+      worst = std::max(worst, tensor.verdict == Verdict::fail ? 2 : tensor.verdict == Verdict::pass ? 0 : 1);
+    return worst;
+  }
+
+  void keep(const std::string& what, std::vector<report::TensorResult> tensors) {
+    if (!tensors_.empty() && severity(tensors) <= severity(tensors_)) return;
+    tensors_ = std::move(tensors);
+    what_ = what;
+  }
+
+  Context& context_;
+  const Answered& reference_;
+  const plan::Case& item_;
+  std::vector<std::string> tried_;
+  std::vector<std::unique_ptr<Later>> later_;  // pairings point into it
+  std::string what_;                           ///< the trial that tensors_ are from
+  std::vector<report::TensorResult> tensors_;
+};
+
+explain::Subject subject_of(const kda::Variant& variant, const kda::RunOptions& options) {
+  explain::Subject subject;
+  subject.solve = [&variant, options](const kda::Problem& problem, Fill fill) {
+    return solved(variant, problem, options, fill);
+  };
+  subject.inputs_after = [&variant, options](const kda::Problem& problem) {
+    kda::Problem copy = kda::clone(problem);
+    solved(variant, copy, options, Fill::whatever);
+    return copy;
+  };
+  subject.form = variant.axes.chunk ? judge::Form::chunk : judge::Form::recurrence;
+  subject.chunk_size = options.chunk_size;
+  subject.reads_ahead = variant.axes.chunk && options.arithmetic.decay == kda::DecayForm::anchor_mid;
+  return subject;
+}
+
+explain::Subject subject_of(Context& context, const plan::Case& item) {
+  const plan::Answer& who = context.plan().answers[*item.answer];
+  if (who.is_computed()) return subject_of(*who.variant, context.options_of(who));
+  return external_subject(external_of(context.plan(), who.name), context.problem(),
+                          context.resources().limits);
+}
+
+const explain::Invariant& law_of(const plan::Case& item) {
+  const std::string_view name =
+      std::string_view(item.reference.name).substr(item.reference.name.find(':') + 1);
+  return *std::ranges::find(explain::invariants(), name, &explain::Invariant::name);
+}
+
+void try_law(Context& context, const plan::Case& item, report::CaseResult& result) {
+  const explain::Invariant& law = law_of(item);
+  result.reason = law.inapplicable(context.problem());
+  if (!result.reason.empty()) return;
+  const Answered& reference = context.answer(*item.answer, kda::Pass::forward);
+  context.progress(fmt::format("{} {}: {}", reference.name, numeric::name_of(reference.dtype), law.name));
+  for (const std::string& name : kda::tensors_of(kda::Pass::forward))
+    if (reference.tensor(name) == nullptr)
+      throw NoAnswer{Verdict::skipped, "the invariants need o and final_state"};
+  const kda::Answer answer{reference.tensor("o")->clone(), reference.tensor("final_state")->clone()};
+  Trials trials(context, reference, item);
+  law.run(context.problem(), answer, subject_of(context, item),
+          [&](explain::Trial trial) { trials.take(std::move(trial)); });
+  trials.conclude_into(result);
+}
+
+}  // namespace
+
+void judge_laws(Context& context, Findings& findings) {
+  const plan::Problem& problem = context.plan();
+  for (std::size_t i = 0; i < problem.cases.size(); ++i) {
+    const plan::Case& item = problem.cases[i];
+    if (item.question != plan::Question::verdict || item.reference.kind != plan::Reference::Kind::law)
+      continue;
+    report::CaseResult& result = findings.cases[i];
+    try {
+      try_law(context, item, result);
+    } catch (const NoAnswer& none) {
+      result.verdict = none.verdict;
+      result.reason = none.reason;
+    }
+    context.release();
+  }
+}
+
+}  // namespace kda_check::engine

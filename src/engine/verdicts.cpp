@@ -1,0 +1,191 @@
+// Verdicts on answers held against the oracle, recorded answers and replays: cases that share a truth are
+// compared in one pass over it, as many at a time as fit in memory.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "engine/findings.hpp"
+#include "engine/judged.hpp"
+#include "engine/probing.hpp"
+#include "explain/missing_options.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+using plan::Case;
+using plan::Reference;
+
+/// Cases of one truth.
+struct Group {
+  kda::Pass pass;
+  plan::OracleChoice oracle;
+  std::size_t chunk_size;
+  std::vector<std::size_t> cases;
+};
+
+bool is_compared(const Case& item) {
+  return item.question == plan::Question::verdict && item.skip.empty() && item.answer &&
+         item.reference.kind != Reference::Kind::law;
+}
+
+std::vector<Group> groups_of(const plan::Problem& problem) {
+  std::vector<Group> groups;
+  for (std::size_t i = 0; i < problem.cases.size(); ++i) {
+    const Case& item = problem.cases[i];
+    if (!is_compared(item)) continue;
+    // Only the magnitudes of gradients depend on the size of the chunks.
+    const std::size_t rows = item.pass == kda::Pass::backward ? item.chunk_size(problem.outline) : 0;
+    const plan::OracleChoice oracle = item.asked->oracle_or_usual();
+    const auto same = std::ranges::find_if(groups, [&](const Group& group) {
+      return std::tie(group.pass, group.oracle, group.chunk_size) == std::tie(item.pass, oracle, rows);
+    });
+    if (same == groups.end())
+      groups.push_back({item.pass, oracle, rows, {i}});
+    else
+      same->cases.push_back(i);
+  }
+  return groups;
+}
+
+class Round {
+ public:
+  Round(Context& context, const Group& group, Findings& findings)
+      : context_(context), group_(group), findings_(findings) {}
+
+  /// False: no room for its answers beside those of this round.
+  bool take(std::size_t index) {
+    const Case& item = context_.plan().cases[index];
+    const bool against_answer = item.reference.kind == Reference::Kind::answer;
+    if (!cases_.empty() && (!context_.fits(*item.answer, item.pass) ||
+                            (against_answer && !context_.fits(item.reference.answer, item.pass))))
+      return false;
+    try {
+      Pairing pairing;
+      pairing.got = &context_.answer(*item.answer, item.pass);
+      if (against_answer) pairing.expected = &context_.answer(item.reference.answer, item.pass);
+      if (item.reference.kind == Reference::Kind::replay) {
+        pairing.expected = &context_.replay(*item.answer);
+        pairing.same_bits = true;
+      }
+      for (const std::string& name : item.tensors)  // a program answers what it likes
+        if (pairing.got->tensor(name) == nullptr)
+          throw NoAnswer{judge::Verdict::fail, fmt::format("its answer has no {}", name)};
+      pairing.tensors = item.tensors;
+      pairing.options =
+          comparison_options(item.asked->judging, context_.resources().threads, context_.resources().draw);
+      cases_.push_back(index);
+      pairings_.push_back(std::move(pairing));
+    } catch (const NoAnswer& none) {
+      findings_.cases[index].verdict = none.verdict;
+      findings_.cases[index].reason = none.reason;
+    }
+    return true;
+  }
+
+  void judge() {
+    if (cases_.empty()) return;
+    context_.progress(group_.pass == kda::Pass::backward ? "comparing gradients" : "comparing");
+    for (std::size_t i = 0; i < cases_.size(); ++i) describe(findings_.cases[cases_[i]], *pairings_[i].got);
+    const Truth truth = context_.truth(group_.pass, group_.oracle, group_.chunk_size);
+    for (Measured& item : measured(truth, pairings_)) judge_one(item);
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      report::CaseResult& result = findings_.cases[cases_[i]];
+      conclude(result);
+      const Case& item = context_.plan().cases[cases_[i]];
+      if (item.asked->probe && result.verdict == judge::Verdict::fail && item.pass == kda::Pass::forward &&
+          item.reference.kind == Reference::Kind::oracle)
+        result.probe = probed(context_.problem(), *pairings_[i].got, result, context_.resources().threads);
+    }
+  }
+
+ private:
+  void judge_one(Measured& item) {
+    const std::size_t index = cases_[item.pairing];
+    const Case& of = context_.plan().cases[index];
+    const auto tensor = std::ranges::find(of.tensors, item.tensor) - of.tensors.begin();
+    std::vector<judge::Limit> limits =
+        judge::overlaid(std::move(item.limits), of.limits[static_cast<std::size_t>(tensor)]);
+    report::TensorResult result =
+        judged({item.tensor, item.got->shape(), item.got->dtype(), context_.problem().options.state_v_first},
+               item.measures, std::move(limits), of.asked->judging.worst_or_usual(), item.judging);
+    if (context_.resources().draw) result.profile = report::profile_of(item.measures, item.series);
+    findings_.cases[index].tensors.push_back(std::move(result));
+  }
+
+  /// What only the answer itself knows: of a program its device, its precision.
+  void describe(report::CaseResult& result, const Answered& got) const {
+    const report::CaseResult known = case_about(got, result.against);
+    result.dtype = known.dtype, result.device = known.device, result.compute = known.compute;
+    result.compute_assumed = known.compute_assumed;
+    result.arithmetic = with_remark(known.arithmetic, context_.plan());
+  }
+
+  Context& context_;
+  const Group& group_;
+  Findings& findings_;
+  std::vector<std::size_t> cases_;
+  std::vector<Pairing> pairings_;
+};
+
+/// Where a variant disagrees with a recorded answer that is itself wrong, say so.
+void blame_references(std::vector<report::CaseResult>& cases) {
+  for (const report::CaseResult& suspect : cases) {
+    if (!suspect.recorded() || suspect.against != "oracle") continue;
+    for (const report::TensorResult& wrong : suspect.tensors) {
+      if (wrong.verdict != judge::Verdict::fail) continue;
+      for (report::CaseResult& item : cases)
+        for (report::TensorResult& tensor : item.tensors)
+          if (item.against == suspect.variant && tensor.name == wrong.name &&
+              tensor.verdict == judge::Verdict::fail) {
+            tensor.reason += fmt::format("; {} itself fails against the oracle", suspect.variant);
+            tensor.reference_fails = true;
+          }
+    }
+  }
+  for (report::CaseResult& item : cases) conclude(item);
+}
+
+/// An answer whose products are in a format that nobody stated is judged as if in that of its o: wide limits.
+void note_assumptions(Findings& findings) {
+  for (const report::CaseResult& item : findings.cases) {
+    if (!item.compute_assumed || item.tensors.empty()) continue;
+    const std::string note = fmt::format(
+        "{}: compute assumed {}, the element type of its o; its limits follow from that. The attribute "
+        "compute "
+        "of its group says it (docs/fixture-format.md)",
+        item.variant, item.compute);
+    if (std::ranges::find(findings.notes, note) == findings.notes.end()) findings.notes.push_back(note);
+  }
+}
+
+/// Where the truth itself may have grown beyond everything, nobody's kernel is to blame.
+void note_missing_options(const Context& context, Findings& findings) {
+  const bool all_pass = std::ranges::all_of(findings.cases, [](const report::CaseResult& item) {
+    return item.against != "oracle" || item.tensors.empty() || item.verdict == judge::Verdict::pass;
+  });
+  if (all_pass) return;
+  for (std::string& line : explain::missing_options(context.problem())) {
+    if (context.resources().warning)
+      context.resources().warning(fmt::format("{} ({})", line, context.plan().source->target().path));
+    findings.notes.push_back(std::move(line));
+  }
+}
+
+}  // namespace
+
+void judge_verdicts(Context& context, Findings& findings) {
+  for (const Group& group : groups_of(context.plan()))
+    for (std::size_t next = 0; next < group.cases.size();) {
+      Round round(context, group, findings);
+      while (next < group.cases.size() && round.take(group.cases[next])) ++next;
+      round.judge();
+      context.release();
+    }
+  blame_references(findings.cases);
+  note_assumptions(findings);
+  note_missing_options(context, findings);
+}
+
+}  // namespace kda_check::engine

@@ -1,0 +1,67 @@
+#include "explain/missing_options.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace kda_check::explain {
+
+namespace {
+
+struct Range {
+  double least = 0, most = 0;
+};
+
+Range range_of(const tensor::Tensor& tensor) {
+  Range range;
+  for (std::size_t i = 0; i < tensor.size(); ++i) {
+    range.least = std::min(range.least, tensor.value(i));
+    range.most = std::max(range.most, tensor.value(i));
+  }
+  return range;
+}
+
+/// The largest |k|^2.
+double largest_square(const kda::Problem& problem) {
+  const std::size_t K = problem.dimensions().K;
+  double largest = 0;
+  for (std::size_t row = 0; row < problem.k.size() / K; ++row) {
+    double square = 0;
+    for (std::size_t i = 0; i < K; ++i) square += problem.k.value(row * K + i) * problem.k.value(row * K + i);
+    largest = std::max(largest, square);
+  }
+  return largest;
+}
+
+}  // namespace
+
+std::vector<std::string> missing_options(const kda::Problem& problem) {
+  const kda::Options& options = problem.options;
+  std::vector<std::string> list;
+  // 1 - beta |k|^2 is what a token keeps of the state along its key.
+  constexpr double most = 2;
+  const Range beta =
+      options.beta_sigmoid ? Range{0, options.allow_neg_eigval ? 2.0 : 1.0} : range_of(problem.beta);
+  const double square = options.qk_l2norm ? 1 : largest_square(problem);
+  const bool grows = beta.least < 0 || beta.most * square > most;
+  if (grows && !options.beta_sigmoid && (beta.least < 0 || beta.most > most))
+    list.push_back(fmt::format(
+        "the recurrence itself grows: beta goes from {:.3g} to {:.3g}, and options/beta_sigmoid is "
+        "not set; is it missing?",
+        beta.least, beta.most));
+  // Rounding leaves a key of norm 1 close to it.
+  if (grows && !options.qk_l2norm && square > 1.1)
+    list.push_back(
+        fmt::format("the recurrence itself grows: keys have norms up to {:.3g}, and options/qk_l2norm is not "
+                    "set; is it missing?",
+                    std::sqrt(square)));
+  if (const double gate = range_of(problem.g).most; options.gate == kda::Gate::none && gate > 0)
+    list.push_back(fmt::format(
+        "the recurrence itself grows: g is up to {:.3g}, and options/gate is none; are these gates "
+        "that softplus or lower_bound make decays of?",
+        gate));
+  return list;
+}
+
+}  // namespace kda_check::explain

@@ -1,0 +1,228 @@
+#include "judge/baseline.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "base/error.hpp"
+#include "base/names.hpp"
+
+namespace kda_check::judge {
+
+namespace {
+
+constexpr std::string_view one_element = "one element decides, and another order of a sum moves it";
+constexpr std::string_view averaged = "an average over elements: another order of a sum moves it little";
+constexpr std::string_view counted = "a count: elements at the edge of a rounding go either way";
+
+constexpr Slack list[] = {
+    {"max_ulp", 2, 1, false, true, one_element},
+    {"ulp_error", 2, 0.5, false, false, one_element},
+    {"scaled_ulp", 1.5, 0.5, false, true, one_element},
+    {"max_abs", 1.5, 0, false, false, one_element},
+    {"max_rel", 2, 1, true, false, one_element},
+    {"rms_ratio", 1.25, 0.25, true, true, averaged},
+    {"allclose", 1, 0, false, false, "the user's own tolerance: none may be added"},
+    {"nonfinite", 1, 0, false, true, "none may be added"},
+    {"bias", 2, 0.25, true, true, "an average of either sign: healthy ones are close to nothing"},
+    {"window_rms_ratio", 1.5, 0.5, true, true, "an average over few elements, the worst of many"},
+    {"head_rms_ratio", 1.25, 0.25, true, true, averaged},
+    {"differing", 1.25, 1, false, false, counted},
+    {"differing_bits", 1.25, 1, false, false, counted},
+    {"ulp_p50", 1.25, 1, false, false, counted},
+    {"ulp_p99", 1.25, 1, false, false, counted},
+    {"ulp_p999", 1.5, 1, false, false, counted},
+};
+
+const Slack* slack_of(std::string_view metric) {
+  for (const Slack& slack : list)
+    if (slack.metric == metric) return &slack;
+  return nullptr;
+}
+
+double step_of(const Slack& slack, numeric::DType storage) {
+  return slack.roundoff ? slack.step * numeric::format_of(storage).unit_roundoff() : slack.step;
+}
+
+constexpr std::array<std::string_view, 8> columns{"fixture", "variant", "dtype", "against",
+                                                  "tensor",  "metric",  "value", "arithmetic"};
+
+std::string header() { return join({columns.begin(), columns.end()}, "\t"); }
+
+/// Names come from files: a row must stay one line of eight cells.
+std::string cell(const std::string& text) { return text.empty() ? "-" : printable(text); }
+
+std::vector<std::string> cells_of(std::string_view line) {
+  std::vector<std::string> cells;
+  for (std::size_t begin = 0;;) {
+    const std::size_t end = line.find('\t', begin);
+    cells.emplace_back(line.substr(begin, end == std::string_view::npos ? end : end - begin));
+    if (end == std::string_view::npos) return cells;
+    begin = end + 1;
+  }
+}
+
+void add_row(Baseline& baseline, std::string_view line, const std::string& place) {
+  const std::vector<std::string> cells = cells_of(line);
+  if (cells.size() != columns.size() ||
+      std::any_of(cells.begin(), cells.end(), [](const auto& text) { return text.empty(); }))
+    throw Error(ErrorKind::input, fmt::format("wanted {} columns with tabs between", columns.size()), place);
+  const std::string& number = cells[6];
+  double value = 0;
+  const auto [end, failure] = std::from_chars(number.data(), number.data() + number.size(), value);
+  if (failure != std::errc{} || end != number.data() + number.size() || !(value >= 0) ||
+      !std::isfinite(value))
+    throw Error(ErrorKind::input, fmt::format("'{}' is no value >= 0", printable(number)), place);
+  if (slack_of(cells[5]) == nullptr) {
+    std::vector<std::string> names;
+    for (const Slack& slack : list) names.emplace_back(slack.metric);
+    throw Error(ErrorKind::input, fmt::format("no metric '{}'", printable(cells[5])), place,
+                suggest(cells[5], names));
+  }
+  const ReadingKey key{cells[0], cells[1], cells[2], cells[3], cells[4], cells[5], cells[7]};
+  if (!baseline.emplace(key, value).second) throw Error(ErrorKind::input, "this row is there twice", place);
+}
+
+/// A row is looked for among readings under the names the file has.
+ReadingKey as_written(const ReadingKey& key) {
+  return {cell(key.fixture), cell(key.variant), cell(key.dtype),     cell(key.against),
+          cell(key.tensor),  cell(key.metric),  cell(key.arithmetic)};
+}
+
+Readings as_written(const Readings& readings) {
+  Readings written;
+  for (const auto& [key, reading] : readings) written.emplace(as_written(key), reading);
+  return written;
+}
+
+/// Rows of a GPU that this run had nothing to do with.
+bool is_elsewhere(const ReadingKey& key, const Readings& readings) {
+  const std::size_t at = key.variant.find('@');
+  if (at == std::string::npos) return false;
+  return std::none_of(readings.begin(), readings.end(),
+                      [&](const auto& item) { return item.first.variant.ends_with(key.variant.substr(at)); });
+}
+
+}  // namespace
+
+std::string ReadingKey::text() const {
+  return fmt::format("{} {} {} against {}: {} {}", fixture, variant, dtype, against, tensor, metric);
+}
+
+std::span<const Slack> slacks() { return list; }
+
+double allowed(std::string_view metric, double before, numeric::DType storage) {
+  const Slack* const slack = slack_of(metric);
+  if (slack == nullptr) throw Error(ErrorKind::internal, fmt::format("no slack for '{}'", metric));
+  return slack->factor * std::fabs(before) + step_of(*slack, storage);
+}
+
+bool is_worse(std::string_view metric, double before, double after, numeric::DType storage) {
+  // Six digits of the file may lie below what was measured; a slack of nothing must still hold that.
+  return !(std::fabs(as_written(after)) <= allowed(metric, before, storage));
+}
+
+bool is_kept(std::string_view metric) {
+  const Slack* const slack = slack_of(metric);
+  return slack != nullptr && slack->kept;
+}
+
+std::string value_text(double value) {
+  const bool count = value == std::floor(value) && std::fabs(value) < 1e15;
+  return count ? fmt::format("{:.0f}", value) : fmt::format("{:.6g}", value);
+}
+
+double as_written(double value) {
+  if (!std::isfinite(value)) return value;
+  const std::string text = value_text(value);
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+Baseline parse_baseline(std::string_view text, const std::string& path) {
+  Baseline baseline;
+  std::size_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    const std::string place = fmt::format("{}:{}", path, ++number);
+    begin = end + 1;
+    if (number == 1) {
+      if (line != header())
+        throw Error(ErrorKind::input, "no baseline: the first line is not its header", place,
+                    "kda-check run ... --baseline FILE --update-baseline writes one");
+    } else {
+      add_row(baseline, line, place);
+    }
+  }
+  if (number == 0) throw Error(ErrorKind::input, "an empty baseline", path);
+  return baseline;
+}
+
+std::string baseline_text(const Baseline& baseline) {
+  std::string out = header() + "\n";
+  for (const auto& [key, value] : baseline)
+    out += fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", key.fixture, key.variant, key.dtype, key.against,
+                       key.tensor, key.metric, value_text(value), key.arithmetic);
+  return out;
+}
+
+std::vector<Worsened> worsened(const Baseline& baseline, const Readings& readings) {
+  std::vector<Worsened> rows;
+  for (const auto& [measured, reading] : readings) {
+    const ReadingKey key = as_written(measured);
+    const auto row = baseline.find(key);
+    if (row != baseline.end() && is_worse(key.metric, row->second, reading.value, reading.storage))
+      rows.push_back(
+          {key, row->second, std::fabs(reading.value), allowed(key.metric, row->second, reading.storage)});
+  }
+  return rows;
+}
+
+BaselineFindings findings(const Baseline& baseline, const Readings& measured) {
+  const Readings readings = as_written(measured);
+  BaselineFindings result;
+  for (const auto& [key, reading] : readings) {
+    const auto row = baseline.find(key);
+    if (row == baseline.end()) {
+      if (is_kept(key.metric) && reading.sound) result.fresh.push_back(key);
+      continue;
+    }
+    ++result.met;
+    if (row->second > 4 * std::fabs(reading.value) + step_of(*slack_of(key.metric), reading.storage))
+      result.loose.push_back(key);
+  }
+  for (const auto& [key, value] : baseline)
+    if (readings.find(key) == readings.end() && !is_elsewhere(key, readings)) result.stale.push_back(key);
+  return result;
+}
+
+Baseline updated(const Baseline& baseline, const Readings& measured, Ratchet ratchet, bool drop_stale) {
+  const Readings readings = as_written(measured);
+  Baseline result = baseline;
+  for (const auto& [key, reading] : readings) {
+    const double after = as_written(std::fabs(reading.value));
+    const auto row = result.find(key);
+    if (!reading.sound || !std::isfinite(after)) continue;
+    if (row == result.end()) {
+      if (is_kept(key.metric)) result.emplace(key, after);
+    } else if (after < row->second ||
+               (ratchet == Ratchet::worse && is_worse(key.metric, row->second, after, reading.storage))) {
+      row->second = after;
+    }
+  }
+  if (!drop_stale) return result;
+  std::set<std::string> fixtures;
+  for (const auto& item : readings) fixtures.insert(item.first.fixture);
+  std::erase_if(result, [&](const auto& row) {
+    return readings.find(row.first) == readings.end() && fixtures.count(row.first.fixture) > 0 &&
+           !is_elsewhere(row.first, readings);
+  });
+  return result;
+}
+
+}  // namespace kda_check::judge

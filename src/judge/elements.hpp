@@ -1,0 +1,352 @@
+// The loops over elements of a comparison. Included by comparison.cpp only.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <type_traits>
+
+#include "judge/comparison.hpp"
+#include "judge/grid.hpp"
+#include "numeric/rounding.hpp"
+#include "numeric/ulp.hpp"
+
+namespace kda_check::judge {
+
+/// Whether no element is infinite or NaN.
+template <class Storage>
+bool all_finite(const Storage* elements, std::size_t count) {
+  using Bits = numeric::BitsOf<Storage>;
+  constexpr const numeric::Format& format = numeric::format_for<Storage>;
+  constexpr auto exponent = static_cast<Bits>(
+      ((std::uint64_t{1} << (format.bytes * 8 - static_cast<std::size_t>(format.precision))) - 1)
+      << (format.precision - 1));
+  constexpr auto lowest = static_cast<Bits>(std::uint64_t{1} << (format.precision - 1));
+  Bits carried = 0;  // into the place of the sign, by an exponent of ones
+  for (std::size_t i = 0; i < count; ++i)
+    carried = static_cast<Bits>(carried | ((std::bit_cast<Bits>(elements[i]) & exponent) + lowest));
+  return static_cast<Bits>(carried >> (sizeof(Bits) * 8 - 1)) == 0;
+}
+
+/// Whether all elements are finite and no square of them, or of a difference of two of them, is beyond the
+/// range of fp64.
+template <class Storage>
+bool are_squarable(const Storage* elements, std::size_t count) {
+  if constexpr (sizeof(Storage) < sizeof(double)) {
+    return all_finite(elements, count);
+  } else {
+    constexpr auto least = std::bit_cast<std::int64_t>(numeric::ProductSum::least_root),
+                   most = std::bit_cast<std::int64_t>(numeric::ProductSum::most_root);
+    std::int64_t beyond = 0;  // negative once a difference was; 0 is as good as a number within
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int64_t magnitude = std::bit_cast<std::int64_t>(elements[i]) & 0x7fff'ffff'ffff'ffff;
+      beyond |= (most - magnitude) | ((magnitude - least) & ~(magnitude - 1));
+    }
+    return beyond >= 0;
+  }
+}
+
+/// The same of numbers: below 64 bits it holds for all.
+template <class Storage>
+bool may_be_squared(const Storage* elements, std::size_t count) {
+  return sizeof(Storage) < sizeof(double) || are_squarable(elements, count);
+}
+
+/// What was expected, as double-doubles with or without magnitudes.
+struct WideValues {
+  ExpectedValues values;
+
+  numeric::DoubleDouble exact(std::size_t i) const { return {values.hi[i], values.lo[i]}; }
+  double magnitude(std::size_t i) const { return values.magnitude[i]; }
+  bool may_be_squared(std::size_t count) const { return judge::may_be_squared(values.hi, count); }
+  template <class Storage>
+  Storage rounded(std::size_t i) const {
+    return numeric::round_to<Storage>(exact(i));
+  }
+};
+
+/// What was expected, as the elements of another tensor.
+template <class Element>
+struct StoredValues {
+  const Element* elements;
+
+  numeric::DoubleDouble exact(std::size_t i) const { return {numeric::widen(elements[i]), 0}; }
+  double magnitude(std::size_t) const { return 0; }
+  bool may_be_squared(std::size_t count) const { return judge::may_be_squared(elements, count); }
+  template <class Storage>
+  Storage rounded(std::size_t i) const {
+    if constexpr (std::is_same_v<Storage, Element>) {
+      return elements[i];
+    } else {
+      return numeric::round_to<Storage>(exact(i));
+    }
+  }
+};
+
+/// Neighbours of one batch row, token and head.
+struct Run {
+  std::size_t begin, count;
+  std::size_t lane;  ///< of the first, from the beginning of the token and head
+};
+
+class ElementCounter {
+ public:
+  ElementCounter(const ComparisonOptions& options, bool has_magnitude, Measures& measures)
+      : options_(options), has_magnitude_(has_magnitude), m_(measures) {}
+
+  /// One element after the other; `got` is the first of the run.
+  template <class Storage, class Expected>
+  void count(const Run& run, const Storage* got, const Expected& expected, Cell& cell, TokenErrors* token) {
+    if (may_be_squared(got, run.count) && expected.may_be_squared(run.count) && cell.is_plain()) {
+      count_run<true>(run, got, expected, cell, token);
+    } else {
+      count_run<false>(run, got, expected, cell, token);
+    }
+  }
+
+  /// Counts elements that are finite and equal their expected ones to the bit, but for the sums.
+  template <class Storage>
+  void count_equal(const Storage* elements, std::size_t count) {
+    m_.classes[0][0] += count;
+    m_.finite += count;
+    m_.distances.add(0, count);
+    if (!m_.got_all_zero && !m_.expected_all_zero) return;
+    for (std::size_t i = 0; i < count; ++i)
+      if (numeric::widen(elements[i]) != 0) {
+        m_.got_all_zero = m_.expected_all_zero = false;
+        return;
+      }
+  }
+
+ private:
+  /// `plain`: no square is beyond the range of fp64.
+  template <bool plain, class Storage, class Expected>
+  void count_run(const Run& run, const Storage* got, const Expected& expected, Cell& cell,
+                 TokenErrors* token) {
+    for (std::size_t i = 0; i < run.count; ++i) {
+      const std::size_t at = run.begin + i;
+      const numeric::DoubleDouble exact = expected.exact(i);
+      if (options_.against_oracle && !std::isfinite(exact.hi)) {
+        ++m_.undecided;
+        continue;
+      }
+      const double value = numeric::widen(got[i]);
+      const Storage rounded = expected.template rounded<Storage>(i);
+      const double nearest = numeric::widen(rounded);
+      const ValueClass got_class = class_of(value), expected_class = class_of(nearest);
+      ++m_.classes[static_cast<std::size_t>(got_class)][static_cast<std::size_t>(expected_class)];
+      m_.got_all_zero = m_.got_all_zero && value == 0;
+      m_.expected_all_zero = m_.expected_all_zero && exact.hi == 0;
+      if (got_class != ValueClass::finite || expected_class != ValueClass::finite) {
+        if (got_class != expected_class) other_class(run, i, got, expected, cell, token);
+        continue;
+      }
+      count_numbers<plain>(Element<Storage>{at, run.lane + i, got[i], rounded, value, nearest, exact},
+                           difference_of<plain>(value, exact), expected, i, cell, token);
+    }
+  }
+
+  /// What is known of one element when it is counted.
+  template <class Storage>
+  struct Element {
+    std::size_t at, lane;
+    Storage got, rounded;
+    double value, nearest;  ///< of those
+    numeric::DoubleDouble exact;
+  };
+
+  /// One element, number i of its run, both sides of which are numbers.
+  template <bool plain, class Storage, class Expected>
+  KDA_CHECK_INLINE void count_numbers(const Element<Storage>& e, double signed_difference,
+                                      const Expected& expected, std::size_t i, Cell& cell,
+                                      TokenErrors* token) {
+    ++m_.finite;
+    const double difference = std::fabs(signed_difference), size = std::fabs(e.exact.hi);
+    if constexpr (plain) {
+      cell.difference2.add_ordinary(difference * difference);
+      cell.expected2.add_ordinary(size * size);
+      cell.product.add_ordinary(signed_difference * e.exact.hi);
+    } else {
+      cell.add(signed_difference, e.exact.hi);
+    }
+    const std::uint64_t distance = numeric::ulp_distance(e.got, e.rounded);
+    m_.distances.add(distance);
+    if (distance != 0) ++m_.differing;
+    if (distance != 0 || std::signbit(e.value) != std::signbit(e.nearest)) ++m_.differing_bits;
+    double rank = 0;
+    if (difference != 0) {
+      Point point{e.at, e.value, e.exact, 0, static_cast<double>(distance)};
+      if (has_magnitude_) point.magnitude = expected.magnitude(i);
+      rank = differing<Storage, plain>(point, difference, size);
+    }
+    if (token != nullptr) token->take(difference, size, rank, e.lane);
+  }
+
+  /// One whose class is not the expected one; at the overflow threshold infinity stands for a number.
+  template <class Storage, class Expected>
+  __attribute__((noinline)) void other_class(const Run& run, std::size_t i, const Storage* got,
+                                             const Expected& expected, Cell& cell, TokenErrors* token) {
+    const Storage rounded = expected.template rounded<Storage>(i);
+    const Element<Storage> e{run.begin + i,    run.lane + i,           got[i],
+                             rounded,          numeric::widen(got[i]), numeric::widen(rounded),
+                             expected.exact(i)};
+    if (within_a_step_of_overflow<Storage>(e.value, e.nearest, e.exact.hi)) {
+      --m_.classes[static_cast<std::size_t>(class_of(e.value))]
+                  [static_cast<std::size_t>(class_of(e.nearest))];
+      ++m_.classes[0][0];
+      count_numbers<false>(e, difference_at_overflow<Storage>(e.value, e.exact), expected, i, cell, token);
+    } else {
+      mismatch({e.at, e.value, e.exact, 0, 0}, e.lane, token);
+    }
+  }
+
+  static KDA_CHECK_INLINE ValueClass class_of(double x) {
+    if (std::isfinite(x)) return ValueClass::finite;
+    if (std::isnan(x)) return ValueClass::nan;
+    return x > 0 ? ValueClass::positive_infinity : ValueClass::negative_infinity;
+  }
+
+  /// got - exact, rounded last; infinite where it is beyond the range.
+  template <bool plain>
+  static double difference_of(double got, numeric::DoubleDouble exact) {
+    const numeric::DoubleDouble apart = numeric::two_sum(got, -exact.hi);
+    if (!plain && !std::isfinite(apart.hi)) return apart.hi;
+    return apart.hi + (apart.lo - exact.lo);
+  }
+
+  // (2 - 2^(1-p)) 2^emax, and from there to 2^(emax + 1), where infinity is on the line of numbers.
+  template <class Storage>
+  static constexpr double step_at_overflow = [] {
+    constexpr const numeric::Format& format = numeric::format_for<Storage>;
+    return std::bit_cast<double>(static_cast<std::uint64_t>(format.max_exponent - format.precision + 1 + 1023)
+                                 << 52);
+  }();
+  template <class Storage>
+  static constexpr double largest_finite =
+      static_cast<double>((std::uint64_t{1} << numeric::format_for<Storage>.precision) - 1) *
+      step_at_overflow<Storage>;
+
+  /// Whether one of got and expected, rounded, is the largest finite number and the other the infinity after
+  /// it, the exact value being no farther off than the number in whose place infinity is: that is one step,
+  /// not another class. Of an infinity that was recorded nobody knows what it stands for.
+  template <class Storage>
+  static bool within_a_step_of_overflow(double got, double nearest, double exact) {
+    const double a = std::fabs(got), b = std::fabs(nearest);
+    return std::signbit(got) == std::signbit(nearest) && std::min(a, b) == largest_finite<Storage> &&
+           std::max(a, b) == HUGE_VAL &&
+           std::fabs(exact) - largest_finite<Storage> <= step_at_overflow<Storage>;
+  }
+
+  /// got - exact there, infinity standing for the number in its place.
+  template <class Storage>
+  static double difference_at_overflow(double got, numeric::DoubleDouble exact) {
+    if (std::isfinite(got)) return difference_of<false>(got, exact);
+    return difference_of<false>(std::copysign(largest_finite<Storage>, got), exact) +
+           std::copysign(step_at_overflow<Storage>, got);
+  }
+
+  /// numeric::unit_in_last_place, without a call for normal results.
+  static KDA_CHECK_INLINE double unit(const numeric::Format& format, int exponent) {
+    const int power = std::max(exponent, format.min_exponent) - format.precision + 1;
+    if (power < -1022) return std::ldexp(1.0, power);
+    return std::bit_cast<double>(static_cast<std::uint64_t>(power + 1023) << 52);
+  }
+
+  void mismatch(const Point& point, std::size_t lane, TokenErrors* token) {
+    constexpr std::size_t listed = 8;
+    ++m_.differing, ++m_.differing_bits;
+    if (m_.class_mismatches.size() < listed) m_.class_mismatches.push_back(point);
+    if (token != nullptr) token->take(HUGE_VAL, 0, HUGE_VAL, lane);
+  }
+
+  /// The maxima and lists; returns the distance in units of the magnitude, or 0 without.
+  template <class Storage, bool plain>
+  KDA_CHECK_INLINE double differing(Point& point, double difference, double size) {
+    constexpr const numeric::Format& format = numeric::format_for<Storage>;
+    const double distance = point.rank;
+    const int exponent = numeric::exponent_of(point.expected);
+    if (has_magnitude_) {
+      point.rank = difference / unit(format, std::max(exponent, numeric::exponent_of(point.magnitude)));
+      m_.scaled_ulp.take(point.rank, point);
+    }
+    m_.max_ulp.take(distance, point);
+    m_.max_abs.take(difference, point);
+    // A division costs more than all the rest: most are spared by a product that is surely too small.
+    constexpr double surely = 1 - 0x1p-20;
+    if (!(difference < m_.max_rel.value * surely * size)) m_.max_rel.take(difference / size, point);
+    const double last_place = unit(format, exponent);
+    if (!(difference < m_.ulp_error.value * surely * last_place))
+      m_.ulp_error.take(difference / last_place, point);
+    const double excess = excess_of<plain>(difference, size);
+    if (!(excess <= 0)) {
+      ++m_.outside;
+      m_.worst_excess.take(excess, point);
+    }
+    keep_worst(m_.worst, point, options_.worst);
+    return has_magnitude_ ? point.rank : 0;
+  }
+
+  template <bool plain>
+  double excess_of(double difference, double size) const {
+    if constexpr (!plain) {
+      // rtol * size may underflow: all of it scaled up, and an excess of a share of the smallest number is
+      // one.
+      constexpr double small = 0x1p-900, up = 0x1p500;
+      if (difference < small && size < small) {
+        const double excess = difference * up - (options_.atol * up + options_.rtol * (size * up));
+        return excess > 0 ? std::max(excess / up, 0x1p-1074) : excess / up;
+      }
+    }
+    return difference - (options_.atol + options_.rtol * size);
+  }
+
+  static KDA_CHECK_INLINE void keep_worst(std::vector<Point>& worst, const Point& point, std::size_t most) {
+    if (worst.size() == most && (worst.empty() || !before(point, worst.back()))) return;
+    worst.insert(std::upper_bound(worst.begin(), worst.end(), point, before), point);
+    if (worst.size() > most) worst.pop_back();
+  }
+
+ public:
+  /// The order of the list of worst points.
+  static bool before(const Point& a, const Point& b) {
+    return a.rank != b.rank ? a.rank > b.rank : a.element < b.element;
+  }
+
+ private:
+  const ComparisonOptions& options_;
+  const bool has_magnitude_;
+  Measures& m_;
+};
+
+/// Adds the squares of `count` elements to the sums of one cell; with `heads` cells, the runs of as many
+/// heads lie one after the other. Each sum is in the order of its elements: several at once hide the time
+/// that an addition waits for the one before.
+template <std::size_t heads, class Storage>
+void add_squares(const Storage* elements, std::size_t count, bool squarable, Cell* cells) {
+  for (std::size_t head = 0; head < heads; ++head)
+    squarable = squarable && cells[head].expected2.plain() != nullptr;
+  if (!squarable) {
+    for (std::size_t head = 0; head < heads; ++head)
+      for (std::size_t i = 0; i < count; ++i)
+        cells[head].expected2.add_square(numeric::widen(elements[head * count + i]));
+    return;
+  }
+  std::array<double, heads> sums;
+  for (std::size_t head = 0; head < heads; ++head) sums[head] = *cells[head].expected2.plain();
+  constexpr std::size_t together = 64;
+  double squares[heads][together];
+  for (std::size_t begin = 0; begin < count; begin += together) {
+    const std::size_t length = std::min(together, count - begin);
+    for (std::size_t head = 0; head < heads; ++head)
+      for (std::size_t i = 0; i < length; ++i) {
+        const double value = numeric::widen(elements[head * count + begin + i]);
+        squares[head][i] = value * value;
+      }
+    for (std::size_t i = 0; i < length; ++i)
+      for (std::size_t head = 0; head < heads; ++head) sums[head] += squares[head][i];
+  }
+  for (std::size_t head = 0; head < heads; ++head) *cells[head].expected2.plain() = sums[head];
+}
+
+}  // namespace kda_check::judge

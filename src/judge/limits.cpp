@@ -1,0 +1,158 @@
+#include "judge/limits.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.hpp"
+#include "base/names.hpp"
+#include "judge/metrics.hpp"
+#include "numeric/product_sum.hpp"
+
+namespace kda_check::judge {
+
+namespace {
+
+using numeric::ComputeFormat;
+
+bool narrow(ComputeFormat compute) {
+  return compute != ComputeFormat::fp64 && compute != ComputeFormat::fp32;
+}
+
+/// Units in the last place of the compute format that the arithmetic may lose, relative to the magnitude.
+///
+/// 16: correct fp32 recurrences read 1 to 11 on the reference fixtures, sums over K in order. Half the
+/// persistence: exp(g) rounded once and multiplied in at every token it lasts (docs/regimes.md). The gate
+/// rounding: what the running sums of gates lose (kda/gates.hpp).
+double units_lost(const Computation& computation, const kda::GateStatistics& gates) {
+  constexpr double healthy = 16;
+  if (narrow(computation.compute)) return healthy;  // operand rounding swamps the rest
+  const double coherent = 0.5 * gates.persistence;
+  switch (computation.form) {
+    case Form::recurrence:
+      return healthy + coherent;
+    case Form::chunk:
+      return 2 * healthy + gates.gate_rounding;
+    case Form::unknown:
+      break;
+  }
+  return 2 * healthy + coherent + gates.gate_rounding;
+}
+
+double rms_lost(const Computation& computation, const kda::GateStatistics& gates, double cancellation) {
+  const double operand = numeric::row_of(computation.compute).operand_error;
+  const bool is_narrow = narrow(computation.compute);
+  // What operands of any precision are added up in has fp32 at least.
+  const double sums = is_narrow ? numeric::row_of(ComputeFormat::fp32).operand_error : operand;
+  const double arithmetic =
+      operand * (is_narrow ? 2 : units_lost(computation, gates)) + sums * computation.excess;
+  return cancellation * arithmetic + numeric::format_of(computation.storage).unit_roundoff();
+}
+
+/// The same in steps of the element type, of the magnitude: where all terms of an output are small, what was
+/// lost in the state before it is not.
+double steps_lost(const Computation& computation, const numeric::Format& storage,
+                  const kda::GateStatistics& gates) {
+  const int excess = storage.precision - numeric::row_of(computation.compute).precision;
+  return std::ldexp(computation.smallness * units_lost(computation, gates), excess);
+}
+
+}  // namespace
+
+double smallness_of_sums(std::size_t N, std::size_t K) {
+  return std::pow(static_cast<double>(std::max<std::size_t>(1, N)), 1 / static_cast<double>(K));
+}
+
+double ratio_of_sizes(std::span<const double> values, std::span<const double> others) {
+  numeric::ProductSum value, other;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isnan(values[i]) || !std::isfinite(others[i])) continue;
+    value.add_square(values[i]);
+    other.add_square(others[i]);
+  }
+  if (value.is_zero()) return 0;
+  return other.is_zero() ? HUGE_VAL : root_of_quotient(value, other);
+}
+
+std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,
+                                  const kda::GateStatistics& gates,
+                                  const std::optional<kda::GateStatistics>& expected_gates) {
+  const numeric::Format& storage = numeric::format_of(got.storage);
+  double rms = rms_lost(got, gates, got.cancellation);
+  double steps = 1 + steps_lost(got, storage, gates);
+  if (expected) {
+    const kda::GateStatistics& theirs = expected_gates ? *expected_gates : gates;
+    // Where terms cancel their errors are taken as independent, and so are those of two answers.
+    rms = std::max(std::hypot(rms, rms_lost(*expected, theirs, expected->cancellation)),
+                   rms_lost(got, gates, 1) + rms_lost(*expected, theirs, 1));
+    steps += steps_lost(*expected, storage, theirs) +
+             std::ldexp(1.0, storage.precision - numeric::format_of(expected->storage).precision);
+  }
+  return {{"nonfinite", 0, "derived"}, {"rms_ratio", rms, "derived"}, {"scaled_ulp", steps, "derived"}};
+}
+
+std::vector<Limit> replay_limits() { return {{"nonfinite", 0, "replay"}, {"differing_bits", 0, "replay"}}; }
+
+LimitRequest parse_limit(std::string_view text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string_view::npos || equals == 0)
+    throw Error(ErrorKind::usage, fmt::format("--limit {}: wanted METRIC=VALUE", text), {},
+                "e.g. --limit scaled_ulp=16");
+  LimitRequest request;
+  request.metric = text.substr(0, equals);
+  if (find_metric(request.metric) == nullptr) {
+    std::vector<std::string> names;
+    for (const Metric& metric : metrics()) names.emplace_back(metric.name);
+    throw Error(ErrorKind::usage, fmt::format("--limit {}: no metric '{}'", text, request.metric), {},
+                suggest(request.metric, names));
+  }
+  const std::string_view value = text.substr(equals + 1);
+  if (value == "none") {
+    request.none = true;
+  } else if (value == "exact") {
+    request.exact = true;
+  } else {
+    const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), request.value);
+    if (failure != std::errc{} || end != value.data() + value.size() || !(request.value >= 0) ||
+        !std::isfinite(request.value))
+      throw Error(ErrorKind::usage, fmt::format("--limit {}: '{}' is not a number >= 0", text, value), {},
+                  "a number, exact or none");
+  }
+  return request;
+}
+
+void refuse_limits_finer_than_storage(const std::vector<LimitRequest>& requests, double atol, double rtol,
+                                      numeric::DType storage) {
+  const numeric::Format& format = numeric::format_of(storage);
+  const double half_step = format.unit_roundoff();
+  const auto refuse = [&](const std::string& what, double least) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} is finer than {} can hold: a correctly rounded {} answer needs at least {:g}",
+                            what, format.name, format.name, least),
+                {}, "compare bit for bit with --limit max_ulp=0");
+  };
+  for (const LimitRequest& request : requests) {
+    if (request.none || request.exact) continue;
+    double least = 0;
+    // In steps from the rounded oracle a correctly rounded answer is 0 off.
+    if (request.metric == "ulp_error" || request.metric == "scaled_ulp") least = 0.5;
+    if (request.metric == "rms_ratio") least = half_step / 4;
+    if (request.metric == "max_rel") least = half_step;
+    if (request.value < least) refuse(fmt::format("--limit {}={:g}", request.metric, request.value), least);
+  }
+  if ((atol > 0 || rtol > 0) && rtol < half_step && atol == 0)
+    refuse(fmt::format("--rtol {:g} with --atol 0", rtol), half_step);
+}
+
+std::vector<Limit> overlaid(std::vector<Limit> limits, const std::vector<LimitLayer>& layers) {
+  for (const LimitLayer& layer : layers)
+    for (const LimitRequest& request : layer.requests) {
+      std::erase_if(limits, [&](const Limit& limit) { return limit.metric == request.metric; });
+      if (!request.none) limits.push_back({request.metric, request.value, layer.source});
+    }
+  return limits;
+}
+
+}  // namespace kda_check::judge

@@ -1,0 +1,84 @@
+// What a metric may be: derived from the arithmetic and the inputs, or set by hand. The last source wins,
+// metric by metric, and every limit remembers where it came from.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kda/gate_statistics.hpp"
+#include "numeric/formats.hpp"
+
+namespace kda_check::judge {
+
+struct Limit {
+  std::string metric;
+  double value = 0;    ///< passes when |measured| <= value
+  std::string source;  ///< "derived", "replay", "cases/tolerances.toml:12", "command line"
+};
+
+/// How an answer was computed, as far as its error depends on it.
+enum class Form : unsigned char {
+  recurrence,  ///< token by token
+  chunk,       ///< with sums of gates over chunks
+  unknown,     ///< somebody else's: either
+};
+
+struct Computation {
+  numeric::ComputeFormat compute;
+  numeric::DType storage;  ///< element type of the tensor judged
+  Form form;
+  /// How far the least magnitude of the tensor lies below a typical one: smallness_of_sums() for o, else 1.
+  double smallness = 1;
+  /// How far the tensor's values lie below the errors of their terms; at least 1, infinite where only the
+  /// oracle knows and was not asked.
+  double cancellation = 1;
+  /// Units lost in terms of another kind, much larger than those of the tensor, that cancel (docs/limits.md);
+  /// of fp32 behind operands in tf32, bf16 and fp16.
+  double excess = 0;
+};
+
+/// N^(1/K): the least of N sums of K independent terms |q_k S_k| is a typical one divided by this.
+double smallness_of_sums(std::size_t N, std::size_t K);
+
+/// Root mean square of `values` over that of as many `others`, but for NaN values and infinite others; 0
+/// without values, infinite where only the others are zero.
+double ratio_of_sizes(std::span<const double> values, std::span<const double> others);
+
+/// Limits on nonfinite, rms_ratio and scaled_ulp for `got` against the truth, or against another answer,
+/// whose own error is then allowed for as well. Formulas and the measurements behind them: docs/limits.md.
+/// `expected_gates` where the other answer's gates is another one: chunks of another size.
+std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,
+                                  const kda::GateStatistics& gates,
+                                  const std::optional<kda::GateStatistics>& expected_gates = std::nullopt);
+
+/// Of an answer that is to be another, bit for bit; their source is "replay".
+std::vector<Limit> replay_limits();
+
+/// One limit asked for by the user: METRIC=VALUE, METRIC=exact or METRIC=none.
+struct LimitRequest {
+  std::string metric;
+  double value = 0;
+  bool none = false;   ///< drop the limit on this metric
+  bool exact = false;  ///< 0, and meant
+};
+
+/// Throws Error{usage} for a metric that does not exist or a value that is not a number >= 0.
+LimitRequest parse_limit(std::string_view text);
+
+/// Throws Error{usage} when a requested limit is finer than the element type of the tensor can meet, even
+/// correctly rounded, and does not say exact. atol and rtol likewise.
+void refuse_limits_finer_than_storage(const std::vector<LimitRequest>& requests, double atol, double rtol,
+                                      numeric::DType storage);
+
+/// Limits from one place, laid over those below metric by metric.
+struct LimitLayer {
+  std::string source;  ///< "cases/tolerances.toml:12", "@ci:24", "command line"
+  std::vector<LimitRequest> requests;
+};
+std::vector<Limit> overlaid(std::vector<Limit> limits, const std::vector<LimitLayer>& layers);
+
+}  // namespace kda_check::judge

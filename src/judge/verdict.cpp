@@ -1,0 +1,106 @@
+#include "judge/verdict.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "judge/metrics.hpp"
+
+namespace kda_check::judge {
+
+std::string_view name_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::pass:
+      return "pass";
+    case Verdict::fail:
+      return "fail";
+    case Verdict::inconclusive:
+      return "inconclusive";
+    case Verdict::skipped:
+      break;
+  }
+  return "skipped";
+}
+
+namespace {
+
+std::string class_reason(const Measures& m) {
+  static constexpr const char* names[] = {"finite", "+inf", "-inf", "NaN"};
+  std::string text;
+  for (std::size_t got = 0; got < class_count; ++got)
+    for (std::size_t expected = 0; expected < class_count; ++expected) {
+      if (got == expected || m.classes[got][expected] == 0) continue;
+      if (!text.empty()) text += ", ";
+      text += fmt::format("{} x {} for {}", m.classes[got][expected], names[got], names[expected]);
+    }
+  return text;
+}
+
+/// A derived limit that an answer of nothing but zeros would meet.
+bool is_hollow(const Limit& limit) {
+  return limit.source == "derived" &&
+         (!std::isfinite(limit.value) || (limit.metric == "rms_ratio" && limit.value >= 0.1));
+}
+
+/// Why these limits show nothing about values that are finite; empty when they do.
+std::string hollow_reason(const Measures& m, const std::vector<Limit>& limits) {
+  const auto hollow = std::find_if(limits.begin(), limits.end(), is_hollow);
+  const bool decided = std::any_of(limits.begin(), limits.end(), [&](const Limit& limit) {
+    if (limit.metric == "nonfinite" || !std::isfinite(limit.value) ||
+        (find_metric(limit.metric)->needs_magnitude && !m.has_magnitude))
+      return false;
+    return hollow == limits.end() || limit.source != "derived";
+  });
+  if (decided) return {};
+  if (hollow == limits.end()) return "no limit applies but nonfinite";
+  return fmt::format("the derived limit {}<={:.3g} says next to nothing", hollow->metric, hollow->value);
+}
+
+}  // namespace
+
+Judgement judge(const Measures& m, const std::vector<Limit>& limits, const JudgeOptions& options) {
+  if (m.elements == 0) return {Verdict::inconclusive, "no elements to compare", ""};
+  Judgement failure{Verdict::fail, "", ""};
+  const auto fail = [&](std::string_view metric, std::string text) {
+    if (failure.metric.empty()) failure.metric = metric;
+    if (!failure.reason.empty()) failure.reason += "; ";
+    failure.reason += text;
+  };
+  for (const Limit& limit : limits) {
+    const Metric& metric = *find_metric(limit.metric);
+    if (metric.needs_magnitude && !m.has_magnitude) continue;
+    const double value = std::fabs(metric.value(m));
+    if (value <= limit.value) continue;
+    fail(metric.name, metric.name == "nonfinite"
+                          ? class_reason(m)
+                          : fmt::format("{} {:.3g} > {:.3g}", metric.name, value, limit.value));
+  }
+  if (m.undecided > 0) {
+    std::string reason =
+        fmt::format("the oracle is not finite at {} of {} elements", m.undecided, m.elements);
+    if (!failure.reason.empty()) reason += "; elsewhere " + failure.reason;
+    return {Verdict::inconclusive, std::move(reason), failure.metric};
+  }
+  if (!failure.reason.empty()) return failure;
+  if (m.both_nan() > 0)
+    return {Verdict::inconclusive,
+            fmt::format("both sides are NaN at {} of {} elements", m.both_nan(), m.elements), ""};
+  if (m.finite == 0) return {Verdict::inconclusive, "no element is finite on both sides", ""};
+  if (m.got_all_zero && m.expected_all_zero && !options.zeros_decide)
+    return {Verdict::inconclusive, "both sides are zero everywhere", ""};
+  if (std::string reason = hollow_reason(m, limits); !reason.empty())
+    return {Verdict::inconclusive, std::move(reason), ""};
+  return {Verdict::pass, "", ""};
+}
+
+Verdict worst_of(const std::vector<Verdict>& verdicts) {
+  const auto has = [&](Verdict wanted) {
+    return std::find(verdicts.begin(), verdicts.end(), wanted) != verdicts.end();
+  };
+  for (const Verdict verdict : {Verdict::fail, Verdict::inconclusive, Verdict::pass, Verdict::skipped})
+    if (has(verdict)) return verdict;
+  return Verdict::inconclusive;
+}
+
+}  // namespace kda_check::judge

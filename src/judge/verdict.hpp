@@ -1,0 +1,37 @@
+// From measures and limits to a verdict. A value, with its reason in words.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "judge/limits.hpp"
+#include "judge/measures.hpp"
+
+namespace kda_check::judge {
+
+enum class Verdict : unsigned char { pass, fail, inconclusive, skipped };
+
+std::string_view name_of(Verdict verdict);  ///< "pass", "fail", ...
+
+struct Judgement {
+  Verdict verdict = Verdict::inconclusive;
+  std::string reason;  ///< empty when passed
+  std::string metric;  ///< the metric that decided, the first that failed
+};
+
+struct JudgeOptions {
+  /// Equal inputs may be zero; an answer that is zero everywhere, like the reference, shows nothing.
+  bool zeros_decide = false;
+};
+
+/// INCONCLUSIVE when nothing was compared or the oracle is not finite somewhere: then the inputs are beyond
+/// what can be judged. Else FAIL when a class differs or a metric exceeds its limit (or is not a number).
+/// Else INCONCLUSIVE when both sides are NaN somewhere, nowhere both finite, or zero everywhere, and when no
+/// limit says anything about finite values: none but nonfinite applies, or the derived rms_ratio is 1 or
+/// more. Else PASS.
+Judgement judge(const Measures& measures, const std::vector<Limit>& limits, const JudgeOptions& options = {});
+
+/// The worst of several: fail, then inconclusive, then pass, then skipped; inconclusive for none.
+Verdict worst_of(const std::vector<Verdict>& verdicts);
+
+}  // namespace kda_check::judge

@@ -1,0 +1,88 @@
+// The recurrence in double-double, and the functions of the gates.
+#include "kda/kernels/oracle.hpp"
+#include "kda/kernels/entries.hpp"
+#include "kda/kernels/gate_functions.hpp"
+#include "numeric/double_double_functions.hpp"
+
+namespace kda_check::kda::KDA_CHECK_ISA {
+
+void oracle(const OracleBlock& block) { oracle_tile<DoubleDoubleTile<oracle_tile_width>>(block); }
+void oracle_in_fp64(const OracleBlock& block) { oracle_tile<DoubleTile<oracle_tile_width>>(block); }
+
+using OraclePack = Lanes<double, oracle_tile_width>;
+using OracleNumber = numeric::BasicDoubleDouble<OraclePack>;
+
+namespace {
+
+/// Applies `body` to packs of the array, the last one through a padded copy.
+template <class Body>
+KDA_CHECK_INLINE void over_packs(OracleLanes x, std::size_t count, Body body) {
+  constexpr std::size_t step = OraclePack::count;
+  for (std::size_t i = 0; i < count; i += step) {
+    const std::size_t used = count - i < step ? count - i : step;
+    double hi[step] = {}, lo[step] = {};
+    for (std::size_t j = 0; j < used; ++j) {
+      hi[j] = x.hi[i + j];
+      lo[j] = x.lo[i + j];
+    }
+    const OracleNumber result = body(OracleNumber{OraclePack::load(hi), OraclePack::load(lo)});
+    result.hi.store(hi);
+    result.lo.store(lo);
+    for (std::size_t j = 0; j < used; ++j) {
+      x.hi[i + j] = hi[j];
+      x.lo[i + j] = lo[j];
+    }
+  }
+}
+
+void add_bias(const OracleGateBlock& block) {
+  if (block.bias.hi == nullptr) return;
+  for (std::size_t i = 0; i < block.count; ++i) {
+    const numeric::DoubleDouble y = numeric::DoubleDouble{block.g.hi[i], block.g.lo[i]} +
+                                    numeric::DoubleDouble{block.bias.hi[i], block.bias.lo[i]};
+    const double sum = block.g.hi[i] + block.bias.hi[i];
+    const bool finite = sum - sum == 0;
+    block.g.hi[i] = finite ? y.hi : sum;
+    block.g.lo[i] = finite ? y.lo : 0.0;
+  }
+}
+
+}  // namespace
+
+void oracle_exponential(OracleLanes x, std::size_t count) {
+  over_packs(
+      x, count, [](const OracleNumber& value) __attribute__((always_inline)) { return numeric::exp(value); });
+}
+
+void oracle_gate(const OracleGateBlock& block) {
+  add_bias(block);
+  const GateFunctions<OraclePack> gate(block.A_log);
+  if (block.lower_bounded) {
+    over_packs(
+        block.g, block.count, [&](const OracleNumber& y) __attribute__((always_inline)) {
+          return gate.bounded(y, block.lower_bound);
+        });
+  } else {
+    over_packs(
+        block.g,
+        block.count, [&](const OracleNumber& y) __attribute__((always_inline)) { return gate.softplus(y); });
+  }
+}
+
+void oracle_gate_slope(const OracleGateBlock& block) {
+  add_bias(block);
+  const GateFunctions<OraclePack> gate(block.A_log);
+  if (block.lower_bounded) {
+    over_packs(
+        block.g, block.count, [&](const OracleNumber& y) __attribute__((always_inline)) {
+          return gate.bounded_slope(y, block.lower_bound);
+        });
+  } else {
+    over_packs(
+        block.g, block.count, [&](const OracleNumber& y) __attribute__((always_inline)) {
+          return gate.softplus_slope(y);
+        });
+  }
+}
+
+}  // namespace kda_check::kda::KDA_CHECK_ISA

@@ -1,0 +1,42 @@
+// A problem without its elements: all that decides who can run it, how, and what of it is compared. Known
+// from the headers of a file before a tensor is read.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kda/problem.hpp"
+
+namespace kda_check::kda {
+
+struct Outline {
+  Options options;
+  Dimensions dimensions;
+  std::vector<std::int64_t> cu_seqlens;  ///< empty: not packed
+  /// The inputs that are there, by their names in kda/schema, and their element types.
+  std::vector<std::pair<std::string_view, numeric::DType>> inputs;
+
+  Outline() = default;
+  /// Of a validated problem; implicit, for a problem is more than its outline.
+  Outline(const Problem& problem);
+  bool operator==(const Outline&) const = default;
+
+  /// Of an input; nullopt for one that is not there.
+  std::optional<numeric::DType> dtype_of(std::string_view input) const;
+  bool has(std::string_view input) const { return dtype_of(input).has_value(); }
+  numeric::DType dtype() const { return *dtype_of("q"); }
+  bool packed() const { return !cu_seqlens.empty(); }
+  bool has_loss() const { return has("do") || has("dht"); }
+  bool beta_is_16_bit() const;
+  std::size_t chunk_size() const { return static_cast<std::size_t>(options.chunk_size); }
+
+  /// The same with q, k, v and do in another element type (with_inputs_rounded_to).
+  Outline rounded_to(numeric::DType dtype) const;
+};
+
+/// The inputs of a problem that are there, in the order of kda/schema.
+std::vector<const tensor::Tensor*> inputs_of(const Problem& problem);
+
+}  // namespace kda_check::kda

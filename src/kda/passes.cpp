@@ -1,0 +1,53 @@
+#include "kda/passes.hpp"
+
+#include <algorithm>
+
+#include "kda/gradients.hpp"
+#include "kda/variants.hpp"
+
+namespace kda_check::kda {
+
+std::string_view name_of(Pass pass) { return pass == Pass::backward ? "backward" : "forward"; }
+
+std::vector<std::string> tensors_of(Pass pass) {
+  if (pass == Pass::forward) return {"o", "final_state"};
+  std::vector<std::string> names;
+  for (const GradientRow& row : gradients()) names.emplace_back(row.name);
+  return names;
+}
+
+std::vector<std::string> tensors_of(Pass pass, const Outline& problem) {
+  if (pass == Pass::forward) return tensors_of(pass);
+  std::vector<std::string> names;
+  for (const GradientRow& row : gradients())
+    if (problem.has_loss() && has_gradient(problem, row.gradient)) names.emplace_back(row.name);
+  return names;
+}
+
+numeric::DType dtype_of(std::string_view tensor, const Outline& problem, numeric::DType dtype) {
+  for (const GradientRow& row : gradients())
+    if (row.name == tensor) return gradient_dtype(problem, row.gradient, dtype);
+  return tensor == "o" ? dtype : state_dtype(dtype);
+}
+
+Tensors run_pass(Pass pass, const Variant& variant, const Problem& problem, const RunOptions& options) {
+  Tensors tensors;
+  if (pass == Pass::forward) {
+    Answer answer = variant.run(problem, options);
+    tensors.emplace("o", std::move(answer.o));
+    tensors.emplace("final_state", std::move(answer.final_state));
+    return tensors;
+  }
+  GradientTensors gradients_of_run = variant.run_backward(problem, options);
+  for (const GradientRow& row : gradients())
+    if (tensor::Tensor& held = gradients_of_run[static_cast<std::size_t>(row.gradient)]; !held.empty())
+      tensors.emplace(row.name, std::move(held));
+  return tensors;
+}
+
+bool has_tokens(std::string_view tensor) {
+  const std::span<const Axis> axes = find_spec(tensor)->axis_list();
+  return std::find(axes.begin(), axes.end(), Axis::token) != axes.end();
+}
+
+}  // namespace kda_check::kda

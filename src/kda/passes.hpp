@@ -1,0 +1,36 @@
+// The two passes through a problem, and the tensors each yields.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kda/outline.hpp"
+#include "kda/variants.hpp"
+
+namespace kda_check::kda {
+
+enum class Pass : std::uint8_t { forward, backward };
+inline constexpr Pass every_pass[] = {Pass::forward, Pass::backward};
+
+std::string_view name_of(Pass pass);
+
+/// o and final_state; the gradients. In the order of reports.
+std::vector<std::string> tensors_of(Pass pass);
+/// Those a problem has: a gradient exists where there is a loss (do, dht), and its input.
+std::vector<std::string> tensors_of(Pass pass, const Outline& problem);
+
+/// The element type of a tensor of either pass in a run in `dtype`.
+numeric::DType dtype_of(std::string_view tensor, const Outline& problem, numeric::DType dtype);
+
+/// What one pass yields, by name.
+using Tensors = std::map<std::string, tensor::Tensor, std::less<>>;
+/// A variant that has the pass, run once. Throws as run() does.
+Tensors run_pass(Pass pass, const Variant& variant, const Problem& problem, const RunOptions& options);
+
+/// Whether a tensor of either pass has tokens: o, dq, dk, dv, dg, dbeta.
+bool has_tokens(std::string_view tensor);
+
+}  // namespace kda_check::kda

@@ -1,0 +1,165 @@
+#include "plan/cost.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string_view>
+#include <tuple>
+
+namespace kda_check::plan {
+
+namespace {
+
+using kda::Pass;
+using numeric::DType;
+
+/// Microseconds for a token of one value head with K = V = 128, on one thread (docs/measurements.md).
+struct Speed {
+  std::string_view variant;
+  double fp32, fp64;  ///< forwards; 16-bit dtypes compute in fp32
+  double backward;    ///< times as long
+};
+constexpr Speed speeds[] = {
+    {"naive", 2.4, 4.8, 4},          {"recurrent", 0.9, 1.8, 4.5}, {"chunk", 1.4, 2.8, 4},
+    {"gpu-recurrent", 0.05, 0.1, 4}, {"gpu-chunk", 0.05, 0.1, 4},
+};
+constexpr double oracle_forward = 9.3, oracle_backward = 60, oracle_fp64 = 2, comparison = 0.6;
+constexpr double exact_sums =
+    30;  ///< a run whose sums are rounded once, or are a tensor core's, over a plain one
+constexpr double per_problem = 3e-3, per_case = 5e-4;  ///< opening, allocating; limits, writing rows
+constexpr double law_runs = 4;                         ///< answers that trying one law takes
+constexpr double attribution_runs = 14;
+
+double token_heads(const kda::Outline& problem) {
+  const kda::Dimensions& d = problem.dimensions;
+  return static_cast<double>(d.B * d.T * d.HV) * static_cast<double>(d.K * d.V) / (128 * 128);
+}
+
+double seconds_for(const kda::Outline& problem, double microseconds) {
+  return token_heads(problem) * microseconds * 1e-6;
+}
+
+double run_seconds(const Answer& answer, const kda::Outline& problem, Pass pass) {
+  if (!answer.is_computed()) return answer.origin == Answer::Origin::external ? 1 : 0;
+  double microseconds = 2;
+  for (const Speed& speed : speeds)
+    if (speed.variant == answer.variant->name) {
+      microseconds = answer.dtype == DType::fp64 ? speed.fp64 : speed.fp32;
+      if (pass == Pass::backward) microseconds *= speed.backward;
+    }
+  const kda::ReductionKind kind = answer.options.arithmetic.reduction.kind;
+  const bool slow = kind == kda::ReductionKind::mma || kind == kda::ReductionKind::exact;
+  return seconds_for(problem, microseconds * (slow ? exact_sums : 1));
+}
+
+double oracle_seconds(const kda::Outline& problem, Pass pass, OracleChoice choice) {
+  const double whole = pass == Pass::backward ? oracle_backward : oracle_forward;
+  if (choice == OracleChoice::none) return 0;
+  return seconds_for(problem, choice == OracleChoice::fp64 ? oracle_fp64 : whole);
+}
+
+}  // namespace
+
+double seconds_of(const Case& item, const Problem& problem) {
+  if (!item.skip.empty() || !item.answer) return 0;
+  const kda::Outline& outline = problem.outline;
+  const double run = run_seconds(problem.answers[*item.answer], outline, item.pass);
+  switch (item.question) {
+    case Question::verdict:
+      if (item.reference.kind == Reference::Kind::law)
+        return law_runs * (run + seconds_for(outline, comparison));
+      return seconds_for(outline, comparison) +
+             (item.reference.kind == Reference::Kind::replay ? 2 * run : 0);
+    case Question::stages:
+      return 3 * run + seconds_for(outline, 2 * oracle_forward);
+    case Question::attribution:
+      return attribution_runs * run;
+    case Question::ladder:
+      return attribution_runs / 2 * run;
+    case Question::growth:
+    case Question::forecast:
+    case Question::capture:
+      break;
+  }
+  return seconds_for(outline, 2 * comparison);
+}
+
+double seconds_of(const Problem& problem) {
+  double seconds = per_problem;
+  std::set<std::pair<std::size_t, Pass>> answers;
+  std::set<std::tuple<Pass, OracleChoice, std::size_t>> truths;
+  for (const Case& item : problem.cases) {
+    seconds += item.seconds + per_case;
+    if (!item.skip.empty() || !item.answer || item.question == Question::forecast) continue;
+    answers.emplace(*item.answer, item.pass);
+    truths.emplace(item.pass, item.asked->oracle_or_usual(),
+                   item.pass == Pass::backward ? item.chunk_size(problem.outline) : 0);
+  }
+  for (const auto& [answer, pass] : answers)
+    seconds += run_seconds(problem.answers[answer], problem.outline, pass);
+  for (const auto& [pass, choice, chunk] : truths) seconds += oracle_seconds(problem.outline, pass, choice);
+  return seconds;
+}
+
+std::size_t answer_bytes(const kda::Outline& problem, Pass pass, DType dtype) {
+  std::size_t bytes = 0;
+  for (const std::string& name : kda::tensors_of(pass, problem))
+    bytes += tensor::element_count(kda::expected_shape(*kda::find_spec(name), problem.dimensions,
+                                                       problem.options.state_v_first)) *
+             numeric::format_of(kda::dtype_of(name, problem, dtype)).bytes;
+  return bytes;
+}
+
+std::size_t bytes_of(const Problem& problem) {
+  std::set<std::pair<std::size_t, Pass>> answers;
+  for (const Case& item : problem.cases)
+    if (item.skip.empty() && item.answer) {
+      answers.emplace(*item.answer, item.pass);
+      if (item.reference.kind == Reference::Kind::answer) answers.emplace(item.reference.answer, item.pass);
+    }
+  std::size_t bytes = problem.source->bytes() * (problem.rounded_to ? 2 : 1);
+  for (const auto& [answer, pass] : answers)
+    bytes += answer_bytes(problem.outline, pass, problem.answers[answer].dtype);
+  return bytes;
+}
+
+namespace {
+
+/// Limits by what they are: where they come from may be called otherwise elsewhere.
+void add_judging(Hash& hash, const Case& item) {
+  hash.add(std::string(name_of(item.asked->oracle_or_usual())));
+  for (const std::vector<judge::LimitLayer>& layers : item.limits)
+    for (const judge::LimitLayer& layer : layers)
+      for (const judge::LimitRequest& limit : layer.requests)
+        hash.add(fmt::format("{} {:a} {} {}", limit.metric, limit.value, limit.none, limit.exact));
+  for (const std::optional<double>& bound : {item.asked->judging.atol, item.asked->judging.rtol})
+    hash.add(bound ? fmt::format("{:a}", *bound) : std::string());
+}
+
+}  // namespace
+
+std::string digest_of(const Plan& plan) {
+  Hash hash;
+  for (const Problem& problem : plan.problems) {
+    hash.add(problem.source->target().name);
+    hash.add(shape_text(problem.outline.dimensions) + " " + options_text(problem.outline) + problem.remark());
+    for (const Case& item : problem.cases) {
+      hash.add(item.who + " " + std::string(name_of(item.question)) + " " + item.reference.name + " " +
+               std::string(kda::name_of(item.pass)) + " " + item.asked->place);
+      if (item.answer && problem.answers[*item.answer].is_computed()) {
+        const Answer& answer = problem.answers[*item.answer];
+        hash.add(kda::describe(answer.options.arithmetic, answer.variant->axes));
+        hash.add(std::to_string(answer.options.chunk_size) + " " +
+                 std::string(numeric::name_of(answer.dtype)));
+      }
+      for (const std::string& tensor : item.tensors) hash.add(tensor);
+      if (item.asked->probe) hash.add("probe");
+      add_judging(hash, item);
+    }
+  }
+  return hash.text();
+}
+
+}  // namespace kda_check::plan

@@ -1,0 +1,27 @@
+// What a case takes, before it is run: for the listing, for what is left on a terminal, and so that parts of
+// a plan take about the same time. Figures of one processor (docs/measurements.md); their ratios carry over,
+// and a terminal corrects them by what it sees.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "plan/plan.hpp"
+
+namespace kda_check::plan {
+
+/// Seconds on one thread, what its problem shares left out.
+double seconds_of(const Case& item, const Problem& problem);
+/// Seconds on one thread of its cases, its answers, its truth and reading it, each once.
+double seconds_of(const Problem& problem);
+
+/// Bytes that an answer to one pass takes.
+std::size_t answer_bytes(const kda::Outline& problem, kda::Pass pass, numeric::DType dtype);
+/// Bytes that a problem takes while its cases run, all its answers held at once: inputs, answers, and what
+/// their comparison keeps.
+std::size_t bytes_of(const Problem& problem);
+
+/// The same for two plans of the same cases, wherever they are made.
+std::string digest_of(const Plan& plan);
+
+}  // namespace kda_check::plan

@@ -1,0 +1,56 @@
+#include "plan/request.hpp"
+
+#include <algorithm>
+
+namespace kda_check::plan {
+
+std::string_view name_of(OracleChoice choice) {
+  switch (choice) {
+    case OracleChoice::double_double:
+      return "double-double";
+    case OracleChoice::fp64:
+      return "fp64";
+    case OracleChoice::none:
+      break;
+  }
+  return "none";
+}
+
+std::optional<kda::OraclePrecision> precision_of(OracleChoice choice) {
+  if (choice == OracleChoice::none) return std::nullopt;
+  return choice == OracleChoice::fp64 ? kda::OraclePrecision::fp64 : kda::OraclePrecision::double_double;
+}
+
+namespace {
+
+template <class T>
+void replace(std::optional<T>& value, const std::optional<T>& by) {
+  if (by) value = by;
+}
+
+}  // namespace
+
+Request under(Request line, const Request& command) {
+  line.task = command.task;
+  line.command = command.command;
+  line.registry = command.registry;
+  line.narrowing = command.selection;
+  if (!command.arithmetic.empty()) line.arithmetic = command.arithmetic;
+  replace(line.chunk_size, command.chunk_size);
+  replace(line.oracle, command.oracle);
+  replace(line.external, command.external);
+  replace(line.invariants, command.invariants);
+  replace(line.judging.atol, command.judging.atol);
+  replace(line.judging.rtol, command.judging.rtol);
+  if (command.judging.atol || command.judging.rtol)
+    line.judging.allclose_source = command.judging.allclose_source;
+  replace(line.judging.worst, command.judging.worst);
+  line.judging.limits.insert(line.judging.limits.end(), command.judging.limits.begin(),
+                             command.judging.limits.end());
+  if (!command.tolerance.empty()) line.tolerance = command.tolerance;
+  line.stages = line.stages || command.stages;
+  line.probe = line.probe || command.probe;
+  return line;
+}
+
+}  // namespace kda_check::plan

@@ -1,0 +1,101 @@
+// What is asked for, as plain data: by the command line, or by one line of a suite.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fixture/fixture.hpp"
+#include "judge/limits.hpp"
+#include "kda/oracle.hpp"
+#include "kda/passes.hpp"
+#include "kda/variants.hpp"
+
+namespace kda_check::plan {
+
+using Names = std::vector<std::string>;
+
+/// Where a request, or a limit, comes from, unless it is a line of a suite: "@ci:24".
+inline constexpr std::string_view command_line = "command line";
+
+/// What is wanted of every answer.
+enum class Task : unsigned char {
+  judge,      ///< a verdict: `run`
+  grow,       ///< its error along T
+  attribute,  ///< what makes its error, or the steps between two
+  forecast,   ///< what the inputs say beforehand
+  capture,    ///< itself, in a file
+};
+
+/// Which answers, references and tensors. A list that is not there selects what is usual.
+struct Selection {
+  std::optional<Names> variants;  ///< empty: none is run
+  std::optional<Names> recorded;  ///< groups of the file; empty: none is judged
+  std::optional<Names> dtypes;    ///< names, or "fixture"
+  std::optional<Names> against;   ///< "oracle", "replay", "all", groups of the file
+  std::optional<Names> tensors;
+  std::optional<kda::Pass> pass;  ///< one alone
+
+  bool is_empty() const { return !variants && !recorded && !dtypes && !against && !tensors && !pass; }
+};
+
+/// Somebody's kernel behind a command line (docs/external.md).
+struct ExternalProgram {
+  std::string command;            ///< for /bin/sh -c, {in} and {out} standing for two fixtures
+  std::string name = "external";  ///< what reports call it
+  int seconds = 600;              ///< after which it is ended
+};
+
+/// What a pairing of an answer with a reference is judged by.
+struct Judging {
+  std::vector<judge::LimitLayer> limits;  ///< of the line, then of the command line
+  std::optional<double> atol, rtol;
+  std::string allclose_source = std::string(command_line);  ///< of the two
+  std::optional<std::size_t> worst;                         ///< points to list
+
+  /// The usual number of points.
+  std::size_t worst_or_usual() const { return worst.value_or(5); }
+};
+
+enum class OracleChoice : unsigned char { double_double, fp64, none };
+std::string_view name_of(OracleChoice choice);  ///< "double-double", "fp64", "none"
+/// nullopt for none.
+std::optional<kda::OraclePrecision> precision_of(OracleChoice choice);
+
+struct Request {
+  Task task = Task::judge;
+  std::string command = "run";  ///< as typed
+  std::string place = std::string(command_line);
+  Names targets;  ///< files, folders, regimes, @suites
+  Selection selection;
+  Selection narrowing;  ///< of a line: what the command line selects among what it names
+  Names arithmetic;     ///< key=value and presets
+  std::optional<std::size_t> chunk_size;
+  std::optional<OracleChoice> oracle;
+  Judging judging;
+  std::string tolerance;  ///< path; empty: none
+  Names required;         ///< answers that must be among those that answered
+  std::optional<ExternalProgram> external;
+  bool stages = false;                ///< judge: the intermediates of the chunk form too
+  bool probe = false;                 ///< judge: name the convention that explains a failure
+  std::optional<Names> invariants;    ///< judge: laws to try; empty: all
+  std::optional<std::size_t> window;  ///< grow: tokens to a window
+  Names between;                      ///< attribute: two answers
+  std::string as;                     ///< attribute: how a recorded answer is taken to compute, "chunk+fla"
+  bool capture_stages = true;         ///< capture: of the chunk forms, too
+  bool replace = false;               ///< capture: groups that exist
+  std::string output;                 ///< capture: the file
+  std::span<const kda::Variant> registry = kda::variants();  ///< where names of variants are looked up
+
+  OracleChoice oracle_or_usual() const { return oracle.value_or(OracleChoice::double_double); }
+};
+
+/// The request of a line under a command line: what selects narrows, single values and flags are replaced,
+/// limits metric by metric.
+Request under(Request line, const Request& command);
+
+}  // namespace kda_check::plan

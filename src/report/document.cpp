@@ -1,0 +1,57 @@
+#include "report/document.hpp"
+
+#include <algorithm>
+
+namespace kda_check::report {
+
+namespace {
+
+/// Variants were to run and none did: what recorded answers pass says nothing about them.
+bool no_variant_ran(const Document& document) {
+  bool left_out = false;
+  for (const CaseResult& item : document.cases) {
+    if (item.role != Role::variant) continue;
+    if (item.verdict != Verdict::skipped) return false;
+    left_out = left_out || item.against.empty();
+  }
+  return left_out;
+}
+
+bool found_something(const Document& document) {
+  return !document.cases.empty() ||
+         std::any_of(document.sections.begin(), document.sections.end(),
+                     [](const Section& section) { return !section.entries.empty(); });
+}
+
+}  // namespace
+
+std::size_t Document::count(Verdict verdict) const {
+  std::size_t total = 0;
+  for (const CaseResult& item : cases) total += item.verdict == verdict;
+  for (const Section& section : sections)
+    for (const Entry& entry : section.entries) total += entry.verdict == verdict;
+  return total;
+}
+
+int exit_code(const Document& document) {
+  if (document.is_interrupted()) return 128 + document.signal;
+  int code = document.count(Verdict::fail) + document.count(Verdict::inconclusive) > 0 ? 1 : 0;
+  const bool idle = document.cases.empty() && !document.nothing_to_do.empty();
+  if (!idle && (!found_something(document) || no_variant_ran(document) ||
+                (document.judges && document.count(Verdict::pass) == 0)))
+    code = 1;
+  for (const Failure& failure : document.failures) code = std::max(code, failure.exit_code);
+  return code;
+}
+
+std::string unexplained_failure(const Document& document) {
+  if (document.is_interrupted()) return "interrupted: what is missing was not compared";
+  if (exit_code(document) == 0 || !document.failures.empty() || document.count(Verdict::fail) > 0 ||
+      document.count(Verdict::inconclusive) > 0)
+    return {};
+  if (!found_something(document)) return "nothing was compared";
+  return document.count(Verdict::pass) > 0 ? "no variant ran: only recorded answers were compared"
+                                           : "nothing passed: every comparison was skipped";
+}
+
+}  // namespace kda_check::report

@@ -1,0 +1,25 @@
+// `selftest`: can the gate fail? Wrong kernels must be caught, healthy ones must pass (docs/selftest.md).
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "engine/context.hpp"
+#include "plan/planner.hpp"
+#include "report/document.hpp"
+
+namespace kda_check::selftest {
+
+struct SelftestRequest {
+  engine::Resources resources;
+  std::string suite;  ///< "@ci"; empty: the problems of the selftest alone
+  std::function<plan::Request(const plan::Words&)> parse_line;
+};
+
+/// Every mutant and every variant of this machine: against the oracle and under the invariants on one problem
+/// (those of the backward pass against the oracle), then over the suite - mutants up to the first line that
+/// catches them, variants over all, on one thread and on two. A row for each, which fails where a mutant is
+/// missed or a healthy kernel is not let pass.
+report::Document selftest(const SelftestRequest& request);
+
+}  // namespace kda_check::selftest

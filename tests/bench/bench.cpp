@@ -1,0 +1,145 @@
+#include "bench/bench.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "report/writers.hpp"
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+#include "support/running.hpp"
+
+using namespace kda_check;
+using bench::BenchRequest;
+using numeric::DType;
+using plan::Names;
+using test::Item;
+using test::items_of;
+
+namespace {
+
+BenchRequest request_for(std::optional<Names> variants, std::optional<Names> dtypes = {}) {
+  BenchRequest request;
+  request.T = 32, request.H = 2, request.K = 32, request.V = 32, request.repeats = 1;
+  request.memory_budget = std::size_t{1} << 30;
+  request.words.command = "bench";
+  request.words.selection.variants = std::move(variants);
+  request.words.selection.dtypes = std::move(dtypes);
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("bench checks the arithmetic as run does", "[bench]") {
+  const auto usage = [](const char* variant, std::optional<Names> dtypes, const char* axis) {
+    BenchRequest request = request_for(Names{variant}, std::move(dtypes));
+    request.T = 4, request.H = 1, request.K = 8, request.V = 8, request.with_oracle = false;
+    request.words.arithmetic = {axis};
+    return test::refusal([&] { bench::bench(request); });
+  };
+  CHECK_THAT(usage("recurrent", {}, "bogus=1"), ContainsSubstring("2 --arithmetic bogus=1: no axis 'bogus'"));
+  CHECK_THAT(usage("recurrent", {}, "decay=pair"),
+             ContainsSubstring("2 ") && ContainsSubstring("none of the selected variants"));
+  CHECK_THAT(usage("recurrent", Names{"fp64"}, "exponential=cuda"),
+             ContainsSubstring("2 ") && ContainsSubstring("fp32 only"));
+  CHECK_THAT(usage("recurent", {}, "contraction=fused"), ContainsSubstring("did you mean 'recurrent'?"));
+  CHECK(usage("recurrent", Names{"fp64", "fp32"}, "exponential=cuda") == "accepted");
+}
+
+TEST_CASE("bench says why a dtype of several was not timed", "[bench]") {
+  BenchRequest request = request_for(Names{"recurrent"}, Names{"fp64", "fp32"});
+  request.words.arithmetic = {"exponential=cuda"};
+  std::vector<std::string> warnings;
+  request.warning = [&](const std::string& text) { warnings.push_back(text); };
+  const report::Document document = bench::bench(request);
+  CHECK(items_of(document, "rows").size() == 2);  // the oracle too
+  REQUIRE(warnings.size() == 1);
+  CHECK_THAT(warnings[0], ContainsSubstring("recurrent fp64: ") && ContainsSubstring("fp32 only"));
+}
+
+TEST_CASE("bench reports every variant, the oracle and a share of the peak", "[bench]") {
+  const report::Document document = bench::bench(request_for({}));
+  CHECK(report::exit_code(document) == 0);
+  const Item machine = items_of(document, "machine").at(0);
+  CHECK(machine.figure("fma_peak_gflops_fp32") > 0);
+  CHECK(machine.words("shape") == "B=1 T=32 H=2 K=32 V=32");
+  std::size_t here = 0;
+  const std::vector<Item> rows = items_of(document, "rows");
+  for (const Item& row : rows) {
+    CHECK(row.figure("us_per_token_and_head") > 0);
+    CHECK(row.words("pass") == "forward");
+    if (row.words("device") != "cpu") continue;  // where there is a GPU
+    ++here;
+    CHECK((row.words("variant") == "oracle") == row.is_nothing("of_peak"));
+    if (row.words("variant") == "recurrent") CHECK(row.figure("of_recurrent") == 1);
+    for (const char* const of_device : {"ms", "spread", "floor_ms", "over_floor"})
+      CHECK(row.is_nothing(of_device));
+  }
+  CHECK(here == test::cpu_variants().size() + 1);
+  CHECK((here == rows.size()) == machine.is_nothing("copy_gb_per_s"));
+}
+
+TEST_CASE("bench times the backward passes beside the recurrence forwards", "[bench]") {
+  BenchRequest request = request_for(Names{"recurrent", "chunk", "naive"});
+  request.words.selection.pass = kda::Pass::backward;
+  std::vector<std::string> warnings;
+  request.warning = [&](const std::string& text) { warnings.push_back(text); };
+  const report::Document document = bench::bench(request);
+  const std::vector<Item> rows = items_of(document, "rows");
+  REQUIRE(rows.size() == 3);
+  for (const Item& row : rows) CHECK(row.words("pass") == "backward");
+  for (const Item& row : rows)
+    if (row.words("variant") != "oracle") CHECK_FALSE(row.is_nothing("of_recurrent"));
+  REQUIRE(warnings.size() == 1);
+  CHECK_THAT(warnings[0], ContainsSubstring("naive fp32: no backward pass"));
+}
+
+TEST_CASE("bench of a variant that cannot run here is refused with the reason", "[bench]") {
+  const std::string reason = kda::gpu_unavailable();
+  if (reason.empty()) KDA_CHECK_SKIP("there is a GPU");
+  CHECK_THAT(test::refusal([] {
+               bench::bench(request_for(Names{"recurrent", "gpu-recurrent"}));
+             }),
+             ContainsSubstring("4 gpu-recurrent: " + reason));
+}
+
+TEST_CASE("bench refuses problems beyond the memory budget before it makes them", "[bench]") {
+  BenchRequest request = request_for({});
+  request.T = 1048576, request.H = 64, request.K = request.V = 128;
+  CHECK_THAT(test::refusal([&] { bench::bench(request); }),
+             ContainsSubstring("3 ") && ContainsSubstring("memory budget is 1.0 GiB") &&
+                 ContainsSubstring("--memory-limit"));
+}
+
+TEST_CASE("the least traffic counts every input and both results once", "[bench]") {
+  BenchRequest request;
+  request.B = 2, request.T = 3, request.H = 5, request.K = 7, request.V = 11;
+  const std::size_t heads = 2 * 3 * 5, states = 2 * 5 * 7 * 11;
+  // q, k, v and o in the dtype; g, beta and the state in fp32, or fp64 with it.
+  const std::size_t narrow = heads * (7 + 7 + 11 + 11), wide = heads * (7 + 1) + states;
+  CHECK(bench::least_traffic(bench::bench_problem(request, DType::bf16, false), DType::bf16) ==
+        2 * narrow + 4 * wide);
+  CHECK(bench::least_traffic(bench::bench_problem(request, DType::fp64, false), DType::fp64) ==
+        8 * (narrow + wide));
+  test::ProblemSpec spec;
+  spec.gate = kda::Gate::softplus;
+  const kda::Problem problem = test::make_problem(spec);
+  kda::Problem bare = kda::clone(problem);
+  bare.initial_state.reset(), bare.A_log.reset(), bare.dt_bias.reset();
+  CHECK(bench::least_traffic(problem, DType::fp32) - bench::least_traffic(bare, DType::fp32) ==
+        problem.initial_state->bytes() + problem.A_log->bytes() + problem.dt_bias->bytes());
+}
+
+TEST_CASE("the table of bench has the columns that its rows need, its JSON all of them", "[bench]") {
+  if (kda::gpu_unavailable().empty()) KDA_CHECK_SKIP("there is a GPU");
+  const report::Document document = bench::bench(request_for({}));
+  const std::string text = report::write_text(document, {});
+  CHECK_THAT(text, ContainsSubstring("FMA peak: ") && ContainsSubstring("x recurrent") &&
+                       !ContainsSubstring("floor") && !ContainsSubstring("a copy moves"));
+  const auto json = nlohmann::json::parse(report::write_json(document, {}));
+  for (const auto& row : json["rows"]) {
+    CHECK(row.at("ms").is_null());
+    CHECK(row.at("device") == "cpu");
+    CHECK(row.at("arithmetic").is_string());
+  }
+  CHECK(json["machine"][0].at("copy_gb_per_s").is_null());
+}

@@ -1,0 +1,105 @@
+// What a first user brings: recorded answers come first, are judged alone where that is asked, and are missed
+// when they are gone.
+#include <nlohmann/json.hpp>
+
+#include "support/catch.hpp"
+#include "support/program.hpp"
+
+using namespace kda_check::test;
+
+TEST_CASE("an answer that is gone from the files fails what requires it, and what held its baseline",
+          "[cli]") {
+  const Folder folder;
+  const std::string file = (folder / "f.h5").string(), rows = (folder / "b.tsv").string();
+  const std::string words = "run " + file + " --baseline " + rows;
+  fs::copy_file(small, file);
+  REQUIRE(program(words + " --update-baseline").code == 0);
+  REQUIRE(program("run " + file + " --require fla_chunk").code == 0);
+  REQUIRE(program("make tails:T=64,H=1 --replace -o " + file).code == 0);
+  const Output required = program("run " + file + " --require fla_chunk -q");
+  CHECK(required.code == 1);
+  CHECK_THAT(required.err, ContainsSubstring("--require fla_chunk: nobody of that name is to answer"));
+  const Output held = program(words + " -q");
+  CHECK(held.code == 1);
+  CHECK_THAT(held.err,
+             ContainsSubstring("fla_chunk of " + file + " has rows in the baseline and is no longer there"));
+}
+
+TEST_CASE("only what is recorded is judged where no variant is asked for", "[cli]") {
+  const auto document = nlohmann::json::parse(program("run " + small + " --variant none --json").out);
+  CHECK(document["cases"].size() == 3);
+  for (const auto& item : document["cases"]) CHECK(item["recorded"] == true);
+  const auto one =
+      nlohmann::json::parse(program("run " + small + " --variant none --recorded fla_chunk --json").out);
+  REQUIRE(one["cases"].size() == 1);
+  CHECK(one["cases"][0]["variant"] == "fla_chunk");
+}
+
+TEST_CASE("what the user brought is said first, and ours in one line while it passes", "[cli]") {
+  const Output output = program("run " + small);
+  const std::size_t mine = output.out.find("PASS     fla_chunk"), ours = output.out.find("PASS  ours: ");
+  REQUIRE(mine != std::string::npos);
+  REQUIRE(ours != std::string::npos);
+  CHECK(mine < ours);
+  CHECK(output.out.find("PASS     chunk ") == std::string::npos);
+  CHECK_THAT(output.out, ContainsSubstring("of its limit") && ContainsSubstring("rms_ratio 50 %"));
+  CHECK_THAT(program("run " + small + " -v").out, ContainsSubstring("PASS     chunk "));
+}
+
+TEST_CASE("a program that fails says why, also where little is said", "[cli][external]") {
+  const Output output =
+      program("run control:T=4 --variant none -q --external 'echo no device >&2; exit 3 # {in} {out}'");
+  CHECK(output.code == 1);
+  CHECK_THAT(output.out, ContainsSubstring("FAIL external fp32: exit status 3; it said: no device"));
+}
+
+TEST_CASE("two files that call themselves the same are two, in a baseline, in history and in JUnit",
+          "[cli]") {
+  const Folder folder;
+  const std::string a = (folder / "a.h5").string(), b = (folder / "b.h5").string(),
+                    rows = (folder / "b.tsv").string();
+  fs::copy_file(small, a);
+  fs::copy_file(small, b);
+  const std::string words = "run " + a + " " + b + " --variant none --recorded fla_chunk";
+  const auto report = [&](const char* name) { return " --json " + (folder / name).string(); };
+  REQUIRE(program(words + " --baseline " + rows + " --update-baseline" + report("both.json")).code == 0);
+  CHECK_THAT(read_file(rows),
+             ContainsSubstring(a + "\tfla_chunk") || ContainsSubstring(a + "\texpected/fla_chunk"));
+  CHECK_THAT(read_file(rows), ContainsSubstring(b + "\texpected/fla_chunk"));
+  // One of them gone is missed.
+  REQUIRE(program("run " + a + " --variant none --recorded fla_chunk" + report("one.json")).code == 0);
+  const Output gone =
+      program("history " + (folder / "both.json").string() + " " + (folder / "one.json").string());
+  CHECK(gone.code == 1);
+  CHECK_THAT(gone.out, ContainsSubstring("gone") && ContainsSubstring(b));
+  program(words + " --report junit=" + (folder / "j.xml").string());
+  CHECK_THAT(read_file(folder / "j.xml"),
+             ContainsSubstring("<testsuite name=\"" + a) && ContainsSubstring("<testsuite name=\"" + b));
+}
+
+TEST_CASE("an answer is attributed under the arithmetic it is said to have", "[cli]") {
+  const std::string words =
+      "attribute " + small + " --variant none --recorded fla_recurrent --tensor o --json";
+  const auto as = nlohmann::json::parse(program(words + " --as recurrent+h100").out);
+  REQUIRE(as["attributions"].size() == 1);
+  CHECK_THAT(as["attributions"][0]["arithmetic"].get<std::string>(), ContainsSubstring("exponential=cuda"));
+  CHECK(program(words + " --as rcurrent").code == 2);
+}
+
+TEST_CASE("diff judges the second of two, the first is what it is held against", "[cli]") {
+  const Output output =
+      program("diff " + small + ":torch_fp64 " + small + ":fla_chunk --limit rms_ratio=5e-3 --json");
+  CHECK(output.code == 0);
+  const auto document = nlohmann::json::parse(output.out);
+  CHECK_THAT(document["cases"][0]["against"].get<std::string>(), ContainsSubstring("torch_fp64"));
+  CHECK_THAT(program("diff " + small + ":torch_fp64 " + small + ":fla_chunk").out,
+             !ContainsSubstring("magnitude"));
+}
+
+TEST_CASE("files of other formats are refused with the way to a fixture", "[cli]") {
+  const Folder folder;
+  std::ofstream(folder / "w.npz", std::ios::binary) << "PK\x03\x04";
+  const Output output = program("run " + (folder / "w.npz").string());
+  CHECK(output.code == 3);
+  CHECK_THAT(output.err, ContainsSubstring("a NumPy archive (.npz)") && ContainsSubstring("export_jax.py"));
+}

@@ -1,0 +1,165 @@
+// `attribute`: shares of axes and stages, and steps between answers.
+#include "report/writers.hpp"
+#include "support/catch.hpp"
+#include "support/ladders.hpp"
+#include "support/problems.hpp"
+#include "support/temporary_fixture.hpp"
+
+using namespace kda_check;
+using numeric::DType;
+using plan::Names;
+using test::axis;
+using test::Item;
+using test::items_of;
+using test::Row;
+
+namespace {
+
+plan::Request request_for(const std::string& target) {
+  return test::request_for({target}, plan::Task::attribute);
+}
+
+report::Document ran(const plan::Request& request) { return test::ran(request, test::on_threads(2)); }
+
+}  // namespace
+
+TEST_CASE("tf32 operands explain the error of the chunk form under the preset fla", "[engine][attribute]") {
+  plan::Request request = request_for("control:T=96,K=32,V=32");
+  request.selection.variants = Names{"chunk"};
+  request.arithmetic = {"fla"};
+  const report::Document document = ran(request);
+  const std::vector<Item> found = items_of(document, "attributions");
+  REQUIRE(found.size() == 2);
+  for (const Item& item : found) {
+    CHECK(axis(item, "storage").figure("share") > 0.9);
+    CHECK(axis(item, "storage").words("value") == "fla");
+    CHECK(axis(item, "storage").figure("without") < item.figure("rms_ratio") / 100);
+    CHECK_THAT(item.words("note"), ContainsSubstring("swamps the rest"));
+    CHECK(test::sum_of_axes(item) == Approx(1));
+  }
+  // The stages are those of o, each with an error of its own; none of them makes o worse than it was by much.
+  REQUIRE(found[0].rows("stages").size() == kda::forward_stage_count);
+  CHECK(found[1].rows("stages").empty());
+  for (const Row& stage : found[0].rows("stages")) CHECK(stage.figure("share") > -1);
+}
+
+TEST_CASE("an axis that is ideal has no share, and one that is not has one", "[engine][attribute]") {
+  plan::Request request = request_for("control:T=200,K=64,V=32");
+  request.selection.variants = Names{"recurrent"};
+  request.arithmetic = {"ideal", "exponential=poly"};
+  const report::Document document = ran(request);
+  const Item o = items_of(document, "attributions").at(0);
+  for (const char* const name : {"contraction", "reduction", "storage"})
+    CHECK(axis(o, name).figure("share") == Approx(0).margin(1e-12));
+  CHECK(axis(o, "exponential").figure("only") == o.figure("rms_ratio"));
+  CHECK(axis(o, "exponential").figure("without") == o.figure("ideal"));
+  CHECK(axis(o, "exponential").figure("share") > 0.05);
+  CHECK(o.figure("interaction") == Approx(0).margin(1e-9));
+}
+
+TEST_CASE("the ladder between two arithmetics of ours ends with no differing bit", "[engine][attribute]") {
+  plan::Request request = request_for("control:T=70,K=32,V=32");
+  request.selection.dtypes = Names{"fp32"};
+  request.between = {"chunk+h100", "recurrent+ieee"};
+  const report::Document document = ran(request);
+  const std::vector<Item> ladders = items_of(document, "ladders");
+  REQUIRE(ladders.size() == 2);
+  for (const Item& ladder : ladders) {
+    const std::vector<Row> rungs = ladder.rows("rungs");
+    REQUIRE(rungs.size() >= 5);
+    CHECK(rungs.front().count("differing") > 0);
+    CHECK(rungs.back().count("differing") == 0);
+    CHECK(rungs.back().figure("remaining") == 0);
+    CHECK(test::sum_of_shares(ladder) == Approx(1));
+  }
+}
+
+TEST_CASE("what attribute cannot do is said in one line", "[engine][attribute]") {
+  const auto usage = [](auto change) {
+    plan::Request request = request_for("control:T=8,K=8,V=8");
+    change(request);
+    return test::refusal([&] { test::planned(request); });
+  };
+  CHECK_THAT(usage([](auto& r) { r.arithmetic = {"flaa"}; }), ContainsSubstring("did you mean 'fla'"));
+  CHECK_THAT(usage([](auto& r) {
+               r.between = {"chunk", "nobody"};
+             }),
+             ContainsSubstring("2 --between nobody: neither a variant nor a recorded answer"));
+  CHECK_THAT(usage([](auto& r) {
+               r.selection.dtypes = Names{"fp64"}, r.between = {"chunk+fla", "naive"};
+             }),
+             ContainsSubstring("2 ") && ContainsSubstring("fp32 only"));
+  CHECK_THAT(usage([](auto& r) {
+               r.selection.dtypes = Names{"fp64", "fp32"}, r.between = {"chunk", "naive"};
+             }),
+             ContainsSubstring("2 --between takes one --dtype"));
+  CHECK_THAT(usage([](auto& r) {
+               r.selection.dtypes = Names{"bf16"}, r.between = {"chunk", "naive"};
+             }),
+             ContainsSubstring("2 --between: bf16 does not hold the fp32 inputs"));
+}
+
+TEST_CASE("a group of which nothing is known says how to name what computes as it does",
+          "[engine][attribute]") {
+  const kda::Problem problem = test::make_problem({});
+  kda::RunOptions options = test::default_options(problem, "chunk", DType::fp32);
+  kda::set_axis(options.arithmetic, "fla");
+  const kda::Answer answer = test::run(problem, "chunk", options);
+  const test::TemporaryFixture file(problem, &answer, "unknown");
+  plan::Request request = request_for(file.path);
+  request.selection.variants = Names{}, request.selection.recorded = Names{"somebody"};
+  CHECK_THAT(test::refusal([&] { test::planned(request); }),
+             ContainsSubstring("nothing is known of how expected/somebody was computed") &&
+                 ContainsSubstring("--as chunk+fla"));
+  request.as = "chunk+fla";
+  const report::Document right = ran(request);
+  const Item o = items_of(right, "attributions").at(0);
+  CHECK(axis(o, "storage").figure("share") > 0.8);
+  CHECK_THAT(o.words("note"), ContainsSubstring("expected/somebody as chunk") &&
+                                  ContainsSubstring("what is between them is 0 % of its error"));
+  // A form that it does not have explains nothing, and says so.
+  request.as = "recurrent";
+  const report::Document wrong = ran(request);
+  CHECK_THAT(items_of(wrong, "attributions").at(0).words("note"),
+             ContainsSubstring("expected/somebody does not compute as recurrent"));
+  request.as = "chnk";
+  CHECK_THAT(test::refusal([&] { test::planned(request); }), ContainsSubstring("did you mean 'chunk'?"));
+}
+
+TEST_CASE("on the captures storage explains fla_chunk, and its emulation errs as it does",
+          "[engine][attribute][captures]") {
+  const std::string folder = test::large_fixtures();
+  if (folder.empty())
+    KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
+  plan::Request request = request_for(folder + "/fla_fp32_varlen.h5");
+  request.selection.variants = Names{"chunk"};
+  request.arithmetic = {"fla"};
+  const report::Document document = ran(request);
+  const Item item = items_of(document, "attributions").at(0);
+  CHECK(axis(item, "storage").figure("share") > 0.95);
+  // fla_chunk's own: 9.66e-4 (docs/measurements.md)
+  CHECK(item.figure("rms_ratio") == Approx(9.66e-4).epsilon(0.05));
+
+  request.selection.variants.reset();
+  request.arithmetic.clear();
+  request.between = {"fla_chunk", "recurrent"};
+  const report::Document between = ran(request);
+  const Item o = items_of(between, "ladders").at(0);
+  CHECK(o.rows("rungs").front().count("differing") > o.count("elements") * 9 / 10);
+  CHECK(test::unexplained(o) < o.count("elements") / 10);
+}
+
+TEST_CASE("the fp16 capture of FLA's chunk kernel is reproduced bit for bit",
+          "[engine][attribute][captures]") {
+  const std::string folder = test::large_fixtures();
+  if (folder.empty())
+    KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
+  plan::Request request = request_for(folder + "/fla_fp16_c32.h5");
+  request.between = {"fla_chunk", "recurrent"};
+  const report::Document document = ran(request);
+  const Item o = items_of(document, "ladders").at(0);
+  REQUIRE(o.words("tensor") == "o");
+  CHECK(o.count("elements") == 20480);
+  CHECK(o.rows("rungs").front().count("differing") > 1000);
+  CHECK(test::unexplained(o) == 0);
+}

@@ -1,0 +1,177 @@
+// `grow`: errors window by window, crossings, and what does not depend on threads.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "report/writers.hpp"
+#include "support/growth.hpp"
+#include "support/problems.hpp"
+#include "support/temporary_fixture.hpp"
+
+using namespace kda_check;
+using numeric::DType;
+using plan::Names;
+using report::exit_code;
+using test::crossing;
+using test::followed;
+using test::growth_of;
+using test::Item;
+using test::items_of;
+using test::TemporaryFixture;
+
+namespace {
+
+report::Document ran(const plan::Request& request) { return test::ran(request, test::on_threads(2)); }
+
+/// slow_alpha of docs/regimes.md: the same gate at every token, hardly any writing.
+kda::Problem slow_alpha(std::size_t T, double g, double beta) {
+  test::ProblemSpec spec;
+  spec.T = T, spec.K = 16, spec.V = 8;
+  kda::Problem problem = test::make_problem(spec);
+  for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, g);
+  for (std::size_t i = 0; i < problem.beta.size(); ++i) problem.beta.set(i, beta);
+  return problem;
+}
+
+}  // namespace
+
+TEST_CASE("a perturbation is first crossed at its token, head and lane", "[engine][grow]") {
+  test::ProblemSpec spec;
+  spec.T = 90, spec.H = 2, spec.HV = 4;
+  const kda::Problem problem = test::make_problem(spec);
+  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  const auto perturb = [&](std::size_t t, std::size_t h, std::size_t v, double by) {
+    const std::size_t at = (t * 4 + h) * spec.V + v;
+    answer.o.set(at, answer.o.value(at) + by);
+  };
+  perturb(37, 2, 3, 0.01);
+  perturb(61, 0, 1, 5);  // later and larger
+  const TemporaryFixture file(problem, &answer, "grow");
+  plan::Request request = growth_of(file.path);
+  request.window = 10;
+  const report::Document document = ran(request);
+  const Item item = followed(document, "somebody");
+  REQUIRE(crossing(item, "scaled_ulp").flag("crossed"));
+  CHECK(crossing(item, "scaled_ulp").count("position") == 37);
+  CHECK(crossing(item, "scaled_ulp").words("place") == "o[b=0 t=37 h=2 v=3]");
+  CHECK(crossing(item, "scaled_ulp").words("source") == "derived");
+  CHECK(crossing(item, "rms_ratio").count("position") == 30);
+  CHECK(crossing(item, "rms_ratio").words("place") == "o[b=0 t=30 h=2]");
+  CHECK(item.words("worst_head").starts_with("h=0 "));
+  CHECK(item.words("worst").ends_with(" at t=60"));
+  CHECK(item.rows("heads").size() == 4);
+  for (const test::Row& untouched : followed(document, "recurrent").rows("crossings"))
+    CHECK(!untouched.flag("crossed"));
+  CHECK(exit_code(document) == 0);  // derived limits inform
+  CHECK_FALSE(item.entry().verdict);
+
+  request.judging.limits = test::limits({"max_abs=0.1"});
+  const report::Document limited = ran(request);
+  CHECK(crossing(followed(limited, "somebody"), "max_abs").count("position") == 61);
+  CHECK(followed(limited, "somebody").entry().verdict == judge::Verdict::fail);
+  CHECK_THAT(followed(limited, "somebody").entry().reason, ContainsSubstring("o[b=0 t=61 h=0 v=1]"));
+  CHECK(followed(limited, "recurrent").entry().verdict == judge::Verdict::pass);
+  CHECK(exit_code(limited) == 1);
+}
+
+TEST_CASE("on a slow constant decay the fp32 recurrence grows with every token, the chunk form far less",
+          "[engine][grow]") {
+  const TemporaryFixture file(slow_alpha(2048, -8e-5, 1e-3), nullptr, "slow");
+  plan::Request request = growth_of(file.path);
+  request.selection.variants = Names{"recurrent", "chunk"};
+  request.oracle = plan::OracleChoice::fp64;
+  const report::Document document = ran(request);
+  const Item recurrent = followed(document, "recurrent"), chunk = followed(document, "chunk");
+  INFO("recurrent " << recurrent.figure("slope") << " chunk " << chunk.figure("slope") << " last "
+                    << recurrent.figure("last") << ' ' << chunk.figure("last"));
+  CHECK(recurrent.words("trend") == "grows");
+  CHECK(recurrent.figure("slope") == Approx(1).margin(0.15));
+  CHECK(recurrent.figure("r2") > 0.95);
+  CHECK(chunk.figure("slope") < 0.6);
+  CHECK(recurrent.figure("last") > 8 * chunk.figure("last"));
+  CHECK_THAT(recurrent.section().title, ContainsSubstring("the oracle (fp64 recurrence)"));
+}
+
+TEST_CASE("windows agree with what run measures over the whole tensor", "[engine][grow]") {
+  plan::Request request = growth_of(test::case_fixtures() + "/fla_fp32_varlen.h5");
+  request.window = 1 << 20;  // one window: everything
+  const report::Document document = ran(request);
+  const Item item = followed(document, "fla_chunk");
+  REQUIRE(item.along("rms_ratio").size() == 1);
+  CHECK(item.figure("first") == Approx(1e-3).epsilon(0.15));  // docs/fixture-format.md
+  CHECK(item.words("trend") == "unclear");
+  CHECK(item.is_nothing("slope"));
+}
+
+TEST_CASE("against a recorded answer, itself is left out", "[engine][grow]") {
+  plan::Request request = growth_of(test::case_fixtures() + "/fla_fp32_small.h5");
+  request.selection.variants = Names{"naive", "recurrent", "chunk"};
+  request.selection.against = Names{"fla_chunk"};
+  request.window = 8;
+  const report::Document document = ran(request);
+  CHECK(items_of(document, "growth").size() == 5);
+  for (const Item& item : items_of(document, "growth")) {
+    CHECK(item.words("answer") != "fla_chunk");
+    CHECK(item.figure("first") == Approx(1e-3).epsilon(0.2));
+    CHECK_THAT(item.section().title, ContainsSubstring("o against expected/fla_chunk"));
+  }
+}
+
+TEST_CASE("a file without the group that grow is to hold answers against does not lose the others",
+          "[engine][grow]") {
+  const std::string path = test::case_fixtures() + "/fla_fp32_small.h5";
+  const TemporaryFixture without(test::make_problem({}), nullptr, "without");
+  plan::Request request = test::request_for({without.path, path}, plan::Task::grow);
+  request.selection.variants = Names{"recurrent"};
+  request.selection.against = Names{"fla_chunk"};
+  const report::Document document = ran(request);
+  CHECK(items_of(document, "growth").size() == 3);  // and fla_recurrent, torch_fp64
+  REQUIRE(document.failures.size() == 1);
+  CHECK_THAT(document.failures[0].message, ContainsSubstring("no group expected/fla_chunk"));
+  CHECK(document.failures[0].path == without.path);
+  CHECK(exit_code(document) == 3);
+}
+
+TEST_CASE("JSON and table of grow hold the same numbers", "[engine][grow]") {
+  plan::Request request = growth_of(test::case_fixtures() + "/fla_fp32_small.h5");
+  request.window = 8;
+  const report::Document document = ran(request);
+  const auto json = nlohmann::json::parse(report::write_json(document, {}));
+  const std::string text = report::write_text(document, {});
+  CHECK(json["schema_version"] == 2);
+  CHECK(json["request"]["command"] == "grow");
+  REQUIRE(json["growth"].size() == items_of(document, "growth").size());
+  for (const auto& item : json["growth"]) {
+    const auto& ratios = item["windows"]["rms_ratio"];
+    REQUIRE(ratios.size() == 8);
+    CHECK(item["rms_ratio"] == ratios);
+    CHECK(item["heads"][0]["window_rms_ratio"] == ratios);  // of one head
+    const std::string name = item["answer"];
+    const std::size_t row = text.find(fmt::format("\n  {} ", name));
+    REQUIRE(row != std::string::npos);
+    const std::string line = text.substr(row + 1, text.find('\n', row + 1) - row - 1);
+    INFO(line);
+    CHECK_THAT(line, ContainsSubstring(fmt::format("{:.3g}", ratios.front().get<double>())));
+    CHECK_THAT(line, ContainsSubstring(fmt::format("{:.3g}", ratios.back().get<double>())));
+    CHECK_THAT(line, ContainsSubstring(fmt::format("{:.3g}", item["slope"].get<double>())));
+    CHECK_THAT(line, ContainsSubstring(item["trend"].get<std::string>()));
+  }
+}
+
+TEST_CASE("grow does not depend on the number of threads", "[engine][grow]") {
+  const plan::Request request = growth_of(test::case_fixtures() + "/fla_fp32_varlen.h5");
+  CHECK(report::write_json(test::ran(request, test::on_threads(1)), {}) ==
+        report::write_json(test::ran(request, test::on_threads(5)), {}));
+}
+
+TEST_CASE("grow refuses what has no tokens and limits it does not follow", "[engine][grow]") {
+  plan::Request request = growth_of(test::case_fixtures() + "/fla_fp32_small.h5");
+  request.selection.tensors = Names{"final_state"};
+  CHECK_THAT(test::refusal([&] { test::planned(request); }),
+             ContainsSubstring("2 grow has no tensor 'final_state'"));
+  request.selection.tensors = Names{"o"};
+  request.judging.limits = test::limits({"max_ulp=3"});
+  CHECK_THAT(test::refusal([&] { test::planned(request); }),
+             ContainsSubstring("2 grow does not follow max_ulp"));
+}

@@ -1,0 +1,188 @@
+// What must hold of every answer, and that each law catches what breaks it and nothing else.
+#include "explain/invariants.hpp"
+
+#include <cstdlib>
+#include <set>
+
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+#include "support/running.hpp"
+#include "support/temporary_fixture.hpp"
+
+using namespace kda_check;
+using judge::Verdict;
+using numeric::DType;
+using test::TemporaryFixture;
+
+namespace {
+
+test::ProblemSpec grouped_heads() {
+  test::ProblemSpec spec;
+  spec.T = 70, spec.H = 2, spec.HV = 4, spec.K = 20, spec.V = 12, spec.chunk_size = 16;
+  spec.qk_l2norm = true, spec.gate = kda::Gate::softplus, spec.beta_sigmoid = true;
+  return spec;
+}
+
+report::Document battery(const kda::Problem& problem, std::span<const kda::Variant> registry,
+                         plan::Names dtypes = {"fixture"}) {
+  const TemporaryFixture file(problem);
+  plan::Request request = test::request_for({file.path});
+  request.selection.dtypes = std::move(dtypes);
+  request.registry = registry;
+  request.invariants.emplace();
+  return test::ran(request);
+}
+
+std::set<std::string> failing(const report::Document& document) {
+  std::set<std::string> names;
+  for (const report::CaseResult& item : document.cases)
+    if (item.verdict != Verdict::pass && item.verdict != Verdict::skipped) names.insert(item.against);
+  return names;
+}
+
+kda::Answer healthy(const kda::Problem& problem, const kda::RunOptions& options,
+                    const char* name = "recurrent") {
+  return kda::variant_named(name).run(problem, options);
+}
+
+void flip(tensor::Tensor& tensor, std::size_t element) { tensor.at(element)[0] ^= std::byte{1}; }
+
+using Run = kda::Answer (*)(const kda::Problem&, const kda::RunOptions&);
+
+/// The laws that a variant breaks which runs like this.
+std::set<std::string> broken_by(Run run, const test::ProblemSpec& spec = grouped_heads(),
+                                const char* row = "recurrent") {
+  kda::Variant variant = kda::variant_named(row);
+  variant.run = run;
+  return failing(battery(test::make_problem(spec), {&variant, 1}));
+}
+
+std::set<std::string> only(const char* law) { return {std::string("invariant:") + law}; }
+
+}  // namespace
+
+TEST_CASE("the variants obey every law in every dtype, on rows and packed, whatever the options",
+          "[invariants]") {
+  test::ProblemSpec rows = grouped_heads(), packed = grouped_heads(), narrow, v_first = grouped_heads();
+  rows.B = 2;
+  packed.cu_seqlens = {0, 1, 34, 34, 70};
+  narrow.T = 1;
+  v_first.state_v_first = true, v_first.gate = kda::Gate::lower_bound, v_first.safe_gate = true;
+  v_first.initial_state = false;
+  const std::vector<kda::Variant> variants = test::cpu_variants();
+  for (const test::ProblemSpec& spec : {rows, packed, narrow, v_first}) {
+    const report::Document document =
+        battery(test::make_problem(spec), variants, {"fp64", "fp32", "bf16", "fp16"});
+    std::size_t tried = 0;
+    for (const report::CaseResult& item : document.cases) {
+      if (!item.against.starts_with("invariant:")) continue;
+      INFO(item.variant << ' ' << item.dtype << ' ' << item.against << ": " << item.reason);
+      CHECK((item.verdict == Verdict::pass || (item.verdict == Verdict::skipped && spec.T == 1)));
+      ++tried;
+    }
+    CHECK(tried == variants.size() * 4 * explain::invariants().size());
+  }
+}
+
+TEST_CASE("an answer that is not the same twice breaks repeat", "[invariants]") {
+  static int calls;
+  calls = 0;
+  CHECK(broken_by([](const kda::Problem& problem, const kda::RunOptions& options) {
+          kda::Answer answer = healthy(problem, options);
+          if (++calls == 2) flip(answer.o, 3);
+          return answer;
+        }) == only("repeat"));
+}
+
+TEST_CASE("anchors in later rows break causality, and rounding explains them where they are declared",
+          "[invariants]") {
+  CHECK(broken_by(
+            [](const kda::Problem& problem, const kda::RunOptions& options) {
+              kda::RunOptions ahead = options;
+              ahead.arithmetic.decay = kda::DecayForm::anchor_mid;
+              return healthy(problem, ahead, "chunk");
+            },
+            grouped_heads(), "chunk") == only("causality"));
+}
+
+TEST_CASE("a state rounded when it is handed over breaks split", "[invariants]") {
+  CHECK(broken_by([](const kda::Problem& problem, const kda::RunOptions& options) {
+          kda::Answer answer = healthy(problem, options);
+          answer.final_state = answer.final_state.converted_to(DType::fp16).converted_to(DType::fp32);
+          return answer;
+        }) == std::set<std::string>{"oracle", "invariant:split"});
+}
+
+TEST_CASE("a place in the batch that counts breaks batch", "[invariants]") {
+  CHECK(broken_by([](const kda::Problem& problem, const kda::RunOptions& options) {
+          kda::Answer answer = healthy(problem, options);
+          if (problem.dimensions().N > 1)
+            flip(answer.final_state, answer.final_state.size() / problem.dimensions().N);
+          return answer;
+        }) == only("batch"));
+}
+
+TEST_CASE("a head that is not like the others breaks heads", "[invariants]") {
+  CHECK(broken_by([](const kda::Problem& problem, const kda::RunOptions& options) {
+          kda::Answer answer = healthy(problem, options);
+          const kda::Dimensions& d = problem.dimensions();
+          for (std::size_t row = 0; row < d.B * d.T; ++row) flip(answer.o, row * d.HV * d.V);
+          return answer;
+        }) == only("heads"));
+}
+
+TEST_CASE("a mask that multiplies by zero breaks neighbour", "[invariants]") {
+  CHECK(broken_by([](const kda::Problem& problem, const kda::RunOptions& options) {
+          kda::Answer answer = healthy(problem, options);
+          const double masked = 0 * problem.v.value(problem.v.size() - 1);
+          for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, answer.o.value(i) + masked);
+          return answer;
+        }) == only("neighbour"));
+}
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("memory read before it is written breaks poison", "[invariants]") {
+  CHECK(broken_by([](const kda::Problem& problem, const kda::RunOptions& options) {
+          kda::Answer answer = healthy(problem, options);
+          // So large that it is fresh from the system: zeros, unless somebody fills it.
+          constexpr std::size_t count = std::size_t{40} << 20;
+          const tensor::AlignedBytes scratch(count);
+          const volatile std::byte* const memory = scratch.data();
+          if (memory[count / 2] != std::byte{0}) flip(answer.o, 5);
+          return answer;
+        }) == only("poison"));
+}
+#endif
+
+TEST_CASE("work in place breaks inputs", "[invariants]") {
+  test::ProblemSpec spec = grouped_heads();
+  spec.initial_state = false, spec.gate = kda::Gate::none;
+  CHECK(broken_by(
+            [](const kda::Problem& problem, const kda::RunOptions& options) {
+              kda::Answer answer = healthy(problem, options);
+              // The first gate decays a state of zeros: no answer shows it.
+              auto& g = const_cast<tensor::Tensor&>(problem.g);  // NOLINT
+              if (!problem.initial_state) g.set(0, g.value(0) / 2);
+              return answer;
+            },
+            spec) == only("inputs"));
+}
+
+TEST_CASE("a law names what was tried and the worst place", "[invariants]") {
+  kda::Variant variant = kda::variant_named("recurrent");
+  variant.run = [](const kda::Problem& problem, const kda::RunOptions& options) {
+    kda::Answer answer = healthy(problem, options);
+    if (problem.dimensions().T == 16) answer.final_state.set(0, answer.final_state.value(0) + 1);
+    return answer;
+  };
+  const report::Document document = battery(test::make_problem(grouped_heads()), {&variant, 1});
+  CHECK(report::exit_code(document) == 1);
+  for (const report::CaseResult& item : document.cases) {
+    if (item.against != "invariant:split") continue;
+    CHECK(item.verdict == Verdict::fail);
+    CHECK(item.reason.starts_with("cut at 16: "));
+    CHECK_THAT(item.trials, ContainsSubstring("cut at 1, cut at 15, cut at 16"));
+    REQUIRE(item.tensors.size() == 2);
+    CHECK(item.tensors[0].worst);
+  }
+}

@@ -1,0 +1,310 @@
+// Verdicts of `run`: who is judged against whom, by which limits, and what never passes.
+#include <cmath>
+#include <filesystem>
+
+#include "report/writers.hpp"
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+#include "support/running.hpp"
+#include "support/temporary_fixture.hpp"
+
+using namespace kda_check;
+using judge::Verdict;
+using numeric::DType;
+using plan::Names;
+using report::exit_code;
+using test::case_of;
+using test::has_case;
+using test::limits;
+using test::ran;
+using test::request_for;
+using test::TemporaryFixture;
+
+namespace {
+
+std::string committed(const char* name) { return test::case_fixtures() + "/" + name + ".h5"; }
+
+double metric(const report::CaseResult& item, std::string_view tensor, std::string_view name) {
+  return test::metric_of(test::tensor_of(item, tensor), name);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a run judges every variant and every recorded answer against the oracle, and variants against recorded "
+    "answers",
+    "[engine]") {
+  plan::Request request = request_for({committed("fla_fp32_small")});
+  request.selection.variants = Names{"naive", "recurrent", "chunk"};
+  const report::Document document = ran(request);
+  CHECK(document.cases.size() == 15);
+  CHECK(exit_code(document) == 0);
+  for (const char* const name : {"naive", "recurrent", "chunk", "fla_chunk", "fla_recurrent", "torch_fp64"})
+    CHECK(has_case(document, name, "oracle"));
+  for (const char* const name : {"naive", "recurrent", "chunk"})
+    for (const char* const group : {"fla_chunk", "fla_recurrent", "torch_fp64"})
+      CHECK(has_case(document, name, group));
+  // Figures of code we did not write (docs/measurements.md): the recurrence about 5e-8, the tf32 chunk form
+  // about 1e-3.
+  CHECK(metric(case_of(document, "fla_recurrent", "oracle"), "o", "rms_ratio") ==
+        Approx(5.3e-8).epsilon(0.05));
+  CHECK(metric(case_of(document, "fla_chunk", "oracle"), "o", "rms_ratio") == Approx(1e-3).epsilon(0.1));
+  CHECK(case_of(document, "fla_chunk", "oracle").recorded());
+  CHECK(case_of(document, "fla_chunk", "oracle").compute == "tf32");
+  // What a user brought comes first.
+  CHECK(document.cases.front().recorded());
+  CHECK(document.cases.front().against == "oracle");
+}
+
+TEST_CASE("every committed fixture passes in every dtype that holds it", "[engine]") {
+  plan::Request request = request_for({test::case_fixtures()});
+  request.selection.dtypes = Names{"fixture", "fp32", "fp64"};
+  const report::Document document = ran(request);
+  CHECK(document.problems.size() == 9);
+  for (const report::CaseResult& item : document.cases) {
+    INFO(item.fixture << ' ' << item.variant << ' ' << item.dtype << " against " << item.against << ": "
+                      << item.reason);
+    CHECK(item.verdict == Verdict::pass);
+  }
+}
+
+TEST_CASE(
+    "a narrower dtype than the file's answers a rounded problem, and recorded answers are skipped with a "
+    "reason",
+    "[engine]") {
+  plan::Request request = request_for({committed("fla_fp32_small")});
+  request.selection.dtypes = Names{"bf16"};
+  const report::Document document = ran(request);
+  const report::CaseResult& ours = case_of(document, "recurrent", "oracle");
+  CHECK(ours.verdict == Verdict::pass);
+  CHECK_THAT(ours.arithmetic, ContainsSubstring("inputs rounded to bf16"));
+  for (const report::CaseResult* const theirs :
+       {&case_of(document, "recurrent", "fla_chunk"), &case_of(document, "fla_chunk", "oracle")}) {
+    CHECK(theirs->verdict == Verdict::skipped);
+    CHECK_THAT(theirs->reason, ContainsSubstring("answers the stored inputs"));
+  }
+}
+
+TEST_CASE("a wrong recorded answer fails, and who disagrees with it is told so", "[engine]") {
+  const kda::Problem problem = test::make_problem({});
+  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  answer.o.set(11, answer.o.value(11) * 1.5 + 1);
+  const TemporaryFixture file(problem, &answer);
+  const report::Document document = ran(request_for({file.path}));
+  CHECK(exit_code(document) == 1);
+  const report::CaseResult& wrong = case_of(document, "somebody", "oracle");
+  CHECK(wrong.verdict == Verdict::fail);
+  CHECK(wrong.tensors[0].worst->index == std::vector<std::size_t>{0, 1, 0, 5});
+  CHECK(wrong.tensors[1].verdict == Verdict::pass);
+  CHECK_THAT(case_of(document, "recurrent", "somebody").reason,
+             ContainsSubstring("; somebody itself fails against the oracle"));
+  CHECK(case_of(document, "recurrent", "oracle").verdict == Verdict::pass);
+}
+
+TEST_CASE("an oracle that overflows makes its tensors inconclusive", "[engine]") {
+  kda::Problem problem = test::make_problem({});
+  problem.g.set(20, 720.0);
+  const TemporaryFixture file(problem);
+  const report::Document document = ran(request_for({file.path}));
+  CHECK(exit_code(document) == 1);
+  CHECK_FALSE(document.cases.empty());
+  for (const report::CaseResult& item : document.cases) CHECK(item.verdict == Verdict::inconclusive);
+}
+
+TEST_CASE("nothing to compare is not a pass", "[engine]") {
+  const TemporaryFixture file(test::make_problem({}));
+  plan::Request request = request_for({file.path});
+  request.oracle = plan::OracleChoice::none;
+  const report::Document document = ran(request);
+  CHECK(document.cases.empty());
+  CHECK(exit_code(document) == 1);
+}
+
+TEST_CASE("one bad file does not lose the others", "[engine]") {
+  const std::string bad = std::string(KDA_CHECK_SOURCE_DIR) + "/tests/fixtures_bad/missing_q.h5";
+  const report::Document document =
+      ran(request_for({committed("fla_fp32_small"), bad, "/no/such.h5", committed("fla_fp16_c32")}));
+  CHECK(document.problems.size() == 2);
+  REQUIRE(document.failures.size() == 2);
+  CHECK_THAT(document.failures[0].message, ContainsSubstring("inputs/q is missing"));
+  CHECK(document.failures[0].path == bad);
+  CHECK(exit_code(document) == 3);
+  CHECK(document.count(Verdict::fail) == 0);
+  CHECK(document.count(Verdict::pass) > 0);
+}
+
+TEST_CASE("a file that was replaced after the plan was made is a failure of its own", "[engine]") {
+  test::ProblemSpec spec;
+  const TemporaryFixture file(test::make_problem(spec)), other(test::make_problem(spec), nullptr, "other");
+  plan::Request request = request_for({file.path, other.path});
+  request.selection.variants = Names{"recurrent"};
+  const plan::Plan plan = test::planned(request);
+  spec.T += 3;
+  const TemporaryFixture longer(test::make_problem(spec), nullptr, "longer");
+  std::filesystem::copy_file(longer.path, file.path, std::filesystem::copy_options::overwrite_existing);
+  const report::Document document = ran(plan);
+  REQUIRE(document.failures.size() == 1);
+  CHECK_THAT(document.failures[0].message,
+             ContainsSubstring("the file has changed since the run was planned"));
+  CHECK(document.failures[0].path == file.path);
+  CHECK(exit_code(document) == 3);
+  REQUIRE(document.cases.size() == 1);
+  CHECK(document.cases[0].path == other.path);
+}
+
+TEST_CASE("limits of the command line are applied and named", "[engine]") {
+  plan::Request request = request_for({committed("fla_fp32_small")});
+  request.selection.variants = Names{"recurrent"};
+  request.selection.against = Names{"oracle"};
+  request.judging.limits = limits({"scaled_ulp=1"});
+  const report::Document document = ran(request);
+  const report::TensorResult& tensor = case_of(document, "recurrent", "oracle").tensors[0];
+  CHECK(tensor.verdict == Verdict::fail);
+  bool named = false;
+  for (const judge::Limit& limit : tensor.limits)
+    named = named || (limit.metric == "scaled_ulp" && limit.value == 1 && limit.source == "command line");
+  CHECK(named);
+}
+
+TEST_CASE("garbage after a hard reset never passes", "[engine]") {
+  for (const double reset : {-1e6, -1e9, -HUGE_VAL}) {
+    test::ProblemSpec spec;
+    spec.T = 64, spec.K = spec.V = 16;
+    kda::Problem problem = test::make_problem(spec);
+    for (std::size_t k = 0; k < spec.K; ++k) problem.g.set(30 * spec.K + k, reset);
+    kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+    for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, answer.o.value(i) * 1.2);
+    const TemporaryFixture wrong(problem, &answer, "reset-wrong");
+    plan::Request request = request_for({wrong.path});
+    request.selection.variants = Names{"recurrent"};
+    const report::Document document = ran(request);
+    // Somebody's chunk form may lose everything to sums of gates of that size: then nothing can be said.
+    CHECK(case_of(document, "somebody", "oracle").verdict == Verdict::inconclusive);
+    CHECK(case_of(document, "recurrent", "oracle").verdict == Verdict::pass);
+  }
+}
+
+TEST_CASE("correct arithmetic passes for any number of channels, and wrong one fails", "[engine]") {
+  for (const std::size_t K : {1, 2, 3, 4, 6, 8})
+    for (const std::size_t T : {64, 500}) {
+      INFO("K = " << K << ", T = " << T);
+      test::ProblemSpec spec;
+      spec.K = K, spec.V = 16, spec.T = T, spec.HV = 2;
+      const kda::Problem problem = test::make_problem(spec, K + T);
+      kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+      const TemporaryFixture file(problem, &answer, "few");
+      for (const report::CaseResult& item : ran(request_for({file.path})).cases) {
+        INFO(item.variant << " against " << item.against << ": " << item.reason);
+        CHECK(item.verdict == Verdict::pass);
+      }
+      // One element off by a tenth of the largest, and everything off by a hundred thousandth.
+      kda::Answer one = test::run(problem, "recurrent", DType::fp32);
+      double largest = 0;
+      for (std::size_t i = 0; i < one.o.size(); ++i) largest = std::max(largest, std::fabs(one.o.value(i)));
+      one.o.set(7, one.o.value(7) + largest / 10);
+      for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, answer.o.value(i) * (1 + 1e-5));
+      for (const kda::Answer* const mutant : {&one, &answer}) {
+        const TemporaryFixture wrong(problem, mutant, "few-wrong");
+        plan::Request request = request_for({wrong.path});
+        request.selection.variants = Names{"naive"};
+        CHECK(case_of(ran(request), "somebody", "oracle").verdict == Verdict::fail);
+      }
+    }
+}
+
+TEST_CASE("the limits of a recorded answer do not depend on the chunks of ours", "[engine]") {
+  const auto values = [](std::optional<std::size_t> chunk_size, std::string_view variant,
+                         std::string_view against) {
+    plan::Request request = request_for({committed("fla_fp32_small")});
+    request.chunk_size = chunk_size;
+    std::vector<double> list;
+    const report::Document document = ran(request);
+    for (const judge::Limit& limit : case_of(document, variant, against).tensors[0].limits)
+      list.push_back(limit.value);
+    return list;
+  };
+  CHECK(values({}, "torch_fp64", "oracle") == values(16, "torch_fp64", "oracle"));
+  CHECK(values({}, "recurrent", "torch_fp64") == values(16, "recurrent", "torch_fp64"));
+  CHECK(values({}, "chunk", "oracle") != values(16, "chunk", "oracle"));
+}
+
+TEST_CASE("without a limit that says anything there is no verdict", "[engine]") {
+  plan::Request request = request_for({committed("fla_fp32_small")});
+  request.judging.limits = limits({"rms_ratio=none", "scaled_ulp=none"});
+  const report::Document document = ran(request);
+  CHECK(exit_code(document) == 1);
+  for (const report::CaseResult& item : document.cases) CHECK(item.verdict == Verdict::inconclusive);
+}
+
+TEST_CASE("an arithmetic that a dtype does not have is skipped with its reason", "[engine]") {
+  plan::Request request = request_for({committed("fla_fp32_small")});
+  request.selection.variants = Names{"recurrent"};
+  request.selection.dtypes = Names{"fp32", "fp64"};
+  request.arithmetic = {"exponential=cuda"};
+  request.selection.against = Names{"oracle"};
+  const report::Document document = ran(request);
+  CHECK(case_of(document, "recurrent", "oracle", "fp32").verdict == Verdict::pass);
+  std::size_t skipped = 0;
+  for (const report::CaseResult& item : document.cases)
+    if (item.verdict == Verdict::skipped && item.dtype == "fp64") {
+      ++skipped;
+      CHECK_THAT(item.reason, ContainsSubstring("fp32 only"));
+    }
+  CHECK(skipped == 1);
+}
+
+TEST_CASE("names given twice count once", "[engine]") {
+  const auto cases = [](int times) {
+    plan::Request request = request_for({});
+    request.selection.variants.emplace(), request.selection.dtypes.emplace(),
+        request.selection.tensors.emplace();
+    for (int i = 0; i < times; ++i) {
+      request.targets.push_back(committed("fla_fp32_small"));
+      request.selection.variants->insert(request.selection.variants->end(), {"naive", "recurrent"});
+      request.selection.dtypes->insert(request.selection.dtypes->end(), {"fixture", "fp32"});
+      request.selection.tensors->insert(request.selection.tensors->end(), {"o", "final_state"});
+    }
+    return report::write_json(ran(request), {});
+  };
+  CHECK(cases(1) == cases(3));
+  CHECK_THAT(cases(1), ContainsSubstring("\"passed\": 11"));
+}
+
+TEST_CASE("a precision that nobody stated is said to be assumed", "[engine]") {
+  // The attribute compute of the group is what the limits of a recorded answer follow from.
+  const std::string good = std::string(KDA_CHECK_SOURCE_DIR) + "/tests/fixtures_good/";
+  plan::Request request = request_for({committed("fla_bf16_prefill"), good + "strangers.h5"});
+  request.selection.variants = Names{};
+  const report::Document document = ran(request);
+  bool assumed = false;
+  for (const report::CaseResult& item : document.cases) {
+    if (item.path.find("fla_bf16") != std::string::npos) CHECK_FALSE(item.compute_assumed);
+    assumed = assumed || item.compute_assumed;
+  }
+  REQUIRE(assumed);
+  std::string notes;
+  for (const report::ProblemResult& problem : document.problems)
+    for (const std::string& note : problem.notes) notes += note + "\n";
+  CHECK_THAT(notes, ContainsSubstring("compute assumed fp64, the element type of its o"));
+}
+
+TEST_CASE("a run keeps profiles only when a report draws them, and changes nothing else by it", "[engine]") {
+  plan::Request request = request_for({committed("fla_fp32_small")});
+  request.selection.variants = Names{"recurrent"};
+  const report::Document plain = ran(request);
+  engine::Resources drawing;
+  drawing.draw = true;
+  const report::Document drawn = ran(request, drawing);
+  REQUIRE(plain.cases.size() == drawn.cases.size());
+  for (std::size_t i = 0; i < plain.cases.size(); ++i)
+    for (std::size_t j = 0; j < plain.cases[i].tensors.size(); ++j) {
+      const report::TensorResult &a = plain.cases[i].tensors[j], &b = drawn.cases[i].tensors[j];
+      CHECK(!a.profile);
+      REQUIRE(b.profile);
+      CHECK(a.metrics == b.metrics);
+      std::uint64_t total = 0;
+      for (const std::uint64_t count : b.profile->distances) total += count;
+      CHECK(total == tensor::element_count(b.shape));
+      CHECK(b.profile->growth.empty() == (b.name != "o"));
+    }
+}

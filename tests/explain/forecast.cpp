@@ -1,0 +1,308 @@
+// What is forecast from the inputs, against the limits of docs/regimes.md from both sides, and against runs.
+#include "explain/forecast.hpp"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "explain/forecast_regimes.hpp"
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+#include "support/random.hpp"
+
+using namespace kda_check;
+using explain::Forecast;
+using explain::Outlook;
+using numeric::DType;
+using namespace test;
+
+namespace {
+
+kda::RunOptions options_of(const kda::Problem& problem, const std::vector<std::string>& arithmetic,
+                           DType dtype) {
+  kda::RunOptions options = test::default_options(problem, "chunk", dtype);
+  for (const std::string& assignment : arithmetic) kda::set_axis(options.arithmetic, assignment);
+  return options;
+}
+
+Forecast forecast_of(const kda::Problem& problem, const std::vector<std::string>& arithmetic = {}) {
+  return explain::forecast(problem, options_of(problem, arithmetic, problem.dtype()));
+}
+
+Outlook decay_outlook(const Forecast& forecast, const std::string& form) {
+  for (const explain::DecayForecast& item : forecast.decays)
+    if (item.form == form) return item.outlook;
+  FAIL("no form " << form);
+  return Outlook::safe;
+}
+
+bool has_nonfinite(const tensor::Tensor& tensor) {
+  for (std::size_t i = 0; i < tensor.size(); ++i)
+    if (!std::isfinite(tensor.value(i))) return true;
+  return false;
+}
+
+double largest(const tensor::Tensor& tensor) {
+  double value = 0;
+  for (std::size_t i = 0; i < tensor.size(); ++i) value = std::max(value, std::fabs(tensor.value(i)));
+  return value;
+}
+
+bool run_is_nonfinite(const kda::Problem& problem, const kda::RunOptions& options) {
+  const kda::Answer answer = test::run(problem, "chunk", options);
+  return has_nonfinite(answer.o) || has_nonfinite(answer.final_state);
+}
+
+/// Formulations whose kernels run: to hold the forecast to another one, add its name.
+const std::vector<std::string> runnable_decays = {"pair-late",       "factored:16",     "factored:32",
+                                                  "factored:64",     "clamp:126",       "pair",
+                                                  "anchor-pair:16",  "anchor-pair:32",  "anchor-pair:64",
+                                                  "anchor-first:16", "anchor-first:32", "anchor-first:64",
+                                                  "anchor-mid:16",   "anchor-mid:32",   "anchor-mid:64"};
+const std::vector<std::string> runnable_inverses = {"substitution", "blocks:16",   "blocks:32",
+                                                    "doubling:16",  "doubling:32", "doubling:64",
+                                                    "horner:16",    "horner:32",   "horner:64"};
+
+/// Pairs of regime and formulation that are forecast one way and run another.
+void check_against_runs(const std::vector<Regime>& regimes) {
+  std::vector<std::pair<std::string, std::string>> formulations;
+  for (const std::string& decay : runnable_decays)
+    formulations.emplace_back(decay, runnable_inverses.front());
+  for (const std::string& inverse : runnable_inverses) formulations.emplace_back("pair", inverse);
+  std::size_t nonfinite = 0, finite = 0;
+  for (const Regime& regime : regimes) {
+    const DType dtype = regime.problem.dtype();
+    for (const auto& [decay, inverse] : formulations) {
+      const kda::RunOptions options =
+          options_of(regime.problem, {"decay=" + decay, "inverse=" + inverse}, dtype);
+      const Forecast forecast = explain::forecast(regime.problem, options);
+      const bool runs_nonfinite = run_is_nonfinite(regime.problem, options);
+      INFO(regime.name << " T=" << regime.problem.dimensions().T << " " << numeric::name_of(dtype)
+                       << " decay=" << decay << " inverse=" << inverse);
+      CHECK((forecast.outlook() == Outlook::breaks) == runs_nonfinite);
+      ++(runs_nonfinite ? nonfinite : finite);
+    }
+  }
+  // A forecast that always says the same would not get here.
+  CHECK(nonfinite > 20);
+  CHECK(finite > 20);
+}
+
+}  // namespace
+
+TEST_CASE("the overflow limits of constant gates are met from both sides", "[forecast]") {
+  const struct {
+    const char* form;
+    double limit;
+    Outlook beyond;
+  } rows[] = {{"factored:16", 5.5452, Outlook::breaks},      {"factored:32", 2.7726, Outlook::breaks},
+              {"factored:64", 1.38629, Outlook::breaks},     {"anchor-first:16", 5.91486, Outlook::breaks},
+              {"anchor-first:32", 2.86203, Outlook::breaks}, {"anchor-first:64", 1.40830, Outlook::breaks},
+              {"anchor-mid:16", 11.09035, Outlook::breaks},  {"anchor-mid:32", 5.5452, Outlook::breaks},
+              {"anchor-mid:64", 2.7726, Outlook::breaks},    {"pair-late", 1.40830, Outlook::masked},
+              {"clamp:126", 5.82243, Outlook::wrong}};
+  for (const auto& row : rows) {
+    INFO(row.form);
+    const auto at = [&](double g) {
+      return decay_outlook(forecast_of(constant_gates(static_cast<float>(-g))), row.form);
+    };
+    CHECK(at(row.limit * (1 - 1e-4)) < row.beyond);
+    CHECK(at(row.limit * (1 + 1e-4)) == row.beyond);
+    CHECK(at(20) >= row.beyond);
+  }
+  for (const char* const form : {"pair", "anchor-pair:16", "anchor-pair:64"})
+    CHECK(decay_outlook(forecast_of(constant_gates(-1000)), form) == Outlook::safe);
+}
+
+TEST_CASE("fp16 operands overflow at 11.09 nats", "[forecast]") {
+  const auto at = [](float g, double key, const char* storage) {
+    kda::Problem problem = constant_gates(g);
+    for (std::size_t i = 0; i < problem.k.size(); ++i) problem.k.set(i, key);
+    return decay_outlook(forecast_of(problem, {storage}), "factored:16");
+  };
+  for (const char* const storage : {"storage=fp16@score_operands", "storage=fp16@exponentials"}) {
+    CHECK(at(-0.692f, 1, storage) < Outlook::wrong);
+    CHECK(at(-0.694f, 1, storage) == Outlook::breaks);
+  }
+  // It is the product with the key that is rounded, or the exponential alone.
+  CHECK(at(-0.694f, 0.5, "storage=fp16@score_operands") < Outlook::wrong);
+  CHECK(at(-0.694f, 0.5, "storage=fp16@exponentials") == Outlook::breaks);
+  CHECK(at(-0.692f, 2, "storage=fp16@score_operands") == Outlook::breaks);
+}
+
+TEST_CASE("a forecast turns at the same gate as the run, to the last bit", "[forecast]") {
+  for (const std::string form : {"anchor-first:16", "anchor-first:64", "anchor-mid:16", "anchor-mid:32",
+                                 "factored:16", "factored:64"}) {
+    INFO(form);
+    const auto runs_nonfinite = [&](float g) {
+      const kda::Problem problem = constant_gates(-g);
+      return run_is_nonfinite(problem, options_of(problem, {"decay=" + form}, DType::fp32));
+    };
+    float finite = 1, nonfinite = 20;
+    while (std::nextafter(finite, nonfinite) < nonfinite) {
+      const float middle = finite + (nonfinite - finite) / 2;
+      (runs_nonfinite(middle) ? nonfinite : finite) = middle;
+    }
+    CHECK(decay_outlook(forecast_of(constant_gates(-finite)), form) < Outlook::wrong);
+    CHECK(decay_outlook(forecast_of(constant_gates(-nonfinite)), form) == Outlook::breaks);
+  }
+}
+
+TEST_CASE("the runs that are not finite are those forecast: constant gates", "[forecast]") {
+  check_against_runs(constant_gate_regimes());
+}
+TEST_CASE("the runs that are not finite are those forecast: drawn gates", "[forecast]") {
+  check_against_runs(drawn_regimes());
+}
+TEST_CASE("the runs that are not finite are those forecast: spoiled inputs", "[forecast]") {
+  check_against_runs(spoiled_regimes());
+}
+
+TEST_CASE("the runs that are not finite are those forecast: correlated keys", "[forecast]") {
+  std::size_t finite = 0;
+  for (const Regime& regime : correlated_key_regimes({16, 64, 128, 256, 320}))
+    for (const std::string& inverse : runnable_inverses)
+      for (const char* const storage :
+           {"storage=none", "storage=tf32@products", "storage=fp16@inverse_operands"}) {
+        const kda::RunOptions options =
+            options_of(regime.problem, {"decay=pair", "inverse=" + inverse, storage}, DType::fp32);
+        const kda::Answer answer = test::run(regime.problem, "chunk", options);
+        const bool runs_nonfinite = has_nonfinite(answer.o) || has_nonfinite(answer.final_state);
+        const bool breaks = explain::forecast(regime.problem, options).outlook() == Outlook::breaks;
+        INFO(regime.name << " inverse=" << inverse << " " << storage);
+        // A state about to overflow may be forecast to have done so.
+        CHECK((breaks == runs_nonfinite || (breaks && largest(answer.final_state) > 1e35)));
+        finite += !runs_nonfinite;
+      }
+  CHECK(finite > 20);
+}
+
+TEST_CASE("the runs that are not finite are those forecast: correlated keys in fp16 and bf16", "[forecast]") {
+  std::size_t finite = 0, nonfinite = 0;
+  for (const Regime& regime : correlated_key_regimes({64, 256}))
+    for (const DType dtype : {DType::fp16, DType::bf16})
+      for (const char* const inverse : {"inverse=doubling:16", "inverse=doubling:32", "inverse=doubling:64"})
+        for (const char* const storage : {"storage=upstream", "storage=flash-kda"}) {
+          const kda::Problem problem = kda::with_inputs_rounded_to(regime.problem, dtype);
+          const kda::RunOptions options = options_of(problem, {"decay=pair", inverse, storage}, dtype);
+          const bool runs_nonfinite = run_is_nonfinite(problem, options);
+          const bool breaks = explain::forecast(problem, options).outlook() == Outlook::breaks;
+          INFO(regime.name << " " << numeric::name_of(dtype) << " " << inverse << " " << storage);
+          CHECK(breaks == runs_nonfinite);
+          ++(runs_nonfinite ? nonfinite : finite);
+        }
+  CHECK(finite > 20);
+  CHECK(nonfinite > 20);
+}
+
+TEST_CASE("doubling that costs more than five percent is wrong", "[forecast]") {
+  const kda::Problem problem = kda::parse_regime("unbounded_softplus:K=16,V=16,A=16").build();
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    const auto outlook = [&](const char* inverse) {
+      return explain::forecast(problem, options_of(problem, {inverse}, dtype)).outlook();
+    };
+    CHECK(outlook("inverse=doubling:64") == Outlook::wrong);
+    CHECK(outlook("inverse=doubling:16") == Outlook::safe);
+  }
+}
+
+TEST_CASE("token forms fail where their runs do", "[forecast]") {
+  for (const Regime& regime : spoiled_regimes()) {
+    INFO(regime.name << " " << numeric::name_of(regime.problem.dtype()));
+    const kda::Answer answer = test::run(regime.problem, "recurrent", regime.problem.dtype());
+    CHECK(forecast_of(regime.problem).token_forms.has_value() ==
+          (has_nonfinite(answer.o) || has_nonfinite(answer.final_state)));
+  }
+}
+
+TEST_CASE("the flush window of an anchor in the middle of 64 rows is .04 wide", "[forecast]") {
+  const auto at = [](float g) { return forecast_of(constant_gates(g)); };
+  CHECK(decay_outlook(at(-2.70f), "anchor-mid:64") == Outlook::safe);
+  CHECK(decay_outlook(at(-2.75f), "anchor-mid:64") == Outlook::flushes);
+  CHECK(decay_outlook(at(-2.78f), "anchor-mid:64") == Outlook::breaks);
+  const kda::Problem problem = constant_gates(-2.75f);
+  // Silent only where exp flushes.
+  CHECK(forecast_of(problem, {"decay=anchor-mid:64"}).outlook() == Outlook::safe);
+  CHECK(forecast_of(problem, {"decay=anchor-mid:64", "exponential=flush"}).outlook() == Outlook::wrong);
+  CHECK(forecast_of(problem, {"decay=anchor-mid:64"}).selected_decay.range.lost_weight == 1);
+}
+
+TEST_CASE("beyond the clamp, forgotten keys are read at full weight", "[forecast]") {
+  // Nine powers of two for each token: rows 14 and 15 are both clamped, their pair has weight 1, not 2^-9.
+  const Forecast forecast =
+      forecast_of(constant_gates(static_cast<float>(-9 * std::log(2.0))), {"decay=clamp:126"});
+  CHECK(forecast.outlook() == Outlook::wrong);
+  CHECK(forecast.selected_decay.range.weight_error == Approx(1 - 0x1p-9).epsilon(1e-4));
+  CHECK(forecast.selected_decay.range.clamped_excess == Approx(9).epsilon(1e-4));
+}
+
+TEST_CASE("a forecast names the place that overflows first", "[forecast]") {
+  kda::Problem problem = test::make_problem({.T = 150, .H = 2, .HV = 2, .K = 8});
+  // Token 96 of head 1: row 32 of chunk 1, the first of a block of 16; channel 5 falls 100 nats in row 35.
+  problem.g.set((99 * 2 + 1) * 8 + 5, -100);
+  const Forecast forecast = forecast_of(problem, {"decay=anchor-first:16"});
+  REQUIRE(forecast.selected_decay.range.overflow);
+  const explain::Place place = *forecast.selected_decay.range.overflow;
+  CHECK(place.head == 1);
+  CHECK(place.chunk == 1);
+  CHECK(place.row == 35);
+  CHECK(place.channel == 5);
+}
+
+TEST_CASE("identical keys spoil doubling, in fp16 at 16 rows, in fp32 at 64", "[forecast]") {
+  kda::Problem problem = test::exact_problem(64, 16, 4, DType::fp32);
+  for (std::size_t t = 0; t < 64; ++t) {
+    problem.beta.set(t, 1);
+    for (std::size_t c = 0; c < 16; ++c) problem.k.set(t * 16 + c, c == 0 ? 1 : 0);
+  }
+  const auto outlook = [&](const char* inverse, const char* storage) {
+    return forecast_of(problem, {inverse, storage}).selected_inverse.outlook;
+  };
+  CHECK(forecast_of(problem).growth.blocks[0].largest_power == 3432);
+  CHECK(outlook("inverse=doubling:16", "storage=none") == Outlook::safe);
+  CHECK(outlook("inverse=doubling:16", "storage=fp16@inverse_operands") == Outlook::wrong);
+  CHECK(outlook("inverse=doubling:32", "storage=fp16@inverse_operands") == Outlook::breaks);
+  CHECK(outlook("inverse=doubling:64", "storage=none") == Outlook::wrong);
+  CHECK(outlook("inverse=horner:64", "storage=none") == Outlook::safe);
+  CHECK(outlook("inverse=horner:64", "storage=fp16@inverse_operands") == Outlook::breaks);
+  CHECK(outlook("inverse=substitution", "storage=none") == Outlook::safe);
+}
+
+TEST_CASE("the errors of doubling, fed back through the state, overflow it after some chunks", "[forecast]") {
+  const auto outlook = [](std::size_t T, const char* inverse, const char* storage) {
+    kda::Problem problem =
+        test::make_problem({.T = T, .K = 16, .V = 4, .qk_l2norm = true, .gate_size = 1e-5});
+    for (std::size_t i = 0; i < problem.k.size(); ++i) problem.k.set(i, problem.k.value(i % 16));
+    for (std::size_t t = 0; t < T; ++t) problem.beta.set(t, 0.9997);
+    return forecast_of(problem, {inverse, storage}).selected_inverse.outlook;
+  };
+  CHECK(outlook(64, "inverse=doubling:64", "storage=none") == Outlook::wrong);
+  CHECK(outlook(1024, "inverse=doubling:64", "storage=none") == Outlook::breaks);
+  CHECK(outlook(64, "inverse=doubling:64", "storage=tf32@inverse_operands") == Outlook::wrong);
+  CHECK(outlook(1024, "inverse=doubling:64", "storage=tf32@inverse_operands") == Outlook::breaks);
+  CHECK(outlook(1024, "inverse=doubling:16", "storage=none") == Outlook::safe);
+  CHECK(outlook(1024, "inverse=substitution", "storage=none") == Outlook::safe);
+}
+
+TEST_CASE("contraction is that of constant gates", "[forecast]") {
+  const Forecast forecast = forecast_of(constant_gates(-0.25f, 200));
+  const explain::DecayRate& head = forecast.heads.at(0);
+  CHECK(head.mean_log_decay == Approx(-0.25));
+  CHECK(head.least_log_decay == Approx(-0.25));
+  CHECK(head.persistence == Approx(4));
+  CHECK(head.largest_chunk_sum == Approx(16));
+}
+
+TEST_CASE("a forecast does not depend on the number of threads", "[forecast]") {
+  const kda::Problem problem =
+      test::make_problem({.T = 200, .H = 3, .HV = 3, .gate_size = 8, .cu_seqlens = {0, 90, 200}});
+  kda::RunOptions options = options_of(problem, {"decay=anchor-first:16"}, DType::fp32);
+  const Forecast one = explain::forecast(problem, options);
+  options.threads = 4;
+  const Forecast four = explain::forecast(problem, options);
+  REQUIRE(one.selected_decay.range.overflow.has_value() == four.selected_decay.range.overflow.has_value());
+  CHECK(one.selected_decay.range.largest == four.selected_decay.range.largest);
+  CHECK(one.selected_decay.range.place.row == four.selected_decay.range.place.row);
+  CHECK(one.growth.norm == four.growth.norm);
+  CHECK(one.heads[2].persistence == four.heads[2].persistence);
+}

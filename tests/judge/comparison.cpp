@@ -1,0 +1,488 @@
+#include "judge/comparison.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "judge/metrics.hpp"
+#include "support/catch.hpp"
+#include "support/random.hpp"
+
+using namespace kda_check;
+using judge::Comparison;
+using judge::Measures;
+using numeric::DType;
+using tensor::Tensor;
+
+namespace {
+
+Tensor tensor_of(std::string name, DType dtype, tensor::Shape shape, const std::vector<double>& values) {
+  Tensor tensor(std::move(name), dtype, std::move(shape));
+  for (std::size_t i = 0; i < values.size(); ++i) tensor.set(i, values[i]);
+  return tensor;
+}
+
+Measures compared(const Tensor& got, const Tensor& expected, judge::ComparisonOptions options = {}) {
+  Comparison comparison(got.name(), got, false, false, options);
+  comparison.add_all(expected);
+  return comparison.finish();
+}
+
+Measures compared(const std::vector<double>& got, const std::vector<double>& expected,
+                  DType dtype = DType::fp32) {
+  return compared(tensor_of("x", dtype, {got.size()}, got),
+                  tensor_of("x", DType::fp64, {got.size()}, expected));
+}
+
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+TEST_CASE("equal tensors differ in nothing", "[judge]") {
+  const Measures m = compared({1, -2, 0, 1e-30}, {1, -2, 0, static_cast<double>(1e-30f)});
+  CHECK(m.differing == 0);
+  CHECK(m.max_ulp.value == 0);
+  CHECK(m.rms_ratio == 0);
+  CHECK(m.bias == 0);
+  CHECK(m.outside == 0);
+  CHECK(m.max_ulp.point.element == judge::no_element);
+}
+
+TEST_CASE("zeros of different sign differ in their bits and in nothing else", "[judge]") {
+  const Measures zeros = compared({0.0, -0.0, -0.0, 1}, {0.0, -0.0, 0.0, 1});
+  CHECK(zeros.differing == 0);
+  CHECK(zeros.max_ulp.value == 0);
+  CHECK(zeros.differing_bits == 1);
+  const Measures others = compared({1, 2, HUGE_VAL, 3}, {1, 2 + 0x1p-22, -HUGE_VAL, not_a_number});
+  CHECK(others.differing == 3);
+  CHECK(others.differing_bits == 3);
+  for (const DType dtype : {DType::fp64, DType::bf16, DType::fp16})
+    CHECK(compared({-0.0, 1}, {0.0, 1}, dtype).differing_bits == 1);
+}
+
+TEST_CASE("every measure has its definition", "[judge]") {
+  const double step = 0x1p-23;
+  const Measures m = compared({1 + step, 2, -4 - 4 * step}, {1, 2, -4});
+  CHECK(m.max_ulp.value == 1);
+  CHECK(m.max_ulp.point.element == 0);  // the first of two with the same distance
+  CHECK(m.ulp_error.value == 1);
+  CHECK(m.max_abs.value == 4 * step);
+  CHECK(m.max_abs.point.element == 2);
+  CHECK(m.max_rel.value == step);
+  CHECK(m.rms_ratio == Approx(std::sqrt(17 * step * step / 21)));
+  CHECK(m.bias == Approx((step + 16 * step) / 21));
+  CHECK(m.differing == 2);
+}
+
+TEST_CASE("the expected value is rounded once before steps are counted, not before errors are measured",
+          "[judge]") {
+  // 1 + 2^-8 is the middle of two bfloat16 values, a little more decides for the upper.
+  const Measures m = compared({1.0}, {1 + 0x1p-8 + 0x1p-30}, DType::bf16);
+  CHECK(m.max_ulp.value == 1);
+  CHECK(m.ulp_error.value == Approx(0.5));
+  CHECK(m.max_abs.value == 0x1p-8 + 0x1p-30);
+}
+
+TEST_CASE("classes are counted before anything else and never enter a maximum", "[judge]") {
+  const Measures m = compared({1, not_a_number, HUGE_VAL, 5, not_a_number, HUGE_VAL, 3},
+                              {1, 2, 3, not_a_number, not_a_number, HUGE_VAL, -HUGE_VAL});
+  CHECK(m.mismatched_classes() == 4);
+  CHECK(m.classes[3][0] == 1);
+  CHECK(m.classes[1][0] == 1);
+  CHECK(m.classes[0][3] == 1);
+  CHECK(m.classes[0][2] == 1);
+  CHECK(m.both_nan() == 1);
+  CHECK(m.finite == 1);
+  CHECK(m.max_abs.value == 0);
+  REQUIRE(m.class_mismatches.size() == 4);
+  CHECK(m.class_mismatches[0].element == 1);
+}
+
+TEST_CASE("an expected value beyond the element type counts as its infinity", "[judge]") {
+  const Measures m = compared({HUGE_VAL, 65504}, {1e6, 1e6}, DType::fp16);
+  CHECK(m.classes[1][1] == 1);
+  CHECK(m.mismatched_classes() == 1);
+}
+
+TEST_CASE(
+    "next to the overflow threshold the largest number and infinity are one step apart, not two classes",
+    "[judge]") {
+  struct Range {
+    DType dtype;
+    double largest, step;
+  };
+  const Range ranges[] = {{DType::fp16, 65504, 32},
+                          {DType::bf16, 0x1.fep127, 0x1p120},
+                          {DType::fp32, 0x1.fffffep127, 0x1p104},
+                          {DType::fp64, 0x1.fffffffffffffp1023, 0x1p971}};
+  for (const auto& [dtype, largest, step] : ranges)
+    for (const double sign : {1.0, -1.0}) {
+      INFO(numeric::name_of(dtype) << " " << sign);
+      const double infinity = sign * HUGE_VAL;
+      // Below the threshold, largest + step / 2, the expected value is the largest number.
+      const Measures over = compared({infinity}, {sign * largest}, dtype);
+      CHECK(over.mismatched_classes() == 0);
+      CHECK(over.finite == 1);
+      CHECK(over.max_ulp.value == 1);
+      CHECK(over.differing == 1);
+      CHECK(over.ulp_error.value == 1);
+      CHECK(over.max_abs.value == step);
+      CHECK(over.rms_ratio == Approx(step / largest));
+      CHECK(over.max_ulp.point.got == infinity);
+      if (dtype != DType::fp64) {  // beyond fp64 nothing is expected but infinity
+        const Measures under = compared({sign * largest}, {sign * (largest + step / 2)}, dtype);
+        CHECK(under.mismatched_classes() == 0);
+        CHECK(under.max_ulp.value == 1);
+        CHECK(under.ulp_error.value == 0.5);
+        CHECK(under.max_abs.value == step / 2);
+        const Measures rounded_up = compared({infinity}, {sign * (largest + step * 0.499)}, dtype);
+        CHECK(rounded_up.max_ulp.value == 1);
+        CHECK(rounded_up.ulp_error.value == Approx(0.501));
+        // Exactly where infinity is on the line, and a little beyond: nobody may be as far off as that.
+        CHECK(compared({sign * largest}, {sign * (largest + step)}, dtype).mismatched_classes() == 0);
+        CHECK(compared({sign * largest}, {sign * (largest + 1.01 * step)}, dtype).mismatched_classes() == 1);
+        CHECK(compared({sign * largest}, {sign * 2 * largest}, dtype).mismatched_classes() == 1);
+        // On the right side of the threshold infinity is what is expected.
+        const Measures right = compared({infinity}, {sign * (largest + step / 2)}, dtype);
+        CHECK(right.mismatched_classes() == 0);
+        CHECK(right.differing == 0);
+      }
+      // Two steps off, or on the other side of zero, is another class; and so is the largest number where
+      // infinity was recorded, which may stand for anything.
+      CHECK(compared({infinity}, {sign * (largest - step)}, dtype).mismatched_classes() == 1);
+      CHECK(compared({sign * (largest - step)}, {infinity}, dtype).mismatched_classes() == 1);
+      CHECK(compared({infinity}, {-sign * largest}, dtype).mismatched_classes() == 1);
+      CHECK(compared({sign * largest}, {infinity}, dtype).mismatched_classes() == 1);
+    }
+}
+
+TEST_CASE("ratios are the same however small or large the tensor, in fp64 to the ends of the range",
+          "[judge]") {
+  const tensor::Shape shape{2, 37, 6, 10};
+  test::Random random(14);
+  std::vector<double> expected(tensor::element_count(shape)), got = expected, equal = expected;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    expected[i] = random.uniform(0.5, 2) * (random.below(2) == 0 ? 1 : -1);
+    got[i] = expected[i] * (1 + 0x1p-20 * random.normal());
+    equal[i] = i < expected.size() / 2 ? expected[i] : got[i];
+  }
+  const auto scaled = [&](std::vector<double> values, double unit) {
+    for (double& value : values) value *= unit;
+    return tensor_of("o", DType::fp64, shape, values);
+  };
+  judge::ComparisonOptions options;
+  options.series = false;
+  for (const std::vector<double>* const answer : {&got, &equal}) {
+    const Measures one = compared(scaled(*answer, 1), scaled(expected, 1), options);
+    REQUIRE(one.rms_ratio > 1e-7);
+    for (const double unit :
+         {0x1p-450, 0x1p-500, 0x1p-540, 0x1p-700, 0x1p-1000, 0x1p470, 0x1p700, 0x1p1020}) {
+      INFO("times " << unit);
+      const Measures m = compared(scaled(*answer, unit), scaled(expected, unit), options);
+      CHECK(m.rms_ratio == Approx(one.rms_ratio).epsilon(1e-12));
+      CHECK(m.bias == Approx(one.bias).epsilon(1e-9));
+      CHECK(m.window_rms_ratio == Approx(one.window_rms_ratio).epsilon(1e-12));
+      CHECK(m.head_rms_ratio == Approx(one.head_rms_ratio).epsilon(1e-12));
+      CHECK(m.worst_head == one.worst_head);
+      CHECK(m.window_token == one.window_token);
+      CHECK(m.max_rel.value == Approx(one.max_rel.value).epsilon(1e-12));
+      CHECK(m.differing == one.differing);
+    }
+  }
+}
+
+TEST_CASE("a tensor whose squares underflow does not pass for right, nor one of both kinds", "[judge]") {
+  // Everything wrong by half; in the second half of the tensor all is ordinary and right.
+  std::vector<double> got(64, 1.5e-170), expected(64, 1e-170);
+  CHECK(compared(got, expected, DType::fp64).rms_ratio == Approx(0.5));
+  CHECK(compared(got, expected, DType::fp64).bias == Approx(0.5));
+  for (std::size_t i = 32; i < 64; ++i) got[i] = expected[i] = 1;
+  const Measures mixed = compared(tensor_of("o", DType::fp64, {1, 64, 1, 1}, got),
+                                  tensor_of("o", DType::fp64, {1, 64, 1, 1}, expected));
+  CHECK(mixed.rms_ratio == Approx(0.5e-170));
+  CHECK(mixed.window_rms_ratio == Approx(0.5));
+  CHECK(compared({1.7e308, 1}, {-1.7e308, 1}, DType::fp64).max_abs.value == HUGE_VAL);
+  CHECK(compared({1.7e308, 1}, {-1.7e308, 1}, DType::fp64).rms_ratio == HUGE_VAL);
+}
+
+TEST_CASE("tolerances count right where a share of the value is below the smallest number", "[judge]") {
+  judge::ComparisonOptions options;
+  options.rtol = 0.3;
+  const double least = 0x1p-1074;
+  const Measures m =
+      compared(tensor_of("x", DType::fp64, {4}, {3 * least, 4 * least, 11 * least, 15 * least}),
+               tensor_of("x", DType::fp64, {4}, {2 * least, 3 * least, 10 * least, 10 * least}), options);
+  CHECK(m.outside == 3);  // by 0.4, 0.1 and 2 of the smallest number; one is inside
+  CHECK(m.worst_excess.point.element == 3);
+}
+
+TEST_CASE("a non-finite oracle decides nothing", "[judge]") {
+  const Tensor got = tensor_of("x", DType::fp32, {3}, {1, 2, 3});
+  judge::ComparisonOptions options;
+  options.against_oracle = true;
+  Comparison comparison("x", got, false, false, options);
+  const double hi[] = {1, not_a_number, HUGE_VAL}, lo[] = {0, 0, 0};
+  comparison.add(0, 3, {hi, lo, nullptr});
+  const Measures m = comparison.finish();
+  CHECK(m.undecided == 2);
+  CHECK(m.mismatched_classes() == 0);
+  CHECK(m.finite == 1);
+}
+
+TEST_CASE("the scaled error divides by the place of the magnitude", "[judge]") {
+  const Tensor got = tensor_of("x", DType::fp32, {2}, {1e-6, 1});
+  Comparison comparison("x", got, false, true, {});
+  const double hi[] = {1e-6 + 0x1p-23, 1}, lo[] = {0, 0}, magnitude[] = {1, 8};
+  comparison.add(0, 2, {hi, lo, magnitude});
+  const Measures m = comparison.finish();
+  CHECK(m.scaled_ulp.value == Approx(1).epsilon(0.001));
+  CHECK(m.scaled_ulp.point.magnitude == 1);
+  CHECK(m.ulp_error.value > 1e5);
+}
+
+TEST_CASE("tolerances count the elements outside", "[judge]") {
+  judge::ComparisonOptions options;
+  options.atol = 0.1;
+  options.rtol = 0.01;
+  const Tensor got = tensor_of("x", DType::fp64, {4}, {1.05, 1.2, 100.5, 102});
+  const Measures m = compared(got, tensor_of("x", DType::fp64, {4}, {1, 1, 100, 100}), options);
+  CHECK(m.outside == 2);
+  CHECK(m.worst_excess.point.element == 3);
+}
+
+TEST_CASE("percentiles of the steps are exact while they are small", "[judge]") {
+  judge::DistanceHistogram histogram;
+  for (std::uint64_t i = 0; i < 100; ++i) histogram.add(i < 90 ? 0 : i - 80);
+  CHECK(histogram.percentile(0.5) == 0);
+  CHECK(histogram.percentile(0.95) == 14);
+  CHECK(histogram.percentile(1) == 19);
+  judge::DistanceHistogram large;
+  for (const std::uint64_t distance :
+       {std::uint64_t{1000}, std::uint64_t{1} << 40, std::numeric_limits<std::uint64_t>::max()})
+    large.add(distance);
+  CHECK(large.percentile(0.3) == Approx(1000).epsilon(1.0 / 16));
+  CHECK(large.percentile(0.6) == std::ldexp(1.0, 40));
+  CHECK(large.percentile(1) == Approx(std::ldexp(1.0, 64)).epsilon(1.0 / 16));
+}
+
+TEST_CASE("windows and heads find where the error is", "[judge]") {
+  // o [1, 20, 3, 2]: an error in token 13 of head 2.
+  const std::size_t count = 20 * 3 * 2;
+  std::vector<double> expected(count, 1.0), values(count, 1.0);
+  values[(13 * 3 + 2) * 2 + 1] = 1.5;
+  const Measures m = compared(tensor_of("o", DType::fp32, {1, 20, 3, 2}, values),
+                              tensor_of("o", DType::fp32, {1, 20, 3, 2}, expected));
+  CHECK(m.window_token == 8);
+  CHECK(m.window_batch == 0);
+  CHECK(m.window_rms_ratio == Approx(std::sqrt(0.25 / 48)));
+  CHECK(m.worst_head == 2);
+  CHECK(m.head_rms_ratio == Approx(std::sqrt(0.25 / 40)));
+}
+
+TEST_CASE("the worst points are listed in order, ties by position", "[judge]") {
+  std::vector<double> expected(100, 1.0), values(100, 1.0);
+  for (const std::size_t at : {70, 20, 50}) values[at] = 1 + 3 * 0x1p-23;
+  values[90] = 1 + 9 * 0x1p-23;
+  judge::ComparisonOptions options;
+  options.worst = 3;
+  const Measures m = compared(tensor_of("x", DType::fp32, {100}, values),
+                              tensor_of("x", DType::fp32, {100}, expected), options);
+  REQUIRE(m.worst.size() == 3);
+  CHECK(m.worst[0].element == 90);
+  CHECK(m.worst[1].element == 20);
+  CHECK(m.worst[2].element == 50);
+}
+
+TEST_CASE("measures are the same on any number of threads and for any cut along the tokens", "[judge]") {
+  test::Random random(8);
+  const tensor::Shape shape{2, 37, 3, 10};
+  Tensor got("o", DType::bf16, shape);
+  std::vector<double> hi(got.size()), lo(got.size()), magnitude(got.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    hi[i] = random.normal();
+    lo[i] = hi[i] * 0x1p-60;
+    magnitude[i] = std::fabs(hi[i]) * random.uniform(1, 30);
+    got.set(i, hi[i] * (1 + 0.01 * random.normal()));
+  }
+  const auto measured = [&](int threads, std::size_t cut_tokens) {
+    judge::ComparisonOptions options;
+    options.threads = threads;
+    Comparison comparison("o", got, false, true, options);
+    const std::size_t row = 30, tokens = 37;
+    for (std::size_t b = 0; b < 2; ++b)
+      for (std::size_t t = 0; t < tokens; t += cut_tokens) {
+        const std::size_t begin = (b * tokens + t) * row, count = std::min(cut_tokens, tokens - t) * row;
+        comparison.add(begin, count, {hi.data() + begin, lo.data() + begin, magnitude.data() + begin});
+      }
+    return comparison.finish();
+  };
+  const Measures one = measured(1, 37);
+  for (const int threads : {1, 2, 5})
+    for (const std::size_t cut : {37, 16, 5}) {
+      const Measures other = measured(threads, cut);
+      CHECK(one.rms_ratio == other.rms_ratio);
+      CHECK(one.bias == other.bias);
+      CHECK(one.window_rms_ratio == other.window_rms_ratio);
+      CHECK(one.head_rms_ratio == other.head_rms_ratio);
+      CHECK(one.scaled_ulp.point.element == other.scaled_ulp.point.element);
+      CHECK(one.distances.percentile(0.9) == other.distances.percentile(0.9));
+      REQUIRE(one.worst.size() == other.worst.size());
+      for (std::size_t i = 0; i < one.worst.size(); ++i)
+        CHECK(one.worst[i].element == other.worst[i].element);
+    }
+}
+
+TEST_CASE("every metric of the list can be read", "[judge]") {
+  const Measures m = compared({1, 2}, {1, 3});
+  for (const judge::Metric& metric : judge::metrics()) {
+    INFO(metric.name);
+    CHECK(metric.value(m) >= (metric.name == "bias" ? -1 : 0));
+    CHECK(judge::find_metric(metric.name) == &metric);
+  }
+  CHECK(judge::find_metric("no_such_metric") == nullptr);
+}
+
+namespace {
+
+/// Values of all kinds, mostly equal on both sides.
+void fill(Tensor& got, Tensor& expected, double share_that_differs, test::Random& random) {
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double value = random.normal(), kind = random.uniform(0, 1);
+    got.set(i, value);
+    expected.set(i, value);
+    if (kind < share_that_differs) expected.set(i, value * (1 + 0.01 * random.normal()));
+    if (kind > 0.999) got.set(i, kind > 0.9995 ? HUGE_VAL : not_a_number);
+    if (kind > 0.9992 && kind < 0.9998) expected.set(i, not_a_number);
+    if (kind > 0.998 && kind < 0.999) got.set(i, -0.0), expected.set(i, kind > 0.9985 ? 0.0 : -0.0);
+  }
+}
+
+void check_same(const judge::Point& a, const judge::Point& b) {
+  CHECK(a.element == b.element);
+  CHECK(std::memcmp(&a.got, &b.got, sizeof a.got) == 0);
+  CHECK(std::memcmp(&a.expected, &b.expected, sizeof a.expected) == 0);
+  CHECK(a.rank == b.rank);
+}
+
+void check_same(const Measures& a, const Measures& b) {
+  CHECK(a.elements == b.elements);
+  CHECK(a.classes == b.classes);
+  CHECK(a.finite == b.finite);
+  CHECK(a.got_all_zero == b.got_all_zero);
+  CHECK(a.expected_all_zero == b.expected_all_zero);
+  CHECK(a.window_batch == b.window_batch);
+  CHECK(a.window_token == b.window_token);
+  CHECK(a.worst_head == b.worst_head);
+  CHECK(a.distances.by_power_of_two() == b.distances.by_power_of_two());
+  for (const judge::Metric& metric : judge::metrics()) {
+    INFO(metric.name);
+    const double first = metric.value(a), second = metric.value(b);
+    CHECK(std::memcmp(&first, &second, sizeof first) == 0);
+    check_same(metric.point(a), metric.point(b));
+  }
+  REQUIRE(a.worst.size() == b.worst.size());
+  for (std::size_t i = 0; i < a.worst.size(); ++i) check_same(a.worst[i], b.worst[i]);
+  REQUIRE(a.class_mismatches.size() == b.class_mismatches.size());
+  for (std::size_t i = 0; i < a.class_mismatches.size(); ++i)
+    check_same(a.class_mismatches[i], b.class_mismatches[i]);
+}
+
+/// Copies what is asked for, as reading from a file does.
+judge::ElementSource copies_of(const Tensor& tensor) {
+  return [&tensor](std::size_t begin, std::size_t count, std::byte* room) {
+    std::memcpy(room, tensor.at(begin), count * numeric::format_of(tensor.dtype()).bytes);
+    return room;
+  };
+}
+
+Measures read_in_blocks(const Tensor& got, const Tensor& expected, std::size_t block,
+                        const judge::ComparisonOptions& options) {
+  Comparison comparison(got.name(), got.shape(), got.dtype(), false, options);
+  for (std::size_t begin = 0; begin < got.size(); begin += block)
+    comparison.add_read(begin, std::min(block, got.size() - begin), copies_of(got), expected.dtype(),
+                        copies_of(expected));
+  return comparison.finish();
+}
+
+/// The way of the oracle, which takes no short cut for equal elements.
+Measures against_doubles(const Tensor& got, const Tensor& expected, const judge::ComparisonOptions& options) {
+  std::vector<double> hi(expected.size()), lo(expected.size());
+  for (std::size_t i = 0; i < hi.size(); ++i) hi[i] = expected.value(i);
+  Comparison comparison(got.name(), got, false, false, options);
+  comparison.add(0, got.size(), {hi.data(), lo.data(), nullptr});
+  return comparison.finish();
+}
+
+}  // namespace
+
+TEST_CASE("tensors read in blocks give the bits of tensors compared whole, for every cut and thread count",
+          "[judge]") {
+  struct Shaped {
+    const char* name;
+    tensor::Shape shape;
+  };
+  const Shaped shapes[] = {{"o", {2, 101, 6, 32}},         {"q", {1, 37, 3, 10}},   {"beta", {2, 211, 5}},
+                           {"final_state", {3, 5, 16, 8}}, {"h", {2, 3, 4, 16, 8}}, {"A_log", {17}},
+                           {"stranger", {1009}},           {"v", {1, 9, 1, 40000}}};
+  const std::pair<DType, DType> types[] = {{DType::fp32, DType::fp32}, {DType::bf16, DType::bf16},
+                                           {DType::fp16, DType::fp16}, {DType::fp64, DType::fp64},
+                                           {DType::bf16, DType::fp32}, {DType::fp64, DType::fp32}};
+  test::Random random(11);
+  for (const Shaped& shaped : shapes)
+    for (const auto& [got_type, expected_type] : types)
+      for (const double share : {0.0, 0.0005, 0.7}) {
+        INFO(shaped.name << ' ' << numeric::name_of(got_type) << ' ' << numeric::name_of(expected_type) << ' '
+                         << share);
+        Tensor got(shaped.name, got_type, shaped.shape), expected(shaped.name, expected_type, shaped.shape);
+        fill(got, expected, share, random);
+        judge::ComparisonOptions options;
+        options.atol = 1e-3;
+        const Measures reference = against_doubles(got, expected, options);
+        check_same(compared(got, expected, options), reference);
+        for (const auto& [block, threads] : {std::pair<std::size_t, int>{got.size(), 1},
+                                             {got.size() / 2 + 1, 3},
+                                             {got.size() / 7 + 3, 2},
+                                             {997, 1}}) {
+          if (got.size() > 100 * block) continue;
+          options.threads = threads;
+          check_same(read_in_blocks(got, expected, block, options), reference);
+        }
+      }
+}
+
+TEST_CASE("equal tensors of several blocks differ in nothing, zeros are seen to be zeros", "[judge]") {
+  Tensor a("o", DType::fp32, {1, 4099, 8, 16}), zeros("o", DType::fp32, {1, 4099, 8, 16});
+  test::Random random(12);
+  for (std::size_t i = 0; i < a.size(); ++i) a.set(i, random.normal()), zeros.set(i, i % 3 == 0 ? -0.0 : 0.0);
+  judge::ComparisonOptions options;
+  options.threads = 2;
+  const Measures m = read_in_blocks(a, a, 100'000, options);
+  CHECK(m.finite == a.size());
+  CHECK(m.differing_bits == 0);
+  CHECK(m.rms_ratio == 0);
+  CHECK_FALSE(m.got_all_zero);
+  check_same(m, against_doubles(a, a, options));
+  const Measures nothing = read_in_blocks(zeros, zeros, 100'000, options);
+  CHECK(nothing.got_all_zero);
+  CHECK(nothing.expected_all_zero);
+  a.set(a.size() - 1, a.value(a.size() - 1) + 1);
+  CHECK(read_in_blocks(a, zeros, 100'000, options).expected_all_zero);
+}
+
+TEST_CASE("errors token by token are the same from blocks", "[judge]") {
+  Tensor got("o", DType::fp32, {2, 300, 4, 8}), expected("o", DType::fp32, {2, 300, 4, 8});
+  test::Random random(13);
+  fill(got, expected, 0.01, random);
+  judge::ComparisonOptions options;
+  options.series = true, options.threads = 2;
+  Comparison whole("o", got, false, false, options), blocks("o", got.shape(), got.dtype(), false, options);
+  whole.add_all(expected);
+  for (std::size_t begin = 0; begin < got.size(); begin += 777)
+    blocks.add_read(begin, std::min<std::size_t>(777, got.size() - begin), copies_of(got), expected.dtype(),
+                    copies_of(expected));
+  check_same(whole.finish(), blocks.finish());
+  const judge::TokenSeries a = whole.take_series(), b = blocks.take_series();
+  REQUIRE(a.cells.size() == b.cells.size());
+  REQUIRE(a.cells.size() == 2 * 300 * 4);
+  CHECK(std::memcmp(a.cells.data(), b.cells.data(), a.cells.size() * sizeof a.cells[0]) == 0);
+}

@@ -1,0 +1,259 @@
+#include "judge/verdict.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.hpp"
+#include "judge/comparison.hpp"
+#include "support/catch.hpp"
+
+using namespace kda_check;
+using namespace kda_check::judge;
+using numeric::ComputeFormat;
+using numeric::DType;
+
+namespace {
+
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+
+Measures measured(const std::vector<double>& got, const std::vector<double>& expected) {
+  tensor::Tensor a("x", DType::fp32, {got.size()}), b("x", DType::fp32, {got.size()});
+  for (std::size_t i = 0; i < got.size(); ++i) a.set(i, got[i]), b.set(i, expected[i]);
+  Comparison comparison("x", a, false, false, {});
+  comparison.add_all(b);
+  return comparison.finish();
+}
+
+const std::vector<Limit> exact{{"nonfinite", 0, "exact"}, {"max_ulp", 0, "exact"}};
+
+double limit_on(const std::vector<Limit>& limits, const std::string& metric) {
+  for (const Limit& limit : limits)
+    if (limit.metric == metric) return limit.value;
+  return not_a_number;
+}
+
+}  // namespace
+
+TEST_CASE("equal finite tensors pass", "[verdict]") {
+  CHECK(judge::judge(measured({1, 2}, {1, 2}), exact).verdict == Verdict::pass);
+}
+
+TEST_CASE("a metric above its limit fails and says by how much", "[verdict]") {
+  const Judgement judgement = judge::judge(measured({1 + 0x1p-22, 2}, {1, 2}), exact);
+  CHECK(judgement.verdict == Verdict::fail);
+  CHECK(judgement.metric == "max_ulp");
+  CHECK(judgement.reason == "max_ulp 2 > 0");
+}
+
+TEST_CASE("a class that differs fails, and no maximum can hide it", "[verdict]") {
+  for (const double odd : {not_a_number, HUGE_VAL, -HUGE_VAL}) {
+    CHECK(judge::judge(measured({odd, 2}, {1, 2}), exact).verdict == Verdict::fail);
+    CHECK(judge::judge(measured({1, 2}, {odd, 2}), exact).verdict == Verdict::fail);
+  }
+  CHECK(judge::judge(measured({not_a_number, 2}, {1, 2}), exact).reason == "1 x NaN for finite");
+}
+
+TEST_CASE("NaN in any position of a failing tensor does not make it pass", "[verdict]") {
+  for (std::size_t at = 0; at < 3; ++at) {
+    std::vector<double> got{1, 2, 3};
+    got[at] = not_a_number;
+    CHECK(judge::judge(measured(got, {1, 2, 3}), exact).verdict == Verdict::fail);
+  }
+}
+
+TEST_CASE("a metric that is not a number fails", "[verdict]") {
+  Measures m = measured({1, 2}, {1, 2});
+  m.rms_ratio = not_a_number;
+  CHECK(judge::judge(m, {{"rms_ratio", 1, "derived"}}).verdict == Verdict::fail);
+}
+
+TEST_CASE("both sides NaN is inconclusive, never a pass", "[verdict]") {
+  const Judgement judgement = judge::judge(measured({1, not_a_number}, {1, not_a_number}), exact);
+  CHECK(judgement.verdict == Verdict::inconclusive);
+  CHECK_THAT(judgement.reason, ContainsSubstring("NaN"));
+  // ... and does not cover up a failure elsewhere.
+  CHECK(judge::judge(measured({1.5, not_a_number}, {1, not_a_number}), exact).verdict == Verdict::fail);
+}
+
+TEST_CASE("equal infinities alone are inconclusive, beside finite values they are equal", "[verdict]") {
+  CHECK(judge::judge(measured({HUGE_VAL}, {HUGE_VAL}), exact).verdict == Verdict::inconclusive);
+  CHECK(judge::judge(measured({HUGE_VAL, 1}, {HUGE_VAL, 1}), exact).verdict == Verdict::pass);
+}
+
+TEST_CASE("all zeros, no elements and a non-finite oracle are inconclusive", "[verdict]") {
+  CHECK(judge::judge(measured({0, -0.0}, {0, 0}), exact).verdict == Verdict::inconclusive);
+  CHECK(judge::judge(measured({0, 0}, {0, 0}), exact, {.zeros_decide = true}).verdict == Verdict::pass);
+  CHECK(judge::judge(measured({}, {}), exact).verdict == Verdict::inconclusive);
+  Measures m = measured({1}, {1});
+  m.undecided = 1;
+  CHECK(judge::judge(m, exact).verdict == Verdict::inconclusive);
+  Measures wrong_elsewhere = measured({1, 2}, {1, 3});
+  wrong_elsewhere.undecided = 1;
+  CHECK(judge::judge(wrong_elsewhere, exact).verdict == Verdict::inconclusive);
+  CHECK_THAT(judge::judge(wrong_elsewhere, exact).reason, ContainsSubstring("elsewhere max_ulp"));
+}
+
+TEST_CASE("limits that show nothing about finite values do not pass anything", "[verdict]") {
+  const Measures m = measured({1, 2}, {1, 2});
+  CHECK(judge::judge(m, {{"nonfinite", 0, "derived"}}).verdict == Verdict::inconclusive);
+  CHECK_THAT(judge::judge(m, {}).reason, ContainsSubstring("no limit applies"));
+  CHECK(judge::judge(m, {{"max_ulp", HUGE_VAL, "command line"}}).verdict == Verdict::inconclusive);
+  // Without magnitudes scaled_ulp cannot be evaluated.
+  CHECK(judge::judge(m, {{"nonfinite", 0, "exact"}, {"scaled_ulp", 8, "command line"}}).verdict ==
+        Verdict::inconclusive);
+  for (const double hollow : {1.0, 59.0, HUGE_VAL}) {
+    const std::vector<Limit> derived{{"rms_ratio", hollow, "derived"}, {"scaled_ulp", 1e9, "derived"}};
+    CHECK(judge::judge(m, derived).verdict == Verdict::inconclusive);
+    CHECK_THAT(judge::judge(m, derived).reason, ContainsSubstring("says next to nothing"));
+    CHECK(judge::judge(measured({1, 20}, {1, 2}), {{"rms_ratio", 1, "derived"}}).verdict == Verdict::fail);
+  }
+  // Whoever sets a limit by hand means it.
+  CHECK(judge::judge(m, {{"rms_ratio", 2, "command line"}}).verdict == Verdict::pass);
+}
+
+TEST_CASE("the bias is judged by its size", "[verdict]") {
+  CHECK(judge::judge(measured({0.9, 1.8}, {1, 2}), {{"bias", 0.05, "command line"}}).verdict ==
+        Verdict::fail);
+  CHECK(judge::judge(measured({0.99, 1.98}, {1, 2}), {{"bias", 0.05, "command line"}}).verdict ==
+        Verdict::pass);
+}
+
+TEST_CASE("the worst verdict decides, and none is inconclusive", "[verdict]") {
+  CHECK(worst_of({Verdict::pass, Verdict::fail, Verdict::inconclusive}) == Verdict::fail);
+  CHECK(worst_of({Verdict::pass, Verdict::inconclusive}) == Verdict::inconclusive);
+  CHECK(worst_of({Verdict::pass, Verdict::skipped}) == Verdict::pass);
+  CHECK(worst_of({Verdict::skipped}) == Verdict::skipped);
+  CHECK(worst_of({}) == Verdict::inconclusive);
+}
+
+TEST_CASE("derived limits follow the operands of the products", "[limits]") {
+  const kda::GateStatistics mild{10, 10, 4};
+  const auto alone = [&](ComputeFormat compute, DType storage, Form form) {
+    return derived_limits({compute, storage, form}, std::nullopt, mild);
+  };
+  // fp32 recurrence: 16 units and half the persistence, plus one step.
+  CHECK(limit_on(alone(ComputeFormat::fp32, DType::fp32, Form::recurrence), "scaled_ulp") == 19);
+  // Rounded to bfloat16 on the way out: one step, and next to nothing.
+  CHECK(limit_on(alone(ComputeFormat::fp32, DType::bf16, Form::recurrence), "scaled_ulp") ==
+        Approx(1).epsilon(0.001));
+  // tf32 operands: an fp32 limit would rightly fail them, this one passes them.
+  CHECK(limit_on(alone(ComputeFormat::tf32, DType::fp32, Form::chunk), "rms_ratio") ==
+        Approx(2 * 0x1p-10).epsilon(0.01));
+  CHECK(limit_on(alone(ComputeFormat::fp32, DType::fp32, Form::chunk), "rms_ratio") < 1e-5);
+  CHECK(limit_on(alone(ComputeFormat::fp64, DType::fp64, Form::chunk), "rms_ratio") < 1e-13);
+  CHECK(limit_on(alone(ComputeFormat::fp32, DType::fp32, Form::chunk), "nonfinite") == 0);
+}
+
+TEST_CASE("the limits of chunk forms follow what the sums of gates lose, those of recurrences do not",
+          "[limits]") {
+  for (const double lost : {10.0, 1e4, 1e6}) {
+    const kda::GateStatistics regime{1e6, lost, 4};
+    const auto limit = [&](Form form) {
+      return limit_on(derived_limits({ComputeFormat::fp32, DType::fp32, form}, std::nullopt, regime),
+                      "scaled_ulp");
+    };
+    CHECK(limit(Form::recurrence) == 19);
+    CHECK(limit(Form::chunk) == 33 + lost);
+    CHECK(limit(Form::unknown) == 35 + lost);
+  }
+}
+
+TEST_CASE("o of few channels is judged by the least of its sums", "[limits]") {
+  CHECK(smallness_of_sums(1000, 1) == Approx(1000));
+  CHECK(smallness_of_sums(1 << 16, 2) == Approx(256));
+  CHECK(smallness_of_sums(1 << 20, 128) == Approx(1.114).epsilon(0.001));
+  const kda::GateStatistics mild{10, 10, 4};
+  Computation o{ComputeFormat::fp32, DType::fp32, Form::recurrence};
+  const std::vector<Limit> usual = derived_limits(o, std::nullopt, mild);
+  o.smallness = 10;
+  const std::vector<Limit> few = derived_limits(o, std::nullopt, mild);
+  CHECK(limit_on(few, "scaled_ulp") == 1 + 10 * (limit_on(usual, "scaled_ulp") - 1));
+  CHECK(limit_on(few, "rms_ratio") == limit_on(usual, "rms_ratio"));
+}
+
+TEST_CASE("what cancels widens rms_ratio, and nothing else", "[limits]") {
+  const kda::GateStatistics mild{10, 10, 4};
+  const auto limit = [&](ComputeFormat compute, double cancellation, double excess, const char* metric) {
+    return limit_on(
+        derived_limits({compute, DType::fp32, Form::chunk, 1, cancellation, excess}, std::nullopt, mild),
+        metric);
+  };
+  const double step = 0x1p-24;
+  for (const ComputeFormat compute : {ComputeFormat::fp32, ComputeFormat::bf16}) {
+    const double usual = limit(compute, 1, 0, "rms_ratio") - step;
+    CHECK(limit(compute, 5, 0, "rms_ratio") == Approx(5 * usual + step));
+    CHECK(limit(compute, 5, 100, "scaled_ulp") == limit(compute, 1, 0, "scaled_ulp"));
+  }
+  // Sums behind 16-bit operands are in fp32.
+  for (const ComputeFormat compute : {ComputeFormat::fp32, ComputeFormat::tf32, ComputeFormat::bf16})
+    CHECK(limit(compute, 1, 1e5, "rms_ratio") == Approx(limit(compute, 1, 0, "rms_ratio") + 1e5 * step));
+}
+
+TEST_CASE("a ratio of sizes is one of what is finite, whatever the range", "[limits]") {
+  const std::vector<double> small{3, -4}, large{-30, 40}, none{0, 0}, tiny{3e-200, -4e-200};
+  CHECK(ratio_of_sizes(large, small) == Approx(10));
+  CHECK(ratio_of_sizes(small, tiny) == Approx(1e200));
+  CHECK(ratio_of_sizes({}, small) == 0);
+  CHECK(ratio_of_sizes(none, small) == 0);
+  CHECK(ratio_of_sizes(small, none) == HUGE_VAL);
+  const std::vector<double> poisoned{NAN, 5}, infinite{1, HUGE_VAL};
+  CHECK(ratio_of_sizes(poisoned, small) == Approx(1.25));
+  CHECK(ratio_of_sizes(small, poisoned) == Approx(0.8));
+  CHECK(ratio_of_sizes(infinite, small) == HUGE_VAL);
+}
+
+TEST_CASE("against another answer its own error is allowed for", "[limits]") {
+  const kda::GateStatistics mild{10, 10, 4};
+  const Computation ours{ComputeFormat::fp64, DType::fp64, Form::recurrence},
+      theirs{ComputeFormat::bf16, DType::bf16, Form::unknown};
+  const double against_truth = limit_on(derived_limits(ours, std::nullopt, mild), "rms_ratio");
+  const double against_them = limit_on(derived_limits(ours, theirs, mild), "rms_ratio");
+  CHECK(against_truth < 1e-13);
+  CHECK(against_them == Approx(3 * 0x1p-8).epsilon(0.01));
+}
+
+TEST_CASE("requested limits replace derived ones metric by metric", "[limits]") {
+  const std::vector<Limit> derived{
+      {"nonfinite", 0, "derived"}, {"scaled_ulp", 17, "derived"}, {"rms_ratio", 1e-6, "derived"}};
+  const std::vector<Limit> limits = overlaid(
+      derived,
+      {{"command line",
+        {parse_limit("scaled_ulp=8"), parse_limit("rms_ratio=none"), parse_limit("max_ulp=exact")}}});
+  CHECK(limit_on(limits, "scaled_ulp") == 8);
+  CHECK(std::isnan(limit_on(limits, "rms_ratio")));
+  CHECK(limit_on(limits, "max_ulp") == 0);
+  CHECK(limit_on(limits, "nonfinite") == 0);
+}
+
+TEST_CASE("limits that do not exist or are no numbers are refused", "[limits]") {
+  CHECK_THROWS_WITH(parse_limit("scaled_upl=3"), ContainsSubstring("did you mean 'scaled_ulp'?"));
+  CHECK_THROWS_WITH(parse_limit("scaled_ulp"), ContainsSubstring("METRIC=VALUE"));
+  CHECK_THROWS_WITH(parse_limit("scaled_ulp=-1"), ContainsSubstring("number >= 0"));
+  CHECK_THROWS_WITH(parse_limit("scaled_ulp=nan"), ContainsSubstring("number >= 0"));
+  CHECK_THROWS_WITH(parse_limit("scaled_ulp=inf"), ContainsSubstring("number >= 0"));  // that is none
+  CHECK_THROWS_WITH(parse_limit("scaled_ulp=3x"), ContainsSubstring("number >= 0"));
+}
+
+TEST_CASE("a limit finer than a step of the element type is refused unless it says exact", "[limits]") {
+  const auto refuses = [](const char* text, DType dtype) {
+    try {
+      refuse_limits_finer_than_storage({parse_limit(text)}, 0, 0, dtype);
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::usage;
+    }
+    return false;
+  };
+  // A correctly rounded answer is 0 steps from the oracle rounded once.
+  CHECK_FALSE(refuses("max_ulp=0", DType::bf16));
+  CHECK_FALSE(refuses("ulp_p99=0", DType::bf16));
+  CHECK(refuses("ulp_error=0.4", DType::bf16));
+  CHECK_FALSE(refuses("max_ulp=exact", DType::bf16));
+  CHECK_FALSE(refuses("max_ulp=1", DType::bf16));
+  CHECK(refuses("scaled_ulp=0.3", DType::fp32));
+  CHECK(refuses("max_rel=1e-3", DType::bf16));
+  CHECK_FALSE(refuses("max_rel=1e-3", DType::fp32));
+  CHECK(refuses("rms_ratio=1e-5", DType::bf16));
+  CHECK_FALSE(refuses("nonfinite=0", DType::bf16));
+  CHECK_THROWS_WITH(refuse_limits_finer_than_storage({}, 0, 1e-10, DType::fp32), ContainsSubstring("--rtol"));
+  CHECK_NOTHROW(refuse_limits_finer_than_storage({}, 1e-6, 1e-10, DType::fp32));
+}

@@ -1,0 +1,62 @@
+// What cases take, before they run: figures to balance shards and to bound memory by.
+#include "plan/cost.hpp"
+
+#include "support/catch.hpp"
+#include "support/planning.hpp"
+#include "support/problems.hpp"
+
+using namespace kda_check;
+using kda::Pass;
+using numeric::DType;
+
+TEST_CASE("the bytes of an answer are those of its tensors, in every dtype and both passes", "[plan][cost]") {
+  for (const char* const text :
+       {"bwd_chain:T=33,K=16,V=8", "varlen:K=8,V=8,H=1,loss=1", "lb_real:T=20,raw=1,K=8,V=8,loss=1"}) {
+    const kda::Problem problem = kda::parse_regime(text).build();
+    for (const DType dtype : {DType::fp32, DType::fp64, DType::bf16})
+      for (const Pass pass : {Pass::forward, Pass::backward}) {
+        const kda::Problem input =
+            dtype == DType::bf16 ? kda::with_inputs_rounded_to(problem, dtype) : kda::clone(problem);
+        const kda::RunOptions options = test::default_options(input, "recurrent", dtype);
+        std::size_t bytes = 0;
+        for (const auto& [name, tensor] :
+             kda::run_pass(pass, kda::variant_named("recurrent"), input, options))
+          if (!tensor.empty()) bytes += tensor.bytes();
+        INFO(text << ' ' << numeric::name_of(dtype) << ' ' << kda::name_of(pass));
+        CHECK(plan::answer_bytes(input, pass, dtype) == bytes);
+      }
+  }
+}
+
+TEST_CASE("more work takes more seconds, and what is skipped none", "[plan][cost]") {
+  const auto seconds = [](const std::string& words) {
+    const plan::Plan plan = test::planned_line(words);
+    for (const auto& [item, problem] : test::cases_of(plan)) {
+      CHECK((item->seconds > 0) == item->skip.empty());
+      CHECK(problem->seconds > item->seconds);
+    }
+    return plan.seconds();
+  };
+  const double small = seconds("control:T=64,H=1 --variant recurrent");
+  CHECK(seconds("control:T=640,H=1 --variant recurrent") > small);
+  CHECK(seconds("control:T=64,H=4 --variant recurrent") > small);
+  CHECK(seconds("control:T=64,H=1 --variant recurrent,chunk") > small);
+  CHECK(seconds("control:T=64,H=1 --variant recurrent --dtype fp64") > small);
+  CHECK(seconds("control:T=64,H=1 --variant recurrent --invariants") > small);
+  CHECK(seconds("control:T=64,H=1,loss=1 --variant recurrent") > small);
+  CHECK(seconds("control:T=64,H=1 --variant recurrent --oracle fp64") < small);
+  CHECK(seconds("control:T=64,H=1 --variant recurrent --arithmetic reduction=exact") > small);
+  // A truth is streamed once for all that are held against it.
+  CHECK(seconds("control:T=64,H=1 --variant recurrent,chunk") <
+        small + seconds("control:T=64,H=1 --variant chunk"));
+  const double skipped =
+      seconds("control:T=64,H=1 --variant naive --dtype fp64 --arithmetic exponential=cuda");
+  CHECK(skipped < small);
+}
+
+TEST_CASE("the bytes of a problem hold its inputs and every answer once", "[plan][cost]") {
+  const plan::Plan plan = test::planned_line("control:T=64,H=1 --variant recurrent,chunk --against oracle");
+  const plan::Problem& problem = plan.problems.at(0);
+  CHECK(problem.bytes ==
+        problem.source->bytes() + 2 * plan::answer_bytes(problem.outline, Pass::forward, DType::fp32));
+}

@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+"""schema.py PROGRAM ROOT: the JSON of every command against ROOT/docs/report.schema.json: what passes and fails, what is
+skipped, cannot be read or is interrupted, every section, shards and what is merged of them. And that the schema lets no
+key pass which it does not know, and none be missing. Exits with 77 where jsonschema is missing."""
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+program, root = sys.argv[1:3]
+try:
+    import jsonschema
+    from jsonschema import Draft202012Validator
+except ImportError as missing:
+    print(f"SKIPPED: {missing}")
+    sys.exit(77)
+
+with open(f"{root}/docs/report.schema.json", encoding="utf-8") as file:
+    schema = json.load(file)
+validator = Draft202012Validator(schema)
+
+fixtures = f"{root}/cases/fixtures"
+small = f"{fixtures}/fla_fp32_small.h5"
+backward = f"{fixtures}/fla_fp32_small_backward.h5"
+tiny = "control:T=4,H=1,K=8,V=8"
+
+
+class Schema(unittest.TestCase):
+    """Every report that any test saw is kept, for those about the schema itself."""
+    seen = {}
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def valid(self, document, what):
+        errors = sorted(validator.iter_errors(document), key=lambda error: error.json_path)
+        told = [f"{error.json_path}: {error.message[:300]}" for error in errors[:5]]
+        self.assertEqual(told, [], what)
+        Schema.seen[what] = document
+        return document
+
+    def report(self, *words, codes=(0, 1), **how):
+        """The JSON of a command, valid. Its exit code is one of `codes`, and the one that is in the document."""
+        path = f"{self.folder}/report.json"
+        done = subprocess.run([program, *words, "--json", path], capture_output=True, text=True, timeout=300,
+                              cwd=self.folder, **how)
+        what = " ".join(words)
+        self.assertIn(done.returncode, codes, f"{what}\n{done.stdout}{done.stderr}")
+        with open(path, encoding="utf-8") as written:
+            document = self.valid(json.load(written), what)
+        self.assertEqual(document["summary"]["exit_code"], done.returncode, what)
+        self.assertEqual(document["request"]["command"], words[0], what)
+        return document
+
+    def test_the_schema_is_one(self):
+        Draft202012Validator.check_schema(schema)
+
+    # ---- run
+
+    def test_a_run_with_every_section_and_every_verdict(self):
+        document = self.report("run", small, backward, tiny, "--dtype", "fp64,fp32,bf16", "--stages", "--invariants",
+                               "--probe")
+        verdicts = {case["verdict"] for case in document["cases"]}
+        self.assertLessEqual({"pass", "skipped"}, verdicts)
+        self.assertGreater(len(document["stages"]), 3)
+        self.assertIn("plan", document)
+
+    def test_a_run_that_fails_with_points_and_a_probe(self):
+        misread = f"{self.folder}/misread.h5"
+        self.report("make", "control:T=20,H=1,K=8,V=8,seed=2", "-o", misread)
+        self.report("capture", misread, "--variant", "recurrent", "--in-place")
+        document = self.report("run", small, misread, "--limit", "max_ulp=exact", "--atol", "1e-9", "--probe",
+                               "--worst", "9", codes=(1,))
+        self.assertGreater(document["summary"]["failed"], 0)
+        self.assertTrue(any(case.get("probe") for case in document["cases"]))
+        self.assertTrue(any(tensor["worst_points"] for case in document["cases"] for tensor in case["tensors"]))
+
+    def test_a_run_with_numbers_that_are_not_finite(self):
+        document = self.report("run", "unbounded_softplus:T=64,A=16,H=1", "lb_const_sweep:T=128,H=1,g=-5", "--dtype",
+                               "fp32,fp16", "--variant", "chunk", "--arithmetic", "decay=anchor-first:64", "--stages")
+        self.assertTrue(any(word in json.dumps(document) for word in ('"inf"', '"nan"')))
+
+    def test_a_run_of_what_cannot_be_read(self):
+        bad = f"{root}/tests/fixtures_bad"
+        document = self.report("run", f"{bad}/missing_q.h5", f"{bad}/not_hdf5.h5", tiny, "/no/such.h5", codes=(3,))
+        self.assertEqual(len(document["errors"]), 3)
+
+    def test_a_run_with_a_program_of_the_users(self):
+        answering = f"{program} capture {{in}} --variant recurrent -o {self.folder}/answer.h5 -q && " \
+                    f"mv {self.folder}/answer.h5 {{out}}"
+        for command, codes in ((answering, (0, 1)), ("exit 1 # {in} {out}", (1,)), ("exit 77 # {in} {out}", (1,))):
+            document = self.report("run", tiny, "--variant", "recurrent", "--external", command, "--external-name", "mine",
+                                   "--invariants=repeat", codes=codes)
+            self.assertTrue(any(case.get("external") for case in document["cases"]))
+
+    def test_a_run_of_a_suite_with_rules_and_requirements(self):
+        document = self.report("run", "@smoke", "--variant", "recurrent", "--require", "nobody", codes=(1,))
+        self.assertGreater(len(document["cases"]), 20)
+
+    def test_files_without_a_stated_precision(self):
+        document = self.report("run", f"{root}/tests/fixtures_good", "--variant", "none")
+        self.assertTrue(any(case.get("compute_assumed") for case in document["cases"]))
+
+    def test_shards_empty_ones_and_the_whole_that_is_merged(self):
+        parts = []
+        for index in (1, 2, 3):
+            document = self.report("run", small, tiny, "--stages", "--shard", f"{index}/3")
+            parts.append(f"{self.folder}/part{index}.json")
+            shutil.copy(f"{self.folder}/report.json", parts[-1])
+        self.assertIn("nothing_to_do", document)
+        merged = subprocess.run([program, "merge", *parts, "--json"], capture_output=True, text=True, check=False)
+        self.assertEqual(merged.returncode, 0, merged.stderr)
+        whole = self.valid(json.loads(merged.stdout), "merge")
+        self.assertEqual(whole["plan"]["shards"], 1)
+        self.assertEqual(sum(len(whole[key]) for key in ("cases", "stages")), whole["plan"]["cases"])
+
+    def test_an_interrupted_run(self):
+        path = f"{self.folder}/report.json"
+        run = subprocess.Popen([program, "run", tiny, *[f"control:T=4000,seed={seed}" for seed in range(1, 60)], "--threads",
+                                "1", "--json", path], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            with self.assertRaises(subprocess.TimeoutExpired):
+                run.wait(1.5)
+            run.send_signal(signal.SIGTERM)
+            self.assertEqual(run.wait(120), -signal.SIGTERM)
+        finally:
+            run.kill()
+            run.wait()
+        with open(path, encoding="utf-8") as written:
+            document = self.valid(json.load(written), "run, interrupted")
+        self.assertEqual(document["interrupted"]["signal"], signal.SIGTERM)
+        self.assertEqual(document["summary"]["outcome"], "interrupted")
+
+    def test_plans(self):
+        for words in (("run", "@smoke", "--stages", "--invariants"), ("grow", small), ("attribute", small, "--variant", "chunk"),
+                      ("attribute", small, "--between", "chunk,recurrent"), ("forecast", small),
+                      ("run", tiny, "--shard", "2/2"), ("run", "/no/such.h5", tiny)):
+            document = self.report(*words, "--dry-run", codes=(0, 3))
+            self.assertEqual("cases_planned" in document, True, words)
+
+    # ---- the other commands
+
+    def test_diff(self):
+        self.report("diff", f"{small}:torch_fp64", f"{small}:fla_chunk")
+        self.report("diff", small, backward)
+        for name in ("before", "after"):
+            os.mkdir(f"{self.folder}/{name}")
+            shutil.copy(small, f"{self.folder}/{name}")
+        shutil.copy(backward, f"{self.folder}/after")
+        self.report("diff", "before", "after", codes=(1,))
+        self.report("diff", small, "/no/such.h5", codes=(3,))
+
+    def test_grow(self):
+        document = self.report("grow", small, backward, "--window", "8", "--limit", "max_abs=1e-9", "--tensor", "o,dq,dv")
+        self.assertTrue(any("verdict" in item for item in document["growth"]))
+        self.report("grow", small, "--against", "fla_chunk", "--window", "16")
+        self.report("grow", tiny, "--variant", "naive")  # too few windows for a fit
+
+    def test_attribute(self):
+        document = self.report("attribute", small, backward, "--variant", "chunk,recurrent", "--tensor", "o,dq", "--arithmetic",
+                               "fla")
+        self.assertTrue(any("stages" in item for item in document["attributions"]))
+        self.report("attribute", small, "--variant", "none", "--recorded", "fla_chunk")
+        ladders = self.report("attribute", small, "--between", "fla_chunk,recurrent+ieee")
+        self.assertEqual(len(ladders["ladders"]), 2)
+        self.report("attribute", backward, "--between", "chunk+h100,recurrent", "--backward")
+
+    def test_forecast(self):
+        for regime in ("control:T=64,H=1", "lb_const_sweep:T=128,H=1,g=-5", "corr_keys:T=64,H=1,rho=0.999",
+                       "varlen:H=1,K=8,V=8", "mask_m1000:T=64,H=1"):
+            self.report("forecast", regime, "--dtype", "fp64,fp32,bf16,fp16")
+            self.report("forecast", regime, "--arithmetic", "decay=anchor-first:64,inverse=doubling:64")
+
+    def test_make_capture_and_show(self):
+        self.report("make", "varlen:H=1,K=8,V=8,loss=1", "-o", "made.h5")
+        document = self.report("capture", "made.h5", "--variant", "chunk,recurrent", "-o", "captured.h5")
+        self.assertEqual(len(document["captured"]), 2)
+        self.report("show", "captured.h5", small)
+        self.report("show", "captured.h5", "--headers")
+        self.report("show", f"{root}/tests/fixtures_good")
+        self.report("show", "captured.h5", "/no/such.h5", codes=(3,))
+
+    def test_bench(self):
+        document = self.report("bench", "-T", "8", "-H", "1", "-K", "8", "-V", "8", "--repeats", "1", "--dtype", "fp32,fp64")
+        self.assertGreater(len(document["rows"]), 3)
+        self.report("bench", "-T", "8", "-H", "1", "-K", "8", "-V", "8", "--repeats", "1", "--backward", "--variant", "recurrent")
+
+    def test_list(self):
+        self.assertEqual(len(self.report("list")["devices"]), 2)
+        self.report("list", "regimes", "devices")
+
+    def test_history(self):
+        for name, limit in (("mon", "none"), ("tue", "1e9"), ("wed", "exact")):
+            self.report("run", small, tiny, "--variant", "recurrent", "--limit", f"max_ulp={limit}")
+            shutil.move(f"{self.folder}/report.json", f"{self.folder}/{name}.json")
+        document = self.report("history", "mon.json", "tue.json", "wed.json", codes=(1,))
+        self.assertTrue(any(row["change"] == "worse" for row in document["history"]))
+        # A report may be called as a column is.
+        shutil.copy(f"{self.folder}/mon.json", f"{self.folder}/metric")
+        rows = self.report("history", "metric", "tue.json", "--all")["history"]
+        self.assertTrue(all(len(row["values"]) == 2 for row in rows))
+        self.assertIn("rms_ratio", {row["metric"] for row in rows})
+
+    def test_selftest(self):
+        document = self.report("selftest", codes=(0,))
+        self.assertGreater(len(document["rows"]), 20)
+        self.assertEqual(len(document["suite_runs"]), 2)
+
+
+class Strictness(unittest.TestCase):
+    """After the reports above, in order of the alphabet."""
+
+    def objects(self, document, path=()):
+        """Every object of a document but those whose keys are names of metrics."""
+        if isinstance(document, dict):
+            yield path, document
+        items = document.items() if isinstance(document, dict) else enumerate(document)
+        for key, value in items:
+            if isinstance(value, (dict, list)) and key != "metrics":
+                yield from self.objects(value, (*path, key))
+
+    def kinds(self):
+        """One object of each kind, with the document it is in."""
+        found = {}
+        for what, document in Schema.seen.items():
+            for path, item in self.objects(document):
+                words = tuple(key for key in path if isinstance(key, str))
+                found.setdefault((document["request"]["command"], words, tuple(item)), (what, document, item))
+        self.assertGreater(len(found), 60)
+        return found
+
+    def test_a_key_that_is_not_known_is_refused_wherever_it_is(self):
+        for kind, (what, document, item) in self.kinds().items():
+            item["unknown"] = 1
+            try:
+                self.assertFalse(validator.is_valid(document), (what, kind))
+            finally:
+                del item["unknown"]
+
+    def test_values_of_another_type_are_refused(self):
+        draw = random.Random(1)
+        for kind, (what, document, item) in self.kinds().items():
+            key = draw.choice(list(item))
+            if key in ("metrics", "command"):
+                continue
+            kept = item[key]
+            item[key] = {"another": ["type"]}
+            try:
+                self.assertFalse(validator.is_valid(document), (what, kind, key))
+            finally:
+                item[key] = kept
+
+    def test_keys_that_scripts_rely_on_may_not_be_missing(self):
+        for kind, (what, document, item) in self.kinds().items():
+            for key in ("verdict", "schema_version", "exit_code", "tensors", "metric", "argv"):
+                # A section is there when something is in it.
+                section = key == "tensors" and not kind[1]
+                if key not in item or section or (key == "verdict" and kind[1] == ("growth",)):
+                    continue
+                kept = dict(item)
+                del item[key]
+                try:
+                    self.assertFalse(validator.is_valid(document), (what, kind, key))
+                finally:
+                    item.clear()
+                    item.update(kept)
+
+    def test_sections_of_another_command_are_refused(self):
+        for document in list(Schema.seen.values())[:10]:
+            other = {**document, "history" if document["request"]["command"] != "history" else "growth": []}
+            self.assertFalse(validator.is_valid(other))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)

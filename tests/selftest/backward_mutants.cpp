@@ -1,0 +1,99 @@
+// Wrong gradients: each must fail the gate, in the gradients it gets wrong and in no other.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "kda/gradient_oracle.hpp"
+#include "kda/regimes.hpp"
+#include "selftest/mutants.hpp"
+#include "selftest/reference_backward.hpp"
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+#include "support/running.hpp"
+
+using namespace kda_check;
+using numeric::DType;
+
+namespace {
+
+using Names = std::set<std::string>;
+
+/// The gradients of each mutant, and of each variant that has any, that fail on a problem.
+std::map<std::string, Names> failures_on(const std::string& target) {
+  std::vector<kda::Variant> registry;
+  for (const kda::Variant& variant : kda::variants())
+    if (variant.run_backward != nullptr) registry.push_back(variant);
+  for (const selftest::BackwardMutant& mutant : selftest::backward_mutants()) {
+    kda::Variant row = kda::variant_named(mutant.like);
+    row.name = mutant.name, row.run_backward = mutant.run;
+    registry.push_back(row);
+  }
+  plan::Request request = test::request_for({target});
+  request.registry = registry;
+  request.selection.against = plan::Names{"oracle"};
+  std::map<std::string, Names> failures;
+  for (const report::CaseResult& item : test::ran(request, test::on_threads(2)).cases) {
+    // The forward pass of all of them is a healthy one.
+    if (item.pass == "forward") CHECK(item.verdict == judge::Verdict::pass);
+    if (item.pass != "backward") continue;
+    Names& names = failures[item.variant];
+    for (const report::TensorResult& tensor : item.tensors)
+      if (tensor.verdict == judge::Verdict::fail) names.insert(tensor.name);
+  }
+  return failures;
+}
+
+}  // namespace
+
+TEST_CASE("the chunk form written again has the true gradients", "[selftest][backward]") {
+  for (const char* const target :
+       {"bwd_chain:T=130,K=16,V=8", "bwd_dgate_cancel:K=16,V=8", "varlen:K=8,V=8,H=1,loss=1",
+        "unbounded_softplus:T=70,A=1,raw=1,K=8,V=8,loss=1", "layout_asym:T=20,v_first=1,K=8,V=16,loss=1",
+        "zero_keys:T=70,K=8,V=8,loss=1", "lb_real:B=2,T=40,C=16,raw=1,K=8,V=8,loss=1"}) {
+    const kda::Problem problem = kda::parse_regime(std::string(target) + ",dtype=fp64").build();
+    const kda::RunOptions options = test::default_options(problem, "chunk", DType::fp64);
+    const kda::GradientTensors got = selftest::reference_backward(problem, options);
+    const kda::GradientTruths truths =
+        kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, options.chunk_size, 1);
+    for (const kda::GradientRow& row : kda::gradients()) {
+      if (!kda::has_gradient(problem, row.gradient)) continue;
+      const auto index = static_cast<std::size_t>(row.gradient);
+      std::vector<numeric::DoubleDouble> exact(truths[index].hi.size());
+      for (std::size_t i = 0; i < exact.size(); ++i) exact[i] = {truths[index].hi[i], truths[index].lo[i]};
+      CAPTURE(target, row.name);
+      CHECK(test::rms_ratio(got[index], exact) < 1e-11);
+    }
+  }
+}
+
+TEST_CASE("every wrong backward pass fails in the gradients it gets wrong, and no healthy one fails",
+          "[selftest][backward]") {
+  const std::map<std::string, Names> failures = failures_on("bwd_chain");
+  const std::map<std::string, Names> wrong = {
+      {"recurrent", {}},
+      {"chunk", {}},
+      {"gradients_again", {}},
+      {"norm_dropped", {"dq", "dk"}},
+      {"norm_not_projected", {"dq", "dk"}},
+      {"gate_of_next_head", {"dg", "dA_log", "ddt_bias"}},
+      {"inclusive_mask", {"dbeta"}},  // what it adds to dk lies along k: the norm's derivative takes it out
+      {"first_token_masked", {"dg", "dA_log", "ddt_bias"}},
+      {"unscaled_scores", {"dq", "dk", "dg", "dA_log", "ddt_bias"}},
+      {"not_transposed", {"dk", "dg", "dbeta", "dA_log", "ddt_bias"}},
+      {"last_of_group", {"dq", "dk"}},
+      {"bias_by_channel", {"ddt_bias"}},
+      {"amplitude_not_raised", {"dA_log"}},
+      {"base_two", {"dg", "dA_log", "ddt_bias"}},
+      {"early_rounding", {"dg", "dA_log", "ddt_bias"}},
+      {"sigmoid_lost", {"dg"}},
+      {"state_gradient_lost", {"dk", "dv", "dg", "dbeta", "dinitial_state", "dA_log", "ddt_bias"}},
+      {"last_row_of_tile", {"dg", "dA_log", "ddt_bias"}},
+      {"masked_late", {"dq", "dk", "dg", "dbeta", "dA_log", "ddt_bias"}},
+  };
+  CHECK(selftest::backward_mutants().size() + 2 == wrong.size());
+  for (const auto& [name, names] : wrong) {
+    INFO(name);
+    REQUIRE(failures.contains(name));
+    CHECK(failures.at(name) == names);
+  }
+}
