@@ -42,8 +42,9 @@ struct CastPoints {
 /// One point and who has it. Not `normalised`: whether q and k are normalised, and rounded then, is the
 /// problem's affair.
 struct CastPointRow {
+  using Point = Rounding CastPoints::*;  // written out, nvcc's host compiler warns of it
   std::string_view name;
-  Rounding CastPoints::*point;
+  Point point;
   bool in_token_forms = false, in_chunk_form = false;
   bool backward = false;    ///< in the backward pass alone
   bool is_operand = false;  ///< read by matrix products of the chunk form: "products" stands for all of these
