@@ -12,18 +12,24 @@ target_compile_options(kda_check_flags INTERFACE
 if(KDA_CHECK_WERROR)
   target_compile_options(kda_check_flags INTERFACE $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Werror>)
 endif()
+# A finding ends the program: a test that goes on behind one would stay green.
+set(instrument "")
+if(KDA_CHECK_SANITIZE)
+  list(APPEND instrument -fsanitize=${KDA_CHECK_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    list(APPEND instrument -fsanitize-ignorelist=${PROJECT_SOURCE_DIR}/cmake/sanitizers.ignore)
+  endif()
+endif()
 if(KDA_CHECK_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
     message(FATAL_ERROR "KDA_CHECK_FUZZ needs clang: -DCMAKE_CXX_COMPILER=clang++")
   endif()
-  target_compile_options(kda_check_flags INTERFACE
-    $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-invalid-constexpr>)
-  target_link_options(kda_check_flags INTERFACE -fsanitize=address,undefined)
+  list(APPEND instrument -fsanitize=fuzzer-no-link)
 endif()
-if(KDA_CHECK_SANITIZE)
+if(instrument)
   target_compile_options(kda_check_flags INTERFACE
-    $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-fsanitize=${KDA_CHECK_SANITIZE} -fno-omit-frame-pointer>)
-  target_link_options(kda_check_flags INTERFACE -fsanitize=${KDA_CHECK_SANITIZE})
+    "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${instrument};-fno-sanitize-recover=all;-fno-omit-frame-pointer>")
+  target_link_options(kda_check_flags INTERFACE ${instrument})
 endif()
 
 # kda_check_headers(TARGET NAME FOLDER [FILE ...]): who links TARGET may include "NAME/...": all of FOLDER, or these files
@@ -54,8 +60,8 @@ function(kda_check_optimise target level)
 endfunction()
 
 # kda_check_precompile(NAME HEADER [LINK ...]): a header to be compiled once; kda_check_use_precompiled(TARGET NAME):
-# TARGET starts from it. OPTIMISE may differ, but for no optimisation at all. -fpch-preprocess is what ccache asks for.
-set(precompiling $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+# TARGET starts from it. OPTIMISE may differ, but for no optimisation at all. ccache asks for these words.
+set(precompiling $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess> "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
 function(kda_check_precompile name header)
   if(NOT KDA_CHECK_PRECOMPILE)
     return()

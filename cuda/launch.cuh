@@ -1,17 +1,24 @@
 // Launching a kernel; those of gpu-chunk are listed in chunk.cuh.
 #pragma once
 
+#include <mutex>
+
 #include "check.hpp"
 #include "problem.cuh"
 
 namespace kda_check::cuda {
 
-/// Checks the launch; what the kernel does shows at the next synchronisation. Shared memory beyond 48 KB has
-/// to be asked for.
+/// Held from asking for shared memory to the launch that needs it.
+inline std::mutex launching;
+
+/// Checks the launch; what the kernel does shows at the next synchronisation. From any thread. Shared memory
+/// beyond 48 KB has to be asked for, and what was asked for last holds for the whole process: another thread
+/// may launch the same kernel with less.
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes,
             const Arguments&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  const std::lock_guard lock(launching);
   if (shared_bytes > 48 * 1024)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_bytes)),

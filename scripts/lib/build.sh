@@ -7,6 +7,7 @@ build_packages=(g++ cmake ninja-build libcli11-dev libxtensor-dev libfmt-dev lib
                 zlib1g-dev libaec-dev liblzma-dev libtomlplusplus-dev libpugixml-dev)
 test_packages=(catch2 libmpfr-dev python3-jsonschema)
 format_packages=(clang-format)
+clang_packages=(clang)
 
 say() { printf 'kda-check: %s\n' "$*" >&2; }
 
@@ -39,6 +40,13 @@ install_packages() {
   rm -f "$log"
 }
 
+# The sanitizers and libFuzzer of the clang that is installed: its package only recommends them.
+install_clang_runtime() {
+  local version
+  version=$(clang -dumpversion)
+  install_packages "libclang-rt-${version%%.*}-dev"
+}
+
 # Compilers are asked through ccache where it is. Precompiled headers are safe with it under these words; the rest
 # lets clones in other folders share what was compiled.
 if command -v ccache >/dev/null; then
@@ -47,9 +55,11 @@ if command -v ccache >/dev/null; then
   export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:+$CCACHE_SLOPPINESS,}pch_defines,time_macros
 fi
 
-# build PRESET [TARGET]: quiet unless it fails, takes long, or what it is built for is new (cmake/native.cmake).
+# build PRESET [TARGET...]: quiet unless it fails, takes long, or what it is built for is new (cmake/native.cmake).
 build() {
-  local preset=$1 target=${2:-all} log="$root/build/$1.log" built_for="$root/build/$1/built_for.txt" before=
+  local preset=$1 log="$root/build/$1.log" built_for="$root/build/$1/built_for.txt" before=
+  shift
+  [ $# -gt 0 ] || set -- all
   mkdir -p "$root/build"
   [ -e "$root/build/$preset/build.ninja" ] || say "building, a few minutes the first time"
   [ ! -e "$built_for" ] || before=$(<"$built_for")
@@ -57,7 +67,7 @@ build() {
     build_failed "$preset"
   fi
   [ ! -e "$built_for" ] || [ "$(<"$built_for")" = "$before" ] || say "$(<"$built_for")"
-  if ! cmake --build "$root/build/$preset" --target "$target" >>"$log" 2>&1; then
+  if ! cmake --build "$root/build/$preset" --target "$@" >>"$log" 2>&1; then
     build_failed "$preset"
   fi
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "base/error.hpp"
+
 namespace kda_check {
 
 namespace {
@@ -19,6 +21,8 @@ enum class Context : unsigned char {
   double_quotes,
   comment
 };
+
+constexpr int most_backquotes = 8;
 
 bool is_harmless(std::string_view text) {
   return !text.empty() && text.front() != '-' && std::all_of(text.begin(), text.end(), [](unsigned char c) {
@@ -79,6 +83,11 @@ class Reader {
   std::string written(std::string_view text) const {
     if (contexts_.back() == Context::comment) return {};
     if (is_harmless(text)) return std::string(text);
+    // Each doubles the backslashes of those inside.
+    if (std::count(contexts_.begin(), contexts_.end(), Context::backquotes) > most_backquotes)
+      throw Error(ErrorKind::usage,
+                  fmt::format("a command with more than {} backquotes in one another", most_backquotes), {},
+                  "$( ) nests without them");
     std::string result;
     switch (contexts_.back()) {
       case Context::single_quotes:

@@ -17,7 +17,8 @@ using Placeholder = std::pair<std::string_view, std::string_view>;
 /// A command line in which each placeholder is replaced by its text, whatever quotes stand around it: plain,
 /// '{in}', "{in}", "a{in}b", "$(cat {in})". The shell sees the text, never anything in it that it would
 /// expand. Comments lose their placeholders. The body of a here-document cannot be quoted in: there, texts
-/// are right that hold letters, digits and / . _ - alone.
+/// are right that hold letters, digits and / . _ - alone. Throws Error{usage} for more than 8 backquotes in
+/// one another around a placeholder.
 std::string with_placeholders(std::string_view command, const std::vector<Placeholder>& placeholders);
 
 }  // namespace kda_check

@@ -27,7 +27,7 @@ class SignalSafeList {
     }
     return node;
   }
-  static void remove(Node* node) { node->value.store(T{}); }
+  static T remove(Node* node) { return node->value.exchange(T{}); }
 
   template <class Use>
   void for_each(Use use) const {

@@ -29,11 +29,6 @@ int end(Outputs& outputs, const report::Document& document) {
   return code;
 }
 
-template <class T>
-void append(std::vector<T>& to, std::vector<T>& from) {
-  std::ranges::move(from, std::back_inserter(to));
-}
-
 std::optional<engine::BaselineGate> gate_of(const Planned& planned, Names& inputs) {
   if (planned.baseline.empty()) {
     if (planned.update.empty()) return std::nullopt;
@@ -77,8 +72,7 @@ class PlannedRun {
     document_.argv = words;
     document_.judges = planned_.request.task == plan::Task::judge;
     document_.plan = plan::summary_of(plan_);
-    for (const plan::Plan::Failure& failure : plan_.failures)
-      document_.failures.push_back({failure.message, failure.exit_code, failure.path});
+    document_.failures = plan_.failures;
   }
 
   int list() {
@@ -123,13 +117,10 @@ class PlannedRun {
       part.command = document_.command;
       progress.clear();
       outputs.add(part);
-      append(document_.problems, part.problems);
-      append(document_.cases, part.cases);
-      append(document_.sections, part.sections);
-      append(document_.failures, part.failures);
+      document_.add(std::move(part));
     };
     try {
-      engine::execute(plan_, execution, {finished});
+      engine::execute(plan_, execution, finished);
     } catch (const Interrupted& by) {
       document_.signal = by.signal;
     }
@@ -138,9 +129,8 @@ class PlannedRun {
   void conclude(std::optional<engine::BaselineGate>& baseline) {
     document_.nothing_to_do = empty_shard();
     if (!document_.is_interrupted())
-      for (const plan::Plan::Failure& missing :
-           plan::missing_answers(plan_, planned_.request, answerers_of(plan_, document_)))
-        document_.failures.push_back({missing.message, missing.exit_code, missing.path});
+      std::ranges::move(plan::missing_answers(plan_, planned_.request, answerers_of(plan_, document_)),
+                        std::back_inserter(document_.failures));
     if (!baseline) return;
     for (const std::string& line : baseline->findings(document_, plan_.narrowed)) say(line);
     try {

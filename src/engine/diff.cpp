@@ -307,8 +307,9 @@ report::Document diff(const DiffRequest& request, const Tell& warning, const Tel
   below(request.got, after);
   for (const auto& [name, target] : before)
     if (!after.contains(name)) add_lonely(target, request.reference, document);
-  for (const auto& [name, target] : after) {
-    const auto partner = before.find(name);
+  for (const auto& item : after) {
+    const plan::Target& target = item.second;
+    const auto partner = before.find(item.first);
     if (partner == before.end())
       add_lonely(target, request.got, document);
     else

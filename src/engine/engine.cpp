@@ -119,8 +119,11 @@ int threads_for(const Unit& unit, int threads) {
 /// Units at work, each with its share of threads and memory; what they give comes out in their order.
 class Schedule {
  public:
-  Schedule(const std::vector<Unit>& units, const Execution& execution, const Events& events)
-      : units_(units), execution_(execution), events_(events), free_threads_(execution.resources.threads) {
+  Schedule(const std::vector<Unit>& units, const Execution& execution, const Finished& finished)
+      : units_(units),
+        execution_(execution),
+        finished_(finished),
+        free_threads_(execution.resources.threads) {
     for (const Unit& unit : units) total_.of_seconds += unit.seconds, total_.of_cases += unit.cases;
   }
 
@@ -137,7 +140,7 @@ class Schedule {
       work();
     }
     // What is done is told, also behind a gap that an interruption left.
-    for (auto& [index, part] : waiting_) events_.finished(std::move(part));
+    for (auto& [index, part] : waiting_) finished_(std::move(part));
     if (failure_) std::rethrow_exception(failure_);
     check_interruption();
   }
@@ -196,7 +199,7 @@ class Schedule {
     for (auto first = waiting_.begin(); first != waiting_.end() && first->first == told_;
          first = waiting_.begin()) {
       total_.cases += units_[told_].cases, total_.seconds += units_[told_].seconds;
-      events_.finished(std::move(first->second));
+      finished_(std::move(first->second));
       if (execution_.done) execution_.done(total_);
       if (execution_.enough && execution_.enough()) enough_ = true;
       waiting_.erase(first);
@@ -206,7 +209,7 @@ class Schedule {
 
   const std::vector<Unit>& units_;
   const Execution& execution_;
-  const Events& events_;
+  const Finished& finished_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -248,9 +251,9 @@ report::CaseResult begun(const plan::Case& item, const plan::Problem& problem) {
   return result;
 }
 
-void execute(const plan::Plan& plan, const Execution& execution, const Events& events) {
+void execute(const plan::Plan& plan, const Execution& execution, const Finished& finished) {
   const std::vector<Unit> units = units_of(plan);
-  if (!units.empty()) Schedule(units, execution, events).run();
+  if (!units.empty()) Schedule(units, execution, finished).run();
 }
 
 }  // namespace kda_check::engine

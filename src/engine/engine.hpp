@@ -10,11 +10,9 @@
 
 namespace kda_check::engine {
 
-/// What becomes of the parts of a plan. Called by one thread at a time, in the order of the plan.
-struct Events {
-  /// Everything about one source: its problem, cases, sections and failures.
-  std::function<void(report::Document part)> finished;
-};
+/// Told everything about one source: its problem, cases, sections and failures. By one thread at a time, in
+/// the order of the plan.
+using Finished = std::function<void(report::Document part)>;
 
 /// Share of the plan that is done, by cost; for progress.
 struct Done {
@@ -24,12 +22,12 @@ struct Done {
 
 struct Execution {
   Resources resources;
-  std::function<void(const Done&)> done = {};  ///< told beside Events
+  std::function<void(const Done&)> done = {};  ///< told beside Finished
   std::function<bool()> enough = {};           ///< asked after each source: true, nothing more is begun
 };
 
 /// Throws Interrupted when a signal asks for the end, after everything that is done was told. What goes wrong
 /// with one source, a bug too, becomes a failure of its part, and the others go on.
-void execute(const plan::Plan& plan, const Execution& execution, const Events& events);
+void execute(const plan::Plan& plan, const Execution& execution, const Finished& finished);
 
 }  // namespace kda_check::engine

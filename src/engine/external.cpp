@@ -161,13 +161,6 @@ Answered run(const ExternalProgram& program, const kda::Problem& problem, const 
 
 }  // namespace
 
-const ExternalProgram& external_of(const plan::Problem& problem, const std::string& name) {
-  const auto found = std::ranges::find_if(problem.cases, [&](const plan::Case& item) {
-    return item.asked->external && item.asked->external->name == name;
-  });
-  return *found->asked->external;
-}
-
 Answered external_answer(const ExternalProgram& program, const kda::Problem& problem,
                          const fixture::ReadLimits& limits, Fill fill) {
   return run(program, problem, limits, fill, nullptr);

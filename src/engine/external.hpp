@@ -7,9 +7,6 @@
 
 namespace kda_check::engine {
 
-/// The program of that name that cases of a problem ask for.
-const plan::ExternalProgram& external_of(const plan::Problem& problem, const std::string& name);
-
 /// What the program answers to a problem, o and final_state or one of them, named after it. Outputs it finds
 /// in {out} hold `fill` (whatever: NaN). Files are temporary and gone afterwards, also when a signal ends the
 /// process. Throws NoAnswer for an answer that is missing or malformed, a program that failed, crashed or

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "engine/findings.hpp"
+#include "numeric/elementary.hpp"
 
 namespace kda_check::engine {
 
@@ -162,9 +163,15 @@ report::Table blocks_of(const Forecast& forecast, bool packed) {
 }
 
 std::vector<Value> head_row(const DecayRate& head, std::size_t index) {
-  return {count(index),     std::exp(head.mean_log_decay), std::exp(head.least_log_decay),
-          head.persistence, head.largest_chunk_sum,        head.largest_write,
-          head.growth,      head.mean_log_decay,           head.least_log_decay};
+  return {count(index),
+          numeric::exp(head.mean_log_decay),
+          numeric::exp(head.least_log_decay),
+          head.persistence,
+          head.largest_chunk_sum,
+          head.largest_write,
+          head.growth,
+          head.mean_log_decay,
+          head.least_log_decay};
 }
 
 /// All of them, and the two that decide most.

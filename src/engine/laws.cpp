@@ -197,8 +197,7 @@ explain::Subject subject_of(const kda::Variant& variant, const kda::RunOptions& 
 explain::Subject subject_of(Context& context, const plan::Case& item) {
   const plan::Answer& who = context.plan().answers[*item.answer];
   if (who.is_computed()) return subject_of(*who.variant, context.options_of(who));
-  return external_subject(external_of(context.plan(), who.name), context.problem(),
-                          context.resources().limits);
+  return external_subject(*who.program, context.problem(), context.resources().limits);
 }
 
 const explain::Invariant& law_of(const plan::Case& item) {

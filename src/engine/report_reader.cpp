@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/file_text.hpp"
+#include "base/names.hpp"
 #include "engine/stage_rows.hpp"
 #include "report/json_values.hpp"
 
@@ -15,6 +16,9 @@ namespace {
 
 using report::Json;
 
+// More is no report of ours: a process cannot say it.
+constexpr std::size_t most_exit_code = 127, most_signal = 64;
+
 double number_of(const Json& value) {
   if (value.is_number()) return value.get<double>();
   const std::string text = value.get<std::string>();
@@ -23,17 +27,31 @@ double number_of(const Json& value) {
   return std::numeric_limits<double>::quiet_NaN();
 }
 
+/// A whole number of a range; what a conversion would make of others is anybody's guess.
+std::size_t count_of(const Json& value, std::size_t least = 0, std::size_t most = std::size_t{1} << 53) {
+  if (!value.is_number_unsigned() || value.get<std::size_t>() < least || value.get<std::size_t>() > most)
+    throw Error(ErrorKind::input, fmt::format("wanted a whole number from {} to {}, found {}", least, most,
+                                              value.is_number() ? value.dump() : value.type_name()));
+  return value.get<std::size_t>();
+}
+
+std::vector<std::size_t> counts_of(const Json& list) {
+  std::vector<std::size_t> counts;
+  for (const Json& item : list) counts.push_back(count_of(item));
+  return counts;
+}
+
 judge::Verdict verdict_of(const Json& value) {
   const std::string text = value.get<std::string>();
   for (const judge::Verdict verdict :
        {judge::Verdict::pass, judge::Verdict::fail, judge::Verdict::inconclusive, judge::Verdict::skipped})
     if (judge::name_of(verdict) == text) return verdict;
-  throw Error(ErrorKind::input, fmt::format("no verdict '{}'", text));
+  throw Error(ErrorKind::input, fmt::format("no verdict '{}'", printable(text)));
 }
 
 report::PointResult point_of(const Json& item) {
   report::PointResult point;
-  point.index = item.at("index").get<std::vector<std::size_t>>();
+  point.index = counts_of(item.at("index"));
   point.place = item.at("place");
   point.got = number_of(item.at("got")), point.expected = number_of(item.at("expected"));
   point.magnitude = number_of(item.at("magnitude"));
@@ -44,7 +62,7 @@ report::PointResult point_of(const Json& item) {
 report::TensorResult tensor_of(const Json& item) {
   report::TensorResult tensor;
   tensor.name = item.at("name");
-  tensor.shape = item.at("shape").get<tensor::Shape>();
+  tensor.shape = counts_of(item.at("shape"));
   tensor.dtype = item.at("dtype");
   tensor.verdict = verdict_of(item.at("verdict"));
   tensor.reason = item.at("reason");
@@ -67,7 +85,7 @@ report::ProbeMatch match_of(const Json& item) {
 
 report::CaseResult case_of(const Json& item) {
   report::CaseResult result;
-  result.number = item.value("number", std::size_t{0});
+  if (item.contains("number")) result.number = count_of(item.at("number"));
   result.place = item.value("place", "");
   result.fixture = item.at("fixture"), result.path = item.at("path"), result.variant = item.at("variant");
   if (item.at("recorded").get<bool>()) result.role = report::Role::recorded;
@@ -87,7 +105,7 @@ report::CaseResult case_of(const Json& item) {
     report::ProbeResult& found = result.probe.emplace();
     for (const Json& match : probe.at("matches")) found.matches.push_back(match_of(match));
     if (!probe.at("nearest").is_null()) found.nearest = match_of(probe.at("nearest"));
-    found.conventions = probe.at("conventions"), found.scope = probe.at("scope");
+    found.conventions = count_of(probe.at("conventions")), found.scope = probe.at("scope");
   }
   return result;
 }
@@ -109,6 +127,9 @@ std::vector<report::Value> values_of(const Json& item, const std::vector<report:
 
 void read_stages(const Json& item, std::vector<report::Section>& sections) {
   const std::string path = item.at("path");
+  // What the title is made of.
+  for (const char* const key : {"answer", "dtype", "compute"}) item.at(key).get_ref<const std::string&>();
+  item.at("recorded").get_ref<const bool&>();
   if (sections.empty() || sections.back().path != path) sections.push_back(stages_section(path));
   report::Section& section = sections.back();
   report::Entry& entry = section.entries.emplace_back();
@@ -125,7 +146,9 @@ report::Document document_of(const Json& root) {
   document.argv = root.at("request").at("argv").get<std::vector<std::string>>();
   if (root.contains("plan")) {
     const Json& plan = root.at("plan");
-    document.plan = {plan.at("digest"), plan.at("cases"), plan.at("shard"), plan.at("shards")};
+    const std::size_t shards = count_of(plan.at("shards"), 1);
+    document.plan = {plan.at("digest"), count_of(plan.at("cases")), count_of(plan.at("shard"), 1, shards),
+                     shards};
   }
   for (const Json& item : root.at("fixtures"))
     document.problems.push_back({item.at("name"), item.at("path"), item.at("shape"), item.at("options"),
@@ -134,9 +157,12 @@ report::Document document_of(const Json& root) {
   if (root.contains("stages"))
     for (const Json& item : root.at("stages")) read_stages(item, document.sections);
   for (const Json& item : root.at("errors"))
-    document.failures.push_back({item.at("message"), item.at("exit_code"), item.value("path", "")});
+    document.failures.push_back({item.at("message"),
+                                 static_cast<int>(count_of(item.at("exit_code"), 1, most_exit_code)),
+                                 item.value("path", "")});
   document.nothing_to_do = root.value("nothing_to_do", "");
-  if (root.contains("interrupted")) document.signal = root.at("interrupted").at("signal");
+  if (root.contains("interrupted"))
+    document.signal = static_cast<int>(count_of(root.at("interrupted").at("signal"), 1, most_signal));
   return document;
 }
 
@@ -153,7 +179,11 @@ report::Document read_report(const std::string& path) {
                   fmt::format("its schema_version is {}; wanted {}", root.at("schema_version").dump(),
                               report::schema_version),
                   path, "write it again with this version");
-    return document_of(root);
+    try {
+      return document_of(root);
+    } catch (const Error& error) {
+      throw error.in(path);
+    }
   } catch (const Json::parse_error& error) {
     throw Error(ErrorKind::input, fmt::format("not JSON, from byte {} on", error.byte), path);
   } catch (const Json::exception&) {

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "numeric/elementary.hpp"
+
 namespace kda_check::explain {
 
 namespace {
@@ -14,7 +16,7 @@ constexpr double log2_of_e = 1.4426950408889634;
 constexpr double usual_lower_bound = -5;
 
 double identity(double x) { return x; }
-double power_of_two(double x) { return std::exp2(x); }
+double power_of_two(double x) { return numeric::exp2(x); }
 
 bool always(const Problem&) { return true; }
 bool has_initial_state(const Problem& p) { return p.initial_state.has_value(); }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "numeric/elementary.hpp"
+
 namespace kda_check::explain {
 
 void DecayRateScan::add(std::size_t rows, std::size_t stride, const double* G, const double* k,
@@ -19,7 +21,7 @@ void DecayRateScan::add(std::size_t rows, std::size_t stride, const double* G, c
     }
     const double write = beta[i] * square;
     worst_.largest_write = std::max(worst_.largest_write, write);
-    worst_.growth += std::log(std::max(1.0, std::fabs(1 - write)));
+    worst_.growth += numeric::log(std::max(1.0, std::fabs(1 - write)));
   }
   tokens_ += static_cast<double>(rows);
 }

@@ -1,5 +1,6 @@
 #include "explain/divergence.hpp"
 #include "kda/rounded.hpp"
+#include "numeric/elementary.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -147,7 +148,7 @@ std::vector<double> DivergenceProbe::harmless_values(const ProbeChunk& chunk) co
     double* const row = v_new.data() + i * columns_;
     for (std::size_t k = 0; k < chunk.key_dim; ++k) {
       const std::size_t at = i * chunk.stride + k;
-      const double key = chunk.k[at] * std::exp(chunk.G[at]);
+      const double key = chunk.k[at] * numeric::exp(chunk.G[at]);
       for (std::size_t c = 0; c < columns_; ++c) row[c] -= key * state_[k * columns_ + c];
     }
     for (std::size_t c = 0; c < columns_; ++c) row[c] *= chunk.beta[i];
@@ -169,7 +170,7 @@ std::vector<double> DivergenceProbe::rounded_values(const ProbeChunk& chunk) con
     for (std::size_t k = 0; k < K; ++k) {
       const std::size_t at = i * chunk.stride + k;
       const double key = through(casts_.beta_key, chunk.beta[i] * chunk.k[at]);
-      keys[i * K + k] = through(casts_.operands, key * std::exp(chunk.G[at]));
+      keys[i * K + k] = through(casts_.operands, key * numeric::exp(chunk.G[at]));
     }
   }
   for (double& entry : h) entry = through(casts_.state, entry);
@@ -195,7 +196,7 @@ bool DivergenceProbe::advance(const ProbeChunk& chunk, const Wide& v_new) {
     std::fill(o.begin(), o.end(), 0.0);
     for (std::size_t k = 0; k < chunk.key_dim; ++k) {
       const std::size_t at = i * chunk.stride + k;
-      const double decay = std::exp(i == 0 ? chunk.G[at] : chunk.G[at] - chunk.G[at - chunk.stride]);
+      const double decay = numeric::exp(i == 0 ? chunk.G[at] : chunk.G[at] - chunk.G[at - chunk.stride]);
       for (std::size_t c = 0; c < columns_; ++c) {
         double& state = state_[k * columns_ + c];
         state = state * decay + chunk.k[at] * v_new[i * columns_ + c];

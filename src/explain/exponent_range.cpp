@@ -1,5 +1,6 @@
 #include "explain/exponent_range.hpp"
 #include "kda/rounded.hpp"
+#include "numeric/elementary.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -18,8 +19,8 @@ using kda::Rounding;
 constexpr double ln2 = 0x1.62e42fefa39efp-1;
 
 /// Correctly rounded, but for one argument in 2^29 (double rounding), never at the edge of overflow.
-float exponential(float x) { return static_cast<float>(std::exp(static_cast<double>(x))); }
-double exponential(double x) { return std::exp(x); }
+float exponential(float x) { return static_cast<float>(numeric::exp(static_cast<double>(x))); }
+double exponential(double x) { return numeric::exp(x); }
 
 /// The smallest number that rounds to infinity, and the smallest normal one.
 struct Range {
@@ -164,7 +165,7 @@ class Scan {
         size = std::max(size, std::fabs(chunk_.q[i * chunk_.stride + k]));
         size = std::max(size, std::fabs(chunk_.k[i * chunk_.stride + k]));
       }
-    return static_cast<double>(largest) + std::log(static_cast<double>(size)) > limits_.overflow - 1;
+    return static_cast<double>(largest) + numeric::log(static_cast<double>(size)) > limits_.overflow - 1;
   }
 
   /// One exponential for each unmasked pair among rows [from, to): positive only where gates grow.
@@ -204,7 +205,7 @@ class Scan {
       for (std::size_t i = from; i < to; ++i)
         for (std::size_t j = from; j <= i; ++j) {
           const double left = std::clamp(at(i), -clamp_, clamp_), right = std::clamp(-at(j), -clamp_, clamp_);
-          const double error = std::fabs(std::exp(left + right) - std::exp(at(i) - at(j)));
+          const double error = std::fabs(numeric::exp(left + right) - numeric::exp(at(i) - at(j)));
           if (!(error > range_.weight_error)) continue;
           range_.weight_error = error;
           range_.wrong_place = at_row(chunk_.at, i, k);
@@ -235,7 +236,7 @@ void ExponentRange::merge(const ExponentRange& later) {
 
 FactorLimits factor_limits(bool is_double, const CastPoints& casts) {
   const Range a = range_of(is_double, casts.exponentials), b = range_of(is_double, casts.score_operands);
-  return {std::log(std::min(a.infinite, b.infinite)), std::log(std::max(a.normal, b.normal))};
+  return {numeric::log(std::min(a.infinite, b.infinite)), numeric::log(std::max(a.normal, b.normal))};
 }
 
 template <class T>

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/parallel.hpp"
+#include "numeric/elementary.hpp"
 
 namespace kda_check::explain {
 
@@ -78,7 +79,7 @@ DecayForecast decay_forecast(const Arithmetic& form, const ExponentRange& range,
   result.limits = factor_limits(is_double, casts);
   const double masked_limit = factor_limits(is_double, {}).overflow;
   result.margin = result.limits.overflow - range.largest;
-  if (form.decay == DecayForm::clamp) result.margin = form.clamp * std::log(2.0) - range.largest;
+  if (form.decay == DecayForm::clamp) result.margin = form.clamp * numeric::log(2.0) - range.largest;
   if (form.decay == DecayForm::pair_late)
     result.margin = std::min(result.margin, masked_limit - range.largest_masked);
   if (fails_anyway || range.overflow) {

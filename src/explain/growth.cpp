@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "numeric/elementary.hpp"
+
 namespace kda_check::explain {
 
 namespace {
@@ -136,7 +138,7 @@ Fit fit_power_law(std::span<const double> t, std::span<const double> error) {
   std::vector<double> x, y;
   for (std::size_t i = 0; i < t.size(); ++i)
     if (t[i] > 0 && error[i] > 0 && std::isfinite(error[i]))
-      x.push_back(std::log(t[i])), y.push_back(std::log(error[i]));
+      x.push_back(numeric::log(t[i])), y.push_back(numeric::log(error[i]));
   Fit fit;
   fit.points = x.size();
   if (fit.points < 2) return fit;

@@ -6,6 +6,7 @@
 
 #include "explain/divergence.hpp"
 #include "kda/head_io.hpp"
+#include "numeric/elementary.hpp"
 
 namespace kda_check::explain {
 
@@ -134,7 +135,7 @@ class HeadScan {
 
   /// G from the log decays in place. False where it is not finite, or grows beyond what exp holds.
   bool cumulate(std::size_t begin, std::size_t rows) {
-    const double limit = std::log(static_cast<double>(std::numeric_limits<T>::max()));
+    const double limit = numeric::log(static_cast<double>(std::numeric_limits<T>::max()));
     bool good = true;
     for (std::size_t i = 0; i < rows; ++i)
       for (std::size_t k = 0; k < K_; ++k) {

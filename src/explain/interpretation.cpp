@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "numeric/elementary.hpp"
+
 namespace kda_check::explain {
 
 namespace {
@@ -12,8 +14,10 @@ using kda::Problem;
 
 constexpr double norm_epsilon = 1e-6;
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
+double sigmoid(double x) { return 1 / (1 + numeric::exp(-x)); }
+double softplus(double x) {
+  return x > 0 ? x + numeric::log1p(numeric::exp(-x)) : numeric::log1p(numeric::exp(x));
+}
 
 /// The inputs of one head as the kernel takes them, token by token.
 class HeadInputs {
@@ -21,7 +25,7 @@ class HeadInputs {
   HeadInputs(const Problem& problem, const Interpretation& reading, const kda::Sequence& sequence,
              std::size_t head)
       : problem_(problem), reading_(reading), d_(problem.dimensions()), sequence_(sequence), head_(head) {
-    if (problem.A_log && reading.A_log) amplitude_ = std::exp(problem.A_log->value(head));
+    if (problem.A_log && reading.A_log) amplitude_ = numeric::exp(problem.A_log->value(head));
   }
 
   /// q (with the scale) and k of token t: [K].

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kda/problem.hpp"
+#include "numeric/elementary.hpp"
 
 namespace kda_check::explain {
 
@@ -33,7 +34,7 @@ struct Interpretation {
   bool clamped_softplus = false;       ///< gate := max(lower_bound, -exp(A_log) softplus(g + dt_bias))
   double gate_factor = 1;              ///< multiplies the log decay
   double (*decay)(double) = +[](double x) {
-    return std::exp(x);
+    return numeric::exp(x);
   };                                  ///< from the log decay to what multiplies the state
   std::ptrdiff_t gate_delay = 0;      ///< token t decays by the gate of token t - delay; by 1 outside
   bool gate_mean = false;             ///< one gate for all channels: the mean of the logs

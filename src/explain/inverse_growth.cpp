@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "numeric/elementary.hpp"
+
 namespace kda_check::explain {
 
 namespace {
@@ -160,7 +162,7 @@ std::vector<double> strict_lower(const ChunkKeys& chunk) {
   Matrix L(n * n, 0.0);
   std::vector<double> right(K * side), left(K);  // k_j exp(G_anchor - G_j), beta_i k_i exp(G_i - G_anchor)
   const auto decay = [&](std::size_t i, std::size_t j, std::size_t k) {
-    return std::exp(chunk.G[i * stride + k] - chunk.G[j * stride + k]);
+    return numeric::exp(chunk.G[i * stride + k] - chunk.G[j * stride + k]);
   };
   for (std::size_t first = 0; first < n; first += side) {
     const std::size_t last = std::min(first + side, n);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <ranges>
 
 #include "judge/comparison.hpp"
 #include "numeric/double_double_functions.hpp"
+#include "numeric/elementary.hpp"
 #include "numeric/product_sum.hpp"
 #include "numeric/ulp.hpp"
 
@@ -101,7 +101,7 @@ StageError error_of(Stage stage, const StagesOfAnswer& answer, const kda::StageT
   judge::Comparison comparison(kda::row_of(stage).name, masked, state_v_first, true, options);
   comparison.add(0, got.size(), {hi.data(), lo.data(), magnitude.data()});
   result.measures = comparison.finish();
-  result.cancelled_bits = value2.is_zero() ? 0 : std::log2(root_of_quotient(magnitude2, value2));
+  result.cancelled_bits = value2.is_zero() ? 0 : numeric::log2(root_of_quotient(magnitude2, value2));
   return result;
 }
 
@@ -135,8 +135,9 @@ std::optional<Divergence> first_where(const StageWalk& walk, const Off& off) {
   };
   for (const ChunkPlace& chunk : walk.chunks())
     if (in_chunk(chunk, false)) return found;
-  for (const ChunkPlace& chunk : std::views::reverse(walk.chunks()))
-    if (in_chunk(chunk, true)) return found;
+  const std::vector<ChunkPlace>& chunks = walk.chunks();
+  for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk)
+    if (in_chunk(*chunk, true)) return found;
   return found;
 }
 

@@ -71,6 +71,9 @@ void add_row(Baseline& baseline, std::string_view line, const std::string& place
   if (cells.size() != columns.size() ||
       std::any_of(cells.begin(), cells.end(), [](const auto& text) { return text.empty(); }))
     throw Error(ErrorKind::input, fmt::format("wanted {} columns with tabs between", columns.size()), place);
+  // Rows are written with names made printable: no other would ever be met.
+  if (std::any_of(cells.begin(), cells.end(), [](const auto& text) { return printable(text) != text; }))
+    throw Error(ErrorKind::input, "a row holds what no baseline is written with", place);
   const std::string& number = cells[6];
   double value = 0;
   const auto [end, failure] = std::from_chars(number.data(), number.data() + number.size(), value);

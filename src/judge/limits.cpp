@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "judge/metrics.hpp"
+#include "numeric/elementary.hpp"
 #include "numeric/product_sum.hpp"
 
 namespace kda_check::judge {
@@ -62,7 +63,7 @@ double steps_lost(const Computation& computation, const numeric::Format& storage
 }  // namespace
 
 double smallness_of_sums(std::size_t N, std::size_t K) {
-  return std::pow(static_cast<double>(std::max<std::size_t>(1, N)), 1 / static_cast<double>(K));
+  return numeric::power(static_cast<double>(std::max<std::size_t>(1, N)), 1 / static_cast<double>(K));
 }
 
 double ratio_of_sizes(std::span<const double> values, std::span<const double> others) {
@@ -85,7 +86,7 @@ std::vector<Limit> derived_limits(const Computation& got, const std::optional<Co
   if (expected) {
     const kda::GateStatistics& theirs = expected_gates ? *expected_gates : gates;
     // Where terms cancel their errors are taken as independent, and so are those of two answers.
-    rms = std::max(std::hypot(rms, rms_lost(*expected, theirs, expected->cancellation)),
+    rms = std::max(numeric::root_of_squares(rms, rms_lost(*expected, theirs, expected->cancellation)),
                    rms_lost(got, gates, 1) + rms_lost(*expected, theirs, 1));
     steps += steps_lost(*expected, storage, theirs) +
              std::ldexp(1.0, storage.precision - numeric::format_of(expected->storage).precision);

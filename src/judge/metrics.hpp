@@ -13,7 +13,6 @@ struct Metric {
   std::string_view name;
   std::string_view summary;
   bool needs_magnitude;
-  bool in_ulps;  ///< counts units in the last place of the element type
   double (*value)(const Measures&);
   /// Where it was found; an element of no_element for sums.
   Point (*point)(const Measures&);

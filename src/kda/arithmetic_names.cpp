@@ -348,7 +348,8 @@ bool has_axis(ArithmeticAxes axes, std::string_view assignment) {
 std::vector<AxisDescription> axis_descriptions() {
   std::vector<AxisDescription> rows = {
       {"contraction", join(names_in(contractions)), "a*b + c with one rounding, or one after each operation"},
-      {"exponential", join(names_in(exponentials)), "how exp is evaluated; fp64 has exact and libm"},
+      {"exponential", join(names_in(exponentials)),
+       "how exp is evaluated; fp64 has exact and libm, which is the C library's"},
       {"reduction", join(names_in(reductions)), "the order of sums, and where they are rounded"},
       {"storage",
        join(names_in(storages)) + ", or FORMAT@STAGE+... with bf16, fp16, tf32 and " +

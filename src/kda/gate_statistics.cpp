@@ -13,7 +13,7 @@ namespace {
 GateStatistics statistics_of_head(const Problem& problem, const Sequence& s, std::size_t head,
                                   std::size_t chunk_size) {
   const std::size_t K = problem.dimensions().K;
-  const HeadReader<double> reader(problem, fp64_operations);
+  const HeadReader<double> reader(problem, Operations{});
   const std::size_t rows = std::min(chunk_size, s.length());
   tensor::Scratch<double> g(rows * K), from_start(K), total(K), rounding(K);
   tensor::Scratch<float> decay(rows * K);

@@ -18,30 +18,19 @@ std::string cpu_unsupported(const Outline&, const RunOptions& options) {
   return unsupported(options.arithmetic, options.dtype);
 }
 
-/// In fp64 the C library's exp: double-double is for those who ask for it.
-Exponential usual_exponential(numeric::DType dtype) {
-  return dtype == numeric::DType::fp64 ? Exponential::libm : Exponential::exact;
-}
-
 /// As PyTorch evaluates it: multiplications and additions are separate operations.
-Arithmetic naive_arithmetic(const Outline&, numeric::DType dtype) {
+Arithmetic naive_arithmetic(const Outline&, numeric::DType) {
   Arithmetic arithmetic;
-  arithmetic.exponential = usual_exponential(dtype);
   arithmetic.contraction = Contraction::separate;
   return arithmetic;
 }
 
-Arithmetic recurrent_arithmetic(const Outline&, numeric::DType dtype) {
-  Arithmetic arithmetic;
-  arithmetic.exponential = usual_exponential(dtype);
-  return arithmetic;
-}
+Arithmetic recurrent_arithmetic(const Outline&, numeric::DType) { return {}; }
 
 /// The forms FLA picks: anchored diagonal blocks with safe_gate, pairwise ones without; the blocked inverse
 /// where its cast points are asked for, plain substitution where nothing is rounded.
 Arithmetic chunk_arithmetic(const Outline& problem, numeric::DType dtype) {
   Arithmetic arithmetic;
-  arithmetic.exponential = usual_exponential(dtype);
   arithmetic.decay = problem.options.safe_gate ? DecayForm::anchor_mid : DecayForm::anchor_pair;
   const bool narrow = dtype == numeric::DType::bf16 || dtype == numeric::DType::fp16;
   arithmetic.inverse = narrow ? InverseForm::blocks : InverseForm::substitution;

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 
+#include "numeric/elementary.hpp"
 #include "numeric/rounding.hpp"
 
 namespace kda_check::numeric {
@@ -11,16 +12,16 @@ namespace {
 
 constexpr float log2_e = 0x1.715476p+0f;
 
-/// glibc's exp in double precision errs by less than 0.52 ULP: rounding it to fp32 is right but for inputs
-/// within 2^-53 of a tie, of which exp has none in fp32 (tests/kda/exponential.cpp tries them all).
-float rounded_exp(float x) { return static_cast<float>(std::exp(static_cast<double>(x))); }
+/// Rounding twice is rounding once but for inputs within 2^-53 of a tie, of which exp has none in fp32
+/// (tests/kda/exponential.cpp tries them all).
+float rounded_exp(float x) { return static_cast<float>(exp(static_cast<double>(x))); }
 
 float flushed_exp(float x) {
   const float y = rounded_exp(x);
   return y < 0x1p-126f ? 0.0f : y;
 }
 
-float scaled_exp2(float x) { return static_cast<float>(std::exp2(static_cast<double>(x * log2_e))); }
+float scaled_exp2(float x) { return static_cast<float>(exp2(static_cast<double>(x * log2_e))); }
 
 /// x = n ln 2 + r with ln 2 in two parts (the first with 15 bits, so that n times it is exact), Taylor's
 /// series to r^6 / 720. Its remainder at r = -ln 2 / 2 is 2 ULP of the result: at most 2.7 off in all.

@@ -7,8 +7,8 @@
 namespace kda_check::numeric {
 
 enum class Exponential : std::uint8_t {
-  exact,        ///< correctly rounded (fp64: from double-double)
-  libm,         ///< the C library's
+  exact,        ///< correctly rounded
+  libm,         ///< the C library's: its bits may be others with another library or processor
   cuda,         ///< expf of CUDA on an H100: at most 2 ULP off
   cuda_fast,    ///< __expf, and Triton's tl.exp: ex2.approx of the rounded product x log2(e)
   exp2_scaled,  ///< 2^(x log2(e)), the product rounded to fp32, the power exact

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "numeric/elementary.hpp"
 #include "numeric/exponentials.hpp"
 
 asm(".section .rodata\n"
@@ -55,7 +56,7 @@ class Ex2Table {
 /// M[i], between 1 and 2.
 float significand(std::uint32_t i) {
   static const Ex2Table table;
-  const auto exact = static_cast<float>(std::exp2(static_cast<double>(i) * 0x1p-23));
+  const auto exact = static_cast<float>(numeric::exp2(static_cast<double>(i) * 0x1p-23));
   return std::bit_cast<float>(std::bit_cast<std::int32_t>(exact) + table.difference(i));
 }
 

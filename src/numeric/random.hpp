@@ -1,5 +1,5 @@
 // Random numbers that are a function of (seed, stream, counter): element i is the same whatever else was
-// drawn, in any order and on any machine; normal() up to the last place of the machine's log and cos.
+// drawn, in any order and on any machine.
 // splitmix64's finaliser (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators",
 // OOPSLA 2014), once for each of the three words.
 #pragma once
@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+
+#include "numeric/elementary.hpp"
 
 namespace kda_check::numeric {
 
@@ -35,8 +37,8 @@ class Random {
 
   /// Mean 0, variance 1 (G. Box, M. Muller 1958); uses the uniforms 2 counter and 2 counter + 1.
   double normal(std::uint64_t counter) const {
-    const double radius = std::sqrt(-2 * std::log(1 - uniform(2 * counter)));
-    return radius * std::cos(2 * std::numbers::pi * uniform(2 * counter + 1));
+    const double radius = std::sqrt(-2 * log(1 - uniform(2 * counter)));
+    return radius * cosine(2 * std::numbers::pi * uniform(2 * counter + 1));
   }
 
   /// In [0, count); count is far below 2^32, so that the remainder favours nobody measurably.

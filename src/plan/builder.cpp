@@ -33,10 +33,11 @@ Add adder_of(Task task) {
   return add_captures;
 }
 
-/// Two computed answers are one when nothing tells them apart.
+/// Two answers are one when nothing tells them apart.
 bool same(const Answer& a, const Answer& b) {
   return a.origin == b.origin && a.name == b.name && a.variant == b.variant && a.dtype == b.dtype &&
-         a.options.arithmetic == b.options.arithmetic && a.options.chunk_size == b.options.chunk_size;
+         a.options.arithmetic == b.options.arithmetic && a.options.chunk_size == b.options.chunk_size &&
+         a.program == b.program;
 }
 
 }  // namespace
@@ -60,7 +61,7 @@ void Builder::add(const std::shared_ptr<const Request>& request, const std::vect
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::usage && request->place != command_line) throw error.in(request->place);
       if (error.kind() == ErrorKind::usage || error.kind() == ErrorKind::internal) throw;
-      plan_.failures.push_back({error.what(), target.name, exit_code(error.kind())});
+      plan_.failures.push_back({error.what(), exit_code(error.kind()), target.name});
       for (NamedGroup& group : named) group.found = true;  // it may have been there
       continue;
     }
@@ -100,8 +101,8 @@ void Builder::finish() {
             {fmt::format("a rule of the tolerances matched nothing ({}); hint: remove it, "
                          "or correct its conditions",
                          rule->place),
-             {},
-             1});
+             1,
+             {}});
   gather_by_source();
   std::size_t number = 0;
   for (Problem& problem : plan_.problems) {
@@ -184,6 +185,7 @@ std::optional<std::size_t> Builder::external_answer(const Asked& asked, const As
   Answer answer;
   answer.origin = Answer::Origin::external;
   answer.name = asked.request->external->name;
+  answer.program = asked.request->external;
   answer.dtype = problem(part).outline.dtype();
   return keep(part, std::move(answer));
 }
@@ -240,7 +242,7 @@ std::vector<judge::LimitLayer> Builder::limits_of(const Asked& asked, const Case
 }
 
 void Builder::fail(const Asked& asked, const Error& error) {
-  plan_.failures.push_back({error.what(), asked.source->target().name, exit_code(error.kind())});
+  plan_.failures.push_back({error.what(), exit_code(error.kind()), asked.source->target().name});
 }
 
 void Builder::add_note(const Asked::Part& part, std::string note) {

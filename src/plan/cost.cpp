@@ -8,6 +8,8 @@
 #include <string_view>
 #include <tuple>
 
+#include "base/version.hpp"
+
 namespace kda_check::plan {
 
 namespace {
@@ -142,8 +144,10 @@ void add_judging(Hash& hash, const Case& item) {
 
 std::string digest_of(const Plan& plan) {
   Hash hash;
+  hash.add(version);
   for (const Problem& problem : plan.problems) {
     hash.add(problem.source->target().name);
+    hash.add(fmt::format("{:x}", problem.source->fingerprint()));
     hash.add(shape_text(problem.outline.dimensions) + " " + options_text(problem.outline) + problem.remark());
     for (const Case& item : problem.cases) {
       hash.add(item.who + " " + std::string(name_of(item.question)) + " " + item.reference.name + " " +
@@ -154,6 +158,8 @@ std::string digest_of(const Plan& plan) {
         hash.add(std::to_string(answer.options.chunk_size) + " " +
                  std::string(numeric::name_of(answer.dtype)));
       }
+      if (item.asked->external)
+        hash.add(fmt::format("{} {}", item.asked->external->command, item.asked->external->seconds));
       for (const std::string& tensor : item.tensors) hash.add(tensor);
       if (item.asked->probe) hash.add("probe");
       add_judging(hash, item);

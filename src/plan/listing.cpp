@@ -95,12 +95,4 @@ report::ProblemResult described(const Source& source) {
           {}};
 }
 
-std::vector<report::ProblemResult> problems_of(const Plan& plan) {
-  std::vector<report::ProblemResult> list;
-  for (const Problem& problem : plan.problems)
-    if (list.empty() || list.back().path != problem.source->target().name)
-      list.push_back(described(*problem.source));
-  return list;
-}
-
 }  // namespace kda_check::plan

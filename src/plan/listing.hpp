@@ -9,8 +9,7 @@ namespace kda_check::plan {
 report::Section listing(const Plan& plan);
 /// "plan": what the whole is, for reports of parts.
 report::PlanSummary summary_of(const Plan& plan);
-/// Targets as a report shows them, each source once.
-std::vector<report::ProblemResult> problems_of(const Plan& plan);
+/// A target as a report shows it.
 report::ProblemResult described(const Source& source);
 
 }  // namespace kda_check::plan

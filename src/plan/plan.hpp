@@ -10,6 +10,7 @@
 #include "plan/request.hpp"
 #include "plan/shard.hpp"
 #include "plan/source.hpp"
+#include "report/document.hpp"
 
 namespace kda_check::plan {
 
@@ -21,6 +22,7 @@ struct Answer {
   const kda::Variant* variant = nullptr;        ///< of a computed answer
   kda::RunOptions options;                      ///< of a computed answer; threads and memory are the engine's
   numeric::DType dtype = numeric::DType::fp32;  ///< of o
+  std::optional<ExternalProgram> program;       ///< of an answer that a program gives
   std::string why_not;                          ///< it cannot answer this problem here
 
   bool is_computed() const { return origin == Origin::variant; }
@@ -93,12 +95,7 @@ struct Plan {
   Names required;
   Names inputs;           ///< paths that are read: targets, suites, tolerances; no report may go there
   bool narrowed = false;  ///< less is run or compared than the targets hold
-  /// Targets that cannot be read, rules that match nothing: a line and the exit code each.
-  struct Failure {
-    std::string message, path;
-    int exit_code;
-  };
-  std::vector<Failure> failures;
+  std::vector<report::Failure> failures;  ///< targets that cannot be read, rules that match nothing
   Names warnings;
 
   double seconds() const;

@@ -48,6 +48,8 @@ struct ExternalProgram {
   std::string command;            ///< for /bin/sh -c, {in} and {out} standing for two fixtures
   std::string name = "external";  ///< what reports call it
   int seconds = 600;              ///< after which it is ended
+
+  bool operator==(const ExternalProgram&) const = default;
 };
 
 /// What a pairing of an answer with a reference is judged by.

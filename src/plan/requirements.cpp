@@ -52,31 +52,33 @@ void check_devices(const Names& required, std::span<const kda::Variant> registry
                       {}, "kda-check list devices");
 }
 
-std::vector<Plan::Failure> never_asked(const Plan& plan) {
-  std::vector<Plan::Failure> missing;
+std::vector<report::Failure> never_asked(const Plan& plan) {
+  std::vector<report::Failure> missing;
   for (const std::string& name : plan.required) {
     if (is_planned(plan, name)) continue;
     if (is_device(name))
       missing.push_back({fmt::format("--require {0}: no variant of the {0} is selected", name),
-                         {},
-                         exit_code(ErrorKind::environment)});
+                         exit_code(ErrorKind::environment),
+                         {}});
     else
       missing.push_back(
           {fmt::format("--require {}: nobody of that name is to answer; {}", name, names_there(plan)),
-           {},
-           1});
+           1,
+           {}});
   }
   return missing;
 }
 
-std::vector<Plan::Failure> missing_answers(const Plan& plan, const Request& command,
-                                           const Answerers& answerers) {
-  const auto& [answered, failed, skipped] = answerers;
+std::vector<report::Failure> missing_answers(const Plan& plan, const Request& command,
+                                             const Answerers& answerers) {
+  // No structured binding: the lambdas of clang 14 cannot have those.
+  const std::set<std::string>&answered = answerers.answered, &failed = answerers.failed;
+  const std::map<std::string, std::string>& skipped = answerers.skipped;
   const auto reason_of = [&](const std::string& name) {
     const auto found = skipped.find(name);
     return found == skipped.end() ? std::string("no reason is known") : found->second;
   };
-  std::vector<Plan::Failure> missing;
+  std::vector<report::Failure> missing;
   for (const std::string& name : plan.required) {
     if (!is_planned(plan, name) || failed.contains(name)) continue;
     if (is_device(name)) {
@@ -86,13 +88,13 @@ std::vector<Plan::Failure> missing_answers(const Plan& plan, const Request& comm
       });
       if (!met)
         missing.push_back({fmt::format("--require {0}: no variant of the {0} answered anything", name),
-                           {},
-                           exit_code(ErrorKind::environment)});
+                           exit_code(ErrorKind::environment),
+                           {}});
     } else if (!answered.contains(name)) {
       missing.push_back(
           {fmt::format("--require {}: it answered nothing; skipped everywhere: {}", name, reason_of(name)),
-           {},
-           1});
+           1,
+           {}});
     }
   }
   Names named = command.selection.variants.value_or(Names{});
@@ -103,7 +105,7 @@ std::vector<Plan::Failure> missing_answers(const Plan& plan, const Request& comm
     if (!answered.contains(name) && !failed.contains(name) && !has(plan.required, name) &&
         is_planned(plan, name))
       missing.push_back(
-          {fmt::format("{} answered nothing: skipped everywhere: {}", name, reason_of(name)), {}, 1});
+          {fmt::format("{} answered nothing: skipped everywhere: {}", name, reason_of(name)), 1, {}});
   return missing;
 }
 

@@ -19,7 +19,7 @@ std::span<const std::string_view> devices();
 void check_devices(const Names& required, std::span<const kda::Variant> registry);
 
 /// To be asked of the whole plan: one failure for each name that is required and that no case is about.
-std::vector<Plan::Failure> never_asked(const Plan& plan);
+std::vector<report::Failure> never_asked(const Plan& plan);
 
 /// Who answered something, and why the others did not.
 struct Answerers {
@@ -30,7 +30,7 @@ struct Answerers {
 
 /// To be asked when everything ran: one failure for each answer that is required, or was asked for by name on
 /// the command line, was to answer and gave no answer in any case of the plan.
-std::vector<Plan::Failure> missing_answers(const Plan& plan, const Request& command,
-                                           const Answerers& answerers);
+std::vector<report::Failure> missing_answers(const Plan& plan, const Request& command,
+                                             const Answerers& answerers);
 
 }  // namespace kda_check::plan

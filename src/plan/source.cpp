@@ -42,6 +42,7 @@ Source Source::look(const Target& target, const fixture::ReadLimits& limits) {
   }
   const fixture::Header header = fixture::read_header(target.path, limits);
   source.identity_ = header.identity;
+  source.fingerprint_ = kda_check::fingerprint(target.path);
   source.name_ = header.name;
   source.description_ = header.description;
   source.outline_ = header.outline();

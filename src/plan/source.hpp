@@ -26,6 +26,8 @@ class Source {
   /// Answers that came with it; none with a regime.
   const std::vector<fixture::ExpectedGroup>& expected() const { return expected_; }
   const fixture::ExpectedGroup* expected_named(std::string_view group) const;
+  /// Of what a file holds (base/file_identity.hpp); 0 of a regime.
+  std::uint64_t fingerprint() const { return fingerprint_; }
   /// Of its inputs as they are stored.
   std::size_t bytes() const { return bytes_; }
 
@@ -53,6 +55,7 @@ class Source {
   std::vector<fixture::ExpectedGroup> expected_;
   std::optional<kda::RegimeRequest> regime_;
   std::optional<FileIdentity> identity_;  ///< of a file
+  std::uint64_t fingerprint_ = 0;         ///< of a file
   std::size_t bytes_ = 0;
 };
 

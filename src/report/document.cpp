@@ -1,6 +1,7 @@
 #include "report/document.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace kda_check::report {
 
@@ -24,6 +25,14 @@ bool found_something(const Document& document) {
 }
 
 }  // namespace
+
+void Document::add(Document part) {
+  const auto append = [](auto& to, auto& from) { std::ranges::move(from, std::back_inserter(to)); };
+  append(problems, part.problems);
+  append(cases, part.cases);
+  append(sections, part.sections);
+  append(failures, part.failures);
+}
 
 std::size_t Document::count(Verdict verdict) const {
   std::size_t total = 0;

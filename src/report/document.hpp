@@ -183,6 +183,8 @@ struct Document {
   std::string nothing_to_do;  ///< why there was nothing to do and that is no failure: an empty shard
   int signal = 0;             ///< that ended it before its end; 0: none did
 
+  /// What was found of a part of the whole.
+  void add(Document part);
   std::size_t count(Verdict verdict) const;
   bool is_interrupted() const { return signal != 0; }
 };

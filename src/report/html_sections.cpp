@@ -54,13 +54,7 @@ void add_values(Node row, const std::vector<Column>& columns, const Values& valu
 }
 
 void add_sentences(Node parent, const Section& section, const Entry& entry) {
-  for (std::size_t i = 0; i < section.columns.size(); ++i) {
-    if (section.columns[i].show != Show::sentence) continue;
-    if (const auto* const one = std::get_if<std::string>(&entry.values[i]); one != nullptr && !one->empty())
-      add(parent, "p", *one);
-    if (const auto* const several = std::get_if<std::vector<std::string>>(&entry.values[i]))
-      for (const std::string& sentence : *several) add(parent, "p", sentence);
-  }
+  for (const std::string& sentence : sentences_of(section, entry)) add(parent, "p", sentence);
 }
 
 void add_tables(Node parent, const Entry& entry) {

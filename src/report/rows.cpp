@@ -141,17 +141,12 @@ std::string row_and_reference(const Document& document, const Row& row) {
   return reference.empty() ? row.name() : row.name() + " against " + reference;
 }
 
-namespace {
+bool is_bad(Verdict verdict) { return verdict == Verdict::fail || verdict == Verdict::inconclusive; }
 
-/// A case whose verdict none of its tensors has: options that differ, or nothing ran.
-bool stands_beside_its_tensors(const CaseResult& item) {
-  return item.tensors.empty() ||
-         (item.verdict == Verdict::fail &&
-          std::none_of(item.tensors.begin(), item.tensors.end(),
-                       [](const TensorResult& tensor) { return tensor.verdict == Verdict::fail; }));
+bool fails_beyond_tensors(const CaseResult& item) {
+  return item.verdict == Verdict::fail && !item.tensors.empty() &&
+         std::ranges::find(item.tensors, Verdict::fail, &TensorResult::verdict) == item.tensors.end();
 }
-
-}  // namespace
 
 std::string entry_name(const Section& section, const Entry& entry) {
   if (!entry.title.empty()) return entry.title;
@@ -177,7 +172,8 @@ std::vector<ProblemRows> rows_by_problem(const Document& document) {
     std::vector<Row>& rows = place_of(item.path, item.fixture).rows;
     for (const TensorResult& tensor : item.tensors)
       rows.push_back({&item, &tensor, tensor.verdict, tensor.reason, {}});
-    if (stands_beside_its_tensors(item)) rows.push_back({&item, nullptr, item.verdict, item.reason, {}});
+    if (item.tensors.empty() || fails_beyond_tensors(item))
+      rows.push_back({&item, nullptr, item.verdict, item.reason, {}});
   }
   for (const Section& section : document.sections) {
     ProblemRows& place = place_of(section.path, section.path);
@@ -196,6 +192,18 @@ std::vector<std::pair<const ProblemRows*, Row>> bad_rows(const std::vector<Probl
       for (const Row& row : problem.rows)
         if (row.verdict == verdict) bad.emplace_back(&problem, row);
   return bad;
+}
+
+std::vector<std::string> sentences_of(const Section& section, const Entry& entry) {
+  std::vector<std::string> sentences;
+  for (std::size_t i = 0; i < section.columns.size(); ++i) {
+    if (section.columns[i].show != Show::sentence) continue;
+    if (const auto* const one = std::get_if<std::string>(&entry.values[i]); one != nullptr && !one->empty())
+      sentences.push_back(*one);
+    if (const auto* const several = std::get_if<std::vector<std::string>>(&entry.values[i]))
+      sentences.insert(sentences.end(), several->begin(), several->end());
+  }
+  return sentences;
 }
 
 std::vector<std::size_t> shown_columns(const std::vector<Column>& columns, Detail detail) {

@@ -49,6 +49,11 @@ std::string counts_text(const Document& document);
 /// PASS or FAIL; INTERRUPTED.
 std::string_view outcome(const Document& document);
 
+/// Fail or inconclusive.
+bool is_bad(Verdict verdict);
+/// A case that failed for another reason than its tensors: options that differ.
+bool fails_beyond_tensors(const CaseResult& item);
+
 /// One line of a report: a tensor of a case, a case that failed or was skipped beside its tensors, or an
 /// entry of a section that has a verdict.
 struct Row {
@@ -58,7 +63,7 @@ struct Row {
   std::string reason;
   std::string entry;  ///< what the entry is called
 
-  bool is_bad() const { return verdict == Verdict::fail || verdict == Verdict::inconclusive; }
+  bool is_bad() const { return report::is_bad(verdict); }
   /// "recurrent fp32 o"
   std::string name() const;
 };
@@ -80,6 +85,9 @@ std::vector<std::pair<const ProblemRows*, Row>> bad_rows(const std::vector<Probl
 
 /// Columns that are shown in a table: no sentences, no data, and those of -v with it.
 std::vector<std::size_t> shown_columns(const std::vector<Column>& columns, Detail detail);
+
+/// What an entry says below its table, sentence by sentence.
+std::vector<std::string> sentences_of(const Section& section, const Entry& entry);
 
 /// "chunk bf16, o", or what the values say: a name for an entry in lists.
 std::string entry_name(const Section& section, const Entry& entry);

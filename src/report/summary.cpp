@@ -106,11 +106,7 @@ std::string markdown_table(const std::vector<Column>& columns, const std::vector
 
 std::string sentences(const Section& section, const Entry& entry) {
   std::string text;
-  for (std::size_t i = 0; i < section.columns.size(); ++i) {
-    const std::string sentence = value_text(entry.values[i], Show::sentence);
-    if (section.columns[i].show == Show::sentence && !sentence.empty() && sentence != "-")
-      text += markdown(sentence) + "\n\n";
-  }
+  for (const std::string& sentence : sentences_of(section, entry)) text += markdown(sentence) + "\n\n";
   return text;
 }
 

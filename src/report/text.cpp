@@ -97,8 +97,6 @@ void print_tensor(std::string& out, const CaseResult& item, const TensorResult& 
   print_points(out, tensor);
 }
 
-bool is_bad(Verdict verdict) { return verdict == Verdict::fail || verdict == Verdict::inconclusive; }
-
 void print_details(std::string& out, const CaseResult& item, bool everything) {
   for (const TensorResult& tensor : item.tensors)
     if (everything || is_bad(tensor.verdict)) print_tensor(out, item, tensor, everything);
@@ -106,13 +104,6 @@ void print_details(std::string& out, const CaseResult& item, bool everything) {
   if (everything && !item.trials.empty()) add(out, "      tried: {}\n", item.trials);
   if (everything && !item.arithmetic.empty()) add(out, "      arithmetic: {}\n", item.arithmetic);
   if (!item.repro.empty() && (is_bad(item.verdict) || everything)) add(out, "      repro: {}\n", item.repro);
-}
-
-/// A case that failed for another reason than its tensors: options that differ.
-bool fails_beyond_tensors(const CaseResult& item) {
-  return item.verdict == Verdict::fail && !item.tensors.empty() &&
-         std::none_of(item.tensors.begin(), item.tensors.end(),
-                      [](const TensorResult& tensor) { return tensor.verdict == Verdict::fail; });
 }
 
 void print_against(std::string& out, const Cases& cases, const std::string& heading,

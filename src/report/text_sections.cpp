@@ -42,18 +42,12 @@ std::string table_text(const Table& table, const WriteOptions& options, const st
 }
 
 void add_sentences(std::string& out, const Section& section, const Entry& entry, const std::string& indent) {
-  for (std::size_t i = 0; i < section.columns.size(); ++i) {
-    if (section.columns[i].show != Show::sentence) continue;
-    if (const auto* const one = std::get_if<std::string>(&entry.values[i]); one != nullptr && !one->empty())
-      add(out, "{}{}\n", indent, printable(*one));
-    if (const auto* const several = std::get_if<std::vector<std::string>>(&entry.values[i]))
-      for (const std::string& sentence : *several) add(out, "{}{}\n", indent, printable(sentence));
-  }
+  for (const std::string& sentence : sentences_of(section, entry))
+    add(out, "{}{}\n", indent, printable(sentence));
 }
 
 bool is_shown(const Entry& entry, const WriteOptions& options) {
-  return options.detail != Detail::quiet ||
-         (entry.verdict && *entry.verdict != Verdict::pass && *entry.verdict != Verdict::skipped);
+  return options.detail != Detail::quiet || (entry.verdict && is_bad(*entry.verdict));
 }
 
 std::string verdict_text(const Entry& entry) {

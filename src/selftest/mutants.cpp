@@ -4,6 +4,7 @@
 
 #include "explain/interpretation.hpp"
 #include "explain/rearrangement.hpp"
+#include "numeric/elementary.hpp"
 
 namespace kda_check::selftest {
 
@@ -201,7 +202,9 @@ constexpr Mutant rows[] = {
     {"last_token_dropped", "the last token is not read", "recurrent", DType::fp32, false,
      misread<[](Interpretation& r, const Problem&) { r.last_token = LastToken::dropped; }>},
     {"exp2_for_exp", "the decay is a power of two", "recurrent", DType::fp32, false,
-     misread<[](Interpretation& r, const Problem&) { r.decay = +[](double x) { return std::exp2(x); }; }>},
+     misread<[](Interpretation& r, const Problem&) {
+       r.decay = +[](double x) { return numeric::exp2(x); };
+     }>},
     {"biased_bf16", "o times 1 + 2^-8, in bf16", "recurrent", DType::bf16, false,
      misread<[](Interpretation& r, const Problem&) { r.output_factor = 1 + 0x1p-8; }>},
     {"wrong_window", "tokens 64 to 71 a thousandth too large", "recurrent", DType::fp32, false, wrong_window},

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "explain/interpretation.hpp"
+#include "numeric/elementary.hpp"
 #include "selftest/reference_chunk.hpp"
 
 namespace kda_check::selftest {
@@ -20,8 +21,10 @@ using plain::HeadGradient;
 using plain::Matrix;
 using tensor::Tensor;
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
+double sigmoid(double x) { return 1 / (1 + numeric::exp(-x)); }
+double softplus(double x) {
+  return x > 0 ? x + numeric::log1p(numeric::exp(-x)) : numeric::log1p(numeric::exp(x));
+}
 
 /// 1 / sqrt(sum of squares + 1e-6)
 double reciprocal_norm(const Matrix& rows, std::size_t row) {
@@ -91,7 +94,7 @@ class ReferenceBackward {
     return part;
   }
   double amplitude(std::size_t head) const {
-    return problem_.A_log ? std::exp(problem_.A_log->value(head)) : 1;
+    return problem_.A_log ? numeric::exp(problem_.A_log->value(head)) : 1;
   }
   double bias(std::size_t head, std::size_t channel) const {
     return problem_.dt_bias ? problem_.dt_bias->value(head * d_.K + channel) : 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "numeric/elementary.hpp"
 #include "numeric/rounding.hpp"
 
 namespace kda_check::selftest::plain {
@@ -65,9 +66,11 @@ struct Chunk {
   Matrix lowered;      ///< k exp(G_n - G)
   Matrix w, v_new, h;  ///< h enters the chunk
 
-  double between(std::size_t i, std::size_t j, std::size_t c) const { return std::exp(G(i, c) - G(j, c)); }
+  double between(std::size_t i, std::size_t j, std::size_t c) const {
+    return numeric::exp(G(i, c) - G(j, c));
+  }
   double to_end(std::size_t i, std::size_t c) const { return between(n - 1, i, c); }
-  double from_start(std::size_t i, std::size_t c) const { return std::exp(G(i, c)); }
+  double from_start(std::size_t i, std::size_t c) const { return numeric::exp(G(i, c)); }
 };
 
 Chunk loaded(const Head& head, std::size_t begin, std::size_t n) {

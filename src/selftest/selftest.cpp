@@ -92,19 +92,11 @@ class Gate {
     const plan::Plan plan = plan::planned(words, planning);
     report::Document document;
     document.command = "run", document.judges = true;
-    for (const plan::Plan::Failure& failure : plan.failures)
-      document.failures.push_back({failure.message, failure.exit_code, failure.path});
+    document.failures = plan.failures;
     engine::Execution execution{request_.resources};
     execution.resources.threads = threads;
     execution.enough = [&] { return enough && enough(document); };
-    engine::execute(plan, execution, {[&](report::Document part) {
-                      const auto append = [](auto& to, auto& from) {
-                        std::ranges::move(from, std::back_inserter(to));
-                      };
-                      append(document.problems, part.problems);
-                      append(document.cases, part.cases);
-                      append(document.failures, part.failures);
-                    }});
+    engine::execute(plan, execution, [&](report::Document part) { document.add(std::move(part)); });
     std::ranges::copy(document.failures, std::back_inserter(failures));
     return document;
   }

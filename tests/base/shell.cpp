@@ -120,6 +120,9 @@ TEST_CASE("placeholders are replaced whatever quotes stand around them", "[shell
     }
   CHECK(with_placeholders("{in} {out}", {{"{in}", "/a"}, {"{out}", "/b c"}}) == "/a '/b c'");
   CHECK(with_placeholders("{in", {{"{in}", "/a"}}) == "{in");
+  std::string nested;
+  for (int i = 0; i < 40; ++i) nested += "`\"";
+  CHECK_THROWS_AS(with_placeholders(nested + "{in}", {{"{in}", "/b c"}}), Error);  // 2^40 backslashes
   CHECK(with_placeholders("{in}", {{"{in}", "{out}"}, {"{out}", "/b"}}) == "'{out}'");
 }
 

@@ -1,4 +1,5 @@
 // Programs of somebody else behind two files; here it is the program itself that plays them.
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "support/catch.hpp"
@@ -34,6 +35,20 @@ TEST_CASE("a program's answer is judged beside the variants, under its name", "[
     CHECK(item["recorded"] == false);
   }
   CHECK(found);
+}
+
+TEST_CASE("two programs of one name are two, on one problem too", "[external]") {
+  const Folder folder;
+  std::ofstream(folder / "two.txt")
+      << "control:T=8,H=1 --variant none --external '" KDA_CHECK_PROGRAM
+         " capture {in} --replace -o {out} --variant naive'\n"
+      << "control:T=8,H=1 --variant none --external 'echo the second; exit 3 # {in} {out}'\n";
+  const Output output = program("run @" + (folder / "two.txt").string() + " --json");
+  CHECK(output.code == 1);
+  const auto report = nlohmann::json::parse(output.out);
+  REQUIRE(report["cases"].size() == 2);
+  CHECK(report["cases"][0]["verdict"] == "pass");
+  CHECK(report["cases"][1]["verdict"] == "fail");
 }
 
 TEST_CASE("a program is held to the invariants, and fails those it breaks", "[external]") {

@@ -6,6 +6,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/sanitized.hpp"
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
@@ -109,9 +110,8 @@ TEST_CASE("help and version go to standard output", "[cli]") {
 }
 
 TEST_CASE("the program refuses to work when subnormals are flushed", "[cli]") {
-#if defined(__SANITIZE_ADDRESS__)
-  KDA_CHECK_SKIP("a sanitizer wants to be preloaded first");
-#elif defined(__x86_64__)
+  if (kda_check::is_sanitized) KDA_CHECK_SKIP("a sanitizer wants to be preloaded first");
+#if defined(__x86_64__)
   const Output output = shell("LD_PRELOAD=" KDA_CHECK_FTZ_LIBRARY " $KDA run " + small);
   INFO(output.err);
   CHECK(output.code == 4);

@@ -1,6 +1,8 @@
 // What holds of the GPU variants by themselves, and against the oracle.
+#include <algorithm>
 #include <cmath>
 
+#include "base/parallel.hpp"
 #include "fixture/fixture.hpp"
 #include "numeric/exponentials.hpp"
 #include "support/gpu.hpp"
@@ -74,6 +76,25 @@ TEST_CASE("twenty runs give one bit pattern", "[gpu]") {
         REQUIRE(test::differing_bits(first.final_state, other.final_state) == 0);
       }
     }
+}
+
+TEST_CASE("threads that run one kernel with different shapes do not disturb each other", "[gpu]") {
+  KDA_CHECK_NEEDS_GPU();
+  std::vector<kda::Problem> problems;
+  for (const std::size_t K : {32, 64, 128}) {  // each takes another amount of shared memory
+    ProblemSpec spec;
+    spec.T = 100, spec.K = K, spec.V = 64;
+    problems.push_back(test::make_problem(spec));
+  }
+  std::vector<kda::Answer> alone;
+  for (const kda::Problem& problem : problems) alone.push_back(test::run(problem, "gpu-chunk", DType::fp32));
+  std::vector<std::size_t> differing(300, 0);
+  parallel_for(differing.size(), 12, [&](std::size_t i, int) {
+    const std::size_t which = i % problems.size();
+    const kda::Answer together = test::run(problems[which], "gpu-chunk", DType::fp32);
+    differing[i] = test::differing_bits(together.o, alone[which].o);
+  });
+  CHECK(std::ranges::count(differing, 0u) == static_cast<std::ptrdiff_t>(differing.size()));
 }
 
 TEST_CASE("permuting batch rows permutes the answer and changes no bit", "[gpu][small]") {

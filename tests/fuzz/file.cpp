@@ -1,30 +1,46 @@
 // A whole file, read in this process: finds faults of the HDF5 library too, which the program keeps in a
-// process of its own. Run it with -fork=1 -ignore_crashes=1, and look at what is not libhdf5.
-#include <fmt/format.h>
-#include <sys/mman.h>
-#include <unistd.h>
+// process of its own (docs/fuzzing.md).
+#include <fcntl.h>
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
+#include <filesystem>
 #include <vector>
 
-#include "base/descriptors.hpp"
-#include "base/error.hpp"
 #include "fixture/h5.hpp"
 #include "fixture/header.hpp"
+#include "fuzz/input.hpp"
+
+namespace {
+
+/// libhdf5 looks where a name leads to and opens that: a file in memory has no such place.
+class NamedFile {
+ public:
+  explicit NamedFile(std::string_view bytes) {
+    const kda_check::Descriptor file(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    kda_check::fuzz::require(kda_check::write_all(file.number(), bytes));
+  }
+  NamedFile(const NamedFile&) = delete;
+  NamedFile& operator=(const NamedFile&) = delete;
+  ~NamedFile() { ::unlink(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_ =
+      std::filesystem::temp_directory_path() / fmt::format("kda-check-fuzz-{}.h5", ::getpid());
+};
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kda_check;
-  const Descriptor file(::memfd_create("input", MFD_CLOEXEC));
-  if (!write_all(file.number(), {reinterpret_cast<const char*>(data), size})) return 0;
+  const NamedFile file(fuzz::text_of(data, size));
   fixture::ReadLimits limits;
   limits.memory_budget = std::size_t{1} << 20;
   try {
-    const fixture::H5File opened = fixture::H5File::open(fmt::format("/proc/self/fd/{}", file.number()));
+    const fixture::H5File opened = fixture::H5File::open(file.path());
     const fixture::ObjectTable objects = fixture::objects_of(opened, [](const std::string&) {});
-    const fixture::Header header =
-        fixture::header_from(objects, "input", limits, [&](const fixture::DatasetInfo& info) {
+    const std::string packed = fixture::packed_objects(objects);
+    const fixture::Header header = fixture::header_from(
+        fixture::unpacked_objects(packed), "input", limits, [&](const fixture::DatasetInfo& info) {
           std::vector<std::int64_t> values(tensor::element_count(info.shape));
           opened.read_integers_into(info, values.data());
           return values;

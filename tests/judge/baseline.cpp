@@ -82,6 +82,8 @@ TEST_CASE("a malformed baseline is refused with its line", "[explain]") {
   for (const char* const value : {"x", "-1", "nan", "inf", "3 "})
     CHECK_THAT(refusal(header + "f\tchunk\tfp32\toracle\to\tmax_ulp\t" + value + "\t-\n"),
                ContainsSubstring("no value >= 0 (t.tsv:2)"));
+  CHECK_THAT(refusal(header + "f\xff\tchunk\tfp32\toracle\to\tmax_ulp\t3\t-\n"),
+             ContainsSubstring("t.tsv:2"));
   CHECK_THAT(refusal(header + "f\tchunk\tfp32\toracle\to\tmax_upl\t3\t-\n"),
              ContainsSubstring("did you mean 'max_ulp'"));
 }

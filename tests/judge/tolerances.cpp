@@ -166,6 +166,7 @@ TEST_CASE("a file of tolerances that is wrong is refused with its line", "[judge
   CHECK_THAT(refusal("[rule]\nscaled_ulp = 5\n" + reason), ContainsSubstring("list of tables"));
   CHECK_THAT(refusal("version = 1\n"), ContainsSubstring("no key 'version'"));
   CHECK_THAT(refusal("\n[[rule\n"), ContainsSubstring(".toml:2"));
+  CHECK_THAT(refusal("[[[rule]]]\n"), ContainsSubstring("not TOML"));
   CHECK_THAT(refusal(""), ContainsSubstring("no rules"));
   CHECK_THROWS_AS(Tolerances::read("/no/such.toml"), Error);
   CHECK_THROWS_AS(Tolerances::read("/tmp"), Error);

@@ -164,11 +164,11 @@ TEST_CASE("the exact exponential in fp64 is correctly rounded", "[axes][exponent
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < x.size(); ++i) wrong += y[i] != exp(test::Big(x[i])).to_double();
   CHECK(wrong == 0);
-  // Subnormal results keep gradual underflow, within a unit of their last place.
-  for (double z = -708.5; z > -745; z -= 0.37) {
+  // Subnormal results too, rounded once.
+  for (double z = -708.5; z > -746; z -= 0.0037) {
     double result = 0;
     kernels<double>().exponential(Exponential::exact, &z, &result, 1);
-    CHECK(numeric::ulp_distance(result, exp(test::Big(z)).to_double()) <= 1);
+    CHECK(result == exp(test::Big(z)).to_double());
   }
   for (const auto& [z, wanted] :
        {std::pair{710.0, HUGE_VAL}, {HUGE_VAL, HUGE_VAL}, {-800.0, 0.0}, {-HUGE_VAL, 0.0}}) {

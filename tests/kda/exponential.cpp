@@ -4,8 +4,12 @@
 
 #include "base/parallel.hpp"
 #include "kda/kernels/table.hpp"
+#include "kda/variants.hpp"
+#include "numeric/elementary.hpp"
 #include "support/big.hpp"
 #include "support/catch.hpp"
+#include "support/problems.hpp"
+#include "support/random.hpp"
 
 using namespace kda_check;
 
@@ -52,9 +56,60 @@ TEST_CASE("the fp32 exponential is correctly rounded for every float", "[exponen
   CHECK(total == 0);
 }
 
-TEST_CASE("the fp64 exponential is that of the C library", "[exponential]") {
+TEST_CASE("on request the fp64 exponential is that of the C library", "[exponential]") {
   const std::vector<double> x{0.0, -1.0, 0.5, -700.0, 710.0, -746.0, -HUGE_VAL, std::nan("")};
   std::vector<double> y(x.size());
   kda::kernel_table().fp64.exponential(kda::Exponential::libm, x.data(), y.data(), x.size());
   for (std::size_t i = 0; i < x.size(); ++i) CHECK((y[i] == std::exp(x[i]) || std::isnan(x[i])));
+}
+
+TEST_CASE("without a request nothing is that of the C library", "[exponential]") {
+  const kda::Problem problem = test::make_problem({});
+  for (const kda::Variant& variant : kda::variants())
+    for (const numeric::DType dtype : {numeric::DType::fp32, numeric::DType::fp64})
+      CHECK(test::default_options(problem, variant.name, dtype).arithmetic.exponential !=
+            kda::Exponential::libm);
+}
+
+TEST_CASE("exp and log1p over arrays are those of one number, with every instruction set", "[exponential]") {
+  // Easy and hard arguments next to each other, so that packs are of both, and of many lengths.
+  std::vector<double> x{0.0,
+                        -0.0,
+                        1e-300,
+                        -0x1p-54,
+                        0x1.9e9cbbfd6080bp-31,
+                        -0x1.12d31a20fb38bp+5,
+                        36.7,
+                        39.9,
+                        40.1,
+                        -708.0,
+                        -708.1,
+                        -745.0,
+                        -745.2,
+                        -747.0,
+                        -1e300,
+                        709.7,
+                        -HUGE_VAL};
+  test::Random random(7);
+  for (int i = 0; i < 20'000; ++i) {
+    x.push_back(random.uniform(-745, 709));
+    x.push_back(random.normal() * std::ldexp(1, -static_cast<int>(random.below(60))));
+  }
+  const kda::KernelTables tables = kda::kernel_tables();
+  for (int table = 0; table < tables.count; ++table) {
+    std::size_t wrong = 0;
+    for (std::size_t begin = 0, count = 1; begin + count <= x.size();
+         begin += count, count = count % 37 + 1) {
+      std::vector<double> y(count), g(&x[begin], &x[begin] + count);
+      tables.table[table]->fp64.exponential(kda::Exponential::exact, g.data(), y.data(), count);
+      tables.table[table]->fp64.gate(
+          {1, count, count, g.data(), nullptr, 1.0, false, 0.0, kda::Exponential::exact});
+      for (std::size_t i = 0; i < count; ++i) {
+        const double z = x[begin + i], e = numeric::exp(z);
+        wrong += y[i] != e;
+        wrong += g[i] != -(z > 40 ? z : numeric::log1p(e));
+      }
+    }
+    CHECK(wrong == 0);
+  }
 }

@@ -191,6 +191,22 @@ TEST_CASE("the digest of a plan is the same again, and another for other cases",
   // Where the file is does not matter, what it is called and what is in it does.
   CHECK(digests.insert(digest("control:T=4,H=1 --variant recurrent")).second);
   CHECK(digests.insert(digest("control:T=4,H=1,seed=2 --variant recurrent")).second);
+  CHECK(digests.insert(digest(base + " --external 'y {in} {out}'")).second);
+}
+
+TEST_CASE("shards of files that hold something else are of another plan", "[plan]") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "a.h5";
+  std::set<std::string> digests;
+  for (const char* const seed : {"1", "2"}) {
+    fixture::WriteRequest file;
+    const kda::Problem problem = kda::parse_regime(std::string("control:T=8,H=1,seed=") + seed).build();
+    file.name = "same", file.problem = &problem, file.compression = 0;
+    fixture::write_fixture(path, file);
+    const std::string digest = planned_line(path + " --variant recurrent").digest;
+    CHECK(planned_line(path + " --variant recurrent").digest == digest);
+    CHECK(digests.insert(digest).second);
+  }
 }
 
 TEST_CASE("the listing of a plan has a row for every case, and what it takes", "[plan]") {

@@ -21,9 +21,9 @@ const std::vector<kda::Variant> absent = test::cpu_variants_and({test::absent_gp
 Names missing(const plan::Request& request, const Answerers& answerers) {
   const plan::Plan plan = test::planned(request);
   Names texts;
-  for (const std::vector<plan::Plan::Failure>& failures :
+  for (const std::vector<report::Failure>& failures :
        {plan.failures, plan::missing_answers(plan, request, answerers)})
-    for (const plan::Plan::Failure& failure : failures)
+    for (const report::Failure& failure : failures)
       texts.push_back(std::to_string(failure.exit_code) + " " + failure.message);
   return texts;
 }

@@ -37,7 +37,10 @@ class Big {
   friend Big operator-(const Big& a) { return with(mpfr_neg, a); }
   friend bool operator<(const Big& a, const Big& b) { return mpfr_less_p(a.value_, b.value_) != 0; }
   friend Big exp(const Big& a) { return with(mpfr_exp, a); }
+  friend Big exp2(const Big& a) { return with(mpfr_exp2, a); }
+  friend Big log(const Big& a) { return with(mpfr_log, a); }
   friend Big log1p(const Big& a) { return with(mpfr_log1p, a); }
+  friend Big cos(const Big& a) { return with(mpfr_cos, a); }
   friend Big sqrt(const Big& a) { return with(mpfr_sqrt, a); }
   friend Big abs(const Big& a) { return with(mpfr_abs, a); }
 

@@ -19,7 +19,7 @@ inline kda::Answer answer_as(const char* row, const kda::Problem& problem, const
     throw std::logic_error("a GPU was asked for what it lacks: " + reason);
   kda::RunOptions on_cpu = options;
   // fp64: the exponential of CUDA exists on a GPU only. Any other will do here.
-  if (options.dtype == numeric::DType::fp64) on_cpu.arithmetic.exponential = kda::Exponential::libm;
+  if (options.dtype == numeric::DType::fp64) on_cpu.arithmetic.exponential = kda::Exponential::exact;
   return kda::variant_named(variant.replay).run(problem, on_cpu);
 }
 

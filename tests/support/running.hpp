@@ -50,15 +50,9 @@ inline report::Document ran(const plan::Plan& plan, engine::Resources resources 
   report::Document document;
   document.command = plan.command;
   document.judges = plan.command == "run";
-  for (const plan::Plan::Failure& failure : plan.failures)
-    document.failures.push_back({failure.message, failure.exit_code, failure.path});
-  const auto append = [](auto& to, auto& from) { std::ranges::move(from, std::back_inserter(to)); };
-  engine::execute(plan, {std::move(resources)}, {[&](report::Document part) {
-                    append(document.problems, part.problems);
-                    append(document.cases, part.cases);
-                    append(document.sections, part.sections);
-                    append(document.failures, part.failures);
-                  }});
+  document.failures = plan.failures;
+  engine::execute(plan, {std::move(resources)},
+                  [&](report::Document part) { document.add(std::move(part)); });
   return document;
 }
 

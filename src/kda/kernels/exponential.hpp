@@ -2,12 +2,11 @@
 //
 // fp32 exact: correctly rounded. It is evaluated in double precision (error below 2^-52 before the last step)
 // and rounded once; tests/kda/exponential enumerates every float and finds no other result, so this is the
-// exact exponential, on every machine the same. fp64 exact: from double-double; libm: the C library's exp
-// (glibc: below 0.511 ULP).
+// exact exponential, on every machine the same. fp64 exact: correctly rounded too (numeric/elementary.hpp);
+// libm: the C library's exp, which depends on the library and on the processor (glibc: below 0.511 ULP).
 #pragma once
 
 #include "kda/kernels/lanes.hpp"
-#include "numeric/double_double_functions.hpp"
 #include "numeric/exponentials.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
@@ -93,5 +92,10 @@ KDA_CHECK_INLINE void exponential_pack(const float* x, float* y) {
 /// y[i] = exp(x[i]); x and y may be the same array. In elements.cpp.
 void exponential(Exponential kind, const float* x, float* y, std::size_t count);
 void exponential(Exponential kind, const double* x, double* y, std::size_t count);
+
+/// y[i] = ln(1 + x[i]); x and y may be the same array. fp64: correctly rounded; fp32: that of fp64, rounded.
+/// In elements.cpp.
+void log1p(const float* x, float* y, std::size_t count);
+void log1p(const double* x, double* y, std::size_t count);
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

@@ -197,6 +197,7 @@ struct Mask {
 KDA_CHECK_LANES_COMPARISON(<)
 KDA_CHECK_LANES_COMPARISON(>)
 KDA_CHECK_LANES_COMPARISON(>=)
+KDA_CHECK_LANES_COMPARISON(==)
 #undef KDA_CHECK_LANES_COMPARISON
 
 template <int W>
@@ -259,6 +260,78 @@ KDA_CHECK_INLINE Lanes<double, W> power_of_two(const Lanes<double, W>& n) {
     result.part[w] = (VectorOf<double>)((IntegersOf<double>)biased.part[w] << 52);
   });
   return result;
+}
+
+// What the first steps of the correctly rounded functions ask besides.
+
+template <int W>
+KDA_CHECK_INLINE Mask<W> both(const Mask<W>& a, const Mask<W>& b) {
+  Mask<W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) { result.part[w] = a.part[w] & b.part[w]; });
+  return result;
+}
+template <int W>
+KDA_CHECK_INLINE bool all(const Mask<W>& mask) {
+  IntegersOf<double> every = mask.part[0];
+  unrolled<W>([&](auto w) __attribute__((always_inline)) { every = every & mask.part[w]; });
+#if defined(__AVX512F__)
+  return _mm512_test_epi64_mask((__m512i)every, (__m512i)every) == 0xff;
+#elif defined(__AVX2__) && defined(__FMA__)
+  return _mm256_movemask_pd((__m256d)every) == 0xf;
+#else
+  return (every[0] & every[1]) != 0;
+#endif
+}
+template <int W>
+KDA_CHECK_INLINE bool lane_of(const Mask<W>& mask, std::size_t lane) {
+  return mask.part[lane / lanes_per_vector<double>][lane % lanes_per_vector<double>] != 0;
+}
+
+/// table[j] in every lane, j the seven bits of x from `lowest_bit` on.
+template <int lowest_bit, int W>
+KDA_CHECK_INLINE Lanes<double, W> table_entry(const double* table, const Lanes<double, W>& x) {
+  Lanes<double, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+    const IntegersOf<double> index = (IntegersOf<double>)x.part[w] >> lowest_bit & 127;
+#if defined(__AVX512F__)
+    result.part[w] = _mm512_i64gather_pd((__m512i)index, table, sizeof(double));
+#elif defined(__AVX2__) && defined(__FMA__)
+    result.part[w] = _mm256_i64gather_pd(table, (__m256i)index, sizeof(double));
+#else
+    for (std::size_t lane = 0; lane < lanes_per_vector<double>; ++lane)
+      result.part[w][lane] = table[index[lane]];
+#endif
+  });
+  return result;
+}
+
+/// The number whose exponent field are the bits of x from the seventh on.
+template <int W>
+KDA_CHECK_INLINE Lanes<double, W> power_from_bits(const Lanes<double, W>& x) {
+  Lanes<double, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+    result.part[w] = (VectorOf<double>)((IntegersOf<double>)x.part[w] >> 7 << 52);
+  });
+  return result;
+}
+
+/// The significand of positive normal numbers, in [1, 2), and their exponent.
+template <int W>
+KDA_CHECK_INLINE Lanes<double, W> significand_of(const Lanes<double, W>& x) {
+  Lanes<double, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+    result.part[w] =
+        (VectorOf<double>)(((IntegersOf<double>)x.part[w] & 0x000f'ffff'ffff'ffff) | 0x3ff0'0000'0000'0000);
+  });
+  return result;
+}
+template <int W>
+KDA_CHECK_INLINE Lanes<double, W> binary_exponent_of(const Lanes<double, W>& x) {
+  Lanes<double, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+    result.part[w] = (VectorOf<double>)((IntegersOf<double>)x.part[w] >> 52 | 0x4330'0000'0000'0000);
+  });
+  return result - (0x1p52 + 1023.0);
 }
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

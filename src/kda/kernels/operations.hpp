@@ -16,8 +16,6 @@ struct Operations {
   Exponential exponential = Exponential::exact;
   Reduction reduction{};
 };
-/// What nearly every fp64 computation uses; the exact exponential in fp64 is a double-double one.
-inline constexpr Operations fp64_operations{true, Exponential::libm, {}};
 constexpr Operations operations_of(const Arithmetic& arithmetic) {
   return {arithmetic.contraction == Contraction::fused, arithmetic.exponential, arithmetic.reduction};
 }

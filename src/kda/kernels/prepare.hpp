@@ -62,12 +62,6 @@ void narrow(const T* source, numeric::DType dtype, void* target, std::size_t cou
 void round_array(Rounding rounding, float* x, std::size_t count);
 void round_array(Rounding rounding, double* x, std::size_t count);
 
-// The scalar functions of the gate. fp32: each evaluated in double precision and rounded once.
-KDA_CHECK_INLINE float log1p_of(float x) {
-  return static_cast<float>(__builtin_log1p(static_cast<double>(x)));
-}
-KDA_CHECK_INLINE double log1p_of(double x) { return __builtin_log1p(x); }
-
 /// From here on log1p(exp(y)) rounds to y.
 template <class T>
 inline constexpr T softplus_threshold = sizeof(T) == sizeof(float) ? T(20) : T(40);
@@ -80,18 +74,18 @@ void gate(const GateBlock<T>& block) {
     if (block.bias != nullptr)
       for (std::size_t k = 0; k < block.key_dim; ++k) y[k] = g[k] + block.bias[k];
     constexpr std::size_t step = 256;
-    T exponential_of[step];
+    T exponential_of[step];  // for the softplus, then its log1p
     for (std::size_t start = 0; start < block.key_dim; start += step) {
       const std::size_t count = block.key_dim - start < step ? block.key_dim - start : step;
       for (std::size_t i = 0; i < count; ++i)
         exponential_of[i] = block.lower_bounded ? -(block.amplitude * y[start + i]) : y[start + i];
       exponential(block.exponential, exponential_of, exponential_of, count);
+      if (!block.lower_bounded) log1p(exponential_of, exponential_of, count);
       for (std::size_t i = 0; i < count; ++i) {
         if (block.lower_bounded) {
           g[start + i] = block.lower_bound * (T(1) / (T(1) + exponential_of[i]));  // lb * sigmoid(A y)
         } else {
-          const T softplus =
-              y[start + i] > softplus_threshold<T> ? y[start + i] : log1p_of(exponential_of[i]);
+          const T softplus = y[start + i] > softplus_threshold<T> ? y[start + i] : exponential_of[i];
           g[start + i] = -(block.amplitude * softplus);  // -A * softplus(y)
         }
       }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kda/regimes/draft.hpp"
+#include "numeric/elementary.hpp"
 
 namespace kda_check::kda::regimes {
 
@@ -19,7 +20,7 @@ void gate_in_kernel(Draft& draft) {
   draft.options.gate = Gate::lower_bound;
   draft.options.lower_bound = lower_bound;
   draft.A_log.emplace(draft.HV);
-  for (std::size_t h = 0; h < draft.HV; ++h) (*draft.A_log)[h] = std::log(slope_of(h));
+  for (std::size_t h = 0; h < draft.HV; ++h) (*draft.A_log)[h] = numeric::log(slope_of(h));
 }
 
 void normal_state(Draft& draft) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.hpp"
+#include "numeric/elementary.hpp"
 
 namespace kda_check::kda::regimes {
 
@@ -32,8 +33,10 @@ Tensor stored_tensor(const char* name, const std::vector<double>& values, Shape 
 
 }  // namespace
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
+double sigmoid(double x) { return 1 / (1 + numeric::exp(-x)); }
+double softplus(double x) {
+  return x > 0 ? x + numeric::log1p(numeric::exp(-x)) : numeric::log1p(numeric::exp(x));
+}
 double log_sigmoid(double x) { return -softplus(-x); }
 
 Element constant(double value) {

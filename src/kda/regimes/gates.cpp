@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "kda/regimes/draft.hpp"
+#include "numeric/double_double_functions.hpp"
+#include "numeric/elementary.hpp"
 #include "numeric/rounding.hpp"
 
 namespace kda_check::kda::regimes {
@@ -20,7 +22,7 @@ std::vector<double> slopes(const Draft& draft, double A) {
 }
 
 std::vector<double> logs(std::vector<double> values) {
-  for (double& value : values) value = std::log(value);
+  for (double& value : values) value = numeric::log(value);
   return values;
 }
 
@@ -55,8 +57,9 @@ std::vector<double> mamba_bias(const Draft& draft) {
   std::vector<double> bias(draft.HV * draft.K);
   for (std::size_t i = 0; i < bias.size(); ++i) {
     const Draw draw = draft.draw(Stream::bias, {0, 0, 0, i}, 1, bias.size());
-    const double step = std::exp(draw.uniform(std::log(1e-3), std::log(0.1)));
-    bias[i] = step + std::log(-std::expm1(-step));
+    const double step = numeric::exp(draw.uniform(numeric::log(1e-3), numeric::log(0.1)));
+    const numeric::DoubleDouble rest = numeric::exp(numeric::DoubleDouble{-step}) + (-1.0);
+    bias[i] = step + numeric::log(-rest.hi);
   }
   return bias;
 }
