@@ -3,7 +3,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+
+#include "base/descriptors.hpp"
+#include "base/hash.hpp"
 
 namespace kda_check {
 
@@ -22,22 +26,19 @@ FileIdentity FileIdentity::of(int descriptor) {
 }
 
 std::uint64_t fingerprint(const std::string& path) {
-  constexpr std::int64_t samples = 64;
-  constexpr std::size_t bytes = 4096;
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return 0;
-  const std::int64_t size = FileIdentity::of(file).size;
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  const auto add = [&](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3; };
-  for (int shift = 0; shift < 64; shift += 8) add(static_cast<unsigned char>(size >> shift));
-  std::array<unsigned char, bytes> sample;
-  const std::int64_t last = size - static_cast<std::int64_t>(bytes);
+  constexpr std::int64_t samples = 64, bytes = 4096;
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open()) return 0;
+  const std::int64_t size = FileIdentity::of(file.number()).size,
+                     last = std::max<std::int64_t>(0, size - bytes);
+  Hash hash;
+  hash.add(std::to_string(size));
+  std::array<char, bytes> sample;
   for (std::int64_t i = 0; i < (last > 0 ? samples : 1); ++i) {
-    const ssize_t got = ::pread(file, sample.data(), bytes, last > 0 ? last * i / (samples - 1) : 0);
-    for (ssize_t j = 0; j < got; ++j) add(sample[static_cast<std::size_t>(j)]);
+    const ssize_t got = ::pread(file.number(), sample.data(), sample.size(), last * i / (samples - 1));
+    if (got > 0) hash.add({sample.data(), static_cast<std::size_t>(got)});
   }
-  ::close(file);
-  return hash;
+  return hash.value();
 }
 
 }  // namespace kda_check

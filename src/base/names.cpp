@@ -73,6 +73,12 @@ bool is_hidden(std::uint32_t point) {
                      [&](const auto& range) { return point >= range.first && point <= range.second; });
 }
 
+/// White space by Unicode, of what is not hidden.
+bool is_blank(std::uint32_t point) {
+  return point == 0x20 || point == 0xa0 || point == 0x1680 || (point >= 0x2000 && point <= 0x200a) ||
+         point == 0x202f || point == 0x205f || point == 0x3000;
+}
+
 }  // namespace
 
 std::string join(const std::vector<std::string>& names, std::string_view separator) {
@@ -106,10 +112,14 @@ std::vector<std::string> without_repeats(std::vector<std::string> names) {
 
 std::string printable(std::string_view text) {
   std::string result;
+  bool at_start = true;
   while (!text.empty()) {
     const Character first = first_character(text);
     const std::string_view bytes = text.substr(0, first.bytes);
-    if (first.point && !is_hidden(*first.point)) {
+    // What a runner of workflows would obey: "::" at the start of a line, "##[" anywhere in it.
+    const bool is_command = (at_start && text.starts_with("::")) || text.starts_with("##[");
+    at_start = at_start && first.point && is_blank(*first.point);
+    if (first.point && !is_hidden(*first.point) && !is_command) {
       result += bytes;
     } else if (first.point && *first.point >= 0x100) {
       result += fmt::format("\\u{:04x}", *first.point);

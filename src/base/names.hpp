@@ -21,6 +21,7 @@ std::vector<std::string> without_repeats(std::vector<std::string> names);
 
 /// Text that came from outside, fit for a terminal and for XML: valid UTF-8 of one line. Control characters
 /// and bytes that are no UTF-8 are shown as \x1b, marks of direction and others that show nothing as \u202e.
+/// Nor is it a command of a GitHub workflow: those begin with "::" at the start of a line or with "##[".
 std::string printable(std::string_view text);
 
 /// A hint for an unknown name: "did you mean 'recurrent'?" when one candidate is near (Damerau distance <= 2

@@ -63,10 +63,10 @@ int bench_main(const Words& words) {
   request.threads = resources.threads, request.memory_budget = resources.limits.memory_budget;
   if (std::optional<Names>& names = named.selection.variants)
     request.with_oracle = std::erase(*names, "oracle") > 0;
-  return tell(words, output, {}, [&](Outputs&, Progress& progress) {
+  return tell(words, output, {}, [&](Outputs&, Progress& progress, report::Document& document) {
     request.warning = [&](const std::string& text) { progress.warn(text); };
     request.progress = [&](const std::string& text) { progress.show(text); };
-    return bench::bench(request);
+    document = bench::bench(request);
   });
 }
 

@@ -80,9 +80,10 @@ plan::Request parse_run_line(const Words& words);
 
 // ---- how commands work
 
-/// A command that makes its document at once: opens the outputs, works, writes. Returns the exit code.
+/// A command that makes its document at once: opens the outputs, works, writes. What is in the document when
+/// a signal ends the work is written. Returns the exit code.
 int tell(const Words& words, const OutputOptions& output, const Names& inputs,
-         const std::function<report::Document(Outputs& outputs, Progress& progress)>& work);
+         const std::function<void(Outputs& outputs, Progress& progress, report::Document& document)>& work);
 
 /// A command whose request is planned and run.
 struct Planned {

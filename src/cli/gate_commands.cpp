@@ -13,7 +13,8 @@ namespace {
 
 constexpr char diff_footer[] =
     R"(BEFORE and AFTER are fixtures, FILE:GROUP for one recorded answer, or two folders whose files have the same names. AFTER
-is judged, BEFORE is what it is held against. Without limits every difference of a bit fails; a limit replaces that.
+is judged, BEFORE is what it is held against. Without limits every difference of a bit or of an element type fails; limits
+replace that.
 
 Examples:
   kda-check diff before.h5 after.h5                            bit for bit
@@ -73,12 +74,13 @@ int diff_main(const Words& words) {
   check_judging(request.judging);
   request.tensors = selection.tensors.value_or(Names{});
   request.limits = resources.limits, request.threads = resources.threads;
-  return tell(words, output, {request.got, request.reference}, [&](Outputs& outputs, Progress& progress) {
-    request.draw = outputs.draw();
-    return engine::diff(
-        request, [&](const std::string& text) { progress.warn(text); },
-        [&](const std::string& text) { progress.show(text); });
-  });
+  return tell(words, output, {request.got, request.reference},
+              [&](Outputs& outputs, Progress& progress, report::Document& document) {
+                request.draw = outputs.draw();
+                engine::diff(
+                    request, document, [&](const std::string& text) { progress.warn(text); },
+                    [&](const std::string& text) { progress.show(text); });
+              });
 }
 
 int history_main(const Words& words) {
@@ -90,7 +92,8 @@ int history_main(const Words& words) {
   parser.flag("--all", request.all, "Rows that did not change too");
   add_output_options(parser, output);
   if (!parser.parse(words)) return 0;
-  return tell(words, output, request.paths, [&](Outputs&, Progress&) { return engine::history(request); });
+  return tell(words, output, request.paths,
+              [&](Outputs&, Progress&, report::Document& document) { document = engine::history(request); });
 }
 
 int merge_main(const Words& words) {
@@ -100,7 +103,8 @@ int merge_main(const Words& words) {
   parser.positionals(paths, "REPORT...", "JSON reports of all shards");
   add_output_options(parser, output);
   if (!parser.parse(words)) return 0;
-  return tell(words, output, paths, [&](Outputs&, Progress&) { return engine::merged(paths); });
+  return tell(words, output, paths,
+              [&](Outputs&, Progress&, report::Document& document) { document = engine::merged(paths); });
 }
 
 int selftest_main(const Words& words) {
@@ -111,14 +115,14 @@ int selftest_main(const Words& words) {
   add_output_options(parser, output);
   add_resources(parser, resources);
   if (!parser.parse(words)) return 0;
-  return tell(words, output, {}, [&](Outputs&, Progress& progress) {
+  return tell(words, output, {}, [&](Outputs&, Progress& progress, report::Document& document) {
     selftest::SelftestRequest request;
     request.resources = {resources.threads, resources.limits, false,
                          [&](const std::string& text) { progress.warn(text); },
                          [&](const std::string& text) { progress.show(text); }};
     request.suite = "@ci";
     request.parse_line = parse_run_line;
-    return selftest::selftest(request);
+    selftest::selftest(request, document);
   });
 }
 

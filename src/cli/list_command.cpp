@@ -114,8 +114,7 @@ int list_main(const Words& words) {
   for (const std::string& name : chosen)
     if (const Names known = list_sections(); std::find(known.begin(), known.end(), name) == known.end())
       throw Error(ErrorKind::usage, fmt::format("list: nothing called '{}'", name), {}, suggest(name, known));
-  return tell(words, output, {}, [&](Outputs&, Progress&) {
-    report::Document document;
+  return tell(words, output, {}, [&](Outputs&, Progress&, report::Document& document) {
     for (const Row& row : rows) {
       if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), row.name) == chosen.end()) continue;
       Section section;
@@ -124,7 +123,6 @@ int list_main(const Words& words) {
       row.fill(section);
       document.sections.push_back(std::move(section));
     }
-    return document;
   });
 }
 

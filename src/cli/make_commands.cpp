@@ -77,7 +77,7 @@ int make_main(const Words& words) {
   add_resources(parser, resources);
   if (!parser.parse(words)) return 0;
   if (path.empty()) throw Error(ErrorKind::usage, "make: no file to write", {}, "-o FILE.h5");
-  return tell(words, output, {path}, [&](Outputs&, Progress& progress) {
+  return tell(words, output, {path}, [&](Outputs&, Progress& progress, report::Document& document) {
     refuse_loss(path, replace, resources.limits);
     const kda::RegimeRequest regime = kda::parse_regime(text);
     progress.show(text);
@@ -93,9 +93,7 @@ int make_main(const Words& words) {
     report::Entry entry;
     entry.values = {path, text, plan::shape_text(problem.dimensions()), plan::options_text(problem)};
     section.entries.push_back(std::move(entry));
-    report::Document document;
     document.sections.push_back(std::move(section));
-    return document;
   });
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <new>
 
 #include "base/error.hpp"
 #include "base/interruption.hpp"
@@ -145,6 +146,10 @@ int Outputs::finish(const report::Document& document) {
         target.file.commit(target.writer->write(document, options_for(target)));
     } catch (const Error& error) {
       complain(error);
+    } catch (const std::bad_alloc&) {  // others may be smaller
+      complain(Error(ErrorKind::environment,
+                     fmt::format("out of memory for the {} report", target.writer->name),
+                     target.path == "-" ? std::string("standard output") : target.path));
     }
   }
   if (nobody_reads_ && targets_.size() == 1)

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <set>
 
 #include "base/error.hpp"
@@ -41,25 +42,25 @@ std::optional<engine::BaselineGate> gate_of(const Planned& planned, Names& input
   return std::optional<engine::BaselineGate>(std::in_place, std::move(request));
 }
 
-plan::Answerers answerers_of(const plan::Plan& plan, const report::Document& document) {
-  plan::Answerers found;
+std::vector<plan::Turnout> turnouts_of(const plan::Plan& plan, const report::Document& document) {
+  using Outcome = plan::Turnout::Outcome;
+  std::vector<plan::Turnout> list;
   std::set<std::string> failed;  // sources of which something failed
   for (const report::Failure& failure : document.failures) failed.insert(failure.path);
   for (const plan::Problem& problem : plan.problems)
     for (const plan::Case& item : problem.cases) {
       if (!item.skip.empty()) continue;
       if (failed.contains(problem.source->target().name))
-        found.failed.insert(item.who);
+        list.push_back({item.who, item.asked->place, Outcome::failed});
       else if (item.question != plan::Question::verdict)
-        found.answered.insert(item.who);
+        list.push_back({item.who, item.asked->place, Outcome::answered});
     }
   for (const report::CaseResult& item : document.cases) {
-    if (item.verdict == judge::Verdict::skipped)
-      found.skipped.emplace(item.variant, item.reason);
-    else
-      found.answered.insert(item.variant);
+    const bool skipped = item.verdict == judge::Verdict::skipped;
+    list.push_back({item.variant, item.place, skipped ? Outcome::skipped : Outcome::answered,
+                    skipped ? item.reason : ""});
   }
-  return found;
+  return list;
 }
 
 /// A run at work: what is done of its plan, and what is said of it.
@@ -101,8 +102,15 @@ class PlannedRun {
 
  private:
   std::string empty_shard() const {
-    if (!plan_.problems.empty() || plan_.shard.is_whole()) return {};
+    if (!plan_.problems.empty() || plan_.shard.is_whole() || plan_.cases == 0) return {};
     return fmt::format("nothing to do: shard {} has none of the {} cases", plan_.shard.text(), plan_.cases);
+  }
+
+  /// Another part may meet what this one does not.
+  void leave_to_merge(std::vector<report::Demand> demands) {
+    for (const report::Failure& failure : report::unmet(demands))
+      say(fmt::format("in this part {}; merge judges the whole", failure.message));
+    document_.plan->demands = std::move(demands);
   }
 
   void execute(Outputs& outputs, Progress& progress, std::optional<engine::BaselineGate>& baseline) {
@@ -123,20 +131,35 @@ class PlannedRun {
       engine::execute(plan_, execution, finished);
     } catch (const Interrupted& by) {
       document_.signal = by.signal;
+    } catch (const std::bad_alloc&) {
+      fail_for_memory();
     }
+  }
+
+  /// What is known by then is reported, and is not the whole.
+  void fail_for_memory() {
+    document_.failures.push_back({"out of memory; hint: smaller fixtures, a smaller shape or fewer --threads",
+                                  exit_code(ErrorKind::environment),
+                                  {}});
   }
 
   void conclude(std::optional<engine::BaselineGate>& baseline) {
     document_.nothing_to_do = empty_shard();
+    std::vector<report::Demand> demands;
     if (!document_.is_interrupted())
-      std::ranges::move(plan::missing_answers(plan_, planned_.request, answerers_of(plan_, document_)),
-                        std::back_inserter(document_.failures));
+      demands = plan::demands(plan_, planned_.request, turnouts_of(plan_, document_));
+    if (!document_.is_part())
+      std::ranges::move(report::unmet(demands), std::back_inserter(document_.failures));
+    if (baseline)
+      for (const std::string& line : baseline->findings(document_, plan_.narrowed, demands)) say(line);
+    if (document_.is_part()) leave_to_merge(std::move(demands));
     if (!baseline) return;
-    for (const std::string& line : baseline->findings(document_, plan_.narrowed)) say(line);
     try {
       for (const std::string& line : baseline->update(document_, plan_.narrowed)) say(line);
     } catch (const Error& error) {  // the reports are to say so
       document_.failures.push_back({error.what(), exit_code(error.kind()), {}});
+    } catch (const std::bad_alloc&) {
+      fail_for_memory();
     }
   }
 
@@ -148,12 +171,12 @@ class PlannedRun {
 }  // namespace
 
 int tell(const Words& words, const OutputOptions& output, const Names& inputs,
-         const std::function<report::Document(Outputs&, Progress&)>& work) {
+         const std::function<void(Outputs&, Progress&, report::Document&)>& work) {
   Outputs outputs(output, inputs);
   Progress progress;
   report::Document document;
   try {
-    document = work(outputs, progress);
+    work(outputs, progress, document);
   } catch (const Interrupted& by) {
     document.signal = by.signal;
   }

@@ -188,8 +188,7 @@ int show_main(const Words& words) {
     if (plan::is_regime(target))
       throw Error(ErrorKind::usage, fmt::format("show: '{}' is a regime, not a file", target), {},
                   fmt::format("kda-check make {} -o FILE.h5", target));
-  return tell(words, output, targets, [&](Outputs&, Progress& progress) {
-    report::Document document;
+  return tell(words, output, targets, [&](Outputs&, Progress& progress, report::Document& document) {
     for (const std::string& target : targets)
       for (const plan::Target& file : plan::expanded(target)) {
         try {
@@ -199,7 +198,6 @@ int show_main(const Words& words) {
           document.failures.push_back({error.what(), exit_code(error.kind()), file.path});
         }
       }
-    return document;
   });
 }
 

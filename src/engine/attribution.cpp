@@ -92,9 +92,12 @@ class Truths {
     }
     return *oracle_;
   }
+  /// Throws Error{input} when those of the stages do not fit.
+  void check_stages(std::size_t chunk_size) const {
+    explain::check_stage_memory(context_.problem(), chunk_size, context_.resources().limits.memory_budget);
+  }
   const kda::StageTruths& stages(std::size_t chunk_size) {
     if (!stages_ || stages_chunk_size_ != chunk_size) {
-      explain::check_stage_memory(context_.problem(), chunk_size, context_.resources().limits.memory_budget);
       stages_ = kda::run_stage_oracle(context_.problem(), chunk_size, context_.resources().threads);
       stages_chunk_size_ = chunk_size;
     }
@@ -134,9 +137,13 @@ void attribute_case(Context& context, const Case& item, Truths& truths, report::
   const plan::Answer &who = problem.answers[*item.answer], &on_cpu = problem.answers[item.computed_as];
   const plan::Answer& computed = who.is_computed() ? who : on_cpu;
   const kda::RunOptions options = context.options_of(computed);
+  const auto is_answered = [&](const std::string& name) {
+    return who.is_computed() || problem.source->expected_named(who.name)->tensor(name) != nullptr;
+  };
+  const bool with_stages = computed.variant->axes.chunk &&
+                           std::ranges::find(item.tensors, "o") != item.tensors.end() && is_answered("o");
+  if (with_stages) truths.check_stages(options.chunk_size);  // before any work
   const explain::HeldOracle& oracle = truths.oracle(item.pass, options.chunk_size);
-  const bool with_stages =
-      computed.variant->axes.chunk && std::ranges::find(item.tensors, "o") != item.tensors.end();
   context.progress(fmt::format("{} {}", item.who, numeric::name_of(options.dtype)));
   const explain::AxisStudy study(context.problem(), *computed.variant, *on_cpu.variant, options, item.pass,
                                  oracle);
@@ -144,7 +151,7 @@ void attribute_case(Context& context, const Case& item, Truths& truths, report::
   const std::string dtype(numeric::name_of(options.dtype)),
       compute(numeric::row_of(described_as.compute).name);
   for (const std::string& name : item.tensors) {
-    if (!who.is_computed() && problem.source->expected_named(who.name)->tensor(name) == nullptr) continue;
+    if (!is_answered(name)) continue;
     const explain::Attribution found = study.tensor(name);
     report::Entry entry;
     entry.title = fmt::format("{} {}, {}: rms_ratio {} against the oracle", item.who,
@@ -210,9 +217,9 @@ void climb(Context& context, const Case& item, report::Section& section) {
     entry.tables.push_back(std::move(table));
     section.entries.push_back(std::move(entry));
   }
-  context.release();
 }
 
+/// A case that fails takes nothing of the others with it.
 template <class Body>
 void over(Context& context, Question question, Findings& findings, Body body) {
   for (const Case& item : context.plan().cases) {
@@ -221,18 +228,24 @@ void over(Context& context, Question question, Findings& findings, Body body) {
       body(item);
     } catch (const NoAnswer& none) {
       findings.notes.push_back(fmt::format("skipped: {}: {}", item.who, none.reason));
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::usage || error.kind() == ErrorKind::internal) throw;
+      const std::string text = error.what();  // of several cases mostly the same
+      if (std::ranges::find(context.failures, text, &report::Failure::message) == context.failures.end())
+        context.failures.push_back({text, exit_code(error.kind()), context.plan().source->target().name});
     }
+    context.release();
   }
 }
 
 }  // namespace
 
 void attribute_errors(Context& context, Findings& findings) {
-  report::Section section = attribution_section(context);
   Truths truths(context);
-  over(context, Question::attribution, findings,
-       [&](const Case& item) { attribute_case(context, item, truths, section); });
-  if (!section.entries.empty()) findings.sections.push_back(std::move(section));
+  keep_finished(findings, attribution_section(context), [&](report::Section& section) {
+    over(context, Question::attribution, findings,
+         [&](const Case& item) { attribute_case(context, item, truths, section); });
+  });
 }
 
 void climb_ladders(Context& context, Findings& findings) {
@@ -246,8 +259,9 @@ void climb_ladders(Context& context, Findings& findings) {
                      {"elements", {}, Show::data},
                      {"doubt", {}, Show::sentence},
                      {"repro", {}, Show::data}};
-  over(context, Question::ladder, findings, [&](const Case& item) { climb(context, item, section); });
-  if (!section.entries.empty()) findings.sections.push_back(std::move(section));
+  keep_finished(findings, std::move(section), [&](report::Section& finished) {
+    over(context, Question::ladder, findings, [&](const Case& item) { climb(context, item, finished); });
+  });
 }
 
 }  // namespace kda_check::engine

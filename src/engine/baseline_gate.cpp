@@ -93,19 +93,24 @@ void BaselineGate::judge(report::CaseResult& item) const {
   conclude(item);
 }
 
-std::vector<std::string> BaselineGate::findings(report::Document& document, bool narrowed) {
+std::vector<std::string> BaselineGate::findings(report::Document& document, bool narrowed,
+                                                std::vector<report::Demand>& demands) {
   readings_ = readings_of(document.cases);
   if (request_.update) return {};
   const judge::BaselineFindings found = judge::findings(baseline_, readings_);
   const bool whole = !document.is_interrupted() && document.nothing_to_do.empty();
-  if (found.met == 0 && whole)
-    document.failures.push_back(
-        {fmt::format(
-             "no row of the baseline is about this run ({}); hint: rows are known by the path of their "
-             "fixture as typed; --update-baseline writes those of this run",
-             request_.path),
-         1,
-         {}});
+  const report::Demand demand{
+      "--baseline",
+      found.met > 0,
+      {fmt::format("no row of the baseline is about this run ({}); hint: rows are known by the path of their "
+                   "fixture as typed; --update-baseline writes those of this run",
+                   request_.path),
+       1,
+       {}}};
+  if (whole && document.is_part())
+    demands.push_back(demand);
+  else if (whole && !demand.met)
+    document.failures.push_back(demand.failure);
   std::vector<std::string> lines;
   add_lines(lines, found.loose, "loose, more than four times what was measured");
   if (!narrowed && whole && document.failures.empty()) {
@@ -128,7 +133,8 @@ std::vector<std::string> BaselineGate::findings(report::Document& document, bool
 
 std::vector<std::string> BaselineGate::update(const report::Document& document, bool narrowed) {
   if (!request_.update) return {};
-  if (!document.failures.empty() || document.is_interrupted())
+  const bool is_complete = !document.plan || report::unmet(document.plan->demands).empty();
+  if (!document.failures.empty() || document.is_interrupted() || !is_complete)
     return {fmt::format("baseline: {} stays as it was: not everything was read and run", request_.path)};
   const Baseline after = judge::updated(baseline_, readings_, *request_.update, /*drop_stale=*/!narrowed);
   if (after.empty()) return {"baseline: nothing passed, nothing is written"};

@@ -27,10 +27,11 @@ class BaselineGate {
   void judge(report::CaseResult& item) const;
 
   /// What else is to be said of the whole, a line each: rows that are loose, stale or new. Adds failures to
-  /// the document: no row was measured; a recorded answer, or that of a program, that has rows is no longer
-  /// there. `narrowed`: the command line selects among what its targets hold, so that rows without a
-  /// comparison mean nothing.
-  std::vector<std::string> findings(report::Document& document, bool narrowed);
+  /// the document: no row was measured - of a part that is a demand, for the rows may be about other parts; a
+  /// recorded answer, or that of a program, that has rows is no longer there. `narrowed`: the command line
+  /// selects among what its targets hold, so that rows without a comparison mean nothing.
+  std::vector<std::string> findings(report::Document& document, bool narrowed,
+                                    std::vector<report::Demand>& demands);
 
   /// Writes the file, whole or not at all, and returns the rows that changed, before and after, the
   /// conclusion first. Without an update nothing; where something failed to be read, or the run was

@@ -133,12 +133,17 @@ void compare_blocks(judge::Comparison& comparison, fixture::TensorReader& got,
   expected.check_unchanged();
 }
 
+bool has_limits(const plan::Judging& judging) {
+  return !judging.limits.empty() || judging.atol || judging.rtol;
+}
+
 std::vector<judge::Limit> limits_of(const plan::Judging& judging) {
   std::vector<judge::LimitLayer> layers = judging.limits;
   if (judging.atol || judging.rtol)
     layers.push_back({judging.allclose_source, {{"allclose", 0, false, false}}});
   std::vector<judge::Limit> limits{{"nonfinite", 0, "exact"}};
-  if (layers.empty()) limits.insert(limits.end(), {{"max_ulp", 0, "exact"}, {"differing_bits", 0, "exact"}});
+  if (!has_limits(judging))
+    limits.insert(limits.end(), {{"max_ulp", 0, "exact"}, {"differing_bits", 0, "exact"}});
   return judge::overlaid(std::move(limits), layers);
 }
 
@@ -153,8 +158,10 @@ report::TensorResult compared_pair(const Side& got, const Side& reference, const
                                             request.judging.rtol.value_or(0), *a.dtype);
   fixture::TensorReader got_reader(got.file, a), reference_reader(reference.file, b);
   const bool v_first = got.file.options().state_v_first;
-  judge::Comparison comparison(fixture::leaf(name), a.shape, *a.dtype, v_first,
-                               comparison_options(request.judging, request.threads, request.draw));
+  const bool same_type = a.dtype == b.dtype;
+  judge::ComparisonOptions counted = comparison_options(request.judging, request.threads, request.draw);
+  counted.nan_bits = same_type;
+  judge::Comparison comparison(fixture::leaf(name), a.shape, *a.dtype, v_first, counted);
   compare_blocks(comparison, got_reader, reference_reader, request.limits);
   judge::JudgeOptions options;
   options.zeros_decide = name.starts_with("inputs/");
@@ -162,9 +169,12 @@ report::TensorResult compared_pair(const Side& got, const Side& reference, const
   report::TensorResult result = judged({name, a.shape, *a.dtype, v_first}, measures,
                                        limits_of(request.judging), request.judging.worst_or_usual(), options);
   if (request.draw) result.profile = report::profile_of(measures, comparison.take_series());
-  if (a.dtype != b.dtype)
-    result.reason +=
-        fmt::format("{}{} against {}", result.reason.empty() ? "" : "; ", a.type_text, b.type_text);
+  if (!same_type) {
+    // What was expected is rounded to the type of what is judged: what that loses is in no metric.
+    if (!has_limits(request.judging)) result.verdict = Verdict::fail;
+    const std::string types = fmt::format("element type is {} but was {}", a.type_text, b.type_text);
+    result.reason = result.reason.empty() ? types : types + "; " + result.reason;
+  }
   return result;
 }
 
@@ -283,9 +293,8 @@ void guarded(const std::string& path, report::Document& document, const std::fun
 
 }  // namespace
 
-report::Document diff(const DiffRequest& request, const Tell& warning, const Tell& progress) {
+void diff(const DiffRequest& request, report::Document& document, const Tell& warning, const Tell& progress) {
   refuse_limits_on_magnitudes(request.judging);
-  report::Document document;
   document.judges = true;
   std::error_code failure;
   const bool folders = fs::is_directory(request.got, failure);
@@ -296,7 +305,7 @@ report::Document diff(const DiffRequest& request, const Tell& warning, const Tel
     guarded(request.got, document, [&] {
       compare_files(Place(request.reference), Place(request.got), request, warning, progress, document);
     });
-    return document;
+    return;
   }
   std::map<std::string, plan::Target> before, after;
   const auto below = [](const std::string& folder, std::map<std::string, plan::Target>& files) {
@@ -317,7 +326,6 @@ report::Document diff(const DiffRequest& request, const Tell& warning, const Tel
         compare_files(Place(partner->second.path), Place(target.path), request, warning, progress, document);
       });
   }
-  return document;
 }
 
 }  // namespace kda_check::engine

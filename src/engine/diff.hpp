@@ -19,10 +19,13 @@ struct DiffRequest {
   bool draw = false;
 };
 
-/// Without limits of the user's every difference fails, that of a bit of a zero too. One case for each pair
+/// Without limits of the user's every difference fails, that of a bit of a zero or of a NaN and that of an
+/// element type too. One case for each pair
 /// of files; a file of a folder without its partner is a case that fails. Throws Error{usage}; what cannot be
 /// read is a failure of the document.
-report::Document diff(const DiffRequest& request, const std::function<void(const std::string&)>& warning,
-                      const std::function<void(const std::string&)>& progress);
+/// The document, empty at first, holds the pairs that are done at any time, also when Interrupted is thrown.
+void diff(const DiffRequest& request, report::Document& document,
+          const std::function<void(const std::string&)>& warning,
+          const std::function<void(const std::string&)>& progress);
 
 }  // namespace kda_check::engine

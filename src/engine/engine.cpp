@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -49,12 +50,19 @@ std::vector<Unit> units_of(const plan::Plan& plan) {
   return units;
 }
 
+/// Its verdict is known, or why there is none.
+bool is_concluded(const report::CaseResult& item) {
+  return item.verdict != judge::Verdict::skipped || !item.reason.empty();
+}
+
+/// Throws Interrupted after what was concluded until then is in the part.
 void run_problem(const plan::Problem& plan, const Resources& resources, report::Document& part,
                  std::vector<std::string>& notes) {
   Findings findings;
   for (const plan::Case& item : plan.cases) findings.cases.push_back(begun(item, plan));
   const bool works =
       std::ranges::any_of(plan.cases, [](const plan::Case& item) { return item.skip.empty(); });
+  std::optional<Interrupted> ended;
   if (works) {
     Context context(plan, resources);
     for (const std::string& line : fixture::announce_values(context.problem())) {
@@ -67,6 +75,9 @@ void run_problem(const plan::Problem& plan, const Resources& resources, report::
       // What goes wrong with one question takes nothing of the others with it.
       try {
         find(context, findings);
+      } catch (const Interrupted& by) {
+        ended = by;
+        break;
       } catch (const Error& error) {
         if (error.kind() == ErrorKind::usage || error.kind() == ErrorKind::internal) throw;
         if (failure.empty()) failure = error.found();
@@ -75,22 +86,27 @@ void run_problem(const plan::Problem& plan, const Resources& resources, report::
     }
     std::ranges::move(context.failures, std::back_inserter(part.failures));
     for (report::CaseResult& item : findings.cases)
-      if (item.verdict == judge::Verdict::skipped && item.reason.empty()) item.reason = failure;
+      if (!ended && !is_concluded(item)) item.reason = failure;
   }
   for (std::size_t i = 0; i < plan.cases.size(); ++i)
-    if (plan.cases[i].question == plan::Question::verdict) part.cases.push_back(std::move(findings.cases[i]));
+    if (plan.cases[i].question == plan::Question::verdict && (!ended || is_concluded(findings.cases[i])))
+      part.cases.push_back(std::move(findings.cases[i]));
   std::ranges::move(findings.sections, std::back_inserter(part.sections));
   for (const std::vector<std::string>* const list : {&std::as_const(findings.notes), &plan.notes})
     for (const std::string& note : *list)
       if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
+  if (ended) throw *ended;
 }
 
+/// Of one that a signal ends: what was concluded. The signal is known to all (interrupted()).
 report::Document run_unit(const Unit& unit, const Resources& resources) {
   report::Document part;
   const plan::Source& source = *unit.problems.front().source;
   report::ProblemResult described = plan::described(source);
   try {
     for (const plan::Problem& problem : unit.problems) run_problem(problem, resources, part, described.notes);
+  } catch (const Interrupted&) {
+    // Whoever runs units throws it again when all of them have ended.
   } catch (const Error& error) {
     const bool found_in_file = error.kind() != ErrorKind::internal && error.kind() != ErrorKind::usage;
     const Error placed = found_in_file ? error : error.in(source.target().name);
@@ -108,6 +124,11 @@ report::Document run_unit(const Unit& unit, const Resources& resources) {
   }
   part.problems.push_back(std::move(described));
   return part;
+}
+
+bool says_something(const report::Document& part) {
+  return !part.cases.empty() || !part.sections.empty() || !part.failures.empty() ||
+         !part.problems.front().notes.empty();
 }
 
 /// Threads that a unit is worth: starting one costs, and so does sharing a tenth of a second.
@@ -185,8 +206,12 @@ class Schedule {
       if (execution_.resources.progress) resources.progress = locked(execution_.resources.progress);
       report::Document part = run_unit(unit, resources);
       const std::lock_guard lock(telling_);
-      waiting_.emplace(index, std::move(part));
-      tell();
+      if (!interrupted()) {
+        waiting_.emplace(index, std::move(part));
+        tell();
+      } else if (says_something(part)) {  // told in the end: it may be a piece
+        waiting_.emplace(index, std::move(part));
+      }
     } catch (...) {
       const std::lock_guard lock(mutex_);
       if (!failure_) failure_ = std::current_exception();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/context.hpp"
@@ -21,6 +22,21 @@ report::CaseResult begun(const plan::Case& item, const plan::Problem& problem);
 
 /// With what was done to the inputs before.
 std::string with_remark(std::string arithmetic, const plan::Problem& problem);
+
+/// Runs work(section). What was finished of the section is among the findings, however the work ends.
+template <class Work>
+void keep_finished(Findings& findings, report::Section section, Work work) {
+  const auto keep = [&] {
+    if (!section.entries.empty()) findings.sections.push_back(std::move(section));
+  };
+  try {
+    work(section);
+  } catch (...) {
+    keep();
+    throw;
+  }
+  keep();
+}
 
 // One file each. They take the cases of their questions.
 

@@ -259,14 +259,15 @@ void forecast_runs(Context& context, Findings& findings) {
                      {"norm", {}, Show::data},
                      {"inverse_text", {}, Show::sentence},
                      {"repro", {}, Show::data}};
-  for (const plan::Case& item : context.plan().cases) {
-    if (item.question != plan::Question::forecast) continue;
-    context.progress("forecast");
-    const Forecast forecast =
-        explain::forecast(context.problem(), context.options_of(context.plan().answers[*item.answer]));
-    section.entries.push_back(entry_of(forecast, context.problem().packed(), item));
-  }
-  if (!section.entries.empty()) findings.sections.push_back(std::move(section));
+  keep_finished(findings, std::move(section), [&](report::Section& finished) {
+    for (const plan::Case& item : context.plan().cases) {
+      if (item.question != plan::Question::forecast) continue;
+      context.progress("forecast");
+      const Forecast forecast =
+          explain::forecast(context.problem(), context.options_of(context.plan().answers[*item.answer]));
+      finished.entries.push_back(entry_of(forecast, context.problem().packed(), item));
+    }
+  });
 }
 
 }  // namespace kda_check::engine

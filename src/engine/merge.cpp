@@ -91,6 +91,8 @@ report::Document merged(const std::vector<std::string>& paths) {
   whole.judges = true;
   whole.plan = parts.front().document.plan;
   whole.plan->shard = whole.plan->shards = 1;
+  whole.plan->demands.clear();
+  std::vector<report::Demand> demands;
   // Problems in the order of their first case in the plan; those without one behind.
   std::map<std::pair<std::size_t, std::string>, report::ProblemResult> problems;
   for (Part& part : parts) {
@@ -107,7 +109,9 @@ report::Document merged(const std::vector<std::string>& paths) {
                                [&](const auto& known) { return known.message == failure.message; }))
         whole.failures.push_back(std::move(failure));
     if (part.document.is_interrupted()) whole.signal = part.document.signal;
+    std::ranges::move(part.document.plan->demands, std::back_inserter(demands));
   }
+  if (!whole.is_interrupted()) std::ranges::move(report::unmet(demands), std::back_inserter(whole.failures));
   for (auto& [order, problem] : problems) whole.problems.push_back(std::move(problem));
   std::ranges::stable_sort(whole.cases, {}, &report::CaseResult::number);
   std::ranges::stable_sort(whole.sections, {}, [&](const report::Section& section) {

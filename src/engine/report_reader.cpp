@@ -147,8 +147,14 @@ report::Document document_of(const Json& root) {
   if (root.contains("plan")) {
     const Json& plan = root.at("plan");
     const std::size_t shards = count_of(plan.at("shards"), 1);
-    document.plan = {plan.at("digest"), count_of(plan.at("cases")), count_of(plan.at("shard"), 1, shards),
-                     shards};
+    document.plan = {
+        plan.at("digest"), count_of(plan.at("cases")), count_of(plan.at("shard"), 1, shards), shards, {}};
+    if (plan.contains("demands"))
+      for (const Json& item : plan.at("demands"))
+        document.plan->demands.push_back(
+            {item.at("what"),
+             item.at("met").get<bool>(),
+             {item.at("message"), static_cast<int>(count_of(item.at("exit_code"), 1, most_exit_code)), {}}});
   }
   for (const Json& item : root.at("fixtures"))
     document.problems.push_back({item.at("name"), item.at("path"), item.at("shape"), item.at("options"),

@@ -91,12 +91,13 @@ class Round {
     const Truth truth = context_.truth(group_.pass, group_.oracle, group_.chunk_size);
     for (Measured& item : measured(truth, pairings_)) judge_one(item);
     for (std::size_t i = 0; i < cases_.size(); ++i) {
-      report::CaseResult& result = findings_.cases[cases_[i]];
+      report::CaseResult result = findings_.cases[cases_[i]];
       conclude(result);
       const Case& item = context_.plan().cases[cases_[i]];
       if (item.asked->probe && result.verdict == judge::Verdict::fail && item.pass == kda::Pass::forward &&
           item.reference.kind == Reference::Kind::oracle)
         result.probe = probed(context_.problem(), *pairings_[i].got, result, context_.resources().threads);
+      findings_.cases[cases_[i]] = std::move(result);  // concluded whole, or not at all
     }
   }
 

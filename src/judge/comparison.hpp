@@ -25,6 +25,7 @@ struct ComparisonOptions {
   int threads = 1;
   bool against_oracle = false;  ///< a non-finite expected value then decides nothing
   bool series = false;          ///< keep the errors of every token and head
+  bool nan_bits = false;        ///< NaNs of other bits differ; both tensors have one element type
 };
 
 /// What is expected of elements [begin, begin + count): hi + lo, and the magnitude or null.

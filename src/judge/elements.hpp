@@ -139,7 +139,10 @@ class ElementCounter {
       m_.got_all_zero = m_.got_all_zero && value == 0;
       m_.expected_all_zero = m_.expected_all_zero && exact.hi == 0;
       if (got_class != ValueClass::finite || expected_class != ValueClass::finite) {
-        if (got_class != expected_class) other_class(run, i, got, expected, cell, token);
+        if (got_class != expected_class)
+          other_class(run, i, got, expected, cell, token);
+        else if (options_.nan_bits && !same_bits(got[i], rounded))
+          mismatch({at, value, exact, 0, 0}, run.lane + i, token);
         continue;
       }
       count_numbers<plain>(Element<Storage>{at, run.lane + i, got[i], rounded, value, nearest, exact},
@@ -199,6 +202,11 @@ class ElementCounter {
     } else {
       mismatch({e.at, e.value, e.exact, 0, 0}, e.lane, token);
     }
+  }
+
+  template <class Storage>
+  static bool same_bits(Storage a, Storage b) {
+    return std::bit_cast<numeric::BitsOf<Storage>>(a) == std::bit_cast<numeric::BitsOf<Storage>>(b);
   }
 
   static KDA_CHECK_INLINE ValueClass class_of(double x) {

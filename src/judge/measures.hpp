@@ -68,7 +68,7 @@ struct Measures {
   std::array<std::array<std::size_t, class_count>, class_count> classes{};
   std::size_t undecided = 0;  ///< elements where the oracle itself is not finite; they are in no other count
   std::size_t differing = 0;  ///< got is not expected rounded to the element type (+0 and -0 are equal)
-  std::size_t differing_bits = 0;  ///< the same, +0 and -0 being two
+  std::size_t differing_bits = 0;  ///< the same, +0 and -0 being two; NaNs of other bits where asked for
   std::size_t outside = 0;         ///< |got - expected| > atol + rtol |expected|
   bool has_magnitude = false;
   bool got_all_zero = true, expected_all_zero = true;
@@ -89,7 +89,7 @@ struct Measures {
 
   DistanceHistogram distances;
   std::vector<Point> worst;             ///< the worst points, worst first
-  std::vector<Point> class_mismatches;  ///< the first elements whose classes differ
+  std::vector<Point> class_mismatches;  ///< the first elements whose classes differ, or whose NaNs do
 
   std::size_t mismatched_classes() const;
   std::size_t both_nan() const { return classes[3][3]; }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "base/hash.hpp"
 #include "base/version.hpp"
 
 namespace kda_check::plan {

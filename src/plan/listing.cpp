@@ -84,7 +84,7 @@ report::Section listing(const Plan& plan) {
 }
 
 report::PlanSummary summary_of(const Plan& plan) {
-  return {plan.digest, plan.cases, plan.shard.index, plan.shard.count};
+  return {plan.digest, plan.cases, plan.shard.index, plan.shard.count, {}};
 }
 
 report::ProblemResult described(const Source& source) {

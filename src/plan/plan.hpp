@@ -86,13 +86,21 @@ struct Problem {
   std::string remark() const;
 };
 
+/// An answer, or a device, that must have answered.
+struct Requirement {
+  std::string name;
+  std::string place = std::string(command_line);  ///< who requires it: a line of a suite, of its own cases
+
+  bool operator==(const Requirement&) const = default;
+};
+
 struct Plan {
   std::string command;
   std::vector<Problem> problems;  ///< in the order they were asked for
   std::size_t cases = 0;          ///< of all shards
   std::string digest;             ///< of all cases of all shards: shards of one plan have the same
   Shard shard;
-  Names required;
+  std::vector<Requirement> required;
   Names inputs;           ///< paths that are read: targets, suites, tolerances; no report may go there
   bool narrowed = false;  ///< less is run or compared than the targets hold
   std::vector<report::Failure> failures;  ///< targets that cannot be read, rules that match nothing

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
+#include <map>
+#include <system_error>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
@@ -73,6 +76,34 @@ std::vector<Line> lines_of(const Request& command, const Planning& planning, Nam
   return lines;
 }
 
+std::vector<Requirement> required_by(const Request& command, const std::vector<Line>& lines) {
+  std::vector<Requirement> list;
+  const auto add = [&](const Request& request) {
+    for (const std::string& name : request.required)
+      if (Requirement one{name, request.place}; std::ranges::find(list, one) == list.end())
+        list.push_back(std::move(one));
+  };
+  add(command);
+  for (const Line& line : lines)
+    if (line.request->place != command_line) add(*line.request);
+  return list;
+}
+
+/// Reports and baselines know a fixture by its name, and those of the program's suites are called alike
+/// wherever it is installed: of a file of the user's so called nobody could tell which of the two it is.
+void refuse_two_of_a_name(const std::vector<Line>& lines) {
+  std::map<std::string, std::string> paths;
+  for (const Line& line : lines)
+    for (const Target& target : line.targets) {
+      const std::string& known = paths.emplace(target.name, target.path).first->second;
+      std::error_code failure;
+      if (known != target.path && !std::filesystem::equivalent(known, target.path, failure))
+        throw Error(ErrorKind::usage,
+                    fmt::format("two fixtures are called '{}': {} and {}", target.name, known, target.path),
+                    {}, fmt::format("type yours as ./{}", target.name));
+    }
+}
+
 /// Leaves the sources of one part, with all their problems; numbers stay those of the whole. So a fixture is
 /// read, told of and merged once.
 void cut(Plan& plan) {
@@ -100,15 +131,12 @@ Plan planned(const Request& command, const Planning& planning) {
   if (lines.empty())
     throw Error(ErrorKind::usage, fmt::format("{}: no fixture given", command.command), {},
                 fmt::format("kda-check {0} FILE.h5, or kda-check {0} corr_keys", command.command));
+  refuse_two_of_a_name(lines);
   plan.command = command.command;
   plan.shard = planning.shard;
   plan.narrowed = !command.selection.is_empty() || !command.arithmetic.empty() || command.chunk_size ||
                   command.oracle == OracleChoice::none;
-  plan.required = command.required;
-  for (const Line& line : lines)
-    if (line.request->place != command_line)
-      plan.required.insert(plan.required.end(), line.request->required.begin(), line.request->required.end());
-  plan.required = without_repeats(std::move(plan.required));
+  plan.required = required_by(command, lines);
   check_devices(plan.required, command.registry);
   Builder builder(plan, planning.limits);
   for (const Line& line : lines) builder.add(line.request, line.targets);

@@ -16,12 +16,23 @@ constexpr std::string_view list[] = {"gpu"};
 
 bool is_device(std::string_view name) { return std::ranges::find(list, name) != std::end(list); }
 
+/// Whoever ordered it, or the line of a suite that requires it.
+bool counts_for(const Requirement& required, std::string_view place) {
+  return required.place == command_line || required.place == place;
+}
+
+std::string title(const Requirement& required) {
+  const std::string option = "--require " + required.name;
+  return required.place == command_line ? option : fmt::format("{} ({})", option, required.place);
+}
+
 /// Some case of the plan is an answer of that name, or of a variant of that device.
-bool is_planned(const Plan& plan, std::string_view name) {
+bool is_planned(const Plan& plan, const Requirement& required) {
   const auto is_asked = [&](const Problem& problem, const Case& item) {
-    if (!is_device(name)) return item.who == name;
+    if (!counts_for(required, item.asked->place)) return false;
+    if (!is_device(required.name)) return item.who == required.name;
     return item.answer && problem.answers[*item.answer].is_computed() &&
-           problem.answers[*item.answer].variant->device == name;
+           problem.answers[*item.answer].variant->device == required.name;
   };
   return std::ranges::any_of(plan.problems, [&](const Problem& problem) {
     return std::ranges::any_of(problem.cases, [&](const Case& item) { return is_asked(problem, item); });
@@ -29,10 +40,15 @@ bool is_planned(const Plan& plan, std::string_view name) {
 }
 
 /// What is there in its place.
-std::string names_there(const Plan& plan) {
+std::string names_there(const Plan& plan, const Requirement& required) {
   Names names;
-  for (const Problem& problem : plan.problems)
+  for (const Problem& problem : plan.problems) {
+    const bool counts = problem.cases.empty() || std::ranges::any_of(problem.cases, [&](const Case& item) {
+                          return counts_for(required, item.asked->place);
+                        });
+    if (!counts) continue;
     for (const fixture::ExpectedGroup& group : problem.source->expected()) names.push_back(group.name);
+  }
   names = without_repeats(std::move(names));
   return names.empty() ? "the files have no recorded answers" : "recorded there: " + join(names);
 }
@@ -41,72 +57,84 @@ std::string names_there(const Plan& plan) {
 
 std::span<const std::string_view> devices() { return list; }
 
-void check_devices(const Names& required, std::span<const kda::Variant> registry) {
-  for (const std::string& name : required)
+void check_devices(std::span<const Requirement> required, std::span<const kda::Variant> registry) {
+  for (const Requirement& item : required)
     for (const kda::Variant& variant : registry)
-      if (variant.device == name || variant.name == name)
+      if (variant.device == item.name || variant.name == item.name)
         if (const std::string reason = variant.unavailable(); !reason.empty())
           throw Error(ErrorKind::environment,
-                      variant.name == name ? fmt::format("--require {}: {}", name, reason)
-                                           : fmt::format("--require {}: {}: {}", name, variant.name, reason),
-                      {}, "kda-check list devices");
+                      variant.name == item.name
+                          ? fmt::format("--require {}: {}", item.name, reason)
+                          : fmt::format("--require {}: {}: {}", item.name, variant.name, reason),
+                      item.place == command_line ? std::string() : item.place, "kda-check list devices");
 }
 
 std::vector<report::Failure> never_asked(const Plan& plan) {
   std::vector<report::Failure> missing;
-  for (const std::string& name : plan.required) {
-    if (is_planned(plan, name)) continue;
-    if (is_device(name))
-      missing.push_back({fmt::format("--require {0}: no variant of the {0} is selected", name),
+  for (const Requirement& required : plan.required) {
+    if (is_planned(plan, required)) continue;
+    if (is_device(required.name))
+      missing.push_back({fmt::format("{}: no variant of the {} is selected", title(required), required.name),
                          exit_code(ErrorKind::environment),
                          {}});
     else
-      missing.push_back(
-          {fmt::format("--require {}: nobody of that name is to answer; {}", name, names_there(plan)),
-           1,
-           {}});
+      missing.push_back({fmt::format("{}: nobody of that name is to answer; {}", title(required),
+                                     names_there(plan, required)),
+                         1,
+                         {}});
   }
   return missing;
 }
 
-std::vector<report::Failure> missing_answers(const Plan& plan, const Request& command,
-                                             const Answerers& answerers) {
-  // No structured binding: the lambdas of clang 14 cannot have those.
-  const std::set<std::string>&answered = answerers.answered, &failed = answerers.failed;
-  const std::map<std::string, std::string>& skipped = answerers.skipped;
-  const auto reason_of = [&](const std::string& name) {
-    const auto found = skipped.find(name);
-    return found == skipped.end() ? std::string("no reason is known") : found->second;
+std::vector<report::Demand> demands(const Plan& plan, const Request& command,
+                                    std::span<const Turnout> turnouts) {
+  const auto has_answered = [&](const Requirement& required, std::string_view name) {
+    return std::ranges::any_of(turnouts, [&](const Turnout& turnout) {
+      return turnout.outcome != Turnout::Outcome::skipped && turnout.who == name &&
+             counts_for(required, turnout.place);
+    });
   };
-  std::vector<report::Failure> missing;
-  for (const std::string& name : plan.required) {
-    if (!is_planned(plan, name) || failed.contains(name)) continue;
-    if (is_device(name)) {
+  const auto reason_of = [&](const Requirement& required) -> std::string {
+    for (const Turnout& turnout : turnouts)
+      if (!turnout.reason.empty() && turnout.who == required.name && counts_for(required, turnout.place))
+        return turnout.reason;
+    return "no reason is known";
+  };
+  std::vector<report::Demand> list;
+  for (const Requirement& required : plan.required) {
+    if (!is_planned(plan, required)) continue;
+    const std::string what = title(required);
+    if (is_device(required.name)) {
       const bool met = std::ranges::any_of(command.registry, [&](const kda::Variant& variant) {
-        const std::string own(variant.name);
-        return variant.device == name && (answered.contains(own) || failed.contains(own));
+        return variant.device == required.name && has_answered(required, variant.name);
       });
-      if (!met)
-        missing.push_back({fmt::format("--require {0}: no variant of the {0} answered anything", name),
-                           exit_code(ErrorKind::environment),
-                           {}});
-    } else if (!answered.contains(name)) {
-      missing.push_back(
-          {fmt::format("--require {}: it answered nothing; skipped everywhere: {}", name, reason_of(name)),
-           1,
-           {}});
+      list.push_back({what,
+                      met,
+                      {fmt::format("{}: no variant of the {} answered anything", what, required.name),
+                       exit_code(ErrorKind::environment),
+                       {}}});
+    } else {
+      list.push_back(
+          {what,
+           has_answered(required, required.name),
+           {fmt::format("{}: it answered nothing; skipped everywhere: {}", what, reason_of(required)),
+            1,
+            {}}});
     }
   }
   Names named = command.selection.variants.value_or(Names{});
   const Names recorded = command.selection.recorded.value_or(Names{});
   named.insert(named.end(), recorded.begin(), recorded.end());
   if (command.external) named.push_back(command.external->name);
-  for (const std::string& name : without_repeats(std::move(named)))
-    if (!answered.contains(name) && !failed.contains(name) && !has(plan.required, name) &&
-        is_planned(plan, name))
-      missing.push_back(
-          {fmt::format("{} answered nothing: skipped everywhere: {}", name, reason_of(name)), 1, {}});
-  return missing;
+  for (const std::string& name : without_repeats(std::move(named))) {
+    const Requirement anywhere{name};
+    if (std::ranges::find(plan.required, anywhere) == plan.required.end() && is_planned(plan, anywhere))
+      list.push_back(
+          {name,
+           has_answered(anywhere, name),
+           {fmt::format("{} answered nothing: skipped everywhere: {}", name, reason_of(anywhere)), 1, {}}});
+  }
+  return list;
 }
 
 }  // namespace kda_check::plan

@@ -1,8 +1,6 @@
 // Who must have answered for a result to count: --require, and what a user named.
 #pragma once
 
-#include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,21 +14,27 @@ std::span<const std::string_view> devices();
 
 /// To be asked before anything runs. Throws Error{environment} where a device, or a variant, that is required
 /// cannot run here.
-void check_devices(const Names& required, std::span<const kda::Variant> registry);
+void check_devices(std::span<const Requirement> required, std::span<const kda::Variant> registry);
 
-/// To be asked of the whole plan: one failure for each name that is required and that no case is about.
+/// To be asked of the whole plan: one failure for each requirement that no case is about.
 std::vector<report::Failure> never_asked(const Plan& plan);
 
-/// Who answered something, and why the others did not.
-struct Answerers {
-  std::set<std::string> answered;
-  std::set<std::string> failed;  ///< whose problem, or who themselves, are failures of the run already
-  std::map<std::string, std::string> skipped = {};  ///< a reason for each that was skipped somewhere
+/// What became of a case: who was to answer it, by the order of which place.
+struct Turnout {
+  enum class Outcome {
+    answered,
+    failed,  ///< whose problem, or who themselves, are failures of the run already
+    skipped,
+  };
+  std::string who, place;
+  Outcome outcome = Outcome::answered;
+  std::string reason = {};  ///< of one that was skipped
 };
 
-/// To be asked when everything ran: one failure for each answer that is required, or was asked for by name on
-/// the command line, was to answer and gave no answer in any case of the plan.
-std::vector<report::Failure> missing_answers(const Plan& plan, const Request& command,
-                                             const Answerers& answerers);
+/// To be asked when everything ran: one demand for each answer that is required, or was asked for by name on
+/// the command line, and was to answer here; met where it answered some case of the plan, or failed at it.
+/// What a line of a suite requires only cases of that line can meet.
+std::vector<report::Demand> demands(const Plan& plan, const Request& command,
+                                    std::span<const Turnout> turnouts);
 
 }  // namespace kda_check::plan

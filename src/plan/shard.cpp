@@ -117,17 +117,4 @@ std::vector<std::size_t> balanced(const std::vector<double>& costs, std::size_t 
   return part;
 }
 
-void Hash::add(const std::string& word) {
-  const auto step = [this](unsigned char byte) { state_ = (state_ ^ byte) * 0x100000001b3u; };
-  for (const char letter : word) step(static_cast<unsigned char>(letter));
-  step(0);  // so that words do not run together
-}
-
-std::string Hash::text() const {
-  std::uint64_t mixed = state_;
-  mixed = (mixed ^ (mixed >> 33u)) * 0xff51afd7ed558ccdu;
-  mixed = (mixed ^ (mixed >> 33u)) * 0xc4ceb9fe1a85ec53u;
-  return fmt::format("{:016x}", mixed ^ (mixed >> 33u));
-}
-
 }  // namespace kda_check::plan

@@ -32,14 +32,4 @@ std::optional<Shard> shard_from(const std::function<const char*(const char*)>& v
 /// about the same. The same on every machine.
 std::vector<std::size_t> balanced(const std::vector<double>& costs, std::size_t parts);
 
-/// 64 bits of a text, the same everywhere: FNV-1a, then a finalizer.
-class Hash {
- public:
-  void add(const std::string& word);
-  std::string text() const;  ///< 16 hexadecimal digits
-
- private:
-  std::uint64_t state_ = 0xcbf29ce484222325u;
-};
-
 }  // namespace kda_check::plan

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
+#include <string>
 
 namespace kda_check::report {
 
@@ -42,12 +44,23 @@ std::size_t Document::count(Verdict verdict) const {
   return total;
 }
 
+std::vector<Failure> unmet(const std::vector<Demand>& demands) {
+  std::vector<Failure> failures;
+  std::set<std::string> known;
+  for (const Demand& demand : demands)
+    if (demand.met) known.insert(demand.what);
+  for (const Demand& demand : demands)
+    if (known.insert(demand.what).second) failures.push_back(demand.failure);
+  return failures;
+}
+
 int exit_code(const Document& document) {
   if (document.is_interrupted()) return 128 + document.signal;
   int code = document.count(Verdict::fail) + document.count(Verdict::inconclusive) > 0 ? 1 : 0;
   const bool idle = document.cases.empty() && !document.nothing_to_do.empty();
-  if (!idle && (!found_something(document) || no_variant_ran(document) ||
-                (document.judges && document.count(Verdict::pass) == 0)))
+  if (!idle && !found_something(document)) code = 1;
+  if (!idle && !document.is_part() &&
+      (no_variant_ran(document) || (document.judges && document.count(Verdict::pass) == 0)))
     code = 1;
   for (const Failure& failure : document.failures) code = std::max(code, failure.exit_code);
   return code;

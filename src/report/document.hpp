@@ -164,11 +164,20 @@ struct Failure {
   std::string path;  ///< of the fixture it is about; empty: none
 };
 
+/// Something that must be met somewhere in the whole: an answer that must be given. A part only says what it
+/// knows of it.
+struct Demand {
+  std::string what;  ///< the same in all parts
+  bool met = false;
+  Failure failure;  ///< when it is met nowhere
+};
+
 /// What a run was to do, of all its parts.
 struct PlanSummary {
   std::string digest;     ///< the same for all parts of one plan
   std::size_t cases = 0;  ///< of all parts
   std::size_t shard = 1, shards = 1;
+  std::vector<Demand> demands;  ///< of a part: what is left to whoever has all of them
 };
 
 struct Document {
@@ -187,11 +196,17 @@ struct Document {
   void add(Document part);
   std::size_t count(Verdict verdict) const;
   bool is_interrupted() const { return signal != 0; }
+  /// One of several: that nothing passed in it says nothing about the whole.
+  bool is_part() const { return plan && plan->shards > 1; }
 };
+
+/// Those that are met nowhere, each once.
+std::vector<Failure> unmet(const std::vector<Demand>& demands);
 
 /// The one rule. 128 and the signal's number when it was interrupted; else that of the worst failure, if
 /// there is one; else 1 when something failed or was inconclusive, when nothing was found, when verdicts were
-/// asked for and nothing passed, or variants were to run and none did; else 0.
+/// asked for and nothing passed, or variants were to run and none did; else 0. What did not pass or run in a
+/// part may have in another, so a part in which everything was skipped is 0: the whole is judged.
 int exit_code(const Document& document);
 
 /// What to say when no verdict and no failure says why the exit code is not 0; else empty.

@@ -172,6 +172,14 @@ std::string write_json(const Document& document, const WriteOptions&) {
                     {"cases", document.plan->cases},
                     {"shard", document.plan->shard},
                     {"shards", document.plan->shards}};
+  if (document.plan && !document.plan->demands.empty()) {
+    Json& demands = root["plan"]["demands"] = Json::array();
+    for (const Demand& demand : document.plan->demands)
+      demands.push_back({{"what", demand.what},
+                         {"met", demand.met},
+                         {"message", demand.failure.message},
+                         {"exit_code", demand.failure.exit_code}});
+  }
   root["fixtures"] = fixtures(document);
   root["cases"] = std::move(cases);
   for (const Section& section : document.sections) {

@@ -167,14 +167,19 @@ Document printable(Document document) {
     for (std::string& note : problem.notes) clean(note);
   }
   for (CaseResult& item : document.cases) {
-    clean(item.fixture, item.path, item.variant, item.device, item.arithmetic, item.against, item.reason,
-          item.repro);
+    clean(item.fixture, item.path, item.variant, item.dtype, item.device, item.pass, item.arithmetic,
+          item.compute, item.against, item.oracle, item.reason, item.trials, item.repro);
     for (TensorResult& tensor : item.tensors) {
-      clean(tensor.name, tensor.reason);
-      for (judge::Limit& limit : tensor.limits) clean(limit.source);
+      clean(tensor.name, tensor.dtype, tensor.reason, tensor.worst_window, tensor.worst_head);
+      for (auto& metric : tensor.metrics) clean(metric.first);
+      for (judge::Limit& limit : tensor.limits) clean(limit.metric, limit.source);
       if (tensor.worst) clean(tensor.worst->place);
-      for (PointResult& point : tensor.points) clean(point.place);
+      for (PointResult& point : tensor.points) clean(point.place, point.got_hex, point.expected_hex);
     }
+    if (!item.probe) continue;
+    for (ProbeMatch& match : item.probe->matches) clean(match.convention, match.meaning, match.tensor);
+    if (ProbeMatch* const match = item.probe->nearest ? &*item.probe->nearest : nullptr)
+      clean(match->convention, match->meaning, match->tensor);
   }
   return document;
 }
@@ -273,6 +278,8 @@ std::string text_of_end(const Document& document, const WriteOptions& options) {
       document.count(Verdict::inconclusive), document.count(Verdict::skipped));
   if (!document.failures.empty()) add(out, "; {}", counted(document.failures.size(), "error"));
   if (const std::string failure = unexplained_failure(document); !failure.empty()) out += "; " + failure;
+  if (document.is_part() && exit_code(document) == 0 && document.count(Verdict::pass) == 0)
+    out += "; nothing passed in this part: merge judges the whole";
   return out + "\n";
 }
 

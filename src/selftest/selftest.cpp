@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "base/interruption.hpp"
 #include "engine/engine.hpp"
@@ -35,6 +36,7 @@ struct Subject {
       {};                     ///< "oracle: o rms_ratio 0.2 > 1e-06", one for each check that failed
   bool passed = false;        ///< some comparison passed
   std::string in_suite = {};  ///< the first line of the suite that catches it
+  bool tried = false;         ///< on everything it is to be tried on
 
   /// Wrong and caught, by the suite as well, or healthy and let pass.
   bool as_it_should(bool with_suite) const {
@@ -119,7 +121,8 @@ bool is_alarm(const report::CaseResult& item) {
 }
 
 /// Each on the problem of the selftest, those of one dtype together.
-void try_on_problem(std::vector<Subject>& subjects, const char* problem, Gate& gate, int threads) {
+void try_on_problem(std::span<Subject> subjects, const char* problem, Gate& gate, int threads,
+                    bool with_suite) {
   for (std::size_t first = 0, end; first < subjects.size(); first = end) {
     for (end = first; end < subjects.size() && subjects[end].dtype == subjects[first].dtype;) ++end;
     std::vector<kda::Variant> registry;
@@ -141,6 +144,7 @@ void try_on_problem(std::vector<Subject>& subjects, const char* problem, Gate& g
         else
           subjects[i].caught_by.push_back(item.against + ": " + item.reason);
       }
+    for (std::size_t i = first; i < end; ++i) subjects[i].tried = !with_suite || !subjects[i].mutant;
   }
 }
 
@@ -169,6 +173,7 @@ void try_on_suite(Subject& subject, const std::string& suite, Gate& gate, int th
       request, threads, [&](const report::Document& part) { return found(part) != part.cases.end(); });
   if (const auto alarm = found(document); alarm != document.cases.end())
     subject.in_suite = alarm_text(*alarm);
+  subject.tried = true;
 }
 
 report::Section rows_about(const std::vector<Subject>& subjects, const std::string& suite) {
@@ -273,23 +278,33 @@ report::Section devices() {
 
 }  // namespace
 
-report::Document selftest(const SelftestRequest& request) {
+void selftest(const SelftestRequest& request, report::Document& document) {
   Gate gate(request);
   const int threads = request.resources.threads;
+  const bool with_suite = !request.suite.empty();
   std::vector<Subject> subjects = subjects_of(Pass::forward), backward = subjects_of(Pass::backward);
-  try_on_problem(subjects, target, gate, threads);
-  try_on_problem(backward, gradient_target, gate, threads);
+  const std::size_t forward = subjects.size();
   std::ranges::move(backward, std::back_inserter(subjects));
-  report::Document document;
-  if (!request.suite.empty())
+  document.sections = {devices()};
+  try {
+    const std::span<Subject> all = subjects;
+    try_on_problem(all.first(forward), target, gate, threads, with_suite);
+    try_on_problem(all.subspan(forward), gradient_target, gate, threads, with_suite);
     for (Subject& subject : subjects) {
       check_interruption();
-      if (subject.mutant) try_on_suite(subject, request.suite, gate, threads);
+      if (with_suite && subject.mutant) try_on_suite(subject, request.suite, gate, threads);
     }
-  document.sections = {devices(), rows_about(subjects, request.suite)};
-  if (!request.suite.empty()) document.sections.push_back(healthy_over(request.suite, gate));
+    document.sections.push_back(rows_about(subjects, request.suite));
+    if (with_suite) document.sections.push_back(healthy_over(request.suite, gate));
+  } catch (const Interrupted&) {
+    if (document.sections.size() == 1) {  // nothing is known of those that are missing
+      std::erase_if(subjects, [](const Subject& subject) { return !subject.tried; });
+      document.sections.push_back(rows_about(subjects, request.suite));
+    }
+    document.failures = std::move(gate.failures);
+    throw;
+  }
   document.failures = std::move(gate.failures);
-  return document;
 }
 
 }  // namespace kda_check::selftest

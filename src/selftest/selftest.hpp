@@ -19,7 +19,8 @@ struct SelftestRequest {
 /// Every mutant and every variant of this machine: against the oracle and under the invariants on one problem
 /// (those of the backward pass against the oracle), then over the suite - mutants up to the first line that
 /// catches them, variants over all, on one thread and on two. A row for each, which fails where a mutant is
-/// missed or a healthy kernel is not let pass.
-report::Document selftest(const SelftestRequest& request);
+/// missed or a healthy kernel is not let pass. The document, empty at first, is filled at the end, also when
+/// Interrupted is thrown: with rows of those whose trials were over.
+void selftest(const SelftestRequest& request, report::Document& document);
 
 }  // namespace kda_check::selftest

@@ -29,6 +29,15 @@ TEST_CASE("bytes that are no UTF-8 are shown as bytes", "[names]") {
   CHECK(printable("\uffff\ufdd0") == "\\uffff\\ufdd0");
 }
 
+TEST_CASE("text from outside is no command of a workflow", "[names]") {
+  CHECK(printable("::stop-commands::x") == "\\x3a:stop-commands::x");
+  CHECK(printable("  \u00a0\u3000::x") == "  \u00a0\u3000\\x3a:x");
+  CHECK(printable("##[add-mask]x ##[y") == "\\x23#[add-mask]x \\x23#[y");
+  CHECK(printable("a::b :c ## [d] #[") == "a::b :c ## [d] #[");
+  for (const char* const text : {"::x", "###[x", ":::x", "##[##["})
+    CHECK(printable(printable(text)) == printable(text));
+}
+
 TEST_CASE("what is printable already stays as it is", "[names]") {
   std::string all;
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);

@@ -36,6 +36,22 @@ TEST_CASE("a reader that goes away costs no report and leaves no temporary file"
   }
 }
 
+TEST_CASE("without a reader the exit code is that of the reports in files, and 141 where there are none",
+          "[cli]") {
+  const Folder folder;
+  const std::string json = " --json " + (folder / "out.json").string();
+  const std::string fails = "run " + small + " --variant recurrent --max-ulp 0";
+  const auto without_reader = [](const std::string& words) {
+    // Nothing begins before the reader has gone.
+    return shell("{ trap '' PIPE; while echo; do :; done 2>/dev/null; $KDA " + words +
+                 "; echo code $? >&2; } | true");
+  };
+  CHECK(without_reader("run " + small).err == "code 141\n");
+  CHECK(without_reader(fails).err == "code 141\n");
+  CHECK(without_reader("run " + small + json).err == "code 0\n");
+  CHECK(without_reader(fails + json).err == "code 1\n");
+}
+
 TEST_CASE("a parent that ignores its children fails no program", "[cli]") {
   const Output output = shell("env --ignore-signal=CHLD $KDA run " + small +
                               " --variant recurrent --against oracle --external-timeout 20 --external "
@@ -116,6 +132,22 @@ TEST_CASE("what was finished before a signal is reported, as interrupted", "[cli
   CHECK(document["summary"]["outcome"] == "interrupted");
   CHECK(document["summary"]["passed"] == 1);
   CHECK(document["summary"]["exit_code"] == 143);
+}
+
+TEST_CASE("of a source that a signal breaks off, the cases that failed before are reported", "[cli]") {
+  const Folder folder;
+  const std::string json = (folder / "out.json").string(), started = (folder / "started").string();
+  const Output output =
+      shell("export KDA; $KDA run control:T=4 --threads 1 --variant recurrent --max-ulp 0 --json " + json +
+            " --against oracle --invariants=repeat --external 'if [ -e " + started + " ]; then echo >" +
+            started + "2; sleep 600; else echo >" + started +
+            "; $KDA capture {in} --variant naive --replace -o {out}; fi' & until [ -e " + started +
+            "2 ]; do sleep 0.01; done; kill -TERM $!; wait $!; echo status $?");
+  INFO(output.out << output.err);
+  CHECK_THAT(output.out, ContainsSubstring("status 143") && ContainsSubstring("FAIL"));
+  const auto document = nlohmann::json::parse(read_file(json));
+  CHECK(document["summary"]["outcome"] == "interrupted");
+  CHECK(document["summary"]["failed"] > 0);
 }
 
 TEST_CASE("an interrupted run ends soon, by its signal, and leaves nothing", "[cli]") {

@@ -77,3 +77,55 @@ TEST_CASE("parts that are not the whole exactly once are refused", "[cli][merge]
   refused(one + two + other, "it is no shard of the same run");
   CHECK(program("merge").code == 2);
 }
+
+TEST_CASE("an answer that one part skips and another gives is missed by nobody", "[cli][merge]") {
+  const Folder folder;
+  std::ofstream(folder / "odd.sh") << "case $($KDA show $1 --headers) in *T=5*) exit 77;; esac\n"
+                                      "$KDA capture $1 --variant naive --replace -o $2\n";
+  const auto run = [&](const std::string& targets_of_run) {
+    std::string out;
+    for (const char* const index : {"1", "2"}) {
+      const std::string path = (folder / "part").string() + index + ".json";
+      const Output part = shell(
+          "export KDA; $KDA run " + targets_of_run + " --variant none --require external --external 'sh " +
+          (folder / "odd.sh").string() + " {in} {out}' -q --json " + path + " --shard " + index + "/2");
+      INFO(part.out << part.err);
+      CHECK(part.code == 0);
+      CHECK((part.err.empty() ||
+             part.out.ends_with("; nothing passed in this part: merge judges the whole\n")));
+      out += part.err;
+    }
+    CHECK_THAT(out, ContainsSubstring("in this part --require external: it answered nothing") &&
+                        ContainsSubstring("merge judges the whole"));
+    return program("merge " + (folder / "part1.json").string() + " " + (folder / "part2.json").string());
+  };
+  const Output some = run("control:T=4 control:T=5");
+  INFO(some.out << some.err);
+  CHECK(some.code == 0);
+  CHECK(some.err.empty());
+  const Output none = run("control:T=5 control:T=5,H=3");
+  CHECK(none.code == 1);
+  CHECK(lines(none.err) == 1);
+  CHECK_THAT(none.err, ContainsSubstring("--require external: it answered nothing; skipped everywhere"));
+}
+
+TEST_CASE("a baseline may be about one part of a run, and must be about some", "[cli][merge]") {
+  const Folder folder;
+  const std::string path = (folder / "b.tsv").string();
+  REQUIRE(program("run control:T=4,H=1 --variant naive --update-baseline --baseline " + path).code == 0);
+  const auto merged = [&](const std::string& targets_of_run) {
+    std::string paths;
+    for (const char* const index : {"1", "2"}) {
+      paths += " " + (folder / "part").string() + index + ".json";
+      const Output part = program("run " + targets_of_run + " --variant naive -q --baseline " + path +
+                                  " --json" + paths.substr(paths.rfind(' ')) + " --shard " + index + "/2");
+      INFO(part.out << part.err);
+      CHECK(part.code == 0);
+    }
+    return program("merge" + paths);
+  };
+  CHECK(merged("control:T=4,H=1 control:T=5,H=1").code == 0);
+  const Output other = merged("control:T=6,H=1 control:T=5,H=1");
+  CHECK(other.code == 1);
+  CHECK_THAT(other.err, ContainsSubstring("no row of the baseline is about this run"));
+}

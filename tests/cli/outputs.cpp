@@ -6,6 +6,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/sanitized.hpp"
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
@@ -107,6 +108,22 @@ TEST_CASE("what the user may not write or read is left alone", "[cli]") {
   fs::permissions(folder / "closed", fs::perms::owner_all);
   CHECK(output.code == 3);
   CHECK_THAT(output.err, ContainsSubstring("ermission denied"));
+}
+
+TEST_CASE("a report that there is no memory for takes no other with it", "[cli]") {
+  if (kda_check::is_sanitized) KDA_CHECK_SKIP("a sanitizer wants to be preloaded first");
+  const Folder folder;
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  const Output output = shell("LD_PRELOAD=" KDA_CHECK_NO_MEMORY_LIBRARY " $KDA run " + small +
+                              " --report github=" + path("a.txt") + " --report html=" + path("b.html") +
+                              " --report json=" + path("c.json"));
+  INFO(output.out << output.err);
+  CHECK(output.code == 4);
+  CHECK_THAT(output.err, ContainsSubstring("out of memory for the html report (" + path("b.html") + ")"));
+  CHECK_THAT(output.out, ContainsSubstring("PASS: "));
+  CHECK(fs::exists(path("a.txt")));
+  CHECK(nlohmann::json::parse(read_file(path("c.json")))["summary"]["outcome"] == "pass");
+  CHECK(folder.entries() == 2);  // nothing half written
 }
 
 TEST_CASE("a fixture is never overwritten by a report", "[cli]") {

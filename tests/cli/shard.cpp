@@ -118,6 +118,9 @@ TEST_CASE("an empty shard of something passes with one line, and a shard of noth
   CHECK(empty == 1);
   CHECK(program("run --shard 1/2").code == 2);
   const Folder folder;
+  std::ofstream(folder / "n.txt") << "control:T=4,H=1 --variant naive --dtype fp32\n";
+  for (const char* const part : {"", " --shard 1/2", " --shard 2/2"})
+    CHECK(program("run @" + (folder / "n.txt").string() + " --dtype fp64" + part).code == 1);
   CHECK(program("run " + (folder / ".").string() + " --shard 1/2").code == 2);
 }
 

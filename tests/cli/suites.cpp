@@ -121,3 +121,16 @@ TEST_CASE("the suite of pull requests narrowed to one variant passes on a health
   INFO(output.out.substr(0, 2000) << output.err);
   CHECK(output.code == 0);
 }
+
+TEST_CASE("a file that is called as one of the program's own suites is not taken for it", "[cli][suite]") {
+  const Folder folder;
+  fs::create_directories(folder / "cases/fixtures");
+  fs::copy_file(case_fixtures() + "/fla_fp16_c32.h5", folder / "cases/fixtures/fla_fp32_small.h5");
+  const std::string words = "cd " + (folder / ".").string() + " && $KDA run @smoke --dry-run ";
+  const Output both = shell(words + "cases/fixtures/fla_fp32_small.h5");
+  CHECK(both.code == 2);
+  CHECK(lines(both.err) == 1);
+  CHECK_THAT(both.err, ContainsSubstring("two fixtures are called 'cases/fixtures/fla_fp32_small.h5'") &&
+                           ContainsSubstring("type yours as ./cases/fixtures/fla_fp32_small.h5"));
+  CHECK(shell(words + "./cases/fixtures/fla_fp32_small.h5").code == 0);
+}

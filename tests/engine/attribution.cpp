@@ -1,6 +1,10 @@
 // `attribute`: shares of axes and stages, and steps between answers.
+#include <csignal>
+
+#include "base/interruption.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
+#include "support/child.hpp"
 #include "support/ladders.hpp"
 #include "support/problems.hpp"
 #include "support/temporary_fixture.hpp"
@@ -72,6 +76,48 @@ TEST_CASE("the ladder between two arithmetics of ours ends with no differing bit
     CHECK(rungs.back().figure("remaining") == 0);
     CHECK(test::sum_of_shares(ladder) == Approx(1));
   }
+}
+
+TEST_CASE("stages that do not fit are refused before any work, and cost no other answer its shares",
+          "[engine][attribute][memory]") {
+  plan::Request request = request_for("control:T=600,H=1,K=16,V=16");
+  request.selection.variants = Names{"recurrent", "chunk"};
+  request.selection.dtypes = Names{"fp32", "fp64"};
+  engine::Resources resources = test::on_threads(1);
+  resources.limits.memory_budget = 4 << 20;
+  std::vector<std::string> worked;
+  resources.progress = [&](const std::string& what) { worked.push_back(what); };
+  const report::Document document = test::ran(request, resources);
+  CHECK(exit_code(document) == 3);
+  REQUIRE(document.failures.size() == 1);
+  CHECK_THAT(document.failures[0].message,
+             ContainsSubstring("stages and their truth take ") && ContainsSubstring("--memory-limit"));
+  const std::vector<Item> found = items_of(document, "attributions");
+  REQUIRE(found.size() == 4);
+  for (const Item& item : found) CHECK(item.words("variant") == "recurrent");
+  for (const std::string& what : worked) CHECK(what.find("chunk") == std::string::npos);
+}
+
+TEST_CASE("what attribute finished before a signal is kept", "[engine][attribute]") {
+  plan::Request request = request_for("control:T=40,H=1,K=16,V=16");
+  request.selection.variants = Names{"recurrent", "chunk"};
+  request.selection.dtypes = Names{"fp32"};
+  test::Child child([&](const std::function<void()>&) {
+    prepare_signals();
+    engine::Resources resources = test::on_threads(1);
+    resources.progress = [](const std::string& what) {
+      if (what.find("chunk") != std::string::npos) std::raise(SIGTERM), check_interruption();
+    };
+    report::Document document;
+    try {
+      engine::execute(test::planned(request), {resources},
+                      {[&](report::Document part) { document.add(std::move(part)); }});
+    } catch (const Interrupted&) {
+      return static_cast<int>(items_of(document, "attributions").size());
+    }
+    return 91;
+  });
+  CHECK(child.exit_status() == 2);
 }
 
 TEST_CASE("what attribute cannot do is said in one line", "[engine][attribute]") {

@@ -63,7 +63,9 @@ report::Document captured(const plan::Request& request) {
 report::Document diff(const std::string& got, const std::string& reference) {
   engine::DiffRequest request;
   request.got = got, request.reference = reference;
-  return engine::diff(request, {}, {});
+  report::Document document;
+  engine::diff(request, document, {}, {});
+  return document;
 }
 
 }  // namespace

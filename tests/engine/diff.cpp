@@ -1,13 +1,18 @@
 #include "engine/diff.hpp"
 
+#include <bit>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
+#include <functional>
 #include <map>
 
+#include "base/interruption.hpp"
 #include "judge/comparison.hpp"
 #include "judge/metrics.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
+#include "support/child.hpp"
 #include "support/problems.hpp"
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
@@ -30,7 +35,12 @@ DiffRequest request_for(const std::string& got, const std::string& reference, in
   return request;
 }
 
-report::Document diff(const DiffRequest& request) { return engine::diff(request, {}, {}); }
+report::Document diff(const DiffRequest& request,
+                      const std::function<void(const std::string&)>& progress = {}) {
+  report::Document document;
+  engine::diff(request, document, {}, progress);
+  return document;
+}
 
 }  // namespace
 
@@ -84,6 +94,42 @@ TEST_CASE("a zero of the other sign is a difference, unless a limit of the user'
   CHECK(test::metric_of(o, "max_ulp") == 0);
   request.judging.limits = test::limits({"max_ulp=exact"});
   CHECK(exit_code(diff(request)) == 0);
+}
+
+TEST_CASE("an answer of another element type is a difference, unless limits of the user's decide",
+          "[engine][diff]") {
+  const kda::Problem problem = test::make_problem({});
+  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  const TemporaryFixture before(problem, &answer, "wide");
+  answer.o = answer.o.converted_to(DType::fp16);
+  const TemporaryFixture after(problem, &answer, "narrow");
+  DiffRequest request = request_for(after.path, before.path);
+  const report::Document document = diff(request);
+  CHECK(exit_code(document) == 1);
+  const report::TensorResult& o = test::tensor_of(document.cases[0], "expected/somebody/o");
+  CHECK(o.verdict == Verdict::fail);
+  CHECK(o.reason == "element type is fp16 but was fp32");
+  request.judging.limits = test::limits({"max_ulp=0"});
+  CHECK(exit_code(diff(request)) == 0);
+  request.judging.limits = test::limits({"rms_ratio=1.3e-4"});
+  CHECK_THAT(diff(request).cases[0].reason, ContainsSubstring("rms_ratio") && ContainsSubstring("was fp32"));
+}
+
+TEST_CASE("a NaN of other bits is a difference, one of the same bits decides nothing", "[engine][diff]") {
+  const kda::Problem problem = test::make_problem({});
+  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  auto elements = answer.o.elements<float>();
+  elements[3] = std::bit_cast<float>(0x7fc00000u);
+  const TemporaryFixture before(problem, &answer, "before"), same(problem, &answer, "same");
+  const report::Document equal = diff(request_for(same.path, before.path));
+  CHECK(test::tensor_of(equal.cases[0], "expected/somebody/o").verdict == Verdict::inconclusive);
+  elements[3] = std::bit_cast<float>(0x7fc00001u);
+  const TemporaryFixture after(problem, &answer, "after");
+  const report::Document document = diff(request_for(after.path, before.path));
+  const report::TensorResult& o = test::tensor_of(document.cases[0], "expected/somebody/o");
+  CHECK(o.verdict == Verdict::fail);
+  CHECK(o.reason == "differing_bits 1 > 0");
+  CHECK(o.worst->place == "expected/somebody/o[b=0 t=0 h=0 v=3]");
 }
 
 TEST_CASE("diff compares two groups of one file under the limits asked for", "[engine][diff]") {
@@ -222,13 +268,34 @@ TEST_CASE("a file cut off while diff reads it is bad input", "[engine][diff]") {
   spec.T = 500;
   const kda::Problem problem = test::make_problem(spec);
   const TemporaryFixture a(problem, nullptr, "a"), b(problem, nullptr, "b");
-  const report::Document document = engine::diff(request_for(a.path, b.path, 2), {}, [&](const std::string&) {
+  const report::Document document = diff(request_for(a.path, b.path, 2), [&](const std::string&) {
     std::filesystem::resize_file(b.path, 2000);
   });
   CHECK(exit_code(document) == 3);
   REQUIRE(document.failures.size() == 1);
   CHECK_THAT(document.failures[0].message, ContainsSubstring(b.path));
   CHECK(document.cases.empty());
+}
+
+TEST_CASE("of two folders what was compared before a signal is kept", "[engine][diff]") {
+  const test::TemporaryFolder before, after;
+  for (const test::TemporaryFolder* const folder : {&before, &after})
+    for (const char* const name : {"a.h5", "b.h5", "c.h5"})
+      std::filesystem::copy_file(committed("fla_fp32_small"), *folder / name);
+  test::Child child([&](const std::function<void()>&) {
+    prepare_signals();
+    report::Document document;
+    int pairs = 0;
+    try {
+      engine::diff(request_for(after.path(), before.path()), document, {}, [&](const std::string& name) {
+        if (name == "inputs/q" && ++pairs == 3) std::raise(SIGTERM), check_interruption();
+      });
+    } catch (const Interrupted&) {
+      return static_cast<int>(document.count(Verdict::pass));
+    }
+    return 91;
+  });
+  CHECK(child.exit_status() == 2);
 }
 
 TEST_CASE("diff compares tensors that are larger than its memory budget", "[engine][diff]") {

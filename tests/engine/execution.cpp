@@ -311,6 +311,42 @@ TEST_CASE("an empty plan tells nothing", "[engine][events]") {
   CHECK(told == 0);
 }
 
+TEST_CASE("cases that were concluded before a signal are told, also of the source that it breaks off",
+          "[engine][events]") {
+  const std::vector<kda::Variant> registry = {
+      like_recurrent("wrong",
+                     [](const kda::Problem& problem, const kda::RunOptions& options) {
+                       kda::Answer answer = kda::run_recurrent(problem, options);
+                       answer.o.set(0, 1000);
+                       return answer;
+                     }),
+      like_recurrent("ending", [](const kda::Problem& problem, const kda::RunOptions& options) {
+        std::raise(SIGTERM);
+        return kda::run_recurrent(problem, options);
+      })};
+  // There is room for one answer at a time: each is compared before the next is computed.
+  const Roomy file;
+  plan::Request request = request_for({file.path()}, registry);
+  request.selection.dtypes = Names{"fp32"};
+  request.selection.against = Names{"oracle"}, request.selection.recorded = Names{};
+  request.selection.pass = kda::Pass::forward;
+  const std::size_t budget = file.input_bytes() + Roomy::answer_bytes(DType::fp32) + 1;
+  test::Child child([&](const std::function<void()>&) {
+    prepare_signals();
+    report::Document document;
+    try {
+      engine::execute(test::planned(request), {with_budget(budget)},
+                      {[&](report::Document part) { document.add(std::move(part)); }});
+    } catch (const Interrupted&) {
+      if (document.problems.size() != 1 || document.cases.size() != 1) return 90;
+      const report::CaseResult& item = document.cases[0];
+      return item.variant == "wrong" && item.verdict == Verdict::fail && !item.tensors.empty() ? 0 : 91;
+    }
+    return 92;
+  });
+  CHECK(child.exit_status() == 0);
+}
+
 TEST_CASE("what is done is told before a signal ends the run", "[engine][events]") {
   std::vector<std::string> targets;
   for (int T = 1; T <= 6; ++T) targets.push_back("control:H=1,K=8,V=8,T=" + std::to_string(T));

@@ -102,6 +102,11 @@ TEST_CASE("loose, new and stale rows are found", "[explain]") {
   ReadingKey gpu = key_of("scaled_ulp");
   gpu.variant = "gpu-chunk@NVIDIA H100";
   CHECK(findings({{gpu, 1}}, readings).stale.empty());
+  // A recorded answer is in its file on every machine, whatever its name.
+  ReadingKey recorded = key_of("scaled_ulp");
+  recorded.variant = "expected/mine@v2";
+  CHECK(findings({{recorded, 1}}, readings).stale.size() == 1);
+  CHECK(updated({{recorded, 1}}, readings, Ratchet::better, true).count(recorded) == 0);
 }
 
 TEST_CASE("an update only lowers rows, unless it is told to raise them", "[explain]") {

@@ -8,8 +8,8 @@
 #include "support/temporary_fixture.hpp"
 
 using namespace kda_check;
-using plan::Answerers;
 using plan::Names;
+using plan::Turnout;
 
 namespace {
 
@@ -17,12 +17,25 @@ const std::vector<kda::Variant> right =
     test::cpu_variants_and({test::made_up_gpu_recurrent(), test::made_up_gpu_chunk<false>()});
 const std::vector<kda::Variant> absent = test::cpu_variants_and({test::absent_gpu_chunk()});
 
+/// They answered what the command line asked of them.
+std::vector<Turnout> answered(const Names& names) {
+  std::vector<Turnout> list;
+  for (const std::string& name : names) list.push_back({name, std::string(plan::command_line)});
+  return list;
+}
+
+std::vector<Turnout> and_skipped(std::vector<Turnout> list, const std::string& name,
+                                 const std::string& reason) {
+  list.push_back({name, std::string(plan::command_line), Turnout::Outcome::skipped, reason});
+  return list;
+}
+
 /// "exit code message" of each.
-Names missing(const plan::Request& request, const Answerers& answerers) {
-  const plan::Plan plan = test::planned(request);
+Names missing(const plan::Request& request, const std::vector<Turnout>& turnouts) {
+  const plan::Plan plan = test::planned_line(request);
   Names texts;
   for (const std::vector<report::Failure>& failures :
-       {plan.failures, plan::missing_answers(plan, request, answerers)})
+       {plan.failures, report::unmet(plan::demands(plan, request, turnouts))})
     for (const report::Failure& failure : failures)
       texts.push_back(std::to_string(failure.exit_code) + " " + failure.message);
   return texts;
@@ -40,14 +53,15 @@ const std::string committed = test::case_fixtures() + "/fla_fp32_small.h5";
 }  // namespace
 
 TEST_CASE("a device or a variant that is required must be here before anything runs", "[plan][require]") {
-  const auto refusal = [](const Names& names, const std::vector<kda::Variant>& registry) {
-    return test::refusal([&] { plan::check_devices(names, registry); });
+  const auto refusal = [](const std::vector<plan::Requirement>& required,
+                          const std::vector<kda::Variant>& registry) {
+    return test::refusal([&] { plan::check_devices(required, registry); });
   };
-  CHECK(refusal({"gpu"}, right) == "accepted");
+  CHECK(refusal({{"gpu"}}, right) == "accepted");
   CHECK(refusal({}, absent) == "accepted");
-  CHECK(refusal({"chunk", "somebody"}, absent) == "accepted");
-  CHECK_THAT(refusal({"gpu"}, absent), ContainsSubstring("4 --require gpu: gpu-chunk: no device: none"));
-  CHECK_THAT(refusal({"gpu-chunk"}, absent), ContainsSubstring("4 --require gpu-chunk: no device: none"));
+  CHECK(refusal({{"chunk"}, {"somebody"}}, absent) == "accepted");
+  CHECK_THAT(refusal({{"gpu"}}, absent), ContainsSubstring("4 --require gpu: gpu-chunk: no device: none"));
+  CHECK_THAT(refusal({{"gpu-chunk"}}, absent), ContainsSubstring("4 --require gpu-chunk: no device: none"));
   plan::Request request = request_for("control:T=4,H=1", absent);
   request.required = {"gpu"};
   CHECK_THAT(test::refusal([&] { test::planned(request); }), ContainsSubstring("4 --require gpu"));
@@ -56,8 +70,8 @@ TEST_CASE("a device or a variant that is required must be here before anything r
 TEST_CASE("a device that is required must have answered something", "[plan][require]") {
   plan::Request request = request_for("control:T=4,H=1", right);
   request.required = {"gpu"};
-  CHECK(missing(request, {{"gpu-chunk", "chunk"}, {}}).empty());
-  CHECK(missing(request, {{"chunk"}, {}}) ==
+  CHECK(missing(request, answered({"gpu-chunk", "chunk"})).empty());
+  CHECK(missing(request, answered({"chunk"})) ==
         Names{"4 --require gpu: no variant of the gpu answered anything"});
 }
 
@@ -65,31 +79,32 @@ TEST_CASE("a recorded answer that is required and is not there fails, and says w
           "[plan][require]") {
   plan::Request request = request_for(committed);
   request.required = {"mine"};
-  CHECK(missing(request, {{"chunk", "fla_chunk"}, {}}) ==
+  CHECK(missing(request, answered({"chunk", "fla_chunk"})) ==
         Names{"1 --require mine: nobody of that name is to answer; recorded there: fla_chunk, fla_recurrent, "
               "torch_fp64"});
   request.required = {"fla_chunk"};
-  CHECK(missing(request, {{"fla_chunk"}, {}}).empty());
-  CHECK(missing(request, {{}, {}, {{"fla_chunk", "exit status 77"}}}) ==
+  CHECK(missing(request, answered({"fla_chunk"})).empty());
+  CHECK(missing(request, and_skipped(answered({}), "fla_chunk", "exit status 77")) ==
         Names{"1 --require fla_chunk: it answered nothing; skipped everywhere: exit status 77"});
   request.targets = {"control:T=4,H=1"};
   request.required = {"mine"};
-  CHECK_THAT(missing(request, {{"chunk"}, {}}).at(0),
+  CHECK_THAT(missing(request, answered({"chunk"})).at(0),
              ContainsSubstring("the files have no recorded answers"));
 }
 
 TEST_CASE("what is named on the command line and was skipped everywhere fails", "[plan][require]") {
   plan::Request request = request_for("control:T=4,H=1");
   request.selection.variants = Names{"naive", "chunk"};
-  CHECK(missing(request, {{"naive", "chunk"}, {}}).empty());
-  CHECK(missing(request, {{"naive"}, {}, {{"chunk", "no such arithmetic"}}}) ==
+  CHECK(missing(request, answered({"naive", "chunk"})).empty());
+  CHECK(missing(request, and_skipped(answered({"naive"}), "chunk", "no such arithmetic")) ==
         Names{"1 chunk answered nothing: skipped everywhere: no such arithmetic"});
   // Unnamed, a variant may be skipped.
   request.selection.variants.reset();
-  CHECK(missing(request, {{"naive"}, {}, {{"chunk", "no such arithmetic"}}}).empty());
+  CHECK(missing(request, and_skipped(answered({"naive"}), "chunk", "no such arithmetic")).empty());
   // A program of the user's is always asked for.
   request.external = plan::ExternalProgram{"x {in} {out}", "mine", 600};
-  CHECK(missing(request, {{"naive"}, {}, {{"mine", "the program does not do this (exit status 77)"}}}) ==
+  CHECK(missing(request,
+                and_skipped(answered({"naive"}), "mine", "the program does not do this (exit status 77)")) ==
         Names{"1 mine answered nothing: skipped everywhere: the program does not do this (exit status 77)"});
 }
 
@@ -100,7 +115,7 @@ TEST_CASE("what is not planned in a shard is another shard's business", "[plan][
   for (const std::size_t index : {1, 2}) {
     const plan::Plan part = test::planned_line(request, {index, 2, {}});
     const bool has_file = part.problems.at(0).source->target().path == committed;
-    const auto failures = plan::missing_answers(part, request, {{"chunk"}, {}});
+    const auto failures = report::unmet(plan::demands(part, request, answered({"chunk"})));
     CHECK(failures.empty() == !has_file);
     (has_file ? here : silent) += 1;
   }
@@ -112,5 +127,21 @@ TEST_CASE("requirements of lines and of the command line are asked for once each
   const test::TemporarySuite suite(
       "control:T=4,H=1 --require naive\ncontrol:T=5,H=1 --require naive,chunk\n");
   plan::Request request = test::request_of(suite.name() + " --require chunk");
-  CHECK(test::planned_line(request).required == Names{"chunk", "naive"});
+  CHECK(test::planned_line(request).required ==
+        std::vector<plan::Requirement>{
+            {"chunk"}, {"naive", suite.place(1)}, {"naive", suite.place(2)}, {"chunk", suite.place(2)}});
+}
+
+TEST_CASE("what a line of a suite requires another line does not answer", "[plan][require]") {
+  const test::TemporarySuite suite(committed + " --require fla_chunk\n" + committed + " control:T=4,H=1\n" +
+                                   "control:T=5,H=1 --require fla_chunk\n");
+  const plan::Request request = test::request_of(suite.name());
+  const std::vector<Turnout> both = {{"fla_chunk", suite.place(1)}, {"fla_chunk", suite.place(2)}};
+  CHECK(missing(request, both) ==
+        Names{"1 --require fla_chunk (" + suite.place(3) +
+              "): nobody of that name is to answer; the files have no recorded answers"});
+  const std::vector<Turnout> other = {{"fla_chunk", suite.place(1), Turnout::Outcome::skipped, "no o"},
+                                      {"fla_chunk", suite.place(2)}};
+  CHECK(missing(request, other).back() ==
+        "1 --require fla_chunk (" + suite.place(1) + "): it answered nothing; skipped everywhere: no o");
 }

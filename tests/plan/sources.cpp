@@ -103,7 +103,7 @@ TEST_CASE("the outline of a file is that of its problem, read from the headers a
   }
 }
 
-TEST_CASE("a file that is another one when it is opened is bad input", "[plan]") {
+TEST_CASE("a file that is another one when it is opened is refused", "[plan]") {
   test::ProblemSpec spec;
   const test::TemporaryFixture file(test::make_problem(spec));
   const Source source = Source::look(target_of(file.path), {});
@@ -114,6 +114,6 @@ TEST_CASE("a file that is another one when it is opened is bad input", "[plan]")
     const test::TemporaryFixture other(test::make_problem(another), nullptr, "other");
     std::filesystem::copy_file(other.path, file.path, std::filesystem::copy_options::overwrite_existing);
     CHECK_THAT(test::refusal([&] { source.open({}); }),
-               ContainsSubstring("3 the file has changed since the run was planned"));
+               ContainsSubstring("4 was written by another process meanwhile"));
   }
 }

@@ -75,7 +75,7 @@ TEST_CASE("a line may have every option about what is run, an external program i
   CHECK(second.oracle == plan::OracleChoice::fp64);
   CHECK(second.stages);
   CHECK(second.invariants == Names{"repeat"});
-  CHECK(plan.required == Names{"chunk"});
+  CHECK(plan.required == std::vector<plan::Requirement>{{"chunk", suite.place(2)}});
 }
 
 TEST_CASE("what a line of a suite cannot have is refused with its place", "[plan][suites]") {

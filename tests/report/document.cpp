@@ -86,6 +86,29 @@ TEST_CASE("the exit code is that of the worst thing that happened", "[report]") 
   }
 }
 
+TEST_CASE("a part in which everything was skipped is no failure, the whole of such parts is one",
+          "[report]") {
+  Document document = document_of({"", 0, {skipped, skipped}, {}});
+  document.plan = PlanSummary{"0", 4, 1, 2, {}};
+  CHECK(exit_code(document) == 0);
+  document.cases[0].verdict = fail;
+  CHECK(exit_code(document) == 1);
+  document.cases.clear();
+  CHECK(exit_code(document) == 1);
+  document = document_of({"", 1, {skipped, skipped}, {}});
+  document.plan = PlanSummary{"0", 2, 1, 1, {}};
+  CHECK(exit_code(document) == 1);
+}
+
+TEST_CASE("a demand is met by any part, and unmet is said once", "[report]") {
+  const auto demand = [](const char* what, bool met) { return Demand{what, met, {what, 1, {}}}; };
+  CHECK(unmet({}).empty());
+  const std::vector<Failure> failures =
+      unmet({demand("a", false), demand("b", false), demand("a", true), demand("b", false)});
+  REQUIRE(failures.size() == 1);
+  CHECK(failures[0].message == "b");
+}
+
 TEST_CASE("variants that were left out are not made up for by what passed without them", "[report]") {
   const auto code = [](std::vector<std::pair<Role, Verdict>> cases, const char* against_of_skipped) {
     Document document;

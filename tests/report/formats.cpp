@@ -112,6 +112,25 @@ constexpr const char* formats[] = {"junit", "github", "summary", "html"};
 
 }  // namespace
 
+TEST_CASE("no line of text is a command of a workflow, whatever files hold", "[report]") {
+  Document result = hostile();
+  for (const std::string command : {"::stop-commands::x", "##[stop-commands]x"}) {
+    ProblemResult& problem = result.problems[0];
+    problem.name = problem.path = problem.shape = problem.options = problem.notes[0] = command;
+    result.nothing_to_do = command;
+    for (CaseResult& item : result.cases) {
+      item.path = item.variant = item.dtype = item.reason = item.trials = command;
+      for (TensorResult& tensor : item.tensors) tensor.worst_head = command;
+    }
+    std::istringstream text(write_text(result, {}));
+    for (std::string line; std::getline(text, line);) {
+      INFO(line);
+      CHECK(line.substr(std::min(line.find_first_not_of(' '), line.size())).rfind("::", 0) != 0);
+      CHECK(line.find("##[") == std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("JUnit has a suite for each fixture and says of every test how it went", "[report]") {
   const pugi::xml_document document = parsed(write_junit(document_with(every_verdict), {}));
   const pugi::xml_node root = document.child("testsuites");

@@ -320,8 +320,8 @@ class Faults(unittest.TestCase):
                 self.assertEqual(document["summary"]["exit_code"], done.returncode)
                 errors = document["errors"]
                 self.assertEqual(len([line for line in done.stderr.splitlines() if "error:" in line]), len(errors))
-                self.assertEqual({error["exit_code"] for error in errors} - {3}, set())
-                self.assertEqual(done.returncode == 3, bool(errors))
+                self.assertLessEqual({0, *(error["exit_code"] for error in errors)}, set(codes))
+                self.assertEqual(done.returncode != 0, bool(errors))
                 self.assertEqual({item["verdict"] for item in document["cases"]} - {"pass"}, set())
                 # A run is of one file, as it was when the run was planned: not a line of it is about another.
                 self.assertLessEqual(len({item["fixture"] for item in document["cases"]}), 1)
@@ -335,9 +335,9 @@ class Faults(unittest.TestCase):
         def replace(fixture, turn):
             shutil.copy(f"{self.root}/{1 + turn % 2}.h5", fixture + ".new")
             os.rename(fixture + ".new", fixture)
-        for done in self.meanwhile(replace, (0, 3)):
-            if done.returncode == 3:
-                self.assertIn("the file has changed since the run was planned", done.stderr)
+        for done in self.meanwhile(replace, (0, 4)):
+            if done.returncode == 4:
+                self.assertIn("was written by another process meanwhile", done.stderr)
 
     def test_a_fixture_that_is_cut(self):
         sizes = [0, 100, 2000, 20000]
@@ -347,7 +347,7 @@ class Faults(unittest.TestCase):
             os.rename(fixture + ".new", fixture)
             if turn % 4 == 0:
                 os.truncate(fixture, sizes[turn // 4 % len(sizes)])
-        self.meanwhile(cut, (0, 3))
+        self.meanwhile(cut, (0, 3, 4))
 
 
 def in_own_mounts():

@@ -1,13 +1,16 @@
 #include "selftest/selftest.hpp"
 
 #include <algorithm>
+#include <csignal>
 #include <fstream>
 #include <set>
 
+#include "base/interruption.hpp"
 #include "cli/command.hpp"
 #include "report/writers.hpp"
 #include "selftest/mutants.hpp"
 #include "support/catch.hpp"
+#include "support/child.hpp"
 #include "support/problems.hpp"
 #include "support/running.hpp"
 #include "support/temporary_folder.hpp"
@@ -24,7 +27,9 @@ report::Document tried(int threads, const std::string& suite = {}) {
   request.resources = test::on_threads(threads);
   request.suite = suite;
   request.parse_line = cli::parse_run_line;
-  return selftest::selftest(request);
+  report::Document document;
+  selftest::selftest(request, document);
+  return document;
 }
 
 /// Of the problems of the selftest alone; made once.
@@ -47,6 +52,31 @@ Item row_of(const report::Document& document, std::string_view name) {
 }
 
 }  // namespace
+
+TEST_CASE("of a selftest that a signal ends, the rows that were known are kept, and none is made up",
+          "[selftest]") {
+  test::Child child([](const std::function<void()>&) {
+    prepare_signals();
+    selftest::SelftestRequest request;
+    request.resources = test::on_threads(1);
+    request.resources.progress = [](const std::string& what) {
+      if (what.ends_with(" backwards")) std::raise(SIGTERM);
+    };
+    report::Document document;
+    try {
+      selftest::selftest(request, document);
+    } catch (const Interrupted&) {
+      const std::vector<Item> rows = items_of(document, "rows");
+      if (rows.empty() || document.sections.front().key != "devices") return 90;
+      const bool forward = std::ranges::all_of(rows, [](const Item& row) {
+        return row.words("pass") == "forward" && row.entry().verdict == Verdict::pass;
+      });
+      return forward ? 0 : 91;
+    }
+    return 92;
+  });
+  CHECK(child.exit_status() == 0);
+}
 
 TEST_CASE("every wrong kernel is caught, and no healthy one, on any number of threads", "[selftest]") {
   const report::Document& document = on_problems();

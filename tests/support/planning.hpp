@@ -38,6 +38,7 @@ class TemporarySuite {
  public:
   explicit TemporarySuite(const std::string& text) { std::ofstream(folder_ / "mine.txt") << text; }
   std::string name() const { return "@" + (folder_ / "mine.txt"); }
+  std::string place(int line) const { return name() + ":" + std::to_string(line); }
   const TemporaryFolder& folder() const { return folder_; }
 
  private:
