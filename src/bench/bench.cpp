@@ -244,23 +244,12 @@ report::Section rows_section() {
   return section;
 }
 
-report::Entry entry_of(const BenchRow& row) {
+void add(report::Section& section, const BenchRow& row) {
   const auto figure = [](double value) { return value > 0 ? Value(value) : Value(); };
-  report::Entry entry;
-  entry.values = {row.variant,
-                  std::string(kda::name_of(row.pass)),
-                  row.dtype,
-                  figure(row.microseconds),
-                  figure(row.gflops),
-                  figure(row.of_peak),
-                  figure(row.of_recurrent),
-                  figure(row.milliseconds),
-                  figure(row.spread),
-                  figure(row.floor_milliseconds),
-                  figure(row.over_floor()),
-                  row.device,
-                  row.arithmetic};
-  return entry;
+  section.add({row.variant, std::string(kda::name_of(row.pass)), row.dtype, figure(row.microseconds),
+               figure(row.gflops), figure(row.of_peak), figure(row.of_recurrent), figure(row.milliseconds),
+               figure(row.spread), figure(row.floor_milliseconds), figure(row.over_floor()), row.device,
+               row.arithmetic});
 }
 
 /// Columns that say nothing of any row are data alone.
@@ -283,17 +272,11 @@ report::Section machine_section(const BenchRequest& request, const kda::Problem&
                      {"fma_peak_gflops_fp32", {}, Show::figure},
                      {"fma_peak_gflops_fp64", {}, Show::figure},
                      {"copy_gb_per_s", {}, Show::figure}};
-  report::Entry entry;
   const std::string shape = plan::shape_text(problem.dimensions()), isa = kda::kernel_table().instruction_set;
-  entry.title = fmt::format("{}  {} threads  kernels for {}", shape, request.threads, isa);
-  entry.values = {shape,
-                  std::int64_t{request.threads},
-                  std::int64_t{request.repeats},
-                  isa,
-                  speeds.peak.fp32,
-                  speeds.peak.fp64,
-                  speeds.copy_bandwidth > 0 ? Value(speeds.copy_bandwidth * 1e-9) : Value()};
-  section.entries.push_back(std::move(entry));
+  report::Entry& machine = section.add(
+      {shape, std::int64_t{request.threads}, std::int64_t{request.repeats}, isa, speeds.peak.fp32,
+       speeds.peak.fp64, speeds.copy_bandwidth > 0 ? Value(speeds.copy_bandwidth * 1e-9) : Value()});
+  machine.title = fmt::format("{}  {} threads  kernels for {}", shape, request.threads, isa);
   if (speeds.peak.fp32 > 0)
     section.notes.push_back(
         fmt::format("FMA peak: {:.1f} Gflop/s in fp32, {:.1f} in fp64", speeds.peak.fp32, speeds.peak.fp64));
@@ -365,7 +348,7 @@ report::Document bench(const BenchRequest& wanted) {
     const BenchRow row = finished(item);
     if (row.milliseconds > 0) device = row.device;
     over_the_peak = over_the_peak || row.of_peak > 1;
-    rows.entries.push_back(entry_of(row));
+    add(rows, row);
   }
   hide_empty_columns(rows);
   if (over_the_peak)

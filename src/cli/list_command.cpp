@@ -17,18 +17,11 @@ namespace {
 
 using report::Section;
 using report::Show;
-using report::Value;
-
-void add(Section& section, std::vector<Value> values) {
-  report::Entry entry;
-  entry.values = std::move(values);
-  section.entries.push_back(std::move(entry));
-}
 
 template <class Rows>
 void add_rows(Section& section, const Rows& rows) {
   section.columns = {{"name", {}, Show::code}, {"summary", {}}};
-  for (const auto& row : rows) add(section, {std::string(row.name), std::string(row.summary)});
+  for (const auto& row : rows) section.add({std::string(row.name), std::string(row.summary)});
 }
 
 void variants(Section& section) {
@@ -40,9 +33,9 @@ void variants(Section& section) {
       if (variant.has_dtype(format.dtype))
         dtypes += fmt::format("{}{}", dtypes.empty() ? "" : " ", format.name);
     const std::string reason = variant.unavailable();
-    add(section, {std::string(variant.name), std::string(variant.summary), std::string(variant.device),
-                  dtypes, std::string(variant.run_backward != nullptr ? "forward backward" : "forward"),
-                  reason.empty() ? std::string("available") : reason});
+    section.add({std::string(variant.name), std::string(variant.summary), std::string(variant.device), dtypes,
+                 std::string(variant.run_backward != nullptr ? "forward backward" : "forward"),
+                 reason.empty() ? std::string("available") : reason});
   }
 }
 
@@ -51,7 +44,7 @@ void metrics(Section& section) { add_rows(section, judge::metrics()); }
 void arithmetic(Section& section) {
   section.columns = {{"key", {}, Show::code}, {"values", {}, Show::code}, {"summary", {}}};
   for (const kda::AxisDescription& axis : kda::axis_descriptions())
-    add(section, {axis.key, axis.values, axis.summary});
+    section.add({axis.key, axis.values, axis.summary});
 }
 
 /// Their own parameters, and those whose default is their own.
@@ -65,7 +58,7 @@ void regimes(Section& section) {
     std::string own;
     for (const kda::Parameter& parameter : recipe.parameters)
       own += fmt::format("{}{}={}", own.empty() ? "" : " ", parameter.name, parameter.value);
-    add(section, {std::string(recipe.name), own, std::string(recipe.summary)});
+    section.add({std::string(recipe.name), own, std::string(recipe.summary)});
   }
 }
 
@@ -73,13 +66,13 @@ void reports(Section& section) { add_rows(section, report::writers()); }
 
 void suites(Section& section) {
   section.columns = {{"name", {}, Show::code}};
-  for (const std::string& name : plan::suite_names()) add(section, {"@" + name});
+  for (const std::string& name : plan::suite_names()) section.add({"@" + name});
 }
 
 void devices(Section& section) {
   section.columns = {{"name", {}, Show::code}, {"state", "on this machine"}};
-  add(section, {std::string("cpu"), fmt::format("kernels for {}", kda::kernel_table().instruction_set)});
-  add(section, {std::string("gpu"), cuda::device_text()});
+  section.add({std::string("cpu"), fmt::format("kernels for {}", kda::kernel_table().instruction_set)});
+  section.add({std::string("gpu"), cuda::device_text()});
 }
 
 struct Row {

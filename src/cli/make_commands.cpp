@@ -90,9 +90,7 @@ int make_main(const Words& words) {
     section.key = "made";
     section.tabular = true;
     section.columns = {{"file", {}, report::Show::code}, {"regime", {}}, {"shape", {}}, {"options", {}}};
-    report::Entry entry;
-    entry.values = {path, text, plan::shape_text(problem.dimensions()), plan::options_text(problem)};
-    section.entries.push_back(std::move(entry));
+    section.add({path, text, plan::shape_text(problem.dimensions()), plan::options_text(problem)});
     document.sections.push_back(std::move(section));
   });
 }

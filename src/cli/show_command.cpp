@@ -64,18 +64,16 @@ struct Showing {
 
   void add(report::Section& section, const std::vector<fixture::DatasetInfo>& list) const {
     for (const fixture::DatasetInfo& info : list) {
-      report::Entry entry;
-      entry.values = {info.path.substr(1), info.type_text, tensor::to_string(info.shape)};
+      std::vector<Value> values = {info.path.substr(1), info.type_text, tensor::to_string(info.shape)};
       if (with_values) {
         const Range range = range_of(file.read(info));
         const bool any = range.finite > 0;
         const auto figure = [&](double value) { return any ? Value(value) : Value(); };
-        entry.values.insert(entry.values.end(),
-                            {figure(range.least), figure(range.greatest),
-                             figure(std::sqrt(range.squares / static_cast<double>(range.finite))),
-                             static_cast<std::int64_t>(range.not_finite)});
+        values.insert(values.end(), {figure(range.least), figure(range.greatest),
+                                     figure(std::sqrt(range.squares / static_cast<double>(range.finite))),
+                                     static_cast<std::int64_t>(range.not_finite)});
       }
-      section.entries.push_back(std::move(entry));
+      section.add(std::move(values));
     }
   }
 
@@ -91,15 +89,11 @@ struct Showing {
       for (const kda::GradientRow& row : kda::gradients())
         if (group.tensor(row.name) != nullptr)
           gradients += fmt::format("{}{}", gradients.empty() ? "" : " ", row.name);
-      report::Entry entry;
-      entry.values = {group.name,
-                      fmt::format("{}{}", numeric::row_of(group.compute_or_storage()).name,
-                                  group.compute ? "" : " (assumed, from the dtype of o)"),
-                      gradients,
-                      static_cast<std::int64_t>(group.stages.size()),
-                      group.device,
-                      group.implementation};
-      section.entries.push_back(std::move(entry));
+      section.add({group.name,
+                   fmt::format("{}{}", numeric::row_of(group.compute_or_storage()).name,
+                               group.compute ? "" : " (assumed, from the dtype of o)"),
+                   gradients, static_cast<std::int64_t>(group.stages.size()), group.device,
+                   group.implementation});
     }
     return section;
   }
@@ -110,11 +104,7 @@ struct Showing {
     section.path = file.path();
     section.tabular = true;
     section.columns = {{"key", {}}, {"value", {}}};
-    for (const auto& [name, value] : file.provenance()) {
-      report::Entry entry;
-      entry.values = {name, value};
-      section.entries.push_back(std::move(entry));
-    }
+    for (const auto& [name, value] : file.provenance()) section.add({name, value});
     return section;
   }
 

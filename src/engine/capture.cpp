@@ -73,21 +73,13 @@ fixture::ExpectedAnswer expected_answer(const Shot& shot, const kda::Outline& ou
   return answer;
 }
 
-report::Entry entry_of(const Shot& shot, const fixture::ExpectedAnswer& answer, const std::string& path) {
-  std::vector<std::string> tensors = shot.item->tensors;
+void add(report::Section& section, const Shot& shot, const fixture::ExpectedAnswer& answer,
+         const std::string& path) {
   const std::string dtype(numeric::name_of(shot.options.dtype)),
       compute(numeric::row_of(answer.compute).name);
-  report::Entry entry;
-  entry.values = {path,
-                  "expected/" + answer.name,
-                  tensors,
-                  static_cast<std::int64_t>(answer.stages.size()),
-                  report::precision_text(dtype, compute),
-                  dtype,
-                  compute,
-                  answer.device,
-                  kda::describe(shot.options.arithmetic, shot.who->variant->axes)};
-  return entry;
+  section.add({path, "expected/" + answer.name, shot.item->tensors,
+               static_cast<std::int64_t>(answer.stages.size()), report::precision_text(dtype, compute), dtype,
+               compute, answer.device, kda::describe(shot.options.arithmetic, shot.who->variant->axes)});
 }
 
 }  // namespace
@@ -141,8 +133,7 @@ void capture_answers(Context& context, Findings& findings) {
   section.columns = {{"file", {}, Show::code},    {"group", {}, Show::code},      {"tensors", {}},
                      {"stages", {}, Show::count}, {"precision", "dtype/compute"}, {"dtype", {}, Show::data},
                      {"compute", {}, Show::data}, {"device", {}, Show::data},     {"arithmetic", {}}};
-  for (std::size_t i = 0; i < shots.size(); ++i)
-    section.entries.push_back(entry_of(shots[i], answers[i], path));
+  for (std::size_t i = 0; i < shots.size(); ++i) add(section, shots[i], answers[i], path);
   findings.sections.push_back(std::move(section));
 }
 

@@ -98,13 +98,13 @@ int rank_of(const HistoryRow& row) {
   return static_cast<int>(std::ranges::find(order, row.change) - std::begin(order));
 }
 
-report::Entry entry_of(const HistoryRow& row) {
-  report::Entry entry;
+void add(report::Section& section, const HistoryRow& row) {
   const ReadingKey& key = row.key;
-  entry.values = {row.change, key.fixture, key.variant, key.dtype, key.against, key.tensor, key.metric};
-  for (const std::string& value : row.values) entry.values.emplace_back(value);
-  entry.values.insert(entry.values.end(), {row.values, key.arithmetic});
-  return entry;
+  std::vector<report::Value>& values =
+      section.add({row.change, key.fixture, key.variant, key.dtype, key.against, key.tensor, key.metric})
+          .values;
+  values.insert(values.end(), row.values.begin(), row.values.end());
+  values.insert(values.end(), {row.values, key.arithmetic});
 }
 
 }  // namespace
@@ -149,7 +149,7 @@ report::Document history(const HistoryRequest& request) {
   for (const std::string& path : request.paths) section.columns.push_back({{}, path});
   section.columns.insert(section.columns.end(), {{"values", {}, Show::data},
                                                  {"arithmetic", {}, Show::words, report::Detail::verbose}});
-  for (const HistoryRow& row : rows) section.entries.push_back(entry_of(row));
+  for (const HistoryRow& row : rows) add(section, row);
   section.title = fmt::format("{}: {} in the first and the last of {} reports; {} worse or gone",
                               worse > 0 || compared == 0 ? "WORSE" : "NO WORSE",
                               report::counted(compared, "number"), request.paths.size(), worse);

@@ -132,8 +132,7 @@ void read_stages(const Json& item, std::vector<report::Section>& sections) {
   item.at("recorded").get_ref<const bool&>();
   if (sections.empty() || sections.back().path != path) sections.push_back(stages_section(path));
   report::Section& section = sections.back();
-  report::Entry& entry = section.entries.emplace_back();
-  entry.values = values_of(item, section.columns);
+  report::Entry& entry = section.add(values_of(item, section.columns));
   entry.title = stages_title(entry);
   report::Table& table = entry.tables.emplace_back(stages_table());
   for (const Json& row : item.at(table.key)) table.rows.push_back(values_of(row, table.columns));

@@ -25,10 +25,7 @@ struct Pool {
     scaled_ulp = std::max(scaled_ulp, errors.scaled_ulp);
   }
   double rms_ratio() const {
-    if (difference2.is_zero()) return 0;
-    return expected2.is_zero() || !std::isfinite(difference2.root())
-               ? HUGE_VAL
-               : root_of_quotient(difference2, expected2);
+    return std::isfinite(difference2.root()) ? relative_size(difference2, expected2) : HUGE_VAL;
   }
 };
 

@@ -58,10 +58,7 @@ struct Distance {
     expected2.add_square(expected);
   }
   double ratio() const {
-    if (difference2.is_zero()) return 0;
-    return expected2.is_zero() || !std::isfinite(difference2.root())
-               ? HUGE_VAL
-               : root_of_quotient(difference2, expected2);
+    return std::isfinite(difference2.root()) ? relative_size(difference2, expected2) : HUGE_VAL;
   }
 };
 

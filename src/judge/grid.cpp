@@ -1,7 +1,6 @@
 #include "judge/grid.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "judge/tensor_axes.hpp"
 
@@ -9,10 +8,7 @@ namespace kda_check::judge {
 
 namespace {
 
-double ratio(const Cell& cell) {
-  if (cell.difference2.is_zero()) return 0.0;
-  return cell.expected2.is_zero() ? HUGE_VAL : root_of_quotient(cell.difference2, cell.expected2);
-}
+double ratio(const Cell& cell) { return relative_size(cell.difference2, cell.expected2); }
 
 void add(Cell& sum, const Cell& cell) {
   sum.difference2.add(cell.difference2);

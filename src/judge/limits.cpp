@@ -73,8 +73,7 @@ double ratio_of_sizes(std::span<const double> values, std::span<const double> ot
     value.add_square(values[i]);
     other.add_square(others[i]);
   }
-  if (value.is_zero()) return 0;
-  return other.is_zero() ? HUGE_VAL : root_of_quotient(value, other);
+  return relative_size(value, other);
 }
 
 std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,

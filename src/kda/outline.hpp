@@ -29,14 +29,10 @@ struct Outline {
   numeric::DType dtype() const { return *dtype_of("q"); }
   bool packed() const { return !cu_seqlens.empty(); }
   bool has_loss() const { return has("do") || has("dht"); }
-  bool beta_is_16_bit() const;
   std::size_t chunk_size() const { return static_cast<std::size_t>(options.chunk_size); }
 
   /// The same with q, k, v and do in another element type (with_inputs_rounded_to).
   Outline rounded_to(numeric::DType dtype) const;
 };
-
-/// The inputs of a problem that are there, in the order of kda/schema.
-std::vector<const tensor::Tensor*> inputs_of(const Problem& problem);
 
 }  // namespace kda_check::kda

@@ -147,15 +147,9 @@ void Problem::validate() {
   check_options(options, A_log.has_value());
   dimensions_ =
       dimensions_from({&q.shape(), &k.shape(), &v.shape(), &g.shape(), &beta.shape()}, options, cu_seqlens);
-  const std::pair<const char*, const std::optional<tensor::Tensor>*> others[] = {
-      {"A_log", &A_log},
-      {"dt_bias", &dt_bias},
-      {"initial_state", &initial_state},
-      {"do", &output_gradient},
-      {"dht", &state_gradient}};
-  for (const auto& [name, tensor] : others)
-    if (*tensor)
-      check_shape(name, fmt::format("inputs/{}", name), (*tensor)->shape(), dimensions_,
+  for (const InputSlot& slot : input_slots)
+    if (const tensor::Tensor* const tensor = slot.of(*this))
+      check_shape(slot.name, fmt::format("inputs/{}", slot.name), tensor->shape(), dimensions_,
                   options.state_v_first);
 }
 
@@ -175,31 +169,44 @@ std::vector<Sequence> Problem::sequences() const {
   return list;
 }
 
-Problem clone(const Problem& problem) {
-  Problem copy = with_inputs_rounded_to(problem, problem.dtype());
-  copy.q = problem.q.clone();
-  copy.k = problem.k.clone();
-  copy.v = problem.v.clone();
-  if (problem.output_gradient) copy.output_gradient = problem.output_gradient->clone();
+const tensor::Tensor* InputSlot::of(const Problem& problem) const {
+  if (required != nullptr) return &(problem.*required);
+  return problem.*optional ? &*(problem.*optional) : nullptr;
+}
+
+void InputSlot::set(Problem& problem, tensor::Tensor tensor) const {
+  if (required != nullptr)
+    problem.*required = std::move(tensor);
+  else
+    problem.*optional = std::move(tensor);
+}
+
+std::vector<const tensor::Tensor*> inputs_of(const Problem& problem) {
+  std::vector<const tensor::Tensor*> list;
+  for (const InputSlot& slot : input_slots)
+    if (const tensor::Tensor* const tensor = slot.of(problem)) list.push_back(tensor);
+  return list;
+}
+
+Problem with_inputs(const Problem& problem,
+                    const std::function<tensor::Tensor(const InputSlot&, const tensor::Tensor&)>& changed) {
+  Problem copy;
+  copy.options = problem.options;
+  copy.cu_seqlens = problem.cu_seqlens;
+  for (const InputSlot& slot : input_slots)
+    if (const tensor::Tensor* const tensor = slot.of(problem)) slot.set(copy, changed(slot, *tensor));
+  copy.validate();
   return copy;
 }
 
 Problem with_inputs_rounded_to(const Problem& problem, numeric::DType dtype) {
-  Problem copy;
-  copy.options = problem.options;
-  copy.q = problem.q.converted_to(dtype);
-  copy.k = problem.k.converted_to(dtype);
-  copy.v = problem.v.converted_to(dtype);
-  copy.g = problem.g.clone();
-  copy.beta = problem.beta.clone();
-  if (problem.A_log) copy.A_log = problem.A_log->clone();
-  if (problem.dt_bias) copy.dt_bias = problem.dt_bias->clone();
-  if (problem.initial_state) copy.initial_state = problem.initial_state->clone();
-  if (problem.output_gradient) copy.output_gradient = problem.output_gradient->converted_to(dtype);
-  if (problem.state_gradient) copy.state_gradient = problem.state_gradient->clone();
-  copy.cu_seqlens = problem.cu_seqlens;
-  copy.validate();
-  return copy;
+  return with_inputs(problem, [&](const InputSlot& slot, const tensor::Tensor& tensor) {
+    return slot.is_rounded ? tensor.converted_to(dtype) : tensor.clone();
+  });
+}
+
+Problem clone(const Problem& problem) {
+  return with_inputs(problem, [](const InputSlot&, const tensor::Tensor& tensor) { return tensor.clone(); });
 }
 
 }  // namespace kda_check::kda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -40,8 +41,37 @@ struct Problem {
   Dimensions dimensions_;
 };
 
-/// Sizes from the shapes of the inputs alone, before any data is read. `state` may be null. Throws
-/// Error{input}.
+/// An input of a problem, by its name in kda/schema.
+struct InputSlot {
+  std::string_view name;
+  tensor::Tensor Problem::*required;                 ///< null for one that may be missing
+  std::optional<tensor::Tensor> Problem::*optional;  ///< null for one that may not
+  bool is_rounded = false;                           ///< by with_inputs_rounded_to
+
+  /// Null where it is missing.
+  const tensor::Tensor* of(const Problem& problem) const;
+  void set(Problem& problem, tensor::Tensor tensor) const;
+};
+/// All of them, in the order of kda/schema.
+inline constexpr InputSlot input_slots[] = {{"q", &Problem::q, nullptr, true},
+                                            {"k", &Problem::k, nullptr, true},
+                                            {"v", &Problem::v, nullptr, true},
+                                            {"g", &Problem::g, nullptr},
+                                            {"beta", &Problem::beta, nullptr},
+                                            {"A_log", nullptr, &Problem::A_log},
+                                            {"dt_bias", nullptr, &Problem::dt_bias},
+                                            {"initial_state", nullptr, &Problem::initial_state},
+                                            {"do", nullptr, &Problem::output_gradient, true},
+                                            {"dht", nullptr, &Problem::state_gradient}};
+
+/// The inputs of a problem that are there, in that order.
+std::vector<const tensor::Tensor*> inputs_of(const Problem& problem);
+
+/// The same problem, each input of which is what `changed` makes of its slot and the tensor in it.
+Problem with_inputs(const Problem& problem,
+                    const std::function<tensor::Tensor(const InputSlot&, const tensor::Tensor&)>& changed);
+
+/// Sizes from the shapes of the inputs alone, before any data is read. Throws Error{input}.
 struct InputShapes {
   const tensor::Shape *q, *k, *v, *g, *beta;
 };

@@ -1,7 +1,5 @@
 #include "numeric/product_sum.hpp"
 
-#include <algorithm>
-
 namespace kda_check::numeric {
 
 namespace {
@@ -71,6 +69,11 @@ double root_of_quotient(const ProductSum& a, const ProductSum& b) {
   const int exponent = half_level * (a.level_ - b.level_);
   const double root = std::isnormal(ratio) ? std::sqrt(ratio) : std::sqrt(a.sum_) / std::sqrt(b.sum_);
   return exponent == 0 ? root : std::ldexp(root, exponent);
+}
+
+double relative_size(const ProductSum& error, const ProductSum& size) {
+  if (error.is_zero()) return 0;
+  return size.is_zero() ? HUGE_VAL : root_of_quotient(error, size);
 }
 
 }  // namespace kda_check::numeric

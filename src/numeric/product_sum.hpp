@@ -46,6 +46,8 @@ class ProductSum {
   /// a / b, and sqrt(a / b), of sums that are not zero. They are in range even where the sums are not.
   friend double quotient(const ProductSum& a, const ProductSum& b);
   friend double root_of_quotient(const ProductSum& a, const ProductSum& b);
+  /// sqrt(error / size) of sums of squares, of which any may be zero: no error is 0, one of nothing infinite.
+  friend double relative_size(const ProductSum& error, const ProductSum& size);
 
   /// Whether a term of this size can be added to a plain sum. Between these roots all squares can, and those
   /// of differences of such numbers.

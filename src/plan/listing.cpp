@@ -36,22 +36,13 @@ std::string limits_text(const Case& item) {
   return join(without_repeats(std::move(parts)), "; ");
 }
 
-report::Entry entry_of(const Case& item, const Problem& problem) {
-  report::Entry entry;
+void add(report::Section& section, const Case& item, const Problem& problem) {
   const std::string remark = problem.remark();
-  entry.values = {static_cast<std::int64_t>(item.number),
-                  item.asked->place,
-                  problem.source->target().name + (remark.empty() ? "" : ", " + remark),
-                  std::string(name_of(item.question)),
-                  answer_text(item, problem),
-                  item.reference.name,
-                  std::string(kda::name_of(item.pass)),
-                  item.tensors,
-                  limits_text(item),
-                  item.seconds,
-                  item.skip,
-                  item.repro};
-  return entry;
+  section.add({static_cast<std::int64_t>(item.number), item.asked->place,
+               problem.source->target().name + (remark.empty() ? "" : ", " + remark),
+               std::string(name_of(item.question)), answer_text(item, problem), item.reference.name,
+               std::string(kda::name_of(item.pass)), item.tensors, limits_text(item), item.seconds, item.skip,
+               item.repro});
 }
 
 }  // namespace
@@ -73,7 +64,7 @@ report::Section listing(const Plan& plan) {
                      {"skip", "skipped because"},
                      {"repro", {}, Show::code, report::Detail::verbose}};
   for (const Problem& problem : plan.problems)
-    for (const Case& item : problem.cases) section.entries.push_back(entry_of(item, problem));
+    for (const Case& item : problem.cases) add(section, item, problem);
   std::size_t here = 0;
   for (const Problem& problem : plan.problems) here += problem.cases.size();
   section.notes.push_back(fmt::format("{} of {} problems{}, about {:.2g} s on one thread",

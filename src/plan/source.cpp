@@ -85,15 +85,10 @@ std::string options_text(const kda::Outline& outline) {
   std::string text = fmt::format("{} gate={}", numeric::name_of(outline.dtype()), kda::name_of(options.gate));
   if (options.gate == kda::Gate::lower_bound)
     fmt::format_to(std::back_inserter(text), "({:g})", *options.lower_bound);
-  const std::pair<const char*, bool> flags[] = {{"qk_l2norm", options.qk_l2norm},
-                                                {"beta_sigmoid", options.beta_sigmoid},
-                                                {"allow_neg_eigval", options.allow_neg_eigval},
-                                                {"state_v_first", options.state_v_first},
-                                                {"safe_gate", options.safe_gate},
-                                                {"initial_state", outline.has("initial_state")},
-                                                {"packed", outline.packed()}};
-  for (const auto& [name, set] : flags)
-    if (set) text += fmt::format(" {}", name);
+  for (const auto& [name, member] : kda::option_flags)
+    if (options.*member) text += fmt::format(" {}", name);
+  if (outline.has("initial_state")) text += " initial_state";
+  if (outline.packed()) text += " packed";
   return text + fmt::format(" chunk={}", options.chunk_size);
 }
 

@@ -28,6 +28,12 @@ bool found_something(const Document& document) {
 
 }  // namespace
 
+Entry& Section::add(std::vector<Value> values) {
+  Entry& entry = entries.emplace_back();
+  entry.values = std::move(values);
+  return entry;
+}
+
 void Document::add(Document part) {
   const auto append = [](auto& to, auto& from) { std::ranges::move(from, std::back_inserter(to)); };
   append(problems, part.problems);

@@ -146,6 +146,9 @@ struct Section {
   std::vector<Column> columns;
   std::vector<Entry> entries;
   std::vector<std::string> notes;  ///< lines below
+
+  /// One more entry of these values, whose other parts are for the caller to fill in.
+  Entry& add(std::vector<Value> values);
 };
 
 // ---- the whole

@@ -1,8 +1,5 @@
 #include "report/profile.hpp"
 
-#include <algorithm>
-#include <cmath>
-
 namespace kda_check::report {
 
 namespace {
@@ -16,11 +13,7 @@ struct Sums {
     difference2.add(errors.difference2);
     expected2.add(errors.expected2);
   }
-  /// As Comparison has it: nothing wrong is 0, an error where nothing was expected is infinite.
-  double ratio() const {
-    if (difference2.is_zero()) return 0;
-    return expected2.is_zero() ? HUGE_VAL : root_of_quotient(difference2, expected2);
-  }
+  double ratio() const { return relative_size(difference2, expected2); }
 };
 
 std::size_t divided_up(std::size_t count, std::size_t by) { return (count + by - 1) / by; }

@@ -191,11 +191,8 @@ report::Section rows_about(const std::vector<Subject>& subjects, const std::stri
                      {"suite", {}, Show::sentence}};
   for (const Subject& subject : subjects) {
     const bool right = subject.as_it_should(!suite.empty());
-    report::Entry entry;
-    entry.verdict = right ? Verdict::pass : Verdict::fail;
     const char* const finding =
         subject.healthy ? (right ? "passes" : "false alarm") : (right ? "caught" : "missed");
-    if (!right) entry.reason = finding;
     std::vector<std::string> checks;
     const std::string who = fmt::format("{} {}", subject.variant.name, numeric::name_of(subject.dtype));
     for (const std::string& check : subject.caught_by) checks.push_back(fmt::format("{}: by {}", who, check));
@@ -204,16 +201,12 @@ report::Section rows_about(const std::vector<Subject>& subjects, const std::stri
             ? std::string()
             : fmt::format("{}: {}: {}", who, suite,
                           subject.in_suite.empty() ? "passes every line" : "first at " + subject.in_suite);
-    entry.values = {std::string(subject.variant.name),
-                    std::string(numeric::name_of(subject.dtype)),
-                    std::string(kda::name_of(subject.pass)),
-                    subject.healthy,
-                    std::string(finding),
-                    std::string(subject.variant.summary),
-                    checks,
-                    subject.in_suite,
-                    over_suite};
-    section.entries.push_back(std::move(entry));
+    report::Entry& entry =
+        section.add({std::string(subject.variant.name), std::string(numeric::name_of(subject.dtype)),
+                     std::string(kda::name_of(subject.pass)), subject.healthy, std::string(finding),
+                     std::string(subject.variant.summary), checks, subject.in_suite, over_suite});
+    entry.verdict = right ? Verdict::pass : Verdict::fail;
+    if (!right) entry.reason = finding;
   }
   const auto count = [&](bool healthy, bool right) {
     return std::ranges::count_if(subjects, [&](const Subject& subject) {
@@ -250,12 +243,11 @@ report::Section healthy_over(const std::string& suite, Gate& gate) {
       first = std::move(text);
     else if (text != first)
       alarms.emplace_back("other figures than on one thread");
-    report::Entry entry;
+    report::Entry& entry =
+        section.add({std::int64_t{threads}, static_cast<std::int64_t>(document.count(Verdict::pass)),
+                     static_cast<std::int64_t>(document.count(Verdict::skipped)), alarms});
     entry.verdict = alarms.empty() && document.count(Verdict::pass) > 0 ? Verdict::pass : Verdict::fail;
     if (!alarms.empty()) entry.reason = report::counted(alarms.size(), "alarm");
-    entry.values = {std::int64_t{threads}, static_cast<std::int64_t>(document.count(Verdict::pass)),
-                    static_cast<std::int64_t>(document.count(Verdict::skipped)), alarms};
-    section.entries.push_back(std::move(entry));
   }
   return section;
 }
@@ -267,9 +259,7 @@ report::Section devices() {
   section.columns = {{"variant", {}}, {"state", "on this machine"}};
   for (const kda::Variant& variant : kda::variants()) {
     const std::string reason = variant.unavailable();
-    report::Entry entry;
-    entry.values = {std::string(variant.name), reason.empty() ? "here" : "not tried, " + reason};
-    section.entries.push_back(std::move(entry));
+    section.add({std::string(variant.name), reason.empty() ? "here" : "not tried, " + reason});
   }
   section.notes = {"floating point: round to nearest, subnormals kept, nothing fused, fma rounds once",
                    fmt::format("problems: {}; {} (gradients)", target, gradient_target)};

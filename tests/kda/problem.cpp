@@ -97,6 +97,15 @@ TEST_CASE("dimensions count chunks per sequence", "[problem]") {
   CHECK(problem.dimensions().NT == 1 + 0 + 2 + 5);
 }
 
+TEST_CASE("a problem has a place for every input of the schema, in its order", "[problem]") {
+  std::vector<std::pair<std::string_view, bool>> places, inputs;
+  for (const kda::InputSlot& slot : kda::input_slots)
+    places.emplace_back(slot.name, slot.required != nullptr && slot.optional == nullptr);
+  for (const kda::TensorSpec& spec : kda::tensor_specs())
+    if (spec.group == kda::TensorGroup::input) inputs.emplace_back(spec.name, spec.required);
+  CHECK(places == inputs);
+}
+
 TEST_CASE("a clone keeps the element type of every tensor", "[problem]") {
   kda::Problem problem = test::make_problem({});
   problem.q = problem.q.converted_to(numeric::DType::bf16);

@@ -101,3 +101,12 @@ TEST_CASE("quotients of scaled sums, signs, infinities and NaN", "[sums]") {
   sum.add(HUGE_VAL, 0);
   CHECK(std::isnan(sum.root()));
 }
+
+TEST_CASE("an error is relative to a size: no error is 0 of anything, any is infinite of nothing", "[sums]") {
+  const ProductSum none, three = ProductSum::square(3), tiny = ProductSum::square(3e-200);
+  CHECK(relative_size(three, ProductSum::square(4)) == 0.75);
+  CHECK(relative_size(tiny, ProductSum::square(4e-200)) == Approx(0.75).epsilon(1e-15));
+  CHECK(relative_size(none, three) == 0);
+  CHECK(relative_size(none, none) == 0);
+  CHECK(relative_size(tiny, none) == HUGE_VAL);
+}
