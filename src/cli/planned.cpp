@@ -106,6 +106,11 @@ class PlannedRun {
     return fmt::format("nothing to do: shard {} has none of the {} cases", plan_.shard.text(), plan_.cases);
   }
 
+  engine::BaselineScope scope() const {
+    if (planned_.request.selection.tensors) return engine::BaselineScope::some_tensors;
+    return plan_.narrowed ? engine::BaselineScope::some_comparisons : engine::BaselineScope::everything;
+  }
+
   /// Another part may meet what this one does not.
   void leave_to_merge(std::vector<report::Demand> demands) {
     for (const report::Failure& failure : report::unmet(demands))
@@ -151,11 +156,11 @@ class PlannedRun {
     if (!document_.is_part())
       std::ranges::move(report::unmet(demands), std::back_inserter(document_.failures));
     if (baseline)
-      for (const std::string& line : baseline->findings(document_, plan_.narrowed, demands)) say(line);
+      for (const std::string& line : baseline->findings(document_, scope(), demands)) say(line);
     if (document_.is_part()) leave_to_merge(std::move(demands));
     if (!baseline) return;
     try {
-      for (const std::string& line : baseline->update(document_, plan_.narrowed)) say(line);
+      for (const std::string& line : baseline->update(document_, scope())) say(line);
     } catch (const Error& error) {  // the reports are to say so
       document_.failures.push_back({error.what(), exit_code(error.kind()), {}});
     } catch (const std::bad_alloc&) {

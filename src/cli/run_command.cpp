@@ -124,7 +124,12 @@ struct RunOptions {
 
   void finish() {
     check_judging(planned.request.judging);
-    if (has_external) planned.request.external = external;
+    if (has_external)
+      planned.request.external = external;
+    else if (external.name != plan::ExternalProgram{}.name ||
+             external.seconds != plan::ExternalProgram{}.seconds)
+      throw Error(ErrorKind::usage, "--external-name and --external-timeout: of which program?", {},
+                  "--external COMMAND");
   }
 };
 

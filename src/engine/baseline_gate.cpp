@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.hpp"
@@ -62,11 +63,16 @@ bool is_of_a_user(const ReadingKey& key) {
                       [&](const auto& variant) { return variant.name == name; });
 }
 
-/// The answers of users with rows and without a comparison, each once.
-std::vector<std::string> vanished(const std::vector<ReadingKey>& stale) {
+/// The answers of users, or their tensors, with rows and without a comparison, each once. `all`: of
+/// everything, else only of comparisons that were made without a tensor.
+std::vector<std::string> vanished(const judge::BaselineFindings& found, bool all) {
   std::vector<std::string> names;
-  for (const ReadingKey& key : stale)
-    if (is_of_a_user(key)) names.push_back(fmt::format("{} of {}", key.variant, key.fixture));
+  for (const ReadingKey& key : all ? found.stale : found.lost) {
+    if (!is_of_a_user(key)) continue;
+    const bool lost = std::ranges::find(found.lost, key) != found.lost.end();
+    names.push_back(lost ? fmt::format("{} of {} of {}", key.tensor, key.variant, key.fixture)
+                         : fmt::format("{} of {}", key.variant, key.fixture));
+  }
   return without_repeats(std::move(names));
 }
 
@@ -93,7 +99,7 @@ void BaselineGate::judge(report::CaseResult& item) const {
   conclude(item);
 }
 
-std::vector<std::string> BaselineGate::findings(report::Document& document, bool narrowed,
+std::vector<std::string> BaselineGate::findings(report::Document& document, BaselineScope scope,
                                                 std::vector<report::Demand>& demands) {
   readings_ = readings_of(document.cases);
   if (request_.update) return {};
@@ -113,17 +119,17 @@ std::vector<std::string> BaselineGate::findings(report::Document& document, bool
     document.failures.push_back(demand.failure);
   std::vector<std::string> lines;
   add_lines(lines, found.loose, "loose, more than four times what was measured");
-  if (!narrowed && whole && document.failures.empty()) {
-    const std::vector<std::string> names = vanished(found.stale);
+  if (scope != BaselineScope::some_tensors && whole && document.failures.empty()) {
+    const std::vector<std::string> names = vanished(found, scope == BaselineScope::everything);
     for (std::size_t i = 0; i < names.size() && i < most_lines; ++i)
       document.failures.push_back(
           {fmt::format(
-               "{} has rows in the baseline and is no longer there ({}); hint: if it is meant to be gone, "
-               "--update-baseline",
-               names[i], request_.path),
+               "{} has rows in the baseline and is no longer there ({}); hint: if it is meant to be gone, {}",
+               names[i], request_.path,
+               scope == BaselineScope::everything ? "--update-baseline" : "remove them"),
            1,
            {}});
-    add_lines(lines, found.stale, "stale, no such comparison");
+    if (scope == BaselineScope::everything) add_lines(lines, found.stale, "stale, no such comparison");
   }
   add_lines(lines, found.fresh, "new, no row");
   if (!lines.empty())
@@ -131,12 +137,13 @@ std::vector<std::string> BaselineGate::findings(report::Document& document, bool
   return lines;
 }
 
-std::vector<std::string> BaselineGate::update(const report::Document& document, bool narrowed) {
+std::vector<std::string> BaselineGate::update(const report::Document& document, BaselineScope scope) {
   if (!request_.update) return {};
   const bool is_complete = !document.plan || report::unmet(document.plan->demands).empty();
   if (!document.failures.empty() || document.is_interrupted() || !is_complete)
     return {fmt::format("baseline: {} stays as it was: not everything was read and run", request_.path)};
-  const Baseline after = judge::updated(baseline_, readings_, *request_.update, /*drop_stale=*/!narrowed);
+  const Baseline after = judge::updated(baseline_, readings_, *request_.update,
+                                        /*drop_stale=*/scope == BaselineScope::everything);
   if (after.empty()) return {"baseline: nothing passed, nothing is written"};
   std::vector<std::string> lines = changes(baseline_, after);
   const std::string conclusion =

@@ -16,6 +16,9 @@ struct BaselineRequest {
   std::optional<judge::Ratchet> update;  ///< nullopt: the file stays as it is
 };
 
+/// What a run looks at of what its targets hold; rows about the rest mean nothing.
+enum class BaselineScope : unsigned char { everything, some_comparisons, some_tensors };
+
 class BaselineGate {
  public:
   /// Reads the file before anything runs; with an update one that does not exist is empty. Throws
@@ -28,16 +31,15 @@ class BaselineGate {
 
   /// What else is to be said of the whole, a line each: rows that are loose, stale or new. Adds failures to
   /// the document: no row was measured - of a part that is a demand, for the rows may be about other parts; a
-  /// recorded answer, or that of a program, that has rows is no longer there. `narrowed`: the command line
-  /// selects among what its targets hold, so that rows without a comparison mean nothing.
-  std::vector<std::string> findings(report::Document& document, bool narrowed,
+  /// recorded answer, or that of a program, that has rows is no longer there, or a tensor of it.
+  std::vector<std::string> findings(report::Document& document, BaselineScope scope,
                                     std::vector<report::Demand>& demands);
 
   /// Writes the file, whole or not at all, and returns the rows that changed, before and after, the
   /// conclusion first. Without an update nothing; where something failed to be read, or the run was
   /// interrupted, the file stays, and a line says so. Throws Error{environment}, also where another process
   /// wrote the file meanwhile.
-  std::vector<std::string> update(const report::Document& document, bool narrowed);
+  std::vector<std::string> update(const report::Document& document, BaselineScope scope);
 
  private:
   BaselineRequest request_;

@@ -159,11 +159,10 @@ report::Document history(const HistoryRequest& request) {
   if (compared == 0)
     document.failures.push_back({"the first and the last report have no number in common", 1, {}});
   else if (worse > 0)
-    document.failures.push_back(
-        {fmt::format("{} of the last report worse than in the first, or gone",
-                     worse == 1 ? "1 number is" : fmt::format("{} numbers are", worse)),
-         1,
-         {}});
+    document.failures.push_back({fmt::format("from the first report to the last {} got worse or went away",
+                                             report::counted(worse, "number")),
+                                 1,
+                                 {}});
   return document;
 }
 

@@ -7,9 +7,11 @@
 #include <charconv>
 #include <cmath>
 #include <set>
+#include <tuple>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
+#include "kda/passes.hpp"
 
 namespace kda_check::judge {
 
@@ -186,6 +188,27 @@ std::vector<Worsened> worsened(const Baseline& baseline, const Readings& reading
   return rows;
 }
 
+namespace {
+
+/// The comparison was made, of the tensors of the same pass, and this one was not among them.
+bool lost_its_tensor(const ReadingKey& key, const Readings& readings) {
+  const auto is_forward = [](std::string_view tensor) {
+    const std::vector<std::string> names = kda::tensors_of(kda::Pass::forward);
+    return std::ranges::find(names, tensor) != names.end();
+  };
+  bool made = false;
+  for (const auto& [other, reading] : readings) {
+    if (std::tie(other.fixture, other.variant, other.dtype, other.against, other.arithmetic) !=
+        std::tie(key.fixture, key.variant, key.dtype, key.against, key.arithmetic))
+      continue;
+    if (other.tensor == key.tensor) return false;
+    made = made || is_forward(other.tensor) == is_forward(key.tensor);
+  }
+  return made;
+}
+
+}  // namespace
+
 BaselineFindings findings(const Baseline& baseline, const Readings& measured) {
   const Readings readings = as_written(measured);
   BaselineFindings result;
@@ -200,7 +223,10 @@ BaselineFindings findings(const Baseline& baseline, const Readings& measured) {
       result.loose.push_back(key);
   }
   for (const auto& [key, value] : baseline)
-    if (readings.find(key) == readings.end() && !is_elsewhere(key, readings)) result.stale.push_back(key);
+    if (readings.find(key) == readings.end() && !is_elsewhere(key, readings)) {
+      result.stale.push_back(key);
+      if (lost_its_tensor(key, readings)) result.lost.push_back(key);
+    }
   return result;
 }
 

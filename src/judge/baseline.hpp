@@ -72,6 +72,7 @@ struct BaselineFindings {
   std::vector<ReadingKey> loose;  ///< more than four times what was measured, and a step
   std::vector<ReadingKey> fresh;  ///< measured, kept, and without a row
   std::vector<ReadingKey> stale;  ///< a row, and no such comparison
+  std::vector<ReadingKey> lost;   ///< those of stale whose comparison was made without their tensor
   std::size_t met = 0;            ///< rows that were measured
 };
 BaselineFindings findings(const Baseline& baseline, const Readings& readings);

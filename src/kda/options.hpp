@@ -31,17 +31,6 @@ struct Options {
   bool operator==(const Options&) const = default;
 };
 
-/// Those that are on or off, by their names in files, in the order in which they are written and told.
-struct OptionFlag {
-  std::string_view name;
-  bool Options::*member;
-};
-inline constexpr OptionFlag option_flags[] = {{"qk_l2norm", &Options::qk_l2norm},
-                                              {"beta_sigmoid", &Options::beta_sigmoid},
-                                              {"allow_neg_eigval", &Options::allow_neg_eigval},
-                                              {"state_v_first", &Options::state_v_first},
-                                              {"safe_gate", &Options::safe_gate}};
-
 /// Sizes: B batch, T tokens (of all sequences when packed), H query/key heads, HV value heads, K key and V
 /// value width, N sequences (B when not packed), C chunk length, NT chunks of a batch row (summed over the
 /// sequences).

@@ -67,10 +67,10 @@ report::Section listing(const Plan& plan) {
     for (const Case& item : problem.cases) add(section, item, problem);
   std::size_t here = 0;
   for (const Problem& problem : plan.problems) here += problem.cases.size();
-  section.notes.push_back(fmt::format("{} of {} problems{}, about {:.2g} s on one thread",
-                                      report::counted(here, "case"), plan.problems.size(),
-                                      plan.shard.is_whole() ? std::string() : ", shard " + plan.shard.text(),
-                                      plan.seconds()));
+  section.notes.push_back(
+      fmt::format("{} of {}{}, about {:.2g} s on one thread", report::counted(here, "case"),
+                  report::counted(plan.problems.size(), "problem"),
+                  plan.shard.is_whole() ? std::string() : ", shard " + plan.shard.text(), plan.seconds()));
   return section;
 }
 

@@ -3,18 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
+#include "kda/gradients.hpp"
 #include "plan/selection.hpp"
 
 namespace kda_check::plan {
 
 namespace {
 
-constexpr std::string_view list[] = {"gpu"};
+constexpr std::string_view device_names[] = {"gpu"};
 
-bool is_device(std::string_view name) { return std::ranges::find(list, name) != std::end(list); }
+bool is_device(std::string_view name) {
+  return std::ranges::find(device_names, name) != std::end(device_names);
+}
 
 /// Whoever ordered it, or the line of a suite that requires it.
 bool counts_for(const Requirement& required, std::string_view place) {
@@ -39,6 +44,29 @@ bool is_planned(const Plan& plan, const Requirement& required) {
   });
 }
 
+/// Recorded answers of that name that have neither o nor a gradient: a state alone is no answer.
+std::vector<report::Failure> hollow(const Plan& plan, const Requirement& required) {
+  std::vector<report::Failure> failures;
+  std::set<const Source*> seen;
+  for (const Problem& problem : plan.problems) {
+    const fixture::ExpectedGroup* const group = problem.source->expected_named(required.name);
+    const bool counts = std::ranges::any_of(problem.cases, [&](const Case& item) {
+      return item.who == required.name && counts_for(required, item.asked->place);
+    });
+    if (group == nullptr || !counts || !seen.insert(problem.source.get()).second) continue;
+    const bool answers = group->tensor("o") != nullptr ||
+                         std::ranges::any_of(kda::gradients(), [&](const kda::GradientRow& row) {
+                           return group->tensor(row.name) != nullptr;
+                         });
+    if (answers) continue;
+    const std::string& path = problem.source->target().name;
+    failures.push_back({fmt::format("{}: expected/{} has neither o nor a gradient ({})", title(required),
+                                    required.name, path),
+                        1, path});
+  }
+  return failures;
+}
+
 /// What is there in its place.
 std::string names_there(const Plan& plan, const Requirement& required) {
   Names names;
@@ -50,12 +78,13 @@ std::string names_there(const Plan& plan, const Requirement& required) {
     for (const fixture::ExpectedGroup& group : problem.source->expected()) names.push_back(group.name);
   }
   names = without_repeats(std::move(names));
+  if (has(names, required.name)) return "it is recorded, and the options leave it out";
   return names.empty() ? "the files have no recorded answers" : "recorded there: " + join(names);
 }
 
 }  // namespace
 
-std::span<const std::string_view> devices() { return list; }
+std::span<const std::string_view> devices() { return device_names; }
 
 void check_devices(std::span<const Requirement> required, std::span<const kda::Variant> registry) {
   for (const Requirement& item : required)
@@ -72,7 +101,10 @@ void check_devices(std::span<const Requirement> required, std::span<const kda::V
 std::vector<report::Failure> never_asked(const Plan& plan) {
   std::vector<report::Failure> missing;
   for (const Requirement& required : plan.required) {
-    if (is_planned(plan, required)) continue;
+    if (is_planned(plan, required)) {
+      std::ranges::move(hollow(plan, required), std::back_inserter(missing));
+      continue;
+    }
     if (is_device(required.name))
       missing.push_back({fmt::format("{}: no variant of the {} is selected", title(required), required.name),
                          exit_code(ErrorKind::environment),

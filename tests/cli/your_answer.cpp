@@ -2,6 +2,7 @@
 // when they are gone.
 #include <nlohmann/json.hpp>
 
+#include "fixture/h5.hpp"
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
@@ -102,4 +103,37 @@ TEST_CASE("files of other formats are refused with the way to a fixture", "[cli]
   const Output output = program("run " + (folder / "w.npz").string());
   CHECK(output.code == 3);
   CHECK_THAT(output.err, ContainsSubstring("a NumPy archive (.npz)") && ContainsSubstring("export_jax.py"));
+}
+
+TEST_CASE("an answer without o is none, and a baseline misses a tensor whichever comparisons are asked for",
+          "[cli]") {
+  const Folder folder;
+  const std::string file = (folder / "f.h5").string(), rows = (folder / "b.tsv").string();
+  fs::copy_file(small, file);
+  const std::string words = "run " + file + " --recorded fla_recurrent --against oracle --baseline " + rows;
+  REQUIRE(program(words + " --update-baseline").code == 0);
+  REQUIRE(program("run " + file + " --require fla_recurrent").code == 0);
+  {
+    kda_check::fixture::H5File edited = kda_check::fixture::H5File::open_to_extend(file);
+    edited.remove("/expected/fla_recurrent/o");
+    edited.close();
+  }
+  const Output required = program("run " + file + " --require fla_recurrent");
+  CHECK(required.code == 1);
+  CHECK_THAT(
+      required.err,
+      ContainsSubstring("--require fla_recurrent: expected/fla_recurrent has neither o nor a gradient"));
+  const Output held = program(words);
+  CHECK(held.code == 1);
+  CHECK_THAT(held.err,
+             ContainsSubstring("o of expected/fla_recurrent of " + file + " has rows in the baseline"));
+  CHECK(program(words + " --tensor final_state").code == 0);
+}
+
+TEST_CASE("a name for a program that is not there is a usage error", "[cli][external]") {
+  for (const char* const words : {"--external-name mine", "--external-timeout 5"}) {
+    const Output output = program("run " + small + " " + words);
+    CHECK(output.code == 2);
+    CHECK_THAT(output.err, ContainsSubstring("of which program?"));
+  }
 }

@@ -277,7 +277,8 @@ TEST_CASE("figures that are not finite, and extreme ones, break no format", "[re
       CHECK_THAT(text, ContainsSubstring("the name"));
       CHECK_THAT(text, !ContainsSubstring("-0.0 %"));
     }
-    for (const pugi::xpath_node& path : parsed(write_html(document, {})).select_nodes("//path")) {
+    const auto page = parsed(write_html(document, {}));
+    for (const pugi::xpath_node& path : page.select_nodes("//path")) {
       const std::string data = path.node().attribute("d").value();
       CHECK((data.find("nan") == std::string::npos && data.find("inf") == std::string::npos));
     }
