@@ -1,5 +1,5 @@
-// The options of a problem that are on or off, by name. Not in kda/options.hpp, which nvcc compiles: it warns of
-// pointers to members.
+// The options of a problem that are on or off, by name. Not in kda/options.hpp, which nvcc compiles: it warns
+// of pointers to members.
 #pragma once
 
 #include <string_view>
