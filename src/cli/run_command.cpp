@@ -64,6 +64,9 @@ struct RunOptions {
     parser.flag("--stages", request.stages,
                 "Compare the intermediates of the chunk form (and those a file holds) with the truth, and\n"
                 "name the first that leaves it");
+    parser.flag("--twins", request.twins,
+                "Hold the errors of o and final_state against those of kernels of the same arithmetic that\n"
+                "are emulated on the same problem, region by region (docs/twins.md)");
     parser.flag(
         "--probe", request.probe,
         "For every failure against the oracle, try the usual mis-readings (exp2 for exp, a transposed\n"

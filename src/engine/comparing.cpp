@@ -80,7 +80,7 @@ const std::vector<double>& magnitude_for(const kda::GradientTruth& truth, const 
 }
 
 void compare_gradients(const Truth& truth, const std::vector<Pairing>& pairings,
-                       std::vector<Ongoing>& ongoing) {
+                       std::vector<Ongoing>& ongoing, Twins& twins) {
   const kda::Problem& problem = truth.problem;
   check_gradient_memory(problem, truth.threads, truth.memory_budget,
                         "--no-backward compares the forward pass only; --memory-limit raises it");
@@ -103,10 +103,14 @@ void compare_gradients(const Truth& truth, const std::vector<Pairing>& pairings,
       item.cancellation = cancellation_of(row.gradient, exact, problem.dimensions().K);
       item.chunk_excess = judge::ratio_of_sizes(exact.chunk_magnitude, exact.magnitude);
     }
+  for (const kda::GradientRow& row : kda::gradients())
+    if (const std::vector<double>& hi = truths[static_cast<std::size_t>(row.gradient)].hi; !hi.empty())
+      twins.truth(row.name, hi.size(), 0, hi);
+  twins.judge();
 }
 
-void run_comparisons(const Truth& truth, const std::vector<Pairing>& pairings,
-                     std::vector<Ongoing>& ongoing) {
+void run_comparisons(const Truth& truth, const std::vector<Pairing>& pairings, std::vector<Ongoing>& ongoing,
+                     Twins& twins) {
   if (!truth.oracle) {
     for (Ongoing& item : ongoing) {
       item.comparison->add_all(*item.expected);
@@ -115,21 +119,23 @@ void run_comparisons(const Truth& truth, const std::vector<Pairing>& pairings,
     }
     return;
   }
-  if (truth.pass == kda::Pass::backward) return compare_gradients(truth, pairings, ongoing);
+  if (truth.pass == kda::Pass::backward) return compare_gradients(truth, pairings, ongoing, twins);
   const kda::Dimensions& d = truth.problem.dimensions();
   Feeder feeder(ongoing);
   kda::OracleSink sink;
   sink.output = [&](const kda::OracleOutput& block) {
-    const std::size_t row = d.HV * d.V;
-    feeder.feed("o", (block.batch * d.T + block.begin) * row, block.count * row,
-                {block.hi, block.lo, block.magnitude});
+    const std::size_t row = d.HV * d.V, begin = (block.batch * d.T + block.begin) * row,
+                      count = block.count * row;
+    feeder.feed("o", begin, count, {block.hi, block.lo, block.magnitude});
+    twins.truth("o", d.B * d.T * row, begin, {block.hi, count});
   };
   sink.state = [&](const kda::OracleState& state) {
-    const std::size_t size = d.K * d.V;
-    feeder.feed("final_state", (state.sequence * d.HV + state.head) * size, size,
-                {state.hi, state.lo, state.magnitude});
+    const std::size_t size = d.K * d.V, begin = (state.sequence * d.HV + state.head) * size;
+    feeder.feed("final_state", begin, size, {state.hi, state.lo, state.magnitude});
+    twins.truth("final_state", d.N * d.HV * size, begin, {state.hi, size});
   };
   kda::run_oracle(truth.problem, *truth.oracle, truth.threads, sink);
+  twins.judge();
 }
 
 /// o and dv are sums over K of independent terms, dq, dk, dg and dbeta sums over V.
@@ -179,7 +185,11 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
           {i, name, got, expected,
            std::make_unique<Comparison>(name, *got, v_first, truth.oracle.has_value(), options)});
     }
-  if (!ongoing.empty()) run_comparisons(truth, pairings, ongoing);
+  Twins twins(truth.problem, truth.pass, truth.threads);
+  if (truth.oracle)
+    for (const Pairing& pairing : pairings)
+      if (pairing.twins && pairing.expected == nullptr) twins.add(*pairing.got);
+  if (!ongoing.empty()) run_comparisons(truth, pairings, ongoing, twins);
 
   std::vector<Measured> results;
   for (Ongoing& item : ongoing) {
@@ -198,6 +208,8 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
       drop(last.limits, "rms_ratio");
     else if (item.tensor == "dinitial_state" && !both_recur(pairing))
       drop(last.limits, "scaled_ulp");
+    if (pairing.twins && pairing.expected == nullptr)
+      if (const TwinResult* const found = twins.result(*pairing.got, item.tensor)) last.twins = *found;
     last.judging.zeros_decide = item.tensor == "dq" && !truth.problem.output_gradient;  // zero by definition
   }
   return results;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/answered.hpp"
+#include "engine/twins.hpp"
 #include "judge/comparison.hpp"
 #include "kda/gate_statistics.hpp"
 #include "kda/gradient_oracle.hpp"
@@ -19,6 +20,7 @@ struct Pairing {
   const Answered* got = nullptr;
   const Answered* expected = nullptr;
   bool same_bits = false;    ///< nothing may differ: a replay
+  bool twins = false;        ///< held against emulated kernels, too, where it is held against the oracle
   plan::Names tensors = {};  ///< that both sides have
   judge::ComparisonOptions options = {};
 };
@@ -44,6 +46,7 @@ struct Measured {
   judge::TokenSeries series;         ///< empty unless the options ask for it
   std::vector<judge::Limit> limits;  ///< derived
   judge::JudgeOptions judging;
+  std::optional<TwinResult> twins = {};
 };
 
 /// In the order of the pairings and of their tensors. The oracle runs once for all of them. Throws

@@ -74,6 +74,47 @@ report::TensorResult judged(const TensorOf& tensor, const Measures& m, std::vect
   return result;
 }
 
+void lift(std::vector<judge::Limit>& limits, const TwinResult& twins) {
+  constexpr double headroom = 1.5;
+  for (judge::Limit& limit : limits)
+    if (limit.metric == "rms_ratio" && limit.source == "derived" &&
+        limit.value < headroom * twins.largest_rms_ratio)
+      limit.value = headroom * twins.largest_rms_ratio, limit.source = "twins";
+}
+
+namespace {
+
+/// "rows 63 mod 64, all heads: 5 % too large (395 sigma; error 9.8 x the worst twin)".
+std::string sentence_of(const TwinResult& twins) {
+  const judge::Excess& worst = twins.judgement.worst;
+  if (!twins.likeness.empty()) return fmt::format("{}: {}", twins.place, twins.likeness);
+  const std::string error = fmt::format("error {:.3g} x the worst twin", worst.energy);
+  if (worst.slope == 0) return fmt::format("{}: {} (limit {:.2g})", twins.place, error, worst.energy_limit);
+  const std::string sigmas = worst.sigmas > 0 ? fmt::format("{:.0f} sigma; ", worst.sigmas) : "";
+  return fmt::format("{}: {:.2g} % too {} ({}{})", twins.place, 100 * std::fabs(worst.slope),
+                     worst.slope > 0 ? "large" : "small", sigmas, error);
+}
+
+}  // namespace
+
+void judge_by_twins(report::TensorResult& result, const TwinResult& twins) {
+  const judge::TwinJudgement& judgement = twins.judgement;
+  const judge::Excess& worst = judgement.worst;
+  result.twins = {twins.twins,  judgement.ratio, judgement.energy, twins.place,
+                  worst.energy, worst.slope,     worst.sigmas};
+  if (judgement.ratio <= 1 || result.verdict == judge::Verdict::inconclusive) return;
+  const std::string where = sentence_of(twins);
+  if (result.verdict == judge::Verdict::fail) {
+    result.reason += "; " + where;
+  } else if (twins.structure_known || judgement.by_slope || judgement.uneven) {
+    result.verdict = judge::Verdict::fail;
+    result.reason = where;
+  } else {
+    result.verdict = judge::Verdict::inconclusive;
+    result.reason = "no emulation of this form: " + where;
+  }
+}
+
 void conclude(report::CaseResult& result) {
   std::vector<judge::Verdict> verdicts;
   for (const report::TensorResult& tensor : result.tensors) verdicts.push_back(tensor.verdict);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/twins.hpp"
 #include "judge/comparison.hpp"
 #include "judge/verdict.hpp"
 #include "plan/request.hpp"
@@ -24,6 +25,12 @@ struct TensorOf {
 report::TensorResult judged(const TensorOf& tensor, const judge::Measures& measures,
                             std::vector<judge::Limit> limits, std::size_t worst,
                             const judge::JudgeOptions& options = {});
+
+/// A derived limit that a twin of the same arithmetic breaks is lifted to what that twin needs.
+void lift(std::vector<judge::Limit>& limits, const TwinResult& twins);
+/// What twins add to a verdict within the limits: beyond them it fails, unless it errs more everywhere and
+/// nothing is known of its structure. Says where in any case.
+void judge_by_twins(report::TensorResult& result, const TwinResult& twins);
 
 /// `profile`: keep what a report needs for drawings, 48 bytes for every token and head.
 judge::ComparisonOptions comparison_options(const plan::Judging& judging, int threads, bool profile);

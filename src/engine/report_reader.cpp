@@ -74,6 +74,16 @@ report::TensorResult tensor_of(const Json& item) {
   for (const Json& point : item.at("worst_points")) tensor.points.push_back(point_of(point));
   tensor.worst_window = item.value("worst_window", "");
   tensor.worst_head = item.value("worst_head", "");
+  if (item.contains("twins")) {
+    const Json& twins = item.at("twins");
+    report::TwinFinding& found = tensor.twins.emplace();
+    found.count = count_of(twins.at("count"));
+    found.ratio = number_of(twins.at("ratio")), found.energy = number_of(twins.at("energy"));
+    if (twins.contains("place")) {
+      found.place = twins.at("place"), found.place_energy = number_of(twins.at("place_energy"));
+      found.place_slope = number_of(twins.at("place_slope")), found.sigmas = number_of(twins.at("sigmas"));
+    }
+  }
   tensor.reference_fails = item.value("reference_fails", false);
   return tensor;
 }

@@ -73,6 +73,7 @@ class Round {
         if (pairing.got->tensor(name) == nullptr)
           throw NoAnswer{judge::Verdict::fail, fmt::format("its answer has no {}", name)};
       pairing.tensors = item.tensors;
+      pairing.twins = item.asked->twins;
       pairing.options =
           comparison_options(item.asked->judging, context_.resources().threads, context_.resources().draw);
       cases_.push_back(index);
@@ -108,9 +109,11 @@ class Round {
     const auto tensor = std::ranges::find(of.tensors, item.tensor) - of.tensors.begin();
     std::vector<judge::Limit> limits =
         judge::overlaid(std::move(item.limits), of.limits[static_cast<std::size_t>(tensor)]);
+    if (item.twins) lift(limits, *item.twins);
     report::TensorResult result =
         judged({item.tensor, item.got->shape(), item.got->dtype(), context_.problem().options.state_v_first},
                item.measures, std::move(limits), of.asked->judging.worst_or_usual(), item.judging);
+    if (item.twins) judge_by_twins(result, *item.twins);
     if (context_.resources().draw) result.profile = report::profile_of(item.measures, item.series);
     findings_.cases[index].tensors.push_back(std::move(result));
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -22,9 +23,12 @@ struct Speed {
   double fp32, fp64;  ///< forwards; 16-bit dtypes compute in fp32
   double backward;    ///< times as long
 };
+constexpr double chunk_microseconds = 4.2;
 constexpr Speed speeds[] = {
-    {"naive", 7, 14, 4},         {"recurrent", 2.7, 5.4, 4.5},
-    {"chunk", 4.2, 8.4, 4},      {"gpu-recurrent", 0.15, 0.3, 4},
+    {"naive", 7, 14, 4},
+    {"recurrent", 2.7, 5.4, 4.5},
+    {"chunk", chunk_microseconds, 2 * chunk_microseconds, 4},
+    {"gpu-recurrent", 0.15, 0.3, 4},
     {"gpu-chunk", 0.15, 0.3, 4},
 };
 constexpr double oracle_forward = 28, oracle_backward = 180, oracle_fp64 = 6, comparison = 1.8;
@@ -33,6 +37,7 @@ constexpr double exact_sums =
 constexpr double per_problem = 3e-3, per_case = 5e-4;  ///< opening, allocating; limits, writing rows
 constexpr double law_runs = 4;                         ///< answers that trying one law takes
 constexpr double attribution_runs = 14;
+constexpr double twin_runs = 12;  ///< of the chunk form, what comparing them takes included
 
 double token_heads(const kda::Outline& problem) {
   const kda::Dimensions& d = problem.dimensions;
@@ -92,15 +97,21 @@ double seconds_of(const Problem& problem) {
   double seconds = per_problem;
   std::set<std::pair<std::size_t, Pass>> answers;
   std::set<std::tuple<Pass, OracleChoice, std::size_t>> truths;
+  std::set<std::pair<DType, Pass>> twins;
   for (const Case& item : problem.cases) {
     seconds += item.seconds + per_case;
     if (!item.skip.empty() || !item.answer || item.question == Question::forecast) continue;
     answers.emplace(*item.answer, item.pass);
+    if (item.asked->twins && item.reference.kind == Reference::Kind::oracle)
+      twins.emplace(problem.answers[*item.answer].dtype, item.pass);
     truths.emplace(item.pass, item.asked->oracle_or_usual(),
                    item.pass == Pass::backward ? item.chunk_size(problem.outline) : 0);
   }
   for (const auto& [answer, pass] : answers)
     seconds += run_seconds(problem.answers[answer], problem.outline, pass);
+  for (const auto& [dtype, pass] : twins)
+    seconds +=
+        seconds_for(problem.outline, twin_runs * chunk_microseconds * (pass == Pass::backward ? 4 : 1));
   for (const auto& [pass, choice, chunk] : truths) seconds += oracle_seconds(problem.outline, pass, choice);
   return seconds;
 }
@@ -122,6 +133,13 @@ std::size_t bytes_of(const Problem& problem) {
       if (item.reference.kind == Reference::Kind::answer) answers.emplace(item.reference.answer, item.pass);
     }
   std::size_t bytes = problem.source->bytes() * (problem.rounded_to ? 2 : 1);
+  // Twins are held against the truth in fp64.
+  for (const Pass pass : kda::every_pass)
+    if (std::ranges::any_of(problem.cases, [&](const Case& item) {
+          return item.skip.empty() && item.asked->twins && item.pass == pass &&
+                 item.reference.kind == Reference::Kind::oracle;
+        }))
+      bytes += answer_bytes(problem.outline, pass, DType::fp64);
   for (const auto& [answer, pass] : answers)
     bytes += answer_bytes(problem.outline, pass, problem.answers[answer].dtype);
   return bytes;
@@ -162,6 +180,7 @@ std::string digest_of(const Plan& plan) {
         hash.add(fmt::format("{} {}", item.asked->external->command, item.asked->external->seconds));
       for (const std::string& tensor : item.tensors) hash.add(tensor);
       if (item.asked->probe) hash.add("probe");
+      if (item.asked->twins) hash.add("twins");
       add_judging(hash, item);
     }
   }

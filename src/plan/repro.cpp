@@ -117,6 +117,7 @@ class Line {
     if (asked_.judging.worst) add("--worst", fmt::format("{}", *asked_.judging.worst));
     if (!asked_.tolerance.empty()) add("--tolerance", asked_.tolerance);
     if (asked_.probe && item_.reference.kind == Reference::Kind::oracle) add("--probe");
+    if (asked_.twins && item_.reference.kind == Reference::Kind::oracle) add("--twins");
   }
 
   /// Those of a line and of the command line over it, a metric once: the last wins.

@@ -83,6 +83,7 @@ struct Request {
   Names required;         ///< answers that must be among those that answered
   std::optional<ExternalProgram> external;
   bool stages = false;                ///< judge: the intermediates of the chunk form too
+  bool twins = false;                 ///< judge: hold errors against those of emulated kernels
   bool probe = false;                 ///< judge: name the convention that explains a failure
   std::optional<Names> invariants;    ///< judge: laws to try; empty: all
   std::optional<std::size_t> window;  ///< grow: tokens to a window

@@ -30,6 +30,15 @@ struct PointResult {
   double rank = 0;  ///< scaled_ulp where there is a magnitude, else steps
 };
 
+/// What emulated kernels of an answer's arithmetic say of its errors (docs/twins.md).
+struct TwinFinding {
+  std::size_t count = 0;  ///< of twins
+  double ratio = 0;       ///< largest statistic over its limit; above 1 no twin errs like that
+  double energy = 0;      ///< error of the whole tensor over that of the worst twin
+  std::string place;      ///< where it is farthest beyond them; empty where it is not
+  double place_energy = 0, place_slope = 0, sigmas = 0;
+};
+
 struct TensorResult {
   std::string name;
   tensor::Shape shape;
@@ -44,6 +53,7 @@ struct TensorResult {
   std::string worst_window;             ///< "b=0 t=408..415", empty without tokens
   std::string worst_head;               ///< "h=3", empty without heads
   std::optional<ErrorProfile> profile;  ///< when a report draws it
+  std::optional<TwinFinding> twins;     ///< when it was held against emulated kernels
   bool reference_fails = false;         ///< it fails against an answer that itself fails against the truth
 };
 

@@ -18,6 +18,17 @@ Json point(const PointResult& item) {
           {"expected_hex", item.expected_hex}};
 }
 
+Json twins(const TwinFinding& item) {
+  Json result{
+      {"count", item.count}, {"ratio", json_number(item.ratio)}, {"energy", json_number(item.energy)}};
+  if (!item.place.empty())
+    result.update({{"place", item.place},
+                   {"place_energy", json_number(item.place_energy)},
+                   {"place_slope", json_number(item.place_slope)},
+                   {"sigmas", json_number(item.sigmas)}});
+  return result;
+}
+
 Json tensor(const TensorResult& item) {
   Json metrics = Json::object(), limits = Json::array(), points = Json::array();
   for (const auto& [name, value] : item.metrics) metrics[name] = json_number(value);
@@ -32,6 +43,7 @@ Json tensor(const TensorResult& item) {
                  {"worst_points", points}};
   if (!item.worst_window.empty()) result["worst_window"] = item.worst_window;
   if (!item.worst_head.empty()) result["worst_head"] = item.worst_head;
+  if (item.twins) result["twins"] = twins(*item.twins);
   if (item.reference_fails) result["reference_fails"] = true;
   return result;
 }

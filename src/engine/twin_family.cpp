@@ -1,0 +1,74 @@
+#include "engine/twin_family.hpp"
+
+#include <string_view>
+
+namespace kda_check::engine {
+
+namespace {
+
+using numeric::ComputeFormat;
+
+/// One way to compute, in the words of --arithmetic.
+struct Row {
+  bool chunk;
+  std::size_t chunk_size;  ///< 0: that of the problem
+  std::vector<std::string_view> words;
+};
+
+const Row rows[] = {
+    {false, 0, {}},
+    {false, 0, {"exponential=cuda", "contraction=separate"}},
+    {false, 0, {"exponential=cuda-fast", "reduction=pairwise"}},
+    {false, 0, {"exponential=exp2-scaled", "reduction=tree:32"}},
+    {true, 0, {}},
+    {true, 16, {"exponential=cuda"}},
+    {true, 0, {"decay=anchor-mid:32", "inverse=blocks:16", "exponential=exp2-scaled"}},
+    {true, 0, {"decay=anchor-first", "exponential=cuda-fast", "inverse=doubling:16"}},
+    {true, 32, {"decay=pair", "reduction=pairwise", "inverse=doubling:16"}},
+    {true, 16, {"decay=anchor-mid", "tail=suffix", "exponential=exp2-scaled"}},
+    {true, 0, {"decay=pair", "tail=suffix", "contraction=separate"}},
+};
+
+/// Where a chunk form rounds its intermediates.
+std::string_view storage_of(ComputeFormat compute) {
+  switch (compute) {
+    case ComputeFormat::fp32:
+      return "storage=none";
+    case ComputeFormat::tf32:
+      return "storage=fla";
+    default:
+      return "storage=upstream";
+  }
+}
+
+/// Chunk forms in fp16 have tf32 operands on the way, which are no finer.
+bool is_like(ComputeFormat twin, ComputeFormat answer) {
+  return twin == answer || (twin == ComputeFormat::tf32 && answer == ComputeFormat::fp16);
+}
+
+}  // namespace
+
+std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, ComputeFormat compute,
+                              numeric::DType dtype, judge::Form form) {
+  std::vector<Twin> family;
+  const bool backward = pass == kda::Pass::backward;
+  for (const Row& row : rows) {
+    if (form == (row.chunk ? judge::Form::recurrence : judge::Form::chunk)) continue;
+    const kda::Variant& variant = kda::variant_named(row.chunk ? "chunk" : "recurrent");
+    Twin twin{&variant, {}};
+    twin.options.dtype = dtype;
+    twin.options.chunk_size =
+        row.chunk_size != 0 ? row.chunk_size : static_cast<std::size_t>(problem.options.chunk_size);
+    twin.options.arithmetic = variant.default_arithmetic(problem, dtype);
+    if (row.chunk) kda::set_axis(twin.options.arithmetic, storage_of(compute));
+    for (const std::string_view word : row.words) kda::set_axis(twin.options.arithmetic, word);
+    if (!kda::unsupported(twin.options.arithmetic, dtype).empty() ||
+        !variant.unsupported(problem, twin.options).empty() ||
+        !is_like(kda::compute_format(variant, dtype, twin.options.arithmetic, backward), compute))
+      continue;
+    family.push_back(std::move(twin));
+  }
+  return family;
+}
+
+}  // namespace kda_check::engine

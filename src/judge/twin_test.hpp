@@ -1,0 +1,113 @@
+// Whether an answer errs as kernels of its arithmetic do: its errors, region by region, beside those of
+// twins. Statistics, limits and calibration: docs/twins.md.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "judge/head_errors.hpp"
+#include "judge/regions.hpp"
+
+namespace kda_check::judge {
+
+/// What is known of the tensors that are judged together.
+struct TwinSetting {
+  RowLayout layout;
+  std::size_t twins = 0, answers = 0;
+  double storage_unit = 0;  ///< half a step of the element type at 1: 2^-8 of bf16
+  /// Slopes that truncated operands may leave: 2^-11 of products in 16 bits or tf32. 0: slopes do not judge.
+  double slope_floor = 0;
+};
+
+/// Sums of a cell, each over its elements: e^2 / s^2, e x / s^2, x^2 / s^2, the last times the coherence.
+struct CellSums {
+  double energy = 0, along = 0, truth = 0, spread = 0, elements = 0;
+
+  void add(const CellSums& other);
+  double error() const;   ///< in units of what the worst twin errs by
+  double slope() const;   ///< answer = (1 + slope) truth
+  double share() const;   ///< of the energy, what the slope explains
+  double sigmas() const;  ///< the slope in standard errors
+};
+
+/// The region where an answer is farthest beyond its twins.
+struct Excess {
+  Region region = Region::whole;
+  std::size_t head = 0, cell = 0;
+  double ratio = 0;   ///< statistic over limit; above 1 is beyond the twins
+  double energy = 0;  ///< error over that of the worst twin
+  double energy_limit = 0;
+  double slope = 0;   ///< answer = (1 + slope) truth there, where that is most of the error; else 0
+  double sigmas = 0;  ///< of the slope beyond those of the twins, where it was the slope that told
+};
+
+struct TwinJudgement {
+  double ratio = 0;       ///< the largest of all regions
+  double energy = 0;      ///< of the whole tensor: 1 errs as much as the worst twin
+  bool by_slope = false;  ///< a slope is beyond its limit
+  bool uneven = false;    ///< some region is beyond its limit, and the rest of the tensor is like a twin
+  Excess worst;           ///< what explains most, where ratio > 1
+};
+
+/// Distance from the twins, in what they are apart, at which an answer is beyond them (docs/twins.md,
+/// "Calibration").
+inline constexpr double twin_factor = 3;
+
+class TwinTest {
+ public:
+  explicit TwinTest(TwinSetting setting);
+
+  /// One head, each once; from any thread.
+  void measure(std::size_t head, const HeadValues& values);
+  /// One for each answer, when all heads were measured.
+  std::vector<TwinJudgement> conclude() const;
+
+ private:
+  struct Peak {
+    double value = 0;
+    std::size_t head = 0, cell = 0;
+    CellSums sums;
+  };
+  /// What the cells of one kind of region leave behind.
+  struct Tally {
+    std::vector<double> twin_energy;  ///< of each twin: the largest
+    double twin_slope = 0;            ///< the farthest a twin is from the others, in standard errors
+    std::vector<Peak> energy, slope;  ///< of each answer: the largest
+    double cells = 0;
+
+    void merge(const Tally& other);
+  };
+  using Tallies = std::array<Tally, region_count>;
+  /// Of one head: what its own regions leave, and the sums that regions of all heads are made of, by row and
+  /// column.
+  struct HeadPart {
+    Tallies tallies;
+    double coherence = 1;
+    std::vector<float> row_truth;
+    std::vector<std::vector<float>> twin_energy, twin_along, answer_energy, answer_along;
+    std::vector<double> column_truth;
+    std::vector<std::vector<double>> twin_columns, twin_columns_along, answer_columns, answer_columns_along;
+  };
+  /// Cells of one region: the truth alone, each twin, each answer.
+  struct Cells {
+    std::vector<CellSums> truth;
+    std::vector<std::vector<CellSums>> twins, answers;
+  };
+
+  Cells empty_cells(std::size_t count) const;
+  void tally(Tally& into, const Cells& cells, std::size_t head) const;
+  void tally_tiles(Tallies& into, const HeadErrors& errors, std::size_t head) const;
+  Cells cells_of_rows(const RowCells& rows) const;
+  Cells cells_of_columns() const;
+  /// The median of an answer's rows, in units of what the worst twin errs by there.
+  double typical_error(std::size_t answer) const;
+  TwinJudgement judgement_of(std::size_t answer, const Tallies& tallies, double coherence) const;
+
+  TwinSetting setting_;
+  std::vector<RowCells> row_cells_;
+  Tiles tiles_;
+  std::vector<HeadPart> heads_;
+};
+
+}  // namespace kda_check::judge

@@ -1,0 +1,143 @@
+// Answers beside emulated kernels of their arithmetic: those of real kernels are like them, wrong ones are
+// not and the sentence says where.
+#include <functional>
+
+#include "engine/twin_family.hpp"
+#include "report/writers.hpp"
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+#include "support/running.hpp"
+#include "support/temporary_fixture.hpp"
+#include "support/temporary_folder.hpp"
+
+using namespace kda_check;
+using judge::Verdict;
+using numeric::ComputeFormat;
+using numeric::DType;
+using plan::Names;
+using test::ran;
+using test::request_for;
+
+namespace {
+
+plan::Request with_twins(const std::string& path) {
+  plan::Request request = request_for({path});
+  request.selection.variants = Names{};
+  request.selection.against = Names{"oracle"};
+  request.twins = true;
+  return request;
+}
+
+kda::Problem problem_of(bool in_bf16) {
+  test::ProblemSpec spec;
+  spec.T = 200, spec.H = spec.HV = 2, spec.K = 32, spec.V = 32;
+  kda::Problem problem = test::make_problem(spec);
+  return in_bf16 ? with_inputs_rounded_to(problem, DType::bf16) : clone(problem);
+}
+
+/// The verdict of an answer that says of itself no more than its precision.
+report::TensorResult judged(const kda::Problem& problem, const kda::Answer& answer, ComputeFormat compute) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "mine.h5";
+  fixture::WriteRequest request;
+  request.name = "mine", request.problem = &problem;
+  request.expected.push_back({"mine", "", "", compute, {&answer.o, &answer.final_state}, {}});
+  fixture::write_fixture(path, request);
+  const report::Document document = ran(with_twins(path));
+  REQUIRE(document.cases.size() == 1);
+  return test::tensor_of(document.cases[0], "o");
+}
+
+void scale(tensor::Tensor& o, std::size_t begin, std::size_t end, std::size_t head, double factor) {
+  const std::size_t H = o.shape()[2], V = o.shape()[3];
+  for (std::size_t t = begin; t < end; ++t)
+    for (std::size_t v = 0; v < V; ++v) {
+      const std::size_t at = (t * H + head) * V + v;
+      o.set(at, o.value(at) * factor);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("kernels that ran on a GPU err as their twins do", "[engine][twins]") {
+  const report::Document document = ran(with_twins(test::case_fixtures()));
+  std::size_t held = 0;
+  for (const report::CaseResult& item : document.cases)
+    for (const report::TensorResult& tensor : item.tensors) {
+      if (!tensor.twins) continue;
+      INFO(item.fixture << ' ' << item.variant << ' ' << tensor.name << ": " << tensor.reason);
+      ++held;
+      // Its softplus is eighty times less accurate than fp32 allows (docs/findings.md).
+      const bool is_finding = item.variant == "fla_recurrent" && tensor.name == "final_state" &&
+                              item.fixture.find("softplus") != std::string::npos;
+      CHECK((tensor.twins->ratio > 1) == is_finding);
+    }
+  CHECK(held > 40);
+}
+
+TEST_CASE("a wrong kernel in 16 bits is beyond its twins where the limits see nothing", "[engine][twins]") {
+  const kda::Problem problem = problem_of(true);
+  struct Fault {
+    const char* sentence;
+    std::function<void(tensor::Tensor&)> apply;
+  };
+  const Fault faults[] = {
+      {"", [](tensor::Tensor&) {}},
+      {"head 1: ", [](tensor::Tensor& o) { scale(o, 0, 200, 1, 1.02); }},
+      {"tokens 64..127 of head 0: ", [](tensor::Tensor& o) { scale(o, 64, 128, 0, 1.05); }},
+      {"token 100 of head 1: ", [](tensor::Tensor& o) { scale(o, 100, 101, 1, 1.15); }},
+      {"token 50 of head 0: zero", [](tensor::Tensor& o) { scale(o, 50, 51, 0, 0); }},
+  };
+  for (const Fault& fault : faults) {
+    kda::Answer answer = test::run(problem, "chunk", DType::bf16);
+    fault.apply(answer.o);
+    const report::TensorResult result = judged(problem, answer, ComputeFormat::bf16);
+    INFO(fault.sentence << " : " << result.reason);
+    REQUIRE(result.twins);
+    const bool healthy = *fault.sentence == '\0';
+    CHECK((result.verdict == Verdict::pass) == healthy);
+    CHECK(healthy == (result.twins->ratio <= 1));
+    CHECK_THAT(result.reason, ContainsSubstring(fault.sentence));
+  }
+}
+
+TEST_CASE("values of somewhere else are called so", "[engine][twins]") {
+  const kda::Problem problem = problem_of(false);
+  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  const std::size_t V = 32, row = 2 * V;
+  for (std::size_t v = 0; v < V; ++v) answer.o.set(90 * row + v, answer.o.value(89 * row + v));
+  CHECK_THAT(judged(problem, answer, ComputeFormat::fp32).reason,
+             ContainsSubstring("token 90 of head 0: the values of the token before"));
+  answer = test::run(problem, "recurrent", DType::fp32);
+  for (std::size_t t = 0; t < 200; ++t)
+    for (std::size_t v = 0; v < V; ++v) answer.o.set(t * row + V + v, answer.o.value(t * row + v));
+  CHECK_THAT(judged(problem, answer, ComputeFormat::fp32).reason,
+             ContainsSubstring("head 1: the values of the head before"));
+}
+
+TEST_CASE("every precision has a family, and no twin of another precision is in it", "[engine][twins]") {
+  const kda::Problem problem = problem_of(false);
+  for (const kda::Pass pass : kda::every_pass)
+    for (const ComputeFormat compute :
+         {ComputeFormat::fp32, ComputeFormat::tf32, ComputeFormat::bf16, ComputeFormat::fp16})
+      for (const judge::Form form : {judge::Form::chunk, judge::Form::unknown}) {
+        const DType dtype = compute == ComputeFormat::bf16   ? DType::bf16
+                            : compute == ComputeFormat::fp16 ? DType::fp16
+                                                             : DType::fp32;
+        const auto family = engine::twin_family(problem, pass, compute, dtype, form);
+        INFO(static_cast<int>(compute) << ' ' << kda::name_of(pass));
+        CHECK(family.size() >= engine::fewest_twins);
+        for (const engine::Twin& twin : family) CHECK(twin.options.dtype == dtype);
+      }
+  CHECK(engine::twin_family(problem, kda::Pass::forward, ComputeFormat::fp32, DType::fp32,
+                            judge::Form::recurrence)
+            .size() >= engine::fewest_twins);
+}
+
+TEST_CASE("results of twins do not depend on the number of threads", "[engine][twins]") {
+  plan::Request request = with_twins(test::case_fixtures() + "/fla_bf16_gva.h5");
+  const auto json = [&](int threads) {
+    return report::write_json(ran(test::planned(request), test::on_threads(threads)), {});
+  };
+  CHECK(json(1) == json(2));
+}

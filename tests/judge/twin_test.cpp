@@ -1,0 +1,183 @@
+// Errors beside those of twins, on made-up errors: which are beyond them, and where.
+#include "judge/twin_test.hpp"
+
+#include <cmath>
+#include <functional>
+#include <random>
+
+#include "support/catch.hpp"
+
+using namespace kda_check;
+using judge::Region;
+using judge::RowLayout;
+using judge::TwinJudgement;
+
+namespace {
+
+/// [rows][heads][width] in order, two sequences, chunks of 64.
+RowLayout layout_of(std::size_t rows = 384, std::size_t heads = 3, std::size_t width = 48) {
+  RowLayout layout{rows, heads, width, 64, {0, rows / 3, rows}, true};
+  layout.block_rows = rows, layout.row_stride = heads * width, layout.head_stride = width;
+  return layout;
+}
+
+/// A truth and answers of independent errors that grow along the rows, twins first.
+class World {
+ public:
+  World(RowLayout layout, std::size_t twins, unsigned seed, double size = 1)
+      : layout_(std::move(layout)), twins_(twins), random_(seed) {
+    truth_.resize(layout_.rows * layout_.heads * layout_.width);
+    for (double& x : truth_) x = size * normal_(random_);
+    for (std::size_t i = 0; i <= twins; ++i) fields_.push_back(erring());
+  }
+
+  std::vector<double> erring() {
+    std::vector<double> values = truth_;
+    for (std::size_t r = 0; r < layout_.rows; ++r)
+      for (std::size_t i = 0; i < row(); ++i)
+        values[r * row() + i] +=
+            values[r * row() + i] * 2e-3 * (1 + static_cast<double>(r % 64) / 16) * normal_(random_);
+    return values;
+  }
+  /// The answer that is no twin.
+  std::vector<double>& answer() { return fields_.back(); }
+  double& at(std::size_t r, std::size_t head, std::size_t v) { return answer()[layout_.element(r, head, v)]; }
+  double truth(std::size_t r, std::size_t head, std::size_t v) const {
+    return truth_[layout_.element(r, head, v)];
+  }
+
+  TwinJudgement judged(double slope_floor = 0x1p-11) const {
+    judge::TwinTest test({layout_, twins_, 1, 0x1p-9, slope_floor});
+    for (std::size_t head = 0; head < layout_.heads; ++head) {
+      std::vector<std::vector<double>> values{of_head(truth_, head)};
+      for (const std::vector<double>& field : fields_) values.push_back(of_head(field, head));
+      judge::HeadValues of_head{values[0].data(), {}, {values.back().data()}};
+      for (std::size_t f = 0; f < twins_; ++f) of_head.twins.push_back(values[1 + f].data());
+      test.measure(head, of_head);
+    }
+    return test.conclude().at(0);
+  }
+  std::string place() const {
+    const TwinJudgement judgement = judged();
+    if (judgement.ratio <= 1) return "";
+    return place_of(judgement.worst.region, judgement.worst.head, judgement.worst.cell, layout_);
+  }
+
+ private:
+  std::size_t row() const { return layout_.heads * layout_.width; }
+  std::vector<double> of_head(const std::vector<double>& whole, std::size_t head) const {
+    std::vector<double> values;
+    for (std::size_t r = 0; r < layout_.rows; ++r)
+      for (std::size_t v = 0; v < layout_.width; ++v) values.push_back(whole[layout_.element(r, head, v)]);
+    return values;
+  }
+
+  RowLayout layout_;
+  std::size_t twins_;
+  std::mt19937 random_;
+  std::normal_distribution<double> normal_;
+  std::vector<double> truth_;
+  std::vector<std::vector<double>> fields_;
+};
+
+/// Rows [begin, end) of heads [first, last), columns from `from` to `to`, times a factor.
+void scale(World& world, std::size_t begin, std::size_t end, std::size_t first, std::size_t last,
+           double factor, std::size_t from = 0, std::size_t to = 48) {
+  for (std::size_t r = begin; r < end; ++r)
+    for (std::size_t h = first; h < last; ++h)
+      for (std::size_t v = from; v < to; ++v) world.at(r, h, v) *= factor;
+}
+
+}  // namespace
+
+TEST_CASE("errors like those of the twins are not beyond them, however many draws", "[twins]") {
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    const std::size_t width = seed % 3 == 0 ? 1 : seed % 3 == 1 ? 16 : 48, heads = 1 + seed % 4;
+    const TwinJudgement judgement =
+        World(layout_of(64 + 32 * (seed % 7), heads, width), 3 + seed % 5, seed).judged();
+    INFO("seed " << seed << " width " << width << " heads " << heads);
+    CHECK(judgement.ratio < 1);
+    CHECK(judgement.ratio > 0.1);
+    CHECK(judgement.energy == Approx(1).margin(0.5));
+  }
+}
+
+TEST_CASE("what is wrong is found where it is", "[twins]") {
+  struct Fault {
+    const char* place;
+    std::function<void(World&)> apply;
+  };
+  const Fault faults[] = {
+      {"the whole tensor", [](World& w) { scale(w, 0, 384, 0, 3, 1.005); }},
+      {"head 1", [](World& w) { scale(w, 0, 384, 1, 2, 1.01); }},
+      {"tokens 192..255 of head 2", [](World& w) { scale(w, 192, 256, 2, 3, 1.03); }},
+      {"token 300 of head 0", [](World& w) { scale(w, 300, 301, 0, 1, 1.2); }},
+      {"token 301, all heads", [](World& w) { scale(w, 301, 302, 0, 3, 1.2); }},
+      {"column 7 of head 1", [](World& w) { scale(w, 0, 384, 1, 2, 1.05, 7, 8); }},
+      {"column 7, all heads", [](World& w) { scale(w, 0, 384, 0, 3, 1.05, 7, 8); }},
+      {"tokens 144..159, columns 16..31 of head 0", [](World& w) { scale(w, 144, 160, 0, 1, 1.2, 16, 32); }},
+      {"rows 63 mod 64, all heads",
+       [](World& w) {
+         for (std::size_t r : {63, 127, 191, 255, 319, 383}) scale(w, r, r + 1, 0, 3, 1.1);
+       }},
+      {"sequence 0, all heads", [](World& w) { scale(w, 0, 128, 0, 3, 1.01); }},
+      {"token 200, column 5 of head 2", [](World& w) { w.at(200, 2, 5) = w.truth(200, 2, 5) + 1; }},
+  };
+  for (const Fault& fault : faults) {
+    World world(layout_of(), 5, 7);
+    REQUIRE(world.judged().ratio < 1);
+    fault.apply(world);
+    CHECK(world.place() == fault.place);
+  }
+}
+
+TEST_CASE("a slope is told from noise, and does not judge where none is asked for", "[twins]") {
+  World world(layout_of(), 5, 3);
+  scale(world, 0, 384, 0, 3, 1.004);
+  const TwinJudgement judgement = world.judged();
+  CHECK(judgement.by_slope);
+  CHECK(judgement.worst.slope == Approx(0.004).epsilon(0.1));
+  CHECK(judgement.worst.sigmas > 10);
+  const TwinJudgement without = world.judged(0);
+  CHECK_FALSE(without.by_slope);
+  CHECK(without.ratio < 1);
+}
+
+TEST_CASE("excess that is even is told from excess in some places", "[twins]") {
+  World even(layout_of(), 5, 11);
+  for (std::size_t r = 0; r < 384; ++r)
+    for (std::size_t h = 0; h < 3; ++h)
+      for (std::size_t v = 0; v < 48; ++v)
+        even.at(r, h, v) = even.truth(r, h, v) + 5 * (even.at(r, h, v) - even.truth(r, h, v));
+  const TwinJudgement all = even.judged();
+  CHECK(all.ratio > 1);
+  CHECK_FALSE(all.uneven);
+  CHECK(all.energy == Approx(5).epsilon(0.2));
+  World local(layout_of(), 5, 11);
+  scale(local, 192, 256, 2, 3, 1.1);
+  CHECK(local.judged().uneven);
+}
+
+TEST_CASE("where all twins are exact, exactness is asked for", "[twins]") {
+  const RowLayout layout = layout_of(64, 1, 16);
+  std::vector<double> truth(64 * 16, 0.5), answer = truth;
+  const auto judged = [&] {
+    judge::TwinTest test({layout, 3, 1, 0, 0});
+    test.measure(0, {truth.data(), {truth.data(), truth.data(), truth.data()}, {answer.data()}});
+    return test.conclude().at(0).ratio;
+  };
+  CHECK(judged() == 0);
+  answer[100] += 1e-12;
+  CHECK(judged() > 1);
+}
+
+TEST_CASE("regions say where they are, and which rows they have", "[twins]") {
+  const RowLayout layout = layout_of();
+  CHECK(place_of(Region::window_of_head, 1, 16, layout) == "tokens 128..135 of head 1");
+  CHECK(place_of(Region::chunk, 0, 2, layout) == "tokens 128..191, all heads");
+  CHECK(place_of(Region::edge, 0, 0, layout) == "first rows of sequences");
+  CHECK(rows_in(Region::token, 0, 9, layout, 100).size() == 3);
+  CHECK(rows_in(Region::chunk_of_head, 2, 0, layout, 100).size() == 64);
+  CHECK(rows_in(Region::chunk_of_head, 2, 0, layout, 10).size() == 10);
+  CHECK(rows_in(Region::tile, 0, 0, layout, 100).empty());
+}
