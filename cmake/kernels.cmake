@@ -6,7 +6,7 @@
 # which every name is local but the table's. tests/scripts/kernel_symbols.sh holds the build to it.
 find_program(KDA_CHECK_LD NAMES ld.bfd ld REQUIRED)
 
-set(kda_check_kernel_sources any_tokens.cpp chunk.cpp chunk_backward.cpp elements.cpp gradient_oracle.cpp oracle.cpp
+set(kda_check_kernel_sources any_tokens.cpp chunk.cpp chunk_backward.cpp elements.cpp exponentials.cpp gradient_oracle.cpp oracle.cpp
     stage_oracle.cpp sums.cpp table.cpp tokens.cpp)
 list(TRANSFORM kda_check_kernel_sources PREPEND ${PROJECT_SOURCE_DIR}/src/kda/kernels/)
 

@@ -74,7 +74,7 @@ def save(path, *, q, k, v, g, beta, A_log=None, dt_bias=None, initial_state=None
     lower_bound say. scale: 1/sqrt(K) without. flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
     expected: {who: {"o": ..., "final_state": ..., "compute": "bf16", "implementation": ..., "device": ...}}; compute is
     the precision of the operands of matrix products (fp64, fp32, tf32, bf16, fp16). Say it: limits follow from it. Without
-    it the element type of o is assumed, and reports say so.
+    it the element type of q, k and v is assumed, or of o where that is more precise, and reports say so.
     do, dht: gradients of a loss with respect to o and final_state; then expected may have the gradients of the inputs
     too: dq dk dv dg dbeta dinitial_state dA_log ddt_bias, shaped like those.
     """

@@ -36,6 +36,7 @@ int bench_main(const Words& words);
 int make_main(const Words& words);
 int capture_main(const Words& words);
 int forecast_main(const Words& words);
+int power_main(const Words& words);
 int selftest_main(const Words& words);
 int completions_main(const Words& words);
 int man_main(const Words& words);

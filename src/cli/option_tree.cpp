@@ -11,6 +11,7 @@
 #include "kda/arithmetic.hpp"
 #include "kda/regimes.hpp"
 #include "kda/variants.hpp"
+#include "plan/power_classes.hpp"
 #include "plan/requirements.hpp"
 #include "plan/suite.hpp"
 #include "report/writers.hpp"
@@ -85,6 +86,7 @@ constexpr Kind kinds[] = {
     {"--variant", variant_names},
     {"--dtype", dtype_names},
     {"--arithmetic", arithmetic_words},
+    {"--class", [](std::string_view) { return plan::power_classes(); }},
     {"--against", groups},
     {"--require", required},
     {"--between", variant_names},

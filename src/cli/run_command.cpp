@@ -60,13 +60,14 @@ struct RunOptions {
         "dd: double-double (default); fp64: faster; none: only against recorded answers");
     add_external(parser);
     add_judging(parser, request.judging);
+    parser.choice(
+        "--twins", "WHEN", {"on", "off"}, [&](const std::string& when) { request.twins = when == "on"; },
+        "on (default): hold errors also against those of kernels of the same arithmetic that are emulated\n"
+        "on the same problem, region by region (docs/twins.md); off: the limits decide alone");
     parser.group("Explain");
     parser.flag("--stages", request.stages,
                 "Compare the intermediates of the chunk form (and those a file holds) with the truth, and\n"
                 "name the first that leaves it");
-    parser.flag("--twins", request.twins,
-                "Hold the errors of o and final_state against those of kernels of the same arithmetic that\n"
-                "are emulated on the same problem, region by region (docs/twins.md)");
     parser.flag(
         "--probe", request.probe,
         "For every failure against the oracle, try the usual mis-readings (exp2 for exp, a transposed\n"

@@ -89,9 +89,11 @@ struct Showing {
       for (const kda::GradientRow& row : kda::gradients())
         if (group.tensor(row.name) != nullptr)
           gradients += fmt::format("{}{}", gradients.empty() ? "" : " ", row.name);
+      const fixture::ComputeClaim claim = group.compute_claim(file.header().outline().operand_dtype());
+      const std::string compute(numeric::row_of(claim.format).name);
       section.add({group.name,
-                   fmt::format("{}{}", numeric::row_of(group.compute_or_storage()).name,
-                               group.compute ? "" : " (assumed, from the dtype of o)"),
+                   claim.assumed_from.empty() ? compute
+                                              : fmt::format("{} (assumed: {})", compute, claim.assumed_from),
                    gradients, static_cast<std::int64_t>(group.stages.size()), group.device,
                    group.implementation});
     }

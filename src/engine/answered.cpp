@@ -19,7 +19,8 @@ const tensor::Tensor* Answered::tensor(std::string_view tensor_name) const {
 Answered Answered::described() const {
   Answered copy;
   copy.name = name, copy.role = role, copy.pass = pass, copy.device = device, copy.arithmetic = arithmetic;
-  copy.dtype = dtype, copy.compute = compute, copy.compute_assumed = compute_assumed, copy.form = form;
+  copy.dtype = dtype, copy.compute = compute, copy.compute_assumed_from = compute_assumed_from,
+  copy.form = form;
   copy.chunk_size = chunk_size;
   return copy;
 }
@@ -42,8 +43,8 @@ Answered described(const plan::Answer& answer, kda::Pass pass, const plan::Probl
   } else if (const fixture::ExpectedGroup* const group = problem.source->expected_named(answer.name)) {
     result.device = group->device;
     result.arithmetic = group->implementation;
-    result.compute = group->compute_or_storage();
-    result.compute_assumed = !group->compute;
+    const fixture::ComputeClaim claim = group->compute_claim(problem.outline.operand_dtype());
+    result.compute = claim.format, result.compute_assumed_from = claim.assumed_from;
   }
   return result;
 }
@@ -57,7 +58,7 @@ report::CaseResult case_about(const Answered& got, std::string against) {
   result.pass = kda::name_of(got.pass);
   result.arithmetic = got.arithmetic;
   result.compute = numeric::row_of(got.compute).name;
-  result.compute_assumed = got.compute_assumed;
+  result.compute_assumed = !got.compute_assumed_from.empty();
   result.against = std::move(against);
   return result;
 }

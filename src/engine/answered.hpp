@@ -17,7 +17,7 @@ struct Answered {
   std::string device, arithmetic;
   numeric::DType dtype = numeric::DType::fp32;  ///< of o
   numeric::ComputeFormat compute = numeric::ComputeFormat::fp32;
-  bool compute_assumed = false;
+  std::string compute_assumed_from;  ///< "the element type of its o"; empty when somebody said it
   judge::Form form = judge::Form::unknown;
   std::size_t chunk_size = 64;
   kda::Tensors tensors;

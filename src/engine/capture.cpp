@@ -76,7 +76,7 @@ fixture::ExpectedAnswer expected_answer(const Shot& shot, const kda::Outline& ou
 void add(report::Section& section, const Shot& shot, const fixture::ExpectedAnswer& answer,
          const std::string& path) {
   const std::string dtype(numeric::name_of(shot.options.dtype)),
-      compute(numeric::row_of(answer.compute).name);
+      compute(numeric::row_of(*answer.compute).name);
   section.add({path, "expected/" + answer.name, shot.item->tensors,
                static_cast<std::int64_t>(answer.stages.size()), report::precision_text(dtype, compute), dtype,
                compute, answer.device, kda::describe(shot.options.arithmetic, shot.who->variant->axes)});

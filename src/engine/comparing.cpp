@@ -7,6 +7,10 @@
 #include <memory>
 
 #include "base/error.hpp"
+#include "engine/zeros.hpp"
+#include "judge/verdict.hpp"
+#include "kda/term_energies.hpp"
+#include "numeric/elementary.hpp"
 #include "numeric/rounding.hpp"
 
 namespace kda_check::engine {
@@ -23,17 +27,36 @@ struct Ongoing {
   const Tensor* got;
   const Tensor* expected;  ///< null: the oracle
   std::unique_ptr<Comparison> comparison;
-  double cancellation = 1;
+  judge::UnitsSum got_units;
+  std::optional<judge::UnitsSum> expected_units;
+  numeric::ProductSum energy = {}, magnitude_energy = {};  ///< of what is expected, and of its magnitudes
+  double spread = 0;  ///< of dbeta and of sums over tokens, as the oracle has it
   double chunk_excess = 0;
+
+  /// What is expected, as far as its size matters.
+  void weigh(std::size_t begin, std::size_t count, const double* values) {
+    add_energy(count, values);
+    got_units.add(begin, count, values);
+    if (expected_units) expected_units->add(begin, count, values);
+  }
+  /// Of a sum over tokens.
+  void weigh_sums(const std::vector<double>& values, const std::vector<double>& dg) {
+    add_energy(values.size(), values.data());
+    got_units.add_sums(values.size(), values.data(), dg);
+    if (expected_units) expected_units->add_sums(values.size(), values.data(), dg);
+  }
+  void add_energy(std::size_t count, const double* values) { add_squares(count, values, energy); }
+  static void add_squares(std::size_t count, const double* values, numeric::ProductSum& sum) {
+    for (std::size_t i = 0; i < count; ++i)
+      if (std::isfinite(values[i])) sum.add_square(values[i]);
+  }
 };
 
-/// How many times larger the errors of a gradient's terms are than what is left of the terms
-/// (docs/limits.md).
-double cancellation_of(kda::Gradient gradient, const kda::GradientTruth& truth, std::size_t K) {
+/// Of a gradient whose oracle has a spread: errors that are independent from term to term (docs/limits.md).
+double spread_of(kda::Gradient gradient, const kda::GradientTruth& truth, std::size_t K) {
   const double spread = judge::ratio_of_sizes(truth.spread, truth.hi);
   // A product of two sums over K, whose terms err independently as well.
-  if (gradient == kda::Gradient::dbeta) return 1 + spread / std::sqrt(static_cast<double>(K));
-  return std::max(1.0, spread);
+  return gradient == kda::Gradient::dbeta ? 1 + spread / std::sqrt(static_cast<double>(K)) : spread;
 }
 
 void widen_range(const Tensor& tensor, std::size_t begin, std::size_t count, std::vector<double>& values) {
@@ -53,6 +76,8 @@ class Feeder {
             const judge::ExpectedValues& oracle) {
     for (Ongoing& item : ongoing_) {
       if (item.tensor != tensor) continue;
+      item.weigh(begin, count, oracle.hi);
+      Ongoing::add_squares(count, oracle.magnitude, item.magnitude_energy);
       if (item.expected == nullptr) {
         item.comparison->add(begin, count, oracle);
       } else {
@@ -100,22 +125,28 @@ void compare_gradients(const Truth& truth, const std::vector<Pairing>& pairings,
         expected.hi = values.data(), expected.lo = zeros.data();
       }
       item.comparison->add(0, count, expected);
-      item.cancellation = cancellation_of(row.gradient, exact, problem.dimensions().K);
+      if (row.gradient == kda::Gradient::dA_log || row.gradient == kda::Gradient::ddt_bias)
+        item.weigh_sums(exact.hi, truths[static_cast<std::size_t>(kda::Gradient::dg)].hi);
+      else
+        item.weigh(0, count, exact.hi.data());
+      if (!exact.spread.empty()) item.spread = spread_of(row.gradient, exact, problem.dimensions().K);
       item.chunk_excess = judge::ratio_of_sizes(exact.chunk_magnitude, exact.magnitude);
     }
   for (const kda::GradientRow& row : kda::gradients())
     if (const std::vector<double>& hi = truths[static_cast<std::size_t>(row.gradient)].hi; !hi.empty())
       twins.truth(row.name, hi.size(), 0, hi);
-  twins.judge();
 }
 
 void run_comparisons(const Truth& truth, const std::vector<Pairing>& pairings, std::vector<Ongoing>& ongoing,
                      Twins& twins) {
   if (!truth.oracle) {
+    std::vector<double> values;
     for (Ongoing& item : ongoing) {
       item.comparison->add_all(*item.expected);
+      widen_range(*item.expected, 0, item.expected->size(), values);
+      item.weigh(0, values.size(), values.data());
       const bool over_tokens = item.tensor == "dA_log" || item.tensor == "ddt_bias";
-      if (over_tokens) item.cancellation = HUGE_VAL;  // the oracle's to know
+      if (over_tokens) item.spread = HUGE_VAL;  // the oracle's to know
     }
     return;
   }
@@ -135,7 +166,6 @@ void run_comparisons(const Truth& truth, const std::vector<Pairing>& pairings, s
     twins.truth("final_state", d.N * d.HV * size, begin, {state.hi, size});
   };
   kda::run_oracle(truth.problem, *truth.oracle, truth.threads, sink);
-  twins.judge();
 }
 
 /// o and dv are sums over K of independent terms, dq, dk, dg and dbeta sums over V.
@@ -146,26 +176,115 @@ double smallness_of(std::string_view name, const Tensor& tensor, const kda::Prob
   return over_values ? judge::smallness_of_sums(tensor.size(), d.V) : 1.0;
 }
 
-judge::Computation computation_of(const Answered& answer, const Ongoing& item, const Tensor& tensor,
-                                  const kda::Problem& problem) {
-  return {answer.compute,    tensor.dtype(),
-          answer.form,       smallness_of(item.tensor, tensor, problem),
-          item.cancellation, answer.form == judge::Form::recurrence ? 0 : item.chunk_excess};
+/// 0 of nothing, and where the terms are beyond the range of fp64.
+double finite_size(const numeric::ProductSum& part, const numeric::ProductSum& whole) {
+  if (whole.is_zero()) return 0;
+  const double size = relative_size(part, whole);
+  return std::isfinite(size) ? size : 0;
 }
 
-std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing, const Ongoing& item) {
-  if (pairing.same_bits) return judge::replay_limits();
-  const auto& gates_of = [&](const Answered& answer) -> const kda::GateStatistics& {
-    return truth.gates(answer.chunk_size);
-  };
-  const judge::Computation got = computation_of(*pairing.got, item, *item.got, truth.problem);
-  if (item.expected == nullptr) return judge::derived_limits(got, std::nullopt, gates_of(*pairing.got));
-  return judge::derived_limits(got, computation_of(*pairing.expected, item, *item.expected, truth.problem),
-                               gates_of(*pairing.got), gates_of(*pairing.expected));
+/// The magnitude of o has what is left of the state. What the state was made of is larger where that cancels.
+double beyond_magnitude(const Ongoing& item, const kda::TermEnergies& energies) {
+  const double rounding = finite_size(energies.o.rounding, energies.o.terms);
+  return std::max(1.0, finite_size(energies.o_magnitude, item.magnitude_energy)) *
+         numeric::root_of_squares(1, rounding);
+}
+
+judge::Condition condition_of(const Ongoing& item, const kda::TermEnergies& energies) {
+  judge::Condition condition;
+  const kda::TermEnergy* const own = energies.of(item.tensor);
+  if (own == nullptr) {  // sums of dg over tokens
+    const double of_dg = finite_size(energies.of("dg")->terms, item.energy);
+    condition.cancellation = std::max({1.0, item.spread, item.tensor == "ddt_bias" ? of_dg : 0});
+  } else if (item.spread > 0) {  // dbeta
+    condition.cancellation = std::max(1.0, item.spread);
+    if (std::isfinite(item.spread))
+      condition.rounding = condition.cancellation * finite_size(own->rounding, own->terms);
+  } else {
+    condition.cancellation = std::max(1.0, finite_size(own->terms, item.energy));
+    condition.rounding = finite_size(own->rounding, item.energy);
+    if (item.tensor == "o") condition.magnitude = beyond_magnitude(item, energies);
+  }
+  return condition;
+}
+
+judge::Computation computation_of(const Answered& answer, const judge::UnitsSum& units, const Ongoing& item,
+                                  const Tensor& tensor, const kda::Problem& problem,
+                                  const judge::Condition& condition) {
+  return {answer.compute, tensor.dtype(),
+          units.result(), smallness_of(item.tensor, tensor, problem),
+          condition,      answer.form == judge::Form::recurrence ? 0 : item.chunk_excess};
 }
 
 void drop(std::vector<judge::Limit>& limits, std::string_view metric) {
   std::erase_if(limits, [&](const judge::Limit& limit) { return limit.metric == metric; });
+}
+
+double limit_on(const std::vector<judge::Limit>& limits, std::string_view metric) {
+  const auto found = std::ranges::find(limits, metric, &judge::Limit::metric);
+  return found == limits.end() ? HUGE_VAL : found->value;
+}
+
+/// Below the smallest normal number of a format what is rounded to it loses half a step of that range,
+/// however small it is itself.
+void allow_for_subnormals(std::vector<judge::Limit>& limits, const Pairing& pairing, const Ongoing& item,
+                          const judge::Measures& measures) {
+  const double size = measures.expected_rms;
+  const auto below = [&](const numeric::Format& format) {
+    return size == 0 ? 0.0 : std::max(0.0, format.smallest_normal() / size - 1);
+  };
+  for (judge::Limit& limit : limits) {
+    if (limit.metric != "rms_ratio") continue;
+    double storage = 0, arithmetic = 0;
+    const auto allow = [&](const Answered* answer, const Tensor* tensor) {
+      if (answer == nullptr) return;
+      const numeric::Format& stored = numeric::format_of(tensor->dtype());
+      storage += stored.unit_roundoff() * below(stored);
+      arithmetic = std::max(arithmetic, below(numeric::format_of(numeric::range_of(answer->compute))));
+    };
+    allow(pairing.got, item.got), allow(pairing.expected, item.expected);
+    if (arithmetic > 0) limit.value *= 1 + arithmetic;  // may be infinite
+    limit.value += storage;
+  }
+}
+
+std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing, const Ongoing& item,
+                                     const kda::TermEnergies& energies, const judge::Measures& measures) {
+  if (pairing.same_bits) return judge::replay_limits();
+  const auto derived = [&](const judge::Condition& condition) {
+    const judge::Computation got =
+        computation_of(*pairing.got, item.got_units, item, *item.got, truth.problem, condition);
+    if (item.expected == nullptr) return judge::derived_limits(got);
+    return judge::derived_limits(got, computation_of(*pairing.expected, *item.expected_units, item,
+                                                     *item.expected, truth.problem, condition));
+  };
+  std::vector<judge::Limit> limits = derived(condition_of(item, energies));
+  allow_for_subnormals(limits, pairing, item, measures);
+  // What cancels, or is next to the smallest numbers, widens a limit as far as it says anything. Beyond, an
+  // answer that is lost in the rounding of its own terms is as good as zero, which has no ratio.
+  const double wide = limit_on(limits, "rms_ratio");
+  const bool is_lost = wide >= judge::hollow_rms_ratio && std::isfinite(wide) && measures.has_magnitude &&
+                       limit_on(derived({}), "rms_ratio") < judge::hollow_rms_ratio;
+  if (is_lost && measures.rms_ratio < judge::hollow_rms_ratio)
+    std::ranges::find(limits, "rms_ratio", &judge::Limit::metric)->value =
+        std::nextafter(judge::hollow_rms_ratio, 0);
+  else if (is_lost && wide >= 1)
+    drop(limits, "rms_ratio");
+  return limits;
+}
+
+/// What twins say of what was measured.
+void hold_against(Twins& twins, const std::vector<Pairing>& pairings, std::vector<Measured>& results) {
+  if (twins.is_empty()) return;
+  for (const Measured& item : results)
+    for (const judge::Limit& limit : item.limits)
+      if (limit.metric == "rms_ratio") twins.limit(*pairings[item.pairing].got, item.tensor, limit.value);
+  twins.judge();
+  for (Measured& item : results) {
+    const Pairing& pairing = pairings[item.pairing];
+    if (!pairing.twins) continue;
+    if (const TwinResult* const found = twins.result(*pairing.got, item.tensor)) item.twins = *found;
+  }
 }
 
 }  // namespace
@@ -181,25 +300,43 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
       judge::ComparisonOptions options = pairings[i].options;
       options.against_oracle = expected == nullptr;
       options.threads = truth.threads;
-      ongoing.push_back(
-          {i, name, got, expected,
-           std::make_unique<Comparison>(name, *got, v_first, truth.oracle.has_value(), options)});
+      options.cu_seqlens = truth.problem.cu_seqlens;
+      const auto units_of = [&](const Answered& answer) {
+        return judge::UnitsSum(name, got->shape(), truth.problem, truth.gates(answer.chunk_size),
+                               answer.compute, answer.form);
+      };
+      ongoing.push_back({i,
+                         name,
+                         got,
+                         expected,
+                         std::make_unique<Comparison>(name, *got, v_first, truth.oracle.has_value(), options),
+                         units_of(*pairings[i].got),
+                         {}});
+      if (expected != nullptr) ongoing.back().expected_units.emplace(units_of(*pairings[i].expected));
     }
-  Twins twins(truth.problem, truth.pass, truth.threads);
+  Twins twins(truth.problem, truth.pass, truth.threads_of_twins);
   if (truth.oracle)
     for (const Pairing& pairing : pairings)
-      if (pairing.twins && pairing.expected == nullptr) twins.add(*pairing.got);
+      if (pairing.twins) twins.add(*pairing.got);
   if (!ongoing.empty()) run_comparisons(truth, pairings, ongoing, twins);
 
+  kda::TermEnergies energies;
+  const auto is_derived = [](const Pairing& pairing) { return !pairing.same_bits; };
+  if (!ongoing.empty() && std::ranges::any_of(pairings, is_derived))
+    energies = kda::term_energies(truth.problem, truth.pass, truth.threads);
+
   std::vector<Measured> results;
+  Zeros zeros(truth);
   for (Ongoing& item : ongoing) {
     const Pairing& pairing = pairings[item.pairing];
+    judge::Measures measures = item.comparison->finish();
+    std::vector<judge::Limit> limits = limits_for(truth, pairing, item, energies, measures);
     Measured& last = results.emplace_back(Measured{item.pairing,
                                                    item.tensor,
                                                    item.got,
-                                                   item.comparison->finish(),
+                                                   std::move(measures),
                                                    item.comparison->take_series(),
-                                                   limits_for(truth, pairing, item),
+                                                   std::move(limits),
                                                    {}});
     // What cancels to zero everywhere, dg of single tokens, is judged by its magnitude: nothing has a ratio
     // to it. The chunk form makes the initial state's gradient of other terms than the recurrence, whose
@@ -208,16 +345,17 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
       drop(last.limits, "rms_ratio");
     else if (item.tensor == "dinitial_state" && !both_recur(pairing))
       drop(last.limits, "scaled_ulp");
-    if (pairing.twins && pairing.expected == nullptr)
-      if (const TwinResult* const found = twins.result(*pairing.got, item.tensor)) last.twins = *found;
-    last.judging.zeros_decide = item.tensor == "dq" && !truth.problem.output_gradient;  // zero by definition
+    if (const judge::Measures& m = last.measures; m.expected_all_zero && m.got_all_zero && m.undecided == 0)
+      last.judging.zeros_decide = zeros.exact(item.tensor);
   }
+  hold_against(twins, pairings, results);
   return results;
 }
 
 void check_gradient_memory(const kda::Problem& problem, int threads, std::size_t budget,
                            const std::string& hint) {
-  const double bytes = kda::gradient_oracle_bytes(problem, threads);
+  const double bytes = kda::gradient_oracle_bytes(problem, threads) +
+                       kda::term_energies_bytes(problem, kda::Pass::backward, threads);
   if (bytes <= static_cast<double>(budget)) return;
   throw Error(ErrorKind::input,
               fmt::format("the truth of the gradients takes {:.3g} GB; the memory budget is {:.3g} GB",

@@ -35,6 +35,7 @@ struct Truth {
   std::size_t memory_budget = 0;  ///< for the truth of gradients
   /// Of the gates in chunks of a size.
   std::function<const kda::GateStatistics&(std::size_t chunk_size)> gates;
+  int threads_of_twins = 1;
 };
 
 /// What was measured of one tensor of a pairing, not yet judged.

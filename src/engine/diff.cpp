@@ -205,13 +205,14 @@ std::vector<std::string> other_differences(const Side& got, const Side& referenc
   return lines;
 }
 
-/// Only the oracle knows magnitudes.
+/// Only the oracle knows magnitudes, and only it has twins.
 void refuse_limits_on_magnitudes(const plan::Judging& judging) {
   for (const judge::LimitLayer& layer : judging.limits)
     for (const judge::LimitRequest& request : layer.requests)
-      if (!request.none && judge::find_metric(request.metric)->needs_magnitude)
+      if (!request.none && judge::find_metric(request.metric)->needs != judge::Needs::nothing)
         throw Error(ErrorKind::usage,
-                    fmt::format("--limit {}: diff runs no oracle and knows no magnitudes", request.metric),
+                    fmt::format("--limit {}: diff runs no oracle and knows neither magnitudes nor twins",
+                                request.metric),
                     {}, "limit rms_ratio or max_ulp, or compare with kda-check run");
 }
 

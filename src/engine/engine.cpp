@@ -71,7 +71,7 @@ void run_problem(const plan::Problem& plan, const Resources& resources, report::
     }
     std::string failure;
     for (const auto find : {judge_verdicts, judge_laws, compare_stages, follow_growth, attribute_errors,
-                            climb_ladders, forecast_runs, capture_answers}) {
+                            climb_ladders, forecast_runs, measure_power, capture_answers}) {
       // What goes wrong with one question takes nothing of the others with it.
       try {
         find(context, findings);

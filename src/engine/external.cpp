@@ -110,8 +110,8 @@ Answered read_answer(const std::string& path, const ExternalProgram& program, co
   answer.role = report::Role::external;
   answer.device = group.device;
   answer.arithmetic = group.implementation;
-  answer.compute = group.compute_or_storage();
-  answer.compute_assumed = !group.compute;
+  const fixture::ComputeClaim claim = group.compute_claim(kda::Outline(problem).operand_dtype());
+  answer.compute = claim.format, answer.compute_assumed_from = claim.assumed_from;
   answer.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);
   for (const std::string& name : kda::tensors_of(kda::Pass::forward)) {
     const fixture::DatasetInfo* const info = group.tensor(name);

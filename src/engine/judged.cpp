@@ -56,12 +56,12 @@ report::TensorResult judged(const TensorOf& tensor, const Measures& m, std::vect
   result.name = name;
   result.shape = shape;
   result.dtype = numeric::name_of(dtype);
-  result.limits = std::move(limits);
+  result.limits = judge::at_least_storage(std::move(limits), m);
   const judge::Judgement judgement = judge::judge(m, result.limits, options);
   result.verdict = judgement.verdict;
   result.reason = judgement.reason;
   for (const judge::Metric& metric : judge::metrics())
-    if (m.has_magnitude || !metric.needs_magnitude) result.metrics.emplace_back(metric.name, metric.value(m));
+    if (metric.is_known(m)) result.metrics.emplace_back(metric.name, metric.value(m));
   for (const std::vector<judge::Point>* const list : {&m.class_mismatches, &m.worst})
     for (const judge::Point& point : *list)
       if (result.points.size() < worst) result.points.push_back(described(name, shape, state_v_first, point));
@@ -77,8 +77,7 @@ report::TensorResult judged(const TensorOf& tensor, const Measures& m, std::vect
 void lift(std::vector<judge::Limit>& limits, const TwinResult& twins) {
   constexpr double headroom = 1.5;
   for (judge::Limit& limit : limits)
-    if (limit.metric == "rms_ratio" && limit.source == "derived" &&
-        limit.value < headroom * twins.largest_rms_ratio)
+    if (limit.metric == "rms_ratio" && limit.source == "derived" && limit.value < twins.largest_rms_ratio)
       limit.value = headroom * twins.largest_rms_ratio, limit.source = "twins";
 }
 
@@ -103,10 +102,19 @@ void judge_by_twins(report::TensorResult& result, const TwinResult& twins) {
   result.twins = {twins.twins,  judgement.ratio, judgement.energy, twins.place,
                   worst.energy, worst.slope,     worst.sigmas};
   if (judgement.ratio <= 1 || result.verdict == judge::Verdict::inconclusive) return;
-  const std::string where = sentence_of(twins);
+  // Whoever has a form that no twin has may set the limit, with a reason; then it decides.
+  const bool is_allowed = std::ranges::any_of(result.limits, [&](const judge::Limit& limit) {
+    return limit.metric == "twins" && judgement.ratio <= limit.value;
+  });
+  if (is_allowed) return;
+  std::string where = sentence_of(twins);
+  if (twins.gate_offset)
+    where +=
+        fmt::format("; as gates make that are off by {:.2g} x 2^-24 exp(A_log): softplus as log2(1 + 2^x)?",
+                    *twins.gate_offset);
   if (result.verdict == judge::Verdict::fail) {
     result.reason += "; " + where;
-  } else if (twins.structure_known || judgement.by_slope || judgement.uneven) {
+  } else if (twins.structure_known || judgement.by_slope || judgement.uneven || twins.gate_offset) {
     result.verdict = judge::Verdict::fail;
     result.reason = where;
   } else {

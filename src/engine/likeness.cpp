@@ -38,7 +38,7 @@ bool shifted(const judge::RowLayout& layout, judge::RowPlace& place, const Shift
 }  // namespace
 
 std::string likeness(const judge::Excess& excess, const judge::RowLayout& layout,
-                     std::span<const double> truth, const tensor::Tensor& answer) {
+                     const judge::TruthValues& truth, const tensor::Tensor& answer) {
   const std::vector<judge::RowPlace> rows =
       judge::rows_in(excess.region, excess.head, excess.cell, layout, most_rows);
   if (rows.empty()) return {};

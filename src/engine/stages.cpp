@@ -64,7 +64,8 @@ StagedAnswer recorded(const Context& context, const plan::Answer& who, kda::Pass
   const fixture::ExpectedGroup& group = *context.plan().source->expected_named(who.name);
   StagedAnswer answer;
   answer.recorded = true;
-  answer.compute = answer.backward_compute = group.compute_or_storage();
+  answer.compute = answer.backward_compute =
+      group.compute_claim(context.plan().outline.operand_dtype()).format;
   answer.g_cumsum_in_powers_of_two = !group.natural_g_cumsum;
   for (const kda::StageRow& row : kda::stages(passes))
     for (const fixture::DatasetInfo& info : group.stages)

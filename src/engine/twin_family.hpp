@@ -19,7 +19,4 @@ struct Twin {
 std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, numeric::ComputeFormat compute,
                               numeric::DType dtype, judge::Form form);
 
-/// Fewer have nothing to say: the limits decide alone.
-inline constexpr std::size_t fewest_twins = 3;
-
 }  // namespace kda_check::engine

@@ -1,13 +1,17 @@
 #include "engine/twins.hpp"
 
-#include <algorithm>
-#include <cmath>
+#include <fmt/format.h>
 
+#include <algorithm>
+
+#include "base/error.hpp"
 #include "base/parallel.hpp"
+#include "engine/gate_offset.hpp"
 #include "engine/likeness.hpp"
-#include "engine/twin_family.hpp"
-#include "kda/heads.hpp"
+#include "engine/twin_heads.hpp"
+#include "judge/head_values.hpp"
 #include "numeric/rounding.hpp"
+#include "plan/cost.hpp"
 
 namespace kda_check::engine {
 
@@ -16,87 +20,85 @@ namespace {
 using numeric::ComputeFormat;
 using numeric::DType;
 
-constexpr double most_rms_ratio = 0.1;  ///< of a twin; above, it has failed itself
-
-double storage_unit(DType dtype) { return std::ldexp(1.0, -numeric::format_of(dtype).precision); }
-
-bool is_finite(std::span<const double> values) {
-  return std::ranges::all_of(values, [](double x) { return std::isfinite(x); });
-}
-
-/// One head of a tensor as [rows][width], times a power of two.
-template <class Element>
-std::vector<double> head_of(std::span<const Element> whole, const judge::RowLayout& layout, std::size_t head,
-                            double scale) {
-  std::vector<double> values(layout.rows * layout.width);
-  for (std::size_t r = 0; r < layout.rows; ++r) {
-    const Element* const row = &whole[layout.element(r, head, 0)];
-    for (std::size_t v = 0; v < layout.width; ++v)
-      values[r * layout.width + v] = numeric::widen(row[v * layout.column_stride]) * scale;
-  }
-  return values;
-}
-std::vector<double> head_of(const tensor::Tensor& tensor, const judge::RowLayout& layout, std::size_t head,
-                            double scale) {
-  return numeric::visit_storage(tensor.dtype(), [&](auto tag) {
-    using Element = decltype(tag);
-    return head_of(std::span<const Element>(tensor.elements<Element>()), layout, head, scale);
-  });
-}
-
-/// A power of two that brings the values of a head near 1: their squares are to be numbers.
-double scale_of(std::span<const double> whole, const judge::RowLayout& layout, std::size_t head) {
-  double largest = 0;
-  for (std::size_t r = 0; r < layout.rows; ++r)
-    for (std::size_t v = 0; v < layout.width; ++v)
-      largest = std::max(largest, std::fabs(whole[layout.element(r, head, v)]));
-  if (largest == 0) return 1;
-  return std::ldexp(1.0, std::clamp(-std::ilogb(largest), -1000, 1000));
-}
-
-/// Sums of squares: of a twin's errors, and of the truth.
-struct Sizes {
-  double error = 0, truth = 0;
-
-  void add(const std::vector<double>& got, const std::vector<double>& exact) {
-    for (std::size_t i = 0; i < exact.size(); ++i)
-      error += (got[i] - exact[i]) * (got[i] - exact[i]), truth += exact[i] * exact[i];
-  }
-  bool is_fit() const { return error <= most_rms_ratio * most_rms_ratio * truth; }  // not of a NaN
-};
-
 /// One tensor of the answers of a class.
 struct Judged {
   std::string name;
   judge::RowLayout layout;
-  std::span<const double> truth;
+  const judge::TruthValues* truth;
+  DType dtype;
+  bool truth_in_fp64;  ///< whoever is judged beside this class
   std::vector<const Answered*> answers;
   std::size_t heads_per_query_head = 1;
   std::unique_ptr<judge::TwinTest> test = nullptr;
-  std::vector<std::vector<Sizes>> sizes = {};  ///< by twin and head
-
-  double largest_rms_ratio() const {
-    double largest = 0;
-    for (const std::vector<Sizes>& heads : sizes) {
-      Sizes all;
-      for (const Sizes& head : heads) all.error += head.error, all.truth += head.truth;
-      if (all.truth > 0) largest = std::max(largest, std::sqrt(all.error / all.truth));
-    }
-    return largest;
-  }
 };
 
-kda::Problem one_query_head(const kda::Problem& problem, std::size_t query_head) {
-  const std::size_t group = problem.heads_per_group();
-  std::vector<std::size_t> heads(group);
-  for (std::size_t i = 0; i < group; ++i) heads[i] = query_head * group + i;
-  return kda::with_heads(problem, std::vector<std::size_t>{query_head}, heads);
+/// Those of `answers` that have rows, by tensor and its element type.
+std::vector<Judged> tensors_to_judge(const judge::TensorTruths& truths, const kda::Problem& problem,
+                                     ComputeFormat compute, const std::vector<const Answered*>& answers) {
+  std::vector<Judged> list;
+  for (const auto& [name, truth] : truths)
+    for (const Answered* const answer : answers) {
+      const tensor::Tensor* const tensor = answer->tensor(name);
+      if (tensor == nullptr || tensor->size() != truth.size()) continue;
+      const auto known = std::ranges::find_if(list, [&, &name = name](const Judged& judged) {
+        return judged.name == name && judged.dtype == tensor->dtype();
+      });
+      if (known != list.end()) {
+        known->answers.push_back(answer);
+        continue;
+      }
+      const judge::RowLayout layout = judge::row_layout(name, tensor->shape(), problem,
+                                                        static_cast<std::size_t>(problem.options.chunk_size));
+      if (layout.rows > 0)
+        list.push_back({name,
+                        layout,
+                        &truth,
+                        tensor->dtype(),
+                        compute == ComputeFormat::fp32,
+                        {answer},
+                        layout.heads / problem.dimensions().H});
+    }
+  return list;
 }
 
-std::vector<kda::Tensors> solved(const std::vector<Twin>& family, kda::Pass pass, const kda::Problem& part) {
-  std::vector<kda::Tensors> list;
-  for (const Twin& twin : family) list.push_back(kda::run_pass(pass, *twin.variant, part, twin.options));
-  return list;
+/// What a twin would have stored; of a finer type nothing is to be had.
+void round_to(DType dtype, std::vector<float>& values) {
+  if (dtype == DType::bf16)
+    for (float& x : values) x = numeric::through_bf16(x);
+  if (dtype == DType::fp16)
+    for (float& x : values) x = numeric::through_fp16(x);
+}
+
+void measure(Judged& judged, std::size_t query_head, const kda::Problem& part,
+             const std::vector<kda::Tensors>& twins) {
+  const judge::RowLayout layout =
+      judge::row_layout(judged.name, twins.front().at(judged.name).shape(), part, judged.layout.chunk);
+  for (std::size_t i = 0; i < judged.heads_per_query_head; ++i) {
+    const std::size_t head = query_head * judged.heads_per_query_head + i;
+    judge::HeadValues values{judge::head_of(*judged.truth, judged.layout, head), {}};
+    if (!judged.truth_in_fp64)
+      for (double& x : values.truth) x = static_cast<double>(static_cast<float>(x));
+    for (const kda::Tensors& twin : twins) {
+      values.fields.push_back(judge::head_of(twin.at(judged.name), layout, i));
+      if (twin.at(judged.name).dtype() != judged.dtype) round_to(judged.dtype, values.fields.back());
+    }
+    for (const Answered* const answer : judged.answers)
+      values.fields.push_back(judge::head_of(*answer->tensor(judged.name), judged.layout, head));
+    judged.test->measure(head, values);
+  }
+}
+
+TwinResult result_of(const Judged& judged, const Answered& answer, const judge::TwinJudgement& judgement) {
+  TwinResult result;
+  result.judgement = judgement;
+  result.largest_rms_ratio = judged.test->largest_rms_ratio();
+  result.structure_known = answer.form != judge::Form::unknown;
+  if (judgement.ratio > 1) {
+    const judge::Excess& worst = judgement.worst;
+    result.place = judge::place_of(worst.region, worst.head, worst.cell, judged.layout);
+    result.likeness = likeness(worst, judged.layout, *judged.truth, *answer.tensor(judged.name));
+  }
+  return result;
 }
 
 }  // namespace
@@ -106,10 +108,27 @@ struct Twins::Class {
   ComputeFormat compute;
   DType dtype;
   judge::Form form;
+  std::size_t chunk_size;  ///< the limits depend on it
   std::vector<const Answered*> answers;
   std::vector<Twin> family;
+  std::map<std::string, double, std::less<>> limits = {};  ///< on rms_ratio, by tensor
   std::map<std::pair<const Answered*, std::string>, TwinResult> results = {};
 };
+
+int threads_for_twins(const plan::Problem& problem, kda::Pass pass, int threads, std::size_t budget) {
+  constexpr std::size_t fields = 16;  // a family and what adding up its errors takes
+  const std::size_t truth = plan::answer_bytes(problem.outline, pass, DType::fp64),
+                    per_thread = fields * truth / problem.outline.dimensions.H;
+  if (truth + per_thread > budget)
+    throw Error(
+        ErrorKind::input,
+        fmt::format("twins take {:.3g} GB; the memory budget is {:.3g} GB",
+                    static_cast<double>(truth + per_thread) * 1e-9, static_cast<double>(budget) * 1e-9),
+        {}, "--memory-limit raises it; with --twins off the limits decide alone");
+  if (per_thread == 0) return threads;
+  return static_cast<int>(
+      std::clamp<std::size_t>((budget - truth) / per_thread, 1, static_cast<std::size_t>(threads)));
+}
 
 Twins::Twins(const kda::Problem& problem, kda::Pass pass, int threads)
     : problem_(problem), pass_(pass), threads_(threads) {}
@@ -118,23 +137,34 @@ Twins::~Twins() = default;
 void Twins::add(const Answered& answer) {
   if (answer.compute == ComputeFormat::fp64) return;
   for (const std::unique_ptr<Class>& known : classes_)
-    if (known->compute == answer.compute && known->dtype == answer.dtype && known->form == answer.form) {
+    if (known->compute == answer.compute && known->dtype == answer.dtype && known->form == answer.form &&
+        known->chunk_size == answer.chunk_size) {
       if (std::ranges::find(known->answers, &answer) == known->answers.end())
         known->answers.push_back(&answer);
       return;
     }
   std::vector<Twin> family = twin_family(problem_, pass_, answer.compute, answer.dtype, answer.form);
-  if (family.size() < fewest_twins) return;
+  if (family.size() < judge::fewest_twins) return;
   classes_.push_back(std::make_unique<Class>(
-      Class{answer.compute, answer.dtype, answer.form, {&answer}, std::move(family)}));
+      Class{answer.compute, answer.dtype, answer.form, answer.chunk_size, {&answer}, std::move(family)}));
 }
 
 void Twins::truth(std::string_view tensor, std::size_t size, std::size_t begin,
                   std::span<const double> values) {
   if (is_empty()) return;
-  auto found = truth_.find(tensor);
-  if (found == truth_.end()) found = truth_.emplace(tensor, std::vector<double>(size)).first;
-  std::ranges::copy(values, found->second.begin() + static_cast<std::ptrdiff_t>(begin));
+  auto found = truths_.find(tensor);
+  if (found == truths_.end()) {
+    const bool any_in_fp32 =
+        std::ranges::any_of(classes_, [](const auto& one) { return one->compute == ComputeFormat::fp32; });
+    found = truths_.emplace(tensor, judge::TruthValues(size, any_in_fp32)).first;
+  }
+  found->second.set(begin, values);
+}
+
+void Twins::limit(const Answered& answer, std::string_view tensor, double rms_ratio) {
+  for (const std::unique_ptr<Class>& one : classes_)
+    if (std::ranges::find(one->answers, &answer) != one->answers.end())
+      one->limits[std::string(tensor)] = std::max(one->limits[std::string(tensor)], rms_ratio);
 }
 
 void Twins::judge() {
@@ -142,88 +172,31 @@ void Twins::judge() {
 }
 
 void Twins::judge(Class& one) const {
-  std::vector<Judged> tensors;
-  for (const auto& [name, truth] : truth_) {
-    if (!is_finite(truth)) continue;
-    Judged judged{name, {}, truth, {}};
-    for (const Answered* const answer : one.answers) {
-      const tensor::Tensor* const tensor = answer->tensor(name);
-      if (tensor == nullptr || tensor->size() != truth.size()) continue;
-      bool finite = true;
-      for (std::size_t i = 0; i < tensor->size() && finite; ++i) finite = std::isfinite(tensor->value(i));
-      if (finite) judged.answers.push_back(answer);
-    }
-    if (judged.answers.empty()) continue;
-    judged.layout = judge::row_layout(name, judged.answers.front()->tensor(name)->shape(), problem_,
-                                      static_cast<std::size_t>(problem_.options.chunk_size));
-    if (judged.layout.rows == 0) continue;
-    judged.heads_per_query_head = judged.layout.heads / problem_.dimensions().H;
-    tensors.push_back(std::move(judged));
-  }
+  std::vector<Judged> tensors = tensors_to_judge(truths_, problem_, one.compute, one.answers);
   if (tensors.empty()) return;
-  const auto layout_in = [](const Judged& judged, const kda::Tensors& twin, const kda::Problem& part) {
-    return judge::row_layout(judged.name, twin.at(judged.name).shape(), part, judged.layout.chunk);
-  };
-
-  // The first query head tells which twins are fit.
-  const kda::Problem first = one_query_head(problem_, 0);
-  std::erase_if(one.family, [&](const Twin& twin) {
-    const kda::Tensors answer = kda::run_pass(pass_, *twin.variant, first, twin.options);
-    return !std::ranges::all_of(tensors, [&](const Judged& judged) {
-      const judge::RowLayout layout = layout_in(judged, answer, first);
-      Sizes sizes;
-      for (std::size_t head = 0; head < judged.heads_per_query_head; ++head) {
-        const double scale = scale_of(judged.truth, judged.layout, head);
-        sizes.add(head_of(answer.at(judged.name), layout, head, scale),
-                  head_of(judged.truth, judged.layout, head, scale));
-      }
-      return sizes.is_fit();
-    });
-  });
-  if (one.family.size() < fewest_twins) return;
-
   for (Judged& judged : tensors) {
-    judge::TwinSetting setting{judged.layout, one.family.size(), judged.answers.size(),
-                               storage_unit(judged.answers.front()->tensor(judged.name)->dtype()),
-                               one.compute == ComputeFormat::fp32 ? 0.0 : 0x1p-11};
+    judge::TwinSetting setting =
+        twin_setting(judged.layout, one.compute, judged.dtype, one.family.size(), judged.answers.size());
+    if (const auto limit = one.limits.find(judged.name); limit != one.limits.end())
+      setting.most_rms_ratio = std::max(setting.most_rms_ratio, limit->second);
     judged.test = std::make_unique<judge::TwinTest>(std::move(setting));
-    judged.sizes.assign(one.family.size(), std::vector<Sizes>(judged.layout.heads));
   }
   parallel_for(problem_.dimensions().H, threads_, [&](std::size_t query_head, int) {
     const kda::Problem part = one_query_head(problem_, query_head);
-    const std::vector<kda::Tensors> twins = solved(one.family, pass_, part);
-    for (Judged& judged : tensors) {
-      const judge::RowLayout layout = layout_in(judged, twins.front(), part);
-      for (std::size_t i = 0; i < judged.heads_per_query_head; ++i) {
-        const std::size_t head = query_head * judged.heads_per_query_head + i;
-        const double scale = scale_of(judged.truth, judged.layout, head);
-        const std::vector<double> truth = head_of(judged.truth, judged.layout, head, scale);
-        std::vector<std::vector<double>> values;
-        for (const kda::Tensors& twin : twins)
-          values.push_back(head_of(twin.at(judged.name), layout, i, scale));
-        for (std::size_t f = 0; f < twins.size(); ++f) judged.sizes[f][head].add(values[f], truth);
-        for (const Answered* const answer : judged.answers)
-          values.push_back(head_of(*answer->tensor(judged.name), judged.layout, head, scale));
-        judge::HeadValues of_head{truth.data(), {}, {}};
-        for (std::size_t k = 0; k < values.size(); ++k)
-          (k < twins.size() ? of_head.twins : of_head.answers).push_back(values[k].data());
-        judged.test->measure(head, of_head);
-      }
-    }
+    const std::vector<kda::Tensors> twins = answers_of(one.family, pass_, part);
+    for (Judged& judged : tensors) measure(judged, query_head, part, twins);
   });
+  const bool has_softplus = pass_ == kda::Pass::forward && problem_.options.gate == kda::Gate::softplus;
+  std::optional<GateDirection> gates;
   for (const Judged& judged : tensors) {
     const std::vector<judge::TwinJudgement> judgements = judged.test->conclude();
-    const double largest = judged.largest_rms_ratio();
-    for (std::size_t a = 0; a < judged.answers.size(); ++a) {
-      TwinResult result;
-      result.judgement = judgements[a];
+    for (std::size_t a = 0; a < judgements.size(); ++a) {
+      TwinResult result = result_of(judged, *judged.answers[a], judgements[a]);
       result.twins = one.family.size();
-      result.largest_rms_ratio = largest;
-      result.structure_known = judged.answers[a]->form != judge::Form::unknown;
-      if (const judge::Excess& worst = result.judgement.worst; result.judgement.ratio > 1) {
-        result.place = judge::place_of(worst.region, worst.head, worst.cell, judged.layout);
-        result.likeness =
-            likeness(worst, judged.layout, judged.truth, *judged.answers[a]->tensor(judged.name));
+      if (judgements[a].ratio > 1 && has_softplus) {
+        if (!gates) gates.emplace(problem_, threads_);
+        result.gate_offset =
+            gates->offset(judged.name, *judged.truth, *judged.answers[a]->tensor(judged.name));
       }
       one.results.emplace(std::pair(judged.answers[a], judged.name), std::move(result));
     }

@@ -2,14 +2,15 @@
 // errors are says what its errors may be (judge/twin_test.hpp, docs/twins.md).
 #pragma once
 
-#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/answered.hpp"
+#include "judge/truth_values.hpp"
 #include "judge/twin_test.hpp"
 
 namespace kda_check::engine {
@@ -21,8 +22,14 @@ struct TwinResult {
   std::string likeness;          ///< what stands there instead: "zero", "the values of the token before"
   std::size_t twins = 0;         ///< that it was held against
   double largest_rms_ratio = 0;  ///< of a twin
+  /// By how much of 2^-24 exp(A_log) all gates are off, where that explains most of the error.
+  std::optional<double> gate_offset = {};
   bool structure_known = false;  ///< the answer says how it computes, and it is one that twins have
 };
+
+/// On how many of `threads` they may run: they hold the truth, and on every thread the answers of a family to
+/// a query head. Throws Error{input} where that is more than `budget` bytes on one.
+int threads_for_twins(const plan::Problem& problem, kda::Pass pass, int threads, std::size_t budget);
 
 /// Answers of one pass through one problem, beside their twins.
 class Twins {
@@ -35,6 +42,8 @@ class Twins {
   bool is_empty() const { return classes_.empty(); }
   /// Elements [begin, begin + values.size()) of the tensor of that name and of this size.
   void truth(std::string_view tensor, std::size_t size, std::size_t begin, std::span<const double> values);
+  /// The derived limit on rms_ratio of a tensor: a twin may err as much, however much that is.
+  void limit(const Answered& answer, std::string_view tensor, double rms_ratio);
   /// Runs the twins, when the truth is complete.
   void judge();
   /// Null where no three twins are like this answer, or it is not one that has errors: not finite, no rows.
@@ -48,7 +57,7 @@ class Twins {
   const kda::Pass pass_;
   const int threads_;
   std::vector<std::unique_ptr<Class>> classes_;
-  std::map<std::string, std::vector<double>, std::less<>> truth_;
+  judge::TensorTruths truths_;
 };
 
 }  // namespace kda_check::engine

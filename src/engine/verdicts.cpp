@@ -49,6 +49,19 @@ std::vector<Group> groups_of(const plan::Problem& problem) {
   return groups;
 }
 
+/// "o in bf16 (usually fp32), ..." of tensors that are stored less precisely than in an answer of the
+/// problem's element type.
+std::string coarse_storage(const Answered& got, const plan::Names& tensors, const kda::Outline& problem) {
+  std::string list;
+  for (const std::string& name : tensors) {
+    const numeric::Format &stored = numeric::format_of(got.tensor(name)->dtype()),
+                          &usual = numeric::format_of(kda::dtype_of(name, problem, problem.dtype()));
+    if (stored.precision < usual.precision)
+      list += fmt::format("{}{} in {} (usually {})", list.empty() ? "" : ", ", name, stored.name, usual.name);
+  }
+  return list;
+}
+
 class Round {
  public:
   Round(Context& context, const Group& group, Findings& findings)
@@ -73,7 +86,8 @@ class Round {
         if (pairing.got->tensor(name) == nullptr)
           throw NoAnswer{judge::Verdict::fail, fmt::format("its answer has no {}", name)};
       pairing.tensors = item.tensors;
-      pairing.twins = item.asked->twins;
+      pairing.twins = item.asked->has_twins() && item.reference.kind == Reference::Kind::oracle &&
+                      pairing.got->compute != numeric::ComputeFormat::fp64;
       pairing.options =
           comparison_options(item.asked->judging, context_.resources().threads, context_.resources().draw);
       cases_.push_back(index);
@@ -89,8 +103,14 @@ class Round {
     if (cases_.empty()) return;
     context_.progress(group_.pass == kda::Pass::backward ? "comparing gradients" : "comparing");
     for (std::size_t i = 0; i < cases_.size(); ++i) describe(findings_.cases[cases_[i]], *pairings_[i].got);
-    const Truth truth = context_.truth(group_.pass, group_.oracle, group_.chunk_size);
+    Truth truth = context_.truth(group_.pass, group_.oracle, group_.chunk_size);
+    const bool has_twins =
+        truth.oracle && std::ranges::any_of(pairings_, [](const Pairing& pairing) { return pairing.twins; });
+    if (has_twins)
+      truth.threads_of_twins = threads_for_twins(context_.plan(), group_.pass, truth.threads,
+                                                 context_.resources().limits.memory_budget);
     for (Measured& item : measured(truth, pairings_)) judge_one(item);
+    for (const Pairing& pairing : pairings_) note_assumptions(*pairing.got, pairing.tensors);
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       report::CaseResult result = findings_.cases[cases_[i]];
       conclude(result);
@@ -109,13 +129,34 @@ class Round {
     const auto tensor = std::ranges::find(of.tensors, item.tensor) - of.tensors.begin();
     std::vector<judge::Limit> limits =
         judge::overlaid(std::move(item.limits), of.limits[static_cast<std::size_t>(tensor)]);
-    if (item.twins) lift(limits, *item.twins);
+    if (item.twins) {
+      lift(limits, *item.twins);
+      item.measures.has_twins = true, item.measures.twins = item.twins->judgement.ratio;
+    }
     report::TensorResult result =
         judged({item.tensor, item.got->shape(), item.got->dtype(), context_.problem().options.state_v_first},
                item.measures, std::move(limits), of.asked->judging.worst_or_usual(), item.judging);
     if (item.twins) judge_by_twins(result, *item.twins);
     if (context_.resources().draw) result.profile = report::profile_of(item.measures, item.series);
     findings_.cases[index].tensors.push_back(std::move(result));
+  }
+
+  void note(std::string text) {
+    if (std::ranges::find(findings_.notes, text) == findings_.notes.end())
+      findings_.notes.push_back(std::move(text));
+  }
+
+  /// What its limits follow from though nobody said so.
+  void note_assumptions(const Answered& got, const plan::Names& tensors) {
+    if (got.role == report::Role::variant || tensors.empty()) return;
+    if (!got.compute_assumed_from.empty())
+      note(
+          fmt::format("{}: compute assumed {}, {}; its limits follow from that. The attribute compute of its "
+                      "group says it (docs/limits.md)",
+                      got.name, numeric::row_of(got.compute).name, got.compute_assumed_from));
+    if (const std::string list = coarse_storage(got, tensors, context_.plan().outline); !list.empty())
+      note(fmt::format("{}: stored less precisely than the problem: {}. Limits allow for that rounding alone",
+                       got.name, list));
   }
 
   /// What only the answer itself knows: of a program its device, its precision.
@@ -151,19 +192,6 @@ void blame_references(std::vector<report::CaseResult>& cases) {
   for (report::CaseResult& item : cases) conclude(item);
 }
 
-/// An answer whose products are in a format that nobody stated is judged as if in that of its o: wide limits.
-void note_assumptions(Findings& findings) {
-  for (const report::CaseResult& item : findings.cases) {
-    if (!item.compute_assumed || item.tensors.empty()) continue;
-    const std::string note = fmt::format(
-        "{}: compute assumed {}, the element type of its o; its limits follow from that. The attribute "
-        "compute "
-        "of its group says it (docs/fixture-format.md)",
-        item.variant, item.compute);
-    if (std::ranges::find(findings.notes, note) == findings.notes.end()) findings.notes.push_back(note);
-  }
-}
-
 /// Where the truth itself may have grown beyond everything, nobody's kernel is to blame.
 void note_missing_options(const Context& context, Findings& findings) {
   const bool all_pass = std::ranges::all_of(findings.cases, [](const report::CaseResult& item) {
@@ -188,7 +216,6 @@ void judge_verdicts(Context& context, Findings& findings) {
       context.release();
     }
   blame_references(findings.cases);
-  note_assumptions(findings);
   note_missing_options(context, findings);
 }
 

@@ -13,7 +13,8 @@ void DecayRateScan::add(std::size_t rows, std::size_t stride, const double* G, c
     double square = 0;
     for (std::size_t c = 0; c < key_dim_; ++c) {
       const double at = G[i * stride + c], g = i == 0 ? at : at - G[(i - 1) * stride + c];
-      sum_[c] += std::fabs(g);
+      kept_[c] = numeric::exp(std::min(g, 0.0)) * kept_[c] + 1;
+      worst_.persistence = std::max(worst_.persistence, kept_[c]);
       total_ += g;
       least_ = std::min(least_, g);
       worst_.largest_chunk_sum = std::max(worst_.largest_chunk_sum, std::fabs(at));
@@ -28,8 +29,6 @@ void DecayRateScan::add(std::size_t rows, std::size_t stride, const double* G, c
 
 DecayRate DecayRateScan::result() const {
   DecayRate result = worst_;
-  for (const double sum : sum_)
-    result.persistence = std::max(result.persistence, sum > 1 ? tokens_ / sum : tokens_);
   if (tokens_ > 0) result.mean_log_decay = total_ / (tokens_ * static_cast<double>(key_dim_));
   result.least_log_decay = least_;
   return result;

@@ -8,7 +8,7 @@ namespace kda_check::explain {
 
 struct DecayRate {
   double mean_log_decay = 0, least_log_decay = 0;  ///< over tokens and channels
-  double persistence = 0;  ///< tokens remembered: 1 / mean |g| of the slowest channel, at most the length
+  double persistence = 0;  ///< tokens remembered, the most of any channel and token (kda/gate_statistics.hpp)
   double largest_chunk_sum = 0;  ///< |sum of log decays| from the start of a chunk
   double largest_write = 0;      ///< beta |k|^2; a token expands the state when it exceeds 2
   /// Bound of the growth of the state, natural log: sum over the tokens of a sequence of
@@ -19,7 +19,7 @@ struct DecayRate {
 /// Collects one sequence of a head, chunk by chunk.
 class DecayRateScan {
  public:
-  explicit DecayRateScan(std::size_t key_dim) : key_dim_(key_dim), sum_(key_dim) {}
+  explicit DecayRateScan(std::size_t key_dim) : key_dim_(key_dim), kept_(key_dim) {}
 
   /// The next rows: G (sums of the log decays from the chunk's first row) and k are [rows][stride], beta
   /// [rows].
@@ -29,7 +29,7 @@ class DecayRateScan {
 
  private:
   std::size_t key_dim_;
-  std::vector<double> sum_;  ///< of |g|, by channel
+  std::vector<double> kept_;  ///< tokens remembered, by channel
   double tokens_ = 0, total_ = 0, least_ = 0;
   DecayRate worst_;
 };

@@ -67,10 +67,9 @@ double agreement_limit(const StagedAnswer& answer, kda::Stage stage, DType stora
   if (stage == kda::Stage::g_cumsum) return 1 + half_chunk;
   if (answer.recorded && (stage == kda::Stage::qg || stage == kda::Stage::kg))
     compute = numeric::compute_of(storage);
-  kda::GateStatistics gates = setting.gates;
-  gates.gate_rounding = gates.largest_chunk_sum * half_chunk;
-  for (const judge::Limit& limit :
-       judge::derived_limits({compute, storage, judge::Form::chunk}, std::nullopt, gates))
+  const double units =
+      judge::units_lost(compute, judge::Form::chunk, 0, setting.gates.largest_chunk_sum * half_chunk);
+  for (const judge::Limit& limit : judge::derived_limits({compute, storage, units}))
     if (limit.metric == "scaled_ulp") return limit.value;
   return 0;
 }

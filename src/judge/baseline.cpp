@@ -38,6 +38,7 @@ constexpr Slack list[] = {
     {"ulp_p50", 1.25, 1, false, false, counted},
     {"ulp_p99", 1.25, 1, false, false, counted},
     {"ulp_p999", 1.5, 1, false, false, counted},
+    {"twins", 1.5, 0.5, false, false, "the worst of many regions"},
 };
 
 const Slack* slack_of(std::string_view metric) {
@@ -110,6 +111,22 @@ bool is_elsewhere(const ReadingKey& key, const Readings& readings) {
   if (at == std::string::npos || key.variant.starts_with("expected/")) return false;  // as recorded anywhere
   return std::none_of(readings.begin(), readings.end(),
                       [&](const auto& item) { return item.first.variant.ends_with(key.variant.substr(at)); });
+}
+
+/// The comparison was made, of the tensors of the same pass, and this one was not among them.
+bool lost_its_tensor(const ReadingKey& key, const Readings& readings) {
+  const auto is_forward = [forward = kda::tensors_of(kda::Pass::forward)](std::string_view tensor) {
+    return std::ranges::find(forward, tensor) != forward.end();
+  };
+  bool made = false;
+  for (const auto& [other, reading] : readings) {
+    if (std::tie(other.fixture, other.variant, other.dtype, other.against, other.arithmetic) !=
+        std::tie(key.fixture, key.variant, key.dtype, key.against, key.arithmetic))
+      continue;
+    if (other.tensor == key.tensor) return false;
+    made = made || is_forward(other.tensor) == is_forward(key.tensor);
+  }
+  return made;
 }
 
 }  // namespace
@@ -187,27 +204,6 @@ std::vector<Worsened> worsened(const Baseline& baseline, const Readings& reading
   }
   return rows;
 }
-
-namespace {
-
-/// The comparison was made, of the tensors of the same pass, and this one was not among them.
-bool lost_its_tensor(const ReadingKey& key, const Readings& readings) {
-  const auto is_forward = [](std::string_view tensor) {
-    const std::vector<std::string> names = kda::tensors_of(kda::Pass::forward);
-    return std::ranges::find(names, tensor) != names.end();
-  };
-  bool made = false;
-  for (const auto& [other, reading] : readings) {
-    if (std::tie(other.fixture, other.variant, other.dtype, other.against, other.arithmetic) !=
-        std::tie(key.fixture, key.variant, key.dtype, key.against, key.arithmetic))
-      continue;
-    if (other.tensor == key.tensor) return false;
-    made = made || is_forward(other.tensor) == is_forward(key.tensor);
-  }
-  return made;
-}
-
-}  // namespace
 
 BaselineFindings findings(const Baseline& baseline, const Readings& measured) {
   const Readings readings = as_written(measured);

@@ -23,7 +23,8 @@ Comparison::Comparison(std::string_view name, const tensor::Tensor& got, bool st
       has_magnitude_(has_magnitude),
       options_(options),
       axes_(name, got.shape(), state_v_first),
-      cells_(axes_.has_tokens ? axes_.windows_per_row : 0, axes_.has_heads ? axes_.heads : 0),
+      cells_(axes_.has_tokens ? axes_.windows_per_row : 0, axes_.has_heads ? axes_.heads : 0,
+             numeric::format_of(dtype_).smallest_step()),
       parts_(static_cast<std::size_t>(std::max(1, options.threads))) {
   const std::size_t rows = size_ / axes_.row_stride;
   cells_.reach(rows * axes_.windows_per_row);
@@ -39,7 +40,8 @@ Comparison::Comparison(std::string_view name, const tensor::Shape& shape, numeri
       has_magnitude_(false),
       options_(options),
       axes_(name, shape, state_v_first),
-      cells_(axes_.has_tokens ? axes_.windows_per_row : 0, axes_.has_heads ? axes_.heads : 0),
+      cells_(axes_.has_tokens ? axes_.windows_per_row : 0, axes_.has_heads ? axes_.heads : 0,
+             numeric::format_of(dtype_).smallest_step()),
       parts_(static_cast<std::size_t>(std::max(1, options.threads))) {
   if (options.series && axes_.has_tokens)
     series_ = {size_ / axes_.row_stride, axes_.tokens, axes_.heads,
@@ -83,7 +85,7 @@ void Comparison::add(std::size_t begin, std::size_t count, const ExpectedValues&
   numeric::visit_storage(dtype_, [&](auto tag) {
     const auto* const elements = reinterpret_cast<const decltype(tag)*>(got_);
     over_tasks(begin, count, 1, [&](std::size_t task_begin, std::size_t task_end, int worker) {
-      ElementCounter counter(options_, has_magnitude_, parts_[static_cast<std::size_t>(worker)]);
+      ElementCounter counter(options_, axes_, has_magnitude_, parts_[static_cast<std::size_t>(worker)]);
       over_runs(task_begin, task_end, [&](const Run& run, std::size_t head, Cell* cells) {
         const std::size_t offset = run.begin - begin;
         const WideValues values{{expected.hi + offset, expected.lo + offset,
@@ -104,7 +106,7 @@ std::size_t Comparison::add_equal_heads(std::size_t available, std::size_t head,
   if (available < count || head + heads_at_once > axes_.heads ||
       std::memcmp(got, expected, count * sizeof(Storage)) != 0)
     return 0;
-  ElementCounter(options_, false, part).count_equal(got, count);
+  ElementCounter(options_, axes_, false, part).count_equal(got, count);
   add_squares<heads_at_once>(got, axes_.run, squarable, cells + head);
   return count;
 }
@@ -115,7 +117,7 @@ void Comparison::add_stored(std::size_t begin, std::size_t count, const Storage*
                             Measures& part) {
   const bool squarable = std::is_same_v<Storage, Element> && are_squarable(got, count);
   const bool may_be_equal = std::is_same_v<Storage, Element> && (squarable || all_finite(got, count));
-  ElementCounter counter(options_, false, part);
+  ElementCounter counter(options_, axes_, false, part);
   over_runs(begin, begin + count, [&](const Run& run, std::size_t head, Cell* cells) {
     const std::size_t offset = run.begin - begin;
     TokenErrors* const token = token_errors(run.begin);
@@ -192,6 +194,10 @@ Measures Comparison::finish() {
   for (const Measures& part : parts_) {
     total.finite += part.finite;
     total.undecided += part.undecided;
+    for (const auto& [index, strand] : part.strands) {
+      Strand& sum = total.strands[index];
+      sum.undecided += strand.undecided, sum.mismatched += strand.mismatched;
+    }
     total.differing += part.differing;
     total.differing_bits += part.differing_bits;
     total.outside += part.outside;

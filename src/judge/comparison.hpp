@@ -26,6 +26,7 @@ struct ComparisonOptions {
   bool against_oracle = false;  ///< a non-finite expected value then decides nothing
   bool series = false;          ///< keep the errors of every token and head
   bool nan_bits = false;        ///< NaNs of other bits differ; both tensors have one element type
+  std::vector<std::int64_t> cu_seqlens = {};  ///< of a packed batch: where its sequences begin
 };
 
 /// What is expected of elements [begin, begin + count): hi + lo, and the magnitude or null.

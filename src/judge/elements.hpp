@@ -92,17 +92,21 @@ struct Run {
 
 class ElementCounter {
  public:
-  ElementCounter(const ComparisonOptions& options, bool has_magnitude, Measures& measures)
-      : options_(options), has_magnitude_(has_magnitude), m_(measures) {}
+  ElementCounter(const ComparisonOptions& options, const TensorAxes& axes, bool has_magnitude,
+                 Measures& measures)
+      : options_(options), axes_(axes), has_magnitude_(has_magnitude), m_(measures) {}
 
   /// One element after the other; `got` is the first of the run.
   template <class Storage, class Expected>
   void count(const Run& run, const Storage* got, const Expected& expected, Cell& cell, TokenErrors* token) {
+    const std::size_t before = m_.finite;
     if (may_be_squared(got, run.count) && expected.may_be_squared(run.count) && cell.is_plain()) {
       count_run<true>(run, got, expected, cell, token);
     } else {
       count_run<false>(run, got, expected, cell, token);
     }
+    cell.elements += m_.finite - before;
+    if (odd_.undecided + odd_.mismatched > 0) note_strand(run);
   }
 
   /// Counts elements that are finite and equal their expected ones to the bit, but for the sums.
@@ -120,6 +124,13 @@ class ElementCounter {
   }
 
  private:
+  __attribute__((noinline)) void note_strand(const Run& run) {
+    Strand& strand = m_.strands[axes_.strand(run.begin, options_.cu_seqlens)];
+    strand.undecided += odd_.undecided, strand.mismatched += odd_.mismatched;
+    m_.undecided += odd_.undecided;
+    odd_ = {};
+  }
+
   /// `plain`: no square is beyond the range of fp64.
   template <bool plain, class Storage, class Expected>
   void count_run(const Run& run, const Storage* got, const Expected& expected, Cell& cell,
@@ -128,7 +139,7 @@ class ElementCounter {
       const std::size_t at = run.begin + i;
       const numeric::DoubleDouble exact = expected.exact(i);
       if (options_.against_oracle && !std::isfinite(exact.hi)) {
-        ++m_.undecided;
+        ++odd_.undecided;
         continue;
       }
       const double value = numeric::widen(got[i]);
@@ -200,6 +211,7 @@ class ElementCounter {
       ++m_.classes[0][0];
       count_numbers<false>(e, difference_at_overflow<Storage>(e.value, e.exact), expected, i, cell, token);
     } else {
+      ++odd_.mismatched;
       mismatch({e.at, e.value, e.exact, 0, 0}, e.lane, token);
     }
   }
@@ -282,11 +294,13 @@ class ElementCounter {
     m_.max_abs.take(difference, point);
     // A division costs more than all the rest: most are spared by a product that is surely too small.
     constexpr double surely = 1 - 0x1p-20;
-    if (!(difference < m_.max_rel.value * surely * size)) m_.max_rel.take(difference / size, point);
+    constexpr double smallest_step = format.smallest_step();
+    if (!(difference < m_.max_rel.value * surely * size) && 2 * difference > smallest_step)
+      m_.max_rel.take(difference / size, point);
     const double last_place = unit(format, exponent);
     if (!(difference < m_.ulp_error.value * surely * last_place))
       m_.ulp_error.take(difference / last_place, point);
-    const double excess = excess_of<plain>(difference, size);
+    const double excess = excess_of<plain>(difference, size, smallest_step);
     if (!(excess <= 0)) {
       ++m_.outside;
       m_.worst_excess.take(excess, point);
@@ -296,7 +310,9 @@ class ElementCounter {
   }
 
   template <bool plain>
-  double excess_of(double difference, double size) const {
+  double excess_of(double difference, double size, double smallest_step) const {
+    // A tolerance allows half a step at least; without one every difference counts.
+    if (2 * difference <= smallest_step && (options_.atol > 0 || options_.rtol > 0)) return 0;
     if constexpr (!plain) {
       // rtol * size may underflow: all of it scaled up, and an excess of a share of the smallest number is
       // one.
@@ -323,8 +339,10 @@ class ElementCounter {
 
  private:
   const ComparisonOptions& options_;
+  const TensorAxes& axes_;
   const bool has_magnitude_;
   Measures& m_;
+  Strand odd_;  ///< of the run that is being counted
 };
 
 /// Adds the squares of `count` elements to the sums of one cell; with `heads` cells, the runs of as many
@@ -333,7 +351,7 @@ class ElementCounter {
 template <std::size_t heads, class Storage>
 void add_squares(const Storage* elements, std::size_t count, bool squarable, Cell* cells) {
   for (std::size_t head = 0; head < heads; ++head)
-    squarable = squarable && cells[head].expected2.plain() != nullptr;
+    squarable = squarable && cells[head].expected2.plain() != nullptr, cells[head].elements += count;
   if (!squarable) {
     for (std::size_t head = 0; head < heads; ++head)
       for (std::size_t i = 0; i < count; ++i)

@@ -8,12 +8,11 @@ namespace kda_check::judge {
 
 namespace {
 
-double ratio(const Cell& cell) { return relative_size(cell.difference2, cell.expected2); }
-
 void add(Cell& sum, const Cell& cell) {
   sum.difference2.add(cell.difference2);
   sum.expected2.add(cell.expected2);
   sum.product.add(cell.product);
+  sum.elements += cell.elements;
 }
 
 }  // namespace
@@ -24,8 +23,16 @@ void Cell::add(double difference, double expected) {
   product.add(difference, expected);
 }
 
-Grid::Grid(std::size_t windows, std::size_t heads)
-    : windows_(windows), has_heads_(heads > 0), heads_(std::max<std::size_t>(1, heads)) {}
+Grid::Grid(std::size_t windows, std::size_t heads, double smallest_step)
+    : windows_(windows),
+      has_heads_(heads > 0),
+      smallest_step_(smallest_step),
+      heads_(std::max<std::size_t>(1, heads)) {}
+
+double Grid::ratio_beyond_step(const Cell& cell) const {
+  if (2 * cell.difference2.root_mean(cell.elements) <= smallest_step_) return 0;
+  return relative_size(cell.difference2, cell.expected2);
+}
 
 void Grid::reach(std::size_t end) {
   if (end > first_) cells_.resize(std::max(cells_.size(), (end - first_) * heads_.size()));
@@ -42,7 +49,7 @@ void Grid::fold(std::size_t end) {
     }
     add(whole_, window);
     if (windows_ == 0) continue;
-    if (const double error = ratio(window); error > worst_window_ || worst_row_ == no_element) {
+    if (const double error = ratio_beyond_step(window); error > worst_window_ || worst_row_ == no_element) {
       worst_window_ = error;
       worst_row_ = first_ + row;
     }
@@ -58,12 +65,15 @@ void Grid::conclude(Measures& measures) const {
     measures.window_token = worst_row_ % windows_ * window_tokens;
   }
   for (std::size_t head = 0; has_heads_ && head < heads_.size(); ++head)
-    if (ratio(heads_[head]) > measures.head_rms_ratio || measures.worst_head == no_element) {
-      measures.head_rms_ratio = ratio(heads_[head]);
+    if (const double error = ratio_beyond_step(heads_[head]);
+        error > measures.head_rms_ratio || measures.worst_head == no_element) {
+      measures.head_rms_ratio = error;
       measures.worst_head = head;
     }
-  measures.rms_ratio = ratio(whole_);
+  measures.rms_ratio = relative_size(whole_.difference2, whole_.expected2);
   measures.bias = whole_.expected2.is_zero() ? 0 : quotient(whole_.product, whole_.expected2);
+  measures.expected_rms = whole_.expected2.root_mean(whole_.elements);
+  measures.smallest_step = smallest_step_;
 }
 
 }  // namespace kda_check::judge

@@ -14,6 +14,7 @@ namespace kda_check::judge {
 
 struct Cell {
   numeric::ProductSum difference2, expected2, product;  ///< sums of d^2, e^2, d e
+  std::size_t elements = 0;                             ///< that they are over
 
   /// One element.
   void add(double difference, double expected);
@@ -26,7 +27,8 @@ class Grid {
  public:
   Grid() = default;
   /// `windows`: those of a batch row, 0 when the tensor has no tokens; `heads`: 0 when it has none.
-  Grid(std::size_t windows, std::size_t heads);
+  /// `smallest_step`: of the element type.
+  Grid(std::size_t windows, std::size_t heads, double smallest_step);
 
   std::size_t heads() const { return heads_.size(); }  ///< at least 1
   /// Makes room for all rows before `end`.
@@ -40,8 +42,12 @@ class Grid {
   void conclude(Measures& measures) const;
 
  private:
+  /// 0 where the error is half a step or less, rms: no answer may be asked for less.
+  double ratio_beyond_step(const Cell& cell) const;
+
   std::size_t windows_ = 0;
   bool has_heads_ = false;
+  double smallest_step_ = 0;
   std::size_t first_ = 0;    ///< row of the first cell held
   std::vector<Cell> cells_;  ///< [row - first_][head]
   Cell whole_;

@@ -3,39 +3,57 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 #include <vector>
 
+#include "judge/head_values.hpp"
 #include "judge/regions.hpp"
 
 namespace kda_check::judge {
 
-/// One head of the truth, of every twin and of every answer: [rows][width].
-struct HeadValues {
-  const double* truth = nullptr;
-  std::vector<const double*> twins, answers;
-};
-
-/// Of one twin or answer, e its error, x the truth, s the envelope of its row: sums of e^2 / s^2 and of e x /
-/// s^2.
+/// Of one field, e its error, x the truth, s the envelope of its row: sums of e^2 / s^2 and of e x / s^2. Not
+/// a number where the field or the truth is none.
 struct ErrorSums {
-  std::vector<double> row_energy, row_along;
+  std::vector<float> row_energy, row_along;  ///< kept until all heads are measured
   std::vector<double> column_energy, column_along;
   std::vector<double> tile_energy;
   double element_energy = 0;  ///< the largest e^2 / (s^2 + (u x)^2), u half a step of the element type at 1
   double element_share = 0;   ///< e^2 / s^2 there
   std::size_t element = 0;    ///< row * width + column
+  double squares = 0;         ///< sum of e^2, times 4^-exponent
 };
 
 struct HeadErrors {
-  std::vector<double> row_truth, column_truth;  ///< sums of x^2 / s^2
-  double coherence = 1;                         ///< how much of the energy of a row lies along x, at most
-  std::vector<ErrorSums> twins;                 ///< energies without the twin itself in the envelope
-  std::vector<ErrorSums> answers;
+  std::vector<float> row_truth;  ///< sums of x^2 / s^2
+  std::vector<double> column_truth;
+  double coherence = 1;           ///< how much of the energy of a row lies along x, at most
+  std::vector<ErrorSums> fields;  ///< a twin's energies without itself in the envelope; of unfit twins none
+  std::vector<bool> fit;          ///< by twin: finite, and not far from the truth
+  int exponent = 0;               ///< of the largest value of the truth
+  double truth_squares = 0;       ///< sum of x^2, times 4^-exponent
+
+  std::size_t fit_twins() const;
 };
 
-/// `chunk_of`: cells of Region::chunk_of_head. `storage_unit`: u.
-HeadErrors head_errors(const RowLayout& layout, const Tiles& tiles, const RowCells& chunk_of,
-                       const HeadValues& values, double storage_unit);
+/// What is known of the tensors that are judged together.
+struct TwinSetting {
+  RowLayout layout;
+  std::size_t twins = 0, answers = 0;  ///< fields: the twins come first
+  double storage_unit = 0;             ///< half a step of the element type at 1: 2^-8 of bf16
+  /// Slopes that truncated operands may leave: 2^-11 of products in 16 bits or tf32. 0: slopes do not judge.
+  double slope_floor = 0;
+  /// Distance from the twins, in what they are apart, at which an answer is beyond them (docs/twins.md,
+  /// "Calibration").
+  double factor = 3;
+  /// Above this rms_ratio in a head a twin has failed itself: its way of computing does not survive the
+  /// problem.
+  double most_rms_ratio = 0.1;
+};
+
+inline constexpr std::size_t fewest_twins = 3;
+
+/// `chunk_of`: cells of Region::chunk_of_head. With fewer than fewest_twins that are fit, or a truth of
+/// zeros, there is nothing but `fit`. Fields are overwritten.
+HeadErrors head_errors(const TwinSetting& setting, const Tiles& tiles, const RowCells& chunk_of,
+                       HeadValues& values);
 
 }  // namespace kda_check::judge

@@ -18,46 +18,30 @@ namespace {
 
 using numeric::ComputeFormat;
 
-bool narrow(ComputeFormat compute) {
-  return compute != ComputeFormat::fp64 && compute != ComputeFormat::fp32;
-}
+/// Of errors that are independent. Beyond any that says something their sum will do.
+double both(double a, double b) { return std::max(a, b) < 0x1p500 ? numeric::root_of_squares(a, b) : a + b; }
 
-/// Units in the last place of the compute format that the arithmetic may lose, relative to the magnitude.
-///
-/// 16: correct fp32 recurrences read 1 to 11 on the reference fixtures, sums over K in order. Half the
-/// persistence: exp(g) rounded once and multiplied in at every token it lasts (docs/regimes.md). The gate
-/// rounding: what the running sums of gates lose (kda/gates.hpp).
-double units_lost(const Computation& computation, const kda::GateStatistics& gates) {
-  constexpr double healthy = 16;
-  if (narrow(computation.compute)) return healthy;  // operand rounding swamps the rest
-  const double coherent = 0.5 * gates.persistence;
-  switch (computation.form) {
-    case Form::recurrence:
-      return healthy + coherent;
-    case Form::chunk:
-      return 2 * healthy + gates.gate_rounding;
-    case Form::unknown:
-      break;
-  }
-  return 2 * healthy + coherent + gates.gate_rounding;
-}
+/// Roundings of one write to the state, in units: both operands of a product; of wider ones the prediction,
+/// the difference from v, beta times it and k times that.
+double roundings_of_write(ComputeFormat compute) { return is_narrow(compute) ? 2 : 4; }
 
-double rms_lost(const Computation& computation, const kda::GateStatistics& gates, double cancellation) {
+double rms_lost(const Computation& computation, const Condition& condition) {
   const double operand = numeric::row_of(computation.compute).operand_error;
-  const bool is_narrow = narrow(computation.compute);
+  const bool narrow = is_narrow(computation.compute);
   // What operands of any precision are added up in has fp32 at least.
-  const double sums = is_narrow ? numeric::row_of(ComputeFormat::fp32).operand_error : operand;
-  const double arithmetic =
-      operand * (is_narrow ? 2 : units_lost(computation, gates)) + sums * computation.excess;
-  return cancellation * arithmetic + numeric::format_of(computation.storage).unit_roundoff();
+  const double sums = narrow ? numeric::row_of(ComputeFormat::fp32).operand_error : operand;
+  const double units = both(condition.cancellation * (narrow ? 2 : computation.units.rms),
+                            condition.rounding * roundings_of_write(computation.compute));
+  return operand * units + sums * condition.cancellation * computation.excess +
+         numeric::format_of(computation.storage).unit_roundoff();
 }
 
 /// The same in steps of the element type, of the magnitude: where all terms of an output are small, what was
 /// lost in the state before it is not.
-double steps_lost(const Computation& computation, const numeric::Format& storage,
-                  const kda::GateStatistics& gates) {
+double steps_lost(const Computation& computation, const numeric::Format& storage) {
   const int excess = storage.precision - numeric::row_of(computation.compute).precision;
-  return std::ldexp(computation.smallness * units_lost(computation, gates), excess);
+  return std::ldexp(computation.smallness * computation.condition.magnitude * computation.units.largest,
+                    excess);
 }
 
 }  // namespace
@@ -76,18 +60,15 @@ double ratio_of_sizes(std::span<const double> values, std::span<const double> ot
   return relative_size(value, other);
 }
 
-std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,
-                                  const kda::GateStatistics& gates,
-                                  const std::optional<kda::GateStatistics>& expected_gates) {
+std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected) {
   const numeric::Format& storage = numeric::format_of(got.storage);
-  double rms = rms_lost(got, gates, got.cancellation);
-  double steps = 1 + steps_lost(got, storage, gates);
+  double rms = rms_lost(got, got.condition);
+  double steps = 1 + steps_lost(got, storage);
   if (expected) {
-    const kda::GateStatistics& theirs = expected_gates ? *expected_gates : gates;
     // Where terms cancel their errors are taken as independent, and so are those of two answers.
-    rms = std::max(numeric::root_of_squares(rms, rms_lost(*expected, theirs, expected->cancellation)),
-                   rms_lost(got, gates, 1) + rms_lost(*expected, theirs, 1));
-    steps += steps_lost(*expected, storage, theirs) +
+    rms = std::max(both(rms, rms_lost(*expected, expected->condition)),
+                   rms_lost(got, {}) + rms_lost(*expected, {}));
+    steps += steps_lost(*expected, storage) +
              std::ldexp(1.0, storage.precision - numeric::format_of(expected->storage).precision);
   }
   return {{"nonfinite", 0, "derived"}, {"rms_ratio", rms, "derived"}, {"scaled_ulp", steps, "derived"}};

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kda/gate_statistics.hpp"
+#include "judge/units_lost.hpp"
 #include "numeric/formats.hpp"
 
 namespace kda_check::judge {
@@ -20,22 +20,24 @@ struct Limit {
   std::string source;  ///< "derived", "replay", "cases/tolerances.toml:12", "command line"
 };
 
-/// How an answer was computed, as far as its error depends on it.
-enum class Form : unsigned char {
-  recurrence,  ///< token by token
-  chunk,       ///< with sums of gates over chunks
-  unknown,     ///< somebody else's: either
+/// What cancels (docs/limits.md), relative to the tensor, by its rms.
+struct Condition {
+  /// How far the tensor's values lie below their terms; at least 1, infinite where only the oracle knows and
+  /// was not asked.
+  double cancellation = 1;
+  /// How far below what was rounded on the way to them: what operands that are off by 1 of themselves add.
+  double rounding = 0;
+  /// How far the magnitudes of the tensor lie below either, where they do not count all of it; at least 1.
+  double magnitude = 1;
 };
 
 struct Computation {
   numeric::ComputeFormat compute;
   numeric::DType storage;  ///< element type of the tensor judged
-  Form form;
+  UnitsLost units;
   /// How far the least magnitude of the tensor lies below a typical one: smallness_of_sums() for o, else 1.
   double smallness = 1;
-  /// How far the tensor's values lie below the errors of their terms; at least 1, infinite where only the
-  /// oracle knows and was not asked.
-  double cancellation = 1;
+  Condition condition = {};
   /// Units lost in terms of another kind, much larger than those of the tensor, that cancel (docs/limits.md);
   /// of fp32 behind operands in tf32, bf16 and fp16.
   double excess = 0;
@@ -50,10 +52,8 @@ double ratio_of_sizes(std::span<const double> values, std::span<const double> ot
 
 /// Limits on nonfinite, rms_ratio and scaled_ulp for `got` against the truth, or against another answer,
 /// whose own error is then allowed for as well. Formulas and the measurements behind them: docs/limits.md.
-/// `expected_gates` where the other answer's gates is another one: chunks of another size.
-std::vector<Limit> derived_limits(const Computation& got, const std::optional<Computation>& expected,
-                                  const kda::GateStatistics& gates,
-                                  const std::optional<kda::GateStatistics>& expected_gates = std::nullopt);
+std::vector<Limit> derived_limits(const Computation& got,
+                                  const std::optional<Computation>& expected = std::nullopt);
 
 /// Of an answer that is to be another, bit for bit; their source is "replay".
 std::vector<Limit> replay_limits();

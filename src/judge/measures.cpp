@@ -51,4 +51,11 @@ std::size_t Measures::mismatched_classes() const {
   return count;
 }
 
+std::size_t Measures::mismatched_where_decided() const {
+  std::size_t count = 0;
+  for (const auto& [index, strand] : strands)
+    if (strand.undecided == 0) count += strand.mismatched;
+  return count;
+}
+
 }  // namespace kda_check::judge

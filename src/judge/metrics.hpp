@@ -9,13 +9,20 @@
 
 namespace kda_check::judge {
 
+/// What must be known of a comparison besides both sides.
+enum class Needs : unsigned char { nothing, magnitude, twins };
+
 struct Metric {
   std::string_view name;
   std::string_view summary;
-  bool needs_magnitude;
+  Needs needs;
   double (*value)(const Measures&);
   /// Where it was found; an element of no_element for sums.
   Point (*point)(const Measures&);
+
+  bool is_known(const Measures& m) const {
+    return needs == Needs::nothing || (needs == Needs::magnitude ? m.has_magnitude : m.has_twins);
+  }
 };
 
 std::span<const Metric> metrics();

@@ -57,7 +57,7 @@ std::vector<RowCells> row_cells(const RowLayout& layout) {
       position_in_16[r] = static_cast<std::uint32_t>(p % tile_side);
       chunk[r] = chunks + static_cast<std::uint32_t>(p / layout.chunk);
       window[r] = windows + static_cast<std::uint32_t>(p / window_rows);
-      edge[r] = p == 0 ? 0 : p + 1 == length ? 1 : 2;
+      edge[r] = p == 0 ? 0 : p + 1 == length ? 1 : no_cell;
     }
     chunks += static_cast<std::uint32_t>(cells_of(length, layout.chunk));
     windows += static_cast<std::uint32_t>(cells_of(length, window_rows));
@@ -65,7 +65,9 @@ std::vector<RowCells> row_cells(const RowLayout& layout) {
   std::vector<RowCells> list;
   const auto add = [&](std::optional<Region> of_head, std::optional<Region> of_all,
                        std::vector<std::uint32_t> cell) {
-    const std::size_t count = cell.empty() ? 0 : std::size_t{1} + *std::ranges::max_element(cell);
+    std::size_t count = 0;
+    for (const std::uint32_t c : cell)
+      if (c != no_cell) count = std::max<std::size_t>(count, c + 1);
     list.push_back({of_head, of_all, std::move(cell), count});
   };
   add(Region::row, Region::token, std::move(row));
@@ -164,9 +166,7 @@ std::string place_of(Region region, std::size_t in_head, std::size_t c, const Ro
     case Region::sequence:
       return fmt::format("sequence {}, all heads", c);
     case Region::edge:
-      return c == 0   ? "first rows of sequences"
-             : c == 1 ? "last rows of sequences"
-                      : "all but first and last rows";
+      return c == 0 ? "first rows of sequences" : "last rows of sequences";
     case Region::whole:
       break;
   }

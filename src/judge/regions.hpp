@@ -54,21 +54,27 @@ enum class Region : std::uint8_t {
   chunk,
   sequence,
   whole,
-  edge,  ///< first rows of sequences, last ones, the others
+  edge,  ///< first rows of sequences, last ones
 };
 inline constexpr std::size_t region_count = 17;
+
+inline constexpr std::uint32_t no_cell = ~std::uint32_t{0};
 
 /// A way to tell rows apart: the cell that each row is in.
 struct RowCells {
   std::optional<Region> of_head;    ///< cells of each head for itself
   std::optional<Region> of_all;     ///< cells of all heads together
-  std::vector<std::uint32_t> cell;  ///< by row
+  std::vector<std::uint32_t> cell;  ///< by row; of some no_cell
   std::size_t count = 0;
 };
 /// All but the whole tensor and what has columns.
 std::vector<RowCells> row_cells(const RowLayout& layout);
 
 inline constexpr std::size_t tile_side = 16;
+/// Columns that a row has in memory where errors are added up: whole tiles.
+constexpr std::size_t padded_width(std::size_t width) {
+  return (width + tile_side - 1) / tile_side * tile_side;
+}
 /// The tiles of a head: number row_of_tiles[row] * across + column / tile_side.
 struct Tiles {
   std::vector<std::uint32_t> row_of_tiles;  ///< by row

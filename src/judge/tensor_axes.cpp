@@ -43,4 +43,13 @@ std::size_t TensorAxes::cells_end(std::size_t element) const {
   return cell_row_end(element);
 }
 
+std::size_t TensorAxes::strand(std::size_t element, std::span<const std::int64_t> cu_seqlens) const {
+  std::size_t sequence = element / row_stride;
+  if (has_tokens && !cu_seqlens.empty()) {
+    const auto token = static_cast<std::int64_t>(element % row_stride / token_stride);
+    sequence = static_cast<std::size_t>(std::ranges::upper_bound(cu_seqlens, token) - cu_seqlens.begin()) - 1;
+  }
+  return sequence * heads + head(element);
+}
+
 }  // namespace kda_check::judge

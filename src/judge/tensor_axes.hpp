@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "tensor/tensor.hpp"
@@ -26,6 +28,9 @@ struct TensorAxes {
   /// Where the work may be cut at the earliest: no cell has elements before and behind.
   std::size_t cells_end(std::size_t element) const;
   std::size_t head(std::size_t element) const { return has_heads ? element / head_stride % heads : 0; }
+  /// Numbers the heads of all sequences. `cu_seqlens` is empty where the batch is not packed; states have a
+  /// row for each sequence.
+  std::size_t strand(std::size_t element, std::span<const std::int64_t> cu_seqlens) const;
 };
 
 }  // namespace kda_check::judge

@@ -11,6 +11,9 @@ namespace kda_check::judge {
 namespace {
 
 constexpr double false_alarm = 1e-4;  ///< of all cells of a region together, were rows independent
+/// Of a tensor with that many independent errors all twins may be right by luck: distances count half. With
+/// fewer they say nothing.
+constexpr double fewest_errors = 8;
 constexpr double tiny = std::numeric_limits<double>::min();
 
 /// z with `tail`, at most a half, of a normal distribution above it; within 5e-4 (Abramowitz and Stegun,
@@ -52,8 +55,6 @@ class SlopeRange {
 
 bool has_slope(Region region) { return region != Region::element && region != Region::tile; }
 
-std::vector<float> narrowed(const std::vector<double>& wide) { return {wide.begin(), wide.end()}; }
-
 }  // namespace
 
 void CellSums::add(const CellSums& other) {
@@ -87,26 +88,53 @@ TwinTest::TwinTest(TwinSetting setting)
       heads_(setting_.layout.heads) {}
 
 TwinTest::Cells TwinTest::empty_cells(std::size_t count) const {
-  const std::vector<CellSums> none(count);
-  return {none, {setting_.twins, none}, {setting_.answers, none}};
+  return {setting_.twins + setting_.answers, std::vector<CellSums>(count)};
+}
+
+void TwinTest::add_rows(Cells& cells, const std::vector<std::uint32_t>& cell_of_row,
+                        const HeadErrors& errors) const {
+  const double width = static_cast<double>(setting_.layout.width);
+  for (std::size_t f = 0; f < errors.fields.size(); ++f) {
+    const ErrorSums& sums = errors.fields[f];
+    if (sums.row_energy.empty()) continue;  // not fit
+    for (std::size_t r = 0; r < cell_of_row.size(); ++r) {
+      if (cell_of_row[r] == no_cell) continue;
+      const auto truth = static_cast<double>(errors.row_truth[r]);
+      cells[f][cell_of_row[r]].add({static_cast<double>(sums.row_energy[r]),
+                                    static_cast<double>(sums.row_along[r]), truth, truth * errors.coherence,
+                                    width});
+    }
+  }
+}
+
+void TwinTest::add_columns(Cells& cells, const HeadErrors& errors) const {
+  const double rows = static_cast<double>(setting_.layout.rows);
+  for (std::size_t f = 0; f < errors.fields.size(); ++f) {
+    const ErrorSums& sums = errors.fields[f];
+    if (sums.row_energy.empty()) continue;
+    for (std::size_t v = 0; v < setting_.layout.width; ++v) {
+      const double truth = errors.column_truth[v];
+      cells[f][v].add({sums.column_energy[v], sums.column_along[v], truth, truth * errors.coherence, rows});
+    }
+  }
 }
 
 void TwinTest::tally(Tally& into, const Cells& cells, std::size_t head) const {
   Tally found{std::vector<double>(setting_.twins, 0.0), 0, std::vector<Peak>(setting_.answers),
-              std::vector<Peak>(setting_.answers), static_cast<double>(cells.truth.size())};
+              std::vector<Peak>(setting_.answers), static_cast<double>(cells.front().size())};
   const auto take = [head](Peak& peak, double value, std::size_t cell, const CellSums& sums) {
     if (value > peak.value) peak = {value, head, cell, sums};
   };
-  for (std::size_t c = 0; c < cells.truth.size(); ++c) {
-    SlopeRange range(cells.truth[c], setting_.slope_floor);
+  for (std::size_t c = 0; c < cells.front().size(); ++c) {
+    SlopeRange range(cells.back()[c], setting_.slope_floor);
     for (std::size_t f = 0; f < setting_.twins; ++f) {
-      found.twin_energy[f] = std::max(found.twin_energy[f], cells.twins[f][c].error());
-      range.take(cells.twins[f][c].sigmas());
+      found.twin_energy[f] = std::max(found.twin_energy[f], cells[f][c].error());
+      range.take(cells[f][c].sigmas());
     }
     for (std::size_t f = 0; f < setting_.twins; ++f)
-      found.twin_slope = std::max(found.twin_slope, range.beyond_others(cells.twins[f][c].sigmas()));
+      found.twin_slope = std::max(found.twin_slope, range.beyond_others(cells[f][c].sigmas()));
     for (std::size_t a = 0; a < setting_.answers; ++a) {
-      const CellSums& sums = cells.answers[a][c];
+      const CellSums& sums = cells[setting_.twins + a][c];
       take(found.energy[a], sums.error(), c, sums);
       take(found.slope[a], range.beyond(sums.sigmas()), c, sums);
     }
@@ -115,146 +143,115 @@ void TwinTest::tally(Tally& into, const Cells& cells, std::size_t head) const {
 }
 
 void TwinTest::tally_tiles(Tallies& into, const HeadErrors& errors, std::size_t head) const {
-  const auto cells_of = [&](const ErrorSums& sums) {
-    std::vector<CellSums> cells;
-    for (std::size_t t = 0; t < tiles_.elements.size(); ++t)
-      cells.push_back({sums.tile_energy[t], 0, 0, 0, tiles_.elements[t]});
-    return cells;
-  };
-  Cells tiles{std::vector<CellSums>(tiles_.elements.size()), {}, {}}, elements = empty_cells(1);
-  for (std::size_t f = 0; f < setting_.twins; ++f) {
-    tiles.twins.push_back(cells_of(errors.twins[f]));
-    elements.twins[f][0] = {errors.twins[f].element_energy, 0, 0, 0, 1};
-  }
-  for (std::size_t a = 0; a < setting_.answers; ++a) {
-    tiles.answers.push_back(cells_of(errors.answers[a]));
-    elements.answers[a][0] = {errors.answers[a].element_energy, 0, 0, 0, 1};
+  Cells tiles = empty_cells(tiles_.elements.size()), elements = empty_cells(1);
+  for (std::size_t f = 0; f < tiles.size(); ++f) {
+    const ErrorSums& sums = errors.fields[f];
+    if (sums.row_energy.empty()) continue;
+    for (std::size_t t = 0; t < tiles[f].size(); ++t)
+      tiles[f][t].energy = sums.tile_energy[t], tiles[f][t].elements = tiles_.elements[t];
+    elements[f][0].energy = sums.element_energy, elements[f][0].elements = 1;
   }
   tally(into[static_cast<std::size_t>(Region::tile)], tiles, head);
   Tally& of_elements = into[static_cast<std::size_t>(Region::element)];
   tally(of_elements, elements, head);
   for (std::size_t a = 0; a < setting_.answers; ++a) {
-    of_elements.energy[a].cell = errors.answers[a].element;
-    of_elements.energy[a].sums.energy = errors.answers[a].element_share;  // as tiles count it
+    const ErrorSums& sums = errors.fields[setting_.twins + a];
+    of_elements.energy[a].cell = sums.element;
+    of_elements.energy[a].sums.energy = sums.element_share;  // as tiles count it
   }
 }
 
-void TwinTest::measure(std::size_t head, const HeadValues& values) {
-  const RowLayout& l = setting_.layout;
+void TwinTest::measure(std::size_t head, HeadValues& values) {
   const auto chunks = std::ranges::find(row_cells_, std::optional(Region::chunk_of_head), &RowCells::of_head);
-  const HeadErrors errors = head_errors(l, tiles_, *chunks, values, setting_.storage_unit);
   HeadPart& part = heads_[head];
-  part.coherence = errors.coherence;
-  const double width = static_cast<double>(l.width), k2 = errors.coherence;
-
+  part.errors = head_errors(setting_, tiles_, *chunks, values);
+  if (part.errors.fields.empty()) return;
+  const auto tally_as = [&](Region region, const Cells& cells) {
+    tally(part.tallies[static_cast<std::size_t>(region)], cells, head);
+  };
   for (const RowCells& rows : row_cells_) {
     if (!rows.of_head) continue;
     Cells cells = empty_cells(rows.count);
-    for (std::size_t r = 0; r < l.rows; ++r) {
-      const std::uint32_t c = rows.cell[r];
-      const double D = errors.row_truth[r];
-      cells.truth[c].add({0, 0, D, D * k2, width});
-      for (std::size_t f = 0; f < setting_.twins; ++f)
-        cells.twins[f][c].add(
-            {errors.twins[f].row_energy[r], errors.twins[f].row_along[r], D, D * k2, width});
-      for (std::size_t a = 0; a < setting_.answers; ++a)
-        cells.answers[a][c].add(
-            {errors.answers[a].row_energy[r], errors.answers[a].row_along[r], D, D * k2, width});
-    }
-    tally(part.tallies[static_cast<std::size_t>(*rows.of_head)], cells, head);
+    add_rows(cells, rows.cell, part.errors);
+    tally_as(*rows.of_head, cells);
   }
-  Cells columns = empty_cells(l.width);
-  for (std::size_t v = 0; v < l.width; ++v) {
-    const double D = errors.column_truth[v], n = static_cast<double>(l.rows);
-    columns.truth[v] = {0, 0, D, D * k2, n};
-    for (std::size_t f = 0; f < setting_.twins; ++f)
-      columns.twins[f][v] = {errors.twins[f].column_energy[v], errors.twins[f].column_along[v], D, D * k2, n};
-    for (std::size_t a = 0; a < setting_.answers; ++a)
-      columns.answers[a][v] = {errors.answers[a].column_energy[v], errors.answers[a].column_along[v], D,
-                               D * k2, n};
-  }
-  tally(part.tallies[static_cast<std::size_t>(Region::column_of_head)], columns, head);
-  tally_tiles(part.tallies, errors, head);
-
-  part.row_truth = narrowed(errors.row_truth);
-  part.column_truth = errors.column_truth;
-  for (const ErrorSums& sums : errors.twins) {
-    part.twin_energy.push_back(narrowed(sums.row_energy)),
-        part.twin_along.push_back(narrowed(sums.row_along));
-    part.twin_columns.push_back(sums.column_energy), part.twin_columns_along.push_back(sums.column_along);
-  }
-  for (const ErrorSums& sums : errors.answers) {
-    part.answer_energy.push_back(narrowed(sums.row_energy));
-    part.answer_along.push_back(narrowed(sums.row_along));
-    part.answer_columns.push_back(sums.column_energy), part.answer_columns_along.push_back(sums.column_along);
-  }
-}
-
-TwinTest::Cells TwinTest::cells_of_rows(const RowCells& rows) const {
-  Cells cells = empty_cells(rows.count);
-  const double width = static_cast<double>(setting_.layout.width);
-  for (const HeadPart& part : heads_)
-    for (std::size_t r = 0; r < setting_.layout.rows; ++r) {
-      const std::uint32_t c = rows.cell[r];
-      const double D = static_cast<double>(part.row_truth[r]), Dk = D * part.coherence;
-      cells.truth[c].add({0, 0, D, Dk, width});
-      for (std::size_t f = 0; f < setting_.twins; ++f)
-        cells.twins[f][c].add({static_cast<double>(part.twin_energy[f][r]),
-                               static_cast<double>(part.twin_along[f][r]), D, Dk, width});
-      for (std::size_t a = 0; a < setting_.answers; ++a)
-        cells.answers[a][c].add({static_cast<double>(part.answer_energy[a][r]),
-                                 static_cast<double>(part.answer_along[a][r]), D, Dk, width});
-    }
-  return cells;
-}
-
-TwinTest::Cells TwinTest::cells_of_columns() const {
-  Cells cells = empty_cells(setting_.layout.width);
-  const double n = static_cast<double>(setting_.layout.rows);
-  for (const HeadPart& part : heads_)
-    for (std::size_t v = 0; v < setting_.layout.width; ++v) {
-      const double D = part.column_truth[v], Dk = D * part.coherence;
-      cells.truth[v].add({0, 0, D, Dk, n});
-      for (std::size_t f = 0; f < setting_.twins; ++f)
-        cells.twins[f][v].add({part.twin_columns[f][v], part.twin_columns_along[f][v], D, Dk, n});
-      for (std::size_t a = 0; a < setting_.answers; ++a)
-        cells.answers[a][v].add({part.answer_columns[a][v], part.answer_columns_along[a][v], D, Dk, n});
-    }
-  return cells;
+  Cells columns = empty_cells(setting_.layout.width);
+  add_columns(columns, part.errors);
+  tally_as(Region::column_of_head, columns);
+  tally_tiles(part.tallies, part.errors, head);
+  for (ErrorSums& sums : part.errors.fields) sums.tile_energy = {};  // no region of all heads has tiles
 }
 
 std::vector<TwinJudgement> TwinTest::conclude() const {
   Tallies all;
   double coherence = 0;
+  const std::size_t judged = judged_heads();
+  if (judged == 0) return {};
   for (const HeadPart& part : heads_) {
-    coherence += part.coherence / static_cast<double>(heads_.size());
+    if (part.errors.fields.empty()) continue;
+    coherence += part.errors.coherence / static_cast<double>(judged);
     for (std::size_t region = 0; region < region_count; ++region) all[region].merge(part.tallies[region]);
   }
-  const auto add = [&](Region region, const Cells& cells) {
+  const auto tally_rows = [&](Region region, const std::vector<std::uint32_t>& cell_of_row,
+                              std::size_t count) {
+    Cells cells = empty_cells(count);
+    for (const HeadPart& part : heads_) add_rows(cells, cell_of_row, part.errors);
     tally(all[static_cast<std::size_t>(region)], cells, 0);
   };
   const bool one_head = setting_.layout.heads == 1;
   for (const RowCells& rows : row_cells_)  // of one head alone, most of them were counted with it
-    if (rows.of_all && (!one_head || !rows.of_head)) add(*rows.of_all, cells_of_rows(rows));
-  if (!one_head) add(Region::column, cells_of_columns());
-  add(Region::whole,
-      cells_of_rows({{}, Region::whole, std::vector<std::uint32_t>(setting_.layout.rows, 0), 1}));
+    if (rows.of_all && (!one_head || !rows.of_head)) tally_rows(*rows.of_all, rows.cell, rows.count);
+  tally_rows(Region::whole, std::vector<std::uint32_t>(setting_.layout.rows, 0), 1);
+  if (!one_head) {
+    Cells columns = empty_cells(setting_.layout.width);
+    for (const HeadPart& part : heads_) add_columns(columns, part.errors);
+    tally(all[static_cast<std::size_t>(Region::column)], columns, 0);
+  }
+  const double independent =
+      static_cast<double>(judged * setting_.layout.rows * setting_.layout.width) / coherence;
+  if (independent < fewest_errors) return {};
   std::vector<TwinJudgement> judgements;
-  for (std::size_t a = 0; a < setting_.answers; ++a) judgements.push_back(judgement_of(a, all, coherence));
+  for (std::size_t a = 0; a < setting_.answers; ++a)
+    judgements.push_back(judgement_of(a, all, coherence, independent));
   return judgements;
+}
+
+std::size_t TwinTest::judged_heads() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(heads_, [](const HeadPart& part) { return !part.errors.fields.empty(); }));
+}
+
+double TwinTest::largest_rms_ratio() const {
+  int exponent = std::numeric_limits<int>::min();
+  for (const HeadPart& part : heads_) exponent = std::max(exponent, part.errors.exponent);
+  double largest = 0;
+  for (std::size_t f = 0; f < setting_.twins; ++f) {
+    double error = 0, truth = 0;
+    for (const HeadPart& part : heads_) {
+      if (part.errors.fields.empty() || !part.errors.fit[f]) continue;
+      const double unit = std::ldexp(1.0, 2 * (part.errors.exponent - exponent));
+      error += part.errors.fields[f].squares * unit, truth += part.errors.truth_squares * unit;
+    }
+    if (truth > 0) largest = std::max(largest, std::sqrt(error / truth));
+  }
+  return largest;
 }
 
 double TwinTest::typical_error(std::size_t answer) const {
   std::vector<float> rows;
-  for (const HeadPart& part : heads_)
-    rows.insert(rows.end(), part.answer_energy[answer].begin(), part.answer_energy[answer].end());
+  for (const HeadPart& part : heads_) {
+    if (part.errors.fields.empty()) continue;
+    const std::vector<float>& of_head = part.errors.fields[setting_.twins + answer].row_energy;
+    rows.insert(rows.end(), of_head.begin(), of_head.end());
+  }
   if (rows.empty()) return 0;
   const auto middle = rows.begin() + static_cast<std::ptrdiff_t>(rows.size() / 2);
   std::ranges::nth_element(rows, middle);
   return std::sqrt(static_cast<double>(*middle) / static_cast<double>(setting_.layout.width));
 }
 
-TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies, double coherence) const {
+TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies, double coherence,
+                                     double independent) const {
   /// A coarser region has to explain more.
   constexpr double clearly_more = 1.05;
   constexpr double least_error_of_a_twin = 1e-3;
@@ -262,6 +259,7 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
   const Tally& whole = tallies[static_cast<std::size_t>(Region::whole)];
   TwinJudgement judgement;
   judgement.energy = whole.energy[answer].value;
+  const double factor = setting_.factor * (1 + fewest_errors / independent);
   double best = 0;
   bool whole_is_beyond = false;
   for (std::size_t index = 0; index < region_count; ++index) {
@@ -272,7 +270,7 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
     for (std::size_t f = 0; f < setting_.twins; ++f)
       twins_energy = std::max(twins_energy,
                               tally.twin_energy[f] / std::max(whole.twin_energy[f], least_error_of_a_twin));
-    const double energy_limit = twin_factor * twins_energy;
+    const double energy_limit = factor * twins_energy;
     const Peak& energy = tally.energy[answer];
     const double energy_ratio = energy.value / energy_limit;
     judgement.ratio = std::max(judgement.ratio, energy_ratio);
@@ -296,7 +294,7 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
     const Peak& slope = tally.slope[answer];
     const double quantile = normal_quantile(false_alarm / 2 / tally.cells),
                  slope_limit = std::max(quantile, tally.twin_slope),
-                 slope_ratio = slope.value / (twin_factor * slope_limit);
+                 slope_ratio = slope.value / (factor * slope_limit);
     judgement.ratio = std::max(judgement.ratio, slope_ratio);
     if (slope_ratio <= 1) continue;
     judgement.by_slope = true;

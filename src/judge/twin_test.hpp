@@ -11,15 +11,6 @@
 
 namespace kda_check::judge {
 
-/// What is known of the tensors that are judged together.
-struct TwinSetting {
-  RowLayout layout;
-  std::size_t twins = 0, answers = 0;
-  double storage_unit = 0;  ///< half a step of the element type at 1: 2^-8 of bf16
-  /// Slopes that truncated operands may leave: 2^-11 of products in 16 bits or tf32. 0: slopes do not judge.
-  double slope_floor = 0;
-};
-
 /// Sums of a cell, each over its elements: e^2 / s^2, e x / s^2, x^2 / s^2, the last times the coherence.
 struct CellSums {
   double energy = 0, along = 0, truth = 0, spread = 0, elements = 0;
@@ -50,18 +41,19 @@ struct TwinJudgement {
   Excess worst;           ///< what explains most, where ratio > 1
 };
 
-/// Distance from the twins, in what they are apart, at which an answer is beyond them (docs/twins.md,
-/// "Calibration").
-inline constexpr double twin_factor = 3;
-
 class TwinTest {
  public:
   explicit TwinTest(TwinSetting setting);
 
-  /// One head, each once; from any thread.
-  void measure(std::size_t head, const HeadValues& values);
-  /// One for each answer, when all heads were measured.
+  /// One head, each once; from any thread. Overwrites `values`.
+  void measure(std::size_t head, HeadValues& values);
+  /// One for each answer, when all heads were measured; none where no head has enough twins that are fit,
+  /// or the tensor too few errors.
   std::vector<TwinJudgement> conclude() const;
+  /// Of a twin, over the heads where it is fit.
+  double largest_rms_ratio() const;
+  /// Heads with enough twins that are fit.
+  std::size_t judged_heads() const;
 
  private:
   struct Peak {
@@ -79,30 +71,24 @@ class TwinTest {
     void merge(const Tally& other);
   };
   using Tallies = std::array<Tally, region_count>;
-  /// Of one head: what its own regions leave, and the sums that regions of all heads are made of, by row and
-  /// column.
+  /// Of one head: what its own regions leave, and the sums that regions of all heads are made of.
   struct HeadPart {
     Tallies tallies;
-    double coherence = 1;
-    std::vector<float> row_truth;
-    std::vector<std::vector<float>> twin_energy, twin_along, answer_energy, answer_along;
-    std::vector<double> column_truth;
-    std::vector<std::vector<double>> twin_columns, twin_columns_along, answer_columns, answer_columns_along;
+    HeadErrors errors;
   };
-  /// Cells of one region: the truth alone, each twin, each answer.
-  struct Cells {
-    std::vector<CellSums> truth;
-    std::vector<std::vector<CellSums>> twins, answers;
-  };
+  /// Of one kind of region, by field - the twins, then the answers - and cell.
+  using Cells = std::vector<std::vector<CellSums>>;
 
   Cells empty_cells(std::size_t count) const;
+  void add_rows(Cells& cells, const std::vector<std::uint32_t>& cell_of_row, const HeadErrors& errors) const;
+  void add_columns(Cells& cells, const HeadErrors& errors) const;
   void tally(Tally& into, const Cells& cells, std::size_t head) const;
   void tally_tiles(Tallies& into, const HeadErrors& errors, std::size_t head) const;
-  Cells cells_of_rows(const RowCells& rows) const;
-  Cells cells_of_columns() const;
   /// The median of an answer's rows, in units of what the worst twin errs by there.
   double typical_error(std::size_t answer) const;
-  TwinJudgement judgement_of(std::size_t answer, const Tallies& tallies, double coherence) const;
+  /// `independent`: errors of the tensor that are so.
+  TwinJudgement judgement_of(std::size_t answer, const Tallies& tallies, double coherence,
+                             double independent) const;
 
   TwinSetting setting_;
   std::vector<RowCells> row_cells_;

@@ -40,24 +40,39 @@ std::string class_reason(const Measures& m) {
 /// A derived limit that an answer of nothing but zeros would meet.
 bool is_hollow(const Limit& limit) {
   return limit.source == "derived" &&
-         (!std::isfinite(limit.value) || (limit.metric == "rms_ratio" && limit.value >= 0.1));
+         (!std::isfinite(limit.value) || (limit.metric == "rms_ratio" && limit.value >= hollow_rms_ratio));
 }
+
+constexpr std::string_view storage = "storage";
 
 /// Why these limits show nothing about values that are finite; empty when they do.
 std::string hollow_reason(const Measures& m, const std::vector<Limit>& limits) {
   const auto hollow = std::find_if(limits.begin(), limits.end(), is_hollow);
   const bool decided = std::any_of(limits.begin(), limits.end(), [&](const Limit& limit) {
-    if (limit.metric == "nonfinite" || !std::isfinite(limit.value) ||
-        (find_metric(limit.metric)->needs_magnitude && !m.has_magnitude))
+    if (limit.metric == "nonfinite" || !std::isfinite(limit.value) || !find_metric(limit.metric)->is_known(m))
       return false;
+    if (limit.source == storage) return limit.value < hollow_rms_ratio;
     return hollow == limits.end() || limit.source != "derived";
   });
   if (decided) return {};
-  if (hollow == limits.end()) return "no limit applies but nonfinite";
+  if (hollow == limits.end())
+    return m.least_rms_ratio() < hollow_rms_ratio
+               ? "no limit applies but nonfinite"
+               : fmt::format("the values are too small for a ratio: {:.3g} rms, in steps of {:.3g}",
+                             m.expected_rms, m.smallest_step);
   return fmt::format("the derived limit {}<={:.3g} says next to nothing", hollow->metric, hollow->value);
 }
 
 }  // namespace
+
+std::vector<Limit> at_least_storage(std::vector<Limit> limits, const Measures& m) {
+  for (Limit& limit : limits) {
+    const bool is_ratio = limit.metric.ends_with("rms_ratio") || limit.metric == "bias";
+    if (is_ratio && limit.value > 0 && limit.value < m.least_rms_ratio())
+      limit.value = m.least_rms_ratio(), limit.source = storage;
+  }
+  return limits;
+}
 
 Judgement judge(const Measures& m, const std::vector<Limit>& limits, const JudgeOptions& options) {
   if (m.elements == 0) return {Verdict::inconclusive, "no elements to compare", ""};
@@ -67,11 +82,13 @@ Judgement judge(const Measures& m, const std::vector<Limit>& limits, const Judge
     if (!failure.reason.empty()) failure.reason += "; ";
     failure.reason += text;
   };
+  bool class_fails = false;
   for (const Limit& limit : limits) {
     const Metric& metric = *find_metric(limit.metric);
-    if (metric.needs_magnitude && !m.has_magnitude) continue;
+    if (!metric.is_known(m)) continue;
     const double value = std::fabs(metric.value(m));
     if (value <= limit.value) continue;
+    class_fails = class_fails || metric.name == "nonfinite";
     fail(metric.name, metric.name == "nonfinite"
                           ? class_reason(m)
                           : fmt::format("{} {:.3g} > {:.3g}", metric.name, value, limit.value));
@@ -80,7 +97,13 @@ Judgement judge(const Measures& m, const std::vector<Limit>& limits, const Judge
     std::string reason =
         fmt::format("the oracle is not finite at {} of {} elements", m.undecided, m.elements);
     if (!failure.reason.empty()) reason += "; elsewhere " + failure.reason;
-    return {Verdict::inconclusive, std::move(reason), failure.metric};
+    // Within a head what is not finite may spread, in chunk forms to tokens before it; not to other heads.
+    const std::size_t lost = m.mismatched_where_decided();
+    if (lost == 0 || !class_fails) return {Verdict::inconclusive, std::move(reason), failure.metric};
+    return {Verdict::fail,
+            fmt::format("{} element{} of another class in heads where the oracle is finite throughout; {}",
+                        lost, lost == 1 ? "" : "s", reason),
+            "nonfinite"};
   }
   if (!failure.reason.empty()) return failure;
   if (m.both_nan() > 0)
@@ -89,6 +112,8 @@ Judgement judge(const Measures& m, const std::vector<Limit>& limits, const Judge
   if (m.finite == 0) return {Verdict::inconclusive, "no element is finite on both sides", ""};
   if (m.got_all_zero && m.expected_all_zero && !options.zeros_decide)
     return {Verdict::inconclusive, "both sides are zero everywhere", ""};
+  if (m.got_all_zero && !m.expected_all_zero && m.differing == 0)
+    return {Verdict::inconclusive, "zero everywhere: what is expected is too small for the element type", ""};
   if (std::string reason = hollow_reason(m, limits); !reason.empty())
     return {Verdict::inconclusive, std::move(reason), ""};
   return {Verdict::pass, "", ""};

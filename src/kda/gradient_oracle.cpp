@@ -49,7 +49,7 @@ struct WorkSizes {
   std::size_t blocks(std::size_t length) const { return (length + block_tokens - 1) / block_tokens; }
   double bytes() const {
     const std::size_t states = tokens + blocks(longest) + 2;
-    const std::size_t rows = tokens * (21 * K + 15 * stride);
+    const std::size_t rows = tokens * (21 * K + 16 * stride) + K * stride;
     return static_cast<double>(sizeof(double)) * static_cast<double>(3 * states * K * stride + rows);
   }
   std::size_t K, stride, longest = 0, tokens = 0;
@@ -64,6 +64,8 @@ struct Workspace : TokenPairs {
         beta_slope(s.tokens),
         output_gradient(s.tokens * s.stride),
         residual_terms(s.tokens * s.stride),
+        residual_energy(s.tokens * s.stride),
+        gradient_energy(s.K * s.stride),
         decayed(s.tokens * s.K, s.stride),
         error(s.tokens, s.stride),
         write(s.tokens, s.stride),
@@ -78,7 +80,7 @@ struct Workspace : TokenPairs {
     for (std::size_t block = 0; block < s.blocks(s.longest); ++block) checkpoints.emplace_back(s.K, s.stride);
   }
   Pairs slope, amplitude_slope, beta_slope;
-  tensor::Scratch<double> output_gradient, residual_terms;
+  tensor::Scratch<double> output_gradient, residual_terms, residual_energy, gradient_energy;
   Matrix decayed, error, write, residual, dv, state, gradient, dq, dk, dg, dbeta;
   std::vector<Matrix> checkpoints;  ///< the state entering each block
 };
@@ -119,6 +121,9 @@ class HeadReverse {
       replay(tokens_of(block), 2);
     }
     load_state(work_.gradient, problem_.state_gradient);
+    const OracleMatrix gradient = work_.gradient.view();
+    for (std::size_t i = 0; i < d_.K * stride_; ++i)
+      work_.gradient_energy[i] = gradient.magnitude[i] * gradient.magnitude[i];
     sums_.begin_head(head_, parameters);
     for (std::size_t block = blocks; block-- > 0;) {
       const Sequence tokens = tokens_of(block);
@@ -168,8 +173,10 @@ class HeadReverse {
                        work_.error.view(),
                        work_.write.view(),
                        work_.gradient.view(),
+                       work_.gradient_energy.data(),
                        work_.residual.view(),
                        work_.residual_terms.data(),
+                       work_.residual_energy.data(),
                        work_.dv.view(),
                        work_.dq.view(),
                        work_.dk.view(),

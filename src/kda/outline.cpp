@@ -17,6 +17,15 @@ std::optional<numeric::DType> Outline::dtype_of(std::string_view input) const {
   return std::nullopt;
 }
 
+numeric::DType Outline::operand_dtype() const {
+  numeric::DType least = dtype();
+  for (const char* const name : {"k", "v"})
+    if (const auto other = dtype_of(name);
+        other && numeric::format_of(*other).precision < numeric::format_of(least).precision)
+      least = *other;
+  return least;
+}
+
 Outline Outline::rounded_to(numeric::DType dtype) const {
   Outline copy = *this;
   for (auto& [name, stored] : copy.inputs)

@@ -27,6 +27,8 @@ struct Outline {
   std::optional<numeric::DType> dtype_of(std::string_view input) const;
   bool has(std::string_view input) const { return dtype_of(input).has_value(); }
   numeric::DType dtype() const { return *dtype_of("q"); }
+  /// The least precise of q, k and v, which products multiply.
+  numeric::DType operand_dtype() const;
   bool packed() const { return !cu_seqlens.empty(); }
   bool has_loss() const { return has("do") || has("dht"); }
   std::size_t chunk_size() const { return static_cast<std::size_t>(options.chunk_size); }

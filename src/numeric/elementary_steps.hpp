@@ -30,9 +30,10 @@ template <int lowest_bit>
 KDA_CHECK_INLINE double table_entry(const double* table, double x) {
   return table[__builtin_bit_cast(std::uint64_t, x) >> lowest_bit & 127];
 }
-/// The number whose exponent field are the bits of x from the seventh on.
+/// The number whose exponent field are the bits of x from `lowest_bit` on.
+template <int lowest_bit>
 KDA_CHECK_INLINE double power_from_bits(double x) {
-  return __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, x) >> 7 << 52);
+  return __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, x) >> lowest_bit << 52);
 }
 /// The significand of a positive normal number, in [1, 2), and its exponent.
 KDA_CHECK_INLINE double significand_of(double x) {
@@ -91,7 +92,7 @@ inline constexpr double power_error = 0x1p-66;
 template <class V>
 KDA_CHECK_INLINE auto rounded_power(const PowerTerms<V>& terms) {
   auto result = rounded_surely(terms.hi, terms.lo, broadcast_as<V>(power_error));
-  result.value = result.value * power_from_bits(terms.shifted);
+  result.value = result.value * power_from_bits<7>(terms.shifted);
   return result;
 }
 

@@ -28,6 +28,13 @@ struct Format {
     for (int bit = 0; bit < precision; ++bit) u /= 2;
     return u;
   }
+  /// 2^emin, and the step between the numbers below it, 2^(emin - p + 1): the smallest number there is.
+  constexpr double smallest_normal() const {
+    double power = 1;
+    for (int exponent = min_exponent; exponent < 0; ++exponent) power /= 2;
+    return power;
+  }
+  constexpr double smallest_step() const { return smallest_normal() * (2 * unit_roundoff()); }
 };
 
 /// IEEE 754-2019 table 3.5; bfloat16 has the exponent of fp32 and 8 bits of significand.
@@ -84,6 +91,12 @@ constexpr ComputeFormat compute_of(DType dtype) {
       break;
   }
   return ComputeFormat::fp16;
+}
+
+/// An element type with the exponents of these operands.
+constexpr DType range_of(ComputeFormat format) {
+  if (format == ComputeFormat::fp64) return DType::fp64;
+  return format == ComputeFormat::fp16 ? DType::fp16 : DType::fp32;
 }
 
 // Storage types: what one element of a tensor is in memory.

@@ -31,10 +31,9 @@ namespace {
 
 constexpr std::size_t fractions = std::size_t{1} << 23;
 
-/// Two bits for each fraction: the difference plus one.
 class Ex2Table {
  public:
-  Ex2Table() : packed_(fractions / 4) {
+  Ex2Table() : packed_(fractions / 16) {
     std::vector<std::uint8_t> bytes(fractions);
     std::uint64_t memory = std::numeric_limits<std::uint64_t>::max();
     std::size_t read = 0, written = 0;
@@ -44,25 +43,29 @@ class Ex2Table {
                                   bytes.data(), &written, bytes.size());
     if (result != LZMA_OK || written != fractions)
       throw std::logic_error("the table of the H100's exponential does not unpack");
-    for (std::size_t i = 0; i < fractions; ++i)
-      packed_[i / 4] |= static_cast<std::uint8_t>(((bytes[i] + 1) & 3) << i % 4 * 2);
+    for (std::size_t i = 0; i < fractions; ++i) packed_[i / 16] |= ((bytes[i] + 1u) & 3u) << i % 16 * 2;
   }
-  int difference(std::uint32_t i) const { return ((packed_[i / 4] >> i % 4 * 2) & 3) - 1; }
+  const std::uint32_t* words() const { return packed_.data(); }
 
  private:
-  std::vector<std::uint8_t> packed_;
+  std::vector<std::uint32_t> packed_;
 };
 
 /// M[i], between 1 and 2.
 float significand(std::uint32_t i) {
-  static const Ex2Table table;
   const auto exact = static_cast<float>(numeric::exp2(static_cast<double>(i) * 0x1p-23));
-  return std::bit_cast<float>(std::bit_cast<std::int32_t>(exact) + table.difference(i));
+  const auto difference = static_cast<std::int32_t>(ex2_differences()[i / 16] >> i % 16 * 2 & 3) - 1;
+  return std::bit_cast<float>(std::bit_cast<std::int32_t>(exact) + difference);
 }
 
 float from_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
 }  // namespace
+
+const std::uint32_t* ex2_differences() {
+  static const Ex2Table table;
+  return table.words();
+}
 
 float ex2_ftz(float x) {
   if (std::isnan(x)) return from_bits(0x7fff'ffff);

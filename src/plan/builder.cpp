@@ -27,6 +27,8 @@ Add adder_of(Task task) {
       return add_attributions;
     case Task::forecast:
       return add_forecasts;
+    case Task::power:
+      return add_powers;
     case Task::capture:
       break;
   }

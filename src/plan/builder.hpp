@@ -82,6 +82,7 @@ void add_verdicts(Builder& builder, const Asked& asked);
 void add_growth(Builder& builder, const Asked& asked);
 void add_attributions(Builder& builder, const Asked& asked);
 void add_forecasts(Builder& builder, const Asked& asked);
+void add_powers(Builder& builder, const Asked& asked);
 void add_captures(Builder& builder, const Asked& asked);
 
 }  // namespace kda_check::plan

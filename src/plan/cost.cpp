@@ -37,7 +37,13 @@ constexpr double exact_sums =
 constexpr double per_problem = 3e-3, per_case = 5e-4;  ///< opening, allocating; limits, writing rows
 constexpr double law_runs = 4;                         ///< answers that trying one law takes
 constexpr double attribution_runs = 14;
-constexpr double twin_runs = 12;  ///< of the chunk form, what comparing them takes included
+constexpr double power_answers =
+    100;  ///< with faults, held against the twins; two of them take a comparison's time
+constexpr double twin_runs = 6;  ///< of the chunk form, what comparing them takes included
+
+bool has_twins(const Case& item) {
+  return item.asked->has_twins() && item.reference.kind == Reference::Kind::oracle;
+}
 
 double token_heads(const kda::Outline& problem) {
   const kda::Dimensions& d = problem.dimensions;
@@ -85,6 +91,9 @@ double seconds_of(const Case& item, const Problem& problem) {
       return attribution_runs * run;
     case Question::ladder:
       return attribution_runs / 2 * run;
+    case Question::power:
+      return seconds_for(outline,
+                         oracle_forward + twin_runs * chunk_microseconds + power_answers * comparison);
     case Question::growth:
     case Question::forecast:
     case Question::capture:
@@ -100,10 +109,11 @@ double seconds_of(const Problem& problem) {
   std::set<std::pair<DType, Pass>> twins;
   for (const Case& item : problem.cases) {
     seconds += item.seconds + per_case;
-    if (!item.skip.empty() || !item.answer || item.question == Question::forecast) continue;
+    if (!item.skip.empty() || !item.answer || item.question == Question::forecast ||
+        item.question == Question::power)
+      continue;
     answers.emplace(*item.answer, item.pass);
-    if (item.asked->twins && item.reference.kind == Reference::Kind::oracle)
-      twins.emplace(problem.answers[*item.answer].dtype, item.pass);
+    if (has_twins(item)) twins.emplace(problem.answers[*item.answer].dtype, item.pass);
     truths.emplace(item.pass, item.asked->oracle_or_usual(),
                    item.pass == Pass::backward ? item.chunk_size(problem.outline) : 0);
   }
@@ -136,8 +146,7 @@ std::size_t bytes_of(const Problem& problem) {
   // Twins are held against the truth in fp64.
   for (const Pass pass : kda::every_pass)
     if (std::ranges::any_of(problem.cases, [&](const Case& item) {
-          return item.skip.empty() && item.asked->twins && item.pass == pass &&
-                 item.reference.kind == Reference::Kind::oracle;
+          return item.skip.empty() && item.pass == pass && has_twins(item);
         }))
       bytes += answer_bytes(problem.outline, pass, DType::fp64);
   for (const auto& [answer, pass] : answers)
@@ -180,7 +189,7 @@ std::string digest_of(const Plan& plan) {
         hash.add(fmt::format("{} {}", item.asked->external->command, item.asked->external->seconds));
       for (const std::string& tensor : item.tensors) hash.add(tensor);
       if (item.asked->probe) hash.add("probe");
-      if (item.asked->twins) hash.add("twins");
+      if (!item.asked->has_twins()) hash.add("no twins");
       add_judging(hash, item);
     }
   }

@@ -18,6 +18,8 @@ std::string_view name_of(Question question) {
       return "ladder";
     case Question::forecast:
       return "forecast";
+    case Question::power:
+      return "power";
     case Question::capture:
       break;
   }

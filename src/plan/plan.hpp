@@ -43,7 +43,16 @@ struct Reference {
 };
 
 /// The question a case puts to its answer.
-enum class Question : unsigned char { verdict, stages, growth, attribution, ladder, forecast, capture };
+enum class Question : unsigned char {
+  verdict,
+  stages,
+  growth,
+  attribution,
+  ladder,
+  forecast,
+  power,
+  capture
+};
 std::string_view name_of(Question question);
 
 /// The unit that is listed, counted, costed, run, judged, reported and reproduced.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/names.hpp"
+#include "plan/power_classes.hpp"
 #include "plan/selection.hpp"
 #include "plan/words.hpp"
 
@@ -57,6 +58,7 @@ class Line {
   void add_answer() {
     const Answer* const answer = item_.answer ? &problem_.answers[*item_.answer] : nullptr;
     const bool chooses = item_.question != Question::forecast;
+    if (item_.question == Question::power) return add("--class", std::string(power_class(*answer)));
     if (answer == nullptr || answer->origin == Answer::Origin::recorded) {
       if (chooses) add("--variant", "none");
       add("--recorded", list_of({item_.who}));
@@ -117,7 +119,7 @@ class Line {
     if (asked_.judging.worst) add("--worst", fmt::format("{}", *asked_.judging.worst));
     if (!asked_.tolerance.empty()) add("--tolerance", asked_.tolerance);
     if (asked_.probe && item_.reference.kind == Reference::Kind::oracle) add("--probe");
-    if (asked_.twins && item_.reference.kind == Reference::Kind::oracle) add("--twins");
+    if (!asked_.has_twins() && item_.reference.kind == Reference::Kind::oracle) add("--twins", "off");
   }
 
   /// Those of a line and of the command line over it, a metric once: the last wins.

@@ -50,7 +50,7 @@ Request under(Request line, const Request& command) {
   if (!command.tolerance.empty()) line.tolerance = command.tolerance;
   line.stages = line.stages || command.stages;
   line.probe = line.probe || command.probe;
-  line.twins = line.twins || command.twins;
+  replace(line.twins, command.twins);
   return line;
 }
 

@@ -28,6 +28,7 @@ enum class Task : unsigned char {
   grow,       ///< its error along T
   attribute,  ///< what makes its error, or the steps between two
   forecast,   ///< what the inputs say beforehand
+  power,      ///< what a gate would see
   capture,    ///< itself, in a file
 };
 
@@ -83,10 +84,11 @@ struct Request {
   Names required;         ///< answers that must be among those that answered
   std::optional<ExternalProgram> external;
   bool stages = false;                ///< judge: the intermediates of the chunk form too
-  bool twins = false;                 ///< judge: hold errors against those of emulated kernels
+  std::optional<bool> twins;          ///< judge: hold errors against those of emulated kernels; usually so
   bool probe = false;                 ///< judge: name the convention that explains a failure
   std::optional<Names> invariants;    ///< judge: laws to try; empty: all
   std::optional<std::size_t> window;  ///< grow: tokens to a window
+  Names classes;                      ///< power: precisions of products; empty: that of the problem
   Names between;                      ///< attribute: two answers
   std::string as;                     ///< attribute: how a recorded answer is taken to compute, "chunk+fla"
   bool capture_stages = true;         ///< capture: of the chunk forms, too
@@ -94,6 +96,7 @@ struct Request {
   std::string output;                 ///< capture: the file
   std::span<const kda::Variant> registry = kda::variants();  ///< where names of variants are looked up
 
+  bool has_twins() const { return twins.value_or(true); }
   OracleChoice oracle_or_usual() const { return oracle.value_or(OracleChoice::double_double); }
 };
 

@@ -87,7 +87,7 @@ struct CaseResult {
   std::string variant;     ///< row of the variant list, or the name of the recorded answer or the program
   Role role = Role::variant;
   std::string dtype, device, pass, arithmetic, compute, against;
-  bool compute_assumed = false;  ///< the file does not say; that of the element type of o
+  bool compute_assumed = false;  ///< the file does not say (fixture/header.hpp)
   std::string oracle;            ///< behind its magnitudes and, against the oracle, its truth
   Verdict verdict = Verdict::inconclusive;
   std::string reason;

@@ -1,10 +1,11 @@
 #include "tensor/rearranged.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
 #include <vector>
 #include <xtensor/xadapt.hpp>
-#include <xtensor/xdynamic_view.hpp>
 #include <xtensor/xmanipulation.hpp>
 
 #include "base/error.hpp"
@@ -50,12 +51,21 @@ Tensor copied(const Tensor& from, Shape shape, View view) {
 
 Tensor picked(const Tensor& tensor, std::size_t axis, std::span<const std::size_t> indices) {
   Shape shape = tensor.shape();
+  const std::size_t length = shape[axis];
   shape[axis] = indices.size();
-  return copied(tensor, std::move(shape), [&](const auto& source) {
-    xt::xdynamic_slice_vector slices(tensor.shape().size(), xt::all());
-    slices[axis] = xt::keep(std::vector<std::ptrdiff_t>(indices.begin(), indices.end()));
-    return xt::dynamic_view(source, slices);
-  });
+  Tensor to(tensor.name(), tensor.dtype(), std::move(shape));
+  if (to.empty()) return to;
+  // Whole runs of what lies behind the axis: heads of a production layer are picked for every one of them.
+  std::size_t run = numeric::format_of(tensor.dtype()).bytes, runs = 1;
+  for (std::size_t i = 0; i < axis; ++i) runs *= tensor.shape()[i];
+  for (std::size_t i = axis + 1; i < tensor.shape().size(); ++i) run *= tensor.shape()[i];
+  std::byte* target = to.data();
+  for (std::size_t i = 0; i < runs; ++i)
+    for (const std::size_t index : indices) {
+      std::memcpy(target, tensor.data() + (i * length + index) * run, run);
+      target += run;
+    }
+  return to;
 }
 
 Tensor transposed(const Tensor& tensor) {

@@ -1,5 +1,6 @@
 // Copies of tensors whose elements are elsewhere: some of an axis, or another order of axes. Elements are
-// moved as bits. By xtensor; kernels do not come here: there the order of every addition is written out.
+// moved as bits. By xtensor, but for whole runs; kernels do not come here: there the order of every addition
+// is written out.
 #pragma once
 
 #include <span>

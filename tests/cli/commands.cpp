@@ -214,6 +214,38 @@ TEST_CASE("forecast says what breaks before anything runs, and exits with 1 when
   CHECK(program("forecast missing.h5").code == 3);
 }
 
+TEST_CASE("power says how large a fault must be, by twins and by limits", "[cli]") {
+  const Output text = program("power control:T=130,H=2,K=32,V=32 --class bf16,tf32");
+  CHECK(text.code == 0);
+  CHECK_THAT(text.out, ContainsSubstring("power over o, bf16, 7 twins: PASS\n"));
+  CHECK_THAT(text.out, ContainsSubstring("power over o, tf32, 7 twins: PASS\n"));
+  CHECK_THAT(text.out, ContainsSubstring("\n      one chunk of one head "));
+  CHECK_THAT(text.out, ContainsSubstring("note: bf16: inputs rounded to it first"));
+  const auto document =
+      nlohmann::json::parse(program("power control:T=130,H=2,K=32,V=32 --class bf16 --json").out);
+  REQUIRE(document["power"].size() == 1);
+  const auto power = document["power"][0];
+  CHECK(power["class"] == "bf16");
+  CHECK(power["verdict"] == "pass");
+  CHECK(power["floors"].size() == 10);
+  CHECK(power["statistics"].size() == 2);
+  CHECK(power["places"].size() == 30);
+  for (const auto& floor : power["floors"])
+    CHECK(floor["by_twins"].get<double>() < floor["by_limits"].get<double>());
+
+  const Output unknown = program("power control:T=20 --class bf17");
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.err, ContainsSubstring("--class bf17: no such class"));
+  const Output wide = program("power control:T=20 --class fp64");
+  CHECK(wide.code == 2);
+  CHECK_THAT(wide.err, ContainsSubstring("--class fp64: there are no twins in fp64"));
+  CHECK(lines(wide.err) == 1);
+  CHECK(program("power control:T=20 --tensor dq").code == 2);
+  CHECK(program("power @smoke").code == 2);
+  CHECK(program("power missing.h5").code == 3);
+  CHECK_THAT(program("power control:T=20,H=1 --memory-limit 100K").err, ContainsSubstring("--memory-limit"));
+}
+
 TEST_CASE("suites are for run, and every other command says so", "[cli]") {
   for (const char* const command : {"attribute", "grow", "forecast"}) {
     const Output output = program(std::string(command) + " @smoke");
@@ -266,8 +298,8 @@ TEST_CASE("help lists the commands in a straight column, and grow counts one of 
     if (commands++ == 0) column = summary;
     CHECK(summary == column);
   }
-  CHECK(commands == 14);
-  for (const char* const command : {"run", "grow", "attribute", "forecast"})
+  CHECK(commands == 15);
+  for (const char* const command : {"run", "grow", "attribute", "forecast", "power"})
     CHECK_THAT(program(std::string(command) + " --help").out, ContainsSubstring("list regimes"));
   const Output one = program("grow onehot_exact:T=20 --variant recurrent");
   CHECK_THAT(one.out, ContainsSubstring(", 1 window of 64 tokens\n"));

@@ -102,7 +102,8 @@ TEST_CASE("a bad file beside a good one loses nothing", "[cli]") {
 TEST_CASE("help and version go to standard output", "[cli]") {
   CHECK_THAT(program("--help").out, ContainsSubstring("usage: kda-check COMMAND"));
   CHECK_THAT(program("--version").out, ContainsSubstring("kda-check 0."));
-  for (const char* const command : {"run", "diff", "forecast", "grow", "show", "make", "list", "bench"}) {
+  for (const char* const command :
+       {"run", "diff", "forecast", "power", "grow", "show", "make", "list", "bench"}) {
     const Output output = program(std::string(command) + " --help");
     CHECK(output.code == 0);
     CHECK_THAT(output.out, ContainsSubstring("kda-check " + std::string(command)));

@@ -83,7 +83,7 @@ TEST_CASE("one thing is one thing in what is counted", "[cli]") {
 }
 
 TEST_CASE("every command that prints rows has -q, and forecast takes several targets", "[cli]") {
-  for (const char* const command : {"forecast", "grow", "attribute", "show"}) {
+  for (const char* const command : {"forecast", "grow", "attribute", "power", "show"}) {
     const std::string words = std::string(command) + " " + small;
     const Output quiet = program(words + " -q");
     INFO(command << ": " << quiet.err);

@@ -230,7 +230,7 @@ std::vector<std::pair<std::string, double>> metrics_of_whole(const tensor::Tenso
   const judge::Measures measures = comparison.finish();
   std::vector<std::pair<std::string, double>> list;
   for (const judge::Metric& metric : judge::metrics())
-    if (!metric.needs_magnitude) list.emplace_back(metric.name, metric.value(measures));
+    if (metric.needs == judge::Needs::nothing) list.emplace_back(metric.name, metric.value(measures));
   return list;
 }
 

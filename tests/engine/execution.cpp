@@ -104,6 +104,7 @@ TEST_CASE("results do not depend on the memory there is, as long as it is enough
   plan::Request request = test::request_for({file.path()});
   request.selection.dtypes = Names{"fp32", "fp64"};
   request.selection.pass = kda::Pass::forward;
+  request.twins = false;  // they ask for more
   const report::Document roomy = test::ran(request);
   REQUIRE(roomy.failures.empty());
   REQUIRE(roomy.cases.size() == 1 + 2 * 3 * 2);
@@ -124,6 +125,7 @@ TEST_CASE("an answer that alone is too large is skipped with what it takes, and 
   request.selection.dtypes = Names{"fp32", "fp64"};
   request.selection.against = Names{"oracle"}, request.selection.recorded = Names{};
   request.selection.pass = kda::Pass::forward;
+  request.twins = false;
   const std::size_t budget = file.input_bytes() + Roomy::answer_bytes(DType::fp64) - 1;
   const report::Document document = test::ran(request, with_budget(budget));
   for (const char* const variant : {"recurrent", "chunk"}) {
@@ -145,6 +147,7 @@ TEST_CASE("gradients whose truth does not fit take nothing from the forward pass
   plan::Request request = test::request_for({file.path()});
   request.selection.variants = Names{"recurrent"};
   request.selection.against = Names{"oracle"}, request.selection.recorded = Names{};
+  request.twins = false;
   const std::size_t budget = file.input_bytes() + Roomy::answer_bytes(DType::fp32, kda::Pass::backward);
   const report::Document document = test::ran(request, with_budget(budget));
   CHECK(case_of(document, "recurrent", "oracle").verdict == Verdict::pass);
@@ -330,6 +333,7 @@ TEST_CASE("cases that were concluded before a signal are told, also of the sourc
   request.selection.dtypes = Names{"fp32"};
   request.selection.against = Names{"oracle"}, request.selection.recorded = Names{};
   request.selection.pass = kda::Pass::forward;
+  request.twins = false;
   const std::size_t budget = file.input_bytes() + Roomy::answer_bytes(DType::fp32) + 1;
   test::Child child([&](const std::function<void()>&) {
     prepare_signals();

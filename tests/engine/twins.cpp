@@ -24,7 +24,6 @@ plan::Request with_twins(const std::string& path) {
   plan::Request request = request_for({path});
   request.selection.variants = Names{};
   request.selection.against = Names{"oracle"};
-  request.twins = true;
   return request;
 }
 
@@ -115,6 +114,44 @@ TEST_CASE("values of somewhere else are called so", "[engine][twins]") {
              ContainsSubstring("head 1: the values of the head before"));
 }
 
+TEST_CASE("gates that are all off by the same explain an error, and excuse nothing", "[engine][twins]") {
+  plan::Request request = with_twins(test::case_fixtures() + "/fla_bf16_softplus_backward.h5");
+  request.selection.recorded = Names{"fla_recurrent"};
+  const report::Document document = ran(request);
+  REQUIRE(document.cases.size() == 1);
+  const report::TensorResult& state = test::tensor_of(document.cases[0], "final_state");
+  CHECK(state.verdict == Verdict::fail);
+  CHECK_THAT(state.reason, ContainsSubstring("gates make that are off by -0.6 x 2^-24 exp(A_log)"));
+  // A limit with a reason lets it pass, and the figure stays.
+  request.tolerance = std::string(KDA_CHECK_SOURCE_DIR) + "/cases/tolerances.toml";
+  const report::Document allowed = ran(request);
+  CHECK(allowed.cases.at(0).verdict == Verdict::pass);
+  CHECK(test::tensor_of(allowed.cases[0], "final_state").twins->ratio > 1);
+  request.tolerance.clear(), request.twins = false;
+  CHECK(ran(request).cases.at(0).verdict == Verdict::pass);
+}
+
+TEST_CASE("an answer that is stored in fewer bits than its twins is held against what they would store",
+          "[engine][twins]") {
+  const kda::Problem problem = problem_of(false);
+  kda::Answer answer = test::run(problem, "chunk", DType::fp32);
+  answer.o = answer.o.converted_to(DType::bf16);
+  CHECK(judged(problem, answer, ComputeFormat::fp32).verdict == Verdict::pass);
+  scale(answer.o, 0, 200, 1, 1.01);
+  CHECK(judged(problem, answer, ComputeFormat::fp32).verdict == Verdict::fail);
+}
+
+TEST_CASE("a problem whose twins do not fit the memory is refused with what to do", "[engine][twins]") {
+  plan::Request request = with_twins("control:T=512,H=1");
+  request.selection.variants = Names{"recurrent"};
+  engine::Resources resources = test::on_threads(2);
+  resources.limits.memory_budget = std::size_t{6} << 20;
+  const report::Document document = ran(test::planned(request), resources);
+  REQUIRE(document.failures.size() == 1);
+  CHECK_THAT(document.failures[0].message,
+             ContainsSubstring("twins take") && ContainsSubstring("--twins off"));
+}
+
 TEST_CASE("every precision has a family, and no twin of another precision is in it", "[engine][twins]") {
   const kda::Problem problem = problem_of(false);
   for (const kda::Pass pass : kda::every_pass)
@@ -126,12 +163,12 @@ TEST_CASE("every precision has a family, and no twin of another precision is in 
                                                              : DType::fp32;
         const auto family = engine::twin_family(problem, pass, compute, dtype, form);
         INFO(static_cast<int>(compute) << ' ' << kda::name_of(pass));
-        CHECK(family.size() >= engine::fewest_twins);
+        CHECK(family.size() >= judge::fewest_twins);
         for (const engine::Twin& twin : family) CHECK(twin.options.dtype == dtype);
       }
   CHECK(engine::twin_family(problem, kda::Pass::forward, ComputeFormat::fp32, DType::fp32,
                             judge::Form::recurrence)
-            .size() >= engine::fewest_twins);
+            .size() >= judge::fewest_twins);
 }
 
 TEST_CASE("results of twins do not depend on the number of threads", "[engine][twins]") {

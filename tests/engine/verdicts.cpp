@@ -64,6 +64,12 @@ TEST_CASE("every committed fixture passes in every dtype that holds it", "[engin
   for (const report::CaseResult& item : document.cases) {
     INFO(item.fixture << ' ' << item.variant << ' ' << item.dtype << " against " << item.against << ": "
                       << item.reason);
+    if (item.variant == "fla_recurrent" && item.fixture == "fla_bf16_softplus_gate_backward" &&
+        item.against == "oracle") {
+      CHECK(item.verdict == Verdict::fail);  // a true finding, docs/findings.md
+      CHECK_THAT(item.reason, ContainsSubstring("gates make that are off by -0.6 x 2^-24"));
+      continue;
+    }
     CHECK(item.verdict == Verdict::pass);
   }
 }
@@ -109,6 +115,25 @@ TEST_CASE("an oracle that overflows makes its tensors inconclusive", "[engine]")
   CHECK(exit_code(document) == 1);
   CHECK_FALSE(document.cases.empty());
   for (const report::CaseResult& item : document.cases) CHECK(item.verdict == Verdict::inconclusive);
+}
+
+TEST_CASE("a NaN in a head that is none of its own fails, though the oracle has one in another", "[engine]") {
+  test::ProblemSpec spec;
+  spec.HV = 2;
+  kda::Problem problem = test::make_problem(spec);
+  problem.v.set(1 * spec.V + 2, std::nan(""));  // token 0 of head 1
+  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  plan::Request request = request_for({});
+  request.selection.variants = Names{};
+  for (const bool clean : {true, false}) {
+    if (!clean) answer.o.set(3, std::nan(""));  // token 0 of head 0
+    const TemporaryFixture file(problem, &answer);
+    request.targets = {file.path};
+    const report::Document document = ran(request);
+    const report::TensorResult& o = test::tensor_of(case_of(document, "somebody", "oracle"), "o");
+    CHECK(o.verdict == (clean ? Verdict::inconclusive : Verdict::fail));
+    CHECK_THAT(o.reason, ContainsSubstring("the oracle is not finite at"));
+  }
 }
 
 TEST_CASE("nothing to compare is not a pass", "[engine]") {

@@ -289,7 +289,7 @@ TEST_CASE("contraction is that of constant gates", "[forecast]") {
   const explain::DecayRate& head = forecast.heads.at(0);
   CHECK(head.mean_log_decay == Approx(-0.25));
   CHECK(head.least_log_decay == Approx(-0.25));
-  CHECK(head.persistence == Approx(4));
+  CHECK(head.persistence == Approx(1 / (1 - std::exp(-0.25))));
   CHECK(head.largest_chunk_sum == Approx(16));
 }
 

@@ -216,6 +216,38 @@ TEST_CASE("tolerances count right where a share of the value is below the smalle
   CHECK(m.worst_excess.point.element == 3);
 }
 
+TEST_CASE(
+    "half the smallest step is no error where single elements, windows and heads are related to their values",
+    "[judge]") {
+  // o [1, 16, 2, 4] in fp16, whose smallest step is 2^-24: ordinary but for one window of one head.
+  const double step = 0x1p-24;
+  const tensor::Shape shape{1, 16, 2, 4};
+  std::vector<double> expected(tensor::element_count(shape), 1.0);
+  for (std::size_t t = 0; t < 8; ++t)
+    for (std::size_t i = 0; i < 8; ++i) expected[t * 8 + i] = (i % 2 == 0 ? 2.45 : -3.55) * step;
+  judge::ComparisonOptions options;
+  options.rtol = 1e-3;
+  const Tensor right = tensor_of("o", DType::fp16, shape, expected);
+  const Measures m = compared(right, tensor_of("o", DType::fp64, shape, expected), options);
+  CHECK(m.differing == 0);
+  CHECK(m.max_abs.value == Approx(0.45 * step));
+  CHECK(m.max_rel.value == 0);
+  CHECK(m.outside == 0);
+  CHECK(m.window_rms_ratio == 0);
+  CHECK(m.head_rms_ratio == 0);
+  CHECK(m.rms_ratio > 0);  // of the whole its limit allows for it
+  // A step more is one.
+  std::vector<double> other = expected;
+  for (std::size_t t = 0; t < 8; ++t) other[t * 8] = 3 * step;
+  const Measures wrong = compared(tensor_of("o", DType::fp16, shape, other),
+                                  tensor_of("o", DType::fp64, shape, expected), options);
+  CHECK(wrong.max_rel.value == Approx(0.55 / 2.45));
+  CHECK(wrong.outside == 8);
+  CHECK(compared(tensor_of("o", DType::fp16, shape, std::vector<double>(expected.size(), 0.0)),
+                 tensor_of("o", DType::fp64, shape, expected))
+            .window_rms_ratio == Approx(1));
+}
+
 TEST_CASE("a non-finite oracle decides nothing", "[judge]") {
   const Tensor got = tensor_of("x", DType::fp32, {3}, {1, 2, 3});
   judge::ComparisonOptions options;

@@ -49,11 +49,9 @@ class World {
   TwinJudgement judged(double slope_floor = 0x1p-11) const {
     judge::TwinTest test({layout_, twins_, 1, 0x1p-9, slope_floor});
     for (std::size_t head = 0; head < layout_.heads; ++head) {
-      std::vector<std::vector<double>> values{of_head(truth_, head)};
-      for (const std::vector<double>& field : fields_) values.push_back(of_head(field, head));
-      judge::HeadValues of_head{values[0].data(), {}, {values.back().data()}};
-      for (std::size_t f = 0; f < twins_; ++f) of_head.twins.push_back(values[1 + f].data());
-      test.measure(head, of_head);
+      judge::HeadValues values{of_head<double>(truth_, head), {}};
+      for (const std::vector<double>& field : fields_) values.fields.push_back(of_head<float>(field, head));
+      test.measure(head, values);
     }
     return test.conclude().at(0);
   }
@@ -65,10 +63,13 @@ class World {
 
  private:
   std::size_t row() const { return layout_.heads * layout_.width; }
-  std::vector<double> of_head(const std::vector<double>& whole, std::size_t head) const {
-    std::vector<double> values;
+  template <class Value>
+  std::vector<Value> of_head(const std::vector<double>& whole, std::size_t head) const {
+    const std::size_t stride = judge::padded_width(layout_.width);
+    std::vector<Value> values(layout_.rows * stride);
     for (std::size_t r = 0; r < layout_.rows; ++r)
-      for (std::size_t v = 0; v < layout_.width; ++v) values.push_back(whole[layout_.element(r, head, v)]);
+      for (std::size_t v = 0; v < layout_.width; ++v)
+        values[r * stride + v] = static_cast<Value>(whole[layout_.element(r, head, v)]);
     return values;
   }
 
@@ -160,14 +161,16 @@ TEST_CASE("excess that is even is told from excess in some places", "[twins]") {
 
 TEST_CASE("where all twins are exact, exactness is asked for", "[twins]") {
   const RowLayout layout = layout_of(64, 1, 16);
-  std::vector<double> truth(64 * 16, 0.5), answer = truth;
+  const std::vector<float> exact(64 * 16, 0.5F);
+  std::vector<float> answer = exact;
   const auto judged = [&] {
     judge::TwinTest test({layout, 3, 1, 0, 0});
-    test.measure(0, {truth.data(), {truth.data(), truth.data(), truth.data()}, {answer.data()}});
+    judge::HeadValues values{{exact.begin(), exact.end()}, {exact, exact, exact, answer}};
+    test.measure(0, values);
     return test.conclude().at(0).ratio;
   };
   CHECK(judged() == 0);
-  answer[100] += 1e-12;
+  answer[100] += 1e-6F;
   CHECK(judged() > 1);
 }
 

@@ -75,6 +75,79 @@ TEST_CASE("both sides NaN is inconclusive, never a pass", "[verdict]") {
   CHECK(judge::judge(measured({1.5, not_a_number}, {1, not_a_number}), exact).verdict == Verdict::fail);
 }
 
+TEST_CASE("no ratio is asked for that half the smallest step exceeds", "[verdict]") {
+  Measures m = measured({0x1p-149, 0x1p-148}, {0x1p-149, 0x1p-148});
+  REQUIRE(m.expected_rms == Approx(std::sqrt(2.5) * 0x1p-149));
+  const double least = 0.5 / std::sqrt(2.5);
+  const std::vector<Limit> limits = at_least_storage({{"nonfinite", 0, "derived"},
+                                                      {"rms_ratio", 1e-3, "command line"},
+                                                      {"bias", 0, "exact"},
+                                                      {"max_ulp", 0.25, "command line"},
+                                                      {"head_rms_ratio", 0.9, "command line"}},
+                                                     m);
+  CHECK(limits[1].value == Approx(least));
+  CHECK(limits[1].source == "storage");
+  CHECK(limits[2].value == 0);
+  CHECK(limits[3].value == 0.25);
+  CHECK(limits[4].value == 0.9);
+  // Such a limit alone decides nothing, others do.
+  CHECK(judge::judge(m, {limits[0], limits[1]}).verdict == Verdict::inconclusive);
+  CHECK(judge::judge(m, {limits[0], limits[1], limits[3]}).verdict == Verdict::pass);
+  const Measures ordinary = measured({1, 2}, {1, 2});
+  CHECK(at_least_storage({{"rms_ratio", 1e-9, "command line"}}, ordinary)[0].value == 1e-9);
+}
+
+TEST_CASE("zeros show nothing unless zero is what is expected", "[verdict]") {
+  tensor::Tensor got("x", DType::fp32, {2});
+  got.set(0, 0), got.set(1, -0.0);
+  const auto judged = [&](double expected, bool zeros_decide) {
+    Comparison comparison("x", got, false, false, {});
+    const double hi[] = {expected, -expected}, lo[] = {0, 0};
+    comparison.add(0, 2, {hi, lo, nullptr});
+    return judge::judge(comparison.finish(), {{"nonfinite", 0, "derived"}, {"max_ulp", 0, "command line"}},
+                        {.zeros_decide = zeros_decide});
+  };
+  CHECK(judged(0, false).verdict == Verdict::inconclusive);
+  CHECK(judged(0, true).verdict == Verdict::pass);
+  for (const bool decide : {false, true}) {
+    CHECK(judged(1e-60, decide).verdict == Verdict::inconclusive);
+    CHECK_THAT(judged(1e-60, decide).reason, ContainsSubstring("too small for the element type"));
+    CHECK(judged(1e-30, decide).verdict == Verdict::fail);
+  }
+}
+
+TEST_CASE("what is not finite in a head that the oracle knows fails, whatever happens in other heads",
+          "[verdict]") {
+  // o [1, 12, 3, 2] of two packed sequences; the oracle has a NaN in head 1 of the second.
+  const std::size_t count = 12 * 3 * 2;
+  const auto at = [](std::size_t t, std::size_t head) { return (t * 3 + head) * 2; };
+  const auto judged = [&](std::vector<std::size_t> lost) {
+    tensor::Tensor got("o", DType::fp32, {1, 12, 3, 2});
+    std::vector<double> hi(count, 1.0), lo(count, 0.0);
+    for (std::size_t i = 0; i < count; ++i) got.set(i, 1);
+    hi[at(9, 1)] = not_a_number;
+    for (const std::size_t i : lost) got.set(i, not_a_number);
+    ComparisonOptions options;
+    options.against_oracle = true;
+    options.cu_seqlens = {0, 5, 5, 12};
+    Comparison comparison("o", got, false, false, options);
+    comparison.add(0, count, {hi.data(), lo.data(), nullptr});
+    return judge::judge(comparison.finish(), {{"nonfinite", 0, "derived"}, {"rms_ratio", 1e-3, "derived"}});
+  };
+  CHECK(judged({}).verdict == Verdict::inconclusive);
+  CHECK(judged({at(9, 1)}).verdict == Verdict::inconclusive);
+  // A chunk form multiplies what lies behind a token by zero, which a NaN survives.
+  CHECK(judged({at(9, 1), at(8, 1), at(5, 1)}).verdict == Verdict::inconclusive);
+  for (const std::size_t elsewhere : {at(9, 0), at(9, 2) + 1, at(4, 1), at(0, 2)}) {
+    const Judgement judgement = judged({at(9, 1), at(8, 1), elsewhere});
+    CHECK(judgement.verdict == Verdict::fail);
+    CHECK(judgement.metric == "nonfinite");
+    CHECK_THAT(
+        judgement.reason,
+        ContainsSubstring("1 element of another class in heads where the oracle is finite throughout"));
+  }
+}
+
 TEST_CASE("equal infinities alone are inconclusive, beside finite values they are equal", "[verdict]") {
   CHECK(judge::judge(measured({HUGE_VAL}, {HUGE_VAL}), exact).verdict == Verdict::inconclusive);
   CHECK(judge::judge(measured({HUGE_VAL, 1}, {HUGE_VAL, 1}), exact).verdict == Verdict::pass);
@@ -127,9 +200,8 @@ TEST_CASE("the worst verdict decides, and none is inconclusive", "[verdict]") {
 }
 
 TEST_CASE("derived limits follow the operands of the products", "[limits]") {
-  const kda::GateStatistics mild{10, 10, 4};
   const auto alone = [&](ComputeFormat compute, DType storage, Form form) {
-    return derived_limits({compute, storage, form}, std::nullopt, mild);
+    return derived_limits({compute, storage, units_lost(compute, form, 4, 10)});
   };
   // fp32 recurrence: 16 units and half the persistence, plus one step.
   CHECK(limit_on(alone(ComputeFormat::fp32, DType::fp32, Form::recurrence), "scaled_ulp") == 19);
@@ -147,10 +219,10 @@ TEST_CASE("derived limits follow the operands of the products", "[limits]") {
 TEST_CASE("the limits of chunk forms follow what the sums of gates lose, those of recurrences do not",
           "[limits]") {
   for (const double lost : {10.0, 1e4, 1e6}) {
-    const kda::GateStatistics regime{1e6, lost, 4};
     const auto limit = [&](Form form) {
-      return limit_on(derived_limits({ComputeFormat::fp32, DType::fp32, form}, std::nullopt, regime),
-                      "scaled_ulp");
+      return limit_on(
+          derived_limits({ComputeFormat::fp32, DType::fp32, units_lost(ComputeFormat::fp32, form, 4, lost)}),
+          "scaled_ulp");
     };
     CHECK(limit(Form::recurrence) == 19);
     CHECK(limit(Form::chunk) == 33 + lost);
@@ -158,25 +230,41 @@ TEST_CASE("the limits of chunk forms follow what the sums of gates lose, those o
   }
 }
 
+TEST_CASE("the whole is judged by the mean of its units, the worst element by the most", "[limits]") {
+  const std::vector<Limit> limits = derived_limits({ComputeFormat::fp32, DType::fp32, {15, 99}});
+  CHECK(limit_on(limits, "rms_ratio") == 16 * 0x1p-24);
+  CHECK(limit_on(limits, "scaled_ulp") == 100);
+}
+
+TEST_CASE("what is lost altogether has infinite limits, and no NaN", "[limits]") {
+  const Computation lost{ComputeFormat::fp32, DType::fp32, HUGE_VAL};
+  CHECK(limit_on(derived_limits(lost), "rms_ratio") == HUGE_VAL);
+  CHECK(limit_on(derived_limits(lost, lost), "rms_ratio") == HUGE_VAL);
+}
+
+TEST_CASE("rounding on the way counts beside what cancels", "[limits]") {
+  const auto rms = [](ComputeFormat compute, Condition condition) {
+    return limit_on(derived_limits({compute, DType::fp32, 12, 1, condition}), "rms_ratio") - 0x1p-24;
+  };
+  CHECK(rms(ComputeFormat::bf16, {4, 3}) == Approx(2 * 5 * 0x1p-8));
+  CHECK(rms(ComputeFormat::fp32, {1, 4}) == Approx(20 * 0x1p-24));
+}
+
 TEST_CASE("o of few channels is judged by the least of its sums", "[limits]") {
   CHECK(smallness_of_sums(1000, 1) == Approx(1000));
   CHECK(smallness_of_sums(1 << 16, 2) == Approx(256));
   CHECK(smallness_of_sums(1 << 20, 128) == Approx(1.114).epsilon(0.001));
-  const kda::GateStatistics mild{10, 10, 4};
-  Computation o{ComputeFormat::fp32, DType::fp32, Form::recurrence};
-  const std::vector<Limit> usual = derived_limits(o, std::nullopt, mild);
+  Computation o{ComputeFormat::fp32, DType::fp32, 18};
+  const std::vector<Limit> usual = derived_limits(o);
   o.smallness = 10;
-  const std::vector<Limit> few = derived_limits(o, std::nullopt, mild);
+  const std::vector<Limit> few = derived_limits(o);
   CHECK(limit_on(few, "scaled_ulp") == 1 + 10 * (limit_on(usual, "scaled_ulp") - 1));
   CHECK(limit_on(few, "rms_ratio") == limit_on(usual, "rms_ratio"));
 }
 
 TEST_CASE("what cancels widens rms_ratio, and nothing else", "[limits]") {
-  const kda::GateStatistics mild{10, 10, 4};
   const auto limit = [&](ComputeFormat compute, double cancellation, double excess, const char* metric) {
-    return limit_on(
-        derived_limits({compute, DType::fp32, Form::chunk, 1, cancellation, excess}, std::nullopt, mild),
-        metric);
+    return limit_on(derived_limits({compute, DType::fp32, 42, 1, {cancellation, 0}, excess}), metric);
   };
   const double step = 0x1p-24;
   for (const ComputeFormat compute : {ComputeFormat::fp32, ComputeFormat::bf16}) {
@@ -203,11 +291,9 @@ TEST_CASE("a ratio of sizes is one of what is finite, whatever the range", "[lim
 }
 
 TEST_CASE("against another answer its own error is allowed for", "[limits]") {
-  const kda::GateStatistics mild{10, 10, 4};
-  const Computation ours{ComputeFormat::fp64, DType::fp64, Form::recurrence},
-      theirs{ComputeFormat::bf16, DType::bf16, Form::unknown};
-  const double against_truth = limit_on(derived_limits(ours, std::nullopt, mild), "rms_ratio");
-  const double against_them = limit_on(derived_limits(ours, theirs, mild), "rms_ratio");
+  const Computation ours{ComputeFormat::fp64, DType::fp64, 18}, theirs{ComputeFormat::bf16, DType::bf16, 16};
+  const double against_truth = limit_on(derived_limits(ours), "rms_ratio");
+  const double against_them = limit_on(derived_limits(ours, theirs), "rms_ratio");
   CHECK(against_truth < 1e-13);
   CHECK(against_them == Approx(3 * 0x1p-8).epsilon(0.01));
 }

@@ -113,3 +113,39 @@ TEST_CASE("exp and log1p over arrays are those of one number, with every instruc
     CHECK(wrong == 0);
   }
 }
+
+TEST_CASE("every way to compute exp in fp32 has the bits of its definition, with every instruction set",
+          "[exponential]") {
+  // Of all floats one in 1009, those around the ends of ranges, and every kind of number that is none.
+  std::vector<float> x{0.0F,    -0.0F,  0x1p-149F, -0x1p-126F, 87.3365F,      -87.3365F, 88.7229F, -103.973F,
+                       -104.0F, 128.0F, HUGE_VALF, -HUGE_VALF, std::nanf(""), -126.0F,   -127.0F};
+  for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 1009)
+    x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+  const kda::KernelTables tables = kda::kernel_tables();
+  for (const kda::Exponential kind : {kda::Exponential::cuda, kda::Exponential::cuda_fast,
+                                      kda::Exponential::exp2_scaled, kda::Exponential::flush}) {
+    std::vector<float> wanted(x.size());
+    constexpr std::size_t step = 1 << 14;
+    const std::size_t steps = (x.size() + step - 1) / step;
+    parallel_for(steps, available_threads(), [&](std::size_t item, int) {
+      const std::size_t begin = item * step, count = std::min(step, x.size() - begin);
+      numeric::exponentials(kind, &x[begin], &wanted[begin], count);
+    });
+    for (int table = 0; table < tables.count; ++table) {
+      std::vector<std::size_t> wrong(steps);
+      parallel_for(steps, available_threads(), [&](std::size_t item, int) {
+        const std::size_t begin = item * step, count = std::min(step, x.size() - begin);
+        std::vector<float> y(count);
+        tables.table[table]->fp32.exponential(kind, &x[begin], y.data(), count);
+        for (std::size_t i = 0; i < count; ++i)
+          wrong[item] += std::isnan(wanted[begin + i])
+                             ? !std::isnan(y[i])
+                             : std::memcmp(&wanted[begin + i], &y[i], sizeof(float)) != 0;
+      });
+      std::size_t total = 0;
+      for (const std::size_t count : wrong) total += count;
+      INFO("exponential " << static_cast<int>(kind) << " table " << table);
+      CHECK(total == 0);
+    }
+  }
+}

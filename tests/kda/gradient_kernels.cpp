@@ -21,7 +21,7 @@ std::vector<double> through_kernels(const kda::OracleKernels& kernels, bool in_f
                              columns};
   };
   const auto rows_of = [](const kda::OracleMatrix& m) { return kda::OracleRows{m.hi, m.lo}; };
-  memory.reserve(20);
+  memory.reserve(24);
   const kda::OracleMatrix q = make(tokens, K, -1, 1), k = make(tokens, K, -0.3, 0.3),
                           decay = make(tokens, K, 0.5, 1), beta = make(tokens, 1, 0, 1),
                           state = make(K, stride, -1, 1), decayed = make(tokens * K, stride, 0, 0),
@@ -31,7 +31,8 @@ std::vector<double> through_kernels(const kda::OracleKernels& kernels, bool in_f
                           dk = make(tokens, K, 0, 0), dg = make(tokens, K, 0, 0),
                           dbeta = make(tokens, 1, 0, 0), terms = make(tokens, stride, 0, 0),
                           v = make(tokens, stride, -1, 1), incoming = make(tokens, stride, -1, 1),
-                          factors = make(tokens, K, 0, 1);
+                          factors = make(tokens, K, 0, 1), energy = make(K, stride, 0, 1),
+                          along = make(tokens, stride, 0, 0);
   (in_fp64 ? kernels.replay_in_fp64
            : kernels.replay)({tokens, K, lanes, rows_of(k), rows_of(decay), rows_of(beta), factors.hi,
                               factors.magnitude, v.hi, state, decayed, tokens, error, write});
@@ -49,8 +50,10 @@ std::vector<double> through_kernels(const kda::OracleKernels& kernels, bool in_f
                                                            error,
                                                            write,
                                                            gradient,
+                                                           energy.hi,
                                                            residual,
                                                            terms.hi,
+                                                           along.hi,
                                                            dv,
                                                            dq,
                                                            dk,

@@ -1,5 +1,7 @@
 #include "kda/problem.hpp"
 
+#include <cmath>
+
 #include "base/error.hpp"
 #include "kda/gate_statistics.hpp"
 #include "support/catch.hpp"
@@ -118,12 +120,48 @@ TEST_CASE("a clone keeps the element type of every tensor", "[problem]") {
 
 TEST_CASE("the regime is read off the gates", "[problem]") {
   ProblemSpec spec;
-  spec.T = 100;
+  spec.T = 100, spec.initial_state = false;
   kda::Problem problem = test::make_problem(spec);
   for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, -0.25);
   const kda::GateStatistics regime = kda::gate_statistics(problem, 64, 2);
   CHECK(regime.largest_chunk_sum == 16.0);
-  CHECK(regime.persistence == 4.0);
+  CHECK(regime.persistence == Approx(1 / (1 - std::exp(-0.25))));
   for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, 0);
   CHECK(kda::gate_statistics(problem, 64, 1).persistence == 100.0);
+}
+
+TEST_CASE("persistence counts what is left of every token, and begins anew with a sequence", "[problem]") {
+  ProblemSpec spec;
+  spec.T = 100, spec.initial_state = false, spec.cu_seqlens = {0, 30, 100};
+  kda::Problem problem = test::make_problem(spec);
+  const std::size_t K = spec.K;
+  const auto reset = [&](std::size_t t) {
+    for (std::size_t k = 0; k < K; ++k) problem.g.set(t * K + k, -1000);
+  };
+  for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, 0);
+  for (const std::size_t chunk : std::vector<std::size_t>{16, 64}) {
+    const kda::GateStatistics whole = kda::gate_statistics(problem, chunk, 1);
+    CHECK(whole.persistence == 70);
+    for (const std::size_t t : std::vector<std::size_t>{0, 29, 30, 99})
+      CHECK(whole.behind[t] == static_cast<float>(t < 30 ? t + 1 : t - 29));
+  }
+  // A channel that forgets once has forgotten; the others have not.
+  reset(50);
+  problem.g.set(50 * K + 3, 0);
+  const kda::GateStatistics once = kda::gate_statistics(problem, 64, 1);
+  CHECK(once.channels[K + 3].behind == 70);
+  CHECK(once.channels[K].behind == 50);
+  CHECK(once.behind[50] == 21);
+}
+
+TEST_CASE("what an initial state brought in is as old as its sequence", "[problem]") {
+  ProblemSpec spec;
+  spec.T = 100, spec.initial_state = true;
+  kda::Problem problem = test::make_problem(spec);
+  for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, -0.01);
+  const kda::GateStatistics gates = kda::gate_statistics(problem, 64, 1);
+  const double left = std::exp(-1.0), written = (1 - left) / (1 - std::exp(-0.01));
+  CHECK(gates.channels[0].behind == Approx(written).epsilon(1e-4));
+  CHECK(gates.channels[0].left == Approx(left).epsilon(1e-4));
+  CHECK(gates.behind[99] == Approx(written + 100 * left).epsilon(1e-4));
 }

@@ -165,7 +165,7 @@ TEST_CASE("the first steps err by less than half of what they allow for", "[elem
   using numeric::detail::LogStep;
   using numeric::detail::PowerTerms;
   const auto of_power = [](const PowerTerms<double>& terms, const test::Big& exact) {
-    const test::Big scale(numeric::power_from_bits(terms.shifted));
+    const test::Big scale(numeric::power_from_bits<7>(terms.shifted));
     const test::Big value = test::Big(terms.hi) + test::Big(terms.lo);
     return abs(value - exact / scale).to_double() / numeric::detail::power_error;
   };

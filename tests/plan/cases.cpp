@@ -139,7 +139,8 @@ TEST_CASE("a file without a group that is asked for has a case that says so", "[
   CHECK(planned_line(without.path + " " + bad + " --against somebody").failures.size() == 1);
 }
 
-TEST_CASE("stages, laws, growth, attributions, ladders, forecasts and captures are cases too", "[plan]") {
+TEST_CASE("stages, laws, growth, attributions, ladders, forecasts, powers and captures are cases too",
+          "[plan]") {
   const auto questions = [](const plan::Plan& plan) {
     std::multiset<std::string> names;
     for (const auto& [item, problem] : cases_of(plan)) names.emplace(plan::name_of(item->question));
@@ -166,6 +167,10 @@ TEST_CASE("stages, laws, growth, attributions, ladders, forecasts and captures a
           request.selection.variants = Names{"chunk"};
           request.selection.dtypes = Names{"fp32", "bf16"};
         }) == std::multiset<std::string>{"forecast", "forecast"});
+  CHECK(of_task(plan::Task::power, [](plan::Request& request) {
+          request.selection.variants.reset();
+          request.selection.tensors = Names{"o", "final_state"};
+        }) == std::multiset<std::string>{"power", "power"});
   CHECK(of_task(plan::Task::capture, [](plan::Request& request) { request.output = "x.h5"; }) ==
         std::multiset<std::string>{"capture", "capture"});
 }

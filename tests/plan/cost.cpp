@@ -54,9 +54,15 @@ TEST_CASE("more work takes more seconds, and what is skipped none", "[plan][cost
   CHECK(skipped < small);
 }
 
-TEST_CASE("the bytes of a problem hold its inputs and every answer once", "[plan][cost]") {
-  const plan::Plan plan = test::planned_line("control:T=64,H=1 --variant recurrent,chunk --against oracle");
-  const plan::Problem& problem = plan.problems.at(0);
-  CHECK(problem.bytes ==
-        problem.source->bytes() + 2 * plan::answer_bytes(problem.outline, Pass::forward, DType::fp32));
+TEST_CASE("the bytes of a problem hold its inputs, every answer once, and a truth for twins",
+          "[plan][cost]") {
+  const auto problem_of = [](const char* twins) {
+    return test::planned_line(
+               std::string("control:T=64,H=1 --variant recurrent,chunk --against oracle --twins ") + twins)
+        .problems.at(0);
+  };
+  const plan::Problem without = problem_of("off");
+  const auto answer = [&](DType dtype) { return plan::answer_bytes(without.outline, Pass::forward, dtype); };
+  CHECK(without.bytes == without.source->bytes() + 2 * answer(DType::fp32));
+  CHECK(problem_of("on").bytes == without.bytes + answer(DType::fp64));
 }

@@ -245,6 +245,7 @@ class Faults(unittest.TestCase):
                       ["run", fixture, *variants], ["run", fixture, *variants, "--report", "html"],
                       ["attribute", fixture, "--variant", "recurrent"], ["grow", fixture, "--variant", "recurrent"],
                       ["forecast", fixture], ["forecast", fixture, "--json"],
+                      ["power", fixture],
                       ["bench", "-T", "64", "--repeats", "1", "--variant", "recurrent"]):
             with self.subTest(" ".join(words)), open("/dev/full", "wb") as full:
                 done = subprocess.run([program, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)

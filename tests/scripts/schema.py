@@ -139,7 +139,7 @@ class Schema(unittest.TestCase):
 
     def test_plans(self):
         for words in (("run", "@smoke", "--stages", "--invariants"), ("grow", small), ("attribute", small, "--variant", "chunk"),
-                      ("attribute", small, "--between", "chunk,recurrent"), ("forecast", small),
+                      ("attribute", small, "--between", "chunk,recurrent"), ("forecast", small), ("power", small),
                       ("run", tiny, "--shard", "2/2"), ("run", "/no/such.h5", tiny)):
             document = self.report(*words, "--dry-run", codes=(0, 3))
             self.assertEqual("cases_planned" in document, True, words)
@@ -176,6 +176,10 @@ class Schema(unittest.TestCase):
                        "varlen:H=1,K=8,V=8", "mask_m1000:T=64,H=1"):
             self.report("forecast", regime, "--dtype", "fp64,fp32,bf16,fp16")
             self.report("forecast", regime, "--arithmetic", "decay=anchor-first:64,inverse=doubling:64")
+
+    def test_power(self):
+        document = self.report("power", "control:T=70,H=2,K=16,V=16", "--class", "bf16,fp16,tf32,fp32", "--tensor", "o,final_state")
+        self.assertEqual(len(document["power"]), 8)
 
     def test_make_capture_and_show(self):
         self.report("make", "varlen:H=1,K=8,V=8,loss=1", "-o", "made.h5")

@@ -23,7 +23,9 @@ fixtures=$source/cases/fixtures
 tiny=control:T=70,K=8,V=8,H=2
 
 # Judging: forwards and backwards, every fixture, every extra question.
-for file in "$fixtures"/*.h5; do expect 0 run "$file" -q --dtype fixture; done
+for file in "$fixtures"/*.h5; do
+  expect 0 run "$file" -q --dtype fixture --tolerance "$source/cases/tolerances.toml"
+done
 for file in "$source"/tests/fixtures_good/*.h5; do expect 0 show "$file"; done
 expect 0 run "$tiny" "$tiny,seed=2" --dtype fp64,fp32,bf16,fp16 -v
 expect 0 run "$tiny" --stages --variant chunk --report html=page.html --report junit=junit.xml --report github=notes --report summary=s.md
@@ -46,6 +48,7 @@ expect 0 attribute "$tiny" --variant chunk
 expect 0 attribute "$fixtures/fla_fp32_small.h5" --between fla_chunk,recurrent
 expect 0 grow "$tiny" --window 16
 expect 0 forecast "$tiny"
+expect 0 power "$tiny"
 
 # Making and looking.
 expect 0 make "$tiny" -o made.h5

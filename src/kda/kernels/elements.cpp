@@ -31,20 +31,6 @@ KDA_CHECK_INLINE void correctly_rounded(const double* x, double* y, std::size_t 
 
 }  // namespace
 
-void exponential(Exponential kind, const float* x, float* y, std::size_t count) {
-  if (kind != Exponential::exact) return numeric::exponentials(kind, x, y, count);
-  constexpr int W = 4;
-  constexpr std::size_t step = W * lanes_per_vector<double>;
-  std::size_t i = 0;
-  for (; i + step <= count; i += step) exponential_pack<W>(x + i, y + i);
-  if (i < count) {
-    float rest[step] = {};
-    for (std::size_t j = i; j < count; ++j) rest[j - i] = x[j];
-    exponential_pack<W>(rest, rest);
-    for (std::size_t j = i; j < count; ++j) y[j] = rest[j - i];
-  }
-}
-
 void exponential(Exponential kind, const double* x, double* y, std::size_t count) {
   if (kind == Exponential::libm) {
     for (std::size_t i = 0; i < count; ++i) y[i] = __builtin_exp(x[i]);

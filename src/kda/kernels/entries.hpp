@@ -21,7 +21,6 @@ template <class T>
 void widen(numeric::DType dtype, const void* source, T* target, std::size_t count);
 template <class T>
 void narrow(const T* source, numeric::DType dtype, void* target, std::size_t count);
-void exponential(Exponential kind, const float* x, float* y, std::size_t count);
 void exponential(Exponential kind, const double* x, double* y, std::size_t count);
 void round_array(Rounding rounding, float* x, std::size_t count);
 void round_array(Rounding rounding, double* x, std::size_t count);
@@ -35,6 +34,9 @@ template <class T>
 void normalise_gradient(const NormGradientBlock<T>& block);
 template <class T>
 void gate_gradient(const GateGradientBlock<T>& block);
+
+// exponentials.cpp
+void exponential(Exponential kind, const float* x, float* y, std::size_t count);
 
 // sums.cpp
 template <class T>

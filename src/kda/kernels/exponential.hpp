@@ -13,8 +13,6 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 
 using numeric::Exponential;
 
-typedef float HalfVector __attribute__((vector_size(vector_bytes / 2)));
-
 inline constexpr double eighth_roots[8] = {0x1.0000000000000p+0, 0x1.172b83c7d517bp+0, 0x1.306fe0a31b715p+0,
                                            0x1.4bfdad5362a27p+0, 0x1.6a09e667f3bcdp+0, 0x1.8ace5422aa0dbp+0,
                                            0x1.ae89f995ad3adp+0, 0x1.d5818dcfba487p+0};
@@ -37,59 +35,47 @@ KDA_CHECK_INLINE Lanes<double, W> eighth_roots_of_two(const Lanes<double, W>& sh
   return result;
 }
 
-/// 2^n from 8 (n + 1023) + j in the low bits of each lane.
-template <int W>
-KDA_CHECK_INLINE Lanes<double, W> power_of_two_from_eighths(const Lanes<double, W>& shifted) {
-  Lanes<double, W> result;
-  unrolled<W>([&](auto w) __attribute__((always_inline)) {
-    result.part[w] = (VectorOf<double>)(((IntegersOf<double>)shifted.part[w] >> 3) << 52);
-  });
-  return result;
-}
+/// Leaves an integer 8 n + j in the low bits of a sum, so that the shift below leaves the exponent field of
+/// 2^n.
+inline constexpr double eighths_bias = 0x1.8p52 + 8.0 * 1023.0;
 
-/// exp(x) for |x| <= 110 in double precision: x = (8 n + j) ln 2 / 8 + r, exp(x) = 2^n 2^(j/8) exp(r), with
-/// Taylor's series to r^8/8!, whose remainder is below 2^-59 for |r| <= ln 2 / 16.
+/// 2^n 2^(j/8) exp(r), n and j in `shifted`, |r| <= ln 2 / 16: Taylor's series to r^8/8!, whose remainder is
+/// below 2^-59.
 template <int W>
-KDA_CHECK_INLINE Lanes<double, W> exp_in_double(const Lanes<double, W>& x) {
+KDA_CHECK_INLINE Lanes<double, W> power_of_eighths(const Lanes<double, W>& shifted,
+                                                   const Lanes<double, W>& r) {
   using Doubles = Lanes<double, W>;
-  // The low bits of this sum are the integer 8 n + j, biased so that the shift below leaves the exponent
-  // field of 2^n.
-  const Doubles shifted =
-      fma(x, Doubles::broadcast(0x1.71547652b82fep+3), Doubles::broadcast(0x1.8p52 + 8.0 * 1023.0));
-  const Doubles eighths = shifted - (0x1.8p52 + 8.0 * 1023.0);
-  // ln 2 / 8 = head with 40 bits + tail: the product with the head is exact, and so is the first subtraction.
-  Doubles r = fma(-eighths, Doubles::broadcast(0x1.62e42fefa2000p-4), x);
-  r = fma(-eighths, Doubles::broadcast(0x1.9ef35793c7673p-44), r);
   Doubles sum = Doubles::broadcast(1.0 / 40320.0);
   constexpr double inverse_factorials[] = {1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0,
                                            1.0 / 6.0,    0.5,         1.0};
   for (const double coefficient : inverse_factorials) sum = fma(sum, r, Doubles::broadcast(coefficient));
   const Doubles root = eighth_roots_of_two(shifted);
-  return fma(root, r * sum, root) * power_of_two_from_eighths(shifted);
+  return fma(root, r * sum, root) * power_from_bits<3>(shifted);
 }
 
-/// exp of 2 * W vectors of doubles' worth of floats.
+/// exp(x) for |x| <= 110 in double precision: x = (8 n + j) ln 2 / 8 + r.
 template <int W>
-KDA_CHECK_INLINE void exponential_pack(const float* x, float* y) {
+KDA_CHECK_INLINE Lanes<double, W> exp_in_double(const Lanes<double, W>& x) {
   using Doubles = Lanes<double, W>;
-  constexpr std::size_t half = lanes_per_vector<double>;
-  Doubles wide;
-  unrolled<W>([&](auto w) __attribute__((always_inline)) {
-    HalfVector narrow;
-    std::memcpy(&narrow, x + w * half, sizeof narrow);
-    wide.part[w] = __builtin_convertvector(narrow, VectorOf<double>);
-  });
-  // Beyond these the result is 0 or infinite all the same; a NaN passes both.
-  wide = minimum(Doubles::broadcast(90.0), wide);
-  wide = maximum(Doubles::broadcast(-110.0), wide);
-  const Doubles result = exp_in_double(wide);
-  unrolled<W>([&](auto w) __attribute__((always_inline)) {
-    const HalfVector narrow = __builtin_convertvector(result.part[w], HalfVector);
-    std::memcpy(y + w * half, &narrow, sizeof narrow);
-  });
+  const Doubles shifted = fma(x, Doubles::broadcast(0x1.71547652b82fep+3), Doubles::broadcast(eighths_bias));
+  const Doubles eighths = shifted - eighths_bias;
+  // ln 2 / 8 = head with 40 bits + tail: the product with the head is exact, and so is the first subtraction.
+  Doubles r = fma(-eighths, Doubles::broadcast(0x1.62e42fefa2000p-4), x);
+  r = fma(-eighths, Doubles::broadcast(0x1.9ef35793c7673p-44), r);
+  return power_of_eighths(shifted, r);
 }
 
-/// y[i] = exp(x[i]); x and y may be the same array. In elements.cpp.
+/// 2^x for |x| <= 160, in the same way: x = (8 n + j) / 8 + r / ln 2, whose fraction is exact.
+template <int W>
+KDA_CHECK_INLINE Lanes<double, W> exp2_in_double(const Lanes<double, W>& x) {
+  using Doubles = Lanes<double, W>;
+  const Doubles shifted = fma(x, Doubles::broadcast(8.0), Doubles::broadcast(eighths_bias));
+  const Doubles eighths = shifted - eighths_bias;
+  const Doubles fraction = fma(-eighths, Doubles::broadcast(0.125), x);
+  return power_of_eighths(shifted, fraction * 0x1.62e42fefa39efp-1);
+}
+
+/// y[i] = exp(x[i]); x and y may be the same array. In exponentials.cpp.
 void exponential(Exponential kind, const float* x, float* y, std::size_t count);
 void exponential(Exponential kind, const double* x, double* y, std::size_t count);
 

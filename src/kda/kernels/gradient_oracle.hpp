@@ -7,14 +7,19 @@
 // |k_t P_t|. D_t is the gradient of S_t, D'_t that of P_t, r_t = D_t^T k_t, w_t = beta_t e_t, y_t = beta_t
 // r_t.
 //   of D    N_t = N_leaving,t + |q_t do_t|          of D'   N'_t[k] = |1 - beta k^2| N_t[k] + |beta k| R_t
-//           N_leaving,t-1 = e^g_t N'_t,             R_t[v] = sum_k |k_t D_t|
-// N follows its own contraction as M does: it neither collapses where an element of D happens to cancel, nor
-// grows with T. What is handed out counts every factor with its own magnitude, |a| mag(b) + mag(a) |b|:
+//           N_leaving,t-1 = e^g_t N'_t,             R_t[v] = max(sum_k |k_t D_t|, sqrt(sum_k k_t^2 Y_t))
+// N follows its own contraction as M does, and does not grow with T. Nor does it collapse where elements of D
+// happen to cancel: Y is what their squares would be had their terms random signs,
+//   Y_t = Y_leaving,t + (q_t do_t)^2,   Y'_t[k] = (1 - beta k^2)^2 Y_t[k] + beta^2 k^2 sum over j != k of
+//   k_j^2 Y_t[j],   Y_leaving,t-1 = e^2g_t Y'_t
+// What is handed out counts every factor with its own magnitude, |a| mag(b) + mag(a) |b|:
 //   of e    E*_t = |v_t| + sum_k |k_t| M(P_t)       of r    R*_t = sum_k |k_t| N_t
 //   of dv   |beta| R*                               of dbeta   sum_v R* |e| + |r| E*
 //   of dq   sum_v M(S_t) |do_t|                     of dg      sum_v N' |P| + |D'| M(P)
 //   of dk   sum_v N |w| + |D| |beta| E* + M(P) |y| + |P| |beta| R*
 #pragma once
+
+#include <algorithm>
 
 #include "kda/kernels/oracle.hpp"
 
@@ -186,15 +191,21 @@ struct RowSums {
 template <class Tile>
 KDA_CHECK_INLINE void enter_token(const OracleBackwardBlock& block, std::size_t t, std::size_t k,
                                   std::size_t l, const typename Tile::Number& leaving,
-                                  const typename Tile::Pack& leaving_magnitude) {
+                                  const typename Tile::Pack& leaving_magnitude,
+                                  const typename Tile::Pack& leaving_energy) {
   using Pack = typename Tile::Pack;
   const std::size_t at = t * block.key_dim + k;
   const typename Tile::Number q = Tile::broadcast(block.q, at);
   const Pack incoming = Pack::load(block.output_gradient + t * block.gradient.stride + l);
   const typename Tile::Number D = Tile::updated(q, Tile::exact(incoming), leaving);
-  const Pack magnitude = leaving_magnitude + absolute(Tile::high(q)) * absolute(incoming);
+  const Pack term = absolute(Tile::high(q)) * absolute(incoming), magnitude = leaving_magnitude + term;
   Tile::store(lanes_of(block.gradient, k), l, D);
   magnitude.store(block.gradient.magnitude + k * block.gradient.stride + l);
+  double* const energies = block.gradient_energy + k * block.gradient.stride + l;
+  const Pack energy = leaving_energy + term * term, key = Tile::high(Tile::broadcast(block.k, at));
+  energy.store(energies);
+  double* const along = block.residual_energy + t * block.residual.stride + l;
+  (Pack::load(along) + key * key * energy).store(along);
   add_to_sums<Tile>(block.residual, block.residual_terms + t * block.residual.stride, t, l,
                     Tile::broadcast(block.k, at), D, magnitude);
 }
@@ -206,6 +217,11 @@ KDA_CHECK_INLINE void finish_residual(const OracleBackwardBlock& block, std::siz
   using Number = typename Tile::Number;
   const OracleLanes residual = lanes_of(block.residual, t), error = lanes_of(block.error, t);
   const Number beta = Tile::broadcast(block.beta, t);
+  double *const terms = block.residual_terms + t * block.residual.stride, *const energy =
+                                                                              block.residual_energy +
+                                                                              t * block.residual.stride;
+  for (std::size_t l = 0; l < block.lanes; ++l)  // squares beyond the range say nothing
+    if (energy[l] < 0x1p1000) terms[l] = std::max(terms[l], __builtin_sqrt(energy[l]));
   RowSums<Tile> dbeta;
   for (std::size_t l = 0; l < block.lanes; l += Pack::count) {
     const Number r = Tile::normalised(Tile::load(residual, l)), e = Tile::load(error, l);
@@ -229,6 +245,8 @@ KDA_CHECK_INLINE void backward_row(const OracleBackwardBlock& block, std::size_t
   const std::size_t at = t * block.key_dim + k, stride = block.gradient.stride;
   const Number key = Tile::broadcast(block.k, at), decay = Tile::broadcast(block.decay, at);
   const Pack strength = absolute(Tile::high(Tile::broadcast(block.beta, t)));
+  const double kept2 = block.retained[at] * block.retained[at],
+               written2 = block.written[at] * block.written[at], key2 = block.k.hi[at] * block.k.hi[at];
   RowSums<Tile> dq, dk, dg;
   for (std::size_t l = 0; l < block.lanes; l += Pack::count) {
     const Number P = Tile::load(lanes_of(block.decayed, at), l), w = Tile::load(lanes_of(block.write, t), l);
@@ -260,11 +278,16 @@ KDA_CHECK_INLINE void backward_row(const OracleBackwardBlock& block, std::size_t
 
     const Number leaving = Tile::scaled(before, decay);
     const Pack leaving_magnitude = before_magnitude * block.decay.hi[at];
+    const Pack energy = Pack::load(block.gradient_energy + k * stride + l),
+               along = Pack::load(block.residual_energy + t * stride + l);
+    const Pack leaving_energy =
+        (energy * kept2 + (along - energy * key2) * written2) * (block.decay.hi[at] * block.decay.hi[at]);
     if (t > 0) {
-      enter_token<Tile>(block, t - 1, k, l, leaving, leaving_magnitude);
+      enter_token<Tile>(block, t - 1, k, l, leaving, leaving_magnitude, leaving_energy);
     } else {
       Tile::store(lanes_of(block.gradient, k), l, leaving);
       leaving_magnitude.store(block.gradient.magnitude + k * stride + l);
+      leaving_energy.store(block.gradient_energy + k * stride + l);
     }
   }
   dq.store(block.dq, t, k);
@@ -277,13 +300,15 @@ void backward_in(const OracleBackwardBlock& block) {
   using Pack = typename Tile::Pack;
   const auto clear = [&](std::size_t t) {
     clear_sums<Tile>(block.residual, block.residual_terms + t * block.residual.stride, t, block.lanes);
+    std::fill_n(block.residual_energy + t * block.residual.stride, block.lanes, 0.0);
   };
   const std::size_t last = block.tokens - 1;
   clear(last);
   for (std::size_t k = 0; k < block.key_dim; ++k)
     for (std::size_t l = 0; l < block.lanes; l += Pack::count)
       enter_token<Tile>(block, last, k, l, Tile::load(lanes_of(block.gradient, k), l),
-                        Pack::load(block.gradient.magnitude + k * block.gradient.stride + l));
+                        Pack::load(block.gradient.magnitude + k * block.gradient.stride + l),
+                        Pack::load(block.gradient_energy + k * block.gradient.stride + l));
   for (std::size_t t = block.tokens; t-- > 0;) {
     finish_residual<Tile>(block, t);
     if (t > 0) clear(t - 1);

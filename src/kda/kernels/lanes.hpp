@@ -305,12 +305,12 @@ KDA_CHECK_INLINE Lanes<double, W> table_entry(const double* table, const Lanes<d
   return result;
 }
 
-/// The number whose exponent field are the bits of x from the seventh on.
-template <int W>
+/// The number whose exponent field are the bits of x from `lowest_bit` on.
+template <int lowest_bit, int W>
 KDA_CHECK_INLINE Lanes<double, W> power_from_bits(const Lanes<double, W>& x) {
   Lanes<double, W> result;
   unrolled<W>([&](auto w) __attribute__((always_inline)) {
-    result.part[w] = (VectorOf<double>)((IntegersOf<double>)x.part[w] >> 7 << 52);
+    result.part[w] = (VectorOf<double>)((IntegersOf<double>)x.part[w] >> lowest_bit << 52);
   });
   return result;
 }

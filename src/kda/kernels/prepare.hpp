@@ -39,6 +39,12 @@ template <class T, class Storage>
 KDA_CHECK_INLINE void narrow_array(const T* source, void* target, std::size_t count) {
   if constexpr (__is_same(T, Storage)) return void(__builtin_memcpy(target, source, count * sizeof(T)));
   auto* elements = static_cast<Storage*>(target);
+  if constexpr (__is_same(T, float) && __is_same(Storage, numeric::Bfloat16)) {  // what a compiler vectorises
+    for (std::size_t i = 0; i < count; ++i)
+      elements[i].bits = static_cast<std::uint16_t>(
+          __builtin_bit_cast(std::uint32_t, numeric::through_bf16(source[i])) >> 16);
+    return;
+  }
   for (std::size_t i = 0; i < count; ++i)
     elements[i] = numeric::round_to<Storage>(static_cast<double>(source[i]));
 }

@@ -145,8 +145,10 @@ struct OracleBackwardBlock {
   OracleMatrix decayed, error, write;
   OracleMatrix
       gradient;  ///< [key_dim][stride]: of the state, in leaving the last token, out entering the first
+  double* gradient_energy;  ///< [key_dim][stride]: of the same, what its squares are with random signs
   OracleMatrix residual;    ///< [tokens][stride]: out, r_t
-  double* residual_terms;   ///< [tokens][stride]: out, sum_k |k_t D_t|
+  double* residual_terms;   ///< [tokens][stride]: out, R_t
+  double* residual_energy;  ///< [tokens][stride]: out, sum_k k_t^2 times that energy
   OracleMatrix dv;          ///< [tokens][stride]: out
   OracleMatrix dq, dk, dg;  ///< [tokens][key_dim]: out, dq without scale
   OracleMatrix dbeta;       ///< [tokens][1]: out

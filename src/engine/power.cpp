@@ -1,0 +1,181 @@
+#include "engine/power.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.hpp"
+#include "base/memory.hpp"
+#include "engine/comparing.hpp"
+#include "engine/power_limits.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+constexpr double close_enough = 1.04;  ///< shares between which the least one lies
+
+/// The least share that is beyond the twins, between shares that were tried.
+class Search {
+ public:
+  Search(const Fault& fault, std::optional<double> by_limits) : fault_(&fault) {
+    if (by_limits && *by_limits > 0) start_ = *by_limits;
+  }
+
+  const Fault& fault() const { return *fault_; }
+  bool is_over() const { return is_found() || (!above_ && below_ && *below_ > most); }
+  bool is_found() const {
+    return above_ && (*above_ < least || (below_ && *above_ <= *below_ * close_enough));
+  }
+  double found() const { return below_ ? std::sqrt(*below_ * *above_) : *above_; }
+
+  /// What to try next: around where the statistic, which grows nearly with the share, would be at its limit.
+  std::vector<double> next() const {
+    if (!above_ && !below_) return {start_};
+    if (!above_) return {*below_ * 2, *below_ * 8, *below_ * 64};
+    const double guess = *above_ / ratio_above_;
+    if (!below_) return {guess / 2, guess, std::sqrt(guess * *above_)};
+    const double between = *below_ + (*above_ - *below_) * (1 - ratio_below_) / (ratio_above_ - ratio_below_);
+    const double middle =
+        std::clamp(between, *below_ * std::sqrt(close_enough), *above_ / std::sqrt(close_enough));
+    return {std::max(middle * 0.985, std::sqrt(*below_ * middle)),
+            std::min(middle * 1.015, std::sqrt(*above_ * middle)), std::sqrt(*below_ * *above_)};
+  }
+  void take(double share, double ratio) {
+    if (ratio > 1) {
+      if (!above_ || share < *above_) above_ = share, ratio_above_ = ratio;
+    } else if (!below_ || share > *below_) {
+      below_ = share, ratio_below_ = ratio;
+    }
+    // Where roundings make it go up and down, the least share that is seen counts.
+    if (above_ && below_ && *below_ > *above_) below_.reset();
+  }
+
+ private:
+  static constexpr double most = 1e6, least = 1e-12;
+
+  const Fault* fault_;
+  double start_ = 1;
+  std::optional<double> below_, above_;
+  double ratio_below_ = 0, ratio_above_ = 0;
+};
+
+void search(std::vector<Search>& searches, const PowerAnswers& answers, const judge::TruthValues& truth) {
+  constexpr int most_rounds = 24;
+  for (int round = 0; round < most_rounds; ++round) {
+    std::vector<Trial> trials;
+    std::vector<Search*> whose;
+    for (Search& one : searches) {
+      if (one.is_over()) continue;
+      for (const double share : one.next()) trials.push_back({&one.fault(), share}), whose.push_back(&one);
+    }
+    if (trials.empty()) return;
+    const std::vector<judge::TwinJudgement> judgements = answers.judged(truth, trials);
+    for (std::size_t i = 0; i < trials.size(); ++i) whose[i]->take(trials[i].share, judgements[i].ratio);
+  }
+}
+
+bool has_share(FaultFamily family) {
+  return std::ranges::find(fault_rows(), family, &FaultRow::family)->has_share;
+}
+
+void by_twins(Power& power, const std::vector<Fault>& faults, const PowerAnswers& answers,
+              const judge::TruthValues& truth) {
+  constexpr double clearly = 3;  ///< times the least: where the place is asked for
+  const std::vector<judge::TwinJudgement> healthy = answers.judged(truth, {{nullptr, 0}});
+  if (healthy.empty()) {
+    power.twins = 0;
+    return;
+  }
+  power.healthy = healthy.front().ratio;
+  if (*power.healthy > 1) return;
+  std::vector<Search> searches;
+  for (std::size_t i = 0; i < faults.size(); ++i)
+    if (has_share(faults[i].family)) searches.emplace_back(faults[i], power.faults[i].by_limits);
+  search(searches, answers, truth);
+  std::vector<Trial> trials;
+  for (std::size_t i = 0, next = 0; i < faults.size(); ++i) {
+    double share = 1;
+    if (has_share(faults[i].family)) {
+      const Search& one = searches[next++];
+      if (one.is_found()) power.faults[i].by_twins = one.found(), share = clearly * one.found();
+    }
+    trials.push_back({&faults[i], share});
+  }
+  const std::vector<judge::TwinJudgement> judgements = answers.judged(truth, trials);
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    if (!has_share(faults[i].family)) power.faults[i].by_twins = judgements[i].ratio;
+    if (judgements[i].ratio <= 1) continue;
+    const judge::Excess& worst = judgements[i].worst;
+    power.faults[i].named = judge::place_of(worst.region, worst.head, worst.cell, answers.layout());
+    power.faults[i].is_named = is_named(faults[i], worst, answers.layout());
+  }
+}
+
+/// Twins, the healthy answer in fp32, the truth with its exponents; the rest is of single heads.
+void check_memory(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel,
+                  std::size_t budget) {
+  const std::size_t elements = tensor::element_count(
+      kda::expected_shape(*kda::find_spec(tensor), problem.dimensions(), problem.options.state_v_first));
+  const std::size_t stored = numeric::format_of(kda::dtype_of(tensor, problem, kernel.options.dtype)).bytes;
+  const std::size_t bytes =
+      elements * (kernel.family.size() * stored + sizeof(float) + sizeof(double) + sizeof(std::int16_t));
+  if (bytes <= budget) return;
+  throw Error(ErrorKind::input,
+              fmt::format("the twins of {} take {}; the memory budget is {}", tensor, size_text(bytes),
+                          size_text(budget)),
+              {}, "--memory-limit raises it");
+}
+
+/// As `run` derives them.
+std::vector<judge::Limit> limits_of(const kda::Problem& problem, std::string_view tensor,
+                                    const HealthyKernel& kernel, const PowerAnswers& answers,
+                                    const kda::GateStatistics& gates, std::size_t memory_budget) {
+  Answered healthy;
+  healthy.dtype = kernel.options.dtype, healthy.compute = kernel.compute();
+  healthy.form = kernel.variant->axes.chunk ? judge::Form::chunk : judge::Form::recurrence;
+  healthy.chunk_size = kernel.options.chunk_size;
+  healthy.tensors.emplace(tensor, answers.healthy().converted_to(answers.storage()));
+  const Truth truth{problem,
+                    kda::Pass::forward,
+                    kda::OraclePrecision::double_double,
+                    kernel.options.chunk_size,
+                    kernel.options.threads,
+                    memory_budget,
+                    [&](std::size_t) -> const kda::GateStatistics& { return gates; }};
+  Pairing pairing;
+  pairing.got = &healthy, pairing.tensors = {std::string(tensor)};
+  return measured(truth, {pairing}).front().limits;
+}
+
+}  // namespace
+
+Power power_of(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel,
+               const kda::GateStatistics& gates, std::size_t memory_budget) {
+  check_memory(problem, tensor, kernel, memory_budget);
+  const int threads = kernel.options.threads;
+  const bool in_fp64 = kernel.compute() == numeric::ComputeFormat::fp32;
+  const PowerAnswers answers(problem, tensor, kernel);
+  const std::size_t size = answers.healthy().size();
+  const ExactTensor exact = exact_tensor(problem, tensor, size, in_fp64, threads);
+  Power power;
+  power.limits = limits_of(problem, tensor, kernel, answers, gates, memory_budget);
+  const PowerOfLimits limits(answers, exact, power.limits);
+  power.is_finite = limits.is_finite();
+  if (!power.is_finite) return power;
+  power.healthy_rms_ratio = limits.rms_ratio(), power.healthy_scaled_ulp = limits.scaled_ulp();
+  const std::vector<Fault> faults =
+      faults_on({problem, tensor, answers.layout(), answers.healthy(), answers.storage()}, threads);
+  for (const Fault& fault : faults) {
+    PlacePower& place = power.faults.emplace_back(PlacePower{fault.family, fault.place});
+    place.by_limits = has_share(fault.family) ? limits.least(fault) : std::optional(limits.statistic(fault));
+  }
+  if (kernel.family.size() >= judge::fewest_twins) {
+    power.twins = kernel.family.size();
+    by_twins(power, faults, answers, exact.values);
+  }
+  return power;
+}
+
+}  // namespace kda_check::engine

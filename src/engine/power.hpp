@@ -1,0 +1,40 @@
+// The power of the gate on a problem: how large a fault must be before an answer with it is beyond its twins,
+// and before it breaks a derived limit (docs/power.md).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/power_answers.hpp"
+#include "judge/limits.hpp"
+#include "kda/gate_statistics.hpp"
+
+namespace kda_check::engine {
+
+/// A fault in one place, and what is seen of it: of one that has a share the least that is seen, of one that
+/// is there or not its statistic over limit.
+struct PlacePower {
+  FaultFamily family;
+  std::string place;
+  std::optional<double> by_twins = {};   ///< none: not seen, however large; or there are no twins
+  std::optional<double> by_limits = {};  ///< none: not seen, however large
+  std::string named = {};                ///< where three times the least is found, or the fault itself
+  bool is_named = false;                 ///< that is where it is
+};
+
+struct Power {
+  std::size_t twins = 0;          ///< 0: fewer than three that are fit
+  bool is_finite = true;          ///< the truth and the healthy answer; else no more is known
+  std::optional<double> healthy;  ///< statistic over limit of the healthy answer; none without twins
+  double healthy_rms_ratio = 0, healthy_scaled_ulp = 0;
+  std::vector<judge::Limit> limits;  ///< derived
+  std::vector<PlacePower> faults;    ///< in the order of fault_rows()
+};
+
+/// Of a tensor of the forward pass. Throws Error{input} where the memory budget is too small.
+Power power_of(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel,
+               const kda::GateStatistics& gates, std::size_t memory_budget);
+
+}  // namespace kda_check::engine

@@ -1,0 +1,115 @@
+#include "engine/power_answers.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/parallel.hpp"
+#include "engine/twin_heads.hpp"
+#include "numeric/rounding.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+/// x as `Storage` holds it; `truncates`: the nearest that is no larger.
+template <class Storage>
+float stored_as(double x, bool truncates) {
+  Storage stored = numeric::round_to<Storage>(x);
+  if (truncates && std::fabs(numeric::widen(stored)) > std::fabs(x)) {
+    auto bits = __builtin_bit_cast(numeric::BitsOf<Storage>, stored);
+    stored = __builtin_bit_cast(Storage, --bits);  // sign and magnitude: one step towards zero
+  }
+  return static_cast<float>(numeric::widen(stored));
+}
+
+}  // namespace
+
+kda::Tensors unrounded(const kda::Problem& problem, const HealthyKernel& kernel) {
+  kda::RunOptions options = kernel.options;
+  kda::Arithmetic& arithmetic = options.arithmetic;
+  arithmetic.casts =
+      kda::cast_points(arithmetic, options.dtype, problem.beta_is_16_bit(), kernel.variant->axes.chunk);
+  arithmetic.storage = kda::Storage::named;
+  options.dtype = numeric::DType::fp32;
+  return kda::run_pass(kda::Pass::forward, *kernel.variant, problem, options);
+}
+
+PowerAnswers::PowerAnswers(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel)
+    : kernel_(kernel),
+      healthy_(std::move(unrounded(problem, kernel).at(std::string(tensor)))),
+      storage_(kda::dtype_of(tensor, problem, kernel.options.dtype)),
+      layout_(judge::row_layout(tensor, healthy_.shape(), problem,
+                                static_cast<std::size_t>(problem.options.chunk_size))),
+      twins_(problem.dimensions().H) {
+  parallel_for(twins_.size(), kernel.options.threads, [&](std::size_t query_head, int) {
+    std::vector<kda::Tensors> answers =
+        answers_of(kernel_.family, kda::Pass::forward, one_query_head(problem, query_head));
+    for (kda::Tensors& answer : answers)
+      twins_[query_head].push_back(std::move(answer.at(std::string(tensor))));
+  });
+  if (!kernel.family.empty())
+    layout_of_twins_ =
+        judge::row_layout(tensor, twins_.front().front().shape(), one_query_head(problem, 0), layout_.chunk);
+}
+
+HealthyHead PowerAnswers::head(std::size_t head) const {
+  HealthyHead healthy{judge::head_of(healthy_, layout_, head), {}};
+  healthy.stored = healthy.exact;
+  numeric::visit_storage(storage_, [&](auto tag) {
+    for (float& x : healthy.stored) x = stored_as<decltype(tag)>(static_cast<double>(x), false);
+  });
+  return healthy;
+}
+
+std::vector<float> PowerAnswers::faulty(const HealthyHead& healthy, std::size_t head,
+                                        const Trial& trial) const {
+  std::vector<float> values = healthy.stored;
+  if (trial.fault == nullptr || !trial.fault->has(head)) return values;
+  const Fault& fault = *trial.fault;
+  const std::vector<float>& direction = fault.direction.empty() ? healthy.exact : fault.direction;
+  const double share = fault.truncates ? 0 : trial.share;
+  numeric::visit_storage(storage_, [&](auto tag) {
+    for (std::size_t r = 0; r < layout_.rows; ++r) {
+      if (!fault.rows[r]) continue;
+      const std::size_t row = r * judge::padded_width(layout_.width);
+      for (std::size_t i = row + fault.first_column; i < row + fault.last_column; ++i) {
+        const double x = static_cast<double>(healthy.exact[i]) + share * static_cast<double>(direction[i]);
+        values[i] = stored_as<decltype(tag)>(x, fault.truncates);
+      }
+    }
+  });
+  return values;
+}
+
+std::vector<judge::TwinJudgement> PowerAnswers::judged(const judge::TruthValues& truth,
+                                                       const std::vector<Trial>& trials) const {
+  constexpr std::size_t at_once = 24;  // each thread holds a head of all of them
+  std::vector<judge::TwinJudgement> all;
+  for (std::size_t first = 0; first < trials.size(); first += at_once) {
+    const auto begin = trials.begin() + static_cast<std::ptrdiff_t>(first);
+    const std::size_t count = std::min(at_once, trials.size() - first);
+    const std::vector<judge::TwinJudgement> some =
+        judged_at_once(truth, std::vector<Trial>(begin, begin + static_cast<std::ptrdiff_t>(count)));
+    if (some.empty()) return {};
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+std::vector<judge::TwinJudgement> PowerAnswers::judged_at_once(const judge::TruthValues& truth,
+                                                               const std::vector<Trial>& trials) const {
+  judge::TwinTest test(
+      twin_setting(layout_, kernel_.compute(), storage_, kernel_.family.size(), trials.size()));
+  const std::size_t group = layout_.heads / twins_.size();
+  parallel_for(layout_.heads, kernel_.options.threads, [&](std::size_t head, int) {
+    judge::HeadValues values{judge::head_of(truth, layout_, head), {}};
+    for (const tensor::Tensor& twin : twins_[head / group])
+      values.fields.push_back(judge::head_of(twin, layout_of_twins_, head % group));
+    const HealthyHead healthy = this->head(head);
+    for (const Trial& trial : trials) values.fields.push_back(faulty(healthy, head, trial));
+    test.measure(head, values);
+  });
+  return test.conclude();
+}
+
+}  // namespace kda_check::engine

@@ -1,0 +1,67 @@
+// A problem solved by a healthy kernel and by its twins, each once, and answers with faults held against the
+// twins, as many as are wanted.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "engine/power_faults.hpp"
+#include "engine/twin_family.hpp"
+#include "judge/head_values.hpp"
+#include "judge/twin_test.hpp"
+
+namespace kda_check::engine {
+
+/// A healthy kernel of a class, whose answer faults are put into, and what it is held against.
+struct HealthyKernel {
+  const kda::Variant* variant;
+  kda::RunOptions options;  ///< with threads
+  std::vector<Twin> family;
+
+  numeric::ComputeFormat compute() const {
+    return kda::compute_format(*variant, options.dtype, options.arithmetic);
+  }
+};
+
+/// Its answer before it is stored in its element type.
+kda::Tensors unrounded(const kda::Problem& problem, const HealthyKernel& kernel);
+
+/// A healthy answer with a share of a fault; of none, itself.
+struct Trial {
+  const Fault* fault;
+  double share;
+};
+
+/// One head of the healthy answer, [rows][padded_width].
+struct HealthyHead {
+  std::vector<float> exact, stored;  ///< before and after it is rounded to its element type
+};
+
+class PowerAnswers {
+ public:
+  /// Runs them, on the kernel's threads. `kernel` must stay.
+  PowerAnswers(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel);
+
+  const judge::RowLayout& layout() const { return layout_; }
+  const tensor::Tensor& healthy() const { return healthy_; }  ///< in fp32
+  numeric::DType storage() const { return storage_; }
+  HealthyHead head(std::size_t head) const;
+  /// That head with a share of a fault, as it is stored.
+  std::vector<float> faulty(const HealthyHead& healthy, std::size_t head, const Trial& trial) const;
+
+  /// One for each trial; none where fewer than three twins are fit.
+  std::vector<judge::TwinJudgement> judged(const judge::TruthValues& truth,
+                                           const std::vector<Trial>& trials) const;
+
+ private:
+  std::vector<judge::TwinJudgement> judged_at_once(const judge::TruthValues& truth,
+                                                   const std::vector<Trial>& trials) const;
+
+  const HealthyKernel& kernel_;
+  tensor::Tensor healthy_;
+  numeric::DType storage_;
+  judge::RowLayout layout_, layout_of_twins_;
+  std::vector<std::vector<tensor::Tensor>> twins_;  ///< by query head
+};
+
+}  // namespace kda_check::engine

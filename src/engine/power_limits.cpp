@@ -1,0 +1,106 @@
+#include "engine/power_limits.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "kda/oracle.hpp"
+#include "numeric/ulp.hpp"
+
+namespace kda_check::engine {
+
+ExactTensor exact_tensor(const kda::Problem& problem, std::string_view tensor, std::size_t size, bool in_fp64,
+                         int threads) {
+  ExactTensor exact{judge::TruthValues(size, in_fp64), std::vector<std::int16_t>(size)};
+  const auto set = [&](std::size_t begin, std::size_t count, const double* hi, const double* magnitude) {
+    exact.values.set(begin, std::span<const double>(hi, count));
+    for (std::size_t i = 0; i < count; ++i)
+      exact.exponents[begin + i] = static_cast<std::int16_t>(
+          std::max(numeric::exponent_of(hi[i]), numeric::exponent_of(magnitude[i])));
+  };
+  const kda::Dimensions& d = problem.dimensions();
+  kda::OracleSink sink;
+  sink.output = [&](const kda::OracleOutput& block) {
+    const std::size_t row = d.HV * d.V;
+    if (tensor == "o")
+      set((block.batch * d.T + block.begin) * row, block.count * row, block.hi, block.magnitude);
+  };
+  sink.state = [&](const kda::OracleState& state) {
+    const std::size_t elements = d.K * d.V;
+    if (tensor == "final_state")
+      set((state.sequence * d.HV + state.head) * elements, elements, state.hi, state.magnitude);
+  };
+  kda::run_oracle(problem, kda::OraclePrecision::double_double, threads, sink);
+  return exact;
+}
+
+/// Calls use(error, direction, truth, unit) for every element of a head, or for those that a fault changes.
+template <class Use>
+void PowerOfLimits::over(std::size_t head, const Fault* fault, const Use& use) const {
+  if (fault != nullptr && !fault->has(head)) return;
+  const HealthyHead healthy = answers_.head(head);
+  const bool truncates = fault != nullptr && fault->truncates;
+  const std::vector<float> truncated =
+      truncates ? answers_.faulty(healthy, head, {fault, 1}) : std::vector<float>();
+  const std::size_t first = fault != nullptr ? fault->first_column : 0,
+                    last = fault != nullptr ? fault->last_column : layout_.width;
+  const numeric::Format& format = numeric::format_of(answers_.storage());
+  for (std::size_t r = 0; r < layout_.rows; ++r) {
+    if (fault != nullptr && !fault->rows[r]) continue;
+    for (std::size_t v = first; v < last; ++v) {
+      const std::size_t i = r * judge::padded_width(layout_.width) + v, element = layout_.element(r, head, v);
+      const double x = exact_.values[element], got = static_cast<double>(healthy.stored[i]);
+      double direction = 0;
+      if (truncates)
+        direction = static_cast<double>(truncated[i]) - got;
+      else if (fault != nullptr)
+        direction = static_cast<double>(fault->direction.empty() ? healthy.exact[i] : fault->direction[i]);
+      use(got - x, direction, x, numeric::unit_in_last_place(format, exact_.exponents[element]));
+    }
+  }
+}
+
+PowerOfLimits::PowerOfLimits(const PowerAnswers& answers, const ExactTensor& exact,
+                             const std::vector<judge::Limit>& limits)
+    : answers_(answers), exact_(exact), layout_(answers.layout()) {
+  for (const judge::Limit& limit : limits) {
+    if (limit.metric == "rms_ratio") rms_limit_ = limit.value;
+    if (limit.metric == "scaled_ulp") ulp_limit_ = limit.value;
+  }
+  for (std::size_t head = 0; head < layout_.heads; ++head)
+    over(head, nullptr, [&](double e, double, double x, double unit) {
+      is_finite_ = is_finite_ && std::isfinite(e);
+      errors_ += e * e, truth_ += x * x;
+      scaled_ulp_ = std::max(scaled_ulp_, std::fabs(e) / unit);
+    });
+}
+
+double PowerOfLimits::rms_ratio() const { return truth_ > 0 ? std::sqrt(errors_ / truth_) : 0; }
+
+std::optional<double> PowerOfLimits::least(const Fault& fault) const {
+  double along = 0, squares = 0, least = HUGE_VAL;
+  for (std::size_t head = 0; head < layout_.heads; ++head)
+    over(head, &fault, [&](double e, double d, double, double unit) {
+      along += e * d, squares += d * d;
+      const double towards = d > 0 ? e : -e;
+      if (d != 0) least = std::min(least, (ulp_limit_ * unit - towards) / std::fabs(d));
+    });
+  // errors + 2 share along + share^2 squares = limit^2 truth
+  const double room = rms_limit_ * rms_limit_ * truth_ - errors_;
+  const double root = std::sqrt(std::max(0.0, along * along + squares * room));
+  if (squares > 0) least = std::min(least, (root - along) / squares);
+  if (!std::isfinite(least)) return std::nullopt;
+  return std::max(0.0, least);
+}
+
+double PowerOfLimits::statistic(const Fault& fault) const {
+  double errors = errors_, worst = scaled_ulp_;
+  for (std::size_t head = 0; head < layout_.heads; ++head)
+    over(head, &fault, [&](double e, double d, double, double unit) {
+      errors += (e + d) * (e + d) - e * e, worst = std::max(worst, std::fabs(e + d) / unit);
+    });
+  const double ratio = truth_ > 0 ? std::sqrt(std::max(0.0, errors) / truth_) : 0;
+  return std::max(ratio / rms_limit_, worst / ulp_limit_);
+}
+
+}  // namespace kda_check::engine

@@ -1,0 +1,51 @@
+// What derived limits alone see of faults, element by element: no answer has to be made for them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "engine/power_answers.hpp"
+#include "judge/limits.hpp"
+#include "judge/truth_values.hpp"
+
+namespace kda_check::engine {
+
+/// The truth of a tensor, and the exponents of the units that scaled_ulp counts in.
+struct ExactTensor {
+  judge::TruthValues values;
+  std::vector<std::int16_t> exponents;
+};
+/// Of a tensor of the forward pass of so many elements.
+ExactTensor exact_tensor(const kda::Problem& problem, std::string_view tensor, std::size_t size, bool in_fp64,
+                         int threads);
+
+/// rms_ratio and scaled_ulp of healthy + share d.
+class PowerOfLimits {
+ public:
+  PowerOfLimits(const PowerAnswers& answers, const ExactTensor& exact,
+                const std::vector<judge::Limit>& limits);
+
+  // Of the healthy answer.
+  bool is_finite() const { return is_finite_; }  ///< and the truth
+  double rms_ratio() const;
+  double scaled_ulp() const { return scaled_ulp_; }
+
+  /// The least share that breaks a limit; none where no share does.
+  std::optional<double> least(const Fault& fault) const;
+  /// The larger of the two over its limit, with all of it.
+  double statistic(const Fault& fault) const;
+
+ private:
+  template <class Use>
+  void over(std::size_t head, const Fault* fault, const Use& use) const;
+
+  const PowerAnswers& answers_;
+  const ExactTensor& exact_;
+  const judge::RowLayout& layout_;
+  double rms_limit_ = 0, ulp_limit_ = 0;
+  double errors_ = 0, truth_ = 0, scaled_ulp_ = 0;  ///< sums of squares; the largest
+  bool is_finite_ = true;
+};
+
+}  // namespace kda_check::engine

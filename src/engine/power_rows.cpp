@@ -1,0 +1,196 @@
+// `power`: how large a fault must be before a verdict sees it.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/names.hpp"
+#include "engine/findings.hpp"
+#include "engine/power.hpp"
+#include "plan/power_classes.hpp"
+#include "report/rows.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+using judge::Verdict;
+using report::Show;
+using report::Value;
+
+Value value_of(const std::optional<double>& figure) { return figure ? Value(*figure) : Value(); }
+
+/// What the places of one family come to.
+struct Places {
+  std::vector<const PlacePower*> all;
+
+  Places(const Power& power, FaultFamily family) {
+    for (const PlacePower& place : power.faults)
+      if (place.family == family) all.push_back(&place);
+  }
+  /// The lower middle one; none where most are not seen.
+  std::optional<double> median(std::optional<double> PlacePower::*figure) const {
+    std::vector<double> seen;
+    for (const PlacePower* const place : all)
+      if (place->*figure) seen.push_back(*(place->*figure));
+    const std::size_t middle = (all.size() - 1) / 2;
+    if (middle >= seen.size()) return std::nullopt;
+    std::ranges::sort(seen);
+    return seen[middle];
+  }
+  Value named() const {
+    const auto found =
+        std::ranges::count_if(all, [](const PlacePower* place) { return !place->named.empty(); });
+    const auto right = std::ranges::count_if(all, [](const PlacePower* place) { return place->is_named; });
+    return found == 0 ? Value() : Value(fmt::format("{} of {}", right, found));
+  }
+};
+
+/// The least share of each fault that is seen.
+report::Table floors_of(const Power& power) {
+  report::Table table;
+  table.key = "floors", table.title = "the least share that is seen";
+  table.columns = {{"says", "fault"},
+                   {"fault", {}, Show::data},
+                   {"by_twins", "by twins", Show::figure},
+                   {"by_limits", "by limits", Show::figure},
+                   {"share", "of that", Show::share},
+                   {"named", "named at 3 x"},
+                   {"places", {}, Show::count}};
+  for (const FaultRow& row : fault_rows()) {
+    const Places places(power, row.family);
+    if (!row.has_share || places.all.empty()) continue;
+    const std::optional<double> twins = places.median(&PlacePower::by_twins),
+                                limits = places.median(&PlacePower::by_limits);
+    table.rows.push_back({std::string(row.says), std::string(row.key), value_of(twins), value_of(limits),
+                          twins && limits && *limits > 0 ? Value(*twins / *limits) : Value(), places.named(),
+                          static_cast<std::int64_t>(places.all.size())});
+  }
+  return table;
+}
+
+/// Of faults that are there or not.
+report::Table statistics_of(const Power& power) {
+  report::Table table;
+  table.key = "statistics", table.title = "statistic over limit: above 1 it is seen";
+  table.columns = {{"says", "fault"},
+                   {"fault", {}, Show::data},
+                   {"by_twins", "by twins", Show::figure},
+                   {"by_limits", "by limits", Show::figure},
+                   {"named", {}},
+                   {"places", {}, Show::count}};
+  for (const FaultRow& row : fault_rows()) {
+    const Places places(power, row.family);
+    if (row.has_share || places.all.empty()) continue;
+    table.rows.push_back({std::string(row.says), std::string(row.key),
+                          value_of(places.median(&PlacePower::by_twins)),
+                          value_of(places.median(&PlacePower::by_limits)), places.named(),
+                          static_cast<std::int64_t>(places.all.size())});
+  }
+  return table;
+}
+
+report::Table places_of(const Power& power) {
+  report::Table table;
+  table.key = "places", table.title = "place by place", table.from = report::Detail::verbose;
+  table.columns = {{"fault", {}},
+                   {"place", {}},
+                   {"by_twins", "by twins", Show::figure},
+                   {"by_limits", "by limits", Show::figure},
+                   {"named", {}},
+                   {"is_named", {}, Show::data}};
+  for (const PlacePower& place : power.faults) {
+    const auto row = std::ranges::find(fault_rows(), place.family, &FaultRow::family);
+    table.rows.push_back({std::string(row->key), place.place, value_of(place.by_twins),
+                          value_of(place.by_limits), place.named, place.is_named});
+  }
+  return table;
+}
+
+void conclude(report::Entry& entry, const Power& power) {
+  entry.verdict = Verdict::inconclusive;
+  if (!power.is_finite)
+    entry.reason = "the truth, or the answer of the healthy kernel, is not finite";
+  else if (power.twins == 0)
+    entry.reason = "fewer than three twins are fit here: the limits decide alone";
+  else if (*power.healthy > 1)
+    entry.reason =
+        fmt::format("the healthy kernel is itself beyond its twins, {:.2g} times the limit", *power.healthy);
+  else
+    entry.verdict = Verdict::pass;
+}
+
+double limit_on(const Power& power, std::string_view metric) {
+  for (const judge::Limit& limit : power.limits)
+    if (limit.metric == metric) return limit.value;
+  return 0;
+}
+
+report::Entry entry_of(const Power& power, const plan::Case& item, const Answered& who,
+                       const std::string& of_class) {
+  report::Entry entry;
+  entry.title = fmt::format("power over {}, {}, {}", item.tensors.front(), of_class,
+                            power.twins == 0 ? "no twins" : report::counted(power.twins, "twin"));
+  conclude(entry, power);
+  std::string healthy;
+  if (power.is_finite)
+    healthy = fmt::format("healthy: {}rms_ratio {:.3g} of {:.3g}, scaled_ulp {:.3g} of {:.3g}; {}",
+                          power.healthy ? fmt::format("{:.2g} of its twins' limit, ", *power.healthy) : "",
+                          power.healthy_rms_ratio, limit_on(power, "rms_ratio"), power.healthy_scaled_ulp,
+                          limit_on(power, "scaled_ulp"), who.arithmetic);
+  entry.values = {of_class,
+                  std::string(numeric::name_of(who.dtype)),
+                  std::string(numeric::row_of(who.compute).name),
+                  item.tensors.front(),
+                  static_cast<std::int64_t>(who.chunk_size),
+                  who.arithmetic,
+                  static_cast<std::int64_t>(power.twins),
+                  value_of(power.healthy),
+                  power.healthy_rms_ratio,
+                  power.healthy_scaled_ulp,
+                  limit_on(power, "rms_ratio"),
+                  limit_on(power, "scaled_ulp"),
+                  healthy,
+                  item.repro};
+  entry.tables = {floors_of(power), statistics_of(power), places_of(power)};
+  return entry;
+}
+
+}  // namespace
+
+void measure_power(Context& context, Findings& findings) {
+  report::Section section;
+  section.key = "power";
+  section.path = context.plan().source->target().name;
+  section.columns = {{"class", {}},
+                     {"dtype", {}, Show::data},
+                     {"compute", {}, Show::data},
+                     {"tensor", {}},
+                     {"chunk_size", {}, Show::data},
+                     {"arithmetic", {}, Show::data},
+                     {"twins", {}, Show::data},
+                     {"healthy", {}, Show::data},
+                     {"healthy_rms_ratio", {}, Show::data},
+                     {"healthy_scaled_ulp", {}, Show::data},
+                     {"limit_rms_ratio", {}, Show::data},
+                     {"limit_scaled_ulp", {}, Show::data},
+                     {"healthy_text", {}, Show::sentence},
+                     {"repro", {}, Show::data}};
+  section.notes = {"medians over the places of a fault; -v names them"};
+  keep_finished(findings, std::move(section), [&](report::Section& finished) {
+    for (const plan::Case& item : context.plan().cases) {
+      if (item.question != plan::Question::power) continue;
+      const plan::Answer& answer = context.plan().answers[*item.answer];
+      const Answered who = described(answer, kda::Pass::forward, context.plan());
+      const std::string of_class(plan::power_class(answer));
+      context.progress("power, " + of_class);
+      const HealthyKernel kernel{
+          answer.variant, context.options_of(answer),
+          twin_family(context.problem(), kda::Pass::forward, who.compute, who.dtype, who.form)};
+      const Power power = power_of(context.problem(), item.tensors.front(), kernel,
+                                   context.gates(who.chunk_size), context.resources().limits.memory_budget);
+      finished.entries.push_back(entry_of(power, item, who, of_class));
+    }
+  });
+}
+
+}  // namespace kda_check::engine

@@ -1,0 +1,31 @@
+#include "engine/twin_heads.hpp"
+
+#include <cmath>
+
+#include "kda/heads.hpp"
+
+namespace kda_check::engine {
+
+kda::Problem one_query_head(const kda::Problem& problem, std::size_t query_head) {
+  const std::size_t group = problem.heads_per_group();
+  std::vector<std::size_t> heads(group);
+  for (std::size_t i = 0; i < group; ++i) heads[i] = query_head * group + i;
+  return kda::with_heads(problem, std::vector<std::size_t>{query_head}, heads);
+}
+
+std::vector<kda::Tensors> answers_of(const std::vector<Twin>& family, kda::Pass pass,
+                                     const kda::Problem& problem) {
+  std::vector<kda::Tensors> answers;
+  for (const Twin& twin : family)
+    answers.push_back(kda::run_pass(pass, *twin.variant, problem, twin.options));
+  return answers;
+}
+
+judge::TwinSetting twin_setting(const judge::RowLayout& layout, numeric::ComputeFormat compute,
+                                numeric::DType dtype, std::size_t twins, std::size_t answers) {
+  const double storage_unit = std::ldexp(1.0, -numeric::format_of(dtype).precision);
+  const bool in_fp32 = compute == numeric::ComputeFormat::fp32;
+  return {layout, twins, answers, storage_unit, in_fp32 ? 0.0 : 0x1p-11, in_fp32 ? 3.0 : 2.5};
+}
+
+}  // namespace kda_check::engine

@@ -1,0 +1,369 @@
+#include "kda/term_energies.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/parallel.hpp"
+#include "kda/head_io.hpp"
+#include "kda/jobs.hpp"
+#include "kda/row_norm.hpp"
+#include "kda/state_energy.hpp"
+#include "numeric/elementary.hpp"
+
+namespace kda_check::kda {
+
+namespace {
+
+using numeric::ProductSum;
+
+constexpr std::size_t block_tokens = 64;
+
+ProductSum scaled(double sum, double factor) {
+  ProductSum energy = ProductSum::square(std::sqrt(sum));
+  energy.scale(factor);
+  return energy;
+}
+
+void add(TermEnergy& energy, const Energy& sum, double factor) {
+  energy.terms.add(scaled(sum.terms, factor));
+  energy.rounding.add(scaled(sum.rounding, factor));
+}
+
+/// Rows of one head, a block of tokens at a time.
+struct Rows {
+  explicit Rows(const Dimensions& d)
+      : q(block_tokens * d.K),
+        k(block_tokens * d.K),
+        g(block_tokens * d.K),
+        decay(block_tokens * d.K),
+        beta(block_tokens),
+        values(block_tokens * d.V) {}
+  tensor::Scratch<double> q, k, g;
+  tensor::Scratch<float> decay;
+  tensor::Scratch<double> beta, values;
+};
+
+/// The value heads of one query head of one sequence.
+class GroupScan {
+ public:
+  GroupScan(const Problem& problem, Pass pass, const GroupJob& job)
+      : problem_(problem),
+        d_(problem.dimensions()),
+        s_(job.sequence),
+        query_head_(job.query_head),
+        backward_(pass == Pass::backward),
+        reader_(problem, Operations{}),
+        in_(d_),
+        state_rows_(d_.K * d_.V),
+        written_(s_.length()),
+        incoming_(s_.length()),
+        weighted_(s_.length()) {
+    if (!backward_) return;
+    decayed_.resize(s_.length() * d_.K);
+    dq_.resize(s_.length() * d_.K);
+    dk_.resize(s_.length() * d_.K);
+  }
+
+  TermEnergies run() {
+    const std::size_t group = problem_.heads_per_group();
+    scale();
+    for (std::size_t i = 0; i < group; ++i) {
+      head_ = query_head_ * group + i;
+      columns();
+      forwards();
+      if (backward_) backwards();
+    }
+    if (backward_) {
+      collect(Gradient::dq, problem_.q, problem_.scale(), dq_);
+      collect(Gradient::dk, problem_.k, 1.0, dk_);
+    }
+    return std::move(energies_);
+  }
+
+ private:
+  TermEnergy& energy(Gradient gradient) { return energies_.gradients[static_cast<std::size_t>(gradient)]; }
+
+  /// Calls body(begin, count) for blocks of the sequence, begin counted from its first token.
+  template <class Body>
+  void over_blocks(Body body) const {
+    for (std::size_t begin = 0; begin < s_.length(); begin += block_tokens)
+      body(begin, std::min(block_tokens, s_.length() - begin));
+  }
+
+  void read_values(const std::optional<tensor::Tensor>& from, std::size_t begin, std::size_t count) {
+    if (from)
+      reader_.rows_of(*from, d_.HV, d_.V, s_, head_, s_.begin + begin, count, in_.values.data(), d_.V);
+    else
+      std::fill_n(in_.values.data(), count * d_.V, 0.0);
+  }
+  void read_v(std::size_t begin, std::size_t count) {
+    reader_.value(s_, head_, s_.begin + begin, count, in_.values.data(), d_.V);
+  }
+  void read_tokens(std::size_t begin, std::size_t count) {
+    const std::size_t at = s_.begin + begin;
+    reader_.query(s_, head_, at, count, NormForm::division, Rounding::none, in_.q.data(), d_.K);
+    reader_.key(s_, head_, at, count, NormForm::division, Rounding::none, in_.k.data(), d_.K);
+    reader_.log_decay(s_, head_, at, count, in_.g.data(), d_.K);
+    reader_.beta(s_, head_, at, count, in_.beta.data());
+    for (std::size_t i = 0; i < count * d_.K; ++i) in_.decay[i] = static_cast<float>(in_.g[i]);
+    kernels<float>().exponential(Exponential::exact, in_.decay.data(), in_.decay.data(), count * d_.K);
+    for (std::size_t i = 0; i < count * d_.K; ++i) in_.q[i] *= problem_.scale();
+  }
+
+  /// Powers of two near what v and the initial state, and do and dht, are at most: their squares are numbers.
+  void scale() {
+    const auto power_near = [](double largest) {
+      return largest > 0 && std::isfinite(largest) ? std::ldexp(1.0, std::ilogb(largest)) : 1.0;
+    };
+    const auto largest_of = [](const double* values, std::size_t count, double largest) {
+      for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(values[i]));
+      return largest;
+    };
+    double of_state = 0, of_gradient = 0;
+    const std::size_t group = problem_.heads_per_group();
+    for (head_ = query_head_ * group; head_ < (query_head_ + 1) * group; ++head_) {
+      over_blocks([&](std::size_t begin, std::size_t count) {
+        read_v(begin, count);
+        of_state = largest_of(in_.values.data(), count * d_.V, of_state);
+        if (!backward_) return;
+        read_values(problem_.output_gradient, begin, count);
+        of_gradient = largest_of(in_.values.data(), count * d_.V, of_gradient);
+      });
+      reader_.state(s_, head_, state_rows_.data(), d_.V);
+      of_state = largest_of(state_rows_.data(), d_.K * d_.V, of_state);
+      if (!backward_) continue;
+      reader_.state_gradient(s_, head_, state_rows_.data(), d_.V);
+      of_gradient = largest_of(state_rows_.data(), d_.K * d_.V, of_gradient);
+    }
+    state_unit_ = power_near(of_state), gradient_unit_ = power_near(of_gradient);
+  }
+
+  /// What comes in at every token, and how it is spread over the columns.
+  void columns() {
+    of_v_.shares.assign(d_.V, 0.0), of_do_.shares.assign(d_.V, 0.0);
+    const auto add_rows = [&](const double* rows, std::size_t count, double unit, Columns& columns,
+                              double* squares) {
+      for (std::size_t t = 0; t < count; ++t) {
+        double sum = 0;
+        for (std::size_t v = 0; v < d_.V; ++v) {
+          const double x = rows[t * d_.V + v] / unit;
+          columns.shares[v] += x * x, sum += x * x;
+        }
+        if (squares != nullptr) squares[t] = sum;
+      }
+    };
+    over_blocks([&](std::size_t begin, std::size_t count) {
+      read_v(begin, count);
+      add_rows(in_.values.data(), count, state_unit_, of_v_, written_.data() + begin);
+      if (!backward_) return;
+      read_values(problem_.output_gradient, begin, count);
+      add_rows(in_.values.data(), count, gradient_unit_, of_do_, incoming_.data() + begin);
+    });
+    reader_.state(s_, head_, state_rows_.data(), d_.V);
+    add_rows(state_rows_.data(), d_.K, state_unit_, of_v_, nullptr);
+    of_v_.normalise();
+    if (!backward_) return;
+    reader_.state_gradient(s_, head_, state_rows_.data(), d_.V);
+    add_rows(state_rows_.data(), d_.K, gradient_unit_, of_do_, nullptr);
+    of_do_.normalise();
+    over_blocks([&](std::size_t begin, std::size_t count) {
+      read_values(problem_.output_gradient, begin, count);
+      for (std::size_t t = 0; t < count; ++t) {
+        double sum = 0;
+        for (std::size_t v = 0; v < d_.V; ++v) {
+          const double x = in_.values[t * d_.V + v] / gradient_unit_;
+          sum += of_v_.shares[v] * x * x;
+        }
+        weighted_[begin + t] = sum;
+      }
+    });
+    common_ = 0;
+    for (std::size_t v = 0; v < d_.V; ++v) common_ += of_v_.shares[v] * of_do_.shares[v];
+  }
+
+  StateEnergy entering(double unit) {
+    StateEnergy state(d_.K);
+    for (std::size_t k = 0; k < d_.K; ++k)
+      for (std::size_t v = 0; v < d_.V; ++v) {
+        const double x = state_rows_[k * d_.V + v] / unit;
+        state.rows[k].terms += x * x;
+      }
+    return state;
+  }
+
+  void forwards() {
+    reader_.state(s_, head_, state_rows_.data(), d_.V);
+    StateEnergy state = entering(state_unit_);
+    Energy o, final_state;
+    double magnitudes = 0;
+    over_blocks([&](std::size_t begin, std::size_t count) {
+      read_tokens(begin, count);
+      for (std::size_t t = 0; t < count; ++t) {
+        const double* const key = in_.k.data() + t * d_.K;
+        const std::size_t at = (begin + t) * d_.K;
+        state.fade(in_.decay.data() + t * d_.K);
+        if (backward_)
+          for (std::size_t k = 0; k < d_.K; ++k) decayed_[at + k].set(state.rows[k]);
+        state.contract(key, in_.beta[t], state.along(key), written_[begin + t]);
+        const double* const query = in_.q.data() + t * d_.K;
+        o.add(state.along(query));
+        double magnitude = 0;
+        for (std::size_t k = 0; k < d_.K; ++k)
+          magnitude += std::fabs(query[k]) * std::sqrt(state.rows[k].terms);
+        magnitudes += magnitude * magnitude;
+        if (backward_)
+          for (std::size_t k = 0; k < d_.K; ++k) dq_[at + k].add(state.rows[k].times(weighted_[begin + t]));
+      }
+    });
+    for (const Energy& row : state.rows) final_state.add(row);
+    add(energies_.o, o, state_unit_);
+    energies_.o_magnitude.add(scaled(2 / std::numbers::pi * magnitudes, state_unit_));
+    add(energies_.final_state, final_state, state_unit_);
+  }
+
+  void backwards() {
+    reader_.state_gradient(s_, head_, state_rows_.data(), d_.V);
+    StateEnergy gradient = entering(gradient_unit_), state(d_.K);
+    Energy dv, dbeta, dg, initial;
+    const double amplitude = reader_.amplitude(head_);
+    const std::size_t blocks = (s_.length() + block_tokens - 1) / block_tokens;
+    for (std::size_t block = blocks; block-- > 0;) {
+      const std::size_t begin = block * block_tokens, count = std::min(block_tokens, s_.length() - begin);
+      read_tokens(begin, count);
+      for (std::size_t t = count; t-- > 0;) {
+        const double *const key = in_.k.data() + t * d_.K, *const query = in_.q.data() + t * d_.K;
+        const double beta = in_.beta[t];
+        const std::size_t at = (begin + t) * d_.K;
+        for (std::size_t k = 0; k < d_.K; ++k) state.rows[k] = decayed_[at + k].get();
+        for (std::size_t k = 0; k < d_.K; ++k)
+          gradient.rows[k].terms += query[k] * query[k] * incoming_[begin + t];
+        const Energy residual = gradient.along(key), prediction = state.along(key);
+        const Energy error{written_[begin + t] + prediction.terms,
+                           prediction.rounding + 2 * prediction.terms};
+        dv.add(residual.times(beta * beta));
+        const double slope = beta_slope(beta);
+        dbeta.add(product(residual, error).times(slope * slope * common_));
+        for (std::size_t k = 0; k < d_.K; ++k) {
+          Energy dk = product(gradient.rows[k], error);
+          dk.add(product(state.rows[k], residual));
+          dk_[at + k].add(dk.times(beta * beta * common_));
+        }
+        gradient.contract(key, beta, residual, 0);
+        for (std::size_t k = 0; k < d_.K; ++k) {
+          const double of_gate = gate_slope(in_.g[t * d_.K + k], amplitude);
+          dg.add(product(gradient.rows[k], state.rows[k]).times(of_gate * of_gate * common_));
+        }
+        gradient.fade(in_.decay.data() + t * d_.K);
+      }
+    }
+    for (const Energy& row : gradient.rows) initial.add(row);
+    const double both = state_unit_ * gradient_unit_;
+    add(energy(Gradient::dv), dv, gradient_unit_);
+    add(energy(Gradient::dbeta), dbeta, both);
+    add(energy(Gradient::dg), dg, both);
+    add(energy(Gradient::dinitial_state), initial, gradient_unit_);
+  }
+
+  /// d log decay / d raw gate, from the log decay.
+  double gate_slope(double g, double amplitude) const {
+    double slope = 1;
+    if (problem_.options.gate == Gate::softplus)
+      slope = amplitude * (1 - numeric::exp(g / amplitude));
+    else if (problem_.options.gate == Gate::lower_bound)
+      slope = amplitude * g * (1 - g / *problem_.options.lower_bound);
+    return std::isfinite(slope) ? slope : 0;
+  }
+  double beta_slope(double beta) const {
+    if (!problem_.options.beta_sigmoid) return 1;
+    return beta * (1 - beta / (problem_.options.allow_neg_eigval ? 2 : 1));
+  }
+
+  /// dq or dk: through the norm, dx = (dy - y (y . dy)) / n.
+  void collect(Gradient gradient, const tensor::Tensor& of, double factor, std::vector<StoredEnergy>& rows) {
+    Energy sum;
+    std::vector<double> stored(d_.K), y(d_.K);
+    for (std::size_t t = 0; t < s_.length(); ++t) {
+      const StoredEnergy* const row = rows.data() + t * d_.K;
+      if (!problem_.options.qk_l2norm) {
+        for (std::size_t k = 0; k < d_.K; ++k) sum.add(row[k].get());
+        continue;
+      }
+      reader_.rows_of(of, d_.H, d_.K, s_, query_head_, s_.begin + t, 1, stored.data(), d_.K);
+      const RowNorm norm(stored.data(), d_.K);
+      Energy along, of_row;
+      for (std::size_t k = 0; k < d_.K; ++k) {
+        y[k] = norm.normalised(numeric::DoubleDouble{1.0}, stored[k]).hi;
+        along.add(row[k].get().times(y[k] * y[k]));
+      }
+      for (std::size_t k = 0; k < d_.K; ++k) {
+        of_row.add(row[k].get());
+        of_row.add(along.times(y[k] * y[k]));
+      }
+      const double reciprocal = norm.reciprocal().hi;
+      sum.add(of_row.times(reciprocal * reciprocal));
+    }
+    add(energy(gradient), sum, factor * state_unit_ * gradient_unit_);
+  }
+
+  const Problem& problem_;
+  const Dimensions d_;
+  const Sequence s_;
+  const std::size_t query_head_;
+  const bool backward_;
+  const HeadReader<double> reader_;
+  Rows in_;
+  tensor::Scratch<double> state_rows_;      ///< [K][V]
+  std::vector<double> written_, incoming_;  ///< by token: |v|^2, |do|^2
+  std::vector<double> weighted_;            ///< |do|^2 in the columns of v
+  Columns of_v_, of_do_;
+  double common_ = 0;  ///< of the columns of v and do
+  double state_unit_ = 1, gradient_unit_ = 1;
+  std::size_t head_ = 0;
+  std::vector<StoredEnergy> decayed_, dq_, dk_;  ///< [tokens][K]
+  TermEnergies energies_;
+};
+
+void add(TermEnergy& sum, const TermEnergy& part) {
+  sum.terms.add(part.terms);
+  sum.rounding.add(part.rounding);
+}
+
+}  // namespace
+
+const TermEnergy* TermEnergies::of(std::string_view tensor) const {
+  if (tensor == "o") return &o;
+  if (tensor == "final_state") return &final_state;
+  for (const GradientRow& row : kda::gradients())
+    if (row.name == tensor && row.gradient != Gradient::dA_log && row.gradient != Gradient::ddt_bias)
+      return &gradients[static_cast<std::size_t>(row.gradient)];
+  return nullptr;
+}
+
+TermEnergies term_energies(const Problem& problem, Pass pass, int threads) {
+  const std::vector<GroupJob> jobs = group_jobs(problem);
+  std::vector<TermEnergies> parts(jobs.size());
+  parallel_for(jobs.size(), threads,
+               [&](std::size_t item, int) { parts[item] = GroupScan(problem, pass, jobs[item]).run(); });
+  TermEnergies whole;
+  for (const TermEnergies& part : parts) {
+    add(whole.o, part.o);
+    whole.o_magnitude.add(part.o_magnitude);
+    add(whole.final_state, part.final_state);
+    for (std::size_t i = 0; i < gradient_count; ++i) add(whole.gradients[i], part.gradients[i]);
+  }
+  return whole;
+}
+
+double term_energies_bytes(const Problem& problem, Pass pass, int threads) {
+  const Dimensions& d = problem.dimensions();
+  std::size_t longest = 0;
+  for (const Sequence& s : problem.sequences()) longest = std::max(longest, s.length());
+  const auto workers =
+      static_cast<double>(std::min<std::size_t>(d.N * d.H, static_cast<std::size_t>(std::max(1, threads))));
+  const std::size_t rows = pass == Pass::backward ? 3 * longest * d.K : 0;
+  return workers *
+         (static_cast<double>(rows * sizeof(StoredEnergy)) + static_cast<double>(d.K * d.V * sizeof(double)));
+}
+
+}  // namespace kda_check::kda

@@ -1,0 +1,140 @@
+// Derived limits, on problems whose healthy answers they once failed, and on wrong answers they must fail.
+#include <algorithm>
+#include <cmath>
+
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+#include "support/running.hpp"
+#include "support/temporary_fixture.hpp"
+
+using namespace kda_check;
+using judge::Verdict;
+using plan::Names;
+using test::ran;
+using test::request_for;
+using test::TemporaryFixture;
+
+namespace {
+
+/// Gates of -3e-4 and little writing: what is remembered is nearly everything.
+kda::Problem slow_problem(std::size_t T, double g = -3e-4) {
+  test::ProblemSpec spec;
+  spec.T = T, spec.K = spec.V = 32, spec.initial_state = false;
+  kda::Problem problem = test::make_problem(spec);
+  for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, g);
+  for (std::size_t i = 0; i < problem.beta.size(); ++i) problem.beta.set(i, 0.02);
+  return problem;
+}
+
+report::Document judged(const kda::Problem& problem, Names variants) {
+  const TemporaryFixture file(problem);
+  plan::Request request = request_for({file.path});
+  request.selection.variants = std::move(variants);
+  request.selection.against = Names{"oracle"};
+  return ran(request);
+}
+
+void reset(kda::Problem& problem, std::size_t t, double g = -1000) {
+  const std::size_t width = problem.dimensions().HV * problem.dimensions().K;
+  for (std::size_t i = 0; i < width; ++i) problem.g.set(t * width + i, g);
+}
+
+}  // namespace
+
+TEST_CASE("one hard reset does not make the limits of a slow decay those of a fast one", "[engine][limits]") {
+  for (const std::size_t at : {std::size_t{0}, std::size_t{1000}}) {
+    kda::Problem problem = slow_problem(4096);
+    reset(problem, at);
+    const report::Document document = judged(problem, {"recurrent", "naive"});
+    REQUIRE(document.cases.size() == 2);
+    for (const report::CaseResult& item : document.cases) {
+      INFO(item.variant << ": " << (item.tensors.empty() ? item.reason : item.tensors[0].reason));
+      CHECK(item.verdict == Verdict::pass);
+    }
+  }
+}
+
+TEST_CASE("a head that forgets does not get the limits of one that remembers", "[engine][limits]") {
+  test::ProblemSpec spec;
+  spec.T = 2048, spec.H = spec.HV = 2, spec.K = spec.V = 16, spec.initial_state = false;
+  kda::Problem problem = test::make_problem(spec);
+  const auto limit_of = [&](double of_first, double of_second, double v_of_second) {
+    for (std::size_t i = 0; i < problem.g.size(); ++i)
+      problem.g.set(i, i / spec.K % 2 == 0 ? of_first : of_second);
+    for (std::size_t i = 0; i < problem.v.size(); ++i)
+      if (i / spec.V % 2 == 1) problem.v.set(i, problem.v.value(i) * v_of_second);
+    const report::Document document = judged(problem, {"recurrent"});
+    for (const judge::Limit& limit : test::tensor_of(document.cases.at(0), "o").limits)
+      if (limit.metric == "rms_ratio") return limit.value;
+    return 0.0;
+  };
+  const double fast = limit_of(-1, -1, 1), slow = limit_of(-1e-3, -1e-3, 1);
+  CHECK(slow > 10 * fast);
+  CHECK(limit_of(-1, -1e-3, 1e-4) < 1.1 * fast);  // the head that remembers has next to nothing of the rms
+}
+
+namespace {
+
+report::Document judged_regimes(std::vector<std::string> regimes, Names variants, Names dtypes) {
+  plan::Request request = request_for(std::move(regimes));
+  request.selection.variants = std::move(variants);
+  request.selection.against = Names{"oracle"};
+  request.selection.dtypes = std::move(dtypes);
+  return ran(request);
+}
+
+void all_pass(const report::Document& document) {
+  REQUIRE_FALSE(document.cases.empty());
+  for (const report::CaseResult& item : document.cases)
+    for (const report::TensorResult& tensor : item.tensors) {
+      INFO(item.fixture << ' ' << item.variant << ' ' << item.dtype << ' ' << tensor.name << ": "
+                        << tensor.reason);
+      CHECK(tensor.verdict == Verdict::pass);
+    }
+}
+
+double rms_limit(const report::TensorResult& tensor) {
+  const auto found = std::ranges::find(tensor.limits, "rms_ratio", &judge::Limit::metric);
+  return found == tensor.limits.end() ? HUGE_VAL : found->value;
+}
+
+}  // namespace
+
+TEST_CASE("one dot product that happens to cancel is not called wrong", "[engine][limits]") {
+  std::vector<std::string> regimes;
+  for (const int seed : {54, 60, 1525}) regimes.push_back("control:T=1,H=1,seed=" + std::to_string(seed));
+  regimes.push_back("control:T=1,H=1,K=4,V=3,seed=34");
+  regimes.push_back("control:T=4,H=1,K=1,V=1,seed=24");
+  all_pass(judged_regimes(regimes, {"naive", "recurrent", "chunk"}, {"fp32", "fp64"}));
+  all_pass(judged_regimes(regimes, {"chunk"}, {"bf16"}));
+}
+
+TEST_CASE("an output among the least numbers of its element type is as good as those are",
+          "[engine][limits]") {
+  all_pass(judged_regimes({"control:T=1,H=1,seed=368"}, {"recurrent", "chunk"}, {"fp16"}));
+}
+
+TEST_CASE("gradients of alike keys are judged by what cancels in them", "[engine][limits]") {
+  all_pass(
+      judged_regimes({"corr_keys:loss=1", "corr_keys:loss=1,rho=0.99", "corr_keys:loss=1,rho=0.99,g=-0.03"},
+                     {"recurrent", "chunk"}, {"bf16", "fp32"}));
+}
+
+TEST_CASE("gradients through the norm of a single channel, which cancel, pass", "[engine][limits]") {
+  all_pass(judged_regimes({"bwd_chain:K=1", "bwd_chain:K=1,seed=72", "bwd_chain:K=1,seed=9"}, {"recurrent"},
+                          {"fp32", "fp64", "bf16"}));
+}
+
+TEST_CASE("what cancels little widens limits little, so that 5 % too much is still a failure",
+          "[engine][limits]") {
+  const report::Document document =
+      judged_regimes({"control:loss=1,T=128,K=64,V=64", "bwd_tail", "bwd_chain", "lb_real:loss=1,K=64,V=64"},
+                     {"chunk"}, {"bf16"});
+  for (const report::CaseResult& item : document.cases)
+    for (const report::TensorResult& tensor : item.tensors) {
+      INFO(item.fixture << ' ' << tensor.name);
+      if (tensor.name != "dA_log" && tensor.name != "ddt_bias" && tensor.name != "dbeta")
+        CHECK(rms_limit(tensor) < 0.022);
+      CHECK(rms_limit(tensor) < 0.05);
+    }
+}

@@ -1,0 +1,279 @@
+// What the gate would see: the least fault of each family, and that the gate itself sees just that.
+#include "engine/power.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/twin_family.hpp"
+#include "plan/power_classes.hpp"
+#include "report/writers.hpp"
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+#include "support/running.hpp"
+#include "support/temporary_fixture.hpp"
+#include "support/temporary_folder.hpp"
+#include "tensor/rearranged.hpp"
+
+using namespace kda_check;
+using engine::Fault;
+using engine::FaultFamily;
+using engine::HealthyKernel;
+using judge::Verdict;
+using numeric::DType;
+using plan::Names;
+using test::items_of;
+using test::ran;
+using test::request_for;
+
+namespace {
+
+constexpr const char* classes[] = {"bf16", "fp16", "tf32", "fp32"};
+
+/// Grouped heads and two sequences.
+kda::Problem problem_in(DType dtype, std::size_t K = 32, std::size_t V = 32) {
+  test::ProblemSpec spec;
+  spec.T = 200, spec.H = 2, spec.HV = 4, spec.K = K, spec.V = V;
+  spec.cu_seqlens = {0, 70, 200};
+  const kda::Problem problem = test::make_problem(spec, 3);
+  return dtype == DType::fp32 ? kda::clone(problem) : kda::with_inputs_rounded_to(problem, dtype);
+}
+
+HealthyKernel healthy_kernel(const kda::Problem& problem, const char* of_class) {
+  HealthyKernel kernel{&kda::variant_named("chunk"), plan::healthy_options(of_class, problem), {}};
+  kernel.family = engine::twin_family(problem, kda::Pass::forward, kernel.compute(), kernel.options.dtype,
+                                      judge::Form::chunk);
+  return kernel;
+}
+
+/// What is recorded in a file, judged as `run` does.
+report::TensorResult judged(const kda::Problem& problem, const tensor::Tensor& o,
+                            numeric::ComputeFormat compute, bool by_twins) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "mine.h5";
+  fixture::WriteRequest request;
+  request.name = "mine", request.problem = &problem;
+  request.expected.push_back({"mine", "", "", compute, {&o}, {}});
+  fixture::write_fixture(path, request);
+  plan::Request words = request_for({path});
+  words.selection.variants = Names{};
+  words.selection.against = Names{"oracle"};
+  words.twins = by_twins;
+  const report::Document document = ran(words);
+  REQUIRE(document.cases.size() == 1);
+  return test::tensor_of(document.cases[0], "o");
+}
+
+/// A problem, what is seen of faults in its o, and answers with them.
+struct Bench {
+  kda::Problem problem;
+  HealthyKernel kernel;
+  engine::Power power;
+  engine::PowerAnswers answers;
+  std::vector<Fault> faults;
+
+  Bench(DType dtype, const char* of_class)
+      : problem(problem_in(dtype)),
+        kernel(healthy_kernel(problem, of_class)),
+        power(engine::power_of(problem, "o", kernel, kda::gate_statistics(problem, 64, 1), 1U << 30)),
+        answers(problem, "o", kernel),
+        faults(engine::faults_on({problem, "o", answers.layout(), answers.healthy(), answers.storage()}, 1)) {
+  }
+
+  tensor::Tensor answer(const Fault& fault, double share) const {
+    tensor::Tensor o("o", answers.storage(), answers.healthy().shape());
+    const judge::RowLayout& layout = answers.layout();
+    for (std::size_t head = 0; head < layout.heads; ++head) {
+      const std::vector<float> values = answers.faulty(answers.head(head), head, {&fault, share});
+      for (std::size_t r = 0; r < layout.rows; ++r)
+        for (std::size_t v = 0; v < layout.width; ++v)
+          o.set(layout.element(r, head, v),
+                static_cast<double>(values[r * judge::padded_width(layout.width) + v]));
+    }
+    return o;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a fault at twice its floor is found where it is, at half of it not", "[engine][power]") {
+  const Bench bench(DType::bf16, "bf16");
+  REQUIRE(bench.power.healthy);
+  CHECK(*bench.power.healthy < 1);
+  REQUIRE(bench.faults.size() == bench.power.faults.size());
+  std::vector<FaultFamily> seen;
+  for (std::size_t i = 0; i < bench.faults.size(); ++i) {
+    const Fault& fault = bench.faults[i];
+    const engine::PlacePower& power = bench.power.faults[i];
+    const auto row = std::ranges::find(engine::fault_rows(), fault.family, &engine::FaultRow::family);
+    // One of each is enough.
+    if (!row->has_share || std::ranges::find(seen, fault.family) != seen.end()) continue;
+    seen.push_back(fault.family);
+    INFO(row->key << ", " << fault.place);
+    REQUIRE(power.by_twins);
+    const report::TensorResult twice =
+        judged(bench.problem, bench.answer(fault, 2 * *power.by_twins), numeric::ComputeFormat::bf16, true);
+    CHECK(twice.verdict != Verdict::pass);
+    if (fault.direction.empty()) CHECK(twice.twins->place == power.named);
+    CHECK(power.is_named);
+    const report::TensorResult half =
+        judged(bench.problem, bench.answer(fault, *power.by_twins / 2), numeric::ComputeFormat::bf16, true);
+    CHECK(half.verdict == Verdict::pass);
+    CHECK(half.twins->ratio < 1);
+  }
+  CHECK(seen.size() == 10);
+}
+
+TEST_CASE("a floor is within five percent of the least share that is beyond the twins", "[engine][power]") {
+  for (const char* const of_class : {"tf32", "fp32"}) {
+    const Bench bench(DType::fp32, of_class);
+    const report::TensorResult healthy =
+        judged(bench.problem, bench.answer(bench.faults[0], 0), bench.kernel.compute(), true);
+    REQUIRE(healthy.twins);
+    for (const FaultFamily family : {FaultFamily::chunk, FaultFamily::column, FaultFamily::state}) {
+      const auto place = std::ranges::find(bench.power.faults, family, &engine::PlacePower::family);
+      const Fault& fault = bench.faults[static_cast<std::size_t>(place - bench.power.faults.begin())];
+      INFO(of_class << ' ' << fault.place);
+      REQUIRE(place->by_twins);
+      judge::TruthValues truth(bench.answers.healthy().size(), true);
+      const test::WholeOracle exact = test::whole_oracle(bench.problem);
+      for (std::size_t i = 0; i < exact.o.size(); ++i) truth.set(i, std::array{exact.o[i].hi});
+      const auto judgements =
+          bench.answers.judged(truth, {{&fault, *place->by_twins * 0.95}, {&fault, *place->by_twins * 1.05}});
+      CHECK(judgements.at(0).ratio <= 1);
+      CHECK(judgements.at(1).ratio > 1);
+    }
+  }
+}
+
+TEST_CASE("what limits need is what makes a verdict fail by them", "[engine][power]") {
+  const Bench bench(DType::bf16, "bf16");
+  for (std::size_t i = 0; i < bench.faults.size(); ++i) {
+    const engine::PlacePower& power = bench.power.faults[i];
+    INFO(static_cast<int>(power.family) << ' ' << power.place);
+    if (power.family == FaultFamily::missed_decay || power.family == FaultFamily::truncation) {
+      const bool fails =
+          judged(bench.problem, bench.answer(bench.faults[i], 1), numeric::ComputeFormat::bf16, false)
+              .verdict == Verdict::fail;
+      CHECK(fails == (*power.by_limits > 1));
+    } else if (power.family <= FaultFamily::last_rows || power.family == FaultFamily::state) {
+      REQUIRE(power.by_limits);
+      for (const double factor : {0.9, 1.1}) {
+        const report::TensorResult result =
+            judged(bench.problem, bench.answer(bench.faults[i], factor * *power.by_limits),
+                   numeric::ComputeFormat::bf16, false);
+        CHECK((result.verdict == Verdict::fail) == (factor > 1));
+      }
+    }
+  }
+}
+
+TEST_CASE("the healthy kernel of a class is none of its twins, and rounds what it computes once",
+          "[engine][power]") {
+  for (const char* const of_class : classes) {
+    INFO(of_class);
+    const kda::Problem problem = problem_in(plan::power_dtype(of_class));
+    const HealthyKernel kernel = healthy_kernel(problem, of_class);
+    CHECK(kernel.family.size() >= judge::fewest_twins);
+    for (const engine::Twin& twin : kernel.family)
+      CHECK_FALSE(twin.options.arithmetic == kernel.options.arithmetic);
+    const kda::Answer answer = test::run(problem, "chunk", kernel.options);
+    const kda::Tensors wide = engine::unrounded(problem, kernel);
+    CHECK(wide.at("o").dtype() == DType::fp32);
+    CHECK(test::differing_bits(wide.at("o").converted_to(kernel.options.dtype), answer.o) == 0);
+    CHECK(test::differing_bits(wide.at("final_state"), answer.final_state) == 0);
+  }
+}
+
+TEST_CASE("a fault of the carried state is what a run from that state shows", "[engine][power]") {
+  test::ProblemSpec spec;
+  spec.T = 50, spec.K = 8, spec.V = 16;
+  spec.gate = kda::Gate::softplus, spec.qk_l2norm = true, spec.beta_sigmoid = true;
+  const kda::Problem problem = test::make_problem(spec);
+  const tensor::Tensor o = test::run(problem, "recurrent", DType::fp64).o;
+  const judge::RowLayout layout = judge::row_layout("o", o.shape(), problem, 64);
+  const std::vector<Fault> faults = engine::faults_on({problem, "o", layout, o, DType::fp32, 1}, 1);
+  const auto fault = std::ranges::find(faults, FaultFamily::state, &Fault::family);
+  REQUIRE(fault != faults.end());
+  const auto first = static_cast<std::size_t>(std::ranges::find(fault->rows, true) - fault->rows.begin());
+  REQUIRE(first > 0);
+  const auto part = [&](std::size_t begin, std::size_t end) {
+    std::vector<std::size_t> tokens;
+    for (std::size_t t = begin; t < end; ++t) tokens.push_back(t);
+    return kda::with_inputs(problem, [&](const kda::InputSlot& slot, const tensor::Tensor& tensor) {
+      const bool has_tokens = kda::find_spec(slot.name)->axes[1] == kda::Axis::token;
+      return has_tokens ? tensor::picked(tensor, 1, tokens) : tensor.clone();
+    });
+  };
+  kda::Problem rest = part(first, spec.T);
+  rest.initial_state = test::run(part(0, first), "recurrent", DType::fp64).final_state.clone();
+  const tensor::Tensor before = test::run(rest, "recurrent", DType::fp64).o;
+  for (std::size_t i = 0; i < rest.initial_state->size(); ++i)
+    rest.initial_state->set(i, 1.5 * rest.initial_state->value(i));
+  const tensor::Tensor after = test::run(rest, "recurrent", DType::fp64).o;
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    const double shown = (after.value(i) - before.value(i)) / 0.5;
+    CHECK(static_cast<double>(fault->direction[first * 16 + i]) == Approx(shown).epsilon(1e-5).margin(1e-9));
+  }
+}
+
+TEST_CASE("power tells every family, of o and of the final state", "[engine][power]") {
+  plan::Request request = request_for({"lb_real:T=130,H=2,K=32,V=32,C=64"}, plan::Task::power);
+  request.selection.tensors = Names{"o", "final_state"};
+  request.selection.dtypes = Names{"bf16"};
+  request.classes = {"bf16"};
+  const report::Document document = ran(request);
+  const std::vector<test::Item> items = items_of(document, "power");
+  REQUIRE(items.size() == 2);
+  CHECK(report::exit_code(document) == 0);
+  for (const test::Item& item : items) {
+    INFO(item.words("tensor"));
+    CHECK(item.words("class") == "bf16");
+    CHECK(item.figure("healthy") < 1);
+    CHECK(item.entry().verdict == Verdict::pass);
+    for (const test::Row& row : item.rows("floors")) {
+      INFO(row.words("fault"));
+      CHECK(row.figure("by_twins") > 0);
+      const bool is_everywhere = row.words("fault") == "scale" || row.words("fault") == "last_rows";
+      CHECK(row.count("places") <= (is_everywhere ? 1 : 3));
+    }
+    const bool in_16_bits = item.words("tensor") == "o";  // states are in fp32
+    CHECK(item.rows("statistics").size() == (in_16_bits ? 2 : 1));
+  }
+  // Twins see what limits do not.
+  const test::Row scale = items[0].rows("floors")[0];
+  CHECK(scale.words("fault") == "scale");
+  CHECK(scale.figure("by_twins") < scale.figure("by_limits") / 3);
+}
+
+TEST_CASE("power does not depend on the number of threads", "[engine][power]") {
+  plan::Request request = request_for({test::case_fixtures() + "/fla_bf16_gva.h5"}, plan::Task::power);
+  const auto json = [&](int threads) {
+    return report::write_json(ran(test::planned(request), test::on_threads(threads)), {});
+  };
+  CHECK(json(1) == json(2));
+}
+
+TEST_CASE("where nothing is known of twins, power says so and is no pass", "[engine][power]") {
+  // Values beyond fp16.
+  plan::Request request = request_for({"control:T=64,H=1,K=16,V=16"}, plan::Task::power);
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "large.h5";
+  kda::Problem problem = problem_in(DType::fp16, 16, 16);
+  for (std::size_t i = 0; i < problem.v.size(); ++i) problem.v.set(i, 60000);
+  fixture::WriteRequest write;
+  write.name = "large", write.problem = &problem;
+  fixture::write_fixture(path, write);
+  request.targets = {path};
+  const report::Document document = ran(request);
+  const std::vector<test::Item> items = items_of(document, "power");
+  REQUIRE(items.size() == 1);
+  CHECK(items[0].entry().verdict == Verdict::inconclusive);
+  CHECK_THAT(items[0].entry().reason, ContainsSubstring("not finite"));
+  CHECK(report::exit_code(document) == 1);
+
+  request.targets = {"control:T=20,H=1,dtype=fp64"};
+  const report::Document wide = ran(request);
+  REQUIRE(wide.failures.size() == 1);
+  CHECK_THAT(wide.failures[0].message, ContainsSubstring("no twins"));
+  CHECK(report::exit_code(wide) == 3);
+}
