@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "judge/metrics.hpp"
+#include "judge/verdict.hpp"
 
 namespace kda_check::engine {
 
@@ -77,8 +79,12 @@ report::TensorResult judged(const TensorOf& tensor, const Measures& m, std::vect
 void lift(std::vector<judge::Limit>& limits, const TwinResult& twins) {
   constexpr double headroom = 1.5;
   for (judge::Limit& limit : limits)
-    if (limit.metric == "rms_ratio" && limit.source == "derived" && limit.value < twins.largest_rms_ratio)
-      limit.value = headroom * twins.largest_rms_ratio, limit.source = "twins";
+    if (limit.metric == "rms_ratio" && limit.source == "derived" && limit.value < twins.largest_rms_ratio &&
+        limit.value < judge::hollow_rms_ratio) {
+      // As far as it says anything.
+      const double most = std::nextafter(judge::hollow_rms_ratio, 0);
+      limit.value = std::min(headroom * twins.largest_rms_ratio, most), limit.source = "twins";
+    }
 }
 
 namespace {

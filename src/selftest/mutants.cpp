@@ -176,6 +176,44 @@ Answer mask_by_zero(const Problem& problem, const RunOptions& options) {
   return answer;
 }
 
+/// The chunk form, o times a factor where `is_there` says so: what is small beside the noise of 16 bits.
+template <class IsThere>
+Answer scaled_chunk(const Problem& problem, const RunOptions& options, double factor, IsThere is_there) {
+  Answer answer = of("chunk", problem, options);
+  const kda::Dimensions& d = problem.dimensions();
+  for (std::size_t row = 0; row < d.B * d.T; ++row)
+    for (std::size_t head = 0; head < d.HV; ++head) {
+      if (!is_there(row % d.T, head)) continue;
+      for (std::size_t v = 0; v < d.V; ++v) {
+        const std::size_t at = (row * d.HV + head) * d.V + v;
+        answer.o.set(at, answer.o.value(at) * factor);
+      }
+    }
+  return answer;
+}
+
+Answer percent_too_large(const Problem& problem, const RunOptions& options) {
+  return scaled_chunk(problem, options, 1.01, [](std::size_t, std::size_t) { return true; });
+}
+Answer one_head_too_large(const Problem& problem, const RunOptions& options) {
+  const std::size_t last = problem.dimensions().HV - 1;
+  return scaled_chunk(problem, options, 1.03, [=](std::size_t, std::size_t head) { return head == last; });
+}
+Answer last_rows_too_large(const Problem& problem, const RunOptions& options) {
+  const std::size_t rows = options.chunk_size;
+  return scaled_chunk(problem, options, 1.05,
+                      [=](std::size_t token, std::size_t) { return token % rows + 1 == rows; });
+}
+Answer one_chunk_too_large(const Problem& problem, const RunOptions& options) {
+  const std::size_t rows = options.chunk_size;
+  return scaled_chunk(problem, options, 1.06,
+                      [=](std::size_t token, std::size_t head) { return token / rows == 1 && head == 0; });
+}
+Answer one_row_too_large(const Problem& problem, const RunOptions& options) {
+  return scaled_chunk(problem, options, 1.15,
+                      [](std::size_t token, std::size_t head) { return token == 70 && head == 0; });
+}
+
 constexpr Mutant rows[] = {
     {"written_again", "the recurrence in other code", "recurrent", DType::fp64, true,
      misread<[](Interpretation&, const Problem&) {}>},
@@ -226,6 +264,14 @@ constexpr Mutant rows[] = {
     {"second_sequence", "one bit of the second sequence of a batch", "recurrent", DType::fp32, false,
      second_sequence},
     {"odd_head", "one bit of the first head", "recurrent", DType::fp32, false, odd_head},
+    {"percent_in_bf16", "o a hundredth too large", "chunk", DType::bf16, false, percent_too_large},
+    {"head_in_bf16", "the last head 3 % too large", "chunk", DType::bf16, false, one_head_too_large},
+    {"last_rows_in_bf16", "the last row of every chunk 5 % too large", "chunk", DType::bf16, false,
+     last_rows_too_large},
+    {"chunk_in_bf16", "the second chunk of the first head 6 % too large", "chunk", DType::bf16, false,
+     one_chunk_too_large},
+    {"row_in_bf16", "token 70 of the first head 15 % too large", "chunk", DType::bf16, false,
+     one_row_too_large},
     {"mask_by_zero", "what lies outside is multiplied by zero", "recurrent", DType::fp32, false,
      mask_by_zero},
 };
