@@ -7,7 +7,7 @@ namespace kda_check::cli {
 namespace {
 
 constexpr char footer[] =
-    R"(A healthy kernel is emulated on the problem, and faults are put into its answer: the least of each that run --twins would
+    R"(A healthy kernel is emulated on the problem, and faults are put into its answer: the least of each that its twins would
 see, beside the least that breaks a derived limit (docs/power.md).
 
 Examples:

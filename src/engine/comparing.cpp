@@ -220,9 +220,8 @@ void drop(std::vector<judge::Limit>& limits, std::string_view metric) {
   std::erase_if(limits, [&](const judge::Limit& limit) { return limit.metric == metric; });
 }
 
-double limit_on(const std::vector<judge::Limit>& limits, std::string_view metric) {
-  const auto found = std::ranges::find(limits, metric, &judge::Limit::metric);
-  return found == limits.end() ? HUGE_VAL : found->value;
+double rms_limit(const std::vector<judge::Limit>& limits) {
+  return judge::find_limit(limits, "rms_ratio")->value;
 }
 
 /// Below the smallest normal number of a format what is rounded to it loses half a step of that range,
@@ -262,9 +261,9 @@ std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing,
   allow_for_subnormals(limits, pairing, item, measures);
   // What cancels, or is next to the smallest numbers, widens a limit as far as it says anything. Beyond, an
   // answer that is lost in the rounding of its own terms is as good as zero, which has no ratio.
-  const double wide = limit_on(limits, "rms_ratio");
+  const double wide = rms_limit(limits);
   const bool is_lost = wide >= judge::hollow_rms_ratio && std::isfinite(wide) && measures.has_magnitude &&
-                       limit_on(derived({}), "rms_ratio") < judge::hollow_rms_ratio;
+                       rms_limit(derived({})) < judge::hollow_rms_ratio;
   if (is_lost && measures.rms_ratio < judge::hollow_rms_ratio)
     std::ranges::find(limits, "rms_ratio", &judge::Limit::metric)->value =
         std::nextafter(judge::hollow_rms_ratio, 0);
@@ -277,8 +276,8 @@ std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing,
 void hold_against(Twins& twins, const std::vector<Pairing>& pairings, std::vector<Measured>& results) {
   if (twins.is_empty()) return;
   for (const Measured& item : results)
-    for (const judge::Limit& limit : item.limits)
-      if (limit.metric == "rms_ratio") twins.limit(*pairings[item.pairing].got, item.tensor, limit.value);
+    if (const judge::Limit* const limit = judge::find_limit(item.limits, "rms_ratio"))
+      twins.limit(*pairings[item.pairing].got, item.tensor, limit->value);
   twins.judge();
   for (Measured& item : results) {
     const Pairing& pairing = pairings[item.pairing];

@@ -109,10 +109,8 @@ void judge_by_twins(report::TensorResult& result, const TwinResult& twins) {
                   worst.energy, worst.slope,     worst.sigmas};
   if (judgement.ratio <= 1 || result.verdict == judge::Verdict::inconclusive) return;
   // Whoever has a form that no twin has may set the limit, with a reason; then it decides.
-  const bool is_allowed = std::ranges::any_of(result.limits, [&](const judge::Limit& limit) {
-    return limit.metric == "twins" && judgement.ratio <= limit.value;
-  });
-  if (is_allowed) return;
+  const judge::Limit* const allowed = judge::find_limit(result.limits, "twins");
+  if (allowed != nullptr && judgement.ratio <= allowed->value) return;
   std::string where = sentence_of(twins);
   if (twins.gate_offset)
     where +=

@@ -63,10 +63,8 @@ void PowerOfLimits::over(std::size_t head, const Fault* fault, const Use& use) c
 PowerOfLimits::PowerOfLimits(const PowerAnswers& answers, const ExactTensor& exact,
                              const std::vector<judge::Limit>& limits)
     : answers_(answers), exact_(exact), layout_(answers.layout()) {
-  for (const judge::Limit& limit : limits) {
-    if (limit.metric == "rms_ratio") rms_limit_ = limit.value;
-    if (limit.metric == "scaled_ulp") ulp_limit_ = limit.value;
-  }
+  if (const judge::Limit* const rms = judge::find_limit(limits, "rms_ratio")) rms_limit_ = rms->value;
+  if (const judge::Limit* const ulp = judge::find_limit(limits, "scaled_ulp")) ulp_limit_ = ulp->value;
   for (std::size_t head = 0; head < layout_.heads; ++head)
     over(head, nullptr, [&](double e, double, double x, double unit) {
       is_finite_ = is_finite_ && std::isfinite(e);

@@ -119,10 +119,10 @@ void conclude(report::Entry& entry, const Power& power) {
     entry.verdict = Verdict::pass;
 }
 
+/// 0: none.
 double limit_on(const Power& power, std::string_view metric) {
-  for (const judge::Limit& limit : power.limits)
-    if (limit.metric == metric) return limit.value;
-  return 0;
+  const judge::Limit* const limit = judge::find_limit(power.limits, metric);
+  return limit != nullptr ? limit->value : 0;
 }
 
 report::Entry entry_of(const Power& power, const plan::Case& item, const Answered& who,

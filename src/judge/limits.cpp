@@ -46,6 +46,11 @@ double steps_lost(const Computation& computation, const numeric::Format& storage
 
 }  // namespace
 
+const Limit* find_limit(const std::vector<Limit>& limits, std::string_view metric) {
+  const auto found = std::ranges::find(limits, metric, &Limit::metric);
+  return found == limits.end() ? nullptr : &*found;
+}
+
 double smallness_of_sums(std::size_t N, std::size_t K) {
   return numeric::power(static_cast<double>(std::max<std::size_t>(1, N)), 1 / static_cast<double>(K));
 }

@@ -43,6 +43,9 @@ struct Computation {
   double excess = 0;
 };
 
+/// That on a metric; null without one.
+const Limit* find_limit(const std::vector<Limit>& limits, std::string_view metric);
+
 /// N^(1/K): the least of N sums of K independent terms |q_k S_k| is a typical one divided by this.
 double smallness_of_sums(std::size_t N, std::size_t K);
 

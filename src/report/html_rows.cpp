@@ -10,12 +10,6 @@ namespace kda_check::report::html {
 
 namespace {
 
-const judge::Limit* limit_on(const TensorResult& tensor, std::string_view metric_name) {
-  for (const judge::Limit& limit : tensor.limits)
-    if (limit.metric == metric_name) return &limit;
-  return nullptr;
-}
-
 void add_metrics(Node parent, const TensorResult& tensor) {
   if (tensor.metrics.empty()) return;
   Node list = add(parent, "ul", {}, "metrics");
@@ -24,7 +18,7 @@ void add_metrics(Node parent, const TensorResult& tensor) {
     add(item, "b", name);
     say(item, " ");
     add_figure(item, value);
-    if (const judge::Limit* const limit = limit_on(tensor, name)) {
+    if (const judge::Limit* const limit = judge::find_limit(tensor.limits, name)) {
       say(item, ", limit ");
       add_figure(item, limit->value);
       say(item, " (" + limit->source + ")");
@@ -56,7 +50,7 @@ void add_drawings(Node parent, const TensorResult& tensor) {
     return;
   }
   double limit = 0;
-  if (const judge::Limit* const rms = limit_on(tensor, "rms_ratio")) limit = rms->value;
+  if (const judge::Limit* const rms = judge::find_limit(tensor.limits, "rms_ratio")) limit = rms->value;
   Node figures = add(parent, "div", {}, "figures");
   add_drawing(figures, growth_drawing(*tensor.profile, limit), "Error along T: rms_ratio of each window");
   add_drawing(figures, histogram_drawing(*tensor.profile), "Elements by ULP from expected");
