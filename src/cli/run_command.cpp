@@ -3,6 +3,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "cli/command.hpp"
+#include "engine/twin_family.hpp"
 
 namespace kda_check::cli {
 
@@ -64,6 +65,15 @@ struct RunOptions {
         "--twins", "WHEN", {"on", "off"}, [&](const std::string& when) { request.twins = when == "on"; },
         "on (default): hold errors also against those of kernels of the same arithmetic that are emulated\n"
         "on the same problem, region by region (docs/twins.md); off: the limits decide alone");
+    parser.names(
+        "--twins-without", "WAY,...",
+        [&](Names ways) {
+          for (const std::string& way : ways) engine::check_way(way);
+          request.twins_left_out = std::move(ways);
+        },
+        "Only twins that do not compute so (chunk, recurrence, chunk-size=16, decay=pair): what becomes of "
+        "a\n"
+        "kernel that computes as nobody has emulated");
     parser.group("Explain");
     parser.flag("--stages", request.stages,
                 "Compare the intermediates of the chunk form (and those a file holds) with the truth, and\n"

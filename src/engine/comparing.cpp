@@ -176,6 +176,12 @@ double smallness_of(std::string_view name, const Tensor& tensor, const kda::Prob
   return over_values ? judge::smallness_of_sums(tensor.size(), d.V) : 1.0;
 }
 
+/// Of the sums over tokens how many there are; others are as large as their terms.
+std::size_t terms_of(std::string_view name, const kda::Problem& problem) {
+  const kda::Dimensions& d = problem.dimensions();
+  return name == "dA_log" ? d.B * d.T * d.K : name == "ddt_bias" ? d.B * d.T : 1;
+}
+
 /// 0 of nothing, and where the terms are beyond the range of fp64.
 double finite_size(const numeric::ProductSum& part, const numeric::ProductSum& whole) {
   if (whole.is_zero()) return 0;
@@ -224,27 +230,42 @@ double rms_limit(const std::vector<judge::Limit>& limits) {
   return judge::find_limit(limits, "rms_ratio")->value;
 }
 
+/// The narrowest range of exponents on the way to a tensor: chunk forms keep operands in the element type of
+/// the answer, but not what an initial state has decayed to.
+const numeric::Format& narrowest(const Answered& answer, std::string_view tensor) {
+  const numeric::Format &computed = numeric::format_of(numeric::range_of(answer.compute)),
+                        &stored = numeric::format_of(answer.dtype);
+  const bool stores_operands = answer.form != judge::Form::recurrence && tensor != "dinitial_state";
+  return stores_operands && stored.smallest_normal() > computed.smallest_normal() ? stored : computed;
+}
+
 /// Below the smallest normal number of a format what is rounded to it loses half a step of that range,
 /// however small it is itself.
 void allow_for_subnormals(std::vector<judge::Limit>& limits, const Pairing& pairing, const Ongoing& item,
-                          const judge::Measures& measures) {
+                          const judge::Measures& measures, std::size_t terms) {
+  /// A tensor has elements that much smaller than their root mean square.
+  constexpr double small_elements = 64;
   const double size = measures.expected_rms;
-  const auto below = [&](const numeric::Format& format) {
-    return size == 0 ? 0.0 : std::max(0.0, format.smallest_normal() / size - 1);
+  if (size == 0) return;
+  double storage = 0, arithmetic = 0;
+  bool any_below = false;
+  const auto allow = [&](const Answered* answer, const Tensor* tensor) {
+    if (answer == nullptr) return;
+    const auto below = [](double smallest) { return std::max(0.0, smallest - 1); };
+    const numeric::Format& stored = numeric::format_of(tensor->dtype());
+    storage += stored.unit_roundoff() * below(stored.smallest_normal() / size);
+    const double smallest = narrowest(*answer, item.tensor).smallest_normal() / size;
+    any_below = any_below || smallest * small_elements > 1;
+    arithmetic = std::max(arithmetic, below(smallest * std::sqrt(static_cast<double>(terms))));
   };
-  for (judge::Limit& limit : limits) {
-    if (limit.metric != "rms_ratio") continue;
-    double storage = 0, arithmetic = 0;
-    const auto allow = [&](const Answered* answer, const Tensor* tensor) {
-      if (answer == nullptr) return;
-      const numeric::Format& stored = numeric::format_of(tensor->dtype());
-      storage += stored.unit_roundoff() * below(stored);
-      arithmetic = std::max(arithmetic, below(numeric::format_of(numeric::range_of(answer->compute))));
-    };
-    allow(pairing.got, item.got), allow(pairing.expected, item.expected);
-    if (arithmetic > 0) limit.value *= 1 + arithmetic;  // may be infinite
-    limit.value += storage;
-  }
+  allow(pairing.got, item.got), allow(pairing.expected, item.expected);
+  for (judge::Limit& limit : limits)
+    if (limit.metric == "rms_ratio") {
+      if (arithmetic > 0) limit.value *= 1 + arithmetic;  // may be infinite
+      limit.value += storage;
+    }
+  // What is lost there is no share of an element's magnitude.
+  if (any_below) drop(limits, "scaled_ulp");
 }
 
 std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing, const Ongoing& item,
@@ -258,7 +279,7 @@ std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing,
                                                      *item.expected, truth.problem, condition));
   };
   std::vector<judge::Limit> limits = derived(condition_of(item, energies));
-  allow_for_subnormals(limits, pairing, item, measures);
+  allow_for_subnormals(limits, pairing, item, measures, terms_of(item.tensor, truth.problem));
   // What cancels, or is next to the smallest numbers, widens a limit as far as it says anything. Beyond, an
   // answer that is lost in the rounding of its own terms is as good as zero, which has no ratio.
   const double wide = rms_limit(limits);
@@ -282,7 +303,8 @@ void hold_against(Twins& twins, const std::vector<Pairing>& pairings, std::vecto
   for (Measured& item : results) {
     const Pairing& pairing = pairings[item.pairing];
     if (!pairing.twins) continue;
-    if (const TwinResult* const found = twins.result(*pairing.got, item.tensor)) item.twins = *found;
+    if (const TwinResult* const found = twins.result(*pairing.got, pairing.twins_left_out, item.tensor))
+      item.twins = *found;
   }
 }
 
@@ -316,7 +338,7 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
   Twins twins(truth.problem, truth.pass, truth.threads_of_twins);
   if (truth.oracle)
     for (const Pairing& pairing : pairings)
-      if (pairing.twins) twins.add(*pairing.got);
+      if (pairing.twins) twins.add(*pairing.got, pairing.twins_left_out);
   if (!ongoing.empty()) run_comparisons(truth, pairings, ongoing, twins);
 
   kda::TermEnergies energies;

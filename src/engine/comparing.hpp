@@ -19,9 +19,10 @@ namespace kda_check::engine {
 struct Pairing {
   const Answered* got = nullptr;
   const Answered* expected = nullptr;
-  bool same_bits = false;    ///< nothing may differ: a replay
-  bool twins = false;        ///< held against emulated kernels, too, where it is held against the oracle
-  plan::Names tensors = {};  ///< that both sides have
+  bool same_bits = false;  ///< nothing may differ: a replay
+  bool twins = false;      ///< held against emulated kernels, too, where it is held against the oracle
+  plan::Names twins_left_out = {};  ///< ways of computing that none of these may have
+  plan::Names tensors = {};         ///< that both sides have
   judge::ComparisonOptions options = {};
 };
 

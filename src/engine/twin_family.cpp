@@ -1,12 +1,18 @@
 #include "engine/twin_family.hpp"
 
+#include <fmt/format.h>
+
 #include <string_view>
+
+#include "base/error.hpp"
 
 namespace kda_check::engine {
 
 namespace {
 
 using numeric::ComputeFormat;
+
+constexpr std::string_view chunk_size_is = "chunk-size=";
 
 /// One way to compute, in the words of --arithmetic.
 struct Row {
@@ -76,6 +82,28 @@ std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, Compu
     family.push_back(std::move(twin));
   }
   return family;
+}
+
+bool computes(const Twin& twin, std::string_view way) {
+  if (way == "chunk" || way == "recurrence") return (way == "chunk") == twin.variant->axes.chunk;
+  if (way.starts_with(chunk_size_is))
+    return twin.variant->axes.chunk &&
+           way.substr(chunk_size_is.size()) == std::to_string(twin.options.chunk_size);
+  // Padded, a word is found whole.
+  const std::string words = " " + kda::describe(twin.options.arithmetic, twin.variant->axes) + " ",
+                    wanted = " " + std::string(way);
+  return words.find(wanted + " ") != std::string::npos || words.find(wanted + ":") != std::string::npos;
+}
+
+void check_way(std::string_view way) {
+  if (way == "chunk" || way == "recurrence") return;
+  if (way.starts_with(chunk_size_is)) {
+    const std::string_view rows = way.substr(chunk_size_is.size());
+    if (!rows.empty() && rows.find_first_not_of("0123456789") == std::string_view::npos) return;
+    throw Error(ErrorKind::usage, fmt::format("{}: wanted a number of rows, chunk-size=16", way));
+  }
+  kda::Arithmetic any;
+  kda::set_axis(any, way);
 }
 
 }  // namespace kda_check::engine

@@ -19,4 +19,10 @@ struct Twin {
 std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, numeric::ComputeFormat compute,
                               numeric::DType dtype, judge::Form form);
 
+/// Whether it computes so: "chunk", "recurrence", "chunk-size=16", or words of --arithmetic, without their
+/// numbers any of them ("decay=anchor-mid").
+bool computes(const Twin& twin, std::string_view way);
+/// Throws Error{usage} for a way of computing that there is not.
+void check_way(std::string_view way);
+
 }  // namespace kda_check::engine

@@ -92,7 +92,6 @@ TwinResult result_of(const Judged& judged, const Answered& answer, const judge::
   TwinResult result;
   result.judgement = judgement;
   result.largest_rms_ratio = judged.test->largest_rms_ratio();
-  result.structure_known = answer.form != judge::Form::unknown;
   if (judgement.ratio > 1) {
     const judge::Excess& worst = judgement.worst;
     result.place = judge::place_of(worst.region, worst.head, worst.cell, judged.layout);
@@ -109,6 +108,7 @@ struct Twins::Class {
   DType dtype;
   judge::Form form;
   std::size_t chunk_size;  ///< the limits depend on it
+  plan::Names left_out;
   std::vector<const Answered*> answers;
   std::vector<Twin> family;
   std::map<std::string, double, std::less<>> limits = {};  ///< on rms_ratio, by tensor
@@ -134,19 +134,22 @@ Twins::Twins(const kda::Problem& problem, kda::Pass pass, int threads)
     : problem_(problem), pass_(pass), threads_(threads) {}
 Twins::~Twins() = default;
 
-void Twins::add(const Answered& answer) {
+void Twins::add(const Answered& answer, const plan::Names& left_out) {
   if (answer.compute == ComputeFormat::fp64) return;
+  const judge::Form form = left_out.empty() ? answer.form : judge::Form::unknown;
   for (const std::unique_ptr<Class>& known : classes_)
-    if (known->compute == answer.compute && known->dtype == answer.dtype && known->form == answer.form &&
-        known->chunk_size == answer.chunk_size) {
+    if (known->compute == answer.compute && known->dtype == answer.dtype && known->form == form &&
+        known->chunk_size == answer.chunk_size && known->left_out == left_out) {
       if (std::ranges::find(known->answers, &answer) == known->answers.end())
         known->answers.push_back(&answer);
       return;
     }
-  std::vector<Twin> family = twin_family(problem_, pass_, answer.compute, answer.dtype, answer.form);
+  std::vector<Twin> family = twin_family(problem_, pass_, answer.compute, answer.dtype, form);
+  for (const std::string& way : left_out)
+    std::erase_if(family, [&](const Twin& twin) { return computes(twin, way); });
   if (family.size() < judge::fewest_twins) return;
   classes_.push_back(std::make_unique<Class>(
-      Class{answer.compute, answer.dtype, answer.form, answer.chunk_size, {&answer}, std::move(family)}));
+      Class{answer.compute, answer.dtype, form, answer.chunk_size, left_out, {&answer}, std::move(family)}));
 }
 
 void Twins::truth(std::string_view tensor, std::size_t size, std::size_t begin,
@@ -193,6 +196,7 @@ void Twins::judge(Class& one) const {
     for (std::size_t a = 0; a < judgements.size(); ++a) {
       TwinResult result = result_of(judged, *judged.answers[a], judgements[a]);
       result.twins = one.family.size();
+      result.structure_known = one.form != judge::Form::unknown;
       if (judgements[a].ratio > 1 && has_softplus) {
         if (!gates) gates.emplace(problem_, threads_);
         result.gate_offset =
@@ -203,10 +207,13 @@ void Twins::judge(Class& one) const {
   }
 }
 
-const TwinResult* Twins::result(const Answered& answer, std::string_view tensor) const {
-  for (const std::unique_ptr<Class>& one : classes_)
+const TwinResult* Twins::result(const Answered& answer, const plan::Names& left_out,
+                                std::string_view tensor) const {
+  for (const std::unique_ptr<Class>& one : classes_) {
+    if (one->left_out != left_out) continue;
     if (const auto found = one->results.find({&answer, std::string(tensor)}); found != one->results.end())
       return &found->second;
+  }
   return nullptr;
 }
 

@@ -37,8 +37,9 @@ class Twins {
   Twins(const kda::Problem& problem, kda::Pass pass, int threads);
   ~Twins();
 
-  /// To be called before truth(); `answer` must stay.
-  void add(const Answered& answer);
+  /// To be called before truth(); `answer` must stay. `left_out`: ways of computing that none of its twins
+  /// may have; it then counts as one of a form that no twin has.
+  void add(const Answered& answer, const plan::Names& left_out);
   bool is_empty() const { return classes_.empty(); }
   /// Elements [begin, begin + values.size()) of the tensor of that name and of this size.
   void truth(std::string_view tensor, std::size_t size, std::size_t begin, std::span<const double> values);
@@ -47,7 +48,8 @@ class Twins {
   /// Runs the twins, when the truth is complete.
   void judge();
   /// Null where no three twins are like this answer, or it is not one that has errors: not finite, no rows.
-  const TwinResult* result(const Answered& answer, std::string_view tensor) const;
+  const TwinResult* result(const Answered& answer, const plan::Names& left_out,
+                           std::string_view tensor) const;
 
  private:
   struct Class;

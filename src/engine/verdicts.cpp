@@ -88,6 +88,7 @@ class Round {
       pairing.tensors = item.tensors;
       pairing.twins = item.asked->has_twins() && item.reference.kind == Reference::Kind::oracle &&
                       pairing.got->compute != numeric::ComputeFormat::fp64;
+      pairing.twins_left_out = item.asked->twins_left_out;
       pairing.options =
           comparison_options(item.asked->judging, context_.resources().threads, context_.resources().draw);
       cases_.push_back(index);
@@ -109,8 +110,17 @@ class Round {
     if (has_twins)
       truth.threads_of_twins = threads_for_twins(context_.plan(), group_.pass, truth.threads,
                                                  context_.resources().limits.memory_budget);
-    for (Measured& item : measured(truth, pairings_)) judge_one(item);
-    for (const Pairing& pairing : pairings_) note_assumptions(*pairing.got, pairing.tensors);
+    std::vector<bool> beside_twins(pairings_.size(), false);
+    for (Measured& item : measured(truth, pairings_)) {
+      if (item.twins) beside_twins[item.pairing] = true;
+      judge_one(item);
+    }
+    for (std::size_t i = 0; i < pairings_.size(); ++i) {
+      const Pairing& pairing = pairings_[i];
+      note_assumptions(*pairing.got, pairing.tensors);
+      if (pairing.twins && !beside_twins[i] && pairing.got->role != report::Role::variant)
+        note(fmt::format("{}: its limits decide alone, as it has no three twins", pairing.got->name));
+    }
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       report::CaseResult result = findings_.cases[cases_[i]];
       conclude(result);

@@ -255,13 +255,12 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
   /// A coarser region has to explain more.
   constexpr double clearly_more = 1.05;
   constexpr double least_error_of_a_twin = 1e-3;
-  constexpr double typical_of_even = 1.0 / 3;
+  constexpr double far_beyond = 10;
   const Tally& whole = tallies[static_cast<std::size_t>(Region::whole)];
   TwinJudgement judgement;
   judgement.energy = whole.energy[answer].value;
   const double factor = setting_.factor * (1 + fewest_errors / independent);
   double best = 0;
-  bool whole_is_beyond = false;
   for (std::size_t index = 0; index < region_count; ++index) {
     const Tally& tally = tallies[index];
     const auto region = static_cast<Region>(index);
@@ -275,7 +274,6 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
     const double energy_ratio = energy.value / energy_limit;
     judgement.ratio = std::max(judgement.ratio, energy_ratio);
     if (energy_ratio > 1) {
-      whole_is_beyond = whole_is_beyond || region == Region::whole;
       const double q = energy.sums.energy / energy.sums.elements;
       const double likelihood = energy.sums.elements * (q - 1 - numeric::log(q)) / 2 / coherence;
       if (likelihood > best * clearly_more) {
@@ -305,8 +303,10 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
                          energy_limit, slope.sums.slope(), sigmas};
     }
   }
-  judgement.uneven =
-      judgement.ratio > 1 && (!whole_is_beyond || typical_error(answer) < typical_of_even * judgement.energy);
+  if (judgement.ratio > 1) {
+    const double typical = typical_error(answer);
+    judgement.uneven = typical <= 1 || judgement.ratio > far_beyond * typical;
+  }
   return judgement;
 }
 

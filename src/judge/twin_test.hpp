@@ -37,8 +37,10 @@ struct TwinJudgement {
   double ratio = 0;       ///< the largest of all regions
   double energy = 0;      ///< of the whole tensor: 1 errs as much as the worst twin
   bool by_slope = false;  ///< a slope is beyond its limit
-  bool uneven = false;    ///< some region is beyond its limit, and the rest of the tensor is like a twin
-  Excess worst;           ///< what explains most, where ratio > 1
+  /// Some region is beyond its limit, while the median row errs no more than the worst twin does, or far less
+  /// than that region: no way of computing errs so, a fault does.
+  bool uneven = false;
+  Excess worst;  ///< what explains most, where ratio > 1
 };
 
 class TwinTest {

@@ -27,6 +27,7 @@ constexpr Parameter shared_rows[] = {
     {"C", "rows of a chunk", 64, 1, 1024, true},
     {"seed", "of the random numbers", 1, 0, 0x1p53, true},
     {"loss", "1: with a loss, do and dht normal", 0, 0, 1, true},
+    {"size", "of the values: v and the initial state times it", 1, 1e-300, 1e300, false},
 };
 
 std::vector<Recipe> all_recipes() {

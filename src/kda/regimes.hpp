@@ -52,7 +52,7 @@ struct Recipe {
   std::string_view name;
   std::string_view summary;
   std::string_view source;  ///< the public reports it comes from, as the project's design notes number them
-  /// Its own parameters, and those of the shared ones (B T H HV K V C seed loss) whose default differs.
+  /// Its own parameters, and those of the shared ones (B T H HV K V C seed loss size) whose default differs.
   std::vector<Parameter> parameters;
   Problem (*build)(const Settings& settings);
 };
@@ -62,7 +62,7 @@ std::span<const Recipe> recipes();
 const Recipe* find_recipe(std::string_view name);
 
 /// Parameters every recipe has: B, T, H, HV (0: as many as H), K, V, C (rows of a chunk), seed, loss (do and
-/// dht: 0 or 1).
+/// dht: 0 or 1), size (v and the initial state times it).
 std::span<const Parameter> shared_parameters();
 
 /// "NAME" or "NAME:key=value,...", understood.

@@ -190,6 +190,7 @@ std::string digest_of(const Plan& plan) {
       for (const std::string& tensor : item.tensors) hash.add(tensor);
       if (item.asked->probe) hash.add("probe");
       if (!item.asked->has_twins()) hash.add("no twins");
+      for (const std::string& way : item.asked->twins_left_out) hash.add("no twin " + way);
       add_judging(hash, item);
     }
   }

@@ -119,7 +119,11 @@ class Line {
     if (asked_.judging.worst) add("--worst", fmt::format("{}", *asked_.judging.worst));
     if (!asked_.tolerance.empty()) add("--tolerance", asked_.tolerance);
     if (asked_.probe && item_.reference.kind == Reference::Kind::oracle) add("--probe");
-    if (!asked_.has_twins() && item_.reference.kind == Reference::Kind::oracle) add("--twins", "off");
+    if (item_.reference.kind != Reference::Kind::oracle) return;
+    if (!asked_.has_twins())
+      add("--twins", "off");
+    else if (!asked_.twins_left_out.empty())
+      add("--twins-without", list_of(asked_.twins_left_out));
   }
 
   /// Those of a line and of the command line over it, a metric once: the last wins.

@@ -51,6 +51,7 @@ Request under(Request line, const Request& command) {
   line.stages = line.stages || command.stages;
   line.probe = line.probe || command.probe;
   replace(line.twins, command.twins);
+  if (!command.twins_left_out.empty()) line.twins_left_out = command.twins_left_out;
   return line;
 }
 

@@ -85,6 +85,7 @@ struct Request {
   std::optional<ExternalProgram> external;
   bool stages = false;                ///< judge: the intermediates of the chunk form too
   std::optional<bool> twins;          ///< judge: hold errors against those of emulated kernels; usually so
+  Names twins_left_out;               ///< judge: ways of computing that no twin shall have
   bool probe = false;                 ///< judge: name the convention that explains a failure
   std::optional<Names> invariants;    ///< judge: laws to try; empty: all
   std::optional<std::size_t> window;  ///< grow: tokens to a window

@@ -168,6 +168,22 @@ TEST_CASE("correctly rounded values below the smallest normal number pass, and w
   }
 }
 
+TEST_CASE("chunk forms whose operands are below the smallest normal number of their element type pass",
+          "[engine]") {
+  for (const char* const text :
+       {"control:T=64,H=1,K=32,V=32,size=1e-5,dtype=fp16", "lb_real:T=5,K=64,V=64,H=1,size=1e-5,dtype=fp16",
+        "bwd_chain:T=16,size=1e-5,dtype=fp16"}) {
+    plan::Request request = test::request_for({text});
+    request.selection.variants = plan::Names{"chunk"};
+    request.selection.dtypes = plan::Names{"fp16"};
+    request.selection.against = plan::Names{"oracle"};
+    for (const report::CaseResult& item : test::ran(request).cases) {
+      INFO(text << ": " << item.reason);
+      CHECK(item.verdict != Verdict::fail);
+    }
+  }
+}
+
 TEST_CASE("values too small for their element type show nothing, right or wrong", "[engine]") {
   for (const double size : {3e-46, 1e-47, 1e-60}) {
     INFO("size " << size);

@@ -152,6 +152,63 @@ TEST_CASE("a problem whose twins do not fit the memory is refused with what to d
              ContainsSubstring("twins take") && ContainsSubstring("--twins off"));
 }
 
+TEST_CASE("an answer of a form that no twin has passes, and a wrong one of that form does not",
+          "[engine][twins]") {
+  const kda::Problem problem = problem_of(true);
+  const auto judged_without = [&](const kda::Answer& answer, const char* way) {
+    const test::TemporaryFolder folder;
+    const std::string path = folder / "mine.h5";
+    fixture::WriteRequest request;
+    request.name = "mine", request.problem = &problem;
+    request.expected.push_back({"mine", "", "", ComputeFormat::bf16, {&answer.o, &answer.final_state}, {}});
+    fixture::write_fixture(path, request);
+    plan::Request asked = with_twins(path);
+    asked.twins_left_out = Names{way};
+    return ran(asked);
+  };
+  for (const char* const way :
+       {"decay=anchor-pair", "inverse=doubling", "exponential=cuda-fast", "tail=suffix"}) {
+    kda::RunOptions options;
+    options.dtype = DType::bf16;
+    options.arithmetic = kda::variant_named("chunk").default_arithmetic(problem, DType::bf16);
+    kda::set_axis(options.arithmetic, way);
+    kda::Answer answer = kda::variant_named("chunk").run(problem, options);
+    INFO(way);
+    CHECK(test::tensor_of(judged_without(answer, way).cases.at(0), "o").verdict == Verdict::pass);
+    scale(answer.o, 64, 128, 0, 1.06);
+    const report::Document wrong = judged_without(answer, way);
+    CHECK(test::tensor_of(wrong.cases.at(0), "o").verdict == Verdict::fail);
+    CHECK_THAT(wrong.cases[0].reason, ContainsSubstring("tokens 64..127 of head 0"));
+    CHECK_THAT(wrong.cases[0].repro, ContainsSubstring(std::string("--twins-without ") + way));
+  }
+  // Nobody is left: the limits decide alone, and the report says so.
+  const kda::Answer answer = test::run(problem, "chunk", DType::bf16);
+  const report::Document alone = judged_without(answer, "chunk");
+  CHECK(alone.cases.at(0).verdict == Verdict::pass);
+  CHECK_FALSE(test::tensor_of(alone.cases[0], "o").twins);
+  CHECK(std::ranges::count(alone.problems.at(0).notes,
+                           "mine: its limits decide alone, as it has no three twins") == 1);
+}
+
+TEST_CASE("a way of computing is found among the twins by its words, with or without numbers",
+          "[engine][twins]") {
+  const kda::Problem problem = problem_of(true);
+  const auto family = engine::twin_family(problem, kda::Pass::forward, ComputeFormat::bf16, DType::bf16,
+                                          judge::Form::unknown);
+  const auto count = [&](const char* way) {
+    return std::ranges::count_if(family,
+                                 [&](const engine::Twin& twin) { return engine::computes(twin, way); });
+  };
+  CHECK(count("chunk") == static_cast<std::ptrdiff_t>(family.size()));
+  CHECK(count("recurrence") == 0);
+  CHECK(count("chunk-size=16") == 3);
+  CHECK(count("decay=anchor-mid") == 2);
+  CHECK(count("decay=anchor-mid:32") == 1);
+  CHECK(count("decay=anchor") == 0);
+  CHECK_THROWS_WITH(engine::check_way("decay=anchor"), ContainsSubstring("no such decay"));
+  CHECK_THROWS_WITH(engine::check_way("chunk-size=x"), ContainsSubstring("chunk-size"));
+}
+
 TEST_CASE("every precision has a family, and no twin of another precision is in it", "[engine][twins]") {
   const kda::Problem problem = problem_of(false);
   for (const kda::Pass pass : kda::every_pass)

@@ -119,6 +119,19 @@ TEST_CASE("inputs are rounded to the dtype, gates and beta to fp32", "[regimes]"
   CHECK(built("residual_cancel:dtype=bf16").initial_state->value(0) == 4098);
 }
 
+TEST_CASE("a size multiplies the values and the initial state, and nothing else", "[regimes]") {
+  const kda::Problem one = built("layout_asym"), large = built("layout_asym:size=1024");
+  const auto times = [](const tensor::Tensor& small, const tensor::Tensor& big, double factor) {
+    for (std::size_t i = 0; i < small.size(); ++i)
+      if (big.value(i) != small.value(i) * factor) return false;
+    return true;
+  };
+  CHECK(times(one.v, large.v, 1024));
+  CHECK(times(*one.initial_state, *large.initial_state, 1024));
+  for (const auto& tensor : {&kda::Problem::q, &kda::Problem::k, &kda::Problem::g, &kda::Problem::beta})
+    CHECK(times(one.*tensor, large.*tensor, 1));
+}
+
 TEST_CASE("keys have the cosine asked for", "[regimes]") {
   for (const double rho : {0.0, 0.5, 0.9, 0.9999}) {
     const kda::Problem problem = built("corr_keys:T=200,rho=" + std::to_string(rho));

@@ -168,6 +168,9 @@ void Draft::drop_tokens(std::size_t count) {
 
 Problem Draft::finish() {
   fill_defaults();
+  const double size = settings["size"];
+  for (std::vector<double>* const tensor : {&v, &initial_state})
+    for (double& x : *tensor) x *= size;
   const DType dtype = settings.dtype;
   const DType parameter = dtype == DType::fp64 ? DType::fp64 : DType::fp32;
   Problem problem;
