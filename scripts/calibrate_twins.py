@@ -13,6 +13,7 @@ are allowed.
   --threads N     as of run
   --allowed N     how many may fail (default 0)
   --left-out      each answer computes in some way that is taken out of its twins, as a new kernel would
+  --stages        stages of chunk forms, in place of tensors
 """
 import argparse
 import collections
@@ -63,7 +64,7 @@ def left_out(draw, variant, words, chunk_size, precision):
     return draw.choice(ways)
 
 
-def line(draw, most, leave_out):
+def line(draw, most, stages, leave_out):
     backward = draw.random() < 0.3
     regime = draw.choice(BACKWARD if backward else FORWARD)
     name, _, given = regime.partition(":")
@@ -84,7 +85,7 @@ def line(draw, most, leave_out):
         target += f",size={size}"
     words = [f"{key}={draw.choice(values)}" for key, values in WORDS.items()]
     variant, chunk_size = "recurrent", 0
-    if precision != "fp32" or draw.random() < 0.6:
+    if stages or precision != "fp32" or draw.random() < 0.6:
         variant = "chunk"
         words += [f"{key}={draw.choice(values + NEW_WORDS.get(key, []) * leave_out)}" for key, values in CHUNK_WORDS.items()]
         words += [storage] if storage else []
@@ -98,8 +99,21 @@ def line(draw, most, leave_out):
     options = f" --chunk-size {chunk_size}" if chunk_size else ""
     if leave_out:
         options += f" --twins-without {left_out(draw, variant, words, chunk_size, precision)}"
-    return (f"{target} --variant {variant} --dtype {dtype} --against oracle --arithmetic {','.join(words)}"
-            f"{options}{' --backward' if backward else ''}")
+    asked = "--against none --stages" if stages else "--against oracle" + " --backward" * backward
+    return f"{target} --variant {variant} --dtype {dtype} {asked} --arithmetic {','.join(words)}{options}"
+
+
+def stage_cases(document):
+    """Stages in the words of cases."""
+    for item in document.get("stages", []):
+        limits = [{"metric": "share", "value": 1}]  # what breaks in one stage breaks in those behind it too
+        share = max(float("inf") if stage["nonfinite"] else float(stage["scaled_ulp"] or 0) / float(stage["limit"])
+                    for stage in item["stages"])
+        for stage in item["stages"]:
+            stage.update(metrics={"share": share}, limits=limits)
+            if stage["twins"] is None:
+                del stage["twins"]
+        yield {**item, "pass": "stage", "tensors": item["stages"]}
 
 
 def percentile(values, share):
@@ -116,13 +130,14 @@ def main():
     parser.add_argument("--threads", type=int)
     parser.add_argument("--allowed", type=int, default=0)
     parser.add_argument("--left-out", action="store_true")
+    parser.add_argument("--stages", action="store_true")
     words = parser.parse_args()
     draw = random.Random(words.seed)
     with tempfile.TemporaryDirectory() as folder:
         suite, report = os.path.join(folder, "calibration.txt"), words.json or os.path.join(folder, "run.json")
         with open(suite, "w", encoding="ascii") as file:
             for _ in range(words.answers):
-                file.write(line(draw, words.most, words.left_out) + "\n")
+                file.write(line(draw, words.most, words.stages, words.left_out) + "\n")
         done = subprocess.run([words.program, "run", "@" + suite, "-q", "--report", f"json={report}"] +
                               (["--threads", str(words.threads)] if words.threads else []),
                               capture_output=True, text=True, check=False)
@@ -131,7 +146,8 @@ def main():
         with open(report, encoding="utf-8") as file:
             document = json.load(file)
     ratios, beyond, failed, inconclusive, judged, broken = collections.defaultdict(list), [], 0, 0, 0, 0
-    for item in document["cases"]:
+    answers = list(stage_cases(document)) if words.stages else document["cases"]
+    for item in answers:
         for tensor in item["tensors"]:
             if "twins" not in tensor:
                 continue
@@ -152,7 +168,7 @@ def main():
             f"{percentile(values, share):8.3f}" for share in (0.5, 0.95, 0.99)) + f"{values[-1]:8.3f}")
     for ratio, tensor, item in sorted(beyond, key=lambda entry: -entry[0]):
         print(f"{ratio:.3g} {tensor['verdict']} {tensor['name']}: {tensor.get('reason', '')}\n    {item['repro']}")
-    print(f"{judged} comparisons, {len(document['cases'])} answers: {failed} failed by twins, {inconclusive} inconclusive by twins; "
+    print(f"{judged} comparisons, {len(answers)} answers: {failed} failed by twins, {inconclusive} inconclusive by twins; "
           f"{broken} more break a limit as well")
     sys.exit(1 if failed > words.allowed else 0)
 

@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/interruption.hpp"
+#include "base/memory.hpp"
 #include "base/names.hpp"
 #include "cli/app.hpp"
 #include "cli/progress.hpp"
@@ -38,6 +39,7 @@ void check_floating_point() {
 
 int main(int argc, char** argv) {
   using kda_check::ErrorKind;
+  kda_check::give_back_large_blocks();
   kda_check::prepare_signals();
   kda_check::cli::reserve_standard_streams();
   try {

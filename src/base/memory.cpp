@@ -1,6 +1,7 @@
 #include "base/memory.hpp"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -106,6 +107,11 @@ std::size_t usable_memory(const std::string& root) {
   for (const Mount& mount : group_mounts(root)) least = std::min(least, limit_of_groups(root, mount));
   for (const int resource : {RLIMIT_AS, RLIMIT_DATA}) least = std::min(least, resource_limit(resource));
   return least;
+}
+
+void give_back_large_blocks() {
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, 16 << 20);  // what small ones leave free is asked for again soon
 }
 
 std::optional<std::size_t> parse_size(std::string_view text) {

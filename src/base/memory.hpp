@@ -13,6 +13,11 @@ namespace kda_check {
 /// what others do, is not taken off. `root`: the folder that stands for /, of tests.
 std::size_t usable_memory(const std::string& root = "");
 
+/// From now on blocks of a megabyte and more go back to the system when they are freed. Otherwise malloc()
+/// comes to keep them, in the arenas of threads that have ended too, and small blocks that stay pin them
+/// there.
+void give_back_large_blocks();
+
 /// "512M", "8G", "8GiB", "1.5 GiB", "4096" in bytes: K, M, G, T and KiB ... are powers of 1024, kB, KB, MB,
 /// GB, TB powers of 1000, in either case; B are bytes. nullopt: no such size, none above 0, one beyond 2^62.
 std::optional<std::size_t> parse_size(std::string_view text);

@@ -48,8 +48,8 @@ Exit codes: those of the run; 3 when the reports are not the shards of one run, 
 
 constexpr char selftest_footer[] =
     R"(Wrong kernels (docs/selftest.md) are judged as variants are: against the oracle and under the invariants. Each must be
-caught on one problem and by the lines of @ci, and every variant that can run here must pass both, @ci on one thread
-and on two.
+caught on one problem and by the lines of @ci, what is 1 % wrong by the lines, and every variant that can run here must
+pass both, @ci on one thread and on two.
 
 Exit codes: 0 all caught, nothing else failed; 1 one was missed, or a false alarm.
 )";
@@ -112,6 +112,9 @@ int selftest_main(const Words& words) {
   ResourceOptions resources;
   Parser parser("selftest", "Can the gate fail? Wrong kernels must be caught, healthy ones must pass",
                 selftest_footer);
+  bool production = false;
+  parser.flag("--production", production,
+              "Instead: wrong forward kernels on a problem of the shape of production, without @ci");
   add_output_options(parser, output);
   add_resources(parser, resources);
   if (!parser.parse(words)) return 0;
@@ -120,7 +123,7 @@ int selftest_main(const Words& words) {
     request.resources = {resources.threads, resources.limits, false,
                          [&](const std::string& text) { progress.warn(text); },
                          [&](const std::string& text) { progress.show(text); }};
-    request.suite = "@ci";
+    request.suite = "@ci", request.production = production;
     request.parse_line = parse_run_line;
     selftest::selftest(request, document);
   });

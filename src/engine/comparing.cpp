@@ -7,166 +7,17 @@
 #include <memory>
 
 #include "base/error.hpp"
+#include "engine/ongoing.hpp"
 #include "engine/zeros.hpp"
 #include "judge/verdict.hpp"
 #include "kda/term_energies.hpp"
 #include "numeric/elementary.hpp"
-#include "numeric/rounding.hpp"
 
 namespace kda_check::engine {
 
 namespace {
 
-using judge::Comparison;
 using tensor::Tensor;
-
-/// One tensor of one pairing while the oracle runs.
-struct Ongoing {
-  std::size_t pairing;
-  std::string tensor;
-  const Tensor* got;
-  const Tensor* expected;  ///< null: the oracle
-  std::unique_ptr<Comparison> comparison;
-  judge::UnitsSum got_units;
-  std::optional<judge::UnitsSum> expected_units;
-  numeric::ProductSum energy = {}, magnitude_energy = {};  ///< of what is expected, and of its magnitudes
-  double spread = 0;  ///< of dbeta and of sums over tokens, as the oracle has it
-  double chunk_excess = 0;
-
-  /// What is expected, as far as its size matters.
-  void weigh(std::size_t begin, std::size_t count, const double* values) {
-    add_energy(count, values);
-    got_units.add(begin, count, values);
-    if (expected_units) expected_units->add(begin, count, values);
-  }
-  /// Of a sum over tokens.
-  void weigh_sums(const std::vector<double>& values, const std::vector<double>& dg) {
-    add_energy(values.size(), values.data());
-    got_units.add_sums(values.size(), values.data(), dg);
-    if (expected_units) expected_units->add_sums(values.size(), values.data(), dg);
-  }
-  void add_energy(std::size_t count, const double* values) { add_squares(count, values, energy); }
-  static void add_squares(std::size_t count, const double* values, numeric::ProductSum& sum) {
-    for (std::size_t i = 0; i < count; ++i)
-      if (std::isfinite(values[i])) sum.add_square(values[i]);
-  }
-};
-
-/// Of a gradient whose oracle has a spread: errors that are independent from term to term (docs/limits.md).
-double spread_of(kda::Gradient gradient, const kda::GradientTruth& truth, std::size_t K) {
-  const double spread = judge::ratio_of_sizes(truth.spread, truth.hi);
-  // A product of two sums over K, whose terms err independently as well.
-  return gradient == kda::Gradient::dbeta ? 1 + spread / std::sqrt(static_cast<double>(K)) : spread;
-}
-
-void widen_range(const Tensor& tensor, std::size_t begin, std::size_t count, std::vector<double>& values) {
-  values.resize(count);
-  numeric::visit_storage(tensor.dtype(), [&](auto tag) {
-    const auto elements = tensor.elements<decltype(tag)>();
-    for (std::size_t i = 0; i < count; ++i) values[i] = numeric::widen(elements[begin + i]);
-  });
-}
-
-/// Feeds elements [begin, begin + count) of one tensor to every comparison of that tensor.
-class Feeder {
- public:
-  explicit Feeder(std::vector<Ongoing>& ongoing) : ongoing_(ongoing) {}
-
-  void feed(std::string_view tensor, std::size_t begin, std::size_t count,
-            const judge::ExpectedValues& oracle) {
-    for (Ongoing& item : ongoing_) {
-      if (item.tensor != tensor) continue;
-      item.weigh(begin, count, oracle.hi);
-      Ongoing::add_squares(count, oracle.magnitude, item.magnitude_energy);
-      if (item.expected == nullptr) {
-        item.comparison->add(begin, count, oracle);
-      } else {
-        widen_range(*item.expected, begin, count, values_);
-        zeros_.assign(count, 0.0);
-        item.comparison->add(begin, count, {values_.data(), zeros_.data(), oracle.magnitude});
-      }
-    }
-  }
-
- private:
-  std::vector<Ongoing>& ongoing_;
-  std::vector<double> values_, zeros_;
-};
-
-bool both_recur(const Pairing& pairing) {
-  const auto recurs = [](const Answered& answer) { return answer.form == judge::Form::recurrence; };
-  return recurs(*pairing.got) && (pairing.expected == nullptr || recurs(*pairing.expected));
-}
-
-/// Which of two magnitudes of a gradient a pairing is measured by (kda/gradient_oracle.hpp): that of the
-/// recurrence where no side is another form.
-const std::vector<double>& magnitude_for(const kda::GradientTruth& truth, const Pairing& pairing) {
-  return both_recur(pairing) || truth.chunk_magnitude.empty() ? truth.magnitude : truth.chunk_magnitude;
-}
-
-void compare_gradients(const Truth& truth, const std::vector<Pairing>& pairings,
-                       std::vector<Ongoing>& ongoing, Twins& twins) {
-  const kda::Problem& problem = truth.problem;
-  check_gradient_memory(problem, truth.threads, truth.memory_budget,
-                        "--no-backward compares the forward pass only; --memory-limit raises it");
-  const kda::GradientTruths truths =
-      kda::run_gradient_oracle(problem, *truth.oracle, truth.chunk_size, truth.threads);
-  std::vector<double> values, zeros;
-  for (Ongoing& item : ongoing)
-    for (const kda::GradientRow& row : kda::gradients()) {
-      if (row.name != item.tensor) continue;
-      const kda::GradientTruth& exact = truths[static_cast<std::size_t>(row.gradient)];
-      const std::size_t count = item.got->size();
-      judge::ExpectedValues expected{exact.hi.data(), exact.lo.data(),
-                                     magnitude_for(exact, pairings[item.pairing]).data()};
-      if (item.expected != nullptr) {
-        widen_range(*item.expected, 0, count, values);
-        zeros.assign(count, 0.0);
-        expected.hi = values.data(), expected.lo = zeros.data();
-      }
-      item.comparison->add(0, count, expected);
-      if (row.gradient == kda::Gradient::dA_log || row.gradient == kda::Gradient::ddt_bias)
-        item.weigh_sums(exact.hi, truths[static_cast<std::size_t>(kda::Gradient::dg)].hi);
-      else
-        item.weigh(0, count, exact.hi.data());
-      if (!exact.spread.empty()) item.spread = spread_of(row.gradient, exact, problem.dimensions().K);
-      item.chunk_excess = judge::ratio_of_sizes(exact.chunk_magnitude, exact.magnitude);
-    }
-  for (const kda::GradientRow& row : kda::gradients())
-    if (const std::vector<double>& hi = truths[static_cast<std::size_t>(row.gradient)].hi; !hi.empty())
-      twins.truth(row.name, hi.size(), 0, hi);
-}
-
-void run_comparisons(const Truth& truth, const std::vector<Pairing>& pairings, std::vector<Ongoing>& ongoing,
-                     Twins& twins) {
-  if (!truth.oracle) {
-    std::vector<double> values;
-    for (Ongoing& item : ongoing) {
-      item.comparison->add_all(*item.expected);
-      widen_range(*item.expected, 0, item.expected->size(), values);
-      item.weigh(0, values.size(), values.data());
-      const bool over_tokens = item.tensor == "dA_log" || item.tensor == "ddt_bias";
-      if (over_tokens) item.spread = HUGE_VAL;  // the oracle's to know
-    }
-    return;
-  }
-  if (truth.pass == kda::Pass::backward) return compare_gradients(truth, pairings, ongoing, twins);
-  const kda::Dimensions& d = truth.problem.dimensions();
-  Feeder feeder(ongoing);
-  kda::OracleSink sink;
-  sink.output = [&](const kda::OracleOutput& block) {
-    const std::size_t row = d.HV * d.V, begin = (block.batch * d.T + block.begin) * row,
-                      count = block.count * row;
-    feeder.feed("o", begin, count, {block.hi, block.lo, block.magnitude});
-    twins.truth("o", d.B * d.T * row, begin, {block.hi, count});
-  };
-  sink.state = [&](const kda::OracleState& state) {
-    const std::size_t size = d.K * d.V, begin = (state.sequence * d.HV + state.head) * size;
-    feeder.feed("final_state", begin, size, {state.hi, state.lo, state.magnitude});
-    twins.truth("final_state", d.N * d.HV * size, begin, {state.hi, size});
-  };
-  kda::run_oracle(truth.problem, *truth.oracle, truth.threads, sink);
-}
 
 /// o and dv are sums over K of independent terms, dq, dk, dg and dbeta sums over V.
 double smallness_of(std::string_view name, const Tensor& tensor, const kda::Problem& problem) {
@@ -192,24 +43,46 @@ double finite_size(const numeric::ProductSum& part, const numeric::ProductSum& w
 /// The magnitude of o has what is left of the state. What the state was made of is larger where that cancels.
 double beyond_magnitude(const Ongoing& item, const kda::TermEnergies& energies) {
   const double rounding = finite_size(energies.o.rounding, energies.o.terms);
-  return std::max(1.0, finite_size(energies.o_magnitude, item.magnitude_energy)) *
+  return std::max(1.0, finite_size(energies.o_magnitude, item.truth->magnitude_energy.total())) *
          numeric::root_of_squares(1, rounding);
 }
 
-judge::Condition condition_of(const Ongoing& item, const kda::TermEnergies& energies) {
+/// What rounding the predictions leaves in o or the final state, by the form of what was computed.
+void add_probed(judge::Condition& condition, const Ongoing& item, const kda::ErrorEnergy& error,
+                judge::Form form) {
+  const numeric::ProductSum energy = item.truth->energy.total();
+  const kda::ProbedErrors& behind = item.truth->behind;
+  const auto larger = [](double& a, double b) { a = std::max(a, b); };
+  if (form != judge::Form::chunk) {
+    larger(condition.rounding, finite_size(error.recurrence, energy));
+    larger(condition.rounding_behind, behind.recurrence);
+  }
+  if (form != judge::Form::recurrence) {
+    larger(condition.rounding, finite_size(error.writing, energy));
+    larger(condition.rounding_behind, behind.writing);
+    condition.solving = finite_size(error.solving, energy);
+    condition.solving_behind = behind.solving;
+  }
+}
+
+judge::Condition condition_of(const Ongoing& item, const kda::TermEnergies& energies, judge::Form form) {
   judge::Condition condition;
+  const numeric::ProductSum energy = item.truth->energy.total();
+  const double spread = item.truth->spread;
   const kda::TermEnergy* const own = energies.of(item.tensor);
   if (own == nullptr) {  // sums of dg over tokens
-    const double of_dg = finite_size(energies.of("dg")->terms, item.energy);
-    condition.cancellation = std::max({1.0, item.spread, item.tensor == "ddt_bias" ? of_dg : 0});
-  } else if (item.spread > 0) {  // dbeta
-    condition.cancellation = std::max(1.0, item.spread);
-    if (std::isfinite(item.spread))
+    const double of_dg = finite_size(energies.of("dg")->terms, energy);
+    condition.cancellation = std::max({1.0, spread, item.tensor == "ddt_bias" ? of_dg : 0});
+  } else if (spread > 0) {  // dbeta
+    condition.cancellation = std::max(1.0, spread);
+    if (std::isfinite(spread))
       condition.rounding = condition.cancellation * finite_size(own->rounding, own->terms);
   } else {
-    condition.cancellation = std::max(1.0, finite_size(own->terms, item.energy));
-    condition.rounding = finite_size(own->rounding, item.energy);
+    condition.cancellation = std::max(1.0, finite_size(own->terms, energy));
+    condition.rounding = finite_size(own->rounding, energy);
     if (item.tensor == "o") condition.magnitude = beyond_magnitude(item, energies);
+    if (item.tensor == "o" || item.tensor == "final_state")
+      add_probed(condition, item, item.tensor == "o" ? energies.o_error : energies.state_error, form);
   }
   return condition;
 }
@@ -219,7 +92,7 @@ judge::Computation computation_of(const Answered& answer, const judge::UnitsSum&
                                   const judge::Condition& condition) {
   return {answer.compute, tensor.dtype(),
           units.result(), smallness_of(item.tensor, tensor, problem),
-          condition,      answer.form == judge::Form::recurrence ? 0 : item.chunk_excess};
+          condition,      answer.form == judge::Form::recurrence ? 0 : item.truth->chunk_excess};
 }
 
 void drop(std::vector<judge::Limit>& limits, std::string_view metric) {
@@ -230,12 +103,11 @@ double rms_limit(const std::vector<judge::Limit>& limits) {
   return judge::find_limit(limits, "rms_ratio")->value;
 }
 
-/// The narrowest range of exponents on the way to a tensor: chunk forms keep operands in the element type of
-/// the answer, but not what an initial state has decayed to.
-const numeric::Format& narrowest(const Answered& answer, std::string_view tensor) {
+/// The narrowest range of exponents on the way to an answer: chunk forms keep operands in its element type.
+const numeric::Format& narrowest(const Answered& answer) {
   const numeric::Format &computed = numeric::format_of(numeric::range_of(answer.compute)),
                         &stored = numeric::format_of(answer.dtype);
-  const bool stores_operands = answer.form != judge::Form::recurrence && tensor != "dinitial_state";
+  const bool stores_operands = answer.form != judge::Form::recurrence;
   return stores_operands && stored.smallest_normal() > computed.smallest_normal() ? stored : computed;
 }
 
@@ -254,7 +126,7 @@ void allow_for_subnormals(std::vector<judge::Limit>& limits, const Pairing& pair
     const auto below = [](double smallest) { return std::max(0.0, smallest - 1); };
     const numeric::Format& stored = numeric::format_of(tensor->dtype());
     storage += stored.unit_roundoff() * below(stored.smallest_normal() / size);
-    const double smallest = narrowest(*answer, item.tensor).smallest_normal() / size;
+    const double smallest = narrowest(*answer).smallest_normal() / size;
     any_below = any_below || smallest * small_elements > 1;
     arithmetic = std::max(arithmetic, below(smallest * std::sqrt(static_cast<double>(terms))));
   };
@@ -271,20 +143,24 @@ void allow_for_subnormals(std::vector<judge::Limit>& limits, const Pairing& pair
 std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing, const Ongoing& item,
                                      const kda::TermEnergies& energies, const judge::Measures& measures) {
   if (pairing.same_bits) return judge::replay_limits();
-  const auto derived = [&](const judge::Condition& condition) {
+  const auto derived = [&](bool conditioned) {
+    const auto condition = [&](const Answered& answer) {
+      return conditioned ? condition_of(item, energies, answer.form) : judge::Condition{};
+    };
     const judge::Computation got =
-        computation_of(*pairing.got, item.got_units, item, *item.got, truth.problem, condition);
+        computation_of(*pairing.got, item.got_units, item, *item.got, truth.problem, condition(*pairing.got));
     if (item.expected == nullptr) return judge::derived_limits(got);
-    return judge::derived_limits(got, computation_of(*pairing.expected, *item.expected_units, item,
-                                                     *item.expected, truth.problem, condition));
+    return judge::derived_limits(
+        got, computation_of(*pairing.expected, *item.expected_units, item, *item.expected, truth.problem,
+                            condition(*pairing.expected)));
   };
-  std::vector<judge::Limit> limits = derived(condition_of(item, energies));
+  std::vector<judge::Limit> limits = derived(true);
   allow_for_subnormals(limits, pairing, item, measures, terms_of(item.tensor, truth.problem));
   // What cancels, or is next to the smallest numbers, widens a limit as far as it says anything. Beyond, an
   // answer that is lost in the rounding of its own terms is as good as zero, which has no ratio.
   const double wide = rms_limit(limits);
   const bool is_lost = wide >= judge::hollow_rms_ratio && std::isfinite(wide) && measures.has_magnitude &&
-                       rms_limit(derived({})) < judge::hollow_rms_ratio;
+                       rms_limit(derived(false)) < judge::hollow_rms_ratio;
   if (is_lost && measures.rms_ratio < judge::hollow_rms_ratio)
     std::ranges::find(limits, "rms_ratio", &judge::Limit::metric)->value =
         std::nextafter(judge::hollow_rms_ratio, 0);
@@ -293,58 +169,45 @@ std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing,
   return limits;
 }
 
+/// Of all answers: in longer chunks more of what is rounded goes uncorrected.
+std::size_t longest_chunk(const std::vector<Pairing>& pairings) {
+  std::size_t longest = 1;
+  for (const Pairing& pairing : pairings)
+    for (const Answered* const answer : {pairing.got, pairing.expected})
+      if (answer != nullptr) longest = std::max(longest, answer->chunk_size);
+  return longest;
+}
+
 /// What twins say of what was measured.
-void hold_against(Twins& twins, const std::vector<Pairing>& pairings, std::vector<Measured>& results) {
-  if (twins.is_empty()) return;
+void hold_against(Twins& twins, TruthSource& truths, const std::vector<Pairing>& pairings,
+                  std::vector<Measured>& results) {
   for (const Measured& item : results)
     if (const judge::Limit* const limit = judge::find_limit(item.limits, "rms_ratio"))
       twins.limit(*pairings[item.pairing].got, item.tensor, limit->value);
-  twins.judge();
+  twins.judge(truths);
   for (Measured& item : results) {
     const Pairing& pairing = pairings[item.pairing];
     if (!pairing.twins) continue;
     if (const TwinResult* const found = twins.result(*pairing.got, pairing.twins_left_out, item.tensor))
       item.twins = *found;
+    item.rms_ratio_of_twins = twins.largest_rms_ratio(*pairing.got, pairing.twins_left_out, item.tensor);
   }
 }
 
 }  // namespace
 
 std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& pairings) {
-  const bool v_first = truth.problem.options.state_v_first;
-  std::vector<Ongoing> ongoing;
-  for (std::size_t i = 0; i < pairings.size(); ++i)
-    for (const std::string& name : pairings[i].tensors) {
-      const Tensor* const got = pairings[i].got->tensor(name);
-      const Tensor* const expected =
-          pairings[i].expected != nullptr ? pairings[i].expected->tensor(name) : nullptr;
-      judge::ComparisonOptions options = pairings[i].options;
-      options.against_oracle = expected == nullptr;
-      options.threads = truth.threads;
-      options.cu_seqlens = truth.problem.cu_seqlens;
-      const auto units_of = [&](const Answered& answer) {
-        return judge::UnitsSum(name, got->shape(), truth.problem, truth.gates(answer.chunk_size),
-                               answer.compute, answer.form);
-      };
-      ongoing.push_back({i,
-                         name,
-                         got,
-                         expected,
-                         std::make_unique<Comparison>(name, *got, v_first, truth.oracle.has_value(), options),
-                         units_of(*pairings[i].got),
-                         {}});
-      if (expected != nullptr) ongoing.back().expected_units.emplace(units_of(*pairings[i].expected));
-    }
-  Twins twins(truth.problem, truth.pass, truth.threads_of_twins);
+  std::vector<Ongoing> ongoing = ongoing_comparisons(truth, pairings);
+  Twins twins(truth.problem, truth.pass, truth.threads_of_twins, truth.draws);
   if (truth.oracle)
     for (const Pairing& pairing : pairings)
       if (pairing.twins) twins.add(*pairing.got, pairing.twins_left_out);
-  if (!ongoing.empty()) run_comparisons(truth, pairings, ongoing, twins);
-
   kda::TermEnergies energies;
   const auto is_derived = [](const Pairing& pairing) { return !pairing.same_bits; };
   if (!ongoing.empty() && std::ranges::any_of(pairings, is_derived))
-    energies = kda::term_energies(truth.problem, truth.pass, truth.threads);
+    energies = kda::term_energies(truth.problem, truth.pass, longest_chunk(pairings), truth.threads);
+  std::unique_ptr<TruthSource> truths;
+  if (!ongoing.empty()) truths = run_comparisons(truth, pairings, ongoing, energies, twins);
 
   std::vector<Measured> results;
   Zeros zeros(truth);
@@ -369,7 +232,7 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
     if (const judge::Measures& m = last.measures; m.expected_all_zero && m.got_all_zero && m.undecided == 0)
       last.judging.zeros_decide = zeros.exact(item.tensor);
   }
-  hold_against(twins, pairings, results);
+  if (truths != nullptr) hold_against(twins, *truths, pairings, results);
   return results;
 }
 

@@ -37,6 +37,8 @@ struct Truth {
   /// Of the gates in chunks of a size.
   std::function<const kda::GateStatistics&(std::size_t chunk_size)> gates;
   int threads_of_twins = 1;
+  bool draws = false;         ///< a report draws what is beyond the twins
+  kda::OracleSink also = {};  ///< sees what the oracle of the forward pass hands out, too
 };
 
 /// What was measured of one tensor of a pairing, not yet judged.
@@ -49,6 +51,7 @@ struct Measured {
   std::vector<judge::Limit> limits;  ///< derived
   judge::JudgeOptions judging;
   std::optional<TwinResult> twins = {};
+  double rms_ratio_of_twins = 0;  ///< of the worst; 0: none is known
 };
 
 /// In the order of the pairings and of their tensors. The oracle runs once for all of them. Throws

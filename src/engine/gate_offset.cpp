@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "base/parallel.hpp"
 #include "kda/head_io.hpp"
 #include "kda/variants.hpp"
 #include "numeric/elementary.hpp"
@@ -16,7 +15,7 @@ constexpr double step = 0x1p-22;               ///< of the difference quotient, 
 constexpr double least_share_explained = 0.5;  ///< of the squares of the error
 
 /// The same problem with its log decays as inputs, `shift` exp(A_log) larger.
-kda::Problem with_gates(const kda::Problem& problem, double shift, int threads) {
+kda::Problem with_gates(const kda::Problem& problem, double shift) {
   const kda::Dimensions& d = problem.dimensions();
   kda::Problem explicit_gates = kda::clone(problem);
   explicit_gates.g = tensor::Tensor("g", numeric::DType::fp64, problem.g.shape());
@@ -25,9 +24,9 @@ kda::Problem with_gates(const kda::Problem& problem, double shift, int threads) 
   const std::span<double> values = explicit_gates.g.elements<double>();
   const kda::HeadReader<double> reader(problem);
   const std::vector<kda::Sequence> sequences = problem.sequences();
-  parallel_for(d.HV, threads, [&](std::size_t head, int) {
-    constexpr std::size_t most = 64;
-    std::vector<double> rows(most * d.K);
+  constexpr std::size_t most = 64;
+  std::vector<double> rows(most * d.K);
+  for (std::size_t head = 0; head < d.HV; ++head) {
     const double added = shift * numeric::exp(reader.log_amplitude(head));
     for (const kda::Sequence& s : sequences)
       for (std::size_t begin = 0; begin < s.length(); begin += most) {
@@ -38,36 +37,50 @@ kda::Problem with_gates(const kda::Problem& problem, double shift, int threads) 
             values[((s.batch * d.T + s.begin + begin + t) * d.HV + head) * d.K + k] =
                 rows[t * d.K + k] + added;
       }
-  });
+  }
   explicit_gates.validate();
   return explicit_gates;
 }
 
 }  // namespace
 
-GateDirection::GateDirection(const kda::Problem& problem, int threads) {
+void GateSums::add(const GateSums& other) {
+  errors += other.errors, along += other.along, directions += other.directions;
+}
+
+std::optional<double> GateSums::offset() const {
+  if (!(along * along >= least_share_explained * errors * directions) || directions == 0) return std::nullopt;
+  return along / directions;
+}
+
+GateDirection::GateDirection(const kda::Problem& problem) {
   const kda::Variant& variant = kda::variant_named("recurrent");
   kda::RunOptions options;
-  options.dtype = numeric::DType::fp64, options.threads = threads;
+  options.dtype = numeric::DType::fp64;
   options.arithmetic = variant.default_arithmetic(problem, options.dtype);
   const auto answer = [&](double shift) {
-    return kda::run_pass(kda::Pass::forward, variant, with_gates(problem, shift, threads), options);
+    return kda::run_pass(kda::Pass::forward, variant, with_gates(problem, shift), options);
   };
   base_ = answer(0), shifted_ = answer(step);
 }
 
-std::optional<double> GateDirection::offset(std::string_view tensor, const judge::TruthValues& truth,
-                                            const tensor::Tensor& answer) const {
-  const auto base = base_.find(tensor), shifted = shifted_.find(tensor);
-  if (base == base_.end() || base->second.size() != answer.size()) return std::nullopt;
-  double errors = 0, along = 0, directions = 0;
-  for (std::size_t i = 0; i < answer.size(); ++i) {
-    const double error = answer.value(i) - truth[i];
-    const double direction = (shifted->second.value(i) - base->second.value(i)) * (unit / step);
-    errors += error * error, along += error * direction, directions += direction * direction;
+GateSums GateDirection::sums(std::string_view tensor, const judge::RowLayout& layout, std::size_t head,
+                             std::size_t part_head, const judge::HeadRows& truth,
+                             const tensor::Tensor& answer) const {
+  const tensor::Tensor &base = base_.find(tensor)->second, &shifted = shifted_.find(tensor)->second;
+  const judge::RowLayout part = layout.with_heads(base.size() / (layout.rows * layout.width));
+  GateSums sums;
+  std::vector<double> exact(judge::padded_width(layout.width));
+  for (std::size_t r = 0; r < layout.rows; ++r) {
+    truth.read(r, exact.data());
+    for (std::size_t v = 0; v < layout.width; ++v) {
+      const std::size_t at = part.element(r, part_head, v);
+      const double error = answer.value(layout.element(r, head, v)) - exact[v],
+                   direction = (shifted.value(at) - base.value(at)) * (unit / step);
+      sums.add({error * error, error * direction, direction * direction});
+    }
   }
-  if (!(along * along >= least_share_explained * errors * directions) || directions == 0) return std::nullopt;
-  return along / directions;
+  return sums;
 }
 
 }  // namespace kda_check::engine

@@ -76,15 +76,14 @@ report::TensorResult judged(const TensorOf& tensor, const Measures& m, std::vect
   return result;
 }
 
-void lift(std::vector<judge::Limit>& limits, const TwinResult& twins) {
+void lift(std::vector<judge::Limit>& limits, double largest_rms_ratio, double rms_ratio) {
   constexpr double headroom = 1.5;
+  // As far as it says anything.
+  const double least = std::min(headroom * largest_rms_ratio, std::nextafter(judge::hollow_rms_ratio, 0));
   for (judge::Limit& limit : limits)
-    if (limit.metric == "rms_ratio" && limit.source == "derived" && limit.value < twins.largest_rms_ratio &&
-        limit.value < judge::hollow_rms_ratio) {
-      // As far as it says anything.
-      const double most = std::nextafter(judge::hollow_rms_ratio, 0);
-      limit.value = std::min(headroom * twins.largest_rms_ratio, most), limit.source = "twins";
-    }
+    if (limit.metric == "rms_ratio" && limit.source == "derived" && limit.value < least &&
+        limit.value < std::max(largest_rms_ratio, rms_ratio))
+      limit.value = least, limit.source = "twins";
 }
 
 namespace {
@@ -103,10 +102,12 @@ std::string sentence_of(const TwinResult& twins) {
 }  // namespace
 
 void judge_by_twins(report::TensorResult& result, const TwinResult& twins) {
+  /// Twins of other structures are that far apart at times.
+  constexpr double far_beyond = 2;
   const judge::TwinJudgement& judgement = twins.judgement;
   const judge::Excess& worst = judgement.worst;
   result.twins = {twins.twins,  judgement.ratio, judgement.energy, twins.place,
-                  worst.energy, worst.slope,     worst.sigmas};
+                  worst.energy, worst.slope,     worst.sigmas,     twins.maps};
   if (judgement.ratio <= 1 || result.verdict == judge::Verdict::inconclusive) return;
   // Whoever has a form that no twin has may set the limit, with a reason; then it decides.
   const judge::Limit* const allowed = judge::find_limit(result.limits, "twins");
@@ -118,7 +119,8 @@ void judge_by_twins(report::TensorResult& result, const TwinResult& twins) {
                     *twins.gate_offset);
   if (result.verdict == judge::Verdict::fail) {
     result.reason += "; " + where;
-  } else if (twins.structure_known || judgement.by_slope || judgement.uneven || twins.gate_offset) {
+  } else if (twins.structure_known || twins.gate_offset ||
+             (judgement.ratio > far_beyond && (judgement.by_slope || judgement.uneven))) {
     result.verdict = judge::Verdict::fail;
     result.reason = where;
   } else {

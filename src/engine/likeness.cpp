@@ -1,7 +1,7 @@
 #include "engine/likeness.hpp"
 
 #include <algorithm>
-#include <vector>
+#include <iterator>
 
 namespace kda_check::engine {
 
@@ -37,37 +37,50 @@ bool shifted(const judge::RowLayout& layout, judge::RowPlace& place, const Shift
 
 }  // namespace
 
-std::string likeness(const judge::Excess& excess, const judge::RowLayout& layout,
-                     const judge::TruthValues& truth, const tensor::Tensor& answer) {
-  const std::vector<judge::RowPlace> rows =
-      judge::rows_in(excess.region, excess.head, excess.cell, layout, most_rows);
-  if (rows.empty()) return {};
-  bool zero = true, truth_is_zero = true;
-  double error = 0;
-  for (const judge::RowPlace& place : rows)
-    for (std::size_t v = 0; v < layout.width; ++v) {
-      const std::size_t at = layout.element(place.row, place.head, v);
-      const double got = answer.value(at), difference = got - truth[at];
-      zero = zero && got == 0, truth_is_zero = truth_is_zero && truth[at] == 0;
-      error += difference * difference;
-    }
-  if (zero && !truth_is_zero) return "zero";
-  for (const Shift& shift : shifts) {
-    double left = 0;
-    std::size_t compared = 0;
-    for (const judge::RowPlace& place : rows) {
+Likeness::Likeness(const judge::Excess& excess, const judge::RowLayout& layout, const tensor::Tensor& answer)
+    : layout_(layout), answer_(answer), looks_(layout.heads), sums_(layout.heads) {
+  static_assert(std::size(shifts) == shift_count);
+  for (const judge::RowPlace& place :
+       judge::rows_in(excess.region, excess.head, excess.cell, layout, most_rows)) {
+    ++rows_;
+    looks_[place.head].push_back({place, place.row, shift_count});
+    for (std::size_t shift = 0; shift < shift_count; ++shift) {
       judge::RowPlace other = place;
-      if (!shifted(layout, other, shift)) continue;  // the first of many has none before it
-      ++compared;
-      for (std::size_t v = 0; v < layout.width; ++v) {
-        const double difference = answer.value(layout.element(place.row, place.head, v)) -
-                                  truth[layout.element(other.row, other.head, v)];
-        left += difference * difference;
-      }
+      if (!shifted(layout, other, shifts[shift])) continue;  // the first of many has none before it
+      ++compared_[shift];
+      looks_[other.head].push_back({place, other.row, shift});
     }
-    if (2 * compared > rows.size() && left < most_unexplained * error)
-      return layout.of_tokens ? shift.row_name : shift.channel_name;
   }
+}
+
+void Likeness::take(std::size_t head, const judge::HeadRows& truth) {
+  std::vector<double> row(judge::padded_width(layout_.width));
+  Sums& sums = sums_[head];
+  for (const Look& look : looks_[head]) {
+    truth.read(look.truth_row, row.data());
+    const bool own = look.shift == shift_count;
+    double& squares = own ? sums.error : sums.left[look.shift];
+    for (std::size_t v = 0; v < layout_.width; ++v) {
+      const double got = answer_.value(layout_.element(look.place.row, look.place.head, v)),
+                   difference = got - row[v];
+      squares += difference * difference;
+      if (own) sums.zero = sums.zero && got == 0, sums.truth_is_zero = sums.truth_is_zero && row[v] == 0;
+    }
+  }
+}
+
+std::string Likeness::text() const {
+  if (rows_ == 0) return {};
+  Sums all;
+  for (const Sums& sums : sums_) {
+    all.zero = all.zero && sums.zero, all.truth_is_zero = all.truth_is_zero && sums.truth_is_zero;
+    all.error += sums.error;
+    for (std::size_t shift = 0; shift < shift_count; ++shift) all.left[shift] += sums.left[shift];
+  }
+  if (all.zero && !all.truth_is_zero) return "zero";
+  for (std::size_t shift = 0; shift < shift_count; ++shift)
+    if (2 * compared_[shift] > rows_ && all.left[shift] < most_unexplained * all.error)
+      return layout_.of_tokens ? shifts[shift].row_name : shifts[shift].channel_name;
   return {};
 }
 

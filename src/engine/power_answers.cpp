@@ -53,7 +53,7 @@ PowerAnswers::PowerAnswers(const kda::Problem& problem, std::string_view tensor,
 }
 
 HealthyHead PowerAnswers::head(std::size_t head) const {
-  HealthyHead healthy{judge::head_of(healthy_, layout_, head), {}};
+  HealthyHead healthy{judge::HeadRows(healthy_, layout_, head).read_all<float>(layout_.rows), {}};
   healthy.stored = healthy.exact;
   numeric::visit_storage(storage_, [&](auto tag) {
     for (float& x : healthy.stored) x = stored_as<decltype(tag)>(static_cast<double>(x), false);
@@ -98,15 +98,17 @@ std::vector<judge::TwinJudgement> PowerAnswers::judged(const judge::TruthValues&
 
 std::vector<judge::TwinJudgement> PowerAnswers::judged_at_once(const judge::TruthValues& truth,
                                                                const std::vector<Trial>& trials) const {
-  judge::TwinTest test(
-      twin_setting(layout_, kernel_.compute(), storage_, kernel_.family.size(), trials.size()));
+  judge::TwinSetting setting =
+      twin_setting(layout_, kernel_.compute(), storage_, kernel_.family.size(), trials.size());
+  setting.most_rms_ratio = std::max(setting.most_rms_ratio, allowed_);
+  judge::TwinTest test(std::move(setting));
   const std::size_t group = layout_.heads / twins_.size();
   parallel_for(layout_.heads, kernel_.options.threads, [&](std::size_t head, int) {
-    judge::HeadValues values{judge::head_of(truth, layout_, head), {}};
+    judge::HeadValues values{judge::HeadRows(truth, layout_, head)};
     for (const tensor::Tensor& twin : twins_[head / group])
-      values.fields.push_back(judge::head_of(twin, layout_of_twins_, head % group));
+      values.fields.emplace_back(twin, layout_of_twins_, head % group);
     const HealthyHead healthy = this->head(head);
-    for (const Trial& trial : trials) values.fields.push_back(faulty(healthy, head, trial));
+    for (const Trial& trial : trials) values.fields.emplace_back(faulty(healthy, head, trial), layout_.width);
     test.measure(head, values);
   });
   return test.conclude();

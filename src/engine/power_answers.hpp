@@ -49,6 +49,9 @@ class PowerAnswers {
   /// That head with a share of a fault, as it is stored.
   std::vector<float> faulty(const HealthyHead& healthy, std::size_t head, const Trial& trial) const;
 
+  /// A derived limit on rms_ratio: a twin may err as much, however much that is.
+  void allow_twins(double rms_ratio) { allowed_ = rms_ratio; }
+
   /// One for each trial; none where fewer than three twins are fit.
   std::vector<judge::TwinJudgement> judged(const judge::TruthValues& truth,
                                            const std::vector<Trial>& trials) const;
@@ -61,6 +64,7 @@ class PowerAnswers {
   tensor::Tensor healthy_;
   numeric::DType storage_;
   judge::RowLayout layout_, layout_of_twins_;
+  double allowed_ = 0;
   std::vector<std::vector<tensor::Tensor>> twins_;  ///< by query head
 };
 

@@ -4,34 +4,29 @@
 #include <cmath>
 #include <span>
 
-#include "kda/oracle.hpp"
 #include "numeric/ulp.hpp"
 
 namespace kda_check::engine {
 
-ExactTensor exact_tensor(const kda::Problem& problem, std::string_view tensor, std::size_t size, bool in_fp64,
-                         int threads) {
-  ExactTensor exact{judge::TruthValues(size, in_fp64), std::vector<std::int16_t>(size)};
-  const auto set = [&](std::size_t begin, std::size_t count, const double* hi, const double* magnitude) {
+kda::OracleSink into(ExactTensor& exact, std::string_view tensor, const kda::Dimensions& d) {
+  const auto set = [&exact](std::size_t begin, std::size_t count, const double* hi, const double* magnitude) {
     exact.values.set(begin, std::span<const double>(hi, count));
     for (std::size_t i = 0; i < count; ++i)
       exact.exponents[begin + i] = static_cast<std::int16_t>(
           std::max(numeric::exponent_of(hi[i]), numeric::exponent_of(magnitude[i])));
   };
-  const kda::Dimensions& d = problem.dimensions();
   kda::OracleSink sink;
-  sink.output = [&](const kda::OracleOutput& block) {
-    const std::size_t row = d.HV * d.V;
-    if (tensor == "o")
+  if (tensor == "o")
+    sink.output = [set, d](const kda::OracleOutput& block) {
+      const std::size_t row = d.HV * d.V;
       set((block.batch * d.T + block.begin) * row, block.count * row, block.hi, block.magnitude);
-  };
-  sink.state = [&](const kda::OracleState& state) {
-    const std::size_t elements = d.K * d.V;
-    if (tensor == "final_state")
+    };
+  else
+    sink.state = [set, d](const kda::OracleState& state) {
+      const std::size_t elements = d.K * d.V;
       set((state.sequence * d.HV + state.head) * elements, elements, state.hi, state.magnitude);
-  };
-  kda::run_oracle(problem, kda::OraclePrecision::double_double, threads, sink);
-  return exact;
+    };
+  return sink;
 }
 
 /// Calls use(error, direction, truth, unit) for every element of a head, or for those that a fault changes.

@@ -8,17 +8,18 @@
 #include "engine/power_answers.hpp"
 #include "judge/limits.hpp"
 #include "judge/truth_values.hpp"
+#include "kda/oracle.hpp"
 
 namespace kda_check::engine {
 
 /// The truth of a tensor, and the exponents of the units that scaled_ulp counts in.
 struct ExactTensor {
+  ExactTensor(std::size_t size, bool in_fp64) : values(size, in_fp64), exponents(size) {}
   judge::TruthValues values;
   std::vector<std::int16_t> exponents;
 };
-/// Of a tensor of the forward pass of so many elements.
-ExactTensor exact_tensor(const kda::Problem& problem, std::string_view tensor, std::size_t size, bool in_fp64,
-                         int threads);
+/// Puts what the oracle hands out of a tensor of the forward pass there. `exact`, of its size, must stay.
+kda::OracleSink into(ExactTensor& exact, std::string_view tensor, const kda::Dimensions& dimensions);
 
 /// rms_ratio and scaled_ulp of healthy + share d.
 class PowerOfLimits {

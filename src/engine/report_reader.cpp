@@ -59,6 +59,17 @@ report::PointResult point_of(const Json& item) {
   return point;
 }
 
+report::TwinFinding twins_of(const Json& item) {
+  report::TwinFinding found;
+  found.count = count_of(item.at("count"));
+  found.ratio = number_of(item.at("ratio")), found.energy = number_of(item.at("energy"));
+  if (item.contains("place")) {
+    found.place = item.at("place"), found.place_energy = number_of(item.at("place_energy"));
+    found.place_slope = number_of(item.at("place_slope")), found.sigmas = number_of(item.at("sigmas"));
+  }
+  return found;
+}
+
 report::TensorResult tensor_of(const Json& item) {
   report::TensorResult tensor;
   tensor.name = item.at("name");
@@ -74,16 +85,7 @@ report::TensorResult tensor_of(const Json& item) {
   for (const Json& point : item.at("worst_points")) tensor.points.push_back(point_of(point));
   tensor.worst_window = item.value("worst_window", "");
   tensor.worst_head = item.value("worst_head", "");
-  if (item.contains("twins")) {
-    const Json& twins = item.at("twins");
-    report::TwinFinding& found = tensor.twins.emplace();
-    found.count = count_of(twins.at("count"));
-    found.ratio = number_of(twins.at("ratio")), found.energy = number_of(twins.at("energy"));
-    if (twins.contains("place")) {
-      found.place = twins.at("place"), found.place_energy = number_of(twins.at("place_energy"));
-      found.place_slope = number_of(twins.at("place_slope")), found.sigmas = number_of(twins.at("sigmas"));
-    }
-  }
+  if (item.contains("twins")) tensor.twins = twins_of(item.at("twins"));
   tensor.reference_fails = item.value("reference_fails", false);
   return tensor;
 }
@@ -123,6 +125,7 @@ report::CaseResult case_of(const Json& item) {
 report::Value value_of(const Json& value, report::Show show) {
   if (value.is_null()) return std::monostate{};
   if (value.is_boolean()) return value.get<bool>();
+  if (value.is_object()) return twins_of(value);
   if (value.is_array()) return value.get<std::vector<std::string>>();
   if (show == report::Show::figure || show == report::Show::tenths) return number_of(value);
   if (value.is_number_integer()) return value.get<std::int64_t>();
@@ -144,8 +147,14 @@ void read_stages(const Json& item, std::vector<report::Section>& sections) {
   report::Section& section = sections.back();
   report::Entry& entry = section.add(values_of(item, section.columns));
   entry.title = stages_title(entry);
+  if (item.contains("verdict"))
+    entry.verdict = verdict_of(item.at("verdict")), entry.reason = item.at("reason");
   report::Table& table = entry.tables.emplace_back(stages_table());
-  for (const Json& row : item.at(table.key)) table.rows.push_back(values_of(row, table.columns));
+  for (Json row : item.at(table.key)) {
+    for (const char* const key : {"verdict", "twins", "reason"})  // that earlier versions did not write
+      if (!row.contains(key)) row[key] = nullptr;
+    table.rows.push_back(values_of(row, table.columns));
+  }
 }
 
 report::Document document_of(const Json& root) {

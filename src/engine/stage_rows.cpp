@@ -30,17 +30,20 @@ report::Table stages_table() {
   report::Table table;
   table.key = "stages";
   table.columns = {{"name", "stage"},
+                   {"verdict", {}},
                    {"dtype", {}},
                    {"rms_ratio", {}, Show::figure},
                    {"scaled_ulp", {}, Show::figure},
                    {"limit", {}, Show::figure},
+                   {"twins", {}, Show::figure},
                    {"own_rms_ratio", "own rms_ratio", Show::figure},
                    {"own_scaled_ulp", "own scaled_ulp", Show::figure},
                    {"cancelled_bits", "cancelled bits", Show::tenths},
                    {"max_ulp", {}, Show::figure, report::Detail::verbose},
                    {"compared", {}, Show::data},
                    {"nonfinite", {}, Show::count},
-                   {"worst", "worst at"}};
+                   {"worst", "worst at"},
+                   {"reason", {}, Show::data}};
   return table;
 }
 

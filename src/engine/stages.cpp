@@ -5,9 +5,12 @@
 
 #include "base/names.hpp"
 #include "engine/findings.hpp"
+#include "engine/judged.hpp"
 #include "engine/stage_rows.hpp"
+#include "engine/stage_twins.hpp"
 #include "explain/stage_runs.hpp"
 #include "judge/metrics.hpp"
+#include "judge/verdict.hpp"
 #include "plan/replay.hpp"
 #include "report/rows.hpp"
 
@@ -25,14 +28,15 @@ struct Staged {
   const plan::Case* item;
   Answered who;
   StagedAnswer answer;
+  StageTwins twins = {};
 };
 
 double metric(const judge::Measures& measures, std::string_view name) {
   return judge::find_metric(name)->value(measures);
 }
 
-std::vector<Value> row_of(const explain::StageError& error, const Staged& staged,
-                          const StageSetting& setting) {
+std::vector<Value> row_of(const explain::StageError& error, const Staged& staged, const StageSetting& setting,
+                          const report::TensorResult* judged) {
   const judge::Measures& m = error.measures;
   const std::string name(kda::row_of(error.stage).name);
   const Value nothing;
@@ -47,17 +51,37 @@ std::vector<Value> row_of(const explain::StageError& error, const Staged& staged
                        setting.problem.options.state_v_first);
   const bool compared = m.finite > 0;
   return {name,
+          judged != nullptr ? Value(std::string(judge::name_of(judged->verdict))) : nothing,
           std::string(numeric::name_of(error.dtype)),
           compared ? Value(metric(m, "rms_ratio")) : nothing,
           compared ? Value(metric(m, "scaled_ulp")) : nothing,
           explain::agreement_limit(staged.answer, error.stage, error.dtype, setting),
+          judged != nullptr ? Value(*judged->twins) : nothing,
           own_rms,
           own_ulp,
           error.cancelled_bits,
           compared ? Value(metric(m, "max_ulp")) : nothing,
           static_cast<std::int64_t>(m.finite),
           static_cast<std::int64_t>(m.mismatched_classes()),
-          worst};
+          worst,
+          judged != nullptr ? Value(judged->reason) : nothing};
+}
+
+/// Nothing where twins say nothing. Beside them a stage fails that is not finite where it should be.
+std::optional<report::TensorResult> judged(const explain::StageError& error, const Staged& staged) {
+  const std::optional<TwinResult>& twins = staged.twins[static_cast<std::size_t>(error.stage)];
+  if (!twins) return std::nullopt;
+  report::TensorResult result;
+  result.name = kda::row_of(error.stage).name;
+  const judge::Judgement classes = judge::judge(error.measures, {{"nonfinite", 0, "exact"}});
+  const bool fails = classes.verdict == judge::Verdict::fail;
+  result.verdict = fails ? classes.verdict : judge::Verdict::pass;
+  if (fails) result.reason = classes.reason;
+  const plan::Names& asked = staged.item->tensors;
+  const auto stage = static_cast<std::size_t>(std::ranges::find(asked, result.name) - asked.begin());
+  if (stage < asked.size()) result.limits = judge::overlaid({}, staged.item->limits[stage]);
+  judge_by_twins(result, *twins);
+  return result;
 }
 
 StagedAnswer recorded(const Context& context, const plan::Answer& who, kda::Passes passes) {
@@ -124,11 +148,34 @@ report::Entry entry_of(const Staged& staged, const std::vector<Staged>& all, con
                   staged.item->repro};
   entry.title = stages_title(entry);
   report::Table table = stages_table();
+  report::CaseResult verdict;  // of those that are judged
   for (const explain::StageError& error : explain::stage_errors(
-           staged.answer.view(), setting.truths, setting.problem, setting.chunk_size, setting.threads))
-    table.rows.push_back(row_of(error, staged, setting));
+           staged.answer.view(), setting.truths, setting.problem, setting.chunk_size, setting.threads)) {
+    std::optional<report::TensorResult> result = judged(error, staged);
+    table.rows.push_back(row_of(error, staged, setting, result ? &*result : nullptr));
+    if (result) verdict.tensors.push_back(std::move(*result));
+  }
+  if (!verdict.tensors.empty()) {
+    conclude(verdict);
+    entry.verdict = verdict.verdict, entry.reason = verdict.reason;
+  }
   entry.tables.push_back(std::move(table));
   return entry;
+}
+
+bool has_twins(const plan::Case* item) { return item->asked->has_twins(); }
+
+void hold_against_twins(std::vector<Staged>& all, const StageSetting& setting, int threads) {
+  std::vector<Staged*> asked;
+  std::vector<StagesToJudge> answers;
+  for (Staged& staged : all)
+    if (has_twins(staged.item)) {
+      asked.push_back(&staged);
+      answers.push_back({&staged.who, &staged.answer, staged.item->asked->twins_left_out});
+    }
+  if (answers.empty()) return;
+  std::vector<StageTwins> found = judge_stages(setting, answers, threads);
+  for (std::size_t i = 0; i < asked.size(); ++i) asked[i]->twins = std::move(found[i]);
 }
 
 }  // namespace
@@ -152,6 +199,11 @@ void compare_stages(Context& context, Findings& findings) {
                   [&](const plan::Case* item) { return item->chunk_size(problem.outline) == chunk_size; });
     const Resources& resources = context.resources();
     explain::check_stage_memory(context.problem(), chunk_size, resources.limits.memory_budget, passes);
+    const int threads_of_twins =
+        std::ranges::any_of(mine, has_twins)
+            ? threads_for_stage_twins(context.problem(), chunk_size, passes, resources.threads,
+                                      resources.limits.memory_budget)
+            : 1;
     context.progress("the truth of the stages");
     const kda::StageTruths truths =
         kda::run_stage_oracle(context.problem(), chunk_size, resources.threads, passes);
@@ -162,6 +214,8 @@ void compare_stages(Context& context, Findings& findings) {
       const plan::Answer& who = problem.answers[*item->answer];
       all.push_back({item, described(who, kda::Pass::forward, problem), staged(context, who, setting)});
     }
+    if (std::ranges::any_of(mine, has_twins)) context.progress("the twins of the stages");
+    hold_against_twins(all, setting, threads_of_twins);
     report::Section section = stages_section(problem.source->target().name);
     for (const Staged& staged : all) section.entries.push_back(entry_of(staged, all, setting));
     findings.sections.push_back(std::move(section));

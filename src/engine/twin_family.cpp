@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/error.hpp"
 
@@ -22,6 +25,8 @@ struct Row {
   /// Differs from the others in the orders of its sums alone: the sum of the gates tells in fp32, and is
   /// nothing beside what is lost in narrower products.
   bool only_in_fp32 = false;
+  /// Stages have the inverse in each row; in tensors of tokens it tells little.
+  bool only_of_stages = false;
 };
 
 const Row rows[] = {
@@ -39,6 +44,12 @@ const Row rows[] = {
     {true, 0, {"reduction=pairwise", "exponential=cuda-fast"}, true},
     {true, 0, {"reduction=tree:8", "exponential=exp2-scaled", "contraction=separate"}, true},
     {true, 32, {"reduction=tree:64", "exponential=cuda"}, true},
+    {true, 0, {"inverse=blocks:16", "exponential=cuda"}, false, true},
+    {true,
+     0,
+     {"decay=anchor-mid", "inverse=blocks:16", "tail=suffix", "exponential=exp2-scaled"},
+     false,
+     true},
 };
 
 /// Where a chunk form rounds its intermediates.
@@ -58,28 +69,50 @@ bool is_like(ComputeFormat twin, ComputeFormat answer) {
   return twin == answer || (twin == ComputeFormat::tf32 && answer == ComputeFormat::fp16);
 }
 
+/// Nothing where this variant cannot do that, or its products would be in another format.
+std::optional<Twin> twin_of(const Row& row, const kda::Problem& problem, bool backward, ComputeFormat compute,
+                            numeric::DType dtype, std::size_t chunk_size) {
+  const kda::Variant& variant = kda::variant_named(row.chunk ? "chunk" : "recurrent");
+  Twin twin{&variant, {}};
+  twin.options.dtype = dtype;
+  twin.options.chunk_size = chunk_size;
+  twin.options.arithmetic = variant.default_arithmetic(problem, dtype);
+  if (row.chunk) kda::set_axis(twin.options.arithmetic, storage_of(compute));
+  for (const std::string_view word : row.words) kda::set_axis(twin.options.arithmetic, word);
+  if (!kda::unsupported(twin.options.arithmetic, dtype).empty() ||
+      !variant.unsupported(problem, twin.options).empty() ||
+      !is_like(kda::compute_format(variant, dtype, twin.options.arithmetic, backward), compute))
+    return std::nullopt;
+  return twin;
+}
+
 }  // namespace
 
 std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, ComputeFormat compute,
                               numeric::DType dtype, judge::Form form) {
   std::vector<Twin> family;
-  const bool backward = pass == kda::Pass::backward;
   for (const Row& row : rows) {
     if (form == (row.chunk ? judge::Form::recurrence : judge::Form::chunk)) continue;
-    if (row.only_in_fp32 && compute != ComputeFormat::fp32) continue;
-    const kda::Variant& variant = kda::variant_named(row.chunk ? "chunk" : "recurrent");
-    Twin twin{&variant, {}};
-    twin.options.dtype = dtype;
-    twin.options.chunk_size =
+    if (row.only_of_stages || (row.only_in_fp32 && compute != ComputeFormat::fp32)) continue;
+    const std::size_t chunk_size =
         row.chunk_size != 0 ? row.chunk_size : static_cast<std::size_t>(problem.options.chunk_size);
-    twin.options.arithmetic = variant.default_arithmetic(problem, dtype);
-    if (row.chunk) kda::set_axis(twin.options.arithmetic, storage_of(compute));
-    for (const std::string_view word : row.words) kda::set_axis(twin.options.arithmetic, word);
-    if (!kda::unsupported(twin.options.arithmetic, dtype).empty() ||
-        !variant.unsupported(problem, twin.options).empty() ||
-        !is_like(kda::compute_format(variant, dtype, twin.options.arithmetic, backward), compute))
-      continue;
-    family.push_back(std::move(twin));
+    if (auto twin = twin_of(row, problem, pass == kda::Pass::backward, compute, dtype, chunk_size))
+      family.push_back(std::move(*twin));
+  }
+  return family;
+}
+
+std::vector<Twin> stage_family(const kda::Problem& problem, ComputeFormat compute, numeric::DType dtype,
+                               std::size_t chunk_size) {
+  std::vector<Twin> family;
+  for (const Row& row : rows) {
+    if (!row.chunk) continue;
+    std::optional<Twin> twin = twin_of(row, problem, false, compute, dtype, chunk_size);
+    if (!twin) continue;
+    // Rows that differ in their chunks, or in what is usual in fp32, may be one.
+    const bool is_known = std::ranges::any_of(
+        family, [&](const Twin& other) { return other.options.arithmetic == twin->options.arithmetic; });
+    if (!is_known) family.push_back(std::move(*twin));
   }
   return family;
 }
@@ -93,6 +126,11 @@ bool computes(const Twin& twin, std::string_view way) {
   const std::string words = " " + kda::describe(twin.options.arithmetic, twin.variant->axes) + " ",
                     wanted = " " + std::string(way);
   return words.find(wanted + " ") != std::string::npos || words.find(wanted + ":") != std::string::npos;
+}
+
+void leave_out(std::vector<Twin>& family, const std::vector<std::string>& ways) {
+  for (const std::string& way : ways)
+    std::erase_if(family, [&](const Twin& twin) { return computes(twin, way); });
 }
 
 void check_way(std::string_view way) {

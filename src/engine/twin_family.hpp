@@ -19,9 +19,15 @@ struct Twin {
 std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, numeric::ComputeFormat compute,
                               numeric::DType dtype, judge::Form form);
 
+/// Those whose stages are those of an answer in chunks of that size: all rows of the chunk form, in chunks of
+/// that size. In 16 bits too a stage is fp32, the sum of the gates, where the orders of sums tell.
+std::vector<Twin> stage_family(const kda::Problem& problem, numeric::ComputeFormat compute,
+                               numeric::DType dtype, std::size_t chunk_size);
+
 /// Whether it computes so: "chunk", "recurrence", "chunk-size=16", or words of --arithmetic, without their
 /// numbers any of them ("decay=anchor-mid").
 bool computes(const Twin& twin, std::string_view way);
+void leave_out(std::vector<Twin>& family, const std::vector<std::string>& ways);
 /// Throws Error{usage} for a way of computing that there is not.
 void check_way(std::string_view way);
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kda/heads.hpp"
+#include "numeric/rounding.hpp"
 
 namespace kda_check::engine {
 

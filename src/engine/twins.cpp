@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.hpp"
 #include "base/parallel.hpp"
-#include "engine/gate_offset.hpp"
-#include "engine/likeness.hpp"
+#include "engine/beyond_twins.hpp"
 #include "engine/twin_heads.hpp"
-#include "judge/head_values.hpp"
-#include "numeric/rounding.hpp"
 #include "plan/cost.hpp"
 
 namespace kda_check::engine {
@@ -24,80 +22,71 @@ using numeric::DType;
 struct Judged {
   std::string name;
   judge::RowLayout layout;
-  const judge::TruthValues* truth;
   DType dtype;
-  bool truth_in_fp64;  ///< whoever is judged beside this class
   std::vector<const Answered*> answers;
-  std::size_t heads_per_query_head = 1;
-  std::unique_ptr<judge::TwinTest> test = nullptr;
+  std::size_t heads_per_query_head;
+  std::unique_ptr<judge::TwinTest> test = nullptr;  ///< when all answers are known
+
+  bool has_to_measure(std::size_t query_head) const {
+    for (std::size_t i = 0; i < heads_per_query_head; ++i)
+      if (test->has_to_measure(query_head * heads_per_query_head + i)) return true;
+    return false;
+  }
 };
 
-/// Those of `answers` that have rows, by tensor and its element type.
-std::vector<Judged> tensors_to_judge(const judge::TensorTruths& truths, const kda::Problem& problem,
-                                     ComputeFormat compute, const std::vector<const Answered*>& answers) {
-  std::vector<Judged> list;
-  for (const auto& [name, truth] : truths)
-    for (const Answered* const answer : answers) {
-      const tensor::Tensor* const tensor = answer->tensor(name);
-      if (tensor == nullptr || tensor->size() != truth.size()) continue;
-      const auto known = std::ranges::find_if(list, [&, &name = name](const Judged& judged) {
-        return judged.name == name && judged.dtype == tensor->dtype();
-      });
-      if (known != list.end()) {
-        known->answers.push_back(answer);
-        continue;
-      }
-      const judge::RowLayout layout = judge::row_layout(name, tensor->shape(), problem,
-                                                        static_cast<std::size_t>(problem.options.chunk_size));
-      if (layout.rows > 0)
-        list.push_back({name,
-                        layout,
-                        &truth,
-                        tensor->dtype(),
-                        compute == ComputeFormat::fp32,
-                        {answer},
-                        layout.heads / problem.dimensions().H});
+/// The errors of twins in a gradient of parameters, which has no rows to judge.
+struct Parameter {
+  std::string name;
+  std::size_t per_query_head;  ///< elements
+  struct Sums {
+    numeric::ProductSum truth;
+    std::vector<numeric::ProductSum> errors;  ///< by twin
+  };
+  std::vector<Sums> heads;  ///< by query head
+
+  void measure(std::size_t query_head, const HeadTruths& truths, const std::vector<kda::Tensors>& twins) {
+    const auto truth = truths.tensors.find(name);
+    if (truth == truths.tensors.end() || !heads[query_head].errors.empty()) return;
+    Sums& sums = heads[query_head];
+    sums.errors.resize(twins.size());
+    const std::span<const double> values =
+        truth->second.subspan((query_head - truths.first) * per_query_head, per_query_head);
+    for (std::size_t i = 0; i < per_query_head; ++i) {
+      sums.truth.add_square(values[i]);
+      for (std::size_t f = 0; f < twins.size(); ++f)
+        sums.errors[f].add_square(twins[f].at(name).value(i) - values[i]);
     }
-  return list;
-}
+  }
+  /// The largest rms_ratio of those that are not above `most`; 0 where fewer than three are not.
+  double largest_rms_ratio(double most) const {
+    double largest = 0;
+    std::size_t fit = 0;
+    for (std::size_t f = 0; f < (heads.empty() ? 0 : heads.front().errors.size()); ++f) {
+      numeric::ProductSum error, truth;
+      for (const Sums& sums : heads) error.add(sums.errors[f]), truth.add(sums.truth);
+      const double ratio = truth.is_zero() ? HUGE_VAL : relative_size(error, truth);
+      if (!(ratio <= most)) continue;
+      ++fit, largest = std::max(largest, ratio);
+    }
+    return fit < judge::fewest_twins ? 0 : largest;
+  }
+};
 
-/// What a twin would have stored; of a finer type nothing is to be had.
-void round_to(DType dtype, std::vector<float>& values) {
-  if (dtype == DType::bf16)
-    for (float& x : values) x = numeric::through_bf16(x);
-  if (dtype == DType::fp16)
-    for (float& x : values) x = numeric::through_fp16(x);
-}
-
-void measure(Judged& judged, std::size_t query_head, const kda::Problem& part,
+/// The heads of a tensor that belong to a query head.
+void measure(Judged& judged, std::size_t query_head, const HeadTruths& truths,
              const std::vector<kda::Tensors>& twins) {
-  const judge::RowLayout layout =
-      judge::row_layout(judged.name, twins.front().at(judged.name).shape(), part, judged.layout.chunk);
+  const judge::RowLayout layout = judged.layout.with_heads(judged.heads_per_query_head);
   for (std::size_t i = 0; i < judged.heads_per_query_head; ++i) {
     const std::size_t head = query_head * judged.heads_per_query_head + i;
-    judge::HeadValues values{judge::head_of(*judged.truth, judged.layout, head), {}};
-    if (!judged.truth_in_fp64)
-      for (double& x : values.truth) x = static_cast<double>(static_cast<float>(x));
+    judge::HeadValues values{truth_of(truths, judged.name, judged.layout, head)};
     for (const kda::Tensors& twin : twins) {
-      values.fields.push_back(judge::head_of(twin.at(judged.name), layout, i));
-      if (twin.at(judged.name).dtype() != judged.dtype) round_to(judged.dtype, values.fields.back());
+      values.fields.emplace_back(twin.at(judged.name), layout, i);
+      values.fields.back().store_as(judged.dtype);
     }
     for (const Answered* const answer : judged.answers)
-      values.fields.push_back(judge::head_of(*answer->tensor(judged.name), judged.layout, head));
+      values.fields.emplace_back(*answer->tensor(judged.name), judged.layout, head);
     judged.test->measure(head, values);
   }
-}
-
-TwinResult result_of(const Judged& judged, const Answered& answer, const judge::TwinJudgement& judgement) {
-  TwinResult result;
-  result.judgement = judgement;
-  result.largest_rms_ratio = judged.test->largest_rms_ratio();
-  if (judgement.ratio > 1) {
-    const judge::Excess& worst = judgement.worst;
-    result.place = judge::place_of(worst.region, worst.head, worst.cell, judged.layout);
-    result.likeness = likeness(worst, judged.layout, *judged.truth, *answer.tensor(judged.name));
-  }
-  return result;
 }
 
 }  // namespace
@@ -109,29 +98,81 @@ struct Twins::Class {
   judge::Form form;
   std::size_t chunk_size;  ///< the limits depend on it
   plan::Names left_out;
-  std::vector<const Answered*> answers;
   std::vector<Twin> family;
+  std::vector<const Answered*> answers = {};
+  std::vector<Judged> tensors = {};
+  std::vector<Parameter> parameters = {};
   std::map<std::string, double, std::less<>> limits = {};  ///< on rms_ratio, by tensor
   std::map<std::pair<const Answered*, std::string>, TwinResult> results = {};
+
+  void add(const kda::Problem& problem, kda::Pass pass, const Answered& answer) {
+    answers.push_back(&answer);
+    for (const std::string& name : kda::tensors_of(pass, problem)) {
+      const tensor::Tensor* const tensor = answer.tensor(name);
+      if (tensor == nullptr ||
+          tensor->shape() !=
+              kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first))
+        continue;
+      const auto known = std::ranges::find_if(tensors, [&](const Judged& judged) {
+        return judged.name == name && judged.dtype == tensor->dtype();
+      });
+      if (known != tensors.end()) {
+        known->answers.push_back(&answer);
+        continue;
+      }
+      judge::RowLayout layout = judge::row_layout(name, tensor->shape(), problem,
+                                                  static_cast<std::size_t>(problem.options.chunk_size));
+      if (layout.rows == 0) {
+        const std::size_t H = problem.dimensions().H;
+        const bool is_known = std::ranges::find(parameters, name, &Parameter::name) != parameters.end();
+        if (!is_known) parameters.push_back({name, tensor->size() / H, std::vector<Parameter::Sums>(H)});
+        continue;
+      }
+      const std::size_t heads = layout.heads / problem.dimensions().H;
+      tensors.push_back({name, std::move(layout), tensor->dtype(), {&answer}, heads});
+    }
+  }
+
+  void begin() {
+    for (Judged& judged : tensors)
+      if (judged.test == nullptr)
+        judged.test = std::make_unique<judge::TwinTest>(
+            twin_setting(judged.layout, compute, judged.dtype, family.size(), judged.answers.size()));
+  }
+
+  bool has_to_measure(std::size_t query_head) const {
+    const auto is_new = [&](const Parameter& parameter) {
+      return parameter.heads[query_head].errors.empty();
+    };
+    return std::ranges::any_of(parameters, is_new) || std::ranges::any_of(tensors, [&](const Judged& judged) {
+             return judged.has_to_measure(query_head);
+           });
+  }
+
+  void measure(const kda::Problem& problem, kda::Pass pass, std::size_t query_head,
+               const HeadTruths& truths) {
+    const std::vector<kda::Tensors> twins = answers_of(family, pass, problem);
+    for (Judged& judged : tensors)
+      if (judged.has_to_measure(query_head)) engine::measure(judged, query_head, truths, twins);
+    for (Parameter& parameter : parameters) parameter.measure(query_head, truths, twins);
+  }
 };
 
 int threads_for_twins(const plan::Problem& problem, kda::Pass pass, int threads, std::size_t budget) {
-  constexpr std::size_t fields = 16;  // a family and what adding up its errors takes
-  const std::size_t truth = plan::answer_bytes(problem.outline, pass, DType::fp64),
-                    per_thread = fields * truth / problem.outline.dimensions.H;
-  if (truth + per_thread > budget)
-    throw Error(
-        ErrorKind::input,
-        fmt::format("twins take {:.3g} GB; the memory budget is {:.3g} GB",
-                    static_cast<double>(truth + per_thread) * 1e-9, static_cast<double>(budget) * 1e-9),
-        {}, "--memory-limit raises it; with --twins off the limits decide alone");
-  if (per_thread == 0) return threads;
-  return static_cast<int>(
-      std::clamp<std::size_t>((budget - truth) / per_thread, 1, static_cast<std::size_t>(threads)));
+  const plan::TwinBytes bytes = plan::twin_bytes(problem, pass);
+  if (bytes.kept + bytes.per_thread > budget)
+    throw Error(ErrorKind::input,
+                fmt::format("twins take {:.3g} GB; the memory budget is {:.3g} GB",
+                            static_cast<double>(bytes.kept + bytes.per_thread) * 1e-9,
+                            static_cast<double>(budget) * 1e-9),
+                {}, "--memory-limit raises it; with --twins off the limits decide alone");
+  if (bytes.per_thread == 0) return threads;
+  return static_cast<int>(std::clamp<std::size_t>((budget - bytes.kept) / bytes.per_thread, 1,
+                                                  static_cast<std::size_t>(threads)));
 }
 
-Twins::Twins(const kda::Problem& problem, kda::Pass pass, int threads)
-    : problem_(problem), pass_(pass), threads_(threads) {}
+Twins::Twins(const kda::Problem& problem, kda::Pass pass, int threads, bool draws)
+    : problem_(problem), pass_(pass), threads_(threads), draws_(draws) {}
 Twins::~Twins() = default;
 
 void Twins::add(const Answered& answer, const plan::Names& left_out) {
@@ -141,27 +182,25 @@ void Twins::add(const Answered& answer, const plan::Names& left_out) {
     if (known->compute == answer.compute && known->dtype == answer.dtype && known->form == form &&
         known->chunk_size == answer.chunk_size && known->left_out == left_out) {
       if (std::ranges::find(known->answers, &answer) == known->answers.end())
-        known->answers.push_back(&answer);
+        known->add(problem_, pass_, answer);
       return;
     }
   std::vector<Twin> family = twin_family(problem_, pass_, answer.compute, answer.dtype, form);
-  for (const std::string& way : left_out)
-    std::erase_if(family, [&](const Twin& twin) { return computes(twin, way); });
+  leave_out(family, left_out);
   if (family.size() < judge::fewest_twins) return;
   classes_.push_back(std::make_unique<Class>(
-      Class{answer.compute, answer.dtype, form, answer.chunk_size, left_out, {&answer}, std::move(family)}));
+      Class{answer.compute, answer.dtype, form, answer.chunk_size, left_out, std::move(family)}));
+  classes_.back()->add(problem_, pass_, answer);
 }
 
-void Twins::truth(std::string_view tensor, std::size_t size, std::size_t begin,
-                  std::span<const double> values) {
-  if (is_empty()) return;
-  auto found = truths_.find(tensor);
-  if (found == truths_.end()) {
-    const bool any_in_fp32 =
-        std::ranges::any_of(classes_, [](const auto& one) { return one->compute == ComputeFormat::fp32; });
-    found = truths_.emplace(tensor, judge::TruthValues(size, any_in_fp32)).first;
-  }
-  found->second.set(begin, values);
+void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t count) {
+  for (const std::unique_ptr<Class>& one : classes_) one->begin();
+  parallel_for(count, threads_, [&](std::size_t item, int) {
+    const std::size_t query_head = first + item;
+    const kda::Problem part = one_query_head(problem_, query_head);
+    for (const std::unique_ptr<Class>& one : classes_)
+      if (one->has_to_measure(query_head)) one->measure(part, pass_, query_head, truths);
+  });
 }
 
 void Twins::limit(const Answered& answer, std::string_view tensor, double rms_ratio) {
@@ -170,41 +209,49 @@ void Twins::limit(const Answered& answer, std::string_view tensor, double rms_ra
       one->limits[std::string(tensor)] = std::max(one->limits[std::string(tensor)], rms_ratio);
 }
 
-void Twins::judge() {
-  for (const std::unique_ptr<Class>& one : classes_) judge(*one);
+void Twins::judge(TruthSource& truths) {
+  for (const std::unique_ptr<Class>& one : classes_) {
+    one->begin();
+    for (const Judged& judged : one->tensors)
+      if (const auto limit = one->limits.find(judged.name); limit != one->limits.end())
+        judged.test->set_most_rms_ratio(std::max(judged.test->setting().most_rms_ratio, limit->second));
+  }
+  const auto has_to_measure = [&](std::size_t query_head) {
+    return std::ranges::any_of(classes_, [&](const auto& one) { return one->has_to_measure(query_head); });
+  };
+  for_heads(
+      truths, problem_.dimensions().H, has_to_measure,
+      [&](const HeadTruths& some, std::size_t first, std::size_t count) { measure(some, first, count); });
+  conclude(truths);
 }
 
-void Twins::judge(Class& one) const {
-  std::vector<Judged> tensors = tensors_to_judge(truths_, problem_, one.compute, one.answers);
-  if (tensors.empty()) return;
-  for (Judged& judged : tensors) {
-    judge::TwinSetting setting =
-        twin_setting(judged.layout, one.compute, judged.dtype, one.family.size(), judged.answers.size());
-    if (const auto limit = one.limits.find(judged.name); limit != one.limits.end())
-      setting.most_rms_ratio = std::max(setting.most_rms_ratio, limit->second);
-    judged.test = std::make_unique<judge::TwinTest>(std::move(setting));
-  }
-  parallel_for(problem_.dimensions().H, threads_, [&](std::size_t query_head, int) {
-    const kda::Problem part = one_query_head(problem_, query_head);
-    const std::vector<kda::Tensors> twins = answers_of(one.family, pass_, part);
-    for (Judged& judged : tensors) measure(judged, query_head, part, twins);
-  });
-  const bool has_softplus = pass_ == kda::Pass::forward && problem_.options.gate == kda::Gate::softplus;
-  std::optional<GateDirection> gates;
-  for (const Judged& judged : tensors) {
-    const std::vector<judge::TwinJudgement> judgements = judged.test->conclude();
-    for (std::size_t a = 0; a < judgements.size(); ++a) {
-      TwinResult result = result_of(judged, *judged.answers[a], judgements[a]);
-      result.twins = one.family.size();
-      result.structure_known = one.form != judge::Form::unknown;
-      if (judgements[a].ratio > 1 && has_softplus) {
-        if (!gates) gates.emplace(problem_, threads_);
-        result.gate_offset =
-            gates->offset(judged.name, *judged.truth, *judged.answers[a]->tensor(judged.name));
+void Twins::conclude(TruthSource& truths) {
+  std::vector<BeyondTwins> beyond;
+  std::vector<TwinResult*> whose;
+  for (const std::unique_ptr<Class>& one : classes_)
+    for (const Judged& judged : one->tensors) {
+      const std::vector<judge::TwinJudgement> judgements = judged.test->conclude();
+      const double largest_rms_ratio = judgements.empty() ? 0 : judged.test->largest_rms_ratio();
+      for (std::size_t a = 0; a < judgements.size(); ++a) {
+        const Answered& answer = *judged.answers[a];
+        TwinResult& result = one->results[{&answer, judged.name}];
+        result.judgement = judgements[a];
+        result.twins = one->family.size();
+        result.largest_rms_ratio = largest_rms_ratio;
+        result.structure_known = one->form != judge::Form::unknown;
+        if (judgements[a].ratio <= 1) continue;
+        if (draws_) result.maps = judged.test->maps(a);
+        const judge::Excess& worst = judgements[a].worst;
+        result.place = judge::place_of(worst.region, worst.head, worst.cell, judged.layout);
+        beyond.push_back({judged.name, judged.layout, *answer.tensor(judged.name), worst});
+        whose.push_back(&result);
       }
-      one.results.emplace(std::pair(judged.answers[a], judged.name), std::move(result));
     }
-  }
+  if (beyond.empty()) return;
+  const bool has_softplus = pass_ == kda::Pass::forward && problem_.options.gate == kda::Gate::softplus;
+  const std::vector<CloserLook> looks = closer_looks(problem_, has_softplus, threads_, truths, beyond);
+  for (std::size_t i = 0; i < looks.size(); ++i)
+    whose[i]->likeness = looks[i].likeness, whose[i]->gate_offset = looks[i].gate_offset;
 }
 
 const TwinResult* Twins::result(const Answered& answer, const plan::Names& left_out,
@@ -215,6 +262,23 @@ const TwinResult* Twins::result(const Answered& answer, const plan::Names& left_
       return &found->second;
   }
   return nullptr;
+}
+
+double Twins::largest_rms_ratio(const Answered& answer, const plan::Names& left_out,
+                                std::string_view tensor) const {
+  if (const TwinResult* const found = result(answer, left_out, tensor)) return found->largest_rms_ratio;
+  for (const std::unique_ptr<Class>& one : classes_) {
+    if (one->left_out != left_out || std::ranges::find(one->answers, &answer) == one->answers.end()) continue;
+    for (const Judged& judged : one->tensors)  // of too few errors to judge
+      if (judged.name == tensor && std::ranges::find(judged.answers, &answer) != judged.answers.end())
+        return judged.test->largest_rms_ratio();
+    const auto parameter = std::ranges::find(one->parameters, tensor, &Parameter::name);
+    if (parameter == one->parameters.end()) continue;
+    const auto limit = one->limits.find(tensor);
+    return parameter->largest_rms_ratio(
+        std::max(judge::TwinSetting{}.most_rms_ratio, limit == one->limits.end() ? 0 : limit->second));
+  }
+  return 0;
 }
 
 }  // namespace kda_check::engine

@@ -4,13 +4,12 @@
 
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/answered.hpp"
-#include "judge/truth_values.hpp"
+#include "engine/head_truths.hpp"
 #include "judge/twin_test.hpp"
 
 namespace kda_check::engine {
@@ -25,41 +24,50 @@ struct TwinResult {
   /// By how much of 2^-24 exp(A_log) all gates are off, where that explains most of the error.
   std::optional<double> gate_offset = {};
   bool structure_known = false;  ///< the answer says how it computes, and it is one that twins have
+  std::vector<judge::ErrorMap> maps = {};
 };
 
-/// On how many of `threads` they may run: they hold the truth, and on every thread the answers of a family to
-/// a query head. Throws Error{input} where that is more than `budget` bytes on one.
+/// On how many of `threads` they may run: on every thread they hold the truth of a query head and the answers
+/// of a family to it, and the gradients' truth is held whole. Throws Error{input} where that is more than
+/// `budget` bytes on one.
 int threads_for_twins(const plan::Problem& problem, kda::Pass pass, int threads, std::size_t budget);
 
 /// Answers of one pass through one problem, beside their twins.
 class Twins {
  public:
-  Twins(const kda::Problem& problem, kda::Pass pass, int threads);
+  /// `draws`: of what is beyond its twins there are maps.
+  Twins(const kda::Problem& problem, kda::Pass pass, int threads, bool draws);
   ~Twins();
 
-  /// To be called before truth(); `answer` must stay. `left_out`: ways of computing that none of its twins
+  /// To be called before the others; `answer` must stay. `left_out`: ways of computing that none of its twins
   /// may have; it then counts as one of a form that no twin has.
   void add(const Answered& answer, const plan::Names& left_out);
   bool is_empty() const { return classes_.empty(); }
-  /// Elements [begin, begin + values.size()) of the tensor of that name and of this size.
-  void truth(std::string_view tensor, std::size_t size, std::size_t begin, std::span<const double> values);
+  /// Runs the twins on these heads, while their truth is there.
+  void measure(const HeadTruths& truths) { measure(truths, truths.first, truths.count); }
   /// The derived limit on rms_ratio of a tensor: a twin may err as much, however much that is.
   void limit(const Answered& answer, std::string_view tensor, double rms_ratio);
-  /// Runs the twins, when the truth is complete.
-  void judge();
+  /// When the limits are known. Measures the heads that were not, or where they make another twin fit.
+  void judge(TruthSource& truths);
   /// Null where no three twins are like this answer, or it is not one that has errors: not finite, no rows.
   const TwinResult* result(const Answered& answer, const plan::Names& left_out,
                            std::string_view tensor) const;
 
+  /// Of its worst twin that is fit; also where there is no result: in gradients of parameters, and of too few
+  /// errors. 0: none is known.
+  double largest_rms_ratio(const Answered& answer, const plan::Names& left_out,
+                           std::string_view tensor) const;
+
  private:
   struct Class;
-  void judge(Class& one) const;
+  void measure(const HeadTruths& truths, std::size_t first, std::size_t count);
+  void conclude(TruthSource& truths);
 
   const kda::Problem& problem_;
   const kda::Pass pass_;
   const int threads_;
+  const bool draws_;
   std::vector<std::unique_ptr<Class>> classes_;
-  judge::TensorTruths truths_;
 };
 
 }  // namespace kda_check::engine

@@ -105,6 +105,7 @@ class Round {
     context_.progress(group_.pass == kda::Pass::backward ? "comparing gradients" : "comparing");
     for (std::size_t i = 0; i < cases_.size(); ++i) describe(findings_.cases[cases_[i]], *pairings_[i].got);
     Truth truth = context_.truth(group_.pass, group_.oracle, group_.chunk_size);
+    truth.draws = context_.resources().draw;
     const bool has_twins =
         truth.oracle && std::ranges::any_of(pairings_, [](const Pairing& pairing) { return pairing.twins; });
     if (has_twins)
@@ -139,8 +140,8 @@ class Round {
     const auto tensor = std::ranges::find(of.tensors, item.tensor) - of.tensors.begin();
     std::vector<judge::Limit> limits =
         judge::overlaid(std::move(item.limits), of.limits[static_cast<std::size_t>(tensor)]);
+    lift(limits, item.rms_ratio_of_twins, item.measures.rms_ratio);
     if (item.twins) {
-      lift(limits, *item.twins);
       item.measures.has_twins = true, item.measures.twins = item.twins->judgement.ratio;
     }
     report::TensorResult result =

@@ -108,14 +108,22 @@ kda::StageTensors own_stages(const kda::Problem& problem, const kda::Variant& va
   return own;
 }
 
-void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std::size_t budget,
-                        kda::Passes passes) {
+std::size_t stage_elements(const kda::Problem& problem, std::size_t chunk_size, kda::Passes passes) {
   const kda::Dimensions d = kda::chunked_dimensions(problem, chunk_size);
   std::size_t elements = 0;
   for (const kda::StageRow& row : kda::stages(passes))
     elements += tensor::element_count(
         kda::expected_shape(*kda::find_spec(row.name), d, problem.options.state_v_first));
-  const std::size_t bytes = elements * (24 + 3 * 8);
+  return elements;
+}
+
+std::size_t stage_bytes(const kda::Problem& problem, std::size_t chunk_size, kda::Passes passes) {
+  return stage_elements(problem, chunk_size, passes) * (24 + 3 * 8);
+}
+
+void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std::size_t budget,
+                        kda::Passes passes) {
+  const std::size_t bytes = stage_bytes(problem, chunk_size, passes);
   if (bytes > budget)
     throw Error(
         ErrorKind::input,

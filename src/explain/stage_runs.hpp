@@ -53,6 +53,10 @@ kda::StageTensors own_stages(const kda::Problem& problem, const kda::Variant& va
                              kda::RunOptions options, const kda::StageTensors& exact,
                              kda::Passes passes = kda::Passes::forward);
 
+/// Elements of all stages; bytes that stages and their truth take.
+std::size_t stage_elements(const kda::Problem& problem, std::size_t chunk_size, kda::Passes passes);
+std::size_t stage_bytes(const kda::Problem& problem, std::size_t chunk_size, kda::Passes passes);
+
 /// Throws Error{input} when stages and their truth would take more than `budget` bytes.
 void check_stage_memory(const kda::Problem& problem, std::size_t chunk_size, std::size_t budget,
                         kda::Passes passes = kda::Passes::forward);

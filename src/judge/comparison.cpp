@@ -81,18 +81,37 @@ void Comparison::over_runs(std::size_t begin, std::size_t end, Body body) {
   }
 }
 
+template <class Storage>
+void Comparison::add_wide(std::size_t begin, std::size_t end, const ExpectedValues& expected,
+                          Measures& part) {
+  const auto* const elements = reinterpret_cast<const Storage*>(got_);
+  ElementCounter counter(options_, axes_, has_magnitude_, part);
+  over_runs(begin, end, [&](const Run& run, std::size_t head, Cell* cells) {
+    counter.count(run, elements + run.begin, WideValues{expected.from(run.begin - begin)}, cells[head],
+                  token_errors(run.begin));
+    return run.count;
+  });
+}
+
 void Comparison::add(std::size_t begin, std::size_t count, const ExpectedValues& expected) {
   numeric::visit_storage(dtype_, [&](auto tag) {
-    const auto* const elements = reinterpret_cast<const decltype(tag)*>(got_);
     over_tasks(begin, count, 1, [&](std::size_t task_begin, std::size_t task_end, int worker) {
-      ElementCounter counter(options_, axes_, has_magnitude_, parts_[static_cast<std::size_t>(worker)]);
-      over_runs(task_begin, task_end, [&](const Run& run, std::size_t head, Cell* cells) {
-        const std::size_t offset = run.begin - begin;
-        const WideValues values{{expected.hi + offset, expected.lo + offset,
-                                 expected.magnitude == nullptr ? nullptr : expected.magnitude + offset}};
-        counter.count(run, elements + run.begin, values, cells[head], token_errors(run.begin));
-        return run.count;
-      });
+      add_wide<decltype(tag)>(task_begin, task_end, expected.from(task_begin - begin),
+                              parts_[static_cast<std::size_t>(worker)]);
+    });
+  });
+}
+
+void Comparison::add_rows(std::size_t begin, std::size_t rows, std::size_t width, std::size_t stride,
+                          const ExpectedValues& expected) {
+  if (rows == 1 || width == stride) return add(begin, rows * width, expected);
+  numeric::visit_storage(dtype_, [&](auto tag) {
+    parallel_for(width / axes_.run, options_.threads, [&](std::size_t head, int worker) {
+      for (std::size_t row = 0; row < rows; ++row) {
+        const std::size_t from = begin + row * stride + head * axes_.run;
+        add_wide<decltype(tag)>(from, from + axes_.run, expected.from(row * width + head * axes_.run),
+                                parts_[static_cast<std::size_t>(worker)]);
+      }
     });
   });
 }
@@ -187,7 +206,6 @@ void Comparison::add_sources(std::size_t begin, std::size_t count, const Element
 }
 
 Measures Comparison::finish() {
-  constexpr std::size_t listed_mismatches = 8;
   Measures total;
   total.has_magnitude = has_magnitude_;
   total.elements = size_;
@@ -216,9 +234,9 @@ Measures Comparison::finish() {
   }
   std::sort(total.worst.begin(), total.worst.end(), ElementCounter::before);
   if (total.worst.size() > options_.worst) total.worst.resize(options_.worst);
-  std::sort(total.class_mismatches.begin(), total.class_mismatches.end(),
-            [](const Point& a, const Point& b) { return a.element < b.element; });
-  if (total.class_mismatches.size() > listed_mismatches) total.class_mismatches.resize(listed_mismatches);
+  std::ranges::sort(total.class_mismatches, {}, &Point::element);
+  if (total.class_mismatches.size() > ElementCounter::listed_mismatches)
+    total.class_mismatches.resize(ElementCounter::listed_mismatches);
   cells_.fold_all();
   cells_.conclude(total);
   return total;

@@ -32,6 +32,10 @@ struct ComparisonOptions {
 /// What is expected of elements [begin, begin + count): hi + lo, and the magnitude or null.
 struct ExpectedValues {
   const double *hi, *lo, *magnitude;
+
+  ExpectedValues from(std::size_t offset) const {
+    return {hi + offset, lo + offset, magnitude == nullptr ? nullptr : magnitude + offset};
+  }
 };
 
 /// Where the elements of a tensor are: returns the address of [begin, begin + count), which may be in `room`,
@@ -49,6 +53,10 @@ class Comparison {
 
   /// Elements [begin, begin + count) against values held in double-double.
   void add(std::size_t begin, std::size_t count, const ExpectedValues& expected);
+  /// The same for some heads of every token: rows of `width` elements, the first of each `stride` after that
+  /// of the one before; of what is expected they lie one behind the other.
+  void add_rows(std::size_t begin, std::size_t rows, std::size_t width, std::size_t stride,
+                const ExpectedValues& expected);
   /// The whole tensor against another of the same shape, whatever its element type.
   void add_all(const tensor::Tensor& expected);
   /// Elements [begin, begin + count) of both sides, read in pieces; memory is bounded by `count`. Each call
@@ -68,6 +76,9 @@ class Comparison {
   void over_tasks(std::size_t begin, std::size_t count, std::size_t least, Body body);
   template <class Body>
   void over_runs(std::size_t begin, std::size_t end, Body body);
+  /// Elements [begin, end), on one thread; `expected` is of the first.
+  template <class Storage>
+  void add_wide(std::size_t begin, std::size_t end, const ExpectedValues& expected, Measures& part);
   template <class Storage, class Element>
   void add_stored(std::size_t begin, std::size_t count, const Storage* got, const Element* expected,
                   Measures& part);

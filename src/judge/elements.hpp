@@ -92,6 +92,8 @@ struct Run {
 
 class ElementCounter {
  public:
+  static constexpr std::size_t listed_mismatches = 8;
+
   ElementCounter(const ComparisonOptions& options, const TensorAxes& axes, bool has_magnitude,
                  Measures& measures)
       : options_(options), axes_(axes), has_magnitude_(has_magnitude), m_(measures) {}
@@ -274,9 +276,12 @@ class ElementCounter {
   }
 
   void mismatch(const Point& point, std::size_t lane, TokenErrors* token) {
-    constexpr std::size_t listed = 8;
     ++m_.differing, ++m_.differing_bits;
-    if (m_.class_mismatches.size() < listed) m_.class_mismatches.push_back(point);
+    std::vector<Point>& first = m_.class_mismatches;  // elements may come head by head
+    if (first.size() < listed_mismatches || point.element < first.back().element) {
+      first.insert(std::ranges::upper_bound(first, point.element, {}, &Point::element), point);
+      if (first.size() > listed_mismatches) first.pop_back();
+    }
     if (token != nullptr) token->take(HUGE_VAL, 0, HUGE_VAL, lane);
   }
 

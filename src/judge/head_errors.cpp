@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <optional>
 
 namespace kda_check::judge {
 
@@ -19,10 +22,20 @@ constexpr double least_of_own = 1.0 / 4;
 constexpr double nothing = 1e-30;
 /// Beyond these an error is as large as any: squares and their sums stay numbers in fp32. The first is in
 /// units of the largest value of a row, the second in those of the envelope.
-constexpr double largest_error = 1e12;
-constexpr float largest_excess = 1e15F;
+constexpr float largest_error = 1e12F, largest_excess = 1e15F;
 
-/// One of every sixteen columns: independent sums that the compiler may compute at once.
+// Loops over rows go tile by tile, without branches and with nothing that may lie in the same memory: a
+// compiler does several columns at once.
+
+/// x, or the bound with its sign; NaN stays. Comparisons of numbers would be branches, as they may trap.
+KDA_CHECK_INLINE float bounded(float x, float bound) {
+  constexpr std::int32_t infinity = 0x7f80'0000;
+  const auto bits = std::bit_cast<std::int32_t>(x), most = std::bit_cast<std::int32_t>(bound);
+  const std::int32_t size = bits & 0x7fff'ffff, less = size > most ? most : size;
+  return std::bit_cast<float>((bits ^ size) | (size > infinity ? size : less));
+}
+
+/// One of every sixteen columns: independent sums.
 struct Sixteen {
   std::array<float, tile_side> sums{};
   double total() const {
@@ -38,12 +51,13 @@ class Units {
   static constexpr int farthest = 500;  ///< below the head, so that squares are numbers of fp64
 
  public:
-  Units(const std::vector<double>& truth, std::size_t rows, std::size_t stride) : exponents_(rows) {
-    std::vector<double> largest(rows, 0.0);
+  Units(const HeadRows& truth, std::size_t rows, std::size_t stride) : exponents_(rows) {
+    std::vector<double> largest(rows, 0.0), row(stride);
     double of_all = 0;
     for (std::size_t r = 0; r < rows; ++r) {
+      truth.read(r, row.data());
       for (std::size_t v = 0; v < stride; ++v)
-        if (const double x = std::fabs(truth[r * stride + v]); x <= std::numeric_limits<double>::max())
+        if (const double x = std::fabs(row[v]); x <= std::numeric_limits<double>::max())
           largest[r] = std::max(largest[r], x);
       of_all = std::max(of_all, largest[r]);
     }
@@ -62,36 +76,65 @@ class Units {
   int of_head_ = 0;
 };
 
+/// One row of the truth and of the fields, in its unit.
+class Row {
+ public:
+  Row(const HeadValues& values, const Units& units, std::size_t stride)
+      : values_(values), units_(units), exact_(stride), truth_(stride), error_(stride) {}
+
+  void go_to(std::size_t row) {
+    row_ = row, unit_ = units_.to_row(row);
+    values_.truth.read(row, exact_.data());
+    const double unit = unit_;
+    for (std::size_t begin = 0; begin < exact_.size(); begin += tile_side) {
+      const double* const exact = &exact_[begin];
+      float* const truth = &truth_[begin];
+      for (std::size_t i = 0; i < tile_side; ++i) truth[i] = static_cast<float>(exact[i] * unit);
+    }
+  }
+  const std::vector<float>& truth() const { return truth_; }
+  /// y - x of one field; valid until the next call.
+  const std::vector<float>& error(std::size_t field) {
+    values_.fields[field].read(row_, error_.data());
+    const double unit = unit_;
+    for (std::size_t begin = 0; begin < error_.size(); begin += tile_side) {
+      const double* const exact = &exact_[begin];
+      float* const error = &error_[begin];
+      for (std::size_t i = 0; i < tile_side; ++i)
+        error[i] = static_cast<float>((static_cast<double>(error[i]) - exact[i]) * unit);
+      for (std::size_t i = 0; i < tile_side; ++i) error[i] = bounded(error[i], largest_error);
+    }
+    return error_;
+  }
+
+ private:
+  const HeadValues& values_;
+  const Units& units_;
+  std::size_t row_ = 0;
+  double unit_ = 1;
+  std::vector<double> exact_;
+  std::vector<float> truth_, error_;
+};
+
 /// By row, over the columns, in the units of the head: of (y - x)^2 and of (y - x) x.
 struct RowSums {
   std::vector<double> squares, along;
   double total = 0;  ///< of squares
-};
 
-/// Leaves y - x in `y`, in the units of rows.
-RowSums take_errors(std::vector<float>& y, const std::vector<double>& truth, const std::vector<float>& x,
-                    const Units& units, std::size_t rows, std::size_t stride) {
-  RowSums sums{std::vector<double>(rows), std::vector<double>(rows)};
-  for (std::size_t r = 0; r < rows; ++r) {
-    const double unit = units.to_row(r), squares_to_head = units.squares_to_head(r);
-    Sixteen squares, along;
-    for (std::size_t begin = r * stride; begin < (r + 1) * stride; begin += tile_side) {
-      float* const error = &y[begin];
-      const double* const exact = &truth[begin];
-      const float* const scaled = &x[begin];
-      for (std::size_t i = 0; i < tile_side; ++i) {
-        const double e = (static_cast<double>(error[i]) - exact[i]) * unit;  // NaN stays
-        error[i] = static_cast<float>(std::max(std::min(e, largest_error), -largest_error));
-      }
-      for (std::size_t i = 0; i < tile_side; ++i)
-        squares.sums[i] += error[i] * error[i], along.sums[i] += error[i] * scaled[i];
+  explicit RowSums(std::size_t rows) : squares(rows), along(rows) {}
+  void add(std::size_t row, const std::vector<float>& error, const std::vector<float>& truth,
+           double squares_to_head) {
+    Sixteen of_squares, of_along;
+    for (std::size_t begin = 0; begin < error.size(); begin += tile_side) {
+      const float *const e = &error[begin], *const x = &truth[begin];
+      for (std::size_t i = 0; i < tile_side; ++i) of_squares.sums[i] += e[i] * e[i];
+      for (std::size_t i = 0; i < tile_side; ++i) of_along.sums[i] += e[i] * x[i];
     }
-    sums.squares[r] = squares.total() * squares_to_head;
-    sums.along[r] = along.total() * squares_to_head;
-    sums.total += sums.squares[r];
+    squares[row] = of_squares.total() * squares_to_head;
+    along[row] = of_along.total() * squares_to_head;
+    total += squares[row];
   }
-  return sums;
-}
+};
 
 /// What twins err by in each row, squared, the mean over its columns: the most of all of them.
 class Envelope {
@@ -124,8 +167,8 @@ class Envelope {
   /// Means over the columns. A row of few independent errors - narrow, or all along the truth - may be
   /// right by luck: what it is given is that of its neighbours too, by size or in relation to the truth.
   std::vector<double> smoothed(const RowSums& sums) const {
-    const std::size_t R = layout_.rows, V = layout_.width;
-    const double width = static_cast<double>(V);
+    const std::size_t R = layout_.rows;
+    const double width = static_cast<double>(layout_.width);
     const std::size_t narrow = reach_for(width), coherent = reach_for(width / coherence(sums));
     std::vector<double> relative(R, 0.0);
     for (std::size_t r = 0; r < R; ++r)
@@ -134,11 +177,11 @@ class Envelope {
     std::vector<double> mean(R);
     for (std::size_t r = 0; r < R; ++r) {
       if (narrow == 0 && coherent == 0)
-        mean[r] = sums.squares[r] / width;
+        mean[r] = sums.squares[r] / columns(r);
       else
         mean[r] = std::max({narrow > 0 ? by_size[r] : 0, coherent > 0 ? by_truth[r] * truth_[r] : 0,
                             sums.squares[r] * least_of_own}) /
-                  width;
+                  columns(r);
     }
     return mean;
   }
@@ -155,9 +198,8 @@ class Envelope {
     double shares = 0, rows = 0;
     for (std::size_t r = 0; r < layout_.rows; ++r)
       if (sums.squares[r] > 0 && truth_[r] > 0)
-        shares += sums.along[r] / sums.squares[r] * (sums.along[r] / truth_[r]), rows += 1;
-    const double width = static_cast<double>(layout_.width);
-    return rows > 0 ? std::clamp(shares / rows * width, 1.0, width) : 1;
+        shares += sums.along[r] / sums.squares[r] * (sums.along[r] / truth_[r]) * columns(r), rows += 1;
+    return rows > 0 ? std::clamp(shares / rows, 1.0, static_cast<double>(layout_.width)) : 1;
   }
 
   /// Of the `reach` rows on either side and each itself.
@@ -178,11 +220,13 @@ class Envelope {
       sum[chunk_of_.cell[r]] += envelope[r], rows[chunk_of_.cell[r]] += 1;
     for (std::size_t r = 0; r < envelope.size(); ++r) {
       const double chunk = sum[chunk_of_.cell[r]] / rows[chunk_of_.cell[r]];
-      const double step = unit_ * unit_ * truth_[r] / static_cast<double>(layout_.width);
+      const double step = unit_ * unit_ * truth_[r] / columns(r);
       envelope[r] = std::max({envelope[r], chunk * floor_of_chunk, step * floor_of_storage});
     }
     return envelope;
   }
+
+  double columns(std::size_t row) const { return static_cast<double>(layout_.columns(row)); }
 
   const RowLayout& layout_;
   const RowCells& chunk_of_;
@@ -200,53 +244,83 @@ std::vector<float> weights_of(const std::vector<double>& envelope, const Units& 
   return weights;
 }
 
-/// `weights`: of energies; `weights_along`: of slopes.
-ErrorSums error_sums(const RowLayout& layout, const Tiles& tiles, const std::vector<float>& errors,
-                     const std::vector<float>& x, const std::vector<float>& weights,
-                     const std::vector<float>& weights_along, double unit) {
-  const std::size_t R = layout.rows, stride = padded_width(layout.width);
-  ErrorSums sums{std::vector<float>(R), std::vector<float>(R), std::vector<double>(stride, 0.0),
-                 std::vector<double>(stride, 0.0), std::vector<double>(tiles.elements.size(), 0.0)};
-  constexpr std::size_t rows_of_fp32_sums = 64;
-  std::vector<float> columns(stride, 0.0F), columns_along(stride, 0.0F);
-  for (std::size_t r = 0; r < R; ++r) {
-    const float weight = weights[r], along_weight = weights_along[r] * weights_along[r];
+/// Adds up the errors of one field, row by row.
+class FieldSums {
+ public:
+  /// `weights`: of energies; `weights_along`: of slopes. They and the others must stay.
+  FieldSums(const RowLayout& layout, const Tiles& tiles, std::vector<float> weights,
+            const std::vector<float>& weights_along, double unit)
+      : layout_(layout),
+        tiles_(tiles),
+        weights_(std::move(weights)),
+        weights_along_(weights_along),
+        unit_(unit),
+        columns_(padded_width(layout.width), 0.0F),
+        columns_along_(columns_) {
+    sums_.row_energy.resize(layout.rows), sums_.row_along.resize(layout.rows);
+    sums_.column_energy.assign(columns_.size(), 0.0), sums_.column_along.assign(columns_.size(), 0.0);
+    sums_.tile_energy.assign(tiles.elements.size(), 0.0);
+  }
+
+  void add(std::size_t r, const std::vector<float>& error, const std::vector<float>& truth) {
+    const float weight = weights_[r], along_weight = weights_along_[r] * weights_along_[r];
     double row_energy = 0;
     Sixteen row_along;
-    for (std::size_t begin = 0; begin < stride; begin += tile_side) {
-      const float *const error = &errors[r * stride + begin], *const truth = &x[r * stride + begin];
-      float *const column = &columns[begin], *const column_along = &columns_along[begin];
-      Sixteen tile;
+    for (std::size_t begin = 0; begin < error.size(); begin += tile_side) {
+      const float *const e = &error[begin], *const x = &truth[begin];
+      float *const column = &columns_[begin], *const column_along = &columns_along_[begin];
+      Sixteen tile, slopes;
       for (std::size_t i = 0; i < tile_side; ++i) {
-        const float excess = std::max(std::min(error[i] * weight, largest_excess), -largest_excess);
-        const float slope = error[i] * truth[i] * along_weight;
+        const float excess = bounded(e[i] * weight, largest_excess);
         tile.sums[i] = excess * excess;
-        column[i] += tile.sums[i], column_along[i] += slope, row_along.sums[i] += slope;
       }
+      for (std::size_t i = 0; i < tile_side; ++i) slopes.sums[i] = e[i] * x[i] * along_weight;
+      for (std::size_t i = 0; i < tile_side; ++i) column[i] += tile.sums[i];
+      for (std::size_t i = 0; i < tile_side; ++i) column_along[i] += slopes.sums[i];
+      for (std::size_t i = 0; i < tile_side; ++i) row_along.sums[i] += slopes.sums[i];
       const double of_tile = tile.total();
       row_energy += of_tile;
-      sums.tile_energy[tiles.row_of_tiles[r] * tiles.across + begin / tile_side] += of_tile;
+      sums_.tile_energy[tiles_.row_of_tiles[r] * tiles_.across + begin / tile_side] += of_tile;
       // An element's own share is at most that of these sixteen.
-      if (!(of_tile > sums.element_energy)) continue;
-      for (std::size_t i = 0; i < tile_side; ++i) {
-        const double rounding = unit * static_cast<double>(truth[i]) * static_cast<double>(weight);
-        const double energy = static_cast<double>(tile.sums[i]) / (1 + rounding * rounding);
-        if (energy > sums.element_energy) {
-          sums.element_energy = energy, sums.element = r * layout.width + begin + i;
-          sums.element_share = static_cast<double>(tile.sums[i]);
-        }
+      if (of_tile > sums_.element_energy) find_element(r, begin, tile, &truth[begin]);
+    }
+    sums_.row_energy[r] = static_cast<float>(row_energy);
+    sums_.row_along[r] = static_cast<float>(row_along.total());
+    if (r % rows_of_fp32_sums == rows_of_fp32_sums - 1 || r + 1 == layout_.rows) take_columns();
+  }
+  ErrorSums take(double squares) {
+    sums_.squares = squares;
+    return std::move(sums_);
+  }
+
+ private:
+  static constexpr std::size_t rows_of_fp32_sums = 64;
+
+  void find_element(std::size_t row, std::size_t begin, const Sixteen& tile, const float* truth) {
+    for (std::size_t i = 0; i < tile_side; ++i) {
+      const double rounding = unit_ * static_cast<double>(truth[i]) * static_cast<double>(weights_[row]);
+      const double energy = static_cast<double>(tile.sums[i]) / (1 + rounding * rounding);
+      if (energy > sums_.element_energy) {
+        sums_.element_energy = energy, sums_.element = row * layout_.width + begin + i;
+        sums_.element_share = static_cast<double>(tile.sums[i]);
       }
     }
-    sums.row_energy[r] = static_cast<float>(row_energy);
-    sums.row_along[r] = static_cast<float>(row_along.total());
-    if (r % rows_of_fp32_sums != rows_of_fp32_sums - 1 && r + 1 < R) continue;
-    for (std::size_t v = 0; v < stride; ++v) {
-      sums.column_energy[v] += static_cast<double>(columns[v]), columns[v] = 0;
-      sums.column_along[v] += static_cast<double>(columns_along[v]), columns_along[v] = 0;
+  }
+  void take_columns() {
+    for (std::size_t v = 0; v < columns_.size(); ++v) {
+      sums_.column_energy[v] += static_cast<double>(columns_[v]), columns_[v] = 0;
+      sums_.column_along[v] += static_cast<double>(columns_along_[v]), columns_along_[v] = 0;
     }
   }
-  return sums;
-}
+
+  const RowLayout& layout_;
+  const Tiles& tiles_;
+  const std::vector<float> weights_;
+  const std::vector<float>& weights_along_;
+  const double unit_;
+  ErrorSums sums_;
+  std::vector<float> columns_, columns_along_;
+};
 
 /// The mean over rows of the share of energy that lies along the truth; at least 1, what independent errors
 /// have.
@@ -268,32 +342,34 @@ double coherence_of(const std::vector<RowSums>& fields, const std::vector<bool>&
 
 std::size_t HeadErrors::fit_twins() const { return static_cast<std::size_t>(std::ranges::count(fit, true)); }
 
+std::vector<bool> HeadErrors::fit_at(double most_rms_ratio) const {
+  std::vector<bool> are_fit;
+  for (const double squares : twin_squares)  // NaN is not
+    are_fit.push_back(squares <= most_rms_ratio * most_rms_ratio * truth_squares);
+  return are_fit;
+}
+
 HeadErrors head_errors(const TwinSetting& setting, const Tiles& tiles, const RowCells& chunk_of,
-                       HeadValues& values) {
+                       const HeadValues& values) {
   const RowLayout& layout = setting.layout;
-  const std::size_t twins = setting.twins;
-  const std::size_t R = layout.rows, stride = padded_width(layout.width);
+  const std::size_t R = layout.rows, stride = padded_width(layout.width), fields = values.fields.size();
   const Units units(values.truth, R, stride);
+  Row row(values, units, stride);
   HeadErrors errors;
   errors.exponent = units.of_head();
-  std::vector<float> x(values.truth.size());
   std::vector<double> truth_squares(R);
+  std::vector<RowSums> rows(fields, RowSums(R));
   for (std::size_t r = 0; r < R; ++r) {
-    const double unit = units.to_row(r);
+    row.go_to(r);
     double sum = 0;
-    for (std::size_t i = r * stride; i < (r + 1) * stride; ++i) {
-      x[i] = static_cast<float>(values.truth[i] * unit);
-      sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    }
+    for (const float x : row.truth()) sum += static_cast<double>(x) * static_cast<double>(x);
     truth_squares[r] = sum * units.squares_to_head(r);
     errors.truth_squares += truth_squares[r];
+    for (std::size_t f = 0; f < fields; ++f)
+      rows[f].add(r, row.error(f), row.truth(), units.squares_to_head(r));
   }
-  std::vector<RowSums> rows;
-  for (std::vector<float>& field : values.fields)
-    rows.push_back(take_errors(field, values.truth, x, units, R, stride));
-  for (std::size_t f = 0; f < twins; ++f)
-    errors.fit.push_back(rows[f].total <=
-                         setting.most_rms_ratio * setting.most_rms_ratio * errors.truth_squares);
+  for (std::size_t f = 0; f < setting.twins; ++f) errors.twin_squares.push_back(rows[f].total);
+  errors.fit = errors.fit_at(setting.most_rms_ratio);
   if (errors.fit_twins() < fewest_twins || errors.truth_squares == 0) return errors;
 
   const Envelope envelope(layout, chunk_of, truth_squares, rows, errors.fit, setting.storage_unit);
@@ -301,26 +377,27 @@ HeadErrors head_errors(const TwinSetting& setting, const Tiles& tiles, const Row
   const std::vector<float> weights = weights_of(of_all, units);
   errors.coherence = coherence_of(rows, errors.fit, truth_squares, of_all);
   errors.row_truth.resize(R), errors.column_truth.assign(stride, 0.0);
+  std::vector<std::optional<FieldSums>> sums(fields);
+  for (std::size_t f = 0; f < fields; ++f)
+    if (f >= setting.twins || errors.fit[f])
+      sums[f].emplace(layout, tiles, f < setting.twins ? weights_of(envelope.without(f), units) : weights,
+                      weights, setting.storage_unit);
   for (std::size_t r = 0; r < R; ++r) {
+    row.go_to(r);
     const double weight = static_cast<double>(weights[r]) * static_cast<double>(weights[r]);
-    double row = 0;
+    double of_row = 0;
+    const float* const truth = row.truth().data();
+    double* const of_columns = errors.column_truth.data();
     for (std::size_t v = 0; v < stride; ++v) {
-      const auto truth = static_cast<double>(x[r * stride + v]);
-      const double share = truth * truth * weight;
-      row += share, errors.column_truth[v] += share;
+      const double share = static_cast<double>(truth[v]) * static_cast<double>(truth[v]) * weight;
+      of_row += share, of_columns[v] += share;
     }
-    errors.row_truth[r] = static_cast<float>(row);
+    errors.row_truth[r] = static_cast<float>(of_row);
+    for (std::size_t f = 0; f < fields; ++f)
+      if (sums[f]) sums[f]->add(r, row.error(f), row.truth());
   }
-  for (std::size_t f = 0; f < values.fields.size(); ++f) {
-    if (f < twins && !errors.fit[f]) {
-      errors.fields.emplace_back();
-      continue;
-    }
-    const std::vector<float> own = f < twins ? weights_of(envelope.without(f), units) : weights;
-    errors.fields.push_back(
-        error_sums(layout, tiles, values.fields[f], x, own, weights, setting.storage_unit));
-    errors.fields.back().squares = rows[f].total;
-  }
+  for (std::size_t f = 0; f < fields; ++f)
+    errors.fields.push_back(sums[f] ? sums[f]->take(rows[f].total) : ErrorSums());
   return errors;
 }
 

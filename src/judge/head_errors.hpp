@@ -27,11 +27,14 @@ struct HeadErrors {
   std::vector<double> column_truth;
   double coherence = 1;           ///< how much of the energy of a row lies along x, at most
   std::vector<ErrorSums> fields;  ///< a twin's energies without itself in the envelope; of unfit twins none
-  std::vector<bool> fit;          ///< by twin: finite, and not far from the truth
-  int exponent = 0;               ///< of the largest value of the truth
-  double truth_squares = 0;       ///< sum of x^2, times 4^-exponent
+  std::vector<double> twin_squares;  ///< sum of e^2 of each twin, times 4^-exponent
+  std::vector<bool> fit;             ///< by twin: finite, and not far from the truth
+  int exponent = 0;                  ///< of the largest value of the truth
+  double truth_squares = 0;          ///< sum of x^2, times 4^-exponent
 
   std::size_t fit_twins() const;
+  /// Which twins are, at another TwinSetting::most_rms_ratio.
+  std::vector<bool> fit_at(double most_rms_ratio) const;
 };
 
 /// What is known of the tensors that are judged together.
@@ -52,8 +55,8 @@ struct TwinSetting {
 inline constexpr std::size_t fewest_twins = 3;
 
 /// `chunk_of`: cells of Region::chunk_of_head. With fewer than fewest_twins that are fit, or a truth of
-/// zeros, there is nothing but `fit`. Fields are overwritten.
+/// zeros, there is nothing but what says so.
 HeadErrors head_errors(const TwinSetting& setting, const Tiles& tiles, const RowCells& chunk_of,
-                       HeadValues& values);
+                       const HeadValues& values);
 
 }  // namespace kda_check::judge

@@ -1,6 +1,6 @@
 #include "judge/head_values.hpp"
 
-#include <span>
+#include <algorithm>
 
 #include "numeric/rounding.hpp"
 
@@ -8,33 +8,74 @@ namespace kda_check::judge {
 
 namespace {
 
+/// `stride`: of the columns.
 template <class Value, class Element>
-std::vector<Value> padded_rows(std::span<const Element> whole, const RowLayout& layout, std::size_t head) {
-  const std::size_t stride = padded_width(layout.width);
-  std::vector<Value> values(layout.rows * stride);
-  for (std::size_t r = 0; r < layout.rows; ++r) {
-    const Element* const from = &whole[layout.element(r, head, 0)];
-    Value* const to = &values[r * stride];
-    if (layout.column_stride == 1)  // what a compiler vectorises
-      for (std::size_t v = 0; v < layout.width; ++v) to[v] = static_cast<Value>(numeric::widen(from[v]));
-    else
-      for (std::size_t v = 0; v < layout.width; ++v)
-        to[v] = static_cast<Value>(numeric::widen(from[v * layout.column_stride]));
-  }
-  return values;
+void read_row(const Element* from, std::size_t stride, std::size_t width, Value* to) {
+  if (stride == 1)  // what a compiler vectorises
+    for (std::size_t v = 0; v < width; ++v) to[v] = static_cast<Value>(numeric::widen(from[v]));
+  else
+    for (std::size_t v = 0; v < width; ++v) to[v] = static_cast<Value>(numeric::widen(from[v * stride]));
 }
 
 }  // namespace
 
-std::vector<double> head_of(const TruthValues& truth, const RowLayout& layout, std::size_t head) {
-  return truth.visit([&](auto elements) { return padded_rows<double>(elements, layout, head); });
-}
+HeadRows::HeadRows(const void* elements, numeric::DType dtype, const RowLayout& layout, std::size_t head)
+    : elements_(elements),
+      dtype_(dtype),
+      stored_as_(dtype),
+      width_(layout.width),
+      first_(layout.element(0, head, 0)),
+      block_rows_(layout.block_rows),
+      block_stride_(layout.block_stride),
+      row_stride_(layout.row_stride),
+      column_stride_(layout.column_stride) {}
 
-std::vector<float> head_of(const tensor::Tensor& tensor, const RowLayout& layout, std::size_t head) {
-  return numeric::visit_storage(tensor.dtype(), [&](auto tag) {
-    using Element = decltype(tag);
-    return padded_rows<float>(std::span<const Element>(tensor.elements<Element>()), layout, head);
-  });
+HeadRows::HeadRows(const tensor::Tensor& tensor, const RowLayout& layout, std::size_t head)
+    : HeadRows(tensor.data(), tensor.dtype(), layout, head) {}
+
+HeadRows::HeadRows(std::span<const double> values, const RowLayout& layout, std::size_t head)
+    : HeadRows(values.data(), numeric::DType::fp64, layout, head) {}
+
+HeadRows::HeadRows(const TruthValues& values, const RowLayout& layout, std::size_t head)
+    : HeadRows(values.visit([](auto elements) { return static_cast<const void*>(elements.data()); }),
+               values.dtype(), layout, head) {}
+
+template <class Value>
+HeadRows::HeadRows(std::vector<Value> values, std::size_t width)
+    : dtype_(sizeof(Value) == sizeof(double) ? numeric::DType::fp64 : numeric::DType::fp32),
+      stored_as_(dtype_),
+      width_(width),
+      block_stride_(padded_width(width)) {
+  const auto kept = std::make_shared<const std::vector<Value>>(std::move(values));
+  elements_ = kept->data(), own_ = kept;
 }
+template HeadRows::HeadRows(std::vector<float>, std::size_t);
+template HeadRows::HeadRows(std::vector<double>, std::size_t);
+
+template <class Value>
+void HeadRows::read(std::size_t row, Value* to) const {
+  const std::size_t at = first_ + row / block_rows_ * block_stride_ + row % block_rows_ * row_stride_;
+  numeric::visit_storage(dtype_, [&](auto tag) {
+    read_row(static_cast<const decltype(tag)*>(elements_) + at, column_stride_, width_, to);
+  });
+  std::fill(to + width_, to + padded_width(width_), Value{0});
+  if (stored_as_ == dtype_) return;
+  if (stored_as_ == numeric::DType::bf16)
+    for (std::size_t v = 0; v < width_; ++v) to[v] = numeric::through_bf16(static_cast<float>(to[v]));
+  if (stored_as_ == numeric::DType::fp16)
+    for (std::size_t v = 0; v < width_; ++v) to[v] = numeric::through_fp16(static_cast<float>(to[v]));
+}
+template void HeadRows::read(std::size_t, float*) const;
+template void HeadRows::read(std::size_t, double*) const;
+
+template <class Value>
+std::vector<Value> HeadRows::read_all(std::size_t rows) const {
+  const std::size_t stride = padded_width(width_);
+  std::vector<Value> values(rows * stride);
+  for (std::size_t row = 0; row < rows; ++row) read(row, &values[row * stride]);
+  return values;
+}
+template std::vector<float> HeadRows::read_all(std::size_t) const;
+template std::vector<double> HeadRows::read_all(std::size_t) const;
 
 }  // namespace kda_check::judge

@@ -25,23 +25,36 @@ double both(double a, double b) { return std::max(a, b) < 0x1p500 ? numeric::roo
 /// the difference from v, beta times it and k times that.
 double roundings_of_write(ComputeFormat compute) { return is_narrow(compute) ? 2 : 4; }
 
+/// The largest relative error of an operand of a triangular solve: narrow operands are made of what was
+/// solved for in tf32 at least.
+double solving_error(ComputeFormat compute) {
+  return std::min(numeric::row_of(compute).operand_error, numeric::row_of(ComputeFormat::tf32).operand_error);
+}
+
 double rms_lost(const Computation& computation, const Condition& condition) {
   const double operand = numeric::row_of(computation.compute).operand_error;
   const bool narrow = is_narrow(computation.compute);
   // What operands of any precision are added up in has fp32 at least.
   const double sums = narrow ? numeric::row_of(ComputeFormat::fp32).operand_error : operand;
-  const double units = both(condition.cancellation * (narrow ? 2 : computation.units.rms),
-                            condition.rounding * roundings_of_write(computation.compute));
-  return operand * units + sums * condition.cancellation * computation.excess +
+  const double roundings = roundings_of_write(computation.compute);
+  const double units =
+      both(condition.cancellation * (narrow ? 2 : computation.units.rms), condition.rounding * roundings);
+  return both(operand * units, solving_error(computation.compute) * condition.solving * roundings) +
+         sums * condition.cancellation * computation.excess +
          numeric::format_of(computation.storage).unit_roundoff();
 }
 
 /// The same in steps of the element type, of the magnitude: where all terms of an output are small, what was
-/// lost in the state before it is not.
+/// lost in the state before it is not; and where the state was large before, even less. A solve adds up its
+/// terms one by one: twice the units, as everywhere in the chunk form.
 double steps_lost(const Computation& computation, const numeric::Format& storage) {
-  const int excess = storage.precision - numeric::row_of(computation.compute).precision;
-  return std::ldexp(computation.smallness * computation.condition.magnitude * computation.units.largest,
-                    excess);
+  const numeric::ComputeRow& row = numeric::row_of(computation.compute);
+  const Condition& condition = computation.condition;
+  const double usual = computation.smallness * condition.magnitude * computation.units.largest;
+  const double solving =
+      2 * condition.solving_behind * solving_error(computation.compute) / row.operand_error;
+  const double behind = roundings_of_write(computation.compute) * both(condition.rounding_behind, solving);
+  return std::ldexp(std::max(usual, behind), storage.precision - row.precision);
 }
 
 }  // namespace

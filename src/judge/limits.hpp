@@ -27,8 +27,12 @@ struct Condition {
   double cancellation = 1;
   /// How far below what was rounded on the way to them: what operands that are off by 1 of themselves add.
   double rounding = 0;
+  /// The same of the terms of a chunk's triangular solve.
+  double solving = 0;
   /// How far the magnitudes of the tensor lie below either, where they do not count all of it; at least 1.
   double magnitude = 1;
+  /// The largest errors of what lies behind an element of o, over its magnitude, of either kind.
+  double rounding_behind = 0, solving_behind = 0;
 };
 
 struct Computation {

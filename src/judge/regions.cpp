@@ -42,6 +42,13 @@ RowLayout row_layout(std::string_view name, const tensor::Shape& shape, const kd
   return layout;
 }
 
+RowLayout RowLayout::with_heads(std::size_t count) const {
+  RowLayout layout = *this;
+  layout.heads = count;
+  (of_tokens ? layout.row_stride : layout.block_stride) = count * head_stride;
+  return layout;
+}
+
 std::vector<RowCells> row_cells(const RowLayout& layout) {
   const std::size_t R = layout.rows;
   std::vector<std::uint32_t> row(R), sequence(R), position(R), position_in_16(R), chunk(R), window(R),
@@ -94,7 +101,7 @@ Tiles tiles_of(const RowLayout& layout) {
   }
   tiles.elements.assign(down * tiles.across, 0.0);
   for (std::size_t r = 0; r < layout.rows; ++r)
-    for (std::size_t v = 0; v < layout.width; ++v)
+    for (std::size_t v = 0; v < layout.columns(r); ++v)
       tiles.elements[tiles.row_of_tiles[r] * tiles.across + v / tile_side] += 1;
   return tiles;
 }
@@ -118,6 +125,19 @@ std::vector<RowPlace> rows_in(Region region, std::size_t head, std::size_t cell,
 std::string place_of(Region region, std::size_t in_head, std::size_t c, const RowLayout& l) {
   const std::string head = fmt::format(" of head {}", in_head);
   const std::string one = l.of_tokens ? "token" : "row";
+  const auto row_named = [&](std::size_t row) {
+    return l.of_chunks ? fmt::format("key {} of chunk {}", row % l.chunk, row / l.chunk)
+                       : fmt::format("{} {}", one, row);
+  };
+  const auto rows_named = [&](std::size_t first, std::size_t last) {
+    if (!l.of_chunks || first / l.chunk != last / l.chunk) return fmt::format("{}s {}..{}", one, first, last);
+    if (last - first + 1 == l.chunk) return fmt::format("chunk {}", first / l.chunk);
+    return fmt::format("keys {}..{} of chunk {}", first % l.chunk, last % l.chunk, first / l.chunk);
+  };
+  const auto position_named = [&](std::size_t position) {
+    return l.of_chunks ? fmt::format("key {} of every chunk", position)
+                       : fmt::format("rows {} mod {}", position, l.chunk);
+  };
   // Rows of a batch row or a sequence are numbered through the whole tensor.
   const auto rows_of = [&](std::size_t size, std::size_t index) {
     std::size_t before = 0;
@@ -125,7 +145,7 @@ std::string place_of(Region region, std::size_t in_head, std::size_t c, const Ro
       const std::size_t length = l.starts[n + 1] - l.starts[n], cells = (length + size - 1) / size;
       if (index < before + cells) {
         const std::size_t first = l.starts[n] + (index - before) * size;
-        return fmt::format("{}s {}..{}", one, first, std::min(first + size, l.starts[n + 1]) - 1);
+        return rows_named(first, std::min(first + size, l.starts[n + 1]) - 1);
       }
       before += cells;
     }
@@ -133,18 +153,18 @@ std::string place_of(Region region, std::size_t in_head, std::size_t c, const Ro
   };
   switch (region) {
     case Region::element:
-      return fmt::format("{} {}, column {}{}", one, c / l.width, c % l.width, head);
+      return fmt::format("{}, column {}{}", row_named(c / l.width), c % l.width, head);
     case Region::tile: {
       const std::size_t across = (l.width + tile_side - 1) / tile_side, column = c % across * tile_side;
       return fmt::format("{}, columns {}..{}{}", rows_of(tile_side, c / across), column,
                          std::min(column + tile_side, l.width) - 1, head);
     }
     case Region::row:
-      return fmt::format("{} {}{}", one, c, head);
+      return row_named(c) + head;
     case Region::column_of_head:
       return fmt::format("column {}{}", c, head);
     case Region::position_of_head:
-      return fmt::format("rows {} mod {}{}", c, l.chunk, head);
+      return position_named(c) + head;
     case Region::window_of_head:
       return rows_of(window_rows, c) + head;
     case Region::chunk_of_head:
@@ -154,11 +174,11 @@ std::string place_of(Region region, std::size_t in_head, std::size_t c, const Ro
     case Region::head:
       return fmt::format("head {}", in_head);
     case Region::token:
-      return fmt::format("{} {}, all heads", one, c);
+      return row_named(c) + ", all heads";
     case Region::column:
       return fmt::format("column {}, all heads", c);
     case Region::position:
-      return fmt::format("rows {} mod {}, all heads", c, l.chunk);
+      return position_named(c) + ", all heads";
     case Region::position_in_16:
       return fmt::format("rows {} mod 16, all heads", c);
     case Region::chunk:

@@ -14,7 +14,8 @@
 namespace kda_check::judge {
 
 /// A tensor as [rows][heads][width], whichever way it is stored. Of o and of the gradients of inputs a row is
-/// a token (of all batch rows, one behind the other), of a state a channel of the key of one sequence.
+/// a token (of all batch rows, one behind the other), of a state a channel of the key of one sequence or
+/// chunk.
 struct RowLayout {
   std::size_t rows = 0, heads = 0, width = 0;
   std::size_t chunk = 64;  ///< rows that a chunk form computes together; of states 16
@@ -28,7 +29,15 @@ struct RowLayout {
            column * column_stride;
   }
 
+  /// Of a tensor that has so many heads and is the same otherwise.
+  RowLayout with_heads(std::size_t count) const;
+
   std::size_t block_rows = 1, block_stride = 0, row_stride = 0, head_stride = 0, column_stride = 1;
+  bool of_chunks = false;  ///< states of chunks, of `chunk` rows each
+  /// Of each row how many columns count, the first ones; empty: all do. What does not count is zero.
+  std::vector<std::uint32_t> counted = {};
+
+  std::size_t columns(std::size_t row) const { return counted.empty() ? width : counted[row]; }
 };
 
 /// Of a tensor of kda/schema with the shape that `problem` gives it; no rows for one that has none:

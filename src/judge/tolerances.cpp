@@ -100,6 +100,8 @@ void check_names(ToleranceRule& rule) {
   }
   std::vector<std::string> tensors{"o", "final_state"};
   for (const kda::GradientRow& row : kda::gradients()) tensors.emplace_back(row.name);
+  for (const kda::StageRow& row : kda::stages(kda::Passes::both))
+    if (!std::ranges::count(tensors, row.name)) tensors.emplace_back(row.name);  // dv is both
   if (!rule.tensor.empty() && std::find(tensors.begin(), tensors.end(), rule.tensor) == tensors.end())
     throw Error(ErrorKind::input, fmt::format("run compares no tensor '{}'", rule.tensor), rule.place,
                 suggest(rule.tensor, tensors));

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
 #include <span>
-#include <string>
 #include <vector>
+
+#include "numeric/formats.hpp"
 
 namespace kda_check::judge {
 
@@ -24,6 +24,7 @@ class TruthValues {
     else
       std::ranges::transform(values, narrow_.begin() + at, [](double x) { return static_cast<float>(x); });
   }
+  numeric::DType dtype() const { return narrow_.empty() ? numeric::DType::fp64 : numeric::DType::fp32; }
   double operator[](std::size_t i) const {
     return narrow_.empty() ? wide_[i] : static_cast<double>(narrow_[i]);
   }
@@ -37,8 +38,5 @@ class TruthValues {
   std::vector<double> wide_;
   std::vector<float> narrow_;
 };
-
-/// By tensor.
-using TensorTruths = std::map<std::string, TruthValues, std::less<>>;
 
 }  // namespace kda_check::judge

@@ -85,7 +85,11 @@ TwinTest::TwinTest(TwinSetting setting)
     : setting_(std::move(setting)),
       row_cells_(row_cells(setting_.layout)),
       tiles_(tiles_of(setting_.layout)),
-      heads_(setting_.layout.heads) {}
+      column_elements_(setting_.layout.width, 0.0),
+      heads_(setting_.layout.heads) {
+  for (std::size_t r = 0; r < setting_.layout.rows; ++r)
+    for (std::size_t v = 0; v < setting_.layout.columns(r); ++v) column_elements_[v] += 1;
+}
 
 TwinTest::Cells TwinTest::empty_cells(std::size_t count) const {
   return {setting_.twins + setting_.answers, std::vector<CellSums>(count)};
@@ -93,7 +97,6 @@ TwinTest::Cells TwinTest::empty_cells(std::size_t count) const {
 
 void TwinTest::add_rows(Cells& cells, const std::vector<std::uint32_t>& cell_of_row,
                         const HeadErrors& errors) const {
-  const double width = static_cast<double>(setting_.layout.width);
   for (std::size_t f = 0; f < errors.fields.size(); ++f) {
     const ErrorSums& sums = errors.fields[f];
     if (sums.row_energy.empty()) continue;  // not fit
@@ -102,19 +105,19 @@ void TwinTest::add_rows(Cells& cells, const std::vector<std::uint32_t>& cell_of_
       const auto truth = static_cast<double>(errors.row_truth[r]);
       cells[f][cell_of_row[r]].add({static_cast<double>(sums.row_energy[r]),
                                     static_cast<double>(sums.row_along[r]), truth, truth * errors.coherence,
-                                    width});
+                                    static_cast<double>(setting_.layout.columns(r))});
     }
   }
 }
 
 void TwinTest::add_columns(Cells& cells, const HeadErrors& errors) const {
-  const double rows = static_cast<double>(setting_.layout.rows);
   for (std::size_t f = 0; f < errors.fields.size(); ++f) {
     const ErrorSums& sums = errors.fields[f];
     if (sums.row_energy.empty()) continue;
     for (std::size_t v = 0; v < setting_.layout.width; ++v) {
       const double truth = errors.column_truth[v];
-      cells[f][v].add({sums.column_energy[v], sums.column_along[v], truth, truth * errors.coherence, rows});
+      cells[f][v].add({sums.column_energy[v], sums.column_along[v], truth, truth * errors.coherence,
+                       column_elements_[v]});
     }
   }
 }
@@ -161,9 +164,14 @@ void TwinTest::tally_tiles(Tallies& into, const HeadErrors& errors, std::size_t 
   }
 }
 
-void TwinTest::measure(std::size_t head, HeadValues& values) {
+bool TwinTest::has_to_measure(std::size_t head) const {
+  const HeadErrors& errors = heads_[head].errors;
+  return errors.fit.empty() || errors.fit != errors.fit_at(setting_.most_rms_ratio);
+}
+
+void TwinTest::measure(std::size_t head, const HeadValues& values) {
   const auto chunks = std::ranges::find(row_cells_, std::optional(Region::chunk_of_head), &RowCells::of_head);
-  HeadPart& part = heads_[head];
+  HeadPart& part = heads_[head] = {};
   part.errors = head_errors(setting_, tiles_, *chunks, values);
   if (part.errors.fields.empty()) return;
   const auto tally_as = [&](Region region, const Cells& cells) {
@@ -207,8 +215,9 @@ std::vector<TwinJudgement> TwinTest::conclude() const {
     for (const HeadPart& part : heads_) add_columns(columns, part.errors);
     tally(all[static_cast<std::size_t>(Region::column)], columns, 0);
   }
-  const double independent =
-      static_cast<double>(judged * setting_.layout.rows * setting_.layout.width) / coherence;
+  double elements = 0;  // of a head
+  for (const double column : column_elements_) elements += column;
+  const double independent = static_cast<double>(judged) * elements / coherence;
   if (independent < fewest_errors) return {};
   std::vector<TwinJudgement> judgements;
   for (std::size_t a = 0; a < setting_.answers; ++a)
@@ -242,12 +251,13 @@ double TwinTest::typical_error(std::size_t answer) const {
   for (const HeadPart& part : heads_) {
     if (part.errors.fields.empty()) continue;
     const std::vector<float>& of_head = part.errors.fields[setting_.twins + answer].row_energy;
-    rows.insert(rows.end(), of_head.begin(), of_head.end());
+    for (std::size_t r = 0; r < of_head.size(); ++r)
+      rows.push_back(of_head[r] / static_cast<float>(setting_.layout.columns(r)));
   }
   if (rows.empty()) return 0;
   const auto middle = rows.begin() + static_cast<std::ptrdiff_t>(rows.size() / 2);
   std::ranges::nth_element(rows, middle);
-  return std::sqrt(static_cast<double>(*middle) / static_cast<double>(setting_.layout.width));
+  return std::sqrt(static_cast<double>(*middle));
 }
 
 TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies, double coherence,

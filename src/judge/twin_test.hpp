@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "judge/error_map.hpp"
 #include "judge/head_errors.hpp"
 #include "judge/regions.hpp"
 
@@ -47,11 +48,19 @@ class TwinTest {
  public:
   explicit TwinTest(TwinSetting setting);
 
-  /// One head, each once; from any thread. Overwrites `values`.
-  void measure(std::size_t head, HeadValues& values);
+  const TwinSetting& setting() const { return setting_; }
+  /// Another TwinSetting::most_rms_ratio: heads where another twin is fit now have to be measured again.
+  void set_most_rms_ratio(double most_rms_ratio) { setting_.most_rms_ratio = most_rms_ratio; }
+  /// Whether a head was not measured, or with other twins.
+  bool has_to_measure(std::size_t head) const;
+  /// One head; from any thread.
+  void measure(std::size_t head, const HeadValues& values);
   /// One for each answer, when all heads were measured; none where no head has enough twins that are fit,
   /// or the tensor too few errors.
   std::vector<TwinJudgement> conclude() const;
+  /// Of an answer, when all heads were measured: its error in units of what the worst twin errs by there, by
+  /// heads and rows, rows of chunks (of tokens alone) and columns.
+  std::vector<ErrorMap> maps(std::size_t answer) const;
   /// Of a twin, over the heads where it is fit.
   double largest_rms_ratio() const;
   /// Heads with enough twins that are fit.
@@ -95,6 +104,7 @@ class TwinTest {
   TwinSetting setting_;
   std::vector<RowCells> row_cells_;
   Tiles tiles_;
+  std::vector<double> column_elements_;  ///< of a head
   std::vector<HeadPart> heads_;
 };
 

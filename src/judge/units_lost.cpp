@@ -58,7 +58,8 @@ UnitsSum::UnitsSum(std::string_view tensor, const tensor::Shape& shape, const kd
       d_(problem.dimensions()),
       sequences_(problem.sequences()),
       of_state_(tensor != "dv"),
-      of_gradient_(tensor != "o" && tensor != "dq") {
+      of_gradient_(tensor != "o" && tensor != "dq"),
+      means_(axes_.heads) {
   if (is_narrow(compute))
     kind_ = Kind::narrow;
   else if (tensor == "o")
@@ -78,7 +79,8 @@ void UnitsSum::add(std::size_t begin, std::size_t count, const double* values) {
     case Kind::output:
     case Kind::gradient:
       for (std::size_t i = 0; i < count; i += axes_.run)
-        add_row(row_of_group((begin + i) / axes_.run), energy_of(values + i, axes_.run));
+        add_row(axes_.head(begin + i), row_of_group((begin + i) / axes_.run),
+                energy_of(values + i, axes_.run));
       return;
     case Kind::state:
     case Kind::state_gradient:
@@ -102,13 +104,15 @@ void UnitsSum::add_sums(std::size_t count, const double* values, std::span<const
       most = std::max(most, units_of(row));
       largest_ = std::max(largest_, units_lost(compute_, form_, row.longest, row.rounding));
     }
-    mean_.add(tokens.rms(most), energy_of(values + head * width, width));
+    means_.front().add(tokens.rms(most), energy_of(values + head * width, width));
   }
 }
 
 UnitsLost UnitsSum::result() const {
   if (kind_ == Kind::narrow) return {healthy};
-  return {mean_.rms(largest_), largest_};
+  Mean mean;
+  for (const Mean& of_head : means_) mean.add(of_head);
+  return {mean.rms(largest_), largest_};
 }
 
 void UnitsSum::Mean::add(double units, const ProductSum& energy) {
@@ -121,14 +125,20 @@ void UnitsSum::Mean::add(double units, const ProductSum& energy) {
   lost_.add(lost);
 }
 
+void UnitsSum::Mean::add(const Mean& other) {
+  energy_.add(other.energy_);
+  lost_.add(other.lost_);
+  is_unbounded_ = is_unbounded_ || other.is_unbounded_;
+}
+
 double UnitsSum::Mean::rms(double otherwise) const {
   if (energy_.is_zero()) return otherwise;
   return is_unbounded_ ? HUGE_VAL : relative_size(lost_, energy_);
 }
 
-void UnitsSum::add_row(const Row& row, const ProductSum& energy) {
+void UnitsSum::add_row(std::size_t head, const Row& row, const ProductSum& energy) {
   largest_ = std::max(largest_, units_lost(compute_, form_, row.longest, row.rounding));
-  mean_.add(units_of(row), energy);
+  means_[head].add(units_of(row), energy);
 }
 
 /// Rows of one head's state. What it began with is as old as the sequence, as far as any of it is left.
@@ -147,7 +157,8 @@ void UnitsSum::add_state(std::size_t begin, const double* values) {
       const double share = channel.left * size_of(*initial, begin + offset, d_.V, stride) / energy.root();
       persistence += length * std::min(share, 1.0);
     }
-    add_row({persistence, persistence, backwards ? gates_.head_rounding[state] : channel.rounding}, energy);
+    add_row(axes_.head(begin),
+            {persistence, persistence, backwards ? gates_.head_rounding[state] : channel.rounding}, energy);
   }
 }
 

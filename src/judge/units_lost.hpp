@@ -46,7 +46,8 @@ class UnitsSum {
   UnitsSum(std::string_view tensor, const tensor::Shape& shape, const kda::Problem& problem,
            const kda::GateStatistics& gates, numeric::ComputeFormat compute, Form form);
 
-  /// Elements [begin, begin + count) of what is expected: whole tokens, whole states.
+  /// Elements [begin, begin + count) of what is expected: whole heads of tokens, whole states; each head's in
+  /// their order.
   void add(std::size_t begin, std::size_t count, const double* values);
   /// dA_log and ddt_bias, sums over tokens: `dg` as the tensor says how much each of these counts. Empty: as
   /// if the worst were all.
@@ -65,6 +66,7 @@ class UnitsSum {
   class Mean {
    public:
     void add(double units, const numeric::ProductSum& energy);
+    void add(const Mean& other);
     /// `otherwise`: of nothing but zeros.
     double rms(double otherwise) const;
 
@@ -74,7 +76,7 @@ class UnitsSum {
   };
 
   double units_of(const Row& row) const { return units_lost(compute_, form_, row.persistence, row.rounding); }
-  void add_row(const Row& row, const numeric::ProductSum& energy);
+  void add_row(std::size_t head, const Row& row, const numeric::ProductSum& energy);
   void add_state(std::size_t begin, const double* values);
   Row row_of(std::size_t token, std::size_t value_head) const;
   Row row_of_group(std::size_t row) const;
@@ -89,7 +91,7 @@ class UnitsSum {
   const std::vector<kda::Sequence> sequences_;
   bool of_state_ = true, of_gradient_ = true;  ///< what a token's element is a sum over
   Kind kind_;
-  Mean mean_;
+  std::vector<Mean> means_;  ///< by head: they may come in any order
   double largest_ = 0;
 };
 

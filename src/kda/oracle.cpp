@@ -31,48 +31,64 @@ struct HeadState {
 
 class Recurrence {
  public:
-  Recurrence(const Problem& problem, OraclePrecision precision)
+  Recurrence(const Problem& problem, OraclePrecision precision, const HeadRange& heads)
       : problem_(problem),
         d_(problem.dimensions()),
+        first_head_(std::min(heads.first, d_.HV)),
+        heads_(std::min(heads.last, d_.HV) - first_head_),
         inputs_(problem),
         v_stride_(padded(d_.V)),
         lanes_(kernel_table().oracle.tile_lanes),
         tiles_((d_.V + lanes_ - 1) / lanes_),
         step_(precision == OraclePrecision::fp64 ? kernel_table().oracle.recurrence_in_fp64
                                                  : kernel_table().oracle.recurrence) {
-    for (std::size_t head = 0; head < d_.HV; ++head) states_.emplace_back(d_.K, v_stride_);
+    for (std::size_t head = 0; head < heads_; ++head) states_.emplace_back(d_.K, v_stride_);
   }
 
   void run(int threads, const OracleSink& sink) {
+    if (heads_ == 0) return;
     // With few heads each is shared by several workers, by tiles of V lanes.
-    const std::size_t wanted = (static_cast<std::size_t>(std::max(1, threads)) + d_.HV - 1) / d_.HV;
+    const std::size_t wanted = (static_cast<std::size_t>(std::max(1, threads)) + heads_ - 1) / heads_;
     const std::size_t parts = std::min(tiles_, wanted);
-    const std::size_t block_size = block_tokens * d_.HV * d_.V;
-    Pairs block(block_size);
-    tensor::Scratch<double> block_magnitude(block_size);
+    // Of some heads as much at once as of all: threads are started for every piece.
+    const std::size_t tokens_at_once = block_tokens * std::max<std::size_t>(1, d_.HV / heads_);
+    const std::size_t size = tokens_at_once * heads_ * d_.V;
+    Output output{Pairs(size), tensor::Scratch<double>(size)};
     std::vector<Workspace> workspaces;
     for (int worker = 0; worker < std::max(1, threads); ++worker) workspaces.emplace_back(d_.K, v_stride_);
     // Below a tenth of a millisecond of work, starting threads costs more than they bring.
-    const bool small = block_tokens * d_.HV * d_.K * d_.V < (std::size_t{1} << 17);
+    const bool small = tokens_at_once * heads_ * d_.K * d_.V < (std::size_t{1} << 17);
     if (small) threads = 1;
     for (const Sequence& sequence : problem_.sequences()) {
-      parallel_for(d_.HV, threads, [&](std::size_t head, int) { load_state(sequence, head); });
-      for (std::size_t begin = sequence.begin; begin < sequence.end; begin += block_tokens) {
-        const Sequence tokens = sequence.block(begin - sequence.begin, block_tokens);
-        parallel_for(d_.HV * parts, threads, [&](std::size_t item, int worker) {
+      parallel_for(heads_, threads, [&](std::size_t head, int) { load_state(sequence, head); });
+      for (std::size_t begin = 0; begin < sequence.length(); begin += tokens_at_once) {
+        const Sequence tokens = sequence.block(begin, tokens_at_once);
+        parallel_for(heads_ * parts, threads, [&](std::size_t item, int worker) {
           const std::size_t head = item / parts, part = item % parts;
-          advance(tokens, head, tiles_ * part / parts, tiles_ * (part + 1) / parts,
-                  workspaces[static_cast<std::size_t>(worker)], block, block_magnitude.data());
+          for (std::size_t at = 0; at < tokens.length(); at += block_tokens)
+            advance(tokens.block(at, block_tokens), at, head, tiles_ * part / parts,
+                    tiles_ * (part + 1) / parts, workspaces[static_cast<std::size_t>(worker)], output);
         });
         if (sink.output)
-          sink.output({sequence.batch, begin, tokens.length(), block.hi.data(), block.lo.data(),
-                       block_magnitude.data()});
+          sink.output({sequence.batch,
+                       tokens.begin,
+                       tokens.length(),
+                       output.o.hi.data(),
+                       output.o.lo.data(),
+                       output.magnitude.data(),
+                       {first_head_, first_head_ + heads_}});
       }
       if (sink.state) hand_out_states(sequence, sink);
     }
   }
 
  private:
+  /// [tokens][heads][V]
+  struct Output {
+    Pairs o;
+    tensor::Scratch<double> magnitude;
+  };
+
   std::size_t tile_index(std::size_t k, std::size_t v) const {
     return v / lanes_ * lanes_ * d_.K + k * lanes_ + v % lanes_;
   }
@@ -85,7 +101,7 @@ class Recurrence {
     if (!problem_.initial_state) return;
     for (std::size_t k = 0; k < d_.K; ++k)
       for (std::size_t v = 0; v < d_.V; ++v) {
-        const double value = problem_.initial_state->value(inputs_.state_index(s, head, k, v));
+        const double value = problem_.initial_state->value(inputs_.state_index(s, first_head_ + head, k, v));
         state.value.hi[tile_index(k, v)] = value;
         state.magnitude[tile_index(k, v)] = std::fabs(value);
       }
@@ -94,20 +110,21 @@ class Recurrence {
   void hand_out_states(const Sequence& s, const OracleSink& sink) {
     Pairs value(d_.K * d_.V);
     tensor::Scratch<double> magnitude(d_.K * d_.V);
-    for (std::size_t head = 0; head < d_.HV; ++head) {
+    for (std::size_t head = 0; head < heads_; ++head) {
       for (std::size_t k = 0; k < d_.K; ++k)
         for (std::size_t v = 0; v < d_.V; ++v) {
           const std::size_t to = problem_.options.state_v_first ? v * d_.K + k : k * d_.V + v;
           value.set(to, states_[head].value.get(tile_index(k, v)));
           magnitude[to] = states_[head].magnitude[tile_index(k, v)];
         }
-      sink.state({s.index, head, value.hi.data(), value.lo.data(), magnitude.data()});
+      sink.state({s.index, first_head_ + head, value.hi.data(), value.lo.data(), magnitude.data()});
     }
   }
 
-  void advance(const Sequence& tokens, std::size_t head, std::size_t first_tile, std::size_t last_tile,
-               Workspace& work, Pairs& block, double* block_magnitude) {
-    inputs_.tokens(tokens, head, work, v_stride_);
+  /// `head` counts among those asked for; the first token goes to row `row` of the output.
+  void advance(const Sequence& tokens, std::size_t row, std::size_t head, std::size_t first_tile,
+               std::size_t last_tile, Workspace& work, Output& output) {
+    inputs_.tokens(tokens, first_head_ + head, work, v_stride_);
     HeadState& state = states_[head];
     for (std::size_t tile = first_tile; tile < last_tile; ++tile) {
       const std::size_t lane = tile * lanes_;
@@ -118,15 +135,16 @@ class Recurrence {
     }
     const std::size_t first = first_tile * lanes_, count = std::min(d_.V, last_tile * lanes_) - first;
     for (std::size_t t = 0; t < tokens.length(); ++t) {
-      const std::size_t from = t * v_stride_ + first, to = (t * d_.HV + head) * d_.V + first;
-      std::memcpy(block.hi.data() + to, work.o.hi.data() + from, count * sizeof(double));
-      std::memcpy(block.lo.data() + to, work.o.lo.data() + from, count * sizeof(double));
-      std::memcpy(block_magnitude + to, work.o_magnitude.data() + from, count * sizeof(double));
+      const std::size_t from = t * v_stride_ + first, to = ((row + t) * heads_ + head) * d_.V + first;
+      std::memcpy(output.o.hi.data() + to, work.o.hi.data() + from, count * sizeof(double));
+      std::memcpy(output.o.lo.data() + to, work.o.lo.data() + from, count * sizeof(double));
+      std::memcpy(output.magnitude.data() + to, work.o_magnitude.data() + from, count * sizeof(double));
     }
   }
 
   const Problem& problem_;
   const Dimensions d_;
+  const std::size_t first_head_, heads_;
   const OracleInputs inputs_;
   const std::size_t v_stride_, lanes_, tiles_;
   void (*const step_)(const OracleBlock&);
@@ -135,8 +153,9 @@ class Recurrence {
 
 }  // namespace
 
-void run_oracle(const Problem& problem, OraclePrecision precision, int threads, const OracleSink& sink) {
-  Recurrence(problem, precision).run(threads, sink);
+void run_oracle(const Problem& problem, OraclePrecision precision, int threads, const OracleSink& sink,
+                const HeadRange& heads) {
+  Recurrence(problem, precision, heads).run(threads, sink);
 }
 
 }  // namespace kda_check::kda

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 
 #include "kda/problem.hpp"
 
@@ -21,13 +22,20 @@ enum class OraclePrecision : std::uint8_t {
   fp64,  ///< the fused fp64 recurrence from double-double inputs, for problems too large for the other
 };
 
-/// Tokens [begin, begin + count) of a batch row; arrays are [count][HV][V], values hi + lo.
+/// Value heads [first, last) of a problem, as far as it has them.
+struct HeadRange {
+  std::size_t first = 0, last = std::numeric_limits<std::size_t>::max();
+};
+
+/// Tokens [begin, begin + count) of a batch row; arrays are [count][heads][V], values hi + lo.
 struct OracleOutput {
   std::size_t batch, begin, count;
   const double *hi, *lo, *magnitude;
+  HeadRange heads;  ///< those that were asked for
 };
 
-/// The final state of one head of one sequence; arrays are [K][V], or [V][K] with state_v_first.
+/// The final state of one head, counted in the problem, of one sequence; arrays are [K][V], or [V][K] with
+/// state_v_first.
 struct OracleState {
   std::size_t sequence, head;
   const double *hi, *lo, *magnitude;
@@ -39,7 +47,9 @@ struct OracleSink {
 };
 
 /// Runs the oracle. Blocks of a sequence come in order; the sinks are called from this thread. The arrays are
-/// valid during the call only. Values may be infinite or NaN where the recurrence overflows fp64.
-void run_oracle(const Problem& problem, OraclePrecision precision, int threads, const OracleSink& sink);
+/// valid during the call only. Values may be infinite or NaN where the recurrence overflows fp64. Those of a
+/// head do not depend on which others are asked for.
+void run_oracle(const Problem& problem, OraclePrecision precision, int threads, const OracleSink& sink,
+                const HeadRange& heads = {});
 
 }  // namespace kda_check::kda

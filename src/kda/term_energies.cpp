@@ -30,6 +30,12 @@ void add(TermEnergy& energy, const Energy& sum, double factor) {
   energy.rounding.add(scaled(sum.rounding, factor));
 }
 
+void add(ErrorEnergy& energy, const ProbedErrors& sum, double factor) {
+  energy.recurrence.add(scaled(sum.recurrence, factor));
+  energy.solving.add(scaled(sum.solving, factor));
+  energy.writing.add(scaled(sum.writing, factor));
+}
+
 /// Rows of one head, a block of tokens at a time.
 struct Rows {
   explicit Rows(const Dimensions& d)
@@ -47,11 +53,14 @@ struct Rows {
 /// The value heads of one query head of one sequence.
 class GroupScan {
  public:
-  GroupScan(const Problem& problem, Pass pass, const GroupJob& job)
+  GroupScan(const Problem& problem, Pass pass, std::size_t chunk_size, const GroupJob& job,
+            OutputErrors& outputs)
       : problem_(problem),
         d_(problem.dimensions()),
         s_(job.sequence),
         query_head_(job.query_head),
+        chunk_size_(chunk_size),
+        outputs_(outputs),
         backward_(pass == Pass::backward),
         reader_(problem, Operations{}),
         in_(d_),
@@ -195,10 +204,14 @@ class GroupScan {
   void forwards() {
     reader_.state(s_, head_, state_rows_.data(), d_.V);
     StateEnergy state = entering(state_unit_);
+    RoundingProbe probe(d_.K, d_.V, chunk_size_, s_.index * d_.HV + head_);
+    probe.begin(state_rows_.data(), state_unit_);
     Energy o, final_state;
+    ProbedErrors o_error;
     double magnitudes = 0;
     over_blocks([&](std::size_t begin, std::size_t count) {
       read_tokens(begin, count);
+      read_v(begin, count);
       for (std::size_t t = 0; t < count; ++t) {
         const double* const key = in_.k.data() + t * d_.K;
         const std::size_t at = (begin + t) * d_.K;
@@ -212,6 +225,11 @@ class GroupScan {
         for (std::size_t k = 0; k < d_.K; ++k)
           magnitude += std::fabs(query[k]) * std::sqrt(state.rows[k].terms);
         magnitudes += magnitude * magnitude;
+        const ProbedErrors error = probe.token(in_.decay.data() + t * d_.K, query, key, in_.beta[t],
+                                               in_.values.data() + t * d_.V, state_unit_);
+        o_error.recurrence += error.recurrence;
+        o_error.solving += error.solving, o_error.writing += error.writing;
+        put(begin + t, error);
         if (backward_)
           for (std::size_t k = 0; k < d_.K; ++k) dq_[at + k].add(state.rows[k].times(weighted_[begin + t]));
       }
@@ -220,6 +238,18 @@ class GroupScan {
     add(energies_.o, o, state_unit_);
     energies_.o_magnitude.add(scaled(2 / std::numbers::pi * magnitudes, state_unit_));
     add(energies_.final_state, final_state, state_unit_);
+    add(energies_.o_error, o_error, state_unit_);
+    add(energies_.state_error, probe.of_state(), state_unit_);
+  }
+
+  /// The error of a token's output.
+  void put(std::size_t token, const ProbedErrors& error) {
+    const std::size_t row = (s_.batch * d_.T + s_.begin + token) * d_.HV + head_;
+    const auto size = [&](double energy) {
+      return std::sqrt(energy / static_cast<double>(d_.V)) * state_unit_;
+    };
+    outputs_.recurrence[row] = size(error.recurrence);
+    outputs_.solving[row] = size(error.solving), outputs_.writing[row] = size(error.writing);
   }
 
   void backwards() {
@@ -309,7 +339,8 @@ class GroupScan {
   const Problem& problem_;
   const Dimensions d_;
   const Sequence s_;
-  const std::size_t query_head_;
+  const std::size_t query_head_, chunk_size_;
+  OutputErrors& outputs_;
   const bool backward_;
   const HeadReader<double> reader_;
   Rows in_;
@@ -328,8 +359,29 @@ void add(TermEnergy& sum, const TermEnergy& part) {
   sum.terms.add(part.terms);
   sum.rounding.add(part.rounding);
 }
+void add(ErrorEnergy& sum, const ErrorEnergy& part) {
+  sum.recurrence.add(part.recurrence);
+  sum.solving.add(part.solving);
+  sum.writing.add(part.writing);
+}
 
 }  // namespace
+
+ProbedErrors OutputErrors::over(std::size_t begin, std::size_t V, std::span<const double> magnitudes) const {
+  ProbedErrors largest;
+  if (recurrence.empty()) return largest;
+  for (std::size_t i = 0; i < magnitudes.size() / V; ++i) {
+    double least = HUGE_VAL;
+    for (std::size_t v = 0; v < V; ++v)
+      if (const double magnitude = magnitudes[i * V + v]; magnitude > 0) least = std::min(least, magnitude);
+    const std::size_t row = begin / V + i;
+    const auto widen = [&](double& most, const std::vector<double>& rows) {
+      most = std::max(most, rows[row] / least);
+    };
+    widen(largest.recurrence, recurrence), widen(largest.solving, solving), widen(largest.writing, writing);
+  }
+  return largest;
+}
 
 const TermEnergy* TermEnergies::of(std::string_view tensor) const {
   if (tensor == "o") return &o;
@@ -340,16 +392,23 @@ const TermEnergy* TermEnergies::of(std::string_view tensor) const {
   return nullptr;
 }
 
-TermEnergies term_energies(const Problem& problem, Pass pass, int threads) {
+TermEnergies term_energies(const Problem& problem, Pass pass, std::size_t chunk_size, int threads) {
+  const Dimensions& d = problem.dimensions();
+  TermEnergies whole;
+  for (std::vector<double>* const rows :
+       {&whole.outputs.recurrence, &whole.outputs.solving, &whole.outputs.writing})
+    rows->assign(d.B * d.T * d.HV, 0.0);
   const std::vector<GroupJob> jobs = group_jobs(problem);
   std::vector<TermEnergies> parts(jobs.size());
-  parallel_for(jobs.size(), threads,
-               [&](std::size_t item, int) { parts[item] = GroupScan(problem, pass, jobs[item]).run(); });
-  TermEnergies whole;
+  parallel_for(jobs.size(), threads, [&](std::size_t item, int) {
+    parts[item] = GroupScan(problem, pass, chunk_size, jobs[item], whole.outputs).run();
+  });
   for (const TermEnergies& part : parts) {
     add(whole.o, part.o);
     whole.o_magnitude.add(part.o_magnitude);
     add(whole.final_state, part.final_state);
+    add(whole.o_error, part.o_error);
+    add(whole.state_error, part.state_error);
     for (std::size_t i = 0; i < gradient_count; ++i) add(whole.gradients[i], part.gradients[i]);
   }
   return whole;

@@ -12,10 +12,13 @@
 // columns of either as independent of time: each has the share of the energy that it has of v, or of do.
 #pragma once
 
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "kda/gradients.hpp"
 #include "kda/passes.hpp"
+#include "kda/rounding_probe.hpp"
 #include "numeric/product_sum.hpp"
 
 namespace kda_check::kda {
@@ -26,8 +29,24 @@ struct TermEnergy {
   numeric::ProductSum rounding;  ///< of errors on the way, for factors that are off by 1 of themselves
 };
 
+/// What rounding predictions leaves, by the way of computing (kda/rounding_probe.hpp).
+struct ErrorEnergy {
+  numeric::ProductSum recurrence, solving, writing;
+};
+
+/// Of the outputs of every token and head, [B][T][HV], as root mean squares over V.
+struct OutputErrors {
+  std::vector<double> recurrence, solving, writing;
+
+  /// The largest multiple of its magnitude that an element may be off by, of whole tokens from element
+  /// `begin` on. Where the magnitude is 0 so is the output.
+  ProbedErrors over(std::size_t begin, std::size_t V, std::span<const double> magnitudes) const;
+};
+
 struct TermEnergies {
   TermEnergy o, final_state;
+  ErrorEnergy o_error, state_error;
+  OutputErrors outputs;
   /// Squares of the magnitudes that o would have, were the elements of the state normal.
   numeric::ProductSum o_magnitude;
   /// By Gradient; dA_log and ddt_bias, which are sums of dg over tokens, have none.
@@ -38,7 +57,8 @@ struct TermEnergies {
 };
 
 /// In fp64, over the inputs alone. Energies of problems that leave the range of fp64 may be infinite or NaN.
-TermEnergies term_energies(const Problem& problem, Pass pass, int threads);
+/// `chunk_size`: of the chunk form.
+TermEnergies term_energies(const Problem& problem, Pass pass, std::size_t chunk_size, int threads);
 
 /// Bytes that this takes.
 double term_energies_bytes(const Problem& problem, Pass pass, int threads);

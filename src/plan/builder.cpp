@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
@@ -224,21 +225,37 @@ Case& Builder::add_verdict(const Asked& asked, const Asked::Part& part, Case ite
   return added;
 }
 
+Case& Builder::add_stages(const Asked& asked, const Asked::Part& part, Case item) {
+  Case& added = add_case(asked, part, std::move(item));
+  const DType dtype = problem(part).answers[*added.answer].dtype;
+  for (const std::string& stage : added.tensors)
+    added.limits.push_back(limits_of(asked, added, numeric::name_of(dtype), stage, kda::state_dtype(dtype),
+                                     added.notes, "twins"));
+  for (const std::string& note : added.notes) add_note(part, note);
+  return added;
+}
+
 std::vector<judge::LimitLayer> Builder::limits_of(const Asked& asked, const Case& item,
                                                   std::string_view dtype, std::string_view tensor,
-                                                  DType storage, Names& notes) {
+                                                  DType storage, Names& notes, std::string_view only) {
+  const auto is_meant = [&](const std::vector<judge::LimitRequest>& requests) {
+    return only.empty() ||
+           std::ranges::any_of(requests, [&](const auto& limit) { return limit.metric == only; });
+  };
   std::vector<judge::LimitLayer> layers;
   if (!asked.request->tolerance.empty())
     for (const judge::ToleranceRule* const rule :
          tolerances_.at(asked.request->tolerance)
              ->rules_for({asked.source->name(), item.who, dtype, item.reference.name, tensor, storage})) {
+      if (!is_meant(rule->limits)) continue;
       layers.push_back({rule->place, rule->limits});
       const std::string note = fmt::format("{}: {}", rule->place, rule->reason);
       if (!has(notes, note)) notes.push_back(note);
     }
   const Judging& judging = asked.request->judging;
-  layers.insert(layers.end(), judging.limits.begin(), judging.limits.end());
-  if (judging.atol || judging.rtol)
+  std::ranges::copy_if(judging.limits, std::back_inserter(layers),
+                       [&](const judge::LimitLayer& layer) { return is_meant(layer.requests); });
+  if (only.empty() && (judging.atol || judging.rtol))
     layers.push_back({judging.allclose_source, {{"allclose", 0, false, false}}});
   return layers;
 }

@@ -52,14 +52,18 @@ class Builder {
   Case& add_case(const Asked& asked, const Asked::Part& part, Case item);
   /// With the limits of each tensor.
   Case& add_verdict(const Asked& asked, const Asked::Part& part, Case item);
+  /// With what is asked of the twins of each stage.
+  Case& add_stages(const Asked& asked, const Asked::Part& part, Case item);
   /// The target lacks what is asked of it: a failure of the plan, and the others go on.
   void fail(const Asked& asked, const Error& error);
   void add_note(const Asked::Part& part, std::string note);
   void warn(const Asked& asked, const std::string& text);
 
  private:
+  /// `only`: on that metric; empty: on any.
   std::vector<judge::LimitLayer> limits_of(const Asked& asked, const Case& item, std::string_view dtype,
-                                           std::string_view tensor, numeric::DType storage, Names& notes);
+                                           std::string_view tensor, numeric::DType storage, Names& notes,
+                                           std::string_view only = {});
   std::shared_ptr<const Source> looked_at(const Target& target);
   std::size_t problem_of(const std::shared_ptr<const Source>& source, std::optional<numeric::DType> rounded);
   std::size_t keep(const Asked::Part& part, Answer answer);

@@ -164,7 +164,9 @@ class Judged {
       item.question = Question::stages, item.answer = index;
       item.reference = {Reference::Kind::oracle, 0, "oracle"};
       item.pass = backward ? kda::Pass::backward : kda::Pass::forward;
-      builder_.add_case(asked_, part_, std::move(item));
+      for (const kda::StageRow& row : kda::stages(backward ? kda::Passes::both : kda::Passes::forward))
+        item.tensors.emplace_back(row.name);
+      builder_.add_stages(asked_, part_, std::move(item));
     };
     for (const std::size_t index : computed_)
       if (answer(index).variant->axes.chunk && answer(index).why_not.empty()) add(index);

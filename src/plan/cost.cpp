@@ -135,6 +135,27 @@ std::size_t answer_bytes(const kda::Outline& problem, Pass pass, DType dtype) {
   return bytes;
 }
 
+TwinBytes twin_bytes(const Problem& problem, Pass pass) {
+  constexpr std::size_t fields = 16;  // the largest family and an answer, stored in fp32 at most
+  const std::size_t heads = problem.outline.dimensions.H;
+  TwinBytes bytes{0, problem.source->bytes() / heads};
+  for (const std::string& name : kda::tensors_of(pass, problem.outline)) {
+    const kda::TensorSpec& spec = *kda::find_spec(name);
+    const tensor::Shape shape =
+        kda::expected_shape(spec, problem.outline.dimensions, problem.outline.options.state_v_first);
+    if (shape.size() < 3) continue;  // parameters have no twins
+    const std::size_t elements = tensor::element_count(shape), width = shape.size() < 4 ? 1
+                                                                       : spec.is_state
+                                                                           ? problem.outline.dimensions.V
+                                                                           : shape[3];
+    bytes.kept += elements / width * fields * 2 * sizeof(float);  // two sums of each row
+    bytes.per_thread += elements / heads * fields * sizeof(float);
+    (pass == Pass::backward ? bytes.kept : bytes.per_thread) +=
+        elements / (pass == Pass::backward ? 1 : heads) * sizeof(double);
+  }
+  return bytes;
+}
+
 std::size_t bytes_of(const Problem& problem) {
   std::set<std::pair<std::size_t, Pass>> answers;
   for (const Case& item : problem.cases)
@@ -143,12 +164,11 @@ std::size_t bytes_of(const Problem& problem) {
       if (item.reference.kind == Reference::Kind::answer) answers.emplace(item.reference.answer, item.pass);
     }
   std::size_t bytes = problem.source->bytes() * (problem.rounded_to ? 2 : 1);
-  // Twins are held against the truth in fp64.
   for (const Pass pass : kda::every_pass)
     if (std::ranges::any_of(problem.cases, [&](const Case& item) {
           return item.skip.empty() && item.pass == pass && has_twins(item);
         }))
-      bytes += answer_bytes(problem.outline, pass, DType::fp64);
+      bytes += twin_bytes(problem, pass).kept + twin_bytes(problem, pass).per_thread;
   for (const auto& [answer, pass] : answers)
     bytes += answer_bytes(problem.outline, pass, problem.answers[answer].dtype);
   return bytes;

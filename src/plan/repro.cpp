@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/names.hpp"
 #include "plan/power_classes.hpp"
 #include "plan/selection.hpp"
@@ -105,7 +107,13 @@ class Line {
   void add_judging() {
     if (item_.question == Question::stages) {
       add("--stages");
-      return add("--against", "none");
+      add("--against", "none");
+      if (std::ranges::any_of(item_.limits, [](const auto& layers) { return !layers.empty(); })) {
+        add_limits();
+        if (!asked_.tolerance.empty()) add("--tolerance", asked_.tolerance);
+      }
+      if (!asked_.has_twins()) add("--twins", "off");
+      return;
     }
     if (item_.reference.kind == Reference::Kind::law) {
       add("--invariants=" + item_.reference.name.substr(item_.reference.name.find(':') + 1));

@@ -37,6 +37,7 @@ struct TwinFinding {
   double energy = 0;      ///< error of the whole tensor over that of the worst twin
   std::string place;      ///< where it is farthest beyond them; empty where it is not
   double place_energy = 0, place_slope = 0, sigmas = 0;
+  std::vector<judge::ErrorMap> maps = {};  ///< when a report draws them: errors over those of the worst twin
 };
 
 struct TensorResult {
@@ -101,9 +102,10 @@ struct CaseResult {
 
 // ---- sections: whatever else was found, as tables
 
-/// Nothing, a flag, a whole number, a figure, words, figures along something, several sentences.
+/// Nothing, a flag, a whole number, a figure, words, figures along something, several sentences, what twins
+/// say.
 using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string, std::vector<double>,
-                           std::vector<std::string>>;
+                           std::vector<std::string>, TwinFinding>;
 
 /// How a column is shown.
 enum class Show : unsigned char {

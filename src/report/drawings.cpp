@@ -71,20 +71,20 @@ std::pair<double, double> positive_range(const std::vector<double>& values) {
   return range;
 }
 
-void token_axis(std::string& out, const ErrorProfile& profile) {
+void token_axis(std::string& out, const judge::ErrorMap& map) {
   text_at(out, left, bottom + 16, "start", "0");
   text_at(out, (left + right) / 2, bottom + 16, "middle",
-          profile.window == 1 ? "token" : fmt::format("token, windows of {}", profile.window));
-  text_at(out, right, bottom + 16, "end", fmt::format("{}", profile.tokens - 1));
+          map.cells_together == 1 ? "token" : fmt::format("token, windows of {}", map.cells_together));
+  text_at(out, right, bottom + 16, "end", fmt::format("{}", map.cells - 1));
 }
 
 /// The windows as a line with dots, and crosses for those that are not finite.
-std::string growth_line(const ErrorProfile& profile, const Decades& axis) {
+std::string growth_line(const std::vector<double>& growth, const Decades& axis) {
   std::string line, dots, crosses;
-  const double step = (right - left) / static_cast<double>(profile.windows());
+  const double step = (right - left) / static_cast<double>(growth.size());
   bool connected = false;
-  for (std::size_t i = 0; i < profile.windows(); ++i) {
-    const double value = profile.growth[i], x = left + (static_cast<double>(i) + 0.5) * step;
+  for (std::size_t i = 0; i < growth.size(); ++i) {
+    const double value = growth[i], x = left + (static_cast<double>(i) + 0.5) * step;
     const bool drawn = value > 0 && std::isfinite(value);
     if (drawn) {
       add(line, "{}{:.1f} {:.1f}", connected ? 'L' : 'M', x, axis.y(value));
@@ -109,13 +109,13 @@ int shade_of(double value, const std::pair<double, double>& range) {
   return std::clamp(1 + static_cast<int>(share * shades), 1, shades);
 }
 
-std::string heat_cells(const ErrorProfile& profile, const std::pair<double, double>& range) {
+std::string heat_cells(const judge::ErrorMap& map, const std::pair<double, double>& range) {
   std::string paths[shades + 1], crosses;
-  const std::size_t windows = profile.windows(), groups = profile.head_groups();
+  const std::size_t windows = map.groups_of_cells(), groups = map.groups_of_heads();
   for (std::size_t group = 0; group < groups; ++group)
     for (std::size_t window = 0, end; window < windows; window = end) {
       const auto shade = [&](std::size_t i) {
-        const double value = profile.heat[group * windows + i];
+        const double value = map.error[group * windows + i];
         return std::isfinite(value) ? shade_of(value, range) : -1;
       };
       const int mine = shade(window);
@@ -150,16 +150,16 @@ std::string heat_legend(const std::pair<double, double>& range) {
 }
 
 /// "largest 0.003 at t=40..47 h=2"
-std::string hottest(const ErrorProfile& profile) {
-  const auto most = std::max_element(profile.heat.begin(), profile.heat.end());
-  const auto at = static_cast<std::size_t>(most - profile.heat.begin());
+std::string hottest(const judge::ErrorMap& map) {
+  const auto most = std::max_element(map.error.begin(), map.error.end());
+  const auto at = static_cast<std::size_t>(most - map.error.begin());
   const auto range = [](std::size_t part, std::size_t size, std::size_t count) {
     const std::size_t first = part * size, last = std::min(count, first + size) - 1;
     return first == last ? fmt::format("{}", first) : fmt::format("{}..{}", first, last);
   };
-  return fmt::format("largest {} at t={} h={}", short_number(*most),
-                     range(at % profile.windows(), profile.window, profile.tokens),
-                     range(at / profile.windows(), profile.heads_together, profile.heads));
+  return fmt::format("largest {} at {}={} h={}", short_number(*most), map.sign,
+                     range(at % map.groups_of_cells(), map.cells_together, map.cells),
+                     range(at / map.groups_of_cells(), map.heads_together, map.heads));
 }
 
 }  // namespace
@@ -172,29 +172,27 @@ std::string growth_drawing(const ErrorProfile& profile, double limit) {
   const Decades axis = drawn ? Decades::over(least, most) : Decades{-1, 0};
   std::string out;
   axis.grid(out);
-  token_axis(out, profile);
+  token_axis(out, profile.heat);
   if (has_limit) {
     add(out, "<path class=\"limit\" d=\"M{:.0f} {:.1f}H{:.0f}\"/>", left, axis.y(limit), right);
     // On the side where the curve is not.
     const bool curve_above = profile.growth.back() > limit || axis.y(limit) < top + 20;
     text_at(out, right - 3, axis.y(limit) + (curve_above ? 13 : -4), "end", "limit of the whole");
   }
-  out += growth_line(profile, axis);
+  out += growth_line(profile.growth, axis);
   const auto clean = [](double value) { return value == 0; };
   if (std::all_of(profile.growth.begin(), profile.growth.end(), clean))
     text_at(out, (left + right) / 2, (top + bottom) / 2 + 4, "middle", "no error at any token");
-  return drawing("rms_ratio along T: " + hottest(profile), out);
+  return drawing("rms_ratio along T: " + hottest(profile.heat), out);
 }
 
 std::string series_drawing(const std::vector<double>& values) {
   if (values.empty()) return {};
-  ErrorProfile profile;
-  profile.growth = values;
   const auto [least, most] = positive_range(values);
   const Decades axis = most > 0 ? Decades::over(least, most) : Decades{-1, 0};
   std::string out;
   axis.grid(out);
-  out += growth_line(profile, axis);
+  out += growth_line(values, axis);
   return drawing(fmt::format("from {} to {}", short_number(values.front()), short_number(values.back())),
                  out);
 }
@@ -227,20 +225,20 @@ std::string histogram_drawing(const ErrorProfile& profile) {
                  out);
 }
 
-std::string heat_drawing(const ErrorProfile& profile) {
-  if (profile.head_groups() < 2) return {};
-  const std::pair<double, double> range = positive_range(profile.heat);
-  std::string out = heat_cells(profile, range);
+std::string heat_drawing(std::string_view what, const judge::ErrorMap& map) {
+  if (map.error.empty()) return {};
+  const std::pair<double, double> range = positive_range(map.error);
+  std::string out = heat_cells(map, range);
   add(out, "<path class=\"frame\" d=\"M{} {}H{}V{}H{}z\"/>", left, top, right, bottom - 20, left);
   text_at(out, left - 5, top + 10, "end", "h=0");
-  if (profile.heads > 1) text_at(out, left - 5, bottom - 22, "end", fmt::format("h={}", profile.heads - 1));
+  if (map.heads > 1) text_at(out, left - 5, bottom - 22, "end", fmt::format("h={}", map.heads - 1));
   text_at(out, left, bottom - 4, "start", "0");
-  text_at(out, (left + right) / 2, bottom - 4, "middle", "token");
-  text_at(out, right, bottom - 4, "end", fmt::format("{}", profile.tokens - 1));
-  const std::string caption = hottest(profile);
+  text_at(out, (left + right) / 2, bottom - 4, "middle", map.across);
+  text_at(out, right, bottom - 4, "end", fmt::format("{}", map.cells - 1));
+  const std::string caption = hottest(map);
   text_at(out, (left + right) / 2, bottom + 13, "middle", caption);
   out += heat_legend(range);
-  return drawing("rms_ratio by heads and tokens: " + caption, out);
+  return drawing(fmt::format("{} by heads and {}: {}", what, map.across, caption), out);
 }
 
 std::string shares_drawing(const std::string& title, const std::vector<ShareBar>& bars) {

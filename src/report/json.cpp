@@ -101,8 +101,9 @@ Json value_json(const Value& value) {
           for (const double number : held) list.push_back(json_number(number));
           return list;
         }
+        if constexpr (std::is_same_v<Held, TwinFinding>) return twins(held);
         if constexpr (!std::is_same_v<Held, double> && !std::is_same_v<Held, std::vector<double>> &&
-                      !std::is_same_v<Held, std::monostate>)
+                      !std::is_same_v<Held, std::monostate> && !std::is_same_v<Held, TwinFinding>)
           return held;
       },
       value);

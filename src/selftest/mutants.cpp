@@ -1,37 +1,210 @@
 #include "selftest/mutants.hpp"
 
-#include <cmath>
+#include <fmt/format.h>
 
+#include <array>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "engine/power_answers.hpp"
 #include "explain/interpretation.hpp"
 #include "explain/rearrangement.hpp"
-#include "numeric/elementary.hpp"
+#include "selftest/faults.hpp"
 
 namespace kda_check::selftest {
 
 namespace {
 
-using explain::Interpretation;
-using explain::LastToken;
 using kda::Answer;
 using kda::Problem;
 using kda::RunOptions;
 using numeric::DType;
 using tensor::Tensor;
 
-Answer of(const char* variant, const Problem& problem, const RunOptions& options) {
-  return kda::variant_named(variant).run(problem, options);
-}
-Answer recurrent(const Problem& problem, const RunOptions& options) {
-  return of("recurrent", problem, options);
+/// In 16 bits the chunk form, whose products are of 16 bits; the recurrence computes in fp32 whatever it
+/// stores.
+constexpr std::string_view form_in(DType dtype) {
+  return dtype == DType::bf16 || dtype == DType::fp16 ? "chunk" : "recurrent";
 }
 
-/// The recurrence of analysis/reading in fp64 with something changed, its answer rounded to the formats of
-/// the run.
-template <auto change>
-Answer misread(const Problem& problem, const RunOptions& options) {
+Answer healthy(const Problem& problem, const RunOptions& options) {
+  return kda::variant_named(form_in(options.dtype)).run(problem, options);
+}
+
+// ---- faults that come in sizes
+
+/// A share for each precision; 0: not tried there, docs/selftest.md says why.
+struct Shares {
+  double fp32 = 0, bf16 = 0, fp16 = 0;
+
+  constexpr double in(DType dtype) const {
+    return dtype == DType::fp32 ? fp32 : dtype == DType::bf16 ? bf16 : dtype == DType::fp16 ? fp16 : 0;
+  }
+};
+constexpr Shares nowhere{0, 0, 0}, whole{1, 1, 1}, percent{0.01, 0.01, 0.01};
+
+/// answer = healthy + share x (wrong - healthy): wherever it is wrong, and in one place.
+struct Sized {
+  std::string_view name, what;
+  Fault fault;
+  Shares all, part;
+  Where where;
+  Shares local;
+};
+
+/// In full, 1 % of it, and a share in one head.
+constexpr Sized misread(std::string_view name, std::string_view what, Fault fault, Shares in_one_head) {
+  return {name, what, fault, whole, percent, Where::head, in_one_head};
+}
+/// A parameter that is off: 1 % everywhere, and a share in one head.
+constexpr Sized off(std::string_view name, std::string_view what, Fault fault, Shares in_one_head) {
+  return {name, what, fault, nowhere, percent, Where::head, in_one_head};
+}
+/// In one place only.
+constexpr Sized local(std::string_view name, std::string_view what, Fault fault, Where where, Shares share) {
+  return {name, what, fault, nowhere, nowhere, where, share};
+}
+
+/// Shares in one place are at least twice what is seen on the problem of the selftest (docs/selftest.md).
+constexpr Sized sized[] = {
+    misread("too_large", "o too large", output_itself, {0.001, 0.01, 0.005}),
+    local("chunk_too_large", "o of a chunk too large", output_itself, Where::chunk, {0.001, 0.01, 0.01}),
+    local("window_too_large", "o of 8 tokens too large", output_itself, Where::window, {0.001, 0.03, 0.01}),
+    local("last_rows_too_large", "o too large in the last row of every chunk", output_itself,
+          Where::last_rows, {0.001, 0.03, 0.01}),
+    local("ragged_too_large", "o of the last, ragged chunk too large", output_itself, Where::ragged,
+          {0.001, 0.03, 0.01}),
+    local("row_too_large", "o of a token too large", output_itself, Where::row, {0.001, 0.06, 0.04}),
+    local("column_too_large", "a column of o too large", output_itself, Where::column, {0.001, 0.04, 0.02}),
+    local("tile_too_large", "a tile of o too large", output_itself, Where::tile, {0.001, 0.04, 0.02}),
+    local("element_too_large", "an element of o too large", output_itself, Where::element, {0.001, 0.2, 0.1}),
+    misread("state_too_large", "final_state too large", state_itself, {0.001, 0.01, 0.01}),
+    local("state_row_too_large", "a channel of final_state too large", state_itself, Where::row,
+          {0.001, 0.02, 0.01}),
+    local("state_column_too_large", "a column of final_state too large", state_itself, Where::column,
+          {0.001, 0.02, 0.01}),
+    misread("carried_state_too_large", "the state after the first chunk too large", carried_state_itself,
+            {0.001, 0.4, 0.1}),
+    misread("gate_late", "the gate of the token before", gate_of_token_before, {0.001, 0.01, 0.01}),
+    misread("gate_mean", "the gate averaged over the channels", gate_averaged, {0.001, 0.04, 0.01}),
+    misread("gate_at_chunk_starts", "the first token of a chunk has the gate of the second",
+            gate_of_second_token, {0.001, 0.04, 0.04}),
+    misread("exp2_for_exp", "the decay is a power of two", gate_in_powers_of_two, {0.001, 0.04, 0.01}),
+    off("gate_too_large", "log decays too large", gate_scaled, {0.001, 0.02, 0.01}),
+    off("slowest_channel", "the slowest channel of a head loses of its decay", gate_of_slowest_channel,
+        {0.001, 0.2, 0.06}),
+    misread("decay_missed", "one token does not decay", decay_missed, {0.001, 0.2, 0.04}),
+    misread("beta_twice", "beta in the prediction and in the update", beta_squared, {0.001, 0.01, 0.01}),
+    misread("without_beta", "beta is not applied", beta_ignored, {0.001, 0.01, 0.01}),
+    off("beta_too_large", "beta too large", beta_scaled, {0.001, 0.01, 0.01}),
+    misread("predict_before_decay", "the prediction from the state before it decays", prediction_before_decay,
+            {0.001, 0.04, 0.01}),
+    misread("scale_of_values", "1/sqrt(V) for 1/sqrt(K)", scale_of_values, {0.001, 0.04, 0.02}),
+    misread("write_lost", "the update of token 64 is lost", write_lost, {0.001, 0.1, 0.04}),
+    misread("initial_state_dropped", "starts from zeros", initial_state_ignored, {0.001, 0.06, 0.04}),
+    // In 16 bits it is no more than a bit of one operand of many, and shows only where little but that state
+    // is.
+    {"state_read_in_bf16",
+     "the state handed over is read in bf16",
+     initial_state_in_bf16,
+     {1, 0, 0},
+     {0, 1, 1},
+     Where::head,
+     {1, 0, 0}},
+    misread("state_not_carried", "every chunk starts from zeros", state_not_carried, {0.001, 0.04, 0.04}),
+    misread("last_token_dropped", "the last token is not read", last_token_ignored, {0.001, 0.01, 0.01}),
+    misread("last_row_stale", "the last row of o is the one before", last_row_of_token_before,
+            {0.001, 0.04, 0.01}),
+    misread("row_stale", "a row of o is the one before", row_of_token_before, {0.001, 0.06, 0.04}),
+    {"wrong_head",
+     "the first head gets the output of the last",
+     output_of_last_head,
+     whole,
+     percent,
+     Where::chunk,
+     {0.001, 0.02, 0.01}},
+};
+
+enum class Extent : std::uint8_t { all, part, local };
+
+double share_of(const Sized& row, Extent extent, DType dtype) {
+  const Shares& shares = extent == Extent::all ? row.all : extent == Extent::part ? row.part : row.local;
+  return shares.in(dtype);
+}
+
+/// One rounding, to the element type, after the fault.
+Tensor stored(std::string name, DType dtype, const Tensor& exact, const std::vector<double>& difference,
+              double share) {
+  Tensor tensor(std::move(name), dtype, exact.shape());
+  for (std::size_t i = 0; i < tensor.size(); ++i) tensor.set(i, exact.value(i) + share * difference[i]);
+  return tensor;
+}
+
+Answer with_fault(const Sized& row, Extent extent, const Problem& problem, const RunOptions& options) {
+  const kda::Variant& variant = kda::variant_named(form_in(options.dtype));
+  Answer exact;
+  if (numeric::format_of(options.dtype).bytes == 2) {
+    kda::Tensors tensors = engine::unrounded(problem, {&variant, options, {}});
+    exact = {std::move(tensors.at("o")), std::move(tensors.at("final_state"))};
+  } else {
+    exact = variant.run(problem, options);
+  }
+  const Solved solved{problem, options, exact};
+  Difference difference = row.fault(solved);
+  if (extent == Extent::local) keep_only(row.where, solved, difference);
+  const double share = share_of(row, extent, options.dtype);
+  return {stored("o", options.dtype, exact.o, difference.o, share),
+          stored("final_state", kda::state_dtype(options.dtype), exact.final_state, difference.final_state,
+                 share)};
+}
+
+template <std::size_t row, Extent extent>
+Answer run_sized(const Problem& problem, const RunOptions& options) {
+  return with_fault(sized[row], extent, problem, options);
+}
+
+using Run = Answer (*)(const Problem&, const RunOptions&);
+template <Extent extent, std::size_t... row>
+constexpr std::array<Run, sizeof...(row)> runs(std::index_sequence<row...>) {
+  return {run_sized<row, extent>...};
+}
+template <Extent extent>
+constexpr std::array<Run, std::size(sized)> runs_of =
+    runs<extent>(std::make_index_sequence<std::size(sized)>());
+
+std::string_view text_of(Where where) {
+  switch (where) {
+    case Where::everywhere:
+      return "";
+    case Where::head:
+      return " in one head";
+    case Where::chunk:
+      return " in one chunk of a head";
+    case Where::window:
+      return " in 8 tokens of a head";
+    case Where::last_rows:
+      return " in the last row of every chunk";
+    case Where::ragged:
+      return " in the last chunk";
+    case Where::row:
+      return " in one row of a head";
+    case Where::column:
+      return " in one column of a head";
+    case Where::tile:
+      return " in 16 x 16 of a head";
+    case Where::element:
+      return " in one element";
+  }
+  return "";
+}
+
+// ---- kernels that are wrong altogether, or in bits
+
+/// The recurrence of explain/interpretation in fp64.
+Answer written_again(const Problem& problem, const RunOptions& options) {
   const kda::Dimensions& d = problem.dimensions();
-  Interpretation reading(problem);
-  change(reading, problem);
+  const explain::Interpretation reading(problem);
   const bool v_first = problem.options.state_v_first;
   const auto shape = [&](const char* name) { return kda::expected_shape(*kda::find_spec(name), d, v_first); };
   Answer answer{Tensor("o", options.dtype, shape("o")),
@@ -50,73 +223,17 @@ Answer misread(const Problem& problem, const RunOptions& options) {
   return answer;
 }
 
-/// Multiplies rows [begin, end) of every batch row of o.
-void multiply_rows(const Problem& problem, Tensor& o, std::size_t begin, std::size_t end, double factor) {
-  const kda::Dimensions& d = problem.dimensions();
-  const std::size_t row = d.HV * d.V;
-  for (std::size_t b = 0; b < d.B; ++b)
-    for (std::size_t i = (b * d.T + std::min(begin, d.T)) * row; i < (b * d.T + std::min(end, d.T)) * row;
-         ++i)
-      o.set(i, o.value(i) * factor);
-}
-
-Answer wrong_window(const Problem& problem, const RunOptions& options) {
-  Answer answer = recurrent(problem, options);
-  multiply_rows(problem, answer.o, 64, 72, 1.001);
+Answer biased_bf16(const Problem& problem, const RunOptions& options) {
+  RunOptions fine = options;
+  fine.dtype = DType::fp32;
+  const Answer exact = kda::run_recurrent(problem, fine);
+  Answer answer{Tensor("o", options.dtype, exact.o.shape()), exact.final_state.clone()};
+  for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, exact.o.value(i) * (1 + 0x1p-8));
   return answer;
-}
-
-Answer ragged_chunk(const Problem& problem, const RunOptions& options) {
-  Answer answer = recurrent(problem, options);
-  const std::size_t T = problem.dimensions().T;
-  multiply_rows(problem, answer.o, T / options.chunk_size * options.chunk_size, T, 1 - 0x1p-10);
-  return answer;
-}
-
-Answer wrong_head(const Problem& problem, const RunOptions& options) {
-  Answer answer = recurrent(problem, options);
-  const kda::Dimensions& d = problem.dimensions();
-  for (std::size_t row = 0; row < d.B * d.T; ++row)
-    for (std::size_t v = 0; v < d.V; ++v)
-      answer.o.set((row * d.HV + d.HV - 1) * d.V + v, answer.o.value(row * d.HV * d.V + v));
-  return answer;
-}
-
-Answer head_without_beta(const Problem& problem, const RunOptions& options) {
-  Problem changed = kda::clone(problem);
-  const std::size_t HV = problem.dimensions().HV;
-  for (std::size_t i = HV - 1; i < changed.beta.size(); i += HV) changed.beta.set(i, 1);
-  return recurrent(changed, options);
-}
-
-/// Every chunk begins with a state of zeros.
-Answer state_not_carried(const Problem& problem, const RunOptions& options) {
-  std::vector<kda::Sequence> pieces;
-  for (const kda::Sequence& sequence : problem.sequences())
-    for (std::size_t begin = 0; begin < sequence.length(); begin += options.chunk_size)
-      pieces.push_back(sequence.part(begin, std::min(begin + options.chunk_size, sequence.length())));
-  Answer answer = recurrent(problem, options);
-  Problem chunks = explain::excerpt(problem, pieces, explain::Layout::packed);
-  chunks.initial_state.reset();
-  explain::put_back(recurrent(chunks, options), pieces, problem, answer);
-  return answer;
-}
-
-/// At the first token of a chunk, the gate of the second.
-Answer gate_at_chunk_starts(const Problem& problem, const RunOptions& options) {
-  Problem changed = kda::clone(problem);
-  const std::size_t row = problem.dimensions().HV * problem.dimensions().K;
-  for (const kda::Sequence& sequence : problem.sequences())
-    for (std::size_t t = 0; t + 1 < sequence.length(); t += options.chunk_size)
-      for (std::size_t i = 0; i < row; ++i) {
-        const std::size_t first = (sequence.batch * problem.dimensions().T + sequence.begin + t) * row;
-        changed.g.set(first + i, problem.g.value(first + row + i));
-      }
-  return recurrent(changed, options);
 }
 
 Answer nan_as_zero(const Problem& problem, const RunOptions& options) {
-  Answer answer = recurrent(problem, options);
+  Answer answer = healthy(problem, options);
   answer.o.set(answer.o.size() / 2, 0);
   return answer;
 }
@@ -126,158 +243,127 @@ Answer state_in_fp16(const Problem& problem, const RunOptions& options) {
   coarse.arithmetic.storage = kda::Storage::named;
   coarse.arithmetic.casts = {};
   coarse.arithmetic.casts.carry = kda::Rounding::fp16;
-  return recurrent(problem, coarse);
+  return kda::run_recurrent(problem, coarse);
 }
 
 Answer silent_tf32(const Problem& problem, const RunOptions& options) {
   RunOptions coarse = options;
   coarse.arithmetic.storage = kda::Storage::fla;
-  return of("chunk", problem, coarse);
+  return kda::run_chunk(problem, coarse);
+}
+
+/// Stores in fp16.
+Answer silent_bf16(const Problem& problem, const RunOptions& options) {
+  RunOptions coarse = options;
+  coarse.arithmetic.casts = kda::fla_cast_points(kda::Rounding::bf16, problem.beta_is_16_bit());
+  coarse.arithmetic.storage = kda::Storage::named;
+  return kda::run_chunk(problem, coarse);
 }
 
 Answer scale_off_by_an_ulp(const Problem& problem, const RunOptions& options) {
   Problem changed = kda::clone(problem);
   changed.options.scale = problem.scale() * (1 + 0x1p-23);
-  return recurrent(changed, options);
+  return healthy(changed, options);
 }
 
 Answer looks_ahead(const Problem& problem, const RunOptions& options) {
   RunOptions ahead = options;
   ahead.arithmetic.decay = kda::DecayForm::anchor_mid;
-  return of("chunk", problem, ahead);
+  return kda::run_chunk(problem, ahead);
 }
 
 void flip_last_bit(Tensor& tensor, std::size_t element) { tensor.at(element)[0] ^= std::byte{1}; }
 
 Answer second_sequence(const Problem& problem, const RunOptions& options) {
-  Answer answer = recurrent(problem, options);
+  Answer answer = healthy(problem, options);
   const std::size_t N = problem.dimensions().N;
   if (N > 1) flip_last_bit(answer.final_state, answer.final_state.size() / N);
   return answer;
 }
 
 Answer odd_head(const Problem& problem, const RunOptions& options) {
-  Answer answer = recurrent(problem, options);
+  Answer answer = healthy(problem, options);
   flip_last_bit(answer.o, 0);
   return answer;
 }
 
-Answer state_handed_over_in_bf16(const Problem& problem, const RunOptions& options) {
-  Problem changed = kda::clone(problem);
-  if (changed.initial_state)
-    changed.initial_state = changed.initial_state->converted_to(DType::bf16).converted_to(DType::fp32);
-  return recurrent(changed, options);
-}
-
 Answer mask_by_zero(const Problem& problem, const RunOptions& options) {
-  Answer answer = recurrent(problem, options);
+  Answer answer = healthy(problem, options);
   const double masked = 0 * problem.v.value(problem.v.size() - 1);
   for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, answer.o.value(i) + masked);
   return answer;
 }
 
-/// The chunk form, o times a factor where `is_there` says so: what is small beside the noise of 16 bits.
-template <class IsThere>
-Answer scaled_chunk(const Problem& problem, const RunOptions& options, double factor, IsThere is_there) {
-  Answer answer = of("chunk", problem, options);
-  const kda::Dimensions& d = problem.dimensions();
-  for (std::size_t row = 0; row < d.B * d.T; ++row)
-    for (std::size_t head = 0; head < d.HV; ++head) {
-      if (!is_there(row % d.T, head)) continue;
-      for (std::size_t v = 0; v < d.V; ++v) {
-        const std::size_t at = (row * d.HV + head) * d.V + v;
-        answer.o.set(at, answer.o.value(at) * factor);
-      }
-    }
-  return answer;
-}
-
-Answer percent_too_large(const Problem& problem, const RunOptions& options) {
-  return scaled_chunk(problem, options, 1.01, [](std::size_t, std::size_t) { return true; });
-}
-Answer one_head_too_large(const Problem& problem, const RunOptions& options) {
-  const std::size_t last = problem.dimensions().HV - 1;
-  return scaled_chunk(problem, options, 1.03, [=](std::size_t, std::size_t head) { return head == last; });
-}
-Answer last_rows_too_large(const Problem& problem, const RunOptions& options) {
-  const std::size_t rows = options.chunk_size;
-  return scaled_chunk(problem, options, 1.05,
-                      [=](std::size_t token, std::size_t) { return token % rows + 1 == rows; });
-}
-Answer one_chunk_too_large(const Problem& problem, const RunOptions& options) {
-  const std::size_t rows = options.chunk_size;
-  return scaled_chunk(problem, options, 1.06,
-                      [=](std::size_t token, std::size_t head) { return token / rows == 1 && head == 0; });
-}
-Answer one_row_too_large(const Problem& problem, const RunOptions& options) {
-  return scaled_chunk(problem, options, 1.15,
-                      [](std::size_t token, std::size_t head) { return token == 70 && head == 0; });
-}
-
-constexpr Mutant rows[] = {
-    {"written_again", "the recurrence in other code", "recurrent", DType::fp64, true,
-     misread<[](Interpretation&, const Problem&) {}>},
-    {"gate_late", "the gate of the token before", "recurrent", DType::fp32, false,
-     misread<[](Interpretation& r, const Problem&) { r.gate_delay = 1; }>},
-    {"gate_mean", "the gate averaged over the channels", "recurrent", DType::fp32, false,
-     misread<[](Interpretation& r, const Problem&) { r.gate_mean = true; }>},
-    {"predict_before_decay", "the prediction from the state before it decays", "recurrent", DType::fp32,
-     false, misread<[](Interpretation& r, const Problem&) { r.predict_before_decay = true; }>},
-    {"beta_twice", "beta in the prediction and in the update", "recurrent", DType::fp32, false,
-     misread<[](Interpretation& r, const Problem&) { r.beta_squared = true; }>},
-    {"scale_of_values", "1/sqrt(V) for 1/sqrt(K)", "recurrent", DType::fp32, false,
-     misread<[](Interpretation& r, const Problem&) {
-       r.options.scale = 1 / std::sqrt(static_cast<double>(r.value_width));
-     }>},
-    {"doubled", "o twice as large", "recurrent", DType::fp32, false,
-     misread<[](Interpretation& r, const Problem&) { r.output_factor = 2; }>},
-    {"initial_state_dropped", "starts from zeros", "recurrent", DType::fp32, false,
-     misread<[](Interpretation& r, const Problem&) { r.initial_state = false; }>},
-    {"write_lost", "the update of token 64 is lost", "recurrent", DType::fp32, false,
-     misread<[](Interpretation& r, const Problem&) { r.lost_write = 64; }>},
-    {"last_row_stale", "the last row of o is the one before", "recurrent", DType::fp32, false,
-     misread<[](Interpretation& r, const Problem&) { r.last_token = LastToken::stale; }>},
-    {"last_token_dropped", "the last token is not read", "recurrent", DType::fp32, false,
-     misread<[](Interpretation& r, const Problem&) { r.last_token = LastToken::dropped; }>},
-    {"exp2_for_exp", "the decay is a power of two", "recurrent", DType::fp32, false,
-     misread<[](Interpretation& r, const Problem&) {
-       r.decay = +[](double x) { return numeric::exp2(x); };
-     }>},
-    {"biased_bf16", "o times 1 + 2^-8, in bf16", "recurrent", DType::bf16, false,
-     misread<[](Interpretation& r, const Problem&) { r.output_factor = 1 + 0x1p-8; }>},
-    {"wrong_window", "tokens 64 to 71 a thousandth too large", "recurrent", DType::fp32, false, wrong_window},
-    {"ragged_chunk", "the last, ragged chunk 2^-10 too small", "recurrent", DType::fp32, false, ragged_chunk},
-    {"wrong_head", "the last head gets the output of the first", "recurrent", DType::fp32, false, wrong_head},
-    {"head_without_beta", "one head has no beta", "recurrent", DType::fp32, false, head_without_beta},
-    {"state_not_carried", "every chunk starts from zeros", "recurrent", DType::fp32, false,
-     state_not_carried},
-    {"gate_at_chunk_starts", "the first token of a chunk has the gate of the second", "recurrent",
-     DType::fp32, false, gate_at_chunk_starts},
-    {"nan_as_zero", "one element is zero", "recurrent", DType::fp32, false, nan_as_zero},
-    {"state_in_fp16", "the state is kept in fp16", "recurrent", DType::fp32, false, state_in_fp16},
-    {"silent_tf32", "products in tf32 that say fp32", "chunk", DType::fp32, false, silent_tf32},
-    {"scale_off_by_an_ulp", "a scale wrong by one step of fp32, in fp64", "recurrent", DType::fp64, false,
-     scale_off_by_an_ulp},
-    {"looks_ahead", "anchors in later rows, undeclared", "chunk", DType::fp32, false, looks_ahead},
-    {"state_read_in_bf16", "the state handed over is read in bf16", "recurrent", DType::fp32, false,
-     state_handed_over_in_bf16},
-    {"second_sequence", "one bit of the second sequence of a batch", "recurrent", DType::fp32, false,
-     second_sequence},
-    {"odd_head", "one bit of the first head", "recurrent", DType::fp32, false, odd_head},
-    {"percent_in_bf16", "o a hundredth too large", "chunk", DType::bf16, false, percent_too_large},
-    {"head_in_bf16", "the last head 3 % too large", "chunk", DType::bf16, false, one_head_too_large},
-    {"last_rows_in_bf16", "the last row of every chunk 5 % too large", "chunk", DType::bf16, false,
-     last_rows_too_large},
-    {"chunk_in_bf16", "the second chunk of the first head 6 % too large", "chunk", DType::bf16, false,
-     one_chunk_too_large},
-    {"row_in_bf16", "token 70 of the first head 15 % too large", "chunk", DType::bf16, false,
-     one_row_too_large},
-    {"mask_by_zero", "what lies outside is multiplied by zero", "recurrent", DType::fp32, false,
-     mask_by_zero},
+struct Form {
+  std::string_view like;
+  DType dtype;
 };
+
+struct Other {
+  std::string_view name, what;
+  std::vector<Form> forms;
+  Run run;
+  bool healthy = false;
+};
+
+const std::vector<Other>& others() {
+  const auto form = [](DType dtype) { return Form{form_in(dtype), dtype}; };
+  const std::vector<Form> every{form(DType::fp32), form(DType::bf16), form(DType::fp16)};
+  static const std::vector<Other> rows{
+      {"written_again", "the recurrence in other code", {form(DType::fp64)}, written_again, true},
+      {"scale_off_by_an_ulp",
+       "a scale wrong by one step of fp32, in fp64",
+       {form(DType::fp64)},
+       scale_off_by_an_ulp},
+      {"biased_bf16", "o times 1 + 2^-8, in bf16", {{"recurrent", DType::bf16}}, biased_bf16},
+      {"state_in_fp16", "the state is kept in fp16", {form(DType::fp32)}, state_in_fp16},
+      {"silent_tf32", "products in tf32 that say fp32", {{"chunk", DType::fp32}}, silent_tf32},
+      {"silent_bf16", "products in bf16 that say fp16", {form(DType::fp16)}, silent_bf16},
+      {"nan_as_zero", "one element is zero", every, nan_as_zero},
+      {"looks_ahead",
+       "anchors in later rows, undeclared",
+       {{"chunk", DType::fp32}, {"chunk", DType::bf16}, {"chunk", DType::fp16}},
+       looks_ahead},
+      {"second_sequence", "one bit of the second sequence of a batch", every, second_sequence},
+      {"odd_head", "one bit of the first head", every, odd_head},
+      {"mask_by_zero", "what lies outside is multiplied by zero", every, mask_by_zero},
+  };
+  return rows;
+}
+
+std::vector<Mutant> in_precision(DType dtype) {
+  std::vector<Mutant> list;
+  for (const Other& row : others())
+    for (const Form& form : row.forms)
+      if (form.dtype == dtype)
+        list.push_back(
+            {std::string(row.name), row.name, row.what, {}, false, form.like, dtype, row.healthy, row.run});
+  const auto add = [&](const Sized& row, Extent extent, std::string_view suffix, Run run) {
+    const double share = share_of(row, extent, dtype);
+    if (share == 0) return;
+    const std::string_view where = extent == Extent::local ? text_of(row.where) : "";
+    list.push_back({fmt::format("{}{}", row.name, suffix), row.name, row.what,
+                    fmt::format("{:.3g} %{}", 100 * share, where), extent == Extent::part, form_in(dtype),
+                    dtype, false, run});
+  };
+  for (std::size_t i = 0; i < std::size(sized); ++i) {
+    add(sized[i], Extent::all, "", runs_of<Extent::all>[i]);
+    add(sized[i], Extent::part, "-in-part", runs_of<Extent::part>[i]);
+    add(sized[i], Extent::local, "-in-one-place", runs_of<Extent::local>[i]);
+  }
+  return list;
+}
 
 }  // namespace
 
-std::span<const Mutant> mutants() { return rows; }
+std::span<const Mutant> mutants() {
+  static const std::vector<Mutant> list = [] {
+    std::vector<Mutant> all;
+    for (const DType dtype : {DType::fp64, DType::fp32, DType::bf16, DType::fp16})
+      std::ranges::move(in_precision(dtype), std::back_inserter(all));
+    return all;
+  }();
+  return list;
+}
 
 }  // namespace kda_check::selftest

@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <span>
 
 #include "base/interruption.hpp"
-#include "engine/engine.hpp"
 #include "plan/selection.hpp"
 #include "report/rows.hpp"
 #include "report/writers.hpp"
 #include "selftest/mutants.hpp"
+#include "selftest/trials.hpp"
 
 namespace kda_check::selftest {
 
@@ -22,158 +23,53 @@ using report::Show;
 
 /// Gates of every size, an initial state, groups of heads and a ragged last chunk: each mutant shows on it.
 constexpr char target[] = "lb_real:T=130,H=2,HV=4,K=48,V=32,C=64";
+/// As layers are; only K = V hides a scale of the wrong one.
+constexpr char production_target[] = "lb_real:T=1000,H=4,K=128,V=128";
 /// For gradients, with a loss: norm, gate, bias and sigmoid in the kernel besides.
 constexpr char gradient_target[] = "bwd_chain:T=130,H=2,HV=4,K=48,V=32,C=64";
 
-/// A kernel on trial, and what was found about it.
-struct Subject {
-  kda::Variant variant;   ///< under its own name
-  std::string_view like;  ///< the variant whose limits are its own
-  numeric::DType dtype;
-  bool healthy, mutant;
-  Pass pass;
-  std::vector<std::string> caught_by =
-      {};                     ///< "oracle: o rms_ratio 0.2 > 1e-06", one for each check that failed
-  bool passed = false;        ///< some comparison passed
-  std::string in_suite = {};  ///< the first line of the suite that catches it
-  bool tried = false;         ///< on everything it is to be tried on
-
-  /// Wrong and caught, by the suite as well, or healthy and let pass.
-  bool as_it_should(bool with_suite) const {
-    const bool counts = with_suite && mutant;
-    if (healthy) return caught_by.empty() && passed && (!counts || in_suite.empty());
-    return !caught_by.empty() && (!counts || !in_suite.empty());
-  }
-};
-
-kda::Variant variant_of(const Mutant& mutant) {
-  kda::Variant row = kda::variant_named(mutant.like);
-  row.name = mutant.name, row.summary = mutant.what, row.run = mutant.run;
-  return row;
+Subject subject_of(const Mutant& mutant) {
+  Subject subject{kda::variant_named(mutant.like), mutant.name, mutant.size, mutant.like, mutant.dtype};
+  subject.variant.name = mutant.id, subject.variant.summary = mutant.what, subject.variant.run = mutant.run;
+  subject.healthy = mutant.healthy, subject.mutant = true;
+  // What a share of a fault adds is of fp64, and no law of bits holds for that.
+  subject.under_laws = mutant.size.empty();
+  subject.may_hide = mutant.may_hide;
+  return subject;
 }
 
-kda::Variant variant_of(const BackwardMutant& mutant) {
-  kda::Variant row = kda::variant_named(mutant.like);
-  row.name = mutant.name, row.summary = mutant.what, row.run_backward = mutant.run;
-  return row;
+Subject subject_of(const BackwardMutant& mutant) {
+  Subject subject{kda::variant_named(mutant.like), mutant.name, {}, mutant.like, mutant.dtype};
+  subject.variant.name = mutant.name, subject.variant.summary = mutant.what;
+  subject.variant.run_backward = mutant.run;
+  subject.healthy = mutant.healthy, subject.mutant = true, subject.pass = Pass::backward;
+  return subject;
 }
 
 template <class Mutants>
-void add_mutants(std::vector<Subject>& subjects, Mutants mutants, numeric::DType dtype, Pass pass) {
+void add_mutants(std::vector<Subject>& subjects, Mutants mutants, numeric::DType dtype) {
   for (const auto& mutant : mutants)
-    if (mutant.dtype == dtype)
-      subjects.push_back({variant_of(mutant), mutant.like, dtype, mutant.healthy, true, pass});
+    if (mutant.dtype == dtype) subjects.push_back(subject_of(mutant));
 }
 
 /// All that can run here, and the mutants, in the order of dtypes.
 std::vector<Subject> subjects_of(Pass pass) {
+  using numeric::DType;
   std::vector<Subject> subjects;
-  for (const numeric::DType dtype : {numeric::DType::fp64, numeric::DType::fp32, numeric::DType::bf16}) {
-    if (pass == Pass::backward && dtype == numeric::DType::bf16) continue;
-    for (const kda::Variant* const variant : plan::variants_of({}))
-      if (plan::why_no_pass(pass, *variant).empty())
-        subjects.push_back({*variant, variant->name, dtype, true, false, pass});
+  for (const DType dtype : {DType::fp64, DType::fp32, DType::bf16, DType::fp16}) {
+    if (pass == Pass::backward && numeric::format_of(dtype).bytes == 2) continue;
+    for (const kda::Variant* const variant : plan::variants_of({})) {
+      if (!plan::why_no_pass(pass, *variant).empty()) continue;
+      Subject subject{*variant, variant->name, {}, variant->name, dtype};
+      subject.pass = pass, subject.under_laws = pass == Pass::forward;
+      subjects.push_back(std::move(subject));
+    }
     if (pass == Pass::forward)
-      add_mutants(subjects, mutants(), dtype, pass);
+      add_mutants(subjects, mutants(), dtype);
     else
-      add_mutants(subjects, backward_mutants(), dtype, pass);
+      add_mutants(subjects, backward_mutants(), dtype);
   }
   return subjects;
-}
-
-/// Runs requests as the command `run` does.
-class Gate {
- public:
-  explicit Gate(const SelftestRequest& request) : request_(request) {}
-
-  /// `enough`: asked after each source; true: the rest is not run.
-  report::Document run(const plan::Request& words, int threads,
-                       const std::function<bool(const report::Document&)>& enough = {}) {
-    plan::Planning planning;
-    planning.limits = request_.resources.limits, planning.parse_line = request_.parse_line;
-    const plan::Plan plan = plan::planned(words, planning);
-    report::Document document;
-    document.command = "run", document.judges = true;
-    document.failures = plan.failures;
-    engine::Execution execution{request_.resources};
-    execution.resources.threads = threads;
-    execution.enough = [&] { return enough && enough(document); };
-    engine::execute(plan, execution, [&](report::Document part) { document.add(std::move(part)); });
-    std::ranges::copy(document.failures, std::back_inserter(failures));
-    return document;
-  }
-
-  std::vector<report::Failure> failures;
-
- private:
-  const SelftestRequest& request_;
-};
-
-plan::Request request_for(Pass pass, numeric::DType dtype) {
-  plan::Request request;
-  request.selection.dtypes = plan::Names{std::string(numeric::name_of(dtype))};
-  request.selection.pass = pass;
-  return request;
-}
-
-bool is_alarm(const report::CaseResult& item) {
-  return item.verdict != Verdict::pass && item.verdict != Verdict::skipped;
-}
-
-/// Each on the problem of the selftest, those of one dtype together.
-void try_on_problem(std::span<Subject> subjects, const char* problem, Gate& gate, int threads,
-                    bool with_suite) {
-  for (std::size_t first = 0, end; first < subjects.size(); first = end) {
-    for (end = first; end < subjects.size() && subjects[end].dtype == subjects[first].dtype;) ++end;
-    std::vector<kda::Variant> registry;
-    plan::Request request = request_for(subjects[first].pass, subjects[first].dtype);
-    request.selection.variants.emplace();
-    for (std::size_t i = first; i < end; ++i) {
-      registry.push_back(subjects[i].variant);
-      request.selection.variants->emplace_back(subjects[i].variant.name);
-    }
-    request.registry = registry;
-    request.targets = {fmt::format("{},dtype={}", problem, numeric::name_of(subjects[first].dtype))};
-    request.selection.against = plan::Names{"oracle"};
-    if (subjects[first].pass == Pass::forward) request.invariants.emplace();
-    for (const report::CaseResult& item : gate.run(request, threads).cases)
-      for (std::size_t i = first; i < end; ++i) {
-        if (item.variant != subjects[i].variant.name || item.verdict == Verdict::skipped) continue;
-        if (item.verdict == Verdict::pass)
-          subjects[i].passed = true;
-        else
-          subjects[i].caught_by.push_back(item.against + ": " + item.reason);
-      }
-    for (std::size_t i = first; i < end; ++i) subjects[i].tried = !with_suite || !subjects[i].mutant;
-  }
-}
-
-/// "@ci:8 cases/fixtures/fla_fp32_small.h5: oracle: o: rms_ratio 0.2 > 1e-06"
-std::string alarm_text(const report::CaseResult& item) {
-  return fmt::format("{} {}: {}: {}", item.place, item.path, item.against, item.reason);
-}
-
-/// The mutant takes the place of the variant it is like, in its dtype, where a line of the suite names both.
-void try_on_suite(Subject& subject, const std::string& suite, Gate& gate, int threads) {
-  std::vector<kda::Variant> registry(kda::variants().begin(), kda::variants().end());
-  for (kda::Variant& row : registry)
-    if (row.name == subject.like) {
-      row.run = subject.variant.run;
-      row.run_backward = subject.variant.run_backward;
-    }
-  plan::Request request = request_for(subject.pass, subject.dtype);
-  request.registry = registry;
-  request.targets = {suite};
-  request.selection.variants = plan::Names{std::string(subject.like)};
-  request.selection.recorded.emplace();
-  const auto found = [](const report::Document& document) {
-    return std::ranges::find_if(document.cases, is_alarm);
-  };
-  const report::Document document = gate.run(
-      request, threads, [&](const report::Document& part) { return found(part) != part.cases.end(); });
-  if (const auto alarm = found(document); alarm != document.cases.end())
-    subject.in_suite = alarm_text(*alarm);
-  subject.tried = true;
 }
 
 report::Section rows_about(const std::vector<Subject>& subjects, const std::string& suite) {
@@ -182,6 +78,7 @@ report::Section rows_about(const std::vector<Subject>& subjects, const std::stri
   section.tabular = true;
   section.columns = {{"name", {}},
                      {"dtype", {}},
+                     {"size", {}},
                      {"pass", {}},
                      {"healthy", {}, Show::data},
                      {"finding", {}},
@@ -189,12 +86,13 @@ report::Section rows_about(const std::vector<Subject>& subjects, const std::stri
                      {"caught_by", {}, Show::sentence},
                      {"in_suite", {}, Show::data},
                      {"suite", {}, Show::sentence}};
+  std::map<std::string_view, std::size_t> count;
   for (const Subject& subject : subjects) {
-    const bool right = subject.as_it_should(!suite.empty());
-    const char* const finding =
-        subject.healthy ? (right ? "passes" : "false alarm") : (right ? "caught" : "missed");
+    const std::string_view finding = subject.finding(!suite.empty());
+    ++count[finding];
     std::vector<std::string> checks;
-    const std::string who = fmt::format("{} {}", subject.variant.name, numeric::name_of(subject.dtype));
+    std::string who = fmt::format("{} {}", subject.name, numeric::name_of(subject.dtype));
+    if (!subject.size.empty()) who += ", " + subject.size;
     for (const std::string& check : subject.caught_by) checks.push_back(fmt::format("{}: by {}", who, check));
     const std::string over_suite =
         suite.empty() || !subject.mutant
@@ -202,20 +100,19 @@ report::Section rows_about(const std::vector<Subject>& subjects, const std::stri
             : fmt::format("{}: {}: {}", who, suite,
                           subject.in_suite.empty() ? "passes every line" : "first at " + subject.in_suite);
     report::Entry& entry =
-        section.add({std::string(subject.variant.name), std::string(numeric::name_of(subject.dtype)),
+        section.add({std::string(subject.name), std::string(numeric::name_of(subject.dtype)), subject.size,
                      std::string(kda::name_of(subject.pass)), subject.healthy, std::string(finding),
                      std::string(subject.variant.summary), checks, subject.in_suite, over_suite});
-    entry.verdict = right ? Verdict::pass : Verdict::fail;
+    const bool right = finding == "passes" || finding == "caught";
+    entry.verdict = right ? Verdict::pass : finding == "not seen" ? Verdict::skipped : Verdict::fail;
     if (!right) entry.reason = finding;
   }
-  const auto count = [&](bool healthy, bool right) {
-    return std::ranges::count_if(subjects, [&](const Subject& subject) {
-      return subject.healthy == healthy && subject.as_it_should(!suite.empty()) == right;
-    });
-  };
   section.notes.push_back(
       fmt::format("{} wrong kernels caught, {} missed; {} healthy ones pass, {} false alarms",
-                  count(false, true), count(false, false), count(true, true), count(true, false)));
+                  count["caught"], count["missed"], count["passes"], count["false alarm"]));
+  if (count["not seen"] != 0)
+    section.notes.push_back(
+        fmt::format("{} so small that this problem does not show them", count["not seen"]));
   return section;
 }
 
@@ -233,7 +130,7 @@ report::Section healthy_over(const std::string& suite, Gate& gate) {
   for (const int threads : {1, 2}) {
     plan::Request request;
     request.targets = {suite};
-    const report::Document document = gate.run(request, threads);
+    const report::Document document = gate.run(gate.planned(request), threads);
     std::vector<std::string> alarms;
     for (const report::CaseResult& item : document.cases)
       if (is_alarm(item))
@@ -252,7 +149,7 @@ report::Section healthy_over(const std::string& suite, Gate& gate) {
   return section;
 }
 
-report::Section devices() {
+report::Section devices(bool production) {
   report::Section section;
   section.key = "devices";
   section.tabular = true;
@@ -262,7 +159,8 @@ report::Section devices() {
     section.add({std::string(variant.name), reason.empty() ? "here" : "not tried, " + reason});
   }
   section.notes = {"floating point: round to nearest, subnormals kept, nothing fused, fma rounds once",
-                   fmt::format("problems: {}; {} (gradients)", target, gradient_target)};
+                   production ? fmt::format("problem: {}", production_target)
+                              : fmt::format("problems: {}; {} (gradients)", target, gradient_target)};
   return section;
 }
 
@@ -271,25 +169,34 @@ report::Section devices() {
 void selftest(const SelftestRequest& request, report::Document& document) {
   Gate gate(request);
   const int threads = request.resources.threads;
-  const bool with_suite = !request.suite.empty();
-  std::vector<Subject> subjects = subjects_of(Pass::forward), backward = subjects_of(Pass::backward);
+  const std::string suite = request.production ? std::string() : request.suite;
+  const bool with_suite = !suite.empty();
+  std::vector<Subject> subjects = subjects_of(Pass::forward);
   const std::size_t forward = subjects.size();
-  std::ranges::move(backward, std::back_inserter(subjects));
-  document.sections = {devices()};
+  if (request.production)
+    std::erase_if(subjects, [](const Subject& subject) { return subject.name == "scale_of_values"; });
+  else
+    std::ranges::move(subjects_of(Pass::backward), std::back_inserter(subjects));
+  document.sections = {devices(request.production)};
   try {
     const std::span<Subject> all = subjects;
-    try_on_problem(all.first(forward), target, gate, threads, with_suite);
-    try_on_problem(all.subspan(forward), gradient_target, gate, threads, with_suite);
-    for (Subject& subject : subjects) {
-      check_interruption();
-      if (with_suite && subject.mutant) try_on_suite(subject, request.suite, gate, threads);
+    const auto try_on = [&](std::span<Subject> some, const char* problem) {
+      try_on_problem(some, problem, gate, threads);
+      for (Subject& subject : some) subject.tried = !with_suite || !subject.mutant;
+    };
+    if (request.production) {
+      try_on(all, production_target);
+    } else {
+      try_on(all.first(forward), target);
+      try_on(all.subspan(forward), gradient_target);
     }
-    document.sections.push_back(rows_about(subjects, request.suite));
-    if (with_suite) document.sections.push_back(healthy_over(request.suite, gate));
+    if (with_suite) try_on_suite(all, suite, gate, threads);
+    document.sections.push_back(rows_about(subjects, suite));
+    if (with_suite) document.sections.push_back(healthy_over(suite, gate));
   } catch (const Interrupted&) {
     if (document.sections.size() == 1) {  // nothing is known of those that are missing
       std::erase_if(subjects, [](const Subject& subject) { return !subject.tried; });
-      document.sections.push_back(rows_about(subjects, request.suite));
+      document.sections.push_back(rows_about(subjects, suite));
     }
     document.failures = std::move(gate.failures);
     throw;

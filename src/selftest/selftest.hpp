@@ -12,7 +12,8 @@ namespace kda_check::selftest {
 
 struct SelftestRequest {
   engine::Resources resources;
-  std::string suite;  ///< "@ci"; empty: the problems of the selftest alone
+  std::string suite;        ///< "@ci"; empty: the problems of the selftest alone
+  bool production = false;  ///< forward kernels alone, on a problem of the shape of production; no suite
   std::function<plan::Request(const plan::Words&)> parse_line;
 };
 

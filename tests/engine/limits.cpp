@@ -138,3 +138,52 @@ TEST_CASE("what cancels little widens limits little, so that 5 % too much is sti
       CHECK(rms_limit(tensor) < 0.05);
     }
 }
+
+TEST_CASE("where keys are alike limits know what is rounded in the state and in the solve",
+          "[engine][limits]") {
+  all_pass(
+      judged_regimes({"neg_eigval:beta=1.99", "neg_eigval:beta=1.99,seed=2", "neg_eigval:beta=1.99,T=100"},
+                     {"recurrent", "chunk"}, {"fp32"}));
+  all_pass(judged_regimes(
+      {"identical_keys:T=16", "identical_keys", "identical_keys:T=256", "identical_keys:seed=3"},
+      {"naive", "recurrent", "chunk"}, {"fp32", "bf16", "fp16"}));
+  all_pass(judged_regimes({"corr_keys:rho=0.9999", "corr_keys:rho=0.9999,beta=0.5"}, {"chunk"}, {"fp32"}));
+}
+
+TEST_CASE("sums of gates that are rounded at every row, all the same way, are within their limits",
+          "[engine][limits]") {
+  all_pass(judged_regimes({"spike_then_slow:T=128,s=-16", "spike_then_slow:T=128,s=-316", "mask_m1000:T=128"},
+                          {"chunk"}, {"fp32"}));
+}
+
+TEST_CASE("a state's gradient below the range of fp16 is not held against what fp16 cannot hold",
+          "[engine][limits]") {
+  for (const char* const regime :
+       {"bwd_tail:T=5,K=128,V=128,seed=549550248,H=1", "bwd_tail:T=130,K=32,V=16,seed=941580945,H=1"}) {
+    const report::Document document = judged_regimes({regime}, {"chunk"}, {"fp16"});
+    for (const report::CaseResult& item : document.cases)
+      for (const report::TensorResult& tensor : item.tensors)
+        if (tensor.name == "dinitial_state") {
+          INFO(regime << ": " << tensor.reason);
+          CHECK(tensor.verdict == Verdict::inconclusive);
+        }
+  }
+}
+
+TEST_CASE("on keys that are not alike the limits are what they were without", "[engine][limits]") {
+  const auto limit_of = [](const report::TensorResult& tensor, std::string_view metric) {
+    return std::ranges::find(tensor.limits, metric, &judge::Limit::metric)->value;
+  };
+  plan::Request request = request_for({"control"});
+  request.selection.variants = Names{"recurrent", "chunk"};
+  request.selection.against = Names{"oracle"};
+  request.selection.dtypes = Names{"fp32", "bf16"};
+  request.twins = false;
+  for (const report::CaseResult& item : ran(request).cases) {
+    const report::TensorResult& o = test::tensor_of(item, "o");
+    INFO(item.variant << ' ' << item.dtype);
+    if (item.dtype != "bf16") continue;
+    CHECK(limit_of(o, "rms_ratio") < (item.variant == "chunk" ? 0.0119 : 0.00392));
+    CHECK(limit_of(o, "scaled_ulp") < (item.variant == "chunk" ? 19 : 1.01));
+  }
+}

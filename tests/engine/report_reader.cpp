@@ -61,6 +61,16 @@ TEST_CASE("a report that is read and written is the same", "[reports]") {
   }
 }
 
+TEST_CASE("what twins say of stages is read as it was written, and may be missing", "[reports]") {
+  const Written file(kept("stages_and_twins")), before_twins(kept("stages"));
+  const Json once = Json::parse(report::write_json(engine::read_report(file.path()), {}));
+  CHECK(once["stages"] == kept("stages_and_twins")["stages"]);
+  CHECK(once["summary"] == kept("stages_and_twins")["summary"]);
+  const Json earlier = Json::parse(report::write_json(engine::read_report(before_twins.path()), {}));
+  CHECK(earlier["stages"][0]["stages"][0]["twins"] == nullptr);
+  CHECK_FALSE(earlier["stages"][0].contains("verdict"));
+}
+
 TEST_CASE("an exit code that no process can have does not make a pass of a failure", "[reports]") {
   for (const Json& code : {Json(256), Json(0), Json(-1), Json(1.5), Json(1e300), Json("3")})
     CHECK_THAT(refusal("error", [&](Json& report) { report["errors"][0]["exit_code"] = code; }),

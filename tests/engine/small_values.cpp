@@ -80,13 +80,13 @@ kda::Problem of_size(double size, DType dtype) {
   return problem;
 }
 
-/// Log decays of `g`, and a loss of the final state alone.
-kda::Problem decaying(double g, std::size_t T) {
+/// Log decays of `g`, give or take `spread` of it, and a loss of the final state alone.
+kda::Problem decaying(double g, std::size_t T, double spread = 1e-3) {
   test::ProblemSpec spec;
   spec.T = T, spec.dtype = DType::fp64;
   kda::Problem problem = test::with_loss(test::make_problem(spec));
-  std::size_t i = 0;  // no gate is like another, nor is the rounding of its exponential
-  problem.g = changed(problem.g, [&](double) { return g * (1 + 1e-3 * static_cast<double>(++i % 101)); });
+  std::size_t i = 0;
+  problem.g = changed(problem.g, [&](double) { return g * (1 + spread * static_cast<double>(++i % 101)); });
   problem.output_gradient.reset();
   problem.validate();
   return problem;
@@ -241,4 +241,16 @@ TEST_CASE("a truth that is exactly zero is met by zeros and by nothing else", "[
     INFO(result.reason);
     CHECK(result.verdict == Verdict::fail);
   }
+}
+
+TEST_CASE("the rounding of an exponential that is the same at every token adds up, and is allowed for",
+          "[engine]") {
+  for (const double g : {-10.0, -9.3, -5.7, -3.1, -0.7})
+    for (const std::size_t T : {20, 50}) {
+      INFO("g " << g << ", T " << T);
+      for (const auto& [name, verdict] : of_variants(decaying(g, T, 0), DType::fp64)) {
+        INFO(name);
+        if (name == "recurrent dinitial_state") CHECK(verdict == Verdict::pass);
+      }
+    }
 }

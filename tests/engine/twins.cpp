@@ -3,6 +3,8 @@
 #include <functional>
 
 #include "engine/twin_family.hpp"
+#include "engine/twins.hpp"
+#include "kda/regimes.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
@@ -34,15 +36,23 @@ kda::Problem problem_of(bool in_bf16) {
   return in_bf16 ? with_inputs_rounded_to(problem, DType::bf16) : clone(problem);
 }
 
-/// The verdict of an answer that says of itself no more than its precision.
-report::TensorResult judged(const kda::Problem& problem, const kda::Answer& answer, ComputeFormat compute) {
-  const test::TemporaryFolder folder;
+/// A file with answers that say of themselves no more than their precision.
+std::string written(const test::TemporaryFolder& folder, const kda::Problem& problem,
+                    const std::vector<std::pair<std::string, const kda::Answer*>>& answers,
+                    ComputeFormat compute) {
   const std::string path = folder / "mine.h5";
   fixture::WriteRequest request;
   request.name = "mine", request.problem = &problem;
-  request.expected.push_back({"mine", "", "", compute, {&answer.o, &answer.final_state}, {}});
+  for (const auto& [name, answer] : answers)
+    request.expected.push_back({name, "", "", compute, {&answer->o, &answer->final_state}, {}});
   fixture::write_fixture(path, request);
-  const report::Document document = ran(with_twins(path));
+  return path;
+}
+
+/// The verdict of one.
+report::TensorResult judged(const kda::Problem& problem, const kda::Answer& answer, ComputeFormat compute) {
+  const test::TemporaryFolder folder;
+  const report::Document document = ran(with_twins(written(folder, problem, {{"mine", &answer}}, compute)));
   REQUIRE(document.cases.size() == 1);
   return test::tensor_of(document.cases[0], "o");
 }
@@ -229,9 +239,78 @@ TEST_CASE("every precision has a family, and no twin of another precision is in 
 }
 
 TEST_CASE("results of twins do not depend on the number of threads", "[engine][twins]") {
-  plan::Request request = with_twins(test::case_fixtures() + "/fla_bf16_gva.h5");
-  const auto json = [&](int threads) {
-    return report::write_json(ran(test::planned(request), test::on_threads(threads)), {});
+  // One passes; in the other two heads of three are wrong, and gates could be.
+  test::ProblemSpec spec;
+  spec.T = 200, spec.H = 3, spec.HV = 6, spec.K = spec.V = 32, spec.gate = kda::Gate::softplus;
+  const kda::Problem problem = with_inputs_rounded_to(test::make_problem(spec), DType::bf16);
+  kda::Answer answer = test::run(problem, "chunk", DType::bf16);
+  scale(answer.o, 0, 200, 1, 1.02), scale(answer.o, 0, 200, 4, 1.03);
+  const test::TemporaryFolder folder;
+  for (const std::string& path : {test::case_fixtures() + "/fla_bf16_gva.h5",
+                                  written(folder, problem, {{"mine", &answer}}, ComputeFormat::bf16)}) {
+    const plan::Request request = with_twins(path);
+    const auto json = [&](int threads) {
+      return report::write_json(ran(test::planned(request), test::on_threads(threads)), {});
+    };
+    const std::string one = json(1);
+    for (const int threads : {2, 3}) CHECK(one == json(threads));
+  }
+}
+
+TEST_CASE("what twins say of an answer does not depend on what else is judged", "[engine][twins]") {
+  const kda::Problem problem = problem_of(false);
+  const kda::Answer good = test::run(problem, "chunk", DType::fp32);
+  kda::Answer bad = test::run(problem, "chunk", DType::fp32),
+              in_bf16 = test::run(problem, "chunk", DType::fp32);
+  scale(bad.o, 64, 128, 0, 1.05);
+  in_bf16.o = in_bf16.o.converted_to(DType::bf16);
+  const auto found = [&](const std::vector<std::pair<std::string, const kda::Answer*>>& answers) {
+    const test::TemporaryFolder folder;
+    return ran(with_twins(written(folder, problem, answers, ComputeFormat::fp32)));
   };
-  CHECK(json(1) == json(2));
+  const std::vector<std::pair<std::string, const kda::Answer*>> answers{
+      {"good", &good}, {"bad", &bad}, {"in_bf16", &in_bf16}};
+  const report::Document all = found(answers);
+  for (const auto& [name, answer] : answers) {
+    const report::Document alone = found({{name, answer}});
+    const auto among = std::ranges::find(all.cases, name, &report::CaseResult::variant);
+    REQUIRE(among != all.cases.end());
+    for (const char* const tensor : {"o", "final_state"}) {
+      const report::TensorResult &one = test::tensor_of(alone.cases.at(0), tensor),
+                                 &other = test::tensor_of(*among, tensor);
+      INFO(name << ' ' << tensor);
+      REQUIRE(one.twins);
+      REQUIRE(other.twins);
+      CHECK(one.twins->ratio == other.twins->ratio);
+      CHECK(one.reason == other.reason);
+    }
+  }
+}
+
+TEST_CASE("heads that were measured before the limits were known are what they are when measured after",
+          "[engine][twins]") {
+  // An inverse by doubling errs by several times the truth here; others do not.
+  const kda::Problem problem = kda::parse_regime("identical_keys:dtype=bf16").build();
+  engine::Answered answer;
+  answer.name = "mine", answer.dtype = DType::bf16, answer.compute = ComputeFormat::bf16;
+  answer.form = judge::Form::chunk;
+  kda::Answer solved = test::run(problem, "chunk", DType::bf16);
+  answer.tensors.emplace("o", std::move(solved.o));
+  const auto judged = [&](bool before, double limit) {
+    engine::ForwardTruths truths(problem, kda::OraclePrecision::double_double, 2, 1);
+    engine::Twins twins(problem, kda::Pass::forward, 2, false);
+    twins.add(answer, {});
+    if (before)
+      for (std::size_t head = 0; head < problem.dimensions().H; ++head) twins.measure(truths.of(head, 1));
+    twins.limit(answer, "o", limit);
+    twins.judge(truths);
+    REQUIRE(twins.result(answer, {}, "o") != nullptr);
+    return *twins.result(answer, {}, "o");
+  };
+  const engine::TwinResult narrow = judged(true, 0), wide = judged(true, 100), after = judged(false, 100);
+  CHECK(narrow.largest_rms_ratio < 0.1);
+  CHECK(wide.largest_rms_ratio > 0.1);
+  CHECK(wide.largest_rms_ratio == after.largest_rms_ratio);
+  CHECK(wide.judgement.ratio == after.judgement.ratio);
+  CHECK(wide.judgement.ratio != narrow.judgement.ratio);
 }

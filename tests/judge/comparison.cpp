@@ -447,6 +447,38 @@ Measures against_doubles(const Tensor& got, const Tensor& expected, const judge:
 
 }  // namespace
 
+TEST_CASE("measures are the same whether heads come together or one after the other", "[judge]") {
+  test::Random random(9);
+  const std::size_t T = 100, heads = 6, V = 10;
+  Tensor got("o", DType::bf16, {2, T, heads, V}), truth("o", DType::fp32, {2, T, heads, V});
+  fill(got, truth, 0.3, random);
+  for (std::size_t i = 0; i < 40; ++i) got.set(got.size() - 1 - 7 * i, not_a_number);  // more than are listed
+  std::vector<double> hi(got.size()), lo(got.size(), 0.0), magnitude(got.size());
+  for (std::size_t i = 0; i < got.size(); ++i) hi[i] = truth.value(i), magnitude[i] = std::fabs(hi[i]) * 3;
+  judge::ComparisonOptions options;
+  options.threads = 2, options.against_oracle = true;
+  const auto measured = [&](std::size_t at_once) {
+    Comparison comparison("o", got, false, true, options);
+    for (std::size_t head = heads; head > 0;) {  // the last first
+      head -= at_once;
+      for (std::size_t row = 0; row < 2 * T; row += 50) {
+        const std::size_t width = at_once * V, stride = heads * V, begin = row * stride + head * V;
+        std::vector<double> part[3];
+        for (std::size_t r = 0; r < 50; ++r)
+          for (std::size_t i = 0; i < width; ++i) {
+            const std::size_t from = begin + r * stride + i;
+            part[0].push_back(hi[from]), part[1].push_back(lo[from]), part[2].push_back(magnitude[from]);
+          }
+        comparison.add_rows(begin, 50, width, stride, {part[0].data(), part[1].data(), part[2].data()});
+      }
+    }
+    return comparison.finish();
+  };
+  const Measures whole = measured(heads);
+  CHECK(whole.class_mismatches.size() == 8);
+  for (const std::size_t at_once : {1, 2, 3}) check_same(whole, measured(at_once));
+}
+
 TEST_CASE("tensors read in blocks give the bits of tensors compared whole, for every cut and thread count",
           "[judge]") {
   struct Shaped {

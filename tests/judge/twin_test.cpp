@@ -42,18 +42,20 @@ class World {
   /// The answer that is no twin.
   std::vector<double>& answer() { return fields_.back(); }
   double& at(std::size_t r, std::size_t head, std::size_t v) { return answer()[layout_.element(r, head, v)]; }
+  const std::vector<double>& all_truth() const { return truth_; }
   double truth(std::size_t r, std::size_t head, std::size_t v) const {
     return truth_[layout_.element(r, head, v)];
   }
 
-  TwinJudgement judged(double slope_floor = 0x1p-11) const {
+  TwinJudgement judged(double slope_floor = 0x1p-11) const { return measured(slope_floor).conclude().at(0); }
+  judge::TwinTest measured(double slope_floor = 0x1p-11) const {
     judge::TwinTest test({layout_, twins_, 1, 0x1p-9, slope_floor});
     for (std::size_t head = 0; head < layout_.heads; ++head) {
-      judge::HeadValues values{of_head<double>(truth_, head), {}};
-      for (const std::vector<double>& field : fields_) values.fields.push_back(of_head<float>(field, head));
+      judge::HeadValues values{judge::HeadRows(truth_, layout_, head)};
+      for (const std::vector<double>& field : fields_) values.fields.emplace_back(field, layout_, head);
       test.measure(head, values);
     }
-    return test.conclude().at(0);
+    return test;
   }
   std::string place() const {
     const TwinJudgement judgement = judged();
@@ -63,15 +65,6 @@ class World {
 
  private:
   std::size_t row() const { return layout_.heads * layout_.width; }
-  template <class Value>
-  std::vector<Value> of_head(const std::vector<double>& whole, std::size_t head) const {
-    const std::size_t stride = judge::padded_width(layout_.width);
-    std::vector<Value> values(layout_.rows * stride);
-    for (std::size_t r = 0; r < layout_.rows; ++r)
-      for (std::size_t v = 0; v < layout_.width; ++v)
-        values[r * stride + v] = static_cast<Value>(whole[layout_.element(r, head, v)]);
-    return values;
-  }
 
   RowLayout layout_;
   std::size_t twins_;
@@ -159,19 +152,79 @@ TEST_CASE("excess that is even is told from excess in some places", "[twins]") {
   CHECK(local.judged().uneven);
 }
 
+TEST_CASE("maps show where an answer errs more than its twins", "[twins]") {
+  World world(layout_of(), 5, 7);  // 384 rows in groups of 6, 3 heads, 48 columns
+  scale(world, 192, 256, 2, 3, 1.1);
+  const std::vector<judge::ErrorMap> maps = world.measured().maps(0);
+  REQUIRE(maps.size() == 3);
+  CHECK(maps[0].across == "tokens");
+  CHECK(maps[1].across == "rows of chunks");
+  CHECK(maps[2].across == "columns");
+  const judge::ErrorMap& tokens = maps[0];
+  CHECK(tokens.cells_together == 6);
+  REQUIRE(tokens.error.size() == 3 * 64);
+  for (std::size_t head = 0; head < 3; ++head)
+    for (std::size_t group = 0; group < 64; ++group) {
+      const double error = tokens.error[head * 64 + group];
+      const bool is_off = head == 2 && group * 6 >= 192 && group * 6 + 5 < 256;
+      const bool is_half = head == 2 && group * 6 < 256 && group * 6 + 5 >= 256;
+      if (!is_half) CHECK((error > 3) == is_off);
+    }
+  REQUIRE(maps[1].error.size() == 3 * 64);
+  CHECK(maps[1].error[2 * 64] > 3);
+  CHECK(maps[1].error[0] < 1.5);
+  REQUIRE(maps[2].error.size() == 3 * 48);
+  CHECK(maps[2].error[2 * 48 + 7] > 3);
+}
+
 TEST_CASE("where all twins are exact, exactness is asked for", "[twins]") {
   const RowLayout layout = layout_of(64, 1, 16);
-  const std::vector<float> exact(64 * 16, 0.5F);
-  std::vector<float> answer = exact;
+  const std::vector<double> exact(64 * 16, 0.5);
+  std::vector<double> answer = exact;
   const auto judged = [&] {
     judge::TwinTest test({layout, 3, 1, 0, 0});
-    judge::HeadValues values{{exact.begin(), exact.end()}, {exact, exact, exact, answer}};
+    const judge::HeadRows twin(exact, layout, 0);
+    const judge::HeadValues values{twin, {twin, twin, twin, judge::HeadRows(answer, layout, 0)}};
     test.measure(0, values);
     return test.conclude().at(0).ratio;
   };
   CHECK(judged() == 0);
-  answer[100] += 1e-6F;
+  answer[100] += 1e-6;
   CHECK(judged() > 1);
+}
+
+TEST_CASE("heads are measured again where more may be allowed to twins, and only there", "[twins]") {
+  const RowLayout layout = layout_of(128, 2, 16);
+  World world(layout, 4, 12);
+  std::vector<std::vector<double>> fields;
+  for (int i = 0; i < 5; ++i) fields.push_back(world.erring());
+  const std::vector<double> truth = world.all_truth();
+  // In head 1 the first twin errs by a third of the truth.
+  for (std::size_t r = 0; r < layout.rows; ++r)
+    for (std::size_t v = 0; v < layout.width; ++v) fields[0][layout.element(r, 1, v)] *= 4.0 / 3;
+  const auto measure = [&](judge::TwinTest& test, std::size_t head) {
+    judge::HeadValues values{judge::HeadRows(truth, layout, head)};
+    for (const std::vector<double>& field : fields) values.fields.emplace_back(field, layout, head);
+    test.measure(head, values);
+  };
+  const judge::TwinSetting setting{layout, 4, 1, 0x1p-9, 0x1p-11};
+  judge::TwinTest test(setting);
+  CHECK(test.has_to_measure(0));
+  measure(test, 0), measure(test, 1);
+  CHECK_FALSE(test.has_to_measure(1));
+  const double largest = test.largest_rms_ratio();
+  test.set_most_rms_ratio(0.5);
+  CHECK_FALSE(test.has_to_measure(0));
+  REQUIRE(test.has_to_measure(1));
+  measure(test, 1);
+  CHECK_FALSE(test.has_to_measure(1));
+  judge::TwinSetting wide = setting;
+  wide.most_rms_ratio = 0.5;
+  judge::TwinTest at_once(wide);
+  measure(at_once, 0), measure(at_once, 1);
+  CHECK(test.conclude().at(0).ratio == at_once.conclude().at(0).ratio);
+  CHECK(test.largest_rms_ratio() == at_once.largest_rms_ratio());
+  CHECK(test.largest_rms_ratio() > 5 * largest);
 }
 
 TEST_CASE("regions say where they are, and which rows they have", "[twins]") {

@@ -3,8 +3,10 @@
 
 #include <cmath>
 
+#include "judge/head_energies.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
+#include "support/random.hpp"
 
 using namespace kda_check;
 using namespace kda_check::judge;
@@ -83,4 +85,30 @@ TEST_CASE("rows of a state remember what their channel does", "[limits]") {
     state[element(0, 2)] = 0, state[element(1, 2)] = 1;
     CHECK(lost(problem, "final_state", state).rms == 16 + 0.5 * 16);
   }
+}
+
+TEST_CASE("units and energies do not depend on the order of the heads", "[limits]") {
+  test::ProblemSpec spec;
+  spec.T = 40, spec.H = spec.HV = 3, spec.K = 4, spec.V = 5;
+  const kda::Problem problem = test::make_problem(spec);
+  const kda::GateStatistics gates = kda::gate_statistics(problem, 64, 1);
+  const tensor::Shape shape = kda::expected_shape(*kda::find_spec("o"), problem.dimensions(), false);
+  std::vector<double> o(tensor::element_count(shape));
+  test::Random random(3);
+  for (double& x : o) x = random.normal();
+  o[7] = HUGE_VAL;  // counts nowhere
+  UnitsSum together("o", shape, problem, gates, ComputeFormat::fp32, Form::unknown), apart = together;
+  HeadEnergies energy("o", shape, false), energy_apart = energy;
+  together.add(0, o.size(), o.data()), energy.add(0, o.size(), o.data());
+  for (std::size_t head = 3; head-- > 0;)
+    for (std::size_t t = 0; t < spec.T; ++t) {
+      const std::size_t begin = (t * 3 + head) * spec.V;
+      apart.add(begin, spec.V, &o[begin]), energy_apart.add(begin, spec.V, &o[begin]);
+    }
+  CHECK(together.result().rms == apart.result().rms);
+  CHECK(together.result().largest == apart.result().largest);
+  CHECK(energy.total().root() == energy_apart.total().root());
+  double squares = 0;
+  for (const double x : o) squares += std::isfinite(x) ? x * x : 0;
+  CHECK(energy.total().root() == Approx(std::sqrt(squares)));
 }

@@ -1,5 +1,6 @@
 #include "kda/oracle.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "support/big_recurrence.hpp"
@@ -122,5 +123,42 @@ TEST_CASE("the oracle gives the same bits on any number of threads", "[oracle]")
       REQUIRE((one.o[i].hi == many.o[i].hi && one.o[i].lo == many.o[i].lo));
     CHECK(one.o_magnitude == many.o_magnitude);
     CHECK(one.state_magnitude == many.state_magnitude);
+  }
+}
+
+TEST_CASE("the truth of a head has the same bits whichever heads are asked for", "[oracle]") {
+  ProblemSpec spec;
+  spec.B = 2, spec.T = 150, spec.H = 3, spec.HV = 6, spec.V = 20, spec.K = 12,
+  spec.gate = kda::Gate::softplus;
+  const kda::Problem problem = test::make_problem(spec);
+  const test::WholeOracle whole = test::whole_oracle(problem);
+  for (const kda::HeadRange asked : {kda::HeadRange{1, 3}, kda::HeadRange{5, 6}, kda::HeadRange{4, 99}}) {
+    std::size_t elements = 0;
+    kda::OracleSink sink;
+    sink.output = [&](const kda::OracleOutput& block) {
+      REQUIRE(block.heads.first == asked.first);
+      REQUIRE(block.heads.last == std::min<std::size_t>(asked.last, spec.HV));
+      const std::size_t heads = block.heads.last - block.heads.first;
+      for (std::size_t t = 0; t < block.count; ++t)
+        for (std::size_t i = 0; i < heads * spec.V; ++i) {
+          const std::size_t from = t * heads * spec.V + i,
+                            at = ((block.batch * spec.T + block.begin + t) * spec.HV + asked.first) * spec.V +
+                                 i;
+          REQUIRE((block.hi[from] == whole.o[at].hi && block.lo[from] == whole.o[at].lo));
+          REQUIRE(block.magnitude[from] == whole.o_magnitude[at]);
+          ++elements;
+        }
+    };
+    sink.state = [&](const kda::OracleState& state) {
+      REQUIRE((state.head >= asked.first && state.head < asked.last));
+      for (std::size_t i = 0; i < spec.K * spec.V; ++i) {
+        const std::size_t at = (state.sequence * spec.HV + state.head) * spec.K * spec.V + i;
+        REQUIRE((state.hi[i] == whole.final_state[at].hi && state.lo[i] == whole.final_state[at].lo));
+        ++elements;
+      }
+    };
+    kda::run_oracle(problem, kda::OraclePrecision::double_double, 2, sink, asked);
+    const std::size_t heads = std::min<std::size_t>(asked.last, spec.HV) - asked.first;
+    CHECK(elements == 2 * heads * (spec.T + spec.K) * spec.V);
   }
 }

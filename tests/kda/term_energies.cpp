@@ -48,7 +48,7 @@ TEST_CASE("the energies of terms are what answers to random problems have on ave
   std::map<std::string, double> found, expected;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const kda::Problem problem = test::with_loss(test::make_problem(spec, seed), seed);
-    const kda::TermEnergies energies = kda::term_energies(problem, kda::Pass::backward, 2);
+    const kda::TermEnergies energies = kda::term_energies(problem, kda::Pass::backward, 64, 2);
     for (const kda::Pass pass : kda::every_pass)
       for (const auto& [name, tensor] :
            kda::run_pass(pass, kda::variant_named("recurrent"), problem,
@@ -65,10 +65,10 @@ TEST_CASE("the energies of terms are what answers to random problems have on ave
 TEST_CASE("energies follow the scale of a problem beyond the range of their squares", "[limits]") {
   ProblemSpec spec;
   const kda::Problem problem = test::with_loss(test::make_problem(spec));
-  const kda::TermEnergies usual = kda::term_energies(problem, kda::Pass::backward, 1);
+  const kda::TermEnergies usual = kda::term_energies(problem, kda::Pass::backward, 64, 1);
   for (const double scale : {0x1p-600, 0x1p600}) {
     const kda::TermEnergies other =
-        kda::term_energies(with_scaled(problem, scale, 1), kda::Pass::backward, 1);
+        kda::term_energies(with_scaled(problem, scale, 1), kda::Pass::backward, 64, 1);
     for (const char* const name : {"o", "final_state", "dq", "dk", "dg", "dbeta"}) {
       INFO(name << " times " << scale);
       CHECK(other.of(name)->terms.root() == Approx(scale * usual.of(name)->terms.root()));
@@ -82,7 +82,7 @@ TEST_CASE("of one token without a state, o is one sum of K terms", "[limits]") {
   ProblemSpec spec;
   spec.T = 1, spec.initial_state = false;
   const kda::Problem problem = test::make_problem(spec);
-  const kda::TermEnergies energies = kda::term_energies(problem, kda::Pass::forward, 1);
+  const kda::TermEnergies energies = kda::term_energies(problem, kda::Pass::forward, 64, 1);
   double products = 0, values = 0;
   for (std::size_t k = 0; k < spec.K; ++k) {
     const double term = problem.scale() * problem.q.value(k) * problem.k.value(k) * problem.beta.value(0);
@@ -96,11 +96,11 @@ TEST_CASE("of one token without a state, o is one sum of K terms", "[limits]") {
 TEST_CASE("a tensor that a problem does not have has no energy, and threads change nothing", "[limits]") {
   const kda::Problem problem =
       test::with_loss(test::make_problem({.H = 2, .HV = 4, .cu_seqlens = {0, 7, 20}}));
-  const kda::TermEnergies forward = kda::term_energies(problem, kda::Pass::forward, 1);
+  const kda::TermEnergies forward = kda::term_energies(problem, kda::Pass::forward, 64, 1);
   CHECK(forward.of("dq")->terms.is_zero());
   CHECK(forward.of("dA_log") == nullptr);
-  const kda::TermEnergies one = kda::term_energies(problem, kda::Pass::backward, 1),
-                          three = kda::term_energies(problem, kda::Pass::backward, 3);
+  const kda::TermEnergies one = kda::term_energies(problem, kda::Pass::backward, 64, 1),
+                          three = kda::term_energies(problem, kda::Pass::backward, 64, 3);
   for (const char* const name : {"o", "final_state", "dq", "dk", "dv", "dg", "dbeta", "dinitial_state"}) {
     CHECK(one.of(name)->terms.root() == three.of(name)->terms.root());
     CHECK(one.of(name)->rounding.root() == three.of(name)->rounding.root());

@@ -54,8 +54,7 @@ TEST_CASE("more work takes more seconds, and what is skipped none", "[plan][cost
   CHECK(skipped < small);
 }
 
-TEST_CASE("the bytes of a problem hold its inputs, every answer once, and a truth for twins",
-          "[plan][cost]") {
+TEST_CASE("the bytes of a problem hold its inputs, every answer once, and what twins take", "[plan][cost]") {
   const auto problem_of = [](const char* twins) {
     return test::planned_line(
                std::string("control:T=64,H=1 --variant recurrent,chunk --against oracle --twins ") + twins)
@@ -64,5 +63,8 @@ TEST_CASE("the bytes of a problem hold its inputs, every answer once, and a trut
   const plan::Problem without = problem_of("off");
   const auto answer = [&](DType dtype) { return plan::answer_bytes(without.outline, Pass::forward, dtype); };
   CHECK(without.bytes == without.source->bytes() + 2 * answer(DType::fp32));
-  CHECK(problem_of("on").bytes == without.bytes + answer(DType::fp64));
+  const plan::TwinBytes twins = plan::twin_bytes(without, Pass::forward);
+  CHECK(problem_of("on").bytes == without.bytes + twins.kept + twins.per_thread);
+  // All answers of a family to the one head, and its truth.
+  CHECK(twins.per_thread > 14 * answer(DType::fp32) + answer(DType::fp64));
 }

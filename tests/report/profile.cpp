@@ -29,13 +29,13 @@ TEST_CASE("a profile has the errors of windows and heads, over all batch rows", 
   for (judge::TokenErrors& cell : series.cells) cell.expected2 = numeric::ProductSum::square(2);
   series.cells[(1 * 130 + 129) * 2 + 1].difference2 = numeric::ProductSum::square(2e-2);
   const report::ErrorProfile profile = profile_of({}, series);
-  CHECK(profile.window == 3);
-  REQUIRE(profile.windows() == 44);
-  REQUIRE(profile.head_groups() == 2);
+  CHECK(profile.heat.cells_together == 3);
+  REQUIRE(profile.growth.size() == 44);
+  REQUIRE(profile.heat.groups_of_heads() == 2);
   CHECK(profile.growth[42] == 0);
   CHECK(std::fabs(profile.growth[43] - std::sqrt(4e-4 / 16)) < 1e-15);  // two rows, two heads
-  CHECK(std::fabs(profile.heat[44 + 43] - std::sqrt(4e-4 / 8)) < 1e-15);
-  CHECK(profile.heat[43] == 0);
+  CHECK(std::fabs(profile.heat.error[44 + 43] - std::sqrt(4e-4 / 8)) < 1e-15);
+  CHECK(profile.heat.error[43] == 0);
   series.cells[0].difference2 = numeric::ProductSum::square(HUGE_VAL);
   CHECK(std::isinf(profile_of({}, series).growth[0]));
 }

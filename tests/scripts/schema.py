@@ -265,7 +265,7 @@ class Strictness(unittest.TestCase):
             for key in ("verdict", "schema_version", "exit_code", "tensors", "metric", "argv"):
                 # A section is there when something is in it.
                 section = key == "tensors" and not kind[1]
-                if key not in item or section or (key == "verdict" and kind[1] == ("growth",)):
+                if key not in item or section or (key == "verdict" and kind[1] in (("growth",), ("stages",))):
                     continue
                 kept = dict(item)
                 del item[key]

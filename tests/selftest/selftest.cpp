@@ -1,12 +1,17 @@
 #include "selftest/selftest.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <csignal>
 #include <fstream>
+#include <map>
 #include <set>
+#include <span>
 
 #include "base/interruption.hpp"
 #include "cli/command.hpp"
+#include "kda/regimes.hpp"
 #include "report/writers.hpp"
 #include "selftest/mutants.hpp"
 #include "support/catch.hpp"
@@ -69,7 +74,7 @@ TEST_CASE("of a selftest that a signal ends, the rows that were known are kept, 
       const std::vector<Item> rows = items_of(document, "rows");
       if (rows.empty() || document.sections.front().key != "devices") return 90;
       const bool forward = std::ranges::all_of(rows, [](const Item& row) {
-        return row.words("pass") == "forward" && row.entry().verdict == Verdict::pass;
+        return row.words("pass") == "forward" && row.entry().verdict != Verdict::fail;
       });
       return forward ? 0 : 91;
     }
@@ -81,14 +86,28 @@ TEST_CASE("of a selftest that a signal ends, the rows that were known are kept, 
 TEST_CASE("every wrong kernel is caught, and no healthy one, on any number of threads", "[selftest]") {
   const report::Document& document = on_problems();
   CHECK(report::exit_code(document) == 0);
-  std::set<std::string> names;
+  // A hundredth of these is below what can be seen on this problem; lines of @ci see it
+  // (tests/cli/selftest.cpp).
+  const std::set<std::string> too_small{"carried_state_too_large bf16", "write_lost bf16",
+                                        "initial_state_dropped bf16",   "state_not_carried bf16",
+                                        "carried_state_too_large fp16", "state_read_in_bf16 bf16",
+                                        "state_read_in_bf16 fp16"};
+  std::set<std::string> names, not_seen;
   for (const Item& item : items_of(document, "rows")) {
-    INFO(item.words("name") << ' ' << item.words("dtype") << ' ' << item.entry().reason);
+    const std::string who = item.words("name") + ' ' + item.words("dtype");
+    INFO(who << ' ' << item.words("size") << ' ' << item.entry().reason);
+    names.insert(item.words("name"));
+    if (item.words("finding") == "not seen") {
+      CHECK(item.words("size") == (item.words("name") == "state_read_in_bf16" ? "100 %" : "1 %"));
+      CHECK(item.entry().verdict == Verdict::skipped);
+      not_seen.insert(who);
+      continue;
+    }
     CHECK(item.entry().verdict == Verdict::pass);
     CHECK(item.words("finding") == (item.flag("healthy") ? "passes" : "caught"));
     CHECK(item.flag("healthy") == item.list("caught_by").empty());
-    names.insert(item.words("name"));
   }
+  CHECK(not_seen == too_small);
   for (const selftest::Mutant& mutant : selftest::mutants()) CHECK(names.contains(std::string(mutant.name)));
   for (const selftest::BackwardMutant& mutant : selftest::backward_mutants())
     CHECK(names.contains(std::string(mutant.name)));
@@ -114,7 +133,7 @@ TEST_CASE(
 
 TEST_CASE("the oracle catches what is wrong in values, an invariant what is not", "[selftest]") {
   for (const Item& item : items_of(on_problems(), "rows")) {
-    if (item.flag("healthy")) continue;
+    if (item.flag("healthy") || item.words("finding") == "not seen") continue;
     const std::vector<std::string>& checks = item.list("caught_by");
     const bool by_oracle = std::any_of(checks.begin(), checks.end(), [](const std::string& check) {
       return check.find(": by oracle: ") != std::string::npos;
@@ -122,9 +141,107 @@ TEST_CASE("the oracle catches what is wrong in values, an invariant what is not"
     const std::string& name = item.words("name");
     const bool in_bits_only =
         name == "looks_ahead" || name == "second_sequence" || name == "odd_head" || name == "mask_by_zero";
-    INFO(name);
+    INFO(name << ' ' << item.words("dtype") << ' ' << item.words("size"));
     CHECK(by_oracle == !in_bits_only);
+    // What a share adds is of fp64: under a law of bits it would be caught for that alone.
+    if (!item.words("size").empty())
+      CHECK(std::ranges::none_of(
+          checks, [](const std::string& check) { return check.find("invariant") != std::string::npos; }));
   }
+}
+
+TEST_CASE(
+    "wrong kernels are tried in every precision, what can be had in part at a hundredth and in one place",
+    "[selftest]") {
+  std::map<std::string, std::set<std::string>> sizes;  // by name and precision: "", "all", "part", "place"
+  std::set<std::string> names;
+  for (const selftest::Mutant& mutant : selftest::mutants()) {
+    if (mutant.size.empty()) continue;
+    const bool in_place = mutant.size.find(" in ") != std::string::npos;
+    names.insert(std::string(mutant.name));
+    sizes[fmt::format("{} {}", mutant.name, numeric::name_of(mutant.dtype))].insert(in_place ? "place"
+                                                                                             : mutant.size);
+    CHECK(mutant.may_hide == (mutant.size == "1 %" ||
+                              (mutant.name == "state_read_in_bf16" && mutant.dtype != numeric::DType::fp32)));
+    // The products of a recurrence in 16 bits are of fp32.
+    CHECK(mutant.like == (mutant.dtype == numeric::DType::fp32 ? "recurrent" : "chunk"));
+  }
+  CHECK(names.size() == 33);
+  for (const std::string& name : names) {
+    INFO(name);
+    const std::set<std::string>& in_fp32 = sizes[name + " fp32"];
+    CHECK(in_fp32.contains("place"));
+    if (name == "state_read_in_bf16") continue;  // nothing less is worth a trial
+    CHECK((!in_fp32.contains("100 %") || in_fp32.contains("1 %")));
+    for (const char* const dtype : {" bf16", " fp16"}) CHECK(sizes[name + dtype] == in_fp32);
+  }
+}
+
+TEST_CASE("what a fault leaves alone is the answer of the healthy kernel, bit for bit", "[selftest]") {
+  using numeric::DType;
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
+    const kda::Problem problem =
+        kda::parse_regime(
+            fmt::format("lb_real:T=130,H=2,HV=4,K=48,V=32,C=64,dtype={}", numeric::name_of(dtype)))
+            .build();
+    const kda::Dimensions& d = problem.dimensions();
+    for (const selftest::Mutant& mutant : selftest::mutants()) {
+      const bool of_chunk = mutant.name == "chunk_too_large", of_element = mutant.name == "element_too_large";
+      if (mutant.dtype != dtype || (!of_chunk && !of_element)) continue;
+      INFO(mutant.name << ' ' << numeric::name_of(dtype));
+      const kda::RunOptions options = test::default_options(problem, std::string(mutant.like), dtype);
+      const kda::Answer wrong = mutant.run(problem, options);
+      const kda::Answer right = kda::variant_named(mutant.like).run(problem, options);
+      CHECK(std::ranges::equal(std::span(wrong.final_state.data(), wrong.final_state.bytes()),
+                               std::span(right.final_state.data(), right.final_state.bytes())));
+      REQUIRE(wrong.o.dtype() == right.o.dtype());
+      std::size_t changed = 0, elsewhere = 0;
+      for (std::size_t i = 0; i < right.o.size(); ++i) {
+        if (wrong.o.value(i) == right.o.value(i)) continue;
+        const std::size_t head = i / d.V % d.HV, token = i / d.V / d.HV;
+        ++(head == 0 && token >= 64 && token < 128 ? changed : elsewhere);
+      }
+      CHECK(elsewhere == 0);
+      CHECK(changed <= (of_element ? 1 : 64 * d.V));
+      CHECK(changed >= (of_element ? 1 : 50 * d.V));  // a hundredth is more than a step for nearly all
+    }
+  }
+}
+
+TEST_CASE("a wrong kernel is tried as the lines have it: in their precision, and not against our own bits",
+          "[selftest]") {
+  // Captured in bf16: whatever runs there in fp32 differs, healthy or not.
+  const OneLine suite(
+      ("'" + test::case_fixtures() +
+       "/../captures/corr_keys_bf16.h5' --variant recurrent --arithmetic h100 "
+       "--against gpu-recurrent@nvidia-h100-80gb-hbm3 --oracle none --limit differing_bits=exact")
+          .c_str());
+  const report::Document document = tried(2, suite.name());
+  for (const Item& item : items_of(document, "rows")) {
+    INFO(item.words("name") << ' ' << item.words("dtype") << ' ' << item.words("size"));
+    CHECK(item.words("in_suite").empty());
+  }
+  for (const Item& run : items_of(document, "suite_runs")) CHECK(run.entry().verdict == Verdict::pass);
+}
+
+TEST_CASE("what is a hundredth wrong need not show on one problem, but a line of the suite must catch it",
+          "[selftest]") {
+  // All but invisible: a token, no state before it.
+  const OneLine suite("control:T=1,H=1 --dtype bf16 --variant chunk");
+  const report::Document document = tried(2, suite.name());
+  const auto rows = items_of(document, "rows");
+  const auto hidden = std::ranges::find_if(rows, [](const Item& row) {
+    return row.words("name") == "carried_state_too_large" && row.words("dtype") == "bf16" &&
+           row.words("size") == "1 %";
+  });
+  REQUIRE(hidden != rows.end());
+  CHECK(hidden->words("finding") == "missed");
+  CHECK(hidden->entry().verdict == Verdict::fail);
+  const auto doubled = std::ranges::find_if(rows, [](const Item& row) {
+    return row.words("name") == "too_large" && row.words("dtype") == "bf16" && row.words("size") == "100 %";
+  });
+  REQUIRE(doubled != rows.end());
+  CHECK(doubled->words("finding") == "caught");
 }
 
 TEST_CASE("a wrong kernel that the suite lets pass is missed, whatever else catches it", "[selftest]") {
@@ -137,8 +254,9 @@ TEST_CASE("a wrong kernel that the suite lets pass is missed, whatever else catc
   CHECK(ahead.entry().verdict == Verdict::fail);
   CHECK(ahead.words("finding") == "missed");
   CHECK_THAT(ahead.words("suite"), ContainsSubstring("passes every line"));
-  CHECK(
-      row_of(document, "doubled").words("in_suite").empty());  // like recurrent, which the line does not run
+  CHECK(row_of(document, "too_large")
+            .words("in_suite")
+            .empty());  // like recurrent, which the line does not run
   const Item silent = row_of(document, "silent_tf32");
   CHECK_THAT(silent.words("in_suite"), ContainsSubstring(suite.name() + ":1 control:T=64,H=1: oracle: "));
   CHECK(silent.entry().verdict == Verdict::pass);

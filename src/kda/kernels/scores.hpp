@@ -100,8 +100,21 @@ void factored_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t t
   keep_lower(chunk, from, to, first, scratch, false);
 }
 
-/// One exponential for each (i, j, k): sum_k q_ik (k_jk e^(G_ik - G_jk)), and with k_ik beta_i in place of
-/// q_ik.
+/// decays[key_dim][16] of the first `columns` columns: k_j e^(G - G_j). What the others hold is left.
+template <std::size_t columns, class T>
+void decayed_keys(const ChunkBlock<T>& chunk, const T* G, const T* G_columns, const T* k_columns, T* decays) {
+  for (std::size_t k = 0; k < chunk.key_dim; ++k)
+    for (std::size_t j = 0; j < columns; ++j) decays[k * columns + j] = G[k] - G_columns[k * 16 + j];
+  exponential(chunk.operations.exponential, decays, decays, chunk.key_dim * columns);
+  for (std::size_t k = chunk.key_dim; k-- > 0;) {  // the last first: rows of 16 lie behind those of fewer
+    T row[columns];
+    for (std::size_t j = 0; j < columns; ++j) row[j] = k_columns[k * 16 + j] * decays[k * columns + j];
+    for (std::size_t j = 0; j < columns; ++j) decays[k * 16 + j] = row[j];
+  }
+}
+
+/// One exponential for each (i, j, k) with j <= i, give or take three: sum_k q_ik (k_jk e^(G_ik - G_jk)), and
+/// with k_ik beta_i in place of q_ik.
 template <class T, bool is_fused>
 void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, std::size_t first,
                      const ScoreScratch<T>& scratch) {
@@ -117,10 +130,14 @@ void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t t
   T* const decays = scratch.q_left;  // [key_dim][16] of one row
   for (std::size_t i = from; i < to; ++i) {
     const T* const G = chunk.G + i * chunk.key_stride;
-    for (std::size_t k = 0; k < chunk.key_dim; ++k)
-      for (std::size_t j = 0; j < 16; ++j) decays[k * 16 + j] = G[k] - G_columns[k * 16 + j];
-    exponential(chunk.operations.exponential, decays, decays, chunk.key_dim * 16);
-    for (std::size_t e = 0; e < chunk.key_dim * 16; ++e) decays[e] = k_columns[e] * decays[e];
+    if (i < first + 4)
+      decayed_keys<4>(chunk, G, G_columns, k_columns, decays);
+    else if (i < first + 8)
+      decayed_keys<8>(chunk, G, G_columns, k_columns, decays);
+    else if (i < first + 12)
+      decayed_keys<12>(chunk, G, G_columns, k_columns, decays);
+    else
+      decayed_keys<16>(chunk, G, G_columns, k_columns, decays);
     const T *const q = chunk.q + i * chunk.key_stride, *const key = chunk.k + i * chunk.key_stride;
     Pack q_sum = Pack::zero(), k_sum = Pack::zero();
     const SumOrder order{chunk.operations.reduction, is_fused, Adder::thread};

@@ -1,0 +1,58 @@
+#include "engine/head_truths.hpp"
+
+#include <algorithm>
+
+namespace kda_check::engine {
+
+judge::HeadRows truth_of(const HeadTruths& truths, std::string_view tensor, const judge::RowLayout& layout,
+                         std::size_t head) {
+  const std::span<const double> values = truths.tensors.find(tensor)->second;
+  const std::size_t heads = values.size() / (layout.rows * layout.width);
+  return {values, layout.with_heads(heads), head - truths.first * (heads / truths.count)};
+}
+
+void for_heads(TruthSource& source, std::size_t query_heads,
+               const std::function<bool(std::size_t query_head)>& is_wanted,
+               const std::function<void(const HeadTruths&, std::size_t first, std::size_t count)>& body) {
+  for (std::size_t first = 0; first < query_heads; ++first) {
+    std::size_t count = 0;
+    while (count < source.at_once() && first + count < query_heads && is_wanted(first + count)) ++count;
+    if (count == 0) continue;
+    body(source.of(first, count), first, count);
+    first += count - 1;
+  }
+}
+
+HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::OracleSink& also) {
+  const kda::Dimensions& d = problem_.dimensions();
+  const std::size_t group = problem_.heads_per_group(), heads = count * group, row = heads * d.V,
+                    state_size = d.K * d.V;
+  o_.resize(d.B * d.T * row), final_state_.resize(d.N * heads * state_size);
+  kda::OracleSink sink;
+  sink.output = [&](const kda::OracleOutput& block) {
+    if (also.output) also.output(block);
+    std::copy_n(block.hi, block.count * row, &o_[(block.batch * d.T + block.begin) * row]);
+  };
+  sink.state = [&](const kda::OracleState& state) {
+    if (also.state) also.state(state);
+    const std::size_t head = state.head - first * group;
+    std::copy_n(state.hi, state_size, &final_state_[(state.sequence * heads + head) * state_size]);
+  };
+  kda::run_oracle(problem_, precision_, threads_, sink, {first * group, (first + count) * group});
+  return {first, count, {{"o", o_}, {"final_state", final_state_}}};
+}
+
+GradientHeads::GradientHeads(std::size_t query_heads, kda::GradientTruths truths)
+    : query_heads_(query_heads), truths_(std::move(truths)) {
+  for (kda::GradientTruth& truth : truths_) truth = {std::move(truth.hi), {}, {}, {}, {}};
+}
+
+HeadTruths GradientHeads::of(std::size_t, std::size_t) {
+  HeadTruths all{0, query_heads_};
+  for (const kda::GradientRow& row : kda::gradients())
+    if (const std::vector<double>& hi = truths_[static_cast<std::size_t>(row.gradient)].hi; !hi.empty())
+      all.tensors.emplace(row.name, hi);
+  return all;
+}
+
+}  // namespace kda_check::engine

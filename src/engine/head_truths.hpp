@@ -1,0 +1,75 @@
+// The truth of a pass, some query heads at a time: whole it would be the largest thing in memory.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "judge/head_values.hpp"
+#include "kda/gradient_oracle.hpp"
+#include "kda/oracle.hpp"
+
+namespace kda_check::engine {
+
+/// Of query heads [first, first + count): by tensor, as a problem of these heads alone would have it.
+struct HeadTruths {
+  std::size_t first = 0, count = 0;
+  std::map<std::string, std::span<const double>, std::less<>> tensors = {};
+};
+
+/// One head, counted in the whole tensor that `layout` is of.
+judge::HeadRows truth_of(const HeadTruths& truths, std::string_view tensor, const judge::RowLayout& layout,
+                         std::size_t head);
+
+class TruthSource {
+ public:
+  virtual ~TruthSource() = default;
+  /// How many heads it is best asked for.
+  virtual std::size_t at_once() const = 0;
+  /// Of these heads at least; valid until it is asked again.
+  virtual HeadTruths of(std::size_t first, std::size_t count) = 0;
+};
+
+/// Calls body(truths, first, count) for all of `query_heads` heads that are wanted, in their order, some at
+/// once.
+void for_heads(TruthSource& source, std::size_t query_heads,
+               const std::function<bool(std::size_t query_head)>& is_wanted,
+               const std::function<void(const HeadTruths&, std::size_t first, std::size_t count)>& body);
+
+/// o and final_state: the oracle runs for every question.
+class ForwardTruths : public TruthSource {
+ public:
+  /// `problem` must stay.
+  ForwardTruths(const kda::Problem& problem, kda::OraclePrecision precision, int threads, std::size_t at_once)
+      : problem_(problem), precision_(precision), threads_(threads), at_once_(at_once) {}
+
+  std::size_t at_once() const override { return at_once_; }
+  HeadTruths of(std::size_t first, std::size_t count) override { return of(first, count, {}); }
+  /// `also` sees all that the oracle hands out.
+  HeadTruths of(std::size_t first, std::size_t count, const kda::OracleSink& also);
+
+ private:
+  const kda::Problem& problem_;
+  const kda::OraclePrecision precision_;
+  const int threads_;
+  const std::size_t at_once_;
+  std::vector<double> o_, final_state_;
+};
+
+/// Gradients, whose truth is whole in any case.
+class GradientHeads : public TruthSource {
+ public:
+  /// Keeps the values of `truths` alone.
+  GradientHeads(std::size_t query_heads, kda::GradientTruths truths);
+
+  std::size_t at_once() const override { return query_heads_; }
+  HeadTruths of(std::size_t first, std::size_t count) override;
+
+ private:
+  const std::size_t query_heads_;
+  kda::GradientTruths truths_;
+};
+
+}  // namespace kda_check::engine

@@ -1,0 +1,234 @@
+#include "engine/ongoing.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "numeric/rounding.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+using judge::Comparison;
+using tensor::Tensor;
+
+/// Rows of neighbours: all that a tensor has of some tokens and heads.
+struct Rows {
+  std::size_t begin, count, width, stride;
+};
+
+/// Of a gradient whose oracle has a spread: errors that are independent from term to term (docs/limits.md).
+double spread_of(kda::Gradient gradient, const kda::GradientTruth& truth, std::size_t K) {
+  const double spread = judge::ratio_of_sizes(truth.spread, truth.hi);
+  // A product of two sums over K, whose terms err independently as well.
+  return gradient == kda::Gradient::dbeta ? 1 + spread / std::sqrt(static_cast<double>(K)) : spread;
+}
+
+void widen(const Tensor& tensor, const Rows& rows, std::vector<double>& values) {
+  values.resize(rows.count * rows.width);
+  numeric::visit_storage(tensor.dtype(), [&](auto tag) {
+    const auto elements = tensor.elements<decltype(tag)>();
+    for (std::size_t row = 0; row < rows.count; ++row)
+      for (std::size_t i = 0; i < rows.width; ++i)
+        values[row * rows.width + i] = numeric::widen(elements[rows.begin + row * rows.stride + i]);
+  });
+}
+
+kda::ProbedErrors larger(const kda::ProbedErrors& a, const kda::ProbedErrors& b) {
+  return {std::max(a.recurrence, b.recurrence), std::max(a.solving, b.solving),
+          std::max(a.writing, b.writing)};
+}
+
+/// Feeds what is expected to all comparisons.
+class Feeder {
+ public:
+  Feeder(std::vector<Ongoing>& ongoing, const kda::OracleSink& also, const kda::OutputErrors& outputs,
+         std::size_t V)
+      : ongoing_(ongoing), also_(also), outputs_(outputs), V_(V) {}
+
+  void feed(std::string_view tensor, const Rows& rows, const judge::ExpectedValues& oracle) {
+    const Expected* weighed = nullptr;
+    for (Ongoing& item : ongoing_) {
+      if (item.tensor != tensor) continue;
+      for (std::size_t row = 0; row < rows.count; ++row) {
+        const std::size_t begin = rows.begin + row * rows.stride, from = row * rows.width;
+        if (item.truth.get() != weighed) {
+          item.truth->energy.add(begin, rows.width, oracle.hi + from);
+          item.truth->magnitude_energy.add(begin, rows.width, oracle.magnitude + from);
+          if (tensor == "o")
+            item.truth->behind =
+                larger(item.truth->behind, outputs_.over(begin, V_, {oracle.magnitude + from, rows.width}));
+        }
+        item.got_units.add(begin, rows.width, oracle.hi + from);
+        if (item.expected_units) item.expected_units->add(begin, rows.width, oracle.hi + from);
+      }
+      weighed = item.truth.get();
+      judge::ExpectedValues expected = oracle;
+      if (item.expected != nullptr) {
+        widen(*item.expected, rows, values_);
+        zeros_.assign(values_.size(), 0.0);
+        expected.hi = values_.data(), expected.lo = zeros_.data();
+      }
+      item.comparison->add_rows(rows.begin, rows.count, rows.width, rows.stride, expected);
+    }
+  }
+
+  /// What the oracle of the forward pass hands out goes to all comparisons.
+  kda::OracleSink sink(const kda::Dimensions& d) {
+    kda::OracleSink sink;
+    sink.output = [this, d](const kda::OracleOutput& block) {
+      if (also_.output) also_.output(block);
+      const std::size_t stride = d.HV * d.V, width = (block.heads.last - block.heads.first) * d.V;
+      const std::size_t begin = (block.batch * d.T + block.begin) * stride + block.heads.first * d.V;
+      const judge::ExpectedValues values{block.hi, block.lo, block.magnitude};
+      if (width == stride)
+        feed("o", {begin, 1, block.count * stride, 0}, values);
+      else
+        feed("o", {begin, block.count, width, stride}, values);
+    };
+    sink.state = [this, d](const kda::OracleState& state) {
+      if (also_.state) also_.state(state);
+      const std::size_t size = d.K * d.V, begin = (state.sequence * d.HV + state.head) * size;
+      feed("final_state", {begin, 1, size, 0}, {state.hi, state.lo, state.magnitude});
+    };
+    return sink;
+  }
+
+ private:
+  std::vector<Ongoing>& ongoing_;
+  const kda::OracleSink& also_;
+  const kda::OutputErrors& outputs_;
+  const std::size_t V_;
+  std::vector<double> values_, zeros_;
+};
+
+/// Which of two magnitudes of a gradient a pairing is measured by (kda/gradient_oracle.hpp): that of the
+/// recurrence where no side is another form.
+const std::vector<double>& magnitude_for(const kda::GradientTruth& truth, const Pairing& pairing) {
+  return both_recur(pairing) || truth.chunk_magnitude.empty() ? truth.magnitude : truth.chunk_magnitude;
+}
+
+kda::GradientTruths compare_gradients(const Truth& truth, const std::vector<Pairing>& pairings,
+                                      std::vector<Ongoing>& ongoing) {
+  const kda::Problem& problem = truth.problem;
+  check_gradient_memory(problem, truth.threads, truth.memory_budget,
+                        "--no-backward compares the forward pass only; --memory-limit raises it");
+  kda::GradientTruths truths =
+      kda::run_gradient_oracle(problem, *truth.oracle, truth.chunk_size, truth.threads);
+  std::vector<double> values, zeros;
+  const Expected* weighed = nullptr;
+  for (const kda::GradientRow& row : kda::gradients())
+    for (Ongoing& item : ongoing) {
+      if (row.name != item.tensor) continue;
+      const kda::GradientTruth& exact = truths[static_cast<std::size_t>(row.gradient)];
+      const std::size_t count = item.got->size();
+      judge::ExpectedValues expected{exact.hi.data(), exact.lo.data(),
+                                     magnitude_for(exact, pairings[item.pairing]).data()};
+      if (item.expected != nullptr) {
+        widen(*item.expected, {0, 1, count, 0}, values);
+        zeros.assign(count, 0.0);
+        expected.hi = values.data(), expected.lo = zeros.data();
+      }
+      item.comparison->add(0, count, expected);
+      const bool over_tokens =
+          row.gradient == kda::Gradient::dA_log || row.gradient == kda::Gradient::ddt_bias;
+      for (judge::UnitsSum* const units :
+           {&item.got_units, item.expected_units ? &*item.expected_units : nullptr}) {
+        if (units == nullptr) continue;
+        if (over_tokens)
+          units->add_sums(count, exact.hi.data(), truths[static_cast<std::size_t>(kda::Gradient::dg)].hi);
+        else
+          units->add(0, count, exact.hi.data());
+      }
+      if (item.truth.get() == weighed) continue;
+      weighed = item.truth.get();
+      item.truth->energy.add(0, count, exact.hi.data());
+      if (!exact.spread.empty()) item.truth->spread = spread_of(row.gradient, exact, problem.dimensions().K);
+      item.truth->chunk_excess = judge::ratio_of_sizes(exact.chunk_magnitude, exact.magnitude);
+    }
+  return truths;
+}
+
+/// Answers with answers alone.
+void compare_with_answers(std::vector<Ongoing>& ongoing) {
+  std::vector<double> values;
+  for (Ongoing& item : ongoing) {
+    item.comparison->add_all(*item.expected);
+    widen(*item.expected, {0, 1, item.expected->size(), 0}, values);
+    item.truth->energy.add(0, values.size(), values.data());
+    item.got_units.add(0, values.size(), values.data());
+    if (item.expected_units) item.expected_units->add(0, values.size(), values.data());
+    const bool over_tokens = item.tensor == "dA_log" || item.tensor == "ddt_bias";
+    if (over_tokens) item.truth->spread = HUGE_VAL;  // the oracle's to know
+  }
+}
+
+}  // namespace
+
+bool both_recur(const Pairing& pairing) {
+  const auto recurs = [](const Answered& answer) { return answer.form == judge::Form::recurrence; };
+  return recurs(*pairing.got) && (pairing.expected == nullptr || recurs(*pairing.expected));
+}
+
+std::vector<Ongoing> ongoing_comparisons(const Truth& truth, const std::vector<Pairing>& pairings) {
+  const bool v_first = truth.problem.options.state_v_first;
+  std::vector<Ongoing> ongoing;
+  const auto truth_of = [&](const std::string& name, const Tensor& got) {
+    const auto known = std::ranges::find(ongoing, name, &Ongoing::tensor);
+    if (truth.oracle && known != ongoing.end()) return known->truth;
+    const judge::HeadEnergies none(name, got.shape(), v_first);
+    return std::make_shared<Expected>(Expected{none, none});
+  };
+  for (std::size_t i = 0; i < pairings.size(); ++i)
+    for (const std::string& name : pairings[i].tensors) {
+      const Tensor* const got = pairings[i].got->tensor(name);
+      const Tensor* const expected =
+          pairings[i].expected != nullptr ? pairings[i].expected->tensor(name) : nullptr;
+      judge::ComparisonOptions options = pairings[i].options;
+      options.against_oracle = expected == nullptr;
+      options.threads = truth.threads;
+      options.cu_seqlens = truth.problem.cu_seqlens;
+      const auto units_of = [&](const Answered& answer) {
+        return judge::UnitsSum(name, got->shape(), truth.problem, truth.gates(answer.chunk_size),
+                               answer.compute, answer.form);
+      };
+      ongoing.push_back({i,
+                         name,
+                         got,
+                         expected,
+                         truth_of(name, *got),
+                         std::make_unique<Comparison>(name, *got, v_first, truth.oracle.has_value(), options),
+                         units_of(*pairings[i].got),
+                         {}});
+      if (expected != nullptr) ongoing.back().expected_units.emplace(units_of(*pairings[i].expected));
+    }
+  return ongoing;
+}
+
+std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vector<Pairing>& pairings,
+                                             std::vector<Ongoing>& ongoing, const kda::TermEnergies& energies,
+                                             Twins& twins) {
+  const kda::Dimensions& d = truth.problem.dimensions();
+  if (!truth.oracle) {
+    compare_with_answers(ongoing);
+    return nullptr;
+  }
+  if (truth.pass == kda::Pass::backward) {
+    kda::GradientTruths gradients = compare_gradients(truth, pairings, ongoing);
+    if (twins.is_empty()) return nullptr;
+    return std::make_unique<GradientHeads>(d.H, std::move(gradients));
+  }
+  Feeder feeder(ongoing, truth.also, energies.outputs, d.V);
+  const kda::OracleSink sink = feeder.sink(d);
+  if (twins.is_empty()) {
+    kda::run_oracle(truth.problem, *truth.oracle, truth.threads, sink);
+    return nullptr;
+  }
+  auto truths = std::make_unique<ForwardTruths>(truth.problem, *truth.oracle, truth.threads,
+                                                static_cast<std::size_t>(truth.threads_of_twins));
+  for (std::size_t first = 0; first < d.H; first += truths->at_once())
+    twins.measure(truths->of(first, std::min(truths->at_once(), d.H - first), sink));
+  return truths;
+}
+
+}  // namespace kda_check::engine

@@ -1,0 +1,28 @@
+// Sums of squares over a tensor, head by head: heads may come in any order.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+#include "judge/tensor_axes.hpp"
+#include "numeric/product_sum.hpp"
+
+namespace kda_check::judge {
+
+class HeadEnergies {
+ public:
+  HeadEnergies(std::string_view tensor, const tensor::Shape& shape, bool state_v_first)
+      : axes_(tensor, shape, state_v_first), sums_(axes_.heads) {}
+
+  /// Elements [begin, begin + count): whole heads of tokens or states, each head's in their order. What is
+  /// not finite does not count.
+  void add(std::size_t begin, std::size_t count, const double* values);
+  numeric::ProductSum total() const;
+
+ private:
+  const TensorAxes axes_;
+  std::vector<numeric::ProductSum> sums_;
+};
+
+}  // namespace kda_check::judge

@@ -1,0 +1,397 @@
+#include "selftest/faults.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "explain/interpretation.hpp"
+#include "explain/rearrangement.hpp"
+#include "kda/oracle_inputs.hpp"
+#include "numeric/elementary.hpp"
+
+namespace kda_check::selftest {
+
+namespace {
+
+using explain::Interpretation;
+using explain::LastToken;
+using kda::Answer;
+using kda::Problem;
+using kda::Sequence;
+using numeric::DType;
+using tensor::Tensor;
+
+/// The recurrence in fp64.
+Answer ideal(const Problem& problem, int threads) {
+  const kda::Variant& variant = kda::variant_named("recurrent");
+  kda::RunOptions options;
+  options.dtype = DType::fp64, options.threads = threads;
+  options.arithmetic = variant.default_arithmetic(problem, DType::fp64);
+  return variant.run(problem, options);
+}
+
+/// Where both overflow alike, or are NaN, nothing is wrong.
+std::vector<double> difference(const Tensor& wrong, const Tensor& right, double factor = 1) {
+  std::vector<double> values(wrong.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double x = wrong.value(i), y = right.value(i);
+    values[i] = x == y || (std::isnan(x) && std::isnan(y)) ? 0 : (x - y) * factor;
+  }
+  return values;
+}
+Difference difference(const Answer& wrong, const Answer& right, double factor = 1) {
+  return {difference(wrong.o, right.o, factor), difference(wrong.final_state, right.final_state, factor)};
+}
+
+Difference nothing(const Solved& healthy) {
+  return {std::vector<double>(healthy.answer.o.size()),
+          std::vector<double>(healthy.answer.final_state.size())};
+}
+
+/// The answer to another problem.
+Difference changed(const Solved& healthy, const Problem& other, double factor = 1) {
+  const int threads = healthy.options.threads;
+  return difference(ideal(other, threads), ideal(healthy.problem, threads), factor);
+}
+
+/// The recurrence of explain/interpretation with something changed.
+Difference misread(const Solved& healthy, void (*change)(Interpretation&), double factor = 1) {
+  const Problem& problem = healthy.problem;
+  const kda::Dimensions& d = problem.dimensions();
+  Interpretation reading(problem);
+  change(reading);
+  const bool v_first = problem.options.state_v_first;
+  Answer wrong{Tensor("o", DType::fp64, healthy.answer.o.shape()),
+               Tensor("final_state", DType::fp64, healthy.answer.final_state.shape())};
+  for (const Sequence& sequence : problem.sequences())
+    for (std::size_t head = 0; head < d.HV; ++head) {
+      const explain::ExcerptAnswer part =
+          explain::answer_of(problem, reading, {sequence, sequence.begin, sequence.end, head, 0, d.V, {}});
+      for (std::size_t i = 0; i < part.o.size(); ++i)
+        wrong.o.set(((sequence.batch * d.T + sequence.begin + i / d.V) * d.HV + head) * d.V + i % d.V,
+                    part.o[i]);
+      for (std::size_t i = 0; i < part.state.size(); ++i)
+        wrong.final_state.set(explain::state_element(d, v_first, sequence.index, head, i / d.V, i % d.V),
+                              part.state[i]);
+    }
+  return difference(wrong, ideal(problem, healthy.options.threads), factor);
+}
+
+/// How far a parameter is moved for a derivative.
+constexpr double small_share = 0x1p-8;
+
+/// A problem whose gates are log decays: nothing is left for the kernel to do.
+Problem with_log_decays(const Problem& problem) {
+  const kda::Dimensions& d = problem.dimensions();
+  Problem plain = kda::clone(problem);
+  plain.g = Tensor("g", DType::fp64, problem.g.shape());
+  const kda::OracleInputs inputs(problem);
+  for (const Sequence& sequence : problem.sequences())
+    for (std::size_t head = 0; head < d.HV; ++head) {
+      kda::Pairs rows(sequence.length() * d.K);
+      inputs.log_decay(sequence, head, rows);
+      for (std::size_t i = 0; i < sequence.length() * d.K; ++i)
+        plain.g.set(((sequence.batch * d.T + sequence.begin + i / d.K) * d.HV + head) * d.K + i % d.K,
+                    rows.hi[i]);
+    }
+  plain.A_log.reset(), plain.dt_bias.reset();
+  plain.options.gate = kda::Gate::none, plain.options.lower_bound.reset(), plain.options.safe_gate = false;
+  plain.validate();
+  return plain;
+}
+
+/// A token of a sequence about which something happens once: not the first, nor at the edge of a chunk.
+std::size_t middle_of(std::size_t count) {
+  return count < 3 ? 0 : std::min(count - 2, static_cast<std::size_t>(0.53 * static_cast<double>(count)));
+}
+
+Sequence longest_of(const Problem& problem) {
+  const std::vector<Sequence> sequences = problem.sequences();
+  return *std::ranges::max_element(sequences, {}, &Sequence::length);
+}
+
+/// o of one token becomes that of another, all heads.
+void take_row(const Solved& healthy, Difference& to, const Sequence& sequence, std::size_t token,
+              std::size_t from) {
+  const kda::Dimensions& d = healthy.problem.dimensions();
+  const std::size_t row = d.HV * d.V, first = sequence.batch * d.T + sequence.begin;
+  for (std::size_t i = 0; i < row; ++i)
+    to.o[(first + token) * row + i] =
+        healthy.answer.o.value((first + from) * row + i) - healthy.answer.o.value((first + token) * row + i);
+}
+
+}  // namespace
+
+Difference output_itself(const Solved& healthy) {
+  Difference all = nothing(healthy);
+  for (std::size_t i = 0; i < all.o.size(); ++i) all.o[i] = healthy.answer.o.value(i);
+  return all;
+}
+
+Difference state_itself(const Solved& healthy) {
+  Difference all = nothing(healthy);
+  for (std::size_t i = 0; i < all.final_state.size(); ++i)
+    all.final_state[i] = healthy.answer.final_state.value(i);
+  return all;
+}
+
+Difference gate_of_token_before(const Solved& healthy) {
+  return misread(healthy, [](Interpretation& r) { r.gate_delay = 1; });
+}
+Difference gate_averaged(const Solved& healthy) {
+  return misread(healthy, [](Interpretation& r) { r.gate_mean = true; });
+}
+Difference gate_in_powers_of_two(const Solved& healthy) {
+  return misread(healthy, [](Interpretation& r) { r.decay = +[](double x) { return numeric::exp2(x); }; });
+}
+Difference gate_scaled(const Solved& healthy) {
+  return misread(
+      healthy, [](Interpretation& r) { r.gate_factor = 1 + small_share; }, 1 / small_share);
+}
+
+Difference gate_of_second_token(const Solved& healthy) {
+  Problem other = kda::clone(healthy.problem);
+  const kda::Dimensions& d = other.dimensions();
+  const std::size_t row = d.HV * d.K;
+  for (const Sequence& sequence : other.sequences())
+    for (std::size_t t = 0; t + 1 < sequence.length(); t += healthy.options.chunk_size)
+      for (std::size_t i = 0; i < row; ++i) {
+        const std::size_t first = (sequence.batch * d.T + sequence.begin + t) * row;
+        other.g.set(first + i, healthy.problem.g.value(first + row + i));
+      }
+  return changed(healthy, other);
+}
+
+Difference gate_of_slowest_channel(const Solved& healthy) {
+  Problem other = with_log_decays(healthy.problem);
+  const kda::Dimensions& d = other.dimensions();
+  const std::size_t row = d.HV * d.K;
+  for (std::size_t channel = 0; channel < row; channel += d.K) {
+    std::optional<std::size_t> slowest;
+    double most = -HUGE_VAL;
+    for (std::size_t k = channel; k < channel + d.K; ++k) {
+      double sum = 0;
+      for (std::size_t i = k; i < other.g.size(); i += row) sum += other.g.value(i);
+      if (sum < 0 && sum > most) most = sum, slowest = k;
+    }
+    if (!slowest) continue;
+    for (std::size_t i = *slowest; i < other.g.size(); i += row)
+      other.g.set(i, (1 - small_share) * other.g.value(i));
+  }
+  return changed(healthy, other, 1 / small_share);
+}
+
+Difference decay_missed(const Solved& healthy) {
+  Problem other = with_log_decays(healthy.problem);
+  const kda::Dimensions& d = other.dimensions();
+  const Sequence sequence = longest_of(other);
+  const std::size_t row = d.HV * d.K;
+  const std::size_t first = (sequence.batch * d.T + sequence.begin + middle_of(sequence.length())) * row;
+  for (std::size_t i = first; i < first + row; ++i) other.g.set(i, 0);
+  return changed(healthy, other);
+}
+
+Difference beta_squared(const Solved& healthy) {
+  return misread(healthy, [](Interpretation& r) { r.beta_squared = true; });
+}
+Difference beta_ignored(const Solved& healthy) {
+  return misread(healthy, [](Interpretation& r) { r.beta_one = true; });
+}
+Difference beta_scaled(const Solved& healthy) {
+  return misread(
+      healthy, [](Interpretation& r) { r.beta_factor = 1 + small_share; }, 1 / small_share);
+}
+Difference prediction_before_decay(const Solved& healthy) {
+  return misread(healthy, [](Interpretation& r) { r.predict_before_decay = true; });
+}
+Difference scale_of_values(const Solved& healthy) {
+  return misread(healthy, [](Interpretation& r) {
+    r.options.scale = 1 / std::sqrt(static_cast<double>(r.value_width));
+  });
+}
+Difference write_lost(const Solved& healthy) {
+  return misread(healthy, [](Interpretation& r) { r.lost_write = 64; });
+}
+
+Difference initial_state_ignored(const Solved& healthy) {
+  return misread(healthy, [](Interpretation& r) { r.initial_state = false; });
+}
+
+Difference initial_state_in_bf16(const Solved& healthy) {
+  if (!healthy.problem.initial_state) return nothing(healthy);
+  Problem other = kda::clone(healthy.problem);
+  other.initial_state = other.initial_state->converted_to(DType::bf16).converted_to(DType::fp32);
+  return changed(healthy, other);
+}
+
+Difference state_not_carried(const Solved& healthy) {
+  std::vector<Sequence> pieces;
+  const std::size_t rows = healthy.options.chunk_size;
+  for (const Sequence& sequence : healthy.problem.sequences())
+    for (std::size_t begin = 0; begin < sequence.length(); begin += rows)
+      pieces.push_back(sequence.part(begin, std::min(begin + rows, sequence.length())));
+  const int threads = healthy.options.threads;
+  const Answer right = ideal(healthy.problem, threads);
+  Answer wrong = explain::clone(right);
+  Problem chunks = explain::excerpt(healthy.problem, pieces, explain::Layout::packed);
+  chunks.initial_state.reset();
+  explain::put_back(ideal(chunks, threads), pieces, healthy.problem, wrong);
+  return difference(wrong, right);
+}
+
+Difference carried_state_itself(const Solved& healthy) {
+  // The answer is linear in the state and the values, so it is the answer to values that end there.
+  const Problem& problem = healthy.problem;
+  const kda::Dimensions& d = problem.dimensions();
+  const std::size_t row = d.HV * d.V, tokens = healthy.options.chunk_size;
+  Problem until = kda::clone(problem);
+  Difference all = nothing(healthy);
+  for (const Sequence& sequence : problem.sequences()) {
+    const std::size_t first = (sequence.batch * d.T + sequence.begin) * row;
+    for (std::size_t i = std::min(tokens, sequence.length()) * row; i < sequence.length() * row; ++i)
+      until.v.set(first + i, 0);
+  }
+  const Answer answer = ideal(until, healthy.options.threads);
+  for (const Sequence& sequence : problem.sequences()) {
+    if (sequence.length() <= tokens) continue;
+    const std::size_t first = (sequence.batch * d.T + sequence.begin) * row;
+    for (std::size_t i = first + tokens * row; i < first + sequence.length() * row; ++i)
+      all.o[i] = answer.o.value(i);
+    const std::size_t state = d.HV * d.K * d.V;
+    for (std::size_t i = sequence.index * state; i < (sequence.index + 1) * state; ++i)
+      all.final_state[i] = answer.final_state.value(i);
+  }
+  return all;
+}
+
+Difference last_token_ignored(const Solved& healthy) {
+  return misread(healthy, [](Interpretation& r) { r.last_token = LastToken::dropped; });
+}
+
+Difference last_row_of_token_before(const Solved& healthy) {
+  Difference all = nothing(healthy);
+  for (const Sequence& sequence : healthy.problem.sequences())
+    if (sequence.length() > 1) take_row(healthy, all, sequence, sequence.length() - 1, sequence.length() - 2);
+  return all;
+}
+
+Difference row_of_token_before(const Solved& healthy) {
+  Difference all = nothing(healthy);
+  const Sequence sequence = longest_of(healthy.problem);
+  if (const std::size_t token = middle_of(sequence.length()); token > 0)
+    take_row(healthy, all, sequence, token, token - 1);
+  return all;
+}
+
+Difference output_of_last_head(const Solved& healthy) {
+  const kda::Dimensions& d = healthy.problem.dimensions();
+  Difference all = nothing(healthy);
+  for (std::size_t row = 0; row < d.B * d.T; ++row)
+    for (std::size_t v = 0; v < d.V; ++v) {
+      const std::size_t first = row * d.HV * d.V + v, last = first + (d.HV - 1) * d.V;
+      all.o[first] = healthy.answer.o.value(last) - healthy.answer.o.value(first);
+    }
+  return all;
+}
+
+namespace {
+
+/// Half-open.
+struct Interval {
+  std::size_t begin = 0, end = 0;
+  bool has(std::size_t i) const { return begin <= i && i < end; }
+};
+
+constexpr std::size_t tile_side = 16, window_tokens = 8;
+
+/// The block of `side` that an index lies in.
+Interval block_around(std::size_t index, std::size_t side, std::size_t count) {
+  return {index / side * side, std::min(count, (index / side + 1) * side)};
+}
+
+/// The element of a row that is nearest to a typical one.
+std::size_t typical(const Tensor& tensor, std::size_t first, std::size_t width) {
+  double squares = 0;
+  for (std::size_t i = first; i < first + width; ++i) squares += tensor.value(i) * tensor.value(i);
+  const double size = std::sqrt(squares / static_cast<double>(width));
+  const auto distance = [&](std::size_t i) { return std::fabs(std::fabs(tensor.value(first + i)) - size); };
+  std::size_t nearest = 0;
+  for (std::size_t i = 1; i < width; ++i)
+    if (distance(i) < distance(nearest)) nearest = i;
+  return nearest;
+}
+
+/// Whether a row of o is in a place; columns are for the caller.
+bool has_token(Where where, std::size_t token, std::size_t tokens, std::size_t chunk) {
+  const std::size_t middle = middle_of(tokens);
+  switch (where) {
+    case Where::chunk:
+      return block_around(middle, chunk, tokens).has(token);
+    case Where::window:
+      return block_around(middle, window_tokens, tokens).has(token);
+    case Where::tile:
+      return block_around(middle, tile_side, tokens).has(token);
+    case Where::row:
+    case Where::element:
+      return token == middle;
+    case Where::last_rows:
+      return token % chunk + 1 == chunk;
+    case Where::ragged:
+      return token >= tokens / chunk * chunk;
+    default:
+      return true;
+  }
+}
+
+bool in_all_heads(Where where) {
+  return where == Where::everywhere || where == Where::last_rows || where == Where::ragged;
+}
+bool in_all_sequences(Where where) {
+  return in_all_heads(where) || where == Where::head || where == Where::column;
+}
+
+Interval columns_of(Where where, std::size_t width, std::size_t element) {
+  const std::size_t middle = middle_of(width);
+  if (where == Where::column) return {middle, middle + 1};
+  if (where == Where::tile) return block_around(middle, tile_side, width);
+  if (where == Where::element) return {element, element + 1};
+  return {0, width};
+}
+
+}  // namespace
+
+void keep_only(Where where, const Solved& healthy, Difference& difference) {
+  if (where == Where::everywhere) return;
+  const Problem& problem = healthy.problem;
+  const kda::Dimensions& d = problem.dimensions();
+  const Sequence longest = longest_of(problem);
+  const std::size_t only_head = where == Where::head ? d.HV - 1 : 0;
+  const bool is_part = where == Where::head    ? d.HV > 1
+                       : where == Where::chunk ? longest.length() > healthy.options.chunk_size
+                                               : true;
+  for (const Sequence& sequence : problem.sequences())
+    for (std::size_t head = 0; head < d.HV; ++head) {
+      const bool here = is_part && (in_all_sequences(where) || sequence.index == longest.index) &&
+                        (in_all_heads(where) || head == only_head);
+      for (std::size_t t = 0; t < sequence.length(); ++t) {
+        const std::size_t row = ((sequence.batch * d.T + sequence.begin + t) * d.HV + head) * d.V;
+        const bool row_here = here && has_token(where, t, sequence.length(), healthy.options.chunk_size);
+        const std::size_t element =
+            row_here && where == Where::element ? typical(healthy.answer.o, row, d.V) : 0;
+        const Interval columns = columns_of(where, d.V, element);
+        for (std::size_t v = 0; v < d.V; ++v)
+          if (!row_here || !columns.has(v)) difference.o[row + v] = 0;
+      }
+      const bool has_rows = where == Where::row || where == Where::element;
+      const bool in_state = here && (where == Where::head || where == Where::column || has_rows);
+      const std::size_t channel = middle_of(d.K);
+      const Interval columns = columns_of(where, d.V, middle_of(d.V));
+      for (std::size_t k = 0; k < d.K; ++k)
+        for (std::size_t v = 0; v < d.V; ++v)
+          if (!in_state || (has_rows && k != channel) || !columns.has(v))
+            difference.final_state[explain::state_element(d, problem.options.state_v_first, sequence.index,
+                                                          head, k, v)] = 0;
+    }
+}
+
+}  // namespace kda_check::selftest

@@ -1,0 +1,79 @@
+// What wrong kernels do, as what it adds to the answer of a right one: so a fault can be had in part and in
+// one place, beside the rounding errors of any kernel (docs/selftest.md).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kda/variants.hpp"
+
+namespace kda_check::selftest {
+
+/// A problem, how it is to be solved, and what a healthy kernel answers, not yet stored in its element types.
+struct Solved {
+  const kda::Problem& problem;
+  const kda::RunOptions& options;
+  const kda::Answer& answer;
+};
+
+/// Wrong less right, for each element of o and of final_state.
+struct Difference {
+  std::vector<double> o, final_state;
+};
+
+/// Errors of the fault itself are those of fp64.
+using Fault = Difference (*)(const Solved& healthy);
+
+// Multiples of the healthy answer: a share of 0.01 is 1 % too large.
+Difference output_itself(const Solved& healthy);
+Difference state_itself(const Solved& healthy);
+
+// The recurrence misread.
+Difference gate_of_token_before(const Solved& healthy);
+Difference gate_averaged(const Solved& healthy);
+Difference gate_of_second_token(const Solved& healthy);  ///< at the first token of every chunk
+Difference gate_in_powers_of_two(const Solved& healthy);
+Difference gate_scaled(
+    const Solved& healthy);  ///< log decays, for a small share, of which this is a multiple
+Difference gate_of_slowest_channel(
+    const Solved& healthy);                      ///< the same, of the channel that remembers longest
+Difference decay_missed(const Solved& healthy);  ///< of one token
+Difference beta_squared(const Solved& healthy);
+Difference beta_ignored(const Solved& healthy);
+Difference beta_scaled(const Solved& healthy);  ///< for a small share
+Difference prediction_before_decay(const Solved& healthy);
+Difference scale_of_values(const Solved& healthy);
+Difference write_lost(const Solved& healthy);  ///< of token 64, or in the middle
+
+// States.
+Difference initial_state_ignored(const Solved& healthy);
+Difference initial_state_in_bf16(const Solved& healthy);
+Difference state_not_carried(const Solved& healthy);     ///< every chunk starts from zeros
+Difference carried_state_itself(const Solved& healthy);  ///< what the state after the first chunk contributes
+
+// Rows of o.
+Difference last_token_ignored(const Solved& healthy);
+Difference last_row_of_token_before(const Solved& healthy);
+Difference row_of_token_before(const Solved& healthy);  ///< one token
+Difference output_of_last_head(const Solved& healthy);  ///< in the first
+
+/// Where a fault is: of those of one head in the longest sequence, unless it says all. States have heads,
+/// rows and columns only. Of a problem with one head, or one chunk, there is no such part, and nothing is
+/// wrong.
+enum class Where : std::uint8_t {
+  everywhere,
+  head,       ///< the last value head, of all sequences
+  chunk,      ///< in the middle, of the first head
+  window,     ///< of 8 tokens, of the first head
+  last_rows,  ///< of every full chunk, all heads
+  ragged,     ///< the last chunk of every sequence if it is not full, all heads
+  row,        ///< a token, or a channel of the key, of the first head
+  column,     ///< of the first head, of all sequences
+  tile,       ///< 16 x 16, of the first head
+  element,
+};
+
+/// What is left of a difference outside of some place: nothing.
+void keep_only(Where where, const Solved& healthy, Difference& difference);
+
+}  // namespace kda_check::selftest
