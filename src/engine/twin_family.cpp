@@ -136,8 +136,8 @@ void leave_out(std::vector<Twin>& family, const std::vector<std::string>& ways) 
 void check_way(std::string_view way) {
   if (way == "chunk" || way == "recurrence") return;
   if (way.starts_with(chunk_size_is)) {
-    const std::string_view rows = way.substr(chunk_size_is.size());
-    if (!rows.empty() && rows.find_first_not_of("0123456789") == std::string_view::npos) return;
+    const std::string_view count = way.substr(chunk_size_is.size());
+    if (!count.empty() && count.find_first_not_of("0123456789") == std::string_view::npos) return;
     throw Error(ErrorKind::usage, fmt::format("{}: wanted a number of rows, chunk-size=16", way));
   }
   kda::Arithmetic any;
