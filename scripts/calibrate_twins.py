@@ -93,7 +93,8 @@ def line(draw, most, stages, leave_out):
         # backwards beyond what very small or large values, or the last digits of dg, leave room for.
         if name in UNBOUNDED or (backward and size != 1):
             words = ["decay=anchor-pair:16" if word.startswith(FACTORED) else word for word in words]
-        if name in ALIKE:  # powers of a matrix of keys alike lose what the inverse has not
+        # Powers of a matrix of keys alike lose what the inverse has not; few channels are alike.
+        if name in ALIKE or shape.get("K", 16) < 4:
             words = ["inverse=blocks:16" if word.startswith(("inverse=doubling", "inverse=horner")) else word for word in words]
         chunk_size = draw.choice([16, 32, 64])
     options = f" --chunk-size {chunk_size}" if chunk_size else ""

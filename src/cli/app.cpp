@@ -27,7 +27,7 @@ constexpr Command table[] = {
     {"history", "Gate", "compare the JSON reports of several commits, number by number", history_main},
     {"merge", "Gate", "join the reports of the shards of one run", merge_main},
     {"selftest", "Gate", "can the gate fail? wrong kernels must be caught, healthy ones pass", selftest_main},
-    {"power", "Gate", "how large a fault must be before it fails, by twins and by limits", power_main},
+    {"power", "Gate", "how large a fault must be to be seen, by twins and by limits", power_main},
     {"make", "Make", "write a regime - a problem on which formulations fail - as a fixture", make_main},
     {"capture", "Make", "run variants and store what they answer in a fixture", capture_main},
     {"show", "Look", "what a fixture holds", show_main},

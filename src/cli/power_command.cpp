@@ -26,7 +26,7 @@ int power_main(const Words& words) {
   Planned planned;
   plan::Request& request = planned.request;
   request.task = plan::Task::power, request.command = "power";
-  Parser parser("power", "How large a fault must be before it fails, by twins and by limits", footer);
+  Parser parser("power", "How large a fault must be to be seen, by twins and by limits", footer);
   add_targets(parser, request, "Fixtures, folders, regimes (kda-check list regimes)");
   parser.group("What is selected");
   parser.names(

@@ -10,6 +10,7 @@
 #include "engine/ongoing.hpp"
 #include "engine/zeros.hpp"
 #include "judge/verdict.hpp"
+#include "kda/operand_sizes.hpp"
 #include "kda/term_energies.hpp"
 #include "numeric/elementary.hpp"
 
@@ -111,10 +112,22 @@ const numeric::Format& narrowest(const Answered& answer) {
   return stores_operands && stored.smallest_normal() > computed.smallest_normal() ? stored : computed;
 }
 
+/// The smallest of what a tensor is made of, where it was rounded: the state, its gradient; infinite without
+/// either.
+double smallest_operand(std::string_view tensor, kda::Pass pass, const kda::OperandSizes& sizes) {
+  double smallest = HUGE_VAL;
+  const auto take = [&](double size) {
+    if (size > 0) smallest = std::min(smallest, size);
+  };
+  if (tensor != "dv" && tensor != "dinitial_state") take(sizes.state);
+  if (pass == kda::Pass::backward && tensor != "dq") take(sizes.state_gradient);
+  return smallest;
+}
+
 /// Below the smallest normal number of a format what is rounded to it loses half a step of that range,
 /// however small it is itself.
 void allow_for_subnormals(std::vector<judge::Limit>& limits, const Pairing& pairing, const Ongoing& item,
-                          const judge::Measures& measures, std::size_t terms) {
+                          const judge::Measures& measures, std::size_t terms, double operand) {
   /// A tensor has elements that much smaller than their root mean square.
   constexpr double small_elements = 64;
   const double size = measures.expected_rms;
@@ -126,9 +139,10 @@ void allow_for_subnormals(std::vector<judge::Limit>& limits, const Pairing& pair
     const auto below = [](double smallest) { return std::max(0.0, smallest - 1); };
     const numeric::Format& stored = numeric::format_of(tensor->dtype());
     storage += stored.unit_roundoff() * below(stored.smallest_normal() / size);
-    const double smallest = narrowest(*answer).smallest_normal() / size;
-    any_below = any_below || smallest * small_elements > 1;
-    arithmetic = std::max(arithmetic, below(smallest * std::sqrt(static_cast<double>(terms))));
+    const double normal = narrowest(*answer).smallest_normal();
+    any_below = any_below || normal / size * small_elements > 1 || normal / operand > 1;
+    arithmetic = std::max(
+        {arithmetic, below(normal / size * std::sqrt(static_cast<double>(terms))), below(normal / operand)});
   };
   allow(pairing.got, item.got), allow(pairing.expected, item.expected);
   for (judge::Limit& limit : limits)
@@ -141,7 +155,8 @@ void allow_for_subnormals(std::vector<judge::Limit>& limits, const Pairing& pair
 }
 
 std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing, const Ongoing& item,
-                                     const kda::TermEnergies& energies, const judge::Measures& measures) {
+                                     const kda::TermEnergies& energies, const kda::OperandSizes& operands,
+                                     const judge::Measures& measures) {
   if (pairing.same_bits) return judge::replay_limits();
   const auto derived = [&](bool conditioned) {
     const auto condition = [&](const Answered& answer) {
@@ -155,7 +170,8 @@ std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing,
                             condition(*pairing.expected)));
   };
   std::vector<judge::Limit> limits = derived(true);
-  allow_for_subnormals(limits, pairing, item, measures, terms_of(item.tensor, truth.problem));
+  allow_for_subnormals(limits, pairing, item, measures, terms_of(item.tensor, truth.problem),
+                       smallest_operand(item.tensor, truth.pass, operands));
   // What cancels, or is next to the smallest numbers, widens a limit as far as it says anything. Beyond, an
   // answer that is lost in the rounding of its own terms is as good as zero, which has no ratio.
   const double wide = rms_limit(limits);
@@ -178,6 +194,9 @@ std::size_t longest_chunk(const std::vector<Pairing>& pairings) {
   return longest;
 }
 
+/// Where fewer errors decide one of them may be several times larger than any of a twin.
+constexpr std::size_t few_errors = 64;
+
 /// What twins say of what was measured.
 void hold_against(Twins& twins, TruthSource& truths, const std::vector<Pairing>& pairings,
                   std::vector<Measured>& results) {
@@ -190,7 +209,9 @@ void hold_against(Twins& twins, TruthSource& truths, const std::vector<Pairing>&
     if (!pairing.twins) continue;
     if (const TwinResult* const found = twins.result(*pairing.got, pairing.twins_left_out, item.tensor))
       item.twins = *found;
-    item.rms_ratio_of_twins = twins.largest_rms_ratio(*pairing.got, pairing.twins_left_out, item.tensor);
+    const bool is_sum_over_tokens = item.tensor == "dA_log" || item.tensor == "ddt_bias";
+    item.of_twins.of_few_errors = is_sum_over_tokens || item.measures.elements < few_errors;
+    item.of_twins.rms_ratio = twins.largest_rms_ratio(*pairing.got, pairing.twins_left_out, item.tensor);
   }
 }
 
@@ -204,8 +225,11 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
       if (pairing.twins) twins.add(*pairing.got, pairing.twins_left_out);
   kda::TermEnergies energies;
   const auto is_derived = [](const Pairing& pairing) { return !pairing.same_bits; };
-  if (!ongoing.empty() && std::ranges::any_of(pairings, is_derived))
+  kda::OperandSizes operands;
+  if (!ongoing.empty() && std::ranges::any_of(pairings, is_derived)) {
     energies = kda::term_energies(truth.problem, truth.pass, longest_chunk(pairings), truth.threads);
+    operands = kda::operand_sizes(truth.problem, truth.threads);
+  }
   std::unique_ptr<TruthSource> truths;
   if (!ongoing.empty()) truths = run_comparisons(truth, pairings, ongoing, energies, twins);
 
@@ -214,7 +238,7 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
   for (Ongoing& item : ongoing) {
     const Pairing& pairing = pairings[item.pairing];
     judge::Measures measures = item.comparison->finish();
-    std::vector<judge::Limit> limits = limits_for(truth, pairing, item, energies, measures);
+    std::vector<judge::Limit> limits = limits_for(truth, pairing, item, energies, operands, measures);
     Measured& last = results.emplace_back(Measured{item.pairing,
                                                    item.tensor,
                                                    item.got,

@@ -51,7 +51,7 @@ struct Measured {
   std::vector<judge::Limit> limits;  ///< derived
   judge::JudgeOptions judging;
   std::optional<TwinResult> twins = {};
-  double rms_ratio_of_twins = 0;  ///< of the worst; 0: none is known
+  TwinReading of_twins = {};
 };
 
 /// In the order of the pairings and of their tensors. The oracle runs once for all of them. Throws

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "judge/head_values.hpp"
-#include "kda/passes.hpp"
+#include "kda/variants.hpp"
 
 namespace kda_check::engine {
 
@@ -32,7 +32,7 @@ class GateDirection {
                 std::size_t part_head, const judge::HeadRows& truth, const tensor::Tensor& answer) const;
 
  private:
-  kda::Tensors base_, shifted_;
+  kda::Answer base_, shifted_;
 };
 
 }  // namespace kda_check::engine

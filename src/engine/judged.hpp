@@ -26,11 +26,11 @@ report::TensorResult judged(const TensorOf& tensor, const judge::Measures& measu
                             std::vector<judge::Limit> limits, std::size_t worst,
                             const judge::JudgeOptions& options = {});
 
-/// A derived limit on rms_ratio that the worst twin breaks, or the answer, is lifted to half as much again as
-/// that twin needs; 0: none is known.
-void lift(std::vector<judge::Limit>& limits, double largest_rms_ratio, double rms_ratio);
-/// What twins add to a verdict within the limits: beyond them it fails, unless it errs more everywhere and
-/// nothing is known of its structure. Says where in any case.
+/// A derived limit on rms_ratio that the answer breaks, or twins themselves, gives way to what twins need
+/// (docs/twins.md).
+void lift(std::vector<judge::Limit>& limits, const TwinReading& twins, const judge::Measures& measures);
+/// What twins add to a verdict within the limits: clearly beyond them it fails, unless it errs more
+/// everywhere and nothing is known of its structure. Says where in any case.
 void judge_by_twins(report::TensorResult& result, const TwinResult& twins);
 
 /// `profile`: keep what a report needs for drawings, 48 bytes for every token and head.

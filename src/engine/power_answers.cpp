@@ -24,19 +24,18 @@ float stored_as(double x, bool truncates) {
 
 }  // namespace
 
-kda::Tensors unrounded(const kda::Problem& problem, const HealthyKernel& kernel) {
-  kda::RunOptions options = kernel.options;
+kda::Tensors unrounded(const kda::Problem& problem, const kda::Variant& variant, kda::RunOptions options) {
   kda::Arithmetic& arithmetic = options.arithmetic;
   arithmetic.casts =
-      kda::cast_points(arithmetic, options.dtype, problem.beta_is_16_bit(), kernel.variant->axes.chunk);
+      kda::cast_points(arithmetic, options.dtype, problem.beta_is_16_bit(), variant.axes.chunk);
   arithmetic.storage = kda::Storage::named;
   options.dtype = numeric::DType::fp32;
-  return kda::run_pass(kda::Pass::forward, *kernel.variant, problem, options);
+  return kda::run_pass(kda::Pass::forward, variant, problem, options);
 }
 
 PowerAnswers::PowerAnswers(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel)
     : kernel_(kernel),
-      healthy_(std::move(unrounded(problem, kernel).at(std::string(tensor)))),
+      healthy_(std::move(unrounded(problem, *kernel.variant, kernel.options).at(std::string(tensor)))),
       storage_(kda::dtype_of(tensor, problem, kernel.options.dtype)),
       layout_(judge::row_layout(tensor, healthy_.shape(), problem,
                                 static_cast<std::size_t>(problem.options.chunk_size))),

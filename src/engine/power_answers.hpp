@@ -23,8 +23,8 @@ struct HealthyKernel {
   }
 };
 
-/// Its answer before it is stored in its element type.
-kda::Tensors unrounded(const kda::Problem& problem, const HealthyKernel& kernel);
+/// The answer of a kernel before it is stored in its element type.
+kda::Tensors unrounded(const kda::Problem& problem, const kda::Variant& variant, kda::RunOptions options);
 
 /// A healthy answer with a share of a fault; of none, itself.
 struct Trial {

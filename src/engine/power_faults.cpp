@@ -8,7 +8,7 @@
 #include "base/parallel.hpp"
 #include "judge/head_values.hpp"
 #include "kda/heads.hpp"
-#include "kda/oracle_inputs.hpp"
+#include "kda/log_decays.hpp"
 
 namespace kda_check::engine {
 
@@ -40,19 +40,6 @@ std::vector<bool> rows_where(const std::vector<std::uint32_t>& cells, std::uint3
   return rows;
 }
 
-/// The column whose value is nearest to a typical one of its row.
-std::size_t typical_column(const FaultSite& site, std::size_t row, std::size_t head) {
-  const RowLayout& layout = site.layout;
-  const auto size = [&](std::size_t v) { return std::fabs(site.answer.value(layout.element(row, head, v))); };
-  double squares = 0;
-  for (std::size_t v = 0; v < layout.width; ++v) squares += size(v) * size(v);
-  const double typical = std::sqrt(squares / static_cast<double>(layout.width));
-  std::size_t nearest = 0;
-  for (std::size_t v = 1; v < layout.width; ++v)
-    if (std::fabs(size(v) - typical) < std::fabs(size(nearest) - typical)) nearest = v;
-  return nearest;
-}
-
 class Multiples {
  public:
   explicit Multiples(const FaultSite& site)
@@ -78,7 +65,7 @@ class Multiples {
     only[row] = true;
     const std::size_t side = judge::tile_side, first = column / side * side;
     const std::size_t last = std::min(first + side, layout_.width),
-                      element = typical_column(site_, row, head);
+                      element = typical_column(layout_, site_.answer, row, head);
     return {
         of_head(FaultFamily::head, head, all_rows_),
         of_head(FaultFamily::chunk, head, rows_where(chunk, chunk[row])),
@@ -125,10 +112,7 @@ class Multiples {
 class IdealHead {
  public:
   IdealHead(const FaultSite& site, std::size_t head)
-      : site_(site),
-        head_(head),
-        d_(site.problem.dimensions()),
-        problem_(with_log_decays(site.problem, head)) {
+      : site_(site), head_(head), d_(site.problem.dimensions()), problem_(one_head(site.problem, head)) {
     exact_ = answer(problem_);
   }
 
@@ -161,13 +145,7 @@ class IdealHead {
   /// A share of the log decay of the channel that remembers longest, for a small share.
   std::optional<Fault> slow_channel() const {
     constexpr double share = 0x1p-8;
-    std::optional<std::size_t> slowest;
-    double most = -HUGE_VAL;
-    for (std::size_t k = 0; k < d_.K; ++k) {
-      double sum = 0;
-      for (std::size_t i = k; i < problem_.g.size(); i += d_.K) sum += problem_.g.value(i);
-      if (sum < 0 && sum > most) most = sum, slowest = k;
-    }
+    const std::optional<std::size_t> slowest = kda::slowest_channel(problem_, 0);
     if (!slowest) return std::nullopt;
     tensor::Tensor g = problem_.g.clone();
     for (std::size_t i = *slowest; i < g.size(); i += d_.K) g.set(i, (1 - share) * g.value(i));
@@ -184,22 +162,9 @@ class IdealHead {
   }
 
  private:
-  static kda::Problem with_log_decays(const kda::Problem& problem, std::size_t head) {
-    kda::Problem one = kda::with_heads(problem, std::vector<std::size_t>{head / problem.heads_per_group()},
-                                       std::vector<std::size_t>{head});
-    const kda::Dimensions d = one.dimensions();
-    tensor::Tensor g("g", DType::fp64, {d.B, d.T, 1, d.K});
-    const kda::OracleInputs inputs(one);
-    for (const kda::Sequence& sequence : one.sequences()) {
-      kda::Pairs rows(sequence.length() * d.K);
-      inputs.log_decay(sequence, 0, rows);
-      for (std::size_t i = 0; i < sequence.length() * d.K; ++i)
-        g.set((sequence.batch * d.T + sequence.begin) * d.K + i, rows.hi[i]);
-    }
-    one.g = std::move(g), one.A_log.reset(), one.dt_bias.reset();
-    one.options.gate = kda::Gate::none, one.options.lower_bound.reset(), one.options.safe_gate = false;
-    one.validate();
-    return one;
+  static kda::Problem one_head(const kda::Problem& problem, std::size_t head) {
+    return kda::with_log_decays(kda::with_heads(
+        problem, std::vector<std::size_t>{head / problem.heads_per_group()}, std::vector<std::size_t>{head}));
   }
   kda::Problem with_gates(tensor::Tensor g) const {
     kda::Problem changed = kda::clone(problem_);
@@ -207,12 +172,8 @@ class IdealHead {
     return changed;
   }
   tensor::Tensor answer(const kda::Problem& problem) const {
-    const kda::Variant& variant = kda::variant_named("recurrent");
-    kda::RunOptions options;
-    options.dtype = DType::fp64;
-    options.arithmetic = variant.default_arithmetic(problem, DType::fp64);
-    kda::Tensors tensors = kda::run_pass(kda::Pass::forward, variant, problem, options);
-    return std::move(tensors.at(std::string(site_.tensor)));
+    kda::Answer answer = kda::answer_in_fp64(problem);
+    return std::move(site_.tensor == "o" ? answer.o : answer.final_state);
   }
   std::string token_text(const kda::Sequence& sequence, std::size_t token) const {
     return fmt::format("token {}, head {}", sequence.batch * d_.T + sequence.begin + token, head_);
@@ -266,6 +227,18 @@ std::pair<kda::Sequence, std::size_t> token_at(const kda::Problem& problem, std:
 bool changes_something(const Fault& fault) { return std::ranges::find(fault.rows, true) != fault.rows.end(); }
 
 }  // namespace
+
+std::size_t typical_column(const RowLayout& layout, const tensor::Tensor& answer, std::size_t row,
+                           std::size_t head) {
+  const auto size = [&](std::size_t v) { return std::fabs(answer.value(layout.element(row, head, v))); };
+  double squares = 0;
+  for (std::size_t v = 0; v < layout.width; ++v) squares += size(v) * size(v);
+  const double typical = std::sqrt(squares / static_cast<double>(layout.width));
+  std::size_t nearest = 0;
+  for (std::size_t v = 1; v < layout.width; ++v)
+    if (std::fabs(size(v) - typical) < std::fabs(size(nearest) - typical)) nearest = v;
+  return nearest;
+}
 
 const std::vector<FaultRow>& fault_rows() {
   static const std::vector<FaultRow> rows{

@@ -63,6 +63,10 @@ struct FaultSite {
 /// All faults in all their places; places where a fault changes nothing are left out.
 std::vector<Fault> faults_on(const FaultSite& site, int threads);
 
+/// The column of a row of a head whose value is nearest to a typical one.
+std::size_t typical_column(const judge::RowLayout& layout, const tensor::Tensor& answer, std::size_t row,
+                           std::size_t head);
+
 /// Whether what was found is where the fault is: the same cells; of one that goes on with the recurrence rows
 /// of chunks where it does.
 bool is_named(const Fault& fault, const judge::Excess& found, const judge::RowLayout& layout);

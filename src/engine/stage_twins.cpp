@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/memory.hpp"
 #include "base/parallel.hpp"
+#include "engine/gate_offset.hpp"
 #include "engine/likeness.hpp"
 #include "engine/twin_heads.hpp"
 #include "judge/stage_values.hpp"
@@ -164,7 +165,6 @@ class StageJudge {
                        const judge::TwinJudgement& judgement) const {
     TwinResult result;
     result.judgement = judgement;
-    result.largest_rms_ratio = judged.test->largest_rms_ratio();
     result.structure_known =
         answers_[answer].who->form != judge::Form::unknown && answers_[answer].left_out.empty();
     if (judgement.ratio <= 1) return result;
@@ -199,9 +199,8 @@ class StageJudge {
   /// By how much of 2^-24 exp(A_log) all gates are off, where that explains most of the error.
   std::optional<double> gate_offset(const judge::RowLayout& layout, const std::vector<double>& truth,
                                     const tensor::Tensor& got, bool in_powers_of_two) const {
-    constexpr double least_share_explained = 0.5;
     const kda::HeadReader<double> reader(setting_.problem);
-    double errors = 0, along = 0, directions = 0;
+    GateSums sums;
     for (std::size_t head = 0; head < layout.heads; ++head) {
       std::vector<double> unit{0x1p-24 * numeric::exp(reader.log_amplitude(head))};
       if (in_powers_of_two) judge::to_powers_of_two(unit);
@@ -211,13 +210,11 @@ class StageJudge {
           for (std::size_t v = 0; v < layout.width; ++v) {
             const std::size_t at = layout.element(r, head, v);
             const double error = got.value(at) - truth[at], direction = gates * unit.front();
-            errors += error * error, along += error * direction, directions += direction * direction;
+            sums.add({error * error, error * direction, direction * direction});
           }
         }
     }
-    if (!(along * along >= least_share_explained * errors * directions) || directions == 0)
-      return std::nullopt;
-    return along / directions;
+    return sums.offset();
   }
 
   const StageSetting& setting_;

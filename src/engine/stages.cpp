@@ -163,13 +163,11 @@ report::Entry entry_of(const Staged& staged, const std::vector<Staged>& all, con
   return entry;
 }
 
-bool has_twins(const plan::Case* item) { return item->asked->has_twins(); }
-
 void hold_against_twins(std::vector<Staged>& all, const StageSetting& setting, int threads) {
   std::vector<Staged*> asked;
   std::vector<StagesToJudge> answers;
   for (Staged& staged : all)
-    if (has_twins(staged.item)) {
+    if (staged.item->has_twins()) {
       asked.push_back(&staged);
       answers.push_back({&staged.who, &staged.answer, staged.item->asked->twins_left_out});
     }
@@ -200,7 +198,7 @@ void compare_stages(Context& context, Findings& findings) {
     const Resources& resources = context.resources();
     explain::check_stage_memory(context.problem(), chunk_size, resources.limits.memory_budget, passes);
     const int threads_of_twins =
-        std::ranges::any_of(mine, has_twins)
+        std::ranges::any_of(mine, &plan::Case::has_twins)
             ? threads_for_stage_twins(context.problem(), chunk_size, passes, resources.threads,
                                       resources.limits.memory_budget)
             : 1;
@@ -214,7 +212,7 @@ void compare_stages(Context& context, Findings& findings) {
       const plan::Answer& who = problem.answers[*item->answer];
       all.push_back({item, described(who, kda::Pass::forward, problem), staged(context, who, setting)});
     }
-    if (std::ranges::any_of(mine, has_twins)) context.progress("the twins of the stages");
+    if (std::ranges::any_of(mine, &plan::Case::has_twins)) context.progress("the twins of the stages");
     hold_against_twins(all, setting, threads_of_twins);
     report::Section section = stages_section(problem.source->target().name);
     for (const Staged& staged : all) section.entries.push_back(entry_of(staged, all, setting));

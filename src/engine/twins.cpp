@@ -57,18 +57,20 @@ struct Parameter {
         sums.errors[f].add_square(twins[f].at(name).value(i) - values[i]);
     }
   }
-  /// The largest rms_ratio of those that are not above `most`; 0 where fewer than three are not.
+  /// The largest rms_ratio of those that are not above `most`, or of the best three, if fewer are not; 0
+  /// where these are not finite.
   double largest_rms_ratio(double most) const {
-    double largest = 0;
-    std::size_t fit = 0;
+    std::vector<double> ratios;
     for (std::size_t f = 0; f < (heads.empty() ? 0 : heads.front().errors.size()); ++f) {
       numeric::ProductSum error, truth;
       for (const Sums& sums : heads) error.add(sums.errors[f]), truth.add(sums.truth);
-      const double ratio = truth.is_zero() ? HUGE_VAL : relative_size(error, truth);
-      if (!(ratio <= most)) continue;
-      ++fit, largest = std::max(largest, ratio);
+      const double ratio = relative_size(error, truth);
+      if (!truth.is_zero() && std::isfinite(ratio)) ratios.push_back(ratio);
     }
-    return fit < judge::fewest_twins ? 0 : largest;
+    if (ratios.size() < judge::fewest_twins) return 0;
+    std::ranges::sort(ratios);
+    const auto fit = static_cast<std::size_t>(std::ranges::upper_bound(ratios, most) - ratios.begin());
+    return ratios[std::max(fit, judge::fewest_twins) - 1];
   }
 };
 
@@ -131,6 +133,12 @@ struct Twins::Class {
       const std::size_t heads = layout.heads / problem.dimensions().H;
       tensors.push_back({name, std::move(layout), tensor->dtype(), {&answer}, heads});
     }
+  }
+
+  const Judged* judged(const Answered& answer, std::string_view name) const {
+    for (const Judged& one : tensors)
+      if (one.name == name && std::ranges::find(one.answers, &answer) != one.answers.end()) return &one;
+    return nullptr;
   }
 
   void begin() {
@@ -231,13 +239,11 @@ void Twins::conclude(TruthSource& truths) {
   for (const std::unique_ptr<Class>& one : classes_)
     for (const Judged& judged : one->tensors) {
       const std::vector<judge::TwinJudgement> judgements = judged.test->conclude();
-      const double largest_rms_ratio = judgements.empty() ? 0 : judged.test->largest_rms_ratio();
       for (std::size_t a = 0; a < judgements.size(); ++a) {
         const Answered& answer = *judged.answers[a];
         TwinResult& result = one->results[{&answer, judged.name}];
         result.judgement = judgements[a];
         result.twins = one->family.size();
-        result.largest_rms_ratio = largest_rms_ratio;
         result.structure_known = one->form != judge::Form::unknown;
         if (judgements[a].ratio <= 1) continue;
         if (draws_) result.maps = judged.test->maps(a);
@@ -264,21 +270,23 @@ const TwinResult* Twins::result(const Answered& answer, const plan::Names& left_
   return nullptr;
 }
 
+const Twins::Class* Twins::class_of(const Answered& answer, const plan::Names& left_out) const {
+  for (const std::unique_ptr<Class>& one : classes_)
+    if (one->left_out == left_out && std::ranges::find(one->answers, &answer) != one->answers.end())
+      return one.get();
+  return nullptr;
+}
+
 double Twins::largest_rms_ratio(const Answered& answer, const plan::Names& left_out,
                                 std::string_view tensor) const {
-  if (const TwinResult* const found = result(answer, left_out, tensor)) return found->largest_rms_ratio;
-  for (const std::unique_ptr<Class>& one : classes_) {
-    if (one->left_out != left_out || std::ranges::find(one->answers, &answer) == one->answers.end()) continue;
-    for (const Judged& judged : one->tensors)  // of too few errors to judge
-      if (judged.name == tensor && std::ranges::find(judged.answers, &answer) != judged.answers.end())
-        return judged.test->largest_rms_ratio();
-    const auto parameter = std::ranges::find(one->parameters, tensor, &Parameter::name);
-    if (parameter == one->parameters.end()) continue;
-    const auto limit = one->limits.find(tensor);
-    return parameter->largest_rms_ratio(
-        std::max(judge::TwinSetting{}.most_rms_ratio, limit == one->limits.end() ? 0 : limit->second));
-  }
-  return 0;
+  const Class* const one = class_of(answer, left_out);
+  if (one == nullptr) return 0;
+  if (const Judged* const judged = one->judged(answer, tensor)) return judged->test->largest_rms_ratio();
+  const auto parameter = std::ranges::find(one->parameters, tensor, &Parameter::name);
+  if (parameter == one->parameters.end()) return 0;
+  const auto limit = one->limits.find(tensor);
+  return parameter->largest_rms_ratio(
+      std::max(judge::TwinSetting{}.most_rms_ratio, limit == one->limits.end() ? 0 : limit->second));
 }
 
 }  // namespace kda_check::engine

@@ -17,14 +17,19 @@ namespace kda_check::engine {
 /// What twins say of one tensor of an answer.
 struct TwinResult {
   judge::TwinJudgement judgement;
-  std::string place;             ///< of judgement.worst, where it is beyond the twins
-  std::string likeness;          ///< what stands there instead: "zero", "the values of the token before"
-  std::size_t twins = 0;         ///< that it was held against
-  double largest_rms_ratio = 0;  ///< of a twin
+  std::string place;      ///< of judgement.worst, where it is beyond the twins
+  std::string likeness;   ///< what stands there instead: "zero", "the values of the token before"
+  std::size_t twins = 0;  ///< that it was held against
   /// By how much of 2^-24 exp(A_log) all gates are off, where that explains most of the error.
   std::optional<double> gate_offset = {};
   bool structure_known = false;  ///< the answer says how it computes, and it is one that twins have
   std::vector<judge::ErrorMap> maps = {};
+};
+
+/// What the worst twin that is fit needs of rms_ratio.
+struct TwinReading {
+  double rms_ratio = 0;        ///< 0: none is known
+  bool of_few_errors = false;  ///< too few for a test: another healthy kernel may read much more
 };
 
 /// On how many of `threads` they may run: on every thread they hold the truth of a query head and the answers
@@ -60,6 +65,7 @@ class Twins {
 
  private:
   struct Class;
+  const Class* class_of(const Answered& answer, const plan::Names& left_out) const;
   void measure(const HeadTruths& truths, std::size_t first, std::size_t count);
   void conclude(TruthSource& truths);
 

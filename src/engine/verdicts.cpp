@@ -86,8 +86,7 @@ class Round {
         if (pairing.got->tensor(name) == nullptr)
           throw NoAnswer{judge::Verdict::fail, fmt::format("its answer has no {}", name)};
       pairing.tensors = item.tensors;
-      pairing.twins = item.asked->has_twins() && item.reference.kind == Reference::Kind::oracle &&
-                      pairing.got->compute != numeric::ComputeFormat::fp64;
+      pairing.twins = item.has_twins() && pairing.got->compute != numeric::ComputeFormat::fp64;
       pairing.twins_left_out = item.asked->twins_left_out;
       pairing.options =
           comparison_options(item.asked->judging, context_.resources().threads, context_.resources().draw);
@@ -140,10 +139,8 @@ class Round {
     const auto tensor = std::ranges::find(of.tensors, item.tensor) - of.tensors.begin();
     std::vector<judge::Limit> limits =
         judge::overlaid(std::move(item.limits), of.limits[static_cast<std::size_t>(tensor)]);
-    lift(limits, item.rms_ratio_of_twins, item.measures.rms_ratio);
-    if (item.twins) {
-      item.measures.has_twins = true, item.measures.twins = item.twins->judgement.ratio;
-    }
+    if (item.twins) item.measures.has_twins = true, item.measures.twins = item.twins->judgement.ratio;
+    lift(limits, item.of_twins, item.measures);
     report::TensorResult result =
         judged({item.tensor, item.got->shape(), item.got->dtype(), context_.problem().options.state_v_first},
                item.measures, std::move(limits), of.asked->judging.worst_or_usual(), item.judging);

@@ -177,4 +177,25 @@ ExcerptAnswer answer_of(const Problem& problem, const Interpretation& reading, c
   return answer;
 }
 
+kda::Answer answer_of(const Problem& problem, const Interpretation& reading) {
+  const Dimensions& d = problem.dimensions();
+  const bool v_first = problem.options.state_v_first;
+  const auto empty = [&](const char* name) {
+    return tensor::Tensor(name, numeric::DType::fp64, kda::expected_shape(*kda::find_spec(name), d, v_first));
+  };
+  kda::Answer answer{empty("o"), empty("final_state")};
+  for (const kda::Sequence& sequence : problem.sequences())
+    for (std::size_t head = 0; head < d.HV; ++head) {
+      const ExcerptAnswer part =
+          answer_of(problem, reading, {sequence, sequence.begin, sequence.end, head, 0, d.V, {}});
+      for (std::size_t i = 0; i < part.o.size(); ++i)
+        answer.o.set(((sequence.batch * d.T + sequence.begin + i / d.V) * d.HV + head) * d.V + i % d.V,
+                     part.o[i]);
+      for (std::size_t i = 0; i < part.state.size(); ++i)
+        answer.final_state.set(state_element(d, v_first, sequence.index, head, i / d.V, i % d.V),
+                               part.state[i]);
+    }
+  return answer;
+}
+
 }  // namespace kda_check::explain

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "kda/problem.hpp"
+#include "kda/variants.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::explain {
@@ -65,6 +65,8 @@ struct ExcerptAnswer {
 };
 
 ExcerptAnswer answer_of(const kda::Problem& problem, const Interpretation& reading, const Excerpt& excerpt);
+/// Of all heads of all sequences, in fp64.
+kda::Answer answer_of(const kda::Problem& problem, const Interpretation& reading);
 
 /// Where element (k, v) of a state lies in its tensor.
 std::size_t state_element(const kda::Dimensions& dimensions, bool v_first, std::size_t sequence,

@@ -8,16 +8,12 @@
 #include <limits>
 #include <optional>
 
+#include "judge/envelope.hpp"
+
 namespace kda_check::judge {
 
 namespace {
 
-/// Shares of the envelope that it is at least: of what twins err by in the chunk, of half a step of storage.
-constexpr double floor_of_chunk = 1.0 / 256, floor_of_storage = 1.0 / 16;
-/// Where a row has fewer independent errors, what a twin errs by in it is taken from its neighbours too, and
-/// at least a quarter of its own.
-constexpr double fewest_errors = 32;
-constexpr double least_of_own = 1.0 / 4;
 /// Below everything that is not zero; twins that are exact ask for exactness.
 constexpr double nothing = 1e-30;
 /// Beyond these an error is as large as any: squares and their sums stay numbers in fp32. The first is in
@@ -116,125 +112,19 @@ class Row {
   std::vector<float> truth_, error_;
 };
 
-/// By row, over the columns, in the units of the head: of (y - x)^2 and of (y - x) x.
-struct RowSums {
-  std::vector<double> squares, along;
-  double total = 0;  ///< of squares
-
-  explicit RowSums(std::size_t rows) : squares(rows), along(rows) {}
-  void add(std::size_t row, const std::vector<float>& error, const std::vector<float>& truth,
-           double squares_to_head) {
-    Sixteen of_squares, of_along;
-    for (std::size_t begin = 0; begin < error.size(); begin += tile_side) {
-      const float *const e = &error[begin], *const x = &truth[begin];
-      for (std::size_t i = 0; i < tile_side; ++i) of_squares.sums[i] += e[i] * e[i];
-      for (std::size_t i = 0; i < tile_side; ++i) of_along.sums[i] += e[i] * x[i];
-    }
-    squares[row] = of_squares.total() * squares_to_head;
-    along[row] = of_along.total() * squares_to_head;
-    total += squares[row];
+/// Adds a row of one field.
+void add(RowSums& sums, std::size_t row, const std::vector<float>& error, const std::vector<float>& truth,
+         double squares_to_head) {
+  Sixteen of_squares, of_along;
+  for (std::size_t begin = 0; begin < error.size(); begin += tile_side) {
+    const float *const e = &error[begin], *const x = &truth[begin];
+    for (std::size_t i = 0; i < tile_side; ++i) of_squares.sums[i] += e[i] * e[i];
+    for (std::size_t i = 0; i < tile_side; ++i) of_along.sums[i] += e[i] * x[i];
   }
-};
-
-/// What twins err by in each row, squared, the mean over its columns: the most of all of them.
-class Envelope {
- public:
-  Envelope(const RowLayout& layout, const RowCells& chunk_of, const std::vector<double>& truth_squares,
-           const std::vector<RowSums>& fields, const std::vector<bool>& fit, double storage_unit)
-      : layout_(layout), chunk_of_(chunk_of), truth_(truth_squares), unit_(storage_unit) {
-    const std::size_t R = layout.rows;
-    most_.assign(R, 0.0), next_.assign(R, 0.0), who_.assign(R, 0);
-    for (std::size_t f = 0; f < fit.size(); ++f) {
-      if (!fit[f]) continue;
-      const std::vector<double> mean = smoothed(fields[f]);
-      for (std::size_t r = 0; r < R; ++r) {
-        if (mean[r] > most_[r])
-          next_[r] = most_[r], most_[r] = mean[r], who_[r] = f;
-        else
-          next_[r] = std::max(next_[r], mean[r]);
-      }
-    }
-  }
-
-  std::vector<double> of_all() const { return with_floors(most_); }
-  std::vector<double> without(std::size_t twin) const {
-    std::vector<double> others(layout_.rows);
-    for (std::size_t r = 0; r < others.size(); ++r) others[r] = who_[r] == twin ? next_[r] : most_[r];
-    return with_floors(std::move(others));
-  }
-
- private:
-  /// Means over the columns. A row of few independent errors - narrow, or all along the truth - may be
-  /// right by luck: what it is given is that of its neighbours too, by size or in relation to the truth.
-  std::vector<double> smoothed(const RowSums& sums) const {
-    const std::size_t R = layout_.rows;
-    const double width = static_cast<double>(layout_.width);
-    const std::size_t narrow = reach_for(width), coherent = reach_for(width / coherence(sums));
-    std::vector<double> relative(R, 0.0);
-    for (std::size_t r = 0; r < R; ++r)
-      if (truth_[r] > 0) relative[r] = sums.squares[r] / truth_[r];
-    const std::vector<double> by_size = means(sums.squares, narrow), by_truth = means(relative, coherent);
-    std::vector<double> mean(R);
-    for (std::size_t r = 0; r < R; ++r) {
-      if (narrow == 0 && coherent == 0)
-        mean[r] = sums.squares[r] / columns(r);
-      else
-        mean[r] = std::max({narrow > 0 ? by_size[r] : 0, coherent > 0 ? by_truth[r] * truth_[r] : 0,
-                            sums.squares[r] * least_of_own}) /
-                  columns(r);
-    }
-    return mean;
-  }
-
-  /// Rows on either side that make up enough errors.
-  static std::size_t reach_for(double independent) {
-    return independent >= fewest_errors
-               ? 0
-               : static_cast<std::size_t>(std::ceil(fewest_errors / independent)) - 1;
-  }
-
-  /// Of one twin: the mean share of a row's energy along the truth, in units of what independent errors have.
-  double coherence(const RowSums& sums) const {
-    double shares = 0, rows = 0;
-    for (std::size_t r = 0; r < layout_.rows; ++r)
-      if (sums.squares[r] > 0 && truth_[r] > 0)
-        shares += sums.along[r] / sums.squares[r] * (sums.along[r] / truth_[r]) * columns(r), rows += 1;
-    return rows > 0 ? std::clamp(shares / rows, 1.0, static_cast<double>(layout_.width)) : 1;
-  }
-
-  /// Of the `reach` rows on either side and each itself.
-  static std::vector<double> means(const std::vector<double>& values, std::size_t reach) {
-    const std::size_t R = values.size();
-    std::vector<double> before(R + 1, 0.0), mean(R);
-    for (std::size_t r = 0; r < R; ++r) before[r + 1] = before[r] + values[r];
-    for (std::size_t r = 0; r < R; ++r) {
-      const std::size_t first = r < reach ? 0 : r - reach, last = std::min(R, r + reach + 1);
-      mean[r] = (before[last] - before[first]) / static_cast<double>(last - first);
-    }
-    return mean;
-  }
-
-  std::vector<double> with_floors(std::vector<double> envelope) const {
-    std::vector<double> sum(chunk_of_.count, 0.0), rows(chunk_of_.count, 0.0);
-    for (std::size_t r = 0; r < envelope.size(); ++r)
-      sum[chunk_of_.cell[r]] += envelope[r], rows[chunk_of_.cell[r]] += 1;
-    for (std::size_t r = 0; r < envelope.size(); ++r) {
-      const double chunk = sum[chunk_of_.cell[r]] / rows[chunk_of_.cell[r]];
-      const double step = unit_ * unit_ * truth_[r] / columns(r);
-      envelope[r] = std::max({envelope[r], chunk * floor_of_chunk, step * floor_of_storage});
-    }
-    return envelope;
-  }
-
-  double columns(std::size_t row) const { return static_cast<double>(layout_.columns(row)); }
-
-  const RowLayout& layout_;
-  const RowCells& chunk_of_;
-  const std::vector<double>& truth_;
-  const double unit_;
-  std::vector<double> most_, next_;
-  std::vector<std::size_t> who_;
-};
+  sums.squares[row] = of_squares.total() * squares_to_head;
+  sums.along[row] = of_along.total() * squares_to_head;
+  sums.total += sums.squares[row];
+}
 
 /// In units of rows and of their envelopes: what an error is multiplied by.
 std::vector<float> weights_of(const std::vector<double>& envelope, const Units& units) {
@@ -366,7 +256,7 @@ HeadErrors head_errors(const TwinSetting& setting, const Tiles& tiles, const Row
     truth_squares[r] = sum * units.squares_to_head(r);
     errors.truth_squares += truth_squares[r];
     for (std::size_t f = 0; f < fields; ++f)
-      rows[f].add(r, row.error(f), row.truth(), units.squares_to_head(r));
+      add(rows[f], r, row.error(f), row.truth(), units.squares_to_head(r));
   }
   for (std::size_t f = 0; f < setting.twins; ++f) errors.twin_squares.push_back(rows[f].total);
   errors.fit = errors.fit_at(setting.most_rms_ratio);

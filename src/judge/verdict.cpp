@@ -37,9 +37,12 @@ std::string class_reason(const Measures& m) {
   return text;
 }
 
+/// From the arithmetic, the inputs and kernels like this one; nobody set it.
+bool is_derived(const Limit& limit) { return limit.source == "derived" || limit.source == "twins"; }
+
 /// A derived limit that an answer of nothing but zeros would meet.
 bool is_hollow(const Limit& limit) {
-  return limit.source == "derived" &&
+  return is_derived(limit) &&
          (!std::isfinite(limit.value) || (limit.metric == "rms_ratio" && limit.value >= hollow_rms_ratio));
 }
 
@@ -52,7 +55,7 @@ std::string hollow_reason(const Measures& m, const std::vector<Limit>& limits) {
     if (limit.metric == "nonfinite" || !std::isfinite(limit.value) || !find_metric(limit.metric)->is_known(m))
       return false;
     if (limit.source == storage) return limit.value < hollow_rms_ratio;
-    return hollow == limits.end() || limit.source != "derived";
+    return hollow == limits.end() || !is_derived(limit);
   });
   if (decided) return {};
   if (hollow == limits.end())

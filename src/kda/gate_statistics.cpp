@@ -80,8 +80,9 @@ class HeadScan {
       statistics_.behind[place(begin + t)] = static_cast<float>(persistence);
       statistics_.rounding[place(begin + t)] = static_cast<float>(most);
     }
+    // Sums in another order than one by one are rounded at either end of a difference.
     for (std::size_t k = 0; k < d_.K; ++k)
-      channels_[k].rounding = std::max(rounding[k], left[k] * channels_[k].rounding);
+      channels_[k].rounding = std::max(rounding[k] + std::fabs(sum[k]), left[k] * channels_[k].rounding);
   }
 
   void backwards(std::size_t begin, std::vector<double>& left) {

@@ -31,7 +31,8 @@ struct GateStatistics {
   /// [N][HV]: the largest E of a head.
   std::vector<double> head_rounding;
   /// [N][HV][K], at the end of a sequence: the persistence of what its tokens brought in, forwards, and
-  /// backwards at its start; E; and what is left of an initial state, e^(sum of g).
+  /// backwards at its start; E + |G|, as sums in a tree are rounded at either end of a difference; and what
+  /// is left of an initial state, e^(sum of g).
   struct Channel {
     double behind = 0, ahead = 0, rounding = 0, left = 0;
   };

@@ -9,6 +9,7 @@
 #include "kda/jobs.hpp"
 #include "kda/row_norm.hpp"
 #include "kda/state_energy.hpp"
+#include "kda/token_blocks.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::kda {
@@ -16,8 +17,6 @@ namespace kda_check::kda {
 namespace {
 
 using numeric::ProductSum;
-
-constexpr std::size_t block_tokens = 64;
 
 ProductSum scaled(double sum, double factor) {
   ProductSum energy = ProductSum::square(std::sqrt(sum));
@@ -36,20 +35,6 @@ void add(ErrorEnergy& energy, const ProbedErrors& sum, double factor) {
   energy.writing.add(scaled(sum.writing, factor));
 }
 
-/// Rows of one head, a block of tokens at a time.
-struct Rows {
-  explicit Rows(const Dimensions& d)
-      : q(block_tokens * d.K),
-        k(block_tokens * d.K),
-        g(block_tokens * d.K),
-        decay(block_tokens * d.K),
-        beta(block_tokens),
-        values(block_tokens * d.V) {}
-  tensor::Scratch<double> q, k, g;
-  tensor::Scratch<float> decay;
-  tensor::Scratch<double> beta, values;
-};
-
 /// The value heads of one query head of one sequence.
 class GroupScan {
  public:
@@ -63,7 +48,7 @@ class GroupScan {
         outputs_(outputs),
         backward_(pass == Pass::backward),
         reader_(problem, Operations{}),
-        in_(d_),
+        in_(reader_, problem, s_),
         state_rows_(d_.K * d_.V),
         written_(s_.length()),
         incoming_(s_.length()),
@@ -93,33 +78,6 @@ class GroupScan {
  private:
   TermEnergy& energy(Gradient gradient) { return energies_.gradients[static_cast<std::size_t>(gradient)]; }
 
-  /// Calls body(begin, count) for blocks of the sequence, begin counted from its first token.
-  template <class Body>
-  void over_blocks(Body body) const {
-    for (std::size_t begin = 0; begin < s_.length(); begin += block_tokens)
-      body(begin, std::min(block_tokens, s_.length() - begin));
-  }
-
-  void read_values(const std::optional<tensor::Tensor>& from, std::size_t begin, std::size_t count) {
-    if (from)
-      reader_.rows_of(*from, d_.HV, d_.V, s_, head_, s_.begin + begin, count, in_.values.data(), d_.V);
-    else
-      std::fill_n(in_.values.data(), count * d_.V, 0.0);
-  }
-  void read_v(std::size_t begin, std::size_t count) {
-    reader_.value(s_, head_, s_.begin + begin, count, in_.values.data(), d_.V);
-  }
-  void read_tokens(std::size_t begin, std::size_t count) {
-    const std::size_t at = s_.begin + begin;
-    reader_.query(s_, head_, at, count, NormForm::division, Rounding::none, in_.q.data(), d_.K);
-    reader_.key(s_, head_, at, count, NormForm::division, Rounding::none, in_.k.data(), d_.K);
-    reader_.log_decay(s_, head_, at, count, in_.g.data(), d_.K);
-    reader_.beta(s_, head_, at, count, in_.beta.data());
-    for (std::size_t i = 0; i < count * d_.K; ++i) in_.decay[i] = static_cast<float>(in_.g[i]);
-    kernels<float>().exponential(Exponential::exact, in_.decay.data(), in_.decay.data(), count * d_.K);
-    for (std::size_t i = 0; i < count * d_.K; ++i) in_.q[i] *= problem_.scale();
-  }
-
   /// Powers of two near what v and the initial state, and do and dht, are at most: their squares are numbers.
   void scale() {
     const auto power_near = [](double largest) {
@@ -132,11 +90,11 @@ class GroupScan {
     double of_state = 0, of_gradient = 0;
     const std::size_t group = problem_.heads_per_group();
     for (head_ = query_head_ * group; head_ < (query_head_ + 1) * group; ++head_) {
-      over_blocks([&](std::size_t begin, std::size_t count) {
-        read_v(begin, count);
+      in_.over([&](std::size_t begin, std::size_t count) {
+        in_.read_v(head_, begin, count);
         of_state = largest_of(in_.values.data(), count * d_.V, of_state);
         if (!backward_) return;
-        read_values(problem_.output_gradient, begin, count);
+        in_.read_do(head_, begin, count);
         of_gradient = largest_of(in_.values.data(), count * d_.V, of_gradient);
       });
       reader_.state(s_, head_, state_rows_.data(), d_.V);
@@ -162,11 +120,11 @@ class GroupScan {
         if (squares != nullptr) squares[t] = sum;
       }
     };
-    over_blocks([&](std::size_t begin, std::size_t count) {
-      read_v(begin, count);
+    in_.over([&](std::size_t begin, std::size_t count) {
+      in_.read_v(head_, begin, count);
       add_rows(in_.values.data(), count, state_unit_, of_v_, written_.data() + begin);
       if (!backward_) return;
-      read_values(problem_.output_gradient, begin, count);
+      in_.read_do(head_, begin, count);
       add_rows(in_.values.data(), count, gradient_unit_, of_do_, incoming_.data() + begin);
     });
     reader_.state(s_, head_, state_rows_.data(), d_.V);
@@ -176,8 +134,8 @@ class GroupScan {
     reader_.state_gradient(s_, head_, state_rows_.data(), d_.V);
     add_rows(state_rows_.data(), d_.K, gradient_unit_, of_do_, nullptr);
     of_do_.normalise();
-    over_blocks([&](std::size_t begin, std::size_t count) {
-      read_values(problem_.output_gradient, begin, count);
+    in_.over([&](std::size_t begin, std::size_t count) {
+      in_.read_do(head_, begin, count);
       for (std::size_t t = 0; t < count; ++t) {
         double sum = 0;
         for (std::size_t v = 0; v < d_.V; ++v) {
@@ -209,9 +167,9 @@ class GroupScan {
     Energy o, final_state;
     ProbedErrors o_error;
     double magnitudes = 0;
-    over_blocks([&](std::size_t begin, std::size_t count) {
-      read_tokens(begin, count);
-      read_v(begin, count);
+    in_.over([&](std::size_t begin, std::size_t count) {
+      in_.read_tokens(head_, begin, count);
+      in_.read_v(head_, begin, count);
       for (std::size_t t = 0; t < count; ++t) {
         const double* const key = in_.k.data() + t * d_.K;
         const std::size_t at = (begin + t) * d_.K;
@@ -257,10 +215,8 @@ class GroupScan {
     StateEnergy gradient = entering(gradient_unit_), state(d_.K);
     Energy dv, dbeta, dg, initial;
     const double amplitude = reader_.amplitude(head_);
-    const std::size_t blocks = (s_.length() + block_tokens - 1) / block_tokens;
-    for (std::size_t block = blocks; block-- > 0;) {
-      const std::size_t begin = block * block_tokens, count = std::min(block_tokens, s_.length() - begin);
-      read_tokens(begin, count);
+    in_.over_reversed([&](std::size_t begin, std::size_t count) {
+      in_.read_tokens(head_, begin, count);
       for (std::size_t t = count; t-- > 0;) {
         const double *const key = in_.k.data() + t * d_.K, *const query = in_.q.data() + t * d_.K;
         const double beta = in_.beta[t];
@@ -286,7 +242,7 @@ class GroupScan {
         }
         gradient.fade(in_.decay.data() + t * d_.K);
       }
-    }
+    });
     for (const Energy& row : gradient.rows) initial.add(row);
     const double both = state_unit_ * gradient_unit_;
     add(energy(Gradient::dv), dv, gradient_unit_);
@@ -343,7 +299,7 @@ class GroupScan {
   OutputErrors& outputs_;
   const bool backward_;
   const HeadReader<double> reader_;
-  Rows in_;
+  TokenBlocks in_;
   tensor::Scratch<double> state_rows_;      ///< [K][V]
   std::vector<double> written_, incoming_;  ///< by token: |v|^2, |do|^2
   std::vector<double> weighted_;            ///< |do|^2 in the columns of v

@@ -41,10 +41,6 @@ constexpr double power_answers =
     100;  ///< with faults, held against the twins; two of them take a comparison's time
 constexpr double twin_runs = 6;  ///< of the chunk form, what comparing them takes included
 
-bool has_twins(const Case& item) {
-  return item.asked->has_twins() && item.reference.kind == Reference::Kind::oracle;
-}
-
 double token_heads(const kda::Outline& problem) {
   const kda::Dimensions& d = problem.dimensions;
   return static_cast<double>(d.B * d.T * d.HV) * static_cast<double>(d.K * d.V) / (128 * 128);
@@ -113,7 +109,7 @@ double seconds_of(const Problem& problem) {
         item.question == Question::power)
       continue;
     answers.emplace(*item.answer, item.pass);
-    if (has_twins(item)) twins.emplace(problem.answers[*item.answer].dtype, item.pass);
+    if (item.has_twins()) twins.emplace(problem.answers[*item.answer].dtype, item.pass);
     truths.emplace(item.pass, item.asked->oracle_or_usual(),
                    item.pass == Pass::backward ? item.chunk_size(problem.outline) : 0);
   }
@@ -166,7 +162,7 @@ std::size_t bytes_of(const Problem& problem) {
   std::size_t bytes = problem.source->bytes() * (problem.rounded_to ? 2 : 1);
   for (const Pass pass : kda::every_pass)
     if (std::ranges::any_of(problem.cases, [&](const Case& item) {
-          return item.skip.empty() && item.pass == pass && has_twins(item);
+          return item.skip.empty() && item.pass == pass && item.has_twins();
         }))
       bytes += twin_bytes(problem, pass).kept + twin_bytes(problem, pass).per_thread;
   for (const auto& [answer, pass] : answers)

@@ -77,6 +77,8 @@ struct Case {
   std::size_t chunk_size(const kda::Outline& problem) const {
     return asked->chunk_size.value_or(problem.chunk_size());
   }
+  /// Whether errors are held against those of twins, if the answer has any.
+  bool has_twins() const { return asked->has_twins() && reference.kind == Reference::Kind::oracle; }
 };
 
 /// What cases share: a source, as stored or with its inputs rounded. They are read, its truth is streamed,

@@ -112,7 +112,7 @@ class Line {
         add_limits();
         if (!asked_.tolerance.empty()) add("--tolerance", asked_.tolerance);
       }
-      if (!asked_.has_twins()) add("--twins", "off");
+      add_twins();
       return;
     }
     if (item_.reference.kind == Reference::Kind::law) {
@@ -127,7 +127,10 @@ class Line {
     if (asked_.judging.worst) add("--worst", fmt::format("{}", *asked_.judging.worst));
     if (!asked_.tolerance.empty()) add("--tolerance", asked_.tolerance);
     if (asked_.probe && item_.reference.kind == Reference::Kind::oracle) add("--probe");
-    if (item_.reference.kind != Reference::Kind::oracle) return;
+    if (item_.reference.kind == Reference::Kind::oracle) add_twins();
+  }
+
+  void add_twins() {
     if (!asked_.has_twins())
       add("--twins", "off");
     else if (!asked_.twins_left_out.empty())

@@ -4,9 +4,10 @@
 #include <cmath>
 #include <optional>
 
+#include "engine/power_faults.hpp"
 #include "explain/interpretation.hpp"
 #include "explain/rearrangement.hpp"
-#include "kda/oracle_inputs.hpp"
+#include "kda/log_decays.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::selftest {
@@ -20,15 +21,6 @@ using kda::Problem;
 using kda::Sequence;
 using numeric::DType;
 using tensor::Tensor;
-
-/// The recurrence in fp64.
-Answer ideal(const Problem& problem, int threads) {
-  const kda::Variant& variant = kda::variant_named("recurrent");
-  kda::RunOptions options;
-  options.dtype = DType::fp64, options.threads = threads;
-  options.arithmetic = variant.default_arithmetic(problem, DType::fp64);
-  return variant.run(problem, options);
-}
 
 /// Where both overflow alike, or are NaN, nothing is wrong.
 std::vector<double> difference(const Tensor& wrong, const Tensor& right, double factor = 1) {
@@ -51,54 +43,21 @@ Difference nothing(const Solved& healthy) {
 /// The answer to another problem.
 Difference changed(const Solved& healthy, const Problem& other, double factor = 1) {
   const int threads = healthy.options.threads;
-  return difference(ideal(other, threads), ideal(healthy.problem, threads), factor);
+  return difference(kda::answer_in_fp64(other, threads), kda::answer_in_fp64(healthy.problem, threads),
+                    factor);
 }
 
 /// The recurrence of explain/interpretation with something changed.
 Difference misread(const Solved& healthy, void (*change)(Interpretation&), double factor = 1) {
   const Problem& problem = healthy.problem;
-  const kda::Dimensions& d = problem.dimensions();
   Interpretation reading(problem);
   change(reading);
-  const bool v_first = problem.options.state_v_first;
-  Answer wrong{Tensor("o", DType::fp64, healthy.answer.o.shape()),
-               Tensor("final_state", DType::fp64, healthy.answer.final_state.shape())};
-  for (const Sequence& sequence : problem.sequences())
-    for (std::size_t head = 0; head < d.HV; ++head) {
-      const explain::ExcerptAnswer part =
-          explain::answer_of(problem, reading, {sequence, sequence.begin, sequence.end, head, 0, d.V, {}});
-      for (std::size_t i = 0; i < part.o.size(); ++i)
-        wrong.o.set(((sequence.batch * d.T + sequence.begin + i / d.V) * d.HV + head) * d.V + i % d.V,
-                    part.o[i]);
-      for (std::size_t i = 0; i < part.state.size(); ++i)
-        wrong.final_state.set(explain::state_element(d, v_first, sequence.index, head, i / d.V, i % d.V),
-                              part.state[i]);
-    }
-  return difference(wrong, ideal(problem, healthy.options.threads), factor);
+  return difference(explain::answer_of(problem, reading),
+                    kda::answer_in_fp64(problem, healthy.options.threads), factor);
 }
 
 /// How far a parameter is moved for a derivative.
 constexpr double small_share = 0x1p-8;
-
-/// A problem whose gates are log decays: nothing is left for the kernel to do.
-Problem with_log_decays(const Problem& problem) {
-  const kda::Dimensions& d = problem.dimensions();
-  Problem plain = kda::clone(problem);
-  plain.g = Tensor("g", DType::fp64, problem.g.shape());
-  const kda::OracleInputs inputs(problem);
-  for (const Sequence& sequence : problem.sequences())
-    for (std::size_t head = 0; head < d.HV; ++head) {
-      kda::Pairs rows(sequence.length() * d.K);
-      inputs.log_decay(sequence, head, rows);
-      for (std::size_t i = 0; i < sequence.length() * d.K; ++i)
-        plain.g.set(((sequence.batch * d.T + sequence.begin + i / d.K) * d.HV + head) * d.K + i % d.K,
-                    rows.hi[i]);
-    }
-  plain.A_log.reset(), plain.dt_bias.reset();
-  plain.options.gate = kda::Gate::none, plain.options.lower_bound.reset(), plain.options.safe_gate = false;
-  plain.validate();
-  return plain;
-}
 
 /// A token of a sequence about which something happens once: not the first, nor at the edge of a chunk.
 std::size_t middle_of(std::size_t count) {
@@ -163,26 +122,18 @@ Difference gate_of_second_token(const Solved& healthy) {
 }
 
 Difference gate_of_slowest_channel(const Solved& healthy) {
-  Problem other = with_log_decays(healthy.problem);
+  Problem other = kda::with_log_decays(healthy.problem);
   const kda::Dimensions& d = other.dimensions();
   const std::size_t row = d.HV * d.K;
-  for (std::size_t channel = 0; channel < row; channel += d.K) {
-    std::optional<std::size_t> slowest;
-    double most = -HUGE_VAL;
-    for (std::size_t k = channel; k < channel + d.K; ++k) {
-      double sum = 0;
-      for (std::size_t i = k; i < other.g.size(); i += row) sum += other.g.value(i);
-      if (sum < 0 && sum > most) most = sum, slowest = k;
-    }
-    if (!slowest) continue;
-    for (std::size_t i = *slowest; i < other.g.size(); i += row)
-      other.g.set(i, (1 - small_share) * other.g.value(i));
-  }
+  for (std::size_t head = 0; head < d.HV; ++head)
+    if (const std::optional<std::size_t> slowest = kda::slowest_channel(other, head))
+      for (std::size_t i = head * d.K + *slowest; i < other.g.size(); i += row)
+        other.g.set(i, (1 - small_share) * other.g.value(i));
   return changed(healthy, other, 1 / small_share);
 }
 
 Difference decay_missed(const Solved& healthy) {
-  Problem other = with_log_decays(healthy.problem);
+  Problem other = kda::with_log_decays(healthy.problem);
   const kda::Dimensions& d = other.dimensions();
   const Sequence sequence = longest_of(other);
   const std::size_t row = d.HV * d.K;
@@ -231,11 +182,11 @@ Difference state_not_carried(const Solved& healthy) {
     for (std::size_t begin = 0; begin < sequence.length(); begin += rows)
       pieces.push_back(sequence.part(begin, std::min(begin + rows, sequence.length())));
   const int threads = healthy.options.threads;
-  const Answer right = ideal(healthy.problem, threads);
+  const Answer right = kda::answer_in_fp64(healthy.problem, threads);
   Answer wrong = explain::clone(right);
   Problem chunks = explain::excerpt(healthy.problem, pieces, explain::Layout::packed);
   chunks.initial_state.reset();
-  explain::put_back(ideal(chunks, threads), pieces, healthy.problem, wrong);
+  explain::put_back(kda::answer_in_fp64(chunks, threads), pieces, healthy.problem, wrong);
   return difference(wrong, right);
 }
 
@@ -251,7 +202,7 @@ Difference carried_state_itself(const Solved& healthy) {
     for (std::size_t i = std::min(tokens, sequence.length()) * row; i < sequence.length() * row; ++i)
       until.v.set(first + i, 0);
   }
-  const Answer answer = ideal(until, healthy.options.threads);
+  const Answer answer = kda::answer_in_fp64(until, healthy.options.threads);
   for (const Sequence& sequence : problem.sequences()) {
     if (sequence.length() <= tokens) continue;
     const std::size_t first = (sequence.batch * d.T + sequence.begin) * row;
@@ -309,18 +260,6 @@ Interval block_around(std::size_t index, std::size_t side, std::size_t count) {
   return {index / side * side, std::min(count, (index / side + 1) * side)};
 }
 
-/// The element of a row that is nearest to a typical one.
-std::size_t typical(const Tensor& tensor, std::size_t first, std::size_t width) {
-  double squares = 0;
-  for (std::size_t i = first; i < first + width; ++i) squares += tensor.value(i) * tensor.value(i);
-  const double size = std::sqrt(squares / static_cast<double>(width));
-  const auto distance = [&](std::size_t i) { return std::fabs(std::fabs(tensor.value(first + i)) - size); };
-  std::size_t nearest = 0;
-  for (std::size_t i = 1; i < width; ++i)
-    if (distance(i) < distance(nearest)) nearest = i;
-  return nearest;
-}
-
 /// Whether a row of o is in a place; columns are for the caller.
 bool has_token(Where where, std::size_t token, std::size_t tokens, std::size_t chunk) {
   const std::size_t middle = middle_of(tokens);
@@ -365,6 +304,8 @@ void keep_only(Where where, const Solved& healthy, Difference& difference) {
   const Problem& problem = healthy.problem;
   const kda::Dimensions& d = problem.dimensions();
   const Sequence longest = longest_of(problem);
+  const judge::RowLayout layout =
+      judge::row_layout("o", healthy.answer.o.shape(), problem, healthy.options.chunk_size);
   const std::size_t only_head = where == Where::head ? d.HV - 1 : 0;
   const bool is_part = where == Where::head    ? d.HV > 1
                        : where == Where::chunk ? longest.length() > healthy.options.chunk_size
@@ -374,13 +315,14 @@ void keep_only(Where where, const Solved& healthy, Difference& difference) {
       const bool here = is_part && (in_all_sequences(where) || sequence.index == longest.index) &&
                         (in_all_heads(where) || head == only_head);
       for (std::size_t t = 0; t < sequence.length(); ++t) {
-        const std::size_t row = ((sequence.batch * d.T + sequence.begin + t) * d.HV + head) * d.V;
+        const std::size_t row = sequence.batch * d.T + sequence.begin + t;
         const bool row_here = here && has_token(where, t, sequence.length(), healthy.options.chunk_size);
-        const std::size_t element =
-            row_here && where == Where::element ? typical(healthy.answer.o, row, d.V) : 0;
+        const std::size_t element = row_here && where == Where::element
+                                        ? engine::typical_column(layout, healthy.answer.o, row, head)
+                                        : 0;
         const Interval columns = columns_of(where, d.V, element);
         for (std::size_t v = 0; v < d.V; ++v)
-          if (!row_here || !columns.has(v)) difference.o[row + v] = 0;
+          if (!row_here || !columns.has(v)) difference.o[layout.element(row, head, v)] = 0;
       }
       const bool has_rows = where == Where::row || where == Where::element;
       const bool in_state = here && (where == Where::head || where == Where::column || has_rows);

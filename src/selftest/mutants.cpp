@@ -145,7 +145,7 @@ Answer with_fault(const Sized& row, Extent extent, const Problem& problem, const
   const kda::Variant& variant = kda::variant_named(form_in(options.dtype));
   Answer exact;
   if (numeric::format_of(options.dtype).bytes == 2) {
-    kda::Tensors tensors = engine::unrounded(problem, {&variant, options, {}});
+    kda::Tensors tensors = engine::unrounded(problem, variant, options);
     exact = {std::move(tensors.at("o")), std::move(tensors.at("final_state"))};
   } else {
     exact = variant.run(problem, options);
@@ -203,24 +203,9 @@ std::string_view text_of(Where where) {
 
 /// The recurrence of explain/interpretation in fp64.
 Answer written_again(const Problem& problem, const RunOptions& options) {
-  const kda::Dimensions& d = problem.dimensions();
-  const explain::Interpretation reading(problem);
-  const bool v_first = problem.options.state_v_first;
-  const auto shape = [&](const char* name) { return kda::expected_shape(*kda::find_spec(name), d, v_first); };
-  Answer answer{Tensor("o", options.dtype, shape("o")),
-                Tensor("final_state", kda::state_dtype(options.dtype), shape("final_state"))};
-  for (const kda::Sequence& sequence : problem.sequences())
-    for (std::size_t head = 0; head < d.HV; ++head) {
-      const explain::ExcerptAnswer part =
-          explain::answer_of(problem, reading, {sequence, sequence.begin, sequence.end, head, 0, d.V, {}});
-      for (std::size_t i = 0; i < part.o.size(); ++i)
-        answer.o.set(((sequence.batch * d.T + sequence.begin + i / d.V) * d.HV + head) * d.V + i % d.V,
-                     part.o[i]);
-      for (std::size_t i = 0; i < part.state.size(); ++i)
-        answer.final_state.set(explain::state_element(d, v_first, sequence.index, head, i / d.V, i % d.V),
-                               part.state[i]);
-    }
-  return answer;
+  const Answer exact = explain::answer_of(problem, explain::Interpretation(problem));
+  return {exact.o.converted_to(options.dtype),
+          exact.final_state.converted_to(kda::state_dtype(options.dtype))};
 }
 
 Answer biased_bf16(const Problem& problem, const RunOptions& options) {

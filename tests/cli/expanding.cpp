@@ -34,10 +34,11 @@ TEST_CASE("keys that are not normalised are named where the truth grows beyond e
 }
 
 TEST_CASE("beta beyond its range is named, and gates that grow", "[cli]") {
-  kda::Problem problem = make_problem({.T = 400, .K = 16, .V = 4});
+  kda::Problem problem = make_problem({.T = 2000, .K = 16, .V = 4});
   for (std::size_t i = 0; i < problem.beta.size(); ++i) problem.beta.set(i, i % 2 == 0 ? -4 : 3);
-  CHECK_THAT(judged(problem, "beta").err,
-             ContainsSubstring("beta goes from -4 to 3, and options/beta_sigmoid is not set"));
+  const Output output = judged(problem, "beta");
+  INFO(output.out);
+  CHECK_THAT(output.err, ContainsSubstring("beta goes from -4 to 3, and options/beta_sigmoid is not set"));
   kda::Problem raw = make_problem({.T = 400, .K = 16, .V = 4});
   multiply(raw.g, -10);
   CHECK_THAT(judged(raw, "gate").err, ContainsSubstring("options/gate is none; are these gates"));

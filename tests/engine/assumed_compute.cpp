@@ -51,12 +51,7 @@ struct Outcome {
 
 Outcome judged(const kda::Problem& problem, const std::vector<Tensor>& tensors,
                std::optional<ComputeFormat> compute = {}) {
-  const test::TemporaryFixture file(problem, nullptr, "assumed");
-  fixture::WriteRequest written;
-  written.name = "assumed", written.problem = &problem;
-  written.expected.push_back({"somebody", "", "", compute, {}, {}});
-  for (const Tensor& tensor : tensors) written.expected.back().tensors.push_back(&tensor);
-  fixture::write_fixture(file.path, written);
+  const test::TemporaryFixture file(problem, test::pointers_to(tensors), compute, "assumed");
   plan::Request request = test::request_for({file.path});
   request.selection.variants = plan::Names{};
   request.twins = false;  // what the limits assume

@@ -301,11 +301,8 @@ TEST_CASE("run says which gradients of a file it cannot compare", "[engine][grad
       kda::run_recurrent_backward(problem, test::default_options(problem, "recurrent", DType::fp32));
   tensor::Tensor of_nothing("dA_log", DType::fp32, {problem.dimensions().HV});
   of_nothing.set(0, 1);
-  const test::TemporaryFixture room(problem, nullptr, "not-compared");
-  fixture::WriteRequest file;
-  file.name = "t", file.problem = &problem;
-  file.expected.push_back({"somebody", "", "", numeric::ComputeFormat::fp32, {&found[0], &of_nothing}, {}});
-  fixture::write_fixture(room.path, file);
+  const test::TemporaryFixture room(problem, {&found[0], &of_nothing}, numeric::ComputeFormat::fp32,
+                                    "not-compared");
   plan::Request request = test::request_for({room.path});
   request.selection.variants = Names{"recurrent", "naive"};
   const plan::Plan plan = test::planned(request);

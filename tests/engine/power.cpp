@@ -177,7 +177,7 @@ TEST_CASE("the healthy kernel of a class is none of its twins, and rounds what i
     for (const engine::Twin& twin : kernel.family)
       CHECK_FALSE(twin.options.arithmetic == kernel.options.arithmetic);
     const kda::Answer answer = test::run(problem, "chunk", kernel.options);
-    const kda::Tensors wide = engine::unrounded(problem, kernel);
+    const kda::Tensors wide = engine::unrounded(problem, *kernel.variant, kernel.options);
     CHECK(wide.at("o").dtype() == DType::fp32);
     CHECK(test::differing_bits(wide.at("o").converted_to(kernel.options.dtype), answer.o) == 0);
     CHECK(test::differing_bits(wide.at("final_state"), answer.final_state) == 0);

@@ -23,12 +23,7 @@ using Results = std::map<std::string, report::TensorResult>;
 /// What is said against the oracle of tensors that somebody recorded.
 Results judged(const kda::Problem& problem, const std::vector<Tensor>& tensors, ComputeFormat compute,
                const std::vector<judge::LimitLayer>& limits = {}) {
-  const test::TemporaryFixture file(problem, nullptr, "small-values");
-  fixture::WriteRequest written;
-  written.name = "small values", written.problem = &problem;
-  written.expected.push_back({"somebody", "", "", compute, {}, {}});
-  for (const Tensor& tensor : tensors) written.expected.back().tensors.push_back(&tensor);
-  fixture::write_fixture(file.path, written);
+  const test::TemporaryFixture file(problem, test::pointers_to(tensors), compute, "small-values");
   plan::Request request = test::request_for({file.path});
   request.selection.variants = plan::Names{};
   request.judging.limits = limits;
@@ -172,11 +167,26 @@ TEST_CASE("chunk forms whose operands are below the smallest normal number of th
           "[engine]") {
   for (const char* const text :
        {"control:T=64,H=1,K=32,V=32,size=1e-5,dtype=fp16", "lb_real:T=5,K=64,V=64,H=1,size=1e-5,dtype=fp16",
-        "bwd_chain:T=16,size=1e-5,dtype=fp16"}) {
+        "bwd_chain:T=16,size=1e-5,dtype=fp16", "bwd_gate_zero:T=5,K=128,V=128,seed=68166353,H=2,size=1e-7"}) {
     plan::Request request = test::request_for({text});
     request.selection.variants = plan::Names{"chunk"};
     request.selection.dtypes = plan::Names{"fp16"};
     request.selection.against = plan::Names{"oracle"};
+    for (const report::CaseResult& item : test::ran(request).cases) {
+      INFO(text << ": " << item.reason);
+      CHECK(item.verdict != Verdict::fail);
+    }
+  }
+}
+
+TEST_CASE("gradients are not held against what operands below the range of tf32 have lost", "[engine]") {
+  for (const char* const text : {"lb_real:loss=1,T=1,K=128,V=128,seed=371978618,H=1,size=1e-41",
+                                 "corr_keys:loss=1,T=130,K=16,V=128,seed=594440532,H=1,size=1e-41"}) {
+    plan::Request request = test::request_for({text});
+    request.selection.variants = plan::Names{"chunk"};
+    request.selection.dtypes = plan::Names{"fp32"};
+    request.selection.against = plan::Names{"oracle"};
+    request.arithmetic = plan::Names{"storage=fla"};
     for (const report::CaseResult& item : test::ran(request).cases) {
       INFO(text << ": " << item.reason);
       CHECK(item.verdict != Verdict::fail);

@@ -73,6 +73,8 @@ std::string essence(const plan::Case& item, const plan::Problem& problem) {
   const plan::Judging& judging = item.asked->judging;
   text += fmt::format(" | {:a} {:a} probe {}", judging.atol.value_or(-1), judging.rtol.value_or(-1),
                       item.asked->probe && item.reference.kind == plan::Reference::Kind::oracle);
+  if (item.has_twins())
+    text += fmt::format(" | twins without {}", fmt::join(item.asked->twins_left_out, " "));
   return text;
 }
 
@@ -104,6 +106,8 @@ Names lines_of_run() {
           "identical_keys:T=16 --dtype fp32 --tolerance cases/tolerances.toml --limit rms_ratio=0.5",
           "control:T=8,H=1 --variant naive --dtype fp64 --arithmetic exponential=cuda",
           "control:T=8,H=1 --variant gpu-chunk,chunk --dtype fp64,bf16",
+          "control:T=8,H=1 --variant chunk --stages --twins off",
+          "control:T=8,H=1 --variant chunk --stages --twins-without chunk-size=16,decay=pair",
           "control:T=8,H=1 --dtype bf16,fp32 --tensor o --external './x {in} {out}' --external-name mine "
           "--external-timeout 7 --invariants=batch"};
 }

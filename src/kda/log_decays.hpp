@@ -1,0 +1,22 @@
+// A problem whose gates are evaluated already, and its answer in fp64: where faults and offsets of gates are
+// tried.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "kda/variants.hpp"
+
+namespace kda_check::kda {
+
+/// The same problem with its log decays as g, in fp64: nothing of the gate is left to the kernel.
+Problem with_log_decays(const Problem& problem);
+
+/// The channel of a value head that remembers longest, of those that decay at all; of a problem without a
+/// gate of its own. None: none decays.
+std::optional<std::size_t> slowest_channel(const Problem& problem, std::size_t head);
+
+/// What the recurrence answers in fp64.
+Answer answer_in_fp64(const Problem& problem, int threads = 1);
+
+}  // namespace kda_check::kda
