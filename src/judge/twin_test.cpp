@@ -217,7 +217,9 @@ std::vector<TwinJudgement> TwinTest::conclude() const {
   }
   double elements = 0;  // of a head
   for (const double column : column_elements_) elements += column;
-  const double independent = static_cast<double>(judged) * elements / coherence;
+  // A row may have a single error, that of one dot product, though the twins' do not show it.
+  const double independent =
+      static_cast<double>(judged) * std::min(elements / coherence, static_cast<double>(setting_.layout.rows));
   if (independent < fewest_errors) return {};
   std::vector<TwinJudgement> judgements;
   for (std::size_t a = 0; a < setting_.answers; ++a)
