@@ -86,3 +86,17 @@ else()
     endif()
   endif()
 endif()
+
+# A static program needs nothing at all, and runs on every Linux; with CUDA it needs glibc, which is how cudart finds the
+# driver. Where glibc has no archive it needs glibc too.
+set(kda_check_static_words "")
+if(KDA_CHECK_STATIC)
+  set(CMAKE_REQUIRED_LINK_OPTIONS -static)
+  check_cxx_source_compiles("int main() {}" KDA_CHECK_LIBC_ARCHIVE)
+  unset(CMAKE_REQUIRED_LINK_OPTIONS)
+  if(KDA_CHECK_LIBC_ARCHIVE AND NOT CUDAToolkit_FOUND)
+    set(kda_check_static_words -static)
+  else()
+    set(kda_check_static_words -static-libstdc++ -static-libgcc)
+  endif()
+endif()

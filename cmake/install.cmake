@@ -3,12 +3,21 @@ include(GNUInstallDirs)
 
 install(TARGETS kda-check RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY cases DESTINATION ${CMAKE_INSTALL_DATADIR}/kda-check)
-install(FILES scripts/export_fixture.py scripts/export_fla.py scripts/export_jax.py
-        DESTINATION ${CMAKE_INSTALL_DATADIR}/kda-check/scripts)
+if(NOT SKBUILD)
+  install(DIRECTORY python/kda_check DESTINATION ${CMAKE_INSTALL_DATADIR}/kda-check/python FILES_MATCHING PATTERN "*.py" PATTERN "py.typed")
+endif()
 # As in the source tree: README.md refers to docs/, which has a README.md of its own.
 set(documents ${CMAKE_INSTALL_DATADIR}/doc/kda-check)
 install(FILES README.md LICENSE DESTINATION ${documents})
 install(DIRECTORY docs DESTINATION ${documents} FILES_MATCHING PATTERN "*.md" PATTERN "*.json")
+
+# In the wheel (pyproject.toml) what is installed lies in the package, but for what shells and man look for: that goes to
+# the prefix of the Python that it is installed for.
+set(for_shells "")
+if(SKBUILD)
+  set(for_shells ${SKBUILD_DATA_DIR}/)
+  install(PROGRAMS python/kda-check DESTINATION ${SKBUILD_SCRIPTS_DIR})
+endif()
 
 # Written by the program itself, when it is installed: the build needs to run nothing.
 set(generated ${PROJECT_BINARY_DIR}/generated)
@@ -21,12 +30,12 @@ function(kda_check_generated file words destination)
     endif()")
   install(FILES ${generated}/${file} DESTINATION ${destination})
 endfunction()
-kda_check_generated(kda-check.1 "man" ${CMAKE_INSTALL_MANDIR}/man1)
-kda_check_generated(kda-check "completions bash" ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
-kda_check_generated(kda-check.fish "completions fish" ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
-kda_check_generated(_kda-check "completions zsh" ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+kda_check_generated(kda-check.1 "man" ${for_shells}${CMAKE_INSTALL_MANDIR}/man1)
+kda_check_generated(kda-check "completions bash" ${for_shells}${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+kda_check_generated(kda-check.fish "completions fish" ${for_shells}${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+kda_check_generated(_kda-check "completions zsh" ${for_shells}${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 # Where the zsh of Debian looks for what packages bring.
-install(FILES ${generated}/_kda-check DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
+install(FILES ${generated}/_kda-check DESTINATION ${for_shells}${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
 
 set(CPACK_PACKAGE_NAME kda-check)
 set(CPACK_PACKAGE_VENDOR "kda-check")

@@ -102,7 +102,8 @@ TEST_CASE("files of other formats are refused with the way to a fixture", "[cli]
   std::ofstream(folder / "w.npz", std::ios::binary) << "PK\x03\x04";
   const Output output = program("run " + (folder / "w.npz").string());
   CHECK(output.code == 3);
-  CHECK_THAT(output.err, ContainsSubstring("a NumPy archive (.npz)") && ContainsSubstring("export_jax.py"));
+  CHECK_THAT(output.err, ContainsSubstring("a NumPy archive (.npz)") &&
+                             ContainsSubstring("python -m kda_check convert w.npz w.h5"));
 }
 
 TEST_CASE("an answer without o is none, and a baseline misses a tensor whichever comparisons are asked for",

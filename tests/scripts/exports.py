@@ -1,26 +1,33 @@
 #!/usr/bin/env python3
-"""exports.py PROGRAM SCRIPTS: scripts/export_*.py on numpy arrays (bfloat16 of ml_dtypes) and on what looks like a torch
-tensor, judged by PROGRAM against a recurrence written here. Exits with 77 where h5py or ml_dtypes is missing."""
+"""exports.py PROGRAM PYTHON: kda_check.save and kda_check.export, of the package in PYTHON, on numpy arrays and on torch
+tensors, judged by PROGRAM against a recurrence written here. Exits with 77 where numpy is missing; torch and ml_dtypes are
+tried where they are."""
 import os
 import subprocess
 import sys
 import tempfile
-import types
 import unittest
 
-program, scripts = sys.argv[1:3]
-sys.path.insert(0, scripts)
+program, package = map(os.path.abspath, sys.argv[1:3])
+sys.path.insert(0, package)
+os.environ["KDA_CHECK_PROGRAM"] = program
 try:
-    import h5py
-    import ml_dtypes
     import numpy as np
 except ImportError as missing:
     print(f"SKIPPED: {missing}")
     sys.exit(77)
+try:
+    import ml_dtypes
+except ImportError:
+    ml_dtypes = None
+try:
+    import torch
+except ImportError:
+    torch = None
 
-import export_fixture
-import export_fla
-import export_jax
+import kda_check
+import kda_check.export.fla
+import kda_check.export.jax
 
 B, T, H, HV, K, V = 1, 9, 2, 4, 8, 6
 
@@ -32,6 +39,15 @@ def problem(kind=np.float64, seed=1):
             "k": (k / np.linalg.norm(k, axis=-1, keepdims=True)).astype(kind),
             "v": draw.standard_normal((B, T, HV, V)).astype(kind), "g": -draw.random((B, T, HV, K)).astype(kind),
             "beta": draw.random((B, T, HV)).astype(kind)}
+
+
+def bits(array):
+    """bfloat16, rounded towards zero: numpy has none, and any values will do."""
+    return (array.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+
+
+def widened(bits):
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def recurrence(q, k, v, g, beta, initial_state=None, cu_seqlens=None, decay=lambda g, head: g):
@@ -51,7 +67,7 @@ def recurrence(q, k, v, g, beta, initial_state=None, cu_seqlens=None, decay=lamb
     return o, states
 
 
-def kda_check(*words):
+def kda_check_run(*words):
     done = subprocess.run([program, *words], capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
@@ -63,17 +79,17 @@ class Exports(unittest.TestCase):
         self.folder, self.path = folder.name, os.path.join(folder.name, "mine.h5")
 
     def passes(self, *words):
-        code, text = kda_check("run", self.path, "--against", "oracle", *words)
+        code, text = kda_check_run("run", self.path, "--against", "oracle", *words)
         self.assertEqual(code, 0, text)
         self.assertIn(" mine ", text)
 
     def test_a_right_answer_passes_and_a_wrong_one_fails(self):
         inputs = problem()
         o, state = recurrence(**inputs)
-        export_fixture.save(self.path, **inputs, expected={"mine": {"o": o, "final_state": state}})
+        kda_check.save(self.path, **inputs, expected={"mine": {"o": o, "final_state": state}})
         self.passes()
-        export_fixture.save(self.path, **inputs, expected={"mine": {"o": o * 1.001, "final_state": state}})
-        self.assertEqual(kda_check("run", self.path)[0], 1)
+        kda_check.save(self.path, **inputs, expected={"mine": {"o": o * 1.001, "final_state": state}})
+        self.assertEqual(kda_check_run("run", self.path)[0], 1)
 
     def test_gates_states_and_packed_sequences_mean_what_the_format_says(self):
         inputs, draw = problem(), np.random.default_rng(7)
@@ -83,11 +99,10 @@ class Exports(unittest.TestCase):
                  "lower_bound": lambda g, j: -5 / (1 + np.exp(-np.exp(A_log[j]) * (g + bias[j])))}
         for gate, decay in gates.items():
             o, final = recurrence(**inputs, initial_state=states, cu_seqlens=offsets, decay=decay)
-            export_fixture.save(self.path, **inputs, A_log=A_log, dt_bias=bias, cu_seqlens=offsets, state_v_first=True,
+            kda_check.save(self.path, **inputs, A_log=A_log, dt_bias=bias, cu_seqlens=offsets, state_v_first=True,
                                 initial_state=states.swapaxes(2, 3), lower_bound=-5 if gate == "lower_bound" else None,
                                 expected={"mine": {"o": o, "final_state": final.swapaxes(2, 3)}})
-            with h5py.File(self.path) as file:
-                self.assertEqual(file["options"].attrs["gate"], gate)
+            self.assertEqual(kda_check.Fixture.read(self.path).options["gate"], gate)
             self.passes()
 
     def test_gradients_are_those_of_the_loss(self):
@@ -103,125 +118,81 @@ class Exports(unittest.TestCase):
         version = type("Version", (str,), {})("2.11")  # as PyTorch has it
         for factor, code in {1: 0, 1.001: 1}.items():
             answer = {"o": o, "final_state": state, "dv": dv * factor, "dq": None}
-            export_fixture.save(self.path, **inputs, do=do, dht=dht, expected={"mine": answer},
+            kda_check.save(self.path, **inputs, do=do, dht=dht, expected={"mine": answer},
                                 provenance={"torch": version, "seed": 1})
-            found, text = kda_check("run", self.path, "--against", "oracle")
+            found, text = kda_check_run("run", self.path, "--against", "oracle")
             self.assertEqual(found, code, text)
             self.assertRegex(text, r" mine +fp64 +dv ")
 
-    def test_bfloat16_keeps_its_bits(self):
-        inputs = problem(ml_dtypes.bfloat16)
-        o, _ = recurrence(**{key: array.astype(np.float64) for key, array in inputs.items()})
-        export_fixture.save(self.path, **inputs, expected={"mine": {"o": o.astype(ml_dtypes.bfloat16)}})
-        with h5py.File(self.path) as file:
-            self.assertEqual(file["inputs/q"].attrs["dtype"], "bfloat16")
-            np.testing.assert_array_equal(file["inputs/q"][()], inputs["q"].view(np.uint16))
-            self.assertNotIn("compute", file["expected/mine"].attrs)  # nobody said it: reports are to say so
-        self.assertRegex(kda_check("show", self.path)[1], r"inputs/q +bf16 ")
-        self.passes("--tensor", "o")
-        self.assertIn("compute assumed bf16", kda_check("run", self.path, "-v")[1])
+    def bfloat16(self):
+        """A problem in bfloat16 as each framework that is here has it, and its bits."""
+        whole = {name: bits(array) for name, array in problem().items()}
+        yield "numpy", {name: array.view("V2") for name, array in whole.items()}, whole  # as numpy.savez stores it
+        if ml_dtypes:
+            yield "ml_dtypes", {name: array.view(ml_dtypes.bfloat16) for name, array in whole.items()}, whole
+        if torch:
+            of = lambda array: torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+            yield "torch", {name: of(array) for name, array in whole.items()}, whole
 
-    def test_torch_tensors_go_in_by_their_bits(self):
-        """Real ones where torch is here, else objects that answer as they do."""
-        inputs = problem(ml_dtypes.bfloat16)
-        try:
-            import torch
-            tensor = lambda array: torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        except ImportError:
-            sys.modules["torch"] = types.SimpleNamespace(int16=np.int16)
-            self.addCleanup(sys.modules.pop, "torch")
-            tensor = LikeTorch
-        export_fla.save(self.path, {key: tensor(array) for key, array in inputs.items()})
-        other = os.path.join(self.folder, "other.h5")
-        export_fixture.save(other, **inputs)
-        self.assertEqual(kda_check("diff", self.path, other)[0], 0)
+    def test_bfloat16_keeps_its_bits(self):
+        for framework, inputs, whole in self.bfloat16():
+            with self.subTest(framework):
+                o = bits(recurrence(**{name: widened(array).astype(np.float64) for name, array in whole.items()})[0])
+                kda_check.save(self.path, **inputs, expected={"mine": {"o": o.view("V2")}})
+                fixture = kda_check.Fixture.read(self.path)
+                self.assertEqual(fixture.inputs["q"].dtype, "bfloat16")
+                np.testing.assert_array_equal(fixture.inputs["q"].data, whole["q"])
+                self.assertNotIn("compute", fixture.expected["mine"].about)  # nobody said it: reports are to say so
+                self.assertRegex(kda_check_run("show", self.path)[1], r"inputs/q +bf16 ")
+                self.passes("--tensor", "o")
+                self.assertIn("compute assumed bf16", kda_check_run("run", self.path, "-v")[1])
+                other = os.path.join(self.folder, "other.h5")
+                kda_check.save(self.path, **inputs)
+                kda_check.export.fla.save(other, inputs)
+                self.assertEqual(kda_check_run("diff", self.path, other)[0], 0)
 
     def test_words_of_fla_become_options(self):
         inputs = problem(np.float32)
-        export_fla.save(self.path, {**inputs, "use_qk_l2norm_in_kernel": True, "use_gate_in_kernel": True, "safe_gate": True,
+        kda_check.export.fla.save(self.path, {**inputs, "use_qk_l2norm_in_kernel": True, "use_gate_in_kernel": True, "safe_gate": True,
                                     "A_log": np.zeros(HV, np.float32), "lower_bound": -5.0, "output_final_state": True})
-        with h5py.File(self.path) as file:
-            options = file["options"].attrs
-            self.assertEqual((options["gate"], options["lower_bound"], options["qk_l2norm"]), ("lower_bound", -5.0, 1))
-        self.assertEqual(kda_check("run", self.path, "--variant", "recurrent")[0], 0)
+        options = kda_check.Fixture.read(self.path).options
+        self.assertEqual((options["gate"], options["lower_bound"], options["qk_l2norm"]), ("lower_bound", -5.0, 1))
+        self.assertEqual(kda_check_run("run", self.path, "--variant", "recurrent")[0], 0)
         with self.assertRaisesRegex(TypeError, "no place .* cp_context"):
-            export_fla.save(self.path, {**inputs, "cp_context": object()})
+            kda_check.export.fla.save(self.path, {**inputs, "cp_context": object()})
         # Without use_gate_in_kernel FLA takes g for the decay, whatever else it is given.
-        export_fla.save(self.path, {**inputs, "A_log": np.zeros(HV, np.float32), "use_gate_in_kernel": False})
-        with h5py.File(self.path) as file:
-            self.assertEqual(file["options"].attrs["gate"], "none")
+        kda_check.export.fla.save(self.path, {**inputs, "A_log": np.zeros(HV, np.float32), "use_gate_in_kernel": False})
+        self.assertEqual(kda_check.Fixture.read(self.path).options["gate"], "none")
 
-    def test_what_is_no_npz_is_named_and_never_unpickled(self):
-        files = {"mine.safetensors": (b"\x40" + bytes(7) + b'{"q":{}}', "safetensors.torch.load_file"),
-                 "mine.pt": (b"PK\x03\x04 mine/data.pkl", "weights_only=True"), "old.pt": (b"\x80\x02\x8a\x0a", "weights_only=True"),
-                 "q.npy": (b"\x93NUMPY\x01\x00", "one array"), "empty.npz": (b"", "no .npz file")}
-        for name, (first, words) in files.items():
-            source = os.path.join(self.folder, name)
-            with open(source, "wb") as file:
-                file.write(first)
-            done = subprocess.run([sys.executable, os.path.join(scripts, "export_jax.py"), source, "-o", self.path],
-                                  capture_output=True, text=True)
-            self.assertEqual(done.returncode, 1)
-            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
-            self.assertIn(words, done.stderr)
-            self.assertIn(name, done.stderr)
-            self.assertNotIn("allow_pickle", done.stderr)
-            self.assertFalse(os.path.exists(self.path))
-
-    def test_record_calls_the_kernel_and_npz_holds_bfloat16(self):
+    def test_record_calls_the_kernel_and_saves_both(self):
         def mine(**inputs):
             o, state = recurrence(**{key: array.astype(np.float64) for key, array in inputs.items()})
             return o.astype(np.float32), state.astype(np.float32)
 
         inputs = problem(np.float32)
-        o, state = export_jax.record(self.path, mine, **inputs)
+        o, state = kda_check.export.jax.record(self.path, mine, **inputs, compute="fp32")
         self.passes()
-        inputs = problem(ml_dtypes.bfloat16)
-        o, state = mine(**inputs)
-        source = os.path.join(self.folder, "mine.npz")
-        np.savez(source, **inputs, **{"mine/o": o.astype(ml_dtypes.bfloat16), "mine/final_state": state})
-        done = subprocess.run([sys.executable, os.path.join(scripts, "export_jax.py"), source, "-o", self.path],
-                              capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.passes("--tensor", "o")
+        np.testing.assert_array_equal(kda_check.Fixture.read(self.path).expected["mine"].tensors["o"].data, o)
 
     def test_what_does_not_fit_is_refused_and_nothing_is_left_behind(self):
         inputs = problem()
         for wrong, message in (({"beta": inputs["beta"][:, :-1]}, "beta: shape"), ({"q": [1.0]}, "element type"),
                                ({"v": inputs["v"].astype(int)}, "int64"), ({"initial_state": np.zeros((1, HV, V, K))}, "wanted"),
-                               ({"expected": {"mine": {"o": inputs["v"][:, 1:]}}}, "expected/mine/o"),
-                               ({"normalise": True}, "no option")):
+                               ({"expected": {"mine": {"o": inputs["v"][:, 1:]}}}, "mine: o: shape"),
+                               ({"normalise": True}, "no place .* normalise")):
             with self.assertRaisesRegex((TypeError, ValueError), message):
-                export_fixture.save(self.path, **{**inputs, **wrong})
+                kda_check.save(self.path, **{**inputs, **wrong})
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_the_command_says_what_it_lacks(self):
-        done = subprocess.run([sys.executable, os.path.join(scripts, "export_fla.py"), "-o", self.path],
-                              capture_output=True, text=True)
+        words = [sys.executable, "-m", "kda_check", "export-fla", "-o", self.path]
+        done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": package})
         if done.returncode != 0:
-            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertEqual(done.returncode, 4)
+            said = [line for line in done.stderr.splitlines() if "kda-check: " in line]  # torch and FLA may warn
+            self.assertEqual(len(said), 1, done.stderr)
+            self.assertNotIn("Traceback", done.stderr)
             self.assertFalse(os.path.exists(self.path))
-
-
-class LikeTorch:
-    """What export_fixture asks of a tensor, answered by a numpy array."""
-
-    def __init__(self, array):
-        self.array, self.shape = array, array.shape
-        self.dtype = f"torch.{array.dtype.name}"
-
-    def detach(self):
-        return self
-
-    cpu = contiguous = detach
-
-    def view(self, kind):
-        return LikeTorch(self.array.view(kind))
-
-    def numpy(self):
-        if self.dtype == "torch.bfloat16":
-            raise TypeError("Got unsupported ScalarType BFloat16")
-        return self.array
 
 
 if __name__ == "__main__":

@@ -43,15 +43,17 @@ for path in "${documents[@]}"; do
   cd "$folder"
 done
 
-# The example in Python, where h5py is, on a kernel that answers 0: it is the file that is tested.
+# The examples in Python, where h5py is, on a kernel that answers 0: it must fail, in memory and from the file.
 if python3 -c 'import h5py, numpy' 2>/dev/null; then
   count=$((count + 1))
   { echo 'import numpy as np
 rows = np.random.default_rng(1)
 q, k, v, g = (rows.standard_normal((1, 8, 2, 16)).astype(np.float32) for _ in range(4))
-beta, g, o = g[..., 0] ** 2, -g ** 2, 0 * v'
-    blocks python "$source/README.md"; } > example.py
-  { python3 example.py && kda-check show mine.h5; } >out 2>err || fail "the example in Python: $(cat err)"
+beta, g, o, ht, scale = g[..., 0] ** 2, -g ** 2, 0 * v, np.zeros((1, 2, 16, 16), np.float32), 0.25'
+    blocks python "$source/README.md"
+    echo 'assert not report.passed and report["o"].verdict == "fail"'; } > example.py
+  { PYTHONPATH="$source/python" KDA_CHECK_PROGRAM=$program python3 example.py && kda-check show mine.h5; } >out 2>err ||
+    fail "the examples in Python: $(cat err)"
   code=0
   kda-check run mine.h5 -q >out 2>err || code=$?
   [ "$code" = 1 ] || fail "a kernel that answers 0: exit code $code"

@@ -1,0 +1,29 @@
+"""python -m kda_check COMMAND: what the program itself does not do. Everything else is handed to the program."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import _program, convert
+from .export import fla
+
+COMMANDS = {"convert": convert.main, "export-fla": fla.main}
+CODES = {error: code for code, error in _program.EXIT_CODES.items()}
+
+
+def main(words: list[str]) -> int:
+    """Exit codes are those of the program."""
+    try:
+        if not words or words[0] not in COMMANDS:
+            program = _program.find()
+            os.execv(program, [program, *words])
+        COMMANDS[words[0]](words[1:])
+        return 0
+    except _program.KdaCheckError as failure:
+        print(f"kda-check: error: {failure}", file=sys.stderr)
+        return CODES.get(type(failure), 4)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

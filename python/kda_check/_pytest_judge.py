@@ -1,0 +1,75 @@
+"""What pytest --kda-check does to a session. Only it needs the newer hooks: the plugin is there in every run of pytest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .recorder import Recorder, start, stop, wrap_known
+
+
+class Judge:
+    def __init__(self, config: pytest.Config, strict: bool) -> None:
+        folder = config.getoption("kda_check_save")
+        save = os.path.join(folder, os.environ.get("PYTEST_XDIST_WORKER", "")) if folder else None
+        self.recorder = Recorder(save=save, seconds=config.getoption("kda_check_seconds"))
+        self.strict, self.told = strict, 0
+        self.calls: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        start(self.recorder)
+
+    def pytest_unconfigure(self) -> None:
+        stop(self.recorder)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        wrap_known()  # of modules that came by other ways than the import
+        try:
+            yield
+        finally:
+            failed = self.tell(item)
+        if failed and self.strict:
+            pytest.fail("kda-check: " + "\n\n".join(failed), pytrace=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
+        yield
+        self.tell(item)
+
+    def tell(self, item: pytest.Item) -> list[str]:
+        """Notes the calls since the last time at the test: from there they reach the summary, other processes too."""
+        self.recorder.finish()
+        calls, self.told = self.recorder.log.calls[self.told :], len(self.recorder.log.calls)
+        for call in calls:
+            about = {"failed": call.failed, "error": call.error, "line": str(call), "path": call.path,
+                     "repro": call.report.repro if call.report is not None else None}  # fmt: skip
+            item.user_properties.append(("kda_check", about))
+            if call.failed:
+                item.add_report_section("call", "kda-check", str(call.report))
+        failed = [str(call.report) for call in calls if call.failed]
+        for call in calls:
+            call.report = None  # the memory of a long session
+        return failed
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            calls = [x for key, x in report.user_properties if key == "kda_check" and isinstance(x, dict)]
+            # All of the test: one that runs again tells those of its first run once more.
+            self.calls[report.nodeid, getattr(report, "worker_id", "")] = calls
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        found = [call for calls in self.calls.values() for call in calls]
+        failed = [call for call in found if call["failed"]]
+        errors = [call for call in found if call["error"]]
+        write = terminalreporter.line
+        terminalreporter.section("kda-check")
+        for call in failed:
+            write(f"FAIL {call['line']}", red=True)
+            write(f"     {call['repro']}")
+        for call in errors:
+            write(f"NOT JUDGED {call['line']}")
+        passed = len(found) - len(failed) - len(errors)
+        skipped = f", {self.recorder.log.skipped} skipped" if self.recorder.log.skipped else ""
+        write(f"{len(found)} calls: {passed} passed, {len(failed)} failed, {len(errors)} not judged{skipped}")

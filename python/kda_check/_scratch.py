@@ -1,0 +1,64 @@
+"""Folders in memory that nobody has to tidy up."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+
+from ._program import EnvironmentProblem
+
+# Nobody else's folder begins so: what does is removed when its process is gone.
+MEMORY, PREFIX = "/dev/shm", ".kda-check-python-"
+
+
+@contextlib.contextmanager
+def folder(needed: int = 0) -> Iterator[str]:
+    """A folder for as long as it lasts: in /dev/shm, or where that has not `needed` bytes left, in that for temporary
+    files; needed 0: it is not known, a GiB is enough. Folders of processes that were killed are removed. Raises
+    EnvironmentProblem where there is no room."""
+    parents = [MEMORY, tempfile.gettempdir()]
+    parent = next((each for each in parents if _free(each) >= (needed or 1 << 30)), None if needed else parents[1])
+    if parent is None:
+        room = ", ".join(f"{each} has {_free(each) >> 20} MiB" for each in parents)
+        raise EnvironmentProblem(f"no room for {needed >> 20} MiB: {room}; hint: TMPDIR says where else")
+    _sweep(parent)
+    path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
+    try:
+        with _locked(path, fcntl.LOCK_SH):
+            yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _free(parent: str) -> int:
+    try:
+        status = os.statvfs(parent)
+    except OSError:
+        return 0
+    return status.f_bavail * status.f_frsize if os.access(parent, os.W_OK) else 0
+
+
+def _sweep(parent: str) -> None:
+    """Removes folders whose processes are gone: nobody holds their lock, and they are not just being made."""
+    for name in os.listdir(parent):
+        path = os.path.join(parent, name)
+        with contextlib.suppress(OSError):
+            if name.startswith(PREFIX) and time.time() - os.stat(path).st_mtime > 60:
+                with _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDWR):
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: str, operation: int, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[None]:
+    # Not the folder itself: the program locks that while it writes.
+    descriptor = os.open(os.path.join(path, "lock"), flags, 0o600)
+    try:
+        fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)

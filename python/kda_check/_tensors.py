@@ -1,0 +1,106 @@
+"""Tensors of any framework as bytes of this machine's memory, their element type kept."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+ELEMENT_TYPES = ("float64", "float32", "float16", "bfloat16")
+
+
+@dataclass
+class Stored:
+    """Elements in memory, contiguous: `data` has the shape; bfloat16 is there as its bits (uint16)."""
+
+    data: np.ndarray[Any, Any]
+    dtype: str  # float64, float32, float16, bfloat16; int64
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.data.shape)
+
+    def owned(self) -> Stored:
+        """With elements that nobody else writes to."""
+        return self if self.data.flags.owndata else Stored(self.data.copy(), self.dtype)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """As numpy has it; bfloat16 as that of ml_dtypes where it is installed, else as float32 (no bit is lost)."""
+        if self.dtype != "bfloat16":
+            return self.data
+        try:
+            import ml_dtypes
+        except ImportError:
+            return (self.data.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return self.data.view(ml_dtypes.bfloat16)
+
+    def torch(self, device: Any = "cpu") -> Any:
+        """A copy as a torch tensor on `device`."""
+        import torch
+
+        tensor = torch.from_numpy(self.data.view(np.int16).copy() if self.dtype == "bfloat16" else self.data.copy())
+        return (tensor.view(torch.bfloat16) if self.dtype == "bfloat16" else tensor).to(device)
+
+    def jax(self, device: Any = None) -> Any:
+        """A copy as a JAX array. Raises ValueError for float64 without jax_enable_x64."""
+        import jax
+
+        if self.dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined,unused-ignore]
+            raise ValueError("float64 in JAX needs jax.config.update('jax_enable_x64', True)")
+        return jax.device_put(self.numpy().copy(), device)
+
+
+def stored(tensor: Any, name: str) -> Stored:
+    """`tensor` of torch, JAX, numpy or anything with DLPack, on any device, strided or not, with or without gradient.
+
+    Nothing is converted; what lies contiguous in this machine's memory is not copied. Raises TypeError, beginning with
+    `name`, for what is no tensor, has another element type, or no elements (traced by jax.jit, on the device meta).
+
+    >>> stored(np.zeros((2, 3), np.float32), "q").shape
+    (2, 3)
+    """
+    if isinstance(tensor, Stored):
+        return tensor
+    if not hasattr(tensor, "dtype"):
+        raise TypeError(f"{name}: wanted a tensor with an element type, got {type(tensor).__name__}")
+    try:
+        array, dtype = _array_of(tensor)
+    except Exception as error:  # each framework has its own
+        raise TypeError(f"{name}: its elements cannot be had: {str(error).partition(chr(10))[0]}") from error
+    # "V2" is how numpy.savez stores bfloat16.
+    dtype = "bfloat16" if dtype == "bfloat16" or array.dtype == np.dtype("V2") else array.dtype.name
+    if dtype not in ELEMENT_TYPES:
+        raise TypeError(f"{name}: element type {array.dtype}; wanted {', '.join(ELEMENT_TYPES)}")
+    native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    return Stored((native.view(np.uint16) if dtype == "bfloat16" else native).reshape(array.shape), dtype)
+
+
+def _array_of(tensor: Any) -> tuple[np.ndarray[Any, Any], str]:
+    """(elements here, name of their type); of torch's bfloat16 the bits."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    is_ours = isinstance(tensor, np.ndarray) or (jax is not None and isinstance(tensor, jax.Array))
+    if not is_ours and torch is not None:
+        if hasattr(tensor, "__dlpack__") and not isinstance(tensor, torch.Tensor):
+            tensor = torch.from_dlpack(tensor)
+        if isinstance(tensor, torch.Tensor):
+            if hasattr(tensor, "full_tensor"):
+                raise TypeError("a distributed tensor; wanted tensor.full_tensor()")
+            is_bfloat16 = tensor.dtype == torch.bfloat16
+            tensor = tensor.detach().contiguous()
+            return (tensor.view(torch.int16) if is_bfloat16 else tensor).numpy(force=True), str(tensor.dtype)[6:]
+    if not is_ours and hasattr(tensor, "__dlpack__"):
+        tensor = jax.dlpack.from_dlpack(tensor) if jax is not None else np.from_dlpack(tensor)
+    array = np.asarray(tensor)
+    return array, array.dtype.name
+
+
+def offsets(values: Any, name: str = "cu_seqlens") -> Stored:
+    """Whole numbers of any framework, or a list of them, as int64. Raises TypeError for others."""
+    try:
+        listed = [operator.index(value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
+    except TypeError as error:
+        raise TypeError(f"{name}: wanted whole numbers") from error
+    return Stored(np.asarray(listed, np.int64), "int64")

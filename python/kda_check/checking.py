@@ -1,0 +1,69 @@
+"""`check` and `assert_accurate`: a verdict on tensors that are at hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from .fixture import ABOUT, GRADIENTS, OUTPUTS, Fixture, Path
+from .report import Report
+
+ALONE = ("--variant", "none")  # without our own variants beside
+
+
+def check(
+    o: Any = None,
+    *,
+    name: str = "kernel",
+    save: Path | None = None,
+    options: Sequence[str] = ALONE,
+    timeout: float | None = None,
+    **words: Any,
+) -> Report:
+    """Judges what a kernel answered. Tensors are of torch, JAX, numpy or anything with DLPack, on any device, and go to
+    the program as they are.
+
+    The answer: o [B,T,HV,V], final_state [N,HV,K,V], and the gradients dq, dk, dv, dg, dbeta, dinitial_state, dA_log,
+    ddt_bias (with do or dht), any of them. compute: the precision of the operands of its products, fp64, fp32, tf32,
+    bf16 or fp16; limits follow from it, and without it that of o is assumed. The problem, as `Fixture.of` has it: q, k,
+    v, g, beta ... scale, gate. save: a file to keep both in. options: of `kda-check run`; with none of them our own
+    variants run beside. timeout: seconds.
+
+    Raises TypeError and ValueError for what is no tensor, has no place or another shape, by name; InputError,
+    UsageError, EnvironmentProblem, ProgramDied, ProgramTimeout (all KdaCheckError) for what the program says.
+
+    >>> import numpy as np
+    >>> x = np.zeros((1, 4, 1, 2), np.float32)
+    >>> one = x + 1
+    >>> report = check(one * 2, q=one, k=x, v=one, g=x, beta=one[..., 0], scale=1.0, compute="fp32")
+    >>> report.passed, report["o"].verdict, report["o"].max_abs
+    (False, 'fail', 2.0)
+    """
+    answer = {key: words.pop(key) for key in (*OUTPUTS, *GRADIENTS, *ABOUT) if key in words}
+    answer["o"] = o
+    return judge(Fixture.of(**words, name=name, expected={name: answer}), save=save, options=options, timeout=timeout)
+
+
+def judge(
+    fixture: Fixture,
+    *,
+    save: Path | None = None,
+    known_as: str = "",
+    options: Sequence[str] = ALONE,
+    timeout: float | None = None,
+) -> Report:
+    """As `check`, of a problem with its answers. known_as: its folder, in the report. Raises what `check` raises."""
+    if save is not None:
+        fixture.write(save)
+        return Report.run(["run", os.fspath(save), *options], timeout=timeout)
+    with fixture.in_memory() as (folder, path):
+        return Report.run(["run", path, *options], folder, known_as, timeout=timeout)
+
+
+def assert_accurate(o: Any = None, **words: Any) -> None:
+    """In a test: `check`, and an AssertionError whose message is the report where it did not pass."""
+    __tracebackhide__ = True
+    report = check(o, **words)
+    if not report.passed:
+        raise AssertionError(str(report))

@@ -1,0 +1,105 @@
+"""What goes into FLA's KDA kernels, and what comes out, as a fixture.
+
+In your program, with the words that chunk_kda takes:
+
+    from kda_check.export.fla import save
+    o, state = chunk_kda(**arguments, output_final_state=True)
+    save("mine.h5", arguments, expected={"fla_chunk": {"o": o, "final_state": state}})
+
+`python -m kda_check export-fla` runs FLA's kernels itself, on inputs drawn at random; that needs a GPU, PyTorch and FLA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import fixture
+from .._program import EnvironmentProblem
+from ..signatures import FLA, FLA_RECURRENT
+
+
+def save(
+    path: str | os.PathLike[str],
+    arguments: Mapping[str, Any],
+    expected: Mapping[str, Mapping[str, Any]] | None = None,
+    **more: Any,
+) -> None:
+    """Writes a fixture. arguments: a dictionary of the words of chunk_kda. expected and more: as for `kda_check.save`.
+
+    A word that changes the mathematics and has no place in the format raises TypeError.
+    """
+    fixture.save(path, **FLA.problem(arguments), expected=expected, **more)
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m kda_check export-fla", description="Runs FLA's KDA kernels, which needs a GPU.")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE.h5")
+    for axis, extent in {"B": 1, "T": 128, "H": 2, "K": 128, "V": 128}.items():
+        parser.add_argument(f"-{axis}", type=int, default=extent, help=f"{extent} unless stated")
+    parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="bf16")
+    parser.add_argument("--backward", action="store_true", help="record do, dht and chunk_kda's gradients too")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args(words)
+
+
+def drawn(torch: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Inputs that FLA's own layers could give: unit keys and queries, gates in (-1, 0)."""
+    generator = torch.Generator("cuda").manual_seed(options.seed)
+    kind = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[options.dtype]
+    b, t, h, k, v = options.B, options.T, options.H, options.K, options.V
+
+    def normal(*shape: int) -> Any:
+        return torch.randn(*shape, device="cuda", generator=generator)
+
+    unit = torch.nn.functional.normalize
+    q, keys = (unit(normal(b, t, h, k), dim=-1).to(kind) for _ in range(2))
+    gates = {"g": -torch.sigmoid(normal(b, t, h, k)), "beta": torch.sigmoid(normal(b, t, h))}
+    return {"q": q, "k": keys, "v": normal(b, t, h, v).to(kind), **gates, "initial_state": 0.1 * normal(b, h, k, v),
+            "output_final_state": True}  # fmt: skip
+
+
+def gradients(torch: Any, kernel: Any, arguments: Mapping[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """do and dht, drawn, and what the kernel's backward pass makes of them, by the names of the format."""
+    inputs = {
+        name: value.detach().requires_grad_()
+        for name, value in arguments.items()
+        if torch.is_tensor(value) and value.is_floating_point()
+    }
+    outputs = kernel(**{**arguments, **inputs})
+    generator = torch.Generator("cuda").manual_seed(seed + 1)
+    seeds = [torch.randn(x.shape, device="cuda", generator=generator).to(x.dtype) for x in outputs]
+    found = torch.autograd.grad(outputs, list(inputs.values()), seeds)
+    return {"do": seeds[0], "dht": seeds[1]}, {f"d{name}": value for name, value in zip(inputs, found)}
+
+
+def main(words: Sequence[str]) -> None:
+    """The command. Raises EnvironmentProblem without a GPU, PyTorch or FLA, and what `save` raises."""
+    options = parsed(words)
+    try:
+        import fla
+        import torch
+        from fla.ops.kda import chunk_kda, fused_recurrent_kda
+    except ImportError as error:
+        raise EnvironmentProblem(f"{error}; hint: pip install torch fla-core, or kda_check.save() tensors of your own") from None
+    if not torch.cuda.is_available():
+        raise EnvironmentProblem("no GPU here; hint: run it where FLA's kernels run")
+    arguments, expected = drawn(torch, options), {}
+    with torch.no_grad():
+        for who, kernel, signature in (("fla_chunk", chunk_kda, FLA), ("fla_recurrent", fused_recurrent_kda, FLA_RECURRENT)):
+            o, state = kernel(**arguments)
+            compute = signature.compute.get(str(o.dtype).rpartition(".")[2], options.dtype)
+            expected[who] = {"o": o, "final_state": state, "compute": compute, "device": torch.cuda.get_device_name(),
+                             "implementation": f"{kernel.__name__}, fla {getattr(fla, '__version__', 'unknown')}"}  # fmt: skip
+    loss: dict[str, Any] = {}
+    if options.backward:
+        loss, found = gradients(torch, chunk_kda, arguments, options.seed)
+        expected["fla_chunk"].update(found)
+    about = {"torch": torch.__version__, "seed": options.seed}
+    try:
+        save(options.output, arguments, expected, **loss, provenance=about)
+    except OSError as failure:
+        raise EnvironmentProblem(f"cannot write the file: {failure.strerror} ({options.output})") from None
+    print(f"{options.output}: {', '.join(expected)}")

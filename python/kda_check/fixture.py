@@ -1,0 +1,220 @@
+"""Problems and answers as fixtures (docs/fixture-format.md): written and read without the HDF5 library."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from . import _scratch
+from ._hdf5_read import Object, Value, read
+from ._hdf5_write import Group, write
+from ._program import EnvironmentProblem
+from ._tensors import Stored, offsets, stored
+
+# Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states. S is K, V or V, K.
+INPUTS = {"q": "BTHK", "k": "BTHK", "v": "BTJV", "g": "BTJK", "beta": "BTJ", "A_log": "J", "dt_bias": "P",
+          "initial_state": "NJS", "do": "BTJV", "dht": "NJS"}  # fmt: skip
+LOSS: dict[str, str] = {"o": "do", "final_state": "dht"}
+OUTPUTS = {"o": "BTJV", "final_state": "NJS"}
+GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht")}
+NAMES = {"J": "HV", "P": "HV*K"}
+FLAGS = ("qk_l2norm", "beta_sigmoid", "allow_neg_eigval", "state_v_first", "safe_gate")
+ABOUT = ("compute", "implementation", "device")
+Path = Union[str, "os.PathLike[str]"]
+
+
+@dataclass
+class Answer:
+    """What one kernel answered: tensors by name, and `compute`, `implementation`, `device` where they are known."""
+
+    tensors: dict[str, Stored]
+    about: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Fixture:
+    """A problem and what was answered to it.
+
+    `inputs` and the tensors of `expected` are `Stored`: `.numpy()`, `.torch(device)`, `.jax()` give them to a
+    framework, `.dtype` and `.shape` describe them. `options` has scale, chunk_size, gate, lower_bound and flags.
+
+    >>> import numpy as np
+    >>> x = np.full((1, 8, 1, 4), 0.5, np.float32)
+    >>> fixture = Fixture.of(q=x, k=x, v=x, g=-x, beta=x[..., 0], expected={"mine": {"o": x, "compute": "fp32"}})
+    >>> fixture.inputs["q"].shape, fixture.options["scale"]
+    ((1, 8, 1, 4), 0.5)
+    """
+
+    inputs: dict[str, Stored]
+    options: dict[str, Value] = field(default_factory=dict)
+    expected: dict[str, Answer] = field(default_factory=dict)
+    name: str = "problem"
+    description: str = ""
+    provenance: dict[str, Value] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        expected: Mapping[str, Mapping[str, Any]] | None = None,
+        gate: str | None = None,
+        lower_bound: float | None = None,
+        scale: float | None = None,
+        chunk_size: int = 64,
+        name: str = "problem",
+        description: str = "",
+        provenance: Mapping[str, Any] | None = None,
+        **words: Any,
+    ) -> Fixture:
+        """A fixture of tensors of any framework and device (float64, float32, float16, bfloat16, as they are).
+
+        q, k [B,T,H,K]; v [B,T,HV,V]; g [B,T,HV,K]; beta [B,T,HV]. Where there are any: A_log [HV]; dt_bias [HV*K] or
+        [HV,K]; initial_state [N,HV,K,V], with state_v_first [N,HV,V,K]; cu_seqlens, N+1 whole numbers, then B = 1; do,
+        dht, the gradients of a loss with respect to o and final_state. gate: "none" (g is the natural log of the
+        decay), "softplus" or "lower_bound"; without it "none", or what A_log and lower_bound say. scale: 1/sqrt(K)
+        without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
+        expected: {who: {"o": ..., "final_state": ..., "dq": ..., "compute": "bf16"}}.
+
+        Raises TypeError for what is missing, no tensor or without a place, ValueError for shapes; both by name.
+        """
+        given = {key: words.pop(key) for key in (*INPUTS, "cu_seqlens") if words.get(key) is not None}
+        flags = {flag: int(bool(words.pop(flag, False))) for flag in FLAGS}
+        unknown = sorted(key for key in words if key not in INPUTS and key != "cu_seqlens")
+        if unknown:
+            raise TypeError(f"no place in a fixture for {', '.join(unknown)}; flags are {', '.join(FLAGS)}")
+        missing = [key for key in ("q", "k", "v", "g", "beta") if key not in given]
+        if missing:
+            raise TypeError(f"missing: {', '.join(missing)}")
+        inputs = {key: offsets(x) if key == "cu_seqlens" else stored(x, key) for key, x in given.items()}
+        gate = gate or ("lower_bound" if lower_bound is not None else "softplus" if "A_log" in inputs else "none")
+        options: dict[str, Value] = {"gate": gate, "chunk_size": int(chunk_size), **flags}
+        if lower_bound is not None:
+            options["lower_bound"] = float(lower_bound)
+        about = {key: x if isinstance(x, (int, float)) else str(x) for key, x in (provenance or {}).items()}
+        fixture = cls(inputs, options, {}, name, description, about)
+        options["scale"] = float(fixture.extents()["K"]) ** -0.5 if scale is None else float(scale)
+        for who, answer in (expected or {}).items():
+            fixture.add(who, answer)
+        return fixture
+
+    def add(self, who: str, answer: Mapping[str, Any]) -> None:
+        """Adds what `who` answered: o, final_state, gradients (None: not there), compute, implementation, device.
+
+        Raises ValueError for another shape than the problem asks for, another word, or a gradient without a loss or its
+        input; TypeError for no tensor.
+        """
+        if not who or "/" in who or len(who.encode()) > 255:
+            raise ValueError(f"'{who}' is no name for an answer; wanted 1 to 255 bytes without '/'")
+        kinds = {**OUTPUTS, **GRADIENTS}
+        there = {key: x for key, x in answer.items() if x is not None}
+        unknown = sorted(set(there) - set(kinds) - set(ABOUT))
+        tensors = {key: stored(there[key], f"{who}: {key}") for key in kinds if key in there}
+        if unknown or not tensors:
+            what = f"no place in an answer for {', '.join(unknown)}" if unknown else "no tensor"
+            raise ValueError(f"{who}: {what}")
+        lost = [key for key in tensors if key in GRADIENTS and key[1:] not in self.inputs]
+        if lost or (set(tensors) & set(GRADIENTS) and not set(LOSS.values()) & set(self.inputs)):
+            raise ValueError(f"{who}: {', '.join(lost)} of no input" if lost else f"{who}: gradients without do or dht")
+        extents = self.extents()
+        for key, tensor in tensors.items():
+            self._check(f"{who}: {key}", tensor, kinds[key], extents)
+        self.expected[who] = Answer(tensors, {key: str(there[key]) for key in ABOUT if key in there})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        lists = [self.inputs, *(answer.tensors for answer in self.expected.values())]
+        return sum(tensor.data.nbytes for tensors in lists for tensor in tensors.values())
+
+    @property
+    def file_name(self) -> str:
+        """A name for its file, which no shell has to quote."""
+        return re.sub(r"[^\w.:=,+-]", "_", self.name, flags=re.ASCII)[:100] + ".h5"
+
+    def extents(self) -> dict[str, int]:
+        """Extents of the axes by letter (B, T, H, J for HV, K, V, N). Raises ValueError where two tensors disagree."""
+        extents: dict[str, int] = {}
+        if "cu_seqlens" in self.inputs:
+            extents["N"] = self.inputs["cu_seqlens"].shape[0] - 1
+        for name in ("q", "k", "v", "g", "beta"):
+            for letter, extent in zip(INPUTS[name], self.inputs[name].shape):
+                extents.setdefault(letter, extent)
+        extents.setdefault("N", extents.get("B", 0))
+        extents["P"] = extents.get("J", 0) * extents.get("K", 0)
+        for name, axes in INPUTS.items():
+            if name in self.inputs:
+                self._check(name, self.inputs[name], axes, extents)
+        return extents
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The shape of o or final_state."""
+        extents = self.extents()
+        return tuple(extents[letter] for letter in self._letters(OUTPUTS[name]))
+
+    def _letters(self, axes: str) -> str:
+        return axes.replace("S", "VK" if self.options.get("state_v_first") else "KV")
+
+    def _check(self, name: str, tensor: Stored, axes: str, extents: Mapping[str, int]) -> None:
+        letters = self._letters(axes)
+        wanted = tuple(extents.get(letter, 0) for letter in letters)
+        if tensor.shape != wanted and (axes != "P" or tensor.shape != (extents["J"], extents["K"])):
+            named = ",".join(NAMES.get(letter, letter) for letter in letters)
+            raise ValueError(f"{name}: shape {tensor.shape}; wanted [{named}] = {wanted}, as the other tensors have it")
+
+    def write(self, path: Path) -> None:
+        """Writes the file, whole or not at all. Raises OSError."""
+        temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
+        answers = {who: Group(answer.about, answer.tensors) for who, answer in self.expected.items()}
+        about: dict[str, Value] = {"format": "kda-fixture", "format_version": 1, "name": self.name,
+                                   "description": self.description}  # fmt: skip
+        root = Group(about, {"inputs": Group({}, self.inputs), "options": Group(self.options),
+                             "expected": Group({}, answers), "provenance": Group(self.provenance)})  # fmt: skip
+        try:
+            with open(temporary, "xb") as file:
+                write(file.fileno(), root)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(temporary)
+            raise
+
+    @contextlib.contextmanager
+    def in_memory(self) -> Iterator[tuple[str, str]]:
+        """(folder, file) for as long as it lasts, in memory where there is room. Raises EnvironmentProblem."""
+        with _scratch.folder(self.nbytes + (1 << 20)) as folder:
+            path = os.path.join(folder, self.file_name)
+            try:
+                self.write(path)
+            except OSError as error:
+                raise EnvironmentProblem(f"{folder}: {error.strerror}") from error
+            yield folder, path
+
+    @classmethod
+    def read(cls, path: Path) -> Fixture:
+        """Reads a fixture, without stages; elements stay in the file until they are used, and may be written to.
+
+        Raises OSError, or InputError for what is no fixture.
+        """
+        return read(os.fspath(path), cls._of_file)
+
+    @classmethod
+    def _of_file(cls, root: Object) -> Fixture:
+        if root.attributes.get("format") != "kda-fixture":
+            raise ValueError("no attribute format = kda-fixture")
+        expected = {}
+        for who, group in root.group("expected").groups().items():
+            about = {key: str(group.attributes[key]) for key in ABOUT if key in group.attributes}
+            expected[who] = Answer(group.tensors(), about)
+        name, description = (str(root.attributes.get(key, "")) for key in ("name", "description"))
+        inputs, options, provenance = (root.group(key) for key in ("inputs", "options", "provenance"))
+        return cls(inputs.tensors(), options.attributes, expected, name, description, provenance.attributes)
+
+
+def save(path: Path, **words: Any) -> None:
+    """Writes a fixture of tensors: the words of `Fixture.of`, to a file."""
+    name = os.path.splitext(os.path.basename(os.fspath(path)))[0]
+    Fixture.of(**{"name": name, **words}).write(path)

@@ -1,0 +1,368 @@
+"""The recorder: judges or keeps every call of known kernels, without a change to the program that makes them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
+from typing import Any, TypeVar
+
+from ._tensors import stored
+from .checking import ALONE, judge
+from .fixture import LOSS, Fixture, Path
+from .report import Report
+from .signatures import KNOWN, TENSORS, Signature, Words
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass
+class Call:
+    """A call of a kernel: `fixture` until it is judged, then `report`; or `error`: why there is none. `place`: the
+    layer or the test that made it. `path`: where its problem and answer were saved."""
+
+    kernel: str
+    place: str
+    fixture: Fixture | None = None
+    report: Report | None = None
+    error: str = ""
+    path: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.report is not None and not self.report.passed
+
+    def __str__(self) -> str:
+        rows = self.report.tensors() if self.report is not None else []
+        said = "; ".join(f"{row.row['name']} {row.verdict.upper()} {row.reason}".strip() for row in rows)
+        return f"{self.place or '-'}: {self.kernel}: {said or self.error or 'recorded'}"
+
+
+@dataclass
+class Log:
+    """What `recording` saw. `cost`: seconds it took; `skipped`: calls that a filter or a budget left out."""
+
+    calls: list[Call] = field(default_factory=list)
+    cost: float = 0.0
+    skipped: int = 0
+
+    @property
+    def failed(self) -> list[Call]:
+        """Calls that did not pass."""
+        return [call for call in self.calls if call.failed]
+
+    @property
+    def not_judged(self) -> list[Call]:
+        """Calls without a report; `error` says why."""
+        return [call for call in self.calls if call.report is None]
+
+    def judge(self, **words: Any) -> None:
+        """Judges what was only kept; words: of `kda_check.judge`."""
+        for call in self.calls:
+            if call.fixture is not None and call.report is None:
+                call.report = judge(call.fixture, **words)
+
+    def __str__(self) -> str:
+        failed, others = len(self.failed), len(self.not_judged)
+        head = (f"{len(self.calls)} calls: {len(self.calls) - failed - others} passed, {failed} failed, {others} not "
+                f"judged; {self.skipped} skipped; {self.cost:.2f} s")  # fmt: skip
+        return "\n".join([head, *map(str, self.calls)])
+
+
+class Recorder:
+    """What `recording` runs; see there."""
+
+    def __init__(
+        self,
+        judged: bool = True,
+        save: Path | None = None,
+        every: int = 1,
+        where: Callable[[str, Words], bool] = lambda name, words: True,
+        seconds: float = float("inf"),
+        nbytes: float = float("inf"),
+        options: Sequence[str] = ALONE,
+        place: Callable[[], str] = lambda: os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0],
+    ) -> None:
+        self.judged, self.every, self.where = judged, every, where
+        self.save = None if save is None else os.path.abspath(save)  # tests change folders
+        self.seconds, self.bytes_left, self.options, self.place = seconds, nbytes, options, place
+        self.log, self.seen, self.thread = Log(), 0, threading.local()
+        self.pending: list[_Pending] = []
+        self.numbers, self.process = itertools.count(1), os.getpid()  # several threads may call
+
+    def call(self, kernel: Callable[..., Any], signature: Signature, args: Any, kwargs: Any) -> Any:
+        """Calls the kernel, and records what it was given and what it answered."""
+        if getattr(self.thread, "is_inside", False):  # called by a kernel
+            return kernel(*args, **kwargs)
+        self.thread.is_inside = True
+        try:
+            self.seen += 1
+            if (self.seen - 1) % self.every or self.log.cost > self.seconds or self.bytes_left < 0 or _is_captured():
+                self.log.skipped += 1
+                return kernel(*args, **kwargs)
+            with self.timed():
+                pending = self._before(kernel, signature, args, kwargs)
+                if pending is not None:
+                    args, kwargs = pending.with_aliases(kernel, signature, args, kwargs)
+            try:
+                returned = kernel(*args, **kwargs)
+            except BaseException as error:
+                if pending is not None:
+                    pending.call.error, pending.call.fixture = f"it raised {type(error).__name__}", None
+                raise
+            if pending is not None:
+                with self.timed(), self.noting(pending.call):
+                    pending.after(signature, returned)
+            return returned
+        finally:
+            self.thread.is_inside = False
+
+    def finish(self) -> None:
+        """Judges calls whose gradients never came."""
+        for pending in list(self.pending):
+            pending.finish()
+
+    def complete(self, call: Call, answer: Words) -> None:
+        """Judges and saves a call of which everything is there."""
+        if call.fixture is None:
+            return
+        call.fixture.add(call.kernel, answer)
+        if self.judged:
+            call.report = judge(call.fixture, known_as=f"{self.save}/" if self.save else "", options=self.options)
+        if self.save and (call.failed or not self.judged):
+            os.makedirs(self.save, exist_ok=True)
+            call.path = os.path.join(self.save, call.fixture.file_name)
+            call.fixture.write(call.path)
+        if self.judged or self.save:
+            call.fixture = None
+
+    @contextlib.contextmanager
+    def noting(self, call: Call) -> Iterator[None]:
+        """What goes wrong in recording is noted, and none of the program's business."""
+        try:
+            yield
+        except Exception as error:
+            call.error, call.fixture = f"{type(error).__name__}: {error}", None
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.log.cost += time.perf_counter() - start
+
+    def _before(self, kernel: Any, signature: Signature, args: Any, kwargs: Any) -> _Pending | None:
+        call = Call(str(getattr(kernel, "__name__", "kernel")), self.place())
+        with self.noting(call):
+            arguments = signature.arguments(kernel, args, kwargs)
+            words = signature.problem(arguments)
+            if not self.where(call.kernel, words):
+                self.log.skipped += 1
+                return None
+            forked = "" if os.getpid() == self.process else f"-{os.getpid()}"  # which counts on from the same number
+            fixture = Fixture.of(**words, name=f"{next(self.numbers):04d}{forked}-{call.kernel}")
+            fixture.inputs = {key: tensor.owned() for key, tensor in fixture.inputs.items()}
+            self.bytes_left -= 0 if self.judged or self.save else fixture.nbytes
+            call.fixture = fixture
+        self.log.calls.append(call)
+        return _Pending(self, call, arguments, words) if call.fixture is not None else None
+
+
+class _Pending:
+    """A call between its beginning and the last of its gradients."""
+
+    def __init__(self, recorder: Recorder, call: Call, arguments: Words, words: Words) -> None:
+        self.recorder, self.call, self.arguments = recorder, call, arguments
+        self.answer: Words = {}
+        self.is_open, self.task = True, -1
+        torch = sys.modules.get("torch")
+        # What flows into an alias is the gradient of this call alone, not that of all uses of the tensor.
+        self.aliases = {
+            key: (words[key], words[key].view_as(words[key]))
+            for key in TENSORS
+            if torch is not None and torch.is_grad_enabled() and getattr(words.get(key), "requires_grad", False)
+        }
+        self.waiting = {key for key, (x, _) in self.aliases.items() if any(x is given for given in arguments.values())}
+
+    def with_aliases(self, kernel: Any, signature: Signature, args: Any, kwargs: Words) -> tuple[tuple[Any, ...], Words]:
+        def alias(word: str, given: Any) -> Any:  # by name: q and k may be one tensor
+            x, own = self.aliases.get(signature.words.get(word, word), (None, None))
+            return own if x is given and x is not None else given
+
+        names = list(inspect.signature(kernel).parameters) if self.aliases and args else []
+        named = tuple(alias(word, x) for word, x in zip(names, args))
+        return (*named, *args[len(named) :]), {key: alias(key, x) for key, x in kwargs.items()}
+
+    def after(self, signature: Signature, returned: Any) -> None:
+        outputs = signature.answer(self.arguments, returned)
+        self.answer = {key: stored(x, key).owned() for key, x in outputs.items()}
+        if self.call.fixture is not None:
+            self.answer["compute"] = signature.compute.get(self.call.fixture.inputs["q"].dtype)
+        self.recorder.pending.append(self)
+        hooked = {LOSS[key]: x for key, x in outputs.items() if getattr(x, "requires_grad", False)}
+        if not hooked or not self.waiting:
+            return self.finish()
+        for name, x in {**hooked, **{f"d{key}": self.aliases[key][1] for key in self.waiting}}.items():
+            x.register_hook(functools.partial(self.got, name))
+        self.aliases, self.arguments = {}, {}  # the graph may go before its gradients come
+
+    def got(self, name: str, gradient: Any) -> None:
+        """A gradient came; it goes on as it is. Those of a later pass belong to another loss."""
+        if not self.is_open:
+            return
+        with self.recorder.timed(), self.recorder.noting(self.call):
+            task = _backward_pass()
+            if self.task not in (-1, task):
+                return self.finish()
+            self.task = task
+            self.answer[name] = stored(gradient, name).owned()
+            self.waiting.discard(name[1:])
+            if not self.waiting:
+                self.finish()
+
+    def finish(self) -> None:
+        if self in self.recorder.pending:
+            self.is_open = False
+            self.recorder.pending.remove(self)
+            with self.recorder.noting(self.call):
+                loss = {key: self.answer.pop(key) for key in LOSS.values() if key in self.answer}
+                if self.call.fixture is not None:
+                    self.call.fixture.inputs.update(loss)
+                self.recorder.complete(self.call, self.answer)
+            self.aliases, self.arguments, self.answer = {}, {}, {}
+
+
+def _backward_pass() -> int:
+    """A number of the backward pass that runs."""
+    return int(getattr(sys.modules["torch"]._C, "_current_graph_task_id", int)())
+
+
+def _is_compiled() -> bool:
+    """Whether torch compiles: there is nothing to look at, and what the recorder counts must not be part of it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.compiler.is_compiling())
+
+
+def _is_captured() -> bool:
+    """Whether a graph is captured: there is nothing to look at. CUDA is not begun for the question."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
+
+
+class _Watch(MetaPathFinder):
+    """Wraps the kernels of modules that are imported while the recorder is on."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        spec = PathFinder.find_spec(fullname, path) if fullname in KNOWN else None
+        if spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            load(module)
+            wrap_known()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+_active: list[Recorder] = []
+_wrapped: dict[Any, Any] = {}  # the wrapper of a known kernel -> the kernel
+_watch = _Watch()
+
+
+def kernel(signature: Signature | None = None) -> Callable[[Function], Function]:
+    """A decorator for a kernel of your own: its calls are recorded where `recording` is on, else nothing happens.
+
+    >>> @kernel(Signature(words={"query": "q", "key": "k", "value": "v"}))
+    ... def mine(query, key, value, g, beta): return value
+    """
+
+    def wrap(function: Function) -> Function:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not _active or _is_compiled():
+                return function(*args, **kwargs)
+            return _active[-1].call(function, signature or Signature(), args, kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+    return wrap
+
+
+@contextlib.contextmanager
+def recording(model: Any = None, **words: Any) -> Iterator[Log]:
+    """Records every call of FLA's, FlashKDA's and FlashInfer's kernels, and of those under `@kernel`, for as long as it
+    lasts. What the program computes stays what it is.
+
+    model: a torch module whose layers name the calls. judged: each call at once, or at the end of its backward pass;
+    False: they are only kept, in `call.fixture`, for `log.judge()`. save: a folder for those that fail, with
+    judged=False for all. every: only every Nth call. where: a function of the kernel's name and the words of
+    `Fixture.of`. seconds, nbytes: what it may take; calls beyond are skipped. options: of `kda-check run`. Calls that
+    cannot be recorded (arguments without a place) are in the log with the reason.
+    """
+    layers: list[str] = []
+    if model is not None:
+        words["place"] = lambda: "".join(layers[-1:])
+    recorder = Recorder(**words)
+    hooks = []
+    for name, module in model.named_modules() if model is not None else ():
+        hooks.append(module.register_forward_pre_hook(lambda *_, name=name: layers.append(name)))
+        hooks.append(module.register_forward_hook(lambda *_: layers.pop() and None, always_call=True))
+    start(recorder)
+    try:
+        yield recorder.log
+    finally:
+        stop(recorder)
+        for hook in hooks:
+            hook.remove()
+
+
+def start(recorder: Recorder) -> None:
+    """Turns a recorder on until `stop`."""
+    if not _active:
+        sys.meta_path.insert(0, _watch)
+    _active.append(recorder)
+    wrap_known()
+
+
+def stop(recorder: Recorder) -> None:
+    """Turns it off, and judges what waits for gradients."""
+    _active.remove(recorder)
+    if not _active:
+        sys.meta_path.remove(_watch)
+        for wrapper, function in _wrapped.items():
+            _replace(wrapper, function)
+        _wrapped.clear()
+    recorder.finish()
+
+
+def wrap_known() -> None:
+    """Wraps the known kernels of the modules that are there."""
+    for module, names in KNOWN.items():
+        for name, signature in names.items():
+            function = getattr(sys.modules.get(module), name, None)
+            if function is not None and function not in _wrapped:
+                wrapper = kernel(signature)(function)
+                _wrapped[wrapper] = function
+                _replace(function, wrapper)
+
+
+def _replace(old: Any, new: Any) -> None:
+    """Wherever a module calls it by name."""
+    for module in list(sys.modules.values()):
+        try:
+            names = object.__getattribute__(module, "__dict__")  # of a lazy module without loading it
+        except AttributeError:
+            continue
+        for key, value in list(names.items()):
+            if value is old:
+                setattr(module, key, new)

@@ -1,0 +1,139 @@
+"""What the program found: verdicts and numbers by tensor, as text, as a page, as JSON."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import _program
+
+RANKS = {"pass": 0, "skipped": 1, "inconclusive": 2, "fail": 3}
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """One tensor of one comparison (docs/json.md). Its metrics are attributes: `.rms_ratio`, `.scaled_ulp` ..."""
+
+    case: dict[str, Any]
+    row: dict[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """pass, fail, inconclusive or skipped."""
+        return str(self.row["verdict"])
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == "pass"
+
+    @property
+    def reason(self) -> str:
+        return str(self.row["reason"])
+
+    @property
+    def limits(self) -> dict[str, float]:
+        return {limit["metric"]: float(limit["value"]) for limit in self.row["limits"]}
+
+    def __getattr__(self, metric: str) -> float:
+        metrics = self.__dict__.get("row", {}).get("metrics", {})
+        if metric not in metrics:
+            raise AttributeError(f"no metric {metric}; there are {', '.join(metrics)}")
+        return float(metrics[metric])  # "inf" and "nan" are texts in JSON
+
+
+class Report:
+    """The report of a run: `report["o"].rms_ratio`, `report.passed`, `report.repro`, `str(report)`, `report.to_json()`.
+
+    In a notebook it shows itself as the page with drawings. `documents` is the JSON, `text` what the program printed.
+    """
+
+    def __init__(self, documents: Sequence[dict[str, Any]], text: str) -> None:
+        self.documents, self.text = list(documents), text
+
+    @classmethod
+    def run(cls, arguments: Sequence[str], folder: str = "", known_as: str = "", **more: Any) -> Report:
+        """Runs the program. folder: one that will be gone, in the report `known_as`. more: of `_program.run`."""
+        try:
+            finished = _program.run(arguments, reports=["json"], **more)
+        except _program.KdaCheckError as error:
+            raise type(error)(str(error).replace(f"{folder}/", known_as) if folder else str(error)) from None
+        document, text = json.loads(finished.reports["json"]), finished.stdout
+        if folder:
+            document = _moved(document, folder, known_as)
+            text = "\n".join(str(_moved(line, folder, known_as)) for line in text.split("\n"))
+        return cls([document], text)
+
+    @property
+    def cases(self) -> list[dict[str, Any]]:
+        """All comparisons (docs/json.md)."""
+        return [case for document in self.documents for case in document["cases"]]
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything passed; what is inconclusive is no pass."""
+        return all(document["summary"]["exit_code"] == 0 for document in self.documents)
+
+    @property
+    def repro(self) -> str | None:
+        """The command that does the first comparison that did not pass alone; None where there is none."""
+        return next((str(case["repro"]) for case in self.cases if RANKS[case["verdict"]] > 1), None)
+
+    def tensors(self, name: str | None = None) -> list[TensorReport]:
+        """Every row of that tensor, or of all, in the order of the report."""
+        rows = [TensorReport(case, row) for case in self.cases for row in case["tensors"]]
+        return [row for row in rows if name in (None, row.row["name"])]
+
+    def __getitem__(self, name: str) -> TensorReport:
+        """The row of that tensor whose verdict is worst, the first of them. Raises KeyError."""
+        rows = self.tensors(name)
+        if not rows:
+            raise KeyError(f"no tensor {name}; there are {', '.join({row.row['name']: 0 for row in self.tensors()})}")
+        return max(rows, key=lambda row: RANKS[row.verdict])
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<kda_check.Report: {'PASS' if self.passed else 'FAIL'}, {len(self.cases)} comparisons>"
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The JSON report (docs/json.md); of several runs a list. Also written to `path`, where that is given."""
+        content = json.dumps(self.documents[0] if len(self.documents) == 1 else self.documents, indent=2)
+        if path is not None:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(content + "\n")
+        return content
+
+    def to_html(self) -> str:
+        """The page with drawings, without anything from the network; of several runs one behind the other."""
+        pages = []
+        for document in self.documents:
+            with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+                json.dump(document, file)
+                file.flush()
+                pages.append(_program.run(["merge", file.name], reports=["html"]).reports["html"])
+        return "\n".join(pages)
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{html.escape(self.to_html())}" style="width:100%;height:40em;border:0"></iframe>'
+
+
+def _moved(value: Any, folder: str, known_as: str) -> Any:
+    """With another name of the folder in all texts; in commands as a shell takes it."""
+    if isinstance(value, dict):
+        return {key: _moved(inner, folder, known_as) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_moved(inner, folder, known_as) for inner in value]
+    if not isinstance(value, str) or f"{folder}/" not in value:
+        return value
+    if "kda-check run " in value and shlex.quote(known_as or ".") != (known_as or "."):
+        paths = re.compile(rf"'?{re.escape(folder)}/([\w.:=,+-]*)'?", re.ASCII)
+        return paths.sub(lambda path: shlex.quote(known_as + path[1]), value)
+    return value.replace(f"{folder}/", known_as)

@@ -1,0 +1,203 @@
+"""How kernels name what a problem has: from their arguments to the words of `Fixture.of`, and back."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .fixture import FLAGS
+
+TENSORS = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "initial_state", "cu_seqlens")
+PROBLEM = {*TENSORS, "scale", "chunk_size", "gate", "lower_bound", *FLAGS}
+Words = dict[str, Any]
+
+
+class Unsupported(TypeError):
+    """A call has something without a place in a fixture, or a problem something the kernel does not take."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The words of a kernel. What has another name than in `Fixture.of`, and what it does without being told:
+
+    >>> mine = Signature(words={"query": "q", "key": "k", "value": "v", "log_decay": "g"}, fixed={"qk_l2norm": True})
+    >>> sorted(mine.problem({"query": 1, "key": 2, "value": 3, "log_decay": 4, "beta": 5}))
+    ['beta', 'g', 'k', 'q', 'qk_l2norm', 'v']
+
+    words: its word -> that of the problem. fixed: what holds always. ignored: words without mathematics. gate: its flag
+    that says the gate is computed inside, from A_log, dt_bias and lower_bound. results: what it returns, in order.
+    outputs: words of buffers that it writes -> o, final_state. in_place: it writes the final state over the initial.
+    pool: its word for the rows of initial_state, a pool of states, that belong to the sequences; where it returns or
+    writes a pool, its final states are there. constants: words for
+    a call by `verify`. compute: by element type of q, where it is not that. to_problem, to_kernel, to_answer: what
+    words cannot say, functions of a dictionary.
+    """
+
+    words: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    ignored: frozenset[str] = frozenset({"output_final_state"})
+    gate: str | None = None
+    results: tuple[str, ...] = ("o", "final_state")
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    in_place: bool = False
+    pool: str | None = None
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    compute: Mapping[str, str] = field(default_factory=dict)
+    to_problem: Callable[[Words], Words] = dict
+    to_kernel: Callable[[Words], Words] = dict
+    to_answer: Callable[[Words], Words] = dict
+
+    def arguments(self, kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Words:
+        """A call's arguments by name, defaults included."""
+        bound = inspect.signature(kernel).bind(*args, **kwargs)
+        bound.apply_defaults()
+        named = dict(bound.arguments)
+        for name, parameter in bound.signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                named.update(named.pop(name))
+            elif parameter.kind is parameter.VAR_POSITIONAL and not named[name]:
+                del named[name]
+        return named
+
+    def problem(self, arguments: Mapping[str, Any]) -> Words:
+        """The words of `Fixture.of` for a call. Raises Unsupported, by name, for what has no place there."""
+        skipped = {*self.ignored, *self.outputs, self.gate, self.pool}
+        is_gate_inside = self.gate is not None and arguments.get(self.gate)
+        if self.gate is not None and not is_gate_inside:
+            skipped |= {"A_log", "dt_bias", "lower_bound"}
+        words: Words = {}
+        for key, x in arguments.items():
+            if key not in skipped and _is_there(x):
+                word = self.words.get(key, key)
+                if word in words:
+                    raise Unsupported(f"no place in a fixture for a second {word}, {key}")
+                words[word] = x
+        left = sorted(set(words) - PROBLEM)
+        if left:
+            raise Unsupported(f"no place in a fixture for {', '.join(left)}")
+        if is_gate_inside:
+            words["gate"] = "softplus" if words.get("lower_bound") is None else "lower_bound"
+        rows = arguments.get(self.pool or "")
+        if rows is not None:
+            if rows.ndim != 1 or "initial_state" not in words:
+                raise Unsupported(f"no place in a fixture for {self.pool} of shape {tuple(rows.shape)}")
+            if bool((rows < 0).any()):
+                raise Unsupported(f"no place in a fixture for {self.pool} with negative rows, sequences without a state")
+            words["initial_state"] = words["initial_state"][rows]
+        return self.to_problem({**words, **self.fixed})
+
+    def answer(self, arguments: Mapping[str, Any], returned: Any) -> Words:
+        """What a call answered: o, final_state, as far as they are there."""
+        items = returned if isinstance(returned, (tuple, list)) else (returned,)
+        found = {name: item for name, item in zip(self.results, items) if item is not None}
+        buffers = {name: arguments[word] for word, name in self.outputs.items() if arguments.get(word) is not None}
+        if not arguments.get("output_final_state", True):
+            buffers.pop("final_state", None)  # not written
+        found.update(buffers)
+        rows: Any = arguments.get(self.pool or "")
+        state = arguments.get("initial_state")
+        if state is not None and self.in_place:
+            found["final_state"] = state
+        final: Any = found.get("final_state")
+        is_pool = final is state or final is buffers.get("final_state")
+        if rows is not None and final is not None and is_pool:
+            found["final_state"] = final[rows]
+        return self.to_answer(found)
+
+    def call(self, kernel: Any, problem: Mapping[str, Any], buffers: Mapping[str, Any]) -> Words:
+        """Calls the kernel on a problem; `buffers`: tensors it may write to, by o and final_state. Returns its answer.
+        Raises Unsupported where it has no word for an option of the problem."""
+        wanted, taken = self.to_kernel(dict(problem)), inspect.signature(kernel).parameters
+        for key, value in self.fixed.items():
+            if wanted.pop(key, False) != value:
+                raise Unsupported(f"the kernel has {key} = {value} always, the problem has not")
+        gate = wanted.pop("gate", "none")
+        arguments = {**self.constants, **{word: buffers[name] for word, name in self.outputs.items()}}
+        if gate != "none":
+            arguments.update({self.gate: True} if self.gate is not None else {"gate": gate})
+        for key, value in wanted.items():
+            words = [key, *(word for word, meant in self.words.items() if meant == key)]
+            word = next((word for word in words if word in taken), key)
+            if _is_there(value) or (key in FLAGS and word in taken):  # a kernel may have a flag unless told otherwise
+                arguments[word] = bool(value) if key in FLAGS else value
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in taken.values()):
+            left = sorted(set(arguments) - set(taken) - set(self.constants) - {"chunk_size"})
+            if left:
+                raise Unsupported(f"the kernel takes no {', '.join(left)}")
+            arguments = {key: value for key, value in arguments.items() if key in taken}
+        return self.answer(arguments, kernel(**arguments))
+
+
+def _is_there(value: Any) -> bool:
+    return value is not None and (not isinstance(value, (bool, int)) or bool(value))
+
+
+def _per_channel(words: Words) -> Words:
+    """The gate of a gated delta rule, one for a head, as that of every channel."""
+    if "g" not in words or "beta" not in words:
+        raise Unsupported("no place in a fixture for a call without g or beta")
+    if words["g"].ndim < words["k"].ndim:
+        for name in {"g", "dt_bias"} & set(words):
+            words[name] = words[name][..., None].repeat_interleave(words["k"].shape[-1], -1)
+    return words
+
+
+def _per_head(words: Words) -> Words:
+    if not bool((words["g"] == words["g"][..., :1]).all()):
+        raise Unsupported("the kernel has one gate for a head, the problem one for each channel")
+    return {**words, "g": words["g"][..., 0]}
+
+
+def _batched(words: Words) -> Words:
+    """FlashInfer's packed tensors have no batch axis, its gate is the factor itself, and a scale of 0 means none."""
+    if not words.get("scale", 1):
+        del words["scale"]
+    batched = {key: x[None] if key in ("q", "k", "v", "g", "beta") else x for key, x in words.items()}
+    return _per_channel({**batched, "g": batched["g"].double().log()} if "g" in batched else batched)
+
+
+def _packed(words: Words) -> Words:
+    if len(words["q"]) != 1:
+        raise Unsupported("the kernel takes packed sequences only, the problem is a batch")
+    ends = {"cu_seqlens": words["beta"].new_tensor([0, words["q"].shape[1]]).long(), **words}
+    gate = _per_head(words)["g"].float().exp()
+    return {**ends, **{key: x[0] for key, x in {**words, "g": gate}.items() if key in ("q", "k", "v", "g", "beta")}}
+
+
+FLA = Signature(
+    {"use_qk_l2norm_in_kernel": "qk_l2norm", "use_beta_sigmoid_in_kernel": "beta_sigmoid",
+     "transpose_state_layout": "state_v_first", "gk": "g"}, {},
+    frozenset({"output_final_state", "disable_recompute", "return_intermediate_states", "cu_seqlens_cpu", "use_graph",
+               "max_num_seqs", "chunk_indices", "chunk_offsets", "inplace_final_state", "graph_mode", "out",
+               "min_graph_utilization"}),
+    "use_gate_in_kernel", pool="ssm_state_indices", constants={"output_final_state": True},
+    compute={"float32": "tf32", "bfloat16": "bf16", "float16": "fp16"})  # fmt: skip
+FLA_RECURRENT = replace(FLA, compute={"float32": "fp32", "bfloat16": "fp32", "float16": "fp32"})
+FLA_GDN = replace(FLA, to_problem=_per_channel, to_kernel=_per_head)
+FLA_GDN_RECURRENT = replace(FLA_RECURRENT, to_problem=_per_channel, to_kernel=_per_head)
+FLASH_KDA = Signature(fixed={"qk_l2norm": True, "beta_sigmoid": True, "state_v_first": True, "gate": "lower_bound"},
+                      results=(), outputs={"out": "o", "final_state": "final_state"})  # fmt: skip
+CHECKPOINTS = {"output_final_state", "state_checkpoints", "checkpoint_cu_starts", "checkpoint_every_n_tokens"}
+FLASHINFER_KDA = Signature(
+    {"use_qk_l2norm_in_kernel": "qk_l2norm", "beta_is_logit": "beta_sigmoid"}, {"state_v_first": True},
+    frozenset({*CHECKPOINTS, "seq_order", "prefill_workspace", "backend"}), "use_gate_in_kernel",
+    outputs={"output": "o"}, in_place=True, pool="ssm_state_indices",
+    constants={"output_final_state": True})  # fmt: skip
+FLASHINFER_GDN = Signature(
+    {"use_qk_l2norm_in_kernel": "qk_l2norm"}, {"state_v_first": True},
+    frozenset({*CHECKPOINTS, "use_cp", "_cp_chunk_len", "output"}), pool="state_indices",
+    outputs={"output_state": "final_state"}, constants={"output_final_state": True},
+    to_problem=_batched, to_kernel=_packed,
+    to_answer=lambda found: {key: x[None] if key == "o" else x for key, x in found.items()})  # fmt: skip
+# Entry points that `recording` wraps, by module.
+KNOWN: Mapping[str, Mapping[str, Signature]] = {
+    "fla.ops.kda": {"chunk_kda": FLA, "fused_recurrent_kda": FLA_RECURRENT},
+    "fla.ops.kda.fused_recurrent": {"fused_recurrent_kda_fwd": FLA_RECURRENT},
+    "fla.ops.gated_delta_rule": {"chunk_gated_delta_rule": FLA_GDN,
+                                 "fused_recurrent_gated_delta_rule": FLA_GDN_RECURRENT},
+    "flash_kda": {"fwd": FLASH_KDA},
+    "flashinfer.kda": {"recurrent_kda": FLASHINFER_KDA},
+    "flashinfer.gdn_prefill": {"chunk_gated_delta_rule": FLASHINFER_GDN},
+}  # fmt: skip

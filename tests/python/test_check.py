@@ -1,0 +1,232 @@
+import json
+import os
+import signal
+import stat
+import tempfile
+import time
+
+import kda_check
+import numpy as np
+import pytest
+from kda_check import _program, _scratch
+
+
+def script(path, text):
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_right_answer_passes(problem):
+    report = kda_check.check(**problem)
+    assert report.passed and report["o"].passed and report.repro is None
+    assert 0 < report["o"].rms_ratio < report["o"].limits["rms_ratio"]
+    assert "PASS     kernel" in str(report) and repr(report) == "<kda_check.Report: PASS, 1 comparisons>"
+
+
+def test_a_wrong_answer_fails_and_says_where(problem):
+    problem["o"][0, 17, 1, 3] += 0.1
+    report = kda_check.check(**problem)
+    assert not report.passed and report["o"].verdict == "fail" and report["final_state"].passed
+    assert report["o"].row["worst"]["index"] == [0, 17, 1, 3] and "t=17" in str(report)
+    assert report.repro.startswith("kda-check run kernel.h5 --variant none --recorded kernel")
+
+
+def test_an_assertion_quotes_the_report(problem):
+    kda_check.assert_accurate(**problem)
+    with pytest.raises(AssertionError, match="FAIL     kernel"):
+        kda_check.assert_accurate(**{**problem, "o": problem["o"] * 1.01})
+
+
+def test_a_report_is_a_page_and_json(problem, tmp_path):
+    report = kda_check.check(**problem)
+    assert report.to_html().startswith("<!DOCTYPE html>") and "srcdoc" in report._repr_html_()
+    report.to_json(tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text()) == report.documents[0]
+    with pytest.raises(KeyError, match="there are o, final_state"):
+        report["dq"]
+    with pytest.raises(AttributeError, match="no metric speed"):
+        _ = report["o"].speed
+
+
+def without_names(document):
+    for key in ("request", "plan"):
+        document.pop(key)
+    for row in document["fixtures"] + document["cases"]:
+        row.pop("path"), row.pop("repro", None)
+    return document
+
+
+def test_check_reports_what_the_program_reports_of_a_file(problem, tmp_path):
+    fixture = kda_check.Fixture.of(**{key: problem[key] for key in ("q", "k", "v", "g", "beta")}, name="kernel",
+                                   expected={"kernel": {key: problem[key] for key in ("o", "final_state", "compute")}})
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:  # not by the writer that check uses
+        file.attrs.update({"format": "kda-fixture", "format_version": 1, "name": "kernel"})
+        for name, tensor in fixture.inputs.items():
+            file[f"inputs/{name}"] = tensor.data
+        file.create_group("options").attrs.update(fixture.options)
+        for name, tensor in fixture.expected["kernel"].tensors.items():
+            file[f"expected/kernel/{name}"] = tensor.data
+        file["expected/kernel"].attrs["compute"] = "fp32"
+    by_file = _program.run(["run", str(tmp_path / "a.h5"), "--variant", "none"], reports=["json"]).reports["json"]
+    assert without_names(json.loads(by_file)) == without_names(kda_check.check(**problem).documents[0])
+
+
+def test_options_and_a_file_to_keep(problem, tmp_path):
+    report = kda_check.check(**problem, save=tmp_path / "kept.h5", options=["--limit", "rms_ratio=2e-8"], name="mine")
+    assert not report.passed and {case["variant"] for case in report.cases} >= {"mine", "chunk", "recurrent"}
+    assert str(tmp_path / "kept.h5") in report.repro
+    assert list(kda_check.Fixture.read(tmp_path / "kept.h5").expected) == ["mine"]
+
+
+def test_gradients_are_judged(problem):
+    do = np.ones_like(problem["v"])
+    report = kda_check.check(**{**problem, "do": do, "dv": np.zeros_like(do)})
+    assert report["dv"].verdict == "fail" and report["o"].passed
+
+
+def test_torch_and_jax_tensors_give_the_same_report(problem):
+    torch, jnp = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
+    words = {key: x for key, x in problem.items() if key != "compute"}
+    reports = [kda_check.check(**{key: take(x) for key, x in words.items()}, compute="fp32")
+               for take in (np.asarray, lambda x: torch.from_numpy(x).requires_grad_(), jnp.asarray)]
+    assert reports[0].cases == reports[1].cases == reports[2].cases
+
+
+def test_what_has_no_place_is_refused_before_anything_runs(problem, monkeypatch):
+    monkeypatch.setenv("KDA_CHECK_PROGRAM", "/nowhere/kda-check")
+    with pytest.raises(TypeError, match="no place in a fixture for soft_cap"):
+        kda_check.check(**problem, soft_cap=30)
+    with pytest.raises(ValueError, match=r"kernel: o: shape \(1, 2, 3\)"):
+        kda_check.check(**{**problem, "o": np.zeros((1, 2, 3), np.float32)})
+    with pytest.raises(ValueError, match="kernel: no tensor"):
+        kda_check.check(q=problem["q"], k=problem["k"], v=problem["v"], g=problem["g"], beta=problem["beta"])
+
+
+def test_gradients_that_cannot_be_judged_are_refused(problem):
+    with pytest.raises(ValueError, match="kernel: gradients without do or dht"):
+        kda_check.check(**problem, dq=problem["q"])
+    with pytest.raises(ValueError, match="kernel: dinitial_state of no input"):
+        kda_check.check(**problem, do=problem["v"], dinitial_state=problem["final_state"])
+
+
+def test_what_the_program_says_has_no_folder_of_ours_in_it(problem):
+    with pytest.raises(kda_check.InputError, match=r"^options/scale is nan; wanted a finite number \(kernel.h5\)$"):
+        kda_check.check(**problem, scale=float("nan"))
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda x, torch: torch.from_numpy(x).to("meta"), "kernel: o: its elements cannot be had"),
+    (lambda x, torch: torch.from_numpy(x).to(torch.float8_e4m3fn), "kernel: o: its elements cannot be had"),
+    (lambda x, torch: torch.from_numpy(x).to(torch.complex64), "kernel: o: element type complex64"),
+    (lambda x, torch: x.astype(np.int8), "kernel: o: element type int8; wanted float64, float32, float16, bfloat16"),
+    (lambda x, torch: x.tolist(), "kernel: o: wanted a tensor with an element type, got list"),
+])
+def test_devices_and_element_types_without_a_place_are_refused_by_name(problem, change, message):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=message):
+        kda_check.check(**{**problem, "o": change(problem["o"], torch)})
+
+
+def test_a_missing_program_is_said(problem, monkeypatch):
+    monkeypatch.setenv("KDA_CHECK_PROGRAM", "/nowhere/kda-check")
+    with pytest.raises(kda_check.ProgramMissing, match="'/nowhere/kda-check' is no program"):
+        kda_check.check(**problem)
+
+
+def test_what_the_program_refuses_is_an_exception_with_its_words(problem):
+    with pytest.raises(kda_check.UsageError, match="no-such-option"):
+        kda_check.check(**problem, options=["--no-such-option"])
+    with pytest.raises(kda_check.InputError, match="gate"):
+        kda_check.check(**problem, gate="sigmoid")
+
+
+def test_a_program_that_dies_is_one_exception(problem, monkeypatch, tmp_path):
+    monkeypatch.setenv("KDA_CHECK_PROGRAM", script(tmp_path / "dead", "echo last words >&2; kill -SEGV $$"))
+    with pytest.raises(kda_check.ProgramDied, match=r"ended by SIGSEGV: (.|\n)*last words"):
+        kda_check.check(**problem)
+
+
+def test_a_program_that_hangs_is_ended(problem, monkeypatch, tmp_path):
+    monkeypatch.setenv("KDA_CHECK_PROGRAM", script(tmp_path / "slow", "echo $$ >" + str(tmp_path / "pid") + "; exec sleep 100"))
+    with pytest.raises(kda_check.ProgramTimeout, match="did not end within 0.5 s"):
+        kda_check.check(**problem, timeout=0.5)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGCONT)
+
+
+def test_full_memory_falls_back_to_files_and_then_is_one_exception(problem, monkeypatch, memory):
+    free = _scratch._free
+    monkeypatch.setattr(_scratch, "_free", lambda parent: 0 if parent == memory else free(parent))
+    assert kda_check.check(**problem).passed
+    monkeypatch.setattr(_scratch, "_free", lambda parent: 0)
+    with pytest.raises(kda_check.EnvironmentProblem, match=f"no room for 1 MiB: {memory} has 0 MiB"):
+        kda_check.check(**problem)
+
+
+def test_a_disk_that_fills_up_meanwhile_is_one_exception(problem, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(kda_check.EnvironmentProblem, match="No space left on device"):
+        kda_check.check(**problem)
+
+
+def test_folders_of_killed_processes_are_removed_and_no_others(problem, memory):
+    old, others = (os.path.join(memory, name) for name in (f"{_scratch.PREFIX}of-a-dead-process", f"{_scratch.PREFIX}of-nobody"))
+    for path in (old, others):
+        os.mkdir(path)
+    with open(f"{old}/lock", "w"):
+        os.utime(old, (0, 0)), os.utime(others, (0, 0))
+    with _scratch.folder() as held:
+        os.utime(held, (0, 0))
+        kda_check.check(**problem)
+        assert os.path.exists(held) and not os.path.exists(old) and os.path.exists(others)
+    os.rmdir(others)
+
+
+def test_no_pipe_is_left_open_where_the_program_does_not_start(problem, monkeypatch, tmp_path):
+    (tmp_path / "no-format").write_text("neither a script nor a program")
+    (tmp_path / "no-format").chmod(0o755)
+    before = len(os.listdir("/proc/self/fd"))
+    for program in ("/nowhere/kda-check", str(tmp_path / "no-format")):
+        monkeypatch.setenv("KDA_CHECK_PROGRAM", program)
+        with pytest.raises(kda_check.ProgramMissing):
+            kda_check.check(**problem)
+    with pytest.raises(ValueError, match="null byte"):
+        monkeypatch.undo()
+        kda_check.check(**problem, options=["--limit", "\0"])
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_time_ends_for_suites_and_laws_too(tmp_path):
+    def slow(v, **_):
+        time.sleep(0.6)
+        return v, np.ones((1, 2, 128, 128), np.float32)
+
+    (tmp_path / "mine.txt").write_text("".join(f"control:T={T}\n" for T in range(1, 9)))
+    for problem, laws in (("control:T=4", True), (f"@{tmp_path}/mine.txt", False)):
+        with pytest.raises(kda_check.ProgramTimeout, match="within 1 s: kda-check run"):
+            kda_check.verify(slow, problem, invariants=laws, timeout=1, framework="numpy")
+
+
+def test_folders_of_any_name_will_do(tmp_path, monkeypatch):
+    folder = tmp_path / "a folder's name"
+    folder.mkdir()
+    monkeypatch.setattr(_scratch, "MEMORY", "/nowhere")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    report = kda_check.verify(lambda v, **_: (v, np.ones((1, 2, 128, 128), np.float32)), "control:T=4",
+                              invariants=["repeat"], framework="numpy")
+    assert report.cases[-1]["verdict"] == "pass", report
+    assert os.listdir(folder) == []
+
+
+def test_what_a_program_leaves_running_is_not_waited_for(problem, monkeypatch, tmp_path):
+    monkeypatch.setenv("KDA_CHECK_PROGRAM", script(tmp_path / "wrapper", "sleep 100 & echo $! >" + str(tmp_path / "pid") + "; wait"))
+    before = time.monotonic()
+    with pytest.raises(kda_check.ProgramTimeout):
+        kda_check.check(**problem, timeout=0.5)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert time.monotonic() - before < 90

@@ -1,0 +1,141 @@
+import os
+
+import pytest
+
+pytest.importorskip("torch")
+HERE = os.path.dirname(os.path.abspath(__file__))
+# Tests as others write them: with a loose tolerance, which the second kernel passes although it is wrong.
+TESTS = """
+import sys
+sys.path.insert(0, {here!r})
+import types
+import torch
+import kernels
+
+package = types.ModuleType("fla.ops.kda")
+package.chunk_kda = kernels.chunk_kda
+sys.modules["fla.ops.kda"] = package
+
+def inputs():
+    torch.manual_seed(0)
+    q, k = (torch.nn.functional.normalize(torch.randn(1, 40, 2, 16), dim=-1) for _ in range(2))
+    return dict(q=q, k=k, v=torch.randn(1, 40, 2, 8), g=-torch.rand(1, 40, 2, 16), beta=torch.rand(1, 40, 2))
+
+def test_right():
+    from fla.ops.kda import chunk_kda
+    chunk_kda(**inputs())
+
+def test_wrong_within_its_tolerance():
+    from fla.ops.kda import chunk_kda
+    given = inputs()
+    right, _ = chunk_kda(**given)
+    wrong, _ = chunk_kda(**{{**given, "scale": 0.26}})
+    assert torch.allclose(right, wrong, atol=0.1)
+    @kda_check.kernel()
+    def mine(q, k, v, g, beta):
+        return chunk_kda(q, k, v, g, beta)[0] * 1.01
+    mine(**given)
+
+def test_without_a_place():
+    from fla.ops.kda import chunk_kda
+    chunk_kda(**inputs(), cp_context=object())
+
+def test_that_fails_by_itself():
+    from fla.ops.kda import chunk_kda
+    assert chunk_kda(**inputs())[0] is None
+""".replace("import kernels\n", "import kda_check\nimport kernels\n", 1)
+
+
+@pytest.fixture
+def run(pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.path.join(HERE, "..", "..", "python") + os.pathsep + os.environ.get("PYTHONPATH", ""))
+    pytester.makepyfile(test_theirs=TESTS.format(here=HERE))
+
+    def run(*options):
+        # As the entry point of an installed package does.
+        return pytester.runpytest_subprocess(*options, "-p", "kda_check.pytest_plugin")
+
+    return run
+
+
+def test_without_the_option_nothing_happens(run):
+    result = run("-q")
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.no_fnmatch_line("*kda-check*")
+
+
+def test_every_call_is_judged_and_no_test_is_changed(run):
+    result = run("--kda-check", "test_theirs.py")
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines([
+        "*= kda-check =*",
+        "FAIL test_theirs.py::test_wrong_within_its_tolerance: mine: o FAIL*",
+        "*kda-check run 0004-mine.h5 --variant none --recorded mine*",
+        "NOT JUDGED test_theirs.py::test_without_a_place: chunk_kda: Unsupported: no place in a fixture for cp_context",
+        "6 calls: 4 passed, 1 failed, 1 not judged",
+    ])
+
+
+def test_strictly_a_wrong_call_fails_its_test(run):
+    result = run("--kda-check=strict")
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(["*kda-check: *", "*FAIL     mine*"])
+
+
+def test_failures_are_saved(run, pytester):
+    run("--kda-check", "--kda-check-save=failures", "-k", "tolerance")
+    assert os.listdir(pytester.path / "failures") == ["0003-mine.h5"]
+
+
+def test_a_budget_ends_judging(run):
+    run("--kda-check", "--kda-check-seconds=0").stdout.fnmatch_lines(["1 calls: 1 passed, 0 failed, 0 not judged, 5 skipped"])
+
+
+def test_with_several_processes_the_summary_is_whole(run):
+    pytest.importorskip("xdist")
+    run("--kda-check", "-n2").stdout.fnmatch_lines(["6 calls: 4 passed, 1 failed, 1 not judged"])
+
+
+def test_an_older_pluggy_is_no_matter_where_the_option_is_not_given(run, pytester):
+    # As pluggy before 1.2 has it.
+    pytester.makepyfile(older='''
+import pytest
+
+class Marker(type(pytest.hookimpl)):
+    def __call__(self, function=None, hookwrapper=False, optionalhook=False, tryfirst=False, trylast=False):
+        return super().__call__(function, hookwrapper, optionalhook, tryfirst, trylast)
+
+pytest.hookimpl = Marker("pytest")
+''')
+    pytester.makepyfile(test_plain="def test_it(): pass")
+    run("-p", "older", "test_plain.py").assert_outcomes(passed=1)
+    result = run("-p", "older", "--kda-check", "test_plain.py")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["ERROR: --kda-check needs pluggy 1.2 or newer"])
+
+
+def test_failures_are_saved_where_the_session_began(run, pytester):
+    pytester.makepyfile(test_elsewhere="""
+import kda_check
+from test_theirs import inputs, kernels
+
+def test_it(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    kda_check.kernel()(lambda q, k, v, g, beta: kernels.chunk_kda(q, k, v, g, beta)[0] * 1.01)(**inputs())
+""")
+    run("--kda-check", "--kda-check-save=failures", "test_elsewhere.py")
+    assert os.listdir(pytester.path / "failures") == ["0001-_lambda_.h5"]
+
+
+def test_calls_of_a_test_that_runs_again_are_told_once(run, pytester):
+    pytester.makeconftest("""
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item):
+    for _ in range(2):
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in runtestprotocol(item, log=False):
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
+""")
+    run("--kda-check", "-k", "right").stdout.fnmatch_lines(["2 calls: 2 passed, 0 failed, 0 not judged"])
