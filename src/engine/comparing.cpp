@@ -197,9 +197,12 @@ std::size_t longest_chunk(const std::vector<Pairing>& pairings) {
 /// Where fewer errors decide one of them may be several times larger than any of a twin.
 constexpr std::size_t few_errors = 64;
 
+/// Where rows of the key have fewer, a sum over them is one product or hardly more.
+constexpr std::size_t few_channels = 4;
+
 /// What twins say of what was measured.
-void hold_against(Twins& twins, TruthSource& truths, const std::vector<Pairing>& pairings,
-                  std::vector<Measured>& results) {
+void hold_against(const kda::Problem& problem, Twins& twins, TruthSource& truths,
+                  const std::vector<Pairing>& pairings, std::vector<Measured>& results) {
   for (const Measured& item : results)
     if (const judge::Limit* const limit = judge::find_limit(item.limits, "rms_ratio"))
       twins.limit(*pairings[item.pairing].got, item.tensor, limit->value);
@@ -210,8 +213,19 @@ void hold_against(Twins& twins, TruthSource& truths, const std::vector<Pairing>&
     if (const TwinResult* const found = twins.result(*pairing.got, pairing.twins_left_out, item.tensor))
       item.twins = *found;
     const bool is_sum_over_tokens = item.tensor == "dA_log" || item.tensor == "ddt_bias";
+    item.of_twins.of_few_channels = problem.dimensions().K < few_channels;
     item.of_twins.of_few_errors = is_sum_over_tokens || item.measures.elements < few_errors;
     item.of_twins.rms_ratio = twins.largest_rms_ratio(*pairing.got, pairing.twins_left_out, item.tensor);
+    const auto breaks = [&](std::string_view metric, double value) {
+      const judge::Limit* const limit = judge::find_limit(item.limits, metric);
+      return limit != nullptr && value > limit->value;
+    };
+    // Where there are too few rows for the test, nothing says that it is not.
+    const bool is_like_them = !item.twins || item.twins->judgement.ratio <= 1;
+    if (is_like_them && breaks("scaled_ulp", item.measures.scaled_ulp.value) &&
+        !breaks("rms_ratio", item.measures.rms_ratio))
+      item.of_twins.scaled_ulp =
+          twins.largest_scaled_ulp(*pairing.got, pairing.twins_left_out, item.tensor, truths);
   }
 }
 
@@ -256,7 +270,7 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
     if (const judge::Measures& m = last.measures; m.expected_all_zero && m.got_all_zero && m.undecided == 0)
       last.judging.zeros_decide = zeros.exact(item.tensor);
   }
-  if (truths != nullptr) hold_against(twins, *truths, pairings, results);
+  if (truths != nullptr) hold_against(truth.problem, twins, *truths, pairings, results);
   return results;
 }
 

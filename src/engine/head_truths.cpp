@@ -4,11 +4,25 @@
 
 namespace kda_check::engine {
 
-judge::HeadRows truth_of(const HeadTruths& truths, std::string_view tensor, const judge::RowLayout& layout,
-                         std::size_t head) {
-  const std::span<const double> values = truths.tensors.find(tensor)->second;
+namespace {
+
+judge::HeadRows rows_of(const HeadTruths::Values& tensors, const HeadTruths& truths, std::string_view tensor,
+                        const judge::RowLayout& layout, std::size_t head) {
+  const std::span<const double> values = tensors.find(tensor)->second;
   const std::size_t heads = values.size() / (layout.rows * layout.width);
   return {values, layout.with_heads(heads), head - truths.first * (heads / truths.count)};
+}
+
+}  // namespace
+
+judge::HeadRows truth_of(const HeadTruths& truths, std::string_view tensor, const judge::RowLayout& layout,
+                         std::size_t head) {
+  return rows_of(truths.tensors, truths, tensor, layout, head);
+}
+
+judge::HeadRows magnitude_of(const HeadTruths& truths, std::string_view tensor,
+                             const judge::RowLayout& layout, std::size_t head) {
+  return rows_of(truths.magnitudes, truths, tensor, layout, head);
 }
 
 void for_heads(TruthSource& source, std::size_t query_heads,
@@ -40,6 +54,24 @@ HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::Or
   };
   kda::run_oracle(problem_, precision_, threads_, sink, {first * group, (first + count) * group});
   return {first, count, {{"o", o_}, {"final_state", final_state_}}};
+}
+
+HeadTruths ForwardTruths::with_magnitudes(std::size_t first, std::size_t count) {
+  const kda::Dimensions& d = problem_.dimensions();
+  const std::size_t group = problem_.heads_per_group(), heads = count * group, row = heads * d.V,
+                    state_size = d.K * d.V;
+  o_magnitude_.resize(d.B * d.T * row), state_magnitude_.resize(d.N * heads * state_size);
+  kda::OracleSink also;
+  also.output = [&](const kda::OracleOutput& block) {
+    std::copy_n(block.magnitude, block.count * row, &o_magnitude_[(block.batch * d.T + block.begin) * row]);
+  };
+  also.state = [&](const kda::OracleState& state) {
+    const std::size_t head = state.head - first * group;
+    std::copy_n(state.magnitude, state_size, &state_magnitude_[(state.sequence * heads + head) * state_size]);
+  };
+  HeadTruths truths = of(first, count, also);
+  truths.magnitudes = {{"o", o_magnitude_}, {"final_state", state_magnitude_}};
+  return truths;
 }
 
 GradientHeads::GradientHeads(std::size_t query_heads, kda::GradientTruths truths)

@@ -16,12 +16,15 @@ namespace kda_check::engine {
 /// Of query heads [first, first + count): by tensor, as a problem of these heads alone would have it.
 struct HeadTruths {
   std::size_t first = 0, count = 0;
-  std::map<std::string, std::span<const double>, std::less<>> tensors = {};
+  using Values = std::map<std::string, std::span<const double>, std::less<>>;
+  Values tensors = {}, magnitudes = {};
 };
 
-/// One head, counted in the whole tensor that `layout` is of.
+/// One head, counted in the whole tensor that `layout` is of; its magnitudes, where they were asked for.
 judge::HeadRows truth_of(const HeadTruths& truths, std::string_view tensor, const judge::RowLayout& layout,
                          std::size_t head);
+judge::HeadRows magnitude_of(const HeadTruths& truths, std::string_view tensor,
+                             const judge::RowLayout& layout, std::size_t head);
 
 class TruthSource {
  public:
@@ -30,6 +33,8 @@ class TruthSource {
   virtual std::size_t at_once() const = 0;
   /// Of these heads at least; valid until it is asked again.
   virtual HeadTruths of(std::size_t first, std::size_t count) = 0;
+  /// With magnitudes, of tensors that they are kept for.
+  virtual HeadTruths with_magnitudes(std::size_t first, std::size_t count) { return of(first, count); }
 };
 
 /// Calls body(truths, first, count) for all of `query_heads` heads that are wanted, in their order, some at
@@ -47,6 +52,7 @@ class ForwardTruths : public TruthSource {
 
   std::size_t at_once() const override { return at_once_; }
   HeadTruths of(std::size_t first, std::size_t count) override { return of(first, count, {}); }
+  HeadTruths with_magnitudes(std::size_t first, std::size_t count) override;
   /// `also` sees all that the oracle hands out.
   HeadTruths of(std::size_t first, std::size_t count, const kda::OracleSink& also);
 
@@ -55,7 +61,7 @@ class ForwardTruths : public TruthSource {
   const kda::OraclePrecision precision_;
   const int threads_;
   const std::size_t at_once_;
-  std::vector<double> o_, final_state_;
+  std::vector<double> o_, final_state_, o_magnitude_, state_magnitude_;
 };
 
 /// Gradients, whose truth is whole in any case.

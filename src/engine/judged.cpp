@@ -82,20 +82,29 @@ void lift(std::vector<judge::Limit>& limits, const TwinReading& twins, const jud
   constexpr double headroom_beyond = 2.5;
   /// One number is far larger than the largest of seven at times, and a bias of sums over tokens is all it
   /// has.
-  constexpr double headroom_of_few = 4;
+  const double headroom_of_few = twins.of_few_channels ? 8 : 4;
+  /// One twin that breaks down somewhere says nothing of the others. But of few channels the magnitude of a
+  /// sum may vanish with the sum, and what is lost there twins alone know.
+  const double most_of_one_element = twins.of_few_channels ? std::numeric_limits<double>::infinity() : 2;
+  // As far as it says anything. Beyond, twins that err as much leave open whether an answer that is like them
+  // is wrong.
+  const bool is_like_them = !measures.has_twins || measures.twins <= 1;
+  const double most =
+      measures.rms_ratio >= judge::hollow_rms_ratio && is_like_them ? 1 : judge::hollow_rms_ratio;
   for (judge::Limit& limit : limits) {
-    if (limit.metric != "rms_ratio" || limit.source != "derived" ||
-        limit.value >= std::max(twins.rms_ratio, measures.rms_ratio))
-      continue;
-    const double factor = twins.of_few_errors             ? headroom_of_few
-                          : twins.rms_ratio > limit.value ? headroom_beyond
-                                                          : headroom;
-    // As far as it says anything. Beyond, twins that err as much leave open whether an answer that is like
-    // them is wrong.
-    const bool is_like_them = !measures.has_twins || measures.twins <= 1;
-    const double most =
-        measures.rms_ratio >= judge::hollow_rms_ratio && is_like_them ? 1 : judge::hollow_rms_ratio;
-    const double least = std::min(factor * twins.rms_ratio, std::nextafter(most, 0));
+    if (limit.source != "derived") continue;
+    double least = 0;
+    if (limit.metric == "scaled_ulp" && limit.value < measures.scaled_ulp.value) {
+      least = std::min(headroom * twins.scaled_ulp, most_of_one_element * limit.value);
+    } else if (limit.metric == "rms_ratio" && limit.value < std::max(twins.rms_ratio, measures.rms_ratio)) {
+      const double factor = twins.of_few_errors || twins.of_few_channels ? headroom_of_few
+                            : twins.rms_ratio > limit.value              ? headroom_beyond
+                                                                         : headroom;
+      least = std::min(factor * twins.rms_ratio, std::nextafter(most, 0));
+      // What is derived is an rms of many errors.
+      if (twins.of_few_errors && limit.value < measures.rms_ratio)
+        least = std::max(least, headroom * limit.value);
+    }
     if (limit.value < least) limit.value = least, limit.source = "twins";
   }
 }
@@ -116,11 +125,15 @@ std::string sentence_of(const TwinResult& twins) {
 }  // namespace
 
 void judge_by_twins(report::TensorResult& result, const TwinResult& twins) {
+  // Where most of a value is lost it decides by jumps how much: the limit says it.
+  const judge::Limit* const rms = judge::find_limit(result.limits, "rms_ratio");
+  const bool is_lost = rms != nullptr && (rms->source == "derived" || rms->source == "twins") &&
+                       rms->value >= judge::hollow_rms_ratio / 2;
   /// One healthy answer in some 20000 is beyond its twins, and hardly one that much (docs/twins.md,
   /// "Calibration").
-  constexpr double clearly_beyond = 1.5;
+  const double clearly_beyond = is_lost ? 3 : 1.5;
   /// Twins of other structures are that far apart at times.
-  constexpr double far_beyond = 2;
+  const double far_beyond = is_lost ? 3 : 2;
   const judge::TwinJudgement& judgement = twins.judgement;
   const judge::Excess& worst = judgement.worst;
   result.twins = {twins.twins,  judgement.ratio, judgement.energy, twins.place,

@@ -26,8 +26,8 @@ report::TensorResult judged(const TensorOf& tensor, const judge::Measures& measu
                             std::vector<judge::Limit> limits, std::size_t worst,
                             const judge::JudgeOptions& options = {});
 
-/// A derived limit on rms_ratio that the answer breaks, or twins themselves, gives way to what twins need
-/// (docs/twins.md).
+/// Derived limits on rms_ratio that the answer breaks, or twins themselves, and on scaled_ulp that the answer
+/// breaks, give way to what twins need (docs/twins.md).
 void lift(std::vector<judge::Limit>& limits, const TwinReading& twins, const judge::Measures& measures);
 /// What twins add to a verdict within the limits: clearly beyond them it fails, unless it errs more
 /// everywhere and nothing is known of its structure. Says where in any case.

@@ -9,6 +9,7 @@
 #include "base/parallel.hpp"
 #include "engine/beyond_twins.hpp"
 #include "engine/twin_heads.hpp"
+#include "numeric/ulp.hpp"
 #include "plan/cost.hpp"
 
 namespace kda_check::engine {
@@ -89,6 +90,34 @@ void measure(Judged& judged, std::size_t query_head, const HeadTruths& truths,
       values.fields.emplace_back(*answer->tensor(judged.name), judged.layout, head);
     judged.test->measure(head, values);
   }
+}
+
+/// Of the twins that are fit in a head, over the heads that belong to a query head.
+double largest_scaled_ulp(const Judged& judged, std::size_t query_head, const HeadTruths& truths,
+                          const std::vector<kda::Tensors>& twins) {
+  const std::size_t heads = judged.heads_per_query_head;
+  const judge::RowLayout layout = judged.layout.with_heads(heads);
+  const numeric::Format& format = numeric::format_of(judged.dtype);
+  const std::size_t width = judge::padded_width(layout.width);
+  std::vector<double> exact(width), magnitude(width), got(width);
+  double largest = 0;
+  for (std::size_t i = 0; i < heads; ++i) {
+    const std::size_t head = query_head * heads + i;
+    const judge::HeadRows truth = truth_of(truths, judged.name, judged.layout, head),
+                          magnitudes = magnitude_of(truths, judged.name, judged.layout, head);
+    for (std::size_t f = 0; f < twins.size(); ++f) {
+      if (!judged.test->is_fit(head, f)) continue;
+      judge::HeadRows twin(twins[f].find(judged.name)->second, layout, i);
+      twin.store_as(judged.dtype);
+      for (std::size_t row = 0; row < layout.rows; ++row) {
+        truth.read(row, exact.data()), magnitudes.read(row, magnitude.data()), twin.read(row, got.data());
+        for (std::size_t v = 0; v < layout.width; ++v)
+          if (got[v] != exact[v])
+            largest = std::max(largest, numeric::scaled_ulp(format, got[v], {exact[v], 0}, magnitude[v]));
+      }
+    }
+  }
+  return largest;
 }
 
 }  // namespace
@@ -287,6 +316,26 @@ double Twins::largest_rms_ratio(const Answered& answer, const plan::Names& left_
   const auto limit = one->limits.find(tensor);
   return parameter->largest_rms_ratio(
       std::max(judge::TwinSetting{}.most_rms_ratio, limit == one->limits.end() ? 0 : limit->second));
+}
+
+double Twins::largest_scaled_ulp(const Answered& answer, const plan::Names& left_out, std::string_view tensor,
+                                 TruthSource& truths) const {
+  const Class* const one = class_of(answer, left_out);
+  const Judged* const judged = one == nullptr ? nullptr : one->judged(answer, tensor);
+  if (judged == nullptr) return 0;
+  const std::size_t query_heads = problem_.dimensions().H;
+  std::vector<double> largest(query_heads, 0.0);
+  for (std::size_t first = 0; first < query_heads; first += truths.at_once()) {
+    const HeadTruths some = truths.with_magnitudes(first, std::min(truths.at_once(), query_heads - first));
+    if (some.magnitudes.empty()) return 0;
+    parallel_for(some.count, threads_, [&](std::size_t item, int) {
+      const std::size_t query_head = first + item;
+      const std::vector<kda::Tensors> twins =
+          answers_of(one->family, pass_, one_query_head(problem_, query_head));
+      largest[query_head] = engine::largest_scaled_ulp(*judged, query_head, some, twins);
+    });
+  }
+  return std::ranges::max(largest);
 }
 
 }  // namespace kda_check::engine

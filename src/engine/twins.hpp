@@ -26,10 +26,13 @@ struct TwinResult {
   std::vector<judge::ErrorMap> maps = {};
 };
 
-/// What the worst twin that is fit needs of rms_ratio.
+/// What the worst twin that is fit reads of a tensor; 0: it is not known.
 struct TwinReading {
-  double rms_ratio = 0;        ///< 0: none is known
+  double rms_ratio = 0;
   bool of_few_errors = false;  ///< too few for a test: another healthy kernel may read much more
+  double scaled_ulp = 0;       ///< asked for only where nothing else is wrong with an answer
+  /// The magnitude of a sum over so few channels of the key may vanish with the sum.
+  bool of_few_channels = false;
 };
 
 /// On how many of `threads` they may run: on every thread they hold the truth of a query head and the answers
@@ -62,6 +65,10 @@ class Twins {
   /// errors. 0: none is known.
   double largest_rms_ratio(const Answered& answer, const plan::Names& left_out,
                            std::string_view tensor) const;
+
+  /// The largest scaled_ulp of any twin that is fit; 0: `truths` have no magnitudes. They run once more.
+  double largest_scaled_ulp(const Answered& answer, const plan::Names& left_out, std::string_view tensor,
+                            TruthSource& truths) const;
 
  private:
   struct Class;

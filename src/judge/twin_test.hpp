@@ -63,6 +63,10 @@ class TwinTest {
   std::vector<ErrorMap> maps(std::size_t answer) const;
   /// Of a twin, over the heads where it is fit.
   double largest_rms_ratio() const;
+  /// Whether a twin is fit in a head, where enough of them are.
+  bool is_fit(std::size_t head, std::size_t twin) const {
+    return !heads_[head].errors.fields.empty() && heads_[head].errors.fit[twin];
+  }
   /// Heads with enough twins that are fit.
   std::size_t judged_heads() const;
 

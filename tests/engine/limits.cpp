@@ -192,6 +192,46 @@ TEST_CASE("a healthy kernel whose sums take another order is not called wrong fo
   all_pass(ran(request));
 }
 
+TEST_CASE("an element that is off by more than is derived is no fault where a twin's is",
+          "[engine][limits]") {
+  for (const auto& [regime, chunk_size, words] :
+       {std::tuple{"corr_keys:T=64,K=16,V=32,seed=393437197,H=3", 64,
+                   Names{"exponential=cuda", "contraction=separate", "reduction=tree:64",
+                         "decay=anchor-mid:16", "inverse=blocks:32", "tail=suffix"}},
+        {"tails:T=130,K=16,V=128,seed=1055120081,H=1", 32,
+         Names{"exponential=exp2-scaled", "reduction=tree:64", "inverse=blocks:16"}}}) {
+    plan::Request request = request_for({regime});
+    request.selection.variants = Names{"chunk"};
+    request.selection.dtypes = Names{"fp32"};
+    request.selection.against = Names{"oracle"};
+    request.arithmetic = words;
+    request.chunk_size = static_cast<std::size_t>(chunk_size);
+    all_pass(ran(request));
+    request.twins = false;
+    const report::Document document = ran(request);
+    const report::TensorResult& alone = test::tensor_of(document.cases.at(0), "final_state");
+    CHECK(alone.verdict == Verdict::fail);
+    CHECK(alone.reason.find("scaled_ulp") == 0);
+  }
+}
+
+TEST_CASE("a wrong element passes no more easily beside twins that are worse elsewhere", "[engine][limits]") {
+  // A column of v that is small, and all of o there lost: rms sees nothing of it.
+  kda::Problem problem = kda::parse_regime("control:T=256,H=2,K=64,V=64,dtype=bf16").build();
+  for (std::size_t i = 5; i < problem.v.size(); i += 64) problem.v.set(i, problem.v.value(i) * 0x1p-8);
+  kda::Answer answer = test::run(problem, "chunk", numeric::DType::bf16);
+  for (std::size_t i = 5; i < answer.o.size(); i += 128) answer.o.set(i, 0);
+  const TemporaryFixture file(problem, nullptr, "lost-column");
+  fixture::WriteRequest written;
+  written.name = "lost column", written.problem = &problem;
+  written.expected.push_back({"mine", "", "", numeric::ComputeFormat::bf16, {&answer.o}, {}});
+  fixture::write_fixture(file.path, written);
+  plan::Request request = request_for({file.path});
+  request.selection.variants = Names{};
+  const report::Document document = ran(request);
+  CHECK(document.cases.at(0).verdict == Verdict::fail);
+}
+
 TEST_CASE("a limit is lifted to what twins need, and no further", "[engine][limits]") {
   judge::Measures measures;
   const auto lifted = [&](double limit, engine::TwinReading of_twins, double of_answer) {
@@ -203,6 +243,7 @@ TEST_CASE("a limit is lifted to what twins need, and no further", "[engine][limi
   CHECK(lifted(0.01, {0.008}, 0.009) == 0.01);                 // nobody breaks it
   CHECK(lifted(0.01, {0.008}, 0.011) == Approx(0.012));        // the answer does
   CHECK(lifted(0.01, {0.008, true}, 0.011) == Approx(0.032));  // with few errors
+  CHECK(lifted(0.01, {0.001, true}, 0.011) == Approx(0.015));  // which are no rms of many
   CHECK(lifted(0.01, {0.005}, 0.011) == 0.01);                 // twins are far from it
   CHECK(lifted(0.01, {0.02}, 0.001) == Approx(0.05));          // twins do
   CHECK(lifted(0.01, {0.09}, 0.05) < 0.1);                     // it still says something
@@ -210,9 +251,43 @@ TEST_CASE("a limit is lifted to what twins need, and no further", "[engine][limi
   CHECK(lifted(0.01, {0.9}, 1) < 1);                           // but zeros are not like any
   measures.has_twins = true, measures.twins = 5;
   CHECK(lifted(0.01, {0.09}, 0.15) < 0.1);  // what is beyond its twins stays wrong
+  std::vector<judge::Limit> of_elements{{"scaled_ulp", 100, "derived"}};
+  measures.scaled_ulp.value = 110;
+  engine::lift(of_elements, {0.01, false, 90}, measures);
+  CHECK(of_elements.front().value == Approx(135));
+  of_elements = {{"scaled_ulp", 100, "derived"}};
+  engine::lift(of_elements, {0.01, false, 1e6}, measures);
+  CHECK(of_elements.front().value == 200);
+  of_elements = {{"scaled_ulp", 100, "derived"}};
+  engine::lift(of_elements, {0.01, false, 1e6, true}, measures);
+  CHECK(of_elements.front().value == Approx(1.5e6));
   std::vector<judge::Limit> set{{"rms_ratio", 0.01, "command line"}};
   engine::lift(set, {0.02}, measures);
   CHECK(set.front().value == 0.01);
+}
+
+TEST_CASE("how far beyond its twins an answer has to be to fail follows what its limit says",
+          "[engine][limits]") {
+  const auto verdict = [](double limit, std::string_view source, double ratio, bool known, bool uneven) {
+    report::TensorResult result;
+    result.verdict = Verdict::pass;
+    result.limits = {{"rms_ratio", limit, std::string(source)}};
+    engine::TwinResult twins;
+    twins.judgement.ratio = ratio, twins.judgement.uneven = uneven, twins.structure_known = known;
+    engine::judge_by_twins(result, twins);
+    return result.verdict;
+  };
+  CHECK(verdict(0.01, "derived", 0.9, true, true) == Verdict::pass);
+  CHECK(verdict(0.01, "derived", 1.4, true, true) == Verdict::inconclusive);
+  CHECK(verdict(0.01, "derived", 1.6, true, false) == Verdict::fail);
+  CHECK(verdict(0.01, "derived", 1.9, false, true) == Verdict::inconclusive);
+  CHECK(verdict(0.01, "derived", 2.1, false, true) == Verdict::fail);
+  CHECK(verdict(0.01, "derived", 9, false, false) == Verdict::inconclusive);
+  for (const bool known : {true, false}) {
+    CHECK(verdict(0.06, "derived", 2.9, known, true) == Verdict::inconclusive);
+    CHECK(verdict(0.06, "twins", 3.1, known, true) == Verdict::fail);
+    CHECK(verdict(0.06, "command line", 2.1, known, true) == Verdict::fail);
+  }
 }
 
 TEST_CASE("on keys that are not alike the limits are what they were without", "[engine][limits]") {
