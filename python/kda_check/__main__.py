@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
-from . import _program, convert
-from .export import fla
+from . import _program
 
-COMMANDS = {"convert": convert.main, "export-fla": fla.main}
+COMMANDS = {"convert": "kda_check.convert", "export-fla": "kda_check._export_fla"}
 CODES = {error: code for code, error in _program.EXIT_CODES.items()}
 
 
@@ -18,7 +18,7 @@ def main(words: list[str]) -> int:
         if not words or words[0] not in COMMANDS:
             program = _program.find()
             os.execv(program, [program, *words])
-        COMMANDS[words[0]](words[1:])
+        importlib.import_module(COMMANDS[words[0]]).main(words[1:])
         return 0
     except _program.KdaCheckError as failure:
         print(f"kda-check: error: {failure}", file=sys.stderr)

@@ -68,6 +68,13 @@ def find() -> str:
     return found
 
 
+def listed(words: Sequence[str], name: str) -> list[str]:
+    """The words of a list. Raises TypeError for a text, which is a list of its letters."""
+    if isinstance(words, str):
+        raise TypeError(f"{name}: wanted a list of words, got the text '{words}'; hint: {name}=['{words}']")
+    return list(words)
+
+
 def run(
     arguments: Sequence[str],
     *,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .recorder import Recorder, start, stop, wrap_known
+from .recorder import Recorder, counted, start, stop, wrap_known
 
 
 class Judge:
@@ -43,7 +43,7 @@ class Judge:
         self.recorder.finish()
         calls, self.told = self.recorder.log.calls[self.told :], len(self.recorder.log.calls)
         for call in calls:
-            about = {"failed": call.failed, "error": call.error, "line": str(call), "path": call.path,
+            about = {"verdict": call.verdict, "error": call.error, "line": str(call), "path": call.path,
                      "repro": call.report.repro if call.report is not None else None}  # fmt: skip
             item.user_properties.append(("kda_check", about))
             if call.failed:
@@ -61,15 +61,13 @@ class Judge:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         found = [call for calls in self.calls.values() for call in calls]
-        failed = [call for call in found if call["failed"]]
-        errors = [call for call in found if call["error"]]
         write = terminalreporter.line
         terminalreporter.section("kda-check")
-        for call in failed:
-            write(f"FAIL {call['line']}", red=True)
-            write(f"     {call['repro']}")
-        for call in errors:
-            write(f"NOT JUDGED {call['line']}")
-        passed = len(found) - len(failed) - len(errors)
+        for verdict, color in {"fail": {"red": True}, "inconclusive": {"yellow": True}, "": {}}.items():
+            for call in found:
+                if call["verdict"] == verdict:
+                    write(f"{verdict.upper() or 'NOT JUDGED'} {call['line']}", **color)
+                    if verdict:
+                        write(f"     {call['repro']}")
         skipped = f", {self.recorder.log.skipped} skipped" if self.recorder.log.skipped else ""
-        write(f"{len(found)} calls: {passed} passed, {len(failed)} failed, {len(errors)} not judged{skipped}")
+        write(counted([call["verdict"] for call in found]) + skipped)

@@ -66,6 +66,8 @@ def stored(tensor: Any, name: str) -> Stored:
         return tensor
     if not hasattr(tensor, "dtype"):
         raise TypeError(f"{name}: wanted a tensor with an element type, got {type(tensor).__name__}")
+    if isinstance(tensor, np.ma.MaskedArray):
+        raise TypeError(f"{name}: a masked array, and masked elements have no place; wanted all of them: .filled(0)")
     try:
         array, dtype = _array_of(tensor)
     except Exception as error:  # each framework has its own

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from . import _program
 from .fixture import ABOUT, GRADIENTS, OUTPUTS, Fixture, Path
 from .report import Report
 
@@ -54,11 +55,14 @@ def judge(
     timeout: float | None = None,
 ) -> Report:
     """As `check`, of a problem with its answers. known_as: its folder, in the report. Raises what `check` raises."""
+    more = _program.listed(options, "options")
     if save is not None:
-        fixture.write(save)
-        return Report.run(["run", os.fspath(save), *options], timeout=timeout)
+        path = os.fspath(save)
+        path = f"./{path}" if path.startswith("-") else path  # it would be an option
+        fixture.write(path)
+        return Report.run(["run", path, *more], timeout=timeout)
     with fixture.in_memory() as (folder, path):
-        return Report.run(["run", path, *options], folder, known_as, timeout=timeout)
+        return Report.run(["run", path, *more], folder, known_as, timeout=timeout)
 
 
 def assert_accurate(o: Any = None, **words: Any) -> None:

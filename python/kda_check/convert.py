@@ -13,14 +13,13 @@ import numpy as np
 
 from ._program import EnvironmentProblem, InputError, UsageError
 from ._tensor_files import Loader, bad_file, tensors_of
-from .fixture import FLAGS, GRADIENTS, INPUTS, OUTPUTS, Fixture
+from .fixture import FLAGS, GRADIENTS, INPUTS, OPTIONS, OUTPUTS, Fixture
 from .signatures import FLA, Unsupported
 
 ENDINGS = (".safetensors", ".npz", ".npy", ".pt", ".pth")
 NEEDED = ("q", "k", "v", "g", "beta")
 PROBLEM = (*INPUTS, "cu_seqlens")
 ANSWER = (*OUTPUTS, *GRADIENTS)
-OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", *FLAGS)
 # Arguments of FLA's kernels: a dump of a call may have them beside the tensors.
 FLA_WORDS = ("use_gate_in_kernel", *FLA.words, *sorted(FLA.ignored - {"out"}))  # out is an answer, by an unknown name
 

@@ -23,7 +23,9 @@ OUTPUTS = {"o": "BTJV", "final_state": "NJS"}
 GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht")}
 NAMES = {"J": "HV", "P": "HV*K"}
 FLAGS = ("qk_l2norm", "beta_sigmoid", "allow_neg_eigval", "state_v_first", "safe_gate")
+OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", *FLAGS)
 ABOUT = ("compute", "implementation", "device")
+RESERVED = ("oracle", "replay", "all", "none")  # the program refuses answers of these names
 Path = Union[str, "os.PathLike[str]"]
 
 
@@ -72,11 +74,11 @@ class Fixture:
     ) -> Fixture:
         """A fixture of tensors of any framework and device (float64, float32, float16, bfloat16, as they are).
 
-        q, k [B,T,H,K]; v [B,T,HV,V]; g [B,T,HV,K]; beta [B,T,HV]. Where there are any: A_log [HV]; dt_bias [HV*K] or
-        [HV,K]; initial_state [N,HV,K,V], with state_v_first [N,HV,V,K]; cu_seqlens, N+1 whole numbers, then B = 1; do,
-        dht, the gradients of a loss with respect to o and final_state. gate: "none" (g is the natural log of the
-        decay), "softplus" or "lower_bound"; without it "none", or what A_log and lower_bound say. scale: 1/sqrt(K)
-        without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
+        q, k [B,T,H,K]; v [B,T,HV,V]; g [B,T,HV,K]; beta [B,T,HV]. Where there are any: A_log [HV], with axes of 1 or
+        not; dt_bias [HV*K] or [HV,K]; initial_state [N,HV,K,V], with state_v_first [N,HV,V,K]; cu_seqlens, N+1 whole
+        numbers, then B = 1; do, dht, the gradients of a loss with respect to o and final_state. gate: "none" (g is the
+        natural log of the decay), "softplus" or "lower_bound"; without it "none", or what A_log and lower_bound say.
+        scale: 1/sqrt(K) without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
         expected: {who: {"o": ..., "final_state": ..., "dq": ..., "compute": "bf16"}}.
 
         Raises TypeError for what is missing, no tensor or without a place, ValueError for shapes; both by name.
@@ -89,7 +91,7 @@ class Fixture:
         missing = [key for key in ("q", "k", "v", "g", "beta") if key not in given]
         if missing:
             raise TypeError(f"missing: {', '.join(missing)}")
-        inputs = {key: offsets(x) if key == "cu_seqlens" else stored(x, key) for key, x in given.items()}
+        inputs = {key: offsets(x) if key == "cu_seqlens" else _stored(x, key) for key, x in given.items()}
         gate = gate or ("lower_bound" if lower_bound is not None else "softplus" if "A_log" in inputs else "none")
         options: dict[str, Value] = {"gate": gate, "chunk_size": int(chunk_size), **flags}
         if lower_bound is not None:
@@ -109,10 +111,12 @@ class Fixture:
         """
         if not who or "/" in who or len(who.encode()) > 255:
             raise ValueError(f"'{who}' is no name for an answer; wanted 1 to 255 bytes without '/'")
+        if who in RESERVED:
+            raise ValueError(f"'{who}' is no name for an answer: it means something else in reports and options")
         kinds = {**OUTPUTS, **GRADIENTS}
         there = {key: x for key, x in answer.items() if x is not None}
         unknown = sorted(set(there) - set(kinds) - set(ABOUT))
-        tensors = {key: stored(there[key], f"{who}: {key}") for key in kinds if key in there}
+        tensors = {key: _stored(there[key], key, f"{who}: ") for key in kinds if key in there}
         if unknown or not tensors:
             what = f"no place in an answer for {', '.join(unknown)}" if unknown else "no tensor"
             raise ValueError(f"{who}: {what}")
@@ -132,8 +136,8 @@ class Fixture:
 
     @property
     def file_name(self) -> str:
-        """A name for its file, which no shell has to quote."""
-        return re.sub(r"[^\w.:=,+-]", "_", self.name, flags=re.ASCII)[:100] + ".h5"
+        """A name for its file, which no shell has to quote and no program takes for an option."""
+        return re.sub(r"^-|[^\w.:=,+-]", "_", self.name, flags=re.ASCII)[:100] + ".h5"
 
     def extents(self) -> dict[str, int]:
         """Extents of the axes by letter (B, T, H, J for HV, K, V, N). Raises ValueError where two tensors disagree."""
@@ -212,6 +216,13 @@ class Fixture:
         name, description = (str(root.attributes.get(key, "")) for key in ("name", "description"))
         inputs, options, provenance = (root.group(key) for key in ("inputs", "options", "provenance"))
         return cls(inputs.tensors(), options.attributes, expected, name, description, provenance.attributes)
+
+
+def _stored(tensor: Any, name: str, who: str = "") -> Stored:
+    """A_log is [1,1,HV,1] in many models, as it is multiplied there."""
+    found = stored(tensor, who + name)
+    has_one_axis = name in ("A_log", "dA_log") and found.data.size == max(found.shape, default=0)
+    return Stored(found.data.reshape(-1), found.dtype) if has_one_axis else found
 
 
 def save(path: Path, **words: Any) -> None:

@@ -16,6 +16,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 from typing import Any, TypeVar
 
+from . import _program
 from ._tensors import stored
 from .checking import ALONE, judge
 from .fixture import LOSS, Fixture, Path
@@ -39,12 +40,24 @@ class Call:
 
     @property
     def failed(self) -> bool:
+        """Whether it did not pass; what is inconclusive did not."""
         return self.report is not None and not self.report.passed
+
+    @property
+    def verdict(self) -> str:
+        """pass, fail or inconclusive; empty where it was not judged."""
+        return self.report.verdict if self.report is not None else ""
 
     def __str__(self) -> str:
         rows = self.report.tensors() if self.report is not None else []
         said = "; ".join(f"{row.row['name']} {row.verdict.upper()} {row.reason}".strip() for row in rows)
         return f"{self.place or '-'}: {self.kernel}: {said or self.error or 'recorded'}"
+
+
+def counted(verdicts: Sequence[str]) -> str:
+    """How many calls have each verdict."""
+    numbers = {"passed": "pass", "failed": "fail", "inconclusive": "inconclusive", "not judged": ""}
+    return f"{len(verdicts)} calls: " + ", ".join(f"{verdicts.count(each)} {name}" for name, each in numbers.items())
 
 
 @dataclass
@@ -72,9 +85,7 @@ class Log:
                 call.report = judge(call.fixture, **words)
 
     def __str__(self) -> str:
-        failed, others = len(self.failed), len(self.not_judged)
-        head = (f"{len(self.calls)} calls: {len(self.calls) - failed - others} passed, {failed} failed, {others} not "
-                f"judged; {self.skipped} skipped; {self.cost:.2f} s")  # fmt: skip
+        head = f"{counted([call.verdict for call in self.calls])}; {self.skipped} skipped; {self.cost:.2f} s"
         return "\n".join([head, *map(str, self.calls)])
 
 
@@ -94,7 +105,8 @@ class Recorder:
     ) -> None:
         self.judged, self.every, self.where = judged, every, where
         self.save = None if save is None else os.path.abspath(save)  # tests change folders
-        self.seconds, self.bytes_left, self.options, self.place = seconds, nbytes, options, place
+        self.seconds, self.bytes_left, self.place = seconds, nbytes, place
+        self.options = _program.listed(options, "options")
         self.log, self.seen, self.thread = Log(), 0, threading.local()
         self.pending: list[_Pending] = []
         self.numbers, self.process = itertools.count(1), os.getpid()  # several threads may call
@@ -117,7 +129,7 @@ class Recorder:
                 returned = kernel(*args, **kwargs)
             except BaseException as error:
                 if pending is not None:
-                    pending.call.error, pending.call.fixture = f"it raised {type(error).__name__}", None
+                    self._note_end(pending.call, error)
                 raise
             if pending is not None:
                 with self.timed(), self.noting(pending.call):
@@ -125,6 +137,11 @@ class Recorder:
             return returned
         finally:
             self.thread.is_inside = False
+
+    def _note_end(self, call: Call, error: BaseException) -> None:
+        call.error, call.fixture = f"it raised {type(error).__name__}", None
+        if type(error).__module__ == "torch.utils.checkpoint":  # computed again, so far as the backward pass needs it
+            self.log.calls[:] = [other for other in self.log.calls if other is not call]
 
     def finish(self) -> None:
         """Judges calls whose gradients never came."""
@@ -187,7 +204,8 @@ class _Pending:
         # What flows into an alias is the gradient of this call alone, not that of all uses of the tensor.
         self.aliases = {
             key: (words[key], words[key].view_as(words[key]))
-            for key in TENSORS
+            # The last first: autograd goes back in the other order, and adds up what flows into one tensor in that.
+            for key in reversed(TENSORS)
             if torch is not None and torch.is_grad_enabled() and getattr(words.get(key), "requires_grad", False)
         }
         self.waiting = {key for key, (x, _) in self.aliases.items() if any(x is given for given in arguments.values())}
@@ -215,7 +233,8 @@ class _Pending:
         self.aliases, self.arguments = {}, {}  # the graph may go before its gradients come
 
     def got(self, name: str, gradient: Any) -> None:
-        """A gradient came; it goes on as it is. Those of a later pass belong to another loss."""
+        """A gradient came, or None where nothing flows; it goes on as it is. Those of a later pass belong to another
+        loss."""
         if not self.is_open:
             return
         with self.recorder.timed(), self.recorder.noting(self.call):
@@ -223,7 +242,8 @@ class _Pending:
             if self.task not in (-1, task):
                 return self.finish()
             self.task = task
-            self.answer[name] = stored(gradient, name).owned()
+            if gradient is not None:
+                self.answer[name] = stored(gradient, name).owned()
             self.waiting.discard(name[1:])
             if not self.waiting:
                 self.finish()
@@ -248,7 +268,8 @@ def _backward_pass() -> int:
 def _is_compiled() -> bool:
     """Whether torch compiles: there is nothing to look at, and what the recorder counts must not be part of it."""
     torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.compiler.is_compiling())
+    compiler = getattr(torch, "compiler", None)  # not in torch before 2.1
+    return compiler is not None and hasattr(compiler, "is_compiling") and bool(compiler.is_compiling())
 
 
 def _is_captured() -> bool:

@@ -81,6 +81,12 @@ class Report:
         return all(document["summary"]["exit_code"] == 0 for document in self.documents)
 
     @property
+    def verdict(self) -> str:
+        """pass, fail, or inconclusive: nothing failed, but not everything passed."""
+        worst = max((RANKS[case["verdict"]] for case in self.cases), default=0)
+        return "pass" if self.passed else "inconclusive" if worst == RANKS["inconclusive"] else "fail"
+
+    @property
     def repro(self) -> str | None:
         """The command that does the first comparison that did not pass alone; None where there is none."""
         return next((str(case["repro"]) for case in self.cases if RANKS[case["verdict"]] > 1), None)
@@ -101,7 +107,7 @@ class Report:
         return self.text
 
     def __repr__(self) -> str:
-        return f"<kda_check.Report: {'PASS' if self.passed else 'FAIL'}, {len(self.cases)} comparisons>"
+        return f"<kda_check.Report: {self.verdict.upper()}, {len(self.cases)} comparisons>"
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The JSON report (docs/json.md); of several runs a list. Also written to `path`, where that is given."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .fixture import FLAGS
+from .fixture import FLAGS, OPTIONS
 
 TENSORS = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "initial_state", "cu_seqlens")
-PROBLEM = {*TENSORS, "scale", "chunk_size", "gate", "lower_bound", *FLAGS}
+PROBLEM = {*TENSORS, *OPTIONS}
 Words = dict[str, Any]
 
 
@@ -30,9 +30,10 @@ class Signature:
     that says the gate is computed inside, from A_log, dt_bias and lower_bound. results: what it returns, in order.
     outputs: words of buffers that it writes -> o, final_state. in_place: it writes the final state over the initial.
     pool: its word for the rows of initial_state, a pool of states, that belong to the sequences; where it returns or
-    writes a pool, its final states are there. constants: words for
-    a call by `verify`. compute: by element type of q, where it is not that. to_problem, to_kernel, to_answer: what
-    words cannot say, functions of a dictionary.
+    writes a pool, its final states are there. accepted: where the pool has a row for each token, its word for how many
+    tokens of the last call hold: the state after the last of them is the initial one. constants: words for a call by
+    `verify`. compute: by element type of q, where it is not that. to_problem, to_kernel, to_answer: what words cannot
+    say, functions of a dictionary.
     """
 
     words: Mapping[str, str] = field(default_factory=dict)
@@ -43,6 +44,7 @@ class Signature:
     outputs: Mapping[str, str] = field(default_factory=dict)
     in_place: bool = False
     pool: str | None = None
+    accepted: str | None = None
     constants: Mapping[str, Any] = field(default_factory=dict)
     compute: Mapping[str, str] = field(default_factory=dict)
     to_problem: Callable[[Words], Words] = dict
@@ -63,7 +65,7 @@ class Signature:
 
     def problem(self, arguments: Mapping[str, Any]) -> Words:
         """The words of `Fixture.of` for a call. Raises Unsupported, by name, for what has no place there."""
-        skipped = {*self.ignored, *self.outputs, self.gate, self.pool}
+        skipped = {*self.ignored, *self.outputs, self.gate, self.pool, self.accepted}
         is_gate_inside = self.gate is not None and arguments.get(self.gate)
         if self.gate is not None and not is_gate_inside:
             skipped |= {"A_log", "dt_bias", "lower_bound"}
@@ -79,14 +81,30 @@ class Signature:
             raise Unsupported(f"no place in a fixture for {', '.join(left)}")
         if is_gate_inside:
             words["gate"] = "softplus" if words.get("lower_bound") is None else "lower_bound"
-        rows = arguments.get(self.pool or "")
+        rows = self._rows(arguments)
         if rows is not None:
-            if rows.ndim != 1 or "initial_state" not in words:
-                raise Unsupported(f"no place in a fixture for {self.pool} of shape {tuple(rows.shape)}")
-            if bool((rows < 0).any()):
+            if "initial_state" not in words:
+                raise Unsupported(f"no place in a fixture for {self.pool} without a pool")
+            if any(bool((some < 0).any()) for some in rows):
                 raise Unsupported(f"no place in a fixture for {self.pool} with negative rows, sequences without a state")
-            words["initial_state"] = words["initial_state"][rows]
+            words["initial_state"] = words["initial_state"][rows[0]]
         return self.to_problem({**words, **self.fixed})
+
+    def _rows(self, arguments: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        """Rows of the pool: of the initial states, and of the final ones. None: there is no pool."""
+        rows: Any = arguments.get(self.pool or "")
+        accepted, ends = arguments.get(self.accepted or ""), arguments.get("cu_seqlens")
+        if rows is None or (rows.ndim == 1 and accepted is None):
+            return None if rows is None else (rows, rows)
+        if rows.ndim != 2 or self.accepted is None:
+            raise Unsupported(f"no place in a fixture for {self.pool} of shape {tuple(rows.shape)}")
+        sequences = range(len(rows))
+        before = [0] * len(rows) if accepted is None else [int(count) - 1 for count in accepted.tolist()]
+        lengths = [arguments["q"].shape[1]] * len(rows) if ends is None else (ends[1:] - ends[:-1]).tolist()
+        after = [last - 1 if last else first for first, last in zip(before, lengths)]
+        if min([*before, *after], default=0) < 0 or max([*before, *after], default=0) >= rows.shape[1]:
+            raise Unsupported(f"no place in a fixture for {self.pool} with fewer rows than tokens")
+        return rows[sequences, before], rows[sequences, after]
 
     def answer(self, arguments: Mapping[str, Any], returned: Any) -> Words:
         """What a call answered: o, final_state, as far as they are there."""
@@ -96,14 +114,14 @@ class Signature:
         if not arguments.get("output_final_state", True):
             buffers.pop("final_state", None)  # not written
         found.update(buffers)
-        rows: Any = arguments.get(self.pool or "")
+        rows = self._rows(arguments)
         state = arguments.get("initial_state")
         if state is not None and self.in_place:
             found["final_state"] = state
         final: Any = found.get("final_state")
         is_pool = final is state or final is buffers.get("final_state")
         if rows is not None and final is not None and is_pool:
-            found["final_state"] = final[rows]
+            found["final_state"] = final[rows[1]]
         return self.to_answer(found)
 
     def call(self, kernel: Any, problem: Mapping[str, Any], buffers: Mapping[str, Any]) -> Words:
@@ -144,6 +162,24 @@ def _per_channel(words: Words) -> Words:
     return words
 
 
+def _by_value_head(words: Words) -> Words:
+    """FlashInfer's A_log and dt_bias belong to a head of q and k, those of a problem to one of v."""
+    heads = words["q"].shape[2]
+    for name in {"A_log", "dt_bias"} & set(words):
+        words[name] = words[name].reshape(heads, -1).repeat_interleave(words["v"].shape[2] // heads, 0).reshape(-1)
+    return words
+
+
+def _by_key_head(words: Words) -> Words:
+    heads, found = words["q"].shape[2], dict(words)
+    for name in {"A_log", "dt_bias"} & set(words):
+        grouped = words[name].reshape(heads, words["v"].shape[2] // heads, -1)
+        if not bool((grouped == grouped[:, :1]).all()):
+            raise Unsupported(f"the kernel has one {name} for the heads of v that share a head of k")
+        found[name] = grouped[:, 0].reshape(-1)
+    return found
+
+
 def _per_head(words: Words) -> Words:
     if not bool((words["g"] == words["g"][..., :1]).all()):
         raise Unsupported("the kernel has one gate for a head, the problem one for each channel")
@@ -172,9 +208,10 @@ FLA = Signature(
     frozenset({"output_final_state", "disable_recompute", "return_intermediate_states", "cu_seqlens_cpu", "use_graph",
                "max_num_seqs", "chunk_indices", "chunk_offsets", "inplace_final_state", "graph_mode", "out",
                "min_graph_utilization"}),
-    "use_gate_in_kernel", pool="ssm_state_indices", constants={"output_final_state": True},
+    "use_gate_in_kernel", pool="ssm_state_indices", accepted="num_accepted_tokens",
+    constants={"output_final_state": True},
     compute={"float32": "tf32", "bfloat16": "bf16", "float16": "fp16"})  # fmt: skip
-FLA_RECURRENT = replace(FLA, compute={"float32": "fp32", "bfloat16": "fp32", "float16": "fp32"})
+FLA_RECURRENT = replace(FLA, compute=dict.fromkeys(("float64", "float32", "bfloat16", "float16"), "fp32"))
 FLA_GDN = replace(FLA, to_problem=_per_channel, to_kernel=_per_head)
 FLA_GDN_RECURRENT = replace(FLA_RECURRENT, to_problem=_per_channel, to_kernel=_per_head)
 FLASH_KDA = Signature(fixed={"qk_l2norm": True, "beta_sigmoid": True, "state_v_first": True, "gate": "lower_bound"},
@@ -184,7 +221,7 @@ FLASHINFER_KDA = Signature(
     {"use_qk_l2norm_in_kernel": "qk_l2norm", "beta_is_logit": "beta_sigmoid"}, {"state_v_first": True},
     frozenset({*CHECKPOINTS, "seq_order", "prefill_workspace", "backend"}), "use_gate_in_kernel",
     outputs={"output": "o"}, in_place=True, pool="ssm_state_indices",
-    constants={"output_final_state": True})  # fmt: skip
+    constants={"output_final_state": True}, to_problem=_by_value_head, to_kernel=_by_key_head)  # fmt: skip
 FLASHINFER_GDN = Signature(
     {"use_qk_l2norm_in_kernel": "qk_l2norm"}, {"state_v_first": True},
     frozenset({*CHECKPOINTS, "use_cp", "_cp_chunk_len", "output"}), pool="state_indices",
@@ -199,5 +236,6 @@ KNOWN: Mapping[str, Mapping[str, Signature]] = {
                                  "fused_recurrent_gated_delta_rule": FLA_GDN_RECURRENT},
     "flash_kda": {"fwd": FLASH_KDA},
     "flashinfer.kda": {"recurrent_kda": FLASHINFER_KDA},
+    "flashinfer.kda_decode": {"recurrent_kda": FLASHINFER_KDA},
     "flashinfer.gdn_prefill": {"chunk_gated_delta_rule": FLASHINFER_GDN},
 }  # fmt: skip

@@ -77,7 +77,8 @@ def verify(
     who = name or str(getattr(kernel, "__name__", "kernel"))
     frame = framework or next((each for each in ("torch", "jax") if each in sys.modules), "numpy")
     caller = _Caller(kernel, signature, frame, device, compute)
-    named = "" if isinstance(invariants, bool) else "=" + ",".join(invariants)
+    named = "" if isinstance(invariants, bool) else "=" + ",".join(_program.listed(invariants, "invariants"))
+    options = _program.listed(options, "options")
     laws = [f"--invariants{named}"] if invariants else []
     if isinstance(problem, str) and problem.startswith("@"):
         if backward:

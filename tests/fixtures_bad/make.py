@@ -254,6 +254,7 @@ def main():
     bad("group_named_oracle", "expected/oracle has a name that means something else", rename_group("oracle"))
     bad("group_named_replay", "expected/replay has a name that means something else", rename_group("replay"))
     bad("group_named_all", "expected/all has a name that means something else", rename_group("all"))
+    bad("group_named_none", "expected/none has a name that means something else", rename_group("none"))
 
     with open(os.path.join(HERE, "expected.tsv"), "w") as table:
         for row in EXPECTED:

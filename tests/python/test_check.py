@@ -80,6 +80,24 @@ def test_options_and_a_file_to_keep(problem, tmp_path):
     assert list(kda_check.Fixture.read(tmp_path / "kept.h5").expected) == ["mine"]
 
 
+def test_a_file_may_be_called_as_an_option_is(problem, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wrong = {**problem, "o": 2 * problem["o"]}
+    report = kda_check.check(**wrong, save="-x.h5")
+    assert os.listdir() == ["-x.h5"] and report.repro.startswith("kda-check run ./-x.h5 ")
+    assert kda_check.check(**wrong, name="-x").repro.startswith("kda-check run _x.h5 --variant none --recorded -x ")
+
+
+@pytest.mark.parametrize("call", [
+    lambda problem: kda_check.check(**problem, options="--quiet"),
+    lambda problem: kda_check.verify(print, "control:T=8", options="--quiet"),
+    lambda problem: kda_check.recording(options="--quiet").__enter__(),
+], ids=["check", "verify", "recording"])
+def test_options_as_one_text_are_refused(problem, call):
+    with pytest.raises(TypeError, match="options: wanted a list of words, got the text '--quiet'"):
+        call(problem)
+
+
 def test_gradients_are_judged(problem):
     do = np.ones_like(problem["v"])
     report = kda_check.check(**{**problem, "do": do, "dv": np.zeros_like(do)})

@@ -118,6 +118,17 @@ def test_tensors_of_numpy_are_taken_as_they_lie():
     assert np.array_equal(stored(array.astype(">f4"), "x").data, array)
 
 
+def test_a_masked_array_is_refused():
+    with pytest.raises(TypeError, match="x: a masked array, and masked elements have no place"):
+        stored(np.ma.masked_array(np.zeros(3), mask=[0, 1, 0]), "x")
+
+
+@pytest.mark.parametrize("name", ["none", "all", "oracle", "replay", "", "a/b"])
+def test_a_name_that_means_something_else_is_refused(problem, name):
+    with pytest.raises(ValueError, match=f"'{name}' is no name for an answer"):
+        kda_check.check(**problem, name=name)
+
+
 def test_bfloat16_stays_what_it_is():
     torch, jnp = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
     tensor = torch.randn(3, 5).bfloat16().t().requires_grad_()

@@ -48,6 +48,7 @@ def test_that_fails_by_itself():
 
 @pytest.fixture
 def run(pytester, monkeypatch):
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # where these tests themselves run in several processes
     monkeypatch.setenv("PYTHONPATH", os.path.join(HERE, "..", "..", "python") + os.pathsep + os.environ.get("PYTHONPATH", ""))
     pytester.makepyfile(test_theirs=TESTS.format(here=HERE))
 
@@ -72,7 +73,7 @@ def test_every_call_is_judged_and_no_test_is_changed(run):
         "FAIL test_theirs.py::test_wrong_within_its_tolerance: mine: o FAIL*",
         "*kda-check run 0004-mine.h5 --variant none --recorded mine*",
         "NOT JUDGED test_theirs.py::test_without_a_place: chunk_kda: Unsupported: no place in a fixture for cp_context",
-        "6 calls: 4 passed, 1 failed, 1 not judged",
+        "6 calls: 4 passed, 1 failed, 0 inconclusive, 1 not judged",
     ])
 
 
@@ -82,18 +83,50 @@ def test_strictly_a_wrong_call_fails_its_test(run):
     result.stdout.fnmatch_lines(["*kda-check: *", "*FAIL     mine*"])
 
 
+def test_what_is_inconclusive_is_no_pass_and_is_called_so(run, pytester):
+    pytester.makepyfile(test_zeros="""
+from test_theirs import inputs
+
+def test_it():
+    from fla.ops.kda import chunk_kda
+    chunk_kda(**{**inputs(), "v": inputs()["v"] + float("nan")})
+""")
+    expected = ["INCONCLUSIVE test_zeros.py::test_it: chunk_kda: o INCONCLUSIVE *", "*kda-check run 0001-chunk_kda.h5 *",
+                "1 calls: 0 passed, 0 failed, 1 inconclusive, 0 not judged"]  # fmt: skip
+    for option, outcome in (("--kda-check", "passed"), ("--kda-check=strict", "failed")):
+        result = run(option, "test_zeros.py")
+        result.assert_outcomes(**{outcome: 1})
+        result.stdout.fnmatch_lines(expected)
+
+
+def test_what_the_data_cannot_decide_is_called_so(run, pytester):
+    pytester.makepyfile(test_tiny="""
+import kda_check
+from test_theirs import inputs, kernels
+
+def test_it():
+    given = inputs()
+    given["v"] *= 1e-9
+    kda_check.kernel()(lambda q, k, v, g, beta: kernels.chunk_kda(q, k, v, g, beta)[0].half())(**given)
+""")
+    run("--kda-check", "test_tiny.py").stdout.fnmatch_lines([
+        "INCONCLUSIVE test_tiny.py::test_it: <lambda>: o INCONCLUSIVE*",
+        "1 calls: 0 passed, 0 failed, 1 inconclusive, 0 not judged",
+    ])
+
+
 def test_failures_are_saved(run, pytester):
     run("--kda-check", "--kda-check-save=failures", "-k", "tolerance")
     assert os.listdir(pytester.path / "failures") == ["0003-mine.h5"]
 
 
 def test_a_budget_ends_judging(run):
-    run("--kda-check", "--kda-check-seconds=0").stdout.fnmatch_lines(["1 calls: 1 passed, 0 failed, 0 not judged, 5 skipped"])
+    run("--kda-check", "--kda-check-seconds=0").stdout.fnmatch_lines(["1 calls: 1 passed, 0 failed, 0 inconclusive, 0 not judged, 5 skipped"])
 
 
 def test_with_several_processes_the_summary_is_whole(run):
     pytest.importorskip("xdist")
-    run("--kda-check", "-n2").stdout.fnmatch_lines(["6 calls: 4 passed, 1 failed, 1 not judged"])
+    run("--kda-check", "-n2").stdout.fnmatch_lines(["6 calls: 4 passed, 1 failed, 0 inconclusive, 1 not judged"])
 
 
 def test_an_older_pluggy_is_no_matter_where_the_option_is_not_given(run, pytester):
@@ -138,4 +171,4 @@ def pytest_runtest_protocol(item):
             item.ihook.pytest_runtest_logreport(report=report)
     return True
 """)
-    run("--kda-check", "-k", "right").stdout.fnmatch_lines(["2 calls: 2 passed, 0 failed, 0 not judged"])
+    run("--kda-check", "-k", "right").stdout.fnmatch_lines(["2 calls: 2 passed, 0 failed, 0 inconclusive, 0 not judged"])

@@ -10,9 +10,10 @@ import weakref
 
 import kda_check
 import pytest
-from kda_check import recording, signatures
+from kda_check import _program, recording, signatures
 
 torch = pytest.importorskip("torch")
+import torch.utils.checkpoint  # noqa: E402
 import kernels  # noqa: E402
 
 
@@ -58,7 +59,7 @@ def test_a_wrong_call_is_in_the_log_with_its_file(fla, monkeypatch, tmp_path):
         fla.renamed(*words().values())
     (call,) = log.failed
     assert call.path == str(tmp_path / "failed" / "0001-chunk_kda.h5") and call.path in call.report.repro
-    assert kda_check._program.run(["run", call.path, "--variant", "none"]).exit_code == 1
+    assert _program.run(["run", call.path, "--variant", "none"]).exit_code == 1
 
 
 def test_gradients_of_a_call_are_judged_and_are_what_they_were(fla):
@@ -144,6 +145,84 @@ def test_a_recorder_that_breaks_does_not_break_the_program(fla, monkeypatch):
         o, _ = fla.renamed(**words(requires_grad=True))
         o.sum().backward()
     assert "ProgramMissing" in log.calls[0].error
+
+
+def test_the_innermost_recorder_has_the_call(fla):
+    with recording() as outer:
+        with recording() as inner:
+            fla.renamed(**words())
+        fla.renamed(**words())
+        fla.renamed(**words())
+    assert (len(outer.calls), len(inner.calls)) == (2, 1) and inner.calls[0].report.passed
+
+
+@pytest.mark.parametrize("whole", [lambda *given: Fused.apply(*given)[0], lambda *given: kernels.chunk_kda(*given)[0]], ids=["fused", "composed"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_call_that_is_computed_again_for_its_gradients_has_them(whole, reentrant):
+    @kda_check.kernel()
+    def mine(q, k, v, g, beta):
+        return whole(q, k, v, g, beta)
+
+    def gradients():
+        given = list(words(requires_grad=True).values())
+        layer = torch.utils.checkpoint.checkpoint(lambda *given: mine(*(x * 1 for x in given)) * 2, *given, use_reentrant=reentrant)
+        layer.square().sum().backward()
+        return [x.grad for x in given]
+
+    plain = gradients()
+    with recording() as log:
+        recorded = gradients()
+    assert all(torch.equal(a, b) for a, b in zip(plain, recorded))
+    judged = [{row.row["name"] for row in call.report.tensors()} for call in log.calls]
+    both = {"o", "dq", "dk", "dv", "dg", "dbeta"}
+    assert judged == ([{"o"}, both] if reentrant else [both]) and not log.failed, log
+
+
+def test_flashinfers_gate_of_heads_that_share_keys_is_recorded():
+    @kda_check.kernel(signatures.FLASHINFER_KDA)
+    def recurrent_kda(q, k, v, g, beta, A_log=None, dt_bias=None, scale=None, initial_state=None, output_final_state=False,
+                      use_qk_l2norm_in_kernel=True, use_gate_in_kernel=False, lower_bound=None, output=None):
+        head = torch.arange(v.shape[2]) // (v.shape[2] // q.shape[2])  # as its kernels have it
+        if use_gate_in_kernel:
+            gate = g + dt_bias.view(q.shape[2], -1)[head]
+            amplitude = A_log.exp()[head][:, None]
+            g = -amplitude * torch.nn.functional.softplus(gate) if lower_bound is None else lower_bound * (amplitude * gate).sigmoid()
+        o, state = kernels.chunk_kda(q, k, v, g, beta, scale, None, True, use_qk_l2norm_in_kernel)
+        state = state.transpose(-1, -2)
+        return (o, state) if initial_state is None else (output.copy_(o), initial_state.copy_(state))
+
+    given = {**words(), "v": torch.randn(1, 40, 6, 8), "g": torch.randn(1, 40, 6, 16), "beta": torch.rand(1, 40, 6)}
+    given.update(A_log=torch.randn(2), dt_bias=torch.randn(32), use_gate_in_kernel=True)
+    with recording() as log:
+        recurrent_kda(**given)
+        recurrent_kda(**{**given, "dt_bias": given["dt_bias"].view(2, 16)}, lower_bound=-5.0)
+    assert [call.report is not None and call.report.passed for call in log.calls] == [True, True], log
+    problem = kda_check.Fixture.of(**{**forward(given), "A_log": given["A_log"].repeat_interleave(3),
+                                      "dt_bias": given["dt_bias"].view(2, 16).repeat_interleave(3, 0)})  # fmt: skip
+    verify = functools.partial(kda_check.verify, recurrent_kda, signature=signatures.FLASHINFER_KDA, compute="fp32", framework="torch")
+    assert verify(problem).passed
+    problem.inputs["A_log"].data[1] += 1
+    with pytest.raises(kda_check.Unsupported, match="one A_log for the heads of v that share a head of k"):
+        verify(problem)
+
+
+def forward(given):
+    return {**{name: given[name] for name in ("q", "k", "v", "g", "beta")}, "qk_l2norm": True, "state_v_first": True}
+
+
+def test_other_names_of_a_kernel_are_recorded_too(monkeypatch):
+    package, module = types.ModuleType("fla.ops.gated_delta_rule"), types.ModuleType("fla.ops.gated_delta_rule.chunk")
+
+    def chunk_gated_delta_rule(q, k, v, g, beta):
+        return kernels.chunk_kda(q, k, v, g[..., None].expand(k.shape), beta)[0]
+
+    package.chunk_gated_delta_rule = package.chunk_gdn = module.chunk_gdn = chunk_gated_delta_rule
+    for each in (package, module):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    given = {**words(), "g": -torch.rand(1, 40, 2)}
+    with recording() as log:
+        package.chunk_gdn(**given), module.chunk_gdn(**given)
+    assert [call.report.passed for call in log.calls] == [True, True], log
 
 
 def test_filters_and_budgets_skip_calls(fla):
@@ -395,4 +474,94 @@ def test_the_command_for_a_call_in_a_folder_of_any_name_runs(fla, monkeypatch, t
     (call,) = log.failed
     command = shlex.split(call.report.repro)
     assert command[2] == call.path == str(tmp_path / "my project's" / "0001-chunk_kda.h5") and f"repro: {call.report.repro}" in str(call.report)
-    assert kda_check._program.run(command[1:]).exit_code == 1
+    assert _program.run(command[1:]).exit_code == 1
+
+
+class Fused(torch.autograd.Function):
+    """A kernel that is one operation of autograd, as FLA's are."""
+
+    @staticmethod
+    def forward(ctx, *tensors):
+        ctx.save_for_backward(*tensors)
+        with torch.no_grad():
+            return kernels.chunk_kda(*tensors, output_final_state=True)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        with torch.enable_grad():
+            tensors = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+            return torch.autograd.grad(kernels.chunk_kda(*tensors, output_final_state=True), tensors, gradients)
+
+
+@pytest.mark.parametrize("used", [0, 1], ids=["o", "final_state"])
+def test_gradients_of_one_output_of_two_are_judged(used):
+    given = words(requires_grad=True)
+    with recording() as log:
+        kda_check.kernel()(lambda q, k, v, g, beta: Fused.apply(q, k, v, g, beta))(**given)[used].square().sum().backward()
+    (call,) = log.calls
+    assert call.error == "" and call.report.passed, str(log)
+    assert {"dk", "dv", "dg", "dbeta"} <= {row.row["name"] for row in call.report.tensors()}
+
+
+def test_what_flows_into_one_tensor_from_two_arguments_and_elsewhere_is_added_up_in_the_same_order():
+    def gradient():
+        given = words(T=70, requires_grad=True)
+        both = given["k"].clone()
+        kernel = kda_check.kernel()(lambda q, k, v, g, beta: Fused.apply(q, k, v, g, beta))
+        o, state = kernel(both, both, given["v"], given["g"], given["beta"])
+        (100 * (o.square().sum() + state.square().sum()) + both.exp().sum()).backward()
+        return given["k"].grad
+
+    plain = gradient()
+    with recording() as log:
+        assert torch.equal(gradient(), plain)
+    assert log.calls[0].report.passed
+
+
+def test_A_log_may_have_axes_of_one():
+    from chunk_kernel import chunk_kda
+
+    given = {**words(), "A_log": torch.randn(1, 1, 2, 1), "dt_bias": torch.randn(32), "use_gate_in_kernel": True}
+    for name in ("q", "A_log"):
+        given[name].requires_grad_()
+
+    @kda_check.kernel(signatures.FLA)
+    def mine(q, k, v, g, beta, A_log, dt_bias, use_gate_in_kernel):
+        return chunk_kda(q, k, v, g, beta, A_log=A_log.view(-1), dt_bias=dt_bias, use_gate_in_kernel=use_gate_in_kernel)
+
+    with recording() as log:
+        mine(**given)[0].square().sum().backward()
+    (call,) = log.calls
+    assert call.error == "" and call.report.passed and call.report["dA_log"].passed
+
+
+def decoded(q, k, v, g, beta, initial_state, ssm_state_indices, num_accepted_tokens=None, cu_seqlens=None):
+    """As FLA's: the state before is the one after the last accepted token; one is kept after each token."""
+    ends, o = cu_seqlens.tolist(), torch.empty_like(v)
+    for n, (begin, end) in enumerate(zip(ends, ends[1:])):
+        first = 0 if num_accepted_tokens is None else int(num_accepted_tokens[n]) - 1
+        state = initial_state[ssm_state_indices[n, first]][None]
+        for i in range(begin, end):
+            step = slice(i, i + 1)
+            o[:, step], state = kernels.chunk_kda(*(x[:, step] for x in (q, k, v, g, beta)), None, state, True)
+            initial_state[ssm_state_indices[n, i - begin]] = state[0]
+    return o, initial_state
+
+
+@pytest.mark.parametrize("accepted", [None, [1, 3, 2]])
+def test_a_pool_with_a_row_for_each_token_is_judged(accepted):
+    lengths = torch.tensor([0, 3, 5, 5])
+    given = {**words(T=5), "initial_state": torch.randn(12, 2, 16, 8), "cu_seqlens": lengths,
+             "ssm_state_indices": torch.randperm(12)[:9].view(3, 3)}
+    if accepted:
+        given["num_accepted_tokens"] = torch.tensor(accepted)
+    with recording() as log:
+        kda_check.kernel(signatures.FLA_RECURRENT)(decoded)(**given)
+    (call,) = log.calls
+    assert call.error == "" and call.report.passed and call.report["final_state"].passed, str(log)
+
+
+def test_a_pool_with_fewer_rows_than_tokens_is_not_judged():
+    given = {**words(T=3), "initial_state": torch.randn(4, 2, 16, 8), "ssm_state_indices": torch.tensor([[1, 2]])}
+    with pytest.raises(kda_check.Unsupported, match="fewer rows than tokens"):
+        signatures.FLA.problem(given)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""exports.py PROGRAM PYTHON: kda_check.save and kda_check.export, of the package in PYTHON, on numpy arrays and on torch
+"""exports.py PROGRAM PYTHON: kda_check.save and export-fla, of the package in PYTHON, on numpy arrays and on torch
 tensors, judged by PROGRAM against a recurrence written here. Exits with 77 where numpy is missing; torch and ml_dtypes are
 tried where they are."""
 import os
@@ -26,8 +26,6 @@ except ImportError:
     torch = None
 
 import kda_check
-import kda_check.export.fla
-import kda_check.export.jax
 
 B, T, H, HV, K, V = 1, 9, 2, 4, 8, 6
 
@@ -146,33 +144,22 @@ class Exports(unittest.TestCase):
                 self.assertRegex(kda_check_run("show", self.path)[1], r"inputs/q +bf16 ")
                 self.passes("--tensor", "o")
                 self.assertIn("compute assumed bf16", kda_check_run("run", self.path, "-v")[1])
-                other = os.path.join(self.folder, "other.h5")
-                kda_check.save(self.path, **inputs)
-                kda_check.export.fla.save(other, inputs)
-                self.assertEqual(kda_check_run("diff", self.path, other)[0], 0)
 
     def test_words_of_fla_become_options(self):
+        def save(**words):
+            kda_check.save(self.path, **kda_check.signatures.FLA.problem(words))
+
         inputs = problem(np.float32)
-        kda_check.export.fla.save(self.path, {**inputs, "use_qk_l2norm_in_kernel": True, "use_gate_in_kernel": True, "safe_gate": True,
-                                    "A_log": np.zeros(HV, np.float32), "lower_bound": -5.0, "output_final_state": True})
+        save(**inputs, use_qk_l2norm_in_kernel=True, use_gate_in_kernel=True, safe_gate=True, A_log=np.zeros(HV, np.float32),
+             lower_bound=-5.0, output_final_state=True)
         options = kda_check.Fixture.read(self.path).options
         self.assertEqual((options["gate"], options["lower_bound"], options["qk_l2norm"]), ("lower_bound", -5.0, 1))
         self.assertEqual(kda_check_run("run", self.path, "--variant", "recurrent")[0], 0)
         with self.assertRaisesRegex(TypeError, "no place .* cp_context"):
-            kda_check.export.fla.save(self.path, {**inputs, "cp_context": object()})
+            save(**inputs, cp_context=object())
         # Without use_gate_in_kernel FLA takes g for the decay, whatever else it is given.
-        kda_check.export.fla.save(self.path, {**inputs, "A_log": np.zeros(HV, np.float32), "use_gate_in_kernel": False})
+        save(**inputs, A_log=np.zeros(HV, np.float32), use_gate_in_kernel=False)
         self.assertEqual(kda_check.Fixture.read(self.path).options["gate"], "none")
-
-    def test_record_calls_the_kernel_and_saves_both(self):
-        def mine(**inputs):
-            o, state = recurrence(**{key: array.astype(np.float64) for key, array in inputs.items()})
-            return o.astype(np.float32), state.astype(np.float32)
-
-        inputs = problem(np.float32)
-        o, state = kda_check.export.jax.record(self.path, mine, **inputs, compute="fp32")
-        self.passes()
-        np.testing.assert_array_equal(kda_check.Fixture.read(self.path).expected["mine"].tensors["o"].data, o)
 
     def test_what_does_not_fit_is_refused_and_nothing_is_left_behind(self):
         inputs = problem()

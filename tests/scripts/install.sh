@@ -27,7 +27,7 @@ cmake --install "$build" --prefix "$folder/prefix" >/dev/null
 for file in bin/kda-check share/kda-check/cases/suites/ci.txt share/kda-check/cases/captures share/man/man1/kda-check.1 \
             share/bash-completion/completions/kda-check share/zsh/site-functions/_kda-check \
             share/fish/vendor_completions.d/kda-check.fish share/kda-check/python/kda_check/__init__.py \
-            share/kda-check/python/kda_check/export/fla.py \
+            share/kda-check/python/kda_check/_export_fla.py \
             share/doc/kda-check/README.md share/doc/kda-check/docs/README.md share/doc/kda-check/docs/report.schema.json; do
   [ -e "$folder/prefix/$file" ] || { echo "not installed: $file" >&2; exit 1; }
 done

@@ -1,37 +1,14 @@
-"""What goes into FLA's KDA kernels, and what comes out, as a fixture.
-
-In your program, with the words that chunk_kda takes:
-
-    from kda_check.export.fla import save
-    o, state = chunk_kda(**arguments, output_final_state=True)
-    save("mine.h5", arguments, expected={"fla_chunk": {"o": o, "final_state": state}})
-
-`python -m kda_check export-fla` runs FLA's kernels itself, on inputs drawn at random; that needs a GPU, PyTorch and FLA.
-"""
+"""python -m kda_check export-fla: runs FLA's KDA kernels on inputs drawn at random, and writes what came out."""
 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import fixture
-from .._program import EnvironmentProblem
-from ..signatures import FLA, FLA_RECURRENT
-
-
-def save(
-    path: str | os.PathLike[str],
-    arguments: Mapping[str, Any],
-    expected: Mapping[str, Mapping[str, Any]] | None = None,
-    **more: Any,
-) -> None:
-    """Writes a fixture. arguments: a dictionary of the words of chunk_kda. expected and more: as for `kda_check.save`.
-
-    A word that changes the mathematics and has no place in the format raises TypeError.
-    """
-    fixture.save(path, **FLA.problem(arguments), expected=expected, **more)
+from ._program import EnvironmentProblem
+from .fixture import save
+from .signatures import FLA, FLA_RECURRENT
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
@@ -99,7 +76,7 @@ def main(words: Sequence[str]) -> None:
         expected["fla_chunk"].update(found)
     about = {"torch": torch.__version__, "seed": options.seed}
     try:
-        save(options.output, arguments, expected, **loss, provenance=about)
+        save(options.output, **FLA.problem(arguments), expected=expected, **loss, provenance=about)
     except OSError as failure:
         raise EnvironmentProblem(f"cannot write the file: {failure.strerror} ({options.output})") from None
     print(f"{options.output}: {', '.join(expected)}")

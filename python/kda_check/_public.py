@@ -1,0 +1,21 @@
+"""What `import kda_check` gives: read by `__init__` when the first of it is asked for."""
+
+from ._program import (
+    EnvironmentProblem,
+    InputError,
+    KdaCheckError,
+    ProgramDied,
+    ProgramMissing,
+    ProgramTimeout,
+    UsageError,
+)
+from .checking import assert_accurate, check, judge
+from .fixture import Answer, Fixture, save
+from .recorder import Call, Log, kernel, recording
+from .report import Report, TensorReport
+from .signatures import Signature, Unsupported
+from .verifying import regime, suite, verify
+
+__all__ = ["Answer", "Call", "EnvironmentProblem", "Fixture", "InputError", "KdaCheckError", "Log", "ProgramDied",
+           "ProgramMissing", "ProgramTimeout", "Report", "Signature", "TensorReport", "Unsupported", "UsageError",
+           "assert_accurate", "check", "judge", "kernel", "recording", "regime", "save", "suite", "verify"]  # fmt: skip
