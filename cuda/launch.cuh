@@ -15,16 +15,21 @@ inline std::mutex launching;
 /// beyond 48 KB has to be asked for, and what was asked for last holds for the whole process: another thread
 /// may launch the same kernel with less.
 template <class... Parameters, class... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes,
-            const Arguments&... arguments) {
+void launch_on(cudaStream_t stream, const char* name, void (*kernel)(Parameters...), dim3 grid, int threads,
+               std::size_t shared_bytes, const Arguments&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   const std::lock_guard lock(launching);
   if (shared_bytes > 48 * 1024)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_bytes)),
           name);
-  kernel<<<grid, threads, shared_bytes>>>(arguments...);
+  kernel<<<grid, threads, shared_bytes, stream>>>(arguments...);
   check(cudaGetLastError(), name);
+}
+template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, int threads, std::size_t shared_bytes,
+            const Arguments&... arguments) {
+  launch_on(nullptr, name, kernel, grid, threads, shared_bytes, arguments...);
 }
 
 /// `sequences`: in device memory, `count` of them; state n belongs to sequence n. T: what is computed in.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ class Judge:
         self.recorder = Recorder(save=save, seconds=config.getoption("kda_check_seconds"))
         self.strict, self.told = strict, 0
         self.calls: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        self.skipped: dict[tuple[str, str], int] = {}
         start(self.recorder)
 
     def pytest_unconfigure(self) -> None:
@@ -30,17 +31,27 @@ class Judge:
             yield
         finally:
             failed = self.tell(item)
-        if failed and self.strict:
-            pytest.fail("kda-check: " + "\n\n".join(failed), pytrace=False)
+        self.fail(failed)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
-        yield
-        self.tell(item)
+        try:
+            yield
+        finally:
+            failed = self.tell(item)
+        self.fail(failed)
+
+    def fail(self, failed: Sequence[str]) -> None:
+        if failed and self.strict:
+            pytest.fail("kda-check: " + "\n\n".join(failed), pytrace=False)
 
     def tell(self, item: pytest.Item) -> list[str]:
         """Notes the calls since the last time at the test: from there they reach the summary, other processes too."""
         self.recorder.finish()
+        log = self.recorder.log
+        if log.skipped:
+            item.user_properties.append(("kda_check_skipped", log.skipped))
+            log.skipped = 0
         calls, self.told = self.recorder.log.calls[self.told :], len(self.recorder.log.calls)
         for call in calls:
             about = {"verdict": call.verdict, "error": call.error, "line": str(call), "path": call.path,
@@ -57,7 +68,9 @@ class Judge:
         if report.when == "teardown":
             calls = [x for key, x in report.user_properties if key == "kda_check" and isinstance(x, dict)]
             # All of the test: one that runs again tells those of its first run once more.
-            self.calls[report.nodeid, getattr(report, "worker_id", "")] = calls
+            key = report.nodeid, getattr(report, "worker_id", "")
+            self.calls[key] = calls
+            self.skipped[key] = sum(x for name, x in report.user_properties if name == "kda_check_skipped" and isinstance(x, int))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         found = [call for calls in self.calls.values() for call in calls]
@@ -69,5 +82,5 @@ class Judge:
                     write(f"{verdict.upper() or 'NOT JUDGED'} {call['line']}", **color)
                     if verdict:
                         write(f"     {call['repro']}")
-        skipped = f", {self.recorder.log.skipped} skipped" if self.recorder.log.skipped else ""
-        write(counted([call["verdict"] for call in found]) + skipped)
+        skipped = sum(self.skipped.values())
+        write(counted([call["verdict"] for call in found]) + (f", {skipped} skipped" if skipped else ""))

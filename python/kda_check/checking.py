@@ -59,7 +59,10 @@ def judge(
     if save is not None:
         path = os.fspath(save)
         path = f"./{path}" if path.startswith("-") else path  # it would be an option
-        fixture.write(path)
+        try:
+            fixture.write(path)
+        except OSError as error:
+            raise _program.EnvironmentProblem(f"cannot write the file: {error.strerror} ({path})") from error
         return Report.run(["run", path, *more], timeout=timeout)
     with fixture.in_memory() as (folder, path):
         return Report.run(["run", path, *more], folder, known_as, timeout=timeout)

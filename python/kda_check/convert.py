@@ -46,7 +46,7 @@ def convert(
     they come before those in the source.
 
     Raises InputError for a file that is damaged, lacks a tensor or has one that has no place; EnvironmentProblem without
-    torch for .pt, or where nothing can be written.
+    torch for .pt, or where nothing can be written; UsageError where the target is the source.
     """
     words = {key: value for key, value in options.items() if value is not None}
     written = []
@@ -54,6 +54,10 @@ def convert(
         file = target
         if path != source:
             file = os.path.join(target, os.path.splitext(os.path.relpath(path, source))[0] + ".h5")
+        if file in written:
+            raise bad_file(f"two files would become '{file}'", path)
+        if os.path.exists(file) and os.path.samefile(path, file):
+            raise UsageError(f"'{file}' would be written over what it is made of; wanted another name")
         chosen = renamed(path, tensors, names or {}, prefix, ignore)
         fixture = fixture_of(path, chosen, answer, compute, words)
         fixture.name = os.path.splitext(os.path.basename(file))[0]

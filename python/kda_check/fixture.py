@@ -109,8 +109,8 @@ class Fixture:
         Raises ValueError for another shape than the problem asks for, another word, or a gradient without a loss or its
         input; TypeError for no tensor.
         """
-        if not who or "/" in who or len(who.encode()) > 255:
-            raise ValueError(f"'{who}' is no name for an answer; wanted 1 to 255 bytes without '/'")
+        if who in ("", ".") or "/" in who or len(who.encode()) > 255:
+            raise ValueError(f"'{who}' is no name for an answer; wanted 1 to 255 bytes without '/', and not '.'")
         if who in RESERVED:
             raise ValueError(f"'{who}' is no name for an answer: it means something else in reports and options")
         kinds = {**OUTPUTS, **GRADIENTS}

@@ -16,6 +16,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("--kda-check-seconds", metavar="N", type=float, default=float("inf"), help="judge no more after N seconds")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    if getattr(early_config.known_args_namespace, "kda_check", None):
+        from .recorder import watch
+
+        watch()  # a conftest.py may keep a kernel where nobody finds it afterwards
+
+
 def pytest_configure(config: pytest.Config) -> None:
     mode = config.getoption("kda_check")
     if mode:

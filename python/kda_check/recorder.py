@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import itertools
 import os
 import sys
@@ -17,19 +16,19 @@ from importlib.machinery import PathFinder
 from typing import Any, TypeVar
 
 from . import _program
-from ._tensors import stored
+from ._pending import Pending
 from .checking import ALONE, judge
-from .fixture import LOSS, Fixture, Path
+from .fixture import Fixture, Path
 from .report import Report
-from .signatures import KNOWN, TENSORS, Signature, Words
+from .signatures import KNOWN, Signature, Words
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass
 class Call:
-    """A call of a kernel: `fixture` until it is judged, then `report`; or `error`: why there is none. `place`: the
-    layer or the test that made it. `path`: where its problem and answer were saved."""
+    """A call of a kernel: `fixture` until it is judged, then `report`; `error`: why there is none, or not of all
+    gradients. `place`: the layer or the test that made it. `path`: where its problem and answer were saved."""
 
     kernel: str
     place: str
@@ -51,7 +50,7 @@ class Call:
     def __str__(self) -> str:
         rows = self.report.tensors() if self.report is not None else []
         said = "; ".join(f"{row.row['name']} {row.verdict.upper()} {row.reason}".strip() for row in rows)
-        return f"{self.place or '-'}: {self.kernel}: {said or self.error or 'recorded'}"
+        return f"{self.place or '-'}: {self.kernel}: {'; '.join(filter(None, [said, self.error])) or 'recorded'}"
 
 
 def counted(verdicts: Sequence[str]) -> str:
@@ -81,8 +80,12 @@ class Log:
     def judge(self, **words: Any) -> None:
         """Judges what was only kept; words: of `kda_check.judge`."""
         for call in self.calls:
-            if call.fixture is not None and call.report is None:
+            if call.fixture is None or not call.fixture.expected or call.report is not None:
+                continue  # or it waits for its gradients
+            try:
                 call.report = judge(call.fixture, **words)
+            except (_program.InputError, _program.ProgramDied, _program.ProgramTimeout) as error:  # of this call alone
+                call.error = f"{type(error).__name__}: {error}"
 
     def __str__(self) -> str:
         head = f"{counted([call.verdict for call in self.calls])}; {self.skipped} skipped; {self.cost:.2f} s"
@@ -108,7 +111,7 @@ class Recorder:
         self.seconds, self.bytes_left, self.place = seconds, nbytes, place
         self.options = _program.listed(options, "options")
         self.log, self.seen, self.thread = Log(), 0, threading.local()
-        self.pending: list[_Pending] = []
+        self.pending: list[Pending] = []
         self.numbers, self.process = itertools.count(1), os.getpid()  # several threads may call
 
     def call(self, kernel: Callable[..., Any], signature: Signature, args: Any, kwargs: Any) -> Any:
@@ -122,6 +125,8 @@ class Recorder:
                 self.log.skipped += 1
                 return kernel(*args, **kwargs)
             with self.timed():
+                for earlier in [each for each in self.pending if each.is_gone]:
+                    earlier.finish()
                 pending = self._before(kernel, signature, args, kwargs)
                 if pending is not None:
                     args, kwargs = pending.with_aliases(kernel, signature, args, kwargs)
@@ -176,7 +181,7 @@ class Recorder:
         yield
         self.log.cost += time.perf_counter() - start
 
-    def _before(self, kernel: Any, signature: Signature, args: Any, kwargs: Any) -> _Pending | None:
+    def _before(self, kernel: Any, signature: Signature, args: Any, kwargs: Any) -> Pending | None:
         call = Call(str(getattr(kernel, "__name__", "kernel")), self.place())
         with self.noting(call):
             arguments = signature.arguments(kernel, args, kwargs)
@@ -190,79 +195,7 @@ class Recorder:
             self.bytes_left -= 0 if self.judged or self.save else fixture.nbytes
             call.fixture = fixture
         self.log.calls.append(call)
-        return _Pending(self, call, arguments, words) if call.fixture is not None else None
-
-
-class _Pending:
-    """A call between its beginning and the last of its gradients."""
-
-    def __init__(self, recorder: Recorder, call: Call, arguments: Words, words: Words) -> None:
-        self.recorder, self.call, self.arguments = recorder, call, arguments
-        self.answer: Words = {}
-        self.is_open, self.task = True, -1
-        torch = sys.modules.get("torch")
-        # What flows into an alias is the gradient of this call alone, not that of all uses of the tensor.
-        self.aliases = {
-            key: (words[key], words[key].view_as(words[key]))
-            # The last first: autograd goes back in the other order, and adds up what flows into one tensor in that.
-            for key in reversed(TENSORS)
-            if torch is not None and torch.is_grad_enabled() and getattr(words.get(key), "requires_grad", False)
-        }
-        self.waiting = {key for key, (x, _) in self.aliases.items() if any(x is given for given in arguments.values())}
-
-    def with_aliases(self, kernel: Any, signature: Signature, args: Any, kwargs: Words) -> tuple[tuple[Any, ...], Words]:
-        def alias(word: str, given: Any) -> Any:  # by name: q and k may be one tensor
-            x, own = self.aliases.get(signature.words.get(word, word), (None, None))
-            return own if x is given and x is not None else given
-
-        names = list(inspect.signature(kernel).parameters) if self.aliases and args else []
-        named = tuple(alias(word, x) for word, x in zip(names, args))
-        return (*named, *args[len(named) :]), {key: alias(key, x) for key, x in kwargs.items()}
-
-    def after(self, signature: Signature, returned: Any) -> None:
-        outputs = signature.answer(self.arguments, returned)
-        self.answer = {key: stored(x, key).owned() for key, x in outputs.items()}
-        if self.call.fixture is not None:
-            self.answer["compute"] = signature.compute.get(self.call.fixture.inputs["q"].dtype)
-        self.recorder.pending.append(self)
-        hooked = {LOSS[key]: x for key, x in outputs.items() if getattr(x, "requires_grad", False)}
-        if not hooked or not self.waiting:
-            return self.finish()
-        for name, x in {**hooked, **{f"d{key}": self.aliases[key][1] for key in self.waiting}}.items():
-            x.register_hook(functools.partial(self.got, name))
-        self.aliases, self.arguments = {}, {}  # the graph may go before its gradients come
-
-    def got(self, name: str, gradient: Any) -> None:
-        """A gradient came, or None where nothing flows; it goes on as it is. Those of a later pass belong to another
-        loss."""
-        if not self.is_open:
-            return
-        with self.recorder.timed(), self.recorder.noting(self.call):
-            task = _backward_pass()
-            if self.task not in (-1, task):
-                return self.finish()
-            self.task = task
-            if gradient is not None:
-                self.answer[name] = stored(gradient, name).owned()
-            self.waiting.discard(name[1:])
-            if not self.waiting:
-                self.finish()
-
-    def finish(self) -> None:
-        if self in self.recorder.pending:
-            self.is_open = False
-            self.recorder.pending.remove(self)
-            with self.recorder.noting(self.call):
-                loss = {key: self.answer.pop(key) for key in LOSS.values() if key in self.answer}
-                if self.call.fixture is not None:
-                    self.call.fixture.inputs.update(loss)
-                self.recorder.complete(self.call, self.answer)
-            self.aliases, self.arguments, self.answer = {}, {}, {}
-
-
-def _backward_pass() -> int:
-    """A number of the backward pass that runs."""
-    return int(getattr(sys.modules["torch"]._C, "_current_graph_task_id", int)())
+        return Pending(self, call, arguments, words) if call.fixture is not None else None
 
 
 def _is_compiled() -> bool:
@@ -331,13 +264,17 @@ def recording(model: Any = None, **words: Any) -> Iterator[Log]:
     cannot be recorded (arguments without a place) are in the log with the reason.
     """
     layers: list[str] = []
+
+    def leave(*_: Any) -> None:  # anything but None would take the place of what the layer returned
+        layers.pop()
+
     if model is not None:
         words["place"] = lambda: "".join(layers[-1:])
     recorder = Recorder(**words)
     hooks = []
     for name, module in model.named_modules() if model is not None else ():
         hooks.append(module.register_forward_pre_hook(lambda *_, name=name: layers.append(name)))
-        hooks.append(module.register_forward_hook(lambda *_: layers.pop() and None, always_call=True))
+        hooks.append(module.register_forward_hook(leave, always_call=True))
     start(recorder)
     try:
         yield recorder.log
@@ -349,17 +286,22 @@ def recording(model: Any = None, **words: Any) -> Iterator[Log]:
 
 def start(recorder: Recorder) -> None:
     """Turns a recorder on until `stop`."""
-    if not _active:
-        sys.meta_path.insert(0, _watch)
+    watch()
     _active.append(recorder)
     wrap_known()
+
+
+def watch() -> None:
+    """From now on known kernels are wrapped as they are imported. A wrapper does nothing while no recorder is on."""
+    if not any(finder is _watch for finder in sys.meta_path):
+        sys.meta_path.insert(0, _watch)
 
 
 def stop(recorder: Recorder) -> None:
     """Turns it off, and judges what waits for gradients."""
     _active.remove(recorder)
     if not _active:
-        sys.meta_path.remove(_watch)
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _watch]
         for wrapper, function in _wrapped.items():
             _replace(wrapper, function)
         _wrapped.clear()

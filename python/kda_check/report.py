@@ -17,7 +17,7 @@ from . import _program
 RANKS = {"pass": 0, "skipped": 1, "inconclusive": 2, "fail": 3}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TensorReport:
     """One tensor of one comparison (docs/json.md). Its metrics are attributes: `.rms_ratio`, `.scaled_ulp` ..."""
 
@@ -40,6 +40,9 @@ class TensorReport:
     @property
     def limits(self) -> dict[str, float]:
         return {limit["metric"]: float(limit["value"]) for limit in self.row["limits"]}
+
+    def __repr__(self) -> str:
+        return f"<kda_check.TensorReport: {self.row['name']} {' '.join([self.verdict.upper(), self.reason]).strip()}>"
 
     def __getattr__(self, metric: str) -> float:
         metrics = self.__dict__.get("row", {}).get("metrics", {})
@@ -64,6 +67,8 @@ class Report:
             finished = _program.run(arguments, reports=["json"], **more)
         except _program.KdaCheckError as error:
             raise type(error)(str(error).replace(f"{folder}/", known_as) if folder else str(error)) from None
+        if not finished.reports["json"]:
+            raise _program.UsageError(f"no report, only: {finished.stdout.strip()[:200]}")
         document, text = json.loads(finished.reports["json"]), finished.stdout
         if folder:
             document = _moved(document, folder, known_as)
@@ -77,8 +82,8 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether everything passed; what is inconclusive is no pass."""
-        return all(document["summary"]["exit_code"] == 0 for document in self.documents)
+        """Whether everything passed; what is inconclusive is no pass, nor is nothing at all (`--dry-run`)."""
+        return bool(self.cases) and all(document["summary"]["exit_code"] == 0 for document in self.documents)
 
     @property
     def verdict(self) -> str:

@@ -138,10 +138,12 @@ class Signature:
         for key, value in wanted.items():
             words = [key, *(word for word, meant in self.words.items() if meant == key)]
             word = next((word for word in words if word in taken), key)
+            if key == "chunk_size" and word not in taken:
+                continue  # no mathematics, and not for those that a kernel with **words calls
             if _is_there(value) or (key in FLAGS and word in taken):  # a kernel may have a flag unless told otherwise
                 arguments[word] = bool(value) if key in FLAGS else value
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in taken.values()):
-            left = sorted(set(arguments) - set(taken) - set(self.constants) - {"chunk_size"})
+            left = sorted(set(arguments) - set(taken) - set(self.constants))
             if left:
                 raise Unsupported(f"the kernel takes no {', '.join(left)}")
             arguments = {key: value for key, value in arguments.items() if key in taken}

@@ -42,9 +42,15 @@ def regime(name: str, **parameters: Any) -> Fixture:
 
 
 def suite(name: str) -> list[str]:
-    """The problems of a suite ("@smoke", "@ci", "@hazards", "@FILE"), as `verify` and `kda-check run` take them."""
-    document = Report.run(["run", name, "--dry-run"]).documents[0]
-    return list(dict.fromkeys(str(case["target"]) for case in document["cases_planned"]))
+    """The problems of a suite ("@smoke", "@ci", "@hazards", "@FILE"), as `verify` takes them: regimes, and files."""
+    problems: dict[str, None] = {}
+    for case in Report.run(["run", name, "--dry-run"]).documents[0]["cases_planned"]:
+        problem = shlex.split(case["repro"])[2]  # with the path of a file from here
+        _, rounded, dtype = case["target"].rpartition(", inputs rounded to ")
+        if rounded and not os.path.isfile(problem):
+            problem += f"{',' if ':' in problem else ':'}dtype={dtype}"
+        problems[problem] = None
+    return list(problems)
 
 
 def verify(
@@ -63,7 +69,7 @@ def verify(
 ) -> Report:
     """Calls a kernel on a problem and judges what it answers.
 
-    problem: a Fixture, a regime ("corr_keys:rho=0.99") or a suite ("@smoke"), of which all problems are tried.
+    problem: a Fixture, or its file; a regime ("corr_keys:rho=0.99") or a suite ("@smoke"), of which all are tried.
     signature: its words; FLA's without (chunk_kda). An own one: `Signature`. framework: "torch", "jax" or "numpy",
     without the first of them that is imported. device: where torch and JAX put tensors. backward: gradients too, by
     autograd or jax.vjp, for the loss of the problem or one that is drawn. invariants: the laws of docs/invariants.md,
@@ -86,10 +92,14 @@ def verify(
         with _scratch.folder() as folder:
             words = [problem, "--recorded", "none", "--against", "oracle", *options, *laws]
             return _asked(caller, who, folder, words, timeout)
-    given = regime(problem) if isinstance(problem, str) else problem
-    inputs = _with_loss(given.inputs, backward)
-    asked = Fixture(inputs, given.options, {}, given.name, given.description, given.provenance)
-    asked.add(who, caller(asked)[0])
+    if isinstance(problem, str):
+        problem = Fixture.read(problem) if os.path.isfile(problem) else regime(problem)
+    inputs = _with_loss(problem.inputs, backward)
+    asked = Fixture(inputs, problem.options, {}, problem.name, problem.description, problem.provenance)
+    answer, _ = caller(asked)
+    # The loss as the kernel had it: in the element type of its outputs.
+    asked.inputs.update({key: stored(answer.pop(key), key) for key in LOSS.values() if key in answer})
+    asked.add(who, answer)
     with asked.in_memory() as (folder, path):
         report = judge(asked, options=options, timeout=timeout)
         if not laws:
@@ -108,8 +118,8 @@ class _Caller:
         self.device, self.compute = device, compute
 
     def __call__(self, fixture: Fixture, found: Mapping[str, Stored] | None = None) -> tuple[Words, Words]:
-        """What it answers, gradients too where there is a loss, and the inputs as they are afterwards. found: what the
-        buffers that it writes to hold before."""
+        """What it answers, where there is a loss that and the gradients too, and the inputs as they are afterwards.
+        found: what the buffers that it writes to hold before."""
         inputs = {key: self.given(tensor) for key, tensor in fixture.inputs.items()}
         loss = {key: inputs.pop(key) for key in LOSS.values() if key in inputs}
         dtype = fixture.inputs["v"].dtype
@@ -149,8 +159,14 @@ def _with_autograd(call: Callable[[Words], Words], inputs: Words, loss: Words) -
         answer = call(leaves)
         outputs = _of_loss(answer, loss)
         seeds = [loss[LOSS[key]].to(x.dtype) for key, x in outputs.items()]
-        found = torch.autograd.grad(list(outputs.values()), list(leaves.values()), seeds, allow_unused=True)
-    return {**answer, **{f"d{key}": x for key, x in zip(leaves, found)}}
+        flowing = {key: seed for key, seed in zip(outputs, seeds) if outputs[key].requires_grad}
+        if not flowing:
+            raise Unsupported(f"the kernel has no backward pass: {', '.join(outputs)} without requires_grad")
+        # Where nothing flows the gradient is zero: a kernel that forgets one is wrong.
+        results, starts = [outputs[key] for key in flowing], list(flowing.values())
+        found = torch.autograd.grad(results, list(leaves.values()), starts, materialize_grads=True)
+    given = {LOSS[key]: seed for key, seed in zip(outputs, seeds)}
+    return {**answer, **given, **{f"d{key}": x for key, x in zip(leaves, found)}}
 
 
 def _of_loss(answer: Words, loss: Words) -> Words:
@@ -172,8 +188,9 @@ def _with_vjp(call: Callable[[Words], Words], inputs: Words, loss: Words) -> Wor
         return _of_loss(answer, loss), answer
 
     out, pull, answer = jax.vjp(outputs, *[inputs[key] for key in names], has_aux=True)
-    found = pull({key: loss[LOSS[key]].astype(x.dtype) for key, x in out.items()})
-    return {**answer, **{f"d{key}": x for key, x in zip(names, found)}}
+    seeds = {key: loss[LOSS[key]].astype(x.dtype) for key, x in out.items()}
+    given = {LOSS[key]: seed for key, seed in seeds.items()}
+    return {**answer, **given, **{f"d{key}": x for key, x in zip(names, pull(seeds))}}
 
 
 def _with_loss(inputs: Mapping[str, Stored], backward: bool) -> dict[str, Stored]:

@@ -98,23 +98,32 @@ Contestant backward_contestant(const kda::Variant& variant, const kda::Problem& 
   return result;
 }
 
-Contestant oracle(const kda::Problem& problem, DType dtype, int threads) {
+/// On the CPU unless another device was asked for.
+Contestant oracle(const kda::Problem& problem, DType dtype, const BenchRequest& request) {
+  plan::Request words = request.words;
+  if (!words.oracle_device) words.oracle_device = plan::OracleDeviceChoice::cpu;
+  const kda::OracleDevice device = words.oracle_device_for(problem.dimensions());
+  const bool on_gpu = device == kda::OracleDevice::gpu;
+  if (words.oracle_device == plan::OracleDeviceChoice::gpu && !on_gpu)
+    throw Error(ErrorKind::environment, "oracle: " + kda::gpu_oracle_unavailable(problem.dimensions()), {},
+                "kda-check list says what can run here");
   Contestant result;
   result.row.variant = "oracle";
   result.row.dtype = "dd";
   result.row.arithmetic = "double-double, with magnitudes";
-  result.row.device = "cpu";
+  result.row.device = on_gpu ? kda::gpu_device_name() : "cpu";
   result.dtype = dtype;
   result.problem = &problem;
-  result.run = [&problem, threads] {
-    kda::run_oracle(problem, kda::OraclePrecision::double_double, threads, {});
+  result.run = [&problem, device, threads = request.threads] {
+    kda::run_oracle(problem, {kda::OraclePrecision::double_double, device}, threads, {});
   };
   return result;
 }
 
 Contestant gradient_oracle(const kda::Problem& problem, DType dtype, const BenchRequest& request) {
-  Contestant result = oracle(problem, dtype, request.threads);
+  Contestant result = oracle(problem, dtype, request);
   result.row.pass = kda::Pass::backward;
+  result.row.device = "cpu";
   result.run = [&problem, chunk = request.chunk_size, threads = request.threads] {
     kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, chunk, threads);
   };
@@ -153,8 +162,7 @@ std::vector<Contestant> contestants(const BenchRequest& request,
   if (list.empty() && !unsupported.empty()) throw Error(ErrorKind::usage, "bench: " + unsupported);
   if (!request.with_oracle) return list;
   const auto& [dtype, problem] = *problems.begin();
-  list.push_back(backward ? gradient_oracle(problem, dtype, request)
-                          : oracle(problem, dtype, request.threads));
+  list.push_back(backward ? gradient_oracle(problem, dtype, request) : oracle(problem, dtype, request));
   return list;
 }
 

@@ -42,6 +42,7 @@ int bench_main(const Words& words) {
   add_dtypes(parser, named.selection);
   add_passes(parser, named.selection);
   add_arithmetic(parser, named);
+  add_oracle_device(parser, named);
   parser.group("The problem");
   const auto extent = [&](const char* flag, std::size_t& target, const char* text) {
     parser.number(

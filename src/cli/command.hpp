@@ -67,6 +67,7 @@ void add_tensors(Parser& parser, plan::Selection& selection);
 void add_passes(Parser& parser, plan::Selection& selection);
 void add_arithmetic(Parser& parser, plan::Request& request);
 void add_chunk_size(Parser& parser, plan::Request& request);
+void add_oracle_device(Parser& parser, plan::Request& request);
 /// --limit METRIC=VALUE
 void add_limits(Parser& parser, plan::Judging& judging, const char* text);
 /// --limit, --max-ulp, --atol, --rtol, --worst

@@ -82,6 +82,7 @@ int grow_main(const Words& words) {
         request.oracle = kind == "fp64" ? plan::OracleChoice::fp64 : plan::OracleChoice::double_double;
       },
       "dd: double-double (default); fp64: faster");
+  add_oracle_device(parser, request);
   parser.group("By what");
   add_limits(parser, request.judging, "Override the limit of rms_ratio, scaled_ulp or max_abs; repeatable");
   add_rest(parser, planned);
@@ -103,6 +104,7 @@ int attribute_main(const Words& words) {
       "The steps from B to A: variants, variant+preset, or recorded answers");
   parser.value("--as", "VARIANT+PRESET", request.as,
                "How a recorded answer is taken to compute, e.g. chunk+fla");
+  add_oracle_device(parser, request);
   add_rest(parser, planned);
   if (!parser.parse(words)) return 0;
   if (!request.between.empty() && request.between.size() != 2)

@@ -89,6 +89,19 @@ void add_chunk_size(Parser& parser, plan::Request& request) {
       "Rows of a chunk (default: the fixture's)");
 }
 
+void add_oracle_device(Parser& parser, plan::Request& request) {
+  using plan::OracleDeviceChoice;
+  parser.choice(
+      "--oracle-device", "DEVICE", {"auto", "cpu", "gpu"},
+      [&](const std::string& device) {
+        request.oracle_device = device == "cpu"   ? OracleDeviceChoice::cpu
+                                : device == "gpu" ? OracleDeviceChoice::gpu
+                                                  : OracleDeviceChoice::automatic;
+      },
+      "Where the oracle of the forward pass runs; auto (default): on a GPU, where there is one and it pays.\n"
+      "The bits are the same");
+}
+
 void add_selection(Parser& parser, plan::Request& request) {
   parser.group("What is selected");
   add_variants(parser, request.selection, "Variants to run (default: all that can; none: nothing is run)");

@@ -59,6 +59,7 @@ struct RunOptions {
                                             : plan::OracleChoice::double_double;
         },
         "dd: double-double (default); fp64: faster; none: only against recorded answers");
+    add_oracle_device(parser, request);
     add_external(parser);
     add_judging(parser, request.judging);
     parser.choice(

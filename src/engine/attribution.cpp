@@ -23,11 +23,12 @@ using report::Value;
 constexpr auto precision = kda::OraclePrecision::double_double;
 
 /// The exact values of all tensors of a pass. Throws Error{input} when those of the gradients do not fit.
-explain::HeldOracle hold_pass(Context& context, kda::Pass pass, std::size_t chunk_size) {
+explain::HeldOracle hold_pass(Context& context, const plan::Request& asked, kda::Pass pass,
+                              std::size_t chunk_size) {
   context.progress("oracle");
   const Resources& resources = context.resources();
   if (pass == kda::Pass::forward)
-    return explain::hold_oracle(context.problem(), precision, resources.threads);
+    return explain::hold_oracle(context.problem(), context.oracle(precision, asked), resources.threads);
   check_gradient_memory(context.problem(), resources.threads, resources.limits.memory_budget,
                         "--memory-limit raises it");
   return explain::hold_gradient_oracle(context.problem(), precision, chunk_size, resources.threads);
@@ -84,10 +85,10 @@ class Truths {
  public:
   explicit Truths(Context& context) : context_(context) {}
 
-  const explain::HeldOracle& oracle(kda::Pass pass, std::size_t chunk_size) {
+  const explain::HeldOracle& oracle(const plan::Request& asked, kda::Pass pass, std::size_t chunk_size) {
     if (!oracle_ || pass_ != pass || chunk_size_ != chunk_size) {
       oracle_.reset();
-      oracle_ = hold_pass(context_, pass, chunk_size);
+      oracle_ = hold_pass(context_, asked, pass, chunk_size);
       pass_ = pass, chunk_size_ = chunk_size;
     }
     return *oracle_;
@@ -143,7 +144,7 @@ void attribute_case(Context& context, const Case& item, Truths& truths, report::
   const bool with_stages = computed.variant->axes.chunk &&
                            std::ranges::find(item.tensors, "o") != item.tensors.end() && is_answered("o");
   if (with_stages) truths.check_stages(options.chunk_size);  // before any work
-  const explain::HeldOracle& oracle = truths.oracle(item.pass, options.chunk_size);
+  const explain::HeldOracle& oracle = truths.oracle(*item.asked, item.pass, options.chunk_size);
   context.progress(fmt::format("{} {}", item.who, numeric::name_of(options.dtype)));
   const explain::AxisStudy study(context.problem(), *computed.variant, *on_cpu.variant, options, item.pass,
                                  oracle);

@@ -30,8 +30,8 @@ struct Pairing {
 struct Truth {
   const kda::Problem& problem;
   kda::Pass pass;
-  std::optional<kda::OraclePrecision> oracle;  ///< nullopt: no oracle, hence no magnitudes
-  std::size_t chunk_size = 64;                 ///< of the chunk forms, for the magnitudes of their gradients
+  std::optional<kda::OracleOptions> oracle;  ///< nullopt: no oracle, hence no magnitudes
+  std::size_t chunk_size = 64;               ///< of the chunk forms, for the magnitudes of their gradients
   int threads = 1;
   std::size_t memory_budget = 0;  ///< for the truth of gradients
   /// Of the gates in chunks of a size.

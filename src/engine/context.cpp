@@ -160,10 +160,26 @@ const kda::GateStatistics& Context::gates(std::size_t chunk_size) {
       .first->second;
 }
 
-Truth Context::truth(kda::Pass pass, plan::OracleChoice oracle, std::size_t chunk_size) {
+kda::OracleOptions Context::oracle(kda::OraclePrecision precision, const plan::Request& asked) {
+  const auto on_cpu = [this](const std::string& reason) {
+    if (resources_.warning && !oracle_left_its_device_)
+      resources_.warning(fmt::format("{}: the oracle runs on the CPU: {}", plan_.source->name(), reason));
+    oracle_left_its_device_ = true;
+  };
+  kda::OracleOptions options{precision, asked.oracle_device_for(problem_.dimensions())};
+  if (asked.oracle_device == plan::OracleDeviceChoice::gpu && options.device == kda::OracleDevice::cpu)
+    on_cpu(kda::gpu_oracle_unavailable(problem_.dimensions()));
+  options.instead = on_cpu;
+  return options;
+}
+
+Truth Context::truth(kda::Pass pass, const plan::Request& asked, std::size_t chunk_size) {
+  std::optional<kda::OracleOptions> options;
+  if (const auto precision = plan::precision_of(asked.oracle_or_usual()))
+    options = pass == kda::Pass::forward ? oracle(*precision, asked) : kda::OracleOptions(*precision);
   return {problem_,
           pass,
-          plan::precision_of(oracle),
+          std::move(options),
           chunk_size,
           resources_.threads,
           resources_.limits.memory_budget,

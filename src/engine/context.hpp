@@ -52,7 +52,11 @@ class Context {
   bool fits(std::size_t index, kda::Pass pass) const;
 
   const kda::GateStatistics& gates(std::size_t chunk_size);
-  Truth truth(kda::Pass pass, plan::OracleChoice oracle, std::size_t chunk_size);
+  /// As `asked` wants its oracle, if any.
+  Truth truth(kda::Pass pass, const plan::Request& asked, std::size_t chunk_size);
+  /// The oracle of the forward pass on the device it was asked for, or with a warning on another.
+  kda::OracleOptions oracle(kda::OraclePrecision precision, const plan::Request& asked);
+  bool oracle_left_its_device() const { return oracle_left_its_device_; }
   /// The options of a computed answer, with the threads and the memory there are.
   kda::RunOptions options_of(const plan::Answer& answer) const;
   void progress(const std::string& what) const;
@@ -81,6 +85,7 @@ class Context {
   std::map<Key, NoAnswer> without_;
   std::set<Key> in_use_;
   std::map<std::size_t, kda::GateStatistics> gates_;
+  bool oracle_left_its_device_ = false;
 };
 
 }  // namespace kda_check::engine

@@ -86,6 +86,8 @@ void run_problem(const plan::Problem& plan, const Resources& resources, report::
     }
     std::ranges::move(context.failures, std::back_inserter(part.failures));
     for (report::CaseResult& item : findings.cases)
+      if (context.oracle_left_its_device() && !item.oracle_device.empty()) item.oracle_device = "cpu";
+    for (report::CaseResult& item : findings.cases)
       if (!ended && !is_concluded(item)) item.reason = failure;
   }
   for (std::size_t i = 0; i < plan.cases.size(); ++i)
@@ -270,6 +272,12 @@ report::CaseResult begun(const plan::Case& item, const plan::Problem& problem) {
   result.pass = kda::name_of(item.pass);
   result.against = item.reference.name;
   result.oracle = plan::name_of(item.asked->oracle_or_usual());
+  if (item.asked->oracle_or_usual() != plan::OracleChoice::none)
+    result.oracle_device =
+        item.pass == kda::Pass::forward &&
+                item.asked->oracle_device_for(problem.outline.dimensions) == kda::OracleDevice::gpu
+            ? kda::gpu_device_name()
+            : "cpu";
   result.verdict = judge::Verdict::skipped;
   result.reason = item.skip;
   result.repro = item.repro;

@@ -255,7 +255,8 @@ void follow_growth(Context& context, Findings& findings) {
     if (cases.empty()) continue;
     context.progress("comparing");
     const plan::OracleChoice oracle = cases.front()->asked->oracle_or_usual();
-    const Truth truth = context.truth(pass, oracle, cases.front()->chunk_size(problem.outline));
+    const Truth truth =
+        context.truth(pass, *cases.front()->asked, cases.front()->chunk_size(problem.outline));
     const std::vector<kda::Sequence> sequences = context.problem().sequences();
     for (const Measured& item : measured(truth, pairings))
       for (const Origin origin : {Origin::start, Origin::end}) {

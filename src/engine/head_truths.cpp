@@ -52,7 +52,7 @@ HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::Or
     const std::size_t head = state.head - first * group;
     std::copy_n(state.hi, state_size, &final_state_[(state.sequence * heads + head) * state_size]);
   };
-  kda::run_oracle(problem_, precision_, threads_, sink, {first * group, (first + count) * group});
+  kda::run_oracle(problem_, options_, threads_, sink, {first * group, (first + count) * group});
   return {first, count, {{"o", o_}, {"final_state", final_state_}}};
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "judge/head_values.hpp"
@@ -47,8 +48,8 @@ void for_heads(TruthSource& source, std::size_t query_heads,
 class ForwardTruths : public TruthSource {
  public:
   /// `problem` must stay.
-  ForwardTruths(const kda::Problem& problem, kda::OraclePrecision precision, int threads, std::size_t at_once)
-      : problem_(problem), precision_(precision), threads_(threads), at_once_(at_once) {}
+  ForwardTruths(const kda::Problem& problem, kda::OracleOptions options, int threads, std::size_t at_once)
+      : problem_(problem), options_(std::move(options)), threads_(threads), at_once_(at_once) {}
 
   std::size_t at_once() const override { return at_once_; }
   HeadTruths of(std::size_t first, std::size_t count) override { return of(first, count, {}); }
@@ -58,7 +59,7 @@ class ForwardTruths : public TruthSource {
 
  private:
   const kda::Problem& problem_;
-  const kda::OraclePrecision precision_;
+  const kda::OracleOptions options_;
   const int threads_;
   const std::size_t at_once_;
   std::vector<double> o_, final_state_, o_magnitude_, state_magnitude_;

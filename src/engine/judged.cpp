@@ -85,7 +85,7 @@ void lift(std::vector<judge::Limit>& limits, const TwinReading& twins, const jud
   const double headroom_of_few = twins.of_few_channels ? 8 : 4;
   /// One twin that breaks down somewhere says nothing of the others. But of few channels the magnitude of a
   /// sum may vanish with the sum, and what is lost there twins alone know.
-  const double most_of_one_element = twins.of_few_channels ? std::numeric_limits<double>::infinity() : 2;
+  constexpr double most_of_one_element = 2;
   // As far as it says anything. Beyond, twins that err as much leave open whether an answer that is like them
   // is wrong.
   const bool is_like_them = !measures.has_twins || measures.twins <= 1;
@@ -95,7 +95,11 @@ void lift(std::vector<judge::Limit>& limits, const TwinReading& twins, const jud
     if (limit.source != "derived") continue;
     double least = 0;
     if (limit.metric == "scaled_ulp" && limit.value < measures.scaled_ulp.value) {
-      least = std::min(headroom * twins.scaled_ulp, most_of_one_element * limit.value);
+      // Of gradients no twin's is known.
+      const double known = twins.scaled_ulp > 0 ? twins.scaled_ulp : is_like_them ? limit.value : 0;
+      least = twins.of_few_channels
+                  ? 4 * known
+                  : std::min(headroom * twins.scaled_ulp, most_of_one_element * limit.value);
     } else if (limit.metric == "rms_ratio" && limit.value < std::max(twins.rms_ratio, measures.rms_ratio)) {
       const double factor = twins.of_few_errors || twins.of_few_channels ? headroom_of_few
                             : twins.rms_ratio > limit.value              ? headroom_beyond

@@ -146,8 +146,8 @@ class Trials {
         if (item->got.tensor(name) != nullptr) pairing.tensors.push_back(name);
       pairing.options = comparison_options(usual, context_.resources().threads, false);
     }
-    const Truth truth = context_.truth(kda::Pass::forward, item_.asked->oracle_or_usual(),
-                                       item_.chunk_size(context_.plan().outline));
+    const Truth truth =
+        context_.truth(kda::Pass::forward, *item_.asked, item_.chunk_size(context_.plan().outline));
     std::vector<std::vector<report::TensorResult>> tensors(later_.size());
     for (Measured& item : measured(truth, pairings))
       tensors[item.pairing].push_back(judged({item.tensor, item.got->shape(), item.got->dtype(), v_first()},

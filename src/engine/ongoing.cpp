@@ -114,7 +114,7 @@ kda::GradientTruths compare_gradients(const Truth& truth, const std::vector<Pair
   check_gradient_memory(problem, truth.threads, truth.memory_budget,
                         "--no-backward compares the forward pass only; --memory-limit raises it");
   kda::GradientTruths truths =
-      kda::run_gradient_oracle(problem, *truth.oracle, truth.chunk_size, truth.threads);
+      kda::run_gradient_oracle(problem, truth.oracle->precision, truth.chunk_size, truth.threads);
   std::vector<double> values, zeros;
   const Expected* weighed = nullptr;
   for (const kda::GradientRow& row : kda::gradients())

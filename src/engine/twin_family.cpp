@@ -41,7 +41,7 @@ const Row rows[] = {
     {true, 32, {"decay=pair", "reduction=blocks:16", "inverse=doubling:16"}},
     {true, 16, {"decay=anchor-mid", "tail=suffix", "exponential=exp2-scaled"}},
     {true, 16, {"decay=pair", "tail=suffix", "contraction=separate"}},
-    {true, 0, {"reduction=pairwise", "exponential=cuda-fast"}, true},
+    {true, 0, {"reduction=blocks:16", "exponential=cuda-fast"}, true},
     {true, 0, {"reduction=tree:8", "exponential=exp2-scaled", "contraction=separate"}, true},
     {true, 32, {"reduction=tree:64", "exponential=cuda"}, true},
     {true, 0, {"inverse=blocks:16", "exponential=cuda"}, false, true},

@@ -19,8 +19,10 @@ using plan::Reference;
 
 /// Cases of one truth.
 struct Group {
+  const plan::Request* asked;  ///< by one of them, as all are as far as the truth is concerned
   kda::Pass pass;
   plan::OracleChoice oracle;
+  std::optional<plan::OracleDeviceChoice> device;
   std::size_t chunk_size;
   std::vector<std::size_t> cases;
 };
@@ -39,10 +41,11 @@ std::vector<Group> groups_of(const plan::Problem& problem) {
     const std::size_t rows = item.pass == kda::Pass::backward ? item.chunk_size(problem.outline) : 0;
     const plan::OracleChoice oracle = item.asked->oracle_or_usual();
     const auto same = std::ranges::find_if(groups, [&](const Group& group) {
-      return std::tie(group.pass, group.oracle, group.chunk_size) == std::tie(item.pass, oracle, rows);
+      return std::tie(group.pass, group.oracle, group.device, group.chunk_size) ==
+             std::tie(item.pass, oracle, item.asked->oracle_device, rows);
     });
     if (same == groups.end())
-      groups.push_back({item.pass, oracle, rows, {i}});
+      groups.push_back({item.asked.get(), item.pass, oracle, item.asked->oracle_device, rows, {i}});
     else
       same->cases.push_back(i);
   }
@@ -103,7 +106,7 @@ class Round {
     if (cases_.empty()) return;
     context_.progress(group_.pass == kda::Pass::backward ? "comparing gradients" : "comparing");
     for (std::size_t i = 0; i < cases_.size(); ++i) describe(findings_.cases[cases_[i]], *pairings_[i].got);
-    Truth truth = context_.truth(group_.pass, group_.oracle, group_.chunk_size);
+    Truth truth = context_.truth(group_.pass, *group_.asked, group_.chunk_size);
     truth.draws = context_.resources().draw;
     const bool has_twins =
         truth.oracle && std::ranges::any_of(pairings_, [](const Pairing& pairing) { return pairing.twins; });

@@ -31,7 +31,9 @@ std::vector<std::string> zero_tensors(const Truth& truth) {
     output = output && is_zero(block.hi, block.count * d.HV * d.V);
   };
   sink.state = [&](const kda::OracleState& block) { state = state && is_zero(block.hi, d.K * d.V); };
-  kda::run_oracle(problem, kda::OraclePrecision::fp64, truth.threads, sink);
+  kda::OracleOptions options = truth.oracle.value_or(kda::OraclePrecision::fp64);
+  options.precision = kda::OraclePrecision::fp64;
+  kda::run_oracle(problem, options, truth.threads, sink);
   if (output) names.emplace_back("o");
   if (state) names.emplace_back("final_state");
   return names;

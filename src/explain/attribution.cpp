@@ -8,7 +8,7 @@
 
 namespace kda_check::explain {
 
-HeldOracle hold_oracle(const kda::Problem& problem, kda::OraclePrecision precision, int threads) {
+HeldOracle hold_oracle(const kda::Problem& problem, const kda::OracleOptions& options, int threads) {
   const kda::Dimensions& d = problem.dimensions();
   HeldOracle held;
   ExactValues &o = held["o"], &final_state = held["final_state"];
@@ -22,7 +22,7 @@ HeldOracle hold_oracle(const kda::Problem& problem, kda::OraclePrecision precisi
     std::memcpy(values.hi.data() + first, hi, count * sizeof(double));
     std::memcpy(values.lo.data() + first, lo, count * sizeof(double));
   };
-  kda::run_oracle(problem, precision, threads,
+  kda::run_oracle(problem, options, threads,
                   {[&](const kda::OracleOutput& part) {
                      const std::size_t row = d.HV * d.V;
                      keep(o, (part.batch * d.T + part.begin) * row, part.count * row, part.hi, part.lo);

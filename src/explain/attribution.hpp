@@ -17,7 +17,7 @@ struct ExactValues {
 };
 using HeldOracle = std::map<std::string, ExactValues, std::less<>>;
 /// o and final_state.
-HeldOracle hold_oracle(const kda::Problem& problem, kda::OraclePrecision precision, int threads);
+HeldOracle hold_oracle(const kda::Problem& problem, const kda::OracleOptions& options, int threads);
 /// The gradients that a problem has.
 HeldOracle hold_gradient_oracle(const kda::Problem& problem, kda::OraclePrecision precision,
                                 std::size_t chunk_size, int threads);

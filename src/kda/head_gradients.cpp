@@ -5,7 +5,8 @@
 #include <type_traits>
 
 #include "kda/kernels/gate_functions.hpp"
-#include "kda/row_norm.hpp"
+#include "kda/kernels/row_norm.hpp"
+#include "kda/large_rows.hpp"
 
 namespace kda_check::kda {
 
@@ -13,7 +14,7 @@ namespace {
 
 /// (dy - (dy . y) y) / n of one row whose squares are beyond the range of fp64.
 void through_norm(const double* x, const double* y, const double* dy, std::size_t K, double* dx) {
-  const double reciprocal = RowNorm(x, K).reciprocal().hi;
+  const double reciprocal = RowNorm::of(x, K).reciprocal().hi;
   double along = 0;
   for (std::size_t k = 0; k < K; ++k) along += dy[k] * y[k];
   for (std::size_t k = 0; k < K; ++k) dx[k] = (dy[k] - along * y[k]) * reciprocal;

@@ -5,7 +5,8 @@
 #include <type_traits>
 
 #include "kda/kernels/gate_functions.hpp"
-#include "kda/row_norm.hpp"
+#include "kda/kernels/row_norm.hpp"
+#include "kda/large_rows.hpp"
 
 namespace kda_check::kda {
 
@@ -37,7 +38,7 @@ void HeadReader<T>::normalised_rows(const tensor::Tensor& tensor, const Sequence
     LargeRows large(rows, count, d.K, stride);
     large.keep([&](std::size_t t, double* y) {
       const double* const x = rows + t * stride;
-      const RowNorm norm(x, d.K);
+      const RowNorm norm = RowNorm::of(x, d.K);
       for (std::size_t k = 0; k < d.K; ++k) y[k] = norm.normalised(numeric::DoubleDouble{1.0}, x[k]).hi;
     });
     kernels_.normalise(block);

@@ -2,8 +2,8 @@
 // tokens at a time, widened to T with gate, norm and sigmoid applied. Never a copy of a whole tensor.
 //
 // In fp64 a norm whose squares are beyond the range, and a gate whose amplitude is, are the functions
-// themselves (kda/row_norm.hpp, kda/kernels/gate_functions.hpp), rounded; in fp32 they are what one operation
-// after the other gives: losing them there is what kernels are judged for.
+// themselves (kda/kernels/row_norm.hpp, kda/kernels/gate_functions.hpp), rounded; in fp32 they are what one
+// operation after the other gives: losing them there is what kernels are judged for.
 #pragma once
 
 #include <cstddef>

@@ -4,14 +4,16 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/error.hpp"
 #include "base/parallel.hpp"
+#include "kda/gpu_oracle.hpp"
 #include "kda/oracle_inputs.hpp"
 
 namespace kda_check::kda {
 
 namespace {
 
-constexpr std::size_t block_tokens = 32;
+constexpr std::size_t block_tokens = oracle_block_tokens;
 /// What one worker needs for one block of one head.
 struct Workspace : TokenPairs {
   Workspace(std::size_t K, std::size_t v_stride)
@@ -50,8 +52,7 @@ class Recurrence {
     // With few heads each is shared by several workers, by tiles of V lanes.
     const std::size_t wanted = (static_cast<std::size_t>(std::max(1, threads)) + heads_ - 1) / heads_;
     const std::size_t parts = std::min(tiles_, wanted);
-    // Of some heads as much at once as of all: threads are started for every piece.
-    const std::size_t tokens_at_once = block_tokens * std::max<std::size_t>(1, d_.HV / heads_);
+    const std::size_t tokens_at_once = oracle_tokens_at_once(d_, heads_);
     const std::size_t size = tokens_at_once * heads_ * d_.V;
     Output output{Pairs(size), tensor::Scratch<double>(size)};
     std::vector<Workspace> workspaces;
@@ -153,9 +154,21 @@ class Recurrence {
 
 }  // namespace
 
-void run_oracle(const Problem& problem, OraclePrecision precision, int threads, const OracleSink& sink,
+void run_oracle(const Problem& problem, const OracleOptions& options, int threads, const OracleSink& sink,
                 const HeadRange& heads) {
-  Recurrence(problem, precision, heads).run(threads, sink);
+  if (options.device == OracleDevice::gpu) {
+    bool handed_out = false;
+    OracleSink counted = sink;
+    if (sink.output) counted.output = [&](const OracleOutput& part) { handed_out = true, sink.output(part); };
+    if (sink.state) counted.state = [&](const OracleState& state) { handed_out = true, sink.state(state); };
+    try {
+      return run_gpu_oracle(problem, options.precision, threads, counted, heads);
+    } catch (const Error& error) {
+      if (handed_out || !options.instead || error.kind() != ErrorKind::environment) throw;
+      options.instead(error.what());
+    }
+  }
+  Recurrence(problem, options.precision, heads).run(threads, sink);
 }
 
 }  // namespace kda_check::kda

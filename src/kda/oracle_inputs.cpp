@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "kda/kernels/gate_functions.hpp"
-#include "kda/row_norm.hpp"
+#include "kda/kernels/oracle_elements.hpp"
+#include "kda/kernels/row_norm.hpp"
 #include "numeric/double_double_functions.hpp"
 
 namespace kda_check::kda {
@@ -23,7 +24,7 @@ void OracleInputs::reciprocal_norms(const tensor::Tensor& q_or_k, const Sequence
   std::vector<double> stored(d_.K);
   for (std::size_t t = 0; t < tokens.length(); ++t) {
     widen_row(q_or_k, tokens, t, d_.H, head / problem_.heads_per_group(), d_.K, stored.data());
-    values.set(t, RowNorm(stored.data(), d_.K).reciprocal());
+    values.set(t, RowNorm::of(stored.data(), d_.K).reciprocal());
   }
 }
 
@@ -33,7 +34,7 @@ void OracleInputs::key_rows(const tensor::Tensor& tensor, const Sequence& tokens
     double* const row = rows.hi.data() + t * d_.K;
     widen_row(tensor, tokens, t, d_.H, head / problem_.heads_per_group(), d_.K, row);
     if (problem_.options.qk_l2norm) {
-      const RowNorm norm(row, d_.K);
+      const RowNorm norm = RowNorm::of(row, d_.K);
       for (std::size_t k = 0; k < d_.K; ++k) rows.set(t * d_.K + k, norm.normalised(factor, row[k]));
     } else {
       for (std::size_t k = 0; k < d_.K; ++k) rows.set(t * d_.K + k, factor * row[k]);
@@ -52,8 +53,8 @@ void OracleInputs::tokens(const Sequence& tokens, std::size_t head, TokenPairs& 
   for (std::size_t t = 0; t < tokens.length(); ++t)
     for (std::size_t k = 0; k < d_.K; ++k) {
       const double key = rows.k.hi[t * d_.K + k], strength = rows.beta.hi[t];
-      rows.retained[t * d_.K + k] = std::fabs(1 - strength * key * key);
-      rows.written[t * d_.K + k] = std::fabs(strength * key);
+      rows.retained[t * d_.K + k] = retained_share(strength, key);
+      rows.written[t * d_.K + k] = written_share(strength, key);
     }
 }
 
@@ -152,10 +153,7 @@ void OracleInputs::beta(const Sequence& tokens, std::size_t head, Pairs& values)
   for (std::size_t t = 0; t < tokens.length(); ++t) {
     double stored = 0;
     widen_row(problem_.beta, tokens, t, d_.HV, head, 1, &stored);
-    DoubleDouble value{stored};
-    if (problem_.options.beta_sigmoid)
-      value = numeric::sigmoid(value) * (problem_.options.allow_neg_eigval ? 2.0 : 1.0);
-    values.set(t, value);
+    values.set(t, write_strength(stored, problem_.options.beta_sigmoid, problem_.options.allow_neg_eigval));
   }
 }
 

@@ -7,7 +7,7 @@
 #include "base/parallel.hpp"
 #include "kda/head_io.hpp"
 #include "kda/jobs.hpp"
-#include "kda/row_norm.hpp"
+#include "kda/kernels/row_norm.hpp"
 #include "kda/state_energy.hpp"
 #include "kda/token_blocks.hpp"
 #include "numeric/elementary.hpp"
@@ -276,7 +276,7 @@ class GroupScan {
         continue;
       }
       reader_.rows_of(of, d_.H, d_.K, s_, query_head_, s_.begin + t, 1, stored.data(), d_.K);
-      const RowNorm norm(stored.data(), d_.K);
+      const RowNorm norm = RowNorm::of(stored.data(), d_.K);
       Energy along, of_row;
       for (std::size_t k = 0; k < d_.K; ++k) {
         y[k] = norm.normalised(numeric::DoubleDouble{1.0}, stored[k]).hi;

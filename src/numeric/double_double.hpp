@@ -37,8 +37,8 @@ KDA_CHECK_INLINE constexpr BasicDoubleDouble<V> two_sum(V a, V b) {
 
 namespace detail {
 
-/// a * b + c with one rounding, by sums: for constants, where clang's builtin is none. The product is split
-/// (T. J. Dekker), what is left of the sum is rounded to odd and added last (S. Boldo, G. Melquiond,
+/// a * b + c with one rounding, by sums: for constants, where clang and nvcc have no builtin. The product is
+/// split (T. J. Dekker), what is left of the sum is rounded to odd and added last (S. Boldo, G. Melquiond,
 /// "Emulation of FMA and correctly rounded sums", IEEE TC 57, 2008). Neither may overflow or underflow.
 KDA_CHECK_INLINE constexpr double constant_fma(double a, double b, double c) {
   const auto high_part = [](double x) {
@@ -59,7 +59,7 @@ KDA_CHECK_INLINE constexpr double constant_fma(double a, double b, double c) {
 
 /// a * b + c with one rounding.
 KDA_CHECK_INLINE constexpr double fma(double a, double b, double c) {
-#ifdef __clang__
+#if defined(__clang__) || defined(__CUDACC__)
   if (__builtin_is_constant_evaluated()) return detail::constant_fma(a, b, c);
 #endif
   return __builtin_fma(a, b, c);

@@ -18,16 +18,16 @@ namespace kda_check::numeric {
 
 // The operations below are what a pack of doubles also has to offer.
 
-KDA_CHECK_INLINE double round_to_integer(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
+KDA_CHECK_BOTH double round_to_integer(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 /// 2^n for an integer n in [-1022, 1023].
-KDA_CHECK_INLINE double power_of_two(double n) {
+KDA_CHECK_BOTH double power_of_two(double n) {
   return __builtin_bit_cast(double, static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + 1023) << 52);
 }
-KDA_CHECK_INLINE double select(bool condition, double yes, double no) { return condition ? yes : no; }
-KDA_CHECK_INLINE double absolute(double x) { return __builtin_fabs(x); }
-KDA_CHECK_INLINE double square_root(double x) { return __builtin_sqrt(x); }
+KDA_CHECK_BOTH double select(bool condition, double yes, double no) { return condition ? yes : no; }
+KDA_CHECK_BOTH double absolute(double x) { return __builtin_fabs(x); }
+KDA_CHECK_BOTH double square_root(double x) { return __builtin_sqrt(x); }
 template <class V>
-KDA_CHECK_INLINE V broadcast_as(double x) {
+KDA_CHECK_BOTH V broadcast_as(double x) {
   if constexpr (std::is_same_v<V, double>) {
     return x;
   } else {
@@ -36,8 +36,8 @@ KDA_CHECK_INLINE V broadcast_as(double x) {
 }
 
 template <class Mask, class V>
-KDA_CHECK_INLINE BasicDoubleDouble<V> select(const Mask& condition, const BasicDoubleDouble<V>& yes,
-                                             const BasicDoubleDouble<V>& no) {
+KDA_CHECK_BOTH BasicDoubleDouble<V> select(const Mask& condition, const BasicDoubleDouble<V>& yes,
+                                           const BasicDoubleDouble<V>& no) {
   return {select(condition, yes.hi, no.hi), select(condition, yes.lo, no.lo)};
 }
 
@@ -54,27 +54,28 @@ constexpr DoubleDouble inverse_factorial(int n) {
 }
 
 template <class V>
-KDA_CHECK_INLINE BasicDoubleDouble<V> spread(DoubleDouble x) {
+KDA_CHECK_BOTH BasicDoubleDouble<V> spread(DoubleDouble x) {
   return {broadcast_as<V>(x.hi), broadcast_as<V>(x.lo)};
 }
 
 inline constexpr double largest_double = 0x1.fffffffffffffp+1023;
 template <class V>
-KDA_CHECK_INLINE auto is_infinite(const V& x) {
+KDA_CHECK_BOTH auto is_infinite(const V& x) {
   return absolute(x) > broadcast_as<V>(largest_double);
 }
 
 /// The low part beside an infinite high part is 0.
 template <class V>
-KDA_CHECK_INLINE BasicDoubleDouble<V> without_low_part_at_infinity(const BasicDoubleDouble<V>& x) {
+KDA_CHECK_BOTH BasicDoubleDouble<V> without_low_part_at_infinity(const BasicDoubleDouble<V>& x) {
   return {x.hi, select(is_infinite(x.hi), broadcast_as<V>(0.0), x.lo)};
 }
 
 /// exp(r) - 1 for |r| <= 0.022: Taylor's series, error 2^-110 relative to r. Terms from r^9/9! on are below
 /// 2^-62 of the sum, so double precision carries them.
 template <class V>
-KDA_CHECK_INLINE BasicDoubleDouble<V> exp_minus_one_small(const BasicDoubleDouble<V>& r) {
-  V tail = broadcast_as<V>(inverse_factorial(14).hi);
+KDA_CHECK_BOTH BasicDoubleDouble<V> exp_minus_one_small(const BasicDoubleDouble<V>& r) {
+  constexpr double last_coefficient = inverse_factorial(14).hi;
+  V tail = broadcast_as<V>(last_coefficient);
   constexpr double tail_coefficients[] = {inverse_factorial(13).hi, inverse_factorial(12).hi,
                                           inverse_factorial(11).hi, inverse_factorial(10).hi,
                                           inverse_factorial(9).hi};
@@ -100,7 +101,7 @@ struct ExpParts {
 /// Beyond +-bound (at most 4000) the parts are those of the bound, so that infinities have some; NaN stays
 /// NaN.
 template <class V>
-KDA_CHECK_INLINE ExpParts<V> exp_parts(BasicDoubleDouble<V> x, double largest) {
+KDA_CHECK_BOTH ExpParts<V> exp_parts(BasicDoubleDouble<V> x, double largest) {
   const V bound = broadcast_as<V>(largest);
   x = select(x.hi > bound, BasicDoubleDouble<V>{bound, broadcast_as<V>(0.0)}, x);
   x = select(x.hi < -bound, BasicDoubleDouble<V>{-bound, broadcast_as<V>(0.0)}, x);
@@ -123,7 +124,7 @@ KDA_CHECK_INLINE ExpParts<V> exp_parts(BasicDoubleDouble<V> x, double largest) {
 
 /// exp(x). Below -745.2 the result is 0, above 709.8 infinite, NaN stays NaN.
 template <class V>
-KDA_CHECK_INLINE BasicDoubleDouble<V> exp(const BasicDoubleDouble<V>& x) {
+KDA_CHECK_BOTH BasicDoubleDouble<V> exp(const BasicDoubleDouble<V>& x) {
   const ExpParts<V> parts = exp_parts(x, 800.0);
   const V half = round_to_integer(parts.exponent * broadcast_as<V>(0.5));
   const V first = power_of_two(half), second = power_of_two(parts.exponent - half);
@@ -135,7 +136,7 @@ KDA_CHECK_INLINE BasicDoubleDouble<V> exp(const BasicDoubleDouble<V>& x) {
 template <class V>
 class ExpFactor {
  public:
-  KDA_CHECK_INLINE explicit ExpFactor(double a)
+  KDA_CHECK_BOTH explicit ExpFactor(double a)
       : parts_(exp_parts(detail::spread<V>(DoubleDouble{a}), 3000.0)),
         limit_(broadcast_as<V>(a < -detail::largest_double                                   ? 0.0
                                : a >= -detail::largest_double && a <= detail::largest_double ? 1.0
@@ -144,7 +145,7 @@ class ExpFactor {
 
   /// exp(a) y, relative error 6 u^2 + that of exp where the result is normal. 0 times infinity, which has no
   /// limit, is NaN; exp(800) 0 is 0.
-  KDA_CHECK_INLINE BasicDoubleDouble<V> operator*(const BasicDoubleDouble<V>& y) const {
+  KDA_CHECK_BOTH BasicDoubleDouble<V> operator*(const BasicDoubleDouble<V>& y) const {
     const V one = broadcast_as<V>(1.0), size = absolute(y.hi);
     const auto is_small = size<broadcast_as<V>(0x1p-500), is_large = size> broadcast_as<V>(0x1p500);
     const V scale =
@@ -176,7 +177,7 @@ class ExpFactor {
 /// 1, 1.25, 1.5, 1.75, 2, so |s| <= 1/17; with c = 1 nothing cancels, and small x keep their relative
 /// accuracy.
 template <class V>
-KDA_CHECK_INLINE BasicDoubleDouble<V> log1p_unit(const BasicDoubleDouble<V>& x) {
+KDA_CHECK_BOTH BasicDoubleDouble<V> log1p_unit(const BasicDoubleDouble<V>& x) {
   struct Centre {
     double value;
     DoubleDouble logarithm;
@@ -201,7 +202,8 @@ KDA_CHECK_INLINE BasicDoubleDouble<V> log1p_unit(const BasicDoubleDouble<V>& x) 
       detail::constant(1, 25), detail::constant(1, 23), detail::constant(1, 21), detail::constant(1, 19),
       detail::constant(1, 17), detail::constant(1, 15), detail::constant(1, 13), detail::constant(1, 11),
       detail::constant(1, 9),  detail::constant(1, 7),  detail::constant(1, 5),  detail::constant(1, 3)};
-  BasicDoubleDouble<V> sum = detail::spread<V>(detail::constant(1, 27));
+  constexpr DoubleDouble last_coefficient = detail::constant(1, 27);
+  BasicDoubleDouble<V> sum = detail::spread<V>(last_coefficient);
   for (const DoubleDouble& coefficient : coefficients) sum = sum * square + detail::spread<V>(coefficient);
   sum = s + s * (square * sum);
   const V two = broadcast_as<V>(2.0);
@@ -209,14 +211,14 @@ KDA_CHECK_INLINE BasicDoubleDouble<V> log1p_unit(const BasicDoubleDouble<V>& x) 
 }
 
 template <class V>
-KDA_CHECK_INLINE BasicDoubleDouble<V> negative_magnitude(const BasicDoubleDouble<V>& x) {
+KDA_CHECK_BOTH BasicDoubleDouble<V> negative_magnitude(const BasicDoubleDouble<V>& x) {
   return select(x.hi > broadcast_as<V>(0.0), -x, x);
 }
 
 /// log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)), without the usual threshold; beyond 800 the second term is
 /// 0 in double-double, and the sum x, infinity included.
 template <class V>
-KDA_CHECK_INLINE BasicDoubleDouble<V> softplus(const BasicDoubleDouble<V>& x) {
+KDA_CHECK_BOTH BasicDoubleDouble<V> softplus(const BasicDoubleDouble<V>& x) {
   const BasicDoubleDouble<V> zero = detail::spread<V>(DoubleDouble{});
   const BasicDoubleDouble<V> rest = log1p_unit(exp(negative_magnitude(x)));
   const BasicDoubleDouble<V> sum = rest + select(x.hi > broadcast_as<V>(0.0), x, zero);
@@ -225,7 +227,7 @@ KDA_CHECK_INLINE BasicDoubleDouble<V> softplus(const BasicDoubleDouble<V>& x) {
 
 /// 1 / (1 + exp(-x)), from exp(-|x|), which cannot overflow.
 template <class V>
-KDA_CHECK_INLINE BasicDoubleDouble<V> sigmoid(const BasicDoubleDouble<V>& x) {
+KDA_CHECK_BOTH BasicDoubleDouble<V> sigmoid(const BasicDoubleDouble<V>& x) {
   const BasicDoubleDouble<V> e = exp(negative_magnitude(x));
   const BasicDoubleDouble<V> one = detail::spread<V>(DoubleDouble{1.0});
   return select(x.hi > broadcast_as<V>(0.0), one, e) / (e + broadcast_as<V>(1.0));
@@ -233,7 +235,7 @@ KDA_CHECK_INLINE BasicDoubleDouble<V> sigmoid(const BasicDoubleDouble<V>& x) {
 
 /// 1 / sqrt(x), x > 0: one step of Newton from double precision.
 template <class V>
-KDA_CHECK_INLINE BasicDoubleDouble<V> reciprocal_square_root(const BasicDoubleDouble<V>& x) {
+KDA_CHECK_BOTH BasicDoubleDouble<V> reciprocal_square_root(const BasicDoubleDouble<V>& x) {
   const V estimate = broadcast_as<V>(1.0) / square_root(x.hi);
   const BasicDoubleDouble<V> residual = -(x * two_product(estimate, estimate)) + broadcast_as<V>(1.0);
   return BasicDoubleDouble<V>{estimate, broadcast_as<V>(0.0)} + residual * (estimate * broadcast_as<V>(0.5));

@@ -16,3 +16,11 @@ static_assert(FLT_EVAL_METHOD == 0, "float and double expressions must be evalua
 /// a function emitted out of line, the linker would keep one copy and all callers would run that one's
 /// instructions.
 #define KDA_CHECK_INLINE __attribute__((always_inline)) inline
+
+/// The same for what the CPU and a GPU compute alike, from one source. (What is constexpr nvcc takes for both
+/// by itself.)
+#ifdef __CUDACC__
+#define KDA_CHECK_BOTH __host__ __device__ KDA_CHECK_INLINE
+#else
+#define KDA_CHECK_BOTH KDA_CHECK_INLINE
+#endif

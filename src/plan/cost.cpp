@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -32,6 +33,7 @@ constexpr Speed speeds[] = {
     {"gpu-chunk", 0.15, 0.3, 4},
 };
 constexpr double oracle_forward = 28, oracle_backward = 180, oracle_fp64 = 6, comparison = 1.8;
+constexpr double oracle_on_gpu = 0.2;
 constexpr double exact_sums =
     30;  ///< a run whose sums are rounded once, or are a tensor core's, over a plain one
 constexpr double per_problem = 3e-3, per_case = 5e-4;  ///< opening, allocating; limits, writing rows
@@ -63,9 +65,12 @@ double run_seconds(const Answer& answer, const kda::Outline& problem, Pass pass)
   return seconds_for(problem, microseconds * (slow ? exact_sums : 1));
 }
 
-double oracle_seconds(const kda::Outline& problem, Pass pass, OracleChoice choice) {
-  const double whole = pass == Pass::backward ? oracle_backward : oracle_forward;
+double oracle_seconds(const kda::Outline& problem, Pass pass, const Request& asked) {
+  const OracleChoice choice = asked.oracle_or_usual();
   if (choice == OracleChoice::none) return 0;
+  if (pass == Pass::forward && asked.oracle_device_for(problem.dimensions) == kda::OracleDevice::gpu)
+    return seconds_for(problem, oracle_on_gpu);
+  const double whole = pass == Pass::backward ? oracle_backward : oracle_forward;
   return seconds_for(problem, choice == OracleChoice::fp64 ? oracle_fp64 : whole);
 }
 
@@ -101,7 +106,7 @@ double seconds_of(const Case& item, const Problem& problem) {
 double seconds_of(const Problem& problem) {
   double seconds = per_problem;
   std::set<std::pair<std::size_t, Pass>> answers;
-  std::set<std::tuple<Pass, OracleChoice, std::size_t>> truths;
+  std::map<std::tuple<Pass, OracleChoice, std::size_t>, const Request*> truths;
   std::set<std::pair<DType, Pass>> twins;
   for (const Case& item : problem.cases) {
     seconds += item.seconds + per_case;
@@ -110,15 +115,17 @@ double seconds_of(const Problem& problem) {
       continue;
     answers.emplace(*item.answer, item.pass);
     if (item.has_twins()) twins.emplace(problem.answers[*item.answer].dtype, item.pass);
-    truths.emplace(item.pass, item.asked->oracle_or_usual(),
-                   item.pass == Pass::backward ? item.chunk_size(problem.outline) : 0);
+    truths.emplace(std::tuple(item.pass, item.asked->oracle_or_usual(),
+                              item.pass == Pass::backward ? item.chunk_size(problem.outline) : 0),
+                   item.asked.get());
   }
   for (const auto& [answer, pass] : answers)
     seconds += run_seconds(problem.answers[answer], problem.outline, pass);
   for (const auto& [dtype, pass] : twins)
     seconds +=
         seconds_for(problem.outline, twin_runs * chunk_microseconds * (pass == Pass::backward ? 4 : 1));
-  for (const auto& [pass, choice, chunk] : truths) seconds += oracle_seconds(problem.outline, pass, choice);
+  for (const auto& [truth, asked] : truths)
+    seconds += oracle_seconds(problem.outline, std::get<Pass>(truth), *asked);
   return seconds;
 }
 

@@ -101,6 +101,8 @@ class Line {
     if (asked_.chunk_size) add("--chunk-size", fmt::format("{}", *asked_.chunk_size));
     if (asked_.oracle && *asked_.oracle != OracleChoice::double_double)
       add("--oracle", std::string(name_of(*asked_.oracle)));
+    if (asked_.oracle_device && *asked_.oracle_device != OracleDeviceChoice::automatic)
+      add("--oracle-device", std::string(name_of(*asked_.oracle_device)));
     if (asked_.window) add("--window", fmt::format("{}", *asked_.window));
   }
 

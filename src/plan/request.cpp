@@ -16,6 +16,18 @@ std::string_view name_of(OracleChoice choice) {
   return "none";
 }
 
+std::string_view name_of(OracleDeviceChoice choice) {
+  switch (choice) {
+    case OracleDeviceChoice::automatic:
+      break;
+    case OracleDeviceChoice::cpu:
+      return "cpu";
+    case OracleDeviceChoice::gpu:
+      return "gpu";
+  }
+  return "auto";
+}
+
 std::optional<kda::OraclePrecision> precision_of(OracleChoice choice) {
   if (choice == OracleChoice::none) return std::nullopt;
   return choice == OracleChoice::fp64 ? kda::OraclePrecision::fp64 : kda::OraclePrecision::double_double;
@@ -30,6 +42,16 @@ void replace(std::optional<T>& value, const std::optional<T>& by) {
 
 }  // namespace
 
+kda::OracleDevice Request::oracle_device_for(const kda::Dimensions& d) const {
+  const OracleDeviceChoice choice = oracle_device.value_or(OracleDeviceChoice::automatic);
+  if (choice == OracleDeviceChoice::cpu) return kda::OracleDevice::cpu;
+  // Below this the CPU is done before a device is awake: tokens times heads of K = V = 128.
+  constexpr double worth_it = 16384;
+  const double size = static_cast<double>(d.B * d.T * d.HV) * static_cast<double>(d.K * d.V) / (128 * 128);
+  if (choice == OracleDeviceChoice::automatic && size < worth_it) return kda::OracleDevice::cpu;
+  return kda::gpu_oracle_unavailable(d).empty() ? kda::OracleDevice::gpu : kda::OracleDevice::cpu;
+}
+
 Request under(Request line, const Request& command) {
   line.task = command.task;
   line.command = command.command;
@@ -38,6 +60,7 @@ Request under(Request line, const Request& command) {
   if (!command.arithmetic.empty()) line.arithmetic = command.arithmetic;
   replace(line.chunk_size, command.chunk_size);
   replace(line.oracle, command.oracle);
+  replace(line.oracle_device, command.oracle_device);
   replace(line.external, command.external);
   replace(line.invariants, command.invariants);
   replace(line.judging.atol, command.judging.atol);

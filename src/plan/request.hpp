@@ -69,6 +69,10 @@ std::string_view name_of(OracleChoice choice);  ///< "double-double", "fp64", "n
 /// nullopt for none.
 std::optional<kda::OraclePrecision> precision_of(OracleChoice choice);
 
+/// Where the oracle of the forward pass runs: automatic is a GPU, where there is one and it pays.
+enum class OracleDeviceChoice : unsigned char { automatic, cpu, gpu };
+std::string_view name_of(OracleDeviceChoice choice);  ///< "auto", "cpu", "gpu"
+
 struct Request {
   Task task = Task::judge;
   std::string command = "run";  ///< as typed
@@ -79,6 +83,7 @@ struct Request {
   Names arithmetic;     ///< key=value and presets
   std::optional<std::size_t> chunk_size;
   std::optional<OracleChoice> oracle;
+  std::optional<OracleDeviceChoice> oracle_device;
   Judging judging;
   std::string tolerance;  ///< path; empty: none
   Names required;         ///< answers that must be among those that answered
@@ -99,6 +104,8 @@ struct Request {
 
   bool has_twins() const { return twins.value_or(true); }
   OracleChoice oracle_or_usual() const { return oracle.value_or(OracleChoice::double_double); }
+  /// The device that the oracle of such a problem runs on.
+  kda::OracleDevice oracle_device_for(const kda::Dimensions& dimensions) const;
 };
 
 /// The request of a line under a command line: what selects narrows, single values and flags are replaced,

@@ -90,6 +90,7 @@ struct CaseResult {
   std::string dtype, device, pass, arithmetic, compute, against;
   bool compute_assumed = false;  ///< the file does not say (fixture/header.hpp)
   std::string oracle;            ///< behind its magnitudes and, against the oracle, its truth
+  std::string oracle_device;     ///< where that ran: "cpu", "NVIDIA H100 80GB HBM3"
   Verdict verdict = Verdict::inconclusive;
   std::string reason;
   std::string trials;  ///< of an invariant: what was tried, "1 63 64* 100"

@@ -84,6 +84,7 @@ Json one_case(const CaseResult& item) {
   if (item.role == Role::external) result["external"] = true;
   if (item.compute_assumed) result["compute_assumed"] = true;
   if (!item.oracle.empty()) result["oracle"] = item.oracle;
+  if (!item.oracle_device.empty()) result["oracle_device"] = item.oracle_device;
   if (!item.trials.empty()) result["trials"] = item.trials;
   if (item.probe) result["probe"] = probe(*item.probe);
   if (!item.repro.empty()) result["repro"] = item.repro;

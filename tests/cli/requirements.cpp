@@ -69,3 +69,30 @@ TEST_CASE("an answer that is required and that nobody gives fails, whatever else
   }
   CHECK(program("run " + small + " --require fla_chunk,chunk").code == 0);
 }
+
+TEST_CASE("an oracle that was to run on a GPU runs on the CPU with a word about it", "[cli][gpu]") {
+  if (gpu_is_missing().empty()) KDA_CHECK_SKIP("there is a GPU here");
+  const std::string words = "run " + small + " --variant recurrent --recorded none --against oracle --json";
+  const Output asked = program(words + " --oracle-device gpu"), usual = program(words);
+  CHECK(asked.code == 0);
+  CHECK(lines(asked.err) == 1);
+  CHECK_THAT(asked.err, ContainsSubstring("the oracle runs on the CPU: " + gpu_is_missing()));
+  CHECK(usual.err.empty());
+  for (const Output* const output : {&asked, &usual})
+    for (const auto& item : nlohmann::json::parse(output->out)["cases"])
+      CHECK(item["oracle_device"] == "cpu");
+}
+
+TEST_CASE("the program finds the same with the oracle on either device", "[cli][gpu]") {
+  if (!gpu_is_missing().empty()) KDA_CHECK_SKIP("no GPU here: " + gpu_is_missing());
+  const auto cases_of = [](const char* device) {
+    auto cases =
+        nlohmann::json::parse(program("run " + small + " --json --oracle-device " + device).out)["cases"];
+    for (auto& item : cases) {
+      CHECK((item["oracle_device"] == "cpu") == (device == std::string("cpu") || item["pass"] == "backward"));
+      item.erase("oracle_device"), item.erase("repro");
+    }
+    return cases;
+  };
+  CHECK(cases_of("cpu") == cases_of("gpu"));
+}

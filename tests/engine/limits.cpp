@@ -260,7 +260,13 @@ TEST_CASE("a limit is lifted to what twins need, and no further", "[engine][limi
   CHECK(of_elements.front().value == 200);
   of_elements = {{"scaled_ulp", 100, "derived"}};
   engine::lift(of_elements, {0.01, false, 1e6, true}, measures);
-  CHECK(of_elements.front().value == Approx(1.5e6));
+  CHECK(of_elements.front().value == Approx(4e6));
+  for (const bool is_like_them : {true, false}) {
+    measures.twins = is_like_them ? 0.9 : 1.1;
+    of_elements = {{"scaled_ulp", 100, "derived"}};
+    engine::lift(of_elements, {0.01, false, 0, true}, measures);
+    CHECK(of_elements.front().value == (is_like_them ? 400 : 100));
+  }
   std::vector<judge::Limit> set{{"rms_ratio", 0.01, "command line"}};
   engine::lift(set, {0.02}, measures);
   CHECK(set.front().value == 0.01);

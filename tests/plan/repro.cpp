@@ -50,11 +50,12 @@ plan::Plan replanned(const std::string& repro) {
 /// Everything that a case is, but for its number, its place, and who set its limits.
 std::string essence(const plan::Case& item, const plan::Problem& problem) {
   std::string text =
-      fmt::format("{} | {} | {} | {} of {} | {} | {} | {} | skip: {} | chunk {} | oracle {}",
+      fmt::format("{} | {} | {} | {} of {} | {} | {} | {} | skip: {} | chunk {} | oracle {} {}",
                   problem.source->target().path, problem.remark(), item.who, plan::name_of(item.question),
                   kda::name_of(item.pass), item.reference.name, static_cast<int>(item.reference.kind),
                   fmt::join(item.tensors, " "), item.skip, item.chunk_size(problem.outline),
-                  plan::name_of(item.asked->oracle_or_usual()));
+                  plan::name_of(item.asked->oracle_or_usual()),
+                  plan::name_of(item.asked->oracle_device.value_or(plan::OracleDeviceChoice::automatic)));
   if (item.answer) {
     const plan::Answer& answer = problem.answers[*item.answer];
     text += fmt::format(" | {}", numeric::name_of(answer.dtype));
@@ -103,6 +104,7 @@ Names lines_of_run() {
               "fla_bf16_prefill.h5 --arithmetic fla,contraction=separate --chunk-size 32 --oracle fp64 "
               "--limit max_ulp=none --limit scaled_ulp=123.456 --atol 0.1 --rtol 1e-3",
           fixtures + "fla_fp32_varlen.h5 --tensor final_state --oracle none",
+          fixtures + "fla_fp32_varlen.h5 --variant chunk --oracle-device cpu",
           "identical_keys:T=16 --dtype fp32 --tolerance cases/tolerances.toml --limit rms_ratio=0.5",
           "control:T=8,H=1 --variant naive --dtype fp64 --arithmetic exponential=cuda",
           "control:T=8,H=1 --variant gpu-chunk,chunk --dtype fp64,bf16",

@@ -248,3 +248,23 @@ def test_what_a_program_leaves_running_is_not_waited_for(problem, monkeypatch, t
         kda_check.check(**problem, timeout=0.5)
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     assert time.monotonic() - before < 90
+
+
+def test_what_judges_nothing_is_no_pass(problem):
+    report = kda_check.check(**problem, options=["--dry-run"])
+    assert not report.passed and not report.cases
+
+
+def test_a_row_shows_itself_in_a_line(problem):
+    assert repr(kda_check.check(**problem)["o"]) == "<kda_check.TensorReport: o PASS>"
+
+
+def test_what_makes_no_report_is_refused(problem):
+    with pytest.raises(kda_check.UsageError, match="no report"):
+        kda_check.check(**problem, options=["--help"])
+
+
+def test_a_file_that_cannot_be_kept_is_one_exception(problem, tmp_path):
+    for path in (tmp_path / "nowhere" / "kept.h5", tmp_path):
+        with pytest.raises(kda_check.EnvironmentProblem, match=f"cannot write the file: .*{path}"):
+            kda_check.check(**problem, save=path)

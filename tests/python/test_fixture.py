@@ -123,7 +123,7 @@ def test_a_masked_array_is_refused():
         stored(np.ma.masked_array(np.zeros(3), mask=[0, 1, 0]), "x")
 
 
-@pytest.mark.parametrize("name", ["none", "all", "oracle", "replay", "", "a/b"])
+@pytest.mark.parametrize("name", ["none", "all", "oracle", "replay", "", ".", "a/b"])
 def test_a_name_that_means_something_else_is_refused(problem, name):
     with pytest.raises(ValueError, match=f"'{name}' is no name for an answer"):
         kda_check.check(**problem, name=name)

@@ -172,3 +172,58 @@ def pytest_runtest_protocol(item):
     return True
 """)
     run("--kda-check", "-k", "right").stdout.fnmatch_lines(["2 calls: 2 passed, 0 failed, 0 inconclusive, 0 not judged"])
+
+
+TEARDOWN = """
+import kda_check
+import pytest
+from test_theirs import inputs, kernels
+
+@pytest.fixture
+def late():
+    yield
+    kda_check.kernel()(lambda q, k, v, g, beta: kernels.chunk_kda(q, k, v, g, beta)[0] * 1.01)(**inputs())
+    {end}
+
+def test_it(late):
+    pass
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "raise RuntimeError"])
+def test_calls_while_a_test_is_tidied_up_are_judged(run, pytester, end):
+    pytester.makepyfile(test_late=TEARDOWN.format(end=end))
+    result = run("--kda-check=strict", "test_late.py")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["FAIL test_late.py::test_it: *", "1 calls: 0 passed, 1 failed*"])
+
+
+def test_with_several_processes_skipped_calls_are_counted(run):
+    pytest.importorskip("xdist")
+    run("-n1", "--kda-check", "--kda-check-seconds=0").stdout.fnmatch_lines(["1 calls: *, 5 skipped"])
+
+
+def test_a_kernel_that_a_conftest_keeps_is_seen(run, pytester):
+    for folder in ("fla", "fla/ops"):
+        pytester.mkdir(folder).joinpath("__init__.py").touch()
+    pytester.path.joinpath("fla/ops/kda.py").write_text("""
+import kernels
+
+def chunk_kda(*args, **words):
+    return kernels.chunk_kda(*args, **words)
+""")
+    pytester.makeconftest(f"""
+import sys
+sys.path.insert(0, {HERE!r})
+from fla.ops.kda import chunk_kda
+KERNELS = {{"chunk": chunk_kda}}
+""")
+    pytester.makepyfile(test_table="""
+import torch
+from conftest import KERNELS
+
+def test_it():
+    x = torch.ones(1, 9, 1, 4)
+    KERNELS["chunk"](q=x / 2, k=x / 2, v=x, g=-x, beta=x[..., 0])
+""")
+    run("--kda-check", "test_table.py").stdout.fnmatch_lines(["1 calls: 1 passed*"])

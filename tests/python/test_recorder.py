@@ -262,8 +262,8 @@ def test_layers_of_a_model_name_their_calls(fla):
 
     model = Model()
     with recording(model) as log:
-        model(words())
-    model(words())
+        recorded = model(words())
+    assert len(recorded) == 2 and all(torch.equal(a, b) for a, b in zip(recorded, model(words())))
     assert [call.place for call in log.calls] == ["layers.0", "layers.1"]
 
 
@@ -337,6 +337,16 @@ def test_gradients_of_two_losses_are_not_mixed(fla):
             torch.autograd.grad(o, [given[wanted]], torch.randn_like(o), retain_graph=True)
         torch.autograd.grad(o, list(given.values()), torch.randn_like(o))
     assert log.calls[0].report.passed and {row.row["name"] for row in log.calls[0].report.tensors()} == {"o", "dq"}
+
+
+def test_a_call_whose_graph_is_gone_does_not_wait_for_the_end(fla):
+    with recording() as log:
+        fla.renamed(**words(requires_grad=True))
+        gc.collect()
+        o, _ = fla.renamed(**words(requires_grad=True))
+        assert [call.verdict for call in log.calls] == ["pass", ""]
+        o.sum().backward()
+    assert log.calls[1].report["dq"].passed
 
 
 def test_a_graph_without_a_backward_pass_is_not_kept(fla):
@@ -565,3 +575,80 @@ def test_a_pool_with_fewer_rows_than_tokens_is_not_judged():
     given = {**words(T=3), "initial_state": torch.randn(4, 2, 16, 8), "ssm_state_indices": torch.tensor([[1, 2]])}
     with pytest.raises(kda_check.Unsupported, match="fewer rows than tokens"):
         signatures.FLA.problem(given)
+
+
+def drops_gradients(how):
+    """A kernel that forgets the gradient of k: autograd hears nothing of k, or is told None."""
+    class Forgets(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            return None
+
+    forget = Forgets.apply if how == "told None" else torch.Tensor.detach
+    return lambda q, k, v, g, beta: kernels.chunk_kda(q, forget(k), v, g, beta)[0]
+
+
+@pytest.mark.parametrize("how", ["told None", "not connected"])
+def test_a_gradient_that_a_kernel_forgets_is_wrong(how):
+    with recording() as log:
+        kda_check.kernel()(drops_gradients(how))(**words(requires_grad=True)).square().sum().backward()
+    (call,) = log.calls
+    assert call.report["dk"].verdict == "fail" and call.report["dq"].passed
+
+
+def test_an_output_that_is_a_view_and_is_changed_afterwards_is_judged_forward_only():
+    def viewed(**given):
+        o, state = kernels.chunk_kda(**given, output_final_state=True)
+        return o.transpose(1, 2).contiguous().transpose(1, 2), state
+
+    def backward(change):
+        given = words(requires_grad=True)
+        o, state = kda_check.kernel()(viewed)(**given)
+        o = change(o)
+        (o.sum() + state.sum()).backward()
+        return [x.grad if x.grad is not None else torch.zeros(1) for x in given.values()]
+
+    for change, judged in ((torch.clone, {"o", "final_state", "dq", "dk", "dv", "dg", "dbeta"}),
+                           (lambda o: o.mul_(1.5), {"o", "final_state"}),
+                           (lambda o: torch.zeros(1), {"o", "final_state", "dk", "dv", "dg", "dbeta"})):  # fmt: skip
+        plain = backward(change)
+        with recording() as log:
+            assert all(torch.equal(a, b) for a, b in zip(plain, backward(change)))
+        (call,) = log.calls
+        assert call.report.passed and {row.row["name"] for row in call.report.tensors()} == judged
+        assert ("no gradients" in str(call)) == (len(judged) == 2)
+
+
+def test_no_gradient_is_judged_of_what_a_kernel_changes_in_place():
+    def doubling(q, k, v, g, beta):
+        return kernels.chunk_kda(q.mul_(2), k, v, g, beta, 0.125)[0]
+
+    given = words(requires_grad=True)
+    with recording() as log:
+        signature = kda_check.Signature(fixed={"scale": 0.25})
+        kda_check.kernel(signature)(doubling)(**{name: x * 1 for name, x in given.items()}).sum().backward()
+    (call,) = log.calls
+    assert call.report.passed and call.error == "no gradient of what the kernel changed in place: q"
+    assert {row.row["name"] for row in call.report.tensors()} == {"o", "dk", "dv", "dg", "dbeta"}
+
+
+def test_calls_that_wait_for_gradients_are_not_judged_yet(fla):
+    with recording(judged=False) as log:
+        o, _ = fla.renamed(**words(requires_grad=True))
+        log.judge()
+        assert log.not_judged
+        o.sum().backward()
+    log.judge()
+    assert log.calls[0].report.passed and log.calls[0].report["dq"].passed
+
+
+def test_a_call_that_the_program_refuses_keeps_no_other_from_its_verdict(fla):
+    with recording(judged=False) as log:
+        fla.renamed(**{**words(), "scale": float("nan")})
+        fla.renamed(**words())
+    log.judge()
+    assert "options/scale is nan" in log.calls[0].error and log.calls[1].report.passed

@@ -1,3 +1,5 @@
+import os
+
 import kda_check
 import numpy as np
 import pytest
@@ -19,7 +21,18 @@ def test_a_regime_is_a_problem_with_its_parameters():
 
 
 def test_a_suite_has_problems():
-    assert "residual_cancel" in kda_check.suite("@smoke")
+    problems = kda_check.suite("@smoke")
+    assert "residual_cancel" in problems and "onehot_exact:T=128,dtype=bf16" in problems
+
+    class Reached(Exception):
+        pass
+
+    def reached(**given):
+        raise Reached
+
+    for problem in {os.path.splitext(each)[1]: each for each in problems}.values():  # a regime, and a file
+        with pytest.raises(Reached):
+            kda_check.verify(reached, problem)
 
 
 def test_a_right_kernel_passes_with_gradients_and_laws():
@@ -94,6 +107,13 @@ def test_what_a_kernel_raises_is_passed_on():
                          signature=Signature(fixed={"qk_l2norm": True, "gate": "lower_bound"}))
 
 
+def test_a_kernel_that_passes_its_words_on_is_asked_for_no_chunk_size():
+    def inner(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False):
+        return chunk_kda(q, k, v, g, beta, scale, initial_state, output_final_state)
+
+    assert kda_check.verify(lambda **given: inner(**given), SMALL, compute="fp32").passed
+
+
 def test_a_suite_is_tried_whole(tmp_path):
     (tmp_path / "mine.txt").write_text("control:T=20 varlen --dtype fp32,bf16\ncorr_keys:T=40\nlayout_asym:v_first=1\n")
     report = kda_check.verify(chunk_kda, f"@{tmp_path}/mine.txt", compute="fp32")
@@ -163,3 +183,37 @@ def test_a_kernel_with_one_gate_for_a_head_takes_problems_that_have_one():
     assert kda_check.verify(gdn, "corr_keys:T=32,K=16,V=16", signature=gdn_words, compute="fp32").passed
     with pytest.raises(Unsupported, match="one gate for a head"):
         kda_check.verify(gdn, SMALL, signature=gdn_words)
+
+
+@pytest.mark.parametrize("name", ["k", "beta"])
+def test_a_gradient_that_a_kernel_forgets_is_wrong(name):
+    def forgetful(**given):
+        return chunk_kda(**{**given, name: given[name].detach()})
+
+    report = kda_check.verify(forgetful, SMALL, backward=True, compute="fp32")
+    assert report[f"d{name}"].verdict == "fail" and report["dq"].passed and report["o"].passed
+
+
+def test_the_loss_is_what_the_kernel_was_given():
+    def rounding(**given):
+        o, state = chunk_kda(**given)
+        return o.bfloat16(), state
+
+    report = kda_check.verify(rounding, SMALL, backward=True, compute="fp32")
+    assert report["dq"].passed and report["dv"].passed, report
+
+
+def test_an_output_without_a_gradient_is_wrong_and_a_kernel_without_any_has_no_backward_pass():
+    def forward_only(**given):
+        return chunk_kda(**{name: x.detach() if torch.is_tensor(x) else x for name, x in given.items()})
+
+    def state_only(**given):
+        o, state = chunk_kda(**given)
+        return o, state.detach()
+
+    problem = kda_check.Fixture.of(**kda_check.regime("control", T=20, K=16, V=8).inputs)
+    problem.inputs.update(do=problem.inputs["v"], dht=kda_check._tensors.Stored(np.ones((1, 2, 16, 8), np.float32), "float32"))
+    assert kda_check.verify(chunk_kda, problem, backward=True, compute="fp32").passed
+    assert kda_check.verify(state_only, problem, backward=True, compute="fp32")["dk"].verdict == "fail"
+    with pytest.raises(Unsupported, match="no backward pass"):
+        kda_check.verify(forward_only, problem, backward=True, compute="fp32")

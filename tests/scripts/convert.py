@@ -172,6 +172,19 @@ class Convert(unittest.TestCase):
         self.assertEqual(written, ["fixtures/first.h5", "fixtures/layer3/second.h5"])
         self.assertIn("2 fixtures", self.judged("fixtures"))
 
+    def test_two_files_do_not_become_one(self):
+        os.mkdir(self.path("calls"))
+        np.savez(self.path("calls/a.npz"), **self.tensors)
+        write_safetensors(self.path("calls/a.safetensors"), self.tensors)
+        done = self.run_convert("calls", "made")
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("two files would become 'made/a.h5' (calls/a.safetensors)", done.stderr)
+
+    def test_a_file_is_not_written_over_itself(self):
+        np.savez(self.path("a.npz"), **self.tensors)
+        self.refused(2, ["'a.npz'", "written over"], "a.npz", "a.npz")
+        self.converts("a.npz", "a.h5", "--compute", "fp32")
+
     def test_without_a_target_it_says_what_is_there(self):
         write_safetensors(self.path("a.safetensors"), {**self.tensors, "step": np.array([7])})
         lines = self.converts("a.safetensors")

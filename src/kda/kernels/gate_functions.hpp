@@ -15,19 +15,19 @@ class GateFunctions {
  public:
   using Number = numeric::BasicDoubleDouble<V>;
 
-  KDA_CHECK_INLINE explicit GateFunctions(double a) : a_(a), amplitude_(a) {}
+  KDA_CHECK_BOTH explicit GateFunctions(double a) : a_(a), amplitude_(a) {}
 
   /// Log decay of the softplus gate: -A softplus(y).
-  KDA_CHECK_INLINE Number softplus(const Number& y) const { return -amplified(numeric::softplus(y), y); }
+  KDA_CHECK_BOTH Number softplus(const Number& y) const { return -amplified(numeric::softplus(y), y); }
   /// Its slope by y: -A sigmoid(y).
-  KDA_CHECK_INLINE Number softplus_slope(const Number& y) const { return -amplified(numeric::sigmoid(y), y); }
+  KDA_CHECK_BOTH Number softplus_slope(const Number& y) const { return -amplified(numeric::sigmoid(y), y); }
 
   /// Log decay of the bounded gate: bound sigmoid(A y).
-  KDA_CHECK_INLINE Number bounded(const Number& y, double bound) const {
+  KDA_CHECK_BOTH Number bounded(const Number& y, double bound) const {
     return numeric::sigmoid(amplitude_ * y) * of(bound);
   }
   /// Its slope by y: bound A s (1 - s), s = sigmoid(A y).
-  KDA_CHECK_INLINE Number bounded_slope(const Number& y, double bound) const {
+  KDA_CHECK_BOTH Number bounded_slope(const Number& y, double bound) const {
     const Number x = amplitude_ * y, small = numeric::negative_magnitude(x);
     const Number falloff = numeric::sigmoid(x) * numeric::sigmoid(-x);
     // Between the two only the order of the factors differs.
@@ -39,7 +39,7 @@ class GateFunctions {
     return select(small.hi < of(-numeric::detail::largest_double), Number{of(0), of(0)}, finite);
   }
   /// Its slope by a: bound x s (1 - s), x = A y.
-  KDA_CHECK_INLINE Number bounded_amplitude_slope(const Number& y, double bound) const {
+  KDA_CHECK_BOTH Number bounded_amplitude_slope(const Number& y, double bound) const {
     const Number x = amplitude_ * y, zero{of(0), of(0)};
     const Number finite = x * (numeric::sigmoid(x) * numeric::sigmoid(-x)) * of(bound);
     return select(numeric::detail::is_infinite(x.hi), zero, finite);
@@ -48,10 +48,10 @@ class GateFunctions {
  private:
   static constexpr double far_out = 600;
 
-  static KDA_CHECK_INLINE V of(double x) { return numeric::broadcast_as<V>(x); }
+  static KDA_CHECK_BOTH V of(double x) { return numeric::broadcast_as<V>(x); }
 
   /// A f(y), where f(y) is exp(y) to all digits far out on the left.
-  KDA_CHECK_INLINE Number amplified(const Number& f, const Number& y) const {
+  KDA_CHECK_BOTH Number amplified(const Number& f, const Number& y) const {
     const V high = y.hi + of(a_);
     const Number exponent = select(numeric::detail::is_infinite(high), Number{high, of(0)}, y + of(a_));
     return select(y.hi < of(-far_out), numeric::exp(exponent), amplitude_ * f);

@@ -1,9 +1,9 @@
 // The recurrence backwards in double-double, with magnitudes, for one block of tokens of one head: first
 // `replay_in`, which leaves P_t and e_t of every token, then `backward_in` from the last token to the
-// first (docs/kda.md, "Backward"). Sums are those of kernels/oracle.hpp. Sums over V keep eight partial sums,
-// of the lanes l, l + 8, ..., whatever the instruction set, and add them from the first to the last.
+// first (docs/kda.md, "Backward"). Sums are those of kernels/oracle_step.hpp. Sums over V keep eight partial
+// sums, of the lanes l, l + 8, ..., whatever the instruction set, and add them from the first to the last.
 //
-// Magnitudes, in double precision; M is that of the state in kernels/oracle.hpp, E_t[v] = |v_t| + sum_k
+// Magnitudes, in double precision; M is that of the state in kernels/oracle_step.hpp, E_t[v] = |v_t| + sum_k
 // |k_t P_t|. D_t is the gradient of S_t, D'_t that of P_t, r_t = D_t^T k_t, w_t = beta_t e_t, y_t = beta_t
 // r_t.
 //   of D    N_t = N_leaving,t + |q_t do_t|          of D'   N'_t[k] = |1 - beta k^2| N_t[k] + |beta k| R_t
@@ -59,10 +59,9 @@ struct DoubleDoubleGradient : DoubleDoubleTile<W> {
   static KDA_CHECK_INLINE Number exact(const Pack& x) { return {x, Pack::zero()}; }
   /// sum += a * b, as add_product() without the magnitude.
   static KDA_CHECK_INLINE void add_term(const Number& a, const Number& b, Number& sum) {
-    const Number term = numeric::product_terms(a, b);
-    const Number high = numeric::two_sum(sum.hi, term.hi);
-    sum.hi = high.hi;
-    sum.lo = sum.lo + (term.lo + high.lo);
+    const Number step = DoubleDoubleStep<Pack>::added(sum.hi, DoubleDoubleStep<Pack>::term(a, b));
+    sum.hi = step.hi;
+    sum.lo = sum.lo + step.lo;
   }
 };
 template <int W>

@@ -2,6 +2,7 @@
 #include "kda/kernels/oracle.hpp"
 #include "kda/kernels/entries.hpp"
 #include "kda/kernels/gate_functions.hpp"
+#include "kda/kernels/oracle_elements.hpp"
 #include "numeric/double_double_functions.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
@@ -38,12 +39,10 @@ KDA_CHECK_INLINE void over_packs(OracleLanes x, std::size_t count, Body body) {
 void add_bias(const OracleGateBlock& block) {
   if (block.bias.hi == nullptr) return;
   for (std::size_t i = 0; i < block.count; ++i) {
-    const numeric::DoubleDouble y = numeric::DoubleDouble{block.g.hi[i], block.g.lo[i]} +
-                                    numeric::DoubleDouble{block.bias.hi[i], block.bias.lo[i]};
-    const double sum = block.g.hi[i] + block.bias.hi[i];
-    const bool finite = sum - sum == 0;
-    block.g.hi[i] = finite ? y.hi : sum;
-    block.g.lo[i] = finite ? y.lo : 0.0;
+    const numeric::DoubleDouble y =
+        biased_gate({block.g.hi[i], block.g.lo[i]}, {block.bias.hi[i], block.bias.lo[i]});
+    block.g.hi[i] = y.hi;
+    block.g.lo[i] = y.lo;
   }
 }
 

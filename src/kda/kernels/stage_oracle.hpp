@@ -54,7 +54,7 @@ inline void stage_product(std::size_t rows, std::size_t columns, std::size_t dep
         StageNumber factor = a_transposed ? broadcast_number(a, d, row) : broadcast_number(a, row, d);
         factor = {factor.hi * sign, factor.lo * sign};
         const StageNumber row_of_b = load_number(b, d, column);
-        accumulate(factor, row_of_b, sum, ignored);
+        DoubleDoubleStep<StagePack>::add_product(factor, row_of_b, sum, ignored);
         const std::size_t at = a_transposed ? d * a.stride + row : row * a.stride + d;
         if (summed != Summed::right) magnitude = magnitude + absolute(row_of_b.hi) * a.magnitude[at];
         if (summed != Summed::left)
@@ -95,8 +95,8 @@ inline void stage_scores(const StageOracleBlock& block, std::size_t i, std::size
     const StageNumber decay =
         stage_exponential(broadcast_number(block.G, i, k) - load_number(block.G_columns, k, column));
     const StageNumber key = load_number(block.k_columns, k, column) * decay;
-    accumulate(broadcast_number(block.q, i, k), key, q_sum, q_magnitude);
-    accumulate(broadcast_number(block.k, i, k), key, k_sum, k_magnitude);
+    DoubleDoubleStep<StagePack>::add_product(broadcast_number(block.q, i, k), key, q_sum, q_magnitude);
+    DoubleDoubleStep<StagePack>::add_product(broadcast_number(block.k, i, k), key, k_sum, k_magnitude);
   }
   const StageNumber beta = broadcast_number(block.beta, i, 0);
   q_sum = numeric::two_sum(q_sum.hi, q_sum.lo);
@@ -125,7 +125,7 @@ inline void stage_inverse(const StageOracleBlock& block) {
       StagePack ignored = StagePack::zero();
       for (std::size_t m = column; m < i; ++m) {
         const StageNumber factor = -broadcast_number(l, i, m), row = load_number(x, m, column);
-        accumulate(factor, row, sum, ignored);
+        DoubleDoubleStep<StagePack>::add_product(factor, row, sum, ignored);
         magnitude = magnitude + absolute(row.hi) * l.magnitude[i * l.stride + m];
       }
       store_number(x, i, column, sum, magnitude);

@@ -1,0 +1,69 @@
+#include "kda/gpu_oracle.hpp"
+
+#include "cuda/oracle.hpp"
+#include "tensor/tensor.hpp"
+
+namespace kda_check::kda {
+
+namespace {
+
+cuda::Input input(const tensor::Tensor& tensor) { return {tensor.dtype(), tensor.data(), tensor.size()}; }
+cuda::Input input(const std::optional<tensor::Tensor>& tensor) {
+  return tensor ? input(*tensor) : cuda::Input{};
+}
+
+/// [K][V] to [V][K].
+void transpose(const double* from, std::size_t K, std::size_t V, double* to) {
+  for (std::size_t k = 0; k < K; ++k)
+    for (std::size_t v = 0; v < V; ++v) to[v * K + k] = from[k * V + v];
+}
+
+}  // namespace
+
+std::string gpu_oracle_unavailable(const Dimensions& dimensions) {
+  return cuda::unsupported_oracle(dimensions);
+}
+
+void run_gpu_oracle(const Problem& problem, OraclePrecision precision, int threads, const OracleSink& sink,
+                    const HeadRange& wanted) {
+  const Dimensions& d = problem.dimensions();
+  const HeadRange heads{std::min(wanted.first, d.HV), std::min(wanted.last, d.HV)};
+  if (heads.first >= heads.last) return;
+  cuda::OracleRequest request;
+  request.dimensions = d;
+  request.options = problem.options;
+  request.scale = problem.scale();
+  request.sequences = problem.sequences();
+  request.q = input(problem.q), request.k = input(problem.k), request.v = input(problem.v);
+  request.g = input(problem.g), request.beta = input(problem.beta);
+  request.A_log = input(problem.A_log), request.dt_bias = input(problem.dt_bias);
+  request.initial_state = input(problem.initial_state);
+  request.first_head = heads.first, request.last_head = heads.last;
+  request.in_fp64 = precision == OraclePrecision::fp64;
+  request.threads = threads;
+
+  const std::size_t row = (heads.last - heads.first) * d.V;
+  const std::size_t at_once = oracle_tokens_at_once(d, heads.last - heads.first);
+  request.block_tokens = at_once;
+  cuda::OracleSinks sinks;
+  if (sink.output)
+    sinks.tokens = [&](const cuda::OracleTokens& part) {
+      for (std::size_t t = 0; t < part.count; t += at_once)
+        sink.output({part.batch, part.begin + t, std::min(at_once, part.count - t), part.hi + t * row,
+                     part.lo + t * row, part.magnitude + t * row, heads});
+    };
+  const std::size_t size = d.K * d.V;
+  tensor::Scratch<double> turned(problem.options.state_v_first ? 3 * size : 0);
+  if (sink.state)
+    sinks.state = [&](const cuda::OracleFinalState& state) {
+      if (!problem.options.state_v_first)
+        return sink.state({state.sequence, state.head, state.hi, state.lo, state.magnitude});
+      transpose(state.hi, d.K, d.V, turned.data());
+      transpose(state.lo, d.K, d.V, turned.data() + size);
+      transpose(state.magnitude, d.K, d.V, turned.data() + 2 * size);
+      sink.state({state.sequence, state.head, turned.data(), turned.data() + size, turned.data() + 2 * size});
+    };
+  cuda::run_oracle(request, sinks);
+}
+
+}  // namespace kda_check::kda

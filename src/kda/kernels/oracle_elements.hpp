@@ -1,0 +1,30 @@
+// What the recurrence of the oracle takes of one element of the inputs, beside norms (row_norm.hpp) and gates
+// (gate_functions.hpp): on the CPU and on a GPU.
+#pragma once
+
+#include "numeric/double_double_functions.hpp"
+
+namespace kda_check::kda {
+
+/// The raw gate with its bias. Infinite where the sum is in fp64, as the limit of the gate wants it.
+KDA_CHECK_BOTH numeric::DoubleDouble biased_gate(numeric::DoubleDouble gate, numeric::DoubleDouble bias) {
+  const double sum = gate.hi + bias.hi;
+  const numeric::DoubleDouble exact = gate + bias;
+  const bool finite = sum - sum == 0;
+  return {finite ? exact.hi : sum, finite ? exact.lo : 0.0};
+}
+
+/// beta, from what is stored.
+KDA_CHECK_BOTH numeric::DoubleDouble write_strength(double stored, bool sigmoid, bool allow_neg_eigval) {
+  numeric::DoubleDouble value{stored};
+  if (sigmoid) value = numeric::sigmoid(value) * (allow_neg_eigval ? 2.0 : 1.0);
+  return value;
+}
+
+/// |1 - beta k^2| and |beta k|, for magnitudes.
+KDA_CHECK_BOTH double retained_share(double beta, double key) {
+  return numeric::absolute(1 - beta * key * key);
+}
+KDA_CHECK_BOTH double written_share(double beta, double key) { return numeric::absolute(beta * key); }
+
+}  // namespace kda_check::kda
