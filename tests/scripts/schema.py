@@ -48,7 +48,7 @@ class Schema(unittest.TestCase):
     def report(self, *words, codes=(0, 1), **how):
         """The JSON of a command, valid. Its exit code is one of `codes`, and the one that is in the document."""
         path = f"{self.folder}/report.json"
-        done = subprocess.run([program, *words, "--json", path], capture_output=True, text=True, timeout=300,
+        done = subprocess.run([program, *words, "--json", path], capture_output=True, text=True, timeout=900,
                               cwd=self.folder, **how)
         what = " ".join(words)
         self.assertIn(done.returncode, codes, f"{what}\n{done.stdout}{done.stderr}")
