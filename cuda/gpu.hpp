@@ -45,14 +45,17 @@ struct Output {
   std::size_t elements = 0;
 };
 
-/// What to compute: a problem (docs/fixture-format.md has the layouts) and how. fp64 computes in fp64, all
-/// other dtypes in fp32.
-struct Request {
+/// A problem (docs/fixture-format.md has the layouts).
+struct ProblemInputs {
   kda::Dimensions dimensions;
   kda::Options options;
   double scale = 1;                      ///< that of the options, or what they leave to be chosen
   std::vector<kda::Sequence> sequences;  ///< in the order of the states
   Input q, k, v, g, beta, A_log, dt_bias, initial_state;
+};
+
+/// What to compute, and how. fp64 computes in fp64, all other dtypes in fp32.
+struct Request : ProblemInputs {
   Output o, final_state;
 
   bool is_fp64 = false, is_fused = true;

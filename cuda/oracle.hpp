@@ -7,12 +7,7 @@
 
 namespace kda_check::cuda {
 
-struct OracleRequest {
-  kda::Dimensions dimensions;
-  kda::Options options;
-  double scale = 1;
-  std::vector<kda::Sequence> sequences;  ///< in the order of the states
-  Input q, k, v, g, beta, A_log, dt_bias, initial_state;
+struct OracleRequest : ProblemInputs {
   std::size_t first_head = 0, last_head = 0;  ///< value heads [first, last)
   bool in_fp64 = false;
   std::size_t block_tokens = 1;  ///< parts of a sequence are multiples of this, but for the last

@@ -37,40 +37,44 @@ void for_heads(TruthSource& source, std::size_t query_heads,
   }
 }
 
-HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::OracleSink& also) {
+kda::OracleSink ForwardTruths::kept(std::size_t first, std::size_t count, Part part, Held& held) const {
   const kda::Dimensions& d = problem_.dimensions();
   const std::size_t group = problem_.heads_per_group(), heads = count * group, row = heads * d.V,
                     state_size = d.K * d.V;
-  o_.resize(d.B * d.T * row), final_state_.resize(d.N * heads * state_size);
+  held.o.resize(d.B * d.T * row), held.final_state.resize(d.N * heads * state_size);
+  kda::OracleSink sink;
+  sink.output = [=, T = d.T, &held](const kda::OracleOutput& block) {
+    std::copy_n(block.*part.of_o, block.count * row, &held.o[(block.batch * T + block.begin) * row]);
+  };
+  sink.state = [=, &held](const kda::OracleState& state) {
+    const std::size_t head = state.head - first * group;
+    std::copy_n(state.*part.of_state, state_size,
+                &held.final_state[(state.sequence * heads + head) * state_size]);
+  };
+  return sink;
+}
+
+HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::OracleSink& also) {
+  const kda::OracleSink values = kept(first, count, {&kda::OracleOutput::hi, &kda::OracleState::hi}, values_);
   kda::OracleSink sink;
   sink.output = [&](const kda::OracleOutput& block) {
     if (also.output) also.output(block);
-    std::copy_n(block.hi, block.count * row, &o_[(block.batch * d.T + block.begin) * row]);
+    values.output(block);
   };
   sink.state = [&](const kda::OracleState& state) {
     if (also.state) also.state(state);
-    const std::size_t head = state.head - first * group;
-    std::copy_n(state.hi, state_size, &final_state_[(state.sequence * heads + head) * state_size]);
+    values.state(state);
   };
+  const std::size_t group = problem_.heads_per_group();
   kda::run_oracle(problem_, options_, threads_, sink, {first * group, (first + count) * group});
-  return {first, count, {{"o", o_}, {"final_state", final_state_}}};
+  return {first, count, values_.by_tensor()};
 }
 
 HeadTruths ForwardTruths::with_magnitudes(std::size_t first, std::size_t count) {
-  const kda::Dimensions& d = problem_.dimensions();
-  const std::size_t group = problem_.heads_per_group(), heads = count * group, row = heads * d.V,
-                    state_size = d.K * d.V;
-  o_magnitude_.resize(d.B * d.T * row), state_magnitude_.resize(d.N * heads * state_size);
-  kda::OracleSink also;
-  also.output = [&](const kda::OracleOutput& block) {
-    std::copy_n(block.magnitude, block.count * row, &o_magnitude_[(block.batch * d.T + block.begin) * row]);
-  };
-  also.state = [&](const kda::OracleState& state) {
-    const std::size_t head = state.head - first * group;
-    std::copy_n(state.magnitude, state_size, &state_magnitude_[(state.sequence * heads + head) * state_size]);
-  };
-  HeadTruths truths = of(first, count, also);
-  truths.magnitudes = {{"o", o_magnitude_}, {"final_state", state_magnitude_}};
+  HeadTruths truths =
+      of(first, count,
+         kept(first, count, {&kda::OracleOutput::magnitude, &kda::OracleState::magnitude}, magnitudes_));
+  truths.magnitudes = magnitudes_.by_tensor();
   return truths;
 }
 

@@ -58,11 +58,24 @@ class ForwardTruths : public TruthSource {
   HeadTruths of(std::size_t first, std::size_t count, const kda::OracleSink& also);
 
  private:
+  /// Of the heads that were asked for last.
+  struct Held {
+    std::vector<double> o, final_state;
+    HeadTruths::Values by_tensor() const { return {{"o", o}, {"final_state", final_state}}; }
+  };
+  /// What of all that the oracle hands out.
+  struct Part {
+    const double* kda::OracleOutput::*of_o;
+    const double* kda::OracleState::*of_state;
+  };
+  /// Takes one part of some heads to `held`.
+  kda::OracleSink kept(std::size_t first, std::size_t count, Part part, Held& held) const;
+
   const kda::Problem& problem_;
   const kda::OracleOptions options_;
   const int threads_;
   const std::size_t at_once_;
-  std::vector<double> o_, final_state_, o_magnitude_, state_magnitude_;
+  Held values_, magnitudes_;
 };
 
 /// Gradients, whose truth is whole in any case.

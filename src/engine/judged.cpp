@@ -83,8 +83,7 @@ void lift(std::vector<judge::Limit>& limits, const TwinReading& twins, const jud
   /// One number is far larger than the largest of seven at times, and a bias of sums over tokens is all it
   /// has.
   const double headroom_of_few = twins.of_few_channels ? 8 : 4;
-  /// One twin that breaks down somewhere says nothing of the others. But of few channels the magnitude of a
-  /// sum may vanish with the sum, and what is lost there twins alone know.
+  /// One twin that breaks down somewhere says nothing of the others.
   constexpr double most_of_one_element = 2;
   // As far as it says anything. Beyond, twins that err as much leave open whether an answer that is like them
   // is wrong.
@@ -95,7 +94,8 @@ void lift(std::vector<judge::Limit>& limits, const TwinReading& twins, const jud
     if (limit.source != "derived") continue;
     double least = 0;
     if (limit.metric == "scaled_ulp" && limit.value < measures.scaled_ulp.value) {
-      // Of gradients no twin's is known.
+      // Of few channels the magnitude of a sum may vanish with the sum: what is lost there twins alone know,
+      // and of gradients not even they.
       const double known = twins.scaled_ulp > 0 ? twins.scaled_ulp : is_like_them ? limit.value : 0;
       least = twins.of_few_channels
                   ? 4 * known

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "engine/findings.hpp"
 #include "engine/judged.hpp"
@@ -21,8 +20,6 @@ using plan::Reference;
 struct Group {
   const plan::Request* asked;  ///< by one of them, as all are as far as the truth is concerned
   kda::Pass pass;
-  plan::OracleChoice oracle;
-  std::optional<plan::OracleDeviceChoice> device;
   std::size_t chunk_size;
   std::vector<std::size_t> cases;
 };
@@ -39,13 +36,13 @@ std::vector<Group> groups_of(const plan::Problem& problem) {
     if (!is_compared(item)) continue;
     // Only the magnitudes of gradients depend on the size of the chunks.
     const std::size_t rows = item.pass == kda::Pass::backward ? item.chunk_size(problem.outline) : 0;
-    const plan::OracleChoice oracle = item.asked->oracle_or_usual();
     const auto same = std::ranges::find_if(groups, [&](const Group& group) {
-      return std::tie(group.pass, group.oracle, group.device, group.chunk_size) ==
-             std::tie(item.pass, oracle, item.asked->oracle_device, rows);
+      return group.pass == item.pass && group.chunk_size == rows &&
+             group.asked->oracle_or_usual() == item.asked->oracle_or_usual() &&
+             group.asked->oracle_device == item.asked->oracle_device;
     });
     if (same == groups.end())
-      groups.push_back({item.asked.get(), item.pass, oracle, item.asked->oracle_device, rows, {i}});
+      groups.push_back({item.asked.get(), item.pass, rows, {i}});
     else
       same->cases.push_back(i);
   }

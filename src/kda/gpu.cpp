@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "kda/gpu_inputs.hpp"
 #include "kda/jobs.hpp"
 #include "kda/variants.hpp"
 #include "tensor/rearranged.hpp"
@@ -11,24 +12,13 @@ namespace kda_check::kda {
 
 namespace {
 
-cuda::Input input(const tensor::Tensor& tensor) { return {tensor.dtype(), tensor.data(), tensor.size()}; }
-cuda::Input input(const std::optional<tensor::Tensor>& tensor) {
-  return tensor ? input(*tensor) : cuda::Input{};
-}
 cuda::Output output(tensor::Tensor& tensor) { return {tensor.dtype(), tensor.data(), tensor.size()}; }
 
 /// Everything but where the stages go.
 cuda::Request request_of(cuda::Kernel kernel, const Problem& problem, const RunOptions& options,
                          Answer& answer) {
   cuda::Request request;
-  request.dimensions = problem.dimensions();
-  request.options = problem.options;
-  request.scale = problem.scale();
-  request.sequences = problem.sequences();
-  request.q = input(problem.q), request.k = input(problem.k), request.v = input(problem.v);
-  request.g = input(problem.g), request.beta = input(problem.beta);
-  request.A_log = input(problem.A_log), request.dt_bias = input(problem.dt_bias);
-  request.initial_state = input(problem.initial_state);
+  set_inputs(request, problem);
   request.o = output(answer.o), request.final_state = output(answer.final_state);
   const bool chunk = kernel == cuda::Kernel::chunk;
   request.is_fp64 = options.dtype == numeric::DType::fp64;

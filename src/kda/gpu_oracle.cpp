@@ -1,16 +1,12 @@
 #include "kda/gpu_oracle.hpp"
 
 #include "cuda/oracle.hpp"
+#include "kda/gpu_inputs.hpp"
 #include "tensor/tensor.hpp"
 
 namespace kda_check::kda {
 
 namespace {
-
-cuda::Input input(const tensor::Tensor& tensor) { return {tensor.dtype(), tensor.data(), tensor.size()}; }
-cuda::Input input(const std::optional<tensor::Tensor>& tensor) {
-  return tensor ? input(*tensor) : cuda::Input{};
-}
 
 /// [K][V] to [V][K].
 void transpose(const double* from, std::size_t K, std::size_t V, double* to) {
@@ -30,14 +26,7 @@ void run_gpu_oracle(const Problem& problem, OraclePrecision precision, int threa
   const HeadRange heads{std::min(wanted.first, d.HV), std::min(wanted.last, d.HV)};
   if (heads.first >= heads.last) return;
   cuda::OracleRequest request;
-  request.dimensions = d;
-  request.options = problem.options;
-  request.scale = problem.scale();
-  request.sequences = problem.sequences();
-  request.q = input(problem.q), request.k = input(problem.k), request.v = input(problem.v);
-  request.g = input(problem.g), request.beta = input(problem.beta);
-  request.A_log = input(problem.A_log), request.dt_bias = input(problem.dt_bias);
-  request.initial_state = input(problem.initial_state);
+  set_inputs(request, problem);
   request.first_head = heads.first, request.last_head = heads.last;
   request.in_fp64 = precision == OraclePrecision::fp64;
   request.threads = threads;

@@ -124,12 +124,8 @@ TEST_CASE("the oracle has the CPU's bits with every option", "[oracle][small]") 
   constexpr DType dtypes[] = {DType::fp64, DType::fp32, DType::bf16, DType::fp16};
   for (const kda::Gate gate : {kda::Gate::none, kda::Gate::softplus, kda::Gate::lower_bound})
     for (int options = 0; options < 64; ++options) {
-      ProblemSpec spec;
-      spec.gate = gate, spec.T = 70, spec.K = 40, spec.V = 36, spec.H = 2, spec.HV = 4;
-      spec.qk_l2norm = options & 1, spec.beta_sigmoid = options & 2, spec.state_v_first = options & 4;
-      spec.initial_state = options & 8, spec.dt_bias = options & 16;
-      spec.A_log = gate == kda::Gate::softplus || (options & 32);
-      spec.allow_neg_eigval = spec.beta_sigmoid && (options & 16);
+      ProblemSpec spec = test::spec_with_options(gate, options);
+      spec.T = 70, spec.initial_state = options & 8;
       spec.dtype = dtypes[static_cast<std::size_t>(options + options / 4) % 4];
       INFO("gate " << kda::name_of(gate) << " options " << options);
       check_oracle(test::make_problem(spec, static_cast<std::uint64_t>(options)));
@@ -138,10 +134,7 @@ TEST_CASE("the oracle has the CPU's bits with every option", "[oracle][small]") 
 
 TEST_CASE("the oracle has the CPU's bits on packed sequences, empty ones included", "[oracle][small]") {
   KDA_CHECK_NEEDS_GPU();
-  ProblemSpec spec;
-  spec.K = 64, spec.V = 64, spec.H = 2, spec.HV = 2;
-  spec.cu_seqlens = {0, 0, 1, 17, 17, 80, 144, 145, 300, 300};
-  spec.T = 300;
+  ProblemSpec spec = test::packed_spec();
   check_oracle(test::make_problem(spec));
   spec.H = spec.HV = 160;
   spec.K = 16, spec.V = 16;

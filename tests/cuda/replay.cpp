@@ -80,12 +80,8 @@ TEST_CASE("GPU and replay give the same bits with every option", "[replay][small
   KDA_CHECK_NEEDS_GPU();
   for (const kda::Gate gate : {kda::Gate::none, kda::Gate::softplus, kda::Gate::lower_bound})
     for (int options = 0; options < 64; ++options) {
-      ProblemSpec spec;
-      spec.gate = gate, spec.T = 90, spec.K = 40, spec.V = 36, spec.H = 2, spec.HV = 4;
-      spec.qk_l2norm = options & 1, spec.beta_sigmoid = options & 2, spec.state_v_first = options & 4;
-      spec.safe_gate = options & 8, spec.dt_bias = options & 16;
-      spec.A_log = gate == kda::Gate::softplus || (options & 32);
-      spec.allow_neg_eigval = spec.beta_sigmoid && (options & 16);
+      ProblemSpec spec = test::spec_with_options(gate, options);
+      spec.T = 90, spec.safe_gate = options & 8;
       spec.dtype = replayed_dtypes[static_cast<std::size_t>(options) % 3];
       INFO("gate " << kda::name_of(gate) << " options " << options);
       check_replay(test::make_problem(spec, static_cast<std::uint64_t>(options)), spec.dtype);
@@ -94,10 +90,7 @@ TEST_CASE("GPU and replay give the same bits with every option", "[replay][small
 
 TEST_CASE("GPU and replay give the same bits on packed sequences, empty ones included", "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
-  ProblemSpec spec;
-  spec.K = 64, spec.V = 64, spec.H = 2, spec.HV = 2;
-  spec.cu_seqlens = {0, 0, 1, 17, 17, 80, 144, 145, 300, 300};
-  spec.T = 300;
+  ProblemSpec spec = test::packed_spec();
   for (const int chunk : {16, 32, 64}) {
     spec.chunk_size = chunk;
     for (const DType dtype : replayed_dtypes) {

@@ -26,6 +26,22 @@ Tensor filled(const char* name, DType dtype, Shape shape, Draw draw) {
 
 }  // namespace
 
+ProblemSpec spec_with_options(kda::Gate gate, int options) {
+  ProblemSpec spec;
+  spec.gate = gate, spec.K = 40, spec.V = 36, spec.H = 2, spec.HV = 4;
+  spec.qk_l2norm = options & 1, spec.beta_sigmoid = options & 2, spec.state_v_first = options & 4;
+  spec.dt_bias = options & 16, spec.A_log = gate == kda::Gate::softplus || (options & 32);
+  spec.allow_neg_eigval = spec.beta_sigmoid && (options & 16);
+  return spec;
+}
+
+ProblemSpec packed_spec() {
+  ProblemSpec spec;
+  spec.K = 64, spec.V = 64, spec.H = 2, spec.HV = 2, spec.T = 300;
+  spec.cu_seqlens = {0, 0, 1, 17, 17, 80, 144, 145, 300, 300};
+  return spec;
+}
+
 kda::Problem make_problem(const ProblemSpec& s, std::uint64_t seed) {
   Random random(seed);
   const double unit = 1 / std::sqrt(static_cast<double>(s.K));

@@ -24,6 +24,11 @@ struct ProblemSpec {
   std::vector<std::int64_t> cu_seqlens = {};
 };
 
+/// The options that every kernel has, by the bits of `options` but for 8, at an odd shape of grouped heads.
+ProblemSpec spec_with_options(kda::Gate gate, int options);
+/// 300 tokens, of which some sequences have none, one, or as many as a chunk.
+ProblemSpec packed_spec();
+
 /// Random inputs, reproducible from the seed. Keys have norm about 1.
 kda::Problem make_problem(const ProblemSpec& spec, std::uint64_t seed = 1);
 
