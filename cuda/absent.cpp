@@ -1,6 +1,7 @@
 // The GPU side of a build without the CUDA toolkit.
 #include "base/error.hpp"
 #include "gpu.hpp"
+#include "gradient_oracle.hpp"
 #include "oracle.hpp"
 
 namespace kda_check::cuda {
@@ -17,6 +18,8 @@ void run(Kernel, const Request&) { throw Error(ErrorKind::environment, reason); 
 std::vector<double> time(Kernel, const Request&, int) { throw Error(ErrorKind::environment, reason); }
 std::string unsupported_oracle(const kda::Dimensions&) { return reason; }
 void run_oracle(const OracleRequest&, const OracleSinks&) { throw Error(ErrorKind::environment, reason); }
+std::string unsupported_gradient_oracle(const kda::Dimensions&) { return reason; }
+void run_gradient_oracle(const GradientOracleRequest&) { throw Error(ErrorKind::environment, reason); }
 double copy_bandwidth() { throw Error(ErrorKind::environment, reason); }
 
 }  // namespace kda_check::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,13 +24,15 @@ class DeviceTensors {
                                                            {"beta", &r.beta},
                                                            {"A_log", &r.A_log},
                                                            {"dt_bias", &r.dt_bias},
-                                                           {"initial_state", &r.initial_state}};
+                                                           {"initial_state", &r.initial_state},
+                                                           {"do", &r.output_gradient},
+                                                           {"dht", &r.state_gradient}};
     for (const auto& [name, input] : inputs) {
       memory_.emplace_back(name, input->data == nullptr ? 0 : format_bytes(input->dtype, input->elements));
       if (input->data != nullptr) memory_.back().upload(input->data);
     }
-    o_ = DeviceMemory("o", format_bytes(r.o.dtype, r.o.elements));
-    final_state_ = DeviceMemory("final_state", format_bytes(r.final_state.dtype, r.final_state.elements));
+    for (const auto& [name, output] : outputs_of(r))
+      outputs_.emplace_back(name, format_bytes(output->dtype, output->elements));
   }
 
   DeviceProblem problem(const Request& r) const {
@@ -44,7 +47,12 @@ class DeviceTensors {
     p.q = tensor(0, r.q), p.k = tensor(1, r.k), p.v = tensor(2, r.v), p.g = tensor(3, r.g);
     p.beta = tensor(4, r.beta), p.A_log = tensor(5, r.A_log), p.dt_bias = tensor(6, r.dt_bias);
     p.initial_state = tensor(7, r.initial_state);
-    p.o = {o_.data(), r.o.dtype}, p.final_state = {final_state_.data(), r.final_state.dtype};
+    p.output_gradient = tensor(8, r.output_gradient), p.state_gradient = tensor(9, r.state_gradient);
+    const auto result = [&](std::size_t i, const Output& output) {
+      return MutableTensor{output.data == nullptr ? nullptr : outputs_[i].data(), output.dtype};
+    };
+    p.o = result(0, r.o), p.final_state = result(1, r.final_state);
+    for (std::size_t i = 0; i < r.gradients.size(); ++i) p.gradients[i] = result(2 + i, r.gradients[i]);
     p.scale = r.scale, p.lower_bound = options.lower_bound.value_or(0.0), p.gate = options.gate;
     p.qk_l2norm = options.qk_l2norm, p.beta_sigmoid = options.beta_sigmoid;
     p.allow_neg_eigval = options.allow_neg_eigval, p.state_v_first = options.state_v_first;
@@ -65,27 +73,36 @@ class DeviceTensors {
   }
   void check_canaries() const {
     for (const DeviceMemory& memory : memory_) memory.check_canaries();
-    o_.check_canaries();
-    final_state_.check_canaries();
+    for (const DeviceMemory& memory : outputs_) memory.check_canaries();
   }
   void download(const Request& r) const {
-    o_.download(r.o.data, format_bytes(r.o.dtype, r.o.elements));
-    final_state_.download(r.final_state.data, format_bytes(r.final_state.dtype, r.final_state.elements));
+    std::size_t i = 0;
+    for (const auto& [name, output] : outputs_of(r))
+      outputs_[i++].download(output->data, format_bytes(output->dtype, output->elements));
   }
 
   std::size_t bytes() const {
-    std::size_t sum = o_.size() + final_state_.size();
+    std::size_t sum = 0;
     for (const DeviceMemory& memory : memory_) sum += memory.size();
+    for (const DeviceMemory& memory : outputs_) sum += memory.size();
     return sum;
   }
 
  private:
+  /// o, final_state, then the gradients.
+  static std::vector<std::pair<const char*, const Output*>> outputs_of(const Request& r) {
+    std::vector<std::pair<const char*, const Output*>> outputs{{"o", &r.o}, {"final_state", &r.final_state}};
+    constexpr const char* names[] = {"dq", "dk", "dv", "dg", "dbeta", "dinitial_state", "dA_log", "ddt_bias"};
+    static_assert(std::size(names) == kda::gradient_count);
+    for (std::size_t i = 0; i < r.gradients.size(); ++i) outputs.emplace_back(names[i], &r.gradients[i]);
+    return outputs;
+  }
   static std::size_t format_bytes(numeric::DType dtype, std::size_t elements) {
     return numeric::format_of(dtype).bytes * elements;
   }
 
   std::vector<DeviceMemory> memory_;
-  DeviceMemory o_, final_state_;
+  std::vector<DeviceMemory> outputs_;
 };
 
 }  // namespace kda_check::cuda

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kda/arithmetic.hpp"
+#include "kda/gradient.hpp"
 #include "kda/options.hpp"
 #include "kda/stage.hpp"
 #include "numeric/formats.hpp"
@@ -23,7 +24,7 @@ std::string device_text();
 /// The name of the device, "NVIDIA H100 80GB HBM3"; empty without one.
 std::string device_name();
 
-enum class Kernel : unsigned char { recurrent, chunk };
+enum class Kernel : unsigned char { recurrent, chunk, recurrent_backward };
 
 /// What a kernel's limits depend on. `tokens`: of all batch rows; `rows`: of a chunk.
 struct Shape {
@@ -52,11 +53,13 @@ struct ProblemInputs {
   double scale = 1;                      ///< that of the options, or what they leave to be chosen
   std::vector<kda::Sequence> sequences;  ///< in the order of the states
   Input q, k, v, g, beta, A_log, dt_bias, initial_state;
+  Input output_gradient, state_gradient;  ///< backwards: do and dht; none: zero
 };
 
 /// What to compute, and how. fp64 computes in fp64, all other dtypes in fp32.
 struct Request : ProblemInputs {
-  Output o, final_state;
+  Output o, final_state;                              ///< forwards
+  std::array<Output, kda::gradient_count> gradients;  ///< by kda::Gradient; none: it is not wanted
 
   bool is_fp64 = false, is_fused = true;
   kda::Exponential exponential = kda::Exponential::cuda;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "backward_launcher.cuh"
 #include "chunk.cuh"
 #include "memory.hpp"
 
@@ -131,6 +132,7 @@ class ChunkLauncher : public Launcher {
 
 std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request) {
   if (kernel == Kernel::recurrent) return std::make_unique<RecurrentLauncher>(request);
+  if (kernel == Kernel::recurrent_backward) return backward_launcher_for(request);
   if (request.is_fp64) return std::make_unique<ChunkLauncher<double>>(request);
   return std::make_unique<ChunkLauncher<float>>(request);
 }

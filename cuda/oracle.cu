@@ -15,6 +15,7 @@
 #include "memory.hpp"
 #include "oracle_problem.cuh"
 #include "oracle_schedule.hpp"
+#include "stream.hpp"
 
 namespace kda_check::cuda {
 
@@ -27,37 +28,6 @@ constexpr std::size_t most_states = 512;    ///< side by side, of short sequence
 constexpr std::size_t states_at_once = 16;  ///< that are copied to the host
 constexpr std::size_t least_steps = 8;      ///< of a long sequence
 constexpr std::size_t slots = 2;
-
-class Stream {
- public:
-  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  ~Stream() {
-    cudaStreamSynchronize(stream_);  // nothing is copied any more to or from what goes away
-    cudaStreamDestroy(stream_);
-  }
-  cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-class Mark {
- public:
-  Mark() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "creating an event"); }
-  Mark(const Mark&) = delete;
-  Mark& operator=(const Mark&) = delete;
-  ~Mark() { cudaEventDestroy(event_); }
-  void set(const Stream& stream) const { check(cudaEventRecord(event_, stream.get()), "recording an event"); }
-  void hold_back(const Stream& stream) const {
-    check(cudaStreamWaitEvent(stream.get(), event_, 0), "waiting for an event");
-  }
-  void wait() const { check(cudaEventSynchronize(event_), "running the oracle"); }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
 
 /// Memory of the host is kept from run to run: to ask for it takes longer than a small problem.
 struct HostMemory {
@@ -194,7 +164,7 @@ class OracleRun {
     OraclePortion p{};
     p.tokens = static_cast<int>(step.tokens()), p.heads = static_cast<int>(heads_);
     p.query_heads = static_cast<int>(query_heads_);
-    p.K = static_cast<int>(d_.K), p.V = static_cast<int>(d_.V);
+    p.K = static_cast<int>(d_.K), p.V = p.value_stride = static_cast<int>(d_.V);
     p.first_head = static_cast<int>(r_.first_head), p.all_heads = static_cast<int>(d_.HV);
     p.heads_per_query = static_cast<int>(d_.HV / d_.H);
     p.q = stored(0), p.k = stored(1), p.v = stored(2), p.g = stored(3), p.beta = stored(4);

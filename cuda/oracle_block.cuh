@@ -45,7 +45,8 @@ class OracleRows {
         first_(warp * oracle_rows) {}
   __device__ const ChannelPairs* at(int t) const { return rows_ + t % oracle_slots * oracle_rows; }
   /// By all lanes.
-  __device__ void fetch(const OraclePlace& place, int t) {
+  template <class Place>
+  __device__ void fetch(const Place& place, int t) {
     if (t >= place.tokens()) return;
     const int lane = static_cast<int>(threadIdx.x) % warp_lanes, there = place.p.K - first_;
     const char* const from =

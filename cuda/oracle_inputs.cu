@@ -26,9 +26,12 @@ __global__ void find_norms(OraclePortion p) {
       kda::RowNorm::of(p.K, [&](std::size_t k) { return load<double>(tensor, row * p.K + k); });
 }
 
-__global__ void widen_values(OraclePortion p) {
+__global__ void widen_values(Tensor from, double* to, std::size_t rows, int width, int stride) {
   const std::size_t i = thread_index();
-  if (i < std::size_t(p.tokens) * p.heads * p.V) p.values[i] = load<double>(p.v, i);
+  if (i >= rows * stride) return;
+  const std::size_t row = i / stride, column = i % stride;
+  to[i] =
+      from.data != nullptr && column < std::size_t(width) ? load<double>(from, row * width + column) : 0.0;
 }
 
 __global__ void find_strengths(OraclePortion p) {
@@ -110,12 +113,19 @@ void launch_oracle_states(const OraclePortion& p, int sequences, std::size_t fir
   check(cudaGetLastError(), "launching the states of the oracle");
 }
 
+void launch_oracle_values(const OraclePortion& p, const Tensor& from, double* to, cudaStream_t stream) {
+  const std::size_t rows = std::size_t(p.tokens) * p.heads;
+  widen_values<<<blocks_for(rows * p.value_stride), block_threads, 0, stream>>>(from, to, rows, p.V,
+                                                                                p.value_stride);
+  check(cudaGetLastError(), "launching the values of the oracle");
+}
+
 void launch_oracle_inputs(const OraclePortion& p, cudaStream_t stream) {
   const std::size_t rows = std::size_t(p.tokens) * p.heads;
   if (p.qk_l2norm)
     find_norms<<<blocks_for(2 * std::size_t(p.tokens) * p.query_heads), block_threads, 0, stream>>>(p);
   find_strengths<<<blocks_for(rows), block_threads, 0, stream>>>(p);
-  widen_values<<<blocks_for(rows * p.V), block_threads, 0, stream>>>(p);
+  launch_oracle_values(p, p.v, p.values, stream);
   // Enough blocks for every processor, and enough tokens for each that their amplitude costs little.
   constexpr int tokens_a_block = 8;
   const dim3 grid(static_cast<unsigned>((p.tokens + tokens_a_block - 1) / tokens_a_block),

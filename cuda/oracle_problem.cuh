@@ -21,7 +21,8 @@ struct WithMagnitude {
 /// for; the query heads are those that these read.
 struct OraclePortion {
   int tokens, heads, query_heads, K, V;
-  int first_head;  ///< of the problem: A_log, dt_bias and initial_state are whole
+  int value_stride;  ///< columns of `values`: V or more
+  int first_head;    ///< of the problem: A_log, dt_bias and initial_state are whole
   int all_heads, heads_per_query;
   Tensor q, k, v, g, beta, A_log, dt_bias, initial_state;
   double scale, lower_bound;
@@ -30,7 +31,7 @@ struct OraclePortion {
 
   kda::RowNorm* norms;     ///< [tokens][query_heads][2]: of q, of k
   ChannelPairs* channels;  ///< [tokens][heads][K]
-  double* values;          ///< [tokens][heads][V]
+  double* values;          ///< [tokens][heads][value_stride], zeros beyond V
   double* strengths;       ///< [tokens][heads][2] beta, hi and lo
   WithMagnitude state;     ///< [sequences][heads][K][V]
   WithMagnitude o;         ///< [tokens][heads][V]
@@ -46,8 +47,10 @@ struct OraclePortion {
 std::size_t oracle_shared_bytes(int K);
 /// Fills the states of `sequences` sequences from the initial state, the first of which is state `first`.
 void launch_oracle_states(const OraclePortion& p, int sequences, std::size_t first, cudaStream_t stream);
-/// Norms, gates, exponentials and sigmoids of all tokens of the portion (oracle_inputs.cu).
+/// Norms, values, gates, exponentials and sigmoids of all tokens of the portion (oracle_inputs.cu).
 void launch_oracle_inputs(const OraclePortion& p, cudaStream_t stream);
+/// Rows of V elements, widened to `value_stride` columns; zeros beyond them and where there is no tensor.
+void launch_oracle_values(const OraclePortion& p, const Tensor& from, double* to, cudaStream_t stream);
 /// The recurrence over the tokens of `sequences` ranges (oracle_recurrence.cuh).
 void launch_oracle_recurrence(const OraclePortion& p, int sequences, int processors, cudaStream_t stream);
 void launch_oracle_recurrence_in_fp64(const OraclePortion& p, int sequences, int processors,

@@ -35,6 +35,8 @@ struct DeviceProblem {
   int H, HV, K, V;
   Tensor q, k, v, g, beta, A_log, dt_bias, initial_state;
   MutableTensor o, final_state;
+  Tensor output_gradient, state_gradient;
+  MutableTensor gradients[kda::gradient_count];  ///< by kda::Gradient
   double scale, lower_bound;
   kda::Gate gate;
   bool qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first;

@@ -79,10 +79,15 @@ def line(draw, most, stages, leave_out):
         del shape["K"], shape["V"]
     precision = draw.choice(list(CLASSES))
     # One channel makes all keys one: backwards chunks of 64 in 16 bits lose a tenth of dk there, those of 16 do not.
-    if name == "corr_keys" and backward and precision in ("bf16", "fp16") and shape["K"] == 1:
+    if backward and precision in ("bf16", "fp16") and shape.get("K") == 1:
         shape["K"] = 2
     target = f"{name}:" + ",".join(([given] if given else []) + [f"{key}={value}" for key, value in shape.items()])
     dtype, storage = CLASSES[precision]
+    # Through the final state alone gradients fade as the state does, to the least numbers of their format.
+    fading = 0
+    if backward and draw.random() < 0.4:
+        fading = draw.choice([2, 3])
+        target = target.replace(",loss=1", "").replace(":loss=1,", ":") + f",loss={fading}"
     size = draw.choice(SIZES.get(precision, SIZES["others"])) if draw.random() < 0.1 else 1
     if size != 1:
         target += f",size={size}"
@@ -93,8 +98,8 @@ def line(draw, most, stages, leave_out):
         words += [f"{key}={draw.choice(values + NEW_WORDS.get(key, []) * leave_out)}" for key, values in CHUNK_WORDS.items()]
         words += [storage] if storage else []
         # Away from the anchor factors grow as gates sum up: beyond what is finite where gates are unbounded, and
-        # backwards beyond what very small or large values, or the last digits of dg, leave room for.
-        if name in UNBOUNDED or (backward and size != 1):
+        # backwards beyond what very small or large values, what fades, or the last digits of dg, leave room for.
+        if name in UNBOUNDED or (backward and (size != 1 or fading == 3)):
             words = ["decay=anchor-pair:16" if word.startswith(FACTORED) else word for word in words]
         # Powers of a matrix of keys alike lose what the inverse has not; few channels are alike.
         if name in ALIKE or shape.get("K", 16) < 4:

@@ -10,6 +10,8 @@ import pytest
 
 from .recorder import Recorder, counted, start, stop, wrap_known
 
+LEFT_OUT = {"skipped": "skipped", "repeated": "repeated by a checkpoint"}  # counts of a Log: calls that are not in it
+
 
 class Judge:
     def __init__(self, config: pytest.Config, strict: bool) -> None:
@@ -18,7 +20,7 @@ class Judge:
         self.recorder = Recorder(save=save, seconds=config.getoption("kda_check_seconds"))
         self.strict, self.told = strict, 0
         self.calls: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        self.skipped: dict[tuple[str, str], int] = {}
+        self.left_out: dict[tuple[str, str], dict[str, int]] = {}
         start(self.recorder)
 
     def pytest_unconfigure(self) -> None:
@@ -49,9 +51,10 @@ class Judge:
         """Notes the calls since the last time at the test: from there they reach the summary, other processes too."""
         self.recorder.finish()
         log = self.recorder.log
-        if log.skipped:
-            item.user_properties.append(("kda_check_skipped", log.skipped))
-            log.skipped = 0
+        for name in LEFT_OUT:
+            if getattr(log, name):
+                item.user_properties.append((f"kda_check_{name}", getattr(log, name)))
+                setattr(log, name, 0)
         calls, self.told = self.recorder.log.calls[self.told :], len(self.recorder.log.calls)
         for call in calls:
             about = {"verdict": call.verdict, "error": call.error, "line": str(call), "path": call.path,
@@ -70,7 +73,10 @@ class Judge:
             # All of the test: one that runs again tells those of its first run once more.
             key = report.nodeid, getattr(report, "worker_id", "")
             self.calls[key] = calls
-            self.skipped[key] = sum(x for name, x in report.user_properties if name == "kda_check_skipped" and isinstance(x, int))
+            self.left_out[key] = {
+                name: sum(x for about, x in report.user_properties if about == f"kda_check_{name}" and isinstance(x, int))
+                for name in LEFT_OUT
+            }
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         found = [call for calls in self.calls.values() for call in calls]
@@ -82,5 +88,6 @@ class Judge:
                     write(f"{verdict.upper() or 'NOT JUDGED'} {call['line']}", **color)
                     if verdict:
                         write(f"     {call['repro']}")
-        skipped = sum(self.skipped.values())
-        write(counted([call["verdict"] for call in found]) + (f", {skipped} skipped" if skipped else ""))
+        sums = {said: sum(counts[name] for counts in self.left_out.values()) for name, said in LEFT_OUT.items()}
+        left_out = "".join(f", {count} {said}" for said, count in sums.items() if count)
+        write(counted([call["verdict"] for call in found]) + left_out)

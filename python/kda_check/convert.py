@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import fnmatch
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,12 +15,14 @@ import numpy as np
 from ._program import EnvironmentProblem, InputError, UsageError
 from ._tensor_files import Loader, bad_file, tensors_of
 from .fixture import FLAGS, GRADIENTS, INPUTS, OPTIONS, OUTPUTS, Fixture
-from .signatures import FLA, Unsupported
+from .signatures import FLA
 
 ENDINGS = (".safetensors", ".npz", ".npy", ".pt", ".pth")
 NEEDED = ("q", "k", "v", "g", "beta")
 PROBLEM = (*INPUTS, "cu_seqlens")
 ANSWER = (*OUTPUTS, *GRADIENTS)
+GATES = ("none", "softplus", "lower_bound")
+LONGEST_CHUNK = 1 << 20
 # Arguments of FLA's kernels: a dump of a call may have them beside the tensors.
 FLA_WORDS = ("use_gate_in_kernel", *FLA.words, *sorted(FLA.ignored - {"out"}))  # out is an answer, by an unknown name
 
@@ -46,7 +49,8 @@ def convert(
     they come before those in the source.
 
     Raises InputError for a file that is damaged, lacks a tensor or has one that has no place; EnvironmentProblem without
-    torch for .pt, or where nothing can be written; UsageError where the target is the source.
+    torch for .pt, or where nothing can be written; UsageError where the target is the source, or for an option that the
+    program would refuse.
     """
     words = {key: value for key, value in options.items() if value is not None}
     written = []
@@ -154,9 +158,27 @@ def fixture_of(
     try:
         if any(word in words for word in FLA_WORDS):
             words = FLA.problem(words)
-        return Fixture.of(**{**words, **options}, expected=expected)
-    except (TypeError, ValueError, Unsupported) as failure:
+        fixture = Fixture.of(**{**words, **options}, expected=expected)
+    except (TypeError, ValueError, OverflowError) as failure:
         raise InputError(f"{failure} ({path})") from None
+    for name, why in refused(fixture).items():
+        kind = UsageError if name in options else InputError
+        raise kind(f"options/{name} is {fixture.options.get(name, 'missing')}; wanted {why} ({path})")
+    return fixture
+
+
+def refused(fixture: Fixture) -> dict[str, str]:
+    """Options of a fixture that the program does not take, and what it wants: the file would be of no use."""
+    options = fixture.options
+    gate, lower_bound = options["gate"], float(options.get("lower_bound", math.nan))
+    wanted = {
+        "gate": (gate in GATES and (gate != "softplus" or "A_log" in fixture.inputs), "none, lower_bound, or softplus and A_log"),
+        "lower_bound": (gate != "lower_bound" or -math.inf < lower_bound < 0, "a negative number"),
+        "scale": (math.isfinite(float(options["scale"])), "a finite number"),
+        "chunk_size": (1 <= int(options["chunk_size"]) <= LONGEST_CHUNK, f"1..{LONGEST_CHUNK}"),
+        "allow_neg_eigval": (not options["allow_neg_eigval"] or options["beta_sigmoid"], "beta_sigmoid beside it"),
+    }
+    return {name: why for name, (is_taken, why) in wanted.items() if not is_taken}
 
 
 def _scalar(path: str, name: str, value: Any) -> Any:
@@ -202,7 +224,7 @@ def parsed(arguments: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--answer", default="kernel", metavar="WHO", help="who answered o and final_state")
     parser.add_argument("--compute", choices=("fp64", "fp32", "tf32", "bf16", "fp16"),
                         help="precision of the operands of the answer's products: limits follow from it")  # fmt: skip
-    parser.add_argument("--gate", choices=("none", "softplus", "lower_bound"), help="without it A_log and lower_bound say it")
+    parser.add_argument("--gate", choices=GATES, help="without it A_log and lower_bound say it")
     parser.add_argument("--lower-bound", type=float)
     parser.add_argument("--scale", type=float, help="1/sqrt(K) without")
     parser.add_argument("--chunk-size", type=int)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
@@ -61,11 +62,14 @@ def counted(verdicts: Sequence[str]) -> str:
 
 @dataclass
 class Log:
-    """What `recording` saw. `cost`: seconds it took; `skipped`: calls that a filter or a budget left out."""
+    """What `recording` saw. `cost`: seconds it took; `skipped`: calls that a filter or a budget left out; `repeated`:
+    calls that torch.utils.checkpoint began once more and ended, as soon as the backward pass of the first had what it
+    needs. Every call of a kernel is one of `calls`, `skipped` or `repeated`."""
 
     calls: list[Call] = field(default_factory=list)
     cost: float = 0.0
     skipped: int = 0
+    repeated: int = 0
 
     @property
     def failed(self) -> list[Call]:
@@ -88,7 +92,8 @@ class Log:
                 call.error = f"{type(error).__name__}: {error}"
 
     def __str__(self) -> str:
-        head = f"{counted([call.verdict for call in self.calls])}; {self.skipped} skipped; {self.cost:.2f} s"
+        left_out = f"{self.skipped} skipped" + (f"; {self.repeated} repeated by a checkpoint" if self.repeated else "")
+        head = f"{counted([call.verdict for call in self.calls])}; {left_out}; {self.cost:.2f} s"
         return "\n".join([head, *map(str, self.calls)])
 
 
@@ -127,14 +132,14 @@ class Recorder:
             with self.timed():
                 for earlier in [each for each in self.pending if each.is_gone]:
                     earlier.finish()
-                pending = self._before(kernel, signature, args, kwargs)
+                call, pending = self._before(kernel, signature, args, kwargs)
                 if pending is not None:
                     args, kwargs = pending.with_aliases(kernel, signature, args, kwargs)
             try:
                 returned = kernel(*args, **kwargs)
             except BaseException as error:
-                if pending is not None:
-                    self._note_end(pending.call, error)
+                if call is not None:
+                    self._note_end(call, error)
                 raise
             if pending is not None:
                 with self.timed(), self.noting(pending.call):
@@ -144,9 +149,10 @@ class Recorder:
             self.thread.is_inside = False
 
     def _note_end(self, call: Call, error: BaseException) -> None:
-        call.error, call.fixture = f"it raised {type(error).__name__}", None
+        call.error, call.fixture = "; ".join(filter(None, [f"it raised {type(error).__name__}", call.error])), None
         if type(error).__module__ == "torch.utils.checkpoint":  # computed again, so far as the backward pass needs it
             self.log.calls[:] = [other for other in self.log.calls if other is not call]
+            self.log.repeated += 1
 
     def finish(self) -> None:
         """Judges calls whose gradients never came."""
@@ -181,21 +187,24 @@ class Recorder:
         yield
         self.log.cost += time.perf_counter() - start
 
-    def _before(self, kernel: Any, signature: Signature, args: Any, kwargs: Any) -> Pending | None:
+    def _before(
+        self, kernel: Any, signature: Signature, args: Any, kwargs: Any
+    ) -> tuple[Call, Pending | None] | tuple[None, None]:
+        """The call in the log, and what waits for its answer where that has a place in a fixture. None: it is skipped."""
         call = Call(str(getattr(kernel, "__name__", "kernel")), self.place())
         with self.noting(call):
             arguments = signature.arguments(kernel, args, kwargs)
             words = signature.problem(arguments)
             if not self.where(call.kernel, words):
                 self.log.skipped += 1
-                return None
+                return None, None
             forked = "" if os.getpid() == self.process else f"-{os.getpid()}"  # which counts on from the same number
             fixture = Fixture.of(**words, name=f"{next(self.numbers):04d}{forked}-{call.kernel}")
             fixture.inputs = {key: tensor.owned() for key, tensor in fixture.inputs.items()}
             self.bytes_left -= 0 if self.judged or self.save else fixture.nbytes
             call.fixture = fixture
         self.log.calls.append(call)
-        return Pending(self, call, arguments, words) if call.fixture is not None else None
+        return call, Pending(self, call, arguments, words) if call.fixture is not None else None
 
 
 def _is_compiled() -> bool:
@@ -229,8 +238,16 @@ class _Watch(MetaPathFinder):
 
 
 _active: list[Recorder] = []
+_own: ContextVar[tuple[Recorder, ...]] = ContextVar("recorders that this thread or task began", default=())
 _wrapped: dict[Any, Any] = {}  # the wrapper of a known kernel -> the kernel
 _watch = _Watch()
+_changing = threading.RLock()  # what is above, and which functions are wrapped
+
+
+def _innermost() -> Recorder | None:
+    """That of this thread or task; where it began none, as the threads of a program that is recorded, the last of all."""
+    active = tuple(_active)  # another thread may stop one now
+    return next((each for each in reversed(_own.get()) if each in active), active[-1] if active else None)
 
 
 def kernel(signature: Signature | None = None) -> Callable[[Function], Function]:
@@ -243,9 +260,10 @@ def kernel(signature: Signature | None = None) -> Callable[[Function], Function]
     def wrap(function: Function) -> Function:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not _active or _is_compiled():
+            recorder = _innermost() if _active and not _is_compiled() else None
+            if recorder is None:
                 return function(*args, **kwargs)
-            return _active[-1].call(function, signature or Signature(), args, kwargs)
+            return recorder.call(function, signature or Signature(), args, kwargs)
 
         return wrapper  # type: ignore[return-value]
 
@@ -255,7 +273,8 @@ def kernel(signature: Signature | None = None) -> Callable[[Function], Function]
 @contextlib.contextmanager
 def recording(model: Any = None, **words: Any) -> Iterator[Log]:
     """Records every call of FLA's, FlashKDA's and FlashInfer's kernels, and of those under `@kernel`, for as long as it
-    lasts. What the program computes stays what it is.
+    lasts. What the program computes stays what it is. Of several recorders a call belongs to the innermost that its
+    thread or task began, else to the one that began last.
 
     model: a torch module whose layers name the calls. judged: each call at once, or at the end of its backward pass;
     False: they are only kept, in `call.fixture`, for `log.judge()`. save: a folder for those that fail, with
@@ -286,8 +305,10 @@ def recording(model: Any = None, **words: Any) -> Iterator[Log]:
 
 def start(recorder: Recorder) -> None:
     """Turns a recorder on until `stop`."""
-    watch()
-    _active.append(recorder)
+    _own.set((*_own.get(), recorder))
+    with _changing:
+        watch()
+        _active.append(recorder)
     wrap_known()
 
 
@@ -299,21 +320,25 @@ def watch() -> None:
 
 def stop(recorder: Recorder) -> None:
     """Turns it off, and judges what waits for gradients."""
-    _active.remove(recorder)
-    if not _active:
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _watch]
-        for wrapper, function in _wrapped.items():
-            _replace(wrapper, function)
-        _wrapped.clear()
+    _own.set(tuple(each for each in _own.get() if each is not recorder))
+    with _changing:
+        _active.remove(recorder)
+        if not _active:
+            sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _watch]
+            for wrapper, function in list(_wrapped.items()):
+                _replace(wrapper, function)
+            _wrapped.clear()
     recorder.finish()
 
 
 def wrap_known() -> None:
     """Wraps the known kernels of the modules that are there."""
-    for module, names in KNOWN.items():
-        for name, signature in names.items():
-            function = getattr(sys.modules.get(module), name, None)
-            if function is not None and function not in _wrapped:
+    # To ask a module for a name may import another: not under a lock that whoever imports waits for.
+    found = [(getattr(sys.modules.get(module), name, None), signature)
+             for module, names in KNOWN.items() for name, signature in names.items()]
+    with _changing:
+        for function, signature in found:
+            if function is not None and function not in _wrapped and function not in _wrapped.values():
                 wrapper = kernel(signature)(function)
                 _wrapped[wrapper] = function
                 _replace(function, wrapper)

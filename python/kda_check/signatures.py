@@ -73,7 +73,7 @@ class Signature:
         for key, x in arguments.items():
             if key not in skipped and _is_there(x):
                 word = self.words.get(key, key)
-                if word in words:
+                if word in words and not (_is_plain(x) and _is_plain(words[word]) and x == words[word]):  # a former name
                     raise Unsupported(f"no place in a fixture for a second {word}, {key}")
                 words[word] = x
         left = sorted(set(words) - PROBLEM)
@@ -148,6 +148,10 @@ class Signature:
                 raise Unsupported(f"the kernel takes no {', '.join(left)}")
             arguments = {key: value for key, value in arguments.items() if key in taken}
         return self.answer(arguments, kernel(**arguments))
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str))
 
 
 def _is_there(value: Any) -> bool:
@@ -230,8 +234,8 @@ FLASHINFER_GDN = Signature(
     outputs={"output_state": "final_state"}, constants={"output_final_state": True},
     to_problem=_batched, to_kernel=_packed,
     to_answer=lambda found: {key: x[None] if key == "o" else x for key, x in found.items()})  # fmt: skip
-# Entry points that `recording` wraps, by module.
-KNOWN: Mapping[str, Mapping[str, Signature]] = {
+# Entry points that `recording` wraps, by module. A program may add its own.
+KNOWN: dict[str, Mapping[str, Signature]] = {
     "fla.ops.kda": {"chunk_kda": FLA, "fused_recurrent_kda": FLA_RECURRENT},
     "fla.ops.kda.fused_recurrent": {"fused_recurrent_kda_fwd": FLA_RECURRENT},
     "fla.ops.gated_delta_rule": {"chunk_gated_delta_rule": FLA_GDN,

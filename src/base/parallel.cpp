@@ -4,30 +4,31 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <exception>
+#include <list>
+#include <mutex>
 #include <system_error>
 #include <thread>
-#include <vector>
 
 #include "base/interruption.hpp"
 
 namespace kda_check {
 
-int available_threads() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
-}
+namespace {
 
-// Threads are started for each call and end with it: that costs some 20 us, and no thread ever spins, which
-// on a busy machine costs a time slice.
-void parallel_for(std::size_t count, int threads, const std::function<void(std::size_t, int)>& body) {
-  const int used =
-      static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(std::max(1, threads)), count));
+/// One call of parallel_for.
+struct Call {
+  const std::size_t count;
+  const std::function<void(std::size_t, int)>& body;
   std::atomic<std::size_t> next{0};
   std::atomic<bool> failed{false};
-  std::exception_ptr first_failure;
-  const auto work = [&](int worker) {
+  std::exception_ptr first_failure = {};
+  // Of the pool, under its lock; who called is no helper.
+  int helpers_wanted = 0, helpers = 0, at_work = 0;
+  std::condition_variable all_left = {};
+
+  void work(int worker) {
     for (std::size_t item = next++; item < count && !failed; item = next++) {
       try {
         check_interruption();
@@ -36,17 +37,87 @@ void parallel_for(std::size_t count, int threads, const std::function<void(std::
         if (!failed.exchange(true)) first_failure = std::current_exception();
       }
     }
-  };
-  {
-    std::vector<std::jthread> others;
+  }
+};
+
+/// Threads that wait for calls. To start one costs some 20 us, and they start one after the other: too long
+/// for the last of sixteen. None spins, which on a busy machine costs a time slice. They wait until the
+/// process ends; a child that was forked has none, and who calls there does all the work.
+class Pool {
+ public:
+  /// Until all items are done; calls may be nested.
+  void run(Call& call, int helpers_wanted) {
+    std::unique_lock lock(mutex_);
+    grow(promised_ + helpers_wanted);
+    call.helpers_wanted = std::min(helpers_wanted, threads_ - promised_);
+    promised_ += call.helpers_wanted;
+    const auto open = open_.insert(open_.end(), &call);
+    lock.unlock();
+    wake_two();
+    call.work(0);
+    lock.lock();
+    open_.erase(open);
+    promised_ -= call.helpers_wanted;
+    call.all_left.wait(lock, [&] { return call.at_work == 0; });
+  }
+
+ private:
+  void grow(int threads) {
     try {
-      for (int worker = 1; worker < used; ++worker) others.emplace_back(work, worker);
+      for (; threads_ < threads; ++threads_) std::thread([this] { serve(); }).detach();
     } catch (const std::system_error&) {
       // No more threads to be had: those there are do the work.
     }
-    work(0);
   }
-  if (first_failure) std::rethrow_exception(first_failure);
+
+  /// Each that wakes wakes two more: the last of sixteen is the fifth in its line.
+  void wake_two() {
+    begun_.notify_one();
+    begun_.notify_one();
+  }
+
+  [[noreturn]] void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      const auto is_open = [](const Call* call) { return call->helpers < call->helpers_wanted; };
+      auto found = open_.end();
+      begun_.wait(lock, [&] { return (found = std::ranges::find_if(open_, is_open)) != open_.end(); });
+      Call& call = **found;
+      const int worker = ++call.helpers;
+      ++call.at_work;
+      lock.unlock();
+      wake_two();
+      call.work(worker);
+      lock.lock();
+      if (--call.at_work == 0) call.all_left.notify_one();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable begun_;
+  std::list<Call*> open_;
+  int threads_ = 0, promised_ = 0;
+};
+
+}  // namespace
+
+int available_threads() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+void parallel_for(std::size_t count, int threads, const std::function<void(std::size_t, int)>& body) {
+  static Pool& pool = *new Pool;  // its threads use it until the process ends
+  const int used =
+      static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(std::max(1, threads)), count));
+  Call call{count, body};
+  if (used > 1) {
+    pool.run(call, used - 1);
+  } else {
+    call.work(0);
+  }
+  if (call.first_failure) std::rethrow_exception(call.first_failure);
 }
 
 }  // namespace kda_check

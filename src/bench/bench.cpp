@@ -95,17 +95,22 @@ Contestant backward_contestant(const kda::Variant& variant, const kda::Problem& 
   result.row.pass = kda::Pass::backward;
   result.run = [&variant, options, &problem] { variant.run_backward(problem, options); };
   result.time = nullptr;
+  if (variant.time_backward != nullptr)
+    result.time = [&variant, options, &problem](int repeats) {
+      return variant.time_backward(problem, options, repeats);
+    };
   return result;
 }
 
 /// On the CPU unless another device was asked for.
-Contestant oracle(const kda::Problem& problem, DType dtype, const BenchRequest& request) {
+Contestant oracle(const kda::Problem& problem, DType dtype, const BenchRequest& request,
+                  kda::Pass pass = kda::Pass::forward) {
   plan::Request words = request.words;
   if (!words.oracle_device) words.oracle_device = plan::OracleDeviceChoice::cpu;
-  const kda::OracleDevice device = words.oracle_device_for(problem.dimensions());
+  const kda::OracleDevice device = words.oracle_device_for(problem.dimensions(), pass);
   const bool on_gpu = device == kda::OracleDevice::gpu;
   if (words.oracle_device == plan::OracleDeviceChoice::gpu && !on_gpu)
-    throw Error(ErrorKind::environment, "oracle: " + kda::gpu_oracle_unavailable(problem.dimensions()), {},
+    throw Error(ErrorKind::environment, "oracle: " + plan::why_no_gpu_oracle(problem.dimensions(), pass), {},
                 "kda-check list says what can run here");
   Contestant result;
   result.row.variant = "oracle";
@@ -114,19 +119,16 @@ Contestant oracle(const kda::Problem& problem, DType dtype, const BenchRequest& 
   result.row.device = on_gpu ? kda::gpu_device_name() : "cpu";
   result.dtype = dtype;
   result.problem = &problem;
-  result.run = [&problem, device, threads = request.threads] {
-    kda::run_oracle(problem, {kda::OraclePrecision::double_double, device}, threads, {});
-  };
-  return result;
-}
-
-Contestant gradient_oracle(const kda::Problem& problem, DType dtype, const BenchRequest& request) {
-  Contestant result = oracle(problem, dtype, request);
-  result.row.pass = kda::Pass::backward;
-  result.row.device = "cpu";
-  result.run = [&problem, chunk = request.chunk_size, threads = request.threads] {
-    kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, chunk, threads);
-  };
+  result.row.pass = pass;
+  const kda::OracleOptions options{kda::OraclePrecision::double_double, device};
+  if (pass == kda::Pass::backward)
+    result.run = [&problem, options, chunk = request.chunk_size, threads = request.threads] {
+      kda::run_gradient_oracle(problem, options, chunk, threads);
+    };
+  else
+    result.run = [&problem, options, threads = request.threads] {
+      kda::run_oracle(problem, options, threads, {});
+    };
   return result;
 }
 
@@ -162,7 +164,7 @@ std::vector<Contestant> contestants(const BenchRequest& request,
   if (list.empty() && !unsupported.empty()) throw Error(ErrorKind::usage, "bench: " + unsupported);
   if (!request.with_oracle) return list;
   const auto& [dtype, problem] = *problems.begin();
-  list.push_back(backward ? gradient_oracle(problem, dtype, request) : oracle(problem, dtype, request));
+  list.push_back(oracle(problem, dtype, request, backward ? kda::Pass::backward : kda::Pass::forward));
   return list;
 }
 

@@ -116,7 +116,7 @@ int capture_main(const Words& words) {
   parser.flag("--in-place", in_place, "Extend TARGET itself");
   parser.flag("--replace", request.replace,
               "Write groups that exist anew, and over another file that holds recorded answers");
-  parser.flag("--no-stages", no_stages, "Only o and final_state");
+  parser.flag("--no-stages", no_stages, "Only o, final_state and, where there is a loss, gradients");
   add_output_options(parser, planned.output);
   add_resources(parser, planned.resources);
   if (!parser.parse(words)) return 0;

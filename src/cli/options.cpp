@@ -29,11 +29,13 @@ std::function<void(Names)> into(std::optional<Names>& target, const char* flag) 
 }  // namespace
 
 void add_resources(Parser& parser, ResourceOptions& options) {
-  options.threads = available_threads();
+  options.threads = options.limits.threads = available_threads();
   parser.group("Resources");
   parser.number(
       "--threads", 1, 1024,
-      [&](std::size_t count) { options.threads = static_cast<int>(count), options.is_set = true; },
+      [&](std::size_t count) {
+        options.threads = options.limits.threads = static_cast<int>(count), options.is_set = true;
+      },
       "Threads to use; results do not depend on it (default: all processors)");
   parser.value(
       "--memory-limit", "SIZE",
@@ -98,7 +100,7 @@ void add_oracle_device(Parser& parser, plan::Request& request) {
                                 : device == "gpu" ? OracleDeviceChoice::gpu
                                                   : OracleDeviceChoice::automatic;
       },
-      "Where the oracle of the forward pass runs; auto (default): on a GPU, where there is one and it pays.\n"
+      "Where the oracle runs; auto (default): on a GPU, where there is one and it pays.\n"
       "The bits are the same");
 }
 

@@ -140,7 +140,7 @@ void show_file(const std::string& path, const ResourceOptions& resources, bool w
   for (const std::string& warning : file.warnings()) progress.warn(fmt::format("{} ({})", warning, path));
   if (with_values) {
     const kda::Problem inputs = file.read_problem();
-    for (const std::string& line : fixture::announce_values(inputs))
+    for (const std::string& line : fixture::announce_values(inputs, resources.threads))
       progress.warn(fmt::format("{} ({})", line, path));
     const kda::GateStatistics gates =
         kda::gate_statistics(inputs, static_cast<std::size_t>(file.options().chunk_size), resources.threads);

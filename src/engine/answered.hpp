@@ -23,6 +23,8 @@ struct Answered {
   kda::Tensors tensors;
 
   const tensor::Tensor* tensor(std::string_view tensor_name) const;
+  /// The narrowest range of exponents on the way to it: chunk forms keep operands in its element type.
+  const numeric::Format& range() const;
   /// The same kind of answer without its tensors.
   Answered described() const;
 };

@@ -28,10 +28,11 @@ explain::HeldOracle hold_pass(Context& context, const plan::Request& asked, kda:
   context.progress("oracle");
   const Resources& resources = context.resources();
   if (pass == kda::Pass::forward)
-    return explain::hold_oracle(context.problem(), context.oracle(precision, asked), resources.threads);
+    return explain::hold_oracle(context.problem(), context.oracle(precision, asked, pass), resources.threads);
   check_gradient_memory(context.problem(), resources.threads, resources.limits.memory_budget,
                         "--memory-limit raises it");
-  return explain::hold_gradient_oracle(context.problem(), precision, chunk_size, resources.threads);
+  return explain::hold_gradient_oracle(context.problem(), context.oracle(precision, asked, pass), chunk_size,
+                                       resources.threads);
 }
 
 report::Section attribution_section(const Context& context) {

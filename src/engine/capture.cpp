@@ -54,6 +54,11 @@ void take(Shot& shot, const kda::Problem& problem) {
     shot.options.stages.computed = &shot.stages;
   }
   shot.tensors = kda::run_pass(kda::Pass::forward, *shot.who->variant, problem, shot.options);
+  if (shot.item->tensors.size() > shot.tensors.size()) {
+    kda::RunOptions without_stages = shot.options;
+    without_stages.stages = {};
+    shot.tensors.merge(kda::run_pass(kda::Pass::backward, *shot.who->variant, problem, without_stages));
+  }
   if (shot.with_stages)
     explain::store_as_rounded(shot.stages, kda::cast_points(shot.options.arithmetic, shot.options.dtype,
                                                             problem.beta_is_16_bit(), true));

@@ -104,14 +104,6 @@ double rms_limit(const std::vector<judge::Limit>& limits) {
   return judge::find_limit(limits, "rms_ratio")->value;
 }
 
-/// The narrowest range of exponents on the way to an answer: chunk forms keep operands in its element type.
-const numeric::Format& narrowest(const Answered& answer) {
-  const numeric::Format &computed = numeric::format_of(numeric::range_of(answer.compute)),
-                        &stored = numeric::format_of(answer.dtype);
-  const bool stores_operands = answer.form != judge::Form::recurrence;
-  return stores_operands && stored.smallest_normal() > computed.smallest_normal() ? stored : computed;
-}
-
 /// The smallest of what a tensor is made of, where it was rounded: the state, its gradient; infinite without
 /// either.
 double smallest_operand(std::string_view tensor, kda::Pass pass, const kda::OperandSizes& sizes) {
@@ -127,7 +119,7 @@ double smallest_operand(std::string_view tensor, kda::Pass pass, const kda::Oper
 /// Below the smallest normal number of a format what is rounded to it loses half a step of that range,
 /// however small it is itself.
 void allow_for_subnormals(std::vector<judge::Limit>& limits, const Pairing& pairing, const Ongoing& item,
-                          const judge::Measures& measures, std::size_t terms, double operand) {
+                          const judge::Measures& measures, std::size_t terms, double operand, bool fades) {
   /// A tensor has elements that much smaller than their root mean square.
   constexpr double small_elements = 64;
   const double size = measures.expected_rms;
@@ -139,8 +131,9 @@ void allow_for_subnormals(std::vector<judge::Limit>& limits, const Pairing& pair
     const auto below = [](double smallest) { return std::max(0.0, smallest - 1); };
     const numeric::Format& stored = numeric::format_of(tensor->dtype());
     storage += stored.unit_roundoff() * below(stored.smallest_normal() / size);
-    const double normal = narrowest(*answer).smallest_normal();
-    any_below = any_below || normal / size * small_elements > 1 || normal / operand > 1;
+    const double normal = answer->range().smallest_normal();
+    any_below = any_below || normal / size * small_elements > 1 || normal / operand > 1 ||
+                (fades && !measures.expected_all_zero && answer->form != judge::Form::recurrence);
     arithmetic = std::max(
         {arithmetic, below(normal / size * std::sqrt(static_cast<double>(terms))), below(normal / operand)});
   };
@@ -171,7 +164,8 @@ std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing,
   };
   std::vector<judge::Limit> limits = derived(true);
   allow_for_subnormals(limits, pairing, item, measures, terms_of(item.tensor, truth.problem),
-                       smallest_operand(item.tensor, truth.pass, operands));
+                       smallest_operand(item.tensor, truth.pass, operands),
+                       truth.pass == kda::Pass::backward && !truth.problem.output_gradient);
   // What cancels, or is next to the smallest numbers, widens a limit as far as it says anything. Beyond, an
   // answer that is lost in the rounding of its own terms is as good as zero, which has no ratio.
   const double wide = rms_limit(limits);
@@ -210,10 +204,19 @@ void hold_against(const kda::Problem& problem, Twins& twins, TruthSource& truths
   for (Measured& item : results) {
     const Pairing& pairing = pairings[item.pairing];
     if (!pairing.twins) continue;
-    if (const TwinResult* const found = twins.result(*pairing.got, pairing.twins_left_out, item.tensor))
-      item.twins = *found;
     const bool is_sum_over_tokens = item.tensor == "dA_log" || item.tensor == "ddt_bias";
     item.of_twins.of_few_channels = problem.dimensions().K < few_channels;
+    item.of_twins.of_gradient = twins.pass() == kda::Pass::backward;
+    // Backwards so few channels are forgotten at once, and what is left of one depends on who computes it:
+    // rms alone says something.
+    if (item.of_twins.of_few_channels && item.of_twins.of_gradient) {
+      drop(item.limits, "scaled_ulp");
+      const judge::Limit* const rms = judge::find_limit(item.limits, "rms_ratio");
+      if (rms != nullptr && rms->value >= judge::hollow_rms_ratio) drop(item.limits, "rms_ratio");
+    } else if (const TwinResult* const found =
+                   twins.result(*pairing.got, pairing.twins_left_out, item.tensor)) {
+      item.twins = *found;
+    }
     item.of_twins.of_few_errors = is_sum_over_tokens || item.measures.elements < few_errors;
     item.of_twins.rms_ratio = twins.largest_rms_ratio(*pairing.got, pairing.twins_left_out, item.tensor);
     const auto breaks = [&](std::string_view metric, double value) {
@@ -224,8 +227,8 @@ void hold_against(const kda::Problem& problem, Twins& twins, TruthSource& truths
     const bool is_like_them = !item.twins || item.twins->judgement.ratio <= 1;
     if (is_like_them && breaks("scaled_ulp", item.measures.scaled_ulp.value) &&
         !breaks("rms_ratio", item.measures.rms_ratio))
-      item.of_twins.scaled_ulp =
-          twins.largest_scaled_ulp(*pairing.got, pairing.twins_left_out, item.tensor, truths);
+      item.of_twins.scaled_ulps =
+          twins.largest_scaled_ulps(*pairing.got, pairing.twins_left_out, item.tensor, truths);
   }
 }
 

@@ -106,14 +106,14 @@ void Context::fail(const plan::Answer& who, const std::string& message, int exit
   throw NoAnswer{judge::Verdict::skipped, message};
 }
 
-const Answered& Context::replay(std::size_t index) {
+const Answered& Context::replay(std::size_t index, kda::Pass pass) {
   const plan::Answer& who = plan_.answers[index];
-  const Key key{index + replays, kda::Pass::forward};
+  const Key key{index + replays, pass};
   return kept(key, bytes_of(key), [&] {
     progress(fmt::format("replay of {} {}", who.name, numeric::name_of(who.dtype)));
     plan::Answer on_cpu = who;
     on_cpu.variant = &plan::on_cpu(*who.variant);
-    Answered answered = computed(on_cpu, kda::Pass::forward);
+    Answered answered = computed(on_cpu, pass);
     answered.name = "replay";
     return answered;
   });
@@ -160,23 +160,28 @@ const kda::GateStatistics& Context::gates(std::size_t chunk_size) {
       .first->second;
 }
 
-kda::OracleOptions Context::oracle(kda::OraclePrecision precision, const plan::Request& asked) {
-  const auto on_cpu = [this](const std::string& reason) {
-    if (resources_.warning && !oracle_left_its_device_)
-      resources_.warning(fmt::format("{}: the oracle runs on the CPU: {}", plan_.source->name(), reason));
-    oracle_left_its_device_ = true;
+kda::OracleOptions Context::oracle(kda::OraclePrecision precision, const plan::Request& asked,
+                                   kda::Pass pass) {
+  const auto on_cpu = [this, pass](const std::string& reason) {
+    if (left_its_device_.insert(pass).second && resources_.warning)
+      resources_.warning(fmt::format("{}: the oracle{} runs on the CPU: {}", plan_.source->name(),
+                                     pass == kda::Pass::backward ? " of gradients" : "", reason));
   };
-  kda::OracleOptions options{precision, asked.oracle_device_for(problem_.dimensions())};
+  kda::OracleOptions options{precision, asked.oracle_device_for(problem_.dimensions(), pass)};
   if (asked.oracle_device == plan::OracleDeviceChoice::gpu && options.device == kda::OracleDevice::cpu)
-    on_cpu(kda::gpu_oracle_unavailable(problem_.dimensions()));
+    on_cpu(plan::why_no_gpu_oracle(problem_.dimensions(), pass));
   options.instead = on_cpu;
   return options;
+}
+
+bool Context::oracle_left_its_device(std::string_view pass) const {
+  return std::ranges::any_of(left_its_device_, [&](kda::Pass left) { return kda::name_of(left) == pass; });
 }
 
 Truth Context::truth(kda::Pass pass, const plan::Request& asked, std::size_t chunk_size) {
   std::optional<kda::OracleOptions> options;
   if (const auto precision = plan::precision_of(asked.oracle_or_usual()))
-    options = pass == kda::Pass::forward ? oracle(*precision, asked) : kda::OracleOptions(*precision);
+    options = oracle(*precision, asked, pass);
   return {problem_,
           pass,
           std::move(options),

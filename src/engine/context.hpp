@@ -44,8 +44,8 @@ class Context {
   /// Computed, read or asked for when it is needed first. Valid until the next call of an answer that is not
   /// kept. Throws NoAnswer; of recorded ones Error{input}.
   const Answered& answer(std::size_t index, kda::Pass pass);
-  /// What the CPU gives for an answer of a GPU variant, forwards.
-  const Answered& replay(std::size_t index);
+  /// What the CPU gives for an answer of a GPU variant.
+  const Answered& replay(std::size_t index, kda::Pass pass);
   /// Answers used since the last call of this may be given up from now on.
   void release() { in_use_.clear(); }
   /// Whether this answer, too, fits beside those in use.
@@ -54,9 +54,10 @@ class Context {
   const kda::GateStatistics& gates(std::size_t chunk_size);
   /// As `asked` wants its oracle, if any.
   Truth truth(kda::Pass pass, const plan::Request& asked, std::size_t chunk_size);
-  /// The oracle of the forward pass on the device it was asked for, or with a warning on another.
-  kda::OracleOptions oracle(kda::OraclePrecision precision, const plan::Request& asked);
-  bool oracle_left_its_device() const { return oracle_left_its_device_; }
+  /// The oracle of a pass on the device it was asked for, or with a warning on another.
+  kda::OracleOptions oracle(kda::OraclePrecision precision, const plan::Request& asked, kda::Pass pass);
+  /// `pass`: its name.
+  bool oracle_left_its_device(std::string_view pass) const;
   /// The options of a computed answer, with the threads and the memory there are.
   kda::RunOptions options_of(const plan::Answer& answer) const;
   void progress(const std::string& what) const;
@@ -85,7 +86,7 @@ class Context {
   std::map<Key, NoAnswer> without_;
   std::set<Key> in_use_;
   std::map<std::size_t, kda::GateStatistics> gates_;
-  bool oracle_left_its_device_ = false;
+  std::set<kda::Pass> left_its_device_;  ///< whose oracle should have run on a GPU
 };
 
 }  // namespace kda_check::engine

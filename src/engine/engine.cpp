@@ -65,7 +65,7 @@ void run_problem(const plan::Problem& plan, const Resources& resources, report::
   std::optional<Interrupted> ended;
   if (works) {
     Context context(plan, resources);
-    for (const std::string& line : fixture::announce_values(context.problem())) {
+    for (const std::string& line : fixture::announce_values(context.problem(), resources.threads)) {
       if (resources.warning) resources.warning(fmt::format("{} ({})", line, plan.source->target().path));
       findings.notes.push_back(line);
     }
@@ -86,7 +86,8 @@ void run_problem(const plan::Problem& plan, const Resources& resources, report::
     }
     std::ranges::move(context.failures, std::back_inserter(part.failures));
     for (report::CaseResult& item : findings.cases)
-      if (context.oracle_left_its_device() && !item.oracle_device.empty()) item.oracle_device = "cpu";
+      if (context.oracle_left_its_device(item.pass) && !item.oracle_device.empty())
+        item.oracle_device = "cpu";
     for (report::CaseResult& item : findings.cases)
       if (!ended && !is_concluded(item)) item.reason = failure;
   }
@@ -197,7 +198,7 @@ class Schedule {
   void run_one(std::size_t index, const Unit& unit, int threads) {
     try {
       Resources resources = execution_.resources;
-      resources.threads = threads;
+      resources.threads = resources.limits.threads = threads;
       const auto locked = [this](const std::function<void(const std::string&)>& tell) {
         return [this, &tell](const std::string& text) {
           const std::lock_guard lock(telling_);
@@ -274,8 +275,7 @@ report::CaseResult begun(const plan::Case& item, const plan::Problem& problem) {
   result.oracle = plan::name_of(item.asked->oracle_or_usual());
   if (item.asked->oracle_or_usual() != plan::OracleChoice::none)
     result.oracle_device =
-        item.pass == kda::Pass::forward &&
-                item.asked->oracle_device_for(problem.outline.dimensions) == kda::OracleDevice::gpu
+        item.asked->oracle_device_for(problem.outline.dimensions, item.pass) == kda::OracleDevice::gpu
             ? kda::gpu_device_name()
             : "cpu";
   result.verdict = judge::Verdict::skipped;

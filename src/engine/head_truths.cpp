@@ -70,7 +70,7 @@ HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::Or
   return {first, count, values_.by_tensor()};
 }
 
-HeadTruths ForwardTruths::with_magnitudes(std::size_t first, std::size_t count) {
+HeadTruths ForwardTruths::with_magnitudes(std::size_t first, std::size_t count, bool) {
   HeadTruths truths =
       of(first, count,
          kept(first, count, {&kda::OracleOutput::magnitude, &kda::OracleState::magnitude}, magnitudes_));
@@ -78,16 +78,31 @@ HeadTruths ForwardTruths::with_magnitudes(std::size_t first, std::size_t count) 
   return truths;
 }
 
-GradientHeads::GradientHeads(std::size_t query_heads, kda::GradientTruths truths)
-    : query_heads_(query_heads), truths_(std::move(truths)) {
+GradientHeads::GradientHeads(std::size_t query_heads, kda::GradientTruths truths,
+                             std::function<kda::GradientTruths()> again)
+    : query_heads_(query_heads), truths_(std::move(truths)), again_(std::move(again)) {
   for (kda::GradientTruth& truth : truths_) truth = {std::move(truth.hi), {}, {}, {}, {}};
 }
 
 HeadTruths GradientHeads::of(std::size_t, std::size_t) {
   HeadTruths all{0, query_heads_};
   for (const kda::GradientRow& row : kda::gradients())
-    if (const std::vector<double>& hi = truths_[static_cast<std::size_t>(row.gradient)].hi; !hi.empty())
+    if (const tensor::UnfilledDoubles& hi = truths_[static_cast<std::size_t>(row.gradient)].hi; !hi.empty())
       all.tensors.emplace(row.name, hi);
+  return all;
+}
+
+HeadTruths GradientHeads::with_magnitudes(std::size_t first, std::size_t count, bool chunk_form) {
+  if (!has_magnitudes_) {
+    truths_ = {};  // not both at once
+    truths_ = again_();
+    has_magnitudes_ = true;
+  }
+  HeadTruths all = of(first, count);
+  for (const kda::GradientRow& row : kda::gradients()) {
+    const kda::GradientTruth& truth = truths_[static_cast<std::size_t>(row.gradient)];
+    if (!truth.hi.empty()) all.magnitudes.emplace(row.name, truth.magnitude_of(chunk_form));
+  }
   return all;
 }
 

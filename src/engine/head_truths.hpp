@@ -34,8 +34,8 @@ class TruthSource {
   virtual std::size_t at_once() const = 0;
   /// Of these heads at least; valid until it is asked again.
   virtual HeadTruths of(std::size_t first, std::size_t count) = 0;
-  /// With magnitudes, of tensors that they are kept for.
-  virtual HeadTruths with_magnitudes(std::size_t first, std::size_t count) { return of(first, count); }
+  /// With magnitudes: those of the chunk form, or of the recurrence.
+  virtual HeadTruths with_magnitudes(std::size_t first, std::size_t count, bool chunk_form) = 0;
 };
 
 /// Calls body(truths, first, count) for all of `query_heads` heads that are wanted, in their order, some at
@@ -53,7 +53,7 @@ class ForwardTruths : public TruthSource {
 
   std::size_t at_once() const override { return at_once_; }
   HeadTruths of(std::size_t first, std::size_t count) override { return of(first, count, {}); }
-  HeadTruths with_magnitudes(std::size_t first, std::size_t count) override;
+  HeadTruths with_magnitudes(std::size_t first, std::size_t count, bool chunk_form) override;
   /// `also` sees all that the oracle hands out.
   HeadTruths of(std::size_t first, std::size_t count, const kda::OracleSink& also);
 
@@ -81,15 +81,19 @@ class ForwardTruths : public TruthSource {
 /// Gradients, whose truth is whole in any case.
 class GradientHeads : public TruthSource {
  public:
-  /// Keeps the values of `truths` alone.
-  GradientHeads(std::size_t query_heads, kda::GradientTruths truths);
+  /// Keeps the values of `truths` alone; `again` is asked for the same truths when magnitudes are.
+  GradientHeads(std::size_t query_heads, kda::GradientTruths truths,
+                std::function<kda::GradientTruths()> again);
 
   std::size_t at_once() const override { return query_heads_; }
   HeadTruths of(std::size_t first, std::size_t count) override;
+  HeadTruths with_magnitudes(std::size_t first, std::size_t count, bool chunk_form) override;
 
  private:
   const std::size_t query_heads_;
   kda::GradientTruths truths_;
+  const std::function<kda::GradientTruths()> again_;
+  bool has_magnitudes_ = false;
 };
 
 }  // namespace kda_check::engine

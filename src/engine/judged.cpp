@@ -83,8 +83,9 @@ void lift(std::vector<judge::Limit>& limits, const TwinReading& twins, const jud
   /// One number is far larger than the largest of seven at times, and a bias of sums over tokens is all it
   /// has.
   const double headroom_of_few = twins.of_few_channels ? 8 : 4;
-  /// One twin that breaks down somewhere says nothing of the others.
+  /// One twin that breaks down somewhere says nothing of the others; two that do are no exception.
   constexpr double most_of_one_element = 2;
+  constexpr double most_of_gradients = 4;
   // As far as it says anything. Beyond, twins that err as much leave open whether an answer that is like them
   // is wrong.
   const bool is_like_them = !measures.has_twins || measures.twins <= 1;
@@ -94,12 +95,12 @@ void lift(std::vector<judge::Limit>& limits, const TwinReading& twins, const jud
     if (limit.source != "derived") continue;
     double least = 0;
     if (limit.metric == "scaled_ulp" && limit.value < measures.scaled_ulp.value) {
-      // Of few channels the magnitude of a sum may vanish with the sum: what is lost there twins alone know,
-      // and of gradients not even they.
-      const double known = twins.scaled_ulp > 0 ? twins.scaled_ulp : is_like_them ? limit.value : 0;
-      least = twins.of_few_channels
-                  ? 4 * known
-                  : std::min(headroom * twins.scaled_ulp, most_of_one_element * limit.value);
+      // Of few channels the magnitude of a sum may vanish with the sum: what is lost there twins alone know.
+      const auto& [of_one, of_two] = twins.scaled_ulps;
+      least = twins.of_few_channels ? 4 * of_one
+                                    : std::max(std::min(headroom * of_one, most_of_one_element * limit.value),
+                                               headroom * of_two);
+      if (twins.of_gradient && is_like_them) least = std::max(least, most_of_gradients * limit.value);
     } else if (limit.metric == "rms_ratio" && limit.value < std::max(twins.rms_ratio, measures.rms_ratio)) {
       const double factor = twins.of_few_errors || twins.of_few_channels ? headroom_of_few
                             : twins.rms_ratio > limit.value              ? headroom_beyond

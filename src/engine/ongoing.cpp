@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 
+#include "base/parallel.hpp"
 #include "numeric/rounding.hpp"
 
 namespace kda_check::engine {
@@ -12,9 +14,9 @@ namespace {
 using judge::Comparison;
 using tensor::Tensor;
 
-/// Rows of neighbours: all that a tensor has of some tokens and heads.
+/// Rows of neighbours: all that a tensor has of some tokens and heads, `run` elements of each.
 struct Rows {
-  std::size_t begin, count, width, stride;
+  std::size_t begin, count, width, stride, run;
 };
 
 /// Of a gradient whose oracle has a spread: errors that are independent from term to term (docs/limits.md).
@@ -43,25 +45,14 @@ kda::ProbedErrors larger(const kda::ProbedErrors& a, const kda::ProbedErrors& b)
 class Feeder {
  public:
   Feeder(std::vector<Ongoing>& ongoing, const kda::OracleSink& also, const kda::OutputErrors& outputs,
-         std::size_t V)
-      : ongoing_(ongoing), also_(also), outputs_(outputs), V_(V) {}
+         std::size_t V, int threads)
+      : ongoing_(ongoing), also_(also), outputs_(outputs), V_(V), threads_(threads) {}
 
   void feed(std::string_view tensor, const Rows& rows, const judge::ExpectedValues& oracle) {
     const Expected* weighed = nullptr;
     for (Ongoing& item : ongoing_) {
       if (item.tensor != tensor) continue;
-      for (std::size_t row = 0; row < rows.count; ++row) {
-        const std::size_t begin = rows.begin + row * rows.stride, from = row * rows.width;
-        if (item.truth.get() != weighed) {
-          item.truth->energy.add(begin, rows.width, oracle.hi + from);
-          item.truth->magnitude_energy.add(begin, rows.width, oracle.magnitude + from);
-          if (tensor == "o")
-            item.truth->behind =
-                larger(item.truth->behind, outputs_.over(begin, V_, {oracle.magnitude + from, rows.width}));
-        }
-        item.got_units.add(begin, rows.width, oracle.hi + from);
-        if (item.expected_units) item.expected_units->add(begin, rows.width, oracle.hi + from);
-      }
+      weigh(item, rows, oracle, item.truth.get() != weighed);
       weighed = item.truth.get();
       judge::ExpectedValues expected = oracle;
       if (item.expected != nullptr) {
@@ -81,31 +72,49 @@ class Feeder {
       const std::size_t stride = d.HV * d.V, width = (block.heads.last - block.heads.first) * d.V;
       const std::size_t begin = (block.batch * d.T + block.begin) * stride + block.heads.first * d.V;
       const judge::ExpectedValues values{block.hi, block.lo, block.magnitude};
-      if (width == stride)
-        feed("o", {begin, 1, block.count * stride, 0}, values);
-      else
-        feed("o", {begin, block.count, width, stride}, values);
+      feed("o", {begin, block.count, width, stride, d.V}, values);
     };
     sink.state = [this, d](const kda::OracleState& state) {
       if (also_.state) also_.state(state);
       const std::size_t size = d.K * d.V, begin = (state.sequence * d.HV + state.head) * size;
-      feed("final_state", {begin, 1, size, 0}, {state.hi, state.lo, state.magnitude});
+      feed("final_state", {begin, 1, size, size, size}, {state.hi, state.lo, state.magnitude});
     };
     return sink;
   }
 
  private:
+  /// How large it is: sums of every head, side by side. `first`: of those that share a truth.
+  void weigh(Ongoing& item, const Rows& rows, const judge::ExpectedValues& oracle, bool first) {
+    std::mutex joining;
+    parallel_for(rows.width / rows.run, threads_, [&](std::size_t lane, int) {
+      kda::ProbedErrors behind;
+      for (std::size_t row = 0; row < rows.count; ++row) {
+        const std::size_t begin = rows.begin + row * rows.stride + lane * rows.run,
+                          from = row * rows.width + lane * rows.run;
+        if (first) {
+          item.truth->energy.add(begin, rows.run, oracle.hi + from);
+          item.truth->magnitude_energy.add(begin, rows.run, oracle.magnitude + from);
+          if (item.tensor == "o")
+            behind = larger(behind, outputs_.over(begin, V_, {oracle.magnitude + from, rows.run}));
+        }
+        item.got_units.add(begin, rows.run, oracle.hi + from);
+        if (item.expected_units) item.expected_units->add(begin, rows.run, oracle.hi + from);
+      }
+      const std::scoped_lock lock(joining);
+      item.truth->behind = larger(item.truth->behind, behind);
+    });
+  }
+
   std::vector<Ongoing>& ongoing_;
   const kda::OracleSink& also_;
   const kda::OutputErrors& outputs_;
   const std::size_t V_;
+  const int threads_;
   std::vector<double> values_, zeros_;
 };
 
-/// Which of two magnitudes of a gradient a pairing is measured by (kda/gradient_oracle.hpp): that of the
-/// recurrence where no side is another form.
-const std::vector<double>& magnitude_for(const kda::GradientTruth& truth, const Pairing& pairing) {
-  return both_recur(pairing) || truth.chunk_magnitude.empty() ? truth.magnitude : truth.chunk_magnitude;
+kda::GradientTruths gradient_truths(const Truth& truth) {
+  return kda::run_gradient_oracle(truth.problem, *truth.oracle, truth.chunk_size, truth.threads);
 }
 
 kda::GradientTruths compare_gradients(const Truth& truth, const std::vector<Pairing>& pairings,
@@ -113,8 +122,7 @@ kda::GradientTruths compare_gradients(const Truth& truth, const std::vector<Pair
   const kda::Problem& problem = truth.problem;
   check_gradient_memory(problem, truth.threads, truth.memory_budget,
                         "--no-backward compares the forward pass only; --memory-limit raises it");
-  kda::GradientTruths truths =
-      kda::run_gradient_oracle(problem, truth.oracle->precision, truth.chunk_size, truth.threads);
+  kda::GradientTruths truths = gradient_truths(truth);
   std::vector<double> values, zeros;
   const Expected* weighed = nullptr;
   for (const kda::GradientRow& row : kda::gradients())
@@ -123,9 +131,9 @@ kda::GradientTruths compare_gradients(const Truth& truth, const std::vector<Pair
       const kda::GradientTruth& exact = truths[static_cast<std::size_t>(row.gradient)];
       const std::size_t count = item.got->size();
       judge::ExpectedValues expected{exact.hi.data(), exact.lo.data(),
-                                     magnitude_for(exact, pairings[item.pairing]).data()};
+                                     exact.magnitude_of(!both_recur(pairings[item.pairing])).data()};
       if (item.expected != nullptr) {
-        widen(*item.expected, {0, 1, count, 0}, values);
+        widen(*item.expected, {0, 1, count, 0, count}, values);
         zeros.assign(count, 0.0);
         expected.hi = values.data(), expected.lo = zeros.data();
       }
@@ -138,11 +146,11 @@ kda::GradientTruths compare_gradients(const Truth& truth, const std::vector<Pair
         if (over_tokens)
           units->add_sums(count, exact.hi.data(), truths[static_cast<std::size_t>(kda::Gradient::dg)].hi);
         else
-          units->add(0, count, exact.hi.data());
+          units->add(0, count, exact.hi.data(), truth.threads);
       }
       if (item.truth.get() == weighed) continue;
       weighed = item.truth.get();
-      item.truth->energy.add(0, count, exact.hi.data());
+      item.truth->energy.add(0, count, exact.hi.data(), truth.threads);
       if (!exact.spread.empty()) item.truth->spread = spread_of(row.gradient, exact, problem.dimensions().K);
       item.truth->chunk_excess = judge::ratio_of_sizes(exact.chunk_magnitude, exact.magnitude);
     }
@@ -154,7 +162,7 @@ void compare_with_answers(std::vector<Ongoing>& ongoing) {
   std::vector<double> values;
   for (Ongoing& item : ongoing) {
     item.comparison->add_all(*item.expected);
-    widen(*item.expected, {0, 1, item.expected->size(), 0}, values);
+    widen(*item.expected, {0, 1, item.expected->size(), 0, 0}, values);
     item.truth->energy.add(0, values.size(), values.data());
     item.got_units.add(0, values.size(), values.data());
     if (item.expected_units) item.expected_units->add(0, values.size(), values.data());
@@ -186,6 +194,7 @@ std::vector<Ongoing> ongoing_comparisons(const Truth& truth, const std::vector<P
           pairings[i].expected != nullptr ? pairings[i].expected->tensor(name) : nullptr;
       judge::ComparisonOptions options = pairings[i].options;
       options.against_oracle = expected == nullptr;
+      if (options.against_oracle) options.largest = pairings[i].got->range().largest();
       options.threads = truth.threads;
       options.cu_seqlens = truth.problem.cu_seqlens;
       const auto units_of = [&](const Answered& answer) {
@@ -216,9 +225,10 @@ std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vect
   if (truth.pass == kda::Pass::backward) {
     kda::GradientTruths gradients = compare_gradients(truth, pairings, ongoing);
     if (twins.is_empty()) return nullptr;
-    return std::make_unique<GradientHeads>(d.H, std::move(gradients));
+    return std::make_unique<GradientHeads>(d.H, std::move(gradients),
+                                           [&truth] { return gradient_truths(truth); });
   }
-  Feeder feeder(ongoing, truth.also, energies.outputs, d.V);
+  Feeder feeder(ongoing, truth.also, energies.outputs, d.V, truth.threads);
   const kda::OracleSink sink = feeder.sink(d);
   if (twins.is_empty()) {
     kda::run_oracle(truth.problem, *truth.oracle, truth.threads, sink);

@@ -1,5 +1,6 @@
 #include "engine/twin_heads.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kda/heads.hpp"
@@ -24,9 +25,18 @@ std::vector<kda::Tensors> answers_of(const std::vector<Twin>& family, kda::Pass 
 
 judge::TwinSetting twin_setting(const judge::RowLayout& layout, numeric::ComputeFormat compute,
                                 numeric::DType dtype, std::size_t twins, std::size_t answers) {
-  const double storage_unit = std::ldexp(1.0, -numeric::format_of(dtype).precision);
+  const numeric::Format& stored = numeric::format_of(dtype);
+  const double storage_unit = std::ldexp(1.0, -stored.precision);
+  // Kernels flush what is below the normal numbers that they compute in, or do not.
+  const numeric::DType range =
+      compute == numeric::ComputeFormat::fp64 ? numeric::DType::fp64 : numeric::DType::fp32;
+  const double least_error =
+      std::max(numeric::format_of(range).smallest_normal(), stored.smallest_step() / 2);
   const bool in_fp32 = compute == numeric::ComputeFormat::fp32;
-  return {layout, twins, answers, storage_unit, in_fp32 ? 0.0 : 0x1p-11, in_fp32 ? 3.0 : 2.5};
+  judge::TwinSetting setting{
+      layout, twins, answers, storage_unit, in_fp32 ? 0.0 : 0x1p-11, in_fp32 ? 3.0 : 2.5};
+  setting.least_error = least_error;
+  return setting;
 }
 
 }  // namespace kda_check::engine

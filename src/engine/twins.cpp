@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/error.hpp"
 #include "base/parallel.hpp"
@@ -92,15 +93,15 @@ void measure(Judged& judged, std::size_t query_head, const HeadTruths& truths,
   }
 }
 
-/// Of the twins that are fit in a head, over the heads that belong to a query head.
-double largest_scaled_ulp(const Judged& judged, std::size_t query_head, const HeadTruths& truths,
-                          const std::vector<kda::Tensors>& twins) {
+/// By twin, of the heads that belong to a query head and that it is fit in.
+std::vector<double> largest_scaled_ulps(const Judged& judged, std::size_t query_head,
+                                        const HeadTruths& truths, const std::vector<kda::Tensors>& twins) {
   const std::size_t heads = judged.heads_per_query_head;
   const judge::RowLayout layout = judged.layout.with_heads(heads);
   const numeric::Format& format = numeric::format_of(judged.dtype);
   const std::size_t width = judge::padded_width(layout.width);
   std::vector<double> exact(width), magnitude(width), got(width);
-  double largest = 0;
+  std::vector<double> largest(twins.size(), 0.0);
   for (std::size_t i = 0; i < heads; ++i) {
     const std::size_t head = query_head * heads + i;
     const judge::HeadRows truth = truth_of(truths, judged.name, judged.layout, head),
@@ -113,7 +114,8 @@ double largest_scaled_ulp(const Judged& judged, std::size_t query_head, const He
         truth.read(row, exact.data()), magnitudes.read(row, magnitude.data()), twin.read(row, got.data());
         for (std::size_t v = 0; v < layout.width; ++v)
           if (got[v] != exact[v])
-            largest = std::max(largest, numeric::scaled_ulp(format, got[v], {exact[v], 0}, magnitude[v]));
+            largest[f] =
+                std::max(largest[f], numeric::scaled_ulp(format, got[v], {exact[v], 0}, magnitude[v]));
       }
     }
   }
@@ -318,24 +320,29 @@ double Twins::largest_rms_ratio(const Answered& answer, const plan::Names& left_
       std::max(judge::TwinSetting{}.most_rms_ratio, limit == one->limits.end() ? 0 : limit->second));
 }
 
-double Twins::largest_scaled_ulp(const Answered& answer, const plan::Names& left_out, std::string_view tensor,
-                                 TruthSource& truths) const {
+ScaledUlps Twins::largest_scaled_ulps(const Answered& answer, const plan::Names& left_out,
+                                      std::string_view tensor, TruthSource& truths) const {
   const Class* const one = class_of(answer, left_out);
   const Judged* const judged = one == nullptr ? nullptr : one->judged(answer, tensor);
-  if (judged == nullptr) return 0;
+  if (judged == nullptr) return {};
   const std::size_t query_heads = problem_.dimensions().H;
-  std::vector<double> largest(query_heads, 0.0);
+  std::vector<std::vector<double>> largest(query_heads);
   for (std::size_t first = 0; first < query_heads; first += truths.at_once()) {
-    const HeadTruths some = truths.with_magnitudes(first, std::min(truths.at_once(), query_heads - first));
-    if (some.magnitudes.empty()) return 0;
+    const HeadTruths some = truths.with_magnitudes(first, std::min(truths.at_once(), query_heads - first),
+                                                   answer.form != judge::Form::recurrence);
     parallel_for(some.count, threads_, [&](std::size_t item, int) {
       const std::size_t query_head = first + item;
       const std::vector<kda::Tensors> twins =
           answers_of(one->family, pass_, one_query_head(problem_, query_head));
-      largest[query_head] = engine::largest_scaled_ulp(*judged, query_head, some, twins);
+      largest[query_head] = engine::largest_scaled_ulps(*judged, query_head, some, twins);
     });
   }
-  return std::ranges::max(largest);
+  std::vector<double> of_twins(one->family.size() + 1, 0.0);  // one more, so that there are two
+  for (const std::vector<double>& of_head : largest)
+    for (std::size_t twin = 0; twin < of_head.size(); ++twin)
+      of_twins[twin] = std::max(of_twins[twin], of_head[twin]);
+  std::ranges::sort(of_twins, std::greater{});
+  return {of_twins[0], of_twins[1]};
 }
 
 }  // namespace kda_check::engine

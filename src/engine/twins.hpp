@@ -26,13 +26,19 @@ struct TwinResult {
   std::vector<judge::ErrorMap> maps = {};
 };
 
+/// Of the twins that are fit, the largest of a tensor, and the largest that two of them reach.
+struct ScaledUlps {
+  double of_one = 0, of_two = 0;
+};
+
 /// What the worst twin that is fit reads of a tensor; 0: it is not known.
 struct TwinReading {
   double rms_ratio = 0;
-  bool of_few_errors = false;  ///< too few for a test: another healthy kernel may read much more
-  double scaled_ulp = 0;       ///< asked for only where nothing else is wrong with an answer
+  bool of_few_errors = false;   ///< too few for a test: another healthy kernel may read much more
+  ScaledUlps scaled_ulps = {};  ///< asked for only where nothing else is wrong with an answer
   /// The magnitude of a sum over so few channels of the key may vanish with the sum.
   bool of_few_channels = false;
+  bool of_gradient = false;  ///< whose errors have longer tails
 };
 
 /// On how many of `threads` they may run: on every thread they hold the truth of a query head and the answers
@@ -51,6 +57,7 @@ class Twins {
   /// may have; it then counts as one of a form that no twin has.
   void add(const Answered& answer, const plan::Names& left_out);
   bool is_empty() const { return classes_.empty(); }
+  kda::Pass pass() const { return pass_; }
   /// Runs the twins on these heads, while their truth is there.
   void measure(const HeadTruths& truths) { measure(truths, truths.first, truths.count); }
   /// The derived limit on rms_ratio of a tensor: a twin may err as much, however much that is.
@@ -66,9 +73,9 @@ class Twins {
   double largest_rms_ratio(const Answered& answer, const plan::Names& left_out,
                            std::string_view tensor) const;
 
-  /// The largest scaled_ulp of any twin that is fit; 0: `truths` have no magnitudes. They run once more.
-  double largest_scaled_ulp(const Answered& answer, const plan::Names& left_out, std::string_view tensor,
-                            TruthSource& truths) const;
+  /// Twins and truth run once more.
+  ScaledUlps largest_scaled_ulps(const Answered& answer, const plan::Names& left_out, std::string_view tensor,
+                                 TruthSource& truths) const;
 
  private:
   struct Class;

@@ -79,7 +79,7 @@ class Round {
       pairing.got = &context_.answer(*item.answer, item.pass);
       if (against_answer) pairing.expected = &context_.answer(item.reference.answer, item.pass);
       if (item.reference.kind == Reference::Kind::replay) {
-        pairing.expected = &context_.replay(*item.answer);
+        pairing.expected = &context_.replay(*item.answer, item.pass);
         pairing.same_bits = true;
       }
       for (const std::string& name : item.tensors)  // a program answers what it likes

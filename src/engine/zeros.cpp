@@ -16,11 +16,13 @@ std::vector<std::string> zero_tensors(const Truth& truth) {
   const kda::Problem problem = kda::of_same_zeros(truth.problem);
   const kda::Dimensions& d = problem.dimensions();
   std::vector<std::string> names;
+  kda::OracleOptions options = truth.oracle.value_or(kda::OraclePrecision::fp64);
+  options.precision = kda::OraclePrecision::fp64;
   if (truth.pass == kda::Pass::backward) {
     const kda::GradientTruths truths =
-        kda::run_gradient_oracle(problem, kda::OraclePrecision::fp64, truth.chunk_size, truth.threads);
+        kda::run_gradient_oracle(problem, options, truth.chunk_size, truth.threads);
     for (const kda::GradientRow& row : kda::gradients()) {
-      const std::vector<double>& values = truths[static_cast<std::size_t>(row.gradient)].hi;
+      const tensor::UnfilledDoubles& values = truths[static_cast<std::size_t>(row.gradient)].hi;
       if (is_zero(values.data(), values.size())) names.emplace_back(row.name);
     }
     return names;
@@ -31,8 +33,6 @@ std::vector<std::string> zero_tensors(const Truth& truth) {
     output = output && is_zero(block.hi, block.count * d.HV * d.V);
   };
   sink.state = [&](const kda::OracleState& block) { state = state && is_zero(block.hi, d.K * d.V); };
-  kda::OracleOptions options = truth.oracle.value_or(kda::OraclePrecision::fp64);
-  options.precision = kda::OraclePrecision::fp64;
   kda::run_oracle(problem, options, truth.threads, sink);
   if (output) names.emplace_back("o");
   if (state) names.emplace_back("final_state");

@@ -34,9 +34,9 @@ HeldOracle hold_oracle(const kda::Problem& problem, const kda::OracleOptions& op
   return held;
 }
 
-HeldOracle hold_gradient_oracle(const kda::Problem& problem, kda::OraclePrecision precision,
+HeldOracle hold_gradient_oracle(const kda::Problem& problem, const kda::OracleOptions& options,
                                 std::size_t chunk_size, int threads) {
-  kda::GradientTruths truths = kda::run_gradient_oracle(problem, precision, chunk_size, threads);
+  kda::GradientTruths truths = kda::run_gradient_oracle(problem, options, chunk_size, threads);
   HeldOracle held;
   for (const kda::GradientRow& row : kda::gradients()) {
     if (!kda::has_gradient(problem, row.gradient)) continue;
@@ -73,13 +73,13 @@ double share(const Differences& part, const Differences& whole) {
   return square.is_zero() ? 0 : quotient(product, square);
 }
 
-double rms(const Differences& values) {
+double rms(std::span<const double> values) {
   numeric::ProductSum square;
   for (const double value : values) square.add_square(value);
   return square.root_mean(values.size());
 }
 
-double rms(const ExactValues& exact) { return rms(exact.hi); }
+double rms(const ExactValues& exact) { return rms(std::span<const double>(exact.hi)); }
 
 std::size_t differing_bits(const tensor::Tensor& a, const tensor::Tensor& b) {
   const std::size_t bytes = numeric::format_of(a.dtype()).bytes;

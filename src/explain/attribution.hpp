@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,13 +14,13 @@ namespace kda_check::explain {
 
 /// The oracle's answer held whole, without its magnitudes: the tensors of one pass by name.
 struct ExactValues {
-  std::vector<double> hi, lo;
+  tensor::UnfilledDoubles hi, lo;
 };
 using HeldOracle = std::map<std::string, ExactValues, std::less<>>;
 /// o and final_state.
 HeldOracle hold_oracle(const kda::Problem& problem, const kda::OracleOptions& options, int threads);
 /// The gradients that a problem has.
-HeldOracle hold_gradient_oracle(const kda::Problem& problem, kda::OraclePrecision precision,
+HeldOracle hold_gradient_oracle(const kda::Problem& problem, const kda::OracleOptions& options,
                                 std::size_t chunk_size, int threads);
 
 /// Element by element, in fp64: exact for all formats but fp64, where the low part of the oracle counts too.
@@ -34,7 +35,7 @@ Differences values(const tensor::Tensor& tensor);
 /// whole add up to 1. 0 where the whole is zero.
 double share(const Differences& part, const Differences& whole);
 /// The root of the mean of squares.
-double rms(const Differences& values);
+double rms(std::span<const double> values);
 double rms(const ExactValues& exact);
 std::size_t differing_bits(const tensor::Tensor& a, const tensor::Tensor& b);
 

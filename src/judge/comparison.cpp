@@ -104,9 +104,11 @@ void Comparison::add(std::size_t begin, std::size_t count, const ExpectedValues&
 
 void Comparison::add_rows(std::size_t begin, std::size_t rows, std::size_t width, std::size_t stride,
                           const ExpectedValues& expected) {
-  if (rows == 1 || width == stride) return add(begin, rows * width, expected);
+  const std::size_t heads = width / axes_.run;
+  if (rows == 1 || (width == stride && heads < rows / window_tokens))
+    return add(begin, rows * width, expected);
   numeric::visit_storage(dtype_, [&](auto tag) {
-    parallel_for(width / axes_.run, options_.threads, [&](std::size_t head, int worker) {
+    parallel_for(heads, options_.threads, [&](std::size_t head, int worker) {
       for (std::size_t row = 0; row < rows; ++row) {
         const std::size_t from = begin + row * stride + head * axes_.run;
         add_wide<decltype(tag)>(from, from + axes_.run, expected.from(row * width + head * axes_.run),
@@ -211,10 +213,11 @@ Measures Comparison::finish() {
   total.elements = size_;
   for (const Measures& part : parts_) {
     total.finite += part.finite;
-    total.undecided += part.undecided;
+    total.undecided += part.undecided, total.overflowed += part.overflowed;
     for (const auto& [index, strand] : part.strands) {
       Strand& sum = total.strands[index];
-      sum.undecided += strand.undecided, sum.mismatched += strand.mismatched;
+      sum.undecided += strand.undecided, sum.overflowed += strand.overflowed;
+      sum.mismatched += strand.mismatched;
     }
     total.differing += part.differing;
     total.differing_bits += part.differing_bits;

@@ -5,6 +5,7 @@
 // result.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -24,8 +25,10 @@ struct ComparisonOptions {
   std::size_t worst = 5;      ///< points to list
   int threads = 1;
   bool against_oracle = false;  ///< a non-finite expected value then decides nothing
-  bool series = false;          ///< keep the errors of every token and head
-  bool nan_bits = false;        ///< NaNs of other bits differ; both tensors have one element type
+  /// Of what the answer is computed in: a truth beyond it cannot be computed, nor what depends on it.
+  double largest = HUGE_VAL;
+  bool series = false;    ///< keep the errors of every token and head
+  bool nan_bits = false;  ///< NaNs of other bits differ; both tensors have one element type
   std::vector<std::int64_t> cu_seqlens = {};  ///< of a packed batch: where its sequences begin
 };
 

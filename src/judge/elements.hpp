@@ -108,7 +108,7 @@ class ElementCounter {
       count_run<false>(run, got, expected, cell, token);
     }
     cell.elements += m_.finite - before;
-    if (odd_.undecided + odd_.mismatched > 0) note_strand(run);
+    if (odd_.undecided + odd_.overflowed + odd_.mismatched > 0) note_strand(run);
   }
 
   /// Counts elements that are finite and equal their expected ones to the bit, but for the sums.
@@ -128,8 +128,9 @@ class ElementCounter {
  private:
   __attribute__((noinline)) void note_strand(const Run& run) {
     Strand& strand = m_.strands[axes_.strand(run.begin, options_.cu_seqlens)];
-    strand.undecided += odd_.undecided, strand.mismatched += odd_.mismatched;
-    m_.undecided += odd_.undecided;
+    strand.undecided += odd_.undecided, strand.overflowed += odd_.overflowed;
+    strand.mismatched += odd_.mismatched;
+    m_.undecided += odd_.undecided, m_.overflowed += odd_.overflowed;
     odd_ = {};
   }
 
@@ -152,6 +153,7 @@ class ElementCounter {
       m_.got_all_zero = m_.got_all_zero && value == 0;
       m_.expected_all_zero = m_.expected_all_zero && exact.hi == 0;
       if (got_class != ValueClass::finite || expected_class != ValueClass::finite) {
+        if (std::fabs(exact.hi) > options_.largest) ++odd_.overflowed;
         if (got_class != expected_class)
           other_class(run, i, got, expected, cell, token);
         else if (options_.nan_bits && !same_bits(got[i], rounded))

@@ -36,8 +36,8 @@ std::vector<double> means(const std::vector<double>& values, std::size_t reach) 
 
 Envelope::Envelope(const RowLayout& layout, const RowCells& chunk_of,
                    const std::vector<double>& truth_squares, const std::vector<RowSums>& fields,
-                   const std::vector<bool>& fit, double storage_unit)
-    : layout_(layout), chunk_of_(chunk_of), truth_(truth_squares), unit_(storage_unit) {
+                   const std::vector<bool>& fit, const Floors& floors)
+    : layout_(layout), chunk_of_(chunk_of), truth_(truth_squares), floors_(floors) {
   const std::size_t R = layout.rows;
   most_.assign(R, 0.0), next_.assign(R, 0.0), who_.assign(R, 0);
   for (std::size_t f = 0; f < fit.size(); ++f) {
@@ -95,8 +95,9 @@ std::vector<double> Envelope::with_floors(std::vector<double> envelope) const {
     sum[chunk_of_.cell[r]] += envelope[r], rows[chunk_of_.cell[r]] += 1;
   for (std::size_t r = 0; r < envelope.size(); ++r) {
     const double chunk = sum[chunk_of_.cell[r]] / rows[chunk_of_.cell[r]];
-    const double step = unit_ * unit_ * truth_[r] / columns(r);
-    envelope[r] = std::max({envelope[r], chunk * floor_of_chunk, step * floor_of_storage});
+    const double step = floors_.storage_unit * floors_.storage_unit * truth_[r] / columns(r);
+    envelope[r] = std::max({envelope[r], chunk * floor_of_chunk, step * floor_of_storage,
+                            floors_.least_error * floors_.least_error});
   }
   return envelope;
 }

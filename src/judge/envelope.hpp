@@ -16,13 +16,19 @@ struct RowSums {
   explicit RowSums(std::size_t rows) : squares(rows), along(rows) {}
 };
 
+/// What an answer may err by, however little its twins do.
+struct Floors {
+  double storage_unit;  ///< half a step of the element type at 1
+  double least_error;   ///< in the units of the head
+};
+
 /// What twins err by in each row, squared, the mean over its columns: the most of all of them.
 class Envelope {
  public:
   /// `truth_squares`: by row; `fields`: the twins come first; `fit`: by twin. `layout`, `chunk_of` and
   /// `truth_squares` must stay.
   Envelope(const RowLayout& layout, const RowCells& chunk_of, const std::vector<double>& truth_squares,
-           const std::vector<RowSums>& fields, const std::vector<bool>& fit, double storage_unit);
+           const std::vector<RowSums>& fields, const std::vector<bool>& fit, const Floors& floors);
 
   std::vector<double> of_all() const { return with_floors(most_); }
   std::vector<double> without(std::size_t twin) const;
@@ -36,7 +42,7 @@ class Envelope {
   const RowLayout& layout_;
   const RowCells& chunk_of_;
   const std::vector<double>& truth_;
-  const double unit_;
+  const Floors floors_;
   std::vector<double> most_, next_;
   std::vector<std::size_t> who_;
 };

@@ -4,12 +4,13 @@
 
 namespace kda_check::judge {
 
-void HeadEnergies::add(std::size_t begin, std::size_t count, const double* values) {
-  for (std::size_t i = 0; i < count; i += axes_.run) {
-    numeric::ProductSum& sum = sums_[axes_.head(begin + i)];
+void HeadEnergies::add(std::size_t begin, std::size_t count, const double* values, int threads) {
+  axes_.over_heads(begin, count, threads, [&](std::size_t head, std::size_t at) {
+    numeric::ProductSum sum = sums_[head];  // neighbours share a line of the cache
     for (std::size_t lane = 0; lane < axes_.run; ++lane)
-      if (const double value = values[i + lane]; std::isfinite(value)) sum.add_square(value);
-  }
+      if (const double value = values[at - begin + lane]; std::isfinite(value)) sum.add_square(value);
+    sums_[head] = sum;
+  });
 }
 
 numeric::ProductSum HeadEnergies::total() const {

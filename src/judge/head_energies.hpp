@@ -17,7 +17,7 @@ class HeadEnergies {
 
   /// Elements [begin, begin + count): whole heads of tokens or states, each head's in their order. What is
   /// not finite does not count.
-  void add(std::size_t begin, std::size_t count, const double* values);
+  void add(std::size_t begin, std::size_t count, const double* values, int threads = 1);
   numeric::ProductSum total() const;
 
  private:

@@ -262,7 +262,8 @@ HeadErrors head_errors(const TwinSetting& setting, const Tiles& tiles, const Row
   errors.fit = errors.fit_at(setting.most_rms_ratio);
   if (errors.fit_twins() < fewest_twins || errors.truth_squares == 0) return errors;
 
-  const Envelope envelope(layout, chunk_of, truth_squares, rows, errors.fit, setting.storage_unit);
+  const Envelope envelope(layout, chunk_of, truth_squares, rows, errors.fit,
+                          {setting.storage_unit, std::ldexp(setting.least_error, -units.of_head())});
   const std::vector<double> of_all = envelope.of_all();
   const std::vector<float> weights = weights_of(of_all, units);
   errors.coherence = coherence_of(rows, errors.fit, truth_squares, of_all);

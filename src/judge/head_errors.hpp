@@ -50,6 +50,8 @@ struct TwinSetting {
   /// Above this rms_ratio in a head a twin has failed itself: its way of computing does not survive the
   /// problem.
   double most_rms_ratio = 0.1;
+  /// What any error may be: so much is lost where numbers end, by storing or flushing them.
+  double least_error = 0;
 };
 
 inline constexpr std::size_t fewest_twins = 3;

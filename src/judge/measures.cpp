@@ -54,7 +54,7 @@ std::size_t Measures::mismatched_classes() const {
 std::size_t Measures::mismatched_where_decided() const {
   std::size_t count = 0;
   for (const auto& [index, strand] : strands)
-    if (strand.undecided == 0) count += strand.mismatched;
+    if (strand.undecided + strand.overflowed == 0) count += strand.mismatched;
   return count;
 }
 

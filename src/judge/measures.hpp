@@ -64,6 +64,7 @@ class DistanceHistogram {
 /// One head of one sequence, a computation of its own: what happened in it to elements that have no error.
 struct Strand {
   std::size_t undecided = 0;   ///< the oracle is not finite
+  std::size_t overflowed = 0;  ///< it is, beyond the range that the answer is computed in
   std::size_t mismatched = 0;  ///< the class is not the expected one
 };
 
@@ -73,7 +74,8 @@ struct Measures {
   /// [class of got][class of expected]; everything off the diagonal is a failure. Expected has the class of
   /// its value rounded to the element type.
   std::array<std::array<std::size_t, class_count>, class_count> classes{};
-  std::size_t undecided = 0;  ///< elements where the oracle itself is not finite; they are in no other count
+  std::size_t undecided = 0;   ///< elements where the oracle itself is not finite; they are in no other count
+  std::size_t overflowed = 0;  ///< not finite, or to be infinite, as the truth is beyond that range
   /// By sequence and head; those of which there is anything to say.
   std::map<std::size_t, Strand> strands;
   std::size_t differing = 0;       ///< got is not expected rounded to the element type (+0 and -0 are equal)
@@ -109,7 +111,7 @@ struct Measures {
   /// whatever its element type's precision. 0 where that is 0.
   double least_rms_ratio() const { return expected_rms == 0 ? 0 : smallest_step / expected_rms / 2; }
   std::size_t mismatched_classes() const;
-  /// The same in strands where the oracle is finite everywhere.
+  /// The same in strands where the oracle is finite everywhere, within the range.
   std::size_t mismatched_where_decided() const;
   std::size_t both_nan() const { return classes[3][3]; }
 };

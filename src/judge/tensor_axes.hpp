@@ -1,11 +1,13 @@
 // How the flat index of a tensor is read: batch rows, windows of tokens, heads.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 
+#include "base/parallel.hpp"
 #include "tensor/tensor.hpp"
 
 namespace kda_check::judge {
@@ -28,6 +30,16 @@ struct TensorAxes {
   /// Where the work may be cut at the earliest: no cell has elements before and behind.
   std::size_t cells_end(std::size_t element) const;
   std::size_t head(std::size_t element) const { return has_heads ? element / head_stride % heads : 0; }
+  /// Calls body(head, at) for the runs of [begin, begin + count), whole ones, those of each head in their
+  /// order; heads in parallel.
+  template <class Body>
+  void over_heads(std::size_t begin, std::size_t count, int threads, const Body& body) const {
+    const std::size_t runs = count / run;
+    parallel_for(std::min(heads, runs), threads, [&](std::size_t lane, int) {
+      const std::size_t of_lane = head(begin + lane * run);
+      for (std::size_t i = lane; i < runs; i += heads) body(of_lane, begin + i * run);
+    });
+  }
   /// Numbers the heads of all sequences. `cu_seqlens` is empty where the batch is not packed; states have a
   /// row for each sequence.
   std::size_t strand(std::size_t element, std::span<const std::int64_t> cu_seqlens) const;

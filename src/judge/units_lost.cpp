@@ -59,7 +59,8 @@ UnitsSum::UnitsSum(std::string_view tensor, const tensor::Shape& shape, const kd
       sequences_(problem.sequences()),
       of_state_(tensor != "dv"),
       of_gradient_(tensor != "o" && tensor != "dq"),
-      means_(axes_.heads) {
+      means_(axes_.heads),
+      largest_(axes_.heads) {
   if (is_narrow(compute))
     kind_ = Kind::narrow;
   else if (tensor == "o")
@@ -72,16 +73,15 @@ UnitsSum::UnitsSum(std::string_view tensor, const tensor::Shape& shape, const kd
     kind_ = axes_.has_tokens ? Kind::gradient : Kind::parameter;
 }
 
-void UnitsSum::add(std::size_t begin, std::size_t count, const double* values) {
+void UnitsSum::add(std::size_t begin, std::size_t count, const double* values, int threads) {
   switch (kind_) {
     case Kind::narrow:
       return;
     case Kind::output:
     case Kind::gradient:
-      for (std::size_t i = 0; i < count; i += axes_.run)
-        add_row(axes_.head(begin + i), row_of_group((begin + i) / axes_.run),
-                energy_of(values + i, axes_.run));
-      return;
+      return axes_.over_heads(begin, count, threads, [&](std::size_t head, std::size_t at) {
+        add_row(head, row_of_group(at / axes_.run), energy_of(values + (at - begin), axes_.run));
+      });
     case Kind::state:
     case Kind::state_gradient:
       for (std::size_t i = 0; i < count; i += d_.K * d_.V) add_state(begin + i, values + i);
@@ -102,7 +102,7 @@ void UnitsSum::add_sums(std::size_t count, const double* values, std::span<const
       const std::size_t at = (token * d_.HV + head) * d_.K;
       if (!dg.empty()) tokens.add(units_of(row), energy_of(&dg[at], d_.K));
       most = std::max(most, units_of(row));
-      largest_ = std::max(largest_, units_lost(compute_, form_, row.longest, row.rounding));
+      largest_.front() = std::max(largest_.front(), units_lost(compute_, form_, row.longest, row.rounding));
     }
     means_.front().add(tokens.rms(most), energy_of(values + head * width, width));
   }
@@ -112,7 +112,8 @@ UnitsLost UnitsSum::result() const {
   if (kind_ == Kind::narrow) return {healthy};
   Mean mean;
   for (const Mean& of_head : means_) mean.add(of_head);
-  return {mean.rms(largest_), largest_};
+  const double largest = std::ranges::max(largest_);
+  return {mean.rms(largest), largest};
 }
 
 void UnitsSum::Mean::add(double units, const ProductSum& energy) {
@@ -137,7 +138,7 @@ double UnitsSum::Mean::rms(double otherwise) const {
 }
 
 void UnitsSum::add_row(std::size_t head, const Row& row, const ProductSum& energy) {
-  largest_ = std::max(largest_, units_lost(compute_, form_, row.longest, row.rounding));
+  largest_[head] = std::max(largest_[head], units_lost(compute_, form_, row.longest, row.rounding));
   means_[head].add(units_of(row), energy);
 }
 

@@ -48,7 +48,7 @@ class UnitsSum {
 
   /// Elements [begin, begin + count) of what is expected: whole heads of tokens, whole states; each head's in
   /// their order.
-  void add(std::size_t begin, std::size_t count, const double* values);
+  void add(std::size_t begin, std::size_t count, const double* values, int threads = 1);
   /// dA_log and ddt_bias, sums over tokens: `dg` as the tensor says how much each of these counts. Empty: as
   /// if the worst were all.
   void add_sums(std::size_t count, const double* values, std::span<const double> dg);
@@ -91,8 +91,9 @@ class UnitsSum {
   const std::vector<kda::Sequence> sequences_;
   bool of_state_ = true, of_gradient_ = true;  ///< what a token's element is a sum over
   Kind kind_;
-  std::vector<Mean> means_;  ///< by head: they may come in any order
-  double largest_ = 0;
+  // By head: they may come in any order.
+  std::vector<Mean> means_;
+  std::vector<double> largest_;
 };
 
 }  // namespace kda_check::judge

@@ -14,12 +14,10 @@ namespace {
 
 cuda::Output output(tensor::Tensor& tensor) { return {tensor.dtype(), tensor.data(), tensor.size()}; }
 
-/// Everything but where the stages go.
-cuda::Request request_of(cuda::Kernel kernel, const Problem& problem, const RunOptions& options,
-                         Answer& answer) {
+/// Everything but where results go.
+cuda::Request request_of(cuda::Kernel kernel, const Problem& problem, const RunOptions& options) {
   cuda::Request request;
   set_inputs(request, problem);
-  request.o = output(answer.o), request.final_state = output(answer.final_state);
   const bool chunk = kernel == cuda::Kernel::chunk;
   request.is_fp64 = options.dtype == numeric::DType::fp64;
   request.is_fused = options.arithmetic.contraction == Contraction::fused;
@@ -27,6 +25,21 @@ cuda::Request request_of(cuda::Kernel kernel, const Problem& problem, const RunO
   request.casts = cast_points(options.arithmetic, options.dtype, chunk && problem.beta_is_16_bit(), chunk);
   request.decay = options.arithmetic.decay, request.tail = options.arithmetic.tail;
   request.chunk_size = options.chunk_size;
+  return request;
+}
+/// Everything but where the stages go.
+cuda::Request request_of(cuda::Kernel kernel, const Problem& problem, const RunOptions& options,
+                         Answer& answer) {
+  cuda::Request request = request_of(kernel, problem, options);
+  request.o = output(answer.o), request.final_state = output(answer.final_state);
+  return request;
+}
+cuda::Request backward_request_of(const Problem& problem, const RunOptions& options,
+                                  GradientTensors& gradients) {
+  cuda::Request request = request_of(cuda::Kernel::recurrent_backward, problem, options);
+  set_output_gradients(request, problem);
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    if (!gradients[i].empty()) request.gradients[i] = output(gradients[i]);
   return request;
 }
 
@@ -66,6 +79,12 @@ Answer run_gpu_recurrent(const Problem& problem, const RunOptions& options) {
   return answer;
 }
 
+GradientTensors run_gpu_recurrent_backward(const Problem& problem, const RunOptions& options) {
+  GradientTensors gradients = allocate_gradients(problem, options.dtype);
+  cuda::run(cuda::Kernel::recurrent_backward, backward_request_of(problem, options, gradients));
+  return gradients;
+}
+
 Answer run_gpu_chunk(const Problem& problem, const RunOptions& options) {
   Answer answer = allocate_answer(problem, options.dtype);
   cuda::Request request = request_of(cuda::Kernel::chunk, problem, options, answer);
@@ -84,6 +103,12 @@ Answer run_gpu_chunk(const Problem& problem, const RunOptions& options) {
   cuda::run(cuda::Kernel::chunk, request);
   if (!h.empty()) (*stages)[static_cast<std::size_t>(Stage::h)] = tensor::transposed(h);
   return answer;
+}
+
+std::vector<double> time_gpu_backward(const Problem& problem, const RunOptions& options, int repeats) {
+  GradientTensors gradients = allocate_gradients(problem, options.dtype);
+  return cuda::time(cuda::Kernel::recurrent_backward, backward_request_of(problem, options, gradients),
+                    repeats);
 }
 
 std::vector<double> time_gpu(bool chunk, const Problem& problem, const RunOptions& options, int repeats) {

@@ -26,4 +26,9 @@ void set_inputs(cuda::ProblemInputs& inputs, const Problem& problem) {
   inputs.initial_state = input(problem.initial_state);
 }
 
+void set_output_gradients(cuda::ProblemInputs& inputs, const Problem& problem) {
+  inputs.output_gradient = input(problem.output_gradient);
+  inputs.state_gradient = input(problem.state_gradient);
+}
+
 }  // namespace kda_check::kda

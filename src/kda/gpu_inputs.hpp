@@ -6,7 +6,8 @@
 
 namespace kda_check::kda {
 
-/// Points into `problem`, which must stay.
+/// Both point into `problem`, which must stay.
 void set_inputs(cuda::ProblemInputs& inputs, const Problem& problem);
+void set_output_gradients(cuda::ProblemInputs& inputs, const Problem& problem);
 
 }  // namespace kda_check::kda

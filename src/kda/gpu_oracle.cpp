@@ -1,5 +1,6 @@
 #include "kda/gpu_oracle.hpp"
 
+#include "cuda/gradient_oracle.hpp"
 #include "cuda/oracle.hpp"
 #include "kda/gpu_inputs.hpp"
 #include "tensor/tensor.hpp"
@@ -18,6 +19,27 @@ void transpose(const double* from, std::size_t K, std::size_t V, double* to) {
 
 std::string gpu_oracle_unavailable(const Dimensions& dimensions) {
   return cuda::unsupported_oracle(dimensions);
+}
+
+std::string gpu_gradient_oracle_unavailable(const Dimensions& dimensions) {
+  return cuda::unsupported_gradient_oracle(dimensions);
+}
+
+void run_gpu_gradient_oracle(const Problem& problem, OraclePrecision precision, std::size_t chunk_size,
+                             int threads, GradientTruths& truths) {
+  cuda::GradientOracleRequest request;
+  set_inputs(request, problem);
+  set_output_gradients(request, problem);
+  request.in_fp64 = precision == OraclePrecision::fp64;
+  request.chunk_size = chunk_size;
+  request.threads = threads;
+  const auto memory = [](tensor::UnfilledDoubles& x) { return x.empty() ? nullptr : x.data(); };
+  for (std::size_t i = 0; i < truths.size(); ++i) {
+    GradientTruth& x = truths[i];
+    request.gradients[i] = {memory(x.hi), memory(x.lo), memory(x.magnitude), memory(x.chunk_magnitude),
+                            memory(x.spread)};
+  }
+  cuda::run_gradient_oracle(request);
 }
 
 void run_gpu_oracle(const Problem& problem, OraclePrecision precision, int threads, const OracleSink& sink,

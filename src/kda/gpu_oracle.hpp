@@ -3,20 +3,29 @@
 
 #include <algorithm>
 
+#include "kda/gradient_oracle.hpp"
 #include "kda/oracle.hpp"
 
 namespace kda_check::kda {
 
 inline constexpr std::size_t oracle_block_tokens = 32;
 
-/// Tokens that are handed out at once, on either device. Of some heads as much as of all: threads are started
-/// for every piece.
+/// Tokens that are handed out at once, on either device. Threads meet behind every piece, and the last to
+/// come is waited for: the fewer pieces the better.
 inline std::size_t oracle_tokens_at_once(const Dimensions& d, std::size_t heads) {
-  return oracle_block_tokens * std::max<std::size_t>(1, d.HV / heads);
+  constexpr std::size_t bytes = std::size_t{16} << 20;
+  const std::size_t blocks = bytes / (oracle_block_tokens * heads * d.V * 3 * sizeof(double)),
+                    all = (d.T + oracle_block_tokens - 1) / oracle_block_tokens;
+  return oracle_block_tokens * std::clamp<std::size_t>(blocks, 1, std::max<std::size_t>(all, 1));
 }
 
 /// run_oracle on the GPU. Throws Error{environment} without one.
 void run_gpu_oracle(const Problem& problem, OraclePrecision precision, int threads, const OracleSink& sink,
                     const HeadRange& heads);
+
+/// Fills the gradients of `truths` that have memory, of tokens that belong to a sequence. Throws
+/// Error{environment} without a GPU.
+void run_gpu_gradient_oracle(const Problem& problem, OraclePrecision precision, std::size_t chunk_size,
+                             int threads, GradientTruths& truths);
 
 }  // namespace kda_check::kda

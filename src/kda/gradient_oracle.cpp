@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/error.hpp"
 #include "base/parallel.hpp"
+#include "kda/gpu_oracle.hpp"
 #include "kda/gradient_sums.hpp"
 #include "kda/jobs.hpp"
 #include "kda/oracle_inputs.hpp"
@@ -245,16 +247,35 @@ std::size_t element_count(const Problem& problem, Gradient gradient, std::string
       expected_shape(*find_spec(name), problem.dimensions(), problem.options.state_v_first));
 }
 
-GradientTruths zeros(const Problem& problem) {
+/// Memory for the gradients a problem has.
+GradientTruths unfilled(const Problem& problem) {
   GradientTruths truths;
   for (const GradientRow& row : gradients()) {
     const std::size_t size = element_count(problem, row.gradient, row.name);
     GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
-    truth.hi.assign(size, 0), truth.lo.assign(size, 0), truth.magnitude.assign(size, 0);
-    if (of_gate(row.gradient)) truth.chunk_magnitude.assign(size, 0);
-    if (has_spread(row.gradient)) truth.spread.assign(size, 0);
+    truth.hi.resize(size), truth.lo.resize(size), truth.magnitude.resize(size);
+    if (of_gate(row.gradient)) truth.chunk_magnitude.resize(size);
+    if (has_spread(row.gradient)) truth.spread.resize(size);
   }
   return truths;
+}
+
+void fill_with_zeros(GradientTruths& truths, int threads) {
+  constexpr std::size_t most = std::size_t{1} << 20;
+  for (GradientTruth& truth : truths)
+    for (tensor::UnfilledDoubles* const part :
+         {&truth.hi, &truth.lo, &truth.magnitude, &truth.chunk_magnitude, &truth.spread})
+      parallel_for((part->size() + most - 1) / most, threads, [&](std::size_t piece, int) {
+        double* const first = part->data() + piece * most;
+        std::fill_n(first, std::min(most, part->size() - piece * most), 0.0);
+      });
+}
+
+/// Whether every token belongs to a sequence: gradients of others are zero.
+bool has_all_tokens(const Problem& problem) {
+  std::size_t tokens = 0;
+  for (const Sequence& sequence : problem.sequences()) tokens += sequence.length();
+  return tokens == problem.dimensions().B * problem.dimensions().T;
 }
 
 /// The gradients of A_log and dt_bias, from their sums by [sequence][value head].
@@ -297,12 +318,15 @@ double gradient_oracle_bytes(const Problem& problem, int threads) {
          static_cast<double>(workers(d.N * d.H, threads)) * WorkSizes(problem).bytes();
 }
 
-GradientTruths run_gradient_oracle(const Problem& problem, OraclePrecision precision, std::size_t chunk_size,
-                                   int threads) {
+namespace {
+
+GradientTruths run_on_cpu(const Problem& problem, OraclePrecision precision, std::size_t chunk_size,
+                          int threads) {
   const Dimensions& d = problem.dimensions();
   const std::size_t group = problem.heads_per_group();
   const HeadKernels kernels = kernels_for(precision);
-  GradientTruths truths = zeros(problem);
+  GradientTruths truths = unfilled(problem);
+  fill_with_zeros(truths, threads);
   const bool has_bias = has_gradient(problem, Gradient::ddt_bias);
   std::vector<ParameterSums> parameters(d.N * d.HV, {{}, std::vector<GradientSum>(has_bias ? d.K : 0)});
   const std::vector<GroupJob> jobs = group_jobs(problem);
@@ -321,6 +345,24 @@ GradientTruths run_gradient_oracle(const Problem& problem, OraclePrecision preci
   });
   if (problem.options.gate != Gate::none) add_parameters(problem, parameters, truths);
   return truths;
+}
+
+}  // namespace
+
+GradientTruths run_gradient_oracle(const Problem& problem, const OracleOptions& options,
+                                   std::size_t chunk_size, int threads) {
+  if (options.device == OracleDevice::gpu) {
+    try {
+      GradientTruths truths = unfilled(problem);
+      if (!has_all_tokens(problem)) fill_with_zeros(truths, threads);
+      run_gpu_gradient_oracle(problem, options.precision, chunk_size, threads, truths);
+      return truths;
+    } catch (const Error& error) {
+      if (!options.instead || error.kind() != ErrorKind::environment) throw;
+      options.instead(error.what());
+    }
+  }
+  return run_on_cpu(problem, options.precision, chunk_size, threads);
 }
 
 }  // namespace kda_check::kda

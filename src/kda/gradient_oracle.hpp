@@ -21,17 +21,24 @@ namespace kda_check::kda {
 /// adds (over K, the absolute values of what each channel adds); of dbeta = r . e, of what each v adds, |r|
 /// E + R |e| (E and R over K, of absolute values). Else empty.
 struct GradientTruth {
-  std::vector<double> hi, lo, magnitude, chunk_magnitude, spread;
+  tensor::UnfilledDoubles hi, lo, magnitude, chunk_magnitude, spread;
+  const tensor::UnfilledDoubles& magnitude_of(bool chunk_form) const {
+    return chunk_form && !chunk_magnitude.empty() ? chunk_magnitude : magnitude;
+  }
 };
 /// By Gradient; those a problem does not have are empty.
 using GradientTruths = std::array<GradientTruth, gradient_count>;
+
+/// Why the gradient oracle of such a problem cannot run on the GPU; empty when it can.
+std::string gpu_gradient_oracle_unavailable(const Dimensions& dimensions);
 
 /// Bytes that run_gradient_oracle() takes, its result included.
 double gradient_oracle_bytes(const Problem& problem, int threads);
 
 /// `chunk_size`: of the chunk form that chunk_magnitude is for. Values may be infinite or NaN where the
-/// recurrence overflows fp64.
-GradientTruths run_gradient_oracle(const Problem& problem, OraclePrecision precision, std::size_t chunk_size,
-                                   int threads);
+/// recurrence overflows fp64; which NaN depends on the processor, and nothing else on the device. Throws
+/// Error{environment} when a GPU fails or lacks memory.
+GradientTruths run_gradient_oracle(const Problem& problem, const OracleOptions& options,
+                                   std::size_t chunk_size, int threads);
 
 }  // namespace kda_check::kda

@@ -13,19 +13,6 @@ GradientSum element(const OracleMatrix& m, std::size_t row, std::size_t column) 
   return {{m.hi[at], m.lo[at]}, m.magnitude[at], m.magnitude[at]};
 }
 
-/// Nothing times a slope is nothing, also where the slope is beyond the range: a gate that has gone to -inf
-/// forgets everything, however steep it is there.
-double product(double x, double slope) { return x == 0 ? 0.0 : x * slope; }
-
-GradientSum times(const GradientSum& x, DoubleDouble factor) {
-  const double size = std::fabs(factor.hi);
-  const DoubleDouble value =
-      std::isinf(factor.hi) ? DoubleDouble{product(x.value.hi, factor.hi)} : x.value * factor;
-  GradientSum result{value, product(x.magnitude, size), product(x.chunk, size), x.squares};
-  if (!result.squares.is_zero()) result.squares.scale(size);
-  return result;
-}
-
 void put(GradientTruth& truth, std::size_t at, const GradientSum& x) {
   truth.hi[at] = x.value.hi;
   truth.lo[at] = x.value.lo;
@@ -34,8 +21,12 @@ void put(GradientTruth& truth, std::size_t at, const GradientSum& x) {
   if (!truth.spread.empty()) truth.spread[at] = x.squares.root();
 }
 
+GradientSum in_the_making(const GradientTruth& truth, std::size_t at) {
+  return {{truth.hi[at], truth.lo[at]}, truth.magnitude[at], 0};
+}
+
 void add(GradientTruth& truth, std::size_t at, const GradientSum& x) {
-  GradientSum sum{{truth.hi[at], truth.lo[at]}, truth.magnitude[at], 0};
+  GradientSum sum = in_the_making(truth, at);
   sum.add(x);
   put(truth, at, sum);
 }
@@ -43,13 +34,6 @@ void add(GradientTruth& truth, std::size_t at, const GradientSum& x) {
 DoubleDouble pair(OracleRows rows, std::size_t at) { return {rows.hi[at], rows.lo[at]}; }
 
 }  // namespace
-
-void GradientSum::add(const GradientSum& term) {
-  value = value + term.value;
-  magnitude += term.magnitude;
-  chunk += term.chunk;
-  squares.add(term.squares);
-}
 
 GradientSums::GradientSums(const Problem& problem, const Sequence& sequence, std::size_t chunk_size,
                            GradientTruths& truths)
@@ -78,11 +62,10 @@ void GradientSums::add_value_and_beta(const BlockGradients& block, std::size_t r
   for (std::size_t v = 0; v < d_.V; ++v) {
     put(truth(Gradient::dv), place * d_.V + v, element(block.dv, row, v));
     const std::size_t at = row * block.residual.stride + v;
-    const double terms = block.residual_terms[at] * std::fabs(block.error.hi[at]) +
-                         std::fabs(block.residual.hi[at]) * block.error_terms[at];
-    dbeta.squares.add_square(terms);
+    dbeta.squares.add_square(strength_terms(block.residual_terms[at], block.error.hi[at],
+                                            block.residual.hi[at], block.error_terms[at]));
   }
-  put(truth(Gradient::dbeta), place, times(dbeta, pair(block.beta_slope, row)));
+  put(truth(Gradient::dbeta), place, dbeta.times(pair(block.beta_slope, row)));
 }
 
 void GradientSums::add_query_and_key(const BlockGradients& block, std::size_t row, std::size_t token) {
@@ -91,11 +74,10 @@ void GradientSums::add_query_and_key(const BlockGradients& block, std::size_t ro
   const std::size_t place = (sequence_.batch * d_.T + token) * d_.H + head_ / problem_.heads_per_group();
   for (std::size_t k = 0; k < d_.K; ++k) {
     const GradientSum dq = element(block.dq, row, k), dk = element(block.dk, row, k);
-    add(truth(Gradient::dq), place * d_.K + k, times(dq, DoubleDouble{problem_.scale()}));
+    add(truth(Gradient::dq), place * d_.K + k, dq.times(DoubleDouble{problem_.scale()}));
     add(truth(Gradient::dk), place * d_.K + k, dk);
-    // The chunk form has dG = q dq - k dk and sums it: what it cancels, with q's scale in block.q.
     chunk_terms_[k] +=
-        std::fabs(block.q[row * d_.K + k]) * dq.magnitude + std::fabs(block.k[row * d_.K + k]) * dk.magnitude;
+        chunk_terms(block.q[row * d_.K + k], dq.magnitude, block.k[row * d_.K + k], dk.magnitude);
   }
 }
 
@@ -114,12 +96,12 @@ void GradientSums::add_gate(const BlockGradients& block, std::size_t row, std::s
       continue;
     }
     const std::size_t at = row * d_.K + k;
-    GradientSum raw = times(dg, pair(block.gate_slope, at));
+    GradientSum raw = dg.times(pair(block.gate_slope, at));
     raw.squares = numeric::ProductSum::square(raw.value.hi);
     put(truth(Gradient::dg), place * d_.K + k, raw);
     if (problem_.dt_bias) parameters_->dt_bias[k].add(raw);
     if (problem_.A_log) {
-      of_amplitude.add(times(dg, pair(block.amplitude_slope, at)));
+      of_amplitude.add(dg.times(pair(block.amplitude_slope, at)));
       size_of_amplitude += std::fabs(dg.value.hi * block.amplitude_slope.hi[at]);
     }
   }
@@ -153,13 +135,12 @@ void GradientSums::through_norm(GradientTruth& gradient, const Sequence& tokens,
     GradientSum along;  // dy . y
     for (std::size_t k = 0; k < d_.K; ++k) {
       const std::size_t at = row * d_.K + k;
-      along.add(times({{gradient.hi[at], gradient.lo[at]}, gradient.magnitude[at], 0}, y.get(t * d_.K + k)));
+      along.add(in_the_making(gradient, at).times(y.get(t * d_.K + k)));
     }
     for (std::size_t k = 0; k < d_.K; ++k) {
       const std::size_t at = row * d_.K + k;
-      GradientSum dx = times(along, -y.get(t * d_.K + k));
-      dx.add({{gradient.hi[at], gradient.lo[at]}, gradient.magnitude[at], 0});
-      put(gradient, at, times(dx, reciprocals.get(t)));
+      put(gradient, at,
+          kda::through_norm(along, in_the_making(gradient, at), y.get(t * d_.K + k), reciprocals.get(t)));
     }
   }
 }

@@ -7,18 +7,10 @@
 #include <vector>
 
 #include "kda/gradient_oracle.hpp"
+#include "kda/kernels/gradient_elements.hpp"
 #include "kda/oracle_inputs.hpp"
-#include "numeric/product_sum.hpp"
 
 namespace kda_check::kda {
-
-/// A gradient in the making; `chunk` is its chunk_magnitude, `squares` the square of its spread.
-struct GradientSum {
-  numeric::DoubleDouble value;
-  double magnitude = 0, chunk = 0;
-  numeric::ProductSum squares{};
-  void add(const GradientSum& term);
-};
 
 /// What one sequence adds to the gradients of A_log and dt_bias of one value head.
 struct ParameterSums {

@@ -4,16 +4,13 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <string_view>
 
+#include "kda/gradient.hpp"
 #include "kda/outline.hpp"
 
 namespace kda_check::kda {
-
-enum class Gradient : std::uint8_t { dq, dk, dv, dg, dbeta, dinitial_state, dA_log, ddt_bias };
-inline constexpr std::size_t gradient_count = 8;
 
 struct GradientRow {
   Gradient gradient;

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kda/kernels/gate_functions.hpp"
+#include "kda/kernels/gradient_rules.hpp"
 #include "kda/kernels/row_norm.hpp"
 #include "kda/large_rows.hpp"
 
@@ -179,9 +180,8 @@ void HeadGradients<T>::beta(const Sequence& s, std::size_t head, std::size_t beg
     kernel.exponential(operations_.exponential, rising.data(), rising.data(), count);
     kernel.exponential(operations_.exponential, falling.data(), falling.data(), count);
     const T factor = problem_.options.allow_neg_eigval ? T(2) : T(1);
-    // m s (1 - s), 1 - s being the sigmoid of the opposite: a saturated one keeps its digits.
     for (std::size_t t = 0; t < count; ++t)
-      values[t] = values[t] * (factor * (T(1) / (T(1) + rising[t]))) * (T(1) / (T(1) + falling[t]));
+      values[t] = through_strength(values[t], factor, sigmoid_from(rising[t]), sigmoid_from(falling[t]));
   }
   store(Gradient::dbeta, s, d_.HV, head, begin, count, 1, values, 1);
 }

@@ -1,10 +1,9 @@
 #include "kda/oracle_inputs.hpp"
 
-#include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "kda/kernels/gate_functions.hpp"
+#include "kda/kernels/gradient_elements.hpp"
 #include "kda/kernels/oracle_elements.hpp"
 #include "kda/kernels/row_norm.hpp"
 #include "numeric/double_double_functions.hpp"
@@ -127,25 +126,17 @@ void OracleInputs::amplitude_slopes(const Sequence& tokens, std::size_t head, Pa
                                     Pairs& rows) const {
   const std::size_t count = tokens.length() * d_.K;
   if (problem_.options.gate == Gate::softplus) {
-    // g = -exp(A) softplus(y), so dg / dA is g itself.
     log_decay(tokens, head, rows);
-    for (std::size_t i = 0; i < count; ++i)
-      if (rows.hi[i] == -HUGE_VAL) rows.set(i, DoubleDouble{});
+    for (std::size_t i = 0; i < count; ++i) rows.set(i, softplus_amplitude_slope(rows.get(i)));
     return;
   }
-  // g = bound sigmoid(exp(A) y), so dg / dA is y dg / dy.
   const GateFunctions<double> gate(problem_.A_log->value(head));
   raw_gates(tokens, head, rows);
   Pairs bias = bias_of(head);
   for (std::size_t i = 0; i < count; ++i) {
-    const DoubleDouble slope = gate_slopes.get(i);
     DoubleDouble y = rows.get(i);
     if (problem_.dt_bias) y = y + bias.get(i % d_.K);
-    if (std::isinf(slope.hi)) {
-      rows.set(i, gate.bounded_amplitude_slope(y, *problem_.options.lower_bound));
-    } else {
-      rows.set(i, slope.hi == 0 ? DoubleDouble{} : slope * y);
-    }
+    rows.set(i, bounded_amplitude_slope(gate, y, gate_slopes.get(i), *problem_.options.lower_bound));
   }
 }
 
@@ -161,11 +152,7 @@ void OracleInputs::beta_slopes(const Sequence& tokens, std::size_t head, Pairs& 
   for (std::size_t t = 0; t < tokens.length(); ++t) {
     double stored = 0;
     widen_row(problem_.beta, tokens, t, d_.HV, head, 1, &stored);
-    DoubleDouble slope{1.0};
-    if (problem_.options.beta_sigmoid)
-      slope = numeric::sigmoid(DoubleDouble{stored}) * numeric::sigmoid(DoubleDouble{-stored}) *
-              (problem_.options.allow_neg_eigval ? 2.0 : 1.0);
-    values.set(t, slope);
+    values.set(t, strength_slope(stored, problem_.options.beta_sigmoid, problem_.options.allow_neg_eigval));
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kda/kernels/gradient_rules.hpp"
 #include "kda/kernels/table.hpp"
 #include "kda/problem.hpp"
 #include "tensor/tensor.hpp"
@@ -11,7 +12,7 @@ namespace kda_check::kda {
 
 /// A checkpoint of the state is kept before each. What the kernels for any arithmetic keep of one, P_t of a
 /// tile of keys, is to stay in the second-level cache.
-constexpr std::size_t backward_block_tokens = 64;
+constexpr std::size_t backward_block_tokens = parameter_block_tokens;
 
 /// The threads that work on a query head together, by tiles of columns or rows, and the blocks of tokens
 /// they do so for before the gradients of these are complete. Alone a thread completes block by block;

@@ -26,7 +26,7 @@ constexpr Parameter shared_rows[] = {
     {"V", "value width", 128, 1, most_width, true},
     {"C", "rows of a chunk", 64, 1, 1024, true},
     {"seed", "of the random numbers", 1, 0, 0x1p53, true},
-    {"loss", "1: with a loss, do and dht normal", 0, 0, 1, true},
+    {"loss", "1: do and dht, normal; 2: do alone; 3: dht alone", 0, 0, 3, true},
     {"size", "of the values: v and the initial state times it", 1, 1e-300, 1e300, false},
 };
 
@@ -184,7 +184,7 @@ Outline RegimeRequest::outline() const {
 
 std::size_t RegimeRequest::bytes() const {
   const double H = settings["H"], HV = std::max(settings["HV"], H), K = settings["K"], V = settings["V"];
-  const double loss = settings["loss"];
+  const double loss = settings["loss"] > 0 ? 1 : 0;
   const double per_token = 2 * H * K + HV * (K + V + loss * V + 1);
   const double elements = settings["B"] * (settings["T"] * per_token + (1 + loss) * HV * K * V);
   // In fp64 while they are drawn, and once more as they are stored.

@@ -3,36 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kda/kernels/table.hpp"
 #include "numeric/random.hpp"
 
 namespace kda_check::kda {
 
 namespace {
-
-template <std::size_t width>
-void fade(std::vector<double>& rows, const float* decay) {
-  for (std::size_t k = 0; k < rows.size() / width; ++k) {
-    const auto kept = static_cast<double>(decay[k]);
-    for (std::size_t i = 0; i < width; ++i) rows[k * width + i] *= kept;
-  }
-}
-
-/// sum_k x_k rows_k, into `sums`.
-template <std::size_t width>
-void along(const double* x, const std::vector<double>& rows, double* sums) {
-  std::fill_n(sums, width, 0.0);
-  for (std::size_t k = 0; k < rows.size() / width; ++k)
-    for (std::size_t i = 0; i < width; ++i) sums[i] += x[k] * rows[k * width + i];
-}
-
-/// rows_k += factor x_k row
-template <std::size_t width>
-void add_along(const double* x, double factor, const double* row, std::vector<double>& rows) {
-  for (std::size_t k = 0; k < rows.size() / width; ++k) {
-    const double by = factor * x[k];
-    for (std::size_t i = 0; i < width; ++i) rows[k * width + i] += by * row[i];
-  }
-}
 
 double energy(const double* values, std::size_t count) {
   double sum = 0;
@@ -41,6 +17,8 @@ double energy(const double* values, std::size_t count) {
 }
 
 }  // namespace
+
+static_assert(probe_width == 8);  // projections
 
 RoundingProbe::RoundingProbe(std::size_t K, std::size_t V, std::size_t chunk_size, std::uint64_t stream)
     : K_(K),
@@ -53,7 +31,12 @@ RoundingProbe::RoundingProbe(std::size_t K, std::size_t V, std::size_t chunk_siz
       solved_(K * width),
       written_(K * width),
       carried_(K * width),
-      keys_(chunk_size * K) {
+      key_stride_((chunk_size + 15) / 16 * 16),
+      keys_(key_stride_ * K),
+      own_(K),
+      products_(key_stride_),
+      kernels_(kernel_table().probe) {
+  std::fill_n(keys_.data(), key_stride_ * K, 0.0F);
   const numeric::Random random(0, 2 * stream_);
   const double size = 1 / std::sqrt(static_cast<double>(width));
   for (std::size_t v = 0; v < V; ++v)
@@ -82,64 +65,46 @@ void RoundingProbe::begin_chunk() {
 }
 
 double RoundingProbe::terms_of_chunk(const float* decay, const double* key) {
-  tensor::Scratch<float> own(K_);
-  for (std::size_t k = 0; k < K_; ++k) own[k] = static_cast<float>(key[k]);
+  for (std::size_t k = 0; k < K_; ++k) own_[k] = static_cast<float>(key[k]);
+  kernels_.products({K_, writes_.size(), key_stride_, decay, own_.data(), keys_.data(), products_.data()});
   double terms = 0;
   for (std::size_t j = 0; j < writes_.size(); ++j) {
-    float* const earlier = keys_.data() + j * K_;
-    float product = 0;
-    for (std::size_t k = 0; k < K_; ++k) {
-      earlier[k] *= decay[k];
-      product += own[k] * earlier[k];
-    }
-    const auto gram = static_cast<double>(product);
+    const auto gram = static_cast<double>(products_[j]);
     terms += gram * gram * writes_[j];
   }
-  std::copy_n(own.data(), K_, keys_.data() + writes_.size() * K_);
+  for (std::size_t k = 0; k < K_; ++k) keys_[k * key_stride_ + writes_.size()] = own_[k];
   return terms;
 }
 
 ProbedErrors RoundingProbe::token(const float* decay, const double* query, const double* key, double beta,
                                   const double* v, double unit) {
   if (token_ % chunk_size_ == 0) begin_chunk();
-  for (std::vector<double>* const rows : {&state_, &error_, &solved_, &written_, &carried_})
-    fade<width>(*rows, decay);
-
-  double prediction[width], of_error[width], of_solved[width], of_carried[width], difference[width],
-      added[width];
-  along<width>(key, state_, prediction);
-  along<width>(key, error_, of_error);
-  along<width>(key, solved_, of_solved);
-  along<width>(key, carried_, of_carried);
-  double terms = 0;
-  for (std::size_t k = 0; k < K_; ++k) terms += key[k] * key[k] * energy(&state_[k * width], width);
-  const double predicted = energy(prediction, width), each = 1 / static_cast<double>(width);
+  const ProbeRows rows{state_.data(), error_.data(), solved_.data(), written_.data(), carried_.data()};
+  ProbeReading reading{K_, decay, key, rows, {}, {}, {}, {}, 0};
+  kernels_.read(reading);
+  const double terms = reading.terms;
+  const double predicted = energy(reading.prediction, width), each = 1 / static_cast<double>(width);
   const double of_terms = std::sqrt((predicted + terms) * each);
   const double solving = std::sqrt(std::max(terms, terms_of_chunk(decay, key)) * each);
   const double writing = std::sqrt(predicted * each);
   const std::uint64_t bits = numeric::Random(0, 2 * stream_ + 1).bits(token_);
   const auto sign = [&](std::size_t i) { return (bits >> (8 + i) & 1) == 0 ? 1.0 : -1.0; };
+  double difference[width], of_error[width], of_solved[width], added[width];
   project(v, unit, difference);
   for (std::size_t i = 0; i < width; ++i) {
-    difference[i] -= prediction[i];
-    of_error[i] = of_terms * sign(i) - of_error[i];
-    of_solved[i] = solving * sign(i) - of_solved[i];
+    difference[i] -= reading.prediction[i];
+    of_error[i] = of_terms * sign(i) - reading.error[i];
+    of_solved[i] = solving * sign(i) - reading.solved[i];
     added[i] = writing * sign(width + i);
   }
-  add_along<width>(key, beta, difference, state_);
-  add_along<width>(key, beta, of_error, error_);
-  add_along<width>(key, beta, of_solved, solved_);
-  add_along<width>(key, -beta, of_carried, carried_);
-  add_along<width>(key, beta, added, written_);
+  ProbeWriting written{K_,    key, query, beta, rows, difference, of_error, of_solved, reading.carried,
+                       added, {},  {},    {},   {}};
+  kernels_.write(written);
   writes_.push_back(beta * beta * energy(difference, width));
   ++token_;
-
-  along<width>(query, error_, of_error);
-  along<width>(query, solved_, of_solved);
-  along<width>(query, carried_, of_carried);
-  along<width>(query, written_, added);
-  for (std::size_t i = 0; i < width; ++i) added[i] += of_carried[i];
-  return {energy(of_error, width), energy(of_solved, width), energy(added, width)};
+  for (std::size_t i = 0; i < width; ++i) written.read_written[i] += written.read_carried[i];
+  return {energy(written.read_error, width), energy(written.read_solved, width),
+          energy(written.read_written, width)};
 }
 
 ProbedErrors RoundingProbe::of_state() const {

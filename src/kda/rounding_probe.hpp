@@ -22,6 +22,8 @@
 
 namespace kda_check::kda {
 
+struct ProbeKernels;
+
 /// Of errors of one kind each, for factors that are off by 1 of themselves.
 struct ProbedErrors {
   double recurrence = 0;
@@ -56,8 +58,11 @@ class RoundingProbe {
   std::vector<double> signs_;  ///< [V][width]
   Rows state_, error_;
   Rows solved_, written_, carried_;  ///< errors of the chunk form; of what this and earlier chunks wrote
-  tensor::Scratch<float> keys_;      ///< [chunk_size][K], of this chunk, decayed
-  std::vector<double> writes_;       ///< energies of what they wrote
+  std::size_t key_stride_;
+  tensor::Scratch<float> keys_;  ///< [K][key_stride], of the tokens of this chunk, decayed
+  tensor::Scratch<float> own_, products_;
+  std::vector<double> writes_;  ///< energies of what they wrote
+  const ProbeKernels& kernels_;
 };
 
 }  // namespace kda_check::kda

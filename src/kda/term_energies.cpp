@@ -162,7 +162,9 @@ class GroupScan {
   void forwards() {
     reader_.state(s_, head_, state_rows_.data(), d_.V);
     StateEnergy state = entering(state_unit_);
-    RoundingProbe probe(d_.K, d_.V, chunk_size_, s_.index * d_.HV + head_);
+    // Of a longer chunk than there are tokens it begins one, too, and has no room for the rest.
+    RoundingProbe probe(d_.K, d_.V, std::min(chunk_size_, std::max<std::size_t>(1, s_.length())),
+                        s_.index * d_.HV + head_);
     probe.begin(state_rows_.data(), state_unit_);
     Energy o, final_state;
     ProbedErrors o_error;

@@ -55,6 +55,9 @@ struct Variant {
   std::string_view replay = {};
   /// The gradients of a problem with a loss. Null: this variant has no backward pass. Throws as run() does.
   GradientTensors (*run_backward)(const Problem& problem, const RunOptions& options) = nullptr;
+  /// As `time`, of the backward pass.
+  std::vector<double> (*time_backward)(const Problem& problem, const RunOptions& options,
+                                       int repeats) = nullptr;
 };
 
 std::span<const Variant> variants();
@@ -79,12 +82,15 @@ GradientTensors run_recurrent_backward(const Problem& problem, const RunOptions&
 GradientTensors run_chunk_backward(const Problem& problem, const RunOptions& options);
 Answer run_gpu_recurrent(const Problem& problem, const RunOptions& options);
 Answer run_gpu_chunk(const Problem& problem, const RunOptions& options);
+GradientTensors run_gpu_recurrent_backward(const Problem& problem, const RunOptions& options);
 
 // What the GPU variants say of themselves. `chunk`: gpu-chunk, else gpu-recurrent.
 std::string gpu_unavailable();
 std::string gpu_device_name();  ///< empty without one
 std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions& options);
 std::vector<double> time_gpu(bool chunk, const Problem& problem, const RunOptions& options, int repeats);
+std::vector<double> time_gpu_backward(const Problem& problem, const RunOptions& options,
+                                      int repeats);  ///< gpu-recurrent
 /// Bytes per second, read plus written, of a copy within the device's memory, measured now.
 double gpu_copy_bandwidth();
 

@@ -35,6 +35,12 @@ struct Format {
     return power;
   }
   constexpr double smallest_step() const { return smallest_normal() * (2 * unit_roundoff()); }
+  /// The largest finite number.
+  constexpr double largest() const {
+    double number = 2 - 2 * unit_roundoff();
+    for (int exponent = 0; exponent < max_exponent; ++exponent) number *= 2;
+    return number;
+  }
 };
 
 /// IEEE 754-2019 table 3.5; bfloat16 has the exponent of fp32 and 8 bits of significand.

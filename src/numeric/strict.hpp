@@ -18,9 +18,11 @@ static_assert(FLT_EVAL_METHOD == 0, "float and double expressions must be evalua
 #define KDA_CHECK_INLINE __attribute__((always_inline)) inline
 
 /// The same for what the CPU and a GPU compute alike, from one source. (What is constexpr nvcc takes for both
-/// by itself.)
+/// by itself.) _CALLED: for what is rarely needed, out of line, and not in kernels.
 #ifdef __CUDACC__
 #define KDA_CHECK_BOTH __host__ __device__ KDA_CHECK_INLINE
+#define KDA_CHECK_BOTH_CALLED __host__ __device__ inline
 #else
 #define KDA_CHECK_BOTH KDA_CHECK_INLINE
+#define KDA_CHECK_BOTH_CALLED inline
 #endif

@@ -89,10 +89,9 @@ class Judged {
         for (const std::size_t index : computed_)
           if (answer(index).why_not.empty()) add_skip(index, name, answer(expected).why_not);
     }
-    if (wants_replay(request_) && wanted.pass == kda::Pass::forward)
+    if (wants_replay(request_))
       for (const std::size_t index : computed_)
-        if (answer(index).why_not.empty() && !answer(index).variant->replay.empty())
-          add_replay(index, wanted);
+        if (answers(index, wanted.pass) && !answer(index).variant->replay.empty()) add_replay(index, wanted);
   }
 
   std::vector<std::size_t> external() const {

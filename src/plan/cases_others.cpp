@@ -126,6 +126,9 @@ void add_captures(Builder& builder, const Asked& asked) {
       Case item;
       item.question = Question::capture, item.answer = index, item.reference = {Reference::Kind::none, 0, {}};
       item.tensors = kda::tensors_of(kda::Pass::forward);
+      if (why_no_pass(kda::Pass::backward, *who.variant).empty())
+        for (std::string& gradient : kda::tensors_of(kda::Pass::backward, source.outline()))
+          item.tensors.push_back(std::move(gradient));
       builder.add_case(asked, part, std::move(item));
     }
   }

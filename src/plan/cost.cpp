@@ -33,7 +33,7 @@ constexpr Speed speeds[] = {
     {"gpu-chunk", 0.15, 0.3, 4},
 };
 constexpr double oracle_forward = 28, oracle_backward = 180, oracle_fp64 = 6, comparison = 1.8;
-constexpr double oracle_on_gpu = 0.2;
+constexpr double oracle_on_gpu = 0.2, gradient_oracle_on_gpu = 2;
 constexpr double exact_sums =
     30;  ///< a run whose sums are rounded once, or are a tensor core's, over a plain one
 constexpr double per_problem = 3e-3, per_case = 5e-4;  ///< opening, allocating; limits, writing rows
@@ -68,8 +68,8 @@ double run_seconds(const Answer& answer, const kda::Outline& problem, Pass pass)
 double oracle_seconds(const kda::Outline& problem, Pass pass, const Request& asked) {
   const OracleChoice choice = asked.oracle_or_usual();
   if (choice == OracleChoice::none) return 0;
-  if (pass == Pass::forward && asked.oracle_device_for(problem.dimensions) == kda::OracleDevice::gpu)
-    return seconds_for(problem, oracle_on_gpu);
+  if (asked.oracle_device_for(problem.dimensions, pass) == kda::OracleDevice::gpu)
+    return seconds_for(problem, pass == Pass::backward ? gradient_oracle_on_gpu : oracle_on_gpu);
   const double whole = pass == Pass::backward ? oracle_backward : oracle_forward;
   return seconds_for(problem, choice == OracleChoice::fp64 ? oracle_fp64 : whole);
 }

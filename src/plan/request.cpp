@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kda/gradient_oracle.hpp"
+
 namespace kda_check::plan {
 
 std::string_view name_of(OracleChoice choice) {
@@ -42,14 +44,19 @@ void replace(std::optional<T>& value, const std::optional<T>& by) {
 
 }  // namespace
 
-kda::OracleDevice Request::oracle_device_for(const kda::Dimensions& d) const {
+std::string why_no_gpu_oracle(const kda::Dimensions& dimensions, kda::Pass pass) {
+  return pass == kda::Pass::backward ? kda::gpu_gradient_oracle_unavailable(dimensions)
+                                     : kda::gpu_oracle_unavailable(dimensions);
+}
+
+kda::OracleDevice Request::oracle_device_for(const kda::Dimensions& d, kda::Pass pass) const {
   const OracleDeviceChoice choice = oracle_device.value_or(OracleDeviceChoice::automatic);
   if (choice == OracleDeviceChoice::cpu) return kda::OracleDevice::cpu;
   // Below this the CPU is done before a device is awake: tokens times heads of K = V = 128.
   constexpr double worth_it = 16384;
   const double size = static_cast<double>(d.B * d.T * d.HV) * static_cast<double>(d.K * d.V) / (128 * 128);
   if (choice == OracleDeviceChoice::automatic && size < worth_it) return kda::OracleDevice::cpu;
-  return kda::gpu_oracle_unavailable(d).empty() ? kda::OracleDevice::gpu : kda::OracleDevice::cpu;
+  return why_no_gpu_oracle(d, pass).empty() ? kda::OracleDevice::gpu : kda::OracleDevice::cpu;
 }
 
 Request under(Request line, const Request& command) {

@@ -69,7 +69,7 @@ std::string_view name_of(OracleChoice choice);  ///< "double-double", "fp64", "n
 /// nullopt for none.
 std::optional<kda::OraclePrecision> precision_of(OracleChoice choice);
 
-/// Where the oracle of the forward pass runs: automatic is a GPU, where there is one and it pays.
+/// Where the oracle runs: automatic is a GPU, where there is one and it pays.
 enum class OracleDeviceChoice : unsigned char { automatic, cpu, gpu };
 std::string_view name_of(OracleDeviceChoice choice);  ///< "auto", "cpu", "gpu"
 
@@ -105,8 +105,11 @@ struct Request {
   bool has_twins() const { return twins.value_or(true); }
   OracleChoice oracle_or_usual() const { return oracle.value_or(OracleChoice::double_double); }
   /// The device that the oracle of such a problem runs on.
-  kda::OracleDevice oracle_device_for(const kda::Dimensions& dimensions) const;
+  kda::OracleDevice oracle_device_for(const kda::Dimensions& dimensions, kda::Pass pass) const;
 };
+
+/// Why the oracle of a pass cannot run on the GPU; empty when it can.
+std::string why_no_gpu_oracle(const kda::Dimensions& dimensions, kda::Pass pass);
 
 /// The request of a line under a command line: what selects narrows, single values and flags are replaced,
 /// limits metric by metric.

@@ -290,7 +290,7 @@ std::string why_not(const kda::Variant& variant, const kda::Outline& problem,
 
 std::string why_no_pass(kda::Pass pass, const kda::Variant& variant) {
   if (pass == kda::Pass::forward || variant.run_backward != nullptr) return {};
-  return kda::is_on_gpu(variant) ? "no backward pass on a GPU, and so no replay of one" : "no backward pass";
+  return "no backward pass";
 }
 
 }  // namespace kda_check::plan

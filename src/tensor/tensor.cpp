@@ -36,8 +36,7 @@ std::vector<std::size_t> index_of(const Shape& shape, std::size_t flat) {
   return index;
 }
 
-AlignedBytes::AlignedBytes(std::size_t size) : size_(size) {
-  if (size == 0) return;
+void* aligned_memory(std::size_t size) {
   constexpr std::size_t alignment = 64, page = 4096, large = std::size_t{1} << 23;
   const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
   void* const memory = rounded < size ? nullptr : std::aligned_alloc(alignment, rounded);
@@ -48,7 +47,11 @@ AlignedBytes::AlignedBytes(std::size_t size) : size_(size) {
     const std::uintptr_t first = (reinterpret_cast<std::uintptr_t>(memory) + page - 1) / page * page;
     ::madvise(reinterpret_cast<void*>(first), (size - page) / page * page, MADV_HUGEPAGE);
   }
-  bytes_.reset(static_cast<std::byte*>(memory));
+  return memory;
+}
+
+AlignedBytes::AlignedBytes(std::size_t size) : size_(size) {
+  if (size > 0) bytes_.reset(static_cast<std::byte*>(aligned_memory(size)));
 }
 
 AlignedBytes AlignedBytes::mapped(void* memory, std::size_t size) {

@@ -3,9 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "numeric/formats.hpp"
@@ -22,6 +25,32 @@ std::string to_string(const Shape& shape);
 
 /// The multi-index of element `flat`.
 std::vector<std::size_t> index_of(const Shape& shape, std::size_t flat);
+
+/// Uninitialised memory for std::free, aligned to 64 bytes; large blocks in large pages, where the system has
+/// them. Throws std::bad_alloc.
+void* aligned_memory(std::size_t size);
+
+/// The same for a vector, whose elements are uninitialised until somebody fills them: who does touches the
+/// memory first, on all threads.
+template <class T>
+struct UnfilledMemory {
+  using value_type = T;
+  UnfilledMemory() = default;
+  template <class U>
+  UnfilledMemory(const UnfilledMemory<U>&) {}
+  T* allocate(std::size_t count) { return static_cast<T*>(aligned_memory(count * sizeof(T))); }
+  void deallocate(T* memory, std::size_t) { std::free(memory); }
+  template <class U>
+  void construct(U* at) {
+    ::new (static_cast<void*>(at)) U;
+  }
+  template <class U, class... Arguments>
+  void construct(U* at, Arguments&&... arguments) {
+    ::new (static_cast<void*>(at)) U(std::forward<Arguments>(arguments)...);
+  }
+  bool operator==(const UnfilledMemory&) const { return true; }
+};
+using UnfilledDoubles = std::vector<double, UnfilledMemory<double>>;
 
 /// Uninitialised memory, aligned to 64 bytes; large blocks go back to the system when freed.
 class AlignedBytes {

@@ -119,6 +119,27 @@ TEST_CASE("what is captured is what the variant answers, stages included, and th
   }
 }
 
+TEST_CASE("of a problem with a loss the gradients are captured too, of variants that have them",
+          "[engine][capture]") {
+  const Copied copy(committed("fla_fp32_small_backward"));
+  const report::Document document = captured(request_for(copy.path, {"recurrent", "naive"}));
+  const std::vector<Item> items = items_of(document, "captured");
+  REQUIRE(items.size() == 2);
+  const fixture::Fixture file = fixture::Fixture::open(copy.path);
+  const kda::Problem problem = file.read_problem();
+  const kda::GradientTensors gradients =
+      kda::variant_named("recurrent")
+          .run_backward(problem, test::default_options(problem, "recurrent", problem.dtype()));
+  for (const kda::GradientRow& row : kda::gradients()) {
+    const tensor::Tensor& gradient = gradients[static_cast<std::size_t>(row.gradient)];
+    const fixture::DatasetInfo* const stored = file.expected_named("recurrent@cpu")->tensor(row.name);
+    INFO(row.name);
+    REQUIRE((stored != nullptr) == !gradient.empty());
+    if (stored != nullptr) CHECK(test::differing_bits(file.read(*stored), gradient) == 0);
+    CHECK(file.expected_named("naive@cpu")->tensor(row.name) == nullptr);
+  }
+}
+
 TEST_CASE("run judges by a captured group, and run --stages agrees with its stages", "[engine][capture]") {
   const Copied copy(committed("fla_bf16_prefill"));
   plan::Request request = request_for(copy.path, {"chunk"});

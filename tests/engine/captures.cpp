@@ -53,6 +53,15 @@ TEST_CASE("a CPU replays what an H100 answered bit for bit, stages included", "[
       const kda::Answer answer = how->variant->run(problem, options);
       CHECK(test::differing_bits(answer.o, o) == 0);
       CHECK(test::differing_bits(answer.final_state, opened.read(*group.tensor("final_state"))) == 0);
+      if (group.tensor("dq") != nullptr) {
+        const kda::GradientTensors replayed = how->variant->run_backward(problem, options);
+        for (const kda::GradientRow& row : kda::gradients())
+          if (const fixture::DatasetInfo* const recorded = group.tensor(row.name)) {
+            INFO(row.name);
+            CHECK(test::differing_bits(opened.read(*recorded),
+                                       replayed[static_cast<std::size_t>(row.gradient)]) == 0);
+          }
+      }
       for (const fixture::DatasetInfo& info : group.stages)
         for (const kda::StageRow& row : kda::stages()) {
           if (row.name != fixture::leaf(info.path)) continue;

@@ -3,9 +3,11 @@
 #include "kda/stages.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
+#include "support/loss.hpp"
 #include "support/made_up_gpu.hpp"
 #include "support/problems.hpp"
 #include "support/running.hpp"
+#include "support/temporary_fixture.hpp"
 
 using namespace kda_check;
 using judge::Verdict;
@@ -75,6 +77,27 @@ TEST_CASE("a GPU answer that is off by the last bit of one element fails against
   REQUIRE(item.tensors[0].worst.has_value());
   CHECK(item.tensors[0].worst->index == std::vector<std::size_t>{0, 0, 0, test::wrong_element});
   CHECK(item.tensors[1].verdict == Verdict::pass);
+}
+
+TEST_CASE("GPU gradients are held against those of their replay, bit for bit", "[engine][replay]") {
+  const test::TemporaryFixture file(test::with_loss(test::make_problem({.T = 40, .K = 16, .V = 12})), nullptr,
+                                    "gradients");
+  const std::vector<kda::Variant> of_wrong = test::cpu_variants_and({test::made_up_gpu_recurrent<true>()});
+  for (const bool is_right : {true, false}) {
+    plan::Request request = request_for(is_right ? right : of_wrong, file.path);
+    request.selection.against = Names{"replay"};
+    request.selection.variants = Names{"gpu-recurrent"};
+    const report::Document document = ran(request);
+    CHECK(exit_code(document) == (is_right ? 0 : 1));
+    REQUIRE(document.cases.size() == 2);
+    CHECK(document.cases[0].verdict == Verdict::pass);
+    const report::CaseResult& backward = document.cases[1];
+    CHECK(backward.pass == "backward");
+    CHECK(backward.verdict == (is_right ? Verdict::pass : Verdict::fail));
+    REQUIRE(backward.tensors.size() == 6);
+    for (const report::TensorResult& tensor : backward.tensors)
+      CHECK(tensor.verdict == (is_right || tensor.name != "dv" ? Verdict::pass : Verdict::fail));
+  }
 }
 
 TEST_CASE("replays run only where they are named", "[engine][replay]") {

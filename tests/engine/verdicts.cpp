@@ -28,6 +28,14 @@ double metric(const report::CaseResult& item, std::string_view tensor, std::stri
   return test::metric_of(test::tensor_of(item, tensor), name);
 }
 
+/// o of an answer in a file, beside the oracle.
+report::TensorResult recorded_o(const kda::Problem& problem, const kda::Answer& answer) {
+  const TemporaryFixture file(problem, &answer);
+  plan::Request request = request_for({file.path});
+  request.selection.variants = Names{};
+  return test::tensor_of(case_of(ran(request), "somebody", "oracle"), "o");
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -123,16 +131,28 @@ TEST_CASE("a NaN in a head that is none of its own fails, though the oracle has 
   kda::Problem problem = test::make_problem(spec);
   problem.v.set(1 * spec.V + 2, std::nan(""));  // token 0 of head 1
   kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
-  plan::Request request = request_for({});
-  request.selection.variants = Names{};
   for (const bool clean : {true, false}) {
     if (!clean) answer.o.set(3, std::nan(""));  // token 0 of head 0
-    const TemporaryFixture file(problem, &answer);
-    request.targets = {file.path};
-    const report::Document document = ran(request);
-    const report::TensorResult& o = test::tensor_of(case_of(document, "somebody", "oracle"), "o");
+    const report::TensorResult o = recorded_o(problem, answer);
     CHECK(o.verdict == (clean ? Verdict::inconclusive : Verdict::fail));
     CHECK_THAT(o.reason, ContainsSubstring("the oracle is not finite at"));
+  }
+}
+
+TEST_CASE("what overflows where the truth does is inconclusive, and a NaN in another head fails",
+          "[engine]") {
+  test::ProblemSpec spec;
+  spec.HV = 2;
+  kda::Problem problem = test::make_problem(spec);
+  problem.g.set((10 * spec.HV + 1) * spec.K, 100.0);  // of head 1: exp(100) is beyond fp32, not beyond fp64
+  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  answer.o.set((11 * spec.HV + 1) * spec.V, std::nan(""));
+  for (const bool clean : {true, false}) {
+    if (!clean) answer.o.set(3, std::nan(""));  // token 0 of head 0
+    const report::TensorResult o = recorded_o(problem, answer);
+    INFO(o.reason);
+    CHECK(o.verdict == (clean ? Verdict::inconclusive : Verdict::fail));
+    CHECK((o.reason.find("beyond the range of the arithmetic") != std::string::npos) == clean);
   }
 }
 

@@ -1,6 +1,7 @@
 // The backward passes against truths: PyTorch's autograd in fp64 (the fixtures), and laws.
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "base/error.hpp"
 #include "fixture/fixture.hpp"
@@ -8,6 +9,7 @@
 #include "kda/kernels/table.hpp"
 #include "kda/variants.hpp"
 #include "support/catch.hpp"
+#include "support/gradients.hpp"
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 
@@ -98,10 +100,8 @@ TEST_CASE("recurrent backwards in fp32 is within 64 units of the magnitude on ev
       const tensor::Tensor& tensor = got[static_cast<std::size_t>(row.gradient)];
       if (tensor.empty()) continue;
       const kda::GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
-      std::vector<numeric::DoubleDouble> exact(tensor.size());
-      for (std::size_t i = 0; i < exact.size(); ++i) exact[i] = {truth.hi[i], truth.lo[i]};
       CAPTURE(path, row.name);
-      const double units = test::max_scaled_ulp(tensor, exact, truth.magnitude);
+      const double units = test::max_scaled_ulp(tensor, test::values_of(truth), truth.magnitude);
       CHECK(units <= 64);
       worst = std::max(worst, units);
     }
@@ -266,4 +266,34 @@ TEST_CASE("a backward pass that needs more memory than the limit says so, and wh
         CHECK(error.hint() == hint);
       }
     }
+}
+
+TEST_CASE("ddt_bias adds up dg in blocks of 64 tokens, these from the last of a sequence, then sequences",
+          "[backward]") {
+  ProblemSpec spec;
+  spec.T = 400, spec.H = 2, spec.HV = 2, spec.K = 20, spec.V = 12, spec.gate = kda::Gate::softplus;
+  spec.cu_seqlens = {0, 130, 130, 131, 400};
+  const kda::Problem problem = test::with_loss(test::make_problem(spec));
+  const kda::GradientTensors got =
+      kda::variant_named("recurrent")
+          .run_backward(problem, test::default_options(problem, "recurrent", DType::fp32));
+  const std::span dg = got[static_cast<std::size_t>(kda::Gradient::dg)].elements<float>(),
+                  bias = got[static_cast<std::size_t>(kda::Gradient::ddt_bias)].elements<float>();
+  const std::size_t row = spec.HV * spec.K;
+  for (std::size_t i = 0; i < row; ++i) {
+    float total = 0;
+    for (std::size_t n = 0; n + 1 < spec.cu_seqlens.size(); ++n) {
+      const auto begin = static_cast<std::size_t>(spec.cu_seqlens[n]),
+                 end = static_cast<std::size_t>(spec.cu_seqlens[n + 1]);
+      float part = 0;
+      for (std::size_t block = (end - begin + 63) / 64; block-- > 0;) {
+        float sum = 0;
+        for (std::size_t t = begin + 64 * block; t < std::min(end, begin + 64 * (block + 1)); ++t)
+          sum = sum + dg[t * row + i];
+        part = part + sum;
+      }
+      total = n == 0 ? part : total + part;
+    }
+    CHECK(bias[i] == total);
+  }
 }

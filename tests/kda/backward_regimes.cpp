@@ -7,6 +7,7 @@
 #include "kda/gradient_oracle.hpp"
 #include "kda/regimes.hpp"
 #include "support/catch.hpp"
+#include "support/gradients.hpp"
 #include "support/problems.hpp"
 
 using namespace kda_check;
@@ -44,12 +45,6 @@ bool finite(const GradientTensors& tensors) {
 kda::GradientTruth truth_of(const kda::Problem& problem, Gradient gradient) {
   return kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64,
                                   1)[static_cast<std::size_t>(gradient)];
-}
-
-std::vector<DoubleDouble> values_of(const kda::GradientTruth& truth) {
-  std::vector<DoubleDouble> values(truth.hi.size());
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = {truth.hi[i], truth.lo[i]};
-  return values;
 }
 
 /// rms of the magnitude of dg over that of dg: what is added up, over what is left of it.
@@ -118,7 +113,7 @@ TEST_CASE("a saturated gate has a gradient where 1 - sigmoid has no digits left"
   const kda::Problem problem = built("bwd_lb_saturated:H=3,K=16,V=8");
   const kda::GradientTruth truth = truth_of(problem, Gradient::dg);
   const tensor::Tensor dg = of(gradients(problem, "recurrent"), Gradient::dg).clone();
-  CHECK(test::rms_ratio(dg, values_of(truth)) < 3e-6);
+  CHECK(test::rms_ratio(dg, test::values_of(truth)) < 3e-6);
   const kda::Dimensions& d = problem.dimensions();
   std::size_t without = 0, kept = 0;
   for (std::size_t i = 0; i < dg.size(); ++i) {
@@ -175,7 +170,7 @@ TEST_CASE("tokens that wipe the state overflow factored gradients only, in a chu
   for (const char* const variant : {"recurrent", "chunk"}) {
     const GradientTensors got = gradients(problem, variant);
     for (const Gradient gradient : {Gradient::dg, Gradient::dk})
-      CHECK(test::rms_ratio(of(got, gradient), values_of(truth_of(problem, gradient))) < 1e-5);
+      CHECK(test::rms_ratio(of(got, gradient), test::values_of(truth_of(problem, gradient))) < 1e-5);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "fixture/fixture.hpp"
 #include "support/big_reverse.hpp"
 #include "support/catch.hpp"
+#include "support/gradients.hpp"
 #include "support/kernel_blocks.hpp"
 #include "support/loss.hpp"
 #include "support/problems.hpp"
@@ -113,11 +114,6 @@ GradientTruths oracle(const kda::Problem& problem, int threads = 1,
 const GradientTruth& of(const GradientTruths& truths, Gradient gradient) {
   return truths[static_cast<std::size_t>(gradient)];
 }
-std::vector<DoubleDouble> values(const GradientTruth& truth) {
-  std::vector<DoubleDouble> pairs;
-  for (std::size_t i = 0; i < truth.hi.size(); ++i) pairs.push_back({truth.hi[i], truth.lo[i]});
-  return pairs;
-}
 
 void check_same(const GradientTruth& a, const GradientTruth& b) {
   CHECK(test::same_bits(a.hi, b.hi));
@@ -164,7 +160,7 @@ TEST_CASE("the gradients agree with MPFR at 200 bits to 1e-27 of the magnitude",
     for (const kda::GradientRow& row : kda::gradients()) {
       const GradientTruth& truth = of(truths, row.gradient);
       INFO(name << ": " << row.name);
-      CHECK(test::worst(values(truth), reverse.of(row.gradient), truth.magnitude) <= 1e-27);
+      CHECK(test::worst(test::values_of(truth), reverse.of(row.gradient), truth.magnitude) <= 1e-27);
     }
   }
 }
@@ -176,7 +172,7 @@ TEST_CASE("the fp64 oracle's gradients are as exact as fp64 allows", "[gradients
     test::BigReverse reverse(problem);
     for (const kda::GradientRow& row : kda::gradients()) {
       INFO(name << ": " << row.name);
-      CHECK(test::worst(values(of(got, row.gradient)), reverse.of(row.gradient),
+      CHECK(test::worst(test::values_of(of(got, row.gradient)), reverse.of(row.gradient),
                         of(got, row.gradient).magnitude) <= 32 * 0x1p-53);
     }
   }
@@ -195,7 +191,7 @@ TEST_CASE("the gradients agree with torch's in fp64 to 1e-12, all that the fixtu
       const auto* const recorded = torch->tensor(row.name);
       REQUIRE((recorded != nullptr) == kda::has_gradient(problem, row.gradient));
       if (recorded == nullptr) continue;
-      CHECK(test::rms_ratio(file.read(*recorded), values(of(truths, row.gradient))) <= 1e-12);
+      CHECK(test::rms_ratio(file.read(*recorded), test::values_of(of(truths, row.gradient))) <= 1e-12);
       ++compared;
     }
   }
@@ -330,8 +326,9 @@ TEST_CASE("gradients are linear in do and dht, and what is missing counts as zer
   const GradientTruths both = oracle(problem), output = oracle(output_only), state = oracle(state_only);
   for (const kda::GradientRow& row : kda::gradients()) {
     INFO(row.name);
-    const std::vector<DoubleDouble> a = values(of(output, row.gradient)), b = values(of(state, row.gradient)),
-                                    sum = values(of(both, row.gradient));
+    const std::vector<DoubleDouble> a = test::values_of(of(output, row.gradient)),
+                                    b = test::values_of(of(state, row.gradient)),
+                                    sum = test::values_of(of(both, row.gradient));
     for (std::size_t i = 0; i < sum.size(); ++i)
       REQUIRE(std::fabs((a[i] + b[i] - sum[i]).hi) <= 1e-27 * of(both, row.gradient).magnitude[i]);
   }
@@ -380,7 +377,7 @@ TEST_CASE("the gradients of a batch row are those of the row alone", "[gradients
     for (const Gradient gradient : {Gradient::dq, Gradient::dk, Gradient::dv, Gradient::dg, Gradient::dbeta,
                                     Gradient::dinitial_state}) {
       const GradientTruth &part = of(alone, gradient), &whole = of(both, gradient);
-      const auto same = [&](const std::vector<double>& a, const std::vector<double>& b) {
+      const auto same = [&](std::span<const double> a, std::span<const double> b) {
         return std::equal(a.begin(), a.end(), b.begin() + static_cast<std::ptrdiff_t>(batch * a.size()));
       };
       CHECK((same(part.hi, whole.hi) && same(part.lo, whole.lo) && same(part.magnitude, whole.magnitude)));

@@ -7,6 +7,7 @@
 #include "kda/head_io.hpp"
 #include "kda/stage_oracle.hpp"
 #include "support/catch.hpp"
+#include "support/gradients.hpp"
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"
@@ -127,12 +128,6 @@ void check_equal(const std::vector<numeric::DoubleDouble>& a, const std::vector<
   }
 }
 
-std::vector<numeric::DoubleDouble> pairs_of(const kda::GradientTruth& truth) {
-  std::vector<numeric::DoubleDouble> pairs;
-  for (std::size_t i = 0; i < truth.hi.size(); ++i) pairs.push_back({truth.hi[i], truth.lo[i]});
-  return pairs;
-}
-
 }  // namespace
 
 TEST_CASE("gates, sigmoids and norms at their limits are the limits: oracle and stages", "[limits]") {
@@ -202,7 +197,7 @@ TEST_CASE("no gradient comes through what is at its limit, and all others are th
       const bool through_gate = twin.given.options.gate != kda::Gate::none && row.gradient == Gradient::dg;
       const bool through_sigmoid = twin.given.options.beta_sigmoid && row.gradient == Gradient::dbeta;
       if (!through_norm && !through_gate && !through_sigmoid && !plain[g].hi.empty())
-        check_equal(pairs_of(truth), pairs_of(plain[g]));
+        check_equal(test::values_of(truth), test::values_of(plain[g]));
     }
     const kda::GradientTruth &dg = given[static_cast<std::size_t>(Gradient::dg)],
                              &dbeta = given[static_cast<std::size_t>(Gradient::dbeta)];

@@ -1,8 +1,10 @@
 """What the tests of the Python package share. Run: KDA_CHECK_PROGRAM=... PYTHONPATH=python pytest tests/python"""
 
+import functools
 import os
 import sys
 import tempfile
+import types
 
 import numpy as np
 import pytest
@@ -47,3 +49,15 @@ def memory(monkeypatch):
         monkeypatch.setattr(_scratch, "MEMORY", folder)
         yield folder
         assert os.listdir(folder) == []
+
+
+@pytest.fixture
+def fla(monkeypatch):
+    """A module that looks like FLA's, and one that took a kernel from it."""
+    import kernels
+
+    package, user = types.ModuleType("fla.ops.kda"), types.ModuleType("user_of_fla")
+    package.chunk_kda = user.renamed = functools.wraps(kernels.chunk_kda)(lambda *args, **words: kernels.chunk_kda(*args, **words))
+    monkeypatch.setitem(sys.modules, "fla.ops.kda", package)
+    monkeypatch.setitem(sys.modules, "user_of_fla", user)
+    return user

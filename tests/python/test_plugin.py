@@ -203,6 +203,34 @@ def test_with_several_processes_skipped_calls_are_counted(run):
     run("-n1", "--kda-check", "--kda-check-seconds=0").stdout.fnmatch_lines(["1 calls: *, 5 skipped"])
 
 
+def test_calls_that_a_checkpoint_repeats_are_counted(run, pytester):
+    pytester.makepyfile(test_theirs="""
+import torch
+import kda_check
+from torch.utils.checkpoint import checkpoint
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(context, v):
+        context.save_for_backward(v)
+        return v * 2
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * 2 + 0 * context.saved_tensors[0]
+
+@kda_check.kernel()
+def mine(q, k, v, g, beta):
+    return Doubled.apply(v)
+
+def test_it():
+    q, k, v, g = torch.ones(4, 1, 40, 2, 16)
+    checkpoint(lambda v: mine(q, k, v, g, g[..., 0]), v.requires_grad_(), use_reentrant=False).sum().backward()
+""")
+    for words in ((), ("-n1",)):
+        run("--kda-check", *words).stdout.fnmatch_lines(["1 calls: 0 passed, 1 failed, 0 inconclusive, 0 not judged, 1 repeated by a checkpoint"])
+
+
 def test_a_kernel_that_a_conftest_keeps_is_seen(run, pytester):
     for folder in ("fla", "fla/ops"):
         pytester.mkdir(folder).joinpath("__init__.py").touch()

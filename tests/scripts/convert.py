@@ -207,6 +207,22 @@ class Convert(unittest.TestCase):
         # An answer by another name, and no word of FLA that would change what A_log means.
         self.refused(3, ["'out'", "(f.npz)"], self.write("f.npz", out=short, A_log=np.zeros(H)), "f.h5")
 
+    def test_options_that_the_program_would_refuse_are_named(self):
+        np.savez(self.path("a.npz"), **self.tensors)
+        for words, said in ((("--scale", "nan"), "options/scale is nan; wanted a finite number (a.npz)"),
+                            (("--scale=-inf",), "options/scale is -inf; wanted a finite number"),
+                            (("--lower-bound", "nan"), "options/lower_bound is nan; wanted a negative number"),
+                            (("--lower-bound=-inf",), "options/lower_bound is -inf; wanted a negative number"),
+                            (("--gate", "softplus"), "options/gate is softplus; wanted none, lower_bound, or softplus and A_log"),
+                            (("--chunk-size", "0"), "options/chunk_size is 0; wanted 1..1048576"),
+                            (("--allow-neg-eigval",), "options/allow_neg_eigval is 1; wanted beta_sigmoid")):
+            self.refused(2, [said], "a.npz", "a.h5", *words)
+        for there, said in (({"scale": np.float64("inf")}, "options/scale is inf; wanted a finite number (b.npz)"),
+                            ({"gate": "soft"}, "options/gate is soft; wanted none"),
+                            ({"gate": "lower_bound"}, "options/lower_bound is missing; wanted a negative number"),
+                            ({"chunk_size": np.float64("inf")}, "(b.npz)")):
+            self.refused(3, [said], self.write("b.npz", **there), "b.h5")
+
     def write(self, name, **other):
         np.savez(self.path(name), **{**self.tensors, **other})
         return name

@@ -8,6 +8,7 @@
 #include "selftest/mutants.hpp"
 #include "selftest/reference_backward.hpp"
 #include "support/catch.hpp"
+#include "support/gradients.hpp"
 #include "support/problems.hpp"
 #include "support/running.hpp"
 
@@ -58,10 +59,8 @@ TEST_CASE("the chunk form written again has the true gradients", "[selftest][bac
     for (const kda::GradientRow& row : kda::gradients()) {
       if (!kda::has_gradient(problem, row.gradient)) continue;
       const auto index = static_cast<std::size_t>(row.gradient);
-      std::vector<numeric::DoubleDouble> exact(truths[index].hi.size());
-      for (std::size_t i = 0; i < exact.size(); ++i) exact[i] = {truths[index].hi[i], truths[index].lo[i]};
       CAPTURE(target, row.name);
-      CHECK(test::rms_ratio(got[index], exact) < 1e-11);
+      CHECK(test::rms_ratio(got[index], test::values_of(truths[index])) < 1e-11);
     }
   }
 }

@@ -83,7 +83,7 @@ struct BigRecurrence {
 
 /// The largest |oracle - truth| / magnitude.
 inline double worst(const std::vector<numeric::DoubleDouble>& got, const std::vector<Big>& truth,
-                    const std::vector<double>& magnitude) {
+                    std::span<const double> magnitude) {
   double error = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double apart = abs(Big(got[i]) - truth[i]).to_double();

@@ -89,8 +89,8 @@ struct ChunkData {
   ChunkBlock<T> block{};
 };
 
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+template <class T, class Memory>
+bool same_bits(const std::vector<T, Memory>& a, const std::vector<T, Memory>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 

@@ -170,7 +170,7 @@ double rms_ratio(const Tensor& got, const std::vector<numeric::DoubleDouble>& ex
 }
 
 double max_scaled_ulp(const Tensor& got, const std::vector<numeric::DoubleDouble>& exact,
-                      const std::vector<double>& magnitude) {
+                      std::span<const double> magnitude) {
   double worst = 0;
   for (std::size_t i = 0; i < got.size(); ++i)
     worst = std::max(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kda/oracle.hpp"
@@ -59,7 +60,7 @@ std::size_t differing_bits(const tensor::Tensor& a, const tensor::Tensor& b);
 /// rms(got - exact) / rms(exact), and the largest error in units of the last place of the magnitude.
 double rms_ratio(const tensor::Tensor& got, const std::vector<numeric::DoubleDouble>& exact);
 double max_scaled_ulp(const tensor::Tensor& got, const std::vector<numeric::DoubleDouble>& exact,
-                      const std::vector<double>& magnitude);
+                      std::span<const double> magnitude);
 
 /// The folder of the large fixtures, or empty: ../shared/fixtures beside the source tree, or
 /// KDA_CHECK_FIXTURES.

@@ -2,6 +2,7 @@
 // backwards.
 #pragma once
 
+#include "kda/kernels/gradient_rules.hpp"
 #include "kda/kernels/prepare.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
@@ -27,7 +28,8 @@ void normalise_gradient(const NormGradientBlock<T>& block) {
     dots_of_rows(block.operations, x, x, 1, block.key_dim, block.key_stride, &squares);
     dots_of_rows(block.operations, gradient, y, 1, block.key_dim, block.key_stride, &along);
     const T reciprocal = T(1) / square_root(squares + T(1e-6));
-    for (std::size_t k = 0; k < block.key_dim; ++k) gradient[k] = (gradient[k] - along * y[k]) * reciprocal;
+    for (std::size_t k = 0; k < block.key_dim; ++k)
+      gradient[k] = through_l2_norm(gradient[k], y[k], along, reciprocal);
   }
 }
 
@@ -36,15 +38,7 @@ template <class T>
 KDA_CHECK_INLINE void sigmoids(Exponential kind, const T* z, T sign, std::size_t count, T* result) {
   for (std::size_t i = 0; i < count; ++i) result[i] = -(sign * z[i]);
   exponential(kind, result, result, count);
-  for (std::size_t i = 0; i < count; ++i) result[i] = T(1) / (T(1) + result[i]);
-}
-
-/// x slope, a zero winning over an infinite slope: no gradient comes through a gate that has gone to -inf,
-/// however steep it is there, nor through a saturated sigmoid.
-template <class T>
-KDA_CHECK_INLINE T through_slope(T x, T slope) {
-  const bool is_infinite = slope - slope != 0 && slope == slope;
-  return x == 0 && is_infinite ? T(0) : slope * x;
+  for (std::size_t i = 0; i < count; ++i) result[i] = sigmoid_from(result[i]);
 }
 
 template <class T>
@@ -63,7 +57,7 @@ void gate_gradient(const GateGradientBlock<T>& block) {
         sigmoids(block.exponential, y, T(1), count, rising);
         for (std::size_t i = 0; i < count; ++i) {
           amplitude_sum = amplitude_sum + through_slope(gradient[i], block.g[row + i]);
-          gradient[i] = -through_slope(gradient[i], block.amplitude) * rising[i];  // -A dg sigmoid(y)
+          gradient[i] = through_softplus(gradient[i], block.amplitude, rising[i]);
         }
         continue;
       }
@@ -71,9 +65,7 @@ void gate_gradient(const GateGradientBlock<T>& block) {
       sigmoids(block.exponential, z, T(1), count, rising);
       sigmoids(block.exponential, z, T(-1), count, falling);
       for (std::size_t i = 0; i < count; ++i) {
-        // lb dg s (1 - s) A
-        gradient[i] =
-            through_slope(block.lower_bound * gradient[i] * rising[i] * falling[i], block.amplitude);
+        gradient[i] = through_bounded(gradient[i], block.amplitude, block.lower_bound, rising[i], falling[i]);
         amplitude_sum = amplitude_sum + through_slope(gradient[i], y[i]);
       }
     }

@@ -83,6 +83,11 @@ void oracle_backward(const OracleBackwardBlock& block);
 void oracle_replay_in_fp64(const OracleReplayBlock& block);
 void oracle_backward_in_fp64(const OracleBackwardBlock& block);
 
+// rounding_probe.cpp
+void probe_read(ProbeReading& block);
+void probe_write(ProbeWriting& block);
+void probe_products(const ProbeProducts& block);
+
 // stage_oracle.cpp
 void stage_oracle(const StageOracleBlock& block);
 void stage_gradient_oracle(const StageGradientOracleBlock& block);

@@ -4,13 +4,11 @@
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
-void oracle_replay(const OracleReplayBlock& block) { replay_in<DoubleDoubleGradient<eight_width>>(block); }
-void oracle_backward(const OracleBackwardBlock& block) {
-  backward_in<DoubleDoubleGradient<eight_width>>(block);
-}
-void oracle_replay_in_fp64(const OracleReplayBlock& block) { replay_in<DoubleGradient<eight_width>>(block); }
+void oracle_replay(const OracleReplayBlock& block) { replay_in<DoubleDoubleTile<eight_width>>(block); }
+void oracle_backward(const OracleBackwardBlock& block) { backward_in<DoubleDoubleTile<eight_width>>(block); }
+void oracle_replay_in_fp64(const OracleReplayBlock& block) { replay_in<DoubleTile<eight_width>>(block); }
 void oracle_backward_in_fp64(const OracleBackwardBlock& block) {
-  backward_in<DoubleGradient<eight_width>>(block);
+  backward_in<DoubleTile<eight_width>>(block);
 }
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

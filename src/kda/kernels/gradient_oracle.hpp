@@ -1,26 +1,11 @@
 // The recurrence backwards in double-double, with magnitudes, for one block of tokens of one head: first
 // `replay_in`, which leaves P_t and e_t of every token, then `backward_in` from the last token to the
-// first (docs/kda.md, "Backward"). Sums are those of kernels/oracle_step.hpp. Sums over V keep eight partial
-// sums, of the lanes l, l + 8, ..., whatever the instruction set, and add them from the first to the last.
-//
-// Magnitudes, in double precision; M is that of the state in kernels/oracle_step.hpp, E_t[v] = |v_t| + sum_k
-// |k_t P_t|. D_t is the gradient of S_t, D'_t that of P_t, r_t = D_t^T k_t, w_t = beta_t e_t, y_t = beta_t
-// r_t.
-//   of D    N_t = N_leaving,t + |q_t do_t|          of D'   N'_t[k] = |1 - beta k^2| N_t[k] + |beta k| R_t
-//           N_leaving,t-1 = e^g_t N'_t,             R_t[v] = max(sum_k |k_t D_t|, sqrt(sum_k k_t^2 Y_t))
-// N follows its own contraction as M does, and does not grow with T. Nor does it collapse where elements of D
-// happen to cancel: Y is what their squares would be had their terms random signs,
-//   Y_t = Y_leaving,t + (q_t do_t)^2,   Y'_t[k] = (1 - beta k^2)^2 Y_t[k] + beta^2 k^2 sum over j != k of
-//   k_j^2 Y_t[j],   Y_leaving,t-1 = e^2g_t Y'_t
-// What is handed out counts every factor with its own magnitude, |a| mag(b) + mag(a) |b|:
-//   of e    E*_t = |v_t| + sum_k |k_t| M(P_t)       of r    R*_t = sum_k |k_t| N_t
-//   of dv   |beta| R*                               of dbeta   sum_v R* |e| + |r| E*
-//   of dq   sum_v M(S_t) |do_t|                     of dg      sum_v N' |P| + |D'| M(P)
-//   of dk   sum_v N |w| + |D| |beta| E* + M(P) |y| + |P| |beta| R*
+// first. The arithmetic is that of kernels/gradient_step.hpp.
 #pragma once
 
 #include <algorithm>
 
+#include "kda/kernels/gradient_step.hpp"
 #include "kda/kernels/oracle.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
@@ -31,16 +16,13 @@ inline constexpr int eight_width = static_cast<int>(8 / lanes_per_vector<double>
 /// Adds the lanes of a sum from the first to the last.
 template <int W>
 KDA_CHECK_INLINE numeric::DoubleDouble sum_of_lanes(const numeric::BasicDoubleDouble<Lanes<double, W>>& x) {
+  using Step = DoubleDoubleStep<double>;
   double hi[Lanes<double, W>::count], lo[Lanes<double, W>::count];
   x.hi.store(hi);
   x.lo.store(lo);
   numeric::DoubleDouble sum{hi[0], lo[0]};
-  for (std::size_t lane = 1; lane < Lanes<double, W>::count; ++lane) {
-    const numeric::DoubleDouble high = numeric::two_sum(sum.hi, hi[lane]);
-    sum.hi = high.hi;
-    sum.lo = sum.lo + (lo[lane] + high.lo);
-  }
-  return numeric::two_sum(sum.hi, sum.lo);
+  for (std::size_t lane = 1; lane < Lanes<double, W>::count; ++lane) Step::add_sum({hi[lane], lo[lane]}, sum);
+  return Step::normalised(sum);
 }
 template <int W>
 KDA_CHECK_INLINE numeric::DoubleDouble sum_of_lanes(const Lanes<double, W>& x) {
@@ -50,29 +32,6 @@ KDA_CHECK_INLINE numeric::DoubleDouble sum_of_lanes(const Lanes<double, W>& x) {
   for (std::size_t lane = 1; lane < Lanes<double, W>::count; ++lane) sum = sum + values[lane];
   return {sum, 0.0};
 }
-
-/// What the backward pass asks of a tile beyond the recurrence.
-template <int W>
-struct DoubleDoubleGradient : DoubleDoubleTile<W> {
-  using typename DoubleDoubleTile<W>::Pack;
-  using typename DoubleDoubleTile<W>::Number;
-  static KDA_CHECK_INLINE Number exact(const Pack& x) { return {x, Pack::zero()}; }
-  /// sum += a * b, as add_product() without the magnitude.
-  static KDA_CHECK_INLINE void add_term(const Number& a, const Number& b, Number& sum) {
-    const Number step = DoubleDoubleStep<Pack>::added(sum.hi, DoubleDoubleStep<Pack>::term(a, b));
-    sum.hi = step.hi;
-    sum.lo = sum.lo + step.lo;
-  }
-};
-template <int W>
-struct DoubleGradient : DoubleTile<W> {
-  using typename DoubleTile<W>::Pack;
-  using typename DoubleTile<W>::Number;
-  static KDA_CHECK_INLINE Number exact(const Pack& x) { return x; }
-  static KDA_CHECK_INLINE void add_term(const Number& a, const Number& b, Number& sum) {
-    sum = fma(a, b, sum);
-  }
-};
 
 KDA_CHECK_INLINE OracleLanes lanes_of(const OracleMatrix& m, std::size_t row = 0) {
   return {m.hi + row * m.stride, m.lo + row * m.stride};
@@ -88,11 +47,12 @@ KDA_CHECK_INLINE void finish_prediction(const OracleReplayBlock& block, std::siz
   const typename Tile::Number beta = Tile::broadcast(block.beta, t);
   for (std::size_t l = 0; l < block.lanes; l += Pack::count) {
     const Pack value = Pack::load(block.v + t * block.error.stride + l);
-    const typename Tile::Number e = Tile::difference(value, Tile::normalised(Tile::load(error, l)));
-    Tile::store(error, l, e);
-    Tile::store(write, l, Tile::scaled(e, beta));
-    (absolute(value) + Pack::load(propagated + l)).store(propagated + l);
-    (absolute(value) + Pack::load(terms + l)).store(terms + l);
+    const auto token = TokenError<Tile, Pack>::of(value, Tile::load(error, l), Pack::load(terms + l),
+                                                  Pack::load(propagated + l), beta);
+    Tile::store(error, l, token.error);
+    Tile::store(write, l, token.write);
+    token.error_magnitude.store(propagated + l);
+    token.write_magnitude.store(terms + l);
   }
 }
 
@@ -158,8 +118,8 @@ void replay_in(const OracleReplayBlock& block) {
         const Number s = Tile::updated(key, Tile::load(lanes_of(block.write, t), l),
                                        Tile::load(lanes_of(block.decayed, row), l));
         const Pack magnitude =
-            Pack::load(block.decayed.magnitude + row * block.decayed.stride + l) * block.retained[now] +
-            Pack::load(terms(t) + l) * block.written[now];
+            updated_magnitude(Pack::load(block.decayed.magnitude + row * block.decayed.stride + l),
+                              Pack::load(terms(t) + l), block.retained[now], block.written[now]);
         if (last) {
           Tile::store(lanes_of(block.state, k), l, s);
           magnitude.store(block.state.magnitude + k * block.state.stride + l);
@@ -173,40 +133,41 @@ void replay_in(const OracleReplayBlock& block) {
 
 /// Sums over V of one row of the key dimension.
 template <class Tile>
-struct RowSums {
-  typename Tile::Number sum = Tile::zero();
-  typename Tile::Pack magnitude = Tile::Pack::zero();
+struct RowSum : PartialSum<Tile, typename Tile::Pack> {
+  RowSum() : PartialSum<Tile, typename Tile::Pack>{Tile::zero(), Tile::Pack::zero()} {}
 
   KDA_CHECK_INLINE void store(const OracleMatrix& m, std::size_t row, std::size_t column) const {
     const std::size_t at = row * m.stride + column;
-    const numeric::DoubleDouble value = sum_of_lanes(sum);
+    const numeric::DoubleDouble value = sum_of_lanes(this->sum);
     m.hi[at] = value.hi;
     m.lo[at] = value.lo;
-    m.magnitude[at] = sum_of_lanes(magnitude).hi;
+    m.magnitude[at] = sum_of_lanes(this->magnitude).hi;
   }
 };
+
+template <class Tile>
+using GradientPack = StateGradient<Tile, typename Tile::Pack>;
 
 /// The gradient of S_t: what leaves it, plus q_t do_t^T; and its share of r_t.
 template <class Tile>
 KDA_CHECK_INLINE void enter_token(const OracleBackwardBlock& block, std::size_t t, std::size_t k,
-                                  std::size_t l, const typename Tile::Number& leaving,
-                                  const typename Tile::Pack& leaving_magnitude,
+                                  std::size_t l, const GradientPack<Tile>& leaving,
                                   const typename Tile::Pack& leaving_energy) {
   using Pack = typename Tile::Pack;
   const std::size_t at = t * block.key_dim + k;
   const typename Tile::Number q = Tile::broadcast(block.q, at);
   const Pack incoming = Pack::load(block.output_gradient + t * block.gradient.stride + l);
-  const typename Tile::Number D = Tile::updated(q, Tile::exact(incoming), leaving);
-  const Pack term = absolute(Tile::high(q)) * absolute(incoming), magnitude = leaving_magnitude + term;
-  Tile::store(lanes_of(block.gradient, k), l, D);
-  magnitude.store(block.gradient.magnitude + k * block.gradient.stride + l);
+  const GradientPack<Tile> D = leaving.entered(q, incoming);
+  Tile::store(lanes_of(block.gradient, k), l, D.value);
+  D.magnitude.store(block.gradient.magnitude + k * block.gradient.stride + l);
   double* const energies = block.gradient_energy + k * block.gradient.stride + l;
-  const Pack energy = leaving_energy + term * term, key = Tile::high(Tile::broadcast(block.k, at));
+  const Pack energy = GradientPack<Tile>::entered_energy(leaving_energy, q, incoming),
+             key = Tile::high(Tile::broadcast(block.k, at));
   energy.store(energies);
   double* const along = block.residual_energy + t * block.residual.stride + l;
   (Pack::load(along) + key * key * energy).store(along);
   add_to_sums<Tile>(block.residual, block.residual_terms + t * block.residual.stride, t, l,
-                    Tile::broadcast(block.k, at), D, magnitude);
+                    Tile::broadcast(block.k, at), D.value, D.magnitude);
 }
 
 /// r_t, and with it dv_t = y_t = beta_t r_t and dbeta_t = r_t . e_t.
@@ -219,19 +180,15 @@ KDA_CHECK_INLINE void finish_residual(const OracleBackwardBlock& block, std::siz
   double *const terms = block.residual_terms + t * block.residual.stride, *const energy =
                                                                               block.residual_energy +
                                                                               t * block.residual.stride;
-  for (std::size_t l = 0; l < block.lanes; ++l)  // squares beyond the range say nothing
-    if (energy[l] < 0x1p1000) terms[l] = std::max(terms[l], __builtin_sqrt(energy[l]));
-  RowSums<Tile> dbeta;
+  for (std::size_t l = 0; l < block.lanes; ++l) terms[l] = residual_terms(terms[l], energy[l]);
+  RowSum<Tile> dbeta;
   for (std::size_t l = 0; l < block.lanes; l += Pack::count) {
     const Number r = Tile::normalised(Tile::load(residual, l)), e = Tile::load(error, l);
     const Pack r_magnitude = Pack::load(block.residual.magnitude + t * block.residual.stride + l);
     Tile::store(residual, l, r);
     Tile::store(lanes_of(block.dv, t), l, Tile::scaled(r, beta));
     (r_magnitude * absolute(Tile::high(beta))).store(block.dv.magnitude + t * block.dv.stride + l);
-    Tile::add_term(r, e, dbeta.sum);
-    dbeta.magnitude = dbeta.magnitude + (r_magnitude * absolute(Tile::high(e)) +
-                                         absolute(Tile::high(r)) *
-                                             Pack::load(block.error.magnitude + t * block.error.stride + l));
+    dbeta.add_strength(r, r_magnitude, e, Pack::load(block.error.magnitude + t * block.error.stride + l));
   }
   dbeta.store(block.dbeta, t, 0);
 }
@@ -244,49 +201,36 @@ KDA_CHECK_INLINE void backward_row(const OracleBackwardBlock& block, std::size_t
   const std::size_t at = t * block.key_dim + k, stride = block.gradient.stride;
   const Number key = Tile::broadcast(block.k, at), decay = Tile::broadcast(block.decay, at);
   const Pack strength = absolute(Tile::high(Tile::broadcast(block.beta, t)));
-  const double kept2 = block.retained[at] * block.retained[at],
-               written2 = block.written[at] * block.written[at], key2 = block.k.hi[at] * block.k.hi[at];
-  RowSums<Tile> dq, dk, dg;
+  const double retained = block.retained[at], written = block.written[at], decay_hi = block.decay.hi[at];
+  RowSum<Tile> dq, dk, dg;
   for (std::size_t l = 0; l < block.lanes; l += Pack::count) {
     const Number P = Tile::load(lanes_of(block.decayed, at), l), w = Tile::load(lanes_of(block.write, t), l);
     const Pack P_magnitude = Pack::load(block.decayed.magnitude + at * stride + l);
     const Pack incoming = Pack::load(block.output_gradient + t * stride + l);
-    const Number S = Tile::updated(key, w, P);
-    const Pack S_magnitude = P_magnitude * block.retained[at] +
-                             Pack::load(block.write.magnitude + t * stride + l) * block.written[at];
-    Tile::add_term(S, Tile::exact(incoming), dq.sum);
-    dq.magnitude = dq.magnitude + S_magnitude * absolute(incoming);
+    const Pack S_magnitude =
+        updated_magnitude(P_magnitude, Pack::load(block.write.magnitude + t * stride + l), retained, written);
+    dq.add_query(Tile::updated(key, w, P), S_magnitude, incoming);
 
-    const Number D = Tile::load(lanes_of(block.gradient, k), l);
-    const Pack D_magnitude = Pack::load(block.gradient.magnitude + k * stride + l);
+    const GradientPack<Tile> D{Tile::load(lanes_of(block.gradient, k), l),
+                               Pack::load(block.gradient.magnitude + k * stride + l)};
     const Number y = -Tile::load(lanes_of(block.dv, t), l);
-    Tile::add_term(D, w, dk.sum);
-    Tile::add_term(P, y, dk.sum);
-    dk.magnitude = dk.magnitude +
-                   (D_magnitude * absolute(Tile::high(w)) +
-                    absolute(Tile::high(D)) * strength * Pack::load(block.error.magnitude + t * stride + l) +
-                    P_magnitude * absolute(Tile::high(y)) +
-                    absolute(Tile::high(P)) * Pack::load(block.dv.magnitude + t * stride + l));
+    dk.add_key(D, w, Pack::load(block.error.magnitude + t * stride + l), strength, P, P_magnitude, y,
+               Pack::load(block.dv.magnitude + t * stride + l));
 
-    const Number before = Tile::updated(key, y, D);
-    const Pack before_magnitude = D_magnitude * block.retained[at] +
-                                  Pack::load(block.residual_terms + t * stride + l) * block.written[at];
-    Tile::add_term(before, P, dg.sum);
-    dg.magnitude = dg.magnitude +
-                   (before_magnitude * absolute(Tile::high(P)) + absolute(Tile::high(before)) * P_magnitude);
+    const GradientPack<Tile> before =
+        D.before(key, y, Pack::load(block.residual_terms + t * stride + l), retained, written);
+    dg.add_gate(before, P, P_magnitude);
 
-    const Number leaving = Tile::scaled(before, decay);
-    const Pack leaving_magnitude = before_magnitude * block.decay.hi[at];
-    const Pack energy = Pack::load(block.gradient_energy + k * stride + l),
-               along = Pack::load(block.residual_energy + t * stride + l);
-    const Pack leaving_energy =
-        (energy * kept2 + (along - energy * key2) * written2) * (block.decay.hi[at] * block.decay.hi[at]);
+    const GradientPack<Tile> leaving = before.leaving(decay, decay_hi);
+    const Pack energy = leaving_energy(Pack::load(block.gradient_energy + k * stride + l),
+                                       Pack::load(block.residual_energy + t * stride + l), block.k.hi[at],
+                                       retained, written, decay_hi);
     if (t > 0) {
-      enter_token<Tile>(block, t - 1, k, l, leaving, leaving_magnitude, leaving_energy);
+      enter_token<Tile>(block, t - 1, k, l, leaving, energy);
     } else {
-      Tile::store(lanes_of(block.gradient, k), l, leaving);
-      leaving_magnitude.store(block.gradient.magnitude + k * stride + l);
-      leaving_energy.store(block.gradient_energy + k * stride + l);
+      Tile::store(lanes_of(block.gradient, k), l, leaving.value);
+      leaving.magnitude.store(block.gradient.magnitude + k * stride + l);
+      energy.store(block.gradient_energy + k * stride + l);
     }
   }
   dq.store(block.dq, t, k);
@@ -305,8 +249,9 @@ void backward_in(const OracleBackwardBlock& block) {
   clear(last);
   for (std::size_t k = 0; k < block.key_dim; ++k)
     for (std::size_t l = 0; l < block.lanes; l += Pack::count)
-      enter_token<Tile>(block, last, k, l, Tile::load(lanes_of(block.gradient, k), l),
-                        Pack::load(block.gradient.magnitude + k * block.gradient.stride + l),
+      enter_token<Tile>(block, last, k, l,
+                        {Tile::load(lanes_of(block.gradient, k), l),
+                         Pack::load(block.gradient.magnitude + k * block.gradient.stride + l)},
                         Pack::load(block.gradient_energy + k * block.gradient.stride + l));
   for (std::size_t t = block.tokens; t-- > 0;) {
     finish_residual<Tile>(block, t);

@@ -67,6 +67,19 @@ struct DoubleDoubleStep {
     sum.lo = sum.lo + step.lo;
     magnitude = enlarged(magnitude, next);
   }
+  /// The same without the absolute value.
+  static KDA_CHECK_BOTH void add_term(const Number& a, const Number& b, Number& sum) {
+    const Number step = added(sum.hi, term(a, b));
+    sum.hi = step.hi;
+    sum.lo = sum.lo + step.lo;
+  }
+  /// sum += other, of sums as they were added up.
+  static KDA_CHECK_BOTH void add_sum(const Number& other, Number& sum) {
+    const Number high = numeric::two_sum(sum.hi, other.hi);
+    sum.hi = high.hi;
+    sum.lo = sum.lo + (other.lo + high.lo);
+  }
+  static KDA_CHECK_BOTH Number exact(const V& x) { return {x, numeric::broadcast_as<V>(0.0)}; }
   /// Of a number in memory.
   static KDA_CHECK_BOTH Number of(const V& hi, const V& lo) { return {hi, lo}; }
   static KDA_CHECK_BOTH Number pair(const Number& x) { return x; }
@@ -107,6 +120,11 @@ struct DoubleStep {
     sum = added(sum, next).hi;
     magnitude = enlarged(magnitude, next);
   }
+  static KDA_CHECK_BOTH void add_term(const Number& a, const Number& b, Number& sum) {
+    sum = added(sum, term(a, b)).hi;
+  }
+  static KDA_CHECK_BOTH void add_sum(const Number& other, Number& sum) { sum = sum + other; }
+  static KDA_CHECK_BOTH Number exact(const V& x) { return x; }
   static KDA_CHECK_BOTH Number of(const V& hi, const V&) { return hi; }
   static KDA_CHECK_BOTH numeric::BasicDoubleDouble<V> pair(const Number& x) {
     return {x, numeric::broadcast_as<V>(0.0)};

@@ -164,6 +164,38 @@ struct OracleGateBlock {
   double lower_bound;
 };
 
+/// What a RoundingProbe follows of one head: rows [K][probe_width].
+inline constexpr std::size_t probe_width = 8;
+struct ProbeRows {
+  double *state, *error, *solved, *written, *carried;
+};
+/// A token begins: rows fade, and are read along its key.
+struct ProbeReading {
+  std::size_t K;
+  const float* decay;  ///< [K]
+  const double* key;   ///< [K]
+  ProbeRows rows;
+  double prediction[probe_width], error[probe_width], solved[probe_width], carried[probe_width];  ///< out
+  double terms;  ///< out: the energy of what the prediction is a sum of
+};
+/// A token ends: rows change along its key, and are read along its query.
+struct ProbeWriting {
+  std::size_t K;
+  const double *key, *query;  ///< [K]
+  double beta;
+  ProbeRows rows;
+  const double *difference, *error, *solved, *carried, *written;  ///< what rows change by
+  double read_error[probe_width], read_solved[probe_width], read_carried[probe_width],
+      read_written[probe_width];  ///< out
+};
+/// Keys of a chunk fade, and are multiplied with a token's.
+struct ProbeProducts {
+  std::size_t K, count, stride;
+  const float *decay, *key;  ///< [K]
+  float* keys;               ///< [K][stride], of `count` tokens; stride is a multiple of 16
+  float* products;           ///< [stride], out
+};
+
 /// Stages to be used as they are in place of those computed; null: the computed one. Layouts as in
 /// ChunkBlock.
 template <class T>
@@ -244,6 +276,12 @@ struct Kernels {
   void (*gate_gradient)(const GateGradientBlock<T>&);
 };
 
+struct ProbeKernels {
+  void (*read)(ProbeReading&);
+  void (*write)(ProbeWriting&);
+  void (*products)(const ProbeProducts&);
+};
+
 struct OracleKernels {
   std::size_t tile_lanes;
   void (*recurrence)(const OracleBlock&);  ///< double-double
@@ -266,6 +304,7 @@ struct KernelTable {
   Kernels<float> fp32;
   Kernels<double> fp64;
   OracleKernels oracle;
+  ProbeKernels probe;
   /// A loop of independent fused multiply-adds over `fma_burst_values` values, all different; returns its
   /// flops.
   double (*fma_burst_fp32)(long iterations, float* values);

@@ -145,10 +145,13 @@ void Draft::fill_defaults() {
   if (v.empty()) v = values([](const At&, const Draw& draw) { return draw.normal(); });
   if (g.empty()) g = gates(Stream::g, [](const At&, const Draw& draw) { return log_sigmoid(draw.normal()); });
   if (beta.empty()) beta = betas([](const At&, const Draw& draw) { return sigmoid(draw.normal()); });
-  if (settings["loss"] < 1) return;
+  const double loss = settings["loss"];
+  if (loss < 1) return;
   const Element normal = [](const At&, const Draw& draw) { return draw.normal(); };
   if (output_gradient.empty()) output_gradient = filled(Stream::output_gradient, HV, V, normal);
   if (state_gradient.empty()) state_gradient = states(normal, Stream::state_gradient);
+  if (loss == 2) state_gradient.clear();
+  if (loss == 3) output_gradient.clear();
 }
 
 void Draft::drop_tokens(std::size_t count) {

@@ -19,7 +19,7 @@ from kda_check.signatures import KNOWN
 
 NOTES = os.environ.get("KDA_CHECK_NOTES")
 HAS_FLA = all(importlib.util.find_spec(name) for name in ("torch", "triton", "fla"))
-OURS = ("kda_entered", "kda_bits", "kda_check")
+OURS = ("kda_entered", "kda_bits", "kda_check", "kda_check_skipped", "kda_check_repeated")
 
 
 @pytest.fixture(autouse=True)

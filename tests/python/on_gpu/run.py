@@ -4,8 +4,8 @@
 
 Words but OUT and --once are pytest's; without TESTS those beside this file run: twice without the recorder (--once:
 once) and once with it. Compared are outcomes, the bits of every tensor that a test compared, and how often a known
-kernel was entered, as Python counts, with how often it was recorded. Each saved file is judged once more from the
-command line. Everything is in OUT; the exit code is 1 where one of these does not hold.
+kernel was entered, as Python counts, with how often it was recorded, or left out and counted. Each saved file is judged
+once more from the command line. Everything is in OUT; the exit code is 1 where one of these does not hold.
 """
 
 import collections
@@ -71,7 +71,9 @@ def main(out, *words):
     twice = plain if is_once else run("again", out, words)
     calls = [call for test in judged.values() for call in test["kda_check"]]
     entered = {test: sum(note["kda_entered"]) for test, note in judged.items()}
-    missed = [test for test, note in judged.items() if entered[test] != len(note["kda_check"])]
+    left_out = {why: {test: sum(note[f"kda_check_{why}"]) for test, note in judged.items()} for why in ("skipped", "repeated")}
+    missed = [test for test, note in judged.items()
+              if entered[test] != len(note["kda_check"]) + sum(counts[test] for counts in left_out.values())]
     kinds = collections.Counter("NOT JUDGED" if call["error"] else call["verdict"].upper() for call in calls)
     failures = {
         "outcome is another when judged": differences("outcome", plain, judged),
@@ -88,7 +90,7 @@ def main(out, *words):
         "tensors compared": sum(len(note["kda_bits"]) for note in plain.values()),
         "bits are others without being judged": differences("kda_bits", plain, twice),
         "calls entered": sum(entered.values()), "calls entered, plain": sum(sum(x["kda_entered"]) for x in plain.values()),
-        "calls recorded": len(calls), **kinds,
+        "calls recorded": len(calls), **{f"calls {why}": sum(counts.values()) for why, counts in left_out.items()}, **kinds,
         "kernels": dict(collections.Counter(call["line"].split(": ")[1] for call in calls)),
         "tensors judged": dict(collections.Counter(
             said.split()[0] for call in calls if not call["error"] for said in call["line"].split(": ", 2)[2].split("; "))),

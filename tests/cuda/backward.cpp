@@ -1,0 +1,204 @@
+// gpu-recurrent backwards: the bits of its CPU replay whatever the problem, and the oracle's gradients.
+#include <cmath>
+#include <filesystem>
+
+#include "fixture/fixture.hpp"
+#include "kda/gradient_oracle.hpp"
+#include "kda/regimes.hpp"
+#include "support/gpu.hpp"
+#include "support/gradients.hpp"
+#include "support/loss.hpp"
+
+using namespace kda_check;
+using numeric::DType;
+using test::ProblemSpec;
+
+namespace {
+
+constexpr std::string_view gpu = "gpu-recurrent";
+constexpr DType replayed_dtypes[] = {DType::fp32, DType::bf16, DType::fp16};
+
+kda::GradientTensors gradients_of(std::string_view variant, const kda::Problem& problem,
+                                  kda::RunOptions options) {
+  options.threads = 16;
+  return kda::variant_named(variant).run_backward(problem, options);
+}
+
+/// Elements of all gradients that differ in their bits.
+std::size_t differing(const kda::GradientTensors& a, const kda::GradientTensors& b) {
+  std::size_t count = 0;
+  for (std::size_t g = 0; g < kda::gradient_count; ++g) {
+    REQUIRE(a[g].empty() == b[g].empty());
+    if (!a[g].empty()) count += test::differing_bits(a[g], b[g]);
+  }
+  return count;
+}
+
+void check_replay(const kda::Problem& problem, DType dtype, const std::string& word = {}) {
+  kda::RunOptions options = test::default_options(problem, gpu, dtype);
+  if (!word.empty()) kda::set_axis(options.arithmetic, word);
+  INFO("in " << numeric::name_of(dtype) << ' ' << word);
+  CHECK(differing(gradients_of(gpu, problem, options),
+                  gradients_of(kda::variant_named(gpu).replay, problem, options)) == 0);
+}
+
+void check_against_oracle(const kda::Problem& problem) {
+  const kda::GradientTensors got =
+      gradients_of(gpu, problem, test::default_options(problem, gpu, DType::fp64));
+  const kda::GradientTruths truths =
+      kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 16);
+  for (const kda::GradientRow& row : kda::gradients()) {
+    const tensor::Tensor& tensor = got[static_cast<std::size_t>(row.gradient)];
+    if (tensor.empty()) continue;
+    const kda::GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
+    INFO(row.name);
+    CHECK(test::rms_ratio(tensor, test::values_of(truth)) < 1e-12);
+  }
+}
+
+std::vector<std::string> fixture_files() {
+  std::vector<std::string> files = test::large_fixture_files();
+  for (const auto& entry : std::filesystem::directory_iterator(test::case_fixtures()))
+    files.push_back(entry.path().string());
+  return files;
+}
+
+kda::Problem problem_of(const std::string& path) {
+  kda::Problem problem = fixture::Fixture::open(path).read_problem();
+  return problem.has_loss() ? std::move(problem) : test::with_loss(std::move(problem));
+}
+
+}  // namespace
+
+TEST_CASE("GPU gradients have the bits of their replay on every fixture", "[replay]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const std::string& path : fixture_files()) {
+    INFO(path);
+    const kda::Problem problem = problem_of(path);
+    check_replay(problem, problem.dtype());
+    if (problem.dtype() != DType::fp32) check_replay(problem, DType::fp32);
+  }
+}
+
+TEST_CASE("GPU gradients have the bits of their replay on regimes", "[replay]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const kda::Recipe& recipe : kda::recipes())
+    for (const DType dtype : {DType::fp32, DType::bf16}) {
+      const std::string words = std::string(recipe.name) + ":dtype=" + std::string(numeric::name_of(dtype));
+      INFO(words);
+      kda::Problem problem = kda::parse_regime(words).build();
+      if (!problem.has_loss()) test::add_loss(problem);
+      // Where a gradient is not finite, NaNs need not be the same NaN.
+      const kda::GradientTensors gradients =
+          gradients_of("recurrent", problem, test::default_options(problem, "recurrent", dtype));
+      bool finite = true;
+      for (const tensor::Tensor& tensor : gradients)
+        for (std::size_t i = 0; i < tensor.size(); ++i) finite = finite && std::isfinite(tensor.value(i));
+      if (finite) check_replay(problem, dtype);
+    }
+}
+
+TEST_CASE("GPU gradients have the bits of their replay in every shape", "[replay][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const std::size_t K : {1, 5, 20, 31, 32, 33, 60, 64, 96, 100, 128, 130, 192, 256})
+    for (const std::size_t V : {1, 3, 17, 33, 64, 70, 128, 129, 200, 256, 300}) {
+      ProblemSpec spec;
+      spec.K = K, spec.V = V, spec.T = 1 + (K * 7 + V) % 83, spec.H = 1 + K % 2,
+      spec.HV = spec.H * (1 + V % 3);
+      spec.B = 1 + V % 2, spec.state_v_first = V % 3 == 0, spec.qk_l2norm = K % 3 == 0,
+      spec.initial_state = V % 4 != 0;
+      INFO("K " << K << " V " << V << " T " << spec.T);
+      check_replay(test::with_loss(test::make_problem(spec, K * 1000 + V)), DType::fp32);
+    }
+}
+
+TEST_CASE("GPU gradients have the bits of their replay with every option", "[replay][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const kda::Gate gate : {kda::Gate::none, kda::Gate::softplus, kda::Gate::lower_bound})
+    for (int options = 0; options < 64; ++options) {
+      ProblemSpec spec;
+      spec.gate = gate, spec.T = 90, spec.K = 40, spec.V = 36, spec.H = 2, spec.HV = 4;
+      spec.qk_l2norm = options & 1, spec.beta_sigmoid = options & 2, spec.state_v_first = options & 4;
+      spec.initial_state = !(options & 8), spec.dt_bias = options & 16;
+      spec.A_log = gate == kda::Gate::softplus || (options & 32);
+      spec.allow_neg_eigval = spec.beta_sigmoid && (options & 16);
+      spec.dtype = replayed_dtypes[static_cast<std::size_t>(options) % 3];
+      kda::Problem problem = test::with_loss(test::make_problem(spec, static_cast<std::uint64_t>(options)));
+      if (options % 5 == 1) problem.output_gradient.reset();
+      if (options % 5 == 2) problem.state_gradient.reset();
+      INFO("gate " << kda::name_of(gate) << " options " << options);
+      check_replay(problem, spec.dtype);
+    }
+}
+
+TEST_CASE("GPU gradients have the bits of their replay on packed sequences, empty ones included",
+          "[replay][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  ProblemSpec spec;
+  spec.K = 64, spec.V = 64, spec.H = 2, spec.HV = 2, spec.gate = kda::Gate::softplus;
+  spec.cu_seqlens = {0, 0, 1, 17, 17, 80, 144, 145, 300, 300};
+  spec.T = 300;
+  for (const DType dtype : replayed_dtypes) {
+    spec.dtype = dtype;
+    check_replay(test::with_loss(test::make_problem(spec)), dtype);
+  }
+}
+
+TEST_CASE("GPU gradients have the bits of their replay in every arithmetic the GPU has", "[replay][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  ProblemSpec spec;
+  spec.T = 100, spec.K = 48, spec.V = 40, spec.qk_l2norm = true, spec.gate = kda::Gate::lower_bound;
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    spec.dtype = dtype;
+    const kda::Problem problem = test::with_loss(test::make_problem(spec));
+    for (const char* const word : {"contraction=separate", "exponential=cuda-fast", "storage=flash-kda"})
+      check_replay(problem, dtype, word);
+    for (const char* const stage : {"normalised", "decay", "prediction", "carry"})
+      for (const char* const format : {"bf16", "fp16", "tf32"})
+        check_replay(problem, dtype, std::string("storage=") + format + "@" + stage);
+  }
+}
+
+TEST_CASE(
+    "GPU gradients through every kernel there is have the bits of their replay and in fp64 those of the "
+    "oracle nearly",
+    "[replay][race]") {
+  KDA_CHECK_NEEDS_GPU();
+  // Every width of the registers once: short, for tools that watch each access.
+  struct Size {
+    std::size_t T, K, V;
+  };
+  for (const Size& size :
+       {Size{20, 64, 64}, Size{20, 128, 128}, Size{20, 20, 33}, Size{20, 130, 200}, Size{9, 32, 300}}) {
+    ProblemSpec spec;
+    spec.T = size.T, spec.K = size.K, spec.V = size.V, spec.qk_l2norm = true, spec.beta_sigmoid = true,
+    spec.gate = kda::Gate::softplus;
+    const kda::Problem problem = test::with_loss(test::make_problem(spec));
+    INFO("K " << size.K << " V " << size.V);
+    check_replay(problem, DType::fp32);
+    check_replay(problem, DType::fp32, "contraction=separate");
+    check_against_oracle(problem);
+  }
+}
+
+TEST_CASE("GPU gradients in fp64 are within 1e-12 of the oracle on every fixture", "[gpu]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const std::string& path : fixture_files()) {
+    INFO(path);
+    check_against_oracle(problem_of(path));
+  }
+}
+
+TEST_CASE("GPU gradients of twenty runs have one bit pattern", "[gpu]") {
+  KDA_CHECK_NEEDS_GPU();
+  ProblemSpec spec;
+  spec.B = 3, spec.T = 150, spec.H = 2, spec.HV = 4, spec.K = 64, spec.V = 72;
+  spec.qk_l2norm = true, spec.gate = kda::Gate::lower_bound, spec.beta_sigmoid = true;
+  const kda::Problem problem = test::with_loss(test::make_problem(spec));
+  for (const DType dtype : {DType::fp64, DType::fp32, DType::bf16}) {
+    const kda::RunOptions options = test::default_options(problem, gpu, dtype);
+    const kda::GradientTensors first = gradients_of(gpu, problem, options);
+    for (int again = 1; again < 20; ++again)
+      REQUIRE(differing(first, gradients_of(gpu, problem, options)) == 0);
+  }
+}
