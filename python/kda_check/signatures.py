@@ -32,8 +32,8 @@ class Signature:
     pool: its word for the rows of initial_state, a pool of states, that belong to the sequences; where it returns or
     writes a pool, its final states are there. accepted: where the pool has a row for each token, its word for how many
     tokens of the last call hold: the state after the last of them is the initial one. constants: words for a call by
-    `verify`. compute: by element type of q, where it is not that. to_problem, to_kernel, to_answer: what words cannot
-    say, functions of a dictionary.
+    `verify`. compute: by element type of q, where it is not that. implementation: whose kernel it is, where it rounds as
+    no other does. to_problem, to_kernel, to_answer: what words cannot say, functions of a dictionary.
     """
 
     words: Mapping[str, str] = field(default_factory=dict)
@@ -47,9 +47,15 @@ class Signature:
     accepted: str | None = None
     constants: Mapping[str, Any] = field(default_factory=dict)
     compute: Mapping[str, str] = field(default_factory=dict)
+    implementation: str = ""
     to_problem: Callable[[Words], Words] = dict
     to_kernel: Callable[[Words], Words] = dict
     to_answer: Callable[[Words], Words] = dict
+
+    def about(self, dtype: str) -> Words:
+        """What is known of answers to a q of that element type: compute, implementation."""
+        known = {"compute": self.compute.get(dtype), "implementation": self.implementation}
+        return {key: x for key, x in known.items() if x}
 
     def arguments(self, kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Words:
         """A call's arguments by name, defaults included."""
@@ -221,7 +227,8 @@ FLA_RECURRENT = replace(FLA, compute=dict.fromkeys(("float64", "float32", "bfloa
 FLA_GDN = replace(FLA, to_problem=_per_channel, to_kernel=_per_head)
 FLA_GDN_RECURRENT = replace(FLA_RECURRENT, to_problem=_per_channel, to_kernel=_per_head)
 FLASH_KDA = Signature(fixed={"qk_l2norm": True, "beta_sigmoid": True, "state_v_first": True, "gate": "lower_bound"},
-                      results=(), outputs={"out": "o", "final_state": "final_state"})  # fmt: skip
+                      results=(), outputs={"out": "o", "final_state": "final_state"},
+                      implementation="FlashKDA")  # fmt: skip
 CHECKPOINTS = {"output_final_state", "state_checkpoints", "checkpoint_cu_starts", "checkpoint_every_n_tokens"}
 FLASHINFER_KDA = Signature(
     {"use_qk_l2norm_in_kernel": "qk_l2norm", "beta_is_logit": "beta_sigmoid"}, {"state_v_first": True},

@@ -142,7 +142,9 @@ class _Caller:
             answer = _with_vjp(call, inputs, loss)
         else:
             raise Unsupported("gradients need torch or jax")
-        answer["compute"] = self.compute or self.signature.compute.get(fixture.inputs["q"].dtype)
+        answer |= self.signature.about(fixture.inputs["q"].dtype)
+        if self.compute:
+            answer["compute"] = self.compute
         return answer, inputs
 
     def given(self, tensor: Stored) -> Any:

@@ -1,5 +1,7 @@
 #include "engine/answered.hpp"
 
+#include "plan/reproduction.hpp"
+
 namespace kda_check::engine {
 
 namespace {
@@ -28,6 +30,7 @@ Answered Answered::described() const {
   copy.name = name, copy.role = role, copy.pass = pass, copy.device = device, copy.arithmetic = arithmetic;
   copy.dtype = dtype, copy.compute = compute, copy.compute_assumed_from = compute_assumed_from,
   copy.form = form;
+  copy.storage = storage;
   copy.chunk_size = chunk_size;
   return copy;
 }
@@ -46,10 +49,12 @@ Answered described(const plan::Answer& answer, kda::Pass pass, const plan::Probl
     result.compute =
         kda::compute_format(variant, answer.dtype, answer.options.arithmetic, pass == kda::Pass::backward);
     result.form = variant.axes.chunk ? judge::Form::chunk : judge::Form::recurrence;
+    result.storage = answer.options.arithmetic.storage;
     result.chunk_size = answer.options.chunk_size;
   } else if (const fixture::ExpectedGroup* const group = problem.source->expected_named(answer.name)) {
     result.device = group->device;
     result.arithmetic = group->implementation;
+    result.storage = plan::storage_of(*group, pass);
     const fixture::ComputeClaim claim = group->compute_claim(problem.outline.operand_dtype());
     result.compute = claim.format, result.compute_assumed_from = claim.assumed_from;
   }

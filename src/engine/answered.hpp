@@ -19,6 +19,8 @@ struct Answered {
   numeric::ComputeFormat compute = numeric::ComputeFormat::fp32;
   std::string compute_assumed_from;  ///< "the element type of its o"; empty when somebody said it
   judge::Form form = judge::Form::unknown;
+  /// Where it rounds its intermediates, as far as it says so.
+  kda::Storage storage = kda::Arithmetic{}.storage;
   std::size_t chunk_size = 64;
   kda::Tensors tensors;
 

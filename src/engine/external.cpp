@@ -18,6 +18,7 @@
 #include "base/temporary_files.hpp"
 #include "engine/context.hpp"
 #include "fixture/writer.hpp"
+#include "plan/reproduction.hpp"
 
 namespace kda_check::engine {
 
@@ -110,6 +111,7 @@ Answered read_answer(const std::string& path, const ExternalProgram& program, co
   answer.role = report::Role::external;
   answer.device = group.device;
   answer.arithmetic = group.implementation;
+  answer.storage = plan::storage_of(group, kda::Pass::forward);
   const fixture::ComputeClaim claim = group.compute_claim(kda::Outline(problem).operand_dtype());
   answer.compute = claim.format, answer.compute_assumed_from = claim.assumed_from;
   answer.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);

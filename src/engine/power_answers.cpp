@@ -35,14 +35,18 @@ kda::Tensors unrounded(const kda::Problem& problem, const kda::Variant& variant,
 
 PowerAnswers::PowerAnswers(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel)
     : kernel_(kernel),
+      tensor_(tensor),
       healthy_(std::move(unrounded(problem, *kernel.variant, kernel.options).at(std::string(tensor)))),
       storage_(kda::dtype_of(tensor, problem, kernel.options.dtype)),
       layout_(judge::row_layout(tensor, healthy_.shape(), problem,
                                 static_cast<std::size_t>(problem.options.chunk_size))),
       twins_(problem.dimensions().H) {
+  const bool judges_slopes = kernel.compute() != numeric::ComputeFormat::fp32;
+  decays_.resize(judges_slopes ? twins_.size() : 0);
   parallel_for(twins_.size(), kernel.options.threads, [&](std::size_t query_head, int) {
-    std::vector<kda::Tensors> answers =
-        answers_of(kernel_.family, kda::Pass::forward, one_query_head(problem, query_head));
+    const kda::Problem part = one_query_head(problem, query_head);
+    if (judges_slopes) decays_[query_head].emplace(part);
+    std::vector<kda::Tensors> answers = answers_of(kernel_.family, kda::Pass::forward, part);
     for (kda::Tensors& answer : answers)
       twins_[query_head].push_back(std::move(answer.at(std::string(tensor))));
   });
@@ -97,8 +101,8 @@ std::vector<judge::TwinJudgement> PowerAnswers::judged(const judge::TruthValues&
 
 std::vector<judge::TwinJudgement> PowerAnswers::judged_at_once(const judge::TruthValues& truth,
                                                                const std::vector<Trial>& trials) const {
-  judge::TwinSetting setting =
-      twin_setting(layout_, kernel_.compute(), storage_, kernel_.family.size(), trials.size());
+  judge::TwinSetting setting = twin_setting(TwinsOf::outputs, layout_, kernel_.compute(), storage_,
+                                            kernel_.family.size(), trials.size());
   setting.most_rms_ratio = std::max(setting.most_rms_ratio, allowed_);
   judge::TwinTest test(std::move(setting));
   const std::size_t group = layout_.heads / twins_.size();
@@ -106,6 +110,8 @@ std::vector<judge::TwinJudgement> PowerAnswers::judged_at_once(const judge::Trut
     judge::HeadValues values{judge::HeadRows(truth, layout_, head)};
     for (const tensor::Tensor& twin : twins_[head / group])
       values.fields.emplace_back(twin, layout_of_twins_, head % group);
+    if (!decays_.empty())
+      values.directions = decays_[head / group]->of(tensor_, layout_of_twins_, head % group, values.truth);
     const HealthyHead healthy = this->head(head);
     for (const Trial& trial : trials) values.fields.emplace_back(faulty(healthy, head, trial), layout_.width);
     test.measure(head, values);

@@ -2,9 +2,12 @@
 // twins, as many as are wanted.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/decay_directions.hpp"
 #include "engine/power_faults.hpp"
 #include "engine/twin_family.hpp"
 #include "judge/head_values.hpp"
@@ -61,11 +64,13 @@ class PowerAnswers {
                                                    const std::vector<Trial>& trials) const;
 
   const HealthyKernel& kernel_;
+  const std::string tensor_;
   tensor::Tensor healthy_;
   numeric::DType storage_;
   judge::RowLayout layout_, layout_of_twins_;
   double allowed_ = 0;
-  std::vector<std::vector<tensor::Tensor>> twins_;  ///< by query head
+  std::vector<std::vector<tensor::Tensor>> twins_;      ///< by query head
+  std::vector<std::optional<DecayDirections>> decays_;  ///< by query head, where slopes judge
 };
 
 }  // namespace kda_check::engine

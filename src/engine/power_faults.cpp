@@ -147,9 +147,7 @@ class IdealHead {
     constexpr double share = 0x1p-8;
     const std::optional<std::size_t> slowest = kda::slowest_channel(problem_, 0);
     if (!slowest) return std::nullopt;
-    tensor::Tensor g = problem_.g.clone();
-    for (std::size_t i = *slowest; i < g.size(); i += d_.K) g.set(i, (1 - share) * g.value(i));
-    const tensor::Tensor changed = answer(with_gates(std::move(g)));
+    const tensor::Tensor changed = answer(kda::with_scaled_log_decays(problem_, {{0, slowest}}, 1 - share));
     Fault whole{FaultFamily::slow_channel,
                 fmt::format("channel {}, head {}", *slowest, head_),
                 head_,

@@ -105,9 +105,9 @@ class StageJudge {
     std::vector<Judged> list = stages_of(one);
     if (family.size() < judge::fewest_twins || list.empty()) return;
     for (Judged& judged : list)
-      judged.test = std::make_unique<judge::TwinTest>(
-          twin_setting(judged.layout, judged.stage == Stage::g_cumsum ? ComputeFormat::fp32 : one.compute,
-                       judged.dtype, family.size(), judged.answers.size()));
+      judged.test = std::make_unique<judge::TwinTest>(twin_setting(
+          TwinsOf::stages, judged.layout, judged.stage == Stage::g_cumsum ? ComputeFormat::fp32 : one.compute,
+          judged.dtype, family.size(), judged.answers.size()));
     parallel_for(setting_.problem.dimensions().H, threads_, [&](std::size_t query_head, int) {
       const kda::Problem part = one_query_head(setting_.problem, query_head);
       std::vector<kda::StageTensors> twins;

@@ -27,6 +27,9 @@ struct Row {
   bool only_in_fp32 = false;
   /// Stages have the inverse in each row; in tensors of tokens it tells little.
   bool only_of_stages = false;
+  /// For answers that say they round their intermediates there, as this row does; the others would let them
+  /// err as much.
+  std::optional<kda::Storage> only_stored_so = {};
 };
 
 const Row rows[] = {
@@ -50,6 +53,18 @@ const Row rows[] = {
      {"decay=anchor-mid", "inverse=blocks:16", "tail=suffix", "exponential=exp2-scaled"},
      false,
      true},
+    {true,
+     16,
+     {"decay=factored:16", "inverse=doubling:16", "exponential=cuda-fast"},
+     false,
+     false,
+     kda::Storage::flash_kda},
+    {true,
+     16,
+     {"decay=anchor-first:16", "inverse=doubling:16", "exponential=cuda", "contraction=separate"},
+     false,
+     false,
+     kda::Storage::flash_kda},
 };
 
 /// Where a chunk form rounds its intermediates.
@@ -77,7 +92,11 @@ std::optional<Twin> twin_of(const Row& row, const kda::Problem& problem, bool ba
   twin.options.dtype = dtype;
   twin.options.chunk_size = chunk_size;
   twin.options.arithmetic = variant.default_arithmetic(problem, dtype);
-  if (row.chunk) kda::set_axis(twin.options.arithmetic, storage_of(compute));
+  if (row.only_stored_so) {
+    twin.options.arithmetic.storage = *row.only_stored_so;
+  } else if (row.chunk) {
+    kda::set_axis(twin.options.arithmetic, storage_of(compute));
+  }
   for (const std::string_view word : row.words) kda::set_axis(twin.options.arithmetic, word);
   if (!kda::unsupported(twin.options.arithmetic, dtype).empty() ||
       !variant.unsupported(problem, twin.options).empty() ||
@@ -89,11 +108,12 @@ std::optional<Twin> twin_of(const Row& row, const kda::Problem& problem, bool ba
 }  // namespace
 
 std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, ComputeFormat compute,
-                              numeric::DType dtype, judge::Form form) {
+                              numeric::DType dtype, judge::Form form, kda::Storage storage) {
   std::vector<Twin> family;
   for (const Row& row : rows) {
     if (form == (row.chunk ? judge::Form::recurrence : judge::Form::chunk)) continue;
     if (row.only_of_stages || (row.only_in_fp32 && compute != ComputeFormat::fp32)) continue;
+    if (row.only_stored_so && *row.only_stored_so != storage) continue;
     const std::size_t chunk_size =
         row.chunk_size != 0 ? row.chunk_size : static_cast<std::size_t>(problem.options.chunk_size);
     if (auto twin = twin_of(row, problem, pass == kda::Pass::backward, compute, dtype, chunk_size))
@@ -102,11 +122,17 @@ std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, Compu
   return family;
 }
 
+kda::Storage storage_of_twins(kda::Storage storage) {
+  const bool has_twins =
+      std::ranges::any_of(rows, [&](const Row& row) { return row.only_stored_so == std::optional(storage); });
+  return has_twins ? storage : kda::Storage::none;
+}
+
 std::vector<Twin> stage_family(const kda::Problem& problem, ComputeFormat compute, numeric::DType dtype,
                                std::size_t chunk_size) {
   std::vector<Twin> family;
   for (const Row& row : rows) {
-    if (!row.chunk) continue;
+    if (!row.chunk || row.only_stored_so) continue;
     std::optional<Twin> twin = twin_of(row, problem, false, compute, dtype, chunk_size);
     if (!twin) continue;
     // Rows that differ in their chunks, or in what is usual in fp32, may be one.

@@ -15,9 +15,13 @@ struct Twin {
 };
 
 /// Those whose products are in `compute`, that store o in `dtype` and are of a form that an answer of `form`
-/// may have.
+/// may have. `storage`: where the answer says that it rounds its intermediates; one that rounds where few do
+/// has twins of that kind beside the others.
 std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, numeric::ComputeFormat compute,
-                              numeric::DType dtype, judge::Form form);
+                              numeric::DType dtype, judge::Form form, kda::Storage storage);
+
+/// That storage where there are twins of its kind, otherwise the same for all.
+kda::Storage storage_of_twins(kda::Storage storage);
 
 /// Those whose stages are those of an answer in chunks of that size: all rows of the chunk form, in chunks of
 /// that size. In 16 bits too a stage is fp32, the sum of the gates, where the orders of sums tell.

@@ -15,8 +15,13 @@ kda::Problem one_query_head(const kda::Problem& problem, std::size_t query_head)
 std::vector<kda::Tensors> answers_of(const std::vector<Twin>& family, kda::Pass pass,
                                      const kda::Problem& problem);
 
+enum class TwinsOf : unsigned char { outputs, gradients, stages };
+constexpr TwinsOf twins_of(kda::Pass pass) {
+  return pass == kda::Pass::forward ? TwinsOf::outputs : TwinsOf::gradients;
+}
+
 /// For answers of that precision with tensors of that element type.
-judge::TwinSetting twin_setting(const judge::RowLayout& layout, numeric::ComputeFormat compute,
+judge::TwinSetting twin_setting(TwinsOf what, const judge::RowLayout& layout, numeric::ComputeFormat compute,
                                 numeric::DType dtype, std::size_t twins, std::size_t answers);
 
 }  // namespace kda_check::engine

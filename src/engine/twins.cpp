@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "engine/beyond_twins.hpp"
+#include "engine/decay_directions.hpp"
 #include "engine/twin_heads.hpp"
 #include "numeric/ulp.hpp"
 #include "plan/cost.hpp"
@@ -76,9 +77,9 @@ struct Parameter {
   }
 };
 
-/// The heads of a tensor that belong to a query head.
+/// The heads of a tensor that belong to a query head. `decays`: none where slopes do not judge.
 void measure(Judged& judged, std::size_t query_head, const HeadTruths& truths,
-             const std::vector<kda::Tensors>& twins) {
+             const std::vector<kda::Tensors>& twins, const DecayDirections* decays) {
   const judge::RowLayout layout = judged.layout.with_heads(judged.heads_per_query_head);
   for (std::size_t i = 0; i < judged.heads_per_query_head; ++i) {
     const std::size_t head = query_head * judged.heads_per_query_head + i;
@@ -89,6 +90,7 @@ void measure(Judged& judged, std::size_t query_head, const HeadTruths& truths,
     }
     for (const Answered* const answer : judged.answers)
       values.fields.emplace_back(*answer->tensor(judged.name), judged.layout, head);
+    if (decays != nullptr) values.directions = decays->of(judged.name, layout, i, values.truth);
     judged.test->measure(head, values);
   }
 }
@@ -129,6 +131,7 @@ struct Twins::Class {
   ComputeFormat compute;
   DType dtype;
   judge::Form form;
+  kda::Storage storage;
   std::size_t chunk_size;  ///< the limits depend on it
   plan::Names left_out;
   std::vector<Twin> family;
@@ -172,11 +175,11 @@ struct Twins::Class {
     return nullptr;
   }
 
-  void begin() {
+  void begin(kda::Pass pass) {
     for (Judged& judged : tensors)
       if (judged.test == nullptr)
-        judged.test = std::make_unique<judge::TwinTest>(
-            twin_setting(judged.layout, compute, judged.dtype, family.size(), judged.answers.size()));
+        judged.test = std::make_unique<judge::TwinTest>(twin_setting(
+            twins_of(pass), judged.layout, compute, judged.dtype, family.size(), judged.answers.size()));
   }
 
   bool has_to_measure(std::size_t query_head) const {
@@ -188,11 +191,18 @@ struct Twins::Class {
            });
   }
 
-  void measure(const kda::Problem& problem, kda::Pass pass, std::size_t query_head,
-               const HeadTruths& truths) {
+  /// In fp32 a biased exponential is legitimate, and so is a slope.
+  bool judges_slopes(kda::Pass pass) const {
+    return pass == kda::Pass::forward && compute != ComputeFormat::fp32;
+  }
+
+  /// `decays`: of the problem, where slopes judge.
+  void measure(const kda::Problem& problem, kda::Pass pass, std::size_t query_head, const HeadTruths& truths,
+               const DecayDirections* decays) {
     const std::vector<kda::Tensors> twins = answers_of(family, pass, problem);
     for (Judged& judged : tensors)
-      if (judged.has_to_measure(query_head)) engine::measure(judged, query_head, truths, twins);
+      if (judged.has_to_measure(query_head))
+        engine::measure(judged, query_head, truths, twins, judges_slopes(pass) ? decays : nullptr);
     for (Parameter& parameter : parameters) parameter.measure(query_head, truths, twins);
   }
 };
@@ -217,28 +227,33 @@ Twins::~Twins() = default;
 void Twins::add(const Answered& answer, const plan::Names& left_out) {
   if (answer.compute == ComputeFormat::fp64) return;
   const judge::Form form = left_out.empty() ? answer.form : judge::Form::unknown;
+  const kda::Storage storage = storage_of_twins(answer.storage);
   for (const std::unique_ptr<Class>& known : classes_)
     if (known->compute == answer.compute && known->dtype == answer.dtype && known->form == form &&
-        known->chunk_size == answer.chunk_size && known->left_out == left_out) {
+        known->storage == storage && known->chunk_size == answer.chunk_size && known->left_out == left_out) {
       if (std::ranges::find(known->answers, &answer) == known->answers.end())
         known->add(problem_, pass_, answer);
       return;
     }
-  std::vector<Twin> family = twin_family(problem_, pass_, answer.compute, answer.dtype, form);
+  std::vector<Twin> family = twin_family(problem_, pass_, answer.compute, answer.dtype, form, storage);
   leave_out(family, left_out);
   if (family.size() < judge::fewest_twins) return;
   classes_.push_back(std::make_unique<Class>(
-      Class{answer.compute, answer.dtype, form, answer.chunk_size, left_out, std::move(family)}));
+      Class{answer.compute, answer.dtype, form, storage, answer.chunk_size, left_out, std::move(family)}));
   classes_.back()->add(problem_, pass_, answer);
 }
 
 void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t count) {
-  for (const std::unique_ptr<Class>& one : classes_) one->begin();
+  for (const std::unique_ptr<Class>& one : classes_) one->begin(pass_);
   parallel_for(count, threads_, [&](std::size_t item, int) {
     const std::size_t query_head = first + item;
     const kda::Problem part = one_query_head(problem_, query_head);
-    for (const std::unique_ptr<Class>& one : classes_)
-      if (one->has_to_measure(query_head)) one->measure(part, pass_, query_head, truths);
+    std::optional<DecayDirections> decays;
+    for (const std::unique_ptr<Class>& one : classes_) {
+      if (!one->has_to_measure(query_head)) continue;
+      if (one->judges_slopes(pass_) && !decays) decays.emplace(part);
+      one->measure(part, pass_, query_head, truths, decays ? &*decays : nullptr);
+    }
   });
 }
 
@@ -250,7 +265,7 @@ void Twins::limit(const Answered& answer, std::string_view tensor, double rms_ra
 
 void Twins::judge(TruthSource& truths) {
   for (const std::unique_ptr<Class>& one : classes_) {
-    one->begin();
+    one->begin(pass_);
     for (const Judged& judged : one->tensors)
       if (const auto limit = one->limits.find(judged.name); limit != one->limits.end())
         judged.test->set_most_rms_ratio(std::max(judged.test->setting().most_rms_ratio, limit->second));

@@ -102,6 +102,11 @@ class Row {
     }
     return error_;
   }
+  void read(const Direction& direction, std::vector<float>& to) const {
+    direction.rows.read(row_, to.data());
+    const double unit = unit_;
+    for (float& d : to) d = static_cast<float>(static_cast<double>(d) * unit);
+  }
 
  private:
   const HeadValues& values_;
@@ -111,6 +116,15 @@ class Row {
   std::vector<double> exact_;
   std::vector<float> truth_, error_;
 };
+
+double product(const std::vector<float>& a, const std::vector<float>& b) {
+  Sixteen sums;
+  for (std::size_t begin = 0; begin < a.size(); begin += tile_side) {
+    const float *const x = &a[begin], *const y = &b[begin];
+    for (std::size_t i = 0; i < tile_side; ++i) sums.sums[i] += x[i] * y[i];
+  }
+  return sums.total();
+}
 
 /// Adds a row of one field.
 void add(RowSums& sums, std::size_t row, const std::vector<float>& error, const std::vector<float>& truth,
@@ -212,6 +226,49 @@ class FieldSums {
   std::vector<float> columns_, columns_along_;
 };
 
+/// Adds up the errors of all fields along directions, row by row.
+class AlongDirections {
+ public:
+  AlongDirections(const std::vector<Direction>& directions, std::size_t fields, std::size_t stride)
+      : directions_(directions),
+        rows_(directions.size(), std::vector<float>(stride)),
+        fields_(fields, std::vector<AlongDirection>(directions.size())) {
+    for (const Direction& direction : directions) sums_.push_back({direction.region});
+  }
+
+  /// `weight`: of squares.
+  void begin(const Row& row, double weight) {
+    weight_ = weight;
+    for (std::size_t n = 0; n < rows_.size(); ++n) {
+      row.read(directions_[n], rows_[n]);
+      sums_[n].squares += product(rows_[n], rows_[n]) * weight;
+      sums_[n].truth += product(rows_[n], row.truth()) * weight;
+    }
+  }
+  void add(std::size_t field, const std::vector<float>& error) {
+    for (std::size_t n = 0; n < rows_.size(); ++n) {
+      const double along = product(rows_[n], error) * weight_;
+      fields_[field][n].sum += along, fields_[field][n].squares += along * along;
+    }
+  }
+  void take(HeadErrors& errors) {
+    for (std::size_t n = 0; n < sums_.size(); ++n)
+      for (std::size_t f = 0; f < errors.fit.size(); ++f)
+        if (errors.fit[f] && sums_[n].squares > 0)
+          sums_[n].coherence = std::max(sums_[n].coherence, fields_[f][n].squares / sums_[n].squares);
+    errors.directions = std::move(sums_);
+    for (std::size_t f = 0; f < errors.fields.size(); ++f)
+      errors.fields[f].directions = std::move(fields_[f]);
+  }
+
+ private:
+  const std::vector<Direction>& directions_;
+  std::vector<std::vector<float>> rows_;  ///< by direction
+  std::vector<std::vector<AlongDirection>> fields_;
+  std::vector<DirectionSums> sums_;
+  double weight_ = 1;
+};
+
 /// The mean over rows of the share of energy that lies along the truth; at least 1, what independent errors
 /// have.
 double coherence_of(const std::vector<RowSums>& fields, const std::vector<bool>& fit,
@@ -273,6 +330,7 @@ HeadErrors head_errors(const TwinSetting& setting, const Tiles& tiles, const Row
     if (f >= setting.twins || errors.fit[f])
       sums[f].emplace(layout, tiles, f < setting.twins ? weights_of(envelope.without(f), units) : weights,
                       weights, setting.storage_unit);
+  AlongDirections directions(values.directions, fields, stride);
   for (std::size_t r = 0; r < R; ++r) {
     row.go_to(r);
     const double weight = static_cast<double>(weights[r]) * static_cast<double>(weights[r]);
@@ -284,11 +342,17 @@ HeadErrors head_errors(const TwinSetting& setting, const Tiles& tiles, const Row
       of_row += share, of_columns[v] += share;
     }
     errors.row_truth[r] = static_cast<float>(of_row);
-    for (std::size_t f = 0; f < fields; ++f)
-      if (sums[f]) sums[f]->add(r, row.error(f), row.truth());
+    directions.begin(row, weight);
+    for (std::size_t f = 0; f < fields; ++f) {
+      if (!sums[f]) continue;
+      const std::vector<float>& error = row.error(f);
+      sums[f]->add(r, error, row.truth());
+      directions.add(f, error);
+    }
   }
   for (std::size_t f = 0; f < fields; ++f)
     errors.fields.push_back(sums[f] ? sums[f]->take(rows[f].total) : ErrorSums());
+  directions.take(errors);
   return errors;
 }
 

@@ -10,6 +10,11 @@
 
 namespace kda_check::judge {
 
+/// Of one field along a direction d: the sum of e d / s^2, and of its squares row by row.
+struct AlongDirection {
+  double sum = 0, squares = 0;
+};
+
 /// Of one field, e its error, x the truth, s the envelope of its row: sums of e^2 / s^2 and of e x / s^2. Not
 /// a number where the field or the truth is none.
 struct ErrorSums {
@@ -20,12 +25,21 @@ struct ErrorSums {
   double element_share = 0;   ///< e^2 / s^2 there
   std::size_t element = 0;    ///< row * width + column
   double squares = 0;         ///< sum of e^2, times 4^-exponent
+  std::vector<AlongDirection> directions;
+};
+
+/// Of a direction d: sums of d^2 / s^2 and of x d / s^2, and how much of the energy of a row lies along it,
+/// at most.
+struct DirectionSums {
+  Region region;
+  double squares = 0, truth = 0, coherence = 1;
 };
 
 struct HeadErrors {
   std::vector<float> row_truth;  ///< sums of x^2 / s^2
   std::vector<double> column_truth;
-  double coherence = 1;           ///< how much of the energy of a row lies along x, at most
+  double coherence = 1;  ///< how much of the energy of a row lies along x, at most
+  std::vector<DirectionSums> directions;
   std::vector<ErrorSums> fields;  ///< a twin's energies without itself in the envelope; of unfit twins none
   std::vector<double> twin_squares;  ///< sum of e^2 of each twin, times 4^-exponent
   std::vector<bool> fit;             ///< by twin: finite, and not far from the truth

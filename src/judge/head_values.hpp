@@ -41,10 +41,17 @@ class HeadRows {
   std::size_t width_, first_ = 0, block_rows_ = 1, block_stride_, row_stride_ = 0, column_stride_ = 1;
 };
 
+/// How what a head answers changes with something, per unit of that: a slope along it is a region of its own.
+struct Direction {
+  Region region;
+  HeadRows rows;
+};
+
 /// The truth and every field: the twins, then the answers. Fields have fp32 or fewer bits.
 struct HeadValues {
   HeadRows truth;
   std::vector<HeadRows> fields = {};
+  std::vector<Direction> directions = {};
 };
 
 }  // namespace kda_check::judge

@@ -114,6 +114,7 @@ std::vector<RowPlace> rows_in(Region region, std::size_t head, std::size_t cell,
       for (std::size_t h = first; h < last && cells[r] == cell && places.size() < most; ++h)
         places.push_back({r, h});
   };
+  if (region == Region::slowest_decay_of_head || region == Region::decays_of_head) region = Region::head;
   if (region == Region::whole) take(std::vector<std::uint32_t>(layout.rows, 0), 0, layout.heads);
   for (const RowCells& rows : row_cells(layout)) {
     if (rows.of_head == region) take(rows.cell, head, head + 1);
@@ -173,6 +174,10 @@ std::string place_of(Region region, std::size_t in_head, std::size_t c, const Ro
       return fmt::format("sequence {}{}", c, head);
     case Region::head:
       return fmt::format("head {}", in_head);
+    case Region::slowest_decay_of_head:
+      return "the log decay of the slowest channel" + head;
+    case Region::decays_of_head:
+      return "the log decays" + head;
     case Region::token:
       return row_named(c) + ", all heads";
     case Region::column:

@@ -56,6 +56,9 @@ enum class Region : std::uint8_t {
   chunk_of_head,
   sequence_of_head,
   head,
+  // What a head answers, as it changes with log decays (TwinTest: directions).
+  slowest_decay_of_head,
+  decays_of_head,
   token,  ///< a row of all heads
   column,
   position,
@@ -65,7 +68,7 @@ enum class Region : std::uint8_t {
   whole,
   edge,  ///< first rows of sequences, last ones
 };
-inline constexpr std::size_t region_count = 17;
+inline constexpr std::size_t region_count = 19;
 
 inline constexpr std::uint32_t no_cell = ~std::uint32_t{0};
 

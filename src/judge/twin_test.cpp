@@ -122,14 +122,14 @@ void TwinTest::add_columns(Cells& cells, const HeadErrors& errors) const {
   }
 }
 
-void TwinTest::tally(Tally& into, const Cells& cells, std::size_t head) const {
+void TwinTest::tally(Tally& into, const Cells& cells, std::size_t head, double slope_floor) const {
   Tally found{std::vector<double>(setting_.twins, 0.0), 0, std::vector<Peak>(setting_.answers),
               std::vector<Peak>(setting_.answers), static_cast<double>(cells.front().size())};
   const auto take = [head](Peak& peak, double value, std::size_t cell, const CellSums& sums) {
     if (value > peak.value) peak = {value, head, cell, sums};
   };
   for (std::size_t c = 0; c < cells.front().size(); ++c) {
-    SlopeRange range(cells.back()[c], setting_.slope_floor);
+    SlopeRange range(cells.back()[c], slope_floor);
     for (std::size_t f = 0; f < setting_.twins; ++f) {
       found.twin_energy[f] = std::max(found.twin_energy[f], cells[f][c].error());
       range.take(cells[f][c].sigmas());
@@ -164,6 +164,26 @@ void TwinTest::tally_tiles(Tallies& into, const HeadErrors& errors, std::size_t 
   }
 }
 
+void TwinTest::tally_directions(Tallies& into, const HeadErrors& errors, std::size_t head) const {
+  double elements = 0;
+  for (const double column : column_elements_) elements += column;
+  for (std::size_t n = 0; n < errors.directions.size(); ++n) {
+    const DirectionSums& direction = errors.directions[n];
+    if (!(direction.squares > 0) || !std::isfinite(direction.squares)) continue;
+    Cells cells = empty_cells(1);
+    for (std::size_t f = 0; f < cells.size(); ++f) {
+      CellSums& sums = cells[f][0];
+      sums.truth = direction.squares, sums.spread = direction.squares * direction.coherence;
+      if (errors.fields[f].row_energy.empty()) continue;  // not fit
+      sums.along = errors.fields[f].directions[n].sum;
+      for (const float row : errors.fields[f].row_energy) sums.energy += static_cast<double>(row);
+      sums.elements = elements;
+    }
+    tally(into[static_cast<std::size_t>(direction.region)], cells, head,
+          setting_.slope_floor * std::fabs(direction.truth) / direction.squares);
+  }
+}
+
 bool TwinTest::has_to_measure(std::size_t head) const {
   const HeadErrors& errors = heads_[head].errors;
   return errors.fit.empty() || errors.fit != errors.fit_at(setting_.most_rms_ratio);
@@ -187,6 +207,7 @@ void TwinTest::measure(std::size_t head, const HeadValues& values) {
   add_columns(columns, part.errors);
   tally_as(Region::column_of_head, columns);
   tally_tiles(part.tallies, part.errors, head);
+  tally_directions(part.tallies, part.errors, head);
   for (ErrorSums& sums : part.errors.fields) sums.tile_energy = {};  // no region of all heads has tiles
 }
 

@@ -97,7 +97,12 @@ class TwinTest {
   Cells empty_cells(std::size_t count) const;
   void add_rows(Cells& cells, const std::vector<std::uint32_t>& cell_of_row, const HeadErrors& errors) const;
   void add_columns(Cells& cells, const HeadErrors& errors) const;
-  void tally(Tally& into, const Cells& cells, std::size_t head) const;
+  /// `slope_floor`: what truncated operands may leave.
+  void tally(Tally& into, const Cells& cells, std::size_t head, double slope_floor) const;
+  void tally(Tally& into, const Cells& cells, std::size_t head) const {
+    tally(into, cells, head, setting_.slope_floor);
+  }
+  void tally_directions(Tallies& into, const HeadErrors& errors, std::size_t head) const;
   void tally_tiles(Tallies& into, const HeadErrors& errors, std::size_t head) const;
   /// The median of an answer's rows, in units of what the worst twin errs by there.
   double typical_error(std::size_t answer) const;

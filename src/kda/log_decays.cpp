@@ -8,27 +8,52 @@
 
 namespace kda_check::kda {
 
-Problem with_log_decays(const Problem& problem) {
+namespace {
+
+/// Evaluates the gates of all heads; [B][T][HV][K].
+template <class T>
+void evaluate_gates(const Problem& problem, std::span<T> values) {
   const Dimensions& d = problem.dimensions();
-  Problem plain = clone(problem);
-  plain.g = tensor::Tensor("g", numeric::DType::fp64, problem.g.shape());
-  plain.A_log.reset(), plain.dt_bias.reset();
-  plain.options.gate = Gate::none, plain.options.lower_bound.reset(), plain.options.safe_gate = false;
-  const std::span<double> values = plain.g.elements<double>();
-  const HeadReader<double> reader(problem);
+  const HeadReader<T> reader(problem);
   constexpr std::size_t most = 64;
-  std::vector<double> rows(most * d.K);
+  const std::size_t stride = padded(d.K);
+  std::vector<T> rows(most * stride);
   for (const Sequence& s : problem.sequences())
     for (std::size_t head = 0; head < d.HV; ++head)
       for (std::size_t begin = 0; begin < s.length(); begin += most) {
         const std::size_t count = std::min(most, s.length() - begin);
-        reader.log_decay(s, head, begin, count, rows.data(), d.K);
+        reader.log_decay(s, head, begin, count, rows.data(), stride);
         for (std::size_t t = 0; t < count; ++t)
-          std::copy_n(&rows[t * d.K], d.K,
+          std::copy_n(&rows[t * stride], d.K,
                       &values[((s.batch * d.T + s.begin + begin + t) * d.HV + head) * d.K]);
       }
+}
+
+}  // namespace
+
+Problem with_log_decays(const Problem& problem, numeric::DType dtype) {
+  Problem plain = clone(problem);
+  plain.g = tensor::Tensor("g", dtype, problem.g.shape());
+  plain.A_log.reset(), plain.dt_bias.reset();
+  plain.options.gate = Gate::none, plain.options.lower_bound.reset(), plain.options.safe_gate = false;
+  if (dtype == numeric::DType::fp64) {
+    evaluate_gates(problem, plain.g.elements<double>());
+  } else {
+    evaluate_gates(problem, plain.g.elements<float>());
+  }
   plain.validate();
   return plain;
+}
+
+Problem with_scaled_log_decays(const Problem& problem, const std::vector<DecayOf>& which, double factor) {
+  const Dimensions& d = problem.dimensions();
+  Problem other = clone(problem);
+  for (const auto& [head, channel] : which) {
+    const std::size_t first = channel.value_or(0), last = channel ? first + 1 : d.K;
+    for (std::size_t row = head * d.K; row < other.g.size(); row += d.HV * d.K)
+      for (std::size_t k = first; k < last; ++k) other.g.set(row + k, factor * problem.g.value(row + k));
+  }
+  return other;
 }
 
 std::optional<std::size_t> slowest_channel(const Problem& problem, std::size_t head) {
@@ -44,9 +69,13 @@ std::optional<std::size_t> slowest_channel(const Problem& problem, std::size_t h
 }
 
 Answer answer_in_fp64(const Problem& problem, int threads) {
+  return answer_in(numeric::DType::fp64, problem, threads);
+}
+
+Answer answer_in(numeric::DType dtype, const Problem& problem, int threads) {
   const Variant& variant = variant_named("recurrent");
   RunOptions options;
-  options.dtype = numeric::DType::fp64, options.threads = threads;
+  options.dtype = dtype, options.threads = threads;
   options.arithmetic = variant.default_arithmetic(problem, options.dtype);
   return variant.run(problem, options);
 }

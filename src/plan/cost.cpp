@@ -139,7 +139,7 @@ std::size_t answer_bytes(const kda::Outline& problem, Pass pass, DType dtype) {
 }
 
 TwinBytes twin_bytes(const Problem& problem, Pass pass) {
-  constexpr std::size_t fields = 16;  // the largest family and an answer, stored in fp32 at most
+  constexpr std::size_t fields = 16;  // the largest family, an answer and directions, in fp32 at most
   const std::size_t heads = problem.outline.dimensions.H;
   TwinBytes bytes{0, problem.source->bytes() / heads};
   for (const std::string& name : kda::tensors_of(pass, problem.outline)) {

@@ -16,11 +16,17 @@ namespace {
 struct Emulation {
   std::string_view group, variant, backward, preset;  ///< `backward`: the variant of that pass
   std::size_t chunk_size;                             ///< 0: that of the fixture
+  std::string_view implementation = "";  ///< what that attribute begins with, in a group of another name
+
+  bool is_of(const fixture::ExpectedGroup& known) const {
+    return known.name == group ||
+           (!implementation.empty() && known.implementation.starts_with(implementation));
+  }
 };
 constexpr Emulation emulations[] = {
     {"fla_chunk", "chunk", "chunk", "fla", 0},
     {"fla_recurrent", "recurrent", "recurrent", "fla", 0},
-    {"flash_kda", "chunk", "chunk", "flash-kda", 16},
+    {"flash_kda", "chunk", "chunk", "flash-kda", 16, "FlashKDA"},
     {"torch_fp64", "naive", "recurrent", "", 0},
 };
 
@@ -64,7 +70,7 @@ Reproduction reproduction_named(const std::string& text, std::span<const kda::Va
 std::optional<Reproduction> reproduction_of(const fixture::ExpectedGroup& group, kda::Pass pass,
                                             std::span<const kda::Variant> registry) {
   for (const Emulation& row : emulations) {
-    if (row.group != group.name) continue;
+    if (!row.is_of(group)) continue;
     Reproduction known{
         &kda::variant_named(pass == kda::Pass::backward ? row.backward : row.variant), {}, row.chunk_size};
     if (!row.preset.empty()) known.arithmetic.emplace_back(row.preset);
@@ -75,6 +81,13 @@ std::optional<Reproduction> reproduction_of(const fixture::ExpectedGroup& group,
     if (!variant.replay.empty() && group.name.starts_with(fmt::format("{}@", variant.name)))
       return Reproduction{&on_cpu(variant), {"h100"}, 0};
   return std::nullopt;
+}
+
+kda::Storage storage_of(const fixture::ExpectedGroup& group, kda::Pass pass) {
+  kda::Arithmetic arithmetic;
+  if (const std::optional<Reproduction> known = reproduction_of(group, pass))
+    for (const std::string& word : known->arithmetic) kda::set_axis(arithmetic, word);
+  return arithmetic.storage;
 }
 
 std::string implementation_text(const kda::Variant& variant, const kda::RunOptions& options,

@@ -122,14 +122,12 @@ Difference gate_of_second_token(const Solved& healthy) {
 }
 
 Difference gate_of_slowest_channel(const Solved& healthy) {
-  Problem other = kda::with_log_decays(healthy.problem);
-  const kda::Dimensions& d = other.dimensions();
-  const std::size_t row = d.HV * d.K;
-  for (std::size_t head = 0; head < d.HV; ++head)
-    if (const std::optional<std::size_t> slowest = kda::slowest_channel(other, head))
-      for (std::size_t i = head * d.K + *slowest; i < other.g.size(); i += row)
-        other.g.set(i, (1 - small_share) * other.g.value(i));
-  return changed(healthy, other, 1 / small_share);
+  const Problem plain = kda::with_log_decays(healthy.problem);
+  std::vector<kda::DecayOf> slowest;
+  for (std::size_t head = 0; head < plain.dimensions().HV; ++head)
+    if (const std::optional<std::size_t> channel = kda::slowest_channel(plain, head))
+      slowest.emplace_back(head, channel);
+  return changed(healthy, kda::with_scaled_log_decays(plain, slowest, 1 - small_share), 1 / small_share);
 }
 
 Difference decay_missed(const Solved& healthy) {

@@ -4,7 +4,9 @@
 
 #include "engine/twin_family.hpp"
 #include "engine/twins.hpp"
+#include "kda/log_decays.hpp"
 #include "kda/regimes.hpp"
+#include "plan/reproduction.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
@@ -110,6 +112,30 @@ TEST_CASE("a wrong kernel in 16 bits is beyond its twins where the limits see no
   }
 }
 
+TEST_CASE("a kernel that loses decay in 16 bits fails, and the sentence says whose and how much",
+          "[engine][twins]") {
+  const kda::Problem plain = kda::with_log_decays(problem_of(true));
+  const std::optional<std::size_t> slowest = kda::slowest_channel(plain, 0);
+  REQUIRE(slowest);
+  struct Loss {
+    std::vector<kda::DecayOf> of;
+    double factor;
+    const char* sentence;
+  };
+  for (const Loss& loss :
+       {Loss{{{1, std::nullopt}}, 1, ""}, Loss{{{1, std::nullopt}}, 0.97, "the log decays of head 1: "},
+        Loss{{{0, slowest}}, 0.8, "the log decay of the slowest channel of head 0: "}}) {
+    const kda::Problem wrong = kda::with_scaled_log_decays(plain, loss.of, loss.factor);
+    const kda::Answer answer = test::run(wrong, "chunk", DType::bf16);
+    const report::TensorResult result = judged(problem_of(true), answer, ComputeFormat::bf16);
+    INFO(loss.sentence << " : " << result.reason);
+    REQUIRE(result.twins);
+    CHECK((result.verdict == Verdict::pass) == (loss.factor == 1));
+    CHECK_THAT(result.reason, ContainsSubstring(loss.sentence));
+    if (loss.factor != 1) CHECK_THAT(result.reason, ContainsSubstring("% too small ("));
+  }
+}
+
 TEST_CASE("values of somewhere else are called so", "[engine][twins]") {
   const kda::Problem problem = problem_of(false);
   kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
@@ -200,11 +226,32 @@ TEST_CASE("an answer of a form that no twin has passes, and a wrong one of that 
                            "mine: its limits decide alone, as it has no three twins") == 1);
 }
 
+TEST_CASE("an answer that says it rounds where FlashKDA does has twins that do, and another has none",
+          "[engine][twins]") {
+  const kda::Problem problem = problem_of(true);
+  const auto flash_twins = [&](kda::Storage storage) {
+    const auto family = engine::twin_family(problem, kda::Pass::forward, ComputeFormat::bf16, DType::bf16,
+                                            judge::Form::unknown, storage);
+    return std::ranges::count_if(family, [](const engine::Twin& twin) {
+      return engine::computes(twin, "storage=flash-kda") && engine::computes(twin, "chunk-size=16");
+    });
+  };
+  CHECK(flash_twins(kda::Storage::flash_kda) == 2);
+  CHECK(flash_twins(kda::Storage::upstream) == 0);
+  fixture::ExpectedGroup group;
+  group.name = "mine";
+  CHECK(plan::storage_of(group, kda::Pass::forward) != kda::Storage::flash_kda);
+  group.implementation = "FlashKDA forward, of today";
+  CHECK(plan::storage_of(group, kda::Pass::forward) == kda::Storage::flash_kda);
+  group.name = "flash_kda", group.implementation.clear();
+  CHECK(plan::storage_of(group, kda::Pass::forward) == kda::Storage::flash_kda);
+}
+
 TEST_CASE("a way of computing is found among the twins by its words, with or without numbers",
           "[engine][twins]") {
   const kda::Problem problem = problem_of(true);
   const auto family = engine::twin_family(problem, kda::Pass::forward, ComputeFormat::bf16, DType::bf16,
-                                          judge::Form::unknown);
+                                          judge::Form::unknown, kda::Storage::none);
   const auto count = [&](const char* way) {
     return std::ranges::count_if(family,
                                  [&](const engine::Twin& twin) { return engine::computes(twin, way); });
@@ -228,13 +275,13 @@ TEST_CASE("every precision has a family, and no twin of another precision is in 
         const DType dtype = compute == ComputeFormat::bf16   ? DType::bf16
                             : compute == ComputeFormat::fp16 ? DType::fp16
                                                              : DType::fp32;
-        const auto family = engine::twin_family(problem, pass, compute, dtype, form);
+        const auto family = engine::twin_family(problem, pass, compute, dtype, form, kda::Storage::none);
         INFO(static_cast<int>(compute) << ' ' << kda::name_of(pass));
         CHECK(family.size() >= judge::fewest_twins);
         for (const engine::Twin& twin : family) CHECK(twin.options.dtype == dtype);
       }
   CHECK(engine::twin_family(problem, kda::Pass::forward, ComputeFormat::fp32, DType::fp32,
-                            judge::Form::recurrence)
+                            judge::Form::recurrence, kda::Storage::none)
             .size() >= judge::fewest_twins);
 }
 

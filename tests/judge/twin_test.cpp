@@ -47,12 +47,17 @@ class World {
     return truth_[layout_.element(r, head, v)];
   }
 
+  /// From now on head 1 has that direction.
+  void set_direction(std::vector<double> values) { direction_ = std::move(values); }
+
   TwinJudgement judged(double slope_floor = 0x1p-11) const { return measured(slope_floor).conclude().at(0); }
   judge::TwinTest measured(double slope_floor = 0x1p-11) const {
     judge::TwinTest test({layout_, twins_, 1, 0x1p-9, slope_floor});
     for (std::size_t head = 0; head < layout_.heads; ++head) {
       judge::HeadValues values{judge::HeadRows(truth_, layout_, head)};
       for (const std::vector<double>& field : fields_) values.fields.emplace_back(field, layout_, head);
+      if (head == 1 && !direction_.empty())
+        values.directions.push_back({Region::decays_of_head, judge::HeadRows(direction_, layout_, head)});
       test.measure(head, values);
     }
     return test;
@@ -70,7 +75,7 @@ class World {
   std::size_t twins_;
   std::mt19937 random_;
   std::normal_distribution<double> normal_;
-  std::vector<double> truth_;
+  std::vector<double> truth_, direction_;
   std::vector<std::vector<double>> fields_;
 };
 
@@ -94,6 +99,41 @@ TEST_CASE("errors like those of the twins are not beyond them, however many draw
     CHECK(judgement.ratio > 0.1);
     CHECK(judgement.energy == Approx(1).margin(0.5));
   }
+}
+
+TEST_CASE("a fault along a direction is seen far below what any region shows", "[twins]") {
+  World world(layout_of(), 4, 5);
+  std::vector<double> direction = World(layout_of(), 1, 6).all_truth();
+  for (std::size_t r = 0; r < 384; ++r)
+    for (std::size_t h = 0; h < 3; ++h)
+      for (std::size_t v = 0; v < 48; ++v) {
+        direction[layout_of().element(r, h, v)] *= 0.05;
+        if (h == 1) world.at(r, h, v) += 0.04 * direction[layout_of().element(r, h, v)];
+      }
+  CHECK(world.judged().ratio < 1);
+  world.set_direction(direction);
+  const TwinJudgement judgement = world.judged();
+  CHECK(judgement.ratio > 1);
+  CHECK(judgement.by_slope);
+  CHECK(judgement.worst.slope == Approx(0.04).margin(0.01));
+  CHECK(world.place() == "the log decays of head 1");
+  CHECK(world.judged(0).ratio < 1);  // where slopes do not judge
+  // The fault of another head does not lie along the direction of this one.
+  World other(layout_of(), 4, 5);
+  for (std::size_t r = 0; r < 384; ++r)
+    for (std::size_t v = 0; v < 48; ++v) other.at(r, 0, v) += 0.04 * direction[layout_of().element(r, 0, v)];
+  other.set_direction(direction);
+  CHECK(other.judged().ratio < 1);
+}
+
+TEST_CASE("truncated operands may leave a slope along a direction that the truth lies in", "[twins]") {
+  World world(layout_of(), 4, 7);
+  scale(world, 0, 384, 1, 2, 1 - 0x1.8p-12);
+  CHECK(world.judged().ratio < 1);
+  std::vector<double> direction = world.all_truth();
+  for (double& d : direction) d *= -0.01;  // decay takes from the truth
+  world.set_direction(direction);
+  CHECK(world.judged().ratio < 1);
 }
 
 TEST_CASE("what is wrong is found where it is", "[twins]") {

@@ -5,10 +5,10 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 
 namespace {
 
-/// One row, in the registers that there are.
-using Row =
-    double __attribute__((vector_size(probe_width * sizeof(double)), aligned(alignof(double)), may_alias));
-using Products = float __attribute__((vector_size(64), aligned(alignof(float)), may_alias));
+/// One row, in the registers that there are, wherever it lies. Not `using`: clang takes no alignment there.
+typedef double Row
+    __attribute__((vector_size(probe_width * sizeof(double)), aligned(alignof(double)), may_alias));
+typedef float Products __attribute__((vector_size(64), aligned(alignof(float)), may_alias));
 
 KDA_CHECK_INLINE Row& row_of(double* rows, std::size_t k) {
   return *reinterpret_cast<Row*>(rows + k * probe_width);
