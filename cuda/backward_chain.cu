@@ -1,7 +1,9 @@
-// gpu-recurrent backwards: from the gradients of the recurrence to those of the tensors as they are stored
-// (recurrent_backward.cuh). The rules themselves are those of the CPU (kda/kernels/gradient_rules.hpp).
+// From the gradients of the recurrence to those of the tensors as they are stored (token_gradients.cuh). The
+// rules themselves are those of the CPU (kda/kernels/gradient_rules.hpp).
 #include "backward_tokens.cuh"
 #include "kda/kernels/gradient_rules.hpp"
+#include "launch.cuh"
+#include "token_gradients.cuh"
 
 namespace kda_check::cuda {
 
@@ -13,7 +15,7 @@ using kda::Gradient;
 template <class T, bool is_fused>
 class ChainRules {
  public:
-  __device__ ChainRules(const DeviceProblem& p, const BackwardWork<T>& work, std::size_t token, int local)
+  __device__ ChainRules(const DeviceProblem& p, const TokenGradients<T>& work, std::size_t token, int local)
       : p_(p),
         work_(work),
         token_(token),
@@ -25,11 +27,7 @@ class ChainRules {
   }
 
   __device__ void value_and_beta() const {
-    const T *const r = work_.r + row_ * p_.V, *const e = work_.e + row_ * p_.V;
-    T sum = lane_ < p_.V ? r[lane_] * e[lane_] : T(0);
-#pragma unroll 1
-    for (int v = lane_ + warp_lanes; v < p_.V; v += warp_lanes) sum = multiply_add<is_fused>(r[v], e[v], sum);
-    T gradient = warp_sum(sum, p_.V < warp_lanes ? p_.V : warp_lanes);
+    T gradient = work_.dbeta != nullptr ? work_.dbeta[row_] : prediction_times_error();
 #pragma unroll 1
     for (int v = lane_; v < p_.V; v += warp_lanes)
       put(Gradient::dv, stored_ * p_.V + v, work_.y[row_ * p_.V + v]);
@@ -50,6 +48,7 @@ class ChainRules {
     for (int k = lane_; k < p_.K; k += warp_lanes) {
       if (p_.gate != kda::Gate::none) dg[k] = of_gate(k, dg[k], amplitude, terms[k]);
       put(Gradient::dg, stored_ * p_.K + k, dg[k]);
+      if (work_.bias_from_stored_gate) dg[k] = stored_gate_gradient(stored_ * p_.K + k);
     }
     if (p_.gate == kda::Gate::none) return;
     __syncwarp();
@@ -72,7 +71,7 @@ class ChainRules {
       });
     if (p_.qk_l2norm) {
       T y[KeyRow<T>::rows];
-      const T reciprocal = T(1) / row.template normalised<is_fused>(p_, y);
+      const T reciprocal = T(1) / row.template normalised<is_fused>(p_, work_.norm_by_reciprocal, y);
       const T along = row.template dot<is_fused>(sum, y);
       row.over_channels([&](int r, int) { sum[r] = kda::through_l2_norm(sum[r], y[r], along, reciprocal); });
     }
@@ -80,6 +79,18 @@ class ChainRules {
   }
 
  private:
+  /// r . e
+  __device__ T prediction_times_error() const {
+    const T *const r = work_.r + row_ * p_.V, *const e = work_.e + row_ * p_.V;
+    T sum = lane_ < p_.V ? r[lane_] * e[lane_] : T(0);
+#pragma unroll 1
+    for (int v = lane_ + warp_lanes; v < p_.V; v += warp_lanes) sum = multiply_add<is_fused>(r[v], e[v], sum);
+    return warp_sum(sum, p_.V < warp_lanes ? p_.V : warp_lanes);
+  }
+  __device__ T stored_gate_gradient(std::size_t at) const {
+    const MutableTensor& tensor = p_.gradients[static_cast<int>(Gradient::dg)];
+    return load<T>(tensor.data, tensor.dtype, at);
+  }
   __device__ T sigmoid(T z) const { return kda::sigmoid_from(exponential(p_.exponential, -z)); }
   __device__ void put(Gradient gradient, std::size_t at, T x) const {
     const MutableTensor& tensor = p_.gradients[static_cast<int>(gradient)];
@@ -100,7 +111,7 @@ class ChainRules {
   }
 
   const DeviceProblem& p_;
-  const BackwardWork<T>& work_;
+  const TokenGradients<T>& work_;
   const std::size_t token_;
   const int local_, head_;
   const std::size_t row_, stored_;
@@ -109,7 +120,7 @@ class ChainRules {
 
 template <class T, bool is_fused>
 __global__ void __launch_bounds__(token_warps* warp_lanes)
-    chain_rules(const __grid_constant__ DeviceProblem p, const __grid_constant__ BackwardWork<T> work) {
+    chain_rules(const __grid_constant__ DeviceProblem p, const __grid_constant__ TokenGradients<T> work) {
   extern __shared__ __align__(16) unsigned char memory[];
   const int warp = static_cast<int>(threadIdx.x) / warp_lanes, local = blockIdx.y;
   const std::size_t token = std::size_t{blockIdx.x} * token_warps + warp;
@@ -118,14 +129,14 @@ __global__ void __launch_bounds__(token_warps* warp_lanes)
   rules.value_and_beta();
   rules.gate(reinterpret_cast<T*>(memory) + warp * p.K);
   if (local % work.group != 0) return;
-  rules.query_or_key(Gradient::dq, p.q, work.dq, T(p.scale));
+  rules.query_or_key(Gradient::dq, p.q, work.dq, work.dq_factor);
   rules.query_or_key(Gradient::dk, p.k, work.dk, T(1));
 }
 
 template <class T>
 __global__ void __launch_bounds__(state_threads)
     store_initial_gradient(const __grid_constant__ DeviceProblem p,
-                           const __grid_constant__ BackwardWork<T> work) {
+                           const __grid_constant__ TokenGradients<T> work) {
   const int blocks = state_blocks(p), number = static_cast<int>(blockIdx.x) / blocks, local = blockIdx.y,
             element = static_cast<int>(blockIdx.x) % blocks * state_threads + static_cast<int>(threadIdx.x);
   if (element >= p.K * p.V) return;
@@ -137,15 +148,15 @@ __global__ void __launch_bounds__(state_threads)
 }  // namespace
 
 template <class T>
-void launch_backward_chain(bool is_fused, const DeviceProblem& p, const BackwardWork<T>& work) {
-  launch("gpu-recurrent backwards, chain rules", is_fused ? chain_rules<T, true> : chain_rules<T, false>,
+void launch_backward_chain(bool is_fused, const DeviceProblem& p, const TokenGradients<T>& work) {
+  launch("backwards, chain rules", is_fused ? chain_rules<T, true> : chain_rules<T, false>,
          dim3((work.token_count + token_warps - 1) / token_warps, work.heads), token_warps * warp_lanes,
          sizeof(T) * token_warps * p.K, p, work);
-  if (p.gradients[static_cast<int>(Gradient::dinitial_state)].data != nullptr)
-    launch("gpu-recurrent backwards, initial state", store_initial_gradient<T>,
+  if (work.initial_gradient != nullptr)
+    launch("backwards, initial state", store_initial_gradient<T>,
            dim3(state_blocks(p) * work.sequence_count, work.heads), state_threads, 0, p, work);
 }
-template void launch_backward_chain<float>(bool, const DeviceProblem&, const BackwardWork<float>&);
-template void launch_backward_chain<double>(bool, const DeviceProblem&, const BackwardWork<double>&);
+template void launch_backward_chain<float>(bool, const DeviceProblem&, const TokenGradients<float>&);
+template void launch_backward_chain<double>(bool, const DeviceProblem&, const TokenGradients<double>&);
 
 }  // namespace kda_check::cuda

@@ -25,7 +25,7 @@ class Columns {
                      int head, int tile, void* memory)
       : p_(p),
         work_(work),
-        range_(work.sequences[sequence]),
+        range_(work.ranges[sequence]),
         sum_{p.K, p.K, is_fused},
         buffers_(static_cast<T*>(memory)),
         prediction_(p.casts.prediction),

@@ -1,7 +1,7 @@
-// gpu-recurrent backwards: dA_log and ddt_bias (recurrent_backward.cuh). The order is that of the CPU: the
-// tokens of a block upwards, the blocks of a sequence from the last, the sequences upwards.
-#include "kda/kernels/gradient_rules.hpp"
-#include "recurrent_backward.cuh"
+// dA_log and ddt_bias (token_gradients.cuh). The order is that of the CPU: the tokens of a block upwards, the
+// blocks of a sequence from the last, the sequences upwards.
+#include "launch.cuh"
+#include "token_gradients.cuh"
 
 namespace kda_check::cuda {
 
@@ -12,7 +12,7 @@ using kda::Gradient;
 /// A block of tokens of one head; a thread for each channel, and the first one for the amplitude too.
 template <class T>
 __global__ void add_tokens(const __grid_constant__ DeviceProblem p,
-                           const __grid_constant__ BackwardWork<T> work) {
+                           const __grid_constant__ TokenGradients<T> work) {
   const TokenRange block = work.blocks[blockIdx.x];
   const int local = blockIdx.y, k = static_cast<int>(threadIdx.x);
   const std::size_t to = std::size_t{blockIdx.x} * work.heads + local;
@@ -28,14 +28,13 @@ __global__ void add_tokens(const __grid_constant__ DeviceProblem p,
 
 /// Over blocks of tokens and sequences: sums[block * stride].
 template <class T>
-__device__ T over_sequences(const BackwardWork<T>& work, const T* sums, std::size_t stride) {
+__device__ T over_sequences(const TokenGradients<T>& work, const T* sums, std::size_t stride) {
   T total = T(0);
   for (int n = 0; n < work.sequence_count; ++n) {
-    const BackwardRange s = work.sequences[n];
-    const std::uint32_t tokens = kda::parameter_block_tokens;
+    const PieceRange blocks = work.blocks_of[n];
     T part = T(0);
-    for (std::uint32_t b = (s.count + tokens - 1) / tokens; b > 0; --b)
-      part = part + sums[(std::size_t{s.block} + b - 1) * stride];
+    for (std::uint32_t b = blocks.count; b > 0; --b)
+      part = part + sums[(std::size_t{blocks.first} + b - 1) * stride];
     total = n == 0 ? part : total + part;
   }
   return total;
@@ -43,7 +42,7 @@ __device__ T over_sequences(const BackwardWork<T>& work, const T* sums, std::siz
 
 template <class T>
 __global__ void add_blocks(const __grid_constant__ DeviceProblem p,
-                           const __grid_constant__ BackwardWork<T> work) {
+                           const __grid_constant__ TokenGradients<T> work) {
   const int local = blockIdx.x, head = work.first_head + local, k = static_cast<int>(threadIdx.x);
   const MutableTensor &bias = p.gradients[static_cast<int>(Gradient::ddt_bias)],
                       &amplitude = p.gradients[static_cast<int>(Gradient::dA_log)];
@@ -58,14 +57,13 @@ __global__ void add_blocks(const __grid_constant__ DeviceProblem p,
 }  // namespace
 
 template <class T>
-void launch_backward_parameters(const DeviceProblem& p, const BackwardWork<T>& work) {
+void launch_backward_parameters(const DeviceProblem& p, const TokenGradients<T>& work) {
   if (p.gate == kda::Gate::none) return;
-  launch("gpu-recurrent backwards, sums over tokens", add_tokens<T>, dim3(work.block_count, work.heads),
-         widest_key, 0, p, work);
-  launch("gpu-recurrent backwards, sums over blocks", add_blocks<T>, dim3(work.heads), widest_key, 0, p,
+  launch("backwards, sums over tokens", add_tokens<T>, dim3(work.block_count, work.heads), widest_key, 0, p,
          work);
+  launch("backwards, sums over blocks", add_blocks<T>, dim3(work.heads), widest_key, 0, p, work);
 }
-template void launch_backward_parameters<float>(const DeviceProblem&, const BackwardWork<float>&);
-template void launch_backward_parameters<double>(const DeviceProblem&, const BackwardWork<double>&);
+template void launch_backward_parameters<float>(const DeviceProblem&, const TokenGradients<float>&);
+template void launch_backward_parameters<double>(const DeviceProblem&, const TokenGradients<double>&);
 
 }  // namespace kda_check::cuda

@@ -1,6 +1,7 @@
 // gpu-recurrent backwards: inputs, states and their gradients as the recurrence reads them, in the type that
 // is computed in (recurrent_backward.cuh).
 #include "backward_tokens.cuh"
+#include "recurrent_backward.cuh"
 
 namespace kda_check::cuda {
 
@@ -32,9 +33,9 @@ __global__ void __launch_bounds__(token_warps* warp_lanes)
   const std::size_t query = p.at(token, p.H, p.query_head(head)), at = work.query_row(token, local) * p.K;
   T y[KeyRow<T>::rows];
   const KeyRow<T> q(p, p.q, query), key(p, p.k, query);
-  q.template normalised<is_fused>(p, y);
+  q.template normalised<is_fused>(p, false, y);
   q.over_channels([&](int r, int k) { work.q[at + k] = y[r] * T(p.scale); });
-  key.template normalised<is_fused>(p, y);
+  key.template normalised<is_fused>(p, false, y);
   key.over_channels([&](int r, int k) { work.k[at + k] = y[r]; });
 }
 

@@ -30,7 +30,7 @@ class Rows {
                   int sequence, int head, int tile, void* memory)
       : p_(p),
         work_(work),
-        range_(work.sequences[sequence]),
+        range_(work.ranges[sequence]),
         sum_{min(p.V - first_value, Row::width), p.V, is_fused},
         buffers_(static_cast<T*>(memory)),
         carry_(p.casts.carry),

@@ -1,8 +1,7 @@
-// gpu-recurrent backwards, a warp for each token and value head: what the kernels before and behind the
-// recurrence share.
+// Backwards, a warp for each token and value head: what the kernels before and behind the recurrence share.
 #pragma once
 
-#include "recurrent_backward.cuh"
+#include "problem.cuh"
 
 namespace kda_check::cuda {
 
@@ -30,11 +29,14 @@ class KeyRow {
   }
   /// As the recurrence reads it, but for scale; and the norm it was divided by, if it was.
   template <bool is_fused>
-  __device__ T normalised(const DeviceProblem& p, T (&y)[rows]) const {
+  __device__ T normalised(const DeviceProblem& p, bool by_reciprocal, T (&y)[rows]) const {
     over_channels([&](int r, int) { y[r] = x_[r]; });
     if (!p.qk_l2norm) return T(1);
     const T norm = warp_norm<is_fused>(x_, valid_, K_);
-    over_channels([&](int r, int) { y[r] = kda::rounded(p.casts.normalised, x_[r] / norm); });
+    const T reciprocal = T(1) / norm;
+    over_channels([&](int r, int) {
+      y[r] = kda::rounded(p.casts.normalised, by_reciprocal ? x_[r] * reciprocal : x_[r] / norm);
+    });
     return norm;
   }
   /// tree:32 over the channels of a b, in each lane.

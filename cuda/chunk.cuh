@@ -11,51 +11,63 @@ constexpr int block_rows = 16;
 /// The longest chunk, and the side of the tiles that products are computed in.
 constexpr int most_rows = 64;
 
-/// Chunks [first, first + count) of a sequence.
-struct ChunkRange {
-  std::uint32_t first, count;
-};
-
-/// [tokens]: all batch rows together; [C]: columns of a chunk; [chunks] in the order of the sequences.
+/// Of the heads at work. [tokens]: all batch rows together; [C]: columns of a chunk; [chunks] in the order of
+/// the sequences.
 template <class T>
-struct ChunkWork {
+struct ChunkWork : HeadsAtWork {
   const TokenRange* chunks;     ///< [chunk_count]
   const TokenRange* sequences;  ///< [sequence_count]
-  const ChunkRange* chunks_of;  ///< [sequence_count]
+  const PieceRange* chunks_of;  ///< [sequence_count]
   int chunk_count, sequence_count, token_count, C;
-  T *q, *k;              ///< [tokens][H][K], normalised
-  T* beta;               ///< [tokens][HV]
-  T *G, *tail;           ///< [tokens][HV][K]; tail null: G_n - G_i
-  T *w, *qg, *kg;        ///< [tokens][HV][K]
-  T *u, *v_new;          ///< [tokens][HV][V]
-  T *Aqk, *L, *Akk_inv;  ///< [tokens][HV][C]
-  T* h;                  ///< [chunks][HV][K][V]
+  T *q, *k;              ///< [tokens][heads / group][K], normalised
+  T* beta;               ///< [tokens][heads]
+  T *G, *tail;           ///< [tokens][heads][K]; tail null: G_n - G_i
+  T *w, *qg, *kg;        ///< [tokens][heads][K]
+  T *u, *v_new;          ///< [tokens][heads][V]
+  T *Aqk, *L, *Akk_inv;  ///< [tokens][heads][C]
+  T* h;                  ///< [chunks][heads][K][V]
+  T* exact_h;            ///< the same, not rounded; null: nobody asks
 };
 
 /// One chunk of one head, as most kernels see it.
 template <class T>
 struct DeviceChunk {
   std::size_t token;  ///< the first
-  int rows, head, query_head;
+  int rows, local, head;
+  int heads, query, queries;  ///< query heads are counted among those at work
 
-  __device__ DeviceChunk(const DeviceProblem& p, const ChunkWork<T>& work, unsigned chunk,
-                         unsigned value_head)
-      : token(work.chunks[chunk].first),
-        rows(static_cast<int>(work.chunks[chunk].count)),
-        head(static_cast<int>(value_head)),
-        query_head(p.query_head(static_cast<int>(value_head))) {}
+  __device__ DeviceChunk(const ChunkWork<T>& work, TokenRange tokens, int local_head)
+      : token(tokens.first),
+        rows(static_cast<int>(tokens.count)),
+        local(local_head),
+        head(work.first_head + local_head),
+        heads(work.heads),
+        query(local_head / work.group),
+        queries(work.heads / work.group) {}
+  __device__ DeviceChunk(const ChunkWork<T>& work, unsigned chunk, unsigned local_head)
+      : DeviceChunk(work, work.chunks[chunk], static_cast<int>(local_head)) {}
   /// Chunk `index` of a sequence.
-  __device__ DeviceChunk(const DeviceProblem& p, int C, TokenRange sequence, unsigned index, int value_head)
-      : token(std::size_t{sequence.first} + index * static_cast<unsigned>(C)),
-        rows(min(C, static_cast<int>(sequence.count - index * static_cast<unsigned>(C)))),
-        head(value_head),
-        query_head(p.query_head(value_head)) {}
+  __device__ DeviceChunk(const ChunkWork<T>& work, TokenRange sequence, unsigned index, int local_head)
+      : DeviceChunk(
+            work,
+            {sequence.first + index * static_cast<unsigned>(work.C),
+             min(static_cast<unsigned>(work.C), sequence.count - index * static_cast<unsigned>(work.C))},
+            local_head) {}
 
-  /// Row `row` of an array of [tokens][heads][width].
+  /// Row `at` of an array of [tokens][heads][width].
   template <class Element>
-  __device__ Element* row(Element* array, int at, int heads, int of_head, int width) const {
-    return array + ((token + at) * heads + of_head) * width;
+  __device__ Element* row(Element* array, int at, int width) const {
+    return array + ((token + at) * heads + local) * width;
   }
+  /// ... of [tokens][heads / group][width].
+  template <class Element>
+  __device__ Element* query_row(Element* array, int at, int width) const {
+    return array + ((token + at) * queries + query) * width;
+  }
+  /// Between two of its rows.
+  __device__ std::size_t stride(int width) const { return std::size_t(heads) * width; }
+  /// Row `at` of this head in a tensor of the problem, [tokens][HV].
+  __device__ std::size_t stored(const DeviceProblem& p, int at) const { return p.at(token + at, p.HV, head); }
 };
 
 /// Bytes of shared memory that the greediest of the kernels needs at least.

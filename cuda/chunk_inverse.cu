@@ -20,7 +20,7 @@ template <class T, bool is_fused>
 class Inverse {
  public:
   __device__ Inverse(const DeviceProblem& p, const ChunkWork<T>& work, Staged<T>& staged)
-      : p_(p), work_(work), chunk_(p, work, blockIdx.x, blockIdx.y), staged_(staged) {}
+      : p_(p), work_(work), chunk_(work, blockIdx.x, blockIdx.y), staged_(staged) {}
 
   __device__ void run() {
     stage();
@@ -51,19 +51,17 @@ class Inverse {
     for (int e = threadIdx.x; e < most_rows * most_rows; e += inverse_threads) {
       const int i = e / most_rows, j = e % most_rows;
       const bool there = i < chunk_.rows && j < work_.C;
-      const T l = there ? chunk_.row(work_.L, i, p_.HV, chunk_.head, work_.C)[j] : T(0);
+      const T l = there ? chunk_.row(work_.L, i, work_.C)[j] : T(0);
       staged_.L[i][j] = i / block_rows == j / block_rows ? l : operand(l);
       staged_.X[i][j] = T(0);
-      if (there && j / block_rows > i / block_rows)
-        chunk_.row(work_.Akk_inv, i, p_.HV, chunk_.head, work_.C)[j] = T(0);
+      if (there && j / block_rows > i / block_rows) chunk_.row(work_.Akk_inv, i, work_.C)[j] = T(0);
     }
   }
 
   /// Element (i, j) of the inverse, to memory and as an operand.
   __device__ void keep(int i, int j, T x) {
     staged_.X[i][j] = i < chunk_.rows ? operand(x) : T(0);
-    if (i < chunk_.rows)
-      chunk_.row(work_.Akk_inv, i, p_.HV, chunk_.head, work_.C)[j] = kda::rounded(p_.casts.Akk_inv, x);
+    if (i < chunk_.rows) chunk_.row(work_.Akk_inv, i, work_.C)[j] = kda::rounded(p_.casts.Akk_inv, x);
   }
 
   /// Column `column` of a diagonal block: X_i = -L_i + sum_m (-L_im) X_m, m = 1, ..., i - 1; ones at the end.
@@ -136,7 +134,7 @@ __global__ void __launch_bounds__(inverse_threads)
 template <class T>
 void launch_chunk_inverse(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work) {
   launch("gpu-chunk, inverse", is_fused ? inverse_kernel<T, true> : inverse_kernel<T, false>,
-         dim3(work.chunk_count, p.HV), inverse_threads, sizeof(Staged<T>), p, work);
+         dim3(work.chunk_count, work.heads), inverse_threads, sizeof(Staged<T>), p, work);
 }
 
 template void launch_chunk_inverse(bool, const DeviceProblem&, const ChunkWork<float>&);

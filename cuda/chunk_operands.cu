@@ -11,11 +11,11 @@ template <class T, bool is_fused>
 class Operands {
  public:
   __device__ Operands(const DeviceProblem& p, const ChunkWork<T>& work, TilePair<T>& staged)
-      : p_(p), work_(work), chunk_(p, work, blockIdx.x, blockIdx.y), staged_(staged) {}
+      : p_(p), work_(work), chunk_(work, blockIdx.x, blockIdx.y), staged_(staged) {}
 
   __device__ void run(int tile) {
-    const T* const A = chunk_.row(work_.Akk_inv, 0, p_.HV, chunk_.head, work_.C);
-    copy_tile_async(staged_.left[0], tile_stride<T>, TileSource<T>{A, std::size_t(p_.HV) * work_.C, work_.C},
+    const T* const A = chunk_.row(work_.Akk_inv, 0, work_.C);
+    copy_tile_async(staged_.left[0], tile_stride<T>, TileSource<T>{A, chunk_.stride(work_.C), work_.C},
                     chunk_.rows, work_.C);
     __pipeline_commit();
     const int key_tiles = tiles_of(p_.K);
@@ -42,8 +42,8 @@ class Operands {
     for (int e = threadIdx.x; e < chunk_.rows * tile_side; e += tile_threads) {
       const int i = e / tile_side, v = e % tile_side;
       if (v >= columns) continue;
-      const T beta = *chunk_.row(work_.beta, i, p_.HV, chunk_.head, 1);
-      const std::size_t at = ((chunk_.token + i) * p_.HV + chunk_.head) * p_.V + first + v;
+      const T beta = *chunk_.row(work_.beta, i, 1);
+      const std::size_t at = chunk_.stored(p_, i) * p_.V + first + v;
       staged_.right[i][v] = operand(load<T>(p_.v, at) * beta);  // beta v
     }
   }
@@ -53,18 +53,17 @@ class Operands {
     for (int e = threadIdx.x; e < chunk_.rows * tile_side; e += tile_threads) {
       const int i = e / tile_side, k = e % tile_side;
       if (k >= columns) continue;
-      const T beta = *chunk_.row(work_.beta, i, p_.HV, chunk_.head, 1);
-      const T q = chunk_.row(work_.q, i, p_.H, chunk_.query_head, p_.K)[first + k];
-      const T key = chunk_.row(work_.k, i, p_.H, chunk_.query_head, p_.K)[first + k];
-      const T G = chunk_.row(work_.G, i, p_.HV, chunk_.head, p_.K)[first + k];
-      const T tail = work_.tail != nullptr
-                         ? chunk_.row(work_.tail, i, p_.HV, chunk_.head, p_.K)[first + k]
-                         : chunk_.row(work_.G, last, p_.HV, chunk_.head, p_.K)[first + k] - G;  // Gn - G
+      const T beta = *chunk_.row(work_.beta, i, 1);
+      const T q = chunk_.query_row(work_.q, i, p_.K)[first + k];
+      const T key = chunk_.query_row(work_.k, i, p_.K)[first + k];
+      const T G = chunk_.row(work_.G, i, p_.K)[first + k];
+      const T tail = work_.tail != nullptr ? chunk_.row(work_.tail, i, p_.K)[first + k]
+                                           : chunk_.row(work_.G, last, p_.K)[first + k] - G;  // Gn - G
       const T decay = exponential_of(G);
       const T weighted = kda::rounded(p_.casts.beta_key, key * beta);
-      staged_.right[i][k] = operand(weighted * decay);                                    // beta k e^G
-      chunk_.row(work_.qg, i, p_.HV, chunk_.head, p_.K)[first + k] = operand(q * decay);  // q e^G
-      chunk_.row(work_.kg, i, p_.HV, chunk_.head, p_.K)[first + k] = operand(key * exponential_of(tail));
+      staged_.right[i][k] = operand(weighted * decay);                // beta k e^G
+      chunk_.row(work_.qg, i, p_.K)[first + k] = operand(q * decay);  // q e^G
+      chunk_.row(work_.kg, i, p_.K)[first + k] = operand(key * exponential_of(tail));
     }
   }
 
@@ -78,7 +77,7 @@ class Operands {
 #pragma unroll
       for (int c = 0; c < 4; ++c)
         if (place.row(r) < chunk_.rows && first + place.column + c < width)
-          chunk_.row(result, place.row(r), p_.HV, chunk_.head, width)[first + place.column + c] =
+          chunk_.row(result, place.row(r), width)[first + place.column + c] =
               kda::rounded(rounding, sums[r][c]);
   }
 
@@ -100,8 +99,8 @@ __global__ void __launch_bounds__(tile_threads)
 template <class T>
 void launch_chunk_operands(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work) {
   launch("gpu-chunk, operands", is_fused ? operands_kernel<T, true> : operands_kernel<T, false>,
-         dim3(work.chunk_count, p.HV, tiles_of(p.K) + tiles_of(p.V)), tile_threads, sizeof(TilePair<T>), p,
-         work);
+         dim3(work.chunk_count, work.heads, tiles_of(p.K) + tiles_of(p.V)), tile_threads, sizeof(TilePair<T>),
+         p, work);
 }
 
 template void launch_chunk_operands(bool, const DeviceProblem&, const ChunkWork<float>&);

@@ -51,7 +51,7 @@ template <class T, bool is_fused>
 class Scores {
  public:
   __device__ Scores(const DeviceProblem& p, const ChunkWork<T>& work, kda::DecayForm decay, Staged<T>& staged)
-      : p_(p), work_(work), chunk_(p, work, blockIdx.x, blockIdx.y), decay_(decay), staged_(staged) {}
+      : p_(p), work_(work), chunk_(work, blockIdx.x, blockIdx.y), decay_(decay), staged_(staged) {}
 
   __device__ void run() {
     const int threads = blockDim.x, lane = threadIdx.x % warp_lanes;
@@ -85,9 +85,9 @@ class Scores {
     const int k = threadIdx.x % warp_lanes;
     const bool there = k < count;
     for (int i = threadIdx.x / warp_lanes; i < chunk_.rows; i += threads / warp_lanes) {
-      staged_.q[i][k] = there ? chunk_.row(work_.q, i, p_.H, chunk_.query_head, p_.K)[first + k] : T(0);
-      staged_.k[i][k] = there ? chunk_.row(work_.k, i, p_.H, chunk_.query_head, p_.K)[first + k] : T(0);
-      staged_.G[i][k] = there ? chunk_.row(work_.G, i, p_.HV, chunk_.head, p_.K)[first + k] : T(0);
+      staged_.q[i][k] = there ? chunk_.query_row(work_.q, i, p_.K)[first + k] : T(0);
+      staged_.k[i][k] = there ? chunk_.query_row(work_.k, i, p_.K)[first + k] : T(0);
+      staged_.G[i][k] = there ? chunk_.row(work_.G, i, p_.K)[first + k] : T(0);
     }
   }
 
@@ -167,7 +167,7 @@ class Scores {
       const int e = threadIdx.x + m * threads;
       const int i = e / block_rows, j = i / block_rows * block_rows + e % block_rows;
       if (i >= chunk_.rows || j > i) continue;
-      const T beta = *chunk_.row(work_.beta, i, p_.HV, chunk_.head, 1);
+      const T beta = *chunk_.row(work_.beta, i, 1);
       for (int k = 0; k < count; ++k) {
         const T decayed =
             staged_.k[j][k] *
@@ -179,9 +179,8 @@ class Scores {
   }
 
   __device__ void write(int i, int j, T aqk, T l) const {
-    chunk_.row(work_.Aqk, i, p_.HV, chunk_.head, work_.C)[j] =
-        j <= i ? kda::rounded(p_.casts.Aqk, aqk) : T(0);
-    chunk_.row(work_.L, i, p_.HV, chunk_.head, work_.C)[j] = j < i ? kda::rounded(p_.casts.L, l) : T(0);
+    chunk_.row(work_.Aqk, i, work_.C)[j] = j <= i ? kda::rounded(p_.casts.Aqk, aqk) : T(0);
+    chunk_.row(work_.L, i, work_.C)[j] = j < i ? kda::rounded(p_.casts.L, l) : T(0);
   }
 
   /// Sums 0 and 1 of a lane are those of q, 2 and 3 those of k in the same rows.
@@ -190,7 +189,7 @@ class Scores {
     for (int r = 0; r < 2; ++r) {
       const int i = pair.row * block_rows + row_of(lane, r);
       if (i >= chunk_.rows) continue;
-      const T beta = *chunk_.row(work_.beta, i, p_.HV, chunk_.head, 1);
+      const T beta = *chunk_.row(work_.beta, i, 1);
 #pragma unroll
       for (int c = 0; c < 4; ++c)
         write(i, pair.column * block_rows + column_of(lane, c), T(p_.scale) * sums[r][c],
@@ -237,7 +236,7 @@ void launch_chunk_scores(bool is_fused, kda::DecayForm decay, const DeviceProble
                          const ChunkWork<T>& work) {
   const int threads = std::max(least_threads, pairs_of(work.C / block_rows) * warp_lanes);
   launch("gpu-chunk, scores", is_fused ? scores_kernel<T, true> : scores_kernel<T, false>,
-         dim3(work.chunk_count, p.HV), threads, sizeof(Staged<T>), p, work, decay);
+         dim3(work.chunk_count, work.heads), threads, sizeof(Staged<T>), p, work, decay);
 }
 
 template <class T>

@@ -24,7 +24,7 @@ std::string device_text();
 /// The name of the device, "NVIDIA H100 80GB HBM3"; empty without one.
 std::string device_name();
 
-enum class Kernel : unsigned char { recurrent, chunk, recurrent_backward };
+enum class Kernel : unsigned char { recurrent, chunk, recurrent_backward, chunk_backward };
 
 /// What a kernel's limits depend on. `tokens`: of all batch rows; `rows`: of a chunk.
 struct Shape {
@@ -68,8 +68,8 @@ struct Request : ProblemInputs {
   kda::TailForm tail = kda::TailForm::suffix;
   std::size_t chunk_size = 64;
 
-  /// chunk: where its stages go, by kda::Stage, in fp32 or fp64 as computed; h always [.., K, V].
-  std::array<Output, kda::forward_stage_count> stages;
+  /// chunk: where its stages go, by kda::Stage, in fp32 or fp64 as computed; states always [.., K, V].
+  std::array<Output, kda::stage_count> stages;
 };
 
 /// Uploads, runs, downloads. Results are poisoned before the launch and memory is fenced with canaries;

@@ -31,6 +31,11 @@ struct TokenRange {
   std::uint32_t first, count;
 };
 
+/// Pieces [first, first + count) that a sequence is cut into, numbered through all sequences.
+struct PieceRange {
+  std::uint32_t first, count;
+};
+
 struct DeviceProblem {
   int H, HV, K, V;
   Tensor q, k, v, g, beta, A_log, dt_bias, initial_state;
@@ -46,6 +51,23 @@ struct DeviceProblem {
   __device__ int query_head(int head) const { return head / (HV / H); }
   /// Element (token, head) of [tokens][heads].
   __device__ std::size_t at(std::size_t token, int heads, int head) const { return token * heads + head; }
+};
+
+/// Value heads [first_head, first_head + heads), whole groups of `group` that share a query head: what is at
+/// work at one time. Arrays that kernels keep between them have these heads alone, [tokens] or [states] of
+/// all batch rows together; `local` counts from the first.
+struct HeadsAtWork {
+  int first_head, heads, group;
+
+  /// Row (token, local) of the value heads, and that of its query head.
+  __device__ std::size_t row(std::size_t token, int local) const { return token * heads + local; }
+  __device__ std::size_t query_row(std::size_t token, int local) const {
+    return token * (heads / group) + local / group;
+  }
+  /// Where state `number` of a head begins.
+  __device__ std::size_t state(std::size_t number, int local, const DeviceProblem& p) const {
+    return (number * heads + local) * p.K * p.V;
+  }
 };
 
 /// exp(A_log), or 1.

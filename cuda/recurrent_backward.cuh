@@ -6,14 +6,15 @@
 //               needs the other: they run at the same time
 //   rows        along its rows, sums over v: dq, dk and dg. Segment by segment from the last, the states
 //               computed again from the checkpoint
-//   chain       value heads of a group, norm, gate and sigmoid backwards, a token at a time
-//   parameters  dA_log and ddt_bias: over the tokens of a block, its blocks, the sequences
+//
+// The rest is in token_gradients.cuh.
 //
 // Columns never meet in a sum over k, nor rows in one over v, so a warp has what its sums need in registers.
 #pragma once
 
 #include "launch.cuh"
 #include "strip.cuh"
+#include "token_gradients.cuh"
 
 namespace kda_check::cuda {
 
@@ -21,40 +22,23 @@ namespace kda_check::cuda {
 template <class T>
 constexpr int segment_tokens = sizeof(T) == sizeof(float) ? 16 : 8;
 
-/// A sequence: tokens [first, first + count) of all batch rows together; its first segment and its first
-/// block of tokens in the order of all of them.
+/// A sequence: tokens [first, first + count) of all batch rows together; its first segment in the order of
+/// all of them.
 struct BackwardRange {
-  std::uint32_t first, count, segment, block;
+  std::uint32_t first, count, segment;
 };
 
-/// Of value heads [first_head, first_head + heads), whole groups. [tokens]: all batch rows together.
+/// r, y and e are those of TokenGradients.
 template <class T>
-struct BackwardWork {
-  const BackwardRange* sequences;  ///< [sequence_count]
-  const TokenRange* blocks;        ///< [block_count], of at most kda::parameter_block_tokens
-  int sequence_count, block_count, token_count;
-  int first_head, heads, group;
-  T *q, *k;                       ///< [tokens][heads / group][K], normalised, q with scale
-  T *decay, *beta;                ///< [tokens][heads][K], [tokens][heads]
-  T *v, *d_o;                     ///< [tokens][heads][V]
-  T *initial, *final_gradient;    ///< [sequences][heads][K][V]
-  T* initial_gradient;            ///< [sequences][heads][K][V]
-  T* checkpoints;                 ///< [segments][heads][K][V]
-  T *e, *write;                   ///< [tokens][heads][V] e and beta e
-  T *r, *y;                       ///< [tokens][heads][V] r and beta r
-  T *dq, *dk, *dg;                ///< [tokens][heads][K], of the recurrence; then dg of the stored gate
-  T* carried_sums;                ///< [tokens][heads][K][carried_elements]; null: rows are whole
-  T* amplitude_terms;             ///< [tokens][heads] of dA
-  T *amplitude_sums, *bias_sums;  ///< [blocks][heads], [blocks][heads][K]
-
-  /// Row (token, head) of the value heads here, and that of its query head.
-  __device__ std::size_t row(std::size_t token, int head) const { return token * heads + head; }
-  __device__ std::size_t query_row(std::size_t token, int head) const {
-    return token * (heads / group) + head / group;
-  }
-  __device__ std::size_t state(std::size_t number, int head, const DeviceProblem& p) const {
-    return (number * heads + head) * p.K * p.V;
-  }
+struct BackwardWork : TokenGradients<T> {
+  const BackwardRange* ranges;  ///< [sequence_count]
+  T *q, *k;                     ///< [tokens][heads / group][K], normalised, q with scale
+  T *decay, *beta;              ///< [tokens][heads][K], [tokens][heads]
+  T *v, *d_o;                   ///< [tokens][heads][V]
+  T *initial, *final_gradient;  ///< [sequences][heads][K][V]
+  T* checkpoints;               ///< [segments][heads][K][V]
+  T* write;                     ///< [tokens][heads][V] beta e
+  T* carried_sums;              ///< [tokens][heads][K][carried_elements]; null: rows are whole
 };
 
 template <class T>
@@ -63,10 +47,6 @@ template <class T>
 void launch_backward_columns(bool is_fused, const DeviceProblem& p, const BackwardWork<T>& work);
 template <class T>
 void launch_backward_rows(bool is_fused, const DeviceProblem& p, const BackwardWork<T>& work);
-template <class T>
-void launch_backward_chain(bool is_fused, const DeviceProblem& p, const BackwardWork<T>& work);
-template <class T>
-void launch_backward_parameters(const DeviceProblem& p, const BackwardWork<T>& work);
 
 /// The widest V whose rows a strip has in registers; wider ones come in parts, one after the other.
 constexpr int widest_strip = 256;

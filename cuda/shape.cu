@@ -23,12 +23,13 @@ std::string lacks_shared_memory(const Shape& shape) {
 }  // namespace
 
 std::string unsupported_shape(Kernel kernel, const Shape& shape) {
+  const bool is_chunk = kernel == Kernel::chunk || kernel == Kernel::chunk_backward;
   if (shape.K > widest_key) return "GPU variants have K up to " + std::to_string(widest_key);
-  if (kernel == Kernel::chunk && shape.rows != 16 && shape.rows != 32 && shape.rows != most_rows)
+  if (is_chunk && shape.rows != 16 && shape.rows != 32 && shape.rows != most_rows)
     return "gpu-chunk has chunks of 16, 32 and 64 rows";
   if (shape.HV > most_blocks || shape.V / tile_side + 8 > most_blocks || shape.tokens >= std::size_t{1} << 30)
     return "GPU variants have up to 65535 heads and 2^30 tokens";
-  if (kernel == Kernel::chunk && unavailable().empty()) return lacks_shared_memory(shape);
+  if (is_chunk && unavailable().empty()) return lacks_shared_memory(shape);
   return {};
 }
 

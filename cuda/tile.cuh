@@ -39,6 +39,10 @@ struct TilePlace {
   }
   __device__ int row(int r) const { return first_row + 4 * r; }
   __device__ int transposed_row(int r) const { return first_row / 16 * 16 + first_row % 4 * 4 + r; }
+  /// Columns of a right factor that is read along its columns, eight apart.
+  __device__ int apart_column(int c) const { return column / 32 * 32 + column % 32 / 4 + 8 * c; }
+  /// The first of the warp's 16 rows.
+  __device__ int warp_row() const { return first_row / 16 * 16; }
 };
 
 /// Tiles that `width` columns take.
@@ -101,11 +105,53 @@ __device__ void add_transposed_product(TileSums<T>& sums, const T* a, int a_stri
     add_outer<is_fused>(sums, four_at(a + d * a_stride).x, four_at(b + d * b_stride));
 }
 
+/// += A B^T with A[row][d] and B[column][d], d < depth; sums[r][c] is row TilePlace::row(r), column
+/// TilePlace::apart_column(c).
+template <bool is_fused, class T>
+__device__ void add_product_of_rows(TileSums<T>& sums, const T* a, int a_stride, const T* b, int b_stride,
+                                    int depth) {
+  const TilePlace place;
+  a += place.row(0) * a_stride;
+  b += place.apart_column(0) * b_stride;
+  const int next_row = 4 * a_stride, next_column = 8 * b_stride;
+  int d = 0;
+#pragma unroll 2
+  for (; d + 4 <= depth; d += 4) {
+    Four<T> rows[4], columns[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      rows[i] = four_at(a + i * next_row + d);
+      columns[i] = four_at(b + i * next_column + d);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const T row[4] = {rows[0].x[i], rows[1].x[i], rows[2].x[i], rows[3].x[i]};
+      const Four<T> column = {columns[0].x[i], columns[1].x[i], columns[2].x[i], columns[3].x[i]};
+      add_outer<is_fused>(sums, row, column);
+    }
+  }
+  for (; d < depth; ++d) {
+    const T row[4] = {a[d], a[next_row + d], a[2 * next_row + d], a[3 * next_row + d]};
+    const Four<T> column = {b[d], b[next_column + d], b[2 * next_column + d], b[3 * next_column + d]};
+    add_outer<is_fused>(sums, row, column);
+  }
+}
+
 /// Columns of row `row` of a lower triangular chunk that are summed over: to the end of its block of 16 rows,
 /// zeros included, as the CPU does.
 __device__ inline int lower_depth(int row, int rows) {
   const int end = row / 16 * 16 + 16;
   return end < rows ? end : rows;
+}
+
+/// += A^T B for a lower triangular chunk A: row i of A^T has nothing before column i, and is summed from the
+/// first row of its block of 16 on, zeros included, as the CPU does.
+template <bool is_fused, class T>
+__device__ void add_transposed_lower_product(TileSums<T>& sums, const T* a, int a_stride, const T* b,
+                                             int b_stride, int rows) {
+  const int from = TilePlace().warp_row();
+  add_transposed_product<is_fused>(sums, a + from * a_stride, a_stride, b + from * b_stride, b_stride,
+                                   rows - from);
 }
 
 /// Rows of `columns` elements, `stride` apart, of an array whose rows have `width` elements each: what

@@ -73,9 +73,9 @@ def verify(
     signature: its words; FLA's without (chunk_kda). An own one: `Signature`. framework: "torch", "jax" or "numpy",
     without the first of them that is imported. device: where torch and JAX put tensors. backward: gradients too, by
     autograd or jax.vjp, for the loss of the problem or one that is drawn. invariants: the laws of docs/invariants.md,
-    all or those named. timeout: seconds of the program, for the laws as many again; a call of the kernel is not broken
-    off. Exceptions of the kernel are passed on; under a suite or a law they are a FAIL that quotes them. Raises
-    Unsupported where it cannot take the problem, and what `check` raises.
+    all or those named, of gradients too where they are made. timeout: seconds of the program, for the laws as many
+    again; a call of the kernel is not broken off. Exceptions of the kernel are passed on; under a suite or a law they
+    are a FAIL that quotes them. Raises Unsupported where it cannot take the problem, and what `check` raises.
 
     >>> verify(lambda q, k, v, g, beta, scale: v * 0, "control:T=8", framework="numpy")["o"].verdict
     'fail'
@@ -87,10 +87,9 @@ def verify(
     options = _program.listed(options, "options")
     laws = [f"--invariants{named}"] if invariants else []
     if isinstance(problem, str) and problem.startswith("@"):
-        if backward:
-            raise ValueError("a suite is the forward pass; for gradients give its problems, one by one")
+        passes = [] if backward else ["--no-backward"]
         with _scratch.folder() as folder:
-            words = [problem, "--recorded", "none", "--against", "oracle", *options, *laws]
+            words = [problem, "--recorded", "none", "--against", "oracle", *passes, *options, *laws]
             return _asked(caller, who, folder, words, timeout)
     if isinstance(problem, str):
         problem = Fixture.read(problem) if os.path.isfile(problem) else regime(problem)
@@ -242,9 +241,10 @@ def _questions(descriptor: int, is_running: Callable[[], bool]) -> Iterator[tupl
 def _answer(caller: _Caller, who: str, asked: str, out: str) -> str:
     """Writes the answer to a question; returns the exit status of the program that we stand for, and why."""
     try:
-        problem = Fixture.read(asked)
-        problem.inputs = _with_loss(problem.inputs, False)
+        problem = Fixture.read(asked)  # where gradients are wanted it has a loss
         answer, after = caller(problem, Fixture.read(out).expected[who].tensors)
+        for key in LOSS.values():
+            answer.pop(key, None)
         problem.add(who, answer)
         problem.write(out)
         changed = {key: stored(x, key) for key, x in after.items() if key != "cu_seqlens"}

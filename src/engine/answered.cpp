@@ -54,7 +54,7 @@ Answered described(const plan::Answer& answer, kda::Pass pass, const plan::Probl
   } else if (const fixture::ExpectedGroup* const group = problem.source->expected_named(answer.name)) {
     result.device = group->device;
     result.arithmetic = group->implementation;
-    result.storage = plan::storage_of(*group, pass);
+    result.storage = plan::storage_of(*group);
     const fixture::ComputeClaim claim = group->compute_claim(problem.outline.operand_dtype());
     result.compute = claim.format, result.compute_assumed_from = claim.assumed_from;
   }

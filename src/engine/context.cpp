@@ -94,7 +94,7 @@ const Answered& Context::answer(std::size_t index, kda::Pass pass) {
     progress(who.name);
     const std::lock_guard one(program);
     try {
-      return external_answer(*who.program, problem_, resources_.limits);
+      return external_answer(*who.program, problem_, pass, resources_.limits);
     } catch (const Error& error) {
       fail(who, error.what(), exit_code(error.kind()));
     }

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
@@ -31,6 +31,8 @@ using tensor::Tensor;
 
 constexpr int cannot_do_this = 77;  ///< exit status: this problem is not for this program
 constexpr int not_executable = 126, not_found = 127;
+/// What outputs are full of: a NaN of every element type, and none that arithmetic makes.
+constexpr std::uint16_t unwritten = 0x7ff3;
 
 /// An empty file of its own in the folder for temporary files, removed at the end.
 class ScratchFile {
@@ -57,15 +59,25 @@ class ScratchFile {
   TemporaryFile file_;
 };
 
-Tensor filled(const char* name, numeric::DType dtype, Fill fill, const kda::Problem& problem) {
+Tensor filled(const std::string& name, Fill fill, const kda::Problem& problem) {
+  const numeric::DType dtype = kda::dtype_of(name, problem, problem.dtype());
   Tensor tensor(
       name, dtype,
       kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first));
-  // 16-bit floats end at 65504.
-  const double huge = dtype == numeric::DType::fp16 ? 6e4 : 1e30;
-  const double value = fill == Fill::huge ? huge : std::numeric_limits<double>::quiet_NaN();
-  for (std::size_t i = 0; i < tensor.size(); ++i) tensor.set(i, value);
+  if (fill != Fill::huge) {
+    for (std::size_t i = 0; i < tensor.bytes(); i += sizeof unwritten)
+      std::memcpy(tensor.data() + i, &unwritten, sizeof unwritten);
+    return tensor;
+  }
+  const double huge = dtype == numeric::DType::fp16 ? 6e4 : 1e30;  // 16-bit floats end at 65504
+  for (std::size_t i = 0; i < tensor.size(); ++i) tensor.set(i, huge);
   return tensor;
+}
+
+bool is_unwritten(const Tensor& tensor) {
+  for (std::size_t i = 0; i < tensor.bytes(); i += sizeof unwritten)
+    if (std::memcmp(tensor.data() + i, &unwritten, sizeof unwritten) != 0) return false;
+  return true;
 }
 
 std::string with_tail(std::string reason, const ShellResult& result) {
@@ -103,29 +115,36 @@ const fixture::ExpectedGroup& answer_in(const fixture::Fixture& file, const std:
 }
 
 Answered read_answer(const std::string& path, const ExternalProgram& program, const kda::Problem& problem,
-                     const fixture::ReadLimits& limits) {
+                     kda::Pass pass, const fixture::ReadLimits& limits, bool must_have_gradients) {
   const fixture::Fixture file = fixture::Fixture::open(path, limits);
   const fixture::ExpectedGroup& group = answer_in(file, program.name);
   Answered answer;
   answer.name = program.name;
   answer.role = report::Role::external;
+  answer.pass = pass;
   answer.device = group.device;
   answer.arithmetic = group.implementation;
-  answer.storage = plan::storage_of(group, kda::Pass::forward);
+  answer.storage = plan::storage_of(group);
   const fixture::ComputeClaim claim = group.compute_claim(kda::Outline(problem).operand_dtype());
   answer.compute = claim.format, answer.compute_assumed_from = claim.assumed_from;
   answer.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);
-  for (const std::string& name : kda::tensors_of(kda::Pass::forward)) {
+  for (const std::string& name : kda::tensors_of(pass, problem)) {
     const fixture::DatasetInfo* const info = group.tensor(name);
     if (info == nullptr) continue;
     const tensor::Shape wanted =
         kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first);
-    if (info->shape != wanted)
+    const tensor::Shape by_head{problem.dimensions().HV, problem.dimensions().K};  // as dt_bias may be
+    if (info->shape != wanted && !(name == "ddt_bias" && info->shape == by_head))
       throw NoAnswer{Verdict::fail, fmt::format("its {} is {}; wanted {}", name,
                                                 tensor::to_string(info->shape), tensor::to_string(wanted))};
     answer.tensors.emplace(name, file.read(*info));
   }
-  answer.dtype = answer.tensor("o") != nullptr ? answer.tensor("o")->dtype() : problem.dtype();
+  // A program that knows nothing of gradients is no failure; one that makes some of them, or NaN, is.
+  if (pass == kda::Pass::backward && !must_have_gradients &&
+      std::ranges::all_of(answer.tensors, [](const auto& named) { return is_unwritten(named.second); }))
+    throw NoAnswer{Verdict::skipped, "the program wrote no gradients"};
+  const fixture::DatasetInfo* const o = group.tensor("o");
+  answer.dtype = o != nullptr && o->dtype ? *o->dtype : problem.dtype();
   return answer;
 }
 
@@ -135,16 +154,24 @@ Answered read_answer(const std::string& path, const ExternalProgram& program, co
   throw NoAnswer{Verdict::fail, fmt::format("{}: {}", what, error.found())};
 }
 
-/// `inputs_after`, unless null: the inputs in {in} when the program has ended.
-Answered run(const ExternalProgram& program, const kda::Problem& problem, const fixture::ReadLimits& limits,
-             Fill fill, std::optional<kda::Problem>* inputs_after) {
+/// `inputs_after`, unless null: the inputs in {in} when the program has ended. `must_have_gradients`: it is
+/// known to make some.
+Answered run(const ExternalProgram& program, const kda::Problem& problem, kda::Pass pass,
+             const fixture::ReadLimits& limits, Fill fill, std::optional<kda::Problem>* inputs_after,
+             bool must_have_gradients) {
   const ScratchFile in, out;
-  const Tensor o = filled("o", problem.dtype(), fill, problem);
-  const Tensor state = filled("final_state", kda::state_dtype(problem.dtype()), fill, problem);
+  std::vector<Tensor> outputs;
+  for (const std::string& name : kda::tensors_of(kda::Pass::forward))
+    outputs.push_back(filled(name, fill, problem));
+  if (pass == kda::Pass::backward)
+    for (const std::string& name : kda::tensors_of(pass, problem))
+      outputs.push_back(filled(name, fill, problem));
   fixture::WriteRequest request;
   request.name = "external", request.problem = &problem, request.compression = 0;
+  request.with_loss = pass == kda::Pass::backward;
   fixture::write_fixture(in.path(), request);
-  request.expected.push_back({program.name, "", "", numeric::compute_of(problem.dtype()), {&o, &state}, {}});
+  request.expected.push_back({program.name, "", "", numeric::compute_of(problem.dtype()), {}, {}});
+  for (const Tensor& output : outputs) request.expected.front().tensors.push_back(&output);
   fixture::write_fixture(out.path(), request);
   check_end(run_shell(with_placeholders(program.command, {{"{in}", in.path()}, {"{out}", out.path()}}),
                       program.seconds),
@@ -155,7 +182,7 @@ Answered run(const ExternalProgram& program, const kda::Problem& problem, const 
     refuse(error, "{in} was changed and cannot be read");
   }
   try {
-    return read_answer(out.path(), program, problem, limits);
+    return read_answer(out.path(), program, problem, pass, limits, must_have_gradients);
   } catch (const Error& error) {
     refuse(error, "{out} cannot be read");
   }
@@ -163,24 +190,32 @@ Answered run(const ExternalProgram& program, const kda::Problem& problem, const 
 
 }  // namespace
 
-Answered external_answer(const ExternalProgram& program, const kda::Problem& problem,
+Answered external_answer(const ExternalProgram& program, const kda::Problem& problem, kda::Pass pass,
                          const fixture::ReadLimits& limits, Fill fill) {
-  return run(program, problem, limits, fill, nullptr);
+  return run(program, problem, pass, limits, fill, nullptr, false);
 }
 
-explain::Subject external_subject(const ExternalProgram& program, const kda::Problem& problem,
+void check_complete(const Answered& answer, const kda::Problem& problem) {
+  const std::vector<std::string> wanted = kda::tensors_of(answer.pass, problem);
+  for (const std::string& name : wanted)
+    if (answer.tensor(name) == nullptr)
+      throw NoAnswer{Verdict::skipped,
+                     fmt::format("the invariants need {}",
+                                 join(wanted, answer.pass == kda::Pass::forward ? " and " : ", "))};
+}
+
+explain::Subject external_subject(const ExternalProgram& program, const kda::Problem& problem, kda::Pass pass,
                                   const fixture::ReadLimits& limits) {
   explain::Subject subject;
-  subject.solve = [&program, &limits](const kda::Problem& asked, Fill fill) {
-    Answered answer = external_answer(program, asked, limits, fill);
-    for (const std::string& name : kda::tensors_of(kda::Pass::forward))
-      if (answer.tensor(name) == nullptr)
-        throw NoAnswer{Verdict::skipped, "the invariants need o and final_state"};
-    return kda::Answer{std::move(answer.tensors.at("o")), std::move(answer.tensors.at("final_state"))};
+  subject.pass = pass;
+  subject.solve = [&program, &limits](const kda::Problem& asked, kda::Pass of, Fill fill) {
+    Answered answer = run(program, asked, of, limits, fill, nullptr, true);
+    check_complete(answer, asked);
+    return std::move(answer.tensors);
   };
-  subject.inputs_after = [&program, &limits](const kda::Problem& asked) {
+  subject.inputs_after = [&program, pass, &limits](const kda::Problem& asked) {
     std::optional<kda::Problem> after;
-    run(program, asked, limits, Fill::whatever, &after);
+    run(program, asked, pass, limits, Fill::whatever, &after, true);
     return std::move(*after);
   };
   subject.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);

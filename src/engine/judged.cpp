@@ -86,6 +86,8 @@ void lift(std::vector<judge::Limit>& limits, const TwinReading& twins, const jud
   /// One twin that breaks down somewhere says nothing of the others; two that do are no exception.
   constexpr double most_of_one_element = 2;
   constexpr double most_of_gradients = 4;
+  /// The largest of a few errors of seven twins is not the largest there may be.
+  constexpr double most_of_few = 2;
   // As far as it says anything. Beyond, twins that err as much leave open whether an answer that is like them
   // is wrong.
   const bool is_like_them = !measures.has_twins || measures.twins <= 1;
@@ -101,6 +103,7 @@ void lift(std::vector<judge::Limit>& limits, const TwinReading& twins, const jud
                                     : std::max(std::min(headroom * of_one, most_of_one_element * limit.value),
                                                headroom * of_two);
       if (twins.of_gradient && is_like_them) least = std::max(least, most_of_gradients * limit.value);
+      if (twins.of_few_errors && is_like_them) least = std::max(least, most_of_few * limit.value);
     } else if (limit.metric == "rms_ratio" && limit.value < std::max(twins.rms_ratio, measures.rms_ratio)) {
       const double factor = twins.of_few_errors || twins.of_few_channels ? headroom_of_few
                             : twins.rms_ratio > limit.value              ? headroom_beyond

@@ -48,12 +48,12 @@ class FilledMemory {
   bool active_;
 };
 
-kda::Answer solved(const kda::Variant& variant, const kda::Problem& problem, const kda::RunOptions& options,
-                   Fill fill) {
+kda::Tensors solved(const kda::Variant& variant, const kda::Problem& problem, kda::Pass pass,
+                    const kda::RunOptions& options, Fill fill) {
   if (std::string reason = plan::why_not(variant, problem, options); !reason.empty())
     throw NoAnswer{Verdict::skipped, std::move(reason)};
   const FilledMemory filled(fill);
-  return variant.run(problem, options);
+  return kda::run_pass(pass, variant, problem, options);
 }
 
 std::vector<judge::Limit> limits_on_bits() {
@@ -74,7 +74,7 @@ class Trials {
     }
     std::vector<report::TensorResult> tensors;
     for (const explain::Pair& pair : trial.pairs) {
-      const bool is_input = pair.name != "o" && pair.name != "final_state";
+      const bool is_input = kda::find_spec(pair.name, {kda::TensorGroup::input}) != nullptr;
       if (!is_input && !wanted(pair.name)) continue;
       tensors.push_back(bits_of(pair, is_input));
     }
@@ -114,9 +114,11 @@ class Trials {
         pair.name, pair.got, v_first(), false,
         comparison_options(item_.asked->judging, context_.resources().threads, context_.resources().draw));
     comparison.add_all(expected);
+    // Whether a gradient is zero is not the law's question.
+    const bool zeros_decide = is_input || item_.pass == kda::Pass::backward;
     report::TensorResult result =
         judged({pair.name, pair.got.shape(), pair.got.dtype(), v_first()}, comparison.finish(),
-               limits_on_bits(), plan::Judging{}.worst_or_usual(), {.zeros_decide = is_input});
+               limits_on_bits(), plan::Judging{}.worst_or_usual(), {.zeros_decide = zeros_decide});
     // Inputs may hold NaN: they are data, not an answer.
     if (is_input && result.verdict == Verdict::inconclusive &&
         std::memcmp(pair.got.data(), expected.data(), expected.bytes()) == 0)
@@ -146,8 +148,7 @@ class Trials {
         if (item->got.tensor(name) != nullptr) pairing.tensors.push_back(name);
       pairing.options = comparison_options(usual, context_.resources().threads, false);
     }
-    const Truth truth =
-        context_.truth(kda::Pass::forward, *item_.asked, item_.chunk_size(context_.plan().outline));
+    const Truth truth = context_.truth(item_.pass, *item_.asked, item_.chunk_size(context_.plan().outline));
     std::vector<std::vector<report::TensorResult>> tensors(later_.size());
     for (Measured& item : measured(truth, pairings))
       tensors[item.pairing].push_back(judged({item.tensor, item.got->shape(), item.got->dtype(), v_first()},
@@ -178,14 +179,15 @@ class Trials {
   std::vector<report::TensorResult> tensors_;
 };
 
-explain::Subject subject_of(const kda::Variant& variant, const kda::RunOptions& options) {
+explain::Subject subject_of(const kda::Variant& variant, kda::Pass pass, const kda::RunOptions& options) {
   explain::Subject subject;
-  subject.solve = [&variant, options](const kda::Problem& problem, Fill fill) {
-    return solved(variant, problem, options, fill);
+  subject.pass = pass;
+  subject.solve = [&variant, options](const kda::Problem& problem, kda::Pass of, Fill fill) {
+    return solved(variant, problem, of, options, fill);
   };
-  subject.inputs_after = [&variant, options](const kda::Problem& problem) {
+  subject.inputs_after = [&variant, pass, options](const kda::Problem& problem) {
     kda::Problem copy = kda::clone(problem);
-    solved(variant, copy, options, Fill::whatever);
+    solved(variant, copy, pass, options, Fill::whatever);
     return copy;
   };
   subject.form = variant.axes.chunk ? judge::Form::chunk : judge::Form::recurrence;
@@ -196,8 +198,8 @@ explain::Subject subject_of(const kda::Variant& variant, const kda::RunOptions& 
 
 explain::Subject subject_of(Context& context, const plan::Case& item) {
   const plan::Answer& who = context.plan().answers[*item.answer];
-  if (who.is_computed()) return subject_of(*who.variant, context.options_of(who));
-  return external_subject(*who.program, context.problem(), context.resources().limits);
+  if (who.is_computed()) return subject_of(*who.variant, item.pass, context.options_of(who));
+  return external_subject(*who.program, context.problem(), item.pass, context.resources().limits);
 }
 
 const explain::Invariant& law_of(const plan::Case& item) {
@@ -208,16 +210,13 @@ const explain::Invariant& law_of(const plan::Case& item) {
 
 void try_law(Context& context, const plan::Case& item, report::CaseResult& result) {
   const explain::Invariant& law = law_of(item);
-  result.reason = law.inapplicable(context.problem());
+  result.reason = law.inapplicable(context.problem(), item.pass);
   if (!result.reason.empty()) return;
-  const Answered& reference = context.answer(*item.answer, kda::Pass::forward);
+  const Answered& reference = context.answer(*item.answer, item.pass);
   context.progress(fmt::format("{} {}: {}", reference.name, numeric::name_of(reference.dtype), law.name));
-  for (const std::string& name : kda::tensors_of(kda::Pass::forward))
-    if (reference.tensor(name) == nullptr)
-      throw NoAnswer{Verdict::skipped, "the invariants need o and final_state"};
-  const kda::Answer answer{reference.tensor("o")->clone(), reference.tensor("final_state")->clone()};
+  check_complete(reference, context.problem());
   Trials trials(context, reference, item);
-  law.run(context.problem(), answer, subject_of(context, item),
+  law.run(context.problem(), reference.tensors, subject_of(context, item),
           [&](explain::Trial trial) { trials.take(std::move(trial)); });
   trials.conclude_into(result);
 }

@@ -113,14 +113,20 @@ void by_twins(Power& power, const std::vector<Fault>& faults, const PowerAnswers
   }
 }
 
-/// Twins, the healthy answer in fp32, the truth with its exponents; the rest is of single heads.
+/// Twins, the healthy answer in fp32, the truth with its exponents, what directions are made of; the rest is
+/// of single heads.
 void check_memory(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel,
                   std::size_t budget) {
   const std::size_t elements = tensor::element_count(
       kda::expected_shape(*kda::find_spec(tensor), problem.dimensions(), problem.options.state_v_first));
   const std::size_t stored = numeric::format_of(kda::dtype_of(tensor, problem, kernel.options.dtype)).bytes;
-  const std::size_t bytes =
+  std::size_t bytes =
       elements * (kernel.family.size() * stored + sizeof(float) + sizeof(double) + sizeof(std::int16_t));
+  if (kernel.compute() != numeric::ComputeFormat::fp32)  // directions
+    for (const std::string& name : kda::tensors_of(kda::Pass::forward))
+      bytes += 2 * sizeof(float) *
+               tensor::element_count(kda::expected_shape(*kda::find_spec(name), problem.dimensions(),
+                                                         problem.options.state_v_first));
   if (bytes <= budget) return;
   throw Error(ErrorKind::input,
               fmt::format("the twins of {} take {}; the memory budget is {}", tensor, size_text(bytes),

@@ -11,17 +11,19 @@
 #include <vector>
 
 #include "judge/limits.hpp"
+#include "kda/passes.hpp"
 #include "kda/problem.hpp"
-#include "kda/variants.hpp"
 
 namespace kda_check::explain {
 
 /// What the memory that outputs are written to holds before.
 enum class Fill : unsigned char { whatever, nan, huge };
 
-/// Who is tried: a variant with its arithmetic, or a program behind files.
+/// Who is tried, and in which pass: a variant with its arithmetic, or a program behind files.
 struct Subject {
-  std::function<kda::Answer(const kda::Problem&, Fill)> solve;
+  kda::Pass pass = kda::Pass::forward;
+  /// Every tensor that the pass has on this problem.
+  std::function<kda::Tensors(const kda::Problem&, kda::Pass, Fill)> solve;
   /// Solves the problem and returns its inputs as they are afterwards.
   std::function<kda::Problem(const kda::Problem&)> inputs_after;
   judge::Form form = judge::Form::unknown;
@@ -35,10 +37,10 @@ struct Subject {
 struct Pair {
   std::string name;
   tensor::Tensor got;
-  tensor::Tensor expected;  ///< empty: the tensor of that name of the reference answer
+  tensor::Tensor expected;  ///< empty: the tensor of that name of the reference
 };
 
-/// One thing tried. Where a place of the answer is not concerned, got is what was expected.
+/// One thing tried. Where a place of a tensor is not concerned, got is what was expected.
 struct Trial {
   std::string what;       ///< "cut at 63"
   bool same_bits = true;  ///< else within what rounding explains
@@ -50,9 +52,9 @@ struct Invariant {
   std::string_view law;      ///< what is done and what must hold
   std::string_view catches;  ///< what breaks it
   /// Empty when it says something about this problem, else why not.
-  std::string (*inapplicable)(const kda::Problem&);
-  /// Hands every trial to `sink`. `reference`: the answer to the problem itself.
-  void (*run)(const kda::Problem& problem, const kda::Answer& reference, const Subject& subject,
+  std::string (*inapplicable)(const kda::Problem&, kda::Pass);
+  /// Hands every trial to `sink`. `reference`: what the pass yields on the problem itself.
+  void (*run)(const kda::Problem& problem, const kda::Tensors& reference, const Subject& subject,
               const std::function<void(Trial)>& sink);
 };
 std::span<const Invariant> invariants();

@@ -1,5 +1,6 @@
 #include "explain/rearrangement.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -11,7 +12,10 @@ namespace kda_check::explain {
 
 namespace {
 
+using kda::Axis;
 using kda::Problem;
+using kda::Sequence;
+using kda::Tensors;
 using tensor::Tensor;
 
 /// The same tensor with other extents in front and the blocks of `bytes` that `source_of` names.
@@ -23,15 +27,22 @@ Tensor gathered(const Tensor& source, tensor::Shape shape, std::size_t bytes, So
   return result;
 }
 
+bool has_axis(std::string_view tensor, Axis axis) {
+  return std::ranges::find(kda::find_spec(tensor)->axis_list(), axis) !=
+         kda::find_spec(tensor)->axis_list().end();
+}
+
+std::size_t rows_of(const Problem& problem) { return problem.dimensions().B * problem.dimensions().T; }
+
 /// The number of batch row and token among all rows.
-std::size_t row_of(const Problem& problem, const kda::Sequence& sequence, std::size_t token) {
+std::size_t row_of(const Problem& problem, const Sequence& sequence, std::size_t token) {
   return sequence.batch * problem.dimensions().T + sequence.begin + token;
 }
 
-Tensor with_states_of(const Tensor& states, const std::vector<kda::Sequence>& pieces) {
+Tensor with_states_of(const Tensor& states, const std::vector<Sequence>& pieces, const char* name) {
   std::vector<std::size_t> indices;
-  for (const kda::Sequence& piece : pieces) indices.push_back(piece.index);
-  return tensor::picked(states, 0, indices).named("initial_state");
+  for (const Sequence& piece : pieces) indices.push_back(piece.index);
+  return tensor::picked(states, 0, indices).named(name);
 }
 
 /// count - 1, ..., 1, 0
@@ -41,66 +52,107 @@ std::vector<std::size_t> descending(std::size_t count) {
   return numbers;
 }
 
-/// Elements of one token, rotated by one: as large, but another vector.
-void rotate(Tensor& tensor, std::size_t row, std::size_t width) {
-  const std::size_t first = row * width;
-  const double kept = tensor.value(first);
-  for (std::size_t i = 0; i + 1 < width; ++i) tensor.set(first + i, -tensor.value(first + i + 1));
-  tensor.set(first + width - 1, -kept);
+/// Elements of the tokens of a piece, each token rotated by one: as large, but other vectors.
+void rotate(Tensor& tensor, const Problem& problem, const Sequence& piece) {
+  const std::size_t width = tensor.size() / rows_of(problem);
+  for (std::size_t t = 0; t < piece.length(); ++t) {
+    const std::size_t first = row_of(problem, piece, t) * width;
+    const double kept = tensor.value(first);
+    for (std::size_t i = 0; i + 1 < width; ++i) tensor.set(first + i, -tensor.value(first + i + 1));
+    tensor.set(first + width - 1, -kept);
+  }
 }
 
-void overwrite(const std::byte* from, std::size_t first, std::size_t count, Tensor& whole) {
-  std::memcpy(whole.at(first), from, count * numeric::format_of(whole.dtype()).bytes);
+/// The tokens of a piece become `value`.
+void fill_tokens(Tensor& tensor, const Problem& problem, const Sequence& piece, double value) {
+  const std::size_t width = tensor.size() / rows_of(problem), first = row_of(problem, piece, 0) * width;
+  for (std::size_t i = 0; i < piece.length() * width; ++i) tensor.set(first + i, value);
+}
+
+void fill_state(Tensor& states, const Problem& problem, const Sequence& sequence, double value) {
+  const std::size_t size = states.size() / problem.dimensions().N;
+  for (std::size_t i = 0; i < size; ++i) states.set(sequence.index * size + i, value);
+}
+
+void overwrite(const Tensor& from, std::size_t source, std::size_t first, std::size_t count, Tensor& whole) {
+  if (count > 0)
+    std::memcpy(whole.at(first), from.at(source), count * numeric::format_of(whole.dtype()).bytes);
 }
 
 }  // namespace
 
 Layout layout_of(const Problem& problem) { return problem.packed() ? Layout::packed : Layout::rows; }
 
-Problem excerpt(const Problem& whole, const std::vector<kda::Sequence>& pieces, Layout layout,
-                const Tensor* states) {
+Problem excerpt(const Problem& whole, const std::vector<Sequence>& pieces, Layout layout,
+                const HandedOver& handed) {
   std::vector<std::size_t> rows;
   Problem part;
   part.options = whole.options;
   if (layout == Layout::packed) part.cu_seqlens.push_back(0);
-  for (const kda::Sequence& piece : pieces) {
+  for (const Sequence& piece : pieces) {
     for (std::size_t t = 0; t < piece.length(); ++t) rows.push_back(row_of(whole, piece, t));
     if (layout == Layout::packed) part.cu_seqlens.push_back(static_cast<std::int64_t>(rows.size()));
   }
   const std::size_t B = layout == Layout::packed ? 1 : pieces.size();
-  const std::pair<const Tensor*, Tensor*> inputs[] = {{&whole.q, &part.q},
-                                                      {&whole.k, &part.k},
-                                                      {&whole.v, &part.v},
-                                                      {&whole.g, &part.g},
-                                                      {&whole.beta, &part.beta}};
-  for (const auto& [from, to] : inputs) {
-    tensor::Shape shape = from->shape();
-    const std::size_t bytes = from->bytes() / (shape[0] * shape[1]);
-    shape[0] = B, shape[1] = rows.size() / B;
-    *to = gathered(*from, std::move(shape), bytes, [&](std::size_t row) { return rows[row]; });
+  for (const kda::InputSlot& slot : kda::input_slots) {
+    const Tensor* const input = slot.of(whole);
+    if (has_axis(slot.name, Axis::sequence)) {
+      const Tensor* const given = slot.name == "initial_state" ? handed.states : handed.state_gradients;
+      if (const Tensor* const states = given != nullptr ? given : input)
+        slot.set(part, with_states_of(*states, pieces, slot.name.data()));
+    } else if (input != nullptr && has_axis(slot.name, Axis::token)) {
+      tensor::Shape shape = input->shape();
+      const std::size_t bytes = input->bytes() / (shape[0] * shape[1]);
+      shape[0] = B, shape[1] = rows.size() / B;
+      slot.set(part, gathered(*input, std::move(shape), bytes, [&](std::size_t row) { return rows[row]; }));
+    } else if (input != nullptr) {
+      slot.set(part, input->clone());
+    }
   }
-  if (whole.A_log) part.A_log = whole.A_log->clone();
-  if (whole.dt_bias) part.dt_bias = whole.dt_bias->clone();
-  if (states == nullptr && whole.initial_state) states = &*whole.initial_state;
-  if (states != nullptr) part.initial_state = with_states_of(*states, pieces);
   part.validate();
   return part;
 }
 
-void put_back(const kda::Answer& part, const std::vector<kda::Sequence>& pieces, const Problem& whole,
-              kda::Answer& answer) {
-  const kda::Dimensions& d = whole.dimensions();
-  const Tensor o = part.o.converted_to(answer.o.dtype());
-  const Tensor state = part.final_state.converted_to(answer.final_state.dtype());
-  const std::size_t row = d.HV * d.V, state_size = d.HV * d.K * d.V;
-  std::size_t from = 0;
-  for (std::size_t n = 0; n < pieces.size(); ++n) {
-    const kda::Sequence& piece = pieces[n];
-    const std::size_t tokens = piece.length();
-    if (tokens > 0) overwrite(o.at(from * row), row_of(whole, piece, 0) * row, tokens * row, answer.o);
-    overwrite(state.at(n * state_size), piece.index * state_size, state_size, answer.final_state);
-    from += tokens;
+bool has_places(std::string_view tensor) {
+  return has_axis(tensor, Axis::token) || has_axis(tensor, Axis::sequence);
+}
+
+void put_back(const Tensors& part, const std::vector<Sequence>& pieces, const Problem& whole,
+              Tensors& tensors, std::size_t first, std::size_t step) {
+  for (auto& [name, target] : tensors) {
+    if (!has_places(name)) continue;
+    const Tensor source = part.at(name).converted_to(target.dtype());
+    const bool has_tokens = has_axis(name, Axis::token);
+    const std::size_t size = target.size() / (has_tokens ? rows_of(whole) : whole.dimensions().N);
+    std::size_t from = 0;
+    for (std::size_t n = 0; n < pieces.size(); ++n) {
+      const Sequence& piece = pieces[n];
+      const std::size_t count = has_tokens ? piece.length() : 1;
+      const std::size_t to = has_tokens ? row_of(whole, piece, 0) : piece.index;
+      if (n >= first && (n - first) % step == 0)
+        overwrite(source, from * size, to * size, count * size, target);
+      from += count;
+    }
   }
+}
+
+void copy_tokens(const Tensors& from, const std::vector<Sequence>& pieces, const Problem& whole,
+                 Tensors& to) {
+  for (auto& [name, target] : to) {
+    if (!has_axis(name, Axis::token)) continue;
+    const Tensor source = from.at(name).converted_to(target.dtype());
+    const std::size_t width = target.size() / rows_of(whole);
+    for (const Sequence& piece : pieces) {
+      const std::size_t at = row_of(whole, piece, 0) * width;
+      overwrite(source, at, at, piece.length() * width, target);
+    }
+  }
+}
+
+void clear_tokens(const std::vector<Sequence>& pieces, const Problem& whole, Tensors& tensors) {
+  for (auto& [name, tensor] : tensors)
+    if (has_axis(name, Axis::token))
+      for (const Sequence& piece : pieces) fill_tokens(tensor, whole, piece, 0.0);
 }
 
 Problem with_heads_reversed(const Problem& problem) {
@@ -108,41 +160,42 @@ Problem with_heads_reversed(const Problem& problem) {
   return kda::with_heads(problem, descending(d.H), descending(d.HV));
 }
 
-kda::Answer with_heads_reversed(const kda::Answer& answer) {
-  return {tensor::picked(answer.o, 2, descending(answer.o.shape()[2])),
-          tensor::picked(answer.final_state, 1, descending(answer.final_state.shape()[1]))};
+Tensors with_heads_reversed(const Tensors& tensors, const kda::Dimensions& d) {
+  Tensors reversed;
+  for (const auto& [name, tensor] : tensors)
+    reversed.emplace(name, kda::with_heads(name, tensor, descending(d.H), descending(d.HV), d.K));
+  return reversed;
 }
 
-void replace_tokens(Problem& problem, std::size_t sequence, std::size_t begin, std::size_t end) {
-  const kda::Dimensions& d = problem.dimensions();
-  const kda::Sequence place = problem.sequences()[sequence];
-  for (std::size_t t = begin; t < end; ++t) {
-    const std::size_t row = row_of(problem, place, t);
-    rotate(problem.q, row, d.H * d.K);
-    rotate(problem.k, row, d.H * d.K);
-    rotate(problem.v, row, d.HV * d.V);
-    if (problem.options.gate != kda::Gate::none)
-      rotate(problem.g, row, d.HV * d.K);
-    else
-      for (std::size_t i = row * d.HV * d.K; i < (row + 1) * d.HV * d.K; ++i) problem.g.set(i, -1e-3);
-    for (std::size_t i = row * d.HV; i < (row + 1) * d.HV; ++i)
-      problem.beta.set(i, 0.25 + 0.5 * problem.beta.value(i));
-  }
+void replace_tokens(Problem& problem, const Sequence& piece) {
+  for (Tensor* const tensor : {&problem.q, &problem.k, &problem.v}) rotate(*tensor, problem, piece);
+  if (problem.options.gate != kda::Gate::none)
+    rotate(problem.g, problem, piece);
+  else
+    fill_tokens(problem.g, problem, piece, -1e-3);
+  const std::size_t HV = problem.dimensions().HV, first = row_of(problem, piece, 0) * HV;
+  for (std::size_t i = first; i < first + piece.length() * HV; ++i)
+    problem.beta.set(i, 0.25 + 0.5 * problem.beta.value(i));
 }
 
-void make_nan(Problem& problem, std::size_t sequence) {
-  const kda::Sequence place = problem.sequences()[sequence];
-  const std::size_t rows = problem.dimensions().B * problem.dimensions().T;
+void replace_loss(Problem& problem, const Sequence& piece) {
+  rotate(problem.q, problem, piece);
+  if (problem.output_gradient) rotate(*problem.output_gradient, problem, piece);
+}
+
+void remove_loss(Problem& problem, const Sequence& piece) {
+  if (problem.output_gradient) fill_tokens(*problem.output_gradient, problem, piece, 0.0);
+  if (problem.state_gradient) fill_state(*problem.state_gradient, problem, piece, 0.0);
+}
+
+void make_nan(Problem& problem, const Sequence& sequence) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-  for (Tensor* const tensor : {&problem.q, &problem.k, &problem.v, &problem.g, &problem.beta}) {
-    const std::size_t width = tensor->size() / rows, first = row_of(problem, place, 0) * width;
-    for (std::size_t i = first; i < first + place.length() * width; ++i) tensor->set(i, nan);
-  }
-  if (!problem.initial_state) return;
-  const std::size_t size = problem.initial_state->size() / problem.dimensions().N;
-  for (std::size_t i = sequence * size; i < (sequence + 1) * size; ++i) problem.initial_state->set(i, nan);
+  problem = kda::with_inputs(problem, [&](const kda::InputSlot& slot, const Tensor& input) {
+    Tensor tensor = input.clone();
+    if (has_axis(slot.name, Axis::token)) fill_tokens(tensor, problem, sequence, nan);
+    if (has_axis(slot.name, Axis::sequence)) fill_state(tensor, problem, sequence, nan);
+    return tensor;
+  });
 }
-
-kda::Answer clone(const kda::Answer& answer) { return {answer.o.clone(), answer.final_state.clone()}; }
 
 }  // namespace kda_check::explain

@@ -1,12 +1,12 @@
-// A problem cut up and put together again: parts of its sequences as a problem of their own, and their answer
-// back in the places it has in the whole.
+// A problem cut up and put together again: parts of its sequences as a problem of their own, and what they
+// yield back in the places it has in the whole.
 #pragma once
 
 #include <cstddef>
 #include <vector>
 
+#include "kda/passes.hpp"
 #include "kda/problem.hpp"
-#include "kda/variants.hpp"
 
 namespace kda_check::explain {
 
@@ -15,26 +15,46 @@ enum class Layout : unsigned char { rows, packed };
 /// That of the problem itself.
 Layout layout_of(const kda::Problem& problem);
 
-/// Parts of sequences as sequences 0, 1, ... of a problem, which starts from `states`: a tensor with one for
-/// each sequence of the whole; null: from the initial states of the whole.
-kda::Problem excerpt(const kda::Problem& whole, const std::vector<kda::Sequence>& pieces, Layout layout,
-                     const tensor::Tensor* states = nullptr);
+/// States handed from piece to piece, one for each sequence of the whole; null: as the whole has them.
+struct HandedOver {
+  const tensor::Tensor* states = nullptr;           ///< that the pieces start from
+  const tensor::Tensor* state_gradients = nullptr;  ///< of those they end with
+};
 
-/// The answer to an excerpt, written over the places of its pieces in an answer to the whole. A tensor of
-/// another element type is converted.
-void put_back(const kda::Answer& part, const std::vector<kda::Sequence>& pieces, const kda::Problem& whole,
-              kda::Answer& answer);
+/// Parts of sequences as sequences 0, 1, ... of a problem, with the loss of their tokens and final states.
+kda::Problem excerpt(const kda::Problem& whole, const std::vector<kda::Sequence>& pieces, Layout layout,
+                     const HandedOver& handed = {});
+
+/// Whether the elements of a tensor of either pass belong to tokens or sequences; else it is the gradient of
+/// a parameter, which is a sum over all of them.
+bool has_places(std::string_view tensor);
+
+/// What an excerpt yields, of its pieces `first`, `first` + `step`, ..., written over their places in what
+/// the whole does. A tensor of another element type is converted.
+void put_back(const kda::Tensors& part, const std::vector<kda::Sequence>& pieces, const kda::Problem& whole,
+              kda::Tensors& tensors, std::size_t first = 0, std::size_t step = 1);
+
+/// The tokens of some pieces, from what one run on the whole yields to what another does.
+void copy_tokens(const kda::Tensors& from, const std::vector<kda::Sequence>& pieces,
+                 const kda::Problem& whole, kda::Tensors& to);
+
+/// Zero in the tokens of some pieces, +0.
+void clear_tokens(const std::vector<kda::Sequence>& pieces, const kda::Problem& whole, kda::Tensors& tensors);
 
 /// Heads in reverse order: query/key heads and value heads, so that the groups stay together.
 kda::Problem with_heads_reversed(const kda::Problem& problem);
-kda::Answer with_heads_reversed(const kda::Answer& answer);
+kda::Tensors with_heads_reversed(const kda::Tensors& tensors, const kda::Dimensions& dimensions);
 
-/// Gives tokens [begin, end) of a sequence other inputs, of the same kind: finite, gates that decay.
-void replace_tokens(kda::Problem& problem, std::size_t sequence, std::size_t begin, std::size_t end);
+/// Gives the tokens of a piece other inputs, of the same kind: finite, gates that decay.
+void replace_tokens(kda::Problem& problem, const kda::Sequence& piece);
 
-/// Makes everything of a sequence NaN: its tokens and its initial state.
-void make_nan(kda::Problem& problem, std::size_t sequence);
+/// Gives the tokens of a piece another do, and another q.
+void replace_loss(kda::Problem& problem, const kda::Sequence& piece);
 
-kda::Answer clone(const kda::Answer& answer);
+/// Takes the tokens of a piece, and the final state of its sequence, out of the loss.
+void remove_loss(kda::Problem& problem, const kda::Sequence& piece);
+
+/// Makes everything of a sequence NaN: its tokens, its initial state and its loss.
+void make_nan(kda::Problem& problem, const kda::Sequence& sequence);
 
 }  // namespace kda_check::explain

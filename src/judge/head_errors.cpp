@@ -287,6 +287,8 @@ double coherence_of(const std::vector<RowSums>& fields, const std::vector<bool>&
 
 }  // namespace
 
+bool DirectionSums::is_none() const { return !(squares > 0) || !std::isfinite(squares); }
+
 std::size_t HeadErrors::fit_twins() const { return static_cast<std::size_t>(std::ranges::count(fit, true)); }
 
 std::vector<bool> HeadErrors::fit_at(double most_rms_ratio) const {

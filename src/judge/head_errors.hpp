@@ -33,6 +33,8 @@ struct ErrorSums {
 struct DirectionSums {
   Region region;
   double squares = 0, truth = 0, coherence = 1;
+
+  bool is_none() const;  ///< nothing changes in it, or more than numbers hold
 };
 
 struct HeadErrors {

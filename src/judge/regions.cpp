@@ -115,6 +115,7 @@ std::vector<RowPlace> rows_in(Region region, std::size_t head, std::size_t cell,
         places.push_back({r, h});
   };
   if (region == Region::slowest_decay_of_head || region == Region::decays_of_head) region = Region::head;
+  if (region == Region::slowest_decays || region == Region::decays) region = Region::whole;
   if (region == Region::whole) take(std::vector<std::uint32_t>(layout.rows, 0), 0, layout.heads);
   for (const RowCells& rows : row_cells(layout)) {
     if (rows.of_head == region) take(rows.cell, head, head + 1);
@@ -192,6 +193,10 @@ std::string place_of(Region region, std::size_t in_head, std::size_t c, const Ro
       return fmt::format("sequence {}, all heads", c);
     case Region::edge:
       return c == 0 ? "first rows of sequences" : "last rows of sequences";
+    case Region::slowest_decays:
+      return "the log decays of the slowest channels, all heads";
+    case Region::decays:
+      return "the log decays, all heads";
     case Region::whole:
       break;
   }

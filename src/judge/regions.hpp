@@ -67,8 +67,11 @@ enum class Region : std::uint8_t {
   sequence,
   whole,
   edge,  ///< first rows of sequences, last ones
+  // As those of a head.
+  slowest_decays,
+  decays,
 };
-inline constexpr std::size_t region_count = 19;
+inline constexpr std::size_t region_count = 21;
 
 inline constexpr std::uint32_t no_cell = ~std::uint32_t{0};
 

@@ -53,6 +53,11 @@ class SlopeRange {
   double high_ = -HUGE_VAL, next_high_ = -HUGE_VAL, low_ = HUGE_VAL, next_low_ = HUGE_VAL;
 };
 
+bool is_direction(Region region) {
+  return region == Region::slowest_decay_of_head || region == Region::decays_of_head ||
+         region == Region::slowest_decays || region == Region::decays;
+}
+
 bool has_slope(Region region) { return region != Region::element && region != Region::tile; }
 
 }  // namespace
@@ -164,23 +169,45 @@ void TwinTest::tally_tiles(Tallies& into, const HeadErrors& errors, std::size_t 
   }
 }
 
+TwinTest::Cells TwinTest::cells_along(const HeadErrors& errors, std::size_t direction) const {
+  const DirectionSums& along = errors.directions[direction];
+  Cells cells = empty_cells(1);
+  for (std::size_t f = 0; f < cells.size(); ++f) {
+    if (errors.fields[f].row_energy.empty()) continue;  // not fit
+    CellSums& sums = cells[f][0];
+    sums.truth = along.squares, sums.spread = along.squares * along.coherence;
+    sums.along = errors.fields[f].directions[direction].sum;
+    for (const float row : errors.fields[f].row_energy) sums.energy += static_cast<double>(row);
+    for (const double column : column_elements_) sums.elements += column;
+  }
+  return cells;
+}
+
 void TwinTest::tally_directions(Tallies& into, const HeadErrors& errors, std::size_t head) const {
-  double elements = 0;
-  for (const double column : column_elements_) elements += column;
   for (std::size_t n = 0; n < errors.directions.size(); ++n) {
-    const DirectionSums& direction = errors.directions[n];
-    if (!(direction.squares > 0) || !std::isfinite(direction.squares)) continue;
+    const DirectionSums& along = errors.directions[n];
+    if (along.is_none()) continue;
+    tally(into[static_cast<std::size_t>(along.region)], cells_along(errors, n), head,
+          setting_.slope_floor * std::fabs(along.truth) / along.squares);
+  }
+}
+
+void TwinTest::tally_directions(Tallies& into) const {
+  for (const auto& [of_head, of_all] : {std::pair(Region::slowest_decay_of_head, Region::slowest_decays),
+                                        std::pair(Region::decays_of_head, Region::decays)}) {
     Cells cells = empty_cells(1);
-    for (std::size_t f = 0; f < cells.size(); ++f) {
-      CellSums& sums = cells[f][0];
-      sums.truth = direction.squares, sums.spread = direction.squares * direction.coherence;
-      if (errors.fields[f].row_energy.empty()) continue;  // not fit
-      sums.along = errors.fields[f].directions[n].sum;
-      for (const float row : errors.fields[f].row_energy) sums.energy += static_cast<double>(row);
-      sums.elements = elements;
-    }
-    tally(into[static_cast<std::size_t>(direction.region)], cells, head,
-          setting_.slope_floor * std::fabs(direction.truth) / direction.squares);
+    double truth = 0;
+    for (const HeadPart& part : heads_)
+      for (std::size_t n = 0; n < part.errors.directions.size(); ++n) {
+        if (part.errors.directions[n].region != of_head || part.errors.directions[n].is_none()) continue;
+        const Cells one = cells_along(part.errors, n);
+        for (std::size_t f = 0; f < cells.size(); ++f) cells[f][0].add(one[f][0]);
+        truth += part.errors.directions[n].truth;
+      }
+    const double squares = cells.back()[0].truth;
+    if (squares > 0)
+      tally(into[static_cast<std::size_t>(of_all)], cells, 0,
+            setting_.slope_floor * std::fabs(truth) / squares);
   }
 }
 
@@ -235,6 +262,7 @@ std::vector<TwinJudgement> TwinTest::conclude() const {
     Cells columns = empty_cells(setting_.layout.width);
     for (const HeadPart& part : heads_) add_columns(columns, part.errors);
     tally(all[static_cast<std::size_t>(Region::column)], columns, 0);
+    tally_directions(all);
   }
   double elements = 0;  // of a head
   for (const double column : column_elements_) elements += column;
@@ -304,7 +332,8 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
                               tally.twin_energy[f] / std::max(whole.twin_energy[f], least_error_of_a_twin));
     const double energy_limit = factor * twins_energy;
     const Peak& energy = tally.energy[answer];
-    const double energy_ratio = energy.value / energy_limit;
+    // Along a direction energies are those of heads, which are regions of their own.
+    const double energy_ratio = is_direction(region) ? 0 : energy.value / energy_limit;
     judgement.ratio = std::max(judgement.ratio, energy_ratio);
     if (energy_ratio > 1) {
       const double q = energy.sums.energy / energy.sums.elements;

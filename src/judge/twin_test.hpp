@@ -102,7 +102,11 @@ class TwinTest {
   void tally(Tally& into, const Cells& cells, std::size_t head) const {
     tally(into, cells, head, setting_.slope_floor);
   }
+  /// Errors of one head along a direction.
+  Cells cells_along(const HeadErrors& errors, std::size_t direction) const;
   void tally_directions(Tallies& into, const HeadErrors& errors, std::size_t head) const;
+  /// Of all heads together.
+  void tally_directions(Tallies& into) const;
   void tally_tiles(Tallies& into, const HeadErrors& errors, std::size_t head) const;
   /// The median of an answer's rows, in units of what the worst twin errs by there.
   double typical_error(std::size_t answer) const;

@@ -14,11 +14,15 @@ namespace {
 
 cuda::Output output(tensor::Tensor& tensor) { return {tensor.dtype(), tensor.data(), tensor.size()}; }
 
+cuda::Kernel forward_kernel(bool chunk) { return chunk ? cuda::Kernel::chunk : cuda::Kernel::recurrent; }
+cuda::Kernel backward_kernel(bool chunk) {
+  return chunk ? cuda::Kernel::chunk_backward : cuda::Kernel::recurrent_backward;
+}
+
 /// Everything but where results go.
-cuda::Request request_of(cuda::Kernel kernel, const Problem& problem, const RunOptions& options) {
+cuda::Request request_of(bool chunk, const Problem& problem, const RunOptions& options) {
   cuda::Request request;
   set_inputs(request, problem);
-  const bool chunk = kernel == cuda::Kernel::chunk;
   request.is_fp64 = options.dtype == numeric::DType::fp64;
   request.is_fused = options.arithmetic.contraction == Contraction::fused;
   request.exponential = options.arithmetic.exponential;
@@ -28,20 +32,49 @@ cuda::Request request_of(cuda::Kernel kernel, const Problem& problem, const RunO
   return request;
 }
 /// Everything but where the stages go.
-cuda::Request request_of(cuda::Kernel kernel, const Problem& problem, const RunOptions& options,
-                         Answer& answer) {
-  cuda::Request request = request_of(kernel, problem, options);
+cuda::Request request_of(bool chunk, const Problem& problem, const RunOptions& options, Answer& answer) {
+  cuda::Request request = request_of(chunk, problem, options);
   request.o = output(answer.o), request.final_state = output(answer.final_state);
   return request;
 }
-cuda::Request backward_request_of(const Problem& problem, const RunOptions& options,
-                                  GradientTensors& gradients) {
-  cuda::Request request = request_of(cuda::Kernel::recurrent_backward, problem, options);
+cuda::Request request_of(bool chunk, const Problem& problem, const RunOptions& options,
+                         GradientTensors& gradients) {
+  cuda::Request request = request_of(chunk, problem, options);
   set_output_gradients(request, problem);
   for (std::size_t i = 0; i < gradients.size(); ++i)
     if (!gradients[i].empty()) request.gradients[i] = output(gradients[i]);
   return request;
 }
+
+/// Stages [first, last) that a run is asked for, as the kernels write them: states turned where the problem
+/// has them the other way round.
+class RequestedStages {
+ public:
+  RequestedStages(const Problem& problem, StageTensors* stages, std::size_t first, std::size_t last,
+                  cuda::Request& request)
+      : stages_(stages) {
+    if (stages == nullptr) return;
+    for (std::size_t s = first; s < last; ++s) {
+      tensor::Tensor& stage = (*stages)[s];
+      const bool turned =
+          problem.options.state_v_first && row_of(static_cast<Stage>(s)).shape == StageShape::state;
+      if (turned) {
+        tensor::Shape shape = stage.shape();
+        std::swap(shape[shape.size() - 2], shape.back());
+        turned_[s] = tensor::Tensor(stage.name(), stage.dtype(), std::move(shape));
+      }
+      request.stages[s] = output(turned ? turned_[s] : stage);
+    }
+  }
+  void finish() const {
+    for (std::size_t s = 0; s < turned_.size(); ++s)
+      if (!turned_[s].empty()) (*stages_)[s] = tensor::transposed(turned_[s]);
+  }
+
+ private:
+  StageTensors* stages_;
+  StageTensors turned_;
+};
 
 }  // namespace
 
@@ -57,10 +90,10 @@ std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions
     return "this exponential exists in fp32 only";
   if (arithmetic.reduction.kind != ReductionKind::simt)
     return "GPU variants add in one order, reduction=simt";
-  const cuda::Kernel kernel = chunk ? cuda::Kernel::chunk : cuda::Kernel::recurrent;
   const Dimensions& d = problem.dimensions;
   std::string shape = cuda::unsupported_shape(
-      kernel, {options.dtype == numeric::DType::fp64, d.B * d.T, d.HV, d.K, d.V, options.chunk_size});
+      forward_kernel(chunk),
+      {options.dtype == numeric::DType::fp64, d.B * d.T, d.HV, d.K, d.V, options.chunk_size});
   if (!chunk || !shape.empty()) return shape;
   const bool anchored = arithmetic.decay == DecayForm::anchor_pair ||
                         arithmetic.decay == DecayForm::anchor_first ||
@@ -73,48 +106,35 @@ std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions
   return {};
 }
 
-Answer run_gpu_recurrent(const Problem& problem, const RunOptions& options) {
+Answer run_gpu(bool chunk, const Problem& problem, const RunOptions& options) {
   Answer answer = allocate_answer(problem, options.dtype);
-  cuda::run(cuda::Kernel::recurrent, request_of(cuda::Kernel::recurrent, problem, options, answer));
+  cuda::Request request = request_of(chunk, problem, options, answer);
+  const RequestedStages stages(problem, chunk ? options.stages.computed : nullptr, 0, forward_stage_count,
+                               request);
+  cuda::run(forward_kernel(chunk), request);
+  stages.finish();
   return answer;
 }
 
-GradientTensors run_gpu_recurrent_backward(const Problem& problem, const RunOptions& options) {
+GradientTensors run_gpu_backward(bool chunk, const Problem& problem, const RunOptions& options) {
   GradientTensors gradients = allocate_gradients(problem, options.dtype);
-  cuda::run(cuda::Kernel::recurrent_backward, backward_request_of(problem, options, gradients));
+  cuda::Request request = request_of(chunk, problem, options, gradients);
+  const RequestedStages stages(problem, chunk ? options.stages.computed : nullptr, forward_stage_count,
+                               stage_count, request);
+  cuda::run(backward_kernel(chunk), request);
+  stages.finish();
   return gradients;
-}
-
-Answer run_gpu_chunk(const Problem& problem, const RunOptions& options) {
-  Answer answer = allocate_answer(problem, options.dtype);
-  cuda::Request request = request_of(cuda::Kernel::chunk, problem, options, answer);
-  StageTensors* const stages = options.stages.computed;
-  tensor::Tensor h;  // as the kernels write it, where the problem has its states the other way round
-  if (stages != nullptr) {
-    for (std::size_t s = 0; s < forward_stage_count; ++s) request.stages[s] = output((*stages)[s]);
-    constexpr auto at = static_cast<std::size_t>(Stage::h);
-    if (problem.options.state_v_first) {
-      tensor::Shape shape = (*stages)[at].shape();
-      std::swap(shape[shape.size() - 2], shape.back());
-      h = tensor::Tensor("h", (*stages)[at].dtype(), std::move(shape));
-      request.stages[at] = output(h);
-    }
-  }
-  cuda::run(cuda::Kernel::chunk, request);
-  if (!h.empty()) (*stages)[static_cast<std::size_t>(Stage::h)] = tensor::transposed(h);
-  return answer;
-}
-
-std::vector<double> time_gpu_backward(const Problem& problem, const RunOptions& options, int repeats) {
-  GradientTensors gradients = allocate_gradients(problem, options.dtype);
-  return cuda::time(cuda::Kernel::recurrent_backward, backward_request_of(problem, options, gradients),
-                    repeats);
 }
 
 std::vector<double> time_gpu(bool chunk, const Problem& problem, const RunOptions& options, int repeats) {
   Answer answer = allocate_answer(problem, options.dtype);
-  const cuda::Kernel kernel = chunk ? cuda::Kernel::chunk : cuda::Kernel::recurrent;
-  return cuda::time(kernel, request_of(kernel, problem, options, answer), repeats);
+  return cuda::time(forward_kernel(chunk), request_of(chunk, problem, options, answer), repeats);
+}
+
+std::vector<double> time_gpu_backward(bool chunk, const Problem& problem, const RunOptions& options,
+                                      int repeats) {
+  GradientTensors gradients = allocate_gradients(problem, options.dtype);
+  return cuda::time(backward_kernel(chunk), request_of(chunk, problem, options, gradients), repeats);
 }
 
 }  // namespace kda_check::kda

@@ -18,17 +18,23 @@ std::vector<std::size_t> channels_of(std::span<const std::size_t> heads, std::si
 
 }  // namespace
 
+tensor::Tensor with_heads(std::string_view name, const tensor::Tensor& tensor,
+                          std::span<const std::size_t> query_heads, std::span<const std::size_t> value_heads,
+                          std::size_t K) {
+  const std::span<const Axis> axes = find_spec(name)->axis_list();
+  if (axes[0] == Axis::value_head_key && tensor.shape().size() == 1)
+    return tensor::picked(tensor, 0, channels_of(value_heads, K));
+  const auto axis = std::ranges::find_if(axes, [](Axis candidate) {
+    return candidate == Axis::head || candidate == Axis::value_head || candidate == Axis::value_head_key;
+  });
+  return tensor::picked(tensor, static_cast<std::size_t>(axis - axes.begin()),
+                        *axis == Axis::head ? query_heads : value_heads);
+}
+
 Problem with_heads(const Problem& problem, std::span<const std::size_t> query_heads,
                    std::span<const std::size_t> value_heads) {
   return with_inputs(problem, [&](const InputSlot& slot, const tensor::Tensor& tensor) {
-    const std::span<const Axis> axes = find_spec(slot.name)->axis_list();
-    if (axes[0] == Axis::value_head_key && tensor.shape().size() == 1)
-      return tensor::picked(tensor, 0, channels_of(value_heads, problem.dimensions().K));
-    const auto axis = std::ranges::find_if(axes, [](Axis candidate) {
-      return candidate == Axis::head || candidate == Axis::value_head || candidate == Axis::value_head_key;
-    });
-    return tensor::picked(tensor, static_cast<std::size_t>(axis - axes.begin()),
-                          *axis == Axis::head ? query_heads : value_heads);
+    return with_heads(slot.name, tensor, query_heads, value_heads, problem.dimensions().K);
   });
 }
 

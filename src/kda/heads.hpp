@@ -12,4 +12,9 @@ namespace kda_check::kda {
 Problem with_heads(const Problem& problem, std::span<const std::size_t> query_heads,
                    std::span<const std::size_t> value_heads);
 
+/// The same of a tensor that has heads, by its name in kda/schema. K: that of dt_bias and its gradient.
+tensor::Tensor with_heads(std::string_view name, const tensor::Tensor& tensor,
+                          std::span<const std::size_t> query_heads, std::span<const std::size_t> value_heads,
+                          std::size_t K);
+
 }  // namespace kda_check::kda

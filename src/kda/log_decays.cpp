@@ -22,7 +22,7 @@ void evaluate_gates(const Problem& problem, std::span<T> values) {
     for (std::size_t head = 0; head < d.HV; ++head)
       for (std::size_t begin = 0; begin < s.length(); begin += most) {
         const std::size_t count = std::min(most, s.length() - begin);
-        reader.log_decay(s, head, begin, count, rows.data(), stride);
+        reader.log_decay(s, head, s.begin + begin, count, rows.data(), stride);
         for (std::size_t t = 0; t < count; ++t)
           std::copy_n(&rows[t * stride], d.K,
                       &values[((s.batch * d.T + s.begin + begin + t) * d.HV + head) * d.K]);

@@ -30,14 +30,22 @@ numeric::DType dtype_of(std::string_view tensor, const Outline& problem, numeric
   return tensor == "o" ? dtype : state_dtype(dtype);
 }
 
-Tensors run_pass(Pass pass, const Variant& variant, const Problem& problem, const RunOptions& options) {
+Tensors clone(const Tensors& tensors) {
+  Tensors copy;
+  for (const auto& [name, tensor] : tensors) copy.emplace(name, tensor.clone());
+  return copy;
+}
+
+Tensors by_name(Answer answer) {
   Tensors tensors;
-  if (pass == Pass::forward) {
-    Answer answer = variant.run(problem, options);
-    tensors.emplace("o", std::move(answer.o));
-    tensors.emplace("final_state", std::move(answer.final_state));
-    return tensors;
-  }
+  tensors.emplace("o", std::move(answer.o));
+  tensors.emplace("final_state", std::move(answer.final_state));
+  return tensors;
+}
+
+Tensors run_pass(Pass pass, const Variant& variant, const Problem& problem, const RunOptions& options) {
+  if (pass == Pass::forward) return by_name(variant.run(problem, options));
+  Tensors tensors;
   GradientTensors gradients_of_run = variant.run_backward(problem, options);
   for (const GradientRow& row : gradients())
     if (tensor::Tensor& held = gradients_of_run[static_cast<std::size_t>(row.gradient)]; !held.empty())

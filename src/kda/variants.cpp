@@ -49,6 +49,18 @@ std::string gpu_lacks(const Outline& problem, const RunOptions& options) {
   return gpu_unsupported(chunk, problem, options);
 }
 template <bool chunk>
+Answer gpu_run(const Problem& problem, const RunOptions& options) {
+  return run_gpu(chunk, problem, options);
+}
+template <bool chunk>
+GradientTensors gpu_run_backward(const Problem& problem, const RunOptions& options) {
+  return run_gpu_backward(chunk, problem, options);
+}
+template <bool chunk>
+std::vector<double> gpu_time_backward(const Problem& problem, const RunOptions& options, int repeats) {
+  return time_gpu_backward(chunk, problem, options, repeats);
+}
+template <bool chunk>
 std::vector<double> gpu_time(const Problem& problem, const RunOptions& options, int repeats) {
   return time_gpu(chunk, problem, options, repeats);
 }
@@ -62,7 +74,10 @@ constexpr Variant list[] = {
      naive_arithmetic,
      always_available,
      cpu_unsupported,
-     run_naive},
+     run_naive,
+     nullptr,
+     {},
+     run_naive_backward},
     {"recurrent",
      "the fused order of the decode kernels",
      "cpu",
@@ -95,11 +110,11 @@ constexpr Variant list[] = {
      gpu_arithmetic<recurrent_arithmetic>,
      gpu_unavailable,
      gpu_lacks<false>,
-     run_gpu_recurrent,
+     gpu_run<false>,
      gpu_time<false>,
      "recurrent",
-     run_gpu_recurrent_backward,
-     time_gpu_backward},
+     gpu_run_backward<false>,
+     gpu_time_backward<false>},
     {"gpu-chunk",
      "chunk, a thread for each sum",
      "gpu",
@@ -108,9 +123,11 @@ constexpr Variant list[] = {
      gpu_arithmetic<chunk_arithmetic>,
      gpu_unavailable,
      gpu_lacks<true>,
-     run_gpu_chunk,
+     gpu_run<true>,
      gpu_time<true>,
-     "chunk"},
+     "chunk",
+     gpu_run_backward<true>,
+     gpu_time_backward<true>},
 };
 
 }  // namespace

@@ -78,19 +78,19 @@ numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dty
 Answer run_naive(const Problem& problem, const RunOptions& options);
 Answer run_recurrent(const Problem& problem, const RunOptions& options);
 Answer run_chunk(const Problem& problem, const RunOptions& options);
+GradientTensors run_naive_backward(const Problem& problem, const RunOptions& options);
 GradientTensors run_recurrent_backward(const Problem& problem, const RunOptions& options);
 GradientTensors run_chunk_backward(const Problem& problem, const RunOptions& options);
-Answer run_gpu_recurrent(const Problem& problem, const RunOptions& options);
-Answer run_gpu_chunk(const Problem& problem, const RunOptions& options);
-GradientTensors run_gpu_recurrent_backward(const Problem& problem, const RunOptions& options);
 
-// What the GPU variants say of themselves. `chunk`: gpu-chunk, else gpu-recurrent.
+// The GPU variants, and what they say of themselves. `chunk`: gpu-chunk, else gpu-recurrent.
+Answer run_gpu(bool chunk, const Problem& problem, const RunOptions& options);
+GradientTensors run_gpu_backward(bool chunk, const Problem& problem, const RunOptions& options);
 std::string gpu_unavailable();
 std::string gpu_device_name();  ///< empty without one
 std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions& options);
 std::vector<double> time_gpu(bool chunk, const Problem& problem, const RunOptions& options, int repeats);
-std::vector<double> time_gpu_backward(const Problem& problem, const RunOptions& options,
-                                      int repeats);  ///< gpu-recurrent
+std::vector<double> time_gpu_backward(bool chunk, const Problem& problem, const RunOptions& options,
+                                      int repeats);
 /// Bytes per second, read plus written, of a copy within the device's memory, measured now.
 double gpu_copy_bandwidth();
 

@@ -114,7 +114,7 @@ class Attributed {
       throw Error(ErrorKind::input,
                   fmt::format("expected/{} has no {} to explain", name, join(wanted.tensors, " or ")),
                   asked_.source->target().path);
-    std::optional<Reproduction> known = reproduction_of(group, wanted.pass, request_.registry);
+    std::optional<Reproduction> known = reproduction_of(group, request_.registry);
     if (!request_.as.empty()) known = reproduction_named(request_.as, request_.registry);
     if (!known)
       throw Error(ErrorKind::usage, fmt::format("nothing is known of how expected/{} was computed", name), {},

@@ -32,8 +32,7 @@ class Judged {
       if (!answer(index).why_not.empty()) add_skip(index, {}, answer(index).why_not);
     const std::vector<PassTensors> passes = tensors_of(request_, known_tensors(Task::judge));
     for (const PassTensors& pass : passes) add_pass(pass);
-    if (request_.invariants && !passes.empty() && passes.front().pass == kda::Pass::forward)
-      add_laws(passes.front().tensors);
+    for (const PassTensors& pass : passes) add_laws(pass);
     if (request_.stages) add_stages();
     note_gradients(passes);
     if (part_.as_stored) note_what_is_left(passes);
@@ -49,8 +48,7 @@ class Judged {
   bool answers(std::size_t index, kda::Pass pass) const {
     const Answer& who = answer(index);
     if (!who.why_not.empty()) return false;
-    return who.is_computed() ? why_no_pass(pass, *who.variant).empty()
-                             : who.origin == Answer::Origin::recorded || pass == kda::Pass::forward;
+    return !who.is_computed() || why_no_pass(pass, *who.variant).empty();
   }
 
   /// Those of `wanted` that an answer has.
@@ -141,15 +139,16 @@ class Judged {
     }
   }
 
-  void add_laws(const Names& tensors) {
+  void add_laws(const PassTensors& wanted) {
+    if (wanted.pass == kda::Pass::backward && !outline().has_loss()) return;
     std::vector<std::size_t> subjects = computed_;
     if (external_) subjects.push_back(*external_);
     for (const std::size_t index : subjects)
-      if (answers(index, kda::Pass::forward))
+      if (answers(index, wanted.pass))
         for (const explain::Invariant& law : explain::invariants()) {
           if (!wants_law(request_, law.name)) continue;
           Case item;
-          item.answer = index, item.tensors = tensors;
+          item.answer = index, item.pass = wanted.pass, item.tensors = held(index, wanted);
           item.reference = {Reference::Kind::law, 0, fmt::format("invariant:{}", law.name)};
           builder_.add_verdict(asked_, part_, std::move(item));
         }

@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "fixture/fixture.hpp"
-#include "kda/passes.hpp"
 #include "kda/variants.hpp"
 #include "plan/request.hpp"
 
@@ -26,11 +25,11 @@ Reproduction reproduction_named(const std::string& text, std::span<const kda::Va
 
 /// Of a group that a known kernel, or `capture`, wrote; or that has the name of a GPU variant before an '@',
 /// which is taken to be in that variant's own arithmetic. nullopt: nothing is known of it.
-std::optional<Reproduction> reproduction_of(const fixture::ExpectedGroup& group, kda::Pass pass,
+std::optional<Reproduction> reproduction_of(const fixture::ExpectedGroup& group,
                                             std::span<const kda::Variant> registry = kda::variants());
 
 /// Where such a group rounds its intermediates; of one that nothing is known of as variants do usually.
-kda::Storage storage_of(const fixture::ExpectedGroup& group, kda::Pass pass);
+kda::Storage storage_of(const fixture::ExpectedGroup& group);
 
 /// "kda-check 0.1.0: contraction=fused ...": what `capture` writes beside an answer, for reproduction_of.
 std::string implementation_text(const kda::Variant& variant, const kda::RunOptions& options,

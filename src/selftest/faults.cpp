@@ -181,11 +181,11 @@ Difference state_not_carried(const Solved& healthy) {
       pieces.push_back(sequence.part(begin, std::min(begin + rows, sequence.length())));
   const int threads = healthy.options.threads;
   const Answer right = kda::answer_in_fp64(healthy.problem, threads);
-  Answer wrong = explain::clone(right);
+  kda::Tensors wrong = kda::by_name({right.o.clone(), right.final_state.clone()});
   Problem chunks = explain::excerpt(healthy.problem, pieces, explain::Layout::packed);
   chunks.initial_state.reset();
-  explain::put_back(kda::answer_in_fp64(chunks, threads), pieces, healthy.problem, wrong);
-  return difference(wrong, right);
+  explain::put_back(kda::by_name(kda::answer_in_fp64(chunks, threads)), pieces, healthy.problem, wrong);
+  return difference({std::move(wrong.at("o")), std::move(wrong.at("final_state"))}, right);
 }
 
 Difference carried_state_itself(const Solved& healthy) {

@@ -79,18 +79,21 @@ TEST_CASE("bench reports every variant, the oracle and a share of the peak", "[b
 }
 
 TEST_CASE("bench times the backward passes beside the recurrence forwards", "[bench]") {
-  BenchRequest request = request_for(Names{"recurrent", "chunk", "naive"});
+  std::vector<kda::Variant> registry = test::cpu_variants();
+  registry.push_back(test::forward_only());
+  BenchRequest request = request_for(Names{"recurrent", "chunk", "naive", "forwards"});
+  request.words.registry = registry;
   request.words.selection.pass = kda::Pass::backward;
   std::vector<std::string> warnings;
   request.warning = [&](const std::string& text) { warnings.push_back(text); };
   const report::Document document = bench::bench(request);
   const std::vector<Item> rows = items_of(document, "rows");
-  REQUIRE(rows.size() == 3);
+  REQUIRE(rows.size() == 4);
   for (const Item& row : rows) CHECK(row.words("pass") == "backward");
   for (const Item& row : rows)
     if (row.words("variant") != "oracle") CHECK_FALSE(row.is_nothing("of_recurrent"));
   REQUIRE(warnings.size() == 1);
-  CHECK_THAT(warnings[0], ContainsSubstring("naive fp32: no backward pass"));
+  CHECK_THAT(warnings[0], ContainsSubstring("forwards fp32: no backward pass"));
 }
 
 TEST_CASE("bench of a variant that cannot run here is refused with the reason", "[bench]") {

@@ -18,6 +18,23 @@ Output with(const std::string& command, const std::string& more = "") {
                "\" " + more);
 }
 
+const std::string with_a_loss = "bwd_chain:T=20,K=16,V=8";
+
+/// The same on a problem with a loss, by its cases: "forward pass", "backward fail: dk: ...".
+std::vector<std::string> on_a_loss(const std::string& command, const std::string& more = "") {
+  const Output output = shell("export KDA; $KDA run " + with_a_loss + " --variant none --against oracle " +
+                              more + " --external \"" + command + "\" --json");
+  INFO(output.out << output.err);
+  std::vector<std::string> cases;
+  const auto report = nlohmann::json::parse(output.out);
+  for (const auto& item : report["cases"]) {
+    std::string text = item["pass"].get<std::string>() + " " + item["verdict"].get<std::string>();
+    if (const std::string reason = item.value("reason", ""); !reason.empty()) text += ": " + reason;
+    cases.push_back(std::move(text));
+  }
+  return cases;
+}
+
 }  // namespace
 
 TEST_CASE("a program's answer is judged beside the variants, under its name", "[external]") {
@@ -35,6 +52,69 @@ TEST_CASE("a program's answer is judged beside the variants, under its name", "[
     CHECK(item["recorded"] == false);
   }
   CHECK(found);
+}
+
+TEST_CASE("a program's gradients are judged beside its answer, each in their own run",
+          "[external][gradients]") {
+  CHECK(on_a_loss("$KDA capture {in} --replace -o {out} --variant chunk") ==
+        std::vector<std::string>{"forward pass", "backward pass"});
+  CHECK(on_a_loss("$KDA capture {in} --replace -o {out} --variant chunk", "--no-backward") ==
+        std::vector<std::string>{"forward pass"});
+  const Output output = shell("$KDA run " + with_a_loss +
+                              " --variant none --backward --external \"$KDA capture {in} --replace -o {out} "
+                              "--variant naive\" --json");
+  const auto report = nlohmann::json::parse(output.out);
+  REQUIRE(report["cases"].size() == 1);
+  CHECK(report["cases"][0]["tensors"].size() == 8);
+  CHECK(report["cases"][0]["against"] == "oracle");
+}
+
+TEST_CASE("a program is given the loss when gradients are wanted, and may say that it has none",
+          "[external][gradients]") {
+  const Folder folder;
+  std::ofstream(folder / "forwards.sh")
+      << "case $($KDA show $1 --headers) in *inputs/do*) echo no such pass; exit 77;; esac\n"
+         "$KDA capture $1 --variant recurrent --replace -o $2\n";
+  CHECK(on_a_loss("sh " + (folder / "forwards.sh").string() + " {in} {out}") ==
+        std::vector<std::string>{
+            "forward pass",
+            "backward skipped: the program does not do this (exit status 77); it said: no such pass"});
+}
+
+TEST_CASE("a program that writes no gradients has none, and one that writes some but not all fails",
+          "[external][gradients]") {
+  const std::vector<std::string> skipped{"forward pass", "backward skipped: the program wrote no gradients"};
+  // Its group has none, or those that were there are left alone.
+  CHECK(on_a_loss("$KDA capture " + with_a_loss + ",loss=0 --replace -o {out} --variant chunk # {in}") ==
+        skipped);
+  CHECK(on_a_loss("true {in} {out}", "--backward") == std::vector<std::string>{skipped[1]});
+  // A problem of the same shape whose gates are no parameters'.
+  const std::vector<std::string> some =
+      on_a_loss("$KDA capture gva:loss=1,T=20,K=16,V=8,H=2,HV=4 --replace -o {out} --variant chunk # {in}",
+                "--backward");
+  CHECK(some == std::vector<std::string>{"backward fail: its answer has no dA_log"});
+}
+
+TEST_CASE("a program's gradients are held to the invariants, and fail those they break",
+          "[external][gradients]") {
+  const auto laws = [](const std::string& arithmetic) {
+    std::string broken;
+    const Output output = shell(
+        "$KDA run bwd_tail:T=20,C=16,K=8,V=8,H=2 --variant none --against none --backward --invariants "
+        "--external "
+        "\"$KDA capture {in} --replace -o {out} --no-stages --variant " +
+        arithmetic + "\" --json");
+    INFO(output.out << output.err);
+    const auto report = nlohmann::json::parse(output.out);
+    CHECK(report["cases"].size() == 8);
+    for (const auto& item : report["cases"]) {
+      CHECK(item["pass"] == "backward");
+      if (item["verdict"] != "pass") broken += item["against"].get<std::string>() + " ";
+    }
+    return broken;
+  };
+  CHECK(laws("recurrent").empty());
+  CHECK(laws("chunk --arithmetic decay=anchor-mid") == "invariant:causality ");
 }
 
 TEST_CASE("two programs of one name are two, on one problem too", "[external]") {

@@ -1,4 +1,6 @@
-// gpu-recurrent backwards: the bits of its CPU replay whatever the problem, and the oracle's gradients.
+// The GPU variants backwards: the bits of their CPU replays whatever the problem, and the oracle's gradients.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <filesystem>
 
@@ -15,7 +17,6 @@ using test::ProblemSpec;
 
 namespace {
 
-constexpr std::string_view gpu = "gpu-recurrent";
 constexpr DType replayed_dtypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
 kda::GradientTensors gradients_of(std::string_view variant, const kda::Problem& problem,
@@ -34,25 +35,46 @@ std::size_t differing(const kda::GradientTensors& a, const kda::GradientTensors&
   return count;
 }
 
-void check_replay(const kda::Problem& problem, DType dtype, const std::string& word = {}) {
-  kda::RunOptions options = test::default_options(problem, gpu, dtype);
-  if (!word.empty()) kda::set_axis(options.arithmetic, word);
-  INFO("in " << numeric::name_of(dtype) << ' ' << word);
-  CHECK(differing(gradients_of(gpu, problem, options),
-                  gradients_of(kda::variant_named(gpu).replay, problem, options)) == 0);
+bool is_finite(const kda::GradientTensors& gradients) {
+  for (const tensor::Tensor& tensor : gradients)
+    for (std::size_t i = 0; i < tensor.size(); ++i)
+      if (!std::isfinite(tensor.value(i))) return false;
+  return true;
+}
+
+/// Of every variant that has the word and takes the problem. `where_finite`: only if all gradients are; NaNs
+/// need not be the same NaN.
+void check_replay(const kda::Problem& problem, DType dtype, const std::string& word = {},
+                  bool where_finite = false) {
+  for (const std::string_view name : test::gpu_variants) {
+    const kda::Variant& variant = kda::variant_named(name);
+    kda::RunOptions options = test::default_options(problem, name, dtype);
+    if (!word.empty()) {
+      if (!kda::has_axis(variant.axes, word)) continue;
+      kda::set_axis(options.arithmetic, word);
+    }
+    if (!variant.unsupported(problem, options).empty()) continue;
+    INFO(name << " in " << numeric::name_of(dtype) << ' ' << word);
+    const kda::GradientTensors replayed = gradients_of(variant.replay, problem, options);
+    if (where_finite && !is_finite(replayed)) continue;
+    CHECK(differing(gradients_of(name, problem, options), replayed) == 0);
+  }
 }
 
 void check_against_oracle(const kda::Problem& problem) {
-  const kda::GradientTensors got =
-      gradients_of(gpu, problem, test::default_options(problem, gpu, DType::fp64));
   const kda::GradientTruths truths =
       kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 16);
-  for (const kda::GradientRow& row : kda::gradients()) {
-    const tensor::Tensor& tensor = got[static_cast<std::size_t>(row.gradient)];
-    if (tensor.empty()) continue;
-    const kda::GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
-    INFO(row.name);
-    CHECK(test::rms_ratio(tensor, test::values_of(truth)) < 1e-12);
+  for (const std::string_view name : test::gpu_variants) {
+    const kda::RunOptions options = test::default_options(problem, name, DType::fp64);
+    if (!kda::variant_named(name).unsupported(problem, options).empty()) continue;
+    const kda::GradientTensors got = gradients_of(name, problem, options);
+    for (const kda::GradientRow& row : kda::gradients()) {
+      const tensor::Tensor& tensor = got[static_cast<std::size_t>(row.gradient)];
+      if (tensor.empty()) continue;
+      const kda::GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
+      INFO(name << ' ' << row.name);
+      CHECK(test::rms_ratio(tensor, test::values_of(truth)) < 1e-12);
+    }
   }
 }
 
@@ -88,13 +110,7 @@ TEST_CASE("GPU gradients have the bits of their replay on regimes", "[replay]") 
       INFO(words);
       kda::Problem problem = kda::parse_regime(words).build();
       if (!problem.has_loss()) test::add_loss(problem);
-      // Where a gradient is not finite, NaNs need not be the same NaN.
-      const kda::GradientTensors gradients =
-          gradients_of("recurrent", problem, test::default_options(problem, "recurrent", dtype));
-      bool finite = true;
-      for (const tensor::Tensor& tensor : gradients)
-        for (std::size_t i = 0; i < tensor.size(); ++i) finite = finite && std::isfinite(tensor.value(i));
-      if (finite) check_replay(problem, dtype);
+      check_replay(problem, dtype, {}, true);
     }
 }
 
@@ -106,7 +122,8 @@ TEST_CASE("GPU gradients have the bits of their replay in every shape", "[replay
       spec.K = K, spec.V = V, spec.T = 1 + (K * 7 + V) % 83, spec.H = 1 + K % 2,
       spec.HV = spec.H * (1 + V % 3);
       spec.B = 1 + V % 2, spec.state_v_first = V % 3 == 0, spec.qk_l2norm = K % 3 == 0,
-      spec.initial_state = V % 4 != 0;
+      spec.initial_state = V % 4 != 0, spec.safe_gate = K % 2 == 0;
+      spec.chunk_size = K % 3 == 0 ? 64 : K % 3 == 1 ? 32 : 16;
       INFO("K " << K << " V " << V << " T " << spec.T);
       check_replay(test::with_loss(test::make_problem(spec, K * 1000 + V)), DType::fp32);
     }
@@ -118,6 +135,7 @@ TEST_CASE("GPU gradients have the bits of their replay with every option", "[rep
     for (int options = 0; options < 64; ++options) {
       ProblemSpec spec;
       spec.gate = gate, spec.T = 90, spec.K = 40, spec.V = 36, spec.H = 2, spec.HV = 4;
+      spec.safe_gate = options & 8;
       spec.qk_l2norm = options & 1, spec.beta_sigmoid = options & 2, spec.state_v_first = options & 4;
       spec.initial_state = !(options & 8), spec.dt_bias = options & 16;
       spec.A_log = gate == kda::Gate::softplus || (options & 32);
@@ -138,10 +156,11 @@ TEST_CASE("GPU gradients have the bits of their replay on packed sequences, empt
   spec.K = 64, spec.V = 64, spec.H = 2, spec.HV = 2, spec.gate = kda::Gate::softplus;
   spec.cu_seqlens = {0, 0, 1, 17, 17, 80, 144, 145, 300, 300};
   spec.T = 300;
-  for (const DType dtype : replayed_dtypes) {
-    spec.dtype = dtype;
-    check_replay(test::with_loss(test::make_problem(spec)), dtype);
-  }
+  for (const int chunk : {16, 32, 64})
+    for (const DType dtype : replayed_dtypes) {
+      spec.chunk_size = chunk, spec.dtype = dtype;
+      check_replay(test::with_loss(test::make_problem(spec)), dtype);
+    }
 }
 
 TEST_CASE("GPU gradients have the bits of their replay in every arithmetic the GPU has", "[replay][small]") {
@@ -151,11 +170,13 @@ TEST_CASE("GPU gradients have the bits of their replay in every arithmetic the G
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     spec.dtype = dtype;
     const kda::Problem problem = test::with_loss(test::make_problem(spec));
-    for (const char* const word : {"contraction=separate", "exponential=cuda-fast", "storage=flash-kda"})
+    for (const char* const word :
+         {"contraction=separate", "exponential=cuda-fast", "storage=flash-kda", "storage=none", "storage=fla",
+          "decay=anchor-pair", "decay=anchor-first", "decay=anchor-mid", "tail=difference"})
       check_replay(problem, dtype, word);
-    for (const char* const stage : {"normalised", "decay", "prediction", "carry"})
+    for (const kda::CastPointRow& point : kda::cast_point_rows())
       for (const char* const format : {"bf16", "fp16", "tf32"})
-        check_replay(problem, dtype, std::string("storage=") + format + "@" + stage);
+        check_replay(problem, dtype, fmt::format("storage={}@{}", format, point.name));
   }
 }
 
@@ -164,15 +185,19 @@ TEST_CASE(
     "oracle nearly",
     "[replay][race]") {
   KDA_CHECK_NEEDS_GPU();
-  // Every width of the registers once: short, for tools that watch each access.
+  // Every width of the registers, length of a chunk and form of the decay once: short, for tools that watch
+  // each access.
   struct Size {
     std::size_t T, K, V;
+    int chunk;
+    bool safe_gate;
   };
   for (const Size& size :
-       {Size{20, 64, 64}, Size{20, 128, 128}, Size{20, 20, 33}, Size{20, 130, 200}, Size{9, 32, 300}}) {
+       {Size{70, 64, 64, 64, true}, Size{20, 128, 128, 16, false}, Size{40, 20, 33, 32, false},
+        Size{20, 130, 200, 64, true}, Size{9, 32, 300, 64, false}}) {
     ProblemSpec spec;
     spec.T = size.T, spec.K = size.K, spec.V = size.V, spec.qk_l2norm = true, spec.beta_sigmoid = true,
-    spec.gate = kda::Gate::softplus;
+    spec.gate = kda::Gate::softplus, spec.chunk_size = size.chunk, spec.safe_gate = size.safe_gate;
     const kda::Problem problem = test::with_loss(test::make_problem(spec));
     INFO("K " << size.K << " V " << size.V);
     check_replay(problem, DType::fp32);
@@ -195,10 +220,40 @@ TEST_CASE("GPU gradients of twenty runs have one bit pattern", "[gpu]") {
   spec.B = 3, spec.T = 150, spec.H = 2, spec.HV = 4, spec.K = 64, spec.V = 72;
   spec.qk_l2norm = true, spec.gate = kda::Gate::lower_bound, spec.beta_sigmoid = true;
   const kda::Problem problem = test::with_loss(test::make_problem(spec));
-  for (const DType dtype : {DType::fp64, DType::fp32, DType::bf16}) {
-    const kda::RunOptions options = test::default_options(problem, gpu, dtype);
-    const kda::GradientTensors first = gradients_of(gpu, problem, options);
-    for (int again = 1; again < 20; ++again)
-      REQUIRE(differing(first, gradients_of(gpu, problem, options)) == 0);
-  }
+  for (const std::string_view name : test::gpu_variants)
+    for (const DType dtype : {DType::fp64, DType::fp32, DType::bf16}) {
+      const kda::RunOptions options = test::default_options(problem, name, dtype);
+      if (!kda::variant_named(name).unsupported(problem, options).empty()) continue;
+      const kda::GradientTensors first = gradients_of(name, problem, options);
+      for (int again = 1; again < 20; ++again)
+        REQUIRE(differing(first, gradients_of(name, problem, options)) == 0);
+    }
+}
+
+TEST_CASE("the backward stages of the GPU are those of its replay", "[replay][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const bool v_first : {false, true})
+    for (const DType dtype : {DType::fp32, DType::bf16}) {
+      ProblemSpec spec;
+      spec.T = 150, spec.K = 40, spec.V = 72, spec.B = 2, spec.H = 2, spec.HV = 4,
+      spec.state_v_first = v_first;
+      spec.dtype = dtype;
+      const kda::Problem problem = test::with_loss(test::make_problem(spec));
+      kda::RunOptions options = test::default_options(problem, "gpu-chunk", dtype);
+      const auto stages_of = [&](std::string_view variant) {
+        kda::StageTensors stages =
+            kda::allocate_stages(problem, 64, kda::state_dtype(dtype), kda::Passes::both);
+        options.stages.computed = &stages;
+        gradients_of(variant, problem, options);
+        return stages;
+      };
+      const kda::StageTensors gpu = stages_of("gpu-chunk"), cpu = stages_of("chunk");
+      for (const kda::StageRow& row : kda::stages(kda::Passes::both)) {
+        if (!row.backward) continue;
+        INFO(row.name);
+        const auto at = static_cast<std::size_t>(row.stage);
+        REQUIRE(gpu[at].size() == cpu[at].size());
+        CHECK(std::memcmp(gpu[at].data(), cpu[at].data(), gpu[at].bytes()) == 0);
+      }
+    }
 }

@@ -38,7 +38,7 @@ TEST_CASE("a CPU replays what an H100 answered bit for bit, stages included", "[
     for (const fixture::ExpectedGroup& group : source.expected()) {
       if (!group.name.starts_with("gpu-")) continue;
       INFO(path << ' ' << group.name);
-      const auto how = plan::reproduction_of(group, kda::Pass::forward);
+      const auto how = plan::reproduction_of(group);
       REQUIRE(how);
       CHECK(group.device == "NVIDIA H100 80GB HBM3");
       const tensor::Tensor o = opened.read(*group.tensor("o"));

@@ -61,8 +61,14 @@ struct Recorded {
 
 report::Document ran(const plan::Request& request) { return test::ran(request, test::on_threads(2)); }
 
+const std::vector<kda::Variant>& variants_and_forwards() {
+  static const std::vector<kda::Variant> list = test::cpu_variants_and({test::forward_only()});
+  return list;
+}
+
 plan::Request attribution_of(const std::string& target) {
   plan::Request request = test::request_for({target}, plan::Task::attribute);
+  request.registry = variants_and_forwards();
   request.selection.pass = kda::Pass::backward;
   return request;
 }
@@ -74,9 +80,9 @@ TEST_CASE("tf32 operands explain the errors of the chunk form's gradients under 
   const test::TemporaryFixture file(small_problem(), nullptr, "attribute");
   plan::Request request = attribution_of(file.path);
   request.arithmetic = {"fla"};
-  request.selection.variants = Names{"naive", "chunk"};
+  request.selection.variants = Names{"forwards", "chunk"};
   const report::Document document = ran(request);
-  CHECK(document.problems.at(0).notes == Names{"skipped: naive fp32: no backward pass"});
+  CHECK(document.problems.at(0).notes == Names{"skipped: forwards fp32: no backward pass"});
   const std::vector<Item> found = items_of(document, "attributions");
   REQUIRE(found.size() == 6);  // and dinitial_state
   for (const Item& item : found) {
@@ -161,21 +167,15 @@ TEST_CASE("the ladder to recorded gradients leaves what somebody changed", "[eng
 
 TEST_CASE("what attribute cannot do with gradients is said in one line", "[engine][attribute][gradients]") {
   const test::TemporaryFixture file(small_problem(), nullptr, "refused");
-  const std::vector<kda::Variant> registry = test::cpu_variants_and({test::made_up_gpu_chunk<false>()});
   const auto refused = [&](auto change) {
     plan::Request request = attribution_of(file.path);
-    request.registry = registry;
     change(request);
     return test::refusal([&] { test::planned(request); });
   };
   CHECK_THAT(refused([](auto& r) {
-               r.between = {"gpu-chunk", "chunk"};
+               r.registry = variants_and_forwards(), r.between = {"chunk", "forwards"};
              }),
-             ContainsSubstring("2 --between gpu-chunk: no backward pass"));
-  CHECK_THAT(refused([](auto& r) {
-               r.between = {"chunk", "naive"};
-             }),
-             ContainsSubstring("2 --between naive: no backward pass"));
+             ContainsSubstring("2 --between forwards: no backward pass"));
   CHECK_THAT(refused([](auto& r) { r.selection.tensors = Names{"o"}; }),
              ContainsSubstring("2 --tensor o contradicts --backward"));
   CHECK_THAT(refused([](auto& r) { r.selection.tensors = Names{"dbta"}; }),
@@ -184,15 +184,15 @@ TEST_CASE("what attribute cannot do with gradients is said in one line", "[engin
   // What one target of several has not is no mistake in the words: a note, and nothing passed.
   const auto note = [&](auto change) {
     plan::Request request = attribution_of(file.path);
-    request.registry = registry;
     change(request);
     const report::Document document = ran(request);
     CHECK(exit_code(document) == 1);
     return document.problems.empty() || document.problems[0].notes.empty() ? std::string()
                                                                            : document.problems[0].notes[0];
   };
-  CHECK_THAT(note([](auto& r) { r.selection.variants = Names{"gpu-chunk"}; }),
-             ContainsSubstring("gpu-chunk fp32: no backward pass"));
+  CHECK_THAT(
+      note([](auto& r) { r.registry = variants_and_forwards(), r.selection.variants = Names{"forwards"}; }),
+      ContainsSubstring("forwards fp32: no backward pass"));
   CHECK_THAT(note([](auto& r) { r.selection.tensors = Names{"dA_log"}; }),
              ContainsSubstring("the problem has no dA_log"));
   CHECK_THAT(note([](auto& r) { r.targets = {"control:T=8,K=8,V=8"}; }),
@@ -239,14 +239,15 @@ TEST_CASE("a perturbed gradient is first crossed at its token, counted from eith
                             gradients[static_cast<std::size_t>(Gradient::dbeta)].set(50 * 4 + 2, 1e3);
                           });
   plan::Request request = growth_of(recorded.file.path);
-  request.selection.variants = Names{"recurrent", "naive"};
+  request.registry = variants_and_forwards();
+  request.selection.variants = Names{"recurrent", "forwards"};
   request.selection.pass = kda::Pass::backward;
   request.window = 10;
   request.judging.limits = test::limits({"max_abs=500"});
   const report::Document document = ran(request);
   CHECK(exit_code(document) == 1);
   CHECK(items_of(document, "growth").size() == 2 * 2 * of_every_problem.size());
-  CHECK(document.problems.at(0).notes == Names{"skipped: naive fp32: no backward pass"});
+  CHECK(document.problems.at(0).notes == Names{"skipped: forwards fp32: no backward pass"});
   const auto first = [&](std::string_view tensor, std::string_view from) {
     return test::crossing(followed(document, "somebody", tensor, from), "max_abs");
   };
@@ -304,7 +305,8 @@ TEST_CASE("run says which gradients of a file it cannot compare", "[engine][grad
   const test::TemporaryFixture room(problem, {&found[0], &of_nothing}, numeric::ComputeFormat::fp32,
                                     "not-compared");
   plan::Request request = test::request_for({room.path});
-  request.selection.variants = Names{"recurrent", "naive"};
+  request.registry = variants_and_forwards();
+  request.selection.variants = Names{"recurrent", "forwards"};
   const plan::Plan plan = test::planned(request);
   const report::Document document = test::ran(plan);
   CHECK(document.failures.empty());
@@ -318,7 +320,7 @@ TEST_CASE("run says which gradients of a file it cannot compare", "[engine][grad
   CHECK(compared);
   REQUIRE(!plan.warnings.empty());
   CHECK_THAT(plan.warnings.back(), ContainsSubstring("expected/somebody/dA_log is not compared"));
-  CHECK_THAT(document.problems.at(0).notes.at(0), ContainsSubstring("no backward pass in naive"));
+  CHECK_THAT(document.problems.at(0).notes.at(0), ContainsSubstring("no backward pass in forwards"));
 }
 
 TEST_CASE("gradients that are zero because there is no do decide, and cancelled ones are judged by magnitude",
@@ -361,6 +363,6 @@ TEST_CASE("healthy gradients meet the derived limits where much of them cancels"
       CHECK(tensor.verdict == judge::Verdict::pass);
       for (const judge::Limit& limit : tensor.limits) limits += limit.metric == "rms_ratio";
     }
-  // Of two variants in three dtypes, and of bf16 dtypes rounded only; dA_log is in the last regime.
-  CHECK(limits == 2 * 3 * (16 * 2 + 4));
+  // Of three variants in three dtypes, and of bf16 dtypes rounded only; dA_log is in the last regime.
+  CHECK(limits == 3 * 3 * (16 * 2 + 4));
 }

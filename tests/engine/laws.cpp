@@ -6,6 +6,7 @@
 
 #include "base/sanitized.hpp"
 #include "support/catch.hpp"
+#include "support/loss.hpp"
 #include "support/problems.hpp"
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
@@ -34,10 +35,14 @@ report::Document battery(const kda::Problem& problem, std::span<const kda::Varia
   return test::ran(request);
 }
 
-std::set<std::string> failing(const report::Document& document) {
+std::set<std::string> failing(const report::Document& document, std::string_view pass = "forward") {
   std::set<std::string> names;
-  for (const report::CaseResult& item : document.cases)
-    if (item.verdict != Verdict::pass && item.verdict != Verdict::skipped) names.insert(item.against);
+  for (const report::CaseResult& item : document.cases) {
+    if (item.verdict == Verdict::pass || item.verdict == Verdict::skipped) continue;
+    INFO(item.pass << ' ' << item.against << ": " << item.reason);
+    CHECK(item.pass == pass);
+    names.insert(item.against);
+  }
   return names;
 }
 
@@ -58,6 +63,25 @@ std::set<std::string> broken_by(Run run, const test::ProblemSpec& spec = grouped
   return failing(battery(test::make_problem(spec), {&variant, 1}));
 }
 
+using RunBackward = kda::GradientTensors (*)(const kda::Problem&, const kda::RunOptions&);
+
+/// The laws that gradients break which are made like this, behind healthy answers.
+std::set<std::string> broken_backwards(RunBackward run, const test::ProblemSpec& spec = grouped_heads(),
+                                       const char* row = "recurrent") {
+  kda::Variant variant = kda::variant_named(row);
+  variant.run_backward = run;
+  return failing(battery(test::with_loss(test::make_problem(spec)), {&variant, 1}), "backward");
+}
+
+kda::GradientTensors healthy_gradients(const kda::Problem& problem, const kda::RunOptions& options,
+                                       const char* name = "recurrent") {
+  return kda::variant_named(name).run_backward(problem, options);
+}
+
+tensor::Tensor& of(kda::GradientTensors& gradients, kda::Gradient gradient) {
+  return gradients[static_cast<std::size_t>(gradient)];
+}
+
 std::set<std::string> only(const char* law) { return {std::string("invariant:") + law}; }
 
 }  // namespace
@@ -73,15 +97,16 @@ TEST_CASE("the variants obey every law in every dtype, on rows and packed, whate
   const std::vector<kda::Variant> variants = test::cpu_variants();
   for (const test::ProblemSpec& spec : {rows, packed, narrow, v_first}) {
     const report::Document document =
-        battery(test::make_problem(spec), variants, {"fp64", "fp32", "bf16", "fp16"});
+        battery(test::with_loss(test::make_problem(spec)), variants, {"fp64", "fp32", "bf16", "fp16"});
     std::size_t tried = 0;
     for (const report::CaseResult& item : document.cases) {
       if (!item.against.starts_with("invariant:")) continue;
-      INFO(item.variant << ' ' << item.dtype << ' ' << item.against << ": " << item.reason);
+      INFO(item.variant << ' ' << item.dtype << ' ' << item.pass << ' ' << item.against << ": "
+                        << item.reason);
       CHECK((item.verdict == Verdict::pass || (item.verdict == Verdict::skipped && spec.T == 1)));
       ++tried;
     }
-    CHECK(tried == variants.size() * 4 * explain::invariants().size());
+    CHECK(tried == variants.size() * 4 * 2 * explain::invariants().size());
   }
 }
 
@@ -168,6 +193,161 @@ TEST_CASE("work in place breaks inputs", "[invariants]") {
               return answer;
             },
             spec) == only("inputs"));
+}
+
+TEST_CASE("gradients that are not the same twice break repeat", "[invariants][gradients]") {
+  static int calls;
+  calls = 0;
+  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
+          kda::GradientTensors gradients = healthy_gradients(problem, options);
+          if (++calls == 2) flip(of(gradients, kda::Gradient::dA_log), 1);
+          return gradients;
+        }) == only("repeat"));
+}
+
+TEST_CASE("gradients through anchors in later rows break causality", "[invariants][gradients]") {
+  // Rows before the middle of a block of 16 hang on its gate; a cut between blocks changes nothing.
+  CHECK(broken_backwards(
+            [](const kda::Problem& problem, const kda::RunOptions& options) {
+              kda::GradientTensors gradients = healthy_gradients(problem, options, "chunk");
+              const kda::Dimensions& d = problem.dimensions();
+              for (const kda::Sequence& s : problem.sequences())
+                for (std::size_t i = 0; i < s.length() * d.HV; ++i) {
+                  const std::size_t t = i / d.HV, middle = std::min(t / 16 * 16 + 8, s.length() - 1);
+                  const auto row = [&](std::size_t token) {
+                    return (s.batch * d.T + s.begin + token) * d.HV + i % d.HV;
+                  };
+                  if (t < middle && (problem.g.at(row(middle) * d.K)[0] & std::byte{1}) != std::byte{0})
+                    flip(of(gradients, kda::Gradient::dv), row(t) * d.V);
+                }
+              return gradients;
+            },
+            grouped_heads(), "chunk") == only("causality"));
+}
+
+TEST_CASE("gradients obey every law in every order of sums, whatever kernel is emulated",
+          "[invariants][gradients]") {
+  const kda::Problem problem = test::with_loss(test::make_problem(grouped_heads()));
+  const TemporaryFixture file(problem);
+  for (const char* const word : {"reduction=pairwise", "reduction=tree:7", "reduction=blocks:16",
+                                 "reduction=exact", "decay=anchor-mid:16", "h100", "fla"}) {
+    plan::Request request = test::request_for({file.path});
+    request.selection.variants = plan::Names{"recurrent", "chunk"};
+    request.selection.against.emplace(), request.selection.pass = kda::Pass::backward;
+    request.arithmetic = {word}, request.invariants.emplace();
+    const report::Document document = test::ran(request);
+    INFO(word);
+    CHECK(document.cases.size() == 2 * explain::invariants().size());
+    CHECK(failing(document, "backward").empty());
+  }
+}
+
+TEST_CASE("a gradient of a token that is not in the loss breaks causality", "[invariants][gradients]") {
+  // The terms of a mask that lets through the row above the diagonal, where there is no loss behind.
+  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
+          kda::GradientTensors gradients = healthy_gradients(problem, options);
+          tensor::Tensor& dv = of(gradients, kda::Gradient::dv);
+          const kda::Dimensions& d = problem.dimensions();
+          const std::size_t row = d.HV * d.V;
+          for (const kda::Sequence& s : problem.sequences())
+            for (std::size_t t = s.begin + 1; t < s.end; ++t) {
+              const std::size_t at = (s.batch * d.T + t) * row;
+              if (dv.value(at) == 0) dv.set(at, problem.output_gradient->value(at - row));
+            }
+          return gradients;
+        }) == only("causality"));
+}
+
+TEST_CASE("a state gradient rounded when it is handed over breaks split", "[invariants][gradients]") {
+  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
+          kda::GradientTensors gradients = healthy_gradients(problem, options);
+          tensor::Tensor& state = of(gradients, kda::Gradient::dinitial_state);
+          state = state.converted_to(DType::fp16).converted_to(DType::fp32);
+          return gradients;
+        }) == std::set<std::string>{"oracle", "invariant:split"});
+}
+
+TEST_CASE("a dht that is dropped breaks split", "[invariants][gradients]") {
+  test::ProblemSpec spec = grouped_heads();
+  kda::Variant variant = kda::variant_named("recurrent");
+  variant.run_backward = [](const kda::Problem& problem, const kda::RunOptions& options) {
+    kda::Problem without = kda::clone(problem);
+    without.state_gradient.reset();
+    return healthy_gradients(without, options);
+  };
+  kda::Problem problem = test::with_loss(test::make_problem(spec));
+  problem.state_gradient.reset();
+  problem.validate();
+  CHECK(failing(battery(problem, {&variant, 1}), "backward") == only("split"));
+}
+
+TEST_CASE("a place in the batch that counts breaks batch backwards", "[invariants][gradients]") {
+  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
+          kda::GradientTensors gradients = healthy_gradients(problem, options);
+          tensor::Tensor& state = of(gradients, kda::Gradient::dinitial_state);
+          if (problem.dimensions().N > 1) flip(state, state.size() / problem.dimensions().N);
+          return gradients;
+        }) == only("batch"));
+}
+
+TEST_CASE("gradients of a head that is not like the others break heads", "[invariants][gradients]") {
+  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
+          kda::GradientTensors gradients = healthy_gradients(problem, options);
+          flip(of(gradients, kda::Gradient::ddt_bias), problem.dimensions().K);
+          return gradients;
+        }) == only("heads"));
+}
+
+TEST_CASE("a mask of gradients that multiplies by zero breaks neighbour", "[invariants][gradients]") {
+  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
+          kda::GradientTensors gradients = healthy_gradients(problem, options);
+          const double masked = 0 * problem.output_gradient->value(problem.output_gradient->size() - 1);
+          tensor::Tensor& dk = of(gradients, kda::Gradient::dk);
+          for (std::size_t i = 0; i < dk.size(); ++i) dk.set(i, dk.value(i) + masked);
+          return gradients;
+        }) == only("neighbour"));
+}
+
+#if defined(__GLIBC__)
+TEST_CASE("a gradient that is not written where it is zero breaks poison", "[invariants][gradients]") {
+  if (is_sanitized) KDA_CHECK_SKIP("a sanitizer has a heap of its own");
+  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
+          kda::GradientTensors gradients = healthy_gradients(problem, options);
+          constexpr std::size_t count = std::size_t{40} << 20;  // fresh from the system: zeros
+          const tensor::AlignedBytes scratch(count);
+          const volatile std::byte* const memory = scratch.data();
+          if (memory[count / 2] != std::byte{0}) flip(of(gradients, kda::Gradient::dbeta), 5);
+          return gradients;
+        }) == only("poison"));
+}
+#endif
+
+TEST_CASE("gradients made in place break inputs", "[invariants][gradients]") {
+  test::ProblemSpec spec = grouped_heads();
+  spec.initial_state = false, spec.gate = kda::Gate::none;
+  CHECK(broken_backwards(
+            [](const kda::Problem& problem, const kda::RunOptions& options) {
+              kda::GradientTensors gradients = healthy_gradients(problem, options);
+              // The first gate decays a state of zeros: no answer shows it.
+              auto& g = const_cast<tensor::Tensor&>(problem.g);  // NOLINT
+              if (!problem.initial_state) g.set(0, g.value(0) / 2);
+              return gradients;
+            },
+            spec) == only("inputs"));
+}
+
+TEST_CASE("of many value heads the sums over them are left out of heads, and all else is held to it",
+          "[invariants][gradients]") {
+  test::ProblemSpec spec = grouped_heads();
+  spec.HV = 6;
+  for (const char* const name : {"naive", "recurrent", "chunk"}) {
+    const kda::Variant variant = kda::variant_named(name);
+    const report::Document document =
+        battery(test::with_loss(test::make_problem(spec)), {&variant, 1}, {"fp32"});
+    CHECK(failing(document).empty());
+    for (const report::CaseResult& item : document.cases)
+      if (item.against == "invariant:heads" && item.pass == "backward") CHECK(item.tensors.size() == 6);
+  }
 }
 
 TEST_CASE("a law names what was tried and the worst place", "[invariants]") {

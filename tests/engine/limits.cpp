@@ -282,6 +282,9 @@ TEST_CASE("a limit is lifted to what twins need, and no further", "[engine][limi
     of_elements = {{"scaled_ulp", 100, "derived"}};
     engine::lift(of_elements, {0.01, false, {}, false, true}, measures);
     CHECK(of_elements.front().value == (is_like_them ? 400 : 100));
+    of_elements = {{"scaled_ulp", 100, "derived"}};
+    engine::lift(of_elements, {0.01, true, {}}, measures);
+    CHECK(of_elements.front().value == (is_like_them ? 200 : 100));
   }
   std::vector<judge::Limit> set{{"rms_ratio", 0.01, "command line"}};
   engine::lift(set, {0.02}, measures);

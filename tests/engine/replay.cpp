@@ -19,8 +19,8 @@ using test::has_case;
 namespace {
 
 const std::vector<kda::Variant> right =
-    test::cpu_variants_and({test::made_up_gpu_recurrent(), test::made_up_gpu_chunk<false>()});
-const std::vector<kda::Variant> wrong = test::cpu_variants_and({test::made_up_gpu_chunk<true>()});
+    test::cpu_variants_and({test::made_up_gpu_recurrent(), test::made_up_gpu_chunk()});
+const std::vector<kda::Variant> wrong = test::cpu_variants_and({test::made_up_gpu_chunk<test::Wrong::o>()});
 const std::vector<kda::Variant> absent = test::cpu_variants_and({test::absent_gpu_chunk()});
 
 plan::Request request_for(const std::vector<kda::Variant>& registry, const std::string& target) {
@@ -82,22 +82,24 @@ TEST_CASE("a GPU answer that is off by the last bit of one element fails against
 TEST_CASE("GPU gradients are held against those of their replay, bit for bit", "[engine][replay]") {
   const test::TemporaryFixture file(test::with_loss(test::make_problem({.T = 40, .K = 16, .V = 12})), nullptr,
                                     "gradients");
-  const std::vector<kda::Variant> of_wrong = test::cpu_variants_and({test::made_up_gpu_recurrent<true>()});
-  for (const bool is_right : {true, false}) {
-    plan::Request request = request_for(is_right ? right : of_wrong, file.path);
-    request.selection.against = Names{"replay"};
-    request.selection.variants = Names{"gpu-recurrent"};
-    const report::Document document = ran(request);
-    CHECK(exit_code(document) == (is_right ? 0 : 1));
-    REQUIRE(document.cases.size() == 2);
-    CHECK(document.cases[0].verdict == Verdict::pass);
-    const report::CaseResult& backward = document.cases[1];
-    CHECK(backward.pass == "backward");
-    CHECK(backward.verdict == (is_right ? Verdict::pass : Verdict::fail));
-    REQUIRE(backward.tensors.size() == 6);
-    for (const report::TensorResult& tensor : backward.tensors)
-      CHECK(tensor.verdict == (is_right || tensor.name != "dv" ? Verdict::pass : Verdict::fail));
-  }
+  const std::vector<kda::Variant> of_wrong = test::cpu_variants_and(
+      {test::made_up_gpu_recurrent<test::Wrong::dv>(), test::made_up_gpu_chunk<test::Wrong::dv>()});
+  for (const char* const variant : {"gpu-recurrent", "gpu-chunk"})
+    for (const bool is_right : {true, false}) {
+      plan::Request request = request_for(is_right ? right : of_wrong, file.path);
+      request.selection.against = Names{"replay"};
+      request.selection.variants = Names{variant};
+      const report::Document document = ran(request);
+      CHECK(exit_code(document) == (is_right ? 0 : 1));
+      REQUIRE(document.cases.size() == 2);
+      CHECK(document.cases[0].verdict == Verdict::pass);
+      const report::CaseResult& backward = document.cases[1];
+      CHECK(backward.pass == "backward");
+      CHECK(backward.verdict == (is_right ? Verdict::pass : Verdict::fail));
+      REQUIRE(backward.tensors.size() == 6);
+      for (const report::TensorResult& tensor : backward.tensors)
+        CHECK(tensor.verdict == (is_right || tensor.name != "dv" ? Verdict::pass : Verdict::fail));
+    }
 }
 
 TEST_CASE("replays run only where they are named", "[engine][replay]") {

@@ -19,8 +19,8 @@ using test::unexplained;
 namespace {
 
 const std::vector<kda::Variant> right =
-    test::cpu_variants_and({test::made_up_gpu_recurrent(), test::made_up_gpu_chunk<false>()});
-const std::vector<kda::Variant> wrong = test::cpu_variants_and({test::made_up_gpu_chunk<true>()});
+    test::cpu_variants_and({test::made_up_gpu_recurrent(), test::made_up_gpu_chunk()});
+const std::vector<kda::Variant> wrong = test::cpu_variants_and({test::made_up_gpu_chunk<test::Wrong::o>()});
 
 plan::Request request_for(const std::vector<kda::Variant>& registry, const std::string& target) {
   plan::Request request = test::request_for({target}, plan::Task::attribute);

@@ -136,6 +136,22 @@ TEST_CASE("a kernel that loses decay in 16 bits fails, and the sentence says who
   }
 }
 
+TEST_CASE("lost decay is found in packed sequences too", "[engine][twins]") {
+  test::ProblemSpec spec;
+  spec.T = 256, spec.K = spec.V = 32, spec.cu_seqlens = {0, 100, 256};
+  const kda::Problem problem = with_inputs_rounded_to(test::make_problem(spec), DType::bf16);
+  const kda::Problem plain = kda::with_log_decays(problem);
+  REQUIRE(problem.options.gate == kda::Gate::none);
+  for (std::size_t i = 0; i < plain.g.size(); ++i) REQUIRE(plain.g.value(i) == problem.g.value(i));
+  const kda::Problem wrong = kda::with_scaled_log_decays(plain, {{0, std::nullopt}}, 0.97);
+  const report::TensorResult result =
+      judged(problem, test::run(wrong, "chunk", DType::bf16), ComputeFormat::bf16);
+  INFO(result.reason);
+  CHECK(result.verdict == Verdict::fail);
+  CHECK_THAT(result.reason,
+             ContainsSubstring("the log decays of head 0: ") && ContainsSubstring("% too small ("));
+}
+
 TEST_CASE("values of somewhere else are called so", "[engine][twins]") {
   const kda::Problem problem = problem_of(false);
   kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
@@ -240,11 +256,13 @@ TEST_CASE("an answer that says it rounds where FlashKDA does has twins that do, 
   CHECK(flash_twins(kda::Storage::upstream) == 0);
   fixture::ExpectedGroup group;
   group.name = "mine";
-  CHECK(plan::storage_of(group, kda::Pass::forward) != kda::Storage::flash_kda);
+  CHECK(plan::storage_of(group) != kda::Storage::flash_kda);
   group.implementation = "FlashKDA forward, of today";
-  CHECK(plan::storage_of(group, kda::Pass::forward) == kda::Storage::flash_kda);
+  CHECK(plan::storage_of(group) == kda::Storage::flash_kda);
+  group.name = "chunk@cpu", group.implementation = "kda-check 9.9.9: exponential=of-tomorrow";
+  CHECK(plan::storage_of(group) != kda::Storage::flash_kda);
   group.name = "flash_kda", group.implementation.clear();
-  CHECK(plan::storage_of(group, kda::Pass::forward) == kda::Storage::flash_kda);
+  CHECK(plan::storage_of(group) == kda::Storage::flash_kda);
 }
 
 TEST_CASE("a way of computing is found among the twins by its words, with or without numbers",

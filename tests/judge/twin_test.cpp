@@ -118,6 +118,7 @@ TEST_CASE("a fault along a direction is seen far below what any region shows", "
   CHECK(judgement.worst.slope == Approx(0.04).margin(0.01));
   CHECK(world.place() == "the log decays of head 1");
   CHECK(world.judged(0).ratio < 1);  // where slopes do not judge
+  CHECK(place_of(Region::decays, 0, 0, layout_of()) == "the log decays, all heads");
   // The fault of another head does not lie along the direction of this one.
   World other(layout_of(), 4, 5);
   for (std::size_t r = 0; r < 384; ++r)

@@ -1,6 +1,7 @@
 // The backward passes against truths: PyTorch's autograd in fp64 (the fixtures), and laws.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <span>
 
 #include "base/error.hpp"
@@ -78,6 +79,10 @@ void check_against_autograd(std::string_view variant, double limit) {
 
 }  // namespace
 
+TEST_CASE("naive backwards in fp64 has the gradients of PyTorch's autograd", "[backward]") {
+  check_against_autograd("naive", 1e-12);
+}
+
 TEST_CASE("recurrent backwards in fp64 has the gradients of PyTorch's autograd", "[backward]") {
   check_against_autograd("recurrent", 1e-12);
 }
@@ -86,27 +91,29 @@ TEST_CASE("chunk backwards in fp64 has the gradients of PyTorch's autograd", "[b
   check_against_autograd("chunk", 1e-11);
 }
 
-TEST_CASE("recurrent backwards in fp32 is within 64 units of the magnitude on every fixture", "[backward]") {
-  double worst = 0;
+TEST_CASE("a token form backwards in fp32 is within 64 units of the magnitude on every fixture",
+          "[backward]") {
+  std::map<std::string_view, double> worst;
   for (const std::string& path : files_with_gradients()) {
     const fixture::Fixture file = fixture::Fixture::open(path);
     const kda::Problem problem = file.read_problem();
-    const kda::GradientTensors got =
-        kda::variant_named("recurrent")
-            .run_backward(problem, test::default_options(problem, "recurrent", DType::fp32));
     const kda::GradientTruths truths =
         kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
-    for (const kda::GradientRow& row : kda::gradients()) {
-      const tensor::Tensor& tensor = got[static_cast<std::size_t>(row.gradient)];
-      if (tensor.empty()) continue;
-      const kda::GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
-      CAPTURE(path, row.name);
-      const double units = test::max_scaled_ulp(tensor, test::values_of(truth), truth.magnitude);
-      CHECK(units <= 64);
-      worst = std::max(worst, units);
+    for (const std::string_view variant : {"naive", "recurrent"}) {
+      const kda::GradientTensors got = kda::variant_named(variant).run_backward(
+          problem, test::default_options(problem, variant, DType::fp32));
+      for (const kda::GradientRow& row : kda::gradients()) {
+        const tensor::Tensor& tensor = got[static_cast<std::size_t>(row.gradient)];
+        if (tensor.empty()) continue;
+        const kda::GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
+        CAPTURE(path, variant, row.name);
+        const double units = test::max_scaled_ulp(tensor, test::values_of(truth), truth.magnitude);
+        CHECK(units <= 64);
+        worst[variant] = std::max(worst[variant], units);
+      }
     }
   }
-  CHECK(worst > 0.5);  // it does round
+  for (const auto& [variant, units] : worst) CHECK(units > 0.5);  // they do round
 }
 
 TEST_CASE("chunk backwards under fla has the gradients of FLA's kernels, where no gate or norm is between",
@@ -149,11 +156,51 @@ TEST_CASE("a running sum gives the same gradients through the fast kernels and t
       }
 }
 
+TEST_CASE("naive's gradients are those of the oracle in fp64 whatever the shape and options", "[backward]") {
+  std::vector<ProblemSpec> specs = specs_with_every_option();
+  specs.push_back(test::packed_spec());
+  specs.emplace_back().T = 1;
+  for (const ProblemSpec& spec : specs) {
+    const kda::Problem problem = test::with_loss(test::make_problem(spec));
+    const kda::GradientTensors got =
+        kda::run_naive_backward(problem, test::default_options(problem, "naive", DType::fp64));
+    const kda::GradientTruths truths =
+        kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
+    for (std::size_t g = 0; g < kda::gradient_count; ++g) {
+      if (got[g].empty()) continue;
+      CAPTURE(got[g].name(), spec.T);
+      CHECK(test::rms_ratio(got[g], test::values_of(truths[g])) <= 1e-12);
+    }
+  }
+}
+
+TEST_CASE("naive adds up its gradients in the order that is asked for", "[backward]") {
+  for (const ProblemSpec& spec : specs_with_every_option()) {
+    const kda::Problem problem = test::with_loss(test::make_problem(spec));
+    kda::RunOptions options = test::default_options(problem, "naive", DType::fp32);
+    const auto gradients = [&](const char* const word) {
+      kda::set_axis(options.arithmetic, word);
+      return kda::run_naive_backward(problem, options);
+    };
+    const kda::GradientTensors running = gradients("reduction=sequential");
+    CHECK(differing(running, gradients("reduction=blocks:1024")) == 0);  // one block: the same running sum
+    CHECK(differing(running, gradients("reduction=pairwise")) > 0);
+    const kda::GradientTensors pairs = gradients("contraction=separate");
+    CHECK(differing(pairs, gradients("contraction=fused")) > 0);
+    const kda::GradientTensors fused = gradients("storage=none");
+    for (const char* const point : {"bf16@normalised", "bf16@decay", "bf16@prediction", "bf16@carry"}) {
+      if (point == std::string_view("bf16@normalised") && !spec.qk_l2norm) continue;
+      CAPTURE(point);
+      CHECK(differing(fused, gradients((std::string("storage=") + point).c_str())) > 0);
+    }
+  }
+}
+
 TEST_CASE("gradients do not depend on threads, and a packed sequence's are those of its own", "[backward]") {
   ProblemSpec spec;
   spec.H = 3, spec.HV = 6, spec.T = 150, spec.cu_seqlens = {0, 70, 70, 71, 150};
   const kda::Problem packed = test::with_loss(test::make_problem(spec));
-  for (const std::string_view variant : {"recurrent", "chunk"}) {
+  for (const std::string_view variant : {"naive", "recurrent", "chunk"}) {
     kda::RunOptions options = test::default_options(packed, variant, DType::fp32);
     const auto run = kda::variant_named(variant).run_backward;
     const kda::GradientTensors one = run(packed, options);
@@ -193,8 +240,8 @@ TEST_CASE("threads that share a head leave the same bits, whatever they add up",
 }
 
 TEST_CASE(
-    "dg of the first token without an initial state is zero in the recurrent form and a residue in the "
-    "chunk form",
+    "dg of the first token without an initial state is zero in the token forms and a residue in the chunk "
+    "form",
     "[backward]") {
   ProblemSpec spec;
   spec.T = 64, spec.initial_state = false, spec.K = 16;
@@ -203,11 +250,12 @@ TEST_CASE(
     return std::move(kda::variant_named(variant).run_backward(
         problem, test::default_options(problem, variant, DType::fp32))[3]);
   };
-  const tensor::Tensor recurrent = dg("recurrent"), chunk = dg("chunk");
+  const tensor::Tensor naive = dg("naive"), recurrent = dg("recurrent"), chunk = dg("chunk");
   const kda::GradientTruths truths =
       kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
   double residue = 0;
   for (std::size_t k = 0; k < 16; ++k) {
+    CHECK(naive.value(k) == 0);
     CHECK(recurrent.value(k) == 0);
     CHECK(std::fabs(chunk.value(k)) <= 64 * 0x1p-24 * truths[3].chunk_magnitude[k]);
     residue = std::max(residue, std::fabs(chunk.value(k)));
@@ -253,7 +301,7 @@ TEST_CASE("a backward pass that needs more memory than the limit says so, and wh
   ProblemSpec spec;
   spec.H = spec.HV = 2;
   const kda::Problem problem = test::with_loss(test::make_problem(spec));
-  for (const std::string_view variant : {"recurrent", "chunk"})
+  for (const std::string_view variant : {"naive", "recurrent", "chunk"})
     for (const auto& [threads, hint] : {std::pair{2, "--threads 1"}, {1, "a larger --memory-limit"}}) {
       kda::RunOptions options = test::default_options(problem, variant, DType::fp32);
       options.memory_limit = 1000, options.threads = threads;
@@ -274,26 +322,27 @@ TEST_CASE("ddt_bias adds up dg in blocks of 64 tokens, these from the last of a 
   spec.T = 400, spec.H = 2, spec.HV = 2, spec.K = 20, spec.V = 12, spec.gate = kda::Gate::softplus;
   spec.cu_seqlens = {0, 130, 130, 131, 400};
   const kda::Problem problem = test::with_loss(test::make_problem(spec));
-  const kda::GradientTensors got =
-      kda::variant_named("recurrent")
-          .run_backward(problem, test::default_options(problem, "recurrent", DType::fp32));
-  const std::span dg = got[static_cast<std::size_t>(kda::Gradient::dg)].elements<float>(),
-                  bias = got[static_cast<std::size_t>(kda::Gradient::ddt_bias)].elements<float>();
-  const std::size_t row = spec.HV * spec.K;
-  for (std::size_t i = 0; i < row; ++i) {
-    float total = 0;
-    for (std::size_t n = 0; n + 1 < spec.cu_seqlens.size(); ++n) {
-      const auto begin = static_cast<std::size_t>(spec.cu_seqlens[n]),
-                 end = static_cast<std::size_t>(spec.cu_seqlens[n + 1]);
-      float part = 0;
-      for (std::size_t block = (end - begin + 63) / 64; block-- > 0;) {
-        float sum = 0;
-        for (std::size_t t = begin + 64 * block; t < std::min(end, begin + 64 * (block + 1)); ++t)
-          sum = sum + dg[t * row + i];
-        part = part + sum;
+  for (const std::string_view variant : {"naive", "recurrent"}) {
+    const kda::GradientTensors got = kda::variant_named(variant).run_backward(
+        problem, test::default_options(problem, variant, DType::fp32));
+    const std::span dg = got[static_cast<std::size_t>(kda::Gradient::dg)].elements<float>(),
+                    bias = got[static_cast<std::size_t>(kda::Gradient::ddt_bias)].elements<float>();
+    const std::size_t row = spec.HV * spec.K;
+    for (std::size_t i = 0; i < row; ++i) {
+      float total = 0;
+      for (std::size_t n = 0; n + 1 < spec.cu_seqlens.size(); ++n) {
+        const auto begin = static_cast<std::size_t>(spec.cu_seqlens[n]),
+                   end = static_cast<std::size_t>(spec.cu_seqlens[n + 1]);
+        float part = 0;
+        for (std::size_t block = (end - begin + 63) / 64; block-- > 0;) {
+          float sum = 0;
+          for (std::size_t t = begin + 64 * block; t < std::min(end, begin + 64 * (block + 1)); ++t)
+            sum = sum + dg[t * row + i];
+          part = part + sum;
+        }
+        total = n == 0 ? part : total + part;
       }
-      total = n == 0 ? part : total + part;
+      CHECK(bias[i] == total);
     }
-    CHECK(bias[i] == total);
   }
 }

@@ -104,7 +104,8 @@ TEST_CASE("masked after the exponentials, o is finite and every gradient through
     for (const Gradient gradient : {Gradient::dq, Gradient::dk, Gradient::dg, Gradient::dbeta})
       CHECK(finite(of(got, gradient)) != overflows);
     CHECK(finite(of(got, Gradient::dv)));
-    for (const char* const variant : {"recurrent", "chunk"}) CHECK(finite(gradients(problem, variant)));
+    for (const char* const variant : {"naive", "recurrent", "chunk"})
+      CHECK(finite(gradients(problem, variant)));
     CHECK(finite(gradients(problem, "chunk", {"decay=pair"})));
   }
 }
@@ -114,6 +115,7 @@ TEST_CASE("a saturated gate has a gradient where 1 - sigmoid has no digits left"
   const kda::GradientTruth truth = truth_of(problem, Gradient::dg);
   const tensor::Tensor dg = of(gradients(problem, "recurrent"), Gradient::dg).clone();
   CHECK(test::rms_ratio(dg, test::values_of(truth)) < 3e-6);
+  CHECK(test::rms_ratio(of(gradients(problem, "naive"), Gradient::dg), test::values_of(truth)) < 3e-6);
   const kda::Dimensions& d = problem.dimensions();
   std::size_t without = 0, kept = 0;
   for (std::size_t i = 0; i < dg.size(); ++i) {
@@ -129,6 +131,7 @@ TEST_CASE("a saturated gate has a gradient where 1 - sigmoid has no digits left"
 TEST_CASE("gates at their bound overflow backwards whatever shares an anchor among 64 rows",
           "[regimes][backward]") {
   const kda::Problem problem = built("bwd_lb_saturated:H=3,K=16,V=8");
+  CHECK(finite(gradients(problem, "naive")));
   CHECK(finite(gradients(problem, "recurrent")));
   for (const char* const decay : {"pair", "anchor-pair:16", "anchor-first:16", "factored:16"})
     CHECK(finite(gradients(problem, "chunk", {std::string("decay=") + decay})));
@@ -149,9 +152,11 @@ TEST_CASE("without decay the first gate's gradient is zero for the recurrence, a
           "[regimes][backward]") {
   const kda::Problem problem = built(fmt::format("bwd_gate_zero:T=64{}", small));
   const kda::GradientTruth truth = truth_of(problem, Gradient::dg);
-  const GradientTensors recurrent = gradients(problem, "recurrent"), chunk = gradients(problem, "chunk");
+  const GradientTensors naive = gradients(problem, "naive"), recurrent = gradients(problem, "recurrent"),
+                        chunk = gradients(problem, "chunk");
   double residual = 0;
   for (std::size_t i = 0; i < problem.dimensions().K; ++i) {
+    CHECK_FALSE(std::fabs(of(naive, Gradient::dg).value(i)) > 0);
     CHECK_FALSE(std::fabs(of(recurrent, Gradient::dg).value(i)) > 0);
     CHECK_FALSE(std::fabs(truth.hi[i]) > 0);
     const double got = std::fabs(of(chunk, Gradient::dg).value(i));
@@ -167,10 +172,27 @@ TEST_CASE("tokens that wipe the state overflow factored gradients only, in a chu
   const kda::Problem problem = built(fmt::format("bwd_tail:p=0.3{}", small));
   CHECK(problem.dimensions().T % 64 == 6);
   CHECK_FALSE(finite(gradients(problem, "chunk", {"decay=factored:16"})));
-  for (const char* const variant : {"recurrent", "chunk"}) {
+  for (const char* const variant : {"naive", "recurrent", "chunk"}) {
     const GradientTensors got = gradients(problem, variant);
     for (const Gradient gradient : {Gradient::dg, Gradient::dk})
       CHECK(test::rms_ratio(of(got, gradient), test::values_of(truth_of(problem, gradient))) < 1e-5);
+  }
+}
+
+TEST_CASE("naive's gradients are those of the oracle in fp64, whatever the regime", "[regimes][backward]") {
+  for (const kda::Recipe& recipe : kda::recipes()) {
+    const std::string name(recipe.name);
+    const kda::Problem problem =
+        built(name + (name == "split_invariance" ? ":T=70,cut=5" : ":T=70") + ",dtype=fp64,loss=1");
+    const kda::GradientTruths truths =
+        kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
+    const GradientTensors got =
+        kda::run_naive_backward(problem, test::default_options(problem, "naive", DType::fp64));
+    for (std::size_t g = 0; g < kda::gradient_count; ++g) {
+      if (got[g].empty()) continue;
+      CAPTURE(name, got[g].name());
+      CHECK(test::rms_ratio(got[g], test::values_of(truths[g])) <= 1e-12);
+    }
   }
 }
 

@@ -81,3 +81,60 @@ TEST_CASE("every instruction set gives the same bits: the recurrence backwards",
     }
   }
 }
+
+TEMPLATE_TEST_CASE("every instruction set gives the same bits: naive backwards", "[gradients]", float,
+                   double) {
+  using T = TestType;
+  constexpr std::size_t tokens = 5, K = 12, V = 20, k_stride = 32, v_stride = 32, matrix = K * v_stride;
+  for (const auto kind : {kda::ReductionKind::sequential, kda::ReductionKind::pairwise}) {
+    const auto gradients = [&](const kda::KernelTable& table) {
+      test::Random random(4);
+      const auto numbers = [&](std::size_t count, double from, double to) {
+        return test::numbers<T>(random, count, from, to);
+      };
+      std::vector<T> q = numbers(tokens * k_stride, -1, 1), k = numbers(tokens * k_stride, -0.3, 0.3),
+                     decay = numbers(tokens * k_stride, 0.5, 1), beta = numbers(tokens, 0, 1),
+                     rows = numbers(tokens * v_stride, -1, 1), states = numbers((1 + tokens) * matrix, -1, 1),
+                     gradient = numbers(matrix, -1, 1), errors(tokens * v_stride), dq(tokens * k_stride),
+                     dk(tokens * k_stride), dg(tokens * k_stride), dv(tokens * v_stride), dbeta(tokens),
+                     decayed(matrix), scratch(2 * k_stride);
+      kda::Operations operations;
+      operations.reduction.kind = kind;
+      const kda::NaiveBackwardBlock<T> block{tokens,
+                                             K,
+                                             V,
+                                             k_stride,
+                                             v_stride,
+                                             q.data(),
+                                             k.data(),
+                                             decay.data(),
+                                             beta.data(),
+                                             rows.data(),
+                                             states.data(),
+                                             errors.data(),
+                                             gradient.data(),
+                                             dq.data(),
+                                             dk.data(),
+                                             dg.data(),
+                                             dv.data(),
+                                             dbeta.data(),
+                                             decayed.data(),
+                                             scratch.data(),
+                                             operations,
+                                             {}};
+      const kda::NaiveBackwardKernels<T>& kernels = test::kernels_of<T>(table).naive_backward;
+      kernels.replay(block);
+      kernels.gradients(block);
+      std::vector<T> all;
+      for (const std::vector<T>& part : {errors, dq, dk, dg, dv, dbeta, gradient})
+        all.insert(all.end(), part.begin(), part.end());
+      return all;
+    };
+    const kda::KernelTables tables = kda::kernel_tables();
+    const std::vector<T> first = gradients(*tables.table[0]);
+    for (int i = 1; i < tables.count; ++i) {
+      INFO(tables.table[i]->instruction_set);
+      CHECK(test::same_bits(gradients(*tables.table[i]), first));
+    }
+  }
+}

@@ -175,10 +175,14 @@ TEST_CASE("no gradient comes through what is at its limit, and all others are th
       return kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 16, 1);
     };
     const kda::GradientTruths given = run(twin.given), plain = run(twin.plain);
-    const kda::GradientTensors fp64 =
-        kda::run_recurrent_backward(twin.given, test::default_options(twin.given, "recurrent", DType::fp64));
-    const kda::GradientTensors fp32 =
-        kda::run_recurrent_backward(twin.given, test::default_options(twin.given, "recurrent", DType::fp32));
+    const auto gradients = [&](std::string_view variant, DType dtype) {
+      return kda::variant_named(variant).run_backward(twin.given,
+                                                      test::default_options(twin.given, variant, dtype));
+    };
+    const kda::GradientTensors fp64[] = {gradients("recurrent", DType::fp64),
+                                         gradients("naive", DType::fp64)},
+                               fp32[] = {gradients("recurrent", DType::fp32),
+                                         gradients("naive", DType::fp32)};
     const bool beyond_fp32 =
         twin.given.options.qk_l2norm || (twin.given.A_log && twin.given.A_log->value(0) > 80);
     for (const kda::GradientRow& row : kda::gradients()) {
@@ -189,8 +193,10 @@ TEST_CASE("no gradient comes through what is at its limit, and all others are th
         INFO("element " << i);
         REQUIRE(std::isfinite(truth.hi[i]));
         REQUIRE(std::isfinite(truth.magnitude[i]));
-        REQUIRE(fp64[g].value(i) == Approx(truth.hi[i]).epsilon(1e-9).margin(1e-9));
-        if (!beyond_fp32) REQUIRE(fp32[g].value(i) == Approx(truth.hi[i]).epsilon(1e-3).margin(1e-3));
+        for (const kda::GradientTensors& got : fp64)
+          REQUIRE(got[g].value(i) == Approx(truth.hi[i]).epsilon(1e-9).margin(1e-9));
+        for (const kda::GradientTensors& got : fp32)
+          if (!beyond_fp32) REQUIRE(got[g].value(i) == Approx(truth.hi[i]).epsilon(1e-3).margin(1e-3));
       }
       const bool through_norm =
           twin.given.options.qk_l2norm && (row.gradient == Gradient::dq || row.gradient == Gradient::dk);

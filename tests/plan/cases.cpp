@@ -235,9 +235,13 @@ TEST_CASE("the listing of a plan has a row for every case, and what it takes", "
 }
 
 TEST_CASE("a plan says of gradients why they are not compared where that may surprise", "[plan][gradients]") {
-  const auto notes = [](const std::string& words) {
+  std::vector<kda::Variant> registry = test::cpu_variants();
+  registry.push_back(test::forward_only());
+  const auto notes = [&](const std::string& words) {
+    plan::Request request = test::request_of(words);
+    request.registry = registry;
     Names all;
-    for (const plan::Problem& problem : planned_line(words).problems)
+    for (const plan::Problem& problem : planned_line(request).problems)
       all.insert(all.end(), problem.notes.begin(), problem.notes.end());
     return all;
   };
@@ -245,10 +249,10 @@ TEST_CASE("a plan says of gradients why they are not compared where that may sur
   CHECK(notes(without + " --variant recurrent").empty());
   CHECK(notes(without + " --variant recurrent --tensor o,dq") ==
         Names{"gradients: not compared: without do or dht there is no loss"});
-  CHECK(notes(with + " --variant recurrent,naive") == Names{"gradients: no backward pass in naive"});
+  CHECK(notes(with + " --variant recurrent,forwards") == Names{"gradients: no backward pass in forwards"});
   CHECK(notes(with + " --variant recurrent --tensor dq,dA_log") ==
         Names{"gradients: this problem has no dA_log"});
-  CHECK(notes(with + " --variant naive --no-backward").empty());
+  CHECK(notes(with + " --variant forwards --no-backward").empty());
 }
 
 TEST_CASE("a plan says what of a recorded answer is left out", "[plan]") {

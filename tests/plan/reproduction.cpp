@@ -6,7 +6,6 @@
 #include "support/running.hpp"
 
 using namespace kda_check;
-using kda::Pass;
 using plan::Names;
 
 TEST_CASE("a captured group is called after its variant and its device", "[plan]") {
@@ -18,16 +17,16 @@ TEST_CASE("a captured group is called after its variant and its device", "[plan]
 TEST_CASE("a GPU's group is reproduced by the CPU variant with the same bits", "[plan]") {
   fixture::ExpectedGroup gpu;
   gpu.name = "gpu-chunk@some-device", gpu.implementation = "kda-check 9: contraction=fused reduction=simt";
-  const auto known = plan::reproduction_of(gpu, Pass::forward);
+  const auto known = plan::reproduction_of(gpu);
   REQUIRE(known);
   CHECK(known->variant->name == "chunk");
   CHECK(known->arithmetic == Names{"contraction=fused", "reduction=simt"});
   gpu.implementation = "somebody else: contraction=fused";
   // Of a GPU's kernel as somebody else ran it, its own arithmetic is all there is to say.
-  CHECK(plan::reproduction_of(gpu, Pass::forward)->arithmetic == Names{"h100"});
+  CHECK(plan::reproduction_of(gpu)->arithmetic == Names{"h100"});
   for (const char* const name : {"chunk@cpu", "mine", "gpu-chunks@some-device"}) {
     gpu.name = name;
-    CHECK_FALSE(plan::reproduction_of(gpu, Pass::forward));
+    CHECK_FALSE(plan::reproduction_of(gpu));
   }
 }
 
@@ -40,7 +39,7 @@ TEST_CASE("what capture writes beside an answer says how it was computed", "[pla
       fixture::ExpectedGroup group;
       group.name = std::string(variant) + "@cpu";
       group.implementation = plan::implementation_text(kda::variant_named(variant), options, problem);
-      const auto known = plan::reproduction_of(group, Pass::forward);
+      const auto known = plan::reproduction_of(group);
       INFO(group.implementation);
       REQUIRE(known);
       CHECK(known->variant->name == variant);

@@ -14,7 +14,7 @@ using plan::Turnout;
 namespace {
 
 const std::vector<kda::Variant> right =
-    test::cpu_variants_and({test::made_up_gpu_recurrent(), test::made_up_gpu_chunk<false>()});
+    test::cpu_variants_and({test::made_up_gpu_recurrent(), test::made_up_gpu_chunk()});
 const std::vector<kda::Variant> absent = test::cpu_variants_and({test::absent_gpu_chunk()});
 
 /// They answered what the command line asked of them.

@@ -57,6 +57,14 @@ def test_laws_hold_for_mapped_kernels():
     assert report.passed and {case["against"] for case in report.cases} >= {"invariant:batch", "invariant:causality"}, report
 
 
+def test_laws_hold_for_the_gradients_of_mapped_kernels():
+    laws = ["repeat", "batch", "causality", "split", "inputs"]
+    report = kda_check.verify(mapped, SMALL + ",C=16", framework="jax", compute="fp32", backward=True, invariants=laws)
+    assert report.passed, report
+    backwards = {case["against"] for case in report.cases if case["pass"] == "backward"}
+    assert backwards == {"oracle", *(f"invariant:{law}" for law in laws)}
+
+
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 def test_answers_and_gradients_at_hand_are_judged(kernel):
     inputs = inputs_of(SMALL)

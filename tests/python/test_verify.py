@@ -120,8 +120,34 @@ def test_a_suite_is_tried_whole(tmp_path):
     verdicts = [(case["fixture"], case["verdict"]) for case in report.cases]
     # The last has states with V first: not for this kernel, as it asserts.
     assert [verdict for _, verdict in verdicts] == ["pass"] * 5 + ["fail"], verdicts
-    with pytest.raises(ValueError, match="a suite is the forward pass"):
-        kda_check.verify(chunk_kda, "@smoke", backward=True)
+
+
+def test_gradients_of_a_suite_are_those_of_its_problems_with_a_loss(tmp_path):
+    (tmp_path / "mine.txt").write_text("control:T=20\nbwd_tail:T=20,K=8,V=8\n")
+    for backward in (False, True):
+        report = kda_check.verify(chunk_kda, f"@{tmp_path}/mine.txt", compute="fp32", backward=backward)
+        assert report.passed, report
+        passes = [(case["fixture"][:7], case["pass"]) for case in report.cases]
+        assert passes == [("control", "forward"), ("bwd_tai", "forward"), ("bwd_tai", "backward")][:3 if backward else 2]
+
+
+def test_gradients_are_held_to_the_laws():
+    class Lost(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient.half().float()
+
+    def rounded(initial_state=None, **words):
+        return chunk_kda(**words, initial_state=None if initial_state is None else Lost.apply(initial_state))
+
+    report = kda_check.verify(rounded, "bwd_tail:T=70,K=16,V=8", backward=True, invariants=["split", "repeat"], compute="fp32")
+    laws = {(case["pass"], case["against"]): case["verdict"] for case in report.cases if case["against"] != "oracle"}
+    assert laws == {("forward", "invariant:split"): "pass", ("forward", "invariant:repeat"): "pass",
+                    ("backward", "invariant:split"): "fail", ("backward", "invariant:repeat"): "pass"}, report
 
 
 def test_bfloat16_reaches_the_kernel_as_it_is():

@@ -25,37 +25,41 @@ inline kda::RunOptions options_as(const char* row, const kda::Problem& problem,
 inline kda::Answer answer_as(const char* row, const kda::Problem& problem, const kda::RunOptions& options) {
   return kda::variant_named(kda::variant_named(row).replay).run(problem, options_as(row, problem, options));
 }
-
-inline constexpr std::size_t wrong_element = 11;
-
-/// `wrong`: the last bit of one element of o is another.
-template <bool wrong>
-kda::Variant made_up_gpu_chunk() {
-  kda::Variant row = kda::variant_named("gpu-chunk");
-  row.unavailable = [] { return std::string(); };
-  row.run = [](const kda::Problem& problem, const kda::RunOptions& options) {
-    kda::Answer answer = answer_as("gpu-chunk", problem, options);
-    if (wrong) answer.o.at(wrong_element)[0] ^= std::byte{1};
-    return answer;
-  };
-  return row;
+inline kda::GradientTensors gradients_as(const char* row, const kda::Problem& problem,
+                                         const kda::RunOptions& options) {
+  return kda::variant_named(kda::variant_named(row).replay)
+      .run_backward(problem, options_as(row, problem, options));
 }
 
-/// `wrong`: the last bit of one element of dv is another.
-template <bool wrong = false>
-kda::Variant made_up_gpu_recurrent() {
-  kda::Variant row = kda::variant_named("gpu-recurrent");
+inline constexpr std::size_t wrong_element = 11;
+/// Where the last bit of one element is another.
+enum class Wrong { nothing, o, dv };
+
+template <bool chunk, Wrong wrong>
+kda::Variant made_up_gpu() {
+  static constexpr const char* name = chunk ? "gpu-chunk" : "gpu-recurrent";
+  kda::Variant row = kda::variant_named(name);
   row.unavailable = [] { return std::string(); };
   row.run = [](const kda::Problem& problem, const kda::RunOptions& options) {
-    return answer_as("gpu-recurrent", problem, options);
+    kda::Answer answer = answer_as(name, problem, options);
+    if (wrong == Wrong::o) answer.o.at(wrong_element)[0] ^= std::byte{1};
+    return answer;
   };
   row.run_backward = [](const kda::Problem& problem, const kda::RunOptions& options) {
-    kda::GradientTensors gradients =
-        kda::run_recurrent_backward(problem, options_as("gpu-recurrent", problem, options));
-    if (wrong) gradients[static_cast<std::size_t>(kda::Gradient::dv)].at(wrong_element)[0] ^= std::byte{1};
+    kda::GradientTensors gradients = gradients_as(name, problem, options);
+    if (wrong == Wrong::dv)
+      gradients[static_cast<std::size_t>(kda::Gradient::dv)].at(wrong_element)[0] ^= std::byte{1};
     return gradients;
   };
   return row;
+}
+template <Wrong wrong = Wrong::nothing>
+kda::Variant made_up_gpu_chunk() {
+  return made_up_gpu<true, wrong>();
+}
+template <Wrong wrong = Wrong::nothing>
+kda::Variant made_up_gpu_recurrent() {
+  return made_up_gpu<false, wrong>();
 }
 
 /// A GPU variant on a machine without one.

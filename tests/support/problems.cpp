@@ -108,6 +108,12 @@ std::vector<kda::Variant> cpu_variants() {
   return list;
 }
 
+kda::Variant forward_only() {
+  kda::Variant variant = kda::variant_named("naive");
+  variant.name = "forwards", variant.run_backward = nullptr;
+  return variant;
+}
+
 kda::RunOptions default_options(const kda::Problem& problem, std::string_view variant, DType dtype) {
   kda::RunOptions options;
   options.dtype = dtype;

@@ -43,6 +43,8 @@ kda::Answer run(const kda::Problem& problem, std::string_view variant, numeric::
 kda::Answer run(const kda::Problem& problem, std::string_view variant, const kda::RunOptions& options);
 /// The variants that run on any machine.
 std::vector<kda::Variant> cpu_variants();
+/// One that has no backward pass: `naive` as "forwards".
+kda::Variant forward_only();
 
 kda::RunOptions default_options(const kda::Problem& problem, std::string_view variant, numeric::DType dtype);
 

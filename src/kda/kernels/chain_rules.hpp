@@ -13,8 +13,9 @@ void row_dots(const RowDotsBlock<T>& block) {
   constexpr std::size_t together = 8;
   for (std::size_t first = 0; first < block.rows; first += together) {
     const std::size_t rows = block.rows - first < together ? block.rows - first : together;
-    const T *const a = block.a + first * block.stride, *const b = block.b + first * block.stride;
-    dots_of_rows(block.operations, a, b, rows, block.columns, block.stride, block.dots + first);
+    const Rows<T> a{block.a + first * block.stride, block.stride},
+        b{block.b + first * block.stride, block.stride};
+    dots_of_rows(block.operations, a, b, rows, block.columns, block.dots + first);
   }
 }
 
@@ -25,8 +26,8 @@ void normalise_gradient(const NormGradientBlock<T>& block) {
     const T *const x = block.x + row, *const y = block.y + row;
     T* const gradient = block.gradient + row;
     T squares, along;
-    dots_of_rows(block.operations, x, x, 1, block.key_dim, block.key_stride, &squares);
-    dots_of_rows(block.operations, gradient, y, 1, block.key_dim, block.key_stride, &along);
+    dot_of_row(block.operations, x, x, block.key_dim, &squares);
+    dot_of_row(block.operations, gradient, y, block.key_dim, &along);
     const T reciprocal = T(1) / square_root(squares + T(1e-6));
     for (std::size_t k = 0; k < block.key_dim; ++k)
       gradient[k] = through_l2_norm(gradient[k], y[k], along, reciprocal);

@@ -112,7 +112,7 @@ void state_products(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& blo
   for (std::size_t k = 0; k < work.K; ++k) {
     if (rounding == Rounding::none) {
       const std::size_t row = k * v_stride;
-      dots_of_rows(chunk.operations, h + row, dh + row, 1, work.V, v_stride, work.state_products + k);
+      dot_of_row(chunk.operations, h + row, dh + row, work.V, work.state_products + k);
       continue;
     }
     T* const products = work.value_scratch;
@@ -237,8 +237,8 @@ void inverse_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& 
   for (std::size_t i = 0; i < n; ++i) {
     T of_values, of_keys;
     const std::size_t v_row = i * v_stride, k_row = i * k_stride;
-    dots_of_rows(chunk.operations, dvb + v_row, chunk.v + v_row, 1, work.V, v_stride, &of_values);
-    dots_of_rows(chunk.operations, work.dkb + k_row, work.k_decayed + k_row, 1, work.K, k_stride, &of_keys);
+    dot_of_row(chunk.operations, dvb + v_row, chunk.v + v_row, work.V, &of_values);
+    dot_of_row(chunk.operations, work.dkb + k_row, work.k_decayed + k_row, work.K, &of_keys);
     block.dbeta[i] = of_values + of_keys;
     for (std::size_t v = 0; v < work.v_columns; ++v)
       block.value_gradient[v_row + v] = dvb[v_row + v] * chunk.beta[i];
@@ -300,7 +300,7 @@ void add_intra_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t row = i * k_stride;
     T of_beta;
-    dots_of_rows(chunk.operations, work.row + row, chunk.k + row, 1, K, k_stride, &of_beta);
+    dot_of_row(chunk.operations, work.row + row, chunk.k + row, K, &of_beta);
     block.dbeta[i] = block.dbeta[i] + of_beta;
     for (std::size_t e = row; e < row + K; ++e) {
       const T by_row = chunk.beta[i] * work.row[e], by_column = work.column[e];

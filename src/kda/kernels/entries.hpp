@@ -63,6 +63,10 @@ template <class T, std::size_t lanes>
 void column_gradients_block(const ColumnsBlock<T>& block);
 template <class T, std::size_t lanes>
 void row_gradients_block(const RowsBlock<T>& block);
+template <class T>
+void naive_replay(const NaiveBackwardBlock<T>& block);
+template <class T>
+void naive_gradients(const NaiveBackwardBlock<T>& block);
 
 // chunk.cpp, chunk_backward.cpp
 template <class T, bool is_fused>

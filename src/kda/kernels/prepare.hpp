@@ -99,35 +99,50 @@ void gate(const GateBlock<T>& block) {
   }
 }
 
+/// Running sums of a number of rows that the compiler knows, so that they stay in registers.
+template <class T, std::size_t rows, bool is_fused>
+KDA_CHECK_INLINE void running_dots(const Rows<T>& a, const Rows<T>& b, std::size_t columns, T* dots) {
+  T sum[rows] = {};
+  for (std::size_t k = 0; k < columns; ++k)
+    for (std::size_t row = 0; row < rows; ++row)
+      sum[row] = scalar_multiply_add<is_fused>(a(row, k), b(row, k), sum[row]);
+  for (std::size_t row = 0; row < rows; ++row) dots[row] = sum[row];
+}
+
 /// a . b of up to 8 rows, in the order asked for: independent rows, so that the sums overlap.
 template <class T>
-void dots_of_rows(const Operations& operations, const T* a, const T* b, std::size_t rows, std::size_t columns,
-                  std::size_t stride, T* dots) {
+void dots_of_rows(const Operations& operations, const Rows<T>& a, const Rows<T>& b, std::size_t rows,
+                  std::size_t columns, T* dots) {
   constexpr std::size_t together = 8;
-  T sum[together] = {};
   if (operations.reduction.kind == ReductionKind::sequential) {
-    for (std::size_t k = 0; k < columns; ++k)
-      for (std::size_t row = 0; row < rows; ++row) {
-        const T x = a[row * stride + k], y = b[row * stride + k];
-        sum[row] = operations.is_fused ? scalar_multiply_add<true>(x, y, sum[row])
-                                       : scalar_multiply_add<false>(x, y, sum[row]);
-      }
-    for (std::size_t row = 0; row < rows; ++row) dots[row] = sum[row];
+    const auto run = [&]<std::size_t count>(std::size_t row) {
+      const Rows<T> x{a.first + row * a.stride, a.stride}, y{b.first + row * b.stride, b.stride};
+      operations.is_fused ? running_dots<T, count, true>(x, y, columns, dots + row)
+                          : running_dots<T, count, false>(x, y, columns, dots + row);
+    };
+    if (rows == together) return run.template operator()<together>(0);
+    for (std::size_t row = 0; row < rows; ++row) run.template operator()<1>(row);
     return;
   }
   using Pack = Sixteen<T>;
   T result[Pack::count];
-  ordered_sum(SumOrder{operations.reduction, operations.is_fused}, columns,
-              PairedColumns<T>{a, b, stride, rows}, Pack::zero(), false)
+  ordered_sum(SumOrder{operations.reduction, operations.is_fused}, columns, PairedColumns<T>{a, b, rows},
+              Pack::zero(), false)
       .store(result);
   for (std::size_t row = 0; row < rows; ++row) dots[row] = result[row];
 }
 
 // In elements.cpp.
-extern template void dots_of_rows(const Operations&, const float*, const float*, std::size_t, std::size_t,
+extern template void dots_of_rows(const Operations&, const Rows<float>&, const Rows<float>&, std::size_t,
                                   std::size_t, float*);
-extern template void dots_of_rows(const Operations&, const double*, const double*, std::size_t, std::size_t,
+extern template void dots_of_rows(const Operations&, const Rows<double>&, const Rows<double>&, std::size_t,
                                   std::size_t, double*);
+
+template <class T>
+KDA_CHECK_INLINE void dot_of_row(const Operations& operations, const T* a, const T* b, std::size_t columns,
+                                 T* dot) {
+  dots_of_rows(operations, Rows<T>{a, 0}, Rows<T>{b, 0}, 1, columns, dot);
+}
 
 KDA_CHECK_INLINE float square_root(float x) { return __builtin_sqrtf(x); }
 KDA_CHECK_INLINE double square_root(double x) { return __builtin_sqrt(x); }
@@ -139,7 +154,8 @@ void normalise(const NormBlock<T>& block) {
     const std::size_t rows = block.tokens - t < together ? block.tokens - t : together;
     T* const x = block.x + t * block.key_stride;
     T sum[together];
-    dots_of_rows(block.operations, x, x, rows, block.key_dim, block.key_stride, sum);
+    const Rows<T> rows_of_x{x, block.key_stride};
+    dots_of_rows(block.operations, rows_of_x, rows_of_x, rows, block.key_dim, sum);
     for (std::size_t row = 0; row < rows; ++row) {
       T* const y = x + row * block.key_stride;
       const T norm = square_root(sum[row] + T(1e-6));

@@ -43,17 +43,28 @@ struct PairedRows {
   }
 };
 
+/// The rows of a matrix; with stride 0 one row, again and again.
+template <class T>
+struct Rows {
+  const T* first;
+  std::size_t stride;
+
+  KDA_CHECK_INLINE T operator()(std::size_t row, std::size_t column) const {
+    return first[row * stride + column];
+  }
+};
+
 /// Lane l is element d of row l of a times that of row l of b; lanes from `count` on are zero.
 template <class T>
 struct PairedColumns {
-  const T *a, *b;
-  std::size_t stride, count;
+  Rows<T> a, b;
+  std::size_t count;
 
   KDA_CHECK_INLINE Factors<Sixteen<T>> operator()(std::size_t d) const {
     T left[Sixteen<T>::count] = {}, right[Sixteen<T>::count] = {};
     for (std::size_t row = 0; row < count; ++row) {
-      left[row] = a[row * stride + d];
-      right[row] = b[row * stride + d];
+      left[row] = a(row, d);
+      right[row] = b(row, d);
     }
     return {Sixteen<T>::load(left), Sixteen<T>::load(right)};
   }

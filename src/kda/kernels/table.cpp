@@ -61,6 +61,7 @@ constexpr Kernels<T> kernels_for() {
           {token_backward_kernels<T, false>, token_backward_kernels<T, true>},
           {replay_block<T, tile_lanes<T>>, column_gradients_block<T, tile_lanes<T>>,
            row_gradients_block<T, tile_lanes<T>>},
+          {naive_replay<T>, naive_gradients<T>},
           row_dots<T>,
           normalise_gradient<T>,
           gate_gradient<T>};

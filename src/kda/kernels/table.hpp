@@ -271,6 +271,7 @@ struct Kernels {
   void (*chunk_backward[2])(const ChunkBlock<T>&, const ChunkBackwardBlock<T>&);  ///< by Contraction
   TokenBackwardKernels<T> token_backward[2];   ///< by Contraction; sequential sums, nothing rounded
   TokenBackwardKernels<T> any_token_backward;  ///< in any arithmetic
+  NaiveBackwardKernels<T> naive_backward;      ///< in any arithmetic
   void (*row_dots)(const RowDotsBlock<T>&);
   void (*normalise_gradient)(const NormGradientBlock<T>&);
   void (*gate_gradient)(const GateGradientBlock<T>&);

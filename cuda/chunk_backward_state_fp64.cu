@@ -1,0 +1,7 @@
+#include "chunk_backward_state.cuh"
+
+namespace kda_check::cuda {
+
+template void launch_chunk_backward_state(bool, const DeviceProblem&, const ChunkBackwardWork<double>&);
+
+}  // namespace kda_check::cuda
