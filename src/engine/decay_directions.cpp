@@ -36,7 +36,7 @@ std::vector<judge::Direction> DecayDirections::of(std::string_view tensor, const
   std::vector<double> exact(stride), with(stride);
   std::vector<judge::Direction> directions;
   for (const Changed& changed : changed_) {
-    const judge::HeadRows answer(tensor == "o" ? changed.answer.o : changed.answer.final_state, layout, head);
+    const judge::HeadRows answer(kda::tensor_of(changed.answer, tensor), layout, head);
     std::vector<float> values(layout.rows * stride);
     bool is_finite = true;
     for (std::size_t r = 0; r < layout.rows; ++r) {

@@ -27,10 +27,6 @@ kda::Problem shifted(const kda::Problem& problem, const kda::HeadReader<double>&
   return other;
 }
 
-const tensor::Tensor& tensor_of(const kda::Answer& answer, std::string_view name) {
-  return name == "o" ? answer.o : answer.final_state;
-}
-
 }  // namespace
 
 void GateSums::add(const GateSums& other) {
@@ -51,7 +47,7 @@ GateDirection::GateDirection(const kda::Problem& problem) {
 GateSums GateDirection::sums(std::string_view tensor, const judge::RowLayout& layout, std::size_t head,
                              std::size_t part_head, const judge::HeadRows& truth,
                              const tensor::Tensor& answer) const {
-  const tensor::Tensor &base = tensor_of(base_, tensor), &moved = tensor_of(shifted_, tensor);
+  const tensor::Tensor &base = kda::tensor_of(base_, tensor), &moved = kda::tensor_of(shifted_, tensor);
   const judge::RowLayout part = layout.with_heads(base.size() / (layout.rows * layout.width));
   GateSums sums;
   std::vector<double> exact(judge::padded_width(layout.width));

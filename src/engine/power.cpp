@@ -9,6 +9,7 @@
 #include "base/memory.hpp"
 #include "engine/comparing.hpp"
 #include "engine/power_limits.hpp"
+#include "engine/twin_heads.hpp"
 
 namespace kda_check::engine {
 
@@ -122,7 +123,7 @@ void check_memory(const kda::Problem& problem, std::string_view tensor, const He
   const std::size_t stored = numeric::format_of(kda::dtype_of(tensor, problem, kernel.options.dtype)).bytes;
   std::size_t bytes =
       elements * (kernel.family.size() * stored + sizeof(float) + sizeof(double) + sizeof(std::int16_t));
-  if (kernel.compute() != numeric::ComputeFormat::fp32)  // directions
+  if (slopes_judge(kernel.compute()))  // directions
     for (const std::string& name : kda::tensors_of(kda::Pass::forward))
       bytes += 2 * sizeof(float) *
                tensor::element_count(kda::expected_shape(*kda::find_spec(name), problem.dimensions(),

@@ -41,11 +41,10 @@ PowerAnswers::PowerAnswers(const kda::Problem& problem, std::string_view tensor,
       layout_(judge::row_layout(tensor, healthy_.shape(), problem,
                                 static_cast<std::size_t>(problem.options.chunk_size))),
       twins_(problem.dimensions().H) {
-  const bool judges_slopes = kernel.compute() != numeric::ComputeFormat::fp32;
-  decays_.resize(judges_slopes ? twins_.size() : 0);
+  decays_.resize(slopes_judge(kernel.compute()) ? twins_.size() : 0);
   parallel_for(twins_.size(), kernel.options.threads, [&](std::size_t query_head, int) {
     const kda::Problem part = one_query_head(problem, query_head);
-    if (judges_slopes) decays_[query_head].emplace(part);
+    if (!decays_.empty()) decays_[query_head].emplace(part);
     std::vector<kda::Tensors> answers = answers_of(kernel_.family, kda::Pass::forward, part);
     for (kda::Tensors& answer : answers)
       twins_[query_head].push_back(std::move(answer.at(std::string(tensor))));

@@ -170,8 +170,7 @@ class IdealHead {
     return changed;
   }
   tensor::Tensor answer(const kda::Problem& problem) const {
-    kda::Answer answer = kda::answer_in_fp64(problem);
-    return std::move(site_.tensor == "o" ? answer.o : answer.final_state);
+    return kda::tensor_of(kda::answer_in_fp64(problem), site_.tensor).clone();
   }
   std::string token_text(const kda::Sequence& sequence, std::size_t token) const {
     return fmt::format("token {}, head {}", sequence.batch * d_.T + sequence.begin + token, head_);

@@ -44,8 +44,12 @@ judge::TwinSetting twin_setting(TwinsOf what, const judge::RowLayout& layout, nu
   const double least_error =
       std::max(numeric::format_of(range).smallest_normal(), stored.smallest_step() / 2);
   const bool in_fp32 = compute == numeric::ComputeFormat::fp32;
-  judge::TwinSetting setting{
-      layout, twins, answers, storage_unit, in_fp32 ? 0.0 : 0x1p-11, most_times_twins(what, in_fp32)};
+  judge::TwinSetting setting{layout,
+                             twins,
+                             answers,
+                             storage_unit,
+                             slopes_judge(compute) ? 0x1p-11 : 0.0,
+                             most_times_twins(what, in_fp32)};
   setting.least_error = least_error;
   return setting;
 }

@@ -15,6 +15,11 @@ kda::Problem one_query_head(const kda::Problem& problem, std::size_t query_head)
 std::vector<kda::Tensors> answers_of(const std::vector<Twin>& family, kda::Pass pass,
                                      const kda::Problem& problem);
 
+/// In fp32 a biased exponential is systematic and legitimate, and so is a slope.
+constexpr bool slopes_judge(numeric::ComputeFormat compute) {
+  return compute != numeric::ComputeFormat::fp32;
+}
+
 enum class TwinsOf : unsigned char { outputs, gradients, stages };
 constexpr TwinsOf twins_of(kda::Pass pass) {
   return pass == kda::Pass::forward ? TwinsOf::outputs : TwinsOf::gradients;

@@ -191,10 +191,7 @@ struct Twins::Class {
            });
   }
 
-  /// In fp32 a biased exponential is legitimate, and so is a slope.
-  bool judges_slopes(kda::Pass pass) const {
-    return pass == kda::Pass::forward && compute != ComputeFormat::fp32;
-  }
+  bool has_decay_slopes(kda::Pass pass) const { return pass == kda::Pass::forward && slopes_judge(compute); }
 
   /// `decays`: of the problem, where slopes judge.
   void measure(const kda::Problem& problem, kda::Pass pass, std::size_t query_head, const HeadTruths& truths,
@@ -202,7 +199,7 @@ struct Twins::Class {
     const std::vector<kda::Tensors> twins = answers_of(family, pass, problem);
     for (Judged& judged : tensors)
       if (judged.has_to_measure(query_head))
-        engine::measure(judged, query_head, truths, twins, judges_slopes(pass) ? decays : nullptr);
+        engine::measure(judged, query_head, truths, twins, has_decay_slopes(pass) ? decays : nullptr);
     for (Parameter& parameter : parameters) parameter.measure(query_head, truths, twins);
   }
 };
@@ -251,7 +248,7 @@ void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t cou
     std::optional<DecayDirections> decays;
     for (const std::unique_ptr<Class>& one : classes_) {
       if (!one->has_to_measure(query_head)) continue;
-      if (one->judges_slopes(pass_) && !decays) decays.emplace(part);
+      if (one->has_decay_slopes(pass_) && !decays) decays.emplace(part);
       one->measure(part, pass_, query_head, truths, decays ? &*decays : nullptr);
     }
   });

@@ -129,14 +129,8 @@ double product(const std::vector<float>& a, const std::vector<float>& b) {
 /// Adds a row of one field.
 void add(RowSums& sums, std::size_t row, const std::vector<float>& error, const std::vector<float>& truth,
          double squares_to_head) {
-  Sixteen of_squares, of_along;
-  for (std::size_t begin = 0; begin < error.size(); begin += tile_side) {
-    const float *const e = &error[begin], *const x = &truth[begin];
-    for (std::size_t i = 0; i < tile_side; ++i) of_squares.sums[i] += e[i] * e[i];
-    for (std::size_t i = 0; i < tile_side; ++i) of_along.sums[i] += e[i] * x[i];
-  }
-  sums.squares[row] = of_squares.total() * squares_to_head;
-  sums.along[row] = of_along.total() * squares_to_head;
+  sums.squares[row] = product(error, error) * squares_to_head;
+  sums.along[row] = product(error, truth) * squares_to_head;
   sums.total += sums.squares[row];
 }
 

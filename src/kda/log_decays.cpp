@@ -68,6 +68,10 @@ std::optional<std::size_t> slowest_channel(const Problem& problem, std::size_t h
   return slowest;
 }
 
+const tensor::Tensor& tensor_of(const Answer& answer, std::string_view name) {
+  return name == "o" ? answer.o : answer.final_state;
+}
+
 Answer answer_in_fp64(const Problem& problem, int threads) {
   return answer_in(numeric::DType::fp64, problem, threads);
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,5 +27,8 @@ std::optional<std::size_t> slowest_channel(const Problem& problem, std::size_t h
 /// What the recurrence answers in fp64, or in another element type.
 Answer answer_in_fp64(const Problem& problem, int threads = 1);
 Answer answer_in(numeric::DType dtype, const Problem& problem, int threads = 1);
+
+/// "o", or otherwise the final state.
+const tensor::Tensor& tensor_of(const Answer& answer, std::string_view name);
 
 }  // namespace kda_check::kda

@@ -25,16 +25,6 @@ kda::GradientTensors gradients_of(std::string_view variant, const kda::Problem& 
   return kda::variant_named(variant).run_backward(problem, options);
 }
 
-/// Elements of all gradients that differ in their bits.
-std::size_t differing(const kda::GradientTensors& a, const kda::GradientTensors& b) {
-  std::size_t count = 0;
-  for (std::size_t g = 0; g < kda::gradient_count; ++g) {
-    REQUIRE(a[g].empty() == b[g].empty());
-    if (!a[g].empty()) count += test::differing_bits(a[g], b[g]);
-  }
-  return count;
-}
-
 bool is_finite(const kda::GradientTensors& gradients) {
   for (const tensor::Tensor& tensor : gradients)
     for (std::size_t i = 0; i < tensor.size(); ++i)
@@ -57,7 +47,7 @@ void check_replay(const kda::Problem& problem, DType dtype, const std::string& w
     INFO(name << " in " << numeric::name_of(dtype) << ' ' << word);
     const kda::GradientTensors replayed = gradients_of(variant.replay, problem, options);
     if (where_finite && !is_finite(replayed)) continue;
-    CHECK(differing(gradients_of(name, problem, options), replayed) == 0);
+    CHECK(test::differing(gradients_of(name, problem, options), replayed) == 0);
   }
 }
 
@@ -226,7 +216,7 @@ TEST_CASE("GPU gradients of twenty runs have one bit pattern", "[gpu]") {
       if (!kda::variant_named(name).unsupported(problem, options).empty()) continue;
       const kda::GradientTensors first = gradients_of(name, problem, options);
       for (int again = 1; again < 20; ++again)
-        REQUIRE(differing(first, gradients_of(name, problem, options)) == 0);
+        REQUIRE(test::differing(first, gradients_of(name, problem, options)) == 0);
     }
 }
 

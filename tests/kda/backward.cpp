@@ -35,16 +35,6 @@ std::vector<numeric::DoubleDouble> exactly(const tensor::Tensor& tensor) {
   return values;
 }
 
-/// Elements that differ in their bits, of all gradients.
-std::size_t differing(const kda::GradientTensors& a, const kda::GradientTensors& b) {
-  std::size_t count = 0;
-  for (std::size_t g = 0; g < kda::gradient_count; ++g) {
-    REQUIRE(a[g].empty() == b[g].empty());
-    if (!a[g].empty()) count += test::differing_bits(a[g], b[g]);
-  }
-  return count;
-}
-
 std::vector<ProblemSpec> specs_with_every_option() {
   std::vector<ProblemSpec> specs(3);
   specs[0].T = 75, specs[0].H = 2, specs[0].HV = 4, specs[0].K = 40, specs[0].V = 21;
@@ -150,9 +140,9 @@ TEST_CASE("a running sum gives the same gradients through the fast kernels and t
         kda::set_axis(options.arithmetic, contraction);
         const kda::GradientTensors fast = kda::run_recurrent_backward(problem, options);
         kda::set_axis(options.arithmetic, "reduction=blocks:1024");  // one block: the same running sum
-        CHECK(differing(fast, kda::run_recurrent_backward(problem, options)) == 0);
+        CHECK(test::differing(fast, kda::run_recurrent_backward(problem, options)) == 0);
         kda::set_axis(options.arithmetic, "reduction=pairwise");
-        CHECK(differing(fast, kda::run_recurrent_backward(problem, options)) > 0);
+        CHECK(test::differing(fast, kda::run_recurrent_backward(problem, options)) > 0);
       }
 }
 
@@ -183,15 +173,16 @@ TEST_CASE("naive adds up its gradients in the order that is asked for", "[backwa
       return kda::run_naive_backward(problem, options);
     };
     const kda::GradientTensors running = gradients("reduction=sequential");
-    CHECK(differing(running, gradients("reduction=blocks:1024")) == 0);  // one block: the same running sum
-    CHECK(differing(running, gradients("reduction=pairwise")) > 0);
+    CHECK(test::differing(running, gradients("reduction=blocks:1024")) ==
+          0);  // one block: the same running sum
+    CHECK(test::differing(running, gradients("reduction=pairwise")) > 0);
     const kda::GradientTensors pairs = gradients("contraction=separate");
-    CHECK(differing(pairs, gradients("contraction=fused")) > 0);
+    CHECK(test::differing(pairs, gradients("contraction=fused")) > 0);
     const kda::GradientTensors fused = gradients("storage=none");
     for (const char* const point : {"bf16@normalised", "bf16@decay", "bf16@prediction", "bf16@carry"}) {
       if (point == std::string_view("bf16@normalised") && !spec.qk_l2norm) continue;
       CAPTURE(point);
-      CHECK(differing(fused, gradients((std::string("storage=") + point).c_str())) > 0);
+      CHECK(test::differing(fused, gradients((std::string("storage=") + point).c_str())) > 0);
     }
   }
 }
@@ -205,7 +196,7 @@ TEST_CASE("gradients do not depend on threads, and a packed sequence's are those
     const auto run = kda::variant_named(variant).run_backward;
     const kda::GradientTensors one = run(packed, options);
     options.threads = 5;
-    CHECK(differing(one, run(packed, options)) == 0);
+    CHECK(test::differing(one, run(packed, options)) == 0);
     // The third sequence is one token: with the others' gates changed its gradients stay.
     kda::Problem other = kda::clone(packed);
     for (std::size_t i = 0; i < other.g.size(); ++i)
@@ -233,7 +224,7 @@ TEST_CASE("threads that share a head leave the same bits, whatever they add up",
       const kda::GradientTensors alone = kda::run_recurrent_backward(problem, options);
       for (const int threads : {2, 7}) {
         options.threads = threads;
-        CHECK(differing(alone, kda::run_recurrent_backward(problem, options)) == 0);
+        CHECK(test::differing(alone, kda::run_recurrent_backward(problem, options)) == 0);
       }
     }
   }
