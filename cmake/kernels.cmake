@@ -7,7 +7,7 @@
 find_program(KDA_CHECK_LD NAMES ld.bfd ld REQUIRED)
 
 set(kda_check_kernel_sources any_tokens.cpp chunk.cpp chunk_backward.cpp elements.cpp exponentials.cpp gradient_oracle.cpp oracle.cpp
-    rounding_probe.cpp stage_oracle.cpp sums.cpp table.cpp tokens.cpp)
+    rounding_probe.cpp row_errors.cpp stage_oracle.cpp sums.cpp table.cpp tokens.cpp)
 list(TRANSFORM kda_check_kernel_sources PREPEND ${PROJECT_SOURCE_DIR}/src/kda/kernels/)
 
 # kda_check_kernels(ISA OPTIONS ...): adds the object to KDA_CHECK_KERNEL_OBJECTS.

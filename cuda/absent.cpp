@@ -1,5 +1,6 @@
 // The GPU side of a build without the CUDA toolkit.
 #include "base/error.hpp"
+#include "emulation.hpp"
 #include "gpu.hpp"
 #include "gradient_oracle.hpp"
 #include "oracle.hpp"
@@ -20,6 +21,10 @@ std::string unsupported_oracle(const kda::Dimensions&) { return reason; }
 void run_oracle(const OracleRequest&, const OracleSinks&) { throw Error(ErrorKind::environment, reason); }
 std::string unsupported_gradient_oracle(const kda::Dimensions&) { return reason; }
 void run_gradient_oracle(const GradientOracleRequest&) { throw Error(ErrorKind::environment, reason); }
+std::string unsupported_emulation(const EmulatedForm&, const Shape&) { return reason; }
+void emulate(const ProblemInputs&, std::span<const EmulatedForm>) {
+  throw Error(ErrorKind::environment, reason);
+}
 double copy_bandwidth() { throw Error(ErrorKind::environment, reason); }
 
 }  // namespace kda_check::cuda

@@ -75,6 +75,9 @@ class DeviceTensors {
     for (const DeviceMemory& memory : memory_) memory.check_canaries();
     for (const DeviceMemory& memory : outputs_) memory.check_canaries();
   }
+  void poison_outputs() const {
+    for (const DeviceMemory& memory : outputs_) memory.poison();
+  }
   void download(const Request& r) const {
     std::size_t i = 0;
     for (const auto& [name, output] : outputs_of(r))

@@ -20,11 +20,62 @@ constexpr int block_columns = block_warps * warp_columns;
 constexpr int tile = block_warps;             ///< tokens prepared together: a warp each
 static_assert(widest_key <= 8 * warp_lanes);  // the widest rows below
 
+/// An element on its way from memory: of 2 bytes, the 4 that it is half of; of 4 bytes, it; of 8, as T. One
+/// load of 4 bytes is right for both narrow types: two that meet in a register leave a copy behind one of
+/// them, which waits for memory where it stands. Tensors are allocated in multiples of 4 bytes (memory.cpp).
+template <class T>
+using Word = std::conditional_t<sizeof(T) == sizeof(float), std::uint32_t, std::uint64_t>;
+
+/// Elements first, first + stride, ..., `count` at most as many as there is room for.
+template <class T, int room>
+__device__ void fetch_words(const Tensor& tensor, std::size_t first, std::size_t stride, int count,
+                            Word<T> (&words)[room]) {
+  if (tensor.dtype == numeric::DType::fp64) {
+    const auto* const elements = static_cast<const double*>(tensor.data) + first;
+#pragma unroll
+    for (int i = 0; i < room; ++i)
+      if (i < count) words[i] = __builtin_bit_cast(Word<T>, static_cast<T>(elements[i * stride]));
+    return;
+  }
+  const std::size_t bytes = tensor.dtype == numeric::DType::fp32 ? 4 : 2;
+  const auto* const elements =
+      static_cast<const unsigned char*>(tensor.data) + (first * bytes & ~std::size_t{3});
+#pragma unroll
+  for (int i = 0; i < room; ++i)
+    if (i < count) words[i] = *reinterpret_cast<const std::uint32_t*>(elements + i * stride * bytes);
+}
+/// Their values. `first` as above; strides are even.
+template <class T, int room>
+__device__ void values_of_words(const Word<T> (&words)[room], numeric::DType dtype, std::size_t first,
+                                T (&values)[room]) {
+  const int half = first % 2 == 0 ? 0 : 16;
+  const auto all = [&](auto value) {
+#pragma unroll
+    for (int i = 0; i < room; ++i) values[i] = value(words[i]);
+  };
+  switch (dtype) {
+    case numeric::DType::fp64:
+      return all([](Word<T> x) { return __builtin_bit_cast(T, x); });
+    case numeric::DType::fp32:
+      return all([](Word<T> x) { return value_of<T>(x, numeric::DType::fp32); });
+    case numeric::DType::bf16:
+      return all([half](Word<T> x) { return value_of<T>(x >> half, numeric::DType::bf16); });
+    case numeric::DType::fp16:
+      break;
+  }
+  all([half](Word<T> x) { return value_of<T>(x >> half, numeric::DType::fp16); });
+}
+
 /// The inputs of one token as they are stored: rows l, l + 32, ... of each lane; v of block_columns = 32.
 /// Nothing is done to them before they are needed, so that nobody waits for memory.
-template <int rows>
+template <class T, int rows>
 struct RawToken {
-  Stored q[rows], k[rows], g[rows], v, beta;
+  Word<T> q[rows], k[rows], g[rows], v[1], beta[1];
+};
+
+/// Where they begin in their tensors: those of this lane.
+struct TokenPlaces {
+  std::size_t query, gate, value, beta;
 };
 
 /// Prepared tokens: [tile][K] each, then [tile][block_columns] and [tile].
@@ -90,7 +141,7 @@ class Recurrence {
 
   __device__ void run() {
     load_state();
-    RawToken<rows> raw;
+    RawToken<T, rows> raw;
     fetch(0, raw);
     for (std::uint32_t first = 0; first < tokens_.count; first += tile) {
       prepare(first, raw);
@@ -150,26 +201,32 @@ class Recurrence {
   }
 
   /// This warp's token of the tile that begins at `first`.
-  __device__ void fetch(std::uint32_t first, RawToken<rows>& raw) const {
+  __device__ void fetch(std::uint32_t first, RawToken<T, rows>& raw) const {
     const std::uint32_t t = first + warp_;
     if (t >= tokens_.count) return;
-    const std::size_t query = p_.at(token(t), p_.H, p_.query_head(head_)) * p_.K,
+    const TokenPlaces at = places(t);
+    fetch_words<T>(p_.q, at.query, warp_lanes, lane_rows_, raw.q);
+    fetch_words<T>(p_.k, at.query, warp_lanes, lane_rows_, raw.k);
+    fetch_words<T>(p_.g, at.gate, warp_lanes, lane_rows_, raw.g);
+    if (first_column_ + lane_ < p_.V) fetch_words<T>(p_.v, at.value, 0, 1, raw.v);
+    fetch_words<T>(p_.beta, at.beta, 0, 1, raw.beta);
+  }
+  __device__ TokenPlaces places(std::uint32_t t) const {
+    const std::size_t query = p_.at(token(t), p_.H, p_.query_head(head_)),
                       value = p_.at(token(t), p_.HV, head_);
-    fetch_stored(p_.q.data, p_.q.dtype, query + lane_, warp_lanes, lane_rows_, raw.q);
-    fetch_stored(p_.k.data, p_.k.dtype, query + lane_, warp_lanes, lane_rows_, raw.k);
-    fetch_stored(p_.g.data, p_.g.dtype, value * p_.K + lane_, warp_lanes, lane_rows_, raw.g);
-    const int v = first_column_ + lane_;
-    if (v < p_.V) raw.v = fetch_stored(p_.v, value * p_.V + v);
-    raw.beta = fetch_stored(p_.beta, value);
+    return {query * p_.K + lane_, value * p_.K + lane_, value * p_.V + first_column_ + lane_, value};
   }
 
   /// Norm, scale and decay of this warp's token into shared memory.
-  __device__ void prepare(std::uint32_t first, const RawToken<rows>& raw) const {
+  __device__ void prepare(std::uint32_t first, const RawToken<T, rows>& raw) const {
     if (first + warp_ >= tokens_.count) return;
-    T q[rows], key[rows], g[rows];
-    values_of(raw.q, p_.q.dtype, q);
-    values_of(raw.k, p_.k.dtype, key);
-    values_of(raw.g, p_.g.dtype, g);
+    const TokenPlaces at_token = places(first + warp_);
+    T q[rows], key[rows], g[rows], v[1], beta[1];
+    values_of_words(raw.q, p_.q.dtype, at_token.query, q);
+    values_of_words(raw.k, p_.k.dtype, at_token.query, key);
+    values_of_words(raw.g, p_.g.dtype, at_token.gate, g);
+    values_of_words(raw.v, p_.v.dtype, at_token.value, v);
+    values_of_words(raw.beta, p_.beta.dtype, at_token.beta, beta);
     if (p_.qk_l2norm) {
       normalise(q);
       normalise(key);
@@ -188,8 +245,8 @@ class Recurrence {
       in_.decay[at] = decay[r];
     }
     const bool has_column = first_column_ + lane_ < p_.V;
-    in_.v[warp_ * block_columns + lane_] = has_column ? value_of<T>(raw.v, p_.v.dtype) : T(0);
-    if (lane_ == 0) in_.beta[warp_] = write_strength(p_, value_of<T>(raw.beta, p_.beta.dtype));
+    in_.v[warp_ * block_columns + lane_] = has_column ? v[0] : T(0);
+    if (lane_ == 0) in_.beta[warp_] = write_strength(p_, beta[0]);
   }
   /// Gates as they are stored to log decays, through this lane's places as the state is.
   __device__ void gates(T (&g)[rows]) const {

@@ -100,7 +100,8 @@ void add_oracle_device(Parser& parser, plan::Request& request) {
                                 : device == "gpu" ? OracleDeviceChoice::gpu
                                                   : OracleDeviceChoice::automatic;
       },
-      "Where the oracle runs; auto (default): on a GPU, where there is one and it pays.\n"
+      "Where the oracle runs, and forwards the twins; auto (default): on a GPU, where there is one and it "
+      "pays.\n"
       "The bits are the same");
 }
 

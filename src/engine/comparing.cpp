@@ -236,7 +236,9 @@ void hold_against(const kda::Problem& problem, Twins& twins, TruthSource& truths
 
 std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& pairings) {
   std::vector<Ongoing> ongoing = ongoing_comparisons(truth, pairings);
-  Twins twins(truth.problem, truth.pass, truth.threads_of_twins, truth.draws);
+  const int threads_of_twins =
+      static_cast<int>(std::min(truth.heads_of_twins, static_cast<std::size_t>(truth.threads)));
+  Twins twins(truth.problem, truth.pass, threads_of_twins, truth.draws, truth.twins_on_cpu_instead);
   if (truth.oracle)
     for (const Pairing& pairing : pairings)
       if (pairing.twins) twins.add(*pairing.got, pairing.twins_left_out);

@@ -36,7 +36,8 @@ struct Truth {
   std::size_t memory_budget = 0;  ///< for the truth of gradients
   /// Of the gates in chunks of a size.
   std::function<const kda::GateStatistics&(std::size_t chunk_size)> gates;
-  int threads_of_twins = 1;
+  std::size_t heads_of_twins = 1;  ///< query heads at once
+  Twins::CpuInstead twins_on_cpu_instead = {};
   bool draws = false;         ///< a report draws what is beyond the twins
   kda::OracleSink also = {};  ///< sees what the oracle of the forward pass hands out, too
 };

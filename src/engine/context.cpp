@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/memory.hpp"
+#include "engine/alone_on_gpu.hpp"
 #include "engine/external.hpp"
 #include "plan/cost.hpp"
 #include "plan/replay.hpp"
@@ -16,8 +18,8 @@ namespace kda_check::engine {
 
 namespace {
 
-/// One run at a time on a device, and one program of the user's: others would share its memory.
-std::mutex device, program;
+/// One program of the user's at a time: others would share its memory.
+std::mutex program;
 
 /// As stored, or rounded.
 kda::Problem read(plan::Source::Opened& source, const plan::Problem& plan) {
@@ -54,11 +56,15 @@ std::size_t Context::bytes_of(const Key& key) const {
   return plan::answer_bytes(plan_.outline, key.second, plan_.answers[key.first % replays].dtype);
 }
 
+std::size_t Context::memory_left() const {
+  std::size_t bytes = 0;
+  for (const Key& key : in_use_) bytes += bytes_of(key);
+  return budget() - std::min(budget(), bytes);
+}
+
 bool Context::fits(std::size_t index, kda::Pass pass) const {
   if (in_use_.empty() || in_use_.contains({index, pass})) return true;
-  std::size_t bytes = bytes_of({index, pass});
-  for (const Key& key : in_use_) bytes += bytes_of(key);
-  return bytes <= budget();
+  return bytes_of({index, pass}) <= memory_left();
 }
 
 template <class Make>
@@ -131,7 +137,7 @@ Answered Context::computed(const plan::Answer& who, kda::Pass pass) {
   Answered answered = described(who, pass, plan_);
   try {
     std::unique_lock<std::mutex> one;
-    if (kda::is_on_gpu(variant)) one = std::unique_lock(device);
+    if (kda::is_on_gpu(variant)) one = alone_on_gpu();
     answered.tensors = kda::run_pass(pass, variant, problem_, options_of(who));
   } catch (const Error& error) {
     // One that fails takes nobody else's answer with it.
@@ -172,6 +178,13 @@ kda::OracleOptions Context::oracle(kda::OraclePrecision precision, const plan::R
     on_cpu(plan::why_no_gpu_oracle(problem_.dimensions(), pass));
   options.instead = on_cpu;
   return options;
+}
+
+Twins::CpuInstead Context::twins_on_cpu_instead() {
+  return [this](const std::string& reason) {
+    if (!std::exchange(twins_left_their_device_, true) && resources_.warning)
+      resources_.warning(fmt::format("{}: twins run on the CPU: {}", plan_.source->name(), reason));
+  };
 }
 
 bool Context::oracle_left_its_device(std::string_view pass) const {

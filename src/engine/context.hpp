@@ -56,11 +56,15 @@ class Context {
   Truth truth(kda::Pass pass, const plan::Request& asked, std::size_t chunk_size);
   /// The oracle of a pass on the device it was asked for, or with a warning on another.
   kda::OracleOptions oracle(kda::OraclePrecision precision, const plan::Request& asked, kda::Pass pass);
+  /// A warning, once, that twins compute on the CPU, where they were to on the GPU.
+  Twins::CpuInstead twins_on_cpu_instead();
   /// `pass`: its name.
   bool oracle_left_its_device(std::string_view pass) const;
   /// The options of a computed answer, with the threads and the memory there are.
   kda::RunOptions options_of(const plan::Answer& answer) const;
   void progress(const std::string& what) const;
+  /// Bytes of the budget beside the inputs and the answers in use.
+  std::size_t memory_left() const;
 
   /// Failures of single answers: a device, memory.
   std::vector<report::Failure> failures;
@@ -86,7 +90,8 @@ class Context {
   std::map<Key, NoAnswer> without_;
   std::set<Key> in_use_;
   std::map<std::size_t, kda::GateStatistics> gates_;
-  std::set<kda::Pass> left_its_device_;  ///< whose oracle should have run on a GPU
+  std::set<kda::Pass> left_its_device_;   ///< whose oracle should have run on a GPU
+  bool twins_left_their_device_ = false;  ///< twins, too
 };
 
 }  // namespace kda_check::engine

@@ -60,7 +60,7 @@ class ForwardTruths : public TruthSource {
  private:
   /// Of the heads that were asked for last.
   struct Held {
-    std::vector<double> o, final_state;
+    tensor::UnfilledDoubles o, final_state;  // threads fill their parts
     HeadTruths::Values by_tensor() const { return {{"o", o}, {"final_state", final_state}}; }
   };
   /// What of all that the oracle hands out.

@@ -234,8 +234,8 @@ std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vect
     kda::run_oracle(truth.problem, *truth.oracle, truth.threads, sink);
     return nullptr;
   }
-  auto truths = std::make_unique<ForwardTruths>(truth.problem, *truth.oracle, truth.threads,
-                                                static_cast<std::size_t>(truth.threads_of_twins));
+  auto truths =
+      std::make_unique<ForwardTruths>(truth.problem, *truth.oracle, truth.threads, truth.heads_of_twins);
   for (std::size_t first = 0; first < d.H; first += truths->at_once())
     twins.measure(truths->of(first, std::min(truths->at_once(), d.H - first), sink));
   return truths;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "judge/twin_test.hpp"
 
 namespace kda_check::engine {
 
@@ -119,6 +120,20 @@ std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, Compu
     if (auto twin = twin_of(row, problem, pass == kda::Pass::backward, compute, dtype, chunk_size))
       family.push_back(std::move(*twin));
   }
+  return family;
+}
+
+judge::Form form_for_twins(const Answered& answer, const plan::Names& left_out) {
+  return left_out.empty() ? answer.form : judge::Form::unknown;
+}
+
+std::vector<Twin> family_of(const kda::Problem& problem, kda::Pass pass, const Answered& answer,
+                            const plan::Names& left_out) {
+  if (answer.compute == ComputeFormat::fp64) return {};
+  std::vector<Twin> family = twin_family(problem, pass, answer.compute, answer.dtype,
+                                         form_for_twins(answer, left_out), storage_of_twins(answer.storage));
+  leave_out(family, left_out);
+  if (family.size() < judge::fewest_twins) family.clear();
   return family;
 }
 

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "engine/answered.hpp"
 #include "judge/limits.hpp"
 #include "kda/passes.hpp"
 
@@ -19,6 +20,12 @@ struct Twin {
 /// has twins of that kind beside the others.
 std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, numeric::ComputeFormat compute,
                               numeric::DType dtype, judge::Form form, kda::Storage storage);
+
+/// Those of an answer, some ways of computing left out; empty where they are too few for a test.
+std::vector<Twin> family_of(const kda::Problem& problem, kda::Pass pass, const Answered& answer,
+                            const plan::Names& left_out);
+/// The form that its twins are chosen by: where some are left out, nobody knows it.
+judge::Form form_for_twins(const Answered& answer, const plan::Names& left_out);
 
 /// That storage where there are twins of its kind, otherwise the same for all.
 kda::Storage storage_of_twins(kda::Storage storage);

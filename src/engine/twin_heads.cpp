@@ -1,18 +1,41 @@
 #include "engine/twin_heads.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <optional>
 
+#include "base/error.hpp"
+#include "engine/alone_on_gpu.hpp"
+#include "kda/gpu_emulation.hpp"
 #include "kda/heads.hpp"
 #include "numeric/rounding.hpp"
+#include "plan/cost.hpp"
 
 namespace kda_check::engine {
 
-kda::Problem one_query_head(const kda::Problem& problem, std::size_t query_head) {
+namespace {
+
+kda::Problem query_heads_of(const kda::Problem& problem, std::size_t first, std::size_t count) {
   const std::size_t group = problem.heads_per_group();
-  std::vector<std::size_t> heads(group);
-  for (std::size_t i = 0; i < group; ++i) heads[i] = query_head * group + i;
-  return kda::with_heads(problem, std::vector<std::size_t>{query_head}, heads);
+  std::vector<std::size_t> queries(count), heads(count * group);
+  std::iota(queries.begin(), queries.end(), first);
+  std::iota(heads.begin(), heads.end(), first * group);
+  return kda::with_heads(problem, queries, heads);
+}
+
+std::vector<kda::Emulated> emulated(const std::vector<Twin>& family) {
+  std::vector<kda::Emulated> wanted;
+  for (const Twin& twin : family) wanted.push_back({twin.variant, &twin.options});
+  return wanted;
+}
+
+}  // namespace
+
+kda::Problem one_query_head(const kda::Problem& problem, std::size_t query_head) {
+  return query_heads_of(problem, query_head, 1);
 }
 
 std::vector<kda::Tensors> answers_of(const std::vector<Twin>& family, kda::Pass pass,
@@ -21,6 +44,44 @@ std::vector<kda::Tensors> answers_of(const std::vector<Twin>& family, kda::Pass 
   for (const Twin& twin : family)
     answers.push_back(kda::run_pass(pass, *twin.variant, problem, twin.options));
   return answers;
+}
+
+FamilyAnswers gpu_answers_of(const std::vector<Twin>& family, const kda::Problem& problem, std::size_t first,
+                             std::size_t count) {
+  std::optional<kda::Problem> part;
+  if (count < problem.dimensions().H) part.emplace(query_heads_of(problem, first, count));
+  FamilyAnswers answers{{}, first, count};
+  const std::unique_lock one = alone_on_gpu();
+  for (kda::Answer& answer : kda::emulate_on_gpu(part ? *part : problem, emulated(family)))
+    answers.twins.push_back(kda::by_name(std::move(answer)));
+  return answers;
+}
+
+bool can_answer_on_gpu(const std::vector<Twin>& family, const kda::Problem& problem) {
+  return std::ranges::all_of(emulated(family), [&](const kda::Emulated& wanted) {
+    return kda::not_emulated_on_gpu(wanted, problem).empty();
+  });
+}
+
+std::size_t heads_for_twins(const plan::Problem& problem, kda::Pass pass, int threads, bool on_gpu,
+                            std::size_t budget, std::size_t left) {
+  const plan::TwinBytes bytes = plan::twin_bytes(problem, pass);
+  if (bytes.kept + bytes.per_head > budget)
+    throw Error(ErrorKind::input,
+                fmt::format("twins take {:.3g} GB; the memory budget is {:.3g} GB",
+                            static_cast<double>(bytes.kept + bytes.per_head) * 1e-9,
+                            static_cast<double>(budget) * 1e-9),
+                {}, "--memory-limit raises it; with --twins off the limits decide alone");
+  const std::size_t most = on_gpu ? problem.outline.dimensions.H : static_cast<std::size_t>(threads);
+  if (bytes.per_head == 0) return most;
+  return std::clamp<std::size_t>((std::max(left, bytes.kept) - bytes.kept) / bytes.per_head, 1, most);
+}
+
+bool has_twins_for_gpu(const kda::Problem& problem, kda::Pass pass, const Answered& answer,
+                       const plan::Names& left_out) {
+  if (pass == kda::Pass::backward) return false;
+  const std::vector<Twin> family = family_of(problem, pass, answer, left_out);
+  return !family.empty() && can_answer_on_gpu(family, problem);
 }
 
 namespace {

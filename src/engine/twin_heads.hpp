@@ -1,4 +1,4 @@
-// One query head of a problem, as every twin of a family solves it.
+// The query heads of a problem, as the twins of a family solve them.
 #pragma once
 
 #include <vector>
@@ -14,6 +14,26 @@ kda::Problem one_query_head(const kda::Problem& problem, std::size_t query_head)
 /// What each twin answers, in the order of the family.
 std::vector<kda::Tensors> answers_of(const std::vector<Twin>& family, kda::Pass pass,
                                      const kda::Problem& problem);
+
+/// ... to query heads [first, first + count) of a problem together.
+struct FamilyAnswers {
+  std::vector<kda::Tensors> twins;
+  std::size_t first = 0, count = 1;
+};
+/// The same, computed on the GPU. Throws Error{environment} where it fails or lacks memory.
+FamilyAnswers gpu_answers_of(const std::vector<Twin>& family, const kda::Problem& problem, std::size_t first,
+                             std::size_t count);
+/// Whether the GPU has every way of computing of the family.
+bool can_answer_on_gpu(const std::vector<Twin>& family, const kda::Problem& problem);
+
+/// How many query heads twins take at once: of each they hold the truth and the answers of a family, and the
+/// gradients' truth is held whole. A thread has one; a GPU as many as there is room for in the bytes that are
+/// `left` of the budget beside inputs and answers. Throws Error{input} where one is more than `budget` bytes.
+std::size_t heads_for_twins(const plan::Problem& problem, kda::Pass pass, int threads, bool on_gpu,
+                            std::size_t budget, std::size_t left);
+/// Whether some twins of this answer can compute on the GPU, if it has twins.
+bool has_twins_for_gpu(const kda::Problem& problem, kda::Pass pass, const Answered& answer,
+                       const plan::Names& left_out);
 
 /// In fp32 a biased exponential is systematic and legitimate, and so is a slope.
 constexpr bool slopes_judge(numeric::ComputeFormat compute) {

@@ -1,7 +1,5 @@
 #include "engine/twins.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -12,7 +10,6 @@
 #include "engine/decay_directions.hpp"
 #include "engine/twin_heads.hpp"
 #include "numeric/ulp.hpp"
-#include "plan/cost.hpp"
 
 namespace kda_check::engine {
 
@@ -78,14 +75,16 @@ struct Parameter {
 };
 
 /// The heads of a tensor that belong to a query head. `decays`: none where slopes do not judge.
-void measure(Judged& judged, std::size_t query_head, const HeadTruths& truths,
-             const std::vector<kda::Tensors>& twins, const DecayDirections* decays) {
-  const judge::RowLayout layout = judged.layout.with_heads(judged.heads_per_query_head);
+void measure(Judged& judged, std::size_t query_head, const HeadTruths& truths, const FamilyAnswers& answers,
+             const DecayDirections* decays) {
+  const judge::RowLayout layout = judged.layout.with_heads(judged.heads_per_query_head),
+                         of_family = judged.layout.with_heads(judged.heads_per_query_head * answers.count);
   for (std::size_t i = 0; i < judged.heads_per_query_head; ++i) {
     const std::size_t head = query_head * judged.heads_per_query_head + i;
     judge::HeadValues values{truth_of(truths, judged.name, judged.layout, head)};
-    for (const kda::Tensors& twin : twins) {
-      values.fields.emplace_back(twin.at(judged.name), layout, i);
+    for (const kda::Tensors& twin : answers.twins) {
+      values.fields.emplace_back(twin.at(judged.name), of_family,
+                                 head - answers.first * judged.heads_per_query_head);
       values.fields.back().store_as(judged.dtype);
     }
     for (const Answered* const answer : judged.answers)
@@ -140,6 +139,7 @@ struct Twins::Class {
   std::vector<Parameter> parameters = {};
   std::map<std::string, double, std::less<>> limits = {};  ///< on rms_ratio, by tensor
   std::map<std::pair<const Answered*, std::string>, TwinResult> results = {};
+  std::optional<FamilyAnswers> from_gpu = {};
 
   void add(const kda::Problem& problem, kda::Pass pass, const Answered& answer) {
     answers.push_back(&answer);
@@ -196,34 +196,27 @@ struct Twins::Class {
   /// `decays`: of the problem, where slopes judge.
   void measure(const kda::Problem& problem, kda::Pass pass, std::size_t query_head, const HeadTruths& truths,
                const DecayDirections* decays) {
-    const std::vector<kda::Tensors> twins = answers_of(family, pass, problem);
+    FamilyAnswers own;
+    if (!from_gpu) own = {answers_of(family, pass, problem), query_head, 1};
+    const FamilyAnswers& of_twins = from_gpu ? *from_gpu : own;
     for (Judged& judged : tensors)
       if (judged.has_to_measure(query_head))
-        engine::measure(judged, query_head, truths, twins, has_decay_slopes(pass) ? decays : nullptr);
-    for (Parameter& parameter : parameters) parameter.measure(query_head, truths, twins);
+        engine::measure(judged, query_head, truths, of_twins, has_decay_slopes(pass) ? decays : nullptr);
+    for (Parameter& parameter : parameters) parameter.measure(query_head, truths, of_twins.twins);
   }
 };
 
-int threads_for_twins(const plan::Problem& problem, kda::Pass pass, int threads, std::size_t budget) {
-  const plan::TwinBytes bytes = plan::twin_bytes(problem, pass);
-  if (bytes.kept + bytes.per_thread > budget)
-    throw Error(ErrorKind::input,
-                fmt::format("twins take {:.3g} GB; the memory budget is {:.3g} GB",
-                            static_cast<double>(bytes.kept + bytes.per_thread) * 1e-9,
-                            static_cast<double>(budget) * 1e-9),
-                {}, "--memory-limit raises it; with --twins off the limits decide alone");
-  if (bytes.per_thread == 0) return threads;
-  return static_cast<int>(std::clamp<std::size_t>((budget - bytes.kept) / bytes.per_thread, 1,
-                                                  static_cast<std::size_t>(threads)));
-}
-
-Twins::Twins(const kda::Problem& problem, kda::Pass pass, int threads, bool draws)
-    : problem_(problem), pass_(pass), threads_(threads), draws_(draws) {}
+Twins::Twins(const kda::Problem& problem, kda::Pass pass, int threads, bool draws, CpuInstead cpu_instead)
+    : problem_(problem),
+      pass_(pass),
+      threads_(threads),
+      draws_(draws),
+      cpu_instead_(pass == kda::Pass::forward ? std::move(cpu_instead) : nullptr) {}
 Twins::~Twins() = default;
 
 void Twins::add(const Answered& answer, const plan::Names& left_out) {
   if (answer.compute == ComputeFormat::fp64) return;
-  const judge::Form form = left_out.empty() ? answer.form : judge::Form::unknown;
+  const judge::Form form = form_for_twins(answer, left_out);
   const kda::Storage storage = storage_of_twins(answer.storage);
   for (const std::unique_ptr<Class>& known : classes_)
     if (known->compute == answer.compute && known->dtype == answer.dtype && known->form == form &&
@@ -232,26 +225,41 @@ void Twins::add(const Answered& answer, const plan::Names& left_out) {
         known->add(problem_, pass_, answer);
       return;
     }
-  std::vector<Twin> family = twin_family(problem_, pass_, answer.compute, answer.dtype, form, storage);
-  leave_out(family, left_out);
-  if (family.size() < judge::fewest_twins) return;
+  std::vector<Twin> family = family_of(problem_, pass_, answer, left_out);
+  if (family.empty()) return;
   classes_.push_back(std::make_unique<Class>(
       Class{answer.compute, answer.dtype, form, storage, answer.chunk_size, left_out, std::move(family)}));
   classes_.back()->add(problem_, pass_, answer);
 }
 
+void Twins::answer_on_gpu(Class& one, std::size_t first, std::size_t count) {
+  if (!cpu_instead_ || !can_answer_on_gpu(one.family, problem_)) return;
+  try {
+    one.from_gpu = gpu_answers_of(one.family, problem_, first, count);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::environment) throw;
+    cpu_instead_(error.what());
+    cpu_instead_ = nullptr;
+  }
+}
+
 void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t count) {
-  for (const std::unique_ptr<Class>& one : classes_) one->begin(pass_);
-  parallel_for(count, threads_, [&](std::size_t item, int) {
-    const std::size_t query_head = first + item;
-    const kda::Problem part = one_query_head(problem_, query_head);
-    std::optional<DecayDirections> decays;
-    for (const std::unique_ptr<Class>& one : classes_) {
-      if (!one->has_to_measure(query_head)) continue;
-      if (one->has_decay_slopes(pass_) && !decays) decays.emplace(part);
-      one->measure(part, pass_, query_head, truths, decays ? &*decays : nullptr);
-    }
-  });
+  std::vector<std::optional<DecayDirections>> decays(count);
+  for (const std::unique_ptr<Class>& one : classes_) {  // one family's answers at a time
+    one->begin(pass_);
+    const auto is_wanted = [&](std::size_t item) { return one->has_to_measure(first + item); };
+    std::size_t wanted = 0;
+    for (std::size_t item = 0; item < count; ++item) wanted += is_wanted(item);
+    if (wanted == 0) continue;
+    answer_on_gpu(*one, first, count);
+    parallel_for(count, threads_, [&](std::size_t item, int) {
+      if (!is_wanted(item)) return;
+      const kda::Problem part = one_query_head(problem_, first + item);
+      if (one->has_decay_slopes(pass_) && !decays[item]) decays[item].emplace(part);
+      one->measure(part, pass_, first + item, truths, decays[item] ? &*decays[item] : nullptr);
+    });
+    one->from_gpu = {};
+  }
 }
 
 void Twins::limit(const Answered& answer, std::string_view tensor, double rms_ratio) {

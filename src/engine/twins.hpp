@@ -2,6 +2,7 @@
 // errors are says what its errors may be (judge/twin_test.hpp, docs/twins.md).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,16 +42,14 @@ struct TwinReading {
   bool of_gradient = false;  ///< whose errors have longer tails
 };
 
-/// On how many of `threads` they may run: on every thread they hold the truth of a query head and the answers
-/// of a family to it, and the gradients' truth is held whole. Throws Error{input} where that is more than
-/// `budget` bytes on one.
-int threads_for_twins(const plan::Problem& problem, kda::Pass pass, int threads, std::size_t budget);
-
 /// Answers of one pass through one problem, beside their twins.
 class Twins {
  public:
+  /// Told why the twins of the forward pass do not compute on the GPU after all; null: they are not to.
+  using CpuInstead = std::function<void(const std::string& reason)>;
+
   /// `draws`: of what is beyond its twins there are maps.
-  Twins(const kda::Problem& problem, kda::Pass pass, int threads, bool draws);
+  Twins(const kda::Problem& problem, kda::Pass pass, int threads, bool draws, CpuInstead cpu_instead);
   ~Twins();
 
   /// To be called before the others; `answer` must stay. `left_out`: ways of computing that none of its twins
@@ -81,12 +80,14 @@ class Twins {
   struct Class;
   const Class* class_of(const Answered& answer, const plan::Names& left_out) const;
   void measure(const HeadTruths& truths, std::size_t first, std::size_t count);
+  void answer_on_gpu(Class& one, std::size_t first, std::size_t count);
   void conclude(TruthSource& truths);
 
   const kda::Problem& problem_;
   const kda::Pass pass_;
   const int threads_;
   const bool draws_;
+  CpuInstead cpu_instead_;
   std::vector<std::unique_ptr<Class>> classes_;
 };
 

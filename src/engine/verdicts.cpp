@@ -7,6 +7,7 @@
 #include "engine/findings.hpp"
 #include "engine/judged.hpp"
 #include "engine/probing.hpp"
+#include "engine/twin_heads.hpp"
 #include "explain/missing_options.hpp"
 
 namespace kda_check::engine {
@@ -107,9 +108,17 @@ class Round {
     truth.draws = context_.resources().draw;
     const bool has_twins =
         truth.oracle && std::ranges::any_of(pairings_, [](const Pairing& pairing) { return pairing.twins; });
-    if (has_twins)
-      truth.threads_of_twins = threads_for_twins(context_.plan(), group_.pass, truth.threads,
-                                                 context_.resources().limits.memory_budget);
+    if (has_twins) {
+      const bool on_gpu = truth.oracle->device == kda::OracleDevice::gpu &&
+                          std::ranges::any_of(pairings_, [&](const Pairing& pairing) {
+                            return pairing.twins && has_twins_for_gpu(context_.problem(), group_.pass,
+                                                                      *pairing.got, pairing.twins_left_out);
+                          });
+      truth.heads_of_twins =
+          heads_for_twins(context_.plan(), group_.pass, truth.threads, on_gpu,
+                          context_.resources().limits.memory_budget, context_.memory_left());
+      if (on_gpu) truth.twins_on_cpu_instead = context_.twins_on_cpu_instead();
+    }
     std::vector<bool> beside_twins(pairings_.size(), false);
     for (Measured& item : measured(truth, pairings_)) {
       if (item.twins) beside_twins[item.pairing] = true;

@@ -5,84 +5,13 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <type_traits>
 
 #include "judge/comparison.hpp"
 #include "judge/grid.hpp"
-#include "numeric/rounding.hpp"
+#include "judge/sides.hpp"
 #include "numeric/ulp.hpp"
 
 namespace kda_check::judge {
-
-/// Whether no element is infinite or NaN.
-template <class Storage>
-bool all_finite(const Storage* elements, std::size_t count) {
-  using Bits = numeric::BitsOf<Storage>;
-  constexpr const numeric::Format& format = numeric::format_for<Storage>;
-  constexpr auto exponent = static_cast<Bits>(
-      ((std::uint64_t{1} << (format.bytes * 8 - static_cast<std::size_t>(format.precision))) - 1)
-      << (format.precision - 1));
-  constexpr auto lowest = static_cast<Bits>(std::uint64_t{1} << (format.precision - 1));
-  Bits carried = 0;  // into the place of the sign, by an exponent of ones
-  for (std::size_t i = 0; i < count; ++i)
-    carried = static_cast<Bits>(carried | ((std::bit_cast<Bits>(elements[i]) & exponent) + lowest));
-  return static_cast<Bits>(carried >> (sizeof(Bits) * 8 - 1)) == 0;
-}
-
-/// Whether all elements are finite and no square of them, or of a difference of two of them, is beyond the
-/// range of fp64.
-template <class Storage>
-bool are_squarable(const Storage* elements, std::size_t count) {
-  if constexpr (sizeof(Storage) < sizeof(double)) {
-    return all_finite(elements, count);
-  } else {
-    constexpr auto least = std::bit_cast<std::int64_t>(numeric::ProductSum::least_root),
-                   most = std::bit_cast<std::int64_t>(numeric::ProductSum::most_root);
-    std::int64_t beyond = 0;  // negative once a difference was; 0 is as good as a number within
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::int64_t magnitude = std::bit_cast<std::int64_t>(elements[i]) & 0x7fff'ffff'ffff'ffff;
-      beyond |= (most - magnitude) | ((magnitude - least) & ~(magnitude - 1));
-    }
-    return beyond >= 0;
-  }
-}
-
-/// The same of numbers: below 64 bits it holds for all.
-template <class Storage>
-bool may_be_squared(const Storage* elements, std::size_t count) {
-  return sizeof(Storage) < sizeof(double) || are_squarable(elements, count);
-}
-
-/// What was expected, as double-doubles with or without magnitudes.
-struct WideValues {
-  ExpectedValues values;
-
-  numeric::DoubleDouble exact(std::size_t i) const { return {values.hi[i], values.lo[i]}; }
-  double magnitude(std::size_t i) const { return values.magnitude[i]; }
-  bool may_be_squared(std::size_t count) const { return judge::may_be_squared(values.hi, count); }
-  template <class Storage>
-  Storage rounded(std::size_t i) const {
-    return numeric::round_to<Storage>(exact(i));
-  }
-};
-
-/// What was expected, as the elements of another tensor.
-template <class Element>
-struct StoredValues {
-  const Element* elements;
-
-  numeric::DoubleDouble exact(std::size_t i) const { return {numeric::widen(elements[i]), 0}; }
-  double magnitude(std::size_t) const { return 0; }
-  bool may_be_squared(std::size_t count) const { return judge::may_be_squared(elements, count); }
-  template <class Storage>
-  Storage rounded(std::size_t i) const {
-    if constexpr (std::is_same_v<Storage, Element>) {
-      return elements[i];
-    } else {
-      return numeric::round_to<Storage>(exact(i));
-    }
-  }
-};
 
 /// Neighbours of one batch row, token and head.
 struct Run {
@@ -101,12 +30,13 @@ class ElementCounter {
   /// One element after the other; `got` is the first of the run.
   template <class Storage, class Expected>
   void count(const Run& run, const Storage* got, const Expected& expected, Cell& cell, TokenErrors* token) {
-    const std::size_t before = m_.finite;
-    if (may_be_squared(got, run.count) && expected.may_be_squared(run.count) && cell.is_plain()) {
-      count_run<true>(run, got, expected, cell, token);
-    } else {
-      count_run<false>(run, got, expected, cell, token);
+    constexpr double most = std::min(numeric::ProductSum::most_root, largest_finite<Storage>);
+    if (cell.is_plain() && are_squarable(got, run.count) && expected.are_within(run.count, most)) {
+      count_ordinary(run, got, expected, cell, token);
+      return;
     }
+    const std::size_t before = m_.finite;
+    count_any(run, got, expected, cell, token);
     cell.elements += m_.finite - before;
     if (odd_.undecided + odd_.overflowed + odd_.mismatched > 0) note_strand(run);
   }
@@ -134,37 +64,6 @@ class ElementCounter {
     odd_ = {};
   }
 
-  /// `plain`: no square is beyond the range of fp64.
-  template <bool plain, class Storage, class Expected>
-  void count_run(const Run& run, const Storage* got, const Expected& expected, Cell& cell,
-                 TokenErrors* token) {
-    for (std::size_t i = 0; i < run.count; ++i) {
-      const std::size_t at = run.begin + i;
-      const numeric::DoubleDouble exact = expected.exact(i);
-      if (options_.against_oracle && !std::isfinite(exact.hi)) {
-        ++odd_.undecided;
-        continue;
-      }
-      const double value = numeric::widen(got[i]);
-      const Storage rounded = expected.template rounded<Storage>(i);
-      const double nearest = numeric::widen(rounded);
-      const ValueClass got_class = class_of(value), expected_class = class_of(nearest);
-      ++m_.classes[static_cast<std::size_t>(got_class)][static_cast<std::size_t>(expected_class)];
-      m_.got_all_zero = m_.got_all_zero && value == 0;
-      m_.expected_all_zero = m_.expected_all_zero && exact.hi == 0;
-      if (got_class != ValueClass::finite || expected_class != ValueClass::finite) {
-        if (std::fabs(exact.hi) > options_.largest) ++odd_.overflowed;
-        if (got_class != expected_class)
-          other_class(run, i, got, expected, cell, token);
-        else if (options_.nan_bits && !same_bits(got[i], rounded))
-          mismatch({at, value, exact, 0, 0}, run.lane + i, token);
-        continue;
-      }
-      count_numbers<plain>(Element<Storage>{at, run.lane + i, got[i], rounded, value, nearest, exact},
-                           difference_of<plain>(value, exact), expected, i, cell, token);
-    }
-  }
-
   /// What is known of one element when it is counted.
   template <class Storage>
   struct Element {
@@ -173,25 +72,81 @@ class ElementCounter {
     double value, nearest;  ///< of those
     numeric::DoubleDouble exact;
   };
+  template <class Storage, class Expected>
+  static KDA_CHECK_INLINE Element<Storage> element_of(const Run& run, std::size_t i, const Storage* got,
+                                                      const Expected& expected) {
+    const Storage rounded = expected.template rounded<Storage>(i);
+    return {run.begin + i,           run.lane + i,     got[i], rounded, numeric::widen(got[i]),
+            numeric::widen(rounded), expected.exact(i)};
+  }
 
-  /// One element, number i of its run, both sides of which are numbers.
+  /// A run of numbers whose expected ones are numbers of the element type too, no square being beyond the
+  /// range of fp64.
+  template <class Storage, class Expected>
+  void count_ordinary(const Run& run, const Storage* got, const Expected& expected, Cell& cell,
+                      TokenErrors* token) {
+    double difference2 = *cell.difference2.plain(), expected2 = *cell.expected2.plain(),
+           product = *cell.product.plain();
+    bool got_zero = true, expected_zero = true;
+    for (std::size_t i = 0; i < run.count; ++i) {
+      const Element<Storage> e = element_of(run, i, got, expected);
+      got_zero &= e.value == 0, expected_zero &= e.exact.hi == 0;
+      const double difference = difference_of<true>(e.value, e.exact);
+      difference2 += difference * difference;
+      expected2 += e.exact.hi * e.exact.hi;
+      product += difference * e.exact.hi;
+      count_numbers<true>(e, difference, expected, i, token);
+    }
+    *cell.difference2.plain() = difference2, *cell.expected2.plain() = expected2;
+    *cell.product.plain() = product;
+    cell.elements += run.count;
+    m_.finite += run.count, m_.classes[0][0] += run.count;
+    m_.got_all_zero &= got_zero, m_.expected_all_zero &= expected_zero;
+  }
+
+  template <class Storage, class Expected>
+  void count_any(const Run& run, const Storage* got, const Expected& expected, Cell& cell,
+                 TokenErrors* token) {
+    for (std::size_t i = 0; i < run.count; ++i) {
+      if (options_.against_oracle && !std::isfinite(expected.exact(i).hi)) {
+        ++odd_.undecided;
+        continue;
+      }
+      const Element<Storage> e = element_of(run, i, got, expected);
+      const ValueClass got_class = class_of(e.value), expected_class = class_of(e.nearest);
+      ++m_.classes[static_cast<std::size_t>(got_class)][static_cast<std::size_t>(expected_class)];
+      m_.got_all_zero = m_.got_all_zero && e.value == 0;
+      m_.expected_all_zero = m_.expected_all_zero && e.exact.hi == 0;
+      if (got_class != ValueClass::finite || expected_class != ValueClass::finite) {
+        if (std::fabs(e.exact.hi) > options_.largest) ++odd_.overflowed;
+        if (got_class != expected_class)
+          other_class(e, expected, i, cell, token);
+        else if (options_.nan_bits && !same_bits(e.got, e.rounded))
+          mismatch({e.at, e.value, e.exact, 0, 0}, e.lane, token);
+        continue;
+      }
+      count_in(cell, e, difference_of<false>(e.value, e.exact), expected, i, token);
+    }
+  }
+
+  template <class Storage, class Expected>
+  void count_in(Cell& cell, const Element<Storage>& e, double difference, const Expected& expected,
+                std::size_t i, TokenErrors* token) {
+    ++m_.finite;
+    cell.add(difference, e.exact.hi);
+    count_numbers<false>(e, difference, expected, i, token);
+  }
+
+  /// One element, number i of its run, both sides of which are numbers. `plain`: no square is beyond the
+  /// range of fp64.
   template <bool plain, class Storage, class Expected>
   KDA_CHECK_INLINE void count_numbers(const Element<Storage>& e, double signed_difference,
-                                      const Expected& expected, std::size_t i, Cell& cell,
-                                      TokenErrors* token) {
-    ++m_.finite;
+                                      const Expected& expected, std::size_t i, TokenErrors* token) {
     const double difference = std::fabs(signed_difference), size = std::fabs(e.exact.hi);
-    if constexpr (plain) {
-      cell.difference2.add_ordinary(difference * difference);
-      cell.expected2.add_ordinary(size * size);
-      cell.product.add_ordinary(signed_difference * e.exact.hi);
-    } else {
-      cell.add(signed_difference, e.exact.hi);
-    }
     const std::uint64_t distance = numeric::ulp_distance(e.got, e.rounded);
     m_.distances.add(distance);
-    if (distance != 0) ++m_.differing;
-    if (distance != 0 || std::signbit(e.value) != std::signbit(e.nearest)) ++m_.differing_bits;
+    m_.differing += distance != 0;
+    m_.differing_bits += distance != 0 || std::signbit(e.value) != std::signbit(e.nearest);
     double rank = 0;
     if (difference != 0) {
       Point point{e.at, e.value, e.exact, 0, static_cast<double>(distance)};
@@ -203,17 +158,13 @@ class ElementCounter {
 
   /// One whose class is not the expected one; at the overflow threshold infinity stands for a number.
   template <class Storage, class Expected>
-  __attribute__((noinline)) void other_class(const Run& run, std::size_t i, const Storage* got,
-                                             const Expected& expected, Cell& cell, TokenErrors* token) {
-    const Storage rounded = expected.template rounded<Storage>(i);
-    const Element<Storage> e{run.begin + i,    run.lane + i,           got[i],
-                             rounded,          numeric::widen(got[i]), numeric::widen(rounded),
-                             expected.exact(i)};
+  __attribute__((noinline)) void other_class(const Element<Storage>& e, const Expected& expected,
+                                             std::size_t i, Cell& cell, TokenErrors* token) {
     if (within_a_step_of_overflow<Storage>(e.value, e.nearest, e.exact.hi)) {
       --m_.classes[static_cast<std::size_t>(class_of(e.value))]
                   [static_cast<std::size_t>(class_of(e.nearest))];
       ++m_.classes[0][0];
-      count_numbers<false>(e, difference_at_overflow<Storage>(e.value, e.exact), expected, i, cell, token);
+      count_in(cell, e, difference_at_overflow<Storage>(e.value, e.exact), expected, i, token);
     } else {
       ++odd_.mismatched;
       mismatch({e.at, e.value, e.exact, 0, 0}, e.lane, token);
@@ -239,18 +190,6 @@ class ElementCounter {
     return apart.hi + (apart.lo - exact.lo);
   }
 
-  // (2 - 2^(1-p)) 2^emax, and from there to 2^(emax + 1), where infinity is on the line of numbers.
-  template <class Storage>
-  static constexpr double step_at_overflow = [] {
-    constexpr const numeric::Format& format = numeric::format_for<Storage>;
-    return std::bit_cast<double>(static_cast<std::uint64_t>(format.max_exponent - format.precision + 1 + 1023)
-                                 << 52);
-  }();
-  template <class Storage>
-  static constexpr double largest_finite =
-      static_cast<double>((std::uint64_t{1} << numeric::format_for<Storage>.precision) - 1) *
-      step_at_overflow<Storage>;
-
   /// Whether one of got and expected, rounded, is the largest finite number and the other the infinity after
   /// it, the exact value being no farther off than the number in whose place infinity is: that is one step,
   /// not another class. Of an infinity that was recorded nobody knows what it stands for.
@@ -270,11 +209,11 @@ class ElementCounter {
            std::copysign(step_at_overflow<Storage>, got);
   }
 
-  /// numeric::unit_in_last_place, without a call for normal results.
-  static KDA_CHECK_INLINE double unit(const numeric::Format& format, int exponent) {
+  /// x over numeric::unit_in_last_place, a power of two: without a call or a division for normal ones.
+  static KDA_CHECK_INLINE double in_units(double x, const numeric::Format& format, int exponent) {
     const int power = std::max(exponent, format.min_exponent) - format.precision + 1;
-    if (power < -1022) return std::ldexp(1.0, power);
-    return std::bit_cast<double>(static_cast<std::uint64_t>(power + 1023) << 52);
+    if (power < -1022) return x / std::ldexp(1.0, power);
+    return x * std::bit_cast<double>(static_cast<std::uint64_t>(1023 - power) << 52);
   }
 
   void mismatch(const Point& point, std::size_t lane, TokenErrors* token) {
@@ -287,33 +226,43 @@ class ElementCounter {
     if (token != nullptr) token->take(HUGE_VAL, 0, HUGE_VAL, lane);
   }
 
-  /// The maxima and lists; returns the distance in units of the magnitude, or 0 without.
+  /// The maxima and lists; returns the distance in units of the magnitude, or 0 without. Most elements are
+  /// in none.
   template <class Storage, bool plain>
   KDA_CHECK_INLINE double differing(Point& point, double difference, double size) {
     constexpr const numeric::Format& format = numeric::format_for<Storage>;
     const double distance = point.rank;
     const int exponent = numeric::exponent_of(point.expected);
-    if (has_magnitude_) {
-      point.rank = difference / unit(format, std::max(exponent, numeric::exponent_of(point.magnitude)));
-      m_.scaled_ulp.take(point.rank, point);
-    }
-    m_.max_ulp.take(distance, point);
-    m_.max_abs.take(difference, point);
+    if (has_magnitude_)
+      point.rank = in_units(difference, format, std::max(exponent, numeric::exponent_of(point.magnitude)));
+    const double ulps = in_units(difference, format, exponent);
     // A division costs more than all the rest: most are spared by a product that is surely too small.
     constexpr double surely = 1 - 0x1p-20;
     constexpr double smallest_step = format.smallest_step();
-    if (!(difference < m_.max_rel.value * surely * size) && 2 * difference > smallest_step)
-      m_.max_rel.take(difference / size, point);
-    const double last_place = unit(format, exponent);
-    if (!(difference < m_.ulp_error.value * surely * last_place))
-      m_.ulp_error.take(difference / last_place, point);
+    const bool may_be_max_rel =
+        !(difference < m_.max_rel.value * surely * size) && 2 * difference > smallest_step;
     const double excess = excess_of<plain>(difference, size, smallest_step);
-    if (!(excess <= 0)) {
-      ++m_.outside;
-      m_.worst_excess.take(excess, point);
-    }
-    keep_worst(m_.worst, point, options_.worst);
+    const double beyond = excess <= 0 ? -1 : excess;
+    m_.outside += beyond != -1;
+    const std::size_t at = point.element;
+    if (may_be_max_rel || m_.max_ulp.yields_to(distance, at) || m_.max_abs.yields_to(difference, at) ||
+        m_.ulp_error.yields_to(ulps, at) || m_.worst_excess.yields_to(beyond, at) ||
+        is_among_worst(m_.worst, point, options_.worst) ||
+        (has_magnitude_ && m_.scaled_ulp.yields_to(point.rank, at)))
+      note(point, {distance, difference, ulps, may_be_max_rel ? difference / size : -1, beyond});
     return has_magnitude_ ? point.rank : 0;
+  }
+  struct Errors {
+    double distance, difference, ulps, relative, beyond;  ///< -1: none
+  };
+  __attribute__((noinline)) void note(const Point& point, const Errors& errors) {
+    if (has_magnitude_) m_.scaled_ulp.take(point.rank, point);
+    m_.max_ulp.take(errors.distance, point);
+    m_.max_abs.take(errors.difference, point);
+    m_.max_rel.take(errors.relative, point);
+    m_.ulp_error.take(errors.ulps, point);
+    m_.worst_excess.take(errors.beyond, point);
+    keep_worst(m_.worst, point, options_.worst);
   }
 
   template <bool plain>
@@ -332,8 +281,12 @@ class ElementCounter {
     return difference - (options_.atol + options_.rtol * size);
   }
 
-  static KDA_CHECK_INLINE void keep_worst(std::vector<Point>& worst, const Point& point, std::size_t most) {
-    if (worst.size() == most && (worst.empty() || !before(point, worst.back()))) return;
+  static KDA_CHECK_INLINE bool is_among_worst(const std::vector<Point>& worst, const Point& point,
+                                              std::size_t most) {
+    return worst.size() < most || (!worst.empty() && before(point, worst.back()));
+  }
+  static void keep_worst(std::vector<Point>& worst, const Point& point, std::size_t most) {
+    if (!is_among_worst(worst, point, most)) return;
     worst.insert(std::upper_bound(worst.begin(), worst.end(), point, before), point);
     if (worst.size() > most) worst.pop_back();
   }

@@ -1,7 +1,6 @@
 #include "judge/head_errors.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -9,6 +8,7 @@
 #include <optional>
 
 #include "judge/envelope.hpp"
+#include "kda/kernels/table.hpp"
 
 namespace kda_check::judge {
 
@@ -20,26 +20,7 @@ constexpr double nothing = 1e-30;
 /// units of the largest value of a row, the second in those of the envelope.
 constexpr float largest_error = 1e12F, largest_excess = 1e15F;
 
-// Loops over rows go tile by tile, without branches and with nothing that may lie in the same memory: a
-// compiler does several columns at once.
-
-/// x, or the bound with its sign; NaN stays. Comparisons of numbers would be branches, as they may trap.
-KDA_CHECK_INLINE float bounded(float x, float bound) {
-  constexpr std::int32_t infinity = 0x7f80'0000;
-  const auto bits = std::bit_cast<std::int32_t>(x), most = std::bit_cast<std::int32_t>(bound);
-  const std::int32_t size = bits & 0x7fff'ffff, less = size > most ? most : size;
-  return std::bit_cast<float>((bits ^ size) | (size > infinity ? size : less));
-}
-
-/// One of every sixteen columns: independent sums.
-struct Sixteen {
-  std::array<float, tile_side> sums{};
-  double total() const {
-    float sum = 0;
-    for (const float one : sums) sum += one;
-    return static_cast<double>(sum);
-  }
-};
+static_assert(kda::row_lanes == tile_side);
 
 /// Rows are kept in units of a power of two near their largest value, as the values of a head may be
 /// hundreds of binary orders apart and squares of fp32 may not; where the truth is zero in those of the head.
@@ -92,14 +73,7 @@ class Row {
   /// y - x of one field; valid until the next call.
   const std::vector<float>& error(std::size_t field) {
     values_.fields[field].read(row_, error_.data());
-    const double unit = unit_;
-    for (std::size_t begin = 0; begin < error_.size(); begin += tile_side) {
-      const double* const exact = &exact_[begin];
-      float* const error = &error_[begin];
-      for (std::size_t i = 0; i < tile_side; ++i)
-        error[i] = static_cast<float>((static_cast<double>(error[i]) - exact[i]) * unit);
-      for (std::size_t i = 0; i < tile_side; ++i) error[i] = bounded(error[i], largest_error);
-    }
+    kda::kernel_table().rows.errors({error_.size(), exact_.data(), unit_, largest_error, error_.data()});
     return error_;
   }
   void read(const Direction& direction, std::vector<float>& to) const {
@@ -118,12 +92,7 @@ class Row {
 };
 
 double product(const std::vector<float>& a, const std::vector<float>& b) {
-  Sixteen sums;
-  for (std::size_t begin = 0; begin < a.size(); begin += tile_side) {
-    const float *const x = &a[begin], *const y = &b[begin];
-    for (std::size_t i = 0; i < tile_side; ++i) sums.sums[i] += x[i] * y[i];
-  }
-  return sums.total();
+  return static_cast<double>(kda::kernel_table().rows.product(a.data(), b.data(), a.size()));
 }
 
 /// Adds a row of one field.
@@ -154,7 +123,8 @@ class FieldSums {
         weights_along_(weights_along),
         unit_(unit),
         columns_(padded_width(layout.width), 0.0F),
-        columns_along_(columns_) {
+        columns_along_(columns_),
+        tiles_of_row_(columns_.size() / tile_side) {
     sums_.row_energy.resize(layout.rows), sums_.row_along.resize(layout.rows);
     sums_.column_energy.assign(columns_.size(), 0.0), sums_.column_along.assign(columns_.size(), 0.0);
     sums_.tile_energy.assign(tiles.elements.size(), 0.0);
@@ -162,28 +132,21 @@ class FieldSums {
 
   void add(std::size_t r, const std::vector<float>& error, const std::vector<float>& truth) {
     const float weight = weights_[r], along_weight = weights_along_[r] * weights_along_[r];
+    kda::RowEnergies row{
+        error.size(),    error.data(),          truth.data(),         weight, largest_excess, along_weight,
+        columns_.data(), columns_along_.data(), tiles_of_row_.data(), 0};
+    kda::kernel_table().rows.energies(row);
     double row_energy = 0;
-    Sixteen row_along;
-    for (std::size_t begin = 0; begin < error.size(); begin += tile_side) {
-      const float *const e = &error[begin], *const x = &truth[begin];
-      float *const column = &columns_[begin], *const column_along = &columns_along_[begin];
-      Sixteen tile, slopes;
-      for (std::size_t i = 0; i < tile_side; ++i) {
-        const float excess = bounded(e[i] * weight, largest_excess);
-        tile.sums[i] = excess * excess;
-      }
-      for (std::size_t i = 0; i < tile_side; ++i) slopes.sums[i] = e[i] * x[i] * along_weight;
-      for (std::size_t i = 0; i < tile_side; ++i) column[i] += tile.sums[i];
-      for (std::size_t i = 0; i < tile_side; ++i) column_along[i] += slopes.sums[i];
-      for (std::size_t i = 0; i < tile_side; ++i) row_along.sums[i] += slopes.sums[i];
-      const double of_tile = tile.total();
+    double* const tile_energy = &sums_.tile_energy[tiles_.row_of_tiles[r] * tiles_.across];
+    for (std::size_t tile = 0; tile < tiles_of_row_.size(); ++tile) {
+      const auto of_tile = static_cast<double>(tiles_of_row_[tile]);
       row_energy += of_tile;
-      sums_.tile_energy[tiles_.row_of_tiles[r] * tiles_.across + begin / tile_side] += of_tile;
+      tile_energy[tile] += of_tile;
       // An element's own share is at most that of these sixteen.
-      if (of_tile > sums_.element_energy) find_element(r, begin, tile, &truth[begin]);
+      if (of_tile > sums_.element_energy) find_element(r, tile * tile_side, error, truth);
     }
     sums_.row_energy[r] = static_cast<float>(row_energy);
-    sums_.row_along[r] = static_cast<float>(row_along.total());
+    sums_.row_along[r] = row.along;
     if (r % rows_of_fp32_sums == rows_of_fp32_sums - 1 || r + 1 == layout_.rows) take_columns();
   }
   ErrorSums take(double squares) {
@@ -194,13 +157,28 @@ class FieldSums {
  private:
   static constexpr std::size_t rows_of_fp32_sums = 64;
 
-  void find_element(std::size_t row, std::size_t begin, const Sixteen& tile, const float* truth) {
-    for (std::size_t i = 0; i < tile_side; ++i) {
-      const double rounding = unit_ * static_cast<double>(truth[i]) * static_cast<double>(weights_[row]);
-      const double energy = static_cast<double>(tile.sums[i]) / (1 + rounding * rounding);
+  void find_element(std::size_t row, std::size_t begin, const std::vector<float>& error,
+                    const std::vector<float>& truth) {
+    const float weight = weights_[row];
+    // Most tiles have none, which fp32 can tell with some slack; what is not negative is ordered as its bits.
+    constexpr float surely = 1 - 0x1p-18F;
+    const auto least = static_cast<float>(sums_.element_energy) * surely,
+               unit = static_cast<float>(unit_) * weight;
+    bool may_have = !(sums_.element_energy > nothing);
+    for (std::size_t i = begin; i < begin + tile_side; ++i) {
+      const float excess = error[i] * weight, rounding = truth[i] * unit;
+      may_have |= std::bit_cast<std::int32_t>(excess * excess) >=
+                  std::bit_cast<std::int32_t>(least * (1 + rounding * rounding));
+    }
+    if (!may_have) return;
+    for (std::size_t i = begin; i < begin + tile_side; ++i) {
+      const float excess = std::clamp(error[i] * weight, -largest_excess, largest_excess);
+      const auto share = static_cast<double>(excess * excess);
+      const double rounding = unit_ * static_cast<double>(truth[i]) * static_cast<double>(weight);
+      const double energy = share / (1 + rounding * rounding);
       if (energy > sums_.element_energy) {
-        sums_.element_energy = energy, sums_.element = row * layout_.width + begin + i;
-        sums_.element_share = static_cast<double>(tile.sums[i]);
+        sums_.element_energy = energy, sums_.element = row * layout_.width + i;
+        sums_.element_share = share;
       }
     }
   }
@@ -217,7 +195,7 @@ class FieldSums {
   const std::vector<float>& weights_along_;
   const double unit_;
   ErrorSums sums_;
-  std::vector<float> columns_, columns_along_;
+  std::vector<float> columns_, columns_along_, tiles_of_row_;
 };
 
 /// Adds up the errors of all fields along directions, row by row.

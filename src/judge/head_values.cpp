@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kda/kernels/table.hpp"
 #include "numeric/rounding.hpp"
 
 namespace kda_check::judge {
@@ -11,10 +12,7 @@ namespace {
 /// `stride`: of the columns.
 template <class Value, class Element>
 void read_row(const Element* from, std::size_t stride, std::size_t width, Value* to) {
-  if (stride == 1)  // what a compiler vectorises
-    for (std::size_t v = 0; v < width; ++v) to[v] = static_cast<Value>(numeric::widen(from[v]));
-  else
-    for (std::size_t v = 0; v < width; ++v) to[v] = static_cast<Value>(numeric::widen(from[v * stride]));
+  for (std::size_t v = 0; v < width; ++v) to[v] = static_cast<Value>(numeric::widen(from[v * stride]));
 }
 
 }  // namespace
@@ -55,11 +53,21 @@ template HeadRows::HeadRows(std::vector<double>, std::size_t);
 template <class Value>
 void HeadRows::read(std::size_t row, Value* to) const {
   const std::size_t at = first_ + row / block_rows_ * block_stride_ + row % block_rows_ * row_stride_;
-  numeric::visit_storage(dtype_, [&](auto tag) {
-    read_row(static_cast<const decltype(tag)*>(elements_) + at, column_stride_, width_, to);
-  });
+  if (column_stride_ == 1)
+    kda::kernels<Value>().widen(
+        dtype_, static_cast<const std::byte*>(elements_) + at * numeric::format_of(dtype_).bytes, to, width_);
+  else
+    numeric::visit_storage(dtype_, [&](auto tag) {
+      read_row(static_cast<const decltype(tag)*>(elements_) + at, column_stride_, width_, to);
+    });
   std::fill(to + width_, to + padded_width(width_), Value{0});
   if (stored_as_ == dtype_) return;
+  if constexpr (std::is_same_v<Value, float>) {
+    const bool to_bf16 = stored_as_ == numeric::DType::bf16, to_fp16 = stored_as_ == numeric::DType::fp16;
+    if (to_bf16 || to_fp16)
+      kda::kernels<float>().round(to_bf16 ? kda::Rounding::bf16 : kda::Rounding::fp16, to, width_);
+    return;
+  }
   if (stored_as_ == numeric::DType::bf16)
     for (std::size_t v = 0; v < width_; ++v) to[v] = numeric::through_bf16(static_cast<float>(to[v]));
   if (stored_as_ == numeric::DType::fp16)

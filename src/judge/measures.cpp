@@ -6,13 +6,6 @@
 
 namespace kda_check::judge {
 
-std::size_t DistanceHistogram::bin_of(std::uint64_t distance) {
-  if (distance < 32) return static_cast<std::size_t>(distance);
-  const auto octave = static_cast<std::size_t>(std::bit_width(distance)) - 6;  // 32..63 is octave 0
-  const auto within = static_cast<std::size_t>(distance >> (octave + 1)) - per_octave;
-  return 32 + octave * per_octave + within;
-}
-
 double DistanceHistogram::lower_end(std::size_t bin) {
   if (bin < 32) return static_cast<double>(bin);
   const std::size_t octave = (bin - 32) / per_octave, within = (bin - 32) % per_octave;

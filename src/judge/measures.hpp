@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -31,8 +32,11 @@ struct Extreme {
   double value = 0;
   Point point;
 
+  bool yields_to(double candidate, std::size_t element) const {
+    return candidate > value || (candidate == value && element < point.element);
+  }
   void take(double candidate, const Point& at) {
-    if (candidate > value || (candidate == value && at.element < point.element)) {
+    if (yields_to(candidate, at.element)) {
       value = candidate;
       point = at;
     }
@@ -56,7 +60,12 @@ class DistanceHistogram {
 
  private:
   static constexpr std::size_t per_octave = 16;
-  static std::size_t bin_of(std::uint64_t distance);
+  static std::size_t bin_of(std::uint64_t distance) {
+    if (distance < 32) return static_cast<std::size_t>(distance);
+    const auto octave = static_cast<std::size_t>(std::bit_width(distance)) - 6;  // 32..63 is octave 0
+    const auto within = static_cast<std::size_t>(distance >> (octave + 1)) - per_octave;
+    return 32 + octave * per_octave + within;
+  }
   static double lower_end(std::size_t bin);
   std::array<std::uint64_t, 32 + 60 * per_octave> bins_{};
 };

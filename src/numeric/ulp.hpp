@@ -22,7 +22,9 @@ constexpr std::int64_t ordinal(Storage x) {
   const Bits bits = std::bit_cast<Bits>(x);
   constexpr Bits sign_bit = static_cast<Bits>(Bits{1} << (sizeof(Bits) * 8 - 1));
   const auto magnitude = static_cast<std::int64_t>(static_cast<Bits>(bits & static_cast<Bits>(~sign_bit)));
-  return (bits & sign_bit) != 0 ? -magnitude : magnitude;
+  const std::int64_t sign =
+      -static_cast<std::int64_t>((bits & sign_bit) != 0);  // no branch: signs are random
+  return (magnitude ^ sign) - sign;
 }
 
 /// Representable steps from a to b. Laws: 0 iff equal (+0 and -0 are equal), symmetric, largest finite to
@@ -30,8 +32,9 @@ constexpr std::int64_t ordinal(Storage x) {
 template <class Storage>
 constexpr std::uint64_t ulp_distance(Storage a, Storage b) {
   const std::int64_t from = ordinal(a), to = ordinal(b);
-  return from < to ? static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from)
-                   : static_cast<std::uint64_t>(from) - static_cast<std::uint64_t>(to);
+  const std::uint64_t apart = static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from),
+                      sign = -static_cast<std::uint64_t>(to < from);
+  return (apart ^ sign) - sign;
 }
 
 /// floor(log2 |x|) of a finite x, or the smallest exponent of a double for 0.
@@ -45,8 +48,9 @@ inline int exponent_of(double x) {
 inline int exponent_of(DoubleDouble x) {
   const int exponent = exponent_of(x.hi);
   const bool power_of_two = (std::bit_cast<std::uint64_t>(x.hi) & 0x000f'ffff'ffff'ffffu) == 0;
+  if (!power_of_two) return exponent;
   const bool toward_zero = (x.hi < 0) ? x.lo > 0 : x.lo < 0;
-  return power_of_two && toward_zero ? exponent - 1 : exponent;
+  return toward_zero ? exponent - 1 : exponent;
 }
 
 /// ulp_F = 2^(max(exponent, emin) - p + 1), the unit of a number with that exponent. May be subnormal in

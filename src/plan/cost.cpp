@@ -139,7 +139,9 @@ std::size_t answer_bytes(const kda::Outline& problem, Pass pass, DType dtype) {
 }
 
 TwinBytes twin_bytes(const Problem& problem, Pass pass) {
-  constexpr std::size_t fields = 16;  // the largest family, an answer and directions, in fp32 at most
+  // In fp32: the fourteen rows of a kernel of any form, and what is read of them. In 16 bits up to sixteen,
+  // which take half, and four fields of directions.
+  constexpr std::size_t fields = 16;
   const std::size_t heads = problem.outline.dimensions.H;
   TwinBytes bytes{0, problem.source->bytes() / heads};
   for (const std::string& name : kda::tensors_of(pass, problem.outline)) {
@@ -152,8 +154,8 @@ TwinBytes twin_bytes(const Problem& problem, Pass pass) {
                                                                            ? problem.outline.dimensions.V
                                                                            : shape[3];
     bytes.kept += elements / width * fields * 2 * sizeof(float);  // two sums of each row
-    bytes.per_thread += elements / heads * fields * sizeof(float);
-    (pass == Pass::backward ? bytes.kept : bytes.per_thread) +=
+    bytes.per_head += elements / heads * fields * sizeof(float);
+    (pass == Pass::backward ? bytes.kept : bytes.per_head) +=
         elements / (pass == Pass::backward ? 1 : heads) * sizeof(double);
   }
   return bytes;
@@ -167,11 +169,17 @@ std::size_t bytes_of(const Problem& problem) {
       if (item.reference.kind == Reference::Kind::answer) answers.emplace(item.reference.answer, item.pass);
     }
   std::size_t bytes = problem.source->bytes() * (problem.rounded_to ? 2 : 1);
-  for (const Pass pass : kda::every_pass)
-    if (std::ranges::any_of(problem.cases, [&](const Case& item) {
-          return item.skip.empty() && item.pass == pass && item.has_twins();
-        }))
-      bytes += twin_bytes(problem, pass).kept + twin_bytes(problem, pass).per_thread;
+  for (const Pass pass : kda::every_pass) {
+    std::size_t heads = 0;  // with twins, at once: on a GPU all, if they fit
+    for (const Case& item : problem.cases)
+      if (item.skip.empty() && item.pass == pass && item.has_twins())
+        heads = std::max(
+            heads, pass == Pass::forward && item.asked->oracle_device_for(problem.outline.dimensions, pass) ==
+                                                kda::OracleDevice::gpu
+                       ? problem.outline.dimensions.H
+                       : 1);
+    if (heads > 0) bytes += twin_bytes(problem, pass).kept + heads * twin_bytes(problem, pass).per_head;
+  }
   for (const auto& [answer, pass] : answers)
     bytes += answer_bytes(problem.outline, pass, problem.answers[answer].dtype);
   return bytes;

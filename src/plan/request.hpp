@@ -69,7 +69,7 @@ std::string_view name_of(OracleChoice choice);  ///< "double-double", "fp64", "n
 /// nullopt for none.
 std::optional<kda::OraclePrecision> precision_of(OracleChoice choice);
 
-/// Where the oracle runs: automatic is a GPU, where there is one and it pays.
+/// Where the oracle runs, and forwards the twins: automatic is a GPU, where there is one and it pays.
 enum class OracleDeviceChoice : unsigned char { automatic, cpu, gpu };
 std::string_view name_of(OracleDeviceChoice choice);  ///< "auto", "cpu", "gpu"
 

@@ -35,7 +35,6 @@ constexpr milliseconds a_moment{300};  // signals that come closer together are 
 /// Runs `wait`, which never ends by itself, and interrupts it.
 int interrupted_while(const std::function<void()>& wait, int signal = SIGTERM) {
   Child child([&](const auto& ready) {
-    ::signal(signal, SIG_DFL);  // nohup may have it ignored, which the program respects
     prepare_signals();
     ready();
     try {

@@ -363,7 +363,7 @@ TEST_CASE("heads that were measured before the limits were known are what they a
   answer.tensors.emplace("o", std::move(solved.o));
   const auto judged = [&](bool before, double limit) {
     engine::ForwardTruths truths(problem, kda::OraclePrecision::double_double, 2, 1);
-    engine::Twins twins(problem, kda::Pass::forward, 2, false);
+    engine::Twins twins(problem, kda::Pass::forward, 2, false, nullptr);
     twins.add(answer, {});
     if (before)
       for (std::size_t head = 0; head < problem.dimensions().H; ++head) twins.measure(truths.of(head, 1));

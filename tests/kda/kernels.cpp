@@ -95,6 +95,39 @@ TEST_CASE("every instruction set gives the same bits: exponential and gates", "[
   }
 }
 
+TEST_CASE("every instruction set gives the same bits: rows of errors", "[kernels]") {
+  const KernelTables tables = kernel_tables();
+  test::Random random(5);
+  constexpr std::size_t count =
+      11 * row_lanes;  // more tiles than are added up at once, and not twice as many
+  std::vector<float> values = numbers<float>(random, count, -3, 3);
+  const std::vector<float> truth = numbers<float>(random, count, -3, 3);
+  const std::vector<double> exact = numbers<double>(random, count, -3, 3);
+  values[0] = 1e20F, values[17] = -HUGE_VALF, values[40] = std::nanf("");
+  std::vector<float> first;
+  for (int i = 0; i < tables.count; ++i) {
+    std::vector<float> error = values, columns(count, 1.0F), along(count, 2.0F), tiles(count / row_lanes);
+    tables.table[i]->rows.errors({count, exact.data(), 3.0, 1e12F, error.data()});
+    CHECK(error[0] == 1e12F);
+    CHECK(error[17] == -1e12F);
+    CHECK(std::isnan(error[40]));
+    CHECK(error[1] == static_cast<float>((static_cast<double>(values[1]) - exact[1]) * 3));
+    error[40] = 0;
+    RowEnergies row{count, error.data(),   truth.data(), 0.3F,         1e15F,
+                    0.7F,  columns.data(), along.data(), tiles.data(), 0};
+    tables.table[i]->rows.energies(row);
+    float last_tile = 0;
+    for (std::size_t c = count - row_lanes; c < count; ++c) last_tile += error[c] * 0.3F * (error[c] * 0.3F);
+    CHECK(tiles.back() == last_tile);
+    std::vector<float> all = error;
+    for (const std::vector<float>* const part : {&columns, &along, &tiles})
+      all.insert(all.end(), part->begin(), part->end());
+    all.push_back(row.along), all.push_back(tables.table[i]->rows.product(error.data(), truth.data(), count));
+    if (i == 0) first = all;
+    CHECK(same_bits(all, first));
+  }
+}
+
 TEMPLATE_TEST_CASE("products add from the first term to the last, one element at a time", "[kernels]", float,
                    double) {
   using T = TestType;

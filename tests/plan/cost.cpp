@@ -64,7 +64,7 @@ TEST_CASE("the bytes of a problem hold its inputs, every answer once, and what t
   const auto answer = [&](DType dtype) { return plan::answer_bytes(without.outline, Pass::forward, dtype); };
   CHECK(without.bytes == without.source->bytes() + 2 * answer(DType::fp32));
   const plan::TwinBytes twins = plan::twin_bytes(without, Pass::forward);
-  CHECK(problem_of("on").bytes == without.bytes + twins.kept + twins.per_thread);
+  CHECK(problem_of("on").bytes == without.bytes + twins.kept + twins.per_head);
   // All answers of a family to the one head, and its truth.
-  CHECK(twins.per_thread > 14 * answer(DType::fp32) + answer(DType::fp64));
+  CHECK(twins.per_head > 14 * answer(DType::fp32) + answer(DType::fp64));
 }

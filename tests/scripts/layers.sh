@@ -11,7 +11,10 @@ fail() { failures=$((failures + 1)); echo "$*" >&2; }
 
 # What cuda/ has of the layer above it: headers whose sources it does not need (src/CMakeLists.txt).
 allowed=' cuda:kda/arithmetic.hpp cuda:kda/cast_points.hpp cuda:kda/gradient.hpp cuda:kda/options.hpp cuda:kda/rounded.hpp cuda:kda/stage.hpp '
-for kernel in gate_functions gradient_elements gradient_rules gradient_step oracle_elements oracle_step row_norm; do allowed+="cuda:kda/kernels/$kernel.hpp "; done
+kernels='gate_functions gradient_elements gradient_rules gradient_step oracle_elements oracle_step row_norm'
+# Those for a team, and what they take.
+kernels+=' backward_blocks chunk chunk_backward_block decays exponential inverse one_lane operations product reduction scores table team token'
+for kernel in $kernels; do allowed+="cuda:kda/kernels/$kernel.hpp "; done
 
 headers_of() {
   local where=$source/src/$1

@@ -38,6 +38,8 @@ class Child {
       ::close(pipe_[1]);
       return;
     }
+    // What started the test, nohup or a script, may have these ignored, which the program respects.
+    for (const int signal : {SIGHUP, SIGINT, SIGTERM}) ::signal(signal, SIG_DFL);
     int status = 99;
     try {
       status = body([this] {

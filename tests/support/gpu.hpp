@@ -25,10 +25,8 @@ inline kda::Answer replayed(const kda::Problem& problem, std::string_view gpu_va
   return kda::variant_named(kda::variant_named(gpu_variant).replay).run(problem, options);
 }
 
-/// Elements of both tensors in which a GPU variant and its replay differ.
-inline std::size_t differing_from_replay(const kda::Problem& problem, std::string_view gpu_variant,
-                                         const kda::RunOptions& options) {
-  const kda::Answer gpu = run(problem, gpu_variant, options), cpu = replayed(problem, gpu_variant, options);
+/// Elements of both tensors in which two answers differ.
+inline std::size_t differing(const kda::Answer& gpu, const kda::Answer& cpu) {
   std::size_t count = 0;
   const auto compare = [&](const tensor::Tensor& a, const tensor::Tensor& b) {
     const std::size_t width = numeric::format_of(a.dtype()).bytes;
@@ -37,6 +35,12 @@ inline std::size_t differing_from_replay(const kda::Problem& problem, std::strin
   compare(gpu.o, cpu.o);
   compare(gpu.final_state, cpu.final_state);
   return count;
+}
+
+/// ... a GPU variant and its replay.
+inline std::size_t differing_from_replay(const kda::Problem& problem, std::string_view gpu_variant,
+                                         const kda::RunOptions& options) {
+  return differing(run(problem, gpu_variant, options), replayed(problem, gpu_variant, options));
 }
 
 }  // namespace kda_check::test

@@ -8,14 +8,14 @@
 namespace kda_check::kda::KDA_CHECK_ISA {
 
 template <class T>
-KDA_CHECK_INLINE SumOrder product_order(const ChunkBlock<T>& chunk, Rounding operands) {
+KDA_CHECK_THREAD SumOrder product_order(const ChunkBlock<T>& chunk, Rounding operands) {
   return {chunk.operations.reduction, chunk.operations.is_fused, Adder::thread, mma_step(operands)};
 }
 
 /// Rows of A against `right`, 16 at a time: row i of a lower triangular A has nothing beyond column i.
 template <class T, bool is_fused>
-void lower_product(const ChunkBlock<T>& chunk, const T* a, const T* right, std::size_t columns,
-                   std::size_t stride, T* result, Start start) {
+KDA_CHECK_TEAM_CALLED void lower_product(const ChunkBlock<T>& chunk, const T* a, const T* right,
+                                         std::size_t columns, std::size_t stride, T* result, Start start) {
   const SumOrder order = product_order(chunk, chunk.casts.operands);
   for (std::size_t from = 0; from < chunk.rows; from += 16) {
     const std::size_t to = from + 16 < chunk.rows ? from + 16 : chunk.rows;
@@ -26,110 +26,141 @@ void lower_product(const ChunkBlock<T>& chunk, const T* a, const T* right, std::
 }
 
 template <class T>
-KDA_CHECK_INLINE const T* used(const T* given, const T* computed) {
+KDA_CHECK_THREAD const T* used(const T* given, const T* computed) {
   return given != nullptr ? given : computed;
 }
 
+/// The pieces of scratch memory.
+template <class T>
+struct ChunkWork {
+  T* operand;  ///< [n][the wider stride]
+  ScoreScratch<T> scores;
+  T *inverse, *decay;
+
+  KDA_CHECK_TEAM explicit ChunkWork(const ChunkBlock<T>& chunk) {
+    const ChunkScratch sizes(chunk.rows, chunk.key_stride, chunk.value_stride);
+    T* next = chunk.scratch;
+    const auto take = [&next](std::size_t count) KDA_CHECK_BODY {
+      T* const memory = next;
+      next += count;
+      return memory;
+    };
+    operand = take(sizes.operand);
+    scores.q_left = take(sizes.left), scores.k_left = take(sizes.left), scores.k_right = take(sizes.right);
+    scores.exponent = take(sizes.row);
+    scores.q_scores = take(sizes.scores), scores.k_scores = take(sizes.scores);
+    inverse = take(sizes.inverse), decay = take(sizes.row);
+  }
+};
+
+/// e^(G_n - G), the decay from each row to the end of the chunk: use(row, k, decay).
+template <class T, class Use>
+KDA_CHECK_TEAM void each_tail(const ChunkBlock<T>& chunk, T* line, Use use) {
+  const std::size_t stride = chunk.key_stride;
+  const T *const last = chunk.G + (chunk.rows - 1) * stride, *const G = chunk.G, *const tail = chunk.tail;
+  each_decay(
+      chunk, chunk.rows, line,
+      [=](std::size_t i, std::size_t k)
+          KDA_CHECK_BODY { return tail != nullptr ? tail[i * stride + k] : last[k] - G[i * stride + k]; },
+      use);
+}
+
+/// F5 to F7: u = A (beta v), w = A (beta k 2^G), qg = q 2^G, kg = k 2^(Gn - G).
 template <class T, bool is_fused>
-void chunk_forward(const ChunkBlock<T>& chunk) {
+KDA_CHECK_TEAM_CALLED void operands(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
   const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride,
                     v_stride = chunk.value_stride;
   const std::size_t k_columns = (K + 15) / 16 * 16, v_columns = (chunk.value_dim + 15) / 16 * 16;
   const CastPoints& casts = chunk.casts;
-  const ChunkScratch sizes(n, k_stride, v_stride);
-  T* next = chunk.scratch;
-  const auto take = [&next](std::size_t count) __attribute__((always_inline)) {
-    T* const memory = next;
-    next += count;
-    return memory;
-  };
-  T* const operand = take(sizes.operand);  // [n][the wider stride]
-  ScoreScratch<T> score_scratch;
-  score_scratch.q_left = take(sizes.left);
-  score_scratch.k_left = take(sizes.left);
-  score_scratch.k_right = take(sizes.right);
-  score_scratch.exponent = take(sizes.row);
-  score_scratch.q_scores = take(sizes.scores);
-  score_scratch.k_scores = take(sizes.scores);
-  T* const inverse_scratch = take(sizes.inverse);
-  T* const decay = take(sizes.row);
-
-  scores<T, is_fused>(chunk, score_scratch);  // F2, F3
-  round_array(casts.Aqk, chunk.Aqk, n * chunk.score_stride);
-  round_array(casts.L, chunk.L, n * chunk.score_stride);
-  invert<T, is_fused>(chunk.inverse, product_order(chunk, casts.inverse_operands), n, chunk.inverse_rows,
-                      chunk.L, chunk.Akk_inv, chunk.score_stride, casts.inverse_operands,
-                      inverse_scratch);  // F4
-  round_array(casts.Akk_inv, chunk.Akk_inv, n * chunk.score_stride);
-
-  for (std::size_t i = 0; i < n; ++i)
-    for (std::size_t v = 0; v < v_stride; ++v)
-      operand[i * v_stride + v] = chunk.v[i * v_stride + v] * chunk.beta[i];
+  const T* const A = used(chunk.given.Akk_inv, chunk.Akk_inv);
+  T *const operand = work.operand, *const qg = chunk.qg, *const kg = chunk.kg;
+  const T *const q = chunk.q, *const key = chunk.k, *const v = chunk.v, *const beta = chunk.beta,
+                 *const G = chunk.G;
+  each(n, v_stride, [=](std::size_t i, std::size_t e) KDA_CHECK_BODY {
+    operand[i * v_stride + e] = v[i * v_stride + e] * beta[i];
+  });
   round_array(casts.operands, operand, n * v_stride);
-  lower_product<T, is_fused>(chunk, used(chunk.given.Akk_inv, chunk.Akk_inv), operand, v_columns, v_stride,
-                             chunk.u,
-                             Start::zero);  // F5 u = A (beta v)
+  lower_product<T, is_fused>(chunk, A, operand, v_columns, v_stride, chunk.u, Start::zero);  // F5
   round_array(casts.u, chunk.u, n * v_stride);
 
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::size_t row = i * k_stride;
-    decay_between(chunk, chunk.G + row, static_cast<const T*>(nullptr), decay);
-    for (std::size_t k = 0; k < K; ++k) chunk.qg[row + k] = chunk.q[row + k] * decay[k];  // F7 qg = q 2^G
-    for (std::size_t k = 0; k < K; ++k) operand[row + k] = chunk.k[row + k] * chunk.beta[i];
-    round_array(casts.beta_key, operand + row, K);
-    for (std::size_t k = 0; k < K; ++k) operand[row + k] = operand[row + k] * decay[k];
-    for (std::size_t k = K; k < k_columns; ++k) operand[row + k] = 0;
-  }
-  round_array(casts.operands, chunk.qg, n * k_stride);
+  each(n, k_stride, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
+    operand[i * k_stride + k] = k < K ? key[i * k_stride + k] * beta[i] : T(0);
+  });
+  round_array(casts.beta_key, operand, n * k_stride);
+  each_decay(
+      chunk, n, work.decay, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY { return G[i * k_stride + k]; },
+      [=](std::size_t i, std::size_t k, T decay)
+          KDA_CHECK_BODY { qg[i * k_stride + k] = q[i * k_stride + k] * decay; },
+      [=](std::size_t i, std::size_t k, T decay)
+          KDA_CHECK_BODY { operand[i * k_stride + k] = operand[i * k_stride + k] * decay; });
+  round_array(casts.operands, qg, n * k_stride);
   round_array(casts.operands, operand, n * k_stride);
-  lower_product<T, is_fused>(chunk, used(chunk.given.Akk_inv, chunk.Akk_inv), operand, k_columns, k_stride,
-                             chunk.w,
-                             Start::zero);  // F6 w = A (beta k 2^G)
+  lower_product<T, is_fused>(chunk, A, operand, k_columns, k_stride, chunk.w, Start::zero);  // F6
   round_array(casts.w, chunk.w, n * k_stride);
 
-  const T* const last = chunk.G + (n - 1) * k_stride;
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::size_t row = i * k_stride;
-    if (chunk.tail != nullptr) {
-      decay_between(chunk, chunk.tail + row, static_cast<const T*>(nullptr), decay);
-    } else {
-      decay_between(chunk, last, chunk.G + row, decay);
-    }
-    for (std::size_t k = 0; k < K; ++k)
-      chunk.kg[row + k] = chunk.k[row + k] * decay[k];  // F7 kg = k 2^(Gn - G)
-  }
-  round_array(casts.operands, chunk.kg, n * k_stride);
+  each_tail(chunk, work.decay, [=](std::size_t i, std::size_t k, T decay) KDA_CHECK_BODY {
+    kg[i * k_stride + k] = key[i * k_stride + k] * decay;
+  });
+  round_array(casts.operands, kg, n * k_stride);
+}
 
-  for (std::size_t e = 0; e < K * v_stride; ++e) chunk.h[e] = chunk.state[e];  // F8
-  round_array(casts.state, chunk.h, K * v_stride);
+/// F8 to F11: v_new = u - w S, o = scale (qg S) + Aqk v_new, S = diag(2^Gn) S + kg^T v_new.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void through_state(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
+  const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride,
+                    v_stride = chunk.value_stride, v_columns = (chunk.value_dim + 15) / 16 * 16;
+  const CastPoints& casts = chunk.casts;
+  T *const state = chunk.state, *const copy = chunk.h, *const o = chunk.o, *const decay = work.decay;
+  each(K * v_stride, [=](std::size_t e) KDA_CHECK_BODY { copy[e] = state[e]; });  // F8
+  round_array(casts.state, copy, K * v_stride);
   const T* const h = used(chunk.given.h, chunk.h);
-  if (chunk.given.h != nullptr)
-    for (std::size_t e = 0; e < K * v_stride; ++e) chunk.state[e] = h[e];
+  if (chunk.given.h != nullptr) each(K * v_stride, [=](std::size_t e) KDA_CHECK_BODY { state[e] = h[e]; });
   const SumOrder order = product_order(chunk, casts.operands);
   product<T, is_fused>(order, n, v_columns, K, Factor<T>{used(chunk.given.w, chunk.w), k_stride, 1}, h,
                        v_stride, chunk.v_new, v_stride, Start::zero);
   round_array(casts.prediction, chunk.v_new, n * v_stride);
   const T* const u = used(chunk.given.u, chunk.u);
-  for (std::size_t e = 0; e < n * v_stride; ++e)
-    chunk.v_new[e] = u[e] - chunk.v_new[e];  // F9 v_new = u - w S
-  round_array(casts.v_new, chunk.v_new, n * v_stride);
+  T* const rows = chunk.v_new;
+  each(n * v_stride, [=](std::size_t e) KDA_CHECK_BODY { rows[e] = u[e] - rows[e]; });  // F9
+  round_array(casts.v_new, rows, n * v_stride);
   const T* const v_new = used(chunk.given.v_new, chunk.v_new);
 
   product<T, is_fused>(order, n, v_columns, K, Factor<T>{used(chunk.given.qg, chunk.qg), k_stride, 1}, h,
-                       v_stride, chunk.o, v_stride, Start::zero);
-  for (std::size_t e = 0; e < n * v_stride; ++e) chunk.o[e] = chunk.scale * chunk.o[e];
-  lower_product<T, is_fused>(chunk, used(chunk.given.Aqk, chunk.Aqk), v_new, v_columns, v_stride, chunk.o,
-                             Start::from_result);  // F10 o = scale (qg S) + Aqk v_new
+                       v_stride, o, v_stride, Start::zero);
+  each(n * v_stride, [=, scale = chunk.scale](std::size_t e) KDA_CHECK_BODY { o[e] = scale * o[e]; });
+  lower_product<T, is_fused>(chunk, used(chunk.given.Aqk, chunk.Aqk), v_new, v_columns, v_stride, o,
+                             Start::from_result);  // F10
 
-  exponential(chunk.operations.exponential, last, decay, K);
+  exponential(chunk.operations.exponential, chunk.G + (n - 1) * k_stride, decay, K);
   round_array(casts.decay, decay, K);
-  for (std::size_t k = 0; k < K; ++k)
-    for (std::size_t v = 0; v < v_columns; ++v)
-      chunk.state[k * v_stride + v] = chunk.state[k * v_stride + v] * decay[k];
+  each(K, v_columns, [=](std::size_t k, std::size_t v) KDA_CHECK_BODY {
+    state[k * v_stride + v] = state[k * v_stride + v] * decay[k];
+  });
   product<T, is_fused>(order, K, v_columns, n, Factor<T>{used(chunk.given.kg, chunk.kg), 1, k_stride}, v_new,
-                       v_stride, chunk.state, v_stride,
-                       Start::from_result);  // F11 S = diag(2^Gn) S + kg^T v_new
-  round_array(casts.carry, chunk.state, K * v_stride);
+                       v_stride, state, v_stride, Start::from_result);  // F11
+  round_array(casts.carry, state, K * v_stride);
+}
+
+/// F2 to F4.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void scores_and_inverse(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
+  const std::size_t n = chunk.rows, size = n * chunk.score_stride;
+  const CastPoints& casts = chunk.casts;
+  scores<T, is_fused>(chunk, work.scores);  // F2, F3
+  round_array(casts.Aqk, chunk.Aqk, size);
+  round_array(casts.L, chunk.L, size);
+  invert<T, is_fused>(chunk.inverse, product_order(chunk, casts.inverse_operands), n, chunk.inverse_rows,
+                      chunk.L, chunk.Akk_inv, chunk.score_stride, casts.inverse_operands,
+                      work.inverse);  // F4
+  round_array(casts.Akk_inv, chunk.Akk_inv, size);
+}
+
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void chunk_forward(const ChunkBlock<T>& chunk) {
+  const ChunkWork<T> work(chunk);
+  scores_and_inverse<T, is_fused>(chunk, work);
+  operands<T, is_fused>(chunk, work);
+  through_state<T, is_fused>(chunk, work);
 }
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

@@ -92,6 +92,11 @@ void probe_read(ProbeReading& block);
 void probe_write(ProbeWriting& block);
 void probe_products(const ProbeProducts& block);
 
+// row_errors.cpp
+void row_errors(const RowErrors& row);
+float row_product(const float* a, const float* b, std::size_t count);
+void row_energies(RowEnergies& row);
+
 // stage_oracle.cpp
 void stage_oracle(const StageOracleBlock& block);
 void stage_gradient_oracle(const StageGradientOracleBlock& block);

@@ -6,13 +6,14 @@
 // libm: the C library's exp, which depends on the library and on the processor (glibc: below 0.511 ULP).
 #pragma once
 
-#include "kda/kernels/lanes.hpp"
+#include "kda/kernels/team.hpp"
 #include "numeric/exponentials.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
 using numeric::Exponential;
 
+#ifndef __CUDACC__
 inline constexpr double eighth_roots[8] = {0x1.0000000000000p+0, 0x1.172b83c7d517bp+0, 0x1.306fe0a31b715p+0,
                                            0x1.4bfdad5362a27p+0, 0x1.6a09e667f3bcdp+0, 0x1.8ace5422aa0dbp+0,
                                            0x1.ae89f995ad3adp+0, 0x1.d5818dcfba487p+0};
@@ -34,6 +35,7 @@ KDA_CHECK_INLINE Lanes<double, W> eighth_roots_of_two(const Lanes<double, W>& sh
   });
   return result;
 }
+#endif
 
 /// Leaves an integer 8 n + j in the low bits of a sum, so that the shift below leaves the exponent field of
 /// 2^n.
@@ -41,10 +43,8 @@ inline constexpr double eighths_bias = 0x1.8p52 + 8.0 * 1023.0;
 
 /// 2^n 2^(j/8) exp(r), n and j in `shifted`, |r| <= ln 2 / 16: Taylor's series to r^8/8!, whose remainder is
 /// below 2^-59.
-template <int W>
-KDA_CHECK_INLINE Lanes<double, W> power_of_eighths(const Lanes<double, W>& shifted,
-                                                   const Lanes<double, W>& r) {
-  using Doubles = Lanes<double, W>;
+template <class Doubles>
+KDA_CHECK_THREAD Doubles power_of_eighths(const Doubles& shifted, const Doubles& r) {
   Doubles sum = Doubles::broadcast(1.0 / 40320.0);
   constexpr double inverse_factorials[] = {1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0,
                                            1.0 / 6.0,    0.5,         1.0};
@@ -54,9 +54,8 @@ KDA_CHECK_INLINE Lanes<double, W> power_of_eighths(const Lanes<double, W>& shift
 }
 
 /// exp(x) for |x| <= 110 in double precision: x = (8 n + j) ln 2 / 8 + r.
-template <int W>
-KDA_CHECK_INLINE Lanes<double, W> exp_in_double(const Lanes<double, W>& x) {
-  using Doubles = Lanes<double, W>;
+template <class Doubles>
+KDA_CHECK_THREAD Doubles exp_in_double(const Doubles& x) {
   const Doubles shifted = fma(x, Doubles::broadcast(0x1.71547652b82fep+3), Doubles::broadcast(eighths_bias));
   const Doubles eighths = shifted - eighths_bias;
   // ln 2 / 8 = head with 40 bits + tail: the product with the head is exact, and so is the first subtraction.
@@ -66,15 +65,15 @@ KDA_CHECK_INLINE Lanes<double, W> exp_in_double(const Lanes<double, W>& x) {
 }
 
 /// 2^x for |x| <= 160, in the same way: x = (8 n + j) / 8 + r / ln 2, whose fraction is exact.
-template <int W>
-KDA_CHECK_INLINE Lanes<double, W> exp2_in_double(const Lanes<double, W>& x) {
-  using Doubles = Lanes<double, W>;
+template <class Doubles>
+KDA_CHECK_THREAD Doubles exp2_in_double(const Doubles& x) {
   const Doubles shifted = fma(x, Doubles::broadcast(8.0), Doubles::broadcast(eighths_bias));
   const Doubles eighths = shifted - eighths_bias;
   const Doubles fraction = fma(-eighths, Doubles::broadcast(0.125), x);
   return power_of_eighths(shifted, fraction * 0x1.62e42fefa39efp-1);
 }
 
+#ifndef __CUDACC__
 /// y[i] = exp(x[i]); x and y may be the same array. In exponentials.cpp.
 void exponential(Exponential kind, const float* x, float* y, std::size_t count);
 void exponential(Exponential kind, const double* x, double* y, std::size_t count);
@@ -83,5 +82,6 @@ void exponential(Exponential kind, const double* x, double* y, std::size_t count
 /// In elements.cpp.
 void log1p(const float* x, float* y, std::size_t count);
 void log1p(const double* x, double* y, std::size_t count);
+#endif
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

@@ -19,7 +19,8 @@ constexpr std::size_t piece =
 /// result is 0 or infinite all the same; a NaN passes both.
 constexpr int W = 4;
 template <class Function>
-KDA_CHECK_INLINE void rounded_pack(const float* x, float* y, double least, double most, Function function) {
+KDA_CHECK_INLINE void exponential_pack(const float* x, float* y, double least, double most,
+                                       Function function) {
   using Doubles = Lanes<double, W>;
   constexpr std::size_t half = lanes_per_vector<double>;
   Doubles wide;
@@ -41,11 +42,11 @@ KDA_CHECK_INLINE void rounded(const float* x, float* y, std::size_t count, doubl
                               Function function) {
   constexpr std::size_t step = W * lanes_per_vector<double>;
   std::size_t i = 0;
-  for (; i + step <= count; i += step) rounded_pack(x + i, y + i, least, most, function);
+  for (; i + step <= count; i += step) exponential_pack(x + i, y + i, least, most, function);
   if (i == count) return;
   float rest[step] = {};
   std::copy(x + i, x + count, rest);
-  rounded_pack(rest, rest, least, most, function);
+  exponential_pack(rest, rest, least, most, function);
   std::copy(rest, rest + (count - i), y + i);
 }
 

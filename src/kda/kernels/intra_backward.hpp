@@ -28,42 +28,53 @@ struct IntraBlock {
 /// rows[0, count) = source rows from `first` on times exp of what `anchor` is above (or, `above`, below)
 /// them.
 template <class T>
-void scale_rows(const ChunkBlock<T>& chunk, const T* source, std::size_t first, std::size_t count,
-                const T* anchor, bool above, bool pairwise, T* exponent, T* rows) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t from = (first + i) * chunk.key_stride;
-    const T* const G = chunk.G + from;
-    decay_between(chunk, above ? G : anchor, above ? anchor : G, exponent);
-    T* const target = rows + i * chunk.key_stride;
-    for (std::size_t k = 0; k < chunk.key_dim; ++k) target[k] = source[from + k] * exponent[k];
-    for (std::size_t k = chunk.key_dim; k < chunk.key_stride; ++k) target[k] = 0;
-  }
-  if (!pairwise) round_array(chunk.casts.score_operands, rows, count * chunk.key_stride);
+KDA_CHECK_TEAM_CALLED void scale_rows(const ChunkBlock<T>& chunk, const T* source, std::size_t first,
+                                      std::size_t count, const T* anchor, bool above, bool pairwise,
+                                      T* exponent, T* rows) {
+  const std::size_t stride = chunk.key_stride, K = chunk.key_dim;
+  const T *const from = source + first * stride, *const G = chunk.G + first * stride;
+  each_decay(
+      chunk, count, exponent,
+      [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
+        const T* const own = G + i * stride;
+        return difference(above ? own : anchor, above ? anchor : own, k);
+      },
+      [=](std::size_t i, std::size_t k, T decay)
+          KDA_CHECK_BODY { rows[i * stride + k] = from[i * stride + k] * decay; });
+  each(count, stride - K, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY { rows[i * stride + K + k] = 0; });
+  if (!pairwise) round_array(chunk.casts.score_operands, rows, count * stride);
 }
 
 /// Pairwise sums are not for tensor cores.
 template <class T>
-SumOrder intra_order(const ChunkBlock<T>& chunk, bool pairwise) {
+KDA_CHECK_THREAD SumOrder intra_order(const ChunkBlock<T>& chunk, bool pairwise) {
   if (pairwise) return {chunk.operations.reduction, chunk.operations.is_fused, Adder::thread};
   return score_order(chunk);
 }
 
 /// target rows [first, first + count) += part exp(...), the other factor of what scale_rows() made.
 template <class T>
-void add_scaled_rows(const ChunkBlock<T>& chunk, const T* part, std::size_t first, std::size_t count,
-                     const T* anchor, bool above, T* exponent, T* target) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t row = (first + i) * chunk.key_stride;
-    decay_between(chunk, above ? chunk.G + row : anchor, above ? anchor : chunk.G + row, exponent);
-    for (std::size_t k = 0; k < chunk.key_dim; ++k)
-      target[row + k] = target[row + k] + part[i * chunk.key_stride + k] * exponent[k];
-  }
+KDA_CHECK_TEAM_CALLED void add_scaled_rows(const ChunkBlock<T>& chunk, const T* part, std::size_t first,
+                                           std::size_t count, const T* anchor, bool above, T* exponent,
+                                           T* target) {
+  const std::size_t stride = chunk.key_stride;
+  const T* const G = chunk.G + first * stride;
+  T* const to = target + first * stride;
+  each_decay(
+      chunk, count, exponent,
+      [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
+        const T* const own = G + i * stride;
+        return difference(above ? own : anchor, above ? anchor : own, k);
+      },
+      [=](std::size_t i, std::size_t k, T decay)
+          KDA_CHECK_BODY { to[i * stride + k] = to[i * stride + k] + part[i * stride + k] * decay; });
 }
 
 /// Rows [from, to) of dq and row, from the columns [first, last); `pairwise`: one row, its own anchor.
 template <class T, bool is_fused>
-void intra_rows(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from, std::size_t to,
-                std::size_t first, std::size_t last, const T* anchor, bool pairwise) {
+KDA_CHECK_TEAM_CALLED void intra_rows(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra,
+                                      std::size_t from, std::size_t to, std::size_t first, std::size_t last,
+                                      const T* anchor, bool pairwise) {
   if (first >= last) return;
   const IntraFactors<T>& factors = pairwise ? intra.plain : intra.operand;
   const std::size_t columns = (chunk.key_dim + 15) / 16 * 16, at = from * chunk.key_stride;
@@ -81,8 +92,9 @@ void intra_rows(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::siz
 
 /// Columns [from, to), from the rows [first, last).
 template <class T, bool is_fused>
-void intra_columns(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from, std::size_t to,
-                   std::size_t first, std::size_t last, const T* anchor, bool pairwise) {
+KDA_CHECK_TEAM_CALLED void intra_columns(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra,
+                                         std::size_t from, std::size_t to, std::size_t first,
+                                         std::size_t last, const T* anchor, bool pairwise) {
   if (first >= last) return;
   const IntraFactors<T>& factors = pairwise ? intra.plain : intra.operand;
   const std::size_t columns = (chunk.key_dim + 15) / 16 * 16, at = first * chunk.score_stride + from;
@@ -103,8 +115,8 @@ void intra_columns(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::
 /// One exponential for each (i, j, k) of rows and columns [from, to); `late`: masked afterwards, so that
 /// entries above the diagonal are computed too.
 template <class T, bool is_fused>
-void intra_pairwise(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std::size_t from, std::size_t to,
-                    bool late) {
+KDA_CHECK_TEAM_CALLED void intra_pairwise(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra,
+                                          std::size_t from, std::size_t to, bool late) {
   for (std::size_t i = from; i < to; ++i) {
     const T* const own = chunk.G + i * chunk.key_stride;
     intra_rows<T, is_fused>(chunk, intra, i, i + 1, from, late ? to : i + 1, own, true);
@@ -114,7 +126,7 @@ void intra_pairwise(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra, std:
 
 /// dq, row and column, which are zero before.
 template <class T, bool is_fused>
-void intra_gradients(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra) {
+KDA_CHECK_TEAM_CALLED void intra_gradients(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra) {
   const std::size_t n = chunk.rows, stride = chunk.key_stride;
   if (is_pairwise(chunk.decay))
     return intra_pairwise<T, is_fused>(chunk, intra, 0, n, chunk.decay == DecayForm::pair_late);

@@ -2,34 +2,60 @@
 // written whole, zeros above the diagonal included.
 #pragma once
 
-#include "kda/kernels/prepare.hpp"
+#include "kda/kernels/decays.hpp"
 #include "kda/kernels/product.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
-/// (a) X = -L; then row i += X[i, <i] X[<i, <i]; then X += I. `columns` is a multiple of 16 and >= n.
-template <class T, bool is_fused>
-void invert_by_substitution(const SumOrder& order, std::size_t n, std::size_t columns, const T* l, T* x,
-                            std::size_t stride) {
-  using Pack = Sixteen<T>;
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t j = 0; j < columns; ++j) x[i * stride + j] = j < i ? -l[i * stride + j] : T(0);
-    for (std::size_t block = 0; block < columns && block < i; block += 16) {
-      const std::size_t first = block + 1;  // rows up to `block` have nothing in these columns
-      Pack sum = Pack::load(x + i * stride + block);
-      if (order.is_running()) {
-        for (std::size_t m = first; m < i; ++m)
-          sum = multiply_add<is_fused>(-l[i * stride + m], Pack::load(x + m * stride + block), sum);
-      } else {
-        // Behind `block` row i still holds -L.
-        const WeightedRows<T> terms{x + i * stride + first, 1, x + first * stride + block, stride};
-        sum = ordered_sum(SumOrder{order.reduction, is_fused, Adder::thread}, i > first ? i - first : 0,
-                          terms, sum, true);
-      }
-      sum.store(x + i * stride + block);
-    }
+// Terms -L_im X_m. On a CPU what is behind a pack of columns still holds -L.
+#ifdef __CUDACC__
+template <class T>
+struct NegatedRows {
+  const T *weights, *rows;
+  std::size_t stride;
+
+  __device__ Factors<OneLane<T>> operator()(std::size_t d) const {
+    return {{-weights[d]}, {rows[d * stride]}};
   }
-  for (std::size_t i = 0; i < n; ++i) x[i * stride + i] = T(1);
+};
+template <class T>
+__device__ NegatedRows<T> substituted_terms(const T* l, const T*, const T* rows, std::size_t stride) {
+  return {l, rows, stride};
+}
+#else
+template <class T>
+KDA_CHECK_INLINE WeightedRows<T> substituted_terms(const T*, const T* negated, const T* rows,
+                                                   std::size_t stride) {
+  return {negated, 1, rows, stride};
+}
+#endif
+
+/// (a) X = -L; then row i += X[i, <i] X[<i, <i]; then X += I. `columns` is a multiple of 16 and >= n. Columns
+/// are independent of each other.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void invert_by_substitution(const SumOrder& order, std::size_t n, std::size_t columns,
+                                                  const T* l, T* x, std::size_t stride) {
+  using Pack = Sixteen<T>;
+  each(n, columns, [=](std::size_t i, std::size_t j) KDA_CHECK_BODY {
+    x[i * stride + j] = j < i ? -l[i * stride + j] : T(0);
+  });
+  const SumOrder by_thread{order.reduction, is_fused, Adder::thread};
+  each_pack<T>(columns, [=, &by_thread](std::size_t column) KDA_CHECK_BODY {
+    const std::size_t first = column / 16 * 16 + 1;  // rows up to the block's first have nothing there
+    for (std::size_t i = first; i < n; ++i) {
+      Pack sum = Pack::load(x + i * stride + column);
+      if (by_thread.is_running()) {
+        for (std::size_t m = first; m < i; ++m)
+          sum = multiply_add<is_fused>(-l[i * stride + m], Pack::load(x + m * stride + column), sum);
+      } else {
+        const auto terms = substituted_terms(l + i * stride + first, x + i * stride + first,
+                                             x + first * stride + column, stride);
+        sum = ordered_sum(by_thread, i - first, terms, sum, true);
+      }
+      sum.store(x + i * stride + column);
+    }
+  });
+  each(n, [=](std::size_t i) KDA_CHECK_BODY { x[i * stride + i] = T(1); });
 }
 
 /// Square blocks of `side` rows, for the products that form an inverse: factors are copied with zeros around
@@ -44,36 +70,39 @@ struct InverseBlocks {
   Rounding rounding;
   T *left, *right, *sum, *power;  ///< [side][side]
 
-  std::size_t count() const { return (n + side - 1) / side; }
-  std::size_t height(std::size_t block) const { return n - block * side < side ? n - block * side : side; }
+  KDA_CHECK_TEAM std::size_t count() const { return (n + side - 1) / side; }
+  KDA_CHECK_TEAM std::size_t height(std::size_t block) const {
+    return n - block * side < side ? n - block * side : side;
+  }
 
-  void factor(const T* source, std::size_t i, std::size_t j, T* target) const {
-    for (std::size_t row = 0; row < side; ++row)
-      for (std::size_t column = 0; column < side; ++column)
-        target[row * side + column] = row < height(i) && column < height(j)
-                                          ? source[(i * side + row) * stride + j * side + column]
-                                          : T(0);
+  KDA_CHECK_TEAM void factor(const T* source, std::size_t i, std::size_t j, T* target) const {
+    const std::size_t rows = height(i), columns = height(j);
+    each(side, side, [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+      target[row * side + column] =
+          row < rows && column < columns ? source[(i * side + row) * stride + j * side + column] : T(0);
+    });
     round_array(rounding, target, side * side);
   }
-  void rounded_copy(const T* source, T* target) const {
-    for (std::size_t e = 0; e < side * side; ++e) target[e] = source[e];
+  KDA_CHECK_TEAM void rounded_copy(const T* source, T* target) const {
+    each(side * side, [&](std::size_t e) KDA_CHECK_BODY { target[e] = source[e]; });
     round_array(rounding, target, side * side);
   }
   /// sum (+)= left right
-  void multiply(Start start) const {
+  KDA_CHECK_TEAM void multiply(Start start) const {
     product<T, is_fused>(order, side, side, side, Factor<T>{left, side, 1}, right, side, sum, side, start);
   }
 };
 
 /// (c) X = I - L; P = L^2; X += X P; P = P^2; X += X P ... until P is zero.
 template <class T, bool is_fused>
-void invert_block_by_doubling(const InverseBlocks<T, is_fused>& blocks, std::size_t b) {
-  const std::size_t side = blocks.side, rows = blocks.height(b);
-  T* const x = blocks.x + b * side * blocks.stride + b * side;
+KDA_CHECK_TEAM_CALLED void invert_block_by_doubling(const InverseBlocks<T, is_fused>& blocks, std::size_t b) {
+  const std::size_t side = blocks.side, rows = blocks.height(b), stride = blocks.stride;
+  T* const x = blocks.x + b * side * stride + b * side;
+  const T *const power = blocks.power, *const sum = blocks.sum;
   blocks.factor(blocks.l, b, b, blocks.power);
-  for (std::size_t row = 0; row < rows; ++row)
-    for (std::size_t column = 0; column < rows; ++column)
-      x[row * blocks.stride + column] = (row == column ? T(1) : T(0)) - blocks.power[row * side + column];
+  each(rows, rows, [=](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+    x[row * stride + column] = (row == column ? T(1) : T(0)) - power[row * side + column];
+  });
   for (std::size_t done = 2; done < side; done *= 2) {
     blocks.rounded_copy(blocks.power, blocks.left);
     blocks.rounded_copy(blocks.power, blocks.right);
@@ -82,37 +111,36 @@ void invert_block_by_doubling(const InverseBlocks<T, is_fused>& blocks, std::siz
     blocks.factor(blocks.x, b, b, blocks.left);
     blocks.rounded_copy(blocks.power, blocks.right);
     blocks.multiply(Start::zero);
-    for (std::size_t row = 0; row < rows; ++row)
-      for (std::size_t column = 0; column < rows; ++column) {
-        T& element = x[row * blocks.stride + column];
-        element = element + blocks.sum[row * side + column];  // X += X P
-        round_array(blocks.rounding, &element, 1);
-      }
+    each(rows, rows, [=, rounding = blocks.rounding](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+      T& element = x[row * stride + column];
+      element = rounded(rounding, element + sum[row * side + column]);  // X += X P
+    });
   }
 }
 
 /// X = I - L (I - L (I - ...)), side - 1 products.
 template <class T, bool is_fused>
-void invert_block_by_horner(const InverseBlocks<T, is_fused>& blocks, std::size_t b) {
-  const std::size_t side = blocks.side, rows = blocks.height(b);
-  T* const x = blocks.x + b * side * blocks.stride + b * side;
+KDA_CHECK_TEAM_CALLED void invert_block_by_horner(const InverseBlocks<T, is_fused>& blocks, std::size_t b) {
+  const std::size_t side = blocks.side, rows = blocks.height(b), stride = blocks.stride;
+  T* const x = blocks.x + b * side * stride + b * side;
+  const T* const sum = blocks.sum;
   blocks.factor(blocks.l, b, b, blocks.left);
-  for (std::size_t row = 0; row < rows; ++row)
-    for (std::size_t column = 0; column < rows; ++column)
-      x[row * blocks.stride + column] = row == column ? T(1) : T(0);
+  each(rows, rows, [=](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+    x[row * stride + column] = row == column ? T(1) : T(0);
+  });
   for (std::size_t step = 1; step < side; ++step) {
     blocks.factor(blocks.x, b, b, blocks.right);
     blocks.multiply(Start::zero);
-    for (std::size_t row = 0; row < rows; ++row)
-      for (std::size_t column = 0; column < rows; ++column)
-        x[row * blocks.stride + column] = (row == column ? T(1) : T(0)) - blocks.sum[row * side + column];
+    each(rows, rows, [=](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+      x[row * stride + column] = (row == column ? T(1) : T(0)) - sum[row * side + column];
+    });
   }
 }
 
 /// (b) X_ij = -(X_ii L_ij) X_jj for neighbours, and X_ij = -X_ii (sum_{m=j}^{i-1} L_im X_mj) below, in order
 /// of increasing i - j.
 template <class T, bool is_fused>
-void merge_blocks(const InverseBlocks<T, is_fused>& blocks) {
+KDA_CHECK_TEAM_CALLED void merge_blocks(const InverseBlocks<T, is_fused>& blocks) {
   const std::size_t side = blocks.side;
   for (std::size_t apart = 1; apart < blocks.count(); ++apart)
     for (std::size_t j = 0; j + apart < blocks.count(); ++j) {
@@ -134,16 +162,16 @@ void merge_blocks(const InverseBlocks<T, is_fused>& blocks) {
         blocks.factor(blocks.x, i, i, blocks.left);
         blocks.multiply(Start::zero);  // X_ii sum
       }
-      for (std::size_t row = 0; row < blocks.height(i); ++row)
-        for (std::size_t column = 0; column < blocks.height(j); ++column)
-          blocks.x[(i * side + row) * blocks.stride + j * side + column] = -blocks.sum[row * side + column];
+      each(blocks.height(i), blocks.height(j), [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+        blocks.x[(i * side + row) * blocks.stride + j * side + column] = -blocks.sum[row * side + column];
+      });
     }
 }
 
 /// `scratch`: 4 * side^2 elements.
 template <class T, bool is_fused>
-void invert(InverseForm form, const SumOrder& order, std::size_t n, std::size_t side, const T* l, T* x,
-            std::size_t stride, Rounding rounding, T* scratch) {
+KDA_CHECK_TEAM_CALLED void invert(InverseForm form, const SumOrder& order, std::size_t n, std::size_t side,
+                                  const T* l, T* x, std::size_t stride, Rounding rounding, T* scratch) {
   const std::size_t columns = (n + 15) / 16 * 16;
   if (form == InverseForm::substitution)
     return invert_by_substitution<T, is_fused>(order, n, columns, l, x, stride);
@@ -159,8 +187,7 @@ void invert(InverseForm form, const SumOrder& order, std::size_t n, std::size_t 
                                           scratch + area,
                                           scratch + 2 * area,
                                           scratch + 3 * area};
-  for (std::size_t i = 0; i < n; ++i)
-    for (std::size_t j = 0; j < columns; ++j) x[i * stride + j] = T(0);
+  each(n, columns, [=](std::size_t i, std::size_t j) KDA_CHECK_BODY { x[i * stride + j] = T(0); });
   for (std::size_t b = 0; b < blocks.count(); ++b) {
     const std::size_t first = b * side * stride + b * side;
     if (form == InverseForm::doubling) {

@@ -3,8 +3,8 @@
 // studying the others.
 #pragma once
 
-#include "kda/kernels/lanes.hpp"
 #include "kda/kernels/table.hpp"
+#include "kda/kernels/team.hpp"
 #include "numeric/double_double.hpp"
 #include "numeric/double_double_functions.hpp"
 #include "numeric/rounding.hpp"
@@ -27,7 +27,7 @@ struct WeightedRows {
   const T* rows;
   std::size_t stride;
 
-  KDA_CHECK_INLINE Factors<Sixteen<T>> operator()(std::size_t d) const {
+  KDA_CHECK_THREAD Factors<Sixteen<T>> operator()(std::size_t d) const {
     return {Sixteen<T>::broadcast(weights[d * weight_stride]), Sixteen<T>::load(rows + d * stride)};
   }
 };
@@ -38,7 +38,7 @@ struct PairedRows {
   const T *a, *b;
   std::size_t stride;
 
-  KDA_CHECK_INLINE Factors<Sixteen<T>> operator()(std::size_t d) const {
+  KDA_CHECK_THREAD Factors<Sixteen<T>> operator()(std::size_t d) const {
     return {Sixteen<T>::load(a + d * stride), Sixteen<T>::load(b + d * stride)};
   }
 };
@@ -49,7 +49,7 @@ struct Rows {
   const T* first;
   std::size_t stride;
 
-  KDA_CHECK_INLINE T operator()(std::size_t row, std::size_t column) const {
+  KDA_CHECK_THREAD T operator()(std::size_t row, std::size_t column) const {
     return first[row * stride + column];
   }
 };
@@ -60,7 +60,7 @@ struct PairedColumns {
   Rows<T> a, b;
   std::size_t count;
 
-  KDA_CHECK_INLINE Factors<Sixteen<T>> operator()(std::size_t d) const {
+  KDA_CHECK_THREAD Factors<Sixteen<T>> operator()(std::size_t d) const {
     T left[Sixteen<T>::count] = {}, right[Sixteen<T>::count] = {};
     for (std::size_t row = 0; row < count; ++row) {
       left[row] = a(row, d);
@@ -71,17 +71,18 @@ struct PairedColumns {
 };
 
 template <class Pack>
-KDA_CHECK_INLINE Pack multiply_add_pack(bool is_fused, const Pack& a, const Pack& b, const Pack& c) {
+KDA_CHECK_THREAD Pack multiply_add_pack(bool is_fused, const Pack& a, const Pack& b, const Pack& c) {
   return is_fused ? fma(a, b, c) : a * b + c;
 }
 
 /// (a0 b0 + a1 b1) + (a2 b2 + a3 b3) ...: neighbours first. A binary counter of partial sums: level l holds
 /// the sum of 2^(l + 1) terms.
 template <class Pack, class Term>
-Pack pairwise_sum(bool is_fused, std::size_t depth, const Term& term) {
+KDA_CHECK_THREAD_CALLED Pack pairwise_sum(bool is_fused, std::size_t depth, const Term& term) {
   Pack levels[32];
   std::size_t filled = 0;  // bit l: levels[l] holds a sum
   std::size_t d = 0;
+  KDA_CHECK_UNROLLED
   for (; d + 1 < depth; d += 2) {
     const Factors<Pack> first = term(d), second = term(d + 1);
     Pack sum = multiply_add_pack(is_fused, second.a, second.b, first.a * first.b);
@@ -108,18 +109,24 @@ Pack pairwise_sum(bool is_fused, std::size_t depth, const Term& term) {
   return total;
 }
 
-inline constexpr std::size_t widest_tree = 1024, warp_lanes = 32;
+#ifdef __CUDACC__
+inline constexpr std::size_t widest_tree = 256;  // no sum there is longer
+#else
+inline constexpr std::size_t widest_tree = 1024;
+#endif
+inline constexpr std::size_t warp_lanes = 32;
 
 /// Running sum l takes the terms l, l + width, ...; then the upper half of the sums is added to the lower
 /// until one is left: what a warp does with shuffles.
 template <class Pack, class Term>
-Pack tree_sum(bool is_fused, std::size_t width, std::size_t depth, const Term& term) {
+KDA_CHECK_THREAD_CALLED Pack tree_sum(bool is_fused, std::size_t width, std::size_t depth, const Term& term) {
   Pack sums[widest_tree];
   std::size_t used = width < depth ? width : depth;
   if (used == 0) return Pack::zero();
   for (std::size_t lane = 0; lane < used; ++lane) {
     const Factors<Pack> first = term(lane);
     sums[lane] = first.a * first.b;
+    KDA_CHECK_UNROLLED
     for (std::size_t d = lane + width; d < depth; d += width) {
       const Factors<Pack> next = term(d);
       sums[lane] = multiply_add_pack(is_fused, next.a, next.b, sums[lane]);
@@ -137,11 +144,14 @@ Pack tree_sum(bool is_fused, std::size_t width, std::size_t depth, const Term& t
 
 /// Runs of `width` terms, each from zero; the sums of the runs from the first upwards.
 template <class Pack, class Term>
-Pack block_sum(bool is_fused, std::size_t width, std::size_t depth, const Term& term) {
+KDA_CHECK_THREAD_CALLED Pack block_sum(bool is_fused, std::size_t width, std::size_t depth,
+                                       const Term& term) {
   Pack total = Pack::zero();
   for (std::size_t from = 0; from < depth; from += width) {
     Pack sum = Pack::zero();
-    for (std::size_t d = from; d < depth && d < from + width; ++d) {
+    const std::size_t to = from + width < depth ? from + width : depth;
+    KDA_CHECK_UNROLLED
+    for (std::size_t d = from; d < to; ++d) {
       const Factors<Pack> next = term(d);
       sum = multiply_add_pack(is_fused, next.a, next.b, sum);
     }
@@ -155,7 +165,7 @@ Pack block_sum(bool is_fused, std::size_t width, std::size_t depth, const Term& 
 struct LongSum {
   double high, middle = 0, low = 0;
 
-  KDA_CHECK_INLINE void add_product(double x, double y) {
+  KDA_CHECK_THREAD void add_product(double x, double y) {
     const auto product = numeric::two_product(x, y);
     const auto first = numeric::two_sum(high, product.hi);
     const auto second = numeric::two_sum(middle, first.lo), third = numeric::two_sum(second.hi, product.lo);
@@ -164,7 +174,7 @@ struct LongSum {
     low = low + (second.lo + third.lo);
   }
   template <class T>
-  KDA_CHECK_INLINE T rounded() const {
+  KDA_CHECK_THREAD T rounded() const {
     if (high - high != 0) return static_cast<T>(high);  // beyond fp64's range the error terms are NaN
     const auto sum = numeric::two_sum(high, middle);
     const double rest = numeric::round_to_odd(numeric::two_sum(sum.lo, low));
@@ -174,7 +184,7 @@ struct LongSum {
 
 /// start + all products, rounded once.
 template <class Pack, class Term>
-Pack exact_sum(std::size_t depth, const Term& term, const Pack& start) {
+KDA_CHECK_THREAD_CALLED Pack exact_sum(std::size_t depth, const Term& term, const Pack& start) {
   using T = typename Pack::Scalar;
   T a[Pack::count], b[Pack::count], result[Pack::count];
   LongSum sums[Pack::count];
@@ -193,13 +203,13 @@ Pack exact_sum(std::size_t depth, const Term& term, const Pack& start) {
 
 /// The exponent of a normal x; fp32 numbers are normal in fp64. Not numeric/ulp.hpp's, which takes subnormals
 /// too: that is no KDA_CHECK_INLINE, so the linker would keep one copy for all instruction sets.
-KDA_CHECK_INLINE int exponent_of(double x) {
+KDA_CHECK_THREAD int exponent_of(double x) {
   std::uint64_t bits;
   __builtin_memcpy(&bits, &x, sizeof bits);
   return static_cast<int>(bits >> 52 & 0x7ff) - 1023;
 }
 /// To fp32 towards zero; infinite from 2^128 on.
-KDA_CHECK_INLINE float towards_zero(double x) {
+KDA_CHECK_THREAD float towards_zero(double x) {
   float y = static_cast<float>(x);
   if (x >= 0x1p128 || x <= -0x1p128) return y;
   if ((x > 0 && static_cast<double>(y) > x) || (x < 0 && static_cast<double>(y) < x)) {
@@ -214,7 +224,7 @@ KDA_CHECK_INLINE float towards_zero(double x) {
 /// One instruction of a tensor core, for one lane (docs/arithmetic.md): the accumulator and the products, all
 /// exact, are cut `bits` below the largest exponent, added exactly and cut to fp32. A product's exponent is
 /// the sum of its operands'.
-KDA_CHECK_INLINE float mma_step(const float* a, const float* b, std::size_t count, float c, int bits) {
+KDA_CHECK_THREAD float mma_step(const float* a, const float* b, std::size_t count, float c, int bits) {
   int largest = -2000;
   bool ordinary = c - c == 0;
   if (c != 0 && ordinary) largest = exponent_of(static_cast<double>(c));
@@ -240,7 +250,8 @@ KDA_CHECK_INLINE float mma_step(const float* a, const float* b, std::size_t coun
 
 /// `step` products for each instruction, chained through the accumulator.
 template <class Pack, class Term>
-Pack mma_sum(int bits, std::size_t step, std::size_t depth, const Term& term, const Pack& start) {
+KDA_CHECK_THREAD_CALLED Pack mma_sum(int bits, std::size_t step, std::size_t depth, const Term& term,
+                                     const Pack& start) {
   constexpr std::size_t most = 16;
   float a[Pack::count][most], b[Pack::count][most], c[Pack::count], row[Pack::count];
   start.store(c);
@@ -260,7 +271,7 @@ Pack mma_sum(int bits, std::size_t step, std::size_t depth, const Term& term, co
 }
 
 /// Products of one instruction for operands of this format; sums of unrounded operands count as tf32 would.
-KDA_CHECK_INLINE std::size_t mma_step(Rounding operands) {
+KDA_CHECK_THREAD std::size_t mma_step(Rounding operands) {
   return operands == Rounding::bf16 || operands == Rounding::fp16 ? 16 : 8;
 }
 
@@ -277,7 +288,7 @@ struct SumOrder {
   std::size_t mma_step = 0;
 
   /// One running sum from the first term on: there are fast paths for it.
-  bool is_running() const {
+  KDA_CHECK_THREAD bool is_running() const {
     return reduction.kind == ReductionKind::sequential ||
            (reduction.kind == ReductionKind::simt && adder == Adder::thread);
   }
@@ -286,12 +297,13 @@ struct SumOrder {
 /// start + sum over d < depth of a b, in the order asked for. Sums that a tensor core cannot form are added
 /// by the tree of a warp when the reduction is `mma`.
 template <class Pack, class Term>
-__attribute__((noinline)) Pack ordered_sum(const SumOrder& order, std::size_t depth, const Term& term,
-                                           const Pack& start, bool has_start) {
+KDA_CHECK_THREAD_APART Pack ordered_sum(const SumOrder& order, std::size_t depth, const Term& term,
+                                        const Pack& start, bool has_start) {
   const auto with_start = [&](const Pack& sum) { return has_start ? start + sum : sum; };
   const auto width = static_cast<std::size_t>(order.reduction.width);
   if (order.is_running()) {
     Pack sum = start;
+    KDA_CHECK_UNROLLED
     for (std::size_t d = 0; d < depth; ++d) {
       const Factors<Pack> next = term(d);
       sum = multiply_add_pack(order.is_fused, next.a, next.b, sum);
@@ -319,6 +331,7 @@ __attribute__((noinline)) Pack ordered_sum(const SumOrder& order, std::size_t de
   return exact_sum<Pack>(depth, term, start);
 }
 
+#ifndef __CUDACC__
 // In sums.cpp.
 extern template Sixteen<float> ordered_sum(const SumOrder&, std::size_t, const WeightedRows<float>&,
                                            const Sixteen<float>&, bool);
@@ -332,20 +345,22 @@ extern template Sixteen<double> ordered_sum(const SumOrder&, std::size_t, const 
                                             const Sixteen<double>&, bool);
 extern template Sixteen<double> ordered_sum(const SumOrder&, std::size_t, const PairedColumns<double>&,
                                             const Sixteen<double>&, bool);
+#endif
 
 /// Rows of running sums x[i] += x[i - 1], element by element, each channel for itself: sequential, also where
-/// a thread has a channel (`simt`); one
-/// rounding for each sum when exact; runs that are then shifted (`blocks`); else the scan tree of a warp, in
-/// which x[i] takes the sum that ends just before the block of 1, 2, 4, ... rows it is in.
+/// a thread has a channel (`simt`); one rounding for each sum when exact; runs that are then shifted
+/// (`blocks`); else the scan tree of a warp, in which x[i] takes the sum that ends just before the block of
+/// 1, 2, 4, ... rows it is in.
 template <class T>
-void cumulate(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride) {
-  const auto add_row = [&](std::size_t to, std::size_t from) {
-    for (std::size_t k = 0; k < stride; ++k) x[to * stride + k] = x[from * stride + k] + x[to * stride + k];
+KDA_CHECK_TEAM_CALLED void cumulate(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride) {
+  const auto add_row = [=](std::size_t to, std::size_t from) KDA_CHECK_BODY {
+    each(stride, [=](std::size_t k)
+                     KDA_CHECK_BODY { x[to * stride + k] = x[from * stride + k] + x[to * stride + k]; });
   };
   if (reduction.kind == ReductionKind::sequential || reduction.kind == ReductionKind::simt) {
     for (std::size_t i = 1; i < rows; ++i) add_row(i, i - 1);
   } else if (reduction.kind == ReductionKind::exact) {
-    for (std::size_t k = 0; k < stride; ++k) {
+    each(stride, [=](std::size_t k) KDA_CHECK_BODY {
       numeric::DoubleDouble sum{0.0};
       for (std::size_t i = 0; i < rows; ++i) {
         const auto next = numeric::two_sum(sum.hi, static_cast<double>(x[i * stride + k]));
@@ -353,7 +368,7 @@ void cumulate(const Reduction& reduction, T* x, std::size_t rows, std::size_t st
         sum = finite ? numeric::quick_two_sum(next.hi, next.lo + sum.lo) : numeric::DoubleDouble{next.hi};
         x[i * stride + k] = finite ? numeric::round_to<T>(sum) : static_cast<T>(next.hi);
       }
-    }
+    });
   } else if (reduction.kind == ReductionKind::blocks) {
     const auto width = static_cast<std::size_t>(reduction.width);
     for (std::size_t i = 1; i < rows; ++i)

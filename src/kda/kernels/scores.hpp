@@ -2,7 +2,7 @@
 // Natural-log gates.
 #pragma once
 
-#include "kda/kernels/prepare.hpp"
+#include "kda/kernels/decays.hpp"
 #include "kda/kernels/product.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
@@ -17,79 +17,66 @@ struct ScoreScratch {
   T* k_scores;  ///< [rows][16]
 };
 
-/// out[k] = exp(a[k] - b[k]); no `b`: exp(a[k]); no `a`: exp(-b[k]). Out of line, as product() is.
-template <class T>
-__attribute__((noinline)) void decay_between(const ChunkBlock<T>& chunk, const T* a, const T* b, T* out) {
-  for (std::size_t k = 0; k < chunk.key_dim; ++k)
-    out[k] = b == nullptr ? a[k] : a == nullptr ? -b[k] : a[k] - b[k];
-  if (chunk.decay == DecayForm::clamp)
-    for (std::size_t k = 0; k < chunk.key_dim; ++k)
-      out[k] = out[k] > chunk.clamp ? chunk.clamp : out[k] < -chunk.clamp ? -chunk.clamp : out[k];
-  exponential(chunk.operations.exponential, out, out, chunk.key_dim);
-  round_array(chunk.casts.exponentials, out, chunk.key_dim);
-}
-
-// In chunk.cpp.
-extern template void decay_between(const ChunkBlock<float>&, const float*, const float*, float*);
-extern template void decay_between(const ChunkBlock<double>&, const double*, const double*, double*);
-
 /// How the scores are summed: by a tensor core where both operands were made for it.
 template <class T>
-KDA_CHECK_INLINE SumOrder score_order(const ChunkBlock<T>& chunk) {
+KDA_CHECK_THREAD SumOrder score_order(const ChunkBlock<T>& chunk) {
   return {chunk.operations.reduction, chunk.operations.is_fused, Adder::thread,
           mma_step(chunk.casts.score_operands)};
 }
 
 /// Rows [from, to) of q and k times exp(G - anchor).
 template <class T>
-void scale_left(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, const T* anchor,
-                const ScoreScratch<T>& scratch) {
-  for (std::size_t i = from; i < to; ++i) {
-    const std::size_t row = i * chunk.key_stride, target = (i - from) * chunk.key_stride;
-    decay_between(chunk, chunk.G + row, anchor, scratch.exponent);
-    for (std::size_t k = 0; k < chunk.key_dim; ++k)
-      scratch.q_left[target + k] = chunk.q[row + k] * scratch.exponent[k];
-    for (std::size_t k = 0; k < chunk.key_dim; ++k)
-      scratch.k_left[target + k] = chunk.k[row + k] * scratch.exponent[k];
-  }
-  round_array(chunk.casts.score_operands, scratch.q_left, (to - from) * chunk.key_stride);
-  round_array(chunk.casts.score_operands, scratch.k_left, (to - from) * chunk.key_stride);
+KDA_CHECK_TEAM_CALLED void scale_left(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
+                                      const T* anchor, const ScoreScratch<T>& scratch) {
+  const std::size_t stride = chunk.key_stride, first = from * stride;
+  const T *const q = chunk.q + first, *const key = chunk.k + first, *const G = chunk.G + first;
+  T *const q_left = scratch.q_left, *const k_left = scratch.k_left;
+  each_decay(
+      chunk, to - from, scratch.exponent,
+      [=](std::size_t i, std::size_t k) KDA_CHECK_BODY { return difference(G + i * stride, anchor, k); },
+      [=](std::size_t i, std::size_t k, T decay)
+          KDA_CHECK_BODY { q_left[i * stride + k] = q[i * stride + k] * decay; },
+      [=](std::size_t i, std::size_t k, T decay)
+          KDA_CHECK_BODY { k_left[i * stride + k] = key[i * stride + k] * decay; });
+  round_array(chunk.casts.score_operands, q_left, (to - from) * stride);
+  round_array(chunk.casts.score_operands, k_left, (to - from) * stride);
 }
 
 /// Columns [first, first + 16): k exp(anchor - G), one row per channel; columns beyond the chunk are zero.
 template <class T>
-void scale_right(const ChunkBlock<T>& chunk, std::size_t first, const T* anchor,
-                 const ScoreScratch<T>& scratch) {
-  for (std::size_t j = 0; j < 16; ++j) {
-    if (first + j >= chunk.rows) {
-      for (std::size_t k = 0; k < chunk.key_dim; ++k) scratch.k_right[k * 16 + j] = 0;
-      continue;
-    }
-    const std::size_t row = (first + j) * chunk.key_stride;
-    decay_between(chunk, anchor, chunk.G + row, scratch.exponent);
-    for (std::size_t k = 0; k < chunk.key_dim; ++k)
-      scratch.k_right[k * 16 + j] = chunk.k[row + k] * scratch.exponent[k];
-  }
-  round_array(chunk.casts.score_operands, scratch.k_right, chunk.key_dim * 16);
+KDA_CHECK_TEAM_CALLED void scale_right(const ChunkBlock<T>& chunk, std::size_t first, const T* anchor,
+                                       const ScoreScratch<T>& scratch) {
+  const std::size_t stride = chunk.key_stride, there = chunk.rows - first < 16 ? chunk.rows - first : 16;
+  const T *const key = chunk.k + first * stride, *const G = chunk.G + first * stride;
+  T* const k_right = scratch.k_right;
+  each_decay(
+      chunk, there, scratch.exponent,
+      [=](std::size_t j, std::size_t k) KDA_CHECK_BODY { return difference(anchor, G + j * stride, k); },
+      [=](std::size_t j, std::size_t k, T decay)
+          KDA_CHECK_BODY { k_right[k * 16 + j] = key[j * stride + k] * decay; });
+  each(16 - there, chunk.key_dim,
+       [=](std::size_t j, std::size_t k) KDA_CHECK_BODY { k_right[k * 16 + there + j] = T(0); });
+  round_array(chunk.casts.score_operands, k_right, chunk.key_dim * 16);
 }
 
 /// Scores of rows [from, to) against 16 columns, with the mask a selection: what a masked entry holds never
 /// matters.
 template <class T>
-void keep_lower(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, std::size_t first,
-                const ScoreScratch<T>& scratch, bool beta_applied) {
-  for (std::size_t i = from; i < to; ++i)
-    for (std::size_t j = first; j < first + 16; ++j) {
-      const std::size_t local = (i - from) * 16 + (j - first), at = i * chunk.score_stride + j;
-      chunk.Aqk[at] = j <= i ? chunk.scale * scratch.q_scores[local] : T(0);
-      const T score = beta_applied ? scratch.k_scores[local] : chunk.beta[i] * scratch.k_scores[local];
-      chunk.L[at] = j < i ? score : T(0);
-    }
+KDA_CHECK_TEAM_CALLED void keep_lower(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
+                                      std::size_t first, const ScoreScratch<T>& scratch, bool beta_applied) {
+  each(to - from, 16, [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+    const std::size_t i = from + row, j = first + column, local = row * 16 + column,
+                      at = i * chunk.score_stride + j;
+    chunk.Aqk[at] = j <= i ? chunk.scale * scratch.q_scores[local] : T(0);
+    const T score = beta_applied ? scratch.k_scores[local] : chunk.beta[i] * scratch.k_scores[local];
+    chunk.L[at] = j < i ? score : T(0);
+  });
 }
 
 template <class T, bool is_fused>
-void factored_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to, std::size_t first,
-                     const T* anchor, const ScoreScratch<T>& scratch) {
+KDA_CHECK_TEAM_CALLED void factored_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
+                                           std::size_t first, const T* anchor,
+                                           const ScoreScratch<T>& scratch) {
   scale_right(chunk, first, anchor, scratch);
   product<T, is_fused>(score_order(chunk), to - from, 16, chunk.key_dim,
                        Factor<T>{scratch.q_left, chunk.key_stride, 1}, scratch.k_right, 16, scratch.q_scores,
@@ -99,6 +86,54 @@ void factored_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t t
                        16, Start::zero);
   keep_lower(chunk, from, to, first, scratch, false);
 }
+
+#ifdef __CUDACC__
+
+/// Terms weight_d (k_j e^(G_i - G_j))_d of a score.
+template <class T>
+struct DecayedTerms {
+  const T *weights, *key, *G, *G_of_key;
+  T beta;
+  bool has_beta;
+  Exponential exponential;
+
+  __device__ Factors<OneLane<T>> operator()(std::size_t d) const {
+    const T decayed = key[d] * exponential_of(exponential, G[d] - G_of_key[d]);
+    return {{has_beta ? weights[d] * beta : weights[d]}, {decayed}};
+  }
+};
+
+/// One exponential for each (i, j, k) with j <= i: sum_k q_ik (k_jk e^(G_ik - G_jk)), and with k_ik beta_i in
+/// place of q_ik.
+template <class T, bool is_fused>
+__device__ void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
+                                std::size_t first, const ScoreScratch<T>& scratch) {
+  each(to - from, 16, [&](std::size_t row, std::size_t column) {
+    const std::size_t i = from + row, j = first + column, stride = chunk.key_stride;
+    if (j > i) return;
+    const T *const q = chunk.q + i * stride, *const k = chunk.k + i * stride;
+    const SumOrder order{chunk.operations.reduction, is_fused, Adder::thread};
+    DecayedTerms<T> terms{
+        q,     chunk.k + j * stride,        chunk.G + i * stride, chunk.G + j * stride, chunk.beta[i],
+        false, chunk.operations.exponential};
+    T q_sum = 0, k_sum = 0;
+    if (order.is_running()) {
+      for (std::size_t d = 0; d < chunk.key_dim; ++d) {
+        const Factors<OneLane<T>> next = terms(d);
+        q_sum = scalar_multiply_add<is_fused>(next.a.x, next.b.x, q_sum);
+        k_sum = scalar_multiply_add<is_fused>(k[d] * terms.beta, next.b.x, k_sum);
+      }
+    } else {
+      q_sum = ordered_sum(order, chunk.key_dim, terms, OneLane<T>::zero(), false).x;
+      terms.weights = k, terms.has_beta = true;
+      k_sum = ordered_sum(order, chunk.key_dim, terms, OneLane<T>::zero(), false).x;
+    }
+    scratch.q_scores[row * 16 + column] = q_sum, scratch.k_scores[row * 16 + column] = k_sum;
+  });
+  keep_lower(chunk, from, to, first, scratch, true);
+}
+
+#else
 
 /// decays[key_dim][16] of the first `columns` columns: k_j e^(G - G_j). What the others hold is left.
 template <std::size_t columns, class T>
@@ -159,14 +194,16 @@ void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t t
   keep_lower(chunk, from, to, first, scratch, true);
 }
 
-KDA_CHECK_INLINE bool is_pairwise(DecayForm form) {
+#endif
+
+KDA_CHECK_THREAD bool is_pairwise(DecayForm form) {
   return form == DecayForm::pair || form == DecayForm::pair_late;
 }
 
 /// Scores of rows [from, to), which share anchors, against all columns up to their diagonal block's end.
 template <class T, bool is_fused>
-void score_rows(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
-                const ScoreScratch<T>& scratch) {
+KDA_CHECK_TEAM_CALLED void score_rows(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
+                                      const ScoreScratch<T>& scratch) {
   const T* const first_row = chunk.G + from * chunk.key_stride;
   const T* anchor = first_row;
   if (chunk.decay == DecayForm::factored) anchor = from == 0 ? nullptr : first_row - chunk.key_stride;
@@ -194,17 +231,16 @@ void score_rows(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
 
 /// Fills Aqk and L, zeros above the diagonal included, up to the next multiple of 16 columns.
 template <class T, bool is_fused>
-void scores(const ChunkBlock<T>& chunk, const ScoreScratch<T>& scratch) {
+KDA_CHECK_TEAM_CALLED void scores(const ChunkBlock<T>& chunk, const ScoreScratch<T>& scratch) {
   const std::size_t n = chunk.rows, columns = (n + 15) / 16 * 16;
   const std::size_t group = is_pairwise(chunk.decay) ? 16 : chunk.anchor_rows;
   for (std::size_t from = 0; from < n; from += group) {
-    const std::size_t to = from + group < n ? from + group : n;
+    const std::size_t to = from + group < n ? from + group : n, behind = (to + 15) / 16 * 16;
     score_rows<T, is_fused>(chunk, from, to, scratch);
-    for (std::size_t i = from; i < to; ++i)
-      for (std::size_t j = (to + 15) / 16 * 16; j < columns; ++j) {
-        chunk.Aqk[i * chunk.score_stride + j] = 0;
-        chunk.L[i * chunk.score_stride + j] = 0;
-      }
+    each(to - from, columns - behind, [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+      const std::size_t at = (from + row) * chunk.score_stride + behind + column;
+      chunk.Aqk[at] = 0, chunk.L[at] = 0;
+    });
   }
 }
 

@@ -87,6 +87,7 @@ constinit const KernelTable KDA_CHECK_JOINED(kda_check_kernels_, KDA_CHECK_ISA){
      KDA_CHECK_ISA::oracle_replay_in_fp64, KDA_CHECK_ISA::oracle_backward_in_fp64,
      KDA_CHECK_ISA::stage_gradient_oracle},
     {KDA_CHECK_ISA::probe_read, KDA_CHECK_ISA::probe_write, KDA_CHECK_ISA::probe_products},
+    {KDA_CHECK_ISA::row_errors, KDA_CHECK_ISA::row_product, KDA_CHECK_ISA::row_energies},
     KDA_CHECK_ISA::fma_burst<float>,
     KDA_CHECK_ISA::fma_burst<double>,
     KDA_CHECK_ISA::keeps_roundings_apart,

@@ -196,6 +196,27 @@ struct ProbeProducts {
   float* products;           ///< [stride], out
 };
 
+/// Rows of errors (judge/head_errors.hpp). All have a multiple of row_lanes elements, and sums of them one
+/// part for every sixteenth column, added up from the first on.
+inline constexpr std::size_t row_lanes = 16;
+struct RowErrors {
+  std::size_t count;
+  const double* exact;
+  double unit;    ///< what they are multiplied by
+  float bound;    ///< of their size
+  float* values;  ///< in; out: (value - exact) unit
+};
+/// One row of errors joins the sums over columns.
+struct RowEnergies {
+  std::size_t count;
+  const float *error, *truth;
+  float weight, bound;             ///< of an error, and of its size after that
+  float along_weight;              ///< of error times truth
+  float *columns, *columns_along;  ///< [count], of squares and of error times truth
+  float* tiles;                    ///< [count / row_lanes], out: squares of each sixteen
+  float along;                     ///< out: error times truth
+};
+
 /// Stages to be used as they are in place of those computed; null: the computed one. Layouts as in
 /// ChunkBlock.
 template <class T>
@@ -283,6 +304,12 @@ struct ProbeKernels {
   void (*products)(const ProbeProducts&);
 };
 
+struct RowKernels {
+  void (*errors)(const RowErrors&);
+  float (*product)(const float* a, const float* b, std::size_t count);
+  void (*energies)(RowEnergies&);
+};
+
 struct OracleKernels {
   std::size_t tile_lanes;
   void (*recurrence)(const OracleBlock&);  ///< double-double
@@ -306,6 +333,7 @@ struct KernelTable {
   Kernels<double> fp64;
   OracleKernels oracle;
   ProbeKernels probe;
+  RowKernels rows;
   /// A loop of independent fused multiply-adds over `fma_burst_values` values, all different; returns its
   /// flops.
   double (*fma_burst_fp32)(long iterations, float* values);

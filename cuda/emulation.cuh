@@ -1,0 +1,58 @@
+// Where the arrays of an emulation are, and its kernels in the order they run (emulation.hpp). Arrays of
+// tokens are [heads][tokens][stride] in fp32; heads are those at work.
+#pragma once
+
+#define KDA_CHECK_ISA on_gpu
+
+#include "emulation.hpp"
+#include "kda/kernels/chunk.hpp"
+#include "kda/kernels/token.hpp"
+#include "launch.cuh"
+
+namespace kda_check::cuda {
+
+namespace kernels = kda::on_gpu;
+
+constexpr int team_threads = 256, state_threads_of_team = 512, token_threads = 64;
+
+struct EmulationWork : HeadsAtWork {
+  const TokenRange* chunks;     ///< [chunk_count]
+  const TokenRange* sequences;  ///< [sequence_count]
+  int chunk_count, sequence_count, token_count, C;
+  int key_stride, value_stride;
+  bool chunk_form, norm_by_reciprocal;
+  kda::Operations operations;
+  kda::DecayForm decay;
+  int anchor_rows, inverse_rows;
+  float clamp;
+  kda::InverseForm inverse;
+  kda::TailForm tail_form;
+  float *q, *k, *g, *tail;   ///< [heads][tokens][key_stride]; g: log decays, decays, or their running sums
+  float* beta;               ///< [heads][tokens]
+  float *v, *o;              ///< [heads][tokens][value_stride]
+  float *Aqk, *L, *Akk_inv;  ///< [heads][tokens][C]
+  float *w, *qg, *kg;        ///< [heads][tokens][key_stride]
+  float *u, *v_new;          ///< [heads][tokens][value_stride]
+  float *state, *h;          ///< [heads][sequences][K][value_stride]
+  float* scratch;            ///< [teams][scratch_elements]
+  std::size_t scratch_elements;
+  int teams;
+
+  __device__ std::size_t token_of(int local, std::size_t token) const {
+    return std::size_t(local) * token_count + token;
+  }
+  /// Number of a state.
+  __device__ std::size_t state_of(int local, int sequence) const {
+    return std::size_t(local) * sequence_count + sequence;
+  }
+};
+
+// emulation_prepare.cu
+void launch_emulation_prepare(const DeviceProblem& p, const EmulationWork& work);
+void launch_emulation_store(const DeviceProblem& p, const EmulationWork& work);
+// emulation_chunk.cu
+void launch_emulation_chunk(bool is_fused, const DeviceProblem& p, const EmulationWork& work);
+// emulation_tokens.cu
+void launch_emulation_tokens(const DeviceProblem& p, const EmulationWork& work);
+
+}  // namespace kda_check::cuda

@@ -1,0 +1,116 @@
+// Inputs as emulations read them, and answers as they are stored.
+#include "emulation.cuh"
+
+namespace kda_check::cuda {
+
+namespace {
+
+constexpr int element_threads = 256;
+
+struct ExponentialOf {
+  kda::Exponential kind;
+  __device__ float operator()(float x) const { return kernels::exponential_of(kind, x); }
+};
+
+/// Element by element, what lies beyond a row zero: q, k, log decays, v; the sigmoids of beta.
+__global__ void widen_kernel(const __grid_constant__ DeviceProblem p,
+                             const __grid_constant__ EmulationWork work) {
+  const std::size_t token = blockIdx.x;
+  const int local = blockIdx.y, head = work.first_head + local;
+  const std::size_t query = p.at(token, p.H, p.query_head(head)), value = p.at(token, p.HV, head),
+                    row = work.token_of(local, token);
+  const ExponentialOf exponential{p.exponential};
+  const float amplitude = gate_amplitude<float>(p, head, exponential);
+  for (int k = threadIdx.x; k < work.key_stride; k += blockDim.x) {
+    const std::size_t to = row * work.key_stride + k;
+    const bool there = k < p.K;
+    work.q[to] = there ? load<float>(p.q, query * p.K + k) : 0;
+    work.k[to] = there ? load<float>(p.k, query * p.K + k) : 0;
+    work.g[to] = there ? log_decay(p, load<float>(p.g, value * p.K + k), head, k, amplitude, exponential) : 0;
+  }
+  for (int v = threadIdx.x; v < work.value_stride; v += blockDim.x)
+    work.v[row * work.value_stride + v] = v < p.V ? load<float>(p.v, value * p.V + v) : 0;
+  if (threadIdx.x == 0) work.beta[row] = write_strength(p, load<float>(p.beta, value), exponential);
+}
+
+/// A thread for each row of q and of k.
+__global__ void normalise_kernel(const __grid_constant__ DeviceProblem p,
+                                 const __grid_constant__ EmulationWork work) {
+  const std::size_t row = std::size_t{blockIdx.x} * element_threads + threadIdx.x;
+  if (row >= std::size_t(work.token_count) * work.heads) return;
+  float* const x = (blockIdx.y == 0 ? work.q : work.k) + row * work.key_stride;
+  const kernels::SumOrder order{work.operations.reduction, work.operations.is_fused};
+  const kernels::PairedRows<float> squares{x, x, 1};
+  const float sum = kernels::ordered_sum(order, p.K, squares, kernels::OneLane<float>::zero(), false).x;
+  const float norm = sqrtf(sum + 1e-6F), reciprocal = 1.0F / norm;
+  for (int k = 0; k < p.K; ++k)
+    x[k] = kda::rounded(p.casts.normalised, work.norm_by_reciprocal ? x[k] * reciprocal : x[k] / norm);
+}
+
+/// The recurrence reads the query with its scale, and decays.
+__global__ void scale_kernel(const __grid_constant__ DeviceProblem p,
+                             const __grid_constant__ EmulationWork work) {
+  const std::size_t i = std::size_t{blockIdx.x} * element_threads + threadIdx.x;
+  if (i >= std::size_t(work.token_count) * work.heads * work.key_stride) return;
+  work.q[i] = work.q[i] * static_cast<float>(p.scale);
+  work.g[i] = kda::rounded(p.casts.decay, kernels::exponential_of(p.exponential, work.g[i]));
+}
+
+/// Number blockIdx.x of a sequence's states, head blockIdx.y.
+__device__ std::size_t state_row(const DeviceProblem& p, const EmulationWork& work) {
+  return work.state_of(blockIdx.y, blockIdx.x) * p.K * work.value_stride;
+}
+
+__global__ void load_states(const __grid_constant__ DeviceProblem p,
+                            const __grid_constant__ EmulationWork work) {
+  const std::size_t stored = std::size_t{blockIdx.x} * p.HV + work.first_head + blockIdx.y;
+  float* const to = work.state + state_row(p, work);
+  for (int e = threadIdx.x; e < p.K * work.value_stride; e += blockDim.x) {
+    const int k = e / work.value_stride, v = e % work.value_stride;
+    const bool there = p.initial_state.data != nullptr && v < p.V;
+    to[e] = there ? load<float>(p.initial_state, state_element(p, stored, k, v)) : 0;
+  }
+}
+
+__global__ void store_states(const __grid_constant__ DeviceProblem p,
+                             const __grid_constant__ EmulationWork work) {
+  const std::size_t stored = std::size_t{blockIdx.x} * p.HV + work.first_head + blockIdx.y;
+  const float* const from = work.state + state_row(p, work);
+  for (int e = threadIdx.x; e < p.K * p.V; e += blockDim.x)
+    store(from[e / p.V * work.value_stride + e % p.V], p.final_state.data, p.final_state.dtype,
+          state_element(p, stored, e / p.V, e % p.V));
+}
+
+__global__ void store_output(const __grid_constant__ DeviceProblem p,
+                             const __grid_constant__ EmulationWork work) {
+  const std::size_t token = blockIdx.x, row = work.token_of(blockIdx.y, token);
+  for (int v = threadIdx.x; v < p.V; v += blockDim.x)
+    store(work.o[row * work.value_stride + v], p.o.data, p.o.dtype,
+          p.at(token, p.HV, work.first_head + blockIdx.y) * p.V + v);
+}
+
+dim3 blocks_of(std::size_t count, unsigned y = 1) {
+  return dim3(static_cast<unsigned>((count + element_threads - 1) / element_threads), y);
+}
+
+}  // namespace
+
+void launch_emulation_prepare(const DeviceProblem& p, const EmulationWork& work) {
+  const std::size_t rows = static_cast<std::size_t>(work.token_count) * static_cast<std::size_t>(work.heads);
+  launch("emulation, inputs", widen_kernel, dim3(work.token_count, work.heads), 128, 0, p, work);
+  launch("emulation, states that enter", load_states, dim3(work.sequence_count, work.heads), element_threads,
+         0, p, work);
+  if (p.qk_l2norm)
+    launch("emulation, norms", normalise_kernel, blocks_of(rows, 2), element_threads, 0, p, work);
+  if (!work.chunk_form)
+    launch("emulation, decays", scale_kernel, blocks_of(rows * static_cast<std::size_t>(work.key_stride)),
+           element_threads, 0, p, work);
+}
+
+void launch_emulation_store(const DeviceProblem& p, const EmulationWork& work) {
+  launch("emulation, output", store_output, dim3(work.token_count, work.heads), 128, 0, p, work);
+  launch("emulation, states that leave", store_states, dim3(work.sequence_count, work.heads), element_threads,
+         0, p, work);
+}
+
+}  // namespace kda_check::cuda

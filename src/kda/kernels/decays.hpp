@@ -1,0 +1,103 @@
+// Element by element within a chunk: cast points, exponentials, and the decays between its rows.
+#pragma once
+
+#include "kda/kernels/exponential.hpp"
+#include "kda/kernels/table.hpp"
+#include "kda/kernels/team.hpp"
+#include "kda/rounded.hpp"
+#ifndef __CUDACC__
+#include "kda/kernels/prepare.hpp"
+#endif
+
+namespace kda_check::kda::KDA_CHECK_ISA {
+
+#ifdef __CUDACC__
+
+/// exp in the ways of the exponential axis, but for those that are a CPU's (cuda/emulation.hpp).
+KDA_CHECK_THREAD_CALLED inline float exponential_of(Exponential kind, float x) {
+  constexpr float log2_e = 0x1.715476p+0F;
+  const auto within = [](double least, double most, float y) {  // NaN stays
+    double wide = static_cast<double>(y);
+    wide = most < wide ? most : wide;
+    return OneLane<double>{least > wide ? least : wide};
+  };
+  switch (kind) {
+    case Exponential::cuda:
+      return expf(x);
+    case Exponential::cuda_fast:
+      return __expf(x);
+    case Exponential::exp2_scaled:
+      return static_cast<float>(exp2_in_double(within(-152.0, 130.0, x * log2_e)).x);
+    default:
+      break;
+  }
+  const float exact = static_cast<float>(exp_in_double(within(-110.0, 90.0, x)).x);
+  return kind == Exponential::flush && exact < 0x1p-126F ? 0.0F : exact;
+}
+template <class T>
+KDA_CHECK_TEAM void exponential(Exponential kind, const T* x, T* y, std::size_t count) {
+  each(count, [=](std::size_t i) { y[i] = exponential_of(kind, x[i]); });
+}
+template <class T>
+KDA_CHECK_TEAM void round_array(Rounding rounding, T* x, std::size_t count) {
+  if (rounding != Rounding::none) each(count, [=](std::size_t i) { x[i] = rounded(rounding, x[i]); });
+}
+
+#endif
+
+/// a[k] - b[k]; no `b`: a[k]; no `a`: -b[k].
+template <class T>
+KDA_CHECK_THREAD T difference(const T* a, const T* b, std::size_t k) {
+  return b == nullptr ? a[k] : a == nullptr ? -b[k] : a[k] - b[k];
+}
+
+#ifdef __CUDACC__
+
+/// use(row, k, e^exponent(row, k)) for the channels of `rows` rows, every use behind the others.
+template <class T, class Exponent, class... Uses>
+KDA_CHECK_TEAM void each_decay(const ChunkBlock<T>& chunk, std::size_t rows, T*, Exponent exponent,
+                               Uses... uses) {
+  each(rows, chunk.key_dim, [=, &chunk](std::size_t row, std::size_t k) {
+    T x = exponent(row, k);
+    if (chunk.decay == DecayForm::clamp)
+      x = x > chunk.clamp ? chunk.clamp : x < -chunk.clamp ? -chunk.clamp : x;
+    const T decay = rounded(chunk.casts.exponentials, exponential_of(chunk.operations.exponential, x));
+    (uses(row, k, decay), ...);
+  });
+}
+
+#else
+
+/// Exponents of a row to decays, in place. Out of line, as product() is.
+template <class T>
+__attribute__((noinline)) void to_decays(const ChunkBlock<T>& chunk, T* line) {
+  if (chunk.decay == DecayForm::clamp)
+    for (std::size_t k = 0; k < chunk.key_dim; ++k)
+      line[k] = line[k] > chunk.clamp ? chunk.clamp : line[k] < -chunk.clamp ? -chunk.clamp : line[k];
+  exponential(chunk.operations.exponential, line, line, chunk.key_dim);
+  round_array(chunk.casts.exponentials, line, chunk.key_dim);
+}
+
+// In chunk.cpp.
+extern template void to_decays(const ChunkBlock<float>&, float*);
+extern template void to_decays(const ChunkBlock<double>&, double*);
+
+/// use(row, k, e^exponent(row, k)) for the channels of `rows` rows, every use behind the others. `line`:
+/// scratch for a row.
+template <class T, class Exponent, class... Uses>
+KDA_CHECK_TEAM void each_decay(const ChunkBlock<T>& chunk, std::size_t rows, T* line, Exponent exponent,
+                               Uses... uses) {
+  const std::size_t K = chunk.key_dim;
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t k = 0; k < K; ++k) line[k] = exponent(row, k);
+    to_decays(chunk, line);
+    const auto over_row = [&](auto& use) KDA_CHECK_BODY {
+      for (std::size_t k = 0; k < K; ++k) use(row, k, line[k]);
+    };
+    (over_row(uses), ...);
+  }
+}
+
+#endif
+
+}  // namespace kda_check::kda::KDA_CHECK_ISA
