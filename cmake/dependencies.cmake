@@ -52,11 +52,6 @@ else()
   target_link_libraries(kda_check_hdf5 INTERFACE ${HDF5_C_LIBRARIES})
 endif()
 
-# liblzma unpacks the table of the H100's exponential; the archive, so that the program needs no library more.
-find_library(KDA_CHECK_LZMA NAMES liblzma.a lzma REQUIRED)
-add_library(kda_check_lzma INTERFACE)
-target_link_libraries(kda_check_lzma INTERFACE ${KDA_CHECK_LZMA} Threads::Threads)
-
 # toml++ as headers: the distribution's target wants its shared library, and the program needs no library more.
 find_path(KDA_CHECK_TOML toml++/toml.h REQUIRED)
 add_library(kda_check_toml INTERFACE)

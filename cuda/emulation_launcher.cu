@@ -104,6 +104,11 @@ std::string unsupported_emulation(const EmulatedForm& form, const Shape& shape) 
   if (form.arithmetic.exponential == kda::Exponential::libm ||
       form.arithmetic.exponential == kda::Exponential::poly)
     return "exponential=libm and poly are the CPU's";
+  if (form.arithmetic.special != kda::Special::ieee || form.arithmetic.gates != kda::Gates::natural ||
+      form.arithmetic.update != kda::Update::chained ||
+      form.arithmetic.reduction.kind == kda::ReductionKind::triton ||
+      form.casts.tensor_core != kda::Rounding::none)
+    return "Triton's ways to compute are the CPU's";
   if (shape.is_fp64) return "emulations on a GPU are in fp32";
   if (form.chunk && form.chunk_size != 16 && form.chunk_size != 32 && form.chunk_size != 64)
     return "emulations on a GPU have chunks of 16, 32 and 64 rows";

@@ -11,6 +11,7 @@
 #include "base/memory.hpp"
 #include "engine/alone_on_gpu.hpp"
 #include "engine/external.hpp"
+#include "engine/launch_search.hpp"
 #include "plan/cost.hpp"
 #include "plan/replay.hpp"
 
@@ -92,7 +93,7 @@ const Answered& Context::kept(Key key, std::size_t bytes, Make make) {
 }
 
 const Answered& Context::answer(std::size_t index, kda::Pass pass) {
-  const plan::Answer& who = plan_.answers[index];
+  const plan::Answer& who = with_launch(index);
   const Key key{index, pass};
   return kept(key, bytes_of(key), [&]() -> Answered {
     if (who.origin == plan::Answer::Origin::recorded) return recorded(who, pass);
@@ -105,6 +106,25 @@ const Answered& Context::answer(std::size_t index, kda::Pass pass) {
       fail(who, error.what(), exit_code(error.kind()));
     }
   });
+}
+
+const plan::Answer& Context::with_launch(std::size_t index) {
+  if (const auto known = with_launch_.find(index); known != with_launch_.end()) return known->second;
+  const plan::Answer& open = plan_.answers[index];
+  const auto held_against = [&](const plan::Case& item) {
+    return item.answer == index && item.skip.empty() &&
+           item.reference.kind == plan::Reference::Kind::answer &&
+           plan_.answers[item.reference.answer].origin == plan::Answer::Origin::recorded;
+  };
+  const auto found = std::ranges::find_if(plan_.cases, held_against);
+  if (open.origin != plan::Answer::Origin::variant || found == plan_.cases.end()) return open;
+  plan::Answer who = open;
+  if (has_open_launch(*who.variant, who.options)) {
+    const Answered answer = recorded(plan_.answers[found->reference.answer], kda::Pass::forward);
+    progress(fmt::format("the launch of {}", answer.name));
+    who.options.arithmetic.launch = launch_of(*who.variant, problem_, options_of(who), answer).launch;
+  }
+  return with_launch_.emplace(index, std::move(who)).first->second;
 }
 
 void Context::fail(const plan::Answer& who, const std::string& message, int exit_code) {

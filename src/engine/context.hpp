@@ -73,6 +73,9 @@ class Context {
   using Key = std::pair<std::size_t, kda::Pass>;
   static constexpr std::size_t replays = std::size_t{1} << 32;  ///< added to an index: its replay
 
+  /// An answer of the plan; where its launch was left open and recorded answers are what it is held against,
+  /// with the one that reproduces them best.
+  const plan::Answer& with_launch(std::size_t index);
   template <class Make>
   const Answered& kept(Key key, std::size_t bytes, Make make);
   /// A failure of the run, and no answer.
@@ -88,6 +91,7 @@ class Context {
   kda::Problem problem_;
   std::map<Key, std::unique_ptr<Answered>> answers_;
   std::map<Key, NoAnswer> without_;
+  std::map<std::size_t, plan::Answer> with_launch_;
   std::set<Key> in_use_;
   std::map<std::size_t, kda::GateStatistics> gates_;
   std::set<kda::Pass> left_its_device_;   ///< whose oracle should have run on a GPU

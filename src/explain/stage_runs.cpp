@@ -41,6 +41,7 @@ StagedAnswer staged(const StageSetting& setting, const kda::Variant& variant, co
   answer.compute = kda::compute_format(variant, options.dtype, options.arithmetic);
   answer.backward_compute = kda::compute_format(variant, options.dtype, options.arithmetic, true);
   answer.tensors = kda::allocate_stages(problem, setting.chunk_size, arithmetic_dtype, passes);
+  answer.g_cumsum_in_powers_of_two = options.arithmetic.gates == kda::Gates::log2;
   options.stages.computed = &answer.tensors;
   run_passes(problem, variant, options, passes);
   const kda::CastPoints casts =
@@ -52,7 +53,8 @@ StagedAnswer staged(const StageSetting& setting, const kda::Variant& variant, co
       kda::rounded_stages(setting.truths, problem, setting.chunk_size, arithmetic_dtype);
   kda::StageTensors own = own_stages(problem, *replay, options, exact, passes);
   store_as_rounded(own, casts);
-  answer.own = stage_errors({&own, false}, setting.truths, problem, setting.chunk_size, setting.threads);
+  answer.own = stage_errors({&own, answer.g_cumsum_in_powers_of_two}, setting.truths, problem,
+                            setting.chunk_size, setting.threads);
   return answer;
 }
 

@@ -13,14 +13,19 @@ constexpr AxisRow axis_rows[] = {
      [](const Arithmetic& from, Arithmetic& to) { to.contraction = from.contraction; }},
     {"exponential", "how exp is evaluated",
      [](const Arithmetic& from, Arithmetic& to) { to.exponential = from.exponential; }},
+    {"special", "how the norm and the gates divide and take roots",
+     [](const Arithmetic& from, Arithmetic& to) { to.special = from.special; }},
     {"reduction", "the order of sums",
-     [](const Arithmetic& from, Arithmetic& to) { to.reduction = from.reduction; }},
+     [](const Arithmetic& from, Arithmetic& to) {
+       to.reduction = from.reduction;
+       to.launch = from.launch;
+     }},
     {"storage", "operands and stages rounded below the format of the computation",
      [](const Arithmetic& from, Arithmetic& to) {
        to.storage = from.storage;
        to.casts = from.casts;
      }},
-    {"formulation", "the decay, the inverse and the tail of the chunk form",
+    {"formulation", "the decay, the inverse, the tail, the gates and the update of the chunk form",
      [](const Arithmetic& from, Arithmetic& to) {
        to.decay = from.decay;
        to.anchor_rows = from.anchor_rows;
@@ -28,6 +33,8 @@ constexpr AxisRow axis_rows[] = {
        to.inverse = from.inverse;
        to.inverse_rows = from.inverse_rows;
        to.tail = from.tail;
+       to.gates = from.gates;
+       to.update = from.update;
      }},
 };
 
@@ -50,6 +57,12 @@ CastPoints cast_points(const Arithmetic& arithmetic, DType dtype, bool beta_is_1
   switch (arithmetic.storage) {
     case Storage::none:
       return {};
+    case Storage::triton: {
+      if (chunk && is_narrow) return fla_cast_points(narrow, beta_is_16_bit);
+      CastPoints casts;
+      if (chunk) casts.tensor_core = Rounding::tf32;
+      return casts;
+    }
     case Storage::upstream:
       return chunk && is_narrow ? fla_cast_points(narrow, beta_is_16_bit) : CastPoints{};
     case Storage::fla:
@@ -64,10 +77,16 @@ CastPoints cast_points(const Arithmetic& arithmetic, DType dtype, bool beta_is_1
 }
 
 std::string unsupported(const Arithmetic& arithmetic, DType dtype) {
+  if (arithmetic.gates == Gates::log2 &&
+      (arithmetic.exponential == Exponential::libm || arithmetic.exponential == Exponential::poly))
+    return "exponential=libm and poly have no powers of two, which gates=log2 asks for";
   if (dtype != DType::fp64) return {};
   if (arithmetic.exponential != Exponential::exact && arithmetic.exponential != Exponential::libm)
     return "this exponential exists in fp32 only";
-  if (arithmetic.reduction.kind == ReductionKind::mma) return "tensor cores add in fp32 only";
+  if (arithmetic.gates != Gates::natural) return "gates=log2 exists in fp32 only";
+  if (arithmetic.special != Special::ieee) return "special=triton exists in fp32 only";
+  if (arithmetic.reduction.kind == ReductionKind::mma || arithmetic.reduction.kind == ReductionKind::triton)
+    return "tensor cores add in fp32 only";
   return {};
 }
 

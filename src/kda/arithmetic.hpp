@@ -1,6 +1,7 @@
 // How a variant computes: data, chosen per run and printed with every result. The kernels are written once
-// and ask it at each operation it governs. Five axes: contraction, exponential, reduction, storage, and the
-// formulation (decay and inverse of the chunk form). What each value means: docs/arithmetic.md.
+// and ask it at each operation it governs. Six axes: contraction, exponential, special functions, reduction,
+// storage, and the formulation (decay and inverse of the chunk form). What each value means:
+// docs/arithmetic.md.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "kda/cast_points.hpp"
+#include "kda/row_layout.hpp"
 #include "numeric/exponentials.hpp"
 #include "numeric/formats.hpp"
 
@@ -27,6 +29,7 @@ enum class ReductionKind : std::uint8_t {
   tree,        ///< `width` strided running sums, then halves onto halves: a warp
   blocks,      ///< runs of `width` terms, then their sums from the first upwards
   mma,         ///< tensor core: terms cut off `width` bits below the largest, added exactly, cut to fp32
+  triton,      ///< the same; and rows as Triton's tl.sum adds them on an H100 (kda/row_layout.hpp)
   simt,        ///< a GPU's other cores: rows by the tree of a warp, products by one thread for each sum
   exact,       ///< one rounding at the end
 };
@@ -62,6 +65,7 @@ enum class Storage : std::uint8_t {
   none,       ///< nothing is rounded below the format of the computation
   upstream,   ///< where FLA's kernels round for this dtype (bf16, fp16; for fp32 and fp64 nothing)
   fla,        ///< as upstream, and in fp32 the operands of every product in tf32: the tensor cores' default
+  triton,     ///< as upstream, and in fp32 as fla; but what a product cuts to tf32 is kept whole
   flash_kda,  ///< where FlashKDA rounds (docs/kda.md, "FlashKDA")
   named,      ///< at the stages of `casts`
 };
@@ -74,9 +78,38 @@ enum class TailForm : std::uint8_t {
   suffix,      ///< a running sum from its end
 };
 
+/// How the norm and the gates divide, take roots and logarithms.
+enum class Special : std::uint8_t {
+  ieee,    ///< rounded once
+  triton,  ///< what Triton makes of them on an H100: div.full, sqrt.approx, lg2.approx (numeric/h100.hpp)
+};
+
+/// What the gates of the chunk form are logarithms to.
+enum class Gates : std::uint8_t {
+  natural,  ///< the base e
+  log2,     ///< 2: the sum over a chunk times log2(e), rounded; decays are powers of two
+};
+
+/// How a chunk's writes kg^T v_new join the decayed state.
+enum class Update : std::uint8_t {
+  chained,     ///< the sum starts from it
+  transposed,  ///< that, but with state_v_first a sum of its own, onto which decay S is added by a fma: a
+               ///< transposed dot of Triton's starts from nothing
+};
+
+/// What a Triton program was compiled for, where that decides bits: autotuning picks it. Read with
+/// ReductionKind::triton alone; a layout without registers is the first of row_layout.hpp's.
+struct Launch {
+  RowLayout norm, pairs, substitution;
+  std::size_t scan_rows = 0;  ///< of the running sum of the gates: 4 or 2 at once; 0: 4
+
+  bool operator==(const Launch&) const = default;
+};
+
 struct Arithmetic {
   Contraction contraction = Contraction::fused;
   Exponential exponential = Exponential::exact;
+  Special special = Special::ieee;
   Reduction reduction;
   Storage storage = Storage::upstream;
   CastPoints casts;  ///< of Storage::named
@@ -86,6 +119,9 @@ struct Arithmetic {
   InverseForm inverse = InverseForm::substitution;
   int inverse_rows = 16;  ///< 16, 32 or 64; no more than the chunk
   TailForm tail = TailForm::difference;
+  Gates gates = Gates::natural;
+  Update update = Update::chained;
+  Launch launch{};
 
   bool operator==(const Arithmetic&) const = default;
 };

@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "kda/arithmetic.hpp"
+#include "kda/launch_words.hpp"
 
 namespace kda_check::kda {
 
@@ -32,16 +33,19 @@ constexpr ValueName<Exponential> exponentials[] = {{Exponential::exact, "exact"}
                                                    {Exponential::exp2_scaled, "exp2-scaled"},
                                                    {Exponential::flush, "flush"},
                                                    {Exponential::poly, "poly"}};
+constexpr ValueName<Special> specials[] = {{Special::ieee, "ieee"}, {Special::triton, "triton"}};
 constexpr ValueName<ReductionKind> reductions[] = {{ReductionKind::sequential, "sequential"},
                                                    {ReductionKind::pairwise, "pairwise"},
                                                    {ReductionKind::tree, "tree", Number::width},
                                                    {ReductionKind::blocks, "blocks", Number::width},
                                                    {ReductionKind::mma, "mma", Number::bits},
+                                                   {ReductionKind::triton, "triton", Number::bits},
                                                    {ReductionKind::simt, "simt"},
                                                    {ReductionKind::exact, "exact"}};
 constexpr ValueName<Storage> storages[] = {{Storage::none, "none"},
                                            {Storage::upstream, "upstream"},
                                            {Storage::fla, "fla"},
+                                           {Storage::triton, "triton"},
                                            {Storage::flash_kda, "flash-kda"}};
 constexpr ValueName<DecayForm> decays[] = {{DecayForm::pair, "pair"},
                                            {DecayForm::pair_late, "pair-late"},
@@ -55,6 +59,8 @@ constexpr ValueName<InverseForm> inverses[] = {{InverseForm::substitution, "subs
                                                {InverseForm::doubling, "doubling", Number::rows},
                                                {InverseForm::horner, "horner", Number::rows}};
 constexpr ValueName<TailForm> tails[] = {{TailForm::difference, "difference"}, {TailForm::suffix, "suffix"}};
+constexpr ValueName<Gates> gate_bases[] = {{Gates::natural, "natural"}, {Gates::log2, "log2"}};
+constexpr ValueName<Update> updates[] = {{Update::chained, "chained"}, {Update::transposed, "transposed"}};
 constexpr ValueName<Rounding> roundings[] = {
     {Rounding::bf16, "bf16"}, {Rounding::fp16, "fp16"}, {Rounding::tf32, "tf32"}};
 
@@ -81,14 +87,30 @@ constexpr Preset presets[] = {
        a.inverse_rows = 16;
        a.tail = TailForm::suffix;
      }},
-    {"fla", "FLA's Triton kernels on an H100: fused, cuda-fast, mma:25, storage=fla, inverse=blocks:16",
+    {"fla",
+     "FLA's chunk_kda on an H100, forwards bit for bit: fused, cuda-fast, special=triton, triton:25, "
+     "upstream, "
+     "blocks:16, log2, transposed",
      [](Arithmetic& a) {
        a.contraction = Contraction::fused;
        a.exponential = Exponential::cuda_fast;
-       a.reduction = {ReductionKind::mma, 25};
-       a.storage = Storage::fla;
+       a.special = Special::triton;
+       a.reduction = {ReductionKind::triton, 25};
+       a.storage = Storage::triton;
        a.inverse = InverseForm::blocks;
        a.inverse_rows = 16;
+       a.tail = TailForm::difference;
+       a.gates = Gates::log2;
+       a.update = Update::transposed;
+     }},
+    {"fla-recurrent",
+     "FLA's fused_recurrent_kda on an H100, bit for bit: fused, cuda-fast, special=triton, triton:25",
+     [](Arithmetic& a) {
+       a.contraction = Contraction::fused;
+       a.exponential = Exponential::cuda_fast;
+       a.special = Special::triton;
+       a.reduction = {ReductionKind::triton, 25};
+       a.storage = Storage::none;
      }},
     {"flash-kda",
      "FlashKDA's kernels; meant for --chunk-size 16: factored:16, doubling:16, storage=flash-kda",
@@ -195,7 +217,7 @@ Value plain(const ValueName<Value> (&list)[count], std::string_view key, std::st
 
 void set_reduction(Arithmetic& arithmetic, std::string_view value) {
   const auto& row = find_in(reductions, "reduction", value);
-  const double fallback = row.value == ReductionKind::mma ? 25 : row.number == Number::none ? 0 : 32;
+  const double fallback = row.number == Number::bits ? 25 : row.number == Number::none ? 0 : 32;
   arithmetic.reduction = {
       row.value, static_cast<int>(number_of(row.number, "reduction", value, split(value).colon, fallback))};
 }
@@ -282,36 +304,47 @@ constexpr AxisKey keys[] = {
      [](Arithmetic& a, std::string_view v) { a.contraction = plain(contractions, "contraction", v); }},
     {"exponential", false,
      [](Arithmetic& a, std::string_view v) { a.exponential = plain(exponentials, "exponential", v); }},
+    {"special", false, [](Arithmetic& a, std::string_view v) { a.special = plain(specials, "special", v); }},
     {"reduction", false, set_reduction},
     {"storage", false, set_storage},
     {"decay", true, set_decay},
     {"inverse", true, set_inverse},
-    {"tail", true, [](Arithmetic& a, std::string_view v) { a.tail = plain(tails, "tail", v); }}};
+    {"tail", true, [](Arithmetic& a, std::string_view v) { a.tail = plain(tails, "tail", v); }},
+    {"gates", true, [](Arithmetic& a, std::string_view v) { a.gates = plain(gate_bases, "gates", v); }},
+    {"update", true, [](Arithmetic& a, std::string_view v) { a.update = plain(updates, "update", v); }},
+    {"launch", true, [](Arithmetic& a, std::string_view v) { a.launch = launch_from(v); }}};
 
 }  // namespace
 
 std::string axis_value(const Arithmetic& arithmetic, std::string_view axis) {
   if (axis == "contraction") return std::string(name_in(contractions, arithmetic.contraction));
   if (axis == "exponential") return std::string(name_in(exponentials, arithmetic.exponential));
-  if (axis == "reduction") return numbered(reductions, arithmetic.reduction.kind, arithmetic.reduction.width);
+  if (axis == "special") return std::string(name_in(specials, arithmetic.special));
+  if (axis == "reduction")
+    return numbered(reductions, arithmetic.reduction.kind, arithmetic.reduction.width) +
+           (arithmetic.launch == Launch{} ? "" : ", " + words_of(arithmetic.launch));
   if (axis == "storage") return storage_name(arithmetic);
   const double number = arithmetic.decay == DecayForm::clamp ? arithmetic.clamp : arithmetic.anchor_rows;
-  return fmt::format("{}, {}{}", numbered(decays, arithmetic.decay, number),
+  return fmt::format("{}, {}{}{}{}", numbered(decays, arithmetic.decay, number),
                      numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows),
-                     arithmetic.tail == TailForm::suffix ? ", suffix tail" : "");
+                     arithmetic.tail == TailForm::suffix ? ", suffix tail" : "",
+                     arithmetic.gates == Gates::log2 ? ", log2 gates" : "",
+                     arithmetic.update == Update::transposed ? ", transposed update" : "");
 }
 
 std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
   std::string text = fmt::format(
-      "contraction={} exponential={} reduction={} storage={}", name_in(contractions, arithmetic.contraction),
-      name_in(exponentials, arithmetic.exponential),
+      "contraction={} exponential={} special={} reduction={} storage={}",
+      name_in(contractions, arithmetic.contraction), name_in(exponentials, arithmetic.exponential),
+      name_in(specials, arithmetic.special),
       numbered(reductions, arithmetic.reduction.kind, arithmetic.reduction.width), storage_name(arithmetic));
   if (axes.chunk)
-    fmt::format_to(std::back_inserter(text), " decay={} inverse={} tail={}",
+    fmt::format_to(std::back_inserter(text), " decay={} inverse={} tail={} gates={} update={} launch={}",
                    numbered(decays, arithmetic.decay,
                             arithmetic.decay == DecayForm::clamp ? arithmetic.clamp : arithmetic.anchor_rows),
                    numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows),
-                   name_in(tails, arithmetic.tail));
+                   name_in(tails, arithmetic.tail), name_in(gate_bases, arithmetic.gates),
+                   name_in(updates, arithmetic.update), words_of(arithmetic.launch));
   return text;
 }
 
@@ -350,14 +383,22 @@ std::vector<AxisDescription> axis_descriptions() {
       {"contraction", join(names_in(contractions)), "a*b + c with one rounding, or one after each operation"},
       {"exponential", join(names_in(exponentials)),
        "how exp is evaluated; fp64 has exact and libm, which is the C library's"},
-      {"reduction", join(names_in(reductions)), "the order of sums, and where they are rounded"},
+      {"special", join(names_in(specials)),
+       "how the norm and the gates divide, take roots and logarithms; fp64 has ieee"},
+      {"reduction", join(names_in(reductions)),
+       "the order of sums, and where they are rounded; mma:24 a tensor core of an Ampere or Ada, mma:25 of a "
+       "Hopper or Blackwell"},
       {"storage",
        join(names_in(storages)) + ", or FORMAT@STAGE+... with bf16, fp16, tf32 and " +
            join(cast_point_names()),
        "what is rounded below the format of the computation"},
       {"decay", join(names_in(decays)), "chunk: how exp(G_i - G_j) is formed; anchors stand every N rows"},
       {"inverse", join(names_in(inverses)), "chunk: how (I + L)^-1 is formed"},
-      {"tail", join(names_in(tails)), "chunk: how G_n - G_i, the decay to the chunk's end, is formed"}};
+      {"tail", join(names_in(tails)), "chunk: how G_n - G_i, the decay to the chunk's end, is formed"},
+      {"gates", join(names_in(gate_bases)), "chunk: what sums of gates are logarithms to"},
+      {"update", join(names_in(updates)), "chunk: how writes join the decayed state"},
+      {"launch", "any, or norm:SxLxW+pairs:SxLxW+substitution:SxLxW+scan:ROWS",
+       "chunk, with reduction=triton: the layouts that autotuning picked"}};
   for (const Preset& preset : presets)
     rows.push_back({std::string(preset.name), std::string(preset.summary), "preset"});
   return rows;

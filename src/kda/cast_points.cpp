@@ -29,6 +29,7 @@ constexpr CastPointRow rows[] = {
     {.name = "u", .point = &CastPoints::u, .in_chunk_form = true},
     {.name = "prediction", .point = &CastPoints::prediction, .in_token_forms = true, .in_chunk_form = true},
     {.name = "v_new", .point = &CastPoints::v_new, .in_chunk_form = true, .is_operand = true},
+    {.name = "tensor_core", .point = &CastPoints::tensor_core, .in_chunk_form = true},
     {.name = "state", .point = &CastPoints::state, .in_chunk_form = true, .is_operand = true},
     {.name = "carry", .point = &CastPoints::carry, .in_token_forms = true, .in_chunk_form = true},
     {.name = "dv_local", .point = &CastPoints::dv_local, .in_chunk_form = true, .backward = true},

@@ -28,7 +28,8 @@ struct CastPoints {
   Rounding w = Rounding::none, u = Rounding::none;
   Rounding prediction = Rounding::none;  ///< S^T k (token forms), w S (chunk), before v or u minus it
   Rounding v_new = Rounding::none;
-  Rounding state = Rounding::none;  ///< h: the state as an operand of the chunk form
+  Rounding tensor_core = Rounding::none;  ///< chunk: operands as a product takes them; whole in memory
+  Rounding state = Rounding::none;        ///< h: the state as an operand of the chunk form
   Rounding carry = Rounding::none;  ///< the carried state (and its gradient), after every token or chunk
   // Of the backward pass only.
   Rounding dv_local = Rounding::none;  ///< Aqk^T do, as it is stored

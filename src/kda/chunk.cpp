@@ -17,7 +17,7 @@ namespace {
 template <class T>
 void run_head(const Problem& problem, const HeadJob& job, const RunOptions& options, std::size_t most_rows,
               Answer& answer) {
-  const HeadReader<T> reader(problem, operations_of(options.arithmetic));
+  const HeadReader<T> reader(problem, chunk_operations(problem, options));
   ChunkWorkspace<T> work(problem, options, most_rows);
   const Sequence& s = job.sequence;
   const auto kernel = kernels<T>().chunk[static_cast<int>(options.arithmetic.contraction)];

@@ -68,7 +68,7 @@ class GroupBackward {
       : problem_(problem),
         d_(problem.dimensions()),
         s_(sequence),
-        reader_(problem, operations_of(options.arithmetic)),
+        reader_(problem, chunk_operations(problem, options)),
         chunk_size_(options.chunk_size),
         forward_(kernels<T>().chunk[static_cast<int>(options.arithmetic.contraction)]),
         backward_(kernels<T>().chunk_backward[static_cast<int>(options.arithmetic.contraction)]),
@@ -170,7 +170,7 @@ GradientTensors run_in(const Problem& problem, const RunOptions& options) {
       bytes, at_once, options.memory_limit, rows);
   GradientTensors tensors = allocate_gradients(problem, options.dtype);
   const CastPoints casts = cast_points(options.arithmetic, options.dtype, problem.beta_is_16_bit(), true);
-  HeadGradients<T> gradients(problem, operations_of(options.arithmetic),
+  HeadGradients<T> gradients(problem, chunk_operations(problem, options),
                              {NormForm::reciprocal, casts.normalised, casts.dv_local != Rounding::none},
                              tensors);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {

@@ -28,6 +28,26 @@ void cumulate_from_the_end(const Reduction& reduction, T* x, std::size_t rows, s
   turn();
 }
 
+Operations chunk_operations(const Problem& problem, const RunOptions& options) {
+  Operations operations = operations_of(options.arithmetic);
+  if (operations.update == Update::transposed && !problem.options.state_v_first)
+    operations.update = Update::chained;
+  if (operations.reduction.kind != ReductionKind::triton) return operations;
+  const Launch& launch = options.arithmetic.launch;
+  const std::size_t K = problem.dimensions().K;
+  const numeric::DType stored = problem.dtype();
+  const auto chosen = [](const RowLayout& asked, const std::vector<RowLayout>& possible) {
+    return asked.registers > 0 ? asked : possible.front();
+  };
+  operations.norm = chosen(launch.norm, norm_layouts(K, stored));
+  operations.pairs = chosen(launch.pairs, pair_layouts(K, stored));
+  operations.substitution = chosen(
+      launch.substitution, substitution_layouts(stored, options.arithmetic.decay == DecayForm::anchor_pair));
+  operations.scan_rows = launch.scan_rows > 0 ? launch.scan_rows : scan_rows().front();
+  operations.interleaves_scores = numeric::format_of(stored).bytes == 2;
+  return operations;
+}
+
 std::size_t rows_needed(const Problem& problem, const RunOptions& options) {
   std::size_t longest = 64;
   for (const Sequence& s : problem.sequences()) longest = std::max(longest, s.length());
@@ -37,7 +57,7 @@ std::size_t rows_needed(const Problem& problem, const RunOptions& options) {
 template <class T>
 std::size_t ChunkWorkspace<T>::elements(const Problem& problem, std::size_t rows) {
   const std::size_t k_stride = padded(problem.dimensions().K), v_stride = padded(problem.dimensions().V);
-  return rows * (7 * k_stride + 4 * v_stride + 3 * padded(rows) + padding) +
+  return rows * (8 * k_stride + 4 * v_stride + 3 * padded(rows) + padding) +
          2 * problem.dimensions().K * v_stride + ChunkScratch(rows, k_stride, v_stride).total();
 }
 
@@ -51,7 +71,7 @@ ChunkWorkspace<T>::ChunkWorkspace(const Problem& problem, const RunOptions& opti
   const auto take = [this](std::size_t count) { return arena_.take(count); };
   const std::size_t K = problem.dimensions().K;
   q_ = take(rows_ * k_stride_), k_ = take(rows_ * k_stride_), G = take(rows_ * k_stride_);
-  tail_ = take(rows_ * k_stride_);
+  tail_ = take(rows_ * k_stride_), factors_ = take(rows_ * k_stride_);
   v_ = take(rows_ * v_stride_), beta_ = take(rows_ * padding);
   block.key_dim = K, block.value_dim = problem.dimensions().V;
   block.key_stride = k_stride_, block.value_stride = v_stride_, block.score_stride = score_stride();
@@ -64,7 +84,7 @@ ChunkWorkspace<T>::ChunkWorkspace(const Problem& problem, const RunOptions& opti
   block.h = take(K * v_stride_), block.state = take(K * v_stride_);
   block.scratch = take(ChunkScratch(rows, k_stride_, v_stride_).total());
   const Arithmetic& arithmetic = options.arithmetic;
-  block.operations = operations_of(arithmetic);
+  block.operations = chunk_operations(problem, options);
   block.decay = arithmetic.decay, block.inverse = arithmetic.inverse;
   block.anchor_rows = std::min<std::size_t>(static_cast<std::size_t>(arithmetic.anchor_rows), rows_);
   block.inverse_rows = std::min(static_cast<std::size_t>(arithmetic.inverse_rows), (rows_ + 15) / 16 * 16);
@@ -82,13 +102,25 @@ void ChunkWorkspace<T>::load(const HeadReader<T>& reader, const Sequence& s, std
   reader.key(s, head, begin, rows, NormForm::reciprocal, casts.normalised, k_, k_stride_);
   reader.value(s, head, begin, rows, v_, v_stride_);
   reader.beta(s, head, begin, rows, beta_);
-  reader.log_decay(s, head, begin, rows, G, k_stride_);
+  const bool by_triton = reduction.kind == ReductionKind::triton;
+  GateProduct<T> product{by_triton ? factors_ : nullptr};
+  reader.log_decay(s, head, begin, rows, G, k_stride_, &product);
+  const auto to_base = [&](T* sums) {
+    if (block.operations.gates == Gates::log2)
+      for (std::size_t e = 0; e < rows * k_stride_; ++e) sums[e] = sums[e] * log2_of_e<T>;
+    kernels<T>().round(casts.g_cumsum, sums, rows * k_stride_);
+  };
   if (block.tail != nullptr) {
     sum_tails(reduction, G, rows, k_stride_, tail_);
-    kernels<T>().round(casts.g_cumsum, tail_, rows * k_stride_);
+    to_base(tail_);
   }
-  kernels<T>().cumulate(reduction, G, rows, k_stride_);  // F1
-  kernels<T>().round(casts.g_cumsum, G, rows * k_stride_);
+  if (by_triton)  // F1
+    kernels<T>().scan({rows, k_stride_, block.operations.scan_rows, G,
+                       product.constant != 0 ? factors_ : nullptr, product.constant,
+                       block.operations.is_fused});
+  else
+    kernels<T>().cumulate(reduction, G, rows, k_stride_);
+  to_base(G);
   block.rows = rows;
 }
 

@@ -11,6 +11,9 @@ namespace kda_check::kda {
 /// Rows of the longest chunk there is, but for chunks beyond 64 rows no fewer than 64: blocks have up to 64.
 std::size_t rows_needed(const Problem& problem, const RunOptions& options);
 
+/// What the kernels ask of the arithmetic, with the layouts of a problem's rows.
+Operations chunk_operations(const Problem& problem, const RunOptions& options);
+
 /// Rows of running sums from the last row on, in place: x_i + ... + x_n, in the order sums from the end have.
 template <class T>
 void cumulate_from_the_end(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride);
@@ -38,7 +41,7 @@ class ChunkWorkspace {
  private:
   std::size_t rows_, k_stride_, v_stride_;
   tensor::Arena<T> arena_;
-  T *q_, *k_, *tail_, *v_, *beta_;
+  T *q_, *k_, *tail_, *factors_, *v_, *beta_;
 };
 
 }  // namespace kda_check::kda

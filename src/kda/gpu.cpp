@@ -90,6 +90,11 @@ std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions
     return "this exponential exists in fp32 only";
   if (arithmetic.reduction.kind != ReductionKind::simt)
     return "GPU variants add in one order, reduction=simt";
+  if (arithmetic.special != Special::ieee) return "GPU variants have special=ieee";
+  if (cast_points(arithmetic, options.dtype, false, chunk).tensor_core != Rounding::none)
+    return "GPU variants round nothing on its way into a tensor core";
+  if (arithmetic.gates != Gates::natural || arithmetic.update != Update::chained)
+    return "GPU variants have gates=natural and update=chained";
   const Dimensions& d = problem.dimensions;
   std::string shape = cuda::unsupported_shape(
       forward_kernel(chunk),

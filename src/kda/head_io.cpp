@@ -6,6 +6,7 @@
 
 #include "kda/kernels/gate_functions.hpp"
 #include "kda/kernels/row_norm.hpp"
+#include "kda/kernels/special.hpp"
 #include "kda/large_rows.hpp"
 
 namespace kda_check::kda {
@@ -70,7 +71,7 @@ void HeadReader<T>::value(const Sequence& s, std::size_t head, std::size_t begin
 
 template <class T>
 void HeadReader<T>::log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                              T* rows, std::size_t stride) const {
+                              T* rows, std::size_t stride, GateProduct<T>* product) const {
   const Dimensions& d = problem_.dimensions();
   rows_of(problem_.g, d.HV, d.K, s, head, begin, count, rows, stride);
   if (problem_.options.gate == Gate::none) return;
@@ -87,8 +88,11 @@ void HeadReader<T>::log_decay(const Sequence& s, std::size_t head, std::size_t b
                      amplitude(head),
                      problem_.options.gate == Gate::lower_bound,
                      static_cast<T>(problem_.options.lower_bound.value_or(0.0)),
-                     operations_.exponential};
+                     operations_.exponential,
+                     operations_.special,
+                     product == nullptr ? nullptr : product->factors};
   kernels_.gate(block);
+  if (product != nullptr) product->constant = block.lower_bounded ? block.lower_bound : -block.amplitude;
 }
 
 template <class T>
@@ -100,7 +104,7 @@ void HeadReader<T>::beta(const Sequence& s, std::size_t head, std::size_t begin,
   for (std::size_t t = 0; t < count; ++t) values[t] = -values[t];
   kernels_.exponential(operations_.exponential, values, values, count);
   for (std::size_t t = 0; t < count; ++t)
-    values[t] = factor * (T(1) / (T(1) + values[t]));  // m sigmoid(beta)
+    values[t] = factor * divided(operations_.special, T(1), T(1) + values[t]);  // m sigmoid(beta)
 }
 
 template <class T>

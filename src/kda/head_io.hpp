@@ -16,6 +16,14 @@ namespace kda_check::kda {
 /// Beyond +-this A_log, products with exp(A_log) may leave the range of fp64 on their way.
 inline constexpr double largest_ordinary_A_log = 600;
 
+/// A log decay as a product, where a gate makes it one: that of the bound or of -exp(A_log) with the sigmoid
+/// or the softplus.
+template <class T>
+struct GateProduct {
+  T* factors;      ///< [count][stride], or null: not asked for
+  T constant = 0;  ///< 0: there is no gate
+};
+
 enum class NormForm : unsigned char { division, reciprocal };
 
 /// T is float or double. Functions may be called from several threads.
@@ -35,7 +43,7 @@ class HeadReader {
              std::size_t stride) const;
   /// [count][K] natural logs of the decay.
   void log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
-                 std::size_t stride) const;
+                 std::size_t stride, GateProduct<T>* product = nullptr) const;
   /// [count]
   void beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* values) const;
   /// The initial state as [K][stride], zeros without one.

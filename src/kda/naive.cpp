@@ -41,9 +41,9 @@ Answer run_naive(const Problem& problem, const RunOptions& options) {
   const std::vector<HeadJob> jobs = head_jobs(problem, 1, options.threads);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
     if (options.dtype == numeric::DType::fp64) {
-      run_head<double>(problem, jobs[item], TokenArithmetic(options), answer);
+      run_head<double>(problem, jobs[item], TokenArithmetic(problem, options), answer);
     } else {
-      run_head<float>(problem, jobs[item], TokenArithmetic(options), answer);
+      run_head<float>(problem, jobs[item], TokenArithmetic(problem, options), answer);
     }
   });
   return answer;

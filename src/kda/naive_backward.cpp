@@ -135,7 +135,7 @@ class GroupBackward {
 
 template <class T>
 GradientTensors run_in(const Problem& problem, const RunOptions& options) {
-  const TokenArithmetic arithmetic(options);
+  const TokenArithmetic arithmetic(problem, options);
   const std::vector<GroupJob> jobs = group_jobs(problem);
   const std::size_t threads = std::min(static_cast<std::size_t>(options.threads), jobs.size());
   const Sequence& longest = jobs.front().sequence;

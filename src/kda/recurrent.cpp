@@ -69,7 +69,7 @@ Answer run_in(const Problem& problem, const RunOptions& options) {
     tensor::Scratch<T> rows(state_size), tiles(state_size);
     HeadReader<T>(problem).state(job.sequence, job.head, rows.data(), v_stride);
     to_tiles(rows.data(), d.K, v_stride, lanes, tiles.data());
-    run_tiles(problem, job, TokenArithmetic(options), tiles.data(), answer);
+    run_tiles(problem, job, TokenArithmetic(problem, options), tiles.data(), answer);
     from_tiles(tiles.data(), d.K, v_stride, lanes, rows.data());
     store_state(rows.data(), v_stride, problem, job.sequence, job.head, lanes_of(job, lanes, d.V),
                 answer.final_state);

@@ -247,7 +247,7 @@ class HeadBackward {
 
 template <class T>
 GradientTensors run_in(const Problem& problem, const RunOptions& options) {
-  const TokenArithmetic arithmetic(options);
+  const TokenArithmetic arithmetic(problem, options);
   const std::vector<GroupJob> jobs = group_jobs(problem);
   const int workers_wanted = std::min(options.threads, static_cast<int>(jobs.size()));
   const std::size_t lanes = kernels<T>().tile_lanes;

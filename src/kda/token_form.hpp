@@ -12,9 +12,16 @@ struct TokenArithmetic {
   Operations operations;
   CastPoints casts;
 
-  explicit TokenArithmetic(const RunOptions& options)
+  TokenArithmetic(const Problem& problem, const RunOptions& options)
       : operations(operations_of(options.arithmetic)),
-        casts(cast_points(options.arithmetic, options.dtype, false, false)) {}
+        casts(cast_points(options.arithmetic, options.dtype, false, false)) {
+    const Dimensions& d = problem.dimensions();
+    const std::optional<tensor::Tensor>& initial = problem.initial_state;
+    const numeric::DType state = initial ? initial->dtype() : numeric::DType::fp32;
+    operations.norm = recurrent_norm_layout(d.K, problem.dtype());
+    operations.columns =
+        recurrent_state_layout(d.K, d.V, problem.options.state_v_first, initial ? &state : nullptr);
+  }
 
   /// The fast kernels add sequentially and round nothing on the way.
   bool is_plain() const {

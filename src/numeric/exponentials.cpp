@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "numeric/elementary.hpp"
+#include "numeric/h100.hpp"
 #include "numeric/rounding.hpp"
 
 namespace kda_check::numeric {

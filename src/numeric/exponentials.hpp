@@ -1,4 +1,4 @@
-// Ways to evaluate exp in fp32. What the H100 does is measured, bit for bit: docs/arithmetic.md.
+// Ways to evaluate exp in fp32. What an H100 does is in numeric/h100.hpp, bit for bit.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +19,5 @@ enum class Exponential : std::uint8_t {
 /// y[i] = exp(x[i]), one by one; x and y may be the same array. What runs are kernels, with the same bits
 /// (kda/kernels/exponentials.cpp).
 void exponentials(Exponential kind, const float* x, float* y, std::size_t count);
-
-/// ex2.approx.ftz.f32 and what nvcc makes of it, as an H100 computes them (measured on all 2^32 inputs).
-namespace h100 {
-float ex2_ftz(float x);  ///< 2^x; subnormal inputs count as zero, subnormal results are flushed
-float ex2(float x);      ///< ex2.approx.f32 and exp2f: gradual underflow
-float expf(float x);
-float fast_expf(float x);  ///< __expf
-
-/// What ex2.approx adds to the correctly rounded 2^(i / 2^23), in last places plus one: two bits for each i,
-/// sixteen to a word, the lowest first.
-const std::uint32_t* ex2_differences();
-}  // namespace h100
 
 }  // namespace kda_check::numeric

@@ -34,10 +34,9 @@ constexpr Speed speeds[] = {
 };
 constexpr double oracle_forward = 28, oracle_backward = 180, oracle_fp64 = 6, comparison = 1.8;
 constexpr double oracle_on_gpu = 0.2, gradient_oracle_on_gpu = 2;
-constexpr double exact_sums =
-    30;  ///< a run whose sums are rounded once, or are a tensor core's, over a plain one
-constexpr double per_problem = 3e-3, per_case = 5e-4;  ///< opening, allocating; limits, writing rows
-constexpr double law_runs = 4;                         ///< answers that trying one law takes
+constexpr double exact_sums = 30, tensor_core_sums = 9;  ///< a run with such sums over a plain one
+constexpr double per_problem = 3e-3, per_case = 5e-4;    ///< opening, allocating; limits, writing rows
+constexpr double law_runs = 4;                           ///< answers that trying one law takes
 constexpr double attribution_runs = 14;
 constexpr double power_answers =
     100;  ///< with faults, held against the twins; two of them take a comparison's time
@@ -61,8 +60,9 @@ double run_seconds(const Answer& answer, const kda::Outline& problem, Pass pass)
       if (pass == Pass::backward) microseconds *= speed.backward;
     }
   const kda::ReductionKind kind = answer.options.arithmetic.reduction.kind;
-  const bool slow = kind == kda::ReductionKind::mma || kind == kda::ReductionKind::exact;
-  return seconds_for(problem, microseconds * (slow ? exact_sums : 1));
+  if (kind == kda::ReductionKind::exact) microseconds *= exact_sums;
+  if (kind == kda::ReductionKind::mma) microseconds *= tensor_core_sums;
+  return seconds_for(problem, microseconds);
 }
 
 double oracle_seconds(const kda::Outline& problem, Pass pass, const Request& asked) {

@@ -26,7 +26,7 @@ struct Emulation {
 };
 constexpr Emulation emulations[] = {
     {"fla_chunk", "chunk", "fla", 0},
-    {"fla_recurrent", "recurrent", "fla", 0},
+    {"fla_recurrent", "recurrent", "fla-recurrent", 0},
     {"flash_kda", "chunk", "flash-kda", 16, "FlashKDA"},
     {"torch_fp64", "naive", "", 0},
 };

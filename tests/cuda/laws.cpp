@@ -4,7 +4,7 @@
 
 #include "base/parallel.hpp"
 #include "fixture/fixture.hpp"
-#include "numeric/exponentials.hpp"
+#include "numeric/h100.hpp"
 #include "support/gpu.hpp"
 #include "support/random.hpp"
 

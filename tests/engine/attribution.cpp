@@ -36,7 +36,7 @@ TEST_CASE("tf32 operands explain the error of the chunk form under the preset fl
   REQUIRE(found.size() == 2);
   for (const Item& item : found) {
     CHECK(axis(item, "storage").figure("share") > 0.9);
-    CHECK(axis(item, "storage").words("value") == "fla");
+    CHECK(axis(item, "storage").words("value") == "triton");
     CHECK(axis(item, "storage").figure("without") < item.figure("rms_ratio") / 100);
     CHECK_THAT(item.words("note"), ContainsSubstring("swamps the rest"));
     CHECK(test::sum_of_axes(item) == Approx(1));

@@ -17,29 +17,32 @@ using numeric::DType;
 
 namespace {
 
-const std::vector<std::string> presets = {"ideal", "ieee", "h100", "fla", "flash-kda"};
+const std::vector<std::string> presets = {"ideal", "ieee", "h100", "fla", "fla-recurrent", "flash-kda"};
 
 /// Values of the axes every variant has.
 std::vector<std::string> common_values() {
-  std::vector<std::string> values = {"contraction=fused", "contraction=separate"};
+  std::vector<std::string> values = {"contraction=fused", "contraction=separate", "special=ieee",
+                                     "special=triton"};
   for (const char* const kind : {"exact", "libm", "cuda", "cuda-fast", "exp2-scaled", "flush", "poly"})
     values.push_back(fmt::format("exponential={}", kind));
   for (const char* const order : {"sequential", "pairwise", "tree:2", "tree:32", "tree:33", "tree:1024",
-                                  "blocks:16", "mma:25", "mma:24", "simt", "exact"})
+                                  "blocks:16", "mma:25", "mma:24", "triton:25", "triton:24", "simt", "exact"})
     values.push_back(fmt::format("reduction={}", order));
-  for (const char* const storage : {"none", "upstream", "fla", "flash-kda"})
+  for (const char* const storage : {"none", "upstream", "fla", "triton", "flash-kda"})
     values.push_back(fmt::format("storage={}", storage));
-  for (const char* const stage : {"products", "normalised", "decay", "g_cumsum", "exponentials",
-                                  "score_operands", "Aqk", "L", "inverse_operands", "Akk_inv", "beta_key",
-                                  "operands", "w", "u", "prediction", "v_new", "state", "carry"})
+  for (const char* const stage :
+       {"products", "normalised", "decay", "g_cumsum", "exponentials", "score_operands", "Aqk", "L",
+        "inverse_operands", "Akk_inv", "beta_key", "operands", "w", "u", "prediction", "v_new", "tensor_core",
+        "state", "carry"})
     for (const char* const format : {"bf16", "fp16", "tf32"})
       values.push_back(fmt::format("storage={}@{}", format, stage));
   return values;
 }
 
 std::vector<std::string> chunk_values() {
-  std::vector<std::string> values = {"decay=pair",           "decay=pair-late", "decay=clamp:126",
-                                     "inverse=substitution", "tail=difference", "tail=suffix"};
+  std::vector<std::string> values = {
+      "decay=pair",  "decay=pair-late", "decay=clamp:126", "inverse=substitution", "tail=difference",
+      "tail=suffix", "gates=natural",   "gates=log2",      "update=chained",       "update=transposed"};
   for (const int rows : {16, 32, 64}) {
     for (const char* const decay : {"anchor-pair", "anchor-first", "anchor-mid", "factored"})
       values.push_back(fmt::format("decay={}:{}", decay, rows));
@@ -136,8 +139,9 @@ TEST_CASE("every value of every axis reaches the computation", "[axes]") {
     for (const char* const word :
          {"contraction=separate", "exponential=cuda", "exponential=cuda-fast", "exponential=exp2-scaled",
           "exponential=poly", "reduction=sequential", "reduction=pairwise", "reduction=tree:2",
-          "reduction=tree:32", "reduction=blocks:16", "reduction=mma:25", "storage=bf16@normalised",
-          "storage=bf16@decay", "storage=bf16@prediction", "storage=bf16@carry"}) {
+          "reduction=tree:32", "reduction=blocks:16", "reduction=mma:25", "reduction=triton:25",
+          "special=triton", "storage=bf16@normalised", "storage=bf16@decay", "storage=bf16@prediction",
+          "storage=bf16@carry"}) {
       INFO(variant << ' ' << word);
       options.arithmetic = ideal_arithmetic();
       // Under exact sums there is nothing to contract in a sum; a sequential one has.

@@ -94,8 +94,9 @@ T plain_sum(const Reduction& reduction, bool is_fused, const std::vector<T>& a, 
       return plain_tree(is_fused, width, a, b);
     case ReductionKind::blocks:
       return plain_blocks(is_fused, width, a, b);
-    case ReductionKind::mma:   // not for a tensor core
-    case ReductionKind::simt:  // along a row
+    case ReductionKind::mma:     // not for a tensor core
+    case ReductionKind::triton:  // in no known layout
+    case ReductionKind::simt:    // along a row
       return plain_tree(is_fused, 32, a, b);
     case ReductionKind::exact:
       break;
@@ -254,7 +255,8 @@ TEST_CASE("sums of squares and of scores follow the reduction too", "[reductions
   for (const bool is_fused : {false, true})
     for (const Reduction& reduction : orders) {
       std::vector<float> y = x;
-      kernels<float>().normalise({1, 70, 70, y.data(), false, {is_fused, Exponential::exact, reduction}});
+      kernels<float>().normalise(
+          {1, 70, 70, y.data(), false, {is_fused, Exponential::exact, Special::ieee, reduction}});
       const float norm = std::sqrt(plain_sum(reduction, is_fused, x, x) + 1e-6f);
       for (std::size_t k = 0; k < x.size(); ++k) REQUIRE(y[k] == x[k] / norm);
       // Row 1 of a chunk without decay: Aqk_10 = scale sum_k q_1k k_0k, a pairwise and a factored score
@@ -263,7 +265,7 @@ TEST_CASE("sums of squares and of scores follow the reduction too", "[reductions
         ChunkData<float> data(2, 70, 4);
         std::fill(data.G.begin(), data.G.end(), 0.0f);
         data.block.decay = decay;
-        data.block.operations = {is_fused, Exponential::exact, reduction};
+        data.block.operations = {is_fused, Exponential::exact, Special::ieee, reduction};
         kernels<float>().chunk[is_fused](data.block);
         const auto q = data.q.begin() + static_cast<std::ptrdiff_t>(data.k_stride);
         const std::vector<float> query{q, q + 70}, key{data.k.begin(), data.k.begin() + 70};

@@ -1,69 +1,17 @@
-// reduction=mma: the sums of a tensor core against the measured rules (docs/arithmetic.md), by hand and in
-// integers.
-#include <bit>
+// reduction=mma: the sums of a tensor core against docs/arithmetic.md, by hand and against integers. Against
+// GPUs: tensor_core_vectors.cpp.
 #include <cmath>
 #include <vector>
 
-#include "numeric/rounding.hpp"
 #include "support/catch.hpp"
 #include "support/sums.hpp"
+#include "support/tensor_core.hpp"
 
 using namespace kda_check;
 using namespace kda_check::kda;
 using namespace kda_check::test;
 
 namespace {
-
-__extension__ typedef __int128 Integer;
-
-struct Scaled {
-  Integer digits;  ///< value = digits * 2^exponent
-  int exponent;
-};
-Scaled scaled(float x) {
-  int exponent = 0;
-  const float fraction = std::frexp(x, &exponent);
-  return {static_cast<Integer>(std::ldexp(fraction, 24)), exponent - 24};
-}
-/// Towards zero: the digits above 2^place.
-Integer cut(const Scaled& x, int place) {
-  const int shift = x.exponent - place;
-  if (shift >= 0) return x.digits * (static_cast<Integer>(1) << shift);
-  if (shift < -120) return 0;
-  const Integer unit = static_cast<Integer>(1) << -shift;
-  return x.digits / unit;
-}
-int top(float x) { return std::ilogb(x); }
-
-float ruled_mma(const std::vector<float>& a, const std::vector<float>& b, float c, int bits) {
-  int largest = c != 0 ? top(c) : -10000;
-  for (std::size_t j = 0; j < a.size(); ++j)
-    if (a[j] != 0 && b[j] != 0) largest = std::max(largest, top(a[j]) + top(b[j]));
-  if (largest == -10000) return 0;
-  const int place = largest - bits;
-  Integer sum = c != 0 ? cut(scaled(c), place) : 0;
-  for (std::size_t j = 0; j < a.size(); ++j) {
-    if (a[j] == 0 || b[j] == 0) continue;
-    const Scaled left = scaled(a[j]), right = scaled(b[j]);
-    sum += cut({left.digits * right.digits, left.exponent + right.exponent}, place);
-  }
-  // To 24 bits, towards zero.
-  int dropped = 0;
-  Integer digits = sum < 0 ? -sum : sum;
-  while (digits >= (static_cast<Integer>(1) << 24)) digits /= 2, ++dropped;
-  const float magnitude = std::ldexp(static_cast<float>(static_cast<std::int64_t>(digits)), place + dropped);
-  return sum < 0 ? -magnitude : magnitude;
-}
-
-float ruled_mma_chain(const std::vector<float>& a, const std::vector<float>& b, float c, int bits,
-                      std::size_t step) {
-  for (std::size_t from = 0; from < a.size(); from += step) {
-    const std::size_t to = std::min(a.size(), from + step);
-    const auto first = static_cast<std::ptrdiff_t>(from), last = static_cast<std::ptrdiff_t>(to);
-    c = ruled_mma({a.begin() + first, a.begin() + last}, {b.begin() + first, b.begin() + last}, c, bits);
-  }
-  return c;
-}
 
 /// One lane's sum on a tensor core: the terms given, zeros elsewhere.
 float on_tensor_core(const Reduction& reduction, Rounding operands, float c, const std::vector<float>& a,
@@ -75,7 +23,100 @@ float on_tensor_core(const Reduction& reduction, Rounding operands, float c, con
   return chunk_sum(reduction, true, terms, start, operands)[5];
 }
 
+/// The same with an accumulator in fp16.
+float in_fp16(const std::vector<float>& a, const std::vector<float>& b, float c) {
+  std::vector<float> columns(a.size() * 16), sums(16);
+  for (std::size_t d = 0; d < a.size(); ++d) columns[d * 16 + 3] = b[d];
+  sums[3] = c;
+  kernel_table().tensor_core({tensor_core(mma25, Rounding::fp16, Accumulator::fp16), 1, 16, a.size(),
+                              a.data(), columns.data(), sums.data()});
+  return sums[3];
+}
+
+/// Sums of so many products of each kind, on every instruction set, against the rules.
+std::size_t hold_to_rules(Random& random, const Reduction& reduction, Rounding operands, std::size_t depth,
+                          Accumulator accumulator = Accumulator::fp32) {
+  constexpr std::size_t rows = 70, columns = 64;  // more rows than are prepared at a time
+  const bool is_narrow = accumulator == Accumulator::fp16;
+  const Ruled rule(reduction.width, operands, is_narrow);
+  const std::size_t instruction = operands == Rounding::tf32 ? 8 : 16,
+                    together = reduction.width == 24 ? instruction / 2 : instruction;
+  std::size_t checked = 0;
+  for (const Kind kind : kinds) {
+    Draw draw(random, operands, is_narrow);
+    std::vector<float> a(rows * depth), b(depth * columns), start(rows * columns), expected;
+    for (float& x : a) x = draw.left(kind);
+    for (float& x : b) x = draw.right(kind);
+    for (float& x : start) x = draw.accumulator(kind);
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t column = 0; column < columns; ++column) {
+        std::vector<float> of_column(depth);
+        for (std::size_t d = 0; d < depth; ++d) of_column[d] = b[d * columns + column];
+        expected.push_back(ruled_chain(rule, together, std::span(a).subspan(row * depth, depth), of_column,
+                                       start[row * columns + column]));
+      }
+    const KernelTables tables = kernel_tables();
+    for (int t = 0; t < tables.count; ++t) {
+      std::vector<float> sums = start;
+      tables.table[t]->tensor_core({tensor_core(reduction, operands, accumulator), rows, columns, depth,
+                                    a.data(), b.data(), sums.data()});
+      std::size_t mismatches = 0;
+      for (std::size_t e = 0; e < sums.size(); ++e) mismatches += !same(sums[e], expected[e]);
+      INFO(tables.table[t]->instruction_set << ", kind " << static_cast<int>(kind) << ", format "
+                                            << static_cast<int>(operands) << ", " << reduction.width
+                                            << " bits, " << depth << " products");
+      REQUIRE(mismatches == 0);
+    }
+    checked += expected.size();
+  }
+  return checked;
+}
+
 }  // namespace
+
+TEST_CASE("a tensor core agrees with integers on a million sums of numbers of every kind",
+          "[reductions][mma]") {
+  Random random(22);
+  std::size_t checked = 0;
+  for (const Reduction& reduction : {mma25, mma24})
+    for (const Rounding operands : {Rounding::bf16, Rounding::fp16, Rounding::tf32})
+      for (const std::size_t depth : {8, 16, 16, 16, 37})
+        checked += hold_to_rules(random, reduction, operands, depth);
+  CHECK(checked >= 1'000'000);
+}
+
+TEST_CASE("an accumulator in fp16 agrees with integers on numbers of every kind", "[reductions][mma]") {
+  Random random(23);
+  for (const Reduction& reduction : {mma25, mma24})
+    for (const std::size_t depth : {16, 16, 37})
+      hold_to_rules(random, reduction, Rounding::fp16, depth, Accumulator::fp16);
+}
+
+TEST_CASE("products of a chunk are a tensor core's, whatever their depth", "[reductions][mma]") {
+  Random random(21);
+  for (int trial = 0; trial < 60; ++trial) {
+    const std::size_t depth = 1 + random.below(70);
+    for (const Rounding operands : {Rounding::bf16, Rounding::fp16, Rounding::tf32, Rounding::none}) {
+      Draw draw(random, operands, false);
+      Terms<float> terms;
+      std::vector<float> start;
+      for (std::size_t d = 0; d < depth; ++d) terms.a.push_back(draw.left(Kind::ordinary));
+      for (std::size_t e = 0; e < depth * lanes; ++e) terms.b.push_back(draw.right(Kind::ordinary));
+      for (std::size_t lane = 0; lane < lanes; ++lane) start.push_back(draw.accumulator(Kind::ordinary));
+      for (const Reduction& reduction : {mma25, mma24}) {
+        const Ruled rule(reduction.width, operands);
+        const std::size_t together = tensor_core(reduction, operands).together;
+        const std::vector<float> sums = chunk_sum(reduction, true, terms, start, operands);
+        const std::vector<float> from_zero = chunk_sum_from_zero(reduction, terms, operands);
+        for (std::size_t lane = 0; lane < lanes; ++lane) {
+          const std::vector<float> b = terms.column(lane);
+          REQUIRE(same(sums[lane], ruled_chain(rule, together, terms.a, b, start[lane])));
+          REQUIRE(same(from_zero[lane], ruled_chain(rule, together, terms.a, b, 0)));
+        }
+      }
+    }
+  }
+}
 
 TEST_CASE("a term more than the bits below the largest vanishes", "[reductions][mma]") {
   const std::vector<float> ones(4, 1.0f);
@@ -99,13 +140,31 @@ TEST_CASE("a tensor core cuts its sum towards zero", "[reductions][mma]") {
   CHECK(on_tensor_core(mma25, Rounding::bf16, 1.0f, {-0x1p-25f}, {1}) == 1 - 0x1p-24f);
   // Just below infinity it stays finite.
   CHECK(on_tensor_core(mma25, Rounding::bf16, 3.4028234e38f, {0x1p60f}, {0x1p43f}) == 3.4028234e38f);
-  CHECK(std::isinf(on_tensor_core(mma25, Rounding::bf16, 3.4028234e38f, {0x1p60f}, {0x1p67f})));
+  CHECK(on_tensor_core(mma25, Rounding::bf16, 3.4028234e38f, {0x1p60f}, {0x1p67f}) == HUGE_VALF);
+  CHECK(on_tensor_core(mma25, Rounding::bf16, -3.4028234e38f, {0x1p60f}, {-0x1p67f}) == -HUGE_VALF);
+  // Below the smallest normal number at the last place of the subnormal ones.
+  CHECK(on_tensor_core(mma25, Rounding::bf16, 0x1p-126f, {0x1p-100f}, {-0x1p-50f}) == 0x1p-126f - 0x1p-149f);
+  CHECK(same(on_tensor_core(mma25, Rounding::bf16, 0, {-0x1p-100f}, {0x1p-50f}), 0.0f));
 }
 
 TEST_CASE("the exponent of a product is the sum of its operands', not renormalised", "[reductions][mma]") {
   // 1.5 * 1.5 = 2.25 counts as 2^0, so 2^-25 is still kept; counted as 2^1 it would be cut off.
   CHECK(on_tensor_core(mma25, Rounding::bf16, 0, {1.5f, 1.5f, 0x1p-25f}, {1.5f, -1.5f, 1}) == 0x1p-25f);
   CHECK(on_tensor_core(mma25, Rounding::bf16, 0, {1.5f, 1.5f, 0x1p-26f}, {1.5f, -1.5f, 1}) == 0.0f);
+}
+
+TEST_CASE("a subnormal operand counts with the smallest exponent of its format", "[reductions][mma]") {
+  // 2^-24 in fp16 counts as 2^-14: what is 26 places below that is cut off, twice, and cannot be seen after
+  // the large ones have cancelled. In bf16 the same number is normal.
+  const std::vector<float> a{0x1p-24f, -0x1p-24f, 0x1p-14f}, b{1, 1, 0x1p-26f};
+  CHECK(same(on_tensor_core(mma25, Rounding::fp16, 0, {0x1p-24f, -0x1p-24f, 0x1p-14f}, {1, 1, 0x1p-14f}),
+             0x1p-28f));
+  CHECK(same(on_tensor_core(mma25, Rounding::fp16, 0, {0x1p-24f, -0x1p-24f, 0x1p-20f}, {1, 1, 0x1p-20f}),
+             0.0f));
+  CHECK(same(on_tensor_core(mma25, Rounding::bf16, 0, a, b), 0x1p-40f));
+  // A subnormal accumulator counts with 2^-126.
+  CHECK(same(on_tensor_core(mma25, Rounding::bf16, 0x1p-149f, {-0x1p-100f}, {0x1p-52f}), 0x1p-149f));
+  CHECK(same(on_tensor_core(mma25, Rounding::bf16, 0x1p-149f, {-0x1p-100f}, {0x1p-51f}), 0.0f));
 }
 
 TEST_CASE(
@@ -123,53 +182,51 @@ TEST_CASE(
   CHECK(on_tensor_core(mma25, Rounding::tf32, 0x1p26f, b, b) == 0x1p26f);
 }
 
+TEST_CASE("cores that keep 24 bits add the halves of an instruction one after the other",
+          "[reductions][mma]") {
+  std::vector<float> a(16, 0.0f);
+  const std::vector<float> b(16, 1.0f);
+  a[0] = 0x1p26f, a[1] = -0x1p26f, a[3] = 0.25f, a[5] = 0.5f, a[9] = 1;
+  CHECK(on_tensor_core(mma24, Rounding::bf16, 0, a, b) == 1.0f);
+  CHECK(on_tensor_core(mma24, Rounding::fp16, 0, a, b) == 1.0f);
+  CHECK(on_tensor_core(mma24, Rounding::tf32, 0, a, b) == 1.5f);
+}
+
 TEST_CASE("zeros on a tensor core", "[reductions][mma]") {
-  const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
-  CHECK(bits(on_tensor_core(mma25, Rounding::bf16, 0, {0, 0}, {1, -1})) == 0);
-  CHECK(bits(on_tensor_core(mma25, Rounding::bf16, -0.0f, {-0.0f, 0}, {1, -1})) ==
-        0);  // an integer zero: no sign
-  CHECK(bits(on_tensor_core(mma25, Rounding::bf16, 0, {1, 1}, {1, -1})) == 0);
-  CHECK(bits(on_tensor_core(mma25, Rounding::bf16, -1, {1}, {1})) == 0);
+  CHECK(bits_of(on_tensor_core(mma25, Rounding::bf16, 0, {0, 0}, {1, -1})) == 0);
+  CHECK(bits_of(on_tensor_core(mma25, Rounding::bf16, -0.0f, {-0.0f, 0}, {1, -1})) == 0);  // never -0
+  CHECK(bits_of(on_tensor_core(mma25, Rounding::bf16, 0, {1, 1}, {1, -1})) == 0);
+  CHECK(bits_of(on_tensor_core(mma25, Rounding::bf16, -1, {1}, {1})) == 0);
   CHECK(on_tensor_core(mma25, Rounding::bf16, 3, {0}, {5}) == 3);
+  // A zero does not count, however large the other factor.
+  CHECK(on_tensor_core(mma25, Rounding::bf16, 1, {0, 0x1p-23f}, {0x1p127f, 1}) == 1 + 0x1p-23f);
+  CHECK(on_tensor_core(mma25, Rounding::bf16, 0, {0, 0x1p-100f, -0x1p-100f},
+                       {0x1p127f, 0x1p-49f, 0x1p-56f}) == 0);
 }
 
-TEST_CASE("a tensor core agrees with integers on random numbers of every kind", "[reductions][mma]") {
-  Random random(21);
-  const auto draw = [&](int spread) {
-    const float value = static_cast<float>(random.normal() * std::exp2(random.uniform(-spread, spread)));
-    return numeric::through_bf16(value);
+TEST_CASE("infinities and NaN on a tensor core", "[reductions][mma]") {
+  const float nan = std::nanf("");
+  const auto sum = [](float c, const std::vector<float>& a, const std::vector<float>& b) {
+    return bits_of(on_tensor_core(mma25, Rounding::bf16, c, a, b));
   };
-  for (const int spread : {0, 4, 16})
-    for (const bool one_signed : {false, true})
-      for (int trial = 0; trial < 60; ++trial) {
-        const std::size_t depth = 1 + random.below(70);
-        Terms<float> terms;
-        for (std::size_t d = 0; d < depth; ++d) terms.a.push_back(draw(spread));
-        for (std::size_t e = 0; e < depth * lanes; ++e) terms.b.push_back(draw(spread));
-        if (one_signed) {
-          for (float& x : terms.a) x = std::fabs(x);
-          for (float& x : terms.b) x = std::fabs(x);
-        }
-        std::vector<float> start;
-        for (std::size_t lane = 0; lane < lanes; ++lane)
-          start.push_back(trial % 3 == 0 ? 0.0f : static_cast<float>(random.normal()));
-        for (const Reduction& reduction : {mma25, mma24})
-          for (const auto& [operands, step] :
-               {std::pair<Rounding, std::size_t>{Rounding::bf16, 16}, {Rounding::tf32, 8}}) {
-            const std::vector<float> sums = chunk_sum(reduction, true, terms, start, operands);
-            const std::vector<float> from_zero = chunk_sum_from_zero(reduction, terms, operands);
-            for (std::size_t lane = 0; lane < lanes; ++lane) {
-              const std::vector<float> b = terms.column(lane);
-              REQUIRE(sums[lane] == ruled_mma_chain(terms.a, b, start[lane], reduction.width, step));
-              REQUIRE(from_zero[lane] == ruled_mma_chain(terms.a, b, 0, reduction.width, step));
-            }
-          }
-      }
+  CHECK(sum(0, {HUGE_VALF, 1}, {1, 1}) == infinite);
+  CHECK(sum(0, {HUGE_VALF, 1}, {-1, 1}) == (infinite | sign_bit));
+  CHECK(sum(-HUGE_VALF, {1}, {1}) == (infinite | sign_bit));
+  CHECK(sum(0, {HUGE_VALF, HUGE_VALF}, {1, -1}) == not_a_number);
+  CHECK(sum(HUGE_VALF, {HUGE_VALF}, {-1}) == not_a_number);
+  CHECK(sum(0, {HUGE_VALF}, {0}) == not_a_number);
+  CHECK(sum(nan, {1}, {1}) == not_a_number);
+  CHECK(sum(0, {-nan}, {1}) == not_a_number);
 }
 
-TEST_CASE("infinities and NaN on a tensor core are those of the sum", "[reductions][mma]") {
-  CHECK(std::isinf(on_tensor_core(mma25, Rounding::bf16, 0, {HUGE_VALF, 1}, {1, 1})));
-  CHECK(std::isnan(on_tensor_core(mma25, Rounding::bf16, 0, {HUGE_VALF, HUGE_VALF}, {1, -1})));
-  CHECK(std::isnan(on_tensor_core(mma25, Rounding::bf16, 0, {HUGE_VALF}, {0})));
-  CHECK(std::isnan(on_tensor_core(mma25, Rounding::bf16, std::nanf(""), {1}, {1})));
+TEST_CASE("an accumulator in fp16 is rounded once, to nearest even", "[reductions][mma]") {
+  CHECK(in_fp16({0x1p-11f}, {1}, 1) == 1);                          // half a place: to even
+  CHECK(in_fp16({0x1p-11f}, {1}, 1 + 0x1p-10f) == 1 + 0x1p-9f);     // to even
+  CHECK(in_fp16({0x1p-11f, 0x1p-20f}, {1, 1}, 1) == 1 + 0x1p-10f);  // once: the sum is above half
+  CHECK(in_fp16({0x1p-12f, 0x1p-12f, 0x1p-12f}, {1, 1, 1}, 1) == 1 + 0x1p-10f);
+  CHECK(in_fp16({0x1p-13f}, {0x1p-12f}, 0) == 0);  // half the smallest number
+  CHECK(in_fp16({0x1p-13f, 0x1p-14f}, {0x1p-12f, 0x1p-14f}, 0) == 0x1p-24f);
+  CHECK(in_fp16({16}, {0.999f}, 65504) == 65504);
+  CHECK(in_fp16({16}, {1}, 65504) == HUGE_VALF);
+  CHECK(in_fp16({16}, {-1}, -65504) == -HUGE_VALF);
 }

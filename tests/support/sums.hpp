@@ -55,7 +55,7 @@ std::vector<T> token_sum(const Reduction& reduction, bool is_fused, Terms<T> ter
                       terms.b.data(),
                       lanes,
                       false,
-                      {is_fused, Exponential::exact, reduction},
+                      {is_fused, Exponential::exact, Special::ieee, reduction},
                       {}});
   return o;
 }
@@ -74,7 +74,7 @@ std::vector<T> chunk_sum(const Reduction& reduction, bool is_fused, const Terms<
       v_new[d * data.v_stride + lane] = terms.b[d * lanes + lane];
   }
   for (std::size_t lane = 0; lane < lanes; ++lane) data.state[lane] = start[lane];
-  data.block.operations = {is_fused, Exponential::exact, reduction};
+  data.block.operations = {is_fused, Exponential::exact, Special::ieee, reduction};
   data.block.casts.operands = operands;
   data.block.given.kg = kg.data(), data.block.given.v_new = v_new.data();
   kernels<T>().chunk[is_fused](data.block);
@@ -92,7 +92,7 @@ std::vector<T> chunk_sum_from_zero(const Reduction& reduction, const Terms<T>& t
     for (std::size_t lane = 0; lane < lanes; ++lane) h[k * data.v_stride + lane] = terms.b[k * lanes + lane];
   }
   data.block.scale = 1;
-  data.block.operations = {true, Exponential::exact, reduction};
+  data.block.operations = {true, Exponential::exact, Special::ieee, reduction};
   data.block.casts.operands = operands;
   data.block.given.qg = qg.data(), data.block.given.h = h.data(), data.block.given.Aqk = Aqk.data();
   kernels<T>().chunk[1](data.block);

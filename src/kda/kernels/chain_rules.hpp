@@ -15,7 +15,7 @@ void row_dots(const RowDotsBlock<T>& block) {
     const std::size_t rows = block.rows - first < together ? block.rows - first : together;
     const Rows<T> a{block.a + first * block.stride, block.stride},
         b{block.b + first * block.stride, block.stride};
-    dots_of_rows(block.operations, a, b, rows, block.columns, block.dots + first);
+    dots_of_rows(sums_of_rows(block.operations), a, b, rows, block.columns, block.dots + first);
   }
 }
 
@@ -26,9 +26,9 @@ void normalise_gradient(const NormGradientBlock<T>& block) {
     const T *const x = block.x + row, *const y = block.y + row;
     T* const gradient = block.gradient + row;
     T squares, along;
-    dot_of_row(block.operations, x, x, block.key_dim, &squares);
-    dot_of_row(block.operations, gradient, y, block.key_dim, &along);
-    const T reciprocal = T(1) / square_root(squares + T(1e-6));
+    dot_of_row(sums_of_rows(block.operations), x, x, block.key_dim, &squares);
+    dot_of_row(sums_of_rows(block.operations), gradient, y, block.key_dim, &along);
+    const T reciprocal = T(1) / square_root(Special::ieee, squares + T(1e-6));
     for (std::size_t k = 0; k < block.key_dim; ++k)
       gradient[k] = through_l2_norm(gradient[k], y[k], along, reciprocal);
   }

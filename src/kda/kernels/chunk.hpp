@@ -9,7 +9,8 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 
 template <class T>
 KDA_CHECK_THREAD SumOrder product_order(const ChunkBlock<T>& chunk, Rounding operands) {
-  return {chunk.operations.reduction, chunk.operations.is_fused, Adder::thread, mma_step(operands)};
+  return product_order(chunk.operations, tensor_core(chunk.operations.reduction, operands),
+                       chunk.casts.tensor_core);
 }
 
 /// Rows of A against `right`, 16 at a time: row i of a lower triangular A has nothing beyond column i.
@@ -131,13 +132,27 @@ KDA_CHECK_TEAM_CALLED void through_state(const ChunkBlock<T>& chunk, const Chunk
   lower_product<T, is_fused>(chunk, used(chunk.given.Aqk, chunk.Aqk), v_new, v_columns, v_stride, o,
                              Start::from_result);  // F10
 
-  exponential(chunk.operations.exponential, chunk.G + (n - 1) * k_stride, decay, K);
+  decays_of(chunk.operations, chunk.G + (n - 1) * k_stride, decay, K);
   round_array(casts.decay, decay, K);
-  each(K, v_columns, [=](std::size_t k, std::size_t v) KDA_CHECK_BODY {
-    state[k * v_stride + v] = state[k * v_stride + v] * decay[k];
-  });
-  product<T, is_fused>(order, K, v_columns, n, Factor<T>{used(chunk.given.kg, chunk.kg), 1, k_stride}, v_new,
-                       v_stride, state, v_stride, Start::from_result);  // F11
+  const Factor<T> keys{used(chunk.given.kg, chunk.kg), 1, k_stride};
+  if (chunk.operations.update == Update::transposed) {
+    T* const writes = work.operand;
+    for (std::size_t first = 0; first < K; first += n) {
+      const std::size_t channels = K - first < n ? K - first : n;
+      product<T, is_fused>(order, channels, v_columns, n, Factor<T>{keys.data + first, 1, k_stride}, v_new,
+                           v_stride, writes, v_stride, Start::zero);
+      each(channels, v_columns, [=](std::size_t k, std::size_t v) KDA_CHECK_BODY {
+        T& element = state[(first + k) * v_stride + v];
+        element = scalar_multiply_add<is_fused>(element, decay[first + k], writes[k * v_stride + v]);
+      });
+    }
+  } else {
+    each(K, v_columns, [=](std::size_t k, std::size_t v) KDA_CHECK_BODY {
+      state[k * v_stride + v] = state[k * v_stride + v] * decay[k];
+    });
+    product<T, is_fused>(order, K, v_columns, n, keys, v_new, v_stride, state, v_stride,
+                         Start::from_result);  // F11
+  }
   round_array(casts.carry, state, K * v_stride);
 }
 
@@ -149,9 +164,10 @@ KDA_CHECK_TEAM_CALLED void scores_and_inverse(const ChunkBlock<T>& chunk, const 
   scores<T, is_fused>(chunk, work.scores);  // F2, F3
   round_array(casts.Aqk, chunk.Aqk, size);
   round_array(casts.L, chunk.L, size);
-  invert<T, is_fused>(chunk.inverse, product_order(chunk, casts.inverse_operands), n, chunk.inverse_rows,
-                      chunk.L, chunk.Akk_inv, chunk.score_stride, casts.inverse_operands,
-                      work.inverse);  // F4
+  SumOrder order = product_order(chunk, casts.inverse_operands);
+  order.layout = chunk.operations.substitution;
+  invert<T, is_fused>(chunk.inverse, order, n, chunk.inverse_rows, chunk.L, chunk.Akk_inv, chunk.score_stride,
+                      casts.inverse_operands, work.inverse);  // F4
   round_array(casts.Akk_inv, chunk.Akk_inv, size);
 }
 

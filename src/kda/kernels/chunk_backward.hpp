@@ -115,7 +115,7 @@ KDA_CHECK_TEAM_CALLED void state_products(const ChunkBlock<T>& chunk, const Chun
     const T *const a = h + k * stride, *const b = dh + k * stride;
     T sum = 0;
     if (rounding == Rounding::none)
-      dot_of_row(chunk.operations, a, b, V, &sum);
+      dot_of_row(sums_of_rows(chunk.operations), a, b, V, &sum);
     else
       for (std::size_t v = 0; v < V; ++v) sum = sum + rounded(rounding, a[v] * b[v]);
     work.state_products[k] = rounded(rounding, sum);
@@ -142,7 +142,7 @@ KDA_CHECK_TEAM_CALLED void state_gradients(const ChunkBlock<T>& chunk, const Chu
 
   // D = diag(exp(Gn)) dh + scale qg^T do - w^T dv
   T* const decay = work.decay;
-  exponential(chunk.operations.exponential, chunk.G + (n - 1) * k_stride, decay, K);
+  decays_of(chunk.operations, chunk.G + (n - 1) * k_stride, decay, K);
   round_array(chunk.casts.decay, decay, K);
   T *const by_output = work.h_transposed, *const by_value = work.dh_transposed;  // not in use yet
   product<T, is_fused>(order, K, work.v_columns, n, Factor<T>{used(chunk.given.qg, chunk.qg), 1, k_stride},
@@ -236,8 +236,8 @@ KDA_CHECK_TEAM_CALLED void inverse_gradients(const ChunkBlock<T>& chunk, const C
   each(n, [&](std::size_t i) KDA_CHECK_BODY {
     T of_values, of_keys;
     const std::size_t v_row = i * v_stride, k_row = i * k_stride;
-    dot_of_row(chunk.operations, dvb + v_row, chunk.v + v_row, work.V, &of_values);
-    dot_of_row(chunk.operations, work.dkb + k_row, work.k_decayed + k_row, work.K, &of_keys);
+    dot_of_row(sums_of_rows(chunk.operations), dvb + v_row, chunk.v + v_row, work.V, &of_values);
+    dot_of_row(sums_of_rows(chunk.operations), work.dkb + k_row, work.k_decayed + k_row, work.K, &of_keys);
     block.dbeta[i] = of_values + of_keys;
   });
   T* const gradient = block.value_gradient;
@@ -254,7 +254,7 @@ KDA_CHECK_TEAM_CALLED void gate_gradients(const ChunkBlock<T>& chunk, const Chun
   const SumOrder order{chunk.operations.reduction, is_fused};
   T *const last_row = work.last_row, *const decay = work.decay;
   column_sums(order, chunk.k, block.dk, n, work.k_columns, k_stride, last_row);
-  exponential(chunk.operations.exponential, chunk.G + (n - 1) * k_stride, decay, K);
+  decays_of(chunk.operations, chunk.G + (n - 1) * k_stride, decay, K);
   const T* const products = work.state_products;
   each(K, [=](std::size_t k) KDA_CHECK_BODY {
     last_row[k] = scalar_multiply_add<is_fused>(decay[k], products[k], last_row[k]);
@@ -306,7 +306,7 @@ KDA_CHECK_TEAM_CALLED void add_intra_gradients(const ChunkBlock<T>& chunk, const
               work.exponent});
   each(n, [&](std::size_t i) KDA_CHECK_BODY {
     T of_beta;
-    dot_of_row(chunk.operations, work.row + i * k_stride, chunk.k + i * k_stride, K, &of_beta);
+    dot_of_row(sums_of_rows(chunk.operations), work.row + i * k_stride, chunk.k + i * k_stride, K, &of_beta);
     block.dbeta[i] = block.dbeta[i] + of_beta;
   });
   T *const dq = block.dq, *const dk = block.dk, *const dG = block.dG;

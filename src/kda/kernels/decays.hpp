@@ -39,6 +39,10 @@ KDA_CHECK_TEAM void exponential(Exponential kind, const T* x, T* y, std::size_t 
   each(count, [=](std::size_t i) { y[i] = exponential_of(kind, x[i]); });
 }
 template <class T>
+KDA_CHECK_TEAM void decays_of(const Operations& operations, const T* x, T* y, std::size_t count) {
+  exponential(operations.exponential, x, y, count);
+}
+template <class T>
 KDA_CHECK_TEAM void round_array(Rounding rounding, T* x, std::size_t count) {
   if (rounding != Rounding::none) each(count, [=](std::size_t i) { x[i] = rounded(rounding, x[i]); });
 }
@@ -68,13 +72,21 @@ KDA_CHECK_TEAM void each_decay(const ChunkBlock<T>& chunk, std::size_t rows, T*,
 
 #else
 
+/// Decays from differences of G, whatever that is a logarithm to.
+template <class T>
+KDA_CHECK_INLINE void decays_of(const Operations& operations, const T* x, T* y, std::size_t count) {
+  if constexpr (sizeof(T) == sizeof(float))
+    if (operations.gates == Gates::log2) return power_of_two(operations.exponential, x, y, count);
+  exponential(operations.exponential, x, y, count);
+}
+
 /// Exponents of a row to decays, in place. Out of line, as product() is.
 template <class T>
 __attribute__((noinline)) void to_decays(const ChunkBlock<T>& chunk, T* line) {
   if (chunk.decay == DecayForm::clamp)
     for (std::size_t k = 0; k < chunk.key_dim; ++k)
       line[k] = line[k] > chunk.clamp ? chunk.clamp : line[k] < -chunk.clamp ? -chunk.clamp : line[k];
-  exponential(chunk.operations.exponential, line, line, chunk.key_dim);
+  decays_of(chunk.operations, line, line, chunk.key_dim);
   round_array(chunk.casts.exponentials, line, chunk.key_dim);
 }
 

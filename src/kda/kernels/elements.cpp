@@ -97,9 +97,9 @@ template void widen(numeric::DType, const void*, float*, std::size_t);
 template void widen(numeric::DType, const void*, double*, std::size_t);
 template void narrow(const float*, numeric::DType, void*, std::size_t);
 template void narrow(const double*, numeric::DType, void*, std::size_t);
-template void dots_of_rows(const Operations&, const Rows<float>&, const Rows<float>&, std::size_t,
-                           std::size_t, float*);
-template void dots_of_rows(const Operations&, const Rows<double>&, const Rows<double>&, std::size_t,
+template void dots_of_rows(const SumOrder&, const Rows<float>&, const Rows<float>&, std::size_t, std::size_t,
+                           float*);
+template void dots_of_rows(const SumOrder&, const Rows<double>&, const Rows<double>&, std::size_t,
                            std::size_t, double*);
 template void gate(const GateBlock<float>&);
 template void gate(const GateBlock<double>&);

@@ -41,6 +41,9 @@ void exponential(Exponential kind, const float* x, float* y, std::size_t count);
 // sums.cpp
 template <class T>
 void cumulate(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride);
+template <class T>
+void scan(const ScanBlock<T>& block);
+void tensor_core_block(const TensorCoreBlock& block);
 
 // tokens.cpp
 template <class T, bool is_fused>

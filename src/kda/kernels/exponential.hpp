@@ -77,6 +77,9 @@ KDA_CHECK_THREAD Doubles exp2_in_double(const Doubles& x) {
 /// y[i] = exp(x[i]); x and y may be the same array. In exponentials.cpp.
 void exponential(Exponential kind, const float* x, float* y, std::size_t count);
 void exponential(Exponential kind, const double* x, double* y, std::size_t count);
+/// y[i] = 2^x[i], in the ways that have it: cuda is exp2f, cuda-fast ex2.approx.ftz as Triton's exp2, the
+/// others are correctly rounded. In exponentials.cpp.
+void power_of_two(Exponential kind, const float* x, float* y, std::size_t count);
 
 /// y[i] = ln(1 + x[i]); x and y may be the same array. fp64: correctly rounded; fp32: that of fp64, rounded.
 /// In elements.cpp.

@@ -58,6 +58,38 @@ KDA_CHECK_TEAM_CALLED void invert_by_substitution(const SumOrder& order, std::si
   each(n, [=](std::size_t i) KDA_CHECK_BODY { x[i * stride + i] = T(1); });
 }
 
+#ifndef __CUDACC__
+
+/// The same as FLA's kernels do, a block of up to 16 rows: sums over all 16, what is not there being zero.
+template <class T>
+KDA_CHECK_TEAM_CALLED void substitute_as_triton(const SumOrder& order, std::size_t n, const T* l, T* x,
+                                                std::size_t stride) {
+  using Pack = Sixteen<T>;
+  constexpr std::size_t side = 16;
+  each(n, side, [=](std::size_t i, std::size_t j) KDA_CHECK_BODY {
+    x[i * stride + j] = T(0) - (j < i ? l[i * stride + j] : T(0));
+  });
+  each_pack<T>(side, [=, &order](std::size_t column) KDA_CHECK_BODY {
+    SumOrder sums = order;
+    for (std::size_t i = 2; i < n; ++i) {
+      T weights[side], zeros[side] = {};
+      for (std::size_t m = 0; m < side; ++m) weights[m] = m < i ? T(0) - l[i * stride + m] : T(0);
+      const auto terms = [&](std::size_t m) KDA_CHECK_BODY {
+        return Factors<Pack>{Pack::broadcast(weights[m]),
+                             m < n ? Pack::load(x + m * stride + column) : Pack::load(zeros)};
+      };
+      sums.of_upper_lanes = sums.layout.lanes == side && i >= side / 2;  // row i is taken from lane i
+      const Pack sum = triton_sum<Pack>(sums.is_fused, sums.layout, sums.of_upper_lanes, side, terms);
+      (Pack::load(x + i * stride + column) + sum).store(x + i * stride + column);
+    }
+  });
+  each(n, side, [=](std::size_t i, std::size_t j) KDA_CHECK_BODY {
+    x[i * stride + j] = x[i * stride + j] + (i == j ? T(1) : T(0));
+  });
+}
+
+#endif
+
 /// Square blocks of `side` rows, for the products that form an inverse: factors are copied with zeros around
 /// and rounded.
 template <class T, bool is_fused>
@@ -163,7 +195,9 @@ KDA_CHECK_TEAM_CALLED void merge_blocks(const InverseBlocks<T, is_fused>& blocks
         blocks.multiply(Start::zero);  // X_ii sum
       }
       each(blocks.height(i), blocks.height(j), [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
-        blocks.x[(i * side + row) * blocks.stride + j * side + column] = -blocks.sum[row * side + column];
+        const T sum = blocks.sum[row * side + column];
+        blocks.x[(i * side + row) * blocks.stride + j * side + column] =
+            blocks.order.reduction.kind == ReductionKind::triton ? T(0) - sum : -sum;
       });
     }
 }
@@ -194,6 +228,10 @@ KDA_CHECK_TEAM_CALLED void invert(InverseForm form, const SumOrder& order, std::
       invert_block_by_doubling(blocks, b);
     } else if (form == InverseForm::horner) {
       invert_block_by_horner(blocks, b);
+#ifndef __CUDACC__
+    } else if (order.layout.registers > 0 && order.reduction.kind == ReductionKind::triton && side == 16) {
+      substitute_as_triton(order, blocks.height(b), l + first, x + first, stride);
+#endif
     } else {
       invert_by_substitution<T, is_fused>(order, blocks.height(b), (blocks.height(b) + 15) / 16 * 16,
                                           l + first, x + first, stride);

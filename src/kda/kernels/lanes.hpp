@@ -43,6 +43,11 @@ struct VectorTypes<double> {
   typedef std::int64_t Integers __attribute__((vector_size(vector_bytes)));
 };
 
+template <>
+struct VectorTypes<std::int32_t> {
+  using Vector = VectorTypes<float>::Integers;
+};
+
 template <class T>
 using VectorOf = typename VectorTypes<T>::Vector;
 template <class T>
@@ -50,6 +55,8 @@ using IntegersOf = typename VectorTypes<T>::Integers;
 
 template <class T>
 inline constexpr std::size_t lanes_per_vector = vector_bytes / sizeof(T);
+/// As many floats as a register holds doubles.
+typedef float HalfVector __attribute__((vector_size(vector_bytes / 2)));
 
 /// a * b + c in every lane with one rounding. Written with the instruction itself: g++ recognises a loop over
 /// the lanes only sometimes. Without one, lane by lane through the library's fma, which is slow and equally
@@ -179,6 +186,26 @@ template <class T>
 inline constexpr int sixteen_width = static_cast<int>(16 / lanes_per_vector<T>);
 template <class T>
 using Sixteen = Lanes<T, sixteen_width<T>>;
+
+/// fp32 numbers in fp64, and rounded back to fp32.
+template <class Doubles>
+KDA_CHECK_INLINE Doubles load_widened(const float* source) {
+  constexpr std::size_t half = lanes_per_vector<double>;
+  Doubles result;
+  unrolled<static_cast<int>(Doubles::count / half)>([&](auto w) __attribute__((always_inline)) {
+    HalfVector narrow;
+    std::memcpy(&narrow, source + w * half, sizeof narrow);
+    result.part[w] = __builtin_convertvector(narrow, VectorOf<double>);
+  });
+  return result;
+}
+template <int W>
+KDA_CHECK_INLINE void store_rounded(const Lanes<double, W>& x, float* target) {
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+    const HalfVector narrow = __builtin_convertvector(x.part[w], HalfVector);
+    std::memcpy(target + w * lanes_per_vector<double>, &narrow, sizeof narrow);
+  });
+}
 
 // What the elementary functions in double-double ask of a pack of doubles.
 

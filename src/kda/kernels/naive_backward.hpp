@@ -36,7 +36,7 @@ struct NaiveSteps {
   }
   /// sums = sum_k weights_k (row k of matrix), rounded as predictions are
   KDA_CHECK_INLINE void over_keys(const T* weights, const T* matrix, T* sums) const {
-    const SumOrder order{block.operations.reduction, block.operations.is_fused};
+    const SumOrder order = sums_of_columns(block.operations);
     for (std::size_t v = 0; v < block.value_stride; v += Pack::count)
       ordered_sum(order, block.key_dim, WeightedRows<T>{weights, 1, matrix + v, block.value_stride},
                   Pack::zero(), false)
@@ -48,7 +48,8 @@ struct NaiveSteps {
     constexpr std::size_t together = 8;
     for (std::size_t k = 0; k < block.key_dim; k += together) {
       const std::size_t rows = block.key_dim - k < together ? block.key_dim - k : together;
-      dots_of_rows(block.operations, Rows<T>{matrix + k * block.value_stride, block.value_stride},
+      dots_of_rows(sums_of_rows(block.operations),
+                   Rows<T>{matrix + k * block.value_stride, block.value_stride},
                    Rows<T>{others + k * stride, stride}, rows, block.value_dim, sums + k);
     }
   }
@@ -85,10 +86,10 @@ void naive_gradients(const NaiveBackwardBlock<T>& block) {
     for (std::size_t k = 0; k < K; ++k)
       steps.add(q[k], d_o, steps.row(block.gradient, k));  // D_t += (scale q_t) do_t^T
     for (std::size_t k = 0; k < K; ++k) weight[k] = steps.weight(t, k);
-    steps.over_keys(weight, block.gradient, dv);                // of e_t, and of v_t: D_t^T (beta_t k_t)
-    steps.over_values(block.gradient, error, 0, dk);            // of beta_t k_t: D_t e_t
-    dot_of_row(block.operations, key, dk, K, block.dbeta + t);  // k_t . D_t e_t
-    steps.over_values(block.decayed, dv, 0, by_prediction);     // P_t dv_t
+    steps.over_keys(weight, block.gradient, dv);      // of e_t, and of v_t: D_t^T (beta_t k_t)
+    steps.over_values(block.gradient, error, 0, dk);  // of beta_t k_t: D_t e_t
+    dot_of_row(sums_of_rows(block.operations), key, dk, K, block.dbeta + t);  // k_t . D_t e_t
+    steps.over_values(block.decayed, dv, 0, by_prediction);                   // P_t dv_t
     for (std::size_t k = 0; k < K; ++k) dk[k] = block.beta[t] * dk[k] - by_prediction[k];
     for (std::size_t k = 0; k < K; ++k)
       steps.add(-key[k], dv, steps.row(block.gradient, k));  // D'_t = D_t - k_t dv_t^T

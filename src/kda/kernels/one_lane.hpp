@@ -42,6 +42,10 @@ __device__ OneLane<T> operator*(const OneLane<T>& a, T b) {
   return {a.x * b};
 }
 template <class T>
+__device__ OneLane<T> operator-(const OneLane<T>& a, T b) {
+  return {a.x - b};
+}
+template <class T>
 __device__ OneLane<T> operator-(const OneLane<T>& a) {
   return {-a.x};
 }
@@ -66,6 +70,57 @@ __device__ OneLane<T> multiply_add(T a, const OneLane<T>& b, const OneLane<T>& c
 template <class T>
 using Sixteen = OneLane<T>;
 
+// What tensor cores ask (tensor_core.hpp).
+
+template <class Doubles>
+__device__ Doubles load_widened(const float* source) {
+  return {static_cast<double>(*source)};
+}
+__device__ inline void store_rounded(const OneLane<double>& x, float* target) {
+  *target = static_cast<float>(x.x);
+}
+__device__ inline bool operator<(const OneLane<double>& a, const OneLane<double>& b) { return a.x < b.x; }
+__device__ inline bool operator==(const OneLane<double>& a, const OneLane<double>& b) { return a.x == b.x; }
+__device__ inline bool operator>=(const OneLane<double>& a, const OneLane<double>& b) { return a.x >= b.x; }
+__device__ inline bool all(bool condition) { return condition; }
+__device__ inline OneLane<double> select(bool condition, const OneLane<double>& yes,
+                                         const OneLane<double>& no) {
+  return condition ? yes : no;
+}
+__device__ inline OneLane<double> absolute(const OneLane<double>& x) { return {fabs(x.x)}; }
+/// The greater; where x is NaN, x.
+__device__ inline OneLane<double> maximum(const OneLane<double>& bound, const OneLane<double>& x) {
+  return bound.x > x.x ? bound : x;
+}
+__device__ inline OneLane<double> truncated(const OneLane<double>& x) { return {trunc(x.x)}; }
+__device__ inline OneLane<double> round_to_integer(const OneLane<double>& x) { return {rint(x.x)}; }
+/// The 24 leading digits, which are those of fp32.
+__device__ inline OneLane<double> cut_to_fp32(const OneLane<double>& x) {
+  return {__longlong_as_double(__double_as_longlong(x.x) & -0x2000'0000LL)};
+}
+/// 2^n for integers n in [-1022, 1023].
+__device__ inline OneLane<double> power_of_two(const OneLane<double>& n) {
+  return {__longlong_as_double((static_cast<long long>(n.x) + 1023) << 52)};
+}
+__device__ inline OneLane<std::int32_t> bits_of(const OneLane<float>& x) { return {__float_as_int(x.x)}; }
+__device__ inline OneLane<std::int32_t> operator&(const OneLane<std::int32_t>& x, std::int32_t mask) {
+  return {x.x & mask};
+}
+__device__ inline OneLane<std::int32_t> operator>>(const OneLane<std::int32_t>& x, int places) {
+  return {x.x >> places};
+}
+__device__ inline OneLane<std::int32_t> maximum(const OneLane<std::int32_t>& a,
+                                                const OneLane<std::int32_t>& b) {
+  return a.x > b.x ? a : b;
+}
+__device__ inline OneLane<double> power_of_two(const OneLane<std::int32_t>& n) {
+  return {__longlong_as_double(static_cast<long long>(n.x + 1023) << 52)};
+}
+/// The exponent of a positive normal number.
+__device__ inline OneLane<double> binary_exponent_of(const OneLane<double>& x) {
+  return {static_cast<double>((__double_as_longlong(x.x) >> 52) - 1023)};
+}
+
 // What exponentials ask (exponential.hpp).
 
 /// 2^(j/8), j the low three bits.
@@ -80,6 +135,5 @@ template <int lowest_bit>
 __device__ OneLane<double> power_from_bits(const OneLane<double>& x) {
   return {__longlong_as_double(__double_as_longlong(x.x) >> lowest_bit << 52)};
 }
-__device__ inline OneLane<double> operator-(const OneLane<double>& a, double b) { return {a.x - b}; }
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

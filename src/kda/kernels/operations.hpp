@@ -11,13 +11,58 @@ namespace kda_check::kda {
 inline constexpr std::size_t padding = 32;
 constexpr std::size_t padded(std::size_t count) { return (count + padding - 1) / padding * padding; }
 
+/// What gates to the base 2 are multiplied by: log2(e) in fp32.
+template <class T>
+inline constexpr T log2_of_e = T(0x1.715476p+0);
+
 struct Operations {
   bool is_fused = true;
   Exponential exponential = Exponential::exact;
+  Special special = Special::ieee;
   Reduction reduction{};
+  Gates gates = Gates::natural;
+  Update update = Update::chained;
+  /// Where rows are added up as Triton does: those of the norm, of the columns of a token form's state, of
+  /// scores by pairs and of the inverse.
+  RowLayout norm{}, columns{}, pairs{}, substitution{};
+  std::size_t scan_rows = 4;
+  /// Scores: of sixteen channels a tensor core takes the even ones first, as Triton loads 16-bit operands
+  /// that it multiplies in tf32.
+  bool interleaves_scores = false;
 };
+
+/// What a tensor core adds in (docs/arithmetic.md, "Tensor cores").
+enum class Accumulator : std::uint8_t {
+  fp32,  ///< cut towards zero
+  fp16,  ///< rounded to nearest even; accumulators are fp16 numbers kept as fp32
+};
+
+/// A sum of products on a tensor core: groups of products, chained through the accumulator.
+struct TensorCore {
+  std::size_t together = 0;   ///< products of a group; 0: the sum is none of a tensor core's
+  int bits = 25;              ///< that terms keep below the largest
+  int least_exponent = -126;  ///< of operands: what subnormal ones count with
+  Accumulator accumulator = Accumulator::fp32;
+  Rounding of_operands = Rounding::none;  ///< as they are taken
+};
+/// One instruction takes 16 products of 16-bit operands, 8 of tf32 and of operands that are not rounded;
+/// cores that keep 24 bits add one half of them after the other.
+constexpr TensorCore tensor_core(const Reduction& reduction, Rounding operands,
+                                 Accumulator accumulator = Accumulator::fp32) {
+  if (reduction.kind != ReductionKind::mma && reduction.kind != ReductionKind::triton) return {};
+  const std::size_t products = operands == Rounding::bf16 || operands == Rounding::fp16 ? 16 : 8;
+  constexpr int of_halves = 24;
+  return {reduction.width == of_halves ? products / 2 : products, reduction.width,
+          operands == Rounding::fp16 ? -14 : -126, accumulator};
+}
+
 constexpr Operations operations_of(const Arithmetic& arithmetic) {
-  return {arithmetic.contraction == Contraction::fused, arithmetic.exponential, arithmetic.reduction};
+  return {arithmetic.contraction == Contraction::fused,
+          arithmetic.exponential,
+          arithmetic.special,
+          arithmetic.reduction,
+          arithmetic.gates,
+          arithmetic.update};
 }
 
 }  // namespace kda_check::kda

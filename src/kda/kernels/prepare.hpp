@@ -3,6 +3,7 @@
 
 #include "kda/kernels/exponential.hpp"
 #include "kda/kernels/reduction.hpp"
+#include "kda/kernels/special.hpp"
 #include "kda/kernels/table.hpp"
 #include "numeric/rounding.hpp"
 
@@ -72,6 +73,15 @@ void round_array(Rounding rounding, double* x, std::size_t count);
 template <class T>
 inline constexpr T softplus_threshold = sizeof(T) == sizeof(float) ? T(20) : T(40);
 
+/// ln(1 + exp(y)) as FLA writes it in PTX; there is none in fp64.
+template <class T>
+KDA_CHECK_INLINE void triton_softplus(const T* y, T* result, std::size_t count) {
+  if constexpr (sizeof(T) == sizeof(float))
+    for (std::size_t i = 0; i < count; ++i)
+      result[i] =
+          numeric::h100::lg2_ftz(numeric::h100::ex2_ftz(y[i] * 0x1.715476p+0F) + 1.0F) * 0x1.62e43p-1F;
+}
+
 template <class T>
 void gate(const GateBlock<T>& block) {
   for (std::size_t t = 0; t < block.tokens; ++t) {
@@ -85,15 +95,22 @@ void gate(const GateBlock<T>& block) {
       const std::size_t count = block.key_dim - start < step ? block.key_dim - start : step;
       for (std::size_t i = 0; i < count; ++i)
         exponential_of[i] = block.lower_bounded ? -(block.amplitude * y[start + i]) : y[start + i];
-      exponential(block.exponential, exponential_of, exponential_of, count);
-      if (!block.lower_bounded) log1p(exponential_of, exponential_of, count);
+      if (!block.lower_bounded && block.special == Special::triton) {
+        triton_softplus(exponential_of, exponential_of, count);
+      } else {
+        exponential(block.exponential, exponential_of, exponential_of, count);
+        if (!block.lower_bounded) log1p(exponential_of, exponential_of, count);
+      }
       for (std::size_t i = 0; i < count; ++i) {
-        if (block.lower_bounded) {
-          g[start + i] = block.lower_bound * (T(1) / (T(1) + exponential_of[i]));  // lb * sigmoid(A y)
+        T factor;
+        if (block.lower_bounded) {  // lb * sigmoid(A y)
+          factor = divided(block.special, T(1), T(1) + exponential_of[i]);
+          g[start + i] = block.lower_bound * factor;
         } else {
-          const T softplus = y[start + i] > softplus_threshold<T> ? y[start + i] : exponential_of[i];
-          g[start + i] = -(block.amplitude * softplus);  // -A * softplus(y)
+          factor = y[start + i] > softplus_threshold<T> ? y[start + i] : exponential_of[i];
+          g[start + i] = -(block.amplitude * factor);  // -A * softplus(y)
         }
+        if (block.factors != nullptr) block.factors[t * block.key_stride + start + i] = factor;
       }
     }
   }
@@ -111,14 +128,14 @@ KDA_CHECK_INLINE void running_dots(const Rows<T>& a, const Rows<T>& b, std::size
 
 /// a . b of up to 8 rows, in the order asked for: independent rows, so that the sums overlap.
 template <class T>
-void dots_of_rows(const Operations& operations, const Rows<T>& a, const Rows<T>& b, std::size_t rows,
+void dots_of_rows(const SumOrder& order, const Rows<T>& a, const Rows<T>& b, std::size_t rows,
                   std::size_t columns, T* dots) {
   constexpr std::size_t together = 8;
-  if (operations.reduction.kind == ReductionKind::sequential) {
+  if (order.reduction.kind == ReductionKind::sequential) {
     const auto run = [&]<std::size_t count>(std::size_t row) {
       const Rows<T> x{a.first + row * a.stride, a.stride}, y{b.first + row * b.stride, b.stride};
-      operations.is_fused ? running_dots<T, count, true>(x, y, columns, dots + row)
-                          : running_dots<T, count, false>(x, y, columns, dots + row);
+      order.is_fused ? running_dots<T, count, true>(x, y, columns, dots + row)
+                     : running_dots<T, count, false>(x, y, columns, dots + row);
     };
     if (rows == together) return run.template operator()<together>(0);
     for (std::size_t row = 0; row < rows; ++row) run.template operator()<1>(row);
@@ -126,44 +143,52 @@ void dots_of_rows(const Operations& operations, const Rows<T>& a, const Rows<T>&
   }
   using Pack = Sixteen<T>;
   T result[Pack::count];
-  ordered_sum(SumOrder{operations.reduction, operations.is_fused}, columns, PairedColumns<T>{a, b, rows},
-              Pack::zero(), false)
-      .store(result);
+  ordered_sum(order, columns, PairedColumns<T>{a, b, rows}, Pack::zero(), false).store(result);
   for (std::size_t row = 0; row < rows; ++row) dots[row] = result[row];
 }
 
 // In elements.cpp.
-extern template void dots_of_rows(const Operations&, const Rows<float>&, const Rows<float>&, std::size_t,
+extern template void dots_of_rows(const SumOrder&, const Rows<float>&, const Rows<float>&, std::size_t,
                                   std::size_t, float*);
-extern template void dots_of_rows(const Operations&, const Rows<double>&, const Rows<double>&, std::size_t,
+extern template void dots_of_rows(const SumOrder&, const Rows<double>&, const Rows<double>&, std::size_t,
                                   std::size_t, double*);
 
 template <class T>
-KDA_CHECK_INLINE void dot_of_row(const Operations& operations, const T* a, const T* b, std::size_t columns,
-                                 T* dot) {
-  dots_of_rows(operations, Rows<T>{a, 0}, Rows<T>{b, 0}, 1, columns, dot);
+KDA_CHECK_INLINE void dot_of_row(const SumOrder& order, const T* a, const T* b, std::size_t columns, T* dot) {
+  dots_of_rows(order, Rows<T>{a, 0}, Rows<T>{b, 0}, 1, columns, dot);
 }
-
-KDA_CHECK_INLINE float square_root(float x) { return __builtin_sqrtf(x); }
-KDA_CHECK_INLINE double square_root(double x) { return __builtin_sqrt(x); }
 
 template <class T>
 void normalise(const NormBlock<T>& block) {
   constexpr std::size_t together = 8;
+  const Special special = block.operations.special;
+  SumOrder order = sums_of_rows(block.operations);
+  order.layout = block.operations.norm;
+  // Each half of the lanes divides its elements by its own sum.
+  const bool has_halves = order.reduction.kind == ReductionKind::triton && order.layout.registers == 1 &&
+                          order.layout.warps == 1 && block.key_dim <= order.layout.lanes;
+  const std::size_t half = has_halves ? order.layout.lanes / 2 : block.key_dim;
   for (std::size_t t = 0; t < block.tokens; t += together) {
     const std::size_t rows = block.tokens - t < together ? block.tokens - t : together;
     T* const x = block.x + t * block.key_stride;
-    T sum[together];
+    T sums[2][together];
     const Rows<T> rows_of_x{x, block.key_stride};
-    dots_of_rows(block.operations, rows_of_x, rows_of_x, rows, block.key_dim, sum);
+    for (const bool of_upper : {false, true}) {
+      order.of_upper_lanes = of_upper;
+      if (has_halves || !of_upper)
+        dots_of_rows(order, rows_of_x, rows_of_x, rows, block.key_dim, sums[of_upper]);
+    }
     for (std::size_t row = 0; row < rows; ++row) {
       T* const y = x + row * block.key_stride;
-      const T norm = square_root(sum[row] + T(1e-6));
-      if (block.by_reciprocal) {
-        const T reciprocal = T(1) / norm;
-        for (std::size_t k = 0; k < block.key_dim; ++k) y[k] = y[k] * reciprocal;
-      } else {
-        for (std::size_t k = 0; k < block.key_dim; ++k) y[k] = y[k] / norm;
+      for (std::size_t first = 0; first < block.key_dim; first += half) {
+        const std::size_t end = first + half < block.key_dim ? first + half : block.key_dim;
+        const T norm = square_root(special, sums[first > 0][row] + T(1e-6));
+        if (block.by_reciprocal) {
+          const T reciprocal = divided(special, T(1), norm);
+          for (std::size_t k = first; k < end; ++k) y[k] = y[k] * reciprocal;
+        } else {
+          for (std::size_t k = first; k < end; ++k) y[k] = divided(special, y[k], norm);
+        }
       }
     }
   }

@@ -3,28 +3,24 @@
 #pragma once
 
 #include "kda/kernels/reduction.hpp"
+#include "kda/kernels/tensor_core.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
-
-template <class T>
-struct Factor {
-  const T* data;
-  std::size_t row_stride,
-      depth_stride;  ///< element (row, depth) is data[row * row_stride + depth * depth_stride]
-};
-
-enum class Start { zero, from_result };
 
 /// The same in any order of sums, a pack of columns of a row at a time.
 template <class T>
 KDA_CHECK_TEAM_APART void ordered_product(const SumOrder& order, std::size_t rows, std::size_t columns,
                                           std::size_t depth, Factor<T> a, const T* b, std::size_t b_stride,
                                           T* c, std::size_t c_stride, Start start) {
+  if constexpr (sizeof(T) == sizeof(float))
+    if (order.core.together > 0)
+      return tensor_core_product(order.core, rows, columns, depth, a, b, b_stride, c, c_stride, start);
   using Pack = Sixteen<T>;
   const bool has_start = start == Start::from_result;
   each_pack<T>(rows, columns, [=, &order](std::size_t row, std::size_t column) KDA_CHECK_BODY {
     T* const target = c + row * c_stride + column;
-    const WeightedRows<T> terms{a.data + row * a.row_stride, a.depth_stride, b + column, b_stride};
+    const WeightedRows<T> terms{a.data + row * a.row_stride, a.depth_stride, b + column, b_stride,
+                                order.of_operands};
     ordered_sum(order, depth, terms, has_start ? Pack::load(target) : Pack::zero(), has_start).store(target);
   });
 }
@@ -114,7 +110,7 @@ template <class T, bool is_fused>
 KDA_CHECK_TEAM_APART void product(const SumOrder& order, std::size_t rows, std::size_t columns,
                                   std::size_t depth, Factor<T> a, const T* b, std::size_t b_stride, T* c,
                                   std::size_t c_stride, Start start) {
-  if (!order.is_running())
+  if (!order.is_running() || order.of_operands != Rounding::none)
     return ordered_product(order, rows, columns, depth, a, b, b_stride, c, c_stride, start);
   using Wide = Lanes<T, 2>;
   std::size_t column = 0;

@@ -5,6 +5,7 @@
 
 #include "kda/kernels/table.hpp"
 #include "kda/kernels/team.hpp"
+#include "kda/rounded.hpp"
 #include "numeric/double_double.hpp"
 #include "numeric/double_double_functions.hpp"
 #include "numeric/rounding.hpp"
@@ -26,9 +27,16 @@ struct WeightedRows {
   std::size_t weight_stride;
   const T* rows;
   std::size_t stride;
+  Rounding rounding = Rounding::none;  ///< of both, as they are taken
 
   KDA_CHECK_THREAD Factors<Sixteen<T>> operator()(std::size_t d) const {
-    return {Sixteen<T>::broadcast(weights[d * weight_stride]), Sixteen<T>::load(rows + d * stride)};
+    const T weight = weights[d * weight_stride];
+    const Sixteen<T> row = Sixteen<T>::load(rows + d * stride);
+    if (rounding == Rounding::none) return {Sixteen<T>::broadcast(weight), row};
+    T cut[Sixteen<T>::count];
+    row.store(cut);
+    for (std::size_t lane = 0; lane < Sixteen<T>::count; ++lane) cut[lane] = rounded(rounding, cut[lane]);
+    return {Sixteen<T>::broadcast(rounded(rounding, weight)), Sixteen<T>::load(cut)};
   }
 };
 
@@ -142,6 +150,56 @@ KDA_CHECK_THREAD_CALLED Pack tree_sum(bool is_fused, std::size_t width, std::siz
   return sums[0];
 }
 
+/// Triton's tl.sum: every thread adds up its own elements, the second product rounded and the first one fused
+/// onto it; then the lanes of a warp from far to near, where a thread that has one element fuses its own
+/// product with that of the other, which is rounded; then warps from far to near. `of_upper_lanes`: what the
+/// upper half of the lanes has in the end, where that is another sum.
+template <class Pack, class Term>
+KDA_CHECK_THREAD_CALLED Pack triton_sum(bool is_fused, const RowLayout& layout, bool of_upper_lanes,
+                                        std::size_t depth, const Term& term) {
+  Pack sums[widest_tree];
+  const std::size_t threads = layout.lanes * layout.warps, together = threads * layout.registers;
+  std::size_t padded_depth = together;  // with zeros: Triton's blocks are powers of two
+  while (padded_depth < depth) padded_depth *= 2;
+  const auto factors = [&](std::size_t d) KDA_CHECK_BODY {
+    return d < depth ? term(d) : Factors<Pack>{Pack::zero(), Pack::zero()};
+  };
+  const bool has_one = layout.registers == 1 && padded_depth == together;
+  for (std::size_t thread = 0; thread < threads; ++thread) {
+    const auto element = [&](std::size_t i) KDA_CHECK_BODY {
+      return i / layout.registers * together + thread * layout.registers + i % layout.registers;
+    };
+    const Factors<Pack> first = factors(element(0));
+    if (has_one) {
+      sums[thread] = first.a * first.b;
+      continue;
+    }
+    const Factors<Pack> second = factors(element(1));
+    sums[thread] = multiply_add_pack(is_fused, first.a, first.b, second.a * second.b);
+    KDA_CHECK_UNROLLED
+    for (std::size_t i = 2; element(i) < padded_depth; ++i) {
+      const Factors<Pack> next = factors(element(i));
+      sums[thread] = multiply_add_pack(is_fused, next.a, next.b, sums[thread]);
+    }
+  }
+  for (std::size_t half = layout.lanes / 2; half > 0; half /= 2)
+    for (std::size_t warp = 0; warp < layout.warps; ++warp)
+      for (std::size_t lane = 0; lane < half; ++lane) {
+        const std::size_t lower = warp * layout.lanes + lane, upper = lower + half;
+        if (has_one && half == layout.lanes / 2) {
+          const std::size_t own = of_upper_lanes ? upper : lower, other = of_upper_lanes ? lower : upper;
+          const Factors<Pack> product = factors(own);
+          sums[lower] = multiply_add_pack(is_fused, product.a, product.b, sums[other]);
+        } else {
+          sums[lower] = sums[lower] + sums[upper];
+        }
+      }
+  for (std::size_t half = layout.warps / 2; half > 0; half /= 2)
+    for (std::size_t warp = 0; warp < half; ++warp)
+      sums[warp * layout.lanes] = sums[warp * layout.lanes] + sums[(warp + half) * layout.lanes];
+  return sums[0];
+}
+
 /// Runs of `width` terms, each from zero; the sums of the runs from the first upwards.
 template <class Pack, class Term>
 KDA_CHECK_THREAD_CALLED Pack block_sum(bool is_fused, std::size_t width, std::size_t depth,
@@ -201,91 +259,19 @@ KDA_CHECK_THREAD_CALLED Pack exact_sum(std::size_t depth, const Term& term, cons
   return Pack::load(result);
 }
 
-/// The exponent of a normal x; fp32 numbers are normal in fp64. Not numeric/ulp.hpp's, which takes subnormals
-/// too: that is no KDA_CHECK_INLINE, so the linker would keep one copy for all instruction sets.
-KDA_CHECK_THREAD int exponent_of(double x) {
-  std::uint64_t bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  return static_cast<int>(bits >> 52 & 0x7ff) - 1023;
-}
-/// To fp32 towards zero; infinite from 2^128 on.
-KDA_CHECK_THREAD float towards_zero(double x) {
-  float y = static_cast<float>(x);
-  if (x >= 0x1p128 || x <= -0x1p128) return y;
-  if ((x > 0 && static_cast<double>(y) > x) || (x < 0 && static_cast<double>(y) < x)) {
-    std::uint32_t bits;
-    __builtin_memcpy(&bits, &y, sizeof bits);
-    bits -= 1;
-    __builtin_memcpy(&y, &bits, sizeof y);
-  }
-  return y;
-}
-
-/// One instruction of a tensor core, for one lane (docs/arithmetic.md): the accumulator and the products, all
-/// exact, are cut `bits` below the largest exponent, added exactly and cut to fp32. A product's exponent is
-/// the sum of its operands'.
-KDA_CHECK_THREAD float mma_step(const float* a, const float* b, std::size_t count, float c, int bits) {
-  int largest = -2000;
-  bool ordinary = c - c == 0;
-  if (c != 0 && ordinary) largest = exponent_of(static_cast<double>(c));
-  for (std::size_t i = 0; i < count; ++i) {
-    ordinary = ordinary && a[i] - a[i] == 0 && b[i] - b[i] == 0;
-    if (ordinary && a[i] != 0 && b[i] != 0) {
-      const int exponent = exponent_of(static_cast<double>(a[i])) + exponent_of(static_cast<double>(b[i]));
-      largest = exponent > largest ? exponent : largest;
-    }
-  }
-  if (!ordinary) {  // infinities and NaN: as IEEE arithmetic would have them
-    float sum = c;
-    for (std::size_t i = 0; i < count; ++i) sum = sum + a[i] * b[i];
-    return sum;
-  }
-  if (largest == -2000) return 0.0f;
-  const double unit = numeric::power_of_two(largest - bits), per_unit = numeric::power_of_two(bits - largest);
-  double sum = __builtin_trunc(static_cast<double>(c) * per_unit);
-  for (std::size_t i = 0; i < count; ++i)
-    sum = sum + __builtin_trunc(static_cast<double>(a[i]) * static_cast<double>(b[i]) * per_unit);
-  return towards_zero(sum * unit);
-}
-
-/// `step` products for each instruction, chained through the accumulator.
-template <class Pack, class Term>
-KDA_CHECK_THREAD_CALLED Pack mma_sum(int bits, std::size_t step, std::size_t depth, const Term& term,
-                                     const Pack& start) {
-  constexpr std::size_t most = 16;
-  float a[Pack::count][most], b[Pack::count][most], c[Pack::count], row[Pack::count];
-  start.store(c);
-  for (std::size_t from = 0; from < depth; from += step) {
-    const std::size_t count = depth - from < step ? depth - from : step;
-    for (std::size_t i = 0; i < count; ++i) {
-      const Factors<Pack> next = term(from + i);
-      next.a.store(row);
-      for (std::size_t lane = 0; lane < Pack::count; ++lane) a[lane][i] = row[lane];
-      next.b.store(row);
-      for (std::size_t lane = 0; lane < Pack::count; ++lane) b[lane][i] = row[lane];
-    }
-    for (std::size_t lane = 0; lane < Pack::count; ++lane)
-      c[lane] = mma_step(a[lane], b[lane], count, c[lane], bits);
-  }
-  return Pack::load(c);
-}
-
-/// Products of one instruction for operands of this format; sums of unrounded operands count as tf32 would.
-KDA_CHECK_THREAD std::size_t mma_step(Rounding operands) {
-  return operands == Rounding::bf16 || operands == Rounding::fp16 ? 16 : 8;
-}
-
 /// Who adds up a sum where the arithmetic is a GPU's: the lanes of a warp what runs along a row (norms,
 /// predictions, read-outs), one thread an element of a product.
 enum class Adder : std::uint8_t { warp, thread };
 
-/// How a sum is formed. `mma_step`: over how many terms of one instruction a tensor core forms it (16 for
-/// 16-bit operands, 8 for tf32; 0: not by a tensor core).
+/// How a sum is formed.
 struct SumOrder {
   Reduction reduction;
   bool is_fused;
   Adder adder = Adder::warp;
-  std::size_t mma_step = 0;
+  TensorCore core = {};                   ///< of a product (product.hpp)
+  Rounding of_operands = Rounding::none;  ///< as a product takes them
+  RowLayout layout{};
+  bool of_upper_lanes = false;  ///< of a row of one element a thread: who asks
 
   /// One running sum from the first term on: there are fast paths for it.
   KDA_CHECK_THREAD bool is_running() const {
@@ -294,8 +280,28 @@ struct SumOrder {
   }
 };
 
-/// start + sum over d < depth of a b, in the order asked for. Sums that a tensor core cannot form are added
-/// by the tree of a warp when the reduction is `mma`.
+/// The order of a product, and how it takes its operands.
+KDA_CHECK_THREAD SumOrder product_order(const Operations& operations, const TensorCore& core,
+                                        Rounding of_operands) {
+  SumOrder order{operations.reduction, operations.is_fused, Adder::thread, core};
+  order.of_operands = order.core.of_operands = of_operands;
+  return order;
+}
+
+/// Of sums along rows, whose layout is not known.
+KDA_CHECK_THREAD SumOrder sums_of_rows(const Operations& operations) {
+  return {operations.reduction, operations.is_fused};
+}
+
+/// Of sums over the columns of a token form's state.
+KDA_CHECK_THREAD SumOrder sums_of_columns(const Operations& operations) {
+  SumOrder order = sums_of_rows(operations);
+  order.layout = operations.columns;
+  return order;
+}
+
+/// start + sum over d < depth of a b, in the order asked for. Under `mma` these are the sums that no tensor
+/// core forms: the tree of a warp adds them.
 template <class Pack, class Term>
 KDA_CHECK_THREAD_APART Pack ordered_sum(const SumOrder& order, std::size_t depth, const Term& term,
                                         const Pack& start, bool has_start) {
@@ -317,11 +323,11 @@ KDA_CHECK_THREAD_APART Pack ordered_sum(const SumOrder& order, std::size_t depth
       return with_start(tree_sum<Pack>(order.is_fused, width, depth, term));
     case ReductionKind::blocks:
       return with_start(block_sum<Pack>(order.is_fused, width, depth, term));
-    case ReductionKind::mma:
-      if constexpr (sizeof(typename Pack::Scalar) == sizeof(float))
-        if (order.mma_step > 0)
-          return mma_sum<Pack>(order.reduction.width, order.mma_step, depth, term, start);
+    case ReductionKind::triton:
+      if (order.layout.registers > 0)
+        return with_start(triton_sum<Pack>(order.is_fused, order.layout, order.of_upper_lanes, depth, term));
       return with_start(tree_sum<Pack>(order.is_fused, warp_lanes, depth, term));
+    case ReductionKind::mma:
     case ReductionKind::simt:
       return with_start(tree_sum<Pack>(order.is_fused, warp_lanes, depth, term));
     case ReductionKind::sequential:

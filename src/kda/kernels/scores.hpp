@@ -20,8 +20,18 @@ struct ScoreScratch {
 /// How the scores are summed: by a tensor core where both operands were made for it.
 template <class T>
 KDA_CHECK_THREAD SumOrder score_order(const ChunkBlock<T>& chunk) {
-  return {chunk.operations.reduction, chunk.operations.is_fused, Adder::thread,
-          mma_step(chunk.casts.score_operands)};
+  return product_order(chunk.operations, tensor_core(chunk.operations.reduction, chunk.casts.score_operands),
+                       chunk.casts.tensor_core);
+}
+
+/// Where channel k stands among the operands of the scores.
+template <class T>
+KDA_CHECK_THREAD std::size_t place_of(const ChunkBlock<T>& chunk, std::size_t k) {
+  return chunk.operations.interleaves_scores ? k / 16 * 16 + k % 2 * 8 + k % 16 / 2 : k;
+}
+template <class T>
+KDA_CHECK_THREAD std::size_t places(const ChunkBlock<T>& chunk) {
+  return chunk.operations.interleaves_scores ? (chunk.key_dim + 15) / 16 * 16 : chunk.key_dim;
 }
 
 /// Rows [from, to) of q and k times exp(G - anchor).
@@ -31,13 +41,17 @@ KDA_CHECK_TEAM_CALLED void scale_left(const ChunkBlock<T>& chunk, std::size_t fr
   const std::size_t stride = chunk.key_stride, first = from * stride;
   const T *const q = chunk.q + first, *const key = chunk.k + first, *const G = chunk.G + first;
   T *const q_left = scratch.q_left, *const k_left = scratch.k_left;
+  if (places(chunk) > chunk.key_dim)
+    each(to - from, places(chunk), [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
+      q_left[i * stride + k] = k_left[i * stride + k] = 0;
+    });
   each_decay(
       chunk, to - from, scratch.exponent,
       [=](std::size_t i, std::size_t k) KDA_CHECK_BODY { return difference(G + i * stride, anchor, k); },
-      [=](std::size_t i, std::size_t k, T decay)
-          KDA_CHECK_BODY { q_left[i * stride + k] = q[i * stride + k] * decay; },
-      [=](std::size_t i, std::size_t k, T decay)
-          KDA_CHECK_BODY { k_left[i * stride + k] = key[i * stride + k] * decay; });
+      [=, &chunk](std::size_t i, std::size_t k, T decay)
+          KDA_CHECK_BODY { q_left[i * stride + place_of(chunk, k)] = q[i * stride + k] * decay; },
+      [=, &chunk](std::size_t i, std::size_t k, T decay)
+          KDA_CHECK_BODY { k_left[i * stride + place_of(chunk, k)] = key[i * stride + k] * decay; });
   round_array(chunk.casts.score_operands, q_left, (to - from) * stride);
   round_array(chunk.casts.score_operands, k_left, (to - from) * stride);
 }
@@ -49,14 +63,16 @@ KDA_CHECK_TEAM_CALLED void scale_right(const ChunkBlock<T>& chunk, std::size_t f
   const std::size_t stride = chunk.key_stride, there = chunk.rows - first < 16 ? chunk.rows - first : 16;
   const T *const key = chunk.k + first * stride, *const G = chunk.G + first * stride;
   T* const k_right = scratch.k_right;
+  if (places(chunk) > chunk.key_dim)
+    each(places(chunk) * 16, [=](std::size_t e) KDA_CHECK_BODY { k_right[e] = T(0); });
   each_decay(
       chunk, there, scratch.exponent,
       [=](std::size_t j, std::size_t k) KDA_CHECK_BODY { return difference(anchor, G + j * stride, k); },
-      [=](std::size_t j, std::size_t k, T decay)
-          KDA_CHECK_BODY { k_right[k * 16 + j] = key[j * stride + k] * decay; });
-  each(16 - there, chunk.key_dim,
+      [=, &chunk](std::size_t j, std::size_t k, T decay)
+          KDA_CHECK_BODY { k_right[place_of(chunk, k) * 16 + j] = key[j * stride + k] * decay; });
+  each(16 - there, places(chunk),
        [=](std::size_t j, std::size_t k) KDA_CHECK_BODY { k_right[k * 16 + there + j] = T(0); });
-  round_array(chunk.casts.score_operands, k_right, chunk.key_dim * 16);
+  round_array(chunk.casts.score_operands, k_right, places(chunk) * 16);
 }
 
 /// Scores of rows [from, to) against 16 columns, with the mask a selection: what a masked entry holds never
@@ -78,10 +94,10 @@ KDA_CHECK_TEAM_CALLED void factored_scores(const ChunkBlock<T>& chunk, std::size
                                            std::size_t first, const T* anchor,
                                            const ScoreScratch<T>& scratch) {
   scale_right(chunk, first, anchor, scratch);
-  product<T, is_fused>(score_order(chunk), to - from, 16, chunk.key_dim,
+  product<T, is_fused>(score_order(chunk), to - from, 16, places(chunk),
                        Factor<T>{scratch.q_left, chunk.key_stride, 1}, scratch.k_right, 16, scratch.q_scores,
                        16, Start::zero);
-  product<T, is_fused>(score_order(chunk), to - from, 16, chunk.key_dim,
+  product<T, is_fused>(score_order(chunk), to - from, 16, places(chunk),
                        Factor<T>{scratch.k_left, chunk.key_stride, 1}, scratch.k_right, 16, scratch.k_scores,
                        16, Start::zero);
   keep_lower(chunk, from, to, first, scratch, false);
@@ -140,7 +156,7 @@ template <std::size_t columns, class T>
 void decayed_keys(const ChunkBlock<T>& chunk, const T* G, const T* G_columns, const T* k_columns, T* decays) {
   for (std::size_t k = 0; k < chunk.key_dim; ++k)
     for (std::size_t j = 0; j < columns; ++j) decays[k * columns + j] = G[k] - G_columns[k * 16 + j];
-  exponential(chunk.operations.exponential, decays, decays, chunk.key_dim * columns);
+  decays_of(chunk.operations, decays, decays, chunk.key_dim * columns);
   for (std::size_t k = chunk.key_dim; k-- > 0;) {  // the last first: rows of 16 lie behind those of fewer
     T row[columns];
     for (std::size_t j = 0; j < columns; ++j) row[j] = k_columns[k * 16 + j] * decays[k * columns + j];
@@ -175,7 +191,8 @@ void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t t
       decayed_keys<16>(chunk, G, G_columns, k_columns, decays);
     const T *const q = chunk.q + i * chunk.key_stride, *const key = chunk.k + i * chunk.key_stride;
     Pack q_sum = Pack::zero(), k_sum = Pack::zero();
-    const SumOrder order{chunk.operations.reduction, is_fused, Adder::thread};
+    SumOrder order{chunk.operations.reduction, is_fused, Adder::thread};
+    order.layout = chunk.operations.pairs;
     if (order.is_running()) {
       for (std::size_t k = 0; k < chunk.key_dim; ++k) {
         const Pack decayed = Pack::load(decays + k * 16);

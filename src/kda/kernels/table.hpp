@@ -25,6 +25,20 @@ struct GateBlock {
   bool lower_bounded;  ///< lower_bound * sigmoid(amplitude * y), else -amplitude * softplus(y)
   T lower_bound;
   Exponential exponential;
+  Special special = Special::ieee;
+  T* factors = nullptr;  ///< [tokens][key_dim], out: the sigmoid or softplus; null: not asked for
+};
+
+/// Rows of running sums as Triton's tl.cumsum forms them: `together` rows at once by doubling steps, onto
+/// which the last row before them is added. Where the rows are rounded products the first step takes the
+/// product itself.
+template <class T>
+struct ScanBlock {
+  std::size_t rows, stride, together;
+  T* x;              ///< [rows][stride], in and out
+  const T* factors;  ///< [rows][stride]: x = constant factors, rounded; null: x is no product
+  T constant;
+  bool is_fused;
 };
 
 /// x / sqrt(sum x^2 + 1e-6) over K.
@@ -217,6 +231,15 @@ struct RowEnergies {
   float along;                     ///< out: error times truth
 };
 
+/// C += A B on a tensor core, whatever the arithmetic; rows are contiguous.
+struct TensorCoreBlock {
+  TensorCore core;
+  std::size_t rows, columns, depth;  ///< columns: a multiple of 16
+  const float* a;                    ///< [rows][depth]
+  const float* b;                    ///< [depth][columns]
+  float* c;                          ///< [rows][columns]
+};
+
 /// Stages to be used as they are in place of those computed; null: the computed one. Layouts as in
 /// ChunkBlock.
 template <class T>
@@ -285,6 +308,7 @@ struct Kernels {
   void (*round)(Rounding rounding, T* x, std::size_t count);
   /// Rows of running sums, from the first row on, in place.
   void (*cumulate)(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride);
+  void (*scan)(const ScanBlock<T>&);
   void (*token)(const TokenBlock<T>&);
   void (*naive[2])(const NaiveBlock<T>&);          ///< by Contraction; sequential sums, nothing rounded
   void (*recurrent[2])(const RecurrentBlock<T>&);  ///< by Contraction
@@ -334,6 +358,7 @@ struct KernelTable {
   OracleKernels oracle;
   ProbeKernels probe;
   RowKernels rows;
+  void (*tensor_core)(const TensorCoreBlock&);
   /// A loop of independent fused multiply-adds over `fma_burst_values` values, all different; returns its
   /// flops.
   double (*fma_burst_fp32)(long iterations, float* values);

@@ -49,7 +49,7 @@ KDA_CHECK_THREAD_CALLED void token_columns(const TokenBlock<T>& block, std::size
   using Pack = Sixteen<T>;
   const std::size_t rows = block.key_dim;
   const bool is_fused = block.operations.is_fused;
-  const SumOrder order{block.operations.reduction, is_fused};
+  const SumOrder order = sums_of_columns(block.operations);
   T* const state = block.state + column;
   for (std::size_t t = 0; t < block.tokens; ++t) {
     const T *const q = block.q + t * rows, *const key = block.k + t * rows;

@@ -19,7 +19,7 @@ template <class T, std::size_t lanes>
 void replay_block(const ColumnsBlock<T>& block) {
   using Pack = Sixteen<T>;
   const bool is_fused = block.operations.is_fused;
-  const SumOrder order{block.operations.reduction, is_fused};
+  const SumOrder order = sums_of_columns(block.operations);
   for (std::size_t column = 0; column < lanes; column += 16)
     for (std::size_t t = 0; t < block.tokens; ++t) {
       const T *const key = block.k + t * block.key_stride, *const decay = block.decay + t * block.key_stride;
