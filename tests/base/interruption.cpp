@@ -76,13 +76,19 @@ TEST_CASE("work that is interrupted starts no further item, and the interruption
   Child child([](const auto&) {
     prepare_signals();
     std::atomic<int> begun{0};
+    std::atomic<bool> raised{false};
     try {
       parallel_for(1000, 2, [&](std::size_t item, int) {
         ++begun;
-        if (item == 3) ::raise(SIGINT);
+        if (item == 3) {
+          ::raise(SIGINT);
+          raised = true;
+        }
+        // The other worker may be ahead: it waits here, so that no item is begun before the signal by chance.
+        while (item > 3 && !raised) std::this_thread::yield();
       });
     } catch (const Interrupted& interrupted) {
-      return interrupted.signal == SIGINT && begun < 1000 ? was_interrupted : 1;
+      return interrupted.signal == SIGINT && begun <= 5 ? was_interrupted : 1;
     }
     return 2;
   });
