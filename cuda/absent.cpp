@@ -3,6 +3,7 @@
 #include "emulation.hpp"
 #include "gpu.hpp"
 #include "gradient_oracle.hpp"
+#include "instructions.hpp"
 #include "oracle.hpp"
 
 namespace kda_check::cuda {
@@ -14,6 +15,7 @@ constexpr char reason[] = "built without CUDA";
 std::string unavailable() { return reason; }
 std::string device_text() { return reason; }
 std::string device_name() { return {}; }
+void make_ready() {}
 std::string unsupported_shape(Kernel, const Shape&) { return {}; }
 void run(Kernel, const Request&) { throw Error(ErrorKind::environment, reason); }
 std::vector<double> time(Kernel, const Request&, int) { throw Error(ErrorKind::environment, reason); }
@@ -25,6 +27,8 @@ std::string unsupported_emulation(const EmulatedForm&, const Shape&) { return re
 void emulate(const ProblemInputs&, std::span<const EmulatedForm>) {
   throw Error(ErrorKind::environment, reason);
 }
+void evaluate(const FunctionRequest&, const AnswerSink&) { throw Error(ErrorKind::environment, reason); }
+void multiply(const TileRequest&) { throw Error(ErrorKind::environment, reason); }
 double copy_bandwidth() { throw Error(ErrorKind::environment, reason); }
 
 }  // namespace kda_check::cuda

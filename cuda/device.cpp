@@ -52,6 +52,9 @@ const Device& device() {
 
 std::string unavailable() { return device().reason; }
 std::size_t shared_memory() { return device().shared_bytes; }
+void make_ready() {
+  if (device().reason.empty()) cudaFree(nullptr);
+}
 std::string device_name() { return device().reason.empty() ? device().name : std::string(); }
 std::string device_text() {
   if (!device().reason.empty()) return device().reason;

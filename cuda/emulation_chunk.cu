@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "emulation.cuh"
+#include "kda/kernels/cumulate.hpp"
 
 namespace kda_check::cuda {
 

@@ -10,6 +10,7 @@ namespace kda_check::cuda {
 
 namespace {
 
+constexpr double share_of_memory = 0.4;  ///< the oracle runs meanwhile
 constexpr int longest_chunk = 64;
 constexpr int teams_at_once = 528;  ///< four on each multiprocessor of an H100
 
@@ -52,7 +53,7 @@ class Emulations {
     scratch_ = DeviceMemory(
         "scratch", any_chunk ? sizeof(float) * work_.scratch_elements * std::size_t{teams_at_once} : 0);
     work_.scratch = scratch_.as<float>(), work_.teams = teams_at_once;
-    heads_together_ = memory_.place(r, arrays);
+    heads_together_ = memory_.place(r, arrays, share_of_memory);
   }
 
   void run(const EmulatedForm& form, const DeviceProblem& p) {
@@ -104,11 +105,10 @@ std::string unsupported_emulation(const EmulatedForm& form, const Shape& shape) 
   if (form.arithmetic.exponential == kda::Exponential::libm ||
       form.arithmetic.exponential == kda::Exponential::poly)
     return "exponential=libm and poly are the CPU's";
-  if (form.arithmetic.special != kda::Special::ieee || form.arithmetic.gates != kda::Gates::natural ||
-      form.arithmetic.update != kda::Update::chained ||
-      form.arithmetic.reduction.kind == kda::ReductionKind::triton ||
-      form.casts.tensor_core != kda::Rounding::none)
-    return "Triton's ways to compute are the CPU's";
+  if (const std::string_view key = kda::cpu_only_key(form.arithmetic); !key.empty())
+    return "this value of " + std::string(key) + " is computed on the CPU alone";
+  if (form.casts.tensor_core != kda::Rounding::none)
+    return "what a tensor core rounds is rounded on the CPU alone";
   if (shape.is_fp64) return "emulations on a GPU are in fp32";
   if (form.chunk && form.chunk_size != 16 && form.chunk_size != 32 && form.chunk_size != 64)
     return "emulations on a GPU have chunks of 16, 32 and 64 rows";

@@ -24,6 +24,9 @@ std::string device_text();
 /// The name of the device, "NVIDIA H100 80GB HBM3"; empty without one.
 std::string device_name();
 
+/// Begins what the first use of the device would wait for. Errors show at that use.
+void make_ready();
+
 enum class Kernel : unsigned char { recurrent, chunk, recurrent_backward, chunk_backward };
 
 /// What a kernel's limits depend on. `tokens`: of all batch rows; `rows`: of a chunk.

@@ -43,15 +43,15 @@ class LauncherMemory {
     memory.upload(values.data());
     return memory.as<const Element>();
   }
-  /// For as many value heads as fit into the free memory, whole groups, and their number; for all of them if
-  /// stages are asked for.
+  /// For as many value heads as fit into that share of the free memory, whole groups, and their number; for
+  /// all of them if stages are asked for. The rest is for what else is on its way.
   template <class T>
-  int place(const Request& r, const std::vector<WorkArray<T>>& arrays) {
+  int place(const Request& r, const std::vector<WorkArray<T>>& arrays, double share = 0.8) {
     const std::size_t group = r.dimensions.HV / r.dimensions.H;
     std::size_t bytes_of_group = 0;
     for (const WorkArray<T>& array : arrays)
       bytes_of_group += sizeof(T) * array.of_head * (array.of_query ? 1 : group);
-    const std::size_t groups = groups_that_fit(r, bytes_of_group);
+    const std::size_t groups = groups_that_fit(r, bytes_of_group, share);
     for (const WorkArray<T>& array : arrays) {
       *array.at = nullptr;
       if (array.of_head == 0) continue;
@@ -65,7 +65,7 @@ class LauncherMemory {
   void check_canaries() const;
 
  private:
-  static std::size_t groups_that_fit(const Request& r, std::size_t bytes_of_group);
+  static std::size_t groups_that_fit(const Request& r, std::size_t bytes_of_group, double share);
   const DeviceMemory& hold(DeviceMemory memory) {
     memory_.push_back(std::move(memory));
     return memory_.back();

@@ -31,7 +31,7 @@ class Mark {
   void hold_back(const Stream& stream) const {
     check(cudaStreamWaitEvent(stream.get(), event_, 0), "waiting for an event");
   }
-  void wait() const { check(cudaEventSynchronize(event_), "running the oracle"); }
+  void wait() const { check(cudaEventSynchronize(event_), "waiting for the GPU"); }
 
  private:
   cudaEvent_t event_ = nullptr;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,9 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="bf16")
     parser.add_argument("--backward", action="store_true", help="record do, dht and chunk_kda's gradients too")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--launch", type=int, metavar="SEED", help="draw each kernel's launch configuration in place of tuning it; 0: its first"
+    )
     return parser.parse_args(words)
 
 
@@ -52,6 +57,36 @@ def gradients(torch: Any, kernel: Any, arguments: Mapping[str, Any], seed: int) 
     return {"do": seeds[0], "dht": seeds[1]}, {f"d{name}": value for name, value in zip(inputs, found)}
 
 
+def launched(autotuner: Any, too_large: type[Exception], seed: int) -> dict[str, str]:
+    """Has Triton's autotuner use one configuration of each kernel, the first that the device has room for of those drawn.
+    Returns which, by kernel, as they come to run."""
+    draws = random.Random(seed)
+    chosen: dict[int, Any] = {}
+    told: dict[str, str] = {}
+    tune = autotuner.Autotuner.run
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        left = [chosen[id(self)]] if id(self) in chosen else list(self.configs)
+        kernel = self.fn
+        while not hasattr(kernel, "__name__") and hasattr(kernel, "fn"):
+            kernel = kernel.fn
+        while True:
+            self.configs = [left.pop(draws.randrange(len(left)) if seed else 0)]
+            try:
+                answer = tune(self, *args, **kwargs)
+            except too_large:
+                if not left:
+                    raise
+                continue
+            if id(self) not in chosen:
+                chosen[id(self)] = self.configs[0]
+                told[f"{getattr(kernel, '__name__', 'kernel')} {len(told)}"] = str(self.configs[0])
+            return answer
+
+    autotuner.Autotuner.run = run
+    return told
+
+
 def main(words: Sequence[str]) -> None:
     """The command. Raises EnvironmentProblem without a GPU, PyTorch or FLA, and what `save` raises."""
     options = parsed(words)
@@ -63,6 +98,11 @@ def main(words: Sequence[str]) -> None:
         raise EnvironmentProblem(f"{error}; hint: pip install torch fla-core, or kda_check.save() tensors of your own") from None
     if not torch.cuda.is_available():
         raise EnvironmentProblem("no GPU here; hint: run it where FLA's kernels run")
+    launches: dict[str, str] = {}
+    if options.launch is not None:
+        from triton.runtime import autotuner, errors
+
+        launches = launched(autotuner, errors.OutOfResources, options.launch)
     arguments, expected = drawn(torch, options), {}
     with torch.no_grad():
         for who, kernel, signature in (("fla_chunk", chunk_kda, FLA), ("fla_recurrent", fused_recurrent_kda, FLA_RECURRENT)):
@@ -74,7 +114,7 @@ def main(words: Sequence[str]) -> None:
     if options.backward:
         loss, found = gradients(torch, chunk_kda, arguments, options.seed)
         expected["fla_chunk"].update(found)
-    about = {"torch": torch.__version__, "seed": options.seed}
+    about = {"torch": torch.__version__, "seed": options.seed, "launches": json.dumps(launches)}
     try:
         save(options.output, **FLA.problem(arguments), expected=expected, **loss, provenance=about)
     except OSError as failure:

@@ -1,4 +1,4 @@
-// grow, attribute, forecast: what explains an error.
+// grow, attribute, explain-bits, forecast: what explains an error.
 #include <fmt/format.h>
 
 #include "base/error.hpp"
@@ -36,6 +36,20 @@ Examples:
 
 Exit codes: 0 attributed; 1 nothing was; 2 usage; 3 a file is missing or malformed; 4 something could not run or be
 written; 70 a bug here.
+)";
+
+constexpr char explain_bits_footer[] =
+    R"(Every variant of the CPU in every preset is held against the recorded bits, in every launch that autotuning may have
+picked; where bits are left, each with one word changed: a value of an axis, the length of chunks, the rounding at one
+cast point (docs/explain-bits.md).
+
+Examples:
+  kda-check explain-bits fla.h5 --group fla_chunk       is it FLA's chunk_kda, and in which launch?
+  kda-check explain-bits mine.h5 --group mine           what does my kernel differ in from those that are known?
+  kda-check explain-bits captures/ --json               every recorded answer of a folder
+
+Exit codes: 0 every bit is explained; 1 some are not; 2 usage; 3 a file is missing or malformed; 4 the report could not
+be written; 70 a bug here.
 )";
 
 constexpr char forecast_footer[] =
@@ -111,6 +125,22 @@ int attribute_main(const Words& words) {
     throw Error(ErrorKind::usage, "--between takes two answers", {}, "--between fla_chunk,recurrent");
   if (!request.between.empty() && request.selection.variants)
     throw Error(ErrorKind::usage, "--between names its variants itself");
+  return run_planned(words, std::move(planned));
+}
+
+int explain_bits_main(const Words& words) {
+  Planned planned;
+  plan::Request& request = planned.request;
+  request.task = plan::Task::bits, request.command = "explain-bits";
+  Parser parser("explain-bits", "Which known kernel computes a recorded answer, to the bit",
+                explain_bits_footer);
+  add_targets(parser, request, "Fixtures, folders");
+  parser.group("What is selected");
+  parser.names(
+      "--group", "NAME,...", [&](Names names) { request.selection.recorded = std::move(names); },
+      "Recorded answers (default: all)");
+  add_rest(parser, planned);
+  if (!parser.parse(words)) return 0;
   return run_planned(words, std::move(planned));
 }
 

@@ -5,6 +5,8 @@
 #include "cli/command.hpp"
 #include "cuda/gpu.hpp"
 #include "judge/metrics.hpp"
+#include "kda/arithmetic_presets.hpp"
+#include "kda/gpu_models.hpp"
 #include "kda/kernels/table.hpp"
 #include "kda/regimes.hpp"
 #include "kda/variants.hpp"
@@ -44,7 +46,18 @@ void metrics(Section& section) { add_rows(section, judge::metrics()); }
 void arithmetic(Section& section) {
   section.columns = {{"key", {}, Show::code}, {"values", {}, Show::code}, {"summary", {}}};
   for (const kda::AxisDescription& axis : kda::axis_descriptions())
-    section.add({axis.key, axis.values, axis.summary});
+    section.add({axis.key, axis.values(), axis.summary});
+}
+
+void presets(Section& section) {
+  section.columns = {{"name", {}, Show::code},
+                     {"variant", {}, Show::code},
+                     {"summary", "whose arithmetic"},
+                     {"evidence", {}},
+                     {"words", {}, Show::code}};
+  for (const kda::Preset& preset : kda::presets())
+    section.add({std::string(preset.name), std::string(preset.variant.empty() ? "any" : preset.variant),
+                 std::string(preset.what), std::string(preset.evidence), std::string(preset.words)});
 }
 
 /// Their own parameters, and those whose default is their own.
@@ -75,18 +88,49 @@ void devices(Section& section) {
   section.add({std::string("gpu"), cuda::device_text()});
 }
 
+/// A row for each model of the GPU's arithmetic. One of a kind that another of it rules out has no verdict.
+Section models(Progress& progress) {
+  Section section;
+  section.key = "models", section.title = "models of docs/arithmetic.md";
+  section.tabular = true;
+  section.columns = {{"name", {}, Show::code},
+                     {"model", {}, Show::code},
+                     {"inputs", {}, Show::count},
+                     {"mismatches", {}, Show::count},
+                     {"first", {}, Show::data}};
+  Names wrong;
+  for (const kda::ModelReading& reading :
+       kda::read_models(kda::gpu_at_hand(), {}, [&](const std::string& text) { progress.show(text); })) {
+    report::Entry& entry =
+        section.add({reading.name, reading.model, static_cast<std::int64_t>(reading.inputs),
+                     static_cast<std::int64_t>(reading.mismatches),
+                     reading.first.empty() ? report::Value() : report::Value(reading.first)});
+    if (reading.is_rejected) continue;
+    entry.verdict = reading.holds() ? judge::Verdict::pass : judge::Verdict::fail;
+    entry.reason = reading.first;
+    if (!reading.holds()) wrong.push_back(fmt::format("{} ({})", reading.name, reading.model));
+  }
+  section.notes.push_back(wrong.empty() ? "all models of docs/arithmetic.md hold on this device"
+                                        : "these do not hold on this device: " + join(wrong));
+  return section;
+}
+
 struct Row {
   const char* name;
   void (*fill)(Section& section);
 };
 constexpr Row rows[] = {{"variants", variants}, {"metrics", metrics}, {"arithmetic", arithmetic},
-                        {"regimes", regimes},   {"reports", reports}, {"suites", suites},
-                        {"devices", devices}};
+                        {"presets", presets},   {"regimes", regimes}, {"reports", reports},
+                        {"suites", suites},     {"devices", devices}};
 
 constexpr char footer[] = R"(Examples:
   kda-check list                   everything
   kda-check list regimes           problems that TARGET can name, with their parameters
+  kda-check list presets           kernels that --arithmetic can name, and how well it knows them
   kda-check list devices           what this machine has; why a GPU cannot be used
+  kda-check list devices --probe   which models of the GPU's arithmetic hold on it
+
+Exit codes: 0; with --probe 1 when a model does not hold, 4 without a GPU.
 )";
 
 }  // namespace
@@ -102,20 +146,36 @@ int list_main(const Words& words) {
   OutputOptions output;
   Parser parser("list", "What exists, and whether it can run here", footer);
   parser.positionals(chosen, "SECTION...", join(list_sections()).c_str());
+  bool probe = false;
+  parser.flag(
+      "--probe", probe,
+      "With devices: hold the models of docs/arithmetic.md to the GPU, its approximate functions on all "
+      "inputs, its tensor cores on 10^7 sums of each format");
   add_output_options(parser, output);
   if (!parser.parse(words)) return 0;
   for (const std::string& name : chosen)
     if (const Names known = list_sections(); std::find(known.begin(), known.end(), name) == known.end())
       throw Error(ErrorKind::usage, fmt::format("list: nothing called '{}'", name), {}, suggest(name, known));
-  return tell(words, output, {}, [&](Outputs&, Progress&, report::Document& document) {
+  const auto is_chosen = [&](std::string_view name) {
+    return chosen.empty() || std::find(chosen.begin(), chosen.end(), name) != chosen.end();
+  };
+  if (probe && !is_chosen("devices"))
+    throw Error(ErrorKind::usage, "--probe is about devices", {}, "kda-check list devices --probe");
+  return tell(words, output, {}, [&](Outputs&, Progress& progress, report::Document& document) {
     for (const Row& row : rows) {
-      if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), row.name) == chosen.end()) continue;
+      if (!is_chosen(row.name)) continue;
       Section section;
       section.key = section.title = row.name;
       section.tabular = true;
       row.fill(section);
       document.sections.push_back(std::move(section));
     }
+    if (!probe) return;
+    if (const std::string reason = cuda::unavailable(); reason.empty())
+      document.sections.push_back(models(progress));
+    else
+      document.failures.push_back(
+          {fmt::format("--probe needs a GPU: {}", reason), exit_code(ErrorKind::environment), {}});
   });
 }
 

@@ -9,6 +9,7 @@
 #include "cli/command.hpp"
 #include "judge/metrics.hpp"
 #include "kda/arithmetic.hpp"
+#include "kda/arithmetic_presets.hpp"
 #include "kda/regimes.hpp"
 #include "kda/variants.hpp"
 #include "plan/power_classes.hpp"
@@ -46,21 +47,13 @@ Names dtype_names(std::string_view command) {
 }
 
 Names arithmetic_words(std::string_view) {
-  Names presets, assignments;
-  for (const kda::AxisDescription& axis : kda::axis_descriptions()) {
-    if (axis.summary == "preset") {
-      presets.emplace_back(axis.key);
-      continue;
-    }
-    // The values of storage have a grammar; its named ones come before it.
-    const std::string_view values(axis.values);
-    for (std::string value : split_commas(values.substr(0, values.find(", or ")))) {
-      value.erase(0, value.find_first_not_of(' '));
+  Names assignments;
+  for (const kda::AxisDescription& axis : kda::axis_descriptions())
+    for (std::string value : axis.names) {
       if (value.ends_with(":N") || value.ends_with(":X")) value.pop_back();  // a number to be typed
       assignments.push_back(fmt::format("{}={}", axis.key, value));
     }
-  }
-  return presets + assignments;
+  return names_of(kda::presets()) + assignments;
 }
 
 Names groups(std::string_view command) {

@@ -9,6 +9,7 @@
 #include "explain/axis_study.hpp"
 #include "explain/ladder.hpp"
 #include "explain/stage_runs.hpp"
+#include "kda/launch_words.hpp"
 #include "report/rows.hpp"
 
 namespace kda_check::engine {
@@ -50,6 +51,7 @@ report::Section attribution_section(const Context& context) {
                      {"ideal_share", {}, Show::data},
                      {"interaction", {}, Show::data},
                      {"note", {}, Show::sentence},
+                     {"launch", {}, Show::sentence},
                      {"repro", {}, Show::data}};
   return section;
 }
@@ -134,9 +136,19 @@ std::string doubt_about(Context& context, const Case& item, const std::string& t
                      100 * left);
 }
 
+/// Of a recorded answer: the launch that was found in its bits. Empty where nobody looked for one.
+std::string launch_text(const Context& context, const std::string& name, std::size_t computed_as,
+                        kda::Pass pass) {
+  const explain::FoundLaunch* const found = context.found_launch(computed_as, pass);
+  if (found == nullptr) return {};
+  return fmt::format("launch={}: found in the bits of {}, of which it leaves {} of {} elements different",
+                     kda::words_of(found->launch), name, found->differing, found->elements);
+}
+
 void attribute_case(Context& context, const Case& item, Truths& truths, report::Section& section) {
   const plan::Problem& problem = context.plan();
-  const plan::Answer &who = problem.answers[*item.answer], &on_cpu = problem.answers[item.computed_as];
+  const plan::Answer &who = problem.answers[*item.answer],
+                     &on_cpu = context.with_launch(item.computed_as, item.pass);
   const plan::Answer& computed = who.is_computed() ? who : on_cpu;
   const kda::RunOptions options = context.options_of(computed);
   const auto is_answered = [&](const std::string& name) {
@@ -161,10 +173,19 @@ void attribute_case(Context& context, const Case& item, Truths& truths, report::
     std::string note = found.note;
     if (const std::string doubt = doubt_about(context, item, name, oracle); !doubt.empty())
       note += (note.empty() ? "" : "; ") + doubt;
-    entry.values = {
-        item.who, dtype,      compute,     described_as.arithmetic, std::string(kda::name_of(item.pass)),
-        name,     found.full, found.ideal, found.ideal_share,       found.interaction,
-        note,     item.repro};
+    entry.values = {item.who,
+                    dtype,
+                    compute,
+                    described_as.arithmetic,
+                    std::string(kda::name_of(item.pass)),
+                    name,
+                    found.full,
+                    found.ideal,
+                    found.ideal_share,
+                    found.interaction,
+                    note,
+                    launch_text(context, item.who, item.computed_as, item.pass),
+                    item.repro};
     entry.tables.push_back(axes_of(found));
     if (name == "o" && with_stages)
       entry.tables.push_back(
@@ -176,7 +197,7 @@ void attribute_case(Context& context, const Case& item, Truths& truths, report::
 
 explain::LadderEnd end_of(Context& context, const std::string& name, std::size_t answer,
                           std::size_t computed_as, kda::Pass pass) {
-  const plan::Answer& as = context.plan().answers[computed_as];
+  const plan::Answer& as = context.with_launch(computed_as, pass);
   explain::LadderEnd end{name, as.variant, context.options_of(as), nullptr};
   if (answer != computed_as) end.answered = &context.answer(answer, pass).tensors;
   return end;
@@ -186,6 +207,11 @@ void climb(Context& context, const Case& item, report::Section& section) {
   const explain::LadderEnd to = end_of(context, item.who, *item.answer, item.computed_as, item.pass);
   const explain::LadderEnd from =
       end_of(context, item.reference.name, item.reference.answer, item.reference_computed_as, item.pass);
+  std::string launches;
+  for (const auto& [name, as] :
+       {std::pair(from.name, item.reference_computed_as), std::pair(to.name, item.computed_as)})
+    if (const std::string found = launch_text(context, name, as, item.pass); !found.empty())
+      launches += (launches.empty() ? "" : "; ") + found;
   const auto progress = [&](const std::string& step) { context.progress(step); };
   for (const explain::Ladder& ladder :
        explain::ladders_between(from, to, item.pass, context.problem(), item.tensors, progress)) {
@@ -206,6 +232,7 @@ void climb(Context& context, const Case& item, report::Section& section) {
                     ladder.tensor,
                     static_cast<std::int64_t>(ladder.elements),
                     doubt,
+                    launches,
                     item.repro};
     report::Table table;
     table.key = "rungs";
@@ -260,6 +287,7 @@ void climb_ladders(Context& context, Findings& findings) {
                      {"tensor", {}},
                      {"elements", {}, Show::data},
                      {"doubt", {}, Show::sentence},
+                     {"launch", {}, Show::sentence},
                      {"repro", {}, Show::data}};
   keep_finished(findings, std::move(section), [&](report::Section& finished) {
     over(context, Question::ladder, findings, [&](const Case& item) { climb(context, item, finished); });

@@ -72,7 +72,7 @@ fixture::ExpectedAnswer expected_answer(const Shot& shot, const kda::Outline& ou
   answer.implementation = plan::implementation_text(variant, shot.options, outline);
   answer.compute = kda::compute_format(variant, shot.options.dtype, shot.options.arithmetic);
   for (const std::string& name : shot.item->tensors) answer.tensors.push_back(&shot.tensors.at(name));
-  answer.g_cumsum_in_powers_of_two = shot.options.arithmetic.gates == kda::Gates::log2;
+  answer.g_cumsum_in_powers_of_two = shot.options.arithmetic.gates != kda::Gates::natural;
   if (shot.with_stages)
     for (const tensor::Tensor& stage : shot.stages)
       if (!stage.empty()) answer.stages.push_back(&stage);

@@ -242,6 +242,7 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
   if (truth.oracle)
     for (const Pairing& pairing : pairings)
       if (pairing.twins) twins.add(*pairing.got, pairing.twins_left_out);
+  twins.begin(truth.heads_of_twins);
   kda::TermEnergies energies;
   const auto is_derived = [](const Pairing& pairing) { return !pairing.same_bits; };
   kda::OperandSizes operands;

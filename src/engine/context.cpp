@@ -11,7 +11,6 @@
 #include "base/memory.hpp"
 #include "engine/alone_on_gpu.hpp"
 #include "engine/external.hpp"
-#include "engine/launch_search.hpp"
 #include "plan/cost.hpp"
 #include "plan/replay.hpp"
 
@@ -93,7 +92,7 @@ const Answered& Context::kept(Key key, std::size_t bytes, Make make) {
 }
 
 const Answered& Context::answer(std::size_t index, kda::Pass pass) {
-  const plan::Answer& who = with_launch(index);
+  const plan::Answer& who = with_launch(index, pass);
   const Key key{index, pass};
   return kept(key, bytes_of(key), [&]() -> Answered {
     if (who.origin == plan::Answer::Origin::recorded) return recorded(who, pass);
@@ -108,23 +107,39 @@ const Answered& Context::answer(std::size_t index, kda::Pass pass) {
   });
 }
 
-const plan::Answer& Context::with_launch(std::size_t index) {
-  if (const auto known = with_launch_.find(index); known != with_launch_.end()) return known->second;
+std::optional<std::size_t> Context::launched_as(std::size_t index) const {
   const plan::Answer& open = plan_.answers[index];
+  if (!open.is_computed() || !explain::has_open_launch(*open.variant, open.options)) return std::nullopt;
+  if (open.launched_as) return open.launched_as;
   const auto held_against = [&](const plan::Case& item) {
     return item.answer == index && item.skip.empty() &&
            item.reference.kind == plan::Reference::Kind::answer &&
            plan_.answers[item.reference.answer].origin == plan::Answer::Origin::recorded;
   };
   const auto found = std::ranges::find_if(plan_.cases, held_against);
-  if (open.origin != plan::Answer::Origin::variant || found == plan_.cases.end()) return open;
-  plan::Answer who = open;
-  if (has_open_launch(*who.variant, who.options)) {
-    const Answered answer = recorded(plan_.answers[found->reference.answer], kda::Pass::forward);
-    progress(fmt::format("the launch of {}", answer.name));
-    who.options.arithmetic.launch = launch_of(*who.variant, problem_, options_of(who), answer).launch;
-  }
-  return with_launch_.emplace(index, std::move(who)).first->second;
+  return found == plan_.cases.end() ? std::nullopt : std::optional(found->reference.answer);
+}
+
+const plan::Answer& Context::with_launch(std::size_t index, kda::Pass pass) {
+  const Key key{index, pass};
+  if (const auto known = launched_.find(key); known != launched_.end()) return known->second.who;
+  const std::optional<std::size_t> as = launched_as(index);
+  if (!as) return plan_.answers[index];
+  Launched launched{plan_.answers[index], {}};
+  kda::Launch& launch = launched.who.options.arithmetic.launch;
+  // What the passes have in common the forward one tells, as far as it does.
+  if (pass == kda::Pass::backward) launch = with_launch(index, kda::Pass::forward).options.arithmetic.launch;
+  const Answered answer = recorded(plan_.answers[*as], pass);
+  progress(fmt::format("the launch of {}", answer.name));
+  const explain::RecordedAnswer whole(problem_, pass, answer.tensors, launched.who.dtype);
+  launched.found = explain::launch_of(*launched.who.variant, whole.first_heads(), options_of(launched.who));
+  launch = launched.found.launch;
+  return launched_.emplace(key, std::move(launched)).first->second.who;
+}
+
+const explain::FoundLaunch* Context::found_launch(std::size_t index, kda::Pass pass) const {
+  const auto known = launched_.find(Key{index, pass});
+  return known == launched_.end() || known->second.found.elements == 0 ? nullptr : &known->second.found;
 }
 
 void Context::fail(const plan::Answer& who, const std::string& message, int exit_code) {

@@ -12,6 +12,7 @@
 
 #include "engine/answered.hpp"
 #include "engine/comparing.hpp"
+#include "explain/launch_search.hpp"
 #include "plan/plan.hpp"
 
 namespace kda_check::engine {
@@ -46,6 +47,11 @@ class Context {
   const Answered& answer(std::size_t index, kda::Pass pass);
   /// What the CPU gives for an answer of a GPU variant.
   const Answered& replay(std::size_t index, kda::Pass pass);
+  /// An answer of the plan; where its launch was left open and it is taken for a recorded answer, or held
+  /// against one, with the launch that reproduces that best.
+  const plan::Answer& with_launch(std::size_t index, kda::Pass pass);
+  /// What with_launch found for an answer; null where it did not look for any.
+  const explain::FoundLaunch* found_launch(std::size_t index, kda::Pass pass) const;
   /// Answers used since the last call of this may be given up from now on.
   void release() { in_use_.clear(); }
   /// Whether this answer, too, fits beside those in use.
@@ -73,9 +79,12 @@ class Context {
   using Key = std::pair<std::size_t, kda::Pass>;
   static constexpr std::size_t replays = std::size_t{1} << 32;  ///< added to an index: its replay
 
-  /// An answer of the plan; where its launch was left open and recorded answers are what it is held against,
-  /// with the one that reproduces them best.
-  const plan::Answer& with_launch(std::size_t index);
+  struct Launched {
+    plan::Answer who;
+    explain::FoundLaunch found;
+  };
+  /// The recorded answer whose launch an answer has.
+  std::optional<std::size_t> launched_as(std::size_t index) const;
   template <class Make>
   const Answered& kept(Key key, std::size_t bytes, Make make);
   /// A failure of the run, and no answer.
@@ -91,7 +100,7 @@ class Context {
   kda::Problem problem_;
   std::map<Key, std::unique_ptr<Answered>> answers_;
   std::map<Key, NoAnswer> without_;
-  std::map<std::size_t, plan::Answer> with_launch_;
+  std::map<Key, Launched> launched_;
   std::set<Key> in_use_;
   std::map<std::size_t, kda::GateStatistics> gates_;
   std::set<kda::Pass> left_its_device_;   ///< whose oracle should have run on a GPU

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <exception>
+#include <future>
 #include <map>
 #include <mutex>
 #include <new>
@@ -55,6 +56,22 @@ bool is_concluded(const report::CaseResult& item) {
   return item.verdict != judge::Verdict::skipped || !item.reason.empty();
 }
 
+bool oracle_is_on_gpu(const plan::Case& item, const plan::Problem& problem) {
+  return item.asked->oracle_device_for(problem.outline.dimensions, item.pass) == kda::OracleDevice::gpu;
+}
+
+bool needs_gpu(const plan::Plan& plan) {
+  return std::ranges::any_of(plan.problems, [](const plan::Problem& problem) {
+    return std::ranges::any_of(problem.cases, [&](const plan::Case& item) {
+      if (!item.skip.empty()) return false;
+      const kda::Variant* const variant = item.answer ? problem.answers[*item.answer].variant : nullptr;
+      const bool asks_oracle = item.asked->oracle_or_usual() != plan::OracleChoice::none;
+      return (variant != nullptr && kda::is_on_gpu(*variant)) ||
+             (asks_oracle && oracle_is_on_gpu(item, problem));
+    });
+  });
+}
+
 /// Throws Interrupted after what was concluded until then is in the part.
 void run_problem(const plan::Problem& plan, const Resources& resources, report::Document& part,
                  std::vector<std::string>& notes) {
@@ -71,7 +88,7 @@ void run_problem(const plan::Problem& plan, const Resources& resources, report::
     }
     std::string failure;
     for (const auto find : {judge_verdicts, judge_laws, compare_stages, follow_growth, attribute_errors,
-                            climb_ladders, forecast_runs, measure_power, capture_answers}) {
+                            climb_ladders, forecast_runs, measure_power, capture_answers, explain_bits}) {
       // What goes wrong with one question takes nothing of the others with it.
       try {
         find(context, findings);
@@ -274,10 +291,7 @@ report::CaseResult begun(const plan::Case& item, const plan::Problem& problem) {
   result.against = item.reference.name;
   result.oracle = plan::name_of(item.asked->oracle_or_usual());
   if (item.asked->oracle_or_usual() != plan::OracleChoice::none)
-    result.oracle_device =
-        item.asked->oracle_device_for(problem.outline.dimensions, item.pass) == kda::OracleDevice::gpu
-            ? kda::gpu_device_name()
-            : "cpu";
+    result.oracle_device = oracle_is_on_gpu(item, problem) ? kda::gpu_device_name() : "cpu";
   result.verdict = judge::Verdict::skipped;
   result.reason = item.skip;
   result.repro = item.repro;
@@ -286,6 +300,12 @@ report::CaseResult begun(const plan::Case& item, const plan::Problem& problem) {
 
 void execute(const plan::Plan& plan, const Execution& execution, const Finished& finished) {
   const std::vector<Unit> units = units_of(plan);
+  std::future<void> ready;  // while the first file is read
+  try {
+    if (needs_gpu(plan)) ready = std::async(std::launch::async, kda::make_gpu_ready);
+  } catch (const std::system_error&) {
+    // No thread is to be had: whoever needs it first waits.
+  }
   if (!units.empty()) Schedule(units, execution, finished).run();
 }
 

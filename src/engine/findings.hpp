@@ -50,6 +50,7 @@ void attribute_errors(Context& context, Findings& findings);
 void climb_ladders(Context& context, Findings& findings);
 void forecast_runs(Context& context, Findings& findings);
 void measure_power(Context& context, Findings& findings);
+void explain_bits(Context& context, Findings& findings);
 /// Throws Error{environment} where the file cannot be written.
 void capture_answers(Context& context, Findings& findings);
 

@@ -65,7 +65,7 @@ bool can_answer_on_gpu(const std::vector<Twin>& family, const kda::Problem& prob
 
 std::size_t heads_for_twins(const plan::Problem& problem, kda::Pass pass, int threads, bool on_gpu,
                             std::size_t budget, std::size_t left) {
-  const plan::TwinBytes bytes = plan::twin_bytes(problem, pass);
+  const plan::TwinBytes bytes = plan::twin_bytes(problem, pass, on_gpu);
   if (bytes.kept + bytes.per_head > budget)
     throw Error(ErrorKind::input,
                 fmt::format("twins take {:.3g} GB; the memory budget is {:.3g} GB",

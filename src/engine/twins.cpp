@@ -9,6 +9,7 @@
 #include "engine/beyond_twins.hpp"
 #include "engine/decay_directions.hpp"
 #include "engine/twin_heads.hpp"
+#include "engine/twins_ahead.hpp"
 #include "numeric/ulp.hpp"
 
 namespace kda_check::engine {
@@ -193,11 +194,12 @@ struct Twins::Class {
 
   bool has_decay_slopes(kda::Pass pass) const { return pass == kda::Pass::forward && slopes_judge(compute); }
 
-  /// `decays`: of the problem, where slopes judge.
-  void measure(const kda::Problem& problem, kda::Pass pass, std::size_t query_head, const HeadTruths& truths,
-               const DecayDirections* decays) {
+  /// `part`: the problem of this head, which nobody reads where the answers are those of a GPU; `decays`: of
+  /// it, where slopes judge.
+  void measure(const std::optional<kda::Problem>& part, kda::Pass pass, std::size_t query_head,
+               const HeadTruths& truths, const DecayDirections* decays) {
     FamilyAnswers own;
-    if (!from_gpu) own = {answers_of(family, pass, problem), query_head, 1};
+    if (!from_gpu) own = {answers_of(family, pass, *part), query_head, 1};
     const FamilyAnswers& of_twins = from_gpu ? *from_gpu : own;
     for (Judged& judged : tensors)
       if (judged.has_to_measure(query_head))
@@ -232,10 +234,19 @@ void Twins::add(const Answered& answer, const plan::Names& left_out) {
   classes_.back()->add(problem_, pass_, answer);
 }
 
+void Twins::begin(std::size_t heads_at_once) {
+  if (!cpu_instead_ || heads_at_once < problem_.dimensions().H) return;
+  std::vector<const std::vector<Twin>*> families;
+  for (const std::unique_ptr<Class>& one : classes_)
+    if (can_answer_on_gpu(one->family, problem_)) families.push_back(&one->family);
+  ahead_ = std::make_unique<TwinsAhead>(problem_, std::move(families));
+}
+
 void Twins::answer_on_gpu(Class& one, std::size_t first, std::size_t count) {
   if (!cpu_instead_ || !can_answer_on_gpu(one.family, problem_)) return;
   try {
-    one.from_gpu = gpu_answers_of(one.family, problem_, first, count);
+    if (ahead_) one.from_gpu = ahead_->take(one.family);
+    if (!one.from_gpu) one.from_gpu = gpu_answers_of(one.family, problem_, first, count);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::environment) throw;
     cpu_instead_(error.what());
@@ -254,8 +265,10 @@ void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t cou
     answer_on_gpu(*one, first, count);
     parallel_for(count, threads_, [&](std::size_t item, int) {
       if (!is_wanted(item)) return;
-      const kda::Problem part = one_query_head(problem_, first + item);
-      if (one->has_decay_slopes(pass_) && !decays[item]) decays[item].emplace(part);
+      const bool wants_decays = one->has_decay_slopes(pass_) && !decays[item];
+      std::optional<kda::Problem> part;
+      if (wants_decays || !one->from_gpu) part.emplace(one_query_head(problem_, first + item));
+      if (wants_decays) decays[item].emplace(*part);
       one->measure(part, pass_, first + item, truths, decays[item] ? &*decays[item] : nullptr);
     });
     one->from_gpu = {};

@@ -15,6 +15,8 @@
 
 namespace kda_check::engine {
 
+class TwinsAhead;
+
 /// What twins say of one tensor of an answer.
 struct TwinResult {
   judge::TwinJudgement judgement;
@@ -55,6 +57,8 @@ class Twins {
   /// To be called before the others; `answer` must stay. `left_out`: ways of computing that none of its twins
   /// may have; it then counts as one of a form that no twin has.
   void add(const Answered& answer, const plan::Names& left_out);
+  /// When all are added: what the GPU computes for them begins, if it computes for all heads at once.
+  void begin(std::size_t heads_at_once);
   bool is_empty() const { return classes_.empty(); }
   kda::Pass pass() const { return pass_; }
   /// Runs the twins on these heads, while their truth is there.
@@ -89,6 +93,7 @@ class Twins {
   const bool draws_;
   CpuInstead cpu_instead_;
   std::vector<std::unique_ptr<Class>> classes_;
+  std::unique_ptr<TwinsAhead> ahead_;  ///< of classes_
 };
 
 }  // namespace kda_check::engine

@@ -37,6 +37,7 @@ double share(const Differences& part, const Differences& whole);
 /// The root of the mean of squares.
 double rms(std::span<const double> values);
 double rms(const ExactValues& exact);
+/// Elements; all of them where type or shape is another.
 std::size_t differing_bits(const tensor::Tensor& a, const tensor::Tensor& b);
 
 }  // namespace kda_check::explain

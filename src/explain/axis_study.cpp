@@ -98,7 +98,7 @@ std::vector<StageShare> stage_shares(const kda::Problem& problem, const kda::Var
   const ExactValues& o = oracle.at("o");
   const double scale = rms(o);
   std::vector<StageShare> shares;
-  for (const StageError& error : stage_errors({&own, options.arithmetic.gates == kda::Gates::log2}, truths,
+  for (const StageError& error : stage_errors({&own, options.arithmetic.gates != kda::Gates::natural}, truths,
                                               problem, options.chunk_size, options.threads)) {
     options.stages.use_given.fill(false);
     options.stages.use_given[static_cast<std::size_t>(error.stage)] = true;

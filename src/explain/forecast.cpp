@@ -25,7 +25,7 @@ constexpr std::string_view decay_forms[] = {
     "factored:32",    "factored:64",     "clamp:126"};
 constexpr std::string_view inverse_forms[] = {"substitution", "blocks:16",   "blocks:32",   "blocks:64",
                                               "doubling:16",  "doubling:32", "doubling:64", "horner:16",
-                                              "horner:32",    "horner:64"};
+                                              "horner:32",    "horner:64",   "eliminate:8", "eliminate:16"};
 
 /// Weights off by more than a rounding of fp32 are wrong; so is an inverse off by more than 5 %.
 constexpr double tolerated_weight_error = 0x1p-24, tolerated_inverse_error = 0.05;
@@ -100,18 +100,17 @@ InverseForecast inverse_forecast(const Arithmetic& form, const HeadFindings& fou
   InverseForecast result;
   result.form = form_of(form, "inverse");
   result.arithmetic = form;
-  const std::size_t side = static_cast<std::size_t>(
-      std::find(block_sides.begin(), block_sides.end(), static_cast<std::size_t>(form.inverse_rows)) -
-      block_sides.begin());
-  const BlockGrowth& block = growth.blocks.at(side);
   result.largest = std::max(growth.largest_L, growth.largest_inverse);
   result.amplification = std::max(1.0, growth.substitution_amplification);
+  const auto side = static_cast<std::size_t>(
+      std::ranges::find(block_sides, static_cast<std::size_t>(form.inverse_rows)) - block_sides.begin());
   if (form.inverse == InverseForm::doubling) {
+    const BlockGrowth& block = growth.blocks.at(side);
     result.largest = std::max(result.largest, block.doubling);
     result.amplification = std::max(result.amplification, block.doubling_amplification);
     result.divergence = found.divergence[side];
   } else if (form.inverse == InverseForm::horner) {
-    result.largest = std::max(result.largest, block.horner);
+    result.largest = std::max(result.largest, growth.blocks.at(side).horner);
   }
   for (std::size_t f = 0; f < operands.size(); ++f) {
     result.error[f] = result.amplification * operands[f].unit_roundoff;

@@ -92,7 +92,7 @@ Ladder ladder_of(const std::vector<Step>& steps, const tensor::Tensor& goal, con
     Rung rung;
     rung.change = step.change;
     rung.remaining = scale == 0 ? 0 : rms(left) / scale;
-    rung.differing = reached.dtype() == goal.dtype() ? differing_bits(reached, goal) : goal.size();
+    rung.differing = differing_bits(reached, goal);
     rung.share = share(change, whole);
     ladder.rungs.push_back(std::move(rung));
     before = left;

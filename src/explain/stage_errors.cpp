@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "explain/stage_walk.hpp"
 #include "judge/comparison.hpp"
 #include "numeric/double_double_functions.hpp"
 #include "numeric/elementary.hpp"
@@ -25,41 +26,6 @@ std::size_t number_of(Stage stage) { return static_cast<std::size_t>(stage); }
 bool is_scaled(Stage stage, const StagesOfAnswer& answer) {
   return stage == Stage::g_cumsum && answer.g_cumsum_in_powers_of_two;
 }
-
-/// Calls body(place, row, column, element) for every element of a stage that counts, chunks of all heads in
-/// order of time.
-class StageWalk {
- public:
-  StageWalk(const kda::Problem& problem, std::size_t chunk_size)
-      : problem_(problem), d_(kda::chunked_dimensions(problem, chunk_size)) {
-    for (const kda::Sequence& s : problem.sequences()) {
-      const std::size_t first = kda::first_chunk(problem, s, chunk_size);
-      for (std::size_t begin = s.begin; begin < s.end; begin += chunk_size)
-        places_.push_back(
-            {s.batch, begin, std::min(chunk_size, s.end - begin), first + (begin - s.begin) / chunk_size, 0});
-    }
-  }
-
-  const std::vector<ChunkPlace>& chunks() const { return places_; }
-
-  /// Stops and returns true as soon as body does.
-  template <class Body>
-  bool over_chunk(Stage stage, const ChunkPlace& chunk, const Body& body) const {
-    const kda::StageLayout layout(stage, d_, problem_.options.state_v_first);
-    const bool triangular = kda::row_of(stage).lower_triangular();
-    ChunkPlace place = chunk;
-    for (place.head = 0; place.head < d_.HV; ++place.head)
-      for (std::size_t row = 0; row < layout.rows(place); ++row)
-        for (std::size_t column = 0; column < (triangular ? row + 1 : layout.columns(place)); ++column)
-          if (body(place, row, column, layout.element(place, row, column))) return true;
-    return false;
-  }
-
- private:
-  const kda::Problem& problem_;
-  const kda::Dimensions d_;
-  std::vector<ChunkPlace> places_;
-};
 
 /// The truth in the units of an answer.
 DoubleDouble truth_of(Stage stage, const StagesOfAnswer& answer, const kda::StageTruth& truth,

@@ -41,7 +41,7 @@ StagedAnswer staged(const StageSetting& setting, const kda::Variant& variant, co
   answer.compute = kda::compute_format(variant, options.dtype, options.arithmetic);
   answer.backward_compute = kda::compute_format(variant, options.dtype, options.arithmetic, true);
   answer.tensors = kda::allocate_stages(problem, setting.chunk_size, arithmetic_dtype, passes);
-  answer.g_cumsum_in_powers_of_two = options.arithmetic.gates == kda::Gates::log2;
+  answer.g_cumsum_in_powers_of_two = options.arithmetic.gates != kda::Gates::natural;
   options.stages.computed = &answer.tensors;
   run_passes(problem, variant, options, passes);
   const kda::CastPoints casts =

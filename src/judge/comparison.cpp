@@ -5,6 +5,7 @@
 
 #include "base/parallel.hpp"
 #include "judge/elements.hpp"
+#include "numeric/within.hpp"
 
 namespace kda_check::judge {
 
@@ -137,7 +138,8 @@ template <class Storage, class Element>
 void Comparison::add_stored(std::size_t begin, std::size_t count, const Storage* got, const Element* expected,
                             Measures& part) {
   const bool squarable = std::is_same_v<Storage, Element> && are_squarable(got, count);
-  const bool may_be_equal = std::is_same_v<Storage, Element> && (squarable || all_finite(got, count));
+  const bool may_be_equal =
+      std::is_same_v<Storage, Element> && (squarable || numeric::all_finite(got, count));
   ElementCounter counter(options_, axes_, false, part);
   over_runs(begin, begin + count, [&](const Run& run, std::size_t head, Cell* cells) {
     const std::size_t offset = run.begin - begin;

@@ -10,6 +10,7 @@
 #include "judge/grid.hpp"
 #include "judge/sides.hpp"
 #include "numeric/ulp.hpp"
+#include "numeric/within.hpp"
 
 namespace kda_check::judge {
 
@@ -27,17 +28,41 @@ class ElementCounter {
                  Measures& measures)
       : options_(options), axes_(axes), has_magnitude_(has_magnitude), m_(measures) {}
 
-  /// One element after the other; `got` is the first of the run.
+  /// `got` is the first of the run.
   template <class Storage, class Expected>
   void count(const Run& run, const Storage* got, const Expected& expected, Cell& cell, TokenErrors* token) {
-    constexpr double most = std::min(numeric::ProductSum::most_root, largest_finite<Storage>);
-    if (cell.is_plain() && are_squarable(got, run.count) && expected.are_within(run.count, most)) {
+    constexpr double most = std::min(numeric::ProductSum::most_root, numeric::largest_finite<Storage>);
+    if (cell.is_plain() && sizes_within(got, run.count, most) && expected.are_within(run.count, most)) {
       count_ordinary(run, got, expected, cell, token);
       return;
     }
-    const std::size_t before = m_.finite;
     count_any(run, got, expected, cell, token);
-    cell.elements += m_.finite - before;
+  }
+
+  /// The same without the fast form, one element after the other: the definition of it.
+  template <class Storage, class Expected>
+  void count_any(const Run& run, const Storage* got, const Expected& expected, Cell& cell,
+                 TokenErrors* token) {
+    for (std::size_t i = 0; i < run.count; ++i) {
+      if (options_.against_oracle && !std::isfinite(expected.exact(i).hi)) {
+        ++odd_.undecided;
+        continue;
+      }
+      const Element<Storage> e = element_of(run, i, got, expected);
+      const ValueClass got_class = class_of(e.value), expected_class = class_of(e.nearest);
+      ++m_.classes[static_cast<std::size_t>(got_class)][static_cast<std::size_t>(expected_class)];
+      m_.got_all_zero = m_.got_all_zero && e.value == 0;
+      m_.expected_all_zero = m_.expected_all_zero && e.exact.hi == 0;
+      if (got_class != ValueClass::finite || expected_class != ValueClass::finite) {
+        if (std::fabs(e.exact.hi) > options_.largest) ++odd_.overflowed;
+        if (got_class != expected_class)
+          other_class(e, expected, i, cell, token);
+        else if (options_.nan_bits && !same_bits(e.got, e.rounded))
+          mismatch({e.at, e.value, e.exact, 0, 0}, e.lane, token);
+        continue;
+      }
+      count_in(cell, e, difference_of(e.value, e.exact), expected, i, token);
+    }
     if (odd_.undecided + odd_.overflowed + odd_.mismatched > 0) note_strand(run);
   }
 
@@ -81,79 +106,79 @@ class ElementCounter {
   }
 
   /// A run of numbers whose expected ones are numbers of the element type too, no square being beyond the
-  /// range of fp64.
+  /// range of fp64. What count_in does of one element after the other a kernel does of many, but for the
+  /// largest errors: of the elements that may have them these are looked at one by one.
   template <class Storage, class Expected>
   void count_ordinary(const Run& run, const Storage* got, const Expected& expected, Cell& cell,
                       TokenErrors* token) {
-    double difference2 = *cell.difference2.plain(), expected2 = *cell.expected2.plain(),
-           product = *cell.product.plain();
-    bool got_zero = true, expected_zero = true;
-    for (std::size_t i = 0; i < run.count; ++i) {
-      const Element<Storage> e = element_of(run, i, got, expected);
-      got_zero &= e.value == 0, expected_zero &= e.exact.hi == 0;
-      const double difference = difference_of<true>(e.value, e.exact);
-      difference2 += difference * difference;
-      expected2 += e.exact.hi * e.exact.hi;
-      product += difference * e.exact.hi;
-      count_numbers<true>(e, difference, expected, i, token);
+    kda::ElementBlock block;
+    block.atol = options_.atol, block.rtol = options_.rtol;
+    block.difference2 = *cell.difference2.plain(), block.expected2 = *cell.expected2.plain();
+    block.product = *cell.product.plain();
+    for (std::size_t begin = 0; begin < run.count; begin += block.count) {
+      ExpectedRoom room;
+      block.count = std::min(kda::elements_at_once, run.count - begin);
+      block.got = got + begin;
+      const ExpectedValues some = expected.some(begin, block.count, room);
+      block.hi = some.hi, block.lo = some.lo, block.magnitude = has_magnitude_ ? some.magnitude : nullptr;
+      block.largest = largest_before(run.begin + begin);
+      kda::kernel_table().elements.errors(numeric::StorageTraits<Storage>::dtype, block);
+      m_.differing += block.differing, m_.differing_bits += block.differing_bits;
+      m_.outside += block.outside;
+      m_.got_all_zero &= block.got_zero, m_.expected_all_zero &= block.expected_zero;
+      for (std::size_t i = 0; i < block.count; ++i) m_.distances.add_to_bin(block.bin[i]);
+      for (std::size_t i = 0; block.has_larger && i < block.count; ++i)
+        if (block.may_be_larger[i] != 0)
+          consider<Storage>(element_of(run, begin + i, got, expected), block.difference[i], expected,
+                            begin + i);
+      for (std::size_t i = 0; token != nullptr && i < block.count; ++i)
+        token->take(std::fabs(block.difference[i]), std::fabs(block.hi[i]), block.rank[i],
+                    run.lane + begin + i);
     }
-    *cell.difference2.plain() = difference2, *cell.expected2.plain() = expected2;
-    *cell.product.plain() = product;
+    *cell.difference2.plain() = block.difference2, *cell.expected2.plain() = block.expected2;
+    *cell.product.plain() = block.product;
     cell.elements += run.count;
     m_.finite += run.count, m_.classes[0][0] += run.count;
-    m_.got_all_zero &= got_zero, m_.expected_all_zero &= expected_zero;
   }
 
-  template <class Storage, class Expected>
-  void count_any(const Run& run, const Storage* got, const Expected& expected, Cell& cell,
-                 TokenErrors* token) {
-    for (std::size_t i = 0; i < run.count; ++i) {
-      if (options_.against_oracle && !std::isfinite(expected.exact(i).hi)) {
-        ++odd_.undecided;
-        continue;
-      }
-      const Element<Storage> e = element_of(run, i, got, expected);
-      const ValueClass got_class = class_of(e.value), expected_class = class_of(e.nearest);
-      ++m_.classes[static_cast<std::size_t>(got_class)][static_cast<std::size_t>(expected_class)];
-      m_.got_all_zero = m_.got_all_zero && e.value == 0;
-      m_.expected_all_zero = m_.expected_all_zero && e.exact.hi == 0;
-      if (got_class != ValueClass::finite || expected_class != ValueClass::finite) {
-        if (std::fabs(e.exact.hi) > options_.largest) ++odd_.overflowed;
-        if (got_class != expected_class)
-          other_class(e, expected, i, cell, token);
-        else if (options_.nan_bits && !same_bits(e.got, e.rounded))
-          mismatch({e.at, e.value, e.exact, 0, 0}, e.lane, token);
-        continue;
-      }
-      count_in(cell, e, difference_of<false>(e.value, e.exact), expected, i, token);
-    }
+  /// What errors of elements from `first` on have to be above.
+  kda::LargestErrors largest_before(std::size_t first) const {
+    const auto above = [&](double value, std::size_t element) {
+      if (element < first) return value;  // which stays where another is the same
+      return value > 0 ? std::bit_cast<double>(std::bit_cast<std::uint64_t>(value) - 1) : -1;
+    };
+    const auto above_one = [&](const Extreme& extreme) {
+      return above(extreme.value, extreme.point.element);
+    };
+    const double listed = options_.worst == 0 ? HUGE_VAL
+                          : m_.worst.size() < options_.worst
+                              ? -1
+                              : above(m_.worst.back().rank, m_.worst.back().element);
+    return {std::min(above_one(m_.max_ulp), has_magnitude_ ? HUGE_VAL : listed),
+            above_one(m_.max_abs),
+            above_one(m_.ulp_error),
+            has_magnitude_ ? std::min(above_one(m_.scaled_ulp), listed) : HUGE_VAL,
+            std::max(above_one(m_.worst_excess), 0.0),
+            m_.max_rel.value * surely};
   }
 
+  /// One element, number i of its run, both sides of which are numbers.
   template <class Storage, class Expected>
   void count_in(Cell& cell, const Element<Storage>& e, double difference, const Expected& expected,
                 std::size_t i, TokenErrors* token) {
-    ++m_.finite;
+    ++m_.finite, ++cell.elements;
     cell.add(difference, e.exact.hi);
-    count_numbers<false>(e, difference, expected, i, token);
-  }
-
-  /// One element, number i of its run, both sides of which are numbers. `plain`: no square is beyond the
-  /// range of fp64.
-  template <bool plain, class Storage, class Expected>
-  KDA_CHECK_INLINE void count_numbers(const Element<Storage>& e, double signed_difference,
-                                      const Expected& expected, std::size_t i, TokenErrors* token) {
-    const double difference = std::fabs(signed_difference), size = std::fabs(e.exact.hi);
     const std::uint64_t distance = numeric::ulp_distance(e.got, e.rounded);
     m_.distances.add(distance);
     m_.differing += distance != 0;
     m_.differing_bits += distance != 0 || std::signbit(e.value) != std::signbit(e.nearest);
     double rank = 0;
     if (difference != 0) {
-      Point point{e.at, e.value, e.exact, 0, static_cast<double>(distance)};
-      if (has_magnitude_) point.magnitude = expected.magnitude(i);
-      rank = differing<Storage, plain>(point, difference, size);
+      const Errors errors = consider<Storage>(e, difference, expected, i);
+      m_.outside += errors.beyond != -1;
+      rank = errors.rank;
     }
-    if (token != nullptr) token->take(difference, size, rank, e.lane);
+    if (token != nullptr) token->take(std::fabs(difference), std::fabs(e.exact.hi), rank, e.lane);
   }
 
   /// One whose class is not the expected one; at the overflow threshold infinity stands for a number.
@@ -183,10 +208,9 @@ class ElementCounter {
   }
 
   /// got - exact, rounded last; infinite where it is beyond the range.
-  template <bool plain>
   static double difference_of(double got, numeric::DoubleDouble exact) {
     const numeric::DoubleDouble apart = numeric::two_sum(got, -exact.hi);
-    if (!plain && !std::isfinite(apart.hi)) return apart.hi;
+    if (!std::isfinite(apart.hi)) return apart.hi;
     return apart.hi + (apart.lo - exact.lo);
   }
 
@@ -196,17 +220,17 @@ class ElementCounter {
   template <class Storage>
   static bool within_a_step_of_overflow(double got, double nearest, double exact) {
     const double a = std::fabs(got), b = std::fabs(nearest);
-    return std::signbit(got) == std::signbit(nearest) && std::min(a, b) == largest_finite<Storage> &&
+    return std::signbit(got) == std::signbit(nearest) && std::min(a, b) == numeric::largest_finite<Storage> &&
            std::max(a, b) == HUGE_VAL &&
-           std::fabs(exact) - largest_finite<Storage> <= step_at_overflow<Storage>;
+           std::fabs(exact) - numeric::largest_finite<Storage> <= numeric::step_at_overflow<Storage>;
   }
 
   /// got - exact there, infinity standing for the number in its place.
   template <class Storage>
   static double difference_at_overflow(double got, numeric::DoubleDouble exact) {
-    if (std::isfinite(got)) return difference_of<false>(got, exact);
-    return difference_of<false>(std::copysign(largest_finite<Storage>, got), exact) +
-           std::copysign(step_at_overflow<Storage>, got);
+    if (std::isfinite(got)) return difference_of(got, exact);
+    return difference_of(std::copysign(numeric::largest_finite<Storage>, got), exact) +
+           std::copysign(numeric::step_at_overflow<Storage>, got);
   }
 
   /// x over numeric::unit_in_last_place, a power of two: without a call or a division for normal ones.
@@ -226,57 +250,57 @@ class ElementCounter {
     if (token != nullptr) token->take(HUGE_VAL, 0, HUGE_VAL, lane);
   }
 
-  /// The maxima and lists; returns the distance in units of the magnitude, or 0 without. Most elements are
-  /// in none.
-  template <class Storage, bool plain>
-  KDA_CHECK_INLINE double differing(Point& point, double difference, double size) {
+  struct Errors {
+    double distance, difference, ulps, beyond;  ///< -1: none
+    double rank;                                ///< in units of the magnitude, or 0 without
+  };
+  /// One that differs: the maxima and lists. Most elements are in none.
+  template <class Storage, class Expected>
+  KDA_CHECK_INLINE Errors consider(const Element<Storage>& e, double signed_difference,
+                                   const Expected& expected, std::size_t i) {
     constexpr const numeric::Format& format = numeric::format_for<Storage>;
-    const double distance = point.rank;
-    const int exponent = numeric::exponent_of(point.expected);
-    if (has_magnitude_)
-      point.rank = in_units(difference, format, std::max(exponent, numeric::exponent_of(point.magnitude)));
-    const double ulps = in_units(difference, format, exponent);
-    // A division costs more than all the rest: most are spared by a product that is surely too small.
-    constexpr double surely = 1 - 0x1p-20;
     constexpr double smallest_step = format.smallest_step();
+    const double difference = std::fabs(signed_difference), size = std::fabs(e.exact.hi);
+    const auto distance = static_cast<double>(numeric::ulp_distance(e.got, e.rounded));
+    const int exponent = numeric::exponent_of(e.exact);
+    const double excess = excess_of(difference, size, smallest_step);
+    Errors errors{distance, difference, in_units(difference, format, exponent), excess <= 0 ? -1 : excess, 0};
+    Point point{e.at, e.value, e.exact, 0, distance};
+    if (has_magnitude_) {
+      point.magnitude = expected.magnitude(i);
+      point.rank = errors.rank =
+          in_units(difference, format, std::max(exponent, numeric::exponent_of(point.magnitude)));
+    }
     const bool may_be_max_rel =
         !(difference < m_.max_rel.value * surely * size) && 2 * difference > smallest_step;
-    const double excess = excess_of<plain>(difference, size, smallest_step);
-    const double beyond = excess <= 0 ? -1 : excess;
-    m_.outside += beyond != -1;
-    const std::size_t at = point.element;
-    if (may_be_max_rel || m_.max_ulp.yields_to(distance, at) || m_.max_abs.yields_to(difference, at) ||
-        m_.ulp_error.yields_to(ulps, at) || m_.worst_excess.yields_to(beyond, at) ||
+    if (may_be_max_rel || m_.max_ulp.yields_to(distance, e.at) || m_.max_abs.yields_to(difference, e.at) ||
+        m_.ulp_error.yields_to(errors.ulps, e.at) || m_.worst_excess.yields_to(errors.beyond, e.at) ||
         is_among_worst(m_.worst, point, options_.worst) ||
-        (has_magnitude_ && m_.scaled_ulp.yields_to(point.rank, at)))
-      note(point, {distance, difference, ulps, may_be_max_rel ? difference / size : -1, beyond});
-    return has_magnitude_ ? point.rank : 0;
+        (has_magnitude_ && m_.scaled_ulp.yields_to(point.rank, e.at)))
+      note(point, errors, may_be_max_rel ? difference / size : -1);
+    return errors;
   }
-  struct Errors {
-    double distance, difference, ulps, relative, beyond;  ///< -1: none
-  };
-  __attribute__((noinline)) void note(const Point& point, const Errors& errors) {
+  /// A division costs more than all the rest: most are spared by a product that is surely too small.
+  static constexpr double surely = 1 - 0x1p-20;
+
+  __attribute__((noinline)) void note(const Point& point, const Errors& errors, double relative) {
     if (has_magnitude_) m_.scaled_ulp.take(point.rank, point);
     m_.max_ulp.take(errors.distance, point);
     m_.max_abs.take(errors.difference, point);
-    m_.max_rel.take(errors.relative, point);
+    m_.max_rel.take(relative, point);
     m_.ulp_error.take(errors.ulps, point);
     m_.worst_excess.take(errors.beyond, point);
     keep_worst(m_.worst, point, options_.worst);
   }
 
-  template <bool plain>
   double excess_of(double difference, double size, double smallest_step) const {
     // A tolerance allows half a step at least; without one every difference counts.
     if (2 * difference <= smallest_step && (options_.atol > 0 || options_.rtol > 0)) return 0;
-    if constexpr (!plain) {
-      // rtol * size may underflow: all of it scaled up, and an excess of a share of the smallest number is
-      // one.
-      constexpr double small = 0x1p-900, up = 0x1p500;
-      if (difference < small && size < small) {
-        const double excess = difference * up - (options_.atol * up + options_.rtol * (size * up));
-        return excess > 0 ? std::max(excess / up, 0x1p-1074) : excess / up;
-      }
+    // rtol * size may underflow: all of it scaled up, and an excess of a share of the smallest number is one.
+    constexpr double small = 0x1p-900, up = 0x1p500;
+    if (difference < small && size < small) {
+      const double excess = difference * up - (options_.atol * up + options_.rtol * (size * up));
+      return excess > 0 ? std::max(excess / up, 0x1p-1074) : excess / up;
     }
     return difference - (options_.atol + options_.rtol * size);
   }

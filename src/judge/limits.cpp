@@ -39,8 +39,9 @@ double rms_lost(const Computation& computation, const Condition& condition) {
   const double roundings = roundings_of_write(computation.compute);
   const double units =
       both(condition.cancellation * (narrow ? 2 : computation.units.rms), condition.rounding * roundings);
-  return both(operand * units, solving_error(computation.compute) * condition.solving * roundings) +
-         sums * condition.cancellation * computation.excess +
+  // How much cancels may be infinite: nobody knows it.
+  const double excess = computation.excess > 0 ? sums * condition.cancellation * computation.excess : 0;
+  return both(operand * units, solving_error(computation.compute) * condition.solving * roundings) + excess +
          numeric::format_of(computation.storage).unit_roundoff();
 }
 

@@ -1,15 +1,16 @@
 #include "judge/measures.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 namespace kda_check::judge {
 
 double DistanceHistogram::lower_end(std::size_t bin) {
-  if (bin < 32) return static_cast<double>(bin);
-  const std::size_t octave = (bin - 32) / per_octave, within = (bin - 32) % per_octave;
-  return std::ldexp(static_cast<double>(per_octave + within), static_cast<int>(octave) + 1);
+  using numeric::bins_per_octave, numeric::distances_apart;
+  if (bin < distances_apart) return static_cast<double>(bin);
+  const std::size_t octave = (bin - distances_apart) / bins_per_octave,
+                    within = (bin - distances_apart) % bins_per_octave;
+  return std::ldexp(static_cast<double>(bins_per_octave + within), static_cast<int>(octave) + 1);
 }
 
 double DistanceHistogram::percentile(double share) const {

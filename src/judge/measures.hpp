@@ -2,13 +2,13 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <vector>
 
+#include "numeric/distance_bins.hpp"
 #include "numeric/double_double.hpp"
 
 namespace kda_check::judge {
@@ -46,10 +46,14 @@ struct Extreme {
   }
 };
 
-/// Distribution of distances, in bins that are exact below 32 and 1/16 wide (relative) above.
+/// Distribution of distances, in the bins of numeric/distance_bins.hpp.
 class DistanceHistogram {
  public:
-  void add(std::uint64_t distance, std::uint64_t count = 1) { bins_[bin_of(distance)] += count; }
+  void add(std::uint64_t distance, std::uint64_t count = 1) {
+    bins_[numeric::distance_bin(distance)] += count;
+  }
+  void add_to_bin(std::size_t bin) { ++bins_[bin]; }
+  bool operator==(const DistanceHistogram&) const = default;
   void merge(const DistanceHistogram& other) {
     for (std::size_t bin = 0; bin < bins_.size(); ++bin) bins_[bin] += other.bins_[bin];
   }
@@ -59,15 +63,8 @@ class DistanceHistogram {
   std::vector<std::uint64_t> by_power_of_two() const;
 
  private:
-  static constexpr std::size_t per_octave = 16;
-  static std::size_t bin_of(std::uint64_t distance) {
-    if (distance < 32) return static_cast<std::size_t>(distance);
-    const auto octave = static_cast<std::size_t>(std::bit_width(distance)) - 6;  // 32..63 is octave 0
-    const auto within = static_cast<std::size_t>(distance >> (octave + 1)) - per_octave;
-    return 32 + octave * per_octave + within;
-  }
   static double lower_end(std::size_t bin);
-  std::array<std::uint64_t, 32 + 60 * per_octave> bins_{};
+  std::array<std::uint64_t, numeric::distance_bins> bins_{};
 };
 
 /// One head of one sequence, a computation of its own: what happened in it to elements that have no error.

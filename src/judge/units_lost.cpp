@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "judge/head_energies.hpp"
+
 namespace kda_check::judge {
 
 namespace {
@@ -15,6 +17,10 @@ constexpr double healthy = 16;
 
 ProductSum energy_of(const double* values, std::size_t count, std::size_t stride = 1) {
   ProductSum sum;
+  if (stride == 1) {
+    add_finite_squares(sum, {values, count});
+    return sum;
+  }
   for (std::size_t i = 0; i < count; ++i)
     if (const double value = values[i * stride]; std::isfinite(value)) sum.add_square(value);
   return sum;

@@ -13,19 +13,23 @@ constexpr AxisRow axis_rows[] = {
      [](const Arithmetic& from, Arithmetic& to) { to.contraction = from.contraction; }},
     {"exponential", "how exp is evaluated",
      [](const Arithmetic& from, Arithmetic& to) { to.exponential = from.exponential; }},
-    {"special", "how the norm and the gates divide and take roots",
-     [](const Arithmetic& from, Arithmetic& to) { to.special = from.special; }},
+    {"special", "how the norm and the gates divide and take roots, and what becomes of subnormals",
+     [](const Arithmetic& from, Arithmetic& to) {
+       to.special = from.special;
+       to.subnormals = from.subnormals;
+     }},
     {"reduction", "the order of sums",
      [](const Arithmetic& from, Arithmetic& to) {
        to.reduction = from.reduction;
        to.launch = from.launch;
+       to.accumulator = from.accumulator;
      }},
     {"storage", "operands and stages rounded below the format of the computation",
      [](const Arithmetic& from, Arithmetic& to) {
        to.storage = from.storage;
        to.casts = from.casts;
      }},
-    {"formulation", "the decay, the inverse, the tail, the gates and the update of the chunk form",
+    {"formulation", "the decay, the inverse, the tail, the gates and the order of the chunk form",
      [](const Arithmetic& from, Arithmetic& to) {
        to.decay = from.decay;
        to.anchor_rows = from.anchor_rows;
@@ -35,6 +39,9 @@ constexpr AxisRow axis_rows[] = {
        to.tail = from.tail;
        to.gates = from.gates;
        to.update = from.update;
+       to.delta = from.delta;
+       to.scale = from.scale;
+       to.output = from.output;
      }},
 };
 
@@ -69,7 +76,7 @@ CastPoints cast_points(const Arithmetic& arithmetic, DType dtype, bool beta_is_1
       if (!chunk) return {};
       return is_narrow ? fla_cast_points(narrow, beta_is_16_bit) : tensor_core_operands();
     case Storage::flash_kda:
-      return chunk ? flash_kda_cast_points() : CastPoints{};
+      return chunk ? flash_kda_cast_points(arithmetic.delta == Delta::residual) : CastPoints{};
     case Storage::named:
       break;
   }
@@ -77,16 +84,21 @@ CastPoints cast_points(const Arithmetic& arithmetic, DType dtype, bool beta_is_1
 }
 
 std::string unsupported(const Arithmetic& arithmetic, DType dtype) {
-  if (arithmetic.gates == Gates::log2 &&
+  const ReductionKind kind = arithmetic.reduction.kind;
+  const bool has_tensor_cores =
+      kind == ReductionKind::mma || kind == ReductionKind::triton || kind == ReductionKind::lanes;
+  if (arithmetic.gates != Gates::natural &&
       (arithmetic.exponential == Exponential::libm || arithmetic.exponential == Exponential::poly))
-    return "exponential=libm and poly have no powers of two, which gates=log2 asks for";
+    return "exponential=libm and poly have no powers of two, which gates=log2 and log2-each ask for";
+  if (arithmetic.accumulator != Accumulator::fp32 && !has_tensor_cores)
+    return "accumulator=fp16 is that of a tensor core: reduction=mma, triton or lanes";
   if (dtype != DType::fp64) return {};
   if (arithmetic.exponential != Exponential::exact && arithmetic.exponential != Exponential::libm)
     return "this exponential exists in fp32 only";
-  if (arithmetic.gates != Gates::natural) return "gates=log2 exists in fp32 only";
-  if (arithmetic.special != Special::ieee) return "special=triton exists in fp32 only";
-  if (arithmetic.reduction.kind == ReductionKind::mma || arithmetic.reduction.kind == ReductionKind::triton)
-    return "tensor cores add in fp32 only";
+  if (arithmetic.gates != Gates::natural) return "gates=log2 and log2-each exist in fp32 only";
+  if (arithmetic.special != Special::ieee) return "special=triton, triton-logf and fast exist in fp32 only";
+  if (arithmetic.subnormals != Subnormals::gradual) return "subnormals=flush exists in fp32 only";
+  if (has_tensor_cores) return "tensor cores add in fp32 only";
   return {};
 }
 

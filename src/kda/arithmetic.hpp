@@ -30,6 +30,7 @@ enum class ReductionKind : std::uint8_t {
   blocks,      ///< runs of `width` terms, then their sums from the first upwards
   mma,         ///< tensor core: terms cut off `width` bits below the largest, added exactly, cut to fp32
   triton,      ///< the same; and rows as Triton's tl.sum adds them on an H100 (kda/row_layout.hpp)
+  lanes,       ///< as mma; and rows of the norm by the lanes of a warp, gates row by row
   simt,        ///< a GPU's other cores: rows by the tree of a warp, products by one thread for each sum
   exact,       ///< one rounding at the end
 };
@@ -59,6 +60,7 @@ enum class InverseForm : std::uint8_t {
   blocks,        ///< (b) row by row in each block
   doubling,      ///< (c) (I - L)(I + L^2)(I + L^4) ... in each block
   horner,        ///< I - L (I - L (I - ...)) in each block
+  eliminate,     ///< rank-one updates in each block: as (b), every entry one running sum. Blocks of 8 or 16
 };
 
 enum class Storage : std::uint8_t {
@@ -76,32 +78,77 @@ enum class Storage : std::uint8_t {
 enum class TailForm : std::uint8_t {
   difference,  ///< of two running sums from the start of the chunk: upstream
   suffix,      ///< a running sum from its end
+  factored,    ///< never: exp(-G_i) exp(G_n) from rounded factors, k exp(-G_i) being one of the scores'
 };
 
 /// How the norm and the gates divide, take roots and logarithms.
 enum class Special : std::uint8_t {
   ieee,    ///< rounded once
   triton,  ///< what Triton makes of them on an H100: div.full, sqrt.approx, lg2.approx (numeric/h100.hpp)
+  triton_logf,  ///< the same; a softplus of logf, which is what tl.log is
+  fast,         ///< a norm of rsqrt.approx, sigmoids of tanh.approx, softplus as `triton`
+};
+
+/// What becomes of subnormal numbers in fp32.
+enum class Subnormals : std::uint8_t {
+  gradual,  ///< kept, as IEEE arithmetic has them
+  flush,    ///< zeros of their sign, on their way in and as results: what nvcc's --use_fast_math does
 };
 
 /// What the gates of the chunk form are logarithms to.
 enum class Gates : std::uint8_t {
-  natural,  ///< the base e
-  log2,     ///< 2: the sum over a chunk times log2(e), rounded; decays are powers of two
+  natural,    ///< the base e
+  log2,       ///< 2: the sum over a chunk times log2(e), rounded; decays are powers of two
+  log2_each,  ///< 2: the bound or the amplitude times log2(e), rounded, before it makes a gate
 };
 
-/// How a chunk's writes kg^T v_new join the decayed state.
+/// How writes, a chunk's kg^T v_new or a token's k (beta e)^T, join the decayed state.
 enum class Update : std::uint8_t {
-  chained,     ///< the sum starts from it
-  transposed,  ///< that, but with state_v_first a sum of its own, onto which decay S is added by a fma: a
-               ///< transposed dot of Triton's starts from nothing
+  chained,      ///< the sum starts from it
+  transposed,   ///< that, but with state_v_first a sum of its own, onto which decay S is added by a fma: a
+                ///< transposed dot of Triton's starts from nothing
+  added,        ///< that, whatever the layout
+  decay_fused,  ///< the same; and in the token forms, too, decay S is added to the write by a fma
 };
 
-/// What a Triton program was compiled for, where that decides bits: autotuning picks it. Read with
-/// ReductionKind::triton alone; a layout without registers is the first of row_layout.hpp's.
+/// Where a chunk subtracts what the state predicts.
+enum class Delta : std::uint8_t {
+  wy,        ///< behind the inverse: v_new = X (beta v) - X (beta k e^G) S
+  residual,  ///< before it: v_new = X (beta (v - (k e^G) S)); u and w are not formed
+};
+
+/// What scale multiplies.
+enum class ScaledPart : std::uint8_t {
+  scores,  ///< the scores, and (q e^G) S
+  q,       ///< q e^G, rounded before and behind it as an operand is; scale is rounded like it
+  output,  ///< o of the token forms, which else multiply q; in the chunk form the scores
+};
+
+/// How the two parts of a chunk's o come together.
+enum class Output : std::uint8_t {
+  chained,  ///< Aqk v_new is added up from (q e^G) S on
+  apart,    ///< both are sums of their own
+};
+
+/// What a tensor core adds in (docs/arithmetic.md, "Tensor cores").
+enum class Accumulator : std::uint8_t {
+  fp32,  ///< cut towards zero
+  fp16,  ///< rounded to nearest even; accumulators are fp16 numbers kept as fp32
+};
+
+/// What a kernel was compiled for, where that decides bits: autotuning picks it, or a table of its caller's.
+/// Read with ReductionKind::triton, and `norm` with `lanes`; a layout without registers, or a 0, is the first
+/// of row_layout.hpp's.
 struct Launch {
   RowLayout norm, pairs, substitution;
-  std::size_t scan_rows = 0;  ///< of the running sum of the gates: 4 or 2 at once; 0: 4
+  std::size_t scan_rows = 0;  ///< of the running sum of the gates, at once
+  TokenProgram block{};       ///< of a token form; no columns: FLA's
+  // Backwards.
+  WyBlock wy{};                       ///< of what goes through states and the inverse
+  std::size_t intra_warps = 0;        ///< of what stays within a chunk
+  std::size_t reverse_scan_rows = 0;  ///< of the running sum of dG
+  RowLayout norm_gradient{};
+  std::size_t gate_warps = 0;
 
   bool operator==(const Launch&) const = default;
 };
@@ -110,6 +157,7 @@ struct Arithmetic {
   Contraction contraction = Contraction::fused;
   Exponential exponential = Exponential::exact;
   Special special = Special::ieee;
+  Subnormals subnormals = Subnormals::gradual;
   Reduction reduction;
   Storage storage = Storage::upstream;
   CastPoints casts;  ///< of Storage::named
@@ -117,10 +165,14 @@ struct Arithmetic {
   int anchor_rows = 16;  ///< 16, 32 or 64; no more than the chunk
   double clamp = 126;    ///< of DecayForm::clamp
   InverseForm inverse = InverseForm::substitution;
-  int inverse_rows = 16;  ///< 16, 32 or 64; no more than the chunk
+  int inverse_rows = 16;                        ///< 8, 16, 32 or 64; no more than the chunk
+  Accumulator accumulator = Accumulator::fp32;  ///< of the products that form the inverse
   TailForm tail = TailForm::difference;
   Gates gates = Gates::natural;
   Update update = Update::chained;
+  Delta delta = Delta::wy;
+  ScaledPart scale = ScaledPart::scores;
+  Output output = Output::chained;
   Launch launch{};
 
   bool operator==(const Arithmetic&) const = default;
@@ -161,12 +213,39 @@ bool has_axis(ArithmeticAxes axes, std::string_view assignment);
 /// Why nothing can be computed this way in `dtype`; empty when it can.
 std::string unsupported(const Arithmetic& arithmetic, numeric::DType dtype);
 
-/// The keys and the values each takes, then the presets, for `list`.
+/// The key of a word that no code on a GPU has, emulations included; empty without one.
+constexpr std::string_view cpu_only_key(const Arithmetic& arithmetic) {
+  const CastPoints& casts = arithmetic.casts;
+  const bool rounds_there = casts.initial_state != Rounding::none || casts.scores != Rounding::none ||
+                            casts.residual != Rounding::none || casts.o_inter != Rounding::none ||
+                            casts.o_intra != Rounding::none;
+  if (arithmetic.special != Special::ieee) return "special";
+  if (arithmetic.subnormals != Subnormals::gradual) return "subnormals";
+  if (arithmetic.reduction.kind == ReductionKind::triton || arithmetic.reduction.kind == ReductionKind::lanes)
+    return "reduction";
+  if (arithmetic.storage == Storage::triton || (arithmetic.storage == Storage::named && rounds_there))
+    return "storage";
+  if (arithmetic.inverse == InverseForm::eliminate) return "inverse";
+  if (arithmetic.accumulator != Accumulator::fp32) return "accumulator";
+  if (arithmetic.tail == TailForm::factored) return "tail";
+  if (arithmetic.gates != Gates::natural) return "gates";
+  if (arithmetic.update != Update::chained) return "update";
+  if (arithmetic.delta != Delta::wy) return "delta";
+  if (arithmetic.scale != ScaledPart::scores) return "scale";
+  if (arithmetic.output != Output::chained) return "output";
+  return {};
+}
+
+/// A key of --arithmetic and what it takes.
 struct AxisDescription {
   std::string key;
-  std::string values;
+  std::vector<std::string> names;  ///< "tree:N": with a number to be filled in
+  std::string grammar;             ///< of values without a name; mostly empty
   std::string summary;
+
+  std::string values() const;
 };
+/// All of them, in the order of describe().
 std::vector<AxisDescription> axis_descriptions();
 
 }  // namespace kda_check::kda

@@ -1,21 +1,19 @@
 // The words of --arithmetic: one list for each axis, read both ways.
 #include <fmt/format.h>
 
-#include <charconv>
-#include <cmath>
+#include <algorithm>
 #include <iterator>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "kda/arithmetic.hpp"
+#include "kda/arithmetic_presets.hpp"
+#include "kda/axis_numbers.hpp"
 #include "kda/launch_words.hpp"
 
 namespace kda_check::kda {
 
 namespace {
-
-/// What follows the colon of a name.
-enum class Number : std::uint8_t { none, rows, width, bits, exponent };
 
 template <class Value>
 struct ValueName {
@@ -33,13 +31,19 @@ constexpr ValueName<Exponential> exponentials[] = {{Exponential::exact, "exact"}
                                                    {Exponential::exp2_scaled, "exp2-scaled"},
                                                    {Exponential::flush, "flush"},
                                                    {Exponential::poly, "poly"}};
-constexpr ValueName<Special> specials[] = {{Special::ieee, "ieee"}, {Special::triton, "triton"}};
+constexpr ValueName<Special> specials[] = {{Special::ieee, "ieee"},
+                                           {Special::triton, "triton"},
+                                           {Special::triton_logf, "triton-logf"},
+                                           {Special::fast, "fast"}};
+constexpr ValueName<Subnormals> subnormal_values[] = {{Subnormals::gradual, "gradual"},
+                                                      {Subnormals::flush, "flush"}};
 constexpr ValueName<ReductionKind> reductions[] = {{ReductionKind::sequential, "sequential"},
                                                    {ReductionKind::pairwise, "pairwise"},
                                                    {ReductionKind::tree, "tree", Number::width},
                                                    {ReductionKind::blocks, "blocks", Number::width},
                                                    {ReductionKind::mma, "mma", Number::bits},
                                                    {ReductionKind::triton, "triton", Number::bits},
+                                                   {ReductionKind::lanes, "lanes", Number::bits},
                                                    {ReductionKind::simt, "simt"},
                                                    {ReductionKind::exact, "exact"}};
 constexpr ValueName<Storage> storages[] = {{Storage::none, "none"},
@@ -57,75 +61,23 @@ constexpr ValueName<DecayForm> decays[] = {{DecayForm::pair, "pair"},
 constexpr ValueName<InverseForm> inverses[] = {{InverseForm::substitution, "substitution"},
                                                {InverseForm::blocks, "blocks", Number::rows},
                                                {InverseForm::doubling, "doubling", Number::rows},
-                                               {InverseForm::horner, "horner", Number::rows}};
-constexpr ValueName<TailForm> tails[] = {{TailForm::difference, "difference"}, {TailForm::suffix, "suffix"}};
-constexpr ValueName<Gates> gate_bases[] = {{Gates::natural, "natural"}, {Gates::log2, "log2"}};
-constexpr ValueName<Update> updates[] = {{Update::chained, "chained"}, {Update::transposed, "transposed"}};
+                                               {InverseForm::horner, "horner", Number::rows},
+                                               {InverseForm::eliminate, "eliminate", Number::few_rows}};
+constexpr ValueName<Accumulator> accumulators[] = {{Accumulator::fp32, "fp32"}, {Accumulator::fp16, "fp16"}};
+constexpr ValueName<TailForm> tails[] = {
+    {TailForm::difference, "difference"}, {TailForm::suffix, "suffix"}, {TailForm::factored, "factored"}};
+constexpr ValueName<Gates> gate_bases[] = {
+    {Gates::natural, "natural"}, {Gates::log2, "log2"}, {Gates::log2_each, "log2-each"}};
+constexpr ValueName<Delta> deltas[] = {{Delta::wy, "wy"}, {Delta::residual, "residual"}};
+constexpr ValueName<ScaledPart> scaled_parts[] = {
+    {ScaledPart::scores, "scores"}, {ScaledPart::q, "q"}, {ScaledPart::output, "output"}};
+constexpr ValueName<Output> outputs[] = {{Output::chained, "chained"}, {Output::apart, "apart"}};
+constexpr ValueName<Update> updates[] = {{Update::chained, "chained"},
+                                         {Update::transposed, "transposed"},
+                                         {Update::added, "added"},
+                                         {Update::decay_fused, "decay-fused"}};
 constexpr ValueName<Rounding> roundings[] = {
     {Rounding::bf16, "bf16"}, {Rounding::fp16, "fp16"}, {Rounding::tf32, "tf32"}};
-
-struct Preset {
-  std::string_view name, summary;
-  void (*apply)(Arithmetic&);
-};
-constexpr Preset presets[] = {
-    {"ideal", "every operation within half a unit in the last place",
-     [](Arithmetic& a) { a = ideal_arithmetic(); }},
-    {"ieee", "a CPU without contraction: separate, libm, sequential, nothing rounded, pair, substitution",
-     [](Arithmetic& a) {
-       a = ideal_arithmetic();
-       a.contraction = Contraction::separate;
-       a.exponential = Exponential::libm;
-       a.reduction = {};
-     }},
-    {"h100", "kda-check's own GPU kernels on an H100, bit for bit: fused, cuda, simt, blocks:16, tail=suffix",
-     [](Arithmetic& a) {
-       a.contraction = Contraction::fused;
-       a.exponential = Exponential::cuda;
-       a.reduction = {ReductionKind::simt, 0};
-       a.inverse = InverseForm::blocks;
-       a.inverse_rows = 16;
-       a.tail = TailForm::suffix;
-     }},
-    {"fla",
-     "FLA's chunk_kda on an H100, forwards bit for bit: fused, cuda-fast, special=triton, triton:25, "
-     "upstream, "
-     "blocks:16, log2, transposed",
-     [](Arithmetic& a) {
-       a.contraction = Contraction::fused;
-       a.exponential = Exponential::cuda_fast;
-       a.special = Special::triton;
-       a.reduction = {ReductionKind::triton, 25};
-       a.storage = Storage::triton;
-       a.inverse = InverseForm::blocks;
-       a.inverse_rows = 16;
-       a.tail = TailForm::difference;
-       a.gates = Gates::log2;
-       a.update = Update::transposed;
-     }},
-    {"fla-recurrent",
-     "FLA's fused_recurrent_kda on an H100, bit for bit: fused, cuda-fast, special=triton, triton:25",
-     [](Arithmetic& a) {
-       a.contraction = Contraction::fused;
-       a.exponential = Exponential::cuda_fast;
-       a.special = Special::triton;
-       a.reduction = {ReductionKind::triton, 25};
-       a.storage = Storage::none;
-     }},
-    {"flash-kda",
-     "FlashKDA's kernels; meant for --chunk-size 16: factored:16, doubling:16, storage=flash-kda",
-     [](Arithmetic& a) {
-       a.contraction = Contraction::fused;
-       a.exponential = Exponential::cuda_fast;
-       a.reduction = {ReductionKind::mma, 25};
-       a.storage = Storage::flash_kda;
-       a.decay = DecayForm::factored;
-       a.inverse = InverseForm::doubling;
-       a.anchor_rows = a.inverse_rows = 16;
-     }},
-};
-
-constexpr std::string_view block_heights = "16, 32 or 64";
 
 template <class Value, std::size_t count>
 std::string_view name_in(const ValueName<Value> (&list)[count], Value value) {
@@ -134,63 +86,12 @@ std::string_view name_in(const ValueName<Value> (&list)[count], Value value) {
   return "?";
 }
 
-std::vector<std::string> examples_of(std::string_view name, Number number) {
-  const auto with = [&](auto... values) { return std::vector{fmt::format("{}:{}", name, values)...}; };
-  switch (number) {
-    case Number::none:
-      return {std::string(name)};
-    case Number::rows:
-      return with(16, 32, 64);
-    case Number::width:
-      return with("N");
-    case Number::bits:
-      return with(24, 25);
-    case Number::exponent:
-      break;
-  }
-  return with("X");
-}
-
 template <class Value, std::size_t count>
 std::vector<std::string> names_in(const ValueName<Value> (&list)[count]) {
   std::vector<std::string> names;
   for (const auto& row : list)
     for (std::string& name : examples_of(row.name, row.number)) names.push_back(std::move(name));
   return names;
-}
-
-[[noreturn]] void refuse(std::string_view key, std::string_view value, const std::string& why,
-                         const std::string& hint = {}) {
-  throw Error(ErrorKind::usage, fmt::format("--arithmetic {}={}: {}", key, value, why), {}, hint);
-}
-
-/// The number behind the colon, checked; `fallback` without one.
-double number_of(Number kind, std::string_view key, std::string_view value, std::size_t colon,
-                 double fallback) {
-  if (colon == std::string_view::npos) return fallback;
-  const std::string_view text = value.substr(colon + 1);
-  double number = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool read = failure == std::errc{} && end == text.data() + text.size();
-  const bool whole = read && number == std::floor(number);
-  switch (kind) {
-    case Number::none:
-      refuse(key, value, fmt::format("{} takes no number", value.substr(0, colon)));
-    case Number::rows:
-      if (!whole || (number != 16 && number != 32 && number != 64))
-        refuse(key, value, fmt::format("blocks have {} rows", block_heights));
-      break;
-    case Number::width:
-      if (!whole || number < 2 || number > 1024) refuse(key, value, "wanted 2 to 1024 terms");
-      break;
-    case Number::bits:
-      if (!whole || number < 20 || number > 30) refuse(key, value, "wanted 20 to 30 bits");
-      break;
-    case Number::exponent:
-      if (!read || !(number >= 1 && number <= 1000)) refuse(key, value, "wanted an exponent of 2, 1 to 1000");
-      break;
-  }
-  return number;
 }
 
 struct Read {
@@ -204,7 +105,7 @@ const ValueName<Value>& find_in(const ValueName<Value> (&list)[count], std::stri
                                 std::string_view value) {
   for (const auto& row : list)
     if (row.name == split(value).name) return row;
-  refuse(key, value, fmt::format("no such {}", key), suggest(value, names_in(list)));
+  refuse_value(key, value, fmt::format("no such {}", key), suggest(value, names_in(list)));
 }
 
 /// The value of an axis without numbers.
@@ -246,27 +147,28 @@ std::vector<std::string> cast_point_names() {
 /// One "bf16@state" of `value`.
 void set_cast(CastPoints& casts, std::string_view value, std::string_view part) {
   const std::size_t at = part.find('@');
-  if (at == std::string_view::npos) refuse("storage", value, "wanted FORMAT@STAGE+FORMAT@STAGE");
+  if (at == std::string_view::npos) refuse_value("storage", value, "wanted FORMAT@STAGE+FORMAT@STAGE");
   const Rounding rounding = plain(roundings, "storage", part.substr(0, at));
   const std::string_view name = part.substr(at + 1);
-  if (name.empty()) refuse("storage", value, "no stage named", "one of: " + join(cast_point_names()));
+  if (name.empty()) refuse_value("storage", value, "no stage named", "one of: " + join(cast_point_names()));
   bool known = false;
   for (const CastPointRow& row : cast_point_rows())
     if (row.name == name || (name == "products" && row.is_operand)) casts.*row.point = rounding, known = true;
-  if (!known) refuse("storage", value, fmt::format("no stage '{}'", name), suggest(name, cast_point_names()));
+  if (!known)
+    refuse_value("storage", value, fmt::format("no stage '{}'", name), suggest(name, cast_point_names()));
 }
 
 /// "bf16@state+tf32@products"
 void set_storage(Arithmetic& arithmetic, std::string_view value) {
+  arithmetic.casts = {};
   if (value.find('@') == std::string_view::npos) {
     for (const auto& row : roundings)
       if (row.name == value)
-        refuse("storage", value, "a format wants a stage",
-               fmt::format("FORMAT@STAGE, as storage={}@state; kda-check list arithmetic", value));
+        refuse_value("storage", value, "a format wants a stage",
+                     fmt::format("FORMAT@STAGE, as storage={}@state; kda-check list arithmetic", value));
     arithmetic.storage = plain(storages, "storage", value);
     return;
   }
-  arithmetic.casts = {};
   std::size_t begin = 0, plus = 0;
   do {
     plus = value.find('+', begin);
@@ -305,46 +207,77 @@ constexpr AxisKey keys[] = {
     {"exponential", false,
      [](Arithmetic& a, std::string_view v) { a.exponential = plain(exponentials, "exponential", v); }},
     {"special", false, [](Arithmetic& a, std::string_view v) { a.special = plain(specials, "special", v); }},
+    {"subnormals", false,
+     [](Arithmetic& a, std::string_view v) { a.subnormals = plain(subnormal_values, "subnormals", v); }},
     {"reduction", false, set_reduction},
     {"storage", false, set_storage},
     {"decay", true, set_decay},
     {"inverse", true, set_inverse},
+    {"accumulator", true,
+     [](Arithmetic& a, std::string_view v) { a.accumulator = plain(accumulators, "accumulator", v); }},
     {"tail", true, [](Arithmetic& a, std::string_view v) { a.tail = plain(tails, "tail", v); }},
     {"gates", true, [](Arithmetic& a, std::string_view v) { a.gates = plain(gate_bases, "gates", v); }},
-    {"update", true, [](Arithmetic& a, std::string_view v) { a.update = plain(updates, "update", v); }},
-    {"launch", true, [](Arithmetic& a, std::string_view v) { a.launch = launch_from(v); }}};
+    {"delta", true, [](Arithmetic& a, std::string_view v) { a.delta = plain(deltas, "delta", v); }},
+    {"scale", false, [](Arithmetic& a, std::string_view v) { a.scale = plain(scaled_parts, "scale", v); }},
+    {"output", true, [](Arithmetic& a, std::string_view v) { a.output = plain(outputs, "output", v); }},
+    {"update", false, [](Arithmetic& a, std::string_view v) { a.update = plain(updates, "update", v); }},
+    {"launch", false, [](Arithmetic& a, std::string_view v) { a.launch = launch_from(v); }}};
+
+void set_preset(Arithmetic& arithmetic, const Preset& preset) {
+  for (std::string_view rest = preset.words; !rest.empty();) {
+    const std::size_t end = std::min(rest.find(' '), rest.size());
+    set_axis(arithmetic, rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+}
 
 }  // namespace
 
 std::string axis_value(const Arithmetic& arithmetic, std::string_view axis) {
   if (axis == "contraction") return std::string(name_in(contractions, arithmetic.contraction));
   if (axis == "exponential") return std::string(name_in(exponentials, arithmetic.exponential));
-  if (axis == "special") return std::string(name_in(specials, arithmetic.special));
+  if (axis == "special")
+    return fmt::format("{}{}", name_in(specials, arithmetic.special),
+                       arithmetic.subnormals == Subnormals::flush ? ", flush" : "");
   if (axis == "reduction")
     return numbered(reductions, arithmetic.reduction.kind, arithmetic.reduction.width) +
+           (arithmetic.accumulator == Accumulator::fp16 ? ", fp16 accumulators" : "") +
            (arithmetic.launch == Launch{} ? "" : ", " + words_of(arithmetic.launch));
   if (axis == "storage") return storage_name(arithmetic);
   const double number = arithmetic.decay == DecayForm::clamp ? arithmetic.clamp : arithmetic.anchor_rows;
-  return fmt::format("{}, {}{}{}{}", numbered(decays, arithmetic.decay, number),
-                     numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows),
-                     arithmetic.tail == TailForm::suffix ? ", suffix tail" : "",
-                     arithmetic.gates == Gates::log2 ? ", log2 gates" : "",
-                     arithmetic.update == Update::transposed ? ", transposed update" : "");
+  std::string text = fmt::format("{}, {}", numbered(decays, arithmetic.decay, number),
+                                 numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows));
+  const auto add_if = [&](bool differs, std::string_view value, std::string_view what) {
+    if (differs) fmt::format_to(std::back_inserter(text), ", {} {}", value, what);
+  };
+  add_if(arithmetic.tail != TailForm::difference, name_in(tails, arithmetic.tail), "tail");
+  add_if(arithmetic.gates != Gates::natural, name_in(gate_bases, arithmetic.gates), "gates");
+  add_if(arithmetic.delta != Delta::wy, name_in(deltas, arithmetic.delta), "delta");
+  add_if(arithmetic.scale != ScaledPart::scores, "scaled", name_in(scaled_parts, arithmetic.scale));
+  add_if(arithmetic.output != Output::chained, "output", name_in(outputs, arithmetic.output));
+  add_if(arithmetic.update != Update::chained, name_in(updates, arithmetic.update), "update");
+  return text;
 }
 
 std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
   std::string text = fmt::format(
-      "contraction={} exponential={} special={} reduction={} storage={}",
+      "contraction={} exponential={} special={} subnormals={} reduction={} storage={}",
       name_in(contractions, arithmetic.contraction), name_in(exponentials, arithmetic.exponential),
-      name_in(specials, arithmetic.special),
+      name_in(specials, arithmetic.special), name_in(subnormal_values, arithmetic.subnormals),
       numbered(reductions, arithmetic.reduction.kind, arithmetic.reduction.width), storage_name(arithmetic));
   if (axes.chunk)
-    fmt::format_to(std::back_inserter(text), " decay={} inverse={} tail={} gates={} update={} launch={}",
+    fmt::format_to(std::back_inserter(text),
+                   " decay={} inverse={} accumulator={} tail={} gates={} delta={} scale={} output={} "
+                   "update={} launch={}",
                    numbered(decays, arithmetic.decay,
                             arithmetic.decay == DecayForm::clamp ? arithmetic.clamp : arithmetic.anchor_rows),
                    numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows),
-                   name_in(tails, arithmetic.tail), name_in(gate_bases, arithmetic.gates),
+                   name_in(accumulators, arithmetic.accumulator), name_in(tails, arithmetic.tail),
+                   name_in(gate_bases, arithmetic.gates), name_in(deltas, arithmetic.delta),
+                   name_in(scaled_parts, arithmetic.scale), name_in(outputs, arithmetic.output),
                    name_in(updates, arithmetic.update), words_of(arithmetic.launch));
+  else if (arithmetic.launch != Launch{})
+    text += " launch=" + words_of(arithmetic.launch);
   return text;
 }
 
@@ -352,8 +285,8 @@ void set_axis(Arithmetic& arithmetic, std::string_view assignment) {
   const std::size_t equals = assignment.find('=');
   if (equals == std::string_view::npos) {
     std::vector<std::string> names;
-    for (const Preset& preset : presets) {
-      if (preset.name == assignment) return preset.apply(arithmetic);
+    for (const Preset& preset : presets()) {
+      if (preset.name == assignment) return set_preset(arithmetic, preset);
       names.emplace_back(preset.name);
     }
     const std::string hint = suggest(assignment, names);
@@ -378,30 +311,42 @@ bool has_axis(ArithmeticAxes axes, std::string_view assignment) {
   return false;
 }
 
+std::string AxisDescription::values() const {
+  return join(names) + (grammar.empty() ? "" : ", or " + grammar);
+}
+
 std::vector<AxisDescription> axis_descriptions() {
-  std::vector<AxisDescription> rows = {
-      {"contraction", join(names_in(contractions)), "a*b + c with one rounding, or one after each operation"},
-      {"exponential", join(names_in(exponentials)),
+  return {
+      {"contraction", names_in(contractions), "", "a*b + c with one rounding, or one after each operation"},
+      {"exponential", names_in(exponentials), "",
        "how exp is evaluated; fp64 has exact and libm, which is the C library's"},
-      {"special", join(names_in(specials)),
+      {"special", names_in(specials), "",
        "how the norm and the gates divide, take roots and logarithms; fp64 has ieee"},
-      {"reduction", join(names_in(reductions)),
+      {"subnormals", names_in(subnormal_values), "", "what becomes of subnormal numbers in fp32"},
+      {"reduction", names_in(reductions), "",
        "the order of sums, and where they are rounded; mma:24 a tensor core of an Ampere or Ada, mma:25 of a "
        "Hopper or Blackwell"},
-      {"storage",
-       join(names_in(storages)) + ", or FORMAT@STAGE+... with bf16, fp16, tf32 and " +
-           join(cast_point_names()),
+      {"storage", names_in(storages),
+       "FORMAT@STAGE+... with bf16, fp16, tf32 and " + join(cast_point_names()),
        "what is rounded below the format of the computation"},
-      {"decay", join(names_in(decays)), "chunk: how exp(G_i - G_j) is formed; anchors stand every N rows"},
-      {"inverse", join(names_in(inverses)), "chunk: how (I + L)^-1 is formed"},
-      {"tail", join(names_in(tails)), "chunk: how G_n - G_i, the decay to the chunk's end, is formed"},
-      {"gates", join(names_in(gate_bases)), "chunk: what sums of gates are logarithms to"},
-      {"update", join(names_in(updates)), "chunk: how writes join the decayed state"},
-      {"launch", "any, or norm:SxLxW+pairs:SxLxW+substitution:SxLxW+scan:ROWS",
-       "chunk, with reduction=triton: the layouts that autotuning picked"}};
-  for (const Preset& preset : presets)
-    rows.push_back({std::string(preset.name), std::string(preset.summary), "preset"});
-  return rows;
+      {"decay", names_in(decays), "", "chunk: how exp(G_i - G_j) is formed; anchors stand every N rows"},
+      {"inverse", names_in(inverses), "", "chunk: how (I + L)^-1 is formed"},
+      {"accumulator", names_in(accumulators), "",
+       "chunk: what tensor cores add in where they form the inverse"},
+      {"tail", names_in(tails), "", "chunk: how G_n - G_i, the decay to the chunk's end, is formed"},
+      {"gates", names_in(gate_bases), "", "chunk: what sums of gates are logarithms to"},
+      {"delta", names_in(deltas), "", "chunk: the prediction is subtracted behind the inverse, or before it"},
+      {"scale", names_in(scaled_parts), "",
+       "chunk: scores or q, which scale multiplies; the token forms: q, or o behind its sum"},
+      {"output", names_in(outputs), "", "chunk: how the two parts of o come together"},
+      {"update", names_in(updates), "",
+       "how writes join the decayed state; the token forms have chained and decay-fused"},
+      {"launch",
+       {"any"},
+       "norm:SxLxW+pairs:SxLxW+substitution:SxLxW+scan:ROWS+block:COLUMNSxWARPS+wy:KxVxWARPS+intra:WARPS+"
+       "reverse-scan:ROWS+norm-backward:SxLxW+gate-backward:WARPS",
+       "with reduction=triton: the layouts that autotuning or a caller picked; with lanes: that of the "
+       "norm"}};
 }
 
 }  // namespace kda_check::kda

@@ -16,6 +16,7 @@ constexpr CastPointRow rows[] = {
      .point = &CastPoints::score_operands,
      .in_chunk_form = true,
      .is_operand = true},
+    {.name = "scores", .point = &CastPoints::scores, .in_chunk_form = true},
     {.name = "Aqk", .point = &CastPoints::Aqk, .in_chunk_form = true, .is_operand = true},
     {.name = "L", .point = &CastPoints::L, .in_chunk_form = true},
     {.name = "inverse_operands",
@@ -28,9 +29,13 @@ constexpr CastPointRow rows[] = {
     {.name = "w", .point = &CastPoints::w, .in_chunk_form = true, .is_operand = true},
     {.name = "u", .point = &CastPoints::u, .in_chunk_form = true},
     {.name = "prediction", .point = &CastPoints::prediction, .in_token_forms = true, .in_chunk_form = true},
+    {.name = "residual", .point = &CastPoints::residual, .in_chunk_form = true},
     {.name = "v_new", .point = &CastPoints::v_new, .in_chunk_form = true, .is_operand = true},
+    {.name = "o_inter", .point = &CastPoints::o_inter, .in_chunk_form = true},
+    {.name = "o_intra", .point = &CastPoints::o_intra, .in_chunk_form = true},
     {.name = "tensor_core", .point = &CastPoints::tensor_core, .in_chunk_form = true},
     {.name = "state", .point = &CastPoints::state, .in_chunk_form = true, .is_operand = true},
+    {.name = "initial_state", .point = &CastPoints::initial_state, .in_chunk_form = true},
     {.name = "carry", .point = &CastPoints::carry, .in_token_forms = true, .in_chunk_form = true},
     {.name = "dv_local", .point = &CastPoints::dv_local, .in_chunk_form = true, .backward = true},
     {.name = "dv", .point = &CastPoints::dv, .in_chunk_form = true, .backward = true, .is_operand = true},
@@ -78,12 +83,16 @@ CastPoints tensor_core_operands() {
   return casts;
 }
 
-CastPoints flash_kda_cast_points() {
+CastPoints flash_kda_cast_points(bool by_residual) {
   CastPoints casts;
   casts.normalised = casts.exponentials = casts.score_operands = casts.Aqk = casts.Akk_inv = Rounding::bf16;
   casts.L = casts.inverse_operands = Rounding::fp16;
   casts.operands = casts.w = casts.u = casts.prediction = casts.v_new = Rounding::bf16;
   casts.state = casts.carry = Rounding::bf16;
+  if (by_residual) {
+    casts.scores = Rounding::fp16;
+    casts.residual = casts.o_inter = casts.o_intra = casts.initial_state = Rounding::bf16;
+  }
   return casts;
 }
 

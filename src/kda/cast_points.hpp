@@ -19,6 +19,7 @@ struct CastPoints {
   Rounding g_cumsum = Rounding::none;          ///< the cumulated gates
   Rounding exponentials = Rounding::none;      ///< chunk: exponentials before they multiply q or k
   Rounding score_operands = Rounding::none;    ///< q 2^(G-a), k 2^(a-G) in the factored scores
+  Rounding scores = Rounding::none;            ///< k k^T 2^(G_i-G_j) before beta, and beta on its way to it
   Rounding Aqk = Rounding::none;               ///< scores, scale included
   Rounding L = Rounding::none;                 ///< beta k k^T 2^(G_i-G_j)
   Rounding inverse_operands = Rounding::none;  ///< factors of the products that form the inverse
@@ -27,9 +28,12 @@ struct CastPoints {
   Rounding operands = Rounding::none;  ///< v * beta, k * beta * 2^G, qg, kg: operands made for a product
   Rounding w = Rounding::none, u = Rounding::none;
   Rounding prediction = Rounding::none;  ///< S^T k (token forms), w S (chunk), before v or u minus it
+  Rounding residual = Rounding::none;    ///< chunk: v minus the prediction, and beta on its way to it
   Rounding v_new = Rounding::none;
-  Rounding tensor_core = Rounding::none;  ///< chunk: operands as a product takes them; whole in memory
-  Rounding state = Rounding::none;        ///< h: the state as an operand of the chunk form
+  Rounding o_inter = Rounding::none, o_intra = Rounding::none;  ///< chunk: o from the state, o from Aqk v_new
+  Rounding tensor_core = Rounding::none;    ///< chunk: operands as a product takes them; whole in memory
+  Rounding state = Rounding::none;          ///< h: the state as an operand of the chunk form
+  Rounding initial_state = Rounding::none;  ///< chunk: as the first chunk finds it
   Rounding carry = Rounding::none;  ///< the carried state (and its gradient), after every token or chunk
   // Of the backward pass only.
   Rounding dv_local = Rounding::none;  ///< Aqk^T do, as it is stored
@@ -59,8 +63,8 @@ Rounding coarsest_cast(const CastPoints& casts, bool chunk_form, bool backward);
 CastPoints fla_cast_points(Rounding narrow, bool beta_is_16_bit);
 /// docs/kda.md, "Machine model": tensor cores take fp32 operands as tf32. What is no operand stays.
 CastPoints tensor_core_operands();
-/// docs/kda.md, "FlashKDA", as far as its stages are those of the chunk form here: FlashKDA subtracts the
-/// prediction before it multiplies by the inverse.
-CastPoints flash_kda_cast_points();
+/// docs/kda.md, "FlashKDA". `by_residual`: with the prediction subtracted before the inverse, as FlashKDA
+/// does; else as far as its stages are those of the chunk form.
+CastPoints flash_kda_cast_points(bool by_residual);
 
 }  // namespace kda_check::kda

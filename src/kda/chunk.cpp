@@ -24,7 +24,7 @@ void run_head(const Problem& problem, const HeadJob& job, const RunOptions& opti
   const std::size_t V = problem.dimensions().V;
   std::optional<StageExchange<T>> exchange;
   if (options.stages.asked()) exchange.emplace(problem, options.stages, s, options.chunk_size);
-  reader.state(s, job.head, work.block.state, work.v_stride());
+  work.load_state(reader, s, job.head);
   for (std::size_t begin = s.begin; begin < s.end; begin += options.chunk_size) {
     const std::size_t rows = std::min(options.chunk_size, s.end - begin);
     work.load(reader, s, job.head, begin, rows);

@@ -51,12 +51,20 @@ class BackwardWorkspace {
   tensor::Arena<T> arena_;
 };
 
+/// Running sums over the value heads of a group: PyTorch adds up more than four in four of them, in turn.
+std::size_t sums_of_group(const Problem& problem, const Arithmetic& arithmetic) {
+  constexpr std::size_t accumulators = 4;
+  const std::size_t heads = problem.heads_per_group();
+  if (heads == 1) return 0;
+  return arithmetic.reduction.kind == ReductionKind::triton && heads > accumulators ? accumulators : 1;
+}
+
 /// Scratch memory of one sequence of one query head, in elements: the entering states, and the sums of dq
 /// and dk over the value heads of a group.
-std::size_t elements_of_job(const Problem& problem, const Sequence& s, std::size_t chunk_size) {
+std::size_t elements_of_job(const Problem& problem, const Sequence& s, const RunOptions& options) {
   const Dimensions& d = problem.dimensions();
-  const std::size_t chunks = (s.length() + chunk_size - 1) / chunk_size;
-  const std::size_t sums = problem.heads_per_group() > 1 ? 2 * s.length() * padded(d.K) : 0;
+  const std::size_t chunks = (s.length() + options.chunk_size - 1) / options.chunk_size;
+  const std::size_t sums = sums_of_group(problem, options.arithmetic) * 2 * s.length() * padded(d.K);
   return (chunks + 1) * d.K * padded(d.V) + sums;
 }
 
@@ -77,7 +85,12 @@ class GroupBackward {
         state_size_(d_.K * padded(d_.V)),
         chunks_((sequence.length() + chunk_size_ - 1) / chunk_size_),
         entering_(chunks_ * state_size_),
-        sums_(problem.heads_per_group() > 1 ? 2 * sequence.length() * padded(d_.K) : 0) {
+        group_sums_(sums_of_group(problem, options.arithmetic)),
+        sums_(group_sums_ * 2 * sequence.length() * padded(d_.K)) {
+    work_.block.forms_w = true;
+    back_.block.layouts = chunk_gradient_layouts(problem, options);
+    const Launch& launch = options.arithmetic.launch;
+    reverse_scan_rows_ = launch.reverse_scan_rows > 0 ? launch.reverse_scan_rows : scan_rows().front();
     if (options.stages.asked()) exchange_.emplace(problem, options.stages, sequence, chunk_size_);
   }
 
@@ -92,9 +105,9 @@ class GroupBackward {
         const std::size_t begin = begin_of(c), rows = rows_of(c), stride = work_.k_stride();
         T *dq = back_.block.dq, *dk = back_.block.dk;
         if (group > 1) {
-          T* const sums = sums_.data() + (begin - s_.begin) * stride;
-          dq = added_to_group(dq, rows * stride, member == 0, sums);
-          dk = added_to_group(dk, rows * stride, member == 0, sums + sums_.size() / 2);
+          const bool is_last = member + 1 == group;
+          dq = added_up(dq, rows * stride, member, is_last, (begin - s_.begin) * stride);
+          dk = added_up(dk, rows * stride, member, is_last, sums_.size() / 2 + (begin - s_.begin) * stride);
         }
         if (member + 1 < group) continue;
         gradients.query(s_, query_head, begin, rows, dq, stride);
@@ -109,12 +122,22 @@ class GroupBackward {
   std::size_t rows_of(std::size_t c) const { return std::min(chunk_size_, s_.end - begin_of(c)); }
 
   void forwards(std::size_t head) {
-    reader_.state(s_, head, work_.block.state, work_.v_stride());
+    work_.load_state(reader_, s_, head);
     for (std::size_t c = 0; c < chunks_; ++c) {
       std::copy_n(work_.block.state, state_size_, entering_.data() + c * state_size_);
       if (c + 1 == chunks_) break;  // computed again at once
       forward(c, head);
     }
+  }
+
+  /// What a value head has, added to those of its group before it, `place` being theirs.
+  T* added_up(const T* part, std::size_t count, std::size_t member, bool is_last, std::size_t place) {
+    const auto sums = [&](std::size_t i) {
+      return sums_.data() + place + i * s_.length() * work_.k_stride();
+    };
+    added_to_group(part, count, member < group_sums_, sums(member % group_sums_));
+    for (std::size_t i = 1; is_last && i < group_sums_; ++i) added_to_group(sums(i), count, false, sums(0));
+    return sums(0);
   }
 
   /// From the state in the block.
@@ -134,8 +157,11 @@ class GroupBackward {
     if (exchange_) exchange_->give(head, begin, work_.block, block);
     backward_(work_.block, block);
     if (exchange_) exchange_->tell(head, begin, work_.block, block);
-    cumulate_from_the_end(work_.block.operations.reduction, block.dG, rows,
-                          work_.k_stride());  // dg_t = dG_n + ... + dG_t (B5)
+    const Reduction& reduction = work_.block.operations.reduction;  // dg_t = dG_n + ... + dG_t (B5)
+    if (reduction.kind == ReductionKind::triton)
+      scan_from_the_end(reverse_scan_rows_, block.dG, rows, chunk_size_, work_.k_stride());
+    else
+      cumulate_from_the_end(reduction, block.dG, rows, work_.k_stride());
     gradients.value(s_, head, begin, rows, block.value_gradient, work_.v_stride());
     gradients.beta(s_, head, begin, rows, block.dbeta);
     gradients.log_decay(s_, head, begin, rows, block.dG, work_.k_stride());
@@ -151,18 +177,27 @@ class GroupBackward {
   ChunkWorkspace<T> work_;
   BackwardWorkspace<T> back_;
   const std::size_t state_size_, chunks_;
+  std::size_t reverse_scan_rows_ = 0;
   tensor::Scratch<T> entering_;  ///< [chunks][K][v_stride]
-  tensor::Scratch<T> sums_;      ///< dq, dk [tokens][k_stride] of a group
+  const std::size_t group_sums_;
+  tensor::Scratch<T> sums_;  ///< dq, dk [running sum][tokens][k_stride] of a group
   std::optional<StageExchange<T>> exchange_;
 };
+
+TritonGradients triton_gradients(const Problem& problem, const Launch& launch) {
+  const std::size_t K = problem.dimensions().K;
+  return {
+      launch.norm_gradient.registers > 0 ? launch.norm_gradient : norm_layouts(K, problem.dtype()).front(),
+      gate_layouts(K, problem.g.dtype(), launch.gate_warps > 0 ? launch.gate_warps : gate_warps().front())};
+}
 
 template <class T>
 GradientTensors run_in(const Problem& problem, const RunOptions& options) {
   const std::vector<GroupJob> jobs = group_jobs(problem);
   const std::size_t rows = rows_needed(problem, options);
-  const double elements = static_cast<double>(
-      ChunkWorkspace<T>::elements(problem, rows) + BackwardWorkspace<T>::elements(problem, rows) +
-      elements_of_job(problem, jobs.front().sequence, options.chunk_size));
+  const double elements = static_cast<double>(ChunkWorkspace<T>::elements(problem, rows) +
+                                              BackwardWorkspace<T>::elements(problem, rows) +
+                                              elements_of_job(problem, jobs.front().sequence, options));
   const std::size_t at_once = std::min(jobs.size(), static_cast<std::size_t>(options.threads));
   const double bytes = static_cast<double>(sizeof(T) * at_once) * elements;
   refuse_memory(
@@ -170,9 +205,10 @@ GradientTensors run_in(const Problem& problem, const RunOptions& options) {
       bytes, at_once, options.memory_limit, rows);
   GradientTensors tensors = allocate_gradients(problem, options.dtype);
   const CastPoints casts = cast_points(options.arithmetic, options.dtype, problem.beta_is_16_bit(), true);
-  HeadGradients<T> gradients(problem, chunk_operations(problem, options),
-                             {NormForm::reciprocal, casts.normalised, casts.dv_local != Rounding::none},
-                             tensors);
+  GradientForm form{NormForm::reciprocal, casts.normalised, casts.dv_local != Rounding::none};
+  if (options.arithmetic.reduction.kind == ReductionKind::triton)
+    form.triton = triton_gradients(problem, options.arithmetic.launch);
+  HeadGradients<T> gradients(problem, chunk_operations(problem, options), form, tensors);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
     GroupBackward<T>(problem, jobs[item].sequence, options, rows).run(jobs[item].query_head, gradients);
   });

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numbers>
 
+#include "kda/launch_choices.hpp"
+
 namespace kda_check::kda {
 
 namespace {
@@ -28,23 +30,47 @@ void cumulate_from_the_end(const Reduction& reduction, T* x, std::size_t rows, s
   turn();
 }
 
+template <class T>
+void scan_from_the_end(std::size_t together, T* x, std::size_t rows, std::size_t chunk_rows,
+                       std::size_t stride) {
+  // Of the zeros those count that share a group with rows, and that there are more.
+  const std::size_t behind = chunk_rows - rows,
+                    zeros = behind % together + (behind >= together ? together : 0), all = zeros + rows;
+  tensor::Scratch<T> turned(all * stride);
+  std::fill_n(turned.data(), zeros * stride, T(0));
+  for (std::size_t i = 0; i < rows; ++i)
+    std::copy_n(x + i * stride, stride, turned.data() + (all - 1 - i) * stride);
+  kernels<T>().scan({all, stride, together, turned.data(), nullptr, T(0), true});
+  for (std::size_t i = 0; i < rows; ++i)
+    std::copy_n(turned.data() + (all - 1 - i) * stride, stride, x + i * stride);
+}
+
+GradientLayouts chunk_gradient_layouts(const Problem& problem, const RunOptions& options) {
+  const Launch& launch = options.arithmetic.launch;
+  const Dimensions& d = problem.dimensions();
+  const DecayForm decay = options.arithmetic.decay;
+  const bool by_pairs =
+      decay == DecayForm::anchor_pair || decay == DecayForm::pair || decay == DecayForm::pair_late;
+  return gradient_layouts(
+      {d.K, d.V, options.chunk_size, problem.dtype(), problem.options.state_v_first, by_pairs},
+      launch.wy.keys > 0 ? launch.wy : wy_blocks().front(),
+      launch.intra_warps > 0 ? launch.intra_warps : intra_warps().front());
+}
+
 Operations chunk_operations(const Problem& problem, const RunOptions& options) {
   Operations operations = operations_of(options.arithmetic);
-  if (operations.update == Update::transposed && !problem.options.state_v_first)
-    operations.update = Update::chained;
-  if (operations.reduction.kind != ReductionKind::triton) return operations;
-  const Launch& launch = options.arithmetic.launch;
-  const std::size_t K = problem.dimensions().K;
-  const numeric::DType stored = problem.dtype();
-  const auto chosen = [](const RowLayout& asked, const std::vector<RowLayout>& possible) {
-    return asked.registers > 0 ? asked : possible.front();
-  };
-  operations.norm = chosen(launch.norm, norm_layouts(K, stored));
-  operations.pairs = chosen(launch.pairs, pair_layouts(K, stored));
-  operations.substitution = chosen(
-      launch.substitution, substitution_layouts(stored, options.arithmetic.decay == DecayForm::anchor_pair));
-  operations.scan_rows = launch.scan_rows > 0 ? launch.scan_rows : scan_rows().front();
-  operations.interleaves_scores = numeric::format_of(stored).bytes == 2;
+  if (operations.update == Update::decay_fused) operations.update = Update::added;
+  if (operations.update == Update::transposed)
+    operations.update = problem.options.state_v_first ? Update::added : Update::chained;
+  const ReductionKind kind = operations.reduction.kind;
+  if (kind != ReductionKind::lanes && kind != ReductionKind::triton) return operations;
+  const Launch launch =
+      filled_in(options.arithmetic.launch, launch_choices(problem, options.arithmetic, Pass::forward));
+  operations.norm = launch.norm;
+  if (kind == ReductionKind::lanes) return operations;
+  operations.pairs = launch.pairs, operations.substitution = launch.substitution;
+  operations.scan_rows = launch.scan_rows;
+  operations.interleaves_scores = numeric::format_of(problem.dtype()).bytes == 2;
   return operations;
 }
 
@@ -90,6 +116,7 @@ ChunkWorkspace<T>::ChunkWorkspace(const Problem& problem, const RunOptions& opti
   block.inverse_rows = std::min(static_cast<std::size_t>(arithmetic.inverse_rows), (rows_ + 15) / 16 * 16);
   block.clamp = static_cast<T>(arithmetic.clamp * std::numbers::ln2);
   block.casts = cast_points(arithmetic, options.dtype, problem.beta_is_16_bit(), true);
+  block.forms_w = options.stages.asked();
   block.scale = static_cast<T>(problem.scale());
 }
 
@@ -103,8 +130,15 @@ void ChunkWorkspace<T>::load(const HeadReader<T>& reader, const Sequence& s, std
   reader.value(s, head, begin, rows, v_, v_stride_);
   reader.beta(s, head, begin, rows, beta_);
   const bool by_triton = reduction.kind == ReductionKind::triton;
-  GateProduct<T> product{by_triton ? factors_ : nullptr};
+  const bool is_log2_each = block.operations.gates == Gates::log2_each;
+  GateProduct<T> product{by_triton || is_log2_each ? factors_ : nullptr};
   reader.log_decay(s, head, begin, rows, G, k_stride_, &product);
+  const bool is_product = product.constant != 0;
+  if (is_log2_each) {
+    product.constant = (is_product ? product.constant : 1) * std::numbers::log2e;
+    for (std::size_t e = 0; e < rows * k_stride_; ++e)
+      G[e] = static_cast<T>(product.constant) * (is_product ? factors_[e] : G[e]);
+  }
   const auto to_base = [&](T* sums) {
     if (block.operations.gates == Gates::log2)
       for (std::size_t e = 0; e < rows * k_stride_; ++e) sums[e] = sums[e] * log2_of_e<T>;
@@ -115,17 +149,24 @@ void ChunkWorkspace<T>::load(const HeadReader<T>& reader, const Sequence& s, std
     to_base(tail_);
   }
   if (by_triton)  // F1
-    kernels<T>().scan({rows, k_stride_, block.operations.scan_rows, G,
-                       product.constant != 0 ? factors_ : nullptr, product.constant,
-                       block.operations.is_fused});
+    kernels<T>().scan({rows, k_stride_, block.operations.scan_rows, G, is_product ? factors_ : nullptr,
+                       static_cast<T>(product.constant), block.operations.is_fused});
   else
     kernels<T>().cumulate(reduction, G, rows, k_stride_);
   to_base(G);
   block.rows = rows;
 }
 
+template <class T>
+void ChunkWorkspace<T>::load_state(const HeadReader<T>& reader, const Sequence& s, std::size_t head) {
+  reader.state(s, head, block.state, v_stride_);
+  kernels<T>().round(block.casts.initial_state, block.state, block.key_dim * v_stride_);
+}
+
 template void cumulate_from_the_end(const Reduction&, float*, std::size_t, std::size_t);
 template void cumulate_from_the_end(const Reduction&, double*, std::size_t, std::size_t);
+template void scan_from_the_end(std::size_t, float*, std::size_t, std::size_t, std::size_t);
+template void scan_from_the_end(std::size_t, double*, std::size_t, std::size_t, std::size_t);
 template class ChunkWorkspace<float>;
 template class ChunkWorkspace<double>;
 

@@ -14,9 +14,18 @@ std::size_t rows_needed(const Problem& problem, const RunOptions& options);
 /// What the kernels ask of the arithmetic, with the layouts of a problem's rows.
 Operations chunk_operations(const Problem& problem, const RunOptions& options);
 
+/// What a chunk's backward kernels are compiled for.
+GradientLayouts chunk_gradient_layouts(const Problem& problem, const RunOptions& options);
+
 /// Rows of running sums from the last row on, in place: x_i + ... + x_n, in the order sums from the end have.
 template <class T>
 void cumulate_from_the_end(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride);
+
+/// The same as Triton's reversed tl.cumsum has it of a chunk of `chunk_rows` rows whose last ones, beyond
+/// `rows`, are zeros: `together` rows at once from the end of the chunk on.
+template <class T>
+void scan_from_the_end(std::size_t together, T* x, std::size_t rows, std::size_t chunk_rows,
+                       std::size_t stride);
 
 /// The pointers of `block` point into its memory.
 template <class T>
@@ -30,6 +39,9 @@ class ChunkWorkspace {
   /// The inputs of rows [begin, begin + rows), the gates cumulated (F1).
   void load(const HeadReader<T>& reader, const Sequence& s, std::size_t head, std::size_t begin,
             std::size_t rows);
+
+  /// The initial state, which is that of the first chunk.
+  void load_state(const HeadReader<T>& reader, const Sequence& s, std::size_t head);
 
   std::size_t k_stride() const { return k_stride_; }
   std::size_t v_stride() const { return v_stride_; }

@@ -80,6 +80,7 @@ class RequestedStages {
 
 std::string gpu_unavailable() { return cuda::unavailable(); }
 std::string gpu_device_name() { return cuda::device_name(); }
+void make_gpu_ready() { cuda::make_ready(); }
 double gpu_copy_bandwidth() { return cuda::copy_bandwidth(); }
 
 std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions& options) {
@@ -90,11 +91,10 @@ std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions
     return "this exponential exists in fp32 only";
   if (arithmetic.reduction.kind != ReductionKind::simt)
     return "GPU variants add in one order, reduction=simt";
-  if (arithmetic.special != Special::ieee) return "GPU variants have special=ieee";
+  if (const std::string_view key = cpu_only_key(arithmetic); !key.empty())
+    return "this value of " + std::string(key) + " is computed on the CPU alone";
   if (cast_points(arithmetic, options.dtype, false, chunk).tensor_core != Rounding::none)
-    return "GPU variants round nothing on its way into a tensor core";
-  if (arithmetic.gates != Gates::natural || arithmetic.update != Update::chained)
-    return "GPU variants have gates=natural and update=chained";
+    return "what a tensor core rounds is rounded on the CPU alone";
   const Dimensions& d = problem.dimensions;
   std::string shape = cuda::unsupported_shape(
       forward_kernel(chunk),

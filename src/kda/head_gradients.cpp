@@ -4,9 +4,11 @@
 #include <cmath>
 #include <type_traits>
 
+#include "kda/column_sums.hpp"
 #include "kda/kernels/gate_functions.hpp"
 #include "kda/kernels/gradient_rules.hpp"
 #include "kda/kernels/row_norm.hpp"
+#include "kda/kernels/special.hpp"
 #include "kda/large_rows.hpp"
 
 namespace kda_check::kda {
@@ -55,8 +57,10 @@ HeadGradients<T>::HeadGradients(const Problem& problem, const Operations& operat
       operations_(operations),
       form_(form),
       gradients_(gradients) {
-  if (has_gradient(problem, Gradient::dA_log)) amplitude_parts_.assign(d_.N * d_.HV, T(0));
-  if (has_gradient(problem, Gradient::ddt_bias)) bias_parts_.assign(d_.N * d_.HV * d_.K, T(0));
+  if (has_gradient(problem, Gradient::dA_log))
+    amplitude_parts_.assign((form.triton ? d_.B * d_.T : d_.N) * d_.HV, T(0));
+  if (has_gradient(problem, Gradient::ddt_bias) && !form.triton)
+    bias_parts_.assign(d_.N * d_.HV * d_.K, T(0));
 }
 
 template <class T>
@@ -79,7 +83,8 @@ void HeadGradients<T>::normalised_rows(const tensor::Tensor& stored, Gradient gr
     const std::size_t value_head = head * problem_.heads_per_group();
     const auto read = gradient == Gradient::dq ? &HeadReader<T>::query : &HeadReader<T>::key;
     (reader_.*read)(s, value_head, begin, count, form_.norm, form_.normalised, y.data(), stride);
-    const NormGradientBlock<T> block{count, d_.K, stride, x.data(), y.data(), rows, operations_};
+    NormGradientBlock<T> block{count, d_.K, stride, x.data(), y.data(), rows, operations_};
+    if (form_.triton) block.along = form_.triton->norm;
     if constexpr (std::is_same_v<T, double>) {
       LargeRows large(x.data(), count, d_.K, stride);
       large.keep([&](std::size_t t, double* dx) {
@@ -121,18 +126,21 @@ void HeadGradients<T>::log_decay(const Sequence& s, std::size_t head, std::size_
     reader_.rows_of(problem_.g, d_.HV, d_.K, s, head, begin, count, x.data(), stride);
     reader_.log_decay(s, head, begin, count, g.data(), stride);
     if (problem_.dt_bias) reader_.bias(head, bias.data());
-    const GateGradientBlock<T> block{count,
-                                     d_.K,
-                                     stride,
-                                     x.data(),
-                                     g.data(),
-                                     problem_.dt_bias ? bias.data() : nullptr,
-                                     reader_.amplitude(head),
-                                     options.gate == Gate::lower_bound,
-                                     static_cast<T>(options.lower_bound.value_or(0.0)),
-                                     operations_.exponential,
-                                     rows,
-                                     sums.data()};
+    GateGradientBlock<T> block{count,
+                               d_.K,
+                               stride,
+                               x.data(),
+                               g.data(),
+                               problem_.dt_bias ? bias.data() : nullptr,
+                               reader_.amplitude(head),
+                               options.gate == Gate::lower_bound,
+                               static_cast<T>(options.lower_bound.value_or(0.0)),
+                               operations_.exponential,
+                               rows,
+                               sums.data()};
+    if (form_.triton)
+      block.keys = form_.triton->gate.keys, block.special = operations_.special,
+      block.is_fused = operations_.is_fused;
     if constexpr (std::is_same_v<T, double>) {
       if (std::fabs(reader_.log_amplitude(head)) > largest_ordinary_A_log) {
         through_gate(block, reader_.log_amplitude(head));
@@ -144,7 +152,10 @@ void HeadGradients<T>::log_decay(const Sequence& s, std::size_t head, std::size_
     }
     T of_block = 0;
     for (std::size_t t = 0; t < count; ++t) of_block = of_block + sums[t];
-    if (!amplitude_parts_.empty()) {
+    if (!amplitude_parts_.empty() && form_.triton) {
+      for (std::size_t t = 0; t < count; ++t)
+        amplitude_parts_[(s.batch * d_.T + begin + t) * d_.HV + head] = sums[t];
+    } else if (!amplitude_parts_.empty()) {
       T& part = amplitude_parts_[s.index * d_.HV + head];
       part = part + of_block;
     }
@@ -180,8 +191,14 @@ void HeadGradients<T>::beta(const Sequence& s, std::size_t head, std::size_t beg
     kernel.exponential(operations_.exponential, rising.data(), rising.data(), count);
     kernel.exponential(operations_.exponential, falling.data(), falling.data(), count);
     const T factor = problem_.options.allow_neg_eigval ? T(2) : T(1);
+    const auto by_triton = [&](T gradient, T exponential) {
+      const T y = divided(operations_.special, T(1), T(1) + exponential);
+      return gradient * factor * y * (T(1) - y);
+    };
     for (std::size_t t = 0; t < count; ++t)
-      values[t] = through_strength(values[t], factor, sigmoid_from(rising[t]), sigmoid_from(falling[t]));
+      values[t] = form_.triton ? by_triton(values[t], rising[t])
+                               : through_strength(values[t], factor, sigmoid_from(rising[t]),
+                                                  sigmoid_from(falling[t]));
   }
   store(Gradient::dbeta, s, d_.HV, head, begin, count, 1, values, 1);
 }
@@ -201,8 +218,38 @@ void HeadGradients<T>::sum_over_sequences(const std::vector<T>& parts, tensor::T
   kernels<T>().narrow(total.data(), sum.dtype(), sum.at(0), count);
 }
 
+/// dA_log: blocks of tokens of all sequences, then the sums of these. ddt_bias: dg as it is stored; the sum
+/// is rounded as that is.
+template <class T>
+void HeadGradients<T>::sum_over_tokens() {
+  const std::size_t tokens = d_.B * d_.T, width = d_.HV * d_.K;
+  const auto put = [](const std::vector<T>& sums, tensor::Tensor& target) {
+    kernels<T>().narrow(sums.data(), target.dtype(), target.at(0), sums.size());
+  };
+  if (!amplitude_parts_.empty()) {
+    std::vector<T> blocks;
+    for (std::size_t first = 0; first < tokens; first += gate_rows) {
+      const std::vector<T> sums =
+          block_column_sums(form_.triton->gate.rows, gate_rows, amplitude_parts_.data() + first * d_.HV,
+                            std::min(gate_rows, tokens - first), d_.HV);
+      blocks.insert(blocks.end(), sums.begin(), sums.end());
+    }
+    put(torch_column_sums(blocks, blocks.size() / d_.HV, d_.HV), tensor(Gradient::dA_log));
+  }
+  if (!has_gradient(problem_, Gradient::ddt_bias)) return;
+  const tensor::Tensor& stored = tensor(Gradient::dg);
+  std::vector<T> rows(tokens * width);
+  kernels<T>().widen(stored.dtype(), stored.at(0), rows.data(), rows.size());
+  std::vector<T> sums = torch_column_sums(rows, tokens, width);
+  tensor::Tensor as_stored(stored.name(), stored.dtype(), {width});
+  put(sums, as_stored);
+  kernels<T>().widen(stored.dtype(), as_stored.at(0), sums.data(), width);
+  put(sums, tensor(Gradient::ddt_bias));
+}
+
 template <class T>
 void HeadGradients<T>::finish() {
+  if (form_.triton) return sum_over_tokens();
   if (!amplitude_parts_.empty()) sum_over_sequences(amplitude_parts_, tensor(Gradient::dA_log));
   if (!bias_parts_.empty()) sum_over_sequences(bias_parts_, tensor(Gradient::ddt_bias));
 }

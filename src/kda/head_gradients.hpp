@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "kda/gradients.hpp"
@@ -10,12 +11,20 @@
 
 namespace kda_check::kda {
 
+/// The layouts that Triton's kernels add up in.
+struct TritonGradients {
+  RowLayout norm;
+  GateLayouts gate;
+};
+
 /// How the gradients of a run are formed where its forms differ.
 struct GradientForm {
   NormForm norm = NormForm::division;
   Rounding normalised = Rounding::none;  ///< of q and k after the norm
   /// ddt_bias sums the elements of dg as they are stored, not before: FLA's chunk form.
   bool bias_from_stored_gate = false;
+  /// Of reduction=triton; else sums are in the order of all else.
+  std::optional<TritonGradients> triton{};
 };
 
 /// Writes the gradients of one head of one sequence, a block of tokens at a time, each block once, and
@@ -56,6 +65,7 @@ class HeadGradients {
   void add_bias(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, const T* rows,
                 std::size_t stride);
   void sum_over_sequences(const std::vector<T>& parts, tensor::Tensor& sum);
+  void sum_over_tokens();
 
   const Problem& problem_;
   const Dimensions d_;
@@ -63,7 +73,8 @@ class HeadGradients {
   const Operations operations_;
   const GradientForm form_;
   GradientTensors& gradients_;
-  std::vector<T> amplitude_parts_, bias_parts_;  ///< [N][HV], [N][HV*K]
+  /// [N][HV] (with Triton's layouts [B*T][HV]: of tokens), [N][HV*K]
+  std::vector<T> amplitude_parts_, bias_parts_;
 };
 
 /// sum += part, or sum = part for the first value head of a group; returns sum.

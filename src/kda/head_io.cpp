@@ -8,6 +8,7 @@
 #include "kda/kernels/row_norm.hpp"
 #include "kda/kernels/special.hpp"
 #include "kda/large_rows.hpp"
+#include "kda/rounded.hpp"
 
 namespace kda_check::kda {
 
@@ -92,7 +93,9 @@ void HeadReader<T>::log_decay(const Sequence& s, std::size_t head, std::size_t b
                      operations_.special,
                      product == nullptr ? nullptr : product->factors};
   kernels_.gate(block);
-  if (product != nullptr) product->constant = block.lower_bounded ? block.lower_bound : -block.amplitude;
+  if (product != nullptr)
+    product->constant = block.lower_bounded ? problem_.options.lower_bound.value_or(0.0)
+                                            : -static_cast<double>(block.amplitude);
 }
 
 template <class T>
@@ -101,6 +104,10 @@ void HeadReader<T>::beta(const Sequence& s, std::size_t head, std::size_t begin,
   rows_of(problem_.beta, problem_.dimensions().HV, 1, s, head, begin, count, values, 1);
   if (!problem_.options.beta_sigmoid) return;
   const T factor = problem_.options.allow_neg_eigval ? T(2) : T(1);
+  if (operations_.special == Special::fast) {
+    for (std::size_t t = 0; t < count; ++t) values[t] = factor * fast_sigmoid(values[t]);
+    return;
+  }
   for (std::size_t t = 0; t < count; ++t) values[t] = -values[t];
   kernels_.exponential(operations_.exponential, values, values, count);
   for (std::size_t t = 0; t < count; ++t)
@@ -133,7 +140,7 @@ T HeadReader<T>::amplitude(std::size_t head) const {
   T value = 0;
   kernels_.widen(problem_.A_log->dtype(), problem_.A_log->at(head), &value, 1);
   kernels_.exponential(operations_.exponential, &value, &value, 1);
-  return value;
+  return flushed(operations_.subnormals, value);
 }
 
 template <class T>

@@ -20,8 +20,8 @@ inline constexpr double largest_ordinary_A_log = 600;
 /// or the softplus.
 template <class T>
 struct GateProduct {
-  T* factors;      ///< [count][stride], or null: not asked for
-  T constant = 0;  ///< 0: there is no gate
+  T* factors;           ///< [count][stride], or null: not asked for
+  double constant = 0;  ///< before it is rounded to T; 0: there is no gate
 };
 
 enum class NormForm : unsigned char { division, reciprocal };

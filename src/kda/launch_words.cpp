@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <charconv>
 #include <iterator>
+#include <string>
 
 #include "base/error.hpp"
 
@@ -13,15 +15,48 @@ namespace kda_check::kda {
 
 namespace {
 
-struct LayoutName {
-  std::string_view name;
-  RowLayout Launch::*layout;
-};
-constexpr LayoutName layouts[] = {
-    {"norm", &Launch::norm}, {"pairs", &Launch::pairs}, {"substitution", &Launch::substitution}};
-
 /// What a block of threads has at most, and what kernels have room for.
-constexpr std::size_t most_registers = 128, most_lanes = 32, most_warps = 16, most_scan_rows = 64;
+constexpr std::size_t most_registers = 128, most_lanes = 32, most_warps = 16, most_rows = 64,
+                      most_columns = 256, most_columns_of_token = 128;
+
+/// A part of a launch: one to three numbers, with an x between.
+struct Part {
+  std::string_view name, example;
+  std::size_t count;
+  std::array<std::size_t, 3> most;
+  std::array<std::size_t*, 3> (*numbers)(Launch&);
+};
+
+template <RowLayout Launch::*layout>
+std::array<std::size_t*, 3> of_row(Launch& launch) {
+  RowLayout& row = launch.*layout;
+  return {&row.registers, &row.lanes, &row.warps};
+}
+template <std::size_t Launch::*number>
+std::array<std::size_t*, 3> only(Launch& launch) {
+  return {&(launch.*number)};
+}
+std::array<std::size_t*, 3> of_block(Launch& launch) {
+  return {&launch.wy.keys, &launch.wy.values, &launch.wy.warps};
+}
+
+std::array<std::size_t*, 3> of_program(Launch& launch) {
+  return {&launch.block.columns, &launch.block.warps};
+}
+
+constexpr std::array<std::size_t, 3> of_a_row = {most_registers, most_lanes, most_warps};
+constexpr Part parts[] = {
+    {"norm", "4x16x1", 3, of_a_row, of_row<&Launch::norm>},
+    {"pairs", "4x16x1", 3, of_a_row, of_row<&Launch::pairs>},
+    {"substitution", "1x8x1", 3, of_a_row, of_row<&Launch::substitution>},
+    {"scan", "4", 1, {most_rows}, only<&Launch::scan_rows>},
+    {"block", "8x1", 2, {most_columns_of_token, most_warps}, of_program},
+    {"wy", "64x64x4", 3, {most_columns, most_columns, most_warps}, of_block},
+    {"intra", "4", 1, {most_warps}, only<&Launch::intra_warps>},
+    {"reverse-scan", "4", 1, {most_rows}, only<&Launch::reverse_scan_rows>},
+    {"norm-backward", "4x16x1", 3, of_a_row, of_row<&Launch::norm_gradient>},
+    {"gate-backward", "4", 1, {2 * most_warps}, only<&Launch::gate_warps>},
+};
 
 [[noreturn]] void refuse(std::string_view words, const std::string& why, const std::string& hint) {
   throw Error(ErrorKind::usage, fmt::format("--arithmetic launch={}: {}", words, why), {}, hint);
@@ -43,33 +78,34 @@ bool take(std::string_view& text, char c) {
 }
 
 /// "8x16x1"
-bool read(std::string_view text, RowLayout& layout) {
-  layout.registers = number_in(text, most_registers);
-  if (!take(text, 'x')) return false;
-  layout.lanes = number_in(text, most_lanes);
-  if (!take(text, 'x')) return false;
-  layout.warps = number_in(text, most_warps);
-  return text.empty() && layout.registers > 0 && layout.lanes > 0 && layout.warps > 0;
+bool read(std::string_view text, const Part& part, Launch& launch) {
+  const std::array<std::size_t*, 3> numbers = part.numbers(launch);
+  for (std::size_t i = 0; i < part.count; ++i) {
+    if (i > 0 && !take(text, 'x')) return false;
+    *numbers[i] = number_in(text, part.most[i]);
+    if (*numbers[i] == 0) return false;
+  }
+  return text.empty();
 }
 
-void set_part(Launch& launch, std::string_view words, std::string_view part) {
-  const std::size_t colon = std::min(part.find(':'), part.size());
-  const std::string_view name = part.substr(0, colon);
-  std::string_view value = part.substr(std::min(colon + 1, part.size()));
-  if (name == "scan") {
-    launch.scan_rows = number_in(value, most_scan_rows);
-    if (launch.scan_rows == 0 || !value.empty())
-      refuse(words, fmt::format("{}: wanted a power of two up to {}", part, most_scan_rows), "scan:4");
-    return;
+void set_part(Launch& launch, std::string_view words, std::string_view text) {
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  const std::string_view name = text.substr(0, colon);
+  const auto part = std::ranges::find(parts, name, &Part::name);
+  if (part == std::end(parts)) {
+    std::string names;
+    for (const Part& one : parts)
+      fmt::format_to(std::back_inserter(names), "{}{}", names.empty() ? "" : ", ", one.name);
+    refuse(words, fmt::format("no part '{}'", name), names);
   }
-  const auto row = std::ranges::find(layouts, name, &LayoutName::name);
-  if (row == std::end(layouts))
-    refuse(words, fmt::format("no part '{}'", name), "norm, pairs, substitution or scan");
-  if (!read(value, launch.*row->layout))
-    refuse(words,
-           fmt::format("{}: wanted registers, lanes and warps, powers of two up to {}, {} and {}", part,
-                       most_registers, most_lanes, most_warps),
-           fmt::format("{}:4x16x1", name));
+  if (read(text.substr(std::min(colon + 1, text.size())), *part, launch)) return;
+  std::string most;
+  for (std::size_t i = 0; i < part->count; ++i)
+    fmt::format_to(std::back_inserter(most), "{}{}", i == 0 ? "" : "x", part->most[i]);
+  refuse(words,
+         fmt::format("{}: wanted {} up to {}", text, part->count == 1 ? "a power of two" : "powers of two",
+                     most),
+         fmt::format("{}:{}", name, part->example));
 }
 
 }  // namespace
@@ -87,12 +123,14 @@ Launch launch_from(std::string_view words) {
 
 std::string words_of(const Launch& launch) {
   std::string text;
-  for (const auto& [name, layout] : layouts)
-    if (const RowLayout& row = launch.*layout; row.registers > 0)
-      fmt::format_to(std::back_inserter(text), "{}{}:{}x{}x{}", text.empty() ? "" : "+", name, row.registers,
-                     row.lanes, row.warps);
-  if (launch.scan_rows > 0)
-    fmt::format_to(std::back_inserter(text), "{}scan:{}", text.empty() ? "" : "+", launch.scan_rows);
+  Launch copy = launch;
+  for (const Part& part : parts) {
+    const std::array<std::size_t*, 3> numbers = part.numbers(copy);
+    if (*numbers[0] == 0) continue;  // a row without registers still has lanes and warps
+    fmt::format_to(std::back_inserter(text), "{}{}:", text.empty() ? "" : "+", part.name);
+    for (std::size_t i = 0; i < part.count; ++i)
+      fmt::format_to(std::back_inserter(text), "{}{}", i == 0 ? "" : "x", *numbers[i]);
+  }
   return text.empty() ? "any" : text;
 }
 

@@ -1,5 +1,7 @@
 // The words of a launch: "norm:8x16x1+pairs:4x16x1+substitution:1x8x1+scan:4" - registers, lanes and warps of
-// a row, rows of a scan - or "any".
+// a row, rows of a scan -, "block:8x1" - columns and warps of a token form's program -, backwards
+// "wy:64x64x4+intra:1+reverse-scan:4+norm-backward:8x16x1+gate-backward:4" - columns of K and V and warps,
+// warps, rows of a scan, a row, warps - or "any".
 #pragma once
 
 #include <string>

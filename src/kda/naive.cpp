@@ -27,7 +27,7 @@ void run_head(const Problem& problem, const HeadJob& job, const TokenArithmetic&
     } else {
       kernel.token({count, K, v_stride, v_stride, in.q.data(), in.k.data(), in.decay.data(), in.beta.data(),
                     in.v.data(), o.data(), state.data(), v_stride, true, arithmetic.operations,
-                    arithmetic.casts});
+                    arithmetic.casts, reader.scale()});
     }
     store_output(o.data(), v_stride, problem, s, job.head, begin, count, {0, V}, answer.o);
   }

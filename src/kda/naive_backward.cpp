@@ -96,7 +96,7 @@ class GroupBackward {
   /// From the state in the block.
   void replay(std::size_t b) {
     block_.tokens = std::min(block_tokens, s_.end - begin_of(b));
-    load_rows(reader_, arithmetic_, s_, head_, begin_of(b), block_.tokens, n_.k_stride, in_);
+    load_rows(reader_, arithmetic_, s_, head_, begin_of(b), block_.tokens, n_.k_stride, true, in_);
     reader_.value(s_, head_, begin_of(b), block_.tokens, values_, n_.v_stride);
     kernels<T>().naive_backward.replay(block_);
   }

@@ -50,7 +50,7 @@ void run_tiles(const Problem& problem, const HeadJob& job, const TokenArithmetic
       } else {
         kernel.token({count, K, kernel.tile_lanes, v_stride, in.q.data(), in.k.data(), in.decay.data(),
                       in.beta.data(), in.v.data() + lane, o.data() + lane, state + lane * K,
-                      kernel.tile_lanes, false, arithmetic.operations, arithmetic.casts});
+                      kernel.tile_lanes, false, arithmetic.operations, arithmetic.casts, reader.scale()});
       }
     }
     store_output(o.data(), v_stride, problem, s, job.head, begin, count, lanes_of(job, kernel.tile_lanes, V),

@@ -119,7 +119,7 @@ class HeadBackward {
   }
 
   void load(const Block& block, BlockRows<T>& rows) {
-    load_rows(reader_, arithmetic_, s_, head_, block.begin, block.count, n_.k_stride,
+    load_rows(reader_, arithmetic_, s_, head_, block.begin, block.count, n_.k_stride, true,
               {rows.q, rows.k, rows.decay, rows.beta});
   }
   void load_with_gradient(const Block& block, BlockRows<T>& rows) {

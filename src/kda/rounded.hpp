@@ -1,4 +1,4 @@
-// One value through a cast point.
+// One value through a cast point, or past the subnormals.
 #pragma once
 
 #include "kda/arithmetic.hpp"
@@ -21,5 +21,12 @@ KDA_CHECK_INLINE constexpr float rounded(Rounding rounding, float x) {
 }
 /// fp64 computations have no cast points.
 KDA_CHECK_INLINE constexpr double rounded(Rounding, double x) { return x; }
+
+/// `x`, or the zero that a subnormal number is taken for.
+KDA_CHECK_BOTH float flushed(Subnormals subnormals, float x) {
+  return subnormals == Subnormals::flush && __builtin_fabsf(x) < 0x1p-126F ? __builtin_copysignf(0.0F, x) : x;
+}
+/// fp64 computations keep them.
+KDA_CHECK_BOTH double flushed(Subnormals, double x) { return x; }
 
 }  // namespace kda_check::kda

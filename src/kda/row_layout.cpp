@@ -8,7 +8,7 @@ namespace kda_check::kda {
 
 namespace {
 
-constexpr std::size_t warp_threads = 32, recurrent_warps = 4, recurrent_columns = 32;
+constexpr std::size_t warp_threads = 32;
 
 /// Triton's blocked encoding: threads are handed out from the last dimension, the fastest, on; of the axis
 /// that is summed over a row has what it needs, and what is beyond has the same elements once more.
@@ -50,8 +50,37 @@ void add_new(std::vector<RowLayout>& layouts, const RowLayout& layout) {
 }
 
 constexpr std::size_t scans[] = {4, 2};
+constexpr WyBlock blocks_of_wy[] = {{64, 64, 4},  {32, 64, 2},  {64, 64, 2},
+                                    {32, 128, 2}, {64, 128, 2}, {64, 128, 4}};
+constexpr std::size_t warps_of_intra[] = {1, 2, 4, 8}, warps_of_gates[] = {4, 8, 16, 32};
+constexpr std::size_t intra_rows = 16, intra_channels = 32;
+/// Rows of a tile of a tensor core, and neighbouring columns and the lanes that have a row of it.
+constexpr std::size_t tile_rows = 16, tile_columns = 2, tile_lanes = 4;
+
+/// h dh, [keys][values] of a state as it is stored. A square tile of a whole chunk's side shares its layout
+/// with others that are loaded, and is as aligned as these.
+RowLayout state_products(const GradientShape& shape, const WyBlock& block) {
+  const std::size_t elements = block.keys * block.values;
+  const bool is_square = block.keys == shape.chunk_rows && block.values == shape.chunk_rows;
+  const auto registers = [&](std::size_t stride, std::size_t width) {
+    return registers_for(shape.dtype, stride, width, block.warps, elements);
+  };
+  if (!shape.v_first)
+    return blocked({block.keys, block.values}, registers(is_square ? block.values : shape.V, block.values),
+                   block.warps, 1);
+  constexpr std::size_t least = 4;
+  const std::size_t of_keys = registers(shape.K, block.keys);
+  return blocked({block.values, block.keys},
+                 is_square ? std::max({of_keys, registers(shape.V, block.keys), least}) : of_keys,
+                 block.warps, 0);
+}
 
 }  // namespace
+
+RowLayout lane_layout(std::size_t K) {
+  constexpr std::size_t lanes = 16;
+  return {std::max<std::size_t>(1, std::bit_ceil(K) / lanes), lanes, 1};
+}
 
 std::vector<RowLayout> norm_layouts(std::size_t K, numeric::DType dtype) {
   std::vector<RowLayout> layouts;
@@ -73,22 +102,63 @@ std::vector<RowLayout> substitution_layouts(numeric::DType dtype, bool by_pairs)
 }
 
 std::span<const std::size_t> scan_rows() { return scans; }
+std::span<const WyBlock> wy_blocks() { return blocks_of_wy; }
+std::span<const std::size_t> intra_warps() { return warps_of_intra; }
+std::span<const std::size_t> gate_warps() { return warps_of_gates; }
 
-RowLayout recurrent_norm_layout(std::size_t K, numeric::DType dtype) {
+GradientLayouts gradient_layouts(const GradientShape& shape, const WyBlock& block, std::size_t intra_warps) {
+  const bool is_narrow = numeric::format_of(shape.dtype).bytes == 2;
+  // Warps lie on the columns of a tile that is wider than the chunk is high, where a product in a loop has
+  // such tiles; but not where four of them take 64 rows together.
+  const bool is_high = block.warps == 4 && shape.chunk_rows == 4 * tile_rows;
+  const bool loops_keys = shape.K > block.keys, loops_values = shape.V > block.values;
+  const bool wide_values = !is_high && block.values > shape.chunk_rows && (loops_keys || loops_values),
+             wide_keys = !is_high && block.keys > shape.chunk_rows && loops_keys,
+             wide_rows = loops_keys ? wide_keys : wide_values;
+  const auto row_of_tile = [&](bool is_wide) {
+    return RowLayout{tile_columns, tile_lanes, is_wide ? block.warps : 1};
+  };
+  GradientLayouts layouts;
+  layouts.keys = block.keys, layouts.values = block.values;
+  layouts.states = state_products(shape, block);
+  layouts.packs_states = !shape.v_first;
+  layouts.fuses_states = is_narrow && shape.V <= block.values;
+  layouts.value_rows = row_of_tile(wide_values), layouts.key_rows = row_of_tile(wide_keys);
+  layouts.chunk_rows = std::max(std::bit_ceil(shape.chunk_rows), tile_rows);
+  layouts.row_warps = wide_rows ? 1 : std::min(block.warps, layouts.chunk_rows / tile_rows);
+  const bool is_short = shape.K <= intra_channels / 2;
+  layouts.channels = is_short ? intra_channels / 2 : intra_channels;
+  const std::size_t elements = intra_rows * layouts.channels;
+  layouts.pair_rows =
+      shape.by_pairs
+          ? blocked({intra_rows, layouts.channels},
+                    registers_for(shape.dtype, shape.K, layouts.channels, intra_warps, elements), intra_warps,
+                    1)
+          : RowLayout{tile_columns, tile_lanes, is_short ? 1 : std::min<std::size_t>(intra_warps, 4)};
+  return layouts;
+}
+
+GateLayouts gate_layouts(std::size_t K, numeric::DType dtype, std::size_t warps) {
   const std::size_t width = std::bit_ceil(K);
-  return blocked({width}, registers_for(dtype, K, width, recurrent_warps, width), recurrent_warps, 0);
+  const std::size_t registers = registers_for(dtype, K, width, warps, gate_rows * width);
+  return {blocked({gate_rows, width}, registers, warps, 1), blocked({gate_rows, width}, registers, warps, 0)};
+}
+
+RowLayout recurrent_norm_layout(std::size_t K, numeric::DType dtype, const TokenProgram& program) {
+  const std::size_t width = std::bit_ceil(K);
+  return blocked({width}, registers_for(dtype, K, width, program.warps, width), program.warps, 0);
 }
 
 RowLayout recurrent_state_layout(std::size_t K, std::size_t V, bool v_first,
-                                 const numeric::DType* initial_state) {
+                                 const numeric::DType* initial_state, const TokenProgram& program) {
   const std::size_t rows = std::bit_ceil(K);
   const std::vector<std::size_t> shape =
-      v_first ? std::vector{recurrent_columns, rows} : std::vector{rows, recurrent_columns};
+      v_first ? std::vector{program.columns, rows} : std::vector{rows, program.columns};
   std::size_t registers = 1;
   if (initial_state != nullptr)
     registers =
-        registers_for(*initial_state, v_first ? K : V, shape[1], recurrent_warps, rows * recurrent_columns);
-  return blocked(shape, registers, recurrent_warps, v_first ? 1 : 0);
+        registers_for(*initial_state, v_first ? K : V, shape[1], program.warps, rows * program.columns);
+  return blocked(shape, registers, program.warps, v_first ? 1 : 0);
 }
 
 }  // namespace kda_check::kda

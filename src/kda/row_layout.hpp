@@ -20,11 +20,30 @@ struct RowLayout {
   bool operator==(const RowLayout&) const = default;
 };
 
+/// What the backward kernel that goes through states and the inverse takes at a time.
+struct WyBlock {
+  std::size_t keys = 0, values = 0, warps = 0;  ///< columns of K, of V; 0: they are not known
+
+  bool operator==(const WyBlock&) const = default;
+};
+
+/// Of rows of K elements over 16 lanes of a warp, a run of neighbours each.
+RowLayout lane_layout(std::size_t K);
+
+/// What a program of a token form takes: so many columns of V, with so many warps.
+struct TokenProgram {
+  std::size_t columns = 0, warps = 0;
+
+  bool operator==(const TokenProgram&) const = default;
+};
+/// That of fused_recurrent_kda.
+inline constexpr TokenProgram fla_token_program{32, 4};
+
 /// Of the rows of q and k that fused_recurrent_kda normalises, K elements.
-RowLayout recurrent_norm_layout(std::size_t K, numeric::DType dtype);
+RowLayout recurrent_norm_layout(std::size_t K, numeric::DType dtype, const TokenProgram& program);
 /// Of the columns of its state, over K. `initial_state`: its element type; null without one.
 RowLayout recurrent_state_layout(std::size_t K, std::size_t V, bool v_first,
-                                 const numeric::DType* initial_state);
+                                 const numeric::DType* initial_state, const TokenProgram& program);
 
 // chunk_kda is autotuned: the layouts it may have, for element type `dtype` of q and k as stored.
 
@@ -34,7 +53,42 @@ std::vector<RowLayout> norm_layouts(std::size_t K, numeric::DType dtype);
 std::vector<RowLayout> pair_layouts(std::size_t K, numeric::DType dtype);
 /// Of 16 rows of the inverse. `by_pairs`: of the kernel that has scores by pairs beside it.
 std::vector<RowLayout> substitution_layouts(numeric::DType dtype, bool by_pairs);
-/// Rows that its running sum of gates takes at once.
+/// Rows that its running sums take at once: of gates, and backwards.
 std::span<const std::size_t> scan_rows();
+
+// Backwards.
+
+/// Of what goes through the states and the inverse.
+std::span<const WyBlock> wy_blocks();
+/// Warps of what stays within a chunk.
+std::span<const std::size_t> intra_warps();
+/// Warps of the gates.
+std::span<const std::size_t> gate_warps();
+
+/// The sums of one chunk backwards.
+struct GradientLayouts {
+  std::size_t keys = 64, values = 64;                  ///< columns of a block, of K and of V
+  RowLayout states{1, 32, 1};                          ///< of h dh, over the V of a block
+  bool packs_states = false;                           ///< 16-bit elements of a thread two at a time
+  bool fuses_states = false;                           ///< their sum has one block, and its decay is fused
+  RowLayout value_rows{1, 32, 1}, key_rows{1, 32, 1};  ///< of dbeta through the inverse, over a block
+  std::size_t chunk_rows = 64, row_warps = 1;          ///< of sums over the rows of a chunk
+  std::size_t channels = 32;                           ///< of a block within the chunk
+  RowLayout pair_rows{1, 32, 1};                       ///< of dbeta within the chunk, over these
+};
+struct GradientShape {
+  std::size_t K, V, chunk_rows;
+  numeric::DType dtype;  ///< of q and k as stored
+  bool v_first;          ///< the state
+  bool by_pairs;         ///< blocks on the diagonal are summed pair by pair
+};
+GradientLayouts gradient_layouts(const GradientShape& shape, const WyBlock& block, std::size_t intra_warps);
+
+/// Of the gates' gradients: the K of a row, and then 32 rows.
+struct GateLayouts {
+  RowLayout keys{1, 32, 1}, rows{1, 32, 1};
+};
+inline constexpr std::size_t gate_rows = 32;
+GateLayouts gate_layouts(std::size_t K, numeric::DType dtype, std::size_t warps);
 
 }  // namespace kda_check::kda

@@ -34,7 +34,7 @@ class StageExchange {
     const ChunkPlace place = place_of(head, begin, block.rows);
     if (is_given(Stage::g_cumsum)) {
       copy_in(Stage::g_cumsum, place, G, block.key_stride);
-      if (block.operations.gates == Gates::log2)  // it is given to the base e
+      if (block.operations.gates != Gates::natural)  // it is given to the base e
         for (std::size_t e = 0; e < block.rows * block.key_stride; ++e) G[e] = G[e] * log2_of_e<T>;
     }
     load(forward_stages, block.given, place, block);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kda/head_io.hpp"
+#include "kda/rounded.hpp"
 #include "kda/variants.hpp"
 
 namespace kda_check::kda {
@@ -18,19 +19,29 @@ struct TokenArithmetic {
     const Dimensions& d = problem.dimensions();
     const std::optional<tensor::Tensor>& initial = problem.initial_state;
     const numeric::DType state = initial ? initial->dtype() : numeric::DType::fp32;
-    operations.norm = recurrent_norm_layout(d.K, problem.dtype());
-    operations.columns =
-        recurrent_state_layout(d.K, d.V, problem.options.state_v_first, initial ? &state : nullptr);
+    if (operations.reduction.kind == ReductionKind::lanes) {
+      operations.norm = lane_layout(d.K);
+      return;
+    }
+    const Launch& launch = options.arithmetic.launch;
+    const bool is_pooled = launch.block.columns > 0;  // then there always is a state to load
+    const TokenProgram program = is_pooled ? launch.block : fla_token_program;
+    operations.norm =
+        launch.norm.registers > 0 ? launch.norm : recurrent_norm_layout(d.K, problem.dtype(), program);
+    operations.columns = recurrent_state_layout(d.K, d.V, problem.options.state_v_first,
+                                                initial || is_pooled ? &state : nullptr, program);
   }
 
+  bool scales_output() const { return operations.scale == ScaledPart::output; }
   /// The fast kernels add sequentially and round nothing on the way.
   bool is_plain() const {
     return operations.reduction.kind == ReductionKind::sequential && casts.prediction == Rounding::none &&
-           casts.carry == Rounding::none;
+           casts.carry == Rounding::none && operations.subnormals == Subnormals::gradual &&
+           operations.update != Update::decay_fused && !scales_output();
   }
 };
 
-/// Rows [count][stride] of the query with scale, the key and exp(g), and [count] of beta.
+/// Rows [count][stride] of the query, with scale if asked for, the key and exp(g), and [count] of beta.
 template <class T>
 struct TokenRows {
   T *q, *k, *decay, *beta;
@@ -38,11 +49,11 @@ struct TokenRows {
 
 template <class T>
 void load_rows(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
-               std::size_t head, std::size_t begin, std::size_t count, std::size_t stride,
+               std::size_t head, std::size_t begin, std::size_t count, std::size_t stride, bool scales_query,
                const TokenRows<T>& rows) {
   const Rounding normalised = arithmetic.casts.normalised;
   reader.query(s, head, begin, count, NormForm::division, normalised, rows.q, stride);
-  const T scale = reader.scale();
+  const T scale = scales_query ? reader.scale() : T(1);
   for (std::size_t i = 0; i < count * stride; ++i) rows.q[i] = rows.q[i] * scale;
   reader.key(s, head, begin, count, NormForm::division, normalised, rows.k, stride);
   reader.beta(s, head, begin, count, rows.beta);
@@ -65,8 +76,13 @@ struct TokenInputs {
 
   void load(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
             std::size_t head, std::size_t begin, std::size_t count, std::size_t K, std::size_t v_stride) {
-    load_rows(reader, arithmetic, s, head, begin, count, K, {q.data(), k.data(), decay.data(), beta.data()});
+    load_rows(reader, arithmetic, s, head, begin, count, K, !arithmetic.scales_output(),
+              {q.data(), k.data(), decay.data(), beta.data()});
     reader.value(s, head, begin, count, v.data(), v_stride);
+    const Subnormals subnormals = arithmetic.operations.subnormals;
+    if (subnormals == Subnormals::flush)
+      for (tensor::Scratch<T>* const rows : {&q, &k, &decay, &beta, &v})
+        for (std::size_t i = 0; i < rows->size(); ++i) (*rows)[i] = flushed(subnormals, (*rows)[i]);
   }
 
   tensor::Scratch<T> q, k, decay, beta, v;

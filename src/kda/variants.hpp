@@ -87,6 +87,7 @@ Answer run_gpu(bool chunk, const Problem& problem, const RunOptions& options);
 GradientTensors run_gpu_backward(bool chunk, const Problem& problem, const RunOptions& options);
 std::string gpu_unavailable();
 std::string gpu_device_name();  ///< empty without one
+void make_gpu_ready();          ///< takes what its first user would wait for, 0.2 s
 std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions& options);
 std::vector<double> time_gpu(bool chunk, const Problem& problem, const RunOptions& options, int repeats);
 std::vector<double> time_gpu_backward(bool chunk, const Problem& problem, const RunOptions& options,

@@ -183,8 +183,32 @@ KDA_CHECK_INLINE float div_full_ftz(float a, float b) {
     return detail::is_subnormal(x) ? __builtin_copysignf(0.0F, x) : x;
   };
   const float scale = __builtin_fabsf(b) > 0x1p126F ? 0.25F : 1.0F;
-  const float result = flushed(rcp_ftz(b * scale) * flushed(flushed(a) * scale));
+  // Rounded to 24 bits whatever the exponent; what is then below 2^-126 is a zero.
+  const double product = static_cast<double>(rcp_ftz(b * scale)) * static_cast<double>(flushed(a) * scale);
+  const auto rounded = static_cast<float>(product);
+  const bool is_tiny =
+      __builtin_fabs(product) < 0x1p-126 && static_cast<float>(__builtin_fabs(product) * 0x1p64) < 0x1p-62F;
+  const float result = is_tiny ? __builtin_copysignf(0.0F, rounded) : rounded;
   return result != result ? detail::from_bits(detail::nan_bits) : result;
+}
+
+/// logf of CUDA, without fast-math: x = m 2^e with m between 2/3 and 4/3, and a polynomial in m - 1.
+KDA_CHECK_INLINE float cuda_logf(float x) {
+  using namespace detail;
+  const bool small = x < 0x1p-126F;
+  const float scaled = small ? x * 0x1p23F : x;
+  const std::int32_t bits = bits_of(scaled), exponent = (bits - 0x3f2a'aaab) & ~fraction_bits;
+  const float e = __builtin_fmaf(static_cast<float>(exponent), 0x1p-23F, small ? -23.0F : 0.0F);
+  const float r = from_bits(bits - exponent) - 1.0F;
+  float p = from_bits(static_cast<std::int32_t>(0xbe05'5027));
+  constexpr std::uint32_t coefficients[] = {0x3e10'39f6, 0xbdf8'cdcc, 0x3e0f'2955, 0xbe2a'd8b9,
+                                            0x3e4c'ed0b, 0xbe7f'ff22, 0x3eaa'aa78, 0xbf00'0000};
+  for (const std::uint32_t c : coefficients)
+    p = __builtin_fmaf(p, r, from_bits(static_cast<std::int32_t>(c)));
+  float result = __builtin_fmaf(e, from_bits(0x3f31'7218), __builtin_fmaf(r * p, r, r));
+  result = bits < 0 || bits >= infinity_bits ? from_bits(nan_bits) : result;
+  result = bits == infinity_bits ? x : result;
+  return x == 0 ? -from_bits(infinity_bits) : result;
 }
 
 /// expf of CUDA, without fast-math, is ex2.approx.ftz of an exponent, times a scale.

@@ -32,37 +32,31 @@ KDA_CHECK_INLINE constexpr double widen(Storage x) {
 
 namespace detail {
 
-/// Rounds a double to a format with fewer than 53 bits, from its bits alone.
+/// A double rounded to a format with fewer bits, from its bits alone and without branches.
 template <class Storage>
-KDA_CHECK_INLINE constexpr BitsOf<Storage> narrow_bits(double x) {
+KDA_CHECK_INLINE constexpr std::uint64_t narrow_bits(double x) {
   constexpr const Format& format = format_for<Storage>;
-  constexpr int stored_bits = format.precision - 1;
-  constexpr int sign_position = static_cast<int>(format.bytes) * 8 - 1;
-  const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, x);
-  const std::uint64_t magnitude = bits & 0x7fff'ffff'ffff'ffffu;
-  const auto sign = static_cast<BitsOf<Storage>>((bits >> 63) << sign_position);
-  constexpr std::uint64_t infinity = static_cast<std::uint64_t>(format.max_exponent - format.min_exponent + 2)
-                                     << stored_bits;
-  if (magnitude > 0x7ff0'0000'0000'0000u)
-    return static_cast<BitsOf<Storage>>(sign | infinity | (std::uint64_t{1} << (stored_bits - 1)));
-  const int exponent = static_cast<int>(magnitude >> 52) - 1023;
-  if (exponent > format.max_exponent) return static_cast<BitsOf<Storage>>(sign | infinity);
-  // Below emin the quantum stays that of emin: more bits of the significand fall off.
-  const int lost = 52 - stored_bits + (exponent < format.min_exponent ? format.min_exponent - exponent : 0);
-  if (lost > 53) return sign;
-  const std::uint64_t hidden = std::uint64_t{1} << 52;
-  const std::uint64_t significand =
-      (magnitude & (hidden - 1)) | ((magnitude >> 52) != 0 ? hidden : std::uint64_t{0});
-  const std::uint64_t kept = significand >> lost;
-  const std::uint64_t rest = significand & ((std::uint64_t{1} << lost) - 1);
-  const std::uint64_t half = std::uint64_t{1} << (lost - 1);
-  const std::uint64_t rounded = kept + ((rest > half || (rest == half && (kept & 1))) ? 1 : 0);
+  constexpr int stored_bits = format.precision - 1, lost = 52 - stored_bits;
+  constexpr auto power_of_two = [](int exponent) { return static_cast<std::int64_t>(exponent + 1023) << 52; };
+  constexpr auto infinity = static_cast<std::int64_t>(format.max_exponent - format.min_exponent + 2)
+                            << stored_bits;
+  const auto bits = __builtin_bit_cast(std::int64_t, x);
+  const std::int64_t magnitude = bits & 0x7fff'ffff'ffff'ffff;
   // A carry out of the significand moves into the exponent field by itself, up to infinity.
-  const std::uint64_t biased =
-      exponent < format.min_exponent
-          ? rounded
-          : rounded + (static_cast<std::uint64_t>(exponent - format.min_exponent) << stored_bits);
-  return static_cast<BitsOf<Storage>>(sign | biased);
+  constexpr std::int64_t almost_half = (std::int64_t{1} << (lost - 1)) - 1;
+  const std::int64_t rounded = ((magnitude + almost_half + ((magnitude >> lost) & 1)) >> lost) -
+                               (static_cast<std::int64_t>(format.min_exponent - 1 + 1023) << stored_bits);
+  const std::int64_t normal = rounded > infinity ? infinity : rounded;
+  // Below emin the quantum stays that of emin: the last place of the number that is added.
+  constexpr std::int64_t coarse = power_of_two(52 + format.min_exponent - stored_bits);
+  const std::int64_t subnormal = __builtin_bit_cast(std::int64_t, __builtin_bit_cast(double, magnitude) +
+                                                                      __builtin_bit_cast(double, coarse)) -
+                                 coarse;
+  const std::int64_t number = magnitude < power_of_two(format.min_exponent) ? subnormal : normal;
+  constexpr std::int64_t nan = infinity | (std::int64_t{1} << (stored_bits - 1));
+  const std::int64_t stored = magnitude > 0x7ff0'0000'0000'0000 ? nan : number;
+  const auto sign = static_cast<std::uint64_t>(bits) >> 63;
+  return static_cast<std::uint64_t>(stored) | sign << (format.bytes * 8 - 1);
 }
 
 }  // namespace detail
@@ -75,7 +69,7 @@ KDA_CHECK_INLINE constexpr Storage round_to(double x) {
   } else if constexpr (StorageTraits<Storage>::dtype == DType::fp32) {
     return static_cast<float>(x);
   } else {
-    return Storage{detail::narrow_bits<Storage>(x)};
+    return Storage{static_cast<BitsOf<Storage>>(detail::narrow_bits<Storage>(x))};
   }
 }
 

@@ -15,26 +15,29 @@
 namespace kda_check::numeric {
 
 /// Position of a stored number on the line of all numbers of its format: consecutive numbers differ by 1,
-/// both zeros are 0, the infinities are the ends. Not for NaN.
+/// both zeros are 0, the infinities are the ends. Not for NaN. Without branches, as signs are random.
 template <class Storage>
-constexpr std::int64_t ordinal(Storage x) {
-  using Bits = BitsOf<Storage>;
-  const Bits bits = std::bit_cast<Bits>(x);
-  constexpr Bits sign_bit = static_cast<Bits>(Bits{1} << (sizeof(Bits) * 8 - 1));
-  const auto magnitude = static_cast<std::int64_t>(static_cast<Bits>(bits & static_cast<Bits>(~sign_bit)));
-  const std::int64_t sign =
-      -static_cast<std::int64_t>((bits & sign_bit) != 0);  // no branch: signs are random
+KDA_CHECK_INLINE constexpr std::int64_t ordinal_of(std::uint64_t bits) {
+  constexpr int sign_position = sizeof(Storage) * 8 - 1;
+  const auto sign = -static_cast<std::int64_t>(bits >> sign_position);
+  const auto magnitude = static_cast<std::int64_t>(bits & ((std::uint64_t{1} << sign_position) - 1));
   return (magnitude ^ sign) - sign;
+}
+template <class Storage>
+KDA_CHECK_INLINE constexpr std::int64_t ordinal(Storage x) {
+  return ordinal_of<Storage>(std::bit_cast<BitsOf<Storage>>(x));
 }
 
 /// Representable steps from a to b. Laws: 0 iff equal (+0 and -0 are equal), symmetric, largest finite to
 /// infinity is 1, x to -x is twice x to 0. Not for NaN.
-template <class Storage>
-constexpr std::uint64_t ulp_distance(Storage a, Storage b) {
-  const std::int64_t from = ordinal(a), to = ordinal(b);
+KDA_CHECK_INLINE constexpr std::uint64_t distance_between(std::int64_t from, std::int64_t to) {
   const std::uint64_t apart = static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from),
                       sign = -static_cast<std::uint64_t>(to < from);
   return (apart ^ sign) - sign;
+}
+template <class Storage>
+constexpr std::uint64_t ulp_distance(Storage a, Storage b) {
+  return distance_between(ordinal(a), ordinal(b));
 }
 
 /// floor(log2 |x|) of a finite x, or the smallest exponent of a double for 0.

@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
+#include "explain/launch_search.hpp"
 #include "plan/cost.hpp"
 #include "plan/repro.hpp"
 
@@ -31,16 +32,18 @@ Add adder_of(Task task) {
     case Task::power:
       return add_powers;
     case Task::capture:
+      return add_captures;
+    case Task::bits:
       break;
   }
-  return add_captures;
+  return add_bits;
 }
 
 /// Two answers are one when nothing tells them apart.
 bool same(const Answer& a, const Answer& b) {
   return a.origin == b.origin && a.name == b.name && a.variant == b.variant && a.dtype == b.dtype &&
          a.options.arithmetic == b.options.arithmetic && a.options.chunk_size == b.options.chunk_size &&
-         a.program == b.program;
+         a.program == b.program && a.launched_as == b.launched_as;
 }
 
 }  // namespace
@@ -159,6 +162,13 @@ std::size_t Builder::keep(const Asked::Part& part, Answer answer) {
 std::size_t Builder::computed_answer(const Asked::Part& part, const kda::Variant& variant,
                                      const kda::RunOptions& options) {
   return keep(part, plan::computed_answer(variant, problem(part).outline, options));
+}
+
+std::size_t Builder::reproduction(const Asked::Part& part, std::size_t recorded, const kda::Variant& variant,
+                                  const kda::RunOptions& options) {
+  Answer answer = plan::computed_answer(variant, problem(part).outline, options);
+  if (explain::has_open_launch(variant, options)) answer.launched_as = recorded;
+  return keep(part, std::move(answer));
 }
 
 std::vector<std::size_t> Builder::computed_answers(const Asked& asked, const Asked::Part& part) {

@@ -49,6 +49,9 @@ class Builder {
   /// A computed answer by the words of `--between` and `--as`: "chunk", "chunk+fla".
   std::size_t computed_answer(const Asked::Part& part, const kda::Variant& variant,
                               const kda::RunOptions& options);
+  /// One that a recorded answer is taken for.
+  std::size_t reproduction(const Asked::Part& part, std::size_t recorded, const kda::Variant& variant,
+                           const kda::RunOptions& options);
   Case& add_case(const Asked& asked, const Asked::Part& part, Case item);
   /// With the limits of each tensor.
   Case& add_verdict(const Asked& asked, const Asked::Part& part, Case item);
@@ -88,5 +91,6 @@ void add_attributions(Builder& builder, const Asked& asked);
 void add_forecasts(Builder& builder, const Asked& asked);
 void add_powers(Builder& builder, const Asked& asked);
 void add_captures(Builder& builder, const Asked& asked);
+void add_bits(Builder& builder, const Asked& asked);
 
 }  // namespace kda_check::plan

@@ -126,7 +126,7 @@ class Attributed {
     const kda::RunOptions options =
         run_options(*known->variant, outline(), answer(index).dtype, arithmetic, chunk_size);
     check_end(name, *known->variant, options, wanted);
-    return {name, index, builder_.computed_answer(part_, *known->variant, options)};
+    return {name, index, builder_.reproduction(part_, index, *known->variant, options)};
   }
 
   End computed_end(const std::string& name, const PassTensors& wanted) {

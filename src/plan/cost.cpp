@@ -38,6 +38,7 @@ constexpr double exact_sums = 30, tensor_core_sums = 9;  ///< a run with such su
 constexpr double per_problem = 3e-3, per_case = 5e-4;    ///< opening, allocating; limits, writing rows
 constexpr double law_runs = 4;                           ///< answers that trying one law takes
 constexpr double attribution_runs = 14;
+constexpr double bit_runs = 10, bit_search = 4;  ///< on everything; seconds on beginnings, for the words
 constexpr double power_answers =
     100;  ///< with faults, held against the twins; two of them take a comparison's time
 constexpr double twin_runs = 6;  ///< of the chunk form, what comparing them takes included
@@ -61,7 +62,9 @@ double run_seconds(const Answer& answer, const kda::Outline& problem, Pass pass)
     }
   const kda::ReductionKind kind = answer.options.arithmetic.reduction.kind;
   if (kind == kda::ReductionKind::exact) microseconds *= exact_sums;
-  if (kind == kda::ReductionKind::mma) microseconds *= tensor_core_sums;
+  if (kind == kda::ReductionKind::mma || kind == kda::ReductionKind::triton ||
+      kind == kda::ReductionKind::lanes)
+    microseconds *= tensor_core_sums;
   return seconds_for(problem, microseconds);
 }
 
@@ -95,6 +98,8 @@ double seconds_of(const Case& item, const Problem& problem) {
     case Question::power:
       return seconds_for(outline,
                          oracle_forward + twin_runs * chunk_microseconds + power_answers * comparison);
+    case Question::bits:
+      return bit_runs * seconds_for(outline, tensor_core_sums * chunk_microseconds) + bit_search;
     case Question::growth:
     case Question::forecast:
     case Question::capture:
@@ -111,7 +116,7 @@ double seconds_of(const Problem& problem) {
   for (const Case& item : problem.cases) {
     seconds += item.seconds + per_case;
     if (!item.skip.empty() || !item.answer || item.question == Question::forecast ||
-        item.question == Question::power)
+        item.question == Question::power || item.question == Question::bits)
       continue;
     answers.emplace(*item.answer, item.pass);
     if (item.has_twins()) twins.emplace(problem.answers[*item.answer].dtype, item.pass);
@@ -138,10 +143,11 @@ std::size_t answer_bytes(const kda::Outline& problem, Pass pass, DType dtype) {
   return bytes;
 }
 
-TwinBytes twin_bytes(const Problem& problem, Pass pass) {
+TwinBytes twin_bytes(const Problem& problem, Pass pass, bool on_gpu) {
   // In fp32: the fourteen rows of a kernel of any form, and what is read of them. In 16 bits up to sixteen,
-  // which take half, and four fields of directions.
+  // which take half, and four fields of directions. A GPU computes the next family while one is read.
   constexpr std::size_t fields = 16;
+  const std::size_t families = on_gpu ? 2 : 1;
   const std::size_t heads = problem.outline.dimensions.H;
   TwinBytes bytes{0, problem.source->bytes() / heads};
   for (const std::string& name : kda::tensors_of(pass, problem.outline)) {
@@ -154,7 +160,7 @@ TwinBytes twin_bytes(const Problem& problem, Pass pass) {
                                                                            ? problem.outline.dimensions.V
                                                                            : shape[3];
     bytes.kept += elements / width * fields * 2 * sizeof(float);  // two sums of each row
-    bytes.per_head += elements / heads * fields * sizeof(float);
+    bytes.per_head += elements / heads * families * fields * sizeof(float);
     (pass == Pass::backward ? bytes.kept : bytes.per_head) +=
         elements / (pass == Pass::backward ? 1 : heads) * sizeof(double);
   }
@@ -171,14 +177,17 @@ std::size_t bytes_of(const Problem& problem) {
   std::size_t bytes = problem.source->bytes() * (problem.rounded_to ? 2 : 1);
   for (const Pass pass : kda::every_pass) {
     std::size_t heads = 0;  // with twins, at once: on a GPU all, if they fit
-    for (const Case& item : problem.cases)
-      if (item.skip.empty() && item.pass == pass && item.has_twins())
-        heads = std::max(
-            heads, pass == Pass::forward && item.asked->oracle_device_for(problem.outline.dimensions, pass) ==
-                                                kda::OracleDevice::gpu
-                       ? problem.outline.dimensions.H
-                       : 1);
-    if (heads > 0) bytes += twin_bytes(problem, pass).kept + heads * twin_bytes(problem, pass).per_head;
+    bool any_on_gpu = false;
+    for (const Case& item : problem.cases) {
+      if (!item.skip.empty() || item.pass != pass || !item.has_twins()) continue;
+      const bool on_gpu =
+          pass == Pass::forward &&
+          item.asked->oracle_device_for(problem.outline.dimensions, pass) == kda::OracleDevice::gpu;
+      heads = std::max<std::size_t>(heads, on_gpu ? problem.outline.dimensions.H : 1);
+      any_on_gpu = any_on_gpu || on_gpu;
+    }
+    const TwinBytes of_twins = twin_bytes(problem, pass, any_on_gpu);
+    if (heads > 0) bytes += of_twins.kept + heads * of_twins.per_head;
   }
   for (const auto& [answer, pass] : answers)
     bytes += answer_bytes(problem.outline, pass, problem.answers[answer].dtype);

@@ -18,12 +18,12 @@ double seconds_of(const Problem& problem);
 /// Bytes that an answer to one pass takes.
 std::size_t answer_bytes(const kda::Outline& problem, kda::Pass pass, numeric::DType dtype);
 /// Bytes that twins take beside the answers to one pass: what is kept until the last head was measured (of
-/// gradients the truth, too), and of each query head at once the largest family's answers, its inputs and its
-/// truth.
+/// gradients the truth, too), and of each query head at once the largest family's answers (of two families
+/// where a GPU computes them), its inputs and its truth.
 struct TwinBytes {
   std::size_t kept = 0, per_head = 0;
 };
-TwinBytes twin_bytes(const Problem& problem, kda::Pass pass);
+TwinBytes twin_bytes(const Problem& problem, kda::Pass pass, bool on_gpu);
 /// Bytes that a problem takes while its cases run, all its answers held at once: inputs, answers, and what
 /// their comparison keeps.
 std::size_t bytes_of(const Problem& problem);

@@ -21,9 +21,11 @@ std::string_view name_of(Question question) {
     case Question::power:
       return "power";
     case Question::capture:
+      return "capture";
+    case Question::bits:
       break;
   }
-  return "capture";
+  return "bits";
 }
 
 std::string Problem::remark() const {

@@ -23,7 +23,10 @@ struct Answer {
   kda::RunOptions options;                      ///< of a computed answer; threads and memory are the engine's
   numeric::DType dtype = numeric::DType::fp32;  ///< of o
   std::optional<ExternalProgram> program;       ///< of an answer that a program gives
-  std::string why_not;                          ///< it cannot answer this problem here
+  /// Of a computed answer that a recorded one is taken for, with a launch that nobody named: that one, whose
+  /// launch it has.
+  std::optional<std::size_t> launched_as;
+  std::string why_not;  ///< it cannot answer this problem here
 
   bool is_computed() const { return origin == Origin::variant; }
 };
@@ -51,7 +54,8 @@ enum class Question : unsigned char {
   ladder,
   forecast,
   power,
-  capture
+  capture,
+  bits
 };
 std::string_view name_of(Question question);
 

@@ -30,6 +30,7 @@ enum class Task : unsigned char {
   forecast,   ///< what the inputs say beforehand
   power,      ///< what a gate would see
   capture,    ///< itself, in a file
+  bits,       ///< who computes them
 };
 
 /// Which answers, references and tensors. A list that is not there selects what is usual.

@@ -207,11 +207,34 @@ TEST_CASE("forecast says what breaks before anything runs, and exits with 1 when
     if (form["form"] == "factored:32")
       CHECK_THAT(form["overflow"].get<std::string>(), ContainsSubstring("chunk 0 row"));
   CHECK(forecast["decay"].size() == 15);
-  CHECK(forecast["inverse"].size() == 10);
+  CHECK(forecast["inverse"].size() == 12);
   CHECK(forecast["heads"].size() == 1);
 
   CHECK(program("forecast " + file + " --arithmetic decay=anchor").code == 2);
   CHECK(program("forecast missing.h5").code == 3);
+}
+
+TEST_CASE("explain-bits names the kernel in one line, and exits with 1 for bits that are left", "[cli]") {
+  const Output named = program("explain-bits " + small + " --group fla_chunk,fla_recurrent");
+  INFO(named.out << named.err);
+  CHECK(named.code == 0);
+  CHECK_THAT(
+      named.out,
+      ContainsSubstring("bits of fla_chunk, fp32: PASS - every bit of o and final_state is chunk under fla"));
+  CHECK_THAT(named.out,
+             ContainsSubstring(
+                 "bits of fla_recurrent, fp32: PASS - every bit of o and final_state is recurrent under "
+                 "fla-recurrent"));
+  const Output left = program("explain-bits " + small + " --group torch_fp64 --json");
+  CHECK(left.code == 1);
+  const auto document = nlohmann::json::parse(left.out);
+  const auto& found = document["bits"][0];
+  CHECK(found["group"] == "torch_fp64");
+  CHECK(found["verdict"] == "fail");
+  CHECK(found["differing"] > 0);
+  CHECK(found["nearest"].size() == 6);
+  CHECK(program("explain-bits " + small + " --group nobody").code == 2);
+  CHECK(program("explain-bits missing.h5").code == 3);
 }
 
 TEST_CASE("power says how large a fault must be, by twins and by limits", "[cli]") {
@@ -247,7 +270,7 @@ TEST_CASE("power says how large a fault must be, by twins and by limits", "[cli]
 }
 
 TEST_CASE("suites are for run, and every other command says so", "[cli]") {
-  for (const char* const command : {"attribute", "grow", "forecast"}) {
+  for (const char* const command : {"attribute", "grow", "explain-bits", "forecast"}) {
     const Output output = program(std::string(command) + " @smoke");
     INFO(command << ": " << output.err);
     CHECK(output.code == 2);
@@ -298,7 +321,7 @@ TEST_CASE("help lists the commands in a straight column, and grow counts one of 
     if (commands++ == 0) column = summary;
     CHECK(summary == column);
   }
-  CHECK(commands == 15);
+  CHECK(commands == 16);
   for (const char* const command : {"run", "grow", "attribute", "forecast", "power"})
     CHECK_THAT(program(std::string(command) + " --help").out, ContainsSubstring("list regimes"));
   const Output one = program("grow onehot_exact:T=20 --variant recurrent");

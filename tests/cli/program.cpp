@@ -103,7 +103,7 @@ TEST_CASE("help and version go to standard output", "[cli]") {
   CHECK_THAT(program("--help").out, ContainsSubstring("usage: kda-check COMMAND"));
   CHECK_THAT(program("--version").out, ContainsSubstring("kda-check 0."));
   for (const char* const command :
-       {"run", "diff", "forecast", "power", "grow", "show", "make", "list", "bench"}) {
+       {"run", "diff", "explain-bits", "forecast", "power", "grow", "show", "make", "list", "bench"}) {
     const Output output = program(std::string(command) + " --help");
     CHECK(output.code == 0);
     CHECK_THAT(output.out, ContainsSubstring("kda-check " + std::string(command)));

@@ -42,6 +42,24 @@ TEST_CASE("a GPU that is required and missing is one line and exit code 4, befor
   CHECK_THAT(replay.err, ContainsSubstring(reason));
 }
 
+TEST_CASE("a probe of a GPU that is missing lists the devices, and is one line and exit code 4",
+          "[cli][gpu]") {
+  const std::string reason = gpu_is_missing();
+  if (reason.empty()) KDA_CHECK_SKIP("there is a GPU here");
+  const Output output = program("list devices --probe");
+  CHECK(output.code == 4);
+  CHECK(lines(output.err) == 1);
+  CHECK_THAT(output.err, ContainsSubstring("--probe needs a GPU: " + reason));
+  CHECK_THAT(output.out, ContainsSubstring("cpu") && !ContainsSubstring("mma"));
+  const auto document = nlohmann::json::parse(program("list devices --probe --json").out);
+  CHECK(document["errors"][0]["exit_code"] == 4);
+  CHECK(!document.contains("models"));
+  CHECK(program("list --probe").code == 4);  // devices are among all sections
+  const Output elsewhere = program("list variants --probe");
+  CHECK(elsewhere.code == 2);
+  CHECK_THAT(elsewhere.err, ContainsSubstring("hint: kda-check list devices --probe"));
+}
+
 TEST_CASE("a GPU that is required and there must have answered", "[cli][gpu]") {
   if (!gpu_is_missing().empty()) KDA_CHECK_SKIP("no GPU here: " + gpu_is_missing());
   const Output run =

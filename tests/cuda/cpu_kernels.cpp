@@ -145,7 +145,7 @@ TEST_CASE("twins on a GPU have the bits of those on a CPU", "[emulation]") {
          {numeric::ComputeFormat::fp32, numeric::ComputeFormat::tf32, numeric::ComputeFormat::bf16})
       for (const engine::Twin& twin :
            engine::twin_family(problem, kda::Pass::forward, compute, problem.dtype(), judge::Form::unknown,
-                               kda::Storage::flash_kda)) {
+                               kda::Storage::none)) {
         INFO(path << ": " << kda::describe(twin.options.arithmetic, twin.variant->axes));
         CHECK(differing(problem, twin.variant->name, twin.options) == 0);
       }

@@ -68,7 +68,7 @@ TEST_CASE("every committed fixture passes in every dtype that holds it", "[engin
   plan::Request request = request_for({test::case_fixtures()});
   request.selection.dtypes = Names{"fixture", "fp32", "fp64"};
   const report::Document document = ran(request);
-  CHECK(document.problems.size() == 9);
+  CHECK(document.problems.size() == 11);
   for (const report::CaseResult& item : document.cases) {
     INFO(item.fixture << ' ' << item.variant << ' ' << item.dtype << " against " << item.against << ": "
                       << item.reason);

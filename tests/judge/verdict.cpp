@@ -271,6 +271,7 @@ TEST_CASE("what cancels widens rms_ratio, and nothing else", "[limits]") {
     const double usual = limit(compute, 1, 0, "rms_ratio") - step;
     CHECK(limit(compute, 5, 0, "rms_ratio") == Approx(5 * usual + step));
     CHECK(limit(compute, 5, 100, "scaled_ulp") == limit(compute, 1, 0, "scaled_ulp"));
+    CHECK(limit(compute, HUGE_VAL, 0, "rms_ratio") == HUGE_VAL);  // nobody knows how much cancels
   }
   // Sums behind 16-bit operands are in fp32.
   for (const ComputeFormat compute : {ComputeFormat::fp32, ComputeFormat::tf32, ComputeFormat::bf16})

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "kda/arithmetic_presets.hpp"
 #include "kda/regimes.hpp"
 #include "numeric/ulp.hpp"
 #include "support/big.hpp"
@@ -17,23 +18,50 @@ using numeric::DType;
 
 namespace {
 
-const std::vector<std::string> presets = {"ideal", "ieee", "h100", "fla", "fla-recurrent", "flash-kda"};
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Preset& preset : presets()) names.emplace_back(preset.name);
+  return names;
+}
 
 /// Values of the axes every variant has.
 std::vector<std::string> common_values() {
-  std::vector<std::string> values = {"contraction=fused", "contraction=separate", "special=ieee",
-                                     "special=triton"};
+  std::vector<std::string> values = {"contraction=fused",  "contraction=separate", "special=ieee",
+                                     "special=triton",     "special=triton-logf",  "scale=output",
+                                     "update=decay-fused", "launch=block:8x1"};
   for (const char* const kind : {"exact", "libm", "cuda", "cuda-fast", "exp2-scaled", "flush", "poly"})
     values.push_back(fmt::format("exponential={}", kind));
-  for (const char* const order : {"sequential", "pairwise", "tree:2", "tree:32", "tree:33", "tree:1024",
-                                  "blocks:16", "mma:25", "mma:24", "triton:25", "triton:24", "simt", "exact"})
+  for (const char* const order :
+       {"sequential", "pairwise", "tree:2", "tree:32", "tree:33", "tree:1024", "blocks:16", "mma:25",
+        "mma:24", "triton:25", "triton:24", "lanes:25", "simt", "exact"})
     values.push_back(fmt::format("reduction={}", order));
+  values.insert(values.end(), {"special=fast", "subnormals=flush"});
   for (const char* const storage : {"none", "upstream", "fla", "triton", "flash-kda"})
     values.push_back(fmt::format("storage={}", storage));
-  for (const char* const stage :
-       {"products", "normalised", "decay", "g_cumsum", "exponentials", "score_operands", "Aqk", "L",
-        "inverse_operands", "Akk_inv", "beta_key", "operands", "w", "u", "prediction", "v_new", "tensor_core",
-        "state", "carry"})
+  for (const char* const stage : {"products",
+                                  "normalised",
+                                  "decay",
+                                  "g_cumsum",
+                                  "exponentials",
+                                  "score_operands",
+                                  "Aqk",
+                                  "L",
+                                  "inverse_operands",
+                                  "Akk_inv",
+                                  "beta_key",
+                                  "operands",
+                                  "w",
+                                  "u",
+                                  "prediction",
+                                  "v_new",
+                                  "tensor_core",
+                                  "state",
+                                  "carry",
+                                  "scores",
+                                  "residual",
+                                  "o_inter",
+                                  "o_intra",
+                                  "initial_state"})
     for (const char* const format : {"bf16", "fp16", "tf32"})
       values.push_back(fmt::format("storage={}@{}", format, stage));
   return values;
@@ -41,14 +69,17 @@ std::vector<std::string> common_values() {
 
 std::vector<std::string> chunk_values() {
   std::vector<std::string> values = {
-      "decay=pair",  "decay=pair-late", "decay=clamp:126", "inverse=substitution", "tail=difference",
-      "tail=suffix", "gates=natural",   "gates=log2",      "update=chained",       "update=transposed"};
+      "decay=pair",      "decay=pair-late", "decay=clamp:126",   "inverse=substitution",
+      "tail=difference", "tail=suffix",     "tail=factored",     "gates=natural",
+      "gates=log2",      "gates=log2-each", "delta=residual",    "scale=q",
+      "output=apart",    "update=chained",  "update=transposed", "update=added"};
   for (const int rows : {16, 32, 64}) {
     for (const char* const decay : {"anchor-pair", "anchor-first", "anchor-mid", "factored"})
       values.push_back(fmt::format("decay={}:{}", decay, rows));
     for (const char* const inverse : {"blocks", "doubling", "horner"})
       values.push_back(fmt::format("inverse={}:{}", inverse, rows));
   }
+  values.insert(values.end(), {"inverse=eliminate:8", "inverse=eliminate:16"});
   return values;
 }
 
@@ -105,13 +136,31 @@ std::vector<T> tokens_on(const KernelTable& table, const Arithmetic& arithmetic,
 
 }  // namespace
 
+TEST_CASE("a preset sets what its words say, whatever was there before", "[axes]") {
+  Arithmetic arithmetic;
+  for (const Preset& preset : presets()) set_axis(arithmetic, preset.name);
+  set_axis(arithmetic, "ideal");
+  CHECK(arithmetic == ideal_arithmetic());
+  set_axis(arithmetic, "flash-kda");
+  set_axis(arithmetic, "ieee");
+  Arithmetic ieee = ideal_arithmetic();
+  ieee.contraction = Contraction::separate, ieee.exponential = Exponential::libm, ieee.reduction = {};
+  CHECK(arithmetic == ieee);
+  for (const Preset& preset : presets()) {
+    INFO(preset.name);
+    CHECK((preset.evidence == "a definition" || preset.evidence.starts_with("proven") ||
+           preset.evidence.starts_with("close") || preset.evidence == "from source"));
+  }
+}
+
 TEMPLATE_TEST_CASE("every instruction set gives the same bits for every value of every axis",
                    "[axes][kernels]", float, double) {
   using T = TestType;
   const DType dtype = sizeof(T) == sizeof(float) ? DType::fp32 : DType::fp64;
   const KernelTables tables = kernel_tables();
   std::vector<std::string> words = common_values();
-  for (const auto& more : {chunk_values(), presets}) words.insert(words.end(), more.begin(), more.end());
+  for (const auto& more : {chunk_values(), preset_names()})
+    words.insert(words.end(), more.begin(), more.end());
   for (const std::string& word : words) {
     Arithmetic arithmetic;
     set_axis(arithmetic, word);
@@ -265,6 +314,7 @@ TEST_CASE("on the exact regimes no value of any axis and no preset changes a bit
       const test::WholeOracle oracle = test::whole_oracle(problem);
       for (const Variant& variant : test::cpu_variants()) {
         std::vector<std::string> words = common_values();
+        const std::vector<std::string> presets = preset_names();
         words.insert(words.end(), presets.begin(), presets.end());
         if (variant.axes.chunk)
           for (const std::string& word : chunk_values()) words.push_back(word);

@@ -3,7 +3,10 @@
 #include <cmath>
 #include <vector>
 
+#include "kda/product_draws.hpp"
+#include "kda/rounded.hpp"
 #include "support/catch.hpp"
+#include "support/random.hpp"
 #include "support/sums.hpp"
 #include "support/tensor_core.hpp"
 
@@ -42,12 +45,12 @@ std::size_t hold_to_rules(Random& random, const Reduction& reduction, Rounding o
   const std::size_t instruction = operands == Rounding::tf32 ? 8 : 16,
                     together = reduction.width == 24 ? instruction / 2 : instruction;
   std::size_t checked = 0;
-  for (const Kind kind : kinds) {
-    Draw draw(random, operands, is_narrow);
+  std::vector<DrawKind> kinds{DrawKind::sinking};
+  for (const DrawKindName& row : draw_kinds) kinds.push_back(row.kind);
+  for (const DrawKind kind : kinds) {
     std::vector<float> a(rows * depth), b(depth * columns), start(rows * columns), expected;
-    for (float& x : a) x = draw.left(kind);
-    for (float& x : b) x = draw.right(kind);
-    for (float& x : start) x = draw.accumulator(kind);
+    ProductDraw(random.bits(), 0, operands, accumulator)
+        .fill(kind, rows, columns, depth, a.data(), b.data(), start.data());
     for (std::size_t row = 0; row < rows; ++row)
       for (std::size_t column = 0; column < columns; ++column) {
         std::vector<float> of_column(depth);
@@ -92,17 +95,64 @@ TEST_CASE("an accumulator in fp16 agrees with integers on numbers of every kind"
       hold_to_rules(random, reduction, Rounding::fp16, depth, Accumulator::fp16);
 }
 
+TEST_CASE("sums that sink tell whether the largest exponent has a floor", "[reductions][mma]") {
+  constexpr std::size_t rows = 16, depth = 16, draws = 32;
+  struct Row {
+    Rounding operands;
+    Accumulator accumulator;
+    int floor_of_25, floor_of_24;
+  };
+  for (const Row& row :
+       {Row{Rounding::bf16, Accumulator::fp32, -133, -132},
+        Row{Rounding::tf32, Accumulator::fp32, -133, -132}, Row{Rounding::fp16, Accumulator::fp16, -21, -20}})
+    for (const Reduction& reduction : {mma25, mma24}) {
+      const bool is_narrow = row.accumulator == Accumulator::fp16;
+      const Ruled sinks(reduction.width, row.operands, is_narrow, -1000),
+          stops(reduction.width, row.operands, is_narrow,
+                reduction.width == 25 ? row.floor_of_25 : row.floor_of_24);
+      const std::size_t together = tensor_core(reduction, row.operands).together;
+      std::size_t differing = 0;
+      for (std::size_t stream = 0; stream < draws; ++stream) {
+        std::vector<float> a(rows * depth), b(rows * depth), start(rows * rows);
+        ProductDraw(5, stream, row.operands, row.accumulator)
+            .fill(DrawKind::sinking, rows, rows, depth, a.data(), b.data(), start.data());
+        for (std::size_t i = 0; i < start.size(); ++i) {
+          std::vector<float> column(depth);
+          for (std::size_t d = 0; d < depth; ++d) column[d] = b[d * rows + i % rows];
+          const auto of_row = std::span(a).subspan(i / rows * depth, depth);
+          differing += !same(ruled_chain(sinks, together, of_row, column, start[i]),
+                             ruled_chain(stops, together, of_row, column, start[i]));
+        }
+      }
+      INFO("format " << static_cast<int>(row.operands) << ", " << reduction.width << " bits");
+      CHECK(differing > draws * rows * rows / 20);
+    }
+}
+
+TEST_CASE("operands that are drawn have their format's digits", "[reductions][mma]") {
+  for (const Rounding operands : {Rounding::bf16, Rounding::fp16, Rounding::tf32})
+    for (const DrawKindName& kind : draw_kinds) {
+      ProductDraw draw(6, 0, operands, Accumulator::fp16);
+      for (int i = 0; i < 2000; ++i) {
+        for (const float x : {draw.left(kind.kind), draw.right(kind.kind)})
+          REQUIRE((std::isnan(x) || same(rounded(operands, x), x)));
+        const float x = draw.accumulator(kind.kind);
+        REQUIRE((std::isnan(x) || same(rounded(Rounding::fp16, x), x)));
+      }
+    }
+}
+
 TEST_CASE("products of a chunk are a tensor core's, whatever their depth", "[reductions][mma]") {
   Random random(21);
   for (int trial = 0; trial < 60; ++trial) {
     const std::size_t depth = 1 + random.below(70);
     for (const Rounding operands : {Rounding::bf16, Rounding::fp16, Rounding::tf32, Rounding::none}) {
-      Draw draw(random, operands, false);
+      ProductDraw draw(random.bits(), 0, operands, Accumulator::fp32);
       Terms<float> terms;
       std::vector<float> start;
-      for (std::size_t d = 0; d < depth; ++d) terms.a.push_back(draw.left(Kind::ordinary));
-      for (std::size_t e = 0; e < depth * lanes; ++e) terms.b.push_back(draw.right(Kind::ordinary));
-      for (std::size_t lane = 0; lane < lanes; ++lane) start.push_back(draw.accumulator(Kind::ordinary));
+      for (std::size_t d = 0; d < depth; ++d) terms.a.push_back(draw.left(DrawKind::ordinary));
+      for (std::size_t e = 0; e < depth * lanes; ++e) terms.b.push_back(draw.right(DrawKind::ordinary));
+      for (std::size_t lane = 0; lane < lanes; ++lane) start.push_back(draw.accumulator(DrawKind::ordinary));
       for (const Reduction& reduction : {mma25, mma24}) {
         const Ruled rule(reduction.width, operands);
         const std::size_t together = tensor_core(reduction, operands).together;

@@ -184,6 +184,8 @@ TEST_CASE("special values of the H100's approximate functions are those of the P
       {h100::sqrt, nan, nan, nan, -0.0f, 0.0f, 0x1p-65f, infinity},
       {h100::lg2_ftz, nan, nan, -infinity, -infinity, -infinity, -infinity, infinity},
       {h100::lg2, nan, nan, nan, -infinity, -infinity, -130.0f, infinity},
+      {h100::cuda_logf, nan, nan, nan, -infinity, -infinity, static_cast<float>(-130 * std::log(2.0)),
+       infinity},
       {h100::tanh, -1.0f, h100::tanh(-1.0f), -subnormal, -0.0f, 0.0f, subnormal, 1.0f},
   };
   for (const Row& row : rows) {
@@ -204,6 +206,7 @@ TEST_CASE("special values of the H100's approximate functions are those of the P
   }
   CHECK(bits_of(h100::lg2_ftz(1.0f)) == 0);
   CHECK(bits_of(h100::lg2(1.0f)) == 0);
+  CHECK(bits_of(h100::cuda_logf(1.0f)) == 0);
 }
 
 TEST_CASE("reciprocals of an H100 are flushed with .ftz and gradual without", "[h100]") {
@@ -268,6 +271,8 @@ TEST_CASE("the H100's approximate functions err no more than NVIDIA states", "[h
         2.5);
   CHECK(worst(0x1p-126f, 20.0f, 101, [&](float x) { return relative(h100::tanh(x), std::tanh(wide(x))); }) <
         0x1p-11);
+  CHECK(worst(0x1p-149f, largest, 509,
+              [&](float x) { return units(h100::cuda_logf(x), std::log(wide(x))); }) <= 1);
   test::Random random(3);
   double quotient = 0;
   for (int i = 0; i < 1 << 21; ++i) {

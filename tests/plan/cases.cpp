@@ -139,7 +139,7 @@ TEST_CASE("a file without a group that is asked for has a case that says so", "[
   CHECK(planned_line(without.path + " " + bad + " --against somebody").failures.size() == 1);
 }
 
-TEST_CASE("stages, laws, growth, attributions, ladders, forecasts, powers and captures are cases too",
+TEST_CASE("stages, laws, growth, attributions, ladders, forecasts, powers, captures and bits are cases too",
           "[plan]") {
   const auto questions = [](const plan::Plan& plan) {
     std::multiset<std::string> names;
@@ -171,6 +171,9 @@ TEST_CASE("stages, laws, growth, attributions, ladders, forecasts, powers and ca
           request.selection.variants.reset();
           request.selection.tensors = Names{"o", "final_state"};
         }) == std::multiset<std::string>{"power", "power"});
+  plan::Request bits = test::request_for({committed("fla_fp32_small")}, plan::Task::bits);
+  bits.selection.recorded = Names{"fla_chunk", "fla_recurrent"};
+  CHECK(questions(test::planned(bits)) == std::multiset<std::string>{"bits", "bits"});
   CHECK(of_task(plan::Task::capture, [](plan::Request& request) { request.output = "x.h5"; }) ==
         std::multiset<std::string>{"capture", "capture"});
 }

@@ -63,8 +63,12 @@ TEST_CASE("the bytes of a problem hold its inputs, every answer once, and what t
   const plan::Problem without = problem_of("off");
   const auto answer = [&](DType dtype) { return plan::answer_bytes(without.outline, Pass::forward, dtype); };
   CHECK(without.bytes == without.source->bytes() + 2 * answer(DType::fp32));
-  const plan::TwinBytes twins = plan::twin_bytes(without, Pass::forward);
+  const plan::TwinBytes twins = plan::twin_bytes(without, Pass::forward, false),
+                        on_gpu = plan::twin_bytes(without, Pass::forward, true);
   CHECK(problem_of("on").bytes == without.bytes + twins.kept + twins.per_head);
   // All answers of a family to the one head, and its truth.
   CHECK(twins.per_head > 14 * answer(DType::fp32) + answer(DType::fp64));
+  // A GPU computes those of the next family meanwhile.
+  CHECK(on_gpu.per_head > twins.per_head + 14 * answer(DType::fp32));
+  CHECK(on_gpu.kept == twins.kept);
 }

@@ -236,7 +236,7 @@ json listed(const std::string& words) {
 
 }  // namespace
 
-TEST_CASE("repro lines of grow, attribute, forecast and power plan their case, and no other",
+TEST_CASE("repro lines of grow, attribute, explain-bits, forecast and power plan their case, and no other",
           "[plan][repro]") {
   const InSourceTree inside;
   const std::string small = "cases/fixtures/fla_fp32_small_backward.h5";
@@ -248,6 +248,7 @@ TEST_CASE("repro lines of grow, attribute, forecast and power plan their case, a
            "attribute " + small + " --between fla_chunk,recurrent --tensor o",
            "attribute " + small + " --between chunk+h100,recurrent+ieee --dtype fp32 --chunk-size 16",
            "attribute control:T=20 --between recurrent,naive --dtype fp64",
+           "explain-bits " + small + " --group fla_chunk,fla_recurrent",
            "power " + small + " --class bf16,fp16,tf32,fp32 --tensor o,final_state",
            "forecast " + small +
                " corr_keys:T=64 --dtype fp32,bf16 --arithmetic decay=pair --chunk-size 32"}) {

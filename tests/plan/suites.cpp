@@ -150,7 +150,7 @@ TEST_CASE("paths in a line start from the folder of the suite, and are called th
 
 TEST_CASE("suites are for run alone", "[plan][suites]") {
   for (const plan::Task task :
-       {plan::Task::grow, plan::Task::attribute, plan::Task::forecast, plan::Task::power})
+       {plan::Task::grow, plan::Task::attribute, plan::Task::forecast, plan::Task::power, plan::Task::bits})
     CHECK_THAT(test::refusal([&] { test::planned(test::request_for({"@smoke"}, task)); }),
                ContainsSubstring("2 '@smoke': suites are for run"));
 }

@@ -51,6 +51,7 @@ offers bash 'kda-check run --arithmetic decay=p' pair pair-late
 offers bash 'kda-check run --report ' text json
 offers bash 'kda-check run -q mine.h5 --json ' mine.h5
 offers bash 'kda-check list ' variants regimes
+offers bash 'kda-check list --p' --probe
 offers bash 'kda-check completions ' bash zsh fish
 offers bash 'kda-check run --threads ' '!mine.h5'
 

@@ -139,7 +139,7 @@ class Schema(unittest.TestCase):
 
     def test_plans(self):
         for words in (("run", "@smoke", "--stages", "--invariants"), ("grow", small), ("attribute", small, "--variant", "chunk"),
-                      ("attribute", small, "--between", "chunk,recurrent"), ("forecast", small), ("power", small),
+                      ("attribute", small, "--between", "chunk,recurrent"), ("forecast", small), ("power", small), ("explain-bits", small),
                       ("run", tiny, "--shard", "2/2"), ("run", "/no/such.h5", tiny)):
             document = self.report(*words, "--dry-run", codes=(0, 3))
             self.assertEqual("cases_planned" in document, True, words)
@@ -171,6 +171,11 @@ class Schema(unittest.TestCase):
         self.assertEqual(len(ladders["ladders"]), 2)
         self.report("attribute", backward, "--between", "chunk+h100,recurrent", "--backward")
 
+    def test_explain_bits(self):
+        document = self.report("explain-bits", small, backward, codes=(1,))  # torch's
+        self.assertEqual(len(document["bits"]), 6)
+        self.assertIn("fail", {item["verdict"] for item in document["bits"]})
+
     def test_forecast(self):
         for regime in ("control:T=64,H=1", "lb_const_sweep:T=128,H=1,g=-5", "corr_keys:T=64,H=1,rho=0.999",
                        "varlen:H=1,K=8,V=8", "mask_m1000:T=64,H=1"):
@@ -198,6 +203,8 @@ class Schema(unittest.TestCase):
     def test_list(self):
         self.assertEqual(len(self.report("list")["devices"]), 2)
         self.report("list", "regimes", "devices")
+        probed = self.report("list", "devices", "--probe", codes=(0, 1, 4))
+        self.assertEqual("models" in probed, not probed["errors"])
 
     def test_history(self):
         for name, limit in (("mon", "none"), ("tue", "1e9"), ("wed", "exact")):

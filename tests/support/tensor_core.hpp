@@ -1,8 +1,7 @@
-// The rules of a tensor core's sums (docs/arithmetic.md) once more, in integers, and numbers to hold them on.
+// The rules of a tensor core's sums (docs/arithmetic.md) once more, in integers.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -10,7 +9,6 @@
 #include <vector>
 
 #include "kda/cast_points.hpp"
-#include "support/random.hpp"
 
 namespace kda_check::test {
 
@@ -23,8 +21,17 @@ inline constexpr std::uint32_t not_a_number = 0x7fff'ffff, infinite = 0x7f80'000
 /// The rules once more, from bit patterns and in integers.
 class Ruled {
  public:
+  /// Below which E does not sink.
+  static int floor(int bits, bool narrow_sum) {
+    return narrow_sum ? (bits == 24 ? -20 : -21) : (bits == 24 ? -132 : -133);
+  }
   Ruled(int bits, Rounding operands, bool narrow_sum = false)
-      : bits_(bits), least_(operands == Rounding::fp16 ? -14 : -126), narrow_sum_(narrow_sum) {}
+      : Ruled(bits, operands, narrow_sum, floor(bits, narrow_sum)) {}
+  Ruled(int bits, Rounding operands, bool narrow_sum, int floor)
+      : bits_(bits),
+        least_(operands == Rounding::fp16 ? -14 : -126),
+        narrow_sum_(narrow_sum),
+        floor_(floor) {}
 
   float operator()(std::span<const float> a, std::span<const float> b, float c) const {
     bool is_nan = false, up = false, down = false;
@@ -52,7 +59,7 @@ class Ruled {
     if (is_nan || (up && down)) return std::bit_cast<float>(not_a_number);
     if (up || down) return std::bit_cast<float>(infinite | (down ? sign_bit : 0));
     if (terms.empty()) return 0;
-    int largest = -10000;
+    int largest = floor_;
     for (const Term& term : terms) largest = std::max(largest, term.exponent);
     const int unit = largest - bits_;
     Integer sum = 0;
@@ -122,6 +129,7 @@ class Ruled {
 
   int bits_, least_;
   bool narrow_sum_;
+  int floor_;
 };
 
 inline float ruled_chain(const Ruled& rule, std::size_t together, std::span<const float> a,
@@ -135,146 +143,5 @@ inline float ruled_chain(const Ruled& rule, std::size_t together, std::span<cons
 
 inline std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
 inline bool same(float x, float y) { return bits_of(x) == bits_of(y); }
-
-// What kinds of numbers are drawn. Exponents are those stored.
-
-struct Layout {
-  int exponent_bits, fraction_bits;
-  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
-  int top() const { return (1 << exponent_bits) - 2; }
-};
-inline constexpr Layout fp32_layout{8, 23}, fp16_layout{5, 10};
-inline Layout layout_of(Rounding format) {
-  switch (format) {
-    case Rounding::bf16:
-      return {8, 7};
-    case Rounding::fp16:
-      return fp16_layout;
-    case Rounding::tf32:
-      return {8, 10};
-    case Rounding::none:
-      break;
-  }
-  return fp32_layout;
-}
-
-enum class Kind {
-  finite,        ///< any finite pattern
-  bottom,        ///< sums at the bottom of fp32's range, or of fp16's
-  subnormal,     ///< subnormal numbers times ordinary ones
-  extremes,      ///< zeros beside the least and the greatest
-  overflow,      ///< sums about the largest number
-  special,       ///< infinities and NaN among others
-  signed_zeros,  ///< nothing but zeros
-  ordinary,
-  tiny,  ///< products that are below every place of fp32 but for a few
-};
-inline constexpr std::array kinds{Kind::finite,       Kind::bottom,   Kind::subnormal,
-                                  Kind::extremes,     Kind::overflow, Kind::special,
-                                  Kind::signed_zeros, Kind::ordinary, Kind::tiny};
-
-class Draw {
- public:
-  Draw(Random& random, Rounding format, bool narrow_sum)
-      : random_(random), format_(layout_of(format)), sum_(narrow_sum ? fp16_layout : fp32_layout) {}
-
-  float left(Kind kind) {
-    const int bias = format_.bias(), top = format_.top();
-    switch (kind) {
-      case Kind::finite:
-        return operand(below(top + 1));
-      case Kind::bottom:
-        return operand(below(4));
-      case Kind::subnormal:
-        return operand(one_in(3) ? below(12) : 0);
-      case Kind::extremes:
-        return one_in(2) ? operand(0, 0) : one_in(2) ? operand(below(2), 1) : operand(top - below(6));
-      case Kind::overflow:
-        return operand(half_of_top() + below(2));
-      case Kind::special:
-        return one_in(24) ? operand(top + 1, one_in(2) ? 0 : 1) : one_in(12) ? operand(0, 0) : near_one();
-      case Kind::signed_zeros:
-        return operand(0, 0);
-      case Kind::tiny:
-        return operand(below(bias / 2));
-      case Kind::ordinary:
-        break;
-    }
-    return near_one();
-  }
-  float right(Kind kind) {
-    const int bias = format_.bias(), top = format_.top();
-    switch (kind) {
-      case Kind::finite:
-        return operand(below(top + 1));
-      case Kind::bottom:
-        return operand(bias - 2 + below(5));
-      case Kind::subnormal:
-        return operand(bias - 8 + below(16));
-      case Kind::extremes:
-        return one_in(2) ? operand(0, 0) : one_in(4) ? operand(bias + below(3)) : operand(top - below(4));
-      case Kind::overflow:
-        return operand(half_of_top() + below(2));
-      case Kind::signed_zeros:
-        return one_in(2) ? operand(0, 0) : operand(bias);
-      case Kind::tiny:
-        return operand(one_in(8) ? bias : below(bias));
-      case Kind::special:
-        return left(kind);
-      case Kind::ordinary:
-        break;
-    }
-    return near_one();
-  }
-  float accumulator(Kind kind) {
-    const int bias = sum_.bias(), top = sum_.top();
-    switch (kind) {
-      case Kind::finite:
-        return of(sum_, below(top + 1));
-      case Kind::bottom:
-      case Kind::subnormal:
-        return one_in(2) ? of(sum_, below(bias / 4)) : of(sum_, 0);
-      case Kind::extremes:
-        return one_in(2) ? of(sum_, 0, 0) : of(sum_, one_in(2) ? 0 : below(top));
-      case Kind::overflow:
-        return of(sum_, top - below(3));
-      case Kind::special:
-        return one_in(24) ? of(sum_, top + 1, one_in(2) ? 0 : 1) : of(sum_, bias - 3 + below(6));
-      case Kind::signed_zeros:
-        return of(sum_, 0, 0);
-      case Kind::tiny:
-        return one_in(2) ? of(sum_, 0, 0) : of(sum_, 0);
-      case Kind::ordinary:
-        break;
-    }
-    return of(sum_, bias - 5 + below(8));
-  }
-
- private:
-  int below(int count) { return static_cast<int>(random_.below(static_cast<std::size_t>(count))); }
-  bool one_in(int count) { return below(count) == 0; }
-  int half_of_top() const { return format_.bias() + (sum_.exponent_bits == 5 ? 5 : format_.bias() / 2); }
-  float operand(int exponent, int fraction = -1) { return of(format_, exponent, fraction); }
-  float near_one() { return operand(format_.bias() - 3 + below(6)); }
-
-  /// A number of the format, exactly; a fraction below 0: any.
-  float of(const Layout& layout, int exponent, int fraction = -1) {
-    if (fraction < 0) {
-      fraction = below(1 << layout.fraction_bits);
-      if (one_in(4)) fraction >>= below(layout.fraction_bits);
-    }
-    const bool is_negative = one_in(2);
-    if (exponent == layout.top() + 1) {
-      const std::uint32_t pattern = fraction == 0 ? infinite : infinite + 0x40'0000;
-      return std::bit_cast<float>(pattern | (is_negative ? sign_bit : 0));
-    }
-    const double digits = exponent == 0 ? fraction : fraction + std::ldexp(1.0, layout.fraction_bits);
-    const double x = std::ldexp(digits, std::max(exponent, 1) - layout.bias() - layout.fraction_bits);
-    return static_cast<float>(is_negative ? -x : x);
-  }
-
-  Random& random_;
-  Layout format_, sum_;
-};
 
 }  // namespace kda_check::test

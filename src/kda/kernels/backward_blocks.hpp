@@ -90,6 +90,7 @@ struct NormGradientBlock {
   const T *x, *y;  ///< as stored, and as it was used
   T* gradient;     ///< in: dy; out: dx
   Operations operations;
+  RowLayout along{};  ///< of dy . y in Triton's order; no registers: the order of all else
 };
 
 /// From the gradient of the log decay g to that of the gate as stored, x (docs/kda.md, "Gates"). 1 - sigmoid
@@ -105,6 +106,10 @@ struct GateGradientBlock {
   Exponential exponential;
   T* gradient;        ///< in: dg; out: dx
   T* amplitude_sums;  ///< [tokens]: the terms of dA_log, summed over K
+  // In Triton's order; without registers that of all else.
+  RowLayout keys{};
+  Special special = Special::ieee;
+  bool is_fused = true;
 };
 
 }  // namespace kda_check::kda

@@ -19,8 +19,32 @@ void row_dots(const RowDotsBlock<T>& block) {
   }
 }
 
+/// r dy - (s y) r, s = dy . y, with the reciprocal norm of the forward pass.
+template <class T>
+void triton_normalise_gradient(const NormGradientBlock<T>& block) {
+  const Operations& operations = block.operations;
+  SumOrder forwards = sums_of_rows(operations), backwards = forwards;
+  forwards.layout = operations.norm, backwards.layout = block.along;
+  for (std::size_t t = 0; t < block.tokens; ++t) {
+    const std::size_t row = t * block.key_stride;
+    const T *const x = block.x + row, *const y = block.y + row;
+    T* const gradient = block.gradient + row;
+    T squares, along;
+    dot_of_row(forwards, x, x, block.key_dim, &squares);
+    dot_of_row(backwards, gradient, y, block.key_dim, &along);
+    const T reciprocal =
+        divided(operations.special, T(1), square_root(operations.special, squares + T(1e-6)));
+    for (std::size_t k = 0; k < block.key_dim; ++k) {
+      const T part = along * y[k] * reciprocal;
+      gradient[k] = operations.is_fused ? scalar_multiply_add<true>(gradient[k], reciprocal, T(0) - part)
+                                        : gradient[k] * reciprocal - part;
+    }
+  }
+}
+
 template <class T>
 void normalise_gradient(const NormGradientBlock<T>& block) {
+  if (block.along.registers > 0) return triton_normalise_gradient(block);
   for (std::size_t t = 0; t < block.tokens; ++t) {
     const std::size_t row = t * block.key_stride;
     const T *const x = block.x + row, *const y = block.y + row;
@@ -42,8 +66,65 @@ KDA_CHECK_INLINE void sigmoids(Exponential kind, const T* z, T sign, std::size_t
   for (std::size_t i = 0; i < count; ++i) result[i] = sigmoid_from(result[i]);
 }
 
+/// Lane l is element d of row l of a times that of row l of b and, if there is one, of a bias.
+template <class T>
+struct BiasedColumns {
+  PairedColumns<T> pairs;
+  const T* bias;
+
+  KDA_CHECK_THREAD Factors<Sixteen<T>> operator()(std::size_t d) const {
+    const Factors<Sixteen<T>> factors = pairs(d);
+    return {factors.a, bias == nullptr ? factors.b : factors.b + bias[d]};
+  }
+};
+
+/// Of one token in Triton's order: A (dg s) with s the sigmoid of y, A = -exp(A_log); or (dg (bound (s
+/// (1 - s)))) A with s that of A y.
+template <class T>
+void triton_gate_elements(const GateGradientBlock<T>& block, const T* x, T* gradient) {
+  constexpr std::size_t step = 256;
+  T sigmoid[step];
+  for (std::size_t first = 0; first < block.key_dim; first += step) {
+    const std::size_t count = block.key_dim - first < step ? block.key_dim - first : step;
+    T* const dx = gradient + first;
+    for (std::size_t i = 0; i < count; ++i) {
+      const T y = block.bias != nullptr ? x[first + i] + block.bias[first + i] : x[first + i];
+      sigmoid[i] = -(block.lower_bounded ? block.amplitude * y : y);
+    }
+    exponential(block.exponential, sigmoid, sigmoid, count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const T s = divided(block.special, T(1), T(1) + sigmoid[i]);
+      dx[i] = block.lower_bounded ? dx[i] * (block.lower_bound * (s * (T(1) - s))) * block.amplitude
+                                  : -(block.amplitude * (dx[i] * s));
+    }
+  }
+}
+
+template <class T>
+void triton_gate_gradient(const GateGradientBlock<T>& block) {
+  using Pack = Sixteen<T>;
+  const std::size_t stride = block.key_stride;
+  for (std::size_t from = 0; from < block.tokens; from += Pack::count) {
+    const std::size_t count = block.tokens - from < Pack::count ? block.tokens - from : Pack::count;
+    T* const gradient = block.gradient + from * stride;
+    const T *const x = block.x + from * stride, *const g = block.g + from * stride;
+    const auto sum = [&] {
+      const Rows<T> of_gradient{gradient, stride}, of_gate{block.lower_bounded ? x : g, stride};
+      const BiasedColumns<T> terms{{of_gradient, of_gate, count}, block.lower_bounded ? block.bias : nullptr};
+      T sums[Pack::count];
+      triton_sum<Pack>(block.is_fused, block.keys, false, block.key_dim, terms).store(sums);
+      for (std::size_t t = 0; t < count; ++t) block.amplitude_sums[from + t] = sums[t];
+    };
+    if (!block.lower_bounded) sum();  // of dg g; else of the gradient times y
+    for (std::size_t t = 0; t < count; ++t)
+      triton_gate_elements(block, x + t * stride, gradient + t * stride);
+    if (block.lower_bounded) sum();
+  }
+}
+
 template <class T>
 void gate_gradient(const GateGradientBlock<T>& block) {
+  if (block.keys.registers > 0) return triton_gate_gradient(block);
   constexpr std::size_t step = 256;
   T y[step], z[step], rising[step], falling[step];
   for (std::size_t t = 0; t < block.tokens; ++t) {

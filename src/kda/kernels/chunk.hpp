@@ -8,8 +8,9 @@
 namespace kda_check::kda::KDA_CHECK_ISA {
 
 template <class T>
-KDA_CHECK_THREAD SumOrder product_order(const ChunkBlock<T>& chunk, Rounding operands) {
-  return product_order(chunk.operations, tensor_core(chunk.operations.reduction, operands),
+KDA_CHECK_THREAD SumOrder product_order(const ChunkBlock<T>& chunk, Rounding operands,
+                                        Accumulator accumulator = Accumulator::fp32) {
+  return product_order(chunk.operations, tensor_core(chunk.operations.reduction, operands, accumulator),
                        chunk.casts.tensor_core);
 }
 
@@ -66,7 +67,57 @@ KDA_CHECK_TEAM void each_tail(const ChunkBlock<T>& chunk, T* line, Use use) {
       use);
 }
 
-/// F5 to F7: u = A (beta v), w = A (beta k 2^G), qg = q 2^G, kg = k 2^(Gn - G).
+/// F7: kg = k e^(Gn - G).
+template <class T>
+KDA_CHECK_TEAM_CALLED void tail_keys(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
+  const std::size_t n = chunk.rows, K = chunk.key_dim, stride = chunk.key_stride;
+  const CastPoints& casts = chunk.casts;
+  T *const kg = chunk.kg, *const decay = work.decay;
+  const T *const key = chunk.k, *const G = chunk.G;
+  if (chunk.operations.has_factored_tail) {
+    each_decay(
+        chunk, n, decay, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY { return -G[i * stride + k]; },
+        [=](std::size_t i, std::size_t k, T inverse)
+            KDA_CHECK_BODY { kg[i * stride + k] = key[i * stride + k] * inverse; });
+    round_array(casts.score_operands, kg, n * stride);
+    decays_of(chunk.operations, G + (n - 1) * stride, decay, K);
+    round_array(casts.exponentials, decay, K);
+    each(n, K, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
+      kg[i * stride + k] = kg[i * stride + k] * decay[k];
+    });
+  } else {
+    each_tail(chunk, decay, [=](std::size_t i, std::size_t k, T to_end) KDA_CHECK_BODY {
+      kg[i * stride + k] = key[i * stride + k] * to_end;
+    });
+  }
+  round_array(casts.operands, kg, n * stride);
+}
+
+/// qg = q e^G and, in work.operand, k e^G, with beta or without.
+template <class T>
+KDA_CHECK_TEAM_CALLED void decay_from_start(const ChunkBlock<T>& chunk, const ChunkWork<T>& work,
+                                            bool has_beta) {
+  const std::size_t n = chunk.rows, K = chunk.key_dim, stride = chunk.key_stride;
+  const CastPoints& casts = chunk.casts;
+  T *const operand = work.operand, *const qg = chunk.qg;
+  const T *const q = chunk.q, *const key = chunk.k, *const beta = chunk.beta, *const G = chunk.G;
+  each(n, stride, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
+    const T factor = has_beta ? beta[i] : T(1);
+    operand[i * stride + k] = k < K ? key[i * stride + k] * factor : T(0);
+  });
+  if (has_beta) round_array(casts.beta_key, operand, n * stride);
+  each_decay(
+      chunk, n, work.decay, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY { return G[i * stride + k]; },
+      [=](std::size_t i, std::size_t k, T decay)
+          KDA_CHECK_BODY { qg[i * stride + k] = q[i * stride + k] * decay; },
+      [=](std::size_t i, std::size_t k, T decay)
+          KDA_CHECK_BODY { operand[i * stride + k] = operand[i * stride + k] * decay; });
+  round_array(casts.operands, qg, n * stride);
+  round_array(casts.operands, operand, n * stride);
+}
+
+/// F5 to F7: u = A (beta v), w = A (beta k e^G), qg, kg; with Delta::residual k e^G in work.operand, and u
+/// and w for those who ask.
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void operands(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
   const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride,
@@ -74,35 +125,51 @@ KDA_CHECK_TEAM_CALLED void operands(const ChunkBlock<T>& chunk, const ChunkWork<
   const std::size_t k_columns = (K + 15) / 16 * 16, v_columns = (chunk.value_dim + 15) / 16 * 16;
   const CastPoints& casts = chunk.casts;
   const T* const A = used(chunk.given.Akk_inv, chunk.Akk_inv);
-  T *const operand = work.operand, *const qg = chunk.qg, *const kg = chunk.kg;
-  const T *const q = chunk.q, *const key = chunk.k, *const v = chunk.v, *const beta = chunk.beta,
-                 *const G = chunk.G;
-  each(n, v_stride, [=](std::size_t i, std::size_t e) KDA_CHECK_BODY {
-    operand[i * v_stride + e] = v[i * v_stride + e] * beta[i];
-  });
-  round_array(casts.operands, operand, n * v_stride);
-  lower_product<T, is_fused>(chunk, A, operand, v_columns, v_stride, chunk.u, Start::zero);  // F5
-  round_array(casts.u, chunk.u, n * v_stride);
+  const bool is_wy = chunk.operations.delta == Delta::wy;
+  if (is_wy || chunk.forms_w) {
+    T* const operand = work.operand;
+    const T *const v = chunk.v, *const beta = chunk.beta;
+    each(n, v_stride, [=](std::size_t i, std::size_t e) KDA_CHECK_BODY {
+      operand[i * v_stride + e] = v[i * v_stride + e] * beta[i];
+    });
+    round_array(casts.operands, operand, n * v_stride);
+    lower_product<T, is_fused>(chunk, A, operand, v_columns, v_stride, chunk.u, Start::zero);  // F5
+    round_array(casts.u, chunk.u, n * v_stride);
+    decay_from_start(chunk, work, true);
+    lower_product<T, is_fused>(chunk, A, operand, k_columns, k_stride, chunk.w, Start::zero);  // F6
+    round_array(casts.w, chunk.w, n * k_stride);
+  }
+  if (!is_wy) decay_from_start(chunk, work, false);
+  tail_keys(chunk, work);
+}
 
-  each(n, k_stride, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
-    operand[i * k_stride + k] = k < K ? key[i * k_stride + k] * beta[i] : T(0);
-  });
-  round_array(casts.beta_key, operand, n * k_stride);
-  each_decay(
-      chunk, n, work.decay, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY { return G[i * k_stride + k]; },
-      [=](std::size_t i, std::size_t k, T decay)
-          KDA_CHECK_BODY { qg[i * k_stride + k] = q[i * k_stride + k] * decay; },
-      [=](std::size_t i, std::size_t k, T decay)
-          KDA_CHECK_BODY { operand[i * k_stride + k] = operand[i * k_stride + k] * decay; });
-  round_array(casts.operands, qg, n * k_stride);
-  round_array(casts.operands, operand, n * k_stride);
-  lower_product<T, is_fused>(chunk, A, operand, k_columns, k_stride, chunk.w, Start::zero);  // F6
-  round_array(casts.w, chunk.w, n * k_stride);
-
-  each_tail(chunk, work.decay, [=](std::size_t i, std::size_t k, T decay) KDA_CHECK_BODY {
-    kg[i * k_stride + k] = key[i * k_stride + k] * decay;
-  });
-  round_array(casts.operands, kg, n * k_stride);
+/// v_new from h: u - w h, or A (beta (v - (k e^G) h)).
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void new_values(const ChunkBlock<T>& chunk, const ChunkWork<T>& work, const T* h) {
+  const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride,
+                    v_stride = chunk.value_stride, v_columns = (chunk.value_dim + 15) / 16 * 16;
+  const CastPoints& casts = chunk.casts;
+  const bool is_wy = chunk.operations.delta == Delta::wy;
+  const T* const keys = is_wy ? used(chunk.given.w, chunk.w) : work.operand;
+  T* const rows = chunk.v_new;
+  product<T, is_fused>(product_order(chunk, casts.operands), n, v_columns, K, Factor<T>{keys, k_stride, 1}, h,
+                       v_stride, rows, v_stride, Start::zero);
+  round_array(casts.prediction, rows, n * v_stride);
+  if (is_wy) {
+    const T* const u = used(chunk.given.u, chunk.u);
+    each(n * v_stride, [=](std::size_t e) KDA_CHECK_BODY { rows[e] = u[e] - rows[e]; });  // F9
+  } else {
+    T* const residual = work.operand;
+    const T *const v = chunk.v, *const beta = chunk.beta;
+    each(n, v_stride, [=, rounding = casts.residual](std::size_t i, std::size_t e) KDA_CHECK_BODY {
+      const std::size_t at = i * v_stride + e;
+      residual[at] = rounded(rounding, v[at] - rows[at]) * rounded(rounding, beta[i]);
+    });
+    round_array(casts.operands, residual, n * v_stride);
+    lower_product<T, is_fused>(chunk, used(chunk.given.Akk_inv, chunk.Akk_inv), residual, v_columns, v_stride,
+                               rows, Start::zero);
+  }
+  round_array(casts.v_new, rows, n * v_stride);
 }
 
 /// F8 to F11: v_new = u - w S, o = scale (qg S) + Aqk v_new, S = diag(2^Gn) S + kg^T v_new.
@@ -116,26 +183,43 @@ KDA_CHECK_TEAM_CALLED void through_state(const ChunkBlock<T>& chunk, const Chunk
   round_array(casts.state, copy, K * v_stride);
   const T* const h = used(chunk.given.h, chunk.h);
   if (chunk.given.h != nullptr) each(K * v_stride, [=](std::size_t e) KDA_CHECK_BODY { state[e] = h[e]; });
-  const SumOrder order = product_order(chunk, casts.operands);
-  product<T, is_fused>(order, n, v_columns, K, Factor<T>{used(chunk.given.w, chunk.w), k_stride, 1}, h,
-                       v_stride, chunk.v_new, v_stride, Start::zero);
-  round_array(casts.prediction, chunk.v_new, n * v_stride);
-  const T* const u = used(chunk.given.u, chunk.u);
-  T* const rows = chunk.v_new;
-  each(n * v_stride, [=](std::size_t e) KDA_CHECK_BODY { rows[e] = u[e] - rows[e]; });  // F9
-  round_array(casts.v_new, rows, n * v_stride);
+  new_values<T, is_fused>(chunk, work, h);
   const T* const v_new = used(chunk.given.v_new, chunk.v_new);
 
-  product<T, is_fused>(order, n, v_columns, K, Factor<T>{used(chunk.given.qg, chunk.qg), k_stride, 1}, h,
-                       v_stride, o, v_stride, Start::zero);
-  each(n * v_stride, [=, scale = chunk.scale](std::size_t e) KDA_CHECK_BODY { o[e] = scale * o[e]; });
-  lower_product<T, is_fused>(chunk, used(chunk.given.Aqk, chunk.Aqk), v_new, v_columns, v_stride, o,
-                             Start::from_result);  // F10
+  const SumOrder order = product_order(chunk, casts.operands);
+  const T* qg = used(chunk.given.qg, chunk.qg);
+  if (chunk.operations.scale == ScaledPart::q) {
+    T* const scaled = work.operand;
+    each(n * k_stride, [=](std::size_t e) KDA_CHECK_BODY { scaled[e] = qg[e]; });
+    scale_q(chunk, casts.operands, scaled, n * k_stride);
+    qg = scaled;
+  }
+  product<T, is_fused>(order, n, v_columns, K, Factor<T>{qg, k_stride, 1}, h, v_stride, o, v_stride,
+                       Start::zero);
+  if (chunk.operations.scale != ScaledPart::q)
+    each(n * v_stride, [=, scale = chunk.scale](std::size_t e) KDA_CHECK_BODY { o[e] = scale * o[e]; });
+  round_array(casts.o_inter, o, n * v_stride);
+  const T* const Aqk = used(chunk.given.Aqk, chunk.Aqk);
+  if (chunk.operations.output == Output::apart) {
+    T* const inside = work.operand;
+    lower_product<T, is_fused>(chunk, Aqk, v_new, v_columns, v_stride, inside, Start::zero);
+    round_array(casts.o_intra, inside, n * v_stride);
+    each(n, v_columns, [=](std::size_t i, std::size_t v) KDA_CHECK_BODY {
+      o[i * v_stride + v] = o[i * v_stride + v] + inside[i * v_stride + v];
+    });
+  } else {
+    lower_product<T, is_fused>(chunk, Aqk, v_new, v_columns, v_stride, o, Start::from_result);  // F10
+  }
 
   decays_of(chunk.operations, chunk.G + (n - 1) * k_stride, decay, K);
   round_array(casts.decay, decay, K);
   const Factor<T> keys{used(chunk.given.kg, chunk.kg), 1, k_stride};
-  if (chunk.operations.update == Update::transposed) {
+  const Subnormals subnormals = chunk.operations.subnormals;
+  if (subnormals == Subnormals::flush) {
+    each(K, [=](std::size_t k) KDA_CHECK_BODY { decay[k] = flushed(subnormals, decay[k]); });
+    each(K * v_stride, [=](std::size_t e) KDA_CHECK_BODY { state[e] = flushed(subnormals, state[e]); });
+  }
+  if (chunk.operations.update == Update::added) {
     T* const writes = work.operand;
     for (std::size_t first = 0; first < K; first += n) {
       const std::size_t channels = K - first < n ? K - first : n;
@@ -143,12 +227,13 @@ KDA_CHECK_TEAM_CALLED void through_state(const ChunkBlock<T>& chunk, const Chunk
                            v_stride, writes, v_stride, Start::zero);
       each(channels, v_columns, [=](std::size_t k, std::size_t v) KDA_CHECK_BODY {
         T& element = state[(first + k) * v_stride + v];
-        element = scalar_multiply_add<is_fused>(element, decay[first + k], writes[k * v_stride + v]);
+        const T write = flushed(subnormals, writes[k * v_stride + v]);
+        element = flushed(subnormals, scalar_multiply_add<is_fused>(element, decay[first + k], write));
       });
     }
   } else {
     each(K, v_columns, [=](std::size_t k, std::size_t v) KDA_CHECK_BODY {
-      state[k * v_stride + v] = state[k * v_stride + v] * decay[k];
+      state[k * v_stride + v] = flushed(subnormals, state[k * v_stride + v] * decay[k]);
     });
     product<T, is_fused>(order, K, v_columns, n, keys, v_new, v_stride, state, v_stride,
                          Start::from_result);  // F11
@@ -164,10 +249,13 @@ KDA_CHECK_TEAM_CALLED void scores_and_inverse(const ChunkBlock<T>& chunk, const 
   scores<T, is_fused>(chunk, work.scores);  // F2, F3
   round_array(casts.Aqk, chunk.Aqk, size);
   round_array(casts.L, chunk.L, size);
-  SumOrder order = product_order(chunk, casts.inverse_operands);
+  const Subnormals subnormals = chunk.operations.subnormals;
+  if (subnormals == Subnormals::flush)
+    each(size, [=, l = chunk.L](std::size_t e) KDA_CHECK_BODY { l[e] = flushed(subnormals, l[e]); });
+  SumOrder order = product_order(chunk, casts.inverse_operands, chunk.operations.accumulator);
   order.layout = chunk.operations.substitution;
-  invert<T, is_fused>(chunk.inverse, order, n, chunk.inverse_rows, chunk.L, chunk.Akk_inv, chunk.score_stride,
-                      casts.inverse_operands, work.inverse);  // F4
+  invert<T, is_fused>(chunk.inverse, order, subnormals, n, chunk.inverse_rows, chunk.L, chunk.Akk_inv,
+                      chunk.score_stride, casts.inverse_operands, work.inverse);  // F4
   round_array(casts.Akk_inv, chunk.Akk_inv, size);
 }
 

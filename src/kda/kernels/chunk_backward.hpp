@@ -4,6 +4,7 @@
 
 #include "kda/kernels/chunk.hpp"
 #include "kda/kernels/intra_backward.hpp"
+#include "kda/kernels/triton_backward.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
@@ -111,6 +112,7 @@ KDA_CHECK_TEAM_CALLED void state_products(const ChunkBlock<T>& chunk, const Chun
   const auto is_cut = [](Rounding operand) { return operand == Rounding::tf32; };
   const T* const h = used(chunk.given.h, is_cut(chunk.casts.state) ? block.entering_state : chunk.h);
   const T* const dh = used(block.given.dh, is_cut(chunk.casts.dh) ? block.state_gradient : block.dh);
+  if (sums_as_triton(chunk)) return triton_state_products(chunk, block.layouts, h, dh, work.state_products);
   each(work.K, [&](std::size_t k) KDA_CHECK_BODY {
     const T *const a = h + k * stride, *const b = dh + k * stride;
     T sum = 0;
@@ -133,11 +135,13 @@ KDA_CHECK_TEAM_CALLED void state_gradients(const ChunkBlock<T>& chunk, const Chu
   if (block.given.dh != nullptr)
     each(K * v_stride, [&](std::size_t e) KDA_CHECK_BODY { block.state_gradient[e] = dh[e]; });
   state_products(chunk, block, work);
-  product<T, is_fused>(order, n, work.v_columns, K, Factor<T>{used(chunk.given.kg, chunk.kg), k_stride, 1},
-                       dh, v_stride, block.dv, v_stride, Start::zero);
   const T* const local = used(block.given.dv_local, block.dv_local);
   T* const dv = block.dv;
-  each(n * v_stride, [=](std::size_t e) KDA_CHECK_BODY { dv[e] = dv[e] + local[e]; });
+  const bool is_chained = sums_as_triton(chunk) && K <= most_chained_channels;
+  if (is_chained) each(n * v_stride, [=](std::size_t e) KDA_CHECK_BODY { dv[e] = local[e]; });
+  product<T, is_fused>(order, n, work.v_columns, K, Factor<T>{used(chunk.given.kg, chunk.kg), k_stride, 1},
+                       dh, v_stride, dv, v_stride, is_chained ? Start::from_result : Start::zero);
+  if (!is_chained) each(n * v_stride, [=](std::size_t e) KDA_CHECK_BODY { dv[e] = dv[e] + local[e]; });
   round_array(chunk.casts.dv, block.dv, n * v_stride);
 
   // D = diag(exp(Gn)) dh + scale qg^T do - w^T dv
@@ -225,21 +229,25 @@ KDA_CHECK_TEAM_CALLED void inverse_gradients(const ChunkBlock<T>& chunk, const C
   round_array(chunk.casts.dA, work.square, n * stride);
   transposed_lower_product<T, is_fused>(chunk, inverse_order, A, work.square, work.n_columns, stride,
                                         block.dAkk);
-  each(n, stride, [=](std::size_t i, std::size_t j) KDA_CHECK_BODY {
-    dAkk[i * stride + j] = j < i ? -dAkk[i * stride + j] : T(0);
+  each(n, stride, [=, by_triton = sums_as_triton(chunk)](std::size_t i, std::size_t j) KDA_CHECK_BODY {
+    T& element = dAkk[i * stride + j];
+    element = j >= i ? T(0) : by_triton ? T(0) - element : -element;
   });
 
   // dvb = A^T dv, dkb = A^T dw
   T* const dvb = work.value_scratch;
   transposed_lower_product<T, is_fused>(chunk, order, A, dv, work.v_columns, v_stride, dvb);
   transposed_lower_product<T, is_fused>(chunk, order, A, dw, work.k_columns, k_stride, work.dkb);
-  each(n, [&](std::size_t i) KDA_CHECK_BODY {
-    T of_values, of_keys;
-    const std::size_t v_row = i * v_stride, k_row = i * k_stride;
-    dot_of_row(sums_of_rows(chunk.operations), dvb + v_row, chunk.v + v_row, work.V, &of_values);
-    dot_of_row(sums_of_rows(chunk.operations), work.dkb + k_row, work.k_decayed + k_row, work.K, &of_keys);
-    block.dbeta[i] = of_values + of_keys;
-  });
+  if (sums_as_triton(chunk))
+    triton_strengths(chunk, block.layouts, dvb, work.dkb, work.k_decayed, block.dbeta);
+  else
+    each(n, [&](std::size_t i) KDA_CHECK_BODY {
+      T of_values, of_keys;
+      const std::size_t v_row = i * v_stride, k_row = i * k_stride;
+      dot_of_row(sums_of_rows(chunk.operations), dvb + v_row, chunk.v + v_row, work.V, &of_values);
+      dot_of_row(sums_of_rows(chunk.operations), work.dkb + k_row, work.k_decayed + k_row, work.K, &of_keys);
+      block.dbeta[i] = of_values + of_keys;
+    });
   T* const gradient = block.value_gradient;
   each(n, work.v_columns, [=](std::size_t i, std::size_t v) KDA_CHECK_BODY {
     gradient[i * v_stride + v] = dvb[i * v_stride + v] * beta[i];
@@ -253,6 +261,10 @@ KDA_CHECK_TEAM_CALLED void gate_gradients(const ChunkBlock<T>& chunk, const Chun
   const std::size_t n = work.n, K = work.K, k_stride = chunk.key_stride;
   const SumOrder order{chunk.operations.reduction, is_fused};
   T *const last_row = work.last_row, *const decay = work.decay;
+  if (sums_as_triton(chunk))
+    return triton_gate_gradients<T, is_fused>(
+        chunk, block,
+        {work.dkb, work.k_decayed, work.state_products, work.decay, work.last_row, work.exponent});
   column_sums(order, chunk.k, block.dk, n, work.k_columns, k_stride, last_row);
   decays_of(chunk.operations, chunk.G + (n - 1) * k_stride, decay, K);
   const T* const products = work.state_products;
@@ -304,6 +316,8 @@ KDA_CHECK_TEAM_CALLED void add_intra_gradients(const ChunkBlock<T>& chunk, const
               work.k_decayed,
               work.part,
               work.exponent});
+  if (sums_as_triton(chunk))
+    return triton_add_intra_gradients<T, is_fused>(chunk, block, work.dq_intra, work.row, work.column);
   each(n, [&](std::size_t i) KDA_CHECK_BODY {
     T of_beta;
     dot_of_row(sums_of_rows(chunk.operations), work.row + i * k_stride, chunk.k + i * k_stride, K, &of_beta);

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "kda/row_layout.hpp"
+
 namespace kda_check::kda {
 
 /// Backward stages to be used as they are in place of those computed; null: the computed one. Layouts as in
@@ -30,6 +32,7 @@ struct ChunkBackwardBlock {
   T* dbeta;                  ///< [n]
   T* scratch;                ///< ChunkBackwardScratch::total() elements
   GivenGradientStages<T> given;
+  GradientLayouts layouts{};  ///< read with ReductionKind::triton
 };
 
 /// ChunkBackwardBlock::scratch for chunks of at most `rows` rows.

@@ -76,8 +76,11 @@ KDA_CHECK_TEAM void each_decay(const ChunkBlock<T>& chunk, std::size_t rows, T*,
 template <class T>
 KDA_CHECK_INLINE void decays_of(const Operations& operations, const T* x, T* y, std::size_t count) {
   if constexpr (sizeof(T) == sizeof(float))
-    if (operations.gates == Gates::log2) return power_of_two(operations.exponential, x, y, count);
-  exponential(operations.exponential, x, y, count);
+    if (operations.gates != Gates::natural) power_of_two(operations.exponential, x, y, count);
+  if (sizeof(T) != sizeof(float) || operations.gates == Gates::natural)
+    exponential(operations.exponential, x, y, count);
+  if (operations.subnormals == Subnormals::flush)
+    for (std::size_t i = 0; i < count; ++i) y[i] = flushed(Subnormals::flush, y[i]);
 }
 
 /// Exponents of a row to decays, in place. Out of line, as product() is.

@@ -35,6 +35,9 @@ void normalise_gradient(const NormGradientBlock<T>& block);
 template <class T>
 void gate_gradient(const GateGradientBlock<T>& block);
 
+// approximations.cpp
+void approximate(const Approximations& block);
+
 // exponentials.cpp
 void exponential(Exponential kind, const float* x, float* y, std::size_t count);
 
@@ -99,6 +102,10 @@ void probe_products(const ProbeProducts& block);
 void row_errors(const RowErrors& row);
 float row_product(const float* a, const float* b, std::size_t count);
 void row_energies(RowEnergies& row);
+
+// element_errors.cpp
+bool elements_within(numeric::DType dtype, const void* elements, std::size_t count, double most);
+void element_errors(numeric::DType dtype, ElementBlock& block);
 
 // stage_oracle.cpp
 void stage_oracle(const StageOracleBlock& block);

@@ -10,6 +10,12 @@
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
+/// Whether the order is that of Triton's kernels (docs/arithmetic.md, "Triton, backwards").
+template <class T>
+KDA_CHECK_THREAD bool sums_as_triton(const ChunkBlock<T>& chunk) {
+  return chunk.operations.reduction.kind == ReductionKind::triton;
+}
+
 template <class T>
 struct IntraFactors {
   const T *dAqk, *dAkk;  ///< [n][score_stride]
@@ -52,64 +58,143 @@ KDA_CHECK_THREAD SumOrder intra_order(const ChunkBlock<T>& chunk, bool pairwise)
   return score_order(chunk);
 }
 
-/// target rows [first, first + count) += part exp(...), the other factor of what scale_rows() made.
-template <class T>
+/// A product within a chunk. Where scores take the even ones of 16 terms first, so does this.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void intra_product(const ChunkBlock<T>& chunk, bool pairwise, std::size_t rows,
+                                         std::size_t columns, std::size_t depth, Factor<T> a, const T* right,
+                                         T* result, Start start) {
+  const SumOrder order = intra_order(chunk, pairwise);
+  const std::size_t stride = chunk.key_stride;
+  if (!chunk.operations.interleaves_scores)
+    return product<T, is_fused>(order, rows, columns, depth, a, right, stride, result, stride, start);
+  for (std::size_t first = 0; first < depth; first += 16) {
+    const std::size_t end = first + 16 < depth ? first + 16 : depth;
+    for (std::size_t d = first; d < first + 2; ++d)
+      product<T, is_fused>(order, rows, columns, (end - d + 1) / 2,
+                           Factor<T>{a.data + d * a.depth_stride, a.row_stride, 2 * a.depth_stride},
+                           right + d * stride, 2 * stride, result, stride,
+                           d == 0 ? start : Start::from_result);
+  }
+}
+
+/// target rows [first, first + count) += part exp(...), the other factor of what scale_rows() made. In
+/// Triton's order a sum that starts here is the product, and what is added later is fused.
+template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void add_scaled_rows(const ChunkBlock<T>& chunk, const T* part, std::size_t first,
-                                           std::size_t count, const T* anchor, bool above, T* exponent,
-                                           T* target) {
+                                           std::size_t count, const T* anchor, bool above, Start start,
+                                           T* exponent, T* target) {
   const std::size_t stride = chunk.key_stride;
   const T* const G = chunk.G + first * stride;
   T* const to = target + first * stride;
-  each_decay(
-      chunk, count, exponent,
-      [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
-        const T* const own = G + i * stride;
-        return difference(above ? own : anchor, above ? anchor : own, k);
-      },
-      [=](std::size_t i, std::size_t k, T decay)
-          KDA_CHECK_BODY { to[i * stride + k] = to[i * stride + k] + part[i * stride + k] * decay; });
+  const auto to_anchor = [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
+    const T* const own = G + i * stride;
+    return difference(above ? own : anchor, above ? anchor : own, k);
+  };
+  if (!sums_as_triton(chunk))
+    return each_decay(chunk, count, exponent, to_anchor,
+                      [=](std::size_t i, std::size_t k, T decay) KDA_CHECK_BODY {
+                        to[i * stride + k] = to[i * stride + k] + part[i * stride + k] * decay;
+                      });
+  each_decay(chunk, count, exponent, to_anchor, [=](std::size_t i, std::size_t k, T decay) KDA_CHECK_BODY {
+    const std::size_t e = i * stride + k;
+    to[e] = start == Start::zero ? part[e] * decay : scalar_multiply_add<is_fused>(part[e], decay, to[e]);
+  });
 }
 
 /// Rows [from, to) of dq and row, from the columns [first, last); `pairwise`: one row, its own anchor.
+/// `start`: whether these are the first.
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void intra_rows(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra,
                                       std::size_t from, std::size_t to, std::size_t first, std::size_t last,
-                                      const T* anchor, bool pairwise) {
+                                      const T* anchor, bool pairwise, Start start = Start::from_result) {
   if (first >= last) return;
   const IntraFactors<T>& factors = pairwise ? intra.plain : intra.operand;
   const std::size_t columns = (chunk.key_dim + 15) / 16 * 16, at = from * chunk.key_stride;
   scale_rows(chunk, chunk.k, first, last - first, anchor, false, pairwise, intra.exponent, intra.left);
   const auto against = [&](const T* scores, T* target) {
     const Factor<T> factor{scores + from * chunk.score_stride + first, chunk.score_stride, 1};
-    product<T, is_fused>(intra_order(chunk, pairwise), to - from, columns, last - first, factor, intra.left,
-                         chunk.key_stride, pairwise ? target + at : intra.part, chunk.key_stride,
-                         pairwise ? Start::from_result : Start::zero);
-    if (!pairwise) add_scaled_rows(chunk, intra.part, from, to - from, anchor, true, intra.exponent, target);
+    intra_product<T, is_fused>(chunk, pairwise, to - from, columns, last - first, factor, intra.left,
+                               pairwise ? target + at : intra.part,
+                               pairwise ? Start::from_result : Start::zero);
+    if (!pairwise)
+      add_scaled_rows<T, is_fused>(chunk, intra.part, from, to - from, anchor, true, start, intra.exponent,
+                                   target);
   };
   against(factors.dAqk, intra.dq);
   against(factors.dAkk, intra.row);
 }
 
-/// Columns [from, to), from the rows [first, last).
+/// Columns [from, to), from the rows [first, last). In Triton's order a block of rows after the other takes
+/// both products; on the diagonal, where sums are added to others, the two are scaled apart.
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void intra_columns(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra,
                                          std::size_t from, std::size_t to, std::size_t first,
-                                         std::size_t last, const T* anchor, bool pairwise) {
+                                         std::size_t last, const T* anchor, bool pairwise,
+                                         Start start = Start::from_result) {
   if (first >= last) return;
   const IntraFactors<T>& factors = pairwise ? intra.plain : intra.operand;
-  const std::size_t columns = (chunk.key_dim + 15) / 16 * 16, at = first * chunk.score_stride + from;
+  const std::size_t columns = (chunk.key_dim + 15) / 16 * 16;
   scale_rows(chunk, chunk.q, first, last - first, anchor, true, pairwise, intra.exponent, intra.left);
   scale_rows(chunk, factors.beta_key, first, last - first, anchor, true, pairwise, intra.exponent,
              intra.right);
   T* const target = pairwise ? intra.column + from * chunk.key_stride : intra.part;
-  product<T, is_fused>(intra_order(chunk, pairwise), to - from, columns, last - first,
-                       Factor<T>{factors.dAqk + at, 1, chunk.score_stride}, intra.left, chunk.key_stride,
-                       target, chunk.key_stride, pairwise ? Start::from_result : Start::zero);
-  product<T, is_fused>(intra_order(chunk, pairwise), to - from, columns, last - first,
-                       Factor<T>{factors.dAkk + at, 1, chunk.score_stride}, intra.right, chunk.key_stride,
-                       target, chunk.key_stride, Start::from_result);
-  if (!pairwise)
-    add_scaled_rows(chunk, intra.part, from, to - from, anchor, false, intra.exponent, intra.column);
+  const auto add = [&](const T* scores, const T* rows, std::size_t row, std::size_t count, Start from_what) {
+    const std::size_t at = row * chunk.score_stride + from;
+    intra_product<T, is_fused>(chunk, pairwise, to - from, columns, count,
+                               Factor<T>{scores + at, 1, chunk.score_stride},
+                               rows + (row - first) * chunk.key_stride, target, from_what);
+  };
+  const auto put = [&] {
+    if (!pairwise)
+      add_scaled_rows<T, is_fused>(chunk, intra.part, from, to - from, anchor, false, start, intra.exponent,
+                                   intra.column);
+  };
+  const bool by_triton = sums_as_triton(chunk), is_apart = by_triton && start == Start::from_result;
+  const std::size_t step = by_triton && !is_apart ? chunk.anchor_rows : last - first;
+  for (std::size_t row = first; row < last; row += step) {
+    const std::size_t count = row + step < last ? step : last - row;
+    add(factors.dAqk, intra.left, row, count, pairwise || row > first ? Start::from_result : Start::zero);
+    if (is_apart) put();
+    add(factors.dAkk, intra.right, row, count, is_apart ? Start::zero : Start::from_result);
+  }
+  put();
+}
+
+/// Pairs of rows [from, to), row by row and from the first of the others on: (score x) e^..., none of it
+/// fused. Pairs of the other side of the diagonal add a zero.
+template <class T>
+KDA_CHECK_TEAM_CALLED void triton_pairs(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra,
+                                        std::size_t from, std::size_t to) {
+  const std::size_t stride = chunk.key_stride, K = chunk.key_dim, score_stride = chunk.score_stride;
+  const T *const G = chunk.G, *const q = chunk.q, *const key = chunk.k,
+                 *const beta_key = intra.plain.beta_key;
+  const auto with_zero = [=](T* sum) KDA_CHECK_BODY {
+    each(K, [=](std::size_t k) KDA_CHECK_BODY { sum[k] = sum[k] + T(0); });
+  };
+  for (std::size_t i = from; i < to; ++i) {
+    T *const of_q = intra.dq + i * stride, *const of_row = intra.row + i * stride,
+             *const of_column = intra.column + i * stride;
+    const T* const own = G + i * stride;
+    const T *const dAqk = intra.plain.dAqk, *const dAkk = intra.plain.dAkk;
+    each_decay(
+        chunk, i + 1 - from, intra.exponent,
+        [=](std::size_t j, std::size_t k) KDA_CHECK_BODY { return own[k] - G[(from + j) * stride + k]; },
+        [=](std::size_t j, std::size_t k, T decay) KDA_CHECK_BODY {
+          const std::size_t at = i * score_stride + from + j, e = (from + j) * stride + k;
+          of_q[k] = of_q[k] + dAqk[at] * key[e] * decay;
+          of_row[k] = of_row[k] + dAkk[at] * key[e] * decay;
+        });
+    if (i + 1 < to) with_zero(of_q), with_zero(of_row);
+    if (i > from) with_zero(of_column);
+    each_decay(
+        chunk, to - i, intra.exponent,
+        [=](std::size_t j, std::size_t k) KDA_CHECK_BODY { return G[(i + j) * stride + k] - own[k]; },
+        [=](std::size_t j, std::size_t k, T decay) KDA_CHECK_BODY {
+          const std::size_t at = (i + j) * score_stride + i, e = (i + j) * stride + k;
+          of_column[k] = of_column[k] + dAqk[at] * q[e] * decay;
+          of_column[k] = of_column[k] + dAkk[at] * beta_key[e] * decay;
+        });
+  }
 }
 
 /// One exponential for each (i, j, k) of rows and columns [from, to); `late`: masked afterwards, so that
@@ -117,6 +202,7 @@ KDA_CHECK_TEAM_CALLED void intra_columns(const ChunkBlock<T>& chunk, const Intra
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void intra_pairwise(const ChunkBlock<T>& chunk, const IntraBlock<T>& intra,
                                           std::size_t from, std::size_t to, bool late) {
+  if (sums_as_triton(chunk)) return triton_pairs(chunk, intra, from, to);
   for (std::size_t i = from; i < to; ++i) {
     const T* const own = chunk.G + i * chunk.key_stride;
     intra_rows<T, is_fused>(chunk, intra, i, i + 1, from, late ? to : i + 1, own, true);
@@ -135,8 +221,8 @@ KDA_CHECK_TEAM_CALLED void intra_gradients(const ChunkBlock<T>& chunk, const Int
     const T *const first = chunk.G + from * stride, *const last = chunk.G + (to - 1) * stride;
     const T* const before = from == 0 ? nullptr : first - stride;
     const T* const anchor = chunk.decay == DecayForm::factored ? before : first;
-    intra_rows<T, is_fused>(chunk, intra, from, to, 0, from, anchor, false);
-    intra_columns<T, is_fused>(chunk, intra, from, to, to, n, last, false);
+    intra_rows<T, is_fused>(chunk, intra, from, to, 0, from, anchor, false, Start::zero);
+    intra_columns<T, is_fused>(chunk, intra, from, to, to, n, last, false, Start::zero);
     if (chunk.decay == DecayForm::anchor_pair) {
       intra_pairwise<T, is_fused>(chunk, intra, from, to, false);
       continue;

@@ -90,8 +90,28 @@ KDA_CHECK_TEAM_CALLED void substitute_as_triton(const SumOrder& order, std::size
 
 #endif
 
+#ifndef __CUDACC__
+
+/// Rank-one updates: row s, once finished, is taken from those below it. So every entry is one running sum,
+/// whatever the order of other sums.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void eliminate(Subnormals subnormals, std::size_t n, const T* l, T* x,
+                                     std::size_t stride) {
+  each(n, [=](std::size_t j) KDA_CHECK_BODY {
+    x[j * stride + j] = T(1);
+    for (std::size_t i = j + 1; i < n; ++i) {
+      T sum = -l[i * stride + j];
+      for (std::size_t s = j + 1; s < i; ++s)
+        sum = flushed(subnormals, scalar_multiply_add<is_fused>(-l[i * stride + s], x[s * stride + j], sum));
+      x[i * stride + j] = sum;
+    }
+  });
+}
+
+#endif
+
 /// Square blocks of `side` rows, for the products that form an inverse: factors are copied with zeros around
-/// and rounded.
+/// and rounded. Their rows have a whole pack of columns.
 template <class T, bool is_fused>
 struct InverseBlocks {
   SumOrder order;
@@ -100,8 +120,9 @@ struct InverseBlocks {
   T* x;
   std::size_t stride;
   Rounding rounding;
-  T *left, *right, *sum, *power;  ///< [side][side]
+  T *left, *right, *sum, *power;  ///< [side][width()]
 
+  KDA_CHECK_TEAM std::size_t width() const { return side < 16 ? 16 : side; }
   KDA_CHECK_TEAM std::size_t count() const { return (n + side - 1) / side; }
   KDA_CHECK_TEAM std::size_t height(std::size_t block) const {
     return n - block * side < side ? n - block * side : side;
@@ -109,19 +130,20 @@ struct InverseBlocks {
 
   KDA_CHECK_TEAM void factor(const T* source, std::size_t i, std::size_t j, T* target) const {
     const std::size_t rows = height(i), columns = height(j);
-    each(side, side, [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
-      target[row * side + column] =
+    each(side, width(), [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+      target[row * width() + column] =
           row < rows && column < columns ? source[(i * side + row) * stride + j * side + column] : T(0);
     });
-    round_array(rounding, target, side * side);
+    round_array(rounding, target, side * width());
   }
   KDA_CHECK_TEAM void rounded_copy(const T* source, T* target) const {
-    each(side * side, [&](std::size_t e) KDA_CHECK_BODY { target[e] = source[e]; });
-    round_array(rounding, target, side * side);
+    each(side * width(), [&](std::size_t e) KDA_CHECK_BODY { target[e] = source[e]; });
+    round_array(rounding, target, side * width());
   }
   /// sum (+)= left right
   KDA_CHECK_TEAM void multiply(Start start) const {
-    product<T, is_fused>(order, side, side, side, Factor<T>{left, side, 1}, right, side, sum, side, start);
+    product<T, is_fused>(order, side, width(), side, Factor<T>{left, width(), 1}, right, width(), sum,
+                         width(), start);
   }
 };
 
@@ -195,21 +217,22 @@ KDA_CHECK_TEAM_CALLED void merge_blocks(const InverseBlocks<T, is_fused>& blocks
         blocks.multiply(Start::zero);  // X_ii sum
       }
       each(blocks.height(i), blocks.height(j), [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
-        const T sum = blocks.sum[row * side + column];
+        const T sum = blocks.sum[row * blocks.width() + column];
         blocks.x[(i * side + row) * blocks.stride + j * side + column] =
             blocks.order.reduction.kind == ReductionKind::triton ? T(0) - sum : -sum;
       });
     }
 }
 
-/// `scratch`: 4 * side^2 elements.
+/// `scratch`: 4 * side * max(side, 16) elements.
 template <class T, bool is_fused>
-KDA_CHECK_TEAM_CALLED void invert(InverseForm form, const SumOrder& order, std::size_t n, std::size_t side,
-                                  const T* l, T* x, std::size_t stride, Rounding rounding, T* scratch) {
+KDA_CHECK_TEAM_CALLED void invert(InverseForm form, const SumOrder& order, Subnormals subnormals,
+                                  std::size_t n, std::size_t side, const T* l, T* x, std::size_t stride,
+                                  Rounding rounding, T* scratch) {
   const std::size_t columns = (n + 15) / 16 * 16;
   if (form == InverseForm::substitution)
     return invert_by_substitution<T, is_fused>(order, n, columns, l, x, stride);
-  const std::size_t area = side * side;
+  const std::size_t area = side * (side < 16 ? 16 : side);
   const InverseBlocks<T, is_fused> blocks{order,
                                           n,
                                           side,
@@ -229,6 +252,8 @@ KDA_CHECK_TEAM_CALLED void invert(InverseForm form, const SumOrder& order, std::
     } else if (form == InverseForm::horner) {
       invert_block_by_horner(blocks, b);
 #ifndef __CUDACC__
+    } else if (form == InverseForm::eliminate) {
+      eliminate<T, is_fused>(subnormals, blocks.height(b), l + first, x + first, stride);
     } else if (order.layout.registers > 0 && order.reduction.kind == ReductionKind::triton && side == 16) {
       substitute_as_triton(order, blocks.height(b), l + first, x + first, stride);
 #endif

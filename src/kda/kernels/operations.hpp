@@ -21,7 +21,13 @@ struct Operations {
   Special special = Special::ieee;
   Reduction reduction{};
   Gates gates = Gates::natural;
-  Update update = Update::chained;
+  Update update = Update::chained;  ///< chained, added or decay_fused
+  Subnormals subnormals = Subnormals::gradual;
+  Accumulator accumulator = Accumulator::fp32;
+  Delta delta = Delta::wy;
+  ScaledPart scale = ScaledPart::scores;
+  Output output = Output::chained;
+  bool has_factored_tail = false;
   /// Where rows are added up as Triton does: those of the norm, of the columns of a token form's state, of
   /// scores by pairs and of the inverse.
   RowLayout norm{}, columns{}, pairs{}, substitution{};
@@ -31,12 +37,6 @@ struct Operations {
   bool interleaves_scores = false;
 };
 
-/// What a tensor core adds in (docs/arithmetic.md, "Tensor cores").
-enum class Accumulator : std::uint8_t {
-  fp32,  ///< cut towards zero
-  fp16,  ///< rounded to nearest even; accumulators are fp16 numbers kept as fp32
-};
-
 /// A sum of products on a tensor core: groups of products, chained through the accumulator.
 struct TensorCore {
   std::size_t together = 0;   ///< products of a group; 0: the sum is none of a tensor core's
@@ -44,12 +44,17 @@ struct TensorCore {
   int least_exponent = -126;  ///< of operands: what subnormal ones count with
   Accumulator accumulator = Accumulator::fp32;
   Rounding of_operands = Rounding::none;  ///< as they are taken
+
+  /// How far below the accumulator's smallest exponent that of the largest term may be.
+  constexpr std::int32_t sinks() const { return bits == 24 ? 6 : 7; }
 };
 /// One instruction takes 16 products of 16-bit operands, 8 of tf32 and of operands that are not rounded;
 /// cores that keep 24 bits add one half of them after the other.
 constexpr TensorCore tensor_core(const Reduction& reduction, Rounding operands,
                                  Accumulator accumulator = Accumulator::fp32) {
-  if (reduction.kind != ReductionKind::mma && reduction.kind != ReductionKind::triton) return {};
+  if (reduction.kind != ReductionKind::mma && reduction.kind != ReductionKind::triton &&
+      reduction.kind != ReductionKind::lanes)
+    return {};
   const std::size_t products = operands == Rounding::bf16 || operands == Rounding::fp16 ? 16 : 8;
   constexpr int of_halves = 24;
   return {reduction.width == of_halves ? products / 2 : products, reduction.width,
@@ -62,7 +67,13 @@ constexpr Operations operations_of(const Arithmetic& arithmetic) {
           arithmetic.special,
           arithmetic.reduction,
           arithmetic.gates,
-          arithmetic.update};
+          arithmetic.update,
+          arithmetic.subnormals,
+          arithmetic.accumulator,
+          arithmetic.delta,
+          arithmetic.scale,
+          arithmetic.output,
+          arithmetic.tail == TailForm::factored};
 }
 
 }  // namespace kda_check::kda

@@ -5,6 +5,7 @@
 #include "kda/kernels/reduction.hpp"
 #include "kda/kernels/special.hpp"
 #include "kda/kernels/table.hpp"
+#include "kda/rounded.hpp"
 #include "numeric/rounding.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
@@ -82,6 +83,13 @@ KDA_CHECK_INLINE void triton_softplus(const T* y, T* result, std::size_t count) 
           numeric::h100::lg2_ftz(numeric::h100::ex2_ftz(y[i] * 0x1.715476p+0F) + 1.0F) * 0x1.62e43p-1F;
 }
 
+/// x to ln(1 + x), in place, of special=triton-logf; there is none in fp64.
+template <class T>
+KDA_CHECK_INLINE void logf_of_sum(T* x, std::size_t count) {
+  if constexpr (sizeof(T) == sizeof(float))
+    for (std::size_t i = 0; i < count; ++i) x[i] = numeric::h100::cuda_logf(1.0F + x[i]);
+}
+
 template <class T>
 void gate(const GateBlock<T>& block) {
   for (std::size_t t = 0; t < block.tokens; ++t) {
@@ -95,16 +103,22 @@ void gate(const GateBlock<T>& block) {
       const std::size_t count = block.key_dim - start < step ? block.key_dim - start : step;
       for (std::size_t i = 0; i < count; ++i)
         exponential_of[i] = block.lower_bounded ? -(block.amplitude * y[start + i]) : y[start + i];
-      if (!block.lower_bounded && block.special == Special::triton) {
+      const bool is_fast = block.special == Special::fast;
+      if (!block.lower_bounded && (is_fast || block.special == Special::triton)) {
         triton_softplus(exponential_of, exponential_of, count);
+      } else if (is_fast) {
+        for (std::size_t i = 0; i < count; ++i) exponential_of[i] = fast_sigmoid(-exponential_of[i]);
       } else {
         exponential(block.exponential, exponential_of, exponential_of, count);
-        if (!block.lower_bounded) log1p(exponential_of, exponential_of, count);
+        if (!block.lower_bounded && block.special == Special::triton_logf)
+          logf_of_sum(exponential_of, count);
+        else if (!block.lower_bounded)
+          log1p(exponential_of, exponential_of, count);
       }
       for (std::size_t i = 0; i < count; ++i) {
         T factor;
         if (block.lower_bounded) {  // lb * sigmoid(A y)
-          factor = divided(block.special, T(1), T(1) + exponential_of[i]);
+          factor = is_fast ? exponential_of[i] : divided(block.special, T(1), T(1) + exponential_of[i]);
           g[start + i] = block.lower_bound * factor;
         } else {
           factor = y[start + i] > softplus_threshold<T> ? y[start + i] : exponential_of[i];
@@ -166,7 +180,8 @@ void normalise(const NormBlock<T>& block) {
   order.layout = block.operations.norm;
   // Each half of the lanes divides its elements by its own sum.
   const bool has_halves = order.reduction.kind == ReductionKind::triton && order.layout.registers == 1 &&
-                          order.layout.warps == 1 && block.key_dim <= order.layout.lanes;
+                          order.layout.warps == 1 && order.layout.lanes > 1 &&
+                          block.key_dim <= order.layout.lanes;
   const std::size_t half = has_halves ? order.layout.lanes / 2 : block.key_dim;
   for (std::size_t t = 0; t < block.tokens; t += together) {
     const std::size_t rows = block.tokens - t < together ? block.tokens - t : together;
@@ -180,6 +195,14 @@ void normalise(const NormBlock<T>& block) {
     }
     for (std::size_t row = 0; row < rows; ++row) {
       T* const y = x + row * block.key_stride;
+      if (special == Special::fast) {
+        // A square below 2^-126 is nothing beside 1e-6, kept or not.
+        const Subnormals subnormals = block.operations.subnormals;
+        const T reciprocal = fast_reciprocal_root(sums[0][row] + T(1e-6));
+        for (std::size_t k = 0; k < block.key_dim; ++k)
+          y[k] = flushed(subnormals, flushed(subnormals, y[k]) * reciprocal);
+        continue;
+      }
       for (std::size_t first = 0; first < block.key_dim; first += half) {
         const std::size_t end = first + half < block.key_dim ? first + half : block.key_dim;
         const T norm = square_root(special, sums[first > 0][row] + T(1e-6));

@@ -32,11 +32,15 @@ struct WeightedRows {
   KDA_CHECK_THREAD Factors<Sixteen<T>> operator()(std::size_t d) const {
     const T weight = weights[d * weight_stride];
     const Sixteen<T> row = Sixteen<T>::load(rows + d * stride);
+#ifdef __CUDACC__
+    return {Sixteen<T>::broadcast(weight), row};  // what tensor cores take is rounded on a CPU alone
+#else
     if (rounding == Rounding::none) return {Sixteen<T>::broadcast(weight), row};
     T cut[Sixteen<T>::count];
     row.store(cut);
     for (std::size_t lane = 0; lane < Sixteen<T>::count; ++lane) cut[lane] = rounded(rounding, cut[lane]);
     return {Sixteen<T>::broadcast(rounded(rounding, weight)), Sixteen<T>::load(cut)};
+#endif
   }
 };
 
@@ -81,6 +85,17 @@ struct PairedColumns {
 template <class Pack>
 KDA_CHECK_THREAD Pack multiply_add_pack(bool is_fused, const Pack& a, const Pack& b, const Pack& c) {
   return is_fused ? fma(a, b, c) : a * b + c;
+}
+
+/// Term after term, onto `sum`.
+template <class Pack, class Term>
+KDA_CHECK_THREAD Pack running_sum(bool is_fused, std::size_t depth, const Term& term, Pack sum) {
+  KDA_CHECK_UNROLLED
+  for (std::size_t d = 0; d < depth; ++d) {
+    const Factors<Pack> next = term(d);
+    sum = multiply_add_pack(is_fused, next.a, next.b, sum);
+  }
+  return sum;
 }
 
 /// (a0 b0 + a1 b1) + (a2 b2 + a3 b3) ...: neighbours first. A binary counter of partial sums: level l holds
@@ -200,6 +215,29 @@ KDA_CHECK_THREAD_CALLED Pack triton_sum(bool is_fused, const RowLayout& layout, 
   return sums[0];
 }
 
+/// Every thread adds up its own elements from zero; then the lanes of a warp from far to near, then warps.
+template <class Pack, class Term>
+KDA_CHECK_THREAD_CALLED Pack lane_sum(bool is_fused, const RowLayout& layout, std::size_t depth,
+                                      const Term& term) {
+  Pack sums[widest_tree];
+  const std::size_t threads = layout.lanes * layout.warps, together = threads * layout.registers;
+  for (std::size_t thread = 0; thread < threads; ++thread) {
+    sums[thread] = Pack::zero();
+    for (std::size_t first = thread * layout.registers; first < depth; first += together)
+      for (std::size_t d = first; d < first + layout.registers && d < depth; ++d) {
+        const Factors<Pack> next = term(d);
+        sums[thread] = multiply_add_pack(is_fused, next.a, next.b, sums[thread]);
+      }
+  }
+  for (std::size_t half = layout.lanes / 2; half > 0; half /= 2)
+    for (std::size_t thread = 0; thread < threads; ++thread)
+      if (thread % layout.lanes < half) sums[thread] = sums[thread] + sums[thread + half];
+  for (std::size_t half = layout.warps / 2; half > 0; half /= 2)
+    for (std::size_t warp = 0; warp < half; ++warp)
+      sums[warp * layout.lanes] = sums[warp * layout.lanes] + sums[(warp + half) * layout.lanes];
+  return sums[0];
+}
+
 /// Runs of `width` terms, each from zero; the sums of the runs from the first upwards.
 template <class Pack, class Term>
 KDA_CHECK_THREAD_CALLED Pack block_sum(bool is_fused, std::size_t width, std::size_t depth,
@@ -307,15 +345,7 @@ KDA_CHECK_THREAD_APART Pack ordered_sum(const SumOrder& order, std::size_t depth
                                         const Pack& start, bool has_start) {
   const auto with_start = [&](const Pack& sum) { return has_start ? start + sum : sum; };
   const auto width = static_cast<std::size_t>(order.reduction.width);
-  if (order.is_running()) {
-    Pack sum = start;
-    KDA_CHECK_UNROLLED
-    for (std::size_t d = 0; d < depth; ++d) {
-      const Factors<Pack> next = term(d);
-      sum = multiply_add_pack(order.is_fused, next.a, next.b, sum);
-    }
-    return sum;
-  }
+  if (order.is_running()) return running_sum(order.is_fused, depth, term, start);
   switch (order.reduction.kind) {
     case ReductionKind::pairwise:
       return with_start(pairwise_sum<Pack>(order.is_fused, depth, term));
@@ -326,6 +356,10 @@ KDA_CHECK_THREAD_APART Pack ordered_sum(const SumOrder& order, std::size_t depth
     case ReductionKind::triton:
       if (order.layout.registers > 0)
         return with_start(triton_sum<Pack>(order.is_fused, order.layout, order.of_upper_lanes, depth, term));
+      return with_start(tree_sum<Pack>(order.is_fused, warp_lanes, depth, term));
+    case ReductionKind::lanes:
+      if (order.layout.registers > 0)
+        return with_start(lane_sum<Pack>(order.is_fused, order.layout, depth, term));
       return with_start(tree_sum<Pack>(order.is_fused, warp_lanes, depth, term));
     case ReductionKind::mma:
     case ReductionKind::simt:
@@ -352,39 +386,5 @@ extern template Sixteen<double> ordered_sum(const SumOrder&, std::size_t, const 
 extern template Sixteen<double> ordered_sum(const SumOrder&, std::size_t, const PairedColumns<double>&,
                                             const Sixteen<double>&, bool);
 #endif
-
-/// Rows of running sums x[i] += x[i - 1], element by element, each channel for itself: sequential, also where
-/// a thread has a channel (`simt`); one rounding for each sum when exact; runs that are then shifted
-/// (`blocks`); else the scan tree of a warp, in which x[i] takes the sum that ends just before the block of
-/// 1, 2, 4, ... rows it is in.
-template <class T>
-KDA_CHECK_TEAM_CALLED void cumulate(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride) {
-  const auto add_row = [=](std::size_t to, std::size_t from) KDA_CHECK_BODY {
-    each(stride, [=](std::size_t k)
-                     KDA_CHECK_BODY { x[to * stride + k] = x[from * stride + k] + x[to * stride + k]; });
-  };
-  if (reduction.kind == ReductionKind::sequential || reduction.kind == ReductionKind::simt) {
-    for (std::size_t i = 1; i < rows; ++i) add_row(i, i - 1);
-  } else if (reduction.kind == ReductionKind::exact) {
-    each(stride, [=](std::size_t k) KDA_CHECK_BODY {
-      numeric::DoubleDouble sum{0.0};
-      for (std::size_t i = 0; i < rows; ++i) {
-        const auto next = numeric::two_sum(sum.hi, static_cast<double>(x[i * stride + k]));
-        const bool finite = next.hi - next.hi == 0;  // else the error terms are NaN, and the sum stays
-        sum = finite ? numeric::quick_two_sum(next.hi, next.lo + sum.lo) : numeric::DoubleDouble{next.hi};
-        x[i * stride + k] = finite ? numeric::round_to<T>(sum) : static_cast<T>(next.hi);
-      }
-    });
-  } else if (reduction.kind == ReductionKind::blocks) {
-    const auto width = static_cast<std::size_t>(reduction.width);
-    for (std::size_t i = 1; i < rows; ++i)
-      if (i % width != 0) add_row(i, i - 1);
-    for (std::size_t i = width; i < rows; ++i) add_row(i, i / width * width - 1);
-  } else {
-    for (std::size_t side = 1; side < rows; side *= 2)
-      for (std::size_t i = side; i < rows; ++i)
-        if ((i / side) % 2 == 1) add_row(i, i / side * side - 1);
-  }
-}
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

@@ -34,6 +34,14 @@ KDA_CHECK_THREAD std::size_t places(const ChunkBlock<T>& chunk) {
   return chunk.operations.interleaves_scores ? (chunk.key_dim + 15) / 16 * 16 : chunk.key_dim;
 }
 
+/// An operand of q times scale, where that is multiplied there.
+template <class T>
+KDA_CHECK_TEAM void scale_q(const ChunkBlock<T>& chunk, Rounding rounding, T* x, std::size_t count) {
+  if (chunk.operations.scale != ScaledPart::q) return;
+  const T scale = rounded(rounding, chunk.scale);
+  each(count, [=](std::size_t e) KDA_CHECK_BODY { x[e] = rounded(rounding, x[e] * scale); });
+}
+
 /// Rows [from, to) of q and k times exp(G - anchor).
 template <class T>
 KDA_CHECK_TEAM_CALLED void scale_left(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
@@ -53,6 +61,7 @@ KDA_CHECK_TEAM_CALLED void scale_left(const ChunkBlock<T>& chunk, std::size_t fr
       [=, &chunk](std::size_t i, std::size_t k, T decay)
           KDA_CHECK_BODY { k_left[i * stride + place_of(chunk, k)] = key[i * stride + k] * decay; });
   round_array(chunk.casts.score_operands, q_left, (to - from) * stride);
+  scale_q(chunk, chunk.casts.score_operands, q_left, (to - from) * stride);
   round_array(chunk.casts.score_operands, k_left, (to - from) * stride);
 }
 
@@ -80,11 +89,16 @@ KDA_CHECK_TEAM_CALLED void scale_right(const ChunkBlock<T>& chunk, std::size_t f
 template <class T>
 KDA_CHECK_TEAM_CALLED void keep_lower(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
                                       std::size_t first, const ScoreScratch<T>& scratch, bool beta_applied) {
+  const Rounding rounding = chunk.casts.scores;
+  const bool is_scaled = chunk.operations.scale == ScaledPart::q && !beta_applied;
+  const T scale = is_scaled ? T(1) : chunk.scale;
   each(to - from, 16, [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
     const std::size_t i = from + row, j = first + column, local = row * 16 + column,
                       at = i * chunk.score_stride + j;
-    chunk.Aqk[at] = j <= i ? chunk.scale * scratch.q_scores[local] : T(0);
-    const T score = beta_applied ? scratch.k_scores[local] : chunk.beta[i] * scratch.k_scores[local];
+    chunk.Aqk[at] = j <= i ? scale * scratch.q_scores[local] : T(0);
+    const T score = beta_applied
+                        ? scratch.k_scores[local]
+                        : rounded(rounding, chunk.beta[i]) * rounded(rounding, scratch.k_scores[local]);
     chunk.L[at] = j < i ? score : T(0);
   });
 }

@@ -1,4 +1,5 @@
 // Sums in every order, and products.
+#include "kda/kernels/cumulate.hpp"
 #include "kda/kernels/entries.hpp"
 #include "kda/kernels/product.hpp"
 

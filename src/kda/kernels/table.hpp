@@ -10,8 +10,10 @@
 #include "kda/arithmetic.hpp"
 #include "kda/kernels/backward_blocks.hpp"
 #include "kda/kernels/chunk_backward_block.hpp"
+#include "kda/kernels/element_block.hpp"
 #include "kda/kernels/operations.hpp"
 #include "numeric/formats.hpp"
+#include "numeric/h100_functions.hpp"
 
 namespace kda_check::kda {
 
@@ -82,6 +84,7 @@ struct TokenBlock {
   bool weight_on_key;  ///< S += (beta k) e^T, as `naive` has it; else S += k (beta e)^T
   Operations operations;
   CastPoints casts;  ///< prediction and carry
+  T scale = 1;       ///< of ScaledPart::output; else it is in q
 };
 
 struct OracleRows {
@@ -240,6 +243,14 @@ struct TensorCoreBlock {
   float* c;                          ///< [rows][columns]
 };
 
+/// An approximate function of an H100 over an array; those of two numbers are x / y.
+struct Approximations {
+  numeric::h100::Function function;
+  const float *x, *y;
+  float* result;
+  std::size_t count;
+};
+
 /// Stages to be used as they are in place of those computed; null: the computed one. Layouts as in
 /// ChunkBlock.
 template <class T>
@@ -280,6 +291,7 @@ struct ChunkBlock {
   T* state;       ///< [key_dim][value_stride], carried
   T* scratch;     ///< ChunkScratch::total() elements
   GivenStages<T> given;
+  bool forms_w = false;  ///< u and w also where Delta::residual has no use for them
 };
 
 /// ChunkBlock::scratch for chunks of at most `rows` rows, array by array in the order they are used.
@@ -334,6 +346,12 @@ struct RowKernels {
   void (*energies)(RowEnergies&);
 };
 
+struct ElementKernels {
+  /// Whether the size of every element is 0 or in [2^-440, most], most being finite (numeric/within.hpp).
+  bool (*within)(numeric::DType dtype, const void* elements, std::size_t count, double most);
+  void (*errors)(numeric::DType dtype, ElementBlock&);
+};
+
 struct OracleKernels {
   std::size_t tile_lanes;
   void (*recurrence)(const OracleBlock&);  ///< double-double
@@ -358,7 +376,9 @@ struct KernelTable {
   OracleKernels oracle;
   ProbeKernels probe;
   RowKernels rows;
+  ElementKernels elements;
   void (*tensor_core)(const TensorCoreBlock&);
+  void (*approximate)(const Approximations&);
   /// A loop of independent fused multiply-adds over `fma_burst_values` values, all different; returns its
   /// flops.
   double (*fma_burst_fp32)(long iterations, float* values);

@@ -45,9 +45,11 @@ KDA_CHECK_THREAD Sixteen<double> group_sum(const TensorCore& core, std::size_t c
   const auto constant = [](double x) KDA_CHECK_BODY { return Doubles::broadcast(x); };
   const Doubles c = load_widened<Doubles>(accumulator);
 
-  Sixteen<std::int32_t> largest = counted_exponents(accumulator, least_exponent);
+  using Integers = Sixteen<std::int32_t>;
+  const std::int32_t floor = least_exponent - core.sinks();
+  Integers largest = maximum(counted_exponents(accumulator, least_exponent), Integers::broadcast(floor));
   for (std::size_t d = 0; d < count; ++d) largest = maximum(largest, terms.exponent(d));
-  const Sixteen<std::int32_t> unit = largest - core.bits;
+  const Integers unit = largest - core.bits;
   const Doubles scale = power_of_two(-unit);
   Doubles sum = zero + truncated(c * scale);
   for (std::size_t d = 0; d < count; ++d) sum = sum + truncated(terms.product(d) * scale);

@@ -1,0 +1,50 @@
+#include "kda/arithmetic_presets.hpp"
+
+namespace kda_check::kda {
+
+namespace {
+
+// Of presets that give the same bits `explain-bits` names the last: what is proven stands behind what is not.
+constexpr Preset rows[] = {
+    {"ideal", "", "every operation within half a unit in the last place", "a definition",
+     "contraction=fused exponential=exact special=ieee subnormals=gradual reduction=exact storage=none "
+     "decay=pair inverse=substitution accumulator=fp32 tail=difference gates=natural delta=wy scale=scores "
+     "output=chained update=chained launch=any"},
+    {"ieee", "", "a CPU without contraction", "a definition",
+     "ideal contraction=separate exponential=libm reduction=sequential"},
+    {"h100", "", "kda-check's own GPU kernels",
+     "proven: on an H100 no bit of any answer, stage or gradient differs",
+     "contraction=fused exponential=cuda reduction=simt inverse=blocks:16 tail=suffix"},
+    {"vllm-decode", "recurrent",
+     "vLLM's fused_recurrent_kda of Kimi K3 with 49 to 96 or more than 192 sequences times heads",
+     "from source", "fla-recurrent special=triton-logf launch=block:8x1"},
+    {"sglang-decode", "recurrent", "SGLang's fused_sigmoid_gating_delta_rule_update with is_kda",
+     "from source", "fla-recurrent special=triton-logf launch=block:32x1"},
+    {"llama.cpp", "recurrent",
+     "llama.cpp's gated_delta_net with a decay for every channel, 64 or 128 of them", "from source",
+     "contraction=fused exponential=cuda-fast special=ieee subnormals=flush reduction=tree:32 storage=none "
+     "scale=output update=decay-fused"},
+    {"flash-kda-1", "chunk", "FlashKDA from 7afb9f4 on, with --chunk-size 16", "from source",
+     "flash-kda inverse=eliminate:8 accumulator=fp32 "
+     "storage=bf16@products+bf16@normalised+bf16@exponentials+bf16@u+bf16@prediction+bf16@residual+"
+     "bf16@o_inter+bf16@o_intra+bf16@initial_state+bf16@carry"},
+    {"fla", "chunk", "FLA's chunk_kda on an H100",
+     "proven: 0 elements of o, final_state and stages differ in 97 captures, of gradients in the 95 that "
+     "have them",
+     "contraction=fused exponential=cuda-fast special=triton reduction=triton:25 storage=triton "
+     "inverse=blocks:16 tail=difference gates=log2 update=transposed"},
+    {"fla-recurrent", "recurrent", "FLA's fused_recurrent_kda on an H100",
+     "proven: 0 elements of o and final_state differ in 97 captures",
+     "contraction=fused exponential=cuda-fast special=triton reduction=triton:25 storage=none"},
+    {"flash-kda", "chunk", "FlashKDA on an H100 before its inverse was replaced, with --chunk-size 16",
+     "proven forwards: 0 elements of o and final_state differ in 1 capture",
+     "contraction=fused exponential=cuda-fast special=fast subnormals=flush reduction=lanes:25 "
+     "storage=flash-kda decay=factored:16 inverse=doubling:16 accumulator=fp16 tail=factored gates=log2-each "
+     "delta=residual scale=q output=apart update=added"},
+};
+
+}  // namespace
+
+std::span<const Preset> presets() { return rows; }
+
+}  // namespace kda_check::kda

@@ -1,0 +1,23 @@
+// Names for several words of --arithmetic together, one table: kernels that people run, and what is known of
+// how near they come to them. docs/arithmetic.md has the evidence in full.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace kda_check::kda {
+
+struct Preset {
+  std::string_view name;
+  std::string_view variant;  ///< that is the kernel under it; empty: any
+  std::string_view what;     ///< whose arithmetic it is
+  /// How that is known, its first words one of: "a definition", "proven" (no bit differs), "close"
+  /// (measured), "from source" (not measured).
+  std::string_view evidence;
+  std::string_view
+      words;  ///< of --arithmetic, with spaces between them; what it does not name it leaves alone
+};
+
+std::span<const Preset> presets();
+
+}  // namespace kda_check::kda
