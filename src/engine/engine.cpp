@@ -65,7 +65,9 @@ bool needs_gpu(const plan::Plan& plan) {
     return std::ranges::any_of(problem.cases, [&](const plan::Case& item) {
       if (!item.skip.empty()) return false;
       const kda::Variant* const variant = item.answer ? problem.answers[*item.answer].variant : nullptr;
-      const bool asks_oracle = item.asked->oracle_or_usual() != plan::OracleChoice::none;
+      const bool asks_oracle = item.question != plan::Question::forecast &&
+                               item.question != plan::Question::bits &&
+                               item.asked->oracle_or_usual() != plan::OracleChoice::none;
       return (variant != nullptr && kda::is_on_gpu(*variant)) ||
              (asks_oracle && oracle_is_on_gpu(item, problem));
     });

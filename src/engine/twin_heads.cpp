@@ -19,11 +19,9 @@ namespace kda_check::engine {
 namespace {
 
 kda::Problem query_heads_of(const kda::Problem& problem, std::size_t first, std::size_t count) {
-  const std::size_t group = problem.heads_per_group();
-  std::vector<std::size_t> queries(count), heads(count * group);
+  std::vector<std::size_t> queries(count);
   std::iota(queries.begin(), queries.end(), first);
-  std::iota(heads.begin(), heads.end(), first * group);
-  return kda::with_heads(problem, queries, heads);
+  return kda::with_heads(problem, queries, kda::value_heads_of(problem, queries));
 }
 
 std::vector<kda::Emulated> emulated(const std::vector<Twin>& family) {

@@ -41,21 +41,14 @@ RecordedAnswer::RecordedAnswer(const kda::Problem& problem, kda::Pass pass, cons
   }
 }
 
-std::vector<std::size_t> RecordedAnswer::value_heads(std::span<const std::size_t> queries) const {
-  std::vector<std::size_t> heads;
-  for (const std::size_t query : queries)
-    for (std::size_t i = 0; i < problem_.heads_per_group(); ++i)
-      heads.push_back(query * problem_.heads_per_group() + i);
-  return heads;
-}
-
 tensor::Tensor RecordedAnswer::with_heads(const tensor::Tensor& tensor,
                                           std::span<const std::size_t> queries) const {
-  return kda::with_heads(tensor.name(), tensor, queries, value_heads(queries), problem_.dimensions().K);
+  return kda::with_heads(tensor.name(), tensor, queries, kda::value_heads_of(problem_, queries),
+                         problem_.dimensions().K);
 }
 
 RecordedPart RecordedAnswer::heads(std::span<const std::size_t> queries) const {
-  RecordedPart part{kda::with_heads(problem_, queries, value_heads(queries)), pass_, {}};
+  RecordedPart part{kda::with_heads(problem_, queries, kda::value_heads_of(problem_, queries)), pass_, {}};
   for (const auto& [name, tensor] : tensors_) {
     // The order of its sum depends on how many heads there are.
     if (name == "dA_log" && queries.size() < problem_.dimensions().H) continue;
@@ -76,7 +69,7 @@ RecordedPart RecordedAnswer::first_heads() const {
 RecordedPart RecordedAnswer::beginning(const kda::Sequence& sequence, std::size_t query,
                                        std::size_t tokens) const {
   const std::size_t queries[] = {query};
-  const kda::Problem of_head = kda::with_heads(problem_, queries, value_heads(queries));
+  const kda::Problem of_head = kda::with_heads(problem_, queries, kda::value_heads_of(problem_, queries));
   RecordedPart part{excerpt(of_head, {sequence.part(0, tokens)}, Layout::rows), pass_, {}};
   for (const auto& [name, tensor] : tensors_) {
     if (kda::has_tokens(name)) {

@@ -33,7 +33,6 @@ class RecordedAnswer {
   RecordedPart beginning(const kda::Sequence& sequence, std::size_t query, std::size_t tokens) const;
 
  private:
-  std::vector<std::size_t> value_heads(std::span<const std::size_t> queries) const;
   tensor::Tensor with_heads(const tensor::Tensor& tensor, std::span<const std::size_t> queries) const;
 
   const kda::Problem& problem_;

@@ -9,6 +9,7 @@
 #include "kda/chunk_workspace.hpp"
 #include "kda/head_gradients.hpp"
 #include "kda/jobs.hpp"
+#include "kda/launch_choices.hpp"
 #include "kda/stage_exchange.hpp"
 
 namespace kda_check::kda {
@@ -88,9 +89,11 @@ class GroupBackward {
         group_sums_(sums_of_group(problem, options.arithmetic)),
         sums_(group_sums_ * 2 * sequence.length() * padded(d_.K)) {
     work_.block.forms_w = true;
-    back_.block.layouts = chunk_gradient_layouts(problem, options);
-    const Launch& launch = options.arithmetic.launch;
-    reverse_scan_rows_ = launch.reverse_scan_rows > 0 ? launch.reverse_scan_rows : scan_rows().front();
+    if (options.arithmetic.reduction.kind == ReductionKind::triton) {
+      const Launch launch = launch_in(problem, options.arithmetic, Pass::backward);
+      back_.block.layouts = chunk_gradient_layouts(problem, options, launch);
+      reverse_scan_rows_ = launch.reverse_scan_rows;
+    }
     if (options.stages.asked()) exchange_.emplace(problem, options.stages, sequence, chunk_size_);
   }
 
@@ -185,10 +188,10 @@ class GroupBackward {
 };
 
 TritonGradients triton_gradients(const Problem& problem, const Launch& launch) {
-  const std::size_t K = problem.dimensions().K;
-  return {
-      launch.norm_gradient.registers > 0 ? launch.norm_gradient : norm_layouts(K, problem.dtype()).front(),
-      gate_layouts(K, problem.g.dtype(), launch.gate_warps > 0 ? launch.gate_warps : gate_warps().front())};
+  TritonGradients gradients{launch.norm_gradient, {}};
+  if (problem.options.gate != Gate::none)
+    gradients.gate = gate_layouts(problem.dimensions().K, problem.g.dtype(), launch.gate_warps);
+  return gradients;
 }
 
 template <class T>
@@ -207,7 +210,7 @@ GradientTensors run_in(const Problem& problem, const RunOptions& options) {
   const CastPoints casts = cast_points(options.arithmetic, options.dtype, problem.beta_is_16_bit(), true);
   GradientForm form{NormForm::reciprocal, casts.normalised, casts.dv_local != Rounding::none};
   if (options.arithmetic.reduction.kind == ReductionKind::triton)
-    form.triton = triton_gradients(problem, options.arithmetic.launch);
+    form.triton = triton_gradients(problem, launch_in(problem, options.arithmetic, Pass::backward));
   HeadGradients<T> gradients(problem, chunk_operations(problem, options), form, tensors);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
     GroupBackward<T>(problem, jobs[item].sequence, options, rows).run(jobs[item].query_head, gradients);

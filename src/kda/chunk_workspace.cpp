@@ -45,16 +45,12 @@ void scan_from_the_end(std::size_t together, T* x, std::size_t rows, std::size_t
     std::copy_n(turned.data() + (all - 1 - i) * stride, stride, x + i * stride);
 }
 
-GradientLayouts chunk_gradient_layouts(const Problem& problem, const RunOptions& options) {
-  const Launch& launch = options.arithmetic.launch;
+GradientLayouts chunk_gradient_layouts(const Problem& problem, const RunOptions& options,
+                                       const Launch& launch) {
   const Dimensions& d = problem.dimensions();
-  const DecayForm decay = options.arithmetic.decay;
-  const bool by_pairs =
-      decay == DecayForm::anchor_pair || decay == DecayForm::pair || decay == DecayForm::pair_late;
-  return gradient_layouts(
-      {d.K, d.V, options.chunk_size, problem.dtype(), problem.options.state_v_first, by_pairs},
-      launch.wy.keys > 0 ? launch.wy : wy_blocks().front(),
-      launch.intra_warps > 0 ? launch.intra_warps : intra_warps().front());
+  return gradient_layouts({d.K, d.V, options.chunk_size, problem.dtype(), problem.options.state_v_first,
+                           has_sums_by_pairs(options.arithmetic.decay)},
+                          launch.wy, launch.intra_warps);
 }
 
 Operations chunk_operations(const Problem& problem, const RunOptions& options) {
@@ -64,8 +60,7 @@ Operations chunk_operations(const Problem& problem, const RunOptions& options) {
     operations.update = problem.options.state_v_first ? Update::added : Update::chained;
   const ReductionKind kind = operations.reduction.kind;
   if (kind != ReductionKind::lanes && kind != ReductionKind::triton) return operations;
-  const Launch launch =
-      filled_in(options.arithmetic.launch, launch_choices(problem, options.arithmetic, Pass::forward));
+  const Launch launch = launch_in(problem, options.arithmetic, Pass::forward);
   operations.norm = launch.norm;
   if (kind == ReductionKind::lanes) return operations;
   operations.pairs = launch.pairs, operations.substitution = launch.substitution;

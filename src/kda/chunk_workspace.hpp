@@ -15,7 +15,8 @@ std::size_t rows_needed(const Problem& problem, const RunOptions& options);
 Operations chunk_operations(const Problem& problem, const RunOptions& options);
 
 /// What a chunk's backward kernels are compiled for.
-GradientLayouts chunk_gradient_layouts(const Problem& problem, const RunOptions& options);
+GradientLayouts chunk_gradient_layouts(const Problem& problem, const RunOptions& options,
+                                       const Launch& launch);
 
 /// Rows of running sums from the last row on, in place: x_i + ... + x_n, in the order sums from the end have.
 template <class T>

@@ -15,6 +15,12 @@ struct Shares {
 constexpr std::size_t accumulators = 4, threads_of_block = 512, lanes_of_warp = 32, processors = 132,
                       threads_of_processor = 2048, rows_of_thread = 16, most_rows_of_thread = 256;
 
+/// Among how many blocks PyTorch shares what is so much for a thread of one, where so many are wanted.
+std::size_t blocks_for(std::size_t of_thread, std::size_t wanted) {
+  return std::max(std::min(wanted, (of_thread + rows_of_thread - 1) / rows_of_thread),
+                  (of_thread + most_rows_of_thread - 1) / most_rows_of_thread);
+}
+
 /// PyTorch's setReduceConfig() for a reduction along the slower of two dimensions.
 Shares shares_of(std::size_t rows, std::size_t columns) {
   std::size_t vector = accumulators;
@@ -31,10 +37,7 @@ Shares shares_of(std::size_t rows, std::size_t columns) {
   if (shares.threads == 1 || of_thread < most_rows_of_thread) return shares;
   const std::size_t grid = (packs + width - 1) / width,
                     target = processors * (threads_of_processor / (width * height));
-  if (grid <= target)
-    shares.blocks =
-        std::max(std::min((target + grid - 1) / grid, (of_thread + rows_of_thread - 1) / rows_of_thread),
-                 (of_thread + most_rows_of_thread - 1) / most_rows_of_thread);
+  if (grid <= target) shares.blocks = blocks_for(of_thread, (target + grid - 1) / grid);
   return shares;
 }
 
@@ -72,9 +75,7 @@ T torch_sum(const T* x, std::size_t count) {
   const std::size_t of_thread = (count + threads_of_block - 1) / threads_of_block;
   std::size_t blocks = 1;
   if (of_thread >= most_rows_of_thread)
-    blocks = std::max(std::min(processors * (threads_of_processor / threads_of_block),
-                               (of_thread + rows_of_thread - 1) / rows_of_thread),
-                      (of_thread + most_rows_of_thread - 1) / most_rows_of_thread);
+    blocks = blocks_for(of_thread, processors * (threads_of_processor / threads_of_block));
   std::vector<T> of_blocks(blocks), of_threads(threads);
   for (std::size_t block = 0; block < blocks; ++block) {
     for (std::size_t thread = 0; thread < threads; ++thread) {

@@ -18,6 +18,14 @@ std::vector<std::size_t> channels_of(std::span<const std::size_t> heads, std::si
 
 }  // namespace
 
+std::vector<std::size_t> value_heads_of(const Problem& problem, std::span<const std::size_t> query_heads) {
+  const std::size_t group = problem.heads_per_group();
+  std::vector<std::size_t> heads;
+  for (const std::size_t query : query_heads)
+    for (std::size_t member = 0; member < group; ++member) heads.push_back(query * group + member);
+  return heads;
+}
+
 tensor::Tensor with_heads(std::string_view name, const tensor::Tensor& tensor,
                           std::span<const std::size_t> query_heads, std::span<const std::size_t> value_heads,
                           std::size_t K) {

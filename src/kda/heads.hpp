@@ -2,10 +2,14 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "kda/problem.hpp"
 
 namespace kda_check::kda {
+
+/// The value heads that read these query heads.
+std::vector<std::size_t> value_heads_of(const Problem& problem, std::span<const std::size_t> query_heads);
 
 /// The same problem with these query heads and these value heads, in this order. The i-th of n value heads
 /// reads query head i / (n / query heads), as always.

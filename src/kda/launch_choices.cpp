@@ -6,10 +6,6 @@ namespace kda_check::kda {
 
 namespace {
 
-bool has_sums_by_pairs(DecayForm form) {
-  return form == DecayForm::pair || form == DecayForm::pair_late || form == DecayForm::anchor_pair;
-}
-
 /// Calls visit(part of the launch, its choices, what an open part is) for the parts that have choices.
 template <class Visit>
 void over_parts(Launch& launch, const LaunchChoices& choices, Visit visit) {
@@ -33,6 +29,10 @@ std::vector<Value> all_of(std::span<const Value> values) {
 }
 
 }  // namespace
+
+bool has_sums_by_pairs(DecayForm form) {
+  return form == DecayForm::pair || form == DecayForm::pair_late || form == DecayForm::anchor_pair;
+}
 
 LaunchChoices launch_choices(const Outline& problem, const Arithmetic& arithmetic, Pass pass) {
   LaunchChoices choices;
@@ -60,6 +60,10 @@ Launch filled_in(Launch launch, const LaunchChoices& choices) {
     if (part == open) part = first;
   });
   return launch;
+}
+
+Launch launch_in(const Outline& problem, const Arithmetic& arithmetic, Pass pass) {
+  return filled_in(arithmetic.launch, launch_choices(problem, arithmetic, pass));
 }
 
 Launch left_open(Launch launch, const LaunchChoices& choices) {

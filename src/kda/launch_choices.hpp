@@ -10,6 +10,9 @@
 
 namespace kda_check::kda {
 
+/// Whether scores are summed pair by pair where two tokens are near.
+bool has_sums_by_pairs(DecayForm form);
+
 /// Of each part the one that a launch stands for which leaves it open, then the others. None of a part that
 /// decides no bit.
 struct LaunchChoices {
@@ -25,6 +28,8 @@ LaunchChoices launch_choices(const Outline& problem, const Arithmetic& arithmeti
 
 /// With the first choice for every part that `launch` leaves open.
 Launch filled_in(Launch launch, const LaunchChoices& choices);
+/// That of a run: where its arithmetic leaves a part open, the first choice.
+Launch launch_in(const Outline& problem, const Arithmetic& arithmetic, Pass pass);
 /// Without the parts that are the first choice: "any" in words where all are.
 Launch left_open(Launch launch, const LaunchChoices& choices);
 
