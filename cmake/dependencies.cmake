@@ -13,6 +13,14 @@ find_package(nlohmann_json REQUIRED)
 find_package(xtensor REQUIRED)
 find_package(Threads REQUIRED)
 
+# MPI, for one module that the program loads when it is asked to (src/mpi). A static program loads nothing, and
+# sanitizers have much to say of what is not ours.
+if(KDA_CHECK_MPI STREQUAL "ON")
+  find_package(MPI REQUIRED COMPONENTS C)
+elseif(KDA_CHECK_MPI STREQUAL "AUTO" AND NOT KDA_CHECK_STATIC AND NOT KDA_CHECK_SANITIZE)
+  find_package(MPI QUIET COMPONENTS C)
+endif()
+
 # HDF5, the C library, through its archive where there is one: the distribution's shared library brings thirty others
 # (its network drivers) into every process, 6 MB that a run on a small fixture would notice.
 find_package(HDF5 REQUIRED COMPONENTS C)

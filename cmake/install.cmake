@@ -2,6 +2,10 @@
 include(GNUInstallDirs)
 
 install(TARGETS kda-check RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+# cmake --install BUILD --component mpi; packages would ask for a whole MPI because of it.
+if(TARGET kda_check_mpi_module)
+  install(TARGETS kda_check_mpi_module LIBRARY DESTINATION lib/kda-check COMPONENT mpi EXCLUDE_FROM_ALL)
+endif()
 install(DIRECTORY cases DESTINATION ${CMAKE_INSTALL_DATADIR}/kda-check)
 if(NOT SKBUILD)
   install(DIRECTORY python/kda_check DESTINATION ${CMAKE_INSTALL_DATADIR}/kda-check/python FILES_MATCHING PATTERN "*.py" PATTERN "py.typed")

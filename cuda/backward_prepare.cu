@@ -8,36 +8,60 @@ namespace kda_check::cuda {
 namespace {
 
 /// The first value head of a group has the query head too.
-template <class T, bool is_fused>
+template <class T, bool is_fused, int rows>
 __global__ void __launch_bounds__(token_warps* warp_lanes)
     prepare_tokens(const __grid_constant__ DeviceProblem p, const __grid_constant__ BackwardWork<T> work) {
-  const int lane = static_cast<int>(threadIdx.x) % warp_lanes, local = blockIdx.y,
+  extern __shared__ __align__(16) unsigned char memory[];
+  const int warp = static_cast<int>(threadIdx.x) / warp_lanes, local = blockIdx.y,
             head = work.first_head + local;
-  const std::size_t token = std::size_t{blockIdx.x} * token_warps + threadIdx.x / warp_lanes;
+  const std::size_t token = std::size_t{blockIdx.x} * token_warps + warp;
   if (token >= static_cast<std::size_t>(work.token_count)) return;
   const std::size_t stored = p.at(token, p.HV, head), row = work.row(token, local);
+  const LaneRow<rows> channels(p.K);
+  Stored gates[rows] = {};
+  channels.fetch(p.g, stored * p.K, gates);
+  for (int first = 0; first < p.V; first += LaneRow<rows>::elements) {
+    const LaneRow<rows> columns(p.V, first);
+    Stored values[rows] = {}, outputs[rows] = {};
+    T x[rows];
+    columns.fetch(p.v, stored * p.V, values);
+    if (p.output_gradient.data != nullptr) columns.fetch(p.output_gradient, stored * p.V, outputs);
+    values_of(values, p.v.dtype, x);
+    columns.store(x, work.v + row * p.V);
+    values_of(outputs, p.output_gradient.dtype, x);
+    columns.store(x, work.d_o + row * p.V);
+  }
+  if (threadIdx.x % warp_lanes == 0) work.beta[row] = write_strength(p, load<T>(p.beta, stored));
+  // Through this lane's places in shared memory, in a loop that is not unrolled: gates are long.
+  T* const decay = reinterpret_cast<T*>(memory) + warp * p.K;
+  T x[rows];
+  values_of(gates, p.g.dtype, x);
+  channels.store(x, decay);
   const T amplitude = gate_amplitude<T>(p, head);
 #pragma unroll 1
-  for (int k = lane; k < p.K; k += warp_lanes) {
-    const T g = log_decay(p, load<T>(p.g, stored * p.K + k), head, k, amplitude);
-    work.decay[row * p.K + k] = kda::rounded(p.casts.decay, exponential(p.exponential, g));
+  for (int k = channels.from; k < p.K; k += warp_lanes) {
+    const T g = log_decay(p, decay[k], head, k, amplitude);
+    decay[k] = kda::rounded(p.casts.decay, exponential(p.exponential, g));
   }
-#pragma unroll 1
-  for (int v = lane; v < p.V; v += warp_lanes) {
-    work.v[row * p.V + v] = load<T>(p.v, stored * p.V + v);
-    work.d_o[row * p.V + v] =
-        p.output_gradient.data == nullptr ? T(0) : load<T>(p.output_gradient, stored * p.V + v);
-  }
-  if (lane == 0) work.beta[row] = write_strength(p, load<T>(p.beta, stored));
+  channels.load(decay, x);
+  channels.store(x, work.decay + row * p.K);
   if (local % work.group != 0) return;
   const std::size_t query = p.at(token, p.H, p.query_head(head)), at = work.query_row(token, local) * p.K;
-  T y[KeyRow<T>::rows];
-  const KeyRow<T> q(p, p.q, query), key(p, p.k, query);
-  q.template normalised<is_fused>(p, false, y);
-  q.over_channels([&](int r, int k) { work.q[at + k] = y[r] * T(p.scale); });
-  key.template normalised<is_fused>(p, false, y);
-  key.over_channels([&](int r, int k) { work.k[at + k] = y[r]; });
+  const KeyRow<T, rows> q(p, p.q, query), key(p, p.k, query);
+  q.template normalised<is_fused>(p, false, x);
+  channels.over_elements([&](int r, int) { x[r] = x[r] * T(p.scale); });
+  channels.store(x, work.q + at);
+  key.template normalised<is_fused>(p, false, x);
+  channels.store(x, work.k + at);
 }
+
+template <class T, bool is_fused>
+struct PrepareKernels {
+  template <int rows>
+  auto of() const {
+    return prepare_tokens<T, is_fused, rows>;
+  }
+};
 
 /// The initial state and dht, or zeros.
 template <class T>
@@ -57,9 +81,11 @@ __global__ void __launch_bounds__(state_threads)
 
 template <class T>
 void launch_backward_prepare(bool is_fused, const DeviceProblem& p, const BackwardWork<T>& work) {
-  launch("gpu-recurrent backwards, inputs", is_fused ? prepare_tokens<T, true> : prepare_tokens<T, false>,
-         dim3((work.token_count + token_warps - 1) / token_warps, work.heads), token_warps * warp_lanes, 0, p,
-         work);
+  launch("gpu-recurrent backwards, inputs",
+         is_fused ? kernel_for_rows(p, PrepareKernels<T, true>())
+                  : kernel_for_rows(p, PrepareKernels<T, false>()),
+         dim3((work.token_count + token_warps - 1) / token_warps, work.heads), token_warps * warp_lanes,
+         sizeof(T) * token_warps * p.K, p, work);
   launch("gpu-recurrent backwards, states", prepare_states<T>,
          dim3(state_blocks(p) * work.sequence_count, work.heads), state_threads, 0, p, work);
 }

@@ -1,9 +1,10 @@
-// gpu-chunk backwards (docs/kda.md, "Chunk backward"): what its kernels share, in the order they run. Every
-// stage is written to memory, as forwards.
+// gpu-chunk backwards (docs/kda.md, "Chunk backward"): what its kernels share, in the order they run, after
+// F1 to F7. Every stage is written to memory, as forwards.
 //
-//   scores    B1: dAqk, dv_local; and qg^T do, of which B2 makes the gradient of the entering state
-//   state     B2: dh, dv, from the last chunk to the first; the only kernel that goes from chunk to chunk
-//   inter     B3, through the states: dq, dk, dw
+//   local     dv_local of B1; and qg^T do, of which B2 makes the gradient of the entering state
+//   states    F8, F9, F11 of the state, and beside it B2 of its gradient: dh, dv, from the last chunk to the
+//             first; the only kernel that goes from chunk to chunk
+//   inter     B3, through the states: dq, dk, dw; dAqk of B1
 //   inverse   B3, through the inverse: dAkk, dkb, dbeta, dv of what is stored
 //   intra     dG of B3 and the rest of dk; B4, within the chunk: added to dq, dk, dbeta and dG; B5: dg, the
 //   sums
@@ -60,12 +61,6 @@ class ChunkBackward {
   __device__ T q(int i, int k) const { return chunk_.query_row(forward_.q, i, p_.K)[k]; }
   __device__ T key(int i, int k) const { return chunk_.query_row(forward_.k, i, p_.K)[k]; }
   __device__ T G(int i, int k) const { return chunk_.row(forward_.G, i, p_.K)[k]; }
-  __device__ T value(int i, int v) const { return load<T>(p_.v, chunk_.stored(p_, i) * p_.V + v); }
-  /// do as products take it, zero where there is none.
-  __device__ T output_gradient(int i, int v) const {
-    if (p_.output_gradient.data == nullptr) return T(0);
-    return operand(load<T>(p_.output_gradient, chunk_.stored(p_, i) * p_.V + v));
-  }
   /// This chunk's [K][V] of an array of [chunks][heads][K][V].
   __device__ T* state(T* array) const { return array + forward_.state(index_, chunk_.local, p_); }
 
@@ -88,16 +83,6 @@ class ChunkBackward {
     __pipeline_wait_prior(0);
     __syncthreads();
   }
-  /// Elements of `width` columns from `first` on that are made here: tile[i][c] = make(i, column).
-  template <class Make>
-  __device__ void make_tile(T* tile, int first, int width, Make make) const {
-    const int columns = min(tile_side, width - first);
-    for (int e = static_cast<int>(threadIdx.x); e < chunk_.rows * tile_side; e += tile_threads) {
-      const int i = e / tile_side, c = e % tile_side;
-      if (c < columns) tile[i * tile_stride<T> + c] = make(i, first + c);
-    }
-  }
-
   const DeviceProblem& p_;
   const ChunkBackwardWork<T>& work_;
   const ChunkWork<T>& forward_;
@@ -107,9 +92,9 @@ class ChunkBackward {
 };
 
 template <class T>
-void launch_chunk_backward_scores(bool is_fused, const DeviceProblem& p, const ChunkBackwardWork<T>& work);
+void launch_chunk_backward_local(bool is_fused, const DeviceProblem& p, const ChunkBackwardWork<T>& work);
 template <class T>
-void launch_chunk_backward_state(bool is_fused, const DeviceProblem& p, const ChunkBackwardWork<T>& work);
+void launch_chunk_backward_states(bool is_fused, const DeviceProblem& p, const ChunkBackwardWork<T>& work);
 template <class T>
 void launch_chunk_backward_inter(bool is_fused, const DeviceProblem& p, const ChunkBackwardWork<T>& work);
 template <class T>

@@ -1,4 +1,4 @@
-// The two sums that enter dG of a chunk's last row (B3), both tree:32: sum_v h dh of a key, sum_i k_i dk_i.
+// What the states give to dG of a chunk's last row (B3): sum_v h dh of a key, tree:32.
 #pragma once
 
 #include "chunk.cuh"
@@ -41,28 +41,6 @@ __device__ void state_products(kda::Rounding rounding, const T* h, const T* dh, 
 #pragma unroll
   for (int n = 0; n < keys; ++n)
     if (n < count) sums[n] = warp_sum(sums[n], min(V, warp_lanes));
-}
-
-/// sum_i a_i b_i over the rows of a chunk, rows `stride` elements apart, by one thread: running sum l has the
-/// rows l and l + 32.
-template <bool is_fused, class T>
-__device__ T sum_of_rows(const T* a, const T* b, int stride, int rows) {
-  T sums[warp_lanes];
-#pragma unroll
-  for (int l = 0; l < warp_lanes; ++l) {
-    if (l >= rows) continue;
-    sums[l] = a[l * stride] * b[l * stride];
-    const int next = l + warp_lanes;
-    if (next < rows) sums[l] = multiply_add<is_fused>(a[next * stride], b[next * stride], sums[l]);
-  }
-#pragma unroll
-  for (int step = 1; step <= 5; ++step) {
-    const int half = warp_lanes >> step;
-#pragma unroll
-    for (int l = 0; l < warp_lanes / 2; ++l)
-      if (l < half && l + half < rows) sums[l] = sums[l] + sums[l + half];
-  }
-  return sums[0];
 }
 
 }  // namespace kda_check::cuda

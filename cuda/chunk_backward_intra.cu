@@ -1,62 +1,40 @@
 // dG, the gradient of the cumulated gate, and the rest of dk and dbeta. First what comes through states and
 // inverse (the end of B3): dG = q dq - k dk + beta dkb k e^G, in the last row + e^Gn (rows of h dh, summed) +
-// sum_i k_i dk_i; dk += beta e^G dkb. Then what stays within the chunk (B4), in the decay forms of the scores
-// (chunk_scores.cu):
+// sum_i k_i dk_i; dk += beta e^G dkb. Then what stays within the chunk (B4, chunk_backward_sums.cuh), and dg
+// (B5).
 //
-//   dqi_i = sum_j dAqk_ij k_j e^(G_i - G_j)    row_i = sum_j dAkk_ij k_j e^(G_i - G_j)
-//   column_j = sum_i dAqk_ij q_i e^(G_i - G_j) + sum_i dAkk_ij beta_i k_i e^(G_i - G_j)
-//
-// and dg (B5).
-//
-// A block has a chunk, 32 channels at a time, a lane for each; a warp has eight rows, half of those that
-// share anchors. So every sum is one thread's, and what is summed along a row (dbeta) is tree:32 by itself.
+// A block has a chunk, 32 channels at a time, a lane for each. So every sum is one thread's, and what is
+// summed along a row (dbeta) is tree:32 by itself.
 #include "chunk_backward.cuh"
 #include "chunk_backward_gates.cuh"
+#include "chunk_backward_sums.cuh"
 
 namespace kda_check::cuda {
 
 namespace {
 
-constexpr int channels = warp_lanes;
-constexpr int warps = tile_threads / warp_lanes;
-constexpr int warp_rows = most_rows / warps;
-
-template <class T>
-struct Staged {
-  RowTiles<T> scores;  ///< dAqk, dAkk
-  T q[most_rows][channels], k[most_rows][channels], G[most_rows][channels], dk[most_rows][channels];
-  T sums[most_rows][channels];  ///< columns; then dG
-  T beta[most_rows];
-  T last_row[channels];  ///< rows of h dh, summed; then what the last row of dG takes
-};
-
 template <class T, bool is_fused>
 class IntraGradients : ChunkBackward<T> {
   using Base = ChunkBackward<T>;
   using Base::chunk_, Base::forward_, Base::p_, Base::work_;
-  using Rows = T[warp_rows];
 
  public:
   __device__ IntraGradients(const DeviceProblem& p, const ChunkBackwardWork<T>& work, kda::DecayForm decay,
                             Staged<T>& staged)
-      : Base(p, work, 1), decay_(decay), staged_(staged) {
+      : Base(p, work, 1), decay_(decay), sums_(p, decay, chunk_.rows, staged), staged_(staged) {
     warp_ = static_cast<int>(threadIdx.x) / warp_lanes, lane_ = static_cast<int>(threadIdx.x) % warp_lanes;
     first_ = warp_ * warp_rows;
-    from_ = first_ / block_rows * block_rows, to_ = min(from_ + block_rows, chunk_.rows);
   }
 
   __device__ void run() {
     stage_scores();
-    Rows of_beta;
+    T of_beta[warp_rows] = {};
     for (int channel = 0; channel < p_.K; channel += channels) {
       stage(channel);
+      this->arrive();
+      add_blocks();
       __syncthreads();
-      Rows dq = {}, row = {}, column = {};
-      if (first_ < chunk_.rows) {
-        if (chunk_.rows <= first_ + warp_rows) sum_last_row();
-        add_blocks(dq, row, column);
-        if (channel + lane_ < p_.K) add_to_gradients(channel, dq, row, column, of_beta);
-      }
+      if (channel + lane_ < p_.K) add_to_gradients(channel, of_beta);
       __syncthreads();
       if (warp_ == channel / channels % warps) sum_gates(channel);
     }
@@ -70,18 +48,30 @@ class IntraGradients : ChunkBackward<T> {
   }
 
  private:
-  __device__ bool is_pairwise() const { return decay_ == kda::DecayForm::anchor_pair; }
+  /// This warp's sums of B4.
+  __device__ void add_blocks() const {
+    using kda::Rounding;
+    const CastPoints& casts = p_.casts;
+    const bool rounds = std::is_same_v<T, float> &&
+                        (casts.exponentials != Rounding::none || casts.score_operands != Rounding::none ||
+                         casts.beta_key != Rounding::none);
+    if (rounds) return sums_.add();
+    BlockSums<T, is_fused, false>(p_, decay_, chunk_.rows, staged_).add();
+  }
   __device__ T score_operand(T x) const { return kda::rounded(p_.casts.score_operands, x); }
 
   /// As factors of products; those of pairwise sums, which are none, as they are.
   __device__ void stage_scores() {
-    for (int e = static_cast<int>(threadIdx.x); e < chunk_.rows * forward_.C; e += tile_threads) {
-      const int i = e / forward_.C, j = e % forward_.C;
-      const bool whole = is_pairwise() && i / block_rows == j / block_rows;
-      const T dAqk = chunk_.row(work_.dAqk, i, forward_.C)[j],
-              dAkk = chunk_.row(work_.dAkk, i, forward_.C)[j];
-      staged_.scores.left[i][j] = whole ? dAqk : score_operand(dAqk);
-      staged_.scores.right[i][j] = whole ? dAkk : score_operand(dAkk);
+    for (int i = warp_; i < chunk_.rows; i += warps) {
+      const T *const dAqk = chunk_.row(work_.dAqk, i, forward_.C), *const dAkk =
+                                                                       chunk_.row(work_.dAkk, i, forward_.C);
+#pragma unroll
+      for (int j = lane_; j < most_rows; j += warp_lanes) {
+        if (j >= forward_.C) continue;
+        const bool whole = sums_.is_pairwise() && i / block_rows == j / block_rows;
+        staged_.dAqk[i][j] = whole ? dAqk[j] : score_operand(dAqk[j]);
+        staged_.dAkk[i][j] = whole ? dAkk[j] : score_operand(dAkk[j]);
+      }
     }
     for (int i = static_cast<int>(threadIdx.x); i < chunk_.rows; i += tile_threads)
       staged_.beta[i] = this->beta(i);
@@ -95,134 +85,84 @@ class IntraGradients : ChunkBackward<T> {
     const auto rows = [&](T* rounded, T* exact) {
       return this->state(exact != nullptr ? exact : rounded) + std::size_t(channel + of_warp) * p_.V;
     };
-    T sums[keys];
+    T sums[keys] = {};
     state_products<is_fused>(p_.casts.state_product, rows(forward_.h, forward_.exact_h),
                              rows(work_.dh, work_.exact_dh), p_.V, count, sums);
 #pragma unroll
     for (int n = 0; n < keys; ++n)
-      if (n < count && lane_ == 0) staged_.last_row[of_warp + n] = sums[n];
+      if (n < count && lane_ == 0) staged_.state_sums[of_warp + n] = sums[n];
   }
-  /// Channels beyond K are zeros.
+  /// Rows of an array that this thread goes through one after the other, `step` apart. An address a row, of
+  /// every array, would be kept in registers from one group of channels to the next.
+  template <class Element>
+  struct Walk {
+    Element* at;
+    std::size_t step;
+    __device__ Element* next() {
+      Element* const here = at;
+      at += step;
+      return here;
+    }
+  };
+  __device__ Walk<T> walk(T* array, int first, int step, int k) const {
+    return {chunk_.row(array, first, p_.K) + k, step * chunk_.stride(p_.K)};
+  }
+  __device__ Walk<T> query_walk(T* array, int first, int step, int k) const {
+    return {chunk_.query_row(array, first, p_.K) + k, std::size_t(step) * chunk_.queries * p_.K};
+  }
+
+  /// Lanes beyond K have whatever there is, and nobody asks for it.
   __device__ void stage(int channel) {
     const int k = channel + lane_;
-    for (int i = warp_; i < chunk_.rows; i += warps) {
-      staged_.q[i][lane_] = k < p_.K ? Base::q(i, k) : T(0);
-      staged_.k[i][lane_] = k < p_.K ? Base::key(i, k) : T(0);
-      staged_.G[i][lane_] = k < p_.K ? Base::G(i, k) : T(0);
-      staged_.dk[i][lane_] = k < p_.K ? chunk_.row(work_.dk, i, p_.K)[k] : T(0);
+    if (k < p_.K) {
+      Walk<T> q = query_walk(forward_.q, warp_, warps, k), key = query_walk(forward_.k, warp_, warps, k),
+              G = walk(forward_.G, warp_, warps, k), dk = walk(work_.dk, warp_, warps, k);
+      T keys[warp_rows] = {}, dks[warp_rows] = {};
+#pragma unroll
+      for (int n = 0; n < warp_rows; ++n) {
+        const int i = warp_ + n * warps;
+        if (i >= chunk_.rows) break;
+        __pipeline_memcpy_async(&staged_.q[i][lane_], q.next(), sizeof(T));
+        __pipeline_memcpy_async(&staged_.G[i][lane_], G.next(), sizeof(T));
+        staged_.k[i][lane_] = keys[n] = *key.next();
+        dks[n] = *dk.next();
+      }
+      sum_keys(keys, dks);
     }
     stage_products(channel);
   }
-  __device__ T q(int i) const { return staged_.q[i][lane_]; }
-  __device__ T key(int i) const { return staged_.k[i][lane_]; }
-  __device__ T G(int i) const { return staged_.G[i][lane_]; }
-  __device__ T decay(int above, int below) const { return this->exponential_of(G(above) - G(below)); }
-
-  /// From the columns left of this warp's block and the rows below it, then from the block itself.
-  __device__ void add_blocks(Rows& dq, Rows& row, Rows& column) const {
-    add_rows(0, from_, from_, dq, row);
-    add_columns(to_, chunk_.rows, to_ - 1, column);
-    if (is_pairwise()) {
-      add_row_pairs(dq, row);
-      return add_column_pairs(column);
+  /// What the last row of dG takes of sum_i k_i dk_i, tree:32, but for the last three halvings: running sums
+  /// l = warp_, warp_ + 8, ..., each of them of the rows l and l + 32, halved until one is left.
+  __device__ void sum_keys(const T (&keys)[warp_rows], const T (&dk)[warp_rows]) {
+    constexpr int sums = warp_lanes / warps;
+    T sum[sums];
+    const auto has_row = [&](int n) { return warp_ + n * warps < chunk_.rows; };
+#pragma unroll
+    for (int n = 0; n < sums; ++n) {
+      sum[n] = keys[n] * dk[n];
+      if (has_row(n + sums)) sum[n] = multiply_add<is_fused>(keys[n + sums], dk[n + sums], sum[n]);
     }
-    int anchor = from_;
-    if (decay_ == kda::DecayForm::anchor_mid) anchor = min(from_ + block_rows / 2, to_ - 1);
-    add_rows(from_, to_, anchor, dq, row);
-    add_columns(from_, to_, anchor, column);
-  }
-
-  /// += e^(G_i - a) sum over the columns [begin, end) of scores k_j e^(a - G_j)
-  __device__ void add_rows(int begin, int end, int anchor, Rows& dq, Rows& row) const {
-    if (begin >= end) return;
-    Rows of_query = {}, of_key = {};
-#pragma unroll 1
-    for (int first = begin; first < end; first += 4) {
-      const int count = min(4, end - first);
-      T left[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        if (j < count) left[j] = score_operand(key(first + j) * decay(anchor, first + j));
+    for (int half = sums / 2; half > 0; half /= 2)
 #pragma unroll
-      for (int r = 0; r < warp_rows; ++r) {
-        const Four<T> dAqk = four_at(staged_.scores.left[first_ + r] + first),
-                      dAkk = four_at(staged_.scores.right[first_ + r] + first);
+      for (int n = 0; n < half; ++n)
+        if (has_row(n + half)) sum[n] = sum[n] + sum[n + half];
+    staged_.key_sums[warp_][lane_] = sum[0];
+  }
+  /// What the last row of dG takes: e^Gn (rows of h dh, summed) + sum_i k_i dk_i.
+  __device__ T of_last_row() const {
+    T sum[warps] = {};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          if (j >= count) break;
-          of_query[r] = multiply_add<is_fused>(dAqk.x[j], left[j], of_query[r]);
-          of_key[r] = multiply_add<is_fused>(dAkk.x[j], left[j], of_key[r]);
-        }
-      }
-    }
-    over_rows([&](int r, int i) {
-      const T factor = decay(i, anchor);
-      dq[r] = dq[r] + of_query[r] * factor;
-      row[r] = row[r] + of_key[r] * factor;
-    });
-  }
-  /// += e^(a - G_j) (sum over the rows [begin, end) of dAqk q_i e^(G_i - a), and then of dAkk beta_i k_i ...)
-  __device__ void add_columns(int begin, int end, int anchor, Rows& column) const {
-    if (begin >= end) return;
-    Rows sums = {};
-#pragma unroll 1
-    for (int i = begin; i < end; ++i)
-      add_row(sums, staged_.scores.left[i], score_operand(q(i) * decay(i, anchor)));
-#pragma unroll 1
-    for (int i = begin; i < end; ++i) {
-      const T beta_key = kda::rounded(p_.casts.beta_key, key(i) * staged_.beta[i]);
-      add_row(sums, staged_.scores.right[i], score_operand(beta_key * decay(i, anchor)));
-    }
-    over_rows([&](int r, int j) { column[r] = column[r] + sums[r] * decay(anchor, j); });
-  }
-  __device__ void add_row(Rows& sums, const T* scores, T right) const {
+    for (int n = 0; n < warps; ++n) sum[n] = staged_.key_sums[n][lane_];
 #pragma unroll
-    for (int r = 0; r < warp_rows; r += 4) {
-      const Four<T> four = four_at(scores + first_ + r);
+    for (int half = warps / 2; half > 0; half /= 2)
 #pragma unroll
-      for (int c = 0; c < 4; ++c) sums[r + c] = multiply_add<is_fused>(four.x[c], right, sums[r + c]);
-    }
+      for (int n = 0; n < half; ++n)
+        if (n + half < chunk_.rows) sum[n] = sum[n] + sum[n + half];
+    const T decay = exponential(p_.exponential, sums_.G(chunk_.rows - 1));
+    return multiply_add<is_fused>(decay, staged_.state_sums[lane_], sum[0]);
   }
-
-  /// One exponential for each row i and column j <= i of the block.
-  __device__ void add_row_pairs(Rows& dq, Rows& row) const {
-#pragma unroll 1
-    for (int j = from_; j < to_; ++j)
-      over_rows([&](int r, int i) {
-        if (j > i) return;
-        const T left = key(j) * decay(i, j);
-        dq[r] = multiply_add<is_fused>(staged_.scores.left[i][j], left, dq[r]);
-        row[r] = multiply_add<is_fused>(staged_.scores.right[i][j], left, row[r]);
-      });
-  }
-  /// The same exponentials for both sums of a column, which come one after the other. Columns take turns in
-  /// shared memory: registers have no index.
-  __device__ void add_column_pairs(Rows& column) const {
-    over_rows([&](int r, int j) { staged_.sums[j][lane_] = column[r]; });
-#pragma unroll 1
-    for (int j = first_; j < min(first_ + warp_rows, chunk_.rows); ++j) {
-      T factor[block_rows], sum = staged_.sums[j][lane_];
-      over_block(j, [&](int n, int i) {
-        factor[n] = decay(i, j);
-        sum = multiply_add<is_fused>(staged_.scores.left[i][j], q(i) * factor[n], sum);
-      });
-      over_block(j, [&](int n, int i) {
-        const T beta_key = key(i) * staged_.beta[i];
-        sum = multiply_add<is_fused>(staged_.scores.right[i][j], beta_key * factor[n], sum);
-      });
-      staged_.sums[j][lane_] = sum;
-    }
-    over_rows([&](int r, int j) { column[r] = staged_.sums[j][lane_]; });
-  }
-  /// body(number, row) for the rows of the block from j on.
-  template <class Body>
-  __device__ void over_block(int j, Body body) const {
-#pragma unroll
-    for (int n = 0; n < block_rows; ++n)
-      if (from_ + n >= j && from_ + n < to_) body(n, from_ + n);
-  }
-
-  /// body(r, row) for the rows of this warp that there are.
+  /// body(r, row) for the rows whose gradients this warp finishes.
   template <class Body>
   __device__ void over_rows(Body body) const {
 #pragma unroll
@@ -231,47 +171,54 @@ class IntraGradients : ChunkBackward<T> {
   }
 
   /// What came through the states and the inverse, and then what stayed in the chunk.
-  __device__ void add_to_gradients(int channel, const Rows& dqi, const Rows& row, const Rows& column,
-                                   Rows& of_beta) {
+  __device__ void add_to_gradients(int channel, T (&of_beta)[warp_rows]) {
     const int k = channel + lane_, last = chunk_.rows - 1;
+    T decays[warp_rows] = {}, dqs[warp_rows] = {}, dks[warp_rows] = {}, dkbs[warp_rows] = {};
+    Walk<T> dq_rows = walk(work_.dq, first_, 1, k), dk_rows = walk(work_.dk, first_, 1, k),
+            dkb_rows = walk(work_.dkb, first_, 1, k), to_dq = dq_rows, to_dk = dk_rows;
     over_rows([&](int r, int i) {
-      const T k_i = key(i), q_i = q(i), beta = staged_.beta[i], decay = this->exponential_of(G(i));
-      T &dq = chunk_.row(work_.dq, i, p_.K)[k], dk = staged_.dk[i][lane_];
-      const T through_w = beta * chunk_.row(work_.dkb, i, p_.K)[k];
+      dqs[r] = *dq_rows.next(), dks[r] = *dk_rows.next(), dkbs[r] = *dkb_rows.next();
+      decays[r] = sums_.G(i);
+    });
+    sums_.exponentials(decays);
+    over_rows([&](int r, int i) {
+      const T k_i = sums_.key(i), q_i = sums_.q(i), beta = staged_.beta[i], decay = decays[r], dq = dqs[r],
+              dqi = staged_.dq_sums[i][lane_], row = staged_.row_sums[i][lane_],
+              column = staged_.column_sums[i][lane_];
+      T dk = dks[r];
+      const T through_w = beta * dkbs[r];
       T dG = multiply_add<is_fused>(q_i, dq, -(k_i * dk));
       dG = multiply_add<is_fused>(through_w, k_i * decay, dG);
-      if (i == last) dG = dG + staged_.last_row[lane_];
+      if (i == last) dG = dG + of_last_row();
       dk = multiply_add<is_fused>(through_w, decay, dk);
 
-      const T by_row = beta * row[r];
-      of_beta[r] = channel == 0 ? row[r] * k_i : multiply_add<is_fused>(row[r], k_i, of_beta[r]);
-      dq = dq + dqi[r];
-      chunk_.row(work_.dk, i, p_.K)[k] = dk + (by_row + column[r]);
-      const T of_key = k_i * (by_row - column[r]);
-      staged_.sums[i][lane_] = dG + multiply_add<is_fused>(q_i, dqi[r], of_key);
+      const T by_row = beta * row;
+      of_beta[r] = channel == 0 ? row * k_i : multiply_add<is_fused>(row, k_i, of_beta[r]);
+      *to_dq.next() = dq + dqi;
+      *to_dk.next() = dk + (by_row + column);
+      const T of_key = k_i * (by_row - column);
+      staged_.column_sums[i][lane_] = dG + multiply_add<is_fused>(q_i, dqi, of_key);
     });
   }
-  /// e^Gn (rows of h dh, summed) + sum_i k_i dk_i, by the warp that has the row.
-  __device__ void sum_last_row() const {
-    const T sum = sum_of_rows<is_fused>(&staged_.k[0][lane_], &staged_.dk[0][lane_], channels, chunk_.rows);
-    const T decay = exponential(p_.exponential, G(chunk_.rows - 1));
-    staged_.last_row[lane_] = multiply_add<is_fused>(decay, staged_.last_row[lane_], sum);
-  }
-
   /// dg_t = dG_n + ... + dG_t, from the last row on.
   __device__ void sum_gates(int channel) const {
     const int k = channel + lane_;
     if (k >= p_.K) return;
-    T sum = staged_.sums[chunk_.rows - 1][lane_];
-    for (int i = chunk_.rows - 1; i >= 0; --i) {
-      if (i + 1 < chunk_.rows) sum = sum + staged_.sums[i][lane_];
-      chunk_.row(work_.dg, i, p_.K)[k] = sum;
+    T* dg = chunk_.row(work_.dg, chunk_.rows - 1, p_.K) + k;
+    T sum = staged_.column_sums[chunk_.rows - 1][lane_];
+    *dg = sum;
+#pragma unroll 8
+    for (int i = chunk_.rows - 2; i >= 0; --i) {
+      sum = sum + staged_.column_sums[i][lane_];
+      dg -= chunk_.stride(p_.K);
+      *dg = sum;
     }
   }
 
   const kda::DecayForm decay_;
+  const BlockSums<T, is_fused, true> sums_;
   Staged<T>& staged_;
-  int warp_, lane_, first_, from_, to_;
+  int warp_, lane_, first_;
 };
 
 template <class T, bool is_fused>

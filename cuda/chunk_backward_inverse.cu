@@ -1,8 +1,10 @@
 // What goes through the inverse A (B3): dA = (dv v^T + dw (k e^G)^T) diag(beta), dAkk = -stril(A^T dA A^T),
 // dvb = A^T dv, dkb = A^T dw, and dbeta = rows of dvb v, summed, + rows of dkb k e^G, summed.
 //
-// A block has a chunk. Products leave a thread 4 x 4 elements; what is summed along rows goes through shared
-// memory, where a warp has whole rows: tree:32, lane l the channels l, l + 32, ... of all tiles.
+// A block has a chunk and goes once through dv and v, then through dw and k e^G, 64 columns at a time: both
+// products of a tile while it is there. Products leave a thread 4 x 4 elements; what is summed along rows
+// goes through shared memory, where a warp has whole rows: tree:32, lane l the channels l, l + 32, ... of all
+// tiles.
 #include "chunk_backward.cuh"
 
 namespace kda_check::cuda {
@@ -12,40 +14,53 @@ namespace {
 constexpr int warps = tile_threads / warp_lanes;
 constexpr int warp_rows = most_rows / warps;
 
+constexpr int lane_columns = tile_side / warp_lanes;
+
 template <class T>
 struct Staged {
-  RowTiles<T> rows;
+  alignas(16) T left[2][tile_side][tile_stride<T>];  ///< dv or dw, one tile ahead
+  alignas(16) T right[tile_side][tile_stride<T>];    ///< v or k e^G, as products take them; then A^T left
   alignas(16) T inverse[tile_side][tile_stride<T>];
+  T beta[most_rows];
 };
 
 template <class T, bool is_fused>
 class InverseGradients : ChunkBackward<T> {
   using Base = ChunkBackward<T>;
   using Base::chunk_, Base::forward_, Base::p_, Base::work_;
+  using Factors = T[warp_rows][lane_columns];
 
  public:
   __device__ InverseGradients(const DeviceProblem& p, const ChunkBackwardWork<T>& work, Staged<T>& staged)
-      : Base(p, work, 1), staged_(staged) {
+      : Base(p, work, 1), staged_(staged), value_tiles_(tiles_of(p.V)), tiles_(value_tiles_ + tiles_of(p.K)) {
     warp_ = static_cast<int>(threadIdx.x) / warp_lanes, lane_ = static_cast<int>(threadIdx.x) % warp_lanes;
   }
 
   __device__ void run() {
     this->fetch(staged_.inverse[0], forward_.Akk_inv, 0, forward_.C);
-    of_inverse();
+    fetch_left(0);
+    for (int i = static_cast<int>(threadIdx.x); i < chunk_.rows; i += tile_threads)
+      staged_.beta[i] = this->beta(i);
+    Factors factors = {};
+    make_right(0, factors);
     T of_values[warp_rows], of_keys[warp_rows];
-    for (int v = 0; v < p_.V; v += tile_side) {
-      times_inverse(work_.dv, v, p_.V);
-      over_rows(v, p_.V, [&](int r, int i, int at, T dvb) {
-        add_term(of_values[r], at, dvb, this->value(i, at));
-        chunk_.row(work_.y, i, p_.V)[at] = dvb * this->beta(i);
-      });
-    }
-    for (int k = 0; k < p_.K; k += tile_side) {
-      times_inverse(work_.dw, k, p_.K);
-      over_rows(k, p_.K, [&](int r, int i, int at, T dkb) {
-        add_term(of_keys[r], at, dkb, decayed_key(i, at));
-        chunk_.row(work_.dkb, i, p_.K)[at] = dkb;
-      });
+    TileSums<T> dA = {};
+    for (int tile = 0; tile < tiles_; ++tile) {
+      this->arrive();
+      fetch_left(tile + 1);
+      multiply(tile, dA);
+      if (is_value(tile)) {
+        over_rows(tile, [&](int r, int c, int i, int v, T dvb) {
+          add_term(of_values[r], v, dvb, factors[r][c]);
+          chunk_.row(work_.y, i, p_.V)[v] = dvb * staged_.beta[i];
+        });
+      } else {
+        over_rows(tile, [&](int r, int c, int i, int k, T dkb) {
+          add_term(of_keys[r], k, dkb, factors[r][c]);
+          chunk_.row(work_.dkb, i, p_.K)[k] = dkb;
+        });
+      }
+      if (tile + 1 < tiles_) make_right(tile + 1, factors);
     }
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
@@ -53,53 +68,97 @@ class InverseGradients : ChunkBackward<T> {
           warp_sum(of_values[r], min(p_.V, warp_lanes)) + warp_sum(of_keys[r], min(p_.K, warp_lanes));
       if (lane_ == 0 && row_of(r) < chunk_.rows) *chunk_.row(work_.write_gradient, row_of(r), 1) = sum;
     }
+    through_inverse(dA);
   }
 
  private:
-  /// k e^G
-  __device__ T decayed_key(int i, int k) const {
-    return this->key(i, k) * this->exponential_of(this->G(i, k));
+  __device__ bool is_value(int tile) const { return tile < value_tiles_; }
+  __device__ int first_of(int tile) const {
+    return (is_value(tile) ? tile : tile - value_tiles_) * tile_side;
+  }
+  __device__ int width_of(int tile) const { return is_value(tile) ? p_.V : p_.K; }
+  __device__ int depth_of(int tile) const { return min(tile_side, width_of(tile) - first_of(tile)); }
+
+  __device__ void fetch_left(int tile) const {
+    if (tile < tiles_)
+      this->fetch(staged_.left[tile % 2][0], is_value(tile) ? work_.dv : work_.dw, first_of(tile),
+                  width_of(tile));
+  }
+  /// Into the right tile, where this lane alone has read the product; what it needs again stays with it.
+  __device__ void make_right(int tile, Factors& factors) const {
+    const int first = first_of(tile) + lane_;
+    if (is_value(tile)) {
+#pragma unroll
+      for (int c = 0; c < lane_columns; ++c) {
+        const int v = first + c * warp_lanes;
+        if (v < p_.V) values(v, factors, c);
+      }
+    } else {
+      over_elements(tile, [&](int r, int c, int i, int k) { factors[r][c] = this->G(i, k); });
+#pragma unroll
+      for (int r = 0; r < warp_rows; ++r)
+#pragma unroll
+        for (int c = 0; c < lane_columns; ++c) factors[r][c] = exponential(p_.exponential, factors[r][c]);
+      round_all(p_.casts.exponentials, factors);
+      over_elements(tile,
+                    [&](int r, int c, int i, int k) { factors[r][c] = this->key(i, k) * factors[r][c]; });
+    }
+    Factors operands;
+#pragma unroll
+    for (int r = 0; r < warp_rows; ++r)
+#pragma unroll
+      for (int c = 0; c < lane_columns; ++c) operands[r][c] = factors[r][c];
+    round_all(p_.casts.operands, operands);
+#pragma unroll
+    for (int r = 0; r < warp_rows; ++r)
+#pragma unroll
+      for (int c = 0; c < lane_columns; ++c)
+        staged_.right[row_of(r)][lane_ + c * warp_lanes] = operands[r][c];
+  }
+  /// Column v of the stored values.
+  __device__ void values(int v, Factors& factors, int c) const {
+    Stored stored[warp_rows] = {};
+    T column[warp_rows];
+    fetch_stored(p_.v.data, p_.v.dtype, chunk_.stored(p_, warp_) * p_.V + v,
+                 std::size_t(warps) * p_.HV * p_.V, (chunk_.rows - warp_ + warps - 1) / warps, stored);
+    values_of(stored, p_.v.dtype, column);
+#pragma unroll
+    for (int r = 0; r < warp_rows; ++r) factors[r][c] = column[r];
   }
 
-  /// dA and dAkk.
-  __device__ void of_inverse() {
+  /// dA += left right^T, and A^T left into the right tile.
+  __device__ void multiply(int tile, TileSums<T>& dA) const {
+    const T* const left = staged_.left[tile % 2][0];
+    add_product_of_rows<is_fused>(dA, left, tile_stride<T>, staged_.right[0], tile_stride<T>, depth_of(tile));
     TileSums<T> sums = {};
-    for (int v = 0; v < p_.V; v += tile_side) {
-      this->fetch(staged_.rows.left[0], work_.dv, v, p_.V);
-      this->make_tile(staged_.rows.right[0], v, p_.V,
-                      [&](int i, int at) { return this->operand(this->value(i, at)); });
-      add(sums, min(tile_side, p_.V - v));  // dv v^T
-    }
-    for (int k = 0; k < p_.K; k += tile_side) {
-      this->fetch(staged_.rows.left[0], work_.dw, k, p_.K);
-      this->make_tile(staged_.rows.right[0], k, p_.K,
-                      [&](int i, int at) { return this->operand(decayed_key(i, at)); });
-      add(sums, min(tile_side, p_.K - k));  // + dw (k e^G)^T
-    }
+    add_transposed_lower_product<is_fused>(sums, staged_.inverse[0], tile_stride<T>, left, tile_stride<T>,
+                                           chunk_.rows);
+    __syncthreads();
+    const TilePlace place;
+    over_sums([&](int r, int c) { staged_.right[place.transposed_row(r)][place.column + c] = sums[r][c]; });
+    __syncthreads();
+  }
+
+  /// dAkk, from dA but for beta.
+  __device__ void through_inverse(TileSums<T>& dA) const {
     const TilePlace place;
     over_sums([&](int r, int c) {
       const int i = place.row(r), j = place.apart_column(c);
-      sums[r][c] = j < i && i < chunk_.rows ? sums[r][c] * this->beta(j) : T(0);
+      dA[r][c] = j < i && i < chunk_.rows ? dA[r][c] * staged_.beta[j] : T(0);
     });
-    keep(staged_.rows.left, sums);
+    keep(staged_.left[0], dA);
     TileSums<T> square = {};
-    add_product_of_rows<is_fused>(square, staged_.rows.left[0], tile_stride<T>, staged_.inverse[0],
+    add_product_of_rows<is_fused>(square, staged_.left[0][0], tile_stride<T>, staged_.inverse[0],
                                   tile_stride<T>, chunk_.rows);  // dA A^T
-    keep(staged_.rows.right, square);
+    keep(staged_.right, square);
     TileSums<T> dAkk = {};
-    add_transposed_lower_product<is_fused>(dAkk, staged_.inverse[0], tile_stride<T>, staged_.rows.right[0],
+    add_transposed_lower_product<is_fused>(dAkk, staged_.inverse[0], tile_stride<T>, staged_.right[0],
                                            tile_stride<T>, chunk_.rows);
     over_sums([&](int r, int c) {
       const int i = place.transposed_row(r), j = place.column + c;
       if (i < chunk_.rows && j < forward_.C)
         chunk_.row(work_.dAkk, i, forward_.C)[j] = j < i ? -dAkk[r][c] : T(0);
     });
-  }
-  __device__ void add(TileSums<T>& sums, int depth) const {
-    this->arrive();
-    add_product_of_rows<is_fused>(sums, staged_.rows.left[0], tile_stride<T>, staged_.rows.right[0],
-                                  tile_stride<T>, depth);
-    __syncthreads();
   }
   /// A factor of a product to come.
   __device__ void keep(T (&tile)[tile_side][tile_stride<T>], TileSums<T>& sums) const {
@@ -116,35 +175,31 @@ class InverseGradients : ChunkBackward<T> {
       for (int c = 0; c < 4; ++c) body(r, c);
   }
 
-  /// 64 columns of A^T x, into the right tile.
-  __device__ void times_inverse(T* x, int first, int width) {
-    __syncthreads();  // the tiles are still read
-    this->fetch(staged_.rows.left[0], x, first, width);
-    this->arrive();
-    TileSums<T> sums = {};
-    add_transposed_lower_product<is_fused>(sums, staged_.inverse[0], tile_stride<T>, staged_.rows.left[0],
-                                           tile_stride<T>, chunk_.rows);
-    const TilePlace place;
-    over_sums(
-        [&](int r, int c) { staged_.rows.right[place.transposed_row(r)][place.column + c] = sums[r][c]; });
-    __syncthreads();
-  }
   __device__ int row_of(int r) const { return warp_ + r * warps; }
-  /// body(r, row, column, element) for what this lane has of the right tile.
+  /// body(r, c, row, column) for what this lane has of a tile.
   template <class Body>
-  __device__ void over_rows(int first, int width, Body body) const {
+  __device__ void over_elements(int tile, Body body) const {
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r)
 #pragma unroll
-      for (int at = lane_; at < tile_side; at += warp_lanes)
-        if (row_of(r) < chunk_.rows && first + at < width)
-          body(r, row_of(r), first + at, staged_.rows.right[row_of(r)][at]);
+      for (int c = 0; c < lane_columns; ++c) {
+        const int i = row_of(r), at = first_of(tile) + lane_ + c * warp_lanes;
+        if (i < chunk_.rows && at < width_of(tile)) body(r, c, i, at);
+      }
+  }
+  /// ... with its element of the product.
+  template <class Body>
+  __device__ void over_rows(int tile, Body body) const {
+    over_elements(tile, [&](int r, int c, int i, int at) {
+      body(r, c, i, at, staged_.right[i][lane_ + c * warp_lanes]);
+    });
   }
   __device__ void add_term(T& sum, int at, T a, T b) const {
     sum = at < warp_lanes ? a * b : multiply_add<is_fused>(a, b, sum);
   }
 
   Staged<T>& staged_;
+  const int value_tiles_, tiles_;
   int warp_, lane_;
 };
 

@@ -1,11 +1,11 @@
 // The gradient of the state from chunk to chunk, the last first (B2): dh = D, dv = dv_local + kg dh,
-// D = diag(e^Gn) dh + scale qg^T do - w^T dv (chunk_columns.cuh).
+// D = diag(e^Gn) dh + scale qg^T do - w^T dv (chunk_columns.cuh); beside it the state itself.
 //
 // Included by a file for each type that is computed in: these kernels take the compiler longest.
 #pragma once
 
 #include "chunk_backward.cuh"
-#include "chunk_columns.cuh"
+#include "chunk_state.cuh"
 
 namespace kda_check::cuda {
 
@@ -66,35 +66,41 @@ class StateGradientPass : public ColumnPass<StateGradientPass<T, is_fused, group
   const ChunkBackwardWork<T>& backward_;
 };
 
+/// Both passes: neither needs the other. Two blocks share a multiprocessor where there is room, so that one
+/// of them works while the other waits.
 template <class T, bool is_fused, int groups>
-__global__ void __launch_bounds__(tile_threads)
-    state_gradient_kernel(const __grid_constant__ DeviceProblem p,
-                          const __grid_constant__ ChunkBackwardWork<T> work, int ring_tiles) {
+__global__ void __launch_bounds__(tile_threads, groups <= 2 && sizeof(T) == sizeof(float) ? 2 : 1)
+    states_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkBackwardWork<T> work,
+                  int ring_tiles) {
   extern __shared__ __align__(16) unsigned char memory[];
-  StateGradientPass<T, is_fused, groups>(p, work, Shared<T>(memory, p.K, ring_tiles), ColumnBlock(p)).run();
+  const Shared<T> shared(memory, p.K, ring_tiles);
+  if (blockIdx.z == 0) {
+    StatePass<T, is_fused, groups>(p, work.forward, shared, ColumnBlock(p)).run();
+  } else {
+    StateGradientPass<T, is_fused, groups>(p, work, shared, ColumnBlock(p)).run();
+  }
 }
 
 template <class T, bool is_fused>
-struct StateGradientKernels {
+struct BothStateKernels {
   template <int groups>
   auto of() const {
-    return state_gradient_kernel<T, is_fused, groups>;
+    return states_kernel<T, is_fused, groups>;
   }
 };
 
 template <class T, bool is_fused>
 void launch_groups(const DeviceProblem& p, const ChunkBackwardWork<T>& work) {
   const int ring_tiles = Shared<T>::tiles_that_fit(p.K);
-  launch("gpu-chunk backwards, state",
-         kernel_for_groups<T, is_fused>(p.K, StateGradientKernels<T, is_fused>()),
-         dim3(tiles_of(p.V) * work.sequence_count, work.heads), tile_threads,
+  launch("gpu-chunk backwards, states", kernel_for_groups<T, is_fused>(p.K, BothStateKernels<T, is_fused>()),
+         dim3(tiles_of(p.V) * work.sequence_count, work.heads, 2), tile_threads,
          Shared<T>::bytes(p.K, ring_tiles), p, work, ring_tiles);
 }
 
 }  // namespace
 
 template <class T>
-void launch_chunk_backward_state(bool is_fused, const DeviceProblem& p, const ChunkBackwardWork<T>& work) {
+void launch_chunk_backward_states(bool is_fused, const DeviceProblem& p, const ChunkBackwardWork<T>& work) {
   is_fused ? launch_groups<T, true>(p, work) : launch_groups<T, false>(p, work);
 }
 

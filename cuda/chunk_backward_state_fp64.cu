@@ -2,6 +2,6 @@
 
 namespace kda_check::cuda {
 
-template void launch_chunk_backward_state(bool, const DeviceProblem&, const ChunkBackwardWork<double>&);
+template void launch_chunk_backward_states(bool, const DeviceProblem&, const ChunkBackwardWork<double>&);
 
 }  // namespace kda_check::cuda

@@ -62,14 +62,13 @@ class ChunkArrays {
   ChunkWork<T>& work_;
 };
 
-/// F1 to F9 and F11: all but o.
+/// F1 to F7, what chunks have for themselves.
 template <class T>
-void launch_forward(bool is_fused, kda::DecayForm decay, const DeviceProblem& p, const ChunkWork<T>& work) {
+void launch_operands(bool is_fused, kda::DecayForm decay, const DeviceProblem& p, const ChunkWork<T>& work) {
   launch_chunk_prepare(is_fused, p, work);
   launch_chunk_scores(is_fused, decay, p, work);
   launch_chunk_inverse(is_fused, p, work);
   launch_chunk_operands(is_fused, p, work);
-  launch_chunk_state(is_fused, p, work);
 }
 
 template <class T>
@@ -84,7 +83,8 @@ class ChunkLauncher : public Launcher {
     over_heads(p, heads_together_, [&](int first, int heads) {
       ChunkWork<T> work = work_;
       work.first_head = first, work.heads = heads;
-      launch_forward(is_fused_, decay_, p, work);
+      launch_operands(is_fused_, decay_, p, work);
+      launch_chunk_state(is_fused_, p, work);
       launch_chunk_output(is_fused_, p, work);
     });
   }
@@ -145,9 +145,9 @@ class ChunkBackwardLauncher : public Launcher {
     over_heads(p, heads_together_, [&](int first, int heads) {
       ChunkBackwardWork<T> work = work_;
       work.first_head = work.forward.first_head = first, work.heads = work.forward.heads = heads;
-      launch_forward(is_fused_, decay_, p, work.forward);
-      launch_chunk_backward_scores(is_fused_, p, work);
-      launch_chunk_backward_state(is_fused_, p, work);
+      launch_operands(is_fused_, decay_, p, work.forward);
+      launch_chunk_backward_local(is_fused_, p, work);
+      launch_chunk_backward_states(is_fused_, p, work);
       launch_chunk_backward_inter(is_fused_, p, work);
       launch_chunk_backward_inverse(is_fused_, p, work);
       launch_chunk_backward_intra(is_fused_, decay_, p, work);

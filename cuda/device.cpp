@@ -52,6 +52,7 @@ const Device& device() {
 
 std::string unavailable() { return device().reason; }
 std::size_t shared_memory() { return device().shared_bytes; }
+int compute_capability() { return 10 * device().major + device().minor; }
 void make_ready() {
   if (device().reason.empty()) cudaFree(nullptr);
 }

@@ -8,4 +8,7 @@ namespace kda_check::cuda {
 /// Bytes of shared memory that a block may ask for: 227 KB on an H100, 163 KB on an A100, 99 KB on some.
 std::size_t shared_memory();
 
+/// 90 of an sm_90.
+int compute_capability();
+
 }  // namespace kda_check::cuda

@@ -95,7 +95,8 @@ class DeviceTensors {
   /// o, final_state, then the gradients.
   static std::vector<std::pair<const char*, const Output*>> outputs_of(const Request& r) {
     std::vector<std::pair<const char*, const Output*>> outputs{{"o", &r.o}, {"final_state", &r.final_state}};
-    constexpr const char* names[] = {"dq", "dk", "dv", "dg", "dbeta", "dinitial_state", "dA_log", "ddt_bias"};
+    constexpr const char* names[] = {"dq",     "dk",       "dv",     "dg",    "dbeta", "dinitial_state",
+                                     "dA_log", "ddt_bias", "derase", "dwrite"};
     static_assert(std::size(names) == kda::gradient_count);
     for (std::size_t i = 0; i < r.gradients.size(); ++i) outputs.emplace_back(names[i], &r.gradients[i]);
     return outputs;

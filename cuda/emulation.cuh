@@ -48,11 +48,12 @@ struct EmulationWork : HeadsAtWork {
 };
 
 // emulation_prepare.cu
-void launch_emulation_prepare(const DeviceProblem& p, const EmulationWork& work);
-void launch_emulation_store(const DeviceProblem& p, const EmulationWork& work);
+void launch_emulation_prepare(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work);
+void launch_emulation_store(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work);
 // emulation_chunk.cu
-void launch_emulation_chunk(bool is_fused, const DeviceProblem& p, const EmulationWork& work);
+void launch_emulation_chunk(cudaStream_t stream, bool is_fused, const DeviceProblem& p,
+                            const EmulationWork& work);
 // emulation_tokens.cu
-void launch_emulation_tokens(const DeviceProblem& p, const EmulationWork& work);
+void launch_emulation_tokens(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work);
 
 }  // namespace kda_check::cuda

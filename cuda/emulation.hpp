@@ -2,6 +2,7 @@
 // compiled for teams of threads, with the same bits. Plain data in, plain data out.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "gpu.hpp"
@@ -20,7 +21,10 @@ struct EmulatedForm {
 /// Why this cannot be computed here; empty when it can.
 std::string unsupported_emulation(const EmulatedForm& form, const Shape& shape);
 
-/// All of them, one behind the other, for the same problem. Throws as run() does.
-void emulate(const ProblemInputs& problem, std::span<const EmulatedForm> forms);
+/// Told of a form whose answer is where it goes: forms in their order.
+using EmulationDone = std::function<void(std::size_t form)>;
+
+/// All of them for the same problem, side by side as far as there is memory. Throws as run() does.
+void emulate(const ProblemInputs& problem, std::span<const EmulatedForm> forms, const EmulationDone& done);
 
 }  // namespace kda_check::cuda

@@ -29,7 +29,8 @@ __device__ void fill_block(const DeviceProblem& p, const EmulationWork& work, To
   block.inverse = work.inverse, block.inverse_rows = work.inverse_rows;
   block.casts = p.casts;
   block.scale = static_cast<float>(p.scale);
-  block.q = work.q + keys, block.k = work.k + keys, block.v = work.v + values, block.beta = work.beta + row;
+  block.q = work.q + keys, block.k = block.read = work.k + keys, block.v = work.v + values,
+  block.beta = work.beta + row;
   block.G = work.g + keys;
   block.tail = work.tail_form == kda::TailForm::suffix ? work.tail + keys : nullptr;
   block.Aqk = work.Aqk + scores, block.L = work.L + scores, block.Akk_inv = work.Akk_inv + scores;
@@ -108,12 +109,14 @@ __global__ void __launch_bounds__(state_threads_of_team)
 
 }  // namespace
 
-void launch_emulation_chunk(bool is_fused, const DeviceProblem& p, const EmulationWork& work) {
-  launch("emulation, sums of gates", cumulate_kernel, dim3(work.chunk_count, work.heads), 128, 0, p, work);
-  launch("emulation, chunks", is_fused ? chunks_kernel<true> : chunks_kernel<false>, dim3(work.teams),
-         team_threads, 0, p, work);
-  launch("emulation, states", is_fused ? state_kernel<true> : state_kernel<false>,
-         dim3(std::min(work.teams, work.sequence_count * work.heads)), state_threads_of_team, 0, p, work);
+void launch_emulation_chunk(cudaStream_t stream, bool is_fused, const DeviceProblem& p,
+                            const EmulationWork& work) {
+  launch_on(stream, "emulation, sums of gates", cumulate_kernel, dim3(work.chunk_count, work.heads), 128, 0,
+            p, work);
+  launch_on(stream, "emulation, chunks", is_fused ? chunks_kernel<true> : chunks_kernel<false>,
+            dim3(work.teams), team_threads, 0, p, work);
+  launch_on(stream, "emulation, states", is_fused ? state_kernel<true> : state_kernel<false>,
+            dim3(std::min(work.teams, work.sequence_count * work.heads)), state_threads_of_team, 0, p, work);
 }
 
 }  // namespace kda_check::cuda

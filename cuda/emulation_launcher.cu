@@ -1,10 +1,15 @@
-// Emulations on a problem that is uploaded once.
+// Emulations on a problem that is uploaded once, side by side: most have kernels that leave half of a device
+// idle, as they go from chunk to chunk or from token to token.
+#include <list>
+#include <optional>
+
 #include "base/error.hpp"
 #include "check.hpp"
 #include "device.hpp"
 #include "device_tensors.cuh"
 #include "emulation.cuh"
 #include "launcher_memory.cuh"
+#include "stream.hpp"
 
 namespace kda_check::cuda {
 
@@ -16,52 +21,40 @@ constexpr int teams_at_once = 528;  ///< four on each multiprocessor of an H100
 
 int padded(std::size_t width) { return static_cast<int>(kda::padded(width)); }
 
-bool is_like(const Output& a, const Output& b) { return a.dtype == b.dtype && a.elements == b.elements; }
-
-class Emulations {
+/// What forms that follow each other need between their kernels.
+class Lane {
  public:
-  Emulations(const Request& r, std::span<const EmulatedForm> forms)
-      : d_(r.dimensions), sequences_(sequences_of(r)) {
-    bool any_chunk = false;
-    for (const EmulatedForm& form : forms) any_chunk = any_chunk || form.chunk;
-    const std::size_t tokens = d_.B * d_.T, keys = tokens * kda::padded(d_.K),
-                      values = tokens * kda::padded(d_.V),
-                      states = sequences_.size() * d_.K * kda::padded(d_.V);
-    const auto if_chunk = [&](std::size_t elements) { return any_chunk ? elements : 0; };
-    const std::vector<WorkArray<float>> arrays{{&work_.q, "q", keys},
-                                               {&work_.k, "k", keys},
-                                               {&work_.g, "gates", keys},
-                                               {&work_.beta, "beta", tokens},
-                                               {&work_.v, "v", values},
-                                               {&work_.o, "o", values},
-                                               {&work_.state, "state", states},
-                                               {&work_.tail, "tail", if_chunk(keys)},
-                                               {&work_.Aqk, "Aqk", if_chunk(tokens * longest_chunk)},
-                                               {&work_.L, "L", if_chunk(tokens * longest_chunk)},
-                                               {&work_.Akk_inv, "Akk_inv", if_chunk(tokens * longest_chunk)},
-                                               {&work_.w, "w", if_chunk(keys)},
-                                               {&work_.qg, "qg", if_chunk(keys)},
-                                               {&work_.kg, "kg", if_chunk(keys)},
-                                               {&work_.u, "u", if_chunk(values)},
-                                               {&work_.v_new, "v_new", if_chunk(values)},
-                                               {&work_.h, "h", if_chunk(states)}};
+  /// Of a form's work arrays the elements of all heads are in at most `share` of the free memory, or fewer
+  /// heads are at work.
+  Lane(const Request& r, bool has_chunks, double share)
+      : d_(r.dimensions), sequences_(sequences_of(r)), has_chunks_(has_chunks) {
     work_.sequences = memory_.uploaded("sequences", sequences_);
     work_.sequence_count = static_cast<int>(sequences_.size());
-    work_.token_count = static_cast<int>(tokens), work_.group = static_cast<int>(d_.HV / d_.H);
+    work_.token_count = static_cast<int>(d_.B * d_.T), work_.group = static_cast<int>(d_.HV / d_.H);
     work_.value_stride = padded(d_.V);
-    work_.scratch_elements = kda::ChunkScratch(longest_chunk, kda::padded(d_.K), kda::padded(d_.V)).total();
-    scratch_ = DeviceMemory(
-        "scratch", any_chunk ? sizeof(float) * work_.scratch_elements * std::size_t{teams_at_once} : 0);
+    work_.scratch_elements = scratch_elements(d_);
+    scratch_ = DeviceMemory("scratch", has_chunks ? scratch_bytes(d_) : 0);
     work_.scratch = scratch_.as<float>(), work_.teams = teams_at_once;
-    heads_together_ = memory_.place(r, arrays, share_of_memory);
+    heads_together_ = memory_.place(r, arrays(r, has_chunks, work_), share);
   }
 
-  void run(const EmulatedForm& form, const DeviceProblem& p) {
+  static std::size_t bytes(const Request& r, bool has_chunks) {
+    EmulationWork work{};
+    std::size_t elements = 0;
+    for (const WorkArray<float>& array : arrays(r, has_chunks, work)) elements += array.of_head;
+    return sizeof(float) * elements * r.dimensions.HV + (has_chunks ? scratch_bytes(r.dimensions) : 0);
+  }
+
+  bool can_run(const EmulatedForm& form) const { return has_chunks_ || !form.chunk; }
+  int forms() const { return forms_; }
+
+  /// Behind those before it. Nothing waits for it.
+  void start(const EmulatedForm& form, const DeviceProblem& p) {
     const kda::Arithmetic& arithmetic = form.arithmetic;
     const Pieces chunks(sequences_, static_cast<std::uint32_t>(form.chunk_size));
-    const DeviceMemory of_chunks = uploaded("chunks", chunks.all);
     EmulationWork work = work_;
-    work.chunks = of_chunks.as<const TokenRange>(), work.chunk_count = static_cast<int>(chunks.all.size());
+    work.chunks = memory_.uploaded("chunks", chunks.all),
+    work.chunk_count = static_cast<int>(chunks.all.size());
     work.C = static_cast<int>(form.chunk_size), work.chunk_form = work.norm_by_reciprocal = form.chunk;
     work.key_stride = form.chunk ? padded(d_.K) : static_cast<int>(d_.K);
     work.operations = kda::operations_of(arithmetic);
@@ -69,34 +62,104 @@ class Emulations {
     work.anchor_rows = std::min(arithmetic.anchor_rows, work.C);
     work.inverse_rows = std::min(arithmetic.inverse_rows, (work.C + 15) / 16 * 16);
     work.clamp = static_cast<float>(arithmetic.clamp * 0.693147180559945309417232121458);
+    check(cudaStreamSynchronize(nullptr), "filling memory");  // which another stream would not wait for
     over_heads(p, heads_together_, [&](int first, int heads) {
       work.first_head = first, work.heads = heads;
-      launch_emulation_prepare(p, work);
-      form.chunk ? launch_emulation_chunk(work.operations.is_fused, p, work)
-                 : launch_emulation_tokens(p, work);
-      launch_emulation_store(p, work);
+      launch_emulation_prepare(stream_.get(), p, work);
+      form.chunk ? launch_emulation_chunk(stream_.get(), work.operations.is_fused, p, work)
+                 : launch_emulation_tokens(stream_.get(), p, work);
+      launch_emulation_store(stream_.get(), p, work);
     });
-    check(cudaDeviceSynchronize(), "emulating");
-    of_chunks.check_canaries();
+    ++forms_;
   }
+  void mark_end(const Mark& mark) const { mark.set(stream_); }
   void check_canaries() const {
     memory_.check_canaries();
     scratch_.check_canaries();
   }
 
  private:
-  static DeviceMemory uploaded(const char* name, const std::vector<TokenRange>& ranges) {
-    DeviceMemory memory(name, ranges.size() * sizeof(TokenRange));
-    memory.upload(ranges.data());
-    return memory;
+  static std::size_t scratch_elements(const kda::Dimensions& d) {
+    return kda::ChunkScratch(longest_chunk, kda::padded(d.K), kda::padded(d.V)).total();
+  }
+  static std::size_t scratch_bytes(const kda::Dimensions& d) {
+    return sizeof(float) * scratch_elements(d) * std::size_t{teams_at_once};
+  }
+  static std::vector<WorkArray<float>> arrays(const Request& r, bool has_chunks, EmulationWork& work) {
+    const kda::Dimensions& d = r.dimensions;
+    const std::size_t tokens = d.B * d.T, keys = tokens * kda::padded(d.K),
+                      values = tokens * kda::padded(d.V),
+                      states = r.sequences.size() * d.K * kda::padded(d.V);
+    const auto if_chunk = [&](std::size_t elements) { return has_chunks ? elements : 0; };
+    return {{&work.q, "q", keys},
+            {&work.k, "k", keys},
+            {&work.g, "gates", keys},
+            {&work.beta, "beta", tokens},
+            {&work.v, "v", values},
+            {&work.o, "o", values},
+            {&work.state, "state", states},
+            {&work.tail, "tail", if_chunk(keys)},
+            {&work.Aqk, "Aqk", if_chunk(tokens * longest_chunk)},
+            {&work.L, "L", if_chunk(tokens * longest_chunk)},
+            {&work.Akk_inv, "Akk_inv", if_chunk(tokens * longest_chunk)},
+            {&work.w, "w", if_chunk(keys)},
+            {&work.qg, "qg", if_chunk(keys)},
+            {&work.kg, "kg", if_chunk(keys)},
+            {&work.u, "u", if_chunk(values)},
+            {&work.v_new, "v_new", if_chunk(values)},
+            {&work.h, "h", if_chunk(states)}};
   }
 
   const kda::Dimensions d_;
   const std::vector<TokenRange> sequences_;
+  const bool has_chunks_;
   LauncherMemory memory_;
   DeviceMemory scratch_;
   EmulationWork work_{};
-  int heads_together_ = 0;
+  int heads_together_ = 0, forms_ = 0;
+  Stream stream_;  // the last: it is done before what its kernels write goes away
+};
+
+/// Lanes, as many as there is memory for.
+class Lanes {
+ public:
+  explicit Lanes(const Request& r)
+      : request_(r), left_(static_cast<std::size_t>(share_of_memory * static_cast<double>(free_memory()))) {}
+
+  Lane& lane_for(const EmulatedForm& form) {
+    const std::size_t bytes = Lane::bytes(request_, form.chunk);
+    Lane* idlest = nullptr;
+    for (Lane& lane : lanes_)
+      if (lane.can_run(form) && (idlest == nullptr || lane.forms() < idlest->forms())) idlest = &lane;
+    if (idlest != nullptr && bytes > left_) return *idlest;
+    left_ -= std::min(left_, bytes);
+    return lanes_.emplace_back(request_, form.chunk, share_of_memory);
+  }
+
+ private:
+  const Request& request_;
+  std::size_t left_;
+  std::list<Lane> lanes_;
+};
+
+/// A form under way, and where its answer comes to be.
+struct Started {
+  Lane* lane;
+  DeviceMemory o, final_state;
+  Mark end;
+
+  Started(Lane& of, const EmulatedForm& form)
+      : lane(&of), o("o", bytes_of(form.o)), final_state("final_state", bytes_of(form.final_state)) {}
+  static std::size_t bytes_of(const Output& output) {
+    return numeric::format_of(output.dtype).bytes * output.elements;
+  }
+  void finish(const EmulatedForm& form) const {
+    end.wait();
+    lane->check_canaries();
+    o.check_canaries(), final_state.check_canaries();
+    o.download(form.o.data, bytes_of(form.o));
+    final_state.download(form.final_state.data, bytes_of(form.final_state));
+  }
 };
 
 }  // namespace
@@ -115,24 +178,26 @@ std::string unsupported_emulation(const EmulatedForm& form, const Shape& shape) 
   return unsupported_shape(Kernel::recurrent, shape);
 }
 
-void emulate(const ProblemInputs& problem, std::span<const EmulatedForm> forms) {
+void emulate(const ProblemInputs& problem, std::span<const EmulatedForm> forms, const EmulationDone& done) {
   if (forms.empty()) return;
   Request request;
   static_cast<ProblemInputs&>(request) = problem;
-  request.o = forms.front().o, request.final_state = forms.front().final_state;
-  const DeviceTensors tensors(request);
-  Emulations emulations(request, forms);
+  const DeviceTensors inputs(request);
+  std::list<Started> started;
+  Lanes lanes(request);  // goes first: kernels end before what they write goes away
   for (const EmulatedForm& form : forms) {
-    if (!is_like(form.o, forms.front().o) || !is_like(form.final_state, forms.front().final_state))
-      throw Error(ErrorKind::internal, "GPU: emulations of one problem have answers of one size and dtype",
-                  {}, "please report it with the command line");
-    request.o = form.o, request.final_state = form.final_state;
-    tensors.poison_outputs();
+    Started& one = started.emplace_back(lanes.lane_for(form), form);
     request.exponential = form.arithmetic.exponential, request.casts = form.casts;
-    emulations.run(form, tensors.problem(request));
-    emulations.check_canaries();
-    tensors.check_canaries();
-    tensors.download(request);
+    DeviceProblem p = inputs.problem(request);
+    p.o = {one.o.data(), form.o.dtype}, p.final_state = {one.final_state.data(), form.final_state.dtype};
+    one.lane->start(form, p);
+    one.lane->mark_end(one.end);
+  }
+  std::size_t i = 0;
+  for (const Started& one : started) {
+    one.finish(forms[i]);
+    inputs.check_canaries();
+    done(i++);
   }
 }
 

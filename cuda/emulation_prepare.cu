@@ -95,22 +95,22 @@ dim3 blocks_of(std::size_t count, unsigned y = 1) {
 
 }  // namespace
 
-void launch_emulation_prepare(const DeviceProblem& p, const EmulationWork& work) {
+void launch_emulation_prepare(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work) {
   const std::size_t rows = static_cast<std::size_t>(work.token_count) * static_cast<std::size_t>(work.heads);
-  launch("emulation, inputs", widen_kernel, dim3(work.token_count, work.heads), 128, 0, p, work);
-  launch("emulation, states that enter", load_states, dim3(work.sequence_count, work.heads), element_threads,
-         0, p, work);
+  launch_on(stream, "emulation, inputs", widen_kernel, dim3(work.token_count, work.heads), 128, 0, p, work);
+  launch_on(stream, "emulation, states that enter", load_states, dim3(work.sequence_count, work.heads),
+            element_threads, 0, p, work);
   if (p.qk_l2norm)
-    launch("emulation, norms", normalise_kernel, blocks_of(rows, 2), element_threads, 0, p, work);
+    launch_on(stream, "emulation, norms", normalise_kernel, blocks_of(rows, 2), element_threads, 0, p, work);
   if (!work.chunk_form)
-    launch("emulation, decays", scale_kernel, blocks_of(rows * static_cast<std::size_t>(work.key_stride)),
-           element_threads, 0, p, work);
+    launch_on(stream, "emulation, decays", scale_kernel,
+              blocks_of(rows * static_cast<std::size_t>(work.key_stride)), element_threads, 0, p, work);
 }
 
-void launch_emulation_store(const DeviceProblem& p, const EmulationWork& work) {
-  launch("emulation, output", store_output, dim3(work.token_count, work.heads), 128, 0, p, work);
-  launch("emulation, states that leave", store_states, dim3(work.sequence_count, work.heads), element_threads,
-         0, p, work);
+void launch_emulation_store(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work) {
+  launch_on(stream, "emulation, output", store_output, dim3(work.token_count, work.heads), 128, 0, p, work);
+  launch_on(stream, "emulation, states that leave", store_states, dim3(work.sequence_count, work.heads),
+            element_threads, 0, p, work);
 }
 
 }  // namespace kda_check::cuda

@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(token_threads)
     const TokenRange tokens = work.sequences[sequence];
     const std::size_t row = work.token_of(local, tokens.first), keys = row * work.key_stride,
                       values = row * work.value_stride + first;
+    block = {};
     block.tokens = tokens.count, block.key_dim = p.K, block.columns = columns;
     block.value_stride = work.value_stride, block.state_stride = token_threads;
     block.q = work.q + keys, block.k = work.k + keys, block.decay = work.g + keys;
@@ -42,10 +43,10 @@ __global__ void __launch_bounds__(token_threads)
 
 }  // namespace
 
-void launch_emulation_tokens(const DeviceProblem& p, const EmulationWork& work) {
+void launch_emulation_tokens(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work) {
   const int tiles = (p.V + token_threads - 1) / token_threads;
-  launch("emulation, tokens", tokens_kernel, dim3(tiles * work.sequence_count, work.heads), token_threads,
-         sizeof(float) * token_threads * static_cast<std::size_t>(p.K), p, work);
+  launch_on(stream, "emulation, tokens", tokens_kernel, dim3(tiles * work.sequence_count, work.heads),
+            token_threads, sizeof(float) * token_threads * static_cast<std::size_t>(p.K), p, work);
 }
 
 }  // namespace kda_check::cuda

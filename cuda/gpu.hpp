@@ -36,6 +36,8 @@ struct Shape {
 };
 /// Why a kernel cannot take this shape on this device; empty when it can.
 std::string unsupported_shape(Kernel kernel, const Shape& shape);
+/// ... of gpu-chunk on tensor cores.
+std::string unsupported_on_tensor_cores(const Shape& shape);
 
 /// A dense tensor in host memory; no data: there is none.
 struct Input {
@@ -70,6 +72,7 @@ struct Request : ProblemInputs {
   kda::DecayForm decay = kda::DecayForm::anchor_pair;  ///< chunk: anchors of 16 rows
   kda::TailForm tail = kda::TailForm::suffix;
   std::size_t chunk_size = 64;
+  bool on_tensor_cores = false;  ///< chunk, forwards: the arithmetic of the preset h100-mma, but for `decay`
 
   /// chunk: where its stages go, by kda::Stage, in fp32 or fp64 as computed; states always [.., K, V].
   std::array<Output, kda::stage_count> stages;

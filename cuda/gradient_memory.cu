@@ -101,8 +101,7 @@ void lay_out(Layout& layout, const GradientOracleRequest& r, const GradientSched
 
 std::size_t gradient_heads_at_once(const GradientOracleRequest& r, std::size_t query_heads) {
   const std::size_t group = r.dimensions.HV / r.dimensions.H;
-  std::size_t available = 0, total = 0;
-  check(cudaMemGetInfo(&available, &total), "asking for memory");
+  std::size_t available = free_memory();
   available -= available / 16;
   for (std::size_t parts = 1;; ++parts) {
     const std::size_t count = (query_heads + parts - 1) / parts;

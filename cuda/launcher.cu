@@ -34,7 +34,7 @@ std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request) {
     case Kernel::recurrent:
       break;
     case Kernel::chunk:
-      return chunk_launcher(request);
+      return request.on_tensor_cores ? tensor_core_launcher(request) : chunk_launcher(request);
     case Kernel::recurrent_backward:
       return recurrent_backward_launcher(request);
     case Kernel::chunk_backward:

@@ -34,10 +34,8 @@ Pieces::Pieces(const std::vector<TokenRange>& sequences, std::uint32_t tokens) {
 
 std::size_t LauncherMemory::groups_that_fit(const Request& r, std::size_t bytes_of_group, double share) {
   if (wants_stages(r)) return r.dimensions.H;
-  std::size_t available = 0, total = 0;
-  check(cudaMemGetInfo(&available, &total), "asking for free memory");
   // Heads do not meet: those that find no room follow when the others are done.
-  const std::size_t most = static_cast<std::size_t>(share * static_cast<double>(available)) /
+  const std::size_t most = static_cast<std::size_t>(share * static_cast<double>(free_memory())) /
                            std::max<std::size_t>(bytes_of_group, 1);
   return std::clamp<std::size_t>(most, 1, r.dimensions.H);
 }

@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "check.hpp"
 #include "hash.hpp"
+#include "transfer.hpp"
 
 namespace kda_check::cuda {
 
@@ -27,6 +28,12 @@ std::string out_of_memory(const char* name, std::size_t bytes) {
 }
 
 }  // namespace
+
+std::size_t free_memory() {
+  std::size_t available = 0, total = 0;
+  check(cudaMemGetInfo(&available, &total), "asking for free memory");
+  return available;
+}
 
 // Delegates, so that what was allocated is freed when something after it throws.
 DeviceMemory::DeviceMemory(const char* name, std::size_t bytes) : DeviceMemory() {
@@ -51,6 +58,7 @@ void DeviceMemory::poison() const {
 }
 
 void DeviceMemory::upload(const void* source) const {
+  if (bytes_ >= large_copy) return copy_to_device(memory_, source, bytes_);
   if (bytes_ > 0) check(cudaMemcpy(memory_, source, bytes_, cudaMemcpyHostToDevice), "uploading a tensor");
 }
 
@@ -58,6 +66,7 @@ void DeviceMemory::download(void* target, std::size_t bytes) const {
   if (bytes != bytes_)
     throw Error(ErrorKind::internal,
                 fmt::format("GPU: {} has {} bytes, and {} are wanted", name_, bytes_, bytes));
+  if (bytes_ >= large_copy) return copy_to_host(target, memory_, bytes_);
   if (bytes_ > 0) check(cudaMemcpy(target, memory_, bytes_, cudaMemcpyDeviceToHost), "downloading a tensor");
 }
 

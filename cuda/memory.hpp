@@ -7,6 +7,9 @@
 
 namespace kda_check::cuda {
 
+/// Bytes that the device has left.
+std::size_t free_memory();
+
 /// `bytes` bytes between two canaries, filled with poison: all bits set, a NaN in every format, which no
 /// kernel computes. Aligned to 256 bytes.
 class DeviceMemory {

@@ -28,6 +28,7 @@ constexpr std::size_t most_states = 512;    ///< side by side, of short sequence
 constexpr std::size_t states_at_once = 16;  ///< that are copied to the host
 constexpr std::size_t least_steps = 8;      ///< of a long sequence
 constexpr std::size_t slots = 2;
+constexpr std::size_t share_of_memory = 8;  ///< one part in so many, for what waits to be handed out
 
 /// Memory of the host is kept from run to run: to ask for it takes longer than a small problem.
 struct HostMemory {
@@ -77,17 +78,21 @@ class OracleRun {
   }
 
   void run() {
+    std::size_t started = 0, downloading = 0;
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       check_interruption();
-      start(i);
-      if (i > 0 && !steps_[i - 1].ends) hand_out(i - 1);
-      if (steps_[i].ends) hand_out(i);
+      // Ahead as far as there is room, but not into what needs the states that a step ends with.
+      while (started < steps_.size() && started < i + outputs_.size() &&
+             (started <= i || !steps_[started - 1].ends))
+        start(started++);
+      for (; downloading < std::min(started, i + slots); ++downloading) download(downloading);
+      hand_out(i);
     }
     check(cudaStreamSynchronize(compute_.get()), "running the oracle");
-    for (const DeviceMemory* const memory :
-         {&A_log_, &dt_bias_, &initial_state_, &inputs_[0], &inputs_[1], &norms_, &channels_, &values_,
-          &strengths_, &states_, &outputs_[0], &outputs_[1]})
+    for (const DeviceMemory* const memory : {&A_log_, &dt_bias_, &initial_state_, &inputs_[0], &inputs_[1],
+                                             &norms_, &channels_, &values_, &strengths_, &states_})
       if (memory->data() != nullptr) memory->check_canaries();
+    for (const DeviceMemory& memory : outputs_) memory.check_canaries();
   }
 
  private:
@@ -114,15 +119,19 @@ class OracleRun {
     values_ = DeviceMemory("values", most_tokens_ * heads_ * d_.V * sizeof(double));
     strengths_ = DeviceMemory("beta", most_tokens_ * heads_ * 2 * sizeof(double));
     states_ = DeviceMemory("states", 3 * states_size() * sizeof(double));
+    const std::size_t output_bytes = 3 * outputs_size() * sizeof(double);
     for (std::size_t slot = 0; slot < slots; ++slot) {
       inputs_[slot] = DeviceMemory("inputs", input_bytes_);
-      outputs_[slot] = DeviceMemory("outputs", 3 * outputs_size() * sizeof(double));
       host_.inputs[slot].reserve(input_bytes_);
-      host_.outputs[slot].reserve(3 * outputs_size() * sizeof(double));
+      host_.outputs[slot].reserve(output_bytes);
     }
+    const std::size_t ahead = output_bytes > 0 ? free_memory() / share_of_memory / output_bytes : 0;
+    for (std::size_t i = 0; i < std::min(std::max(ahead, slots), steps_.size()); ++i)
+      outputs_.emplace_back("outputs", output_bytes);
+    computed_ = std::vector<Mark>(outputs_.size());
     host_.states.reserve(3 * std::min(states_at_once, heads_) * d_.K * d_.V * sizeof(double));
     check(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, 0), "asking for processors");
-    check(cudaDeviceSynchronize(), "filling memory");  // by another stream than those below
+    check(cudaStreamSynchronize(nullptr), "filling memory");  // which those below would not wait for
   }
 
   /// Numbers the tokens of a step from 0.
@@ -153,7 +162,8 @@ class OracleRun {
     return {first, first + size, first + 2 * size};
   }
 
-  OraclePortion portion(const OracleStep& step, std::size_t slot) const {
+  /// `output`: where it goes.
+  OraclePortion portion(const OracleStep& step, std::size_t slot, std::size_t output) const {
     const auto stored = [&](std::size_t i) {
       return Tensor{inputs_[slot].as<char>() + tensors_[i].offset, tensors_[i].input.dtype};
     };
@@ -175,15 +185,15 @@ class OracleRun {
     p.allow_neg_eigval = options.allow_neg_eigval, p.state_v_first = options.state_v_first;
     p.norms = norms_.as<kda::RowNorm>(), p.channels = channels_.as<ChannelPairs>();
     p.values = values_.as<double>(), p.strengths = strengths_.as<double>();
-    p.state = three(states_, states_size()), p.o = three(outputs_[slot], outputs_size());
+    p.state = three(states_, states_size()), p.o = three(outputs_[output], outputs_size());
     p.ranges = inputs_[slot].as<TokenRange>();
     return p;
   }
 
-  /// Sends a step on its way. What was in its slot has been handed out.
+  /// Sends a step on its way. What was in its place among the outputs has been handed out.
   void start(std::size_t i) {
     const OracleStep& step = steps_[i];
-    const std::size_t slot = i % slots;
+    const std::size_t slot = i % slots, output = i % outputs_.size();
     if (i >= slots) uploaded_[slot].wait();
     gather(step, host_.inputs[slot]);
     if (i >= slots) prepared_[slot].hold_back(up_);
@@ -192,22 +202,26 @@ class OracleRun {
           "uploading tokens");
     uploaded_[slot].set(up_);
     uploaded_[slot].hold_back(compute_);
-    const OraclePortion p = portion(step, slot);
+    const OraclePortion p = portion(step, slot, output);
     const int sequences = static_cast<int>(step.pieces.size());
     if (step.begins) launch_oracle_states(p, sequences, step.pieces.front().index, compute_.get());
     if (p.tokens > 0) launch_oracle_inputs(p, compute_.get());
-    prepared_[slot].set(compute_);
-    if (i >= slots) downloaded_[slot].hold_back(compute_);
     if (p.tokens > 0)
       (r_.in_fp64 ? launch_oracle_recurrence_in_fp64 : launch_oracle_recurrence)(p, sequences, processors_,
                                                                                  compute_.get());
-    computed_[slot].set(compute_);
-    computed_[slot].hold_back(down_);
-    const std::size_t size = step.tokens() * heads_ * d_.V * sizeof(double);
+    prepared_[slot].set(compute_);  // behind the recurrence, which reads the ranges that were uploaded
+    computed_[output].set(compute_);
+  }
+
+  /// What a step computes. What was in its slot has been handed out.
+  void download(std::size_t i) {
+    const std::size_t slot = i % slots, output = i % outputs_.size();
+    computed_[output].hold_back(down_);
+    const std::size_t size = steps_[i].tokens() * heads_ * d_.V * sizeof(double);
     for (std::size_t part = 0; sinks_.tokens && part < 3; ++part)
       check(cudaMemcpyAsync(host_.outputs[slot].as<double>() + part * outputs_size(),
-                            outputs_[slot].as<double>() + part * outputs_size(), size, cudaMemcpyDeviceToHost,
-                            down_.get()),
+                            outputs_[output].as<double>() + part * outputs_size(), size,
+                            cudaMemcpyDeviceToHost, down_.get()),
             "downloading tokens");
     downloaded_[slot].set(down_);
   }
@@ -255,10 +269,12 @@ class OracleRun {
   std::array<TokenTensor, 5> tensors_;
   std::vector<OracleStep> steps_;
   DeviceMemory A_log_, dt_bias_, initial_state_, norms_, channels_, values_, strengths_, states_;
-  std::array<DeviceMemory, slots> inputs_, outputs_;
-  std::array<Mark, slots> uploaded_, prepared_, computed_, downloaded_;
-  // The last: they are done before anything above goes away.
-  Stream up_, compute_, down_;
+  std::array<DeviceMemory, slots> inputs_;
+  std::vector<DeviceMemory> outputs_;  ///< of the steps under way
+  std::array<Mark, slots> uploaded_, prepared_, downloaded_;
+  std::vector<Mark> computed_;
+  // The last: they are done before anything above goes away. Emulations that run meanwhile can wait.
+  Stream up_, compute_{true}, down_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "chunk.cuh"
 #include "device.hpp"
 #include "gpu.hpp"
+#include "tensor_core_chunk.cuh"
 #include "tile.cuh"
 
 namespace kda_check::cuda {
@@ -30,6 +31,18 @@ std::string unsupported_shape(Kernel kernel, const Shape& shape) {
   if (shape.HV > most_blocks || shape.V / tile_side + 8 > most_blocks || shape.tokens >= std::size_t{1} << 30)
     return "GPU variants have up to 65535 heads and 2^30 tokens";
   if (is_chunk && unavailable().empty()) return lacks_shared_memory(shape);
+  return {};
+}
+
+std::string unsupported_on_tensor_cores(const Shape& shape) {
+  if (shape.K > widest_tensor_core_key)
+    return "on tensor cores gpu-chunk has K up to " + std::to_string(widest_tensor_core_key);
+  if (shape.rows != image_rows)
+    return "on tensor cores gpu-chunk has chunks of " + std::to_string(image_rows) + " rows";
+  if (shape.HV > most_blocks || shape.tokens * shape.HV * (shape.V / 64 + 1) >= std::size_t{1} << 36)
+    return "GPU variants have up to 65535 heads and 2^30 tokens";
+  if (unavailable().empty() && (compute_capability() != 90 || !has_tensor_core_kernels()))
+    return "on tensor cores gpu-chunk has the instructions and the bits of an sm_90";
   return {};
 }
 

@@ -7,7 +7,13 @@ namespace kda_check::cuda {
 
 class Stream {
  public:
-  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"); }
+  /// `goes_first`: what waits in it begins before what waits in others.
+  explicit Stream(bool goes_first = false) {
+    int last = 0, first = 0;
+    check(cudaDeviceGetStreamPriorityRange(&last, &first), "asking for priorities");
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, goes_first ? first : last),
+          "creating a stream");
+  }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   ~Stream() {

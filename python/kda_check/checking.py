@@ -26,10 +26,10 @@ def check(
     the program as they are.
 
     The answer: o [B,T,HV,V], final_state [N,HV,K,V], and the gradients dq, dk, dv, dg, dbeta, dinitial_state, dA_log,
-    ddt_bias (with do or dht), any of them. compute: the precision of the operands of its products, fp64, fp32, tf32,
-    bf16 or fp16; limits follow from it, and without it that of o is assumed. The problem, as `Fixture.of` has it: q, k,
-    v, g, beta ... scale, gate. save: a file to keep both in. options: of `kda-check run`; with none of them our own
-    variants run beside. timeout: seconds.
+    ddt_bias, derase, dwrite (with do or dht), any of them. compute: the precision of the operands of its products, fp64,
+    fp32, tf32, bf16 or fp16; limits follow from it, and without it that of o is assumed. The problem, as `Fixture.of` has
+    it: q, k, v, g, beta ... scale, gate. save: a file to keep both in. options: of `kda-check run`; with none of them our
+    own variants run beside. timeout: seconds.
 
     Raises TypeError and ValueError for what is no tensor, has no place or another shape, by name; InputError,
     UsageError, EnvironmentProblem, ProgramDied, ProgramTimeout (all KdaCheckError) for what the program says.

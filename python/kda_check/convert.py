@@ -14,11 +14,11 @@ import numpy as np
 
 from ._program import EnvironmentProblem, InputError, UsageError
 from ._tensor_files import Loader, bad_file, tensors_of
-from .fixture import FLAGS, GRADIENTS, INPUTS, OPTIONS, OUTPUTS, Fixture
+from .fixture import FLAGS, GRADIENTS, INPUTS, OPTIONS, OUTPUTS, STRENGTHS, Fixture
 from .signatures import FLA
 
 ENDINGS = (".safetensors", ".npz", ".npy", ".pt", ".pth")
-NEEDED = ("q", "k", "v", "g", "beta")
+NEEDED = ("q", "k", "v", "g")  # and beta, or the gates in its place
 PROBLEM = (*INPUTS, "cu_seqlens")
 ANSWER = (*OUTPUTS, *GRADIENTS)
 GATES = ("none", "softplus", "lower_bound")
@@ -130,7 +130,8 @@ def renamed(
             places = ", ".join((*PROBLEM, "o", "final_state", "WHO/o"))
             raise bad_file(f"no place in a fixture for '{name}'; there is one for {places}", path, hint)
         result[wanted] = load
-    missing = [name for name in NEEDED if name not in result]
+    strengths = sorted(STRENGTHS) if STRENGTHS & set(result) else ["beta"]
+    missing = [name for name in (*NEEDED, *strengths) if name not in result]
     if missing:
         hint = f"--map {missing[0]}=NAME" if len(result) < len(found) or not result else ""
         raise bad_file(f"no {', '.join(missing)}; there are {_listed(found)}", path, hint)

@@ -16,12 +16,14 @@ from ._program import EnvironmentProblem
 from ._tensors import Stored, offsets, stored
 
 # Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states. S is K, V or V, K.
-INPUTS = {"q": "BTHK", "k": "BTHK", "v": "BTJV", "g": "BTJK", "beta": "BTJ", "A_log": "J", "dt_bias": "P",
-          "initial_state": "NJS", "do": "BTJV", "dht": "NJS"}  # fmt: skip
+INPUTS = {"q": "BTHK", "k": "BTHK", "v": "BTJV", "g": "BTJK", "beta": "BTJ", "erase": "BTJK", "write": "BTJV",
+          "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "do": "BTJV", "dht": "NJS"}  # fmt: skip
+OTHER_AXES = {"g": "BTJ", "beta": "BTJV"}  # one log decay for all K of a head; a beta for each column of V
+STRENGTHS = {"erase", "write"}  # in place of beta
 LOSS: dict[str, str] = {"o": "do", "final_state": "dht"}
 OUTPUTS = {"o": "BTJV", "final_state": "NJS"}
 GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht")}
-NAMES = {"J": "HV", "P": "HV*K"}
+NAMES = {"J": "HV", "P": "HV*K", "D": "K"}
 FLAGS = ("qk_l2norm", "beta_sigmoid", "allow_neg_eigval", "state_v_first", "safe_gate")
 OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", *FLAGS)
 ABOUT = ("compute", "implementation", "device")
@@ -74,10 +76,12 @@ class Fixture:
     ) -> Fixture:
         """A fixture of tensors of any framework and device (float64, float32, float16, bfloat16, as they are).
 
-        q, k [B,T,H,K]; v [B,T,HV,V]; g [B,T,HV,K]; beta [B,T,HV]. Where there are any: A_log [HV], with axes of 1 or
-        not; dt_bias [HV*K] or [HV,K]; initial_state [N,HV,K,V], with state_v_first [N,HV,V,K]; cu_seqlens, N+1 whole
-        numbers, then B = 1; do, dht, the gradients of a loss with respect to o and final_state. gate: "none" (g is the
-        natural log of the decay), "softplus" or "lower_bound"; without it "none", or what A_log and lower_bound say.
+        q, k [B,T,H,K]; v [B,T,HV,V]; g [B,T,HV,K], or [B,T,HV] for all K; beta [B,T,HV], or [B,T,HV,V] for columns;
+        erase [B,T,HV,K] and write [B,T,HV,V] in place of beta. Where there are any: A_log [HV], with axes of 1 or
+        not; dt_bias [HV*K] or [HV,K], of one g for all K [HV]; initial_state [N,HV,K,V], with state_v_first [N,HV,V,K];
+        cu_seqlens, N+1 whole numbers, then B = 1; do, dht, the gradients of a loss with respect to o and final_state.
+        gate: "none" (g is the natural log of the decay), "softplus" or "lower_bound"; without it "none", or what A_log
+        and lower_bound say.
         scale: 1/sqrt(K) without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
         expected: {who: {"o": ..., "final_state": ..., "dq": ..., "compute": "bf16"}}.
 
@@ -88,9 +92,12 @@ class Fixture:
         unknown = sorted(key for key in words if key not in INPUTS and key != "cu_seqlens")
         if unknown:
             raise TypeError(f"no place in a fixture for {', '.join(unknown)}; flags are {', '.join(FLAGS)}")
-        missing = [key for key in ("q", "k", "v", "g", "beta") if key not in given]
+        strengths = STRENGTHS if STRENGTHS & set(given) else {"beta"}
+        missing = [key for key in ("q", "k", "v", "g", *sorted(strengths)) if key not in given]
         if missing:
             raise TypeError(f"missing: {', '.join(missing)}")
+        if "beta" in given and strengths == STRENGTHS:
+            raise TypeError("beta beside erase and write, which stand in its place")
         inputs = {key: offsets(x) if key == "cu_seqlens" else _stored(x, key) for key, x in given.items()}
         gate = gate or ("lower_bound" if lower_bound is not None else "softplus" if "A_log" in inputs else "none")
         options: dict[str, Value] = {"gate": gate, "chunk_size": int(chunk_size), **flags}
@@ -125,7 +132,8 @@ class Fixture:
             raise ValueError(f"{who}: {', '.join(lost)} of no input" if lost else f"{who}: gradients without do or dht")
         extents = self.extents()
         for key, tensor in tensors.items():
-            self._check(f"{who}: {key}", tensor, kinds[key], extents)
+            axes = self._axes(key[1:]) if key in GRADIENTS else kinds[key]
+            self._check(f"{who}: {key}", tensor, axes, extents)
         self.expected[who] = Answer(tensors, {key: str(there[key]) for key in ABOUT if key in there})
 
     @property
@@ -140,18 +148,23 @@ class Fixture:
         return re.sub(r"^-|[^\w.:=,+-]", "_", self.name, flags=re.ASCII)[:100] + ".h5"
 
     def extents(self) -> dict[str, int]:
-        """Extents of the axes by letter (B, T, H, J for HV, K, V, N). Raises ValueError where two tensors disagree."""
+        """Extents of the axes by letter (B, T, H, J for HV, K, V, N; D: log decays of a head).
+
+        Raises ValueError where two tensors disagree.
+        """
         extents: dict[str, int] = {}
         if "cu_seqlens" in self.inputs:
             extents["N"] = self.inputs["cu_seqlens"].shape[0] - 1
         for name in ("q", "k", "v", "g", "beta"):
-            for letter, extent in zip(INPUTS[name], self.inputs[name].shape):
-                extents.setdefault(letter, extent)
-        extents.setdefault("N", extents.get("B", 0))
-        extents["P"] = extents.get("J", 0) * extents.get("K", 0)
-        for name, axes in INPUTS.items():
             if name in self.inputs:
-                self._check(name, self.inputs[name], axes, extents)
+                for letter, extent in zip(self._axes(name), self.inputs[name].shape):
+                    extents.setdefault(letter, extent)
+        extents.setdefault("N", extents.get("B", 0))
+        extents["D"] = extents.get("K", 0) if self._axes("g") == INPUTS["g"] else 1
+        extents["P"] = extents.get("J", 0) * extents["D"]
+        for name in INPUTS:
+            if name in self.inputs:
+                self._check(name, self.inputs[name], self._axes(name), extents)
         return extents
 
     def shape_of(self, name: str) -> tuple[int, ...]:
@@ -159,13 +172,18 @@ class Fixture:
         extents = self.extents()
         return tuple(extents[letter] for letter in self._letters(OUTPUTS[name]))
 
+    def _axes(self, name: str) -> str:
+        """Those of an input: what is there of g and beta says which."""
+        other = OTHER_AXES.get(name, "")
+        return other if name in self.inputs and len(self.inputs[name].shape) == len(other) else INPUTS[name]
+
     def _letters(self, axes: str) -> str:
         return axes.replace("S", "VK" if self.options.get("state_v_first") else "KV")
 
     def _check(self, name: str, tensor: Stored, axes: str, extents: Mapping[str, int]) -> None:
         letters = self._letters(axes)
         wanted = tuple(extents.get(letter, 0) for letter in letters)
-        if tensor.shape != wanted and (axes != "P" or tensor.shape != (extents["J"], extents["K"])):
+        if tensor.shape != wanted and (axes != "P" or tensor.shape != (extents["J"], extents["D"])):
             named = ",".join(NAMES.get(letter, letter) for letter in letters)
             raise ValueError(f"{name}: shape {tensor.shape}; wanted [{named}] = {wanted}, as the other tensors have it")
 

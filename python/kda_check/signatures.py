@@ -9,7 +9,7 @@ from typing import Any
 
 from .fixture import FLAGS, OPTIONS
 
-TENSORS = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "initial_state", "cu_seqlens")
+TENSORS = ("q", "k", "v", "g", "beta", "erase", "write", "A_log", "dt_bias", "initial_state", "cu_seqlens")
 PROBLEM = {*TENSORS, *OPTIONS}
 Words = dict[str, Any]
 
@@ -164,13 +164,9 @@ def _is_there(value: Any) -> bool:
     return value is not None and (not isinstance(value, (bool, int)) or bool(value))
 
 
-def _per_channel(words: Words) -> Words:
-    """The gate of a gated delta rule, one for a head, as that of every channel."""
+def _gated(words: Words) -> Words:
     if "g" not in words or "beta" not in words:
         raise Unsupported("no place in a fixture for a call without g or beta")
-    if words["g"].ndim < words["k"].ndim:
-        for name in {"g", "dt_bias"} & set(words):
-            words[name] = words[name][..., None].repeat_interleave(words["k"].shape[-1], -1)
     return words
 
 
@@ -193,6 +189,8 @@ def _by_key_head(words: Words) -> Words:
 
 
 def _per_head(words: Words) -> Words:
+    if words["g"].ndim < words["k"].ndim:
+        return words
     if not bool((words["g"] == words["g"][..., :1]).all()):
         raise Unsupported("the kernel has one gate for a head, the problem one for each channel")
     return {**words, "g": words["g"][..., 0]}
@@ -203,7 +201,7 @@ def _batched(words: Words) -> Words:
     if not words.get("scale", 1):
         del words["scale"]
     batched = {key: x[None] if key in ("q", "k", "v", "g", "beta") else x for key, x in words.items()}
-    return _per_channel({**batched, "g": batched["g"].double().log()} if "g" in batched else batched)
+    return _gated({**batched, "g": batched["g"].double().log()} if "g" in batched else batched)
 
 
 def _packed(words: Words) -> Words:
@@ -224,8 +222,10 @@ FLA = Signature(
     constants={"output_final_state": True},
     compute={"float32": "tf32", "bfloat16": "bf16", "float16": "fp16"})  # fmt: skip
 FLA_RECURRENT = replace(FLA, compute=dict.fromkeys(("float64", "float32", "bfloat16", "float16"), "fp32"))
-FLA_GDN = replace(FLA, to_problem=_per_channel, to_kernel=_per_head)
-FLA_GDN_RECURRENT = replace(FLA_RECURRENT, to_problem=_per_channel, to_kernel=_per_head)
+FLA_GDN = replace(FLA, to_problem=_gated, to_kernel=_per_head)
+FLA_GDN_RECURRENT = replace(FLA_RECURRENT, to_problem=_gated, to_kernel=_per_head)
+FLA_GDN2 = replace(FLA, words={**FLA.words, "b": "erase", "w": "write"})
+FLA_GDN2_RECURRENT = replace(FLA_RECURRENT, words=FLA_GDN2.words)
 FLASH_KDA = Signature(fixed={"qk_l2norm": True, "beta_sigmoid": True, "state_v_first": True, "gate": "lower_bound"},
                       results=(), outputs={"out": "o", "final_state": "final_state"},
                       implementation="FlashKDA")  # fmt: skip
@@ -247,6 +247,7 @@ KNOWN: dict[str, Mapping[str, Signature]] = {
     "fla.ops.kda.fused_recurrent": {"fused_recurrent_kda_fwd": FLA_RECURRENT},
     "fla.ops.gated_delta_rule": {"chunk_gated_delta_rule": FLA_GDN,
                                  "fused_recurrent_gated_delta_rule": FLA_GDN_RECURRENT},
+    "fla.ops.gdn2": {"chunk_gdn2": FLA_GDN2, "fused_recurrent_gdn2": FLA_GDN2_RECURRENT},
     "flash_kda": {"fwd": FLASH_KDA},
     "flashinfer.kda": {"recurrent_kda": FLASHINFER_KDA},
     "flashinfer.kda_decode": {"recurrent_kda": FLASHINFER_KDA},

@@ -148,7 +148,8 @@ std::vector<Contestant> contestants(const BenchRequest& request,
       options.threads = request.threads;
       options.memory_limit = request.memory_budget;
       std::string reason = answer.why_not;
-      if (reason.empty() && backward) reason = plan::why_no_pass(kda::Pass::backward, variant);
+      if (reason.empty() && backward)
+        reason = plan::why_no_pass(kda::Pass::backward, variant, options.arithmetic);
       if (!reason.empty()) {
         if (request.warning)
           request.warning(fmt::format("{} {}: {}", variant.name, numeric::name_of(dtype), reason));

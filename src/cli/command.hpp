@@ -95,8 +95,9 @@ struct Planned {
   ResourceOptions resources;
   plan::Shard shard;
   bool dry_run = false;
-  std::string baseline;  ///< path; empty: none
-  std::string update;    ///< of the baseline: "", "better", "worse"
+  bool on_ranks = false;  ///< computed by all processes that mpirun started
+  std::string baseline;   ///< path; empty: none
+  std::string update;     ///< of the baseline: "", "better", "worse"
 };
 /// --dry-run
 void add_dry_run(Parser& parser, Planned& planned);

@@ -11,6 +11,8 @@
 #include "cli/command.hpp"
 #include "engine/baseline_gate.hpp"
 #include "engine/engine.hpp"
+#include "kda/shared_run.hpp"
+#include "mpi/mpi.hpp"
 #include "plan/listing.hpp"
 #include "plan/requirements.hpp"
 
@@ -75,6 +77,9 @@ class PlannedRun {
     document_.plan = plan::summary_of(plan_);
     document_.failures = plan_.failures;
   }
+
+  /// The same wherever the same is planned of the same files.
+  std::string digest() const { return plan_.digest; }
 
   int list() {
     Outputs outputs(planned_.output, plan_.inputs, plan_.shard);
@@ -197,7 +202,59 @@ void add_dry_run(Parser& parser, Planned& planned) {
   parser.flag("--dry-run", planned.dry_run, "List what would be done, and how long it may take; do nothing");
 }
 
+namespace {
+
+/// Throws Error{usage} for what ranks cannot share.
+void check_shared(const Planned& planned) {
+  if (!planned.shard.source.empty())
+    throw Error(ErrorKind::usage,
+                "--shard auto takes each rank for a part; with --segments mpi they share one", {},
+                "--shard I/N");
+  for (const std::string& target : planned.request.targets)
+    if (target.starts_with("@"))
+      throw Error(ErrorKind::usage,
+                  fmt::format("--segments mpi: {} has lines with an arithmetic of their own", target), {},
+                  "files and regimes");
+  for (const std::string& word : planned.request.arithmetic)
+    if (word.starts_with("segments="))
+      throw Error(ErrorKind::usage, fmt::format("--segments mpi: --arithmetic {} is another cut", word));
+}
+
+/// Rank 0 works as it would alone, but for what is handed out; the others serve it. One process speaks.
+int run_on_ranks(const Words& words, Planned planned) {
+  const std::unique_ptr<Ranks> ranks = mpi::join();
+  const Planned given = planned;
+  planned.request.arithmetic.push_back(fmt::format("segments=tree:{}", ranks->count()));
+  const int threads = planned.resources.threads;
+  mpi::Identity identity{mpi::program_identity(), {}, {}};
+  std::optional<PlannedRun> run;
+  try {
+    check_shared(given);
+    identity.work = run.emplace(words, std::move(planned)).digest();
+  } catch (const Error& error) {
+    if (ranks->rank() == 0) throw;
+    identity.problem = error.what();
+  }
+  if (!mpi::agree(*ranks, identity)) return exit_code(ErrorKind::environment);
+  if (ranks->rank() != 0) {
+    kda::serve(*ranks, threads);
+    return 0;
+  }
+  kda::share_runs(ranks.get());
+  const int code = run->run();
+  const std::vector<kda::RankCost> costs = kda::let_go(*ranks);
+  for (std::size_t rank = 0; rank < costs.size(); ++rank)
+    say(fmt::format("rank {} of {}: {} tokens, {:.3g} s, {:.3g} s of a processor, {:.0f} MB", rank,
+                    costs.size(), costs[rank].tokens, costs[rank].seconds, costs[rank].busy,
+                    costs[rank].megabytes));
+  return code;
+}
+
+}  // namespace
+
 int run_planned(const Words& words, Planned planned) {
+  if (planned.on_ranks && !planned.dry_run)
+    return mpi::guarded([&] { return run_on_ranks(words, std::move(planned)); });
   const bool list = planned.dry_run;
   PlannedRun run(words, std::move(planned));
   return list ? run.list() : run.run();

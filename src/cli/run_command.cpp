@@ -91,6 +91,10 @@ struct RunOptions {
     add_gate(parser);
     add_output_options(parser, planned.output);
     add_resources(parser, planned.resources);
+    parser.choice(
+        "--segments", "WHO", {"mpi"}, [&](const std::string&) { planned.on_ranks = true; },
+        "mpi: under mpirun -n P the P processes compute the chunk form together, forwards, each a part of\n"
+        "every sequence: the bits of --arithmetic segments=tree:P (docs/segments.md)");
   }
 
   void add_external(Parser& parser) {
@@ -165,9 +169,10 @@ plan::Request parse_run_line(const Words& words) {
   if (own.output.is_set())
     throw Error(ErrorKind::input, "the line has an option about reports", {},
                 "reports are chosen on the command line: kda-check run @suite --json out.json");
-  if (!own.shard.is_whole() || own.dry_run || own.resources.is_set)
-    throw Error(ErrorKind::input, "a line of a suite has no --shard, --dry-run, --threads and --memory-limit",
-                {}, "they are for the command line: kda-check run @suite --shard 2/4");
+  if (!own.shard.is_whole() || own.dry_run || own.resources.is_set || own.on_ranks)
+    throw Error(ErrorKind::input,
+                "a line of a suite has no --shard, --dry-run, --threads, --memory-limit and --segments", {},
+                "they are for the command line: kda-check run @suite --shard 2/4");
   return own.request;
 }
 

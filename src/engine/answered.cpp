@@ -30,7 +30,7 @@ Answered Answered::described() const {
   copy.name = name, copy.role = role, copy.pass = pass, copy.device = device, copy.arithmetic = arithmetic;
   copy.dtype = dtype, copy.compute = compute, copy.compute_assumed_from = compute_assumed_from,
   copy.form = form;
-  copy.storage = storage;
+  copy.storage = storage, copy.segments = segments;
   copy.chunk_size = chunk_size;
   return copy;
 }
@@ -50,6 +50,7 @@ Answered described(const plan::Answer& answer, kda::Pass pass, const plan::Probl
         kda::compute_format(variant, answer.dtype, answer.options.arithmetic, pass == kda::Pass::backward);
     result.form = variant.axes.chunk ? judge::Form::chunk : judge::Form::recurrence;
     result.storage = answer.options.arithmetic.storage;
+    result.segments = answer.options.arithmetic.segments;
     result.chunk_size = answer.options.chunk_size;
   } else if (const fixture::ExpectedGroup* const group = problem.source->expected_named(answer.name)) {
     result.device = group->device;

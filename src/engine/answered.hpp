@@ -21,6 +21,7 @@ struct Answered {
   judge::Form form = judge::Form::unknown;
   /// Where it rounds its intermediates, as far as it says so.
   kda::Storage storage = kda::Arithmetic{}.storage;
+  kda::Segments segments;  ///< the parts it is known to be computed in
   std::size_t chunk_size = 64;
   kda::Tensors tensors;
 

@@ -10,8 +10,6 @@
 #include "engine/ongoing.hpp"
 #include "engine/zeros.hpp"
 #include "judge/verdict.hpp"
-#include "kda/operand_sizes.hpp"
-#include "kda/term_energies.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::engine {
@@ -20,18 +18,23 @@ namespace {
 
 using tensor::Tensor;
 
-/// o and dv are sums over K of independent terms, dq, dk, dg and dbeta sums over V.
+/// o, dv, dwrite and dbeta of columns are sums over K of independent terms, dq, dk, dg, derase and dbeta sums
+/// over V; dg of a decay for all K over both.
 double smallness_of(std::string_view name, const Tensor& tensor, const kda::Problem& problem) {
   const kda::Dimensions& d = problem.dimensions();
-  if (name == "o" || name == "dv") return judge::smallness_of_sums(tensor.size(), d.K);
-  const bool over_values = name == "dq" || name == "dk" || name == "dg" || name == "dbeta";
+  const bool of_columns = name == "dbeta" && d.strength == kda::Strength::value;
+  if (name == "o" || name == "dv" || name == "dwrite" || of_columns)
+    return judge::smallness_of_sums(tensor.size(), d.K);
+  if (name == "dg" && d.has_scalar_decay) return judge::smallness_of_sums(tensor.size(), d.K * d.V);
+  const bool over_values =
+      name == "dq" || name == "dk" || name == "dg" || name == "dbeta" || name == "derase";
   return over_values ? judge::smallness_of_sums(tensor.size(), d.V) : 1.0;
 }
 
 /// Of the sums over tokens how many there are; others are as large as their terms.
 std::size_t terms_of(std::string_view name, const kda::Problem& problem) {
   const kda::Dimensions& d = problem.dimensions();
-  return name == "dA_log" ? d.B * d.T * d.K : name == "ddt_bias" ? d.B * d.T : 1;
+  return name == "dA_log" ? d.B * d.T * d.decays() : name == "ddt_bias" ? d.B * d.T : 1;
 }
 
 /// 0 of nothing, and where the terms are beyond the range of fp64.
@@ -148,12 +151,11 @@ void allow_for_subnormals(std::vector<judge::Limit>& limits, const Pairing& pair
 }
 
 std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing, const Ongoing& item,
-                                     const kda::TermEnergies& energies, const kda::OperandSizes& operands,
-                                     const judge::Measures& measures) {
+                                     const LimitGrounds& grounds, const judge::Measures& measures) {
   if (pairing.same_bits) return judge::replay_limits();
   const auto derived = [&](bool conditioned) {
     const auto condition = [&](const Answered& answer) {
-      return conditioned ? condition_of(item, energies, answer.form) : judge::Condition{};
+      return conditioned ? condition_of(item, grounds.energies, answer.form) : judge::Condition{};
     };
     const judge::Computation got =
         computation_of(*pairing.got, item.got_units, item, *item.got, truth.problem, condition(*pairing.got));
@@ -164,7 +166,7 @@ std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing,
   };
   std::vector<judge::Limit> limits = derived(true);
   allow_for_subnormals(limits, pairing, item, measures, terms_of(item.tensor, truth.problem),
-                       smallest_operand(item.tensor, truth.pass, operands),
+                       smallest_operand(item.tensor, truth.pass, grounds.operands),
                        truth.pass == kda::Pass::backward && !truth.problem.output_gradient);
   // What cancels, or is next to the smallest numbers, widens a limit as far as it says anything. Beyond, an
   // answer that is lost in the rounding of its own terms is as good as zero, which has no ratio.
@@ -232,7 +234,17 @@ void hold_against(const kda::Problem& problem, Twins& twins, TruthSource& truths
   }
 }
 
+std::shared_future<LimitGrounds> no_grounds() {
+  std::promise<LimitGrounds> none;
+  none.set_value({});
+  return none.get_future().share();
+}
+
 }  // namespace
+
+LimitGrounds limit_grounds(const kda::Problem& problem, kda::Pass pass, std::size_t chunk_size, int threads) {
+  return {kda::term_energies(problem, pass, chunk_size, threads), kda::operand_sizes(problem, threads)};
+}
 
 std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& pairings) {
   std::vector<Ongoing> ongoing = ongoing_comparisons(truth, pairings);
@@ -242,23 +254,19 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
   if (truth.oracle)
     for (const Pairing& pairing : pairings)
       if (pairing.twins) twins.add(*pairing.got, pairing.twins_left_out);
-  twins.begin(truth.heads_of_twins);
-  kda::TermEnergies energies;
   const auto is_derived = [](const Pairing& pairing) { return !pairing.same_bits; };
-  kda::OperandSizes operands;
-  if (!ongoing.empty() && std::ranges::any_of(pairings, is_derived)) {
-    energies = kda::term_energies(truth.problem, truth.pass, longest_chunk(pairings), truth.threads);
-    operands = kda::operand_sizes(truth.problem, truth.threads);
-  }
+  const bool any_derived = !ongoing.empty() && std::ranges::any_of(pairings, is_derived);
+  const std::shared_future<LimitGrounds> grounds =
+      any_derived ? truth.grounds(longest_chunk(pairings)) : no_grounds();
   std::unique_ptr<TruthSource> truths;
-  if (!ongoing.empty()) truths = run_comparisons(truth, pairings, ongoing, energies, twins);
+  if (!ongoing.empty()) truths = run_comparisons(truth, pairings, ongoing, grounds, twins);
 
   std::vector<Measured> results;
   Zeros zeros(truth);
   for (Ongoing& item : ongoing) {
     const Pairing& pairing = pairings[item.pairing];
     judge::Measures measures = item.comparison->finish();
-    std::vector<judge::Limit> limits = limits_for(truth, pairing, item, energies, operands, measures);
+    std::vector<judge::Limit> limits = limits_for(truth, pairing, item, grounds.get(), measures);
     Measured& last = results.emplace_back(Measured{item.pairing,
                                                    item.tensor,
                                                    item.got,

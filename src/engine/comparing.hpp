@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,7 +12,9 @@
 #include "judge/comparison.hpp"
 #include "kda/gate_statistics.hpp"
 #include "kda/gradient_oracle.hpp"
+#include "kda/operand_sizes.hpp"
 #include "kda/oracle.hpp"
+#include "kda/term_energies.hpp"
 
 namespace kda_check::engine {
 
@@ -26,6 +29,14 @@ struct Pairing {
   judge::ComparisonOptions options = {};
 };
 
+/// What limits follow from beside the answers.
+struct LimitGrounds {
+  kda::TermEnergies energies;
+  kda::OperandSizes operands;
+};
+/// With chunks of that size.
+LimitGrounds limit_grounds(const kda::Problem& problem, kda::Pass pass, std::size_t chunk_size, int threads);
+
 /// What the pairings of one pass share.
 struct Truth {
   const kda::Problem& problem;
@@ -36,6 +47,8 @@ struct Truth {
   std::size_t memory_budget = 0;  ///< for the truth of gradients
   /// Of the gates in chunks of a size.
   std::function<const kda::GateStatistics&(std::size_t chunk_size)> gates;
+  /// With chunks of a size; who asks first may have to compute them.
+  std::function<std::shared_future<LimitGrounds>(std::size_t chunk_size)> grounds;
   std::size_t heads_of_twins = 1;  ///< query heads at once
   Twins::CpuInstead twins_on_cpu_instead = {};
   bool draws = false;         ///< a report draws what is beyond the twins

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <mutex>
 #include <new>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/error.hpp"
 #include "base/memory.hpp"
@@ -194,11 +196,40 @@ Answered Context::recorded(const plan::Answer& who, kda::Pass pass) const {
   return answered;
 }
 
-const kda::GateStatistics& Context::gates(std::size_t chunk_size) {
-  const auto found = gates_.find(chunk_size);
-  if (found != gates_.end()) return found->second;
-  return gates_.emplace(chunk_size, kda::gate_statistics(problem_, chunk_size, resources_.threads))
-      .first->second;
+// Computed by who waits for them first.
+const std::shared_future<kda::GateStatistics>& Context::gates_to_come(std::size_t chunk_size) {
+  std::shared_future<kda::GateStatistics>& found = gates_[chunk_size];
+  if (!found.valid())
+    found = std::async(std::launch::deferred, [this, chunk_size] {
+      return kda::gate_statistics(problem_, chunk_size, resources_.threads);
+    });
+  return found;
+}
+
+const kda::GateStatistics& Context::gates(std::size_t chunk_size) { return gates_to_come(chunk_size).get(); }
+
+std::shared_future<LimitGrounds> Context::grounds(kda::Pass pass, std::size_t chunk_size) {
+  std::shared_future<LimitGrounds>& found = grounds_[{chunk_size, pass}];
+  if (!found.valid())
+    found = std::async(std::launch::deferred, [this, pass, chunk_size] {
+      return limit_grounds(problem_, pass, chunk_size, resources_.threads);
+    });
+  return found;
+}
+
+void Context::begin_ahead(kda::Pass pass, const std::set<std::size_t>& chunk_sizes) {
+  std::vector<std::shared_future<kda::GateStatistics>> of_gates;
+  for (const std::size_t size : chunk_sizes) of_gates.push_back(gates_to_come(size));
+  const std::shared_future<LimitGrounds> of_limits = grounds(pass, *chunk_sizes.rbegin());
+  if (ahead_.valid()) ahead_.wait();
+  try {
+    ahead_ = std::async(std::launch::async, [of_gates, of_limits] {
+      for (const auto& one : of_gates) one.wait();
+      of_limits.wait();
+    });
+  } catch (const std::system_error&) {
+    // No thread is to be had: who wants them computes them.
+  }
 }
 
 kda::OracleOptions Context::oracle(kda::OraclePrecision precision, const plan::Request& asked,
@@ -236,7 +267,8 @@ Truth Context::truth(kda::Pass pass, const plan::Request& asked, std::size_t chu
           chunk_size,
           resources_.threads,
           resources_.limits.memory_budget,
-          [this](std::size_t rows) -> const kda::GateStatistics& { return gates(rows); }};
+          [this](std::size_t rows) -> const kda::GateStatistics& { return gates(rows); },
+          [this, pass](std::size_t rows) { return grounds(pass, rows); }};
 }
 
 }  // namespace kda_check::engine

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -58,6 +59,9 @@ class Context {
   bool fits(std::size_t index, kda::Pass pass) const;
 
   const kda::GateStatistics& gates(std::size_t chunk_size);
+  std::shared_future<LimitGrounds> grounds(kda::Pass pass, std::size_t chunk_size);
+  /// Begins with both on other threads, gates in chunks of these sizes: whoever asks for them waits.
+  void begin_ahead(kda::Pass pass, const std::set<std::size_t>& chunk_sizes);
   /// As `asked` wants its oracle, if any.
   Truth truth(kda::Pass pass, const plan::Request& asked, std::size_t chunk_size);
   /// The oracle of a pass on the device it was asked for, or with a warning on another.
@@ -93,6 +97,7 @@ class Context {
   Answered recorded(const plan::Answer& answer, kda::Pass pass) const;
   std::size_t bytes_of(const Key& key) const;
   std::size_t budget() const;
+  const std::shared_future<kda::GateStatistics>& gates_to_come(std::size_t chunk_size);
 
   const plan::Problem& plan_;
   const Resources& resources_;
@@ -102,9 +107,11 @@ class Context {
   std::map<Key, NoAnswer> without_;
   std::map<Key, Launched> launched_;
   std::set<Key> in_use_;
-  std::map<std::size_t, kda::GateStatistics> gates_;
-  std::set<kda::Pass> left_its_device_;   ///< whose oracle should have run on a GPU
-  bool twins_left_their_device_ = false;  ///< twins, too
+  std::map<std::size_t, std::shared_future<kda::GateStatistics>> gates_;
+  std::map<Key, std::shared_future<LimitGrounds>> grounds_;  ///< by chunk size and pass
+  std::set<kda::Pass> left_its_device_;                      ///< whose oracle should have run on a GPU
+  bool twins_left_their_device_ = false;                     ///< twins, too
+  std::future<void> ahead_ = {};                             ///< the last: it ends before what it uses
 };
 
 }  // namespace kda_check::engine

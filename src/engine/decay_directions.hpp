@@ -6,26 +6,22 @@
 #include <vector>
 
 #include "judge/head_values.hpp"
-#include "kda/variants.hpp"
+#include "kda/scaled_decays.hpp"
 
 namespace kda_check::engine {
 
 class DecayDirections {
  public:
-  /// Of a forward problem of few heads: the recurrence runs twice.
-  explicit DecayDirections(const kda::Problem& problem);
+  /// Of one query head: the recurrence runs twice over its value heads.
+  DecayDirections(const kda::Problem& problem, std::size_t query_head);
 
-  /// Of head `head` of that problem, whose truth this is, for every log decay that is twice as large;
-  /// `layout` is that of a tensor of the problem: "o" or "final_state". Those that are finite.
-  std::vector<judge::Direction> of(std::string_view tensor, const judge::RowLayout& layout, std::size_t head,
-                                   const judge::HeadRows& truth) const;
+  /// Of value head `head` of these; `layout` is that of a tensor of the query head: "o" or "final_state".
+  std::vector<judge::Direction> of(std::string_view tensor, const judge::RowLayout& layout,
+                                   std::size_t head) const;
 
  private:
-  struct Changed {
-    judge::Region region;
-    kda::Answer answer;
-  };
-  std::vector<Changed> changed_;
+  bool has_many_channels_;
+  kda::ScaledDecayAnswers answers_;
 };
 
 }  // namespace kda_check::engine

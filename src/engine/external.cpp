@@ -133,7 +133,7 @@ Answered read_answer(const std::string& path, const ExternalProgram& program, co
     if (info == nullptr) continue;
     const tensor::Shape wanted =
         kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first);
-    const tensor::Shape by_head{problem.dimensions().HV, problem.dimensions().K};  // as dt_bias may be
+    const tensor::Shape by_head{problem.dimensions().HV, problem.dimensions().decays()};  // as dt_bias may be
     if (info->shape != wanted && !(name == "ddt_bias" && info->shape == by_head))
       throw NoAnswer{Verdict::fail, fmt::format("its {} is {}; wanted {}", name,
                                                 tensor::to_string(info->shape), tensor::to_string(wanted))};

@@ -16,13 +16,13 @@ constexpr double least_share_explained = 0.5;  ///< of the squares of the error
 
 /// With log decays that are `shift` exp(A_log) larger; `problem` has them as its gates, `reader` that factor.
 kda::Problem shifted(const kda::Problem& problem, const kda::HeadReader<double>& reader, double shift) {
-  const kda::Dimensions& d = problem.dimensions();
+  const std::size_t HV = problem.dimensions().HV, decays = problem.dimensions().decays();
   kda::Problem other = kda::clone(problem);
   const std::span<double> values = other.g.elements<double>();
-  for (std::size_t head = 0; head < d.HV; ++head) {
+  for (std::size_t head = 0; head < HV; ++head) {
     const double added = shift * numeric::exp(reader.log_amplitude(head));
-    for (std::size_t first = head * d.K; first < values.size(); first += d.HV * d.K)
-      for (std::size_t k = 0; k < d.K; ++k) values[first + k] += added;
+    for (std::size_t first = head * decays; first < values.size(); first += HV * decays)
+      for (std::size_t k = 0; k < decays; ++k) values[first + k] += added;
   }
   return other;
 }

@@ -48,7 +48,7 @@ std::string place_of(const Followed& followed, const explain::Crossing& crossing
   std::string place =
       fmt::format("{}[b={} t={} h={}", followed.measured.tensor, crossing.row, crossing.token, crossing.head);
   const kda::TensorSpec& spec = *kda::find_spec(followed.measured.tensor);
-  if (crossing.lane && spec.rank == 4)
+  if (crossing.lane && followed.measured.got->shape().size() == 4)
     place += fmt::format(" {}={}", kda::axis_letter(spec.axes[3]), *crossing.lane);
   return place + "]";
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/parallel.hpp"
+
 namespace kda_check::engine {
 
 namespace {
@@ -43,8 +45,12 @@ kda::OracleSink ForwardTruths::kept(std::size_t first, std::size_t count, Part p
                     state_size = d.K * d.V;
   held.o.resize(d.B * d.T * row), held.final_state.resize(d.N * heads * state_size);
   kda::OracleSink sink;
-  sink.output = [=, T = d.T, &held](const kda::OracleOutput& block) {
-    std::copy_n(block.*part.of_o, block.count * row, &held.o[(block.batch * T + block.begin) * row]);
+  sink.output = [=, T = d.T, threads = threads_, &held](const kda::OracleOutput& block) {
+    // Who fills memory first pays for it.
+    parallel_for(block.count, threads, [&](std::size_t token, int) {
+      std::copy_n(block.*part.of_o + token * row, row,
+                  &held.o[(block.batch * T + block.begin + token) * row]);
+    });
   };
   sink.state = [=, &held](const kda::OracleState& state) {
     const std::size_t head = state.head - first * group;

@@ -1,8 +1,11 @@
 #include "engine/ongoing.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
 #include <mutex>
+#include <utility>
 
 #include "base/parallel.hpp"
 #include "numeric/rounding.hpp"
@@ -44,11 +47,20 @@ kda::ProbedErrors larger(const kda::ProbedErrors& a, const kda::ProbedErrors& b)
 /// Feeds what is expected to all comparisons.
 class Feeder {
  public:
-  Feeder(std::vector<Ongoing>& ongoing, const kda::OracleSink& also, const kda::OutputErrors& outputs,
-         std::size_t V, int threads)
-      : ongoing_(ongoing), also_(also), outputs_(outputs), V_(V), threads_(threads) {}
+  /// `grounds`: waited for when the first values come, which on a GPU take their time. `began`: called then,
+  /// before.
+  Feeder(std::vector<Ongoing>& ongoing, const kda::OracleSink& also,
+         const std::shared_future<LimitGrounds>& grounds, std::function<void()> began, std::size_t V,
+         int threads)
+      : ongoing_(ongoing),
+        also_(also),
+        grounds_(grounds),
+        began_(std::move(began)),
+        V_(V),
+        threads_(threads) {}
 
   void feed(std::string_view tensor, const Rows& rows, const judge::ExpectedValues& oracle) {
+    if (const auto began = std::exchange(began_, nullptr)) began();
     const Expected* weighed = nullptr;
     for (Ongoing& item : ongoing_) {
       if (item.tensor != tensor) continue;
@@ -86,6 +98,7 @@ class Feeder {
   /// How large it is: sums of every head, side by side. `first`: of those that share a truth.
   void weigh(Ongoing& item, const Rows& rows, const judge::ExpectedValues& oracle, bool first) {
     std::mutex joining;
+    const kda::OutputErrors& outputs = grounds_.get().energies.outputs;
     parallel_for(rows.width / rows.run, threads_, [&](std::size_t lane, int) {
       kda::ProbedErrors behind;
       for (std::size_t row = 0; row < rows.count; ++row) {
@@ -95,7 +108,7 @@ class Feeder {
           item.truth->energy.add(begin, rows.run, oracle.hi + from);
           item.truth->magnitude_energy.add(begin, rows.run, oracle.magnitude + from);
           if (item.tensor == "o")
-            behind = larger(behind, outputs_.over(begin, V_, {oracle.magnitude + from, rows.run}));
+            behind = larger(behind, outputs.over(begin, V_, {oracle.magnitude + from, rows.run}));
         }
         item.got_units.add(begin, rows.run, oracle.hi + from);
         if (item.expected_units) item.expected_units->add(begin, rows.run, oracle.hi + from);
@@ -107,7 +120,8 @@ class Feeder {
 
   std::vector<Ongoing>& ongoing_;
   const kda::OracleSink& also_;
-  const kda::OutputErrors& outputs_;
+  const std::shared_future<LimitGrounds> grounds_;
+  std::function<void()> began_;
   const std::size_t V_;
   const int threads_;
   std::vector<double> values_, zeros_;
@@ -123,6 +137,12 @@ kda::GradientTruths compare_gradients(const Truth& truth, const std::vector<Pair
   check_gradient_memory(problem, truth.threads, truth.memory_budget,
                         "--no-backward compares the forward pass only; --memory-limit raises it");
   kda::GradientTruths truths = gradient_truths(truth);
+  // Sums over a whole tensor, in its order: those of several side by side.
+  std::array<double, kda::gradient_count> chunk_excess{};
+  parallel_for(truths.size(), truth.threads, [&](std::size_t i, int) {
+    chunk_excess[i] = judge::ratio_of_sizes(truths[i].chunk_magnitude, truths[i].magnitude);
+  });
+
   std::vector<double> values, zeros;
   const Expected* weighed = nullptr;
   for (const kda::GradientRow& row : kda::gradients())
@@ -152,7 +172,7 @@ kda::GradientTruths compare_gradients(const Truth& truth, const std::vector<Pair
       weighed = item.truth.get();
       item.truth->energy.add(0, count, exact.hi.data(), truth.threads);
       if (!exact.spread.empty()) item.truth->spread = spread_of(row.gradient, exact, problem.dimensions().K);
-      item.truth->chunk_excess = judge::ratio_of_sizes(exact.chunk_magnitude, exact.magnitude);
+      item.truth->chunk_excess = chunk_excess[static_cast<std::size_t>(row.gradient)];
     }
   return truths;
 }
@@ -215,8 +235,8 @@ std::vector<Ongoing> ongoing_comparisons(const Truth& truth, const std::vector<P
 }
 
 std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vector<Pairing>& pairings,
-                                             std::vector<Ongoing>& ongoing, const kda::TermEnergies& energies,
-                                             Twins& twins) {
+                                             std::vector<Ongoing>& ongoing,
+                                             const std::shared_future<LimitGrounds>& grounds, Twins& twins) {
   const kda::Dimensions& d = truth.problem.dimensions();
   if (!truth.oracle) {
     compare_with_answers(ongoing);
@@ -228,7 +248,9 @@ std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vect
     return std::make_unique<GradientHeads>(d.H, std::move(gradients),
                                            [&truth] { return gradient_truths(truth); });
   }
-  Feeder feeder(ongoing, truth.also, energies.outputs, d.V, truth.threads);
+  // The oracle is well under way when its first values come: what twins leave of a GPU is not much.
+  const auto begin_twins = [&] { twins.begin(truth.heads_of_twins); };
+  Feeder feeder(ongoing, truth.also, grounds, begin_twins, d.V, truth.threads);
   const kda::OracleSink sink = feeder.sink(d);
   if (twins.is_empty()) {
     kda::run_oracle(truth.problem, *truth.oracle, truth.threads, sink);

@@ -9,7 +9,6 @@
 #include "engine/comparing.hpp"
 #include "judge/head_energies.hpp"
 #include "judge/units_lost.hpp"
-#include "kda/term_energies.hpp"
 
 namespace kda_check::engine {
 
@@ -40,7 +39,7 @@ std::vector<Ongoing> ongoing_comparisons(const Truth& truth, const std::vector<P
 /// Lets the truth go by, forwards with the twins that measure it. Where there are twins, returns who can give
 /// it again.
 std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vector<Pairing>& pairings,
-                                             std::vector<Ongoing>& ongoing, const kda::TermEnergies& energies,
-                                             Twins& twins);
+                                             std::vector<Ongoing>& ongoing,
+                                             const std::shared_future<LimitGrounds>& grounds, Twins& twins);
 
 }  // namespace kda_check::engine

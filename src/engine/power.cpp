@@ -151,7 +151,12 @@ std::vector<judge::Limit> limits_of(const kda::Problem& problem, std::string_vie
               kernel.options.chunk_size,
               kernel.options.threads,
               memory_budget,
-              [&](std::size_t) -> const kda::GateStatistics& { return gates; }};
+              [&](std::size_t) -> const kda::GateStatistics& { return gates; },
+              [&](std::size_t rows) {
+                return std::async(std::launch::deferred, limit_grounds, std::cref(problem),
+                                  kda::Pass::forward, rows, kernel.options.threads)
+                    .share();
+              }};
   truth.also = into(exact, tensor, problem.dimensions());
   Pairing pairing;
   pairing.got = &healthy, pairing.tensors = {std::string(tensor)};

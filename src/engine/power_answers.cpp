@@ -44,7 +44,7 @@ PowerAnswers::PowerAnswers(const kda::Problem& problem, std::string_view tensor,
   decays_.resize(slopes_judge(kernel.compute()) ? twins_.size() : 0);
   parallel_for(twins_.size(), kernel.options.threads, [&](std::size_t query_head, int) {
     const kda::Problem part = one_query_head(problem, query_head);
-    if (!decays_.empty()) decays_[query_head].emplace(part);
+    if (!decays_.empty()) decays_[query_head].emplace(problem, query_head);
     std::vector<kda::Tensors> answers = answers_of(kernel_.family, kda::Pass::forward, part);
     for (kda::Tensors& answer : answers)
       twins_[query_head].push_back(std::move(answer.at(std::string(tensor))));
@@ -110,7 +110,7 @@ std::vector<judge::TwinJudgement> PowerAnswers::judged_at_once(const judge::Trut
     for (const tensor::Tensor& twin : twins_[head / group])
       values.fields.emplace_back(twin, layout_of_twins_, head % group);
     if (!decays_.empty())
-      values.directions = decays_[head / group]->of(tensor_, layout_of_twins_, head % group, values.truth);
+      values.directions = decays_[head / group]->of(tensor_, layout_of_twins_, head % group);
     const HealthyHead healthy = this->head(head);
     for (const Trial& trial : trials) values.fields.emplace_back(faulty(healthy, head, trial), layout_.width);
     test.measure(head, values);

@@ -136,8 +136,8 @@ class IdealHead {
   /// The decay of one token left out.
   Fault missed_decay(const kda::Sequence& sequence, std::size_t token) const {
     tensor::Tensor g = problem_.g.clone();
-    const std::size_t first = (sequence.batch * d_.T + sequence.begin + token) * d_.K;
-    for (std::size_t k = 0; k < d_.K; ++k) g.set(first + k, 0);
+    const std::size_t first = (sequence.batch * d_.T + sequence.begin + token) * d_.decays();
+    for (std::size_t k = 0; k < d_.decays(); ++k) g.set(first + k, 0);
     return fault(FaultFamily::missed_decay, fmt::format("at {}", token_text(sequence, token)),
                  answer(with_gates(std::move(g))), exact_, sequence, token, 1);
   }

@@ -88,7 +88,7 @@ bool is_like(ComputeFormat twin, ComputeFormat answer) {
 
 /// Nothing where this variant cannot do that, or its products would be in another format.
 std::optional<Twin> twin_of(const Row& row, const kda::Problem& problem, bool backward, ComputeFormat compute,
-                            numeric::DType dtype, std::size_t chunk_size) {
+                            numeric::DType dtype, std::size_t chunk_size, const kda::Segments& segments) {
   const kda::Variant& variant = kda::variant_named(row.chunk ? "chunk" : "recurrent");
   Twin twin{&variant, {}};
   twin.options.dtype = dtype;
@@ -100,6 +100,7 @@ std::optional<Twin> twin_of(const Row& row, const kda::Problem& problem, bool ba
     kda::set_axis(twin.options.arithmetic, storage_of(compute));
   }
   for (const std::string_view word : row.words) kda::set_axis(twin.options.arithmetic, word);
+  if (row.chunk) twin.options.arithmetic.segments = segments;
   if (!kda::unsupported(twin.options.arithmetic, dtype).empty() ||
       !variant.unsupported(problem, twin.options).empty() ||
       !is_like(kda::compute_format(variant, dtype, twin.options.arithmetic, backward), compute))
@@ -110,7 +111,8 @@ std::optional<Twin> twin_of(const Row& row, const kda::Problem& problem, bool ba
 }  // namespace
 
 std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, ComputeFormat compute,
-                              numeric::DType dtype, judge::Form form, kda::Storage storage) {
+                              numeric::DType dtype, judge::Form form, kda::Storage storage,
+                              const kda::Segments& segments) {
   std::vector<Twin> family;
   for (const Row& row : rows) {
     if (form == (row.chunk ? judge::Form::recurrence : judge::Form::chunk)) continue;
@@ -118,7 +120,7 @@ std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, Compu
     if (row.only_stored_so && *row.only_stored_so != storage) continue;
     const std::size_t chunk_size =
         row.chunk_size != 0 ? row.chunk_size : static_cast<std::size_t>(problem.options.chunk_size);
-    if (auto twin = twin_of(row, problem, pass == kda::Pass::backward, compute, dtype, chunk_size))
+    if (auto twin = twin_of(row, problem, pass == kda::Pass::backward, compute, dtype, chunk_size, segments))
       family.push_back(std::move(*twin));
   }
   return family;
@@ -131,8 +133,9 @@ judge::Form form_for_twins(const Answered& answer, const plan::Names& left_out) 
 std::vector<Twin> family_of(const kda::Problem& problem, kda::Pass pass, const Answered& answer,
                             const plan::Names& left_out) {
   if (answer.compute == ComputeFormat::fp64) return {};
-  std::vector<Twin> family = twin_family(problem, pass, answer.compute, answer.dtype,
-                                         form_for_twins(answer, left_out), storage_of_twins(answer.storage));
+  std::vector<Twin> family =
+      twin_family(problem, pass, answer.compute, answer.dtype, form_for_twins(answer, left_out),
+                  storage_of_twins(answer.storage), answer.segments);
   leave_out(family, left_out);
   if (family.size() < judge::fewest_twins) family.clear();
   return family;
@@ -149,7 +152,7 @@ std::vector<Twin> stage_family(const kda::Problem& problem, ComputeFormat comput
   std::vector<Twin> family;
   for (const Row& row : rows) {
     if (!row.chunk || row.only_stored_so) continue;
-    std::optional<Twin> twin = twin_of(row, problem, false, compute, dtype, chunk_size);
+    std::optional<Twin> twin = twin_of(row, problem, false, compute, dtype, chunk_size, {});
     if (!twin) continue;
     // Rows that differ in their chunks, or in what is usual in fp32, may be one.
     const bool is_known = std::ranges::any_of(

@@ -17,9 +17,10 @@ struct Twin {
 
 /// Those whose products are in `compute`, that store o in `dtype` and are of a form that an answer of `form`
 /// may have. `storage`: where the answer says that it rounds its intermediates; one that rounds where few do
-/// has twins of that kind beside the others.
+/// has twins of that kind beside the others. `segments`: the parts that chunk forms compute a sequence in.
 std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, numeric::ComputeFormat compute,
-                              numeric::DType dtype, judge::Form form, kda::Storage storage);
+                              numeric::DType dtype, judge::Form form, kda::Storage storage,
+                              const kda::Segments& segments = {});
 
 /// Those of an answer, some ways of computing left out; empty where they are too few for a test.
 std::vector<Twin> family_of(const kda::Problem& problem, kda::Pass pass, const Answered& answer,

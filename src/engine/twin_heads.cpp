@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "base/error.hpp"
 #include "engine/alone_on_gpu.hpp"
@@ -44,15 +46,21 @@ std::vector<kda::Tensors> answers_of(const std::vector<Twin>& family, kda::Pass 
   return answers;
 }
 
-FamilyAnswers gpu_answers_of(const std::vector<Twin>& family, const kda::Problem& problem, std::size_t first,
-                             std::size_t count) {
+void gpu_answers_of(const Families& families, const kda::Problem& problem, std::size_t first,
+                    std::size_t count, const FamilySink& sink) {
   std::optional<kda::Problem> part;
   if (count < problem.dimensions().H) part.emplace(query_heads_of(problem, first, count));
-  FamilyAnswers answers{{}, first, count};
+  std::vector<kda::Emulated> wanted;
+  for (const std::vector<Twin>* const family : families)
+    std::ranges::move(emulated(*family), std::back_inserter(wanted));
   const std::unique_lock one = alone_on_gpu();
-  for (kda::Answer& answer : kda::emulate_on_gpu(part ? *part : problem, emulated(family)))
+  std::size_t family = 0;
+  FamilyAnswers answers{{}, first, count};
+  kda::emulate_on_gpu(part ? *part : problem, wanted, [&](std::size_t, kda::Answer answer) {
     answers.twins.push_back(kda::by_name(std::move(answer)));
-  return answers;
+    if (answers.twins.size() < families[family]->size()) return;
+    sink(family++, std::exchange(answers, {{}, first, count}));
+  });
 }
 
 bool can_answer_on_gpu(const std::vector<Twin>& family, const kda::Problem& problem) {

@@ -1,6 +1,7 @@
 // The query heads of a problem, as the twins of a family solve them.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "engine/twin_family.hpp"
@@ -20,9 +21,13 @@ struct FamilyAnswers {
   std::vector<kda::Tensors> twins;
   std::size_t first = 0, count = 1;
 };
-/// The same, computed on the GPU. Throws Error{environment} where it fails or lacks memory.
-FamilyAnswers gpu_answers_of(const std::vector<Twin>& family, const kda::Problem& problem, std::size_t first,
-                             std::size_t count);
+using Families = std::vector<const std::vector<Twin>*>;
+/// Takes what a family answers.
+using FamilySink = std::function<void(std::size_t family, FamilyAnswers answers)>;
+/// The same of several families, computed on the GPU side by side; each is handed out in its turn, as soon as
+/// it is there. Throws Error{environment} where it fails or lacks memory.
+void gpu_answers_of(const Families& families, const kda::Problem& problem, std::size_t first,
+                    std::size_t count, const FamilySink& sink);
 /// Whether the GPU has every way of computing of the family.
 bool can_answer_on_gpu(const std::vector<Twin>& family, const kda::Problem& problem);
 

@@ -90,7 +90,7 @@ void measure(Judged& judged, std::size_t query_head, const HeadTruths& truths, c
     }
     for (const Answered* const answer : judged.answers)
       values.fields.emplace_back(*answer->tensor(judged.name), judged.layout, head);
-    if (decays != nullptr) values.directions = decays->of(judged.name, layout, i, values.truth);
+    if (decays != nullptr) values.directions = decays->of(judged.name, layout, i);
     judged.test->measure(head, values);
   }
 }
@@ -132,6 +132,7 @@ struct Twins::Class {
   DType dtype;
   judge::Form form;
   kda::Storage storage;
+  kda::Segments segments;
   std::size_t chunk_size;  ///< the limits depend on it
   plan::Names left_out;
   std::vector<Twin> family;
@@ -194,8 +195,8 @@ struct Twins::Class {
 
   bool has_decay_slopes(kda::Pass pass) const { return pass == kda::Pass::forward && slopes_judge(compute); }
 
-  /// `part`: the problem of this head, which nobody reads where the answers are those of a GPU; `decays`: of
-  /// it, where slopes judge.
+  /// `part`: the problem of this head, which nobody reads where the answers are those of a GPU; `decays`:
+  /// where slopes judge.
   void measure(const std::optional<kda::Problem>& part, kda::Pass pass, std::size_t query_head,
                const HeadTruths& truths, const DecayDirections* decays) {
     FamilyAnswers own;
@@ -222,21 +223,23 @@ void Twins::add(const Answered& answer, const plan::Names& left_out) {
   const kda::Storage storage = storage_of_twins(answer.storage);
   for (const std::unique_ptr<Class>& known : classes_)
     if (known->compute == answer.compute && known->dtype == answer.dtype && known->form == form &&
-        known->storage == storage && known->chunk_size == answer.chunk_size && known->left_out == left_out) {
+        known->storage == storage && known->segments == answer.segments &&
+        known->chunk_size == answer.chunk_size && known->left_out == left_out) {
       if (std::ranges::find(known->answers, &answer) == known->answers.end())
         known->add(problem_, pass_, answer);
       return;
     }
   std::vector<Twin> family = family_of(problem_, pass_, answer, left_out);
   if (family.empty()) return;
-  classes_.push_back(std::make_unique<Class>(
-      Class{answer.compute, answer.dtype, form, storage, answer.chunk_size, left_out, std::move(family)}));
+  classes_.push_back(
+      std::make_unique<Class>(Class{answer.compute, answer.dtype, form, storage, answer.segments,
+                                    answer.chunk_size, left_out, std::move(family)}));
   classes_.back()->add(problem_, pass_, answer);
 }
 
 void Twins::begin(std::size_t heads_at_once) {
   if (!cpu_instead_ || heads_at_once < problem_.dimensions().H) return;
-  std::vector<const std::vector<Twin>*> families;
+  Families families;
   for (const std::unique_ptr<Class>& one : classes_)
     if (can_answer_on_gpu(one->family, problem_)) families.push_back(&one->family);
   ahead_ = std::make_unique<TwinsAhead>(problem_, std::move(families));
@@ -246,7 +249,9 @@ void Twins::answer_on_gpu(Class& one, std::size_t first, std::size_t count) {
   if (!cpu_instead_ || !can_answer_on_gpu(one.family, problem_)) return;
   try {
     if (ahead_) one.from_gpu = ahead_->take(one.family);
-    if (!one.from_gpu) one.from_gpu = gpu_answers_of(one.family, problem_, first, count);
+    if (one.from_gpu) return;
+    gpu_answers_of({&one.family}, problem_, first, count,
+                   [&](std::size_t, FamilyAnswers answers) { one.from_gpu = std::move(answers); });
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::environment) throw;
     cpu_instead_(error.what());
@@ -262,13 +267,15 @@ void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t cou
     std::size_t wanted = 0;
     for (std::size_t item = 0; item < count; ++item) wanted += is_wanted(item);
     if (wanted == 0) continue;
+    if (one->has_decay_slopes(pass_))  // while the GPU is at work
+      parallel_for(count, threads_, [&](std::size_t item, int) {
+        if (is_wanted(item) && !decays[item]) decays[item].emplace(problem_, first + item);
+      });
     answer_on_gpu(*one, first, count);
     parallel_for(count, threads_, [&](std::size_t item, int) {
       if (!is_wanted(item)) return;
-      const bool wants_decays = one->has_decay_slopes(pass_) && !decays[item];
       std::optional<kda::Problem> part;
-      if (wants_decays || !one->from_gpu) part.emplace(one_query_head(problem_, first + item));
-      if (wants_decays) decays[item].emplace(*part);
+      if (!one->from_gpu) part.emplace(one_query_head(problem_, first + item));
       one->measure(part, pass_, first + item, truths, decays[item] ? &*decays[item] : nullptr);
     });
     one->from_gpu = {};
@@ -298,11 +305,18 @@ void Twins::judge(TruthSource& truths) {
 }
 
 void Twins::conclude(TruthSource& truths) {
+  std::vector<const judge::TwinTest*> tests;
+  for (const std::unique_ptr<Class>& one : classes_)
+    for (const Judged& judged : one->tensors) tests.push_back(judged.test.get());
+  std::vector<std::vector<judge::TwinJudgement>> concluded(tests.size());
+  parallel_for(tests.size(), threads_, [&](std::size_t i, int) { concluded[i] = tests[i]->conclude(); });
+
   std::vector<BeyondTwins> beyond;
   std::vector<TwinResult*> whose;
+  auto next = concluded.begin();
   for (const std::unique_ptr<Class>& one : classes_)
     for (const Judged& judged : one->tensors) {
-      const std::vector<judge::TwinJudgement> judgements = judged.test->conclude();
+      const std::vector<judge::TwinJudgement>& judgements = *next++;
       for (std::size_t a = 0; a < judgements.size(); ++a) {
         const Answered& answer = *judged.answers[a];
         TwinResult& result = one->results[{&answer, judged.name}];

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "engine/findings.hpp"
 #include "engine/judged.hpp"
@@ -61,6 +62,23 @@ std::string coarse_storage(const Answered& got, const plan::Names& tensors, cons
       list += fmt::format("{}{} in {} (usually {})", list.empty() ? "" : ", ", name, stored.name, usual.name);
   }
   return list;
+}
+
+/// While a GPU computes answers the CPU has nothing to do but what limits follow from.
+void begin_ahead(Context& context, const Group& group) {
+  std::set<std::size_t> chunk_sizes;
+  bool any_on_gpu = false, any_derived = false;
+  const auto add = [&](const plan::Answer& answer) {
+    any_on_gpu = any_on_gpu || (answer.is_computed() && kda::is_on_gpu(*answer.variant));
+    chunk_sizes.insert(described(answer, group.pass, context.plan()).chunk_size);
+  };
+  for (const std::size_t index : group.cases) {
+    const Case& item = context.plan().cases[index];
+    add(context.plan().answers[*item.answer]);
+    if (item.reference.kind == Reference::Kind::answer) add(context.plan().answers[item.reference.answer]);
+    any_derived = any_derived || item.reference.kind != Reference::Kind::replay;
+  }
+  if (any_on_gpu && any_derived) context.begin_ahead(group.pass, chunk_sizes);
 }
 
 class Round {
@@ -225,13 +243,15 @@ void note_missing_options(const Context& context, Findings& findings) {
 }  // namespace
 
 void judge_verdicts(Context& context, Findings& findings) {
-  for (const Group& group : groups_of(context.plan()))
+  for (const Group& group : groups_of(context.plan())) {
+    begin_ahead(context, group);
     for (std::size_t next = 0; next < group.cases.size();) {
       Round round(context, group, findings);
       while (next < group.cases.size() && round.take(group.cases[next])) ++next;
       round.judge();
       context.release();
     }
+  }
   blame_references(findings.cases);
   note_missing_options(context, findings);
 }

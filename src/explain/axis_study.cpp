@@ -37,7 +37,7 @@ AxisStudy::AxisStudy(const kda::Problem& problem, const kda::Variant& variant, c
   full_ = errors(options_.arithmetic);
   ideal_errors_ = errors(ideal_);
   for (const kda::AxisRow& axis : kda::axes()) {
-    if (axis.name == "formulation" && !variant.axes.chunk) continue;
+    if (axis.chunk_only && !variant.axes.chunk) continue;
     kda::Arithmetic only = ideal_, without = options_.arithmetic;
     axis.copy(options_.arithmetic, only);
     axis.copy(ideal_, without);

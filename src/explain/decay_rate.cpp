@@ -8,7 +8,7 @@
 namespace kda_check::explain {
 
 void DecayRateScan::add(std::size_t rows, std::size_t stride, const double* G, const double* k,
-                        const double* beta) {
+                        const double* read, const double* beta) {
   for (std::size_t i = 0; i < rows; ++i) {
     double square = 0;
     for (std::size_t c = 0; c < key_dim_; ++c) {
@@ -18,7 +18,7 @@ void DecayRateScan::add(std::size_t rows, std::size_t stride, const double* G, c
       total_ += g;
       least_ = std::min(least_, g);
       worst_.largest_chunk_sum = std::max(worst_.largest_chunk_sum, std::fabs(at));
-      square += k[i * stride + c] * k[i * stride + c];
+      square += read[i * stride + c] * k[i * stride + c];
     }
     const double write = beta[i] * square;
     worst_.largest_write = std::max(worst_.largest_write, write);

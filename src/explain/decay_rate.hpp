@@ -23,7 +23,8 @@ class DecayRateScan {
 
   /// The next rows: G (sums of the log decays from the chunk's first row) and k are [rows][stride], beta
   /// [rows].
-  void add(std::size_t rows, std::size_t stride, const double* G, const double* k, const double* beta);
+  void add(std::size_t rows, std::size_t stride, const double* G, const double* k, const double* read,
+           const double* beta);
   double tokens() const { return tokens_; }
   DecayRate result() const;
 

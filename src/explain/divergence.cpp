@@ -148,7 +148,7 @@ std::vector<double> DivergenceProbe::harmless_values(const ProbeChunk& chunk) co
     double* const row = v_new.data() + i * columns_;
     for (std::size_t k = 0; k < chunk.key_dim; ++k) {
       const std::size_t at = i * chunk.stride + k;
-      const double key = chunk.k[at] * numeric::exp(chunk.G[at]);
+      const double key = chunk.read[at] * numeric::exp(chunk.G[at]);
       for (std::size_t c = 0; c < columns_; ++c) row[c] -= key * state_[k * columns_ + c];
     }
     for (std::size_t c = 0; c < columns_; ++c) row[c] *= chunk.beta[i];
@@ -169,7 +169,7 @@ std::vector<double> DivergenceProbe::rounded_values(const ProbeChunk& chunk) con
       values[i * columns_ + c] = through(casts_.operands, chunk.beta[i] * chunk.v[i * columns_ + c]);
     for (std::size_t k = 0; k < K; ++k) {
       const std::size_t at = i * chunk.stride + k;
-      const double key = through(casts_.beta_key, chunk.beta[i] * chunk.k[at]);
+      const double key = through(casts_.beta_key, chunk.beta[i] * chunk.read[at]);
       keys[i * K + k] = through(casts_.operands, key * numeric::exp(chunk.G[at]));
     }
   }

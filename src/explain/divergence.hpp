@@ -18,7 +18,7 @@ namespace kda_check::explain {
 /// L [rows][rows].
 struct ProbeChunk {
   std::size_t rows, key_dim, stride;
-  const double *q, *k, *G, *beta, *v;
+  const double *q, *k, *read, *G, *beta, *v;
   const std::vector<double>* L;
   Place at;
 };

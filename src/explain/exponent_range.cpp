@@ -67,7 +67,7 @@ class Scan {
  private:
   const T* row(std::size_t i) const { return chunk_.G + i * chunk_.stride; }
   const T* first_anchor(std::size_t from) const {
-    if (form_.decay != DecayForm::factored) return row(from);
+    if (form_.decay != DecayForm::factored && form_.decay != DecayForm::reciprocal) return row(from);
     return from == 0 ? zero_.data() : row(from - 1);
   }
 

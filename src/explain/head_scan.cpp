@@ -41,6 +41,8 @@ class HeadScan {
         beta_(options.chunk_size),
         wide_q_(options.chunk_size * stride_),
         wide_k_(options.chunk_size * stride_),
+        read_(problem.erase ? options.chunk_size * stride_ : 0),
+        wide_read_(read_.size()),
         wide_G_(options.chunk_size * stride_),
         wide_beta_(options.chunk_size),
         columns_(std::min(V_, probe_columns)),
@@ -158,12 +160,23 @@ class HeadScan {
     return good;
   }
 
+  /// Of betas of columns, which no chunk form has, the largest.
+  void read_strengths(std::size_t begin, std::size_t rows) {
+    if (problem_.dimensions().strength != kda::Strength::value)
+      return reader_.beta(sequence_, head_, begin, rows, beta_.data());
+    tensor::Scratch<T> columns(V_);
+    for (std::size_t i = 0; i < rows; ++i) {
+      reader_.column_beta(sequence_, head_, begin + i, 1, columns.data(), V_);
+      beta_[i] = *std::max_element(columns.data(), columns.data() + V_);
+    }
+  }
+
   void add_chunk(std::size_t begin, std::size_t rows) {
     using kda::NormForm;
     reader_.query(sequence_, head_, begin, rows, NormForm::reciprocal, casts_.normalised, q_.data(), stride_);
     reader_.key(sequence_, head_, begin, rows, NormForm::reciprocal, casts_.normalised, k_.data(), stride_);
     reader_.value(sequence_, head_, begin, rows, v_.data(), v_stride_);
-    reader_.beta(sequence_, head_, begin, rows, beta_.data());
+    read_strengths(begin, rows);
     reader_.log_decay(sequence_, head_, begin, rows, G_.data(), stride_);
     for (std::size_t i = 0; i < rows; ++i)
       std::copy_n(v_.data() + i * v_stride_, columns_, first_columns_.data() + i * columns_);
@@ -174,27 +187,33 @@ class HeadScan {
       scan_exponents(chunk, forms_[form],
                      std::min(static_cast<std::size_t>(forms_[form].anchor_rows), options_.chunk_size),
                      casts_, found_.ranges[form]);
-    add_keys(chunk);
+    add_keys(chunk, begin);
   }
 
   /// Everything about L, in fp64.
-  void add_keys(const ChunkRows<T>& chunk) {
+  void add_keys(const ChunkRows<T>& chunk, std::size_t begin) {
     const std::size_t rows = chunk.rows;
     std::transform(q_.data(), q_.data() + rows * stride_, wide_q_.data(),
                    [this](T q) { return problem_.scale() * static_cast<double>(q); });
     std::copy_n(k_.data(), rows * stride_, wide_k_.data());
+    const double* read = wide_k_.data();
+    if (problem_.erase) {
+      reader_.read_key(sequence_, head_, begin, rows, k_.data(), read_.data(), stride_);
+      std::copy_n(read_.data(), rows * stride_, wide_read_.data());
+      read = wide_read_.data();
+    }
     std::copy_n(G_.data(), rows * stride_, wide_G_.data());
     std::copy_n(beta_.data(), rows, wide_beta_.data());
     const std::vector<double> L =
-        strict_lower({rows, K_, stride_, wide_k_.data(), wide_G_.data(), wide_beta_.data()});
+        strict_lower({rows, K_, stride_, wide_k_.data(), read, wide_G_.data(), wide_beta_.data()});
     InverseGrowth growth;
     scan_inverse(L, rows, chunk.at, growth);
     found_.growth.merge(growth);
     for (std::size_t side = 0; side < probes_.size() && sizeof(T) == sizeof(float); ++side)
-      probes_[side].add({rows, K_, stride_, wide_q_.data(), wide_k_.data(), wide_G_.data(), wide_beta_.data(),
-                         first_columns_.data(), &L, chunk.at},
+      probes_[side].add({rows, K_, stride_, wide_q_.data(), wide_k_.data(), read, wide_G_.data(),
+                         wide_beta_.data(), first_columns_.data(), &L, chunk.at},
                         growth.blocks[side].doubling_amplification);
-    contraction_.add(rows, stride_, wide_G_.data(), wide_k_.data(), wide_beta_.data());
+    contraction_.add(rows, stride_, wide_G_.data(), wide_k_.data(), read, wide_beta_.data());
   }
 
   const kda::Problem& problem_;
@@ -206,7 +225,9 @@ class HeadScan {
   const CastPoints casts_;
   const std::size_t K_, V_, stride_, v_stride_;
   tensor::Scratch<T> q_, k_, G_, v_, beta_;
-  tensor::Scratch<double> wide_q_, wide_k_, wide_G_, wide_beta_;
+  tensor::Scratch<double> wide_q_, wide_k_;
+  tensor::Scratch<T> read_;  ///< erase * k, where there is an erase gate
+  tensor::Scratch<double> wide_read_, wide_G_, wide_beta_;
   const std::size_t columns_;
   tensor::Scratch<double> first_columns_;  ///< of v
   std::vector<DivergenceProbe> probes_;    ///< by block_sides; none when the initial state is not finite

@@ -36,12 +36,23 @@ class HeadInputs {
   void key(std::size_t t, std::vector<double>& row) const { key_row(problem_.k, t, row); }
 
   double value(std::size_t t, std::size_t lane) const {
-    return problem_.v.value(((sequence_.batch * d_.T + t) * d_.HV + head_) * d_.V + lane);
+    const std::size_t at = ((sequence_.batch * d_.T + t) * d_.HV + head_) * d_.V + lane;
+    return problem_.write ? problem_.write->value(at) * problem_.v.value(at) : problem_.v.value(at);
   }
 
-  double beta(std::size_t t) const {
-    if (reading_.beta_one) return 1;
-    double beta = problem_.beta.value((sequence_.batch * d_.T + t) * d_.HV + head_);
+  /// What predictions read the state along, from the key: erase * k where there is an erase gate.
+  void read(std::size_t t, const std::vector<double>& key, std::vector<double>& row) const {
+    row = key;
+    if (!problem_.erase) return;
+    for (std::size_t k = 0; k < d_.K; ++k)
+      row[k] *= problem_.erase->value(((sequence_.batch * d_.T + t) * d_.HV + head_) * d_.K + k);
+  }
+
+  /// Of a column: where they have betas of their own, that; 1 with gates.
+  double beta(std::size_t t, std::size_t lane) const {
+    if (reading_.beta_one || problem_.beta.empty()) return 1;
+    const std::size_t row = (sequence_.batch * d_.T + t) * d_.HV + head_;
+    double beta = problem_.beta.value(d_.strength == kda::Strength::value ? row * d_.V + lane : row);
     if (reading_.options.beta_sigmoid) beta = sigmoid(beta) * (reading_.options.allow_neg_eigval ? 2 : 1);
     beta *= reading_.beta_factor;
     return reading_.beta_squared ? beta * beta : beta;
@@ -75,9 +86,11 @@ class HeadInputs {
   }
 
   double log_decay(std::size_t t, std::size_t k) const {
-    double x = problem_.g.value(((sequence_.batch * d_.T + t) * d_.HV + head_) * d_.K + k);
+    double x =
+        problem_.g.value(((sequence_.batch * d_.T + t) * d_.HV + head_) * d_.decays() + k % d_.decays());
     if (reading_.options.gate == Gate::none) return x;
-    if (problem_.dt_bias && reading_.dt_bias) x += problem_.dt_bias->value(head_ * d_.K + k);
+    if (problem_.dt_bias && reading_.dt_bias)
+      x += problem_.dt_bias->value(head_ * d_.decays() + k % d_.decays());
     const double bound = reading_.options.lower_bound.value_or(0);
     if (reading_.clamped_softplus) return std::max(bound, -amplitude_ * softplus(x));
     if (reading_.options.gate == Gate::softplus) return -amplitude_ * softplus(x);
@@ -109,10 +122,17 @@ std::vector<double> first_state(const Problem& problem, const Interpretation& re
 /// State and rows of one head while its tokens go by; rows of the state are contiguous in the lanes.
 struct Recurrence {
   const std::size_t lanes;
-  std::vector<double> state, q, k, decay, update, output;
+  std::vector<double> state, q, k, read_key, decay, update, output;
 
   Recurrence(std::size_t K, std::vector<double> first, std::size_t lane_count)
-      : lanes(lane_count), state(std::move(first)), q(K), k(K), decay(K), update(lanes), output(lanes) {}
+      : lanes(lane_count),
+        state(std::move(first)),
+        q(K),
+        k(K),
+        read_key(K),
+        decay(K),
+        update(lanes),
+        output(lanes) {}
 
   void apply_decay() {
     for (std::size_t i = 0; i < decay.size(); ++i)
@@ -136,12 +156,13 @@ void step(Recurrence& now, const HeadInputs& inputs, const Interpretation& readi
           std::size_t first_lane) {
   inputs.query(t, now.q);
   inputs.key(t, now.k);
+  inputs.read(t, now.k, now.read_key);
   inputs.decay(t, now.decay);
-  const double beta = inputs.beta(t);
   if (!reading.predict_before_decay) now.apply_decay();
-  now.read(now.k, now.update);
+  now.read(now.read_key, now.update);
   if (reading.predict_before_decay) now.apply_decay();
   for (std::size_t lane = 0; lane < now.lanes; ++lane) {
+    const double beta = inputs.beta(t, first_lane + lane);
     const double value = inputs.value(t, first_lane + lane) * (reading.beta_on_value ? beta : 1);
     now.update[lane] = beta * (value - now.update[lane]);
   }

@@ -160,7 +160,7 @@ std::vector<double> strict_lower(const ChunkKeys& chunk) {
   const std::size_t n = chunk.rows, K = chunk.key_dim, stride = chunk.stride;
   constexpr std::size_t side = 16;
   Matrix L(n * n, 0.0);
-  std::vector<double> right(K * side), left(K);  // k_j exp(G_anchor - G_j), beta_i k_i exp(G_i - G_anchor)
+  std::vector<double> right(K * side), left(K);  // k_j exp(G_anchor - G_j), beta_i read_i exp(G_i - G_anchor)
   const auto decay = [&](std::size_t i, std::size_t j, std::size_t k) {
     return numeric::exp(chunk.G[i * stride + k] - chunk.G[j * stride + k]);
   };
@@ -177,7 +177,7 @@ std::vector<double> strict_lower(const ChunkKeys& chunk) {
           right[k * side + anchor - first] = chunk.k[anchor * stride + k];
         }
       for (std::size_t k = 0; k < K; ++k)
-        left[k] = chunk.beta[i] * chunk.k[i * stride + k] * decay(i, anchor, k);
+        left[k] = chunk.beta[i] * chunk.read[i * stride + k] * decay(i, anchor, k);
       double sum[side] = {};
       for (std::size_t k = 0; k < K; ++k)
         for (std::size_t j = 0; j < side; ++j) sum[j] += left[k] * right[k * side + j];

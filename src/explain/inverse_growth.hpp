@@ -39,10 +39,11 @@ struct InverseGrowth {
   void merge(const InverseGrowth& later);
 };
 
-/// L of one chunk, strictly lower: beta_i sum_k k_ik k_jk exp(G_i - G_j). k and G are [rows][stride].
+/// L of one chunk, strictly lower: beta_i sum_k read_ik k_jk exp(G_i - G_j). k, read (k, or erase * k) and G
+/// are [rows][stride].
 struct ChunkKeys {
   std::size_t rows, key_dim, stride;
-  const double *k, *G, *beta;
+  const double *k, *read, *G, *beta;
 };
 std::vector<double> strict_lower(const ChunkKeys& chunk);
 

@@ -59,7 +59,7 @@ std::vector<Step> climb(const LadderEnd& from, const LadderEnd& to, kda::Pass pa
     options.chunk_size = to.options.chunk_size;
     kda::Arithmetic arithmetic = to.variant->default_arithmetic(problem, options.dtype);
     for (const kda::AxisRow& axis : kda::axes())
-      if (axis.name != "formulation") axis.copy(options.arithmetic, arithmetic);
+      if (!axis.chunk_only) axis.copy(options.arithmetic, arithmetic);
     // What the token form did not round the chunk form does not round yet.
     if (variant->axes.chunk && arithmetic.storage != kda::Storage::named)
       arithmetic.storage = kda::Storage::none;
@@ -67,7 +67,7 @@ std::vector<Step> climb(const LadderEnd& from, const LadderEnd& to, kda::Pass pa
     take(fmt::format("form of {}", variant->name));
   }
   for (const kda::AxisRow& axis : kda::axes()) {
-    if (axis.name == "formulation" && !variant->axes.chunk) continue;
+    if (axis.chunk_only && !variant->axes.chunk) continue;
     const kda::RunOptions before = options;
     axis.copy(to.options.arithmetic, options.arithmetic);
     if (same_arithmetic(problem, *variant, before, options)) continue;

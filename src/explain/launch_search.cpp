@@ -74,7 +74,7 @@ class LaunchSearch {
 }  // namespace
 
 bool has_open_launch(const kda::Variant& variant, const kda::RunOptions& options) {
-  return variant.axes.chunk && options.arithmetic.reduction.kind == kda::ReductionKind::triton &&
+  return variant.axes.chunk && kda::is_triton(options.arithmetic.reduction) &&
          options.arithmetic.launch == kda::Launch{};
 }
 

@@ -41,15 +41,15 @@ std::vector<std::string> missing_options(const kda::Problem& problem) {
   std::vector<std::string> list;
   // 1 - beta |k|^2 is what a token keeps of the state along its key.
   constexpr double most = 2;
-  const Range beta =
-      options.beta_sigmoid ? Range{0, options.allow_neg_eigval ? 2.0 : 1.0} : range_of(problem.beta);
+  const Range beta = options.beta_sigmoid ? Range{0, options.allow_neg_eigval ? 2.0 : 1.0}
+                                          : range_of(problem.erase ? *problem.erase : problem.beta);
   const double square = options.qk_l2norm ? 1 : largest_square(problem);
   const bool grows = beta.least < 0 || beta.most * square > most;
   if (grows && !options.beta_sigmoid && (beta.least < 0 || beta.most > most))
     list.push_back(fmt::format(
-        "the recurrence itself grows: beta goes from {:.3g} to {:.3g}, and options/beta_sigmoid is "
-        "not set; is it missing?",
-        beta.least, beta.most));
+        "the recurrence itself grows: {} goes from {:.3g} to {:.3g}, and {}",
+        problem.erase ? "erase" : "beta", beta.least, beta.most,
+        problem.erase ? "no sigmoid is applied to it" : "options/beta_sigmoid is not set; is it missing?"));
   // Rounding leaves a key of norm 1 close to it.
   if (grows && !options.qk_l2norm && square > 1.1)
     list.push_back(

@@ -163,7 +163,7 @@ Problem with_heads_reversed(const Problem& problem) {
 Tensors with_heads_reversed(const Tensors& tensors, const kda::Dimensions& d) {
   Tensors reversed;
   for (const auto& [name, tensor] : tensors)
-    reversed.emplace(name, kda::with_heads(name, tensor, descending(d.H), descending(d.HV), d.K));
+    reversed.emplace(name, kda::with_heads(name, tensor, descending(d.H), descending(d.HV), d.decays()));
   return reversed;
 }
 
@@ -173,9 +173,15 @@ void replace_tokens(Problem& problem, const Sequence& piece) {
     rotate(problem.g, problem, piece);
   else
     fill_tokens(problem.g, problem, piece, -1e-3);
-  const std::size_t HV = problem.dimensions().HV, first = row_of(problem, piece, 0) * HV;
-  for (std::size_t i = first; i < first + piece.length() * HV; ++i)
-    problem.beta.set(i, 0.25 + 0.5 * problem.beta.value(i));
+  const auto replace = [&](Tensor& strength) {
+    const std::size_t width = strength.size() / rows_of(problem), first = row_of(problem, piece, 0) * width;
+    for (std::size_t i = first; i < first + piece.length() * width; ++i)
+      strength.set(i, 0.25 + 0.5 * strength.value(i));
+  };
+  if (problem.erase)
+    replace(*problem.erase), replace(*problem.write);
+  else
+    replace(problem.beta);
 }
 
 void replace_loss(Problem& problem, const Sequence& piece) {

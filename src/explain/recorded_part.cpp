@@ -44,7 +44,7 @@ RecordedAnswer::RecordedAnswer(const kda::Problem& problem, kda::Pass pass, cons
 tensor::Tensor RecordedAnswer::with_heads(const tensor::Tensor& tensor,
                                           std::span<const std::size_t> queries) const {
   return kda::with_heads(tensor.name(), tensor, queries, kda::value_heads_of(problem_, queries),
-                         problem_.dimensions().K);
+                         problem_.dimensions().decays());
 }
 
 RecordedPart RecordedAnswer::heads(std::span<const std::size_t> queries) const {

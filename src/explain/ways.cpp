@@ -37,6 +37,8 @@ kda::CastPoints casts_of(const Way& way, const Problem& problem) {
 bool has_point(const kda::CastPointRow& row, const Way& way, const Problem& problem) {
   if (row.point == &kda::CastPoints::normalised) return problem.options.qk_l2norm;
   if (row.point == &kda::CastPoints::initial_state && !problem.initial_state) return false;
+  if (row.point == &kda::CastPoints::transition || row.point == &kda::CastPoints::segment_state)
+    return way.options.arithmetic.segments.merge != kda::SegmentMerge::none;
   return !row.backward && (way.variant->axes.chunk ? row.in_chunk_form : row.in_token_forms);
 }
 
@@ -67,7 +69,8 @@ class Near {
 
   std::vector<Way> ways() {
     for (const kda::AxisDescription& axis : kda::axis_descriptions())
-      if (axis.key != "launch" && kda::has_axis(known_.variant->axes, axis.key + "="))
+      if (axis.key != "launch" && axis.key != "segments" &&
+          kda::has_axis(known_.variant->axes, axis.key + "="))
         for (const std::string& name : axis.names) add_value(axis.key, name);
     if (known_.variant->axes.chunk)
       for (const std::size_t size : usual_chunk_sizes) add_chunk_size(size);
@@ -78,8 +81,7 @@ class Near {
  private:
   void add(Way way) {
     // Of another order of sums there is no launch to keep.
-    if (way.options.arithmetic.reduction.kind != kda::ReductionKind::triton)
-      way.options.arithmetic.launch = {};
+    if (!kda::is_triton(way.options.arithmetic.reduction)) way.options.arithmetic.launch = {};
     if (is_possible(way, problem_)) ways_.push_back(std::move(way));
   }
 

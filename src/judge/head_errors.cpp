@@ -57,7 +57,7 @@ class Units {
 class Row {
  public:
   Row(const HeadValues& values, const Units& units, std::size_t stride)
-      : values_(values), units_(units), exact_(stride), truth_(stride), error_(stride) {}
+      : values_(values), units_(units), exact_(stride), moved_(stride), truth_(stride), error_(stride) {}
 
   void go_to(std::size_t row) {
     row_ = row, unit_ = units_.to_row(row);
@@ -76,10 +76,17 @@ class Row {
     kda::kernel_table().rows.errors({error_.size(), exact_.data(), unit_, largest_error, error_.data()});
     return error_;
   }
-  void read(const Direction& direction, std::vector<float>& to) const {
-    direction.rows.read(row_, to.data());
-    const double unit = unit_;
-    for (float& d : to) d = static_cast<float>(static_cast<double>(d) * unit);
+  /// False: it is not finite.
+  bool read(const Direction& direction, std::vector<float>& to) {
+    direction.answer.read(row_, moved_.data());
+    const double unit = unit_, per_unit = 1 / direction.step;
+    std::uint32_t largest = 0;
+    for (std::size_t v = 0; v < to.size(); ++v) {
+      const auto change = static_cast<float>((moved_[v] - exact_[v]) * per_unit);
+      largest = std::max(largest, std::bit_cast<std::uint32_t>(change) & 0x7fff'ffff);
+      to[v] = static_cast<float>(static_cast<double>(change) * unit);
+    }
+    return largest < 0x7f80'0000;
   }
 
  private:
@@ -87,7 +94,7 @@ class Row {
   const Units& units_;
   std::size_t row_ = 0;
   double unit_ = 1;
-  std::vector<double> exact_;
+  std::vector<double> exact_, moved_;
   std::vector<float> truth_, error_;
 };
 
@@ -204,15 +211,16 @@ class AlongDirections {
   AlongDirections(const std::vector<Direction>& directions, std::size_t fields, std::size_t stride)
       : directions_(directions),
         rows_(directions.size(), std::vector<float>(stride)),
+        is_finite_(directions.size(), true),
         fields_(fields, std::vector<AlongDirection>(directions.size())) {
     for (const Direction& direction : directions) sums_.push_back({direction.region});
   }
 
   /// `weight`: of squares.
-  void begin(const Row& row, double weight) {
+  void begin(Row& row, double weight) {
     weight_ = weight;
     for (std::size_t n = 0; n < rows_.size(); ++n) {
-      row.read(directions_[n], rows_[n]);
+      if (!row.read(directions_[n], rows_[n])) is_finite_[n] = false;
       sums_[n].squares += product(rows_[n], rows_[n]) * weight;
       sums_[n].truth += product(rows_[n], row.truth()) * weight;
     }
@@ -228,14 +236,22 @@ class AlongDirections {
       for (std::size_t f = 0; f < errors.fit.size(); ++f)
         if (errors.fit[f] && sums_[n].squares > 0)
           sums_[n].coherence = std::max(sums_[n].coherence, fields_[f][n].squares / sums_[n].squares);
-    errors.directions = std::move(sums_);
-    for (std::size_t f = 0; f < errors.fields.size(); ++f)
-      errors.fields[f].directions = std::move(fields_[f]);
+    errors.directions = finite(sums_);
+    for (std::size_t f = 0; f < errors.fields.size(); ++f) errors.fields[f].directions = finite(fields_[f]);
   }
 
  private:
+  template <class Sums>
+  std::vector<Sums> finite(const std::vector<Sums>& of_directions) const {
+    std::vector<Sums> kept;
+    for (std::size_t n = 0; n < of_directions.size(); ++n)
+      if (is_finite_[n]) kept.push_back(of_directions[n]);
+    return kept;
+  }
+
   const std::vector<Direction>& directions_;
   std::vector<std::vector<float>> rows_;  ///< by direction
+  std::vector<bool> is_finite_;
   std::vector<std::vector<AlongDirection>> fields_;
   std::vector<DirectionSums> sums_;
   double weight_ = 1;

@@ -42,9 +42,11 @@ class HeadRows {
 };
 
 /// How what a head answers changes with something, per unit of that: a slope along it is a region of its own.
+/// Told by the answer where there is a `step`, a power of two, more of it. One that is not finite is none.
 struct Direction {
   Region region;
-  HeadRows rows;
+  HeadRows answer;
+  double step;
 };
 
 /// The truth and every field: the twins, then the answers. Fields have fp32 or fewer bits.

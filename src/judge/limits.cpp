@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "judge/metrics.hpp"
+#include "judge/sides.hpp"
 #include "numeric/elementary.hpp"
 #include "numeric/product_sum.hpp"
 
@@ -70,11 +71,23 @@ double smallness_of_sums(std::size_t N, std::size_t K) {
 }
 
 double ratio_of_sizes(std::span<const double> values, std::span<const double> others) {
+  constexpr std::size_t at_once = 1024;
   numeric::ProductSum value, other;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (std::isnan(values[i]) || !std::isfinite(others[i])) continue;
-    value.add_square(values[i]);
-    other.add_square(others[i]);
+  for (std::size_t begin = 0; begin < values.size(); begin += at_once) {
+    const std::size_t end = std::min(begin + at_once, values.size());
+    double *const of_value = value.plain(), *const of_other = other.plain();
+    if (of_value != nullptr && of_other != nullptr && are_squarable(&values[begin], end - begin) &&
+        are_squarable(&others[begin], end - begin)) {
+      double a = *of_value, b = *of_other;  // neighbours may share a line of the cache
+      for (std::size_t i = begin; i < end; ++i) a += values[i] * values[i], b += others[i] * others[i];
+      *of_value = a, *of_other = b;
+      continue;
+    }
+    for (std::size_t i = begin; i < end; ++i) {
+      if (std::isnan(values[i]) || !std::isfinite(others[i])) continue;
+      value.add_square(values[i]);
+      other.add_square(others[i]);
+    }
   }
   return relative_size(value, other);
 }

@@ -30,7 +30,7 @@ RowLayout row_layout(std::string_view name, const tensor::Shape& shape, const kd
     return layout;
   }
   if (spec->axes[0] != kda::Axis::batch || spec->axes[1] != kda::Axis::token) return layout;
-  const std::size_t width = spec->rank > 3 ? shape[3] : 1;
+  const std::size_t width = shape.size() > 3 ? shape[3] : 1;
   layout = {shape[0] * shape[1], shape[2], width, chunk_size, {}, true};
   layout.block_rows = std::max<std::size_t>(1, layout.rows);
   layout.row_stride = shape[2] * width, layout.head_stride = width;

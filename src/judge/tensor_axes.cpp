@@ -10,10 +10,10 @@ TensorAxes::TensorAxes(std::string_view name, const tensor::Shape& shape, bool s
   const std::size_t size = tensor::element_count(shape);
   const kda::TensorSpec* const spec = kda::find_spec(name);
   run = row_stride = std::max<std::size_t>(1, size);
-  if (spec != nullptr && spec->rank == shape.size() && size > 0) {
+  if (spec != nullptr && kda::has_rank(*spec, shape.size()) && size > 0) {
     const auto axes = kda::stored_axes(*spec, state_v_first);
     std::size_t stride = size;
-    for (std::size_t axis = 0; axis < spec->rank; ++axis) {
+    for (std::size_t axis = 0; axis < shape.size(); ++axis) {
       if (axis == 0 && spec->rank > 1) row_stride = stride / shape[0];
       stride /= shape[axis];
       const bool is_head = axes[axis] == kda::Axis::head || axes[axis] == kda::Axis::value_head;

@@ -105,8 +105,8 @@ void UnitsSum::add_sums(std::size_t count, const double* values, std::span<const
     double most = 0;
     for (std::size_t token = 0; token < d_.B * d_.T; ++token) {
       const Row row = row_of(token, head);
-      const std::size_t at = (token * d_.HV + head) * d_.K;
-      if (!dg.empty()) tokens.add(units_of(row), energy_of(&dg[at], d_.K));
+      const std::size_t at = (token * d_.HV + head) * d_.decays();
+      if (!dg.empty()) tokens.add(units_of(row), energy_of(&dg[at], d_.decays()));
       most = std::max(most, units_of(row));
       largest_.front() = std::max(largest_.front(), units_lost(compute_, form_, row.longest, row.rounding));
     }

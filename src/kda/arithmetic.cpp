@@ -36,29 +36,23 @@ constexpr AxisRow axis_rows[] = {
        to.clamp = from.clamp;
        to.inverse = from.inverse;
        to.inverse_rows = from.inverse_rows;
+       to.merge = from.merge;
+       to.merge_rows = from.merge_rows;
        to.tail = from.tail;
        to.gates = from.gates;
        to.update = from.update;
        to.delta = from.delta;
+       to.beta = from.beta;
        to.scale = from.scale;
        to.output = from.output;
-     }},
+     },
+     true},
+    {"segments", "the parts a sequence is computed in, and how their maps of the state are merged",
+     [](const Arithmetic& from, Arithmetic& to) { to.segments = from.segments; }, true},
 };
 
-}  // namespace
-
-Arithmetic ideal_arithmetic() {
-  Arithmetic ideal;
-  ideal.reduction = {ReductionKind::exact, 0};
-  ideal.storage = Storage::none;
-  ideal.decay = DecayForm::pair;
-  return ideal;
-}
-
-std::span<const AxisRow> axes() { return axis_rows; }
-
-CastPoints cast_points(const Arithmetic& arithmetic, DType dtype, bool beta_is_16_bit, bool chunk) {
-  if (dtype == DType::fp64) return {};
+/// What its words say, whether or not a run comes past there. Not in fp64.
+CastPoints casts_of_storage(const Arithmetic& arithmetic, DType dtype, bool beta_is_16_bit, bool chunk) {
   const bool is_narrow = dtype == DType::bf16 || dtype == DType::fp16;
   const Rounding narrow = dtype == DType::bf16 ? Rounding::bf16 : Rounding::fp16;
   switch (arithmetic.storage) {
@@ -77,16 +71,38 @@ CastPoints cast_points(const Arithmetic& arithmetic, DType dtype, bool beta_is_1
       return is_narrow ? fla_cast_points(narrow, beta_is_16_bit) : tensor_core_operands();
     case Storage::flash_kda:
       return chunk ? flash_kda_cast_points(arithmetic.delta == Delta::residual) : CastPoints{};
+    case Storage::h100_mma:
+      return chunk && is_narrow ? narrow_operands(narrow) : CastPoints{};
     case Storage::named:
       break;
   }
   return arithmetic.casts;
 }
 
+}  // namespace
+
+Arithmetic ideal_arithmetic() {
+  Arithmetic ideal;
+  ideal.reduction = {ReductionKind::exact, 0};
+  ideal.storage = Storage::none;
+  ideal.decay = DecayForm::pair;
+  return ideal;
+}
+
+std::span<const AxisRow> axes() { return axis_rows; }
+
+CastPoints cast_points(const Arithmetic& arithmetic, DType dtype, bool beta_is_16_bit, bool chunk) {
+  if (dtype == DType::fp64) return {};
+  CastPoints casts = casts_of_storage(arithmetic, dtype, beta_is_16_bit, chunk);
+  if (arithmetic.segments.merge == SegmentMerge::none)
+    casts.transition = casts.segment_state = Rounding::none;
+  return casts;
+}
+
 std::string unsupported(const Arithmetic& arithmetic, DType dtype) {
   const ReductionKind kind = arithmetic.reduction.kind;
   const bool has_tensor_cores =
-      kind == ReductionKind::mma || kind == ReductionKind::triton || kind == ReductionKind::lanes;
+      kind == ReductionKind::mma || is_triton(arithmetic.reduction) || kind == ReductionKind::lanes;
   if (arithmetic.gates != Gates::natural &&
       (arithmetic.exponential == Exponential::libm || arithmetic.exponential == Exponential::poly))
     return "exponential=libm and poly have no powers of two, which gates=log2 and log2-each ask for";
@@ -96,7 +112,8 @@ std::string unsupported(const Arithmetic& arithmetic, DType dtype) {
   if (arithmetic.exponential != Exponential::exact && arithmetic.exponential != Exponential::libm)
     return "this exponential exists in fp32 only";
   if (arithmetic.gates != Gates::natural) return "gates=log2 and log2-each exist in fp32 only";
-  if (arithmetic.special != Special::ieee) return "special=triton, triton-logf and fast exist in fp32 only";
+  if (arithmetic.special != Special::ieee)
+    return "special=triton, triton-logf, fast and fast-floor exist in fp32 only";
   if (arithmetic.subnormals != Subnormals::gradual) return "subnormals=flush exists in fp32 only";
   if (has_tensor_cores) return "tensor cores add in fp32 only";
   return {};

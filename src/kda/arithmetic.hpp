@@ -1,7 +1,7 @@
 // How a variant computes: data, chosen per run and printed with every result. The kernels are written once
-// and ask it at each operation it governs. Six axes: contraction, exponential, special functions, reduction,
-// storage, and the formulation (decay and inverse of the chunk form). What each value means:
-// docs/arithmetic.md.
+// and ask it at each operation it governs. Seven axes: contraction, exponential, special functions,
+// reduction, storage, the formulation (decay and inverse of the chunk form), and the segments a sequence is
+// computed in. What each value means: docs/arithmetic.md.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,17 @@ enum class Contraction : std::uint8_t { separate, fused };
 
 /// The order in which a sum of products is added up, and where it is rounded.
 enum class ReductionKind : std::uint8_t {
-  sequential,  ///< from the first term upwards
-  pairwise,    ///< neighbours first, then pairs of pairs
-  tree,        ///< `width` strided running sums, then halves onto halves: a warp
-  blocks,      ///< runs of `width` terms, then their sums from the first upwards
-  mma,         ///< tensor core: terms cut off `width` bits below the largest, added exactly, cut to fp32
-  triton,      ///< the same; and rows as Triton's tl.sum adds them on an H100 (kda/row_layout.hpp)
-  lanes,       ///< as mma; and rows of the norm by the lanes of a warp, gates row by row
-  simt,        ///< a GPU's other cores: rows by the tree of a warp, products by one thread for each sum
-  exact,       ///< one rounding at the end
+  sequential,   ///< from the first term upwards
+  pairwise,     ///< neighbours first, then pairs of pairs
+  tree,         ///< `width` strided running sums, then halves onto halves: a warp
+  blocks,       ///< runs of `width` terms, then their sums from the first upwards
+  mma,          ///< tensor core: terms cut off `width` bits below the largest, added exactly, cut to fp32
+  triton,       ///< the same; and rows as Triton's tl.sum adds them on an H100 (kda/row_layout.hpp)
+  triton_rows,  ///< the same, but scores take their channels in order: Triton's norm and gates, another's
+                ///< products
+  lanes,        ///< as mma; and rows of the norm by the lanes of a warp, gates row by row
+  simt,         ///< a GPU's other cores: rows by the tree of a warp, products by one thread for each sum
+  exact,        ///< one rounding at the end
 };
 struct Reduction {
   ReductionKind kind = ReductionKind::sequential;
@@ -50,17 +52,26 @@ enum class DecayForm : std::uint8_t {
   anchor_first,  ///< factored everywhere, anchor = first row of the block
   anchor_mid,    ///< factored everywhere, anchor in the diagonal block = its middle row: FLA with safe_gate
   factored,      ///< exp(G) exp(-G), G from the start of the block: FlashKDA's with blocks of 16
+  reciprocal,    ///< the same; exp(-G) is the reciprocal of exp(G)
   clamp,         ///< anchor_first, the exponents of both factors clamped to +-`clamp` (in powers of two)
 };
 
 /// How (I + L)^-1 is formed (docs/kda.md, "Inverse formulations"). `inverse_rows` is the side of the diagonal
 /// blocks; blocks are merged by products.
 enum class InverseForm : std::uint8_t {
-  substitution,  ///< (a) row by row over the whole chunk
-  blocks,        ///< (b) row by row in each block
-  doubling,      ///< (c) (I - L)(I + L^2)(I + L^4) ... in each block
-  horner,        ///< I - L (I - L (I - ...)) in each block
-  eliminate,     ///< rank-one updates in each block: as (b), every entry one running sum. Blocks of 8 or 16
+  substitution,   ///< (a) row by row over the whole chunk
+  blocks,         ///< (b) row by row in each block
+  doubling,       ///< (c) (I - L)(I + L^2)(I + L^4) ... in each block
+  doubling_wide,  ///< the same; what a step adds up is not rounded. Blocks of 8 or 16
+  horner,         ///< I - L (I - L (I - ...)) in each block
+  eliminate,      ///< rank-one updates in each block: as (b), every entry one running sum. Blocks of 8 or 16
+};
+
+/// Which blocks of the inverse are merged.
+enum class Merge : std::uint8_t {
+  nearest,  ///< neighbours, then those farther apart, all of them of one size
+  halves,   ///< two and two, to blocks of twice the size, until they have 64 rows
+  split,    ///< as halves; the second product is one sum for every `merge_rows` terms, rounded and added up
 };
 
 enum class Storage : std::uint8_t {
@@ -69,6 +80,7 @@ enum class Storage : std::uint8_t {
   fla,        ///< as upstream, and in fp32 the operands of every product in tf32: the tensor cores' default
   triton,     ///< as upstream, and in fp32 as fla; but what a product cuts to tf32 is kept whole
   flash_kda,  ///< where FlashKDA rounds (docs/kda.md, "FlashKDA")
+  h100_mma,   ///< where gpu-chunk rounds on tensor cores: operands alone; fp32 and fp64 nowhere
   named,      ///< at the stages of `casts`
 };
 
@@ -76,9 +88,10 @@ enum class Storage : std::uint8_t {
 /// running sums grow with the sums: near the end of a chunk, where little decays, a difference of two large
 /// ones has lost what a sum of its own still has (docs/arithmetic.md, "tail").
 enum class TailForm : std::uint8_t {
-  difference,  ///< of two running sums from the start of the chunk: upstream
-  suffix,      ///< a running sum from its end
-  factored,    ///< never: exp(-G_i) exp(G_n) from rounded factors, k exp(-G_i) being one of the scores'
+  difference,     ///< of two running sums from the start of the chunk: upstream
+  suffix,         ///< a running sum from its end
+  factored,       ///< never: exp(-G_i) exp(G_n) from rounded factors, k exp(-G_i) being one of the scores'
+  factored_late,  ///< the same; k exp(-G_i) is not rounded before exp(G_n) multiplies it
 };
 
 /// How the norm and the gates divide, take roots and logarithms.
@@ -87,6 +100,7 @@ enum class Special : std::uint8_t {
   triton,  ///< what Triton makes of them on an H100: div.full, sqrt.approx, lg2.approx (numeric/h100.hpp)
   triton_logf,  ///< the same; a softplus of logf, which is what tl.log is
   fast,         ///< a norm of rsqrt.approx, sigmoids of tanh.approx, softplus as `triton`
+  fast_floor,   ///< the same; a floor under the norm's sum, and a bounded gate that is one fma of its tanh
 };
 
 /// What becomes of subnormal numbers in fp32.
@@ -117,17 +131,36 @@ enum class Delta : std::uint8_t {
   residual,  ///< before it: v_new = X (beta (v - (k e^G) S)); u and w are not formed
 };
 
+/// Where beta multiplies what a chunk writes. That of L is in its rows.
+enum class BetaPart : std::uint8_t {
+  rows,     ///< the rows that the inverse multiplies
+  columns,  ///< the columns of the inverse
+};
+
 /// What scale multiplies.
 enum class ScaledPart : std::uint8_t {
   scores,  ///< the scores, and (q e^G) S
   q,       ///< q e^G, rounded before and behind it as an operand is; scale is rounded like it
-  output,  ///< o of the token forms, which else multiply q; in the chunk form the scores
+  output,  ///< o, once it is summed; the token forms else multiply q
 };
 
 /// How the two parts of a chunk's o come together.
 enum class Output : std::uint8_t {
   chained,  ///< Aqk v_new is added up from (q e^G) S on
   apart,    ///< both are sums of their own
+};
+
+/// How the states that enter the parts of a sequence are formed, of the maps S -> M S + A of the parts
+/// before.
+enum class SegmentMerge : std::uint8_t {
+  none,        ///< a sequence is one part
+  sequential,  ///< map after map is applied to the state
+  tree,        ///< maps of 2^k parts are composed; a state goes through the largest first
+};
+struct Segments {
+  SegmentMerge merge = SegmentMerge::none;
+  int parts = 1;
+  bool operator==(const Segments&) const = default;
 };
 
 /// What a tensor core adds in (docs/arithmetic.md, "Tensor cores").
@@ -165,18 +198,27 @@ struct Arithmetic {
   int anchor_rows = 16;  ///< 16, 32 or 64; no more than the chunk
   double clamp = 126;    ///< of DecayForm::clamp
   InverseForm inverse = InverseForm::substitution;
-  int inverse_rows = 16;                        ///< 8, 16, 32 or 64; no more than the chunk
+  int inverse_rows = 16;  ///< 8, 16, 32 or 64; no more than the chunk
+  Merge merge = Merge::nearest;
+  int merge_rows = 16;                          ///< of Merge::split
   Accumulator accumulator = Accumulator::fp32;  ///< of the products that form the inverse
   TailForm tail = TailForm::difference;
   Gates gates = Gates::natural;
   Update update = Update::chained;
   Delta delta = Delta::wy;
+  BetaPart beta = BetaPart::rows;
   ScaledPart scale = ScaledPart::scores;
   Output output = Output::chained;
+  Segments segments;
   Launch launch{};
 
   bool operator==(const Arithmetic&) const = default;
 };
+
+/// Rows and running sums of gates are added up as Triton does.
+constexpr bool is_triton(const Reduction& reduction) {
+  return reduction.kind == ReductionKind::triton || reduction.kind == ReductionKind::triton_rows;
+}
 
 /// Every operation within half a unit in the last place: fused, exact, exact, none, pair, substitution.
 Arithmetic ideal_arithmetic();
@@ -185,6 +227,7 @@ Arithmetic ideal_arithmetic();
 struct AxisRow {
   std::string_view name, summary;
   void (*copy)(const Arithmetic& from, Arithmetic& to);
+  bool chunk_only = false;  ///< the token forms do not have it
 };
 std::span<const AxisRow> axes();
 
@@ -197,7 +240,7 @@ CastPoints cast_points(const Arithmetic& arithmetic, numeric::DType dtype, bool 
 
 /// Parts of the arithmetic a variant has; the others are not printed and may not be set.
 struct ArithmeticAxes {
-  bool chunk = false;  ///< decay, inverse and tail
+  bool chunk = false;  ///< decay, inverse, tail, segments and what else is of the chunk form
 };
 
 /// "contraction=fused exponential=exact ..." in the words --arithmetic takes.
@@ -217,22 +260,27 @@ std::string unsupported(const Arithmetic& arithmetic, numeric::DType dtype);
 constexpr std::string_view cpu_only_key(const Arithmetic& arithmetic) {
   const CastPoints& casts = arithmetic.casts;
   const bool rounds_there = casts.initial_state != Rounding::none || casts.scores != Rounding::none ||
-                            casts.residual != Rounding::none || casts.o_inter != Rounding::none ||
-                            casts.o_intra != Rounding::none;
+                            casts.off_diagonal != Rounding::none || casts.residual != Rounding::none ||
+                            casts.o_inter != Rounding::none || casts.o_intra != Rounding::none;
   if (arithmetic.special != Special::ieee) return "special";
   if (arithmetic.subnormals != Subnormals::gradual) return "subnormals";
-  if (arithmetic.reduction.kind == ReductionKind::triton || arithmetic.reduction.kind == ReductionKind::lanes)
+  if (is_triton(arithmetic.reduction) || arithmetic.reduction.kind == ReductionKind::lanes)
     return "reduction";
   if (arithmetic.storage == Storage::triton || (arithmetic.storage == Storage::named && rounds_there))
     return "storage";
-  if (arithmetic.inverse == InverseForm::eliminate) return "inverse";
+  if (arithmetic.decay == DecayForm::reciprocal) return "decay";
+  if (arithmetic.inverse == InverseForm::eliminate || arithmetic.inverse == InverseForm::doubling_wide)
+    return "inverse";
+  if (arithmetic.merge != Merge::nearest) return "merge";
   if (arithmetic.accumulator != Accumulator::fp32) return "accumulator";
-  if (arithmetic.tail == TailForm::factored) return "tail";
+  if (arithmetic.tail == TailForm::factored || arithmetic.tail == TailForm::factored_late) return "tail";
   if (arithmetic.gates != Gates::natural) return "gates";
   if (arithmetic.update != Update::chained) return "update";
   if (arithmetic.delta != Delta::wy) return "delta";
+  if (arithmetic.beta != BetaPart::rows) return "beta";
   if (arithmetic.scale != ScaledPart::scores) return "scale";
   if (arithmetic.output != Output::chained) return "output";
+  if (arithmetic.segments.merge != SegmentMerge::none) return "segments";
   return {};
 }
 

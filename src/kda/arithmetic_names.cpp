@@ -34,7 +34,8 @@ constexpr ValueName<Exponential> exponentials[] = {{Exponential::exact, "exact"}
 constexpr ValueName<Special> specials[] = {{Special::ieee, "ieee"},
                                            {Special::triton, "triton"},
                                            {Special::triton_logf, "triton-logf"},
-                                           {Special::fast, "fast"}};
+                                           {Special::fast, "fast"},
+                                           {Special::fast_floor, "fast-floor"}};
 constexpr ValueName<Subnormals> subnormal_values[] = {{Subnormals::gradual, "gradual"},
                                                       {Subnormals::flush, "flush"}};
 constexpr ValueName<ReductionKind> reductions[] = {{ReductionKind::sequential, "sequential"},
@@ -43,32 +44,39 @@ constexpr ValueName<ReductionKind> reductions[] = {{ReductionKind::sequential, "
                                                    {ReductionKind::blocks, "blocks", Number::width},
                                                    {ReductionKind::mma, "mma", Number::bits},
                                                    {ReductionKind::triton, "triton", Number::bits},
+                                                   {ReductionKind::triton_rows, "triton-rows", Number::bits},
                                                    {ReductionKind::lanes, "lanes", Number::bits},
                                                    {ReductionKind::simt, "simt"},
                                                    {ReductionKind::exact, "exact"}};
-constexpr ValueName<Storage> storages[] = {{Storage::none, "none"},
-                                           {Storage::upstream, "upstream"},
-                                           {Storage::fla, "fla"},
-                                           {Storage::triton, "triton"},
-                                           {Storage::flash_kda, "flash-kda"}};
+constexpr ValueName<Storage> storages[] = {
+    {Storage::none, "none"},     {Storage::upstream, "upstream"},   {Storage::fla, "fla"},
+    {Storage::triton, "triton"}, {Storage::flash_kda, "flash-kda"}, {Storage::h100_mma, "h100-mma"}};
 constexpr ValueName<DecayForm> decays[] = {{DecayForm::pair, "pair"},
                                            {DecayForm::pair_late, "pair-late"},
                                            {DecayForm::anchor_pair, "anchor-pair", Number::rows},
                                            {DecayForm::anchor_first, "anchor-first", Number::rows},
                                            {DecayForm::anchor_mid, "anchor-mid", Number::rows},
                                            {DecayForm::factored, "factored", Number::rows},
+                                           {DecayForm::reciprocal, "reciprocal", Number::rows},
                                            {DecayForm::clamp, "clamp", Number::exponent}};
-constexpr ValueName<InverseForm> inverses[] = {{InverseForm::substitution, "substitution"},
-                                               {InverseForm::blocks, "blocks", Number::rows},
-                                               {InverseForm::doubling, "doubling", Number::rows},
-                                               {InverseForm::horner, "horner", Number::rows},
-                                               {InverseForm::eliminate, "eliminate", Number::few_rows}};
+constexpr ValueName<InverseForm> inverses[] = {
+    {InverseForm::substitution, "substitution"},
+    {InverseForm::blocks, "blocks", Number::rows},
+    {InverseForm::doubling, "doubling", Number::rows},
+    {InverseForm::doubling_wide, "doubling-wide", Number::few_rows},
+    {InverseForm::horner, "horner", Number::rows},
+    {InverseForm::eliminate, "eliminate", Number::few_rows}};
+constexpr ValueName<Merge> merges[] = {
+    {Merge::nearest, "nearest"}, {Merge::halves, "halves"}, {Merge::split, "split", Number::rows}};
 constexpr ValueName<Accumulator> accumulators[] = {{Accumulator::fp32, "fp32"}, {Accumulator::fp16, "fp16"}};
-constexpr ValueName<TailForm> tails[] = {
-    {TailForm::difference, "difference"}, {TailForm::suffix, "suffix"}, {TailForm::factored, "factored"}};
+constexpr ValueName<TailForm> tails[] = {{TailForm::difference, "difference"},
+                                         {TailForm::suffix, "suffix"},
+                                         {TailForm::factored, "factored"},
+                                         {TailForm::factored_late, "factored-late"}};
 constexpr ValueName<Gates> gate_bases[] = {
     {Gates::natural, "natural"}, {Gates::log2, "log2"}, {Gates::log2_each, "log2-each"}};
 constexpr ValueName<Delta> deltas[] = {{Delta::wy, "wy"}, {Delta::residual, "residual"}};
+constexpr ValueName<BetaPart> beta_parts[] = {{BetaPart::rows, "rows"}, {BetaPart::columns, "columns"}};
 constexpr ValueName<ScaledPart> scaled_parts[] = {
     {ScaledPart::scores, "scores"}, {ScaledPart::q, "q"}, {ScaledPart::output, "output"}};
 constexpr ValueName<Output> outputs[] = {{Output::chained, "chained"}, {Output::apart, "apart"}};
@@ -76,6 +84,9 @@ constexpr ValueName<Update> updates[] = {{Update::chained, "chained"},
                                          {Update::transposed, "transposed"},
                                          {Update::added, "added"},
                                          {Update::decay_fused, "decay-fused"}};
+constexpr ValueName<SegmentMerge> segment_merges[] = {{SegmentMerge::none, "none"},
+                                                      {SegmentMerge::sequential, "sequential", Number::parts},
+                                                      {SegmentMerge::tree, "tree", Number::parts}};
 constexpr ValueName<Rounding> roundings[] = {
     {Rounding::bf16, "bf16"}, {Rounding::fp16, "fp16"}, {Rounding::tf32, "tf32"}};
 
@@ -132,10 +143,23 @@ void set_decay(Arithmetic& arithmetic, std::string_view value) {
   if (row.number == Number::exponent) arithmetic.clamp = number;
 }
 
+void set_segments(Arithmetic& arithmetic, std::string_view value) {
+  const auto& row = find_in(segment_merges, "segments", value);
+  const double fallback = row.number == Number::none ? 1 : 2;
+  arithmetic.segments = {
+      row.value, static_cast<int>(number_of(row.number, "segments", value, split(value).colon, fallback))};
+}
+
 void set_inverse(Arithmetic& arithmetic, std::string_view value) {
   const auto& row = find_in(inverses, "inverse", value);
   arithmetic.inverse_rows = static_cast<int>(number_of(row.number, "inverse", value, split(value).colon, 16));
   arithmetic.inverse = row.value;
+}
+
+void set_merge(Arithmetic& arithmetic, std::string_view value) {
+  const auto& row = find_in(merges, "merge", value);
+  arithmetic.merge_rows = static_cast<int>(number_of(row.number, "merge", value, split(value).colon, 16));
+  arithmetic.merge = row.value;
 }
 
 std::vector<std::string> cast_point_names() {
@@ -213,14 +237,17 @@ constexpr AxisKey keys[] = {
     {"storage", false, set_storage},
     {"decay", true, set_decay},
     {"inverse", true, set_inverse},
+    {"merge", true, set_merge},
     {"accumulator", true,
      [](Arithmetic& a, std::string_view v) { a.accumulator = plain(accumulators, "accumulator", v); }},
     {"tail", true, [](Arithmetic& a, std::string_view v) { a.tail = plain(tails, "tail", v); }},
     {"gates", true, [](Arithmetic& a, std::string_view v) { a.gates = plain(gate_bases, "gates", v); }},
     {"delta", true, [](Arithmetic& a, std::string_view v) { a.delta = plain(deltas, "delta", v); }},
+    {"beta", true, [](Arithmetic& a, std::string_view v) { a.beta = plain(beta_parts, "beta", v); }},
     {"scale", false, [](Arithmetic& a, std::string_view v) { a.scale = plain(scaled_parts, "scale", v); }},
     {"output", true, [](Arithmetic& a, std::string_view v) { a.output = plain(outputs, "output", v); }},
     {"update", false, [](Arithmetic& a, std::string_view v) { a.update = plain(updates, "update", v); }},
+    {"segments", true, set_segments},
     {"launch", false, [](Arithmetic& a, std::string_view v) { a.launch = launch_from(v); }}};
 
 void set_preset(Arithmetic& arithmetic, const Preset& preset) {
@@ -244,15 +271,20 @@ std::string axis_value(const Arithmetic& arithmetic, std::string_view axis) {
            (arithmetic.accumulator == Accumulator::fp16 ? ", fp16 accumulators" : "") +
            (arithmetic.launch == Launch{} ? "" : ", " + words_of(arithmetic.launch));
   if (axis == "storage") return storage_name(arithmetic);
+  if (axis == "segments")
+    return numbered(segment_merges, arithmetic.segments.merge, arithmetic.segments.parts);
   const double number = arithmetic.decay == DecayForm::clamp ? arithmetic.clamp : arithmetic.anchor_rows;
   std::string text = fmt::format("{}, {}", numbered(decays, arithmetic.decay, number),
                                  numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows));
   const auto add_if = [&](bool differs, std::string_view value, std::string_view what) {
     if (differs) fmt::format_to(std::back_inserter(text), ", {} {}", value, what);
   };
+  add_if(arithmetic.merge != Merge::nearest, numbered(merges, arithmetic.merge, arithmetic.merge_rows),
+         "merges");
   add_if(arithmetic.tail != TailForm::difference, name_in(tails, arithmetic.tail), "tail");
   add_if(arithmetic.gates != Gates::natural, name_in(gate_bases, arithmetic.gates), "gates");
   add_if(arithmetic.delta != Delta::wy, name_in(deltas, arithmetic.delta), "delta");
+  add_if(arithmetic.beta != BetaPart::rows, "beta in", name_in(beta_parts, arithmetic.beta));
   add_if(arithmetic.scale != ScaledPart::scores, "scaled", name_in(scaled_parts, arithmetic.scale));
   add_if(arithmetic.output != Output::chained, "output", name_in(outputs, arithmetic.output));
   add_if(arithmetic.update != Update::chained, name_in(updates, arithmetic.update), "update");
@@ -266,18 +298,23 @@ std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
       name_in(specials, arithmetic.special), name_in(subnormal_values, arithmetic.subnormals),
       numbered(reductions, arithmetic.reduction.kind, arithmetic.reduction.width), storage_name(arithmetic));
   if (axes.chunk)
-    fmt::format_to(std::back_inserter(text),
-                   " decay={} inverse={} accumulator={} tail={} gates={} delta={} scale={} output={} "
-                   "update={} launch={}",
-                   numbered(decays, arithmetic.decay,
-                            arithmetic.decay == DecayForm::clamp ? arithmetic.clamp : arithmetic.anchor_rows),
-                   numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows),
-                   name_in(accumulators, arithmetic.accumulator), name_in(tails, arithmetic.tail),
-                   name_in(gate_bases, arithmetic.gates), name_in(deltas, arithmetic.delta),
-                   name_in(scaled_parts, arithmetic.scale), name_in(outputs, arithmetic.output),
-                   name_in(updates, arithmetic.update), words_of(arithmetic.launch));
+    fmt::format_to(
+        std::back_inserter(text),
+        " decay={} inverse={} merge={} accumulator={} tail={} gates={} delta={} beta={} scale={} output={} "
+        "update={} launch={}",
+        numbered(decays, arithmetic.decay,
+                 arithmetic.decay == DecayForm::clamp ? arithmetic.clamp : arithmetic.anchor_rows),
+        numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows),
+        numbered(merges, arithmetic.merge, arithmetic.merge_rows),
+        name_in(accumulators, arithmetic.accumulator), name_in(tails, arithmetic.tail),
+        name_in(gate_bases, arithmetic.gates), name_in(deltas, arithmetic.delta),
+        name_in(beta_parts, arithmetic.beta), name_in(scaled_parts, arithmetic.scale),
+        name_in(outputs, arithmetic.output), name_in(updates, arithmetic.update),
+        words_of(arithmetic.launch));
   else if (arithmetic.launch != Launch{})
     text += " launch=" + words_of(arithmetic.launch);
+  if (axes.chunk && arithmetic.segments.merge != SegmentMerge::none)
+    text += " segments=" + axis_value(arithmetic, "segments");
   return text;
 }
 
@@ -331,16 +368,21 @@ std::vector<AxisDescription> axis_descriptions() {
        "what is rounded below the format of the computation"},
       {"decay", names_in(decays), "", "chunk: how exp(G_i - G_j) is formed; anchors stand every N rows"},
       {"inverse", names_in(inverses), "", "chunk: how (I + L)^-1 is formed"},
+      {"merge", names_in(merges), "", "chunk: which blocks of the inverse are merged"},
       {"accumulator", names_in(accumulators), "",
        "chunk: what tensor cores add in where they form the inverse"},
       {"tail", names_in(tails), "", "chunk: how G_n - G_i, the decay to the chunk's end, is formed"},
       {"gates", names_in(gate_bases), "", "chunk: what sums of gates are logarithms to"},
       {"delta", names_in(deltas), "", "chunk: the prediction is subtracted behind the inverse, or before it"},
+      {"beta", names_in(beta_parts), "",
+       "chunk: beta multiplies the rows that the inverse multiplies, or its columns"},
       {"scale", names_in(scaled_parts), "",
-       "chunk: scores or q, which scale multiplies; the token forms: q, or o behind its sum"},
+       "what scale multiplies: scores or q, or o behind its sum; the token forms: q or o"},
       {"output", names_in(outputs), "", "chunk: how the two parts of o come together"},
       {"update", names_in(updates), "",
        "how writes join the decayed state; the token forms have chained and decay-fused"},
+      {"segments", names_in(segment_merges), "",
+       "chunk: the parts a sequence is computed in, and how their maps of the state are merged"},
       {"launch",
        {"any"},
        "norm:SxLxW+pairs:SxLxW+substitution:SxLxW+scan:ROWS+block:COLUMNSxWARPS+wy:KxVxWARPS+intra:WARPS+"

@@ -8,13 +8,18 @@ namespace {
 constexpr Preset rows[] = {
     {"ideal", "", "every operation within half a unit in the last place", "a definition",
      "contraction=fused exponential=exact special=ieee subnormals=gradual reduction=exact storage=none "
-     "decay=pair inverse=substitution accumulator=fp32 tail=difference gates=natural delta=wy scale=scores "
-     "output=chained update=chained launch=any"},
+     "decay=pair inverse=substitution merge=nearest accumulator=fp32 tail=difference gates=natural delta=wy "
+     "beta=rows scale=scores output=chained update=chained segments=none launch=any"},
     {"ieee", "", "a CPU without contraction", "a definition",
      "ideal contraction=separate exponential=libm reduction=sequential"},
     {"h100", "", "kda-check's own GPU kernels",
      "proven: on an H100 no bit of any answer, stage or gradient differs",
      "contraction=fused exponential=cuda reduction=simt inverse=blocks:16 tail=suffix"},
+    {"h100-mma", "chunk", "kda-check's gpu-chunk on tensor cores, in bf16 and fp16",
+     "proven forwards: on an H100 no bit of o and final_state differs",
+     "contraction=fused exponential=cuda-fast special=triton subnormals=gradual reduction=lanes:25 "
+     "storage=h100-mma inverse=eliminate:16 merge=nearest accumulator=fp32 tail=difference gates=log2-each "
+     "delta=residual beta=rows scale=scores output=chained update=chained segments=none launch=any"},
     {"vllm-decode", "recurrent",
      "vLLM's fused_recurrent_kda of Kimi K3 with 49 to 96 or more than 192 sequences times heads",
      "from source", "fla-recurrent special=triton-logf launch=block:8x1"},
@@ -28,6 +33,24 @@ constexpr Preset rows[] = {
      "flash-kda inverse=eliminate:8 accumulator=fp32 "
      "storage=bf16@products+bf16@normalised+bf16@exponentials+bf16@u+bf16@prediction+bf16@residual+"
      "bf16@o_inter+bf16@o_intra+bf16@initial_state+bf16@carry"},
+    {"cula-sm90", "chunk", "cuLA's cula_kda_prefill on an H100, beta after its sigmoid", "from source",
+     "contraction=fused exponential=cuda-fast special=triton subnormals=flush reduction=triton-rows:25 "
+     "storage=bf16@normalised+tf32@score_operands+bf16@Aqk+fp16@L+fp16@inverse_operands+fp16@Akk_inv+"
+     "bf16@operands+bf16@w+bf16@u+bf16@prediction+bf16@residual+bf16@v_new+bf16@state "
+     "decay=anchor-first:16 inverse=eliminate:8 merge=split:16 accumulator=fp32 tail=difference gates=log2 "
+     "delta=residual beta=columns scale=scores output=chained update=chained launch=any"},
+    {"attention-gym", "chunk", "attention-gym's chunk_kda on a Blackwell, but for its norm and gate",
+     "from source",
+     "fla decay=anchor-first:16 inverse=blocks:16 update=chained "
+     "storage=bf16@normalised+tf32@score_operands+bf16@off_diagonal+bf16@Aqk+bf16@inverse_operands+"
+     "bf16@Akk_inv+bf16@operands+bf16@w+bf16@u+bf16@v_new+bf16@state"},
+    {"flashinfer-bt16", "chunk",
+     "FlashInfer's chunked prefill in one kernel, with a bounded gate and --chunk-size 16", "from source",
+     "contraction=fused exponential=cuda-fast special=fast-floor subnormals=gradual reduction=lanes:25 "
+     "storage=bf16@score_operands+bf16@Aqk+bf16@L+fp16@inverse_operands+bf16@Akk_inv+bf16@operands+bf16@w+"
+     "bf16@u+bf16@prediction+bf16@residual+bf16@v_new+bf16@state decay=reciprocal:16 "
+     "inverse=doubling-wide:8 merge=nearest accumulator=fp32 tail=factored-late gates=log2-each "
+     "delta=residual beta=rows scale=output output=chained update=chained launch=norm:8x8x1"},
     {"fla", "chunk", "FLA's chunk_kda on an H100",
      "proven: 0 elements of o, final_state and stages differ in 97 captures, of gradients in the 95 that "
      "have them",

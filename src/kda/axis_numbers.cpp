@@ -22,6 +22,8 @@ std::vector<std::string> examples_of(std::string_view name, Number number) {
       return with("N");
     case Number::bits:
       return with(24, 25);
+    case Number::parts:
+      return with("P");
     case Number::exponent:
       break;
   }
@@ -51,6 +53,9 @@ double number_of(Number kind, std::string_view key, std::string_view value, std:
       break;
     case Number::bits:
       if (!whole || number < 20 || number > 30) refuse_value(key, value, "wanted 20 to 30 bits");
+      break;
+    case Number::parts:
+      if (!whole || number < 1 || number > 1024) refuse_value(key, value, "wanted 1 to 1024 parts");
       break;
     case Number::exponent:
       if (!read || !(number >= 1 && number <= 1000))

@@ -10,7 +10,7 @@
 namespace kda_check::kda {
 
 /// What follows the colon of a name.
-enum class Number : std::uint8_t { none, rows, few_rows, width, bits, exponent };
+enum class Number : std::uint8_t { none, rows, few_rows, width, bits, exponent, parts };
 
 /// The name with every number it may have, or with what stands for one.
 std::vector<std::string> examples_of(std::string_view name, Number number);

@@ -16,6 +16,7 @@ constexpr CastPointRow rows[] = {
      .point = &CastPoints::score_operands,
      .in_chunk_form = true,
      .is_operand = true},
+    {.name = "off_diagonal", .point = &CastPoints::off_diagonal, .in_chunk_form = true},
     {.name = "scores", .point = &CastPoints::scores, .in_chunk_form = true},
     {.name = "Aqk", .point = &CastPoints::Aqk, .in_chunk_form = true, .is_operand = true},
     {.name = "L", .point = &CastPoints::L, .in_chunk_form = true},
@@ -37,6 +38,8 @@ constexpr CastPointRow rows[] = {
     {.name = "state", .point = &CastPoints::state, .in_chunk_form = true, .is_operand = true},
     {.name = "initial_state", .point = &CastPoints::initial_state, .in_chunk_form = true},
     {.name = "carry", .point = &CastPoints::carry, .in_token_forms = true, .in_chunk_form = true},
+    {.name = "transition", .point = &CastPoints::transition, .in_chunk_form = true},
+    {.name = "segment_state", .point = &CastPoints::segment_state, .in_chunk_form = true},
     {.name = "dv_local", .point = &CastPoints::dv_local, .in_chunk_form = true, .backward = true},
     {.name = "dv", .point = &CastPoints::dv, .in_chunk_form = true, .backward = true, .is_operand = true},
     {.name = "dh", .point = &CastPoints::dh, .in_chunk_form = true, .backward = true, .is_operand = true},
@@ -73,6 +76,7 @@ CastPoints fla_cast_points(Rounding narrow, bool beta_is_16_bit) {
   casts.operands = narrow;
   casts.w = casts.u = casts.v_new = narrow;
   casts.state = narrow;
+  casts.transition = Rounding::tf32;
   casts.dv_local = casts.dv = casts.dh = casts.dw = casts.dA = casts.state_product = narrow;
   return casts;
 }
@@ -80,6 +84,13 @@ CastPoints fla_cast_points(Rounding narrow, bool beta_is_16_bit) {
 CastPoints tensor_core_operands() {
   CastPoints casts = fla_cast_points(Rounding::tf32, false);
   casts.normalised = casts.u = casts.dv_local = casts.state_product = Rounding::none;
+  return casts;
+}
+
+CastPoints narrow_operands(Rounding narrow) {
+  CastPoints casts;
+  casts.score_operands = casts.inverse_operands = Rounding::tf32;
+  casts.Aqk = casts.Akk_inv = casts.operands = casts.v_new = casts.state = narrow;
   return casts;
 }
 

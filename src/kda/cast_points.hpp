@@ -19,6 +19,7 @@ struct CastPoints {
   Rounding g_cumsum = Rounding::none;          ///< the cumulated gates
   Rounding exponentials = Rounding::none;      ///< chunk: exponentials before they multiply q or k
   Rounding score_operands = Rounding::none;    ///< q 2^(G-a), k 2^(a-G) in the factored scores
+  Rounding off_diagonal = Rounding::none;      ///< those left of the diagonal's block; none: as all
   Rounding scores = Rounding::none;            ///< k k^T 2^(G_i-G_j) before beta, and beta on its way to it
   Rounding Aqk = Rounding::none;               ///< scores, scale included
   Rounding L = Rounding::none;                 ///< beta k k^T 2^(G_i-G_j)
@@ -34,7 +35,9 @@ struct CastPoints {
   Rounding tensor_core = Rounding::none;    ///< chunk: operands as a product takes them; whole in memory
   Rounding state = Rounding::none;          ///< h: the state as an operand of the chunk form
   Rounding initial_state = Rounding::none;  ///< chunk: as the first chunk finds it
-  Rounding carry = Rounding::none;  ///< the carried state (and its gradient), after every token or chunk
+  Rounding carry = Rounding::none;       ///< the carried state (and its gradient), after every token or chunk
+  Rounding transition = Rounding::none;  ///< chunk, segments: factors of the products that form and apply M
+  Rounding segment_state = Rounding::none;  ///< chunk, segments: A, and the states that merging gives
   // Of the backward pass only.
   Rounding dv_local = Rounding::none;  ///< Aqk^T do, as it is stored
   Rounding dv = Rounding::none, dh = Rounding::none, dw = Rounding::none;
@@ -63,6 +66,8 @@ Rounding coarsest_cast(const CastPoints& casts, bool chunk_form, bool backward);
 CastPoints fla_cast_points(Rounding narrow, bool beta_is_16_bit);
 /// docs/kda.md, "Machine model": tensor cores take fp32 operands as tf32. What is no operand stays.
 CastPoints tensor_core_operands();
+/// What a tensor core multiplies, and nothing else: 16 bits where FLA has them, tf32 in scores and inverse.
+CastPoints narrow_operands(Rounding narrow);
 /// docs/kda.md, "FlashKDA". `by_residual`: with the prediction subtracted before the inverse, as FlashKDA
 /// does; else as far as its stages are those of the chunk form.
 CastPoints flash_kda_cast_points(bool by_residual);

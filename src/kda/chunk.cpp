@@ -8,15 +8,32 @@
 #include "base/parallel.hpp"
 #include "kda/chunk_workspace.hpp"
 #include "kda/jobs.hpp"
+#include "kda/segments.hpp"
+#include "kda/shared_run.hpp"
 #include "kda/stage_exchange.hpp"
 
 namespace kda_check::kda {
 
 namespace {
 
+/// A part of a sequence, for one head.
+struct PartJob {
+  Sequence sequence;
+  std::size_t head, part;
+};
+
+/// Of all parts, or of that which this rank has.
+std::vector<PartJob> part_jobs(const Problem& problem, const RunOptions& options, const Ranks* ranks) {
+  std::vector<PartJob> jobs;
+  for (const HeadJob& job : head_jobs(problem, 1, options.threads))
+    for (std::size_t part = 0; part < parts_of(job.sequence, options); ++part)
+      if (ranks == nullptr || ranks->rank() == part) jobs.push_back({job.sequence, job.head, part});
+  return jobs;
+}
+
 template <class T>
-void run_head(const Problem& problem, const HeadJob& job, const RunOptions& options, std::size_t most_rows,
-              Answer& answer) {
+void run_part(const Problem& problem, const PartJob& job, const RunOptions& options, std::size_t most_rows,
+              const PartStates<T>& states, Answer& answer) {
   const HeadReader<T> reader(problem, chunk_operations(problem, options));
   ChunkWorkspace<T> work(problem, options, most_rows);
   const Sequence& s = job.sequence;
@@ -24,9 +41,13 @@ void run_head(const Problem& problem, const HeadJob& job, const RunOptions& opti
   const std::size_t V = problem.dimensions().V;
   std::optional<StageExchange<T>> exchange;
   if (options.stages.asked()) exchange.emplace(problem, options.stages, s, options.chunk_size);
-  work.load_state(reader, s, job.head);
-  for (std::size_t begin = s.begin; begin < s.end; begin += options.chunk_size) {
-    const std::size_t rows = std::min(options.chunk_size, s.end - begin);
+  if (job.part == 0)
+    work.load_state(reader, s, job.head);
+  else
+    work.set_state(states.entering(s, job.head, job.part));
+  const TokenRange tokens = part_of(s, options, job.part);
+  for (std::size_t begin = tokens.begin; begin < tokens.end; begin += options.chunk_size) {
+    const std::size_t rows = std::min(options.chunk_size, tokens.end - begin);
     work.load(reader, s, job.head, begin, rows);
     if (exchange) exchange->tell_gates(job.head, begin, work.block);
     if (exchange) exchange->give(job.head, begin, work.block, work.G);
@@ -34,28 +55,51 @@ void run_head(const Problem& problem, const HeadJob& job, const RunOptions& opti
     if (exchange) exchange->tell(job.head, begin, work.block);
     store_output(work.block.o, work.v_stride(), problem, s, job.head, begin, rows, {0, V}, answer.o);
   }
-  store_state(work.block.state, work.v_stride(), problem, s, job.head, {0, V}, answer.final_state);
+  if (tokens.end == s.end)
+    store_state(work.block.state, work.v_stride(), problem, s, job.head, {0, V}, answer.final_state);
+}
+
+/// Throws where the memory limit does not allow what run_in takes.
+template <class T>
+void check_memory(const Problem& problem, const RunOptions& options, const std::vector<PartJob>& jobs) {
+  const std::size_t rows = rows_needed(problem, options);
+  const std::size_t at_once = std::min(jobs.size(), static_cast<std::size_t>(options.threads));
+  const double elements =
+      static_cast<double>(at_once) * static_cast<double>(ChunkWorkspace<T>::elements(problem, rows)) +
+      PartStates<T>::elements(problem, options);
+  refuse_memory(fmt::format("chunks of {} rows take", rows), sizeof(T) * elements, at_once,
+                options.memory_limit, rows);
+}
+
+template <class T>
+Answer run_in(const Problem& problem, const RunOptions& options, Ranks* ranks) {
+  const std::vector<PartJob> jobs = part_jobs(problem, options, ranks);
+  check_memory<T>(problem, options, jobs);
+  const std::size_t rows = rows_needed(problem, options);
+  Answer answer = allocate_answer(problem, options.dtype);
+  PartStates<T> states(problem, options, ranks);
+  form_states(problem, options, rows, states);
+  parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
+    run_part<T>(problem, jobs[item], options, rows, states, answer);
+  });
+  return answer;
 }
 
 }  // namespace
 
 Answer run_chunk(const Problem& problem, const RunOptions& options) {
-  const std::vector<HeadJob> jobs = head_jobs(problem, 1, options.threads);
-  const std::size_t rows = rows_needed(problem, options);
-  const std::size_t at_once = std::min(jobs.size(), static_cast<std::size_t>(options.threads));
-  const double width = options.dtype == numeric::DType::fp64 ? sizeof(double) : sizeof(float);
-  const double bytes = width * static_cast<double>(at_once) *
-                       static_cast<double>(ChunkWorkspace<float>::elements(problem, rows));
-  refuse_memory(fmt::format("chunks of {} rows take", rows), bytes, at_once, options.memory_limit, rows);
-  Answer answer = allocate_answer(problem, options.dtype);
-  parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
-    if (options.dtype == numeric::DType::fp64) {
-      run_head<double>(problem, jobs[item], options, rows, answer);
-    } else {
-      run_head<float>(problem, jobs[item], options, rows, answer);
-    }
-  });
-  return answer;
+  const auto run = [&](Ranks* ranks) {
+    return options.dtype == numeric::DType::fp64 ? run_in<double>(problem, options, ranks)
+                                                 : run_in<float>(problem, options, ranks);
+  };
+  Ranks* const ranks = ranks_of(options);
+  // Before other ranks are given anything: they would wait for what never comes.
+  if (ranks != nullptr) {
+    const std::vector<PartJob> jobs = part_jobs(problem, options, ranks);
+    options.dtype == numeric::DType::fp64 ? check_memory<double>(problem, options, jobs)
+                                          : check_memory<float>(problem, options, jobs);
+  }
+  return ranks == nullptr ? run(nullptr) : shared_run(problem, options, *ranks, [&] { return run(ranks); });
 }
 
 }  // namespace kda_check::kda

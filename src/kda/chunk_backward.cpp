@@ -10,6 +10,7 @@
 #include "kda/head_gradients.hpp"
 #include "kda/jobs.hpp"
 #include "kda/launch_choices.hpp"
+#include "kda/segments.hpp"
 #include "kda/stage_exchange.hpp"
 
 namespace kda_check::kda {
@@ -23,7 +24,8 @@ class BackwardWorkspace {
   static std::size_t elements(const Problem& problem, std::size_t rows) {
     const std::size_t K = problem.dimensions().K, V = problem.dimensions().V, k_stride = padded(K),
                       v_stride = padded(V);
-    return rows * (4 * k_stride + 4 * v_stride + 2 * padded(rows) + padding) + 2 * K * v_stride +
+    const std::size_t of_keys = problem.dimensions().strength == Strength::gates ? 5 : 4;
+    return rows * (of_keys * k_stride + 4 * v_stride + 2 * padded(rows) + padding) + 2 * K * v_stride +
            ChunkBackwardScratch(rows, K, V, k_stride, v_stride, padded(rows)).total();
   }
 
@@ -41,6 +43,7 @@ class BackwardWorkspace {
     block.dw = take(rows * k_stride), block.dG = take(rows * k_stride);
     block.dq = take(rows * k_stride), block.dk = take(rows * k_stride);
     block.dbeta = take(rows * padding);
+    if (problem.dimensions().strength == Strength::gates) block.dread = take(rows * k_stride);
     block.scratch =
         take(ChunkBackwardScratch(rows, K, problem.dimensions().V, k_stride, v_stride, padded(rows)).total());
   }
@@ -57,24 +60,70 @@ std::size_t sums_of_group(const Problem& problem, const Arithmetic& arithmetic) 
   constexpr std::size_t accumulators = 4;
   const std::size_t heads = problem.heads_per_group();
   if (heads == 1) return 0;
-  return arithmetic.reduction.kind == ReductionKind::triton && heads > accumulators ? accumulators : 1;
+  return is_triton(arithmetic.reduction) && heads > accumulators ? accumulators : 1;
 }
 
-/// Scratch memory of one sequence of one query head, in elements: the entering states, and the sums of dq
-/// and dk over the value heads of a group.
+/// Chunks of the longest part of a sequence.
+std::size_t most_chunks(const Sequence& s, const RunOptions& options) {
+  const std::size_t parts = parts_of(s, options),
+                    chunks = (s.length() + options.chunk_size - 1) / options.chunk_size;
+  return (chunks + parts - 1) / parts;
+}
+
+/// Scratch memory of one sequence of one query head, in elements: the states that enter the chunks of a part,
+/// and the sums of dq and dk over the value heads of a group.
 std::size_t elements_of_job(const Problem& problem, const Sequence& s, const RunOptions& options) {
   const Dimensions& d = problem.dimensions();
-  const std::size_t chunks = (s.length() + options.chunk_size - 1) / options.chunk_size;
+  const std::size_t chunks = most_chunks(s, options);
   const std::size_t sums = sums_of_group(problem, options.arithmetic) * 2 * s.length() * padded(d.K);
   return (chunks + 1) * d.K * padded(d.V) + sums;
+}
+
+/// The gradients of the states behind the parts, backwards from the end.
+template <class T>
+void form_state_gradients(const Problem& problem, const RunOptions& options, std::size_t most_rows,
+                          PartStates<T>& gradients) {
+  const HeadReader<T> reader(problem, chunk_operations(problem, options));
+  const auto kernel = kernels<T>().chunk_map_backward[static_cast<int>(options.arithmetic.contraction)];
+  const std::size_t K = problem.dimensions().K, v_stride = padded(problem.dimensions().V);
+  gradients.form(
+      [&](const Sequence& s, std::size_t head, std::size_t passed, T* M, T* A) {
+        ChunkWorkspace<T> work(problem, options, most_rows);
+        BackwardWorkspace<T> back(problem, most_rows);
+        work.block.forms_w = true;
+        std::optional<StageExchange<T>> exchange;
+        if (options.stages.given != nullptr) exchange.emplace(problem, options.stages, s, options.chunk_size);
+        tensor::Scratch<T> scratch(2 * K * work.k_stride());
+        const TokenRange tokens = part_of(s, options, parts_of(s, options) - 1 - passed);
+        const std::size_t chunks = (tokens.end - tokens.begin + options.chunk_size - 1) / options.chunk_size;
+        for (std::size_t c = chunks; c-- > 0;) {
+          const std::size_t begin = tokens.begin + c * options.chunk_size,
+                            rows = std::min(options.chunk_size, tokens.end - begin);
+          work.load(reader, s, head, begin, rows);
+          reader.output_gradient(s, head, begin, rows, back.output_gradient, v_stride);
+          if (exchange) exchange->give(head, begin, work.block, work.G);
+          if (exchange) exchange->give(head, begin, work.block, back.block);
+          // The gradient starts from nothing: what the run has there is another's.
+          back.block.given.dh = back.block.given.dv = nullptr;
+          kernel(work.block, back.block, {M, scratch.data()});
+        }
+        std::copy_n(back.block.state_gradient, K * v_stride, A);
+      },
+      [&](const Sequence& s, std::size_t head, T* gradient) {
+        reader.state_gradient(s, head, gradient, v_stride);
+      });
 }
 
 /// The value heads of one query head of one sequence, one after the other.
 template <class T>
 class GroupBackward {
  public:
-  GroupBackward(const Problem& problem, const Sequence& sequence, const RunOptions& options, std::size_t rows)
+  GroupBackward(const Problem& problem, const Sequence& sequence, const RunOptions& options, std::size_t rows,
+                const PartStates<T>& states, const PartStates<T>& state_gradients)
       : problem_(problem),
+        options_(options),
+        states_(states),
+        state_gradients_(state_gradients),
         d_(problem.dimensions()),
         s_(sequence),
         reader_(problem, chunk_operations(problem, options)),
@@ -84,12 +133,13 @@ class GroupBackward {
         work_(problem, options, rows),
         back_(problem, rows),
         state_size_(d_.K * padded(d_.V)),
-        chunks_((sequence.length() + chunk_size_ - 1) / chunk_size_),
-        entering_(chunks_ * state_size_),
+        entering_(most_chunks(sequence, options) * state_size_),
         group_sums_(sums_of_group(problem, options.arithmetic)),
         sums_(group_sums_ * 2 * sequence.length() * padded(d_.K)) {
     work_.block.forms_w = true;
-    if (options.arithmetic.reduction.kind == ReductionKind::triton) {
+    // Gradients are those of scores with their scale.
+    if (work_.block.operations.scale == ScaledPart::output) work_.block.operations.scale = ScaledPart::scores;
+    if (is_triton(options.arithmetic.reduction)) {
       const Launch launch = launch_in(problem, options.arithmetic, Pass::backward);
       back_.block.layouts = chunk_gradient_layouts(problem, options, launch);
       reverse_scan_rows_ = launch.reverse_scan_rows;
@@ -101,35 +151,54 @@ class GroupBackward {
     const std::size_t group = problem_.heads_per_group();
     for (std::size_t member = 0; member < group; ++member) {
       const std::size_t head = query_head * group + member;
-      forwards(head);
-      reader_.state_gradient(s_, head, back_.block.state_gradient, work_.v_stride());
-      for (std::size_t c = chunks_; c-- > 0;) {
-        backwards(c, head, gradients);
-        const std::size_t begin = begin_of(c), rows = rows_of(c), stride = work_.k_stride();
-        T *dq = back_.block.dq, *dk = back_.block.dk;
-        if (group > 1) {
-          const bool is_last = member + 1 == group;
-          dq = added_up(dq, rows * stride, member, is_last, (begin - s_.begin) * stride);
-          dk = added_up(dk, rows * stride, member, is_last, sums_.size() / 2 + (begin - s_.begin) * stride);
+      for (std::size_t part = parts_of(s_, options_); part-- > 0;) {
+        const TokenRange tokens = part_of(s_, options_, part);
+        enter(part, head);
+        forwards(tokens, head);
+        for (std::size_t c = chunks_in(tokens); c-- > 0;) {
+          const std::size_t begin = tokens.begin + c * chunk_size_;
+          const std::size_t rows = std::min(chunk_size_, tokens.end - begin), stride = work_.k_stride();
+          backwards(begin, rows, entering_.data() + c * state_size_, head, gradients);
+          T *dq = back_.block.dq, *dk = back_.block.dk;
+          if (group > 1) {
+            const bool is_last = member + 1 == group;
+            dq = added_up(dq, rows * stride, member, is_last, (begin - s_.begin) * stride);
+            dk = added_up(dk, rows * stride, member, is_last, sums_.size() / 2 + (begin - s_.begin) * stride);
+          }
+          if (member + 1 < group) continue;
+          gradients.query(s_, query_head, begin, rows, dq, stride);
+          gradients.key(s_, query_head, begin, rows, dk, stride);
         }
-        if (member + 1 < group) continue;
-        gradients.query(s_, query_head, begin, rows, dq, stride);
-        gradients.key(s_, query_head, begin, rows, dk, stride);
       }
       gradients.initial_state(s_, head, back_.block.state_gradient, work_.v_stride());
     }
   }
 
  private:
-  std::size_t begin_of(std::size_t c) const { return s_.begin + c * chunk_size_; }
-  std::size_t rows_of(std::size_t c) const { return std::min(chunk_size_, s_.end - begin_of(c)); }
+  std::size_t chunks_in(const TokenRange& tokens) const {
+    return (tokens.end - tokens.begin + chunk_size_ - 1) / chunk_size_;
+  }
 
-  void forwards(std::size_t head) {
-    work_.load_state(reader_, s_, head);
-    for (std::size_t c = 0; c < chunks_; ++c) {
-      std::copy_n(work_.block.state, state_size_, entering_.data() + c * state_size_);
-      if (c + 1 == chunks_) break;  // computed again at once
-      forward(c, head);
+  /// The state that enters a part, and the gradient of the one that leaves it.
+  void enter(std::size_t part, std::size_t head) {
+    const std::size_t passed = parts_of(s_, options_) - 1 - part;
+    if (part == 0)
+      work_.load_state(reader_, s_, head);
+    else
+      work_.set_state(states_.entering(s_, head, part));
+    if (passed == 0)
+      reader_.state_gradient(s_, head, back_.block.state_gradient, work_.v_stride());
+    else
+      std::copy_n(state_gradients_.entering(s_, head, passed), state_size_, back_.block.state_gradient);
+  }
+
+  void forwards(const TokenRange& tokens, std::size_t head) {
+    T* entering = entering_.data();
+    for (std::size_t begin = tokens.begin; begin < tokens.end; begin += chunk_size_) {
+      std::copy_n(work_.block.state, state_size_, entering);
+      entering += state_size_;
+      if (begin + chunk_size_ >= tokens.end) break;  // computed again at once
+      forward(begin, chunk_size_, head);
     }
   }
 
@@ -144,17 +213,17 @@ class GroupBackward {
   }
 
   /// From the state in the block.
-  void forward(std::size_t c, std::size_t head) {
-    work_.load(reader_, s_, head, begin_of(c), rows_of(c));
-    if (exchange_) exchange_->give(head, begin_of(c), work_.block, work_.G);
+  void forward(std::size_t begin, std::size_t rows, std::size_t head) {
+    work_.load(reader_, s_, head, begin, rows);
+    if (exchange_) exchange_->give(head, begin, work_.block, work_.G);
     forward_(work_.block);
   }
 
-  void backwards(std::size_t c, std::size_t head, HeadGradients<T>& gradients) {
-    const std::size_t begin = begin_of(c), rows = rows_of(c);
-    back_.block.entering_state = entering_.data() + c * state_size_;
-    std::copy_n(back_.block.entering_state, state_size_, work_.block.state);
-    forward(c, head);
+  void backwards(std::size_t begin, std::size_t rows, const T* entering, std::size_t head,
+                 HeadGradients<T>& gradients) {
+    back_.block.entering_state = entering;
+    work_.set_state(entering);
+    forward(begin, rows, head);
     reader_.output_gradient(s_, head, begin, rows, back_.output_gradient, work_.v_stride());
     ChunkBackwardBlock<T>& block = back_.block;
     if (exchange_) exchange_->give(head, begin, work_.block, block);
@@ -165,12 +234,16 @@ class GroupBackward {
       scan_from_the_end(reverse_scan_rows_, block.dG, rows, chunk_size_, work_.k_stride());
     else
       cumulate_from_the_end(reduction, block.dG, rows, work_.k_stride());
+    gradients.gates(s_, head, begin, rows, work_.block.k, block.dk, block.dread, work_.k_stride(),
+                    block.value_gradient, work_.v_stride());
     gradients.value(s_, head, begin, rows, block.value_gradient, work_.v_stride());
-    gradients.beta(s_, head, begin, rows, block.dbeta);
+    gradients.beta(s_, head, begin, rows, block.dbeta, 1);
     gradients.log_decay(s_, head, begin, rows, block.dG, work_.k_stride());
   }
 
   const Problem& problem_;
+  const RunOptions& options_;
+  const PartStates<T>&states_, &state_gradients_;
   const Dimensions d_;
   const Sequence s_;
   const HeadReader<T> reader_;
@@ -179,9 +252,9 @@ class GroupBackward {
   void (*const backward_)(const ChunkBlock<T>&, const ChunkBackwardBlock<T>&);
   ChunkWorkspace<T> work_;
   BackwardWorkspace<T> back_;
-  const std::size_t state_size_, chunks_;
+  const std::size_t state_size_;
   std::size_t reverse_scan_rows_ = 0;
-  tensor::Scratch<T> entering_;  ///< [chunks][K][v_stride]
+  tensor::Scratch<T> entering_;  ///< [chunks of a part][K][v_stride]
   const std::size_t group_sums_;
   tensor::Scratch<T> sums_;  ///< dq, dk [running sum][tokens][k_stride] of a group
   std::optional<StageExchange<T>> exchange_;
@@ -190,7 +263,7 @@ class GroupBackward {
 TritonGradients triton_gradients(const Problem& problem, const Launch& launch) {
   TritonGradients gradients{launch.norm_gradient, {}};
   if (problem.options.gate != Gate::none)
-    gradients.gate = gate_layouts(problem.dimensions().K, problem.g.dtype(), launch.gate_warps);
+    gradients.gate = gate_layouts(problem.dimensions().decays(), problem.g.dtype(), launch.gate_warps);
   return gradients;
 }
 
@@ -202,18 +275,23 @@ GradientTensors run_in(const Problem& problem, const RunOptions& options) {
                                               BackwardWorkspace<T>::elements(problem, rows) +
                                               elements_of_job(problem, jobs.front().sequence, options));
   const std::size_t at_once = std::min(jobs.size(), static_cast<std::size_t>(options.threads));
-  const double bytes = static_cast<double>(sizeof(T) * at_once) * elements;
+  const double bytes = static_cast<double>(sizeof(T) * at_once) * elements +
+                       static_cast<double>(2 * sizeof(T)) * PartStates<T>::elements(problem, options);
   refuse_memory(
       fmt::format("chunks of {} rows backwards over {} tokens take", rows, jobs.front().sequence.length()),
       bytes, at_once, options.memory_limit, rows);
   GradientTensors tensors = allocate_gradients(problem, options.dtype);
   const CastPoints casts = cast_points(options.arithmetic, options.dtype, problem.beta_is_16_bit(), true);
   GradientForm form{NormForm::reciprocal, casts.normalised, casts.dv_local != Rounding::none};
-  if (options.arithmetic.reduction.kind == ReductionKind::triton)
+  if (is_triton(options.arithmetic.reduction))
     form.triton = triton_gradients(problem, launch_in(problem, options.arithmetic, Pass::backward));
   HeadGradients<T> gradients(problem, chunk_operations(problem, options), form, tensors);
+  PartStates<T> states(problem, options), state_gradients(problem, options);
+  form_states(problem, options, rows, states);
+  form_state_gradients(problem, options, rows, state_gradients);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
-    GroupBackward<T>(problem, jobs[item].sequence, options, rows).run(jobs[item].query_head, gradients);
+    GroupBackward<T>(problem, jobs[item].sequence, options, rows, states, state_gradients)
+        .run(jobs[item].query_head, gradients);
   });
   gradients.finish();
   return tensors;

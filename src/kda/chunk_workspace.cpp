@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numbers>
 
+#include "kda/kernels/special.hpp"
 #include "kda/launch_choices.hpp"
 
 namespace kda_check::kda {
@@ -65,7 +66,8 @@ Operations chunk_operations(const Problem& problem, const RunOptions& options) {
   if (kind == ReductionKind::lanes) return operations;
   operations.pairs = launch.pairs, operations.substitution = launch.substitution;
   operations.scan_rows = launch.scan_rows;
-  operations.interleaves_scores = numeric::format_of(problem.dtype()).bytes == 2;
+  operations.interleaves_scores = options.arithmetic.reduction.kind == ReductionKind::triton &&
+                                  numeric::format_of(problem.dtype()).bytes == 2;
   return operations;
 }
 
@@ -78,7 +80,8 @@ std::size_t rows_needed(const Problem& problem, const RunOptions& options) {
 template <class T>
 std::size_t ChunkWorkspace<T>::elements(const Problem& problem, std::size_t rows) {
   const std::size_t k_stride = padded(problem.dimensions().K), v_stride = padded(problem.dimensions().V);
-  return rows * (8 * k_stride + 4 * v_stride + 3 * padded(rows) + padding) +
+  const std::size_t of_keys = problem.dimensions().strength == Strength::gates ? 9 : 8;
+  return rows * (of_keys * k_stride + 4 * v_stride + 3 * padded(rows) + padding) +
          2 * problem.dimensions().K * v_stride + ChunkScratch(rows, k_stride, v_stride).total();
 }
 
@@ -94,9 +97,11 @@ ChunkWorkspace<T>::ChunkWorkspace(const Problem& problem, const RunOptions& opti
   q_ = take(rows_ * k_stride_), k_ = take(rows_ * k_stride_), G = take(rows_ * k_stride_);
   tail_ = take(rows_ * k_stride_), factors_ = take(rows_ * k_stride_);
   v_ = take(rows_ * v_stride_), beta_ = take(rows_ * padding);
+  read_ = problem.dimensions().strength == Strength::gates ? take(rows_ * k_stride_) : nullptr;
   block.key_dim = K, block.value_dim = problem.dimensions().V;
   block.key_stride = k_stride_, block.value_stride = v_stride_, block.score_stride = score_stride();
-  block.q = q_, block.k = k_, block.v = v_, block.beta = beta_, block.G = G;
+  block.q = q_, block.k = k_, block.read = read_ != nullptr ? read_ : k_, block.v = v_, block.beta = beta_,
+  block.G = G;
   block.tail = options.arithmetic.tail == TailForm::suffix ? tail_ : nullptr;
   block.w = take(rows_ * k_stride_), block.qg = take(rows_ * k_stride_), block.kg = take(rows_ * k_stride_);
   block.u = take(rows_ * v_stride_), block.v_new = take(rows_ * v_stride_), block.o = take(rows_ * v_stride_);
@@ -122,17 +127,22 @@ void ChunkWorkspace<T>::load(const HeadReader<T>& reader, const Sequence& s, std
   const Reduction& reduction = block.operations.reduction;
   reader.query(s, head, begin, rows, NormForm::reciprocal, casts.normalised, q_, k_stride_);
   reader.key(s, head, begin, rows, NormForm::reciprocal, casts.normalised, k_, k_stride_);
+  if (read_ != nullptr) reader.read_key(s, head, begin, rows, k_, read_, k_stride_);
   reader.value(s, head, begin, rows, v_, v_stride_);
   reader.beta(s, head, begin, rows, beta_);
   const bool by_triton = reduction.kind == ReductionKind::triton;
   const bool is_log2_each = block.operations.gates == Gates::log2_each;
   GateProduct<T> product{by_triton || is_log2_each ? factors_ : nullptr};
   reader.log_decay(s, head, begin, rows, G, k_stride_, &product);
-  const bool is_product = product.constant != 0;
+  const bool is_gated = product.constant != 0;
+  const bool is_product = is_gated && !product.of_tanh;  // else a fma has rounded it already
   if (is_log2_each) {
-    product.constant = (is_product ? product.constant : 1) * std::numbers::log2e;
-    for (std::size_t e = 0; e < rows * k_stride_; ++e)
-      G[e] = static_cast<T>(product.constant) * (is_product ? factors_[e] : G[e]);
+    product.constant = (is_gated ? product.constant : 1) * std::numbers::log2e;
+    const T constant = static_cast<T>(product.constant);
+    for (std::size_t e = 0; e < rows * k_stride_; ++e) {
+      const T factor = is_gated ? factors_[e] : G[e];
+      G[e] = is_gated && product.of_tanh ? bounded_by_tanh(constant, factor) : constant * factor;
+    }
   }
   const auto to_base = [&](T* sums) {
     if (block.operations.gates == Gates::log2)
@@ -153,15 +163,30 @@ void ChunkWorkspace<T>::load(const HeadReader<T>& reader, const Sequence& s, std
 }
 
 template <class T>
+void load_initial_state(const HeadReader<T>& reader, const CastPoints& casts, std::size_t key_dim,
+                        const Sequence& s, std::size_t head, T* state, std::size_t stride) {
+  reader.state(s, head, state, stride);
+  kernels<T>().round(casts.initial_state, state, key_dim * stride);
+}
+
+template <class T>
 void ChunkWorkspace<T>::load_state(const HeadReader<T>& reader, const Sequence& s, std::size_t head) {
-  reader.state(s, head, block.state, v_stride_);
-  kernels<T>().round(block.casts.initial_state, block.state, block.key_dim * v_stride_);
+  load_initial_state(reader, block.casts, block.key_dim, s, head, block.state, v_stride_);
+}
+
+template <class T>
+void ChunkWorkspace<T>::set_state(const T* state) {
+  std::copy_n(state, block.key_dim * v_stride_, block.state);
 }
 
 template void cumulate_from_the_end(const Reduction&, float*, std::size_t, std::size_t);
 template void cumulate_from_the_end(const Reduction&, double*, std::size_t, std::size_t);
 template void scan_from_the_end(std::size_t, float*, std::size_t, std::size_t, std::size_t);
 template void scan_from_the_end(std::size_t, double*, std::size_t, std::size_t, std::size_t);
+template void load_initial_state(const HeadReader<float>&, const CastPoints&, std::size_t, const Sequence&,
+                                 std::size_t, float*, std::size_t);
+template void load_initial_state(const HeadReader<double>&, const CastPoints&, std::size_t, const Sequence&,
+                                 std::size_t, double*, std::size_t);
 template class ChunkWorkspace<float>;
 template class ChunkWorkspace<double>;
 

@@ -28,6 +28,11 @@ template <class T>
 void scan_from_the_end(std::size_t together, T* x, std::size_t rows, std::size_t chunk_rows,
                        std::size_t stride);
 
+/// The initial state of a sequence as its first chunk finds it, [key_dim][stride].
+template <class T>
+void load_initial_state(const HeadReader<T>& reader, const CastPoints& casts, std::size_t key_dim,
+                        const Sequence& s, std::size_t head, T* state, std::size_t stride);
+
 /// The pointers of `block` point into its memory.
 template <class T>
 class ChunkWorkspace {
@@ -43,6 +48,8 @@ class ChunkWorkspace {
 
   /// The initial state, which is that of the first chunk.
   void load_state(const HeadReader<T>& reader, const Sequence& s, std::size_t head);
+  /// [key_dim][v_stride], that of the next chunk.
+  void set_state(const T* state);
 
   std::size_t k_stride() const { return k_stride_; }
   std::size_t v_stride() const { return v_stride_; }
@@ -55,6 +62,7 @@ class ChunkWorkspace {
   std::size_t rows_, k_stride_, v_stride_;
   tensor::Arena<T> arena_;
   T *q_, *k_, *tail_, *factors_, *v_, *beta_;
+  T* read_;  ///< null: k_
 };
 
 }  // namespace kda_check::kda

@@ -19,27 +19,33 @@ cuda::Kernel backward_kernel(bool chunk) {
   return chunk ? cuda::Kernel::chunk_backward : cuda::Kernel::recurrent_backward;
 }
 
+/// A request with what it points to beside the problem.
+struct Request : cuda::Request {
+  WidenedDecays widened;
+};
+
 /// Everything but where results go.
-cuda::Request request_of(bool chunk, const Problem& problem, const RunOptions& options) {
-  cuda::Request request;
-  set_inputs(request, problem);
+Request request_of(bool chunk, const Problem& problem, const RunOptions& options) {
+  Request request;
+  request.widened = set_inputs(request, problem);
   request.is_fp64 = options.dtype == numeric::DType::fp64;
   request.is_fused = options.arithmetic.contraction == Contraction::fused;
   request.exponential = options.arithmetic.exponential;
   request.casts = cast_points(options.arithmetic, options.dtype, chunk && problem.beta_is_16_bit(), chunk);
   request.decay = options.arithmetic.decay, request.tail = options.arithmetic.tail;
   request.chunk_size = options.chunk_size;
+  request.on_tensor_cores = chunk && runs_on_tensor_cores(options.arithmetic);
   return request;
 }
 /// Everything but where the stages go.
-cuda::Request request_of(bool chunk, const Problem& problem, const RunOptions& options, Answer& answer) {
-  cuda::Request request = request_of(chunk, problem, options);
+Request request_of(bool chunk, const Problem& problem, const RunOptions& options, Answer& answer) {
+  Request request = request_of(chunk, problem, options);
   request.o = output(answer.o), request.final_state = output(answer.final_state);
   return request;
 }
-cuda::Request request_of(bool chunk, const Problem& problem, const RunOptions& options,
-                         GradientTensors& gradients) {
-  cuda::Request request = request_of(chunk, problem, options);
+Request request_of(bool chunk, const Problem& problem, const RunOptions& options,
+                   GradientTensors& gradients) {
+  Request request = request_of(chunk, problem, options);
   set_output_gradients(request, problem);
   for (std::size_t i = 0; i < gradients.size(); ++i)
     if (!gradients[i].empty()) request.gradients[i] = output(gradients[i]);
@@ -76,6 +82,27 @@ class RequestedStages {
   StageTensors turned_;
 };
 
+bool is_anchored(const Arithmetic& arithmetic) {
+  return arithmetic.anchor_rows == 16 &&
+         (arithmetic.decay == DecayForm::anchor_pair || arithmetic.decay == DecayForm::anchor_first ||
+          arithmetic.decay == DecayForm::anchor_mid);
+}
+
+std::string lacks_on_tensor_cores(const Outline& problem, const RunOptions& options) {
+  const Arithmetic& arithmetic = options.arithmetic;
+  Arithmetic computed = arithmetic;
+  set_axis(computed, "h100-mma");
+  if (computed != arithmetic || !is_anchored(arithmetic))
+    return "on tensor cores gpu-chunk has the arithmetic of the preset h100-mma, with decay=anchor-pair:16, "
+           "anchor-first:16 or anchor-mid:16";
+  const auto is_stored = [&](std::string_view input) { return problem.dtype_of(input) == options.dtype; };
+  if (numeric::format_of(options.dtype).bytes != 2 || !is_stored("q") || !is_stored("k") || !is_stored("v"))
+    return "on tensor cores gpu-chunk computes with q, k and v stored in bf16 or fp16, and in that dtype";
+  if (options.stages.asked()) return "on tensor cores gpu-chunk hands out no stages";
+  const Dimensions& d = problem.dimensions;
+  return cuda::unsupported_on_tensor_cores({false, d.B * d.T, d.HV, d.K, d.V, options.chunk_size});
+}
+
 }  // namespace
 
 std::string gpu_unavailable() { return cuda::unavailable(); }
@@ -83,8 +110,14 @@ std::string gpu_device_name() { return cuda::device_name(); }
 void make_gpu_ready() { cuda::make_ready(); }
 double gpu_copy_bandwidth() { return cuda::copy_bandwidth(); }
 
+bool runs_on_tensor_cores(const Arithmetic& arithmetic) {
+  return arithmetic.reduction.kind == ReductionKind::lanes;
+}
+
 std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions& options) {
+  if (std::string reason = not_on_gpu(problem.dimensions, problem.has_loss()); !reason.empty()) return reason;
   const Arithmetic& arithmetic = options.arithmetic;
+  if (chunk && runs_on_tensor_cores(arithmetic)) return lacks_on_tensor_cores(problem, options);
   if (arithmetic.exponential != Exponential::cuda && arithmetic.exponential != Exponential::cuda_fast)
     return "GPU variants have exponential=cuda and cuda-fast";
   if (options.dtype == numeric::DType::fp64 && arithmetic.exponential != Exponential::cuda)
@@ -100,10 +133,7 @@ std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions
       forward_kernel(chunk),
       {options.dtype == numeric::DType::fp64, d.B * d.T, d.HV, d.K, d.V, options.chunk_size});
   if (!chunk || !shape.empty()) return shape;
-  const bool anchored = arithmetic.decay == DecayForm::anchor_pair ||
-                        arithmetic.decay == DecayForm::anchor_first ||
-                        arithmetic.decay == DecayForm::anchor_mid;
-  if (!anchored || arithmetic.anchor_rows != 16)
+  if (!is_anchored(arithmetic))
     return "gpu-chunk has decay=anchor-pair:16, anchor-first:16 and anchor-mid:16";
   if (arithmetic.inverse != InverseForm::blocks || arithmetic.inverse_rows != 16)
     return "gpu-chunk has inverse=blocks:16";
@@ -113,7 +143,7 @@ std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions
 
 Answer run_gpu(bool chunk, const Problem& problem, const RunOptions& options) {
   Answer answer = allocate_answer(problem, options.dtype);
-  cuda::Request request = request_of(chunk, problem, options, answer);
+  Request request = request_of(chunk, problem, options, answer);
   const RequestedStages stages(problem, chunk ? options.stages.computed : nullptr, 0, forward_stage_count,
                                request);
   cuda::run(forward_kernel(chunk), request);
@@ -123,7 +153,7 @@ Answer run_gpu(bool chunk, const Problem& problem, const RunOptions& options) {
 
 GradientTensors run_gpu_backward(bool chunk, const Problem& problem, const RunOptions& options) {
   GradientTensors gradients = allocate_gradients(problem, options.dtype);
-  cuda::Request request = request_of(chunk, problem, options, gradients);
+  Request request = request_of(chunk, problem, options, gradients);
   const RequestedStages stages(problem, chunk ? options.stages.computed : nullptr, forward_stage_count,
                                stage_count, request);
   cuda::run(backward_kernel(chunk), request);

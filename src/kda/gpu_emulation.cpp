@@ -27,6 +27,7 @@ cuda::Output output(tensor::Tensor& tensor) { return {tensor.dtype(), tensor.dat
 
 std::string not_emulated_on_gpu(const Emulated& wanted, const Outline& problem) {
   if (std::string reason = gpu_unavailable(); !reason.empty()) return reason;
+  if (std::string reason = not_on_gpu(problem.dimensions, false); !reason.empty()) return reason;
   if (wanted.variant->run != run_chunk && wanted.variant->run != run_recurrent)
     return std::string(wanted.variant->name) + " computes on the CPU alone";
   if (wanted.options->stages.asked()) return "stages are computed on the CPU";
@@ -36,9 +37,9 @@ std::string not_emulated_on_gpu(const Emulated& wanted, const Outline& problem) 
       {wanted.options->dtype == numeric::DType::fp64, d.B * d.T, d.HV, d.K, d.V, wanted.options->chunk_size});
 }
 
-std::vector<Answer> emulate_on_gpu(const Problem& problem, const std::vector<Emulated>& wanted) {
+void emulate_on_gpu(const Problem& problem, const std::vector<Emulated>& wanted, const EmulatedSink& sink) {
   cuda::ProblemInputs inputs;
-  set_inputs(inputs, problem);
+  const WidenedDecays widened = set_inputs(inputs, problem);
   std::vector<Answer> answers;
   std::vector<cuda::EmulatedForm> forms;
   for (const Emulated& one : wanted) {
@@ -46,8 +47,7 @@ std::vector<Answer> emulate_on_gpu(const Problem& problem, const std::vector<Emu
     forms.push_back(form_of(one, problem.beta_is_16_bit()));
     forms.back().o = output(answers.back().o), forms.back().final_state = output(answers.back().final_state);
   }
-  cuda::emulate(inputs, forms);
-  return answers;
+  cuda::emulate(inputs, forms, [&](std::size_t i) { sink(i, std::move(answers[i])); });
 }
 
 }  // namespace kda_check::kda

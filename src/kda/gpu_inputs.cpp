@@ -1,6 +1,8 @@
 #include "kda/gpu_inputs.hpp"
 
+#include <cstring>
 #include <optional>
+#include <utility>
 
 #include "tensor/tensor.hpp"
 
@@ -13,17 +15,42 @@ cuda::Input input(const std::optional<tensor::Tensor>& tensor) {
   return tensor ? input(*tensor) : cuda::Input{};
 }
 
+/// Every element `times` times.
+tensor::Tensor repeated(const tensor::Tensor& tensor, std::size_t times, tensor::Shape shape) {
+  tensor::Tensor result(tensor.name(), tensor.dtype(), std::move(shape));
+  const std::size_t bytes = numeric::format_of(tensor.dtype()).bytes;
+  for (std::size_t i = 0; i < result.size(); ++i)
+    std::memcpy(result.data() + i * bytes, tensor.data() + i / times * bytes, bytes);
+  return result;
+}
+
 }  // namespace
 
-void set_inputs(cuda::ProblemInputs& inputs, const Problem& problem) {
+std::string not_on_gpu(const Dimensions& dimensions, bool backward) {
+  if (dimensions.has_scalar_decay && backward)
+    return "gradients of one log decay for all K of a head are computed on the CPU alone";
+  if (dimensions.strength == Strength::value) return "beta for each column of V is computed on the CPU alone";
+  if (dimensions.strength == Strength::gates) return "erase and write gates are computed on the CPU alone";
+  return {};
+}
+
+WidenedDecays set_inputs(cuda::ProblemInputs& inputs, const Problem& problem) {
+  WidenedDecays widened;
+  const Dimensions& d = problem.dimensions();
+  if (d.has_scalar_decay) {
+    widened.g = repeated(problem.g, d.K, {d.B, d.T, d.HV, d.K});
+    if (problem.dt_bias) widened.dt_bias = repeated(*problem.dt_bias, d.K, {d.HV * d.K});
+  }
   inputs.dimensions = problem.dimensions();
   inputs.options = problem.options;
   inputs.scale = problem.scale();
   inputs.sequences = problem.sequences();
   inputs.q = input(problem.q), inputs.k = input(problem.k), inputs.v = input(problem.v);
-  inputs.g = input(problem.g), inputs.beta = input(problem.beta);
-  inputs.A_log = input(problem.A_log), inputs.dt_bias = input(problem.dt_bias);
+  inputs.g = input(widened.g ? *widened.g : problem.g), inputs.beta = input(problem.beta);
+  inputs.A_log = input(problem.A_log);
+  inputs.dt_bias = input(widened.dt_bias ? widened.dt_bias : problem.dt_bias);
   inputs.initial_state = input(problem.initial_state);
+  return widened;
 }
 
 void set_output_gradients(cuda::ProblemInputs& inputs, const Problem& problem) {

@@ -18,17 +18,19 @@ void transpose(const double* from, std::size_t K, std::size_t V, double* to) {
 }  // namespace
 
 std::string gpu_oracle_unavailable(const Dimensions& dimensions) {
+  if (std::string reason = not_on_gpu(dimensions, false); !reason.empty()) return reason;
   return cuda::unsupported_oracle(dimensions);
 }
 
 std::string gpu_gradient_oracle_unavailable(const Dimensions& dimensions) {
+  if (std::string reason = not_on_gpu(dimensions, true); !reason.empty()) return reason;
   return cuda::unsupported_gradient_oracle(dimensions);
 }
 
 void run_gpu_gradient_oracle(const Problem& problem, OraclePrecision precision, std::size_t chunk_size,
                              int threads, GradientTruths& truths) {
   cuda::GradientOracleRequest request;
-  set_inputs(request, problem);
+  const WidenedDecays widened = set_inputs(request, problem);
   set_output_gradients(request, problem);
   request.in_fp64 = precision == OraclePrecision::fp64;
   request.chunk_size = chunk_size;
@@ -48,7 +50,7 @@ void run_gpu_oracle(const Problem& problem, OraclePrecision precision, int threa
   const HeadRange heads{std::min(wanted.first, d.HV), std::min(wanted.last, d.HV)};
   if (heads.first >= heads.last) return;
   cuda::OracleRequest request;
-  set_inputs(request, problem);
+  const WidenedDecays widened = set_inputs(request, problem);
   request.first_head = heads.first, request.last_head = heads.last;
   request.in_fp64 = precision == OraclePrecision::fp64;
   request.threads = threads;

@@ -6,7 +6,18 @@
 
 namespace kda_check::kda {
 
-enum class Gradient : std::uint8_t { dq, dk, dv, dg, dbeta, dinitial_state, dA_log, ddt_bias };
-inline constexpr std::size_t gradient_count = 8;
+enum class Gradient : std::uint8_t {
+  dq,
+  dk,
+  dv,
+  dg,
+  dbeta,
+  dinitial_state,
+  dA_log,
+  ddt_bias,
+  derase,
+  dwrite
+};
+inline constexpr std::size_t gradient_count = 10;
 
 }  // namespace kda_check::kda

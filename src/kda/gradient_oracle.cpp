@@ -44,26 +44,32 @@ class Matrix {
 /// Sizes of what one worker holds.
 struct WorkSizes {
   explicit WorkSizes(const Problem& problem)
-      : K(problem.dimensions().K), stride(padded(problem.dimensions().V)) {
+      : K(problem.dimensions().K),
+        stride(padded(problem.dimensions().V)),
+        strength(problem.dimensions().strength) {
     for (const Sequence& s : problem.sequences()) longest = std::max(longest, s.length());
     tokens = std::clamp<std::size_t>(longest, 2, block_tokens);
   }
   std::size_t blocks(std::size_t length) const { return (length + block_tokens - 1) / block_tokens; }
   double bytes() const {
     const std::size_t states = tokens + blocks(longest) + 2;
-    const std::size_t rows = tokens * (21 * K + 16 * stride) + K * stride;
+    const std::size_t of_gates = strength == Strength::gates ? tokens * (6 * K + stride) : 0,
+                      of_columns = strength == Strength::value ? 7 * tokens * stride : 0;
+    const std::size_t rows = tokens * (21 * K + 16 * stride) + K * stride + of_gates + of_columns;
     return static_cast<double>(sizeof(double)) * static_cast<double>(3 * states * K * stride + rows);
   }
-  std::size_t K, stride, longest = 0, tokens = 0;
+  std::size_t K, stride;
+  Strength strength;
+  std::size_t longest = 0, tokens = 0;
 };
 
 /// One block of one value head: its inputs, what the kernels leave of it, and the checkpoints behind it.
 struct Workspace : TokenPairs {
   explicit Workspace(const WorkSizes& s)
-      : TokenPairs(s.tokens, s.K, s.stride),
+      : TokenPairs(s.tokens, s.K, s.stride, s.strength),
         slope(s.tokens * s.K),
         amplitude_slope(s.tokens * s.K),
-        beta_slope(s.tokens),
+        beta_slope(s.tokens * (s.strength == Strength::value ? s.stride : 1)),
         output_gradient(s.tokens * s.stride),
         residual_terms(s.tokens * s.stride),
         residual_energy(s.tokens * s.stride),
@@ -78,12 +84,13 @@ struct Workspace : TokenPairs {
         dq(s.tokens, s.K),
         dk(s.tokens, s.K),
         dg(s.tokens, s.K),
-        dbeta(s.tokens, 1) {
+        dbeta(s.tokens, s.strength == Strength::value ? s.stride : 1),
+        dread(s.strength == Strength::gates ? s.tokens : 0, s.K) {
     for (std::size_t block = 0; block < s.blocks(s.longest); ++block) checkpoints.emplace_back(s.K, s.stride);
   }
   Pairs slope, amplitude_slope, beta_slope;
   tensor::Scratch<double> output_gradient, residual_terms, residual_energy, gradient_energy;
-  Matrix decayed, error, write, residual, dv, state, gradient, dq, dk, dg, dbeta;
+  Matrix decayed, error, write, residual, dv, state, gradient, dq, dk, dg, dbeta, dread;
   std::vector<Matrix> checkpoints;  ///< the state entering each block
 };
 
@@ -154,8 +161,8 @@ class HeadReverse {
   }
 
   void replay(const Sequence& tokens, std::size_t slots) {
-    kernels_.replay({tokens.length(), d_.K, lanes_, work_.k.rows(), work_.decay.rows(), work_.beta.rows(),
-                     work_.retained.data(), work_.written.data(), work_.v.data(), work_.state.view(),
+    kernels_.replay({tokens.length(), d_.K, lanes_, work_.k.rows(), work_.read(), work_.decay.rows(),
+                     work_.strength(), work_.v.data(), work_.low_of_v(), work_.state.view(),
                      work_.decayed.view(), slots, work_.error.view(), work_.write.view()});
   }
 
@@ -166,10 +173,9 @@ class HeadReverse {
                        lanes_,
                        work_.q.rows(),
                        work_.k.rows(),
+                       work_.read(),
                        work_.decay.rows(),
-                       work_.beta.rows(),
-                       work_.retained.data(),
-                       work_.written.data(),
+                       work_.strength(),
                        work_.output_gradient.data(),
                        work_.decayed.view(),
                        work_.error.view(),
@@ -183,7 +189,8 @@ class HeadReverse {
                        work_.dq.view(),
                        work_.dk.view(),
                        work_.dg.view(),
-                       work_.dbeta.view()});
+                       work_.dbeta.view(),
+                       d_.strength == Strength::gates ? work_.dread.view() : OracleMatrix{}});
   }
 
   /// sum_v of what the final state and its gradient have in common, of first order.
@@ -200,7 +207,7 @@ class HeadReverse {
   }
 
   void collect(const Sequence& tokens) {
-    inputs_.beta_slopes(tokens, head_, work_.beta_slope);
+    if (d_.strength != Strength::gates) inputs_.beta_slopes(tokens, head_, work_.beta_slope);
     const bool has_gate = problem_.options.gate != Gate::none;
     if (has_gate) inputs_.gate_slopes(tokens, head_, work_.slope);
     if (has_gate && problem_.A_log)
@@ -218,7 +225,10 @@ class HeadReverse {
                                work_.residual_terms.data(),
                                work_.slope.rows(),
                                work_.amplitude_slope.rows(),
-                               work_.beta_slope.rows()};
+                               work_.beta_slope.rows(),
+                               work_.k.rows(),
+                               work_.dread.view()};
+    sums_.begin_block(tokens);
     for (std::size_t t = tokens.length(); t-- > 0;) sums_.add_token(block, t, tokens.begin + t);
   }
 
@@ -237,8 +247,9 @@ bool of_gate(Gradient gradient) {
   return gradient == Gradient::dg || gradient == Gradient::dA_log || gradient == Gradient::ddt_bias;
 }
 
-bool has_spread(Gradient gradient) {
-  return gradient == Gradient::dA_log || gradient == Gradient::ddt_bias || gradient == Gradient::dbeta;
+bool has_spread(const Problem& problem, Gradient gradient) {
+  return gradient == Gradient::dA_log || gradient == Gradient::ddt_bias ||
+         (gradient == Gradient::dbeta && problem.dimensions().strength == Strength::head);
 }
 
 std::size_t element_count(const Problem& problem, Gradient gradient, std::string_view name) {
@@ -255,7 +266,7 @@ GradientTruths unfilled(const Problem& problem) {
     GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
     truth.hi.resize(size), truth.lo.resize(size), truth.magnitude.resize(size);
     if (of_gate(row.gradient)) truth.chunk_magnitude.resize(size);
-    if (has_spread(row.gradient)) truth.spread.resize(size);
+    if (has_spread(problem, row.gradient)) truth.spread.resize(size);
   }
   return truths;
 }
@@ -289,7 +300,7 @@ void add_parameters(const Problem& problem, const std::vector<ParameterSums>& pa
     truth.spread[at] = sum.squares.root();
   };
   for (std::size_t head = 0; head < d.HV; ++head) {
-    ParameterSums total{{}, std::vector<GradientSum>(d.K)};
+    ParameterSums total{{}, std::vector<GradientSum>(d.decays())};
     for (std::size_t n = 0; n < d.N; ++n) {
       const ParameterSums& part = parameters[n * d.HV + head];
       total.A_log.add(part.A_log);
@@ -297,7 +308,8 @@ void add_parameters(const Problem& problem, const std::vector<ParameterSums>& pa
     }
     if (has_gradient(problem, Gradient::dA_log)) put(Gradient::dA_log, head, total.A_log);
     if (has_gradient(problem, Gradient::ddt_bias))
-      for (std::size_t k = 0; k < d.K; ++k) put(Gradient::ddt_bias, head * d.K + k, total.dt_bias[k]);
+      for (std::size_t k = 0; k < d.decays(); ++k)
+        put(Gradient::ddt_bias, head * d.decays() + k, total.dt_bias[k]);
   }
 }
 
@@ -312,8 +324,8 @@ double gradient_oracle_bytes(const Problem& problem, int threads) {
   double elements = 0;
   for (const GradientRow& row : gradients())
     elements += static_cast<double>(element_count(problem, row.gradient, row.name)) *
-                (3 + of_gate(row.gradient) + has_spread(row.gradient));
-  if (has_gradient(problem, Gradient::ddt_bias)) elements += static_cast<double>(4 * d.N * d.HV * d.K);
+                (3 + of_gate(row.gradient) + has_spread(problem, row.gradient));
+  if (has_gradient(problem, Gradient::ddt_bias)) elements += static_cast<double>(4 * d.N * d.HV * d.decays());
   return static_cast<double>(sizeof(double)) * elements +
          static_cast<double>(workers(d.N * d.H, threads)) * WorkSizes(problem).bytes();
 }
@@ -328,7 +340,8 @@ GradientTruths run_on_cpu(const Problem& problem, OraclePrecision precision, std
   GradientTruths truths = unfilled(problem);
   fill_with_zeros(truths, threads);
   const bool has_bias = has_gradient(problem, Gradient::ddt_bias);
-  std::vector<ParameterSums> parameters(d.N * d.HV, {{}, std::vector<GradientSum>(has_bias ? d.K : 0)});
+  std::vector<ParameterSums> parameters(d.N * d.HV,
+                                        {{}, std::vector<GradientSum>(has_bias ? d.decays() : 0)});
   const std::vector<GroupJob> jobs = group_jobs(problem);
   const WorkSizes sizes(problem);
   std::vector<Workspace> workspaces;

@@ -15,7 +15,7 @@ namespace kda_check::kda {
 /// What one sequence adds to the gradients of A_log and dt_bias of one value head.
 struct ParameterSums {
   GradientSum A_log;
-  std::vector<GradientSum> dt_bias;  ///< [K]
+  std::vector<GradientSum> dt_bias;  ///< [Dimensions::decays]
 };
 
 /// A block of tokens as the kernels leave it, and the slopes of what they were given.
@@ -25,6 +25,8 @@ struct BlockGradients {
   OracleMatrix error, residual;                ///< e and r
   const double *error_terms, *residual_terms;  ///< |v| + sum_k |k P| and sum_k |k D|, rows of the same stride
   OracleRows gate_slope, amplitude_slope, beta_slope;
+  OracleRows key;      ///< [tokens][K]
+  OracleMatrix dread;  ///< with an erase gate; dk is then without it
 };
 
 /// Collects the gradients of one query head of one sequence, value head by value head, each from its last
@@ -36,6 +38,8 @@ class GradientSums {
   void begin_head(std::size_t head, ParameterSums& parameters);
   /// [K], sum_v of the first-order size of final state times dht: what the last chunk's sums begin with.
   void set_final_terms(std::vector<double> terms) { end_terms_ = std::move(terms); }
+  /// Before the rows of a block of tokens.
+  void begin_block(const Sequence& tokens);
   /// Row `row` of the block, which is token `token` of the batch row.
   void add_token(const BlockGradients& block, std::size_t row, std::size_t token);
   /// The gradient of the initial state, [K][V].
@@ -46,6 +50,7 @@ class GradientSums {
  private:
   GradientTruth& truth(Gradient gradient) { return truths_[static_cast<std::size_t>(gradient)]; }
   void add_value_and_beta(const BlockGradients& block, std::size_t row, std::size_t token);
+  void add_through_gates(const BlockGradients& block, std::size_t row, std::size_t token);
   void add_query_and_key(const BlockGradients& block, std::size_t row, std::size_t token);
   void add_gate(const BlockGradients& block, std::size_t row, std::size_t token);
   /// `y`: the normalised rows of the tokens, [count][K].
@@ -61,6 +66,8 @@ class GradientSums {
   ParameterSums* parameters_ = nullptr;
   /// [K]: what the chunk form adds up behind a token, and dg's magnitude of the token behind it.
   std::vector<double> chunk_terms_, end_terms_;
+  /// [count][K] and [count][V] of the block, with erase and write gates: those, and v.
+  std::vector<double> erase_, write_, values_;
 };
 
 }  // namespace kda_check::kda

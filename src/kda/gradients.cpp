@@ -13,6 +13,8 @@ constexpr GradientRow rows_in_order[] = {
     {Gradient::dinitial_state, "dinitial_state", "initial_state"},
     {Gradient::dA_log, "dA_log", "A_log"},
     {Gradient::ddt_bias, "ddt_bias", "dt_bias"},
+    {Gradient::derase, "derase", "erase"},
+    {Gradient::dwrite, "dwrite", "write"},
 };
 
 /// The element type of the input; nullopt where the problem does not have it, or does not use it.

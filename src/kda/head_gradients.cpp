@@ -60,7 +60,7 @@ HeadGradients<T>::HeadGradients(const Problem& problem, const Operations& operat
   if (has_gradient(problem, Gradient::dA_log))
     amplitude_parts_.assign((form.triton ? d_.B * d_.T : d_.N) * d_.HV, T(0));
   if (has_gradient(problem, Gradient::ddt_bias) && !form.triton)
-    bias_parts_.assign(d_.N * d_.HV * d_.K, T(0));
+    bias_parts_.assign(d_.N * d_.HV * d_.decays(), T(0));
 }
 
 template <class T>
@@ -121,13 +121,17 @@ template <class T>
 void HeadGradients<T>::log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
                                  T* rows, std::size_t stride) {
   const Options& options = problem_.options;
+  const std::size_t decays = d_.decays();
+  if (d_.has_scalar_decay)  // sum_k, from k = 0 upwards
+    for (std::size_t t = 0; t < count; ++t)
+      for (std::size_t k = 1; k < d_.K; ++k) rows[t * stride] = rows[t * stride] + rows[t * stride + k];
   if (options.gate != Gate::none) {
-    tensor::Scratch<T> x(count * stride), g(count * stride), sums(count), bias(problem_.dt_bias ? d_.K : 0);
-    reader_.rows_of(problem_.g, d_.HV, d_.K, s, head, begin, count, x.data(), stride);
-    reader_.log_decay(s, head, begin, count, g.data(), stride);
+    tensor::Scratch<T> x(count * stride), g(count * stride), sums(count), bias(problem_.dt_bias ? decays : 0);
+    reader_.rows_of(problem_.g, d_.HV, decays, s, head, begin, count, x.data(), stride);
+    reader_.own_log_decays(s, head, begin, count, g.data(), stride);
     if (problem_.dt_bias) reader_.bias(head, bias.data());
     GateGradientBlock<T> block{count,
-                               d_.K,
+                               decays,
                                stride,
                                x.data(),
                                g.data(),
@@ -160,7 +164,7 @@ void HeadGradients<T>::log_decay(const Sequence& s, std::size_t head, std::size_
       part = part + of_block;
     }
   }
-  store(Gradient::dg, s, d_.HV, head, begin, count, d_.K, rows, stride);
+  store(Gradient::dg, s, d_.HV, head, begin, count, decays, rows, stride);
   if (!bias_parts_.empty()) add_bias(s, head, begin, count, rows, stride);
 }
 
@@ -169,11 +173,11 @@ void HeadGradients<T>::add_bias(const Sequence& s, std::size_t head, std::size_t
                                 const T* rows, std::size_t stride) {
   tensor::Scratch<T> stored(form_.bias_from_stored_gate ? count * stride : 0);
   if (form_.bias_from_stored_gate) {
-    reader_.rows_of(tensor(Gradient::dg), d_.HV, d_.K, s, head, begin, count, stored.data(), stride);
+    reader_.rows_of(tensor(Gradient::dg), d_.HV, d_.decays(), s, head, begin, count, stored.data(), stride);
     rows = stored.data();
   }
-  T* const part = bias_parts_.data() + (s.index * d_.HV + head) * d_.K;
-  for (std::size_t k = 0; k < d_.K; ++k) {
+  T* const part = bias_parts_.data() + (s.index * d_.HV + head) * d_.decays();
+  for (std::size_t k = 0; k < d_.decays(); ++k) {
     T of_block = 0;
     for (std::size_t t = 0; t < count; ++t) of_block = of_block + rows[t * stride + k];
     part[k] = part[k] + of_block;
@@ -182,25 +186,62 @@ void HeadGradients<T>::add_bias(const Sequence& s, std::size_t head, std::size_t
 
 template <class T>
 void HeadGradients<T>::beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                            T* values) {
-  if (problem_.options.beta_sigmoid) {
-    const Kernels<T>& kernel = kernels<T>();
-    tensor::Scratch<T> rising(count), falling(count);
-    reader_.rows_of(problem_.beta, d_.HV, 1, s, head, begin, count, falling.data(), 1);
-    for (std::size_t t = 0; t < count; ++t) rising[t] = -falling[t];
-    kernel.exponential(operations_.exponential, rising.data(), rising.data(), count);
-    kernel.exponential(operations_.exponential, falling.data(), falling.data(), count);
-    const T factor = problem_.options.allow_neg_eigval ? T(2) : T(1);
-    const auto by_triton = [&](T gradient, T exponential) {
-      const T y = divided(operations_.special, T(1), T(1) + exponential);
-      return gradient * factor * y * (T(1) - y);
-    };
+                            T* values, std::size_t stride) {
+  if (problem_.beta.empty()) return;
+  const bool is_of_columns = d_.strength == Strength::value;
+  const std::size_t width = is_of_columns ? d_.V : 1;
+  if (problem_.options.beta_sigmoid && !is_of_columns) through_sigmoid(s, head, begin, count, 1, values);
+  if (problem_.options.beta_sigmoid && is_of_columns)
     for (std::size_t t = 0; t < count; ++t)
-      values[t] = form_.triton ? by_triton(values[t], rising[t])
-                               : through_strength(values[t], factor, sigmoid_from(rising[t]),
-                                                  sigmoid_from(falling[t]));
+      through_sigmoid(s, head, begin + t, 1, width, values + t * stride);
+  store(Gradient::dbeta, s, d_.HV, head, begin, count, width, values, is_of_columns ? stride : 1);
+}
+
+/// [count][width], without gaps.
+template <class T>
+void HeadGradients<T>::through_sigmoid(const Sequence& s, std::size_t head, std::size_t begin,
+                                       std::size_t count, std::size_t width, T* values) {
+  const Kernels<T>& kernel = kernels<T>();
+  const std::size_t all = count * width;
+  tensor::Scratch<T> rising(all), falling(all);
+  reader_.rows_of(problem_.beta, d_.HV, width, s, head, begin, count, falling.data(), width);
+  for (std::size_t i = 0; i < all; ++i) rising[i] = -falling[i];
+  kernel.exponential(operations_.exponential, rising.data(), rising.data(), all);
+  kernel.exponential(operations_.exponential, falling.data(), falling.data(), all);
+  const T factor = problem_.options.allow_neg_eigval ? T(2) : T(1);
+  const auto by_triton = [&](T gradient, T exponential) {
+    const T y = divided(operations_.special, T(1), T(1) + exponential);
+    return gradient * factor * y * (T(1) - y);
+  };
+  for (std::size_t i = 0; i < all; ++i)
+    values[i] = form_.triton
+                    ? by_triton(values[i], rising[i])
+                    : through_strength(values[i], factor, sigmoid_from(rising[i]), sigmoid_from(falling[i]));
+}
+
+template <class T>
+void HeadGradients<T>::gates(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                             const T* key, T* dk, T* dread, std::size_t k_stride, T* dv,
+                             std::size_t v_stride) {
+  if (d_.strength != Strength::gates) return;
+  tensor::Scratch<T> gate(std::max(d_.K, d_.V)), of_gate(std::max(d_.K, d_.V)), v(d_.V);
+  for (std::size_t t = 0; t < count; ++t) {
+    reader_.rows_of(*problem_.erase, d_.HV, d_.K, s, head, begin + t, 1, gate.data(), d_.K);
+    for (std::size_t k = 0; k < d_.K; ++k) {
+      const std::size_t at = t * k_stride + k;
+      of_gate[k] = key[at] * dread[at];
+      dk[at] = dk[at] + gate[k] * dread[at];
+    }
+    store(Gradient::derase, s, d_.HV, head, begin + t, 1, d_.K, of_gate.data(), d_.K);
+    reader_.rows_of(*problem_.write, d_.HV, d_.V, s, head, begin + t, 1, gate.data(), d_.V);
+    reader_.rows_of(problem_.v, d_.HV, d_.V, s, head, begin + t, 1, v.data(), d_.V);
+    for (std::size_t i = 0; i < d_.V; ++i) {
+      T& of_value = dv[t * v_stride + i];
+      of_gate[i] = v[i] * of_value;
+      of_value = gate[i] * of_value;
+    }
+    store(Gradient::dwrite, s, d_.HV, head, begin + t, 1, d_.V, of_gate.data(), d_.V);
   }
-  store(Gradient::dbeta, s, d_.HV, head, begin, count, 1, values, 1);
 }
 
 template <class T>
@@ -222,7 +263,7 @@ void HeadGradients<T>::sum_over_sequences(const std::vector<T>& parts, tensor::T
 /// is rounded as that is.
 template <class T>
 void HeadGradients<T>::sum_over_tokens() {
-  const std::size_t tokens = d_.B * d_.T, width = d_.HV * d_.K;
+  const std::size_t tokens = d_.B * d_.T, width = d_.HV * d_.decays();
   const auto put = [](const std::vector<T>& sums, tensor::Tensor& target) {
     kernels<T>().narrow(sums.data(), target.dtype(), target.at(0), sums.size());
   };

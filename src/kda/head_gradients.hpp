@@ -45,11 +45,18 @@ class HeadGradients {
   /// [count][stride]; `head` is a value head from here on.
   void value(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, const T* rows,
              std::size_t stride);
-  /// [count][stride] gradients of the log decay. Overwritten.
+  /// [count][stride] gradients of the log decay of every channel: where a head has one for all K, their sum
+  /// is its gradient. Overwritten.
   void log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
                  std::size_t stride);
-  /// [count] gradients of the write strength. Overwritten.
-  void beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* values);
+  /// [count] gradients of beta, of betas of columns [count][stride]. Overwritten. Nothing without a beta.
+  void beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* values,
+            std::size_t stride);
+  /// With erase and write gates, before key() and value(): [count][k_stride] of the key as it was used, its
+  /// gradient without and that of what is read along, erase * key; [count][v_stride] of write * v. Then `dk`
+  /// is the gradient of the key, `dv` that of v. Nothing without gates.
+  void gates(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, const T* key, T* dk,
+             T* dread, std::size_t k_stride, T* dv, std::size_t v_stride);
   /// [K][stride]
   void initial_state(const Sequence& s, std::size_t head, const T* rows, std::size_t stride);
 
@@ -57,6 +64,8 @@ class HeadGradients {
   void finish();
 
  private:
+  void through_sigmoid(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                       std::size_t width, T* values);
   tensor::Tensor& tensor(Gradient gradient) { return gradients_[static_cast<std::size_t>(gradient)]; }
   void normalised_rows(const tensor::Tensor& stored, Gradient gradient, const Sequence& s, std::size_t head,
                        std::size_t begin, std::size_t count, T* rows, std::size_t stride);
@@ -73,7 +82,7 @@ class HeadGradients {
   const Operations operations_;
   const GradientForm form_;
   GradientTensors& gradients_;
-  /// [N][HV] (with Triton's layouts [B*T][HV]: of tokens), [N][HV*K]
+  /// [N][HV] (with Triton's layouts [B*T][HV]: of tokens), [N][HV*decays]
   std::vector<T> amplitude_parts_, bias_parts_;
 };
 

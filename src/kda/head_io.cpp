@@ -1,5 +1,6 @@
 #include "kda/head_io.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -20,9 +21,13 @@ template <class T>
 void HeadReader<T>::rows_of(const tensor::Tensor& tensor, std::size_t heads, std::size_t width,
                             const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
                             T* rows, std::size_t stride) const {
-  const std::size_t T_ = problem_.dimensions().T;
+  constexpr std::size_t ahead = 4, line = 64;  // the next token of a head is far from it
+  const std::size_t T_ = problem_.dimensions().T, bytes = numeric::format_of(tensor.dtype()).bytes;
   for (std::size_t t = 0; t < count; ++t) {
     const std::size_t element = ((s.batch * T_ + begin + t) * heads + head) * width;
+    if (t + ahead < count)
+      for (std::size_t at = 0; at < width * bytes; at += line)
+        __builtin_prefetch(tensor.at(element + ahead * heads * width) + at);
     kernels_.widen(tensor.dtype(), tensor.at(element), rows + t * stride, width);
     if (stride > width) std::memset(rows + t * stride + width, 0, (stride - width) * sizeof(T));
   }
@@ -68,21 +73,39 @@ void HeadReader<T>::value(const Sequence& s, std::size_t head, std::size_t begin
                           std::size_t stride) const {
   const Dimensions& d = problem_.dimensions();
   rows_of(problem_.v, d.HV, d.V, s, head, begin, count, rows, stride);
+  if (!problem_.write) return;
+  tensor::Scratch<T> gate(d.V);
+  for (std::size_t t = 0; t < count; ++t) {
+    rows_of(*problem_.write, d.HV, d.V, s, head, begin + t, 1, gate.data(), d.V);
+    for (std::size_t v = 0; v < d.V; ++v) rows[t * stride + v] = gate[v] * rows[t * stride + v];
+  }
 }
 
 template <class T>
 void HeadReader<T>::log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
                               T* rows, std::size_t stride, GateProduct<T>* product) const {
   const Dimensions& d = problem_.dimensions();
-  rows_of(problem_.g, d.HV, d.K, s, head, begin, count, rows, stride);
+  own_log_decays(s, head, begin, count, rows, stride, product);
+  if (!d.has_scalar_decay) return;
+  for (T* const values : {rows, product == nullptr ? nullptr : product->factors})
+    if (values != nullptr)
+      for (std::size_t t = 0; t < count; ++t)
+        std::fill_n(values + t * stride + 1, d.K - 1, values[t * stride]);
+}
+
+template <class T>
+void HeadReader<T>::own_log_decays(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                                   T* rows, std::size_t stride, GateProduct<T>* product) const {
+  const Dimensions& d = problem_.dimensions();
+  rows_of(problem_.g, d.HV, d.decays(), s, head, begin, count, rows, stride);
   if (problem_.options.gate == Gate::none) return;
-  tensor::Scratch<T> bias_row(problem_.dt_bias ? d.K : 0);
+  tensor::Scratch<T> bias_row(problem_.dt_bias ? d.decays() : 0);
   if (problem_.dt_bias) bias(head, bias_row.data());
   if constexpr (std::is_same_v<T, double>)
     if (std::fabs(log_amplitude(head)) > largest_ordinary_A_log)
       return gate_of_any_amplitude(head, count, bias_row.data(), rows, stride);
   GateBlock<T> block{count,
-                     d.K,
+                     d.decays(),
                      stride,
                      rows,
                      problem_.dt_bias ? bias_row.data() : nullptr,
@@ -93,18 +116,41 @@ void HeadReader<T>::log_decay(const Sequence& s, std::size_t head, std::size_t b
                      operations_.special,
                      product == nullptr ? nullptr : product->factors};
   kernels_.gate(block);
-  if (product != nullptr)
-    product->constant = block.lower_bounded ? problem_.options.lower_bound.value_or(0.0)
-                                            : -static_cast<double>(block.amplitude);
+  if (product == nullptr) return;
+  product->of_tanh = block.lower_bounded && block.special == Special::fast_floor;
+  product->constant = block.lower_bounded ? problem_.options.lower_bound.value_or(0.0)
+                                          : -static_cast<double>(block.amplitude);
 }
 
 template <class T>
 void HeadReader<T>::beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
                          T* values) const {
+  if (problem_.beta.empty()) return void(std::fill_n(values, count, T(1)));
   rows_of(problem_.beta, problem_.dimensions().HV, 1, s, head, begin, count, values, 1);
+  through_sigmoid(values, count);
+}
+
+template <class T>
+void HeadReader<T>::column_beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                                T* rows, std::size_t stride) const {
+  const Dimensions& d = problem_.dimensions();
+  rows_of(problem_.beta, d.HV, d.V, s, head, begin, count, rows, stride);
+  for (std::size_t t = 0; t < count; ++t) through_sigmoid(rows + t * stride, d.V);
+}
+
+template <class T>
+void HeadReader<T>::read_key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                             const T* key, T* rows, std::size_t stride) const {
+  const Dimensions& d = problem_.dimensions();
+  rows_of(*problem_.erase, d.HV, d.K, s, head, begin, count, rows, stride);
+  for (std::size_t i = 0; i < count * stride; ++i) rows[i] = rows[i] * key[i];
+}
+
+template <class T>
+void HeadReader<T>::through_sigmoid(T* values, std::size_t count) const {
   if (!problem_.options.beta_sigmoid) return;
   const T factor = problem_.options.allow_neg_eigval ? T(2) : T(1);
-  if (operations_.special == Special::fast) {
+  if (is_fast(operations_.special)) {
     for (std::size_t t = 0; t < count; ++t) values[t] = factor * fast_sigmoid(values[t]);
     return;
   }
@@ -124,7 +170,7 @@ void HeadReader<T>::gate_of_any_amplitude(std::size_t head, std::size_t count, c
                                           std::size_t stride) const {
   const GateFunctions<double> gate(log_amplitude(head));
   for (std::size_t t = 0; t < count; ++t)
-    for (std::size_t k = 0; k < problem_.dimensions().K; ++k) {
+    for (std::size_t k = 0; k < problem_.dimensions().decays(); ++k) {
       T& g = rows[t * stride + k];
       const numeric::DoubleDouble y{problem_.dt_bias ? static_cast<double>(g + bias[k])
                                                      : static_cast<double>(g)};
@@ -145,8 +191,8 @@ T HeadReader<T>::amplitude(std::size_t head) const {
 
 template <class T>
 void HeadReader<T>::bias(std::size_t head, T* values) const {
-  const std::size_t K = problem_.dimensions().K;
-  kernels_.widen(problem_.dt_bias->dtype(), problem_.dt_bias->at(head * K), values, K);
+  const std::size_t decays = problem_.dimensions().decays();
+  kernels_.widen(problem_.dt_bias->dtype(), problem_.dt_bias->at(head * decays), values, decays);
 }
 
 template <class T>

@@ -20,8 +20,9 @@ inline constexpr double largest_ordinary_A_log = 600;
 /// or the softplus.
 template <class T>
 struct GateProduct {
-  T* factors;           ///< [count][stride], or null: not asked for
-  double constant = 0;  ///< before it is rounded to T; 0: there is no gate
+  T* factors;            ///< [count][stride], or null: not asked for
+  double constant = 0;   ///< before it is rounded to T; 0: there is no gate
+  bool of_tanh = false;  ///< factors are tanh of half the sigmoid's argument
 };
 
 enum class NormForm : unsigned char { division, reciprocal };
@@ -38,14 +39,23 @@ class HeadReader {
              Rounding rounding, T* rows, std::size_t stride) const;
   void key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, NormForm form,
            Rounding rounding, T* rows, std::size_t stride) const;
-  /// [count][V]; elements up to `stride` are set to zero.
+  /// [count][V] of what is written: v, with a write gate write * v; elements up to `stride` are set to zero.
   void value(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
              std::size_t stride) const;
-  /// [count][K] natural logs of the decay.
+  /// [count][K] natural logs of the decay; where a head has one for all K, it in all of them.
   void log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
                  std::size_t stride, GateProduct<T>* product = nullptr) const;
-  /// [count]
+  /// The same, as many as the head has (Dimensions::decays): [count][stride].
+  void own_log_decays(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
+                      std::size_t stride, GateProduct<T>* product = nullptr) const;
+  /// [count]; 1 where erase and write gates stand in its place. Not for betas of columns.
   void beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* values) const;
+  /// [count][V] betas of columns; elements up to `stride` are set to zero.
+  void column_beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
+                   std::size_t stride) const;
+  /// [count][K], erase * key: what predictions read the state along where there is an erase gate.
+  void read_key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, const T* key,
+                T* rows, std::size_t stride) const;
   /// The initial state as [K][stride], zeros without one.
   void state(const Sequence& s, std::size_t head, T* rows, std::size_t stride) const;
 
@@ -62,11 +72,12 @@ class HeadReader {
   T amplitude(std::size_t head) const;
   /// A_log of a head as stored, 0 without.
   double log_amplitude(std::size_t head) const;
-  /// dt_bias of a head, [K]. There must be one.
+  /// dt_bias of a head, [Dimensions::decays]. There must be one.
   void bias(std::size_t head, T* values) const;
   T scale() const { return static_cast<T>(problem_.scale()); }
 
  private:
+  void through_sigmoid(T* values, std::size_t count) const;
   void gate_of_any_amplitude(std::size_t head, std::size_t count, const T* bias, T* rows,
                              std::size_t stride) const;
   void state_of(const tensor::Tensor& states, const Sequence& s, std::size_t head, T* rows,

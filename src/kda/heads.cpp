@@ -9,10 +9,10 @@ namespace kda_check::kda {
 namespace {
 
 /// Elements of dt_bias may lie in one axis, those of a head side by side.
-std::vector<std::size_t> channels_of(std::span<const std::size_t> heads, std::size_t K) {
+std::vector<std::size_t> channels_of(std::span<const std::size_t> heads, std::size_t decays) {
   std::vector<std::size_t> channels;
   for (const std::size_t head : heads)
-    for (std::size_t k = 0; k < K; ++k) channels.push_back(head * K + k);
+    for (std::size_t k = 0; k < decays; ++k) channels.push_back(head * decays + k);
   return channels;
 }
 
@@ -28,12 +28,12 @@ std::vector<std::size_t> value_heads_of(const Problem& problem, std::span<const 
 
 tensor::Tensor with_heads(std::string_view name, const tensor::Tensor& tensor,
                           std::span<const std::size_t> query_heads, std::span<const std::size_t> value_heads,
-                          std::size_t K) {
+                          std::size_t decays) {
   const std::span<const Axis> axes = find_spec(name)->axis_list();
-  if (axes[0] == Axis::value_head_key && tensor.shape().size() == 1)
-    return tensor::picked(tensor, 0, channels_of(value_heads, K));
+  if (axes[0] == Axis::value_head_decay && tensor.shape().size() == 1)
+    return tensor::picked(tensor, 0, channels_of(value_heads, decays));
   const auto axis = std::ranges::find_if(axes, [](Axis candidate) {
-    return candidate == Axis::head || candidate == Axis::value_head || candidate == Axis::value_head_key;
+    return candidate == Axis::head || candidate == Axis::value_head || candidate == Axis::value_head_decay;
   });
   return tensor::picked(tensor, static_cast<std::size_t>(axis - axes.begin()),
                         *axis == Axis::head ? query_heads : value_heads);
@@ -42,7 +42,7 @@ tensor::Tensor with_heads(std::string_view name, const tensor::Tensor& tensor,
 Problem with_heads(const Problem& problem, std::span<const std::size_t> query_heads,
                    std::span<const std::size_t> value_heads) {
   return with_inputs(problem, [&](const InputSlot& slot, const tensor::Tensor& tensor) {
-    return with_heads(slot.name, tensor, query_heads, value_heads, problem.dimensions().K);
+    return with_heads(slot.name, tensor, query_heads, value_heads, problem.dimensions().decays());
   });
 }
 

@@ -16,9 +16,10 @@ std::vector<std::size_t> value_heads_of(const Problem& problem, std::span<const 
 Problem with_heads(const Problem& problem, std::span<const std::size_t> query_heads,
                    std::span<const std::size_t> value_heads);
 
-/// The same of a tensor that has heads, by its name in kda/schema. K: that of dt_bias and its gradient.
+/// The same of a tensor that has heads, by its name in kda/schema. `decays`: those of a head,
+/// as dt_bias and its gradient have them.
 tensor::Tensor with_heads(std::string_view name, const tensor::Tensor& tensor,
                           std::span<const std::size_t> query_heads, std::span<const std::size_t> value_heads,
-                          std::size_t K);
+                          std::size_t decays);
 
 }  // namespace kda_check::kda

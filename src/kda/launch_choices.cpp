@@ -38,12 +38,12 @@ LaunchChoices launch_choices(const Outline& problem, const Arithmetic& arithmeti
   LaunchChoices choices;
   const std::size_t K = problem.dimensions.K;
   const numeric::DType stored = problem.dtype();
-  const bool is_triton = arithmetic.reduction.kind == ReductionKind::triton;
+  const bool by_triton = is_triton(arithmetic.reduction);
   if (problem.options.qk_l2norm) {
-    if (is_triton) choices.norm = norm_layouts(K, stored);
+    if (by_triton) choices.norm = norm_layouts(K, stored);
     if (arithmetic.reduction.kind == ReductionKind::lanes) choices.norm = {lane_layout(K)};
   }
-  if (!is_triton) return choices;
+  if (!by_triton) return choices;
   if (has_sums_by_pairs(arithmetic.decay)) choices.pairs = pair_layouts(K, stored);
   choices.substitution = substitution_layouts(stored, arithmetic.decay == DecayForm::anchor_pair);
   choices.scan_rows = all_of(scan_rows());

@@ -98,6 +98,7 @@ void set_part(Launch& launch, std::string_view words, std::string_view text) {
       fmt::format_to(std::back_inserter(names), "{}{}", names.empty() ? "" : ", ", one.name);
     refuse(words, fmt::format("no part '{}'", name), names);
   }
+  if (*part->numbers(launch)[0] != 0) refuse(words, fmt::format("{} is named twice", name), "one of them");
   if (read(text.substr(std::min(colon + 1, text.size())), *part, launch)) return;
   std::string most;
   for (std::size_t i = 0; i < part->count; ++i)

@@ -12,8 +12,8 @@
 
 namespace kda_check::kda {
 
-/// The same problem with its log decays as g, in fp64 or fp32: nothing of the gate is left to the kernel.
-Problem with_log_decays(const Problem& problem, numeric::DType dtype = numeric::DType::fp64);
+/// The same problem with its log decays as g, in fp64: nothing of the gate is left to the kernel.
+Problem with_log_decays(const Problem& problem);
 
 /// A value head, and one channel of its key or all of them.
 using DecayOf = std::pair<std::size_t, std::optional<std::size_t>>;
@@ -24,9 +24,8 @@ Problem with_scaled_log_decays(const Problem& problem, const std::vector<DecayOf
 /// gate of its own. None: none decays.
 std::optional<std::size_t> slowest_channel(const Problem& problem, std::size_t head);
 
-/// What the recurrence answers in fp64, or in another element type.
+/// What the recurrence answers in fp64.
 Answer answer_in_fp64(const Problem& problem, int threads = 1);
-Answer answer_in(numeric::DType dtype, const Problem& problem, int threads = 1);
 
 /// "o", or otherwise the final state.
 const tensor::Tensor& tensor_of(const Answer& answer, std::string_view name);

@@ -13,7 +13,7 @@ void run_head(const Problem& problem, const HeadJob& job, const TokenArithmetic&
   const std::size_t K = problem.dimensions().K, V = problem.dimensions().V, v_stride = padded(V);
   const HeadReader<T> reader(problem, arithmetic.operations);
   const Kernels<T>& kernel = kernels<T>();
-  TokenInputs<T> in(K, v_stride);
+  TokenInputs<T> in(K, v_stride, problem.dimensions().strength);
   tensor::Scratch<T> o(in.block_tokens * v_stride), state(K * v_stride), scratch(V);
   const Sequence& s = job.sequence;
   reader.state(s, job.head, state.data(), v_stride);
@@ -21,13 +21,13 @@ void run_head(const Problem& problem, const HeadJob& job, const TokenArithmetic&
     const std::size_t count = std::min(in.block_tokens, s.end - begin);
     in.load(reader, arithmetic, s, job.head, begin, count, K, v_stride);
     if (arithmetic.is_plain()) {
-      kernel.naive[arithmetic.operations.is_fused]({count, K, V, v_stride, in.q.data(), in.k.data(),
-                                                    in.decay.data(), in.beta.data(), in.v.data(), o.data(),
-                                                    state.data(), scratch.data()});
+      kernel.naive[arithmetic.operations.is_fused](
+          {count, K, V, v_stride, in.q.data(), in.k.data(), in.decay.data(), in.beta.data(), in.v.data(),
+           o.data(), state.data(), scratch.data(), in.read(), in.column_beta()});
     } else {
       kernel.token({count, K, v_stride, v_stride, in.q.data(), in.k.data(), in.decay.data(), in.beta.data(),
-                    in.v.data(), o.data(), state.data(), v_stride, true, arithmetic.operations,
-                    arithmetic.casts, reader.scale()});
+                    in.v.data(), o.data(), state.data(), v_stride, in.column_beta() == nullptr,
+                    arithmetic.operations, arithmetic.casts, reader.scale(), in.read(), in.column_beta()});
     }
     store_output(o.data(), v_stride, problem, s, job.head, begin, count, {0, V}, answer.o);
   }

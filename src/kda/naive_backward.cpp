@@ -18,6 +18,7 @@ constexpr std::size_t block_tokens = parameter_block_tokens;
 /// Scratch memory of one sequence of one query head, in elements.
 struct NaiveSizes {
   std::size_t K, V, k_stride, v_stride, blocks, block_rows, group_rows;
+  Strength strength;
 
   NaiveSizes(const Problem& problem, const Sequence& s)
       : K(problem.dimensions().K),
@@ -26,14 +27,22 @@ struct NaiveSizes {
         v_stride(padded(V)),
         blocks((s.length() + block_tokens - 1) / block_tokens),
         block_rows(std::min(s.length(), block_tokens)),
-        group_rows(problem.heads_per_group() > 1 ? s.length() : 0) {}
+        group_rows(problem.heads_per_group() > 1 ? s.length() : 0),
+        strength(problem.dimensions().strength) {}
 
   std::size_t state() const { return K * v_stride; }
   std::size_t checkpoints() const { return blocks * state(); }
   std::size_t sums() const { return group_rows * k_stride; }  ///< of dq, and of dk
   /// The states of a block, with D and P_t; its rows.
   std::size_t block() const {
-    return (3 + block_rows) * state() + block_rows * (6 * k_stride + 3 * v_stride + 2) + 2 * k_stride;
+    return (3 + block_rows) * state() + block_rows * (6 * k_stride + 3 * v_stride + 2) + 2 * k_stride +
+           v_stride + of_strength();
+  }
+  /// erase * k and its gradient; betas of columns and their gradients.
+  std::size_t of_strength() const {
+    return strength == Strength::gates   ? 2 * block_rows * k_stride
+           : strength == Strength::value ? 2 * block_rows * v_stride
+                                         : 0;
   }
   std::size_t total() const { return checkpoints() + 2 * sums() + block(); }
 };
@@ -63,7 +72,14 @@ class GroupBackward {
     block_.errors = take(rows * n_.v_stride), block_.gradient = take(n_.state());
     for (T** const of_keys : {&block_.dq, &block_.dk, &block_.dg}) *of_keys = take(rows * n_.k_stride);
     block_.dv = take(rows * n_.v_stride), block_.dbeta = take(rows);
-    block_.decayed = take(n_.state()), block_.scratch = take(2 * n_.k_stride);
+    block_.decayed = take(n_.state()), block_.scratch = take(2 * n_.k_stride + n_.v_stride);
+    if (n_.strength == Strength::gates)
+      block_.read = in_.read = take(rows * n_.k_stride), block_.dread = take(rows * n_.k_stride);
+    if (n_.strength == Strength::value) {
+      block_.column_beta = in_.column_beta = take(rows * n_.v_stride),
+      block_.dbeta = take(rows * n_.v_stride);
+      in_.value_stride = n_.v_stride;
+    }
     block_.operations = arithmetic.operations, block_.casts = arithmetic.casts;
   }
 
@@ -104,8 +120,10 @@ class GroupBackward {
   void hand_out(std::size_t b, std::size_t query_head, std::size_t member, HeadGradients<T>& gradients) {
     const std::size_t begin = begin_of(b), tokens = block_.tokens, count = tokens * n_.k_stride;
     gradients.log_decay(s_, head_, begin, tokens, block_.dg, n_.k_stride);
+    gradients.gates(s_, head_, begin, tokens, block_.k, block_.dk, block_.dread, n_.k_stride, block_.dv,
+                    n_.v_stride);
     gradients.value(s_, head_, begin, tokens, block_.dv, n_.v_stride);
-    gradients.beta(s_, head_, begin, tokens, block_.dbeta);
+    gradients.beta(s_, head_, begin, tokens, block_.dbeta, n_.v_stride);
     T *dq = block_.dq, *dk = block_.dk;
     const T scale = reader_.scale();
     for (std::size_t i = 0; i < count; ++i) dq[i] = scale * dq[i];

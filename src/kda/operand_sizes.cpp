@@ -56,8 +56,9 @@ double size_of(const std::optional<tensor::Tensor>& tensor, int threads) {
   return tensor ? size_of(*tensor, threads) : 0;
 }
 
-/// Of beta itself, which may be stored before its sigmoid.
+/// Of beta itself, which may be stored before its sigmoid, or of the write gate in its place.
 double size_of_beta(const Problem& problem) {
+  if (problem.write) return size_of(*problem.write, 1);
   numeric::ProductSum energy;
   for (std::size_t i = 0; i < problem.beta.size(); ++i) {
     const double x = problem.beta.value(i),

@@ -31,11 +31,23 @@ struct Options {
   bool operator==(const Options&) const = default;
 };
 
+/// What a write is weighed by (docs/kda.md, "The family"): the shapes of a problem's inputs say it.
+enum class Strength : std::uint8_t {
+  head,   ///< beta [B,T,HV]: one number for a value head
+  value,  ///< beta [B,T,HV,V]: one for each of its columns
+  gates,  ///< erase [B,T,HV,K] and write [B,T,HV,V] in place of beta
+};
+
 /// Sizes: B batch, T tokens (of all sequences when packed), H query/key heads, HV value heads, K key and V
 /// value width, N sequences (B when not packed), C chunk length, NT chunks of a batch row (summed over the
 /// sequences).
 struct Dimensions {
   std::size_t B = 0, T = 0, H = 0, HV = 0, K = 0, V = 0, N = 0, C = 0, NT = 0;
+  bool has_scalar_decay = false;  ///< g [B,T,HV], one log decay for all K of a value head
+  Strength strength = Strength::head;
+
+  /// Log decays that a value head has at a token.
+  std::size_t decays() const { return has_scalar_decay ? 1 : K; }
   bool operator==(const Dimensions&) const = default;
 };
 

@@ -16,8 +16,8 @@ namespace {
 constexpr std::size_t block_tokens = oracle_block_tokens;
 /// What one worker needs for one block of one head.
 struct Workspace : TokenPairs {
-  Workspace(std::size_t K, std::size_t v_stride)
-      : TokenPairs(block_tokens, K, v_stride),
+  Workspace(std::size_t K, std::size_t v_stride, Strength strength)
+      : TokenPairs(block_tokens, K, v_stride, strength),
         o(block_tokens * v_stride),
         o_magnitude(block_tokens * v_stride) {}
   Pairs o;
@@ -56,7 +56,8 @@ class Recurrence {
     const std::size_t size = tokens_at_once * heads_ * d_.V;
     Output output{Pairs(size), tensor::Scratch<double>(size)};
     std::vector<Workspace> workspaces;
-    for (int worker = 0; worker < std::max(1, threads); ++worker) workspaces.emplace_back(d_.K, v_stride_);
+    for (int worker = 0; worker < std::max(1, threads); ++worker)
+      workspaces.emplace_back(d_.K, v_stride_, d_.strength);
     // Below a tenth of a millisecond of work, starting threads costs more than they bring.
     const bool small = tokens_at_once * heads_ * d_.K * d_.V < (std::size_t{1} << 17);
     if (small) threads = 1;
@@ -129,8 +130,9 @@ class Recurrence {
     HeadState& state = states_[head];
     for (std::size_t tile = first_tile; tile < last_tile; ++tile) {
       const std::size_t lane = tile * lanes_;
-      step_({tokens.length(), d_.K, v_stride_, work.q.rows(), work.k.rows(), work.decay.rows(),
-             work.beta.rows(), work.retained.data(), work.written.data(), work.v.data() + lane,
+      const double* const low = work.low_of_v();
+      step_({tokens.length(), d_.K, v_stride_, work.q.rows(), work.k.rows(), work.read(), work.decay.rows(),
+             work.strength(lane), work.v.data() + lane, low == nullptr ? nullptr : low + lane,
              work.o.lanes(lane), work.o_magnitude.data() + lane, state.value.lanes(lane * d_.K),
              state.magnitude.data() + lane * d_.K});
     }

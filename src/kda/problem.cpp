@@ -24,6 +24,14 @@ void require_rank(std::string_view name, const Shape& shape, std::size_t rank, s
                        shape.size(), rank, axes));
 }
 
+/// `fewer`: the axes of the form that lacks the last one.
+void require_rank_of_either(std::string_view name, const Shape& shape, std::string_view axes,
+                            std::string_view fewer) {
+  if (shape.size() != 3 && shape.size() != 4)
+    refuse(fmt::format("inputs/{} is {}, of rank {}; wanted rank 4: {}, or 3: {}", name, to_string(shape),
+                       shape.size(), axes, fewer));
+}
+
 void require_positive_extents(std::string_view name, const Shape& shape) {
   for (const std::size_t extent : shape)
     if (extent == 0)
@@ -36,6 +44,43 @@ void require_extent(std::string_view name, const Shape& shape, std::size_t axis,
   if (shape[axis] != wanted)
     refuse(
         fmt::format("inputs/{} is {} but {} says {} = {}", name, to_string(shape), source, symbol, wanted));
+}
+
+void require_tokens_and_heads(std::string_view name, const Shape& shape, const Dimensions& d) {
+  require_positive_extents(name, shape);
+  require_extent(name, shape, 0, "B", d.B, "inputs/q");
+  require_extent(name, shape, 1, "T", d.T, "inputs/q");
+  require_extent(name, shape, 2, "HV", d.HV, "inputs/v");
+}
+
+/// What writes are weighed by: beta, or erase and write.
+Strength strength_of(const InputShapes& shapes, const Options& options, const Dimensions& d) {
+  if (shapes.beta != nullptr && (shapes.erase != nullptr || shapes.write != nullptr))
+    refuse(
+        fmt::format("inputs/beta and inputs/{} are both there; wanted beta, or erase and write in its place",
+                    shapes.erase != nullptr ? "erase" : "write"));
+  if (shapes.erase == nullptr && shapes.write == nullptr) {
+    if (shapes.beta == nullptr) refuse("inputs/beta is missing");
+    const Shape& beta = *shapes.beta;
+    require_rank_of_either("beta", beta, "[B,T,HV,V]", "[B,T,HV]");
+    require_tokens_and_heads("beta", beta, d);
+    if (beta.size() == 3) return Strength::head;
+    require_extent("beta", beta, 3, "V", d.V, "inputs/v");
+    return Strength::value;
+  }
+  if (shapes.erase == nullptr) refuse("inputs/erase is missing; wanted it beside inputs/write");
+  if (shapes.write == nullptr) refuse("inputs/write is missing; wanted it beside inputs/erase");
+  require_rank("erase", *shapes.erase, 4, "[B,T,HV,K]");
+  require_rank("write", *shapes.write, 4, "[B,T,HV,V]");
+  require_tokens_and_heads("erase", *shapes.erase, d);
+  require_tokens_and_heads("write", *shapes.write, d);
+  require_extent("erase", *shapes.erase, 3, "K", d.K, "inputs/q");
+  require_extent("write", *shapes.write, 3, "V", d.V, "inputs/v");
+  if (options.beta_sigmoid)
+    refuse(
+        "options/beta_sigmoid is 1 but there is no inputs/beta; inputs/erase and inputs/write have no "
+        "sigmoid");
+  return Strength::gates;
 }
 
 void check_cu_seqlens(const std::vector<std::int64_t>& offsets, const Dimensions& d) {
@@ -69,17 +114,14 @@ std::string_view name_of(Gate gate) {
 
 Dimensions dimensions_from(const InputShapes& shapes, const Options& options,
                            const std::vector<std::int64_t>& cu_seqlens) {
-  const Shape &q = *shapes.q, &k = *shapes.k, &v = *shapes.v, &g = *shapes.g, &beta = *shapes.beta;
+  const Shape &q = *shapes.q, &k = *shapes.k, &v = *shapes.v, &g = *shapes.g;
   require_rank("q", q, 4, "[B,T,H,K]");
   require_rank("k", k, 4, "[B,T,H,K]");
   require_rank("v", v, 4, "[B,T,HV,V]");
-  require_rank("g", g, 4, "[B,T,HV,K]");
-  require_rank("beta", beta, 3, "[B,T,HV]");
+  require_rank_of_either("g", g, "[B,T,HV,K]", "[B,T,HV]");
   require_positive_extents("q", q);
   require_positive_extents("k", k);
   require_positive_extents("v", v);
-  require_positive_extents("g", g);
-  require_positive_extents("beta", beta);
   Dimensions d;
   d.B = q[0], d.T = q[1], d.H = q[2], d.K = q[3], d.HV = v[2], d.V = v[3];
   if (k != q)
@@ -90,13 +132,10 @@ Dimensions dimensions_from(const InputShapes& shapes, const Options& options,
   if (d.HV % d.H != 0)
     refuse(
         fmt::format("inputs/v is {}: HV = {} is no multiple of H = {} of inputs/q", to_string(v), d.HV, d.H));
-  require_extent("g", g, 0, "B", d.B, "inputs/q");
-  require_extent("g", g, 1, "T", d.T, "inputs/q");
-  require_extent("g", g, 2, "HV", d.HV, "inputs/v");
-  require_extent("g", g, 3, "K", d.K, "inputs/q");
-  require_extent("beta", beta, 0, "B", d.B, "inputs/q");
-  require_extent("beta", beta, 1, "T", d.T, "inputs/q");
-  require_extent("beta", beta, 2, "HV", d.HV, "inputs/v");
+  require_tokens_and_heads("g", g, d);
+  d.has_scalar_decay = g.size() == 3;
+  if (!d.has_scalar_decay) require_extent("g", g, 3, "K", d.K, "inputs/q");
+  d.strength = strength_of(shapes, options, d);
   if (!cu_seqlens.empty()) check_cu_seqlens(cu_seqlens, d);
   d.N = cu_seqlens.empty() ? d.B : cu_seqlens.size() - 1;
   d.C = static_cast<std::size_t>(options.chunk_size);
@@ -115,7 +154,7 @@ void check_shape(std::string_view name, std::string_view object, const Shape& sh
   if (spec == nullptr) return;
   const Shape wanted = expected_shape(*spec, dimensions, state_v_first);
   if (shape == wanted) return;
-  if (spec->axes[0] == Axis::value_head_key && shape == Shape{dimensions.HV, dimensions.K}) return;
+  if (spec->axes[0] == Axis::value_head_decay && shape == Shape{dimensions.HV, dimensions.decays()}) return;
   if (spec->is_state && shape == expected_shape(*spec, dimensions, !state_v_first))
     refuse(fmt::format("{} is {}, the other state layout; options/state_v_first = {} wants {}", object,
                        to_string(shape), state_v_first ? 1 : 0, to_string(wanted)),
@@ -145,8 +184,10 @@ void check_options(const Options& options, bool has_A_log) {
 
 void Problem::validate() {
   check_options(options, A_log.has_value());
-  dimensions_ =
-      dimensions_from({&q.shape(), &k.shape(), &v.shape(), &g.shape(), &beta.shape()}, options, cu_seqlens);
+  const auto shape = [](const auto& tensor) { return tensor ? &tensor->shape() : nullptr; };
+  dimensions_ = dimensions_from({&q.shape(), &k.shape(), &v.shape(), &g.shape(),
+                                 beta.shape().empty() ? nullptr : &beta.shape(), shape(erase), shape(write)},
+                                options, cu_seqlens);
   for (const InputSlot& slot : input_slots)
     if (const tensor::Tensor* const tensor = slot.of(*this))
       check_shape(slot.name, fmt::format("inputs/{}", slot.name), tensor->shape(), dimensions_,
@@ -170,7 +211,7 @@ std::vector<Sequence> Problem::sequences() const {
 }
 
 const tensor::Tensor* InputSlot::of(const Problem& problem) const {
-  if (required != nullptr) return &(problem.*required);
+  if (required != nullptr) return (problem.*required).empty() ? nullptr : &(problem.*required);
   return problem.*optional ? &*(problem.*optional) : nullptr;
 }
 

@@ -16,7 +16,9 @@ namespace kda_check::kda {
 
 struct Problem {
   Options options;
-  tensor::Tensor q, k, v, g, beta;
+  tensor::Tensor q, k, v, g;
+  tensor::Tensor beta;  ///< empty where erase and write stand in its place
+  std::optional<tensor::Tensor> erase, write;
   std::optional<tensor::Tensor> A_log, dt_bias, initial_state;
   /// What the backward pass starts from, do and dht: the loss is <o, do> + <final_state, dht>, and what is
   /// missing counts as zero.
@@ -32,8 +34,12 @@ struct Problem {
   double scale() const;
   bool packed() const { return !cu_seqlens.empty(); }
   bool has_loss() const { return output_gradient || state_gradient; }
-  /// beta is stored in bf16 or fp16 and used as it is: kernels then multiply in that format.
-  bool beta_is_16_bit() const { return !options.beta_sigmoid && numeric::format_of(beta.dtype()).bytes == 2; }
+  /// beta, or the erase gate, is stored in bf16 or fp16 and used as it is: kernels then multiply in that
+  /// format.
+  bool beta_is_16_bit() const {
+    const tensor::Tensor& weights = beta.empty() ? *erase : beta;
+    return !options.beta_sigmoid && numeric::format_of(weights.dtype()).bytes == 2;
+  }
   std::vector<Sequence> sequences() const;
   std::size_t heads_per_group() const { return dimensions_.HV / dimensions_.H; }
 
@@ -44,8 +50,8 @@ struct Problem {
 /// An input of a problem, by its name in kda/schema.
 struct InputSlot {
   std::string_view name;
-  tensor::Tensor Problem::*required;                 ///< null for one that may be missing
-  std::optional<tensor::Tensor> Problem::*optional;  ///< null for one that may not
+  tensor::Tensor Problem::*required;                 ///< null for an optional one; it is missing where empty
+  std::optional<tensor::Tensor> Problem::*optional;  ///< null for the others
   bool is_rounded = false;                           ///< by with_inputs_rounded_to
 
   /// Null where it is missing.
@@ -58,6 +64,8 @@ inline constexpr InputSlot input_slots[] = {{"q", &Problem::q, nullptr, true},
                                             {"v", &Problem::v, nullptr, true},
                                             {"g", &Problem::g, nullptr},
                                             {"beta", &Problem::beta, nullptr},
+                                            {"erase", nullptr, &Problem::erase},
+                                            {"write", nullptr, &Problem::write},
                                             {"A_log", nullptr, &Problem::A_log},
                                             {"dt_bias", nullptr, &Problem::dt_bias},
                                             {"initial_state", nullptr, &Problem::initial_state},
@@ -73,7 +81,8 @@ Problem with_inputs(const Problem& problem,
 
 /// Sizes from the shapes of the inputs alone, before any data is read. Throws Error{input}.
 struct InputShapes {
-  const tensor::Shape *q, *k, *v, *g, *beta;
+  const tensor::Shape *q, *k, *v, *g;
+  const tensor::Shape *beta, *erase, *write;  ///< null: missing
 };
 Dimensions dimensions_from(const InputShapes& shapes, const Options& options,
                            const std::vector<std::int64_t>& cu_seqlens);

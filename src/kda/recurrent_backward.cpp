@@ -120,7 +120,7 @@ class HeadBackward {
 
   void load(const Block& block, BlockRows<T>& rows) {
     load_rows(reader_, arithmetic_, s_, head_, block.begin, block.count, n_.k_stride, true,
-              {rows.q, rows.k, rows.decay, rows.beta});
+              {rows.q, rows.k, rows.decay, rows.beta, rows.read, rows.column_beta, n_.v_stride});
   }
   void load_with_gradient(const Block& block, BlockRows<T>& rows) {
     load(block, rows);
@@ -137,7 +137,7 @@ class HeadBackward {
       const std::size_t lane = tile * lanes_;
       kernels_.replay({block.count, n_.K, n_.k_stride, n_.v_stride, rows.q, rows.k, rows.decay, rows.beta,
                        rows.d_o + lane, errors_of(block) + lane, state, arithmetic_.operations,
-                       arithmetic_.casts});
+                       arithmetic_.casts, rows.read, column_beta_of(rows, lane)});
     }
   }
 
@@ -154,7 +154,7 @@ class HeadBackward {
         const Block block = block_of(b);
         // Alone, a thread still has them.
         if (team_.threads > 1) load_with_gradient(block, rows);
-        weigh(errors_of(block), rows.beta, block.count, tiles(n_.V) * lanes_, rows.write);
+        weigh(errors_of(block), rows, 0, block.count, tiles(n_.V) * lanes_, rows.write);
         for (std::size_t tile = keys.first; tile < keys.last; ++tile) along_rows(block, tile, rows);
       }
     });
@@ -166,26 +166,51 @@ class HeadBackward {
     T* const r = value_rows(span_.r, block) + lane;
     kernels_.column_gradients({block.count, n_.K, n_.k_stride, n_.v_stride, rows.q, rows.k, rows.decay,
                                rows.beta, rows.d_o + lane, r, tile_of_columns(gradient_, tile),
-                               arithmetic_.operations, arithmetic_.casts});
-    weigh(r, rows.beta, block.count, lanes_, value_rows(span_.y, block) + lane);
+                               arithmetic_.operations, arithmetic_.casts, rows.read,
+                               column_beta_of(rows, lane)});
+    weigh(r, rows, lane, block.count, lanes_, value_rows(span_.y, block) + lane);
   }
 
   /// dq, dk and dg.
   void along_rows(const Block& block, std::size_t tile, BlockRows<T>& rows) {
     copy_to_transposed_tile(checkpoint_of(block), n_.v_stride, n_.K, n_.V, lanes_, tile, rows.state);
     const std::size_t lane = tile * lanes_;
-    kernels_.row_gradients(
-        {block.count, n_.V, n_.k_stride, n_.v_stride, rows.q + lane, rows.k + lane, rows.decay + lane,
-         rows.write, value_rows(span_.y, block), rows.d_o, key_rows(span_.dq, block) + lane,
-         key_rows(span_.dk, block) + lane, key_rows(span_.dg, block) + lane, rows.state,
-         tile_of_rows(transposed_gradient_, tile), rows.history, arithmetic_.operations, arithmetic_.casts});
+    kernels_.row_gradients({block.count,
+                            n_.V,
+                            n_.k_stride,
+                            n_.v_stride,
+                            rows.q + lane,
+                            rows.k + lane,
+                            rows.decay + lane,
+                            rows.write,
+                            value_rows(span_.y, block),
+                            rows.d_o,
+                            key_rows(span_.dq, block) + lane,
+                            key_rows(span_.dk, block) + lane,
+                            key_rows(span_.dg, block) + lane,
+                            rows.state,
+                            tile_of_rows(transposed_gradient_, tile),
+                            rows.history,
+                            arithmetic_.operations,
+                            arithmetic_.casts,
+                            rows.read == nullptr ? nullptr : rows.read + lane,
+                            span_.dread == nullptr ? nullptr : key_rows(span_.dread, block) + lane});
   }
 
-  /// target_t = beta_t rows_t, the first `width` of each row
-  void weigh(const T* from, const T* beta, std::size_t count, std::size_t width, T* target) {
+  /// Betas of columns from `lane` on; null where there are none.
+  static const T* column_beta_of(const BlockRows<T>& rows, std::size_t lane) {
+    return rows.column_beta == nullptr ? nullptr : rows.column_beta + lane;
+  }
+
+  /// target_t = beta_t rows_t, the first `width` of each row, which are columns from `lane` on
+  void weigh(const T* from, const BlockRows<T>& rows, std::size_t lane, std::size_t count, std::size_t width,
+             T* target) {
+    const T* const column_beta = column_beta_of(rows, lane);
     for (std::size_t t = 0; t < count; ++t)
-      for (std::size_t v = 0; v < width; ++v)
-        target[t * n_.v_stride + v] = from[t * n_.v_stride + v] * beta[t];
+      for (std::size_t v = 0; v < width; ++v) {
+        const std::size_t at = t * n_.v_stride + v;
+        target[at] = from[at] * (column_beta == nullptr ? rows.beta[t] : column_beta[at]);
+      }
   }
 
   void hand_out(const Range& span, std::size_t query_head, std::size_t member, HeadGradients<T>& gradients) {
@@ -200,13 +225,27 @@ class HeadBackward {
   }
 
   void hand_out(const Block& block, std::size_t query_head, std::size_t member, HeadGradients<T>& gradients) {
-    T dbeta[backward_block_tokens];
-    kernels<T>().row_dots({block.count, n_.V, n_.v_stride, value_rows(span_.r, block), errors_of(block),
-                           dbeta, arithmetic_.operations});
-    gradients.value(s_, head_, block.begin, block.count, value_rows(span_.y, block), n_.v_stride);
-    gradients.beta(s_, head_, block.begin, block.count, dbeta);
+    T *const r = value_rows(span_.r, block), *const dv = value_rows(span_.y, block);
     const std::size_t count = block.count * n_.k_stride;
     T *dq = key_rows(span_.dq, block), *dk = key_rows(span_.dk, block);
+    if (n_.has_gates()) {
+      tensor::Scratch<T> key(count);
+      reader_.key(s_, head_, block.begin, block.count, NormForm::division, arithmetic_.casts.normalised,
+                  key.data(), n_.k_stride);
+      gradients.gates(s_, head_, block.begin, block.count, key.data(), dk, key_rows(span_.dread, block),
+                      n_.k_stride, dv, n_.v_stride);
+    }
+    gradients.value(s_, head_, block.begin, block.count, dv, n_.v_stride);
+    if (n_.has_column_betas()) {  // r_t * e_t
+      const T* const error = errors_of(block);
+      for (std::size_t i = 0; i < block.count * n_.v_stride; ++i) r[i] = r[i] * error[i];
+      gradients.beta(s_, head_, block.begin, block.count, r, n_.v_stride);
+    } else {
+      T dbeta[backward_block_tokens];
+      kernels<T>().row_dots(
+          {block.count, n_.V, n_.v_stride, r, errors_of(block), dbeta, arithmetic_.operations});
+      gradients.beta(s_, head_, block.begin, block.count, dbeta, 1);
+    }
     const T scale = reader_.scale();
     for (std::size_t i = 0; i < count; ++i) dq[i] = scale * dq[i];
     if (n_.group > 1) {

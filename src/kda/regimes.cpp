@@ -32,9 +32,9 @@ constexpr Parameter shared_rows[] = {
 
 std::vector<Recipe> all_recipes() {
   std::vector<Recipe> all;
-  for (const auto& part :
-       {regimes::decay_recipes(), regimes::gate_recipes(), regimes::solve_recipes(), regimes::carry_recipes(),
-        regimes::structure_recipes(), regimes::exact_recipes(), regimes::backward_recipes()})
+  for (const auto& part : {regimes::decay_recipes(), regimes::gate_recipes(), regimes::solve_recipes(),
+                           regimes::carry_recipes(), regimes::structure_recipes(), regimes::exact_recipes(),
+                           regimes::backward_recipes(), regimes::family_recipes()})
     all.insert(all.end(), part.begin(), part.end());
   return all;
 }

@@ -64,28 +64,29 @@ void RoundingProbe::begin_chunk() {
   writes_.clear();
 }
 
-double RoundingProbe::terms_of_chunk(const float* decay, const double* key) {
-  for (std::size_t k = 0; k < K_; ++k) own_[k] = static_cast<float>(key[k]);
+double RoundingProbe::terms_of_chunk(const float* decay, const double* key, const double* read) {
+  for (std::size_t k = 0; k < K_; ++k) own_[k] = static_cast<float>(read[k]);
   kernels_.products({K_, writes_.size(), key_stride_, decay, own_.data(), keys_.data(), products_.data()});
   double terms = 0;
   for (std::size_t j = 0; j < writes_.size(); ++j) {
     const auto gram = static_cast<double>(products_[j]);
     terms += gram * gram * writes_[j];
   }
-  for (std::size_t k = 0; k < K_; ++k) keys_[k * key_stride_ + writes_.size()] = own_[k];
+  for (std::size_t k = 0; k < K_; ++k) keys_[k * key_stride_ + writes_.size()] = static_cast<float>(key[k]);
   return terms;
 }
 
 ProbedErrors RoundingProbe::token(const float* decay, const double* query, const double* key, double beta,
-                                  const double* v, double unit) {
+                                  const double* v, double unit, const double* read) {
   if (token_ % chunk_size_ == 0) begin_chunk();
   const ProbeRows rows{state_.data(), error_.data(), solved_.data(), written_.data(), carried_.data()};
-  ProbeReading reading{K_, decay, key, rows, {}, {}, {}, {}, 0};
+  if (read == nullptr) read = key;
+  ProbeReading reading{K_, decay, read, rows, {}, {}, {}, {}, 0};
   kernels_.read(reading);
   const double terms = reading.terms;
   const double predicted = energy(reading.prediction, width), each = 1 / static_cast<double>(width);
   const double of_terms = std::sqrt((predicted + terms) * each);
-  const double solving = std::sqrt(std::max(terms, terms_of_chunk(decay, key)) * each);
+  const double solving = std::sqrt(std::max(terms, terms_of_chunk(decay, key, read)) * each);
   const double writing = std::sqrt(predicted * each);
   const std::uint64_t bits = numeric::Random(0, 2 * stream_ + 1).bits(token_);
   const auto sign = [&](std::size_t i) { return (bits >> (8 + i) & 1) == 0 ? 1.0 : -1.0; };

@@ -38,9 +38,10 @@ class RoundingProbe {
 
   /// The state that it begins with, [K][V], in multiples of `unit`.
   void begin(const double* state, double unit);
-  /// The next token; v in multiples of `unit`. Returns the energy of the error of its o, summed over V.
+  /// The next token; v in multiples of `unit`; `read`: what it reads the state along, null: key. Returns the
+  /// energy of the error of its o, summed over V.
   ProbedErrors token(const float* decay, const double* query, const double* key, double beta, const double* v,
-                     double unit);
+                     double unit, const double* read = nullptr);
   /// The energy of the error of the state.
   ProbedErrors of_state() const;
 
@@ -51,7 +52,7 @@ class RoundingProbe {
   void project(const double* v, double unit, double* projected) const;
   void begin_chunk();
   /// The energy of the terms that the chunk form makes a token's prediction of.
-  double terms_of_chunk(const float* decay, const double* key);
+  double terms_of_chunk(const float* decay, const double* key, const double* read);
 
   std::size_t K_, V_, chunk_size_, token_ = 0;
   std::uint64_t stream_;

@@ -19,10 +19,12 @@ constexpr TensorSpec specs[] = {
     row("q", input, true, {batch, token, head, key}, 4),
     row("k", input, true, {batch, token, head, key}, 4),
     row("v", input, true, {batch, token, value_head, value}, 4),
-    row("g", input, true, {batch, token, value_head, key}, 4),
-    row("beta", input, true, {batch, token, value_head}, 3),
+    row("g", input, true, {batch, token, value_head, decay}, 4),
+    row("beta", input, false, {batch, token, value_head, strength}, 4),
+    row("erase", input, false, {batch, token, value_head, key}, 4),
+    row("write", input, false, {batch, token, value_head, value}, 4),
     row("A_log", input, false, {value_head}, 1),
-    row("dt_bias", input, false, {value_head_key}, 1),
+    row("dt_bias", input, false, {value_head_decay}, 1),
     row("initial_state", input, false, {sequence, value_head, key, value}, 4, true),
     row("do", input, false, {batch, token, value_head, value}, 4),
     row("dht", input, false, {sequence, value_head, key, value}, 4, true),
@@ -31,11 +33,13 @@ constexpr TensorSpec specs[] = {
     row("dq", gradient, false, {batch, token, head, key}, 4),
     row("dk", gradient, false, {batch, token, head, key}, 4),
     row("dv", gradient, false, {batch, token, value_head, value}, 4),
-    row("dg", gradient, false, {batch, token, value_head, key}, 4),
-    row("dbeta", gradient, false, {batch, token, value_head}, 3),
+    row("dg", gradient, false, {batch, token, value_head, decay}, 4),
+    row("dbeta", gradient, false, {batch, token, value_head, strength}, 4),
+    row("derase", gradient, false, {batch, token, value_head, key}, 4),
+    row("dwrite", gradient, false, {batch, token, value_head, value}, 4),
     row("dinitial_state", gradient, false, {sequence, value_head, key, value}, 4, true),
     row("dA_log", gradient, false, {value_head}, 1),
-    row("ddt_bias", gradient, false, {value_head_key}, 1),
+    row("ddt_bias", gradient, false, {value_head_decay}, 1),
     row("g_cumsum", stage, false, {batch, token, value_head, key}, 4),
     row("Aqk", stage, false, {batch, token, value_head, column}, 4),
     row("Akk_inv", stage, false, {batch, token, value_head, column}, 4),
@@ -53,6 +57,11 @@ constexpr TensorSpec specs[] = {
     row("dAkk", stage, false, {batch, token, value_head, column}, 4),
 };
 
+/// Whether a problem has the axis.
+bool has_axis(const Dimensions& d, Axis axis) {
+  return (axis != decay || !d.has_scalar_decay) && (axis != Axis::strength || d.strength == Strength::value);
+}
+
 }  // namespace
 
 std::span<const TensorSpec> tensor_specs() { return specs; }
@@ -68,6 +77,12 @@ const TensorSpec* find_spec(std::string_view name, std::initializer_list<TensorG
     if (spec.name == name && std::find(groups.begin(), groups.end(), spec.group) != groups.end())
       return &spec;
   return nullptr;
+}
+
+bool has_rank(const TensorSpec& spec, std::size_t rank) {
+  if (rank == spec.rank) return true;
+  const Axis last = spec.axes[spec.rank - 1];
+  return rank + 1 == spec.rank && (last == decay || last == Axis::strength);
 }
 
 std::array<Axis, 5> stored_axes(const TensorSpec& spec, bool state_v_first) {
@@ -96,16 +111,21 @@ std::size_t extent(const Dimensions& d, Axis axis) {
       return d.NT;
     case column:
       return d.C;
-    case value_head_key:
-      return d.HV * d.K;
+    case decay:
+      return d.decays();
+    case Axis::strength:
+      return d.V;
+    case value_head_decay:
+      return d.HV * d.decays();
   }
   return 0;
 }
 
 tensor::Shape expected_shape(const TensorSpec& spec, const Dimensions& dimensions, bool state_v_first) {
   const std::array<Axis, 5> axes = stored_axes(spec, state_v_first);
-  tensor::Shape shape(spec.rank);
-  for (std::size_t axis = 0; axis < spec.rank; ++axis) shape[axis] = extent(dimensions, axes[axis]);
+  tensor::Shape shape;
+  for (std::size_t axis = 0; axis < spec.rank; ++axis)
+    if (has_axis(dimensions, axes[axis])) shape.push_back(extent(dimensions, axes[axis]));
   return shape;
 }
 
@@ -120,8 +140,10 @@ char axis_letter(Axis axis) {
     case value_head:
       return 'h';
     case key:
+    case decay:
       return 'k';
     case value:
+    case Axis::strength:
       return 'v';
     case sequence:
       return 'n';
@@ -129,7 +151,7 @@ char axis_letter(Axis axis) {
       return 'c';
     case column:
       return 'j';
-    case value_head_key:
+    case value_head_decay:
       return 'i';
   }
   return '?';
@@ -140,7 +162,7 @@ std::string place(std::string_view name, std::span<const std::size_t> index, boo
   const TensorSpec* const spec = find_spec(slash == std::string_view::npos ? name : name.substr(slash + 1));
   std::string text(name);
   text += '[';
-  const bool named = spec != nullptr && spec->rank == index.size();
+  const bool named = spec != nullptr && has_rank(*spec, index.size());
   const std::array<Axis, 5> axes = named ? stored_axes(*spec, state_v_first) : std::array<Axis, 5>{};
   for (std::size_t axis = 0; axis < index.size(); ++axis) {
     if (axis > 0) text += named ? ' ' : ',';

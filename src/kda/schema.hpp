@@ -24,7 +24,9 @@ enum class Axis : unsigned char {
   sequence,
   chunk,
   column,
-  value_head_key
+  decay,     ///< the key channels that have a log decay of their own; no axis where a head has one for all
+  strength,  ///< the value channels that have a beta of their own; no axis where a head has one for all
+  value_head_decay
 };
 
 enum class TensorGroup : unsigned char { input, output, gradient, stage };
@@ -47,6 +49,10 @@ std::span<const TensorSpec> tensor_specs();
 const TensorSpec* find_spec(std::string_view name);
 /// The row of that name in one of these groups, or null.
 const TensorSpec* find_spec(std::string_view name, std::initializer_list<TensorGroup> groups);
+
+/// Whether a tensor of that rank can be this one: axes that a problem may lack (`decay`, `strength`) are
+/// last.
+bool has_rank(const TensorSpec& spec, std::size_t rank);
 
 /// Axes in stored order.
 std::array<Axis, 5> stored_axes(const TensorSpec& spec, bool state_v_first);

@@ -95,6 +95,8 @@ class StageExchange {
       std::vector<T>& memory = memory_[static_cast<std::size_t>(row.stage)];
       memory.assign(std::max(block.rows, d_.K) * stride, T(0));
       copy_in(row.stage, place, memory.data(), stride);
+      if (lacks_scale(row.stage, block))
+        for (T& x : memory) x = x / block.scale;
       given.*row.given = memory.data();
     }
   }
@@ -103,7 +105,12 @@ class StageExchange {
              const ChunkBlock<T>& block) const {
     if (hooks_.computed == nullptr) return;
     for (const Row& row : rows)
-      copy_out(row.stage, place, computed.*row.computed, stride_of(row.stage, block));
+      copy_out(row.stage, place, computed.*row.computed, stride_of(row.stage, block),
+               lacks_scale(row.stage, block) ? block.scale : T(1));
+  }
+  /// The stage has scale; in the block it is multiplied to o.
+  static bool lacks_scale(Stage stage, const ChunkBlock<T>& block) {
+    return stage == Stage::Aqk && block.operations.scale == ScaledPart::output;
   }
   static std::size_t stride_of(Stage stage, const ChunkBlock<T>& block) {
     switch (row_of(stage).shape) {
@@ -124,10 +131,11 @@ class StageExchange {
       for (std::size_t column = 0; column < layout.columns(place); ++column)
         body(row, column, layout.element(place, row, column));
   }
-  void copy_out(Stage stage, const ChunkPlace& place, const T* array, std::size_t stride) const {
+  void copy_out(Stage stage, const ChunkPlace& place, const T* array, std::size_t stride,
+                T factor = T(1)) const {
     T* const target = reinterpret_cast<T*>((*hooks_.computed)[static_cast<std::size_t>(stage)].data());
     over_elements(stage, place, [&](std::size_t row, std::size_t column, std::size_t element) {
-      target[element] = array[row * stride + column];
+      target[element] = factor * array[row * stride + column];
     });
   }
   void copy_in(Stage stage, const ChunkPlace& place, T* array, std::size_t stride) const {

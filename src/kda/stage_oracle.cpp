@@ -39,8 +39,8 @@ class HeadStages {
         inputs_(problem),
         truths_(truths) {
     const std::size_t n = chunk_size, K = d_.K, V = d_.V;
-    for (OracleMatrix* const m :
-         {&block_.q, &block_.k, &block_.G, &block_.w, &block_.qg, &block_.kg, &block_.key_scratch})
+    for (OracleMatrix* const m : {&block_.q, &block_.k, &block_.read, &block_.G, &block_.w, &block_.qg,
+                                  &block_.kg, &block_.key_scratch})
       *m = memory_.make(n, K);
     for (OracleMatrix* const m : {&block_.v, &block_.u, &block_.v_new, &block_.value_scratch})
       *m = memory_.make(n, V);
@@ -148,13 +148,15 @@ class HeadStages {
     inputs_.key(tokens, job_.head, rows);
     fill(block_.k, rows, n, K);
     transpose(block_.k, block_.k_columns);
+    inputs_.read_key(tokens, job_.head, rows);
+    fill(block_.read, rows, n, K);
     inputs_.log_decay(tokens, job_.head, rows);
     fill(block_.G, rows, n, K);
     cumulate(block_.G);
     transpose(block_.G, block_.G_columns);
     inputs_.beta(tokens, job_.head, beta);
     fill(block_.beta, beta, n, 1);
-    inputs_.value(tokens, job_.head, block_.v.hi, block_.v.stride);
+    inputs_.value(tokens, job_.head, block_.v.hi, block_.v.lo, block_.v.stride);
   }
 
   void transpose(const OracleMatrix& from, const OracleMatrix& to) const {

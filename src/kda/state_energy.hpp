@@ -37,15 +37,27 @@ struct StateEnergy {
   /// (1 - beta k k^T) of it, and beta k of something else.
   void contract(const double* key, double beta, const Energy& prediction, double written) {
     for (std::size_t k = 0; k < rows.size(); ++k) {
-      const double k2 = key[k] * key[k], kept = 1 - beta * k2, write = beta * beta * k2;
-      const Energy before = rows[k];
-      rows[k] = before.times(kept * kept);
-      rows[k].terms += write * (written + prediction.terms - k2 * before.terms);
-      rows[k].rounding += write * (prediction.rounding - k2 * before.rounding + 2 * prediction.terms);
+      const double k2 = key[k] * key[k];
+      contract_row(rows[k], 1 - beta * k2, beta * beta * k2, k2, prediction, written);
     }
+  }
+  /// The same where it is read along other rows than written: 1 - along read^T of it.
+  void contract(const double* along, const double* read, const Energy& prediction, double written) {
+    for (std::size_t k = 0; k < rows.size(); ++k)
+      contract_row(rows[k], 1 - along[k] * read[k], along[k] * along[k], read[k] * read[k], prediction,
+                   written);
   }
 
   std::vector<Energy> rows;
+
+ private:
+  static void contract_row(Energy& row, double kept, double write, double read2, const Energy& prediction,
+                           double written) {
+    const Energy before = row;
+    row = before.times(kept * kept);
+    row.terms += write * (written + prediction.terms - read2 * before.terms);
+    row.rounding += write * (prediction.rounding - read2 * before.rounding + 2 * prediction.terms);
+  }
 };
 
 /// Shares of columns in the energy of v, or of do.

@@ -159,6 +159,9 @@ class GroupScan {
     return state;
   }
 
+  /// What token t of the block reads the state along where that is not its key; else null.
+  const double* read_of(std::size_t t) { return problem_.erase ? in_.read.data() + t * d_.K : nullptr; }
+
   void forwards() {
     reader_.state(s_, head_, state_rows_.data(), d_.V);
     StateEnergy state = entering(state_unit_);
@@ -178,7 +181,9 @@ class GroupScan {
         state.fade(in_.decay.data() + t * d_.K);
         if (backward_)
           for (std::size_t k = 0; k < d_.K; ++k) decayed_[at + k].set(state.rows[k]);
-        state.contract(key, in_.beta[t], state.along(key), written_[begin + t]);
+        const double* const read = read_of(t);
+        read == nullptr ? state.contract(key, in_.beta[t], state.along(key), written_[begin + t])
+                        : state.contract(key, read, state.along(read), written_[begin + t]);
         const double* const query = in_.q.data() + t * d_.K;
         o.add(state.along(query));
         double magnitude = 0;
@@ -186,7 +191,7 @@ class GroupScan {
           magnitude += std::fabs(query[k]) * std::sqrt(state.rows[k].terms);
         magnitudes += magnitude * magnitude;
         const ProbedErrors error = probe.token(in_.decay.data() + t * d_.K, query, key, in_.beta[t],
-                                               in_.values.data() + t * d_.V, state_unit_);
+                                               in_.values.data() + t * d_.V, state_unit_, read);
         o_error.recurrence += error.recurrence;
         o_error.solving += error.solving, o_error.writing += error.writing;
         put(begin + t, error);
@@ -215,7 +220,8 @@ class GroupScan {
   void backwards() {
     reader_.state_gradient(s_, head_, state_rows_.data(), d_.V);
     StateEnergy gradient = entering(gradient_unit_), state(d_.K);
-    Energy dv, dbeta, dg, initial;
+    Energy dv, dbeta, dg, derase, dwrite, initial;
+    const bool is_gated = d_.strength == Strength::gates;
     const double amplitude = reader_.amplitude(head_);
     in_.over_reversed([&](std::size_t begin, std::size_t count) {
       in_.read_tokens(head_, begin, count);
@@ -226,18 +232,25 @@ class GroupScan {
         for (std::size_t k = 0; k < d_.K; ++k) state.rows[k] = decayed_[at + k].get();
         for (std::size_t k = 0; k < d_.K; ++k)
           gradient.rows[k].terms += query[k] * query[k] * incoming_[begin + t];
-        const Energy residual = gradient.along(key), prediction = state.along(key);
+        const double* const read = read_of(t);
+        const Energy residual = gradient.along(key), prediction = state.along(is_gated ? read : key);
         const Energy error{written_[begin + t] + prediction.terms,
                            prediction.rounding + 2 * prediction.terms};
-        dv.add(residual.times(beta * beta));
+        dv.add(residual.times(is_gated ? in_.write2[t] : beta * beta));
+        if (is_gated) dwrite.add(product(Energy{written_without_gate(t), 0}, residual).times(common_));
         const double slope = beta_slope(beta);
         dbeta.add(product(residual, error).times(slope * slope * common_));
         for (std::size_t k = 0; k < d_.K; ++k) {
-          Energy dk = product(gradient.rows[k], error);
-          dk.add(product(state.rows[k], residual));
+          Energy dk = product(gradient.rows[k], error), dread = product(state.rows[k], residual);
+          if (is_gated) {
+            derase.add(dread.times(key[k] * key[k] * common_));
+            const double gate = key[k] == 0 ? 0 : read[k] / key[k];
+            dread = dread.times(gate * gate);
+          }
+          dk.add(dread);
           dk_[at + k].add(dk.times(beta * beta * common_));
         }
-        gradient.contract(key, beta, residual, 0);
+        is_gated ? gradient.contract(read, key, residual, 0) : gradient.contract(key, beta, residual, 0);
         for (std::size_t k = 0; k < d_.K; ++k) {
           const double of_gate = gate_slope(in_.g[t * d_.K + k], amplitude);
           dg.add(product(gradient.rows[k], state.rows[k]).times(of_gate * of_gate * common_));
@@ -250,8 +263,13 @@ class GroupScan {
     add(energy(Gradient::dv), dv, gradient_unit_);
     add(energy(Gradient::dbeta), dbeta, both);
     add(energy(Gradient::dg), dg, both);
+    add(energy(Gradient::derase), derase, both);
+    add(energy(Gradient::dwrite), dwrite, both);
     add(energy(Gradient::dinitial_state), initial, gradient_unit_);
   }
+
+  /// |v|^2 of token t of the block that was read last: before its write gate.
+  double written_without_gate(std::size_t t) { return in_.v2[t] / (state_unit_ * state_unit_); }
 
   /// d log decay / d raw gate, from the log decay.
   double gate_slope(double g, double amplitude) const {

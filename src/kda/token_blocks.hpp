@@ -29,7 +29,7 @@ struct TokenBlocks {
     }
   }
 
-  /// q with the scale, k, the log decay and the decay itself, beta.
+  /// q with the scale, k, the log decay and the decay itself, beta, and what comes of gates.
   void read_tokens(std::size_t head, std::size_t begin, std::size_t count);
   /// v and do, both to `values`; zeros for a loss that has no do.
   void read_v(std::size_t head, std::size_t begin, std::size_t count);
@@ -41,7 +41,10 @@ struct TokenBlocks {
   const Sequence sequence;
   tensor::Scratch<double> q, k, g;  ///< [most][K]
   tensor::Scratch<float> decay;     ///< [most][K]
-  tensor::Scratch<double> beta;     ///< [most]
+  tensor::Scratch<double> beta;     ///< [most]; of columns, the root of the mean of their squares
+  tensor::Scratch<double> read;     ///< [most][K], with an erase gate: erase * k
+  tensor::Scratch<double> write2;   ///< [most], with a write gate: the mean of its squares
+  tensor::Scratch<double> v2;       ///< [most], with a write gate: |v|^2 before it
   tensor::Scratch<double> values;   ///< [most][V]
 };
 

@@ -41,25 +41,46 @@ struct TokenArithmetic {
   }
 };
 
-/// Rows [count][stride] of the query, with scale if asked for, the key and exp(g), and [count] of beta.
+/// Rows [count][stride] of the query, with scale if asked for, the key and exp(g), and [count] of beta. Null
+/// are those that a problem does not have (kda::Strength).
 template <class T>
 struct TokenRows {
   T *q, *k, *decay, *beta;
+  T* read = nullptr;         ///< [count][stride], erase * k
+  T* column_beta = nullptr;  ///< [count][value_stride], in place of beta
+  std::size_t value_stride = 0;
 };
 
+/// What of these needs no gate.
 template <class T>
-void load_rows(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
-               std::size_t head, std::size_t begin, std::size_t count, std::size_t stride, bool scales_query,
-               const TokenRows<T>& rows) {
+void load_operands(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
+                   std::size_t head, std::size_t begin, std::size_t count, std::size_t stride,
+                   bool scales_query, const TokenRows<T>& rows) {
   const Rounding normalised = arithmetic.casts.normalised;
   reader.query(s, head, begin, count, NormForm::division, normalised, rows.q, stride);
   const T scale = scales_query ? reader.scale() : T(1);
   for (std::size_t i = 0; i < count * stride; ++i) rows.q[i] = rows.q[i] * scale;
   reader.key(s, head, begin, count, NormForm::division, normalised, rows.k, stride);
-  reader.beta(s, head, begin, count, rows.beta);
+  if (rows.column_beta != nullptr)
+    reader.column_beta(s, head, begin, count, rows.column_beta, rows.value_stride);
+  else
+    reader.beta(s, head, begin, count, rows.beta);
+  if (rows.read != nullptr) reader.read_key(s, head, begin, count, rows.k, rows.read, stride);
+}
+/// `count` log decays to decays.
+template <class T>
+void to_decays(const TokenArithmetic& arithmetic, T* decay, std::size_t count) {
+  kernels<T>().exponential(arithmetic.operations.exponential, decay, decay, count);
+  kernels<T>().round(arithmetic.casts.decay, decay, count);
+}
+
+template <class T>
+void load_rows(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
+               std::size_t head, std::size_t begin, std::size_t count, std::size_t stride, bool scales_query,
+               const TokenRows<T>& rows) {
+  load_operands(reader, arithmetic, s, head, begin, count, stride, scales_query, rows);
   reader.log_decay(s, head, begin, count, rows.decay, stride);
-  kernels<T>().exponential(arithmetic.operations.exponential, rows.decay, rows.decay, count * stride);
-  kernels<T>().round(arithmetic.casts.decay, rows.decay, count * stride);
+  to_decays(arithmetic, rows.decay, count * stride);
 }
 
 /// Inputs of `block_tokens` tokens of one head as the token kernels take them.
@@ -67,25 +88,45 @@ template <class T>
 struct TokenInputs {
   static constexpr std::size_t block_tokens = 64;
 
-  TokenInputs(std::size_t K, std::size_t v_stride)
+  TokenInputs(std::size_t K, std::size_t v_stride, Strength strength)
       : q(block_tokens * K),
         k(block_tokens * K),
         decay(block_tokens * K),
         beta(block_tokens),
-        v(block_tokens * v_stride) {}
+        v(block_tokens * v_stride),
+        own_read(strength == Strength::gates ? block_tokens * K : 0),
+        own_column_beta(strength == Strength::value ? block_tokens * v_stride : 0) {}
 
   void load(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
             std::size_t head, std::size_t begin, std::size_t count, std::size_t K, std::size_t v_stride) {
-    load_rows(reader, arithmetic, s, head, begin, count, K, !arithmetic.scales_output(),
-              {q.data(), k.data(), decay.data(), beta.data()});
+    load_operands(reader, arithmetic, s, head, begin, count, K, v_stride);
+    reader.log_decay(s, head, begin, count, decay.data(), K);
+    to_decays(arithmetic, decay.data(), count * K);
+    flush(arithmetic, decay);
+  }
+  /// All but decays.
+  void load_operands(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
+                     std::size_t head, std::size_t begin, std::size_t count, std::size_t K,
+                     std::size_t v_stride) {
+    kda::load_operands(reader, arithmetic, s, head, begin, count, K, !arithmetic.scales_output(),
+                       {q.data(), k.data(), decay.data(), beta.data(), read(), column_beta(), v_stride});
     reader.value(s, head, begin, count, v.data(), v_stride);
-    const Subnormals subnormals = arithmetic.operations.subnormals;
-    if (subnormals == Subnormals::flush)
-      for (tensor::Scratch<T>* const rows : {&q, &k, &decay, &beta, &v})
-        for (std::size_t i = 0; i < rows->size(); ++i) (*rows)[i] = flushed(subnormals, (*rows)[i]);
+    for (tensor::Scratch<T>* const rows : {&q, &k, &beta, &v, &own_read, &own_column_beta})
+      flush(arithmetic, *rows);
   }
 
-  tensor::Scratch<T> q, k, decay, beta, v;
+  /// Null where the problem has none.
+  T* read() { return own_read.size() > 0 ? own_read.data() : nullptr; }
+  T* column_beta() { return own_column_beta.size() > 0 ? own_column_beta.data() : nullptr; }
+
+  tensor::Scratch<T> q, k, decay, beta, v, own_read, own_column_beta;
+
+ private:
+  static void flush(const TokenArithmetic& arithmetic, tensor::Scratch<T>& rows) {
+    const Subnormals subnormals = arithmetic.operations.subnormals;
+    if (subnormals != Subnormals::flush) return;
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = flushed(subnormals, rows[i]);
+  }
 };
 
 }  // namespace kda_check::kda

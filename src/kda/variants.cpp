@@ -17,6 +17,16 @@ std::string always_available() { return {}; }
 std::string cpu_unsupported(const Outline&, const RunOptions& options) {
   return unsupported(options.arithmetic, options.dtype);
 }
+std::string chunk_unsupported(const Outline& problem, const RunOptions& options) {
+  const Dimensions& d = problem.dimensions;
+  if (d.strength == Strength::value)
+    return "with a beta for each column of V every column has an inverse of its own: no chunk form";
+  if ((d.has_scalar_decay || d.strength == Strength::gates) &&
+      (options.arithmetic.reduction.kind == ReductionKind::triton ||
+       options.arithmetic.reduction.kind == ReductionKind::triton_rows))
+    return "reduction=triton and triton-rows are the orders of KDA's chunk kernels alone";
+  return cpu_unsupported(problem, options);
+}
 
 /// As PyTorch evaluates it: multiplications and additions are separate operations.
 Arithmetic naive_arithmetic(const Outline&, numeric::DType) {
@@ -97,7 +107,7 @@ constexpr Variant list[] = {
      every_dtype,
      chunk_arithmetic,
      always_available,
-     cpu_unsupported,
+     chunk_unsupported,
      run_chunk,
      nullptr,
      {},

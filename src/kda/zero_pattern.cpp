@@ -38,6 +38,7 @@ Problem of_same_zeros(const Problem& problem) {
                       : of_same_zeros(tensor, true, between(-0x1p-10, -0x1p-11));
     if (slot.name == "A_log" || slot.name == "dt_bias")
       return of_same_zeros(tensor, true, between(0.25, 0.5));
+    if (slot.name == "erase" || slot.name == "write") return of_same_zeros(tensor, false, between(0.25, 0.5));
     if (slot.name == "beta")
       return is_logit ? of_same_zeros(tensor, true, between(-1, -0.5))
                       : of_same_zeros(tensor, false, between(0.25, 0.5));

@@ -48,7 +48,7 @@ class Judged {
   bool answers(std::size_t index, kda::Pass pass) const {
     const Answer& who = answer(index);
     if (!who.why_not.empty()) return false;
-    return !who.is_computed() || why_no_pass(pass, *who.variant).empty();
+    return !who.is_computed() || why_no_pass(pass, *who.variant, who.options.arithmetic).empty();
   }
 
   /// Those of `wanted` that an answer has.
@@ -167,7 +167,13 @@ class Judged {
       builder_.add_stages(asked_, part_, std::move(item));
     };
     for (const std::size_t index : computed_)
-      if (answer(index).variant->axes.chunk && answer(index).why_not.empty()) add(index);
+      if (const Answer& who = answer(index); who.variant->axes.chunk && who.why_not.empty()) {
+        if (const std::string reason = why_no_stages(*who.variant, who.options.arithmetic); reason.empty())
+          add(index);
+        else
+          builder_.add_note(part_, fmt::format("stages: {} has {}", who.name, reason));
+      }
+    if (outline().dimensions.strength == kda::Strength::value) return;  // there is no chunk form
     const std::size_t of_file = outline().chunk_size();
     if (!part_.as_stored || request_.chunk_size.value_or(of_file) != of_file) return;
     for (const std::size_t index : recorded_)
@@ -187,7 +193,9 @@ class Judged {
     }
     Names without, not_there;
     for (const std::size_t index : computed_)
-      if (answer(index).variant->run_backward == nullptr) without.push_back(answer(index).name);
+      if (const Answer& who = answer(index);
+          !why_no_pass(kda::Pass::backward, *who.variant, who.options.arithmetic).empty())
+        without.push_back(who.name);
     if (!without.empty())
       builder_.add_note(
           part_, fmt::format("gradients: no backward pass in {}", join(without_repeats(std::move(without)))));

@@ -42,7 +42,8 @@ void add_growth_of(Builder& builder, const Asked& asked, const Asked::Part& part
         answers.push_back(index);
   for (const std::size_t index : answers) {
     const Answer& who = known(index);
-    std::string reason = who.is_computed() ? why_no_pass(wanted.pass, *who.variant) : std::string();
+    std::string reason =
+        who.is_computed() ? why_no_pass(wanted.pass, *who.variant, who.options.arithmetic) : std::string();
     if (reason.empty()) reason = who.why_not;
     Case item;
     item.question = Question::growth, item.answer = index, item.reference = reference;
@@ -114,6 +115,9 @@ void add_captures(Builder& builder, const Asked& asked) {
       if (source.expected_named(group) != nullptr && !request.replace)
         throw Error(ErrorKind::usage, fmt::format("expected/{} exists", group), source.target().path,
                     "--replace writes it anew");
+      if (request.capture_stages && who.variant->axes.chunk)
+        if (const std::string reason = why_no_stages(*who.variant, who.options.arithmetic); !reason.empty())
+          throw Error(ErrorKind::usage, fmt::format("{} has {}", who.name, reason), {}, "--no-stages");
       const std::size_t of_file = source.outline().chunk_size();
       if (request.capture_stages && who.variant->axes.chunk && who.options.chunk_size != of_file)
         throw Error(ErrorKind::usage,
@@ -126,7 +130,7 @@ void add_captures(Builder& builder, const Asked& asked) {
       Case item;
       item.question = Question::capture, item.answer = index, item.reference = {Reference::Kind::none, 0, {}};
       item.tensors = kda::tensors_of(kda::Pass::forward);
-      if (why_no_pass(kda::Pass::backward, *who.variant).empty())
+      if (why_no_pass(kda::Pass::backward, *who.variant, who.options.arithmetic).empty())
         for (std::string& gradient : kda::tensors_of(kda::Pass::backward, source.outline()))
           item.tensors.push_back(std::move(gradient));
       builder.add_case(asked, part, std::move(item));

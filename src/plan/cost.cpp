@@ -35,8 +35,9 @@ constexpr Speed speeds[] = {
 constexpr double oracle_forward = 28, oracle_backward = 180, oracle_fp64 = 6, comparison = 1.8;
 constexpr double oracle_on_gpu = 0.2, gradient_oracle_on_gpu = 2;
 constexpr double exact_sums = 30, tensor_core_sums = 9;  ///< a run with such sums over a plain one
-constexpr double per_problem = 3e-3, per_case = 5e-4;    ///< opening, allocating; limits, writing rows
-constexpr double law_runs = 4;                           ///< answers that trying one law takes
+constexpr double map_runs = 1.4;  ///< forward runs that the map of a part takes; backwards there are two
+constexpr double per_problem = 3e-3, per_case = 5e-4;  ///< opening, allocating; limits, writing rows
+constexpr double law_runs = 4;                         ///< answers that trying one law takes
 constexpr double attribution_runs = 14;
 constexpr double bit_runs = 10, bit_search = 4;  ///< on everything; seconds on beginnings, for the words
 constexpr double power_answers =
@@ -57,12 +58,14 @@ double run_seconds(const Answer& answer, const kda::Outline& problem, Pass pass)
   double microseconds = 2;
   for (const Speed& speed : speeds)
     if (speed.variant == answer.variant->name) {
+      const double parts = answer.options.arithmetic.segments.parts,
+                   maps = map_runs * (1 - 1 / parts) * (pass == Pass::backward ? 2 : 1);
       microseconds = answer.dtype == DType::fp64 ? speed.fp64 : speed.fp32;
-      if (pass == Pass::backward) microseconds *= speed.backward;
+      microseconds *= (pass == Pass::backward ? speed.backward : 1) + maps;
     }
   const kda::ReductionKind kind = answer.options.arithmetic.reduction.kind;
   if (kind == kda::ReductionKind::exact) microseconds *= exact_sums;
-  if (kind == kda::ReductionKind::mma || kind == kda::ReductionKind::triton ||
+  if (kind == kda::ReductionKind::mma || kda::is_triton(answer.options.arithmetic.reduction) ||
       kind == kda::ReductionKind::lanes)
     microseconds *= tensor_core_sums;
   return seconds_for(problem, microseconds);

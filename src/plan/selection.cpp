@@ -288,9 +288,15 @@ std::string why_not(const kda::Variant& variant, const kda::Outline& problem,
   return reason.empty() ? variant.unsupported(problem, options) : reason;
 }
 
-std::string why_no_pass(kda::Pass pass, const kda::Variant& variant) {
-  if (pass == kda::Pass::forward || variant.run_backward != nullptr) return {};
-  return "no backward pass";
+std::string why_no_pass(kda::Pass pass, const kda::Variant& variant, const kda::Arithmetic& arithmetic) {
+  if (pass == kda::Pass::forward) return {};
+  if (variant.run_backward == nullptr) return "no backward pass";
+  return is_on_gpu(variant) && kda::runs_on_tensor_cores(arithmetic) ? "no backward pass on tensor cores"
+                                                                     : "";
+}
+
+std::string why_no_stages(const kda::Variant& variant, const kda::Arithmetic& arithmetic) {
+  return is_on_gpu(variant) && kda::runs_on_tensor_cores(arithmetic) ? "no stages on tensor cores" : "";
 }
 
 }  // namespace kda_check::plan

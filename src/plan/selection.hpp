@@ -60,7 +60,9 @@ kda::RunOptions run_options(const kda::Variant& variant, const kda::Outline& pro
 
 /// Why a variant cannot run this way here; empty when it can.
 std::string why_not(const kda::Variant& variant, const kda::Outline& problem, const kda::RunOptions& options);
-/// "no backward pass"; empty for a variant that has the pass.
-std::string why_no_pass(kda::Pass pass, const kda::Variant& variant);
+/// "no backward pass"; empty for a variant that has the pass in this arithmetic.
+std::string why_no_pass(kda::Pass pass, const kda::Variant& variant, const kda::Arithmetic& arithmetic = {});
+/// "no stages on tensor cores"; empty for a chunk form that hands its stages out.
+std::string why_no_stages(const kda::Variant& variant, const kda::Arithmetic& arithmetic);
 
 }  // namespace kda_check::plan

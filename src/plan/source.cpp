@@ -88,6 +88,9 @@ std::string options_text(const kda::Outline& outline) {
     fmt::format_to(std::back_inserter(text), "({:g})", *options.lower_bound);
   for (const auto& [name, member] : kda::option_flags)
     if (options.*member) text += fmt::format(" {}", name);
+  if (outline.dimensions.has_scalar_decay) text += " g-for-all-K";
+  if (outline.dimensions.strength == kda::Strength::value) text += " beta-by-column";
+  if (outline.dimensions.strength == kda::Strength::gates) text += " erase-write";
   if (outline.has("initial_state")) text += " initial_state";
   if (outline.packed()) text += " packed";
   return text + fmt::format(" chunk={}", options.chunk_size);

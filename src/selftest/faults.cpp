@@ -111,7 +111,7 @@ Difference gate_scaled(const Solved& healthy) {
 Difference gate_of_second_token(const Solved& healthy) {
   Problem other = kda::clone(healthy.problem);
   const kda::Dimensions& d = other.dimensions();
-  const std::size_t row = d.HV * d.K;
+  const std::size_t row = d.HV * d.decays();
   for (const Sequence& sequence : other.sequences())
     for (std::size_t t = 0; t + 1 < sequence.length(); t += healthy.options.chunk_size)
       for (std::size_t i = 0; i < row; ++i) {
@@ -134,7 +134,7 @@ Difference decay_missed(const Solved& healthy) {
   Problem other = kda::with_log_decays(healthy.problem);
   const kda::Dimensions& d = other.dimensions();
   const Sequence sequence = longest_of(other);
-  const std::size_t row = d.HV * d.K;
+  const std::size_t row = d.HV * d.decays();
   const std::size_t first = (sequence.batch * d.T + sequence.begin + middle_of(sequence.length())) * row;
   for (std::size_t i = first; i < first + row; ++i) other.g.set(i, 0);
   return changed(healthy, other);

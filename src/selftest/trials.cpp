@@ -142,8 +142,12 @@ void try_on_suite(std::span<Subject> subjects, const std::string& suite, Gate& g
         Replaced replaced(problems[i]);
         for (const plan::Case& item : problems[i].cases) {
           if (!is_about(item, problems[i], kind)) continue;
+          const kda::Dimensions& d = problems[i].outline.dimensions;
+          // The reference that wrong gradients are made of is KDA's.
+          const bool is_relative = d.has_scalar_decay || d.strength != kda::Strength::head;
           for (const Subject& subject : subjects)
-            if ((kind == plan::Reference::Kind::oracle || subject.under_laws) &&
+            if (!(is_relative && subject.pass == kda::Pass::backward) &&
+                (kind == plan::Reference::Kind::oracle || subject.under_laws) &&
                 takes_the_place(subject, problems[i].answers[*item.answer], item.pass))
               replaced.add(item, subject);
         }

@@ -19,7 +19,8 @@ long differing(const kda::Problem& problem, std::string_view name, kda::RunOptio
   const kda::Variant& variant = kda::variant_named(name);
   const kda::Emulated wanted{&variant, &options};
   if (!kda::not_emulated_on_gpu(wanted, problem).empty()) return -1;
-  const kda::Answer gpu = std::move(kda::emulate_on_gpu(problem, {wanted}).front());
+  kda::Answer gpu;
+  kda::emulate_on_gpu(problem, {wanted}, [&](std::size_t, kda::Answer answer) { gpu = std::move(answer); });
   options.threads = 16;
   return static_cast<long>(test::differing(gpu, variant.run(problem, options)));
 }
@@ -150,4 +151,25 @@ TEST_CASE("twins on a GPU have the bits of those on a CPU", "[emulation]") {
         CHECK(differing(problem, twin.variant->name, twin.options) == 0);
       }
   }
+}
+
+TEST_CASE("twins that run side by side on a GPU answer as each alone, and come in their order",
+          "[emulation][race]") {
+  KDA_CHECK_NEEDS_GPU();
+  ProblemSpec spec;
+  spec.T = 200, spec.H = 2, spec.HV = 4, spec.K = 20, spec.V = 36, spec.qk_l2norm = true;
+  spec.dtype = DType::bf16;
+  const kda::Problem problem = test::make_problem(spec);
+  const std::vector<engine::Twin> family =
+      engine::twin_family(problem, kda::Pass::forward, numeric::ComputeFormat::bf16, DType::bf16,
+                          judge::Form::unknown, kda::Storage::none);
+  std::vector<kda::Emulated> wanted;
+  for (const engine::Twin& twin : family) wanted.push_back({twin.variant, &twin.options});
+  REQUIRE(wanted.size() > 6);
+  std::size_t next = 0;
+  kda::emulate_on_gpu(problem, wanted, [&](std::size_t i, kda::Answer answer) {
+    REQUIRE(i == next++);
+    CHECK(test::differing(answer, family[i].variant->run(problem, family[i].options)) == 0);
+  });
+  CHECK(next == wanted.size());
 }

@@ -48,6 +48,24 @@ TEST_CASE("tf32 operands explain the error of the chunk form under the preset fl
   for (const Row& stage : found[0].rows("stages")) CHECK(stage.figure("share") > -1);
 }
 
+TEST_CASE("what it costs to compute a sequence in parts is a row of its own",
+          "[engine][attribute][segments]") {
+  plan::Request request = request_for("gate_zero:T=512,K=32,V=32,H=1");
+  request.selection.variants = Names{"chunk"};
+  request.arithmetic = {"ideal", "segments=sequential:8", "storage=tf32@transition"};
+  const report::Document cut = ran(request);
+  const Item state = items_of(cut, "attributions").at(1);
+  CHECK(axis(state, "segments").words("value") == "sequential:8");
+  // M as a tf32 operand: without parts there is none.
+  CHECK(axis(state, "segments").figure("without") == Approx(state.figure("ideal")));
+  CHECK(state.figure("rms_ratio") > 20 * state.figure("ideal"));
+  request.selection.variants = Names{"recurrent"};
+  request.arithmetic = {"ideal"};
+  const report::Document token_form = ran(request);
+  for (const Row& row : test::axes(items_of(token_form, "attributions").at(1)))
+    CHECK(row.words("axis") != "segments");
+}
+
 TEST_CASE("an axis that is ideal has no share, and one that is not has one", "[engine][attribute]") {
   plan::Request request = request_for("control:T=200,K=64,V=32");
   request.selection.variants = Names{"recurrent"};

@@ -109,7 +109,7 @@ TEST_CASE("L is the sum over pairs, with gates of any strength", "[forecast]") {
         G[i * stride + c] = (i > 0 ? G[(i - 1) * stride + c] : 0) - strength * random.uniform();
       }
     }
-    const Matrix L = strict_lower({n, K, stride, k.data(), G.data(), beta.data()});
+    const Matrix L = strict_lower({n, K, stride, k.data(), k.data(), G.data(), beta.data()});
     double worst = 0;
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t j = 0; j < n; ++j) {

@@ -197,7 +197,10 @@ def main():
     bad("q_is_a_group", "inputs/q is not a dataset", lambda f: (drop("inputs/q")(f), f.create_group("inputs/q")))
 
     bad("q_rank_3", "inputs/q is [1,3,4], of rank 3", put("inputs/q", values((1, 3, 4))))
-    bad("beta_rank_4", "inputs/beta is [1,3,1,5], of rank 4", put("inputs/beta", values((1, 3, 1, 5))))
+    bad("beta_rank_2", "inputs/beta is [1,3], of rank 2", put("inputs/beta", values((1, 3))))
+    bad("beta_column_extent", "inputs/beta is [1,3,1,4] but inputs/v says V = 5", put("inputs/beta", values((1, 3, 1, 4))))
+    bad("erase_alone", "inputs/write is missing", lambda f: (drop("inputs/beta")(f), put("inputs/erase", values((1, 3, 1, 4)))(f)))
+    bad("erase_and_beta", "inputs/beta and inputs/erase are both there", put("inputs/erase", values((1, 3, 1, 4))))
     bad("q_scalar", "inputs/q is [], of rank 0", put("inputs/q", np.float32(1)))
     bad("k_extent", "inputs/k is [1,3,1,5] but inputs/q is [1,3,1,4]", put("inputs/k", values((1, 3, 1, 5))))
     bad("g_extent", "inputs/g is [1,3,1,7] but inputs/q says K = 4", put("inputs/g", values((1, 3, 1, 7))))

@@ -48,7 +48,10 @@ class World {
   }
 
   /// From now on head 1 has that direction.
-  void set_direction(std::vector<double> values) { direction_ = std::move(values); }
+  void set_direction(std::vector<double> values) {
+    moved_ = std::move(values);
+    for (std::size_t i = 0; i < moved_.size(); ++i) moved_[i] += truth_[i];
+  }
 
   TwinJudgement judged(double slope_floor = 0x1p-11) const { return measured(slope_floor).conclude().at(0); }
   judge::TwinTest measured(double slope_floor = 0x1p-11) const {
@@ -56,8 +59,8 @@ class World {
     for (std::size_t head = 0; head < layout_.heads; ++head) {
       judge::HeadValues values{judge::HeadRows(truth_, layout_, head)};
       for (const std::vector<double>& field : fields_) values.fields.emplace_back(field, layout_, head);
-      if (head == 1 && !direction_.empty())
-        values.directions.push_back({Region::decays_of_head, judge::HeadRows(direction_, layout_, head)});
+      if (head == 1 && !moved_.empty())
+        values.directions.push_back({Region::decays_of_head, judge::HeadRows(moved_, layout_, head), 1});
       test.measure(head, values);
     }
     return test;
@@ -75,7 +78,7 @@ class World {
   std::size_t twins_;
   std::mt19937 random_;
   std::normal_distribution<double> normal_;
-  std::vector<double> truth_, direction_;
+  std::vector<double> truth_, moved_;
   std::vector<std::vector<double>> fields_;
 };
 

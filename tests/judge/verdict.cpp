@@ -289,6 +289,12 @@ TEST_CASE("a ratio of sizes is one of what is finite, whatever the range", "[lim
   CHECK(ratio_of_sizes(poisoned, small) == Approx(1.25));
   CHECK(ratio_of_sizes(small, poisoned) == Approx(0.8));
   CHECK(ratio_of_sizes(infinite, small) == HUGE_VAL);
+  std::vector<double> many(3000, 2.0), others(3000, 1.0);
+  CHECK(ratio_of_sizes(many, others) == 2);
+  many[1500] = NAN, others[10] = HUGE_VAL;
+  CHECK(ratio_of_sizes(many, others) == 2);
+  many[2900] = 2e200;
+  CHECK(ratio_of_sizes(many, others) == Approx(2e200 / std::sqrt(2998.0)));
 }
 
 TEST_CASE("against another answer its own error is allowed for", "[limits]") {

@@ -1,4 +1,4 @@
-// The five axes together: ideal arithmetic is as good as can be, every value of every axis gives the same
+// The axes together: ideal arithmetic is as good as can be, every value of every axis gives the same
 // bits on every instruction set, and none changes a bit where nothing is ever rounded.
 #include <fmt/format.h>
 
@@ -33,35 +33,17 @@ std::vector<std::string> common_values() {
     values.push_back(fmt::format("exponential={}", kind));
   for (const char* const order :
        {"sequential", "pairwise", "tree:2", "tree:32", "tree:33", "tree:1024", "blocks:16", "mma:25",
-        "mma:24", "triton:25", "triton:24", "lanes:25", "simt", "exact"})
+        "mma:24", "triton:25", "triton:24", "triton-rows:25", "lanes:25", "simt", "exact"})
     values.push_back(fmt::format("reduction={}", order));
-  values.insert(values.end(), {"special=fast", "subnormals=flush"});
+  values.insert(values.end(), {"special=fast", "special=fast-floor", "subnormals=flush"});
   for (const char* const storage : {"none", "upstream", "fla", "triton", "flash-kda"})
     values.push_back(fmt::format("storage={}", storage));
-  for (const char* const stage : {"products",
-                                  "normalised",
-                                  "decay",
-                                  "g_cumsum",
-                                  "exponentials",
-                                  "score_operands",
-                                  "Aqk",
-                                  "L",
-                                  "inverse_operands",
-                                  "Akk_inv",
-                                  "beta_key",
-                                  "operands",
-                                  "w",
-                                  "u",
-                                  "prediction",
-                                  "v_new",
-                                  "tensor_core",
-                                  "state",
-                                  "carry",
-                                  "scores",
-                                  "residual",
-                                  "o_inter",
-                                  "o_intra",
-                                  "initial_state"})
+  for (const char* const stage :
+       {"products",       "normalised",   "decay",       "g_cumsum", "exponentials",
+        "score_operands", "off_diagonal", "Aqk",         "L",        "inverse_operands",
+        "Akk_inv",        "beta_key",     "operands",    "w",        "u",
+        "prediction",     "v_new",        "tensor_core", "state",    "carry",
+        "scores",         "residual",     "o_inter",     "o_intra",  "initial_state"})
     for (const char* const format : {"bf16", "fp16", "tf32"})
       values.push_back(fmt::format("storage={}@{}", format, stage));
   return values;
@@ -69,17 +51,20 @@ std::vector<std::string> common_values() {
 
 std::vector<std::string> chunk_values() {
   std::vector<std::string> values = {
-      "decay=pair",      "decay=pair-late", "decay=clamp:126",   "inverse=substitution",
-      "tail=difference", "tail=suffix",     "tail=factored",     "gates=natural",
-      "gates=log2",      "gates=log2-each", "delta=residual",    "scale=q",
-      "output=apart",    "update=chained",  "update=transposed", "update=added"};
+      "decay=pair",     "decay=pair-late",   "decay=clamp:126", "inverse=substitution", "tail=difference",
+      "tail=suffix",    "tail=factored",     "gates=natural",   "gates=log2",           "gates=log2-each",
+      "delta=residual", "scale=q",           "beta=rows",       "beta=columns",         "merge=nearest",
+      "merge=halves",   "merge=split:16",    "merge=split:32",  "tail=factored-late",   "output=apart",
+      "update=chained", "update=transposed", "update=added"};
   for (const int rows : {16, 32, 64}) {
-    for (const char* const decay : {"anchor-pair", "anchor-first", "anchor-mid", "factored"})
+    for (const char* const decay : {"anchor-pair", "anchor-first", "anchor-mid", "factored", "reciprocal"})
       values.push_back(fmt::format("decay={}:{}", decay, rows));
     for (const char* const inverse : {"blocks", "doubling", "horner"})
       values.push_back(fmt::format("inverse={}:{}", inverse, rows));
   }
-  values.insert(values.end(), {"inverse=eliminate:8", "inverse=eliminate:16"});
+  values.insert(values.end(), {"inverse=eliminate:8", "inverse=eliminate:16", "inverse=doubling-wide:8",
+                               "inverse=doubling-wide:16", "segments=none", "segments=sequential:3",
+                               "segments=tree:3", "storage=bf16@transition", "storage=fp16@segment_state"});
   return values;
 }
 

@@ -100,8 +100,10 @@ TEST_CASE("words of FlashKDA's order leave a chunk what it is", "[flash]") {
   spec.T = 70, spec.K = 16, spec.V = 16, spec.gate = Gate::softplus, spec.chunk_size = 16;
   const Problem problem = test::make_problem(spec);
   const test::WholeOracle exact = test::whole_oracle(problem);
-  for (const char* const word : {"tail=factored", "gates=log2-each", "delta=residual", "scale=q",
-                                 "output=apart", "update=added", "special=fast", "subnormals=flush"})
+  for (const char* const word :
+       {"tail=factored", "gates=log2-each", "delta=residual", "scale=q", "output=apart", "update=added",
+        "special=fast", "subnormals=flush", "tail=factored-late", "decay=reciprocal:16", "beta=columns",
+        "scale=output", "merge=halves", "special=fast-floor"})
     for (const char* const tail : {"tail=difference", "tail=suffix"}) {
       INFO(word << ' ' << tail);
       RunOptions options = test::default_options(problem, "chunk", DType::fp32);
@@ -160,11 +162,31 @@ TEST_CASE("flushing takes subnormal numbers of the norm and of the state for zer
 TEST_CASE("words that FlashKDA's replay is made of exist on the CPU alone, and in fp32", "[flash]") {
   Arithmetic arithmetic;
   CHECK(cpu_only_key(arithmetic).empty());
-  for (const char* const word :
-       {"special=fast", "subnormals=flush", "reduction=lanes:25", "accumulator=fp16", "tail=factored",
-        "gates=log2-each", "delta=residual", "scale=q", "output=apart", "update=added",
-        "storage=bf16@initial_state", "storage=fp16@scores", "storage=bf16@residual", "storage=bf16@o_inter",
-        "storage=bf16@o_intra"}) {
+  for (const char* const word : {"special=fast",
+                                 "subnormals=flush",
+                                 "reduction=lanes:25",
+                                 "accumulator=fp16",
+                                 "tail=factored",
+                                 "gates=log2-each",
+                                 "delta=residual",
+                                 "scale=q",
+                                 "output=apart",
+                                 "update=added",
+                                 "storage=bf16@initial_state",
+                                 "storage=fp16@scores",
+                                 "storage=bf16@residual",
+                                 "storage=bf16@o_inter",
+                                 "storage=bf16@o_intra",
+                                 "storage=bf16@off_diagonal",
+                                 "special=fast-floor",
+                                 "reduction=triton-rows:25",
+                                 "tail=factored-late",
+                                 "decay=reciprocal:16",
+                                 "inverse=doubling-wide:8",
+                                 "merge=halves",
+                                 "merge=split:16",
+                                 "beta=columns",
+                                 "scale=output"}) {
     INFO(word);
     arithmetic = {};
     set_axis(arithmetic, word);

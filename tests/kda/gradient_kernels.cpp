@@ -33,32 +33,15 @@ std::vector<double> through_kernels(const kda::OracleKernels& kernels, bool in_f
                           v = make(tokens, stride, -1, 1), incoming = make(tokens, stride, -1, 1),
                           factors = make(tokens, K, 0, 1), energy = make(K, stride, 0, 1),
                           along = make(tokens, stride, 0, 0);
+  const kda::OracleStrength strength{
+      rows_of(beta), {nullptr, nullptr}, factors.hi, factors.magnitude, factors.magnitude};
   (in_fp64 ? kernels.replay_in_fp64
-           : kernels.replay)({tokens, K, lanes, rows_of(k), rows_of(decay), rows_of(beta), factors.hi,
-                              factors.magnitude, v.hi, state, decayed, tokens, error, write});
-  (in_fp64 ? kernels.backward_in_fp64 : kernels.backward)({tokens,
-                                                           K,
-                                                           lanes,
-                                                           rows_of(q),
-                                                           rows_of(k),
-                                                           rows_of(decay),
-                                                           rows_of(beta),
-                                                           factors.hi,
-                                                           factors.magnitude,
-                                                           incoming.hi,
-                                                           decayed,
-                                                           error,
-                                                           write,
-                                                           gradient,
-                                                           energy.hi,
-                                                           residual,
-                                                           terms.hi,
-                                                           along.hi,
-                                                           dv,
-                                                           dq,
-                                                           dk,
-                                                           dg,
-                                                           dbeta});
+           : kernels.replay)({tokens, K, lanes, rows_of(k), rows_of(k), rows_of(decay), strength, v.hi,
+                              nullptr, state, decayed, tokens, error, write});
+  (in_fp64 ? kernels.backward_in_fp64 : kernels.backward)(
+      {tokens,  K,     lanes, rows_of(q), rows_of(k), rows_of(k), rows_of(decay), strength, incoming.hi,
+       decayed, error, write, gradient,   energy.hi,  residual,   terms.hi,       along.hi, dv,
+       dq,      dk,    dg,    dbeta,      {}});
   std::vector<double> all;
   for (const std::vector<double>& part : memory) all.insert(all.end(), part.begin(), part.end());
   for (const bool lower_bounded : {false, true}) {

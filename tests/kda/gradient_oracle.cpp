@@ -56,6 +56,21 @@ std::vector<NamedSpec> every_option() {
   return specs;
 }
 
+/// KDA's relatives, which BigReverse does not know.
+std::vector<NamedSpec> relatives() {
+  std::vector<NamedSpec> specs;
+  for (const bool scalar_decay : {false, true})
+    for (const kda::Strength strength : {kda::Strength::head, kda::Strength::value, kda::Strength::gates}) {
+      ProblemSpec spec;
+      spec.H = 2, spec.HV = 4, spec.T = 6, spec.K = 5, spec.V = 3;
+      spec.scalar_decay = scalar_decay, spec.strength = strength;
+      spec.gate = scalar_decay ? kda::Gate::softplus : kda::Gate::none;
+      spec.qk_l2norm = true, spec.beta_sigmoid = strength != kda::Strength::gates;
+      specs.emplace_back(scalar_decay ? "one decay for all K" : "a decay for each channel", spec);
+    }
+  return specs;
+}
+
 /// The input that a gradient belongs to.
 tensor::Tensor& input_of(kda::Problem& problem, Gradient gradient) {
   switch (gradient) {
@@ -73,6 +88,10 @@ tensor::Tensor& input_of(kda::Problem& problem, Gradient gradient) {
       return *problem.initial_state;
     case Gradient::dA_log:
       return *problem.A_log;
+    case Gradient::derase:
+      return *problem.erase;
+    case Gradient::dwrite:
+      return *problem.write;
     case Gradient::ddt_bias:
       break;
   }
@@ -125,7 +144,9 @@ void check_same(const GradientTruth& a, const GradientTruth& b) {
 }  // namespace
 
 TEST_CASE("every gradient is what central differences of the forward oracle say, to 1e-10", "[gradients]") {
-  for (const auto& [name, narrow] : every_option()) {
+  std::vector<NamedSpec> all = every_option();
+  for (const NamedSpec& relative : relatives()) all.push_back(relative);
+  for (const auto& [name, narrow] : all) {
     ProblemSpec spec = narrow;
     spec.dtype = DType::fp64;
     kda::Problem problem = problem_with_loss(spec);

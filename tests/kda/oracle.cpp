@@ -40,6 +40,15 @@ std::vector<std::pair<const char*, ProblemSpec>> every_option() {
   add("packed, one sequence empty", [](ProblemSpec& s) { s.T = 40, s.cu_seqlens = {0, 3, 3, 37, 38, 40}; });
   add("beyond one block, slow decay", [](ProblemSpec& s) { s.T = 80, s.gate_size = 0.01; });
   add("strong decay", [](ProblemSpec& s) { s.gate_size = 40; });
+  add("one decay for all K, softplus", [](ProblemSpec& s) {
+    s.scalar_decay = s.qk_l2norm = s.beta_sigmoid = true, s.gate = kda::Gate::softplus, s.H = 2, s.HV = 4;
+  });
+  add("betas of columns", [](ProblemSpec& s) {
+    s.strength = kda::Strength::value, s.beta_sigmoid = s.allow_neg_eigval = true, s.V = 11;
+  });
+  add("erase and write gates", [](ProblemSpec& s) {
+    s.strength = kda::Strength::gates, s.qk_l2norm = true, s.T = 40, s.dtype = numeric::DType::fp64;
+  });
   return specs;
 }
 

@@ -96,6 +96,7 @@ T plain_sum(const Reduction& reduction, bool is_fused, const std::vector<T>& a, 
       return plain_blocks(is_fused, width, a, b);
     case ReductionKind::mma:  // not for a tensor core
     case ReductionKind::triton:
+    case ReductionKind::triton_rows:
     case ReductionKind::lanes:  // in no known layout
     case ReductionKind::simt:   // along a row
       return plain_tree(is_fused, 32, a, b);

@@ -92,7 +92,7 @@ TEST_CASE("a launch that autotuning did not pick leaves bits that differ", "[tri
       if (capture.problem.dtype() != DType::fp32 || capture.problem.dimensions().T > 512) continue;
       kda::RunOptions options = test::default_options(capture.problem, "chunk", DType::fp32);
       kda::set_axis(options.arithmetic, "fla");
-      kda::set_axis(options.arithmetic, launch_of(capture.name) + "+" + part);  // the later one counts
+      kda::set_axis(options.arithmetic, test::launch_with(part, capture.name));
       const kda::Answer answer = test::run(capture.problem, "chunk", options);
       for (const auto& [tensor, count] : differing(capture.file, "fla_chunk", answer)) differ[part] += count;
     }
@@ -189,6 +189,8 @@ TEST_CASE("a launch is read and written in the same words, and what is none is r
                                   "scan:3",
                                   "scan:128",
                                   "scan:4+",
+                                  "scan:4+scan:2",
+                                  "norm:8x16x1+scan:4+norm:8x16x1",
                                   "rows:1x2x3",
                                   "norm:8x16",
                                   "norm:8x16x1x1",

@@ -72,11 +72,12 @@ TEST_CASE("each part of a launch and each word of FLA's arithmetic decides bits 
   std::map<std::string, std::size_t> changed;
   for (const Capture& capture : with_gradients(256))
     for (const char* const word :
-         {"+wy:32x64x2", "+wy:64x64x2", "+reverse-scan:2", "+intra:8", "contraction=separate",
-          "reduction=mma:25", "reduction=triton:24", "exponential=cuda", "gates=natural", "storage=none"}) {
-      const std::string launch = test::launch_of(capture.name);
+         {"wy:32x64x2", "wy:64x64x2", "reverse-scan:2", "intra:8", "contraction=separate", "reduction=mma:25",
+          "reduction=triton:24", "exponential=cuda", "gates=natural", "storage=none"}) {
       const std::vector<std::string> words =
-          word[0] == '+' ? std::vector{launch + word} : std::vector<std::string>{launch, word};
+          std::string_view(word).find(':') < std::string_view(word).find('=')
+              ? std::vector{test::launch_with(word, capture.name)}
+              : std::vector<std::string>{test::launch_of(capture.name), word};
       changed[word] += compared(capture, words).differing;
     }
   CHECK(changed.size() == 10);

@@ -155,7 +155,7 @@ TEST_CASE("recorded answers that are judged are narrowed as variants are", "[pla
 
 TEST_CASE("tensors and passes are narrowed by each other", "[plan][selection]") {
   const std::string forward = "forward o final_state",
-                    backward = "backward dq dk dv dg dbeta dinitial_state dA_log ddt_bias";
+                    backward = "backward dq dk dv dg dbeta dinitial_state dA_log ddt_bias derase dwrite";
   CHECK(tensors(tensors_named(nothing_said, nothing_said)) == forward + "; " + backward);
   CHECK(tensors(tensors_named(Names{"o", "dq"}, nothing_said)) == "forward o; backward dq");
   CHECK(tensors(tensors_named(nothing_said, Names{"final_state"})) == "forward final_state");
@@ -178,7 +178,7 @@ TEST_CASE("tensors and passes are narrowed by each other", "[plan][selection]") 
   CHECK(tensors(test::request_for({"x"}, plan::Task::grow)) == "forward o");
   Request grow = test::request_for({"x"}, plan::Task::grow);
   grow.selection.pass = Pass::backward;
-  CHECK(tensors(grow) == "backward dq dk dv dg dbeta");
+  CHECK(tensors(grow) == "backward dq dk dv dg dbeta derase dwrite");
 }
 
 TEST_CASE("single values and flags of the command line replace those of a line, limits lie over them",

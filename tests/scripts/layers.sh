@@ -13,7 +13,7 @@ fail() { failures=$((failures + 1)); echo "$*" >&2; }
 allowed=' cuda:kda/arithmetic.hpp cuda:kda/cast_points.hpp cuda:kda/gradient.hpp cuda:kda/options.hpp cuda:kda/rounded.hpp cuda:kda/row_layout.hpp cuda:kda/stage.hpp '
 kernels='gate_functions gradient_elements gradient_rules gradient_step oracle_elements oracle_step row_norm'
 # Those for a team, and what they take.
-kernels+=' backward_blocks chunk chunk_backward_block cumulate decays element_block exponential inverse one_lane operations product reduction scores table team tensor_core token'
+kernels+=' backward_blocks chunk chunk_backward_block cumulate decays element_block exponential inverse one_lane operations oracle_blocks product reduction scores table team tensor_core token'
 for kernel in $kernels; do allowed+="cuda:kda/kernels/$kernel.hpp "; done
 
 headers_of() {

@@ -32,16 +32,21 @@ struct BigRecurrence {
   }
 
   Big log_decay(const kda::Sequence& s, std::size_t t, std::size_t head, std::size_t k) const {
-    const Big raw(p.g.value(((s.batch * d.T + t) * d.HV + head) * d.K + k));
+    const bool is_scalar = p.g.shape().size() == 3;
+    const std::size_t width = is_scalar ? 1 : d.K, channel = is_scalar ? 0 : k;
+    const Big raw(p.g.value(((s.batch * d.T + t) * d.HV + head) * width + channel));
     if (p.options.gate == kda::Gate::none) return raw;
-    const Big y = p.dt_bias ? raw + Big(p.dt_bias->value(head * d.K + k)) : raw;
+    const Big y = p.dt_bias ? raw + Big(p.dt_bias->value(head * width + channel)) : raw;
     const Big amplitude = p.A_log ? exp(Big(p.A_log->value(head))) : Big(1.0);
     if (p.options.gate == kda::Gate::softplus) return -(amplitude * softplus(y));
     return Big(*p.options.lower_bound) * sigmoid(amplitude * y);
   }
 
-  Big beta(const kda::Sequence& s, std::size_t t, std::size_t head) const {
-    const Big stored(p.beta.value((s.batch * d.T + t) * d.HV + head));
+  /// Of a column: where they have betas of their own, that; 1 with gates.
+  Big beta(const kda::Sequence& s, std::size_t t, std::size_t head, std::size_t v) const {
+    if (p.erase) return Big(1.0);
+    const std::size_t at = (s.batch * d.T + t) * d.HV + head;
+    const Big stored(p.beta.value(p.beta.shape().size() == 4 ? at * d.V + v : at));
     if (!p.options.beta_sigmoid) return stored;
     return Big(p.options.allow_neg_eigval ? 2.0 : 1.0) * sigmoid(stored);
   }
@@ -57,15 +62,20 @@ struct BigRecurrence {
         S[k][v] = p.initial_state ? Big(p.initial_state->value(state_at(s, head, k, v))) : Big(0.0);
     for (std::size_t t = s.begin; t < s.end; ++t) {
       const std::vector<Big> q = row(p.q, s, t, head), key = row(p.k, s, t, head);
-      const Big strength = beta(s, t, head), scale(p.scale());
+      const Big scale(p.scale());
+      std::vector<Big> read = key;
+      for (std::size_t k = 0; k < d.K && p.erase; ++k)
+        read[k] = Big(p.erase->value(((s.batch * d.T + t) * d.HV + head) * d.K + k)) * key[k];
       for (std::size_t k = 0; k < d.K; ++k) {
         const Big decay = exp(log_decay(s, t, head, k));
         for (std::size_t v = 0; v < d.V; ++v) S[k][v] = decay * S[k][v];
       }
       for (std::size_t v = 0; v < d.V; ++v) {
         const std::size_t at = ((s.batch * d.T + t) * d.HV + head) * d.V + v;
+        const Big strength = beta(s, t, head, v);
         Big error(p.v.value(at));
-        for (std::size_t k = 0; k < d.K; ++k) error = error - key[k] * S[k][v];
+        if (p.write) error = Big(p.write->value(at)) * error;
+        for (std::size_t k = 0; k < d.K; ++k) error = error - read[k] * S[k][v];
         for (std::size_t k = 0; k < d.K; ++k) S[k][v] = S[k][v] + key[k] * (strength * error);
         Big output(0.0);
         for (std::size_t k = 0; k < d.K; ++k) output = output + q[k] * S[k][v];

@@ -47,7 +47,7 @@ class BigReverse {
     Matrix S = state_of(p_.initial_state, s, head);
     for (std::size_t t = s.begin; t < s.end; ++t) {
       Token token{S,  S,  forward_.row(p_.q, s, t, head), forward_.row(p_.k, s, t, head),
-                  {}, {}, forward_.beta(s, t, head)};
+                  {}, {}, forward_.beta(s, t, head, 0)};
       for (std::size_t k = 0; k < d_.K; ++k) {
         token.decay.push_back(exp(forward_.log_decay(s, t, head, k)));
         for (Big& p : token.P[k]) p = token.decay[k] * p;

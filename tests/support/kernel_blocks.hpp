@@ -66,6 +66,7 @@ struct ChunkData {
              T(0.4),
              q.data(),
              k.data(),
+             k.data(),
              v.data(),
              beta.data(),
              G.data(),

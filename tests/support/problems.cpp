@@ -51,16 +51,26 @@ kda::Problem make_problem(const ProblemSpec& s, std::uint64_t seed) {
   problem.k = filled("k", s.dtype, {s.B, s.T, s.H, s.K}, [&](std::size_t) { return random.normal() * unit; });
   problem.v = filled("v", s.dtype, {s.B, s.T, s.HV, s.V}, [&](std::size_t) { return random.normal(); });
   const bool raw = s.gate != kda::Gate::none;
-  problem.g = filled("g", parameter, {s.B, s.T, s.HV, s.K}, [&](std::size_t) {
+  const Shape of_decays = s.scalar_decay ? Shape{s.B, s.T, s.HV} : Shape{s.B, s.T, s.HV, s.K};
+  problem.g = filled("g", parameter, of_decays, [&](std::size_t) {
     return raw ? 2 * random.normal() : -s.gate_size * random.uniform();
   });
-  problem.beta = filled("beta", parameter, {s.B, s.T, s.HV},
-                        [&](std::size_t) { return s.beta_sigmoid ? random.normal() : random.uniform(); });
+  const auto strengths = [&](const char* name, Shape shape) {
+    return filled(name, parameter, std::move(shape),
+                  [&](std::size_t) { return s.beta_sigmoid ? random.normal() : random.uniform(); });
+  };
+  if (s.strength == kda::Strength::gates) {
+    problem.erase = strengths("erase", {s.B, s.T, s.HV, s.K});
+    problem.write = strengths("write", {s.B, s.T, s.HV, s.V});
+  } else {
+    problem.beta = strengths(
+        "beta", s.strength == kda::Strength::value ? Shape{s.B, s.T, s.HV, s.V} : Shape{s.B, s.T, s.HV});
+  }
   if (raw && s.A_log)
     problem.A_log = filled("A_log", DType::fp32, {s.HV}, [&](std::size_t) { return random.uniform(-1, 1); });
   if (raw && s.dt_bias)
-    problem.dt_bias =
-        filled("dt_bias", DType::fp32, {s.HV * s.K}, [&](std::size_t) { return random.normal() - 1; });
+    problem.dt_bias = filled("dt_bias", DType::fp32, {s.HV * (s.scalar_decay ? 1 : s.K)},
+                             [&](std::size_t) { return random.normal() - 1; });
   problem.options.gate = s.gate;
   if (s.gate == kda::Gate::lower_bound) problem.options.lower_bound = -5.0;
   problem.options.scale = 0.3;

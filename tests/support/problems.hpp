@@ -23,6 +23,8 @@ struct ProblemSpec {
   double gate_size = 0.3;  ///< log decays are uniform in [-gate_size, 0] when gate is none
   int chunk_size = 64;
   std::vector<std::int64_t> cu_seqlens = {};
+  bool scalar_decay = false;
+  kda::Strength strength = kda::Strength::head;
 };
 
 /// The options that every kernel has, by the bits of `options` but for 8, at an odd shape of grouped heads.

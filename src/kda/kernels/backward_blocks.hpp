@@ -23,6 +23,16 @@ struct ColumnsBlock {
   T* state;
   Operations operations;
   CastPoints casts;  ///< prediction and carry
+  /// [tokens][key_stride], what predictions read the state along where that is not k; null: k.
+  const T* read = nullptr;
+  const T* column_beta = nullptr;  ///< [tokens][value_stride], a beta for each column; null: beta
+
+  const T* read_key() const { return read != nullptr ? read : k; }
+  /// Those of token t, in front of element `at` of its row of values.
+  template <class Pack>
+  Pack strengths(std::size_t t, std::size_t at) const {
+    return column_beta != nullptr ? Pack::load(column_beta + at) : Pack::broadcast(beta[t]);
+  }
 };
 
 /// The same block, one tile of K lanes of the transposed state: forwards and then backwards again, for what
@@ -39,7 +49,11 @@ struct RowsBlock {
   T* gradient;      ///< [value_dim][lanes], in and out as ColumnsBlock::state backwards
   T* history;       ///< tokens * (value_dim + 1) * lanes elements, for P_t and a sum of each token
   Operations operations;
-  CastPoints casts;  ///< carry
+  CastPoints casts;         ///< carry
+  const T* read = nullptr;  ///< as in ColumnsBlock, the lanes of this tile
+  T* dread = nullptr;  ///< [tokens][key_stride]: -P_t (beta_t r_t) where dk is without it; null: dk has both
+
+  const T* read_key() const { return read != nullptr ? read : k; }
 };
 
 template <class T>
@@ -63,9 +77,14 @@ struct NaiveBackwardBlock {
   T* dv;                   ///< [tokens][value_stride]
   T* dbeta;                ///< [tokens]
   T* decayed;              ///< one matrix, for P_t
-  T* scratch;              ///< 2 key_stride elements
+  T* scratch;              ///< 2 key_stride + value_stride elements
   Operations operations;
   CastPoints casts;  ///< prediction and carry
+  const T *read = nullptr,
+          *column_beta = nullptr;  ///< as in ColumnsBlock; dbeta then is [tokens][value_stride]
+  T* dread = nullptr;              ///< as in RowsBlock
+
+  const T* read_key() const { return read != nullptr ? read : k; }
 };
 
 template <class T>

@@ -38,6 +38,7 @@ struct ChunkWork {
   T* operand;  ///< [n][the wider stride]
   ScoreScratch<T> scores;
   T *inverse, *decay;
+  T* weighted;  ///< [n][score_stride], the inverse with beta in its columns
 
   KDA_CHECK_TEAM explicit ChunkWork(const ChunkBlock<T>& chunk) {
     const ChunkScratch sizes(chunk.rows, chunk.key_stride, chunk.value_stride);
@@ -52,6 +53,7 @@ struct ChunkWork {
     scores.exponent = take(sizes.row);
     scores.q_scores = take(sizes.scores), scores.k_scores = take(sizes.scores);
     inverse = take(sizes.inverse), decay = take(sizes.row);
+    weighted = take(sizes.weighted);
   }
 };
 
@@ -75,11 +77,11 @@ KDA_CHECK_TEAM_CALLED void tail_keys(const ChunkBlock<T>& chunk, const ChunkWork
   T *const kg = chunk.kg, *const decay = work.decay;
   const T *const key = chunk.k, *const G = chunk.G;
   if (chunk.operations.has_factored_tail) {
-    each_decay(
+    each_growth(
         chunk, n, decay, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY { return -G[i * stride + k]; },
         [=](std::size_t i, std::size_t k, T inverse)
             KDA_CHECK_BODY { kg[i * stride + k] = key[i * stride + k] * inverse; });
-    round_array(casts.score_operands, kg, n * stride);
+    if (chunk.operations.rounds_tail) round_array(casts.score_operands, kg, n * stride);
     decays_of(chunk.operations, G + (n - 1) * stride, decay, K);
     round_array(casts.exponentials, decay, K);
     each(n, K, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
@@ -100,7 +102,7 @@ KDA_CHECK_TEAM_CALLED void decay_from_start(const ChunkBlock<T>& chunk, const Ch
   const std::size_t n = chunk.rows, K = chunk.key_dim, stride = chunk.key_stride;
   const CastPoints& casts = chunk.casts;
   T *const operand = work.operand, *const qg = chunk.qg;
-  const T *const q = chunk.q, *const key = chunk.k, *const beta = chunk.beta, *const G = chunk.G;
+  const T *const q = chunk.q, *const key = chunk.read, *const beta = chunk.beta, *const G = chunk.G;
   each(n, stride, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
     const T factor = has_beta ? beta[i] : T(1);
     operand[i * stride + k] = k < K ? key[i * stride + k] * factor : T(0);
@@ -116,6 +118,24 @@ KDA_CHECK_TEAM_CALLED void decay_from_start(const ChunkBlock<T>& chunk, const Ch
   round_array(casts.operands, operand, n * stride);
 }
 
+/// What multiplies the rows: the inverse, with beta in its columns where that is not in the rows.
+template <class T>
+KDA_CHECK_TEAM const T* solving(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
+  const T* const A = used(chunk.given.Akk_inv, chunk.Akk_inv);
+  return chunk.operations.beta == BetaPart::columns ? work.weighted : A;
+}
+template <class T>
+KDA_CHECK_TEAM_CALLED void weigh_columns(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
+  if (chunk.operations.beta != BetaPart::columns) return;
+  const std::size_t n = chunk.rows, stride = chunk.score_stride;
+  const T *const A = used(chunk.given.Akk_inv, chunk.Akk_inv), *const beta = chunk.beta;
+  T* const weighted = work.weighted;
+  each(n, stride, [=](std::size_t i, std::size_t j) KDA_CHECK_BODY {
+    weighted[i * stride + j] = j <= i ? A[i * stride + j] * beta[j] : T(0);
+  });
+  round_array(chunk.casts.operands, weighted, n * stride);
+}
+
 /// F5 to F7: u = A (beta v), w = A (beta k e^G), qg, kg; with Delta::residual k e^G in work.operand, and u
 /// and w for those who ask.
 template <class T, bool is_fused>
@@ -124,18 +144,19 @@ KDA_CHECK_TEAM_CALLED void operands(const ChunkBlock<T>& chunk, const ChunkWork<
                     v_stride = chunk.value_stride;
   const std::size_t k_columns = (K + 15) / 16 * 16, v_columns = (chunk.value_dim + 15) / 16 * 16;
   const CastPoints& casts = chunk.casts;
-  const T* const A = used(chunk.given.Akk_inv, chunk.Akk_inv);
-  const bool is_wy = chunk.operations.delta == Delta::wy;
+  weigh_columns(chunk, work);
+  const T* const A = solving(chunk, work);
+  const bool is_wy = chunk.operations.delta == Delta::wy, in_rows = chunk.operations.beta == BetaPart::rows;
   if (is_wy || chunk.forms_w) {
     T* const operand = work.operand;
     const T *const v = chunk.v, *const beta = chunk.beta;
     each(n, v_stride, [=](std::size_t i, std::size_t e) KDA_CHECK_BODY {
-      operand[i * v_stride + e] = v[i * v_stride + e] * beta[i];
+      operand[i * v_stride + e] = v[i * v_stride + e] * (in_rows ? beta[i] : T(1));
     });
     round_array(casts.operands, operand, n * v_stride);
     lower_product<T, is_fused>(chunk, A, operand, v_columns, v_stride, chunk.u, Start::zero);  // F5
     round_array(casts.u, chunk.u, n * v_stride);
-    decay_from_start(chunk, work, true);
+    decay_from_start(chunk, work, in_rows);
     lower_product<T, is_fused>(chunk, A, operand, k_columns, k_stride, chunk.w, Start::zero);  // F6
     round_array(casts.w, chunk.w, n * k_stride);
   }
@@ -161,31 +182,39 @@ KDA_CHECK_TEAM_CALLED void new_values(const ChunkBlock<T>& chunk, const ChunkWor
   } else {
     T* const residual = work.operand;
     const T *const v = chunk.v, *const beta = chunk.beta;
+    const bool in_rows = chunk.operations.beta == BetaPart::rows;
     each(n, v_stride, [=, rounding = casts.residual](std::size_t i, std::size_t e) KDA_CHECK_BODY {
       const std::size_t at = i * v_stride + e;
-      residual[at] = rounded(rounding, v[at] - rows[at]) * rounded(rounding, beta[i]);
+      const T factor = in_rows ? rounded(rounding, beta[i]) : T(1);
+      residual[at] = rounded(rounding, v[at] - rows[at]) * factor;
     });
     round_array(casts.operands, residual, n * v_stride);
-    lower_product<T, is_fused>(chunk, used(chunk.given.Akk_inv, chunk.Akk_inv), residual, v_columns, v_stride,
-                               rows, Start::zero);
+    lower_product<T, is_fused>(chunk, solving(chunk, work), residual, v_columns, v_stride, rows, Start::zero);
   }
   round_array(casts.v_new, rows, n * v_stride);
 }
 
-/// F8 to F11: v_new = u - w S, o = scale (qg S) + Aqk v_new, S = diag(2^Gn) S + kg^T v_new.
+/// F8, F9: h, the state as an operand, and v_new = u - w h.
 template <class T, bool is_fused>
-KDA_CHECK_TEAM_CALLED void through_state(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
-  const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride,
-                    v_stride = chunk.value_stride, v_columns = (chunk.value_dim + 15) / 16 * 16;
+KDA_CHECK_TEAM_CALLED void read_state(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
+  const std::size_t K = chunk.key_dim, v_stride = chunk.value_stride;
   const CastPoints& casts = chunk.casts;
-  T *const state = chunk.state, *const copy = chunk.h, *const o = chunk.o, *const decay = work.decay;
+  T *const state = chunk.state, *const copy = chunk.h;
   each(K * v_stride, [=](std::size_t e) KDA_CHECK_BODY { copy[e] = state[e]; });  // F8
   round_array(casts.state, copy, K * v_stride);
   const T* const h = used(chunk.given.h, chunk.h);
   if (chunk.given.h != nullptr) each(K * v_stride, [=](std::size_t e) KDA_CHECK_BODY { state[e] = h[e]; });
   new_values<T, is_fused>(chunk, work, h);
-  const T* const v_new = used(chunk.given.v_new, chunk.v_new);
+}
 
+/// F10: o = scale (qg h) + Aqk v_new.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void output(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
+  const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride,
+                    v_stride = chunk.value_stride, v_columns = (chunk.value_dim + 15) / 16 * 16;
+  const CastPoints& casts = chunk.casts;
+  T* const o = chunk.o;
+  const T *const h = used(chunk.given.h, chunk.h), *const v_new = used(chunk.given.v_new, chunk.v_new);
   const SumOrder order = product_order(chunk, casts.operands);
   const T* qg = used(chunk.given.qg, chunk.qg);
   if (chunk.operations.scale == ScaledPart::q) {
@@ -196,8 +225,10 @@ KDA_CHECK_TEAM_CALLED void through_state(const ChunkBlock<T>& chunk, const Chunk
   }
   product<T, is_fused>(order, n, v_columns, K, Factor<T>{qg, k_stride, 1}, h, v_stride, o, v_stride,
                        Start::zero);
-  if (chunk.operations.scale != ScaledPart::q)
-    each(n * v_stride, [=, scale = chunk.scale](std::size_t e) KDA_CHECK_BODY { o[e] = scale * o[e]; });
+  const auto scale_output = [=, scale = chunk.scale]() KDA_CHECK_BODY {
+    each(n * v_stride, [=](std::size_t e) KDA_CHECK_BODY { o[e] = scale * o[e]; });
+  };
+  if (chunk.operations.scale == ScaledPart::scores) scale_output();
   round_array(casts.o_inter, o, n * v_stride);
   const T* const Aqk = used(chunk.given.Aqk, chunk.Aqk);
   if (chunk.operations.output == Output::apart) {
@@ -208,9 +239,20 @@ KDA_CHECK_TEAM_CALLED void through_state(const ChunkBlock<T>& chunk, const Chunk
       o[i * v_stride + v] = o[i * v_stride + v] + inside[i * v_stride + v];
     });
   } else {
-    lower_product<T, is_fused>(chunk, Aqk, v_new, v_columns, v_stride, o, Start::from_result);  // F10
+    lower_product<T, is_fused>(chunk, Aqk, v_new, v_columns, v_stride, o, Start::from_result);
   }
+  if (chunk.operations.scale == ScaledPart::output) scale_output();
+}
 
+/// F11: S = diag(2^Gn) S + kg^T v_new.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void write_state(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
+  const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride,
+                    v_stride = chunk.value_stride, v_columns = (chunk.value_dim + 15) / 16 * 16;
+  const CastPoints& casts = chunk.casts;
+  T *const state = chunk.state, *const decay = work.decay;
+  const T* const v_new = used(chunk.given.v_new, chunk.v_new);
+  const SumOrder order = product_order(chunk, casts.operands);
   decays_of(chunk.operations, chunk.G + (n - 1) * k_stride, decay, K);
   round_array(casts.decay, decay, K);
   const Factor<T> keys{used(chunk.given.kg, chunk.kg), 1, k_stride};
@@ -235,10 +277,16 @@ KDA_CHECK_TEAM_CALLED void through_state(const ChunkBlock<T>& chunk, const Chunk
     each(K, v_columns, [=](std::size_t k, std::size_t v) KDA_CHECK_BODY {
       state[k * v_stride + v] = flushed(subnormals, state[k * v_stride + v] * decay[k]);
     });
-    product<T, is_fused>(order, K, v_columns, n, keys, v_new, v_stride, state, v_stride,
-                         Start::from_result);  // F11
+    product<T, is_fused>(order, K, v_columns, n, keys, v_new, v_stride, state, v_stride, Start::from_result);
   }
   round_array(casts.carry, state, K * v_stride);
+}
+
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void through_state(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
+  read_state<T, is_fused>(chunk, work);
+  output<T, is_fused>(chunk, work);
+  write_state<T, is_fused>(chunk, work);
 }
 
 /// F2 to F4.
@@ -254,8 +302,10 @@ KDA_CHECK_TEAM_CALLED void scores_and_inverse(const ChunkBlock<T>& chunk, const 
     each(size, [=, l = chunk.L](std::size_t e) KDA_CHECK_BODY { l[e] = flushed(subnormals, l[e]); });
   SumOrder order = product_order(chunk, casts.inverse_operands, chunk.operations.accumulator);
   order.layout = chunk.operations.substitution;
-  invert<T, is_fused>(chunk.inverse, order, subnormals, n, chunk.inverse_rows, chunk.L, chunk.Akk_inv,
-                      chunk.score_stride, casts.inverse_operands, work.inverse);  // F4
+  const InverseWay way{
+      chunk.inverse, chunk.inverse_rows,    chunk.operations.merge, chunk.operations.merge_rows,
+      subnormals,    casts.inverse_operands};
+  invert<T, is_fused>(way, order, n, chunk.L, chunk.Akk_inv, chunk.score_stride, work.inverse);  // F4
   round_array(casts.Akk_inv, chunk.Akk_inv, size);
 }
 

@@ -83,13 +83,25 @@ struct ChunkBackwardWork {
   }
 };
 
-/// B1: dAqk = scale tril(do v_new^T); dv_local = Aqk^T do.
+/// B1: dv_local = Aqk^T do. Leaves do as an operand.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void local_value_gradients(const ChunkBlock<T>& chunk,
+                                                 const ChunkBackwardBlock<T>& block,
+                                                 const ChunkBackwardWork<T>& work) {
+  const std::size_t count = work.n * chunk.value_stride;
+  rounded_copy(chunk.casts.operands, block.output_gradient, count, work.d_o);
+  transposed_lower_product<T, is_fused>(chunk, product_order(chunk, chunk.casts.operands),
+                                        used(chunk.given.Aqk, chunk.Aqk), work.d_o, work.v_columns,
+                                        chunk.value_stride, block.dv_local);
+  round_array(chunk.casts.dv_local, block.dv_local, count);
+}
+
+/// B1: dAqk = scale tril(do v_new^T).
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void score_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block,
                                            const ChunkBackwardWork<T>& work) {
   const SumOrder order = product_order(chunk, chunk.casts.operands);
   const std::size_t n = work.n, v_stride = chunk.value_stride, stride = chunk.score_stride;
-  rounded_copy(chunk.casts.operands, block.output_gradient, n * v_stride, work.d_o);
   transpose(used(chunk.given.v_new, chunk.v_new), v_stride, n, work.V, work.v_transposed, stride);
   product<T, is_fused>(order, n, work.n_columns, work.V, Factor<T>{work.d_o, v_stride, 1}, work.v_transposed,
                        stride, block.dAqk, stride, Start::zero);
@@ -97,9 +109,6 @@ KDA_CHECK_TEAM_CALLED void score_gradients(const ChunkBlock<T>& chunk, const Chu
   each(n, stride, [=, scale = chunk.scale](std::size_t i, std::size_t j) KDA_CHECK_BODY {
     dAqk[i * stride + j] = j <= i ? scale * dAqk[i * stride + j] : T(0);
   });
-  transposed_lower_product<T, is_fused>(chunk, order, used(chunk.given.Aqk, chunk.Aqk), work.d_o,
-                                        work.v_columns, v_stride, block.dv_local);
-  round_array(chunk.casts.dv_local, block.dv_local, n * v_stride);
 }
 
 /// sum_v h dh of each key, which enters dG of the last row. No product of matrices: factors that are in tf32
@@ -124,17 +133,23 @@ KDA_CHECK_TEAM_CALLED void state_products(const ChunkBlock<T>& chunk, const Chun
   });
 }
 
+/// B2: dh, the gradient of the leaving state as an operand.
+template <class T>
+KDA_CHECK_TEAM_CALLED void read_state_gradient(const ChunkBlock<T>& chunk,
+                                               const ChunkBackwardBlock<T>& block) {
+  const std::size_t count = chunk.key_dim * chunk.value_stride;
+  rounded_copy(chunk.casts.dh, block.state_gradient, count, block.dh);
+  if (block.given.dh == nullptr) return;
+  each(count, [&](std::size_t e) KDA_CHECK_BODY { block.state_gradient[e] = block.given.dh[e]; });
+}
+
 /// B2: dv = dv_local + kg dh; the gradient of the entering state.
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void state_gradients(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block,
                                            const ChunkBackwardWork<T>& work) {
   const SumOrder order = product_order(chunk, chunk.casts.operands);
   const std::size_t n = work.n, K = work.K, k_stride = chunk.key_stride, v_stride = chunk.value_stride;
-  rounded_copy(chunk.casts.dh, block.state_gradient, K * v_stride, block.dh);
   const T* const dh = used(block.given.dh, block.dh);
-  if (block.given.dh != nullptr)
-    each(K * v_stride, [&](std::size_t e) KDA_CHECK_BODY { block.state_gradient[e] = dh[e]; });
-  state_products(chunk, block, work);
   const T* const local = used(block.given.dv_local, block.dv_local);
   T* const dv = block.dv;
   const bool is_chained = sums_as_triton(chunk) && K <= most_chained_channels;
@@ -179,7 +194,7 @@ KDA_CHECK_TEAM_CALLED void inter_gradients(const ChunkBlock<T>& chunk, const Chu
   through(used(chunk.given.v_new, chunk.v_new), work.dh_transposed, block.dk);
   through(used(block.given.dv, block.dv), work.h_transposed, block.dw);
   T *const dq = block.dq, *const dk = block.dk, *const dw = block.dw, *const k_decayed = work.k_decayed;
-  const T *const key = chunk.k, *const G = chunk.G;
+  const T *const key = chunk.read, *const G = chunk.G;
   each(n * k_stride, [=](std::size_t e) KDA_CHECK_BODY { dw[e] = -dw[e]; });
   round_array(chunk.casts.dw, dw, n * k_stride);
   each_decay(
@@ -282,12 +297,14 @@ KDA_CHECK_TEAM_CALLED void gate_gradients(const ChunkBlock<T>& chunk, const Chun
     const T sum = scalar_multiply_add<is_fused>(through_w, k_decayed[e], through_states);
     dG[e] = i + 1 == n ? sum + last_row[k] : sum;
   });
+  T* const dread = block.dread != nullptr ? block.dread : dk;
+  if (dread != dk) each(n * k_stride, [=](std::size_t e) KDA_CHECK_BODY { dread[e] = 0; });
   each_decay(
       chunk, n, work.exponent,
       [=](std::size_t i, std::size_t k) KDA_CHECK_BODY { return G[i * k_stride + k]; },
       [=](std::size_t i, std::size_t k, T of_row) KDA_CHECK_BODY {
         const std::size_t e = i * k_stride + k;
-        dk[e] = scalar_multiply_add<is_fused>(beta[i] * dkb[e], of_row, dk[e]);
+        dread[e] = scalar_multiply_add<is_fused>(beta[i] * dkb[e], of_row, dread[e]);
       });
 }
 
@@ -301,7 +318,7 @@ KDA_CHECK_TEAM_CALLED void add_intra_gradients(const ChunkBlock<T>& chunk, const
   rounded_copy(operands, used(block.given.dAkk, block.dAkk), n * stride, work.square);
   T* const beta_key = work.beta_key;
   each(n, k_stride, [&](std::size_t i, std::size_t k) KDA_CHECK_BODY {
-    beta_key[i * k_stride + k] = k < K ? chunk.k[i * k_stride + k] * chunk.beta[i] : T(0);
+    beta_key[i * k_stride + k] = k < K ? chunk.read[i * k_stride + k] * chunk.beta[i] : T(0);
   });
   rounded_copy(chunk.casts.beta_key, beta_key, n * k_stride, work.k_scratch);
   each(n * k_stride,
@@ -320,18 +337,26 @@ KDA_CHECK_TEAM_CALLED void add_intra_gradients(const ChunkBlock<T>& chunk, const
     return triton_add_intra_gradients<T, is_fused>(chunk, block, work.dq_intra, work.row, work.column);
   each(n, [&](std::size_t i) KDA_CHECK_BODY {
     T of_beta;
-    dot_of_row(sums_of_rows(chunk.operations), work.row + i * k_stride, chunk.k + i * k_stride, K, &of_beta);
+    dot_of_row(sums_of_rows(chunk.operations), work.row + i * k_stride, chunk.read + i * k_stride, K,
+               &of_beta);
     block.dbeta[i] = block.dbeta[i] + of_beta;
   });
   T *const dq = block.dq, *const dk = block.dk, *const dG = block.dG;
   const T *const q = chunk.q, *const key = chunk.k, *const beta = chunk.beta, *const dq_intra = work.dq_intra,
-                 *const rows = work.row, *const columns = work.column;
+                 *const rows = work.row, *const columns = work.column, *const read = chunk.read;
+  T* const dread = block.dread;
   each(n, K, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
     const std::size_t e = i * k_stride + k;
     const T by_row = beta[i] * rows[e], by_column = columns[e];
     dq[e] = dq[e] + dq_intra[e];
-    dk[e] = dk[e] + (by_row + by_column);
-    const T of_key = key[e] * (by_row - by_column);
+    T of_key;
+    if (dread == nullptr) {
+      dk[e] = dk[e] + (by_row + by_column);
+      of_key = key[e] * (by_row - by_column);
+    } else {
+      dk[e] = dk[e] + by_column, dread[e] = dread[e] + by_row;
+      of_key = scalar_multiply_add<is_fused>(read[e], by_row, -(key[e] * by_column));
+    }
     dG[e] = dG[e] + scalar_multiply_add<is_fused>(q[e], dq_intra[e], of_key);
   });
 }
@@ -339,7 +364,10 @@ KDA_CHECK_TEAM_CALLED void add_intra_gradients(const ChunkBlock<T>& chunk, const
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void chunk_backward(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block) {
   const ChunkBackwardWork<T> work(chunk, block.scratch);
+  local_value_gradients<T, is_fused>(chunk, block, work);
   score_gradients<T, is_fused>(chunk, block, work);
+  read_state_gradient(chunk, block);
+  state_products(chunk, block, work);
   state_gradients<T, is_fused>(chunk, block, work);
   inter_gradients<T, is_fused>(chunk, block, work);
   inverse_gradients<T, is_fused>(chunk, block, work);

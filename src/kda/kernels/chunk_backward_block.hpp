@@ -33,6 +33,7 @@ struct ChunkBackwardBlock {
   T* scratch;                ///< ChunkBackwardScratch::total() elements
   GivenGradientStages<T> given;
   GradientLayouts layouts{};  ///< read with ReductionKind::triton
+  T* dread = nullptr;         ///< [n][key_stride], of what is read along; null: it is k, and dk has both
 };
 
 /// ChunkBackwardBlock::scratch for chunks of at most `rows` rows.

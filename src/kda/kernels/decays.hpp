@@ -97,6 +97,17 @@ __attribute__((noinline)) void to_decays(const ChunkBlock<T>& chunk, T* line) {
 extern template void to_decays(const ChunkBlock<float>&, float*);
 extern template void to_decays(const ChunkBlock<double>&, double*);
 
+/// The same of e^-exponent as reciprocals.
+template <class T>
+__attribute__((noinline)) void to_reciprocal_decays(const ChunkBlock<T>& chunk, T* line) {
+  decays_of(chunk.operations, line, line, chunk.key_dim);
+  for (std::size_t k = 0; k < chunk.key_dim; ++k) line[k] = reciprocal_of(chunk.operations.special, line[k]);
+  round_array(chunk.casts.exponentials, line, chunk.key_dim);
+}
+
+extern template void to_reciprocal_decays(const ChunkBlock<float>&, float*);
+extern template void to_reciprocal_decays(const ChunkBlock<double>&, double*);
+
 /// use(row, k, e^exponent(row, k)) for the channels of `rows` rows, every use behind the others. `line`:
 /// scratch for a row.
 template <class T, class Exponent, class... Uses>
@@ -114,5 +125,27 @@ KDA_CHECK_TEAM void each_decay(const ChunkBlock<T>& chunk, std::size_t rows, T* 
 }
 
 #endif
+
+/// G counts from the row before a block of rows.
+KDA_CHECK_THREAD bool starts_before(DecayForm form) {
+  return form == DecayForm::factored || form == DecayForm::reciprocal;
+}
+
+/// use(row, k, e^exponent(row, k)) of what grows: with DecayForm::reciprocal 1 / e^-exponent.
+template <class T, class Exponent, class Use>
+KDA_CHECK_TEAM void each_growth(const ChunkBlock<T>& chunk, std::size_t rows, T* line, Exponent exponent,
+                                Use use) {
+#ifndef __CUDACC__
+  if (chunk.decay == DecayForm::reciprocal) {
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (std::size_t k = 0; k < chunk.key_dim; ++k) line[k] = -exponent(row, k);
+      to_reciprocal_decays(chunk, line);
+      for (std::size_t k = 0; k < chunk.key_dim; ++k) use(row, k, line[k]);
+    }
+    return;
+  }
+#endif
+  each_decay(chunk, rows, line, exponent, use);
+}
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

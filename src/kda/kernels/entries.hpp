@@ -80,6 +80,15 @@ void chunk_forward(const ChunkBlock<T>& chunk);
 template <class T, bool is_fused>
 void chunk_backward(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block);
 
+// segments.cpp
+template <class T, bool is_fused>
+void chunk_map(const ChunkBlock<T>& chunk, const TransitionBlock<T>& transition);
+template <class T, bool is_fused>
+void chunk_map_backward(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block,
+                        const TransitionBlock<T>& transition);
+template <class T, bool is_fused>
+void map_product(const MapProduct<T>& product);
+
 // oracle.cpp
 void oracle(const OracleBlock& block);
 void oracle_in_fp64(const OracleBlock& block);

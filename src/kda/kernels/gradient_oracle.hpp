@@ -38,17 +38,21 @@ KDA_CHECK_INLINE OracleLanes lanes_of(const OracleMatrix& m, std::size_t row = 0
 }
 
 /// Row t of the sums in `terms` becomes e_t, and w_t = beta_t e_t.
-template <class Tile>
+template <class Tile, bool has_column_betas>
 KDA_CHECK_INLINE void finish_prediction(const OracleReplayBlock& block, std::size_t t) {
   using Pack = typename Tile::Pack;
   const OracleLanes error = lanes_of(block.error, t), write = lanes_of(block.write, t);
   double* const propagated = block.error.magnitude + t * block.error.stride;
   double* const terms = block.write.magnitude + t * block.write.stride;
-  const typename Tile::Number beta = Tile::broadcast(block.beta, t);
   for (std::size_t l = 0; l < block.lanes; l += Pack::count) {
-    const Pack value = Pack::load(block.v + t * block.error.stride + l);
-    const auto token = TokenError<Tile, Pack>::of(value, Tile::load(error, l), Pack::load(terms + l),
-                                                  Pack::load(propagated + l), beta);
+    const std::size_t at = t * block.error.stride + l;
+    const Pack value = Pack::load(block.v + at);
+    const typename Tile::Number exact =
+                                    error_of<Tile>(value, block.v_low == nullptr ? nullptr : block.v_low + at,
+                                                   Tile::normalised(Tile::load(error, l))),
+                                beta = strength_of<Tile, has_column_betas>(block.strength, t, at);
+    const auto token = TokenError<Tile, Pack>::of_error(value, exact, Pack::load(terms + l),
+                                                        Pack::load(propagated + l), beta);
     Tile::store(error, l, token.error);
     Tile::store(write, l, token.write);
     token.error_magnitude.store(propagated + l);
@@ -91,10 +95,10 @@ KDA_CHECK_INLINE void decay_into(const OracleReplayBlock& block, std::size_t t, 
   Tile::store(lanes_of(block.decayed, row), l, p);
   decayed.store(block.decayed.magnitude + row * block.decayed.stride + l);
   add_to_sums<Tile>(block.error, block.write.magnitude + t * block.write.stride, t, l,
-                    Tile::broadcast(block.k, at), p, decayed);
+                    Tile::broadcast(block.read, at), p, decayed);
 }
 
-template <class Tile>
+template <class Tile, bool has_column_betas>
 void replay_in(const OracleReplayBlock& block) {
   using Pack = typename Tile::Pack;
   using Number = typename Tile::Number;
@@ -107,7 +111,7 @@ void replay_in(const OracleReplayBlock& block) {
       decay_into<Tile>(block, 0, slot(0), k, l, Tile::load(lanes_of(block.state, k), l),
                        Pack::load(block.state.magnitude + k * block.state.stride + l));
   for (std::size_t t = 0; t < block.tokens; ++t) {
-    finish_prediction<Tile>(block, t);
+    finish_prediction<Tile, has_column_betas>(block, t);
     const bool last = t + 1 == block.tokens;
     if (!last) clear_sums<Tile>(block.error, terms(t + 1), t + 1, block.lanes);
     const std::size_t from = slot(t), to = slot(t + 1);
@@ -117,9 +121,13 @@ void replay_in(const OracleReplayBlock& block) {
       for (std::size_t l = 0; l < block.lanes; l += Pack::count) {
         const Number s = Tile::updated(key, Tile::load(lanes_of(block.write, t), l),
                                        Tile::load(lanes_of(block.decayed, row), l));
+        const auto shares = Shares<Tile, has_column_betas>::of(
+            block.strength,
+            strength_of<Tile, has_column_betas>(block.strength, t, t * block.error.stride + l),
+            block.k.hi[now], now);
         const Pack magnitude =
             updated_magnitude(Pack::load(block.decayed.magnitude + row * block.decayed.stride + l),
-                              Pack::load(terms(t) + l), block.retained[now], block.written[now]);
+                              Pack::load(terms(t) + l), shares.retained, shares.written);
         if (last) {
           Tile::store(lanes_of(block.state, k), l, s);
           magnitude.store(block.state.magnitude + k * block.state.stride + l);
@@ -170,13 +178,12 @@ KDA_CHECK_INLINE void enter_token(const OracleBackwardBlock& block, std::size_t 
                     Tile::broadcast(block.k, at), D.value, D.magnitude);
 }
 
-/// r_t, and with it dv_t = y_t = beta_t r_t and dbeta_t = r_t . e_t.
-template <class Tile>
+/// r_t, and with it dv_t = y_t = beta_t r_t and dbeta_t = r_t . e_t, of column betas r_t * e_t.
+template <class Tile, bool has_column_betas>
 KDA_CHECK_INLINE void finish_residual(const OracleBackwardBlock& block, std::size_t t) {
   using Pack = typename Tile::Pack;
   using Number = typename Tile::Number;
   const OracleLanes residual = lanes_of(block.residual, t), error = lanes_of(block.error, t);
-  const Number beta = Tile::broadcast(block.beta, t);
   double *const terms = block.residual_terms + t * block.residual.stride, *const energy =
                                                                               block.residual_energy +
                                                                               t * block.residual.stride;
@@ -184,47 +191,63 @@ KDA_CHECK_INLINE void finish_residual(const OracleBackwardBlock& block, std::siz
   RowSum<Tile> dbeta;
   for (std::size_t l = 0; l < block.lanes; l += Pack::count) {
     const Number r = Tile::normalised(Tile::load(residual, l)), e = Tile::load(error, l);
-    const Pack r_magnitude = Pack::load(block.residual.magnitude + t * block.residual.stride + l);
+    const Pack r_magnitude = Pack::load(block.residual.magnitude + t * block.residual.stride + l),
+               e_magnitude = Pack::load(block.error.magnitude + t * block.error.stride + l);
+    const Number beta = strength_of<Tile, has_column_betas>(block.strength, t, t * block.residual.stride + l);
     Tile::store(residual, l, r);
     Tile::store(lanes_of(block.dv, t), l, Tile::scaled(r, beta));
     (r_magnitude * absolute(Tile::high(beta))).store(block.dv.magnitude + t * block.dv.stride + l);
-    dbeta.add_strength(r, r_magnitude, e, Pack::load(block.error.magnitude + t * block.error.stride + l));
+    if constexpr (has_column_betas) {
+      Tile::store(lanes_of(block.dbeta, t), l, Tile::scaled(r, e));
+      (r_magnitude * absolute(Tile::high(e)) + absolute(Tile::high(r)) * e_magnitude)
+          .store(block.dbeta.magnitude + t * block.dbeta.stride + l);
+    } else {
+      dbeta.add_strength(r, r_magnitude, e, e_magnitude);
+    }
   }
-  dbeta.store(block.dbeta, t, 0);
+  if constexpr (!has_column_betas) dbeta.store(block.dbeta, t, 0);
 }
 
 /// Row k of token t: its dq, dk, dg, and D leaving S_t-1 on to the token before, if the block has it.
-template <class Tile>
+template <class Tile, bool has_column_betas, bool has_gates>
 KDA_CHECK_INLINE void backward_row(const OracleBackwardBlock& block, std::size_t t, std::size_t k) {
   using Pack = typename Tile::Pack;
   using Number = typename Tile::Number;
   const std::size_t at = t * block.key_dim + k, stride = block.gradient.stride;
-  const Number key = Tile::broadcast(block.k, at), decay = Tile::broadcast(block.decay, at);
-  const Pack strength = absolute(Tile::high(Tile::broadcast(block.beta, t)));
-  const double retained = block.retained[at], written = block.written[at], decay_hi = block.decay.hi[at];
-  RowSum<Tile> dq, dk, dg;
+  const Number key = Tile::broadcast(block.k, at), read = Tile::broadcast(block.read, at),
+               decay = Tile::broadcast(block.decay, at);
+  const double decay_hi = block.decay.hi[at];
+  RowSum<Tile> dq, dk, dg, dread;
   for (std::size_t l = 0; l < block.lanes; l += Pack::count) {
     const Number P = Tile::load(lanes_of(block.decayed, at), l), w = Tile::load(lanes_of(block.write, t), l);
     const Pack P_magnitude = Pack::load(block.decayed.magnitude + at * stride + l);
     const Pack incoming = Pack::load(block.output_gradient + t * stride + l);
-    const Pack S_magnitude =
-        updated_magnitude(P_magnitude, Pack::load(block.write.magnitude + t * stride + l), retained, written);
+    const Number beta = strength_of<Tile, has_column_betas>(block.strength, t, t * stride + l);
+    const auto shares = Shares<Tile, has_column_betas>::of(block.strength, beta, block.k.hi[at], at);
+    const Pack S_magnitude = updated_magnitude(
+        P_magnitude, Pack::load(block.write.magnitude + t * stride + l), shares.retained, shares.written);
     dq.add_query(Tile::updated(key, w, P), S_magnitude, incoming);
 
     const GradientPack<Tile> D{Tile::load(lanes_of(block.gradient, k), l),
                                Pack::load(block.gradient.magnitude + k * stride + l)};
     const Number y = -Tile::load(lanes_of(block.dv, t), l);
-    dk.add_key(D, w, Pack::load(block.error.magnitude + t * stride + l), strength, P, P_magnitude, y,
-               Pack::load(block.dv.magnitude + t * stride + l));
+    const Pack E = Pack::load(block.error.magnitude + t * stride + l),
+               y_magnitude = Pack::load(block.dv.magnitude + t * stride + l);
+    if constexpr (has_gates) {
+      dk.add_write(D, w, E);
+      dread.add_read(P, P_magnitude, y, y_magnitude);
+    } else {
+      dk.add_key(D, w, E, absolute(Tile::high(beta)), P, P_magnitude, y, y_magnitude);
+    }
 
     const GradientPack<Tile> before =
-        D.before(key, y, Pack::load(block.residual_terms + t * stride + l), retained, written);
+        D.before(read, y, Pack::load(block.residual_terms + t * stride + l), shares.retained, shares.erased);
     dg.add_gate(before, P, P_magnitude);
 
     const GradientPack<Tile> leaving = before.leaving(decay, decay_hi);
     const Pack energy = leaving_energy(Pack::load(block.gradient_energy + k * stride + l),
                                        Pack::load(block.residual_energy + t * stride + l), block.k.hi[at],
-                                       retained, written, decay_hi);
+                                       shares.retained, shares.erased, decay_hi);
     if (t > 0) {
       enter_token<Tile>(block, t - 1, k, l, leaving, energy);
     } else {
@@ -235,10 +258,11 @@ KDA_CHECK_INLINE void backward_row(const OracleBackwardBlock& block, std::size_t
   }
   dq.store(block.dq, t, k);
   dk.store(block.dk, t, k);
+  if constexpr (has_gates) dread.store(block.dread, t, k);
   dg.store(block.dg, t, k);
 }
 
-template <class Tile>
+template <class Tile, bool has_column_betas, bool has_gates>
 void backward_in(const OracleBackwardBlock& block) {
   using Pack = typename Tile::Pack;
   const auto clear = [&](std::size_t t) {
@@ -254,9 +278,10 @@ void backward_in(const OracleBackwardBlock& block) {
                          Pack::load(block.gradient.magnitude + k * block.gradient.stride + l)},
                         Pack::load(block.gradient_energy + k * block.gradient.stride + l));
   for (std::size_t t = block.tokens; t-- > 0;) {
-    finish_residual<Tile>(block, t);
+    finish_residual<Tile, has_column_betas>(block, t);
     if (t > 0) clear(t - 1);
-    for (std::size_t k = 0; k < block.key_dim; ++k) backward_row<Tile>(block, t, k);
+    for (std::size_t k = 0; k < block.key_dim; ++k)
+      backward_row<Tile, has_column_betas, has_gates>(block, t, k);
   }
 }
 

@@ -34,8 +34,12 @@ struct TokenError {
 
   static KDA_CHECK_BOTH TokenError of(const V& value, const typename Step::Number& sum, const V& terms,
                                       const V& propagated, const typename Step::Number& beta) {
+    return of_error(value, Step::difference(value, Step::normalised(sum)), terms, propagated, beta);
+  }
+  static KDA_CHECK_BOTH TokenError of_error(const V& value, const typename Step::Number& error,
+                                            const V& terms, const V& propagated,
+                                            const typename Step::Number& beta) {
     using numeric::absolute;
-    const typename Step::Number error = Step::difference(value, Step::normalised(sum));
     return {error, Step::scaled(error, beta), absolute(value) + propagated, absolute(value) + terms};
   }
 };
@@ -56,9 +60,10 @@ struct StateGradient {
     return energy + size * size;
   }
   /// D'_t; `terms` are R_t.
-  KDA_CHECK_BOTH StateGradient before(const typename Step::Number& key, const typename Step::Number& y,
-                                      const V& terms, double retained, double written) const {
-    return {Step::updated(key, y, value), updated_magnitude(magnitude, terms, retained, written)};
+  template <class Share>
+  KDA_CHECK_BOTH StateGradient before(const typename Step::Number& read, const typename Step::Number& y,
+                                      const V& terms, const Share& retained, const Share& erased) const {
+    return {Step::updated(read, y, value), updated_magnitude(magnitude, terms, retained, erased)};
   }
   /// What leaves S_t-1, of D'_t.
   KDA_CHECK_BOTH StateGradient leaving(const typename Step::Number& decay, double decay_hi) const {
@@ -73,11 +78,12 @@ struct StateGradient {
 };
 
 /// The energy that leaves S_t-1, from that of D_t; `along` is sum_k k_t^2 Y_t.
-template <class V>
-KDA_CHECK_BOTH V leaving_energy(const V& energy, const V& along, double key, double retained, double written,
-                                double decay) {
-  const double kept2 = retained * retained, written2 = written * written, key2 = key * key;
-  return (energy * kept2 + (along - energy * key2) * written2) * (decay * decay);
+template <class V, class Share>
+KDA_CHECK_BOTH V leaving_energy(const V& energy, const V& along, double key, const Share& retained,
+                                const Share& erased, double decay) {
+  const Share kept2 = retained * retained, erased2 = erased * erased;
+  const double key2 = key * key;
+  return (energy * kept2 + (along - energy * key2) * erased2) * (decay * decay);
 }
 
 /// R_t; squares beyond the range say nothing.
@@ -99,6 +105,22 @@ struct PartialSum {
     using numeric::absolute;
     Step::add_term(r, e, sum);
     magnitude = magnitude + (r_magnitude * absolute(Step::high(e)) + absolute(Step::high(r)) * e_magnitude);
+  }
+  /// Of what is read along, erase * k: P_t and M(P_t), -y_t and its magnitude.
+  KDA_CHECK_BOTH void add_read(const typename Step::Number& decayed, const V& decayed_magnitude,
+                               const typename Step::Number& y, const V& y_magnitude) {
+    using numeric::absolute;
+    Step::add_term(decayed, y, sum);
+    magnitude = magnitude +
+                (decayed_magnitude * absolute(Step::high(y)) + absolute(Step::high(decayed)) * y_magnitude);
+  }
+  /// dk_t without that: D_t, w_t and E*.
+  KDA_CHECK_BOTH void add_write(const StateGradient<Step, V>& gradient, const typename Step::Number& write,
+                                const V& error_magnitude) {
+    using numeric::absolute;
+    Step::add_term(gradient.value, write, sum);
+    magnitude = magnitude + (gradient.magnitude * absolute(Step::high(write)) +
+                             absolute(Step::high(gradient.value)) * error_magnitude);
   }
   /// dq_t: S_t and M(S_t).
   KDA_CHECK_BOTH void add_query(const typename Step::Number& state, const V& state_magnitude,

@@ -55,7 +55,7 @@ KDA_CHECK_TEAM_CALLED void scale_rows(const ChunkBlock<T>& chunk, const T* sourc
 template <class T>
 KDA_CHECK_THREAD SumOrder intra_order(const ChunkBlock<T>& chunk, bool pairwise) {
   if (pairwise) return {chunk.operations.reduction, chunk.operations.is_fused, Adder::thread};
-  return score_order(chunk);
+  return score_order(chunk, chunk.casts.score_operands);
 }
 
 /// A product within a chunk. Where scores take the even ones of 16 terms first, so does this.
@@ -220,7 +220,7 @@ KDA_CHECK_TEAM_CALLED void intra_gradients(const ChunkBlock<T>& chunk, const Int
     const std::size_t to = from + chunk.anchor_rows < n ? from + chunk.anchor_rows : n;
     const T *const first = chunk.G + from * stride, *const last = chunk.G + (to - 1) * stride;
     const T* const before = from == 0 ? nullptr : first - stride;
-    const T* const anchor = chunk.decay == DecayForm::factored ? before : first;
+    const T* const anchor = starts_before(chunk.decay) ? before : first;
     intra_rows<T, is_fused>(chunk, intra, from, to, 0, from, anchor, false, Start::zero);
     intra_columns<T, is_fused>(chunk, intra, from, to, to, n, last, false, Start::zero);
     if (chunk.decay == DecayForm::anchor_pair) {

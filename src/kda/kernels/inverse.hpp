@@ -140,6 +140,11 @@ struct InverseBlocks {
     each(side * width(), [&](std::size_t e) KDA_CHECK_BODY { target[e] = source[e]; });
     round_array(rounding, target, side * width());
   }
+  /// sum = columns of left by rows of right, `depth` of them from `first` on
+  KDA_CHECK_TEAM void multiply_part(std::size_t first, std::size_t depth) const {
+    product<T, is_fused>(order, side, width(), depth, Factor<T>{left + first, width(), 1},
+                         right + first * width(), width(), sum, width(), Start::zero);
+  }
   /// sum (+)= left right
   KDA_CHECK_TEAM void multiply(Start start) const {
     product<T, is_fused>(order, side, width(), side, Factor<T>{left, width(), 1}, right, width(), sum,
@@ -147,15 +152,18 @@ struct InverseBlocks {
   }
 };
 
-/// (c) X = I - L; P = L^2; X += X P; P = P^2; X += X P ... until P is zero.
+/// (c) X = I - L; P = L^2; X += X P; P = P^2; X += X P ... until P is zero. `rounds_sums`: X is rounded
+/// behind an addition, too.
 template <class T, bool is_fused>
-KDA_CHECK_TEAM_CALLED void invert_block_by_doubling(const InverseBlocks<T, is_fused>& blocks, std::size_t b) {
-  const std::size_t side = blocks.side, rows = blocks.height(b), stride = blocks.stride;
+KDA_CHECK_TEAM_CALLED void invert_block_by_doubling(const InverseBlocks<T, is_fused>& blocks, std::size_t b,
+                                                    bool rounds_sums) {
+  const std::size_t side = blocks.side, width = blocks.width(), rows = blocks.height(b),
+                    stride = blocks.stride;
   T* const x = blocks.x + b * side * stride + b * side;
   const T *const power = blocks.power, *const sum = blocks.sum;
   blocks.factor(blocks.l, b, b, blocks.power);
   each(rows, rows, [=](std::size_t row, std::size_t column) KDA_CHECK_BODY {
-    x[row * stride + column] = (row == column ? T(1) : T(0)) - power[row * side + column];
+    x[row * stride + column] = (row == column ? T(1) : T(0)) - power[row * width + column];
   });
   for (std::size_t done = 2; done < side; done *= 2) {
     blocks.rounded_copy(blocks.power, blocks.left);
@@ -167,7 +175,8 @@ KDA_CHECK_TEAM_CALLED void invert_block_by_doubling(const InverseBlocks<T, is_fu
     blocks.multiply(Start::zero);
     each(rows, rows, [=, rounding = blocks.rounding](std::size_t row, std::size_t column) KDA_CHECK_BODY {
       T& element = x[row * stride + column];
-      element = rounded(rounding, element + sum[row * side + column]);  // X += X P
+      const T product = sum[row * width + column];  // X += X P
+      element = rounds_sums ? rounded(rounding, element + product) : rounded(rounding, element) + product;
     });
   }
 }
@@ -191,20 +200,63 @@ KDA_CHECK_TEAM_CALLED void invert_block_by_horner(const InverseBlocks<T, is_fuse
   }
 }
 
+/// X_ij becomes -`product`, of the layout of blocks.sum.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void store_merged(const InverseBlocks<T, is_fused>& blocks, std::size_t i,
+                                        std::size_t j, const T* product) {
+  const std::size_t side = blocks.side;
+  each(blocks.height(i), blocks.height(j), [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+    const T sum = product[row * blocks.width() + column];
+    blocks.x[(i * side + row) * blocks.stride + j * side + column] =
+        blocks.order.reduction.kind == ReductionKind::triton ? T(0) - sum : -sum;
+  });
+}
+
+/// -(X_ii L_ij) X_jj, the factors of the second product ready in `left` and `right`.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void factors_of_neighbours(const InverseBlocks<T, is_fused>& blocks, std::size_t i,
+                                                 std::size_t j) {
+  blocks.factor(blocks.x, i, i, blocks.left);
+  blocks.factor(blocks.l, i, j, blocks.right);
+  blocks.multiply(Start::zero);  // X_ii L_ij
+  blocks.rounded_copy(blocks.sum, blocks.left);
+  blocks.factor(blocks.x, j, j, blocks.right);
+}
+
+/// Two and two blocks to one. `terms`: of a sum of the second product; each is rounded, and what they add up
+/// to.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void merge_pairs(const InverseBlocks<T, is_fused>& blocks, std::size_t terms) {
+  const std::size_t side = blocks.side, size = side * blocks.width();
+  for (std::size_t j = 0; j + 1 < blocks.count(); j += 2) {
+    factors_of_neighbours(blocks, j + 1, j);
+    if (terms >= side) {
+      blocks.multiply(Start::zero);
+      store_merged(blocks, j + 1, j, blocks.sum);
+      continue;
+    }
+    T* const total = blocks.power;
+    const T* const sum = blocks.sum;
+    for (std::size_t first = 0; first < side; first += terms) {
+      blocks.multiply_part(first, terms);
+      each(size, [=, rounding = blocks.rounding](std::size_t e) KDA_CHECK_BODY {
+        const T part = rounded(rounding, sum[e]);
+        total[e] = first == 0 ? part : rounded(rounding, total[e] + part);
+      });
+    }
+    store_merged(blocks, j + 1, j, total);
+  }
+}
+
 /// (b) X_ij = -(X_ii L_ij) X_jj for neighbours, and X_ij = -X_ii (sum_{m=j}^{i-1} L_im X_mj) below, in order
 /// of increasing i - j.
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void merge_blocks(const InverseBlocks<T, is_fused>& blocks) {
-  const std::size_t side = blocks.side;
   for (std::size_t apart = 1; apart < blocks.count(); ++apart)
     for (std::size_t j = 0; j + apart < blocks.count(); ++j) {
       const std::size_t i = j + apart;
       if (apart == 1) {
-        blocks.factor(blocks.x, i, i, blocks.left);
-        blocks.factor(blocks.l, i, j, blocks.right);
-        blocks.multiply(Start::zero);  // X_ii L_ij
-        blocks.rounded_copy(blocks.sum, blocks.left);
-        blocks.factor(blocks.x, j, j, blocks.right);
+        factors_of_neighbours(blocks, i, j);
         blocks.multiply(Start::zero);  // (X_ii L_ij) X_jj
       } else {
         for (std::size_t m = j; m < i; ++m) {
@@ -216,44 +268,53 @@ KDA_CHECK_TEAM_CALLED void merge_blocks(const InverseBlocks<T, is_fused>& blocks
         blocks.factor(blocks.x, i, i, blocks.left);
         blocks.multiply(Start::zero);  // X_ii sum
       }
-      each(blocks.height(i), blocks.height(j), [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
-        const T sum = blocks.sum[row * blocks.width() + column];
-        blocks.x[(i * side + row) * blocks.stride + j * side + column] =
-            blocks.order.reduction.kind == ReductionKind::triton ? T(0) - sum : -sum;
-      });
+      store_merged(blocks, i, j, blocks.sum);
     }
 }
 
+/// How an inverse is formed.
+struct InverseWay {
+  InverseForm form;
+  std::size_t side;  ///< of the blocks
+  Merge merge;
+  std::size_t merge_terms;
+  Subnormals subnormals;
+  Rounding rounding;
+};
+
 /// `scratch`: 4 * side * max(side, 16) elements.
 template <class T, bool is_fused>
-KDA_CHECK_TEAM_CALLED void invert(InverseForm form, const SumOrder& order, Subnormals subnormals,
-                                  std::size_t n, std::size_t side, const T* l, T* x, std::size_t stride,
-                                  Rounding rounding, T* scratch) {
-  const std::size_t columns = (n + 15) / 16 * 16;
+KDA_CHECK_TEAM_CALLED void invert(const InverseWay& way, const SumOrder& order, std::size_t n, const T* l,
+                                  T* x, std::size_t stride, T* scratch) {
+  const std::size_t columns = (n + 15) / 16 * 16, side = way.side;
+  const InverseForm form = way.form;
   if (form == InverseForm::substitution)
     return invert_by_substitution<T, is_fused>(order, n, columns, l, x, stride);
-  const std::size_t area = side * (side < 16 ? 16 : side);
-  const InverseBlocks<T, is_fused> blocks{order,
-                                          n,
-                                          side,
-                                          l,
-                                          x,
-                                          stride,
-                                          rounding,
-                                          scratch,
-                                          scratch + area,
-                                          scratch + 2 * area,
-                                          scratch + 3 * area};
+  const auto blocks_of = [=](std::size_t rows) KDA_CHECK_BODY {
+    const std::size_t area = rows * (rows < 16 ? 16 : rows);
+    return InverseBlocks<T, is_fused>{order,
+                                      n,
+                                      rows,
+                                      l,
+                                      x,
+                                      stride,
+                                      way.rounding,
+                                      scratch,
+                                      scratch + area,
+                                      scratch + 2 * area,
+                                      scratch + 3 * area};
+  };
+  const InverseBlocks<T, is_fused> blocks = blocks_of(side);
   each(n, columns, [=](std::size_t i, std::size_t j) KDA_CHECK_BODY { x[i * stride + j] = T(0); });
   for (std::size_t b = 0; b < blocks.count(); ++b) {
     const std::size_t first = b * side * stride + b * side;
-    if (form == InverseForm::doubling) {
-      invert_block_by_doubling(blocks, b);
+    if (form == InverseForm::doubling || form == InverseForm::doubling_wide) {
+      invert_block_by_doubling(blocks, b, form == InverseForm::doubling);
     } else if (form == InverseForm::horner) {
       invert_block_by_horner(blocks, b);
 #ifndef __CUDACC__
     } else if (form == InverseForm::eliminate) {
-      eliminate<T, is_fused>(subnormals, blocks.height(b), l + first, x + first, stride);
+      eliminate<T, is_fused>(way.subnormals, blocks.height(b), l + first, x + first, stride);
     } else if (order.layout.registers > 0 && order.reduction.kind == ReductionKind::triton && side == 16) {
       substitute_as_triton(order, blocks.height(b), l + first, x + first, stride);
 #endif
@@ -262,7 +323,12 @@ KDA_CHECK_TEAM_CALLED void invert(InverseForm form, const SumOrder& order, Subno
                                           l + first, x + first, stride);
     }
   }
-  merge_blocks(blocks);
+  if (way.merge == Merge::nearest) return merge_blocks(blocks);
+  constexpr std::size_t widest = 64;
+  std::size_t merged = side;
+  for (; merged < widest && merged < n; merged *= 2)
+    merge_pairs(blocks_of(merged), way.merge == Merge::split ? way.merge_terms : merged);
+  merge_blocks(blocks_of(merged));
 }
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

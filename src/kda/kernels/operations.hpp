@@ -28,6 +28,10 @@ struct Operations {
   ScaledPart scale = ScaledPart::scores;
   Output output = Output::chained;
   bool has_factored_tail = false;
+  bool rounds_tail = false;  ///< k exp(-G) of a factored one
+  Merge merge = Merge::nearest;
+  std::size_t merge_rows = 16;
+  BetaPart beta = BetaPart::rows;
   /// Where rows are added up as Triton does: those of the norm, of the columns of a token form's state, of
   /// scores by pairs and of the inverse.
   RowLayout norm{}, columns{}, pairs{}, substitution{};
@@ -61,11 +65,17 @@ constexpr TensorCore tensor_core(const Reduction& reduction, Rounding operands,
           operands == Rounding::fp16 ? -14 : -126, accumulator};
 }
 
+/// What kernels are told: how scores take their channels is a matter of `interleaves_scores`.
+constexpr Reduction in_kernels(Reduction reduction) {
+  if (is_triton(reduction)) reduction.kind = ReductionKind::triton;
+  return reduction;
+}
+
 constexpr Operations operations_of(const Arithmetic& arithmetic) {
   return {arithmetic.contraction == Contraction::fused,
           arithmetic.exponential,
           arithmetic.special,
-          arithmetic.reduction,
+          in_kernels(arithmetic.reduction),
           arithmetic.gates,
           arithmetic.update,
           arithmetic.subnormals,
@@ -73,7 +83,11 @@ constexpr Operations operations_of(const Arithmetic& arithmetic) {
           arithmetic.delta,
           arithmetic.scale,
           arithmetic.output,
-          arithmetic.tail == TailForm::factored};
+          arithmetic.tail == TailForm::factored || arithmetic.tail == TailForm::factored_late,
+          arithmetic.tail == TailForm::factored,
+          arithmetic.merge,
+          static_cast<std::size_t>(arithmetic.merge_rows),
+          arithmetic.beta};
 }
 
 }  // namespace kda_check::kda

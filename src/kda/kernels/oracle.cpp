@@ -7,8 +7,24 @@
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
-void oracle(const OracleBlock& block) { oracle_tile<DoubleDoubleTile<oracle_tile_width>>(block); }
-void oracle_in_fp64(const OracleBlock& block) { oracle_tile<DoubleTile<oracle_tile_width>>(block); }
+namespace {
+
+/// Each in a function of its own, as large as it was alone: what the compiler does to a loop depends on it.
+template <class Tile, bool has_column_betas, bool reads_along_key>
+__attribute__((noinline)) void oracle_of(const OracleBlock& block) {
+  oracle_tile<Tile, has_column_betas, reads_along_key>(block);
+}
+
+template <class Tile>
+void oracle_in(const OracleBlock& block) {
+  if (block.strength.column_beta.hi != nullptr) return oracle_of<Tile, true, true>(block);
+  block.read.hi == block.k.hi ? oracle_of<Tile, false, true>(block) : oracle_of<Tile, false, false>(block);
+}
+
+}  // namespace
+
+void oracle(const OracleBlock& block) { oracle_in<DoubleDoubleTile<oracle_tile_width>>(block); }
+void oracle_in_fp64(const OracleBlock& block) { oracle_in<DoubleTile<oracle_tile_width>>(block); }
 
 using OraclePack = Lanes<double, oracle_tile_width>;
 using OracleNumber = numeric::BasicDoubleDouble<OraclePack>;

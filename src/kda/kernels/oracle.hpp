@@ -2,6 +2,8 @@
 // arithmetic of each step is that of kernels/oracle_step.hpp.
 #pragma once
 
+#include <type_traits>
+
 #include "kda/kernels/lanes.hpp"
 #include "kda/kernels/oracle_step.hpp"
 #include "kda/kernels/table.hpp"
@@ -40,8 +42,48 @@ struct DoubleTile : DoubleStep<Lanes<double, W>> {
   static KDA_CHECK_INLINE Number zero() { return Pack::zero(); }
 };
 
+/// The betas of a row of values, in front of lane `at` of it, or that of the token.
+template <class Tile, bool has_column_betas>
+KDA_CHECK_INLINE typename Tile::Number strength_of(const OracleStrength& strength, std::size_t t,
+                                                   std::size_t at) {
+  if constexpr (has_column_betas) {
+    const OracleRows& x = strength.column_beta;
+    return Tile::of(Tile::Pack::load(x.hi + at), Tile::Pack::load(x.lo + at));
+  } else {
+    return Tile::broadcast(strength.beta, t);
+  }
+}
+
+/// What of a row of the state a token keeps, writes and, backwards, erases: for magnitudes.
+template <class Tile, bool has_column_betas>
+struct Shares {
+  using Share = std::conditional_t<has_column_betas, typename Tile::Pack, double>;
+  Share retained, written, erased;
+
+  static KDA_CHECK_INLINE Shares of(const OracleStrength& strength, const typename Tile::Number& beta,
+                                    double key, std::size_t at) {
+    if constexpr (has_column_betas) {
+      using Pack = typename Tile::Pack;
+      const Pack high = Tile::high(beta), share = absolute(high * key);
+      return {absolute(Pack::broadcast(1.0) - high * key * key), share, share};
+    } else {
+      return {strength.retained[at], strength.written[at], strength.erased[at]};
+    }
+  }
+};
+
+/// e_t: of write * v not all digits are in its high part.
 template <class Tile>
+KDA_CHECK_INLINE typename Tile::Number error_of(const typename Tile::Pack& value, const double* value_low,
+                                                const typename Tile::Number& prediction) {
+  const typename Tile::Number error = Tile::difference(value, prediction);
+  return value_low == nullptr ? error : Tile::increased(error, Tile::Pack::load(value_low));
+}
+
+/// `reads_along_key`: block.read is block.k.
+template <class Tile, bool has_column_betas, bool reads_along_key>
 KDA_CHECK_INLINE void oracle_tile(const OracleBlock& block) {
+  const OracleRows& read = reads_along_key ? block.k : block.read;
   using Pack = typename Tile::Pack;
   using Number = typename Tile::Number;
   const std::size_t rows = block.key_dim;
@@ -52,14 +94,17 @@ KDA_CHECK_INLINE void oracle_tile(const OracleBlock& block) {
     const Number p = Tile::scaled(Tile::load(block.state, at), Tile::broadcast(block.decay, k));
     Tile::store(block.state, at, p);
     (Pack::load(block.state_magnitude + at) * block.decay.hi[k]).store(block.state_magnitude + at);
-    Tile::add_product(Tile::broadcast(block.k, k), p, prediction, prediction_magnitude);
+    Tile::add_product(Tile::broadcast(read, k), p, prediction, prediction_magnitude);
   }
   for (std::size_t t = 0; t < block.tokens; ++t) {
     const std::size_t now = t * rows, next = now + rows;
     const bool last = t + 1 == block.tokens;
     const Pack value = Pack::load(block.v + t * block.value_stride);
-    const Number error = Tile::difference(value, Tile::normalised(prediction));  // e_t = v_t - P_t^T k_t
-    const Number write = Tile::scaled(error, Tile::broadcast(block.beta, t));
+    const std::size_t values = t * block.value_stride;
+    const Number error = error_of<Tile>(value, block.v_low == nullptr ? nullptr : block.v_low + values,
+                                        Tile::normalised(prediction));  // e_t = v_t - P_t^T k_t
+    const Number beta = strength_of<Tile, has_column_betas>(block.strength, t, values);
+    const Number write = Tile::scaled(error, beta);
     const Pack write_magnitude = absolute(value) + prediction_magnitude;
     Number output = Tile::zero();
     Pack output_magnitude = Pack::zero();
@@ -68,13 +113,15 @@ KDA_CHECK_INLINE void oracle_tile(const OracleBlock& block) {
     for (std::size_t k = 0; k < rows; ++k) {
       const std::size_t at = k * Pack::count;
       Number s = Tile::updated(Tile::broadcast(block.k, now + k), write, Tile::load(block.state, at));
+      const auto shares =
+          Shares<Tile, has_column_betas>::of(block.strength, beta, block.k.hi[now + k], now + k);
       Pack magnitude = updated_magnitude(Pack::load(block.state_magnitude + at), write_magnitude,
-                                         block.retained[now + k], block.written[now + k]);
+                                         shares.retained, shares.written);
       Tile::add_product(Tile::broadcast(block.q, now + k), s, output, output_magnitude);
       if (!last) {
         s = Tile::scaled(s, Tile::broadcast(block.decay, next + k));
         magnitude = magnitude * block.decay.hi[next + k];
-        Tile::add_product(Tile::broadcast(block.k, next + k), s, prediction, prediction_magnitude);
+        Tile::add_product(Tile::broadcast(read, next + k), s, prediction, prediction_magnitude);
       }
       Tile::store(block.state, at, s);
       magnitude.store(block.state_magnitude + at);

@@ -25,6 +25,8 @@ KDA_CHECK_BOTH numeric::DoubleDouble write_strength(double stored, bool sigmoid,
 KDA_CHECK_BOTH double retained_share(double beta, double key) {
   return numeric::absolute(1 - beta * key * key);
 }
+/// |1 - k read| of what is read along with an erase gate.
+KDA_CHECK_BOTH double retained_of_read(double read, double key) { return numeric::absolute(1 - read * key); }
 KDA_CHECK_BOTH double written_share(double beta, double key) { return numeric::absolute(beta * key); }
 
 }  // namespace kda_check::kda

@@ -10,7 +10,7 @@
 // Magnitudes, in double precision:
 //   of o_t        scale * sum_k |q_t[k] S_t[k]|
 //   of the state  M_t[k] = |1 - beta_t k_t[k]^2| e^g_t[k] M_t-1[k] + beta_t |k_t[k]| (|v_t| + sum_j |k_t[j]
-//   P_t[j]|)
+//   P_t[j]|); with an erase gate b_t in R^K |1 - b_t[k] k_t[k]^2|, |k_t[k]| and |b_t[j] k_t[j] P_t[j]|
 // The second is the sum of the absolute values of the terms of S_t = (1 - beta k^2) P_t + beta k (v - sum_j
 // k_j P_j), followed along t with its own contraction: it neither collapses where a state element happens to
 // cancel, nor grows with T where the delta rule keeps overwriting the same memory.
@@ -21,9 +21,9 @@
 namespace kda_check::kda {
 
 /// M before the decay of the next token; `retained` and `written` are those of kernels/oracle_elements.hpp.
-template <class V>
-KDA_CHECK_BOTH V updated_magnitude(const V& magnitude, const V& write_magnitude, double retained,
-                                   double written) {
+template <class V, class Share>
+KDA_CHECK_BOTH V updated_magnitude(const V& magnitude, const V& write_magnitude, const Share& retained,
+                                   const Share& written) {
   return magnitude * retained + write_magnitude * written;
 }
 
@@ -39,6 +39,7 @@ struct DoubleDoubleStep {
   static KDA_CHECK_BOTH V high(const Number& x) { return x.hi; }
   static KDA_CHECK_BOTH Number scaled(const Number& a, const Number& b) { return a * b; }
   static KDA_CHECK_BOTH Number difference(const V& a, const Number& b) { return -b + a; }
+  static KDA_CHECK_BOTH Number increased(const Number& a, const V& b) { return a + b; }
   /// s + k * u, normalised.
   static KDA_CHECK_BOTH Number updated(const Number& k, const Number& u, const Number& s) {
     const Number term = numeric::product_terms(k, u);
@@ -98,6 +99,7 @@ struct DoubleStep {
   static KDA_CHECK_BOTH V high(const Number& x) { return x; }
   static KDA_CHECK_BOTH Number scaled(const Number& a, const Number& b) { return a * b; }
   static KDA_CHECK_BOTH Number difference(const V& a, const Number& b) { return a - b; }
+  static KDA_CHECK_BOTH Number increased(const Number& a, const V& b) { return a + b; }
   static KDA_CHECK_BOTH Number updated(const Number& k, const Number& u, const Number& s) {
     using numeric::fma;
     return fma(k, u, s);

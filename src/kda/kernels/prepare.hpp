@@ -103,11 +103,13 @@ void gate(const GateBlock<T>& block) {
       const std::size_t count = block.key_dim - start < step ? block.key_dim - start : step;
       for (std::size_t i = 0; i < count; ++i)
         exponential_of[i] = block.lower_bounded ? -(block.amplitude * y[start + i]) : y[start + i];
-      const bool is_fast = block.special == Special::fast;
-      if (!block.lower_bounded && (is_fast || block.special == Special::triton)) {
+      const bool by_tanh = is_fast(block.special), is_one_fma = block.special == Special::fast_floor;
+      if (!block.lower_bounded && (by_tanh || block.special == Special::triton)) {
         triton_softplus(exponential_of, exponential_of, count);
-      } else if (is_fast) {
-        for (std::size_t i = 0; i < count; ++i) exponential_of[i] = fast_sigmoid(-exponential_of[i]);
+      } else if (by_tanh) {
+        for (std::size_t i = 0; i < count; ++i)
+          exponential_of[i] =
+              is_one_fma ? fast_tanh_of_half(-exponential_of[i]) : fast_sigmoid(-exponential_of[i]);
       } else {
         exponential(block.exponential, exponential_of, exponential_of, count);
         if (!block.lower_bounded && block.special == Special::triton_logf)
@@ -118,8 +120,8 @@ void gate(const GateBlock<T>& block) {
       for (std::size_t i = 0; i < count; ++i) {
         T factor;
         if (block.lower_bounded) {  // lb * sigmoid(A y)
-          factor = is_fast ? exponential_of[i] : divided(block.special, T(1), T(1) + exponential_of[i]);
-          g[start + i] = block.lower_bound * factor;
+          factor = by_tanh ? exponential_of[i] : divided(block.special, T(1), T(1) + exponential_of[i]);
+          g[start + i] = is_one_fma ? bounded_by_tanh(block.lower_bound, factor) : block.lower_bound * factor;
         } else {
           factor = y[start + i] > softplus_threshold<T> ? y[start + i] : exponential_of[i];
           g[start + i] = -(block.amplitude * factor);  // -A * softplus(y)
@@ -195,10 +197,10 @@ void normalise(const NormBlock<T>& block) {
     }
     for (std::size_t row = 0; row < rows; ++row) {
       T* const y = x + row * block.key_stride;
-      if (special == Special::fast) {
-        // A square below 2^-126 is nothing beside 1e-6, kept or not.
+      if (is_fast(special)) {
+        // A square below 2^-126 is nothing beside 1e-6 or the floor, kept or not.
         const Subnormals subnormals = block.operations.subnormals;
-        const T reciprocal = fast_reciprocal_root(sums[0][row] + T(1e-6));
+        const T reciprocal = fast_reciprocal_root(under_root(special, sums[0][row]));
         for (std::size_t k = 0; k < block.key_dim; ++k)
           y[k] = flushed(subnormals, flushed(subnormals, y[k]) * reciprocal);
         continue;

@@ -15,22 +15,26 @@ template <class T, int W, bool is_fused>
 void recurrent_tile(const RecurrentBlock<T>& block) {
   using Pack = Lanes<T, W>;
   const std::size_t rows = block.key_dim;
+  const T* const read = block.read_key();
   T* const state = block.state;
   Pack prediction = Pack::zero();
   for (std::size_t k = 0; k < rows; ++k) {
     const Pack p = Pack::load(state + k * Pack::count) * block.decay[k];  // P_0 = diag(e^g_0) S
     p.store(state + k * Pack::count);
-    prediction = multiply_add<is_fused>(block.k[k], p, prediction);  // P_0^T k_0
+    prediction = multiply_add<is_fused>(read[k], p, prediction);  // P_0^T k_0
   }
   for (std::size_t t = 0; t < block.tokens; ++t) {
     const T* const q = block.q + t * rows;
     const T* const key = block.k + t * rows;
     const Pack value = Pack::load(block.v + t * block.value_stride);
-    const Pack write = (value - prediction) * block.beta[t];  // beta_t e_t, e_t = v_t - P_t^T k_t
+    // beta_t e_t, e_t = v_t - P_t^T k_t
+    const Pack beta = block.column_beta != nullptr ? Pack::load(block.column_beta + t * block.value_stride)
+                                                   : Pack::broadcast(block.beta[t]);
+    const Pack write = (value - prediction) * beta;
     Pack output = Pack::zero();
     if (t + 1 < block.tokens) {
       const T* const next_decay = block.decay + (t + 1) * rows;
-      const T* const next_key = key + rows;
+      const T* const next_key = read + (t + 1) * rows;
       prediction = Pack::zero();
       for (std::size_t k = 0; k < rows; ++k) {
         Pack s = multiply_add<is_fused>(

@@ -30,18 +30,19 @@ void replay_tile(const ColumnsBlock<T>& block) {
   for (std::size_t t = 0; t < block.tokens; ++t) {
     const T *const key = block.k + t * block.key_stride, *const decay = block.decay + t * block.key_stride;
     const T* const last_key = t == 0 ? key : key - block.key_stride;
+    const T* const read = block.read_key() + t * block.key_stride;
     Pack prediction = Pack::zero();
     for (std::size_t k = 0; k < rows; ++k) {
       T* const row = state + k * Pack::count;
       Pack s = Pack::load(row);
       if (t > 0) s = multiply_add<is_fused>(last_key[k], write, s);  // S_t-1 = P_t-1 + k (beta e)^T
       s = s * decay[k];                                              // P_t = diag(e^g_t) S_t-1
-      prediction = multiply_add<is_fused>(key[k], s, prediction);    // P_t^T k_t
+      prediction = multiply_add<is_fused>(read[k], s, prediction);   // P_t^T k_t
       s.store(row);
     }
     const Pack error = Pack::load(block.rows + t * block.value_stride) - prediction;
     error.store(block.sums + t * block.value_stride);
-    write = error * block.beta[t];
+    write = error * block.template strengths<Pack>(t, t * block.value_stride);
   }
   if (block.tokens == 0) return;
   const T* const key = block.k + (block.tokens - 1) * block.key_stride;
@@ -59,8 +60,9 @@ void column_gradients_tile(const ColumnsBlock<T>& block) {
   Pack y = Pack::zero();
   for (std::size_t t = block.tokens; t-- > 0;) {
     const T *const q = block.q + t * block.key_stride, *const key = block.k + t * block.key_stride;
-    const T *const later_key = key + block.key_stride, *const later_decay =
-                                                           block.decay + (t + 1) * block.key_stride;
+    const T *const later_key = block.read_key() + (t + 1) * block.key_stride, *const later_decay =
+                                                                                  block.decay +
+                                                                                  (t + 1) * block.key_stride;
     const bool last = t + 1 == block.tokens;
     const Pack d_o = Pack::load(block.rows + t * block.value_stride);
     Pack r = Pack::zero();
@@ -74,11 +76,11 @@ void column_gradients_tile(const ColumnsBlock<T>& block) {
       d.store(row);
     }
     r.store(block.sums + t * block.value_stride);
-    y = r * block.beta[t];
+    y = r * block.template strengths<Pack>(t, t * block.value_stride);
   }
   for (std::size_t k = 0; k < rows && block.tokens > 0; ++k) {
     T* const row = gradient + k * Pack::count;
-    (multiply_add<is_fused>(-block.k[k], y, Pack::load(row)) * block.decay[k]).store(row);
+    (multiply_add<is_fused>(-block.read_key()[k], y, Pack::load(row)) * block.decay[k]).store(row);
   }
 }
 
@@ -127,7 +129,7 @@ struct RowGroup {
                      *const d_o = block.output_gradient + t * block.value_stride + first,
                      *const y = block.prediction_gradient + t * block.value_stride + first;
       const Pack q = Pack::load(block.q + t * block.key_stride);
-      const Pack opposite_key = -Pack::load(block.k + t * block.key_stride);
+      const Pack opposite_key = -Pack::load(block.read_key() + t * block.key_stride);
       const Pack decay = Pack::load(block.decay + t * block.key_stride);
       Pack by_write = carried(block.dk + t * block.key_stride), by_prediction = carried(partial(t)),
            dg = carried(block.dg + t * block.key_stride);
@@ -141,8 +143,10 @@ struct RowGroup {
         gradient[r] = d * decay;
       }
       const bool is_last = first + group == block.value_dim;
-      (is_last ? by_write - by_prediction : by_write).store(block.dk + t * block.key_stride);
+      const bool is_apart = block.dread != nullptr;
+      (is_last && !is_apart ? by_write - by_prediction : by_write).store(block.dk + t * block.key_stride);
       by_prediction.store(partial(t));
+      if (is_last && is_apart) (-by_prediction).store(block.dread + t * block.key_stride);
       dg.store(block.dg + t * block.key_stride);
     }
     for (int r = 0; r < group; ++r) gradient[r].store(block.gradient + (first + r) * Pack::count);

@@ -354,6 +354,7 @@ KDA_CHECK_THREAD_APART Pack ordered_sum(const SumOrder& order, std::size_t depth
     case ReductionKind::blocks:
       return with_start(block_sum<Pack>(order.is_fused, width, depth, term));
     case ReductionKind::triton:
+    case ReductionKind::triton_rows:  // kernels are told triton
       if (order.layout.registers > 0)
         return with_start(triton_sum<Pack>(order.is_fused, order.layout, order.of_upper_lanes, depth, term));
       return with_start(tree_sum<Pack>(order.is_fused, warp_lanes, depth, term));

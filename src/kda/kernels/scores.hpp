@@ -17,10 +17,17 @@ struct ScoreScratch {
   T* k_scores;  ///< [rows][16]
 };
 
+/// What operands of the scores left of the diagonal's block are rounded to.
+template <class T>
+KDA_CHECK_THREAD Rounding rounding_left(const ChunkBlock<T>& chunk) {
+  const CastPoints& casts = chunk.casts;
+  return casts.off_diagonal != Rounding::none ? casts.off_diagonal : casts.score_operands;
+}
+
 /// How the scores are summed: by a tensor core where both operands were made for it.
 template <class T>
-KDA_CHECK_THREAD SumOrder score_order(const ChunkBlock<T>& chunk) {
-  return product_order(chunk.operations, tensor_core(chunk.operations.reduction, chunk.casts.score_operands),
+KDA_CHECK_THREAD SumOrder score_order(const ChunkBlock<T>& chunk, Rounding operands) {
+  return product_order(chunk.operations, tensor_core(chunk.operations.reduction, operands),
                        chunk.casts.tensor_core);
 }
 
@@ -42,12 +49,12 @@ KDA_CHECK_TEAM void scale_q(const ChunkBlock<T>& chunk, Rounding rounding, T* x,
   each(count, [=](std::size_t e) KDA_CHECK_BODY { x[e] = rounded(rounding, x[e] * scale); });
 }
 
-/// Rows [from, to) of q and k times exp(G - anchor).
+/// Rows [from, to) of q and of what is read along times exp(G - anchor), rounded.
 template <class T>
 KDA_CHECK_TEAM_CALLED void scale_left(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
-                                      const T* anchor, const ScoreScratch<T>& scratch) {
+                                      const T* anchor, Rounding rounding, const ScoreScratch<T>& scratch) {
   const std::size_t stride = chunk.key_stride, first = from * stride;
-  const T *const q = chunk.q + first, *const key = chunk.k + first, *const G = chunk.G + first;
+  const T *const q = chunk.q + first, *const key = chunk.read + first, *const G = chunk.G + first;
   T *const q_left = scratch.q_left, *const k_left = scratch.k_left;
   if (places(chunk) > chunk.key_dim)
     each(to - from, places(chunk), [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
@@ -60,28 +67,29 @@ KDA_CHECK_TEAM_CALLED void scale_left(const ChunkBlock<T>& chunk, std::size_t fr
           KDA_CHECK_BODY { q_left[i * stride + place_of(chunk, k)] = q[i * stride + k] * decay; },
       [=, &chunk](std::size_t i, std::size_t k, T decay)
           KDA_CHECK_BODY { k_left[i * stride + place_of(chunk, k)] = key[i * stride + k] * decay; });
-  round_array(chunk.casts.score_operands, q_left, (to - from) * stride);
-  scale_q(chunk, chunk.casts.score_operands, q_left, (to - from) * stride);
-  round_array(chunk.casts.score_operands, k_left, (to - from) * stride);
+  round_array(rounding, q_left, (to - from) * stride);
+  scale_q(chunk, rounding, q_left, (to - from) * stride);
+  round_array(rounding, k_left, (to - from) * stride);
 }
 
-/// Columns [first, first + 16): k exp(anchor - G), one row per channel; columns beyond the chunk are zero.
+/// Columns [first, first + 16): k exp(anchor - G), rounded, one row per channel; columns beyond the chunk are
+/// zero.
 template <class T>
 KDA_CHECK_TEAM_CALLED void scale_right(const ChunkBlock<T>& chunk, std::size_t first, const T* anchor,
-                                       const ScoreScratch<T>& scratch) {
+                                       Rounding rounding, const ScoreScratch<T>& scratch) {
   const std::size_t stride = chunk.key_stride, there = chunk.rows - first < 16 ? chunk.rows - first : 16;
   const T *const key = chunk.k + first * stride, *const G = chunk.G + first * stride;
   T* const k_right = scratch.k_right;
   if (places(chunk) > chunk.key_dim)
     each(places(chunk) * 16, [=](std::size_t e) KDA_CHECK_BODY { k_right[e] = T(0); });
-  each_decay(
+  each_growth(
       chunk, there, scratch.exponent,
       [=](std::size_t j, std::size_t k) KDA_CHECK_BODY { return difference(anchor, G + j * stride, k); },
       [=, &chunk](std::size_t j, std::size_t k, T decay)
           KDA_CHECK_BODY { k_right[place_of(chunk, k) * 16 + j] = key[j * stride + k] * decay; });
   each(16 - there, places(chunk),
        [=](std::size_t j, std::size_t k) KDA_CHECK_BODY { k_right[k * 16 + there + j] = T(0); });
-  round_array(chunk.casts.score_operands, k_right, places(chunk) * 16);
+  round_array(rounding, k_right, places(chunk) * 16);
 }
 
 /// Scores of rows [from, to) against 16 columns, with the mask a selection: what a masked entry holds never
@@ -90,8 +98,9 @@ template <class T>
 KDA_CHECK_TEAM_CALLED void keep_lower(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
                                       std::size_t first, const ScoreScratch<T>& scratch, bool beta_applied) {
   const Rounding rounding = chunk.casts.scores;
-  const bool is_scaled = chunk.operations.scale == ScaledPart::q && !beta_applied;
-  const T scale = is_scaled ? T(1) : chunk.scale;
+  const ScaledPart part = chunk.operations.scale;
+  const bool is_apart = part == ScaledPart::output || (part == ScaledPart::q && !beta_applied);
+  const T scale = is_apart ? T(1) : chunk.scale;
   each(to - from, 16, [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
     const std::size_t i = from + row, j = first + column, local = row * 16 + column,
                       at = i * chunk.score_stride + j;
@@ -105,15 +114,14 @@ KDA_CHECK_TEAM_CALLED void keep_lower(const ChunkBlock<T>& chunk, std::size_t fr
 
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void factored_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
-                                           std::size_t first, const T* anchor,
+                                           std::size_t first, const T* anchor, Rounding rounding,
                                            const ScoreScratch<T>& scratch) {
-  scale_right(chunk, first, anchor, scratch);
-  product<T, is_fused>(score_order(chunk), to - from, 16, places(chunk),
-                       Factor<T>{scratch.q_left, chunk.key_stride, 1}, scratch.k_right, 16, scratch.q_scores,
-                       16, Start::zero);
-  product<T, is_fused>(score_order(chunk), to - from, 16, places(chunk),
-                       Factor<T>{scratch.k_left, chunk.key_stride, 1}, scratch.k_right, 16, scratch.k_scores,
-                       16, Start::zero);
+  scale_right(chunk, first, anchor, rounding, scratch);
+  const SumOrder order = score_order(chunk, rounding);
+  product<T, is_fused>(order, to - from, 16, places(chunk), Factor<T>{scratch.q_left, chunk.key_stride, 1},
+                       scratch.k_right, 16, scratch.q_scores, 16, Start::zero);
+  product<T, is_fused>(order, to - from, 16, places(chunk), Factor<T>{scratch.k_left, chunk.key_stride, 1},
+                       scratch.k_right, 16, scratch.k_scores, 16, Start::zero);
   keep_lower(chunk, from, to, first, scratch, false);
 }
 
@@ -141,7 +149,7 @@ __device__ void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, st
   each(to - from, 16, [&](std::size_t row, std::size_t column) {
     const std::size_t i = from + row, j = first + column, stride = chunk.key_stride;
     if (j > i) return;
-    const T *const q = chunk.q + i * stride, *const k = chunk.k + i * stride;
+    const T *const q = chunk.q + i * stride, *const k = chunk.read + i * stride;
     const SumOrder order{chunk.operations.reduction, is_fused, Adder::thread};
     DecayedTerms<T> terms{
         q,     chunk.k + j * stride,        chunk.G + i * stride, chunk.G + j * stride, chunk.beta[i],
@@ -203,7 +211,7 @@ void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t t
       decayed_keys<12>(chunk, G, G_columns, k_columns, decays);
     else
       decayed_keys<16>(chunk, G, G_columns, k_columns, decays);
-    const T *const q = chunk.q + i * chunk.key_stride, *const key = chunk.k + i * chunk.key_stride;
+    const T *const q = chunk.q + i * chunk.key_stride, *const key = chunk.read + i * chunk.key_stride;
     Pack q_sum = Pack::zero(), k_sum = Pack::zero();
     SumOrder order{chunk.operations.reduction, is_fused, Adder::thread};
     order.layout = chunk.operations.pairs;
@@ -237,25 +245,28 @@ KDA_CHECK_TEAM_CALLED void score_rows(const ChunkBlock<T>& chunk, std::size_t fr
                                       const ScoreScratch<T>& scratch) {
   const T* const first_row = chunk.G + from * chunk.key_stride;
   const T* anchor = first_row;
-  if (chunk.decay == DecayForm::factored) anchor = from == 0 ? nullptr : first_row - chunk.key_stride;
-  if (!is_pairwise(chunk.decay)) scale_left(chunk, from, to, anchor, scratch);
+  if (starts_before(chunk.decay)) anchor = from == 0 ? nullptr : first_row - chunk.key_stride;
+  const Rounding left = rounding_left(chunk), inside = chunk.casts.score_operands;
+  if (!is_pairwise(chunk.decay)) scale_left(chunk, from, to, anchor, left, scratch);
   for (std::size_t column = 0; column < from; column += 16) {
     if (is_pairwise(chunk.decay)) {
       pairwise_scores<T, is_fused>(chunk, from, to, column, scratch);
     } else {
-      factored_scores<T, is_fused>(chunk, from, to, column, anchor, scratch);
+      factored_scores<T, is_fused>(chunk, from, to, column, anchor, left, scratch);
     }
   }
   if (chunk.decay == DecayForm::anchor_mid) {
     const std::size_t half = chunk.anchor_rows / 2, middle = half < to - from ? half : to - from - 1;
     anchor = first_row + middle * chunk.key_stride;
-    scale_left(chunk, from, to, anchor, scratch);
+    scale_left(chunk, from, to, anchor, inside, scratch);
+  } else if (left != inside && !is_pairwise(chunk.decay)) {
+    scale_left(chunk, from, to, anchor, inside, scratch);
   }
   for (std::size_t column = from; column < to; column += 16) {
     if (is_pairwise(chunk.decay) || chunk.decay == DecayForm::anchor_pair) {
       pairwise_scores<T, is_fused>(chunk, from, to, column, scratch);
     } else {
-      factored_scores<T, is_fused>(chunk, from, to, column, anchor, scratch);
+      factored_scores<T, is_fused>(chunk, from, to, column, anchor, inside, scratch);
     }
   }
 }

@@ -13,6 +13,9 @@ constexpr bool is_triton(Special special) {
   return special == Special::triton || special == Special::triton_logf;
 }
 
+/// Norms and sigmoids are the same but for a floor.
+constexpr bool is_fast(Special special) { return special == Special::fast || special == Special::fast_floor; }
+
 template <class T>
 KDA_CHECK_INLINE T divided(Special special, T a, T b) {
   if constexpr (std::is_same_v<T, float>)
@@ -30,13 +33,45 @@ KDA_CHECK_INLINE T square_root(Special special, T x) {
   }
 }
 
+/// tanh(x / 2) of special=fast.
+template <class T>
+KDA_CHECK_INLINE T fast_tanh_of_half(T x) {
+  if constexpr (std::is_same_v<T, float>)
+    return numeric::h100::tanh(x * 0.5F);
+  else
+    return x;  // there is none
+}
+
+/// constant sigmoid(x) from tanh(x / 2), rounded once.
+template <class T>
+KDA_CHECK_INLINE T bounded_by_tanh(T constant, T tanh) {
+  const T half = constant * T(0.5);
+  if constexpr (std::is_same_v<T, float>)
+    return __builtin_fmaf(tanh, half, half);
+  else
+    return __builtin_fma(tanh, half, half);
+}
+
 /// 1 / (1 + exp(-x)) of special=fast.
 template <class T>
 KDA_CHECK_INLINE T fast_sigmoid(T x) {
+  return bounded_by_tanh(T(1), fast_tanh_of_half(x));
+}
+
+/// 1 / x, in place of exp(-G), x being exp(G).
+template <class T>
+KDA_CHECK_INLINE T reciprocal_of(Special special, T x) {
   if constexpr (std::is_same_v<T, float>)
-    return __builtin_fmaf(numeric::h100::tanh(x * 0.5F), 0.5F, 0.5F);
-  else
-    return x;  // there is none
+    if (is_fast(special)) return numeric::h100::rcp_ftz(x);
+  return divided(special, T(1), x);
+}
+
+/// What stands under the root of a norm.
+template <class T>
+KDA_CHECK_INLINE T under_root(Special special, T sum) {
+  constexpr T floor = T(1e-24), epsilon = T(1e-6);
+  if (special == Special::fast_floor) return sum < floor ? floor : sum;
+  return sum + epsilon;
 }
 
 /// 1 / sqrt(x) of special=fast.

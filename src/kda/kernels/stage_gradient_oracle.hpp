@@ -84,7 +84,7 @@ inline void stage_inverse_gradients(const StageGradientOracleBlock& block) {
   stage_product(n, K, V, block.dv, false, block.state_columns, block.dw, false, -1, Summed::left);
   stage_transpose(forward.v, n, V, block.value_columns);
   stage_product(n, n, V, block.dv, false, block.value_columns, block.square, false, 1, Summed::left);
-  stage_decayed(forward, forward.k, false, forward.key_scratch);
+  stage_decayed(forward, forward.read, false, forward.key_scratch);
   stage_transpose(forward.key_scratch, n, K, block.key_columns);
   stage_product(n, n, K, block.dw, false, block.key_columns, block.square, true, 1, Summed::left);
   stage_columns_times_beta(block.square, n, forward.beta);

@@ -96,7 +96,7 @@ inline void stage_scores(const StageOracleBlock& block, std::size_t i, std::size
         stage_exponential(broadcast_number(block.G, i, k) - load_number(block.G_columns, k, column));
     const StageNumber key = load_number(block.k_columns, k, column) * decay;
     DoubleDoubleStep<StagePack>::add_product(broadcast_number(block.q, i, k), key, q_sum, q_magnitude);
-    DoubleDoubleStep<StagePack>::add_product(broadcast_number(block.k, i, k), key, k_sum, k_magnitude);
+    DoubleDoubleStep<StagePack>::add_product(broadcast_number(block.read, i, k), key, k_sum, k_magnitude);
   }
   const StageNumber beta = broadcast_number(block.beta, i, 0);
   q_sum = numeric::two_sum(q_sum.hi, q_sum.lo);
@@ -159,7 +159,7 @@ inline void stages_of_chunk(const StageOracleBlock& block) {
   stage_times_beta(block, block.v, V, block.value_scratch);
   stage_product(n, V, n, block.Akk_inv, false, block.value_scratch, block.u, false, 1, Summed::left);
   stage_decayed(block, block.q, false, block.qg);
-  stage_decayed(block, block.k, false, block.kg);
+  stage_decayed(block, block.read, false, block.kg);
   stage_times_beta(block, block.kg, K, block.key_scratch);
   stage_product(n, K, n, block.Akk_inv, false, block.key_scratch, block.w, false, 1, Summed::left);
   stage_decayed(block, block.k, true, block.kg);

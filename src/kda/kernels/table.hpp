@@ -12,6 +12,7 @@
 #include "kda/kernels/chunk_backward_block.hpp"
 #include "kda/kernels/element_block.hpp"
 #include "kda/kernels/operations.hpp"
+#include "kda/kernels/oracle_blocks.hpp"
 #include "numeric/formats.hpp"
 #include "numeric/h100_functions.hpp"
 
@@ -62,6 +63,11 @@ struct RecurrentBlock {
   const T* v;      ///< [tokens][value_stride]: the lanes of this tile
   T* o;            ///< [tokens][value_stride]
   T* state;        ///< [key_dim][lanes of a tile], in and out
+  /// [tokens][key_dim], what predictions read the state along where that is not k (erase * k); null: k.
+  const T* read = nullptr;
+  const T* column_beta = nullptr;  ///< [tokens][value_stride], a beta for each column; null: beta
+
+  constexpr const T* read_key() const { return read != nullptr ? read : k; }
 };
 
 template <class T>
@@ -69,8 +75,11 @@ struct NaiveBlock {
   std::size_t tokens, key_dim, value_dim, value_stride;
   const T *q, *k, *decay, *beta, *v;  ///< as in RecurrentBlock
   T* o;
-  T* state;    ///< [key_dim][value_stride]
-  T* scratch;  ///< [value_dim]
+  T* state;                                         ///< [key_dim][value_stride]
+  T* scratch;                                       ///< [value_dim]
+  const T *read = nullptr, *column_beta = nullptr;  ///< as in RecurrentBlock
+
+  constexpr const T* read_key() const { return read != nullptr ? read : k; }
 };
 
 /// Either token form in any arithmetic: one operation after the other over 16 columns at a time.
@@ -83,102 +92,11 @@ struct TokenBlock {
   std::size_t state_stride;
   bool weight_on_key;  ///< S += (beta k) e^T, as `naive` has it; else S += k (beta e)^T
   Operations operations;
-  CastPoints casts;  ///< prediction and carry
-  T scale = 1;       ///< of ScaledPart::output; else it is in q
-};
+  CastPoints casts;                                 ///< prediction and carry
+  T scale = 1;                                      ///< of ScaledPart::output; else it is in q
+  const T *read = nullptr, *column_beta = nullptr;  ///< as in RecurrentBlock; without weight_on_key
 
-struct OracleRows {
-  const double *hi, *lo;
-};
-struct OracleLanes {
-  double *hi, *lo;
-};
-struct OracleBlock {
-  std::size_t tokens, key_dim, value_stride;
-  OracleRows q;            ///< [tokens][key_dim], scale included
-  OracleRows k;            ///< [tokens][key_dim]
-  OracleRows decay;        ///< [tokens][key_dim], exp(g)
-  OracleRows beta;         ///< [tokens]
-  const double* retained;  ///< [tokens][key_dim], |1 - beta k^2|
-  const double* written;   ///< [tokens][key_dim], |beta k|
-  const double* v;         ///< [tokens][value_stride]
-  OracleLanes o;           ///< [tokens][value_stride]
-  double* o_magnitude;     ///< [tokens][value_stride]
-  OracleLanes state;       ///< [key_dim][lanes of a tile]
-  double* state_magnitude;
-};
-
-/// A matrix of double-doubles with magnitudes; rows of `stride` elements, a multiple of `padding`.
-struct OracleMatrix {
-  double *hi = nullptr, *lo = nullptr, *magnitude = nullptr;
-  std::size_t stride = 0;
-};
-
-/// One chunk of one head, every stage exactly. Elements beyond a dimension are zero in what is read.
-struct StageOracleBlock {
-  std::size_t rows, key_dim, value_dim;
-  double scale;
-  OracleMatrix q, k, G, beta, v;      ///< [n][K], [n][K], [n][K] natural log, [n][1], [n][V]
-  OracleMatrix k_columns, G_columns;  ///< [K][n], transposed
-  OracleMatrix Aqk, L, Akk_inv;       ///< [n][n]
-  OracleMatrix u, v_new, value_scratch;
-  OracleMatrix w, qg, kg, key_scratch;
-  OracleMatrix state;  ///< [K][V]: in, entering the chunk; out, leaving it
-};
-
-/// The same chunk backwards. Read of `forward` are rows, key_dim, value_dim, scale, k, G, beta, v, Aqk,
-/// Akk_inv, v_new, w, qg, kg and, as the state, the one entering the chunk; its scratch is overwritten.
-struct StageGradientOracleBlock {
-  StageOracleBlock forward;
-  OracleMatrix output_gradient;             ///< [n][V] do
-  OracleMatrix gradient;                    ///< [K][V] of the state: in, leaving the chunk; out, entering it
-  OracleMatrix dAqk, dAkk;                  ///< [n][n]
-  OracleMatrix dv_local, dv, dw;            ///< [n][V], [n][V], [n][K]
-  OracleMatrix square, square_columns;      ///< [n][n] scratch
-  OracleMatrix value_columns, key_columns;  ///< [V][n], [K][n] scratch
-  OracleMatrix state_columns;               ///< [V][K] scratch
-};
-
-/// The recurrence over a block of tokens, keeping what its reverse needs. All matrices have the same stride;
-/// `lanes` is V rounded up to eight, what lies beyond V zero.
-struct OracleReplayBlock {
-  std::size_t tokens, key_dim, lanes;
-  OracleRows k, decay, beta;         ///< as in OracleBlock
-  const double *retained, *written;  ///< as in OracleBlock
-  const double* v;                   ///< [tokens][stride]
-  OracleMatrix state;    ///< [key_dim][stride]: in, entering the first token; out, leaving the last
-  OracleMatrix decayed;  ///< [slots][key_dim][stride]: out, P_t in slot t mod slots
-  std::size_t slots;     ///< at least 2
-  OracleMatrix error;    ///< [tokens][stride]: out, e_t
-  OracleMatrix write;    ///< [tokens][stride]: out, beta_t e_t, and |v_t| + sum_k |k_t P_t|
-};
-
-/// The same block backwards; everything as the replay left it, with a slot for each token.
-struct OracleBackwardBlock {
-  std::size_t tokens, key_dim, lanes;
-  OracleRows q, k, decay, beta;
-  const double *retained, *written;
-  const double* output_gradient;  ///< [tokens][stride]
-  OracleMatrix decayed, error, write;
-  OracleMatrix
-      gradient;  ///< [key_dim][stride]: of the state, in leaving the last token, out entering the first
-  double* gradient_energy;  ///< [key_dim][stride]: of the same, what its squares are with random signs
-  OracleMatrix residual;    ///< [tokens][stride]: out, r_t
-  double* residual_terms;   ///< [tokens][stride]: out, R_t
-  double* residual_energy;  ///< [tokens][stride]: out, sum_k k_t^2 times that energy
-  OracleMatrix dv;          ///< [tokens][stride]: out
-  OracleMatrix dq, dk, dg;  ///< [tokens][key_dim]: out, dq without scale
-  OracleMatrix dbeta;       ///< [tokens][1]: out
-};
-
-/// The double-double functions over arrays: x in, result out, in place.
-struct OracleGateBlock {
-  std::size_t count;
-  OracleLanes g;    ///< in: raw gate; out: log decay
-  OracleRows bias;  ///< [count], or null pointers
-  double A_log;     ///< of the value head; 0 without
-  bool lower_bounded;
-  double lower_bound;
+  constexpr const T* read_key() const { return read != nullptr ? read : k; }
 };
 
 /// What a RoundingProbe follows of one head: rows [K][probe_width].
@@ -274,6 +192,7 @@ struct ChunkBlock {
   T scale;
   const T* q;     ///< [n][key_stride], normalised, without scale
   const T* k;     ///< [n][key_stride]
+  const T* read;  ///< [n][key_stride], what predictions read the state along: k, or erase * k
   const T* v;     ///< [n][value_stride]
   const T* beta;  ///< [n]
   const T* G;     ///< [n][key_stride] natural-log cumulative gate
@@ -296,15 +215,38 @@ struct ChunkBlock {
 
 /// ChunkBlock::scratch for chunks of at most `rows` rows, array by array in the order they are used.
 struct ChunkScratch {
-  std::size_t operand, left, right, row, scores, inverse;
+  std::size_t operand, left, right, row, scores, inverse, weighted;
   constexpr ChunkScratch(std::size_t rows, std::size_t key_stride, std::size_t value_stride)
       : operand(rows * (key_stride > value_stride ? key_stride : value_stride)),
         left((rows > 16 ? rows : 16) * key_stride),
         right(2 * 16 * key_stride),
         row(key_stride),
         scores((rows > 16 ? rows : 16) * 16),
-        inverse(4 * 64 * 64) {}
-  constexpr std::size_t total() const { return operand + 2 * left + right + 2 * row + 2 * scores + inverse; }
+        inverse(4 * 64 * 64),
+        weighted(rows * padded(rows)) {}
+  constexpr std::size_t total() const {
+    return operand + 2 * left + right + 2 * row + 2 * scores + inverse + weighted;
+  }
+};
+
+/// What a run of tokens does to the state, S -> M S + A, chunk by chunk (docs/arithmetic.md, "segments"); A
+/// is the state of the chunk's block, backwards its state_gradient.
+template <class T>
+struct TransitionBlock {
+  T* M;        ///< [key_dim][key_stride], in: of the chunks so far; out: with this one
+  T* scratch;  ///< [2][key_dim][key_stride]
+};
+
+/// y = M x, or y + M x.
+template <class T>
+struct MapProduct {
+  Operations operations;
+  CastPoints casts;
+  std::size_t key_dim, columns, M_stride, stride;  ///< columns: a multiple of 16
+  const T* M;                                      ///< [key_dim][M_stride]
+  const T* x;                                      ///< [key_dim][stride], as an operand
+  T* y;                                            ///< [key_dim][stride], in and out
+  bool adds;
 };
 
 template <class T>
@@ -326,9 +268,14 @@ struct Kernels {
   void (*recurrent[2])(const RecurrentBlock<T>&);  ///< by Contraction
   void (*chunk[2])(const ChunkBlock<T>&);          ///< by Contraction
   void (*chunk_backward[2])(const ChunkBlock<T>&, const ChunkBackwardBlock<T>&);  ///< by Contraction
-  TokenBackwardKernels<T> token_backward[2];   ///< by Contraction; sequential sums, nothing rounded
-  TokenBackwardKernels<T> any_token_backward;  ///< in any arithmetic
-  NaiveBackwardKernels<T> naive_backward;      ///< in any arithmetic
+  /// A chunk's part of the map of a run of tokens; by Contraction.
+  void (*chunk_map[2])(const ChunkBlock<T>&, const TransitionBlock<T>&);
+  void (*chunk_map_backward[2])(const ChunkBlock<T>&, const ChunkBackwardBlock<T>&,
+                                const TransitionBlock<T>&);
+  void (*map_product[2])(const MapProduct<T>&);  ///< by Contraction
+  TokenBackwardKernels<T> token_backward[2];     ///< by Contraction; sequential sums, nothing rounded
+  TokenBackwardKernels<T> any_token_backward;    ///< in any arithmetic
+  NaiveBackwardKernels<T> naive_backward;        ///< in any arithmetic
   void (*row_dots)(const RowDotsBlock<T>&);
   void (*normalise_gradient)(const NormGradientBlock<T>&);
   void (*gate_gradient)(const GateGradientBlock<T>&);

@@ -89,6 +89,8 @@ struct TokenColumns {
   }
   KDA_CHECK_THREAD T* state() const { return block.state + column; }
   KDA_CHECK_THREAD const T* key() const { return block.k + t * block.key_dim; }
+  /// What predictions read the state along.
+  KDA_CHECK_THREAD const T* read() const { return block.read_key() + t * block.key_dim; }
   KDA_CHECK_THREAD const T* decay() const { return block.decay + t * block.key_dim; }
   /// sum_k of the terms
   template <class Terms>
@@ -105,6 +107,8 @@ struct TokenColumns {
   KDA_CHECK_THREAD Pack write(const Pack& prediction) const {
     const Pack value = Pack::load(block.v + t * block.value_stride + column);
     const Pack error = flush(value - rounded_pack<T>(block.casts.prediction, prediction));
+    if (block.column_beta != nullptr)
+      return flush(error * Pack::load(block.column_beta + t * block.value_stride + column));
     return block.weight_on_key ? error : flush(error * block.beta[t]);
   }
 
@@ -113,7 +117,7 @@ struct TokenColumns {
     change_rows(state(), stride, rows, decay(), [&](T factor, const Pack& row) KDA_CHECK_BODY {
       return flush(row * factor);  // P_t = diag(e^g_t) S_t-1
     });
-    const Pack w = write(weighted_sum(key()));  // P_t^T k_t
+    const Pack w = write(weighted_sum(read()));  // P_t^T k_t
     const bool is_fused = block.operations.is_fused, weight_on_key = block.weight_on_key;
     const Rounding carry = block.casts.carry;
     const T beta = block.beta[t];
@@ -135,7 +139,7 @@ struct TokenColumns {
   /// The same as update_decayed, but S_t = diag(e^g_t) S_t-1 + (beta_t k_t e_t^T), whose product is rounded.
   KDA_CHECK_INLINE void update_and_decay() const {
     const Pack w =
-        write(sum(DecayedRows<T>{key(), decay(), state(), block.state_stride, block.operations.subnormals}));
+        write(sum(DecayedRows<T>{read(), decay(), state(), block.state_stride, block.operations.subnormals}));
     change([&](std::size_t k, const Pack& row) KDA_CHECK_BODY {
       const T weight = block.weight_on_key ? block.beta[t] * key()[k] : key()[k];
       const Pack product = flush(Pack::broadcast(weight) * w);

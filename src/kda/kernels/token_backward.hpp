@@ -22,17 +22,19 @@ void replay_block(const ColumnsBlock<T>& block) {
   const SumOrder order = sums_of_columns(block.operations);
   for (std::size_t column = 0; column < lanes; column += 16)
     for (std::size_t t = 0; t < block.tokens; ++t) {
-      const T *const key = block.k + t * block.key_stride, *const decay = block.decay + t * block.key_stride;
+      const T *const key = block.k + t * block.key_stride,
+                     *const read = block.read_key() + t * block.key_stride,
+                     *const decay = block.decay + t * block.key_stride;
       T* const state = block.state + column;
       for (std::size_t k = 0; k < block.key_dim; ++k)
         (Pack::load(state + k * lanes) * decay[k]).store(state + k * lanes);
       T prediction[Pack::count];
-      weighted_rows(order, block.key_dim, key, state, lanes).store(prediction);
+      weighted_rows(order, block.key_dim, read, state, lanes).store(prediction);
       round_array(block.casts.prediction, prediction, Pack::count);
       const std::size_t at = t * block.value_stride + column;
       const Pack error = Pack::load(block.rows + at) - Pack::load(prediction);
       error.store(block.sums + at);
-      const Pack write = error * block.beta[t];
+      const Pack write = error * block.template strengths<Pack>(t, at);
       for (std::size_t k = 0; k < block.key_dim; ++k) {
         T* const row = state + k * lanes;
         multiply_add_pack(is_fused, Pack::broadcast(key[k]), write, Pack::load(row)).store(row);
@@ -49,7 +51,8 @@ void column_gradients_block(const ColumnsBlock<T>& block) {
   for (std::size_t column = 0; column < lanes; column += 16)
     for (std::size_t t = block.tokens; t-- > 0;) {
       const T *const q = block.q + t * block.key_stride, *const key = block.k + t * block.key_stride;
-      const T* const decay = block.decay + t * block.key_stride;
+      const T *const decay = block.decay + t * block.key_stride, *const read =
+                                                                     block.read_key() + t * block.key_stride;
       T* const gradient = block.state + column;
       const std::size_t at = t * block.value_stride + column;
       const Pack d_o = Pack::load(block.rows + at);
@@ -59,10 +62,10 @@ void column_gradients_block(const ColumnsBlock<T>& block) {
       }
       weighted_rows(order, block.key_dim, key, gradient, lanes).store(block.sums + at);
       round_array(block.casts.prediction, block.sums + at, Pack::count);
-      const Pack y = Pack::load(block.sums + at) * block.beta[t];
+      const Pack y = Pack::load(block.sums + at) * block.template strengths<Pack>(t, at);
       for (std::size_t k = 0; k < block.key_dim; ++k) {
         T* const row = gradient + k * lanes;
-        (multiply_add_pack(is_fused, Pack::broadcast(-key[k]), y, Pack::load(row)) * decay[k]).store(row);
+        (multiply_add_pack(is_fused, Pack::broadcast(-read[k]), y, Pack::load(row)) * decay[k]).store(row);
         round_array(block.casts.carry, row, Pack::count);
       }
     }
@@ -100,7 +103,7 @@ void row_gradients_block(const RowsBlock<T>& block) {
     T* const gradient = block.gradient + column;
     for (std::size_t t = block.tokens; t-- > 0;) {
       const std::size_t at = t * block.key_stride + column, row = t * block.value_stride;
-      const Pack q = Pack::load(block.q + at), opposite_key = -Pack::load(block.k + at);
+      const Pack q = Pack::load(block.q + at), opposite_key = -Pack::load(block.read_key() + at);
       const Pack decay = Pack::load(block.decay + at);
       const T *const history = block.history + t * V * lanes + column, *const y =
                                                                            block.prediction_gradient + row;
@@ -109,9 +112,10 @@ void row_gradients_block(const RowsBlock<T>& block) {
         multiply_add_pack(order.is_fused, Pack::broadcast(block.output_gradient[row + v]), q, Pack::load(d))
             .store(d);
       }
-      (weighted_rows(order, V, block.write + row, gradient, lanes) -
-       weighted_rows(order, V, y, history, lanes))
-          .store(block.dk + at);
+      const Pack by_write = weighted_rows(order, V, block.write + row, gradient, lanes),
+                 by_prediction = weighted_rows(order, V, y, history, lanes);
+      (block.dread != nullptr ? by_write : by_write - by_prediction).store(block.dk + at);
+      if (block.dread != nullptr) (-by_prediction).store(block.dread + at);
       for (std::size_t v = 0; v < V; ++v) {
         T* const d = gradient + v * lanes;
         multiply_add_pack(order.is_fused, Pack::broadcast(y[v]), opposite_key, Pack::load(d)).store(d);

@@ -96,10 +96,14 @@ std::vector<double> Draft::keys(Stream stream, const Element& element) const {
 }
 std::vector<double> Draft::values(const Element& element) const { return filled(Stream::v, HV, V, element); }
 std::vector<double> Draft::gates(Stream stream, const Element& element) const {
-  return filled(stream, HV, K, element);
+  return filled(stream, HV, decays(), element);
 }
 std::vector<double> Draft::betas(const Element& element) const {
-  return filled(Stream::beta, HV, 1, element);
+  return filled(Stream::beta, HV, strength == Strength::value ? V : 1, element);
+}
+
+std::vector<double> Draft::erase_gates(const Element& element) const {
+  return filled(Stream::erase, HV, K, element);
 }
 
 std::vector<double> Draft::states(const Element& element, Stream stream) const {
@@ -144,7 +148,13 @@ void Draft::fill_defaults() {
   if (k.empty()) k = unit_rows(Stream::k);
   if (v.empty()) v = values([](const At&, const Draw& draw) { return draw.normal(); });
   if (g.empty()) g = gates(Stream::g, [](const At&, const Draw& draw) { return log_sigmoid(draw.normal()); });
-  if (beta.empty()) beta = betas([](const At&, const Draw& draw) { return sigmoid(draw.normal()); });
+  const Element share = [](const At&, const Draw& draw) { return sigmoid(draw.normal()); };
+  if (strength == Strength::gates) {
+    if (erase.empty()) erase = filled(Stream::erase, HV, K, share);
+    if (write.empty()) write = filled(Stream::write, HV, V, share);
+  } else if (beta.empty()) {
+    beta = betas(share);
+  }
   const double loss = settings["loss"];
   if (loss < 1) return;
   const Element normal = [](const At&, const Draw& draw) { return draw.normal(); };
@@ -156,7 +166,7 @@ void Draft::fill_defaults() {
 
 void Draft::drop_tokens(std::size_t count) {
   fill_defaults();
-  for (std::vector<double>* const tensor : {&q, &k, &v, &g, &beta, &output_gradient}) {
+  for (std::vector<double>* const tensor : {&q, &k, &v, &g, &beta, &erase, &write, &output_gradient}) {
     const std::size_t row = tensor->size() / (B * T);
     std::vector<double> kept;
     kept.reserve(B * (T - count) * row);
@@ -181,10 +191,19 @@ Problem Draft::finish() {
   problem.q = stored_tensor("q", q, {B, T, H, K}, dtype, dtype);
   problem.k = stored_tensor("k", k, {B, T, H, K}, dtype, dtype);
   problem.v = stored_tensor("v", v, {B, T, HV, V}, dtype, dtype);
-  problem.g = stored_tensor("g", g, {B, T, HV, K}, DType::fp32, parameter);
-  problem.beta = stored_tensor("beta", beta, {B, T, HV}, DType::fp32, parameter);
+  problem.g =
+      stored_tensor("g", g, has_scalar_decay ? Shape{B, T, HV} : Shape{B, T, HV, K}, DType::fp32, parameter);
+  if (strength == Strength::gates) {
+    problem.erase = stored_tensor("erase", erase, {B, T, HV, K}, DType::fp32, parameter);
+    problem.write = stored_tensor("write", write, {B, T, HV, V}, DType::fp32, parameter);
+  } else {
+    problem.beta =
+        stored_tensor("beta", beta, strength == Strength::value ? Shape{B, T, HV, V} : Shape{B, T, HV},
+                      DType::fp32, parameter);
+  }
   if (A_log) problem.A_log = stored_tensor("A_log", *A_log, {HV}, DType::fp32, DType::fp32);
-  if (dt_bias) problem.dt_bias = stored_tensor("dt_bias", *dt_bias, {HV * K}, DType::fp32, DType::fp32);
+  if (dt_bias)
+    problem.dt_bias = stored_tensor("dt_bias", *dt_bias, {HV * decays()}, DType::fp32, DType::fp32);
   const Shape state = options.state_v_first ? Shape{N, HV, V, K} : Shape{N, HV, K, V};
   if (!initial_state.empty())
     problem.initial_state =

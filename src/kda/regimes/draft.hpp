@@ -26,6 +26,8 @@ enum class Stream : std::uint16_t {
   perturbation,
   output_gradient,
   state_gradient,
+  erase,
+  write,
 };
 
 /// Where an element is: batch row, token, head, channel (or value lane; 0 for beta).
@@ -52,8 +54,8 @@ class Draw {
 using Element = std::function<double(const At& at, const Draw& draw)>;
 
 /// Tensors in fp64. What a recipe leaves empty finish() fills with the defaults of docs/regimes.md: q and k
-/// normal of unit length, v normal, g = logsigmoid(normal), beta = sigmoid(normal), no initial state; with
-/// the parameter `loss`, do and dht normal.
+/// normal of unit length, v normal, g = logsigmoid(normal), beta, erase and write = sigmoid(normal), no
+/// initial state; with the parameter `loss`, do and dht normal.
 class Draft {
  public:
   explicit Draft(const Settings& given);
@@ -61,18 +63,24 @@ class Draft {
   const Settings& settings;
   std::size_t B, T, H, HV, K, V, N;
   Options options;
-  std::vector<double> q, k, v, g, beta, initial_state, output_gradient, state_gradient;
-  std::optional<std::vector<double>> A_log, dt_bias;  ///< [HV], [HV K]; stored in fp32
+  bool has_scalar_decay = false;  ///< before gates() is asked
+  Strength strength = Strength::head;
+  std::vector<double> q, k, v, g, beta, erase, write, initial_state, output_gradient, state_gradient;
+  std::optional<std::vector<double>> A_log, dt_bias;  ///< [HV], [HV decays]; stored in fp32
   std::vector<std::int64_t> cu_seqlens;
   bool keep_state = false;  ///< the initial state is stored in fp32 whatever the dtype
 
   Draw draw(Stream stream, const At& at, std::size_t heads, std::size_t width) const;
 
-  /// [B,T,H,K], [B,T,HV,V], [B,T,HV,K], [B,T,HV]
+  /// Log decays that a value head has at a token.
+  std::size_t decays() const { return has_scalar_decay ? 1 : K; }
+
+  /// [B,T,H,K], [B,T,HV,V], [B,T,HV,K], [B,T,HV]; fewer gates, or more of beta, as those two say
   std::vector<double> keys(Stream stream, const Element& element) const;
   std::vector<double> values(const Element& element) const;
   std::vector<double> gates(Stream stream, const Element& element) const;
   std::vector<double> betas(const Element& element) const;
+  std::vector<double> erase_gates(const Element& element) const;
   /// [N,HV,K,V], as [N,HV,V,K] with state_v_first; `at.t` is the key row, `at.i` the value lane.
   std::vector<double> states(const Element& element, Stream stream = Stream::state) const;
 
@@ -116,5 +124,6 @@ std::vector<Recipe> carry_recipes();
 std::vector<Recipe> structure_recipes();
 std::vector<Recipe> exact_recipes();
 std::vector<Recipe> backward_recipes();
+std::vector<Recipe> family_recipes();
 
 }  // namespace kda_check::kda::regimes

@@ -1,0 +1,70 @@
+// gpu-chunk on tensor cores, forwards, in two kernels (docs/gpu.md, "On tensor cores"): one makes of each
+// chunk what the state needs of it, an image; the other takes the state through the images.
+#pragma once
+
+#include <type_traits>
+
+#include "problem.cuh"
+
+namespace kda_check::cuda {
+
+/// The widest K: what fits into shared memory twice.
+constexpr int widest_tensor_core_key = 128;
+/// Rows of a chunk.
+constexpr int image_rows = 64;
+
+/// A chunk of a head, as the state takes it. 16-bit rows lie in units of 16 bytes, unit u of row i where u
+/// xor (i mod 8) is: eight rows of a column of units are in eight different banks.
+template <int width>  ///< K filled up with zeros: 64 or 128
+struct ChunkImage {
+  std::uint16_t k_start[image_rows * width];       ///< k 2^G
+  std::uint16_t q_start[image_rows * width];       ///< q 2^G
+  std::uint16_t k_end[image_rows * width];         ///< k 2^(G_n - G)
+  std::uint16_t Akk_inv[image_rows * image_rows];  ///< the inverse
+  std::uint16_t Aqk[image_rows * image_rows];
+  float decay[width];      ///< 2^G_n
+  float beta[image_rows];  ///< 0 beyond the last row
+
+  /// Element (row, column) of an array with `columns` columns.
+  template <int columns>
+  static __host__ __device__ constexpr int at(int row, int column) {
+    return row * columns + ((column / 8 ^ row % 8) * 8) + column % 8;
+  }
+};
+static_assert(sizeof(ChunkImage<128>) == 66304 && sizeof(ChunkImage<64>) == 41472);
+
+/// Of the heads at work.
+struct TensorCoreWork : HeadsAtWork {
+  const TokenRange* chunks;     ///< [chunk_count]
+  const TokenRange* sequences;  ///< [sequence_count]
+  const PieceRange* chunks_of;  ///< [sequence_count]
+  int chunk_count, sequence_count;
+  kda::DecayForm decay;   ///< anchors of 16 rows
+  unsigned char* images;  ///< ChunkImage [chunks][heads]
+};
+
+/// Bytes of an image for a K.
+constexpr std::size_t image_bytes(int K) {
+  return K <= 64 ? sizeof(ChunkImage<64>) : sizeof(ChunkImage<128>);
+}
+
+/// Calls body(dtype, width) with types whose values are the format of q, k and v and the width of an image.
+template <class Body>
+void for_operands(numeric::DType dtype, int K, Body body) {
+  using numeric::DType;
+  const auto with = [&](auto format) {
+    if (K <= 64) return body(format, std::integral_constant<int, 64>{});
+    body(format, std::integral_constant<int, 128>{});
+  };
+  if (dtype == DType::bf16) return with(std::integral_constant<DType, DType::bf16>{});
+  with(std::integral_constant<DType, DType::fp16>{});
+}
+
+// tensor_core_prepare.cu
+void launch_tensor_core_prepare(const DeviceProblem& p, const TensorCoreWork& work);
+// tensor_core_state.cu
+/// Whether this build has the kernels for the device: they are compiled for sm_90 alone.
+bool has_tensor_core_kernels();
+void launch_tensor_core_state(const DeviceProblem& p, const TensorCoreWork& work);
+
+}  // namespace kda_check::cuda

@@ -1,0 +1,97 @@
+#include "transfer.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
+
+#include "base/parallel.hpp"
+#include "check.hpp"
+#include "host_memory.hpp"
+#include "stream.hpp"
+
+namespace kda_check::cuda {
+
+namespace {
+
+constexpr std::size_t slots = 2, piece = std::size_t{16} << 20, share = std::size_t{1} << 20;
+constexpr int threads = 6;
+
+/// One slot is filled or emptied while the other is on its way.
+class Transfer {
+ public:
+  void to_device(char* to, const char* from, std::size_t bytes) {
+    begin();
+    over_pieces(bytes, [&](std::size_t slot, std::size_t at, std::size_t count) {
+      moved_[slot].wait();
+      copy(slots_[slot].as<char>(), from + at, count);
+      move(slot, to + at, slots_[slot].as<char>(), count, cudaMemcpyHostToDevice);
+    });
+    check(cudaStreamSynchronize(stream_.get()), "uploading a tensor");
+  }
+  void to_host(char* to, const char* from, std::size_t bytes) {
+    begin();
+    std::size_t begun = 0;
+    over_pieces(bytes, [&](std::size_t, std::size_t at, std::size_t count) {
+      for (; begun < std::min(bytes, at + slots * piece); begun += piece) {
+        const std::size_t next = begun / piece % slots;
+        move(next, slots_[next].as<char>(), from + begun, std::min(piece, bytes - begun),
+             cudaMemcpyDeviceToHost);
+      }
+      const std::size_t slot = at / piece % slots;
+      moved_[slot].wait();
+      copy(to + at, slots_[slot].as<char>(), count);
+    });
+  }
+
+ private:
+  void begin() {
+    for (PinnedMemory& memory : slots_) memory.reserve(piece);
+    check(cudaStreamSynchronize(nullptr), "filling memory");
+  }
+  template <class Body>
+  static void over_pieces(std::size_t bytes, const Body& body) {
+    for (std::size_t at = 0; at < bytes; at += piece)
+      body(at / piece % slots, at, std::min(piece, bytes - at));
+  }
+  static void copy(char* to, const char* from, std::size_t bytes) {
+    parallel_for((bytes + share - 1) / share, threads, [&](std::size_t item, int) {
+      std::memcpy(to + item * share, from + item * share, std::min(share, bytes - item * share));
+    });
+  }
+  void move(std::size_t slot, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    check(cudaMemcpyAsync(to, from, bytes, kind, stream_.get()), "copying a tensor");
+    moved_[slot].set(stream_);
+  }
+
+  std::array<PinnedMemory, slots> slots_;
+  std::array<Mark, slots> moved_;
+  Stream stream_;
+};
+
+/// Kept from copy to copy: to ask for its memory takes longer than many of them.
+template <class Body>
+void with_transfer(const Body& body) {
+  static std::mutex in_use;
+  static Transfer& transfer = *new Transfer;  // at the end of the process the runtime may be gone
+  const std::lock_guard lock(in_use);
+  body(transfer);
+}
+
+}  // namespace
+
+void copy_to_device(void* to, const void* from, std::size_t bytes) {
+  with_transfer([&](Transfer& transfer) {
+    transfer.to_device(static_cast<char*>(to), static_cast<const char*>(from), bytes);
+  });
+}
+
+void copy_to_host(void* to, const void* from, std::size_t bytes) {
+  with_transfer([&](Transfer& transfer) {
+    transfer.to_host(static_cast<char*>(to), static_cast<const char*>(from), bytes);
+  });
+}
+
+}  // namespace kda_check::cuda

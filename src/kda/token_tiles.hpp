@@ -1,0 +1,50 @@
+// The columns of a state in tiles, as the kernels of the recurrence take them, and a block of tokens through
+// some of these.
+#pragma once
+
+#include "kda/token_form.hpp"
+
+namespace kda_check::kda {
+
+/// [K][stride] rows to tiles of [K][lanes], and back.
+template <class T>
+void to_tiles(const T* rows, std::size_t K, std::size_t stride, std::size_t lanes, T* tiles) {
+  for (std::size_t v = 0; v < stride; v += lanes)
+    for (std::size_t k = 0; k < K; ++k)
+      for (std::size_t lane = 0; lane < lanes; ++lane)
+        tiles[v * K + k * lanes + lane] = rows[k * stride + v + lane];
+}
+template <class T>
+void from_tiles(const T* tiles, std::size_t K, std::size_t stride, std::size_t lanes, T* rows) {
+  for (std::size_t v = 0; v < stride; v += lanes)
+    for (std::size_t k = 0; k < K; ++k)
+      for (std::size_t lane = 0; lane < lanes; ++lane)
+        rows[k * stride + v + lane] = tiles[v * K + k * lanes + lane];
+}
+
+/// Tiles [first, last) of a state.
+struct TileRange {
+  std::size_t first, last;
+};
+
+/// `count` tokens. `o`: [count][v_stride] rows; `state` is in tiles.
+template <class T>
+void run_token_tiles(const TokenArithmetic& arithmetic, TokenInputs<T>& in, std::size_t count, std::size_t K,
+                     std::size_t v_stride, T scale, TileRange tiles, T* o, T* state) {
+  const Kernels<T>& kernel = kernels<T>();
+  for (std::size_t tile = tiles.first; tile < tiles.last; ++tile) {
+    const std::size_t lane = tile * kernel.tile_lanes;
+    const T* const column_beta = in.column_beta() == nullptr ? nullptr : in.column_beta() + lane;
+    if (arithmetic.is_plain()) {
+      kernel.recurrent[arithmetic.operations.is_fused]({count, K, v_stride, in.q.data(), in.k.data(),
+                                                        in.decay.data(), in.beta.data(), in.v.data() + lane,
+                                                        o + lane, state + lane * K, in.read(), column_beta});
+    } else {
+      kernel.token({count, K, kernel.tile_lanes, v_stride, in.q.data(), in.k.data(), in.decay.data(),
+                    in.beta.data(), in.v.data() + lane, o + lane, state + lane * K, kernel.tile_lanes, false,
+                    arithmetic.operations, arithmetic.casts, scale, in.read(), column_beta});
+    }
+  }
+}
+
+}  // namespace kda_check::kda

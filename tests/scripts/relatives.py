@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""relatives.py PROGRAM PYTHON: KDA's relatives (docs/kda.md, "The family") as fixtures of the package in PYTHON, answered by a
+recurrence in numpy that knows nothing of PROGRAM, which must find the two apart by no more than fp64 rounds; and gradients
+of its variants against central differences of that recurrence. Exits with 77 where numpy is missing."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+program, package = map(os.path.abspath, sys.argv[1:3])
+sys.path.insert(0, package)
+os.environ["KDA_CHECK_PROGRAM"] = program
+try:
+    import numpy as np
+except ImportError as missing:
+    print(f"SKIPPED: {missing}")
+    sys.exit(77)
+
+import kda_check
+
+B, T, H, HV, K, V = 1, 37, 2, 4, 8, 6
+SCALE = 0.3
+RELATIVES = [(g, strength) for g in ("channels", "scalar") for strength in ("beta", "columns", "gates")]
+
+
+def problem(g, strength):
+    draw = np.random.default_rng(len(g) + 10 * len(strength))
+    q, k = draw.standard_normal((2, B, T, H, K))
+    words = {"q": q / np.linalg.norm(q, axis=-1, keepdims=True), "k": k / np.linalg.norm(k, axis=-1, keepdims=True),
+             "v": draw.standard_normal((B, T, HV, V)), "initial_state": draw.standard_normal((B, HV, K, V)),
+             "g": -0.3 * draw.random((B, T, HV, K) if g == "channels" else (B, T, HV))}
+    if strength == "gates":
+        return {**words, "erase": 2 * draw.random((B, T, HV, K)), "write": draw.random((B, T, HV, V))}
+    return {**words, "beta": draw.random((B, T, HV) if strength == "beta" else (B, T, HV, V))}
+
+
+def recurrence(q, k, v, g, initial_state, beta=None, erase=None, write=None):
+    o, states = np.zeros(v.shape), initial_state.copy()
+    for b in range(B):
+        for j in range(HV):
+            S = states[b, j]
+            for t in range(T):
+                query, key = q[b, t, j // (HV // H)], k[b, t, j // (HV // H)]
+                decay = np.exp(g[b, t, j])
+                S = S * (decay[:, None] if decay.ndim else decay)
+                if erase is None:
+                    error = beta[b, t, j] * (v[b, t, j] - key @ S)
+                else:
+                    error = write[b, t, j] * v[b, t, j] - (erase[b, t, j] * key) @ S
+                S = S + np.outer(key, error)
+                o[b, t, j] = SCALE * query @ S
+            states[b, j] = S
+    return o, states
+
+
+def run(*words):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "report.json")
+        done = subprocess.run([program, "run", *words, "--json", path], capture_output=True, text=True)
+        with open(path, encoding="utf-8") as file:
+            return done, json.load(file)
+
+
+class Relatives(unittest.TestCase):
+    def test_answers_of_numpy_are_the_truth_of_the_program_and_its_variants_agree(self):
+        for g, strength in RELATIVES:
+            with self.subTest(g=g, strength=strength), tempfile.TemporaryDirectory() as folder:
+                words, path = problem(g, strength), os.path.join(folder, "relative.h5")
+                o, states = recurrence(**words)
+                kda_check.Fixture.of(**words, scale=SCALE, expected={"numpy": {"o": o, "final_state": states}}).write(path)
+                done, report = run(path, "--dtype", "fp64")
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                seen = set()
+                for case in report["cases"]:
+                    for tensor in case.get("tensors", []):
+                        seen.add((case["variant"], tensor["name"]))
+                        self.assertLessEqual(tensor["metrics"]["rms_ratio"], 1e-12, (case["variant"], tensor["name"]))
+                forms = {"numpy", "naive", "recurrent"} | ({"chunk"} if strength != "columns" else set())
+                self.assertEqual({answer for answer, _ in seen}, forms)
+
+    def test_a_gradient_of_every_input_is_what_central_differences_of_numpy_say(self):
+        for g, strength in RELATIVES:
+            with self.subTest(g=g, strength=strength), tempfile.TemporaryDirectory() as folder:
+                words, path = problem(g, strength), os.path.join(folder, "relative.h5")
+                draw = np.random.default_rng(7)
+                do, dht = draw.standard_normal((B, T, HV, V)), draw.standard_normal((B, HV, K, V))
+
+                def loss(**changed):
+                    o, states = recurrence(**{**words, **changed})
+                    return (o * do).sum() + (states * dht).sum()
+
+                fixture = kda_check.Fixture.of(**words, scale=SCALE, do=do, dht=dht)
+                fixture.write(path)
+                captured = os.path.join(folder, "captured.h5")
+                subprocess.run([program, "capture", path, "--variant", "recurrent", "--dtype", "fp64", "--no-stages", "-o", captured],
+                               check=True, capture_output=True)
+                (answer,) = kda_check.Fixture.read(captured).expected.values()
+                for name, x in words.items():
+                    gradient = answer.tensors["d" + name].numpy()
+                    self.assertEqual(gradient.shape, x.shape)
+                    direction = draw.standard_normal(x.shape)
+                    step = 1e-5
+                    measured = (loss(**{name: x + step * direction}) - loss(**{name: x - step * direction})) / (2 * step)
+                    self.assertAlmostEqual(measured, (gradient * direction).sum(), delta=1e-7 * max(1, abs(measured)), msg=name)
+
+
+unittest.main(argv=sys.argv[:1])
