@@ -182,7 +182,7 @@ __global__ void finish_strengths(const __grid_constant__ GradientPortion p) {
       const std::size_t at = row * p.value_stride + v + l;
       const Number r = Step::of(p.residual.hi[at], p.residual.lo[at]),
                    e = Step::of(p.error.hi[at], p.error.lo[at]);
-      partial[l].add_strength(r, p.residual.magnitude[at], e, p.error.magnitude[at]);
+      partial[l].add_product(r, p.residual.magnitude[at], e, p.error.magnitude[at]);
       if (v + l < p.V)
         squares.add_square(kda::strength_terms(p.residual_terms[at], p.error.hi[at], p.residual.hi[at],
                                                p.write.magnitude[at]));

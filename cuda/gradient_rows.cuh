@@ -273,7 +273,7 @@ class GradientRows {
       sums[int(RowSum::key)].add_key(D, w, number(slot, e_size, j), strength, P, P_magnitude, y,
                                      number(slot, dv_size, j));
       const Gradient before = D.before(key, y, number(slot, r_terms, j), x.retained, x.written);
-      sums[int(RowSum::gate)].add_gate(before, P, P_magnitude);
+      sums[int(RowSum::gate)].add_product(before.value, before.magnitude, P, P_magnitude);
       D_[j] = before.leaving(decay, x.decay_hi);
     }
     double* const to = handed(warp_, step) + lane_;

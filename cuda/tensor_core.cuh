@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "approximations.cuh"
+#include "fragments.cuh"
 #include "numeric/formats.hpp"
 
 namespace kda_check::cuda {
@@ -13,28 +15,6 @@ namespace kda_check::cuda {
 #endif
 
 #ifdef KDA_CHECK_SM90
-
-// Approximate instructions, whose bits docs/arithmetic.md tells ("The H100").
-__device__ inline float ex2_ftz(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ inline float lg2_ftz(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ inline float sqrt_ftz(float x) {
-  float y;
-  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ inline float div_full(float a, float b) {
-  float y;
-  asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-  return y;
-}
 
 /// Two neighbouring numbers of a 16-bit format in a word, the first in its low half.
 template <numeric::DType dtype>
@@ -71,27 +51,15 @@ struct Pair {
 /// c the same rows, columns 2 (l mod 4) and + 1; of b the rows that a has columns, column l / 4.
 template <numeric::DType dtype>
 __device__ void multiply_16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  if constexpr (dtype == numeric::DType::bf16)
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
-        "{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  else
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
-        "{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  constexpr bool is_bf16 = dtype == numeric::DType::bf16;
+  multiply_fragments<is_bf16 ? kda::Rounding::bf16 : kda::Rounding::fp16>(c, a, b0, b1);
 }
 /// The same of fp32 numbers as tf32, 16 x 8 by 8 x 8: upper and lower are rows l / 4 and + 8 of a, x and y
 /// columns 2 (l mod 4) and + 1, which b has as rows: the eight products are added at once, in any order.
 __device__ inline void multiply_8(float (&c)[4], float2 upper, float2 lower, float b0, float b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(__float_as_uint(upper.x)), "r"(__float_as_uint(lower.x)), "r"(__float_as_uint(upper.y)),
-        "r"(__float_as_uint(lower.y)), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+  const std::uint32_t a[] = {__float_as_uint(upper.x), __float_as_uint(lower.x), __float_as_uint(upper.y),
+                             __float_as_uint(lower.y)};
+  multiply_fragments<kda::Rounding::tf32>(c, a, __float_as_uint(b0), __float_as_uint(b1));
 }
 
 __device__ inline std::uint32_t shared_address(const void* shared) {

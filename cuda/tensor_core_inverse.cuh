@@ -88,14 +88,18 @@ __device__ inline float* merged_block(float* merged, int i, int j) {
   return merged + (first_of[i - j] + j) * block_words;
 }
 
+/// Of the threads that invert.
+__device__ inline void inverting_barrier() {
+  asm volatile("bar.sync 1, %0;" ::"n"(inverting_threads) : "memory");
+}
+
 /// `blocks`: L, of which the diagonal becomes that of the inverse and the rest is lost; `merged`: six blocks.
-/// By four warps; the barrier of theirs is number 1.
+/// By four warps.
 __device__ inline void invert_chunk(float* blocks, float* merged, int warp, int lane) {
-  const auto together = [] { asm volatile("bar.sync 1, %0;" ::"n"(inverting_threads) : "memory"); };
   const auto L = [blocks](int i, int j) { return lower_block(blocks, i, j); };
   const auto X = [=](int i, int j) { return i == j ? L(i, i) : merged_block(merged, i, j); };
   eliminate_block(L(warp, warp), lane);
-  together();
+  inverting_barrier();
   if (warp < 3) {
     const int i = warp + 1, j = warp;
     BlockProduct left{}, product{};
@@ -103,7 +107,7 @@ __device__ inline void invert_chunk(float* blocks, float* merged, int warp, int 
     multiply_blocks(product, left, X(j, j), lane);
     store_block<true>(X(i, j), product, lane);
   }
-  together();
+  inverting_barrier();
 #pragma unroll
   for (int apart = 2; apart < blocks_of_chunk; ++apart) {
     if (warp + apart < blocks_of_chunk) {
@@ -117,7 +121,7 @@ __device__ inline void invert_chunk(float* blocks, float* merged, int warp, int 
       multiply_blocks(product, X(i, i), scratch, lane);
       store_block<true>(X(i, j), product, lane);
     }
-    together();
+    inverting_barrier();
   }
 }
 

@@ -82,7 +82,7 @@ class Preparation : public ChunkScores<dtype, width> {
           *reinterpret_cast<const float2*>(block + row % score_rows * block_row + column % score_rows);
       words[n] = Words::of(x.x, x.y);
     });
-    asm volatile("bar.sync 1, %0;" ::"n"(inverting_threads) : "memory");
+    inverting_barrier();
     each([&](int n, int row) {
       const int at = Image::template at<image_rows>(row, column);
       *reinterpret_cast<std::uint32_t*>(s_.image.Akk_inv + at) = words[n];

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "fragments.cuh"
 #include "launch.cuh"
 #include "memory.hpp"
 #include "numeric/rounding.hpp"
@@ -61,13 +62,8 @@ __device__ Fragments load(const float* a, const float* b, int left) {
   return result;
 }
 
-#define KDA_CHECK_MMA(shape)                                                                       \
-  asm("mma.sync.aligned." shape " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                             \
-      : "r"(f.a[0]), "r"(f.a[1]), "r"(f.a[2]), "r"(f.a[3]), "r"(f.b[0]), "r"(f.b[1]))
-
 template <Rounding format, Accumulator accumulator>
-__device__ void multiply_fragments(const Fragments& f, float (&c)[4]) {
+__device__ void multiply(const Fragments& f, float (&c)[4]) {
   if constexpr (accumulator == Accumulator::fp16) {
     constexpr std::integral_constant<Rounding, Rounding::fp16> half;
     std::uint32_t c0 = packed(half, c[0], c[1]), c1 = packed(half, c[2], c[3]);
@@ -75,12 +71,8 @@ __device__ void multiply_fragments(const Fragments& f, float (&c)[4]) {
         : "+r"(c0), "+r"(c1)
         : "r"(f.a[0]), "r"(f.a[1]), "r"(f.a[2]), "r"(f.a[3]), "r"(f.b[0]), "r"(f.b[1]));
     c[0] = unpacked(c0), c[1] = unpacked(c0 >> 16), c[2] = unpacked(c1), c[3] = unpacked(c1 >> 16);
-  } else if constexpr (format == Rounding::bf16) {
-    KDA_CHECK_MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
-  } else if constexpr (format == Rounding::fp16) {
-    KDA_CHECK_MMA("m16n8k16.row.col.f32.f16.f16.f32");
   } else {
-    KDA_CHECK_MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
+    multiply_fragments<format>(c, f.a, f.b[0], f.b[1]);
   }
 }
 
@@ -94,8 +86,7 @@ __global__ void multiply_kernel(std::size_t tiles, const float* a, const float* 
     float* const target = c + tile * side * side + group * side + left + 2 * place;
     float* const lower = target + half_side * side;
     float sums[4] = {target[0], target[1], lower[0], lower[1]};
-    multiply_fragments<format, accumulator>(
-        load<format>(a + tile * side * depth, b + tile * side * depth, left), sums);
+    multiply<format, accumulator>(load<format>(a + tile * side * depth, b + tile * side * depth, left), sums);
     target[0] = sums[0], target[1] = sums[1], lower[0] = sums[2], lower[1] = sums[3];
   }
 }

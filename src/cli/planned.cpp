@@ -223,13 +223,12 @@ void check_shared(const Planned& planned) {
 /// Rank 0 works as it would alone, but for what is handed out; the others serve it. One process speaks.
 int run_on_ranks(const Words& words, Planned planned) {
   const std::unique_ptr<Ranks> ranks = mpi::join();
-  const Planned given = planned;
-  planned.request.arithmetic.push_back(fmt::format("segments=tree:{}", ranks->count()));
   const int threads = planned.resources.threads;
   mpi::Identity identity{mpi::program_identity(), {}, {}};
   std::optional<PlannedRun> run;
   try {
-    check_shared(given);
+    check_shared(planned);
+    planned.request.arithmetic.push_back(fmt::format("segments=tree:{}", ranks->count()));
     identity.work = run.emplace(words, std::move(planned)).digest();
   } catch (const Error& error) {
     if (ranks->rank() == 0) throw;

@@ -59,7 +59,7 @@ void run_part(const Problem& problem, const PartJob& job, const RunOptions& opti
     store_state(work.block.state, work.v_stride(), problem, s, job.head, {0, V}, answer.final_state);
 }
 
-/// Throws where the memory limit does not allow what run_in takes.
+/// Throws where the memory limit does not allow what run_jobs takes.
 template <class T>
 void check_memory(const Problem& problem, const RunOptions& options, const std::vector<PartJob>& jobs) {
   const std::size_t rows = rows_needed(problem, options);
@@ -72,9 +72,8 @@ void check_memory(const Problem& problem, const RunOptions& options, const std::
 }
 
 template <class T>
-Answer run_in(const Problem& problem, const RunOptions& options, Ranks* ranks) {
-  const std::vector<PartJob> jobs = part_jobs(problem, options, ranks);
-  check_memory<T>(problem, options, jobs);
+Answer run_jobs(const Problem& problem, const RunOptions& options, Ranks* ranks,
+                const std::vector<PartJob>& jobs) {
   const std::size_t rows = rows_needed(problem, options);
   Answer answer = allocate_answer(problem, options.dtype);
   PartStates<T> states(problem, options, ranks);
@@ -85,21 +84,20 @@ Answer run_in(const Problem& problem, const RunOptions& options, Ranks* ranks) {
   return answer;
 }
 
+template <class T>
+Answer run_in(const Problem& problem, const RunOptions& options) {
+  Ranks* const ranks = ranks_of(options);
+  const std::vector<PartJob> jobs = part_jobs(problem, options, ranks);
+  check_memory<T>(problem, options, jobs);  // other ranks would wait for what never comes
+  const auto run = [&] { return run_jobs<T>(problem, options, ranks, jobs); };
+  return ranks == nullptr ? run() : shared_run(problem, options, *ranks, run);
+}
+
 }  // namespace
 
 Answer run_chunk(const Problem& problem, const RunOptions& options) {
-  const auto run = [&](Ranks* ranks) {
-    return options.dtype == numeric::DType::fp64 ? run_in<double>(problem, options, ranks)
-                                                 : run_in<float>(problem, options, ranks);
-  };
-  Ranks* const ranks = ranks_of(options);
-  // Before other ranks are given anything: they would wait for what never comes.
-  if (ranks != nullptr) {
-    const std::vector<PartJob> jobs = part_jobs(problem, options, ranks);
-    options.dtype == numeric::DType::fp64 ? check_memory<double>(problem, options, jobs)
-                                          : check_memory<float>(problem, options, jobs);
-  }
-  return ranks == nullptr ? run(nullptr) : shared_run(problem, options, *ranks, [&] { return run(ranks); });
+  return options.dtype == numeric::DType::fp64 ? run_in<double>(problem, options)
+                                               : run_in<float>(problem, options);
 }
 
 }  // namespace kda_check::kda

@@ -51,16 +51,20 @@ Problem with_scaled_log_decays(const Problem& problem, const std::vector<DecayOf
   return other;
 }
 
-std::optional<std::size_t> slowest_channel(const Problem& problem, std::size_t head) {
-  const std::size_t HV = problem.dimensions().HV, decays = problem.dimensions().decays();
+std::optional<std::size_t> slowest_of(std::span<const double> sums) {
   std::optional<std::size_t> slowest;
   double most = -HUGE_VAL;
-  for (std::size_t k = 0; k < decays; ++k) {
-    double sum = 0;
-    for (std::size_t i = head * decays + k; i < problem.g.size(); i += HV * decays) sum += problem.g.value(i);
-    if (sum < 0 && sum > most) most = sum, slowest = k;
-  }
+  for (std::size_t k = 0; k < sums.size(); ++k)
+    if (sums[k] < 0 && sums[k] > most) most = sums[k], slowest = k;
   return slowest;
+}
+
+std::optional<std::size_t> slowest_channel(const Problem& problem, std::size_t head) {
+  const std::size_t HV = problem.dimensions().HV, decays = problem.dimensions().decays();
+  std::vector<double> sums(decays, 0.0);
+  for (std::size_t row = head * decays; row < problem.g.size(); row += HV * decays)
+    for (std::size_t k = 0; k < decays; ++k) sums[k] += problem.g.value(row + k);
+  return slowest_of(sums);
 }
 
 const tensor::Tensor& tensor_of(const Answer& answer, std::string_view name) {

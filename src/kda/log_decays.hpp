@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@ using DecayOf = std::pair<std::size_t, std::optional<std::size_t>>;
 /// The log decays of those times `factor`; `problem` is without a gate of its own.
 Problem with_scaled_log_decays(const Problem& problem, const std::vector<DecayOf>& which, double factor);
 
+/// The channel that remembers longest, of the sums of log decays of each: the largest that is below 0.
+std::optional<std::size_t> slowest_of(std::span<const double> sums);
 /// The channel of a value head that remembers longest, of those that decay at all; of a problem without a
 /// gate of its own. None: none decays.
 std::optional<std::size_t> slowest_channel(const Problem& problem, std::size_t head);

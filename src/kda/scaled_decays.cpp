@@ -1,10 +1,10 @@
 #include "kda/scaled_decays.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <optional>
 
+#include "kda/log_decays.hpp"
 #include "kda/token_tiles.hpp"
 
 namespace kda_check::kda {
@@ -47,11 +47,7 @@ class HeadRun {
     std::vector<double> sums(d_.decays(), 0.0);
     for (std::size_t token = 0; token < d_.B * d_.T; ++token)
       for (std::size_t k = 0; k < d_.decays(); ++k) sums[k] += static_cast<double>(g_[token * d_.K + k]);
-    std::optional<std::size_t> slowest;
-    double most = -HUGE_VAL;
-    for (std::size_t k = 0; k < d_.decays(); ++k)
-      if (sums[k] < 0 && sums[k] > most) most = sums[k], slowest = k;
-    return slowest;
+    return slowest_of(sums);
   }
 
   /// With the log decays [first, last) scaled, of as many as the problem has. The answer has `heads` heads,

@@ -21,9 +21,7 @@ std::string chunk_unsupported(const Outline& problem, const RunOptions& options)
   const Dimensions& d = problem.dimensions;
   if (d.strength == Strength::value)
     return "with a beta for each column of V every column has an inverse of its own: no chunk form";
-  if ((d.has_scalar_decay || d.strength == Strength::gates) &&
-      (options.arithmetic.reduction.kind == ReductionKind::triton ||
-       options.arithmetic.reduction.kind == ReductionKind::triton_rows))
+  if ((d.has_scalar_decay || d.strength == Strength::gates) && is_triton(options.arithmetic.reduction))
     return "reduction=triton and triton-rows are the orders of KDA's chunk kernels alone";
   return cpu_unsupported(problem, options);
 }

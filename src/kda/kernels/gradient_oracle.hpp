@@ -202,7 +202,7 @@ KDA_CHECK_INLINE void finish_residual(const OracleBackwardBlock& block, std::siz
       (r_magnitude * absolute(Tile::high(e)) + absolute(Tile::high(r)) * e_magnitude)
           .store(block.dbeta.magnitude + t * block.dbeta.stride + l);
     } else {
-      dbeta.add_strength(r, r_magnitude, e, e_magnitude);
+      dbeta.add_product(r, r_magnitude, e, e_magnitude);
     }
   }
   if constexpr (!has_column_betas) dbeta.store(block.dbeta, t, 0);
@@ -234,15 +234,15 @@ KDA_CHECK_INLINE void backward_row(const OracleBackwardBlock& block, std::size_t
     const Pack E = Pack::load(block.error.magnitude + t * stride + l),
                y_magnitude = Pack::load(block.dv.magnitude + t * stride + l);
     if constexpr (has_gates) {
-      dk.add_write(D, w, E);
-      dread.add_read(P, P_magnitude, y, y_magnitude);
+      dk.add_product(D.value, D.magnitude, w, E);
+      dread.add_product(P, P_magnitude, y, y_magnitude);
     } else {
       dk.add_key(D, w, E, absolute(Tile::high(beta)), P, P_magnitude, y, y_magnitude);
     }
 
     const GradientPack<Tile> before =
         D.before(read, y, Pack::load(block.residual_terms + t * stride + l), shares.retained, shares.erased);
-    dg.add_gate(before, P, P_magnitude);
+    dg.add_product(before.value, before.magnitude, P, P_magnitude);
 
     const GradientPack<Tile> leaving = before.leaving(decay, decay_hi);
     const Pack energy = leaving_energy(Pack::load(block.gradient_energy + k * stride + l),

@@ -99,28 +99,13 @@ struct PartialSum {
   typename Step::Number sum;
   V magnitude;
 
-  /// dbeta_t: r_t and R*, e_t and E*.
-  KDA_CHECK_BOTH void add_strength(const typename Step::Number& r, const V& r_magnitude,
-                                   const typename Step::Number& e, const V& e_magnitude) {
+  /// a b of two numbers and their magnitudes: of dbeta_t r_t and R*, e_t and E*; of what is read along, erase
+  /// * k, P_t and M(P_t), -y_t and its magnitude; of dk_t without that D_t, w_t and E*; of dg_t D'_t, P_t.
+  KDA_CHECK_BOTH void add_product(const typename Step::Number& a, const V& a_magnitude,
+                                  const typename Step::Number& b, const V& b_magnitude) {
     using numeric::absolute;
-    Step::add_term(r, e, sum);
-    magnitude = magnitude + (r_magnitude * absolute(Step::high(e)) + absolute(Step::high(r)) * e_magnitude);
-  }
-  /// Of what is read along, erase * k: P_t and M(P_t), -y_t and its magnitude.
-  KDA_CHECK_BOTH void add_read(const typename Step::Number& decayed, const V& decayed_magnitude,
-                               const typename Step::Number& y, const V& y_magnitude) {
-    using numeric::absolute;
-    Step::add_term(decayed, y, sum);
-    magnitude = magnitude +
-                (decayed_magnitude * absolute(Step::high(y)) + absolute(Step::high(decayed)) * y_magnitude);
-  }
-  /// dk_t without that: D_t, w_t and E*.
-  KDA_CHECK_BOTH void add_write(const StateGradient<Step, V>& gradient, const typename Step::Number& write,
-                                const V& error_magnitude) {
-    using numeric::absolute;
-    Step::add_term(gradient.value, write, sum);
-    magnitude = magnitude + (gradient.magnitude * absolute(Step::high(write)) +
-                             absolute(Step::high(gradient.value)) * error_magnitude);
+    Step::add_term(a, b, sum);
+    magnitude = magnitude + (a_magnitude * absolute(Step::high(b)) + absolute(Step::high(a)) * b_magnitude);
   }
   /// dq_t: S_t and M(S_t).
   KDA_CHECK_BOTH void add_query(const typename Step::Number& state, const V& state_magnitude,
@@ -141,14 +126,6 @@ struct PartialSum {
                 (gradient.magnitude * absolute(Step::high(write)) +
                  absolute(Step::high(gradient.value)) * strength * error_magnitude +
                  decayed_magnitude * absolute(Step::high(y)) + absolute(Step::high(decayed)) * y_magnitude);
-  }
-  /// dg_t: D'_t, P_t.
-  KDA_CHECK_BOTH void add_gate(const StateGradient<Step, V>& before, const typename Step::Number& decayed,
-                               const V& decayed_magnitude) {
-    using numeric::absolute;
-    Step::add_term(before.value, decayed, sum);
-    magnitude = magnitude + (before.magnitude * absolute(Step::high(decayed)) +
-                             absolute(Step::high(before.value)) * decayed_magnitude);
   }
 };
 
