@@ -7,7 +7,7 @@
 find_program(KDA_CHECK_LD NAMES ld.bfd ld REQUIRED)
 
 set(kda_check_kernel_sources any_tokens.cpp approximations.cpp chunk.cpp chunk_backward.cpp element_errors.cpp elements.cpp exponentials.cpp gradient_oracle.cpp oracle.cpp
-    rounding_probe.cpp row_errors.cpp segments.cpp stage_oracle.cpp sums.cpp table.cpp tokens.cpp)
+    rounding_probe.cpp row_errors.cpp segments.cpp stage_oracle.cpp stored_state.cpp sums.cpp table.cpp tokens.cpp)
 list(TRANSFORM kda_check_kernel_sources PREPEND ${PROJECT_SOURCE_DIR}/src/kda/kernels/)
 # g++ moves what a selection may discard behind a branch, and then does one number at a time, five times as slow.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kda/kernels/approximations.cpp PROPERTIES

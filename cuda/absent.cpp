@@ -5,6 +5,7 @@
 #include "gradient_oracle.hpp"
 #include "instructions.hpp"
 #include "oracle.hpp"
+#include "row_errors.hpp"
 
 namespace kda_check::cuda {
 
@@ -26,6 +27,17 @@ std::string unsupported_gradient_oracle(const kda::Dimensions&) { return reason;
 void run_gradient_oracle(const GradientOracleRequest&) { throw Error(ErrorKind::environment, reason); }
 std::string unsupported_emulation(const EmulatedForm&, const Shape&) { return reason; }
 void emulate(const ProblemInputs&, std::span<const EmulatedForm>, const EmulationDone&) {
+  throw Error(ErrorKind::environment, reason);
+}
+void download(const kda::TensorOnGpu&, void*) { throw Error(ErrorKind::environment, reason); }
+std::unique_ptr<kda::RowErrorSums> row_errors(kda::RowErrorRequest) {
+  throw Error(ErrorKind::environment, reason);
+}
+kda::TensorOnGpu uploaded(numeric::DType, const void*, std::size_t) {
+  throw Error(ErrorKind::environment, reason);
+}
+kda::TensorOnGpu room_for_doubles(std::size_t) { throw Error(ErrorKind::environment, reason); }
+void upload_part(const kda::TensorOnGpu&, std::size_t, std::size_t, const double*) {
   throw Error(ErrorKind::environment, reason);
 }
 void evaluate(const FunctionRequest&, const AnswerSink&) { throw Error(ErrorKind::environment, reason); }

@@ -35,6 +35,10 @@ struct EmulationWork : HeadsAtWork {
   float *u, *v_new;          ///< [heads][tokens][value_stride]
   float *state, *h;          ///< [heads][sequences][K][value_stride]
   float* scratch;            ///< [teams][scratch_elements]
+  kda::ScaledDecays scaled;  ///< by `factor`; a channel for each log decay has so many of the key
+  float factor;
+  int key_of_decay;
+  int* slowest;  ///< [HV]: AnswerOnGpu
   std::size_t scratch_elements;
   int teams;
 

@@ -1,7 +1,10 @@
 // Emulations on a problem that is uploaded once, side by side: most have kernels that leave half of a device
 // idle, as they go from chunk to chunk or from token to token.
 #include <list>
+#include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/error.hpp"
 #include "check.hpp"
@@ -17,6 +20,7 @@ namespace {
 
 constexpr double share_of_memory = 0.4;  ///< the oracle runs meanwhile
 constexpr int longest_chunk = 64;
+constexpr numeric::DType state_dtype = numeric::DType::fp32;
 constexpr int teams_at_once = 528;  ///< four on each multiprocessor of an H100
 
 int padded(std::size_t width) { return static_cast<int>(kda::padded(width)); }
@@ -25,9 +29,9 @@ int padded(std::size_t width) { return static_cast<int>(kda::padded(width)); }
 class Lane {
  public:
   /// Of a form's work arrays the elements of all heads are in at most `share` of the free memory, or fewer
-  /// heads are at work.
-  Lane(const Request& r, bool has_chunks, double share)
-      : d_(r.dimensions), sequences_(sequences_of(r)), has_chunks_(has_chunks) {
+  /// heads are at work. `place`: of its stream.
+  Lane(const Request& r, bool has_chunks, double share, int place)
+      : d_(r.dimensions), sequences_(sequences_of(r)), has_chunks_(has_chunks), stream_(place) {
     work_.sequences = memory_.uploaded("sequences", sequences_);
     work_.sequence_count = static_cast<int>(sequences_.size());
     work_.token_count = static_cast<int>(d_.B * d_.T), work_.group = static_cast<int>(d_.HV / d_.H);
@@ -48,8 +52,8 @@ class Lane {
   bool can_run(const EmulatedForm& form) const { return has_chunks_ || !form.chunk; }
   int forms() const { return forms_; }
 
-  /// Behind those before it. Nothing waits for it.
-  void start(const EmulatedForm& form, const DeviceProblem& p) {
+  /// Behind those before it. Nothing waits for it. `slowest`: where decays are scaled.
+  void start(const EmulatedForm& form, const DeviceProblem& p, int* slowest) {
     const kda::Arithmetic& arithmetic = form.arithmetic;
     const Pieces chunks(sequences_, static_cast<std::uint32_t>(form.chunk_size));
     EmulationWork work = work_;
@@ -62,6 +66,8 @@ class Lane {
     work.anchor_rows = std::min(arithmetic.anchor_rows, work.C);
     work.inverse_rows = std::min(arithmetic.inverse_rows, (work.C + 15) / 16 * 16);
     work.clamp = static_cast<float>(arithmetic.clamp * 0.693147180559945309417232121458);
+    work.scaled = form.scaled, work.factor = form.factor, work.slowest = slowest;
+    work.key_of_decay = static_cast<int>(d_.K / d_.decays());
     check(cudaStreamSynchronize(nullptr), "filling memory");  // which another stream would not wait for
     over_heads(p, heads_together_, [&](int first, int heads) {
       work.first_head = first, work.heads = heads;
@@ -133,7 +139,8 @@ class Lanes {
       if (lane.can_run(form) && (idlest == nullptr || lane.forms() < idlest->forms())) idlest = &lane;
     if (idlest != nullptr && bytes > left_) return *idlest;
     left_ -= std::min(left_, bytes);
-    return lanes_.emplace_back(request_, form.chunk, share_of_memory);
+    // After the oracle, and one after the other: what is done comes down while the others go on.
+    return lanes_.emplace_back(request_, form.chunk, share_of_memory, 1 + static_cast<int>(lanes_.size()));
   }
 
  private:
@@ -145,20 +152,31 @@ class Lanes {
 /// A form under way, and where its answer comes to be.
 struct Started {
   Lane* lane;
-  DeviceMemory o, final_state;
+  std::shared_ptr<const DeviceMemory> o, final_state;
+  DeviceMemory slowest;
   Mark end;
 
-  Started(Lane& of, const EmulatedForm& form)
-      : lane(&of), o("o", bytes_of(form.o)), final_state("final_state", bytes_of(form.final_state)) {}
-  static std::size_t bytes_of(const Output& output) {
-    return numeric::format_of(output.dtype).bytes * output.elements;
-  }
-  void finish(const EmulatedForm& form) const {
+  Started(Lane& of, const EmulatedForm& form, const kda::Dimensions& d)
+      : lane(&of),
+        o(room_for("o", form.dtype, d.B * d.T * d.HV * d.V)),
+        final_state(room_for("final_state", state_dtype, d.N * d.HV * d.K * d.V)),
+        slowest("slowest", form.scaled == kda::ScaledDecays::none ? 0 : d.HV * sizeof(int)) {}
+  kda::AnswerOnGpu finish(const EmulatedForm& form) const {
     end.wait();
     lane->check_canaries();
-    o.check_canaries(), final_state.check_canaries();
-    o.download(form.o.data, bytes_of(form.o));
-    final_state.download(form.final_state.data, bytes_of(form.final_state));
+    o->check_canaries(), final_state->check_canaries();
+    std::vector<int> of_heads(slowest.size() / sizeof(int));
+    if (!of_heads.empty()) slowest.check_canaries(), slowest.download(of_heads.data(), slowest.size());
+    return {answered(o, form.dtype), answered(final_state, state_dtype), std::move(of_heads)};
+  }
+
+ private:
+  static std::shared_ptr<const DeviceMemory> room_for(const char* name, numeric::DType dtype,
+                                                      std::size_t elements) {
+    return std::make_shared<const DeviceMemory>(name, elements * numeric::format_of(dtype).bytes);
+  }
+  static kda::TensorOnGpu answered(const std::shared_ptr<const DeviceMemory>& memory, numeric::DType dtype) {
+    return {memory, dtype, memory->size() / numeric::format_of(dtype).bytes};
   }
 };
 
@@ -186,19 +204,24 @@ void emulate(const ProblemInputs& problem, std::span<const EmulatedForm> forms, 
   std::list<Started> started;
   Lanes lanes(request);  // goes first: kernels end before what they write goes away
   for (const EmulatedForm& form : forms) {
-    Started& one = started.emplace_back(lanes.lane_for(form), form);
+    Started& one = started.emplace_back(lanes.lane_for(form), form, request.dimensions);
     request.exponential = form.arithmetic.exponential, request.casts = form.casts;
     DeviceProblem p = inputs.problem(request);
-    p.o = {one.o.data(), form.o.dtype}, p.final_state = {one.final_state.data(), form.final_state.dtype};
-    one.lane->start(form, p);
+    p.o = {one.o->data(), form.dtype}, p.final_state = {one.final_state->data(), state_dtype};
+    one.lane->start(form, p, one.slowest.as<int>());
     one.lane->mark_end(one.end);
   }
   std::size_t i = 0;
   for (const Started& one : started) {
-    one.finish(forms[i]);
+    kda::AnswerOnGpu answer = one.finish(forms[i]);
     inputs.check_canaries();
-    done(i++);
+    done(i++, std::move(answer));
   }
+}
+
+void download(const kda::TensorOnGpu& tensor, void* to) {
+  const auto& memory = *static_cast<const DeviceMemory*>(tensor.memory.get());
+  memory.download(to, memory.size());
 }
 
 }  // namespace kda_check::cuda

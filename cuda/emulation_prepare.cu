@@ -47,6 +47,36 @@ __global__ void normalise_kernel(const __grid_constant__ DeviceProblem p,
     x[k] = kda::rounded(p.casts.normalised, work.norm_by_reciprocal ? x[k] * reciprocal : x[k] / norm);
 }
 
+/// The channel of a head that remembers longest, of those that decay: the largest sum that is below 0.
+__global__ void slowest_kernel(const __grid_constant__ EmulationWork work, int K) {
+  extern __shared__ double sums[];
+  const int local = blockIdx.x, decays = K / work.key_of_decay;
+  for (int k = threadIdx.x; k < decays; k += blockDim.x) {
+    const float* const g = work.g + work.token_of(local, 0) * work.key_stride + k;
+    double sum = 0;
+#pragma unroll 8
+    for (int token = 0; token < work.token_count; ++token)
+      sum += static_cast<double>(g[std::size_t(token) * work.key_stride]);
+    sums[k] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  int slowest = -1;
+  for (int k = 0; k < decays; ++k)
+    if (sums[k] < 0 && (slowest < 0 || sums[k] > sums[slowest])) slowest = k;
+  work.slowest[work.first_head + local] = slowest;
+}
+
+__global__ void lengthen_kernel(const __grid_constant__ EmulationWork work, int K) {
+  const std::size_t token = blockIdx.x;
+  const int local = blockIdx.y, slowest = work.slowest[work.first_head + local];
+  if (slowest < 0) return;
+  const bool one = work.scaled == kda::ScaledDecays::slowest;
+  const int first = one ? slowest * work.key_of_decay : 0, last = one ? first + work.key_of_decay : K;
+  float* const g = work.g + work.token_of(local, token) * work.key_stride;
+  for (int k = first + threadIdx.x; k < last; k += blockDim.x) g[k] *= work.factor;
+}
+
 /// The recurrence reads the query with its scale, and decays.
 __global__ void scale_kernel(const __grid_constant__ DeviceProblem p,
                              const __grid_constant__ EmulationWork work) {
@@ -102,6 +132,12 @@ void launch_emulation_prepare(cudaStream_t stream, const DeviceProblem& p, const
             element_threads, 0, p, work);
   if (p.qk_l2norm)
     launch_on(stream, "emulation, norms", normalise_kernel, blocks_of(rows, 2), element_threads, 0, p, work);
+  if (work.scaled != kda::ScaledDecays::none) {
+    launch_on(stream, "emulation, slowest channels", slowest_kernel, dim3(work.heads), 128,
+              sizeof(double) * static_cast<std::size_t>(p.K), work, p.K);
+    launch_on(stream, "emulation, longer decays", lengthen_kernel, dim3(work.token_count, work.heads), 128, 0,
+              work, p.K);
+  }
   if (!work.chunk_form)
     launch_on(stream, "emulation, decays", scale_kernel,
               blocks_of(rows * static_cast<std::size_t>(work.key_stride)), element_threads, 0, p, work);

@@ -6,14 +6,10 @@
 
 namespace kda_check::cuda {
 
-namespace {
-
 bool wants_stages(const Request& r) {
   return std::any_of(r.stages.begin(), r.stages.end(),
                      [](const Output& stage) { return stage.data != nullptr; });
 }
-
-}  // namespace
 
 std::vector<TokenRange> sequences_of(const Request& r) {
   std::vector<TokenRange> sequences;

@@ -25,6 +25,8 @@ struct Pieces {
   Pieces(const std::vector<TokenRange>& sequences, std::uint32_t tokens);
 };
 
+bool wants_stages(const Request& r);
+
 /// An array of T that kernels leave to others, and the pointer that will point to it.
 template <class T>
 struct WorkArray {

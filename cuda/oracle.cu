@@ -274,7 +274,7 @@ class OracleRun {
   std::array<Mark, slots> uploaded_, prepared_, downloaded_;
   std::vector<Mark> computed_;
   // The last: they are done before anything above goes away. Emulations that run meanwhile can wait.
-  Stream up_, compute_{true}, down_;
+  Stream up_, compute_, down_;
 };
 
 }  // namespace

@@ -1,17 +1,20 @@
 // Streams of the device and marks in them.
 #pragma once
 
+#include <algorithm>
+
 #include "check.hpp"
 
 namespace kda_check::cuda {
 
 class Stream {
  public:
-  /// `goes_first`: what waits in it begins before what waits in others.
-  explicit Stream(bool goes_first = false) {
-    int last = 0, first = 0;
+  /// What waits in it begins before what waits in those of a larger `place`, as far as the device tells
+  /// streams apart.
+  explicit Stream(int place = 0) {
+    int last = 0, first = 0;  // the first is the least
     check(cudaDeviceGetStreamPriorityRange(&last, &first), "asking for priorities");
-    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, goes_first ? first : last),
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, std::min(first + place, last)),
           "creating a stream");
   }
   Stream(const Stream&) = delete;

@@ -124,6 +124,10 @@ __device__ inline void arrive_expecting(std::uint64_t* gate, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(gate)), "r"(bytes)
                : "memory");
 }
+/// As soon as what this thread began to copy is there; expected like any other.
+__device__ inline void arrive_with_copies(std::uint64_t* gate) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(gate)) : "memory");
+}
 /// Until it has opened for the `round`-th time, counted from 0.
 __device__ inline void wait(std::uint64_t* gate, unsigned round) {
   asm volatile(

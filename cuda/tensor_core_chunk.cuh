@@ -28,10 +28,22 @@ struct ChunkImage {
   /// Element (row, column) of an array with `columns` columns.
   template <int columns>
   static __host__ __device__ constexpr int at(int row, int column) {
-    return row * columns + ((column / 8 ^ row % 8) * 8) + column % 8;
+    return row * columns + (column ^ (row & 7) * 8);
+  }
+  /// Of the array at byte `array`, the address of a unit of a row, from `start`, where a unit u < 8 of this
+  /// row would be if the array began the image: that of u + units, which have no bit in common.
+  static __device__ constexpr std::uint32_t further(std::uint32_t start, int units, std::size_t array) {
+    return (start ^ units % 8 * 16) + units / 8 * 128 + static_cast<std::uint32_t>(array);
   }
 };
 static_assert(sizeof(ChunkImage<128>) == 66304 && sizeof(ChunkImage<64>) == 41472);
+
+/// What `run --stages` asks for, [tokens][heads][...] and h [chunks][heads][K][V]; null: nobody asks.
+struct TensorCoreStages {
+  float *G, *Aqk, *Akk_inv, *u;
+  float* w;  ///< until the inverse has multiplied them, the keys it is made of
+  float *qg, *kg, *h, *v_new;
+};
 
 /// Of the heads at work.
 struct TensorCoreWork : HeadsAtWork {
@@ -41,6 +53,7 @@ struct TensorCoreWork : HeadsAtWork {
   int chunk_count, sequence_count;
   kda::DecayForm decay;   ///< anchors of 16 rows
   unsigned char* images;  ///< ChunkImage [chunks][heads]
+  TensorCoreStages stages;
 };
 
 /// Bytes of an image for a K.

@@ -82,10 +82,9 @@ __device__ inline void eliminate_block(float* block, int lane) {
   for (int i = 0; i < 16; ++i) block[i * block_row + lane] = i == lane ? 1.0f : x[i];
 }
 
-/// Where the inverse's blocks below the diagonal are: (1,0) (2,1) (3,2) (2,0) (3,1) (3,0).
+/// Where the inverse's block (i, j), j < i, is.
 __device__ inline float* merged_block(float* merged, int i, int j) {
-  constexpr int first_of[] = {0, 0, 3, 5};
-  return merged + (first_of[i - j] + j) * block_words;
+  return merged + (i * (i - 1) / 2 + j) * block_words;
 }
 
 /// Of the threads that invert.
@@ -113,7 +112,8 @@ __device__ inline void invert_chunk(float* blocks, float* merged, int warp, int 
     if (warp + apart < blocks_of_chunk) {
       const int i = warp + apart, j = warp;
       BlockProduct sum{}, product{};
-      for (int m = j; m < i; ++m) multiply_blocks(sum, L(i, m), X(m, j), lane);
+#pragma unroll
+      for (int n = 0; n < apart; ++n) multiply_blocks(sum, L(i, j + n), X(j + n, j), lane);
       float* const scratch = warp == 0 ? L(2, 0) : L(1, 0);  // nobody reads these any more
       __syncwarp();
       store_block<false>(scratch, sum, lane);

@@ -7,6 +7,8 @@ namespace kda_check::cuda {
 
 namespace {
 
+using kda::Stage;
+
 class TensorCoreLauncher : public Launcher {
  public:
   explicit TensorCoreLauncher(const Request& r) {
@@ -21,6 +23,20 @@ class TensorCoreLauncher : public Launcher {
     work_.decay = r.decay;
     const std::size_t bytes = chunks.all.size() * image_bytes(static_cast<int>(r.dimensions.K));
     heads_together_ = memory_.place<unsigned char>(r, {{&work_.images, "images of chunks", bytes}});
+    if (!wants_stages(r)) return;
+    const kda::Dimensions& d = r.dimensions;
+    const std::size_t tokens = d.B * d.T, keys = tokens * d.K, values = tokens * d.V,
+                      scores = tokens * image_rows, states = chunks.all.size() * d.K * d.V;
+    TensorCoreStages& to = work_.stages;
+    memory_.place<float>(r, {{&to.G, "g_cumsum", keys, false, Stage::g_cumsum},
+                             {&to.Aqk, "Aqk", scores, false, Stage::Aqk},
+                             {&to.Akk_inv, "Akk_inv", scores, false, Stage::Akk_inv},
+                             {&to.u, "u", values, false, Stage::u},
+                             {&to.w, "w", keys, false, Stage::w},
+                             {&to.qg, "qg", keys, false, Stage::qg},
+                             {&to.kg, "kg", keys, false, Stage::kg},
+                             {&to.h, "h", states, false, Stage::h},
+                             {&to.v_new, "v_new", values, false, Stage::v_new}});
   }
 
   void launch_on(const DeviceProblem& p) const override {
@@ -31,6 +47,7 @@ class TensorCoreLauncher : public Launcher {
       launch_tensor_core_state(p, work);
     });
   }
+  void download_stages(const Request& r) const override { memory_.download_stages(r); }
   void check_canaries() const override { memory_.check_canaries(); }
 
  private:

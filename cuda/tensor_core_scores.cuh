@@ -8,7 +8,7 @@ namespace kda_check::cuda {
 
 constexpr int score_rows = 16;
 /// Of a diagonal block, whose scores by pairs a warp computes together.
-constexpr int columns_of_group = 4;
+constexpr int rows_of_group = 4;
 
 #ifdef KDA_CHECK_SM90
 
@@ -27,8 +27,8 @@ class ChunkScores : public ChunkInputs<dtype, width> {
     s_.image.Aqk[Image::template at<image_rows>(i, j)] = static_cast<std::uint16_t>(Words::of(score, 0.0f));
   }
 
-  /// Every warp a tile of 16 x 16 scores; by pairs those off the diagonal, then four columns of a diagonal
-  /// block after the other, those with most rows first.
+  /// Every warp a tile of 16 x 16 scores; by pairs those off the diagonal, then four rows of a diagonal block
+  /// after the other, those with most columns first.
   template <bool by_pairs>
   __device__ void scores() {
     constexpr int tiles = by_pairs ? lower_blocks - blocks_of_chunk : lower_blocks;
@@ -42,8 +42,9 @@ class ChunkScores : public ChunkInputs<dtype, width> {
         int next = 0;
         if (lane_ == 0) next = atomicAdd(&s_.next_group, 1);
         next = __shfl_sync(whole_warp, next, 0);
-        if (next >= image_rows / columns_of_group) return;
-        score_group_by_pairs(next % blocks_of_chunk, next / blocks_of_chunk * columns_of_group);
+        if (next >= image_rows / rows_of_group) return;
+        score_group_by_pairs(next % blocks_of_chunk,
+                             score_rows - (next / blocks_of_chunk + 1) * rows_of_group);
       }
   }
 
@@ -57,29 +58,47 @@ class ChunkScores : public ChunkInputs<dtype, width> {
     const float q_norm[] = {s_.q_norm[top + g], s_.q_norm[top + g + 8]},
                 k_norm[] = {s_.k_norm[top + g], s_.k_norm[top + g + 8]},
                 column_norm[] = {s_.k_norm[left + g], s_.k_norm[left + g + 8]};
+    // Rows top + g and + 8 at 0 and 1, with channels 2 t and + 1; the next eight channels at 2 and 3.
+    const auto load_keys = [this](std::uint32_t(&x)[4], const std::uint16_t* keys, int first_row, int k) {
+      const int row = first_row + lane_ % 16, column = k + lane_ / 16 * 8;
+      load_matrices(x, shared_address(keys + Image::template at<width>(row, column)));
+    };
+    const auto load_gates = [&](int row, int k, float(&x)[4]) {
+      const float4 four =
+          *reinterpret_cast<const float4*>(s_.G + PrepareShared<width>::row_word(row, k + 4 * t));
+      x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+    };
 #pragma unroll 4
-    for (int first = 0; first < width; first += 8) {
-      const int k = first + 2 * t;
-      const float2 a = G(anchor, k);
-      float2 q_left[2], k_left[2], right[2];
+    for (int first = 0; first < width; first += 16) {
+      std::uint32_t q[4], key[4], column[4];
+      load_keys(q, s_.image.q_start, top, first), load_keys(key, s_.image.k_start, top, first);
+      load_keys(column, s_.image.k_start, left, first);
+      float a[4], q_left[2][4], k_left[2][4], right[2][4];
+      load_gates(anchor, first, a);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float2 g_left = G(top + g + 8 * half, k), g_right = G(left + g + 8 * half, k);
-        const std::uint32_t q = pair(s_.image.q_start, top + g + 8 * half, k),
-                            key = pair(s_.image.k_start, top + g + 8 * half, k),
-                            column = pair(s_.image.k_start, left + g + 8 * half, k);
-        const float2 decay{ex2_ftz(g_left.x - a.x), ex2_ftz(g_left.y - a.y)};
-        q_left[half] = {Words::first(q) * q_norm[half] * decay.x, Words::second(q) * q_norm[half] * decay.y};
-        k_left[half] = {Words::first(key) * k_norm[half] * decay.x,
-                        Words::second(key) * k_norm[half] * decay.y};
-        right[half] = {Words::first(column) * column_norm[half] * ex2_ftz(a.x - g_right.x),
-                       Words::second(column) * column_norm[half] * ex2_ftz(a.y - g_right.y)};
+        float g_left[4], g_right[4];
+        load_gates(top + g + 8 * half, first, g_left), load_gates(left + g + 8 * half, first, g_right);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const auto element = [&](const std::uint32_t(&x)[4]) {
+            const std::uint32_t pair = x[half + e / 2 * 2];
+            return e % 2 == 0 ? Words::first(pair) : Words::second(pair);
+          };
+          const float decay = ex2_ftz(g_left[e] - a[e]);
+          q_left[half][e] = element(q) * q_norm[half] * decay;
+          k_left[half][e] = element(key) * k_norm[half] * decay;
+          right[half][e] = element(column) * column_norm[half] * ex2_ftz(a[e] - g_right[e]);
+        }
       }
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        multiply_8(of_q[n], q_left[0], q_left[1], right[n].x, right[n].y);
-        multiply_8(of_k[n], k_left[0], k_left[1], right[n].x, right[n].y);
-      }
+      for (int e = 0; e < 4; e += 2)
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const auto two = [e](const float(&x)[4]) { return float2{x[e], x[e + 1]}; };
+          multiply_8(of_q[n], two(q_left[0]), two(q_left[1]), right[n][e], right[n][e + 1]);
+          multiply_8(of_k[n], two(k_left[0]), two(k_left[1]), right[n][e], right[n][e + 1]);
+        }
     }
     float* const L = lower_block(s_.L, i, j);
     const float scale = static_cast<float>(p_.scale);
@@ -106,57 +125,60 @@ class ChunkScores : public ChunkInputs<dtype, width> {
       }
   }
 
-  /// Scores of a diagonal block's rows against some of its columns: tree:32 over K. A lane has every 32nd
-  /// channel; the sums of a row are added up together, until every one is that of four lanes.
-  __device__ void score_group_by_pairs(int block, int first_column) const {
+  /// Scores of some rows of a diagonal block: tree:32 over K. A lane has every 32nd channel; the sums of a
+  /// column are added up together, until every one is that of four lanes.
+  __device__ void score_group_by_pairs(int block, int first_row) const {
     const int top = score_rows * block;
-    constexpr int mine = width / warp_lanes, columns = columns_of_group;
-    float keys[columns][mine], G_columns[columns][mine];
+    constexpr int mine = width / warp_lanes, rows = rows_of_group;
+    float q[rows][mine], keys[rows][mine], G_rows[rows][mine];
 #pragma unroll
-    for (int j = 0; j < columns; ++j) {
-      const int row = top + first_column + j;
-      const float norm = s_.k_norm[row];
+    for (int i = 0; i < rows; ++i) {
+      const int row = top + first_row + i;
+      const float beta = s_.image.beta[row], q_norm = s_.q_norm[row], k_norm = s_.k_norm[row];
 #pragma unroll
       for (int m = 0; m < mine; ++m) {
-        const int channel = lane_ + m * warp_lanes;
-        keys[j][m] = Words::first(s_.image.k_start[Image::template at<width>(row, channel)]) * norm;
-        G_columns[j][m] = s_.G[row][channel];
+        const int channel = lane_ + m * warp_lanes, at = Image::template at<width>(row, channel);
+        q[i][m] = Words::first(s_.image.q_start[at]) * q_norm;
+        keys[i][m] = Words::first(s_.image.k_start[at]) * k_norm * beta;
+        G_rows[i][m] = s_.G[PrepareShared<width>::gate_at(row, channel)];
       }
     }
     float* const L = lower_block(s_.L, block, block);
     const float scale = static_cast<float>(p_.scale);
-    // Lane 16 a + 8 b + 4 c and the three behind it end with column 2 b + c, a: of k.
-    static_assert(columns == 4);
-    const int column = first_column + lane_ / 4 % columns;
+    // Lane 16 a + 8 b + 4 c and the three behind it end with row 2 b + c, a: of k.
+    static_assert(rows == 4);
+    const int row = first_row + lane_ / 4 % rows;
     const bool writes = lane_ % 4 == 0, is_of_q = lane_ < 16;
-    const auto hand_out = [&](int row, float sum) {
+    const auto hand_out = [&](int column, float sum) {
       if (!writes) return;
       if (is_of_q)
         store_score(top + row, top + column, column <= row ? scale * sum : 0.0f);
       else
         L[row * block_row + column] = column < row ? sum : 0.0f;
     };
-    for (int row = 0; row < first_column; ++row) hand_out(row, 0.0f);
 #pragma unroll 2
-    for (int row = first_column; row < score_rows; ++row) {
-      const int i = top + row;
-      const float beta = s_.image.beta[i], q_norm = s_.q_norm[i], k_norm = s_.k_norm[i];
-      float sums[2 * columns]{};
+    for (int column = 0; column < first_row + rows; ++column) {
+      const int j = top + column;
+      const float norm = s_.k_norm[j];
+      const int first = lane_ ^ (j & 7) * 8;
+      const std::uint16_t* const k_of_lanes = s_.image.k_start + j * width;
+      const float* const G_of_lanes = s_.G + PrepareShared<width>::gate_at(j, lane_);
+      float sums[2 * rows]{};
 #pragma unroll
       for (int m = 0; m < mine; ++m) {
-        const int channel = lane_ + m * warp_lanes, at = Image::template at<width>(i, channel);
-        const float q = Words::first(s_.image.q_start[at]) * q_norm,
-                    k = Words::first(s_.image.k_start[at]) * k_norm * beta, G_row = s_.G[i][channel];
+        // Channel lane + 32 m, in either array; lane < 32.
+        const std::uint16_t of_lane = k_of_lanes[(first ^ m % 2 * warp_lanes) + m / 2 * 2 * warp_lanes];
+        const float key = Words::first(of_lane) * norm, G_column = G_of_lanes[m * warp_lanes];
 #pragma unroll
-        for (int j = 0; j < columns; ++j) {
-          const float decayed = keys[j][m] * ex2_ftz(G_row - G_columns[j][m]);
-          sums[j] = fmaf(q, decayed, sums[j]);
-          sums[j + columns] = fmaf(k, decayed, sums[j + columns]);
+        for (int i = 0; i < rows; ++i) {
+          const float decayed = key * ex2_ftz(G_rows[i][m] - G_column);
+          sums[i] = fmaf(q[i][m], decayed, sums[i]);
+          sums[i + rows] = fmaf(keys[i][m], decayed, sums[i + rows]);
         }
       }
       // Lanes whose number has a bit keep the upper half of the sums that are left, the others the lower.
 #pragma unroll
-      for (int kept = columns, half = warp_lanes / 2; kept > 0; half /= 2, kept /= 2)
+      for (int kept = rows, half = warp_lanes / 2; kept > 0; half /= 2, kept /= 2)
 #pragma unroll
         for (int n = 0; n < kept; ++n) {
           const bool is_upper = lane_ & half;
@@ -164,8 +186,9 @@ class ChunkScores : public ChunkInputs<dtype, width> {
           sums[n] = own + __shfl_xor_sync(whole_warp, given, half);
         }
       sums[0] = sums[0] + __shfl_xor_sync(whole_warp, sums[0], 2);
-      hand_out(row, sums[0] + __shfl_xor_sync(whole_warp, sums[0], 1));
+      hand_out(column, sums[0] + __shfl_xor_sync(whole_warp, sums[0], 1));
     }
+    for (int column = first_row + rows; column < score_rows; ++column) hand_out(column, 0.0f);
   }
 };
 

@@ -8,7 +8,7 @@ import sys
 
 from . import _program
 
-COMMANDS = {"convert": "kda_check.convert", "export-fla": "kda_check._export_fla"}
+COMMANDS = {"convert": "kda_check.convert", "export-fla": "kda_check._export_fla", "time": "kda_check._timing"}
 CODES = {error: code for code, error in _program.EXIT_CODES.items()}
 
 

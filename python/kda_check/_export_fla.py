@@ -1,8 +1,9 @@
-"""python -m kda_check export-fla: runs FLA's KDA kernels on inputs drawn at random, and writes what came out."""
+"""python -m kda_check export-fla: runs FLA's kernels on inputs drawn at random, and writes what came out."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -10,16 +11,28 @@ from typing import Any
 
 from ._program import EnvironmentProblem
 from .fixture import save
-from .signatures import FLA, FLA_RECURRENT
+from .signatures import KNOWN
+
+# The kernels of a family: the module of FLA that has them, and by group of the file what they are called there.
+FAMILIES = {
+    "kda": ("fla.ops.kda", {"fla_chunk": "chunk_kda", "fla_recurrent": "fused_recurrent_kda"}),
+    "column-beta": ("fla.ops.kda", {"fla_recurrent": "fused_recurrent_kda"}),
+    "gdn": ("fla.ops.gated_delta_rule",
+            {"fla_chunk": "chunk_gated_delta_rule", "fla_recurrent": "fused_recurrent_gated_delta_rule"}),
+    "gdn2": ("fla.ops.gdn2", {"fla_chunk": "chunk_gdn2", "fla_recurrent": "fused_recurrent_gdn2"}),
+}  # fmt: skip
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m kda_check export-fla", description="Runs FLA's KDA kernels, which needs a GPU.")
+    parser = argparse.ArgumentParser("python -m kda_check export-fla", description="Runs FLA's kernels, which needs a GPU.")
     parser.add_argument("-o", "--output", required=True, metavar="FILE.h5")
+    parser.add_argument(
+        "--family", choices=tuple(FAMILIES), default="kda", help="KDA, KDA with a beta for each column of v, or a relative"
+    )
     for axis, extent in {"B": 1, "T": 128, "H": 2, "K": 128, "V": 128}.items():
         parser.add_argument(f"-{axis}", type=int, default=extent, help=f"{extent} unless stated")
     parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="bf16")
-    parser.add_argument("--backward", action="store_true", help="record do, dht and chunk_kda's gradients too")
+    parser.add_argument("--backward", action="store_true", help="record do, dht and the chunk kernel's gradients too")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--launch", type=int, metavar="SEED", help="draw each kernel's launch configuration in place of tuning it; 0: its first"
@@ -36,15 +49,25 @@ def drawn(torch: Any, options: argparse.Namespace) -> dict[str, Any]:
     def normal(*shape: int) -> Any:
         return torch.randn(*shape, device="cuda", generator=generator)
 
+    def share(*shape: int) -> Any:
+        return torch.sigmoid(normal(*shape))
+
     unit = torch.nn.functional.normalize
     q, keys = (unit(normal(b, t, h, k), dim=-1).to(kind) for _ in range(2))
-    gates = {"g": -torch.sigmoid(normal(b, t, h, k)), "beta": torch.sigmoid(normal(b, t, h))}
+    gates = {"g": -(share(b, t, h) if options.family == "gdn" else share(b, t, h, k))}
+    if options.family == "gdn2":
+        gates.update(b=share(b, t, h, k), w=share(b, t, h, v))
+    else:
+        gates["beta"] = share(b, t, h, v) if options.family == "column-beta" else share(b, t, h)
     return {"q": q, "k": keys, "v": normal(b, t, h, v).to(kind), **gates, "initial_state": 0.1 * normal(b, h, k, v),
             "output_final_state": True}  # fmt: skip
 
 
-def gradients(torch: Any, kernel: Any, arguments: Mapping[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """do and dht, drawn, and what the kernel's backward pass makes of them, by the names of the format."""
+def gradients(
+    torch: Any, kernel: Any, words: Mapping[str, str], arguments: Mapping[str, Any], seed: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """do and dht, drawn, and what the kernel's backward pass makes of them, by the names of the format; `words`: a
+    name of the kernel's -> that of the format."""
     inputs = {
         name: value.detach().requires_grad_()
         for name, value in arguments.items()
@@ -54,7 +77,7 @@ def gradients(torch: Any, kernel: Any, arguments: Mapping[str, Any], seed: int) 
     generator = torch.Generator("cuda").manual_seed(seed + 1)
     seeds = [torch.randn(x.shape, device="cuda", generator=generator).to(x.dtype) for x in outputs]
     found = torch.autograd.grad(outputs, list(inputs.values()), seeds)
-    return {"do": seeds[0], "dht": seeds[1]}, {f"d{name}": value for name, value in zip(inputs, found)}
+    return {"do": seeds[0], "dht": seeds[1]}, {f"d{words.get(name, name)}": value for name, value in zip(inputs, found)}
 
 
 def launched(autotuner: Any, too_large: type[Exception], seed: int) -> dict[str, str]:
@@ -87,17 +110,21 @@ def launched(autotuner: Any, too_large: type[Exception], seed: int) -> dict[str,
     return told
 
 
-def main(words: Sequence[str]) -> None:
+def main(command: Sequence[str]) -> None:
     """The command. Raises EnvironmentProblem without a GPU, PyTorch or FLA, and what `save` raises."""
-    options = parsed(words)
+    options = parsed(command)
+    module, names = FAMILIES[options.family]
     try:
         import fla
         import torch
-        from fla.ops.kda import chunk_kda, fused_recurrent_kda
-    except ImportError as error:
+
+        kernels = {who: getattr(importlib.import_module(module), name) for who, name in names.items()}
+    except (ImportError, AttributeError) as error:
         raise EnvironmentProblem(f"{error}; hint: pip install torch fla-core, or kda_check.save() tensors of your own") from None
     if not torch.cuda.is_available():
         raise EnvironmentProblem("no GPU here; hint: run it where FLA's kernels run")
+    if options.backward and "fla_chunk" not in kernels:
+        raise EnvironmentProblem(f"FLA has no gradients of {options.family}; hint: leave out --backward")
     launches: dict[str, str] = {}
     if options.launch is not None:
         from triton.runtime import autotuner, errors
@@ -105,18 +132,20 @@ def main(words: Sequence[str]) -> None:
         launches = launched(autotuner, errors.OutOfResources, options.launch)
     arguments, expected = drawn(torch, options), {}
     with torch.no_grad():
-        for who, kernel, signature in (("fla_chunk", chunk_kda, FLA), ("fla_recurrent", fused_recurrent_kda, FLA_RECURRENT)):
+        for who, kernel in kernels.items():
             o, state = kernel(**arguments)
-            compute = signature.compute.get(str(o.dtype).rpartition(".")[2], options.dtype)
+            compute = KNOWN[module][names[who]].compute.get(str(o.dtype).rpartition(".")[2], options.dtype)
             expected[who] = {"o": o, "final_state": state, "compute": compute, "device": torch.cuda.get_device_name(),
-                             "implementation": f"{kernel.__name__}, fla {getattr(fla, '__version__', 'unknown')}"}  # fmt: skip
+                             "implementation": f"{names[who]}, fla {getattr(fla, '__version__', 'unknown')}"}  # fmt: skip
     loss: dict[str, Any] = {}
     if options.backward:
-        loss, found = gradients(torch, chunk_kda, arguments, options.seed)
+        words = KNOWN[module][names["fla_chunk"]].words
+        loss, found = gradients(torch, kernels["fla_chunk"], words, arguments, options.seed)
         expected["fla_chunk"].update(found)
     about = {"torch": torch.__version__, "seed": options.seed, "launches": json.dumps(launches)}
     try:
-        save(options.output, **FLA.problem(arguments), expected=expected, **loss, provenance=about)
+        problem = KNOWN[module][names["fla_recurrent"]].problem(arguments)
+        save(options.output, **problem, expected=expected, **loss, provenance=about)
     except OSError as failure:
         raise EnvironmentProblem(f"cannot write the file: {failure.strerror} ({options.output})") from None
     print(f"{options.output}: {', '.join(expected)}")

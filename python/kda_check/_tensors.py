@@ -99,10 +99,16 @@ def _array_of(tensor: Any) -> tuple[np.ndarray[Any, Any], str]:
     return array, array.dtype.name
 
 
-def offsets(values: Any, name: str = "cu_seqlens") -> Stored:
-    """Whole numbers of any framework, or a list of them, as int64. Raises TypeError for others."""
+def offsets(values: Any, name: str = "cu_seqlens", axes: int = 1) -> Stored:
+    """Whole numbers of any framework, or a list of them, of `axes` axes at most, as int64. Raises TypeError for others."""
+
+    def taken(items: Any) -> list[Any]:
+        return [taken(item) if isinstance(item, (list, tuple)) else operator.index(item) for item in items]
+
     try:
-        listed = [operator.index(value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
-    except TypeError as error:
-        raise TypeError(f"{name}: wanted whole numbers") from error
-    return Stored(np.asarray(listed, np.int64), "int64")
+        listed = np.asarray(taken(values.tolist() if hasattr(values, "tolist") else values), np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{name}: wanted whole numbers of 64 bits") from error
+    if listed.ndim > axes:
+        raise TypeError(f"{name}: wanted whole numbers of {axes} axes at most")
+    return Stored(listed, "int64")

@@ -14,12 +14,12 @@ import numpy as np
 
 from ._program import EnvironmentProblem, InputError, UsageError
 from ._tensor_files import Loader, bad_file, tensors_of
-from .fixture import FLAGS, GRADIENTS, INPUTS, OPTIONS, OUTPUTS, STRENGTHS, Fixture
+from .fixture import FLAGS, GRADIENTS, INPUTS, OPTIONS, OUTPUTS, STRENGTHS, WHOLE_NUMBERS, Fixture
 from .signatures import FLA
 
 ENDINGS = (".safetensors", ".npz", ".npy", ".pt", ".pth")
 NEEDED = ("q", "k", "v", "g")  # and beta, or the gates in its place
-PROBLEM = (*INPUTS, "cu_seqlens")
+PROBLEM = (*INPUTS, *WHOLE_NUMBERS)
 ANSWER = (*OUTPUTS, *GRADIENTS)
 GATES = ("none", "softplus", "lower_bound")
 LONGEST_CHUNK = 1 << 20

@@ -15,17 +15,19 @@ from ._hdf5_write import Group, write
 from ._program import EnvironmentProblem
 from ._tensors import Stored, offsets, stored
 
-# Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states. S is K, V or V, K.
+# Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states, slots of a pool (Z).
+# S is K, V or V, K.
 INPUTS = {"q": "BTHK", "k": "BTHK", "v": "BTJV", "g": "BTJK", "beta": "BTJ", "erase": "BTJK", "write": "BTJV",
-          "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "do": "BTJV", "dht": "NJS"}  # fmt: skip
+          "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "state_pool": "ZJS", "do": "BTJV", "dht": "NJS"}  # fmt: skip
 OTHER_AXES = {"g": "BTJ", "beta": "BTJV"}  # one log decay for all K of a head; a beta for each column of V
 STRENGTHS = {"erase", "write"}  # in place of beta
+WHOLE_NUMBERS = {"cu_seqlens": 1, "state_indices": 2, "num_accepted_tokens": 1}  # of how many axes
 LOSS: dict[str, str] = {"o": "do", "final_state": "dht"}
-OUTPUTS = {"o": "BTJV", "final_state": "NJS"}
-GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht")}
-NAMES = {"J": "HV", "P": "HV*K", "D": "K"}
+OUTPUTS = {"o": "BTJV", "final_state": "NJS", "state_pool": "ZJS"}
+GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht", "state_pool")}
+NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots"}
 FLAGS = ("qk_l2norm", "beta_sigmoid", "allow_neg_eigval", "state_v_first", "safe_gate")
-OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", *FLAGS)
+OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", "padding_slots", *FLAGS)
 ABOUT = ("compute", "implementation", "device")
 RESERVED = ("oracle", "replay", "all", "none")  # the program refuses answers of these names
 Path = Union[str, "os.PathLike[str]"]
@@ -68,6 +70,7 @@ class Fixture:
         gate: str | None = None,
         lower_bound: float | None = None,
         scale: float | None = None,
+        padding_slots: str | None = None,
         chunk_size: int = 64,
         name: str = "problem",
         description: str = "",
@@ -80,16 +83,18 @@ class Fixture:
         erase [B,T,HV,K] and write [B,T,HV,V] in place of beta. Where there are any: A_log [HV], with axes of 1 or
         not; dt_bias [HV*K] or [HV,K], of one g for all K [HV]; initial_state [N,HV,K,V], with state_v_first [N,HV,V,K];
         cu_seqlens, N+1 whole numbers, then B = 1; do, dht, the gradients of a loss with respect to o and final_state.
+        Of a call on a pool of states, in place of initial_state: state_pool [slots,HV,K,V], state_indices [N] or [N,S],
+        num_accepted_tokens [N], and padding_slots: "none", "negative" or "nonpositive" (docs/pools.md).
         gate: "none" (g is the natural log of the decay), "softplus" or "lower_bound"; without it "none", or what A_log
         and lower_bound say.
         scale: 1/sqrt(K) without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
-        expected: {who: {"o": ..., "final_state": ..., "dq": ..., "compute": "bf16"}}.
+        expected: {who: {"o": ..., "final_state": ..., "dq": ..., "compute": "bf16"}}; of a call on a pool state_pool.
 
         Raises TypeError for what is missing, no tensor or without a place, ValueError for shapes; both by name.
         """
-        given = {key: words.pop(key) for key in (*INPUTS, "cu_seqlens") if words.get(key) is not None}
+        given = {key: words.pop(key) for key in (*INPUTS, *WHOLE_NUMBERS) if words.get(key) is not None}
         flags = {flag: int(bool(words.pop(flag, False))) for flag in FLAGS}
-        unknown = sorted(key for key in words if key not in INPUTS and key != "cu_seqlens")
+        unknown = sorted(key for key in words if key not in INPUTS and key not in WHOLE_NUMBERS)
         if unknown:
             raise TypeError(f"no place in a fixture for {', '.join(unknown)}; flags are {', '.join(FLAGS)}")
         strengths = STRENGTHS if STRENGTHS & set(given) else {"beta"}
@@ -98,11 +103,18 @@ class Fixture:
             raise TypeError(f"missing: {', '.join(missing)}")
         if "beta" in given and strengths == STRENGTHS:
             raise TypeError("beta beside erase and write, which stand in its place")
-        inputs = {key: offsets(x) if key == "cu_seqlens" else _stored(x, key) for key, x in given.items()}
+        if ("state_pool" in given) != ("state_indices" in given):
+            raise TypeError("missing: state_pool or state_indices, one without the other")
+        inputs = {
+            key: offsets(x, key, WHOLE_NUMBERS[key]) if key in WHOLE_NUMBERS else _stored(x, key)
+            for key, x in given.items()
+        }
         gate = gate or ("lower_bound" if lower_bound is not None else "softplus" if "A_log" in inputs else "none")
         options: dict[str, Value] = {"gate": gate, "chunk_size": int(chunk_size), **flags}
         if lower_bound is not None:
             options["lower_bound"] = float(lower_bound)
+        if padding_slots is not None:
+            options["padding_slots"] = padding_slots
         about = {key: x if isinstance(x, (int, float)) else str(x) for key, x in (provenance or {}).items()}
         fixture = cls(inputs, options, {}, name, description, about)
         options["scale"] = float(fixture.extents()["K"]) ** -0.5 if scale is None else float(scale)
@@ -127,6 +139,10 @@ class Fixture:
         if unknown or not tensors:
             what = f"no place in an answer for {', '.join(unknown)}" if unknown else "no tensor"
             raise ValueError(f"{who}: {what}")
+        elsewhere = "final_state" if "state_pool" in self.inputs else "state_pool"
+        if elsewhere in tensors:
+            other = "state_pool, all of it afterwards" if elsewhere == "final_state" else "final_state: there is no pool"
+            raise ValueError(f"{who}: no place for {elsewhere}; wanted {other}")
         lost = [key for key in tensors if key in GRADIENTS and key[1:] not in self.inputs]
         if lost or (set(tensors) & set(GRADIENTS) and not set(LOSS.values()) & set(self.inputs)):
             raise ValueError(f"{who}: {', '.join(lost)} of no input" if lost else f"{who}: gradients without do or dht")
@@ -148,7 +164,7 @@ class Fixture:
         return re.sub(r"^-|[^\w.:=,+-]", "_", self.name, flags=re.ASCII)[:100] + ".h5"
 
     def extents(self) -> dict[str, int]:
-        """Extents of the axes by letter (B, T, H, J for HV, K, V, N; D: log decays of a head).
+        """Extents of the axes by letter (B, T, H, J for HV, K, V, N; D: log decays of a head; Z: slots of a pool).
 
         Raises ValueError where two tensors disagree.
         """
@@ -161,6 +177,8 @@ class Fixture:
                     extents.setdefault(letter, extent)
         extents.setdefault("N", extents.get("B", 0))
         extents["D"] = extents.get("K", 0) if self._axes("g") == INPUTS["g"] else 1
+        if "state_pool" in self.inputs:
+            extents["Z"] = self.inputs["state_pool"].shape[0]
         extents["P"] = extents.get("J", 0) * extents["D"]
         for name in INPUTS:
             if name in self.inputs:

@@ -137,7 +137,9 @@ class Signature:
         for key, value in self.fixed.items():
             if wanted.pop(key, False) != value:
                 raise Unsupported(f"the kernel has {key} = {value} always, the problem has not")
-        gate = wanted.pop("gate", "none")
+        gate, pool = wanted.pop("gate", "none"), wanted.get("state_pool")
+        if pool is not None:
+            wanted = self._on_pool(wanted, taken)
         arguments = {**self.constants, **{word: buffers[name] for word, name in self.outputs.items()}}
         if gate != "none":
             arguments.update({self.gate: True} if self.gate is not None else {"gate": gate})
@@ -153,7 +155,29 @@ class Signature:
             if left:
                 raise Unsupported(f"the kernel takes no {', '.join(left)}")
             arguments = {key: value for key, value in arguments.items() if key in taken}
-        return self.answer(arguments, kernel(**arguments))
+        returned = kernel(**arguments)
+        return self.answer(arguments, returned) if pool is None else self._pool_answer(returned, buffers, pool)
+
+    def _on_pool(self, problem: Words, taken: Mapping[str, Any]) -> Words:
+        """The words of a call on a pool of states (docs/pools.md), which the kernel has as its initial state."""
+        table = {"state_indices": self.pool, "num_accepted_tokens": self.accepted}
+        given = {key: problem.pop(key) for key in table if key in problem}
+        if any(table[key] is None for key in given) or (given["state_indices"].ndim > 1 and self.accepted is None):
+            raise Unsupported("the kernel takes no such pool of states")
+        problem.pop("padding_slots", None)
+        problem["initial_state"] = problem.pop("state_pool")
+        if "inplace_final_state" in taken:
+            problem["inplace_final_state"] = True
+        return {**problem, **{str(table[key]): x for key, x in given.items()}}
+
+    def _pool_answer(self, returned: Any, buffers: Mapping[str, Any], pool: Any) -> Words:
+        """o, and the pool: what is returned in its shape, else that which was given, written in place."""
+        items = returned if isinstance(returned, (tuple, list)) else (returned,)
+        found = {name: item for name, item in zip(self.results, items) if item is not None}
+        found.update({name: buffers[name] for name in self.outputs.values() if name == "o"})
+        final = found.pop("final_state", None)
+        whole = final is not None and tuple(final.shape) == tuple(pool.shape)
+        return self.to_answer({**found, "state_pool": final if whole else pool})
 
 
 def _is_plain(value: Any) -> bool:

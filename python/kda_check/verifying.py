@@ -15,7 +15,7 @@ import numpy as np
 from . import _program, _scratch
 from ._tensors import Stored, stored
 from .checking import ALONE, judge
-from .fixture import INPUTS, LOSS, Fixture
+from .fixture import INPUTS, LOSS, WHOLE_NUMBERS, Fixture
 from .report import Report
 from .signatures import FLA, Signature, Unsupported, Words
 
@@ -129,7 +129,9 @@ class _Caller:
 
         def call(more: Mapping[str, Any]) -> Words:
             given = {**inputs, **more}
-            if self.signature.in_place:  # in a copy
+            if "state_pool" in given:  # it may be written in place: in a copy
+                given["state_pool"] = self.given(fixture.inputs["state_pool"])
+            elif self.signature.in_place:
                 given["initial_state"] = self.given(fixture.inputs.get("initial_state", empty["final_state"]))
             return self.signature.call(self.kernel, {**given, **fixture.options}, buffers)
 
@@ -247,7 +249,7 @@ def _answer(caller: _Caller, who: str, asked: str, out: str) -> str:
             answer.pop(key, None)
         problem.add(who, answer)
         problem.write(out)
-        changed = {key: stored(x, key) for key, x in after.items() if key != "cu_seqlens"}
+        changed = {key: stored(x, key) for key, x in after.items() if key not in WHOLE_NUMBERS}
         if any(x.data.tobytes() != problem.inputs[key].data.tobytes() for key, x in changed.items()):
             Fixture({**problem.inputs, **changed}, problem.options).write(asked)
     except Unsupported as error:

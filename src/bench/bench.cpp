@@ -11,7 +11,10 @@
 #include "base/interruption.hpp"
 #include "base/memory.hpp"
 #include "base/names.hpp"
+#include "bench/accuracy.hpp"
+#include "bench/contestant.hpp"
 #include "bench/fma_peak.hpp"
+#include "bench/rivals.hpp"
 #include "bench/stopwatch.hpp"
 #include "kda/gradient_oracle.hpp"
 #include "kda/kernels/table.hpp"
@@ -28,24 +31,6 @@ using numeric::DType;
 using report::Show;
 using report::Value;
 
-struct BenchRow {
-  std::string variant, dtype, arithmetic;
-  kda::Pass pass = kda::Pass::forward;
-  std::string device;       ///< "cpu", or the name of the device
-  double microseconds = 0;  ///< per token and head: time / (B T H), median of the repeats
-  double gflops = 0;        ///< of the recurrence's 7 K V flops per token and head; backwards 20 K V
-  double of_peak = 0;       ///< gflops / the FMA peak of the same repeat, median; 0 where it means nothing
-  double of_recurrent =
-      0;  ///< time / that of `recurrent` forwards in the same dtype and repeat, median; 0 without it
-
-  // Where the device has a clock of its own; else 0.
-  double milliseconds = 0;        ///< of one run, median
-  double spread = 0;              ///< slowest minus fastest run, in parts of the median
-  double floor_milliseconds = 0;  ///< least_traffic at the speed of a copy: what no kernel can beat
-
-  double over_floor() const { return floor_milliseconds > 0 ? milliseconds / floor_milliseconds : 0; }
-};
-
 struct Speeds {
   FmaPeak peak;               ///< zeros when nothing ran on the CPU
   double copy_bandwidth = 0;  ///< bytes per second, read plus written, in the device's memory; 0 without one
@@ -57,20 +42,6 @@ void keep_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most there is
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
-
-/// One thing to be timed: by a clock around `run`, or by the clock of its device.
-struct Contestant {
-  BenchRow row;
-  DType dtype = DType::fp32;
-  const kda::Problem* problem = nullptr;
-  std::function<void()> run;
-  std::function<std::vector<double>(int repeats)> time;  ///< seconds; empty: by the clock here
-  bool is_shown = true;                                  ///< else it is timed as the measure of others
-  std::vector<double> times = {}, shares = {},
-                      ratios = {};  ///< seconds of a run; of the peak; over recurrent
-
-  bool on_device() const { return static_cast<bool>(time); }
-};
 
 Contestant contestant(const kda::Variant& variant, const kda::Problem& problem,
                       const kda::RunOptions& options) {
@@ -86,6 +57,13 @@ Contestant contestant(const kda::Variant& variant, const kda::Problem& problem,
     result.time = [&variant, options, &problem](int repeats) {
       return variant.time(problem, options, repeats);
     };
+  result.answer = [&variant, options, &problem] {
+    kda::Answer answer = variant.run(problem, options);
+    const auto tensors = std::make_shared<kda::Tensors>();
+    tensors->emplace("o", std::move(answer.o)),
+        tensors->emplace("final_state", std::move(answer.final_state));
+    return tensors;
+  };
   return result;
 }
 
@@ -94,7 +72,7 @@ Contestant backward_contestant(const kda::Variant& variant, const kda::Problem& 
   Contestant result = contestant(variant, problem, options);
   result.row.pass = kda::Pass::backward;
   result.run = [&variant, options, &problem] { variant.run_backward(problem, options); };
-  result.time = nullptr;
+  result.time = nullptr, result.answer = nullptr;
   if (variant.time_backward != nullptr)
     result.time = [&variant, options, &problem](int repeats) {
       return variant.time_backward(problem, options, repeats);
@@ -132,6 +110,26 @@ Contestant oracle(const kda::Problem& problem, DType dtype, const BenchRequest& 
   return result;
 }
 
+/// Those that cannot run here are left out with a warning. Throws Error{environment} where none can.
+void add_rivals(std::vector<Contestant>& list, const BenchRequest& request,
+                const std::map<DType, kda::Problem>& problems) {
+  std::string reason;
+  const std::size_t ours = list.size();
+  for (const auto& [dtype, problem] : problems)
+    for (const std::string& name : request.against) {
+      if (request.progress) request.progress(fmt::format("{} {}", name, numeric::name_of(dtype)));
+      try {
+        list.push_back(rival(name, problem, dtype, request));
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::environment) throw;
+        reason = error.what();
+        if (request.warning) request.warning(reason);
+      }
+    }
+  if (list.size() == ours && !reason.empty())
+    throw Error(ErrorKind::environment, "bench --against: " + reason);
+}
+
 /// `problems` outlive the contestants.
 std::vector<Contestant> contestants(const BenchRequest& request,
                                     const std::map<DType, kda::Problem>& problems) {
@@ -163,6 +161,7 @@ std::vector<Contestant> contestants(const BenchRequest& request,
       if (backward) list.push_back(backward_contestant(variant, problem, options));
     }
   if (list.empty() && !unsupported.empty()) throw Error(ErrorKind::usage, "bench: " + unsupported);
+  add_rivals(list, request, problems);
   if (!request.with_oracle) return list;
   const auto& [dtype, problem] = *problems.begin();
   list.push_back(oracle(problem, dtype, request, backward ? kda::Pass::backward : kda::Pass::forward));
@@ -205,22 +204,26 @@ void race(std::vector<Contestant*> runners, const BenchRequest& request, Speeds&
   result.peak = {median(peaks_fp32), median(peaks_fp64)};
 }
 
+/// 0 where no GPU is to be used: a rival may be timed by one that this build knows nothing of.
+double copy_bandwidth() { return kda::gpu_unavailable().empty() ? kda::gpu_copy_bandwidth() : 0; }
+
 /// Contestants with a clock of their own, between measurements of the speed of memory; the faster counts.
 void time_on_devices(std::vector<Contestant*> runners, const BenchRequest& request, Speeds& result) {
   if (runners.empty()) return;
-  const double before = kda::gpu_copy_bandwidth();
+  const double before = copy_bandwidth();
   for (Contestant* const runner : runners) {
     if (request.progress) request.progress(fmt::format("{} {}", runner->row.variant, runner->row.dtype));
     runner->times = runner->time(request.repeats);
   }
-  result.copy_bandwidth = std::max(before, kda::gpu_copy_bandwidth());
+  result.copy_bandwidth = std::max(before, copy_bandwidth());
   for (Contestant* const runner : runners) {
     BenchRow& row = runner->row;
     const auto [fastest, slowest] = std::minmax_element(runner->times.begin(), runner->times.end());
     row.milliseconds = median(runner->times) * 1e3;
     row.spread = (*slowest - *fastest) * 1e3 / row.milliseconds;
-    row.floor_milliseconds =
-        static_cast<double>(least_traffic(*runner->problem, runner->dtype)) / result.copy_bandwidth * 1e3;
+    if (result.copy_bandwidth > 0)
+      row.floor_milliseconds =
+          static_cast<double>(least_traffic(*runner->problem, runner->dtype)) / result.copy_bandwidth * 1e3;
   }
 }
 
@@ -250,6 +253,8 @@ report::Section rows_section() {
                      {"spread", {}, Show::share},
                      {"floor_ms", "floor ms", Show::figure},
                      {"over_floor", "x floor", Show::figure},
+                     {"error_o", "error of o", Show::figure},
+                     {"error_final_state", "of final_state", Show::figure},
                      {"device", {}, Show::data},
                      {"arithmetic", {}}};
   return section;
@@ -257,10 +262,11 @@ report::Section rows_section() {
 
 void add(report::Section& section, const BenchRow& row) {
   const auto figure = [](double value) { return value > 0 ? Value(value) : Value(); };
+  const auto error = [](double value) { return value >= 0 ? Value(value) : Value(); };
   section.add({row.variant, std::string(kda::name_of(row.pass)), row.dtype, figure(row.microseconds),
                figure(row.gflops), figure(row.of_peak), figure(row.of_recurrent), figure(row.milliseconds),
-               figure(row.spread), figure(row.floor_milliseconds), figure(row.over_floor()), row.device,
-               row.arithmetic});
+               figure(row.spread), figure(row.floor_milliseconds), figure(row.over_floor()),
+               error(row.output_error), error(row.state_error), row.device, row.arithmetic});
 }
 
 /// Columns that say nothing of any row are data alone.
@@ -300,8 +306,10 @@ report::Section machine_section(const BenchRequest& request, const kda::Problem&
 /// What the problems take, before they are made.
 void check_memory(const BenchRequest& request, std::size_t dtypes) {
   const double per_token = static_cast<double>(request.H * (3 * request.K + 2 * request.V + 1));
-  const double bytes =
-      8.0 * static_cast<double>(request.B * request.T) * per_token * static_cast<double>(dtypes) * 2;
+  const double of_tokens = static_cast<double>(request.B * request.T) * per_token;
+  const double of_states =
+      static_cast<double>(std::max(request.B, request.sequences) * request.H * request.K * request.V);
+  const double bytes = 8.0 * (of_tokens + of_states) * static_cast<double>(dtypes) * 2;
   if (bytes > static_cast<double>(request.memory_budget))
     throw Error(ErrorKind::input,
                 fmt::format("problems of this shape take about {}; the memory budget is {}",
@@ -331,6 +339,10 @@ report::Document bench(const BenchRequest& wanted) {
   if (request.H == 0) request.H = static_cast<std::size_t>(std::max(4, request.threads));
   if (!request.words.selection.dtypes) request.words.selection.dtypes = plan::Names{"fp32"};
   plan::check_words(request.words);
+  for (const std::string& name : request.against)
+    if (std::ranges::find(rival_names(), name) == rival_names().end())
+      throw Error(ErrorKind::usage, fmt::format("--against {}: no such kernel", name), {},
+                  join(rival_names()));
   std::vector<DType> dtypes;
   for (const std::string& name : *request.words.selection.dtypes) {
     const auto dtype = numeric::dtype_of_word(name);
@@ -338,6 +350,8 @@ report::Document bench(const BenchRequest& wanted) {
       throw Error(ErrorKind::usage, fmt::format("no dtype '{}'", name), {}, "fp64, fp32, bf16, fp16");
     if (std::ranges::find(dtypes, *dtype) == dtypes.end()) dtypes.push_back(*dtype);
   }
+  if (request.sequences > 1 && (request.B > 1 || request.sequences > request.T))
+    throw Error(ErrorKind::usage, "--sequences: packed sequences have -B 1, and a token each at least");
   check_memory(request, dtypes.size());
   const bool backward = request.words.selection.pass == kda::Pass::backward;
   std::map<DType, kda::Problem> problems;
@@ -351,6 +365,13 @@ report::Document bench(const BenchRequest& wanted) {
   Speeds speeds;
   race(here, request, speeds);
   time_on_devices(on_devices, request, speeds);
+  if (!request.against.empty() && !backward)
+    for (const auto& [dtype, problem] : problems) {
+      if (request.progress) request.progress("the truth");
+      const kda::OracleDevice where =
+          request.words.oracle_device_for(problem.dimensions(), kda::Pass::forward);
+      measure_errors(list, problem, {kda::OraclePrecision::double_double, where}, request.threads);
+    }
   report::Section rows = rows_section();
   std::string device;
   bool over_the_peak = false;
@@ -361,6 +382,11 @@ report::Document bench(const BenchRequest& wanted) {
     over_the_peak = over_the_peak || row.of_peak > 1;
     add(rows, row);
   }
+  const auto column = [&](std::string_view key) {
+    const auto found = std::ranges::find(rows.columns, key, &report::Column::key);
+    return static_cast<std::size_t>(found - rows.columns.begin());
+  };
+  rows.scatter = {column("variant"), column("ms"), column("error_o")};
   hide_empty_columns(rows);
   if (over_the_peak)
     rows.notes.emplace_back(

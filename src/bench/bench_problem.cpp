@@ -27,20 +27,34 @@ tensor::Tensor filled(const char* name, numeric::DType dtype, tensor::Shape shap
 kda::Problem bench_problem(const BenchRequest& r, numeric::DType dtype, bool with_loss) {
   using tensor::Shape;
   kda::Problem problem;
-  const double unit = std::sqrt(3.0 / static_cast<double>(r.K));
-  problem.q = filled("q", dtype, Shape{r.B, r.T, r.H, r.K}, 1, -unit, unit);
-  problem.k = filled("k", dtype, Shape{r.B, r.T, r.H, r.K}, 2, -unit, unit);
+  kda::Options& options = problem.options;
+  const double size = r.layer ? 1.7 : std::sqrt(3.0 / static_cast<double>(r.K));
+  problem.q = filled("q", dtype, Shape{r.B, r.T, r.H, r.K}, 1, -size, size);
+  problem.k = filled("k", dtype, Shape{r.B, r.T, r.H, r.K}, 2, -size, size);
   problem.v = filled("v", dtype, Shape{r.B, r.T, r.H, r.V}, 3, -1.7, 1.7);
-  const numeric::DType gate_dtype = dtype == numeric::DType::fp64 ? dtype : numeric::DType::fp32;
-  problem.g = filled("g", gate_dtype, Shape{r.B, r.T, r.H, r.K}, 4, -0.2, 0);
-  problem.beta = filled("beta", gate_dtype, Shape{r.B, r.T, r.H}, 5, 0.1, 0.9);
-  if (with_loss) {
-    const numeric::DType state_dtype = kda::state_dtype(dtype);
-    problem.output_gradient = filled("do", dtype, Shape{r.B, r.T, r.H, r.V}, 6, -1.7, 1.7);
-    problem.state_gradient = filled("dht", state_dtype, Shape{r.B, r.H, r.K, r.V}, 7, -1.7, 1.7);
+  const numeric::DType parameters = kda::state_dtype(dtype);
+  if (r.layer) {
+    options.qk_l2norm = options.beta_sigmoid = options.state_v_first = true;
+    options.gate = kda::Gate::lower_bound, options.lower_bound = -5;
+    problem.g = filled("g", dtype, Shape{r.B, r.T, r.H, r.K}, 4, -1.7, 1.7);
+    problem.beta = filled("beta", dtype, Shape{r.B, r.T, r.H}, 5, -1.7, 1.7);
+    problem.A_log = filled("A_log", parameters, Shape{r.H}, 8, 0, 0.5);
+    problem.dt_bias = filled("dt_bias", parameters, Shape{r.H * r.K}, 9, -6, -2);
+  } else {
+    problem.g = filled("g", parameters, Shape{r.B, r.T, r.H, r.K}, 4, -0.2, 0);
+    problem.beta = filled("beta", parameters, Shape{r.B, r.T, r.H}, 5, 0.1, 0.9);
   }
-  problem.options.chunk_size = static_cast<int>(r.chunk_size);
-  problem.options.safe_gate = true;
+  if (r.sequences > 1)
+    for (std::size_t i = 0; i <= r.sequences; ++i)
+      problem.cu_seqlens.push_back(static_cast<std::int64_t>(i * r.T / r.sequences));
+  if (with_loss) {
+    const std::size_t states = r.sequences > 1 ? r.sequences : r.B;
+    problem.output_gradient = filled("do", dtype, Shape{r.B, r.T, r.H, r.V}, 6, -1.7, 1.7);
+    const Shape shape = r.layer ? Shape{states, r.H, r.V, r.K} : Shape{states, r.H, r.K, r.V};
+    problem.state_gradient = filled("dht", parameters, shape, 7, -1.7, 1.7);
+  }
+  options.chunk_size = static_cast<int>(r.chunk_size);
+  options.safe_gate = true;
   problem.validate();
   return problem;
 }

@@ -1,9 +1,11 @@
 #include "bench/bench.hpp"
+#include "bench/rivals.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "base/names.hpp"
 #include "cli/command.hpp"
 
 namespace kda_check::cli {
@@ -20,10 +22,15 @@ GPU variants are timed by the clock of the device, kernels alone: ms of one run 
 slowest are apart, and the floor, the time it takes to read every input and write o and final_state once at the speed of
 a copy measured in the same run.
 
+Beside kernels of others every forward answer is held against the truth: error is rms(answer - truth) / rms(truth). The
+page (--report html=PATH) draws error over time. Their backward passes are timed alone, as ours are, without the forward
+pass before them.
+
 Examples:
   kda-check bench
   kda-check bench --variant recurrent,chunk --backward
   kda-check bench --variant gpu-chunk,gpu-recurrent --dtype fp32,bf16 -T 8192 -H 64
+  kda-check bench --variant gpu-chunk --against fla,flash-kda --layer --dtype bf16 -T 8192 -H 64 --report html=speed.html
   kda-check bench --variant recurrent,chunk --arithmetic decay=anchor-first:16 --dtype fp32,bf16 -T 4096
 )";
 
@@ -55,6 +62,17 @@ int bench_main(const Words& words) {
   extent("-K", request.K, "Key width");
   extent("-V", request.V, "Value width");
   extent("--chunk-size", request.chunk_size, "Rows of a chunk");
+  extent("--sequences", request.sequences, "Packed sequences of about equal length, with -B 1");
+  parser.flag("--layer", request.layer,
+              "A layer's problem: norms, sigmoid and a gate above -5 are the kernel's, states are [V,K]");
+  parser.group("Beside whom");
+  parser.names(
+      "--against", "NAME,...", [&](Names names) { request.against = std::move(names); },
+      "Kernels of others, run by python3 with the package kda_check: " + join(bench::rival_names()));
+  parser.number(
+      "--configs", 1, 1000, [&](std::size_t count) { request.configs = static_cast<int>(count); },
+      "Launch configurations that each of their kernels may try (default: all, which takes minutes)");
+  parser.group("How often");
   parser.number(
       "--repeats", 1, 1000, [&](std::size_t count) { request.repeats = static_cast<int>(count); },
       "Repeats; medians are printed (default 7)");

@@ -9,6 +9,7 @@
 #include "base/parallel.hpp"
 #include "cli/command.hpp"
 #include "explain/invariants.hpp"
+#include "kda/pool.hpp"
 #include "plan/requirements.hpp"
 
 namespace kda_check::cli {
@@ -67,7 +68,11 @@ void add_dtypes(Parser& parser, plan::Selection& selection) {
 
 void add_tensors(Parser& parser, plan::Selection& selection) {
   parser.names(
-      "--tensor", "NAME,...", [&](Names names) { selection.tensors = std::move(names); },
+      "--tensor", "NAME,...",
+      [&](Names names) {
+        for (std::string& name : names) name = std::string(kda::in_ordinary_form(name));
+        selection.tensors = std::move(names);
+      },
       "Only these tensors, of either pass: o, final_state, dq, dk ...");
 }
 

@@ -123,6 +123,14 @@ struct Showing {
       if (file.cu_seqlens().size() > most) text += fmt::format(" ... ({})", file.cu_seqlens().size());
       lines.push_back(text);
     }
+    if (file.header().slots) {
+      const kda::SlotTable& table = *file.header().slots;
+      lines.push_back(fmt::format(
+          "a call on a pool of {} slots, {}{}; padding: {}", file.input("state_pool")->shape[0],
+          table.columns == 0 ? "one for each sequence" : fmt::format("{} for each sequence", table.columns),
+          table.accepted.empty() ? "" : ", by num_accepted_tokens", kda::name_of(table.padding)));
+      return lines;
+    }
     std::string loss;
     for (const char* const name : {"do", "dht"})
       if (file.input(name) != nullptr) loss += fmt::format(" {}", name);

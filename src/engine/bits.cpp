@@ -1,4 +1,4 @@
-// `explain-bits`: which of the ways to compute that we know a recorded answer comes from.
+// `explain-bits`: which of the ways to compute that we know a recorded answer, or its gradients, come from.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 
 #include "base/names.hpp"
 #include "engine/findings.hpp"
+#include "explain/attribution.hpp"
 #include "explain/bit_search.hpp"
 #include "explain/stage_bits.hpp"
 #include "explain/stage_runs.hpp"
@@ -27,6 +28,7 @@ report::Section section_of(const Context& context) {
   section.key = "bits";
   section.path = context.plan().source->target().name;
   section.columns = {{"group", {}},
+                     {"pass", {}, Show::data},
                      {"dtype", {}, Show::data},
                      {"variant", {}, Show::data},
                      {"preset", {}, Show::data},
@@ -81,7 +83,7 @@ std::string reason_of(const std::vector<TriedWay>& nearest, const std::string& f
   std::vector<std::string> names, counts;
   for (const Left& left : best.tensors) names.push_back(left.tensor), counts.push_back(left_text(left));
   if (leaves_nothing(best))
-    return fmt::format("every bit of {} is {}{}", join(names, " and "), way,
+    return fmt::format("every bit of {} is {}{}", join(names, names.size() > 2 ? ", " : " and "), way,
                        std::ranges::count_if(nearest, leaves_nothing) > 1
                            ? ", and others leave none: these bits do not tell them apart"
                            : "");
@@ -114,34 +116,58 @@ report::Table nearest_table(const std::vector<TriedWay>& nearest, const kda::Pro
   return table;
 }
 
-void explain_case(Context& context, const plan::Case& item, report::Section& section) {
+/// The sum that decides no way, as its order is that of all heads: what the nearest leaves of it.
+std::vector<Left> bias_left(const Context& context, const kda::Tensors& recorded, const explain::Way& way) {
+  constexpr char name[] = "ddt_bias";
+  const auto found = recorded.find(name);
+  if (found == recorded.end()) return {};
+  kda::RunOptions options = way.options;
+  options.threads = context.resources().threads;
+  const kda::Tensors got = kda::run_pass(way.pass, *way.variant, context.problem(), options);
+  const tensor::Tensor &ours = got.at(name), &theirs = found->second;
+  if (ours.dtype() != theirs.dtype() || ours.size() != theirs.size()) return {};
+  return {{name, explain::differing_bits(ours, theirs), theirs.size(), {}}};
+}
+
+/// What explains one pass of an answer: the ways that are nearest.
+std::vector<TriedWay> explain_pass(Context& context, const plan::Case& item, kda::Pass pass,
+                                   const std::vector<TriedWay>& forward, report::Section& section) {
+  const bool is_forward = pass == kda::Pass::forward;
   const plan::Answer& who = context.plan().answers[*item.answer];
   const fixture::ExpectedGroup& group = *context.plan().source->expected_named(who.name);
   const kda::Problem& problem = context.problem();
-  const Answered& answered = context.answer(*item.answer, item.pass);
-  const explain::RecordedAnswer recorded(problem, kda::Pass::forward, answered.tensors, who.dtype);
-  const explain::BitSearch found = explain::search_bits(
-      recorded, who.dtype, context.resources().threads,
-      [&](const std::string& what) { context.progress(fmt::format("{}: {}", who.name, what)); });
+  const Answered& answered = context.answer(*item.answer, pass);
+  const explain::RecordedAnswer recorded(problem, pass, answered.tensors, who.dtype);
+  explain::BitSearch found = explain::search_bits(
+      recorded, forward, who.dtype, context.resources().threads, [&](const std::string& what) {
+        context.progress(fmt::format("{}{}: {}", who.name, is_forward ? "" : " backwards", what));
+      });
   if (found.nearest.empty())
     throw NoAnswer{judge::Verdict::skipped, "no variant answers in the element types that are recorded"};
   const TriedWay& best = found.nearest.front();
-  const std::vector<Left> stages = stages_left(context, group, best.way);
+  const std::vector<Left> beside =
+      is_forward ? stages_left(context, group, best.way) : bias_left(context, answered.tensors, best.way);
   const std::size_t differing = explain::differing_of(best.tensors);
   std::string first;
   for (const Left& left : best.tensors)
     if (first.empty()) first = place_of(left, answered.tensor(left.tensor)->shape(), problem);
   report::Entry entry;
-  entry.title = fmt::format("bits of {}, {}", who.name, numeric::name_of(who.dtype));
+  entry.title =
+      fmt::format("{} of {}, {}", is_forward ? "bits" : "gradients", who.name, numeric::name_of(who.dtype));
   entry.verdict = differing == 0 ? judge::Verdict::pass : judge::Verdict::fail;
   entry.reason = reason_of(found.nearest, first, problem);
+  std::string not_explained;
   for (const auto& [name, tensor] : answered.tensors) {
-    if (recorded.tensors().contains(name)) continue;
-    entry.reason += fmt::format("; {} is not compared: no variant gives it in {} or in that shape", name,
-                                numeric::name_of(tensor.dtype()));
-    if (differing == 0) entry.verdict = judge::Verdict::inconclusive;
+    if (recorded.tensors().contains(name) || (!beside.empty() && beside.front().tensor == name)) continue;
+    not_explained += fmt::format("; {} is not compared: no variant gives it in {} or in that shape", name,
+                                 numeric::name_of(tensor.dtype()));
   }
+  if (!is_forward && explain::differing_of(beside) > 0)
+    not_explained += fmt::format("; {} differ, whose sums are of all heads", left_text(beside.front()));
+  if (!not_explained.empty() && differing == 0) entry.verdict = judge::Verdict::inconclusive;
+  entry.reason += not_explained;
   entry.values = {who.name,
+                  std::string(kda::name_of(pass)),
                   std::string(numeric::name_of(who.dtype)),
                   std::string(best.way.variant->name),
                   best.way.preset,
@@ -154,8 +180,18 @@ void explain_case(Context& context, const plan::Case& item, report::Section& sec
                   count(found.tried),
                   fmt::format("{} tried", report::counted(found.tried, "way")),
                   item.repro};
-  entry.tables = {tensors_table(best.tensors, stages), nearest_table(found.nearest, problem)};
+  entry.tables = {tensors_table(best.tensors, beside), nearest_table(found.nearest, problem)};
   section.entries.push_back(std::move(entry));
+  return std::move(found.nearest);
+}
+
+void explain_case(Context& context, const plan::Case& item, report::Section& section) {
+  std::vector<TriedWay> forward;
+  for (const kda::Pass pass : kda::every_pass) {
+    const std::vector<std::string> names = kda::tensors_of(pass);
+    if (std::ranges::find_first_of(item.tensors, names) != item.tensors.end())
+      forward = explain_pass(context, item, pass, forward, section);
+  }
 }
 
 }  // namespace

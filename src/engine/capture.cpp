@@ -11,7 +11,9 @@
 #include "explain/stage_runs.hpp"
 #include "fixture/extension.hpp"
 #include "kda/passes.hpp"
+#include "kda/pool.hpp"
 #include "plan/reproduction.hpp"
+#include "plan/selection.hpp"
 #include "report/rows.hpp"
 
 namespace kda_check::engine {
@@ -59,6 +61,7 @@ void take(Shot& shot, const kda::Problem& problem) {
     without_stages.stages = {};
     shot.tensors.merge(kda::run_pass(kda::Pass::backward, *shot.who->variant, problem, without_stages));
   }
+  if (problem.pool) shot.tensors = kda::of_call(*problem.pool, shot.tensors);
   if (shot.with_stages)
     explain::store_as_rounded(shot.stages, kda::cast_points(shot.options.arithmetic, shot.options.dtype,
                                                             problem.beta_is_16_bit(), true));
@@ -71,7 +74,8 @@ fixture::ExpectedAnswer expected_answer(const Shot& shot, const kda::Outline& ou
   answer.name = plan::captured_name(variant.name, answer.device);
   answer.implementation = plan::implementation_text(variant, shot.options, outline);
   answer.compute = kda::compute_format(variant, shot.options.dtype, shot.options.arithmetic);
-  for (const std::string& name : shot.item->tensors) answer.tensors.push_back(&shot.tensors.at(name));
+  for (const auto& [name, tensor] : shot.tensors)
+    if (plan::has(shot.item->tensors, kda::in_ordinary_form(name))) answer.tensors.push_back(&tensor);
   answer.g_cumsum_in_powers_of_two = shot.options.arithmetic.gates != kda::Gates::natural;
   if (shot.with_stages)
     for (const tensor::Tensor& stage : shot.stages)
@@ -100,7 +104,7 @@ void capture_answers(Context& context, Findings& findings) {
     shots.push_back({&item,
                      &who,
                      context.options_of(who),
-                     item.asked->capture_stages && who.variant->axes.chunk,
+                     item.asked->capture_stages && who.variant->axes.chunk && !problem.pool,
                      {},
                      {}});
   }

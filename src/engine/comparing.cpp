@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <utility>
 
 #include "base/error.hpp"
 #include "engine/ongoing.hpp"
@@ -259,10 +260,13 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
   const std::shared_future<LimitGrounds> grounds =
       any_derived ? truth.grounds(longest_chunk(pairings)) : no_grounds();
   std::unique_ptr<TruthSource> truths;
-  if (!ongoing.empty()) truths = run_comparisons(truth, pairings, ongoing, grounds, twins);
+  if (!ongoing.empty()) truths = run_comparisons(truth, pairings, ongoing, twins);
 
   std::vector<Measured> results;
   Zeros zeros(truth);
+  for (Ongoing& item : ongoing)
+    if (const std::vector<double> least = std::exchange(item.truth->least_magnitudes, {}); !least.empty())
+      item.truth->behind = grounds.get().energies.outputs.over(least);
   for (Ongoing& item : ongoing) {
     const Pairing& pairing = pairings[item.pairing];
     judge::Measures measures = item.comparison->finish();

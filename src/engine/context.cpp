@@ -13,6 +13,7 @@
 #include "base/memory.hpp"
 #include "engine/alone_on_gpu.hpp"
 #include "engine/external.hpp"
+#include "kda/pool.hpp"
 #include "plan/cost.hpp"
 #include "plan/replay.hpp"
 
@@ -192,7 +193,8 @@ Answered Context::recorded(const plan::Answer& who, kda::Pass pass) const {
   const plan::Names here = kda::tensors_of(pass, plan_.outline);
   for (const std::string& name : here)
     if (const fixture::DatasetInfo* const info = group.tensor(name))
-      answered.tensors.emplace(name, source_.read(*info));
+      answered.tensors.emplace(fixture::leaf(info->path), source_.read(*info));
+  if (problem_.pool) answered.tensors = kda::of_ordinary_form(*problem_.pool, std::move(answered.tensors));
   return answered;
 }
 

@@ -1,23 +1,19 @@
 #include "engine/external.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
-#include <filesystem>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
+#include "base/scratch_file.hpp"
 #include "base/shell.hpp"
 #include "base/shell_text.hpp"
-#include "base/temporary_files.hpp"
 #include "engine/context.hpp"
 #include "fixture/writer.hpp"
+#include "kda/pool.hpp"
 #include "plan/reproduction.hpp"
 
 namespace kda_check::engine {
@@ -34,30 +30,16 @@ constexpr int not_executable = 126, not_found = 127;
 /// What outputs are full of: a NaN of every element type, and none that arithmetic makes.
 constexpr std::uint16_t unwritten = 0x7ff3;
 
-/// An empty file of its own in the folder for temporary files, removed at the end.
-class ScratchFile {
- public:
-  ScratchFile() : file_(created()) {}
-  ScratchFile(const ScratchFile&) = delete;
-  ScratchFile& operator=(const ScratchFile&) = delete;
-  ~ScratchFile() { std::remove(path().c_str()); }
-  const std::string& path() const { return file_.path(); }
+/// In the form that a program is asked in.
+const kda::Problem& asked_as(const kda::Problem& problem) {
+  return problem.pool ? problem.pool->problem : problem;
+}
 
- private:
-  static std::string created() {
-    std::error_code failure;
-    const std::filesystem::path folder = std::filesystem::temp_directory_path(failure);
-    std::string path = (folder / "kda-check-XXXXXX.h5").string();
-    const int descriptor = failure ? -1 : ::mkostemps(path.data(), 3, O_CLOEXEC);
-    if (descriptor < 0)
-      throw Error(ErrorKind::environment,
-                  fmt::format("cannot make a temporary file: {}", std::strerror(errno)), {},
-                  "TMPDIR says where");
-    ::close(descriptor);
-    return path;
-  }
-  TemporaryFile file_;
-};
+/// By their names in that form.
+std::vector<std::string> names_of(const kda::Problem& problem, kda::Pass pass) {
+  if (problem.pool && pass == kda::Pass::forward) return {"o", "state_pool"};
+  return kda::tensors_of(pass, problem);
+}
 
 Tensor filled(const std::string& name, Fill fill, const kda::Problem& problem) {
   const numeric::DType dtype = kda::dtype_of(name, problem, problem.dtype());
@@ -128,17 +110,21 @@ Answered read_answer(const std::string& path, const ExternalProgram& program, co
   const fixture::ComputeClaim claim = group.compute_claim(kda::Outline(problem).operand_dtype());
   answer.compute = claim.format, answer.compute_assumed_from = claim.assumed_from;
   answer.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);
-  for (const std::string& name : kda::tensors_of(pass, problem)) {
+  const kda::Problem& asked = asked_as(problem);
+  for (const std::string& name : names_of(problem, pass)) {
     const fixture::DatasetInfo* const info = group.tensor(name);
     if (info == nullptr) continue;
     const tensor::Shape wanted =
-        kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first);
+        name == "state_pool"
+            ? problem.pool->states.shape()
+            : kda::expected_shape(*kda::find_spec(name), asked.dimensions(), asked.options.state_v_first);
     const tensor::Shape by_head{problem.dimensions().HV, problem.dimensions().decays()};  // as dt_bias may be
     if (info->shape != wanted && !(name == "ddt_bias" && info->shape == by_head))
       throw NoAnswer{Verdict::fail, fmt::format("its {} is {}; wanted {}", name,
                                                 tensor::to_string(info->shape), tensor::to_string(wanted))};
     answer.tensors.emplace(name, file.read(*info));
   }
+  if (problem.pool) answer.tensors = kda::of_ordinary_form(*problem.pool, std::move(answer.tensors));
   // A program that knows nothing of gradients is no failure; one that makes some of them, or NaN, is.
   if (pass == kda::Pass::backward && !must_have_gradients &&
       std::ranges::all_of(answer.tensors, [](const auto& named) { return is_unwritten(named.second); }))
@@ -159,10 +145,11 @@ Answered read_answer(const std::string& path, const ExternalProgram& program, co
 Answered run(const ExternalProgram& program, const kda::Problem& problem, kda::Pass pass,
              const fixture::ReadLimits& limits, Fill fill, std::optional<kda::Problem>* inputs_after,
              bool must_have_gradients) {
-  const ScratchFile in, out;
+  const ScratchFile in(".h5"), out(".h5");
   std::vector<Tensor> outputs;
-  for (const std::string& name : kda::tensors_of(kda::Pass::forward))
-    outputs.push_back(filled(name, fill, problem));
+  for (const std::string& name : names_of(problem, kda::Pass::forward))
+    outputs.push_back(name == "state_pool" ? problem.pool->states.clone()  // which is changed in place
+                                           : filled(name, fill, asked_as(problem)));
   if (pass == kda::Pass::backward)
     for (const std::string& name : kda::tensors_of(pass, problem))
       outputs.push_back(filled(name, fill, problem));
@@ -219,6 +206,7 @@ explain::Subject external_subject(const ExternalProgram& program, const kda::Pro
     return std::move(*after);
   };
   subject.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);
+  subject.layout_decides = true;  // it may be a token form of Triton
   return subject;
 }
 

@@ -1,5 +1,7 @@
 // `forecast`: what the inputs say about each formulation, before any kernel runs.
 #include "explain/forecast.hpp"
+#include "explain/state_forecast.hpp"
+#include "kda/stored_words.hpp"
 
 #include <fmt/format.h>
 
@@ -146,6 +148,31 @@ report::Table inverses_of(const Forecast& forecast, bool packed) {
   return table;
 }
 
+std::string state_text(const explain::StateForecast& item) {
+  if (!std::isfinite(item.o) || !std::isfinite(item.final_state)) return "inputs are not finite";
+  if (item.overflows())
+    return fmt::format("reaches {:.2g} of the largest number: {}", item.largest,
+                       item.stored.format == kda::StateFormat::e4m3 ? "clipped" : "overflows");
+  if (item.stagnates())
+    return fmt::format("at least: a token changes an element by {:.2g} steps, which rounding swallows",
+                       item.change);
+  return "";
+}
+
+report::Table states_of(const std::vector<explain::StateForecast>& forecasts) {
+  report::Table table;
+  table.key = "states";
+  table.title = "a state stored between tokens of the token forms: rms_ratio to expect (docs/states.md)";
+  table.columns = {{"stored", {}, Show::code},        {"o", {}, Show::figure},
+                   {"final_state", {}, Show::figure}, {"says", ""},
+                   {"stagnates", {}, Show::data},     {"change", {}, Show::data},
+                   {"largest", {}, Show::data}};
+  for (const explain::StateForecast& item : forecasts)
+    table.rows.push_back({kda::words_of(item.stored), item.o, item.final_state, state_text(item),
+                          item.stagnates(), item.change, item.largest});
+  return table;
+}
+
 report::Table blocks_of(const Forecast& forecast, bool packed) {
   report::Table table;
   table.key = "blocks";
@@ -205,7 +232,8 @@ const char* headline(Outlook outlook) {
   return outlook == Outlook::wrong ? "WRONG" : "SAFE";
 }
 
-report::Entry entry_of(const Forecast& forecast, bool packed, const plan::Case& item) {
+report::Entry entry_of(const Forecast& forecast, const std::vector<explain::StateForecast>& states,
+                       bool packed, const plan::Case& item) {
   const DecayForecast& decay = forecast.selected_decay;
   const std::string arithmetic = kda::describe(forecast.selected, {.chunk = true});
   const std::string dtype(numeric::name_of(forecast.dtype));
@@ -234,7 +262,8 @@ report::Entry entry_of(const Forecast& forecast, bool packed, const plan::Case& 
       fmt::format("inverse of I + L: largest entry {:.3g}, norm {:.3g}; largest |L| {:.3g}",
                   forecast.growth.largest_inverse, forecast.growth.norm, forecast.growth.largest_L),
       item.repro};
-  entry.tables = {decays_of(forecast, packed), inverses_of(forecast, packed), blocks_of(forecast, packed)};
+  entry.tables = {decays_of(forecast, packed), inverses_of(forecast, packed), blocks_of(forecast, packed),
+                  states_of(states)};
   for (report::Table& table : heads_of(forecast.heads)) entry.tables.push_back(std::move(table));
   return entry;
 }
@@ -263,9 +292,11 @@ void forecast_runs(Context& context, Findings& findings) {
     for (const plan::Case& item : context.plan().cases) {
       if (item.question != plan::Question::forecast) continue;
       context.progress("forecast");
-      const Forecast forecast =
-          explain::forecast(context.problem(), context.options_of(context.plan().answers[*item.answer]));
-      finished.entries.push_back(entry_of(forecast, context.problem().packed(), item));
+      const kda::RunOptions options = context.options_of(context.plan().answers[*item.answer]);
+      const Forecast forecast = explain::forecast(context.problem(), options);
+      const std::vector<explain::StateForecast> states =
+          explain::forecast_states(context.problem(), options.threads);
+      finished.entries.push_back(entry_of(forecast, states, context.problem().packed(), item));
     }
   });
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/findings.hpp"
 #include "engine/judged.hpp"
@@ -94,6 +95,7 @@ report::Section section_about(const Followed& followed, const std::string& path,
       {"windows_fitted", {}, Show::data},
       {"first", {}, Show::figure},
       {"last", {}, Show::figure},
+      {"bias", {}, Show::figure},
       {"worst", {}},
       {"worst_head", "worst head"},
       {"crossing", "first over a limit"},
@@ -103,16 +105,20 @@ report::Section section_about(const Followed& followed, const std::string& path,
   return section;
 }
 
+Value bias_value(double bias) { return std::isnan(bias) ? Value() : Value(bias); }
+
 report::Table windows_of(const explain::Growth& growth, bool has_magnitude) {
   report::Table table;
   table.key = "windows", table.by_column = true, table.is_data = true;
   table.columns = {{"first", {}, Show::count},
                    {"last", {}, Show::count},
                    {"rms_ratio", {}, Show::figure},
-                   {"max_abs", {}, Show::figure}};
+                   {"max_abs", {}, Show::figure},
+                   {"bias", {}, Show::figure}};
   if (has_magnitude) table.columns.push_back({"scaled_ulp", {}, Show::figure});
   for (const explain::Window& window : growth.windows) {
-    table.rows.push_back({count(window.first), count(window.last), window.rms_ratio, window.max_abs});
+    table.rows.push_back(
+        {count(window.first), count(window.last), window.rms_ratio, window.max_abs, bias_value(window.bias)});
     if (has_magnitude) table.rows.back().emplace_back(window.scaled_ulp);
   }
   return table;
@@ -195,6 +201,7 @@ report::Entry entry_of(const Followed& followed, const explain::Growth& growth) 
       count(growth.fit.points),
       ratios.front(),
       ratios.back(),
+      bias_value(growth.bias),
       fmt::format("{:.3g} at {}", ratios[worst], position_text(followed, growth.windows[worst].first)),
       fmt::format("h={} {:.3g}", growth.worst_head, growth.heads[growth.worst_head].rms_ratio),
       crossing_text(followed, crossings),

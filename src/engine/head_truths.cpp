@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.hpp"
 #include "base/parallel.hpp"
 
 namespace kda_check::engine {
@@ -13,6 +14,16 @@ judge::HeadRows rows_of(const HeadTruths::Values& tensors, const HeadTruths& tru
   const std::span<const double> values = tensors.find(tensor)->second;
   const std::size_t heads = values.size() / (layout.rows * layout.width);
   return {values, layout.with_heads(heads), head - truths.first * (heads / truths.count)};
+}
+
+/// None where there is no memory.
+kda::TensorOnGpu room_on_gpu(std::size_t elements) {
+  try {
+    return kda::room_on_gpu(elements);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::environment) throw;
+    return {};
+  }
 }
 
 }  // namespace
@@ -39,13 +50,20 @@ void for_heads(TruthSource& source, std::size_t query_heads,
   }
 }
 
-kda::OracleSink ForwardTruths::kept(std::size_t first, std::size_t count, Part part, Held& held) const {
+kda::OracleSink ForwardTruths::kept(std::size_t first, std::size_t count, Part part, Held& held,
+                                    bool on_gpu) const {
   const kda::Dimensions& d = problem_.dimensions();
   const std::size_t group = problem_.heads_per_group(), heads = count * group, row = heads * d.V,
                     state_size = d.K * d.V;
-  held.o.resize(d.B * d.T * row), held.final_state.resize(d.N * heads * state_size);
+  held.final_state.resize(d.N * heads * state_size);
+  held.o_on_gpu = on_gpu ? room_on_gpu(d.B * d.T * row) : kda::TensorOnGpu();
+  const bool is_on_gpu = held.o_on_gpu.memory != nullptr;
+  if (!is_on_gpu) held.o.resize(d.B * d.T * row);
   kda::OracleSink sink;
   sink.output = [=, T = d.T, threads = threads_, &held](const kda::OracleOutput& block) {
+    if (is_on_gpu)
+      return kda::upload_part(held.o_on_gpu, (block.batch * T + block.begin) * row, block.count * row,
+                              block.*part.of_o);
     // Who fills memory first pays for it.
     parallel_for(block.count, threads, [&](std::size_t token, int) {
       std::copy_n(block.*part.of_o + token * row, row,
@@ -60,8 +78,9 @@ kda::OracleSink ForwardTruths::kept(std::size_t first, std::size_t count, Part p
   return sink;
 }
 
-HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::OracleSink& also) {
-  const kda::OracleSink values = kept(first, count, {&kda::OracleOutput::hi, &kda::OracleState::hi}, values_);
+HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::OracleSink& also, bool on_gpu) {
+  const kda::OracleSink values =
+      kept(first, count, {&kda::OracleOutput::hi, &kda::OracleState::hi}, values_, on_gpu);
   kda::OracleSink sink;
   sink.output = [&](const kda::OracleOutput& block) {
     if (also.output) also.output(block);
@@ -73,7 +92,9 @@ HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::Or
   };
   const std::size_t group = problem_.heads_per_group();
   kda::run_oracle(problem_, options_, threads_, sink, {first * group, (first + count) * group});
-  return {first, count, values_.by_tensor()};
+  HeadTruths truths{first, count, values_.by_tensor()};
+  if (values_.o_on_gpu.memory != nullptr) truths.on_gpu.emplace("o", std::exchange(values_.o_on_gpu, {}));
+  return truths;
 }
 
 HeadTruths ForwardTruths::with_magnitudes(std::size_t first, std::size_t count, bool) {
@@ -93,7 +114,7 @@ GradientHeads::GradientHeads(std::size_t query_heads, kda::GradientTruths truths
 HeadTruths GradientHeads::of(std::size_t, std::size_t) {
   HeadTruths all{0, query_heads_};
   for (const kda::GradientRow& row : kda::gradients())
-    if (const tensor::UnfilledDoubles& hi = truths_[static_cast<std::size_t>(row.gradient)].hi; !hi.empty())
+    if (const tensor::Unfilled& hi = truths_[static_cast<std::size_t>(row.gradient)].hi; !hi.empty())
       all.tensors.emplace(row.name, hi);
   return all;
 }

@@ -11,6 +11,8 @@
 #include "judge/head_values.hpp"
 #include "kda/gradient_oracle.hpp"
 #include "kda/oracle.hpp"
+#include "kda/row_error_sums.hpp"
+#include "tensor/unfilled.hpp"
 
 namespace kda_check::engine {
 
@@ -19,6 +21,7 @@ struct HeadTruths {
   std::size_t first = 0, count = 0;
   using Values = std::map<std::string, std::span<const double>, std::less<>>;
   Values tensors = {}, magnitudes = {};
+  std::map<std::string, kda::TensorOnGpu, std::less<>> on_gpu = {};  ///< what is there alone
 };
 
 /// One head, counted in the whole tensor that `layout` is of; its magnitudes, where they were asked for.
@@ -54,14 +57,20 @@ class ForwardTruths : public TruthSource {
   std::size_t at_once() const override { return at_once_; }
   HeadTruths of(std::size_t first, std::size_t count) override { return of(first, count, {}); }
   HeadTruths with_magnitudes(std::size_t first, std::size_t count, bool chunk_form) override;
-  /// `also` sees all that the oracle hands out.
-  HeadTruths of(std::size_t first, std::size_t count, const kda::OracleSink& also);
+  /// `also` sees all that the oracle hands out. `on_gpu`: o is wanted there, and there alone if there is
+  /// room.
+  HeadTruths of(std::size_t first, std::size_t count, const kda::OracleSink& also, bool on_gpu = false);
 
  private:
   /// Of the heads that were asked for last.
   struct Held {
-    tensor::UnfilledDoubles o, final_state;  // threads fill their parts
-    HeadTruths::Values by_tensor() const { return {{"o", o}, {"final_state", final_state}}; }
+    tensor::Unfilled o, final_state;  // threads fill their parts
+    kda::TensorOnGpu o_on_gpu = {};
+    HeadTruths::Values by_tensor() const {
+      HeadTruths::Values values{{"final_state", final_state}};
+      if (o_on_gpu.memory == nullptr) values.emplace("o", o);
+      return values;
+    }
   };
   /// What of all that the oracle hands out.
   struct Part {
@@ -69,7 +78,8 @@ class ForwardTruths : public TruthSource {
     const double* kda::OracleState::*of_state;
   };
   /// Takes one part of some heads to `held`.
-  kda::OracleSink kept(std::size_t first, std::size_t count, Part part, Held& held) const;
+  kda::OracleSink kept(std::size_t first, std::size_t count, Part part, Held& held,
+                       bool on_gpu = false) const;
 
   const kda::Problem& problem_;
   const kda::OracleOptions options_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "judge/metrics.hpp"
@@ -15,11 +16,11 @@ namespace {
 
 using judge::Measures;
 
-report::PointResult described(const std::string& name, const tensor::Shape& shape, bool state_v_first,
-                              const judge::Point& point) {
+report::PointResult described(const TensorOf& tensor, const judge::Point& point) {
   report::PointResult result;
-  result.index = tensor::index_of(shape, point.element);
-  result.place = kda::place(name, result.index, state_v_first);
+  result.index = tensor::index_of(tensor.shape, point.element);
+  result.place = tensor.pool != nullptr ? kda::place_in_call(*tensor.pool, tensor.name, result.index)
+                                        : kda::place(tensor.name, result.index, tensor.state_v_first);
   // A NaN has no sign worth printing.
   result.got = std::isnan(point.got) ? std::numeric_limits<double>::quiet_NaN() : point.got;
   result.expected =
@@ -53,11 +54,10 @@ judge::ComparisonOptions comparison_options(const plan::Judging& judging, int th
 
 report::TensorResult judged(const TensorOf& tensor, const Measures& m, std::vector<judge::Limit> limits,
                             std::size_t worst, const judge::JudgeOptions& options) {
-  const auto& [name, shape, dtype, state_v_first] = tensor;
   report::TensorResult result;
-  result.name = name;
-  result.shape = shape;
-  result.dtype = numeric::name_of(dtype);
+  result.name = tensor.name;
+  result.shape = tensor.shape;
+  result.dtype = numeric::name_of(tensor.dtype);
   result.limits = judge::at_least_storage(std::move(limits), m);
   const judge::Judgement judgement = judge::judge(m, result.limits, options);
   result.verdict = judgement.verdict;
@@ -66,13 +66,34 @@ report::TensorResult judged(const TensorOf& tensor, const Measures& m, std::vect
     if (metric.is_known(m)) result.metrics.emplace_back(metric.name, metric.value(m));
   for (const std::vector<judge::Point>* const list : {&m.class_mismatches, &m.worst})
     for (const judge::Point& point : *list)
-      if (result.points.size() < worst) result.points.push_back(described(name, shape, state_v_first, point));
+      if (result.points.size() < worst) result.points.push_back(described(tensor, point));
   const judge::Point telling = telling_point(m, judgement.metric);
-  if (telling.element != judge::no_element) result.worst = described(name, shape, state_v_first, telling);
-  if (m.window_token != judge::no_element)
+  if (telling.element != judge::no_element) result.worst = described(tensor, telling);
+  if (m.window_token != judge::no_element && tensor.pool == nullptr)
     result.worst_window = fmt::format("b={} t={}..{}", m.window_batch, m.window_token,
-                                      std::min(m.window_token + judge::window_tokens, shape[1]) - 1);
+                                      std::min(m.window_token + judge::window_tokens, tensor.shape[1]) - 1);
   if (m.worst_head != judge::no_element) result.worst_head = fmt::format("h={}", m.worst_head);
+  return result;
+}
+
+report::TensorResult judged_by_bits(const TensorOf& tensor, const tensor::Tensor& got,
+                                    const tensor::Tensor& expected, const judge::ComparisonOptions& options,
+                                    Sameness sameness, bool zeros_decide, const char* source) {
+  judge::ComparisonOptions compared = options;
+  compared.nan_bits = sameness == Sameness::data && got.dtype() == expected.dtype();
+  judge::Comparison comparison(tensor.name, got, tensor.state_v_first, false, compared);
+  comparison.add_all(expected);
+  report::TensorResult result =
+      judged(tensor, comparison.finish(), {{"nonfinite", 0, source}, {"differing_bits", 0, source}},
+             plan::Judging{}.worst_or_usual(), {.zeros_decide = zeros_decide});
+  if (sameness == Sameness::data && result.verdict == judge::Verdict::inconclusive &&
+      std::memcmp(got.data(), expected.data(), expected.bytes()) == 0)
+    result.verdict = judge::Verdict::pass, result.reason.clear();
+  // A zero of the other sign is no error of any size.
+  if (result.verdict == judge::Verdict::fail && !result.worst && got.dtype() == expected.dtype())
+    for (std::size_t i = 0; i < got.size() && !result.worst; ++i)
+      if (std::memcmp(got.at(i), expected.at(i), got.bytes() / got.size()) != 0)
+        result.worst = described(tensor, {i, got.value(i), {expected.value(i), 0}, 0, 0});
   return result;
 }
 

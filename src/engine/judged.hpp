@@ -7,6 +7,7 @@
 #include "engine/twins.hpp"
 #include "judge/comparison.hpp"
 #include "judge/verdict.hpp"
+#include "kda/pool.hpp"
 #include "plan/request.hpp"
 #include "report/document.hpp"
 #include "tensor/tensor.hpp"
@@ -19,12 +20,23 @@ struct TensorOf {
   const tensor::Shape& shape;
   numeric::DType dtype;
   bool state_v_first;
+  const kda::PoolCall* pool = nullptr;  ///< places are those of this call, of whose ordinary form it is
 };
 
 /// `limits`: those that apply. `worst`: points to list.
 report::TensorResult judged(const TensorOf& tensor, const judge::Measures& measures,
                             std::vector<judge::Limit> limits, std::size_t worst,
                             const judge::JudgeOptions& options = {});
+
+/// What two tensors that must be the same are.
+enum class Sameness : unsigned char {
+  answers,  ///< numbers: NaN on both sides decides nothing
+  data      ///< bytes, whatever they say
+};
+/// Whether every bit is the same; `source` of that limit.
+report::TensorResult judged_by_bits(const TensorOf& tensor, const tensor::Tensor& got,
+                                    const tensor::Tensor& expected, const judge::ComparisonOptions& options,
+                                    Sameness sameness, bool zeros_decide, const char* source);
 
 /// Derived limits on rms_ratio that the answer breaks, or twins themselves, and on scaled_ulp that the answer
 /// breaks, give way to what twins need (docs/twins.md).

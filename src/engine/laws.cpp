@@ -3,7 +3,6 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <mutex>
 
@@ -11,6 +10,7 @@
 #include "engine/external.hpp"
 #include "engine/findings.hpp"
 #include "engine/judged.hpp"
+#include "engine/parity.hpp"
 #include "plan/selection.hpp"
 
 namespace kda_check::engine {
@@ -54,10 +54,6 @@ kda::Tensors solved(const kda::Variant& variant, const kda::Problem& problem, kd
     throw NoAnswer{Verdict::skipped, std::move(reason)};
   const FilledMemory filled(fill);
   return kda::run_pass(pass, variant, problem, options);
-}
-
-std::vector<judge::Limit> limits_on_bits() {
-  return {{"nonfinite", 0, "invariant"}, {"differing_bits", 0, "invariant"}};
 }
 
 /// The trials of one law and what became of them.
@@ -109,21 +105,12 @@ class Trials {
   }
 
   report::TensorResult bits_of(const explain::Pair& pair, bool is_input) const {
-    const Tensor& expected = expected_of(pair);
-    judge::Comparison comparison(
-        pair.name, pair.got, v_first(), false,
-        comparison_options(item_.asked->judging, context_.resources().threads, context_.resources().draw));
-    comparison.add_all(expected);
-    // Whether a gradient is zero is not the law's question.
-    const bool zeros_decide = is_input || item_.pass == kda::Pass::backward;
-    report::TensorResult result =
-        judged({pair.name, pair.got.shape(), pair.got.dtype(), v_first()}, comparison.finish(),
-               limits_on_bits(), plan::Judging{}.worst_or_usual(), {.zeros_decide = zeros_decide});
-    // Inputs may hold NaN: they are data, not an answer.
-    if (is_input && result.verdict == Verdict::inconclusive &&
-        std::memcmp(pair.got.data(), expected.data(), expected.bytes()) == 0)
-      result.verdict = Verdict::pass, result.reason.clear();
-    return result;
+    return judged_by_bits(
+        {pair.name, pair.got.shape(), pair.got.dtype(), v_first()}, pair.got, expected_of(pair),
+        comparison_options(item_.asked->judging, context_.resources().threads, context_.resources().draw),
+        is_input ? Sameness::data : Sameness::answers,
+        // Whether a gradient is zero is not the law's question.
+        is_input || item_.pass == kda::Pass::backward, "invariant");
   }
 
   Later later(explain::Trial trial) const {
@@ -192,6 +179,9 @@ explain::Subject subject_of(const kda::Variant& variant, kda::Pass pass, const k
   };
   subject.form = variant.axes.chunk ? judge::Form::chunk : judge::Form::recurrence;
   subject.chunk_size = options.chunk_size;
+  const kda::Arithmetic& arithmetic = options.arithmetic;
+  subject.layout_decides = !variant.axes.chunk && kda::is_triton(arithmetic.reduction);
+  subject.state_is_all = arithmetic.stored.rounding == kda::StateRounding::nearest;
   subject.reads_ahead = variant.axes.chunk && options.arithmetic.decay == kda::DecayForm::anchor_mid;
   return subject;
 }
@@ -208,16 +198,39 @@ const explain::Invariant& law_of(const plan::Case& item) {
   return *std::ranges::find(explain::invariants(), name, &explain::Invariant::name);
 }
 
-void try_law(Context& context, const plan::Case& item, report::CaseResult& result) {
+/// Why what the law takes for granted is not so; else empty.
+std::string broken_premise(const explain::Invariant& law, const explain::Subject& subject,
+                           const plan::Answer& who) {
+  if (law.premise == explain::Premise::state_is_all && !subject.state_is_all)
+    return "what is drawn or left over is not handed over with a state";
+  if (law.premise == explain::Premise::heads_alike && who.is_computed() &&
+      who.options.arithmetic.stored.rounding == kda::StateRounding::stochastic)
+    return "every head draws numbers of its own";
+  return {};
+}
+
+void try_law(Context& context, const plan::Case& item, report::CaseResult& result, Findings& findings) {
   const explain::Invariant& law = law_of(item);
   result.reason = law.inapplicable(context.problem(), item.pass);
+  if (!result.reason.empty()) return;
+  if (law.calls_on_pools && !context.problem().pool && !context.plan().answers[*item.answer].is_computed()) {
+    result.reason = "programs are asked for calls on a pool where the problem is one";
+    return;
+  }
+  const explain::Subject subject = subject_of(context, item);
+  result.reason = broken_premise(law, subject, context.plan().answers[*item.answer]);
   if (!result.reason.empty()) return;
   const Answered& reference = context.answer(*item.answer, item.pass);
   context.progress(fmt::format("{} {}: {}", reference.name, numeric::name_of(reference.dtype), law.name));
   check_complete(reference, context.problem());
   Trials trials(context, reference, item);
-  law.run(context.problem(), reference.tensors, subject_of(context, item),
-          [&](explain::Trial trial) { trials.take(std::move(trial)); });
+  ParityTable table;
+  law.run(context.problem(), reference.tensors, subject, [&](explain::Trial trial) {
+    if (trial.place) table.take(trial, context.problem());
+    trials.take(std::move(trial));
+  });
+  if (!table.is_empty())
+    findings.sections.push_back(table.section(reference, context.plan().source->target().name, item.repro));
   trials.conclude_into(result);
 }
 
@@ -231,7 +244,7 @@ void judge_laws(Context& context, Findings& findings) {
       continue;
     report::CaseResult& result = findings.cases[i];
     try {
-      try_law(context, item, result);
+      try_law(context, item, result, findings);
     } catch (const NoAnswer& none) {
       result.verdict = none.verdict;
       result.reason = none.reason;

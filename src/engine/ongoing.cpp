@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <functional>
-#include <mutex>
 #include <utility>
 
 #include "base/parallel.hpp"
@@ -39,25 +38,16 @@ void widen(const Tensor& tensor, const Rows& rows, std::vector<double>& values) 
   });
 }
 
-kda::ProbedErrors larger(const kda::ProbedErrors& a, const kda::ProbedErrors& b) {
-  return {std::max(a.recurrence, b.recurrence), std::max(a.solving, b.solving),
-          std::max(a.writing, b.writing)};
-}
-
 /// Feeds what is expected to all comparisons.
 class Feeder {
  public:
-  /// `grounds`: waited for when the first values come, which on a GPU take their time. `began`: called then,
-  /// before.
-  Feeder(std::vector<Ongoing>& ongoing, const kda::OracleSink& also,
-         const std::shared_future<LimitGrounds>& grounds, std::function<void()> began, std::size_t V,
-         int threads)
-      : ongoing_(ongoing),
-        also_(also),
-        grounds_(grounds),
-        began_(std::move(began)),
-        V_(V),
-        threads_(threads) {}
+  /// `began`: called when the first values come, which on a GPU take their time.
+  Feeder(std::vector<Ongoing>& ongoing, const kda::OracleSink& also, std::function<void()> began,
+         std::size_t V, int threads)
+      : ongoing_(ongoing), also_(also), began_(std::move(began)), V_(V), threads_(threads) {
+    for (const Ongoing& item : ongoing_)
+      if (item.tensor == "o") item.truth->least_magnitudes.assign(item.got->size() / V, HUGE_VAL);
+  }
 
   void feed(std::string_view tensor, const Rows& rows, const judge::ExpectedValues& oracle) {
     if (const auto began = std::exchange(began_, nullptr)) began();
@@ -97,10 +87,7 @@ class Feeder {
  private:
   /// How large it is: sums of every head, side by side. `first`: of those that share a truth.
   void weigh(Ongoing& item, const Rows& rows, const judge::ExpectedValues& oracle, bool first) {
-    std::mutex joining;
-    const kda::OutputErrors& outputs = grounds_.get().energies.outputs;
     parallel_for(rows.width / rows.run, threads_, [&](std::size_t lane, int) {
-      kda::ProbedErrors behind;
       for (std::size_t row = 0; row < rows.count; ++row) {
         const std::size_t begin = rows.begin + row * rows.stride + lane * rows.run,
                           from = row * rows.width + lane * rows.run;
@@ -108,19 +95,17 @@ class Feeder {
           item.truth->energy.add(begin, rows.run, oracle.hi + from);
           item.truth->magnitude_energy.add(begin, rows.run, oracle.magnitude + from);
           if (item.tensor == "o")
-            behind = larger(behind, outputs.over(begin, V_, {oracle.magnitude + from, rows.run}));
+            item.truth->least_magnitudes[begin / V_] =
+                kda::OutputErrors::least_magnitude({oracle.magnitude + from, rows.run});
         }
         item.got_units.add(begin, rows.run, oracle.hi + from);
         if (item.expected_units) item.expected_units->add(begin, rows.run, oracle.hi + from);
       }
-      const std::scoped_lock lock(joining);
-      item.truth->behind = larger(item.truth->behind, behind);
     });
   }
 
   std::vector<Ongoing>& ongoing_;
   const kda::OracleSink& also_;
-  const std::shared_future<LimitGrounds> grounds_;
   std::function<void()> began_;
   const std::size_t V_;
   const int threads_;
@@ -164,7 +149,8 @@ kda::GradientTruths compare_gradients(const Truth& truth, const std::vector<Pair
            {&item.got_units, item.expected_units ? &*item.expected_units : nullptr}) {
         if (units == nullptr) continue;
         if (over_tokens)
-          units->add_sums(count, exact.hi.data(), truths[static_cast<std::size_t>(kda::Gradient::dg)].hi);
+          units->add_sums(count, exact.hi.data(), truths[static_cast<std::size_t>(kda::Gradient::dg)].hi,
+                          truth.threads);
         else
           units->add(0, count, exact.hi.data(), truth.threads);
       }
@@ -235,8 +221,7 @@ std::vector<Ongoing> ongoing_comparisons(const Truth& truth, const std::vector<P
 }
 
 std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vector<Pairing>& pairings,
-                                             std::vector<Ongoing>& ongoing,
-                                             const std::shared_future<LimitGrounds>& grounds, Twins& twins) {
+                                             std::vector<Ongoing>& ongoing, Twins& twins) {
   const kda::Dimensions& d = truth.problem.dimensions();
   if (!truth.oracle) {
     compare_with_answers(ongoing);
@@ -250,7 +235,7 @@ std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vect
   }
   // The oracle is well under way when its first values come: what twins leave of a GPU is not much.
   const auto begin_twins = [&] { twins.begin(truth.heads_of_twins); };
-  Feeder feeder(ongoing, truth.also, grounds, begin_twins, d.V, truth.threads);
+  Feeder feeder(ongoing, truth.also, begin_twins, d.V, truth.threads);
   const kda::OracleSink sink = feeder.sink(d);
   if (twins.is_empty()) {
     kda::run_oracle(truth.problem, *truth.oracle, truth.threads, sink);
@@ -259,7 +244,7 @@ std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vect
   auto truths =
       std::make_unique<ForwardTruths>(truth.problem, *truth.oracle, truth.threads, truth.heads_of_twins);
   for (std::size_t first = 0; first < d.H; first += truths->at_once())
-    twins.measure(truths->of(first, std::min(truths->at_once(), d.H - first), sink));
+    twins.measure(truths->of(first, std::min(truths->at_once(), d.H - first), sink, twins.are_on_gpu()));
   return truths;
 }
 

@@ -17,7 +17,9 @@ struct Expected {
   judge::HeadEnergies energy, magnitude_energy;  ///< of the values and of their magnitudes
   double spread = 0;                             ///< of dbeta and of sums over tokens
   double chunk_excess = 0;
-  kda::ProbedErrors behind = {};  ///< the largest error of what lies behind an output, over its magnitude
+  std::vector<double> least_magnitudes = {};  ///< of o: kda::OutputErrors::least_magnitude() by row
+  /// The largest error of what lies behind an output, over its magnitude: known with the grounds of limits.
+  kda::ProbedErrors behind = {};
 };
 
 /// One tensor of one pairing.
@@ -39,7 +41,6 @@ std::vector<Ongoing> ongoing_comparisons(const Truth& truth, const std::vector<P
 /// Lets the truth go by, forwards with the twins that measure it. Where there are twins, returns who can give
 /// it again.
 std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vector<Pairing>& pairings,
-                                             std::vector<Ongoing>& ongoing,
-                                             const std::shared_future<LimitGrounds>& grounds, Twins& twins);
+                                             std::vector<Ongoing>& ongoing, Twins& twins);
 
 }  // namespace kda_check::engine

@@ -11,7 +11,6 @@
 
 #include "base/error.hpp"
 #include "engine/alone_on_gpu.hpp"
-#include "kda/gpu_emulation.hpp"
 #include "kda/heads.hpp"
 #include "numeric/rounding.hpp"
 #include "plan/cost.hpp"
@@ -24,12 +23,6 @@ kda::Problem query_heads_of(const kda::Problem& problem, std::size_t first, std:
   std::vector<std::size_t> queries(count);
   std::iota(queries.begin(), queries.end(), first);
   return kda::with_heads(problem, queries, kda::value_heads_of(problem, queries));
-}
-
-std::vector<kda::Emulated> emulated(const std::vector<Twin>& family) {
-  std::vector<kda::Emulated> wanted;
-  for (const Twin& twin : family) wanted.push_back({twin.variant, &twin.options});
-  return wanted;
 }
 
 }  // namespace
@@ -46,27 +39,31 @@ std::vector<kda::Tensors> answers_of(const std::vector<Twin>& family, kda::Pass 
   return answers;
 }
 
-void gpu_answers_of(const Families& families, const kda::Problem& problem, std::size_t first,
-                    std::size_t count, const FamilySink& sink) {
+Emulations emulations_of(const std::vector<Twin>& family) {
+  Emulations wanted;
+  for (const Twin& twin : family) wanted.push_back({twin.variant, &twin.options});
+  return wanted;
+}
+
+void gpu_answers_of(const std::vector<Emulations>& wanted, const kda::Problem& problem, std::size_t first,
+                    std::size_t count, const EmulationsSink& sink) {
   std::optional<kda::Problem> part;
   if (count < problem.dimensions().H) part.emplace(query_heads_of(problem, first, count));
-  std::vector<kda::Emulated> wanted;
-  for (const std::vector<Twin>* const family : families)
-    std::ranges::move(emulated(*family), std::back_inserter(wanted));
+  Emulations all;
+  for (const Emulations& some : wanted) std::ranges::copy(some, std::back_inserter(all));
   const std::unique_lock one = alone_on_gpu();
-  std::size_t family = 0;
-  FamilyAnswers answers{{}, first, count};
-  kda::emulate_on_gpu(part ? *part : problem, wanted, [&](std::size_t, kda::Answer answer) {
-    answers.twins.push_back(kda::by_name(std::move(answer)));
-    if (answers.twins.size() < families[family]->size()) return;
-    sink(family++, std::exchange(answers, {{}, first, count}));
+  std::size_t which = 0;
+  AnswersOnGpu answers{{}, first, count};
+  kda::emulate_on_gpu(part ? *part : problem, all, [&](std::size_t, kda::AnswerOnGpu answer) {
+    answers.answers.push_back(std::move(answer));
+    if (answers.answers.size() < wanted[which].size()) return;
+    sink(which++, std::exchange(answers, {{}, first, count}));
   });
 }
 
-bool can_answer_on_gpu(const std::vector<Twin>& family, const kda::Problem& problem) {
-  return std::ranges::all_of(emulated(family), [&](const kda::Emulated& wanted) {
-    return kda::not_emulated_on_gpu(wanted, problem).empty();
-  });
+bool can_answer_on_gpu(const Emulations& wanted, const kda::Problem& problem) {
+  return std::ranges::all_of(
+      wanted, [&](const kda::Emulated& one) { return kda::not_emulated_on_gpu(one, problem).empty(); });
 }
 
 std::size_t heads_for_twins(const plan::Problem& problem, kda::Pass pass, int threads, bool on_gpu,
@@ -87,7 +84,7 @@ bool has_twins_for_gpu(const kda::Problem& problem, kda::Pass pass, const Answer
                        const plan::Names& left_out) {
   if (pass == kda::Pass::backward) return false;
   const std::vector<Twin> family = family_of(problem, pass, answer, left_out);
-  return !family.empty() && can_answer_on_gpu(family, problem);
+  return !family.empty() && can_answer_on_gpu(emulations_of(family), problem);
 }
 
 namespace {

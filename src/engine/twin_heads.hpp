@@ -6,6 +6,7 @@
 
 #include "engine/twin_family.hpp"
 #include "judge/twin_test.hpp"
+#include "kda/gpu_emulation.hpp"
 
 namespace kda_check::engine {
 
@@ -16,20 +17,22 @@ kda::Problem one_query_head(const kda::Problem& problem, std::size_t query_head)
 std::vector<kda::Tensors> answers_of(const std::vector<Twin>& family, kda::Pass pass,
                                      const kda::Problem& problem);
 
-/// ... to query heads [first, first + count) of a problem together.
-struct FamilyAnswers {
-  std::vector<kda::Tensors> twins;
+/// ... on the GPU, where it stays, to query heads [first, first + count) of a problem together.
+struct AnswersOnGpu {
+  std::vector<kda::AnswerOnGpu> answers;
   std::size_t first = 0, count = 1;
 };
-using Families = std::vector<const std::vector<Twin>*>;
-/// Takes what a family answers.
-using FamilySink = std::function<void(std::size_t family, FamilyAnswers answers)>;
-/// The same of several families, computed on the GPU side by side; each is handed out in its turn, as soon as
-/// it is there. Throws Error{environment} where it fails or lacks memory.
-void gpu_answers_of(const Families& families, const kda::Problem& problem, std::size_t first,
-                    std::size_t count, const FamilySink& sink);
-/// Whether the GPU has every way of computing of the family.
-bool can_answer_on_gpu(const std::vector<Twin>& family, const kda::Problem& problem);
+/// What computes together; what it points to must stay.
+using Emulations = std::vector<kda::Emulated>;
+Emulations emulations_of(const std::vector<Twin>& family);
+/// Takes what one of several answers.
+using EmulationsSink = std::function<void(std::size_t which, AnswersOnGpu answers)>;
+/// Of several, side by side; each is handed out in its turn, as soon as it is there. Throws
+/// Error{environment} where the GPU fails or lacks memory.
+void gpu_answers_of(const std::vector<Emulations>& wanted, const kda::Problem& problem, std::size_t first,
+                    std::size_t count, const EmulationsSink& sink);
+/// Whether the GPU has all these ways of computing.
+bool can_answer_on_gpu(const Emulations& wanted, const kda::Problem& problem);
 
 /// How many query heads twins take at once: of each they hold the truth and the answers of a family, and the
 /// gradients' truth is held whole. A thread has one; a GPU as many as there is room for in the bytes that are

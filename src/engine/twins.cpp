@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "engine/beyond_twins.hpp"
 #include "engine/decay_directions.hpp"
 #include "engine/twin_heads.hpp"
-#include "engine/twins_ahead.hpp"
+#include "engine/twins_on_gpu.hpp"
+#include "kda/scaled_decays.hpp"
 #include "numeric/ulp.hpp"
 
 namespace kda_check::engine {
@@ -18,22 +20,6 @@ namespace {
 
 using numeric::ComputeFormat;
 using numeric::DType;
-
-/// One tensor of the answers of a class.
-struct Judged {
-  std::string name;
-  judge::RowLayout layout;
-  DType dtype;
-  std::vector<const Answered*> answers;
-  std::size_t heads_per_query_head;
-  std::unique_ptr<judge::TwinTest> test = nullptr;  ///< when all answers are known
-
-  bool has_to_measure(std::size_t query_head) const {
-    for (std::size_t i = 0; i < heads_per_query_head; ++i)
-      if (test->has_to_measure(query_head * heads_per_query_head + i)) return true;
-    return false;
-  }
-};
 
 /// The errors of twins in a gradient of parameters, which has no rows to judge.
 struct Parameter {
@@ -76,16 +62,14 @@ struct Parameter {
 };
 
 /// The heads of a tensor that belong to a query head. `decays`: none where slopes do not judge.
-void measure(Judged& judged, std::size_t query_head, const HeadTruths& truths, const FamilyAnswers& answers,
-             const DecayDirections* decays) {
-  const judge::RowLayout layout = judged.layout.with_heads(judged.heads_per_query_head),
-                         of_family = judged.layout.with_heads(judged.heads_per_query_head * answers.count);
+void measure(TwinTensor& judged, std::size_t query_head, const HeadTruths& truths,
+             const std::vector<kda::Tensors>& twins, const DecayDirections* decays) {
+  const judge::RowLayout layout = judged.layout.with_heads(judged.heads_per_query_head);
   for (std::size_t i = 0; i < judged.heads_per_query_head; ++i) {
     const std::size_t head = query_head * judged.heads_per_query_head + i;
     judge::HeadValues values{truth_of(truths, judged.name, judged.layout, head)};
-    for (const kda::Tensors& twin : answers.twins) {
-      values.fields.emplace_back(twin.at(judged.name), of_family,
-                                 head - answers.first * judged.heads_per_query_head);
+    for (const kda::Tensors& twin : twins) {
+      values.fields.emplace_back(twin.at(judged.name), layout, i);
       values.fields.back().store_as(judged.dtype);
     }
     for (const Answered* const answer : judged.answers)
@@ -96,7 +80,7 @@ void measure(Judged& judged, std::size_t query_head, const HeadTruths& truths, c
 }
 
 /// By twin, of the heads that belong to a query head and that it is fit in.
-std::vector<double> largest_scaled_ulps(const Judged& judged, std::size_t query_head,
+std::vector<double> largest_scaled_ulps(const TwinTensor& judged, std::size_t query_head,
                                         const HeadTruths& truths, const std::vector<kda::Tensors>& twins) {
   const std::size_t heads = judged.heads_per_query_head;
   const judge::RowLayout layout = judged.layout.with_heads(heads);
@@ -137,11 +121,10 @@ struct Twins::Class {
   plan::Names left_out;
   std::vector<Twin> family;
   std::vector<const Answered*> answers = {};
-  std::vector<Judged> tensors = {};
+  std::vector<TwinTensor> tensors = {};
   std::vector<Parameter> parameters = {};
   std::map<std::string, double, std::less<>> limits = {};  ///< on rms_ratio, by tensor
   std::map<std::pair<const Answered*, std::string>, TwinResult> results = {};
-  std::optional<FamilyAnswers> from_gpu = {};
 
   void add(const kda::Problem& problem, kda::Pass pass, const Answered& answer) {
     answers.push_back(&answer);
@@ -151,7 +134,7 @@ struct Twins::Class {
           tensor->shape() !=
               kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first))
         continue;
-      const auto known = std::ranges::find_if(tensors, [&](const Judged& judged) {
+      const auto known = std::ranges::find_if(tensors, [&](const TwinTensor& judged) {
         return judged.name == name && judged.dtype == tensor->dtype();
       });
       if (known != tensors.end()) {
@@ -171,14 +154,14 @@ struct Twins::Class {
     }
   }
 
-  const Judged* judged(const Answered& answer, std::string_view name) const {
-    for (const Judged& one : tensors)
+  const TwinTensor* judged(const Answered& answer, std::string_view name) const {
+    for (const TwinTensor& one : tensors)
       if (one.name == name && std::ranges::find(one.answers, &answer) != one.answers.end()) return &one;
     return nullptr;
   }
 
   void begin(kda::Pass pass) {
-    for (Judged& judged : tensors)
+    for (TwinTensor& judged : tensors)
       if (judged.test == nullptr)
         judged.test = std::make_unique<judge::TwinTest>(twin_setting(
             twins_of(pass), judged.layout, compute, judged.dtype, family.size(), judged.answers.size()));
@@ -188,24 +171,21 @@ struct Twins::Class {
     const auto is_new = [&](const Parameter& parameter) {
       return parameter.heads[query_head].errors.empty();
     };
-    return std::ranges::any_of(parameters, is_new) || std::ranges::any_of(tensors, [&](const Judged& judged) {
-             return judged.has_to_measure(query_head);
-           });
+    return std::ranges::any_of(parameters, is_new) ||
+           std::ranges::any_of(tensors,
+                               [&](const TwinTensor& judged) { return judged.has_to_measure(query_head); });
   }
 
   bool has_decay_slopes(kda::Pass pass) const { return pass == kda::Pass::forward && slopes_judge(compute); }
 
-  /// `part`: the problem of this head, which nobody reads where the answers are those of a GPU; `decays`:
-  /// where slopes judge.
-  void measure(const std::optional<kda::Problem>& part, kda::Pass pass, std::size_t query_head,
-               const HeadTruths& truths, const DecayDirections* decays) {
-    FamilyAnswers own;
-    if (!from_gpu) own = {answers_of(family, pass, *part), query_head, 1};
-    const FamilyAnswers& of_twins = from_gpu ? *from_gpu : own;
-    for (Judged& judged : tensors)
+  /// `part`: the problem of this head; `decays`: where slopes judge.
+  void measure(const kda::Problem& part, kda::Pass pass, std::size_t query_head, const HeadTruths& truths,
+               const DecayDirections* decays) {
+    const std::vector<kda::Tensors> twins = answers_of(family, pass, part);
+    for (TwinTensor& judged : tensors)
       if (judged.has_to_measure(query_head))
-        engine::measure(judged, query_head, truths, of_twins, has_decay_slopes(pass) ? decays : nullptr);
-    for (Parameter& parameter : parameters) parameter.measure(query_head, truths, of_twins.twins);
+        engine::measure(judged, query_head, truths, twins, has_decay_slopes(pass) ? decays : nullptr);
+    for (Parameter& parameter : parameters) parameter.measure(query_head, truths, twins);
   }
 };
 
@@ -214,6 +194,7 @@ Twins::Twins(const kda::Problem& problem, kda::Pass pass, int threads, bool draw
       pass_(pass),
       threads_(threads),
       draws_(draws),
+      decay_options_(kda::scaled_decay_options(problem)),
       cpu_instead_(pass == kda::Pass::forward ? std::move(cpu_instead) : nullptr) {}
 Twins::~Twins() = default;
 
@@ -239,46 +220,56 @@ void Twins::add(const Answered& answer, const plan::Names& left_out) {
 
 void Twins::begin(std::size_t heads_at_once) {
   if (!cpu_instead_ || heads_at_once < problem_.dimensions().H) return;
-  Families families;
-  for (const std::unique_ptr<Class>& one : classes_)
-    if (can_answer_on_gpu(one->family, problem_)) families.push_back(&one->family);
-  ahead_ = std::make_unique<TwinsAhead>(problem_, std::move(families));
+  std::vector<Emulations> wanted;
+  bool has_decays = false;
+  for (const std::unique_ptr<Class>& one : classes_) {
+    if (!is_for_gpu(*one)) continue;
+    if (one->has_decay_slopes(pass_) && !std::exchange(has_decays, true))
+      wanted.push_back(decay_emulations(problem_, decay_options_));
+    wanted.push_back(emulations_of(one->family));
+  }
+  ahead_ = std::make_unique<TwinsAhead>(problem_, std::move(wanted));
 }
 
-void Twins::answer_on_gpu(Class& one, std::size_t first, std::size_t count) {
-  if (!cpu_instead_ || !can_answer_on_gpu(one.family, problem_)) return;
+bool Twins::are_on_gpu() const {
+  return std::ranges::all_of(classes_, [&](const auto& one) { return is_for_gpu(*one); });
+}
+
+bool Twins::is_for_gpu(const Class& one) const {
+  return cpu_instead_ && can_answer_on_gpu(emulations_of(one.family), problem_) &&
+         (!one.has_decay_slopes(pass_) ||
+          can_answer_on_gpu(decay_emulations(problem_, decay_options_), problem_));
+}
+
+bool Twins::measured_on_gpu(Class& one, TwinsOnGpu& gpu) {
+  if (!is_for_gpu(one)) return false;
   try {
-    if (ahead_) one.from_gpu = ahead_->take(one.family);
-    if (one.from_gpu) return;
-    gpu_answers_of({&one.family}, problem_, first, count,
-                   [&](std::size_t, FamilyAnswers answers) { one.from_gpu = std::move(answers); });
+    gpu.measure(one.tensors, one.family, one.has_decay_slopes(pass_));
+    return true;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::environment) throw;
     cpu_instead_(error.what());
     cpu_instead_ = nullptr;
+    return false;
   }
 }
 
 void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t count) {
   std::vector<std::optional<DecayDirections>> decays(count);
+  TwinsOnGpu gpu(problem_, decay_options_, ahead_.get(), truths, first, count, threads_);
   for (const std::unique_ptr<Class>& one : classes_) {  // one family's answers at a time
     one->begin(pass_);
     const auto is_wanted = [&](std::size_t item) { return one->has_to_measure(first + item); };
     std::size_t wanted = 0;
     for (std::size_t item = 0; item < count; ++item) wanted += is_wanted(item);
-    if (wanted == 0) continue;
-    if (one->has_decay_slopes(pass_))  // while the GPU is at work
-      parallel_for(count, threads_, [&](std::size_t item, int) {
-        if (is_wanted(item) && !decays[item]) decays[item].emplace(problem_, first + item);
-      });
-    answer_on_gpu(*one, first, count);
+    if (wanted == 0 || measured_on_gpu(*one, gpu)) continue;
+    if (!truths.on_gpu.empty()) continue;  // judge() asks for the truth again
     parallel_for(count, threads_, [&](std::size_t item, int) {
       if (!is_wanted(item)) return;
-      std::optional<kda::Problem> part;
-      if (!one->from_gpu) part.emplace(one_query_head(problem_, first + item));
-      one->measure(part, pass_, first + item, truths, decays[item] ? &*decays[item] : nullptr);
+      if (one->has_decay_slopes(pass_) && !decays[item]) decays[item].emplace(problem_, first + item);
+      one->measure(one_query_head(problem_, first + item), pass_, first + item, truths,
+                   decays[item] ? &*decays[item] : nullptr);
     });
-    one->from_gpu = {};
   }
 }
 
@@ -291,7 +282,7 @@ void Twins::limit(const Answered& answer, std::string_view tensor, double rms_ra
 void Twins::judge(TruthSource& truths) {
   for (const std::unique_ptr<Class>& one : classes_) {
     one->begin(pass_);
-    for (const Judged& judged : one->tensors)
+    for (const TwinTensor& judged : one->tensors)
       if (const auto limit = one->limits.find(judged.name); limit != one->limits.end())
         judged.test->set_most_rms_ratio(std::max(judged.test->setting().most_rms_ratio, limit->second));
   }
@@ -307,15 +298,16 @@ void Twins::judge(TruthSource& truths) {
 void Twins::conclude(TruthSource& truths) {
   std::vector<const judge::TwinTest*> tests;
   for (const std::unique_ptr<Class>& one : classes_)
-    for (const Judged& judged : one->tensors) tests.push_back(judged.test.get());
+    for (const TwinTensor& judged : one->tensors) tests.push_back(judged.test.get());
   std::vector<std::vector<judge::TwinJudgement>> concluded(tests.size());
-  parallel_for(tests.size(), threads_, [&](std::size_t i, int) { concluded[i] = tests[i]->conclude(); });
+  parallel_for(tests.size(), threads_,
+               [&](std::size_t i, int) { concluded[i] = tests[i]->conclude(threads_); });
 
   std::vector<BeyondTwins> beyond;
   std::vector<TwinResult*> whose;
   auto next = concluded.begin();
   for (const std::unique_ptr<Class>& one : classes_)
-    for (const Judged& judged : one->tensors) {
+    for (const TwinTensor& judged : one->tensors) {
       const std::vector<judge::TwinJudgement>& judgements = *next++;
       for (std::size_t a = 0; a < judgements.size(); ++a) {
         const Answered& answer = *judged.answers[a];
@@ -359,7 +351,7 @@ double Twins::largest_rms_ratio(const Answered& answer, const plan::Names& left_
                                 std::string_view tensor) const {
   const Class* const one = class_of(answer, left_out);
   if (one == nullptr) return 0;
-  if (const Judged* const judged = one->judged(answer, tensor)) return judged->test->largest_rms_ratio();
+  if (const TwinTensor* const judged = one->judged(answer, tensor)) return judged->test->largest_rms_ratio();
   const auto parameter = std::ranges::find(one->parameters, tensor, &Parameter::name);
   if (parameter == one->parameters.end()) return 0;
   const auto limit = one->limits.find(tensor);
@@ -370,7 +362,7 @@ double Twins::largest_rms_ratio(const Answered& answer, const plan::Names& left_
 ScaledUlps Twins::largest_scaled_ulps(const Answered& answer, const plan::Names& left_out,
                                       std::string_view tensor, TruthSource& truths) const {
   const Class* const one = class_of(answer, left_out);
-  const Judged* const judged = one == nullptr ? nullptr : one->judged(answer, tensor);
+  const TwinTensor* const judged = one == nullptr ? nullptr : one->judged(answer, tensor);
   if (judged == nullptr) return {};
   const std::size_t query_heads = problem_.dimensions().H;
   std::vector<std::vector<double>> largest(query_heads);

@@ -16,6 +16,7 @@
 namespace kda_check::engine {
 
 class TwinsAhead;
+class TwinsOnGpu;
 
 /// What twins say of one tensor of an answer.
 struct TwinResult {
@@ -60,6 +61,8 @@ class Twins {
   /// When all are added: what the GPU computes for them begins, if it computes for all heads at once.
   void begin(std::size_t heads_at_once);
   bool is_empty() const { return classes_.empty(); }
+  /// Whether a GPU is to measure all of them: who has the truth there need not have it elsewhere.
+  bool are_on_gpu() const;
   kda::Pass pass() const { return pass_; }
   /// Runs the twins on these heads, while their truth is there.
   void measure(const HeadTruths& truths) { measure(truths, truths.first, truths.count); }
@@ -84,13 +87,15 @@ class Twins {
   struct Class;
   const Class* class_of(const Answered& answer, const plan::Names& left_out) const;
   void measure(const HeadTruths& truths, std::size_t first, std::size_t count);
-  void answer_on_gpu(Class& one, std::size_t first, std::size_t count);
+  bool is_for_gpu(const Class& one) const;
+  bool measured_on_gpu(Class& one, TwinsOnGpu& gpu);
   void conclude(TruthSource& truths);
 
   const kda::Problem& problem_;
   const kda::Pass pass_;
   const int threads_;
   const bool draws_;
+  const kda::RunOptions decay_options_;  ///< of who is asked for slopes along decays
   CpuInstead cpu_instead_;
   std::vector<std::unique_ptr<Class>> classes_;
   std::unique_ptr<TwinsAhead> ahead_;  ///< of classes_

@@ -9,26 +9,32 @@ namespace kda_check::engine {
 
 namespace {
 
-/// Whose answers there is room for: one is measured while the other comes.
-constexpr std::size_t at_once = 2;
+/// What there is room for: one is measured, beside the first, while the other comes.
+constexpr std::size_t at_once = 3;
+
+bool are_same(const Emulations& some, const Emulations& others) {
+  return std::ranges::equal(some, others, [](const kda::Emulated& a, const kda::Emulated& b) {
+    return a.options == b.options && a.scaled == b.scaled;
+  });
+}
 
 }  // namespace
 
-TwinsAhead::TwinsAhead(const kda::Problem& problem, Families families)
-    : problem_(problem), families_(std::move(families)), coming_(families_.size()) {
+TwinsAhead::TwinsAhead(const kda::Problem& problem, std::vector<Emulations> wanted)
+    : problem_(problem), wanted_(std::move(wanted)), coming_(wanted_.size()) {
   begin(at_once);
 }
 
 void TwinsAhead::begin(std::size_t end) {
   const std::size_t first = begun_;
-  end = std::min(end, families_.size());
+  end = std::min(end, wanted_.size());
   if (first >= end) return;
   const auto work = [this, first, end] {
     std::size_t next = first;
     try {
-      const Families some(families_.begin() + static_cast<std::ptrdiff_t>(first),
-                          families_.begin() + static_cast<std::ptrdiff_t>(end));
-      gpu_answers_of(some, problem_, 0, problem_.dimensions().H, [&](std::size_t, FamilyAnswers answers) {
+      const std::vector<Emulations> some(wanted_.begin() + static_cast<std::ptrdiff_t>(first),
+                                         wanted_.begin() + static_cast<std::ptrdiff_t>(end));
+      gpu_answers_of(some, problem_, 0, problem_.dimensions().H, [&](std::size_t, AnswersOnGpu answers) {
         coming_[next++].set_value(std::move(answers));
       });
     } catch (...) {
@@ -43,9 +49,9 @@ void TwinsAhead::begin(std::size_t end) {
   }
 }
 
-std::optional<FamilyAnswers> TwinsAhead::take(const std::vector<Twin>& family) {
-  if (taken_ == begun_ || families_[taken_] != &family) return std::nullopt;
-  FamilyAnswers answers = coming_[taken_].get_future().get();
+std::optional<AnswersOnGpu> TwinsAhead::take(const Emulations& wanted) {
+  if (taken_ == begun_ || !are_same(wanted_[taken_], wanted)) return std::nullopt;
+  AnswersOnGpu answers = coming_[taken_].get_future().get();
   if (++taken_ == begun_) begin(begun_ + 1);
   return answers;
 }

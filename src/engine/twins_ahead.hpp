@@ -1,4 +1,4 @@
-// What twins answer on the GPU, computed ahead of who measures it: the first two families while the truth is
+// What twins answer on the GPU, computed ahead of who measures it: the first of them while the truth is
 // computed and compared, each other while the one before it is measured.
 #pragma once
 
@@ -13,21 +13,21 @@ namespace kda_check::engine {
 
 class TwinsAhead {
  public:
-  /// Families that the GPU has, in the order they will be taken. They and the problem must stay.
-  TwinsAhead(const kda::Problem& problem, Families families);
+  /// What the GPU is asked for, in the order it will be taken. The problem must stay.
+  TwinsAhead(const kda::Problem& problem, std::vector<Emulations> wanted);
 
   /// To all heads; nothing where it was taken before. Throws as gpu_answers_of does, and then has no more.
-  std::optional<FamilyAnswers> take(const std::vector<Twin>& family);
+  std::optional<AnswersOnGpu> take(const Emulations& wanted);
 
  private:
-  /// All up to families_[end].
+  /// All up to wanted_[end].
   void begin(std::size_t end);
 
   const kda::Problem& problem_;
-  const Families families_;
+  const std::vector<Emulations> wanted_;
   std::size_t begun_ = 0, taken_ = 0;
-  std::vector<std::promise<FamilyAnswers>> coming_;  ///< of families_
-  std::future<void> working_ = {};                   ///< its end waits for it
+  std::vector<std::promise<AnswersOnGpu>> coming_;  ///< of wanted_
+  std::future<void> working_ = {};                  ///< its end waits for it
 };
 
 }  // namespace kda_check::engine

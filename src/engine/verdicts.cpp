@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "engine/findings.hpp"
@@ -10,6 +11,8 @@
 #include "engine/probing.hpp"
 #include "engine/twin_heads.hpp"
 #include "explain/missing_options.hpp"
+#include "plan/selection.hpp"
+#include "tensor/rearranged.hpp"
 
 namespace kda_check::engine {
 
@@ -17,6 +20,7 @@ namespace {
 
 using plan::Case;
 using plan::Reference;
+using tensor::Tensor;
 
 /// Cases of one truth.
 struct Group {
@@ -81,6 +85,13 @@ void begin_ahead(Context& context, const Group& group) {
   if (any_on_gpu && any_derived) context.begin_ahead(group.pass, chunk_sizes);
 }
 
+/// Of a tensor of the ordinary form of a call, as places are told: that in the call.
+tensor::Shape shape_in_call(const kda::PoolCall& call, std::string_view name) {
+  if (name != "o") return call.states.shape();
+  return kda::expected_shape(*kda::find_spec(name), call.problem.dimensions(),
+                             call.problem.options.state_v_first);
+}
+
 class Round {
  public:
   Round(Context& context, const Group& group, Findings& findings)
@@ -142,6 +153,10 @@ class Round {
       if (item.twins) beside_twins[item.pairing] = true;
       judge_one(item);
     }
+    for (std::size_t i = 0; i < pairings_.size(); ++i)
+      if (const Tensor* const pool = pairings_[i].got->tensor("state_pool");
+          pool != nullptr && plan::has(pairings_[i].tensors, "final_state"))
+        judge_slots_left_alone(*pool, findings_.cases[cases_[i]]);
     for (std::size_t i = 0; i < pairings_.size(); ++i) {
       const Pairing& pairing = pairings_[i];
       note_assumptions(*pairing.got, pairing.tensors);
@@ -169,11 +184,42 @@ class Round {
     if (item.twins) item.measures.has_twins = true, item.measures.twins = item.twins->judgement.ratio;
     lift(limits, item.of_twins, item.measures);
     report::TensorResult result =
-        judged({item.tensor, item.got->shape(), item.got->dtype(), context_.problem().options.state_v_first},
+        judged({item.tensor, item.got->shape(), item.got->dtype(), context_.problem().options.state_v_first,
+                context_.problem().pool.get()},
                item.measures, std::move(limits), of.asked->judging.worst_or_usual(), item.judging);
+    if (const auto& call = context_.problem().pool) result.shape = shape_in_call(*call, item.tensor);
     if (item.twins) judge_by_twins(result, *item.twins);
     if (context_.resources().draw) result.profile = report::profile_of(item.measures, item.series);
     findings_.cases[index].tensors.push_back(std::move(result));
+  }
+
+  /// Of a pool as it is after a call: what nobody stored to must be what it was.
+  void judge_slots_left_alone(const Tensor& after, report::CaseResult& result) const {
+    const kda::PoolCall& call = *context_.problem().pool;
+    const Tensor& before = call.states;
+    const std::vector<std::size_t> alone = kda::slots_left_alone(call);
+    if (alone.empty()) return;
+    const std::size_t bytes = after.bytes() / call.slots();
+    std::vector<std::size_t> changed;
+    for (const std::size_t slot : alone)
+      if (std::memcmp(after.data() + slot * bytes, before.data() + slot * bytes, bytes) != 0)
+        changed.push_back(slot);
+    if (changed.empty()) changed.push_back(alone.front());
+    const Tensor got = tensor::picked(after, 0, changed), expected = tensor::picked(before, 0, changed);
+    const std::string name = "state_pool";
+    const bool v_first = call.problem.options.state_v_first;
+    report::TensorResult judgement =
+        judged_by_bits({name, got.shape(), got.dtype(), v_first}, got, expected,
+                       comparison_options({}, context_.resources().threads, false), Sameness::data, true,
+                       "slots left alone");
+    judgement.shape = shape_in_call(call, name);
+    const auto name_slot = [&](report::PointResult& point) {
+      point.index[0] = changed[point.index[0]];
+      point.place = kda::place(name, point.index, v_first);
+    };
+    std::ranges::for_each(judgement.points, name_slot);
+    if (judgement.worst) name_slot(*judgement.worst);
+    result.tensors.push_back(std::move(judgement));
   }
 
   void note(std::string text) {

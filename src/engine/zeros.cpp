@@ -22,7 +22,7 @@ std::vector<std::string> zero_tensors(const Truth& truth) {
     const kda::GradientTruths truths =
         kda::run_gradient_oracle(problem, options, truth.chunk_size, truth.threads);
     for (const kda::GradientRow& row : kda::gradients()) {
-      const tensor::UnfilledDoubles& values = truths[static_cast<std::size_t>(row.gradient)].hi;
+      const tensor::Unfilled& values = truths[static_cast<std::size_t>(row.gradient)].hi;
       if (is_zero(values.data(), values.size())) names.emplace_back(row.name);
     }
     return names;

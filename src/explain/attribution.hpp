@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "kda/gradient_oracle.hpp"
-#include "tensor/tensor.hpp"
+#include "tensor/unfilled.hpp"
 
 namespace kda_check::explain {
 
 /// The oracle's answer held whole, without its magnitudes: the tensors of one pass by name.
 struct ExactValues {
-  tensor::UnfilledDoubles hi, lo;
+  tensor::Unfilled hi, lo;
 };
 using HeldOracle = std::map<std::string, ExactValues, std::less<>>;
 /// o and final_state.

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <set>
 
 #include "base/parallel.hpp"
@@ -45,17 +47,28 @@ struct Strand {
   std::size_t query = 0, tokens = 0;
 };
 
+std::string name_of(const Way& way) { return fmt::format("{} {}", way.variant->name, way.preset); }
+
 class Search {
  public:
-  Search(const RecordedAnswer& whole, numeric::DType dtype, int threads,
+  Search(const RecordedAnswer& whole, const std::vector<TriedWay>& forward, numeric::DType dtype, int threads,
          const std::function<void(const std::string&)>& progress)
-      : whole_(whole), dtype_(dtype), threads_(threads), progress_(progress), heads_(whole.first_heads()) {}
+      : whole_(whole),
+        forward_(forward),
+        dtype_(dtype),
+        threads_(threads),
+        progress_(progress),
+        heads_(whole.first_heads()) {}
 
   BitSearch run() {
     if (whole_.tensors().empty()) return {};
-    const std::vector<Ranked> known = of_each_name(screened(known_ways(whole_.problem(), dtype_)));
-    try_known(known);
-    if (differing_of(nearest().tensors) > 0) try_words(known);
+    try_forward();
+    if (found_.nearest.empty() || differing_of(nearest().tensors) > 0) {
+      const std::vector<Ranked> known =
+          of_each_name(screened(known_ways(whole_.problem(), dtype_, whole_.pass())));
+      try_known(known);
+      if (differing_of(nearest().tensors) > 0) try_words(known);
+    }
     if (heads_.problem.dimensions().H < whole_.problem().dimensions().H) confirm();
     return std::move(found_);
   }
@@ -70,8 +83,10 @@ class Search {
     return std::min((tokens + rows - 1) / rows * rows, sequence.length());
   }
 
-  /// Of the first sequence that is long enough, or the longest.
+  /// Of the first sequence that is long enough, or the longest. Backwards all tokens decide on the first
+  /// ones.
   RecordedPart beginning() const {
+    if (whole_.pass() == kda::Pass::backward) return whole_.heads(std::array{std::size_t{0}});
     const std::vector<kda::Sequence> sequences = whole_.problem().sequences();
     auto chosen =
         std::ranges::find_if(sequences, [](const kda::Sequence& s) { return s.length() >= first_tokens; });
@@ -93,15 +108,17 @@ class Search {
   kda::Tensors answer(const Way& way, const kda::Problem& problem, int threads) const {
     kda::RunOptions options = way.options;
     options.threads = threads;
-    return kda::by_name(way.variant->run(problem, options));
+    return kda::run_pass(way.pass, *way.variant, problem, options);
   }
 
   std::vector<Left> left(const Way& way, const kda::Problem& problem,
                          const std::vector<std::pair<std::string, const tensor::Tensor*>>& recorded) const {
     const kda::Tensors got = answer(way, problem, threads_);
     std::vector<Left> list;
-    for (const auto& [name, tensor] : recorded) list.push_back(left_of(name, got.at(name), *tensor));
-    std::ranges::sort(list, std::ranges::greater{}, &Left::tensor);  // o first
+    const std::map<std::string, const tensor::Tensor*> by_name(recorded.begin(), recorded.end());
+    for (const std::string& name : kda::tensors_of(way.pass))
+      if (const auto found = by_name.find(name); found != by_name.end())
+        list.push_back(left_of(name, got.at(name), *found->second));
     return list;
   }
 
@@ -133,8 +150,6 @@ class Search {
     return sorted;
   }
 
-  static std::string name_of(const Way& way) { return fmt::format("{} {}", way.variant->name, way.preset); }
-
   /// Of a variant in a preset the chunks that are nearest.
   static std::vector<Ranked> of_each_name(std::vector<Ranked> list) {
     std::vector<Ranked> ways;
@@ -146,7 +161,9 @@ class Search {
 
   /// With the best launch, where it is open, on the first heads.
   void settle(Way way) {
-    if (has_open_launch(*way.variant, way.options)) {
+    const bool has_more = way.pass == kda::Pass::backward && way.variant->axes.chunk &&
+                          kda::is_triton(way.options.arithmetic.reduction);
+    if (has_more || has_open_launch(*way.variant, way.options)) {
       kda::RunOptions options = way.options;
       options.threads = threads_;
       way.options.arithmetic.launch = launch_of(*way.variant, heads_, options).launch;
@@ -163,6 +180,19 @@ class Search {
   TriedWay& nearest() { return found_.nearest.front(); }
 
   // --- what is tried
+
+  /// Gradients: those that computed o and final_state.
+  void try_forward() {
+    for (const TriedWay& tried : forward_) {
+      if (differing_of(tried.tensors) > 0) continue;
+      Way way = tried.way;
+      way.pass = kda::Pass::backward;
+      progress_(text_of(way, whole_.problem()));
+      settle(std::move(way));
+      ++found_.tried;
+    }
+    sort_found();
+  }
 
   /// Where one leaves nothing, only those beside it that leave nothing either.
   void try_known(const std::vector<Ranked>& known) {
@@ -192,11 +222,13 @@ class Search {
   }
 
   void try_words(const std::vector<Ranked>& known) {
-    const Strand strand = where_nearest_differs();
-    if (strand.tokens == 0) return;
-    const RecordedPart part = whole_.beginning(strand.sequence, strand.query, strand.tokens);
+    const std::optional<RecordedPart> telling_part =
+        whole_.pass() == kda::Pass::forward ? part_of(where_nearest_differs()) : head_that_differs();
+    if (!telling_part) return;
+    const RecordedPart& part = *telling_part;
+    const kda::Dimensions& d = part.problem.dimensions();
     std::vector<Ranked> bases = ranked(with_found_launches(known), part);
-    bases.resize(std::min(bases.size(), std::max<std::size_t>(1, token_runs / strand.tokens)));
+    bases.resize(std::min(bases.size(), std::max<std::size_t>(1, token_runs / (d.B * d.T))));
     progress_(fmt::format("single words of {} ways", bases.size()));
     std::vector<Way> ways;
     std::set<std::string> seen;
@@ -211,7 +243,9 @@ class Search {
       // One that changes no bit, or none for the better - unless in a launch that was found without the word.
       const bool has_launch = one.way.options.arithmetic.launch != kda::Launch{};
       if (has_launch ? one.differing == base.differing : one.differing >= base.differing) continue;
-      if (one.way.variant->axes.chunk) one.way.options.arithmetic.launch = {};  // it was searched for
+      // It was searched for; backwards the search goes on from it.
+      if (one.way.variant->axes.chunk && one.way.pass == kda::Pass::forward)
+        one.way.options.arithmetic.launch = {};
       settle(std::move(one.way));
       if (++settled == few_words) break;
     }
@@ -224,9 +258,29 @@ class Search {
     for (const Ranked& one : known) {
       Way& way = ways.emplace_back(one.way);
       for (const TriedWay& tried : found_.nearest)
-        if (tried.way.variant == way.variant && tried.way.preset == way.preset) way = tried.way;
+        if (tried.way.variant == way.variant && tried.way.preset == way.preset && tried.way.change.empty())
+          way = tried.way;
     }
     return ways;
+  }
+
+  std::optional<RecordedPart> part_of(const Strand& strand) const {
+    if (strand.tokens == 0) return std::nullopt;
+    return whole_.beginning(strand.sequence, strand.query, strand.tokens);
+  }
+
+  /// Of gradients: the query head in which most elements differ under the nearest way.
+  std::optional<RecordedPart> head_that_differs() {
+    std::vector<RecordedPart> parts;
+    for (std::size_t query = 0; query < heads_.problem.dimensions().H; ++query)
+      parts.push_back(whole_.heads(std::array{query}));
+    std::vector<std::size_t> counts(parts.size());
+    parallel_for(parts.size(), threads_, [&](std::size_t i, int) {
+      counts[i] = differing_bits(answer(nearest().way, parts[i].problem, 1), parts[i].recorded);
+    });
+    const auto most = std::ranges::max_element(counts);
+    if (*most == 0) return std::nullopt;
+    return std::move(parts[static_cast<std::size_t>(most - counts.begin())]);
   }
 
   /// Where most elements differ under the nearest way: as many tokens as show it.
@@ -267,6 +321,7 @@ class Search {
   }
 
   const RecordedAnswer& whole_;
+  const std::vector<TriedWay>& forward_;
   const numeric::DType dtype_;
   const int threads_;
   const std::function<void(const std::string&)>& progress_;
@@ -288,9 +343,10 @@ std::size_t elements_of(const std::vector<Left>& tensors) {
   return count;
 }
 
-BitSearch search_bits(const RecordedAnswer& recorded, numeric::DType dtype, int threads,
+BitSearch search_bits(const RecordedAnswer& recorded, const std::vector<TriedWay>& forward,
+                      numeric::DType dtype, int threads,
                       const std::function<void(const std::string&)>& progress) {
-  return Search(recorded, dtype, threads, progress).run();
+  return Search(recorded, forward, dtype, threads, progress).run();
 }
 
 }  // namespace kda_check::explain

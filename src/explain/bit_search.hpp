@@ -1,5 +1,5 @@
-// Who computed a recorded answer: the way to compute that leaves no bit of it different, or the nearest
-// (docs/explain-bits.md).
+// Who computed a recorded answer, or its gradients: the way that leaves no bit of it different, or the
+// nearest (docs/explain-bits.md).
 #pragma once
 
 #include <functional>
@@ -31,8 +31,10 @@ struct BitSearch {
   std::size_t tried = 0;          ///< ways, on parts at least
 };
 
-/// `progress` is told what is tried.
-BitSearch search_bits(const RecordedAnswer& recorded, numeric::DType dtype, int threads,
+/// `forward`: of gradients, the ways that are nearest to o and final_state. Their launches are kept, and
+/// those that leave nothing there are tried before all else. `progress` is told what is tried.
+BitSearch search_bits(const RecordedAnswer& recorded, const std::vector<TriedWay>& forward,
+                      numeric::DType dtype, int threads,
                       const std::function<void(const std::string&)>& progress);
 
 }  // namespace kda_check::explain

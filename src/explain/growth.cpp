@@ -14,18 +14,25 @@ using judge::TokenSeries;
 
 /// Sums over a window, or over a whole head.
 struct Pool {
-  numeric::ProductSum difference2, expected2;
+  numeric::ProductSum difference2, expected2, product;
   double max_abs = 0, scaled_ulp = 0;
 
   template <class Errors>  // of a token, or a pool
   void add(const Errors& errors) {
     difference2.add(errors.difference2);
     expected2.add(errors.expected2);
+    product.add(errors.product);
     max_abs = std::max(max_abs, errors.max_abs);
     scaled_ulp = std::max(scaled_ulp, errors.scaled_ulp);
   }
   double rms_ratio() const {
     return std::isfinite(difference2.root()) ? relative_size(difference2, expected2) : HUGE_VAL;
+  }
+  /// NaN where there is none: the error, or the answer, is not finite.
+  double bias() const {
+    if (expected2.is_zero()) return 0;
+    const double share = quotient(product, expected2);
+    return std::isfinite(share) ? share : NAN;
   }
 };
 
@@ -174,10 +181,11 @@ Growth growth_of(const TokenSeries& series, const std::vector<kda::Sequence>& se
   std::vector<double> ratios;
   for (std::size_t i = 0; i < count; ++i) {
     const Pool all = sum_of({pools.data() + i * series.heads, series.heads});
-    growth.windows.push_back(
-        {i * window, std::min((i + 1) * window, length) - 1, all.rms_ratio(), all.scaled_ulp, all.max_abs});
+    growth.windows.push_back({i * window, std::min((i + 1) * window, length) - 1, all.rms_ratio(),
+                              all.scaled_ulp, all.max_abs, all.bias()});
     ratios.push_back(all.rms_ratio());
   }
+  growth.bias = sum_of(pools).bias();
   const std::vector<double> t = middles(growth.windows);
   growth.fit = fit_power_law(t, ratios);
   growth.trend = trend_of(growth.fit);

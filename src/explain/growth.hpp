@@ -25,6 +25,7 @@ std::string_view name_of(Origin origin);
 struct Window {
   std::size_t first, last;  ///< positions, both inclusive
   double rms_ratio = 0, scaled_ulp = 0, max_abs = 0;
+  double bias = 0;  ///< the share of the expected values that is too much, or below 0 missing; NaN: unknown
 };
 
 /// log(error) = slope log(t) + constant by least squares, t = middle of a window, counted from 1. Windows
@@ -47,6 +48,7 @@ struct HeadGrowth {
 
 struct Growth {
   std::vector<Window> windows;  ///< over all heads
+  double bias = 0;              ///< of all of them
   Fit fit;                      ///< of their rms_ratio
   Trend trend = Trend::unclear;
   std::vector<HeadGrowth> heads;

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "explain/parity.hpp"
 #include "explain/rearrangement.hpp"
+#include "explain/serving.hpp"
 
 namespace kda_check::explain {
 
@@ -179,13 +182,15 @@ tensor::Tensor state_gradients(const Problem& problem, numeric::DType dtype) {
 void split(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {
   const Layout layout = layout_of(problem);
   for (const std::size_t cut : cuts_of(longest_sequence(problem), subject.chunk_size)) {
-    const bool same_bits = subject.form == judge::Form::recurrence || cut % subject.chunk_size == 0;
-    if (!same_bits && subject.pass == Pass::backward) continue;
+    const bool ends_chunk = subject.form == judge::Form::recurrence || cut % subject.chunk_size == 0;
+    if (!ends_chunk && subject.pass == Pass::backward) continue;
     std::vector<Sequence> first;
     for (const Sequence& sequence : problem.sequences())
       first.push_back(sequence.part(0, std::min(cut, sequence.length())));
     const std::vector<Sequence> second = Cut(problem, cut).behind;
     Tensors begun = subject.solve(excerpt(problem, first, layout), Pass::forward, Fill::whatever);
+    const bool same_bits =
+        ends_chunk && subject.adds_as_in_one_call(problem, begun.at("final_state").dtype());
     const Tensors ended =
         solved(subject, excerpt(problem, second, layout, {&begun.at("final_state"), nullptr}));
     if (subject.pass == Pass::backward) {
@@ -226,11 +231,12 @@ void batch(const Problem& problem, const Tensors& reference, const Subject& subj
 /// Of more than two value heads the sum that a query head's gradients are has another order then.
 bool is_no_sum_over_heads(std::string_view name) { return name != "dq" && name != "dk"; }
 
-void heads(const Problem& problem, const Tensors&, const Subject& subject, const Sink& sink) {
-  const Tensors got = solved(subject, with_heads_reversed(problem));
+void heads(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {
+  Tensors got = with_heads_reversed(solved(subject, with_heads_reversed(problem)), problem.dimensions());
+  // What came from a pool may be stored in fewer bits.
+  for (auto& [name, tensor] : got) tensor = tensor.converted_to(reference.at(name).dtype());
   sink({"heads in reverse order", true,
-        pairs_of(with_heads_reversed(got, problem.dimensions()),
-                 problem.heads_per_group() > 2 ? is_no_sum_over_heads : every_tensor)});
+        pairs_of(std::move(got), problem.heads_per_group() > 2 ? is_no_sum_over_heads : every_tensor)});
 }
 
 // --- neighbour
@@ -284,20 +290,38 @@ constexpr Invariant rows[] = {
      "cut in two, the state handed over, and backwards its gradient: the same bits (chunk forms: at the ends "
      "of chunks, else within the "
      "limits)",
-     "state dropped or rounded on the way, gates off by one at a start", needs_two_tokens, split},
+     "state dropped or rounded on the way, gates off by one at a start", needs_two_tokens, split, false,
+     false, Premise::state_is_all},
     {"batch", "sequences in reverse order, or behind another: the same bits for each",
      "indices of rows and states, work shared between rows", always, batch},
     {"heads", "heads in reverse order: the same bits for each",
-     "indices of heads, parameters of another head", needs_two_heads, heads},
+     "indices of heads, parameters of another head", needs_two_heads, heads, false, false,
+     Premise::heads_alike},
     {"neighbour", "packed between sequences of NaN: the same bits as between finite ones",
      "reads beyond the end of a sequence, masks by multiplication", always, neighbour},
     {"poison", "outputs and scratch memory full of NaN, then of large numbers: the same bits",
      "elements never written, memory read before it is", always, poison},
     {"inputs", "the inputs afterwards: the same bits as before", "work in place", always, inputs},
+    {"parity",
+     "prefill, chunked prefill, decode, packed, alone, a state of zeros, the other layout: every two of them "
+     "the "
+     "same bits (chunk forms: decode within the limits)",
+     "another path for another call", parity_inapplicable, run_parity, false, true},
 };
 
 }  // namespace
 
-std::span<const Invariant> invariants() { return rows; }
+bool Subject::adds_as_in_one_call(const Problem& problem, numeric::DType handed) const {
+  return !layout_decides || (problem.initial_state && problem.initial_state->dtype() == handed);
+}
+
+std::span<const Invariant> invariants() {
+  static const std::vector<Invariant> all = [] {
+    std::vector<Invariant> list(std::begin(rows), std::end(rows));
+    list.insert(list.end(), laws_of_life().begin(), laws_of_life().end());
+    return list;
+  }();
+  return all;
+}
 
 }  // namespace kda_check::explain

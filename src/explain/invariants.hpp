@@ -31,6 +31,14 @@ struct Subject {
   /// Its decay within a chunk is formed around a row that may come later (decay=anchor-mid): earlier rows
   /// then depend on later ones in their roundings.
   bool reads_ahead = false;
+  /// The order of its sums may be that of the layout of a state that it loads: of whether there is one, of
+  /// its element type, and of which extent is first.
+  bool layout_decides = false;
+  /// A state is all that a call leaves to the next.
+  bool state_is_all = true;
+
+  /// Whether calls that begin with a state of this type add in the order of a call on the problem.
+  bool adds_as_in_one_call(const kda::Problem& problem, numeric::DType handed) const;
 };
 
 /// Two tensors that must agree; `name` as in kda/schema.
@@ -40,11 +48,24 @@ struct Pair {
   tensor::Tensor expected;  ///< empty: the tensor of that name of the reference
 };
 
+/// Where a trial stands in the matrix of a law that compares every two of several ways (explain/parity.hpp).
+struct MatrixPlace {
+  std::size_t row, column;
+};
+
 /// One thing tried. Where a place of a tensor is not concerned, got is what was expected.
 struct Trial {
   std::string what;       ///< "cut at 63"
   bool same_bits = true;  ///< else within what rounding explains
   std::vector<Pair> pairs;
+  std::optional<MatrixPlace> place = {};
+};
+
+/// What a law takes for granted of who is tried.
+enum class Premise : unsigned char {
+  nothing,
+  state_is_all,  ///< Subject::state_is_all
+  heads_alike,   ///< a head is computed as it would be in the place of another
 };
 
 struct Invariant {
@@ -56,6 +77,10 @@ struct Invariant {
   /// Hands every trial to `sink`. `reference`: what the pass yields on the problem itself.
   void (*run)(const kda::Problem& problem, const kda::Tensors& reference, const Subject& subject,
               const std::function<void(Trial)>& sink);
+  /// Makes calls on a pool of states: for programs only where the problem is one.
+  bool calls_on_pools = false;
+  bool by_name = false;  ///< tried only when it is asked for by its name
+  Premise premise = Premise::nothing;
 };
 std::span<const Invariant> invariants();
 

@@ -5,25 +5,16 @@
 #include <cstddef>
 #include <vector>
 
+#include "kda/excerpt.hpp"
 #include "kda/passes.hpp"
 #include "kda/problem.hpp"
 
 namespace kda_check::explain {
 
-/// How pieces become a problem: one batch row each (they have one length then), or packed behind one another.
-enum class Layout : unsigned char { rows, packed };
-/// That of the problem itself.
-Layout layout_of(const kda::Problem& problem);
-
-/// States handed from piece to piece, one for each sequence of the whole; null: as the whole has them.
-struct HandedOver {
-  const tensor::Tensor* states = nullptr;           ///< that the pieces start from
-  const tensor::Tensor* state_gradients = nullptr;  ///< of those they end with
-};
-
-/// Parts of sequences as sequences 0, 1, ... of a problem, with the loss of their tokens and final states.
-kda::Problem excerpt(const kda::Problem& whole, const std::vector<kda::Sequence>& pieces, Layout layout,
-                     const HandedOver& handed = {});
+using kda::excerpt;
+using kda::HandedOver;
+using kda::Layout;
+using kda::layout_of;
 
 /// Whether the elements of a tensor of either pass belong to tokens or sequences; else it is the gradient of
 /// a parameter, which is a sum over all of them.

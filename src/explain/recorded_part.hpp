@@ -23,6 +23,7 @@ class RecordedAnswer {
                  numeric::DType dtype);
 
   const kda::Problem& problem() const { return problem_; }
+  kda::Pass pass() const { return pass_; }
   const std::map<std::string, const tensor::Tensor*, std::less<>>& tensors() const { return tensors_; }
 
   /// Some query heads, with their value heads, of all sequences.

@@ -33,13 +33,14 @@ kda::CastPoints casts_of(const Way& way, const Problem& problem) {
                           way.variant->axes.chunk);
 }
 
-/// Whether a forward run of the variant on the problem comes past a cast point.
+/// Whether a run of the way on the problem comes past a cast point.
 bool has_point(const kda::CastPointRow& row, const Way& way, const Problem& problem) {
   if (row.point == &kda::CastPoints::normalised) return problem.options.qk_l2norm;
   if (row.point == &kda::CastPoints::initial_state && !problem.initial_state) return false;
   if (row.point == &kda::CastPoints::transition || row.point == &kda::CastPoints::segment_state)
     return way.options.arithmetic.segments.merge != kda::SegmentMerge::none;
-  return !row.backward && (way.variant->axes.chunk ? row.in_chunk_form : row.in_token_forms);
+  return (way.pass == kda::Pass::backward || !row.backward) &&
+         (way.variant->axes.chunk ? row.in_chunk_form : row.in_token_forms);
 }
 
 std::string text_of(Rounding rounding) {
@@ -132,7 +133,7 @@ class Near {
 std::string launch_word(const Way& way, const Problem& problem) {
   const kda::Arithmetic& arithmetic = way.options.arithmetic;
   const kda::Launch launch =
-      kda::left_open(arithmetic.launch, kda::launch_choices(problem, arithmetic, kda::Pass::forward));
+      kda::left_open(arithmetic.launch, kda::launch_choices(problem, arithmetic, way.pass));
   return launch == kda::Launch{} ? std::string() : "launch=" + kda::words_of(launch);
 }
 
@@ -146,10 +147,12 @@ std::string identity(const Way& way, const Problem& problem) {
     if (has_point(row, way, problem)) arithmetic.casts.*row.point = casts.*row.point;
   arithmetic.storage = kda::Storage::named;
   const kda::ArithmeticAxes axes = way.variant->axes;
-  return kda::describe(arithmetic, axes) + (axes.chunk ? fmt::format(" {}", way.options.chunk_size) : "");
+  const std::string text = kda::describe(arithmetic, axes);
+  if (axes.chunk) return fmt::format("{} {}", text, way.options.chunk_size);
+  return way.pass == kda::Pass::forward ? text : fmt::format("{} {}", text, way.variant->name);
 }
 
-std::vector<Way> known_ways(const Problem& problem, DType dtype) {
+std::vector<Way> known_ways(const Problem& problem, DType dtype, kda::Pass pass) {
   std::vector<Way> ways;
   std::set<std::string> known;
   const auto add = [&](Way way) {
@@ -168,6 +171,7 @@ std::vector<Way> known_ways(const Problem& problem, DType dtype) {
   const auto usual_of = [&](const kda::Variant& variant) {
     Way way;
     way.variant = &variant;
+    way.pass = pass;
     way.options.dtype = dtype;
     way.options.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);
     way.options.arithmetic = variant.default_arithmetic(problem, dtype);

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kda/variants.hpp"
+#include "kda/passes.hpp"
 
 namespace kda_check::explain {
 
@@ -14,18 +14,19 @@ struct Way {
   std::string change;  ///< what is not the preset's: "special=triton -> special=ieee"; empty: nothing
   std::string word;    ///< the same as --arithmetic takes it: "special=ieee"
   kda::RunOptions options;
+  kda::Pass pass = kda::Pass::forward;
 };
 
 /// Every variant of the CPU as it computes usually and in every preset, in chunks as long as those of the
 /// problem and of 16, 32 and 64 tokens; what computes alike once.
-std::vector<Way> known_ways(const kda::Problem& problem, numeric::DType dtype);
+std::vector<Way> known_ways(const kda::Problem& problem, numeric::DType dtype, kda::Pass pass);
 
 /// One value of one axis, the length of the chunks or the rounding at one cast point is another. Numbers of
 /// an axis are usual ones.
 std::vector<Way> ways_near(const Way& known, const kda::Problem& problem);
 
-/// The same for ways that say the same. naive is taken for recurrent: they differ in rows of Triton's alone,
-/// which are recurrent's.
+/// The same for ways that say the same. Forwards naive is taken for recurrent: they differ in rows of
+/// Triton's alone, which are recurrent's.
 std::string identity(const Way& way, const kda::Problem& problem);
 
 /// "chunk under fla in chunks of 16 with launch=pairs:2x32x1"; the change behind a comma.

@@ -132,8 +132,7 @@ class ElementCounter {
           consider<Storage>(element_of(run, begin + i, got, expected), block.difference[i], expected,
                             begin + i);
       for (std::size_t i = 0; token != nullptr && i < block.count; ++i)
-        token->take(std::fabs(block.difference[i]), std::fabs(block.hi[i]), block.rank[i],
-                    run.lane + begin + i);
+        token->take(block.difference[i], block.hi[i], block.rank[i], run.lane + begin + i);
     }
     *cell.difference2.plain() = block.difference2, *cell.expected2.plain() = block.expected2;
     *cell.product.plain() = block.product;
@@ -178,7 +177,7 @@ class ElementCounter {
       m_.outside += errors.beyond != -1;
       rank = errors.rank;
     }
-    if (token != nullptr) token->take(std::fabs(difference), std::fabs(e.exact.hi), rank, e.lane);
+    if (token != nullptr) token->take(difference, e.exact.hi, rank, e.lane);
   }
 
   /// One whose class is not the expected one; at the overflow threshold infinity stands for a number.

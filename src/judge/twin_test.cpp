@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/parallel.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::judge {
@@ -100,19 +101,23 @@ TwinTest::Cells TwinTest::empty_cells(std::size_t count) const {
   return {setting_.twins + setting_.answers, std::vector<CellSums>(count)};
 }
 
+void TwinTest::add_rows(std::vector<CellSums>& cells, const std::vector<std::uint32_t>& cell_of_row,
+                        const HeadErrors& errors, std::size_t field) const {
+  if (errors.fields.empty()) return;
+  const ErrorSums& sums = errors.fields[field];
+  if (sums.row_energy.empty()) return;  // not fit
+  for (std::size_t r = 0; r < cell_of_row.size(); ++r) {
+    if (cell_of_row[r] == no_cell) continue;
+    const auto truth = static_cast<double>(errors.row_truth[r]);
+    cells[cell_of_row[r]].add({static_cast<double>(sums.row_energy[r]),
+                               static_cast<double>(sums.row_along[r]), truth, truth * errors.coherence,
+                               static_cast<double>(setting_.layout.columns(r))});
+  }
+}
+
 void TwinTest::add_rows(Cells& cells, const std::vector<std::uint32_t>& cell_of_row,
                         const HeadErrors& errors) const {
-  for (std::size_t f = 0; f < errors.fields.size(); ++f) {
-    const ErrorSums& sums = errors.fields[f];
-    if (sums.row_energy.empty()) continue;  // not fit
-    for (std::size_t r = 0; r < cell_of_row.size(); ++r) {
-      if (cell_of_row[r] == no_cell) continue;
-      const auto truth = static_cast<double>(errors.row_truth[r]);
-      cells[f][cell_of_row[r]].add({static_cast<double>(sums.row_energy[r]),
-                                    static_cast<double>(sums.row_along[r]), truth, truth * errors.coherence,
-                                    static_cast<double>(setting_.layout.columns(r))});
-    }
-  }
+  for (std::size_t f = 0; f < errors.fields.size(); ++f) add_rows(cells[f], cell_of_row, errors, f);
 }
 
 void TwinTest::add_columns(Cells& cells, const HeadErrors& errors) const {
@@ -216,10 +221,24 @@ bool TwinTest::has_to_measure(std::size_t head) const {
   return errors.fit.empty() || errors.fit != errors.fit_at(setting_.most_rms_ratio);
 }
 
+const RowCells& TwinTest::chunks() const {
+  return *std::ranges::find(row_cells_, std::optional(Region::chunk_of_head), &RowCells::of_head);
+}
+
 void TwinTest::measure(std::size_t head, const HeadValues& values) {
-  const auto chunks = std::ranges::find(row_cells_, std::optional(Region::chunk_of_head), &RowCells::of_head);
+  take(head, head_errors(setting_, tiles_, chunks(), values));
+}
+
+void TwinTest::measure(std::size_t first, const HeadsOnGpu& values, int threads) {
+  std::vector<HeadErrors> errors = head_errors_on_gpu(setting_, tiles_, chunks(), values, threads);
+  parallel_for(errors.size(), threads, [&](std::size_t i, int) {
+    if (has_to_measure(first + i)) take(first + i, std::move(errors[i]));
+  });
+}
+
+void TwinTest::take(std::size_t head, HeadErrors errors) {
   HeadPart& part = heads_[head] = {};
-  part.errors = head_errors(setting_, tiles_, *chunks, values);
+  part.errors = std::move(errors);
   if (part.errors.fields.empty()) return;
   const auto tally_as = [&](Region region, const Cells& cells) {
     tally(part.tallies[static_cast<std::size_t>(region)], cells, head);
@@ -238,7 +257,7 @@ void TwinTest::measure(std::size_t head, const HeadValues& values) {
   for (ErrorSums& sums : part.errors.fields) sums.tile_energy = {};  // no region of all heads has tiles
 }
 
-std::vector<TwinJudgement> TwinTest::conclude() const {
+std::vector<TwinJudgement> TwinTest::conclude(int threads) const {
   Tallies all;
   double coherence = 0;
   const std::size_t judged = judged_heads();
@@ -251,7 +270,9 @@ std::vector<TwinJudgement> TwinTest::conclude() const {
   const auto tally_rows = [&](Region region, const std::vector<std::uint32_t>& cell_of_row,
                               std::size_t count) {
     Cells cells = empty_cells(count);
-    for (const HeadPart& part : heads_) add_rows(cells, cell_of_row, part.errors);
+    parallel_for(cells.size(), threads, [&](std::size_t field, int) {
+      for (const HeadPart& part : heads_) add_rows(cells[field], cell_of_row, part.errors, field);
+    });
     tally(all[static_cast<std::size_t>(region)], cells, 0);
   };
   const bool one_head = setting_.layout.heads == 1;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "judge/error_map.hpp"
+#include "judge/gpu_head_errors.hpp"
 #include "judge/head_errors.hpp"
 #include "judge/regions.hpp"
 
@@ -55,9 +56,11 @@ class TwinTest {
   bool has_to_measure(std::size_t head) const;
   /// One head; from any thread.
   void measure(std::size_t head, const HeadValues& values);
+  /// The same of heads from `first` on, as far as they have to be measured.
+  void measure(std::size_t first, const HeadsOnGpu& values, int threads);
   /// One for each answer, when all heads were measured; none where no head has enough twins that are fit,
   /// or the tensor too few errors.
-  std::vector<TwinJudgement> conclude() const;
+  std::vector<TwinJudgement> conclude(int threads = 1) const;
   /// Of an answer, when all heads were measured: its error in units of what the worst twin errs by there, by
   /// heads and rows, rows of chunks (of tokens alone) and columns.
   std::vector<ErrorMap> maps(std::size_t answer) const;
@@ -94,8 +97,13 @@ class TwinTest {
   /// Of one kind of region, by field - the twins, then the answers - and cell.
   using Cells = std::vector<std::vector<CellSums>>;
 
+  const RowCells& chunks() const;
+  /// What was measured of a head.
+  void take(std::size_t head, HeadErrors errors);
   Cells empty_cells(std::size_t count) const;
   void add_rows(Cells& cells, const std::vector<std::uint32_t>& cell_of_row, const HeadErrors& errors) const;
+  void add_rows(std::vector<CellSums>& cells, const std::vector<std::uint32_t>& cell_of_row,
+                const HeadErrors& errors, std::size_t field) const;
   void add_columns(Cells& cells, const HeadErrors& errors) const;
   /// `slope_floor`: what truncated operands may leave.
   void tally(Tally& into, const Cells& cells, std::size_t head, double slope_floor) const;

@@ -97,20 +97,28 @@ void UnitsSum::add(std::size_t begin, std::size_t count, const double* values, i
   }
 }
 
-void UnitsSum::add_sums(std::size_t count, const double* values, std::span<const double> dg) {
+void UnitsSum::add_sums(std::size_t count, const double* values, std::span<const double> dg, int threads) {
   if (kind_ == Kind::narrow) return;
-  const std::size_t width = count / d_.HV;
-  for (std::size_t head = 0; head < d_.HV; ++head) {
+  struct OfHead {
     Mean tokens;
-    double most = 0;
+    double most = 0, largest = 0;
+  };
+  std::vector<OfHead> heads(d_.HV);
+  parallel_for(d_.HV, threads, [&](std::size_t head, int) {
+    OfHead found;
     for (std::size_t token = 0; token < d_.B * d_.T; ++token) {
       const Row row = row_of(token, head);
       const std::size_t at = (token * d_.HV + head) * d_.decays();
-      if (!dg.empty()) tokens.add(units_of(row), energy_of(&dg[at], d_.decays()));
-      most = std::max(most, units_of(row));
-      largest_.front() = std::max(largest_.front(), units_lost(compute_, form_, row.longest, row.rounding));
+      if (!dg.empty()) found.tokens.add(units_of(row), energy_of(&dg[at], d_.decays()));
+      found.most = std::max(found.most, units_of(row));
+      found.largest = std::max(found.largest, units_lost(compute_, form_, row.longest, row.rounding));
     }
-    means_.front().add(tokens.rms(most), energy_of(values + head * width, width));
+    heads[head] = found;
+  });
+  const std::size_t width = count / d_.HV;
+  for (std::size_t head = 0; head < d_.HV; ++head) {
+    largest_.front() = std::max(largest_.front(), heads[head].largest);
+    means_.front().add(heads[head].tokens.rms(heads[head].most), energy_of(values + head * width, width));
   }
 }
 

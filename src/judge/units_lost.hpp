@@ -51,7 +51,7 @@ class UnitsSum {
   void add(std::size_t begin, std::size_t count, const double* values, int threads = 1);
   /// dA_log and ddt_bias, sums over tokens: `dg` as the tensor says how much each of these counts. Empty: as
   /// if the worst were all.
-  void add_sums(std::size_t count, const double* values, std::span<const double> dg);
+  void add_sums(std::size_t count, const double* values, std::span<const double> dg, int threads = 1);
   UnitsLost result() const;
 
  private:

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/names.hpp"
+
 namespace kda_check::kda {
 
 namespace {
@@ -28,6 +30,7 @@ constexpr AxisRow axis_rows[] = {
      [](const Arithmetic& from, Arithmetic& to) {
        to.storage = from.storage;
        to.casts = from.casts;
+       to.stored = from.stored;
      }},
     {"formulation", "the decay, the inverse, the tail, the gates and the order of the chunk form",
      [](const Arithmetic& from, Arithmetic& to) {
@@ -108,6 +111,9 @@ std::string unsupported(const Arithmetic& arithmetic, DType dtype) {
     return "exponential=libm and poly have no powers of two, which gates=log2 and log2-each ask for";
   if (arithmetic.accumulator != Accumulator::fp32 && !has_tensor_cores)
     return "accumulator=fp16 is that of a tensor core: reduction=mma, triton or lanes";
+  if (arithmetic.storage == Storage::named && arithmetic.casts.off_diagonal != Rounding::none &&
+      (arithmetic.decay == DecayForm::pair || arithmetic.decay == DecayForm::pair_late))
+    return "storage=...@off_diagonal rounds factored scores, and decay=pair and pair-late have none";
   if (dtype != DType::fp64) return {};
   if (arithmetic.exponential != Exponential::exact && arithmetic.exponential != Exponential::libm)
     return "this exponential exists in fp32 only";
@@ -116,7 +122,12 @@ std::string unsupported(const Arithmetic& arithmetic, DType dtype) {
     return "special=triton, triton-logf, fast and fast-floor exist in fp32 only";
   if (arithmetic.subnormals != Subnormals::gradual) return "subnormals=flush exists in fp32 only";
   if (has_tensor_cores) return "tensor cores add in fp32 only";
+  if (arithmetic.stored != StoredState{}) return "a state is stored below fp32 where it is computed in fp32";
   return {};
+}
+
+std::string AxisDescription::values() const {
+  return join(names) + (grammar.empty() ? "" : ", or " + grammar);
 }
 
 }  // namespace kda_check::kda

@@ -1,7 +1,7 @@
 // How a variant computes: data, chosen per run and printed with every result. The kernels are written once
 // and ask it at each operation it governs. Seven axes: contraction, exponential, special functions,
-// reduction, storage, the formulation (decay and inverse of the chunk form), and the segments a sequence is
-// computed in. What each value means: docs/arithmetic.md.
+// reduction, storage (with how a state is stored between tokens), the formulation (decay and inverse of the
+// chunk form), and the segments a sequence is computed in. What each value means: docs/arithmetic.md.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 
 #include "kda/cast_points.hpp"
 #include "kda/row_layout.hpp"
+#include "kda/stored_state.hpp"
 #include "numeric/exponentials.hpp"
 #include "numeric/formats.hpp"
 
@@ -210,6 +211,7 @@ struct Arithmetic {
   ScaledPart scale = ScaledPart::scores;
   Output output = Output::chained;
   Segments segments;
+  StoredState stored;
   Launch launch{};
 
   bool operator==(const Arithmetic&) const = default;
@@ -261,7 +263,8 @@ constexpr std::string_view cpu_only_key(const Arithmetic& arithmetic) {
   const CastPoints& casts = arithmetic.casts;
   const bool rounds_there = casts.initial_state != Rounding::none || casts.scores != Rounding::none ||
                             casts.off_diagonal != Rounding::none || casts.residual != Rounding::none ||
-                            casts.o_inter != Rounding::none || casts.o_intra != Rounding::none;
+                            casts.o_inter != Rounding::none || casts.o_intra != Rounding::none ||
+                            casts.gate != Rounding::none || casts.beta != Rounding::none;
   if (arithmetic.special != Special::ieee) return "special";
   if (arithmetic.subnormals != Subnormals::gradual) return "subnormals";
   if (is_triton(arithmetic.reduction) || arithmetic.reduction.kind == ReductionKind::lanes)
@@ -281,6 +284,7 @@ constexpr std::string_view cpu_only_key(const Arithmetic& arithmetic) {
   if (arithmetic.scale != ScaledPart::scores) return "scale";
   if (arithmetic.output != Output::chained) return "output";
   if (arithmetic.segments.merge != SegmentMerge::none) return "segments";
+  if (arithmetic.stored != StoredState{}) return "stored";
   return {};
 }
 

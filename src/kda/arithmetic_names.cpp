@@ -10,6 +10,7 @@
 #include "kda/arithmetic_presets.hpp"
 #include "kda/axis_numbers.hpp"
 #include "kda/launch_words.hpp"
+#include "kda/stored_words.hpp"
 
 namespace kda_check::kda {
 
@@ -67,7 +68,7 @@ constexpr ValueName<InverseForm> inverses[] = {
     {InverseForm::horner, "horner", Number::rows},
     {InverseForm::eliminate, "eliminate", Number::few_rows}};
 constexpr ValueName<Merge> merges[] = {
-    {Merge::nearest, "nearest"}, {Merge::halves, "halves"}, {Merge::split, "split", Number::rows}};
+    {Merge::nearest, "nearest"}, {Merge::halves, "halves"}, {Merge::split, "split", Number::few_rows}};
 constexpr ValueName<Accumulator> accumulators[] = {{Accumulator::fp32, "fp32"}, {Accumulator::fp16, "fp16"}};
 constexpr ValueName<TailForm> tails[] = {{TailForm::difference, "difference"},
                                          {TailForm::suffix, "suffix"},
@@ -220,35 +221,38 @@ std::string numbered(const ValueName<Value> (&list)[count], Value value, double 
   return "?";
 }
 
+/// Who has an axis.
+enum Forms : std::uint8_t { all, chunk, token };
 struct AxisKey {
   std::string_view key;
-  bool chunk_only;
+  Forms forms;
   void (*set)(Arithmetic&, std::string_view);
 };
 constexpr AxisKey keys[] = {
-    {"contraction", false,
+    {"contraction", all,
      [](Arithmetic& a, std::string_view v) { a.contraction = plain(contractions, "contraction", v); }},
-    {"exponential", false,
+    {"exponential", all,
      [](Arithmetic& a, std::string_view v) { a.exponential = plain(exponentials, "exponential", v); }},
-    {"special", false, [](Arithmetic& a, std::string_view v) { a.special = plain(specials, "special", v); }},
-    {"subnormals", false,
+    {"special", all, [](Arithmetic& a, std::string_view v) { a.special = plain(specials, "special", v); }},
+    {"subnormals", all,
      [](Arithmetic& a, std::string_view v) { a.subnormals = plain(subnormal_values, "subnormals", v); }},
-    {"reduction", false, set_reduction},
-    {"storage", false, set_storage},
-    {"decay", true, set_decay},
-    {"inverse", true, set_inverse},
-    {"merge", true, set_merge},
-    {"accumulator", true,
+    {"reduction", all, set_reduction},
+    {"storage", all, set_storage},
+    {"decay", chunk, set_decay},
+    {"inverse", chunk, set_inverse},
+    {"merge", chunk, set_merge},
+    {"accumulator", chunk,
      [](Arithmetic& a, std::string_view v) { a.accumulator = plain(accumulators, "accumulator", v); }},
-    {"tail", true, [](Arithmetic& a, std::string_view v) { a.tail = plain(tails, "tail", v); }},
-    {"gates", true, [](Arithmetic& a, std::string_view v) { a.gates = plain(gate_bases, "gates", v); }},
-    {"delta", true, [](Arithmetic& a, std::string_view v) { a.delta = plain(deltas, "delta", v); }},
-    {"beta", true, [](Arithmetic& a, std::string_view v) { a.beta = plain(beta_parts, "beta", v); }},
-    {"scale", false, [](Arithmetic& a, std::string_view v) { a.scale = plain(scaled_parts, "scale", v); }},
-    {"output", true, [](Arithmetic& a, std::string_view v) { a.output = plain(outputs, "output", v); }},
-    {"update", false, [](Arithmetic& a, std::string_view v) { a.update = plain(updates, "update", v); }},
-    {"segments", true, set_segments},
-    {"launch", false, [](Arithmetic& a, std::string_view v) { a.launch = launch_from(v); }}};
+    {"tail", chunk, [](Arithmetic& a, std::string_view v) { a.tail = plain(tails, "tail", v); }},
+    {"gates", chunk, [](Arithmetic& a, std::string_view v) { a.gates = plain(gate_bases, "gates", v); }},
+    {"delta", chunk, [](Arithmetic& a, std::string_view v) { a.delta = plain(deltas, "delta", v); }},
+    {"beta", chunk, [](Arithmetic& a, std::string_view v) { a.beta = plain(beta_parts, "beta", v); }},
+    {"scale", all, [](Arithmetic& a, std::string_view v) { a.scale = plain(scaled_parts, "scale", v); }},
+    {"output", chunk, [](Arithmetic& a, std::string_view v) { a.output = plain(outputs, "output", v); }},
+    {"update", all, [](Arithmetic& a, std::string_view v) { a.update = plain(updates, "update", v); }},
+    {"segments", chunk, set_segments},
+    {"stored", token, [](Arithmetic& a, std::string_view v) { a.stored = stored_from(v); }},
+    {"launch", all, [](Arithmetic& a, std::string_view v) { a.launch = launch_from(v); }}};
 
 void set_preset(Arithmetic& arithmetic, const Preset& preset) {
   for (std::string_view rest = preset.words; !rest.empty();) {
@@ -270,7 +274,9 @@ std::string axis_value(const Arithmetic& arithmetic, std::string_view axis) {
     return numbered(reductions, arithmetic.reduction.kind, arithmetic.reduction.width) +
            (arithmetic.accumulator == Accumulator::fp16 ? ", fp16 accumulators" : "") +
            (arithmetic.launch == Launch{} ? "" : ", " + words_of(arithmetic.launch));
-  if (axis == "storage") return storage_name(arithmetic);
+  if (axis == "storage")
+    return storage_name(arithmetic) +
+           (arithmetic.stored == StoredState{} ? "" : ", stored " + words_of(arithmetic.stored));
   if (axis == "segments")
     return numbered(segment_merges, arithmetic.segments.merge, arithmetic.segments.parts);
   const double number = arithmetic.decay == DecayForm::clamp ? arithmetic.clamp : arithmetic.anchor_rows;
@@ -313,6 +319,7 @@ std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
         words_of(arithmetic.launch));
   else if (arithmetic.launch != Launch{})
     text += " launch=" + words_of(arithmetic.launch);
+  if (!axes.chunk && arithmetic.stored != StoredState{}) text += " stored=" + words_of(arithmetic.stored);
   if (axes.chunk && arithmetic.segments.merge != SegmentMerge::none)
     text += " segments=" + axis_value(arithmetic, "segments");
   return text;
@@ -344,12 +351,8 @@ bool has_axis(ArithmeticAxes axes, std::string_view assignment) {
   const std::size_t equals = assignment.find('=');
   if (equals == std::string_view::npos) return true;
   for (const AxisKey& row : keys)
-    if (row.key == assignment.substr(0, equals)) return axes.chunk || !row.chunk_only;
+    if (row.key == assignment.substr(0, equals)) return row.forms != (axes.chunk ? token : chunk);
   return false;
-}
-
-std::string AxisDescription::values() const {
-  return join(names) + (grammar.empty() ? "" : ", or " + grammar);
 }
 
 std::vector<AxisDescription> axis_descriptions() {
@@ -383,6 +386,8 @@ std::vector<AxisDescription> axis_descriptions() {
        "how writes join the decayed state; the token forms have chained and decay-fused"},
       {"segments", names_in(segment_merges), "",
        "chunk: the parts a sequence is computed in, and how their maps of the state are merged"},
+      {"stored", stored_formats(), stored_grammar(),
+       "the token forms: what a state is stored as between tokens"},
       {"launch",
        {"any"},
        "norm:SxLxW+pairs:SxLxW+substitution:SxLxW+scan:ROWS+block:COLUMNSxWARPS+wy:KxVxWARPS+intra:WARPS+"

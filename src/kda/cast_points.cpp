@@ -9,6 +9,8 @@ namespace {
 
 constexpr CastPointRow rows[] = {
     {.name = "normalised", .point = &CastPoints::normalised},
+    {.name = "g", .point = &CastPoints::gate, .in_token_forms = true},
+    {.name = "beta", .point = &CastPoints::beta, .in_token_forms = true},
     {.name = "decay", .point = &CastPoints::decay, .in_token_forms = true, .in_chunk_form = true},
     {.name = "g_cumsum", .point = &CastPoints::g_cumsum, .in_chunk_form = true},
     {.name = "exponentials", .point = &CastPoints::exponentials, .in_chunk_form = true},

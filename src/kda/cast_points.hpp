@@ -16,6 +16,8 @@ enum class Rounding : std::uint8_t { none, bf16, fp16, tf32 };
 struct CastPoints {
   Rounding normalised = Rounding::none;        ///< q and k after the L2 norm
   Rounding decay = Rounding::none;             ///< exp(g), and exp of a chunk's last row on the carried state
+  Rounding gate = Rounding::none;              ///< token forms: g, the log decay, before exp
+  Rounding beta = Rounding::none;              ///< token forms: the write strength, behind its sigmoid
   Rounding g_cumsum = Rounding::none;          ///< the cumulated gates
   Rounding exponentials = Rounding::none;      ///< chunk: exponentials before they multiply q or k
   Rounding score_operands = Rounding::none;    ///< q 2^(G-a), k 2^(a-G) in the factored scores

@@ -98,7 +98,6 @@ std::string lacks_on_tensor_cores(const Outline& problem, const RunOptions& opti
   const auto is_stored = [&](std::string_view input) { return problem.dtype_of(input) == options.dtype; };
   if (numeric::format_of(options.dtype).bytes != 2 || !is_stored("q") || !is_stored("k") || !is_stored("v"))
     return "on tensor cores gpu-chunk computes with q, k and v stored in bf16 or fp16, and in that dtype";
-  if (options.stages.asked()) return "on tensor cores gpu-chunk hands out no stages";
   const Dimensions& d = problem.dimensions;
   return cuda::unsupported_on_tensor_cores({false, d.B * d.T, d.HV, d.K, d.V, options.chunk_size});
 }
@@ -117,6 +116,7 @@ bool runs_on_tensor_cores(const Arithmetic& arithmetic) {
 std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions& options) {
   if (std::string reason = not_on_gpu(problem.dimensions, problem.has_loss()); !reason.empty()) return reason;
   const Arithmetic& arithmetic = options.arithmetic;
+  if (chunk && options.stages.given != nullptr) return "gpu-chunk takes no stages from elsewhere";
   if (chunk && runs_on_tensor_cores(arithmetic)) return lacks_on_tensor_cores(problem, options);
   if (arithmetic.exponential != Exponential::cuda && arithmetic.exponential != Exponential::cuda_fast)
     return "GPU variants have exponential=cuda and cuda-fast";
@@ -137,7 +137,6 @@ std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions
     return "gpu-chunk has decay=anchor-pair:16, anchor-first:16 and anchor-mid:16";
   if (arithmetic.inverse != InverseForm::blocks || arithmetic.inverse_rows != 16)
     return "gpu-chunk has inverse=blocks:16";
-  if (options.stages.given != nullptr) return "gpu-chunk takes no stages from elsewhere";
   return {};
 }
 

@@ -17,11 +17,10 @@ cuda::EmulatedForm form_of(const Emulated& wanted, bool beta_is_16_bit) {
   form.chunk = chunk;
   form.arithmetic = options.arithmetic;
   form.casts = cast_points(options.arithmetic, options.dtype, chunk && beta_is_16_bit, chunk);
-  form.chunk_size = options.chunk_size;
+  form.chunk_size = options.chunk_size, form.dtype = options.dtype;
+  form.scaled = wanted.scaled, form.factor = wanted.factor;
   return form;
 }
-
-cuda::Output output(tensor::Tensor& tensor) { return {tensor.dtype(), tensor.data(), tensor.size()}; }
 
 }  // namespace
 
@@ -40,14 +39,15 @@ std::string not_emulated_on_gpu(const Emulated& wanted, const Outline& problem) 
 void emulate_on_gpu(const Problem& problem, const std::vector<Emulated>& wanted, const EmulatedSink& sink) {
   cuda::ProblemInputs inputs;
   const WidenedDecays widened = set_inputs(inputs, problem);
-  std::vector<Answer> answers;
   std::vector<cuda::EmulatedForm> forms;
-  for (const Emulated& one : wanted) {
-    answers.push_back(allocate_answer(problem, one.options->dtype));
-    forms.push_back(form_of(one, problem.beta_is_16_bit()));
-    forms.back().o = output(answers.back().o), forms.back().final_state = output(answers.back().final_state);
-  }
-  cuda::emulate(inputs, forms, [&](std::size_t i) { sink(i, std::move(answers[i])); });
+  for (const Emulated& one : wanted) forms.push_back(form_of(one, problem.beta_is_16_bit()));
+  cuda::emulate(inputs, forms, sink);
+}
+
+Answer downloaded(const AnswerOnGpu& answer, const Problem& problem) {
+  Answer copy = allocate_answer(problem, answer.o.dtype);
+  cuda::download(answer.o, copy.o.data()), cuda::download(answer.final_state, copy.final_state.data());
+  return copy;
 }
 
 }  // namespace kda_check::kda

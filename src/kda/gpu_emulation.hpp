@@ -7,24 +7,31 @@
 #include <string>
 #include <vector>
 
+#include "kda/on_gpu.hpp"
 #include "kda/problem.hpp"
 #include "kda/variants.hpp"
 
 namespace kda_check::kda {
 
-/// A CPU variant and how it is to compute.
+/// A CPU variant and how it is to compute; of the recurrence `factor` times the log decays that `scaled` says
+/// (kda/scaled_decays.hpp).
 struct Emulated {
   const Variant* variant;
   const RunOptions* options;
+  ScaledDecays scaled = ScaledDecays::none;
+  float factor = 1;
 };
 
 /// Why the GPU cannot answer for it; empty when it can. Not in fp64.
 std::string not_emulated_on_gpu(const Emulated& wanted, const Outline& problem);
 
-/// Takes the answers in the order they are wanted in, each as soon as it is there.
-using EmulatedSink = std::function<void(std::size_t wanted, Answer answer)>;
+/// Takes the answers in the order they are wanted in, each as soon as it is there. It stays on the GPU.
+using EmulatedSink = std::function<void(std::size_t wanted, AnswerOnGpu answer)>;
 
 /// The answers of all of them. Throws as Variant::run() of GPU variants does.
 void emulate_on_gpu(const Problem& problem, const std::vector<Emulated>& wanted, const EmulatedSink& sink);
+
+/// The same answer in memory of the host.
+Answer downloaded(const AnswerOnGpu& answer, const Problem& problem);
 
 }  // namespace kda_check::kda

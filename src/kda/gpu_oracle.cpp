@@ -35,7 +35,7 @@ void run_gpu_gradient_oracle(const Problem& problem, OraclePrecision precision, 
   request.in_fp64 = precision == OraclePrecision::fp64;
   request.chunk_size = chunk_size;
   request.threads = threads;
-  const auto memory = [](tensor::UnfilledDoubles& x) { return x.empty() ? nullptr : x.data(); };
+  const auto memory = [](tensor::Unfilled& x) { return x.empty() ? nullptr : x.data(); };
   for (std::size_t i = 0; i < truths.size(); ++i) {
     GradientTruth& x = truths[i];
     request.gradients[i] = {memory(x.hi), memory(x.lo), memory(x.magnitude), memory(x.chunk_magnitude),

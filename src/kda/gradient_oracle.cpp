@@ -274,7 +274,7 @@ GradientTruths unfilled(const Problem& problem) {
 void fill_with_zeros(GradientTruths& truths, int threads) {
   constexpr std::size_t most = std::size_t{1} << 20;
   for (GradientTruth& truth : truths)
-    for (tensor::UnfilledDoubles* const part :
+    for (tensor::Unfilled* const part :
          {&truth.hi, &truth.lo, &truth.magnitude, &truth.chunk_magnitude, &truth.spread})
       parallel_for((part->size() + most - 1) / most, threads, [&](std::size_t piece, int) {
         double* const first = part->data() + piece * most;

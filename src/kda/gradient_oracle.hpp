@@ -9,6 +9,7 @@
 
 #include "kda/gradients.hpp"
 #include "kda/oracle.hpp"
+#include "tensor/unfilled.hpp"
 
 namespace kda_check::kda {
 
@@ -21,8 +22,8 @@ namespace kda_check::kda {
 /// adds (over K, the absolute values of what each channel adds); of dbeta = r . e, of what each v adds, |r|
 /// E + R |e| (E and R over K, of absolute values). Else empty.
 struct GradientTruth {
-  tensor::UnfilledDoubles hi, lo, magnitude, chunk_magnitude, spread;
-  const tensor::UnfilledDoubles& magnitude_of(bool chunk_form) const {
+  tensor::Unfilled hi, lo, magnitude, chunk_magnitude, spread;
+  const tensor::Unfilled& magnitude_of(bool chunk_form) const {
     return chunk_form && !chunk_magnitude.empty() ? chunk_magnitude : magnitude;
   }
 };

@@ -25,6 +25,7 @@ struct Part {
   std::size_t count;
   std::array<std::size_t, 3> most;
   std::array<std::size_t*, 3> (*numbers)(Launch&);
+  bool of_token_forms = false;  ///< else of the chunk form
 };
 
 template <RowLayout Launch::*layout>
@@ -50,7 +51,7 @@ constexpr Part parts[] = {
     {"pairs", "4x16x1", 3, of_a_row, of_row<&Launch::pairs>},
     {"substitution", "1x8x1", 3, of_a_row, of_row<&Launch::substitution>},
     {"scan", "4", 1, {most_rows}, only<&Launch::scan_rows>},
-    {"block", "8x1", 2, {most_columns_of_token, most_warps}, of_program},
+    {"block", "8x1", 2, {most_columns_of_token, most_warps}, of_program, true},
     {"wy", "64x64x4", 3, {most_columns, most_columns, most_warps}, of_block},
     {"intra", "4", 1, {most_warps}, only<&Launch::intra_warps>},
     {"reverse-scan", "4", 1, {most_rows}, only<&Launch::reverse_scan_rows>},
@@ -133,6 +134,13 @@ std::string words_of(const Launch& launch) {
       fmt::format_to(std::back_inserter(text), "{}{}", i == 0 ? "" : "x", *numbers[i]);
   }
   return text.empty() ? "any" : text;
+}
+
+std::string_view foreign_part(const Launch& launch, bool chunk) {
+  Launch copy = launch;
+  for (const Part& part : parts)
+    if (part.of_token_forms == chunk && *part.numbers(copy)[0] != 0) return part.name;
+  return {};
 }
 
 }  // namespace kda_check::kda

@@ -14,5 +14,8 @@ namespace kda_check::kda {
 /// Throws Error{usage} for what is no launch.
 Launch launch_from(std::string_view words);
 std::string words_of(const Launch& launch);
+/// The first part that only the other forms have, the chunk form or the token forms; empty where there is
+/// none.
+std::string_view foreign_part(const Launch& launch, bool chunk);
 
 }  // namespace kda_check::kda

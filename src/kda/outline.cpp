@@ -5,7 +5,10 @@
 namespace kda_check::kda {
 
 Outline::Outline(const Problem& problem)
-    : options(problem.options), dimensions(problem.dimensions()), cu_seqlens(problem.cu_seqlens) {
+    : options(problem.options),
+      dimensions(problem.dimensions()),
+      cu_seqlens(problem.cu_seqlens),
+      has_pool(problem.pool != nullptr) {
   for (const InputSlot& slot : input_slots)
     if (const tensor::Tensor* const tensor = slot.of(problem))
       inputs.emplace_back(slot.name, tensor->dtype());

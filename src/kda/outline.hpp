@@ -17,6 +17,7 @@ struct Outline {
   std::vector<std::int64_t> cu_seqlens;  ///< empty: not packed
   /// The inputs that are there, by their names in kda/schema, and their element types.
   std::vector<std::pair<std::string_view, numeric::DType>> inputs;
+  bool has_pool = false;  ///< the ordinary form of a call on a pool of states (kda/pool.hpp)
 
   Outline() = default;
   /// Of a validated problem; implicit, for a problem is more than its outline.

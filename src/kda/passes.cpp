@@ -40,6 +40,7 @@ Tensors by_name(Answer answer) {
   Tensors tensors;
   tensors.emplace("o", std::move(answer.o));
   tensors.emplace("final_state", std::move(answer.final_state));
+  if (!answer.pool.empty()) tensors.emplace("state_pool", std::move(answer.pool));
   return tensors;
 }
 
@@ -53,9 +54,6 @@ Tensors run_pass(Pass pass, const Variant& variant, const Problem& problem, cons
   return tensors;
 }
 
-bool has_tokens(std::string_view tensor) {
-  const std::span<const Axis> axes = find_spec(tensor)->axis_list();
-  return std::find(axes.begin(), axes.end(), Axis::token) != axes.end();
-}
+bool has_tokens(std::string_view tensor) { return find_spec(tensor)->has(Axis::token); }
 
 }  // namespace kda_check::kda

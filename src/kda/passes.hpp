@@ -28,7 +28,7 @@ numeric::DType dtype_of(std::string_view tensor, const Outline& problem, numeric
 /// What one pass yields, by name.
 using Tensors = std::map<std::string, tensor::Tensor, std::less<>>;
 Tensors clone(const Tensors& tensors);
-/// An answer as what the forward pass yields.
+/// An answer as what the forward pass yields, and "state_pool" where it has a pool.
 Tensors by_name(Answer answer);
 /// A variant that has the pass, run once. Throws as run() does.
 Tensors run_pass(Pass pass, const Variant& variant, const Problem& problem, const RunOptions& options);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "kda/pool.hpp"
 
 namespace kda_check::kda {
 
@@ -152,10 +153,15 @@ void check_shape(std::string_view name, std::string_view object, const Shape& sh
                  const Dimensions& dimensions, bool state_v_first) {
   const TensorSpec* const spec = find_spec(name);
   if (spec == nullptr) return;
-  const Shape wanted = expected_shape(*spec, dimensions, state_v_first);
+  const auto wanted_in = [&](bool v_first) {
+    Shape wanted = expected_shape(*spec, dimensions, v_first);
+    if (spec->axes[0] == Axis::slot && !shape.empty()) wanted[0] = std::max<std::size_t>(1, shape[0]);
+    return wanted;
+  };
+  const Shape wanted = wanted_in(state_v_first);
   if (shape == wanted) return;
   if (spec->axes[0] == Axis::value_head_decay && shape == Shape{dimensions.HV, dimensions.decays()}) return;
-  if (spec->is_state && shape == expected_shape(*spec, dimensions, !state_v_first))
+  if (spec->is_state && shape == wanted_in(!state_v_first))
     refuse(fmt::format("{} is {}, the other state layout; options/state_v_first = {} wants {}", object,
                        to_string(shape), state_v_first ? 1 : 0, to_string(wanted)),
            fmt::format("set state_v_first to {} or transpose the states", state_v_first ? 0 : 1));
@@ -198,10 +204,13 @@ double Problem::scale() const {
   return options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.shape().back())));
 }
 
-std::vector<Sequence> Problem::sequences() const {
+std::vector<Sequence> Problem::sequences() const { return sequences_of(dimensions_, cu_seqlens); }
+
+std::vector<Sequence> sequences_of(const Dimensions& dimensions,
+                                   const std::vector<std::int64_t>& cu_seqlens) {
   std::vector<Sequence> list;
-  if (!packed()) {
-    for (std::size_t b = 0; b < dimensions_.B; ++b) list.push_back({b, b, 0, dimensions_.T});
+  if (cu_seqlens.empty()) {
+    for (std::size_t b = 0; b < dimensions.B; ++b) list.push_back({b, b, 0, dimensions.T});
   } else {
     for (std::size_t n = 0; n + 1 < cu_seqlens.size(); ++n)
       list.push_back(
@@ -241,6 +250,9 @@ Problem with_inputs(const Problem& problem,
 }
 
 Problem with_inputs_rounded_to(const Problem& problem, numeric::DType dtype) {
+  if (problem.pool)
+    return ordinary_form({with_inputs_rounded_to(problem.pool->problem, dtype), problem.pool->states.clone(),
+                          problem.pool->table});
   return with_inputs(problem, [&](const InputSlot& slot, const tensor::Tensor& tensor) {
     return slot.is_rounded ? tensor.converted_to(dtype) : tensor.clone();
   });

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "tensor/tensor.hpp"
 
 namespace kda_check::kda {
+
+struct PoolCall;
 
 struct Problem {
   Options options;
@@ -24,6 +27,8 @@ struct Problem {
   /// missing counts as zero.
   std::optional<tensor::Tensor> output_gradient, state_gradient;
   std::vector<std::int64_t> cu_seqlens;  ///< empty: not packed
+  /// The call on a pool of states that this is the ordinary form of (kda/pool.hpp); null: of none.
+  std::shared_ptr<const PoolCall> pool;
 
   /// Checks everything a kernel relies on; throws Error{input} naming the tensor, what it is and what was
   /// wanted. Call it once, before anything else.
@@ -46,6 +51,9 @@ struct Problem {
  private:
   Dimensions dimensions_;
 };
+
+/// Those of a batch of these sizes, packed or not.
+std::vector<Sequence> sequences_of(const Dimensions& dimensions, const std::vector<std::int64_t>& cu_seqlens);
 
 /// An input of a problem, by its name in kda/schema.
 struct InputSlot {
@@ -97,10 +105,11 @@ void check_options(const Options& options, bool has_A_log);
 
 /// The same problem with q, k, v and do rounded to `dtype`; gates, beta, parameters and states stay as they
 /// are.
-/// What the rounding costs is then part of the problem, not charged to whoever solves it.
+/// What the rounding costs is then part of the problem, not charged to whoever solves it. It is no call on a
+/// pool any more.
 Problem with_inputs_rounded_to(const Problem& problem, numeric::DType dtype);
 
-/// A problem whose tensors are shared by nobody: a deep copy.
+/// A problem whose tensors are shared by nobody: a deep copy. It is no call on a pool any more.
 Problem clone(const Problem& problem);
 
 }  // namespace kda_check::kda

@@ -21,11 +21,16 @@ void run_tiles(const Problem& problem, const HeadJob& job, const TokenArithmetic
   const Sequence& s = job.sequence;
   TokenInputs<T> in(K, v_stride, problem.dimensions().strength);
   tensor::Scratch<T> o(in.block_tokens * v_stride);
+  StateStore<T> store(arithmetic.stored, problem.dimensions(), job.head, kernels<T>().tile_lanes);
   for (std::size_t begin = s.begin; begin < s.end; begin += in.block_tokens) {
     const std::size_t count = std::min(in.block_tokens, s.end - begin);
     in.load(reader, arithmetic, s, job.head, begin, count, K, v_stride);
-    run_token_tiles(arithmetic, in, count, K, v_stride, reader.scale(), {job.first_tile, job.last_tile},
-                    o.data(), state);
+    const std::size_t together = store.together(count);
+    for (std::size_t t = 0; t < count; t += together) {
+      run_token_tiles(arithmetic, in.span(t, together), K, v_stride, reader.scale(),
+                      {job.first_tile, job.last_tile}, &o[t * v_stride], state);
+      store.store(begin + t - s.begin, &in.decay[t * K], state);
+    }
     store_output(o.data(), v_stride, problem, s, job.head, begin, count,
                  lanes_of(job, kernels<T>().tile_lanes, V), answer.o);
   }
@@ -36,7 +41,10 @@ Answer run_in(const Problem& problem, const RunOptions& options) {
   Answer answer = allocate_answer(problem, options.dtype);
   const Dimensions& d = problem.dimensions();
   const std::size_t lanes = kernels<T>().tile_lanes, v_stride = padded(d.V), state_size = d.K * v_stride;
-  const std::vector<HeadJob> jobs = head_jobs(problem, (d.V + lanes - 1) / lanes, options.threads);
+  // A scale is of all columns: a state that is stored stays whole.
+  const bool is_stored = options.arithmetic.stored != StoredState{};
+  const std::vector<HeadJob> jobs =
+      head_jobs(problem, (d.V + lanes - 1) / lanes, is_stored ? 1 : options.threads);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
     const HeadJob& job = jobs[item];
     tensor::Scratch<T> rows(state_size), tiles(state_size);

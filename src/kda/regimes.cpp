@@ -32,9 +32,10 @@ constexpr Parameter shared_rows[] = {
 
 std::vector<Recipe> all_recipes() {
   std::vector<Recipe> all;
-  for (const auto& part : {regimes::decay_recipes(), regimes::gate_recipes(), regimes::solve_recipes(),
-                           regimes::carry_recipes(), regimes::structure_recipes(), regimes::exact_recipes(),
-                           regimes::backward_recipes(), regimes::family_recipes()})
+  for (const auto& part :
+       {regimes::decay_recipes(), regimes::gate_recipes(), regimes::solve_recipes(), regimes::carry_recipes(),
+        regimes::structure_recipes(), regimes::exact_recipes(), regimes::backward_recipes(),
+        regimes::family_recipes(), regimes::serving_recipes()})
     all.insert(all.end(), part.begin(), part.end());
   return all;
 }
@@ -95,6 +96,17 @@ void set(std::string_view text, const Recipe& recipe, Settings& settings, std::s
   if (!is_number || !inside || (parameter->whole && number != std::floor(number)))
     refuse(text, fmt::format("{}={}: {}", key, value, range_text(*parameter)));
   parameter->value = number;
+}
+
+/// At most, of a call on a pool: its tokens and states are drawn, stored, and stored once more in its
+/// ordinary form, in which a token of a draft is as often as states behind it.
+double bytes_of_call(const Settings& settings, double per_token, double per_state) {
+  const double rows = settings["sequences"], columns = settings["drafts"];
+  const double tokens = rows * (columns > 0 ? columns : settings["T"]),
+               states = rows * std::max(1.0, columns);
+  const double slots = std::max(settings["slots"], states + 1);
+  const double in_all = columns > 0 ? tokens * (columns + 1) / 2 : tokens;
+  return 16 * (tokens * per_token + slots * per_state) + 8 * (in_all * per_token + states * per_state);
 }
 
 }  // namespace
@@ -188,7 +200,8 @@ std::size_t RegimeRequest::bytes() const {
   const double per_token = 2 * H * K + HV * (K + V + loss * V + 1);
   const double elements = settings["B"] * (settings["T"] * per_token + (1 + loss) * HV * K * V);
   // In fp64 while they are drawn, and once more as they are stored.
-  const double bytes = 16 * elements;
+  const bool has_pool = std::ranges::find(settings.all(), "slots", &Parameter::name) != settings.all().end();
+  const double bytes = has_pool ? bytes_of_call(settings, per_token, HV * K * V) : 16 * elements;
   return bytes < 0x1p62 ? static_cast<std::size_t>(bytes) : std::size_t{1} << 62;
 }
 

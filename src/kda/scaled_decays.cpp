@@ -11,13 +11,6 @@ namespace kda_check::kda {
 
 namespace {
 
-/// The recurrence as it is when nothing else is asked; gates are evaluated by themselves.
-RunOptions plain_options(const Problem& problem) {
-  RunOptions options;
-  options.arithmetic = variant_named("recurrent").default_arithmetic(problem, options.dtype);
-  return options;
-}
-
 /// One value head.
 class HeadRun {
  public:
@@ -25,7 +18,7 @@ class HeadRun {
       : problem_(problem),
         d_(problem.dimensions()),
         head_(head),
-        arithmetic_(problem, plain_options(problem)),
+        arithmetic_(problem, scaled_decay_options(problem)),
         gates_(problem),
         reader_(problem, arithmetic_.operations),
         v_stride_(padded(d_.V)),
@@ -61,8 +54,8 @@ class HeadRun {
       to_tiles(rows.data(), d_.K, v_stride_, lanes, state_.data());
       over_blocks(s, [&](std::size_t begin, std::size_t count) {
         load(s, begin, count, first, last, factor);
-        run_token_tiles(arithmetic_, in_, count, d_.K, v_stride_, reader_.scale(), {0, tiles_}, o_.data(),
-                        state_.data());
+        run_token_tiles(arithmetic_, in_.span(0, count), d_.K, v_stride_, reader_.scale(), {0, tiles_},
+                        o_.data(), state_.data());
         for (std::size_t t = 0; t < count; ++t)
           std::copy_n(&o_[t * v_stride_], d_.V,
                       &answer.o.elements<float>()[((s.batch * d_.T + begin + t) * heads + at) * d_.V]);
@@ -124,6 +117,13 @@ Answer room_for(const Problem& problem) {
 }
 
 }  // namespace
+
+// The recurrence as it is when nothing else is asked; gates are evaluated by themselves.
+RunOptions scaled_decay_options(const Problem& problem) {
+  RunOptions options;
+  options.arithmetic = variant_named("recurrent").default_arithmetic(problem, options.dtype);
+  return options;
+}
 
 ScaledDecayAnswers answers_with_scaled_decays(const Problem& problem, std::size_t query_head, float factor) {
   const std::size_t heads = problem.heads_per_group(), decays = problem.dimensions().decays();

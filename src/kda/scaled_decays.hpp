@@ -18,4 +18,7 @@ struct ScaledDecayAnswers {
 /// `factor`: of few enough bits that its product with an fp32 number is rounded once.
 ScaledDecayAnswers answers_with_scaled_decays(const Problem& problem, std::size_t query_head, float factor);
 
+/// How the recurrence computes there, for who asks a GPU for the same (kda/gpu_emulation.hpp).
+RunOptions scaled_decay_options(const Problem& problem);
+
 }  // namespace kda_check::kda

@@ -26,10 +26,12 @@ constexpr TensorSpec specs[] = {
     row("A_log", input, false, {value_head}, 1),
     row("dt_bias", input, false, {value_head_decay}, 1),
     row("initial_state", input, false, {sequence, value_head, key, value}, 4, true),
+    row("state_pool", input, false, {slot, value_head, key, value}, 4, true),
     row("do", input, false, {batch, token, value_head, value}, 4),
     row("dht", input, false, {sequence, value_head, key, value}, 4, true),
     row("o", output, true, {batch, token, value_head, value}, 4),
     row("final_state", output, false, {sequence, value_head, key, value}, 4, true),
+    row("state_pool", output, false, {slot, value_head, key, value}, 4, true),
     row("dq", gradient, false, {batch, token, head, key}, 4),
     row("dk", gradient, false, {batch, token, head, key}, 4),
     row("dv", gradient, false, {batch, token, value_head, value}, 4),
@@ -117,6 +119,8 @@ std::size_t extent(const Dimensions& d, Axis axis) {
       return d.V;
     case value_head_decay:
       return d.HV * d.decays();
+    case slot:  // the pool's own to say
+      break;
   }
   return 0;
 }
@@ -153,6 +157,8 @@ char axis_letter(Axis axis) {
       return 'j';
     case value_head_decay:
       return 'i';
+    case slot:
+      return 's';
   }
   return '?';
 }

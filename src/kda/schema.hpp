@@ -2,6 +2,7 @@
 // The reader checks shapes against it, the report names places with it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <initializer_list>
@@ -26,7 +27,8 @@ enum class Axis : unsigned char {
   column,
   decay,     ///< the key channels that have a log decay of their own; no axis where a head has one for all
   strength,  ///< the value channels that have a beta of their own; no axis where a head has one for all
-  value_head_decay
+  value_head_decay,
+  slot  ///< of a pool of states, which has as many as it likes (kda/pool.hpp)
 };
 
 enum class TensorGroup : unsigned char { input, output, gradient, stage };
@@ -40,6 +42,7 @@ struct TensorSpec {
   bool is_state;  ///< key and value axes swap with state_v_first
 
   std::span<const Axis> axis_list() const { return {axes.data(), rank}; }
+  bool has(Axis axis) const { return std::ranges::find(axis_list(), axis) != axis_list().end(); }
 };
 
 std::span<const TensorSpec> tensor_specs();
@@ -60,7 +63,7 @@ std::array<Axis, 5> stored_axes(const TensorSpec& spec, bool state_v_first);
 std::size_t extent(const Dimensions& dimensions, Axis axis);
 tensor::Shape expected_shape(const TensorSpec& spec, const Dimensions& dimensions, bool state_v_first);
 
-/// The letter used in places: b t h k v n c j.
+/// The letter used in places: b t h k v n c j s.
 char axis_letter(Axis axis);
 
 /// "o[b=0 t=412 h=3 v=17]"; "name[1,2,3]" for a name that is not in the list.

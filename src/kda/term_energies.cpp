@@ -343,22 +343,6 @@ void add(ErrorEnergy& sum, const ErrorEnergy& part) {
 
 }  // namespace
 
-ProbedErrors OutputErrors::over(std::size_t begin, std::size_t V, std::span<const double> magnitudes) const {
-  ProbedErrors largest;
-  if (recurrence.empty()) return largest;
-  for (std::size_t i = 0; i < magnitudes.size() / V; ++i) {
-    double least = HUGE_VAL;
-    for (std::size_t v = 0; v < V; ++v)
-      if (const double magnitude = magnitudes[i * V + v]; magnitude > 0) least = std::min(least, magnitude);
-    const std::size_t row = begin / V + i;
-    const auto widen = [&](double& most, const std::vector<double>& rows) {
-      most = std::max(most, rows[row] / least);
-    };
-    widen(largest.recurrence, recurrence), widen(largest.solving, solving), widen(largest.writing, writing);
-  }
-  return largest;
-}
-
 const TermEnergy* TermEnergies::of(std::string_view tensor) const {
   if (tensor == "o") return &o;
   if (tensor == "final_state") return &final_state;

@@ -38,9 +38,10 @@ struct ErrorEnergy {
 struct OutputErrors {
   std::vector<double> recurrence, solving, writing;
 
-  /// The largest multiple of its magnitude that an element may be off by, of whole tokens from element
-  /// `begin` on. Where the magnitude is 0 so is the output.
-  ProbedErrors over(std::size_t begin, std::size_t V, std::span<const double> magnitudes) const;
+  /// Of a row's, of those above 0: where the magnitude is 0 so is the output. Infinite: there is none.
+  static double least_magnitude(std::span<const double> magnitudes);
+  /// The largest multiple of its magnitude that an element may be off by, from the least of every row.
+  ProbedErrors over(std::span<const double> least_magnitudes) const;
 };
 
 struct TermEnergies {

@@ -2,6 +2,8 @@
 // kernels can compute what is asked for.
 #pragma once
 
+#include <algorithm>
+
 #include "kda/head_io.hpp"
 #include "kda/rounded.hpp"
 #include "kda/variants.hpp"
@@ -12,10 +14,12 @@ namespace kda_check::kda {
 struct TokenArithmetic {
   Operations operations;
   CastPoints casts;
+  StoredState stored;
 
   TokenArithmetic(const Problem& problem, const RunOptions& options)
       : operations(operations_of(options.arithmetic)),
-        casts(cast_points(options.arithmetic, options.dtype, false, false)) {
+        casts(cast_points(options.arithmetic, options.dtype, false, false)),
+        stored(options.arithmetic.stored) {
     const Dimensions& d = problem.dimensions();
     const std::optional<tensor::Tensor>& initial = problem.initial_state;
     const numeric::DType state = initial ? initial->dtype() : numeric::DType::fp32;
@@ -61,15 +65,19 @@ void load_operands(const HeadReader<T>& reader, const TokenArithmetic& arithmeti
   const T scale = scales_query ? reader.scale() : T(1);
   for (std::size_t i = 0; i < count * stride; ++i) rows.q[i] = rows.q[i] * scale;
   reader.key(s, head, begin, count, NormForm::division, normalised, rows.k, stride);
-  if (rows.column_beta != nullptr)
+  if (rows.column_beta != nullptr) {
     reader.column_beta(s, head, begin, count, rows.column_beta, rows.value_stride);
-  else
+    kernels<T>().round(arithmetic.casts.beta, rows.column_beta, count * rows.value_stride);
+  } else {
     reader.beta(s, head, begin, count, rows.beta);
+    kernels<T>().round(arithmetic.casts.beta, rows.beta, count);
+  }
   if (rows.read != nullptr) reader.read_key(s, head, begin, count, rows.k, rows.read, stride);
 }
 /// `count` log decays to decays.
 template <class T>
 void to_decays(const TokenArithmetic& arithmetic, T* decay, std::size_t count) {
+  kernels<T>().round(arithmetic.casts.gate, decay, count);
   kernels<T>().exponential(arithmetic.operations.exponential, decay, decay, count);
   kernels<T>().round(arithmetic.casts.decay, decay, count);
 }
@@ -83,13 +91,23 @@ void load_rows(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, c
   to_decays(arithmetic, rows.decay, count * stride);
 }
 
+/// Tokens as the kernels take them: rows from the first of them on, as in RecurrentBlock.
+template <class T>
+struct TokenSpan {
+  std::size_t count;
+  const T *q, *k, *decay, *beta, *v;
+  const T *read, *column_beta;
+};
+
 /// Inputs of `block_tokens` tokens of one head as the token kernels take them.
 template <class T>
 struct TokenInputs {
   static constexpr std::size_t block_tokens = 64;
 
   TokenInputs(std::size_t K, std::size_t v_stride, Strength strength)
-      : q(block_tokens * K),
+      : key_dim(K),
+        value_stride(v_stride),
+        q(block_tokens * K),
         k(block_tokens * K),
         decay(block_tokens * K),
         beta(block_tokens),
@@ -119,6 +137,19 @@ struct TokenInputs {
   T* read() { return own_read.size() > 0 ? own_read.data() : nullptr; }
   T* column_beta() { return own_column_beta.size() > 0 ? own_column_beta.data() : nullptr; }
 
+  TokenSpan<T> span(std::size_t first, std::size_t count) {
+    const std::size_t row = first * key_dim, value_row = first * value_stride;
+    return {count,
+            q.data() + row,
+            k.data() + row,
+            decay.data() + row,
+            beta.data() + first,
+            v.data() + value_row,
+            read() == nullptr ? nullptr : read() + row,
+            column_beta() == nullptr ? nullptr : column_beta() + value_row};
+  }
+
+  const std::size_t key_dim, value_stride;
   tensor::Scratch<T> q, k, decay, beta, v, own_read, own_column_beta;
 
  private:
@@ -127,6 +158,40 @@ struct TokenInputs {
     if (subnormals != Subnormals::flush) return;
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = flushed(subnormals, rows[i]);
   }
+};
+
+/// The state of a head between tokens, as TokenArithmetic::stored has it.
+template <class T>
+class StateStore {
+ public:
+  /// Columns lie in strips of `lanes`.
+  StateStore(const StoredState& stored, const Dimensions& d, std::size_t head, std::size_t lanes)
+      : dimensions_(d),
+        stored_(stored),
+        head_(head),
+        lanes_(lanes),
+        residual_(stored.rounding == StateRounding::feedback ? d.K * padded(d.V) : 0),
+        scales_(stored.scale == StateScale::none ? 0 : std::max(d.K, padded(d.V))) {
+    std::fill_n(residual_.data(), residual_.size(), T(0));
+  }
+
+  /// How many of `count` tokens may pass before the state is stored.
+  std::size_t together(std::size_t count) const { return is_needed() ? 1 : count; }
+  /// Behind the token at `position` of the sequence.
+  void store(std::size_t position, const T* decay, T* state) {
+    if constexpr (sizeof(T) == sizeof(float))  // fp64 computations store all they have
+      if (is_needed())
+        kernel_table().store_state({dimensions_.K, dimensions_.V, lanes_, stored_, state, residual_.data(),
+                                    decay, head_, position, scales_.data()});
+  }
+
+ private:
+  bool is_needed() const { return stored_.format != StateFormat::fp32; }
+
+  const Dimensions dimensions_;
+  const StoredState stored_;
+  const std::size_t head_, lanes_;
+  tensor::Scratch<T> residual_, scales_;
 };
 
 }  // namespace kda_check::kda

@@ -27,22 +27,22 @@ struct TileRange {
   std::size_t first, last;
 };
 
-/// `count` tokens. `o`: [count][v_stride] rows; `state` is in tiles.
+/// Some tokens. `o`: [count][v_stride] rows; `state` is in tiles.
 template <class T>
-void run_token_tiles(const TokenArithmetic& arithmetic, TokenInputs<T>& in, std::size_t count, std::size_t K,
+void run_token_tiles(const TokenArithmetic& arithmetic, const TokenSpan<T>& in, std::size_t K,
                      std::size_t v_stride, T scale, TileRange tiles, T* o, T* state) {
   const Kernels<T>& kernel = kernels<T>();
   for (std::size_t tile = tiles.first; tile < tiles.last; ++tile) {
     const std::size_t lane = tile * kernel.tile_lanes;
-    const T* const column_beta = in.column_beta() == nullptr ? nullptr : in.column_beta() + lane;
+    const T* const column_beta = in.column_beta == nullptr ? nullptr : in.column_beta + lane;
     if (arithmetic.is_plain()) {
-      kernel.recurrent[arithmetic.operations.is_fused]({count, K, v_stride, in.q.data(), in.k.data(),
-                                                        in.decay.data(), in.beta.data(), in.v.data() + lane,
-                                                        o + lane, state + lane * K, in.read(), column_beta});
+      kernel.recurrent[arithmetic.operations.is_fused]({in.count, K, v_stride, in.q, in.k, in.decay, in.beta,
+                                                        in.v + lane, o + lane, state + lane * K, in.read,
+                                                        column_beta});
     } else {
-      kernel.token({count, K, kernel.tile_lanes, v_stride, in.q.data(), in.k.data(), in.decay.data(),
-                    in.beta.data(), in.v.data() + lane, o + lane, state + lane * K, kernel.tile_lanes, false,
-                    arithmetic.operations, arithmetic.casts, scale, in.read(), column_beta});
+      kernel.token({in.count, K, kernel.tile_lanes, v_stride, in.q, in.k, in.decay, in.beta, in.v + lane,
+                    o + lane, state + lane * K, kernel.tile_lanes, false, arithmetic.operations,
+                    arithmetic.casts, scale, in.read, column_beta});
     }
   }
 }

@@ -138,6 +138,22 @@ constexpr Variant list[] = {
      gpu_time_backward<true>},
 };
 
+using numeric::ComputeFormat;
+
+ComputeFormat format_of(Rounding rounding, ComputeFormat unrounded) {
+  switch (rounding) {
+    case Rounding::bf16:
+      return ComputeFormat::bf16;
+    case Rounding::fp16:
+      return ComputeFormat::fp16;
+    case Rounding::tf32:
+      return ComputeFormat::tf32;
+    case Rounding::none:
+      break;
+  }
+  return unrounded;
+}
+
 }  // namespace
 
 std::span<const Variant> variants() { return list; }
@@ -159,18 +175,14 @@ std::string device_of(const Variant& variant) {
 numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype,
                                       const Arithmetic& arithmetic, bool backward) {
   const bool narrow = dtype == numeric::DType::bf16 || dtype == numeric::DType::fp16;
-  switch (coarsest_cast(cast_points(arithmetic, dtype, false, variant.axes.chunk), variant.axes.chunk,
-                        backward)) {
-    case Rounding::bf16:
-      return numeric::ComputeFormat::bf16;
-    case Rounding::fp16:
-      return numeric::ComputeFormat::fp16;
-    case Rounding::tf32:
-      return numeric::ComputeFormat::tf32;
-    case Rounding::none:
-      break;
-  }
-  return narrow ? numeric::ComputeFormat::fp32 : numeric::compute_of(dtype);
+  const ComputeFormat whole = narrow ? ComputeFormat::fp32 : numeric::compute_of(dtype);
+  const ComputeFormat cast = format_of(
+      coarsest_cast(cast_points(arithmetic, dtype, false, variant.axes.chunk), variant.axes.chunk, backward),
+      whole);
+  if (variant.axes.chunk || arithmetic.stored == StoredState{}) return cast;
+  const ComputeFormat stored =
+      arithmetic.stored.format == StateFormat::fp16 ? ComputeFormat::fp16 : ComputeFormat::bf16;
+  return numeric::row_of(cast).operand_error > numeric::row_of(stored).operand_error ? cast : stored;
 }
 
 }  // namespace kda_check::kda

@@ -18,6 +18,9 @@ namespace kda_check::kda {
 /// fp32, or fp64 when the run is in fp64.
 struct Answer {
   tensor::Tensor o, final_state;
+  /// All of a pool after a call on it (kda/pool.hpp), of a kernel that stores there itself. Empty: whoever
+  /// wants it stores the final states.
+  tensor::Tensor pool = {};
 };
 
 struct RunOptions {

@@ -12,8 +12,9 @@ void add_bits(Builder& builder, const Asked& asked) {
       if (!wants_recorded(*asked.request, name)) continue;
       Case item;
       item.question = Question::bits, item.answer = index, item.reference = {Reference::Kind::none, 0, {}};
-      for (const std::string& tensor : kda::tensors_of(kda::Pass::forward))
-        if (asked.source->expected_named(name)->tensor(tensor) != nullptr) item.tensors.push_back(tensor);
+      for (const kda::Pass pass : kda::every_pass)
+        for (const std::string& tensor : kda::tensors_of(pass, builder.problem(part).outline))
+          if (asked.source->expected_named(name)->tensor(tensor) != nullptr) item.tensors.push_back(tensor);
       if (item.tensors.empty())
         builder.add_note(part, fmt::format("skipped: expected/{} has neither o nor final_state", name));
       else

@@ -146,7 +146,7 @@ class Judged {
     for (const std::size_t index : subjects)
       if (answers(index, wanted.pass))
         for (const explain::Invariant& law : explain::invariants()) {
-          if (!wants_law(request_, law.name)) continue;
+          if (!wants_law(request_, law)) continue;
           Case item;
           item.answer = index, item.pass = wanted.pass, item.tensors = held(index, wanted);
           item.reference = {Reference::Kind::law, 0, fmt::format("invariant:{}", law.name)};
@@ -167,12 +167,7 @@ class Judged {
       builder_.add_stages(asked_, part_, std::move(item));
     };
     for (const std::size_t index : computed_)
-      if (const Answer& who = answer(index); who.variant->axes.chunk && who.why_not.empty()) {
-        if (const std::string reason = why_no_stages(*who.variant, who.options.arithmetic); reason.empty())
-          add(index);
-        else
-          builder_.add_note(part_, fmt::format("stages: {} has {}", who.name, reason));
-      }
+      if (const Answer& who = answer(index); who.variant->axes.chunk && who.why_not.empty()) add(index);
     if (outline().dimensions.strength == kda::Strength::value) return;  // there is no chunk form
     const std::size_t of_file = outline().chunk_size();
     if (!part_.as_stored || request_.chunk_size.value_or(of_file) != of_file) return;
@@ -224,7 +219,9 @@ class Judged {
       if (!wants_recorded(request_, group.name) && !wants_reference(request_, group.name)) continue;
       Names left;
       for (const fixture::DatasetInfo& info : group.tensors)
-        if (const std::string name(fixture::leaf(info.path)); !has(compared, name)) left.push_back(name);
+        if (const std::string_view name = fixture::leaf(info.path);
+            !has(compared, kda::in_ordinary_form(name)))
+          left.emplace_back(name);
       if (!group.stages.empty() && !request_.stages) left.emplace_back("stages");
       if (!group.stages.empty() && request_.stages && request_.chunk_size.value_or(of_file) != of_file)
         left.push_back(fmt::format("stages (chunks of {}, not {})", of_file, *request_.chunk_size));

@@ -115,9 +115,6 @@ void add_captures(Builder& builder, const Asked& asked) {
       if (source.expected_named(group) != nullptr && !request.replace)
         throw Error(ErrorKind::usage, fmt::format("expected/{} exists", group), source.target().path,
                     "--replace writes it anew");
-      if (request.capture_stages && who.variant->axes.chunk)
-        if (const std::string reason = why_no_stages(*who.variant, who.options.arithmetic); !reason.empty())
-          throw Error(ErrorKind::usage, fmt::format("{} has {}", who.name, reason), {}, "--no-stages");
       const std::size_t of_file = source.outline().chunk_size();
       if (request.capture_stages && who.variant->axes.chunk && who.options.chunk_size != of_file)
         throw Error(ErrorKind::usage,

@@ -40,6 +40,7 @@ constexpr double per_problem = 3e-3, per_case = 5e-4;  ///< opening, allocating;
 constexpr double law_runs = 4;                         ///< answers that trying one law takes
 constexpr double attribution_runs = 14;
 constexpr double bit_runs = 10, bit_search = 4;  ///< on everything; seconds on beginnings, for the words
+constexpr double gradient_bit_runs = 60;         ///< what gradients add
 constexpr double power_answers =
     100;  ///< with faults, held against the twins; two of them take a comparison's time
 constexpr double twin_runs = 6;  ///< of the chunk form, what comparing them takes included
@@ -102,7 +103,9 @@ double seconds_of(const Case& item, const Problem& problem) {
       return seconds_for(outline,
                          oracle_forward + twin_runs * chunk_microseconds + power_answers * comparison);
     case Question::bits:
-      return bit_runs * seconds_for(outline, tensor_core_sums * chunk_microseconds) + bit_search;
+      return (bit_runs + (item.tensors.size() > tensors_of(Pass::forward).size() ? gradient_bit_runs : 0)) *
+                 seconds_for(outline, tensor_core_sums * chunk_microseconds) +
+             bit_search;
     case Question::growth:
     case Question::forecast:
     case Question::capture:
@@ -148,7 +151,8 @@ std::size_t answer_bytes(const kda::Outline& problem, Pass pass, DType dtype) {
 
 TwinBytes twin_bytes(const Problem& problem, Pass pass, bool on_gpu) {
   // In fp32: the fourteen rows of a kernel of any form, and what is read of them. In 16 bits up to sixteen,
-  // which take half, and four fields of directions. A GPU computes the next family while one is read.
+  // which take half, and four fields of directions. A GPU keeps them to itself, computes the next family
+  // while one is measured and leaves sums: where it fails, the CPU has them.
   constexpr std::size_t fields = 16;
   const std::size_t families = on_gpu ? 2 : 1;
   const std::size_t heads = problem.outline.dimensions.H;

@@ -28,6 +28,11 @@ constexpr Emulation emulations[] = {
     {"fla_chunk", "chunk", "fla", 0},
     {"fla_recurrent", "recurrent", "fla-recurrent", 0},
     {"flash_kda", "chunk", "flash-kda", 16, "FlashKDA"},
+    {"vllm_decode", "recurrent", "vllm-decode", 0},
+    {"vllm_packed", "recurrent", "vllm-decode-packed", 0},
+    {"sglang_decode", "recurrent", "sglang-decode", 0},
+    {"llama_cpp", "recurrent", "llama.cpp", 0},
+    {"cula_sm90", "chunk", "cula-sm90", 0},
     {"torch_fp64", "naive", "", 0},
 };
 

@@ -8,6 +8,7 @@
 #include "base/names.hpp"
 #include "explain/growth.hpp"
 #include "explain/invariants.hpp"
+#include "kda/launch_words.hpp"
 #include "numeric/dtype_words.hpp"
 
 namespace kda_check::plan {
@@ -59,11 +60,27 @@ bool wants_against(const Request& request, std::string_view name, bool usual) {
   return line ? names_reference(line, name) : command ? true : usual;
 }
 
+/// A part of a launch that none of the variants has decides nothing.
+void check_launch(const std::string& assignment, const kda::Launch& launch,
+                  const std::vector<const kda::Variant*>& variants) {
+  const auto are_all = [&](bool chunk) {
+    return std::ranges::all_of(variants, [&](const auto* variant) { return variant->axes.chunk == chunk; });
+  };
+  for (const bool chunk : {false, true})
+    if (const std::string_view foreign = kda::foreign_part(launch, chunk);
+        !variants.empty() && are_all(chunk) && !foreign.empty())
+      throw Error(ErrorKind::usage,
+                  fmt::format("--arithmetic {}: none of the selected variants has a part '{}' of a launch",
+                              assignment, foreign),
+                  {}, "block is of recurrent and naive, all other parts are of chunk");
+}
+
 void check_arithmetic(const Request& own) {
   for (const std::string& assignment : own.arithmetic) {
-    kda::Arithmetic unused;
-    kda::set_axis(unused, assignment);
+    kda::Arithmetic named;
+    kda::set_axis(named, assignment);
     const std::vector<const kda::Variant*> variants = variants_of(own);
+    if (assignment.starts_with("launch=")) check_launch(assignment, named.launch, variants);
     const bool anybody = std::any_of(variants.begin(), variants.end(), [&](const kda::Variant* variant) {
       return kda::has_axis(variant->axes, assignment);
     });
@@ -227,8 +244,9 @@ bool wants_reference(const Request& request, std::string_view group) {
   return wants_against(request, group, true);
 }
 
-bool wants_law(const Request& request, std::string_view law) {
-  return request.invariants && (request.invariants->empty() || has(*request.invariants, law));
+bool wants_law(const Request& request, const explain::Invariant& law) {
+  if (!request.invariants) return false;
+  return has(*request.invariants, law.name) || (request.invariants->empty() && !law.by_name);
 }
 
 Names named_groups(const Request& request) {
@@ -291,12 +309,9 @@ std::string why_not(const kda::Variant& variant, const kda::Outline& problem,
 std::string why_no_pass(kda::Pass pass, const kda::Variant& variant, const kda::Arithmetic& arithmetic) {
   if (pass == kda::Pass::forward) return {};
   if (variant.run_backward == nullptr) return "no backward pass";
+  if (arithmetic.stored != kda::StoredState{}) return "no backward pass through a state stored below fp32";
   return is_on_gpu(variant) && kda::runs_on_tensor_cores(arithmetic) ? "no backward pass on tensor cores"
                                                                      : "";
-}
-
-std::string why_no_stages(const kda::Variant& variant, const kda::Arithmetic& arithmetic) {
-  return is_on_gpu(variant) && kda::runs_on_tensor_cores(arithmetic) ? "no stages on tensor cores" : "";
 }
 
 }  // namespace kda_check::plan

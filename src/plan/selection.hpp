@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "explain/invariants.hpp"
 #include "plan/plan.hpp"
 
 namespace kda_check::plan {
@@ -40,7 +41,7 @@ bool wants_recorded(const Request& request, std::string_view group);
 bool wants_oracle(const Request& request);
 bool wants_replay(const Request& request);
 bool wants_reference(const Request& request, std::string_view group);
-bool wants_law(const Request& request, std::string_view law);
+bool wants_law(const Request& request, const explain::Invariant& law);
 
 /// Groups that the request names and a source does not have, as answers or as references.
 Names missing_groups(const Request& request, const Source& source);
@@ -62,7 +63,5 @@ kda::RunOptions run_options(const kda::Variant& variant, const kda::Outline& pro
 std::string why_not(const kda::Variant& variant, const kda::Outline& problem, const kda::RunOptions& options);
 /// "no backward pass"; empty for a variant that has the pass in this arithmetic.
 std::string why_no_pass(kda::Pass pass, const kda::Variant& variant, const kda::Arithmetic& arithmetic = {});
-/// "no stages on tensor cores"; empty for a chunk form that hands its stages out.
-std::string why_no_stages(const kda::Variant& variant, const kda::Arithmetic& arithmetic);
 
 }  // namespace kda_check::plan

@@ -91,6 +91,7 @@ std::string options_text(const kda::Outline& outline) {
   if (outline.dimensions.has_scalar_decay) text += " g-for-all-K";
   if (outline.dimensions.strength == kda::Strength::value) text += " beta-by-column";
   if (outline.dimensions.strength == kda::Strength::gates) text += " erase-write";
+  if (outline.has_pool) return text + fmt::format(" state_pool chunk={}", options.chunk_size);
   if (outline.has("initial_state")) text += " initial_state";
   if (outline.packed()) text += " packed";
   return text + fmt::format(" chunk={}", options.chunk_size);

@@ -151,6 +151,12 @@ struct Entry {
   std::vector<Table> tables;
 };
 
+/// Columns of a tabular section that are drawn in the page, one over the other: a dot for each row, both axes
+/// logarithmic.
+struct Scatter {
+  std::size_t name, along, over;
+};
+
 struct Section {
   std::string key;       ///< in JSON: entries are in the array of this name; of several sections one array
   std::string path;      ///< of the fixture or regime it is about; empty: none
@@ -159,6 +165,7 @@ struct Section {
   std::vector<Column> columns;
   std::vector<Entry> entries;
   std::vector<std::string> notes;  ///< lines below
+  std::optional<Scatter> scatter = {};
 
   /// One more entry of these values, whose other parts are for the caller to fill in.
   Entry& add(std::vector<Value> values);

@@ -270,4 +270,32 @@ std::string shares_drawing(const std::string& title, const std::vector<ShareBar>
                      width, tall, title, title, out);
 }
 
+std::string scatter_drawing(const std::string& along, const std::string& over,
+                            const std::vector<NamedDot>& dots) {
+  const auto has_place = [](double value) { return value > 0 && std::isfinite(value); };
+  std::vector<double> across, up;
+  for (const NamedDot& dot : dots) across.push_back(dot.along), up.push_back(dot.over);
+  const auto [least_x, most_x] = positive_range(across);
+  const auto [least_y, most_y] = positive_range(up);
+  if (!(most_x > 0) || !(most_y > 0)) return {};
+  const Decades x = Decades::over(least_x, most_x), y = Decades::over(least_y, most_y);
+  const auto place = [&](double value) {
+    return left + (right - left) * (std::log10(value) - x.first) / static_cast<double>(x.last - x.first);
+  };
+  std::string out, marks;
+  y.grid(out);
+  for (int exponent = x.first; exponent <= x.last; ++exponent)
+    text_at(out, place(std::pow(10.0, exponent)), bottom + 16, "middle", power_of_ten(exponent));
+  text_at(out, (left + right) / 2, bottom + 32, "middle", along);
+  for (const NamedDot& dot : dots) {
+    if (!has_place(dot.along) || !has_place(dot.over)) continue;
+    const double at = place(dot.along), height_of = y.y(dot.over);
+    add(marks, "M{:.1f} {:.1f}h0", at, height_of);
+    const bool is_right = at > (left + right) / 2;
+    text_at(out, at + (is_right ? -6 : 6), height_of + 4, is_right ? "end" : "start", dot.name);
+  }
+  out += "<path class=\"dots\" d=\"" + marks + "\"/>";
+  return drawing(over + " over " + along, out);
+}
+
 }  // namespace kda_check::report

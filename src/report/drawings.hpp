@@ -34,4 +34,13 @@ struct ShareBar {
 /// without bars.
 std::string shares_drawing(const std::string& title, const std::vector<ShareBar>& bars);
 
+/// A dot with a name, fit for XML.
+struct NamedDot {
+  std::string name;
+  double along = 0, over = 0;
+};
+/// Both axes logarithmic; what is not positive is left out. Empty without dots.
+std::string scatter_drawing(const std::string& along, const std::string& over,
+                            const std::vector<NamedDot>& dots);
+
 }  // namespace kda_check::report

@@ -69,7 +69,22 @@ void add_tables(Node parent, const Entry& entry) {
   }
 }
 
+void add_scatter(Node parent, const Section& section) {
+  if (!section.scatter) return;
+  const auto [name, along, over] = *section.scatter;
+  std::vector<NamedDot> dots;
+  for (const Entry& entry : section.entries) {
+    const auto* const x = std::get_if<double>(&entry.values[along]);
+    const auto* const y = std::get_if<double>(&entry.values[over]);
+    if (x != nullptr && y != nullptr)
+      dots.push_back({escaped(value_text(entry.values[name], section.columns[name].show)), *x, *y});
+  }
+  const std::string of = section.columns[along].title(), what = section.columns[over].title();
+  add_drawing(parent, scatter_drawing(escaped(of), escaped(what), dots), what + " over " + of);
+}
+
 void add_tabular(Node parent, const Section& section) {
+  add_scatter(parent, section);
   bool has_verdicts = false;
   for (const Entry& entry : section.entries) has_verdicts = has_verdicts || entry.verdict.has_value();
   Node body = table_of(parent, section.columns, has_verdicts);

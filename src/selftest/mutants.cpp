@@ -11,6 +11,7 @@
 #include "explain/interpretation.hpp"
 #include "explain/rearrangement.hpp"
 #include "selftest/faults.hpp"
+#include "selftest/pool_faults.hpp"
 
 namespace kda_check::selftest {
 
@@ -316,8 +317,29 @@ const std::vector<Other>& others() {
   return rows;
 }
 
+// ---- kernels that are wrong in a pool of states
+
+template <std::size_t fault>
+Answer run_pool_fault(const Problem& problem, const RunOptions& options) {
+  return with_pool_fault(pool_faults()[fault], problem, options);
+}
+template <std::size_t... fault>
+constexpr std::array<Run, sizeof...(fault)> runs_on_pools(std::index_sequence<fault...>) {
+  return {run_pool_fault<fault>...};
+}
+
+/// In fp32; where there is one request some have nothing to be wrong with.
+void add_pool_faults(std::vector<Mutant>& list) {
+  constexpr std::array runs = runs_on_pools(std::make_index_sequence<pool_fault_count>());
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const PoolFault& fault = pool_faults()[i];
+    list.push_back({fault.name, fault.name, fault.what, {}, true, "recurrent", DType::fp32, false, runs[i]});
+  }
+}
+
 std::vector<Mutant> in_precision(DType dtype) {
   std::vector<Mutant> list;
+  if (dtype == DType::fp32) add_pool_faults(list);
   for (const Other& row : others())
     for (const Form& form : row.forms)
       if (form.dtype == dtype)

@@ -11,6 +11,7 @@
 #include "report/rows.hpp"
 #include "report/writers.hpp"
 #include "selftest/mutants.hpp"
+#include "selftest/pool_faults.hpp"
 #include "selftest/trials.hpp"
 
 namespace kda_check::selftest {
@@ -164,6 +165,11 @@ report::Section devices(bool production) {
   return section;
 }
 
+/// The one sequence of a layer has nobody to share a pool with.
+bool is_wrong_in_a_pool(std::string_view name) {
+  return std::ranges::any_of(pool_faults(), [&](const PoolFault& fault) { return fault.name == name; });
+}
+
 }  // namespace
 
 void selftest(const SelftestRequest& request, report::Document& document) {
@@ -174,7 +180,9 @@ void selftest(const SelftestRequest& request, report::Document& document) {
   std::vector<Subject> subjects = subjects_of(Pass::forward);
   const std::size_t forward = subjects.size();
   if (request.production)
-    std::erase_if(subjects, [](const Subject& subject) { return subject.name == "scale_of_values"; });
+    std::erase_if(subjects, [](const Subject& subject) {
+      return subject.name == "scale_of_values" || is_wrong_in_a_pool(subject.name);
+    });
   else
     std::ranges::move(subjects_of(Pass::backward), std::back_inserter(subjects));
   document.sections = {devices(request.production)};

@@ -30,28 +30,6 @@ std::vector<std::size_t> index_of(const Shape& shape, std::size_t flat);
 /// them. Throws std::bad_alloc.
 void* aligned_memory(std::size_t size);
 
-/// The same for a vector, whose elements are uninitialised until somebody fills them: who does touches the
-/// memory first, on all threads.
-template <class T>
-struct UnfilledMemory {
-  using value_type = T;
-  UnfilledMemory() = default;
-  template <class U>
-  UnfilledMemory(const UnfilledMemory<U>&) {}
-  T* allocate(std::size_t count) { return static_cast<T*>(aligned_memory(count * sizeof(T))); }
-  void deallocate(T* memory, std::size_t) { std::free(memory); }
-  template <class U>
-  void construct(U* at) {
-    ::new (static_cast<void*>(at)) U;
-  }
-  template <class U, class... Arguments>
-  void construct(U* at, Arguments&&... arguments) {
-    ::new (static_cast<void*>(at)) U(std::forward<Arguments>(arguments)...);
-  }
-  bool operator==(const UnfilledMemory&) const { return true; }
-};
-using UnfilledDoubles = std::vector<double, UnfilledMemory<double>>;
-
 /// Uninitialised memory, aligned to 64 bytes; large blocks go back to the system when freed.
 class AlignedBytes {
  public:

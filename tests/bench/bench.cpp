@@ -1,6 +1,8 @@
 #include "bench/bench.hpp"
+#include "bench/accuracy.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "report/writers.hpp"
@@ -43,6 +45,64 @@ TEST_CASE("bench checks the arithmetic as run does", "[bench]") {
              ContainsSubstring("2 ") && ContainsSubstring("fp32 only"));
   CHECK_THAT(usage("recurent", {}, "contraction=fused"), ContainsSubstring("did you mean 'recurrent'?"));
   CHECK(usage("recurrent", Names{"fp64", "fp32"}, "exponential=cuda") == "accepted");
+}
+
+TEST_CASE("bench refuses rivals nobody knows and sequences that cannot be packed", "[bench]") {
+  BenchRequest request = request_for(Names{"recurrent"});
+  request.against = {"fal"};
+  CHECK_THAT(test::refusal([&] { bench::bench(request); }),
+             ContainsSubstring("2 --against fal: no such kernel"));
+  request.against = {}, request.B = 2, request.sequences = 4;
+  CHECK_THAT(test::refusal([&] { bench::bench(request); }), ContainsSubstring("2 --sequences"));
+}
+
+TEST_CASE("the problem of a layer is packed and leaves norms, sigmoid and gate to the kernel", "[bench]") {
+  BenchRequest request = request_for({});
+  request.layer = true, request.sequences = 3;
+  const kda::Problem problem = bench::bench_problem(request, DType::bf16, true);
+  CHECK(problem.cu_seqlens == std::vector<std::int64_t>{0, 10, 21, 32});
+  CHECK(problem.options.gate == kda::Gate::lower_bound);
+  CHECK((problem.options.qk_l2norm && problem.options.beta_sigmoid && problem.options.state_v_first));
+  CHECK(problem.state_gradient->shape() == tensor::Shape{3, 2, 32, 32});
+  CHECK(kda::run_recurrent(problem, {}).final_state.shape()[0] == 3);
+}
+
+TEST_CASE("errors are those of the answers, each against the truth", "[bench]") {
+  BenchRequest request = request_for({});
+  request.layer = true, request.sequences = 2;
+  const kda::Problem problem = bench::bench_problem(request, DType::fp32, false);
+  const auto contestant = [&](double factor) {
+    bench::Contestant result;
+    result.problem = &problem;
+    result.answer = [&problem, factor] {
+      kda::RunOptions options;
+      options.dtype = DType::fp64;
+      kda::Answer answer = kda::run_recurrent(problem, options);
+      for (std::size_t i = 0; i < answer.final_state.size(); ++i)
+        answer.final_state.set(i, answer.final_state.value(i) * factor);
+      const auto tensors = std::make_shared<kda::Tensors>();
+      tensors->emplace("o", std::move(answer.o)),
+          tensors->emplace("final_state", std::move(answer.final_state));
+      return tensors;
+    };
+    return result;
+  };
+  bench::Contestant nowhere = contestant(1);
+  nowhere.answer = [whole = nowhere.answer] {
+    const auto tensors = std::make_shared<kda::Tensors>(kda::clone(*whole()));
+    tensor::Tensor& o = tensors->at("o");
+    for (std::size_t i = 1; i < o.size(); ++i) o.set(i, NAN);
+    return tensors;
+  };
+  bench::Contestant list[] = {contestant(1), contestant(1.25), {}, nowhere};
+  bench::measure_errors(list, problem, {kda::OraclePrecision::double_double}, 2);
+  CHECK(list[0].row.output_error < 1e-13);
+  CHECK(list[0].row.state_error < 1e-13);
+  CHECK(list[1].row.output_error == list[0].row.output_error);
+  CHECK(std::abs(list[1].row.state_error - 0.25) < 1e-12);
+  CHECK(list[2].row.output_error < 0);
+  CHECK(list[3].row.output_error == HUGE_VAL);
+  CHECK(list[3].row.state_error == list[0].row.state_error);
 }
 
 TEST_CASE("bench says why a dtype of several was not timed", "[bench]") {
@@ -105,12 +165,26 @@ TEST_CASE("bench of a variant that cannot run here is refused with the reason", 
              ContainsSubstring("4 gpu-recurrent: " + reason));
 }
 
+TEST_CASE("what has a clock of its own is timed where this build knows no GPU, without a floor", "[bench]") {
+  if (kda::gpu_unavailable().empty()) KDA_CHECK_SKIP("there is a GPU");
+  kda::Variant elsewhere = kda::variant_named("recurrent");
+  elsewhere.time = [](const kda::Problem&, const kda::RunOptions&, int) { return std::vector<double>{0.5}; };
+  BenchRequest request = request_for(std::nullopt);
+  request.words.registry = {&elsewhere, 1}, request.with_oracle = false;
+  const report::Document document = bench::bench(request);
+  const Item row = items_of(document, "rows").at(0);
+  CHECK(row.figure("ms") == 500);
+  CHECK((row.is_nothing("floor_ms") && row.is_nothing("over_floor")));
+}
+
 TEST_CASE("bench refuses problems beyond the memory budget before it makes them", "[bench]") {
   BenchRequest request = request_for({});
   request.T = 1048576, request.H = 64, request.K = request.V = 128;
   CHECK_THAT(test::refusal([&] { bench::bench(request); }),
              ContainsSubstring("3 ") && ContainsSubstring("memory budget is 1.0 GiB") &&
                  ContainsSubstring("--memory-limit"));
+  request.T = request.sequences = 1000;  // hardly a token, but a state for each
+  CHECK_THAT(test::refusal([&] { bench::bench(request); }), ContainsSubstring("take about 16"));
 }
 
 TEST_CASE("the least traffic counts every input and both results once", "[bench]") {

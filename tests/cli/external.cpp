@@ -106,11 +106,14 @@ TEST_CASE("a program's gradients are held to the invariants, and fail those they
         arithmetic + "\" --json");
     INFO(output.out << output.err);
     const auto report = nlohmann::json::parse(output.out);
-    CHECK(report["cases"].size() == 8);
+    std::size_t tried = 0;
     for (const auto& item : report["cases"]) {
       CHECK(item["pass"] == "backward");
+      if (item["verdict"] == "skipped") continue;  // those of the life of a state
+      ++tried;
       if (item["verdict"] != "pass") broken += item["against"].get<std::string>() + " ";
     }
+    CHECK(tried == 8);
     return broken;
   };
   CHECK(laws("recurrent").empty());

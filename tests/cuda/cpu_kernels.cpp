@@ -20,7 +20,9 @@ long differing(const kda::Problem& problem, std::string_view name, kda::RunOptio
   const kda::Emulated wanted{&variant, &options};
   if (!kda::not_emulated_on_gpu(wanted, problem).empty()) return -1;
   kda::Answer gpu;
-  kda::emulate_on_gpu(problem, {wanted}, [&](std::size_t, kda::Answer answer) { gpu = std::move(answer); });
+  kda::emulate_on_gpu(problem, {wanted}, [&](std::size_t, const kda::AnswerOnGpu& answer) {
+    gpu = kda::downloaded(answer, problem);
+  });
   options.threads = 16;
   return static_cast<long>(test::differing(gpu, variant.run(problem, options)));
 }
@@ -167,9 +169,10 @@ TEST_CASE("twins that run side by side on a GPU answer as each alone, and come i
   for (const engine::Twin& twin : family) wanted.push_back({twin.variant, &twin.options});
   REQUIRE(wanted.size() > 6);
   std::size_t next = 0;
-  kda::emulate_on_gpu(problem, wanted, [&](std::size_t i, kda::Answer answer) {
+  kda::emulate_on_gpu(problem, wanted, [&](std::size_t i, const kda::AnswerOnGpu& answer) {
     REQUIRE(i == next++);
-    CHECK(test::differing(answer, family[i].variant->run(problem, family[i].options)) == 0);
+    CHECK(test::differing(kda::downloaded(answer, problem),
+                          family[i].variant->run(problem, family[i].options)) == 0);
   });
   CHECK(next == wanted.size());
 }

@@ -155,19 +155,6 @@ TEST_CASE("every stage of gpu-chunk has the bits of its replay", "[replay][small
       spec.state_v_first = v_first;
       spec.dtype = dtype;
       const kda::Problem problem = test::make_problem(spec);
-      kda::RunOptions options = test::default_options(problem, "gpu-chunk", dtype);
-      kda::StageTensors gpu = kda::allocate_stages(problem, 64, kda::state_dtype(dtype)),
-                        cpu = kda::allocate_stages(problem, 64, kda::state_dtype(dtype));
-      options.stages.computed = &gpu;
-      test::run(problem, "gpu-chunk", options);
-      options.stages.computed = &cpu;
-      test::replayed(problem, "gpu-chunk", options);
-      for (const kda::StageRow& row : kda::stages()) {
-        INFO(row.name);
-        const tensor::Tensor &a = gpu[static_cast<std::size_t>(row.stage)],
-                             &b = cpu[static_cast<std::size_t>(row.stage)];
-        REQUIRE(a.size() == b.size());
-        CHECK(std::memcmp(a.data(), b.data(), a.bytes()) == 0);
-      }
+      test::check_stages_of_replay(problem, test::default_options(problem, "gpu-chunk", dtype));
     }
 }

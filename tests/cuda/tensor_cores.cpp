@@ -95,6 +95,31 @@ TEST_CASE("tensor cores and their replay give the same bits at K = V = 128 over 
   }
 }
 
+TEST_CASE("tensor cores and their replay give the same bits however many heads share the device",
+          "[tensor_cores]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const std::size_t heads : {8, 48, 80, 160})
+    for (const std::size_t V : {64, 100, 128}) {
+      ProblemSpec spec;
+      spec.T = 130, spec.H = 4, spec.HV = heads, spec.K = 32, spec.V = V, spec.dtype = DType::bf16;
+      INFO("heads " << heads << " V " << V);
+      check_replay(test::make_problem(spec), spec.dtype);
+    }
+}
+
+TEST_CASE("every stage on tensor cores has the bits of its replay", "[tensor_cores][small][race]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const std::size_t K : {40, 128})
+    for (const DType dtype : narrow_dtypes) {
+      ProblemSpec spec;
+      spec.T = 150, spec.K = K, spec.V = 72, spec.B = 2, spec.H = 2, spec.HV = 4, spec.dtype = dtype;
+      spec.state_v_first = spec.safe_gate = K == 40, spec.qk_l2norm = spec.beta_sigmoid = true;
+      const kda::Problem problem = test::make_problem(spec);
+      INFO("K " << K << " " << numeric::name_of(dtype));
+      test::check_stages_of_replay(problem, on_tensor_cores(problem, dtype));
+    }
+}
+
 TEST_CASE("what gpu-chunk lacks on tensor cores it says") {
   ProblemSpec spec;
   spec.dtype = DType::bf16;

@@ -5,6 +5,7 @@
 #include "fixture/fixture.hpp"
 #include "plan/selection.hpp"
 #include "support/catch.hpp"
+#include "support/loss.hpp"
 #include "support/problems.hpp"
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
@@ -75,7 +76,18 @@ std::size_t check_kernels(const std::vector<std::string>& files) {
       const Item item = items_of(document, "bits").at(0);
       CHECK(item.words("change").empty());
       CHECK(item.count("differing") == 0);
-      CHECK(exit_code(document) == 0);
+      const bool has_gradients = header.expected_named(known.group)->tensor("dq") != nullptr;
+      // A cut lacks heads that ddt_bias was summed beside.
+      const bool is_cut = has_gradients && path.find("softplus_backward") != std::string::npos;
+      CHECK(exit_code(document) == (is_cut ? 1 : 0));
+      REQUIRE(items_of(document, "bits").size() == (has_gradients ? 2 : 1));
+      if (has_gradients) {
+        const Item gradients = items_of(document, "bits").at(1);
+        CHECK(gradients.words("pass") == "backward");
+        CHECK(gradients.words("preset") == known.preset);
+        CHECK(gradients.words("change").empty());
+        CHECK(gradients.count("differing") == 0);
+      }
       const std::string way = std::string(known.variant) + " under " + known.preset;
       const std::vector<Row> nearest = item.rows("nearest");
       const auto named = std::ranges::find_if(
@@ -208,6 +220,47 @@ TEST_CASE("bits that nothing known computes are counted, and the first is placed
                                    "elements of final_state"));
   CHECK(item.rows("nearest").at(0).count("differing") == 3);
   CHECK(exit_code(document) == 1);
+}
+
+TEST_CASE("gradients are searched from what computed o and final_state, and for one word of their own",
+          "[engine][bits]") {
+  test::ProblemSpec spec = two_heads();
+  spec.T = 80;
+  const kda::Problem problem = test::with_loss(test::make_problem(spec));
+  const kda::Variant& chunk = kda::variant_named("chunk");
+  const auto options_of = [&](const Names& words) {
+    return plan::run_options(chunk, problem, DType::fp32, words, 64);
+  };
+  struct Recorded {
+    Names forward, backward;
+    const char *preset, *change;
+  };
+  const Recorded cases[] = {
+      {{"fla", "gates=natural"}, {"fla", "gates=natural"}, "fla", "gates=log2 -> gates=natural"},
+      {{"fla"}, {"fla", "launch=wy:32x64x2+intra:8"}, "fla", ""},
+      {{"fla"},
+       {"fla", "launch=reverse-scan:2", "storage=triton", "storage=tf32@tensor_core+bf16@dv"},
+       "fla",
+       "storage: dv not rounded -> rounded to bf16"}};
+  for (const Recorded& recorded : cases) {
+    INFO(recorded.change);
+    const kda::Answer answer = chunk.run(problem, options_of(recorded.forward));
+    const kda::GradientTensors gradients = chunk.run_backward(problem, options_of(recorded.backward));
+    std::vector<const tensor::Tensor*> tensors{&answer.o, &answer.final_state};
+    for (const tensor::Tensor& gradient : gradients)
+      if (!gradient.empty()) tensors.push_back(&gradient);
+    const test::TemporaryFixture file(problem, tensors, numeric::ComputeFormat::fp32, "gradients");
+    const report::Document document = ran(file.path);
+    const std::vector<Item> items = items_of(document, "bits");
+    REQUIRE(items.size() == 2);
+    CHECK(items[0].words("pass") == "forward");
+    CHECK(items[0].count("differing") == 0);
+    CHECK(items[1].words("pass") == "backward");
+    CHECK(items[1].words("preset") == recorded.preset);
+    CHECK(items[1].words("change") == recorded.change);
+    CHECK(items[1].count("differing") == 0);
+    CHECK(exit_code(document) == 0);
+  }
 }
 
 TEST_CASE("a group without an answer is skipped with the reason, and nothing found is no success",

@@ -1,5 +1,8 @@
-// What an H100 answered, replayed here: cases/captures, written there by `capture`.
+// What an H100 answered, replayed here: cases/captures, written there by `capture`, and cases/kernels, what
+// the kernels of others answered.
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "plan/reproduction.hpp"
 #include "plan/selection.hpp"
@@ -11,9 +14,9 @@ using namespace kda_check;
 
 namespace {
 
-std::vector<std::string> capture_files() {
+std::vector<std::string> files_of(const std::string& folder) {
   std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(test::case_fixtures() + "/../captures"))
+  for (const auto& entry : std::filesystem::directory_iterator(test::case_fixtures() + "/../" + folder))
     files.push_back(entry.path().string());
   return files;
 }
@@ -31,7 +34,7 @@ std::size_t differing(const tensor::Tensor& recorded, const tensor::Tensor& comp
 
 TEST_CASE("a CPU replays what an H100 answered bit for bit, stages included", "[engine][captures]") {
   std::size_t groups = 0, stages = 0;
-  for (const std::string& path : capture_files()) {
+  for (const std::string& path : files_of("captures")) {
     const plan::Source source = plan::Source::look({path, path}, {});
     plan::Source::Opened opened = source.open({});
     const kda::Problem problem = opened.take_problem();
@@ -74,4 +77,48 @@ TEST_CASE("a CPU replays what an H100 answered bit for bit, stages included", "[
   }
   CHECK(groups == 10);
   CHECK(stages == 45);
+}
+
+TEST_CASE(
+    "what kernels of vLLM, SGLang, llama.cpp, cuLA and FlashKDA answered on an H100 is replayed in every bit",
+    "[engine][captures]") {
+  struct Kernel {
+    std::string_view group;
+    const char* other;  ///< a word that is not its own
+    std::size_t captures, found = 0, differing = 0;
+  };
+  Kernel kernels[] = {{"vllm_decode", "fla-recurrent", 3},   {"vllm_packed", "launch=block:8x1", 1},
+                      {"sglang_decode", "fla-recurrent", 3}, {"llama_cpp", "update=chained", 2},
+                      {"cula_sm90", "beta=rows", 2},         {"flash_kda", "output=chained", 2}};
+  for (const std::string& path : files_of("kernels")) {
+    const plan::Source source = plan::Source::look({path, path}, {});
+    plan::Source::Opened opened = source.open({});
+    for (const fixture::ExpectedGroup& group : source.expected()) {
+      const auto kernel = std::ranges::find(kernels, group.name, &Kernel::group);
+      if (kernel == std::end(kernels)) continue;
+      INFO(path << ' ' << group.name);
+      const kda::Problem problem = opened.take_problem();
+      const tensor::Tensor o = opened.read(*group.tensor("o")),
+                           state = opened.read(*group.tensor("final_state"));
+      const auto how = plan::reproduction_of(group);
+      REQUIRE(how);
+      const std::size_t chunk_size =
+          how->chunk_size > 0 ? how->chunk_size : static_cast<std::size_t>(problem.options.chunk_size);
+      const auto differing_under = [&](const std::vector<std::string>& words) {
+        const kda::Answer answer = how->variant->run(
+            problem, plan::run_options(*how->variant, problem, o.dtype(), words, chunk_size));
+        return test::differing_bits(answer.o, o) + test::differing_bits(answer.final_state, state);
+      };
+      CHECK(differing_under(how->arithmetic) == 0);
+      std::vector<std::string> others = how->arithmetic;
+      others.emplace_back(kernel->other);
+      kernel->differing += differing_under(others);
+      ++kernel->found;
+    }
+  }
+  for (const Kernel& kernel : kernels) {
+    INFO(kernel.group);
+    CHECK(kernel.found == kernel.captures);
+    CHECK(kernel.differing > 0);
+  }
 }

@@ -149,6 +149,20 @@ TEST_CASE("growth is the same however small the tensor", "[growth]") {
   for (const double unit : {1e-180, 1e-300, 1e160}) CHECK(rms_of(unit) == Approx(rms_of(1)).epsilon(1e-12));
 }
 
+TEST_CASE("a bias is what all windows have too much, noise has none", "[growth]") {
+  judge::TokenSeries series{1, 8, 1, std::vector<judge::TokenErrors>(8)};
+  for (std::size_t t = 0; t < 8; ++t)
+    for (const double expected : {2.0, -1.0}) {
+      const double noise = t < 4 ? 0.5 : 0, scale = t < 4 ? 0 : -0.125;
+      series.cells[t].take(expected * scale + (t % 2 == 0 ? noise : -noise), expected, 0, 0);
+    }
+  const Growth growth = growth_of(series, {{0, 0, 0, 8}}, 4);
+  CHECK(growth.windows[0].bias == 0);
+  CHECK(growth.windows[0].rms_ratio > 0.1);
+  CHECK(growth.windows[1].bias == -0.125);
+  CHECK(growth.bias == -0.0625);
+}
+
 TEST_CASE("the first token over a limit is found, not the worst", "[explain][growth]") {
   judge::TokenSeries series = series_of(2, 50, 4);
   cell(series, 1, 20, 3) = errors_of(3, 1, 3, 30, 0, 6);

@@ -171,6 +171,22 @@ def gate(kind, **more):
     return change
 
 
+def pool(indices, answer=None, **more):
+    """A call of one sequence on a pool of four slots."""
+    def change(file):
+        file["inputs/state_pool"] = values((4, HV, K, V))
+        if indices is not None:
+            file["inputs/state_indices"] = indices
+        for key, data in more.items():
+            if key == "padding_slots":
+                file["options"].attrs[key] = data
+            else:
+                file[f"inputs/{key}"] = data
+        if answer is not None:
+            file[f"expected/somebody/{answer[0]}"] = answer[1]
+    return change
+
+
 def main():
     with h5py.File(os.path.join(HERE, "good.h5"), "w") as file:
         good(file)
@@ -229,6 +245,26 @@ def main():
     bad("cu_seqlens_short", "wanted N + 1 >= 2", packed([0]))
     bad("cu_seqlens_rank", "inputs/cu_seqlens is [1,2]; wanted [N+1]", packed([[0, 3]]))
     bad("cu_seqlens_batch", "wanted B = 1 for a packed batch", packed_batch)
+
+    bad("pool_without_table", "inputs/state_indices is missing; wanted it beside inputs/state_pool", pool(None))
+    bad("pool_missing", "inputs/state_indices is there but inputs/state_pool is missing", put("inputs/state_indices", np.array([1])))
+    bad("pool_table_floats", "inputs/state_indices holds fp64; wanted integers", pool(np.array([1.0])))
+    bad("pool_table_rank", "inputs/state_indices is [1,1,1]; wanted [N] or [N,S]", pool(np.array([[[1]]])))
+    bad("pool_table_extent", "inputs/state_indices has 2 entries; wanted 1 for 1 sequences", pool(np.array([1, 2])))
+    bad("pool_slot_beyond", "inputs/state_indices[0] is 4; wanted 0..3", pool(np.array([4])))
+    bad("pool_slot_negative", "inputs/state_indices[0] is -1; wanted 0..3", pool(np.array([-1], np.int32)))
+    bad("pool_columns", "inputs/state_indices has 2 columns but sequence 0 has 3 tokens", pool(np.array([[1, 2]])))
+    bad("pool_accepted", "inputs/num_accepted_tokens[0] is 4; wanted 1..3", pool(np.array([[1, 2, 3]]), num_accepted_tokens=np.array([4])))
+    bad("pool_accepted_alone", "inputs/num_accepted_tokens is there but inputs/state_indices is [N]", pool(np.array([1]), num_accepted_tokens=np.array([1])))
+    bad("pool_padding_word", 'options/padding_slots is "negativ"; wanted none, negative or nonpositive', pool(np.array([1]), padding_slots="negativ"))
+    bad("pool_padding_alone", "padding alone", pool(np.array([0]), padding_slots="nonpositive"))
+    bad("pool_layout", "inputs/state_pool is [4,1,5,4], the other state layout", lambda f: (pool(np.array([1]))(f), replace(f, "inputs/state_pool", values((4, HV, V, K)))))
+    bad("pool_and_state", "inputs/initial_state is there beside inputs/state_pool", pool(np.array([1]), initial_state=values((1, HV, K, V))))
+    bad("pool_and_loss", "inputs/do is there beside inputs/state_pool", pool(np.array([1]), do=values(SHAPES["v"])))
+    bad("pool_answer_state", "expected/somebody/final_state is there but this is a call on a pool", pool(np.array([1]), ("final_state", values((1, HV, K, V)))))
+    bad("pool_answer_slots", "expected/somebody/state_pool is [3,1,4,5] but inputs/state_pool is [4,1,4,5]", pool(np.array([1]), ("state_pool", values((3, HV, K, V)))))
+    bad("pool_answer_dtype", "expected/somebody/state_pool is in fp64 but inputs/state_pool is in fp32", pool(np.array([1]), ("state_pool", values((4, HV, K, V)).astype(np.float64))))
+    bad("pool_answer_alone", "expected/somebody/state_pool is there but inputs/state_pool is missing", put("expected/somebody/state_pool", values((4, HV, K, V))))
 
     bad("external_link", "a link into another file", external_link)
     bad("external_group", "a link into another file", external_group)

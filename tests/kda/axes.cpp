@@ -39,11 +39,11 @@ std::vector<std::string> common_values() {
   for (const char* const storage : {"none", "upstream", "fla", "triton", "flash-kda"})
     values.push_back(fmt::format("storage={}", storage));
   for (const char* const stage :
-       {"products",       "normalised",   "decay",       "g_cumsum", "exponentials",
-        "score_operands", "off_diagonal", "Aqk",         "L",        "inverse_operands",
-        "Akk_inv",        "beta_key",     "operands",    "w",        "u",
-        "prediction",     "v_new",        "tensor_core", "state",    "carry",
-        "scores",         "residual",     "o_inter",     "o_intra",  "initial_state"})
+       {"products",      "normalised", "decay",  "g_cumsum",         "exponentials", "score_operands",
+        "off_diagonal",  "Aqk",        "L",      "inverse_operands", "Akk_inv",      "beta_key",
+        "operands",      "w",          "u",      "prediction",       "v_new",        "tensor_core",
+        "state",         "carry",      "scores", "residual",         "o_inter",      "o_intra",
+        "initial_state", "g",          "beta"})
     for (const char* const format : {"bf16", "fp16", "tf32"})
       values.push_back(fmt::format("storage={}@{}", format, stage));
   return values;
@@ -54,7 +54,7 @@ std::vector<std::string> chunk_values() {
       "decay=pair",     "decay=pair-late",   "decay=clamp:126", "inverse=substitution", "tail=difference",
       "tail=suffix",    "tail=factored",     "gates=natural",   "gates=log2",           "gates=log2-each",
       "delta=residual", "scale=q",           "beta=rows",       "beta=columns",         "merge=nearest",
-      "merge=halves",   "merge=split:16",    "merge=split:32",  "tail=factored-late",   "output=apart",
+      "merge=halves",   "merge=split:16",    "merge=split:8",   "tail=factored-late",   "output=apart",
       "update=chained", "update=transposed", "update=added"};
   for (const int rows : {16, 32, 64}) {
     for (const char* const decay : {"anchor-pair", "anchor-first", "anchor-mid", "factored", "reciprocal"})

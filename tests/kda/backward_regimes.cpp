@@ -43,8 +43,8 @@ bool finite(const GradientTensors& tensors) {
 }
 
 kda::GradientTruth truth_of(const kda::Problem& problem, Gradient gradient) {
-  return kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64,
-                                  1)[static_cast<std::size_t>(gradient)];
+  auto truths = kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
+  return std::move(truths[static_cast<std::size_t>(gradient)]);
 }
 
 /// rms of the magnitude of dg over that of dg: what is added up, over what is left of it.
@@ -67,6 +67,7 @@ Cancellation cancellation(const kda::Problem& problem) {
 TEST_CASE("any regime has a loss when it is asked for one, and is otherwise the same",
           "[regimes][backward]") {
   for (const kda::Recipe& recipe : kda::recipes()) {
+    if (recipe.name == "serve") continue;  // a call on a pool of states has no loss
     INFO(recipe.name);
     const std::string text = std::string(recipe.name) +
                              (recipe.name == "split_invariance" ? ":T=9,cut=5" : ":T=20") + ",dtype=bf16";
@@ -181,6 +182,7 @@ TEST_CASE("tokens that wipe the state overflow factored gradients only, in a chu
 
 TEST_CASE("naive's gradients are those of the oracle in fp64, whatever the regime", "[regimes][backward]") {
   for (const kda::Recipe& recipe : kda::recipes()) {
+    if (recipe.name == "serve") continue;  // a call on a pool of states has no loss
     const std::string name(recipe.name);
     const kda::Problem problem =
         built(name + (name == "split_invariance" ? ":T=70,cut=5" : ":T=70") + ",dtype=fp64,loss=1");

@@ -1,5 +1,5 @@
 // Kernels that decode, of vLLM, SGLang and llama.cpp: their presets against what the kernels do, element by
-// element. The sources have no recorded answers; the units of an H100 are those that h100.cpp holds to it.
+// element, whatever the inputs. Recorded answers are in tests/engine/captures.cpp.
 #include <algorithm>
 #include <cmath>
 #include <string_view>

@@ -244,7 +244,8 @@ TEST_CASE("the magnitude of dv is the sum of its absolute terms", "[gradients]")
   spec.T = 1;
   kda::Problem problem = problem_with_loss(spec);
   problem.state_gradient.reset();
-  const GradientTruth truth = of(oracle(problem), Gradient::dv);
+  const GradientTruths truths = oracle(problem);
+  const GradientTruth& truth = of(truths, Gradient::dv);
   for (std::size_t v = 0; v < spec.V; ++v) {
     double sum = 0;
     for (std::size_t k = 0; k < spec.K; ++k)
@@ -262,7 +263,8 @@ TEST_CASE("the spread of dbeta is the root of the squares of its terms over V", 
     spec.beta_sigmoid = is_logit;
     kda::Problem problem = problem_with_loss(spec);
     problem.state_gradient.reset();
-    const GradientTruth truth = of(oracle(problem), Gradient::dbeta);
+    const GradientTruths truths = oracle(problem);
+    const GradientTruth& truth = of(truths, Gradient::dbeta);
     double score = 0, terms = 0, squares = 0;
     for (std::size_t k = 0; k < spec.K; ++k) {
       const double term = problem.k.value(k) * problem.scale() * problem.q.value(k);
@@ -333,7 +335,8 @@ TEST_CASE("the gradient of an empty sequence's initial state is dht", "[gradient
   ProblemSpec spec;
   spec.T = 6, spec.cu_seqlens = {0, 0, 6, 6}, spec.state_v_first = true;
   const kda::Problem problem = problem_with_loss(spec);
-  const GradientTruth state = of(oracle(problem), Gradient::dinitial_state);
+  const GradientTruths truths = oracle(problem);
+  const GradientTruth& state = of(truths, Gradient::dinitial_state);
   const std::size_t size = spec.K * spec.V;
   for (const std::size_t sequence : {0, 2})
     for (std::size_t i = sequence * size; i < (sequence + 1) * size; ++i)

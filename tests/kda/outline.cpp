@@ -93,9 +93,16 @@ TEST_CASE("the outline of a problem says which inputs it has, in which element t
   }
 }
 
+TEST_CASE("what a call of a server takes has all of its pool", "[kda][pool]") {
+  CHECK(kda::parse_regime("serve:slots=4096,K=256,V=256").bytes() > std::size_t{4096} * 2 * 256 * 256 * 12);
+  CHECK(kda::parse_regime("serve:K=256,V=256").bytes() < std::size_t{100} * 2 * 256 * 256 * 12);
+}
+
 TEST_CASE("an outline rounded to a dtype is that of the problem with rounded inputs", "[kda]") {
   for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
     const kda::Problem problem = kda::parse_regime("lb_real:T=9,raw=1,loss=1,dtype=fp64,K=8,V=8").build();
     CHECK(Outline(problem).rounded_to(dtype) == Outline(kda::with_inputs_rounded_to(problem, dtype)));
+    const kda::Problem call = kda::parse_regime("serve:T=9,K=8,V=8").build();
+    CHECK(Outline(call).rounded_to(dtype) == Outline(kda::with_inputs_rounded_to(call, dtype)));
   }
 }

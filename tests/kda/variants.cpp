@@ -85,6 +85,16 @@ TEST_CASE("the compute format is the coarsest of the stages a variant has", "[va
   CHECK(format("chunk", DType::fp16, nullptr) == ComputeFormat::tf32);
   CHECK(format("recurrent", DType::bf16, nullptr) == ComputeFormat::fp32);
   CHECK(format("naive", DType::fp64, "storage=bf16@carry") == ComputeFormat::fp64);
+  // A stored state makes it no finer.
+  const auto with_state = [&](const char* storage, const char* stored) {
+    kda::Arithmetic arithmetic;
+    kda::set_axis(arithmetic, storage), kda::set_axis(arithmetic, stored);
+    return kda::compute_format(kda::variant_named("recurrent"), DType::fp32, arithmetic);
+  };
+  CHECK(with_state("storage=bf16@decay", "stored=fp16") == ComputeFormat::bf16);
+  CHECK(with_state("storage=fp16@decay", "stored=bf16") == ComputeFormat::bf16);
+  CHECK(with_state("storage=none", "stored=fp16") == ComputeFormat::fp16);
+  CHECK(with_state("storage=none", "stored=int8") == ComputeFormat::bf16);
 }
 
 TEST_CASE("a chunk longer than every sequence takes the memory of the sequence", "[variants]") {

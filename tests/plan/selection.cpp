@@ -258,6 +258,17 @@ TEST_CASE("names that do not exist are usage errors with a suggestion", "[plan][
   CHECK_THAT(usage([](auto& r) { r.arithmetic = {"decay=par"}; }), ContainsSubstring("did you mean 'pair'?"));
   CHECK_THAT(usage([](auto& r) { r.selection.variants = Names{"recurrent"}, r.arithmetic = {"decay=pair"}; }),
              ContainsSubstring("none of the selected variants"));
+  CHECK_THAT(
+      usage([](auto& r) { r.selection.variants = Names{"recurrent"}, r.arithmetic = {"launch=intra:4"}; }),
+      ContainsSubstring("none of the selected variants has a part 'intra' of a launch"));
+  CHECK_THAT(
+      usage([](auto& r) { r.selection.variants = Names{"chunk"}, r.arithmetic = {"launch=block:8x1"}; }),
+      ContainsSubstring("none of the selected variants has a part 'block' of a launch"));
+  // A part that one of several variants has is none of another's business.
+  Request both = test::request_for({"control:T=4"});
+  both.selection.variants = Names{"recurrent", "chunk"}, both.arithmetic = {"launch=block:8x1+intra:4"};
+  CHECK(test::refusal([&] { test::planned(both); }) == "accepted");
+  CHECK_THAT(usage([](auto& r) { r.arithmetic = {"merge=split:32"}; }), ContainsSubstring("8 or 16 rows"));
   CHECK_THAT(usage([](auto& r) { r.invariants = Names{"repeats"}; }),
              ContainsSubstring("no invariant 'repeats'") && ContainsSubstring("did you mean 'repeat'?"));
   CHECK_THAT(

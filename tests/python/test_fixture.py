@@ -1,5 +1,6 @@
 import glob
 import os
+import subprocess
 
 import kda_check
 import numpy as np
@@ -51,7 +52,11 @@ def test_fixtures_of_the_program_are_read_as_h5py_reads_them(path):
         for group, tensors in groups.items():
             assert set(tensors) == {name for name, item in file[group].items() if isinstance(item, h5py.Dataset)}
             for name, tensor in tensors.items():
-                assert np.array_equal(np.asarray(tensor.numpy(), float), np.asarray(file[group][name], float)), name
+                found = file[group][name]
+                values = found[...]
+                if found.attrs.get("dtype") == "bfloat16":  # as its bits
+                    values = (values.astype(np.uint32) << 16).view(np.float32)
+                assert np.array_equal(np.asarray(tensor.numpy(), float), np.asarray(values, float), equal_nan=True), name
 
 
 def test_a_file_of_a_new_form_is_refused_with_a_hint(tmp_path):
@@ -101,6 +106,7 @@ def test_a_file_is_written_whole_or_not_at_all(problem, tmp_path):
     ({"k": np.zeros((1, 48, 2, 16), np.int32)}, TypeError, "k: element type int32"),
     ({"cu_seqlens": [0.0, 48.0]}, TypeError, "cu_seqlens: wanted whole numbers"),
     ({"cu_seqlens": 48}, TypeError, "cu_seqlens: wanted whole numbers"),
+    ({"cu_seqlens": [0, 1 << 70]}, TypeError, "cu_seqlens: wanted whole numbers"),
     ({"cu_seqlens": np.array([[0, 48]])}, TypeError, "cu_seqlens: wanted whole numbers"),
     ({"beta": None}, TypeError, "missing: beta"),
     ({"soft_cap": 3.0, "mask": None}, TypeError, "no place in a fixture for mask, soft_cap"),
@@ -217,3 +223,19 @@ def test_lists_of_any_whole_numbers_are_offsets(problem):
     words = {key: problem[key] for key in ("q", "k", "v", "g", "beta")}
     for values in ([0, 48], (np.int32(0), np.int64(48)), np.array([0, 48], ">u2")):
         assert Fixture.of(**words, cu_seqlens=values).inputs["cu_seqlens"].data.tolist() == [0, 48]
+
+
+def test_a_call_on_a_pool_is_what_the_program_reads(problem, tmp_path):
+    rng = np.random.default_rng(3)
+    words = {key: problem[key] for key in ("q", "k", "v", "g", "beta")}
+    pool = rng.standard_normal((6, 2, 16, 8)).astype(np.float32)
+    fixture = Fixture.of(**words, state_pool=pool, state_indices=[4], padding_slots="negative")
+    fixture.write(tmp_path / "call.h5")
+    subprocess.run([_program.find(), "capture", tmp_path / "call.h5", "--variant", "recurrent", "--in-place"], check=True)
+    answer = Fixture.read(tmp_path / "call.h5").expected["recurrent@cpu"].tensors["state_pool"].numpy()
+    assert (np.delete(answer, 4, 0) == np.delete(pool, 4, 0)).all()
+    assert (answer[4] != pool[4]).any()
+    with pytest.raises(ValueError, match="mine: no place for final_state; wanted state_pool"):
+        fixture.add("mine", {"final_state": pool[:1]})
+    with pytest.raises(TypeError, match="missing: state_pool or state_indices"):
+        Fixture.of(**words, state_pool=pool)

@@ -360,3 +360,25 @@ TEST_CASE("every writer gives the same bytes twice, whatever the sections", "[re
   const Document document = document_with({tabular(), paragraphs(), tabular("")});
   for (const Writer& writer : writers()) CHECK(writer.write(document, {}) == writer.write(document, {}));
 }
+
+TEST_CASE("a scatter of two columns is drawn for the rows that have both, in the page alone") {
+  Section section;
+  section.key = "rows", section.tabular = true;
+  section.columns = {{"name", {}}, {"ms", {}, Show::figure}, {"error", {}, Show::figure}};
+  section.scatter = {0, 1, 2};
+  section.add({std::string("ours"), 0.9, 4e-3});
+  section.add({std::string("theirs <fla>"), 2.1, 5e-3});
+  section.add({std::string("unmeasured"), 1.0, Value()});
+  Document document;
+  document.sections = {section};
+  const std::string page = write_html(document, {});
+  pugi::xml_document parsed;
+  REQUIRE(parsed.load_string(page.c_str()));
+  const pugi::xml_node drawing = parsed.select_node("//svg").node();
+  CHECK_THAT(drawing.child_value("title"), ContainsSubstring("error over ms"));
+  CHECK_THAT(drawing.child("path").next_sibling("path").attribute("d").value(), ContainsSubstring("h0M"));
+  std::string names;
+  for (const auto& text : drawing.children("text")) names += text.child_value(), names += '\n';
+  CHECK_THAT(names, ContainsSubstring("ours\n") && ContainsSubstring("theirs <fla>\n") &&
+                        !ContainsSubstring("unmeasured"));
+}

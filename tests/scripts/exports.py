@@ -171,15 +171,16 @@ class Exports(unittest.TestCase):
                 kda_check.save(self.path, **{**inputs, **wrong})
         self.assertEqual(os.listdir(self.folder), [])
 
-    def test_the_command_says_what_it_lacks(self):
-        words = [sys.executable, "-m", "kda_check", "export-fla", "-o", self.path]
-        done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": package})
-        if done.returncode != 0:
-            self.assertEqual(done.returncode, 4)
-            said = [line for line in done.stderr.splitlines() if "kda-check: " in line]  # torch and FLA may warn
-            self.assertEqual(len(said), 1, done.stderr)
-            self.assertNotIn("Traceback", done.stderr)
-            self.assertFalse(os.path.exists(self.path))
+    def test_commands_say_what_they_lack(self):
+        for command in (["export-fla", "--family", "gdn", "-o", self.path], ["time", "flash-kda", "none.h5", self.path]):
+            words = [sys.executable, "-m", "kda_check", *command]
+            done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": package})
+            if done.returncode != 0:
+                self.assertEqual(done.returncode, 4)
+                said = [line for line in done.stderr.splitlines() if "kda-check: " in line]  # torch and FLA may warn
+                self.assertEqual(len(said), 1, done.stderr)
+                self.assertNotIn("Traceback", done.stderr)
+                self.assertFalse(os.path.exists(self.path))
 
 
 if __name__ == "__main__":

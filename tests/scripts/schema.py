@@ -71,6 +71,12 @@ class Schema(unittest.TestCase):
         self.assertGreater(len(document["stages"]), 3)
         self.assertIn("plan", document)
 
+    def test_a_run_with_a_parity_matrix(self):
+        document = self.report("run", tiny, "--variant", "recurrent,chunk", "--against", "none", "--invariants=parity")
+        self.assertEqual([entry["answer"] for entry in document["parity"]], ["recurrent", "chunk"])
+        self.assertEqual(document["parity"][0]["ways"][0]["prefill"], "-")  # no longer than a chunk
+        self.assertIn("bits", {cell for way in document["parity"][0]["ways"] for cell in way.values()})
+
     def test_a_run_that_fails_with_points_and_a_probe(self):
         misread = f"{self.folder}/misread.h5"
         self.report("make", "control:T=20,H=1,K=8,V=8,seed=2", "-o", misread)
@@ -173,7 +179,9 @@ class Schema(unittest.TestCase):
 
     def test_explain_bits(self):
         document = self.report("explain-bits", small, backward, codes=(1,))  # torch's
-        self.assertEqual(len(document["bits"]), 6)
+        # Of three answers a file, and of the gradients that two of them have.
+        self.assertEqual([item["pass"] for item in document["bits"]].count("forward"), 6)
+        self.assertEqual([item["pass"] for item in document["bits"]].count("backward"), 2)
         self.assertIn("fail", {item["verdict"] for item in document["bits"]})
 
     def test_forecast(self):

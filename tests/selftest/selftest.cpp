@@ -14,6 +14,7 @@
 #include "kda/regimes.hpp"
 #include "report/writers.hpp"
 #include "selftest/mutants.hpp"
+#include "selftest/pool_faults.hpp"
 #include "support/catch.hpp"
 #include "support/child.hpp"
 #include "support/problems.hpp"
@@ -91,13 +92,18 @@ TEST_CASE("every wrong kernel is caught, and no healthy one, on any number of th
   const std::set<std::string> too_small{"carried_state_too_large bf16", "write_lost bf16",
                                         "initial_state_dropped bf16",   "carried_state_too_large fp16",
                                         "state_read_in_bf16 bf16",      "state_read_in_bf16 fp16"};
+  // These need several requests, or as many channels as columns; the line of @ci with a server has them.
+  const std::set<std::string> needs_requests{"accepted_of_first_row fp32", "drafts_transposed fp32",
+                                             "pool_read_transposed fp32",  "pool_stored_transposed fp32",
+                                             "rows_without_padding fp32",  "stale_slot fp32"};
   std::set<std::string> names, not_seen;
   for (const Item& item : items_of(document, "rows")) {
     const std::string who = item.words("name") + ' ' + item.words("dtype");
     INFO(who << ' ' << item.words("size") << ' ' << item.entry().reason);
     names.insert(item.words("name"));
     if (item.words("finding") == "not seen") {
-      CHECK(item.words("size") == (item.words("name") == "state_read_in_bf16" ? "100 %" : "1 %"));
+      if (!needs_requests.contains(who))
+        CHECK(item.words("size") == (item.words("name") == "state_read_in_bf16" ? "100 %" : "1 %"));
       CHECK(item.entry().verdict == Verdict::skipped);
       not_seen.insert(who);
       continue;
@@ -106,7 +112,9 @@ TEST_CASE("every wrong kernel is caught, and no healthy one, on any number of th
     CHECK(item.words("finding") == (item.flag("healthy") ? "passes" : "caught"));
     CHECK(item.flag("healthy") == item.list("caught_by").empty());
   }
-  CHECK(not_seen == too_small);
+  std::set<std::string> expected = too_small;
+  expected.insert(needs_requests.begin(), needs_requests.end());
+  CHECK(not_seen == expected);
   for (const selftest::Mutant& mutant : selftest::mutants()) CHECK(names.contains(std::string(mutant.name)));
   for (const selftest::BackwardMutant& mutant : selftest::backward_mutants())
     CHECK(names.contains(std::string(mutant.name)));
@@ -139,7 +147,9 @@ TEST_CASE("the oracle catches what is wrong in values, an invariant what is not"
     });
     const std::string& name = item.words("name");
     const bool in_bits_only =
-        name == "looks_ahead" || name == "second_sequence" || name == "odd_head" || name == "mask_by_zero";
+        name == "looks_ahead" || name == "second_sequence" || name == "odd_head" || name == "mask_by_zero" ||
+        std::ranges::any_of(selftest::pool_faults(),
+                            [&](const selftest::PoolFault& fault) { return name == fault.name; });
     INFO(name << ' ' << item.words("dtype") << ' ' << item.words("size"));
     CHECK(by_oracle == !in_bits_only);
     // What a share adds is of fp64: under a law of bits it would be caught for that alone.

@@ -43,4 +43,21 @@ inline std::size_t differing_from_replay(const kda::Problem& problem, std::strin
   return differing(run(problem, gpu_variant, options), replayed(problem, gpu_variant, options));
 }
 
+/// Every stage of the chunk form has the bits of its replay; so has the answer beside them.
+inline void check_stages_of_replay(const kda::Problem& problem, kda::RunOptions options) {
+  kda::StageTensors gpu = kda::allocate_stages(problem, options.chunk_size, kda::state_dtype(options.dtype)),
+                    cpu = kda::allocate_stages(problem, options.chunk_size, kda::state_dtype(options.dtype));
+  options.stages.computed = &gpu;
+  const kda::Answer answer = run(problem, "gpu-chunk", options);
+  options.stages.computed = &cpu;
+  CHECK(differing(answer, replayed(problem, "gpu-chunk", options)) == 0);
+  for (const kda::StageRow& row : kda::stages()) {
+    INFO(row.name);
+    const tensor::Tensor &a = gpu[static_cast<std::size_t>(row.stage)],
+                         &b = cpu[static_cast<std::size_t>(row.stage)];
+    REQUIRE(a.size() == b.size());
+    CHECK(std::memcmp(a.data(), b.data(), a.bytes()) == 0);
+  }
+}
+
 }  // namespace kda_check::test

@@ -90,9 +90,9 @@ struct ChunkData {
   ChunkBlock<T> block{};
 };
 
-template <class T, class Memory>
-bool same_bits(const std::vector<T, Memory>& a, const std::vector<T, Memory>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+template <class Values>
+bool same_bits(const Values& a, const Values& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(*a.data())) == 0;
 }
 
 }  // namespace kda_check::test

@@ -74,6 +74,9 @@ void naive_replay(const NaiveBackwardBlock<T>& block);
 template <class T>
 void naive_gradients(const NaiveBackwardBlock<T>& block);
 
+// stored_state.cpp
+void store_state(const StoredStateBlock& block);
+
 // chunk.cpp, chunk_backward.cpp
 template <class T, bool is_fused>
 void chunk_forward(const ChunkBlock<T>& chunk);

@@ -1,20 +1,11 @@
 // Errors of rows, sixteen columns at a time: what judge/head_errors.cpp adds up. Loops have no branches: a
 // compiler does several columns at once.
-#include <cstdint>
-
 #include "kda/kernels/entries.hpp"
+#include "kda/kernels/row_error_rules.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
 namespace {
-
-/// x, or the bound with its sign; NaN stays. Comparisons of numbers would be branches, as they may trap.
-KDA_CHECK_INLINE float bounded(float x, float bound) {
-  constexpr std::int32_t infinity = 0x7f80'0000;
-  const auto bits = __builtin_bit_cast(std::int32_t, x), most = __builtin_bit_cast(std::int32_t, bound);
-  const std::int32_t size = bits & 0x7fff'ffff, less = size > most ? most : size;
-  return __builtin_bit_cast(float, (bits ^ size) | (size > infinity ? size : less));
-}
 
 /// One of every sixteen columns, from the first on.
 KDA_CHECK_INLINE float total(const float (&sums)[row_lanes]) {
@@ -31,8 +22,7 @@ void row_errors(const RowErrors& row) {
   for (std::size_t begin = 0; begin < row.count; begin += row_lanes) {
     const double* __restrict__ const exact = row.exact + begin;
     float* __restrict__ const values = row.values + begin;
-    for (std::size_t i = 0; i < row_lanes; ++i)
-      values[i] = bounded(static_cast<float>((static_cast<double>(values[i]) - exact[i]) * unit), bound);
+    for (std::size_t i = 0; i < row_lanes; ++i) values[i] = error_of(values[i], exact[i], unit, bound);
   }
 }
 
@@ -58,10 +48,10 @@ void row_energies(RowEnergies& row) {
       float* __restrict__ const column = row.columns + begin;
       float* __restrict__ const column_along = row.columns_along + begin;
       for (std::size_t i = 0; i < row_lanes; ++i) {
-        const float excess = bounded(error[i] * weight, bound);
+        const float excess = excess_of(error[i], weight, bound);
         squares[tile][i] = excess * excess;
         column[i] += squares[tile][i];
-        const float slope = error[i] * truth[i] * along_weight;
+        const float slope = slope_of(error[i], truth[i], along_weight);
         column_along[i] += slope, along[i] += slope;
       }
     }

@@ -93,6 +93,7 @@ constinit const KernelTable KDA_CHECK_JOINED(kda_check_kernels_, KDA_CHECK_ISA){
     {KDA_CHECK_ISA::probe_read, KDA_CHECK_ISA::probe_write, KDA_CHECK_ISA::probe_products},
     {KDA_CHECK_ISA::row_errors, KDA_CHECK_ISA::row_product, KDA_CHECK_ISA::row_energies},
     {KDA_CHECK_ISA::elements_within, KDA_CHECK_ISA::element_errors},
+    KDA_CHECK_ISA::store_state,
     KDA_CHECK_ISA::tensor_core_block,
     KDA_CHECK_ISA::approximate,
     KDA_CHECK_ISA::fma_burst<float>,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "kda/arithmetic.hpp"
 #include "kda/kernels/backward_blocks.hpp"
@@ -97,6 +98,18 @@ struct TokenBlock {
   const T *read = nullptr, *column_beta = nullptr;  ///< as in RecurrentBlock; without weight_on_key
 
   constexpr const T* read_key() const { return read != nullptr ? read : k; }
+};
+
+/// A head's state is stored between two tokens. Element (k, v) stands at (v / lanes key_dim + k) lanes + v
+/// mod lanes; lanes beyond V are zeros.
+struct StoredStateBlock {
+  std::size_t key_dim, value_dim, lanes;
+  StoredState stored;
+  float* state;                 ///< in: as computed; out: as stored
+  float* residual;              ///< of StateRounding::feedback: what the last rounding left, in and out
+  const float* decay;           ///< [key_dim], of this token: what is left decays, too
+  std::uint64_t stream, token;  ///< of stochastic rounding: the head, and the token's place in its sequence
+  float* scales;                ///< scratch: the larger of key_dim and V, V filled up to whole lanes
 };
 
 /// What a RoundingProbe follows of one head: rows [K][probe_width].
@@ -324,6 +337,7 @@ struct KernelTable {
   ProbeKernels probe;
   RowKernels rows;
   ElementKernels elements;
+  void (*store_state)(const StoredStateBlock&);
   void (*tensor_core)(const TensorCoreBlock&);
   void (*approximate)(const Approximations&);
   /// A loop of independent fused multiply-adds over `fma_burst_values` values, all different; returns its

@@ -125,5 +125,6 @@ std::vector<Recipe> structure_recipes();
 std::vector<Recipe> exact_recipes();
 std::vector<Recipe> backward_recipes();
 std::vector<Recipe> family_recipes();
+std::vector<Recipe> serving_recipes();
 
 }  // namespace kda_check::kda::regimes

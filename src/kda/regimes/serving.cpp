@@ -1,0 +1,98 @@
+// Regimes of serving: calls on pools of states, as a server makes them (docs/pools.md).
+#include <numeric>
+#include <utility>
+
+#include "kda/pool.hpp"
+#include "kda/regimes/draft.hpp"
+
+namespace kda_check::kda::regimes {
+
+namespace {
+
+/// The numbers of a call that are drawn one after the other.
+class Numbers {
+ public:
+  explicit Numbers(const Settings& settings)
+      : random_(settings.seed(), (std::uint64_t{1} << 48) + settings.count("step")) {}
+  /// From `least` to `most`.
+  std::size_t of(std::size_t least, std::size_t most) {
+    return least + static_cast<std::size_t>(random_.below(drawn_++, most - least + 1));
+  }
+
+ private:
+  numeric::Random random_;
+  std::uint64_t drawn_ = 0;
+};
+
+PaddingSlots padding_of(const Settings& settings) { return every_padding[settings.count("padding")]; }
+
+/// Slots of a pool in the order a server hands them out: none.
+std::vector<std::int64_t> shuffled_slots(std::size_t slots, PaddingSlots padding, Numbers& numbers) {
+  const std::int64_t first = padding == PaddingSlots::nonpositive ? 1 : 0;
+  std::vector<std::int64_t> list(slots - static_cast<std::size_t>(first));
+  std::iota(list.begin(), list.end(), first);
+  for (std::size_t i = list.size(); i > 1; --i) std::swap(list[i - 1], list[numbers.of(0, i - 1)]);
+  return list;
+}
+
+/// One call: with drafts every sequence has a few tokens and a slot for each; without, a quarter of them are
+/// being prefilled and the others have one token. Where there is padding about a fifth of the rows are.
+Problem serve(const Settings& settings) {
+  Numbers numbers(settings);
+  const std::size_t rows = settings.count("sequences"), columns = settings.count("drafts");
+  const std::size_t most = settings.count("T"), of_row = std::max<std::size_t>(1, columns);
+  SlotTable table;
+  table.columns = columns, table.padding = padding_of(settings);
+  const std::size_t slots = std::max(settings.count("slots"), rows * of_row + 1);
+  const std::vector<std::int64_t> free = shuffled_slots(slots, table.padding, numbers);
+  Draft draft(settings);
+  draft.cu_seqlens = {0};
+  for (std::size_t n = 0; n < rows; ++n) {
+    const bool is_padding = n > 0 && table.padding != PaddingSlots::none && numbers.of(0, 4) == 0;
+    const std::size_t length = is_padding              ? 1
+                               : columns > 0           ? numbers.of(1, columns)
+                               : numbers.of(0, 3) == 0 ? numbers.of(1, most)
+                                                       : 1;
+    draft.cu_seqlens.push_back(draft.cu_seqlens.back() + static_cast<std::int64_t>(length));
+    if (columns > 0) table.accepted.push_back(static_cast<std::int64_t>(numbers.of(1, columns)));
+    for (std::size_t i = 0; i < of_row; ++i)
+      table.indices.push_back(!is_padding                                  ? free[n * of_row + i]
+                              : table.padding == PaddingSlots::nonpositive ? 0
+                                                                           : -1);
+  }
+  draft.T = static_cast<std::size_t>(draft.cu_seqlens.back());
+  draft.N = slots;
+  draft.g = draft.gates(Stream::g, [](const At&, const Draw& draw) { return -5 * sigmoid(draw.normal()); });
+  draft.initial_state = draft.states([](const At&, const Draw& draw) { return draw.normal(); });
+  const std::vector<double> states = std::exchange(draft.initial_state, {});
+  draft.N = rows;
+  Problem tokens = draft.finish();
+  const numeric::DType stored = settings["state_bits"] < 32              ? numeric::DType::bf16
+                                : settings.dtype == numeric::DType::fp64 ? numeric::DType::fp64
+                                                                         : numeric::DType::fp32;
+  tensor::Tensor pool("state_pool", stored, {slots, draft.HV, draft.K, draft.V});
+  for (std::size_t i = 0; i < pool.size(); ++i) pool.set(i, settings["size"] * states[i]);
+  return ordinary_form({std::move(tokens), std::move(pool), std::move(table)});
+}
+
+}  // namespace
+
+std::vector<Recipe> serving_recipes() {
+  return {{"serve",
+           "a call of a server on its pool of states: prefill and single tokens, or drafts",
+           "",
+           {fixed("B", 1),
+            shared("T", 40),
+            shared("K", 64),
+            shared("V", 64),
+            fixed("loss", 0),
+            {"sequences", "rows of the batch", 8, 1, 256, true},
+            {"drafts", "columns of the table of slots; 0: one slot a sequence", 0, 0, 8, true},
+            {"padding", "0: none; 1: slots below 0; 2: slot 0 too", 1, 0, 2, true},
+            {"slots", "of the pool, more where they are needed", 24, 1, 4096, true},
+            {"state_bits", "32, or 16: the pool is in bf16", 32, 16, 32, true},
+            {"step", "which call of the server", 1, 0, 0x1p53, true}},
+           serve}};
+}
+
+}  // namespace kda_check::kda::regimes

@@ -1,0 +1,61 @@
+// Kernels that are wrong in their pool break the laws of the life of a state, and no other law.
+#include "selftest/pool_faults.hpp"
+
+#include "support/catch.hpp"
+#include "support/pools.hpp"
+#include "support/running.hpp"
+#include "support/temporary_fixture.hpp"
+
+using namespace kda_check;
+using judge::Verdict;
+using selftest::PoolFault;
+using test::TemporaryFixture;
+
+namespace {
+
+test::ProblemSpec three_rows() {
+  test::ProblemSpec spec;
+  spec.B = 3, spec.T = 21, spec.H = 1, spec.HV = 2, spec.K = 8, spec.V = 8, spec.chunk_size = 16;
+  spec.initial_state = false;
+  return spec;
+}
+
+const PoolFault* at_work = nullptr;
+
+/// "decode server ": what is broken of the oracle and the laws.
+std::string broken_by(const PoolFault& fault) {
+  at_work = &fault;
+  kda::Variant variant = kda::variant_named("recurrent");
+  variant.run = [](const kda::Problem& problem, const kda::RunOptions& options) {
+    return selftest::with_pool_fault(*at_work, problem, options);
+  };
+  const TemporaryFixture file(test::make_problem(three_rows()), nullptr, "life");
+  plan::Request request = test::request_for({file.path});
+  request.registry = {&variant, 1};
+  request.invariants.emplace();
+  std::set<std::string> names;
+  for (const report::CaseResult& item : test::ran(request).cases)
+    if (item.verdict != Verdict::pass && item.verdict != Verdict::skipped)
+      names.insert(item.against.substr(item.against.find(':') + 1));
+  std::string text;
+  for (const std::string& name : names) text += name + ' ';
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("kernels that are wrong in their pool break the laws of the life of a state, and nothing else",
+          "[invariants][pool]") {
+  CHECK(selftest::pool_faults().size() == selftest::pool_fault_count);
+  for (const PoolFault& fault : selftest::pool_faults()) {
+    INFO(fault.what);
+    std::string laws;
+    for (const std::string& law : fault.breaks) laws += law + ' ';
+    CHECK(!laws.empty());
+    CHECK(broken_by(fault) == laws);
+  }
+}
+
+TEST_CASE("a kernel that stores in the pool itself, and rightly, breaks no law", "[invariants][pool]") {
+  CHECK(broken_by({"", "", {}}).empty());
+}
