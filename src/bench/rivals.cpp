@@ -84,8 +84,7 @@ Contestant rival(const std::string& name, const kda::Problem& problem, numeric::
   result.row.dtype = numeric::name_of(dtype);
   result.row.arithmetic = group->implementation;
   result.row.device = group->device;
-  result.row.pass =
-      request.words.selection.pass == kda::Pass::backward ? kda::Pass::backward : kda::Pass::forward;
+  result.row.pass = request.words.selection.pass.value_or(kda::Pass::forward);
   result.dtype = dtype;
   result.problem = &problem;
   result.time = [times](int) { return *times; };

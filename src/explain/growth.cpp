@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kda/excerpt.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::explain {
@@ -36,12 +37,6 @@ struct Pool {
   }
 };
 
-std::size_t longest(const std::vector<kda::Sequence>& sequences) {
-  std::size_t length = 0;
-  for (const kda::Sequence& sequence : sequences) length = std::max(length, sequence.length());
-  return length;
-}
-
 std::size_t token_at(const kda::Sequence& sequence, std::size_t position, Origin origin) {
   return origin == Origin::start ? sequence.begin + position : sequence.end - 1 - position;
 }
@@ -49,7 +44,7 @@ std::size_t token_at(const kda::Sequence& sequence, std::size_t position, Origin
 /// [window][head], every sum in the order of the positions.
 std::vector<Pool> pooled(const TokenSeries& series, const std::vector<kda::Sequence>& sequences,
                          std::size_t window, Origin origin) {
-  std::vector<Pool> pools((longest(sequences) + window - 1) / window * series.heads);
+  std::vector<Pool> pools((kda::longest_of(sequences) + window - 1) / window * series.heads);
   for (const kda::Sequence& sequence : sequences)
     for (std::size_t position = 0; position < sequence.length(); ++position)
       for (std::size_t head = 0; head < series.heads; ++head)
@@ -176,7 +171,7 @@ Trend trend_of(const Fit& fit) {
 Growth growth_of(const TokenSeries& series, const std::vector<kda::Sequence>& sequences, std::size_t window,
                  Origin origin) {
   const std::vector<Pool> pools = pooled(series, sequences, window, origin);
-  const std::size_t length = longest(sequences), count = pools.size() / series.heads;
+  const std::size_t length = kda::longest_of(sequences), count = pools.size() / series.heads;
   Growth growth;
   std::vector<double> ratios;
   for (std::size_t i = 0; i < count; ++i) {

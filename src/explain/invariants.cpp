@@ -40,19 +40,9 @@ Tensors without_signs_of_zeros(Tensors tensors) {
   return tensors;
 }
 
-Tensors solved(const Subject& subject, const Problem& problem, Fill fill = Fill::whatever) {
-  return subject.solve(problem, subject.pass, fill);
-}
-
-std::size_t longest_sequence(const Problem& problem) {
-  std::size_t longest = 0;
-  for (const Sequence& sequence : problem.sequences()) longest = std::max(longest, sequence.length());
-  return longest;
-}
-
 std::string always(const Problem&, Pass) { return {}; }
 std::string needs_two_tokens(const Problem& problem, Pass) {
-  return longest_sequence(problem) > 1 ? "" : "no sequence has two tokens";
+  return longest_of(problem.sequences()) > 1 ? "" : "no sequence has two tokens";
 }
 std::string needs_two_tokens_in_the_loss(const Problem& problem, Pass pass) {
   if (pass == Pass::backward && !problem.output_gradient) return "there is no do";
@@ -144,7 +134,7 @@ void gradients_around(const Problem& problem, const Tensors& reference, const Su
 }
 
 void causality(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {
-  const std::size_t longest = longest_sequence(problem), C = subject.chunk_size;
+  const std::size_t longest = longest_of(problem.sequences()), C = subject.chunk_size;
   std::vector<std::size_t> cuts{longest - 1, longest * 5 / 8, std::min(C, longest - 1)};
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
@@ -181,7 +171,7 @@ tensor::Tensor state_gradients(const Problem& problem, numeric::DType dtype) {
 
 void split(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {
   const Layout layout = layout_of(problem);
-  for (const std::size_t cut : cuts_of(longest_sequence(problem), subject.chunk_size)) {
+  for (const std::size_t cut : cuts_of(longest_of(problem.sequences()), subject.chunk_size)) {
     const bool ends_chunk = subject.form == judge::Form::recurrence || cut % subject.chunk_size == 0;
     if (!ends_chunk && subject.pass == Pass::backward) continue;
     std::vector<Sequence> first;

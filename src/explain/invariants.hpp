@@ -41,6 +41,11 @@ struct Subject {
   bool adds_as_in_one_call(const kda::Problem& problem, numeric::DType handed) const;
 };
 
+/// What it yields in its pass.
+inline kda::Tensors solved(const Subject& subject, const kda::Problem& problem, Fill fill = Fill::whatever) {
+  return subject.solve(problem, subject.pass, fill);
+}
+
 /// Two tensors that must agree; `name` as in kda/schema.
 struct Pair {
   std::string name;

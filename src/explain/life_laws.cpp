@@ -48,7 +48,7 @@ struct Serving {
 /// What each request is to be answered: by who takes calls on pools alone in one such call.
 Tensors answered_alone(const Problem& problem, const Problem& requests, const Tensors& reference,
                        const Subject& subject) {
-  if (!problem.pool) return subject.solve(requests, kda::Pass::forward, Fill::whatever);
+  if (!problem.pool) return solved(subject, requests);
   Served at_once = served(requests, reference, subject, {});
   Tensors answer;
   answer.emplace("o", std::move(at_once.o));

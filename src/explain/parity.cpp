@@ -21,10 +21,6 @@ using kda::Problem;
 using kda::Sequence;
 using kda::Tensors;
 
-Tensors solved(const Subject& subject, const Problem& problem) {
-  return subject.solve(problem, Pass::forward, Fill::whatever);
-}
-
 std::vector<Sequence> not_empty(const Problem& problem) {
   std::vector<Sequence> list;
   for (const Sequence& sequence : problem.sequences())
@@ -149,18 +145,12 @@ constexpr std::size_t prefill = 0;
 bool is_decode(const Way& way) { return way.way.name == decode; }
 bool hands_over(const Way& way) { return is_decode(way) || way.solve == chunked; }
 
-std::size_t longest_sequence(const Problem& problem) {
-  std::size_t longest = 0;
-  for (const Sequence& sequence : problem.sequences()) longest = std::max(longest, sequence.length());
-  return longest;
-}
-
 /// Whether there is such a way, and it is another call than `prefill`. A program takes too long to be started
 /// for every token.
 bool exists(const Way& way, const Problem& problem, const Subject& subject) {
   if (hands_over(way) && !subject.state_is_all) return false;
-  if (is_decode(way)) return subject.form != judge::Form::unknown && longest_sequence(problem) > 1;
-  if (way.solve == chunked) return longest_sequence(problem) > subject.chunk_size;
+  if (is_decode(way)) return subject.form != judge::Form::unknown && longest_of(problem.sequences()) > 1;
+  if (way.solve == chunked) return longest_of(problem.sequences()) > subject.chunk_size;
   if (way.solve == alone) return problem.packed() || problem.dimensions().B > 1;
   if (way.solve == other_zero_state) return !problem.initial_state || is_zero(*problem.initial_state);
   return true;
@@ -215,9 +205,7 @@ std::string first_difference(const Trial& trial, const Problem& problem) {
     std::size_t first = d.T;
     for (const Sequence& sequence : problem.sequences())
       for (std::size_t t = 0; t < std::min(first, sequence.length()); ++t)
-        if (differing(pair.got, pair.expected, (sequence.batch * d.T + sequence.begin + t) * width, width) >
-            0)
-          first = t;
+        if (differing(pair.got, pair.expected, row_of(problem, sequence, t) * width, width) > 0) first = t;
     return fmt::format("{} t={}, {:.2g} % of it", pair.name, first, share);
   }
   return {};

@@ -14,7 +14,6 @@ namespace {
 
 using kda::Axis;
 using kda::Problem;
-using kda::row_of;
 using kda::Sequence;
 using kda::Tensors;
 using tensor::Tensor;

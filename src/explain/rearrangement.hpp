@@ -15,6 +15,8 @@ using kda::excerpt;
 using kda::HandedOver;
 using kda::Layout;
 using kda::layout_of;
+using kda::longest_of;
+using kda::row_of;
 
 /// Whether the elements of a tensor of either pass belong to tokens or sequences; else it is the gradient of
 /// a parameter, which is a sum over all of them.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numbers>
 
+#include "kda/excerpt.hpp"
 #include "kda/kernels/special.hpp"
 #include "kda/launch_choices.hpp"
 
@@ -72,9 +73,7 @@ Operations chunk_operations(const Problem& problem, const RunOptions& options) {
 }
 
 std::size_t rows_needed(const Problem& problem, const RunOptions& options) {
-  std::size_t longest = 64;
-  for (const Sequence& s : problem.sequences()) longest = std::max(longest, s.length());
-  return std::min(options.chunk_size, longest);
+  return std::min(options.chunk_size, std::max<std::size_t>(64, longest_of(problem.sequences())));
 }
 
 template <class T>

@@ -1,5 +1,6 @@
 #include "kda/excerpt.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -27,6 +28,12 @@ Tensor with_states_of(const Tensor& states, const std::vector<Sequence>& pieces,
 }
 
 }  // namespace
+
+std::size_t longest_of(const std::vector<Sequence>& sequences) {
+  std::size_t longest = 0;
+  for (const Sequence& sequence : sequences) longest = std::max(longest, sequence.length());
+  return longest;
+}
 
 Layout layout_of(const Problem& problem) { return problem.packed() ? Layout::packed : Layout::rows; }
 

@@ -1,4 +1,4 @@
-// Parts of the sequences of a problem as a problem of their own.
+// Sequences of a problem, and parts of them as a problem of their own.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,9 @@ namespace kda_check::kda {
 enum class Layout : unsigned char { rows, packed };
 /// That of the problem itself.
 Layout layout_of(const Problem& problem);
+
+/// Tokens of the longest; 0 without any.
+std::size_t longest_of(const std::vector<Sequence>& sequences);
 
 /// The number of token `token` of a sequence among those of all batch rows.
 std::size_t row_of(const Problem& problem, const Sequence& sequence, std::size_t token);

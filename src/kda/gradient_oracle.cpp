@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/parallel.hpp"
+#include "kda/excerpt.hpp"
 #include "kda/gpu_oracle.hpp"
 #include "kda/gradient_sums.hpp"
 #include "kda/jobs.hpp"
@@ -46,8 +47,8 @@ struct WorkSizes {
   explicit WorkSizes(const Problem& problem)
       : K(problem.dimensions().K),
         stride(padded(problem.dimensions().V)),
-        strength(problem.dimensions().strength) {
-    for (const Sequence& s : problem.sequences()) longest = std::max(longest, s.length());
+        strength(problem.dimensions().strength),
+        longest(longest_of(problem.sequences())) {
     tokens = std::clamp<std::size_t>(longest, 2, block_tokens);
   }
   std::size_t blocks(std::size_t length) const { return (length + block_tokens - 1) / block_tokens; }

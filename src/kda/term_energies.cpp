@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "base/parallel.hpp"
+#include "kda/excerpt.hpp"
 #include "kda/head_io.hpp"
 #include "kda/jobs.hpp"
 #include "kda/kernels/row_norm.hpp"
@@ -376,8 +377,7 @@ TermEnergies term_energies(const Problem& problem, Pass pass, std::size_t chunk_
 
 double term_energies_bytes(const Problem& problem, Pass pass, int threads) {
   const Dimensions& d = problem.dimensions();
-  std::size_t longest = 0;
-  for (const Sequence& s : problem.sequences()) longest = std::max(longest, s.length());
+  const std::size_t longest = longest_of(problem.sequences());
   const auto workers =
       static_cast<double>(std::min<std::size_t>(d.N * d.H, static_cast<std::size_t>(std::max(1, threads))));
   const std::size_t rows = pass == Pass::backward ? 3 * longest * d.K : 0;

@@ -8,20 +8,13 @@ using numeric::DType;
 
 namespace {
 
-test::ProblemSpec three_rows() {
-  test::ProblemSpec spec;
-  spec.B = 3, spec.T = 21, spec.H = 1, spec.HV = 2, spec.K = 8, spec.V = 8, spec.chunk_size = 16;
-  spec.initial_state = false;
-  return spec;
-}
-
 std::vector<test::ProblemSpec> specs() {
   test::ProblemSpec packed = test::spec_with_options(kda::Gate::softplus, 7);
   packed.T = 40, packed.K = 12, packed.V = 10, packed.cu_seqlens = {0, 9, 9, 10, 26, 40};
-  test::ProblemSpec by_column = three_rows(), scalar = three_rows(), gates = three_rows();
+  test::ProblemSpec by_column = test::three_rows(), scalar = test::three_rows(), gates = test::three_rows();
   by_column.strength = kda::Strength::value, scalar.scalar_decay = true, scalar.initial_state = true;
   gates.strength = kda::Strength::gates;
-  return {packed, by_column, scalar, gates, three_rows()};
+  return {packed, by_column, scalar, gates, test::three_rows()};
 }
 
 /// Of servers of both token forms, `each` for a problem, by seed: how many there are, and how many of them do
@@ -64,7 +57,7 @@ TEST_CASE("healthy token forms give a server the bits that they give each reques
 
 TEST_CASE("a server whose states are of another element type than what is expected is none of ours",
           "[invariants][pool]") {
-  const kda::Problem requests = explain::as_requests(test::make_problem(three_rows()), DType::bf16);
+  const kda::Problem requests = explain::as_requests(test::make_problem(test::three_rows()), DType::bf16);
   explain::Subject subject;
   subject.solve = [](const kda::Problem& problem, kda::Pass, explain::Fill) {
     return kda::by_name(test::run(problem, "recurrent", DType::fp32));

@@ -13,13 +13,6 @@ using test::TemporaryFixture;
 
 namespace {
 
-test::ProblemSpec three_rows() {
-  test::ProblemSpec spec;
-  spec.B = 3, spec.T = 21, spec.H = 1, spec.HV = 2, spec.K = 8, spec.V = 8, spec.chunk_size = 16;
-  spec.initial_state = false;
-  return spec;
-}
-
 const PoolFault* at_work = nullptr;
 
 /// "decode server ": what is broken of the oracle and the laws.
@@ -29,7 +22,7 @@ std::string broken_by(const PoolFault& fault) {
   variant.run = [](const kda::Problem& problem, const kda::RunOptions& options) {
     return selftest::with_pool_fault(*at_work, problem, options);
   };
-  const TemporaryFixture file(test::make_problem(three_rows()), nullptr, "life");
+  const TemporaryFixture file(test::make_problem(test::three_rows()), nullptr, "life");
   plan::Request request = test::request_for({file.path});
   request.registry = {&variant, 1};
   request.invariants.emplace();

@@ -9,6 +9,14 @@
 
 namespace kda_check::test {
 
+/// Requests that end within a chunk, from zero.
+inline ProblemSpec three_rows() {
+  ProblemSpec spec;
+  spec.B = 3, spec.T = 21, spec.H = 1, spec.HV = 2, spec.K = 8, spec.V = 8, spec.chunk_size = 16;
+  spec.initial_state = false;
+  return spec;
+}
+
 /// A call of these tokens on a pool of random states.
 inline kda::PoolCall make_call(ProblemSpec spec, kda::SlotTable table, std::size_t slots,
                                numeric::DType dtype = numeric::DType::fp32) {
