@@ -1,5 +1,6 @@
 // The GPU side of a build without the CUDA toolkit.
 #include "base/error.hpp"
+#include "decoding.hpp"
 #include "emulation.hpp"
 #include "gpu.hpp"
 #include "gradient_oracle.hpp"
@@ -21,6 +22,9 @@ std::string unsupported_shape(Kernel, const Shape&) { return {}; }
 std::string unsupported_on_tensor_cores(const Shape&) { return {}; }
 void run(Kernel, const Request&) { throw Error(ErrorKind::environment, reason); }
 std::vector<double> time(Kernel, const Request&, int) { throw Error(ErrorKind::environment, reason); }
+bool has_decoding(const Request&) { return false; }
+void run_decoding(const DecodingRequest&) { throw Error(ErrorKind::environment, reason); }
+StepSeconds time_decoding(const DecodingRequest&, int) { throw Error(ErrorKind::environment, reason); }
 std::string unsupported_oracle(const kda::Dimensions&) { return reason; }
 void run_oracle(const OracleRequest&, const OracleSinks&) { throw Error(ErrorKind::environment, reason); }
 std::string unsupported_gradient_oracle(const kda::Dimensions&) { return reason; }

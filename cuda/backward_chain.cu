@@ -1,8 +1,8 @@
-// From the gradients of the recurrence to those of the tensors as they are stored (token_gradients.cuh). The
-// rules themselves are those of the CPU (kda/kernels/gradient_rules.hpp).
+// From the gradients of the recurrence to those of the tensors as they are stored (token_gradients.cuh).
 #include "backward_tokens.cuh"
-#include "kda/kernels/gradient_rules.hpp"
 #include "launch.cuh"
+#include "stored_gradients.cuh"
+#include "tensor_core_backward.cuh"
 #include "token_gradients.cuh"
 
 namespace kda_check::cuda {
@@ -11,15 +11,55 @@ namespace {
 
 using kda::Gradient;
 
+/// What the forward pass made of q, k and g, made again.
+template <class T, bool is_fused>
+struct MadeAgain {
+  /// A row of q or k, normalised, and the reciprocal of its norm.
+  template <int rows>
+  __device__ T normalised(const DeviceProblem& p, const TokenGradients<T>& work, const KeyRow<T, rows>& row,
+                          Gradient, std::size_t, T (&y)[rows]) const {
+    return T(1) / row.template normalised<is_fused>(p, work.norm_by_reciprocal, y);
+  }
+  __device__ T through_gate(const DeviceProblem& p, T gate, int head, int k, T dg, T amplitude,
+                            T& term) const {
+    return gate_gradient(p, gate, head, k, dg, amplitude, FastExponential{p.exponential}, term);
+  }
+};
+
+/// The same as tensor cores have it: norms that were left, the approximations of ChunkInputs.
+struct AsOnTensorCores {
+  const float *q_norm, *k_norm;  ///< [tokens][heads] reciprocal
+
+  template <int rows>
+  __device__ float normalised(const DeviceProblem& p, const TokenGradients<float>&,
+                              const KeyRow<float, rows>& row, Gradient gradient, std::size_t at,
+                              float (&y)[rows]) const {
+    const float reciprocal = (gradient == Gradient::dq ? q_norm : k_norm)[at];
+    row.scaled(reciprocal, y);
+    return reciprocal;
+  }
+  __device__ float through_gate(const DeviceProblem& p, float gate, int head, int k, float dg,
+                                float amplitude, float& term) const {
+    const float gradient =
+        gate_gradient(p, gate, head, k, dg, amplitude, FastExponential{p.exponential}, term);
+    if (p.gate != kda::Gate::softplus) return gradient;
+    const float y =
+        p.dt_bias.data == nullptr ? gate : gate + load<float>(p.dt_bias, std::size_t(head) * p.K + k);
+    term = kda::through_slope(dg, -(amplitude * (y > softplus_threshold<float> ? y : fast_softplus(y))));
+    return gradient;
+  }
+};
+
 /// One token of one value head, which a warp has.
-template <class T, bool is_fused, int rows>
+template <class T, bool is_fused, int rows, class Forwards>
 class ChainRules {
  public:
   /// `places`: [2][K] for this warp alone.
-  __device__ ChainRules(const DeviceProblem& p, const TokenGradients<T>& work, std::size_t token, int local,
-                        T* places)
+  __device__ ChainRules(const DeviceProblem& p, const TokenGradients<T>& work, const Forwards& forwards,
+                        std::size_t token, int local, T* places)
       : p_(p),
         work_(work),
+        forwards_(forwards),
         channels_(p.K),
         token_(token),
         local_(local),
@@ -36,20 +76,22 @@ class ChainRules {
     const bool leads = local_ % work_.group == 0;  // the first value head of a group has the query head too
     T y[rows], dg[rows], dq[rows] = {}, dk[rows] = {};
     const LaneRow<rows> columns(p_.V);
-    columns.load(work_.y + row_ * p_.V, y);
-    channels_.load(work_.dg + row_ * p_.K, dg);
+    const bool has_values = work_.y != nullptr;  // else they are stored already
+    if (has_values) columns.load(work_.y + row_ * p_.V, y);
+    const bool has_gates = work_.dg != nullptr;  // else they are stored already
+    if (has_gates) channels_.load(work_.dg + row_ * p_.K, dg);
     if (leads) {
       channels_.load(work_.dq + row_ * p_.K, dq);
       channels_.load(work_.dk + row_ * p_.K, dk);
     }
-    columns.store(y, tensor(Gradient::dv), stored_ * p_.V);
-    for (int first = LaneRow<rows>::elements; first < p_.V; first += LaneRow<rows>::elements) {
+    if (has_values) columns.store(y, tensor(Gradient::dv), stored_ * p_.V);
+    for (int first = LaneRow<rows>::elements; has_values && first < p_.V; first += LaneRow<rows>::elements) {
       const LaneRow<rows> more(p_.V, first);
       more.load(work_.y + row_ * p_.V, y);
       more.store(y, tensor(Gradient::dv), stored_ * p_.V);
     }
     strength();
-    gate(dg);
+    if (has_gates) gate(dg);
     if (!leads) return;
     query_or_key(Gradient::dq, p_.q, work_.dq, work_.dq_factor, dq);
     query_or_key(Gradient::dk, p_.k, work_.dk, T(1), dk);
@@ -59,11 +101,7 @@ class ChainRules {
   __device__ void strength() const {
     T gradient = work_.dbeta != nullptr ? work_.dbeta[row_] : prediction_times_error();
     if (lane_ != 0) return;
-    if (p_.beta_sigmoid) {
-      const T beta = load<T>(p_.beta, stored_);
-      gradient =
-          kda::through_strength(gradient, p_.allow_neg_eigval ? T(2) : T(1), sigmoid(beta), sigmoid(-beta));
-    }
+    gradient = strength_gradient(p_, gradient, stored_, FastExponential{p_.exponential});
     const MutableTensor& to = tensor(Gradient::dbeta);
     store(gradient, to.data, to.dtype, stored_);
   }
@@ -82,7 +120,7 @@ class ChainRules {
     const T amplitude = gate_amplitude<T>(p_, head_);
 #pragma unroll 1
     for (int k = channels_.from; k < p_.K; k += warp_lanes)
-      gates_[k] = of_gate(k, gates_[k], terms_[k], amplitude, terms_[k]);
+      gates_[k] = forwards_.through_gate(p_, gates_[k], head_, k, terms_[k], amplitude, terms_[k]);
     channels_.load(gates_, dg);
     channels_.store(dg, to, stored_ * p_.K);
     if (work_.bias_from_stored_gate)
@@ -109,7 +147,7 @@ class ChainRules {
     if (p_.qk_l2norm) {
       const KeyRow<T, rows> row(p_, input, query);
       T y[rows];
-      const T reciprocal = T(1) / row.template normalised<is_fused>(p_, work_.norm_by_reciprocal, y);
+      const T reciprocal = forwards_.normalised(p_, work_, row, gradient, row_, y);
       const T along = row.template dot<is_fused>(sum, y);
       channels_.over_elements(
           [&](int r, int) { sum[r] = kda::through_l2_norm(sum[r], y[r], along, reciprocal); });
@@ -125,25 +163,12 @@ class ChainRules {
     for (int v = lane_ + warp_lanes; v < p_.V; v += warp_lanes) sum = multiply_add<is_fused>(r[v], e[v], sum);
     return warp_sum(sum, p_.V < warp_lanes ? p_.V : warp_lanes);
   }
-  __device__ T sigmoid(T z) const { return kda::sigmoid_from(exponential(p_.exponential, -z)); }
   __device__ const MutableTensor& tensor(Gradient gradient) const {
     return p_.gradients[static_cast<int>(gradient)];
   }
-  /// The gradient of the stored gate of channel k; `term`: of the amplitude.
-  __device__ T of_gate(int k, T gate, T dg, T amplitude, T& term) const {
-    const T y = p_.dt_bias.data == nullptr ? gate : gate + load<T>(p_.dt_bias, std::size_t(head_) * p_.K + k);
-    if (p_.gate == kda::Gate::softplus) {
-      term = kda::through_slope(dg, log_decay(p_, gate, head_, k, amplitude));
-      return kda::through_softplus(dg, amplitude, sigmoid(y));
-    }
-    const T z = amplitude * y;
-    const T gradient = kda::through_bounded(dg, amplitude, T(p_.lower_bound), sigmoid(z), sigmoid(-z));
-    term = kda::through_slope(gradient, y);
-    return gradient;
-  }
-
   const DeviceProblem& p_;
   const TokenGradients<T>& work_;
+  const Forwards& forwards_;
   const LaneRow<rows> channels_;
   const std::size_t token_;
   const int local_, head_;
@@ -152,24 +177,33 @@ class ChainRules {
   int lane_;
 };
 
-template <class T, bool is_fused, int rows>
+template <class T, bool is_fused, int rows, class Forwards>
 __global__ void __launch_bounds__(token_warps* warp_lanes)
-    chain_rules(const __grid_constant__ DeviceProblem p, const __grid_constant__ TokenGradients<T> work) {
+    chain_rules(const __grid_constant__ DeviceProblem p, const __grid_constant__ TokenGradients<T> work,
+                const __grid_constant__ Forwards forwards) {
   extern __shared__ __align__(16) unsigned char memory[];
   const int warp = static_cast<int>(threadIdx.x) / warp_lanes;
   const std::size_t token = std::size_t{blockIdx.x} * token_warps + warp;
   if (token >= static_cast<std::size_t>(work.token_count)) return;
-  ChainRules<T, is_fused, rows>(p, work, token, blockIdx.y, reinterpret_cast<T*>(memory) + 2 * warp * p.K)
+  ChainRules<T, is_fused, rows, Forwards>(p, work, forwards, token, blockIdx.y,
+                                          reinterpret_cast<T*>(memory) + 2 * warp * p.K)
       .run();
 }
 
-template <class T, bool is_fused>
+template <class T, bool is_fused, class Forwards>
 struct ChainKernels {
   template <int rows>
   auto of() const {
-    return chain_rules<T, is_fused, rows>;
+    return chain_rules<T, is_fused, rows, Forwards>;
   }
 };
+
+template <bool is_fused, class T, class Forwards>
+void launch_chain(const DeviceProblem& p, const TokenGradients<T>& work, const Forwards& forwards) {
+  launch("backwards, chain rules", kernel_for_rows(p, ChainKernels<T, is_fused, Forwards>()),
+         dim3((work.token_count + token_warps - 1) / token_warps, work.heads), token_warps * warp_lanes,
+         2 * sizeof(T) * token_warps * p.K, p, work, forwards);
+}
 
 template <class T>
 __global__ void __launch_bounds__(state_threads)
@@ -187,16 +221,20 @@ __global__ void __launch_bounds__(state_threads)
 
 template <class T>
 void launch_backward_chain(bool is_fused, const DeviceProblem& p, const TokenGradients<T>& work) {
-  launch(
-      "backwards, chain rules",
-      is_fused ? kernel_for_rows(p, ChainKernels<T, true>()) : kernel_for_rows(p, ChainKernels<T, false>()),
-      dim3((work.token_count + token_warps - 1) / token_warps, work.heads), token_warps * warp_lanes,
-      2 * sizeof(T) * token_warps * p.K, p, work);
+  if (is_fused)
+    launch_chain<true>(p, work, MadeAgain<T, true>{});
+  else
+    launch_chain<false>(p, work, MadeAgain<T, false>{});
   if (work.initial_gradient != nullptr)
     launch("backwards, initial state", store_initial_gradient<T>,
            dim3(state_blocks(p) * work.sequence_count, work.heads), state_threads, 0, p, work);
 }
 template void launch_backward_chain<float>(bool, const DeviceProblem&, const TokenGradients<float>&);
 template void launch_backward_chain<double>(bool, const DeviceProblem&, const TokenGradients<double>&);
+
+void launch_tensor_core_chain(const DeviceProblem& p, const TokenGradients<float>& work,
+                              const TensorCoreLeft& left) {
+  launch_chain<true>(p, work, AsOnTensorCores{left.q_norm, left.k_norm});
+}
 
 }  // namespace kda_check::cuda

@@ -57,13 +57,15 @@ __global__ void add_blocks(const __grid_constant__ DeviceProblem p,
 }  // namespace
 
 template <class T>
-void launch_backward_parameters(const DeviceProblem& p, const TokenGradients<T>& work) {
+void launch_backward_parameters(const DeviceProblem& p, const TokenGradients<T>& work, cudaStream_t stream) {
   if (p.gate == kda::Gate::none) return;
-  launch("backwards, sums over tokens", add_tokens<T>, dim3(work.block_count, work.heads), widest_key, 0, p,
-         work);
-  launch("backwards, sums over blocks", add_blocks<T>, dim3(work.heads), widest_key, 0, p, work);
+  launch_on(stream, "backwards, sums over tokens", add_tokens<T>, dim3(work.block_count, work.heads),
+            widest_key, 0, p, work);
+  launch_on(stream, "backwards, sums over blocks", add_blocks<T>, dim3(work.heads), widest_key, 0, p, work);
 }
-template void launch_backward_parameters<float>(const DeviceProblem&, const TokenGradients<float>&);
-template void launch_backward_parameters<double>(const DeviceProblem&, const TokenGradients<double>&);
+template void launch_backward_parameters<float>(const DeviceProblem&, const TokenGradients<float>&,
+                                                cudaStream_t);
+template void launch_backward_parameters<double>(const DeviceProblem&, const TokenGradients<double>&,
+                                                 cudaStream_t);
 
 }  // namespace kda_check::cuda

@@ -83,6 +83,11 @@ class KeyRow {
     });
     return norm;
   }
+  /// As it is stored, times a number.
+  __device__ void scaled(T factor, T (&y)[rows]) const {
+    values_of(stored_, dtype_, y);
+    row_.over_elements([&](int r, int) { y[r] = y[r] * factor; });
+  }
   /// tree:32 over the channels of a b, in each lane.
   template <bool is_fused>
   __device__ T dot(const T (&a)[rows], const T (&b)[rows]) const {

@@ -13,6 +13,18 @@ namespace kda_check::cuda {
 
 namespace kernels = kda::on_gpu;
 
+/// What is in shared memory must have no constructor.
+template <class Block>
+struct alignas(16) BlockMemory {
+  unsigned char bytes[sizeof(Block)];
+  __device__ Block& block() { return *reinterpret_cast<Block*>(bytes); }
+};
+
+struct ExponentialOf {
+  kda::Exponential kind;
+  __device__ float operator()(float x) const { return kernels::exponential_of(kind, x); }
+};
+
 constexpr int team_threads = 256, state_threads_of_team = 512, token_threads = 64;
 
 struct EmulationWork : HeadsAtWork {
@@ -54,7 +66,15 @@ struct EmulationWork : HeadsAtWork {
 // emulation_prepare.cu
 void launch_emulation_prepare(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work);
 void launch_emulation_store(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work);
+/// Of the sequences, [heads][sequences][K][value_stride] there.
+void launch_load_states(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work,
+                        const Tensor& from, float* to);
+void launch_store_states(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work,
+                         const float* from, const MutableTensor& to);
 // emulation_chunk.cu
+/// F1 to F7.
+void launch_emulation_operands(cudaStream_t stream, bool is_fused, const DeviceProblem& p,
+                               const EmulationWork& work);
 void launch_emulation_chunk(cudaStream_t stream, bool is_fused, const DeviceProblem& p,
                             const EmulationWork& work);
 // emulation_tokens.cu

@@ -7,11 +7,6 @@ namespace {
 
 constexpr int element_threads = 256;
 
-struct ExponentialOf {
-  kda::Exponential kind;
-  __device__ float operator()(float x) const { return kernels::exponential_of(kind, x); }
-};
-
 /// Element by element, what lies beyond a row zero: q, k, log decays, v; the sigmoids of beta.
 __global__ void widen_kernel(const __grid_constant__ DeviceProblem p,
                              const __grid_constant__ EmulationWork work) {
@@ -39,10 +34,9 @@ __global__ void normalise_kernel(const __grid_constant__ DeviceProblem p,
   const std::size_t row = std::size_t{blockIdx.x} * element_threads + threadIdx.x;
   if (row >= std::size_t(work.token_count) * work.heads) return;
   float* const x = (blockIdx.y == 0 ? work.q : work.k) + row * work.key_stride;
-  const kernels::SumOrder order{work.operations.reduction, work.operations.is_fused};
-  const kernels::PairedRows<float> squares{x, x, 1};
-  const float sum = kernels::ordered_sum(order, p.K, squares, kernels::OneLane<float>::zero(), false).x;
-  const float norm = sqrtf(sum + 1e-6F), reciprocal = 1.0F / norm;
+  float squares;
+  kernels::dot_of_row(kernels::sums_of_rows(work.operations), x, x, p.K, &squares);
+  const float norm = sqrtf(squares + 1e-6F), reciprocal = 1.0F / norm;
   for (int k = 0; k < p.K; ++k)
     x[k] = kda::rounded(p.casts.normalised, work.norm_by_reciprocal ? x[k] * reciprocal : x[k] / norm);
 }
@@ -92,22 +86,23 @@ __device__ std::size_t state_row(const DeviceProblem& p, const EmulationWork& wo
 }
 
 __global__ void load_states(const __grid_constant__ DeviceProblem p,
-                            const __grid_constant__ EmulationWork work) {
+                            const __grid_constant__ EmulationWork work, Tensor from, float* states) {
   const std::size_t stored = std::size_t{blockIdx.x} * p.HV + work.first_head + blockIdx.y;
-  float* const to = work.state + state_row(p, work);
+  float* const to = states + state_row(p, work);
   for (int e = threadIdx.x; e < p.K * work.value_stride; e += blockDim.x) {
     const int k = e / work.value_stride, v = e % work.value_stride;
-    const bool there = p.initial_state.data != nullptr && v < p.V;
-    to[e] = there ? load<float>(p.initial_state, state_element(p, stored, k, v)) : 0;
+    const bool there = from.data != nullptr && v < p.V;
+    to[e] = there ? load<float>(from, state_element(p, stored, k, v)) : 0;
   }
 }
 
 __global__ void store_states(const __grid_constant__ DeviceProblem p,
-                             const __grid_constant__ EmulationWork work) {
+                             const __grid_constant__ EmulationWork work, const float* states,
+                             MutableTensor to) {
   const std::size_t stored = std::size_t{blockIdx.x} * p.HV + work.first_head + blockIdx.y;
-  const float* const from = work.state + state_row(p, work);
+  const float* const from = states + state_row(p, work);
   for (int e = threadIdx.x; e < p.K * p.V; e += blockDim.x)
-    store(from[e / p.V * work.value_stride + e % p.V], p.final_state.data, p.final_state.dtype,
+    store(from[e / p.V * work.value_stride + e % p.V], to.data, to.dtype,
           state_element(p, stored, e / p.V, e % p.V));
 }
 
@@ -125,11 +120,22 @@ dim3 blocks_of(std::size_t count, unsigned y = 1) {
 
 }  // namespace
 
+void launch_load_states(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work,
+                        const Tensor& from, float* to) {
+  launch_on(stream, "emulation, states that enter", load_states, dim3(work.sequence_count, work.heads),
+            element_threads, 0, p, work, from, to);
+}
+
+void launch_store_states(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work,
+                         const float* from, const MutableTensor& to) {
+  launch_on(stream, "emulation, states that leave", store_states, dim3(work.sequence_count, work.heads),
+            element_threads, 0, p, work, from, to);
+}
+
 void launch_emulation_prepare(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work) {
   const std::size_t rows = static_cast<std::size_t>(work.token_count) * static_cast<std::size_t>(work.heads);
   launch_on(stream, "emulation, inputs", widen_kernel, dim3(work.token_count, work.heads), 128, 0, p, work);
-  launch_on(stream, "emulation, states that enter", load_states, dim3(work.sequence_count, work.heads),
-            element_threads, 0, p, work);
+  launch_load_states(stream, p, work, p.initial_state, work.state);
   if (p.qk_l2norm)
     launch_on(stream, "emulation, norms", normalise_kernel, blocks_of(rows, 2), element_threads, 0, p, work);
   if (work.scaled != kda::ScaledDecays::none) {
@@ -145,8 +151,7 @@ void launch_emulation_prepare(cudaStream_t stream, const DeviceProblem& p, const
 
 void launch_emulation_store(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work) {
   launch_on(stream, "emulation, output", store_output, dim3(work.token_count, work.heads), 128, 0, p, work);
-  launch_on(stream, "emulation, states that leave", store_states, dim3(work.sequence_count, work.heads),
-            element_threads, 0, p, work);
+  launch_store_states(stream, p, work, work.state, p.final_state);
 }
 
 }  // namespace kda_check::cuda

@@ -72,7 +72,8 @@ struct Request : ProblemInputs {
   kda::DecayForm decay = kda::DecayForm::anchor_pair;  ///< chunk: anchors of 16 rows
   kda::TailForm tail = kda::TailForm::suffix;
   std::size_t chunk_size = 64;
-  bool on_tensor_cores = false;  ///< chunk, forwards: the arithmetic of the preset h100-mma, but for `decay`
+  bool on_tensor_cores = false;  ///< chunk: the arithmetic of the preset h100-mma, but for `decay`
+  bool splits_operands = false;  ///< ... of h100-mma3, forwards
 
   /// chunk: where its stages go, by kda::Stage, in fp32 or fp64 as computed; states always [.., K, V].
   std::array<Output, kda::stage_count> stages;

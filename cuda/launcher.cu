@@ -38,7 +38,8 @@ std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request) {
     case Kernel::recurrent_backward:
       return recurrent_backward_launcher(request);
     case Kernel::chunk_backward:
-      return chunk_backward_launcher(request);
+      return request.on_tensor_cores ? tensor_core_backward_launcher(request)
+                                     : chunk_backward_launcher(request);
   }
   return std::make_unique<RecurrentLauncher>(request);
 }

@@ -22,6 +22,7 @@ std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request);
 std::unique_ptr<Launcher> recurrent_backward_launcher(const Request& request);
 std::unique_ptr<Launcher> chunk_launcher(const Request& request);
 std::unique_ptr<Launcher> tensor_core_launcher(const Request& request);
+std::unique_ptr<Launcher> tensor_core_backward_launcher(const Request& request);
 std::unique_ptr<Launcher> chunk_backward_launcher(const Request& request);
 
 }  // namespace kda_check::cuda

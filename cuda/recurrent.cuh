@@ -5,94 +5,17 @@
 // lanes halve. A block prepares `tile` tokens at a time in shared memory - norm, scale, gate and exponential
 // once for all its columns - and fetches the next ones while it works on these.
 //
+// Where tokens are few a state's way from memory and back is all there is: decoding.cu runs the same
+// recurrence over several column tiles a block.
+//
 // Included by a file for each type that is computed in: these kernels take the compiler longest.
 #pragma once
 
-#include "launch.cuh"
+#include "recurrent_states.cuh"
 
 namespace kda_check::cuda {
 
 namespace {
-
-constexpr int block_warps = 8;
-constexpr int warp_columns = 4;
-constexpr int block_columns = block_warps * warp_columns;
-constexpr int tile = block_warps;             ///< tokens prepared together: a warp each
-static_assert(widest_key <= 8 * warp_lanes);  // the widest rows below
-
-/// An element on its way from memory: of 2 bytes, the 4 that it is half of; of 4 bytes, it; of 8, as T. One
-/// load of 4 bytes is right for both narrow types: two that meet in a register leave a copy behind one of
-/// them, which waits for memory where it stands. Tensors are allocated in multiples of 4 bytes (memory.cpp).
-template <class T>
-using Word = std::conditional_t<sizeof(T) == sizeof(float), std::uint32_t, std::uint64_t>;
-
-/// Elements first, first + stride, ..., `count` at most as many as there is room for.
-template <class T, int room>
-__device__ void fetch_words(const Tensor& tensor, std::size_t first, std::size_t stride, int count,
-                            Word<T> (&words)[room]) {
-  if (tensor.dtype == numeric::DType::fp64) {
-    const auto* const elements = static_cast<const double*>(tensor.data) + first;
-#pragma unroll
-    for (int i = 0; i < room; ++i)
-      if (i < count) words[i] = __builtin_bit_cast(Word<T>, static_cast<T>(elements[i * stride]));
-    return;
-  }
-  const std::size_t bytes = tensor.dtype == numeric::DType::fp32 ? 4 : 2;
-  const auto* const elements =
-      static_cast<const unsigned char*>(tensor.data) + (first * bytes & ~std::size_t{3});
-#pragma unroll
-  for (int i = 0; i < room; ++i)
-    if (i < count) words[i] = *reinterpret_cast<const std::uint32_t*>(elements + i * stride * bytes);
-}
-/// Their values. `first` as above; strides are even.
-template <class T, int room>
-__device__ void values_of_words(const Word<T> (&words)[room], numeric::DType dtype, std::size_t first,
-                                T (&values)[room]) {
-  const int half = first % 2 == 0 ? 0 : 16;
-  const auto all = [&](auto value) {
-#pragma unroll
-    for (int i = 0; i < room; ++i) values[i] = value(words[i]);
-  };
-  switch (dtype) {
-    case numeric::DType::fp64:
-      return all([](Word<T> x) { return __builtin_bit_cast(T, x); });
-    case numeric::DType::fp32:
-      return all([](Word<T> x) { return value_of<T>(x, numeric::DType::fp32); });
-    case numeric::DType::bf16:
-      return all([half](Word<T> x) { return value_of<T>(x >> half, numeric::DType::bf16); });
-    case numeric::DType::fp16:
-      break;
-  }
-  all([half](Word<T> x) { return value_of<T>(x >> half, numeric::DType::fp16); });
-}
-
-/// The inputs of one token as they are stored: rows l, l + 32, ... of each lane; v of block_columns = 32.
-/// Nothing is done to them before they are needed, so that nobody waits for memory.
-template <class T, int rows>
-struct RawToken {
-  Word<T> q[rows], k[rows], g[rows], v[1], beta[1];
-};
-
-/// Where they begin in their tensors: those of this lane.
-struct TokenPlaces {
-  std::size_t query, gate, value, beta;
-};
-
-/// Prepared tokens: [tile][K] each, then [tile][block_columns] and [tile].
-template <class T>
-struct Tile {
-  T *q, *k, *decay, *v, *o, *beta;
-
-  __device__ Tile(void* memory, int K) {
-    q = static_cast<T*>(memory);
-    k = q + tile * K;
-    decay = k + tile * K;
-    v = decay + tile * K;
-    o = v + tile * block_columns;
-    beta = o + tile * block_columns;
-  }
-  static std::size_t bytes(int K) { return sizeof(T) * tile * (3 * K + 2 * block_columns + 1); }
-};
 
 /// Four sums over the lanes at the price of two: as the tree halves the lanes, the halves take different
 /// columns. Lane 16 i + 8 j + .. returns column 2 i + j. tree:32 for each.
@@ -117,8 +40,8 @@ __device__ int column_of_lane() {
   return static_cast<int>(threadIdx.x) % warp_lanes / lanes_of_column;  // 2 i + j
 }
 
-/// One head of one sequence, block_columns columns.
-template <class T, bool is_fused, int rows, bool whole>
+/// One head of one sequence, `tiles` times block_columns columns.
+template <class T, bool is_fused, int rows, bool whole, int tiles = 1>
 class Recurrence {
  public:
   __device__ Recurrence(const DeviceProblem& p, TokenRange tokens, std::size_t state, int head,
@@ -128,20 +51,21 @@ class Recurrence {
         state_(state),
         head_(head),
         first_column_(first_column),
-        in_(memory, p.K),
+        in_(static_cast<float*>(memory) + passing_elements, p.K),
+        memory_(static_cast<float*>(memory)),
         prediction_(p.casts.prediction),
         carry_(p.casts.carry) {
     lane_ = static_cast<int>(threadIdx.x) % warp_lanes;
     warp_ = static_cast<int>(threadIdx.x) / warp_lanes;
-    amplitude_ = gate_amplitude<T>(p, head);
 #pragma unroll
     for (int r = 0; r < rows; ++r) valid_[r] = whole || lane_ + r * warp_lanes < p.K;
     lane_rows_ = whole ? rows : (p.K - lane_ + warp_lanes - 1) / warp_lanes;
   }
 
   __device__ void run() {
+    amplitude_ = gate_amplitude<T>(p_, head_);
     load_state();
-    RawToken<T, rows> raw;
+    RawToken<T, rows, tiles> raw;
     fetch(0, raw);
     for (std::uint32_t first = 0; first < tokens_.count; first += tile) {
       prepare(first, raw);
@@ -155,7 +79,37 @@ class Recurrence {
     store_state();
   }
 
+  /// The same of one token, with as many columns as a block has, from a state in fp32 to another: in shared
+  /// memory from when it comes until all columns are done.
+  __device__ void run_one() {
+    const PassingColumns<rows, tiles> state(p_, state_, first_column_, memory_);
+    RawToken<T, rows, tiles> raw;
+    fetch(0, raw);  // on its way first: there is time to prepare it while the state comes
+    state.send_for();
+    amplitude_ = gate_amplitude<T>(p_, head_);
+    prepare(0, raw);
+    __pipeline_wait_prior(0);
+    __syncthreads();
+#pragma unroll 1
+    for (tile_ = 0; tile_ < tiles; ++tile_) {
+      state.take(tile_, S_);
+      step(0);
+      state.put(tile_, S_);
+    }
+    __syncthreads();
+    state.send_back();
+    for (tile_ = warp_; tile_ < tiles; tile_ += block_warps) write(0, 0);
+  }
+
+  /// Shared memory.
+  static std::size_t bytes(int K) {
+    return sizeof(float) * passing_elements + Tile<T, columns, tokens>::bytes(K);
+  }
+
  private:
+  static constexpr int columns = tiles * block_columns, tokens = tiles > 1 ? 1 : tile,
+                       passing_elements = tiles > 1 ? PassingColumns<rows, tiles>::elements : 0;
+
   __device__ int k_of(int r) const { return lane_ + r * warp_lanes; }
   __device__ int column(int c) const { return first_column_ + warp_ * warp_columns + c; }
   __device__ std::size_t token(std::uint32_t t) const { return std::size_t{tokens_.first} + t; }
@@ -163,7 +117,7 @@ class Recurrence {
   // The state comes and goes through this lane's places of a prepared token, a column at a time, in loops
   // that are not unrolled: what all element types need, once for each element in registers, would be most of
   // the kernel.
-  __device__ T& passing(int k) const { return in_.q[warp_ * p_.K + k]; }
+  __device__ T& own_place(int k) const { return in_.q[warp_ * p_.K + k]; }
 
   __device__ void load_state() {
 #pragma unroll 1
@@ -172,10 +126,10 @@ class Recurrence {
       if (there)
 #pragma unroll 1
         for (int k = lane_; k < p_.K; k += warp_lanes)
-          passing(k) = load<T>(p_.initial_state, state_element(p_, state_, k, column(c)));
+          own_place(k) = load<T>(p_.initial_state, state_element(p_, state_, k, column(c)));
       of_column(c, [&](T(&s)[rows]) {
 #pragma unroll
-        for (int r = 0; r < rows; ++r) s[r] = there && valid_[r] ? passing(k_of(r)) : T(0);
+        for (int r = 0; r < rows; ++r) s[r] = there && valid_[r] ? own_place(k_of(r)) : T(0);
       });
     }
   }
@@ -185,11 +139,12 @@ class Recurrence {
       of_column(c, [&](T(&s)[rows]) {
 #pragma unroll
         for (int r = 0; r < rows; ++r)
-          if (valid_[r]) passing(k_of(r)) = s[r];
+          if (valid_[r]) own_place(k_of(r)) = s[r];
       });
 #pragma unroll 1
       for (int k = lane_; k < p_.K; k += warp_lanes)
-        store(passing(k), p_.final_state.data, p_.final_state.dtype, state_element(p_, state_, k, column(c)));
+        store(own_place(k), p_.final_state.data, p_.final_state.dtype,
+              state_element(p_, state_, k, column(c)));
     }
   }
   /// Calls body with column c, which is not known before the kernel runs: registers have no index.
@@ -201,15 +156,18 @@ class Recurrence {
   }
 
   /// This warp's token of the tile that begins at `first`.
-  __device__ void fetch(std::uint32_t first, RawToken<T, rows>& raw) const {
+  __device__ void fetch(std::uint32_t first, RawToken<T, rows, tiles>& raw) const {
     const std::uint32_t t = first + warp_;
     if (t >= tokens_.count) return;
     const TokenPlaces at = places(t);
     fetch_words<T>(p_.q, at.query, warp_lanes, lane_rows_, raw.q);
     fetch_words<T>(p_.k, at.query, warp_lanes, lane_rows_, raw.k);
     fetch_words<T>(p_.g, at.gate, warp_lanes, lane_rows_, raw.g);
-    if (first_column_ + lane_ < p_.V) fetch_words<T>(p_.v, at.value, 0, 1, raw.v);
+    fetch_words<T>(p_.v, at.value, warp_lanes, columns_of_lane(), raw.v);
     fetch_words<T>(p_.beta, at.beta, 0, 1, raw.beta);
+  }
+  __device__ int columns_of_lane() const {
+    return (p_.V - first_column_ - lane_ + warp_lanes - 1) / warp_lanes;
   }
   __device__ TokenPlaces places(std::uint32_t t) const {
     const std::size_t query = p_.at(token(t), p_.H, p_.query_head(head_)),
@@ -218,10 +176,10 @@ class Recurrence {
   }
 
   /// Norm, scale and decay of this warp's token into shared memory.
-  __device__ void prepare(std::uint32_t first, const RawToken<T, rows>& raw) const {
+  __device__ void prepare(std::uint32_t first, const RawToken<T, rows, tiles>& raw) const {
     if (first + warp_ >= tokens_.count) return;
     const TokenPlaces at_token = places(first + warp_);
-    T q[rows], key[rows], g[rows], v[1], beta[1];
+    T q[rows], key[rows], g[rows], v[tiles], beta[1];
     values_of_words(raw.q, p_.q.dtype, at_token.query, q);
     values_of_words(raw.k, p_.k.dtype, at_token.query, key);
     values_of_words(raw.g, p_.g.dtype, at_token.gate, g);
@@ -244,8 +202,9 @@ class Recurrence {
       in_.k[at] = key[r];
       in_.decay[at] = decay[r];
     }
-    const bool has_column = first_column_ + lane_ < p_.V;
-    in_.v[warp_ * block_columns + lane_] = has_column ? v[0] : T(0);
+#pragma unroll
+    for (int i = 0; i < tiles; ++i)
+      in_.v[warp_ * columns + i * block_columns + lane_] = i < columns_of_lane() ? v[i] : T(0);
     if (lane_ == 0) in_.beta[warp_] = write_strength(p_, beta[0]);
   }
   /// Gates as they are stored to log decays, through this lane's places as the state is.
@@ -296,7 +255,7 @@ class Recurrence {
 #pragma unroll
       for (int c = 0; c < warp_columns; ++c) S_[c][r] = S_[c][r] * decay;  // P_t = diag(e^g_t) S_t-1
     }
-    const int mine = t * block_columns + warp_ * warp_columns + column_of_lane();
+    const int mine = t * columns + tile_ * block_columns + warp_ * warp_columns + column_of_lane();
     const T prediction = kda::rounded(prediction_, weighted_sum(key));  // P_t^T k_t
     const T write = (in_.v[mine] - prediction) * in_.beta[t];           // beta_t e_t, e_t = v_t - P_t^T k_t
 #pragma unroll
@@ -315,17 +274,24 @@ class Recurrence {
 
   /// Between two barriers: nobody writes o, whoever prepares next writes other arrays.
   __device__ void write_output(std::uint32_t first, int count) const {
-    const int v = first_column_ + lane_;
-    if (warp_ < count && v < p_.V)
-      store(in_.o[warp_ * block_columns + lane_], p_.o.data, p_.o.dtype,
-            p_.at(token(first + warp_), p_.HV, head_) * p_.V + v);
+    if (warp_ < count) write(first + warp_, warp_);
+  }
+  /// o of token t, the prepared one of that number, in the column tile at work.
+  __device__ void write(std::uint32_t t, int prepared) const {
+    const int in_block = tile_ * block_columns + lane_, v = first_column_ + in_block;
+    if (v < p_.V)
+      store(in_.o[prepared * columns + in_block], p_.o.data, p_.o.dtype,
+            p_.at(token(t), p_.HV, head_) * p_.V + v);
   }
 
   const DeviceProblem& p_;
   const TokenRange tokens_;
   const std::size_t state_;
-  const int head_, first_column_;
-  const Tile<T> in_;
+  const int head_;
+  const int first_column_;
+  const Tile<T, columns, tokens> in_;
+  float* const memory_;
+  int tile_ = 0;  ///< the column tile at work
   const kda::Rounding prediction_, carry_;
   int lane_, warp_, lane_rows_;  ///< rows of this lane
   T amplitude_;
@@ -343,8 +309,8 @@ __global__ void __launch_bounds__(block_warps* warp_lanes)
   extern __shared__ __align__(16) unsigned char memory[];
   const unsigned tiles = column_tiles(p), sequence = blockIdx.x / tiles;
   const int head = blockIdx.y;
-  Recurrence<T, is_fused, rows, whole>(p, sequences[sequence], std::size_t{sequence} * p.HV + head, head,
-                                       blockIdx.x % tiles * block_columns, memory)
+  Recurrence<T, is_fused, rows, whole, 1>(p, sequences[sequence], std::size_t{sequence} * p.HV + head, head,
+                                          blockIdx.x % tiles * block_columns, memory)
       .run();
 }
 
@@ -352,7 +318,7 @@ template <class T, bool is_fused, int rows, bool whole>
 void launch_rows(const DeviceProblem& p, const TokenRange* sequences, int count) {
   const dim3 grid(column_tiles(p) * count, p.HV);
   launch("gpu-recurrent", recurrent_kernel<T, is_fused, rows, whole>, grid, block_warps * warp_lanes,
-         Tile<T>::bytes(p.K), p, sequences);
+         Recurrence<T, is_fused, rows, whole, 1>::bytes(p.K), p, sequences);
 }
 
 /// The rows of a lane: as many as K needs, and for the usual widths all of them valid - in the arithmetic

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "approximations.cuh"
 #include "problem.cuh"
 
 namespace kda_check::cuda {
@@ -12,6 +13,11 @@ namespace kda_check::cuda {
 constexpr int widest_tensor_core_key = 128;
 /// Rows of a chunk.
 constexpr int image_rows = 64;
+
+/// ln(1 + exp(y)) up to softplus_threshold.
+__device__ inline float fast_softplus(float y) {
+  return lg2_ftz(ex2_ftz(y * 0x1.715476p+0f) + 1.0f) * 0x1.62e43p-1f;
+}
 
 /// A chunk of a head, as the state takes it. 16-bit rows lie in units of 16 bytes, unit u of row i where u
 /// xor (i mod 8) is: eight rows of a column of units are in eight different banks.
@@ -45,6 +51,13 @@ struct TensorCoreStages {
   float *qg, *kg, *h, *v_new;
 };
 
+/// What the backward pass needs of the forward one (tensor_core_backward.cuh); null: nobody asks.
+struct TensorCoreLeft {
+  float* G;  ///< [chunks][heads][image_rows][width] as PrepareShared has them; rows beyond the last are as it
+  float *q_norm, *k_norm;    ///< [tokens][heads] reciprocal; 1 where q and k are not normalised
+  std::uint16_t *h, *v_new;  ///< operands, [chunks][heads][...]
+};
+
 /// Of the heads at work.
 struct TensorCoreWork : HeadsAtWork {
   const TokenRange* chunks;     ///< [chunk_count]
@@ -54,6 +67,7 @@ struct TensorCoreWork : HeadsAtWork {
   kda::DecayForm decay;   ///< anchors of 16 rows
   unsigned char* images;  ///< ChunkImage [chunks][heads]
   TensorCoreStages stages;
+  TensorCoreLeft left;
 };
 
 /// Bytes of an image for a K.
@@ -61,14 +75,17 @@ constexpr std::size_t image_bytes(int K) {
   return K <= 64 ? sizeof(ChunkImage<64>) : sizeof(ChunkImage<128>);
 }
 
-/// Calls body(dtype, width) with types whose values are the format of q, k and v and the width of an image.
+/// Calls body(width) with a type whose value is the width of an image.
+template <class Body>
+void for_width(int K, Body body) {
+  if (K <= 64) return body(std::integral_constant<int, 64>{});
+  body(std::integral_constant<int, 128>{});
+}
+/// ... body(dtype, width), dtype the format of q, k and v.
 template <class Body>
 void for_operands(numeric::DType dtype, int K, Body body) {
   using numeric::DType;
-  const auto with = [&](auto format) {
-    if (K <= 64) return body(format, std::integral_constant<int, 64>{});
-    body(format, std::integral_constant<int, 128>{});
-  };
+  const auto with = [&](auto format) { for_width(K, [&](auto width) { body(format, width); }); };
   if (dtype == DType::bf16) return with(std::integral_constant<DType, DType::bf16>{});
   with(std::integral_constant<DType, DType::fp16>{});
 }

@@ -24,7 +24,7 @@ struct Cut {
 template <class Cut>
 struct Stage {
   ChunkImage<Cut::width> image;
-  unsigned char v[image_rows * Cut::value_row];  ///< of the tile; then its o
+  unsigned char v[image_rows * Cut::value_row];  ///< of the tile; then what is stored
 };
 template <class Cut>
 struct StateShared {
@@ -58,30 +58,31 @@ struct Tile {
   }
 };
 
-/// Chunk c into its stage, by a warp, as soon as nobody needs what is there.
+/// A chunk and its rows of `values`, of V, into the stage of that step, by a warp, as soon as nobody needs
+/// what is there.
 template <class Cut>
 __device__ void feed(const DeviceProblem& p, const TensorCoreWork& work, const Tile& tile,
-                     StateShared<Cut>& shared, unsigned c) {
+                     const Tensor& values, StateShared<Cut>& shared, unsigned step, unsigned chunk) {
   using Image = ChunkImage<Cut::width>;
   constexpr int stages = Cut::stages, value_row = Cut::value_row;
   const int lane = threadIdx.x % warp_lanes;
   const bool is_aligned = p.V % 8 == 0;
   const auto* const images = reinterpret_cast<const Image*>(work.images);
-  const auto* const v = static_cast<const std::uint16_t*>(p.v.data);
-  const unsigned at = c % stages, round = c / stages;
+  const auto* const v = static_cast<const std::uint16_t*>(values.data);
+  const unsigned at = step % stages, round = step / stages;
   Stage<Cut>& stage = shared.stage[at];
   if (round > 0) gate::wait(&shared.emptied[at], round - 1);
-  const int rows = tile.rows(c);
+  const int rows = tile.rows(chunk);
   if (lane == 0) {
     gate::arrive_expecting(&shared.filled[at], sizeof(Image));
-    begin_load(&stage.image, images + std::size_t{tile.first_chunk + c} * work.heads + tile.local,
+    begin_load(&stage.image, images + std::size_t{tile.first_chunk + chunk} * work.heads + tile.local,
                sizeof(Image), &shared.filled[at]);
   }
   __syncwarp();
   if (is_aligned) {  // units of 16 bytes: a bulk copy for each row would take longer than the image
     constexpr int units = Cut::columns / 8, rows_together = warp_lanes / units;
     const int column = lane % units * 8;
-    const std::uint16_t* from = v + tile.row(p, c, lane / units) + column;
+    const std::uint16_t* from = v + tile.row(p, chunk, lane / units) + column;
     const std::size_t stride = std::size_t(p.HV) * p.V * rows_together;
     if (column < tile.columns)
       for (int row = lane / units; row < rows; row += rows_together, from += stride)
@@ -91,7 +92,7 @@ __device__ void feed(const DeviceProblem& p, const TensorCoreWork& work, const T
     for (int e = lane; e < rows * tile.columns; e += warp_lanes) {
       const int row = e / tile.columns, column = e % tile.columns;
       *reinterpret_cast<std::uint16_t*>(stage.v + row * value_row + 2 * column) =
-          v[tile.row(p, c, row) + column];
+          v[tile.row(p, chunk, row) + column];
     }
     gate::arrive(&shared.filled[at]);
   }

@@ -52,13 +52,13 @@ struct ChunkOfHead {
   }
 };
 
-template <DType dtype, int width>
+template <DType dtype, int width, class Shared = PrepareShared<width>>
 class ChunkInputs {
  public:
   using Image = ChunkImage<width>;
   using Words = Pair<dtype>;
 
-  __device__ ChunkInputs(const DeviceProblem& p, const TensorCoreWork& work, PrepareShared<width>& shared)
+  __device__ ChunkInputs(const DeviceProblem& p, const TensorCoreWork& work, Shared& shared)
       : p_(p),
         work_(work),
         chunk_(work),
@@ -112,20 +112,22 @@ class ChunkInputs {
   __device__ int gate_channel() const { return thread_ % pairs * 2; }
   __device__ int gate_row(int i) const { return thread_ / pairs + i * rows_together; }
 
-  /// As they are stored, anything where there are none; all of them on their way before anybody waits.
-  __device__ void fetch_gates(Gates& g) const {
-    if (p_.K % 2 == 0) switch (p_.g.dtype) {
+  __device__ void fetch_gates(Gates& g) const { fetch_rows(p_.g, p_.HV, chunk_.head, g); }
+  /// Rows of a head of `heads`, as they are stored, anything where there are none; all of them on their way
+  /// before anybody waits.
+  __device__ void fetch_rows(const Tensor& x, int heads, int head, Gates& g) const {
+    const std::size_t from = p_.at(chunk_.token, heads, head) * p_.K, stride = std::size_t(heads) * p_.K;
+    if (p_.K % 2 == 0) switch (x.dtype) {
         case DType::fp32:
-          return fetch_pairs<float2>(g, [](float2 pair) { return pair; });
+          return fetch_pairs<float2>(x, from, stride, g, [](float2 pair) { return pair; });
         case DType::bf16:
-          return fetch_pairs<std::uint32_t>(g, widen<DType::bf16>);
+          return fetch_pairs<std::uint32_t>(x, from, stride, g, widen<DType::bf16>);
         case DType::fp16:
-          return fetch_pairs<std::uint32_t>(g, widen<DType::fp16>);
+          return fetch_pairs<std::uint32_t>(x, from, stride, g, widen<DType::fp16>);
         case DType::fp64:
           break;
       }
-    // One after the other: by way of G, so that no code is needed for each of them.
-    const std::size_t from = p_.at(chunk_.token, p_.HV, chunk_.head) * p_.K;
+        // One after the other: by way of G, so that no code is needed for each of them.
 #pragma unroll 1
     for (int i = 0; i < gates_of_thread; ++i)
 #pragma unroll 1
@@ -133,23 +135,22 @@ class ChunkInputs {
         const int row = gate_row(i), k = gate_channel() + e;
         if (row < image_rows)
           s_.G[PrepareShared<width>::gate_at(row, k)] =
-              row < chunk_.rows && k < p_.K ? load<float>(p_.g, from + row * gate_stride() + k) : 0.0f;
+              row < chunk_.rows && k < p_.K ? load<float>(x, from + row * stride + k) : 0.0f;
       }
 #pragma unroll
     for (int i = 0; i < gates_of_thread; ++i)
       g[i] = gate_row(i) < image_rows ? G(gate_row(i), gate_channel()) : float2{};
   }
-  __device__ std::size_t gate_stride() const { return std::size_t(p_.HV) * p_.K; }
   template <DType format>
   static __device__ float2 widen(std::uint32_t pair) {
     return {Pair<format>::first(pair), Pair<format>::second(pair)};
   }
   template <class Stored, class Widen>
-  __device__ void fetch_pairs(Gates& g, Widen widen) const {
+  __device__ void fetch_pairs(const Tensor& x, std::size_t from, std::size_t stride_of_rows, Gates& g,
+                              Widen widen) const {
     const int k = gate_channel() < p_.K ? gate_channel() : 0;
-    const auto* const stored =
-        static_cast<const Stored*>(p_.g.data) + (p_.at(chunk_.token, p_.HV, chunk_.head) * p_.K + k) / 2;
-    const unsigned stride = static_cast<unsigned>(gate_stride() / 2);
+    const auto* const stored = static_cast<const Stored*>(x.data) + (from + k) / 2;
+    const unsigned stride = static_cast<unsigned>(stride_of_rows / 2);
     Stored pairs_of_thread[gates_of_thread];
 #pragma unroll
     for (int i = 0; i < gates_of_thread; ++i)
@@ -161,6 +162,10 @@ class ChunkInputs {
   /// log_decay(g, 0 or 1) of both channels of all rows into G, 0 beyond the last row and channel.
   template <class LogDecay>
   __device__ void store_log_decays(const Gates& g, LogDecay log_decay) const {
+    store_rows(g, s_.G, log_decay);
+  }
+  template <class Change>
+  __device__ void store_rows(const Gates& g, float* to, Change change) const {
     const int k = gate_channel();
     const bool has_first = k < p_.K, has_second = k + 1 < p_.K;
 #pragma unroll
@@ -168,8 +173,9 @@ class ChunkInputs {
       const int row = gate_row(i);
       if ((i + 1) * rows_together > image_rows && row >= image_rows) break;
       const bool is_row = row < chunk_.rows;
-      const float2 x{log_decay(g[i].x, 0), log_decay(g[i].y, 1)};
-      G(row, k) = {is_row && has_first ? x.x : 0.0f, is_row && has_second ? x.y : 0.0f};
+      const float2 x{change(g[i].x, 0), change(g[i].y, 1)};
+      *reinterpret_cast<float2*>(to + PrepareShared<width>::gate_at(row, k)) = {
+          is_row && has_first ? x.x : 0.0f, is_row && has_second ? x.y : 0.0f};
     }
   }
 
@@ -196,8 +202,7 @@ class ChunkInputs {
       });
     store_log_decays(g, [=](float x, int e) {
       const float y = x + bias[e];
-      const float softplus = lg2_ftz(ex2_ftz(y * log2e) + 1.0f) * 0x1.62e43p-1f;
-      return factor * (within * (y > softplus_threshold<float> ? y : softplus));
+      return factor * (within * (y > softplus_threshold<float> ? y : fast_softplus(y)));
     });
   }
 
@@ -276,7 +281,7 @@ class ChunkInputs {
   const DeviceProblem& p_;
   const TensorCoreWork& work_;
   const ChunkOfHead chunk_;
-  PrepareShared<width>& s_;
+  Shared& s_;
   const int thread_, warp_, lane_;
 };
 

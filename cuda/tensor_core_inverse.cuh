@@ -63,6 +63,16 @@ __device__ void store_block(float* to, const BlockProduct& x, int lane) {
     }
 }
 
+/// The products that form an inverse, in tf32.
+struct Tf32Blocks {
+  static constexpr int unrolled = blocks_of_chunk;  ///< of products that follow each other
+
+  template <class Left>
+  static __device__ void multiply(BlockProduct& sum, const Left& left, const float* right, int lane) {
+    multiply_blocks(sum, left, right, lane);
+  }
+};
+
 /// A diagonal block in place, a lane for each of its columns: X_ij = -L_ij - L_ij+1 X_j+1,j - ... upwards.
 __device__ inline void eliminate_block(float* block, int lane) {
   if (lane >= 16) return;
@@ -93,8 +103,9 @@ __device__ inline void inverting_barrier() {
 }
 
 /// `blocks`: L, of which the diagonal becomes that of the inverse and the rest is lost; `merged`: six blocks.
-/// By four warps.
-__device__ inline void invert_chunk(float* blocks, float* merged, int warp, int lane) {
+/// By four warps. Blocks: how they are multiplied.
+template <class Blocks = Tf32Blocks>
+__device__ void invert_chunk(float* blocks, float* merged, int warp, int lane) {
   const auto L = [blocks](int i, int j) { return lower_block(blocks, i, j); };
   const auto X = [=](int i, int j) { return i == j ? L(i, i) : merged_block(merged, i, j); };
   eliminate_block(L(warp, warp), lane);
@@ -102,23 +113,23 @@ __device__ inline void invert_chunk(float* blocks, float* merged, int warp, int 
   if (warp < 3) {
     const int i = warp + 1, j = warp;
     BlockProduct left{}, product{};
-    multiply_blocks(left, X(i, i), L(i, j), lane);
-    multiply_blocks(product, left, X(j, j), lane);
+    Blocks::multiply(left, X(i, i), L(i, j), lane);
+    Blocks::multiply(product, left, X(j, j), lane);
     store_block<true>(X(i, j), product, lane);
   }
   inverting_barrier();
-#pragma unroll
+#pragma unroll Blocks::unrolled
   for (int apart = 2; apart < blocks_of_chunk; ++apart) {
     if (warp + apart < blocks_of_chunk) {
       const int i = warp + apart, j = warp;
       BlockProduct sum{}, product{};
-#pragma unroll
-      for (int n = 0; n < apart; ++n) multiply_blocks(sum, L(i, j + n), X(j + n, j), lane);
+#pragma unroll Blocks::unrolled
+      for (int n = 0; n < apart; ++n) Blocks::multiply(sum, L(i, j + n), X(j + n, j), lane);
       float* const scratch = warp == 0 ? L(2, 0) : L(1, 0);  // nobody reads these any more
       __syncwarp();
       store_block<false>(scratch, sum, lane);
       __syncwarp();
-      multiply_blocks(product, X(i, i), scratch, lane);
+      Blocks::multiply(product, X(i, i), scratch, lane);
       store_block<true>(X(i, j), product, lane);
     }
     inverting_barrier();

@@ -1,7 +1,9 @@
-// gpu-chunk on tensor cores, ready to be launched on a problem.
+// gpu-chunk on tensor cores, forwards and backwards, ready to be launched on a problem.
+#include "launch.cuh"
 #include "launcher.cuh"
 #include "launcher_memory.cuh"
-#include "tensor_core_chunk.cuh"
+#include "tensor_core_backward.cuh"
+#include "tensor_core_split.cuh"
 
 namespace kda_check::cuda {
 
@@ -9,24 +11,31 @@ namespace {
 
 using kda::Stage;
 
+/// A problem cut into chunks; their number.
+std::size_t cut_into_chunks(const Request& r, LauncherMemory& memory, TensorCoreWork& work) {
+  const std::vector<TokenRange> sequences = sequences_of(r);
+  const Pieces chunks(sequences, image_rows);
+  work.chunks = memory.uploaded("chunks", chunks.all);
+  work.sequences = memory.uploaded("sequences", sequences);
+  work.chunks_of = memory.uploaded("chunks of sequences", chunks.of);
+  work.chunk_count = static_cast<int>(chunks.all.size());
+  work.sequence_count = static_cast<int>(sequences.size());
+  work.group = static_cast<int>(r.dimensions.HV / r.dimensions.H);
+  work.decay = r.decay;
+  return chunks.all.size();
+}
+
 class TensorCoreLauncher : public Launcher {
  public:
-  explicit TensorCoreLauncher(const Request& r) {
-    const std::vector<TokenRange> sequences = sequences_of(r);
-    const Pieces chunks(sequences, image_rows);
-    work_.chunks = memory_.uploaded("chunks", chunks.all);
-    work_.sequences = memory_.uploaded("sequences", sequences);
-    work_.chunks_of = memory_.uploaded("chunks of sequences", chunks.of);
-    work_.chunk_count = static_cast<int>(chunks.all.size());
-    work_.sequence_count = static_cast<int>(sequences.size());
-    work_.group = static_cast<int>(r.dimensions.HV / r.dimensions.H);
-    work_.decay = r.decay;
-    const std::size_t bytes = chunks.all.size() * image_bytes(static_cast<int>(r.dimensions.K));
+  explicit TensorCoreLauncher(const Request& r) : splits_(r.splits_operands) {
+    const int K = static_cast<int>(r.dimensions.K);
+    const std::size_t chunks = cut_into_chunks(r, memory_, work_),
+                      bytes = chunks * (splits_ ? split_image_bytes(K) : image_bytes(K));
     heads_together_ = memory_.place<unsigned char>(r, {{&work_.images, "images of chunks", bytes}});
     if (!wants_stages(r)) return;
     const kda::Dimensions& d = r.dimensions;
     const std::size_t tokens = d.B * d.T, keys = tokens * d.K, values = tokens * d.V,
-                      scores = tokens * image_rows, states = chunks.all.size() * d.K * d.V;
+                      scores = tokens * image_rows, states = chunks * d.K * d.V;
     TensorCoreStages& to = work_.stages;
     memory_.place<float>(r, {{&to.G, "g_cumsum", keys, false, Stage::g_cumsum},
                              {&to.Aqk, "Aqk", scores, false, Stage::Aqk},
@@ -43,16 +52,129 @@ class TensorCoreLauncher : public Launcher {
     over_heads(p, heads_together_, [&](int first, int heads) {
       TensorCoreWork work = work_;
       work.first_head = first, work.heads = heads;
-      launch_tensor_core_prepare(p, work);
-      launch_tensor_core_state(p, work);
+      (splits_ ? launch_split_prepare : launch_tensor_core_prepare)(p, work);
+      (splits_ ? launch_split_state : launch_tensor_core_state)(p, work);
     });
   }
   void download_stages(const Request& r) const override { memory_.download_stages(r); }
   void check_canaries() const override { memory_.check_canaries(); }
 
  private:
+  bool splits_;
   LauncherMemory memory_;
   TensorCoreWork work_{};
+  int heads_together_;
+};
+
+/// Elements of any type to those of a 16-bit one, in any number of blocks.
+__global__ void narrow_elements(const __grid_constant__ Tensor from, const __grid_constant__ MutableTensor to,
+                                std::size_t count) {
+  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += std::size_t{gridDim.x} * blockDim.x)
+    store(from.data == nullptr ? 0.0f : load<float>(from, i), to.data, to.dtype, i);
+}
+
+class TensorCoreBackwardLauncher : public Launcher {
+ public:
+  explicit TensorCoreBackwardLauncher(const Request& r) {
+    const kda::Dimensions& d = r.dimensions;
+    const int K = static_cast<int>(d.K), V = static_cast<int>(d.V);
+    const std::size_t chunks = cut_into_chunks(r, memory_, work_), tokens = d.B * d.T,
+                      width = d.K <= 64 ? 64 : 128, keys = sizeof(float) * tokens * d.K,
+                      states = sizeof(std::uint16_t) * chunks * state_image(V, static_cast<int>(width)),
+                      values = sizeof(std::uint16_t) * chunks * value_image(V);
+    enum Place {
+      images,
+      G,
+      q_norm,
+      k_norm,
+      h,
+      v_new,
+      dh,
+      dv,
+      dp,
+      dq,
+      dk,
+      dg,
+      dbeta,
+      terms,
+      sums,
+      biases,
+      places
+    };
+    unsigned char* at[places];
+    const numeric::DType of_gates = r.gradients[static_cast<std::size_t>(kda::Gradient::dg)].dtype;
+    const bool stores_gates =
+        r.options.gate == kda::Gate::none && (of_gates == numeric::DType::fp32 || of_gates == r.v.dtype);
+    if (r.output_gradient.data == nullptr || r.output_gradient.dtype != r.v.dtype) {
+      values_ = tokens * d.HV * d.V;  // of all heads, so before what is left is shared out
+      loss_.emplace("do as an operand", sizeof(std::uint16_t) * values_);
+    }
+    heads_together_ =
+        memory_.place<unsigned char>(r, {{&at[images], "images of chunks", chunks * image_bytes(K)},
+                                         {&at[G], "g_cumsum", sizeof(float) * chunks * image_rows * width},
+                                         {&at[q_norm], "norms of q", sizeof(float) * tokens},
+                                         {&at[k_norm], "norms of k", sizeof(float) * tokens},
+                                         {&at[h], "h", states},
+                                         {&at[v_new], "v_new", values},
+                                         {&at[dh], "dh", states},
+                                         {&at[dv], "dv", values},
+                                         {&at[dp], "dp", values},
+                                         {&at[dq], "dq of value heads", keys},
+                                         {&at[dk], "dk of value heads", keys},
+                                         {&at[dg], "dg", stores_gates ? 0 : keys},
+                                         {&at[dbeta], "dbeta", sizeof(float) * tokens},
+                                         {&at[terms], "terms of dA_log", sizeof(float) * tokens},
+                                         {&at[sums], "sums of dA_log", sizeof(float) * chunks},
+                                         {&at[biases], "sums of ddt_bias", sizeof(float) * chunks * d.K}});
+    const auto floats = [&](Place place) { return reinterpret_cast<float*>(at[place]); };
+    const auto operands = [&](Place place) { return reinterpret_cast<std::uint16_t*>(at[place]); };
+    work_.images = at[images];
+    work_.left = {floats(G), floats(q_norm), floats(k_norm), operands(h), operands(v_new)};
+    work_.dh = operands(dh), work_.dv = operands(dv), work_.dp = operands(dp);
+    work_.dq = floats(dq), work_.dk = floats(dk), work_.dg = floats(dg), work_.dbeta = floats(dbeta);
+
+    TokenGradients<float>& to = gradients_;
+    to.group = work_.group, to.blocks_of = work_.chunks_of, to.blocks = work_.chunks;
+    to.sequence_count = work_.sequence_count, to.block_count = work_.chunk_count;
+    to.token_count = static_cast<int>(tokens), to.dq_factor = 1;
+    to.dq = work_.dq, to.dk = work_.dk, to.dbeta = work_.dbeta;
+    to.dg = work_.dg;
+    to.amplitude_terms = floats(terms), to.amplitude_sums = floats(sums), to.bias_sums = floats(biases);
+  }
+
+  void launch_on(const DeviceProblem& problem) const override {
+    DeviceProblem p = problem;
+    if (loss_) {
+      const MutableTensor narrow{loss_->data(), p.v.dtype};
+      constexpr unsigned blocks = 1024, threads = 256;
+      launch("do as an operand", narrow_elements, dim3(blocks), threads, 0, p.output_gradient, narrow,
+             values_);
+      p.output_gradient = {loss_->data(), p.v.dtype};
+    }
+    over_heads(p, heads_together_, [&](int first, int heads) {
+      TensorCoreBackwardWork work = work_;
+      TokenGradients<float> gradients = gradients_;
+      work.first_head = gradients.first_head = first, work.heads = gradients.heads = heads;
+      launch_tensor_core_prepare(p, work);
+      launch_tensor_core_state(p, work);
+      launch_tensor_core_state_gradient(p, work);
+      launch_tensor_core_gradients(p, work);
+      launch_tensor_core_chain(p, gradients, work.left);
+      launch_backward_parameters<float>(p, gradients);
+    });
+  }
+  void check_canaries() const override {
+    memory_.check_canaries();
+    if (loss_) loss_->check_canaries();
+  }
+
+ private:
+  LauncherMemory memory_;
+  TensorCoreBackwardWork work_{};
+  TokenGradients<float> gradients_{};
+  std::optional<DeviceMemory> loss_;  ///< do, where it is not stored as v is
+  std::size_t values_ = 0;
   int heads_together_;
 };
 
@@ -60,6 +182,9 @@ class TensorCoreLauncher : public Launcher {
 
 std::unique_ptr<Launcher> tensor_core_launcher(const Request& request) {
   return std::make_unique<TensorCoreLauncher>(request);
+}
+std::unique_ptr<Launcher> tensor_core_backward_launcher(const Request& request) {
+  return std::make_unique<TensorCoreBackwardLauncher>(request);
 }
 
 }  // namespace kda_check::cuda

@@ -28,6 +28,8 @@ class Preparation : public ChunkScores<dtype, width> {
     __syncthreads();
     const bool tells = work_.stages.G != nullptr;
     if (tells) tell_sums();
+    const bool leaves = work_.left.G != nullptr;
+    if (leaves) leave_norms();
     this->template scores<by_pairs>();
     before_bulk_copies();
     __syncthreads();
@@ -45,7 +47,11 @@ class Preparation : public ChunkScores<dtype, width> {
       operands();
       before_bulk_copies();
       asm volatile("bar.sync 2, %0;" ::"n"(preparing_threads - inverting_threads) : "memory");
-      if (thread_ == inverting_threads) store_all(image, &s_.image, bytes_of_operands);
+      if (thread_ == inverting_threads) {
+        store_all(image, &s_.image, bytes_of_operands);
+        const std::size_t number = chunk_.chunk * work_.heads + chunk_.local;
+        if (leaves) store_all(work_.left.G + number * image_rows * width, s_.G, sizeof(s_.G));
+      }
     }
     if (!tells) return;
     __syncthreads();
@@ -84,6 +90,12 @@ class Preparation : public ChunkScores<dtype, width> {
     });
   }
   static __device__ float rounded(float x) { return Words::first(Words::of(x, 0.0f)); }
+  /// For the backward pass.
+  __device__ void leave_norms() const {
+    if (thread_ >= chunk_.rows) return;
+    const std::size_t at = work_.row(chunk_.token + thread_, chunk_.local);
+    work_.left.q_norm[at] = s_.q_norm[thread_], work_.left.k_norm[at] = s_.k_norm[thread_];
+  }
 
   /// qg, k 2^G and kg where q and k were.
   __device__ void operands() const {

@@ -3,12 +3,9 @@
 #pragma once
 
 #include "tensor_core_inputs.cuh"
+#include "tensor_core_pairs.cuh"
 
 namespace kda_check::cuda {
-
-constexpr int score_rows = 16;
-/// Of a diagonal block, whose scores by pairs a warp computes together.
-constexpr int rows_of_group = 4;
 
 #ifdef KDA_CHECK_SM90
 
@@ -37,15 +34,7 @@ class ChunkScores : public ChunkInputs<dtype, width> {
       while (before + (by_pairs ? i : i + 1) <= warp_) before += by_pairs ? i : i + 1, ++i;
       score_tile(i, warp_ - before);
     }
-    if constexpr (by_pairs)
-      while (true) {
-        int next = 0;
-        if (lane_ == 0) next = atomicAdd(&s_.next_group, 1);
-        next = __shfl_sync(whole_warp, next, 0);
-        if (next >= image_rows / rows_of_group) return;
-        score_group_by_pairs(next % blocks_of_chunk,
-                             score_rows - (next / blocks_of_chunk + 1) * rows_of_group);
-      }
+    if constexpr (by_pairs) score_groups_by_pairs<width>(RowsByPairs{*this}, &s_.next_group, lane_);
   }
 
   __device__ void score_tile(int i, int j) const {
@@ -125,71 +114,39 @@ class ChunkScores : public ChunkInputs<dtype, width> {
       }
   }
 
-  /// Scores of some rows of a diagonal block: tree:32 over K. A lane has every 32nd channel; the sums of a
-  /// column are added up together, until every one is that of four lanes.
-  __device__ void score_group_by_pairs(int block, int first_row) const {
-    const int top = score_rows * block;
-    constexpr int mine = width / warp_lanes, rows = rows_of_group;
-    float q[rows][mine], keys[rows][mine], G_rows[rows][mine];
-#pragma unroll
-    for (int i = 0; i < rows; ++i) {
-      const int row = top + first_row + i;
-      const float beta = s_.image.beta[row], q_norm = s_.q_norm[row], k_norm = s_.k_norm[row];
-#pragma unroll
-      for (int m = 0; m < mine; ++m) {
-        const int channel = lane_ + m * warp_lanes, at = Image::template at<width>(row, channel);
-        q[i][m] = Words::first(s_.image.q_start[at]) * q_norm;
-        keys[i][m] = Words::first(s_.image.k_start[at]) * k_norm * beta;
-        G_rows[i][m] = s_.G[PrepareShared<width>::gate_at(row, channel)];
-      }
+  /// What scores by pairs are made of.
+  struct RowsByPairs {
+    const ChunkScores& chunk;
+
+    __device__ auto row(int row) const {
+      const auto& s = chunk.s_;
+      const float beta = s.image.beta[row], q_norm = s.q_norm[row], k_norm = s.k_norm[row];
+      return [=, &s, lane = chunk.lane_](int m) {
+        const int channel = lane + m * warp_lanes, at = Image::template at<width>(row, channel);
+        return float3{Words::first(s.image.q_start[at]) * q_norm,
+                      Words::first(s.image.k_start[at]) * k_norm * beta,
+                      s.G[PrepareShared<width>::gate_at(row, channel)]};
+      };
     }
-    float* const L = lower_block(s_.L, block, block);
-    const float scale = static_cast<float>(p_.scale);
-    // Lane 16 a + 8 b + 4 c and the three behind it end with row 2 b + c, a: of k.
-    static_assert(rows == 4);
-    const int row = first_row + lane_ / 4 % rows;
-    const bool writes = lane_ % 4 == 0, is_of_q = lane_ < 16;
-    const auto hand_out = [&](int column, float sum) {
-      if (!writes) return;
-      if (is_of_q)
-        store_score(top + row, top + column, column <= row ? scale * sum : 0.0f);
-      else
-        L[row * block_row + column] = column < row ? sum : 0.0f;
-    };
-#pragma unroll 2
-    for (int column = 0; column < first_row + rows; ++column) {
-      const int j = top + column;
-      const float norm = s_.k_norm[j];
-      const int first = lane_ ^ (j & 7) * 8;
-      const std::uint16_t* const k_of_lanes = s_.image.k_start + j * width;
-      const float* const G_of_lanes = s_.G + PrepareShared<width>::gate_at(j, lane_);
-      float sums[2 * rows]{};
-#pragma unroll
-      for (int m = 0; m < mine; ++m) {
+    __device__ auto column(int j) const {
+      const auto& s = chunk.s_;
+      const int first = chunk.lane_ ^ (j & 7) * 8;
+      return [=, norm = s.k_norm[j], keys = s.image.k_start + j * width,
+              G = s.G + PrepareShared<width>::gate_at(j, chunk.lane_)](int m) {
         // Channel lane + 32 m, in either array; lane < 32.
-        const std::uint16_t of_lane = k_of_lanes[(first ^ m % 2 * warp_lanes) + m / 2 * 2 * warp_lanes];
-        const float key = Words::first(of_lane) * norm, G_column = G_of_lanes[m * warp_lanes];
-#pragma unroll
-        for (int i = 0; i < rows; ++i) {
-          const float decayed = key * ex2_ftz(G_rows[i][m] - G_column);
-          sums[i] = fmaf(q[i][m], decayed, sums[i]);
-          sums[i + rows] = fmaf(keys[i][m], decayed, sums[i + rows]);
-        }
-      }
-      // Lanes whose number has a bit keep the upper half of the sums that are left, the others the lower.
-#pragma unroll
-      for (int kept = rows, half = warp_lanes / 2; kept > 0; half /= 2, kept /= 2)
-#pragma unroll
-        for (int n = 0; n < kept; ++n) {
-          const bool is_upper = lane_ & half;
-          const float own = is_upper ? sums[n + kept] : sums[n], given = is_upper ? sums[n] : sums[n + kept];
-          sums[n] = own + __shfl_xor_sync(whole_warp, given, half);
-        }
-      sums[0] = sums[0] + __shfl_xor_sync(whole_warp, sums[0], 2);
-      hand_out(column, sums[0] + __shfl_xor_sync(whole_warp, sums[0], 1));
+        const std::uint16_t key = keys[(first ^ m % 2 * warp_lanes) + m / 2 * 2 * warp_lanes];
+        return float2{Words::first(key) * norm, G[m * warp_lanes]};
+      };
     }
-    for (int column = first_row + rows; column < score_rows; ++column) hand_out(column, 0.0f);
-  }
+    static __device__ float decay(float x) { return ex2_ftz(x); }
+    __device__ void store_q(int block, int row, int column, float sum, bool counts) const {
+      const int top = score_rows * block;
+      chunk.store_score(top + row, top + column, counts ? static_cast<float>(chunk.p_.scale) * sum : 0.0f);
+    }
+    __device__ void store_k(int block, int row, int column, float sum, bool counts) const {
+      lower_block(chunk.s_.L, block, block)[row * block_row + column] = counts ? sum : 0.0f;
+    }
+  };
 };
 
 #endif

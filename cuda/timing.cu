@@ -2,39 +2,12 @@
 #include <algorithm>
 
 #include "device_tensors.cuh"
-#include "launch.cuh"
 #include "launcher.cuh"
+#include "stopwatch.hpp"
 
 namespace kda_check::cuda {
 
 namespace {
-
-class Event {
- public:
-  Event() { check(cudaEventCreate(&event_), "creating an event"); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  ~Event() { cudaEventDestroy(event_); }
-  void record() const { check(cudaEventRecord(event_), "recording an event"); }
-  double seconds_since(const Event& start) const {
-    check(cudaEventSynchronize(event_), "running the kernels");
-    float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, start.event_, event_), "reading an event");
-    return static_cast<double>(milliseconds) * 1e-3;
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
-template <class Body>
-double timed(Body body) {
-  const Event start, end;
-  start.record();
-  body();
-  end.record();
-  return end.seconds_since(start);
-}
 
 std::size_t cache_bytes() {
   int bytes = 0;

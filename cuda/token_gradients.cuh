@@ -31,6 +31,7 @@ template <class T>
 void launch_backward_chain(bool is_fused, const DeviceProblem& p, const TokenGradients<T>& work);
 // backward_parameters.cu
 template <class T>
-void launch_backward_parameters(const DeviceProblem& p, const TokenGradients<T>& work);
+void launch_backward_parameters(const DeviceProblem& p, const TokenGradients<T>& work,
+                                cudaStream_t stream = nullptr);
 
 }  // namespace kda_check::cuda

@@ -162,7 +162,7 @@ class Signature:
         """The words of a call on a pool of states (docs/pools.md), which the kernel has as its initial state."""
         table = {"state_indices": self.pool, "num_accepted_tokens": self.accepted}
         given = {key: problem.pop(key) for key in table if key in problem}
-        if any(table[key] is None for key in given) or (given["state_indices"].ndim > 1 and self.accepted is None):
+        if any(table[key] not in taken for key in given) or (given["state_indices"].ndim > 1 and self.accepted is None):
             raise Unsupported("the kernel takes no such pool of states")
         problem.pop("padding_slots", None)
         problem["initial_state"] = problem.pop("state_pool")

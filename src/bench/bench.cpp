@@ -57,6 +57,10 @@ Contestant contestant(const kda::Variant& variant, const kda::Problem& problem,
     result.time = [&variant, options, &problem](int repeats) {
       return variant.time(problem, options, repeats);
     };
+  if (variant.name == "gpu-recurrent" && kda::decodes_in_place(problem, options))
+    result.time_steps = [options, &problem](int repeats) {
+      return kda::time_decoding(problem, options, repeats);
+    };
   result.answer = [&variant, options, &problem] {
     kda::Answer answer = variant.run(problem, options);
     const auto tensors = std::make_shared<kda::Tensors>();
@@ -147,7 +151,8 @@ std::vector<Contestant> contestants(const BenchRequest& request,
       options.memory_limit = request.memory_budget;
       std::string reason = answer.why_not;
       if (reason.empty() && backward)
-        reason = plan::why_no_pass(kda::Pass::backward, variant, options.arithmetic);
+        reason = plan::why_no_pass(kda::Pass::backward, variant, options.arithmetic,
+                                   problem.dimensions().strength);
       if (!reason.empty()) {
         if (request.warning)
           request.warning(fmt::format("{} {}: {}", variant.name, numeric::name_of(dtype), reason));
@@ -157,6 +162,9 @@ std::vector<Contestant> contestants(const BenchRequest& request,
       if (!backward || variant.name == "recurrent") {
         list.push_back(contestant(variant, problem, options));
         list.back().is_shown = !backward;
+        if (problem.pool && list.back().time && !list.back().time_steps && request.warning)
+          request.warning(fmt::format("{} {}: no kernel in place; timed as one call in its ordinary form",
+                                      variant.name, numeric::name_of(dtype)));
       }
       if (backward) list.push_back(backward_contestant(variant, problem, options));
     }
@@ -213,7 +221,13 @@ void time_on_devices(std::vector<Contestant*> runners, const BenchRequest& reque
   const double before = copy_bandwidth();
   for (Contestant* const runner : runners) {
     if (request.progress) request.progress(fmt::format("{} {}", runner->row.variant, runner->row.dtype));
-    runner->times = runner->time(request.repeats);
+    if (!runner->time_steps) {
+      runner->times = runner->time(request.repeats);
+      continue;
+    }
+    kda::StepSeconds steps = runner->time_steps(request.repeats);
+    runner->times = std::move(steps.graph);
+    runner->row.launched_milliseconds = median(steps.launches) * 1e3;
   }
   result.copy_bandwidth = std::max(before, copy_bandwidth());
   for (Contestant* const runner : runners) {
@@ -251,6 +265,7 @@ report::Section rows_section() {
                      {"of_recurrent", "x recurrent", Show::figure},
                      {"ms", {}, Show::figure},
                      {"spread", {}, Show::share},
+                     {"launched_ms", "ms launch by launch", Show::figure},
                      {"floor_ms", "floor ms", Show::figure},
                      {"over_floor", "x floor", Show::figure},
                      {"error_o", "error of o", Show::figure},
@@ -265,8 +280,9 @@ void add(report::Section& section, const BenchRow& row) {
   const auto error = [](double value) { return value >= 0 ? Value(value) : Value(); };
   section.add({row.variant, std::string(kda::name_of(row.pass)), row.dtype, figure(row.microseconds),
                figure(row.gflops), figure(row.of_peak), figure(row.of_recurrent), figure(row.milliseconds),
-               figure(row.spread), figure(row.floor_milliseconds), figure(row.over_floor()),
-               error(row.output_error), error(row.state_error), row.device, row.arithmetic});
+               figure(row.spread), figure(row.launched_milliseconds), figure(row.floor_milliseconds),
+               figure(row.over_floor()), error(row.output_error), error(row.state_error), row.device,
+               row.arithmetic});
 }
 
 /// Columns that say nothing of any row are data alone.
@@ -307,8 +323,8 @@ report::Section machine_section(const BenchRequest& request, const kda::Problem&
 void check_memory(const BenchRequest& request, std::size_t dtypes) {
   const double per_token = static_cast<double>(request.H * (3 * request.K + 2 * request.V + 1));
   const double of_tokens = static_cast<double>(request.B * request.T) * per_token;
-  const double of_states =
-      static_cast<double>(std::max(request.B, request.sequences) * request.H * request.K * request.V);
+  const double of_states = static_cast<double>(std::max({request.B, request.sequences, 4 * request.decode}) *
+                                               request.H * request.K * request.V);
   const double bytes = 8.0 * (of_tokens + of_states) * static_cast<double>(dtypes) * 2;
   if (bytes > static_cast<double>(request.memory_budget))
     throw Error(ErrorKind::input,
@@ -319,20 +335,6 @@ void check_memory(const BenchRequest& request, std::size_t dtypes) {
 }
 
 }  // namespace
-
-std::size_t least_traffic(const kda::Problem& problem, numeric::DType dtype) {
-  std::size_t bytes = 0;
-  for (const tensor::Tensor* const tensor : {&problem.q, &problem.k, &problem.v, &problem.g, &problem.beta})
-    bytes += tensor->bytes();
-  for (const auto* const tensor : {&problem.A_log, &problem.dt_bias, &problem.initial_state})
-    if (*tensor) bytes += (*tensor)->bytes();
-  const auto result_bytes = [&](std::string_view name, DType stored) {
-    const tensor::Shape shape =
-        kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first);
-    return tensor::element_count(shape) * numeric::format_of(stored).bytes;
-  };
-  return bytes + result_bytes("o", dtype) + result_bytes("final_state", kda::state_dtype(dtype));
-}
 
 report::Document bench(const BenchRequest& wanted) {
   BenchRequest request = wanted;
@@ -350,8 +352,8 @@ report::Document bench(const BenchRequest& wanted) {
       throw Error(ErrorKind::usage, fmt::format("no dtype '{}'", name), {}, "fp64, fp32, bf16, fp16");
     if (std::ranges::find(dtypes, *dtype) == dtypes.end()) dtypes.push_back(*dtype);
   }
-  if (request.sequences > 1 && (request.B > 1 || request.sequences > request.T))
-    throw Error(ErrorKind::usage, "--sequences: packed sequences have -B 1, and a token each at least");
+  check_sequences(request);
+  if (request.decode > 0) request.T = request.sequences = request.decode;
   check_memory(request, dtypes.size());
   const bool backward = request.words.selection.pass == kda::Pass::backward;
   std::map<DType, kda::Problem> problems;

@@ -17,6 +17,8 @@ struct BenchRequest {
   bool with_oracle = true;                               ///< the oracle is a contestant
   std::size_t B = 1, T = 1024, H = 0, K = 128, V = 128;  ///< H = 0: as many heads as threads, at least 4
   std::size_t sequences = 1;                             ///< packed, of about T / sequences tokens
+  std::size_t decode =
+      0;               ///< sequences of one token each, with states in a pool, in place of B and T; 0: none
   bool layer = false;  ///< norms, sigmoid and a bounded gate are the kernel's, states V first
   std::size_t chunk_size = 64;
   plan::Names against = {};  ///< kernels of others (bench/rivals.hpp)
@@ -33,8 +35,12 @@ struct BenchRequest {
 report::Document bench(const BenchRequest& request);
 
 /// A problem with unit keys and queries, values of unit variance, gates around -0.1: nothing overflows,
-/// nothing is zero. Of a layer: what its projections give, with the gate bounded by -5.
+/// nothing is zero. Of a layer: what its projections give, with the gate bounded by -5. A step of decoding is
+/// a call on a pool with a quarter more slots than sequences, which are in no order.
 kda::Problem bench_problem(const BenchRequest& request, numeric::DType dtype, bool with_loss);
+
+/// Throws Error{usage} for packed sequences and steps of decoding that there are not.
+void check_sequences(const BenchRequest& request);
 
 /// Bytes that must cross the device's memory: every input read once, o and final_state written once.
 std::size_t least_traffic(const kda::Problem& problem, numeric::DType dtype);

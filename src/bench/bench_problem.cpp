@@ -1,6 +1,10 @@
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
+#include "base/error.hpp"
 #include "bench/bench.hpp"
+#include "kda/pool.hpp"
 
 namespace kda_check::bench {
 
@@ -20,6 +24,22 @@ tensor::Tensor filled(const char* name, numeric::DType dtype, tensor::Shape shap
   tensor::Tensor result(name, dtype, std::move(shape));
   for (std::size_t i = 0; i < result.size(); ++i) result.set(i, from + (to - from) * uniform(stream, i));
   return result;
+}
+
+/// Its sequences as rows of a call on a pool.
+kda::Problem step_of_decoding(kda::Problem tokens) {
+  const kda::Dimensions& d = tokens.dimensions();
+  std::vector<std::int64_t> slots(d.N + d.N / 4);
+  std::iota(slots.begin(), slots.end(), 0);
+  std::ranges::sort(slots, {}, [](std::int64_t slot) { return uniform(11, static_cast<std::size_t>(slot)); });
+  tensor::Shape shape = kda::expected_shape(*kda::find_spec("final_state"), d, tokens.options.state_v_first);
+  shape[0] = slots.size();
+  slots.resize(d.N);
+  kda::PoolCall call;
+  call.states = filled("state_pool", kda::state_dtype(tokens.dtype()), std::move(shape), 10, -1, 1);
+  call.table.indices = std::move(slots);
+  call.problem = std::move(tokens);
+  return kda::ordinary_form(std::move(call));
 }
 
 }  // namespace
@@ -44,7 +64,7 @@ kda::Problem bench_problem(const BenchRequest& r, numeric::DType dtype, bool wit
     problem.g = filled("g", parameters, Shape{r.B, r.T, r.H, r.K}, 4, -0.2, 0);
     problem.beta = filled("beta", parameters, Shape{r.B, r.T, r.H}, 5, 0.1, 0.9);
   }
-  if (r.sequences > 1)
+  if (r.sequences > 1 || r.decode > 0)
     for (std::size_t i = 0; i <= r.sequences; ++i)
       problem.cu_seqlens.push_back(static_cast<std::int64_t>(i * r.T / r.sequences));
   if (with_loss) {
@@ -56,7 +76,30 @@ kda::Problem bench_problem(const BenchRequest& r, numeric::DType dtype, bool wit
   options.chunk_size = static_cast<int>(r.chunk_size);
   options.safe_gate = true;
   problem.validate();
+  if (r.decode > 0) return step_of_decoding(std::move(problem));
   return problem;
+}
+
+void check_sequences(const BenchRequest& r) {
+  if (r.decode > 0 && (r.B > 1 || r.sequences > 1 || r.words.selection.pass == kda::Pass::backward))
+    throw Error(ErrorKind::usage, "--decode has no -B, --sequences or --backward", {},
+                "it is one token for each of as many sequences, forwards");
+  if (r.sequences > 1 && (r.B > 1 || r.sequences > r.T))
+    throw Error(ErrorKind::usage, "--sequences: packed sequences have -B 1, and a token each at least");
+}
+
+std::size_t least_traffic(const kda::Problem& problem, numeric::DType dtype) {
+  std::size_t bytes = 0;
+  for (const tensor::Tensor* const tensor : {&problem.q, &problem.k, &problem.v, &problem.g, &problem.beta})
+    bytes += tensor->bytes();
+  for (const auto* const tensor : {&problem.A_log, &problem.dt_bias, &problem.initial_state})
+    if (*tensor) bytes += (*tensor)->bytes();
+  const auto result_bytes = [&](std::string_view name, numeric::DType stored) {
+    const tensor::Shape shape =
+        kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first);
+    return tensor::element_count(shape) * numeric::format_of(stored).bytes;
+  };
+  return bytes + result_bytes("o", dtype) + result_bytes("final_state", kda::state_dtype(dtype));
 }
 
 }  // namespace kda_check::bench

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kda/decoding.hpp"
 #include "kda/passes.hpp"
 #include "kda/problem.hpp"
 
@@ -22,8 +23,10 @@ struct BenchRow {
       0;  ///< time / that of `recurrent` forwards in the same dtype and repeat, median; 0 without it
 
   // Where the device has a clock of its own; else 0.
-  double milliseconds = 0;        ///< of one run, median
-  double spread = 0;              ///< slowest minus fastest run, in parts of the median
+  double milliseconds = 0;  ///< of one run, median
+  double spread = 0;        ///< slowest minus fastest run, in parts of the median
+  double launched_milliseconds =
+      0;  ///< of steps of decoding launched one by one, where `milliseconds` is of a graph
   double floor_milliseconds = 0;  ///< least_traffic at the speed of a copy: what no kernel can beat
 
   // rms_ratio to the truth, where it was asked for; else below 0.
@@ -39,13 +42,15 @@ struct Contestant {
   const kda::Problem* problem = nullptr;
   std::function<void()> run;
   std::function<std::vector<double>(int repeats)> time;  ///< seconds; empty: by the clock here
+  /// Of steps of decoding in place, in place of `time`; empty: of something else.
+  std::function<kda::StepSeconds(int repeats)> time_steps;
   /// o and final_state, as far as they are there; empty: no answer to be measured.
   std::function<std::shared_ptr<const kda::Tensors>()> answer;
   bool is_shown = true;  ///< else it is timed as the measure of others
   std::vector<double> times = {}, shares = {},
                       ratios = {};  ///< seconds of a run; of the peak; over recurrent
 
-  bool on_device() const { return static_cast<bool>(time); }
+  bool on_device() const { return time || time_steps; }
 };
 
 }  // namespace kda_check::bench

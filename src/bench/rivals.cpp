@@ -12,13 +12,15 @@
 #include "base/shell_text.hpp"
 #include "fixture/fixture.hpp"
 #include "fixture/writer.hpp"
+#include "kda/pool.hpp"
 #include "numeric/formats.hpp"
 
 namespace kda_check::bench {
 
 namespace {
 
-constexpr int patience = 600;  ///< seconds; kernels are tuned
+constexpr int patience = 600;       ///< seconds; kernels are tuned
+constexpr int steps_together = 20;  ///< of decoding, as ours are timed
 
 /// Numbers between blanks.
 std::vector<double> numbers(const std::string& text) {
@@ -31,9 +33,9 @@ std::vector<double> numbers(const std::string& text) {
   }
 }
 
-std::vector<double> seconds_in(const fixture::Fixture& answer) {
+std::vector<double> seconds_in(const fixture::Fixture& answer, std::string_view name) {
   for (const auto& [key, value] : answer.provenance())
-    if (key == "seconds") return numbers(value);
+    if (key == name) return numbers(value);
   return {};
 }
 
@@ -61,8 +63,9 @@ Contestant rival(const std::string& name, const kda::Problem& problem, numeric::
   question.name = "bench", question.problem = &problem, question.compression = 0;
   fixture::write_fixture(in.path(), question);
   const std::string command =
-      fmt::format("python3 -m kda_check time {} {} {} --repeats {} --configs {}", name,
-                  shell_quoted(in.path()), shell_quoted(out.path()), request.repeats, request.configs);
+      fmt::format("python3 -m kda_check time {} {} {} --repeats {} --configs {} --together {}", name,
+                  shell_quoted(in.path()), shell_quoted(out.path()), request.repeats, request.configs,
+                  request.decode > 0 ? steps_together : 1);
   const ShellResult done = run_shell(command, patience);
   if (done.timed_out)
     throw Error(ErrorKind::environment, fmt::format("{}: no answer within {} s", name, patience));
@@ -76,8 +79,8 @@ Contestant rival(const std::string& name, const kda::Problem& problem, numeric::
   limits.memory_budget = request.memory_budget, limits.threads = request.threads;
   const fixture::Fixture answer = fixture::Fixture::open(out.path(), limits);
   const fixture::ExpectedGroup* const group = answer.expected_named(name);
-  const auto times = std::make_shared<const std::vector<double>>(seconds_in(answer));
-  if (group == nullptr || times->empty())
+  const std::vector<double> times = seconds_in(answer, "seconds"), launched = seconds_in(answer, "launched");
+  if (group == nullptr || times.empty())
     throw Error(ErrorKind::environment, name + ": its answer lacks what `python -m kda_check time` writes");
   Contestant result;
   result.row.variant = name;
@@ -87,11 +90,15 @@ Contestant rival(const std::string& name, const kda::Problem& problem, numeric::
   result.row.pass = request.words.selection.pass.value_or(kda::Pass::forward);
   result.dtype = dtype;
   result.problem = &problem;
-  result.time = [times](int) { return *times; };
+  if (launched.empty())
+    result.time = [times](int) { return times; };
+  else
+    result.time_steps = [times, launched](int) { return kda::StepSeconds{times, launched}; };
   const auto tensors = std::make_shared<kda::Tensors>();
-  for (const char* const tensor : {"o", "final_state"})
+  for (const char* const tensor : {"o", "final_state", "state_pool"})
     if (const fixture::DatasetInfo* const info = group->tensor(tensor))
       tensors->emplace(tensor, answer.read(*info));
+  if (problem.pool) *tensors = kda::of_ordinary_form(*problem.pool, std::move(*tensors));
   if (result.row.pass == kda::Pass::forward) result.answer = [tensors] { return tensors; };
   return result;
 }

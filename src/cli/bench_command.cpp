@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/error.hpp"
 #include "base/names.hpp"
 #include "cli/command.hpp"
 
@@ -26,11 +27,15 @@ Beside kernels of others every forward answer is held against the truth: error i
 page (--report html=PATH) draws error over time. Their backward passes are timed alone, as ours are, without the forward
 pass before them.
 
+A step of decoding is timed as one of 20 on the same pool, in a captured graph (ms) and launched one by one; how far apart
+and x floor are of the graph.
+
 Examples:
   kda-check bench
   kda-check bench --variant recurrent,chunk --backward
   kda-check bench --variant gpu-chunk,gpu-recurrent --dtype fp32,bf16 -T 8192 -H 64
   kda-check bench --variant gpu-chunk --against fla,flash-kda --layer --dtype bf16 -T 8192 -H 64 --report html=speed.html
+  kda-check bench --decode 128 --variant gpu-recurrent --against fla-recurrent --dtype bf16 -H 32
   kda-check bench --variant recurrent,chunk --arithmetic decay=anchor-first:16 --dtype fp32,bf16 -T 4096
 )";
 
@@ -57,12 +62,17 @@ int bench_main(const Words& words) {
         target > 0 ? fmt::format("{} (default {})", text, target) : std::string(text));
   };
   extent("-B", request.B, "Batch");
-  extent("-T", request.T, "Tokens");
+  bool names_tokens = false;
+  parser.number(
+      "-T", 1, 1 << 20, [&](std::size_t value) { request.T = value, names_tokens = true; },
+      fmt::format("Tokens (default {})", request.T));
   extent("-H", request.H, "Heads (default: as many as threads, at least 4)");
   extent("-K", request.K, "Key width");
   extent("-V", request.V, "Value width");
   extent("--chunk-size", request.chunk_size, "Rows of a chunk");
   extent("--sequences", request.sequences, "Packed sequences of about equal length, with -B 1");
+  extent("--decode", request.decode,
+         "A step of decoding in place of -B and -T: as many sequences of a token, their states in a pool");
   parser.flag("--layer", request.layer,
               "A layer's problem: norms, sigmoid and a gate above -5 are the kernel's, states are [V,K]");
   parser.group("Beside whom");
@@ -79,6 +89,8 @@ int bench_main(const Words& words) {
   add_output_options(parser, output);
   add_resources(parser, resources);
   if (!parser.parse(words)) return 0;
+  if (names_tokens && request.decode > 0)
+    throw Error(ErrorKind::usage, "--decode has no -T", {}, "it is one token for each of as many sequences");
   request.threads = resources.threads, request.memory_budget = resources.limits.memory_budget;
   if (std::optional<Names>& names = named.selection.variants)
     request.with_oracle = std::erase(*names, "oracle") > 0;

@@ -10,6 +10,7 @@
 #include "explain/ladder.hpp"
 #include "explain/stage_runs.hpp"
 #include "kda/launch_words.hpp"
+#include "plan/selection.hpp"
 #include "report/rows.hpp"
 
 namespace kda_check::engine {
@@ -154,7 +155,8 @@ void attribute_case(Context& context, const Case& item, Truths& truths, report::
   const auto is_answered = [&](const std::string& name) {
     return who.is_computed() || problem.source->expected_named(who.name)->tensor(name) != nullptr;
   };
-  const bool with_stages = computed.variant->axes.chunk &&
+  const std::string_view no_stages = plan::why_no_stages(options.arithmetic);
+  const bool with_stages = computed.variant->axes.chunk && no_stages.empty() &&
                            std::ranges::find(item.tensors, "o") != item.tensors.end() && is_answered("o");
   if (with_stages) truths.check_stages(options.chunk_size);  // before any work
   const explain::HeldOracle& oracle = truths.oracle(*item.asked, item.pass, options.chunk_size);
@@ -173,6 +175,8 @@ void attribute_case(Context& context, const Case& item, Truths& truths, report::
     std::string note = found.note;
     if (const std::string doubt = doubt_about(context, item, name, oracle); !doubt.empty())
       note += (note.empty() ? "" : "; ") + doubt;
+    if (name == "o" && computed.variant->axes.chunk && !no_stages.empty())
+      note += fmt::format("{}no shares of stages: {}", note.empty() ? "" : "; ", no_stages);
     entry.values = {item.who,
                     dtype,
                     compute,

@@ -117,11 +117,12 @@ kda::GradientTruths gradient_truths(const Truth& truth) {
 }
 
 kda::GradientTruths compare_gradients(const Truth& truth, const std::vector<Pairing>& pairings,
-                                      std::vector<Ongoing>& ongoing) {
+                                      std::vector<Ongoing>& ongoing, Twins& twins) {
   const kda::Problem& problem = truth.problem;
   check_gradient_memory(problem, truth.threads, truth.memory_budget,
                         "--no-backward compares the forward pass only; --memory-limit raises it");
   kda::GradientTruths truths = gradient_truths(truth);
+  twins.begin(problem.dimensions().H);
   // Sums over a whole tensor, in its order: those of several side by side.
   std::array<double, kda::gradient_count> chunk_excess{};
   parallel_for(truths.size(), truth.threads, [&](std::size_t i, int) {
@@ -228,7 +229,7 @@ std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vect
     return nullptr;
   }
   if (truth.pass == kda::Pass::backward) {
-    kda::GradientTruths gradients = compare_gradients(truth, pairings, ongoing);
+    kda::GradientTruths gradients = compare_gradients(truth, pairings, ongoing, twins);
     if (twins.is_empty()) return nullptr;
     return std::make_unique<GradientHeads>(d.H, std::move(gradients),
                                            [&truth] { return gradient_truths(truth); });

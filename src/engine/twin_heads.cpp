@@ -39,9 +39,9 @@ std::vector<kda::Tensors> answers_of(const std::vector<Twin>& family, kda::Pass 
   return answers;
 }
 
-Emulations emulations_of(const std::vector<Twin>& family) {
+Emulations emulations_of(const std::vector<Twin>& family, kda::Pass pass) {
   Emulations wanted;
-  for (const Twin& twin : family) wanted.push_back({twin.variant, &twin.options});
+  for (const Twin& twin : family) wanted.push_back({twin.variant, &twin.options, pass});
   return wanted;
 }
 
@@ -82,9 +82,8 @@ std::size_t heads_for_twins(const plan::Problem& problem, kda::Pass pass, int th
 
 bool has_twins_for_gpu(const kda::Problem& problem, kda::Pass pass, const Answered& answer,
                        const plan::Names& left_out) {
-  if (pass == kda::Pass::backward) return false;
   const std::vector<Twin> family = family_of(problem, pass, answer, left_out);
-  return !family.empty() && can_answer_on_gpu(emulations_of(family), problem);
+  return !family.empty() && can_answer_on_gpu(emulations_of(family, pass), problem);
 }
 
 namespace {

@@ -24,7 +24,7 @@ struct AnswersOnGpu {
 };
 /// What computes together; what it points to must stay.
 using Emulations = std::vector<kda::Emulated>;
-Emulations emulations_of(const std::vector<Twin>& family);
+Emulations emulations_of(const std::vector<Twin>& family, kda::Pass pass);
 /// Takes what one of several answers.
 using EmulationsSink = std::function<void(std::size_t which, AnswersOnGpu answers)>;
 /// Of several, side by side; each is handed out in its turn, as soon as it is there. Throws

@@ -1,4 +1,5 @@
-// One tensor of answers that have the same twins, and its test.
+// What is measured of answers that have the same twins: a tensor and its test, the sizes of errors in a
+// gradient of parameters.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,9 @@
 #include <vector>
 
 #include "engine/answered.hpp"
+#include "engine/head_truths.hpp"
 #include "judge/twin_test.hpp"
+#include "numeric/product_sum.hpp"
 
 namespace kda_check::engine {
 
@@ -24,6 +27,27 @@ struct TwinTensor {
       if (test->has_to_measure(query_head * heads_per_query_head + i)) return true;
     return false;
   }
+};
+
+/// The errors of twins in a gradient of parameters, which has no rows to judge.
+struct TwinParameter {
+  std::string name;
+  std::size_t per_query_head;  ///< elements
+  struct Sums {
+    numeric::ProductSum truth;
+    std::vector<numeric::ProductSum> errors;  ///< by twin
+  };
+  std::vector<Sums> heads;  ///< by query head
+
+  /// What a twin has of a query head, from an element of a tensor on.
+  struct Values {
+    const tensor::Tensor* tensor;
+    std::size_t first;
+  };
+  void measure(std::size_t query_head, const HeadTruths& truths, const std::vector<Values>& twins);
+  /// The largest rms_ratio of those that are not above `most`, or of the best three, if fewer are not; 0
+  /// where these are not finite.
+  double largest_rms_ratio(double most) const;
 };
 
 }  // namespace kda_check::engine

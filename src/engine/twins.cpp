@@ -21,46 +21,6 @@ namespace {
 using numeric::ComputeFormat;
 using numeric::DType;
 
-/// The errors of twins in a gradient of parameters, which has no rows to judge.
-struct Parameter {
-  std::string name;
-  std::size_t per_query_head;  ///< elements
-  struct Sums {
-    numeric::ProductSum truth;
-    std::vector<numeric::ProductSum> errors;  ///< by twin
-  };
-  std::vector<Sums> heads;  ///< by query head
-
-  void measure(std::size_t query_head, const HeadTruths& truths, const std::vector<kda::Tensors>& twins) {
-    const auto truth = truths.tensors.find(name);
-    if (truth == truths.tensors.end() || !heads[query_head].errors.empty()) return;
-    Sums& sums = heads[query_head];
-    sums.errors.resize(twins.size());
-    const std::span<const double> values =
-        truth->second.subspan((query_head - truths.first) * per_query_head, per_query_head);
-    for (std::size_t i = 0; i < per_query_head; ++i) {
-      sums.truth.add_square(values[i]);
-      for (std::size_t f = 0; f < twins.size(); ++f)
-        sums.errors[f].add_square(twins[f].at(name).value(i) - values[i]);
-    }
-  }
-  /// The largest rms_ratio of those that are not above `most`, or of the best three, if fewer are not; 0
-  /// where these are not finite.
-  double largest_rms_ratio(double most) const {
-    std::vector<double> ratios;
-    for (std::size_t f = 0; f < (heads.empty() ? 0 : heads.front().errors.size()); ++f) {
-      numeric::ProductSum error, truth;
-      for (const Sums& sums : heads) error.add(sums.errors[f]), truth.add(sums.truth);
-      const double ratio = relative_size(error, truth);
-      if (!truth.is_zero() && std::isfinite(ratio)) ratios.push_back(ratio);
-    }
-    if (ratios.size() < judge::fewest_twins) return 0;
-    std::ranges::sort(ratios);
-    const auto fit = static_cast<std::size_t>(std::ranges::upper_bound(ratios, most) - ratios.begin());
-    return ratios[std::max(fit, judge::fewest_twins) - 1];
-  }
-};
-
 /// The heads of a tensor that belong to a query head. `decays`: none where slopes do not judge.
 void measure(TwinTensor& judged, std::size_t query_head, const HeadTruths& truths,
              const std::vector<kda::Tensors>& twins, const DecayDirections* decays) {
@@ -122,7 +82,7 @@ struct Twins::Class {
   std::vector<Twin> family;
   std::vector<const Answered*> answers = {};
   std::vector<TwinTensor> tensors = {};
-  std::vector<Parameter> parameters = {};
+  std::vector<TwinParameter> parameters = {};
   std::map<std::string, double, std::less<>> limits = {};  ///< on rms_ratio, by tensor
   std::map<std::pair<const Answered*, std::string>, TwinResult> results = {};
 
@@ -145,8 +105,8 @@ struct Twins::Class {
                                                   static_cast<std::size_t>(problem.options.chunk_size));
       if (layout.rows == 0) {
         const std::size_t H = problem.dimensions().H;
-        const bool is_known = std::ranges::find(parameters, name, &Parameter::name) != parameters.end();
-        if (!is_known) parameters.push_back({name, tensor->size() / H, std::vector<Parameter::Sums>(H)});
+        const bool is_known = std::ranges::find(parameters, name, &TwinParameter::name) != parameters.end();
+        if (!is_known) parameters.push_back({name, tensor->size() / H, std::vector<TwinParameter::Sums>(H)});
         continue;
       }
       const std::size_t heads = layout.heads / problem.dimensions().H;
@@ -168,7 +128,7 @@ struct Twins::Class {
   }
 
   bool has_to_measure(std::size_t query_head) const {
-    const auto is_new = [&](const Parameter& parameter) {
+    const auto is_new = [&](const TwinParameter& parameter) {
       return parameter.heads[query_head].errors.empty();
     };
     return std::ranges::any_of(parameters, is_new) ||
@@ -185,7 +145,11 @@ struct Twins::Class {
     for (TwinTensor& judged : tensors)
       if (judged.has_to_measure(query_head))
         engine::measure(judged, query_head, truths, twins, has_decay_slopes(pass) ? decays : nullptr);
-    for (Parameter& parameter : parameters) parameter.measure(query_head, truths, twins);
+    for (TwinParameter& parameter : parameters) {
+      std::vector<TwinParameter::Values> values;
+      for (const kda::Tensors& twin : twins) values.push_back({&twin.at(parameter.name), 0});
+      parameter.measure(query_head, truths, values);
+    }
   }
 };
 
@@ -195,7 +159,7 @@ Twins::Twins(const kda::Problem& problem, kda::Pass pass, int threads, bool draw
       threads_(threads),
       draws_(draws),
       decay_options_(kda::scaled_decay_options(problem)),
-      cpu_instead_(pass == kda::Pass::forward ? std::move(cpu_instead) : nullptr) {}
+      cpu_instead_(std::move(cpu_instead)) {}
 Twins::~Twins() = default;
 
 void Twins::add(const Answered& answer, const plan::Names& left_out) {
@@ -226,7 +190,7 @@ void Twins::begin(std::size_t heads_at_once) {
     if (!is_for_gpu(*one)) continue;
     if (one->has_decay_slopes(pass_) && !std::exchange(has_decays, true))
       wanted.push_back(decay_emulations(problem_, decay_options_));
-    wanted.push_back(emulations_of(one->family));
+    wanted.push_back(emulations_of(one->family, pass_));
   }
   ahead_ = std::make_unique<TwinsAhead>(problem_, std::move(wanted));
 }
@@ -236,7 +200,7 @@ bool Twins::are_on_gpu() const {
 }
 
 bool Twins::is_for_gpu(const Class& one) const {
-  return cpu_instead_ && can_answer_on_gpu(emulations_of(one.family), problem_) &&
+  return cpu_instead_ && can_answer_on_gpu(emulations_of(one.family, pass_), problem_) &&
          (!one.has_decay_slopes(pass_) ||
           can_answer_on_gpu(decay_emulations(problem_, decay_options_), problem_));
 }
@@ -244,7 +208,7 @@ bool Twins::is_for_gpu(const Class& one) const {
 bool Twins::measured_on_gpu(Class& one, TwinsOnGpu& gpu) {
   if (!is_for_gpu(one)) return false;
   try {
-    gpu.measure(one.tensors, one.family, one.has_decay_slopes(pass_));
+    gpu.measure(one.tensors, one.parameters, one.family, pass_, one.has_decay_slopes(pass_));
     return true;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::environment) throw;
@@ -352,7 +316,7 @@ double Twins::largest_rms_ratio(const Answered& answer, const plan::Names& left_
   const Class* const one = class_of(answer, left_out);
   if (one == nullptr) return 0;
   if (const TwinTensor* const judged = one->judged(answer, tensor)) return judged->test->largest_rms_ratio();
-  const auto parameter = std::ranges::find(one->parameters, tensor, &Parameter::name);
+  const auto parameter = std::ranges::find(one->parameters, tensor, &TwinParameter::name);
   if (parameter == one->parameters.end()) return 0;
   const auto limit = one->limits.find(tensor);
   return parameter->largest_rms_ratio(

@@ -48,7 +48,7 @@ struct TwinReading {
 /// Answers of one pass through one problem, beside their twins.
 class Twins {
  public:
-  /// Told why the twins of the forward pass do not compute on the GPU after all; null: they are not to.
+  /// Told why twins do not compute on the GPU after all; null: they are not to.
   using CpuInstead = std::function<void(const std::string& reason)>;
 
   /// `draws`: of what is beyond its twins there are maps.

@@ -10,10 +10,6 @@ namespace kda_check::engine {
 
 namespace {
 
-const kda::TensorOnGpu& tensor_of(const kda::AnswerOnGpu& answer, std::string_view name) {
-  return name == "o" ? answer.o : answer.final_state;
-}
-
 /// From query head `query_head` on, of a tensor that has `query_heads` of them, counted from the first.
 kda::RowTensor rows_of(const TwinTensor& tensor, kda::TensorOnGpu values, numeric::DType stored_as,
                        std::size_t query_heads, std::size_t query_head) {
@@ -26,7 +22,7 @@ kda::RowTensor rows_of(const TwinTensor& tensor, kda::TensorOnGpu values, numeri
 
 Emulations decay_emulations(const kda::Problem& problem, const kda::RunOptions& options) {
   const auto with = [&](kda::ScaledDecays scaled) {
-    return kda::Emulated{&kda::variant_named("recurrent"), &options, scaled,
+    return kda::Emulated{&kda::variant_named("recurrent"), &options, kda::Pass::forward, scaled,
                          static_cast<float>(1 + decay_step)};
   };
   Emulations wanted{with(kda::ScaledDecays::slowest)};
@@ -43,14 +39,29 @@ AnswersOnGpu TwinsOnGpu::answers_of(const Emulations& wanted) {
   return found;
 }
 
-void TwinsOnGpu::measure(std::vector<TwinTensor>& tensors, const std::vector<Twin>& family,
-                         bool has_decay_slopes) {
+void TwinsOnGpu::measure(std::vector<TwinTensor>& tensors, std::vector<TwinParameter>& parameters,
+                         const std::vector<Twin>& family, kda::Pass pass, bool has_decay_slopes) {
   if (has_decay_slopes && !decays_) decays_ = answers_of(decay_emulations(problem_, decay_options_));
-  const AnswersOnGpu twins = answers_of(emulations_of(family));
+  for (const TwinTensor& tensor : tensors) truth_of(tensor);  // goes up while twins compute
+  const AnswersOnGpu twins = answers_of(emulations_of(family, pass));
   for (TwinTensor& tensor : tensors) {
     bool is_wanted = false;
     for (std::size_t i = 0; i < count_; ++i) is_wanted = is_wanted || tensor.has_to_measure(first_ + i);
     if (is_wanted) measure(tensor, twins, has_decay_slopes);
+  }
+  for (TwinParameter& parameter : parameters) measure(parameter, twins);
+}
+
+void TwinsOnGpu::measure(TwinParameter& parameter, const AnswersOnGpu& twins) const {
+  std::vector<tensor::Tensor> values;
+  for (const kda::AnswerOnGpu& twin : twins.answers)
+    values.push_back(kda::downloaded(kda::tensor_of(twin, parameter.name), parameter.name));
+  for (std::size_t i = 0; i < count_; ++i) {
+    const std::size_t query_head = first_ + i;
+    std::vector<TwinParameter::Values> of_head;
+    for (const tensor::Tensor& all : values)
+      of_head.push_back({&all, (query_head - twins.first) * parameter.per_query_head});
+    parameter.measure(query_head, truths_, of_head);
   }
 }
 
@@ -58,7 +69,7 @@ void TwinsOnGpu::measure(TwinTensor& tensor, const AnswersOnGpu& twins, bool has
   judge::HeadsOnGpu values{count_ * tensor.heads_per_query_head, truth_of(tensor)};
   for (const kda::AnswerOnGpu& twin : twins.answers)
     values.fields.push_back(
-        rows_of(tensor, tensor_of(twin, tensor.name), tensor.dtype, twins.count, first_ - twins.first));
+        rows_of(tensor, kda::tensor_of(twin, tensor.name), tensor.dtype, twins.count, first_ - twins.first));
   for (const Answered* const answer : tensor.answers) {
     const tensor::Tensor& own = *answer->tensor(tensor.name);
     values.fields.push_back(rows_of(tensor, kda::uploaded(own.dtype(), own.data(), own.size()), own.dtype(),
@@ -83,7 +94,7 @@ void TwinsOnGpu::add_directions(const TwinTensor& tensor, judge::HeadsOnGpu& val
   constexpr judge::Region regions[] = {judge::Region::slowest_decay_of_head, judge::Region::decays_of_head};
   values.step = decay_step;
   for (std::size_t n = 0; n < decays_->answers.size(); ++n) {
-    const kda::TensorOnGpu& answer = tensor_of(decays_->answers[n], tensor.name);
+    const kda::TensorOnGpu& answer = kda::tensor_of(decays_->answers[n], tensor.name);
     values.directions.push_back(
         rows_of(tensor, answer, answer.dtype, decays_->count, first_ - decays_->first));
     values.regions.push_back(regions[n]);

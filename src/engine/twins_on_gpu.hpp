@@ -1,4 +1,4 @@
-// Twins of the forward pass that a GPU computes and holds against the truth: their answers do not leave it.
+// Twins that a GPU computes and holds against the truth: their answers do not leave it.
 #pragma once
 
 #include <cstddef>
@@ -31,11 +31,13 @@ class TwinsOnGpu {
         threads_(threads) {}
 
   /// Throws Error{environment} where the GPU fails or lacks memory.
-  void measure(std::vector<TwinTensor>& tensors, const std::vector<Twin>& family, bool has_decay_slopes);
+  void measure(std::vector<TwinTensor>& tensors, std::vector<TwinParameter>& parameters,
+               const std::vector<Twin>& family, kda::Pass pass, bool has_decay_slopes);
 
  private:
   AnswersOnGpu answers_of(const Emulations& wanted);
   void measure(TwinTensor& tensor, const AnswersOnGpu& twins, bool has_decay_slopes);
+  void measure(TwinParameter& parameter, const AnswersOnGpu& twins) const;
   kda::RowTensor truth_of(const TwinTensor& tensor);
   void add_directions(const TwinTensor& tensor, judge::HeadsOnGpu& values) const;
 

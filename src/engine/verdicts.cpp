@@ -143,9 +143,9 @@ class Round {
                             return pairing.twins && has_twins_for_gpu(context_.problem(), group_.pass,
                                                                       *pairing.got, pairing.twins_left_out);
                           });
-      truth.heads_of_twins =
-          heads_for_twins(context_.plan(), group_.pass, truth.threads, on_gpu,
-                          context_.resources().limits.memory_budget, context_.memory_left());
+      truth.heads_of_twins = heads_for_twins(
+          context_.plan(), group_.pass, truth.threads, on_gpu && group_.pass == kda::Pass::forward,
+          context_.resources().limits.memory_budget, context_.memory_left());
       if (on_gpu) truth.twins_on_cpu_instead = context_.twins_on_cpu_instead();
     }
     std::vector<bool> beside_twins(pairings_.size(), false);

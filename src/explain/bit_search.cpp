@@ -108,7 +108,7 @@ class Search {
   kda::Tensors answer(const Way& way, const kda::Problem& problem, int threads) const {
     kda::RunOptions options = way.options;
     options.threads = threads;
-    return kda::run_pass(way.pass, *way.variant, problem, options);
+    return as_recorded(kda::run_pass(way.pass, *way.variant, problem, options), heads_.recorded);
   }
 
   std::vector<Left> left(const Way& way, const kda::Problem& problem,
@@ -184,8 +184,11 @@ class Search {
   /// Gradients: those that computed o and final_state.
   void try_forward() {
     for (const TriedWay& tried : forward_) {
-      if (differing_of(tried.tensors) > 0) continue;
-      Way way = tried.way;
+      const Way& known = tried.way;
+      if (differing_of(tried.tensors) > 0 ||
+          !kda::lacks_gradients(known.options.arithmetic, whole_.problem().dimensions().strength).empty())
+        continue;
+      Way way = known;
       way.pass = kda::Pass::backward;
       progress_(text_of(way, whole_.problem()));
       settle(std::move(way));

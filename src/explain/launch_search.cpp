@@ -62,7 +62,9 @@ class LaunchSearch {
     kda::RunOptions options = options_;
     options.arithmetic.launch = launch;
     options.threads = threads;
-    return differing_bits(kda::run_pass(part_.pass, variant_, part_.problem, options), part_.recorded);
+    return differing_bits(
+        as_recorded(kda::run_pass(part_.pass, variant_, part_.problem, options), part_.recorded),
+        part_.recorded);
   }
 
   const kda::Variant& variant_;

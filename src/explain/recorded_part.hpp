@@ -15,8 +15,8 @@ struct RecordedPart {
 };
 
 /// What is recorded of one pass over a whole problem: of `answer` o and final_state, or the gradients, where
-/// they have the element type and the shape that a run in `dtype` gives them. It outlives its parts' making,
-/// not them.
+/// they have the element type and the shape that a run in `dtype` gives them; a final_state in 16 bits, too,
+/// as pools store it. It outlives its parts' making, not them.
 class RecordedAnswer {
  public:
   RecordedAnswer(const kda::Problem& problem, kda::Pass pass, const kda::Tensors& answer,
@@ -40,6 +40,9 @@ class RecordedAnswer {
   const kda::Pass pass_;
   std::map<std::string, const tensor::Tensor*, std::less<>> tensors_;
 };
+
+/// An answer as it would be recorded: its final_state in 16 bits, to nearest even, where `recorded` has that.
+kda::Tensors as_recorded(kda::Tensors answer, const kda::Tensors& recorded);
 
 /// Elements of `recorded` whose bits are others in `answer`, all tensors together.
 std::size_t differing_bits(const kda::Tensors& answer, const kda::Tensors& recorded);

@@ -12,6 +12,7 @@
 #include "kda/arithmetic_presets.hpp"
 #include "kda/launch_choices.hpp"
 #include "kda/launch_words.hpp"
+#include "kda/stored_words.hpp"
 
 namespace kda_check::explain {
 
@@ -25,7 +26,9 @@ constexpr std::size_t usual_chunk_sizes[] = {16, 32, 64};
 constexpr Rounding roundings[] = {Rounding::none, Rounding::bf16, Rounding::fp16, Rounding::tf32};
 
 bool is_possible(const Way& way, const Problem& problem) {
-  return way.variant->has_dtype(way.options.dtype) && way.variant->unsupported(problem, way.options).empty();
+  return (way.pass == kda::Pass::forward ||
+          kda::lacks_gradients(way.options.arithmetic, problem.dimensions().strength).empty()) &&
+         way.variant->has_dtype(way.options.dtype) && way.variant->unsupported(problem, way.options).empty();
 }
 
 kda::CastPoints casts_of(const Way& way, const Problem& problem) {
@@ -57,11 +60,13 @@ std::string text_of(Rounding rounding) {
   return "not rounded";
 }
 
-/// "key=value" of a key, as describe() has it.
+/// "key=value" of a key, as describe() has it: that of the token forms leaves out what is usual, which that
+/// of the chunk form names.
 std::string word_of(const kda::Arithmetic& arithmetic, kda::ArithmeticAxes axes, const std::string& key) {
-  for (std::string& word : split(kda::describe(arithmetic, axes), ' '))
-    if (word.starts_with(key + "=")) return word;
-  return {};
+  for (const kda::ArithmeticAxes described : {axes, kda::ArithmeticAxes{true}})
+    for (std::string& word : split(kda::describe(arithmetic, described), ' '))
+      if (word.starts_with(key + "=")) return word;
+  return key == "stored" ? "stored=" + kda::words_of(arithmetic.stored) : std::string();
 }
 
 class Near {

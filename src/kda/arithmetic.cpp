@@ -103,25 +103,27 @@ CastPoints cast_points(const Arithmetic& arithmetic, DType dtype, bool beta_is_1
 }
 
 std::string unsupported(const Arithmetic& arithmetic, DType dtype) {
-  const ReductionKind kind = arithmetic.reduction.kind;
-  const bool has_tensor_cores =
-      kind == ReductionKind::mma || is_triton(arithmetic.reduction) || kind == ReductionKind::lanes;
   if (arithmetic.gates != Gates::natural &&
       (arithmetic.exponential == Exponential::libm || arithmetic.exponential == Exponential::poly))
     return "exponential=libm and poly have no powers of two, which gates=log2 and log2-each ask for";
-  if (arithmetic.accumulator != Accumulator::fp32 && !has_tensor_cores)
-    return "accumulator=fp16 is that of a tensor core: reduction=mma, triton or lanes";
+  if (arithmetic.accumulator != Accumulator::fp32 && !has_tensor_cores(arithmetic.reduction))
+    return "accumulator=fp16 is that of a tensor core: reduction=mma, triton, triton-rows, lanes, "
+           "lanes-paired or split";
   if (arithmetic.storage == Storage::named && arithmetic.casts.off_diagonal != Rounding::none &&
       (arithmetic.decay == DecayForm::pair || arithmetic.decay == DecayForm::pair_late))
     return "storage=...@off_diagonal rounds factored scores, and decay=pair and pair-late have none";
+  const bool by_pairs = arithmetic.decay == DecayForm::pair || arithmetic.decay == DecayForm::pair_late ||
+                        arithmetic.decay == DecayForm::anchor_pair;
+  if (by_pairs && arithmetic.beta == BetaPart::keys)
+    return "beta=keys is on keys of factored scores, and decay=pair, pair-late and anchor-pair have others";
   if (dtype != DType::fp64) return {};
   if (arithmetic.exponential != Exponential::exact && arithmetic.exponential != Exponential::libm)
     return "this exponential exists in fp32 only";
   if (arithmetic.gates != Gates::natural) return "gates=log2 and log2-each exist in fp32 only";
   if (arithmetic.special != Special::ieee)
-    return "special=triton, triton-logf, fast and fast-floor exist in fp32 only";
+    return "special=triton, triton-logf, fast, fast-floor, fast-division and fast-signed exist in fp32 only";
   if (arithmetic.subnormals != Subnormals::gradual) return "subnormals=flush exists in fp32 only";
-  if (has_tensor_cores) return "tensor cores add in fp32 only";
+  if (has_tensor_cores(arithmetic.reduction)) return "tensor cores add in fp32 only";
   if (arithmetic.stored != StoredState{}) return "a state is stored below fp32 where it is computed in fp32";
   return {};
 }

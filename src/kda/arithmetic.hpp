@@ -25,17 +25,19 @@ enum class Contraction : std::uint8_t { separate, fused };
 
 /// The order in which a sum of products is added up, and where it is rounded.
 enum class ReductionKind : std::uint8_t {
-  sequential,   ///< from the first term upwards
-  pairwise,     ///< neighbours first, then pairs of pairs
-  tree,         ///< `width` strided running sums, then halves onto halves: a warp
-  blocks,       ///< runs of `width` terms, then their sums from the first upwards
-  mma,          ///< tensor core: terms cut off `width` bits below the largest, added exactly, cut to fp32
-  triton,       ///< the same; and rows as Triton's tl.sum adds them on an H100 (kda/row_layout.hpp)
-  triton_rows,  ///< the same, but scores take their channels in order: Triton's norm and gates, another's
-                ///< products
-  lanes,        ///< as mma; and rows of the norm by the lanes of a warp, gates row by row
-  simt,         ///< a GPU's other cores: rows by the tree of a warp, products by one thread for each sum
-  exact,        ///< one rounding at the end
+  sequential,    ///< from the first term upwards
+  pairwise,      ///< neighbours first, then pairs of pairs
+  tree,          ///< `width` strided running sums, then halves onto halves: a warp
+  blocks,        ///< runs of `width` terms, then their sums from the first upwards
+  mma,           ///< tensor core: terms cut off `width` bits below the largest, added exactly, cut to fp32
+  triton,        ///< the same; and rows as Triton's tl.sum adds them on an H100 (kda/row_layout.hpp)
+  triton_rows,   ///< the same, but scores take their channels in order: Triton's norm and gates, another's
+                 ///< products
+  lanes,         ///< as mma; and rows of the norm by the lanes of a warp, gates row by row
+  lanes_paired,  ///< the same; and columns of a token form's state, by lanes that add two running sums
+  split,         ///< as lanes, with operands that are not rounded split into three bf16 numbers each
+  simt,          ///< a GPU's other cores: rows by the tree of a warp, products by one thread for each sum
+  exact,         ///< one rounding at the end
 };
 struct Reduction {
   ReductionKind kind = ReductionKind::sequential;
@@ -66,6 +68,7 @@ enum class InverseForm : std::uint8_t {
   doubling_wide,  ///< the same; what a step adds up is not rounded. Blocks of 8 or 16
   horner,         ///< I - L (I - L (I - ...)) in each block
   eliminate,      ///< rank-one updates in each block: as (b), every entry one running sum. Blocks of 8 or 16
+  chains,         ///< the same; every entry four running sums, of every fourth term
 };
 
 /// Which blocks of the inverse are merged.
@@ -99,9 +102,11 @@ enum class TailForm : std::uint8_t {
 enum class Special : std::uint8_t {
   ieee,    ///< rounded once
   triton,  ///< what Triton makes of them on an H100: div.full, sqrt.approx, lg2.approx (numeric/h100.hpp)
-  triton_logf,  ///< the same; a softplus of logf, which is what tl.log is
-  fast,         ///< a norm of rsqrt.approx, sigmoids of tanh.approx, softplus as `triton`
-  fast_floor,   ///< the same; a floor under the norm's sum, and a bounded gate that is one fma of its tanh
+  triton_logf,    ///< the same; a softplus of logf, which is what tl.log is
+  fast,           ///< a norm of rsqrt.approx, sigmoids of tanh.approx, softplus as `triton`
+  fast_floor,     ///< the same; a floor under the norm's sum, and a bounded gate that is one fma of its tanh
+  fast_division,  ///< a norm of rsqrt.approx, sigmoids of rcp.approx, softplus as `triton`
+  fast_signed,    ///< the same; beta's sigmoid of a negative number is exp(x) / (1 + exp(x))
 };
 
 /// What becomes of subnormal numbers in fp32.
@@ -126,23 +131,28 @@ enum class Update : std::uint8_t {
   decay_fused,  ///< the same; and in the token forms, too, decay S is added to the write by a fma
 };
 
-/// Where a chunk subtracts what the state predicts.
+/// Where a chunk subtracts what the state predicts, and how the token forms do.
 enum class Delta : std::uint8_t {
   wy,        ///< behind the inverse: v_new = X (beta v) - X (beta k e^G) S
   residual,  ///< before it: v_new = X (beta (v - (k e^G) S)); u and w are not formed
+  chained,   ///< as wy; v_new is one sum, from u on
+  fused,     ///< as wy; in the token forms, forwards, a write gate times v less the prediction is one fma
 };
 
 /// Where beta multiplies what a chunk writes. That of L is in its rows.
 enum class BetaPart : std::uint8_t {
   rows,     ///< the rows that the inverse multiplies
   columns,  ///< the columns of the inverse
+  keys,     ///< the keys on the right of the scores, and those that write: v_new is without it
 };
 
 /// What scale multiplies.
 enum class ScaledPart : std::uint8_t {
   scores,  ///< the scores, and (q e^G) S
   q,       ///< q e^G, rounded before and behind it as an operand is; scale is rounded like it
+  q_late,  ///< q e^G, before it is rounded
   output,  ///< o, once it is summed; the token forms else multiply q
+  norm,    ///< of the token forms: the reciprocal norm of q, where special=fast has one; else q
 };
 
 /// How the two parts of a chunk's o come together.
@@ -222,8 +232,23 @@ constexpr bool is_triton(const Reduction& reduction) {
   return reduction.kind == ReductionKind::triton || reduction.kind == ReductionKind::triton_rows;
 }
 
+/// Entries of a block are sums of their own, whatever the order of others.
+constexpr bool is_one_of_eliminations(InverseForm form) {
+  return form == InverseForm::eliminate || form == InverseForm::chains;
+}
+
 /// Every operation within half a unit in the last place: fused, exact, exact, none, pair, substitution.
 Arithmetic ideal_arithmetic();
+
+/// Rows of the norm are added up by the lanes of a warp, gates row by row.
+constexpr bool is_by_lanes(const Reduction& reduction) {
+  return reduction.kind == ReductionKind::lanes || reduction.kind == ReductionKind::lanes_paired ||
+         reduction.kind == ReductionKind::split;
+}
+/// Products are those of a tensor core.
+constexpr bool has_tensor_cores(const Reduction& reduction) {
+  return reduction.kind == ReductionKind::mma || is_triton(reduction) || is_by_lanes(reduction);
+}
 
 /// What an axis is in attributions: the parts of an Arithmetic it covers.
 struct AxisRow {
@@ -258,6 +283,12 @@ bool has_axis(ArithmeticAxes axes, std::string_view assignment);
 /// Why nothing can be computed this way in `dtype`; empty when it can.
 std::string unsupported(const Arithmetic& arithmetic, numeric::DType dtype);
 
+/// Why there are no gradients of what is computed this way; empty where there are.
+constexpr std::string_view lacks_gradients(const Arithmetic& arithmetic) {
+  if (arithmetic.stored != StoredState{}) return "no backward pass through a state stored below fp32";
+  return arithmetic.beta == BetaPart::keys ? "no backward pass with beta=keys" : "";
+}
+
 /// The key of a word that no code on a GPU has, emulations included; empty without one.
 constexpr std::string_view cpu_only_key(const Arithmetic& arithmetic) {
   const CastPoints& casts = arithmetic.casts;
@@ -267,12 +298,11 @@ constexpr std::string_view cpu_only_key(const Arithmetic& arithmetic) {
                             casts.gate != Rounding::none || casts.beta != Rounding::none;
   if (arithmetic.special != Special::ieee) return "special";
   if (arithmetic.subnormals != Subnormals::gradual) return "subnormals";
-  if (is_triton(arithmetic.reduction) || arithmetic.reduction.kind == ReductionKind::lanes)
-    return "reduction";
+  if (is_triton(arithmetic.reduction) || is_by_lanes(arithmetic.reduction)) return "reduction";
   if (arithmetic.storage == Storage::triton || (arithmetic.storage == Storage::named && rounds_there))
     return "storage";
   if (arithmetic.decay == DecayForm::reciprocal) return "decay";
-  if (arithmetic.inverse == InverseForm::eliminate || arithmetic.inverse == InverseForm::doubling_wide)
+  if (is_one_of_eliminations(arithmetic.inverse) || arithmetic.inverse == InverseForm::doubling_wide)
     return "inverse";
   if (arithmetic.merge != Merge::nearest) return "merge";
   if (arithmetic.accumulator != Accumulator::fp32) return "accumulator";

@@ -11,17 +11,11 @@
 #include "kda/axis_numbers.hpp"
 #include "kda/launch_words.hpp"
 #include "kda/stored_words.hpp"
+#include "kda/value_names.hpp"
 
 namespace kda_check::kda {
 
 namespace {
-
-template <class Value>
-struct ValueName {
-  Value value;
-  std::string_view name;
-  Number number = Number::none;
-};
 
 constexpr ValueName<Contraction> contractions[] = {{Contraction::fused, "fused"},
                                                    {Contraction::separate, "separate"}};
@@ -36,19 +30,24 @@ constexpr ValueName<Special> specials[] = {{Special::ieee, "ieee"},
                                            {Special::triton, "triton"},
                                            {Special::triton_logf, "triton-logf"},
                                            {Special::fast, "fast"},
-                                           {Special::fast_floor, "fast-floor"}};
+                                           {Special::fast_floor, "fast-floor"},
+                                           {Special::fast_division, "fast-division"},
+                                           {Special::fast_signed, "fast-signed"}};
 constexpr ValueName<Subnormals> subnormal_values[] = {{Subnormals::gradual, "gradual"},
                                                       {Subnormals::flush, "flush"}};
-constexpr ValueName<ReductionKind> reductions[] = {{ReductionKind::sequential, "sequential"},
-                                                   {ReductionKind::pairwise, "pairwise"},
-                                                   {ReductionKind::tree, "tree", Number::width},
-                                                   {ReductionKind::blocks, "blocks", Number::width},
-                                                   {ReductionKind::mma, "mma", Number::bits},
-                                                   {ReductionKind::triton, "triton", Number::bits},
-                                                   {ReductionKind::triton_rows, "triton-rows", Number::bits},
-                                                   {ReductionKind::lanes, "lanes", Number::bits},
-                                                   {ReductionKind::simt, "simt"},
-                                                   {ReductionKind::exact, "exact"}};
+constexpr ValueName<ReductionKind> reductions[] = {
+    {ReductionKind::sequential, "sequential"},
+    {ReductionKind::pairwise, "pairwise"},
+    {ReductionKind::tree, "tree", Number::width},
+    {ReductionKind::blocks, "blocks", Number::width},
+    {ReductionKind::mma, "mma", Number::bits},
+    {ReductionKind::triton, "triton", Number::bits},
+    {ReductionKind::triton_rows, "triton-rows", Number::bits},
+    {ReductionKind::lanes, "lanes", Number::bits},
+    {ReductionKind::lanes_paired, "lanes-paired", Number::bits},
+    {ReductionKind::split, "split", Number::bits},
+    {ReductionKind::simt, "simt"},
+    {ReductionKind::exact, "exact"}};
 constexpr ValueName<Storage> storages[] = {
     {Storage::none, "none"},     {Storage::upstream, "upstream"},   {Storage::fla, "fla"},
     {Storage::triton, "triton"}, {Storage::flash_kda, "flash-kda"}, {Storage::h100_mma, "h100-mma"}};
@@ -66,7 +65,8 @@ constexpr ValueName<InverseForm> inverses[] = {
     {InverseForm::doubling, "doubling", Number::rows},
     {InverseForm::doubling_wide, "doubling-wide", Number::few_rows},
     {InverseForm::horner, "horner", Number::rows},
-    {InverseForm::eliminate, "eliminate", Number::few_rows}};
+    {InverseForm::eliminate, "eliminate", Number::few_rows},
+    {InverseForm::chains, "chains", Number::few_rows}};
 constexpr ValueName<Merge> merges[] = {
     {Merge::nearest, "nearest"}, {Merge::halves, "halves"}, {Merge::split, "split", Number::few_rows}};
 constexpr ValueName<Accumulator> accumulators[] = {{Accumulator::fp32, "fp32"}, {Accumulator::fp16, "fp16"}};
@@ -76,10 +76,15 @@ constexpr ValueName<TailForm> tails[] = {{TailForm::difference, "difference"},
                                          {TailForm::factored_late, "factored-late"}};
 constexpr ValueName<Gates> gate_bases[] = {
     {Gates::natural, "natural"}, {Gates::log2, "log2"}, {Gates::log2_each, "log2-each"}};
-constexpr ValueName<Delta> deltas[] = {{Delta::wy, "wy"}, {Delta::residual, "residual"}};
-constexpr ValueName<BetaPart> beta_parts[] = {{BetaPart::rows, "rows"}, {BetaPart::columns, "columns"}};
-constexpr ValueName<ScaledPart> scaled_parts[] = {
-    {ScaledPart::scores, "scores"}, {ScaledPart::q, "q"}, {ScaledPart::output, "output"}};
+constexpr ValueName<Delta> deltas[] = {
+    {Delta::wy, "wy"}, {Delta::residual, "residual"}, {Delta::chained, "chained"}, {Delta::fused, "fused"}};
+constexpr ValueName<BetaPart> beta_parts[] = {
+    {BetaPart::rows, "rows"}, {BetaPart::columns, "columns"}, {BetaPart::keys, "keys"}};
+constexpr ValueName<ScaledPart> scaled_parts[] = {{ScaledPart::scores, "scores"},
+                                                  {ScaledPart::q, "q"},
+                                                  {ScaledPart::q_late, "q-late"},
+                                                  {ScaledPart::output, "output"},
+                                                  {ScaledPart::norm, "norm"}};
 constexpr ValueName<Output> outputs[] = {{Output::chained, "chained"}, {Output::apart, "apart"}};
 constexpr ValueName<Update> updates[] = {{Update::chained, "chained"},
                                          {Update::transposed, "transposed"},
@@ -91,54 +96,17 @@ constexpr ValueName<SegmentMerge> segment_merges[] = {{SegmentMerge::none, "none
 constexpr ValueName<Rounding> roundings[] = {
     {Rounding::bf16, "bf16"}, {Rounding::fp16, "fp16"}, {Rounding::tf32, "tf32"}};
 
-template <class Value, std::size_t count>
-std::string_view name_in(const ValueName<Value> (&list)[count], Value value) {
-  for (const auto& row : list)
-    if (row.value == value) return row.name;
-  return "?";
-}
-
-template <class Value, std::size_t count>
-std::vector<std::string> names_in(const ValueName<Value> (&list)[count]) {
-  std::vector<std::string> names;
-  for (const auto& row : list)
-    for (std::string& name : examples_of(row.name, row.number)) names.push_back(std::move(name));
-  return names;
-}
-
-struct Read {
-  std::string_view name;
-  std::size_t colon;
-};
-Read split(std::string_view value) { return {value.substr(0, value.find(':')), value.find(':')}; }
-
-template <class Value, std::size_t count>
-const ValueName<Value>& find_in(const ValueName<Value> (&list)[count], std::string_view key,
-                                std::string_view value) {
-  for (const auto& row : list)
-    if (row.name == split(value).name) return row;
-  refuse_value(key, value, fmt::format("no such {}", key), suggest(value, names_in(list)));
-}
-
-/// The value of an axis without numbers.
-template <class Value, std::size_t count>
-Value plain(const ValueName<Value> (&list)[count], std::string_view key, std::string_view value) {
-  const auto& row = find_in(list, key, value);
-  number_of(row.number, key, value, split(value).colon, 0);
-  return row.value;
-}
-
 void set_reduction(Arithmetic& arithmetic, std::string_view value) {
   const auto& row = find_in(reductions, "reduction", value);
   const double fallback = row.number == Number::bits ? 25 : row.number == Number::none ? 0 : 32;
-  arithmetic.reduction = {
-      row.value, static_cast<int>(number_of(row.number, "reduction", value, split(value).colon, fallback))};
+  arithmetic.reduction = {row.value, static_cast<int>(number_of(row.number, "reduction", value,
+                                                                split_word(value).colon, fallback))};
 }
 
 void set_decay(Arithmetic& arithmetic, std::string_view value) {
   const auto& row = find_in(decays, "decay", value);
-  const double number =
-      number_of(row.number, "decay", value, split(value).colon, row.number == Number::exponent ? 126 : 16);
+  const double number = number_of(row.number, "decay", value, split_word(value).colon,
+                                  row.number == Number::exponent ? 126 : 16);
   arithmetic.decay = row.value;
   arithmetic.anchor_rows = row.number == Number::rows ? static_cast<int>(number) : 16;
   if (row.number == Number::exponent) arithmetic.clamp = number;
@@ -147,19 +115,21 @@ void set_decay(Arithmetic& arithmetic, std::string_view value) {
 void set_segments(Arithmetic& arithmetic, std::string_view value) {
   const auto& row = find_in(segment_merges, "segments", value);
   const double fallback = row.number == Number::none ? 1 : 2;
-  arithmetic.segments = {
-      row.value, static_cast<int>(number_of(row.number, "segments", value, split(value).colon, fallback))};
+  arithmetic.segments = {row.value, static_cast<int>(number_of(row.number, "segments", value,
+                                                               split_word(value).colon, fallback))};
 }
 
 void set_inverse(Arithmetic& arithmetic, std::string_view value) {
   const auto& row = find_in(inverses, "inverse", value);
-  arithmetic.inverse_rows = static_cast<int>(number_of(row.number, "inverse", value, split(value).colon, 16));
+  arithmetic.inverse_rows =
+      static_cast<int>(number_of(row.number, "inverse", value, split_word(value).colon, 16));
   arithmetic.inverse = row.value;
 }
 
 void set_merge(Arithmetic& arithmetic, std::string_view value) {
   const auto& row = find_in(merges, "merge", value);
-  arithmetic.merge_rows = static_cast<int>(number_of(row.number, "merge", value, split(value).colon, 16));
+  arithmetic.merge_rows =
+      static_cast<int>(number_of(row.number, "merge", value, split_word(value).colon, 16));
   arithmetic.merge = row.value;
 }
 
@@ -213,14 +183,6 @@ std::string storage_name(const Arithmetic& arithmetic) {
   return text.empty() ? "none" : text;
 }
 
-template <class Value, std::size_t count>
-std::string numbered(const ValueName<Value> (&list)[count], Value value, double number) {
-  for (const auto& row : list)
-    if (row.value == value)
-      return row.number == Number::none ? std::string(row.name) : fmt::format("{}:{}", row.name, number);
-  return "?";
-}
-
 /// Who has an axis.
 enum Forms : std::uint8_t { all, chunk, token };
 struct AxisKey {
@@ -245,7 +207,7 @@ constexpr AxisKey keys[] = {
      [](Arithmetic& a, std::string_view v) { a.accumulator = plain(accumulators, "accumulator", v); }},
     {"tail", chunk, [](Arithmetic& a, std::string_view v) { a.tail = plain(tails, "tail", v); }},
     {"gates", chunk, [](Arithmetic& a, std::string_view v) { a.gates = plain(gate_bases, "gates", v); }},
-    {"delta", chunk, [](Arithmetic& a, std::string_view v) { a.delta = plain(deltas, "delta", v); }},
+    {"delta", all, [](Arithmetic& a, std::string_view v) { a.delta = plain(deltas, "delta", v); }},
     {"beta", chunk, [](Arithmetic& a, std::string_view v) { a.beta = plain(beta_parts, "beta", v); }},
     {"scale", all, [](Arithmetic& a, std::string_view v) { a.scale = plain(scaled_parts, "scale", v); }},
     {"output", chunk, [](Arithmetic& a, std::string_view v) { a.output = plain(outputs, "output", v); }},
@@ -317,8 +279,14 @@ std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
         name_in(beta_parts, arithmetic.beta), name_in(scaled_parts, arithmetic.scale),
         name_in(outputs, arithmetic.output), name_in(updates, arithmetic.update),
         words_of(arithmetic.launch));
-  else if (arithmetic.launch != Launch{})
-    text += " launch=" + words_of(arithmetic.launch);
+  const auto add_if = [&](bool differs, std::string_view key, const auto& value) {
+    if (!axes.chunk && differs) fmt::format_to(std::back_inserter(text), " {}={}", key, value);
+  };
+  add_if(arithmetic.delta == Delta::fused, "delta", name_in(deltas, arithmetic.delta));
+  add_if(arithmetic.scale == ScaledPart::output || arithmetic.scale == ScaledPart::norm, "scale",
+         name_in(scaled_parts, arithmetic.scale));
+  add_if(arithmetic.update == Update::decay_fused, "update", name_in(updates, arithmetic.update));
+  add_if(arithmetic.launch != Launch{}, "launch", words_of(arithmetic.launch));
   if (!axes.chunk && arithmetic.stored != StoredState{}) text += " stored=" + words_of(arithmetic.stored);
   if (axes.chunk && arithmetic.segments.merge != SegmentMerge::none)
     text += " segments=" + axis_value(arithmetic, "segments");
@@ -376,11 +344,15 @@ std::vector<AxisDescription> axis_descriptions() {
        "chunk: what tensor cores add in where they form the inverse"},
       {"tail", names_in(tails), "", "chunk: how G_n - G_i, the decay to the chunk's end, is formed"},
       {"gates", names_in(gate_bases), "", "chunk: what sums of gates are logarithms to"},
-      {"delta", names_in(deltas), "", "chunk: the prediction is subtracted behind the inverse, or before it"},
+      {"delta", names_in(deltas), "",
+       "chunk: the prediction is subtracted behind the inverse, or before it; the token forms: fused with a "
+       "write gate's product, or not"},
       {"beta", names_in(beta_parts), "",
-       "chunk: beta multiplies the rows that the inverse multiplies, or its columns"},
+       "chunk: beta multiplies the rows that the inverse multiplies, its columns, or the keys beside it"},
       {"scale", names_in(scaled_parts), "",
-       "what scale multiplies: scores or q, or o behind its sum; the token forms: q or o"},
+       "what scale multiplies: scores, q or q before it is rounded, or o behind its sum; the token forms: q, "
+       "its reciprocal norm or "
+       "o"},
       {"output", names_in(outputs), "", "chunk: how the two parts of o come together"},
       {"update", names_in(updates), "",
        "how writes join the decayed state; the token forms have chained and decay-fused"},
@@ -392,8 +364,8 @@ std::vector<AxisDescription> axis_descriptions() {
        {"any"},
        "norm:SxLxW+pairs:SxLxW+substitution:SxLxW+scan:ROWS+block:COLUMNSxWARPS+wy:KxVxWARPS+intra:WARPS+"
        "reverse-scan:ROWS+norm-backward:SxLxW+gate-backward:WARPS",
-       "with reduction=triton: the layouts that autotuning or a caller picked; with lanes: that of the "
-       "norm"}};
+       "with reduction=triton: the layouts that autotuning or a caller picked; with lanes, lanes-paired and "
+       "split: that of the norm"}};
 }
 
 }  // namespace kda_check::kda

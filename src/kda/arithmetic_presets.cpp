@@ -9,17 +9,23 @@ constexpr Preset rows[] = {
     {"ideal", "", "every operation within half a unit in the last place", "a definition",
      "contraction=fused exponential=exact special=ieee subnormals=gradual reduction=exact storage=none "
      "decay=pair inverse=substitution merge=nearest accumulator=fp32 tail=difference gates=natural delta=wy "
-     "beta=rows scale=scores output=chained update=chained segments=none launch=any"},
+     "beta=rows scale=scores output=chained update=chained segments=none stored=fp32 launch=any"},
     {"ieee", "", "a CPU without contraction", "a definition",
      "ideal contraction=separate exponential=libm reduction=sequential"},
     {"h100", "", "kda-check's own GPU kernels",
      "proven: on an H100 no bit of any answer, stage or gradient differs",
      "contraction=fused exponential=cuda reduction=simt inverse=blocks:16 tail=suffix"},
     {"h100-mma", "chunk", "kda-check's gpu-chunk on tensor cores, in bf16 and fp16",
-     "proven forwards: on an H100 no bit of o and final_state differs",
+     "proven: on an H100 no bit of any answer or gradient differs",
      "contraction=fused exponential=cuda-fast special=triton subnormals=gradual reduction=lanes:25 "
      "storage=h100-mma inverse=eliminate:16 merge=nearest accumulator=fp32 tail=difference gates=log2-each "
      "delta=residual beta=rows scale=scores output=chained update=chained segments=none launch=any"},
+    {"h100-mma3", "chunk", "kda-check's gpu-chunk on tensor cores, three bf16 numbers for each of fp32",
+     "proven forwards: on an H100 no bit of o and final_state differs",
+     "contraction=fused exponential=cuda-fast special=ieee subnormals=gradual reduction=split:25 "
+     "storage=none "
+     "inverse=eliminate:16 merge=nearest accumulator=fp32 tail=suffix gates=natural delta=residual beta=rows "
+     "scale=scores output=chained update=added segments=none launch=any"},
     {"flash-kda-1", "chunk", "FlashKDA from 7afb9f4 on, with --chunk-size 16", "from source",
      "flash-kda inverse=eliminate:8 accumulator=fp32 "
      "storage=bf16@products+bf16@normalised+bf16@exponentials+bf16@u+bf16@prediction+bf16@residual+"
@@ -61,6 +67,19 @@ constexpr Preset rows[] = {
      "bf16@operands+bf16@w+bf16@u+bf16@prediction+bf16@residual+bf16@v_new+bf16@state "
      "decay=anchor-first:16 inverse=eliminate:8 merge=split:16 accumulator=fp32 tail=difference gates=log2 "
      "delta=residual beta=columns scale=scores output=chained update=chained launch=any"},
+    {"cudnn-sm90", "chunk", "cuDNN's kda_fused for Hopper, one piece a sequence, with --chunk-size 16",
+     "proven forwards: 0 elements of o and final_state differ in 22 captures",
+     "contraction=fused exponential=cuda-fast special=fast-division subnormals=flush "
+     "reduction=triton-rows:25 "
+     "storage=bf16@normalised+bf16@score_operands+bf16@Aqk+bf16@Akk_inv+bf16@operands+bf16@w+bf16@u+"
+     "bf16@v_new+bf16@state decay=reciprocal:16 inverse=chains:16 merge=nearest accumulator=fp32 "
+     "tail=factored gates=natural delta=chained beta=keys scale=q-late output=chained update=chained "
+     "segments=none launch=norm:4x32x1+scan:1"},
+    {"flashinfer-decode", "recurrent",
+     "FlashInfer's packed_kda_decode with the Cake backend, a call for every token, up to 14 sequences",
+     "proven: 0 elements of o and final_state differ in 15 captures",
+     "contraction=fused exponential=cuda-fast special=fast-signed subnormals=flush "
+     "reduction=lanes-paired:25 storage=none scale=norm update=chained stored=bf16"},
     {"fla", "chunk", "FLA's chunk_kda on an H100",
      "proven: 0 elements of o, final_state and stages differ in 97 captures, of gradients in the 95 that "
      "have them",
@@ -68,7 +87,7 @@ constexpr Preset rows[] = {
      "inverse=blocks:16 tail=difference gates=log2 update=transposed"},
     {"fla-recurrent", "recurrent", "FLA's fused_recurrent_kda on an H100",
      "proven: 0 elements of o and final_state differ in 97 captures",
-     "contraction=fused exponential=cuda-fast special=triton reduction=triton:25 storage=none"},
+     "contraction=fused exponential=cuda-fast special=triton reduction=triton:25 storage=none delta=fused"},
     {"flash-kda", "chunk", "FlashKDA on an H100 before its inverse was replaced, with --chunk-size 16",
      "proven forwards: 0 elements of o and final_state differ in 12 captures",
      "contraction=fused exponential=cuda-fast special=fast subnormals=flush reduction=lanes:25 "

@@ -93,6 +93,8 @@ CastPoints narrow_operands(Rounding narrow) {
   CastPoints casts;
   casts.score_operands = casts.inverse_operands = Rounding::tf32;
   casts.Aqk = casts.Akk_inv = casts.operands = casts.v_new = casts.state = narrow;
+  casts.dv = casts.dh = narrow;
+  casts.dA = Rounding::tf32;
   return casts;
 }
 

@@ -79,6 +79,13 @@ std::size_t elements_of_job(const Problem& problem, const Sequence& s, const Run
   return (chunks + 1) * d.K * padded(d.V) + sums;
 }
 
+/// Gradients are those of scores with their scale.
+template <class T>
+void put_scale_into_scores(ChunkBlock<T>& block) {
+  ScaledPart& scale = block.operations.scale;
+  if (scale == ScaledPart::output || scale == ScaledPart::q_late) scale = ScaledPart::scores;
+}
+
 /// The gradients of the states behind the parts, backwards from the end.
 template <class T>
 void form_state_gradients(const Problem& problem, const RunOptions& options, std::size_t most_rows,
@@ -91,6 +98,7 @@ void form_state_gradients(const Problem& problem, const RunOptions& options, std
         ChunkWorkspace<T> work(problem, options, most_rows);
         BackwardWorkspace<T> back(problem, most_rows);
         work.block.forms_w = true;
+        put_scale_into_scores(work.block);
         std::optional<StageExchange<T>> exchange;
         if (options.stages.given != nullptr) exchange.emplace(problem, options.stages, s, options.chunk_size);
         tensor::Scratch<T> scratch(2 * K * work.k_stride());
@@ -136,9 +144,7 @@ class GroupBackward {
         entering_(most_chunks(sequence, options) * state_size_),
         group_sums_(sums_of_group(problem, options.arithmetic)),
         sums_(group_sums_ * 2 * sequence.length() * padded(d_.K)) {
-    work_.block.forms_w = true;
-    // Gradients are those of scores with their scale.
-    if (work_.block.operations.scale == ScaledPart::output) work_.block.operations.scale = ScaledPart::scores;
+    put_scale_into_scores(work_.block);
     if (is_triton(options.arithmetic.reduction)) {
       const Launch launch = launch_in(problem, options.arithmetic, Pass::backward);
       back_.block.layouts = chunk_gradient_layouts(problem, options, launch);

@@ -58,13 +58,14 @@ GradientLayouts chunk_gradient_layouts(const Problem& problem, const RunOptions&
 Operations chunk_operations(const Problem& problem, const RunOptions& options) {
   Operations operations = operations_of(options.arithmetic);
   if (operations.update == Update::decay_fused) operations.update = Update::added;
+  if (operations.scale == ScaledPart::norm) operations.scale = ScaledPart::scores;
   if (operations.update == Update::transposed)
     operations.update = problem.options.state_v_first ? Update::added : Update::chained;
-  const ReductionKind kind = operations.reduction.kind;
-  if (kind != ReductionKind::lanes && kind != ReductionKind::triton) return operations;
+  const bool by_lanes = is_by_lanes(operations.reduction);
+  if (!by_lanes && operations.reduction.kind != ReductionKind::triton) return operations;
   const Launch launch = launch_in(problem, options.arithmetic, Pass::forward);
   operations.norm = launch.norm;
-  if (kind == ReductionKind::lanes) return operations;
+  if (by_lanes) return operations;
   operations.pairs = launch.pairs, operations.substitution = launch.substitution;
   operations.scan_rows = launch.scan_rows;
   operations.interleaves_scores = options.arithmetic.reduction.kind == ReductionKind::triton &&

@@ -1,10 +1,14 @@
 // gpu-recurrent and gpu-chunk: what the kernels under cuda/ take, from a Problem and RunOptions.
 #include "cuda/gpu.hpp"
+#include "cuda/decoding.hpp"
 
+#include <algorithm>
 #include <utility>
 
+#include "kda/decoding.hpp"
 #include "kda/gpu_inputs.hpp"
 #include "kda/jobs.hpp"
+#include "kda/pool.hpp"
 #include "kda/variants.hpp"
 #include "tensor/rearranged.hpp"
 
@@ -20,13 +24,16 @@ cuda::Kernel backward_kernel(bool chunk) {
 }
 
 /// A request with what it points to beside the problem.
-struct Request : cuda::Request {
+template <class Plain>
+struct With : Plain {
   WidenedDecays widened;
 };
+using Request = With<cuda::Request>;
 
 /// Everything but where results go.
-Request request_of(bool chunk, const Problem& problem, const RunOptions& options) {
-  Request request;
+template <class Plain = cuda::Request>
+With<Plain> request_of(bool chunk, const Problem& problem, const RunOptions& options) {
+  With<Plain> request;
   request.widened = set_inputs(request, problem);
   request.is_fp64 = options.dtype == numeric::DType::fp64;
   request.is_fused = options.arithmetic.contraction == Contraction::fused;
@@ -35,6 +42,7 @@ Request request_of(bool chunk, const Problem& problem, const RunOptions& options
   request.decay = options.arithmetic.decay, request.tail = options.arithmetic.tail;
   request.chunk_size = options.chunk_size;
   request.on_tensor_cores = chunk && runs_on_tensor_cores(options.arithmetic);
+  request.splits_operands = options.arithmetic.reduction.kind == ReductionKind::split;
   return request;
 }
 /// Everything but where the stages go.
@@ -82,6 +90,31 @@ class RequestedStages {
   StageTensors turned_;
 };
 
+/// Of a call whose states stay in `pool`, which is changed.
+With<cuda::DecodingRequest> decoding_request(const Problem& problem, const RunOptions& options,
+                                             tensor::Tensor& o, tensor::Tensor& pool) {
+  auto request = request_of<cuda::DecodingRequest>(false, problem, options);
+  request.initial_state = {};
+  request.o = output(o), request.pool = output(pool);
+  for (const PoolPiece& piece : problem.pool->pieces)
+    request.slots.push_back(static_cast<std::uint32_t>(piece.to));
+  return request;
+}
+
+tensor::Tensor output_of(const Problem& problem, numeric::DType dtype) {
+  return {"o", dtype, expected_shape(*find_spec("o"), problem.dimensions(), problem.options.state_v_first)};
+}
+
+Answer run_decoding(const Problem& problem, const RunOptions& options) {
+  Answer answer;
+  answer.o = output_of(problem, options.dtype), answer.pool = problem.pool->states.clone();
+  const auto request = decoding_request(problem, options, answer.o, answer.pool);
+  cuda::run_decoding(request);
+  const std::vector<std::size_t> slots(request.slots.begin(), request.slots.end());
+  answer.final_state = tensor::picked(answer.pool, 0, slots).named("final_state");
+  return answer;
+}
+
 bool is_anchored(const Arithmetic& arithmetic) {
   return arithmetic.anchor_rows == 16 &&
          (arithmetic.decay == DecayForm::anchor_pair || arithmetic.decay == DecayForm::anchor_first ||
@@ -90,14 +123,17 @@ bool is_anchored(const Arithmetic& arithmetic) {
 
 std::string lacks_on_tensor_cores(const Outline& problem, const RunOptions& options) {
   const Arithmetic& arithmetic = options.arithmetic;
+  const bool splits = arithmetic.reduction.kind == ReductionKind::split;
+  const std::string preset = splits ? "h100-mma3" : "h100-mma";
   Arithmetic computed = arithmetic;
-  set_axis(computed, "h100-mma");
+  set_axis(computed, preset);
   if (computed != arithmetic || !is_anchored(arithmetic))
-    return "on tensor cores gpu-chunk has the arithmetic of the preset h100-mma, with decay=anchor-pair:16, "
-           "anchor-first:16 or anchor-mid:16";
+    return "on tensor cores gpu-chunk has the arithmetic of the preset " + preset +
+           ", with decay=anchor-pair:16, anchor-first:16 or anchor-mid:16";
   const auto is_stored = [&](std::string_view input) { return problem.dtype_of(input) == options.dtype; };
-  if (numeric::format_of(options.dtype).bytes != 2 || !is_stored("q") || !is_stored("k") || !is_stored("v"))
-    return "on tensor cores gpu-chunk computes with q, k and v stored in bf16 or fp16, and in that dtype";
+  if (!splits &&
+      (numeric::format_of(options.dtype).bytes != 2 || !is_stored("q") || !is_stored("k") || !is_stored("v")))
+    return "on tensor cores h100-mma computes with q, k and v stored in bf16 or fp16, and in that dtype";
   const Dimensions& d = problem.dimensions;
   return cuda::unsupported_on_tensor_cores({false, d.B * d.T, d.HV, d.K, d.V, options.chunk_size});
 }
@@ -109,9 +145,7 @@ std::string gpu_device_name() { return cuda::device_name(); }
 void make_gpu_ready() { cuda::make_ready(); }
 double gpu_copy_bandwidth() { return cuda::copy_bandwidth(); }
 
-bool runs_on_tensor_cores(const Arithmetic& arithmetic) {
-  return arithmetic.reduction.kind == ReductionKind::lanes;
-}
+bool runs_on_tensor_cores(const Arithmetic& arithmetic) { return is_by_lanes(arithmetic.reduction); }
 
 std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions& options) {
   if (std::string reason = not_on_gpu(problem.dimensions, problem.has_loss()); !reason.empty()) return reason;
@@ -140,7 +174,21 @@ std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions
   return {};
 }
 
+bool decodes_in_place(const Problem& problem, const RunOptions& options) {
+  const PoolCall* const call = problem.pool.get();
+  return call != nullptr && call->states.dtype() == numeric::DType::fp32 &&
+         std::ranges::all_of(call->pieces, [](const PoolPiece& piece) { return piece.from == piece.to; }) &&
+         cuda::has_decoding(request_of(false, problem, options));
+}
+
+StepSeconds time_decoding(const Problem& problem, const RunOptions& options, int repeats) {
+  tensor::Tensor o = output_of(problem, options.dtype), pool = problem.pool->states.clone();
+  cuda::StepSeconds found = cuda::time_decoding(decoding_request(problem, options, o, pool), repeats);
+  return {std::move(found.graph), std::move(found.launches)};
+}
+
 Answer run_gpu(bool chunk, const Problem& problem, const RunOptions& options) {
+  if (!chunk && decodes_in_place(problem, options)) return run_decoding(problem, options);
   Answer answer = allocate_answer(problem, options.dtype);
   Request request = request_of(chunk, problem, options, answer);
   const RequestedStages stages(problem, chunk ? options.stages.computed : nullptr, 0, forward_stage_count,

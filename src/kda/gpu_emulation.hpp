@@ -1,4 +1,4 @@
-// The forward pass of CPU variants, computed on the GPU: the same kernels, the same bits
+// Both passes of CPU variants, computed on the GPU: the same kernels, the same bits
 // (cuda/emulation.hpp). For many answers to one problem, as twins are.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kda/on_gpu.hpp"
+#include "kda/passes.hpp"
 #include "kda/problem.hpp"
 #include "kda/variants.hpp"
 
@@ -18,6 +19,7 @@ namespace kda_check::kda {
 struct Emulated {
   const Variant* variant;
   const RunOptions* options;
+  Pass pass = Pass::forward;
   ScaledDecays scaled = ScaledDecays::none;
   float factor = 1;
 };
@@ -28,10 +30,14 @@ std::string not_emulated_on_gpu(const Emulated& wanted, const Outline& problem);
 /// Takes the answers in the order they are wanted in, each as soon as it is there. It stays on the GPU.
 using EmulatedSink = std::function<void(std::size_t wanted, AnswerOnGpu answer)>;
 
-/// The answers of all of them. Throws as Variant::run() of GPU variants does.
+/// The answers of all of them, to one pass. Throws as Variant::run() of GPU variants does.
 void emulate_on_gpu(const Problem& problem, const std::vector<Emulated>& wanted, const EmulatedSink& sink);
 
-/// The same answer in memory of the host.
-Answer downloaded(const AnswerOnGpu& answer, const Problem& problem);
+/// The same answer in memory of the host: o and final_state, or gradients.
+Tensors downloaded(const AnswerOnGpu& answer, const Problem& problem);
+/// The elements of a tensor, one after the other.
+tensor::Tensor downloaded(const TensorOnGpu& on_gpu, std::string_view name);
+/// That of an answer; no elements: it has none.
+const TensorOnGpu& tensor_of(const AnswerOnGpu& answer, std::string_view name);
 
 }  // namespace kda_check::kda

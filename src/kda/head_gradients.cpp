@@ -46,6 +46,12 @@ void through_gate(const GateGradientBlock<double>& block, double A_log) {
   }
 }
 
+/// Gradients of a norm take its rows as they are: scale is in the gradients of the query already.
+Operations with_plain_norm(Operations operations) {
+  if (operations.scale == ScaledPart::norm) operations.scale = ScaledPart::scores;
+  return operations;
+}
+
 }  // namespace
 
 template <class T>
@@ -53,7 +59,7 @@ HeadGradients<T>::HeadGradients(const Problem& problem, const Operations& operat
                                 const GradientForm& form, GradientTensors& gradients)
     : problem_(problem),
       d_(problem.dimensions()),
-      reader_(problem, operations),
+      reader_(problem, with_plain_norm(operations)),
       operations_(operations),
       form_(form),
       gradients_(gradients) {

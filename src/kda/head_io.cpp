@@ -36,11 +36,11 @@ void HeadReader<T>::rows_of(const tensor::Tensor& tensor, std::size_t heads, std
 template <class T>
 void HeadReader<T>::normalised_rows(const tensor::Tensor& tensor, const Sequence& s, std::size_t head,
                                     std::size_t begin, std::size_t count, NormForm form, Rounding rounding,
-                                    T* rows, std::size_t stride) const {
+                                    T factor, T* rows, std::size_t stride) const {
   const Dimensions& d = problem_.dimensions();
   rows_of(tensor, d.H, d.K, s, head / problem_.heads_per_group(), begin, count, rows, stride);
   if (!problem_.options.qk_l2norm) return;
-  const NormBlock<T> block{count, d.K, stride, rows, form == NormForm::reciprocal, operations_};
+  const NormBlock<T> block{count, d.K, stride, rows, form == NormForm::reciprocal, operations_, factor};
   if constexpr (std::is_same_v<T, double>) {
     LargeRows large(rows, count, d.K, stride);
     large.keep([&](std::size_t t, double* y) {
@@ -59,13 +59,19 @@ void HeadReader<T>::normalised_rows(const tensor::Tensor& tensor, const Sequence
 template <class T>
 void HeadReader<T>::query(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
                           NormForm form, Rounding rounding, T* rows, std::size_t stride) const {
-  normalised_rows(problem_.q, s, head, begin, count, form, rounding, rows, stride);
+  normalised_rows(problem_.q, s, head, begin, count, form, rounding, scales_norm() ? scale() : T(1), rows,
+                  stride);
+}
+
+template <class T>
+bool HeadReader<T>::scales_norm() const {
+  return operations_.scale == ScaledPart::norm && is_fast(operations_.special) && problem_.options.qk_l2norm;
 }
 
 template <class T>
 void HeadReader<T>::key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
                         NormForm form, Rounding rounding, T* rows, std::size_t stride) const {
-  normalised_rows(problem_.k, s, head, begin, count, form, rounding, rows, stride);
+  normalised_rows(problem_.k, s, head, begin, count, form, rounding, T(1), rows, stride);
 }
 
 template <class T>
@@ -79,6 +85,14 @@ void HeadReader<T>::value(const Sequence& s, std::size_t head, std::size_t begin
     rows_of(*problem_.write, d.HV, d.V, s, head, begin + t, 1, gate.data(), d.V);
     for (std::size_t v = 0; v < d.V; ++v) rows[t * stride + v] = gate[v] * rows[t * stride + v];
   }
+}
+
+template <class T>
+void HeadReader<T>::value_and_write(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                                    T* rows, T* write, std::size_t stride) const {
+  const Dimensions& d = problem_.dimensions();
+  rows_of(problem_.v, d.HV, d.V, s, head, begin, count, rows, stride);
+  rows_of(*problem_.write, d.HV, d.V, s, head, begin, count, write, stride);
 }
 
 template <class T>
@@ -150,8 +164,17 @@ template <class T>
 void HeadReader<T>::through_sigmoid(T* values, std::size_t count) const {
   if (!problem_.options.beta_sigmoid) return;
   const T factor = problem_.options.allow_neg_eigval ? T(2) : T(1);
-  if (is_fast(operations_.special)) {
+  if (has_tanh(operations_.special)) {
     for (std::size_t t = 0; t < count; ++t) values[t] = factor * fast_sigmoid(values[t]);
+    return;
+  }
+  if (operations_.special == Special::fast_signed) {  // exp(x) / (1 + exp(x)) of a negative x
+    for (std::size_t t = 0; t < count; ++t) {
+      const bool is_negative = !(values[t] >= 0);
+      T e = is_negative ? values[t] : -values[t];
+      kernels_.exponential(operations_.exponential, &e, &e, 1);
+      values[t] = factor * divided(operations_.special, is_negative ? e : T(1), T(1) + e);
+    }
     return;
   }
   for (std::size_t t = 0; t < count; ++t) values[t] = -values[t];

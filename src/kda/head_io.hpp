@@ -42,6 +42,9 @@ class HeadReader {
   /// [count][V] of what is written: v, with a write gate write * v; elements up to `stride` are set to zero.
   void value(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
              std::size_t stride) const;
+  /// The two by themselves. There must be a write gate.
+  void value_and_write(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
+                       T* write, std::size_t stride) const;
   /// [count][K] natural logs of the decay; where a head has one for all K, it in all of them.
   void log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
                  std::size_t stride, GateProduct<T>* product = nullptr) const;
@@ -75,6 +78,8 @@ class HeadReader {
   /// dt_bias of a head, [Dimensions::decays]. There must be one.
   void bias(std::size_t head, T* values) const;
   T scale() const { return static_cast<T>(problem_.scale()); }
+  /// Rows of q have scale in their norm.
+  bool scales_norm() const;
 
  private:
   void through_sigmoid(T* values, std::size_t count) const;
@@ -83,7 +88,7 @@ class HeadReader {
   void state_of(const tensor::Tensor& states, const Sequence& s, std::size_t head, T* rows,
                 std::size_t stride) const;
   void normalised_rows(const tensor::Tensor& tensor, const Sequence& s, std::size_t head, std::size_t begin,
-                       std::size_t count, NormForm form, Rounding rounding, T* rows,
+                       std::size_t count, NormForm form, Rounding rounding, T factor, T* rows,
                        std::size_t stride) const;
 
   const Problem& problem_;

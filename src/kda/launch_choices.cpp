@@ -41,7 +41,7 @@ LaunchChoices launch_choices(const Outline& problem, const Arithmetic& arithmeti
   const bool by_triton = is_triton(arithmetic.reduction);
   if (problem.options.qk_l2norm) {
     if (by_triton) choices.norm = norm_layouts(K, stored);
-    if (arithmetic.reduction.kind == ReductionKind::lanes) choices.norm = {lane_layout(K)};
+    if (is_by_lanes(arithmetic.reduction)) choices.norm = {lane_layout(K)};
   }
   if (!by_triton) return choices;
   if (has_sums_by_pairs(arithmetic.decay)) choices.pairs = pair_layouts(K, stored);

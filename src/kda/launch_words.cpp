@@ -143,4 +143,13 @@ std::string_view foreign_part(const Launch& launch, bool chunk) {
   return {};
 }
 
+std::string_view idle_part(const Launch& launch, const Reduction& reduction) {
+  if (is_triton(reduction)) return {};
+  Launch rest = launch;
+  if (is_by_lanes(reduction)) rest.norm = {};
+  for (const Part& part : parts)
+    if (*part.numbers(rest)[0] != 0) return part.name;
+  return {};
+}
+
 }  // namespace kda_check::kda

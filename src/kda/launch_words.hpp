@@ -17,5 +17,7 @@ std::string words_of(const Launch& launch);
 /// The first part that only the other forms have, the chunk form or the token forms; empty where there is
 /// none.
 std::string_view foreign_part(const Launch& launch, bool chunk);
+/// The first part that sums in this order do not read; empty where they read all.
+std::string_view idle_part(const Launch& launch, const Reduction& reduction);
 
 }  // namespace kda_check::kda

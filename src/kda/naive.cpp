@@ -32,7 +32,7 @@ void run_head(const Problem& problem, const HeadJob& job, const TokenArithmetic&
         kernel.token({together, K, v_stride, v_stride, tokens.q, tokens.k, tokens.decay, tokens.beta,
                       tokens.v, &o[t * v_stride], state.data(), v_stride, tokens.column_beta == nullptr,
                       arithmetic.operations, arithmetic.casts, reader.scale(), tokens.read,
-                      tokens.column_beta});
+                      tokens.column_beta, tokens.write});
       }
       store.store(begin + t - s.begin, tokens.decay, state.data());
     }

@@ -1,11 +1,13 @@
 // What stays in the memory of the GPU, behind plain data.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "kda/gradient.hpp"
 #include "numeric/formats.hpp"
 
 namespace kda_check::kda {
@@ -21,10 +23,11 @@ struct TensorOnGpu {
 enum class ScaledDecays : unsigned char { none, slowest, all };
 
 struct AnswerOnGpu {
-  TensorOnGpu o, final_state;
+  TensorOnGpu o, final_state;                           ///< forwards
+  std::array<TensorOnGpu, gradient_count> gradients{};  ///< backwards, by Gradient: those a problem has
   /// Where decays are scaled, by value head: the one that lasts longest, of those that decay at all; below 0
   /// none does, and nothing is scaled.
-  std::vector<int> slowest;
+  std::vector<int> slowest = {};
 };
 
 }  // namespace kda_check::kda

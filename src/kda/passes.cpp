@@ -54,6 +54,12 @@ Tensors run_pass(Pass pass, const Variant& variant, const Problem& problem, cons
   return tensors;
 }
 
+std::string_view lacks_gradients(const Arithmetic& arithmetic, Strength strength) {
+  if (strength == Strength::gates && is_triton(arithmetic.reduction))
+    return "no backward pass with reduction=triton or triton-rows through erase and write gates";
+  return lacks_gradients(arithmetic);
+}
+
 bool has_tokens(std::string_view tensor) { return find_spec(tensor)->has(Axis::token); }
 
 }  // namespace kda_check::kda

@@ -33,6 +33,9 @@ Tensors by_name(Answer answer);
 /// A variant that has the pass, run once. Throws as run() does.
 Tensors run_pass(Pass pass, const Variant& variant, const Problem& problem, const RunOptions& options);
 
+/// Why there are no gradients of a problem in this arithmetic; empty where there are.
+std::string_view lacks_gradients(const Arithmetic& arithmetic, Strength strength);
+
 /// Whether a tensor of either pass has tokens: o, dq, dk, dv, dg, dbeta.
 bool has_tokens(std::string_view tensor);
 

@@ -82,6 +82,16 @@ RowLayout lane_layout(std::size_t K) {
   return {std::max<std::size_t>(1, std::bit_ceil(K) / lanes), lanes, 1};
 }
 
+RowLayout paired_norm_layout(std::size_t K) {
+  return {std::max<std::size_t>(1, std::bit_ceil(K) / warp_threads), warp_threads, 1, OwnSum::pairs};
+}
+
+RowLayout paired_columns_layout(std::size_t K) {
+  constexpr std::size_t neighbours = 8;  // 16 bytes of bf16
+  return {neighbours, std::clamp<std::size_t>(std::bit_ceil(K) / neighbours, 1, warp_threads), 1,
+          OwnSum::alternating};
+}
+
 std::vector<RowLayout> norm_layouts(std::size_t K, numeric::DType dtype) {
   std::vector<RowLayout> layouts;
   for (const std::size_t rows : {128, 64, 32, 16, 8})

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -11,11 +12,19 @@
 
 namespace kda_check::kda {
 
+/// How a thread adds up its own elements where no compiler of Triton's says so.
+enum class OwnSum : std::uint8_t {
+  running,      ///< from the first upwards
+  alternating,  ///< the even ones and the odd ones by themselves, from the first upwards
+  pairs,        ///< neighbours, then neighbours of these
+};
+
 /// Element e of a row is in thread e / registers mod (lanes warps): every thread has runs of `registers`
 /// neighbours. It adds its own upwards; then the upper half of the lanes of each warp is added to the lower
 /// until one is left, and the warps in the same way.
 struct RowLayout {
   std::size_t registers = 0, lanes = 32, warps = 1;  ///< powers of two; no registers: none is known
+  OwnSum own = OwnSum::running;
 
   bool operator==(const RowLayout&) const = default;
 };
@@ -29,6 +38,10 @@ struct WyBlock {
 
 /// Of rows of K elements over 16 lanes of a warp, a run of neighbours each.
 RowLayout lane_layout(std::size_t K);
+
+/// Of the rows of q and k that FlashInfer's decode kernels normalise, and of the columns of their state.
+RowLayout paired_norm_layout(std::size_t K);
+RowLayout paired_columns_layout(std::size_t K);
 
 /// What a program of a token form takes: so many columns of V, with so many warps.
 struct TokenProgram {

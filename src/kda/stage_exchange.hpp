@@ -97,6 +97,8 @@ class StageExchange {
       copy_in(row.stage, place, memory.data(), stride);
       if (lacks_scale(row.stage, block))
         for (T& x : memory) x = x / block.scale;
+      if (has_scale(row.stage, block))
+        for (T& x : memory) x = x * block.scale;
       given.*row.given = memory.data();
     }
   }
@@ -106,11 +108,16 @@ class StageExchange {
     if (hooks_.computed == nullptr) return;
     for (const Row& row : rows)
       copy_out(row.stage, place, computed.*row.computed, stride_of(row.stage, block),
-               lacks_scale(row.stage, block) ? block.scale : T(1));
+               lacks_scale(row.stage, block) ? block.scale : T(1),
+               has_scale(row.stage, block) ? block.scale : T(1));
   }
   /// The stage has scale; in the block it is multiplied to o.
   static bool lacks_scale(Stage stage, const ChunkBlock<T>& block) {
     return stage == Stage::Aqk && block.operations.scale == ScaledPart::output;
+  }
+  /// The stage has none; in the block q e^G was multiplied by it before it was rounded.
+  static bool has_scale(Stage stage, const ChunkBlock<T>& block) {
+    return stage == Stage::qg && block.operations.scale == ScaledPart::q_late;
   }
   static std::size_t stride_of(Stage stage, const ChunkBlock<T>& block) {
     switch (row_of(stage).shape) {
@@ -131,11 +138,11 @@ class StageExchange {
       for (std::size_t column = 0; column < layout.columns(place); ++column)
         body(row, column, layout.element(place, row, column));
   }
-  void copy_out(Stage stage, const ChunkPlace& place, const T* array, std::size_t stride,
-                T factor = T(1)) const {
+  void copy_out(Stage stage, const ChunkPlace& place, const T* array, std::size_t stride, T factor = T(1),
+                T divisor = T(1)) const {
     T* const target = reinterpret_cast<T*>((*hooks_.computed)[static_cast<std::size_t>(stage)].data());
     over_elements(stage, place, [&](std::size_t row, std::size_t column, std::size_t element) {
-      target[element] = factor * array[row * stride + column];
+      target[element] = factor * array[row * stride + column] / divisor;
     });
   }
   void copy_in(Stage stage, const ChunkPlace& place, T* array, std::size_t stride) const {

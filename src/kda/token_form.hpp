@@ -23,8 +23,10 @@ struct TokenArithmetic {
     const Dimensions& d = problem.dimensions();
     const std::optional<tensor::Tensor>& initial = problem.initial_state;
     const numeric::DType state = initial ? initial->dtype() : numeric::DType::fp32;
-    if (operations.reduction.kind == ReductionKind::lanes) {
-      operations.norm = lane_layout(d.K);
+    if (is_by_lanes(operations.reduction)) {
+      const bool is_paired = options.arithmetic.reduction.kind == ReductionKind::lanes_paired;
+      operations.norm = is_paired ? paired_norm_layout(d.K) : lane_layout(d.K);
+      if (is_paired) operations.columns = paired_columns_layout(d.K);
       return;
     }
     const Launch& launch = options.arithmetic.launch;
@@ -37,11 +39,13 @@ struct TokenArithmetic {
   }
 
   bool scales_output() const { return operations.scale == ScaledPart::output; }
+  /// A write gate stays beside v until the prediction is subtracted.
+  bool fuses_write() const { return operations.delta == Delta::fused; }
   /// The fast kernels add sequentially and round nothing on the way.
   bool is_plain() const {
     return operations.reduction.kind == ReductionKind::sequential && casts.prediction == Rounding::none &&
            casts.carry == Rounding::none && operations.subnormals == Subnormals::gradual &&
-           operations.update != Update::decay_fused && !scales_output();
+           operations.update != Update::decay_fused && !scales_output() && !fuses_write();
   }
 };
 
@@ -62,7 +66,7 @@ void load_operands(const HeadReader<T>& reader, const TokenArithmetic& arithmeti
                    bool scales_query, const TokenRows<T>& rows) {
   const Rounding normalised = arithmetic.casts.normalised;
   reader.query(s, head, begin, count, NormForm::division, normalised, rows.q, stride);
-  const T scale = scales_query ? reader.scale() : T(1);
+  const T scale = scales_query && !reader.scales_norm() ? reader.scale() : T(1);
   for (std::size_t i = 0; i < count * stride; ++i) rows.q[i] = rows.q[i] * scale;
   reader.key(s, head, begin, count, NormForm::division, normalised, rows.k, stride);
   if (rows.column_beta != nullptr) {
@@ -96,7 +100,7 @@ template <class T>
 struct TokenSpan {
   std::size_t count;
   const T *q, *k, *decay, *beta, *v;
-  const T *read, *column_beta;
+  const T *read, *column_beta, *write;
 };
 
 /// Inputs of `block_tokens` tokens of one head as the token kernels take them.
@@ -113,7 +117,8 @@ struct TokenInputs {
         beta(block_tokens),
         v(block_tokens * v_stride),
         own_read(strength == Strength::gates ? block_tokens * K : 0),
-        own_column_beta(strength == Strength::value ? block_tokens * v_stride : 0) {}
+        own_column_beta(strength == Strength::value ? block_tokens * v_stride : 0),
+        own_write(strength == Strength::gates ? block_tokens * v_stride : 0) {}
 
   void load(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
             std::size_t head, std::size_t begin, std::size_t count, std::size_t K, std::size_t v_stride) {
@@ -128,8 +133,12 @@ struct TokenInputs {
                      std::size_t v_stride) {
     kda::load_operands(reader, arithmetic, s, head, begin, count, K, !arithmetic.scales_output(),
                        {q.data(), k.data(), decay.data(), beta.data(), read(), column_beta(), v_stride});
-    reader.value(s, head, begin, count, v.data(), v_stride);
-    for (tensor::Scratch<T>* const rows : {&q, &k, &beta, &v, &own_read, &own_column_beta})
+    fuses_write = arithmetic.fuses_write() && own_write.size() > 0;
+    if (fuses_write)
+      reader.value_and_write(s, head, begin, count, v.data(), own_write.data(), v_stride);
+    else
+      reader.value(s, head, begin, count, v.data(), v_stride);
+    for (tensor::Scratch<T>* const rows : {&q, &k, &beta, &v, &own_read, &own_column_beta, &own_write})
       flush(arithmetic, *rows);
   }
 
@@ -146,11 +155,13 @@ struct TokenInputs {
             beta.data() + first,
             v.data() + value_row,
             read() == nullptr ? nullptr : read() + row,
-            column_beta() == nullptr ? nullptr : column_beta() + value_row};
+            column_beta() == nullptr ? nullptr : column_beta() + value_row,
+            fuses_write ? own_write.data() + value_row : nullptr};
   }
 
   const std::size_t key_dim, value_stride;
-  tensor::Scratch<T> q, k, decay, beta, v, own_read, own_column_beta;
+  tensor::Scratch<T> q, k, decay, beta, v, own_read, own_column_beta, own_write;
+  bool fuses_write = false;  ///< and v is without it
 
  private:
   static void flush(const TokenArithmetic& arithmetic, tensor::Scratch<T>& rows) {

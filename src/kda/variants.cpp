@@ -21,8 +21,10 @@ std::string chunk_unsupported(const Outline& problem, const RunOptions& options)
   const Dimensions& d = problem.dimensions;
   if (d.strength == Strength::value)
     return "with a beta for each column of V every column has an inverse of its own: no chunk form";
-  if ((d.has_scalar_decay || d.strength == Strength::gates) && is_triton(options.arithmetic.reduction))
-    return "reduction=triton and triton-rows are the orders of KDA's chunk kernels alone";
+  if (d.has_scalar_decay && is_triton(options.arithmetic.reduction))
+    return "reduction=triton and triton-rows are the orders of KDA's and GDN-2's chunk kernels";
+  if (d.strength == Strength::gates && options.arithmetic.beta == BetaPart::keys)
+    return "beta=keys is one number a token, and there are gates in its place";
   return cpu_unsupported(problem, options);
 }
 

@@ -45,10 +45,11 @@ class Judged {
     return *asked_.source->expected_named(answer(index).name);
   }
 
+  kda::Strength strength() const { return asked_.source->outline().dimensions.strength; }
   bool answers(std::size_t index, kda::Pass pass) const {
     const Answer& who = answer(index);
     if (!who.why_not.empty()) return false;
-    return !who.is_computed() || why_no_pass(pass, *who.variant, who.options.arithmetic).empty();
+    return !who.is_computed() || why_no_pass(pass, *who.variant, who.options.arithmetic, strength()).empty();
   }
 
   /// Those of `wanted` that an answer has.
@@ -167,7 +168,12 @@ class Judged {
       builder_.add_stages(asked_, part_, std::move(item));
     };
     for (const std::size_t index : computed_)
-      if (const Answer& who = answer(index); who.variant->axes.chunk && who.why_not.empty()) add(index);
+      if (const Answer& who = answer(index); who.variant->axes.chunk && who.why_not.empty()) {
+        if (const std::string_view reason = why_no_stages(who.options.arithmetic); reason.empty())
+          add(index);
+        else
+          builder_.add_note(part_, fmt::format("stages of {}: not compared: {}", who.name, reason));
+      }
     if (outline().dimensions.strength == kda::Strength::value) return;  // there is no chunk form
     const std::size_t of_file = outline().chunk_size();
     if (!part_.as_stored || request_.chunk_size.value_or(of_file) != of_file) return;
@@ -189,7 +195,7 @@ class Judged {
     Names without, not_there;
     for (const std::size_t index : computed_)
       if (const Answer& who = answer(index);
-          !why_no_pass(kda::Pass::backward, *who.variant, who.options.arithmetic).empty())
+          !why_no_pass(kda::Pass::backward, *who.variant, who.options.arithmetic, strength()).empty())
         without.push_back(who.name);
     if (!without.empty())
       builder_.add_note(

@@ -42,8 +42,9 @@ void add_growth_of(Builder& builder, const Asked& asked, const Asked::Part& part
         answers.push_back(index);
   for (const std::size_t index : answers) {
     const Answer& who = known(index);
-    std::string reason =
-        who.is_computed() ? why_no_pass(wanted.pass, *who.variant, who.options.arithmetic) : std::string();
+    std::string reason = who.is_computed() ? why_no_pass(wanted.pass, *who.variant, who.options.arithmetic,
+                                                         asked.source->outline().dimensions.strength)
+                                           : std::string();
     if (reason.empty()) reason = who.why_not;
     Case item;
     item.question = Question::growth, item.answer = index, item.reference = reference;
@@ -124,10 +125,16 @@ void add_captures(Builder& builder, const Asked& asked) {
                     source.target().is_regime
                         ? fmt::format("--no-stages, or the regime with C={}", who.options.chunk_size)
                         : "--no-stages");
+      if (const std::string_view reason = why_no_stages(who.options.arithmetic);
+          request.capture_stages && who.variant->axes.chunk && !reason.empty())
+        throw Error(ErrorKind::usage, fmt::format("no stages of {}: {}", who.name, reason), {},
+                    "--no-stages");
       Case item;
       item.question = Question::capture, item.answer = index, item.reference = {Reference::Kind::none, 0, {}};
       item.tensors = kda::tensors_of(kda::Pass::forward);
-      if (why_no_pass(kda::Pass::backward, *who.variant, who.options.arithmetic).empty())
+      if (why_no_pass(kda::Pass::backward, *who.variant, who.options.arithmetic,
+                      source.outline().dimensions.strength)
+              .empty())
         for (std::string& gradient : kda::tensors_of(kda::Pass::backward, source.outline()))
           item.tensors.push_back(std::move(gradient));
       builder.add_case(asked, part, std::move(item));

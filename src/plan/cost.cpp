@@ -35,6 +35,7 @@ constexpr Speed speeds[] = {
 constexpr double oracle_forward = 28, oracle_backward = 180, oracle_fp64 = 6, comparison = 1.8;
 constexpr double oracle_on_gpu = 0.2, gradient_oracle_on_gpu = 2;
 constexpr double exact_sums = 30, tensor_core_sums = 9;  ///< a run with such sums over a plain one
+constexpr double split_products = 6;                     ///< over other products of a tensor core
 constexpr double map_runs = 1.4;  ///< forward runs that the map of a part takes; backwards there are two
 constexpr double per_problem = 3e-3, per_case = 5e-4;  ///< opening, allocating; limits, writing rows
 constexpr double law_runs = 4;                         ///< answers that trying one law takes
@@ -64,11 +65,11 @@ double run_seconds(const Answer& answer, const kda::Outline& problem, Pass pass)
       microseconds = answer.dtype == DType::fp64 ? speed.fp64 : speed.fp32;
       microseconds *= (pass == Pass::backward ? speed.backward : 1) + maps;
     }
-  const kda::ReductionKind kind = answer.options.arithmetic.reduction.kind;
-  if (kind == kda::ReductionKind::exact) microseconds *= exact_sums;
-  if (kind == kda::ReductionKind::mma || kda::is_triton(answer.options.arithmetic.reduction) ||
-      kind == kda::ReductionKind::lanes)
-    microseconds *= tensor_core_sums;
+  if (is_on_gpu(*answer.variant)) return seconds_for(problem, microseconds);  // whose sums cost what they do
+  const kda::Reduction& reduction = answer.options.arithmetic.reduction;
+  if (reduction.kind == kda::ReductionKind::exact) microseconds *= exact_sums;
+  if (kda::has_tensor_cores(reduction)) microseconds *= tensor_core_sums;
+  if (reduction.kind == kda::ReductionKind::split) microseconds *= split_products;
   return seconds_for(problem, microseconds);
 }
 

@@ -33,6 +33,8 @@ constexpr Emulation emulations[] = {
     {"sglang_decode", "recurrent", "sglang-decode", 0},
     {"llama_cpp", "recurrent", "llama.cpp", 0},
     {"cula_sm90", "chunk", "cula-sm90", 0},
+    {"flashinfer_decode", "recurrent", "flashinfer-decode", 0},
+    {"cudnn_sm90", "chunk", "cudnn-sm90", 16},
     {"torch_fp64", "naive", "", 0},
 };
 

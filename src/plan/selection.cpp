@@ -75,18 +75,52 @@ void check_launch(const std::string& assignment, const kda::Launch& launch,
                   {}, "block is of recurrent and naive, all other parts are of chunk");
 }
 
+/// Nor does one that sums in the order that is asked for do not read.
+void check_launch_is_read(const std::string& assignment, const kda::Launch& launch,
+                          const kda::Reduction& reduction) {
+  if (const std::string_view idle = kda::idle_part(launch, reduction); !idle.empty())
+    throw Error(ErrorKind::usage,
+                fmt::format("--arithmetic {}: no sum reads '{}' in this order", assignment, idle), {},
+                "a launch is that of reduction=triton and triton-rows, as in fla; its norm of lanes, too");
+}
+
+/// Of keys that both forms have: values that one of them computes with, as the other has nothing for them.
+constexpr struct {
+  std::string_view word;
+  bool chunk;
+} values_of_one_form[] = {{"delta=residual", true},   {"delta=chained", true}, {"delta=fused", false},
+                          {"scale=q-late", true},     {"scale=norm", false},   {"update=added", true},
+                          {"update=transposed", true}};
+
+bool reads(const kda::Variant& variant, std::string_view assignment) {
+  return std::ranges::none_of(values_of_one_form, [&](const auto& value) {
+    return value.word == assignment && value.chunk != variant.axes.chunk;
+  });
+}
+
 void check_arithmetic(const Request& own) {
+  kda::Arithmetic whole;
+  for (const std::string& assignment : own.arithmetic) kda::set_axis(whole, assignment);
   for (const std::string& assignment : own.arithmetic) {
     kda::Arithmetic named;
     kda::set_axis(named, assignment);
     const std::vector<const kda::Variant*> variants = variants_of(own);
-    if (assignment.starts_with("launch=")) check_launch(assignment, named.launch, variants);
+    if (assignment.starts_with("launch=")) {
+      check_launch(assignment, named.launch, variants);
+      // Of `attribute` the presets of its ends, which stand before, are known later.
+      if (own.task != Task::attribute) check_launch_is_read(assignment, named.launch, whole.reduction);
+    }
     const bool anybody = std::any_of(variants.begin(), variants.end(), [&](const kda::Variant* variant) {
       return kda::has_axis(variant->axes, assignment);
     });
     if (!anybody && !variants.empty())
       throw Error(ErrorKind::usage,
                   fmt::format("--arithmetic {}: none of the selected variants has this axis", assignment));
+    if (!variants.empty() &&
+        std::ranges::none_of(variants, [&](const auto* variant) { return reads(*variant, assignment); }))
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("--arithmetic {}: no selected variant has anything that this changes", assignment));
   }
 }
 
@@ -306,12 +340,19 @@ std::string why_not(const kda::Variant& variant, const kda::Outline& problem,
   return reason.empty() ? variant.unsupported(problem, options) : reason;
 }
 
-std::string why_no_pass(kda::Pass pass, const kda::Variant& variant, const kda::Arithmetic& arithmetic) {
+std::string why_no_pass(kda::Pass pass, const kda::Variant& variant, const kda::Arithmetic& arithmetic,
+                        kda::Strength strength) {
   if (pass == kda::Pass::forward) return {};
   if (variant.run_backward == nullptr) return "no backward pass";
-  if (arithmetic.stored != kda::StoredState{}) return "no backward pass through a state stored below fp32";
-  return is_on_gpu(variant) && kda::runs_on_tensor_cores(arithmetic) ? "no backward pass on tensor cores"
-                                                                     : "";
+  if (const std::string_view reason = kda::lacks_gradients(arithmetic, strength); !reason.empty())
+    return std::string(reason);
+  return is_on_gpu(variant) && arithmetic.reduction.kind == kda::ReductionKind::split
+             ? "no backward pass with operands that are split"
+             : "";
+}
+
+std::string_view why_no_stages(const kda::Arithmetic& arithmetic) {
+  return arithmetic.beta == kda::BetaPart::keys ? "with beta=keys a chunk computes other numbers" : "";
 }
 
 }  // namespace kda_check::plan

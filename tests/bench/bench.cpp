@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "kda/pool.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
@@ -65,6 +66,39 @@ TEST_CASE("the problem of a layer is packed and leaves norms, sigmoid and gate t
   CHECK((problem.options.qk_l2norm && problem.options.beta_sigmoid && problem.options.state_v_first));
   CHECK(problem.state_gradient->shape() == tensor::Shape{3, 2, 32, 32});
   CHECK(kda::run_recurrent(problem, {}).final_state.shape()[0] == 3);
+}
+
+TEST_CASE("a step of decoding is a token for each of many sequences, whose states stay in their slots",
+          "[bench]") {
+  BenchRequest request = request_for(Names{"recurrent"});
+  request.decode = request.sequences = request.T = 10, request.layer = true;
+  const kda::Problem problem = bench::bench_problem(request, DType::bf16, false);
+  REQUIRE(problem.pool);
+  CHECK(problem.pool->states.shape() == tensor::Shape{12, 2, 32, 32});
+  CHECK(problem.pool->states.dtype() == DType::fp32);
+  REQUIRE(problem.pool->pieces.size() == 10);
+  std::size_t in_order = 0;
+  for (std::size_t n = 0; n < 10; ++n) {
+    const kda::PoolPiece& piece = problem.pool->pieces[n];
+    CHECK(piece.from == piece.to);
+    CHECK(piece.tokens.length() == 1);
+    in_order += piece.from == n;
+  }
+  CHECK(in_order < 5);
+}
+
+TEST_CASE("bench times a step of decoding where nobody asks for another problem", "[bench]") {
+  BenchRequest request = request_for(Names{"recurrent"});
+  request.decode = 6, request.with_oracle = false;
+  const report::Document document = bench::bench(request);
+  const std::vector<Item> rows = items_of(document, "rows");
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0].figure("us_per_token_and_head") > 0);
+  CHECK(rows[0].is_nothing("launched_ms"));  // a CPU has no launches
+  request.sequences = 3;
+  CHECK_THAT(test::refusal([&] { bench::bench(request); }), ContainsSubstring("2 --decode"));
+  request.sequences = 1, request.words.selection.pass = kda::Pass::backward;
+  CHECK_THAT(test::refusal([&] { bench::bench(request); }), ContainsSubstring("2 --decode"));
 }
 
 TEST_CASE("errors are those of the answers, each against the truth", "[bench]") {

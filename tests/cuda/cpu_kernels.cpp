@@ -1,5 +1,5 @@
 // The kernels of the CPU compiled for a GPU: the same bits, in every arithmetic, whatever the problem.
-#include <cmath>
+#include <cstring>
 #include <filesystem>
 
 #include "engine/twin_family.hpp"
@@ -7,6 +7,7 @@
 #include "kda/gpu_emulation.hpp"
 #include "kda/regimes.hpp"
 #include "support/gpu.hpp"
+#include "support/loss.hpp"
 
 using namespace kda_check;
 using numeric::DType;
@@ -14,20 +15,32 @@ using test::ProblemSpec;
 
 namespace {
 
+std::size_t differing(const kda::Tensors& gpu, const kda::Tensors& cpu) {
+  std::size_t count = 0;
+  for (const auto& [name, of_cpu] : cpu) {
+    const tensor::Tensor& of_gpu = gpu.at(name);
+    REQUIRE(of_gpu.dtype() == of_cpu.dtype());
+    const std::size_t width = numeric::format_of(of_cpu.dtype()).bytes;
+    for (std::size_t i = 0; i < of_cpu.size(); ++i)
+      count += std::memcmp(of_gpu.at(i), of_cpu.at(i), width) != 0;
+  }
+  return count;
+}
+
 /// Elements that differ between the CPU's answer and the GPU's to the same question; -1: the GPU cannot.
-long differing(const kda::Problem& problem, std::string_view name, kda::RunOptions options) {
+long differing(const kda::Problem& problem, std::string_view name, kda::RunOptions options, kda::Pass pass) {
   const kda::Variant& variant = kda::variant_named(name);
-  const kda::Emulated wanted{&variant, &options};
+  const kda::Emulated wanted{&variant, &options, pass};
   if (!kda::not_emulated_on_gpu(wanted, problem).empty()) return -1;
-  kda::Answer gpu;
+  kda::Tensors gpu;
   kda::emulate_on_gpu(problem, {wanted}, [&](std::size_t, const kda::AnswerOnGpu& answer) {
     gpu = kda::downloaded(answer, problem);
   });
   options.threads = 16;
-  return static_cast<long>(test::differing(gpu, variant.run(problem, options)));
+  return static_cast<long>(differing(gpu, kda::run_pass(pass, variant, problem, options)));
 }
 
-/// In an arithmetic of these words, both forms.
+/// In an arithmetic of these words, both forms and, where there is a loss, both passes.
 void check(const kda::Problem& problem, DType dtype, const std::vector<std::string>& words = {}) {
   for (const std::string_view name : {"recurrent", "chunk"}) {
     kda::RunOptions options = test::default_options(problem, name, dtype);
@@ -38,7 +51,11 @@ void check(const kda::Problem& problem, DType dtype, const std::vector<std::stri
     }
     if (!has_all || !kda::unsupported(options.arithmetic, dtype).empty()) continue;
     INFO(name << " in " << numeric::name_of(dtype) << ", " << (words.empty() ? "default" : words.front()));
-    CHECK(differing(problem, name, options) == 0);
+    CHECK(differing(problem, name, options, kda::Pass::forward) == 0);
+    if (!problem.has_loss()) continue;
+    INFO("gradients");
+    const long of_gradients = differing(problem, name, options, kda::Pass::backward);
+    CHECK((of_gradients == 0 || (of_gradients < 0 && problem.dimensions().V > 256)));
   }
 }
 
@@ -89,7 +106,7 @@ TEST_CASE("CPU kernels on a GPU give the same bits in every arithmetic", "[emula
   spec.T = 100, spec.K = 48, spec.V = 40, spec.qk_l2norm = true;
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     spec.dtype = dtype;
-    const kda::Problem problem = test::make_problem(spec);
+    const kda::Problem problem = test::with_loss(test::make_problem(spec));
     for (const std::string& word : words) check(problem, dtype, {word});
     check(problem, dtype, {"decay=pair", "reduction=tree:8", "tail=suffix", "inverse=doubling:16"});
     check(problem, dtype, {"reduction=pairwise", "inverse=substitution", "tail=suffix"});
@@ -105,7 +122,7 @@ TEST_CASE("CPU kernels on a GPU give the same bits with every option, shape and 
       spec.T = 90, spec.safe_gate = options & 8;
       spec.dtype = options % 2 == 0 ? DType::bf16 : DType::fp32;
       INFO("gate " << kda::name_of(gate) << " options " << options);
-      check(test::make_problem(spec, static_cast<std::uint64_t>(options)), spec.dtype);
+      check(test::with_loss(test::make_problem(spec, static_cast<std::uint64_t>(options))), spec.dtype);
     }
   for (const std::size_t K : {1, 5, 33, 64, 100, 128, 256})
     for (const std::size_t V : {1, 3, 33, 70, 128}) {
@@ -116,12 +133,12 @@ TEST_CASE("CPU kernels on a GPU give the same bits with every option, shape and 
       spec.qk_l2norm = K % 3 == 0, spec.initial_state = V % 4 != 0;
       spec.chunk_size = K % 3 == 0 ? 64 : K % 3 == 1 ? 32 : 16;
       INFO("K " << K << " V " << V << " T " << spec.T << " chunk " << spec.chunk_size);
-      check(test::make_problem(spec, K * 1000 + V), DType::fp32);
+      check(test::with_loss(test::make_problem(spec, K * 1000 + V)), DType::fp32);
     }
   ProblemSpec packed = test::packed_spec();
   for (const int chunk : {16, 32, 64}) {
     packed.chunk_size = chunk;
-    check(test::make_problem(packed), DType::fp32);
+    check(test::with_loss(test::make_problem(packed)), DType::fp32);
   }
 }
 
@@ -129,7 +146,7 @@ TEST_CASE("CPU kernels on a GPU go through every way to compute on a few problem
   KDA_CHECK_NEEDS_GPU();
   ProblemSpec spec;
   spec.T = 40, spec.K = 20, spec.V = 18, spec.qk_l2norm = true, spec.chunk_size = 32;
-  const kda::Problem problem = test::make_problem(spec);
+  const kda::Problem problem = test::with_loss(test::make_problem(spec));
   for (const char* const decay : {"decay=pair", "decay=anchor-mid:16", "decay=anchor-pair:16"})
     check(problem, DType::bf16, {decay, "inverse=doubling:16", "tail=suffix", "reduction=blocks:16"});
   check(problem, DType::fp32, {"reduction=pairwise"});
@@ -142,16 +159,19 @@ TEST_CASE("twins on a GPU have the bits of those on a CPU", "[emulation]") {
   for (const auto& entry : std::filesystem::directory_iterator(test::case_fixtures()))
     files.push_back(entry.path().string());
   for (const std::string& path : files) {
-    const kda::Problem problem = fixture::Fixture::open(path).read_problem();
+    kda::Problem problem = fixture::Fixture::open(path).read_problem();
     if (problem.dtype() == DType::fp64) continue;
+    if (!problem.has_loss()) test::add_loss(problem);
     for (const numeric::ComputeFormat compute :
          {numeric::ComputeFormat::fp32, numeric::ComputeFormat::tf32, numeric::ComputeFormat::bf16})
-      for (const engine::Twin& twin :
-           engine::twin_family(problem, kda::Pass::forward, compute, problem.dtype(), judge::Form::unknown,
-                               kda::Storage::none)) {
-        INFO(path << ": " << kda::describe(twin.options.arithmetic, twin.variant->axes));
-        CHECK(differing(problem, twin.variant->name, twin.options) == 0);
-      }
+      for (const kda::Pass pass : kda::every_pass)
+        for (const engine::Twin& twin : engine::twin_family(problem, pass, compute, problem.dtype(),
+                                                            judge::Form::unknown, kda::Storage::none)) {
+          INFO(path << ", " << kda::name_of(pass) << ": "
+                    << kda::describe(twin.options.arithmetic, twin.variant->axes));
+          if (pass == kda::Pass::backward && problem.dimensions().has_scalar_decay) continue;
+          CHECK(differing(problem, twin.variant->name, twin.options, pass) == 0);
+        }
   }
 }
 
@@ -161,18 +181,20 @@ TEST_CASE("twins that run side by side on a GPU answer as each alone, and come i
   ProblemSpec spec;
   spec.T = 200, spec.H = 2, spec.HV = 4, spec.K = 20, spec.V = 36, spec.qk_l2norm = true;
   spec.dtype = DType::bf16;
-  const kda::Problem problem = test::make_problem(spec);
-  const std::vector<engine::Twin> family =
-      engine::twin_family(problem, kda::Pass::forward, numeric::ComputeFormat::bf16, DType::bf16,
-                          judge::Form::unknown, kda::Storage::none);
-  std::vector<kda::Emulated> wanted;
-  for (const engine::Twin& twin : family) wanted.push_back({twin.variant, &twin.options});
-  REQUIRE(wanted.size() > 6);
-  std::size_t next = 0;
-  kda::emulate_on_gpu(problem, wanted, [&](std::size_t i, const kda::AnswerOnGpu& answer) {
-    REQUIRE(i == next++);
-    CHECK(test::differing(kda::downloaded(answer, problem),
-                          family[i].variant->run(problem, family[i].options)) == 0);
-  });
-  CHECK(next == wanted.size());
+  const kda::Problem problem = test::with_loss(test::make_problem(spec));
+  for (const kda::Pass pass : kda::every_pass) {
+    INFO(kda::name_of(pass));
+    const std::vector<engine::Twin> family = engine::twin_family(
+        problem, pass, numeric::ComputeFormat::bf16, DType::bf16, judge::Form::unknown, kda::Storage::none);
+    std::vector<kda::Emulated> wanted;
+    for (const engine::Twin& twin : family) wanted.push_back({twin.variant, &twin.options, pass});
+    REQUIRE(wanted.size() > 6);
+    std::size_t next = 0;
+    kda::emulate_on_gpu(problem, wanted, [&](std::size_t i, const kda::AnswerOnGpu& answer) {
+      REQUIRE(i == next++);
+      CHECK(differing(kda::downloaded(answer, problem),
+                      kda::run_pass(pass, *family[i].variant, problem, family[i].options)) == 0);
+    });
+    CHECK(next == wanted.size());
+  }
 }

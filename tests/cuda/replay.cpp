@@ -3,8 +3,11 @@
 #include <filesystem>
 
 #include "fixture/fixture.hpp"
+#include "kda/decoding.hpp"
+#include "kda/pool.hpp"
 #include "kda/regimes.hpp"
 #include "support/gpu.hpp"
+#include "support/pools.hpp"
 
 using namespace kda_check;
 using numeric::DType;
@@ -73,6 +76,48 @@ TEST_CASE("GPU and replay give the same bits in every shape", "[replay][small]")
       INFO("K " << K << " V " << V << " T " << spec.T << " chunk " << spec.chunk_size);
       const kda::Problem problem = test::make_problem(spec, K * 1000 + V);
       check_replay(problem, DType::fp32);
+    }
+}
+
+TEST_CASE("gpu-recurrent decodes in the slots of a pool, and touches no other", "[replay][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  kda::SlotTable table;
+  table.indices = {6, 2, 7, 0, 3};
+  for (const std::size_t K : {64, 128})
+    for (const std::size_t V : {128, 256})
+      for (const bool v_first : {false, true}) {
+        ProblemSpec spec;
+        spec.K = K, spec.V = V, spec.H = 2, spec.HV = 4, spec.B = 5, spec.T = 1, spec.state_v_first = v_first;
+        spec.qk_l2norm = v_first;
+        INFO("K " << K << " V " << V << (v_first ? ", states [V,K]" : ""));
+        const kda::Problem problem = test::make_pool_problem(spec, table, 8);
+        for (const DType dtype : replayed_dtypes) {
+          const kda::RunOptions options = test::default_options(problem, "gpu-recurrent", dtype);
+          REQUIRE(kda::decodes_in_place(problem, options));
+          const kda::Answer answer = test::run(problem, "gpu-recurrent", options);
+          CHECK(test::differing(answer, test::replayed(problem, "gpu-recurrent", options)) == 0);
+          const tensor::Tensor& before = problem.pool->states;
+          const std::size_t bytes = before.bytes() / 8;
+          for (const std::size_t slot : {1, 4, 5})
+            CHECK(std::memcmp(answer.pool.data() + slot * bytes, before.data() + slot * bytes, bytes) == 0);
+          CHECK(kda::time_decoding(problem, options, 2).graph.size() == 2);
+        }
+      }
+}
+
+TEST_CASE("gpu-recurrent takes calls that it has no kernel for in their ordinary form", "[replay][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  ProblemSpec spec;
+  spec.K = 64, spec.V = 128, spec.H = 1, spec.HV = 2, spec.B = 3, spec.T = 2;
+  kda::SlotTable rows, drafts;
+  rows.indices = {6, 2, 7};
+  drafts.indices = {6, 5, 2, 1, 7, 0}, drafts.columns = 2, drafts.accepted = {1, 2, 1};
+  for (const kda::SlotTable& table : {rows, drafts})
+    for (const DType states : {DType::fp32, DType::bf16}) {
+      const kda::Problem problem = test::make_pool_problem(spec, table, 8, states);
+      const kda::RunOptions options = test::default_options(problem, "gpu-recurrent", DType::fp32);
+      CHECK_FALSE(kda::decodes_in_place(problem, options));
+      CHECK(test::differing_from_replay(problem, "gpu-recurrent", options) == 0);
     }
 }
 

@@ -181,7 +181,7 @@ TEST_CASE("a GPU answers with longer decays as the CPU does", "[emulation][small
       const float factor = 1.015625F;
       std::vector<kda::Emulated> wanted;
       for (const auto scaled : {kda::ScaledDecays::slowest, kda::ScaledDecays::all})
-        wanted.push_back({&kda::variant_named("recurrent"), &plain, scaled, factor});
+        wanted.push_back({&kda::variant_named("recurrent"), &plain, kda::Pass::forward, scaled, factor});
       std::vector<kda::AnswerOnGpu> gpu;
       kda::emulate_on_gpu(problem, wanted,
                           [&](std::size_t, kda::AnswerOnGpu answer) { gpu.push_back(std::move(answer)); });
@@ -193,7 +193,7 @@ TEST_CASE("a GPU answers with longer decays as the CPU does", "[emulation][small
         for (std::size_t i = 0; i < heads; ++i) any = any || gpu[0].slowest[query * heads + i] >= 0;
         CHECK(any == cpu.any_decays);
         for (const bool all : {false, true}) {
-          const tensor::Tensor of_gpu = kda::downloaded(gpu[all], problem).o,
+          const tensor::Tensor of_gpu = kda::downloaded(gpu[all].o, "o"),
                                &of_cpu = (all ? cpu.all : cpu.slowest).o;
           const std::size_t row = heads * spec.V;
           std::size_t differing = 0;

@@ -1,6 +1,12 @@
-// gpu-chunk on tensor cores against its CPU replay: the same bits, whatever the problem.
+// gpu-chunk on tensor cores against its CPU replay, forwards and backwards: the same bits, whatever the
+// problem.
+#include <cmath>
+
 #include "fixture/fixture.hpp"
+#include "kda/regimes.hpp"
 #include "support/gpu.hpp"
+#include "support/gradients.hpp"
+#include "support/loss.hpp"
 
 using namespace kda_check;
 using numeric::DType;
@@ -8,11 +14,25 @@ using test::ProblemSpec;
 
 namespace {
 
-constexpr DType narrow_dtypes[] = {DType::bf16, DType::fp16};
+/// A preset on tensor cores, in a dtype that it has.
+struct Way {
+  std::string_view preset;
+  DType dtype;
+};
+constexpr Way ways[] = {{"h100-mma", DType::bf16},
+                        {"h100-mma3", DType::fp32},
+                        {"h100-mma", DType::fp16},
+                        {"h100-mma3", DType::bf16},
+                        {"h100-mma3", DType::fp16}};
+/// One for each preset, of those of its dtypes in turn.
+std::vector<Way> both_presets(std::size_t number) {
+  constexpr DType narrow[] = {DType::bf16, DType::fp16}, all[] = {DType::fp32, DType::bf16, DType::fp16};
+  return {{"h100-mma", narrow[number % 2]}, {"h100-mma3", all[number % 3]}};
+}
 
-kda::RunOptions on_tensor_cores(const kda::Problem& problem, DType dtype) {
-  kda::RunOptions options = test::default_options(problem, "gpu-chunk", dtype);
-  kda::set_axis(options.arithmetic, "h100-mma");
+kda::RunOptions on_tensor_cores(const kda::Problem& problem, const Way& way) {
+  kda::RunOptions options = test::default_options(problem, "gpu-chunk", way.dtype);
+  kda::set_axis(options.arithmetic, way.preset);
   return options;
 }
 
@@ -20,28 +40,63 @@ std::string why_not(const kda::Problem& problem, const kda::RunOptions& options)
   return kda::variant_named("gpu-chunk").unsupported(problem, options);
 }
 
-void check_replay(const kda::Problem& problem, DType dtype, const std::vector<std::string>& words = {}) {
-  kda::RunOptions options = on_tensor_cores(problem, dtype);
+bool has_backward(const kda::RunOptions& options) {
+  return options.arithmetic.reduction.kind != kda::ReductionKind::split;
+}
+
+bool is_finite(const kda::GradientTensors& gradients) {
+  for (const tensor::Tensor& tensor : gradients)
+    for (std::size_t i = 0; i < tensor.size(); ++i)
+      if (!std::isfinite(tensor.value(i))) return false;
+  return true;
+}
+
+/// Gradient by gradient, and true; `where_finite`: only if all are, for NaNs need not be the same NaN.
+bool check_gradients(const kda::Problem& problem, kda::RunOptions options, bool where_finite = false) {
+  options.threads = 16;
+  const kda::GradientTensors replayed = kda::run_chunk_backward(problem, options);
+  if (where_finite && !is_finite(replayed)) return false;
+  const kda::GradientTensors gpu = kda::run_gpu_backward(true, problem, options);
+  for (const kda::GradientRow& row : kda::gradients()) {
+    const auto g = static_cast<std::size_t>(row.gradient);
+    REQUIRE(gpu[g].empty() == replayed[g].empty());
+    if (gpu[g].empty()) continue;
+    INFO(row.name);
+    CHECK(test::differing_bits(gpu[g], replayed[g]) == 0);
+  }
+  return true;
+}
+
+/// Both passes, where there are; the second of a loss of its own where the problem has none.
+void check_replay(kda::Problem problem, const Way& way, const std::vector<std::string>& words = {}) {
+  INFO(way.preset << " in " << numeric::name_of(way.dtype));
+  kda::RunOptions options = on_tensor_cores(problem, way);
   for (const std::string& word : words) kda::set_axis(options.arithmetic, word);
   REQUIRE(why_not(problem, options).empty());
   CHECK(test::differing_from_replay(problem, "gpu-chunk", options) == 0);
+  if (!has_backward(options)) return;
+  if (!problem.has_loss()) test::add_loss(problem);
+  check_gradients(problem, options);
 }
 
 }  // namespace
 
-TEST_CASE("tensor cores and their replay give the same bits on fixtures of 16 bits", "[tensor_cores]") {
+TEST_CASE("tensor cores and their replay give the same bits on fixtures", "[tensor_cores]") {
   KDA_CHECK_NEEDS_GPU();
   std::size_t checked = 0;
   for (const std::string& path : test::large_fixture_files()) {
     INFO(path);
     const kda::Problem problem = fixture::Fixture::open(path).read_problem();
-    kda::RunOptions options = on_tensor_cores(problem, problem.dtype());
-    options.chunk_size = 64;
-    if (!why_not(problem, options).empty()) continue;
-    ++checked;
-    CHECK(test::differing_from_replay(problem, "gpu-chunk", options) == 0);
+    for (const std::string_view preset : {"h100-mma", "h100-mma3"}) {
+      kda::RunOptions options = on_tensor_cores(problem, {preset, problem.dtype()});
+      options.chunk_size = 64;
+      if (!why_not(problem, options).empty()) continue;
+      ++checked;
+      CHECK(test::differing_from_replay(problem, "gpu-chunk", options) == 0);
+      if (problem.has_loss() && has_backward(options)) check_gradients(problem, options);
+    }
   }
-  if (checked == 0) KDA_CHECK_SKIP("no fixtures of 16 bits: KDA_CHECK_FIXTURES");
+  if (checked == 0) KDA_CHECK_SKIP("no fixtures: KDA_CHECK_FIXTURES");
 }
 
 TEST_CASE("tensor cores and their replay give the same bits in every shape", "[tensor_cores][small]") {
@@ -53,9 +108,11 @@ TEST_CASE("tensor cores and their replay give the same bits in every shape", "[t
       spec.HV = spec.H * (1 + V % 3);
       spec.B = 1 + V % 2, spec.state_v_first = V % 3 == 0, spec.safe_gate = K % 2 == 0;
       spec.qk_l2norm = K % 3 == 0, spec.initial_state = V % 4 != 0;
-      spec.dtype = narrow_dtypes[(K + V) % 2];
-      INFO("K " << K << " V " << V << " T " << spec.T << " " << numeric::name_of(spec.dtype));
-      check_replay(test::make_problem(spec, K * 1000 + V), spec.dtype);
+      INFO("K " << K << " V " << V << " T " << spec.T);
+      for (const Way& way : both_presets(K + V)) {
+        spec.dtype = way.dtype;
+        check_replay(test::make_problem(spec, K * 1000 + V), way);
+      }
     }
 }
 
@@ -65,9 +122,11 @@ TEST_CASE("tensor cores and their replay give the same bits with every option", 
     for (int options = 0; options < 64; ++options) {
       ProblemSpec spec = test::spec_with_options(gate, options);
       spec.T = 150, spec.safe_gate = options & 8;
-      spec.dtype = narrow_dtypes[options % 2];
       INFO("gate " << kda::name_of(gate) << " options " << options);
-      check_replay(test::make_problem(spec, static_cast<std::uint64_t>(options)), spec.dtype);
+      for (const Way& way : both_presets(static_cast<std::size_t>(options))) {
+        spec.dtype = way.dtype;
+        check_replay(test::make_problem(spec, static_cast<std::uint64_t>(options)), way);
+      }
     }
 }
 
@@ -76,10 +135,10 @@ TEST_CASE(
     "[tensor_cores][small][race]") {
   KDA_CHECK_NEEDS_GPU();
   ProblemSpec spec = test::packed_spec();
-  for (const DType dtype : narrow_dtypes) {
-    spec.dtype = dtype;
+  for (const Way& way : ways) {
+    spec.dtype = way.dtype;
     for (const char* const decay : {"anchor-pair", "anchor-first", "anchor-mid"})
-      check_replay(test::make_problem(spec), dtype, {std::string("decay=") + decay});
+      check_replay(test::make_problem(spec), way, {std::string("decay=") + decay});
   }
 }
 
@@ -89,9 +148,9 @@ TEST_CASE("tensor cores and their replay give the same bits at K = V = 128 over 
   ProblemSpec spec;
   spec.T = 1000, spec.H = 3, spec.HV = 6, spec.K = spec.V = 128, spec.qk_l2norm = spec.beta_sigmoid = true;
   spec.gate = kda::Gate::softplus;
-  for (const DType dtype : narrow_dtypes) {
-    spec.dtype = dtype;
-    check_replay(test::make_problem(spec), dtype);
+  for (const Way& way : ways) {
+    spec.dtype = way.dtype;
+    check_replay(test::make_problem(spec), way);
   }
 }
 
@@ -103,20 +162,69 @@ TEST_CASE("tensor cores and their replay give the same bits however many heads s
       ProblemSpec spec;
       spec.T = 130, spec.H = 4, spec.HV = heads, spec.K = 32, spec.V = V, spec.dtype = DType::bf16;
       INFO("heads " << heads << " V " << V);
-      check_replay(test::make_problem(spec), spec.dtype);
+      for (const std::string_view preset : {"h100-mma", "h100-mma3"})
+        check_replay(test::make_problem(spec), {preset, spec.dtype});
     }
+}
+
+TEST_CASE("gradients on tensor cores have the bits of their replay with any part of a loss",
+          "[tensor_cores][small][race]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    ProblemSpec spec;
+    spec.T = 100, spec.K = 48, spec.V = 40, spec.dtype = dtype, spec.gate = kda::Gate::lower_bound;
+    kda::Problem problem = test::with_loss(test::make_problem(spec));
+    const kda::RunOptions options = on_tensor_cores(problem, {"h100-mma", dtype});
+    tensor::Tensor wide("do", DType::fp32, problem.output_gradient->shape());
+    for (std::size_t i = 0; i < wide.size(); ++i) wide.set(i, problem.output_gradient->value(i) * 1.0009);
+    problem.output_gradient = std::move(wide);
+    check_gradients(problem, options);
+    problem.output_gradient.reset();
+    check_gradients(problem, options);
+    problem = test::with_loss(test::make_problem(spec));
+    problem.state_gradient.reset();
+    check_gradients(problem, options);
+  }
+}
+
+TEST_CASE("gradients on tensor cores have the bits of their replay on regimes", "[tensor_cores]") {
+  KDA_CHECK_NEEDS_GPU();
+  std::size_t checked = 0;
+  for (const kda::Recipe& recipe : kda::recipes()) {
+    const std::string words = std::string(recipe.name) + ":dtype=bf16";
+    INFO(words);
+    kda::Problem problem = kda::parse_regime(words).build();
+    if (!problem.has_loss()) test::add_loss(problem);
+    kda::RunOptions options = on_tensor_cores(problem, {"h100-mma", DType::bf16});
+    options.chunk_size = 64;
+    if (!why_not(problem, options).empty()) continue;
+    checked += check_gradients(problem, options, true);
+  }
+  CHECK(checked > 20);
 }
 
 TEST_CASE("every stage on tensor cores has the bits of its replay", "[tensor_cores][small][race]") {
   KDA_CHECK_NEEDS_GPU();
   for (const std::size_t K : {40, 128})
-    for (const DType dtype : narrow_dtypes) {
+    for (const Way& way : ways) {
       ProblemSpec spec;
-      spec.T = 150, spec.K = K, spec.V = 72, spec.B = 2, spec.H = 2, spec.HV = 4, spec.dtype = dtype;
+      spec.T = 150, spec.K = K, spec.V = 72, spec.B = 2, spec.H = 2, spec.HV = 4, spec.dtype = way.dtype;
       spec.state_v_first = spec.safe_gate = K == 40, spec.qk_l2norm = spec.beta_sigmoid = true;
       const kda::Problem problem = test::make_problem(spec);
-      INFO("K " << K << " " << numeric::name_of(dtype));
-      test::check_stages_of_replay(problem, on_tensor_cores(problem, dtype));
+      INFO("K " << K << " " << way.preset << " in " << numeric::name_of(way.dtype));
+      test::check_stages_of_replay(problem, on_tensor_cores(problem, way));
+    }
+}
+
+TEST_CASE("inputs that are stored otherwise than computed are split on tensor cores, too",
+          "[tensor_cores][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  ProblemSpec spec;
+  spec.T = 100, spec.K = 48, spec.V = 40, spec.qk_l2norm = true;
+  for (const DType stored : {DType::fp32, DType::bf16})
+    for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
+      spec.dtype = stored;
+      check_replay(test::make_problem(spec), {"h100-mma3", dtype});
     }
 }
 
@@ -125,12 +233,18 @@ TEST_CASE("what gpu-chunk lacks on tensor cores it says") {
   spec.dtype = DType::bf16;
   const kda::Problem problem = test::make_problem(spec);
   const auto reason = [&](const kda::RunOptions& options) { return why_not(problem, options); };
-  kda::RunOptions options = on_tensor_cores(problem, DType::bf16);
+  const Way narrow{"h100-mma", DType::bf16}, split{"h100-mma3", DType::bf16};
+  kda::RunOptions options = on_tensor_cores(problem, narrow);
   kda::set_axis(options.arithmetic, "tail=suffix");
-  CHECK(reason(options).find("preset h100-mma") != std::string::npos);
-  options = on_tensor_cores(problem, DType::bf16);
+  CHECK(reason(options).find("preset h100-mma,") != std::string::npos);
+  options = on_tensor_cores(problem, split);
+  kda::set_axis(options.arithmetic, "tail=difference");
+  CHECK(reason(options).find("preset h100-mma3,") != std::string::npos);
+  options = on_tensor_cores(problem, narrow);
   kda::set_axis(options.arithmetic, "decay=pair");
   CHECK(reason(options).find("anchor-pair:16") != std::string::npos);
-  CHECK(reason(on_tensor_cores(problem, DType::fp32)).find("bf16 or fp16") != std::string::npos);
-  CHECK(reason(on_tensor_cores(problem, DType::fp16)).find("in that dtype") != std::string::npos);
+  CHECK(reason(on_tensor_cores(problem, {"h100-mma", DType::fp32})).find("bf16 or fp16") !=
+        std::string::npos);
+  CHECK(reason(on_tensor_cores(problem, {"h100-mma", DType::fp16})).find("in that dtype") !=
+        std::string::npos);
 }

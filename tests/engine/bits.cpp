@@ -175,6 +175,15 @@ TEST_CASE("one word that is not the preset's is named", "[engine][bits]") {
   }
 }
 
+TEST_CASE("a word that brings back what is usual of a token form is named", "[engine][bits]") {
+  const Computed computed(two_heads(), "recurrent", {"llama.cpp", "scale=scores"});
+  const report::Document document = ran(computed.file.path);
+  const Item item = items_of(document, "bits").at(0);
+  CHECK(item.words("change") == "scale=output -> scale=scores");
+  CHECK(item.words("arithmetic") == "llama.cpp,scale=scores");
+  CHECK(item.count("differing") == 0);
+}
+
 TEST_CASE("a word of a kernel in another launch is named with the launch", "[engine][bits]") {
   const Computed computed(two_heads(), "chunk", {"fla", "gates=natural", "launch=scan:2"});
   const report::Document document = ran(computed.file.path);
@@ -197,6 +206,43 @@ TEST_CASE("chunks of another length are named, alone and beside a word", "[engin
   CHECK(other.count("chunk_size") == 32);
   CHECK(other.words("change") == "gates=log2 -> gates=natural");
   CHECK(other.count("differing") == 0);
+}
+
+TEST_CASE("a final_state in 16 bits is held against the one that a pool would store", "[engine][bits]") {
+  const kda::Problem problem = test::make_problem(two_heads(DType::bf16));
+  const kda::Variant& recurrent = kda::variant_named("recurrent");
+  const kda::Answer answer =
+      recurrent.run(problem, plan::run_options(recurrent, problem, DType::bf16, {"fla-recurrent"}, 64));
+  tensor::Tensor state = answer.final_state.converted_to(DType::bf16);
+  const auto elements = static_cast<std::int64_t>(answer.o.size() + state.size());
+  for (const std::int64_t wrong : {0, 1}) {
+    if (wrong == 1) state.set(5, 2 * state.value(5) + 1);
+    const test::TemporaryFixture file(problem, {&answer.o, &state}, numeric::ComputeFormat::fp32, "pooled");
+    const report::Document document = ran(file.path);
+    const Item item = items_of(document, "bits").at(0);
+    CHECK(item.count("differing") == wrong);
+    CHECK(item.count("elements") == elements);
+    CHECK(item.entry().verdict == (wrong == 1 ? judge::Verdict::fail : judge::Verdict::pass));
+  }
+}
+
+TEST_CASE(
+    "what kernels of others answered is named, presets that only words of the token forms tell apart too",
+    "[engine][bits][captures]") {
+  struct Kernel {
+    const char *file, *group, *preset;
+  };
+  for (const Kernel& kernel : {Kernel{"llama_cpp_k128.h5", "llama_cpp", "llama.cpp"},
+                               {"flashinfer_decode.h5", "flashinfer_decode", "flashinfer-decode"},
+                               {"cudnn_sm90.h5", "cudnn_sm90", "cudnn-sm90"}}) {
+    INFO(kernel.file);
+    const report::Document document = ran(test::case_fixtures() + "/../kernels/" + kernel.file, kernel.group);
+    const Item item = items_of(document, "bits").at(0);
+    CHECK(item.count("differing") == 0);
+    CHECK(item.words("preset") == kernel.preset);
+    CHECK(item.words("change").empty());
+    CHECK(exit_code(document) == 0);
+  }
 }
 
 TEST_CASE("bits that nothing known computes are counted, and the first is placed", "[engine][bits]") {

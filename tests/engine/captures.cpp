@@ -80,16 +80,22 @@ TEST_CASE("a CPU replays what an H100 answered bit for bit, stages included", "[
 }
 
 TEST_CASE(
-    "what kernels of vLLM, SGLang, llama.cpp, cuLA and FlashKDA answered on an H100 is replayed in every bit",
+    "what kernels of vLLM, SGLang, llama.cpp, cuLA, FlashKDA, FlashInfer and cuDNN answered on an H100 is "
+    "replayed in every bit",
     "[engine][captures]") {
   struct Kernel {
     std::string_view group;
     const char* other;  ///< a word that is not its own
     std::size_t captures, found = 0, differing = 0;
   };
-  Kernel kernels[] = {{"vllm_decode", "fla-recurrent", 3},   {"vllm_packed", "launch=block:8x1", 1},
-                      {"sglang_decode", "fla-recurrent", 3}, {"llama_cpp", "update=chained", 2},
-                      {"cula_sm90", "beta=rows", 2},         {"flash_kda", "output=chained", 2}};
+  Kernel kernels[] = {{"vllm_decode", "fla-recurrent", 3},
+                      {"vllm_packed", "launch=block:8x1", 1},
+                      {"sglang_decode", "fla-recurrent", 3},
+                      {"llama_cpp", "update=chained", 2},
+                      {"cula_sm90", "beta=rows", 2},
+                      {"flash_kda", "output=chained", 2},
+                      {"flashinfer_decode", "special=fast", 2},
+                      {"cudnn_sm90", "scale=q", 2}};
   for (const std::string& path : files_of("kernels")) {
     const plan::Source source = plan::Source::look({path, path}, {});
     plan::Source::Opened opened = source.open({});
@@ -107,7 +113,9 @@ TEST_CASE(
       const auto differing_under = [&](const std::vector<std::string>& words) {
         const kda::Answer answer = how->variant->run(
             problem, plan::run_options(*how->variant, problem, o.dtype(), words, chunk_size));
-        return test::differing_bits(answer.o, o) + test::differing_bits(answer.final_state, state);
+        // What a pool keeps in 16 bits is rounded as it is stored.
+        return test::differing_bits(answer.o, o) +
+               test::differing_bits(answer.final_state.converted_to(state.dtype()), state);
       };
       CHECK(differing_under(how->arithmetic) == 0);
       std::vector<std::string> others = how->arithmetic;
@@ -121,4 +129,26 @@ TEST_CASE(
     CHECK(kernel.found == kernel.captures);
     CHECK(kernel.differing > 0);
   }
+}
+
+TEST_CASE("what FLA's kernels of GDN-2 answered on an H100 is replayed in every bit", "[engine][captures]") {
+  const std::string path = test::case_fixtures() + "/../kernels/fla_gdn2_bf16.h5";
+  const plan::Source source = plan::Source::look({path, path}, {});
+  plan::Source::Opened opened = source.open({});
+  const kda::Problem problem = opened.take_problem();
+  const auto differing = [&](const char* group_name, const char* variant_name,
+                             const std::vector<std::string>& words) {
+    const fixture::ExpectedGroup& group = *source.expected_named(group_name);
+    const tensor::Tensor o = opened.read(*group.tensor("o"));
+    const kda::Variant& variant = kda::variant_named(variant_name);
+    const kda::Answer answer =
+        variant.run(problem, plan::run_options(variant, problem, o.dtype(), words, 64));
+    return test::differing_bits(answer.o, o) +
+           test::differing_bits(answer.final_state, opened.read(*group.tensor("final_state")));
+  };
+  CHECK(differing("fla_recurrent", "recurrent", {"fla-recurrent"}) == 0);
+  // The write gate's product and the prediction are one operation there.
+  CHECK(differing("fla_recurrent", "recurrent", {"fla-recurrent", "delta=wy"}) > 0);
+  CHECK(differing("fla_chunk", "chunk", {"fla", "launch=scan:2+pairs:2x16x1"}) == 0);
+  CHECK(differing("fla_chunk", "chunk", {"fla", "launch=scan:4+pairs:2x16x1"}) > 0);
 }

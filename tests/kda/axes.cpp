@@ -28,14 +28,16 @@ std::vector<std::string> preset_names() {
 std::vector<std::string> common_values() {
   std::vector<std::string> values = {"contraction=fused",  "contraction=separate", "special=ieee",
                                      "special=triton",     "special=triton-logf",  "scale=output",
-                                     "update=decay-fused", "launch=block:8x1"};
+                                     "update=decay-fused", "launch=block:8x1",     "scale=norm",
+                                     "delta=fused"};
   for (const char* const kind : {"exact", "libm", "cuda", "cuda-fast", "exp2-scaled", "flush", "poly"})
     values.push_back(fmt::format("exponential={}", kind));
-  for (const char* const order :
-       {"sequential", "pairwise", "tree:2", "tree:32", "tree:33", "tree:1024", "blocks:16", "mma:25",
-        "mma:24", "triton:25", "triton:24", "triton-rows:25", "lanes:25", "simt", "exact"})
+  for (const char* const order : {"sequential", "pairwise", "tree:2", "tree:32", "tree:33", "tree:1024",
+                                  "blocks:16", "mma:25", "mma:24", "triton:25", "triton:24", "triton-rows:25",
+                                  "lanes:25", "lanes-paired:25", "split:25", "split:24", "simt", "exact"})
     values.push_back(fmt::format("reduction={}", order));
-  values.insert(values.end(), {"special=fast", "special=fast-floor", "subnormals=flush"});
+  values.insert(values.end(), {"special=fast", "special=fast-floor", "special=fast-division",
+                               "special=fast-signed", "subnormals=flush"});
   for (const char* const storage : {"none", "upstream", "fla", "triton", "flash-kda"})
     values.push_back(fmt::format("storage={}", storage));
   for (const char* const stage :
@@ -55,16 +57,18 @@ std::vector<std::string> chunk_values() {
       "tail=suffix",    "tail=factored",     "gates=natural",   "gates=log2",           "gates=log2-each",
       "delta=residual", "scale=q",           "beta=rows",       "beta=columns",         "merge=nearest",
       "merge=halves",   "merge=split:16",    "merge=split:8",   "tail=factored-late",   "output=apart",
-      "update=chained", "update=transposed", "update=added"};
+      "update=chained", "update=transposed", "update=added",    "delta=chained",        "scale=q-late",
+      "beta=keys"};
   for (const int rows : {16, 32, 64}) {
     for (const char* const decay : {"anchor-pair", "anchor-first", "anchor-mid", "factored", "reciprocal"})
       values.push_back(fmt::format("decay={}:{}", decay, rows));
     for (const char* const inverse : {"blocks", "doubling", "horner"})
       values.push_back(fmt::format("inverse={}:{}", inverse, rows));
   }
-  values.insert(values.end(), {"inverse=eliminate:8", "inverse=eliminate:16", "inverse=doubling-wide:8",
-                               "inverse=doubling-wide:16", "segments=none", "segments=sequential:3",
-                               "segments=tree:3", "storage=bf16@transition", "storage=fp16@segment_state"});
+  values.insert(values.end(), {"inverse=eliminate:8", "inverse=eliminate:16", "inverse=chains:8",
+                               "inverse=chains:16", "inverse=doubling-wide:8", "inverse=doubling-wide:16",
+                               "segments=none", "segments=sequential:3", "segments=tree:3",
+                               "storage=bf16@transition", "storage=fp16@segment_state"});
   return values;
 }
 
@@ -267,6 +271,26 @@ TEMPLATE_TEST_CASE("in ideal arithmetic one token costs one rounding an operatio
       read = read + big(S[c]) * big(q[c]);
     }
     REQUIRE(o[lane] == rounded(read));
+  }
+}
+
+TEST_CASE("split operands leave a tensor core's answers the errors of fp32", "[axes]") {
+  for (const char* const regime : {"control:T=128,H=1", "lb_real:T=128", "corr_keys:T=128,H=1"}) {
+    const Problem problem = parse_regime(regime).build();
+    const test::WholeOracle oracle = test::whole_oracle(problem, 2);
+    RunOptions options = test::default_options(problem, "chunk", DType::fp32);
+    options.threads = 2;
+    const auto errors = [&](const char* preset) {
+      set_axis(options.arithmetic, preset);
+      const Answer answer = test::run(problem, "chunk", options);
+      return std::pair{test::rms_ratio(answer.o, oracle.o),
+                       test::rms_ratio(answer.final_state, oracle.final_state)};
+    };
+    const auto plain = errors("h100"), split = errors("h100-mma3");
+    INFO(regime << ": o " << split.first << " beside " << plain.first << ", final_state " << split.second
+                << " beside " << plain.second);
+    CHECK(split.first < 1.2 * plain.first);
+    CHECK(split.second < 2 * plain.second);
   }
 }
 

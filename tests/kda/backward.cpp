@@ -142,6 +142,25 @@ TEST_CASE("naive's gradients are those of the oracle in fp64 whatever the shape 
   }
 }
 
+TEST_CASE("gradients of a norm that has scale in it are those of the oracle", "[backward]") {
+  for (const ProblemSpec& spec : specs_with_every_option()) {
+    const kda::Problem problem = test::with_loss(test::make_problem(spec));
+    const kda::GradientTruths truths =
+        kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
+    for (const char* const variant : {"naive", "recurrent"}) {
+      kda::RunOptions options = test::default_options(problem, variant, DType::fp32);
+      kda::set_axis(options.arithmetic, "special=fast-division");
+      kda::set_axis(options.arithmetic, "scale=norm");
+      const kda::GradientTensors got = kda::variant_named(variant).run_backward(problem, options);
+      for (std::size_t g = 0; g < kda::gradient_count; ++g) {
+        if (got[g].empty()) continue;
+        CAPTURE(got[g].name(), variant);
+        CHECK(test::rms_ratio(got[g], test::values_of(truths[g])) <= 1e-5);
+      }
+    }
+  }
+}
+
 TEST_CASE("naive adds up its gradients in the order that is asked for", "[backward]") {
   for (const ProblemSpec& spec : specs_with_every_option()) {
     const kda::Problem problem = test::with_loss(test::make_problem(spec));

@@ -90,8 +90,8 @@ TEST_CASE("presets of kernels without recorded answers give the bits of their em
 
 TEST_CASE("merging halves inverts chunks of any length, from blocks of any size", "[presets]") {
   for (const std::size_t rows : {1, 9, 16, 37, 64, 100, 150})
-    for (const char* const inverse : {"inverse=eliminate:8", "inverse=doubling-wide:8", "inverse=blocks:16",
-                                      "inverse=doubling-wide:16", "inverse=blocks:32"})
+    for (const char* const inverse : {"inverse=eliminate:8", "inverse=chains:8", "inverse=doubling-wide:8",
+                                      "inverse=blocks:16", "inverse=doubling-wide:16", "inverse=blocks:32"})
       for (const char* const merge : {"merge=nearest", "merge=halves", "merge=split:16"}) {
         const Computed data(rows, in_words({"ideal", inverse, merge}));
         INFO(rows << " rows, " << inverse << ' ' << merge);

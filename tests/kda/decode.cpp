@@ -9,6 +9,7 @@
 #include "kda/row_layout.hpp"
 #include "numeric/h100.hpp"
 #include "support/catch.hpp"
+#include "support/kernel_blocks.hpp"
 #include "support/problems.hpp"
 
 using namespace kda_check;
@@ -256,9 +257,71 @@ TEST_CASE("words of the kernels that decode exist on the CPU alone", "[decode]")
     CHECK(cpu_only_key(arithmetic) == std::string_view(word).substr(0, std::string_view(word).find('=')));
   }
   Arithmetic arithmetic;
+  set_axis(arithmetic, "llama.cpp");
+  CHECK_THAT(describe(arithmetic, {}), ContainsSubstring(" scale=output update=decay-fused"));
+  set_axis(arithmetic, "flashinfer-decode");
+  CHECK_THAT(describe(arithmetic, {}), ContainsSubstring(" scale=norm") && ContainsSubstring(" stored=bf16"));
   set_axis(arithmetic, "launch=block:8x1");
   CHECK_THAT(describe(arithmetic, {}), ContainsSubstring(" launch=block:8x1"));
   for (const char* const wrong : {"block", "block:8", "block:8x1x1", "block:3x1", "block:0x1", "block:256x1"})
     CHECK_THROWS_WITH(set_axis(arithmetic, std::string("launch=") + wrong),
                       ContainsSubstring("--arithmetic launch="));
+}
+
+TEST_CASE("lanes-paired adds up the norm in pairs, and a column of the state in two sums a lane",
+          "[decode]") {
+  constexpr std::size_t K = 128, columns = 16;
+  test::Random random(31);
+  const std::vector<float> row = test::numbers<float>(random, K, -1, 1), none(K), ones(K, 1.0F),
+                           before = test::numbers<float>(random, K * columns, -1, 1);
+  Arithmetic arithmetic;
+  set_axis(arithmetic, "special=fast");
+  set_axis(arithmetic, "reduction=lanes-paired:25");
+  Operations operations = operations_of(arithmetic);
+  operations.norm = paired_norm_layout(K), operations.columns = paired_columns_layout(K);
+  const auto folded = [](std::vector<float> sums) {
+    for (std::size_t half = sums.size() / 2; half > 0; half /= 2)
+      for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+    return sums[0];
+  };
+
+  std::vector<float> normalised = row, of_lanes(32);
+  kernels<float>().normalise({1, K, K, normalised.data(), false, operations, 0.25F});
+  for (std::size_t lane = 0; lane < of_lanes.size(); ++lane) {
+    const float* const x = &row[4 * lane];
+    of_lanes[lane] = std::fma(x[0], x[0], x[1] * x[1]) + std::fma(x[2], x[2], x[3] * x[3]);
+  }
+  const float reciprocal = numeric::h100::rsqrt_ftz(folded(of_lanes) + 1e-6F) * 0.25F;
+  for (std::size_t k = 0; k < K; ++k) CHECK(normalised[k] == row[k] * reciprocal);
+
+  // A key of zeros writes nothing: o is the sum of q S alone.
+  const std::vector<float> beta(1), v(columns);
+  std::vector<float> state = before, o(columns);
+  kernels<float>().token({1,
+                          K,
+                          columns,
+                          columns,
+                          row.data(),
+                          none.data(),
+                          ones.data(),
+                          beta.data(),
+                          v.data(),
+                          o.data(),
+                          state.data(),
+                          columns,
+                          false,
+                          operations,
+                          {}});
+  for (std::size_t column = 0; column < columns; ++column) {
+    std::vector<float> sums(16);
+    for (std::size_t lane = 0; lane < sums.size(); ++lane) {
+      float even = 0, odd = 0;
+      for (std::size_t k = 8 * lane; k < 8 * lane + 8; k += 2) {
+        even = std::fma(row[k], before[k * columns + column], even);
+        odd = std::fma(row[k + 1], before[(k + 1) * columns + column], odd);
+      }
+      sums[lane] = even + odd;
+    }
+    CHECK(o[column] == folded(sums));
+  }
 }

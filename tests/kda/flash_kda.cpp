@@ -101,14 +101,17 @@ TEST_CASE("words of FlashKDA's order leave a chunk what it is", "[flash]") {
   const Problem problem = test::make_problem(spec);
   const test::WholeOracle exact = test::whole_oracle(problem);
   for (const char* const word :
-       {"tail=factored", "gates=log2-each", "delta=residual", "scale=q", "output=apart", "update=added",
-        "special=fast", "subnormals=flush", "tail=factored-late", "decay=reciprocal:16", "beta=columns",
-        "scale=output", "merge=halves", "special=fast-floor"})
+       {"tail=factored",      "gates=log2-each",     "delta=residual",        "scale=q",
+        "output=apart",       "update=added",        "special=fast",          "subnormals=flush",
+        "tail=factored-late", "decay=reciprocal:16", "beta=columns",          "scale=output",
+        "merge=halves",       "special=fast-floor",  "special=fast-division", "special=fast-signed",
+        "inverse=chains:16",  "delta=chained",       "scale=q-late",          "beta=keys"})
     for (const char* const tail : {"tail=difference", "tail=suffix"}) {
       INFO(word << ' ' << tail);
       RunOptions options = test::default_options(problem, "chunk", DType::fp32);
       options.chunk_size = 16;
       set_axis(options.arithmetic, tail);
+      if (word == std::string_view("beta=keys")) set_axis(options.arithmetic, "decay=factored:16");
       set_axis(options.arithmetic, word);
       const Answer answer = test::run(problem, "chunk", options);
       CHECK(test::rms_ratio(answer.o, exact.o) < 3e-6);
@@ -186,7 +189,16 @@ TEST_CASE("words that FlashKDA's replay is made of exist on the CPU alone, and i
                                  "merge=halves",
                                  "merge=split:16",
                                  "beta=columns",
-                                 "scale=output"}) {
+                                 "scale=output",
+                                 "special=fast-division",
+                                 "special=fast-signed",
+                                 "reduction=lanes-paired:25",
+                                 "inverse=chains:16",
+                                 "delta=chained",
+                                 "delta=fused",
+                                 "beta=keys",
+                                 "scale=q-late",
+                                 "scale=norm"}) {
     INFO(word);
     arithmetic = {};
     set_axis(arithmetic, word);

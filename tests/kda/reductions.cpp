@@ -98,7 +98,9 @@ T plain_sum(const Reduction& reduction, bool is_fused, const std::vector<T>& a, 
     case ReductionKind::triton:
     case ReductionKind::triton_rows:
     case ReductionKind::lanes:  // in no known layout
-    case ReductionKind::simt:   // along a row
+    case ReductionKind::lanes_paired:
+    case ReductionKind::split:
+    case ReductionKind::simt:  // along a row
       return plain_tree(is_fused, 32, a, b);
     case ReductionKind::exact:
       break;

@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "kda/gradient_oracle.hpp"
+#include "kda/passes.hpp"
 #include "support/catch.hpp"
 #include "support/gradients.hpp"
 #include "support/loss.hpp"
@@ -193,6 +194,13 @@ TEST_CASE("chunk says why it has no betas of columns, and whose order Triton's i
   CHECK(lacks(made(true, Strength::head), nullptr).empty());
   CHECK(lacks(made(true, Strength::head), "reduction=triton").find("KDA") != std::string::npos);
   CHECK(lacks(made(false, Strength::head), "reduction=triton").empty());
+  CHECK(lacks(made(false, Strength::gates), "reduction=triton").empty());
+  // Backwards it is not written for gates.
+  kda::Arithmetic triton;
+  CHECK(kda::lacks_gradients(triton, Strength::gates).empty());
+  kda::set_axis(triton, "reduction=triton");
+  CHECK(!kda::lacks_gradients(triton, Strength::gates).empty());
+  CHECK(kda::lacks_gradients(triton, Strength::head).empty());
 }
 
 TEST_CASE("a shape that no relative has is refused with what was found and what was wanted", "[relatives]") {

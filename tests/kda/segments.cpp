@@ -34,7 +34,7 @@ std::vector<ProblemSpec> specs() {
   return list;
 }
 
-RunOptions options_with(const Problem& problem, DType dtype, std::initializer_list<std::string> words) {
+RunOptions options_with(const Problem& problem, DType dtype, const std::vector<std::string>& words) {
   RunOptions options = test::default_options(problem, "chunk", dtype);
   for (const std::string& word : words) set_axis(options.arithmetic, word);
   return options;
@@ -138,13 +138,19 @@ TEST_CASE("in fp64 gradients of parts are those of the whole for every option", 
   for (const ProblemSpec& spec : specs()) {
     const Problem problem = test::with_loss(test::make_problem(spec));
     const GradientTruths truths = run_gradient_oracle(problem, OraclePrecision::double_double, 16, 1);
-    for (const char* const word : {"segments=sequential:3", "segments=tree:6", "segments=tree:1000"}) {
-      RunOptions options = options_with(problem, DType::fp64, {word});
+    const std::vector<std::string> ways[] = {{"segments=sequential:3"},
+                                             {"segments=tree:6"},
+                                             {"segments=tree:1000"},
+                                             {"segments=sequential:2", "scale=q"},
+                                             {"segments=sequential:2", "scale=q-late"},
+                                             {"segments=tree:4", "scale=output"}};
+    for (const std::vector<std::string>& words : ways) {
+      RunOptions options = options_with(problem, DType::fp64, words);
       options.chunk_size = 16;
       const GradientTensors got = run_chunk_backward(problem, options);
       for (std::size_t g = 0; g < gradient_count; ++g) {
         if (got[g].empty()) continue;
-        CAPTURE(got[g].name(), word);
+        CAPTURE(got[g].name(), words);
         CHECK(test::rms_ratio(got[g], test::values_of(truths[g])) <= 1e-11);
       }
     }

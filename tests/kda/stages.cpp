@@ -132,22 +132,43 @@ TEST_CASE("chunk in fp64 computes every stage to its last digits", "[stages]") {
     const kda::Problem problem = test::make_problem(spec);
     const std::size_t C = chunk_of(problem);
     const kda::StageTruths truths = kda::run_stage_oracle(problem, C, 1);
-    kda::StageTensors computed = kda::allocate_stages(problem, C, DType::fp64);
-    kda::RunOptions options = test::default_options(problem, "chunk", DType::fp64);
-    options.stages.computed = &computed;
-    test::run(problem, "chunk", options);
-    for (const kda::StageRow& row : kda::stages())
-      test::over_chunks(problem, [&](const kda::ChunkPlace& place, const kda::Sequence&) {
-        const kda::StageLayout layout(row.stage, kda::chunked_dimensions(problem, C),
-                                      problem.options.state_v_first);
-        for (std::size_t r = 0; r < layout.rows(place); ++r)
-          for (std::size_t c = 0; c < (row.lower_triangular() ? r + 1 : layout.columns(place)); ++c) {
-            const std::size_t e = layout.element(place, r, c);
-            INFO(row.name << " " << r << " " << c);
-            REQUIRE(std::fabs(computed[number(row.stage)].value(e) - truths[number(row.stage)].hi[e]) <=
-                    1e-14 * (1e-2 + truths[number(row.stage)].magnitude[e]));
-          }
-      });
+    for (const char* const scale : {"scale=scores", "scale=q", "scale=q-late", "scale=output"}) {
+      kda::StageTensors computed = kda::allocate_stages(problem, C, DType::fp64);
+      kda::RunOptions options = test::default_options(problem, "chunk", DType::fp64);
+      kda::set_axis(options.arithmetic, scale);
+      options.stages.computed = &computed;
+      test::run(problem, "chunk", options);
+      for (const kda::StageRow& row : kda::stages())
+        test::over_chunks(problem, [&](const kda::ChunkPlace& place, const kda::Sequence&) {
+          const kda::StageLayout layout(row.stage, kda::chunked_dimensions(problem, C),
+                                        problem.options.state_v_first);
+          for (std::size_t r = 0; r < layout.rows(place); ++r)
+            for (std::size_t c = 0; c < (row.lower_triangular() ? r + 1 : layout.columns(place)); ++c) {
+              const std::size_t e = layout.element(place, r, c);
+              INFO(scale << " " << row.name << " " << r << " " << c);
+              REQUIRE(std::fabs(computed[number(row.stage)].value(e) - truths[number(row.stage)].hi[e]) <=
+                      1e-14 * (1e-2 + truths[number(row.stage)].magnitude[e]));
+            }
+        });
+    }
+  }
+}
+
+TEST_CASE("given exact stages the output is exact, whatever scale multiplies", "[stages]") {
+  for (const test::ProblemSpec& spec : specs()) {
+    const kda::Problem problem = test::make_problem(spec);
+    const std::size_t C = chunk_of(problem);
+    const kda::StageTensors exact =
+        kda::rounded_stages(kda::run_stage_oracle(problem, C, 1), problem, C, DType::fp64);
+    const test::WholeOracle oracle = test::whole_oracle(problem);
+    for (const char* const scale : {"scale=scores", "scale=q", "scale=q-late", "scale=output"}) {
+      kda::RunOptions options = test::default_options(problem, "chunk", DType::fp64);
+      kda::set_axis(options.arithmetic, scale);
+      options.stages.given = &exact;
+      options.stages.use_given.fill(true);
+      CAPTURE(scale, spec.T);
+      CHECK(test::rms_ratio(test::run(problem, "chunk", options).o, oracle.o) < 1e-14);
+    }
   }
 }
 

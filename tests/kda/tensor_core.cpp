@@ -36,11 +36,37 @@ float in_fp16(const std::vector<float>& a, const std::vector<float>& b, float c)
   return sums[3];
 }
 
+/// A chain of operands that are split into three bf16 numbers each, by the rules.
+float ruled_split(const Ruled& rule, std::size_t together, std::span<const float> a, std::span<const float> b,
+                  float c) {
+  const auto part = [](std::span<const float> x, std::size_t from, std::size_t count, int number) {
+    std::vector<float> parts;
+    for (float rest : x.subspan(from, count)) {
+      float next = rounded(Rounding::bf16, rest);
+      for (int before = 0; before < number; ++before) rest -= next, next = rounded(Rounding::bf16, rest);
+      parts.push_back(next);
+    }
+    return parts;
+  };
+  float low = 0;
+  for (std::size_t from = 0; from < a.size(); from += together) {
+    const std::size_t count = std::min(together, a.size() - from);
+    const auto product = [&](int of_a, int of_b, float sum) {
+      return rule(part(a, from, count, of_a), part(b, from, count, of_b), sum);
+    };
+    low = product(2, 0, low), low = product(0, 2, low), low = product(1, 1, low);
+    low = product(1, 0, low), low = product(0, 1, low);
+    c = product(0, 0, c);
+  }
+  return c + low;
+}
+
 /// Sums of so many products of each kind, on every instruction set, against the rules.
 std::size_t hold_to_rules(Random& random, const Reduction& reduction, Rounding operands, std::size_t depth,
                           Accumulator accumulator = Accumulator::fp32) {
   constexpr std::size_t rows = 70, columns = 64;  // more rows than are prepared at a time
-  const bool is_narrow = accumulator == Accumulator::fp16;
+  const bool is_narrow = accumulator == Accumulator::fp16, is_split = reduction.kind == ReductionKind::split;
+  const auto chain = is_split ? ruled_split : ruled_chain;
   const Ruled rule(reduction.width, operands, is_narrow);
   const std::size_t instruction = operands == Rounding::tf32 ? 8 : 16,
                     together = reduction.width == 24 ? instruction / 2 : instruction;
@@ -55,8 +81,8 @@ std::size_t hold_to_rules(Random& random, const Reduction& reduction, Rounding o
       for (std::size_t column = 0; column < columns; ++column) {
         std::vector<float> of_column(depth);
         for (std::size_t d = 0; d < depth; ++d) of_column[d] = b[d * columns + column];
-        expected.push_back(ruled_chain(rule, together, std::span(a).subspan(row * depth, depth), of_column,
-                                       start[row * columns + column]));
+        expected.push_back(chain(rule, together, std::span(a).subspan(row * depth, depth), of_column,
+                                 start[row * columns + column]));
       }
     const KernelTables tables = kernel_tables();
     for (int t = 0; t < tables.count; ++t) {
@@ -86,6 +112,25 @@ TEST_CASE("a tensor core agrees with integers on a million sums of numbers of ev
       for (const std::size_t depth : {8, 16, 16, 16, 37})
         checked += hold_to_rules(random, reduction, operands, depth);
   CHECK(checked >= 1'000'000);
+}
+
+TEST_CASE("six products of operands split in three agree with integers on numbers of every kind",
+          "[reductions][mma]") {
+  Random random(24);
+  for (const Reduction& reduction : {Reduction{ReductionKind::split, 25}, {ReductionKind::split, 24}})
+    for (const std::size_t depth : {8, 16, 37}) hold_to_rules(random, reduction, Rounding::none, depth);
+}
+
+TEST_CASE("three bf16 numbers are an fp32 number, but near the ends of the range", "[reductions][mma]") {
+  Random random(25);
+  const Reduction split{ReductionKind::split, 25};
+  for (int trial = 0; trial < 1000; ++trial) {
+    const float x = std::bit_cast<float>(static_cast<std::uint32_t>(random.bits()));
+    if (!(std::fabs(x) > 0x1p-100f && std::fabs(x) < 0x1p120f)) continue;
+    CHECK(on_tensor_core(split, Rounding::none, 0, {x}, {1}) == x);
+    CHECK(on_tensor_core(split, Rounding::none, 0, {1}, {x}) == x);
+  }
+  CHECK(std::isnan(on_tensor_core(split, Rounding::none, 0, {HUGE_VALF}, {1})));
 }
 
 TEST_CASE("an accumulator in fp16 agrees with integers on numbers of every kind", "[reductions][mma]") {

@@ -264,10 +264,32 @@ TEST_CASE("names that do not exist are usage errors with a suggestion", "[plan][
   CHECK_THAT(
       usage([](auto& r) { r.selection.variants = Names{"chunk"}, r.arithmetic = {"launch=block:8x1"}; }),
       ContainsSubstring("none of the selected variants has a part 'block' of a launch"));
+  for (const char* const word :
+       {"delta=residual", "delta=chained", "scale=q-late", "update=added", "update=transposed"})
+    CHECK_THAT(usage([&](auto& r) { r.selection.variants = Names{"recurrent"}, r.arithmetic = {word}; }),
+               ContainsSubstring("no selected variant has anything that this changes"));
+  for (const char* const word : {"delta=fused", "scale=norm"})
+    CHECK_THAT(usage([&](auto& r) { r.selection.variants = Names{"chunk"}, r.arithmetic = {word}; }),
+               ContainsSubstring("no selected variant has anything that this changes"));
   // A part that one of several variants has is none of another's business.
   Request both = test::request_for({"control:T=4"});
-  both.selection.variants = Names{"recurrent", "chunk"}, both.arithmetic = {"launch=block:8x1+intra:4"};
+  both.selection.variants = Names{"recurrent", "chunk"},
+  both.arithmetic = {"fla", "launch=block:8x1+intra:4"};
   CHECK(test::refusal([&] { test::planned(both); }) == "accepted");
+  // Nor does one decide anything that the order of sums does not read.
+  CHECK_THAT(usage([](auto& r) { r.selection.variants = Names{"chunk"}, r.arithmetic = {"launch=scan:2"}; }),
+             ContainsSubstring("no sum reads 'scan' in this order"));
+  CHECK_THAT(usage([](auto& r) {
+               r.arithmetic = {"fla", "launch=scan:2", "reduction=tree:32"};
+             }),
+             ContainsSubstring("no sum reads 'scan'"));
+  CHECK_THAT(usage([](auto& r) {
+               r.arithmetic = {"reduction=lanes", "launch=norm:4x32x1+scan:2"};
+             }),
+             ContainsSubstring("no sum reads 'scan'"));
+  Request norm = test::request_for({"control:T=4"});
+  norm.selection.variants = Names{"chunk"}, norm.arithmetic = {"reduction=lanes", "launch=norm:4x32x1"};
+  CHECK(test::refusal([&] { test::planned(norm); }) == "accepted");
   CHECK_THAT(usage([](auto& r) { r.arithmetic = {"merge=split:32"}; }), ContainsSubstring("8 or 16 rows"));
   CHECK_THAT(usage([](auto& r) { r.invariants = Names{"repeats"}; }),
              ContainsSubstring("no invariant 'repeats'") && ContainsSubstring("did you mean 'repeat'?"));

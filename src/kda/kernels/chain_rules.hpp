@@ -42,17 +42,29 @@ void triton_normalise_gradient(const NormGradientBlock<T>& block) {
   }
 }
 
+/// Of the norm of a row whose squares add up to `squares`: what gpu-chunk on tensor cores leaves of the
+/// forward pass, and elsewhere what a division gives.
+template <class T>
+KDA_CHECK_INLINE T reciprocal_of_norm(const Operations& operations, T squares) {
+  if (operations.reduction.kind != ReductionKind::lanes)
+    return T(1) / square_root(Special::ieee, squares + T(1e-6));
+  if (is_fast(operations.special)) return fast_reciprocal_root(under_root(operations.special, squares));
+  return divided(operations.special, T(1), square_root(operations.special, squares + T(1e-6)));
+}
+
 template <class T>
 void normalise_gradient(const NormGradientBlock<T>& block) {
   if (block.along.registers > 0) return triton_normalise_gradient(block);
+  SumOrder of_squares = sums_of_rows(block.operations);
+  if (of_squares.reduction.kind == ReductionKind::lanes) of_squares.layout = block.operations.norm;
   for (std::size_t t = 0; t < block.tokens; ++t) {
     const std::size_t row = t * block.key_stride;
     const T *const x = block.x + row, *const y = block.y + row;
     T* const gradient = block.gradient + row;
     T squares, along;
-    dot_of_row(sums_of_rows(block.operations), x, x, block.key_dim, &squares);
+    dot_of_row(of_squares, x, x, block.key_dim, &squares);
     dot_of_row(sums_of_rows(block.operations), gradient, y, block.key_dim, &along);
-    const T reciprocal = T(1) / square_root(Special::ieee, squares + T(1e-6));
+    const T reciprocal = reciprocal_of_norm(block.operations, squares);
     for (std::size_t k = 0; k < block.key_dim; ++k)
       gradient[k] = through_l2_norm(gradient[k], y[k], along, reciprocal);
   }

@@ -79,8 +79,8 @@ KDA_CHECK_TEAM_CALLED void tail_keys(const ChunkBlock<T>& chunk, const ChunkWork
   if (chunk.operations.has_factored_tail) {
     each_growth(
         chunk, n, decay, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY { return -G[i * stride + k]; },
-        [=](std::size_t i, std::size_t k, T inverse)
-            KDA_CHECK_BODY { kg[i * stride + k] = key[i * stride + k] * inverse; });
+        [=, &chunk](std::size_t i, std::size_t k, T inverse)
+            KDA_CHECK_BODY { kg[i * stride + k] = with_beta(chunk, i, key[i * stride + k]) * inverse; });
     if (chunk.operations.rounds_tail) round_array(casts.score_operands, kg, n * stride);
     decays_of(chunk.operations, G + (n - 1) * stride, decay, K);
     round_array(casts.exponentials, decay, K);
@@ -88,8 +88,8 @@ KDA_CHECK_TEAM_CALLED void tail_keys(const ChunkBlock<T>& chunk, const ChunkWork
       kg[i * stride + k] = kg[i * stride + k] * decay[k];
     });
   } else {
-    each_tail(chunk, decay, [=](std::size_t i, std::size_t k, T to_end) KDA_CHECK_BODY {
-      kg[i * stride + k] = key[i * stride + k] * to_end;
+    each_tail(chunk, decay, [=, &chunk](std::size_t i, std::size_t k, T to_end) KDA_CHECK_BODY {
+      kg[i * stride + k] = with_beta(chunk, i, key[i * stride + k]) * to_end;
     });
   }
   round_array(casts.operands, kg, n * stride);
@@ -114,6 +114,7 @@ KDA_CHECK_TEAM_CALLED void decay_from_start(const ChunkBlock<T>& chunk, const Ch
           KDA_CHECK_BODY { qg[i * stride + k] = q[i * stride + k] * decay; },
       [=](std::size_t i, std::size_t k, T decay)
           KDA_CHECK_BODY { operand[i * stride + k] = operand[i * stride + k] * decay; });
+  scale_q_late(chunk, qg, n * stride);
   round_array(casts.operands, qg, n * stride);
   round_array(casts.operands, operand, n * stride);
 }
@@ -146,7 +147,8 @@ KDA_CHECK_TEAM_CALLED void operands(const ChunkBlock<T>& chunk, const ChunkWork<
   const CastPoints& casts = chunk.casts;
   weigh_columns(chunk, work);
   const T* const A = solving(chunk, work);
-  const bool is_wy = chunk.operations.delta == Delta::wy, in_rows = chunk.operations.beta == BetaPart::rows;
+  const bool is_wy = chunk.operations.delta != Delta::residual,
+             in_rows = chunk.operations.beta == BetaPart::rows;
   if (is_wy || chunk.forms_w) {
     T* const operand = work.operand;
     const T *const v = chunk.v, *const beta = chunk.beta;
@@ -164,13 +166,42 @@ KDA_CHECK_TEAM_CALLED void operands(const ChunkBlock<T>& chunk, const ChunkWork<
   tail_keys(chunk, work);
 }
 
+/// e = v - prediction
+template <class T>
+KDA_CHECK_TEAM_CALLED void errors_of(const ChunkBlock<T>& chunk, const T* prediction, T* error) {
+  const std::size_t stride = chunk.value_stride;
+  const T* const v = chunk.v;
+  each(chunk.rows * stride, [=, rounding = chunk.casts.residual](std::size_t e)
+                                KDA_CHECK_BODY { error[e] = rounded(rounding, v[e] - prediction[e]); });
+}
+/// beta e, as an operand; without beta: e.
+template <class T>
+KDA_CHECK_TEAM_CALLED void weigh_errors(const ChunkBlock<T>& chunk, const T* error, bool has_beta,
+                                        T* weighted) {
+  const std::size_t n = chunk.rows, stride = chunk.value_stride;
+  const T* const beta = chunk.beta;
+  each(n, stride, [=, rounding = chunk.casts.residual](std::size_t i, std::size_t v) KDA_CHECK_BODY {
+    weighted[i * stride + v] = error[i * stride + v] * (has_beta ? rounded(rounding, beta[i]) : T(1));
+  });
+  round_array(chunk.casts.operands, weighted, n * stride);
+}
+
 /// v_new from h: u - w h, or A (beta (v - (k e^G) h)).
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void new_values(const ChunkBlock<T>& chunk, const ChunkWork<T>& work, const T* h) {
   const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride,
                     v_stride = chunk.value_stride, v_columns = (chunk.value_dim + 15) / 16 * 16;
   const CastPoints& casts = chunk.casts;
-  const bool is_wy = chunk.operations.delta == Delta::wy;
+  const bool is_wy = chunk.operations.delta != Delta::residual;
+  if (chunk.operations.delta == Delta::chained) {
+    T *const rows = chunk.v_new, *const negated = work.operand;
+    const T *const u = used(chunk.given.u, chunk.u), *const w = used(chunk.given.w, chunk.w);
+    each(n * v_stride, [=](std::size_t e) KDA_CHECK_BODY { rows[e] = u[e]; });
+    each(n * k_stride, [=](std::size_t e) KDA_CHECK_BODY { negated[e] = w[e] * T(-1); });
+    product<T, is_fused>(product_order(chunk, casts.operands), n, v_columns, K,
+                         Factor<T>{negated, k_stride, 1}, h, v_stride, rows, v_stride, Start::from_result);
+    return round_array(casts.v_new, rows, n * v_stride);
+  }
   const T* const keys = is_wy ? used(chunk.given.w, chunk.w) : work.operand;
   T* const rows = chunk.v_new;
   product<T, is_fused>(product_order(chunk, casts.operands), n, v_columns, K, Factor<T>{keys, k_stride, 1}, h,
@@ -181,14 +212,8 @@ KDA_CHECK_TEAM_CALLED void new_values(const ChunkBlock<T>& chunk, const ChunkWor
     each(n * v_stride, [=](std::size_t e) KDA_CHECK_BODY { rows[e] = u[e] - rows[e]; });  // F9
   } else {
     T* const residual = work.operand;
-    const T *const v = chunk.v, *const beta = chunk.beta;
-    const bool in_rows = chunk.operations.beta == BetaPart::rows;
-    each(n, v_stride, [=, rounding = casts.residual](std::size_t i, std::size_t e) KDA_CHECK_BODY {
-      const std::size_t at = i * v_stride + e;
-      const T factor = in_rows ? rounded(rounding, beta[i]) : T(1);
-      residual[at] = rounded(rounding, v[at] - rows[at]) * factor;
-    });
-    round_array(casts.operands, residual, n * v_stride);
+    errors_of(chunk, rows, residual);
+    weigh_errors(chunk, residual, chunk.operations.beta == BetaPart::rows, residual);
     lower_product<T, is_fused>(chunk, solving(chunk, work), residual, v_columns, v_stride, rows, Start::zero);
   }
   round_array(casts.v_new, rows, n * v_stride);

@@ -9,7 +9,8 @@
 namespace kda_check::kda::KDA_CHECK_ISA {
 
 /// Rows of running sums x[i] += x[i - 1], element by element, each channel for itself: sequential, also where
-/// a thread has a channel (`simt`, `lanes`); one rounding for each sum when exact; runs that are then shifted
+/// a thread has a channel (`simt`, `lanes`, `split`); one rounding for each sum when exact; runs that are
+/// then shifted
 /// (`blocks`); else the scan tree of a warp, in which x[i] takes the sum that ends just before the block of
 /// 1, 2, 4, ... rows it is in.
 template <class T>
@@ -19,7 +20,7 @@ KDA_CHECK_TEAM_CALLED void cumulate(const Reduction& reduction, T* x, std::size_
                      KDA_CHECK_BODY { x[to * stride + k] = x[from * stride + k] + x[to * stride + k]; });
   };
   if (reduction.kind == ReductionKind::sequential || reduction.kind == ReductionKind::simt ||
-      reduction.kind == ReductionKind::lanes) {
+      is_by_lanes(reduction)) {
     for (std::size_t i = 1; i < rows; ++i) add_row(i, i - 1);
   } else if (reduction.kind == ReductionKind::exact) {
     each(stride, [=](std::size_t k) KDA_CHECK_BODY {

@@ -7,13 +7,18 @@
 #pragma once
 
 #include "kda/kernels/scores.hpp"
+#include "kda/kernels/sums_of_rows.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
 /// Whether the order is that of Triton's kernels (docs/arithmetic.md, "Triton, backwards").
 template <class T>
 KDA_CHECK_THREAD bool sums_as_triton(const ChunkBlock<T>& chunk) {
+#ifdef __CUDACC__
+  return false;  // what no kernel of a GPU is asked for is not compiled there
+#else
   return chunk.operations.reduction.kind == ReductionKind::triton;
+#endif
 }
 
 template <class T>
@@ -51,10 +56,26 @@ KDA_CHECK_TEAM_CALLED void scale_rows(const ChunkBlock<T>& chunk, const T* sourc
   if (!pairwise) round_array(chunk.casts.score_operands, rows, count * stride);
 }
 
+/// Under ReductionKind::lanes a sum that no tensor core forms is that of these lanes: who has it in gpu-chunk
+/// on tensor cores backwards (docs/arithmetic.md, "reduction").
+KDA_CHECK_THREAD SumOrder by_lanes(SumOrder order, const RowLayout& layout) {
+  if (order.reduction.kind == ReductionKind::lanes) order.layout = layout;
+  return order;
+}
+namespace lanes_of {
+KDA_CHECK_THREAD RowLayout pairs() { return {1, 1, 1}; }
+KDA_CHECK_THREAD RowLayout rows_of_chunk() { return {1, 16, 1}; }
+KDA_CHECK_THREAD RowLayout state_products() { return {2, 4, 1}; }
+KDA_CHECK_THREAD RowLayout errors() { return {2, 16, 1}; }
+KDA_CHECK_THREAD RowLayout keys(std::size_t K) { return {1, 32, K <= 64 ? std::size_t{2} : std::size_t{4}}; }
+}  // namespace lanes_of
+
 /// Pairwise sums are not for tensor cores.
 template <class T>
 KDA_CHECK_THREAD SumOrder intra_order(const ChunkBlock<T>& chunk, bool pairwise) {
-  if (pairwise) return {chunk.operations.reduction, chunk.operations.is_fused, Adder::thread};
+  if (pairwise)
+    return by_lanes({chunk.operations.reduction, chunk.operations.is_fused, Adder::thread},
+                    lanes_of::pairs());
   return score_order(chunk, chunk.casts.score_operands);
 }
 

@@ -110,6 +110,26 @@ KDA_CHECK_TEAM_CALLED void eliminate(Subnormals subnormals, std::size_t n, const
 
 #endif
 
+#ifndef __CUDACC__
+
+/// Column after column; every entry is four running sums, of the terms of every fourth row from the block's
+/// first on, and (0 + 1) + (2 + 3) of these. What is above the diagonal is there as zeros.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void eliminate_in_chains(Subnormals subnormals, std::size_t n, const T* l, T* x,
+                                               std::size_t stride) {
+  each(n, [=](std::size_t j) KDA_CHECK_BODY {
+    for (std::size_t i = j; i < n; ++i) {
+      T sums[4] = {i == j ? T(1) : T(0), T(0), T(0), T(0)};
+      for (std::size_t s = j; s < i; ++s)
+        sums[s % 4] = flushed(
+            subnormals, scalar_multiply_add<is_fused>(-l[i * stride + s], x[s * stride + j], sums[s % 4]));
+      x[i * stride + j] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    }
+  });
+}
+
+#endif
+
 /// Square blocks of `side` rows, for the products that form an inverse: factors are copied with zeros around
 /// and rounded. Their rows have a whole pack of columns.
 template <class T, bool is_fused>
@@ -315,6 +335,8 @@ KDA_CHECK_TEAM_CALLED void invert(const InverseWay& way, const SumOrder& order, 
 #ifndef __CUDACC__
     } else if (form == InverseForm::eliminate) {
       eliminate<T, is_fused>(way.subnormals, blocks.height(b), l + first, x + first, stride);
+    } else if (form == InverseForm::chains) {
+      eliminate_in_chains<T, is_fused>(way.subnormals, blocks.height(b), l + first, x + first, stride);
     } else if (order.layout.registers > 0 && order.reduction.kind == ReductionKind::triton && side == 16) {
       substitute_as_triton(order, blocks.height(b), l + first, x + first, stride);
 #endif

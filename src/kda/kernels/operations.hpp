@@ -48,26 +48,32 @@ struct TensorCore {
   int least_exponent = -126;  ///< of operands: what subnormal ones count with
   Accumulator accumulator = Accumulator::fp32;
   Rounding of_operands = Rounding::none;  ///< as they are taken
+  bool splits = false;                    ///< operands, then, into three bf16 numbers each
 
   /// How far below the accumulator's smallest exponent that of the largest term may be.
   constexpr std::int32_t sinks() const { return bits == 24 ? 6 : 7; }
 };
-/// One instruction takes 16 products of 16-bit operands, 8 of tf32 and of operands that are not rounded;
-/// cores that keep 24 bits add one half of them after the other.
+/// One instruction takes 16 products of 16-bit operands, 8 of tf32 and of operands that are not rounded,
+/// where these are not split; cores that keep 24 bits add one half of them after the other.
 constexpr TensorCore tensor_core(const Reduction& reduction, Rounding operands,
                                  Accumulator accumulator = Accumulator::fp32) {
-  if (reduction.kind != ReductionKind::mma && reduction.kind != ReductionKind::triton &&
-      reduction.kind != ReductionKind::lanes)
-    return {};
-  const std::size_t products = operands == Rounding::bf16 || operands == Rounding::fp16 ? 16 : 8;
+  if (!has_tensor_cores(reduction) || reduction.kind == ReductionKind::triton_rows) return {};
+  const bool splits = reduction.kind == ReductionKind::split && operands == Rounding::none;
+  const std::size_t products = operands == Rounding::bf16 || operands == Rounding::fp16 || splits ? 16 : 8;
   constexpr int of_halves = 24;
-  return {reduction.width == of_halves ? products / 2 : products, reduction.width,
-          operands == Rounding::fp16 ? -14 : -126, accumulator};
+  return {reduction.width == of_halves ? products / 2 : products,
+          reduction.width,
+          operands == Rounding::fp16 ? -14 : -126,
+          accumulator,
+          Rounding::none,
+          splits};
 }
 
-/// What kernels are told: how scores take their channels is a matter of `interleaves_scores`.
+/// What kernels are told: how scores take their channels is a matter of `interleaves_scores`, how lanes add
+/// up what is theirs of layouts.
 constexpr Reduction in_kernels(Reduction reduction) {
   if (is_triton(reduction)) reduction.kind = ReductionKind::triton;
+  if (reduction.kind == ReductionKind::lanes_paired) reduction.kind = ReductionKind::lanes;
   return reduction;
 }
 

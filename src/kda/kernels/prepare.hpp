@@ -103,8 +103,8 @@ void gate(const GateBlock<T>& block) {
       const std::size_t count = block.key_dim - start < step ? block.key_dim - start : step;
       for (std::size_t i = 0; i < count; ++i)
         exponential_of[i] = block.lower_bounded ? -(block.amplitude * y[start + i]) : y[start + i];
-      const bool by_tanh = is_fast(block.special), is_one_fma = block.special == Special::fast_floor;
-      if (!block.lower_bounded && (by_tanh || block.special == Special::triton)) {
+      const bool by_tanh = has_tanh(block.special), is_one_fma = block.special == Special::fast_floor;
+      if (!block.lower_bounded && (is_fast(block.special) || block.special == Special::triton)) {
         triton_softplus(exponential_of, exponential_of, count);
       } else if (by_tanh) {
         for (std::size_t i = 0; i < count; ++i)
@@ -200,7 +200,7 @@ void normalise(const NormBlock<T>& block) {
       if (is_fast(special)) {
         // A square below 2^-126 is nothing beside 1e-6 or the floor, kept or not.
         const Subnormals subnormals = block.operations.subnormals;
-        const T reciprocal = fast_reciprocal_root(under_root(special, sums[0][row]));
+        const T reciprocal = fast_reciprocal_root(under_root(special, sums[0][row])) * block.factor;
         for (std::size_t k = 0; k < block.key_dim; ++k)
           y[k] = flushed(subnormals, flushed(subnormals, y[k]) * reciprocal);
         continue;

@@ -3,12 +3,10 @@
 // studying the others.
 #pragma once
 
+#include "kda/kernels/exact_sum.hpp"
 #include "kda/kernels/table.hpp"
 #include "kda/kernels/team.hpp"
 #include "kda/rounded.hpp"
-#include "numeric/double_double.hpp"
-#include "numeric/double_double_functions.hpp"
-#include "numeric/rounding.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
@@ -215,6 +213,35 @@ KDA_CHECK_THREAD_CALLED Pack triton_sum(bool is_fused, const RowLayout& layout, 
   return sums[0];
 }
 
+#ifndef __CUDACC__
+/// What a lane has of a row, elements first, ..., first + registers - 1, first + together, ..., in another
+/// order than from the first on: two running sums, or neighbours first.
+template <class Pack, class Term>
+KDA_CHECK_THREAD_CALLED Pack own_sum(bool is_fused, const RowLayout& layout, std::size_t first,
+                                     std::size_t depth, const Term& term) {
+  const std::size_t together = layout.lanes * layout.warps * layout.registers;
+  std::size_t count = 0;
+  Factors<Pack> last{Pack::zero(), Pack::zero()};
+  Pack sums[widest_tree];
+  sums[0] = sums[1] = Pack::zero();
+  for (std::size_t from = first; from < depth; from += together)
+    for (std::size_t d = from; d < from + layout.registers && d < depth; ++d, ++count) {
+      const Factors<Pack> next = term(d);
+      Pack& sum = sums[layout.own == OwnSum::pairs ? count / 2 : count % 2];
+      if (layout.own == OwnSum::alternating)
+        sum = multiply_add_pack(is_fused, next.a, next.b, sum);
+      else
+        sum = count % 2 == 0 ? next.a * next.b : multiply_add_pack(is_fused, last.a, last.b, next.a * next.b);
+      last = next;
+    }
+  if (layout.own == OwnSum::alternating) return sums[0] + sums[1];
+  for (std::size_t pairs = (count + 1) / 2; pairs > 1; pairs = (pairs + 1) / 2)
+    for (std::size_t i = 0; i < (pairs + 1) / 2; ++i)
+      sums[i] = 2 * i + 1 < pairs ? sums[2 * i] + sums[2 * i + 1] : sums[2 * i];
+  return sums[0];
+}
+#endif
+
 /// Every thread adds up its own elements from zero; then the lanes of a warp from far to near, then warps.
 template <class Pack, class Term>
 KDA_CHECK_THREAD_CALLED Pack lane_sum(bool is_fused, const RowLayout& layout, std::size_t depth,
@@ -222,6 +249,12 @@ KDA_CHECK_THREAD_CALLED Pack lane_sum(bool is_fused, const RowLayout& layout, st
   Pack sums[widest_tree];
   const std::size_t threads = layout.lanes * layout.warps, together = threads * layout.registers;
   for (std::size_t thread = 0; thread < threads; ++thread) {
+#ifndef __CUDACC__
+    if (layout.own != OwnSum::running) {
+      sums[thread] = own_sum<Pack>(is_fused, layout, thread * layout.registers, depth, term);
+      continue;
+    }
+#endif
     sums[thread] = Pack::zero();
     for (std::size_t first = thread * layout.registers; first < depth; first += together)
       for (std::size_t d = first; d < first + layout.registers && d < depth; ++d) {
@@ -254,47 +287,6 @@ KDA_CHECK_THREAD_CALLED Pack block_sum(bool is_fused, std::size_t width, std::si
     total = from == 0 ? sum : total + sum;
   }
   return total;
-}
-
-/// A sum of products in three words, about 159 bits: in fp64 terms may cancel to their last place and the
-/// rest still is rounded once.
-struct LongSum {
-  double high, middle = 0, low = 0;
-
-  KDA_CHECK_THREAD void add_product(double x, double y) {
-    const auto product = numeric::two_product(x, y);
-    const auto first = numeric::two_sum(high, product.hi);
-    const auto second = numeric::two_sum(middle, first.lo), third = numeric::two_sum(second.hi, product.lo);
-    high = first.hi;
-    middle = third.hi;
-    low = low + (second.lo + third.lo);
-  }
-  template <class T>
-  KDA_CHECK_THREAD T rounded() const {
-    if (high - high != 0) return static_cast<T>(high);  // beyond fp64's range the error terms are NaN
-    const auto sum = numeric::two_sum(high, middle);
-    const double rest = numeric::round_to_odd(numeric::two_sum(sum.lo, low));
-    return numeric::round_to<T>(numeric::two_sum(sum.hi, rest));
-  }
-};
-
-/// start + all products, rounded once.
-template <class Pack, class Term>
-KDA_CHECK_THREAD_CALLED Pack exact_sum(std::size_t depth, const Term& term, const Pack& start) {
-  using T = typename Pack::Scalar;
-  T a[Pack::count], b[Pack::count], result[Pack::count];
-  LongSum sums[Pack::count];
-  start.store(result);
-  for (std::size_t lane = 0; lane < Pack::count; ++lane) sums[lane].high = static_cast<double>(result[lane]);
-  for (std::size_t d = 0; d < depth; ++d) {
-    const Factors<Pack> next = term(d);
-    next.a.store(a);
-    next.b.store(b);
-    for (std::size_t lane = 0; lane < Pack::count; ++lane)
-      sums[lane].add_product(static_cast<double>(a[lane]), static_cast<double>(b[lane]));
-  }
-  for (std::size_t lane = 0; lane < Pack::count; ++lane) result[lane] = sums[lane].template rounded<T>();
-  return Pack::load(result);
 }
 
 /// Who adds up a sum where the arithmetic is a GPU's: the lanes of a warp what runs along a row (norms,
@@ -359,6 +351,8 @@ KDA_CHECK_THREAD_APART Pack ordered_sum(const SumOrder& order, std::size_t depth
         return with_start(triton_sum<Pack>(order.is_fused, order.layout, order.of_upper_lanes, depth, term));
       return with_start(tree_sum<Pack>(order.is_fused, warp_lanes, depth, term));
     case ReductionKind::lanes:
+    case ReductionKind::lanes_paired:  // kernels are told lanes
+    case ReductionKind::split:
       if (order.layout.registers > 0)
         return with_start(lane_sum<Pack>(order.is_fused, order.layout, depth, term));
       return with_start(tree_sum<Pack>(order.is_fused, warp_lanes, depth, term));

@@ -49,6 +49,23 @@ KDA_CHECK_TEAM void scale_q(const ChunkBlock<T>& chunk, Rounding rounding, T* x,
   each(count, [=](std::size_t e) KDA_CHECK_BODY { x[e] = rounded(rounding, x[e] * scale); });
 }
 
+/// The same before it is rounded.
+template <class T>
+KDA_CHECK_TEAM void scale_q_late(const ChunkBlock<T>& chunk, T* x, std::size_t count) {
+  if (chunk.operations.scale != ScaledPart::q_late) return;
+  each(count, [=, scale = chunk.scale](std::size_t e) KDA_CHECK_BODY { x[e] = x[e] * scale; });
+}
+
+/// beta of a key that writes, where it has one: x beta, else x.
+template <class T>
+KDA_CHECK_THREAD T with_beta(const ChunkBlock<T>& chunk, std::size_t row, T x) {
+#ifdef __CUDACC__
+  return x;  // it is in rows there
+#else
+  return chunk.operations.beta == BetaPart::keys ? chunk.beta[row] * x : x;
+#endif
+}
+
 /// Rows [from, to) of q and of what is read along times exp(G - anchor), rounded.
 template <class T>
 KDA_CHECK_TEAM_CALLED void scale_left(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
@@ -67,6 +84,7 @@ KDA_CHECK_TEAM_CALLED void scale_left(const ChunkBlock<T>& chunk, std::size_t fr
           KDA_CHECK_BODY { q_left[i * stride + place_of(chunk, k)] = q[i * stride + k] * decay; },
       [=, &chunk](std::size_t i, std::size_t k, T decay)
           KDA_CHECK_BODY { k_left[i * stride + place_of(chunk, k)] = key[i * stride + k] * decay; });
+  scale_q_late(chunk, q_left, (to - from) * stride);
   round_array(rounding, q_left, (to - from) * stride);
   scale_q(chunk, rounding, q_left, (to - from) * stride);
   round_array(rounding, k_left, (to - from) * stride);
@@ -85,8 +103,9 @@ KDA_CHECK_TEAM_CALLED void scale_right(const ChunkBlock<T>& chunk, std::size_t f
   each_growth(
       chunk, there, scratch.exponent,
       [=](std::size_t j, std::size_t k) KDA_CHECK_BODY { return difference(anchor, G + j * stride, k); },
-      [=, &chunk](std::size_t j, std::size_t k, T decay)
-          KDA_CHECK_BODY { k_right[place_of(chunk, k) * 16 + j] = key[j * stride + k] * decay; });
+      [=, &chunk](std::size_t j, std::size_t k, T decay) KDA_CHECK_BODY {
+        k_right[place_of(chunk, k) * 16 + j] = with_beta(chunk, first + j, key[j * stride + k]) * decay;
+      });
   each(16 - there, places(chunk),
        [=](std::size_t j, std::size_t k) KDA_CHECK_BODY { k_right[k * 16 + there + j] = T(0); });
   round_array(rounding, k_right, places(chunk) * 16);
@@ -99,7 +118,9 @@ KDA_CHECK_TEAM_CALLED void keep_lower(const ChunkBlock<T>& chunk, std::size_t fr
                                       std::size_t first, const ScoreScratch<T>& scratch, bool beta_applied) {
   const Rounding rounding = chunk.casts.scores;
   const ScaledPart part = chunk.operations.scale;
-  const bool is_apart = part == ScaledPart::output || (part == ScaledPart::q && !beta_applied);
+  const bool is_in_q = part == ScaledPart::q || part == ScaledPart::q_late;
+  const bool is_apart = part == ScaledPart::output || (is_in_q && !beta_applied);
+  beta_applied = beta_applied || chunk.operations.beta == BetaPart::keys;
   const T scale = is_apart ? T(1) : chunk.scale;
   each(to - from, 16, [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
     const std::size_t i = from + row, j = first + column, local = row * 16 + column,

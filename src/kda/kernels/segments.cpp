@@ -55,7 +55,7 @@ void chunk_map_backward(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>&
   const ChunkBackwardWork<T> work(chunk, block.scratch);
   local_value_gradients<T, is_fused>(chunk, block, work);
   read_state_gradient(chunk, block);
-  state_gradients<T, is_fused>(chunk, block, work);
+  leave_state_gradient<T, is_fused>(chunk, block, work);
   multiply_transition<T, is_fused>(chunk, used(chunk.given.w, chunk.w), used(chunk.given.kg, chunk.kg),
                                    work.decay, transition);
 }

@@ -13,13 +13,22 @@ constexpr bool is_triton(Special special) {
   return special == Special::triton || special == Special::triton_logf;
 }
 
-/// Norms and sigmoids are the same but for a floor.
-constexpr bool is_fast(Special special) { return special == Special::fast || special == Special::fast_floor; }
+/// Sigmoids are of tanh.approx.
+constexpr bool has_tanh(Special special) {
+  return special == Special::fast || special == Special::fast_floor;
+}
+
+/// Norms are of rsqrt.approx, the same but for a floor, and reciprocals of rcp.approx.
+constexpr bool is_fast(Special special) {
+  return has_tanh(special) || special == Special::fast_division || special == Special::fast_signed;
+}
 
 template <class T>
 KDA_CHECK_INLINE T divided(Special special, T a, T b) {
-  if constexpr (std::is_same_v<T, float>)
+  if constexpr (std::is_same_v<T, float>) {
     if (is_triton(special)) return numeric::h100::div_full(a, b);
+    if (is_fast(special) && !has_tanh(special)) return a * numeric::h100::rcp_ftz(b);
+  }
   return a / b;
 }
 

@@ -52,6 +52,7 @@ struct NormBlock {
   T* x;
   bool by_reciprocal;  ///< x * (1 / sqrt(...)), as FLA's chunk form does
   Operations operations;
+  T factor = 1;  ///< of the reciprocal norm of special=fast
 };
 
 template <class T>
@@ -96,6 +97,8 @@ struct TokenBlock {
   CastPoints casts;                                 ///< prediction and carry
   T scale = 1;                                      ///< of ScaledPart::output; else it is in q
   const T *read = nullptr, *column_beta = nullptr;  ///< as in RecurrentBlock; without weight_on_key
+  /// [tokens][value_stride], what v is multiplied by as the prediction is subtracted; null: v has it.
+  const T* write = nullptr;
 
   constexpr const T* read_key() const { return read != nullptr ? read : k; }
 };

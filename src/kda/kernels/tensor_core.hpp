@@ -116,13 +116,30 @@ struct CountedNumbers {
   double value[16];
   std::int32_t exponent[16];
 
-  KDA_CHECK_INLINE void take(const TensorCore& core, const float* x) {
-    float operand[16];
-    for (int i = 0; i < 16; ++i) operand[i] = rounded(core.of_operands, x[i]);
+  KDA_CHECK_INLINE void count(const TensorCore& core, const float* operand) {
     load_widened<Sixteen<double> >(operand).store(value);
     counted_exponents(operand, core.least_exponent).store(exponent);
   }
+  KDA_CHECK_INLINE void take(const TensorCore& core, const float* x) {
+    float operand[16];
+    for (int i = 0; i < 16; ++i) operand[i] = rounded(core.of_operands, x[i]);
+    count(core, operand);
+  }
 };
+
+/// bf16 numbers that an operand is split into, each the nearest to what those before it leave.
+inline constexpr int parts_of_operand = 3;
+
+/// Part p goes to parts[p * stride].
+KDA_CHECK_INLINE void take_parts(const TensorCore& core, const float* x, CountedNumbers* parts,
+                                 std::size_t stride) {
+  float rest[16], part[16];
+  for (int i = 0; i < 16; ++i) rest[i] = rounded(core.of_operands, x[i]);
+  for (int p = 0; p < parts_of_operand; ++p) {
+    for (int i = 0; i < 16; ++i) part[i] = numeric::through_bf16(rest[i]), rest[i] = rest[i] - part[i];
+    parts[p * stride].count(core, part);
+  }
+}
 
 /// One group of a row against sixteen columns.
 struct PackTerms {
@@ -137,12 +154,51 @@ struct PackTerms {
   }
 };
 
+/// The same of operands that are split: the products of high parts onto what C holds, five lesser ones each
+/// time onto a sum of their own, which is added behind the last group.
+template <class T>
+void split_product(const TensorCore& core, std::size_t rows, std::size_t columns, std::size_t depth,
+                   Factor<T> a, const T* b, std::size_t b_stride, T* c, std::size_t c_stride, Start start) {
+  constexpr std::size_t most_rows = 64, most_together = 16;
+  constexpr struct { int of_a, of_b; } lesser[] = {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}};
+  CountedNumbers of_row[parts_of_operand], of_columns[parts_of_operand][most_together];
+  for (std::size_t top = 0; top < rows; top += most_rows) {
+    const std::size_t height = rows - top < most_rows ? rows - top : most_rows;
+    for (std::size_t column = 0; column < columns; column += 16) {
+      T high[most_rows][16] = {}, low[most_rows][16] = {};
+      if (start == Start::from_result)
+        for (std::size_t row = 0; row < height; ++row)
+          __builtin_memcpy(high[row], c + (top + row) * c_stride + column, sizeof(high[row]));
+      for (std::size_t from = 0; from < depth; from += core.together) {
+        const std::size_t count = depth - from < core.together ? depth - from : core.together;
+        for (std::size_t d = 0; d < count; ++d)
+          take_parts(core, b + (from + d) * b_stride + column, &of_columns[0][d], most_together);
+        for (std::size_t row = 0; row < height; ++row) {
+          T line[16] = {};
+          for (std::size_t d = 0; d < count; ++d)
+            line[d] = a.data[(top + row) * a.row_stride + (from + d) * a.depth_stride];
+          take_parts(core, line, of_row, 1);
+          const auto add = [&](int of_a, int of_b, T* sum) {
+            store_rounded(group_sum(core, count, PackTerms{of_row + of_a, of_columns[of_b]}, sum), sum);
+          };
+          for (const auto& product : lesser) add(product.of_a, product.of_b, low[row]);
+          add(0, 0, high[row]);
+        }
+      }
+      for (std::size_t row = 0; row < height; ++row)
+        for (std::size_t i = 0; i < 16; ++i)
+          c[(top + row) * c_stride + column + i] = high[row][i] + low[row][i];
+    }
+  }
+}
+
 /// C[rows][columns] (+)= A[rows][depth] B[depth][columns]; columns is a multiple of 16. Group by group: what
 /// factors count with is found out once for each (of B, once for 64 rows).
 template <class T>
 KDA_CHECK_TEAM_APART void tensor_core_product(const TensorCore& core, std::size_t rows, std::size_t columns,
                                               std::size_t depth, Factor<T> a, const T* b,
                                               std::size_t b_stride, T* c, std::size_t c_stride, Start start) {
+  if (core.splits) return split_product(core, rows, columns, depth, a, b, b_stride, c, c_stride, start);
   constexpr std::size_t most_rows = 64, most_together = 16;
   CountedNumbers of_row[most_rows], of_columns[most_together];
   if (start == Start::zero)

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kda/kernels/decays.hpp"
-#include "kda/kernels/reduction.hpp"
+#include "kda/kernels/sums_of_rows.hpp"
 #include "kda/kernels/table.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
@@ -49,10 +49,10 @@ struct DecayedRows {
 
 #endif
 
-/// Row k of a pack of columns becomes change(weights[k], row), for every row.
+/// Row k of a pack of columns becomes change(k, weights[k], row), for every row.
 template <class T, class Change>
-KDA_CHECK_THREAD void change_rows(T* columns, std::size_t stride, std::size_t rows, const T* weights,
-                                  Change change) {
+KDA_CHECK_THREAD void change_numbered_rows(T* columns, std::size_t stride, std::size_t rows, const T* weights,
+                                           Change change) {
   using Pack = Sixteen<T>;
   std::size_t k = 0;
 #ifdef __CUDACC__
@@ -65,12 +65,20 @@ KDA_CHECK_THREAD void change_rows(T* columns, std::size_t stride, std::size_t ro
     for (std::size_t i = 0; i < together; ++i)
       loaded[i] = Pack::load(columns + (k + i) * stride), weight[i] = weights[k + i];
 #pragma unroll
-    for (std::size_t i = 0; i < together; ++i) loaded[i] = change(weight[i], loaded[i]);
+    for (std::size_t i = 0; i < together; ++i) loaded[i] = change(k + i, weight[i], loaded[i]);
 #pragma unroll
     for (std::size_t i = 0; i < together; ++i) loaded[i].store(columns + (k + i) * stride);
   }
 #endif
-  for (; k < rows; ++k) change(weights[k], Pack::load(columns + k * stride)).store(columns + k * stride);
+  for (; k < rows; ++k) change(k, weights[k], Pack::load(columns + k * stride)).store(columns + k * stride);
+}
+/// ... change(weights[k], row).
+template <class T, class Change>
+KDA_CHECK_THREAD void change_rows(T* columns, std::size_t stride, std::size_t rows, const T* weights,
+                                  Change change) {
+  change_numbered_rows(columns, stride, rows, weights,
+                       [&](std::size_t, T weight, const Sixteen<T>& row)
+                           KDA_CHECK_BODY { return change(weight, row); });
 }
 
 /// One token after the other of a pack of columns. `is_usual`: subnormals stay, the decayed state is rounded
@@ -95,9 +103,7 @@ struct TokenColumns {
   /// sum_k of the terms
   template <class Terms>
   KDA_CHECK_THREAD Pack sum(const Terms& terms) const {
-    const SumOrder order = sums_of_columns(block.operations);
-    return flush(order.is_running() ? running_sum(order.is_fused, block.key_dim, terms, Pack::zero())
-                                    : ordered_sum(order, block.key_dim, terms, Pack::zero(), false));
+    return flush(sum_over_rows<T>(sums_of_columns(block.operations), block.key_dim, terms));
   }
   /// sum_k weights_k S_k
   KDA_CHECK_THREAD Pack weighted_sum(const T* weights) const {
@@ -105,10 +111,17 @@ struct TokenColumns {
   }
   /// e_t = v_t - P_t^T k_t, with beta if that is not on the key.
   KDA_CHECK_THREAD Pack write(const Pack& prediction) const {
-    const Pack value = Pack::load(block.v + t * block.value_stride + column);
-    const Pack error = flush(value - rounded_pack<T>(block.casts.prediction, prediction));
-    if (block.column_beta != nullptr)
-      return flush(error * Pack::load(block.column_beta + t * block.value_stride + column));
+    const std::size_t at = t * block.value_stride + column;
+    const Pack value = Pack::load(block.v + at);
+    const Pack predicted = rounded_pack<T>(block.casts.prediction, prediction);
+#ifdef __CUDACC__
+    const Pack error = flush(value - predicted);
+#else
+    const Pack error =
+        flush(block.write == nullptr ? value - predicted
+                                     : fma(Pack::load(block.write + at), value, predicted * T(-1)));
+#endif
+    if (block.column_beta != nullptr) return flush(error * Pack::load(block.column_beta + at));
     return block.weight_on_key ? error : flush(error * block.beta[t]);
   }
 
