@@ -18,7 +18,11 @@ def main(words: list[str]) -> int:
         if not words or words[0] not in COMMANDS:
             program = _program.find()
             os.execv(program, [program, *words])
-        importlib.import_module(COMMANDS[words[0]]).main(words[1:])
+        try:
+            command = importlib.import_module(COMMANDS[words[0]])
+        except ModuleNotFoundError as error:
+            raise _program.EnvironmentProblem(f"{error}; hint: pip install {error.name}") from None
+        command.main(words[1:])
         return 0
     except _program.KdaCheckError as failure:
         print(f"kda-check: error: {failure}", file=sys.stderr)

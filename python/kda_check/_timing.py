@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ._program import EnvironmentProblem
+from ._program import EnvironmentProblem, InputError
 from .fixture import LOSS, Fixture
 from .signatures import KNOWN, Unsupported, Words
 
@@ -140,9 +140,13 @@ def timed(torch: Any, kernel: Any, signature: Any, problem: Fixture, options: ar
 
 
 def main(command: Sequence[str]) -> None:
-    """The command. Raises EnvironmentProblem without a GPU, PyTorch or the kernel, and where it cannot take the problem."""
+    """The command. Raises InputError for a problem that cannot be read; EnvironmentProblem without a GPU, PyTorch or the
+    kernel, and where it cannot take the problem."""
     options = parsed(command)
-    problem = Fixture.read(options.problem)
+    try:
+        problem = Fixture.read(options.problem)
+    except OSError as failure:
+        raise InputError(f"cannot read the file: {failure.strerror} ({options.problem})") from None
     kernels = {**KERNELS, **ON_POOLS} if "state_pool" in problem.inputs else KERNELS
     module, name = kernels[options.kernel]
     try:

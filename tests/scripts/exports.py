@@ -172,11 +172,14 @@ class Exports(unittest.TestCase):
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_commands_say_what_they_lack(self):
-        for command in (["export-fla", "--family", "gdn", "-o", self.path], ["time", "flash-kda", "none.h5", self.path]):
+        given = os.path.join(self.folder, "given.h5")
+        kda_check.save(given, **problem())
+        for code, command in ((4, ["export-fla", "--family", "gdn", "-o", self.path]), (4, ["time", "fla", given, self.path]),
+                              (3, ["time", "fla", "none.h5", self.path])):
             words = [sys.executable, "-m", "kda_check", *command]
             done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": package})
-            if done.returncode != 0:
-                self.assertEqual(done.returncode, 4)
+            if code == 3 or done.returncode != 0:
+                self.assertEqual(done.returncode, code, done.stderr)
                 said = [line for line in done.stderr.splitlines() if "kda-check: " in line]  # torch and FLA may warn
                 self.assertEqual(len(said), 1, done.stderr)
                 self.assertNotIn("Traceback", done.stderr)
