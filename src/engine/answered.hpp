@@ -19,8 +19,7 @@ struct Answered {
   numeric::ComputeFormat compute = numeric::ComputeFormat::fp32;
   std::string compute_assumed_from;  ///< "the element type of its o"; empty when somebody said it
   judge::Form form = judge::Form::unknown;
-  /// Where it rounds its intermediates, as far as it says so.
-  kda::Storage storage = kda::Arithmetic{}.storage;
+  kda::Arithmetic said;    ///< how it computes, as far as it says so
   kda::Segments segments;  ///< the parts it is known to be computed in
   std::size_t chunk_size = 64;
   kda::Tensors tensors;

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "engine/findings.hpp"
+#include "engine/foreseen.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::engine {
@@ -58,7 +59,8 @@ std::string decay_text(const Forecast& forecast, const DecayForecast& item, bool
     if (!range.overflow)
       return fmt::format("breaks: {} at {}", forecast.chunk_forms->what,
                          place_text(forecast.chunk_forms->place, packed));
-    return fmt::format("overflows: {} at {}, margin {}, first at {}",
+    return fmt::format("overflows{}: {} at {}, margin {}, first at {}",
+                       range.side == explain::Side::tail ? " in its factored tail" : "",
                        exponent_text(range.largest, item.limits.overflow), place_text(range.place, packed),
                        margin_text(item.margin), place_text(*range.overflow, packed));
   }
@@ -269,6 +271,13 @@ report::Entry entry_of(const Forecast& forecast, const std::vector<explain::Stat
 }
 
 }  // namespace
+
+std::string foreseen_overflow(const kda::Problem& problem, const kda::RunOptions& options) {
+  const Forecast forecast = explain::forecast(problem, options);
+  const DecayForecast& decay = forecast.selected_decay;
+  if (decay.outlook != Outlook::breaks || !decay.range.overflow) return {};
+  return fmt::format("decay={} {}", decay.form, decay_text(forecast, decay, problem.packed()));
+}
 
 void forecast_runs(Context& context, Findings& findings) {
   report::Section section;

@@ -183,9 +183,9 @@ void measure_power(Context& context, Findings& findings) {
       const Answered who = described(answer, kda::Pass::forward, context.plan());
       const std::string of_class(plan::power_class(answer));
       context.progress("power, " + of_class);
-      const HealthyKernel kernel{answer.variant, context.options_of(answer),
-                                 twin_family(context.problem(), kda::Pass::forward, who.compute, who.dtype,
-                                             who.form, kda::Storage::none)};
+      const HealthyKernel kernel{
+          answer.variant, context.options_of(answer),
+          twin_family(context.problem(), kda::Pass::forward, who.compute, who.dtype, who.form, Manner{})};
       const Power power = power_of(context.problem(), item.tensors.front(), kernel,
                                    context.gates(who.chunk_size), context.resources().limits.memory_budget);
       finished.entries.push_back(entry_of(power, item, who, of_class));

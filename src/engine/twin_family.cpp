@@ -28,9 +28,9 @@ struct Row {
   bool only_in_fp32 = false;
   /// Stages have the inverse in each row; in tensors of tokens it tells little.
   bool only_of_stages = false;
-  /// For answers that say they round their intermediates there, as this row does; the others would let them
-  /// err as much.
-  std::optional<kda::Storage> only_stored_so = {};
+  /// In the manner of the answer, for those of a manner that is not usual; the others would be let err as
+  /// much.
+  bool in_its_manner = false;
 };
 
 const Row rows[] = {
@@ -54,19 +54,8 @@ const Row rows[] = {
      {"decay=anchor-mid", "inverse=blocks:16", "tail=suffix", "exponential=exp2-scaled"},
      false,
      true},
-    {true,
-     16,
-     {"decay=factored:16", "inverse=doubling:16", "exponential=cuda-fast", "tail=factored", "delta=residual"},
-     false,
-     false,
-     kda::Storage::flash_kda},
-    {true,
-     16,
-     {"decay=factored:16", "inverse=doubling:16", "exponential=cuda", "contraction=separate", "tail=factored",
-      "delta=residual"},
-     false,
-     false,
-     kda::Storage::flash_kda},
+    {true, 0, {"exponential=cuda-fast"}, false, false, true},
+    {true, 0, {"exponential=cuda", "contraction=separate", "inverse=blocks:16"}, false, false, true},
 };
 
 /// Where a chunk form rounds its intermediates.
@@ -88,17 +77,15 @@ bool is_like(ComputeFormat twin, ComputeFormat answer) {
 
 /// Nothing where this variant cannot do that, or its products would be in another format.
 std::optional<Twin> twin_of(const Row& row, const kda::Problem& problem, bool backward, ComputeFormat compute,
-                            numeric::DType dtype, std::size_t chunk_size, const kda::Segments& segments) {
+                            numeric::DType dtype, std::size_t chunk_size, const kda::Segments& segments,
+                            const Manner& manner = {}) {
   const kda::Variant& variant = kda::variant_named(row.chunk ? "chunk" : "recurrent");
   Twin twin{&variant, {}};
   twin.options.dtype = dtype;
   twin.options.chunk_size = chunk_size;
   twin.options.arithmetic = variant.default_arithmetic(problem, dtype);
-  if (row.only_stored_so) {
-    twin.options.arithmetic.storage = *row.only_stored_so;
-  } else if (row.chunk) {
-    kda::set_axis(twin.options.arithmetic, storage_of(compute));
-  }
+  if (row.chunk) kda::set_axis(twin.options.arithmetic, storage_of(compute));
+  if (row.in_its_manner) manner.take_over(twin.options.arithmetic);
   for (const std::string_view word : row.words) kda::set_axis(twin.options.arithmetic, word);
   if (row.chunk) twin.options.arithmetic.segments = segments;
   if (!kda::unsupported(twin.options.arithmetic, dtype).empty() ||
@@ -111,16 +98,18 @@ std::optional<Twin> twin_of(const Row& row, const kda::Problem& problem, bool ba
 }  // namespace
 
 std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, ComputeFormat compute,
-                              numeric::DType dtype, judge::Form form, kda::Storage storage,
+                              numeric::DType dtype, judge::Form form, const Manner& manner,
                               const kda::Segments& segments) {
   std::vector<Twin> family;
   for (const Row& row : rows) {
     if (form == (row.chunk ? judge::Form::recurrence : judge::Form::chunk)) continue;
     if (row.only_of_stages || (row.only_in_fp32 && compute != ComputeFormat::fp32)) continue;
-    if (row.only_stored_so && *row.only_stored_so != storage) continue;
-    const std::size_t chunk_size =
-        row.chunk_size != 0 ? row.chunk_size : static_cast<std::size_t>(problem.options.chunk_size);
-    if (auto twin = twin_of(row, problem, pass == kda::Pass::backward, compute, dtype, chunk_size, segments))
+    if (row.in_its_manner && manner.is_usual()) continue;
+    const std::size_t own_size = row.in_its_manner ? manner.chunk_size() : row.chunk_size,
+                      chunk_size =
+                          own_size != 0 ? own_size : static_cast<std::size_t>(problem.options.chunk_size);
+    if (auto twin =
+            twin_of(row, problem, pass == kda::Pass::backward, compute, dtype, chunk_size, segments, manner))
       family.push_back(std::move(*twin));
   }
   return family;
@@ -135,23 +124,17 @@ std::vector<Twin> family_of(const kda::Problem& problem, kda::Pass pass, const A
   if (answer.compute == ComputeFormat::fp64) return {};
   std::vector<Twin> family =
       twin_family(problem, pass, answer.compute, answer.dtype, form_for_twins(answer, left_out),
-                  storage_of_twins(answer.storage), answer.segments);
+                  manner_of(answer, problem), answer.segments);
   leave_out(family, left_out);
   if (family.size() < judge::fewest_twins) family.clear();
   return family;
-}
-
-kda::Storage storage_of_twins(kda::Storage storage) {
-  const bool has_twins =
-      std::ranges::any_of(rows, [&](const Row& row) { return row.only_stored_so == std::optional(storage); });
-  return has_twins ? storage : kda::Storage::none;
 }
 
 std::vector<Twin> stage_family(const kda::Problem& problem, ComputeFormat compute, numeric::DType dtype,
                                std::size_t chunk_size) {
   std::vector<Twin> family;
   for (const Row& row : rows) {
-    if (!row.chunk || row.only_stored_so) continue;
+    if (!row.chunk || row.in_its_manner) continue;
     std::optional<Twin> twin = twin_of(row, problem, false, compute, dtype, chunk_size, {});
     if (!twin) continue;
     // Rows that differ in their chunks, or in what is usual in fp32, may be one.

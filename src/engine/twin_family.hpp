@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "engine/answered.hpp"
+#include "engine/manner.hpp"
 #include "judge/limits.hpp"
 #include "kda/passes.hpp"
 
@@ -16,10 +16,10 @@ struct Twin {
 };
 
 /// Those whose products are in `compute`, that store o in `dtype` and are of a form that an answer of `form`
-/// may have. `storage`: where the answer says that it rounds its intermediates; one that rounds where few do
-/// has twins of that kind beside the others. `segments`: the parts that chunk forms compute a sequence in.
+/// may have. `manner`: how the answer says that it computes; one that is not usual has twins of its kind
+/// beside the others. `segments`: the parts that chunk forms compute a sequence in.
 std::vector<Twin> twin_family(const kda::Problem& problem, kda::Pass pass, numeric::ComputeFormat compute,
-                              numeric::DType dtype, judge::Form form, kda::Storage storage,
+                              numeric::DType dtype, judge::Form form, const Manner& manner,
                               const kda::Segments& segments = {});
 
 /// Those of an answer, some ways of computing left out; empty where they are too few for a test.
@@ -27,9 +27,6 @@ std::vector<Twin> family_of(const kda::Problem& problem, kda::Pass pass, const A
                             const plan::Names& left_out);
 /// The form that its twins are chosen by: where some are left out, nobody knows it.
 judge::Form form_for_twins(const Answered& answer, const plan::Names& left_out);
-
-/// That storage where there are twins of its kind, otherwise the same for all.
-kda::Storage storage_of_twins(kda::Storage storage);
 
 /// Those whose stages are those of an answer in chunks of that size: all rows of the chunk form, in chunks of
 /// that size. In 16 bits too a stage is fp32, the sum of the gates, where the orders of sums tell.

@@ -75,7 +75,7 @@ struct Twins::Class {
   ComputeFormat compute;
   DType dtype;
   judge::Form form;
-  kda::Storage storage;
+  Manner manner;
   kda::Segments segments;
   std::size_t chunk_size;  ///< the limits depend on it
   plan::Names left_out;
@@ -165,10 +165,10 @@ Twins::~Twins() = default;
 void Twins::add(const Answered& answer, const plan::Names& left_out) {
   if (answer.compute == ComputeFormat::fp64) return;
   const judge::Form form = form_for_twins(answer, left_out);
-  const kda::Storage storage = storage_of_twins(answer.storage);
+  const Manner manner = manner_of(answer, problem_);
   for (const std::unique_ptr<Class>& known : classes_)
     if (known->compute == answer.compute && known->dtype == answer.dtype && known->form == form &&
-        known->storage == storage && known->segments == answer.segments &&
+        known->manner == manner && known->segments == answer.segments &&
         known->chunk_size == answer.chunk_size && known->left_out == left_out) {
       if (std::ranges::find(known->answers, &answer) == known->answers.end())
         known->add(problem_, pass_, answer);
@@ -177,7 +177,7 @@ void Twins::add(const Answered& answer, const plan::Names& left_out) {
   std::vector<Twin> family = family_of(problem_, pass_, answer, left_out);
   if (family.empty()) return;
   classes_.push_back(
-      std::make_unique<Class>(Class{answer.compute, answer.dtype, form, storage, answer.segments,
+      std::make_unique<Class>(Class{answer.compute, answer.dtype, form, manner, answer.segments,
                                     answer.chunk_size, left_out, std::move(family)}));
   classes_.back()->add(problem_, pass_, answer);
 }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "engine/findings.hpp"
+#include "engine/foreseen.hpp"
 #include "engine/judged.hpp"
 #include "engine/probing.hpp"
 #include "engine/twin_heads.hpp"
@@ -165,8 +166,9 @@ class Round {
     }
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       report::CaseResult result = findings_.cases[cases_[i]];
-      conclude(result);
       const Case& item = context_.plan().cases[cases_[i]];
+      say_what_overflows(item, result);
+      conclude(result);
       if (item.asked->probe && result.verdict == judge::Verdict::fail && item.pass == kda::Pass::forward &&
           item.reference.kind == Reference::Kind::oracle)
         result.probe = probed(context_.problem(), *pairings_[i].got, result, context_.resources().threads);
@@ -220,6 +222,24 @@ class Round {
     std::ranges::for_each(judgement.points, name_slot);
     if (judgement.worst) name_slot(*judgement.worst);
     result.tensors.push_back(std::move(judgement));
+  }
+
+  /// Of a chunk form of ours that is not finite where the truth is.
+  void say_what_overflows(const Case& item, report::CaseResult& result) const {
+    const plan::Answer& answer = context_.plan().answers[*item.answer];
+    if (!answer.is_computed() || !answer.variant->axes.chunk || item.pass != kda::Pass::forward ||
+        item.reference.kind != Reference::Kind::oracle)
+      return;
+    const auto lost = [](const report::TensorResult& tensor) {
+      return tensor.verdict == judge::Verdict::fail &&
+             std::ranges::any_of(tensor.metrics,
+                                 [](const auto& one) { return one.first == "nonfinite" && one.second > 0; });
+    };
+    const auto first = std::ranges::find_if(result.tensors, lost);
+    if (first == result.tensors.end()) return;
+    if (const std::string why = foreseen_overflow(context_.problem(), context_.options_of(answer));
+        !why.empty())
+      first->reason += "; " + why;
   }
 
   void note(std::string text) {

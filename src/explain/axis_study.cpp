@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/names.hpp"
+#include "explain/axes_of_form.hpp"
 #include "explain/stage_runs.hpp"
 #include "judge/metrics.hpp"
 
@@ -37,12 +38,12 @@ AxisStudy::AxisStudy(const kda::Problem& problem, const kda::Variant& variant, c
   full_ = errors(options_.arithmetic);
   ideal_errors_ = errors(ideal_);
   for (const kda::AxisRow& axis : kda::axes()) {
-    if (axis.chunk_only && !variant.axes.chunk) continue;
+    if (!has_axis(variant, axis)) continue;
     kda::Arithmetic only = ideal_, without = options_.arithmetic;
     axis.copy(options_.arithmetic, only);
     axis.copy(ideal_, without);
     // An axis that is ideal already changes nothing: two runs saved.
-    const bool ideal_here = without == options_.arithmetic;
+    const bool ideal_here = are_one(without, options_.arithmetic, variant);
     only_.push_back(ideal_here ? ideal_errors_ : errors(only));
     without_.push_back(ideal_here ? full_ : errors(without));
   }
@@ -63,7 +64,7 @@ Attribution AxisStudy::tensor(const std::string& name) const {
   for (std::size_t a = 0; a < only_.size(); ++a) {
     AxisShare axis;
     axis.axis = kda::axes()[a].name;
-    axis.value = kda::axis_value(options_.arithmetic, axis.axis);
+    axis.value = axis_value(options_.arithmetic, kda::axes()[a], variant_);
     axis.only = ratio(only_[a]);
     axis.without = ratio(without_[a]);
     axis.share = square_share(axis.only) - result.ideal_share;

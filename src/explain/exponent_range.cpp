@@ -15,6 +15,7 @@ using kda::CastPoints;
 using kda::DecayForm;
 using kda::rounded;
 using kda::Rounding;
+using kda::TailForm;
 
 constexpr double ln2 = 0x1.62e42fefa39efp-1;
 
@@ -55,6 +56,15 @@ class Scan {
         zero_(chunk.key_dim, T(0)) {}
 
   void run(std::size_t anchor_rows) {
+    scores(anchor_rows);
+    if (form_.tail != TailForm::factored && form_.tail != TailForm::factored_late) return;
+    clamp_ = std::numeric_limits<double>::infinity();
+    measure(0, chunk_.rows);
+    side(Side::tail, 0, chunk_.rows, zero_.data(), false);
+  }
+
+ private:
+  void scores(std::size_t anchor_rows) {
     if (form_.decay == DecayForm::pair) return pairs(0, chunk_.rows);
     if (form_.decay == DecayForm::pair_late) return pairs(0, chunk_.rows), masked_pairs();
     for (std::size_t from = 0; from < chunk_.rows; from += anchor_rows) {
@@ -64,7 +74,6 @@ class Scan {
     }
   }
 
- private:
   const T* row(std::size_t i) const { return chunk_.G + i * chunk_.stride; }
   const T* first_anchor(std::size_t from) const {
     if (form_.decay != DecayForm::factored && form_.decay != DecayForm::reciprocal) return row(from);
@@ -148,9 +157,11 @@ class Scan {
         const T factor = rounded(casts_.exponentials, exponential(static_cast<T>(clamped)));
         const T q = chunk_.q[i * chunk_.stride + k], key = chunk_.k[i * chunk_.stride + k];
         // L has no unmasked column for the first row of a diagonal block.
-        const bool key_counts = which == Side::right || !is_diagonal || i > from;
+        const bool key_counts = which != Side::left || !is_diagonal || i > from;
         const bool bad_q = which == Side::left && !std::isfinite(rounded(casts_.score_operands, q * factor));
-        const bool bad_k = key_counts && !std::isfinite(rounded(casts_.score_operands, key * factor));
+        const bool is_whole = which == Side::tail && form_.tail == TailForm::factored_late;
+        const Rounding rounding = is_whole ? Rounding::none : casts_.score_operands;
+        const bool bad_k = key_counts && !std::isfinite(rounded(rounding, key * factor));
         if (!bad_q && !bad_k) continue;
         range_.overflow = at_row(chunk_.at, i, k);
         return;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "explain/attribution.hpp"
+#include "explain/axes_of_form.hpp"
 
 namespace kda_check::explain {
 
@@ -25,7 +26,7 @@ bool same_arithmetic(const kda::Problem& problem, const kda::Variant& variant, c
     arithmetic->casts = kda::cast_points(*arithmetic, a.dtype, problem.beta_is_16_bit(), variant.axes.chunk);
     arithmetic->storage = kda::Storage::named;
   }
-  return left == right;
+  return are_one(left, right, variant);
 }
 
 /// From `from` to the emulation of `to`: its variant first, for only then do all axes exist, then axis by
@@ -55,11 +56,11 @@ std::vector<Step> climb(const LadderEnd& from, const LadderEnd& to, kda::Pass pa
     take(fmt::format("chunks of {}", options.chunk_size));
   }
   if (variant->name != to.variant->name) {
-    variant = to.variant;
     options.chunk_size = to.options.chunk_size;
     kda::Arithmetic arithmetic = to.variant->default_arithmetic(problem, options.dtype);
     for (const kda::AxisRow& axis : kda::axes())
-      if (!axis.chunk_only) axis.copy(options.arithmetic, arithmetic);
+      if (is_shared(axis, *variant, *to.variant)) axis.copy(options.arithmetic, arithmetic);
+    variant = to.variant;
     // What the token form did not round the chunk form does not round yet.
     if (variant->axes.chunk && arithmetic.storage != kda::Storage::named)
       arithmetic.storage = kda::Storage::none;
@@ -67,11 +68,11 @@ std::vector<Step> climb(const LadderEnd& from, const LadderEnd& to, kda::Pass pa
     take(fmt::format("form of {}", variant->name));
   }
   for (const kda::AxisRow& axis : kda::axes()) {
-    if (axis.chunk_only && !variant->axes.chunk) continue;
+    if (!has_axis(*variant, axis)) continue;
     const kda::RunOptions before = options;
     axis.copy(to.options.arithmetic, options.arithmetic);
     if (same_arithmetic(problem, *variant, before, options)) continue;
-    take(fmt::format("{}={}", axis.name, kda::axis_value(options.arithmetic, axis.name)));
+    take(fmt::format("{}={}", axis.name, axis_value(options.arithmetic, axis, *variant)));
   }
   return steps;
 }

@@ -32,6 +32,7 @@ constexpr AxisRow axis_rows[] = {
        to.casts = from.casts;
        to.stored = from.stored;
      }},
+    // The token forms have three of these: the delta, the scale and the update.
     {"formulation", "the decay, the inverse, the tail, the gates and the order of the chunk form",
      [](const Arithmetic& from, Arithmetic& to) {
        to.decay = from.decay;
@@ -48,8 +49,7 @@ constexpr AxisRow axis_rows[] = {
        to.beta = from.beta;
        to.scale = from.scale;
        to.output = from.output;
-     },
-     true},
+     }},
     {"segments", "the parts a sequence is computed in, and how their maps of the state are merged",
      [](const Arithmetic& from, Arithmetic& to) { to.segments = from.segments; }, true},
 };

@@ -1,5 +1,7 @@
 #include "kda/arithmetic_presets.hpp"
 
+#include <algorithm>
+
 namespace kda_check::kda {
 
 namespace {
@@ -29,7 +31,8 @@ constexpr Preset rows[] = {
     {"flash-kda-1", "chunk", "FlashKDA from 7afb9f4 on, with --chunk-size 16", "from source",
      "flash-kda inverse=eliminate:8 accumulator=fp32 "
      "storage=bf16@products+bf16@normalised+bf16@exponentials+bf16@u+bf16@prediction+bf16@residual+"
-     "bf16@o_inter+bf16@o_intra+bf16@initial_state+bf16@carry"},
+     "bf16@o_inter+bf16@o_intra+bf16@initial_state+bf16@carry",
+     16},
     {"attention-gym", "chunk", "attention-gym's chunk_kda on a Blackwell, but for its norm and gate",
      "from source",
      "fla decay=anchor-first:16 inverse=blocks:16 update=chained "
@@ -41,7 +44,8 @@ constexpr Preset rows[] = {
      "storage=bf16@score_operands+bf16@Aqk+bf16@L+fp16@inverse_operands+bf16@Akk_inv+bf16@operands+bf16@w+"
      "bf16@u+bf16@prediction+bf16@residual+bf16@v_new+bf16@state decay=reciprocal:16 "
      "inverse=doubling-wide:8 merge=nearest accumulator=fp32 tail=factored-late gates=log2-each "
-     "delta=residual beta=rows scale=output output=chained update=chained launch=norm:8x8x1"},
+     "delta=residual beta=rows scale=output output=chained update=chained launch=norm:8x8x1",
+     16},
     {"vllm-decode-packed", "recurrent", "vLLM's fused_recurrent_kda_packed_decode of Kimi K3",
      "proven: 0 elements of o and final_state differ in 4 captures",
      "fla-recurrent special=triton-logf launch=block:32x4"},
@@ -74,7 +78,8 @@ constexpr Preset rows[] = {
      "storage=bf16@normalised+bf16@score_operands+bf16@Aqk+bf16@Akk_inv+bf16@operands+bf16@w+bf16@u+"
      "bf16@v_new+bf16@state decay=reciprocal:16 inverse=chains:16 merge=nearest accumulator=fp32 "
      "tail=factored gates=natural delta=chained beta=keys scale=q-late output=chained update=chained "
-     "segments=none launch=norm:4x32x1+scan:1"},
+     "segments=none launch=norm:4x32x1+scan:1",
+     16},
     {"flashinfer-decode", "recurrent",
      "FlashInfer's packed_kda_decode with the Cake backend, a call for every token, up to 14 sequences",
      "proven: 0 elements of o and final_state differ in 15 captures",
@@ -92,11 +97,14 @@ constexpr Preset rows[] = {
      "proven forwards: 0 elements of o and final_state differ in 12 captures",
      "contraction=fused exponential=cuda-fast special=fast subnormals=flush reduction=lanes:25 "
      "storage=flash-kda decay=factored:16 inverse=doubling:16 accumulator=fp16 tail=factored gates=log2-each "
-     "delta=residual scale=q output=apart update=added"},
+     "delta=residual scale=q output=apart update=added",
+     16},
 };
 
 }  // namespace
 
 std::span<const Preset> presets() { return rows; }
+
+const Preset& preset_named(std::string_view name) { return *std::ranges::find(rows, name, &Preset::name); }
 
 }  // namespace kda_check::kda

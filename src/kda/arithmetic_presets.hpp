@@ -2,6 +2,7 @@
 // how near they come to them. docs/arithmetic.md has the evidence in full.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string_view>
 
@@ -16,8 +17,11 @@ struct Preset {
   std::string_view evidence;
   std::string_view
       words;  ///< of --arithmetic, with spaces between them; what it does not name it leaves alone
+  std::size_t chunk_size = 0;  ///< of the kernel; 0: that of the problem
 };
 
 std::span<const Preset> presets();
+/// That must be there.
+const Preset& preset_named(std::string_view name);
 
 }  // namespace kda_check::kda

@@ -14,12 +14,10 @@ namespace kda_check::kda {
 namespace {
 
 constexpr std::size_t block_tokens = oracle_block_tokens;
-/// What one worker needs for one block of one head.
-struct Workspace : TokenPairs {
-  Workspace(std::size_t K, std::size_t v_stride, Strength strength)
-      : TokenPairs(block_tokens, K, v_stride, strength),
-        o(block_tokens * v_stride),
-        o_magnitude(block_tokens * v_stride) {}
+/// A worker's outputs of one block of one head.
+struct Workspace {
+  explicit Workspace(std::size_t v_stride)
+      : o(block_tokens * v_stride), o_magnitude(block_tokens * v_stride) {}
   Pairs o;
   tensor::Scratch<double> o_magnitude;
 };
@@ -49,28 +47,19 @@ class Recurrence {
 
   void run(int threads, const OracleSink& sink) {
     if (heads_ == 0) return;
-    // With few heads each is shared by several workers, by tiles of V lanes.
-    const std::size_t wanted = (static_cast<std::size_t>(std::max(1, threads)) + heads_ - 1) / heads_;
-    const std::size_t parts = std::min(tiles_, wanted);
     const std::size_t tokens_at_once = oracle_tokens_at_once(d_, heads_);
-    const std::size_t size = tokens_at_once * heads_ * d_.V;
-    Output output{Pairs(size), tensor::Scratch<double>(size)};
-    std::vector<Workspace> workspaces;
-    for (int worker = 0; worker < std::max(1, threads); ++worker)
-      workspaces.emplace_back(d_.K, v_stride_, d_.strength);
     // Below a tenth of a millisecond of work, starting threads costs more than they bring.
     const bool small = tokens_at_once * heads_ * d_.K * d_.V < (std::size_t{1} << 17);
-    if (small) threads = 1;
+    Shared work = shared_by(small ? 1 : std::max(1, threads), tokens_at_once);
+    const std::size_t size = tokens_at_once * heads_ * d_.V;
+    Output output{Pairs(size), tensor::Scratch<double>(size)};
     for (const Sequence& sequence : problem_.sequences()) {
-      parallel_for(heads_, threads, [&](std::size_t head, int) { load_state(sequence, head); });
+      parallel_for(heads_, work.threads, [&](std::size_t head, int) { load_state(sequence, head); });
       for (std::size_t begin = 0; begin < sequence.length(); begin += tokens_at_once) {
         const Sequence tokens = sequence.block(begin, tokens_at_once);
-        parallel_for(heads_ * parts, threads, [&](std::size_t item, int worker) {
-          const std::size_t head = item / parts, part = item % parts;
-          for (std::size_t at = 0; at < tokens.length(); at += block_tokens)
-            advance(tokens.block(at, block_tokens), at, head, tiles_ * part / parts,
-                    tiles_ * (part + 1) / parts, workspaces[static_cast<std::size_t>(worker)], output);
-        });
+        const std::size_t most = work.blocks * block_tokens;
+        for (std::size_t at = 0; at < tokens.length(); at += most)
+          advance(tokens.block(at, most), at, work, output);
         if (sink.output)
           sink.output({sequence.batch,
                        tokens.begin,
@@ -90,6 +79,35 @@ class Recurrence {
     Pairs o;
     tensor::Scratch<double> magnitude;
   };
+
+  /// How the work is cut, and what workers need.
+  struct Shared {
+    int threads;
+    std::size_t parts;   ///< of a head, each some tiles of V lanes
+    std::size_t blocks;  ///< of tokens, behind which workers meet
+    std::vector<Workspace> of_worker = {};
+    /// Of `blocks` of each head. With parts 1 of a block for each worker, who reads it when it is its turn.
+    std::vector<TokenPairs> inputs = {};
+    bool are_inputs_shared() const { return parts > 1; }
+  };
+
+  /// What is made of a block's inputs is a fifth of the work and more: workers that share a head share it.
+  /// There are several parts for each worker, for one that comes late or is slow; and some milliseconds of
+  /// work before they meet.
+  Shared shared_by(int threads, std::size_t most_tokens) const {
+    constexpr std::size_t parts_of_worker = 8, bytes_of_worker = std::size_t{3} << 20;
+    const auto workers = static_cast<std::size_t>(threads);
+    const std::size_t wanted = workers == 1 ? 1 : (parts_of_worker * workers + heads_ - 1) / heads_;
+    Shared work{threads, std::min(tiles_, wanted), most_tokens / block_tokens};
+    if (work.are_inputs_shared()) {
+      const std::size_t of_blocks = heads_ * block_tokens * (8 * d_.K + v_stride_) * sizeof(double);
+      work.blocks = std::clamp<std::size_t>(bytes_of_worker * workers / of_blocks, 1, work.blocks);
+    }
+    for (int worker = 0; worker < threads; ++worker) work.of_worker.emplace_back(v_stride_);
+    for (std::size_t n = work.are_inputs_shared() ? heads_ * work.blocks : workers; n > 0; --n)
+      work.inputs.emplace_back(block_tokens, d_.K, v_stride_, d_.strength);
+    return work;
+  }
 
   std::size_t tile_index(std::size_t k, std::size_t v) const {
     return v / lanes_ * lanes_ * d_.K + k * lanes_ + v % lanes_;
@@ -123,17 +141,40 @@ class Recurrence {
     }
   }
 
-  /// `head` counts among those asked for; the first token goes to row `row` of the output.
+  /// All heads through up to work.blocks blocks; the first token goes to row `row` of the output.
+  void advance(const Sequence& tokens, std::size_t row, Shared& work, Output& output) {
+    const std::size_t blocks = (tokens.length() + block_tokens - 1) / block_tokens;
+    const auto read = [&](std::size_t head, std::size_t block, TokenPairs& in) {
+      inputs_.tokens(tokens.block(block * block_tokens, block_tokens), first_head_ + head, in, v_stride_);
+    };
+    if (work.are_inputs_shared())
+      parallel_for(heads_ * blocks, work.threads, [&](std::size_t item, int) {
+        const std::size_t head = item / blocks, block = item % blocks;
+        read(head, block, work.inputs[head * work.blocks + block]);
+      });
+    parallel_for(heads_ * work.parts, work.threads, [&](std::size_t item, int worker) {
+      const std::size_t head = item / work.parts, part = item % work.parts;
+      const auto own = static_cast<std::size_t>(worker);
+      for (std::size_t block = 0; block < blocks; ++block) {
+        TokenPairs& in = work.inputs[work.are_inputs_shared() ? head * work.blocks + block : own];
+        if (!work.are_inputs_shared()) read(head, block, in);
+        const std::size_t at = block * block_tokens;
+        advance(tokens.block(at, block_tokens), row + at, head, tiles_ * part / work.parts,
+                tiles_ * (part + 1) / work.parts, in, work.of_worker[own], output);
+      }
+    });
+  }
+
+  /// Some tiles of one head, which counts among those asked for, through one block.
   void advance(const Sequence& tokens, std::size_t row, std::size_t head, std::size_t first_tile,
-               std::size_t last_tile, Workspace& work, Output& output) {
-    inputs_.tokens(tokens, first_head_ + head, work, v_stride_);
+               std::size_t last_tile, TokenPairs& in, Workspace& work, Output& output) {
     HeadState& state = states_[head];
     for (std::size_t tile = first_tile; tile < last_tile; ++tile) {
       const std::size_t lane = tile * lanes_;
-      const double* const low = work.low_of_v();
-      step_({tokens.length(), d_.K, v_stride_, work.q.rows(), work.k.rows(), work.read(), work.decay.rows(),
-             work.strength(lane), work.v.data() + lane, low == nullptr ? nullptr : low + lane,
-             work.o.lanes(lane), work.o_magnitude.data() + lane, state.value.lanes(lane * d_.K),
+      const double* const low = in.low_of_v();
+      step_({tokens.length(), d_.K, v_stride_, in.q.rows(), in.k.rows(), in.read(), in.decay.rows(),
+             in.strength(lane), in.v.data() + lane, low == nullptr ? nullptr : low + lane, work.o.lanes(lane),
+             work.o_magnitude.data() + lane, state.value.lanes(lane * d_.K),
              state.magnitude.data() + lane * d_.K});
     }
     const std::size_t first = first_tile * lanes_, count = std::min(d_.V, last_tile * lanes_) - first;

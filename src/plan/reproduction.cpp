@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "base/version.hpp"
+#include "kda/arithmetic_presets.hpp"
 #include "plan/replay.hpp"
 
 namespace kda_check::plan {
@@ -16,7 +17,6 @@ namespace {
 /// How the implementations that write fixtures compute.
 struct Emulation {
   std::string_view group, variant, preset;
-  std::size_t chunk_size;                ///< 0: that of the fixture
   std::string_view implementation = "";  ///< what that attribute begins with, in a group of another name
 
   bool is_of(const fixture::ExpectedGroup& known) const {
@@ -25,17 +25,17 @@ struct Emulation {
   }
 };
 constexpr Emulation emulations[] = {
-    {"fla_chunk", "chunk", "fla", 0},
-    {"fla_recurrent", "recurrent", "fla-recurrent", 0},
-    {"flash_kda", "chunk", "flash-kda", 16, "FlashKDA"},
-    {"vllm_decode", "recurrent", "vllm-decode", 0},
-    {"vllm_packed", "recurrent", "vllm-decode-packed", 0},
-    {"sglang_decode", "recurrent", "sglang-decode", 0},
-    {"llama_cpp", "recurrent", "llama.cpp", 0},
-    {"cula_sm90", "chunk", "cula-sm90", 0},
-    {"flashinfer_decode", "recurrent", "flashinfer-decode", 0},
-    {"cudnn_sm90", "chunk", "cudnn-sm90", 16},
-    {"torch_fp64", "naive", "", 0},
+    {"fla_chunk", "chunk", "fla"},
+    {"fla_recurrent", "recurrent", "fla-recurrent"},
+    {"flash_kda", "chunk", "flash-kda", "FlashKDA"},
+    {"vllm_decode", "recurrent", "vllm-decode"},
+    {"vllm_packed", "recurrent", "vllm-decode-packed"},
+    {"sglang_decode", "recurrent", "sglang-decode"},
+    {"llama_cpp", "recurrent", "llama.cpp"},
+    {"cula_sm90", "chunk", "cula-sm90"},
+    {"flashinfer_decode", "recurrent", "flashinfer-decode"},
+    {"cudnn_sm90", "chunk", "cudnn-sm90"},
+    {"torch_fp64", "naive", ""},
 };
 
 /// Before the chunk length in `implementation`, where it is not that of the file.
@@ -79,8 +79,10 @@ std::optional<Reproduction> reproduction_of(const fixture::ExpectedGroup& group,
                                             std::span<const kda::Variant> registry) {
   for (const Emulation& row : emulations) {
     if (!row.is_of(group)) continue;
-    Reproduction known{&kda::variant_named(row.variant), {}, row.chunk_size};
-    if (!row.preset.empty()) known.arithmetic.emplace_back(row.preset);
+    Reproduction known{&kda::variant_named(row.variant), {}, 0};
+    if (row.preset.empty()) return known;
+    known.arithmetic.emplace_back(row.preset);
+    known.chunk_size = kda::preset_named(row.preset).chunk_size;
     return known;
   }
   if (std::optional<Reproduction> found = captured(group)) return found;
@@ -90,15 +92,16 @@ std::optional<Reproduction> reproduction_of(const fixture::ExpectedGroup& group,
   return std::nullopt;
 }
 
-kda::Storage storage_of(const fixture::ExpectedGroup& group) {
+kda::Arithmetic arithmetic_of(const fixture::ExpectedGroup& group) {
   kda::Arithmetic arithmetic;
   try {
-    if (const std::optional<Reproduction> known = reproduction_of(group))
+    const std::optional<Reproduction> known = reproduction_of(group);
+    if (known && known->variant->axes.chunk)
       for (const std::string& word : known->arithmetic) kda::set_axis(arithmetic, word);
   } catch (const Error&) {  // words of another version: what it answered can be judged all the same
-    return kda::Arithmetic{}.storage;
+    return {};
   }
-  return arithmetic.storage;
+  return arithmetic;
 }
 
 std::string implementation_text(const kda::Variant& variant, const kda::RunOptions& options,

@@ -28,8 +28,8 @@ Reproduction reproduction_named(const std::string& text, std::span<const kda::Va
 std::optional<Reproduction> reproduction_of(const fixture::ExpectedGroup& group,
                                             std::span<const kda::Variant> registry = kda::variants());
 
-/// Where such a group rounds its intermediates; of one that nothing is known of as variants do usually.
-kda::Storage storage_of(const fixture::ExpectedGroup& group);
+/// How such a group computes in chunks; of one that does not, or that nothing is known of, as is usual.
+kda::Arithmetic arithmetic_of(const fixture::ExpectedGroup& group);
 
 /// "kda-check 0.1.0: contraction=fused ...": what `capture` writes beside an answer, for reproduction_of.
 std::string implementation_text(const kda::Variant& variant, const kda::RunOptions& options,

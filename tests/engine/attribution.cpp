@@ -97,6 +97,40 @@ TEST_CASE("the ladder between two arithmetics of ours ends with no differing bit
   }
 }
 
+TEST_CASE("a token form's own order of operations has a share, and a step of the ladder",
+          "[engine][attribute]") {
+  plan::Request request = request_for("control:T=200,K=64,V=32");
+  request.selection.variants = Names{"recurrent"};
+  request.arithmetic = {"ideal", "delta=fused", "scale=output", "update=decay-fused"};
+  const report::Document document = ran(request);
+  const Item o = items_of(document, "attributions").at(0);
+  const Row formulation = axis(o, "formulation");
+  CHECK(formulation.words("value") == "fused delta, scaled output, decay-fused update");
+  CHECK(formulation.figure("only") == o.figure("rms_ratio"));
+  CHECK(formulation.figure("without") == o.figure("ideal"));
+  CHECK(formulation.figure("only") != formulation.figure("without"));
+  // What the chunk form alone has is no cause of anything.
+  request.arithmetic = {"ideal", "h100"};
+  const report::Document in_chunks = ran(request);
+  const Item usual = items_of(in_chunks, "attributions").at(0);
+  CHECK(axis(usual, "formulation").words("value") == "as usual");
+  CHECK(axis(usual, "formulation").figure("share") == Approx(0).margin(1e-12));
+
+  plan::Request steps = request_for("control:T=70,K=32,V=32");
+  steps.selection.dtypes = Names{"fp32"};
+  steps.between = {"recurrent+h100+update=decay-fused", "naive+h100"};
+  const report::Document climbed = ran(steps);
+  const std::vector<Item> ladders = items_of(climbed, "ladders");
+  REQUIRE(ladders.size() == 2);
+  for (const Item& ladder : ladders) {
+    const std::vector<Row> rungs = ladder.rows("rungs");
+    CHECK(rungs.back().words("change") == "formulation=decay-fused update");
+    CHECK(rungs.back().count("differing") == 0);
+    REQUIRE(rungs.size() >= 2);
+    CHECK(rungs[rungs.size() - 2].count("differing") > 0);
+  }
+}
+
 TEST_CASE("stages that do not fit are refused before any work, and cost no other answer its shares",
           "[engine][attribute][memory]") {
   plan::Request request = request_for("control:T=600,H=1,K=16,V=16");

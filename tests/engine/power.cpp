@@ -41,7 +41,7 @@ kda::Problem problem_in(DType dtype, std::size_t K = 32, std::size_t V = 32) {
 HealthyKernel healthy_kernel(const kda::Problem& problem, const char* of_class) {
   HealthyKernel kernel{&kda::variant_named("chunk"), plan::healthy_options(of_class, problem), {}};
   kernel.family = engine::twin_family(problem, kda::Pass::forward, kernel.compute(), kernel.options.dtype,
-                                      judge::Form::chunk, kda::Storage::none);
+                                      judge::Form::chunk, {});
   return kernel;
 }
 

@@ -245,31 +245,34 @@ TEST_CASE("an answer of a form that no twin has passes, and a wrong one of that 
 TEST_CASE("an answer that says it rounds where FlashKDA does has twins that do, and another has none",
           "[engine][twins]") {
   const kda::Problem problem = problem_of(true);
-  const auto flash_twins = [&](kda::Storage storage) {
-    const auto family = engine::twin_family(problem, kda::Pass::forward, ComputeFormat::bf16, DType::bf16,
-                                            judge::Form::unknown, storage);
-    return std::ranges::count_if(family, [](const engine::Twin& twin) {
-      return engine::computes(twin, "storage=flash-kda") && engine::computes(twin, "chunk-size=16");
-    });
-  };
-  CHECK(flash_twins(kda::Storage::flash_kda) == 2);
-  CHECK(flash_twins(kda::Storage::upstream) == 0);
   fixture::ExpectedGroup group;
+  const auto flash_twins = [&] {
+    engine::Answered answer;
+    answer.compute = ComputeFormat::bf16, answer.dtype = DType::bf16;
+    answer.said = plan::arithmetic_of(group);
+    return std::ranges::count_if(
+        engine::family_of(problem, kda::Pass::forward, answer, {}), [](const engine::Twin& twin) {
+          return engine::computes(twin, "storage=flash-kda") && engine::computes(twin, "delta=residual") &&
+                 engine::computes(twin, "chunk-size=16");
+        });
+  };
   group.name = "mine";
-  CHECK(plan::storage_of(group) != kda::Storage::flash_kda);
+  CHECK(flash_twins() == 0);
   group.implementation = "FlashKDA forward, of today";
-  CHECK(plan::storage_of(group) == kda::Storage::flash_kda);
+  CHECK(flash_twins() == 2);
   group.name = "chunk@cpu", group.implementation = "kda-check 9.9.9: exponential=of-tomorrow";
-  CHECK(plan::storage_of(group) != kda::Storage::flash_kda);
+  CHECK(flash_twins() == 0);
   group.name = "flash_kda", group.implementation.clear();
-  CHECK(plan::storage_of(group) == kda::Storage::flash_kda);
+  CHECK(flash_twins() == 2);
+  group.name = "fla_recurrent";  // no chunk form: it rounds nowhere, and says nothing of chunks
+  CHECK(plan::arithmetic_of(group) == kda::Arithmetic{});
 }
 
 TEST_CASE("a way of computing is found among the twins by its words, with or without numbers",
           "[engine][twins]") {
   const kda::Problem problem = problem_of(true);
   const auto family = engine::twin_family(problem, kda::Pass::forward, ComputeFormat::bf16, DType::bf16,
-                                          judge::Form::unknown, kda::Storage::none);
+                                          judge::Form::unknown, {});
   const auto count = [&](const char* way) {
     return std::ranges::count_if(family,
                                  [&](const engine::Twin& twin) { return engine::computes(twin, way); });
@@ -293,13 +296,13 @@ TEST_CASE("every precision has a family, and no twin of another precision is in 
         const DType dtype = compute == ComputeFormat::bf16   ? DType::bf16
                             : compute == ComputeFormat::fp16 ? DType::fp16
                                                              : DType::fp32;
-        const auto family = engine::twin_family(problem, pass, compute, dtype, form, kda::Storage::none);
+        const auto family = engine::twin_family(problem, pass, compute, dtype, form, {});
         INFO(static_cast<int>(compute) << ' ' << kda::name_of(pass));
         CHECK(family.size() >= judge::fewest_twins);
         for (const engine::Twin& twin : family) CHECK(twin.options.dtype == dtype);
       }
   CHECK(engine::twin_family(problem, kda::Pass::forward, ComputeFormat::fp32, DType::fp32,
-                            judge::Form::recurrence, kda::Storage::none)
+                            judge::Form::recurrence, {})
             .size() >= judge::fewest_twins);
 }
 
