@@ -107,10 +107,11 @@ void slots(const Problem& problem, const Tensors& reference, const Subject& subj
 }
 
 void padding(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {
-  serve(problem, reference, subject,
-        {{"rows of slot -1 between", {.padding = kda::PaddingSlots::negative}},
-         {"rows of slot 0 between", {.padding = kda::PaddingSlots::nonpositive}}},
-        sink);
+  std::vector<Serving> servings{{"rows of slot -1 between", {.padding = kda::PaddingSlots::negative}},
+                                {"rows of slot 0 between", {.padding = kda::PaddingSlots::nonpositive}}};
+  if (problem.pool && problem.pool->table.padding == kda::PaddingSlots::negative_tokens)
+    servings.front().service.padding = kda::PaddingSlots::negative_tokens;
+  serve(problem, reference, subject, servings, sink);
 }
 
 void arrival(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {

@@ -49,16 +49,14 @@ class Rows {
                       "for each of them",
                       table_.columns, n, sequence.length()));
     const std::size_t read_from = column_read(n);
-    if (read_from == none || is_padding(n, read_from)) return;
+    if (read_from == none || is_padding_row(n, read_from)) return;
     const std::size_t from = slot(n, read_from);
     take(from, n);
     if (table_.columns == 0) return pieces.push_back({sequence, from, from});
     std::set<std::size_t> stored;
-    for (std::size_t t = 0; t < sequence.length(); ++t) {
-      if (is_padding(n, t))
-        refuse(fmt::format("{} is {}, which is padding, and token {} of the sequence is stored there",
-                           entry(n, t), index(n, t), t),
-               "a row is padding as a whole, by the slot it is read from");
+    const std::size_t tokens = tokens_of(n, sequence.length());
+    for (std::size_t t = 0; t < tokens; ++t) {
+      if (is_padding(n, t)) continue;
       const std::size_t to = slot(n, t);
       if (!stored.insert(to).second)
         refuse(fmt::format("{} is {}, as another of the row; wanted a slot for each token", entry(n, t), to));
@@ -83,16 +81,45 @@ class Rows {
     const std::int64_t accepted = table_.accepted[n], columns = static_cast<std::int64_t>(table_.columns);
     if (accepted >= 1 && accepted <= columns) return static_cast<std::size_t>(accepted - 1);
     if (table_.padding == PaddingSlots::nonpositive) return none;
+    if (table_.padding == PaddingSlots::negative_tokens) return accepted < 1 ? 0 : table_.columns - 1;
     refuse(fmt::format("inputs/num_accepted_tokens[{}] is {}; wanted 1..{}, the columns of "
                        "inputs/state_indices",
                        n, accepted, columns),
            "a kernel reads the slot of column num_accepted_tokens - 1");
+  }
+  /// Whether the row that is read from that column is padding as a whole.
+  bool is_padding_row(std::size_t n, std::size_t column) const {
+    if (!is_padding(n, column)) return false;
+    if (table_.padding == PaddingSlots::negative_tokens && table_.columns > 0 && !is_padding(n, 0))
+      refuse(
+          fmt::format("{} is {}, where the row begins, and token 0 is stored in slot {}; wanted padding in "
+                      "all of the row",
+                      entry(n, column), index(n, column), index(n, 0)),
+          "a kernel that looks at the slots of tokens alone reads slot 0 there");
+    return true;
+  }
+  /// Tokens of a row that is none: all of them, or those before the first that is padding.
+  std::size_t tokens_of(std::size_t n, std::size_t length) const {
+    std::size_t tokens = 0;
+    while (tokens < length && !is_padding(n, tokens)) ++tokens;
+    if (tokens == length || table_.padding == PaddingSlots::nonpositive) return length;
+    if (table_.padding != PaddingSlots::negative_tokens)
+      refuse(fmt::format("{} is {}, which is padding, and token {} of the sequence is stored there",
+                         entry(n, tokens), index(n, tokens), tokens),
+             "a row is padding as a whole, by the slot it is read from");
+    for (std::size_t t = tokens; t < length; ++t)
+      if (!is_padding(n, t))
+        refuse(fmt::format("{} is {}, which is padding, and token {} behind it is stored in slot {}",
+                           entry(n, tokens), index(n, tokens), t, index(n, t)),
+               "the tokens of a row that are padding are its last ones");
+    return tokens;
   }
   bool is_padding(std::size_t n, std::size_t column) const {
     switch (table_.padding) {
       case PaddingSlots::none:
         return false;
       case PaddingSlots::negative:
+      case PaddingSlots::negative_tokens:
         return index(n, column) < 0;
       case PaddingSlots::nonpositive:
         break;
@@ -105,7 +132,7 @@ class Rows {
       refuse(fmt::format("{} is {}; wanted 0..{}, the slots of inputs/state_pool", entry(n, column), found,
                          slots_ - 1),
              found < 0 && table_.padding == PaddingSlots::none
-                 ? "options/padding_slots says which numbers are padding: none, negative, nonpositive"
+                 ? "options/padding_slots says which numbers are padding"
                  : "");
     return static_cast<std::size_t>(found);
   }
@@ -151,9 +178,11 @@ std::string_view name_of(PaddingSlots padding) {
     case PaddingSlots::negative:
       return "negative";
     case PaddingSlots::nonpositive:
+      return "nonpositive";
+    case PaddingSlots::negative_tokens:
       break;
   }
-  return "nonpositive";
+  return "negative_tokens";
 }
 
 std::vector<PoolPiece> pieces_of(const SlotTable& table, std::size_t slots,

@@ -15,15 +15,17 @@
 
 namespace kda_check::kda {
 
-/// Which numbers in a table of slots are none: rows that begin there are padding.
+/// Which numbers in a table of slots are none: rows that begin there are padding (docs/pools.md).
 enum class PaddingSlots : std::uint8_t {
   none,         ///< all are slots: FLA
-  negative,     ///< SGLang, FlashInfer
+  negative,     ///< SGLang, FlashInfer with one slot a sequence
   nonpositive,  ///< slot 0 is the null block; a number of accepted tokens that the table does not have: vLLM
+  negative_tokens,  ///< tokens of a draft, too; any number of accepted tokens is one that there is:
+                    ///< FlashInfer
 };
 std::string_view name_of(PaddingSlots padding);
 inline constexpr PaddingSlots every_padding[] = {PaddingSlots::none, PaddingSlots::negative,
-                                                 PaddingSlots::nonpositive};
+                                                 PaddingSlots::nonpositive, PaddingSlots::negative_tokens};
 
 /// state_indices and num_accepted_tokens.
 struct SlotTable {
@@ -42,8 +44,9 @@ struct PoolPiece {
   std::size_t from, to;
 };
 
-/// The pieces of a call on a pool of that many slots, by sequence and token; none of padding and of sequences
-/// without tokens. Throws Error{input} for a table that says what cannot be done.
+/// The pieces of a call on a pool of that many slots, by sequence and token; none of padding, of sequences
+/// without tokens and of tokens whose state is not stored. Throws Error{input} for a table that says what
+/// cannot be done.
 std::vector<PoolPiece> pieces_of(const SlotTable& table, std::size_t slots,
                                  const std::vector<Sequence>& sequences);
 

@@ -256,7 +256,7 @@ def main():
     bad("pool_columns", "inputs/state_indices has 2 columns but sequence 0 has 3 tokens", pool(np.array([[1, 2]])))
     bad("pool_accepted", "inputs/num_accepted_tokens[0] is 4; wanted 1..3", pool(np.array([[1, 2, 3]]), num_accepted_tokens=np.array([4])))
     bad("pool_accepted_alone", "inputs/num_accepted_tokens is there but inputs/state_indices is [N]", pool(np.array([1]), num_accepted_tokens=np.array([1])))
-    bad("pool_padding_word", 'options/padding_slots is "negativ"; wanted none, negative or nonpositive', pool(np.array([1]), padding_slots="negativ"))
+    bad("pool_padding_word", 'options/padding_slots is "negativ"; wanted one of none, negative, nonpositive, negative_tokens', pool(np.array([1]), padding_slots="negativ"))
     bad("pool_padding_alone", "padding alone", pool(np.array([0]), padding_slots="nonpositive"))
     bad("pool_layout", "inputs/state_pool is [4,1,5,4], the other state layout", lambda f: (pool(np.array([1]))(f), replace(f, "inputs/state_pool", values((4, HV, V, K)))))
     bad("pool_and_state", "inputs/initial_state is there beside inputs/state_pool", pool(np.array([1]), initial_state=values((1, HV, K, V))))

@@ -148,6 +148,46 @@ TEST_CASE("what cannot be done with a table is refused in one line", "[pool]") {
   CHECK(refusal(two, {0, 3}) == "accepted");
 }
 
+TEST_CASE("vLLM leaves out the states of single tokens, FlashInfer the last tokens of a row", "[pool]") {
+  using Piece = std::array<std::size_t, 4>;
+  const auto pieces = [](Numbers indices, Numbers accepted, PaddingSlots padding) {
+    const kda::Problem problem =
+        test::make_pool_problem(rows_of(2, 3), {std::move(indices), 3, std::move(accepted), padding}, 20);
+    std::vector<Piece> got;
+    for (const kda::PoolPiece& piece : problem.pool->pieces)
+      got.push_back({piece.tokens.batch, piece.tokens.end - piece.tokens.begin, piece.from, piece.to});
+    return got;
+  };
+  // Token 1 of the first row is computed all the same; of the second row nothing is stored behind token 0.
+  CHECK(pieces({3, 0, 5, 7, 0, 0}, {1, 1}, PaddingSlots::nonpositive) ==
+        std::vector<Piece>{{0, 1, 3, 3}, {0, 3, 3, 5}, {1, 1, 7, 7}});
+  CHECK(pieces({3, 4, -1, 7, 8, 9}, {2, 1}, PaddingSlots::negative_tokens) ==
+        std::vector<Piece>{{0, 1, 4, 3}, {0, 2, 4, 4}, {1, 1, 7, 7}, {1, 2, 7, 8}, {1, 3, 7, 9}});
+  // Numbers of accepted tokens that there are not are the nearest; a row of padding is that as a whole.
+  CHECK(
+      pieces({3, 4, 5, 7, 8, 9}, {0, 8}, PaddingSlots::negative_tokens) ==
+      std::vector<Piece>{{0, 1, 3, 3}, {0, 2, 3, 4}, {0, 3, 3, 5}, {1, 1, 9, 7}, {1, 2, 9, 8}, {1, 3, 9, 9}});
+  CHECK(pieces({-1, -1, -1, 7, -1, -1}, {2, 1}, PaddingSlots::negative_tokens) ==
+        std::vector<Piece>{{1, 1, 7, 7}});
+  const test::ProblemSpec row = rows_of(1, 3);
+  CHECK_THAT(refusal(row, {3, -1, 5}, 3, {1}, PaddingSlots::negative_tokens),
+             ContainsSubstring(
+                 "inputs/state_indices[0,1] is -1, which is padding, and token 2 behind it is stored in "
+                 "slot 5"));
+  CHECK_THAT(refusal(row, {3, -1, -1}, 3, {2}, PaddingSlots::negative_tokens),
+             ContainsSubstring("inputs/state_indices[0,1] is -1, where the row begins"));
+}
+
+TEST_CASE("o of tokens behind the last state that is stored is not in the ordinary form", "[pool]") {
+  const kda::Problem problem =
+      test::make_pool_problem(rows_of(1, 3), {{3, 0, 0}, 3, {}, PaddingSlots::nonpositive}, 20);
+  const kda::Tensors answer = test::pool_answer(problem);
+  const tensor::Tensor& o = answer.at("o");
+  const std::size_t row = o.size() / 3;
+  for (std::size_t i = 0; i < row; ++i) CHECK(o.value(i) != 0);
+  for (std::size_t i = row; i < o.size(); ++i) CHECK(o.value(i) == 0);
+}
+
 TEST_CASE("slots beyond 2^31 elements are read and stored where they are", "[.large]") {
   // 2^31 elements of bf16 take 4 GiB, twice: the pool of the call and the one afterwards.
   test::ProblemSpec spec;

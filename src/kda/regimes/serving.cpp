@@ -36,7 +36,8 @@ std::vector<std::int64_t> shuffled_slots(std::size_t slots, PaddingSlots padding
 }
 
 /// One call: with drafts every sequence has a few tokens and a slot for each; without, a quarter of them are
-/// being prefilled and the others have one token. Where there is padding about a fifth of the rows are.
+/// being prefilled and the others have one token. Where there is padding about a fifth of the rows are, and
+/// where tokens may be about a third of the drafts end with one.
 Problem serve(const Settings& settings) {
   Numbers numbers(settings);
   const std::size_t rows = settings.count("sequences"), columns = settings.count("drafts");
@@ -54,11 +55,19 @@ Problem serve(const Settings& settings) {
                                : numbers.of(0, 3) == 0 ? numbers.of(1, most)
                                                        : 1;
     draft.cu_seqlens.push_back(draft.cu_seqlens.back() + static_cast<std::int64_t>(length));
-    if (columns > 0) table.accepted.push_back(static_cast<std::int64_t>(numbers.of(1, columns)));
+    const bool of_tokens = columns > 0 && table.padding == PaddingSlots::negative_tokens;
+    if (of_tokens)
+      table.accepted.push_back(static_cast<std::int64_t>(numbers.of(0, columns + 1)));
+    else if (columns > 0)
+      table.accepted.push_back(static_cast<std::int64_t>(numbers.of(1, columns)));
     for (std::size_t i = 0; i < of_row; ++i)
       table.indices.push_back(!is_padding                                  ? free[n * of_row + i]
                               : table.padding == PaddingSlots::nonpositive ? 0
                                                                            : -1);
+    // A token that is padding is in no column that the row may begin at.
+    const auto read_at = static_cast<std::size_t>(of_tokens ? table.accepted.back() : 0);
+    if (of_tokens && !is_padding && length > 1 && read_at < length && numbers.of(0, 2) == 0)
+      table.indices[n * of_row + length - 1] = -1;
   }
   draft.T = static_cast<std::size_t>(draft.cu_seqlens.back());
   draft.N = slots;
@@ -88,7 +97,7 @@ std::vector<Recipe> serving_recipes() {
             fixed("loss", 0),
             {"sequences", "rows of the batch", 8, 1, 256, true},
             {"drafts", "columns of the table of slots; 0: one slot a sequence", 0, 0, 8, true},
-            {"padding", "0: none; 1: slots below 0; 2: slot 0 too", 1, 0, 2, true},
+            {"padding", "0: none; 1: slots below 0; 2: slot 0 too; 3: as 1, tokens too", 1, 0, 3, true},
             {"slots", "of the pool, more where they are needed", 24, 1, 4096, true},
             {"state_bits", "32, or 16: the pool is in bf16", 32, 16, 32, true},
             {"step", "which call of the server", 1, 0, 0x1p53, true}},
