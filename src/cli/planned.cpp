@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
 #include <new>
 #include <set>
 
@@ -222,8 +224,13 @@ void check_shared(const Planned& planned) {
 
 /// Rank 0 works as it would alone, but for what is handed out; the others serve it. One process speaks.
 int run_on_ranks(const Words& words, Planned planned) {
-  const std::unique_ptr<Ranks> ranks = mpi::join();
+  const std::unique_ptr<Ranks> ranks = mpi::join(
+      std::chrono::seconds(planned.rank_timeout),
+      [](const std::string& what) { write_stderr(fmt::format("kda-check: error: {}\n", printable(what))); });
   const int threads = planned.resources.threads;
+  const std::size_t memory_limit = planned.resources.limits.memory_budget;
+  // What is planned is whole on rank 0 alone; others look when they know their part.
+  if (ranks->rank() != 0) planned.resources.limits.memory_budget = std::numeric_limits<std::size_t>::max();
   mpi::Identity identity{mpi::program_identity(), {}, {}};
   std::optional<PlannedRun> run;
   try {
@@ -236,7 +243,7 @@ int run_on_ranks(const Words& words, Planned planned) {
   }
   if (!mpi::agree(*ranks, identity)) return exit_code(ErrorKind::environment);
   if (ranks->rank() != 0) {
-    kda::serve(*ranks, threads);
+    kda::serve(*ranks, threads, memory_limit);
     return 0;
   }
   kda::share_runs(ranks.get());

@@ -95,6 +95,9 @@ struct RunOptions {
         "--segments", "WHO", {"mpi"}, [&](const std::string&) { planned.on_ranks = true; },
         "mpi: under mpirun -n P the P processes compute the chunk form together, forwards, each a part of\n"
         "every sequence: the bits of --arithmetic segments=tree:P (docs/segments.md)");
+    parser.number(
+        "--rank-timeout", 1, 86400, [&](std::size_t seconds) { planned.rank_timeout = seconds; },
+        "Seconds after which one of these processes that does nothing any more ends the run (default: 60)");
   }
 
   void add_external(Parser& parser) {

@@ -1,5 +1,6 @@
 #include "kda/shared_run.hpp"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <type_traits>
 
 #include "base/error.hpp"
+#include "kda/jobs.hpp"
 #include "kda/schema.hpp"
 #include "kda/segments.hpp"
 
@@ -153,7 +155,40 @@ class Metered {
   const double busy_;
 };
 
-void run_one(Message message, Ranks& ranks, int threads) {
+/// What a rank holds of a run beside scratch memory: its parts of the inputs and of o, its final states.
+double bytes_held(const Problem& problem, const RunOptions& options, std::size_t rank) {
+  const std::vector<Sequence> sequences = problem.sequences();
+  double bytes = 0;
+  const auto add = [&](const std::byte*, std::size_t count) { bytes += static_cast<double>(count); };
+  for (const InputSlot& slot : input_slots) {
+    const tensor::Tensor* const tensor = slot.of(problem);
+    if (tensor == nullptr) continue;
+    if (has_tokens(slot))
+      each_part(*tensor, sequences, options, rank, add);
+    else
+      bytes += static_cast<double>(tensor->bytes());
+  }
+  Answer answer = allocate_answer(problem, options.dtype);
+  each_part(answer.o, sequences, options, rank, add);
+  each_state(answer.final_state, sequences, options, rank, add);
+  return bytes;
+}
+
+/// run_chunk() of a rank that has this much memory; an error says whose.
+Answer run_part(const Problem& problem, RunOptions options, std::size_t rank, double held,
+                std::size_t memory_limit) {
+  options.memory_limit = memory_limit - static_cast<std::size_t>(held);
+  try {
+    return run_chunk(problem, options);
+  } catch (const Error& error) {
+    throw Error(
+        error.kind(),
+        fmt::format("rank {}, which holds {:.3g} GB of its tokens: {}", rank, held * 1e-9, error.found()), {},
+        error.hint());
+  }
+}
+
+void run_one(Message message, Ranks& ranks, int threads, std::size_t memory_limit) {
   Problem problem;
   problem.options = message.take<Options>();
   problem.cu_seqlens.resize(message.take<std::size_t>());
@@ -171,6 +206,12 @@ void run_one(Message message, Ranks& ranks, int threads) {
   }
   problem.validate();
   const std::vector<Sequence> sequences = problem.sequences();
+  const double held = bytes_held(problem, options, ranks.rank());
+  if (held > static_cast<double>(memory_limit))
+    throw Error(ErrorKind::environment,
+                fmt::format("rank {}: its tokens take {:.3g} GB; the memory limit is {:.3g} GB", ranks.rank(),
+                            held * 1e-9, static_cast<double>(memory_limit) * 1e-9),
+                {}, "more ranks, or a larger --memory-limit");
   const auto receive = [&](std::byte* data, std::size_t bytes) { ranks.receive(0, data, bytes); };
   for (const InputSlot& slot : input_slots) {
     if (slot.of(problem) == nullptr) continue;
@@ -180,7 +221,7 @@ void run_one(Message message, Ranks& ranks, int threads) {
     else
       receive(tensor.data(), tensor.bytes());
   }
-  Answer answer = run_chunk(problem, options);
+  Answer answer = run_part(problem, options, ranks.rank(), held, memory_limit);
   const auto send = [&](const std::byte* data, std::size_t bytes) { ranks.send(0, data, bytes); };
   each_part(answer.o, sequences, options, ranks.rank(), send);
   each_state(answer.final_state, sequences, options, ranks.rank(), send);
@@ -217,12 +258,12 @@ Answer shared_run(const Problem& problem, const RunOptions& options, Ranks& rank
   return answer;
 }
 
-void serve(Ranks& ranks, int threads) {
+void serve(Ranks& ranks, int threads, std::size_t memory_limit) {
   share_runs(&ranks);
   for (;;) {
     Message message = Message::received(ranks, 0);
     if (!message.take<bool>()) break;
-    run_one(std::move(message), ranks, threads);
+    run_one(std::move(message), ranks, threads, memory_limit);
   }
   ranks.send(0, &own_cost, sizeof(own_cost));
 }

@@ -27,8 +27,9 @@ Ranks* ranks_of(const RunOptions& options);
 Answer shared_run(const Problem& problem, const RunOptions& options, Ranks& ranks,
                   const std::function<Answer()>& run);
 
-/// On the other ranks: runs what rank 0 hands out, until it lets them go.
-void serve(Ranks& ranks, int threads);
+/// On the other ranks: runs what rank 0 hands out, until it lets them go. Throws Error{environment} before it
+/// computes what takes this rank more bytes than its limit.
+void serve(Ranks& ranks, int threads, std::size_t memory_limit);
 
 /// On rank 0: lets the others go. What each of them cost, rank 0 first.
 std::vector<RankCost> let_go(Ranks& ranks);

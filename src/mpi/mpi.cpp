@@ -13,14 +13,18 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/error.hpp"
 #include "base/hash.hpp"
 #include "base/interruption.hpp"
 #include "base/processes.hpp"
+#include "base/temporary_files.hpp"
 #include "base/version.hpp"
 #include "mpi/functions.hpp"
+#include "mpi/heartbeat.hpp"
 
 namespace kda_check::mpi {
 
@@ -50,10 +54,21 @@ const Functions& functions() {
 
 class Processes : public Ranks {
  public:
-  Processes() : functions_(functions()) { check(functions_.join(&rank_, &count_)); }
+  Processes(std::chrono::seconds limit, std::function<void(const std::string&)> say)
+      : functions_(functions()) {
+    check(functions_.join(&rank_, &count_));
+    heartbeat_.emplace(functions_, rank_, count_, limit, [say = std::move(say)](const std::string& what) {
+      say(what);
+      remove_temporary_files();
+      end_running_processes();
+      ::_exit(exit_code(ErrorKind::environment));  // what started the processes ends the others
+    });
+  }
   ~Processes() override {
     // Whoever leaves halfway is not waited for: what started the processes ends the others.
-    if (std::uncaught_exceptions() == 0) functions_.leave();
+    if (std::uncaught_exceptions() > 0) return;
+    heartbeat_->finish();
+    functions_.leave();
   }
   std::size_t rank() const override { return static_cast<std::size_t>(rank_); }
   std::size_t count() const override { return static_cast<std::size_t>(count_); }
@@ -77,6 +92,7 @@ class Processes : public Ranks {
 
   const Functions& functions_;
   int rank_ = 0, count_ = 1;
+  std::optional<Heartbeat> heartbeat_;
 };
 
 /// What a rank says of itself, in as many bytes as any other.
@@ -97,7 +113,9 @@ std::string rank_of_environment() {
 
 }  // namespace
 
-std::unique_ptr<Ranks> join() { return std::make_unique<Processes>(); }
+std::unique_ptr<Ranks> join(std::chrono::seconds limit, std::function<void(const std::string&)> say) {
+  return std::make_unique<Processes>(limit, std::move(say));
+}
 
 bool agree(Ranks& ranks, const Identity& own) {
   Said said{};
@@ -144,6 +162,7 @@ int guarded(const std::function<int()>& work) {
     while (!has_ended(child)) sleep_for(std::chrono::milliseconds(5));
   } catch (const Interrupted& by) {  // what started the ranks ends them all
     ::kill(child, by.signal);
+    ::kill(child, SIGCONT);  // one that is stopped, too
     for (int turn = 0; turn < 400 && !has_ended(child); ++turn) ::usleep(5000);
     end_child(child);
     throw;

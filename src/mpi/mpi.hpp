@@ -1,6 +1,7 @@
 // The processes that mpirun, or srun, started together with this one.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,8 +10,10 @@
 
 namespace kda_check::mpi {
 
-/// Joins them; called once. Throws Error{environment} where this build has no MPI.
-std::unique_ptr<Ranks> join();
+/// Joins them; called once. One that is silent for `limit` ends the run: `say` gets the line, on another
+/// thread, and the process ends with the code of ErrorKind::environment. Throws Error{environment} where this
+/// build has no MPI.
+std::unique_ptr<Ranks> join(std::chrono::seconds limit, std::function<void(const std::string&)> say);
 
 /// Whether all ranks are alike in these texts. On rank 0 throws Error{environment} naming the first that is
 /// not, and in which; elsewhere false. Called by all. A rank with a `problem` of its own says that instead.

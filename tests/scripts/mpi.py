@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """mpi.py PROGRAM: under mpirun several processes compute the bits of one with segments=tree:P, one of them reports, and when
-one is killed, or is another program or has other work, all end with one line and exit code 4."""
+one is killed, is stopped, has no memory, or is another program or has other work, all end with one line and exit code 4."""
 import json
 import os
 import shutil
@@ -130,10 +130,10 @@ class Mpi(unittest.TestCase):
                 self.assertEqual(len(lines(result)), 1, result.stderr)
                 self.assertIn(told, lines(result)[0])
 
-    def test_a_killed_rank_ends_the_run_with_a_line(self):
-        # Who computes is killed, as by the kernel for its memory: the largest process of that rank.
-        process = subprocess.Popen([*ranks, "-n", "3", program, *base, "weak_contraction_long:T=262144,K=64,V=64", "--variant", "chunk"],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def after_signal(self, number, *words):
+        """The one line of a run whose rank 1 gets a signal while it computes: the process that does, the largest of that rank."""
+        process = subprocess.Popen([*ranks, "-n", "3", program, *base, "weak_contraction_long:T=262144,K=64,V=64", "--variant", "chunk",
+                                    *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.kill)
         victim = None
         until = time.time() + 30
@@ -142,12 +142,34 @@ class Mpi(unittest.TestCase):
             victim = computing_process(process.pid, 1)
         self.assertIsNotNone(victim)
         time.sleep(1)  # so that MPI has begun there
-        os.kill(victim, signal.SIGKILL)
+        os.kill(victim, number)
         _, errors = process.communicate(timeout=60)  # two seconds; machines of CI are shared
         self.assertEqual(process.returncode, 4, errors)
         told = [line for line in errors.splitlines() if line.startswith("kda-check: error")]
         self.assertEqual(len(told), 1, errors)
-        self.assertIn("rank 1 was ended by signal 9", told[0])
+        while os.path.exists(f"/proc/{victim}") and time.time() < until + 60:
+            time.sleep(0.1)
+        self.assertFalse(os.path.exists(f"/proc/{victim}"), "the process is still there")
+        return told[0]
+
+    def test_a_killed_rank_ends_the_run_with_a_line(self):
+        self.assertIn("rank 1 was ended by signal 9", self.after_signal(signal.SIGKILL))  # as by the kernel for its memory
+
+    def test_a_rank_that_is_stopped_ends_the_run_with_a_line(self):
+        told = self.after_signal(signal.SIGSTOP, "--rank-timeout", "3")
+        self.assertIn("rank 1 has not been heard of for 3 s", told)
+
+    def test_a_rank_without_the_memory_says_so_before_it_computes(self):
+        script = self.path("rank")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write('#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 1 ] && set -- "$@" --memory-limit "$LIMIT"\nexec "$PROGRAM" "$@"\n')
+        os.chmod(script, 0o755)
+        for limit, told in (("1M", "rank 1: its tokens take"), ("2.6M", "rank 1, which holds 0.00")):
+            result = together(2, *base, "control:T=4096,H=1,K=64,V=64", command=[script], env={**os.environ, "PROGRAM": program, "LIMIT": limit})
+            with self.subTest(limit=limit):
+                self.assertEqual(result.returncode, 4, result.stderr)
+                self.assertEqual(len(lines(result)), 1, result.stderr)
+                self.assertIn(told, lines(result)[0])
 
 
 def computing_process(parent, rank):
