@@ -82,28 +82,88 @@ class ChainRules {
     if (has_gates) channels_.load(work_.dg + row_ * p_.K, dg);
     if (leads) {
       channels_.load(work_.dq + row_ * p_.K, dq);
-      channels_.load(work_.dk + row_ * p_.K, dk);
+      load_key_part(0, dk);
     }
-    if (has_values) columns.store(y, tensor(Gradient::dv), stored_ * p_.V);
+    if (has_values) value(columns, y);
     for (int first = LaneRow<rows>::elements; has_values && first < p_.V; first += LaneRow<rows>::elements) {
       const LaneRow<rows> more(p_.V, first);
       more.load(work_.y + row_ * p_.V, y);
-      more.store(y, tensor(Gradient::dv), stored_ * p_.V);
+      value(more, y);
     }
     strength();
-    if (has_gates) gate(dg);
+    if (has_gates && p_.decays < p_.K) scalar_gate(dg);
+    if (has_gates && p_.decays == p_.K) gate(dg);
     if (!leads) return;
     query_or_key(Gradient::dq, p_.q, work_.dq, work_.dq_factor, dq);
     query_or_key(Gradient::dk, p_.k, work_.dk, T(1), dk);
   }
 
  private:
+  /// dv, and with a write gate that of it, which `y` is times v.
+  __device__ void value(const LaneRow<rows>& columns, T (&y)[rows]) const {
+    if (p_.strength == kda::Strength::gates) {
+      T dwrite[rows];
+      columns.over_elements([&](int r, int) { dwrite[r] = y[r]; });
+      columns.times(p_.v, stored_ * p_.V, dwrite);
+      columns.store(dwrite, tensor(Gradient::dwrite), stored_ * p_.V);
+      columns.times(p_.write, stored_ * p_.V, y);
+    }
+    columns.store(y, tensor(Gradient::dv), stored_ * p_.V);
+  }
+  /// dk of a value head of the group, with what comes through its erase gate.
+  __device__ void load_key_part(int member, T (&dk)[rows]) const {
+    channels_.load(work_.dk + (row_ + member) * p_.K, dk);
+    if (work_.dread == nullptr) return;
+    T dread[rows];
+    channels_.load(work_.dread + (row_ + member) * p_.K, dread);
+    channels_.times(p_.erase, (stored_ + member) * p_.K, dread);
+    channels_.over_elements([&](int r, int) { dk[r] = dk[r] + dread[r]; });
+  }
+  /// derase = k dE.
+  __device__ void erase() const {
+    const KeyRow<T, rows> row(p_, p_.k, p_.at(token_, p_.H, p_.query_head(head_)));
+    T key[rows], dread[rows];
+    forwards_.normalised(p_, work_, row, Gradient::dk, row_, key);
+    channels_.load(work_.dread + row_ * p_.K, dread);
+    channels_.over_elements([&](int r, int) { dread[r] = key[r] * dread[r]; });
+    channels_.store(dread, tensor(Gradient::derase), stored_ * p_.K);
+  }
+  /// dbeta; one for each column; or of the erase gate.
   __device__ void strength() const {
+    if (p_.strength == kda::Strength::gates) return erase();
+    if (p_.strength == kda::Strength::value) return column_strengths();
     T gradient = work_.dbeta != nullptr ? work_.dbeta[row_] : prediction_times_error();
     if (lane_ != 0) return;
     gradient = strength_gradient(p_, gradient, stored_, FastExponential{p_.exponential});
     const MutableTensor& to = tensor(Gradient::dbeta);
     store(gradient, to.data, to.dtype, stored_);
+  }
+
+  /// r e, through the sigmoid.
+  __device__ void column_strengths() const {
+    const T *const r = work_.r + row_ * p_.V, *const e = work_.e + row_ * p_.V;
+    const MutableTensor& to = tensor(Gradient::dbeta);
+#pragma unroll 1
+    for (int v = lane_; v < p_.V; v += warp_lanes)
+      store(strength_gradient(p_, r[v] * e[v], stored_ * p_.V + v, FastExponential{p_.exponential}), to.data,
+            to.dtype, stored_ * p_.V + v);
+  }
+
+  /// One log decay for all channels: the sum of theirs, from the first upwards, then as below.
+  __device__ void scalar_gate(const T (&dg)[rows]) const {
+    channels_.store(dg, terms_);
+    __syncwarp();
+    if (lane_ != 0) return;
+    T sum = terms_[0], term = T(0);
+    for (int k = 1; k < p_.K; ++k) sum = sum + terms_[k];
+    if (p_.gate != kda::Gate::none)
+      sum = forwards_.through_gate(p_, load<T>(p_.g, stored_ * p_.K), head_, 0, sum,
+                                   gate_amplitude<T>(p_, head_), term);
+    const MutableTensor& to = tensor(Gradient::dg);
+    store(sum, to.data, to.dtype, stored_);
+    if (p_.gate == kda::Gate::none) return;
+    work_.dg[row_ * p_.K] = work_.bias_from_stored_gate ? load<T>(to.data, to.dtype, stored_) : sum;
+    work_.amplitude_terms[row_] = T(0) + term;
   }
 
   /// From the log decay to the stored gate. One channel after the other goes through this lane's places, in
@@ -141,7 +201,8 @@ class ChainRules {
 #pragma unroll 1
     for (int member = 1; member < work_.group; ++member) {
       T part[rows];
-      channels_.load(parts + (row_ + member) * p_.K, part);
+      gradient == Gradient::dk ? load_key_part(member, part)
+                               : channels_.load(parts + (row_ + member) * p_.K, part);
       channels_.over_elements([&](int r, int) { sum[r] = sum[r] + factor * part[r]; });
     }
     if (p_.qk_l2norm) {

@@ -13,7 +13,8 @@ namespace {
 constexpr int column_warps = 8;
 constexpr int column_tile = column_warps;  ///< tokens that come to shared memory together: a warp each
 
-/// One head of one sequence, block_columns columns.
+/// One head of one sequence, block_columns columns. whole: K and V fill all lanes and the head has one beta,
+/// what has to be fast.
 template <class T, int rows, bool whole>
 class Columns {
  public:
@@ -38,7 +39,9 @@ class Columns {
     first_of_strip_ = warp_ * warp_columns + Row::number() * columns;
   }
 
-  static std::size_t shared_bytes() { return sizeof(T) * 2 * column_tile * token_elements; }
+  static std::size_t shared_bytes(bool has_read) {
+    return sizeof(T) * 2 * column_tile * (has_read ? at_read + Row::width : at_read);
+  }
 
   __device__ void errors() {
     load_state(work_.initial);
@@ -51,9 +54,10 @@ class Columns {
   }
 
  private:
-  // A token in shared memory: k, decay, q (backwards), v or do of the columns, beta.
+  // A token in shared memory: k, decay, q (backwards), v or do of the columns, beta, then erase k if there
+  // is.
   static constexpr int at_decay = Row::width, at_q = 2 * Row::width, at_columns = 3 * Row::width,
-                       at_beta = at_columns + block_columns, token_elements = at_beta + 4;
+                       at_beta = at_columns + block_columns, at_read = at_beta + (whole ? 4 : block_columns);
 
   __device__ bool has_column(int c) const { return whole || first_column_ + first_of_strip_ + c < p_.V; }
   __device__ bool has_row(int n) const { return sum_.has(n); }
@@ -79,7 +83,19 @@ class Columns {
     }
   }
   __device__ T* buffer(int which, int token) const {
-    return buffers_ + (which * column_tile + token) * token_elements;
+    return buffers_ + (which * column_tile + token) * (has_read() ? at_read + Row::width : at_read);
+  }
+  __device__ bool has_read() const { return !whole && work_.read != nullptr; }
+  /// What predictions read the state along.
+  __device__ void load_read(const T* token, const T (&key)[Row::elements], T (&read)[Row::elements]) const {
+    if (has_read()) return Row::load(token + at_read, read);
+#pragma unroll
+    for (int n = 0; n < Row::elements; ++n) read[n] = key[n];
+  }
+  __device__ bool has_betas() const { return !whole && p_.strength == kda::Strength::value; }
+  __device__ void load_betas(const T* token, T (&beta)[columns]) const {
+#pragma unroll
+    for (int c = 0; c < columns; ++c) beta[c] = token[has_betas() ? at_beta + first_of_strip_ + c : at_beta];
   }
   /// This warp's token of a tile, on its way to shared memory.
   template <bool forwards>
@@ -98,12 +114,16 @@ class Columns {
       copy_later(to + place, key + k);
       copy_later(to + at_decay + place, decay + k);
       if constexpr (!forwards) copy_later(to + at_q + place, query + k);
+      if (has_read()) copy_later(to + at_read + place, work_.read + row * p_.K + k);
     }
     const T* const of_columns = (forwards ? work_.v : work_.d_o) + row * p_.V + first_column_;
 #pragma unroll
-    for (int v = lane_; v < block_columns; v += warp_lanes)
-      if (whole || first_column_ + v < p_.V) copy_later(to + at_columns + v, of_columns + v);
-    if (lane_ == 0) copy_later(to + at_beta, work_.beta + row);
+    for (int v = lane_; v < block_columns; v += warp_lanes) {
+      if (!whole && first_column_ + v >= p_.V) continue;
+      copy_later(to + at_columns + v, of_columns + v);
+      if (has_betas()) copy_later(to + at_beta + v, work_.beta + row * p_.V + first_column_ + v);
+    }
+    if (lane_ == 0 && !has_betas()) copy_later(to + at_beta, work_.beta + row);
   }
 
   __device__ void load_state(const T* states) {
@@ -149,21 +169,22 @@ class Columns {
 
   __device__ void error(std::uint32_t t, const T* token) {
     if (t % segment_tokens<T> == 0) store_state(work_.checkpoints, range_.segment + t / segment_tokens<T>);
-    T key[Row::elements], decay[Row::elements], prediction[columns];
+    T key[Row::elements], read[Row::elements], decay[Row::elements], prediction[columns], beta[columns];
     Row::load(token, key);
+    load_read(token, key, read);
     Row::load(token + at_decay, decay);
-    const T beta = token[at_beta];
+    load_betas(token, beta);
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
 #pragma unroll
       for (int n = 0; n < Row::elements; ++n) S_[c][n] = S_[c][n] * decay[n];  // P_t = diag(e^g_t) S_t-1
-      prediction[c] = sum_.of_lane(key, S_[c]);
+      prediction[c] = sum_.of_lane(read, S_[c]);
     }
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
       const T e = token[at_columns + first_of_strip_ + c] -
                   kda::rounded(prediction_, sum_.total(prediction[c]));  // v_t - P_t^T k_t
-      const T write = e * beta;
+      const T write = e * beta[c];
       store_column(c, t, work_.e, e, work_.write, write);
 #pragma unroll
       for (int n = 0; n < Row::elements; ++n)
@@ -173,11 +194,13 @@ class Columns {
   }
 
   __device__ void gradient(std::uint32_t t, const T* token) {
-    T q[Row::elements], key[Row::elements], decay[Row::elements], sum[columns];
+    T q[Row::elements], key[Row::elements], read[Row::elements], decay[Row::elements], sum[columns],
+        beta[columns];
     Row::load(token + at_q, q);
     Row::load(token, key);
+    load_read(token, key, read);
     Row::load(token + at_decay, decay);
-    const T beta = token[at_beta];
+    load_betas(token, beta);
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
       const T d_o = token[at_columns + first_of_strip_ + c];
@@ -189,11 +212,11 @@ class Columns {
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
       const T r = kda::rounded(prediction_, sum_.total(sum[c]));  // D_t^T k_t
-      const T y = r * beta;
+      const T y = r * beta[c];
       store_column(c, t, work_.r, r, work_.y, y);
 #pragma unroll
       for (int n = 0; n < Row::elements; ++n)
-        S_[c][n] = sum_.multiply_add(-key[n], y, S_[c][n]) * decay[n];  // D_t-1 = diag(e^g) (D_t - k y^T)
+        S_[c][n] = sum_.multiply_add(-read[n], y, S_[c][n]) * decay[n];  // D_t-1 = diag(e^g) (D_t - k y^T)
     }
     round_carried();
   }
@@ -228,8 +251,8 @@ void launch_columns(bool is_fused, const DeviceProblem& p, const BackwardWork<T>
   using Block = Columns<T, rows, whole>;
   const int tiles = (p.V + Block::block_columns - 1) / Block::block_columns;
   launch("gpu-recurrent backwards, columns", backward_columns_kernel<T, rows, whole>,
-         dim3(tiles * work.sequence_count, work.heads, 2), column_warps * warp_lanes, Block::shared_bytes(),
-         p, work, is_fused, tiles);
+         dim3(tiles * work.sequence_count, work.heads, 2), column_warps * warp_lanes,
+         Block::shared_bytes(work.read != nullptr), p, work, is_fused, tiles);
 }
 
 }  // namespace
@@ -237,7 +260,7 @@ void launch_columns(bool is_fused, const DeviceProblem& p, const BackwardWork<T>
 /// As many rows of a lane as K needs; the usual widths in the arithmetic that has to be fast.
 template <class T>
 void launch_backward_columns(bool is_fused, const DeviceProblem& p, const BackwardWork<T>& work) {
-  if (is_fused && p.V % 64 == 0) {
+  if (is_fused && p.V % 64 == 0 && p.strength == kda::Strength::head) {
     if (p.K == 64) return launch_columns<T, 2, true>(is_fused, p, work);
     if (p.K == 128) return launch_columns<T, 4, true>(is_fused, p, work);
   }

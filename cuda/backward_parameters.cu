@@ -19,10 +19,10 @@ __global__ void add_tokens(const __grid_constant__ DeviceProblem p,
   T bias = T(0), amplitude = T(0);
   for (std::uint32_t t = 0; t < block.count; ++t) {
     const std::size_t row = work.row(std::size_t{block.first} + t, local);
-    if (k < p.K) bias = bias + work.dg[row * p.K + k];
+    if (k < p.decays) bias = bias + work.dg[row * p.K + k];
     if (k == 0) amplitude = amplitude + work.amplitude_terms[row];
   }
-  if (k < p.K) work.bias_sums[to * p.K + k] = bias;
+  if (k < p.decays) work.bias_sums[to * p.decays + k] = bias;
   if (k == 0) work.amplitude_sums[to] = amplitude;
 }
 
@@ -46,9 +46,10 @@ __global__ void add_blocks(const __grid_constant__ DeviceProblem p,
   const int local = blockIdx.x, head = work.first_head + local, k = static_cast<int>(threadIdx.x);
   const MutableTensor &bias = p.gradients[static_cast<int>(Gradient::ddt_bias)],
                       &amplitude = p.gradients[static_cast<int>(Gradient::dA_log)];
-  if (bias.data != nullptr && k < p.K)
-    store(over_sequences(work, work.bias_sums + std::size_t(local) * p.K + k, std::size_t(work.heads) * p.K),
-          bias.data, bias.dtype, std::size_t(head) * p.K + k);
+  const auto decays = static_cast<std::size_t>(p.decays);
+  if (bias.data != nullptr && k < p.decays)
+    store(over_sequences(work, work.bias_sums + local * decays + k, work.heads * decays), bias.data,
+          bias.dtype, head * decays + k);
   if (amplitude.data != nullptr && k == 0)
     store(over_sequences(work, work.amplitude_sums + local, work.heads), amplitude.data, amplitude.dtype,
           head);

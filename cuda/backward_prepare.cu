@@ -18,6 +18,7 @@ __global__ void __launch_bounds__(token_warps* warp_lanes)
   if (token >= static_cast<std::size_t>(work.token_count)) return;
   const std::size_t stored = p.at(token, p.HV, head), row = work.row(token, local);
   const LaneRow<rows> channels(p.K);
+  const bool has_gates = p.strength == kda::Strength::gates;
   Stored gates[rows] = {};
   channels.fetch(p.g, stored * p.K, gates);
   for (int first = 0; first < p.V; first += LaneRow<rows>::elements) {
@@ -27,11 +28,19 @@ __global__ void __launch_bounds__(token_warps* warp_lanes)
     columns.fetch(p.v, stored * p.V, values);
     if (p.output_gradient.data != nullptr) columns.fetch(p.output_gradient, stored * p.V, outputs);
     values_of(values, p.v.dtype, x);
+    if (has_gates) columns.times(p.write, stored * p.V, x);
     columns.store(x, work.v + row * p.V);
+    if (p.strength == kda::Strength::value) {
+      columns.fetch(p.beta, stored * p.V, values);
+      values_of(values, p.beta.dtype, x);
+      columns.over_elements([&](int r, int) { x[r] = write_strength(p, x[r]); });
+      columns.store(x, work.beta + row * p.V);
+    }
     values_of(outputs, p.output_gradient.dtype, x);
     columns.store(x, work.d_o + row * p.V);
   }
-  if (threadIdx.x % warp_lanes == 0) work.beta[row] = write_strength(p, load<T>(p.beta, stored));
+  if (threadIdx.x % warp_lanes == 0 && p.strength != kda::Strength::value)
+    work.beta[row] = has_gates ? T(1) : write_strength(p, load<T>(p.beta, stored));
   // Through this lane's places in shared memory, in a loop that is not unrolled: gates are long.
   T* const decay = reinterpret_cast<T*>(memory) + warp * p.K;
   T x[rows];
@@ -45,8 +54,13 @@ __global__ void __launch_bounds__(token_warps* warp_lanes)
   }
   channels.load(decay, x);
   channels.store(x, work.decay + row * p.K);
-  if (local % work.group != 0) return;
   const std::size_t query = p.at(token, p.H, p.query_head(head)), at = work.query_row(token, local) * p.K;
+  if (has_gates) {
+    KeyRow<T, rows>(p, p.k, query).template normalised<is_fused>(p, false, x);
+    channels.times(p.erase, stored * p.K, x);
+    channels.store(x, work.read + row * p.K);
+  }
+  if (local % work.group != 0) return;
   const KeyRow<T, rows> q(p, p.q, query), key(p, p.k, query);
   q.template normalised<is_fused>(p, false, x);
   channels.over_elements([&](int r, int) { x[r] = x[r] * T(p.scale); });

@@ -16,7 +16,8 @@ namespace kda_check::cuda {
 namespace {
 
 /// One head of one sequence, block_rows rows; of these as many elements as there is room for, 32 `values`, or
-/// as there are from first_value on.
+/// as there are from first_value on. whole: V fills all lanes and nothing is erased by a gate, what has to be
+/// fast.
 template <class T, int values, bool whole>
 class Rows {
  public:
@@ -73,7 +74,8 @@ class Rows {
   // A token in shared memory: beta e, do and beta r; q, k and decay of the rows.
   static constexpr int at_output = Row::width, at_y = 2 * Row::width, at_q = 3 * Row::width,
                        at_key = at_q + block_rows, at_decay = at_key + block_rows,
-                       token_elements = at_decay + block_rows;
+                       at_read = whole ? at_key : at_decay + block_rows,  ///< erase k, or k
+      token_elements = at_decay + (whole ? 1 : 2) * block_rows;
   // Behind the tokens of a segment: its checkpoint, each thread's elements in its own place.
   static constexpr int buffer_elements = segment * token_elements + rows * Row::elements * threads;
 
@@ -119,6 +121,9 @@ class Rows {
         copy_later(to + at_q + lane_, work_.q + query);
         copy_later(to + at_key + lane_, work_.k + query);
         copy_later(to + at_decay + lane_, work_.decay + row * p_.K + first_row_ + lane_);
+        if constexpr (!whole)
+          copy_later(to + at_read + lane_,
+                     work_.read == nullptr ? work_.k + query : work_.read + row * p_.K + first_row_ + lane_);
       }
     }
     const T* const checkpoint =
@@ -191,7 +196,7 @@ class Rows {
     Row::load(at + at_y, y);
 #pragma unroll
     for (int row = 0; row < rows; ++row) {
-      const T q = at[at_q + first_of_strip_ + row], key = at[at_key + first_of_strip_ + row],
+      const T q = at[at_q + first_of_strip_ + row], read = at[at_read + first_of_strip_ + row],
               decay = at[at_decay + first_of_strip_ + row];
 #pragma unroll
       for (int n = 0; n < Row::elements; ++n) D_[row][n] = sum_.multiply_add(d_o[n], q, D_[row][n]);  // D_t
@@ -200,7 +205,7 @@ class Rows {
       part[by_prediction * rows + row] = sum_.of_lane(y, P[row], carried(s, t, row, by_prediction));
 #pragma unroll
       for (int n = 0; n < Row::elements; ++n)
-        D_[row][n] = sum_.multiply_add(y[n], -key, D_[row][n]);  // D'_t = D_t - k_t (beta_t r_t)^T
+        D_[row][n] = sum_.multiply_add(y[n], -read, D_[row][n]);  // D'_t = D_t - k_t (beta_t r_t)^T
       part[by_decay * rows + row] = sum_.of_lane(D_[row], P[row], carried(s, t, row, by_decay));
 #pragma unroll
       for (int n = 0; n < Row::elements; ++n) D_[row][n] = D_[row][n] * decay;
@@ -212,10 +217,19 @@ class Rows {
     const int number = Sum::template value_of_lane<kinds * rows>(), kind = number / rows, row = number % rows;
     // The lane of a sum by_prediction and that of the sum by_write differ in the bits of 1 and 2.
     const T other = Row::partner(mine, (by_write ^ by_prediction) * rows * (Row::lanes / (kinds * rows)));
-    if (!Sum::template has_value<kinds * rows>() || kind == by_prediction || !has_row(row)) return;
+    if (!Sum::template has_value<kinds * rows>() || !has_row(row)) return;
+    const std::size_t place = work_.row(token_of(s, t), head_) * p_.K + first_row_ + first_of_strip_ + row;
+    if (!whole && work_.dread != nullptr) {  // the key that is written, and what is read along, apart
+      T* const to = kind == by_query   ? work_.dq
+                    : kind == by_write ? work_.dk
+                    : kind == by_decay ? work_.dg
+                                       : work_.dread;
+      to[place] = kind == by_prediction ? -mine : mine;
+      return;
+    }
+    if (kind == by_prediction) return;
     T* const to = kind == by_query ? work_.dq : kind == by_write ? work_.dk : work_.dg;
-    to[work_.row(token_of(s, t), head_) * p_.K + first_row_ + first_of_strip_ + row] =
-        kind == by_write ? mine - other : mine;
+    to[place] = kind == by_write ? mine - other : mine;
   }
 
   __device__ void round_carried(T (&x)[rows][Row::elements]) const {
@@ -267,7 +281,7 @@ void launch_rows(bool is_fused, const DeviceProblem& p, const BackwardWork<T>& w
 /// As many elements of a lane as V needs; the usual widths in the arithmetic that has to be fast.
 template <class T>
 void launch_backward_rows(bool is_fused, const DeviceProblem& p, const BackwardWork<T>& work) {
-  if (is_fused && p.K % 32 == 0) {
+  if (is_fused && p.K % 32 == 0 && work.read == nullptr) {
     if (p.V == 64) return launch_rows<T, 2, true>(is_fused, p, work);
     if (p.V == 128) return launch_rows<T, 4, true>(is_fused, p, work);
   }

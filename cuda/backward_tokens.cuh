@@ -41,6 +41,15 @@ struct LaneRow {
   __device__ void fetch(const Tensor& tensor, std::size_t row, Stored (&stored)[rows]) const {
     fetch_stored(tensor.data, tensor.dtype, row + from, warp_lanes, count, stored);
   }
+  /// x times what is stored from element `row` on.
+  template <class T>
+  __device__ void times(const Tensor& tensor, std::size_t row, T (&x)[rows]) const {
+    Stored stored[rows] = {};
+    T factor[rows];
+    fetch(tensor, row, stored);
+    values_of(stored, tensor.dtype, factor);
+    over_elements([&](int r, int) { x[r] = factor[r] * x[r]; });
+  }
   template <class T>
   __device__ void store(const T (&x)[rows], const MutableTensor& tensor, std::size_t row) const {
     const auto all = [&](auto dtype) {

@@ -20,7 +20,8 @@ struct ChunkWork : HeadsAtWork {
   const PieceRange* chunks_of;  ///< [sequence_count]
   int chunk_count, sequence_count, token_count, C;
   T *q, *k;              ///< [tokens][heads / group][K], normalised
-  T* beta;               ///< [tokens][heads]
+  T* read;               ///< [tokens][heads][K] erase k, what predictions read the state along; null: k
+  T* beta;               ///< [tokens][heads]; 1 where there are gates
   T *G, *tail;           ///< [tokens][heads][K]; tail null: G_n - G_i
   T *w, *qg, *kg;        ///< [tokens][heads][K]
   T *u, *v_new;          ///< [tokens][heads][V]
@@ -66,6 +67,10 @@ struct DeviceChunk {
   }
   /// Between two of its rows.
   __device__ std::size_t stride(int width) const { return std::size_t(heads) * width; }
+  /// Row `at` of what predictions read the state along.
+  __device__ const T* read_row(const ChunkWork<T>& work, int at, int K) const {
+    return work.read == nullptr ? query_row(work.k, at, K) : row(work.read, at, K);
+  }
   /// Row `at` of this head in a tensor of the problem, [tokens][HV].
   __device__ std::size_t stored(const DeviceProblem& p, int at) const { return p.at(token + at, p.HV, head); }
 };

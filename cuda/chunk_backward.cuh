@@ -19,7 +19,7 @@
 
 namespace kda_check::cuda {
 
-/// y is what is stored as dv; r and e are not used.
+/// y is what is stored as dv, but for a write gate; r and e are not used.
 template <class T>
 struct ChunkBackwardWork : TokenGradients<T> {
   ChunkWork<T> forward;
@@ -60,6 +60,8 @@ class ChunkBackward {
   __device__ T beta(int i) const { return *chunk_.row(forward_.beta, i, 1); }
   __device__ T q(int i, int k) const { return chunk_.query_row(forward_.q, i, p_.K)[k]; }
   __device__ T key(int i, int k) const { return chunk_.query_row(forward_.k, i, p_.K)[k]; }
+  /// What predictions read the state along.
+  __device__ T read(int i, int k) const { return chunk_.read_row(forward_, i, p_.K)[k]; }
   __device__ T G(int i, int k) const { return chunk_.row(forward_.G, i, p_.K)[k]; }
   /// This chunk's [K][V] of an array of [chunks][heads][K][V].
   __device__ T* state(T* array) const { return array + forward_.state(index_, chunk_.local, p_); }

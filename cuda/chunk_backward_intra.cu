@@ -1,7 +1,7 @@
 // dG, the gradient of the cumulated gate, and the rest of dk and dbeta. First what comes through states and
 // inverse (the end of B3): dG = q dq - k dk + beta dkb k e^G, in the last row + e^Gn (rows of h dh, summed) +
 // sum_i k_i dk_i; dk += beta e^G dkb. Then what stays within the chunk (B4, chunk_backward_sums.cuh), and dg
-// (B5).
+// (B5). With an erase gate dk and the gradient of what predictions read the state along are apart.
 //
 // A block has a chunk, 32 channels at a time, a lane for each. So every sum is one thread's, and what is
 // summed along a row (dbeta) is tree:32 by itself.
@@ -13,7 +13,7 @@ namespace kda_check::cuda {
 
 namespace {
 
-template <class T, bool is_fused>
+template <class T, bool is_fused, bool erases>
 class IntraGradients : ChunkBackward<T> {
   using Base = ChunkBackward<T>;
   using Base::chunk_, Base::forward_, Base::p_, Base::work_;
@@ -31,6 +31,11 @@ class IntraGradients : ChunkBackward<T> {
     T of_beta[warp_rows] = {};
     for (int channel = 0; channel < p_.K; channel += channels) {
       stage(channel);
+      if constexpr (erases) {
+        const int k = min(channel + lane_, p_.K - 1);  // lanes beyond K have whatever there is
+        reads_ = chunk_.row(forward_.read, 0, p_.K) + k;
+        sums_.go_to(reads_, chunk_.stride(p_.K));
+      }
       this->arrive();
       add_blocks();
       __syncthreads();
@@ -56,7 +61,9 @@ class IntraGradients : ChunkBackward<T> {
                         (casts.exponentials != Rounding::none || casts.score_operands != Rounding::none ||
                          casts.beta_key != Rounding::none);
     if (rounds) return sums_.add();
-    BlockSums<T, is_fused, false>(p_, decay_, chunk_.rows, staged_).add();
+    BlockSums<T, is_fused, false, erases> plain(p_, decay_, chunk_.rows, staged_);
+    if constexpr (erases) plain.go_to(reads_, chunk_.stride(p_.K));
+    plain.add();
   }
   __device__ T score_operand(T x) const { return kda::rounded(p_.casts.score_operands, x); }
 
@@ -175,7 +182,8 @@ class IntraGradients : ChunkBackward<T> {
     const int k = channel + lane_, last = chunk_.rows - 1;
     T decays[warp_rows] = {}, dqs[warp_rows] = {}, dks[warp_rows] = {}, dkbs[warp_rows] = {};
     Walk<T> dq_rows = walk(work_.dq, first_, 1, k), dk_rows = walk(work_.dk, first_, 1, k),
-            dkb_rows = walk(work_.dkb, first_, 1, k), to_dq = dq_rows, to_dk = dk_rows;
+            dkb_rows = walk(work_.dkb, first_, 1, k), to_dq = dq_rows, to_dk = dk_rows,
+            to_dread = walk(erases ? work_.dread : work_.dk, first_, 1, k);
     over_rows([&](int r, int i) {
       dqs[r] = *dq_rows.next(), dks[r] = *dk_rows.next(), dkbs[r] = *dkb_rows.next();
       decays[r] = sums_.G(i);
@@ -188,15 +196,23 @@ class IntraGradients : ChunkBackward<T> {
       T dk = dks[r];
       const T through_w = beta * dkbs[r];
       T dG = multiply_add<is_fused>(q_i, dq, -(k_i * dk));
-      dG = multiply_add<is_fused>(through_w, k_i * decay, dG);
+      const T read = sums_.read(i);
+      dG = multiply_add<is_fused>(through_w, read * decay, dG);
       if (i == last) dG = dG + of_last_row();
-      dk = multiply_add<is_fused>(through_w, decay, dk);
 
       const T by_row = beta * row;
-      of_beta[r] = channel == 0 ? row * k_i : multiply_add<is_fused>(row, k_i, of_beta[r]);
+      of_beta[r] = channel == 0 ? row * read : multiply_add<is_fused>(row, read, of_beta[r]);
       *to_dq.next() = dq + dqi;
-      *to_dk.next() = dk + (by_row + column);
-      const T of_key = k_i * (by_row - column);
+      T of_key;
+      if constexpr (erases) {
+        *to_dk.next() = dk + column;
+        *to_dread.next() = multiply_add<is_fused>(through_w, decay, T(0)) + by_row;
+        of_key = multiply_add<is_fused>(read, by_row, -(k_i * column));
+      } else {
+        dk = multiply_add<is_fused>(through_w, decay, dk);
+        *to_dk.next() = dk + (by_row + column);
+        of_key = k_i * (by_row - column);
+      }
       staged_.column_sums[i][lane_] = dG + multiply_add<is_fused>(q_i, dqi, of_key);
     });
   }
@@ -216,17 +232,26 @@ class IntraGradients : ChunkBackward<T> {
   }
 
   const kda::DecayForm decay_;
-  const BlockSums<T, is_fused, true> sums_;
+  BlockSums<T, is_fused, true, erases> sums_;
   Staged<T>& staged_;
   int warp_, lane_, first_;
+  const T* reads_ = nullptr;  ///< row 0 of what is read along, at this lane's channel
 };
 
-template <class T, bool is_fused>
+template <class T, bool is_fused, bool erases>
 __global__ void __launch_bounds__(tile_threads, sizeof(T) == sizeof(float) ? 2 : 1)
     intra_gradients(const __grid_constant__ DeviceProblem p,
                     const __grid_constant__ ChunkBackwardWork<T> work, kda::DecayForm decay) {
   extern __shared__ __align__(16) unsigned char memory[];
-  IntraGradients<T, is_fused>(p, work, decay, *reinterpret_cast<Staged<T>*>(memory)).run();
+  IntraGradients<T, is_fused, erases>(p, work, decay, *reinterpret_cast<Staged<T>*>(memory)).run();
+}
+
+template <class T, bool erases>
+void launch_intra(bool is_fused, kda::DecayForm decay, const DeviceProblem& p,
+                  const ChunkBackwardWork<T>& work) {
+  launch("gpu-chunk backwards, within the chunk",
+         is_fused ? intra_gradients<T, true, erases> : intra_gradients<T, false, erases>,
+         dim3(work.forward.chunk_count, work.heads), tile_threads, sizeof(Staged<T>), p, work, decay);
 }
 
 }  // namespace
@@ -234,9 +259,8 @@ __global__ void __launch_bounds__(tile_threads, sizeof(T) == sizeof(float) ? 2 :
 template <class T>
 void launch_chunk_backward_intra(bool is_fused, kda::DecayForm decay, const DeviceProblem& p,
                                  const ChunkBackwardWork<T>& work) {
-  launch("gpu-chunk backwards, within the chunk",
-         is_fused ? intra_gradients<T, true> : intra_gradients<T, false>,
-         dim3(work.forward.chunk_count, work.heads), tile_threads, sizeof(Staged<T>), p, work, decay);
+  work.dread == nullptr ? launch_intra<T, false>(is_fused, decay, p, work)
+                        : launch_intra<T, true>(is_fused, decay, p, work);
 }
 
 template void launch_chunk_backward_intra(bool, kda::DecayForm, const DeviceProblem&,

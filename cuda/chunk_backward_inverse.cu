@@ -101,7 +101,7 @@ class InverseGradients : ChunkBackward<T> {
         for (int c = 0; c < lane_columns; ++c) factors[r][c] = exponential(p_.exponential, factors[r][c]);
       round_all(p_.casts.exponentials, factors);
       over_elements(tile,
-                    [&](int r, int c, int i, int k) { factors[r][c] = this->key(i, k) * factors[r][c]; });
+                    [&](int r, int c, int i, int k) { factors[r][c] = this->read(i, k) * factors[r][c]; });
     }
     Factors operands;
 #pragma unroll
@@ -115,15 +115,22 @@ class InverseGradients : ChunkBackward<T> {
       for (int c = 0; c < lane_columns; ++c)
         staged_.right[row_of(r)][lane_ + c * warp_lanes] = operands[r][c];
   }
-  /// Column v of the stored values.
+  /// Column v of the stored values, weighed by a write gate if there is one.
   __device__ void values(int v, Factors& factors, int c) const {
-    Stored stored[warp_rows] = {};
     T column[warp_rows];
-    fetch_stored(p_.v.data, p_.v.dtype, chunk_.stored(p_, warp_) * p_.V + v,
-                 std::size_t(warps) * p_.HV * p_.V, (chunk_.rows - warp_ + warps - 1) / warps, stored);
-    values_of(stored, p_.v.dtype, column);
+    load_column(p_.v, v, column);
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) factors[r][c] = column[r];
+    if (p_.write.data == nullptr) return;
+    load_column(p_.write, v, column);
+#pragma unroll
+    for (int r = 0; r < warp_rows; ++r) factors[r][c] = column[r] * factors[r][c];
+  }
+  __device__ void load_column(const Tensor& tensor, int v, T (&column)[warp_rows]) const {
+    Stored stored[warp_rows] = {};
+    fetch_stored(tensor.data, tensor.dtype, chunk_.stored(p_, warp_) * p_.V + v,
+                 std::size_t(warps) * p_.HV * p_.V, (chunk_.rows - warp_ + warps - 1) / warps, stored);
+    values_of(stored, tensor.dtype, column);
   }
 
   /// dA += left right^T, and A^T left into the right tile.

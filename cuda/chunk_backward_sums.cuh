@@ -3,6 +3,8 @@
 //   dqi_i = sum_j dAqk_ij k_j e^(G_i - G_j)    row_i = sum_j dAkk_ij k_j e^(G_i - G_j)
 //   column_j = sum_i dAqk_ij q_i e^(G_i - G_j) + sum_i dAkk_ij beta_i k_i e^(G_i - G_j)
 //
+// With an erase gate erase_i k_i is in the place of beta_i k_i.
+//
 // 32 channels of a chunk at a time, a lane for each. A warp has the row sums of a block of 16 rows, or the
 // column sums of one: as many scores to add up as exponentials to compute are those that block alone needs.
 #pragma once
@@ -34,8 +36,9 @@ struct Staged {
 };
 
 /// `rounds`: whether factors go through cast points. The code of those that are none would lie in the loops,
-/// and the device fetches what it jumps over.
-template <class T, bool is_fused, bool rounds>
+/// and the device fetches what it jumps over. `erases`: what predictions read the state along is a row of its
+/// own, in memory.
+template <class T, bool is_fused, bool rounds, bool erases>
 class BlockSums {
   using Block = T[block_rows];
 
@@ -47,6 +50,9 @@ class BlockSums {
     from_ = warp_ % most_blocks * block_rows, to_ = min(from_ + block_rows, rows_);
   }
 
+  /// erases: row 0 of what is read along, at this lane's channel.
+  __device__ void go_to(const T* reads, std::size_t stride) { reads_ = reads, read_stride_ = stride; }
+
   /// This warp's.
   __device__ void add() const {
     if (from_ >= rows_) return;
@@ -56,6 +62,7 @@ class BlockSums {
   __device__ bool is_pairwise() const { return decay_ == kda::DecayForm::anchor_pair; }
   __device__ T q(int i) const { return staged_.q[i][lane_]; }
   __device__ T key(int i) const { return staged_.k[i][lane_]; }
+  __device__ T read(int i) const { return erases ? reads_[i * read_stride_] : key(i); }
   __device__ T G(int i) const { return staged_.G[i][lane_]; }
   /// e^x, the branches once for all.
   template <int count>
@@ -174,7 +181,7 @@ class BlockSums {
 #pragma unroll
     for (int n = 0; n < count; ++n) {
       factor[n] = G(i + n) - a;
-      right[n] = of_keys ? key(i + n) * staged_.beta[i + n] : q(i + n);
+      right[n] = of_keys ? read(i + n) * staged_.beta[i + n] : q(i + n);
     }
     exponentials(factor);
     if (of_keys) round(p_.casts.beta_key, right);
@@ -220,7 +227,7 @@ class BlockSums {
       });
       over_block([&](int n, int i) {
         if (i < j) return;
-        const T beta_key = key(i) * staged_.beta[i];
+        const T beta_key = read(i) * staged_.beta[i];
         sum = multiply_add<is_fused>(staged_.dAkk[i][j], beta_key * factor[n], sum);
       });
       staged_.column_sums[j][lane_] = sum;
@@ -239,6 +246,8 @@ class BlockSums {
   const int rows_;
   Staged<T>& staged_;
   int warp_, lane_, from_, to_;
+  const T* reads_ = nullptr;
+  std::size_t read_stride_ = 0;
 };
 
 }  // namespace

@@ -35,10 +35,12 @@ class ChunkArrays {
   std::size_t scores() const { return tokens() * C_; }
   std::size_t states() const { return chunks() * d_.K * d_.V; }
   std::size_t chunks() const { return chunks_.all.size(); }
+  bool has_gates() const { return d_.strength == kda::Strength::gates; }
 
   std::vector<WorkArray<T>> forward() const {
     return {{&work_.q, "normalised q", keys(), true},
             {&work_.k, "normalised k", keys(), true},
+            {&work_.read, "erased k", has_gates() ? keys() : 0},
             {&work_.beta, "beta", tokens()},
             {&work_.G, "g_cumsum", keys(), false, Stage::g_cumsum},
             {&work_.tail, "tail", has_tail_ ? keys() : 0},
@@ -132,6 +134,7 @@ class ChunkBackwardLauncher : public Launcher {
         {&work_.dq, "dq of value heads", keys},
         {&work_.dk, "dk of value heads", keys},
         {&work_.dg, "dg", keys},
+        {&work_.dread, "gradients of erased k", of.has_gates() ? keys : 0},
         {&work_.amplitude_terms, "terms of dA_log", of.tokens()},
         {&work_.amplitude_sums, "sums of dA_log", of.chunks()},
         {&work_.bias_sums, "sums of ddt_bias", of.chunks() * r.dimensions.K},

@@ -37,6 +37,12 @@ class Operands {
   }
   __device__ T operand(T x) const { return kda::rounded(p_.casts.operands, x); }
 
+  /// v, weighed by a write gate if there is one.
+  __device__ T value(std::size_t at) const {
+    const T v = load<T>(p_.v, at);
+    return p_.write.data == nullptr ? v : load<T>(p_.write, at) * v;
+  }
+
   __device__ void scale_values(int first) {
     const int columns = min(tile_side, p_.V - first);
     for (int e = threadIdx.x; e < chunk_.rows * tile_side; e += tile_threads) {
@@ -44,7 +50,7 @@ class Operands {
       if (v >= columns) continue;
       const T beta = *chunk_.row(work_.beta, i, 1);
       const std::size_t at = chunk_.stored(p_, i) * p_.V + first + v;
-      staged_.right[i][v] = operand(load<T>(p_.v, at) * beta);  // beta v
+      staged_.right[i][v] = operand(value(at) * beta);  // beta v
     }
   }
 
@@ -60,7 +66,8 @@ class Operands {
       const T tail = work_.tail != nullptr ? chunk_.row(work_.tail, i, p_.K)[first + k]
                                            : chunk_.row(work_.G, last, p_.K)[first + k] - G;  // Gn - G
       const T decay = exponential_of(G);
-      const T weighted = kda::rounded(p_.casts.beta_key, key * beta);
+      const T read = work_.read == nullptr ? key : chunk_.row(work_.read, i, p_.K)[first + k];
+      const T weighted = kda::rounded(p_.casts.beta_key, read * beta);
       staged_.right[i][k] = operand(weighted * decay);                // beta k e^G
       chunk_.row(work_.qg, i, p_.K)[first + k] = operand(q * decay);  // q e^G
       chunk_.row(work_.kg, i, p_.K)[first + k] = operand(key * exponential_of(tail));

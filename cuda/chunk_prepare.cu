@@ -1,4 +1,4 @@
-// q and k normalised, beta, and the running sums of the gates (F1).
+// q and k normalised, erased keys, beta, and the running sums of the gates (F1).
 #include "chunk.cuh"
 
 namespace kda_check::cuda {
@@ -83,7 +83,19 @@ __global__ void cumulate_gates(const __grid_constant__ DeviceProblem p,
     }
   }
   for (int i = threadIdx.x; i < chunk.rows; i += gate_threads)
-    *chunk.row(work.beta, i, 1) = write_strength(p, load<T>(p.beta, chunk.stored(p, i)));
+    *chunk.row(work.beta, i, 1) =
+        p.strength == kda::Strength::gates ? T(1) : write_strength(p, load<T>(p.beta, chunk.stored(p, i)));
+}
+
+/// A thread for each channel of a chunk.
+template <class T>
+__global__ void erase_keys(const __grid_constant__ DeviceProblem p,
+                           const __grid_constant__ ChunkWork<T> work) {
+  const DeviceChunk<T> chunk(work, blockIdx.x, blockIdx.y);
+  for (int k = threadIdx.x; k < p.K; k += gate_threads)
+    for (int i = 0; i < chunk.rows; ++i)
+      chunk.row(work.read, i, p.K)[k] =
+          load<T>(p.erase, chunk.stored(p, i) * p.K + k) * chunk.query_row(work.k, i, p.K)[k];
 }
 
 }  // namespace
@@ -95,6 +107,9 @@ void launch_chunk_prepare(bool is_fused, const DeviceProblem& p, const ChunkWork
   launch("gpu-chunk, norms", is_fused ? normalise_rows<T, true> : normalise_rows<T, false>, grid,
          row_warps * warp_lanes, 0, p, work);
   launch("gpu-chunk, gates", cumulate_gates<T>, dim3(work.chunk_count, work.heads), gate_threads, 0, p, work);
+  if (work.read != nullptr)
+    launch("gpu-chunk, erased keys", erase_keys<T>, dim3(work.chunk_count, work.heads), gate_threads, 0, p,
+           work);
 }
 
 template void launch_chunk_prepare(bool, const DeviceProblem&, const ChunkWork<float>&);

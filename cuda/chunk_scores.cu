@@ -47,7 +47,8 @@ struct BlockPair {
   }
 };
 
-template <class T, bool is_fused>
+/// erases: what predictions read the state along is a row of its own, in memory.
+template <class T, bool is_fused, bool erases>
 class Scores {
  public:
   __device__ Scores(const DeviceProblem& p, const ChunkWork<T>& work, kda::DecayForm decay, Staged<T>& staged)
@@ -64,9 +65,9 @@ class Scores {
       const int count = min(channels, p_.K - first);
       stage(first, count, threads);
       __syncthreads();
-      scale_left(lane, threads / warp_lanes);
+      scale_left(first, count, lane, threads / warp_lanes);
       if (multiplies) scale_right(mine, lane);
-      if (pairwise) add_pairs(count, threads, pair_sums);
+      if (pairwise) add_pairs(first, count, threads, pair_sums);
       __syncthreads();
       if (multiplies) multiply(mine, lane, count, sums);
     }
@@ -99,16 +100,22 @@ class Scores {
     return first + min(block_rows / 2, last);
   }
 
+  /// Channel `k` of those from `first` on.
+  __device__ T read_along(int i, int first, int k) const {
+    if constexpr (erases) return chunk_.row(work_.read, i, p_.K)[first + k];
+    return staged_.k[i][k];
+  }
   /// A lane for each channel. The left factors are shared out among all warps; the right one of a pair of
   /// blocks is made by the warp that multiplies with it.
-  __device__ void scale_left(int lane, int warps) {
+  __device__ void scale_left(int first, int count, int lane, int warps) {
     const int kinds = decay_ == kda::DecayForm::anchor_pair ? 1 : 2;
     for (int e = threadIdx.x / warp_lanes; e < kinds * chunk_.rows; e += warps) {
       const auto where = e < chunk_.rows ? off_diagonal : diagonal;
       const int i = where == off_diagonal ? e : e - chunk_.rows;
       const T decay = exponential_of(staged_.G[i][lane] - staged_.G[anchor_row(i / block_rows, where)][lane]);
       staged_.left[where][query][i][lane] = operand(staged_.q[i][lane] * decay);
-      staged_.left[where][key][i][lane] = operand(staged_.k[i][lane] * decay);
+      const T read = erases && lane >= count ? T(0) : read_along(i, first, lane);
+      staged_.left[where][key][i][lane] = operand(read * decay);
     }
   }
   __device__ void scale_right(const BlockPair& pair, int lane) {
@@ -161,7 +168,7 @@ class Scores {
   }
 
   /// Element e of the diagonal blocks, 256 in each: one exponential for each channel, no anchor.
-  __device__ void add_pairs(int count, int threads, T (&sums)[2][most_blocks]) const {
+  __device__ void add_pairs(int first, int count, int threads, T (&sums)[2][most_blocks]) const {
 #pragma unroll
     for (int m = 0; m < most_blocks; ++m) {
       const int e = threadIdx.x + m * threads;
@@ -173,7 +180,7 @@ class Scores {
             staged_.k[j][k] *
             exponential(p_.exponential, staged_.G[i][k] - staged_.G[j][k]);  // k_j e^(G_i - G_j)
         sums[query][m] = multiply_add<is_fused>(staged_.q[i][k], decayed, sums[query][m]);
-        sums[key][m] = multiply_add<is_fused>(staged_.k[i][k] * beta, decayed, sums[key][m]);
+        sums[key][m] = multiply_add<is_fused>(read_along(i, first, k) * beta, decayed, sums[key][m]);
       }
     }
   }
@@ -221,12 +228,19 @@ class Scores {
   Staged<T>& staged_;
 };
 
-template <class T, bool is_fused>
+template <class T, bool is_fused, bool erases>
 __global__ void __launch_bounds__(most_pairs* warp_lanes, sizeof(T) == sizeof(float) ? 2 : 1)
     scores_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work,
                   kda::DecayForm decay) {
   extern __shared__ __align__(16) unsigned char memory[];
-  Scores<T, is_fused>(p, work, decay, *reinterpret_cast<Staged<T>*>(memory)).run();
+  Scores<T, is_fused, erases>(p, work, decay, *reinterpret_cast<Staged<T>*>(memory)).run();
+}
+
+template <class T, bool erases>
+void launch_scores(bool is_fused, kda::DecayForm decay, const DeviceProblem& p, const ChunkWork<T>& work) {
+  const int threads = std::max(least_threads, pairs_of(work.C / block_rows) * warp_lanes);
+  launch("gpu-chunk, scores", is_fused ? scores_kernel<T, true, erases> : scores_kernel<T, false, erases>,
+         dim3(work.chunk_count, work.heads), threads, sizeof(Staged<T>), p, work, decay);
 }
 
 }  // namespace
@@ -234,9 +248,8 @@ __global__ void __launch_bounds__(most_pairs* warp_lanes, sizeof(T) == sizeof(fl
 template <class T>
 void launch_chunk_scores(bool is_fused, kda::DecayForm decay, const DeviceProblem& p,
                          const ChunkWork<T>& work) {
-  const int threads = std::max(least_threads, pairs_of(work.C / block_rows) * warp_lanes);
-  launch("gpu-chunk, scores", is_fused ? scores_kernel<T, true> : scores_kernel<T, false>,
-         dim3(work.chunk_count, work.heads), threads, sizeof(Staged<T>), p, work, decay);
+  work.read == nullptr ? launch_scores<T, false>(is_fused, decay, p, work)
+                       : launch_scores<T, true>(is_fused, decay, p, work);
 }
 
 template <class T>

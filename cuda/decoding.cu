@@ -40,8 +40,8 @@ void launch_one(cudaStream_t stream, const DeviceProblem& p, const TokenRange* s
 bool has_decoding(const Request& r) {
   const kda::Dimensions& d = r.dimensions;
   const auto is_one_token = [](const kda::Sequence& sequence) { return sequence.length() == 1; };
-  return !r.is_fp64 && r.is_fused && (d.K == 64 || d.K == 128) && d.V % columns == 0 &&
-         std::ranges::all_of(r.sequences, is_one_token) &&
+  return !r.is_fp64 && r.is_fused && d.strength == kda::Strength::head && (d.K == 64 || d.K == 128) &&
+         d.V % columns == 0 && std::ranges::all_of(r.sequences, is_one_token) &&
          d.V / columns * d.HV * r.sequences.size() < std::size_t{1} << 31;
 }
 

@@ -22,6 +22,8 @@ class DeviceTensors {
                                                            {"v", &r.v},
                                                            {"g", &r.g},
                                                            {"beta", &r.beta},
+                                                           {"erase", &r.erase},
+                                                           {"write", &r.write},
                                                            {"A_log", &r.A_log},
                                                            {"dt_bias", &r.dt_bias},
                                                            {"initial_state", &r.initial_state},
@@ -44,10 +46,12 @@ class DeviceTensors {
     const kda::Options& options = r.options;
     p.H = static_cast<int>(d.H), p.HV = static_cast<int>(d.HV);
     p.K = static_cast<int>(d.K), p.V = static_cast<int>(d.V);
+    p.decays = static_cast<int>(d.decays()), p.strength = d.strength;
     p.q = tensor(0, r.q), p.k = tensor(1, r.k), p.v = tensor(2, r.v), p.g = tensor(3, r.g);
-    p.beta = tensor(4, r.beta), p.A_log = tensor(5, r.A_log), p.dt_bias = tensor(6, r.dt_bias);
-    p.initial_state = tensor(7, r.initial_state);
-    p.output_gradient = tensor(8, r.output_gradient), p.state_gradient = tensor(9, r.state_gradient);
+    p.beta = tensor(4, r.beta), p.erase = tensor(5, r.erase), p.write = tensor(6, r.write);
+    p.A_log = tensor(7, r.A_log), p.dt_bias = tensor(8, r.dt_bias);
+    p.initial_state = tensor(9, r.initial_state);
+    p.output_gradient = tensor(10, r.output_gradient), p.state_gradient = tensor(11, r.state_gradient);
     const auto result = [&](std::size_t i, const Output& output) {
       return MutableTensor{output.data == nullptr ? nullptr : outputs_[i].data(), output.dtype};
     };

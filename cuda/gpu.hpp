@@ -57,8 +57,8 @@ struct ProblemInputs {
   kda::Options options;
   double scale = 1;                      ///< that of the options, or what they leave to be chosen
   std::vector<kda::Sequence> sequences;  ///< in the order of the states
-  Input q, k, v, g, beta, A_log, dt_bias, initial_state;
-  Input output_gradient, state_gradient;  ///< backwards: do and dht; none: zero
+  Input q, k, v, g, beta, erase, write, A_log, dt_bias, initial_state;  ///< g and dt_bias for every channel
+  Input output_gradient, state_gradient;                                ///< backwards: do and dht; none: zero
 };
 
 /// What to compute, and how. fp64 computes in fp64, all other dtypes in fp32.

@@ -38,7 +38,9 @@ struct PieceRange {
 
 struct DeviceProblem {
   int H, HV, K, V;
-  Tensor q, k, v, g, beta, A_log, dt_bias, initial_state;
+  int decays;  ///< of a head: K, or 1, which is in every channel of g and dt_bias but not of their gradients
+  kda::Strength strength;  ///< what beta is, or erase and write in place of it
+  Tensor q, k, v, g, beta, erase, write, A_log, dt_bias, initial_state;
   MutableTensor o, final_state;
   Tensor output_gradient, state_gradient;
   MutableTensor gradients[kda::gradient_count];  ///< by kda::Gradient

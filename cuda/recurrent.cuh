@@ -40,7 +40,8 @@ __device__ int column_of_lane() {
   return static_cast<int>(threadIdx.x) % warp_lanes / lanes_of_column;  // 2 i + j
 }
 
-/// One head of one sequence, `tiles` times block_columns columns.
+/// One head of one sequence, `tiles` times block_columns columns. whole: K fills the rows of every lane and
+/// the head has one beta, what has to be fast.
 template <class T, bool is_fused, int rows, bool whole, int tiles = 1>
 class Recurrence {
  public:
@@ -65,7 +66,7 @@ class Recurrence {
   __device__ void run() {
     amplitude_ = gate_amplitude<T>(p_, head_);
     load_state();
-    RawToken<T, rows, tiles> raw;
+    Raw raw;
     fetch(0, raw);
     for (std::uint32_t first = 0; first < tokens_.count; first += tile) {
       prepare(first, raw);
@@ -83,7 +84,7 @@ class Recurrence {
   /// memory from when it comes until all columns are done.
   __device__ void run_one() {
     const PassingColumns<rows, tiles> state(p_, state_, first_column_, memory_);
-    RawToken<T, rows, tiles> raw;
+    Raw raw;
     fetch(0, raw);  // on its way first: there is time to prepare it while the state comes
     state.send_for();
     amplitude_ = gate_amplitude<T>(p_, head_);
@@ -102,13 +103,13 @@ class Recurrence {
   }
 
   /// Shared memory.
-  static std::size_t bytes(int K) {
-    return sizeof(float) * passing_elements + Tile<T, columns, tokens>::bytes(K);
-  }
+  static std::size_t bytes(int K) { return sizeof(float) * passing_elements + Prepared::bytes(K); }
 
  private:
   static constexpr int columns = tiles * block_columns, tokens = tiles > 1 ? 1 : tile,
                        passing_elements = tiles > 1 ? PassingColumns<rows, tiles>::elements : 0;
+  using Raw = RawToken<T, rows, tiles, !whole>;
+  using Prepared = Tile<T, columns, tokens, !whole>;
 
   __device__ int k_of(int r) const { return lane_ + r * warp_lanes; }
   __device__ int column(int c) const { return first_column_ + warp_ * warp_columns + c; }
@@ -156,7 +157,7 @@ class Recurrence {
   }
 
   /// This warp's token of the tile that begins at `first`.
-  __device__ void fetch(std::uint32_t first, RawToken<T, rows, tiles>& raw) const {
+  __device__ void fetch(std::uint32_t first, Raw& raw) const {
     const std::uint32_t t = first + warp_;
     if (t >= tokens_.count) return;
     const TokenPlaces at = places(t);
@@ -164,7 +165,11 @@ class Recurrence {
     fetch_words<T>(p_.k, at.query, warp_lanes, lane_rows_, raw.k);
     fetch_words<T>(p_.g, at.gate, warp_lanes, lane_rows_, raw.g);
     fetch_words<T>(p_.v, at.value, warp_lanes, columns_of_lane(), raw.v);
-    fetch_words<T>(p_.beta, at.beta, 0, 1, raw.beta);
+    if (whole || p_.strength == kda::Strength::head) return fetch_words<T>(p_.beta, at.beta, 0, 1, raw.beta);
+    if (p_.strength == kda::Strength::value)
+      return fetch_words<T>(p_.beta, at.value, warp_lanes, columns_of_lane(), raw.beta);
+    fetch_words<T>(p_.erase, at.gate, warp_lanes, lane_rows_, raw.erase);
+    fetch_words<T>(p_.write, at.value, warp_lanes, columns_of_lane(), raw.write);
   }
   __device__ int columns_of_lane() const {
     return (p_.V - first_column_ - lane_ + warp_lanes - 1) / warp_lanes;
@@ -176,15 +181,14 @@ class Recurrence {
   }
 
   /// Norm, scale and decay of this warp's token into shared memory.
-  __device__ void prepare(std::uint32_t first, const RawToken<T, rows, tiles>& raw) const {
+  __device__ void prepare(std::uint32_t first, const Raw& raw) const {
     if (first + warp_ >= tokens_.count) return;
     const TokenPlaces at_token = places(first + warp_);
-    T q[rows], key[rows], g[rows], v[tiles], beta[1];
+    T q[rows], key[rows], g[rows], v[tiles];
     values_of_words(raw.q, p_.q.dtype, at_token.query, q);
     values_of_words(raw.k, p_.k.dtype, at_token.query, key);
     values_of_words(raw.g, p_.g.dtype, at_token.gate, g);
     values_of_words(raw.v, p_.v.dtype, at_token.value, v);
-    values_of_words(raw.beta, p_.beta.dtype, at_token.beta, beta);
     if (p_.qk_l2norm) {
       normalise(q);
       normalise(key);
@@ -202,10 +206,41 @@ class Recurrence {
       in_.k[at] = key[r];
       in_.decay[at] = decay[r];
     }
+    strengths(raw, at_token, key, v);
 #pragma unroll
     for (int i = 0; i < tiles; ++i)
       in_.v[warp_ * columns + i * block_columns + lane_] = i < columns_of_lane() ? v[i] : T(0);
-    if (lane_ == 0) in_.beta[warp_] = write_strength(p_, beta[0]);
+  }
+  /// beta; or one for each column; or gates: erase k to be read along, write v for v, and 1 for beta.
+  __device__ void strengths(const Raw& raw, const TokenPlaces& at_token, T (&read)[rows],
+                            T (&v)[tiles]) const {
+    if constexpr (whole) {
+      T beta[1];
+      values_of_words(raw.beta, p_.beta.dtype, at_token.beta, beta);
+      if (lane_ == 0) in_.beta[warp_] = write_strength(p_, beta[0]);
+    } else {
+      const bool has_gates = p_.strength == kda::Strength::gates,
+                 of_columns = p_.strength == kda::Strength::value;
+      T beta[tiles];
+      if (!has_gates)
+        values_of_words(raw.beta, p_.beta.dtype, of_columns ? at_token.value : at_token.beta, beta);
+      if (has_gates) {
+        T erase[rows], write[tiles];
+        values_of_words(raw.erase, p_.erase.dtype, at_token.gate, erase);
+        values_of_words(raw.write, p_.write.dtype, at_token.value, write);
+#pragma unroll
+        for (int r = 0; r < rows; ++r) read[r] = erase[r] * read[r];
+#pragma unroll
+        for (int i = 0; i < tiles; ++i) v[i] = write[i] * v[i];
+      }
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        if (valid_[r]) in_.read[warp_ * p_.K + k_of(r)] = read[r];
+#pragma unroll
+      for (int i = 0; i < tiles; ++i)
+        in_.beta[warp_ * columns + i * block_columns + lane_] =
+            has_gates ? T(1) : write_strength(p_, beta[of_columns ? i : 0]);
+    }
   }
   /// Gates as they are stored to log decays, through this lane's places as the state is.
   __device__ void gates(T (&g)[rows]) const {
@@ -243,21 +278,23 @@ class Recurrence {
   }
 
   __device__ void step(int t) {
-    T q[rows], key[rows];
+    T q[rows], key[rows], read[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      q[r] = key[r] = T(0);
+      q[r] = key[r] = read[r] = T(0);
       if (!valid_[r]) continue;
       const int at = t * p_.K + k_of(r);
       const T decay = in_.decay[at];
       q[r] = in_.q[at];
       key[r] = in_.k[at];
+      read[r] = whole ? key[r] : in_.read[at];
 #pragma unroll
       for (int c = 0; c < warp_columns; ++c) S_[c][r] = S_[c][r] * decay;  // P_t = diag(e^g_t) S_t-1
     }
     const int mine = t * columns + tile_ * block_columns + warp_ * warp_columns + column_of_lane();
-    const T prediction = kda::rounded(prediction_, weighted_sum(key));  // P_t^T k_t
-    const T write = (in_.v[mine] - prediction) * in_.beta[t];           // beta_t e_t, e_t = v_t - P_t^T k_t
+    const T prediction = kda::rounded(prediction_, weighted_sum(read));  // P_t^T k_t
+    const T write =
+        (in_.v[mine] - prediction) * in_.beta[whole ? t : mine];  // beta_t e_t, e_t = v_t - P_t^T k_t
 #pragma unroll
     for (int c = 0; c < warp_columns; ++c) {
       const T write_c = __shfl_sync(whole_warp, write, lanes_of_column * c);
@@ -289,7 +326,7 @@ class Recurrence {
   const std::size_t state_;
   const int head_;
   const int first_column_;
-  const Tile<T, columns, tokens> in_;
+  const Prepared in_;
   float* const memory_;
   int tile_ = 0;  ///< the column tile at work
   const kda::Rounding prediction_, carry_;
@@ -321,13 +358,14 @@ void launch_rows(const DeviceProblem& p, const TokenRange* sequences, int count)
          Recurrence<T, is_fused, rows, whole, 1>::bytes(p.K), p, sequences);
 }
 
-/// The rows of a lane: as many as K needs, and for the usual widths all of them valid - in the arithmetic
-/// that has to be fast.
+/// The rows of a lane: as many as K needs, and for the usual widths and KDA's strengths all of them valid -
+/// in the arithmetic that has to be fast.
 template <class T, bool is_fused>
 void launch_width(const DeviceProblem& p, const TokenRange* sequences, int count) {
   if constexpr (is_fused) {
-    if (p.K == 64) return launch_rows<T, is_fused, 2, true>(p, sequences, count);
-    if (p.K == 128) return launch_rows<T, is_fused, 4, true>(p, sequences, count);
+    const bool of_head = p.strength == kda::Strength::head;
+    if (of_head && p.K == 64) return launch_rows<T, is_fused, 2, true>(p, sequences, count);
+    if (of_head && p.K == 128) return launch_rows<T, is_fused, 4, true>(p, sequences, count);
   }
   if (p.K <= 64) return launch_rows<T, is_fused, 2, false>(p, sequences, count);
   if (p.K <= 128) return launch_rows<T, is_fused, 4, false>(p, sequences, count);

@@ -33,8 +33,10 @@ template <class T>
 struct BackwardWork : TokenGradients<T> {
   const BackwardRange* ranges;  ///< [sequence_count]
   T *q, *k;                     ///< [tokens][heads / group][K], normalised, q with scale
-  T *decay, *beta;              ///< [tokens][heads][K], [tokens][heads]
-  T *v, *d_o;                   ///< [tokens][heads][V]
+  T* decay;                     ///< [tokens][heads][K]
+  T* read;     ///< [tokens][heads][K] erase k, what predictions read the state along; null: k
+  T* beta;     ///< [tokens][heads], with betas of columns [tokens][heads][V]
+  T *v, *d_o;  ///< [tokens][heads][V]
   T *initial, *final_gradient;  ///< [sequences][heads][K][V]
   T* checkpoints;               ///< [segments][heads][K][V]
   T* write;                     ///< [tokens][heads][V] beta e

@@ -33,13 +33,15 @@ class BackwardLauncher : public Launcher {
     work_.dq_factor = static_cast<T>(r.scale);
 
     const std::size_t keys = d.B * d.T * d.K, values = d.B * d.T * d.V, tokens = d.B * d.T, state = d.K * d.V;
+    const bool has_gates = d.strength == kda::Strength::gates;
     const bool has_initial = r.gradients[static_cast<int>(kda::Gradient::dinitial_state)].data != nullptr;
     heads_together_ = memory_.place<T>(
         r, {
                {&work_.q, "normalised q", keys, true},
                {&work_.k, "normalised k", keys, true},
                {&work_.decay, "decay", keys},
-               {&work_.beta, "beta", tokens},
+               {&work_.read, "erased k", has_gates ? keys : 0},
+               {&work_.beta, "beta", d.strength == kda::Strength::value ? values : tokens},
                {&work_.v, "v", values},
                {&work_.d_o, "do", values},
                {&work_.initial, "initial states", d.N * state},
@@ -53,6 +55,7 @@ class BackwardLauncher : public Launcher {
                {&work_.dq, "dq of value heads", keys},
                {&work_.dk, "dk of value heads", keys},
                {&work_.dg, "dg", keys},
+               {&work_.dread, "gradients of erased k", has_gates ? keys : 0},
                {&work_.carried_sums, "carried sums", d.V > widest_strip ? keys * carried_elements : 0},
                {&work_.amplitude_terms, "terms of dA_log", tokens},
                {&work_.amplitude_sums, "sums of dA_log", blocks.all.size()},

@@ -61,30 +61,36 @@ __device__ void values_of_words(const Word<T> (&words)[room], numeric::DType dty
 
 /// The inputs of one token as they are stored: rows l, l + 32, ... of each lane; v of 32 columns for each
 /// column tile. Nothing is done to them before they are needed, so that nobody waits for memory.
-template <class T, int rows, int tiles>
+/// any_strength: with room for betas of columns, and for erase and write gates.
+template <class T, int rows, int tiles, bool any_strength>
 struct RawToken {
-  Word<T> q[rows], k[rows], g[rows], v[tiles], beta[1];
+  Word<T> q[rows], k[rows], g[rows], v[tiles], beta[any_strength ? tiles : 1];
+  Word<T> erase[any_strength ? rows : 1], write[any_strength ? tiles : 1];
 };
 
-/// Where they begin in their tensors: those of this lane.
+/// Where they begin in their tensors: those of this lane. erase is where g is, write and betas of columns
+/// where v is.
 struct TokenPlaces {
   std::size_t query, gate, value, beta;
 };
 
-/// Prepared tokens: [tokens][K] each, then [tokens][columns] and [tokens].
-template <class T, int columns, int tokens>
+/// Prepared tokens: [tokens][K] each, then [tokens][columns] and [tokens]. any_strength: predictions read the
+/// state along a row of their own, and every column has its beta.
+template <class T, int columns, int tokens, bool any_strength>
 struct Tile {
-  T *q, *k, *decay, *v, *o, *beta;
+  static constexpr int keys = any_strength ? 4 : 3, betas = any_strength ? columns : 1;
+  T *q, *k, *decay, *read, *v, *o, *beta;
 
   __device__ Tile(void* memory, int K) {
     q = static_cast<T*>(memory);
     k = q + tokens * K;
     decay = k + tokens * K;
-    v = decay + tokens * K;
+    read = any_strength ? decay + tokens * K : k;
+    v = q + keys * tokens * K;
     o = v + tokens * columns;
     beta = o + tokens * columns;
   }
-  static std::size_t bytes(int K) { return sizeof(T) * tokens * (3 * K + 2 * columns + 1); }
+  static std::size_t bytes(int K) { return sizeof(T) * tokens * (keys * K + 2 * columns + betas); }
 };
 
 }  // namespace

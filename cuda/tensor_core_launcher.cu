@@ -104,8 +104,8 @@ class TensorCoreBackwardLauncher : public Launcher {
     };
     unsigned char* at[places];
     const numeric::DType of_gates = r.gradients[static_cast<std::size_t>(kda::Gradient::dg)].dtype;
-    const bool stores_gates =
-        r.options.gate == kda::Gate::none && (of_gates == numeric::DType::fp32 || of_gates == r.v.dtype);
+    const bool stores_gates = r.options.gate == kda::Gate::none && !d.has_scalar_decay &&
+                              (of_gates == numeric::DType::fp32 || of_gates == r.v.dtype);
     if (r.output_gradient.data == nullptr || r.output_gradient.dtype != r.v.dtype) {
       values_ = tokens * d.HV * d.V;  // of all heads, so before what is left is shared out
       loss_.emplace("do as an operand", sizeof(std::uint16_t) * values_);

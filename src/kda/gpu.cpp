@@ -135,6 +135,7 @@ std::string lacks_on_tensor_cores(const Outline& problem, const RunOptions& opti
       (numeric::format_of(options.dtype).bytes != 2 || !is_stored("q") || !is_stored("k") || !is_stored("v")))
     return "on tensor cores h100-mma computes with q, k and v stored in bf16 or fp16, and in that dtype";
   const Dimensions& d = problem.dimensions;
+  if (d.strength == Strength::gates) return "on tensor cores gpu-chunk has no erase and write gates";
   return cuda::unsupported_on_tensor_cores({false, d.B * d.T, d.HV, d.K, d.V, options.chunk_size});
 }
 
@@ -148,7 +149,6 @@ double gpu_copy_bandwidth() { return cuda::copy_bandwidth(); }
 bool runs_on_tensor_cores(const Arithmetic& arithmetic) { return is_by_lanes(arithmetic.reduction); }
 
 std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions& options) {
-  if (std::string reason = not_on_gpu(problem.dimensions, problem.has_loss()); !reason.empty()) return reason;
   const Arithmetic& arithmetic = options.arithmetic;
   if (chunk && options.stages.given != nullptr) return "gpu-chunk takes no stages from elsewhere";
   if (chunk && runs_on_tensor_cores(arithmetic)) return lacks_on_tensor_cores(problem, options);

@@ -35,7 +35,7 @@ cuda::EmulatedForm form_of(const Emulated& wanted, bool beta_is_16_bit) {
 std::string not_emulated_on_gpu(const Emulated& wanted, const Outline& problem) {
   if (std::string reason = gpu_unavailable(); !reason.empty()) return reason;
   const bool backward = wanted.pass == Pass::backward;
-  if (std::string reason = not_on_gpu(problem.dimensions, backward); !reason.empty()) return reason;
+  if (std::string reason = without_truth_on_gpu(problem.dimensions, backward); !reason.empty()) return reason;
   if (wanted.variant->run != run_chunk && wanted.variant->run != run_recurrent)
     return std::string(wanted.variant->name) + " computes on the CPU alone";
   if (wanted.options->stages.asked()) return "stages are computed on the CPU";

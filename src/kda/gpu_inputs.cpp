@@ -26,11 +26,13 @@ tensor::Tensor repeated(const tensor::Tensor& tensor, std::size_t times, tensor:
 
 }  // namespace
 
-std::string not_on_gpu(const Dimensions& dimensions, bool backward) {
+std::string without_truth_on_gpu(const Dimensions& dimensions, bool backward) {
   if (dimensions.has_scalar_decay && backward)
-    return "gradients of one log decay for all K of a head are computed on the CPU alone";
-  if (dimensions.strength == Strength::value) return "beta for each column of V is computed on the CPU alone";
-  if (dimensions.strength == Strength::gates) return "erase and write gates are computed on the CPU alone";
+    return "the oracle and twins of the gradients of one log decay for all K are computed on the CPU alone";
+  if (dimensions.strength == Strength::value)
+    return "the oracle and twins with a beta for each column of V are computed on the CPU alone";
+  if (dimensions.strength == Strength::gates)
+    return "the oracle and twins with erase and write gates are computed on the CPU alone";
   return {};
 }
 
@@ -46,7 +48,9 @@ WidenedDecays set_inputs(cuda::ProblemInputs& inputs, const Problem& problem) {
   inputs.scale = problem.scale();
   inputs.sequences = problem.sequences();
   inputs.q = input(problem.q), inputs.k = input(problem.k), inputs.v = input(problem.v);
-  inputs.g = input(widened.g ? *widened.g : problem.g), inputs.beta = input(problem.beta);
+  inputs.g = input(widened.g ? *widened.g : problem.g);
+  if (!problem.beta.empty()) inputs.beta = input(problem.beta);
+  inputs.erase = input(problem.erase), inputs.write = input(problem.write);
   inputs.A_log = input(problem.A_log);
   inputs.dt_bias = input(widened.dt_bias ? widened.dt_bias : problem.dt_bias);
   inputs.initial_state = input(problem.initial_state);

@@ -6,8 +6,9 @@
 
 namespace kda_check::kda {
 
-/// Why no kernel of a GPU takes such a problem, forwards or (those too) backwards; empty when they do.
-std::string not_on_gpu(const Dimensions& dimensions, bool backward);
+/// Why a GPU has no oracle and no twins of such a problem, forwards or (those too) backwards; empty when it
+/// has.
+std::string without_truth_on_gpu(const Dimensions& dimensions, bool backward);
 
 /// One log decay for all K of a head as kernels take it, one for each channel: its gate and bias, too.
 struct WidenedDecays {

@@ -18,12 +18,12 @@ void transpose(const double* from, std::size_t K, std::size_t V, double* to) {
 }  // namespace
 
 std::string gpu_oracle_unavailable(const Dimensions& dimensions) {
-  if (std::string reason = not_on_gpu(dimensions, false); !reason.empty()) return reason;
+  if (std::string reason = without_truth_on_gpu(dimensions, false); !reason.empty()) return reason;
   return cuda::unsupported_oracle(dimensions);
 }
 
 std::string gpu_gradient_oracle_unavailable(const Dimensions& dimensions) {
-  if (std::string reason = not_on_gpu(dimensions, true); !reason.empty()) return reason;
+  if (std::string reason = without_truth_on_gpu(dimensions, true); !reason.empty()) return reason;
   return cuda::unsupported_gradient_oracle(dimensions);
 }
 

@@ -17,10 +17,13 @@ std::string always_available() { return {}; }
 std::string cpu_unsupported(const Outline&, const RunOptions& options) {
   return unsupported(options.arithmetic, options.dtype);
 }
+std::string no_chunk_form(const Outline& problem) {
+  if (problem.dimensions.strength != Strength::value) return {};
+  return "with a beta for each column of V every column has an inverse of its own: no chunk form";
+}
 std::string chunk_unsupported(const Outline& problem, const RunOptions& options) {
   const Dimensions& d = problem.dimensions;
-  if (d.strength == Strength::value)
-    return "with a beta for each column of V every column has an inverse of its own: no chunk form";
+  if (std::string reason = no_chunk_form(problem); !reason.empty()) return reason;
   if (d.has_scalar_decay && is_triton(options.arithmetic.reduction))
     return "reduction=triton and triton-rows are the orders of KDA's and GDN-2's chunk kernels";
   if (d.strength == Strength::gates && options.arithmetic.beta == BetaPart::keys)
@@ -56,6 +59,7 @@ Arithmetic gpu_arithmetic(const Outline& problem, numeric::DType dtype) {
 }
 template <bool chunk>
 std::string gpu_lacks(const Outline& problem, const RunOptions& options) {
+  if (std::string reason = chunk ? no_chunk_form(problem) : std::string(); !reason.empty()) return reason;
   return gpu_unsupported(chunk, problem, options);
 }
 template <bool chunk>

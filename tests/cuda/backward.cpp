@@ -8,6 +8,7 @@
 #include "kda/gradient_oracle.hpp"
 #include "kda/regimes.hpp"
 #include "support/gpu.hpp"
+#include "support/gradient_problems.hpp"
 #include "support/gradients.hpp"
 #include "support/loss.hpp"
 
@@ -137,6 +138,34 @@ TEST_CASE("GPU gradients have the bits of their replay with every option", "[rep
       INFO("gate " << kda::name_of(gate) << " options " << options);
       check_replay(problem, spec.dtype);
     }
+}
+
+TEST_CASE("GPU gradients have the bits of their replay with one decay, betas of columns, and gates",
+          "[replay][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const std::size_t K : {5, 33, 64, 128, 200})
+    for (const std::size_t V : {3, 64, 70, 128, 300}) {
+      const std::size_t n = K + V;
+      for (auto [name, spec] : test::relatives()) {
+        spec.K = K, spec.V = V, spec.T = 40 + n % 60, spec.H = 1 + n % 2, spec.HV = spec.H * (1 + n % 3);
+        spec.B = 1 + n % 2, spec.state_v_first = n % 3 == 0, spec.safe_gate = n % 2 == 0;
+        spec.chunk_size = n % 3 == 0 ? 64 : n % 3 == 1 ? 32 : 16;
+        spec.dtype = replayed_dtypes[n % 3];
+        INFO("K " << K << " V " << V << ' ' << name << ", strength " << static_cast<int>(spec.strength));
+        const kda::Problem problem = test::with_loss(test::make_problem(spec, n));
+        check_replay(problem, spec.dtype);
+        check_replay(problem, DType::fp32, "contraction=separate");
+      }
+    }
+}
+
+TEST_CASE("GPU gradients of KDA's relatives are those of the oracle in fp64", "[small]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (auto [name, spec] : test::relatives()) {
+    spec.K = 72, spec.V = 40, spec.T = 150, spec.H = 2, spec.HV = 4;
+    INFO(name << ", strength " << static_cast<int>(spec.strength));
+    check_against_oracle(test::with_loss(test::make_problem(spec)));
+  }
 }
 
 TEST_CASE("GPU gradients have the bits of their replay on packed sequences, empty ones included",

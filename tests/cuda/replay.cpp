@@ -7,6 +7,7 @@
 #include "kda/pool.hpp"
 #include "kda/regimes.hpp"
 #include "support/gpu.hpp"
+#include "support/gradient_problems.hpp"
 #include "support/pools.hpp"
 
 using namespace kda_check;
@@ -130,6 +131,25 @@ TEST_CASE("GPU and replay give the same bits with every option", "[replay][small
       spec.dtype = replayed_dtypes[static_cast<std::size_t>(options) % 3];
       INFO("gate " << kda::name_of(gate) << " options " << options);
       check_replay(test::make_problem(spec, static_cast<std::uint64_t>(options)), spec.dtype);
+    }
+}
+
+TEST_CASE("GPU and replay give the same bits with one decay, betas of columns, and gates",
+          "[replay][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const std::size_t K : {5, 33, 64, 128, 200})
+    for (const std::size_t V : {3, 64, 70, 128}) {
+      const std::size_t n = K + V;
+      for (auto [name, spec] : test::relatives()) {
+        spec.K = K, spec.V = V, spec.T = 40 + n % 60, spec.H = 1 + n % 2, spec.HV = spec.H * (1 + n % 3);
+        spec.B = 1 + n % 2, spec.state_v_first = n % 3 == 0, spec.safe_gate = n % 2 == 0;
+        spec.chunk_size = n % 3 == 0 ? 64 : n % 3 == 1 ? 32 : 16;
+        spec.dtype = replayed_dtypes[n % 3];
+        INFO("K " << K << " V " << V << ' ' << name << ", strength " << static_cast<int>(spec.strength));
+        const kda::Problem problem = test::make_problem(spec, n);
+        check_replay(problem, spec.dtype);
+        check_replay(problem, DType::fp32, {"contraction=separate"});
+      }
     }
 }
 

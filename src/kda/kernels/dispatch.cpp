@@ -24,10 +24,10 @@ struct Built {
 };
 
 #if defined(__x86_64__)
-bool has_v3() {
+[[maybe_unused]] bool has_v3() {  // a native build has one of them
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
 }
-bool has_v4() {
+[[maybe_unused]] bool has_v4() {
   return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vl");
