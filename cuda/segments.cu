@@ -47,7 +47,7 @@ ChunkWork<T> of_parts(const ChunkWork<T>& work) {
 template <class T>
 ChunkBackwardWork<T> of_parts(const ChunkBackwardWork<T>& work, const ChunkWork<T>& forward) {
   ChunkBackwardWork<T> parts = work;
-  parts.first_head = 0, parts.forward = forward;
+  parts.first_head = 0, parts.forward = forward, parts.sequence_count = forward.sequence_count;
   return parts;
 }
 
