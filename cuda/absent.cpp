@@ -7,6 +7,7 @@
 #include "instructions.hpp"
 #include "oracle.hpp"
 #include "row_errors.hpp"
+#include "segments.hpp"
 
 namespace kda_check::cuda {
 
@@ -18,9 +19,17 @@ std::string unavailable() { return reason; }
 std::string device_text() { return reason; }
 std::string device_name() { return {}; }
 void make_ready() {}
+std::size_t device_count() { return 0; }
+std::string device_text_of(int) { return reason; }
+void use_device(int) { throw Error(ErrorKind::environment, reason); }
+void check_exchange(Peers&) { throw Error(ErrorKind::environment, reason); }
 std::string unsupported_shape(Kernel, const Shape&) { return {}; }
 std::string unsupported_on_tensor_cores(const Shape&) { return {}; }
 void run(Kernel, const Request&) { throw Error(ErrorKind::environment, reason); }
+void run(Kernel, const Request&, const Segments&) { throw Error(ErrorKind::environment, reason); }
+std::vector<double> time(Kernel, const Request&, const Segments&, int) {
+  throw Error(ErrorKind::environment, reason);
+}
 std::vector<double> time(Kernel, const Request&, int) { throw Error(ErrorKind::environment, reason); }
 bool has_decoding(const Request&) { return false; }
 void run_decoding(const DecodingRequest&) { throw Error(ErrorKind::environment, reason); }

@@ -1,7 +1,11 @@
 // gpu-chunk, forwards and backwards, ready to be launched on a problem.
+#include <optional>
+
+#include "base/peers.hpp"
 #include "chunk_backward.cuh"
 #include "launcher.cuh"
 #include "launcher_memory.cuh"
+#include "segments.cuh"
 
 namespace kda_check::cuda {
 
@@ -13,9 +17,9 @@ using kda::Stage;
 template <class T>
 class ChunkArrays {
  public:
-  ChunkArrays(const Request& r, LauncherMemory& memory, ChunkWork<T>& work)
+  ChunkArrays(const Request& r, const Segments& segments, LauncherMemory& memory, ChunkWork<T>& work)
       : d_(r.dimensions),
-        sequences_(sequences_of(r)),
+        sequences_(parts_of(r, segments)),
         chunks_(sequences_, static_cast<std::uint32_t>(r.chunk_size)),
         C_(r.chunk_size),
         has_tail_(r.tail == kda::TailForm::suffix),
@@ -57,7 +61,7 @@ class ChunkArrays {
 
  private:
   const kda::Dimensions d_;
-  const std::vector<TokenRange> sequences_;
+  const std::vector<TokenRange> sequences_;  ///< or their parts
   const Pieces chunks_;
   const std::size_t C_;
   const bool has_tail_;
@@ -76,17 +80,24 @@ void launch_operands(bool is_fused, kda::DecayForm decay, const DeviceProblem& p
 template <class T>
 class ChunkLauncher : public Launcher {
  public:
-  explicit ChunkLauncher(const Request& r)
-      : is_fused_(r.is_fused),
-        decay_(r.decay),
-        heads_together_(memory_.place(r, ChunkArrays<T>(r, memory_, work_).forward())) {}
+  ChunkLauncher(const Request& r, const Segments& segments) : is_fused_(r.is_fused), decay_(r.decay) {
+    std::vector<WorkArray<T>> arrays = ChunkArrays<T>(r, segments, memory_, work_).forward();
+    if (!segments.parts.empty())
+      segments_.emplace(r, segments, SegmentStates<T>::Direction::forwards, memory_, arrays);
+    heads_together_ = memory_.place(r, arrays);
+    if (segments.peers != nullptr)
+      heads_together_ = static_cast<int>(segments.peers->least(static_cast<std::size_t>(heads_together_)));
+  }
 
   void launch_on(const DeviceProblem& p) const override {
     over_heads(p, heads_together_, [&](int first, int heads) {
       ChunkWork<T> work = work_;
       work.first_head = first, work.heads = heads;
       launch_operands(is_fused_, decay_, p, work);
-      launch_chunk_state(is_fused_, p, work);
+      if (segments_)
+        launch_chunk_state(is_fused_, p, work, *segments_);
+      else
+        launch_chunk_state(is_fused_, p, work);
       launch_chunk_output(is_fused_, p, work);
     });
   }
@@ -98,17 +109,20 @@ class ChunkLauncher : public Launcher {
   kda::DecayForm decay_;
   LauncherMemory memory_;
   ChunkWork<T> work_{};
-  int heads_together_;
+  std::optional<SegmentStates<T>> segments_;
+  int heads_together_ = 0;
 };
 
 template <class T>
 class ChunkBackwardLauncher : public Launcher {
  public:
-  explicit ChunkBackwardLauncher(const Request& r) : is_fused_(r.is_fused), decay_(r.decay) {
-    const ChunkArrays<T> of(r, memory_, work_.forward);
+  ChunkBackwardLauncher(const Request& r, const Segments& segments) : is_fused_(r.is_fused), decay_(r.decay) {
+    const ChunkArrays<T> of(r, segments, memory_, work_.forward);
     const ChunkWork<T>& forward = work_.forward;
-    work_.blocks_of = forward.chunks_of, work_.blocks = forward.chunks;
-    work_.sequence_count = forward.sequence_count, work_.block_count = forward.chunk_count;
+    const std::vector<PieceRange> blocks_of =
+        Pieces(sequences_of(r), static_cast<std::uint32_t>(forward.C)).of;
+    work_.blocks_of = memory_.uploaded("blocks of sequences", blocks_of), work_.blocks = forward.chunks;
+    work_.sequence_count = static_cast<int>(blocks_of.size()), work_.block_count = forward.chunk_count;
     work_.token_count = forward.token_count, work_.group = forward.group;
     work_.dq_factor = T(1), work_.norm_by_reciprocal = true;
     work_.bias_from_stored_gate = r.casts.dv_local != kda::Rounding::none;
@@ -140,6 +154,11 @@ class ChunkBackwardLauncher : public Launcher {
         {&work_.bias_sums, "sums of ddt_bias", of.chunks() * r.dimensions.K},
     };
     arrays.insert(arrays.end(), std::begin(backward), std::end(backward));
+    if (!segments.parts.empty()) {
+      using Direction = typename SegmentStates<T>::Direction;
+      segments_.emplace(r, segments, Direction::forwards_of_backward_pass, memory_, arrays);
+      gradient_segments_.emplace(r, segments, Direction::from_the_end, memory_, arrays);
+    }
     heads_together_ = memory_.place(r, arrays);
     work_.dbeta = work_.write_gradient;
   }
@@ -150,7 +169,10 @@ class ChunkBackwardLauncher : public Launcher {
       work.first_head = work.forward.first_head = first, work.heads = work.forward.heads = heads;
       launch_operands(is_fused_, decay_, p, work.forward);
       launch_chunk_backward_local(is_fused_, p, work);
-      launch_chunk_backward_states(is_fused_, p, work);
+      if (segments_)
+        launch_chunk_backward_states(is_fused_, p, work, *segments_, *gradient_segments_);
+      else
+        launch_chunk_backward_states(is_fused_, p, work);
       launch_chunk_backward_inter(is_fused_, p, work);
       launch_chunk_backward_inverse(is_fused_, p, work);
       launch_chunk_backward_intra(is_fused_, decay_, p, work);
@@ -167,17 +189,18 @@ class ChunkBackwardLauncher : public Launcher {
   int heads_together_ = 0;
   LauncherMemory memory_;
   ChunkBackwardWork<T> work_{};
+  std::optional<SegmentStates<T>> segments_, gradient_segments_;
 };
 
 }  // namespace
 
-std::unique_ptr<Launcher> chunk_launcher(const Request& request) {
-  if (request.is_fp64) return std::make_unique<ChunkLauncher<double>>(request);
-  return std::make_unique<ChunkLauncher<float>>(request);
+std::unique_ptr<Launcher> chunk_launcher(const Request& request, const Segments& segments) {
+  if (request.is_fp64) return std::make_unique<ChunkLauncher<double>>(request, segments);
+  return std::make_unique<ChunkLauncher<float>>(request, segments);
 }
-std::unique_ptr<Launcher> chunk_backward_launcher(const Request& request) {
-  if (request.is_fp64) return std::make_unique<ChunkBackwardLauncher<double>>(request);
-  return std::make_unique<ChunkBackwardLauncher<float>>(request);
+std::unique_ptr<Launcher> chunk_backward_launcher(const Request& request, const Segments& segments) {
+  if (request.is_fp64) return std::make_unique<ChunkBackwardLauncher<double>>(request, segments);
+  return std::make_unique<ChunkBackwardLauncher<float>>(request, segments);
 }
 
 }  // namespace kda_check::cuda

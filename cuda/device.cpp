@@ -1,10 +1,13 @@
-// The device this process uses: the first one the driver shows (CUDA_VISIBLE_DEVICES chooses).
+// The device this process uses, the first one the driver shows (CUDA_VISIBLE_DEVICES chooses), and those
+// beside it.
 #include <cuda_runtime_api.h>
 
 #include <fmt/format.h>
 
+#include "check.hpp"
 #include "device.hpp"
 #include "gpu.hpp"
+#include "segments.hpp"
 
 namespace kda_check::cuda {
 
@@ -19,12 +22,12 @@ struct Device {
   std::size_t shared_bytes = 0;
 };
 
-Device look() {
+Device look(int number) {
   Device device;
   int count = 0;
   cudaDeviceProp properties{};
   cudaError_t status = cudaGetDeviceCount(&count);
-  if (status == cudaSuccess && count > 0) status = cudaGetDeviceProperties(&properties, 0);
+  if (status == cudaSuccess && count > 0) status = cudaGetDeviceProperties(&properties, number);
   if (status != cudaSuccess) {
     device.reason = fmt::format("no device: {}", cudaGetErrorString(status));
     return device;
@@ -44,8 +47,13 @@ Device look() {
 }
 
 const Device& device() {
-  static const Device found = look();
+  static const Device found = look(0);
   return found;
+}
+
+std::string text_of(const Device& device) {
+  if (!device.reason.empty()) return device.reason;
+  return fmt::format("{}, sm_{}{}", device.name, device.major, device.minor);
 }
 
 }  // namespace
@@ -57,9 +65,14 @@ void make_ready() {
   if (device().reason.empty()) cudaFree(nullptr);
 }
 std::string device_name() { return device().reason.empty() ? device().name : std::string(); }
-std::string device_text() {
-  if (!device().reason.empty()) return device().reason;
-  return fmt::format("{}, sm_{}{}", device().name, device().major, device().minor);
+std::string device_text() { return text_of(device()); }
+
+std::size_t device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+  return static_cast<std::size_t>(count);
 }
+std::string device_text_of(int number) { return text_of(look(number)); }
+void use_device(int number) { check(cudaSetDevice(number), "choosing a device"); }
 
 }  // namespace kda_check::cuda

@@ -29,17 +29,17 @@ class RecurrentLauncher : public Launcher {
 
 }  // namespace
 
-std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request) {
+std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request, const Segments& segments) {
   switch (kernel) {
     case Kernel::recurrent:
       break;
     case Kernel::chunk:
-      return request.on_tensor_cores ? tensor_core_launcher(request) : chunk_launcher(request);
+      return request.on_tensor_cores ? tensor_core_launcher(request) : chunk_launcher(request, segments);
     case Kernel::recurrent_backward:
       return recurrent_backward_launcher(request);
     case Kernel::chunk_backward:
       return request.on_tensor_cores ? tensor_core_backward_launcher(request)
-                                     : chunk_backward_launcher(request);
+                                     : chunk_backward_launcher(request, segments);
   }
   return std::make_unique<RecurrentLauncher>(request);
 }

@@ -5,6 +5,7 @@
 
 #include "gpu.hpp"
 #include "problem.cuh"
+#include "segments.hpp"
 
 namespace kda_check::cuda {
 
@@ -16,13 +17,13 @@ class Launcher {
   virtual void check_canaries() const = 0;
 };
 
-std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request);
+std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request, const Segments& segments);
 
 // Those in files of their own.
 std::unique_ptr<Launcher> recurrent_backward_launcher(const Request& request);
-std::unique_ptr<Launcher> chunk_launcher(const Request& request);
+std::unique_ptr<Launcher> chunk_launcher(const Request& request, const Segments& segments);
 std::unique_ptr<Launcher> tensor_core_launcher(const Request& request);
 std::unique_ptr<Launcher> tensor_core_backward_launcher(const Request& request);
-std::unique_ptr<Launcher> chunk_backward_launcher(const Request& request);
+std::unique_ptr<Launcher> chunk_backward_launcher(const Request& request, const Segments& segments);
 
 }  // namespace kda_check::cuda

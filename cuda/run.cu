@@ -4,9 +4,11 @@
 
 namespace kda_check::cuda {
 
-void run(Kernel kernel, const Request& request) {
+void run(Kernel kernel, const Request& request) { run(kernel, request, {}); }
+
+void run(Kernel kernel, const Request& request, const Segments& segments) {
   const DeviceTensors tensors(request);
-  const std::unique_ptr<Launcher> launcher = launcher_for(kernel, request);
+  const std::unique_ptr<Launcher> launcher = launcher_for(kernel, request, segments);
   const std::vector<std::uint64_t> before = tensors.hash_inputs();
   launcher->launch_on(tensors.problem(request));
   check(cudaDeviceSynchronize(), "running the kernels");

@@ -18,9 +18,13 @@ std::size_t cache_bytes() {
 }  // namespace
 
 std::vector<double> time(Kernel kernel, const Request& request, int repeats) {
+  return time(kernel, request, {}, repeats);
+}
+
+std::vector<double> time(Kernel kernel, const Request& request, const Segments& segments, int repeats) {
   std::vector<DeviceTensors> copies;
   copies.emplace_back(request);
-  const std::unique_ptr<Launcher> launcher = launcher_for(kernel, request);
+  const std::unique_ptr<Launcher> launcher = launcher_for(kernel, request, segments);
   const std::size_t wanted = 2 * cache_bytes() / std::max<std::size_t>(copies.front().bytes(), 1) + 1;
   while (copies.size() < std::min<std::size_t>(wanted, 16)) copies.emplace_back(request);
   std::vector<DeviceProblem> problems;

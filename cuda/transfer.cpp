@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <mutex>
 
 #include "base/parallel.hpp"
@@ -71,13 +73,28 @@ class Transfer {
   Stream stream_;
 };
 
+/// That of a device: a stream is of one.
+struct OfDevice {
+  std::mutex in_use;
+  Transfer transfer;
+};
+OfDevice& of_device() {
+  static std::mutex making;
+  static auto& made = *new std::map<int, std::unique_ptr<OfDevice>>;  // at the end the runtime may be gone
+  int device = 0;
+  check(cudaGetDevice(&device), "asking for the device");
+  const std::lock_guard lock(making);
+  std::unique_ptr<OfDevice>& known = made[device];
+  if (!known) known = std::make_unique<OfDevice>();
+  return *known;
+}
+
 /// Kept from copy to copy: to ask for its memory takes longer than many of them.
 template <class Body>
 void with_transfer(const Body& body) {
-  static std::mutex in_use;
-  static Transfer& transfer = *new Transfer;  // at the end of the process the runtime may be gone
-  const std::lock_guard lock(in_use);
-  body(transfer);
+  OfDevice& own = of_device();
+  const std::lock_guard lock(own.in_use);
+  body(own.transfer);
 }
 
 }  // namespace

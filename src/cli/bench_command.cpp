@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "cli/command.hpp"
+#include "cli/shared_devices.hpp"
 
 namespace kda_check::cli {
 
@@ -55,6 +57,11 @@ int bench_main(const Words& words) {
   add_passes(parser, named.selection);
   add_arithmetic(parser, named);
   add_oracle_device(parser, named);
+  bool on_devices = false;
+  parser.choice(
+      "--segments", "WHO", {"nccl"}, [&](const std::string&) { on_devices = true; },
+      "nccl: the P GPUs of this host compute gpu-chunk together, forwards, each a part of every sequence;\n"
+      "the time is that of the one that takes longest (docs/segments.md)");
   parser.group("The problem");
   const auto extent = [&](const char* flag, std::size_t& target, const char* text) {
     parser.number(
@@ -97,6 +104,8 @@ int bench_main(const Words& words) {
   return tell(words, output, {}, [&](Outputs&, Progress& progress, report::Document& document) {
     request.warning = [&](const std::string& text) { progress.warn(text); };
     request.progress = [&](const std::string& text) { progress.show(text); };
+    std::optional<SharedDevices> devices;
+    if (on_devices) devices.emplace().add_to(request.words);
     document = bench::bench(request);
   });
 }

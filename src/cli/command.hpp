@@ -88,6 +88,13 @@ plan::Request parse_run_line(const Words& words);
 int tell(const Words& words, const OutputOptions& output, const Names& inputs,
          const std::function<void(Outputs& outputs, Progress& progress, report::Document& document)>& work);
 
+/// Who computes forward runs of the chunk form together (docs/segments.md).
+enum class SharedBy : unsigned char {
+  nobody,
+  mpi,   ///< the processes that mpirun started: runs of chunk
+  nccl,  ///< the GPUs of this host: runs of gpu-chunk
+};
+
 /// A command whose request is planned and run.
 struct Planned {
   plan::Request request;
@@ -95,8 +102,8 @@ struct Planned {
   ResourceOptions resources;
   plan::Shard shard;
   bool dry_run = false;
-  bool on_ranks = false;          ///< computed by all processes that mpirun started
-  std::size_t rank_timeout = 60;  ///< seconds that one of them may be silent
+  SharedBy shared_by = SharedBy::nobody;
+  std::size_t rank_timeout = 60;  ///< seconds that a process of mpirun may be silent
   std::string baseline;           ///< path; empty: none
   std::string update;             ///< of the baseline: "", "better", "worse"
 };

@@ -11,6 +11,7 @@
 #include "base/interruption.hpp"
 #include "base/names.hpp"
 #include "cli/command.hpp"
+#include "cli/shared_devices.hpp"
 #include "engine/baseline_gate.hpp"
 #include "engine/engine.hpp"
 #include "kda/shared_run.hpp"
@@ -206,20 +207,13 @@ void add_dry_run(Parser& parser, Planned& planned) {
 
 namespace {
 
-/// Throws Error{usage} for what ranks cannot share.
-void check_shared(const Planned& planned) {
+/// Throws Error{usage} for what processes cannot share.
+void check_shared_by_mpi(const Planned& planned) {
   if (!planned.shard.source.empty())
     throw Error(ErrorKind::usage,
                 "--shard auto takes each rank for a part; with --segments mpi they share one", {},
                 "--shard I/N");
-  for (const std::string& target : planned.request.targets)
-    if (target.starts_with("@"))
-      throw Error(ErrorKind::usage,
-                  fmt::format("--segments mpi: {} has lines with an arithmetic of their own", target), {},
-                  "files and regimes");
-  for (const std::string& word : planned.request.arithmetic)
-    if (word.starts_with("segments="))
-      throw Error(ErrorKind::usage, fmt::format("--segments mpi: --arithmetic {} is another cut", word));
+  check_shared(planned.request, "mpi");
 }
 
 /// Rank 0 works as it would alone, but for what is handed out; the others serve it. One process speaks.
@@ -234,7 +228,7 @@ int run_on_ranks(const Words& words, Planned planned) {
   mpi::Identity identity{mpi::program_identity(), {}, {}};
   std::optional<PlannedRun> run;
   try {
-    check_shared(planned);
+    check_shared_by_mpi(planned);
     planned.request.arithmetic.push_back(fmt::format("segments=tree:{}", ranks->count()));
     identity.work = run.emplace(words, std::move(planned)).digest();
   } catch (const Error& error) {
@@ -256,11 +250,21 @@ int run_on_ranks(const Words& words, Planned planned) {
   return code;
 }
 
+int run_on_devices(const Words& words, Planned planned) {
+  const SharedDevices devices;
+  devices.add_to(planned.request);
+  const int code = PlannedRun(words, std::move(planned)).run();
+  devices.say_costs();
+  return code;
+}
+
 }  // namespace
 
 int run_planned(const Words& words, Planned planned) {
-  if (planned.on_ranks && !planned.dry_run)
+  if (planned.shared_by == SharedBy::mpi && !planned.dry_run)
     return mpi::guarded([&] { return run_on_ranks(words, std::move(planned)); });
+  if (planned.shared_by == SharedBy::nccl && !planned.dry_run)
+    return run_on_devices(words, std::move(planned));
   const bool list = planned.dry_run;
   PlannedRun run(words, std::move(planned));
   return list ? run.list() : run.run();

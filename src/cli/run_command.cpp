@@ -92,12 +92,14 @@ struct RunOptions {
     add_output_options(parser, planned.output);
     add_resources(parser, planned.resources);
     parser.choice(
-        "--segments", "WHO", {"mpi"}, [&](const std::string&) { planned.on_ranks = true; },
-        "mpi: under mpirun -n P the P processes compute the chunk form together, forwards, each a part of\n"
-        "every sequence: the bits of --arithmetic segments=tree:P (docs/segments.md)");
+        "--segments", "WHO", {"mpi", "nccl"},
+        [&](const std::string& who) { planned.shared_by = who == "mpi" ? SharedBy::mpi : SharedBy::nccl; },
+        "Who computes forward passes together, each a part of every sequence: the bits of\n"
+        "--arithmetic segments=tree:P (docs/segments.md). mpi: under mpirun -n P the P processes, of chunk;\n"
+        "nccl: the P GPUs of this host, of gpu-chunk");
     parser.number(
         "--rank-timeout", 1, 86400, [&](std::size_t seconds) { planned.rank_timeout = seconds; },
-        "Seconds after which one of these processes that does nothing any more ends the run (default: 60)");
+        "Seconds after which a process of mpirun that does nothing any more ends the run (default: 60)");
   }
 
   void add_external(Parser& parser) {
@@ -172,7 +174,7 @@ plan::Request parse_run_line(const Words& words) {
   if (own.output.is_set())
     throw Error(ErrorKind::input, "the line has an option about reports", {},
                 "reports are chosen on the command line: kda-check run @suite --json out.json");
-  if (!own.shard.is_whole() || own.dry_run || own.resources.is_set || own.on_ranks)
+  if (!own.shard.is_whole() || own.dry_run || own.resources.is_set || own.shared_by != SharedBy::nobody)
     throw Error(ErrorKind::input,
                 "a line of a suite has no --shard, --dry-run, --threads, --memory-limit and --segments", {},
                 "they are for the command line: kda-check run @suite --shard 2/4");

@@ -7,6 +7,7 @@
 
 #include "kda/decoding.hpp"
 #include "kda/gpu_inputs.hpp"
+#include "kda/gpu_segments.hpp"
 #include "kda/jobs.hpp"
 #include "kda/pool.hpp"
 #include "kda/variants.hpp"
@@ -123,6 +124,8 @@ bool is_anchored(const Arithmetic& arithmetic) {
 
 std::string lacks_on_tensor_cores(const Outline& problem, const RunOptions& options) {
   const Arithmetic& arithmetic = options.arithmetic;
+  if (arithmetic.segments.merge != SegmentMerge::none)
+    return "on tensor cores gpu-chunk computes sequences whole, segments=none";
   const bool splits = arithmetic.reduction.kind == ReductionKind::split;
   const std::string preset = splits ? "h100-mma3" : "h100-mma";
   Arithmetic computed = arithmetic;
@@ -137,6 +140,36 @@ std::string lacks_on_tensor_cores(const Outline& problem, const RunOptions& opti
   const Dimensions& d = problem.dimensions;
   if (d.strength == Strength::gates) return "on tensor cores gpu-chunk has no erase and write gates";
   return cuda::unsupported_on_tensor_cores({false, d.B * d.T, d.HV, d.K, d.V, options.chunk_size});
+}
+
+cuda::Segments segments_of(bool chunk, const Problem& problem, const RunOptions& options) {
+  return chunk ? segments_on_device(problem, options) : cuda::Segments();
+}
+
+Answer run_on_devices(PeerGroup& devices, const Problem& problem, const RunOptions& options) {
+  Answer answer = allocate_answer(problem, options.dtype);
+  on_devices(devices, problem, options, [&](const DeviceShare& share, std::size_t) {
+    Answer own = allocate_answer(share.problem(), options.dtype);
+    cuda::run(cuda::Kernel::chunk, request_of(true, share.problem(), options, own), share.segments());
+    share.store(own, answer);
+  });
+  return answer;
+}
+
+/// Of each repeat the seconds of the device that took longest.
+std::vector<double> time_on_devices(PeerGroup& devices, const Problem& problem, const RunOptions& options,
+                                    int repeats) {
+  std::vector<std::vector<double>> seconds(devices.count());
+  on_devices(devices, problem, options, [&](const DeviceShare& share, std::size_t rank) {
+    Answer own = allocate_answer(share.problem(), options.dtype);
+    seconds[rank] = cuda::time(cuda::Kernel::chunk, request_of(true, share.problem(), options, own),
+                               share.segments(), repeats);
+  });
+  std::vector<double> longest = seconds[0];
+  for (const std::vector<double>& of_device : seconds)
+    std::ranges::transform(of_device, longest, longest.begin(),
+                           [](double a, double b) { return std::max(a, b); });
+  return longest;
 }
 
 }  // namespace
@@ -158,7 +191,9 @@ std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions
     return "this exponential exists in fp32 only";
   if (arithmetic.reduction.kind != ReductionKind::simt)
     return "GPU variants add in one order, reduction=simt";
-  if (const std::string_view key = cpu_only_key(arithmetic); !key.empty())
+  Arithmetic of_part = arithmetic;
+  if (chunk) of_part.segments = {};  // emulations alone have no parts
+  if (const std::string_view key = cpu_only_key(of_part); !key.empty())
     return "this value of " + std::string(key) + " is computed on the CPU alone";
   if (cast_points(arithmetic, options.dtype, false, chunk).tensor_core != Rounding::none)
     return "what a tensor core rounds is rounded on the CPU alone";
@@ -189,11 +224,13 @@ StepSeconds time_decoding(const Problem& problem, const RunOptions& options, int
 
 Answer run_gpu(bool chunk, const Problem& problem, const RunOptions& options) {
   if (!chunk && decodes_in_place(problem, options)) return run_decoding(problem, options);
+  if (PeerGroup* const devices = chunk ? devices_of(options) : nullptr)
+    return run_on_devices(*devices, problem, options);
   Answer answer = allocate_answer(problem, options.dtype);
   Request request = request_of(chunk, problem, options, answer);
   const RequestedStages stages(problem, chunk ? options.stages.computed : nullptr, 0, forward_stage_count,
                                request);
-  cuda::run(forward_kernel(chunk), request);
+  cuda::run(forward_kernel(chunk), request, segments_of(chunk, problem, options));
   stages.finish();
   return answer;
 }
@@ -203,20 +240,24 @@ GradientTensors run_gpu_backward(bool chunk, const Problem& problem, const RunOp
   Request request = request_of(chunk, problem, options, gradients);
   const RequestedStages stages(problem, chunk ? options.stages.computed : nullptr, forward_stage_count,
                                stage_count, request);
-  cuda::run(backward_kernel(chunk), request);
+  cuda::run(backward_kernel(chunk), request, segments_of(chunk, problem, options));
   stages.finish();
   return gradients;
 }
 
 std::vector<double> time_gpu(bool chunk, const Problem& problem, const RunOptions& options, int repeats) {
+  if (PeerGroup* const devices = chunk ? devices_of(options) : nullptr)
+    return time_on_devices(*devices, problem, options, repeats);
   Answer answer = allocate_answer(problem, options.dtype);
-  return cuda::time(forward_kernel(chunk), request_of(chunk, problem, options, answer), repeats);
+  return cuda::time(forward_kernel(chunk), request_of(chunk, problem, options, answer),
+                    segments_of(chunk, problem, options), repeats);
 }
 
 std::vector<double> time_gpu_backward(bool chunk, const Problem& problem, const RunOptions& options,
                                       int repeats) {
   GradientTensors gradients = allocate_gradients(problem, options.dtype);
-  return cuda::time(backward_kernel(chunk), request_of(chunk, problem, options, gradients), repeats);
+  return cuda::time(backward_kernel(chunk), request_of(chunk, problem, options, gradients),
+                    segments_of(chunk, problem, options), repeats);
 }
 
 }  // namespace kda_check::kda
