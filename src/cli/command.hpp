@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -95,10 +96,10 @@ struct Planned {
   ResourceOptions resources;
   plan::Shard shard;
   bool dry_run = false;
-  bool on_ranks = false;          ///< computed by all processes that mpirun started
-  std::size_t rank_timeout = 60;  ///< seconds that one of them may be silent
-  std::string baseline;           ///< path; empty: none
-  std::string update;             ///< of the baseline: "", "better", "worse"
+  bool on_ranks = false;                    ///< computed by all processes that mpirun started
+  std::optional<std::size_t> rank_timeout;  ///< seconds that one of them may be silent; without: 60
+  std::string baseline;                     ///< path; empty: none
+  std::string update;                       ///< of the baseline: "", "better", "worse"
 };
 /// --dry-run
 void add_dry_run(Parser& parser, Planned& planned);
