@@ -50,8 +50,9 @@ struct AsOnTensorCores {
   }
 };
 
-/// One token of one value head, which a warp has.
-template <class T, bool is_fused, int rows, class Forwards>
+/// One token of one value head, which a warp has. relatives: one log decay may be that of all channels, and
+/// what a token is written with a beta for each column, or gates.
+template <class T, bool is_fused, int rows, class Forwards, bool relatives>
 class ChainRules {
  public:
   /// `places`: [2][K] for this warp alone.
@@ -91,8 +92,8 @@ class ChainRules {
       value(more, y);
     }
     strength();
-    if (has_gates && p_.decays < p_.K) scalar_gate(dg);
-    if (has_gates && p_.decays == p_.K) gate(dg);
+    const bool has_scalar_gate = relatives && p_.decays < p_.K;
+    if (has_gates) has_scalar_gate ? scalar_gate(dg) : gate(dg);
     if (!leads) return;
     query_or_key(Gradient::dq, p_.q, work_.dq, work_.dq_factor, dq);
     query_or_key(Gradient::dk, p_.k, work_.dk, T(1), dk);
@@ -101,7 +102,7 @@ class ChainRules {
  private:
   /// dv, and with a write gate that of it, which `y` is times v.
   __device__ void value(const LaneRow<rows>& columns, T (&y)[rows]) const {
-    if (p_.strength == kda::Strength::gates) {
+    if (relatives && p_.strength == kda::Strength::gates) {
       T dwrite[rows];
       columns.over_elements([&](int r, int) { dwrite[r] = y[r]; });
       columns.times(p_.v, stored_ * p_.V, dwrite);
@@ -113,7 +114,7 @@ class ChainRules {
   /// dk of a value head of the group, with what comes through its erase gate.
   __device__ void load_key_part(int member, T (&dk)[rows]) const {
     channels_.load(work_.dk + (row_ + member) * p_.K, dk);
-    if (work_.dread == nullptr) return;
+    if (!relatives || work_.dread == nullptr) return;
     T dread[rows];
     channels_.load(work_.dread + (row_ + member) * p_.K, dread);
     channels_.times(p_.erase, (stored_ + member) * p_.K, dread);
@@ -130,8 +131,8 @@ class ChainRules {
   }
   /// dbeta; one for each column; or of the erase gate.
   __device__ void strength() const {
-    if (p_.strength == kda::Strength::gates) return erase();
-    if (p_.strength == kda::Strength::value) return column_strengths();
+    if (relatives && p_.strength == kda::Strength::gates) return erase();
+    if (relatives && p_.strength == kda::Strength::value) return column_strengths();
     T gradient = work_.dbeta != nullptr ? work_.dbeta[row_] : prediction_times_error();
     if (lane_ != 0) return;
     gradient = strength_gradient(p_, gradient, stored_, FastExponential{p_.exponential});
@@ -238,7 +239,7 @@ class ChainRules {
   int lane_;
 };
 
-template <class T, bool is_fused, int rows, class Forwards>
+template <class T, bool is_fused, int rows, class Forwards, bool relatives>
 __global__ void __launch_bounds__(token_warps* warp_lanes)
     chain_rules(const __grid_constant__ DeviceProblem p, const __grid_constant__ TokenGradients<T> work,
                 const __grid_constant__ Forwards forwards) {
@@ -246,22 +247,25 @@ __global__ void __launch_bounds__(token_warps* warp_lanes)
   const int warp = static_cast<int>(threadIdx.x) / warp_lanes;
   const std::size_t token = std::size_t{blockIdx.x} * token_warps + warp;
   if (token >= static_cast<std::size_t>(work.token_count)) return;
-  ChainRules<T, is_fused, rows, Forwards>(p, work, forwards, token, blockIdx.y,
-                                          reinterpret_cast<T*>(memory) + 2 * warp * p.K)
+  ChainRules<T, is_fused, rows, Forwards, relatives>(p, work, forwards, token, blockIdx.y,
+                                                     reinterpret_cast<T*>(memory) + 2 * warp * p.K)
       .run();
 }
 
 template <class T, bool is_fused, class Forwards>
 struct ChainKernels {
+  bool relatives;
   template <int rows>
   auto of() const {
-    return chain_rules<T, is_fused, rows, Forwards>;
+    return relatives ? chain_rules<T, is_fused, rows, Forwards, true>
+                     : chain_rules<T, is_fused, rows, Forwards, false>;
   }
 };
 
 template <bool is_fused, class T, class Forwards>
 void launch_chain(const DeviceProblem& p, const TokenGradients<T>& work, const Forwards& forwards) {
-  launch("backwards, chain rules", kernel_for_rows(p, ChainKernels<T, is_fused, Forwards>()),
+  const bool relatives = p.strength != kda::Strength::head || p.decays < p.K;
+  launch("backwards, chain rules", kernel_for_rows(p, ChainKernels<T, is_fused, Forwards>{relatives}),
          dim3((work.token_count + token_warps - 1) / token_warps, work.heads), token_warps * warp_lanes,
          2 * sizeof(T) * token_warps * p.K, p, work, forwards);
 }

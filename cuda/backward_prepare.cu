@@ -7,8 +7,9 @@ namespace kda_check::cuda {
 
 namespace {
 
-/// The first value head of a group has the query head too.
-template <class T, bool is_fused, int rows>
+/// The first value head of a group has the query head too. relatives: what a token is written with may be a
+/// beta for each column, or gates.
+template <class T, bool is_fused, int rows, bool relatives>
 __global__ void __launch_bounds__(token_warps* warp_lanes)
     prepare_tokens(const __grid_constant__ DeviceProblem p, const __grid_constant__ BackwardWork<T> work) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -18,7 +19,8 @@ __global__ void __launch_bounds__(token_warps* warp_lanes)
   if (token >= static_cast<std::size_t>(work.token_count)) return;
   const std::size_t stored = p.at(token, p.HV, head), row = work.row(token, local);
   const LaneRow<rows> channels(p.K);
-  const bool has_gates = p.strength == kda::Strength::gates;
+  const bool has_gates = relatives && p.strength == kda::Strength::gates,
+             of_columns = relatives && p.strength == kda::Strength::value;
   Stored gates[rows] = {};
   channels.fetch(p.g, stored * p.K, gates);
   for (int first = 0; first < p.V; first += LaneRow<rows>::elements) {
@@ -30,7 +32,7 @@ __global__ void __launch_bounds__(token_warps* warp_lanes)
     values_of(values, p.v.dtype, x);
     if (has_gates) columns.times(p.write, stored * p.V, x);
     columns.store(x, work.v + row * p.V);
-    if (p.strength == kda::Strength::value) {
+    if (of_columns) {
       columns.fetch(p.beta, stored * p.V, values);
       values_of(values, p.beta.dtype, x);
       columns.over_elements([&](int r, int) { x[r] = write_strength(p, x[r]); });
@@ -39,7 +41,7 @@ __global__ void __launch_bounds__(token_warps* warp_lanes)
     values_of(outputs, p.output_gradient.dtype, x);
     columns.store(x, work.d_o + row * p.V);
   }
-  if (threadIdx.x % warp_lanes == 0 && p.strength != kda::Strength::value)
+  if (threadIdx.x % warp_lanes == 0 && !of_columns)
     work.beta[row] = has_gates ? T(1) : write_strength(p, load<T>(p.beta, stored));
   // Through this lane's places in shared memory, in a loop that is not unrolled: gates are long.
   T* const decay = reinterpret_cast<T*>(memory) + warp * p.K;
@@ -71,9 +73,10 @@ __global__ void __launch_bounds__(token_warps* warp_lanes)
 
 template <class T, bool is_fused>
 struct PrepareKernels {
+  bool relatives;
   template <int rows>
   auto of() const {
-    return prepare_tokens<T, is_fused, rows>;
+    return relatives ? prepare_tokens<T, is_fused, rows, true> : prepare_tokens<T, is_fused, rows, false>;
   }
 };
 
@@ -95,9 +98,10 @@ __global__ void __launch_bounds__(state_threads)
 
 template <class T>
 void launch_backward_prepare(bool is_fused, const DeviceProblem& p, const BackwardWork<T>& work) {
+  const bool relatives = p.strength != kda::Strength::head;
   launch("gpu-recurrent backwards, inputs",
-         is_fused ? kernel_for_rows(p, PrepareKernels<T, true>())
-                  : kernel_for_rows(p, PrepareKernels<T, false>()),
+         is_fused ? kernel_for_rows(p, PrepareKernels<T, true>{relatives})
+                  : kernel_for_rows(p, PrepareKernels<T, false>{relatives}),
          dim3((work.token_count + token_warps - 1) / token_warps, work.heads), token_warps * warp_lanes,
          sizeof(T) * token_warps * p.K, p, work);
   launch("gpu-recurrent backwards, states", prepare_states<T>,

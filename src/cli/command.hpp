@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -103,9 +104,9 @@ struct Planned {
   plan::Shard shard;
   bool dry_run = false;
   SharedBy shared_by = SharedBy::nobody;
-  std::size_t rank_timeout = 60;  ///< seconds that a process of mpirun may be silent
-  std::string baseline;           ///< path; empty: none
-  std::string update;             ///< of the baseline: "", "better", "worse"
+  std::optional<std::size_t> rank_timeout;  ///< seconds that a process of mpirun may be silent; without: 60
+  std::string baseline;                     ///< path; empty: none
+  std::string update;                       ///< of the baseline: "", "better", "worse"
 };
 /// --dry-run
 void add_dry_run(Parser& parser, Planned& planned);

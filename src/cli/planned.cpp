@@ -219,7 +219,7 @@ void check_shared_by_mpi(const Planned& planned) {
 /// Rank 0 works as it would alone, but for what is handed out; the others serve it. One process speaks.
 int run_on_ranks(const Words& words, Planned planned) {
   const std::unique_ptr<Ranks> ranks = mpi::join(
-      std::chrono::seconds(planned.rank_timeout),
+      std::chrono::seconds(planned.rank_timeout.value_or(60)),
       [](const std::string& what) { write_stderr(fmt::format("kda-check: error: {}\n", printable(what))); });
   const int threads = planned.resources.threads;
   const std::size_t memory_limit = planned.resources.limits.memory_budget;

@@ -154,6 +154,8 @@ struct RunOptions {
              external.seconds != plan::ExternalProgram{}.seconds)
       throw Error(ErrorKind::usage, "--external-name and --external-timeout: of which program?", {},
                   "--external COMMAND");
+    if (planned.rank_timeout && planned.shared_by != SharedBy::mpi)
+      throw Error(ErrorKind::usage, "--rank-timeout: of which ranks?", {}, "--segments mpi");
   }
 };
 

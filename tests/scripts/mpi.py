@@ -130,6 +130,11 @@ class Mpi(unittest.TestCase):
                 self.assertEqual(len(lines(result)), 1, result.stderr)
                 self.assertIn(told, lines(result)[0])
 
+    def test_a_timeout_of_no_ranks_is_refused(self):
+        result = subprocess.run([program, "run", "control:T=64", "--rank-timeout", "5"], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("--rank-timeout: of which ranks?", result.stderr)
+
     def after_signal(self, number, *words):
         """The one line of a run whose rank 1 gets a signal while it computes: the process that does, the largest of that rank."""
         process = subprocess.Popen([*ranks, "-n", "3", program, *base, "weak_contraction_long:T=262144,K=64,V=64", "--variant", "chunk",
