@@ -1,150 +1,197 @@
 // What a run of chunks does to the state, S -> M S + A: M, from the identity, M = T M with
 // T = diag(e^Gn) - kg^T w of one chunk after the other; of the state's gradient T = diag(e^Gn) - w^T kg, from
-// the last chunk on. A block has 64 columns of M, of one part and head.
-#include "chunk.cuh"
+// the last chunk on. All T are formed first, side by side. Then a block has 64 columns of M, of one part and
+// head, and carries them through its chunks.
+#include "chunk_columns.cuh"
 #include "segments.cuh"
-#include "tile.cuh"
 
 namespace kda_check::cuda {
 
 namespace {
 
-/// M as the product reads it [K][64], then tiles of the factors of T, kg and w or the other way round, and of
-/// T.
-template <class T>
-struct Shared {
-  T *M, *left, *transition, *right;
-  __device__ Shared(void* memory, int K) {
-    M = static_cast<T*>(memory);
-    left = M + K * tile_side;
-    transition = left + tile_side * tile_stride<T>;
-    right = transition + tile_side * tile_stride<T>;
-  }
-  static std::size_t bytes(int K) {
-    return sizeof(T) * (K * tile_side + 2 * tile_side * tile_stride<T> + tile_side * tile_side);
-  }
-};
-
+/// A tile of T, of one chunk and head.
 template <class T, bool is_fused>
-class Transitions {
+__global__ void __launch_bounds__(tile_threads)
+    transitions_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work,
+                       bool from_the_end, T* transitions) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  TilePair<T>& staged = *reinterpret_cast<TilePair<T>*>(memory);
+  const int tiles = tiles_of(p.K), tile = static_cast<int>(blockIdx.x) % (tiles * tiles);
+  const int first_row = tile / tiles * tile_side, first_column = tile % tiles * tile_side;
+  const unsigned index = blockIdx.x / static_cast<unsigned>(tiles * tiles);
+  const DeviceChunk<T> chunk(work, index, blockIdx.y);
+  const auto fetch = [&](T* to, int stride, T* array, int first) {
+    copy_tile_async(to, stride, TileSource<T>{chunk.row(array, 0, p.K) + first, chunk.stride(p.K), p.K},
+                    chunk.rows, min(tile_side, p.K - first));
+  };
+  fetch(staged.left[0], tile_stride<T>, from_the_end ? work.w : work.kg, first_row);
+  fetch(staged.right[0], tile_side, from_the_end ? work.kg : work.w, first_column);
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
+  __syncthreads();
+  TileSums<T> sums = {};
+  add_transposed_product<is_fused>(sums, staged.left[0], tile_stride<T>, staged.right[0], tile_side,
+                                   chunk.rows);
+  const T* const last_G = chunk.row(work.G, chunk.rows - 1, p.K);
+  const TilePlace place;
+#pragma unroll
+  for (int r = 0; r < 4; ++r)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int k = first_row + place.transposed_row(r), j = first_column + place.column + c;
+      const T decay =
+          k == j && k < p.K ? kda::rounded(p.casts.decay, exponential(p.exponential, last_G[k])) : T(0);
+      sums[r][c] = decay - sums[r][c];
+    }
+  round_all(p.casts.transition, sums);
+  T* const to = transitions + (std::size_t{index} * work.heads + blockIdx.y) * p.K * p.K;
+#pragma unroll
+  for (int r = 0; r < 4; ++r)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int k = first_row + place.transposed_row(r), j = first_column + place.column + c;
+      if (k < p.K && j < p.K) to[std::size_t(k) * p.K + j] = sums[r][c];
+    }
+}
+
+template <class T, bool is_fused, int groups>
+class Chain {
  public:
-  __device__ Transitions(const DeviceProblem& p, const ChunkWork<T>& work, bool from_the_end,
-                         Shared<T> shared, T* M)
+  __device__ Chain(const DeviceProblem& p, const ChunkWork<T>& work, bool from_the_end, Shared<T> shared,
+                   const T* transitions)
       : p_(p),
         work_(work),
         from_the_end_(from_the_end),
         shared_(shared),
+        transitions_(transitions),
         key_tiles_(tiles_of(p.K)),
         part_(static_cast<int>(blockIdx.x) / key_tiles_),
-        local_(static_cast<int>(blockIdx.y)),
         first_column_(static_cast<int>(blockIdx.x) % key_tiles_ * tile_side),
         columns_(min(tile_side, p.K - first_column_)),
-        M_(M + (std::size_t(part_) * work.heads + local_) * p.K * p.K + first_column_) {}
+        chunks_(work.chunks_of[part_]) {}
 
-  __device__ void run() {
-    over_elements([&](int k, int c) { M_[std::size_t(k) * p_.K + c] = T(k == first_column_ + c ? 1 : 0); });
-    const PieceRange chunks = work_.chunks_of[part_];
-    for (std::uint32_t n = 0; n < chunks.count; ++n) {
-      const std::uint32_t index = from_the_end_ ? chunks.count - 1 - n : n;
-      const DeviceChunk<T> chunk(work_, chunks.first + index, static_cast<unsigned>(local_));
-      __syncthreads();  // M is written, and nobody reads what it was
-      over_elements([&](int k, int c) { shared_.M[k * tile_side + c] = M_[std::size_t(k) * p_.K + c]; });
-      for (int tile = 0; tile < key_tiles_; ++tile) multiply_rows(chunk, tile);
-    }
+  __device__ void run(T* M) {
+    over_elements([&](T& m, int k, int c) { m = T(k == first_column_ + c ? 1 : 0); });
+    const int ahead = shared_.ring_tiles - 1;
+    for (int s = 0; s < ahead; ++s) fetch(s);
+    int step = 0;
+    for (std::uint32_t n = 0; n < chunks_.count; ++n) multiply(step);
+    __pipeline_wait_prior(0);
+    __syncthreads();
+    T* const to = M + (std::size_t(part_) * work_.heads + blockIdx.y) * p_.K * p_.K + first_column_;
+    over_elements([&](T& m, int k, int c) {
+      if (c < columns_) to[std::size_t(k) * p_.K + c] = m;
+    });
   }
 
  private:
+  /// Of M in shared memory.
   template <class Body>
   __device__ void over_elements(Body body) const {
     for (int e = threadIdx.x; e < p_.K * tile_side; e += tile_threads)
-      if (e % tile_side < columns_) body(e / tile_side, e % tile_side);
+      body(shared_.carried[e], e / tile_side, e % tile_side);
   }
 
-  /// 64 rows of T M.
-  __device__ void multiply_rows(const DeviceChunk<T>& chunk, int tile) const {
-    TileSums<T> sums = {};
-    for (int inner = 0; inner < key_tiles_; ++inner) {
-      __syncthreads();  // nobody reads the tiles of before
-      if (inner == 0) fetch(shared_.left, tile_stride<T>, from_the_end_ ? work_.w : work_.kg, chunk, tile);
-      fetch(shared_.right, tile_side, from_the_end_ ? work_.kg : work_.w, chunk, inner);
-      __pipeline_commit();
-      __pipeline_wait_prior(0);
-      __syncthreads();
-      form_transition(chunk, tile, inner);
-      __syncthreads();
-      add_product<is_fused>(sums, shared_.transition, tile_stride<T>,
-                            shared_.M + inner * tile_side * tile_side, tile_side,
-                            min(tile_side, p_.K - inner * tile_side));
+  /// M = T M of one chunk, from tile `step` on.
+  __device__ void multiply(int& step) const {
+    const TilePlace place;
+    TileSums<T> M[groups];
+#pragma unroll
+    for (int group = 0; group < groups; ++group) {
+      if (group >= key_tiles_) break;
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) M[group][r][c] = T(0);
+      for (int inner = 0; inner < key_tiles_; ++inner, ++step) {
+        arrive(step);
+        add_product<is_fused>(M[group], shared_.tile(step), tile_stride<T>,
+                              shared_.carried + inner * tile_side * tile_side, tile_side,
+                              min(tile_side, p_.K - inner * tile_side));
+      }
+      round_all(p_.casts.transition, M[group]);
     }
-    round_all(p_.casts.transition, sums);
+    __syncthreads();  // nobody reads what M was
 #pragma unroll
-    for (int r = 0; r < 4; ++r)
+    for (int group = 0; group < groups; ++group)
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int k = tile * tile_side + place_.row(r), column = place_.column + c;
-        if (k < p_.K && column < columns_) M_[std::size_t(k) * p_.K + column] = sums[r][c];
+      for (int r = 0; r < 4; ++r) {
+        const int k = group * tile_side + place.row(r);
+        if (k >= p_.K) continue;
+#pragma unroll
+        for (int c = 0; c < 4; ++c) shared_.carried[k * tile_side + place.column + c] = M[group][r][c];
       }
   }
 
-  __device__ void fetch(T* to, int row, T* array, const DeviceChunk<T>& chunk, int tile) const {
-    const int first = tile * tile_side;
-    copy_tile_async(to, row, TileSource<T>{chunk.row(array, 0, p_.K) + first, chunk.stride(p_.K), p_.K},
-                    chunk.rows, min(tile_side, p_.K - first));
+  /// Tile `step` of the stream of T, row of tiles by row of tiles, into the ring.
+  __device__ void fetch(int step) const {
+    const int of_chunk = key_tiles_ * key_tiles_, tile = step % of_chunk;
+    const auto n = static_cast<std::uint32_t>(step / of_chunk);
+    if (n < chunks_.count) {
+      const std::size_t chunk = chunks_.first + (from_the_end_ ? chunks_.count - 1 - n : n);
+      const int row = tile / key_tiles_ * tile_side, column = tile % key_tiles_ * tile_side;
+      const T* const from = transitions_ + (chunk * work_.heads + blockIdx.y) * p_.K * p_.K;
+      copy_tile_async(shared_.tile(step), tile_stride<T>,
+                      TileSource<T>{from + std::size_t(row) * p_.K + column, std::size_t(p_.K), p_.K},
+                      min(tile_side, p_.K - row), min(tile_side, p_.K - column));
+    }
+    __pipeline_commit();  // one group for each step, so that waiting can count them
   }
-
-  /// A tile of T.
-  __device__ void form_transition(const DeviceChunk<T>& chunk, int tile, int inner) const {
-    TileSums<T> sums = {};
-    add_transposed_product<is_fused>(sums, shared_.left, tile_stride<T>, shared_.right, tile_side,
-                                     chunk.rows);
-#pragma unroll
-    for (int r = 0; r < 4; ++r)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int k = tile * tile_side + place_.transposed_row(r), j = inner * tile_side + place_.column + c;
-        sums[r][c] = (k == j && k < p_.K ? decay(chunk, k) : T(0)) - sums[r][c];
-      }
-    round_all(p_.casts.transition, sums);
-#pragma unroll
-    for (int r = 0; r < 4; ++r)
-#pragma unroll
-      for (int c = 0; c < 4; ++c)
-        shared_.transition[place_.transposed_row(r) * tile_stride<T> + place_.column + c] = sums[r][c];
-  }
-  /// e^Gn
-  __device__ T decay(const DeviceChunk<T>& chunk, int k) const {
-    return kda::rounded(p_.casts.decay,
-                        exponential(p_.exponential, chunk.row(work_.G, chunk.rows - 1, p_.K)[k]));
+  /// Waits for tile `step`; behind the barrier nobody reads the tile before it any more.
+  __device__ void arrive(int step) const {
+    const int ahead = shared_.ring_tiles - 1;
+    __pipeline_wait_prior(ahead - 1);
+    __syncthreads();
+    fetch(step + ahead);
   }
 
   const DeviceProblem& p_;
   const ChunkWork<T>& work_;
   const bool from_the_end_;
   const Shared<T> shared_;
-  const int key_tiles_, part_, local_, first_column_, columns_;
-  T* const M_;  ///< this block's columns
-  const TilePlace place_;
+  const T* const transitions_;
+  const int key_tiles_, part_, first_column_, columns_;
+  const PieceRange chunks_;
+};
+
+template <class T, bool is_fused, int groups>
+__global__ void __launch_bounds__(tile_threads)
+    chain_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work,
+                 bool from_the_end, int ring_tiles, const T* transitions, T* M) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Chain<T, is_fused, groups>(p, work, from_the_end, Shared<T>(memory, p.K, ring_tiles), transitions).run(M);
+}
+
+template <class T, bool is_fused>
+struct ChainKernels {
+  template <int groups>
+  auto of() const {
+    return chain_kernel<T, is_fused, groups>;
+  }
 };
 
 template <class T, bool is_fused>
-__global__ void __launch_bounds__(tile_threads)
-    transitions_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work,
-                       bool from_the_end, T* M) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  Transitions<T, is_fused>(p, work, from_the_end, Shared<T>(memory, p.K), M).run();
+void launch_both(bool from_the_end, const DeviceProblem& p, const ChunkWork<T>& work, T* transitions, T* M) {
+  const int tiles = tiles_of(p.K), ring_tiles = Shared<T>::tiles_that_fit(p.K);
+  launch("gpu-chunk, transitions", transitions_kernel<T, is_fused>,
+         dim3(static_cast<unsigned>(work.chunk_count * tiles * tiles), work.heads), tile_threads,
+         sizeof(TilePair<T>), p, work, from_the_end, transitions);
+  launch("gpu-chunk, products of transitions",
+         kernel_for_groups<T, is_fused>(p.K, ChainKernels<T, is_fused>()),
+         dim3(tiles * work.sequence_count, work.heads), tile_threads, Shared<T>::bytes(p.K, ring_tiles), p,
+         work, from_the_end, ring_tiles, transitions, M);
 }
 
 }  // namespace
 
 template <class T>
 void launch_transitions(bool is_fused, bool from_the_end, const DeviceProblem& p, const ChunkWork<T>& work,
-                        T* M) {
-  launch("gpu-chunk, transitions", is_fused ? transitions_kernel<T, true> : transitions_kernel<T, false>,
-         dim3(tiles_of(p.K) * work.sequence_count, work.heads), tile_threads, Shared<T>::bytes(p.K), p, work,
-         from_the_end, M);
+                        T* transitions, T* M) {
+  (is_fused ? launch_both<T, true> : launch_both<T, false>)(from_the_end, p, work, transitions, M);
 }
 
-template void launch_transitions(bool, bool, const DeviceProblem&, const ChunkWork<float>&, float*);
-template void launch_transitions(bool, bool, const DeviceProblem&, const ChunkWork<double>&, double*);
+template void launch_transitions(bool, bool, const DeviceProblem&, const ChunkWork<float>&, float*, float*);
+template void launch_transitions(bool, bool, const DeviceProblem&, const ChunkWork<double>&, double*,
+                                 double*);
 
 }  // namespace kda_check::cuda

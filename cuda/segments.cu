@@ -93,6 +93,7 @@ SegmentStates<T>::SegmentStates(const Request& r, const Segments& segments, Dire
   const std::size_t K = r.dimensions.K, V = r.dimensions.V;
   arrays.push_back({&M_, "maps of parts, M", maps_ * K * K});
   arrays.push_back({&A_, "maps of parts, A", maps_ * K * V});
+  arrays.push_back({&transitions_, "transitions of chunks", cut_.empty() ? 0 : chunks_ * K * K});
   arrays.push_back({&states_, "states of parts", segments.parts.size() * K * V});
 }
 
@@ -103,6 +104,7 @@ void SegmentStates<T>::list_maps(const Request& r, const Segments& segments, Lau
   formed_ = most_parts * cut_.size();
   const std::vector<TokenRange> tokens = parts_of(r, segments);
   const Pieces chunks(tokens, static_cast<std::uint32_t>(r.chunk_size));
+  chunks_ = chunks.all.size();
   std::vector<TokenRange> mapped(formed_, {0, 0});
   std::vector<PieceRange> mapped_chunks(formed_, {0, 0});
   for (std::size_t i = 0; i < formed_; ++i) {
@@ -175,7 +177,7 @@ void SegmentStates<T>::exchange(const DeviceProblem& p, const ChunkWork<T>& work
 template <class T>
 void SegmentStates<T>::merge(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work) const {
   launch_round(segment_state_, A_, formed_ * work.heads * p.K * p.V);
-  launch_transitions(is_fused, direction_ == Direction::from_the_end, p, mapped(work), M_);
+  launch_transitions(is_fused, direction_ == Direction::from_the_end, p, mapped(work), transitions_, M_);
   if (peers_ != nullptr) exchange(p, work);
   for (const Step& step : steps_) {
     const MapJob* const jobs = jobs_ + step.first;

@@ -38,10 +38,11 @@ struct PassedParts {
   std::uint32_t first, last;
 };
 
-// segment_maps.cu. M of the sequences of `work`, from the identity: [sequences][heads][K][K].
+// segment_maps.cu. T of all chunks [chunks][heads][K][K], and M of the sequences of `work`, from the
+// identity, [sequences][heads][K][K].
 template <class T>
 void launch_transitions(bool is_fused, bool from_the_end, const DeviceProblem& p, const ChunkWork<T>& work,
-                        T* M);
+                        T* transitions, T* M);
 // segment_products.cu
 template <class T>
 void launch_map_products(bool is_fused, const DeviceProblem& p, int heads, const MapProduct<T>& product,
@@ -101,6 +102,7 @@ class SegmentStates {
   const kda::Rounding transition_, segment_state_;
   std::vector<PieceRange> parts_;      ///< by sequence
   std::vector<std::uint32_t> cut_;     ///< the sequences of several parts
+  std::size_t chunks_ = 0;             ///< of all parts
   std::size_t formed_ = 0, maps_ = 0;  ///< maps of parts, [parts][cut]; composed ones behind them
   std::vector<Step> steps_;
   const PassedParts* passed_ = nullptr;        ///< [sequences]
@@ -108,6 +110,7 @@ class SegmentStates {
   const PieceRange* mapped_chunks_ = nullptr;  ///< [formed]
   const MapJob* jobs_ = nullptr;
   T *M_ = nullptr, *A_ = nullptr;  ///< [maps][heads][K][K], [maps][heads][K][V]
+  T* transitions_ = nullptr;       ///< [chunks][heads][K][K]
   T* states_ = nullptr;
 };
 
