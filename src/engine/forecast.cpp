@@ -53,14 +53,19 @@ std::string fp16_text(const DecayForecast& item) {
   return fmt::format("fp16 operands {}", margin > 0 ? margin_text(margin) : "overflow");
 }
 
+/// Of a factor that is none of the scores.
+std::string_view where_of(explain::Side side) {
+  if (side == explain::Side::tail) return " in its factored tail";
+  return side == explain::Side::readout ? " where it reads the state" : "";
+}
+
 std::string decay_text(const Forecast& forecast, const DecayForecast& item, bool packed) {
   const explain::ExponentRange& range = item.range;
   if (item.outlook == Outlook::breaks) {
     if (!range.overflow)
       return fmt::format("breaks: {} at {}", forecast.chunk_forms->what,
                          place_text(forecast.chunk_forms->place, packed));
-    return fmt::format("overflows{}: {} at {}, margin {}, first at {}",
-                       range.side == explain::Side::tail ? " in its factored tail" : "",
+    return fmt::format("overflows{}: {} at {}, margin {}, first at {}", where_of(range.side),
                        exponent_text(range.largest, item.limits.overflow), place_text(range.place, packed),
                        margin_text(item.margin), place_text(*range.overflow, packed));
   }

@@ -18,7 +18,7 @@ kda::Arithmetic arithmetic_of(const kda::Preset& kernel) {
 /// What is rounded where operands are narrow depends on them.
 void copy_orders_of_products(const kda::Arithmetic& from, kda::Arithmetic& to) {
   to.delta = from.delta == kda::Delta::fused ? kda::Delta::wy : from.delta;  // the token forms have that one
-  to.beta = from.beta, to.scale = from.scale, to.output = from.output;
+  to.beta = from.beta, to.scale = from.scale, to.output = from.output, to.readout = from.readout;
 }
 
 const kda::Preset* kernel_that_rounds_so(const Answered& answer, const kda::Problem& problem) {

@@ -57,6 +57,7 @@ class Scan {
 
   void run(std::size_t anchor_rows) {
     scores(anchor_rows);
+    if (form_.readout == kda::Readout::centre) readout();
     if (form_.tail != TailForm::factored && form_.tail != TailForm::factored_late) return;
     clamp_ = std::numeric_limits<double>::infinity();
     measure(0, chunk_.rows);
@@ -65,13 +66,29 @@ class Scan {
 
  private:
   void scores(std::size_t anchor_rows) {
-    if (form_.decay == DecayForm::pair) return pairs(0, chunk_.rows);
     if (form_.decay == DecayForm::pair_late) return pairs(0, chunk_.rows), masked_pairs();
+    if (kda::is_pairwise(form_.decay)) return pairs(0, chunk_.rows);
     for (std::size_t from = 0; from < chunk_.rows; from += anchor_rows) {
       const std::size_t to = std::min(from + anchor_rows, chunk_.rows);
       left_of_diagonal(from, to);
       diagonal(from, to, anchor_rows);
     }
+  }
+
+  /// Decays of q from the middle between the first row and the last.
+  void readout() {
+    for (std::size_t i = 0; i < chunk_.rows; ++i)
+      for (std::size_t k = 0; k < chunk_.key_dim; ++k) {
+        const T exponent = row(i)[k] - (row(0)[k] + row(chunk_.rows - 1)[k]) * T(0.5);
+        if (static_cast<double>(exponent) > range_.largest) {
+          range_.largest = static_cast<double>(exponent);
+          range_.side = Side::readout, range_.place = at_row(chunk_.at, i, k);
+        }
+        if (range_.overflow || static_cast<double>(exponent) < 0) continue;
+        const T factor = rounded(casts_.exponentials, exponential(exponent));
+        if (!std::isfinite(rounded(casts_.operands, chunk_.q[i * chunk_.stride + k] * factor)))
+          range_.overflow = at_row(chunk_.at, i, k);
+      }
   }
 
   const T* row(std::size_t i) const { return chunk_.G + i * chunk_.stride; }

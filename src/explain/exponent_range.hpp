@@ -5,7 +5,8 @@
 // a diagonal block meets itself there, unmasked, so every factor that overflows makes an element of Aqk
 // infinite or NaN, and with it o; and a factor that is flushed to zero takes the whole weight of a token with
 // itself. A factored tail multiplies k by exp(-G_j) in the same way, and an infinite one is in the state that
-// the chunk leaves.
+// the chunk leaves. A readout counts from the middle of what a chunk decays by, and its first rows grow by
+// half of that.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +26,16 @@ struct ChunkRows {
   Place at;        ///< row and channel unused
 };
 
-/// exp(G_i - a), exp(a - G_j); exp(-G_j), G from the start of the chunk, of tail=factored.
-enum class Side : unsigned char { left, right, tail };
+/// exp(G_i - a), exp(a - G_j); exp(-G_j), G from the start of the chunk, of tail=factored; exp(G_i - a) of
+/// readout=centre.
+enum class Side : unsigned char { left, right, tail, readout };
 
 /// What one decay form does on the chunks seen so far.
 struct ExponentRange {
   double largest = 0;  ///< exponent of a factor that reaches an unmasked product, natural log
   Side side = Side::left;
   Place place;                    ///< of `largest`
-  std::optional<Place> overflow;  ///< the first factor that is not finite, of scores before those of the tail
+  std::optional<Place> overflow;  ///< the first factor that is not finite, of scores first
   double largest_masked = 0;      ///< pair-late: exponent of an element that the mask removes
   Place masked_place;             ///< of `largest_masked`; its row is the one on the right
   double lost_weight = 0;     ///< largest exp(G_i - G_j), i >= j, one of whose factors is below the normals

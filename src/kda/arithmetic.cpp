@@ -49,6 +49,7 @@ constexpr AxisRow axis_rows[] = {
        to.beta = from.beta;
        to.scale = from.scale;
        to.output = from.output;
+       to.readout = from.readout;
      }},
     {"segments", "the parts a sequence is computed in, and how their maps of the state are merged",
      [](const Arithmetic& from, Arithmetic& to) { to.segments = from.segments; }, true},
@@ -76,6 +77,8 @@ CastPoints casts_of_storage(const Arithmetic& arithmetic, DType dtype, bool beta
       return chunk ? flash_kda_cast_points(arithmetic.delta == Delta::residual) : CastPoints{};
     case Storage::h100_mma:
       return chunk && is_narrow ? narrow_operands(narrow) : CastPoints{};
+    case Storage::sglang_jax:
+      return chunk && is_narrow ? stages_between_kernels(narrow) : CastPoints{};
     case Storage::named:
       break;
   }
@@ -110,12 +113,13 @@ std::string unsupported(const Arithmetic& arithmetic, DType dtype) {
     return "accumulator=fp16 is that of a tensor core: reduction=mma, triton, triton-rows, lanes, "
            "lanes-paired or split";
   if (arithmetic.storage == Storage::named && arithmetic.casts.off_diagonal != Rounding::none &&
-      (arithmetic.decay == DecayForm::pair || arithmetic.decay == DecayForm::pair_late))
-    return "storage=...@off_diagonal rounds factored scores, and decay=pair and pair-late have none";
-  const bool by_pairs = arithmetic.decay == DecayForm::pair || arithmetic.decay == DecayForm::pair_late ||
-                        arithmetic.decay == DecayForm::anchor_pair;
-  if (by_pairs && arithmetic.beta == BetaPart::keys)
-    return "beta=keys is on keys of factored scores, and decay=pair, pair-late and anchor-pair have others";
+      is_pairwise(arithmetic.decay))
+    return "storage=...@off_diagonal rounds factored scores, and decay=pair, pair-late, pair-rows and "
+           "pair-products have none";
+  if (arithmetic.beta == BetaPart::keys &&
+      (is_pairwise(arithmetic.decay) || arithmetic.decay == DecayForm::anchor_pair))
+    return "beta=keys is on keys of factored scores, and decay=pair, pair-late, pair-rows, pair-products and "
+           "anchor-pair have others";
   if (dtype != DType::fp64) return {};
   if (arithmetic.exponential != Exponential::exact && arithmetic.exponential != Exponential::libm)
     return "this exponential exists in fp32 only";

@@ -36,6 +36,7 @@ enum class ReductionKind : std::uint8_t {
   lanes,         ///< as mma; and rows of the norm by the lanes of a warp, gates row by row
   lanes_paired,  ///< the same; and columns of a token form's state, by lanes that add two running sums
   split,         ///< as lanes, with operands that are not rounded split into three bf16 numbers each
+  xla,           ///< a CPU under XLA: products from the first term on, rows by 16 strided sums
   simt,          ///< a GPU's other cores: rows by the tree of a warp, products by one thread for each sum
   exact,         ///< one rounding at the end
 };
@@ -49,14 +50,16 @@ struct Reduction {
 /// formulations"). `anchor_rows` says how many rows share an anchor. Left of the diagonal block the anchor is
 /// the block's first row (`factored`: the row before it).
 enum class DecayForm : std::uint8_t {
-  pair,          ///< one exponential for each (i, j, channel); cannot overflow
-  pair_late,     ///< the same over the whole square, masked afterwards
-  anchor_pair,   ///< factored left of the diagonal block, pairwise inside: what FLA does without safe_gate
-  anchor_first,  ///< factored everywhere, anchor = first row of the block
-  anchor_mid,    ///< factored everywhere, anchor in the diagonal block = its middle row: FLA with safe_gate
-  factored,      ///< exp(G) exp(-G), G from the start of the block: FlashKDA's with blocks of 16
-  reciprocal,    ///< the same; exp(-G) is the reciprocal of exp(G)
-  clamp,         ///< anchor_first, the exponents of both factors clamped to +-`clamp` (in powers of two)
+  pair,           ///< one exponential for each (i, j, channel); cannot overflow
+  pair_late,      ///< the same over the whole square, masked afterwards
+  pair_rows,      ///< the same; q or k of the row is multiplied by it first, and beta multiplies the score
+  pair_products,  ///< the same; it multiplies the product of q, or k of the row, and k
+  anchor_pair,    ///< factored left of the diagonal block, pairwise inside: what FLA does without safe_gate
+  anchor_first,   ///< factored everywhere, anchor = first row of the block
+  anchor_mid,     ///< factored everywhere, anchor in the diagonal block = its middle row: FLA with safe_gate
+  factored,       ///< exp(G) exp(-G), G from the start of the block: FlashKDA's with blocks of 16
+  reciprocal,     ///< the same; exp(-G) is the reciprocal of exp(G)
+  clamp,          ///< anchor_first, the exponents of both factors clamped to +-`clamp` (in powers of two)
 };
 
 /// How (I + L)^-1 is formed (docs/kda.md, "Inverse formulations"). `inverse_rows` is the side of the diagonal
@@ -69,6 +72,7 @@ enum class InverseForm : std::uint8_t {
   horner,         ///< I - L (I - L (I - ...)) in each block
   eliminate,      ///< rank-one updates in each block: as (b), every entry one running sum. Blocks of 8 or 16
   chains,         ///< the same; every entry four running sums, of every fourth term
+  solve,          ///< none is multiplied: u, w and the inverse are solutions, blocks of 8 or 16 rows
 };
 
 /// Which blocks of the inverse are merged.
@@ -79,13 +83,14 @@ enum class Merge : std::uint8_t {
 };
 
 enum class Storage : std::uint8_t {
-  none,       ///< nothing is rounded below the format of the computation
-  upstream,   ///< where FLA's kernels round for this dtype (bf16, fp16; for fp32 and fp64 nothing)
-  fla,        ///< as upstream, and in fp32 the operands of every product in tf32: the tensor cores' default
-  triton,     ///< as upstream, and in fp32 as fla; but what a product cuts to tf32 is kept whole
-  flash_kda,  ///< where FlashKDA rounds (docs/kda.md, "FlashKDA")
-  h100_mma,   ///< where gpu-chunk rounds on tensor cores: operands alone; fp32 and fp64 nowhere
-  named,      ///< at the stages of `casts`
+  none,        ///< nothing is rounded below the format of the computation
+  upstream,    ///< where FLA's kernels round for this dtype (bf16, fp16; for fp32 and fp64 nothing)
+  fla,         ///< as upstream, and in fp32 the operands of every product in tf32: the tensor cores' default
+  triton,      ///< as upstream, and in fp32 as fla; but what a product cuts to tf32 is kept whole
+  flash_kda,   ///< where FlashKDA rounds (docs/kda.md, "FlashKDA")
+  h100_mma,    ///< where gpu-chunk rounds on tensor cores: operands alone; fp32 and fp64 nowhere
+  sglang_jax,  ///< where sglang-jax's first kernel hands over to the next; fp32 and fp64 nowhere
+  named,       ///< at the stages of `casts`
 };
 
 /// How G_n - G_i, the exponent of the decay from a token to the end of its chunk (kg), is formed. Errors of
@@ -136,14 +141,16 @@ enum class Delta : std::uint8_t {
   wy,        ///< behind the inverse: v_new = X (beta v) - X (beta k e^G) S
   residual,  ///< before it: v_new = X (beta (v - (k e^G) S)); u and w are not formed
   chained,   ///< as wy; v_new is one sum, from u on
+  blocked,   ///< as wy; the prediction is one sum for every `blocked_channels`, and their sum
   fused,     ///< as wy; in the token forms, forwards, a write gate times v less the prediction is one fma
 };
 
 /// Where beta multiplies what a chunk writes. That of L is in its rows.
 enum class BetaPart : std::uint8_t {
-  rows,     ///< the rows that the inverse multiplies
-  columns,  ///< the columns of the inverse
-  keys,     ///< the keys on the right of the scores, and those that write: v_new is without it
+  rows,       ///< the rows that the inverse multiplies
+  rows_late,  ///< the same, where a row is k e^G once that is multiplied
+  columns,    ///< the columns of the inverse
+  keys,       ///< the keys on the right of the scores, and those that write: v_new is without it
 };
 
 /// What scale multiplies.
@@ -159,6 +166,14 @@ enum class ScaledPart : std::uint8_t {
 enum class Output : std::uint8_t {
   chained,  ///< Aqk v_new is added up from (q e^G) S on
   apart,    ///< both are sums of their own
+  fused,    ///< the same; scale multiplies the first as the second is added
+};
+
+/// What a chunk's decays of q are counted from as it reads the state.
+enum class Readout : std::uint8_t {
+  start,   ///< the chunk's start: (q e^G) S
+  first,   ///< its first row: (q e^(G - a)) (e^a S), a = G there
+  centre,  ///< the same; a = the mean of G in its first and last row
 };
 
 /// How the states that enter the parts of a sequence are formed, of the maps S -> M S + A of the parts
@@ -220,6 +235,7 @@ struct Arithmetic {
   BetaPart beta = BetaPart::rows;
   ScaledPart scale = ScaledPart::scores;
   Output output = Output::chained;
+  Readout readout = Readout::start;
   Segments segments;
   StoredState stored;
   Launch launch{};
@@ -231,6 +247,18 @@ struct Arithmetic {
 constexpr bool is_triton(const Reduction& reduction) {
   return reduction.kind == ReductionKind::triton || reduction.kind == ReductionKind::triton_rows;
 }
+
+/// Scores have one exponential for each pair of rows and each channel.
+constexpr bool is_pairwise(DecayForm form) {
+  return form == DecayForm::pair || form == DecayForm::pair_late || form == DecayForm::pair_rows ||
+         form == DecayForm::pair_products;
+}
+
+/// Beta multiplies the rows that the inverse multiplies.
+constexpr bool is_in_rows(BetaPart part) { return part == BetaPart::rows || part == BetaPart::rows_late; }
+
+/// Channels of a sum of Delta::blocked.
+inline constexpr std::size_t blocked_channels = 64;
 
 /// Entries of a block are sums of their own, whatever the order of others.
 constexpr bool is_one_of_eliminations(InverseForm form) {
@@ -286,6 +314,10 @@ std::string unsupported(const Arithmetic& arithmetic, numeric::DType dtype);
 /// Why there are no gradients of what is computed this way; empty where there are.
 constexpr std::string_view lacks_gradients(const Arithmetic& arithmetic) {
   if (arithmetic.stored != StoredState{}) return "no backward pass through a state stored below fp32";
+  if (arithmetic.decay == DecayForm::pair_rows || arithmetic.decay == DecayForm::pair_products)
+    return "no backward pass with decay=pair-rows and pair-products";
+  if (arithmetic.inverse == InverseForm::solve) return "no backward pass with inverse=solve";
+  if (arithmetic.readout != Readout::start) return "no backward pass with readout=first and centre";
   return arithmetic.beta == BetaPart::keys ? "no backward pass with beta=keys" : "";
 }
 
@@ -295,14 +327,21 @@ constexpr std::string_view cpu_only_key(const Arithmetic& arithmetic) {
   const bool rounds_there = casts.initial_state != Rounding::none || casts.scores != Rounding::none ||
                             casts.off_diagonal != Rounding::none || casts.residual != Rounding::none ||
                             casts.o_inter != Rounding::none || casts.o_intra != Rounding::none ||
-                            casts.gate != Rounding::none || casts.beta != Rounding::none;
+                            casts.kg != Rounding::none || casts.gate != Rounding::none ||
+                            casts.beta != Rounding::none;
+  if (arithmetic.exponential == Exponential::xla) return "exponential";
   if (arithmetic.special != Special::ieee) return "special";
   if (arithmetic.subnormals != Subnormals::gradual) return "subnormals";
-  if (is_triton(arithmetic.reduction) || is_by_lanes(arithmetic.reduction)) return "reduction";
+  if (is_triton(arithmetic.reduction) || is_by_lanes(arithmetic.reduction) ||
+      arithmetic.reduction.kind == ReductionKind::xla)
+    return "reduction";
   if (arithmetic.storage == Storage::triton || (arithmetic.storage == Storage::named && rounds_there))
     return "storage";
-  if (arithmetic.decay == DecayForm::reciprocal) return "decay";
-  if (is_one_of_eliminations(arithmetic.inverse) || arithmetic.inverse == InverseForm::doubling_wide)
+  if (arithmetic.decay == DecayForm::reciprocal || arithmetic.decay == DecayForm::pair_rows ||
+      arithmetic.decay == DecayForm::pair_products)
+    return "decay";
+  if (is_one_of_eliminations(arithmetic.inverse) || arithmetic.inverse == InverseForm::doubling_wide ||
+      arithmetic.inverse == InverseForm::solve)
     return "inverse";
   if (arithmetic.merge != Merge::nearest) return "merge";
   if (arithmetic.accumulator != Accumulator::fp32) return "accumulator";
@@ -313,6 +352,7 @@ constexpr std::string_view cpu_only_key(const Arithmetic& arithmetic) {
   if (arithmetic.beta != BetaPart::rows) return "beta";
   if (arithmetic.scale != ScaledPart::scores) return "scale";
   if (arithmetic.output != Output::chained) return "output";
+  if (arithmetic.readout != Readout::start) return "readout";
   if (arithmetic.segments.merge != SegmentMerge::none) return "segments";
   if (arithmetic.stored != StoredState{}) return "stored";
   return {};

@@ -25,7 +25,8 @@ constexpr ValueName<Exponential> exponentials[] = {{Exponential::exact, "exact"}
                                                    {Exponential::cuda_fast, "cuda-fast"},
                                                    {Exponential::exp2_scaled, "exp2-scaled"},
                                                    {Exponential::flush, "flush"},
-                                                   {Exponential::poly, "poly"}};
+                                                   {Exponential::poly, "poly"},
+                                                   {Exponential::xla, "xla"}};
 constexpr ValueName<Special> specials[] = {{Special::ieee, "ieee"},
                                            {Special::triton, "triton"},
                                            {Special::triton_logf, "triton-logf"},
@@ -46,13 +47,20 @@ constexpr ValueName<ReductionKind> reductions[] = {
     {ReductionKind::lanes, "lanes", Number::bits},
     {ReductionKind::lanes_paired, "lanes-paired", Number::bits},
     {ReductionKind::split, "split", Number::bits},
+    {ReductionKind::xla, "xla"},
     {ReductionKind::simt, "simt"},
     {ReductionKind::exact, "exact"}};
-constexpr ValueName<Storage> storages[] = {
-    {Storage::none, "none"},     {Storage::upstream, "upstream"},   {Storage::fla, "fla"},
-    {Storage::triton, "triton"}, {Storage::flash_kda, "flash-kda"}, {Storage::h100_mma, "h100-mma"}};
+constexpr ValueName<Storage> storages[] = {{Storage::none, "none"},
+                                           {Storage::upstream, "upstream"},
+                                           {Storage::fla, "fla"},
+                                           {Storage::triton, "triton"},
+                                           {Storage::flash_kda, "flash-kda"},
+                                           {Storage::h100_mma, "h100-mma"},
+                                           {Storage::sglang_jax, "sglang-jax"}};
 constexpr ValueName<DecayForm> decays[] = {{DecayForm::pair, "pair"},
                                            {DecayForm::pair_late, "pair-late"},
+                                           {DecayForm::pair_rows, "pair-rows"},
+                                           {DecayForm::pair_products, "pair-products"},
                                            {DecayForm::anchor_pair, "anchor-pair", Number::rows},
                                            {DecayForm::anchor_first, "anchor-first", Number::rows},
                                            {DecayForm::anchor_mid, "anchor-mid", Number::rows},
@@ -66,7 +74,8 @@ constexpr ValueName<InverseForm> inverses[] = {
     {InverseForm::doubling_wide, "doubling-wide", Number::few_rows},
     {InverseForm::horner, "horner", Number::rows},
     {InverseForm::eliminate, "eliminate", Number::few_rows},
-    {InverseForm::chains, "chains", Number::few_rows}};
+    {InverseForm::chains, "chains", Number::few_rows},
+    {InverseForm::solve, "solve", Number::few_rows}};
 constexpr ValueName<Merge> merges[] = {
     {Merge::nearest, "nearest"}, {Merge::halves, "halves"}, {Merge::split, "split", Number::few_rows}};
 constexpr ValueName<Accumulator> accumulators[] = {{Accumulator::fp32, "fp32"}, {Accumulator::fp16, "fp16"}};
@@ -76,16 +85,24 @@ constexpr ValueName<TailForm> tails[] = {{TailForm::difference, "difference"},
                                          {TailForm::factored_late, "factored-late"}};
 constexpr ValueName<Gates> gate_bases[] = {
     {Gates::natural, "natural"}, {Gates::log2, "log2"}, {Gates::log2_each, "log2-each"}};
-constexpr ValueName<Delta> deltas[] = {
-    {Delta::wy, "wy"}, {Delta::residual, "residual"}, {Delta::chained, "chained"}, {Delta::fused, "fused"}};
-constexpr ValueName<BetaPart> beta_parts[] = {
-    {BetaPart::rows, "rows"}, {BetaPart::columns, "columns"}, {BetaPart::keys, "keys"}};
+constexpr ValueName<Delta> deltas[] = {{Delta::wy, "wy"},
+                                       {Delta::residual, "residual"},
+                                       {Delta::chained, "chained"},
+                                       {Delta::blocked, "blocked"},
+                                       {Delta::fused, "fused"}};
+constexpr ValueName<BetaPart> beta_parts[] = {{BetaPart::rows, "rows"},
+                                              {BetaPart::rows_late, "rows-late"},
+                                              {BetaPart::columns, "columns"},
+                                              {BetaPart::keys, "keys"}};
 constexpr ValueName<ScaledPart> scaled_parts[] = {{ScaledPart::scores, "scores"},
                                                   {ScaledPart::q, "q"},
                                                   {ScaledPart::q_late, "q-late"},
                                                   {ScaledPart::output, "output"},
                                                   {ScaledPart::norm, "norm"}};
-constexpr ValueName<Output> outputs[] = {{Output::chained, "chained"}, {Output::apart, "apart"}};
+constexpr ValueName<Output> outputs[] = {
+    {Output::chained, "chained"}, {Output::apart, "apart"}, {Output::fused, "fused"}};
+constexpr ValueName<Readout> readouts[] = {
+    {Readout::start, "start"}, {Readout::first, "first"}, {Readout::centre, "centre"}};
 constexpr ValueName<Update> updates[] = {{Update::chained, "chained"},
                                          {Update::transposed, "transposed"},
                                          {Update::added, "added"},
@@ -211,6 +228,7 @@ constexpr AxisKey keys[] = {
     {"beta", chunk, [](Arithmetic& a, std::string_view v) { a.beta = plain(beta_parts, "beta", v); }},
     {"scale", all, [](Arithmetic& a, std::string_view v) { a.scale = plain(scaled_parts, "scale", v); }},
     {"output", chunk, [](Arithmetic& a, std::string_view v) { a.output = plain(outputs, "output", v); }},
+    {"readout", chunk, [](Arithmetic& a, std::string_view v) { a.readout = plain(readouts, "readout", v); }},
     {"update", all, [](Arithmetic& a, std::string_view v) { a.update = plain(updates, "update", v); }},
     {"segments", chunk, set_segments},
     {"stored", token, [](Arithmetic& a, std::string_view v) { a.stored = stored_from(v); }},
@@ -255,6 +273,7 @@ std::string axis_value(const Arithmetic& arithmetic, std::string_view axis) {
   add_if(arithmetic.beta != BetaPart::rows, "beta in", name_in(beta_parts, arithmetic.beta));
   add_if(arithmetic.scale != ScaledPart::scores, "scaled", name_in(scaled_parts, arithmetic.scale));
   add_if(arithmetic.output != Output::chained, "output", name_in(outputs, arithmetic.output));
+  add_if(arithmetic.readout != Readout::start, name_in(readouts, arithmetic.readout), "readout");
   add_if(arithmetic.update != Update::chained, name_in(updates, arithmetic.update), "update");
   return text;
 }
@@ -269,7 +288,7 @@ std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
     fmt::format_to(
         std::back_inserter(text),
         " decay={} inverse={} merge={} accumulator={} tail={} gates={} delta={} beta={} scale={} output={} "
-        "update={} launch={}",
+        "readout={} update={} launch={}",
         numbered(decays, arithmetic.decay,
                  arithmetic.decay == DecayForm::clamp ? arithmetic.clamp : arithmetic.anchor_rows),
         numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows),
@@ -277,8 +296,8 @@ std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
         name_in(accumulators, arithmetic.accumulator), name_in(tails, arithmetic.tail),
         name_in(gate_bases, arithmetic.gates), name_in(deltas, arithmetic.delta),
         name_in(beta_parts, arithmetic.beta), name_in(scaled_parts, arithmetic.scale),
-        name_in(outputs, arithmetic.output), name_in(updates, arithmetic.update),
-        words_of(arithmetic.launch));
+        name_in(outputs, arithmetic.output), name_in(readouts, arithmetic.readout),
+        name_in(updates, arithmetic.update), words_of(arithmetic.launch));
   const auto add_if = [&](bool differs, std::string_view key, const auto& value) {
     if (!axes.chunk && differs) fmt::format_to(std::back_inserter(text), " {}={}", key, value);
   };
@@ -354,6 +373,8 @@ std::vector<AxisDescription> axis_descriptions() {
        "its reciprocal norm or "
        "o"},
       {"output", names_in(outputs), "", "chunk: how the two parts of o come together"},
+      {"readout", names_in(readouts), "",
+       "chunk: what the decays of q are counted from where it reads the state"},
       {"update", names_in(updates), "",
        "how writes join the decayed state; the token forms have chained and decay-fused"},
       {"segments", names_in(segment_merges), "",
@@ -365,7 +386,7 @@ std::vector<AxisDescription> axis_descriptions() {
        "norm:SxLxW+pairs:SxLxW+substitution:SxLxW+scan:ROWS+block:COLUMNSxWARPS+wy:KxVxWARPS+intra:WARPS+"
        "reverse-scan:ROWS+norm-backward:SxLxW+gate-backward:WARPS",
        "with reduction=triton: the layouts that autotuning or a caller picked; with lanes, lanes-paired and "
-       "split: that of the norm"}};
+       "split: that of the norm; with xla: the rows of a scan"}};
 }
 
 }  // namespace kda_check::kda

@@ -11,7 +11,8 @@ constexpr Preset rows[] = {
     {"ideal", "", "every operation within half a unit in the last place", "a definition",
      "contraction=fused exponential=exact special=ieee subnormals=gradual reduction=exact storage=none "
      "decay=pair inverse=substitution merge=nearest accumulator=fp32 tail=difference gates=natural delta=wy "
-     "beta=rows scale=scores output=chained update=chained segments=none stored=fp32 launch=any"},
+     "beta=rows scale=scores output=chained readout=start update=chained segments=none stored=fp32 "
+     "launch=any"},
     {"ieee", "", "a CPU without contraction", "a definition",
      "ideal contraction=separate exponential=libm reduction=sequential"},
     {"h100", "", "kda-check's own GPU kernels",
@@ -46,6 +47,17 @@ constexpr Preset rows[] = {
      "inverse=doubling-wide:8 merge=nearest accumulator=fp32 tail=factored-late gates=log2-each "
      "delta=residual beta=rows scale=output output=chained update=chained launch=norm:8x8x1",
      16},
+    {"pallas", "chunk",
+     "pallas-kernel's chunk_kda in fp32, full chunks, interpreted by JAX 0.10.2 on an AVX2 CPU",
+     "proven forwards: 0 elements of o and final_state differ in 11 captures",
+     "contraction=fused exponential=xla special=ieee subnormals=flush reduction=xla storage=none "
+     "decay=pair-products inverse=solve:16 merge=nearest accumulator=fp32 tail=difference gates=log2-each "
+     "delta=blocked beta=rows-late scale=scores output=fused readout=centre update=added segments=none "
+     "launch=any"},
+    {"sglang-jax", "chunk",
+     "sglang-jax's chunk_kda_fwd without its gate, interpreted by JAX 0.10.2 on an AVX2 CPU",
+     "proven forwards: 0 elements of o and final_state differ in 12 captures",
+     "pallas storage=sglang-jax decay=pair-rows gates=log2 delta=wy readout=first launch=scan:64"},
     {"vllm-decode-packed", "recurrent", "vLLM's fused_recurrent_kda_packed_decode of Kimi K3",
      "proven: 0 elements of o and final_state differ in 4 captures",
      "fla-recurrent special=triton-logf launch=block:32x4"},

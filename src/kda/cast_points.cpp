@@ -29,6 +29,7 @@ constexpr CastPointRow rows[] = {
     {.name = "Akk_inv", .point = &CastPoints::Akk_inv, .in_chunk_form = true, .is_operand = true},
     {.name = "beta_key", .point = &CastPoints::beta_key, .in_chunk_form = true},
     {.name = "operands", .point = &CastPoints::operands, .in_chunk_form = true, .is_operand = true},
+    {.name = "kg", .point = &CastPoints::kg, .in_chunk_form = true},
     {.name = "w", .point = &CastPoints::w, .in_chunk_form = true, .is_operand = true},
     {.name = "u", .point = &CastPoints::u, .in_chunk_form = true},
     {.name = "prediction", .point = &CastPoints::prediction, .in_token_forms = true, .in_chunk_form = true},
@@ -95,6 +96,12 @@ CastPoints narrow_operands(Rounding narrow) {
   casts.Aqk = casts.Akk_inv = casts.operands = casts.v_new = casts.state = narrow;
   casts.dv = casts.dh = narrow;
   casts.dA = Rounding::tf32;
+  return casts;
+}
+
+CastPoints stages_between_kernels(Rounding narrow) {
+  CastPoints casts;
+  casts.Aqk = casts.Akk_inv = casts.kg = casts.u = casts.w = narrow;
   return casts;
 }
 

@@ -29,6 +29,7 @@ struct CastPoints {
   Rounding Akk_inv = Rounding::none;           ///< the inverse
   Rounding beta_key = Rounding::none;          ///< k * beta, before the decay (16-bit beta only)
   Rounding operands = Rounding::none;  ///< v * beta, k * beta * 2^G, qg, kg: operands made for a product
+  Rounding kg = Rounding::none;        ///< k 2^(Gn-G); none: as `operands`
   Rounding w = Rounding::none, u = Rounding::none;
   Rounding prediction = Rounding::none;  ///< S^T k (token forms), w S (chunk), before v or u minus it
   Rounding residual = Rounding::none;    ///< chunk: v minus the prediction, and beta on its way to it
@@ -70,6 +71,8 @@ CastPoints fla_cast_points(Rounding narrow, bool beta_is_16_bit);
 CastPoints tensor_core_operands();
 /// What a tensor core multiplies, and nothing else: 16 bits where FLA has them, tf32 in scores and inverse.
 CastPoints narrow_operands(Rounding narrow);
+/// What one kernel stores and another loads, and nothing else: sglang-jax.
+CastPoints stages_between_kernels(Rounding narrow);
 /// docs/kda.md, "FlashKDA". `by_residual`: with the prediction subtracted before the inverse, as FlashKDA
 /// does; else as far as its stages are those of the chunk form.
 CastPoints flash_kda_cast_points(bool by_residual);

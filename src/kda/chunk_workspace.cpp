@@ -61,6 +61,8 @@ Operations chunk_operations(const Problem& problem, const RunOptions& options) {
   if (operations.scale == ScaledPart::norm) operations.scale = ScaledPart::scores;
   if (operations.update == Update::transposed)
     operations.update = problem.options.state_v_first ? Update::added : Update::chained;
+  if (operations.reduction.kind == ReductionKind::xla)
+    operations.scan_rows = options.arithmetic.launch.scan_rows;
   const bool by_lanes = is_by_lanes(operations.reduction);
   if (!by_lanes && operations.reduction.kind != ReductionKind::triton) return operations;
   const Launch launch = launch_in(problem, options.arithmetic, Pass::forward);
@@ -144,17 +146,22 @@ void ChunkWorkspace<T>::load(const HeadReader<T>& reader, const Sequence& s, std
       G[e] = is_gated && product.of_tanh ? bounded_by_tanh(constant, factor) : constant * factor;
     }
   }
+  // XLA's kernels fill up a chunk, and decays are counted from its end: the same sum in another order.
+  const bool is_filled_up = reduction.kind == ReductionKind::xla && block.operations.scan_rows > 0;
+  const std::size_t summed = is_filled_up ? rows_ : rows;
+  std::fill(G + rows * k_stride_, G + summed * k_stride_, T(0));
+  block.filled_end = is_filled_up ? G + (summed - 1) * k_stride_ : nullptr;
   const auto to_base = [&](T* sums) {
     if (block.operations.gates == Gates::log2)
-      for (std::size_t e = 0; e < rows * k_stride_; ++e) sums[e] = sums[e] * log2_of_e<T>;
-    kernels<T>().round(casts.g_cumsum, sums, rows * k_stride_);
+      for (std::size_t e = 0; e < summed * k_stride_; ++e) sums[e] = sums[e] * log2_of_e<T>;
+    kernels<T>().round(casts.g_cumsum, sums, summed * k_stride_);
   };
   if (block.tail != nullptr) {
     sum_tails(reduction, G, rows, k_stride_, tail_);
     to_base(tail_);
   }
-  if (by_triton)  // F1
-    kernels<T>().scan({rows, k_stride_, block.operations.scan_rows, G, is_product ? factors_ : nullptr,
+  if (block.operations.scan_rows > 0)  // F1
+    kernels<T>().scan({summed, k_stride_, block.operations.scan_rows, G, is_product ? factors_ : nullptr,
                        static_cast<T>(product.constant), block.operations.is_fused});
   else
     kernels<T>().cumulate(reduction, G, rows, k_stride_);

@@ -30,9 +30,7 @@ std::vector<Value> all_of(std::span<const Value> values) {
 
 }  // namespace
 
-bool has_sums_by_pairs(DecayForm form) {
-  return form == DecayForm::pair || form == DecayForm::pair_late || form == DecayForm::anchor_pair;
-}
+bool has_sums_by_pairs(DecayForm form) { return is_pairwise(form) || form == DecayForm::anchor_pair; }
 
 LaunchChoices launch_choices(const Outline& problem, const Arithmetic& arithmetic, Pass pass) {
   LaunchChoices choices;

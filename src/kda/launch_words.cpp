@@ -147,6 +147,7 @@ std::string_view idle_part(const Launch& launch, const Reduction& reduction) {
   if (is_triton(reduction)) return {};
   Launch rest = launch;
   if (is_by_lanes(reduction)) rest.norm = {};
+  if (reduction.kind == ReductionKind::xla) rest.scan_rows = 0;
   for (const Part& part : parts)
     if (*part.numbers(rest)[0] != 0) return part.name;
   return {};

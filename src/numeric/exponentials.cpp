@@ -6,6 +6,7 @@
 #include "numeric/elementary.hpp"
 #include "numeric/h100.hpp"
 #include "numeric/rounding.hpp"
+#include "numeric/xla.hpp"
 
 namespace kda_check::numeric {
 
@@ -62,6 +63,8 @@ void exponentials(Exponential kind, const float* x, float* y, std::size_t count)
       return over<flushed_exp>(x, y, count);
     case Exponential::poly:
       return over<polynomial_exp>(x, y, count);
+    case Exponential::xla:
+      return over<xla::exp>(x, y, count);
   }
 }
 

@@ -14,6 +14,7 @@ enum class Exponential : std::uint8_t {
   exp2_scaled,  ///< 2^(x log2(e)), the product rounded to fp32, the power exact
   flush,        ///< correctly rounded, subnormal results flushed to zero
   poly,         ///< range reduction and a polynomial of degree 6 in fp32, as vector libraries of CPUs do
+  xla,          ///< what XLA's compiler for CPUs makes of it (numeric/xla.hpp)
 };
 
 /// y[i] = exp(x[i]), one by one; x and y may be the same array. What runs are kernels, with the same bits

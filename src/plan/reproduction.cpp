@@ -35,6 +35,8 @@ constexpr Emulation emulations[] = {
     {"cula_sm90", "chunk", "cula-sm90"},
     {"flashinfer_decode", "recurrent", "flashinfer-decode"},
     {"cudnn_sm90", "chunk", "cudnn-sm90"},
+    {"pallas", "chunk", "pallas"},
+    {"sglang_jax", "chunk", "sglang-jax"},
     {"torch_fp64", "naive", ""},
 };
 

@@ -88,9 +88,9 @@ void check_launch_is_read(const std::string& assignment, const kda::Launch& laun
 constexpr struct {
   std::string_view word;
   bool chunk;
-} values_of_one_form[] = {{"delta=residual", true},   {"delta=chained", true}, {"delta=fused", false},
-                          {"scale=q-late", true},     {"scale=norm", false},   {"update=added", true},
-                          {"update=transposed", true}};
+} values_of_one_form[] = {{"delta=residual", true}, {"delta=chained", true},    {"delta=blocked", true},
+                          {"delta=fused", false},   {"scale=q-late", true},     {"scale=norm", false},
+                          {"update=added", true},   {"update=transposed", true}};
 
 bool reads(const kda::Variant& variant, std::string_view assignment) {
   return std::ranges::none_of(values_of_one_form, [&](const auto& value) {

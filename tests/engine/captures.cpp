@@ -80,8 +80,8 @@ TEST_CASE("a CPU replays what an H100 answered bit for bit, stages included", "[
 }
 
 TEST_CASE(
-    "what kernels of vLLM, SGLang, llama.cpp, cuLA, FlashKDA, FlashInfer and cuDNN answered on an H100 is "
-    "replayed in every bit",
+    "what kernels of vLLM, SGLang, llama.cpp, cuLA, FlashKDA, FlashInfer and cuDNN answered on an H100, and "
+    "two of Pallas on a CPU, is replayed in every bit",
     "[engine][captures]") {
   struct Kernel {
     std::string_view group;
@@ -95,7 +95,9 @@ TEST_CASE(
                       {"cula_sm90", "beta=rows", 2},
                       {"flash_kda", "output=chained", 2},
                       {"flashinfer_decode", "special=fast", 2},
-                      {"cudnn_sm90", "scale=q", 2}};
+                      {"cudnn_sm90", "scale=q", 2},
+                      {"pallas", "decay=pair-rows", 2},
+                      {"sglang_jax", "decay=pair-products", 2}};
   for (const std::string& path : files_of("kernels")) {
     const plan::Source source = plan::Source::look({path, path}, {});
     plan::Source::Opened opened = source.open({});

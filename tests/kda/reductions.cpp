@@ -1,5 +1,6 @@
 // The reduction axis: every order of sums against the same sum written plainly for one element, the exact one
 // against MPFR. Tensor cores: tensor_core.cpp.
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -71,6 +72,23 @@ T plain_blocks(bool is_fused, std::size_t width, const std::vector<T>& a, const 
   return total;
 }
 
+/// Sixteen lanes, products rounded: 64 terms a lane's every sixteenth, then the next 64.
+template <class T>
+T plain_xla(const std::vector<T>& a, const std::vector<T>& b) {
+  std::vector<T> lanes(16, T(0));
+  for (std::size_t from = 0; from < a.size(); from += 64) {
+    std::vector<T> sums(16, T(0));
+    for (std::size_t d = from; d < std::min<std::size_t>(from + 64, a.size()); ++d) {
+      const T product = a[d] * b[d];
+      sums[d % 16] = sums[d % 16] + product;
+    }
+    for (std::size_t lane = 0; lane < 16; ++lane) lanes[lane] = lanes[lane] + sums[lane];
+  }
+  for (; lanes.size() > 1; lanes.resize(lanes.size() / 2))
+    for (std::size_t i = 0, half = lanes.size() / 2; i < half; ++i) lanes[i] = lanes[i] + lanes[i + half];
+  return lanes[0];
+}
+
 float rounded(const Big& x, float) { return x.to_float(); }
 double rounded(const Big& x, double) { return x.to_double(); }
 
@@ -102,6 +120,8 @@ T plain_sum(const Reduction& reduction, bool is_fused, const std::vector<T>& a, 
     case ReductionKind::split:
     case ReductionKind::simt:  // along a row
       return plain_tree(is_fused, 32, a, b);
+    case ReductionKind::xla:  // along a row
+      return plain_xla(a, b);
     case ReductionKind::exact:
       break;
   }
@@ -112,7 +132,7 @@ const Reduction orders[] = {
     {ReductionKind::sequential, 0}, {ReductionKind::pairwise, 0}, {ReductionKind::tree, 2},
     {ReductionKind::tree, 32},      {ReductionKind::tree, 33},    {ReductionKind::tree, 1024},
     {ReductionKind::blocks, 2},     {ReductionKind::blocks, 7},   {ReductionKind::blocks, 16},
-    {ReductionKind::exact, 0},      {ReductionKind::simt, 0}};
+    {ReductionKind::exact, 0},      {ReductionKind::simt, 0},     {ReductionKind::xla, 0}};
 
 }  // namespace
 
@@ -146,8 +166,8 @@ TEMPLATE_TEST_CASE("what a sum starts from comes first when sequential or exact,
         const std::vector<T> sums = chunk_sum(reduction, is_fused, terms, start);
         for (std::size_t lane = 0; lane < lanes; ++lane) {
           const std::vector<T> b = terms.column(lane);
-          const bool running =
-              reduction.kind == ReductionKind::sequential || reduction.kind == ReductionKind::simt;
+          const bool running = reduction.kind == ReductionKind::sequential ||
+                               reduction.kind == ReductionKind::simt || reduction.kind == ReductionKind::xla;
           const T wanted = running ? plain_sequential(is_fused, terms.a, b, start[lane])
                            : reduction.kind == ReductionKind::exact
                                ? plain_exact(terms.a, b, start[lane])
@@ -201,7 +221,7 @@ TEMPLATE_TEST_CASE("running sums are rounded where their reduction says", "[redu
     const std::vector<T> x = numbers<T>(random, rows * stride, -5, 0);
     const auto at = [&](std::size_t i, std::size_t k) { return x[i * stride + k]; };
     for (const Reduction& reduction :
-         {orders[0], orders[1], orders[3], orders[7], orders[8], orders[9], orders[10], mma25}) {
+         {orders[0], orders[1], orders[3], orders[7], orders[8], orders[9], orders[10], orders[11], mma25}) {
       std::vector<T> sums = x;
       kernels<T>().cumulate(reduction, sums.data(), rows, stride);
       for (std::size_t k = 0; k < stride; ++k) {
@@ -220,8 +240,10 @@ TEMPLATE_TEST_CASE("running sums are rounded where their reduction says", "[redu
             wanted = running = i == 0 ? at(i, k) : running + at(i, k);
           } else if (reduction.kind == ReductionKind::exact) {
             wanted = rounded(exact, T());
-          } else if (reduction.kind == ReductionKind::blocks) {
-            const std::size_t width = static_cast<std::size_t>(reduction.width), begin = i / width * width;
+          } else if (reduction.kind == ReductionKind::blocks || reduction.kind == ReductionKind::xla) {
+            const bool is_xla = reduction.kind == ReductionKind::xla;
+            const std::size_t width = is_xla ? 16 : static_cast<std::size_t>(reduction.width),
+                              begin = i / width * width;
             if (i == begin) finished = i == 0 ? T(0) : sums[(i - 1) * stride + k];
             running = i == begin ? at(i, k) : running + at(i, k);
             wanted = begin == 0 ? running : finished + running;
@@ -273,9 +295,10 @@ TEST_CASE("sums of squares and of scores follow the reduction too", "[reductions
         kernels<float>().chunk[is_fused](data.block);
         const auto q = data.q.begin() + static_cast<std::ptrdiff_t>(data.k_stride);
         const std::vector<float> query{q, q + 70}, key{data.k.begin(), data.k.begin() + 70};
-        const float sum = reduction.kind == ReductionKind::simt  // one thread for each score
-                              ? plain_sequential(is_fused, query, key, 0.0f)
-                              : plain_sum(reduction, is_fused, query, key);
+        const bool is_running = reduction.kind == ReductionKind::simt ||  // one thread for each score
+                                (reduction.kind == ReductionKind::xla && decay != DecayForm::pair);
+        const float sum = is_running ? plain_sequential(is_fused, query, key, 0.0f)
+                                     : plain_sum(reduction, is_fused, query, key);
         REQUIRE(data.Aqk[data.score_stride] == data.block.scale * sum);
       }
     }

@@ -81,6 +81,7 @@ const Expectation expectations[] = {
     {"Akk_inv", "Akk_inv u w v_new", "Akk_inv"},
     {"beta_key", "w v_new", ""},
     {"operands", "u w qg kg v_new", "qg"},
+    {"kg", "kg", "kg"},
     {"w", "w v_new", "w"},
     {"u", "u v_new", "u"},
     {"prediction", "v_new", ""},

@@ -2,169 +2,9 @@
 // where the arithmetic asks for them.
 #pragma once
 
-#include "kda/kernels/inverse.hpp"
-#include "kda/kernels/scores.hpp"
+#include "kda/kernels/chunk_operands.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
-
-template <class T>
-KDA_CHECK_THREAD SumOrder product_order(const ChunkBlock<T>& chunk, Rounding operands,
-                                        Accumulator accumulator = Accumulator::fp32) {
-  return product_order(chunk.operations, tensor_core(chunk.operations.reduction, operands, accumulator),
-                       chunk.casts.tensor_core);
-}
-
-/// Rows of A against `right`, 16 at a time: row i of a lower triangular A has nothing beyond column i.
-template <class T, bool is_fused>
-KDA_CHECK_TEAM_CALLED void lower_product(const ChunkBlock<T>& chunk, const T* a, const T* right,
-                                         std::size_t columns, std::size_t stride, T* result, Start start) {
-  const SumOrder order = product_order(chunk, chunk.casts.operands);
-  for (std::size_t from = 0; from < chunk.rows; from += 16) {
-    const std::size_t to = from + 16 < chunk.rows ? from + 16 : chunk.rows;
-    product<T, is_fused>(order, to - from, columns, to,
-                         Factor<T>{a + from * chunk.score_stride, chunk.score_stride, 1}, right, stride,
-                         result + from * stride, stride, start);
-  }
-}
-
-template <class T>
-KDA_CHECK_THREAD const T* used(const T* given, const T* computed) {
-  return given != nullptr ? given : computed;
-}
-
-/// The pieces of scratch memory.
-template <class T>
-struct ChunkWork {
-  T* operand;  ///< [n][the wider stride]
-  ScoreScratch<T> scores;
-  T *inverse, *decay;
-  T* weighted;  ///< [n][score_stride], the inverse with beta in its columns
-
-  KDA_CHECK_TEAM explicit ChunkWork(const ChunkBlock<T>& chunk) {
-    const ChunkScratch sizes(chunk.rows, chunk.key_stride, chunk.value_stride);
-    T* next = chunk.scratch;
-    const auto take = [&next](std::size_t count) KDA_CHECK_BODY {
-      T* const memory = next;
-      next += count;
-      return memory;
-    };
-    operand = take(sizes.operand);
-    scores.q_left = take(sizes.left), scores.k_left = take(sizes.left), scores.k_right = take(sizes.right);
-    scores.exponent = take(sizes.row);
-    scores.q_scores = take(sizes.scores), scores.k_scores = take(sizes.scores);
-    inverse = take(sizes.inverse), decay = take(sizes.row);
-    weighted = take(sizes.weighted);
-  }
-};
-
-/// e^(G_n - G), the decay from each row to the end of the chunk: use(row, k, decay).
-template <class T, class Use>
-KDA_CHECK_TEAM void each_tail(const ChunkBlock<T>& chunk, T* line, Use use) {
-  const std::size_t stride = chunk.key_stride;
-  const T *const last = chunk.G + (chunk.rows - 1) * stride, *const G = chunk.G, *const tail = chunk.tail;
-  each_decay(
-      chunk, chunk.rows, line,
-      [=](std::size_t i, std::size_t k)
-          KDA_CHECK_BODY { return tail != nullptr ? tail[i * stride + k] : last[k] - G[i * stride + k]; },
-      use);
-}
-
-/// F7: kg = k e^(Gn - G).
-template <class T>
-KDA_CHECK_TEAM_CALLED void tail_keys(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
-  const std::size_t n = chunk.rows, K = chunk.key_dim, stride = chunk.key_stride;
-  const CastPoints& casts = chunk.casts;
-  T *const kg = chunk.kg, *const decay = work.decay;
-  const T *const key = chunk.k, *const G = chunk.G;
-  if (chunk.operations.has_factored_tail) {
-    each_growth(
-        chunk, n, decay, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY { return -G[i * stride + k]; },
-        [=, &chunk](std::size_t i, std::size_t k, T inverse)
-            KDA_CHECK_BODY { kg[i * stride + k] = with_beta(chunk, i, key[i * stride + k]) * inverse; });
-    if (chunk.operations.rounds_tail) round_array(casts.score_operands, kg, n * stride);
-    decays_of(chunk.operations, G + (n - 1) * stride, decay, K);
-    round_array(casts.exponentials, decay, K);
-    each(n, K, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
-      kg[i * stride + k] = kg[i * stride + k] * decay[k];
-    });
-  } else {
-    each_tail(chunk, decay, [=, &chunk](std::size_t i, std::size_t k, T to_end) KDA_CHECK_BODY {
-      kg[i * stride + k] = with_beta(chunk, i, key[i * stride + k]) * to_end;
-    });
-  }
-  round_array(casts.operands, kg, n * stride);
-}
-
-/// qg = q e^G and, in work.operand, k e^G, with beta or without.
-template <class T>
-KDA_CHECK_TEAM_CALLED void decay_from_start(const ChunkBlock<T>& chunk, const ChunkWork<T>& work,
-                                            bool has_beta) {
-  const std::size_t n = chunk.rows, K = chunk.key_dim, stride = chunk.key_stride;
-  const CastPoints& casts = chunk.casts;
-  T *const operand = work.operand, *const qg = chunk.qg;
-  const T *const q = chunk.q, *const key = chunk.read, *const beta = chunk.beta, *const G = chunk.G;
-  each(n, stride, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY {
-    const T factor = has_beta ? beta[i] : T(1);
-    operand[i * stride + k] = k < K ? key[i * stride + k] * factor : T(0);
-  });
-  if (has_beta) round_array(casts.beta_key, operand, n * stride);
-  each_decay(
-      chunk, n, work.decay, [=](std::size_t i, std::size_t k) KDA_CHECK_BODY { return G[i * stride + k]; },
-      [=](std::size_t i, std::size_t k, T decay)
-          KDA_CHECK_BODY { qg[i * stride + k] = q[i * stride + k] * decay; },
-      [=](std::size_t i, std::size_t k, T decay)
-          KDA_CHECK_BODY { operand[i * stride + k] = operand[i * stride + k] * decay; });
-  scale_q_late(chunk, qg, n * stride);
-  round_array(casts.operands, qg, n * stride);
-  round_array(casts.operands, operand, n * stride);
-}
-
-/// What multiplies the rows: the inverse, with beta in its columns where that is not in the rows.
-template <class T>
-KDA_CHECK_TEAM const T* solving(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
-  const T* const A = used(chunk.given.Akk_inv, chunk.Akk_inv);
-  return chunk.operations.beta == BetaPart::columns ? work.weighted : A;
-}
-template <class T>
-KDA_CHECK_TEAM_CALLED void weigh_columns(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
-  if (chunk.operations.beta != BetaPart::columns) return;
-  const std::size_t n = chunk.rows, stride = chunk.score_stride;
-  const T *const A = used(chunk.given.Akk_inv, chunk.Akk_inv), *const beta = chunk.beta;
-  T* const weighted = work.weighted;
-  each(n, stride, [=](std::size_t i, std::size_t j) KDA_CHECK_BODY {
-    weighted[i * stride + j] = j <= i ? A[i * stride + j] * beta[j] : T(0);
-  });
-  round_array(chunk.casts.operands, weighted, n * stride);
-}
-
-/// F5 to F7: u = A (beta v), w = A (beta k e^G), qg, kg; with Delta::residual k e^G in work.operand, and u
-/// and w for those who ask.
-template <class T, bool is_fused>
-KDA_CHECK_TEAM_CALLED void operands(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
-  const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride,
-                    v_stride = chunk.value_stride;
-  const std::size_t k_columns = (K + 15) / 16 * 16, v_columns = (chunk.value_dim + 15) / 16 * 16;
-  const CastPoints& casts = chunk.casts;
-  weigh_columns(chunk, work);
-  const T* const A = solving(chunk, work);
-  const bool is_wy = chunk.operations.delta != Delta::residual,
-             in_rows = chunk.operations.beta == BetaPart::rows;
-  if (is_wy || chunk.forms_w) {
-    T* const operand = work.operand;
-    const T *const v = chunk.v, *const beta = chunk.beta;
-    each(n, v_stride, [=](std::size_t i, std::size_t e) KDA_CHECK_BODY {
-      operand[i * v_stride + e] = v[i * v_stride + e] * (in_rows ? beta[i] : T(1));
-    });
-    round_array(casts.operands, operand, n * v_stride);
-    lower_product<T, is_fused>(chunk, A, operand, v_columns, v_stride, chunk.u, Start::zero);  // F5
-    round_array(casts.u, chunk.u, n * v_stride);
-    decay_from_start(chunk, work, in_rows);
-    lower_product<T, is_fused>(chunk, A, operand, k_columns, k_stride, chunk.w, Start::zero);  // F6
-    round_array(casts.w, chunk.w, n * k_stride);
-  }
-  if (!is_wy) decay_from_start(chunk, work, false);
-  tail_keys(chunk, work);
-}
 
 /// e = v - prediction
 template <class T>
@@ -186,6 +26,28 @@ KDA_CHECK_TEAM_CALLED void weigh_errors(const ChunkBlock<T>& chunk, const T* err
   round_array(chunk.casts.operands, weighted, n * stride);
 }
 
+/// What the state predicts along the rows of `keys`: one sum, or that of `blocked_channels` after the other.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void predict(const ChunkBlock<T>& chunk, const ChunkWork<T>& work, const T* keys,
+                                   const T* h, T* rows) {
+  const std::size_t n = chunk.rows, K = chunk.key_dim, k_stride = chunk.key_stride,
+                    v_stride = chunk.value_stride, v_columns = (chunk.value_dim + 15) / 16 * 16;
+  const SumOrder order = product_order(chunk, chunk.casts.operands);
+  const bool is_blocked = chunk.operations.delta == Delta::blocked;
+  const std::size_t depth = is_blocked && K > blocked_channels ? blocked_channels : K;
+  product<T, is_fused>(order, n, v_columns, depth, Factor<T>{keys, k_stride, 1}, h, v_stride, rows, v_stride,
+                       Start::zero);
+  T* const next = work.operand;
+  for (std::size_t first = depth; first < K; first += depth) {
+    const std::size_t channels = K - first < depth ? K - first : depth;
+    product<T, is_fused>(order, n, v_columns, channels, Factor<T>{keys + first, k_stride, 1},
+                         h + first * v_stride, v_stride, next, v_stride, Start::zero);
+    each(n, v_columns, [=](std::size_t i, std::size_t v) KDA_CHECK_BODY {
+      rows[i * v_stride + v] = rows[i * v_stride + v] + next[i * v_stride + v];
+    });
+  }
+}
+
 /// v_new from h: u - w h, or A (beta (v - (k e^G) h)).
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void new_values(const ChunkBlock<T>& chunk, const ChunkWork<T>& work, const T* h) {
@@ -204,8 +66,7 @@ KDA_CHECK_TEAM_CALLED void new_values(const ChunkBlock<T>& chunk, const ChunkWor
   }
   const T* const keys = is_wy ? used(chunk.given.w, chunk.w) : work.operand;
   T* const rows = chunk.v_new;
-  product<T, is_fused>(product_order(chunk, casts.operands), n, v_columns, K, Factor<T>{keys, k_stride, 1}, h,
-                       v_stride, rows, v_stride, Start::zero);
+  predict<T, is_fused>(chunk, work, keys, h, rows);
   round_array(casts.prediction, rows, n * v_stride);
   if (is_wy) {
     const T* const u = used(chunk.given.u, chunk.u);
@@ -213,7 +74,7 @@ KDA_CHECK_TEAM_CALLED void new_values(const ChunkBlock<T>& chunk, const ChunkWor
   } else {
     T* const residual = work.operand;
     errors_of(chunk, rows, residual);
-    weigh_errors(chunk, residual, chunk.operations.beta == BetaPart::rows, residual);
+    weigh_errors(chunk, residual, is_in_rows(chunk.operations.beta), residual);
     lower_product<T, is_fused>(chunk, solving(chunk, work), residual, v_columns, v_stride, rows, Start::zero);
   }
   round_array(casts.v_new, rows, n * v_stride);
@@ -232,6 +93,38 @@ KDA_CHECK_TEAM_CALLED void read_state(const ChunkBlock<T>& chunk, const ChunkWor
   new_values<T, is_fused>(chunk, work, h);
 }
 
+template <class T>
+struct ReadoutFactors {
+  const T *qg, *h;
+};
+
+/// What o reads the state with: qg and h as they are, or decays of both from an anchor on.
+template <class T>
+KDA_CHECK_TEAM ReadoutFactors<T> readout_factors(const ChunkBlock<T>& chunk, const ChunkWork<T>& work,
+                                                 const ReadoutFactors<T>& whole) {
+#ifndef __CUDACC__
+  const Readout from = chunk.operations.readout;
+  if (from == Readout::start) return whole;
+  const std::size_t n = chunk.rows, K = chunk.key_dim, stride = chunk.key_stride,
+                    v_stride = chunk.value_stride;
+  const T *const G = chunk.G, *const last = end_of(chunk), *const q = chunk.q;
+  T *const anchor = work.scores.exponent, *const decay = work.decay, *const qg = work.operand,
+           *const h = work.anchored;
+  for (std::size_t k = 0; k < K; ++k) anchor[k] = from == Readout::first ? G[k] : (G[k] + last[k]) * T(0.5);
+  each_decay(
+      chunk, n, decay, [=](std::size_t i, std::size_t k) { return G[i * stride + k] - anchor[k]; },
+      [=](std::size_t i, std::size_t k, T grown) { qg[i * stride + k] = q[i * stride + k] * grown; });
+  round_array(chunk.casts.operands, qg, n * stride);
+  decays_of(chunk.operations, anchor, decay, K);
+  for (std::size_t k = 0; k < K; ++k)
+    for (std::size_t v = 0; v < v_stride; ++v) h[k * v_stride + v] = whole.h[k * v_stride + v] * decay[k];
+  round_array(chunk.casts.state, h, K * v_stride);
+  return {qg, h};
+#else
+  return whole;
+#endif
+}
+
 /// F10: o = scale (qg h) + Aqk v_new.
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void output(const ChunkBlock<T>& chunk, const ChunkWork<T>& work) {
@@ -248,20 +141,25 @@ KDA_CHECK_TEAM_CALLED void output(const ChunkBlock<T>& chunk, const ChunkWork<T>
     scale_q(chunk, casts.operands, scaled, n * k_stride);
     qg = scaled;
   }
-  product<T, is_fused>(order, n, v_columns, K, Factor<T>{qg, k_stride, 1}, h, v_stride, o, v_stride,
-                       Start::zero);
+  const ReadoutFactors<T> factors = readout_factors(chunk, work, ReadoutFactors<T>{qg, h});
+  product<T, is_fused>(order, n, v_columns, K, Factor<T>{factors.qg, k_stride, 1}, factors.h, v_stride, o,
+                       v_stride, Start::zero);
   const auto scale_output = [=, scale = chunk.scale]() KDA_CHECK_BODY {
     each(n * v_stride, [=](std::size_t e) KDA_CHECK_BODY { o[e] = scale * o[e]; });
   };
-  if (chunk.operations.scale == ScaledPart::scores) scale_output();
+  const bool scales_scores = chunk.operations.scale == ScaledPart::scores,
+             is_late = chunk.operations.output == Output::fused;
+  if (scales_scores && !is_late) scale_output();
   round_array(casts.o_inter, o, n * v_stride);
   const T* const Aqk = used(chunk.given.Aqk, chunk.Aqk);
-  if (chunk.operations.output == Output::apart) {
+  if (chunk.operations.output != Output::chained) {
     T* const inside = work.operand;
     lower_product<T, is_fused>(chunk, Aqk, v_new, v_columns, v_stride, inside, Start::zero);
     round_array(casts.o_intra, inside, n * v_stride);
+    const T scale = scales_scores && is_late ? chunk.scale : T(1);
     each(n, v_columns, [=](std::size_t i, std::size_t v) KDA_CHECK_BODY {
-      o[i * v_stride + v] = o[i * v_stride + v] + inside[i * v_stride + v];
+      T& element = o[i * v_stride + v];
+      element = scalar_multiply_add<is_fused>(element, scale, inside[i * v_stride + v]);
     });
   } else {
     lower_product<T, is_fused>(chunk, Aqk, v_new, v_columns, v_stride, o, Start::from_result);
@@ -278,7 +176,7 @@ KDA_CHECK_TEAM_CALLED void write_state(const ChunkBlock<T>& chunk, const ChunkWo
   T *const state = chunk.state, *const decay = work.decay;
   const T* const v_new = used(chunk.given.v_new, chunk.v_new);
   const SumOrder order = product_order(chunk, casts.operands);
-  decays_of(chunk.operations, chunk.G + (n - 1) * k_stride, decay, K);
+  decays_of(chunk.operations, end_of(chunk), decay, K);
   round_array(casts.decay, decay, K);
   const Factor<T> keys{used(chunk.given.kg, chunk.kg), 1, k_stride};
   const Subnormals subnormals = chunk.operations.subnormals;
@@ -330,6 +228,17 @@ KDA_CHECK_TEAM_CALLED void scores_and_inverse(const ChunkBlock<T>& chunk, const 
   const InverseWay way{
       chunk.inverse, chunk.inverse_rows,    chunk.operations.merge, chunk.operations.merge_rows,
       subnormals,    casts.inverse_operands};
+#ifndef __CUDACC__
+  if (chunk.inverse == InverseForm::solve) {
+    T* const x = chunk.Akk_inv;
+    each(n, chunk.score_stride, [=, stride = chunk.score_stride](std::size_t i, std::size_t j) {
+      x[i * stride + j] = i == j ? T(1) : T(0);
+    });
+    solve<T, is_fused>(solution_of(chunk), chunk.L, chunk.score_stride, (n + 15) / 16 * 16, x,
+                       chunk.score_stride, work.inverse);
+    return round_array(casts.Akk_inv, x, size);
+  }
+#endif
   invert<T, is_fused>(way, order, n, chunk.L, chunk.Akk_inv, chunk.score_stride, work.inverse);  // F4
   round_array(casts.Akk_inv, chunk.Akk_inv, size);
 }

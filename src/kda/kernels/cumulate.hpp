@@ -10,9 +10,8 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 
 /// Rows of running sums x[i] += x[i - 1], element by element, each channel for itself: sequential, also where
 /// a thread has a channel (`simt`, `lanes`, `split`); one rounding for each sum when exact; runs that are
-/// then shifted
-/// (`blocks`); else the scan tree of a warp, in which x[i] takes the sum that ends just before the block of
-/// 1, 2, 4, ... rows it is in.
+/// then shifted (`blocks`, `xla`); else the scan tree of a warp, in which x[i] takes the sum that ends just
+/// before the block of 1, 2, 4, ... rows it is in.
 template <class T>
 KDA_CHECK_TEAM_CALLED void cumulate(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride) {
   const auto add_row = [=](std::size_t to, std::size_t from) KDA_CHECK_BODY {
@@ -32,8 +31,9 @@ KDA_CHECK_TEAM_CALLED void cumulate(const Reduction& reduction, T* x, std::size_
         x[i * stride + k] = finite ? numeric::round_to<T>(sum) : static_cast<T>(next.hi);
       }
     });
-  } else if (reduction.kind == ReductionKind::blocks) {
-    const auto width = static_cast<std::size_t>(reduction.width);
+  } else if (reduction.kind == ReductionKind::blocks || reduction.kind == ReductionKind::xla) {
+    const auto width =
+        reduction.kind == ReductionKind::xla ? xla_lanes : static_cast<std::size_t>(reduction.width);
     for (std::size_t i = 1; i < rows; ++i)
       if (i % width != 0) add_row(i, i - 1);
     for (std::size_t i = width; i < rows; ++i) add_row(i, i / width * width - 1);

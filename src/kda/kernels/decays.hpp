@@ -49,6 +49,12 @@ KDA_CHECK_TEAM void round_array(Rounding rounding, T* x, std::size_t count) {
 
 #endif
 
+/// G at the end of the chunk.
+template <class T>
+KDA_CHECK_THREAD const T* end_of(const ChunkBlock<T>& chunk) {
+  return chunk.filled_end != nullptr ? chunk.filled_end : chunk.G + (chunk.rows - 1) * chunk.key_stride;
+}
+
 /// a[k] - b[k]; no `b`: a[k]; no `a`: -b[k].
 template <class T>
 KDA_CHECK_THREAD T difference(const T* a, const T* b, std::size_t k) {

@@ -5,6 +5,7 @@
 #include "kda/kernels/entries.hpp"
 #include "kda/kernels/exponential.hpp"
 #include "numeric/h100.hpp"
+#include "numeric/xla.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
@@ -99,6 +100,8 @@ void exponential(Exponential kind, const float* x, float* y, std::size_t count) 
       return by_pieces<exp2_scaled>(x, y, count);
     case Exponential::flush:
       return flush(x, y, count);
+    case Exponential::xla:
+      return by_pieces<one_by_one<numeric::xla::exp>>(x, y, count);
     default:
       return numeric::exponentials(kind, x, y, count);
   }
@@ -110,6 +113,8 @@ void power_of_two(Exponential kind, const float* x, float* y, std::size_t count)
       return by_pieces<one_by_one<numeric::h100::ex2>>(x, y, count);
     case Exponential::cuda_fast:
       return by_pieces<one_by_one<numeric::h100::ex2_ftz>>(x, y, count);
+    case Exponential::xla:
+      return by_pieces<one_by_one<numeric::xla::exp2>>(x, y, count);
     default:
       power_of_two(x, y, count);
   }

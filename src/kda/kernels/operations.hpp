@@ -32,14 +32,18 @@ struct Operations {
   Merge merge = Merge::nearest;
   std::size_t merge_rows = 16;
   BetaPart beta = BetaPart::rows;
+  Readout readout = Readout::start;
   /// Where rows are added up as Triton does: those of the norm, of the columns of a token form's state, of
   /// scores by pairs and of the inverse.
   RowLayout norm{}, columns{}, pairs{}, substitution{};
-  std::size_t scan_rows = 4;
+  std::size_t scan_rows = 0;  ///< gates that are added up so many at once; 0: row by row
   /// Scores: of sixteen channels a tensor core takes the even ones first, as Triton loads 16-bit operands
   /// that it multiplies in tf32.
   bool interleaves_scores = false;
 };
+
+/// Running sums of a row under ReductionKind::xla, which also are the rows of a run of the gates' sums.
+inline constexpr std::size_t xla_lanes = 16;
 
 /// A sum of products on a tensor core: groups of products, chained through the accumulator.
 struct TensorCore {
@@ -93,7 +97,8 @@ constexpr Operations operations_of(const Arithmetic& arithmetic) {
           arithmetic.tail == TailForm::factored,
           arithmetic.merge,
           static_cast<std::size_t>(arithmetic.merge_rows),
-          arithmetic.beta};
+          arithmetic.beta,
+          arithmetic.readout};
 }
 
 }  // namespace kda_check::kda

@@ -4,81 +4,9 @@
 #pragma once
 
 #include "kda/kernels/exact_sum.hpp"
-#include "kda/kernels/table.hpp"
-#include "kda/kernels/team.hpp"
-#include "kda/rounded.hpp"
+#include "kda/kernels/sum_terms.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
-
-template <class Pack>
-struct Factors {
-  Pack a, b;
-};
-
-// What sums are made of: term d of 16 sums at a time. There are three shapes of it, so that every order of
-// sums is compiled three times for each element type and not once for each place that adds something up.
-
-/// weight_d times the lanes of row d.
-template <class T>
-struct WeightedRows {
-  const T* weights;
-  std::size_t weight_stride;
-  const T* rows;
-  std::size_t stride;
-  Rounding rounding = Rounding::none;  ///< of both, as they are taken
-
-  KDA_CHECK_THREAD Factors<Sixteen<T>> operator()(std::size_t d) const {
-    const T weight = weights[d * weight_stride];
-    const Sixteen<T> row = Sixteen<T>::load(rows + d * stride);
-#ifdef __CUDACC__
-    return {Sixteen<T>::broadcast(weight), row};  // what tensor cores take is rounded on a CPU alone
-#else
-    if (rounding == Rounding::none) return {Sixteen<T>::broadcast(weight), row};
-    T cut[Sixteen<T>::count];
-    row.store(cut);
-    for (std::size_t lane = 0; lane < Sixteen<T>::count; ++lane) cut[lane] = rounded(rounding, cut[lane]);
-    return {Sixteen<T>::broadcast(rounded(rounding, weight)), Sixteen<T>::load(cut)};
-#endif
-  }
-};
-
-/// The lanes of row d of a times those of row d of b.
-template <class T>
-struct PairedRows {
-  const T *a, *b;
-  std::size_t stride;
-
-  KDA_CHECK_THREAD Factors<Sixteen<T>> operator()(std::size_t d) const {
-    return {Sixteen<T>::load(a + d * stride), Sixteen<T>::load(b + d * stride)};
-  }
-};
-
-/// The rows of a matrix; with stride 0 one row, again and again.
-template <class T>
-struct Rows {
-  const T* first;
-  std::size_t stride;
-
-  KDA_CHECK_THREAD T operator()(std::size_t row, std::size_t column) const {
-    return first[row * stride + column];
-  }
-};
-
-/// Lane l is element d of row l of a times that of row l of b; lanes from `count` on are zero.
-template <class T>
-struct PairedColumns {
-  Rows<T> a, b;
-  std::size_t count;
-
-  KDA_CHECK_THREAD Factors<Sixteen<T>> operator()(std::size_t d) const {
-    T left[Sixteen<T>::count] = {}, right[Sixteen<T>::count] = {};
-    for (std::size_t row = 0; row < count; ++row) {
-      left[row] = a(row, d);
-      right[row] = b(row, d);
-    }
-    return {Sixteen<T>::load(left), Sixteen<T>::load(right)};
-  }
-};
 
 template <class Pack>
 KDA_CHECK_THREAD Pack multiply_add_pack(bool is_fused, const Pack& a, const Pack& b, const Pack& c) {
@@ -271,6 +199,30 @@ KDA_CHECK_THREAD_CALLED Pack lane_sum(bool is_fused, const RowLayout& layout, st
   return sums[0];
 }
 
+#ifndef __CUDACC__
+/// What XLA's library for CPUs makes of a sum along a row: products are rounded; sixteen running sums of
+/// every sixteenth of 64 terms, onto which those of the next 64 are added; then halves onto halves.
+template <class Pack, class Term>
+KDA_CHECK_THREAD_CALLED Pack xla_sum(std::size_t depth, const Term& term) {
+  constexpr std::size_t together = 4 * xla_lanes;
+  Pack totals[xla_lanes];
+  for (std::size_t lane = 0; lane < xla_lanes; ++lane) {
+    totals[lane] = Pack::zero();
+    for (std::size_t from = lane; from < depth; from += together) {
+      Pack sum = Pack::zero();
+      for (std::size_t d = from; d < from - lane + together && d < depth; d += xla_lanes) {
+        const Factors<Pack> next = term(d);
+        sum = sum + next.a * next.b;
+      }
+      totals[lane] = totals[lane] + sum;
+    }
+  }
+  for (std::size_t half = xla_lanes / 2; half > 0; half /= 2)
+    for (std::size_t lane = 0; lane < half; ++lane) totals[lane] = totals[lane] + totals[lane + half];
+  return totals[0];
+}
+#endif
+
 /// Runs of `width` terms, each from zero; the sums of the runs from the first upwards.
 template <class Pack, class Term>
 KDA_CHECK_THREAD_CALLED Pack block_sum(bool is_fused, std::size_t width, std::size_t depth,
@@ -306,7 +258,8 @@ struct SumOrder {
   /// One running sum from the first term on: there are fast paths for it.
   KDA_CHECK_THREAD bool is_running() const {
     return reduction.kind == ReductionKind::sequential ||
-           (reduction.kind == ReductionKind::simt && adder == Adder::thread);
+           ((reduction.kind == ReductionKind::simt || reduction.kind == ReductionKind::xla) &&
+            adder == Adder::thread);
   }
 };
 
@@ -356,6 +309,10 @@ KDA_CHECK_THREAD_APART Pack ordered_sum(const SumOrder& order, std::size_t depth
       if (order.layout.registers > 0)
         return with_start(lane_sum<Pack>(order.is_fused, order.layout, depth, term));
       return with_start(tree_sum<Pack>(order.is_fused, warp_lanes, depth, term));
+    case ReductionKind::xla:
+#ifndef __CUDACC__
+      return with_start(xla_sum<Pack>(depth, term));
+#endif
     case ReductionKind::mma:
     case ReductionKind::simt:
       return with_start(tree_sum<Pack>(order.is_fused, warp_lanes, depth, term));

@@ -194,7 +194,8 @@ __device__ void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, st
 
 #else
 
-/// decays[key_dim][16] of the first `columns` columns: k_j e^(G - G_j). What the others hold is left.
+/// decays[key_dim][16] of the first `columns` columns: k_j e^(G - G_j), or without k e^(G - G_j). What the
+/// others hold is left.
 template <std::size_t columns, class T>
 void decayed_keys(const ChunkBlock<T>& chunk, const T* G, const T* G_columns, const T* k_columns, T* decays) {
   for (std::size_t k = 0; k < chunk.key_dim; ++k)
@@ -202,9 +203,35 @@ void decayed_keys(const ChunkBlock<T>& chunk, const T* G, const T* G_columns, co
   decays_of(chunk.operations, decays, decays, chunk.key_dim * columns);
   for (std::size_t k = chunk.key_dim; k-- > 0;) {  // the last first: rows of 16 lie behind those of fewer
     T row[columns];
-    for (std::size_t j = 0; j < columns; ++j) row[j] = k_columns[k * 16 + j] * decays[k * columns + j];
+    for (std::size_t j = 0; j < columns; ++j)
+      row[j] = (k_columns != nullptr ? k_columns[k * 16 + j] : T(1)) * decays[k * columns + j];
     for (std::size_t j = 0; j < columns; ++j) decays[k * 16 + j] = row[j];
   }
+}
+
+/// Factors of the scores of `weights`, one row, with those of 16 keys where the decay is on neither alone:
+/// left[key_dim][16], beside right.
+template <class T>
+void early_factors(const ChunkBlock<T>& chunk, const T* weights, const T* other, T* left) {
+  for (std::size_t k = 0; k < chunk.key_dim; ++k)
+    for (std::size_t j = 0; j < 16; ++j) left[k * 16 + j] = weights[k] * other[k * 16 + j];
+}
+
+/// Scores of row i whose decay multiplies the row, or its product with the key: sums along a row of fl(q e) k
+/// or fl(q k) e.
+template <class T>
+void early_scores(const ChunkBlock<T>& chunk, std::size_t i, const T* decays, const T* k_columns, T* left,
+                  T* q_scores, T* k_scores) {
+  const bool is_of_rows = chunk.decay == DecayForm::pair_rows;
+  const T *const inner = is_of_rows ? decays : k_columns, *const outer = is_of_rows ? k_columns : decays;
+  SumOrder order = sums_of_rows(chunk.operations);
+  order.layout = chunk.operations.pairs;
+  const auto score = [&](const T* rows, T* scores) {
+    early_factors(chunk, rows + i * chunk.key_stride, inner, left);
+    ordered_sum(order, chunk.key_dim, PairedRows<T>{left, outer, 16}, Sixteen<T>::zero(), false)
+        .store(scores);
+  };
+  score(chunk.q, q_scores), score(chunk.read, k_scores);
 }
 
 /// One exponential for each (i, j, k) with j <= i, give or take three: sum_k q_ik (k_jk e^(G_ik - G_jk)), and
@@ -222,19 +249,27 @@ void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t t
       k_columns[k * 16 + j] = valid ? chunk.k[(first + j) * chunk.key_stride + k] : T(0);
     }
   T* const decays = scratch.q_left;  // [key_dim][16] of one row
+  const bool is_early = chunk.decay == DecayForm::pair_rows || chunk.decay == DecayForm::pair_products;
+  const T* const weighted = is_early ? nullptr : k_columns;
   for (std::size_t i = from; i < to; ++i) {
     const T* const G = chunk.G + i * chunk.key_stride;
     if (i < first + 4)
-      decayed_keys<4>(chunk, G, G_columns, k_columns, decays);
+      decayed_keys<4>(chunk, G, G_columns, weighted, decays);
     else if (i < first + 8)
-      decayed_keys<8>(chunk, G, G_columns, k_columns, decays);
+      decayed_keys<8>(chunk, G, G_columns, weighted, decays);
     else if (i < first + 12)
-      decayed_keys<12>(chunk, G, G_columns, k_columns, decays);
+      decayed_keys<12>(chunk, G, G_columns, weighted, decays);
     else
-      decayed_keys<16>(chunk, G, G_columns, k_columns, decays);
+      decayed_keys<16>(chunk, G, G_columns, weighted, decays);
+    if (is_early) {
+      early_scores(chunk, i, decays, k_columns, scratch.k_left, scratch.q_scores + (i - from) * 16,
+                   scratch.k_scores + (i - from) * 16);
+      continue;
+    }
     const T *const q = chunk.q + i * chunk.key_stride, *const key = chunk.read + i * chunk.key_stride;
     Pack q_sum = Pack::zero(), k_sum = Pack::zero();
-    SumOrder order{chunk.operations.reduction, is_fused, Adder::thread};
+    const bool is_along_rows = chunk.operations.reduction.kind == ReductionKind::xla;
+    SumOrder order{chunk.operations.reduction, is_fused, is_along_rows ? Adder::warp : Adder::thread};
     order.layout = chunk.operations.pairs;
     if (order.is_running()) {
       for (std::size_t k = 0; k < chunk.key_dim; ++k) {
@@ -251,14 +286,10 @@ void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t t
     q_sum.store(scratch.q_scores + (i - from) * 16);
     k_sum.store(scratch.k_scores + (i - from) * 16);
   }
-  keep_lower(chunk, from, to, first, scratch, true);
+  keep_lower(chunk, from, to, first, scratch, !is_early);
 }
 
 #endif
-
-KDA_CHECK_THREAD bool is_pairwise(DecayForm form) {
-  return form == DecayForm::pair || form == DecayForm::pair_late;
-}
 
 /// Scores of rows [from, to), which share anchors, against all columns up to their diagonal block's end.
 template <class T, bool is_fused>

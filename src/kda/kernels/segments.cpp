@@ -14,7 +14,7 @@ void multiply_transition(const ChunkBlock<T>& chunk, const T* left, const T* rig
   const std::size_t K = chunk.key_dim, stride = chunk.key_stride, columns = (K + 15) / 16 * 16;
   const CastPoints& casts = chunk.casts;
   T *const own = transition.scratch, *const product_of = own + K * stride, *const M = transition.M;
-  decays_of(chunk.operations, chunk.G + (chunk.rows - 1) * stride, decay, K);
+  decays_of(chunk.operations, end_of(chunk), decay, K);
   round_array(casts.decay, decay, K);
   product<T, is_fused>(product_order(chunk, casts.operands), K, columns, chunk.rows,
                        Factor<T>{left, 1, stride}, right, stride, own, stride, Start::zero);

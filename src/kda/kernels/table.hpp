@@ -226,12 +226,15 @@ struct ChunkBlock {
   T* state;       ///< [key_dim][value_stride], carried
   T* scratch;     ///< ChunkScratch::total() elements
   GivenStages<T> given;
+  /// [key_stride], G at the end of a chunk that was filled up with rows without decay; null: that of row n
+  /// - 1.
+  const T* filled_end = nullptr;
   bool forms_w = false;  ///< u and w also where Delta::residual has no use for them
 };
 
 /// ChunkBlock::scratch for chunks of at most `rows` rows, array by array in the order they are used.
 struct ChunkScratch {
-  std::size_t operand, left, right, row, scores, inverse, weighted;
+  std::size_t operand, left, right, row, scores, inverse, weighted, anchored;
   constexpr ChunkScratch(std::size_t rows, std::size_t key_stride, std::size_t value_stride)
       : operand(rows * (key_stride > value_stride ? key_stride : value_stride)),
         left((rows > 16 ? rows : 16) * key_stride),
@@ -239,9 +242,10 @@ struct ChunkScratch {
         row(key_stride),
         scores((rows > 16 ? rows : 16) * 16),
         inverse(4 * 64 * 64),
-        weighted(rows * padded(rows)) {}
+        weighted(rows * padded(rows)),
+        anchored(key_stride * value_stride) {}
   constexpr std::size_t total() const {
-    return operand + 2 * left + right + 2 * row + 2 * scores + inverse + weighted;
+    return operand + 2 * left + right + 2 * row + 2 * scores + inverse + weighted + anchored;
   }
 };
 
