@@ -2,7 +2,7 @@
 #include "backward_tokens.cuh"
 #include "launch.cuh"
 #include "stored_gradients.cuh"
-#include "tensor_core_backward.cuh"
+#include "tensor_core_split_backward.cuh"
 #include "token_gradients.cuh"
 
 namespace kda_check::cuda {
@@ -26,9 +26,11 @@ struct MadeAgain {
   }
 };
 
-/// The same as tensor cores have it: norms that were left, the approximations of ChunkInputs.
-struct AsOnTensorCores {
+/// The same with the norms that were left.
+struct WithLeftNorms : MadeAgain<float, true> {
   const float *q_norm, *k_norm;  ///< [tokens][heads] reciprocal
+
+  explicit WithLeftNorms(const TensorCoreLeft& left) : q_norm(left.q_norm), k_norm(left.k_norm) {}
 
   template <int rows>
   __device__ float normalised(const DeviceProblem& p, const TokenGradients<float>&,
@@ -38,6 +40,12 @@ struct AsOnTensorCores {
     row.scaled(reciprocal, y);
     return reciprocal;
   }
+};
+
+/// ... and the approximations of ChunkInputs.
+struct AsOnTensorCores : WithLeftNorms {
+  using WithLeftNorms::WithLeftNorms;
+
   __device__ float through_gate(const DeviceProblem& p, float gate, int head, int k, float dg,
                                 float amplitude, float& term) const {
     const float gradient =
@@ -299,7 +307,11 @@ template void launch_backward_chain<double>(bool, const DeviceProblem&, const To
 
 void launch_tensor_core_chain(const DeviceProblem& p, const TokenGradients<float>& work,
                               const TensorCoreLeft& left) {
-  launch_chain<true>(p, work, AsOnTensorCores{left.q_norm, left.k_norm});
+  launch_chain<true>(p, work, AsOnTensorCores(left));
+}
+void launch_split_chain(const DeviceProblem& p, const TokenGradients<float>& work,
+                        const TensorCoreLeft& left) {
+  launch_chain<true>(p, work, WithLeftNorms(left));
 }
 
 }  // namespace kda_check::cuda

@@ -73,7 +73,7 @@ struct Request : ProblemInputs {
   kda::TailForm tail = kda::TailForm::suffix;
   std::size_t chunk_size = 64;
   bool on_tensor_cores = false;  ///< chunk: the arithmetic of the preset h100-mma, but for `decay`
-  bool splits_operands = false;  ///< ... of h100-mma3, forwards
+  bool splits_operands = false;  ///< ... of h100-mma3
 
   /// chunk: where its stages go, by kda::Stage, in fp32 or fp64 as computed; states always [.., K, V].
   std::array<Output, kda::stage_count> stages;

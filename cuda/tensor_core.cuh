@@ -99,13 +99,17 @@ __device__ inline void begin_load(void* to, const void* from, unsigned bytes, st
       "l"(from), "r"(bytes), "r"(shared_address(gate))
       : "memory");
 }
-/// Stores, and waits until what is stored may be overwritten.
-__device__ inline void store_all(void* to, const void* from, unsigned bytes) {
+__device__ inline void begin_store(void* to, const void* from, unsigned bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                "r"(shared_address(from)), "r"(bytes)
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+/// Until what this thread began to store may be overwritten.
+__device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void store_all(void* to, const void* from, unsigned bytes) {
+  begin_store(to, from, bytes);
+  wait_for_stores();
 }
 /// What this thread did in shared memory comes before the bulk copies that follow.
 __device__ inline void before_bulk_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

@@ -58,6 +58,13 @@ struct TensorCoreLeft {
   std::uint16_t *h, *v_new;  ///< operands, [chunks][heads][...]
 };
 
+/// The same of split operands, beside left.q_norm and k_norm (tensor_core_split_backward.cuh).
+struct SplitLeft {
+  float* inputs;         ///< [chunks][heads] q, k and G of SplitShared
+  float* ends;           ///< [chunks][heads] exp(G_n - G), in blocks
+  float *h, *e, *v_new;  ///< [chunks][heads] in blocks; e = v - prediction
+};
+
 /// Of the heads at work.
 struct TensorCoreWork : HeadsAtWork {
   const TokenRange* chunks;     ///< [chunk_count]
@@ -68,6 +75,7 @@ struct TensorCoreWork : HeadsAtWork {
   unsigned char* images;  ///< ChunkImage [chunks][heads]
   TensorCoreStages stages;
   TensorCoreLeft left;
+  SplitLeft split;
 };
 
 /// Bytes of an image for a K.

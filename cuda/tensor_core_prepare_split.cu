@@ -11,19 +11,21 @@ namespace {
 
 #ifdef KDA_CHECK_SM90
 
-template <int width, bool by_pairs, bool tells>
-class SplitPreparation : public SplitInputs<width, tells> {
+template <int width, bool by_pairs, Beside beside>
+class SplitPreparation : public SplitInputs<width, beside> {
  public:
-  using Inputs = SplitInputs<width, tells>;
+  using Inputs = SplitInputs<width, beside>;
   using Inputs::Inputs;
   using typename Inputs::Image, typename Inputs::Layout;
 
   __device__ void all() {
     this->inputs();
     __syncthreads();
-    if constexpr (tells) tell_sums();
+    if constexpr (beside == Beside::stages) tell_sums();
+    if constexpr (beside == Beside::left) this->begin_leaving();
     scores();
     operands();
+    if constexpr (beside == Beside::left) this->end_leaving();
     __syncthreads();
     if (thread_ >= inverting_threads) return;
     if constexpr (by_pairs) store_diagonal();
@@ -217,12 +219,12 @@ class SplitPreparation : public SplitInputs<width, tells> {
 
 #endif
 
-template <int width, bool by_pairs, bool tells>
+template <int width, bool by_pairs, Beside beside>
 __global__ void __launch_bounds__(preparing_threads, 2)
     prepare_split(const __grid_constant__ DeviceProblem p, const __grid_constant__ TensorCoreWork work) {
 #ifdef KDA_CHECK_SM90
   extern __shared__ __align__(128) unsigned char memory[];
-  SplitPreparation<width, by_pairs, tells>(p, work, *reinterpret_cast<SplitShared<width>*>(memory)).all();
+  SplitPreparation<width, by_pairs, beside>(p, work, *reinterpret_cast<SplitShared<width>*>(memory)).all();
 #endif
 }
 
@@ -230,17 +232,18 @@ __global__ void __launch_bounds__(preparing_threads, 2)
 
 void launch_split_prepare(const DeviceProblem& p, const TensorCoreWork& work) {
   for_width(p.K, [&](auto width) {
-    const auto launch_kernel = [&](auto by_pairs, auto tells) {
-      launch("gpu-chunk on tensor cores in fp32, chunks", prepare_split<width, by_pairs, tells>,
+    const auto launch_kernel = [&](auto by_pairs, auto beside) {
+      launch("gpu-chunk on tensor cores in fp32, chunks", prepare_split<width, by_pairs, beside>,
              dim3(static_cast<unsigned>(work.chunk_count) * static_cast<unsigned>(work.heads)),
              preparing_threads, sizeof(SplitShared<width>), p, work);
     };
-    const bool by_pairs = work.decay == DecayForm::anchor_pair;
-    if (work.stages.G == nullptr)
-      return by_pairs ? launch_kernel(std::true_type{}, std::false_type{})
-                      : launch_kernel(std::false_type{}, std::false_type{});
-    by_pairs ? launch_kernel(std::true_type{}, std::true_type{})
-             : launch_kernel(std::false_type{}, std::true_type{});
+    const auto launch_beside = [&](auto beside) {
+      work.decay == DecayForm::anchor_pair ? launch_kernel(std::true_type{}, beside)
+                                           : launch_kernel(std::false_type{}, beside);
+    };
+    if (work.stages.G != nullptr) return launch_beside(std::integral_constant<Beside, Beside::stages>{});
+    if (work.split.inputs != nullptr) return launch_beside(std::integral_constant<Beside, Beside::left>{});
+    launch_beside(std::integral_constant<Beside, Beside::nothing>{});
   });
 }
 

@@ -9,15 +9,15 @@ namespace kda_check::cuda {
 
 /// bf16 numbers that a number is split into.
 constexpr int parts_of_number = 3;
-/// Words of a block of 16 x 16 numbers, part after part, as the right operands that a warp takes at once:
-/// lane l has four words of each, of row l / 4 columns 2 (l mod 4) and + 1, then + 8 and + 9, and of row l /
-/// 4 + 8.
+/// Words of a block of 16 x 16 numbers, part after part, each as four matrices of 8 x 8: rows 0 to 7, columns
+/// 0 to 7, then 8 to 15, then those of rows 8 to 15. So an instruction brings a warp a part of either factor,
+/// as it is or transposed.
 constexpr int part_words = 4 * warp_lanes, split_block_words = parts_of_number * part_words;
 
-/// A chunk of a head, split, in blocks, in three pieces that begin where they are needed one after the other.
+/// A chunk of a head, split, in blocks.
 template <int width>  ///< K filled up with zeros: 64 or 128
 struct SplitImage {
-  static constexpr int row_blocks = blocks_of_chunk, key_blocks = width / 16, pieces = 3;
+  static constexpr int row_blocks = blocks_of_chunk, key_blocks = width / 16;
   template <int blocks>
   using Blocks = std::uint32_t[blocks * split_block_words];
 
@@ -28,11 +28,6 @@ struct SplitImage {
   Blocks<lower_blocks> Aqk;
   Blocks<row_blocks * key_blocks> k_end;  ///< k exp(G_n - G), a channel a row: channels c, rows r at 4 c + r
   float decay[width];                     ///< exp(G_n)
-
-  static __host__ __device__ constexpr unsigned piece_bytes(int piece) {
-    if (piece == 0) return sizeof(k_start) + sizeof(beta) + sizeof(Akk_inv);
-    return piece == 1 ? sizeof(q_start) + sizeof(Aqk) : sizeof(k_end) + sizeof(decay);
-  }
 };
 static_assert(sizeof(SplitImage<128>) == 178944);
 
@@ -60,19 +55,55 @@ __device__ void split(float2 x, std::uint32_t (&parts)[parts_of_number][words], 
     x.x = x.x - Words::first(word), x.y = x.y - Words::second(word);
   }
 }
-/// A lane's numbers of a block: of row l / 4 and of the one eight below.
+/// A lane's numbers of a block: of row l / 4 and of the one eight below columns 2 (l mod 4) and + 1, then + 8
+/// and + 9.
 using BlockNumbers = float[2][4];
+/// Words of two neighbours into matrix `matrix` of a block.
+__device__ inline void store_split(std::uint32_t* block, int matrix, int lane, float2 two) {
+  std::uint32_t parts[parts_of_number][1];
+  split(two, parts, 0);
+#pragma unroll
+  for (int p = 0; p < parts_of_number; ++p) block[p * part_words + matrix * warp_lanes + lane] = parts[p][0];
+}
 __device__ inline void store_split(std::uint32_t* block, int lane, const BlockNumbers& x) {
-  std::uint32_t parts[parts_of_number][4];
 #pragma unroll
-  for (int word = 0; word < 4; ++word) {
-    const float* const two = x[word / 2] + word % 2 * 2;
-    split({two[0], two[1]}, parts, word);
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    const float* const two = x[matrix / 2] + matrix % 2 * 2;
+    store_split(block, matrix, lane, {two[0], two[1]});
   }
+}
+/// Part p of a block in shared memory, `transposed` or as it is: a lane has what multiply_16() takes as the
+/// left factor in the order of matrices (0, 2, 1, 3; transposed: 0, 1, 2, 3), as the right one two of them
+/// for each eight columns.
+template <bool transposed>
+__device__ void load_part(std::uint32_t (&x)[4], const std::uint32_t* block, int p, int lane) {
+  const std::uint32_t row = shared_address(block + p * part_words + 4 * lane);
+  transposed ? load_transposed(x, row) : load_matrices(x, row);
+}
+/// A block as left factor.
+using SplitLeftFactor = std::uint32_t[parts_of_number][4];
+template <bool transposed>
+__device__ void load_left(SplitLeftFactor& a, const std::uint32_t* block, int lane) {
 #pragma unroll
-  for (int p = 0; p < parts_of_number; ++p)
-    *reinterpret_cast<uint4*>(block + p * part_words + 4 * lane) = {parts[p][0], parts[p][1], parts[p][2],
-                                                                    parts[p][3]};
+  for (int p = 0; p < parts_of_number; ++p) {
+    std::uint32_t x[4];
+    load_part<transposed>(x, block, p, lane);
+    a[p][0] = x[0], a[p][3] = x[3];
+    a[p][1] = x[transposed ? 1 : 2], a[p][2] = x[transposed ? 2 : 1];
+  }
+}
+/// A block as right factor: what is 16 rows of it, of `transposed` columns, are the 16 columns of two tiles.
+using SplitRightFactor = std::uint32_t[2][parts_of_number][2];
+template <bool transposed, int tiles>
+__device__ void load_right(std::uint32_t (&b)[tiles][parts_of_number][2], int first,
+                           const std::uint32_t* block, int lane) {
+#pragma unroll
+  for (int p = 0; p < parts_of_number; ++p) {
+    std::uint32_t x[4];
+    load_part<transposed>(x, block, p, lane);
+    b[first][p][0] = x[0], b[first + 1][p][1] = x[3];
+    b[first][p][1] = x[transposed ? 2 : 1], b[first + 1][p][0] = x[transposed ? 1 : 2];
+  }
 }
 
 /// Sums of `count` tiles of 16 x 8 products: of high parts, and of the five lesser ones.

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tensor_core_inputs.cuh"
-#include "tensor_core_split.cuh"
+#include "tensor_core_split_backward.cuh"
 
 namespace kda_check::cuda {
 
@@ -19,7 +19,10 @@ struct SplitShared {
 
 #ifdef KDA_CHECK_SM90
 
-template <int width, bool tells>
+/// What a kernel hands out beside the images: nothing; the stages; or what the backward pass reads.
+enum class Beside { nothing, stages, left };
+
+template <int width, Beside beside>
 class SplitInputs : public ChunkInputs<DType::fp32, width, SplitShared<width>> {
  public:
   using Inputs = ChunkInputs<DType::fp32, width, SplitShared<width>>;
@@ -27,8 +30,7 @@ class SplitInputs : public ChunkInputs<DType::fp32, width, SplitShared<width>> {
   using Layout = PrepareShared<width>;
 
   __device__ SplitInputs(const DeviceProblem& p, const TensorCoreWork& work, SplitShared<width>& shared)
-      : Inputs(p, work, shared),
-        image_(reinterpret_cast<Image*>(work.images)[chunk_.chunk * work.heads + chunk_.local]) {}
+      : Inputs(p, work, shared), image_(reinterpret_cast<Image*>(work.images)[place()]) {}
 
  protected:
   using Inputs::chunk_, Inputs::lane_, Inputs::p_, Inputs::s_, Inputs::thread_, Inputs::warp_, Inputs::work_;
@@ -47,8 +49,22 @@ class SplitInputs : public ChunkInputs<DType::fp32, width, SplitShared<width>> {
     __syncthreads();
     if (thread_ < width) sums();
   }
+  /// For the backward pass: q, k and G, on their way from one thread behind the barrier that follows. Behind
+  /// inputs().
+  __device__ void begin_leaving() const {
+    static_assert(sizeof(s_.q) == sizeof(s_.k) && sizeof(s_.q) == sizeof(s_.G));
+    before_bulk_copies();
+    __syncthreads();
+    if (thread_ == 0)
+      begin_store(work_.split.inputs + place() * 3 * image_rows * width, s_.q, 3 * sizeof(s_.q));
+  }
+  /// By the same thread, before q is overwritten.
+  __device__ void end_leaving() const {
+    if (thread_ == 0) wait_for_stores();
+  }
 
   static __device__ float exponential_of(float x) { return __expf(x); }
+  __device__ std::size_t place() const { return chunk_.chunk * work_.heads + chunk_.local; }
 
   /// q, k and g, which are fetched one after the other: a thread a row of one of them.
   __device__ void announce_rows() const {
@@ -104,6 +120,10 @@ class SplitInputs : public ChunkInputs<DType::fp32, width, SplitShared<width>> {
 #pragma unroll
       for (int side = 8; side > 0; side /= 2) sum = sum + __shfl_xor_sync(whole_warp, sum, side);
       const float reciprocal = 1.0f / sqrtf(sum + 1e-6f);
+      if (beside == Beside::left && lane_ % 16 == 0 && r % image_rows < chunk_.rows)
+        (r < image_rows ? work_.left.q_norm
+                        : work_.left.k_norm)[work_.row(chunk_.token + r % image_rows, chunk_.local)] =
+            reciprocal;
       for (int e = 0; e < channels; ++e) element(e) = element(e) * reciprocal;
     }
   }
@@ -116,7 +136,7 @@ class SplitInputs : public ChunkInputs<DType::fp32, width, SplitShared<width>> {
     float tail[2] = {0.0f, 0.0f};
 #pragma unroll 1
     for (int sixteen = image_rows / 16 - 1; sixteen >= 0; --sixteen) {
-      BlockNumbers key{};
+      BlockNumbers key{}, decay;
 #pragma unroll
       for (int i = 15; i >= 0; --i)
 #pragma unroll
@@ -129,8 +149,19 @@ class SplitInputs : public ChunkInputs<DType::fp32, width, SplitShared<width>> {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int row = 16 * sixteen + e / 2 * 8 + 2 * t + e % 2;
-          key[half][e] = s_.k[Layout::gate_at(row, channel + 8 * half)] * exponential_of(key[half][e]);
+          decay[half][e] = exponential_of(key[half][e]);
+          key[half][e] = s_.k[Layout::gate_at(row, channel + 8 * half)] * decay[half][e];
         }
+      if constexpr (beside == Beside::left) {
+        constexpr int blocks = width / 16;
+        float* const block =
+            work_.split.ends +
+            (place() * Image::row_blocks * blocks + sixteen * blocks + channel / 16) * numbers_of_block;
+#pragma unroll
+        for (int low = 0; low < 2; ++low)
+          leave_turned(block + low * numbers_of_block / 2, lane_, {decay[0][2 * low], decay[0][2 * low + 1]},
+                       {decay[1][2 * low], decay[1][2 * low + 1]});
+      }
       keep(image_.k_end, channel / 16 * Image::row_blocks + sixteen, key, work_.stages.kg, p_.K,
            [=](int c, int row) {
              return int2{16 * sixteen + row, channel / 16 * 16 + c};
@@ -165,7 +196,7 @@ class SplitInputs : public ChunkInputs<DType::fp32, width, SplitShared<width>> {
   __device__ void keep(std::uint32_t* blocks, int number, const BlockNumbers& x, float* stage, int columns,
                        Place place) const {
     store_split(blocks + number * split_block_words, lane_, x);
-    if constexpr (tells)
+    if constexpr (beside == Beside::stages)
       if (stage != nullptr) tell(x, stage, columns, place);
   }
   template <class Place>

@@ -1,94 +1,86 @@
 // The state from chunk to chunk in fp32 on tensor cores, v_new and o (F8 to F11): as tensor_core_state.cu,
-// but operands are split in three. One image at a time is in shared memory; each piece of it makes room for
-// the next chunk's as soon as all warps have had it.
+// but operands are split in three, and one image at a time is in shared memory.
 #include "launch.cuh"
-#include "tensor_core_columns.cuh"
-#include "tensor_core_split.cuh"
+#include "tensor_core_split_columns.cuh"
 
 namespace kda_check::cuda {
 
 namespace {
 
-/// What a block has of V: columns for so many warps. Another warp feeds them.
-template <int width_, int warps_>
-struct SplitCut {
-  static constexpr int width = width_, warps = warps_, columns = warps * warp_columns,
-                       threads = (warps + 1) * warp_lanes;
-};
+/// What a kernel hands out: o; that and the stages; or what the backward pass reads, and no o.
+enum class Leaves { output, stages, states };
 
-template <int width>
-struct SplitState {
-  SplitImage<width> image;
-  std::uint64_t filled[SplitImage<width>::pieces], emptied[SplitImage<width>::pieces];
+/// k_start, beta and the inverse; q_start and Aqk, if there is an o; k_end and the decay.
+template <int width, Leaves leaves>
+struct PartsOfState {
+  using Image = SplitImage<width>;
+  static constexpr bool has_output = leaves != Leaves::states;
+  static constexpr int count = has_output ? 3 : 2, last = count - 1;
+  static __host__ __device__ constexpr ImagePart of(int part) {
+    constexpr unsigned q_start = offsetof(Image, q_start), k_end = offsetof(Image, k_end);
+    if (part == 0) return {0, q_start};
+    return part == last ? ImagePart{k_end, sizeof(Image)} : ImagePart{q_start, k_end};
+  }
 };
 
 #ifdef KDA_CHECK_SM90
 
-template <class Cut, bool tells>
-class SplitColumns : public StateColumns<Cut> {
+template <class Cut, Leaves leaves>
+class SplitColumnsOfState : public SplitColumns<Cut> {
  public:
-  using Base = StateColumns<Cut>;
+  using Base = SplitColumns<Cut>;
   using Base::Base;
   using Base::width, Base::channels, Base::rows;
-  using Image = SplitImage<width>;
-  using typename Base::Products;
-  using Operand = std::uint32_t[parts_of_number][4];
+  using typename Base::Image, typename Base::Products, typename Base::Operand, typename Base::Stored;
+  using Parts = PartsOfState<width, leaves>;
+  using Shared = SplitState<width, Parts>;
 
-  __device__ void take(SplitState<width>& shared, unsigned chunk) {
+  __device__ void take(Shared& shared, unsigned chunk, unsigned step) {
     const Image& image = shared.image;
     const int count = tile_.rows(chunk);
-    if constexpr (tells) tell_state(chunk);
+    const std::size_t number = std::size_t{tile_.first_chunk + chunk} * work_.heads + tile_.local;
+    if constexpr (leaves == Leaves::stages) tell_state(chunk);
+    if constexpr (leaves == Leaves::states)
+      this->leave_blocks(S_, work_.split.h + number * state_numbers(p_.V, width));
     Products writes;
-    std::uint32_t v[rows][4];
-    if (chunk + 1 < tile_.chunks) announce_values(chunk + 1);
-    gate::wait(&shared.filled[0], chunk);
+    Stored v;
+    if (chunk + 1 < tile_.chunks) this->announce_values(p_.v, chunk + 1);
+    gate::wait(&shared.filled[0], step);
     {
       SplitSums<rows> sums;
-      multiply(image.k_start, sums);
+      this->template multiply<false>(image.k_start, sums);
       sums.finish(writes);
     }
-    fetch_values(v, chunk, count);
-    if constexpr (tells) tell_operands(image, v, chunk, count);
-    subtract(image, v, count, writes);
+    this->fetch_values(p_.v, v, chunk, count);
+    if constexpr (leaves == Leaves::stages) tell_operands(image, v, chunk, count);
+    subtract(v, count, writes);
+    if constexpr (leaves == Leaves::states)
+      this->leave_blocks(writes, work_.split.e + number * value_numbers(p_.V));
+    this->weigh(image, writes);
     {
       SplitSums<rows> sums;
-      multiply_lower(writes, image.Akk_inv, sums);
+      this->multiply_lower(writes, image.Akk_inv, sums);
       sums.finish(writes);
     }
-    leave(shared, 0);
-    if constexpr (tells)
+    this->leave(shared, 0);
+    if constexpr (leaves == Leaves::stages)
       this->each_product(writes, chunk, tile_.first_column + warp_ * warp_columns, p_.V,
                          [this](float x, std::size_t at) { work_.stages.v_new[at] = x; });
-    gate::wait(&shared.filled[1], chunk);
-    {
-      SplitSums<rows> from_state, sums;
-      multiply(image.q_start, from_state);
-      from_state.finish(sums.high);
-      const float scale = static_cast<float>(p_.scale);
-#pragma unroll
-      for (int r = 0; r < rows; ++r)
-#pragma unroll
-        for (float& x : sums.high[r]) x = scale * x;
-      multiply_lower(writes, image.Aqk, sums);
-      Products o;
-      sums.finish(o);
-      leave(shared, 1);
-      hand_out(o, chunk, count);
-    }
-    gate::wait(&shared.filled[2], chunk);
+    if constexpr (leaves == Leaves::states)
+      this->leave_blocks(writes, work_.split.v_new + number * value_numbers(p_.V));
+    else
+      output(shared, writes, chunk, step, count);
+    gate::wait(&shared.filled[Parts::last], step);
     update(image, writes);
-    leave(shared, 2);
+    this->leave(shared, Parts::last);
+  }
+
+  __device__ void finish() {
+    if constexpr (leaves != Leaves::states) this->store(p_.final_state);
   }
 
  private:
   using Base::lane_, Base::p_, Base::S_, Base::tile_, Base::warp_, Base::work_;
-
-  /// Nothing of a piece is needed any more.
-  __device__ void leave(SplitState<width>& shared, int piece) const {
-    before_bulk_copies();
-    __syncwarp();
-    if (lane_ == 0) gate::arrive(&shared.emptied[piece]);
-  }
 
   // Stages, for those who ask.
   __device__ void tell_state(unsigned chunk) {
@@ -98,16 +90,15 @@ class SplitColumns : public StateColumns<Cut> {
     });
   }
   /// u, and, beside the first columns of V, w: the inverse times beta v and beta k exp(G).
-  __device__ void tell_operands(const Image& image, const std::uint32_t (&v)[rows][4], unsigned chunk,
-                                int count) const {
+  __device__ void tell_operands(const Image& image, const Stored& v, unsigned chunk, int count) const {
     const auto solve = [&](Products& x) {
       SplitSums<rows> sums;
-      multiply_lower(x, image.Akk_inv, sums);
+      this->multiply_lower(x, image.Akk_inv, sums);
       sums.finish(x);
     };
     {
       Products u{};
-      subtract(image, v, count, u);
+      subtract(v, count, u), this->weigh(image, u);
       solve(u);
       this->each_product(u, chunk, tile_.first_column + warp_ * warp_columns, p_.V,
                          [this](float x, std::size_t at) { work_.stages.u[at] = x; });
@@ -121,123 +112,27 @@ class SplitColumns : public StateColumns<Cut> {
     }
   }
 
-  static __device__ void as_operand(const float (&first)[4], const float (&second)[4], Operand& operand) {
-    split({first[0], first[1]}, operand, 0), split({first[2], first[3]}, operand, 1);
-    split({second[0], second[1]}, operand, 2), split({second[2], second[3]}, operand, 3);
+  /// x = v - x
+  __device__ void subtract(const Stored& v, int count, Products& x) const {
+    this->take_values(p_.v, v, count, x, [](float value, float prediction) { return value - prediction; });
   }
-  /// Blocks of an array of the image times x: onto the sums of tiles from 2 `first` on.
-  template <int first, int blocks, class Number>
-  __device__ void add(const Operand& x, const std::uint32_t* array, Number number, SplitSums<8>& sums) const {
-    std::uint32_t b[2 * blocks][parts_of_number][2];
-#pragma unroll
-    for (int i = 0; i < blocks; ++i)
-#pragma unroll
-      for (int p = 0; p < parts_of_number; ++p) {
-        const uint4 four = *reinterpret_cast<const uint4*>(array + number(first + i) * split_block_words +
-                                                           p * part_words + 4 * lane_);
-        b[2 * i][p][0] = four.x, b[2 * i][p][1] = four.y;
-        b[2 * i + 1][p][0] = four.z, b[2 * i + 1][p][1] = four.w;
-      }
-    sums.template add<true, 2 * first>(x, b);
-  }
-
-  /// sums += h^T keys^T
-  __device__ void multiply(const std::uint32_t* keys, SplitSums<rows>& sums) const {
-#pragma unroll
-    for (int k = 0; k < width / 16; ++k) {
-      Operand h;
-      as_operand(S_[2 * k], S_[2 * k + 1], h);
-      const auto number = [k](int r) { return r * Image::key_blocks + k; };
-      add<0, 2>(h, keys, number, sums), add<2, 2>(h, keys, number, sums);
-    }
-  }
-  /// sums += x^T A^T; row i of A ends with its block of 16.
-  __device__ void multiply_lower(const Products& x, const std::uint32_t* A, SplitSums<rows>& sums) const {
-    add_lower<0>(x, A, sums), add_lower<1>(x, A, sums), add_lower<2>(x, A, sums), add_lower<3>(x, A, sums);
-  }
-  /// ... of 16 rows of x.
-  template <int k>
-  __device__ void add_lower(const Products& x, const std::uint32_t* A, SplitSums<rows>& sums) const {
-    Operand operand;
-    as_operand(x[2 * k], x[2 * k + 1], operand);
-    const auto number = [](int r) { return lower_number(r, k); };
-    if constexpr (k % 2 == 1) add<k, 1>(operand, A, number, sums);
-    if constexpr (k == 0) add<0, 2>(operand, A, number, sums);
-    if constexpr (k < 3) add<2, 2>(operand, A, number, sums);
-  }
-
-  /// each(r, e, row, column) of the numbers that a lane has of its warp's columns and all rows.
-  template <class Each>
-  __device__ void each_value(Each each) const {
+  /// o = scale (q_start h) + Aqk v_new
+  __device__ void output(Shared& shared, const Products& v_new, unsigned chunk, unsigned step,
+                         int count) const {
+    gate::wait(&shared.filled[1], step);
+    SplitSums<rows> from_state, sums;
+    this->template multiply<false>(shared.image.q_start, from_state);
+    from_state.finish(sums.high);
+    const float scale = static_cast<float>(p_.scale);
 #pragma unroll
     for (int r = 0; r < rows; ++r)
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        each(r, e, 8 * r + 2 * (lane_ % 4) + e % 2, warp_ * warp_columns + lane_ / 4 + 8 * (e / 2));
-  }
-  /// v is on its way to the cache, a row of this warp's columns after the other.
-  __device__ void announce_values(unsigned chunk) const {
-    const int count = tile_.rows(chunk), column = warp_ * warp_columns;
-    if (column >= tile_.columns) return;
-    for (int row = lane_; row < count; row += warp_lanes)
-      announce(p_.v, tile_.row(p_, chunk, row) + column, min(warp_columns, tile_.columns - column));
-  }
-  /// v as it is stored, anything where there is none.
-  __device__ void fetch_values(std::uint32_t (&v)[rows][4], unsigned chunk, int count) const {
-    const std::size_t from = tile_.row(p_, chunk, 0);
-    const unsigned stride = static_cast<unsigned>(p_.HV) * p_.V;
-    const auto all = [&](auto element) {
-      each_value([&](int r, int e, int row, int column) {
-        v[r][e] = element(from + std::size_t{stride} * min(row, count - 1) + min(column, tile_.columns - 1));
-      });
-    };
-    const void* const data = p_.v.data;
-    if (p_.v.dtype == numeric::DType::fp64)
-      all([=](std::size_t i) {
-        return __float_as_uint(static_cast<float>(static_cast<const double*>(data)[i]));
-      });
-    else if (p_.v.dtype == numeric::DType::fp32)
-      all([=](std::size_t i) { return static_cast<const std::uint32_t*>(data)[i]; });
-    else
-      all([=](std::size_t i) { return static_cast<const std::uint16_t*>(data)[i]; });
-  }
-  /// x = (v - x) beta
-  __device__ void subtract(const Image& image, const std::uint32_t (&v)[rows][4], int count,
-                           Products& x) const {
-    const auto all = [&](auto value) {
-      each_value([&](int r, int e, int row, int column) {
-        const bool is_there = row < count && column < tile_.columns;
-        x[r][e] = is_there ? (value(v[r][e]) - x[r][e]) * image.beta[row] : 0.0f;
-      });
-    };
-    if (p_.v.dtype == numeric::DType::bf16)
-      all([](std::uint32_t bits) { return Pair<numeric::DType::bf16>::first(bits); });
-    else if (p_.v.dtype == numeric::DType::fp16)
-      all([](std::uint32_t bits) { return Pair<numeric::DType::fp16>::first(bits); });
-    else
-      all([](std::uint32_t bits) { return __uint_as_float(bits); });
-  }
-  __device__ void hand_out(const Products& o, unsigned chunk, int count) const {
-    const std::size_t to = tile_.row(p_, chunk, 0);
-    const unsigned stride = static_cast<unsigned>(p_.HV) * p_.V;
-    const auto all = [&](auto keep) {
-      each_value([&](int r, int e, int row, int column) {
-        if (row < count && column < tile_.columns) keep(o[r][e], to + std::size_t{stride} * row + column);
-      });
-    };
-    void* const data = p_.o.data;
-    const auto narrow = [=](auto format) {
-      return [=](float x, std::size_t i) {
-        static_cast<std::uint16_t*>(data)[i] = static_cast<std::uint16_t>(Pair<format>::of(x, 0.0f));
-      };
-    };
-    using numeric::DType;
-    if (p_.o.dtype == DType::bf16)
-      all(narrow(std::integral_constant<DType, DType::bf16>{}));
-    else if (p_.o.dtype == DType::fp16)
-      all(narrow(std::integral_constant<DType, DType::fp16>{}));
-    else
-      all([=](float x, std::size_t i) { static_cast<float*>(data)[i] = x; });
+      for (float& x : sums.high[r]) x = scale * x;
+    this->multiply_lower(v_new, shared.image.Aqk, sums);
+    Products o;
+    sums.finish(o);
+    this->leave(shared, 1);
+    this->hand_out(o, chunk, count, p_.o);
   }
   /// S = decay S + k_end^T v_new
   __device__ void update(const Image& image, const Products& v_new) {
@@ -248,9 +143,10 @@ class SplitColumns : public StateColumns<Cut> {
 #pragma unroll
       for (int k = 0; k < rows / 2; ++k) {
         Operand x;
-        as_operand(v_new[2 * k], v_new[2 * k + 1], x);
+        this->as_operand(v_new[2 * k], v_new[2 * k + 1], x);
         const auto number = [=](int n) { return (first / 2 + n) * Image::row_blocks + k; };
-        add<0, 2>(x, image.k_end, number, sums), add<2, 2>(x, image.k_end, number, sums);
+        this->template add<false, 0, 2>(x, image.k_end, number, sums);
+        this->template add<false, 2, 2>(x, image.k_end, number, sums);
       }
       float writes[together][4];
       sums.finish(writes);
@@ -266,63 +162,32 @@ class SplitColumns : public StateColumns<Cut> {
   }
 };
 
-/// Chunk after chunk into shared memory, piece by piece: by one thread.
-template <int width>
-__device__ void feed(const TensorCoreWork& work, const Tile& tile, SplitState<width>& shared) {
-  using Image = SplitImage<width>;
-  const auto* const images = reinterpret_cast<const Image*>(work.images);
-  for (unsigned c = 0; c < tile.chunks; ++c) {
-    const auto* from = reinterpret_cast<const unsigned char*>(
-        images + std::size_t{tile.first_chunk + c} * work.heads + tile.local);
-    auto* to = reinterpret_cast<unsigned char*>(&shared.image);
-    for (int piece = 0; piece < Image::pieces; ++piece) {
-      const unsigned bytes = Image::piece_bytes(piece);
-      if (c > 0) gate::wait(&shared.emptied[piece], c - 1);
-      gate::arrive_expecting(&shared.filled[piece], bytes);
-      begin_load(to, from, bytes, &shared.filled[piece]);
-      to += bytes, from += bytes;
-    }
-  }
-}
-
 #endif
 
-template <class Cut, bool tells>
+template <class Cut, Leaves leaves>
 __global__ void __launch_bounds__(Cut::threads, 1)
     split_state(const __grid_constant__ DeviceProblem p, const __grid_constant__ TensorCoreWork work) {
 #ifdef KDA_CHECK_SM90
   extern __shared__ __align__(128) unsigned char memory[];
-  auto& shared = *reinterpret_cast<SplitState<Cut::width>*>(memory);
-  if (threadIdx.x == 0)
-    for (int i = 0; i < SplitImage<Cut::width>::pieces; ++i)
-      gate::make(&shared.filled[i], 1), gate::make(&shared.emptied[i], Cut::warps);
-  gate::make_known();
-  before_bulk_copies();
-  __syncthreads();
-  const Tile tile(p, work, Cut::columns);
-  if (threadIdx.x >= Cut::warps * warp_lanes) {
-    if (threadIdx.x == Cut::warps * warp_lanes) feed<Cut::width>(work, tile, shared);
-    return;
-  }
-  SplitColumns<Cut, tells> columns(p, work, tile, p.initial_state);
-  for (unsigned c = 0; c < tile.chunks; ++c) columns.take(shared, c);
-  columns.store(p.final_state);
+  take_split_chunks<Cut, PartsOfState<Cut::width, leaves>>(p, work, false, memory, [&](const Tile& tile) {
+    return SplitColumnsOfState<Cut, leaves>(p, work, tile, p.initial_state);
+  });
 #endif
 }
 
 }  // namespace
 
 void launch_split_state(const DeviceProblem& p, const TensorCoreWork& work) {
-  const int states = work.heads * work.sequence_count;
-  const auto launch_cut = [&](auto cut, auto tells) {
-    using Cut = decltype(cut);
-    launch("gpu-chunk on tensor cores in fp32, state", split_state<Cut, tells>,
-           dim3(static_cast<unsigned>(states * tiles_of(p.V, Cut::columns))), Cut::threads,
-           sizeof(SplitState<Cut::width>), p, work);
-  };
   for_width(p.K, [&](auto width) {
-    if (work.stages.h != nullptr) return launch_cut(SplitCut<width, 4>{}, std::true_type{});
-    launch_cut(SplitCut<width, 4>{}, std::false_type{});
+    const auto launch_as = [&](auto leaves) {
+      using Cut = SplitCut<width, 4>;
+      launch("gpu-chunk on tensor cores in fp32, state", split_state<Cut, leaves>,
+             split_blocks_of<Cut>(p, work), Cut::threads, split_state_bytes<PartsOfState<width, leaves>, Cut>,
+             p, work);
+    };
+    if (work.stages.h != nullptr) return launch_as(std::integral_constant<Leaves, Leaves::stages>{});
+    if (work.split.h != nullptr) return launch_as(std::integral_constant<Leaves, Leaves::states>{});
+    launch_as(std::integral_constant<Leaves, Leaves::output>{});
   });
 }
 

@@ -344,11 +344,7 @@ std::string why_no_pass(kda::Pass pass, const kda::Variant& variant, const kda::
                         kda::Strength strength) {
   if (pass == kda::Pass::forward) return {};
   if (variant.run_backward == nullptr) return "no backward pass";
-  if (const std::string_view reason = kda::lacks_gradients(arithmetic, strength); !reason.empty())
-    return std::string(reason);
-  return is_on_gpu(variant) && arithmetic.reduction.kind == kda::ReductionKind::split
-             ? "no backward pass with operands that are split"
-             : "";
+  return std::string(kda::lacks_gradients(arithmetic, strength));
 }
 
 std::string_view why_no_stages(const kda::Arithmetic& arithmetic) {

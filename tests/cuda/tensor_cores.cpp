@@ -40,10 +40,6 @@ std::string why_not(const kda::Problem& problem, const kda::RunOptions& options)
   return kda::variant_named("gpu-chunk").unsupported(problem, options);
 }
 
-bool has_backward(const kda::RunOptions& options) {
-  return options.arithmetic.reduction.kind != kda::ReductionKind::split;
-}
-
 bool is_finite(const kda::GradientTensors& gradients) {
   for (const tensor::Tensor& tensor : gradients)
     for (std::size_t i = 0; i < tensor.size(); ++i)
@@ -67,14 +63,13 @@ bool check_gradients(const kda::Problem& problem, kda::RunOptions options, bool 
   return true;
 }
 
-/// Both passes, where there are; the second of a loss of its own where the problem has none.
+/// Both passes; the second of a loss of its own where the problem has none.
 void check_replay(kda::Problem problem, const Way& way, const std::vector<std::string>& words = {}) {
   INFO(way.preset << " in " << numeric::name_of(way.dtype));
   kda::RunOptions options = on_tensor_cores(problem, way);
   for (const std::string& word : words) kda::set_axis(options.arithmetic, word);
   REQUIRE(why_not(problem, options).empty());
   CHECK(test::differing_from_replay(problem, "gpu-chunk", options) == 0);
-  if (!has_backward(options)) return;
   if (!problem.has_loss()) test::add_loss(problem);
   check_gradients(problem, options);
 }
@@ -93,7 +88,7 @@ TEST_CASE("tensor cores and their replay give the same bits on fixtures", "[tens
       if (!why_not(problem, options).empty()) continue;
       ++checked;
       CHECK(test::differing_from_replay(problem, "gpu-chunk", options) == 0);
-      if (problem.has_loss() && has_backward(options)) check_gradients(problem, options);
+      if (problem.has_loss()) check_gradients(problem, options);
     }
   }
   if (checked == 0) KDA_CHECK_SKIP("no fixtures: KDA_CHECK_FIXTURES");
@@ -170,15 +165,18 @@ TEST_CASE("tensor cores and their replay give the same bits however many heads s
 TEST_CASE("gradients on tensor cores have the bits of their replay with any part of a loss",
           "[tensor_cores][small][race]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const DType dtype : {DType::bf16, DType::fp16}) {
+  for (const Way& way : ways) {
+    INFO(way.preset << " in " << numeric::name_of(way.dtype));
     ProblemSpec spec;
-    spec.T = 100, spec.K = 48, spec.V = 40, spec.dtype = dtype, spec.gate = kda::Gate::lower_bound;
+    spec.T = 100, spec.K = 48, spec.V = 40, spec.dtype = way.dtype, spec.gate = kda::Gate::lower_bound;
     kda::Problem problem = test::with_loss(test::make_problem(spec));
-    const kda::RunOptions options = on_tensor_cores(problem, {"h100-mma", dtype});
-    tensor::Tensor wide("do", DType::fp32, problem.output_gradient->shape());
-    for (std::size_t i = 0; i < wide.size(); ++i) wide.set(i, problem.output_gradient->value(i) * 1.0009);
-    problem.output_gradient = std::move(wide);
-    check_gradients(problem, options);
+    const kda::RunOptions options = on_tensor_cores(problem, way);
+    for (const DType stored : {DType::fp32, DType::fp64}) {
+      tensor::Tensor wide("do", stored, problem.output_gradient->shape());
+      for (std::size_t i = 0; i < wide.size(); ++i) wide.set(i, problem.output_gradient->value(i) * 1.0009);
+      problem.output_gradient = std::move(wide);
+      check_gradients(problem, options);
+    }
     problem.output_gradient.reset();
     check_gradients(problem, options);
     problem = test::with_loss(test::make_problem(spec));
@@ -189,18 +187,20 @@ TEST_CASE("gradients on tensor cores have the bits of their replay with any part
 
 TEST_CASE("gradients on tensor cores have the bits of their replay on regimes", "[tensor_cores]") {
   KDA_CHECK_NEEDS_GPU();
-  std::size_t checked = 0;
-  for (const kda::Recipe& recipe : kda::recipes()) {
-    const std::string words = std::string(recipe.name) + ":dtype=bf16";
-    INFO(words);
-    kda::Problem problem = kda::parse_regime(words).build();
-    if (!problem.has_loss()) test::add_loss(problem);
-    kda::RunOptions options = on_tensor_cores(problem, {"h100-mma", DType::bf16});
-    options.chunk_size = 64;
-    if (!why_not(problem, options).empty()) continue;
-    checked += check_gradients(problem, options, true);
+  for (const std::string_view preset : {"h100-mma", "h100-mma3"}) {
+    std::size_t checked = 0;
+    for (const kda::Recipe& recipe : kda::recipes()) {
+      const std::string words = std::string(recipe.name) + ":dtype=bf16";
+      INFO(preset << ' ' << words);
+      kda::Problem problem = kda::parse_regime(words).build();
+      if (!problem.has_loss()) test::add_loss(problem);
+      kda::RunOptions options = on_tensor_cores(problem, {preset, DType::bf16});
+      options.chunk_size = 64;
+      if (!why_not(problem, options).empty()) continue;
+      checked += check_gradients(problem, options, true);
+    }
+    CHECK(checked > 20);
   }
-  CHECK(checked > 20);
 }
 
 TEST_CASE("every stage on tensor cores has the bits of its replay", "[tensor_cores][small][race]") {

@@ -46,8 +46,7 @@ void triton_normalise_gradient(const NormGradientBlock<T>& block) {
 /// forward pass, and elsewhere what a division gives.
 template <class T>
 KDA_CHECK_INLINE T reciprocal_of_norm(const Operations& operations, T squares) {
-  if (operations.reduction.kind != ReductionKind::lanes)
-    return T(1) / square_root(Special::ieee, squares + T(1e-6));
+  if (!is_by_lanes(operations.reduction)) return T(1) / square_root(Special::ieee, squares + T(1e-6));
   if (is_fast(operations.special)) return fast_reciprocal_root(under_root(operations.special, squares));
   return divided(operations.special, T(1), square_root(operations.special, squares + T(1e-6)));
 }
@@ -56,7 +55,7 @@ template <class T>
 void normalise_gradient(const NormGradientBlock<T>& block) {
   if (block.along.registers > 0) return triton_normalise_gradient(block);
   SumOrder of_squares = sums_of_rows(block.operations);
-  if (of_squares.reduction.kind == ReductionKind::lanes) of_squares.layout = block.operations.norm;
+  if (is_by_lanes(of_squares.reduction)) of_squares.layout = block.operations.norm;
   for (std::size_t t = 0; t < block.tokens; ++t) {
     const std::size_t row = t * block.key_stride;
     const T *const x = block.x + row, *const y = block.y + row;

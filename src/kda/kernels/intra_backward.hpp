@@ -56,10 +56,10 @@ KDA_CHECK_TEAM_CALLED void scale_rows(const ChunkBlock<T>& chunk, const T* sourc
   if (!pairwise) round_array(chunk.casts.score_operands, rows, count * stride);
 }
 
-/// Under ReductionKind::lanes a sum that no tensor core forms is that of these lanes: who has it in gpu-chunk
-/// on tensor cores backwards (docs/arithmetic.md, "reduction").
+/// Under ReductionKind::lanes and split a sum that no tensor core forms is that of these lanes: who has it in
+/// gpu-chunk on tensor cores backwards (docs/arithmetic.md, "reduction").
 KDA_CHECK_THREAD SumOrder by_lanes(SumOrder order, const RowLayout& layout) {
-  if (order.reduction.kind == ReductionKind::lanes) order.layout = layout;
+  if (is_by_lanes(order.reduction)) order.layout = layout;
   return order;
 }
 namespace lanes_of {

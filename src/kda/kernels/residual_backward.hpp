@@ -45,7 +45,7 @@ KDA_CHECK_TEAM_CALLED void residual_state_gradients(const ChunkBlock<T>& chunk,
   });
   round_array(casts.operands, minus_dp, n * v_stride);
 
-  // D = diag(e^Gn) D + scale qg^T do, and then - (k e^G)^T dp, one sum
+  // D = diag(e^Gn) D + scale qg^T do, and then - (k e^G)^T dp, one sum; where updates are added, D behind it
   T *const k_start = residual.k_start, *const decay = work.decay;
   const T *const key = chunk.read, *const G = chunk.G;
   each(n * k_stride, [=](std::size_t e) KDA_CHECK_BODY { k_start[e] = 0; });
@@ -59,12 +59,19 @@ KDA_CHECK_TEAM_CALLED void residual_state_gradients(const ChunkBlock<T>& chunk,
   T *const by_output = work.h_transposed, *const gradient = block.state_gradient;  // not in use yet
   product<T, is_fused>(order, K, work.v_columns, n, Factor<T>{used(chunk.given.qg, chunk.qg), 1, k_stride},
                        work.d_o, v_stride, by_output, v_stride, Start::zero);
+  const bool is_added = chunk.operations.update == Update::added;
   each(K, work.v_columns, [=, scale = chunk.scale](std::size_t k, std::size_t v) KDA_CHECK_BODY {
     const std::size_t e = k * v_stride + v;
-    gradient[e] = scalar_multiply_add<is_fused>(gradient[e], decay[k], scale * by_output[e]);
+    by_output[e] = scale * by_output[e];
+    if (!is_added) gradient[e] = scalar_multiply_add<is_fused>(gradient[e], decay[k], by_output[e]);
   });
   product<T, is_fused>(order, K, work.v_columns, n, Factor<T>{k_start, 1, k_stride}, minus_dp, v_stride,
-                       gradient, v_stride, Start::from_result);
+                       is_added ? by_output : gradient, v_stride, Start::from_result);
+  if (is_added)
+    each(K, work.v_columns, [=](std::size_t k, std::size_t v) KDA_CHECK_BODY {
+      const std::size_t e = k * v_stride + v;
+      gradient[e] = scalar_multiply_add<is_fused>(gradient[e], decay[k], by_output[e]);
+    });
   round_array(casts.carry, gradient, K * v_stride);
 }
 
