@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(128)
 
 /// F2 to F7: a team takes chunk after chunk.
 template <bool is_fused>
-__global__ void __launch_bounds__(team_threads)
+__global__ void __launch_bounds__(team_threads, 2)
     chunks_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ EmulationWork work) {
   __shared__ BlockMemory<Block> memory;
   Block& block = memory.block();

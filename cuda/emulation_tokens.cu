@@ -1,5 +1,6 @@
-// The emulation of the recurrence: a thread for each column of a head's state.
-#include "emulation.cuh"
+// The emulation of the recurrence: a thread for each column of a head's state, which it has in registers
+// where there is such a kernel, else in shared memory.
+#include "emulation_registers.cuh"
 
 namespace kda_check::cuda {
 
@@ -40,8 +41,12 @@ __global__ void __launch_bounds__(token_threads)
 
 void launch_emulation_tokens(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work) {
   const int tiles = (p.V + token_threads - 1) / token_threads;
-  launch_on(stream, "emulation, tokens", tokens_kernel, dim3(tiles * work.sequence_count, work.heads),
-            token_threads, sizeof(float) * token_threads * static_cast<std::size_t>(p.K), p, work);
+  const dim3 grid(tiles * work.sequence_count, work.heads);
+  if (const TokensKernel in_registers = register_tokens(p, work))
+    launch_on(stream, "emulation, tokens", in_registers, grid, token_threads, 0, p, work);
+  else
+    launch_on(stream, "emulation, tokens", tokens_kernel, grid, token_threads,
+              sizeof(float) * token_threads * static_cast<std::size_t>(p.K), p, work);
 }
 
 }  // namespace kda_check::cuda

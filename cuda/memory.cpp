@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
+#include <exception>
 
 #include "base/error.hpp"
 #include "check.hpp"
@@ -18,6 +21,44 @@ constexpr unsigned char canary = 0xc5, poison_byte = 0xff;
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
+/// Memory that was given back stays with the process: the device does not stop for it, as it does where
+/// memory goes back to the driver.
+class Pool {
+ public:
+  Pool() {
+    check(cudaDeviceGetDefaultMemPool(&pool_, 0), "asking for memory");
+    std::uint64_t keeps_all = UINT64_MAX;
+    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keeps_all), "asking for memory");
+  }
+  std::size_t unused() const {
+    const std::uint64_t used = attribute(cudaMemPoolAttrUsedMemCurrent);
+    return std::max(used, attribute(cudaMemPoolAttrReservedMemCurrent)) - used;
+  }
+  /// In the default stream.
+  cudaError_t allocate(void** memory, std::size_t bytes) const {
+    const cudaError_t status = cudaMallocFromPoolAsync(memory, bytes, pool_, nullptr);
+    if (status != cudaErrorMemoryAllocation) return status;
+    cudaGetLastError();
+    cudaDeviceSynchronize();
+    cudaMemPoolTrimTo(pool_, 0);  // what is left is in pieces
+    return cudaMallocFromPoolAsync(memory, bytes, pool_, nullptr);
+  }
+  /// Fails only after an error that was reported.
+  void free(void* memory) const { cudaFreeAsync(memory, nullptr); }
+
+ private:
+  std::uint64_t attribute(cudaMemPoolAttr which) const {
+    std::uint64_t value = 0;
+    check(cudaMemPoolGetAttribute(pool_, which, &value), "asking for free memory");
+    return value;
+  }
+  cudaMemPool_t pool_ = nullptr;
+};
+const Pool& pool() {
+  static const Pool pool;
+  return pool;
+}
+
 std::string out_of_memory(const char* name, std::size_t bytes) {
   std::size_t available = 0, total = 0;
   if (cudaMemGetInfo(&available, &total) != cudaSuccess) available = total = 0;
@@ -32,25 +73,31 @@ std::string out_of_memory(const char* name, std::size_t bytes) {
 std::size_t free_memory() {
   std::size_t available = 0, total = 0;
   check(cudaMemGetInfo(&available, &total), "asking for free memory");
-  return available;
+  return available + pool().unused();
 }
 
 // Delegates, so that what was allocated is freed when something after it throws.
 DeviceMemory::DeviceMemory(const char* name, std::size_t bytes) : DeviceMemory() {
   name_ = name, bytes_ = bytes;
   const std::size_t whole = rounded_up(bytes) + 2 * canary_bytes;
-  const cudaError_t status = cudaMalloc(&allocation_, whole);
+  const cudaError_t status = pool().allocate(&allocation_, whole);
   if (status == cudaErrorMemoryAllocation)
     throw Error(ErrorKind::environment, out_of_memory(name, bytes), {},
                 "a smaller shape, or a GPU that nobody else uses");
   check(status, "allocating memory");
   memory_ = static_cast<unsigned char*>(allocation_) + canary_bytes;
-  check(cudaMemset(allocation_, canary, whole), "filling memory");
+  const std::size_t behind = canary_bytes + rounded_up(bytes) - bytes;
+  check(cudaMemsetAsync(allocation_, canary, canary_bytes, nullptr), "filling memory");
+  check(cudaMemsetAsync(static_cast<unsigned char*>(memory_) + bytes, canary, behind, nullptr),
+        "filling memory");
   poison();
 }
 
 DeviceMemory::~DeviceMemory() {
-  if (allocation_ != nullptr) cudaFree(allocation_);  // fails only after an error that was reported
+  if (allocation_ == nullptr) return;
+  // Where something fails, kernels that write to it may be on their way.
+  if (std::uncaught_exceptions() > 0) cudaDeviceSynchronize();
+  pool().free(allocation_);
 }
 
 void DeviceMemory::poison() const {

@@ -105,9 +105,24 @@ HeadTruths ForwardTruths::with_magnitudes(std::size_t first, std::size_t count, 
   return truths;
 }
 
+HeadTruths::OnGpu copied_to_gpu(const kda::GradientTruths& truths) {
+  HeadTruths::OnGpu copies;
+  try {
+    for (const kda::GradientRow& row : kda::gradients())
+      if (const tensor::Unfilled& hi = truths[static_cast<std::size_t>(row.gradient)].hi; !hi.empty())
+        copies.emplace(row.name, kda::uploaded(numeric::DType::fp64, hi.data(), hi.size()));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::environment) throw;
+  }
+  return copies;
+}
+
 GradientHeads::GradientHeads(std::size_t query_heads, kda::GradientTruths truths,
-                             std::function<kda::GradientTruths()> again)
-    : query_heads_(query_heads), truths_(std::move(truths)), again_(std::move(again)) {
+                             std::function<kda::GradientTruths()> again, HeadTruths::OnGpu on_gpu)
+    : query_heads_(query_heads),
+      truths_(std::move(truths)),
+      again_(std::move(again)),
+      on_gpu_(std::move(on_gpu)) {
   for (kda::GradientTruth& truth : truths_) truth = {std::move(truth.hi), {}, {}, {}, {}};
 }
 
@@ -116,6 +131,7 @@ HeadTruths GradientHeads::of(std::size_t, std::size_t) {
   for (const kda::GradientRow& row : kda::gradients())
     if (const tensor::Unfilled& hi = truths_[static_cast<std::size_t>(row.gradient)].hi; !hi.empty())
       all.tensors.emplace(row.name, hi);
+  all.on_gpu = on_gpu_;
   return all;
 }
 

@@ -21,7 +21,8 @@ struct HeadTruths {
   std::size_t first = 0, count = 0;
   using Values = std::map<std::string, std::span<const double>, std::less<>>;
   Values tensors = {}, magnitudes = {};
-  std::map<std::string, kda::TensorOnGpu, std::less<>> on_gpu = {};  ///< what is there alone
+  using OnGpu = std::map<std::string, kda::TensorOnGpu, std::less<>>;
+  OnGpu on_gpu = {};  ///< what is there, too or alone
 };
 
 /// One head, counted in the whole tensor that `layout` is of; its magnitudes, where they were asked for.
@@ -88,12 +89,16 @@ class ForwardTruths : public TruthSource {
   Held values_, magnitudes_;
 };
 
+/// Copies of the values of `truths`; none where there is no memory.
+HeadTruths::OnGpu copied_to_gpu(const kda::GradientTruths& truths);
+
 /// Gradients, whose truth is whole in any case.
 class GradientHeads : public TruthSource {
  public:
-  /// Keeps the values of `truths` alone; `again` is asked for the same truths when magnitudes are.
+  /// Keeps the values of `truths` alone; `again` is asked for the same truths when magnitudes are. `on_gpu`:
+  /// those that are there, too.
   GradientHeads(std::size_t query_heads, kda::GradientTruths truths,
-                std::function<kda::GradientTruths()> again);
+                std::function<kda::GradientTruths()> again, HeadTruths::OnGpu on_gpu);
 
   std::size_t at_once() const override { return query_heads_; }
   HeadTruths of(std::size_t first, std::size_t count) override;
@@ -103,6 +108,7 @@ class GradientHeads : public TruthSource {
   const std::size_t query_heads_;
   kda::GradientTruths truths_;
   const std::function<kda::GradientTruths()> again_;
+  const HeadTruths::OnGpu on_gpu_;
   bool has_magnitudes_ = false;
 };
 

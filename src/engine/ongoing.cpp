@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <future>
+#include <system_error>
 #include <utility>
 
 #include "base/parallel.hpp"
@@ -116,13 +118,32 @@ kda::GradientTruths gradient_truths(const Truth& truth) {
   return kda::run_gradient_oracle(truth.problem, *truth.oracle, truth.chunk_size, truth.threads);
 }
 
-kda::GradientTruths compare_gradients(const Truth& truth, const std::vector<Pairing>& pairings,
-                                      std::vector<Ongoing>& ongoing, Twins& twins) {
+/// Copies that go up while the CPU compares.
+class GoingUp {
+ public:
+  /// `truths` must stay as they are until they are taken.
+  GoingUp(const kda::GradientTruths& truths, bool are_wanted) {
+    try {
+      if (are_wanted) copies_ = std::async(std::launch::async, [&] { return copied_to_gpu(truths); });
+    } catch (const std::system_error&) {
+      // No thread is to be had: they go up when they are wanted.
+    }
+  }
+  HeadTruths::OnGpu taken() { return copies_.valid() ? copies_.get() : HeadTruths::OnGpu(); }
+
+ private:
+  std::future<HeadTruths::OnGpu> copies_;
+};
+
+/// What is left for twins; null without any.
+std::unique_ptr<TruthSource> compare_gradients(const Truth& truth, const std::vector<Pairing>& pairings,
+                                               std::vector<Ongoing>& ongoing, Twins& twins) {
   const kda::Problem& problem = truth.problem;
   check_gradient_memory(problem, truth.threads, truth.memory_budget,
                         "--no-backward compares the forward pass only; --memory-limit raises it");
   kda::GradientTruths truths = gradient_truths(truth);
   twins.begin(problem.dimensions().H);
+  GoingUp copies(truths, !twins.is_empty() && twins.are_on_gpu());
   // Sums over a whole tensor, in its order: those of several side by side.
   std::array<double, kda::gradient_count> chunk_excess{};
   parallel_for(truths.size(), truth.threads, [&](std::size_t i, int) {
@@ -161,7 +182,9 @@ kda::GradientTruths compare_gradients(const Truth& truth, const std::vector<Pair
       if (!exact.spread.empty()) item.truth->spread = spread_of(row.gradient, exact, problem.dimensions().K);
       item.truth->chunk_excess = chunk_excess[static_cast<std::size_t>(row.gradient)];
     }
-  return truths;
+  if (twins.is_empty()) return nullptr;
+  return std::make_unique<GradientHeads>(
+      problem.dimensions().H, std::move(truths), [&truth] { return gradient_truths(truth); }, copies.taken());
 }
 
 /// Answers with answers alone.
@@ -228,12 +251,7 @@ std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vect
     compare_with_answers(ongoing);
     return nullptr;
   }
-  if (truth.pass == kda::Pass::backward) {
-    kda::GradientTruths gradients = compare_gradients(truth, pairings, ongoing, twins);
-    if (twins.is_empty()) return nullptr;
-    return std::make_unique<GradientHeads>(d.H, std::move(gradients),
-                                           [&truth] { return gradient_truths(truth); });
-  }
+  if (truth.pass == kda::Pass::backward) return compare_gradients(truth, pairings, ongoing, twins);
   // The oracle is well under way when its first values come: what twins leave of a GPU is not much.
   const auto begin_twins = [&] { twins.begin(truth.heads_of_twins); };
   Feeder feeder(ongoing, truth.also, begin_twins, d.V, truth.threads);

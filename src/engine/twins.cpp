@@ -227,7 +227,8 @@ void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t cou
     std::size_t wanted = 0;
     for (std::size_t item = 0; item < count; ++item) wanted += is_wanted(item);
     if (wanted == 0 || measured_on_gpu(*one, gpu)) continue;
-    if (!truths.on_gpu.empty()) continue;  // judge() asks for the truth again
+    const auto is_here = [&](const TwinTensor& judged) { return truths.tensors.contains(judged.name); };
+    if (!std::ranges::all_of(one->tensors, is_here)) continue;  // judge() asks for the truth again
     parallel_for(count, threads_, [&](std::size_t item, int) {
       if (!is_wanted(item)) return;
       if (one->has_decay_slopes(pass_) && !decays[item]) decays[item].emplace(problem_, first + item);

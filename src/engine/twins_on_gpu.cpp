@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/parallel.hpp"
 #include "engine/decay_directions.hpp"
 #include "kda/scaled_decays.hpp"
 
@@ -44,11 +45,13 @@ void TwinsOnGpu::measure(std::vector<TwinTensor>& tensors, std::vector<TwinParam
   if (has_decay_slopes && !decays_) decays_ = answers_of(decay_emulations(problem_, decay_options_));
   for (const TwinTensor& tensor : tensors) truth_of(tensor);  // goes up while twins compute
   const AnswersOnGpu twins = answers_of(emulations_of(family, pass));
-  for (TwinTensor& tensor : tensors) {
+  constexpr int side_by_side = 2;  // while one waits for the GPU, it has the other
+  parallel_for(tensors.size(), std::min(threads_, side_by_side), [&](std::size_t which, int) {
+    TwinTensor& tensor = tensors[which];
     bool is_wanted = false;
     for (std::size_t i = 0; i < count_; ++i) is_wanted = is_wanted || tensor.has_to_measure(first_ + i);
     if (is_wanted) measure(tensor, twins, has_decay_slopes);
-  }
+  });
   for (TwinParameter& parameter : parameters) measure(parameter, twins);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/parallel.hpp"
 #include "numeric/elementary.hpp"
@@ -267,18 +268,18 @@ std::vector<TwinJudgement> TwinTest::conclude(int threads) const {
     coherence += part.errors.coherence / static_cast<double>(judged);
     for (std::size_t region = 0; region < region_count; ++region) all[region].merge(part.tallies[region]);
   }
-  const auto tally_rows = [&](Region region, const std::vector<std::uint32_t>& cell_of_row,
-                              std::size_t count) {
-    Cells cells = empty_cells(count);
-    parallel_for(cells.size(), threads, [&](std::size_t field, int) {
-      for (const HeadPart& part : heads_) add_rows(cells[field], cell_of_row, part.errors, field);
-    });
-    tally(all[static_cast<std::size_t>(region)], cells, 0);
-  };
   const bool one_head = setting_.layout.heads == 1;
+  const RowCells whole{{}, Region::whole, std::vector<std::uint32_t>(setting_.layout.rows, 0), 1};
+  std::vector<std::pair<const RowCells*, Cells>> regions{{&whole, empty_cells(1)}};
   for (const RowCells& rows : row_cells_)  // of one head alone, most of them were counted with it
-    if (rows.of_all && (!one_head || !rows.of_head)) tally_rows(*rows.of_all, rows.cell, rows.count);
-  tally_rows(Region::whole, std::vector<std::uint32_t>(setting_.layout.rows, 0), 1);
+    if (rows.of_all && (!one_head || !rows.of_head)) regions.emplace_back(&rows, empty_cells(rows.count));
+  const std::size_t fields = setting_.twins + setting_.answers;
+  parallel_for(regions.size() * fields, threads, [&](std::size_t item, int) {
+    auto& [rows, cells] = regions[item / fields];
+    for (const HeadPart& part : heads_)
+      add_rows(cells[item % fields], rows->cell, part.errors, item % fields);
+  });
+  for (const auto& [rows, cells] : regions) tally(all[static_cast<std::size_t>(*rows->of_all)], cells, 0);
   if (!one_head) {
     Cells columns = empty_cells(setting_.layout.width);
     for (const HeadPart& part : heads_) add_columns(columns, part.errors);

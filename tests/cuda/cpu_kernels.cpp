@@ -142,6 +142,26 @@ TEST_CASE("CPU kernels on a GPU give the same bits with every option, shape and 
   }
 }
 
+TEST_CASE("CPU kernels on a GPU give the same bits with a state in registers and products of large tiles",
+          "[emulation][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const std::size_t K : {64, 128})
+    for (const std::size_t V : {5, 70, 128})
+      for (const char* const contraction : {"contraction=fused", "contraction=separate"})
+        for (const char* const reduction : {"reduction=sequential", "reduction=pairwise", "reduction=tree:32",
+                                            "reduction=blocks:16", "reduction=blocks:5"}) {
+          ProblemSpec spec;
+          spec.K = K, spec.V = V, spec.T = 67 + V % 64, spec.B = 2, spec.qk_l2norm = true;
+          spec.initial_state = V != 70, spec.state_v_first = V == 128;
+          INFO("K " << K << " V " << V << ", " << contraction << ", " << reduction);
+          check(test::with_loss(test::make_problem(spec, K + V)), DType::bf16, {contraction, reduction});
+        }
+  ProblemSpec packed = test::packed_spec();
+  packed.K = 64, packed.V = 64;
+  for (const char* const reduction : {"reduction=sequential", "reduction=pairwise", "reduction=tree:32"})
+    check(test::with_loss(test::make_problem(packed)), DType::fp32, {reduction});
+}
+
 TEST_CASE("CPU kernels on a GPU go through every way to compute on a few problems", "[emulation][race]") {
   KDA_CHECK_NEEDS_GPU();
   ProblemSpec spec;

@@ -27,33 +27,160 @@ KDA_CHECK_TEAM_APART void ordered_product(const SumOrder& order, std::size_t row
 
 #ifdef __CUDACC__
 
-/// `together` rows of a column by a thread: what a row of B is read for.
-template <class T, bool is_fused, unsigned together>
-KDA_CHECK_TEAM void running_product(std::size_t rows, std::size_t columns, std::size_t depth, Factor<T> a,
-                                    const T* b, std::size_t b_stride, T* c, std::size_t c_stride,
-                                    Start start) {
-  each((rows + together - 1) / together, columns, [=](std::size_t group, std::size_t column) {
-    const T* of_row[together];
-    T sum[together];
+/// Neighbours that are loaded at once.
+template <class T, unsigned count>
+struct alignas(count * sizeof(T)) Neighbours {
+  T x[count];
+
+  static __device__ Neighbours at(const T* first) { return *reinterpret_cast<const Neighbours*>(first); }
+};
+/// Whether all that begins there, or whole strides behind it, can be.
+template <unsigned count, class T>
+__device__ bool are_aligned(const T* first, std::size_t stride) {
+  return reinterpret_cast<std::uintptr_t>(first) % (count * sizeof(T)) == 0 && stride % count == 0;
+}
+
+/// Terms that one running sum takes: all `depth` of them, or those of a block; 0: the order is another.
+KDA_CHECK_THREAD std::size_t run_of(const SumOrder& order, std::size_t depth) {
+  if (order.is_running()) return depth;
+  return order.reduction.kind == ReductionKind::blocks ? order.reduction.width : 0;
+}
+
+/// Elements of C that a thread adds up: a row of B is read for several rows of A, and the other way round.
+template <class T, bool is_fused, unsigned R, unsigned C>
+struct ProductTile {
+  T sum[R][C] = {};
+
+  __device__ void add(const T (&a)[R], const Neighbours<T, C>& b) {
 #pragma unroll
-    for (unsigned r = 0; r < together; ++r) {
-      const std::size_t row = min(group * together + r, rows - 1);  // the last is computed again
-      of_row[r] = a.data + row * a.row_stride;
-      sum[r] = start == Start::zero ? T(0) : c[row * c_stride + column];
+    for (unsigned r = 0; r < R; ++r)
+#pragma unroll
+      for (unsigned c = 0; c < C; ++c) sum[r][c] = scalar_multiply_add<is_fused>(a[r], b.x[c], sum[r][c]);
+  }
+};
+
+/// How rows of A lie: what lies side by side is loaded at once.
+enum class Lying : std::uint8_t { along, across, apart };
+
+/// Terms [d, end).
+template <class T, bool is_fused, unsigned R, unsigned C>
+__device__ __forceinline__ void add_terms(ProductTile<T, is_fused, R, C>& tile, Lying lying,
+                                          const T* const (&of_row)[R], std::size_t depth_stride,
+                                          const T* of_column, std::size_t b_stride, std::size_t d,
+                                          std::size_t end) {
+  constexpr unsigned quad = 4;
+  using Quad = Neighbours<T, quad>;
+  using Row = Neighbours<T, C>;
+  if (lying == Lying::along)
+#pragma unroll 2
+    for (; d + quad <= end; d += quad) {
+      Quad along[R];
+      Row below[quad];
+#pragma unroll
+      for (unsigned i = 0; i < quad; ++i) below[i] = Row::at(of_column + (d + i) * b_stride);
+#pragma unroll
+      for (unsigned r = 0; r < R; ++r) along[r] = Quad::at(of_row[r] + d);
+#pragma unroll
+      for (unsigned i = 0; i < quad; ++i) {
+        T across[R];
+#pragma unroll
+        for (unsigned r = 0; r < R; ++r) across[r] = along[r].x[i];
+        tile.add(across, below[i]);
+      }
     }
-    const T* of_column = b + column;
-    std::size_t at = 0;
+  else if (lying == Lying::across)
 #pragma unroll 4
-    for (std::size_t d = 0; d < depth; ++d, at += a.depth_stride, of_column += b_stride) {
-      const T x = *of_column;
+    for (; d < end; ++d) {
+      T across[R];
 #pragma unroll
-      for (unsigned r = 0; r < together; ++r)
-        sum[r] = scalar_multiply_add<is_fused>(of_row[r][at], x, sum[r]);
+      for (unsigned r = 0; r < R; r += quad) {
+        const Quad some = Quad::at(of_row[0] + r + d * depth_stride);
+#pragma unroll
+        for (unsigned i = 0; i < quad; ++i)
+          if (r + i < R) across[r + i] = some.x[i];
+      }
+      tile.add(across, Row::at(of_column + d * b_stride));
+    }
+#pragma unroll 2
+  for (; d < end; ++d) {
+    T across[R];
+#pragma unroll
+    for (unsigned r = 0; r < R; ++r) across[r] = of_row[r][d * depth_stride];
+    tile.add(across, Row::at(of_column + d * b_stride));
+  }
+}
+
+/// `run`: the terms of a running sum; in_blocks: there are several, which are added up from the first on.
+template <class T, bool is_fused, bool in_blocks, unsigned R, unsigned C>
+KDA_CHECK_TEAM void running_product(std::size_t run, std::size_t rows, std::size_t columns, std::size_t depth,
+                                    Factor<T> a, const T* b, std::size_t b_stride, T* c, std::size_t c_stride,
+                                    Start start) {
+  constexpr unsigned quad = 4;
+  using Row = Neighbours<T, C>;
+  const Lying lying =
+      a.depth_stride == 1 && are_aligned<quad>(a.data, a.row_stride) && (!in_blocks || run % quad == 0)
+          ? Lying::along
+      : R % quad == 0 && a.row_stride == 1 && rows % R == 0 && are_aligned<quad>(a.data, a.depth_stride)
+          ? Lying::across
+          : Lying::apart;
+  each((rows + R - 1) / R, columns / C, [=](std::size_t group, std::size_t of_columns) {
+    const std::size_t first = group * R, column = of_columns * C;
+    const T* of_row[R];
+    ProductTile<T, is_fused, R, C> tile;
+#pragma unroll
+    for (unsigned r = 0; r < R; ++r) {
+      const std::size_t row = min(first + r, rows - 1);  // the last is computed again
+      of_row[r] = a.data + row * a.row_stride;
+      if (in_blocks || start == Start::zero) continue;
+      const Row old = Row::at(c + row * c_stride + column);
+#pragma unroll
+      for (unsigned i = 0; i < C; ++i) tile.sum[r][i] = old.x[i];
+    }
+    if constexpr (in_blocks) {
+      ProductTile<T, is_fused, R, C> total;
+      for (std::size_t from = 0; from < depth; from += run) {
+        tile = {};
+        add_terms(tile, lying, of_row, a.depth_stride, b + column, b_stride, from, min(from + run, depth));
+#pragma unroll
+        for (unsigned r = 0; r < R; ++r)
+#pragma unroll
+          for (unsigned i = 0; i < C; ++i)
+            total.sum[r][i] = from == 0 ? tile.sum[r][i] : total.sum[r][i] + tile.sum[r][i];
+      }
+      tile = total;
+    } else {
+      add_terms(tile, lying, of_row, a.depth_stride, b + column, b_stride, 0, depth);
     }
 #pragma unroll
-    for (unsigned r = 0; r < together; ++r)
-      if (group * together + r < rows) c[(group * together + r) * c_stride + column] = sum[r];
+    for (unsigned r = 0; r < R; ++r)
+      if (first + r < rows) {
+        T* const target = c + (first + r) * c_stride + column;
+        const bool is_added = in_blocks && start != Start::zero;
+        const Row old = is_added ? Row::at(target) : Row{};
+        Row result;
+#pragma unroll
+        for (unsigned i = 0; i < C; ++i) result.x[i] = is_added ? old.x[i] + tile.sum[r][i] : tile.sum[r][i];
+        *reinterpret_cast<Row*>(target) = result;
+      }
   });
+}
+
+/// A thread has as much of C as leaves none without.
+template <class T, bool is_fused, bool in_blocks>
+KDA_CHECK_TEAM void tiled_product(std::size_t run, std::size_t rows, std::size_t columns, std::size_t depth,
+                                  Factor<T> a, const T* b, std::size_t b_stride, T* c, std::size_t c_stride,
+                                  Start start) {
+  const std::size_t of_thread = rows * columns / blockDim.x;
+  const bool has_pairs = are_aligned<2>(b, b_stride) && are_aligned<2>(c, c_stride);
+  if (of_thread >= 16 && has_pairs)
+    running_product<T, is_fused, in_blocks, 8, 2>(run, rows, columns, depth, a, b, b_stride, c, c_stride,
+                                                  start);
+  else if (of_thread >= 4)
+    running_product<T, is_fused, in_blocks, 4, 1>(run, rows, columns, depth, a, b, b_stride, c, c_stride,
+                                                  start);
+  else
+    running_product<T, is_fused, in_blocks, 1, 1>(run, rows, columns, depth, a, b, b_stride, c, c_stride,
+                                                  start);
 }
 
 /// C[rows][columns] (+)= A[rows][depth] B[depth][columns]; columns is a multiple of 16.
@@ -61,13 +188,13 @@ template <class T, bool is_fused>
 KDA_CHECK_TEAM_APART void product(const SumOrder& order, std::size_t rows, std::size_t columns,
                                   std::size_t depth, Factor<T> a, const T* b, std::size_t b_stride, T* c,
                                   std::size_t c_stride, Start start) {
-  constexpr unsigned together = 8;
-  if (!order.is_running())
-    ordered_product(order, rows, columns, depth, a, b, b_stride, c, c_stride, start);
-  else if (rows * columns >= together * blockDim.x)
-    running_product<T, is_fused, together>(rows, columns, depth, a, b, b_stride, c, c_stride, start);
+  const std::size_t run = run_of(order, depth);
+  if (order.is_running())
+    tiled_product<T, is_fused, false>(run, rows, columns, depth, a, b, b_stride, c, c_stride, start);
+  else if (run > 0)
+    tiled_product<T, is_fused, true>(run, rows, columns, depth, a, b, b_stride, c, c_stride, start);
   else
-    running_product<T, is_fused, 1>(rows, columns, depth, a, b, b_stride, c, c_stride, start);
+    ordered_product(order, rows, columns, depth, a, b, b_stride, c, c_stride, start);
 }
 
 #else

@@ -176,11 +176,16 @@ __device__ void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, st
         q,     chunk.k + j * stride,        chunk.G + i * stride, chunk.G + j * stride, chunk.beta[i],
         false, chunk.operations.exponential};
     T q_sum = 0, k_sum = 0;
-    if (order.is_running()) {
-      for (std::size_t d = 0; d < chunk.key_dim; ++d) {
-        const Factors<OneLane<T>> next = terms(d);
-        q_sum = scalar_multiply_add<is_fused>(next.a.x, next.b.x, q_sum);
-        k_sum = scalar_multiply_add<is_fused>(k[d] * terms.beta, next.b.x, k_sum);
+    if (const std::size_t run = run_of(order, chunk.key_dim); run > 0) {
+      for (std::size_t from = 0; from < chunk.key_dim; from += run) {
+        T q_run = 0, k_run = 0;
+        const std::size_t to = from + run < chunk.key_dim ? from + run : chunk.key_dim;
+        for (std::size_t d = from; d < to; ++d) {
+          const Factors<OneLane<T>> next = terms(d);
+          q_run = scalar_multiply_add<is_fused>(next.a.x, next.b.x, q_run);
+          k_run = scalar_multiply_add<is_fused>(k[d] * terms.beta, next.b.x, k_run);
+        }
+        q_sum = from == 0 ? q_run : q_sum + q_run, k_sum = from == 0 ? k_run : k_sum + k_run;
       }
     } else {
       q_sum = ordered_sum(order, chunk.key_dim, terms, OneLane<T>::zero(), false).x;
