@@ -25,7 +25,7 @@ struct PartJob {
 /// Of all parts, or of that which this rank has.
 std::vector<PartJob> part_jobs(const Problem& problem, const RunOptions& options, const Ranks* ranks) {
   std::vector<PartJob> jobs;
-  for (const HeadJob& job : head_jobs(problem))
+  for (const HeadJob& job : head_jobs(problem, 1, options.threads))
     for (std::size_t part = 0; part < parts_of(job.sequence, options); ++part)
       if (ranks == nullptr || ranks->rank() == part) jobs.push_back({job.sequence, job.head, part});
   return jobs;

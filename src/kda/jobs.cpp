@@ -19,22 +19,17 @@ std::vector<Sequence> longest_first(const Problem& problem) {
 
 }  // namespace
 
-std::vector<HeadJob> head_jobs(const Problem& problem) {
+std::vector<HeadJob> head_jobs(const Problem& problem, std::size_t tiles, int threads) {
+  const std::vector<Sequence> sequences = longest_first(problem);
+  const std::size_t heads = problem.dimensions().HV * std::max<std::size_t>(1, sequences.size());
+  const std::size_t wanted = (static_cast<std::size_t>(std::max(1, threads)) + heads - 1) / heads;
+  const std::size_t parts = std::min(tiles, wanted);
   std::vector<HeadJob> jobs;
-  for (const Sequence& sequence : longest_first(problem))
-    for (std::size_t head = 0; head < problem.dimensions().HV; ++head) jobs.push_back({sequence, head});
+  for (const Sequence& sequence : sequences)
+    for (std::size_t head = 0; head < problem.dimensions().HV; ++head)
+      for (std::size_t part = 0; part < parts; ++part)
+        jobs.push_back({sequence, head, tiles * part / parts, tiles * (part + 1) / parts});
   return jobs;
-}
-
-HeadCut cut_heads(std::size_t heads, std::size_t tiles, int threads, std::size_t pieces,
-                  std::size_t block_bytes, std::size_t most_blocks) {
-  constexpr std::size_t bytes_of_thread = std::size_t{3} << 20;  // some milliseconds of work
-  const auto workers = static_cast<std::size_t>(std::max(1, threads));
-  if (workers == 1 || heads == 0) return {1, most_blocks};
-  const HeadCut cut{std::min(tiles, (pieces * workers + heads - 1) / heads), most_blocks};
-  if (!cut.are_inputs_shared()) return cut;
-  const std::size_t room = bytes_of_thread * workers / (heads * block_bytes);
-  return {cut.parts, std::clamp<std::size_t>(room, 1, std::max<std::size_t>(1, most_blocks))};
 }
 
 std::vector<GroupJob> group_jobs(const Problem& problem) {

@@ -1,5 +1,5 @@
 // How the work of a problem is cut: by sequence, by value head, and, where there are too few heads for the
-// threads, by tiles of V lanes. Longest sequences first. How it is cut changes no result.
+// threads, by groups of V lanes. Longest sequences first. How it is cut changes no result.
 #pragma once
 
 #include <string>
@@ -13,23 +13,11 @@ namespace kda_check::kda {
 struct HeadJob {
   Sequence sequence;
   std::size_t head;
-};
-std::vector<HeadJob> head_jobs(const Problem& problem);
-
-/// Heads that several workers share, each some tiles of it. What is made of its inputs takes long enough to
-/// be made once, too: some blocks of tokens at a time, behind which workers meet.
-struct HeadCut {
-  std::size_t parts;   ///< of a head; 1: whoever has it has all of it
-  std::size_t blocks;  ///< of tokens between meetings
-
-  bool are_inputs_shared() const { return parts > 1; }
-  std::size_t first_tile(std::size_t part, std::size_t tiles) const { return tiles * part / parts; }
+  std::size_t first_tile, last_tile;  ///< tiles of V lanes [first, last)
 };
 
-/// `pieces`: for each thread, as far as there are `tiles` of a head; several, for one that comes late or is
-/// slow. `block_bytes`: inputs of a block of one head, of which there are `most_blocks` at most.
-HeadCut cut_heads(std::size_t heads, std::size_t tiles, int threads, std::size_t pieces,
-                  std::size_t block_bytes, std::size_t most_blocks);
+/// `tiles`: how many tiles a head may be split into at most; 1 leaves heads whole.
+std::vector<HeadJob> head_jobs(const Problem& problem, std::size_t tiles, int threads);
 
 /// The value heads of one query head of one sequence: gradients of q and k are summed over them.
 struct GroupJob {

@@ -13,14 +13,14 @@ void run_head(const Problem& problem, const HeadJob& job, const TokenArithmetic&
   const std::size_t K = problem.dimensions().K, V = problem.dimensions().V, v_stride = padded(V);
   const HeadReader<T> reader(problem, arithmetic.operations);
   const Kernels<T>& kernel = kernels<T>();
-  TokenInputs<T> in(arithmetic, K, v_stride, problem.dimensions().strength);
+  TokenInputs<T> in(K, v_stride, problem.dimensions().strength);
   tensor::Scratch<T> o(in.block_tokens * v_stride), state(K * v_stride), scratch(V);
   StateStore<T> store(arithmetic.stored, problem.dimensions(), job.head, v_stride);
   const Sequence& s = job.sequence;
   reader.state(s, job.head, state.data(), v_stride);
   for (std::size_t begin = s.begin; begin < s.end; begin += in.block_tokens) {
     const std::size_t count = std::min(in.block_tokens, s.end - begin);
-    in.load(reader, arithmetic, s, job.head, begin, count);
+    in.load(reader, arithmetic, s, job.head, begin, count, K, v_stride);
     const std::size_t together = store.together(count);
     for (std::size_t t = 0; t < count; t += together) {
       const TokenSpan<T> tokens = in.span(t, together);
@@ -45,7 +45,7 @@ void run_head(const Problem& problem, const HeadJob& job, const TokenArithmetic&
 
 Answer run_naive(const Problem& problem, const RunOptions& options) {
   Answer answer = allocate_answer(problem, options.dtype);
-  const std::vector<HeadJob> jobs = head_jobs(problem);
+  const std::vector<HeadJob> jobs = head_jobs(problem, 1, options.threads);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
     if (options.dtype == numeric::DType::fp64) {
       run_head<double>(problem, jobs[item], TokenArithmetic(problem, options), answer);

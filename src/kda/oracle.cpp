@@ -7,7 +7,6 @@
 #include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "kda/gpu_oracle.hpp"
-#include "kda/jobs.hpp"
 #include "kda/oracle_inputs.hpp"
 
 namespace kda_check::kda {
@@ -58,7 +57,7 @@ class Recurrence {
       parallel_for(heads_, work.threads, [&](std::size_t head, int) { load_state(sequence, head); });
       for (std::size_t begin = 0; begin < sequence.length(); begin += tokens_at_once) {
         const Sequence tokens = sequence.block(begin, tokens_at_once);
-        const std::size_t most = work.cut.blocks * block_tokens;
+        const std::size_t most = work.blocks * block_tokens;
         for (std::size_t at = 0; at < tokens.length(); at += most)
           advance(tokens.block(at, most), at, work, output);
         if (sink.output)
@@ -84,20 +83,28 @@ class Recurrence {
   /// How the work is cut, and what workers need.
   struct Shared {
     int threads;
-    HeadCut cut;
+    std::size_t parts;   ///< of a head, each some tiles of V lanes
+    std::size_t blocks;  ///< of tokens, behind which workers meet
     std::vector<Workspace> of_worker = {};
-    /// Of cut.blocks of each head. With whole heads of a block for each worker, who reads it when it is its
-    /// turn.
+    /// Of `blocks` of each head. With parts 1 of a block for each worker, who reads it when it is its turn.
     std::vector<TokenPairs> inputs = {};
+    bool are_inputs_shared() const { return parts > 1; }
   };
 
+  /// What is made of a block's inputs is a fifth of the work and more: workers that share a head share it.
+  /// There are several parts for each worker, for one that comes late or is slow; and some milliseconds of
+  /// work before they meet.
   Shared shared_by(int threads, std::size_t most_tokens) const {
-    constexpr std::size_t pieces = 8;
-    const std::size_t block_bytes = block_tokens * (8 * d_.K + v_stride_) * sizeof(double);
-    Shared work{threads, cut_heads(heads_, tiles_, threads, pieces, block_bytes, most_tokens / block_tokens)};
+    constexpr std::size_t parts_of_worker = 8, bytes_of_worker = std::size_t{3} << 20;
     const auto workers = static_cast<std::size_t>(threads);
-    for (std::size_t worker = 0; worker < workers; ++worker) work.of_worker.emplace_back(v_stride_);
-    for (std::size_t n = work.cut.are_inputs_shared() ? heads_ * work.cut.blocks : workers; n > 0; --n)
+    const std::size_t wanted = workers == 1 ? 1 : (parts_of_worker * workers + heads_ - 1) / heads_;
+    Shared work{threads, std::min(tiles_, wanted), most_tokens / block_tokens};
+    if (work.are_inputs_shared()) {
+      const std::size_t of_blocks = heads_ * block_tokens * (8 * d_.K + v_stride_) * sizeof(double);
+      work.blocks = std::clamp<std::size_t>(bytes_of_worker * workers / of_blocks, 1, work.blocks);
+    }
+    for (int worker = 0; worker < threads; ++worker) work.of_worker.emplace_back(v_stride_);
+    for (std::size_t n = work.are_inputs_shared() ? heads_ * work.blocks : workers; n > 0; --n)
       work.inputs.emplace_back(block_tokens, d_.K, v_stride_, d_.strength);
     return work;
   }
@@ -134,27 +141,26 @@ class Recurrence {
     }
   }
 
-  /// All heads through up to work.cut.blocks blocks; the first token goes to row `row` of the output.
+  /// All heads through up to work.blocks blocks; the first token goes to row `row` of the output.
   void advance(const Sequence& tokens, std::size_t row, Shared& work, Output& output) {
     const std::size_t blocks = (tokens.length() + block_tokens - 1) / block_tokens;
     const auto read = [&](std::size_t head, std::size_t block, TokenPairs& in) {
       inputs_.tokens(tokens.block(block * block_tokens, block_tokens), first_head_ + head, in, v_stride_);
     };
-    const HeadCut& cut = work.cut;
-    if (cut.are_inputs_shared())
+    if (work.are_inputs_shared())
       parallel_for(heads_ * blocks, work.threads, [&](std::size_t item, int) {
         const std::size_t head = item / blocks, block = item % blocks;
-        read(head, block, work.inputs[head * cut.blocks + block]);
+        read(head, block, work.inputs[head * work.blocks + block]);
       });
-    parallel_for(heads_ * cut.parts, work.threads, [&](std::size_t item, int worker) {
-      const std::size_t head = item / cut.parts, part = item % cut.parts;
+    parallel_for(heads_ * work.parts, work.threads, [&](std::size_t item, int worker) {
+      const std::size_t head = item / work.parts, part = item % work.parts;
       const auto own = static_cast<std::size_t>(worker);
       for (std::size_t block = 0; block < blocks; ++block) {
-        TokenPairs& in = work.inputs[cut.are_inputs_shared() ? head * cut.blocks + block : own];
-        if (!cut.are_inputs_shared()) read(head, block, in);
+        TokenPairs& in = work.inputs[work.are_inputs_shared() ? head * work.blocks + block : own];
+        if (!work.are_inputs_shared()) read(head, block, in);
         const std::size_t at = block * block_tokens;
-        advance(tokens.block(at, block_tokens), row + at, head, cut.first_tile(part, tiles_),
-                cut.first_tile(part + 1, tiles_), in, work.of_worker[own], output);
+        advance(tokens.block(at, block_tokens), row + at, head, tiles_ * part / work.parts,
+                tiles_ * (part + 1) / work.parts, in, work.of_worker[own], output);
       }
     });
   }

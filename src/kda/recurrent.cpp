@@ -8,137 +8,53 @@ namespace kda_check::kda {
 
 namespace {
 
+LaneRange lanes_of(const HeadJob& job, std::size_t tile_lanes, std::size_t V) {
+  return {job.first_tile * tile_lanes, std::min(V, job.last_tile * tile_lanes)};
+}
+
+/// The tiles of one job, over the whole sequence. `state` is in tiles.
 template <class T>
-class Recurrence {
- public:
-  Recurrence(const Problem& problem, const RunOptions& options, Answer& answer)
-      : problem_(problem),
-        d_(problem.dimensions()),
-        v_stride_(padded(d_.V)),
-        lanes_(kernels<T>().tile_lanes),
-        tiles_((d_.V + lanes_ - 1) / lanes_),
-        arithmetic_(problem, options),
-        reader_(problem, arithmetic_.operations),
-        threads_(options.threads),
-        jobs_(head_jobs(problem)),
-        cut_(cut()),
-        answer_(answer) {}
-
-  void run() {
-    if (!cut_.are_inputs_shared())
-      parallel_for(jobs_.size(), threads_, [&](std::size_t item, int) { run_whole(jobs_[item]); });
-    else if (!jobs_.empty())
-      run_parts();
-  }
-
- private:
-  using Inputs = TokenInputs<T>;
-  static constexpr std::size_t block_tokens = Inputs::block_tokens;
-
-  HeadCut cut() const {
-    constexpr std::size_t pieces = 4;
-    // A scale is of all columns: a state that is stored stays whole.
-    const std::size_t most_parts = arithmetic_.stored == StoredState{} ? tiles_ : 1;
-    const std::size_t longest = jobs_.empty() ? 0 : jobs_.front().sequence.length(),
-                      blocks = (longest + block_tokens - 1) / block_tokens;
-    return cut_heads(jobs_.size(), most_parts, threads_, pieces,
-                     block_tokens * (3 * d_.K + v_stride_) * sizeof(T), blocks);
-  }
-
-  tensor::Scratch<T> initial_state(const HeadJob& job) const {
-    tensor::Scratch<T> rows(d_.K * v_stride_), state(d_.K * v_stride_);
-    reader_.state(job.sequence, job.head, rows.data(), v_stride_);
-    to_tiles(rows.data(), d_.K, v_stride_, lanes_, state.data());
-    return state;
-  }
-  Inputs inputs(std::size_t rows) const { return {arithmetic_, d_.K, v_stride_, d_.strength, rows}; }
-  void advance(const TokenSpan<T>& tokens, TileRange tiles, T* o, T* state) const {
-    run_token_tiles(arithmetic_, tokens, d_.K, v_stride_, reader_.scale(), tiles, o, state);
-  }
-  LaneRange lanes_of(TileRange tiles) const {
-    return {tiles.first * lanes_, std::min(d_.V, tiles.last * lanes_)};
-  }
-  void keep_output(const HeadJob& job, std::size_t begin, std::size_t count, TileRange tiles, const T* o) {
-    store_output(o, v_stride_, problem_, job.sequence, job.head, begin, count, lanes_of(tiles), answer_.o);
-  }
-  void keep_state(const HeadJob& job, TileRange tiles, const T* state) {
-    tensor::Scratch<T> rows(d_.K * v_stride_);
-    from_tiles(state, d_.K, v_stride_, lanes_, tiles, rows.data());
-    store_state(rows.data(), v_stride_, problem_, job.sequence, job.head, lanes_of(tiles),
-                answer_.final_state);
-  }
-
-  void run_whole(const HeadJob& job) {
-    const TileRange all{0, tiles_};
-    const Sequence& s = job.sequence;
-    Inputs in = inputs(block_tokens);
-    tensor::Scratch<T> o(block_tokens * v_stride_), state = initial_state(job);
-    StateStore<T> store(arithmetic_.stored, d_, job.head, lanes_);
-    for (std::size_t begin = s.begin; begin < s.end; begin += block_tokens) {
-      const std::size_t count = std::min(block_tokens, s.end - begin);
-      in.load(reader_, arithmetic_, s, job.head, begin, count);
-      const std::size_t together = store.together(count);
-      for (std::size_t t = 0; t < count; t += together) {
-        advance(in.span(t, together), all, &o[t * v_stride_], state.data());
-        store.store(begin + t - s.begin, &in.decay[t * d_.K], state.data());
-      }
-      keep_output(job, begin, count, all, o.data());
+void run_tiles(const Problem& problem, const HeadJob& job, const TokenArithmetic& arithmetic, T* state,
+               Answer& answer) {
+  const std::size_t K = problem.dimensions().K, V = problem.dimensions().V, v_stride = padded(V);
+  const HeadReader<T> reader(problem, arithmetic.operations);
+  const Sequence& s = job.sequence;
+  TokenInputs<T> in(K, v_stride, problem.dimensions().strength);
+  tensor::Scratch<T> o(in.block_tokens * v_stride);
+  StateStore<T> store(arithmetic.stored, problem.dimensions(), job.head, kernels<T>().tile_lanes);
+  for (std::size_t begin = s.begin; begin < s.end; begin += in.block_tokens) {
+    const std::size_t count = std::min(in.block_tokens, s.end - begin);
+    in.load(reader, arithmetic, s, job.head, begin, count, K, v_stride);
+    const std::size_t together = store.together(count);
+    for (std::size_t t = 0; t < count; t += together) {
+      run_token_tiles(arithmetic, in.span(t, together), K, v_stride, reader.scale(),
+                      {job.first_tile, job.last_tile}, &o[t * v_stride], state);
+      store.store(begin + t - s.begin, &in.decay[t * K], state);
     }
-    keep_state(job, all, state.data());
+    store_output(o.data(), v_stride, problem, s, job.head, begin, count,
+                 lanes_of(job, kernels<T>().tile_lanes, V), answer.o);
   }
-
-  /// Those heads that have tokens left, some blocks at a time: their inputs, and then their parts.
-  void run_parts() {
-    const std::size_t step = cut_.blocks * block_tokens, longest = jobs_.front().sequence.length();
-    std::vector<tensor::Scratch<T>> states(jobs_.size());
-    std::vector<Inputs> of_head;
-    for (std::size_t head = 0; head < jobs_.size(); ++head) of_head.push_back(inputs(step));
-    for (std::size_t from = 0; from == 0 || from < longest; from += step) {
-      std::size_t heads = jobs_.size();
-      while (from > 0 && jobs_[heads - 1].sequence.length() <= from) --heads;
-      parallel_for(heads * cut_.blocks, threads_, [&](std::size_t item, int) {
-        const std::size_t head = item / cut_.blocks, row = item % cut_.blocks * block_tokens;
-        const Sequence& s = jobs_[head].sequence;
-        if (from + row == 0) states[head] = initial_state(jobs_[head]);
-        if (from + row >= s.length()) return;
-        const Sequence tokens = s.block(from + row, block_tokens);
-        of_head[head].load(reader_, arithmetic_, s, jobs_[head].head, tokens.begin, tokens.length(), row);
-      });
-      parallel_for(heads * cut_.parts, threads_, [&](std::size_t item, int) {
-        const std::size_t head = item / cut_.parts, part = item % cut_.parts;
-        run_part(jobs_[head], from, {cut_.first_tile(part, tiles_), cut_.first_tile(part + 1, tiles_)},
-                 of_head[head], states[head].data());
-      });
-    }
-  }
-  /// From token `from` of the sequence on, which is the first of the inputs.
-  void run_part(const HeadJob& job, std::size_t from, TileRange tiles, Inputs& in, T* state) {
-    const Sequence& s = job.sequence;
-    const std::size_t end = std::min(s.length(), from + cut_.blocks * block_tokens);
-    tensor::Scratch<T> o(block_tokens * v_stride_);
-    for (std::size_t at = from; at < end; at += block_tokens) {
-      const std::size_t count = std::min(block_tokens, end - at);
-      advance(in.span(at - from, count), tiles, o.data(), state);
-      keep_output(job, s.begin + at, count, tiles, o.data());
-    }
-    if (end == s.length()) keep_state(job, tiles, state);
-  }
-
-  const Problem& problem_;
-  const Dimensions d_;
-  const std::size_t v_stride_, lanes_, tiles_;
-  const TokenArithmetic arithmetic_;
-  const HeadReader<T> reader_;
-  const int threads_;
-  const std::vector<HeadJob> jobs_;
-  const HeadCut cut_;
-  Answer& answer_;
-};
+}
 
 template <class T>
 Answer run_in(const Problem& problem, const RunOptions& options) {
   Answer answer = allocate_answer(problem, options.dtype);
-  Recurrence<T>(problem, options, answer).run();
+  const Dimensions& d = problem.dimensions();
+  const std::size_t lanes = kernels<T>().tile_lanes, v_stride = padded(d.V), state_size = d.K * v_stride;
+  // A scale is of all columns: a state that is stored stays whole.
+  const bool is_stored = options.arithmetic.stored != StoredState{};
+  const std::vector<HeadJob> jobs =
+      head_jobs(problem, (d.V + lanes - 1) / lanes, is_stored ? 1 : options.threads);
+  parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
+    const HeadJob& job = jobs[item];
+    tensor::Scratch<T> rows(state_size), tiles(state_size);
+    HeadReader<T>(problem).state(job.sequence, job.head, rows.data(), v_stride);
+    to_tiles(rows.data(), d.K, v_stride, lanes, tiles.data());
+    run_tiles(problem, job, TokenArithmetic(problem, options), tiles.data(), answer);
+    from_tiles(tiles.data(), d.K, v_stride, lanes, rows.data());
+    store_state(rows.data(), v_stride, problem, job.sequence, job.head, lanes_of(job, lanes, d.V),
+                answer.final_state);
+  });
   return answer;
 }
 

@@ -24,7 +24,7 @@ class HeadRun {
         v_stride_(padded(d_.V)),
         tiles_((d_.V + kernels<float>().tile_lanes - 1) / kernels<float>().tile_lanes),
         g_(d_.B * d_.T * d_.K),
-        in_(arithmetic_, d_.K, v_stride_, d_.strength),
+        in_(d_.K, v_stride_, d_.strength),
         o_(in_.block_tokens * v_stride_),
         state_(d_.K * v_stride_) {
     tensor::Scratch<float> rows(in_.block_tokens * padded(d_.K));
@@ -60,7 +60,7 @@ class HeadRun {
           std::copy_n(&o_[t * v_stride_], d_.V,
                       &answer.o.elements<float>()[((s.batch * d_.T + begin + t) * heads + at) * d_.V]);
       });
-      from_tiles(state_.data(), d_.K, v_stride_, lanes, {0, tiles_}, rows.data());
+      from_tiles(state_.data(), d_.K, v_stride_, lanes, rows.data());
       store(rows.data(), &answer.final_state.elements<float>()[(s.index * heads + at) * d_.K * d_.V]);
     }
   }
@@ -81,7 +81,7 @@ class HeadRun {
 
   void load(const Sequence& s, std::size_t begin, std::size_t count, std::size_t first, std::size_t last,
             float factor) {
-    in_.load_operands(reader_, arithmetic_, s, head_, begin, count);
+    in_.load_operands(reader_, arithmetic_, s, head_, begin, count, d_.K, v_stride_);
     std::copy_n(log_decay(s, begin), count * d_.K, in_.decay.data());
     const std::size_t each = d_.K / d_.decays();  // channels that share a decay
     for (std::size_t t = 0; t < count; ++t)

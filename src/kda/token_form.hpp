@@ -103,52 +103,43 @@ struct TokenSpan {
   const T *read, *column_beta, *write;
 };
 
-/// Inputs of `rows` tokens of one head as the token kernels take them.
+/// Inputs of `block_tokens` tokens of one head as the token kernels take them.
 template <class T>
 struct TokenInputs {
-  static constexpr std::size_t block_tokens = 64;  ///< that are read at once
+  static constexpr std::size_t block_tokens = 64;
 
-  TokenInputs(const TokenArithmetic& arithmetic, std::size_t K, std::size_t v_stride, Strength strength,
-              std::size_t rows = block_tokens)
+  TokenInputs(std::size_t K, std::size_t v_stride, Strength strength)
       : key_dim(K),
         value_stride(v_stride),
-        fuses_write(arithmetic.fuses_write() && strength == Strength::gates),
-        q(rows * K),
-        k(rows * K),
-        decay(rows * K),
-        beta(rows),
-        v(rows * v_stride),
-        own_read(strength == Strength::gates ? rows * K : 0),
-        own_column_beta(strength == Strength::value ? rows * v_stride : 0),
-        own_write(strength == Strength::gates ? rows * v_stride : 0) {}
+        q(block_tokens * K),
+        k(block_tokens * K),
+        decay(block_tokens * K),
+        beta(block_tokens),
+        v(block_tokens * v_stride),
+        own_read(strength == Strength::gates ? block_tokens * K : 0),
+        own_column_beta(strength == Strength::value ? block_tokens * v_stride : 0),
+        own_write(strength == Strength::gates ? block_tokens * v_stride : 0) {}
 
-  /// Tokens [begin, begin + count) to the rows from `row` on. Others may be loaded at the same time.
   void load(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
-            std::size_t head, std::size_t begin, std::size_t count, std::size_t row = 0) {
-    load_operands(reader, arithmetic, s, head, begin, count, row);
-    T* const decays = decay.data() + row * key_dim;
-    reader.log_decay(s, head, begin, count, decays, key_dim);
-    to_decays(arithmetic, decays, count * key_dim);
-    flush(arithmetic, decay, row * key_dim, count * key_dim);
+            std::size_t head, std::size_t begin, std::size_t count, std::size_t K, std::size_t v_stride) {
+    load_operands(reader, arithmetic, s, head, begin, count, K, v_stride);
+    reader.log_decay(s, head, begin, count, decay.data(), K);
+    to_decays(arithmetic, decay.data(), count * K);
+    flush(arithmetic, decay);
   }
   /// All but decays.
   void load_operands(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
-                     std::size_t head, std::size_t begin, std::size_t count, std::size_t row = 0) {
-    const std::size_t at = row * key_dim, value_at = row * value_stride;
-    kda::load_operands(reader, arithmetic, s, head, begin, count, key_dim, !arithmetic.scales_output(),
-                       {q.data() + at, k.data() + at, decay.data() + at, beta.data() + row, from(read(), at),
-                        from(column_beta(), value_at), value_stride});
+                     std::size_t head, std::size_t begin, std::size_t count, std::size_t K,
+                     std::size_t v_stride) {
+    kda::load_operands(reader, arithmetic, s, head, begin, count, K, !arithmetic.scales_output(),
+                       {q.data(), k.data(), decay.data(), beta.data(), read(), column_beta(), v_stride});
+    fuses_write = arithmetic.fuses_write() && own_write.size() > 0;
     if (fuses_write)
-      reader.value_and_write(s, head, begin, count, v.data() + value_at, own_write.data() + value_at,
-                             value_stride);
+      reader.value_and_write(s, head, begin, count, v.data(), own_write.data(), v_stride);
     else
-      reader.value(s, head, begin, count, v.data() + value_at, value_stride);
-    flush(arithmetic, beta, row, count);
-    for (tensor::Scratch<T>* const rows : {&q, &k, &own_read})
-      if (rows->size() > 0) flush(arithmetic, *rows, at, count * key_dim);
-    for (tensor::Scratch<T>* const rows : {&v, &own_column_beta})
-      if (rows->size() > 0) flush(arithmetic, *rows, value_at, count * value_stride);
-    if (fuses_write) flush(arithmetic, own_write, value_at, count * value_stride);
+      reader.value(s, head, begin, count, v.data(), v_stride);
+    for (tensor::Scratch<T>* const rows : {&q, &k, &beta, &v, &own_read, &own_column_beta, &own_write})
+      flush(arithmetic, *rows);
   }
 
   /// Null where the problem has none.
@@ -163,22 +154,20 @@ struct TokenInputs {
             decay.data() + row,
             beta.data() + first,
             v.data() + value_row,
-            from(read(), row),
-            from(column_beta(), value_row),
+            read() == nullptr ? nullptr : read() + row,
+            column_beta() == nullptr ? nullptr : column_beta() + value_row,
             fuses_write ? own_write.data() + value_row : nullptr};
   }
 
   const std::size_t key_dim, value_stride;
-  const bool fuses_write;  ///< and v is without it
   tensor::Scratch<T> q, k, decay, beta, v, own_read, own_column_beta, own_write;
+  bool fuses_write = false;  ///< and v is without it
 
  private:
-  static T* from(T* rows, std::size_t at) { return rows == nullptr ? nullptr : rows + at; }
-  static void flush(const TokenArithmetic& arithmetic, tensor::Scratch<T>& rows, std::size_t at,
-                    std::size_t count) {
+  static void flush(const TokenArithmetic& arithmetic, tensor::Scratch<T>& rows) {
     const Subnormals subnormals = arithmetic.operations.subnormals;
     if (subnormals != Subnormals::flush) return;
-    for (std::size_t i = at; i < at + count; ++i) rows[i] = flushed(subnormals, rows[i]);
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = flushed(subnormals, rows[i]);
   }
 };
 
