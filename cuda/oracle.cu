@@ -89,9 +89,10 @@ class OracleRun {
       hand_out(i);
     }
     check(cudaStreamSynchronize(compute_.get()), "running the oracle");
-    for (const DeviceMemory* const memory : {&A_log_, &dt_bias_, &initial_state_, &inputs_[0], &inputs_[1],
-                                             &norms_, &channels_, &values_, &strengths_, &states_})
+    for (const DeviceMemory* const memory : {&A_log_, &dt_bias_, &initial_state_, &states_})
       if (memory->data() != nullptr) memory->check_canaries();
+    for (const auto* const memories : {&inputs_, &norms_, &channels_, &values_, &strengths_})
+      for (const DeviceMemory& memory : *memories) memory.check_canaries();
     for (const DeviceMemory& memory : outputs_) memory.check_canaries();
   }
 
@@ -114,14 +115,14 @@ class OracleRun {
     whole("A_log", r_.A_log, A_log_);
     whole("dt_bias", r_.dt_bias, dt_bias_);
     whole("initial_state", r_.initial_state, initial_state_);
-    norms_ = DeviceMemory("norms", most_tokens_ * query_heads_ * 2 * sizeof(kda::RowNorm));
-    channels_ = DeviceMemory("channels", most_tokens_ * heads_ * d_.K * sizeof(ChannelPairs));
-    values_ = DeviceMemory("values", most_tokens_ * heads_ * d_.V * sizeof(double));
-    strengths_ = DeviceMemory("beta", most_tokens_ * heads_ * 2 * sizeof(double));
     states_ = DeviceMemory("states", 3 * states_size() * sizeof(double));
     const std::size_t output_bytes = 3 * outputs_size() * sizeof(double);
     for (std::size_t slot = 0; slot < slots; ++slot) {
       inputs_[slot] = DeviceMemory("inputs", input_bytes_);
+      norms_[slot] = DeviceMemory("norms", most_tokens_ * query_heads_ * 2 * sizeof(kda::RowNorm));
+      channels_[slot] = DeviceMemory("channels", most_tokens_ * heads_ * d_.K * sizeof(ChannelPairs));
+      values_[slot] = DeviceMemory("values", most_tokens_ * heads_ * d_.V * sizeof(double));
+      strengths_[slot] = DeviceMemory("beta", most_tokens_ * heads_ * 2 * sizeof(double));
       host_.inputs[slot].reserve(input_bytes_);
       host_.outputs[slot].reserve(output_bytes);
     }
@@ -183,8 +184,8 @@ class OracleRun {
     p.scale = r_.scale, p.lower_bound = options.lower_bound.value_or(0.0), p.gate = options.gate;
     p.qk_l2norm = options.qk_l2norm, p.beta_sigmoid = options.beta_sigmoid;
     p.allow_neg_eigval = options.allow_neg_eigval, p.state_v_first = options.state_v_first;
-    p.norms = norms_.as<kda::RowNorm>(), p.channels = channels_.as<ChannelPairs>();
-    p.values = values_.as<double>(), p.strengths = strengths_.as<double>();
+    p.norms = norms_[slot].as<kda::RowNorm>(), p.channels = channels_[slot].as<ChannelPairs>();
+    p.values = values_[slot].as<double>(), p.strengths = strengths_[slot].as<double>();
     p.state = three(states_, states_size()), p.o = three(outputs_[output], outputs_size());
     p.ranges = inputs_[slot].as<TokenRange>();
     return p;
@@ -196,20 +197,22 @@ class OracleRun {
     const std::size_t slot = i % slots, output = i % outputs_.size();
     if (i >= slots) uploaded_[slot].wait();
     gather(step, host_.inputs[slot]);
-    if (i >= slots) prepared_[slot].hold_back(up_);
+    if (i >= slots) taken_[slot].hold_back(up_);
     check(cudaMemcpyAsync(inputs_[slot].data(), host_.inputs[slot].as<char>(), input_bytes_,
                           cudaMemcpyHostToDevice, up_.get()),
           "uploading tokens");
     uploaded_[slot].set(up_);
-    uploaded_[slot].hold_back(compute_);
     const OraclePortion p = portion(step, slot, output);
     const int sequences = static_cast<int>(step.pieces.size());
+    // Where there are few heads, beside the recurrence of the step before.
+    if (p.tokens > 0) launch_oracle_inputs(p, up_.get());
+    prepared_[slot].set(up_);
+    prepared_[slot].hold_back(compute_);
     if (step.begins) launch_oracle_states(p, sequences, step.pieces.front().index, compute_.get());
-    if (p.tokens > 0) launch_oracle_inputs(p, compute_.get());
     if (p.tokens > 0)
       (r_.in_fp64 ? launch_oracle_recurrence_in_fp64 : launch_oracle_recurrence)(p, sequences, processors_,
                                                                                  compute_.get());
-    prepared_[slot].set(compute_);  // behind the recurrence, which reads the ranges that were uploaded
+    taken_[slot].set(compute_);
     computed_[output].set(compute_);
   }
 
@@ -268,10 +271,10 @@ class OracleRun {
   int processors_ = 0;
   std::array<TokenTensor, 5> tensors_;
   std::vector<OracleStep> steps_;
-  DeviceMemory A_log_, dt_bias_, initial_state_, norms_, channels_, values_, strengths_, states_;
-  std::array<DeviceMemory, slots> inputs_;
+  DeviceMemory A_log_, dt_bias_, initial_state_, states_;
+  std::array<DeviceMemory, slots> inputs_, norms_, channels_, values_, strengths_;  ///< of a step
   std::vector<DeviceMemory> outputs_;  ///< of the steps under way
-  std::array<Mark, slots> uploaded_, prepared_, downloaded_;
+  std::array<Mark, slots> uploaded_, prepared_, taken_, downloaded_;
   std::vector<Mark> computed_;
   // The last: they are done before anything above goes away. Emulations that run meanwhile can wait.
   Stream up_, compute_, down_;

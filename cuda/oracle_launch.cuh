@@ -8,7 +8,7 @@ namespace kda_check::cuda {
 
 template <class Step, int columns>
 void launch_few_heads(const OraclePortion& p, int blocks, int sequences, cudaStream_t stream) {
-  const OracleFewShared<columns> shared(p.K);
+  const OracleFewShared<Step, columns> shared(p.K);
   launch_on(
       stream, "launching the recurrence of the oracle", oracle_few_heads<Step, columns>,
       dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(p.heads), static_cast<unsigned>(sequences)),
@@ -23,6 +23,7 @@ void launch_oracle(const OraclePortion& p, int sequences, int processors, cudaSt
     return p.K <= widest_of_few &&
            std::size_t(blocks(columns)) * p.heads * sequences <= std::size_t(processors);
   };
+  if (fits(2)) return launch_few_heads<Step, 2>(p, blocks(2), sequences, stream);
   if (fits(4)) return launch_few_heads<Step, 4>(p, blocks(4), sequences, stream);
   if (fits(8)) return launch_few_heads<Step, 8>(p, blocks(8), sequences, stream);
   if (fits(16)) return launch_few_heads<Step, 16>(p, blocks(16), sequences, stream);
