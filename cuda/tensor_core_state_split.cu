@@ -19,7 +19,8 @@ struct SplitCut {
 template <int width>
 struct SplitState {
   SplitImage<width> image;
-  std::uint64_t filled[SplitImage<width>::pieces], emptied[SplitImage<width>::pieces];
+  std::uint64_t filled[SplitImage<width>::pieces];
+  std::uint64_t emptied[SplitImage<width>::pieces];  ///< as in StateShared
 };
 
 #ifdef KDA_CHECK_SM90
@@ -86,8 +87,7 @@ class SplitColumns : public StateColumns<Cut> {
   /// Nothing of a piece is needed any more.
   __device__ void leave(SplitState<width>& shared, int piece) const {
     before_bulk_copies();
-    __syncwarp();
-    if (lane_ == 0) gate::arrive(&shared.emptied[piece]);
+    gate::arrive(&shared.emptied[piece]);
   }
 
   // Stages, for those who ask.
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(Cut::threads, 1)
   auto& shared = *reinterpret_cast<SplitState<Cut::width>*>(memory);
   if (threadIdx.x == 0)
     for (int i = 0; i < SplitImage<Cut::width>::pieces; ++i)
-      gate::make(&shared.filled[i], 1), gate::make(&shared.emptied[i], Cut::warps);
+      gate::make(&shared.filled[i], 1), gate::make(&shared.emptied[i], Cut::warps * warp_lanes);
   gate::make_known();
   before_bulk_copies();
   __syncthreads();
