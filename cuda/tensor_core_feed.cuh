@@ -29,7 +29,8 @@ struct Stage {
 template <class Cut>
 struct StateShared {
   Stage<Cut> stage[Cut::stages];
-  std::uint64_t filled[Cut::stages], emptied[Cut::stages];
+  std::uint64_t filled[Cut::stages];
+  std::uint64_t emptied[Cut::stages];  ///< every lane arrives for itself (docs/gpu.md, "Safety")
 };
 
 #ifdef KDA_CHECK_SM90

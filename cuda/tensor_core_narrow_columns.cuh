@@ -178,7 +178,7 @@ __device__ void take_chunks(const DeviceProblem& p, const TensorCoreWork& work, 
     reinterpret_cast<std::uint32_t*>(shared.stage[i / words].v)[i % words] = 0;
   if (threadIdx.x == 0)
     for (int i = 0; i < stages; ++i)
-      gate::make(&shared.filled[i], warp_lanes + 1), gate::make(&shared.emptied[i], Cut::warps);
+      gate::make(&shared.filled[i], warp_lanes + 1), gate::make(&shared.emptied[i], Cut::warps * warp_lanes);
   gate::make_known();
   before_bulk_copies();
   __syncthreads();
@@ -198,8 +198,7 @@ __device__ void take_chunks(const DeviceProblem& p, const TensorCoreWork& work, 
     gate::wait(&shared.filled[step % stages], step / stages);
     columns.take(shared.stage[step % stages], chunk_of(step));
     before_bulk_copies();
-    __syncwarp();
-    if (threadIdx.x % warp_lanes == 0) gate::arrive(&shared.emptied[step % stages]);
+    gate::arrive(&shared.emptied[step % stages]);
     if (feeds && step + stages < tile.chunks) bring(step + stages);
   }
   columns.finish();

@@ -26,7 +26,8 @@ struct ImagePart {
 template <int width, class Parts>
 struct SplitState {
   SplitImage<width> image;
-  std::uint64_t filled[Parts::count], emptied[Parts::count];
+  std::uint64_t filled[Parts::count];
+  std::uint64_t emptied[Parts::count];  ///< as in StateShared
 };
 
 #ifdef KDA_CHECK_SM90
@@ -48,8 +49,7 @@ class SplitColumns : public StateColumns<Cut> {
   template <class Shared>
   __device__ void leave(Shared& shared, int part) const {
     before_bulk_copies();
-    __syncwarp();
-    if (lane_ == 0) gate::arrive(&shared.emptied[part]);
+    gate::arrive(&shared.emptied[part]);
   }
 
   static __device__ void as_operand(const float (&first)[4], const float (&second)[4], Operand& operand) {
@@ -238,7 +238,7 @@ __device__ void take_split_chunks(const DeviceProblem& p, const TensorCoreWork& 
   auto& shared = *reinterpret_cast<SplitState<Cut::width, Parts>*>(memory);
   if (threadIdx.x == 0)
     for (int i = 0; i < Parts::count; ++i)
-      gate::make(&shared.filled[i], 1), gate::make(&shared.emptied[i], Cut::warps);
+      gate::make(&shared.filled[i], 1), gate::make(&shared.emptied[i], Cut::warps * warp_lanes);
   gate::make_known();
   before_bulk_copies();
   __syncthreads();

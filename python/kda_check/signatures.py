@@ -11,6 +11,7 @@ from .fixture import FLAGS, OPTIONS
 
 TENSORS = ("q", "k", "v", "g", "beta", "erase", "write", "A_log", "dt_bias", "initial_state", "cu_seqlens")
 PROBLEM = {*TENSORS, *OPTIONS}
+HINTS = ("chunk_size", "safe_gate")  # options that change no mathematics
 Words = dict[str, Any]
 
 
@@ -146,8 +147,8 @@ class Signature:
         for key, value in wanted.items():
             words = [key, *(word for word, meant in self.words.items() if meant == key)]
             word = next((word for word in words if word in taken), key)
-            if key == "chunk_size" and word not in taken:
-                continue  # no mathematics, and not for those that a kernel with **words calls
+            if key in HINTS and word not in taken:
+                continue  # nor for those that a kernel with **words calls
             if _is_there(value) or (key in FLAGS and word in taken):  # a kernel may have a flag unless told otherwise
                 arguments[word] = bool(value) if key in FLAGS else value
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in taken.values()):
@@ -220,6 +221,10 @@ def _per_head(words: Words) -> Words:
     return {**words, "g": words["g"][..., 0]}
 
 
+def _bias_by_head(words: Words) -> Words:
+    return {**words, "dt_bias": words["dt_bias"].reshape(words["g"].shape[2], -1)} if "dt_bias" in words else words
+
+
 def _batched(words: Words) -> Words:
     """FlashInfer's packed tensors have no batch axis, its gate is the factor itself, and a scale of 0 means none."""
     if not words.get("scale", 1):
@@ -252,7 +257,7 @@ FLA_GDN2 = replace(FLA, words={**FLA.words, "b": "erase", "w": "write"})
 FLA_GDN2_RECURRENT = replace(FLA_RECURRENT, words=FLA_GDN2.words)
 FLASH_KDA = Signature(fixed={"qk_l2norm": True, "beta_sigmoid": True, "state_v_first": True, "gate": "lower_bound"},
                       results=(), outputs={"out": "o", "final_state": "final_state"},
-                      implementation="FlashKDA")  # fmt: skip
+                      implementation="FlashKDA", to_kernel=_bias_by_head)  # fmt: skip
 CHECKPOINTS = {"output_final_state", "state_checkpoints", "checkpoint_cu_starts", "checkpoint_every_n_tokens"}
 FLASHINFER_KDA = Signature(
     {"use_qk_l2norm_in_kernel": "qk_l2norm", "beta_is_logit": "beta_sigmoid"}, {"state_v_first": True},

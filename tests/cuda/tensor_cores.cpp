@@ -137,6 +137,19 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("tensor cores and their replay give the same bits where what images lie in is used again",
+          "[tensor_cores][small][race]") {
+  KDA_CHECK_NEEDS_GPU();
+  ProblemSpec spec;
+  spec.T = 330, spec.K = 40, spec.V = 40, spec.qk_l2norm = true;
+  for (const Way& way : both_presets(0)) {
+    spec.dtype = way.dtype;
+    check_replay(test::make_problem(spec), way);
+  }
+  spec.T = 200, spec.HV = 68, spec.K = 16, spec.V = 128, spec.dtype = DType::bf16;  // eight warps a block
+  check_replay(test::make_problem(spec), {"h100-mma", DType::bf16});
+}
+
 TEST_CASE("tensor cores and their replay give the same bits at K = V = 128 over many chunks",
           "[tensor_cores]") {
   KDA_CHECK_NEEDS_GPU();

@@ -174,14 +174,16 @@ def test_a_numpy_kernel_with_words_of_its_own():
 
 def test_flash_kda_writes_to_buffers():
     def fwd(q, k, v, g, beta, scale, out, A_log, dt_bias, lower_bound, initial_state=None, final_state=None, cu_seqlens=None):
-        gate = lower_bound * torch.sigmoid(A_log.exp()[:, None] * (g.float() + dt_bias.view(-1, g.shape[-1])))
+        assert dt_bias.ndim == 2
+        gate = lower_bound * torch.sigmoid(A_log.exp()[:, None] * (g.float() + dt_bias))
         state = None if initial_state is None else initial_state.transpose(-1, -2)
         o, s = chunk_kda(q, k, v, gate, beta, scale, state, True, True, use_beta_sigmoid_in_kernel=True, cu_seqlens=cu_seqlens)
         out.copy_(o), final_state.copy_(s.transpose(-1, -2))
 
     q, k, v, g = (torch.randn(1, 20, 2, 16).bfloat16() for _ in range(4))
     words = dict(q=q, k=k, v=v, g=g, beta=torch.randn(1, 20, 2).bfloat16(), A_log=torch.randn(2), dt_bias=torch.randn(2, 16),
-                 lower_bound=-5.0, initial_state=torch.randn(1, 2, 16, 16), qk_l2norm=True, beta_sigmoid=True, state_v_first=True)
+                 lower_bound=-5.0, initial_state=torch.randn(1, 2, 16, 16), qk_l2norm=True, beta_sigmoid=True, state_v_first=True,
+                 safe_gate=True)  # fmt: skip
     report = kda_check.verify(fwd, kda_check.Fixture.of(**words), signature=signatures.FLASH_KDA, compute="fp32", invariants=["repeat", "poison"])
     assert report.passed, report
     with pytest.raises(Unsupported, match="the kernel has qk_l2norm = True always"):
