@@ -320,7 +320,7 @@ void launch_split_state(const DeviceProblem& p, const TensorCoreWork& work) {
            dim3(static_cast<unsigned>(states * tiles_of(p.V, Cut::columns))), Cut::threads,
            sizeof(SplitState<Cut::width>), p, work);
   };
-  for_width(p.K, [&](auto width) {
+  for_width<narrow_tensor_core_key>(p.K, [&](auto width) {
     if (work.stages.h != nullptr) return launch_cut(SplitCut<width, 4>{}, std::true_type{});
     launch_cut(SplitCut<width, 4>{}, std::false_type{});
   });

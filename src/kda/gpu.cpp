@@ -2,6 +2,8 @@
 #include "cuda/gpu.hpp"
 #include "cuda/decoding.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -9,6 +11,7 @@
 #include "kda/gpu_inputs.hpp"
 #include "kda/jobs.hpp"
 #include "kda/pool.hpp"
+#include "kda/tensor_core_limits.hpp"
 #include "kda/variants.hpp"
 #include "tensor/rearranged.hpp"
 
@@ -135,6 +138,8 @@ std::string lacks_on_tensor_cores(const Outline& problem, const RunOptions& opti
       (numeric::format_of(options.dtype).bytes != 2 || !is_stored("q") || !is_stored("k") || !is_stored("v")))
     return "on tensor cores h100-mma computes with q, k and v stored in bf16 or fp16, and in that dtype";
   const Dimensions& d = problem.dimensions;
+  if (splits && d.K > narrow_tensor_core_key)
+    return fmt::format("with operands that are split gpu-chunk has K up to {}", narrow_tensor_core_key);
   return cuda::unsupported_on_tensor_cores({false, d.B * d.T, d.HV, d.K, d.V, options.chunk_size});
 }
 
@@ -172,6 +177,14 @@ std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions
   if (arithmetic.inverse != InverseForm::blocks || arithmetic.inverse_rows != 16)
     return "gpu-chunk has inverse=blocks:16";
   return {};
+}
+
+std::string gpu_lacks_gradients(const Arithmetic& arithmetic, const Dimensions& dimensions) {
+  if (!runs_on_tensor_cores(arithmetic)) return {};
+  if (arithmetic.reduction.kind == ReductionKind::split)
+    return "no backward pass with operands that are split";
+  if (dimensions.K <= narrow_tensor_core_key) return {};
+  return fmt::format("no backward pass on tensor cores with K above {}", narrow_tensor_core_key);
 }
 
 bool decodes_in_place(const Problem& problem, const RunOptions& options) {
