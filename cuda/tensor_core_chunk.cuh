@@ -5,12 +5,13 @@
 #include <type_traits>
 
 #include "approximations.cuh"
+#include "kda/tensor_core_limits.hpp"
 #include "problem.cuh"
 
 namespace kda_check::cuda {
 
-/// The widest K: what fits into shared memory twice.
-constexpr int widest_tensor_core_key = 128;
+using kda::narrow_tensor_core_key, kda::widest_tensor_core_key;
+
 /// Rows of a chunk.
 constexpr int image_rows = 64;
 
@@ -21,7 +22,7 @@ __device__ inline float fast_softplus(float y) {
 
 /// A chunk of a head, as the state takes it. 16-bit rows lie in units of 16 bytes, unit u of row i where u
 /// xor (i mod 8) is: eight rows of a column of units are in eight different banks.
-template <int width>  ///< K filled up with zeros: 64 or 128
+template <int width>  ///< K filled up with zeros: 64, 128 or 256
 struct ChunkImage {
   std::uint16_t k_start[image_rows * width];       ///< k 2^G
   std::uint16_t q_start[image_rows * width];       ///< q 2^G
@@ -42,7 +43,8 @@ struct ChunkImage {
     return (start ^ units % 8 * 16) + units / 8 * 128 + static_cast<std::uint32_t>(array);
   }
 };
-static_assert(sizeof(ChunkImage<128>) == 66304 && sizeof(ChunkImage<64>) == 41472);
+static_assert(sizeof(ChunkImage<256>) == 115968 && sizeof(ChunkImage<128>) == 66304 &&
+              sizeof(ChunkImage<64>) == 41472);
 
 /// What `run --stages` asks for, [tokens][heads][...] and h [chunks][heads][K][V]; null: nobody asks.
 struct TensorCoreStages {
@@ -80,20 +82,23 @@ struct TensorCoreWork : HeadsAtWork {
 
 /// Bytes of an image for a K.
 constexpr std::size_t image_bytes(int K) {
-  return K <= 64 ? sizeof(ChunkImage<64>) : sizeof(ChunkImage<128>);
+  if (K <= 64) return sizeof(ChunkImage<64>);
+  return K <= 128 ? sizeof(ChunkImage<128>) : sizeof(ChunkImage<256>);
 }
 
-/// Calls body(width) with a type whose value is the width of an image.
-template <class Body>
+/// Calls body(width) with a type whose value is the width of an image, for K up to `widest`.
+template <int widest, class Body>
 void for_width(int K, Body body) {
   if (K <= 64) return body(std::integral_constant<int, 64>{});
+  if constexpr (widest > 128)
+    if (K > 128) return body(std::integral_constant<int, 256>{});
   body(std::integral_constant<int, 128>{});
 }
 /// ... body(dtype, width), dtype the format of q, k and v.
-template <class Body>
+template <int widest, class Body>
 void for_operands(numeric::DType dtype, int K, Body body) {
   using numeric::DType;
-  const auto with = [&](auto format) { for_width(K, [&](auto width) { body(format, width); }); };
+  const auto with = [&](auto format) { for_width<widest>(K, [&](auto width) { body(format, width); }); };
   if (dtype == DType::bf16) return with(std::integral_constant<DType, DType::bf16>{});
   with(std::integral_constant<DType, DType::fp16>{});
 }

@@ -14,7 +14,9 @@ constexpr int warp_columns = 16;
 template <int width_, int warps_>
 struct Cut {
   static constexpr int width = width_, warps = warps_, columns = warps * warp_columns,
-                       stages = warps > 4 ? 2 : 3;
+                       stages = width > narrow_tensor_core_key ? 1
+                                : warps > 4                    ? 2
+                                                               : 3;
   static constexpr bool has_feeder = warps <= 4;
   static constexpr int threads = (warps + has_feeder) * warp_lanes;
   /// Bytes between rows of v: what a warp reads at once lies in different banks.

@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(gradient_threads, 1)
 }  // namespace
 
 void launch_tensor_core_gradients(const DeviceProblem& p, const TensorCoreBackwardWork& work) {
-  for_operands(p.q.dtype, p.K, [&](auto dtype, auto width) {
+  for_operands<narrow_tensor_core_key>(p.q.dtype, p.K, [&](auto dtype, auto width) {
     launch("gpu-chunk backwards on tensor cores, chunks",
            work.decay == DecayForm::anchor_pair ? chunk_gradients<dtype, width, true>
                                                 : chunk_gradients<dtype, width, false>,

@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(split_gradient_threads, 1)
 }  // namespace
 
 void launch_split_gradients(const DeviceProblem& p, const SplitBackwardWork& work) {
-  for_width(p.K, [&](auto width) {
+  for_width<narrow_tensor_core_key>(p.K, [&](auto width) {
     launch(
         "gpu-chunk backwards on tensor cores in fp32, chunks",
         work.decay == DecayForm::anchor_pair ? split_gradients<width, true> : split_gradients<width, false>,

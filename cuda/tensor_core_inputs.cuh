@@ -105,9 +105,12 @@ class ChunkInputs {
     }
   }
 
-  /// Two neighbouring channels of every so many rows.
-  static constexpr int rows_together = preparing_threads / pairs,
+  /// Two neighbouring channels of every so many rows, by the first threads.
+  static constexpr int rows_together = preparing_threads / pairs, fetching_threads = rows_together * pairs,
                        gates_of_thread = (image_rows + rows_together - 1) / rows_together;
+  __device__ bool fetches() const {
+    return fetching_threads == preparing_threads || thread_ < fetching_threads;
+  }
   using Gates = float2[gates_of_thread];
   __device__ int gate_channel() const { return thread_ % pairs * 2; }
   __device__ int gate_row(int i) const { return thread_ / pairs + i * rows_together; }
@@ -133,7 +136,7 @@ class ChunkInputs {
 #pragma unroll 1
       for (int e = 0; e < 2; ++e) {
         const int row = gate_row(i), k = gate_channel() + e;
-        if (row < image_rows)
+        if (row < image_rows && fetches())
           s_.G[PrepareShared<width>::gate_at(row, k)] =
               row < chunk_.rows && k < p_.K ? load<float>(x, from + row * stride + k) : 0.0f;
       }
@@ -166,6 +169,7 @@ class ChunkInputs {
   }
   template <class Change>
   __device__ void store_rows(const Gates& g, float* to, Change change) const {
+    if (!fetches()) return;
     const int k = gate_channel();
     const bool has_first = k < p_.K, has_second = k + 1 < p_.K;
 #pragma unroll
@@ -217,10 +221,11 @@ class ChunkInputs {
     if (thread_ == 0) s_.next_group = 0;
   }
 
-  /// Four warps: the running sums of the gates, a thread a channel. The others: norms, 16 lanes a row, each
-  /// of which adds up neighbouring channels.
+  /// Four warps, or as many as there are channels for: the running sums of the gates, a thread a channel. The
+  /// others: norms, 16 lanes a row, each of which adds up neighbouring channels.
+  static constexpr int summing_warps = width > 4 * warp_lanes ? width / warp_lanes : 4;
   __device__ void sums_and_norms() {
-    if (thread_ < 4 * warp_lanes) {
+    if (warp_ < summing_warps) {
       if (thread_ >= width) return;
       constexpr int together = 16;
       float sum = 0.0f;
@@ -239,18 +244,22 @@ class ChunkInputs {
       return;
     }
     if (!p_.qk_l2norm) {
-      const int row = thread_ - 4 * warp_lanes;
+      const int row = thread_ - summing_warps * warp_lanes;
       if (row < image_rows) s_.q_norm[row] = s_.k_norm[row] = 1.0f;
       return;
     }
     const auto add = [](float& sum, float element) { sum = fmaf(element, element, sum); };
     if (p_.K > 64)
       return norms([&](const std::uint16_t* x, int row) {
-        const uint4 words =
-            *reinterpret_cast<const uint4*>(x + Image::template at<width>(row, lane_ % 16 * 8));
+        constexpr int units = width > 128 ? 2 : 1;
         float sum = 0.0f;
-        for (const std::uint32_t word : {words.x, words.y, words.z, words.w})
-          add(sum, Words::first(word)), add(sum, Words::second(word));
+#pragma unroll
+        for (int unit = 0; unit < units; ++unit) {
+          const int first = (lane_ % 16 * units + unit) * 8;
+          const uint4 words = *reinterpret_cast<const uint4*>(x + Image::template at<width>(row, first));
+          for (const std::uint32_t word : {words.x, words.y, words.z, words.w})
+            add(sum, Words::first(word)), add(sum, Words::second(word));
+        }
         return sum;
       });
     int channels = 1;
@@ -266,9 +275,9 @@ class ChunkInputs {
   /// sum_of_lane(array, row): of the squares that this lane has of a row.
   template <class SumOfLane>
   __device__ void norms(SumOfLane sum_of_lane) {
-    constexpr int together = 2 * (preparing_warps - 4);
+    constexpr int together = 2 * (preparing_warps - summing_warps);
 #pragma unroll 2
-    for (int r = 2 * (warp_ - 4) + lane_ / 16; r < 2 * image_rows; r += together) {
+    for (int r = 2 * (warp_ - summing_warps) + lane_ / 16; r < 2 * image_rows; r += together) {
       const int row = r % image_rows;
       float sum = sum_of_lane(r < image_rows ? s_.image.q_start : s_.image.k_start, row);
 #pragma unroll

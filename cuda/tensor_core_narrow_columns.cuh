@@ -222,14 +222,19 @@ template <class Cut>
 dim3 blocks_of(const DeviceProblem& p, const TensorCoreWork& work) {
   return dim3(static_cast<unsigned>(work.heads * work.sequence_count * tiles_of(p.V, Cut::columns)));
 }
-/// Calls body(cut). `fewest`: warps of a block; backwards two are not worth their kernels.
+/// Calls body(cut). `fewest`: warps of a block; backwards two are not worth their kernels, nor are other cuts
+/// than one where an image fills shared memory.
 template <int width, int fewest, class Body>
 void with_cut(const DeviceProblem& p, const TensorCoreWork& work, Body body) {
-  const int warps = warps_of_block(p.V, work.heads * work.sequence_count);
-  if constexpr (fewest <= 2)
-    if (warps == 2) return body(Cut<width, 2>{});
-  if (warps <= 4) return body(Cut<width, 4>{});
-  body(Cut<width, 8>{});
+  if constexpr (width > narrow_tensor_core_key) {
+    body(Cut<width, 4>{});
+  } else {
+    const int warps = warps_of_block(p.V, work.heads * work.sequence_count);
+    if constexpr (fewest <= 2)
+      if (warps == 2) return body(Cut<width, 2>{});
+    if (warps <= 4) return body(Cut<width, 4>{});
+    body(Cut<width, 8>{});
+  }
 }
 
 }  // namespace kda_check::cuda

@@ -99,10 +99,11 @@ class Preparation : public ChunkScores<dtype, width> {
 
   /// qg, k 2^G and kg where q and k were.
   __device__ void operands() const {
-    constexpr int together = (preparing_threads - inverting_threads) / pairs, rows = 8;
-    const int k = (thread_ - inverting_threads) % pairs * 2;
+    constexpr int threads = preparing_threads - inverting_threads, together = threads / pairs, rows = 8;
+    const int thread = thread_ - inverting_threads, k = thread % pairs * 2;
+    if (threads % pairs != 0 && thread >= together * pairs) return;
     const float2 last = G(chunk_.rows - 1, k);
-    for (int top = (thread_ - inverting_threads) / pairs * rows; top < image_rows; top += rows * together)
+    for (int top = thread / pairs * rows; top < image_rows; top += rows * together)
 #pragma unroll
       for (int row = top; row < top + rows; ++row) {
         const float2 sum = G(row, k), decay{ex2_ftz(sum.x), ex2_ftz(sum.y)};
@@ -145,7 +146,7 @@ class Preparation : public ChunkScores<dtype, width> {
 #endif
 
 template <DType dtype, int width, bool by_pairs>
-__global__ void __launch_bounds__(preparing_threads, 2)
+__global__ void __launch_bounds__(preparing_threads, width > narrow_tensor_core_key ? 1 : 2)
     prepare_chunks(const __grid_constant__ DeviceProblem p, const __grid_constant__ TensorCoreWork work) {
 #ifdef KDA_CHECK_SM90
   extern __shared__ __align__(128) unsigned char memory[];
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(preparing_threads, 2)
 }  // namespace
 
 void launch_tensor_core_prepare(const DeviceProblem& p, const TensorCoreWork& work) {
-  for_operands(p.q.dtype, p.K, [&](auto dtype, auto width) {
+  for_operands<widest_tensor_core_key>(p.q.dtype, p.K, [&](auto dtype, auto width) {
     launch("gpu-chunk on tensor cores, chunks",
            work.decay == DecayForm::anchor_pair ? prepare_chunks<dtype, width, true>
                                                 : prepare_chunks<dtype, width, false>,

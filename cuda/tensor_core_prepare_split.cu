@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(preparing_threads, 2)
 }  // namespace
 
 void launch_split_prepare(const DeviceProblem& p, const TensorCoreWork& work) {
-  for_width(p.K, [&](auto width) {
+  for_width<narrow_tensor_core_key>(p.K, [&](auto width) {
     const auto launch_kernel = [&](auto by_pairs, auto beside) {
       launch("gpu-chunk on tensor cores in fp32, chunks", prepare_split<width, by_pairs, beside>,
              dim3(static_cast<unsigned>(work.chunk_count) * static_cast<unsigned>(work.heads)),

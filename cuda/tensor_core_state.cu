@@ -172,15 +172,16 @@ bool has_tensor_core_kernels() {
 }
 
 void launch_tensor_core_state(const DeviceProblem& p, const TensorCoreWork& work) {
-  for_operands(p.v.dtype, p.K, [&](auto dtype, auto width) {
+  for_operands<widest_tensor_core_key>(p.v.dtype, p.K, [&](auto dtype, auto width) {
     const auto launch_as = [&](auto cut, auto leaves) {
       using Cut = decltype(cut);
       launch("gpu-chunk on tensor cores, state", state_on_tensor_cores<dtype, Cut, leaves>,
              blocks_of<Cut>(p, work), Cut::threads, sizeof(StateShared<Cut>), p, work);
     };
     if (work.stages.h != nullptr) return launch_as(Cut<width, 4>{}, Leaving<Leaves::stages>{});
-    if (work.left.h != nullptr)
-      return with_cut<width, 4>(p, work, [&](auto cut) { launch_as(cut, Leaving<Leaves::states>{}); });
+    if constexpr (width <= narrow_tensor_core_key)
+      if (work.left.h != nullptr)
+        return with_cut<width, 4>(p, work, [&](auto cut) { launch_as(cut, Leaving<Leaves::states>{}); });
     with_cut<width, 2>(p, work, [&](auto cut) { launch_as(cut, Leaving<Leaves::output>{}); });
   });
 }

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(Cut::threads, 1)
 }  // namespace
 
 void launch_tensor_core_state_gradient(const DeviceProblem& p, const TensorCoreBackwardWork& work) {
-  for_operands(p.v.dtype, p.K, [&](auto dtype, auto width) {
+  for_operands<narrow_tensor_core_key>(p.v.dtype, p.K, [&](auto dtype, auto width) {
     with_cut<width, 4>(p, work, [&](auto cut) {
       using Cut = decltype(cut);
       launch("gpu-chunk on tensor cores, gradient of the state", state_gradient_on_tensor_cores<dtype, Cut>,

@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(Cut::threads, 1)
 }  // namespace
 
 void launch_split_state_gradient(const DeviceProblem& p, const SplitBackwardWork& work) {
-  for_width(p.K, [&](auto width) {
+  for_width<narrow_tensor_core_key>(p.K, [&](auto width) {
     using Cut = SplitCut<width, 4>;
     launch("gpu-chunk on tensor cores in fp32, gradient of the state", split_state_gradient<Cut>,
            split_blocks_of<Cut>(p, work), Cut::threads, split_state_bytes<PartsOfGradient<width>, Cut>, p,

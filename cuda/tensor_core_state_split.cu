@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(Cut::threads, 1)
 }  // namespace
 
 void launch_split_state(const DeviceProblem& p, const TensorCoreWork& work) {
-  for_width(p.K, [&](auto width) {
+  for_width<narrow_tensor_core_key>(p.K, [&](auto width) {
     const auto launch_as = [&](auto leaves) {
       using Cut = SplitCut<width, 4>;
       launch("gpu-chunk on tensor cores in fp32, state", split_state<Cut, leaves>,

@@ -151,8 +151,7 @@ std::vector<Contestant> contestants(const BenchRequest& request,
       options.memory_limit = request.memory_budget;
       std::string reason = answer.why_not;
       if (reason.empty() && backward)
-        reason = plan::why_no_pass(kda::Pass::backward, variant, options.arithmetic,
-                                   problem.dimensions().strength);
+        reason = plan::why_no_pass(kda::Pass::backward, variant, options.arithmetic, problem.dimensions());
       if (!reason.empty()) {
         if (request.warning)
           request.warning(fmt::format("{} {}: {}", variant.name, numeric::name_of(dtype), reason));

@@ -2,6 +2,8 @@
 #include "cuda/gpu.hpp"
 #include "cuda/decoding.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,6 +12,7 @@
 #include "kda/gpu_segments.hpp"
 #include "kda/jobs.hpp"
 #include "kda/pool.hpp"
+#include "kda/tensor_core_limits.hpp"
 #include "kda/variants.hpp"
 #include "tensor/rearranged.hpp"
 
@@ -139,6 +142,8 @@ std::string lacks_on_tensor_cores(const Outline& problem, const RunOptions& opti
     return "on tensor cores h100-mma computes with q, k and v stored in bf16 or fp16, and in that dtype";
   const Dimensions& d = problem.dimensions;
   if (d.strength == Strength::gates) return "on tensor cores gpu-chunk has no erase and write gates";
+  if (splits && d.K > narrow_tensor_core_key)
+    return fmt::format("with operands that are split gpu-chunk has K up to {}", narrow_tensor_core_key);
   return cuda::unsupported_on_tensor_cores({false, d.B * d.T, d.HV, d.K, d.V, options.chunk_size});
 }
 
@@ -207,6 +212,11 @@ std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions
   if (arithmetic.inverse != InverseForm::blocks || arithmetic.inverse_rows != 16)
     return "gpu-chunk has inverse=blocks:16";
   return {};
+}
+
+std::string gpu_lacks_gradients(const Arithmetic& arithmetic, const Dimensions& dimensions) {
+  if (!runs_on_tensor_cores(arithmetic) || dimensions.K <= narrow_tensor_core_key) return {};
+  return fmt::format("no backward pass on tensor cores with K above {}", narrow_tensor_core_key);
 }
 
 bool decodes_in_place(const Problem& problem, const RunOptions& options) {

@@ -57,7 +57,7 @@ class Attributed {
     for (const std::size_t index : builder_.computed_answers(asked_, part_)) {
       const Answer& who = answer(index);
       std::string reason =
-          why_no_pass(wanted.pass, *who.variant, who.options.arithmetic, outline().dimensions.strength);
+          why_no_pass(wanted.pass, *who.variant, who.options.arithmetic, outline().dimensions);
       if (reason.empty()) reason = who.why_not;
       if (reason.empty()) reason = why_no_replay(*who.variant, outline(), who.options);
       if (reason.empty())
@@ -160,7 +160,7 @@ class Attributed {
 
   void check_end(const std::string& name, const kda::Variant& variant, const kda::RunOptions& options,
                  const PassTensors& wanted) const {
-    std::string reason = why_no_pass(wanted.pass, variant, options.arithmetic, outline().dimensions.strength);
+    std::string reason = why_no_pass(wanted.pass, variant, options.arithmetic, outline().dimensions);
     if (reason.empty()) reason = why_not(variant, outline(), options);
     if (reason.empty()) reason = why_no_replay(variant, outline(), options);
     if (!reason.empty()) cannot_be_an_end(name, reason);

@@ -45,11 +45,12 @@ class Judged {
     return *asked_.source->expected_named(answer(index).name);
   }
 
-  kda::Strength strength() const { return asked_.source->outline().dimensions.strength; }
+  const kda::Dimensions& dimensions() const { return asked_.source->outline().dimensions; }
   bool answers(std::size_t index, kda::Pass pass) const {
     const Answer& who = answer(index);
     if (!who.why_not.empty()) return false;
-    return !who.is_computed() || why_no_pass(pass, *who.variant, who.options.arithmetic, strength()).empty();
+    return !who.is_computed() ||
+           why_no_pass(pass, *who.variant, who.options.arithmetic, dimensions()).empty();
   }
 
   /// Those of `wanted` that an answer has.
@@ -195,7 +196,7 @@ class Judged {
     Names without, not_there;
     for (const std::size_t index : computed_)
       if (const Answer& who = answer(index);
-          !why_no_pass(kda::Pass::backward, *who.variant, who.options.arithmetic, strength()).empty())
+          !why_no_pass(kda::Pass::backward, *who.variant, who.options.arithmetic, dimensions()).empty())
         without.push_back(who.name);
     if (!without.empty())
       builder_.add_note(

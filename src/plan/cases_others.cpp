@@ -43,7 +43,7 @@ void add_growth_of(Builder& builder, const Asked& asked, const Asked::Part& part
   for (const std::size_t index : answers) {
     const Answer& who = known(index);
     std::string reason = who.is_computed() ? why_no_pass(wanted.pass, *who.variant, who.options.arithmetic,
-                                                         asked.source->outline().dimensions.strength)
+                                                         asked.source->outline().dimensions)
                                            : std::string();
     if (reason.empty()) reason = who.why_not;
     Case item;
@@ -132,8 +132,7 @@ void add_captures(Builder& builder, const Asked& asked) {
       Case item;
       item.question = Question::capture, item.answer = index, item.reference = {Reference::Kind::none, 0, {}};
       item.tensors = kda::tensors_of(kda::Pass::forward);
-      if (why_no_pass(kda::Pass::backward, *who.variant, who.options.arithmetic,
-                      source.outline().dimensions.strength)
+      if (why_no_pass(kda::Pass::backward, *who.variant, who.options.arithmetic, source.outline().dimensions)
               .empty())
         for (std::string& gradient : kda::tensors_of(kda::Pass::backward, source.outline()))
           item.tensors.push_back(std::move(gradient));

@@ -9,6 +9,7 @@
 #include "explain/growth.hpp"
 #include "explain/invariants.hpp"
 #include "kda/launch_words.hpp"
+#include "kda/tensor_core_limits.hpp"
 #include "numeric/dtype_words.hpp"
 
 namespace kda_check::plan {
@@ -341,10 +342,12 @@ std::string why_not(const kda::Variant& variant, const kda::Outline& problem,
 }
 
 std::string why_no_pass(kda::Pass pass, const kda::Variant& variant, const kda::Arithmetic& arithmetic,
-                        kda::Strength strength) {
+                        const kda::Dimensions& dimensions) {
   if (pass == kda::Pass::forward) return {};
   if (variant.run_backward == nullptr) return "no backward pass";
-  return std::string(kda::lacks_gradients(arithmetic, strength));
+  if (const std::string_view reason = kda::lacks_gradients(arithmetic, dimensions.strength); !reason.empty())
+    return std::string(reason);
+  return is_on_gpu(variant) ? kda::gpu_lacks_gradients(arithmetic, dimensions) : std::string();
 }
 
 std::string_view why_no_stages(const kda::Arithmetic& arithmetic) {

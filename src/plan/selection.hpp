@@ -63,7 +63,7 @@ kda::RunOptions run_options(const kda::Variant& variant, const kda::Outline& pro
 std::string why_not(const kda::Variant& variant, const kda::Outline& problem, const kda::RunOptions& options);
 /// "no backward pass"; empty for a variant that has the pass in this arithmetic.
 std::string why_no_pass(kda::Pass pass, const kda::Variant& variant, const kda::Arithmetic& arithmetic = {},
-                        kda::Strength strength = kda::Strength::head);
+                        const kda::Dimensions& dimensions = {});
 /// Why what a chunk computes this way is not its stages; empty where it is.
 std::string_view why_no_stages(const kda::Arithmetic& arithmetic);
 

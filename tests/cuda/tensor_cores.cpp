@@ -4,6 +4,7 @@
 
 #include "fixture/fixture.hpp"
 #include "kda/regimes.hpp"
+#include "kda/tensor_core_limits.hpp"
 #include "support/gpu.hpp"
 #include "support/gradients.hpp"
 #include "support/loss.hpp"
@@ -40,6 +41,10 @@ std::string why_not(const kda::Problem& problem, const kda::RunOptions& options)
   return kda::variant_named("gpu-chunk").unsupported(problem, options);
 }
 
+bool has_backward(const kda::Problem& problem, const kda::RunOptions& options) {
+  return kda::gpu_lacks_gradients(options.arithmetic, problem.dimensions()).empty();
+}
+
 bool is_finite(const kda::GradientTensors& gradients) {
   for (const tensor::Tensor& tensor : gradients)
     for (std::size_t i = 0; i < tensor.size(); ++i)
@@ -70,6 +75,7 @@ void check_replay(kda::Problem problem, const Way& way, const std::vector<std::s
   for (const std::string& word : words) kda::set_axis(options.arithmetic, word);
   REQUIRE(why_not(problem, options).empty());
   CHECK(test::differing_from_replay(problem, "gpu-chunk", options) == 0);
+  if (!has_backward(problem, options)) return;
   if (!problem.has_loss()) test::add_loss(problem);
   check_gradients(problem, options);
 }
@@ -88,7 +94,7 @@ TEST_CASE("tensor cores and their replay give the same bits on fixtures", "[tens
       if (!why_not(problem, options).empty()) continue;
       ++checked;
       CHECK(test::differing_from_replay(problem, "gpu-chunk", options) == 0);
-      if (problem.has_loss()) check_gradients(problem, options);
+      if (problem.has_loss() && has_backward(problem, options)) check_gradients(problem, options);
     }
   }
   if (checked == 0) KDA_CHECK_SKIP("no fixtures: KDA_CHECK_FIXTURES");
@@ -109,6 +115,26 @@ TEST_CASE("tensor cores and their replay give the same bits in every shape", "[t
         check_replay(test::make_problem(spec, K * 1000 + V), way);
       }
     }
+}
+
+TEST_CASE("tensor cores and their replay give the same bits where an image fills shared memory",
+          "[tensor_cores][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const std::size_t K : {129, 160, 200, 255, 256})
+    for (const std::size_t V : {8, 33, 128, 256})
+      for (const DType dtype : {DType::bf16, DType::fp16}) {
+        ProblemSpec spec = test::spec_with_options(K % 2 == 0 ? kda::Gate::lower_bound : kda::Gate::softplus,
+                                                   static_cast<int>(K + V) % 64);
+        spec.K = K, spec.V = V, spec.T = 17 + (K * 7 + V) % 180, spec.H = 1 + K % 2,
+        spec.HV = spec.H * (1 + V % 3);
+        spec.safe_gate = V % 2 == 0, spec.dtype = dtype;
+        INFO("K " << K << " V " << V << " T " << spec.T);
+        check_replay(test::make_problem(spec, K * 1000 + V), {"h100-mma", dtype});
+      }
+  ProblemSpec spec = test::packed_spec();
+  spec.K = 192, spec.dtype = DType::bf16;
+  for (const char* const decay : {"anchor-pair", "anchor-first", "anchor-mid"})
+    check_replay(test::make_problem(spec), {"h100-mma", DType::bf16}, {std::string("decay=") + decay});
 }
 
 TEST_CASE("tensor cores and their replay give the same bits with every option", "[tensor_cores][small]") {
@@ -146,7 +172,9 @@ TEST_CASE("tensor cores and their replay give the same bits where what images li
     spec.dtype = way.dtype;
     check_replay(test::make_problem(spec), way);
   }
-  spec.T = 200, spec.HV = 68, spec.K = 16, spec.V = 128, spec.dtype = DType::bf16;  // eight warps a block
+  spec.K = 130, spec.dtype = DType::bf16;
+  check_replay(test::make_problem(spec), {"h100-mma", DType::bf16});
+  spec.T = 200, spec.HV = 68, spec.K = 16, spec.V = 128;  // eight warps a block
   check_replay(test::make_problem(spec), {"h100-mma", DType::bf16});
 }
 
@@ -218,8 +246,9 @@ TEST_CASE("gradients on tensor cores have the bits of their replay on regimes", 
 
 TEST_CASE("every stage on tensor cores has the bits of its replay", "[tensor_cores][small][race]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const std::size_t K : {40, 128})
+  for (const std::size_t K : {40, 128, 176})
     for (const Way& way : ways) {
+      if (K > 128 && way.preset != "h100-mma") continue;
       ProblemSpec spec;
       spec.T = 150, spec.K = K, spec.V = 72, spec.B = 2, spec.H = 2, spec.HV = 4, spec.dtype = way.dtype;
       spec.state_v_first = spec.safe_gate = K == 40, spec.qk_l2norm = spec.beta_sigmoid = true;
@@ -260,4 +289,16 @@ TEST_CASE("what gpu-chunk lacks on tensor cores it says") {
         std::string::npos);
   CHECK(reason(on_tensor_cores(problem, {"h100-mma", DType::fp16})).find("in that dtype") !=
         std::string::npos);
+  if (!kda::gpu_unavailable().empty()) return;
+  spec.K = 129;
+  const kda::Problem wide = test::make_problem(spec);
+  const kda::RunOptions wide_split = on_tensor_cores(wide, split),
+                        wide_narrow = on_tensor_cores(wide, narrow);
+  CHECK(why_not(wide, wide_split).find("K up to 128") != std::string::npos);
+  CHECK(why_not(wide, wide_narrow).empty());
+  const auto gradients = [](const kda::Problem& of, const kda::RunOptions& by) {
+    return kda::gpu_lacks_gradients(by.arithmetic, of.dimensions());
+  };
+  CHECK(gradients(wide, wide_narrow).find("K above 128") != std::string::npos);
+  CHECK(gradients(problem, on_tensor_cores(problem, narrow)).empty());
 }
