@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdint>
 #include <exception>
+#include <map>
+#include <mutex>
 
 #include "base/error.hpp"
 #include "check.hpp"
@@ -21,12 +23,12 @@ constexpr unsigned char canary = 0xc5, poison_byte = 0xff;
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/// Memory that was given back stays with the process: the device does not stop for it, as it does where
-/// memory goes back to the driver.
+/// Memory of a device that was given back stays with the process: the device does not stop for it, as it does
+/// where memory goes back to the driver.
 class Pool {
  public:
-  Pool() {
-    check(cudaDeviceGetDefaultMemPool(&pool_, 0), "asking for memory");
+  explicit Pool(int device) {
+    check(cudaDeviceGetDefaultMemPool(&pool_, device), "asking for memory");
     std::uint64_t keeps_all = UINT64_MAX;
     check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keeps_all), "asking for memory");
   }
@@ -43,8 +45,6 @@ class Pool {
     cudaMemPoolTrimTo(pool_, 0);  // what is left is in pieces
     return cudaMallocFromPoolAsync(memory, bytes, pool_, nullptr);
   }
-  /// Fails only after an error that was reported.
-  void free(void* memory) const { cudaFreeAsync(memory, nullptr); }
 
  private:
   std::uint64_t attribute(cudaMemPoolAttr which) const {
@@ -54,9 +54,14 @@ class Pool {
   }
   cudaMemPool_t pool_ = nullptr;
 };
+/// That of the device this thread is at.
 const Pool& pool() {
-  static const Pool pool;
-  return pool;
+  static std::mutex mutex;
+  static std::map<int, Pool> pools;
+  int device = 0;
+  check(cudaGetDevice(&device), "asking for memory");
+  const std::lock_guard lock(mutex);
+  return pools.try_emplace(device, device).first->second;
 }
 
 std::string out_of_memory(const char* name, std::size_t bytes) {
@@ -97,7 +102,7 @@ DeviceMemory::~DeviceMemory() {
   if (allocation_ == nullptr) return;
   // Where something fails, kernels that write to it may be on their way.
   if (std::uncaught_exceptions() > 0) cudaDeviceSynchronize();
-  pool().free(allocation_);
+  cudaFreeAsync(allocation_, nullptr);  // fails only after an error that was reported
 }
 
 void DeviceMemory::poison() const {

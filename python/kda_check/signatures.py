@@ -135,6 +135,7 @@ class Signature:
         """Calls the kernel on a problem; `buffers`: tensors it may write to, by o and final_state. Returns its answer.
         Raises Unsupported where it has no word for an option of the problem."""
         wanted, taken = self.to_kernel(dict(problem)), inspect.signature(kernel).parameters
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
         for key, value in self.fixed.items():
             if wanted.pop(key, False) != value:
                 raise Unsupported(f"the kernel has {key} = {value} always, the problem has not")
@@ -147,11 +148,11 @@ class Signature:
         for key, value in wanted.items():
             words = [key, *(word for word, meant in self.words.items() if meant == key)]
             word = next((word for word in words if word in taken), key)
-            if key in HINTS and word not in taken:
-                continue  # nor for those that a kernel with **words calls
+            if word not in taken and (key == "chunk_size" or (key in HINTS and not takes_any)):
+                continue  # a chunk size nor for those that a kernel with **words calls
             if _is_there(value) or (key in FLAGS and word in taken):  # a kernel may have a flag unless told otherwise
                 arguments[word] = bool(value) if key in FLAGS else value
-        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in taken.values()):
+        if not takes_any:
             left = sorted(set(arguments) - set(taken) - set(self.constants))
             if left:
                 raise Unsupported(f"the kernel takes no {', '.join(left)}")

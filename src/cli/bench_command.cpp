@@ -101,12 +101,16 @@ int bench_main(const Words& words) {
   request.threads = resources.threads, request.memory_budget = resources.limits.memory_budget;
   if (std::optional<Names>& names = named.selection.variants)
     request.with_oracle = std::erase(*names, "oracle") > 0;
+  if (on_devices) check_shared(named, SharedBy::nccl);
+  if (on_devices && named.selection.pass == kda::Pass::backward)
+    throw Error(ErrorKind::usage, "--segments nccl shares forward passes alone", {}, "--no-backward");
   return tell(words, output, {}, [&](Outputs&, Progress& progress, report::Document& document) {
     request.warning = [&](const std::string& text) { progress.warn(text); };
     request.progress = [&](const std::string& text) { progress.show(text); };
     std::optional<SharedDevices> devices;
     if (on_devices) devices.emplace().add_to(request.words);
     document = bench::bench(request);
+    if (devices) devices->say_costs();
   });
 }
 

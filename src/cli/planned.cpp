@@ -213,7 +213,7 @@ void check_shared_by_mpi(const Planned& planned) {
     throw Error(ErrorKind::usage,
                 "--shard auto takes each rank for a part; with --segments mpi they share one", {},
                 "--shard I/N");
-  check_shared(planned.request, "mpi");
+  check_shared(planned.request, SharedBy::mpi);
 }
 
 /// Rank 0 works as it would alone, but for what is handed out; the others serve it. One process speaks.
@@ -251,6 +251,7 @@ int run_on_ranks(const Words& words, Planned planned) {
 }
 
 int run_on_devices(const Words& words, Planned planned) {
+  check_shared(planned.request, SharedBy::nccl);
   const SharedDevices devices;
   devices.add_to(planned.request);
   const int code = PlannedRun(words, std::move(planned)).run();

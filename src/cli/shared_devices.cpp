@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.hpp"
 #include "cli/progress.hpp"
 #include "cuda/segments.hpp"
@@ -23,7 +25,6 @@ SharedDevices::SharedDevices() : devices_(ranks()) { kda::share_devices(&devices
 SharedDevices::~SharedDevices() { kda::share_devices(nullptr); }
 
 void SharedDevices::add_to(plan::Request& request) const {
-  check_shared(request, "nccl");
   request.arithmetic.push_back(fmt::format("segments=tree:{}", devices_.count()));
 }
 
@@ -36,7 +37,14 @@ void SharedDevices::say_costs() const {
                     costs[rank].exchanging, costs[rank].megabytes));
 }
 
-void check_shared(const plan::Request& request, const std::string& who) {
+void check_shared(const plan::Request& request, SharedBy whose) {
+  const bool by_devices = whose == SharedBy::nccl;
+  const std::string who = by_devices ? "nccl" : "mpi", variant = by_devices ? "gpu-chunk" : "chunk";
+  const std::optional<plan::Names>& variants = request.selection.variants;
+  const bool is_named = variants && std::ranges::find(*variants, variant) != variants->end();
+  if (variants ? !is_named : by_devices)
+    throw Error(ErrorKind::usage, fmt::format("--segments {} shares {}, which is not selected", who, variant),
+                {}, "--variant " + variant);
   for (const std::string& target : request.targets)
     if (target.starts_with("@"))
       throw Error(ErrorKind::usage,

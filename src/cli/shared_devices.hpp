@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "cli/command.hpp"
 #include "nccl/devices.hpp"
 #include "plan/request.hpp"
 
@@ -17,7 +18,7 @@ class SharedDevices {
   SharedDevices& operator=(const SharedDevices&) = delete;
   ~SharedDevices();
 
-  /// Adds the word that says how sequences are cut. Throws Error{usage} for what cannot be shared.
+  /// Adds the word that says how sequences are cut.
   void add_to(plan::Request& request) const;
   /// A line for each device, and one for NCCL.
   void say_costs() const;
@@ -26,7 +27,7 @@ class SharedDevices {
   nccl::Devices devices_;
 };
 
-/// Throws Error{usage} where the request has what a run that is shared cannot have. `who`: "mpi"
-void check_shared(const plan::Request& request, const std::string& who);
+/// Throws Error{usage} where the request has what a run that is shared cannot have, or nothing to share.
+void check_shared(const plan::Request& request, SharedBy whose);
 
 }  // namespace kda_check::cli

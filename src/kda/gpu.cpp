@@ -200,7 +200,10 @@ std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions
   if (chunk) of_part.segments = {};  // emulations alone have no parts
   if (const std::string_view key = cpu_only_key(of_part); !key.empty())
     return "this value of " + std::string(key) + " is computed on the CPU alone";
-  if (cast_points(arithmetic, options.dtype, false, chunk).tensor_core != Rounding::none)
+  if (const CastPoints casts = cast_points(arithmetic, options.dtype, false, chunk);
+      casts.kg != Rounding::none)
+    return "kg is rounded on the CPU alone";
+  else if (casts.tensor_core != Rounding::none)
     return "what a tensor core rounds is rounded on the CPU alone";
   const Dimensions& d = problem.dimensions;
   std::string shape = cuda::unsupported_shape(

@@ -49,7 +49,7 @@ class Rows {
                       "for each of them",
                       table_.columns, n, sequence.length()));
     const std::size_t read_from = column_read(n);
-    if (read_from == none || is_padding_row(n, read_from)) return;
+    if (read_from == none || is_padding_row(n, read_from, sequence.length())) return;
     const std::size_t from = slot(n, read_from);
     take(from, n);
     if (table_.columns == 0) return pieces.push_back({sequence, from, from});
@@ -87,15 +87,17 @@ class Rows {
                        n, accepted, columns),
            "a kernel reads the slot of column num_accepted_tokens - 1");
   }
-  /// Whether the row that is read from that column is padding as a whole.
-  bool is_padding_row(std::size_t n, std::size_t column) const {
+  /// Whether the row of so many tokens that is read from that column is padding as a whole.
+  bool is_padding_row(std::size_t n, std::size_t column, std::size_t length) const {
     if (!is_padding(n, column)) return false;
-    if (table_.padding == PaddingSlots::negative_tokens && table_.columns > 0 && !is_padding(n, 0))
-      refuse(
-          fmt::format("{} is {}, where the row begins, and token 0 is stored in slot {}; wanted padding in "
-                      "all of the row",
-                      entry(n, column), index(n, column), index(n, 0)),
-          "a kernel that looks at the slots of tokens alone reads slot 0 there");
+    if (table_.padding != PaddingSlots::negative_tokens || table_.columns == 0) return true;
+    for (std::size_t t = 0; t < length; ++t)
+      if (!is_padding(n, t))
+        refuse(
+            fmt::format("{} is {}, where the row begins, and token {} is stored in slot {}; wanted padding "
+                        "in all of the row",
+                        entry(n, column), index(n, column), t, index(n, t)),
+            "a kernel that looks at the slots of tokens alone reads slot 0 there");
     return true;
   }
   /// Tokens of a row that is none: all of them, or those before the first that is padding.

@@ -45,18 +45,18 @@ void Heartbeat::finish() {
 }
 
 void Heartbeat::beat() {
-  const auto pause = std::clamp(std::chrono::milliseconds(limit_) / 20, std::chrono::milliseconds(50),
-                                std::chrono::milliseconds(500));
+  const std::chrono::milliseconds limit = limit_;
+  const auto pause = std::clamp(limit / 20, std::chrono::milliseconds(50), std::chrono::milliseconds(500));
   Clock::time_point heard = Clock::now(), last = heard;
   while (!stops_) {
     int news = 0;  // none where MPI cannot reach a rank: whoever has ended says so itself
     functions_.beat(before_, behind_, ends_ ? 1 : 0, &news);
     const Clock::time_point now = Clock::now();
     // Where this process itself was stopped, nobody else is to blame.
-    if ((news & heard_one) != 0 || now - last > limit_ / 2) heard = now;
+    if ((news & heard_one) != 0 || now - last > limit / 2) heard = now;
     last = now;
     if ((news & heard_last) != 0 && (news & sent_last) != 0) return;
-    if ((news & heard_last) == 0 && now - heard > limit_)
+    if ((news & heard_last) == 0 && now - heard > limit)
       return lost_(
           fmt::format("--segments mpi: rank {} has not been heard of for {} s", behind_, limit_.count()));
     std::this_thread::sleep_for(ends_ ? std::chrono::milliseconds(2) : pause);

@@ -17,6 +17,7 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
+#include "base/processes.hpp"
 #include "base/temporary_files.hpp"
 #include "nccl/library.hpp"
 
@@ -47,6 +48,7 @@ struct Left {};
 [[noreturn]] void end_process(const Error& error) {
   static std::mutex first_alone;
   first_alone.lock();
+  end_running_processes();
   std::fflush(stdout);
   std::fprintf(stderr, "kda-check: error: %s\n", printable(error.what()).c_str());
   remove_temporary_files();
@@ -165,6 +167,8 @@ class Devices::Member : public Peers {
 
 Devices::Devices(std::vector<int> devices, const Patience& patience)
     : state_(std::make_shared<State>(std::move(devices), patience)) {
+  // Else a GPU reads the memory of another by its address, which memory of a pool does not allow.
+  ::setenv("NCCL_P2P_DIRECT_DISABLE", "1", 0);
   std::optional<Result> result;
   std::thread([state = state_, &result] {
     const Result found = state->library.init_all(

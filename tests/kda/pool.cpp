@@ -176,6 +176,8 @@ TEST_CASE("vLLM leaves out the states of single tokens, FlashInfer the last toke
                  "slot 5"));
   CHECK_THAT(refusal(row, {3, -1, -1}, 3, {2}, PaddingSlots::negative_tokens),
              ContainsSubstring("inputs/state_indices[0,1] is -1, where the row begins"));
+  CHECK_THAT(refusal(row, {-1, 4, -1}, 3, {1}, PaddingSlots::negative_tokens),
+             ContainsSubstring("where the row begins, and token 1 is stored in slot 4"));
 }
 
 TEST_CASE("o of tokens behind the last state that is stored is not in the ordinary form", "[pool]") {
