@@ -149,7 +149,8 @@ TEST_CASE("a forecast turns at the same gate as the run, to the last bit", "[for
 }
 
 TEST_CASE(
-    "the runs that are not finite are those forecast: a factored tail, whose factors reach over whole chunks",
+    "the runs that are not finite are those forecast: a factored tail and a readout from the middle, whose "
+    "factors reach over whole chunks",
     "[forecast]") {
   std::size_t nonfinite = 0, finite = 0;
   const auto check = [&](const kda::Problem& problem, const std::vector<std::string>& arithmetic,
@@ -163,8 +164,9 @@ TEST_CASE(
   };
   for (const float g : {-0.5F, -1.3F, -1.4F, -2.7F, -2.8F, -5.5F, -5.6F, -20.F})
     for (const std::size_t chunk_size : {16U, 32U, 64U})
-      for (const char* const tail : {"tail=factored", "tail=factored-late", "tail=difference"})
-        check(constant_gates(g), {tail, "decay=pair"}, chunk_size);
+      for (const char* const word :
+           {"tail=factored", "tail=factored-late", "tail=difference", "readout=centre", "readout=first"})
+        check(constant_gates(g), {word, "decay=pair"}, chunk_size);
   const kda::Problem real = kda::parse_regime("lb_real:T=200,H=2,K=64,V=64,dtype=bf16").build();
   for (const char* const kernel : {"cudnn-sm90", "flash-kda", "flash-kda-1", "cula-sm90"})
     for (const std::size_t chunk_size : {16U, 64U}) check(real, {kernel}, chunk_size);
