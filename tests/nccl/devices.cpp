@@ -44,7 +44,7 @@ void exchange(Peers& peers) {
 /// How a process ends that exchanges on three ranks, one of which may stall for so many seconds.
 int status_of_exchange(const char* fault, double patience) {
   const Word library("KDA_CHECK_NCCL", KDA_CHECK_STAND_IN_LIBRARY), wrong("KDA_CHECK_STAND_IN", fault);
-  test::Child child([](const auto&) {
+  test::Child child([patience](const auto&) {
     nccl::Devices devices({0, 1, 2}, {.start = 20, .exchange = patience});
     try {
       devices.run(exchange);
