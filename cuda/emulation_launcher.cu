@@ -78,8 +78,8 @@ class Lane {
   const LaneKind& kind() const { return kind_; }
   int forms() const { return forms_; }
 
-  /// Behind those before it. Nothing waits for it. `slowest`: where decays are scaled.
-  void start(const EmulatedForm& form, const DeviceProblem& p, int* slowest) {
+  /// What its kernels will be told. `slowest`: where decays are scaled.
+  GradientWork prepared(const EmulatedForm& form, const DeviceProblem& p, int* slowest) {
     const kda::Arithmetic& arithmetic = form.arithmetic;
     const Pieces chunks(
         sequences_,
@@ -99,13 +99,16 @@ class Lane {
     work.scaled = form.scaled, work.factor = form.factor, work.slowest = slowest;
     work.key_of_decay = static_cast<int>(d_.K / d_.decays());
     if (form.backward) set_sums(work.sums, form, p);
-    check(cudaStreamSynchronize(nullptr), "filling memory");  // which another stream would not wait for
+    ++forms_;
+    return work;
+  }
+  /// Behind those before it. Nothing waits for it; what fills memory must be done.
+  void start(const EmulatedForm& form, const DeviceProblem& p, GradientWork work) const {
     over_heads(p, heads_together_, [&](int first, int heads) {
       work.first_head = work.sums.first_head = first, work.heads = work.sums.heads = heads;
       launch_emulation_prepare(stream_.get(), p, work);
       form.backward ? launch_backward(form, p, work) : launch_forward(form, p, work);
     });
-    ++forms_;
   }
   void mark_end(const Mark& mark) const { mark.set(stream_); }
   void check_canaries() const {
@@ -255,9 +258,11 @@ class Room {
   kda::TensorOnGpu tensor_;
 };
 
-/// A form under way, and where its answer comes to be.
+/// A form, and where its answer comes to be.
 struct Started {
   Lane* lane;
+  DeviceProblem problem{};
+  GradientWork work{};
   Room o, final_state;
   std::vector<Room> gradients;
   DeviceMemory slowest;
@@ -312,12 +317,19 @@ void emulate(const ProblemInputs& problem, std::span<const EmulatedForm> forms, 
   const DeviceTensors inputs(request);
   std::list<Started> started;
   Lanes lanes(request, LaneKind(forms.front()));  // goes first: kernels end before what they write goes away
+  // Memory is asked for and filled while the device is idle: kernels leave no room for it.
   for (const EmulatedForm& form : forms) {
     Started& one = started.emplace_back(lanes.lane_for(form), form, request.dimensions);
     request.exponential = form.arithmetic.exponential, request.casts = form.casts;
-    DeviceProblem p = inputs.problem(request);
-    one.place(p);
-    one.lane->start(form, p, one.slowest.as<int>());
+    one.problem = inputs.problem(request);
+    one.place(one.problem);
+    one.work = one.lane->prepared(form, one.problem, one.slowest.as<int>());
+  }
+  check(cudaStreamSynchronize(nullptr), "filling memory");  // which other streams would not wait for
+  auto next = started.cbegin();
+  for (const EmulatedForm& form : forms) {
+    const Started& one = *next++;
+    one.lane->start(form, one.problem, one.work);
     one.lane->mark_end(one.end);
   }
   std::size_t i = 0;

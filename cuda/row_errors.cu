@@ -193,14 +193,19 @@ kda::TensorOnGpu uploaded(numeric::DType dtype, const void* data, std::size_t el
 }
 
 kda::TensorOnGpu room_for_doubles(std::size_t elements) {
-  return {std::make_shared<const DeviceMemory>("the truth", elements * sizeof(double)), numeric::DType::fp64,
-          elements};
+  const auto memory = std::make_shared<const DeviceMemory>("the truth", elements * sizeof(double));
+  check(cudaStreamSynchronize(nullptr), "filling memory");  // which a stream below would not wait for
+  return {memory, numeric::DType::fp64, elements};
 }
 
 void upload_part(const kda::TensorOnGpu& to, std::size_t begin, std::size_t count, const double* values) {
-  check(cudaMemcpy(static_cast<const DeviceMemory*>(to.memory.get())->as<double>() + begin, values,
-                   count * sizeof(double), cudaMemcpyHostToDevice),
+  // The default stream fills memory meanwhile, behind kernels that leave it no room. At the end of the
+  // process the runtime may be gone.
+  static const Stream& stream = *new Stream;
+  check(cudaMemcpyAsync(static_cast<const DeviceMemory*>(to.memory.get())->as<double>() + begin, values,
+                        count * sizeof(double), cudaMemcpyHostToDevice, stream.get()),
         "uploading a part of a tensor");
+  check(cudaStreamSynchronize(stream.get()), "uploading a part of a tensor");
 }
 
 std::unique_ptr<kda::RowErrorSums> row_errors(kda::RowErrorRequest request) {

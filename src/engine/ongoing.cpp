@@ -118,10 +118,10 @@ kda::GradientTruths gradient_truths(const Truth& truth) {
   return kda::run_gradient_oracle(truth.problem, *truth.oracle, truth.chunk_size, truth.threads);
 }
 
-/// Copies that go up while the CPU compares.
+/// Copies that go up while the CPU adds up something else.
 class GoingUp {
  public:
-  /// `truths` must stay as they are until they are taken.
+  /// `truths` must stay as they are until the copies are taken.
   GoingUp(const kda::GradientTruths& truths, bool are_wanted) {
     try {
       if (are_wanted) copies_ = std::async(std::launch::async, [&] { return copied_to_gpu(truths); });
@@ -142,13 +142,14 @@ std::unique_ptr<TruthSource> compare_gradients(const Truth& truth, const std::ve
   check_gradient_memory(problem, truth.threads, truth.memory_budget,
                         "--no-backward compares the forward pass only; --memory-limit raises it");
   kda::GradientTruths truths = gradient_truths(truth);
-  twins.begin(problem.dimensions().H);
-  GoingUp copies(truths, !twins.is_empty() && twins.are_on_gpu());
+  GoingUp going_up(truths, !twins.is_empty() && twins.are_on_gpu());
   // Sums over a whole tensor, in its order: those of several side by side.
   std::array<double, kda::gradient_count> chunk_excess{};
   parallel_for(truths.size(), truth.threads, [&](std::size_t i, int) {
     chunk_excess[i] = judge::ratio_of_sizes(truths[i].chunk_magnitude, truths[i].magnitude);
   });
+  HeadTruths::OnGpu copies = going_up.taken();  // later the kernels of twins leave no room to fill memory
+  twins.begin(problem.dimensions().H);
 
   std::vector<double> values, zeros;
   const Expected* weighed = nullptr;
@@ -184,7 +185,8 @@ std::unique_ptr<TruthSource> compare_gradients(const Truth& truth, const std::ve
     }
   if (twins.is_empty()) return nullptr;
   return std::make_unique<GradientHeads>(
-      problem.dimensions().H, std::move(truths), [&truth] { return gradient_truths(truth); }, copies.taken());
+      problem.dimensions().H, std::move(truths), [&truth] { return gradient_truths(truth); },
+      std::move(copies));
 }
 
 /// Answers with answers alone.
