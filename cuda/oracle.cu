@@ -28,7 +28,7 @@ constexpr std::size_t most_states = 512;    ///< side by side, of short sequence
 constexpr std::size_t states_at_once = 16;  ///< that are copied to the host
 constexpr std::size_t least_steps = 8;      ///< of a long sequence
 constexpr std::size_t slots = 2;
-constexpr std::size_t share_of_memory = 8;  ///< one part in so many, for what waits to be handed out
+constexpr std::size_t most_outputs = 4;     ///< of steps, that are computed or wait to be handed out
 
 /// Memory of the host is kept from run to run: to ask for it takes longer than a small problem.
 struct HostMemory {
@@ -79,12 +79,18 @@ class OracleRun {
 
   void run() {
     std::size_t started = 0, downloading = 0;
+    if (steps_.empty() && sinks_.begun) sinks_.begun();
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       check_interruption();
-      // Ahead as far as there is room, but not into what needs the states that a step ends with.
+      // Ahead as far as there is room, but not into what needs the states that a step ends with; and not
+      // where something waits to be handed out.
       while (started < steps_.size() && started < i + outputs_.size() &&
-             (started <= i || !steps_[started - 1].ends))
+             (started <= i || !steps_[started - 1].ends) &&
+             (started < i + slots || !downloaded_[i % slots].is_reached())) {
         start(started++);
+        for (; downloading < std::min(started, i + slots); ++downloading) download(downloading);
+        if (started == 1 && sinks_.begun) sinks_.begun();
+      }
       for (; downloading < std::min(started, i + slots); ++downloading) download(downloading);
       hand_out(i);
     }
@@ -126,8 +132,7 @@ class OracleRun {
       host_.inputs[slot].reserve(input_bytes_);
       host_.outputs[slot].reserve(output_bytes);
     }
-    const std::size_t ahead = output_bytes > 0 ? free_memory() / share_of_memory / output_bytes : 0;
-    for (std::size_t i = 0; i < std::min(std::max(ahead, slots), steps_.size()); ++i)
+    for (std::size_t i = 0; i < std::min(most_outputs, steps_.size()); ++i)
       outputs_.emplace_back("outputs", output_bytes);
     computed_ = std::vector<Mark>(outputs_.size());
     host_.states.reserve(3 * std::min(states_at_once, heads_) * d_.K * d_.V * sizeof(double));

@@ -25,6 +25,7 @@ struct OracleFinalState {
   const double *hi, *lo, *magnitude;
 };
 struct OracleSinks {
+  std::function<void()> begun;  ///< no more memory is asked for, and the first step is on its way
   std::function<void(const OracleTokens&)> tokens;
   std::function<void(const OracleFinalState&)> state;
 };

@@ -41,6 +41,11 @@ class Mark {
     check(cudaStreamWaitEvent(stream.get(), event_, 0), "waiting for an event");
   }
   void wait() const { check(cudaEventSynchronize(event_), "waiting for the GPU"); }
+  bool is_reached() const {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status != cudaErrorNotReady) check(status, "asking the GPU");
+    return status == cudaSuccess;
+  }
 
  private:
   cudaEvent_t event_ = nullptr;

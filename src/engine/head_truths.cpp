@@ -82,6 +82,7 @@ HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::Or
   const kda::OracleSink values =
       kept(first, count, {&kda::OracleOutput::hi, &kda::OracleState::hi}, values_, on_gpu);
   kda::OracleSink sink;
+  sink.begun = also.begun;
   sink.output = [&](const kda::OracleOutput& block) {
     if (also.output) also.output(block);
     values.output(block);
@@ -118,12 +119,17 @@ HeadTruths::OnGpu copied_to_gpu(const kda::GradientTruths& truths) {
 }
 
 GradientHeads::GradientHeads(std::size_t query_heads, kda::GradientTruths truths,
-                             std::function<kda::GradientTruths()> again, HeadTruths::OnGpu on_gpu)
+                             std::function<kda::GradientTruths()> again, HeadTruths::OnGpu on_gpu,
+                             int threads)
     : query_heads_(query_heads),
       truths_(std::move(truths)),
       again_(std::move(again)),
       on_gpu_(std::move(on_gpu)) {
-  for (kda::GradientTruth& truth : truths_) truth = {std::move(truth.hi), {}, {}, {}, {}};
+  // Gigabytes, which to give back takes its time.
+  std::vector<tensor::Unfilled*> others;
+  for (kda::GradientTruth& truth : truths_)
+    others.insert(others.end(), {&truth.lo, &truth.magnitude, &truth.chunk_magnitude, &truth.spread});
+  parallel_for(others.size(), threads, [&](std::size_t i, int) { *others[i] = {}; });
 }
 
 HeadTruths GradientHeads::of(std::size_t, std::size_t) {

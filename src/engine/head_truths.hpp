@@ -98,7 +98,7 @@ class GradientHeads : public TruthSource {
   /// Keeps the values of `truths` alone; `again` is asked for the same truths when magnitudes are. `on_gpu`:
   /// those that are there, too.
   GradientHeads(std::size_t query_heads, kda::GradientTruths truths,
-                std::function<kda::GradientTruths()> again, HeadTruths::OnGpu on_gpu);
+                std::function<kda::GradientTruths()> again, HeadTruths::OnGpu on_gpu, int threads);
 
   std::size_t at_once() const override { return query_heads_; }
   HeadTruths of(std::size_t first, std::size_t count) override;

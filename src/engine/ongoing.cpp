@@ -18,9 +18,12 @@ namespace {
 using judge::Comparison;
 using tensor::Tensor;
 
-/// Rows of neighbours: all that a tensor has of some tokens and heads, `run` elements of each.
+/// Rows of neighbours: all that a tensor has of some tokens and heads, `run` elements of each head.
 struct Rows {
   std::size_t begin, count, width, stride, run;
+
+  std::size_t heads() const { return width / run; }
+  Rows of_head(std::size_t head) const { return {begin + head * run, count, run, stride, run}; }
 };
 
 /// Of a gradient whose oracle has a spread: errors that are independent from term to term (docs/limits.md).
@@ -43,34 +46,46 @@ void widen(const Tensor& tensor, const Rows& rows, std::vector<double>& values) 
 /// Feeds what is expected to all comparisons.
 class Feeder {
  public:
-  /// `began`: called when the first values come, which on a GPU take their time.
+  /// `began`: called once, when the oracle has begun.
   Feeder(std::vector<Ongoing>& ongoing, const kda::OracleSink& also, std::function<void()> began,
          std::size_t V, int threads)
-      : ongoing_(ongoing), also_(also), began_(std::move(began)), V_(V), threads_(threads) {
+      : ongoing_(ongoing),
+        also_(also),
+        began_(std::move(began)),
+        V_(V),
+        threads_(threads),
+        rooms_(static_cast<std::size_t>(std::max(1, threads))) {
     for (const Ongoing& item : ongoing_)
       if (item.tensor == "o") item.truth->least_magnitudes.assign(item.got->size() / V, HUGE_VAL);
   }
 
   void feed(std::string_view tensor, const Rows& rows, const judge::ExpectedValues& oracle) {
-    if (const auto began = std::exchange(began_, nullptr)) began();
-    const Expected* weighed = nullptr;
-    for (Ongoing& item : ongoing_) {
-      if (item.tensor != tensor) continue;
-      weigh(item, rows, oracle, item.truth.get() != weighed);
-      weighed = item.truth.get();
-      judge::ExpectedValues expected = oracle;
-      if (item.expected != nullptr) {
-        widen(*item.expected, rows, values_);
-        zeros_.assign(values_.size(), 0.0);
-        expected.hi = values_.data(), expected.lo = zeros_.data();
+    // A thread has a head of all of them while its truth is in the cache. Few heads of many tokens would leave
+    // threads idle: there comparisons share out tokens.
+    const bool by_heads =
+        rows.count > 1 && (rows.width != rows.stride || rows.heads() >= rows.count / judge::window_tokens);
+    parallel_for(rows.heads(), threads_, [&](std::size_t head, int worker) {
+      const Expected* weighed = nullptr;
+      for (Ongoing& item : ongoing_) {
+        if (item.tensor != tensor) continue;
+        weigh(item, rows.of_head(head), oracle.from(head * rows.run), rows.width, item.truth.get() != weighed);
+        weighed = item.truth.get();
+        if (by_heads) compare(item, rows.of_head(head), oracle.from(head * rows.run), rows.width, worker);
       }
-      item.comparison->add_rows(rows.begin, rows.count, rows.width, rows.stride, expected);
-    }
+    });
+    if (by_heads) return;
+    for (Ongoing& item : ongoing_)
+      if (item.tensor == tensor)
+        item.comparison->add(rows.begin, rows.count * rows.width,
+                             expected_of(item, rows, oracle, rooms_.front()));
   }
 
   /// What the oracle of the forward pass hands out goes to all comparisons.
   kda::OracleSink sink(const kda::Dimensions& d) {
     kda::OracleSink sink;
+    sink.begun = [this] {
+      if (const auto began = std::exchange(began_, nullptr)) began();
+    };
     sink.output = [this, d](const kda::OracleOutput& block) {
       if (also_.output) also_.output(block);
       const std::size_t stride = d.HV * d.V, width = (block.heads.last - block.heads.first) * d.V;
@@ -87,23 +102,45 @@ class Feeder {
   }
 
  private:
-  /// How large it is: sums of every head, side by side. `first`: of those that share a truth.
-  void weigh(Ongoing& item, const Rows& rows, const judge::ExpectedValues& oracle, bool first) {
-    parallel_for(rows.width / rows.run, threads_, [&](std::size_t lane, int) {
-      for (std::size_t row = 0; row < rows.count; ++row) {
-        const std::size_t begin = rows.begin + row * rows.stride + lane * rows.run,
-                          from = row * rows.width + lane * rows.run;
-        if (first) {
-          item.truth->energy.add(begin, rows.run, oracle.hi + from);
-          item.truth->magnitude_energy.add(begin, rows.run, oracle.magnitude + from);
-          if (item.tensor == "o")
-            item.truth->least_magnitudes[begin / V_] =
-                kda::OutputErrors::least_magnitude({oracle.magnitude + from, rows.run});
-        }
-        item.got_units.add(begin, rows.run, oracle.hi + from);
-        if (item.expected_units) item.expected_units->add(begin, rows.run, oracle.hi + from);
+  /// Values that are not the oracle's, widened.
+  struct Room {
+    std::vector<double> values, zeros;
+  };
+  static judge::ExpectedValues expected_of(const Ongoing& item, const Rows& rows,
+                                           const judge::ExpectedValues& oracle, Room& room) {
+    if (item.expected == nullptr) return oracle;
+    widen(*item.expected, rows, room.values);
+    room.zeros.assign(room.values.size(), 0.0);
+    return {room.values.data(), room.zeros.data(), oracle.magnitude};
+  }
+
+  /// Rows of a head, of which the oracle's begin `oracle_stride` after each other.
+  void compare(const Ongoing& item, const Rows& rows, const judge::ExpectedValues& oracle,
+               std::size_t oracle_stride, int worker) {
+    for (std::size_t row = 0; row < rows.count; ++row) {
+      const std::size_t begin = rows.begin + row * rows.stride;
+      const judge::ExpectedValues expected =
+          expected_of(item, {begin, 1, rows.run, 0, rows.run}, oracle.from(row * oracle_stride),
+                      rooms_[static_cast<std::size_t>(worker)]);
+      item.comparison->add_run(begin, expected, worker);
+    }
+  }
+  /// How large the truth is. `first`: of those that share one.
+  void weigh(Ongoing& item, const Rows& rows, const judge::ExpectedValues& oracle, std::size_t oracle_stride,
+             bool first) const {
+    for (std::size_t row = 0; row < rows.count; ++row) {
+      const std::size_t begin = rows.begin + row * rows.stride;
+      const judge::ExpectedValues of_row = oracle.from(row * oracle_stride);
+      if (first) {
+        item.truth->energy.add(begin, rows.run, of_row.hi);
+        item.truth->magnitude_energy.add(begin, rows.run, of_row.magnitude);
+        if (item.tensor == "o")
+          item.truth->least_magnitudes[begin / V_] =
+              kda::OutputErrors::least_magnitude({of_row.magnitude, rows.run});
       }
-    });
+      item.got_units.add(begin, rows.run, of_row.hi);
+      if (item.expected_units) item.expected_units->add(begin, rows.run, of_row.hi);
+    }
   }
 
   std::vector<Ongoing>& ongoing_;
@@ -111,7 +148,7 @@ class Feeder {
   std::function<void()> began_;
   const std::size_t V_;
   const int threads_;
-  std::vector<double> values_, zeros_;
+  std::vector<Room> rooms_;  ///< of threads
 };
 
 kda::GradientTruths gradient_truths(const Truth& truth) {
@@ -186,7 +223,7 @@ std::unique_ptr<TruthSource> compare_gradients(const Truth& truth, const std::ve
   if (twins.is_empty()) return nullptr;
   return std::make_unique<GradientHeads>(
       problem.dimensions().H, std::move(truths), [&truth] { return gradient_truths(truth); },
-      std::move(copies));
+      std::move(copies), truth.threads);
 }
 
 /// Answers with answers alone.
@@ -254,7 +291,7 @@ std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vect
     return nullptr;
   }
   if (truth.pass == kda::Pass::backward) return compare_gradients(truth, pairings, ongoing, twins);
-  // The oracle is well under way when its first values come: what twins leave of a GPU is not much.
+  // Not before the oracle: what twins leave of a GPU's memory is not much.
   const auto begin_twins = [&] { twins.begin(truth.heads_of_twins); };
   Feeder feeder(ongoing, truth.also, begin_twins, d.V, truth.threads);
   const kda::OracleSink sink = feeder.sink(d);

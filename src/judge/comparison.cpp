@@ -103,19 +103,9 @@ void Comparison::add(std::size_t begin, std::size_t count, const ExpectedValues&
   });
 }
 
-void Comparison::add_rows(std::size_t begin, std::size_t rows, std::size_t width, std::size_t stride,
-                          const ExpectedValues& expected) {
-  const std::size_t heads = width / axes_.run;
-  if (rows == 1 || (width == stride && heads < rows / window_tokens))
-    return add(begin, rows * width, expected);
+void Comparison::add_run(std::size_t begin, const ExpectedValues& expected, int worker) {
   numeric::visit_storage(dtype_, [&](auto tag) {
-    parallel_for(heads, options_.threads, [&](std::size_t head, int worker) {
-      for (std::size_t row = 0; row < rows; ++row) {
-        const std::size_t from = begin + row * stride + head * axes_.run;
-        add_wide<decltype(tag)>(from, from + axes_.run, expected.from(row * width + head * axes_.run),
-                                parts_[static_cast<std::size_t>(worker)]);
-      }
-    });
+    add_wide<decltype(tag)>(begin, begin + axes_.run, expected, parts_[static_cast<std::size_t>(worker)]);
   });
 }
 

@@ -56,10 +56,9 @@ class Comparison {
 
   /// Elements [begin, begin + count) against values held in double-double.
   void add(std::size_t begin, std::size_t count, const ExpectedValues& expected);
-  /// The same for some heads of every token: rows of `width` elements, the first of each `stride` after that
-  /// of the one before; of what is expected they lie one behind the other.
-  void add_rows(std::size_t begin, std::size_t rows, std::size_t width, std::size_t stride,
-                const ExpectedValues& expected);
+  /// The same for the elements of a token and a head, on this thread. Runs of several heads may be added at
+  /// once, each by another `worker` below options.threads; those of a head in their order.
+  void add_run(std::size_t begin, const ExpectedValues& expected, int worker);
   /// The whole tensor against another of the same shape, whatever its element type.
   void add_all(const tensor::Tensor& expected);
   /// Elements [begin, begin + count) of both sides, read in pieces; memory is bounded by `count`. Each call

@@ -59,6 +59,7 @@ void run_gpu_oracle(const Problem& problem, OraclePrecision precision, int threa
   const std::size_t at_once = oracle_tokens_at_once(d, heads.last - heads.first);
   request.block_tokens = at_once;
   cuda::OracleSinks sinks;
+  sinks.begun = sink.begun;
   if (sink.output)
     sinks.tokens = [&](const cuda::OracleTokens& part) {
       for (std::size_t t = 0; t < part.count; t += at_once)

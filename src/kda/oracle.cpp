@@ -211,6 +211,7 @@ void run_oracle(const Problem& problem, const OracleOptions& options, int thread
       options.instead(error.what());
     }
   }
+  if (sink.begun) sink.begun();
   Recurrence(problem, options.precision, heads).run(threads, sink);
 }
 

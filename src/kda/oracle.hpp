@@ -59,6 +59,8 @@ struct OracleState {
 };
 
 struct OracleSink {
+  /// Called first, where a GPU has given it what memory it takes and has begun. On the CPU, at once.
+  std::function<void()> begun = {};
   std::function<void(const OracleOutput&)> output;
   std::function<void(const OracleState&)> state;
 };
