@@ -20,6 +20,8 @@ class PinnedMemory {
   }
 
  private:
+  void release();
+
   void* memory_ = nullptr;
   std::size_t bytes_ = 0;
 };

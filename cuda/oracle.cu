@@ -28,7 +28,7 @@ constexpr std::size_t most_states = 512;    ///< side by side, of short sequence
 constexpr std::size_t states_at_once = 16;  ///< that are copied to the host
 constexpr std::size_t least_steps = 8;      ///< of a long sequence
 constexpr std::size_t slots = 2;
-constexpr std::size_t most_outputs = 4;     ///< of steps, that are computed or wait to be handed out
+constexpr std::size_t most_outputs = 4;  ///< of steps, that are computed or wait to be handed out
 
 /// Memory of the host is kept from run to run: to ask for it takes longer than a small problem.
 struct HostMemory {

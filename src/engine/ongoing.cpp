@@ -60,15 +60,16 @@ class Feeder {
   }
 
   void feed(std::string_view tensor, const Rows& rows, const judge::ExpectedValues& oracle) {
-    // A thread has a head of all of them while its truth is in the cache. Few heads of many tokens would leave
-    // threads idle: there comparisons share out tokens.
+    // A thread has a head of all of them while its truth is in the cache. Few heads of many tokens would
+    // leave threads idle: there comparisons share out tokens.
     const bool by_heads =
         rows.count > 1 && (rows.width != rows.stride || rows.heads() >= rows.count / judge::window_tokens);
     parallel_for(rows.heads(), threads_, [&](std::size_t head, int worker) {
       const Expected* weighed = nullptr;
       for (Ongoing& item : ongoing_) {
         if (item.tensor != tensor) continue;
-        weigh(item, rows.of_head(head), oracle.from(head * rows.run), rows.width, item.truth.get() != weighed);
+        weigh(item, rows.of_head(head), oracle.from(head * rows.run), rows.width,
+              item.truth.get() != weighed);
         weighed = item.truth.get();
         if (by_heads) compare(item, rows.of_head(head), oracle.from(head * rows.run), rows.width, worker);
       }

@@ -23,14 +23,17 @@ HeldOracle hold_oracle(const kda::Problem& problem, const kda::OracleOptions& op
     std::memcpy(values.lo.data() + first, lo, count * sizeof(double));
   };
   kda::run_oracle(problem, options, threads,
-                  {[&](const kda::OracleOutput& part) {
-                     const std::size_t row = d.HV * d.V;
-                     keep(o, (part.batch * d.T + part.begin) * row, part.count * row, part.hi, part.lo);
-                   },
-                   [&](const kda::OracleState& part) {
-                     const std::size_t count = d.K * d.V;
-                     keep(final_state, (part.sequence * d.HV + part.head) * count, count, part.hi, part.lo);
-                   }});
+                  {.output =
+                       [&](const kda::OracleOutput& part) {
+                         const std::size_t row = d.HV * d.V;
+                         keep(o, (part.batch * d.T + part.begin) * row, part.count * row, part.hi, part.lo);
+                       },
+                   .state =
+                       [&](const kda::OracleState& part) {
+                         const std::size_t count = d.K * d.V;
+                         keep(final_state, (part.sequence * d.HV + part.head) * count, count, part.hi,
+                              part.lo);
+                       }});
   return held;
 }
 
