@@ -62,7 +62,11 @@ std::string unavailable() { return device().reason; }
 std::size_t shared_memory() { return device().shared_bytes; }
 int compute_capability() { return 10 * device().major + device().minor; }
 void make_ready() {
-  if (device().reason.empty()) cudaFree(nullptr);
+  if (!device().reason.empty()) return;
+  // What kernels take of memory for threads stays: to give it back and to take it again all that run must
+  // end.
+  cudaSetDeviceFlags(cudaDeviceLmemResizeToMax);
+  cudaFree(nullptr);
 }
 std::string device_name() { return device().reason.empty() ? device().name : std::string(); }
 std::string device_text() { return text_of(device()); }

@@ -317,7 +317,6 @@ void emulate(const ProblemInputs& problem, std::span<const EmulatedForm> forms, 
   const DeviceTensors inputs(request);
   std::list<Started> started;
   Lanes lanes(request, LaneKind(forms.front()));  // goes first: kernels end before what they write goes away
-  // Memory is asked for and filled while the device is idle: kernels leave no room for it.
   for (const EmulatedForm& form : forms) {
     Started& one = started.emplace_back(lanes.lane_for(form), form, request.dimensions);
     request.exponential = form.arithmetic.exponential, request.casts = form.casts;
@@ -325,13 +324,20 @@ void emulate(const ProblemInputs& problem, std::span<const EmulatedForm> forms, 
     one.place(one.problem);
     one.work = one.lane->prepared(form, one.problem, one.slowest.as<int>());
   }
-  check(cudaStreamSynchronize(nullptr), "filling memory");  // which other streams would not wait for
-  auto next = started.cbegin();
-  for (const EmulatedForm& form : forms) {
-    const Started& one = *next++;
+  check(cudaStreamSynchronize(nullptr), "uploading");  // which other streams would not wait for
+  const auto over_started = [&](auto use) {
+    auto next = started.cbegin();
+    for (const EmulatedForm& form : forms) use(form, *next++);
+  };
+  {
+    const LoadingOnly before_any_runs;
+    over_started(
+        [](const EmulatedForm& form, const Started& one) { one.lane->start(form, one.problem, one.work); });
+  }
+  over_started([](const EmulatedForm& form, const Started& one) {
     one.lane->start(form, one.problem, one.work);
     one.lane->mark_end(one.end);
-  }
+  });
   std::size_t i = 0;
   for (const Started& one : started) {
     kda::AnswerOnGpu answer = one.finish();

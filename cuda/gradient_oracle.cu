@@ -49,7 +49,7 @@ class GradientRun {
       portion_[slot] = memory_.portion(r, schedule, heads_, slot);
       host_.outputs[slot].reserve(copies_bytes(portion_[slot], schedule.most));
     }
-    check(cudaDeviceSynchronize(), "filling memory");  // by another stream than those below
+    check(cudaStreamSynchronize(nullptr), "uploading");  // which those below would not wait for
   }
 
   void run() {

@@ -74,7 +74,6 @@ void evaluate(const FunctionRequest& request, const AnswerSink& sink) {
     host[slot].reserve(room * sizeof(float));
     device[slot] = DeviceMemory("answers", room * sizeof(float));
   }
-  check(cudaDeviceSynchronize(), "filling memory");  // by another stream than that below
   const Stream stream;
   const Mark done[slots];
   const auto count_from = [&](std::uint64_t first) {

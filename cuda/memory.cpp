@@ -12,6 +12,7 @@
 #include "base/error.hpp"
 #include "check.hpp"
 #include "hash.hpp"
+#include "stream.hpp"
 #include "transfer.hpp"
 
 namespace kda_check::cuda {
@@ -32,18 +33,20 @@ class Pool {
     std::uint64_t keeps_all = UINT64_MAX;
     check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keeps_all), "asking for memory");
   }
+  /// What fills memory goes ahead of kernels that are on their way.
+  const Stream& filling() const { return filling_; }
   std::size_t unused() const {
     const std::uint64_t used = attribute(cudaMemPoolAttrUsedMemCurrent);
     return std::max(used, attribute(cudaMemPoolAttrReservedMemCurrent)) - used;
   }
-  /// In the default stream.
+  /// In that stream.
   cudaError_t allocate(void** memory, std::size_t bytes) const {
-    const cudaError_t status = cudaMallocFromPoolAsync(memory, bytes, pool_, nullptr);
+    const cudaError_t status = cudaMallocFromPoolAsync(memory, bytes, pool_, filling_.get());
     if (status != cudaErrorMemoryAllocation) return status;
     cudaGetLastError();
     cudaDeviceSynchronize();
     cudaMemPoolTrimTo(pool_, 0);  // what is left is in pieces
-    return cudaMallocFromPoolAsync(memory, bytes, pool_, nullptr);
+    return cudaMallocFromPoolAsync(memory, bytes, pool_, filling_.get());
   }
 
  private:
@@ -53,11 +56,12 @@ class Pool {
     return value;
   }
   cudaMemPool_t pool_ = nullptr;
+  Stream filling_;
 };
 /// That of the device this thread is at.
 const Pool& pool() {
   static std::mutex mutex;
-  static std::map<int, Pool> pools;
+  static auto& pools = *new std::map<int, Pool>;  // at the end of the process the runtime may be gone
   int device = 0;
   check(cudaGetDevice(&device), "asking for memory");
   const std::lock_guard lock(mutex);
@@ -91,11 +95,15 @@ DeviceMemory::DeviceMemory(const char* name, std::size_t bytes) : DeviceMemory()
                 "a smaller shape, or a GPU that nobody else uses");
   check(status, "allocating memory");
   memory_ = static_cast<unsigned char*>(allocation_) + canary_bytes;
-  const std::size_t behind = canary_bytes + rounded_up(bytes) - bytes;
-  check(cudaMemsetAsync(allocation_, canary, canary_bytes, nullptr), "filling memory");
-  check(cudaMemsetAsync(static_cast<unsigned char*>(memory_) + bytes, canary, behind, nullptr),
-        "filling memory");
-  poison();
+  const Stream& filling = pool().filling();
+  const auto fill = [&](std::size_t from, int byte, std::size_t count) {
+    check(cudaMemsetAsync(static_cast<unsigned char*>(allocation_) + from, byte, count, filling.get()),
+          "filling memory");
+  };
+  fill(0, canary, canary_bytes);
+  if (bytes > 0) fill(canary_bytes, poison_byte, bytes);
+  fill(canary_bytes + bytes, canary, canary_bytes + rounded_up(bytes) - bytes);
+  check(cudaStreamSynchronize(filling.get()), "filling memory");  // no other stream would wait for it
 }
 
 DeviceMemory::~DeviceMemory() {

@@ -137,7 +137,7 @@ class OracleRun {
     computed_ = std::vector<Mark>(outputs_.size());
     host_.states.reserve(3 * std::min(states_at_once, heads_) * d_.K * d_.V * sizeof(double));
     check(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, 0), "asking for processors");
-    check(cudaStreamSynchronize(nullptr), "filling memory");  // which those below would not wait for
+    check(cudaStreamSynchronize(nullptr), "uploading");  // which those below would not wait for
   }
 
   /// Numbers the tokens of a step from 0.

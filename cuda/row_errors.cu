@@ -154,7 +154,7 @@ class RowErrors : public kda::RowErrorSums {
   /// A row for sixteen threads.
   template <class Kernel, class... Outputs>
   void launch_rows(const char* name, Kernel kernel, int depth, Outputs... outputs) {
-    check(cudaStreamSynchronize(nullptr), "filling memory");
+    check(cudaStreamSynchronize(nullptr), "uploading");  // which this stream would not wait for
     launch_on(stream_.get(), name, kernel,
               dim3(static_cast<unsigned>(count_of(p_.rows, row_lanes)), static_cast<unsigned>(p_.heads),
                    static_cast<unsigned>(depth)),
@@ -193,14 +193,12 @@ kda::TensorOnGpu uploaded(numeric::DType dtype, const void* data, std::size_t el
 }
 
 kda::TensorOnGpu room_for_doubles(std::size_t elements) {
-  const auto memory = std::make_shared<const DeviceMemory>("the truth", elements * sizeof(double));
-  check(cudaStreamSynchronize(nullptr), "filling memory");  // which a stream below would not wait for
-  return {memory, numeric::DType::fp64, elements};
+  return {std::make_shared<const DeviceMemory>("the truth", elements * sizeof(double)), numeric::DType::fp64,
+          elements};
 }
 
 void upload_part(const kda::TensorOnGpu& to, std::size_t begin, std::size_t count, const double* values) {
-  // The default stream fills memory meanwhile, behind kernels that leave it no room. At the end of the
-  // process the runtime may be gone.
+  // At the end of the process the runtime may be gone.
   static const Stream& stream = *new Stream;
   check(cudaMemcpyAsync(static_cast<const DeviceMemory*>(to.memory.get())->as<double>() + begin, values,
                         count * sizeof(double), cudaMemcpyHostToDevice, stream.get()),

@@ -51,7 +51,7 @@ class Transfer {
  private:
   void begin() {
     for (PinnedMemory& memory : slots_) memory.reserve(piece);
-    check(cudaStreamSynchronize(nullptr), "filling memory");
+    check(cudaStreamSynchronize(nullptr), "waiting for the GPU");  // for kernels of that stream
   }
   template <class Body>
   static void over_pieces(std::size_t bytes, const Body& body) {

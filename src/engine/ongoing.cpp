@@ -156,10 +156,10 @@ kda::GradientTruths gradient_truths(const Truth& truth) {
   return kda::run_gradient_oracle(truth.problem, *truth.oracle, truth.chunk_size, truth.threads);
 }
 
-/// Copies that go up while the CPU adds up something else.
+/// Copies that go up while the CPU compares.
 class GoingUp {
  public:
-  /// `truths` must stay as they are until the copies are taken.
+  /// `truths` must stay as they are until they are taken.
   GoingUp(const kda::GradientTruths& truths, bool are_wanted) {
     try {
       if (are_wanted) copies_ = std::async(std::launch::async, [&] { return copied_to_gpu(truths); });
@@ -180,14 +180,13 @@ std::unique_ptr<TruthSource> compare_gradients(const Truth& truth, const std::ve
   check_gradient_memory(problem, truth.threads, truth.memory_budget,
                         "--no-backward compares the forward pass only; --memory-limit raises it");
   kda::GradientTruths truths = gradient_truths(truth);
-  GoingUp going_up(truths, !twins.is_empty() && twins.are_on_gpu());
+  GoingUp copies(truths, !twins.is_empty() && twins.are_on_gpu());
+  twins.begin(problem.dimensions().H);
   // Sums over a whole tensor, in its order: those of several side by side.
   std::array<double, kda::gradient_count> chunk_excess{};
   parallel_for(truths.size(), truth.threads, [&](std::size_t i, int) {
     chunk_excess[i] = judge::ratio_of_sizes(truths[i].chunk_magnitude, truths[i].magnitude);
   });
-  HeadTruths::OnGpu copies = going_up.taken();  // later the kernels of twins leave no room to fill memory
-  twins.begin(problem.dimensions().H);
 
   std::vector<double> values, zeros;
   const Expected* weighed = nullptr;
@@ -223,8 +222,8 @@ std::unique_ptr<TruthSource> compare_gradients(const Truth& truth, const std::ve
     }
   if (twins.is_empty()) return nullptr;
   return std::make_unique<GradientHeads>(
-      problem.dimensions().H, std::move(truths), [&truth] { return gradient_truths(truth); },
-      std::move(copies), truth.threads);
+      problem.dimensions().H, std::move(truths), [&truth] { return gradient_truths(truth); }, copies.taken(),
+      truth.threads);
 }
 
 /// Answers with answers alone.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <memory>
+#include <system_error>
 #include <utility>
 
 #include "base/error.hpp"
@@ -205,28 +207,43 @@ bool Twins::is_for_gpu(const Class& one) const {
           can_answer_on_gpu(decay_emulations(problem_, decay_options_), problem_));
 }
 
-bool Twins::measured_on_gpu(Class& one, TwinsOnGpu& gpu) {
-  if (!is_for_gpu(one)) return false;
+bool Twins::tried_on_gpu(const std::function<void()>& body) {
   try {
-    gpu.measure(one.tensors, one.parameters, one.family, pass_, one.has_decay_slopes(pass_));
+    body();
     return true;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::environment) throw;
-    cpu_instead_(error.what());
+    if (cpu_instead_) cpu_instead_(error.what());
     cpu_instead_ = nullptr;
     return false;
   }
 }
 
+bool Twins::measured_on_gpu(Class& one, TwinsOnGpu& gpu, std::future<void>& measuring) {
+  if (!is_for_gpu(one)) return false;
+  const bool slopes = one.has_decay_slopes(pass_);
+  return tried_on_gpu([&] {
+    auto twins = std::make_shared<const AnswersOnGpu>(gpu.answers(one.tensors, one.family, pass_, slopes));
+    if (measuring.valid()) measuring.get();
+    const auto measure = [=, &one, &gpu] { gpu.measure(one.tensors, one.parameters, *twins, slopes); };
+    try {
+      measuring = std::async(std::launch::async, measure);
+    } catch (const std::system_error&) {
+      measure();  // no thread is to be had
+    }
+  });
+}
+
 void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t count) {
   std::vector<std::optional<DecayDirections>> decays(count);
   TwinsOnGpu gpu(problem_, decay_options_, ahead_.get(), truths, first, count, threads_);
+  std::future<void> measuring;  // one class on the GPU, while the answers of the next are waited for
   for (const std::unique_ptr<Class>& one : classes_) {  // one family's answers at a time
     one->begin(pass_);
     const auto is_wanted = [&](std::size_t item) { return one->has_to_measure(first + item); };
     std::size_t wanted = 0;
     for (std::size_t item = 0; item < count; ++item) wanted += is_wanted(item);
-    if (wanted == 0 || measured_on_gpu(*one, gpu)) continue;
+    if (wanted == 0 || measured_on_gpu(*one, gpu, measuring)) continue;
     const auto is_here = [&](const TwinTensor& judged) { return truths.tensors.contains(judged.name); };
     if (!std::ranges::all_of(one->tensors, is_here)) continue;  // judge() asks for the truth again
     parallel_for(count, threads_, [&](std::size_t item, int) {
@@ -236,6 +253,8 @@ void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t cou
                    decays[item] ? &*decays[item] : nullptr);
     });
   }
+  // Where it fails judge() measures this class again.
+  if (measuring.valid()) tried_on_gpu([&] { measuring.get(); });
 }
 
 void Twins::limit(const Answered& answer, std::string_view tensor, double rms_ratio) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -88,7 +89,10 @@ class Twins {
   const Class* class_of(const Answered& answer, const plan::Names& left_out) const;
   void measure(const HeadTruths& truths, std::size_t first, std::size_t count);
   bool is_for_gpu(const Class& one) const;
-  bool measured_on_gpu(Class& one, TwinsOnGpu& gpu);
+  /// Whether this class has been, or will be when `measuring` is done with it, which was with the one before.
+  bool measured_on_gpu(Class& one, TwinsOnGpu& gpu, std::future<void>& measuring);
+  /// body(), and true unless the GPU fails: from then on all is the CPU's.
+  bool tried_on_gpu(const std::function<void()>& body);
   void conclude(TruthSource& truths);
 
   const kda::Problem& problem_;

@@ -40,11 +40,15 @@ AnswersOnGpu TwinsOnGpu::answers_of(const Emulations& wanted) {
   return found;
 }
 
-void TwinsOnGpu::measure(std::vector<TwinTensor>& tensors, std::vector<TwinParameter>& parameters,
-                         const std::vector<Twin>& family, kda::Pass pass, bool has_decay_slopes) {
+AnswersOnGpu TwinsOnGpu::answers(const std::vector<TwinTensor>& tensors, const std::vector<Twin>& family,
+                                 kda::Pass pass, bool has_decay_slopes) {
   if (has_decay_slopes && !decays_) decays_ = answers_of(decay_emulations(problem_, decay_options_));
-  for (const TwinTensor& tensor : tensors) truth_of(tensor);  // goes up while twins compute
-  const AnswersOnGpu twins = answers_of(emulations_of(family, pass));
+  for (const TwinTensor& tensor : tensors) truth_of(tensor);
+  return answers_of(emulations_of(family, pass));
+}
+
+void TwinsOnGpu::measure(std::vector<TwinTensor>& tensors, std::vector<TwinParameter>& parameters,
+                         const AnswersOnGpu& twins, bool has_decay_slopes) {
   constexpr int side_by_side = 2;  // while one waits for the GPU, it has the other
   parallel_for(tensors.size(), std::min(threads_, side_by_side), [&](std::size_t which, int) {
     TwinTensor& tensor = tensors[which];
@@ -83,6 +87,7 @@ void TwinsOnGpu::measure(TwinTensor& tensor, const AnswersOnGpu& twins, bool has
 }
 
 kda::RowTensor TwinsOnGpu::truth_of(const TwinTensor& tensor) {
+  const std::lock_guard lock(uploading_);
   kda::TensorOnGpu& truth = uploaded_[tensor.name];
   if (const auto there = truths_.on_gpu.find(tensor.name); there != truths_.on_gpu.end()) {
     truth = there->second;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,9 +31,15 @@ class TwinsOnGpu {
         count_(count),
         threads_(threads) {}
 
-  /// Throws Error{environment} where the GPU fails or lacks memory.
+  // Both throw Error{environment} where the GPU fails or lacks memory.
+
+  /// What twins answer, when it is there; the truth goes up meanwhile. To be asked for in the order of
+  /// `ahead`.
+  AnswersOnGpu answers(const std::vector<TwinTensor>& tensors, const std::vector<Twin>& family,
+                       kda::Pass pass, bool has_decay_slopes);
+  /// While others are asked for, too.
   void measure(std::vector<TwinTensor>& tensors, std::vector<TwinParameter>& parameters,
-               const std::vector<Twin>& family, kda::Pass pass, bool has_decay_slopes);
+               const AnswersOnGpu& twins, bool has_decay_slopes);
 
  private:
   AnswersOnGpu answers_of(const Emulations& wanted);
@@ -48,6 +55,7 @@ class TwinsOnGpu {
   const std::size_t first_, count_;
   const int threads_;
   std::optional<AnswersOnGpu> decays_ = {};
+  std::mutex uploading_ = {};
   std::map<std::string, kda::TensorOnGpu> uploaded_ = {};  ///< the truth, by tensor
 };
 
