@@ -25,14 +25,18 @@ struct Recorded {
     const auto keep = [this](const double* hi, const double* lo, const double* magnitude, std::size_t count) {
       for (const double* const part : {hi, lo, magnitude}) values.insert(values.end(), part, part + count);
     };
-    return {[this, d, keep](const kda::OracleOutput& part) {
-              calls.push_back({0, part.batch, part.begin, part.count, part.heads.first, part.heads.last});
-              keep(part.hi, part.lo, part.magnitude, part.count * (part.heads.last - part.heads.first) * d.V);
-            },
-            [this, d, keep](const kda::OracleState& state) {
-              calls.push_back({1, state.sequence, state.head});
-              keep(state.hi, state.lo, state.magnitude, d.K * d.V);
-            }};
+    return {.begun = [this] { calls.push_back({2}); },
+            .output =
+                [this, d, keep](const kda::OracleOutput& part) {
+                  calls.push_back({0, part.batch, part.begin, part.count, part.heads.first, part.heads.last});
+                  keep(part.hi, part.lo, part.magnitude,
+                       part.count * (part.heads.last - part.heads.first) * d.V);
+                },
+            .state =
+                [this, d, keep](const kda::OracleState& state) {
+                  calls.push_back({1, state.sequence, state.head});
+                  keep(state.hi, state.lo, state.magnitude, d.K * d.V);
+                }};
   }
 };
 
