@@ -46,8 +46,9 @@ struct LaneKind {
   }
   int teams() const { return backward ? gradient_teams_at_once : teams_at_once; }
   double share() const { return backward ? gradient_share_of_memory : share_of_memory; }
-  /// Backwards the recurrence leaves most of a device idle. Otherwise two fill it but for what each does from
-  /// chunk to chunk or from token to token, and others would have to ask for memory first.
+  /// Backwards the recurrence leaves most of a device idle; beside chunk forms both would take longer, so it
+  /// follows them. Otherwise two fill it but for what each does from chunk to chunk or from token to token, and
+  /// others would have to ask for memory first.
   std::size_t most_lanes() const { return !backward ? 3 : has_chunks ? 2 : SIZE_MAX; }
 };
 
@@ -111,6 +112,7 @@ class Lane {
     });
   }
   void mark_end(const Mark& mark) const { mark.set(stream_); }
+  void wait_for(const Mark& mark) const { mark.hold_back(stream_); }
   void check_canaries() const {
     memory_.check_canaries();
     scratch_.check_canaries();
@@ -334,7 +336,12 @@ void emulate(const ProblemInputs& problem, std::span<const EmulatedForm> forms, 
     over_started(
         [](const EmulatedForm& form, const Started& one) { one.lane->start(form, one.problem, one.work); });
   }
-  over_started([](const EmulatedForm& form, const Started& one) {
+  over_started([&](const EmulatedForm& form, const Started& one) {
+    if (form.backward)
+      for (const Started& before : started) {
+        if (&before == &one) break;
+        if (before.lane->kind().has_chunks != one.lane->kind().has_chunks) one.lane->wait_for(before.end);
+      }
     one.lane->start(form, one.problem, one.work);
     one.lane->mark_end(one.end);
   });

@@ -219,15 +219,20 @@ bool Twins::tried_on_gpu(const std::function<void()>& body) {
   }
 }
 
-bool Twins::measured_on_gpu(Class& one, TwinsOnGpu& gpu, std::future<void>& measuring) {
+bool Twins::is_measured_on_gpu(Class& one, TwinsOnGpu& gpu, std::deque<std::future<void>>& measuring) {
+  constexpr std::size_t at_once = 2;  // while one waits for the GPU, it has the other
   if (!is_for_gpu(one)) return false;
   const bool slopes = one.has_decay_slopes(pass_);
   return tried_on_gpu([&] {
     auto twins = std::make_shared<const AnswersOnGpu>(gpu.answers(one.tensors, one.family, pass_, slopes));
-    if (measuring.valid()) measuring.get();
+    while (measuring.size() >= at_once) {
+      std::future<void> first = std::move(measuring.front());
+      measuring.pop_front();
+      first.get();
+    }
     const auto measure = [=, &one, &gpu] { gpu.measure(one.tensors, one.parameters, *twins, slopes); };
     try {
-      measuring = std::async(std::launch::async, measure);
+      measuring.push_back(std::async(std::launch::async, measure));
     } catch (const std::system_error&) {
       measure();  // no thread is to be had
     }
@@ -237,13 +242,14 @@ bool Twins::measured_on_gpu(Class& one, TwinsOnGpu& gpu, std::future<void>& meas
 void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t count) {
   std::vector<std::optional<DecayDirections>> decays(count);
   TwinsOnGpu gpu(problem_, decay_options_, ahead_.get(), truths, first, count, threads_);
-  std::future<void> measuring;  // one class on the GPU, while the answers of the next are waited for
+  std::deque<std::future<void>>
+      measuring;  // classes on the GPU, while the answers of the next are waited for
   for (const std::unique_ptr<Class>& one : classes_) {  // one family's answers at a time
     one->begin(pass_);
     const auto is_wanted = [&](std::size_t item) { return one->has_to_measure(first + item); };
     std::size_t wanted = 0;
     for (std::size_t item = 0; item < count; ++item) wanted += is_wanted(item);
-    if (wanted == 0 || measured_on_gpu(*one, gpu, measuring)) continue;
+    if (wanted == 0 || is_measured_on_gpu(*one, gpu, measuring)) continue;
     const auto is_here = [&](const TwinTensor& judged) { return truths.tensors.contains(judged.name); };
     if (!std::ranges::all_of(one->tensors, is_here)) continue;  // judge() asks for the truth again
     parallel_for(count, threads_, [&](std::size_t item, int) {
@@ -253,8 +259,8 @@ void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t cou
                    decays[item] ? &*decays[item] : nullptr);
     });
   }
-  // Where it fails judge() measures this class again.
-  if (measuring.valid()) tried_on_gpu([&] { measuring.get(); });
+  // Where it fails judge() measures these classes again.
+  for (std::future<void>& last : measuring) tried_on_gpu([&] { last.get(); });
 }
 
 void Twins::limit(const Answered& answer, std::string_view tensor, double rms_ratio) {

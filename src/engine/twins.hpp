@@ -2,6 +2,7 @@
 // errors are says what its errors may be (judge/twin_test.hpp, docs/twins.md).
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <future>
 #include <memory>
@@ -89,8 +90,8 @@ class Twins {
   const Class* class_of(const Answered& answer, const plan::Names& left_out) const;
   void measure(const HeadTruths& truths, std::size_t first, std::size_t count);
   bool is_for_gpu(const Class& one) const;
-  /// Whether this class has been, or will be when `measuring` is done with it, which was with the one before.
-  bool measured_on_gpu(Class& one, TwinsOnGpu& gpu, std::future<void>& measuring);
+  /// Whether this class will be when all that is `measuring` is done.
+  bool is_measured_on_gpu(Class& one, TwinsOnGpu& gpu, std::deque<std::future<void>>& measuring);
   /// body(), and true unless the GPU fails: from then on all is the CPU's.
   bool tried_on_gpu(const std::function<void()>& body);
   void conclude(TruthSource& truths);
