@@ -25,6 +25,7 @@ class Gradients : public GradientBlocks<dtype, width> {
     this->announce_states();
     this->through_inverse();
     this->begin_states(0);
+    this->tell_scores();
     this->template block_sums<by_pairs>();
     this->template finish_blocks<by_pairs>();
     through_states();

@@ -10,10 +10,10 @@ namespace {
 
 #ifdef KDA_CHECK_SM90
 
-template <int width, bool by_pairs>
-class SplitGradients : public SplitGradientBlocks<width, by_pairs> {
+template <int width, bool by_pairs, bool tells>
+class SplitGradients : public SplitGradientBlocks<width, by_pairs, tells> {
  public:
-  using Blocks = SplitGradientBlocks<width, by_pairs>;
+  using Blocks = SplitGradientBlocks<width, by_pairs, tells>;
   using Blocks::Blocks;
 
   __device__ void all() const {
@@ -27,7 +27,7 @@ class SplitGradients : public SplitGradientBlocks<width, by_pairs> {
   }
 
  private:
-  using Blocks::as_right, Blocks::at, Blocks::exponential_of;
+  using Blocks::at, Blocks::exponential_of;
   using Blocks::blocks_, Blocks::chunk_, Blocks::columns_, Blocks::lane_, Blocks::p_, Blocks::s_,
       Blocks::thread_, Blocks::warp_, Blocks::work_;
   static constexpr int groups = width / 16, multiplying_warps = 2 * groups;
@@ -270,12 +270,13 @@ class SplitGradients : public SplitGradientBlocks<width, by_pairs> {
 
 #endif
 
-template <int width, bool by_pairs>
+template <int width, bool by_pairs, bool tells>
 __global__ void __launch_bounds__(split_gradient_threads, 1)
     split_gradients(const __grid_constant__ DeviceProblem p, const __grid_constant__ SplitBackwardWork work) {
 #ifdef KDA_CHECK_SM90
   extern __shared__ __align__(128) unsigned char memory[];
-  SplitGradients<width, by_pairs>(p, work, *reinterpret_cast<SplitGradientShared<width>*>(memory)).all();
+  SplitGradients<width, by_pairs, tells>(p, work, *reinterpret_cast<SplitGradientShared<width>*>(memory))
+      .all();
 #endif
 }
 
@@ -283,11 +284,14 @@ __global__ void __launch_bounds__(split_gradient_threads, 1)
 
 void launch_split_gradients(const DeviceProblem& p, const SplitBackwardWork& work) {
   for_width<narrow_tensor_core_key>(p.K, [&](auto width) {
-    launch(
-        "gpu-chunk backwards on tensor cores in fp32, chunks",
-        work.decay == DecayForm::anchor_pair ? split_gradients<width, true> : split_gradients<width, false>,
-        dim3(static_cast<unsigned>(work.chunk_count) * static_cast<unsigned>(work.heads)),
-        split_gradient_threads, sizeof(SplitGradientShared<width>), p, work);
+    const auto launch_kernel = [&](auto tells) {
+      launch("gpu-chunk backwards on tensor cores in fp32, chunks",
+             work.decay == DecayForm::anchor_pair ? split_gradients<width, true, tells>
+                                                  : split_gradients<width, false, tells>,
+             dim3(static_cast<unsigned>(work.chunk_count) * static_cast<unsigned>(work.heads)),
+             split_gradient_threads, sizeof(SplitGradientShared<width>), p, work);
+    };
+    work.gradient_stages.dAqk != nullptr ? launch_kernel(std::true_type{}) : launch_kernel(std::false_type{});
   });
 }
 

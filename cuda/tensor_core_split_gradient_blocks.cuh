@@ -8,10 +8,10 @@ namespace kda_check::cuda {
 
 #ifdef KDA_CHECK_SM90
 
-template <int width, bool by_pairs>
-class SplitGradientBlocks : public SplitGradientScores<width, by_pairs> {
+template <int width, bool by_pairs, bool tells>
+class SplitGradientBlocks : public SplitGradientScores<width, by_pairs, tells> {
  public:
-  using Scores = SplitGradientScores<width, by_pairs>;
+  using Scores = SplitGradientScores<width, by_pairs, tells>;
   using Scores::Scores;
 
  protected:

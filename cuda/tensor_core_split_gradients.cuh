@@ -104,15 +104,6 @@ class SplitGradientInputs {
     return *reinterpret_cast<float4*>(x + Layout::row_word(row, 16 * columns + 4 * (lane_ % 4)));
   }
 
-  /// Half a block, `half` of its rows, as right factor: eight columns.
-  static __device__ void as_right(float4 x, std::uint32_t (&b)[parts_of_number][2]) {
-    split({x.x, x.y}, b, 0), split({x.z, x.w}, b, 1);
-  }
-  static __device__ void as_left(float4 upper, float4 lower, SplitLeftFactor& a) {
-    split({upper.x, upper.y}, a, 0), split({lower.x, lower.y}, a, 1);
-    split({upper.z, upper.w}, a, 2), split({lower.z, lower.w}, a, 3);
-  }
-
   const DeviceProblem& p_;
   const SplitBackwardWork& work_;
   const ChunkOfHead chunk_;
