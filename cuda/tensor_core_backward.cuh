@@ -15,6 +15,9 @@
 
 namespace kda_check::cuda {
 
+/// Those that form the gradients of a chunk.
+constexpr int gradient_warps = 16, gradient_threads = gradient_warps * warp_lanes;
+
 /// Columns of V, filled up with zeros.
 constexpr int value_rows(int V) { return (V + 15) / 16 * 16; }
 

@@ -116,6 +116,14 @@ class GradientScores : public GradientInputs<dtype, width> {
     __syncthreads();
   }
 
+  /// Blocks of the diagonal.
+  struct Diagonal {
+    const float *dAqk, *dAkk;
+  };
+  __device__ Diagonal diagonal(int block) const {
+    return {lower_block(s_.late.scores.dAqk, block, block), lower_block(s_.late.scores.dAkk, block, block)};
+  }
+
   /// Both, for those who ask for stages.
   __device__ void tell_scores() const {
     const TensorCoreGradientStages& to = work_.gradient_stages;

@@ -22,7 +22,7 @@ class SplitGradientScores : public SplitGradientInputs<width> {
   /// dAqk and dA: a warp has eight columns of every 16 of a block of rows. And r e.
   __device__ void scores() const {
     const int I = (warp_ + warp_ / 4) % 4, n = warp_ / 4 % 2;
-    const bool of_inverse = warp_ >= split_gradient_warps / 2;
+    const bool of_inverse = warp_ >= gradient_warps / 2;
     if (I < blocks_) {
       SplitSums<1> sums[blocks_of_chunk];
       const float* const left = this->values(of_inverse ? work_.dv : work_.d_o, I);
@@ -121,6 +121,15 @@ class SplitGradientScores : public SplitGradientInputs<width> {
     __syncthreads();
   }
 
+  /// Blocks of the diagonal, where they have numbers.
+  struct Diagonal {
+    const float *dAqk, *dAkk;
+  };
+  __device__ Diagonal diagonal(int block) const {
+    const int at = lower_number(block, block) * split_block_words;
+    return {reinterpret_cast<const float*>(s_.dAqk + at), reinterpret_cast<const float*>(s_.dAkk + at)};
+  }
+
  private:
   /// Two neighbours of half the rows and columns of a block of scores.
   __device__ void put(std::uint32_t* scores, int I, int J, int half, int n, float2 x) const {
@@ -142,7 +151,7 @@ class SplitGradientScores : public SplitGradientInputs<width> {
   __device__ void tell_zeros() const {
     const TensorCoreGradientStages& to = work_.gradient_stages;
 #pragma unroll 1
-    for (int e = thread_; e < chunk_.rows * image_rows; e += split_gradient_threads) {
+    for (int e = thread_; e < chunk_.rows * image_rows; e += gradient_threads) {
       const int row = e / image_rows, column = e % image_rows;
       if (column / 16 <= row / 16) continue;
       const std::size_t at = work_.row(chunk_.token + row, chunk_.local) * image_rows + column;
