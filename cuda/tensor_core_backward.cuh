@@ -5,6 +5,7 @@
 //   states           forwards, without o: h and v_new are left
 //   state gradients  from the last chunk to the first: dh, dv; the gradient of v as it is stored
 //   gradients        a block a chunk: dq, dk, dg and dbeta of the value heads
+//   dw               for those who ask for stages
 //
 // The rest is in token_gradients.cuh.
 #pragma once
@@ -13,6 +14,9 @@
 #include "token_gradients.cuh"
 
 namespace kda_check::cuda {
+
+/// Those that form the gradients of a chunk.
+constexpr int gradient_warps = 16, gradient_threads = gradient_warps * warp_lanes;
 
 /// Columns of V, filled up with zeros.
 constexpr int value_rows(int V) { return (V + 15) / 16 * 16; }
@@ -28,6 +32,12 @@ constexpr int value_rows(int V) { return (V + 15) / 16 * 16; }
 constexpr std::size_t state_image(int V, int width) { return std::size_t(value_rows(V)) * width; }
 constexpr std::size_t value_image(int V) { return std::size_t(value_rows(V)) * image_rows; }
 
+/// What `run --stages` asks for of this pass, [tokens][heads][...] and dh [chunks][heads][K][V]; null: nobody
+/// asks.
+struct TensorCoreGradientStages {
+  float *dAqk, *dv_local, *dh, *dv, *dw, *dAkk;
+};
+
 /// left.h and left.v_new are there, and G and the norms.
 struct TensorCoreBackwardWork : TensorCoreWork {
   std::uint16_t *dh, *dv;  ///< of the leaving state, of v_new: operands
@@ -35,6 +45,7 @@ struct TensorCoreBackwardWork : TensorCoreWork {
   float *dq, *dk;          ///< [tokens][heads][K], of normalised q and k
   float* dg;     ///< [tokens][heads][K], of the natural log of the decay; null: it is stored in its tensor
   float* dbeta;  ///< [tokens][heads] of the write strength
+  TensorCoreGradientStages gradient_stages;
 
   /// Where the rows of a chunk of a head begin in an array whose chunks have `elements` elements.
   __host__ __device__ std::size_t image(std::size_t chunk, int local, std::size_t elements) const {
@@ -46,6 +57,8 @@ struct TensorCoreBackwardWork : TensorCoreWork {
 void launch_tensor_core_state_gradient(const DeviceProblem& p, const TensorCoreBackwardWork& work);
 // tensor_core_gradients.cu
 void launch_tensor_core_gradients(const DeviceProblem& p, const TensorCoreBackwardWork& work);
+// tensor_core_dw.cu
+void launch_tensor_core_dw(const DeviceProblem& p, const TensorCoreBackwardWork& work);
 // backward_chain.cu. launch_backward_chain() with what was left of the forward pass.
 void launch_tensor_core_chain(const DeviceProblem& p, const TokenGradients<float>& work,
                               const TensorCoreLeft& left);

@@ -76,6 +76,23 @@ class StateColumns {
       }
   }
 
+  // Stages, for those who ask, each number as `stored` has it.
+  /// The state, or its gradient, of a chunk into [chunks][heads][K][V].
+  template <class Stored>
+  __device__ void tell_state(float* stage, unsigned chunk, Stored stored) {
+    float* const to = stage + work_.state(tile_.first_chunk + chunk, tile_.local, p_);
+    each_element([&](float& x, int k, int v, bool is_there) {
+      if (is_there) to[std::size_t(k) * p_.V + v] = stored(x);
+    });
+  }
+  /// Products of this warp's columns of V into [tokens][heads][V].
+  template <class Stored>
+  __device__ void tell_values(float* stage, unsigned chunk, const Products& x, Stored stored) const {
+    each_product(x, chunk, tile_.first_column + warp_ * warp_columns, p_.V,
+                 [=](float number, std::size_t at) { stage[at] = stored(number); });
+  }
+  static __device__ float as_it_is(float x) { return x; }
+
   const DeviceProblem& p_;
   const TensorCoreWork& work_;
   const Tile& tile_;

@@ -3,106 +3,37 @@
 #pragma once
 
 #include "tensor_core_gradient_scores.cuh"
+#include "tensor_core_gradient_sums.cuh"
 
 namespace kda_check::cuda {
 
 #ifdef KDA_CHECK_SM90
 
-template <DType dtype, int width>
-class GradientBlocks : public GradientScores<dtype, width> {
+template <DType dtype, int width, bool by_pairs>
+class GradientBlocks : public GradientSums<GradientScores<dtype, width>, by_pairs> {
  public:
-  using Scores = GradientScores<dtype, width>;
-  using Scores::Scores;
-  using typename Scores::Image, typename Scores::Words;
+  using Base = GradientSums<GradientScores<dtype, width>, by_pairs>;
+  using Base::Base;
+  using typename Base::Image, typename Base::Words;
 
  protected:
-  using Scores::blocks_, Scores::chunk_, Scores::lane_, Scores::s_, Scores::thread_, Scores::warp_,
-      Scores::work_;
-  using Scores::G, Scores::gates, Scores::key, Scores::pair, Scores::query;
+  using Base::add_scaled, Base::diagonal_anchor, Base::G, Base::gates, Base::store_sums;
+  using Base::blocks_, Base::lane_, Base::s_, Base::warp_;
 
   /// dqi, row and column of 16-row blocks. A warp has eight channels of the rows, or of the columns.
-  template <bool by_pairs>
   __device__ void block_sums() const {
     constexpr int tiles = width / 8;
     static_assert(2 * tiles % gradient_warps == 0);
 #pragma unroll 1
     for (int item = warp_; item < 2 * tiles; item += gradient_warps)
-      item < tiles ? rows<by_pairs>(item * 8) : columns<by_pairs>((item - tiles) * 8);
+      item < tiles ? rows(item * 8) : columns((item - tiles) * 8);
     __syncthreads();
-  }
-
-  /// ... with what the pairs of diagonal blocks add, and what comes of them: to dbeta, dq, dk and dG. A
-  /// thread has a channel of a block.
-  template <bool by_pairs>
-  __device__ void finish_blocks() const {
-    const int k = thread_ % width, block = thread_ / width, top = 16 * block;
-    if (block < blocks_) {
-      const int count = min(16, chunk_.rows - top);
-      float keys[16], of_beta[16];
-#pragma unroll
-      for (int i = 0; i < 16; ++i) keys[i] = key(top + i, k);
-      if constexpr (by_pairs) add_pairs(block, k, count, keys);
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        of_beta[i] = 0.0f;
-        if (i >= count) continue;
-        const int at = Shared::at(top + i, k);
-        const float dq = s_.sums[0][at], row = s_.sums[1][at], column = s_.sums[2][at],
-                    by_row = s_.beta[top + i] * row;
-        of_beta[i] = fmaf(row, keys[i], 0.0f);
-        s_.sums[1][at] = by_row + column;
-        s_.sums[2][at] = fmaf(query(top + i, k), dq, keys[i] * (by_row - column));
-      }
-      // Lanes whose number has a bit keep the upper half of the rows that are left, the others the lower.
-#pragma unroll
-      for (int step = 0; step < 4; ++step)
-#pragma unroll
-        for (int n = 0; n < 8; ++n) {
-          const int kept = 8 >> step;
-          if (n >= kept) break;
-          const bool is_upper = lane_ & 2 * kept;
-          const float own = is_upper ? of_beta[n + kept] : of_beta[n],
-                      given = is_upper ? of_beta[n] : of_beta[n + kept];
-          of_beta[n] = own + __shfl_xor_sync(whole_warp, given, 2 * kept);
-        }
-      const float sum = of_beta[0] + __shfl_xor_sync(whole_warp, of_beta[0], 1);
-      if (lane_ % 2 == 0) s_.of_keys[top + lane_ / 2][k / warp_lanes] = sum;
-    }
-    __syncthreads();
-    if (thread_ >= chunk_.rows) return;
-    constexpr int groups = width / warp_lanes;
-    const auto& x = s_.of_keys[thread_];
-    const float of_keys = groups == 4 ? (x[0] + x[2 % groups]) + (x[1] + x[3 % groups]) : x[0] + x[1];
-    work_.dbeta[work_.row(chunk_.token + thread_, chunk_.local)] = s_.of_errors[thread_] + of_keys;
   }
 
  private:
   using Shared = GradientShared<width>;
   using Product = float[4];  ///< 16 rows, eight channels
   static constexpr int blocks = blocks_of_chunk;
-
-  /// Row of the anchor of a diagonal block.
-  __device__ int diagonal_anchor(int block) const {
-    const int top = 16 * block;
-    return work_.decay == DecayForm::anchor_mid ? top + min(8, chunk_.rows - top - 1) : top;
-  }
-
-  /// sum += x 2^.. of two rows, or two columns, of the products' result; exponent(row, channel).
-  template <class Exponent>
-  __device__ void add_scaled(Product& sum, const Product& x, int block, int channel,
-                             Exponent exponent) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 to_anchor = exponent(16 * block + lane_ / 4 + 8 * half, channel + 2 * (lane_ % 4));
-      sum[2 * half] = sum[2 * half] + x[2 * half] * ex2_ftz(to_anchor.x);
-      sum[2 * half + 1] = sum[2 * half + 1] + x[2 * half + 1] * ex2_ftz(to_anchor.y);
-    }
-  }
-  __device__ void store_sums(float* to, int block, int channel, const Product& x) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      pair(to, 16 * block + lane_ / 4 + 8 * half, channel + 2 * (lane_ % 4)) = {x[2 * half], x[2 * half + 1]};
-  }
 
   /// Of a channel and 16 rows, 2 (l mod 4), + 1, + 8 and + 9: where a lane's factors of a product are.
   using Four = float[4];
@@ -144,7 +75,6 @@ class GradientBlocks : public GradientScores<dtype, width> {
   };
 
   /// dqi and row: of every block of rows from the columns left of it, and, if not by pairs, from its own.
-  template <bool by_pairs>
   __device__ void rows(int channel) const {
     const int k = channel + lane_ / 4;
     const Channel of(s_, lane_, k);
@@ -205,7 +135,6 @@ class GradientBlocks : public GradientScores<dtype, width> {
   }
 
   /// column: of every block of columns from the rows below it, and, if not by pairs, from its own.
-  template <bool by_pairs>
   __device__ void columns(int channel) const {
     const int k = channel + lane_ / 4;
     const Channel of(s_, lane_, k);
@@ -276,50 +205,6 @@ class GradientBlocks : public GradientScores<dtype, width> {
     for (int half = 0; half < 2; ++half) {
       const float *const upper = block + 8 * half * block_row, *const next = upper + block_row;
       multiply_8(sum, {upper[0], next[0]}, {upper[8], next[8]}, x[2 * half], x[2 * half + 1]);
-    }
-  }
-
-  /// One exponential for each row i and column j < i of a diagonal block; every sum from its first term on,
-  /// then added to what is there.
-  __device__ void add_pairs(int block, int k, int count, const float (&keys)[16]) const {
-    const int top = 16 * block;
-    const float *const dAqk = lower_block(s_.late.scores.dAqk, block, block), *const dAkk = lower_block(
-                                                                                  s_.late.scores.dAkk, block,
-                                                                                  block);
-    float gates[16], by_query[16]{}, by_key[16]{};
-#pragma unroll
-    for (int i = 0; i < 16; ++i) gates[i] = G(top + i, k);
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      if (i >= count) break;
-      const float q = query(top + i, k), beta_key = keys[i] * s_.beta[top + i];
-      float dq = 0.0f, row = 0.0f;
-#pragma unroll
-      for (int first = 0; first <= i; first += 4) {
-        const float4 of_q = *reinterpret_cast<const float4*>(dAqk + i * block_row + first),
-                     of_k = *reinterpret_cast<const float4*>(dAkk + i * block_row + first);
-        const float q_scores[] = {of_q.x, of_q.y, of_q.z, of_q.w},
-                    k_scores[] = {of_k.x, of_k.y, of_k.z, of_k.w};
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int j = first + e;
-          if (j > i) break;
-          const float decay = j == i ? 1.0f : ex2_ftz(gates[i] - gates[j]), left = keys[j] * decay;
-          dq = fmaf(q_scores[e], left, dq);
-          by_query[j] = fmaf(q_scores[e], q * decay, by_query[j]);
-          if (j == i) break;
-          row = fmaf(k_scores[e], left, row);
-          by_key[j] = fmaf(k_scores[e], beta_key * decay, by_key[j]);
-        }
-      }
-      const int at = Shared::at(top + i, k);
-      s_.sums[0][at] = s_.sums[0][at] + dq;
-      s_.sums[1][at] = s_.sums[1][at] + row;
-    }
-#pragma unroll
-    for (int j = 0; j < 16; ++j) {
-      const int at = Shared::at(top + j, k);
-      s_.sums[2][at] = s_.sums[2][at] + by_query[j] + by_key[j];
     }
   }
 };

@@ -19,7 +19,7 @@ class GradientScores : public GradientInputs<dtype, width> {
 
  protected:
   using Inputs::blocks_, Inputs::chunk_, Inputs::lane_, Inputs::p_, Inputs::s_, Inputs::thread_,
-      Inputs::tiles_, Inputs::warp_;
+      Inputs::tiles_, Inputs::warp_, Inputs::work_;
 
   /// Through V, once. Leaves dAqk, r e, and dX where dAkk will be.
   __device__ void scores() {
@@ -114,6 +114,28 @@ class GradientScores : public GradientInputs<dtype, width> {
     }
     before_bulk_copies();  // a tile comes to where the product between was
     __syncthreads();
+  }
+
+  /// Blocks of the diagonal.
+  struct Diagonal {
+    const float *dAqk, *dAkk;
+  };
+  __device__ Diagonal diagonal(int block) const {
+    return {lower_block(s_.late.scores.dAqk, block, block), lower_block(s_.late.scores.dAkk, block, block)};
+  }
+
+  /// Both, for those who ask for stages.
+  __device__ void tell_scores() const {
+    const TensorCoreGradientStages& to = work_.gradient_stages;
+    if (to.dAqk == nullptr) return;
+#pragma unroll 1
+    for (int e = thread_; e < chunk_.rows * image_rows; e += gradient_threads) {
+      const int row = e / image_rows, column = e % image_rows, from = row % 16 * block_row + column % 16;
+      const auto score = [&](float* scores) { return lower_block(scores, row / 16, column / 16)[from]; };
+      const std::size_t at = work_.row(chunk_.token + row, chunk_.local) * image_rows + column;
+      to.dAqk[at] = column <= row ? score(s_.late.scores.dAqk) : 0.0f;
+      to.dAkk[at] = column < row ? score(s_.late.scores.dAkk) : 0.0f;
+    }
   }
 
  private:

@@ -11,24 +11,24 @@ namespace {
 
 #ifdef KDA_CHECK_SM90
 
-template <DType dtype, int width>
-class Gradients : public GradientBlocks<dtype, width> {
+template <DType dtype, int width, bool by_pairs>
+class Gradients : public GradientBlocks<dtype, width, by_pairs> {
  public:
-  using Blocks = GradientBlocks<dtype, width>;
+  using Blocks = GradientBlocks<dtype, width, by_pairs>;
   using Blocks::Blocks;
   using typename Blocks::Image, typename Blocks::Words;
 
-  template <bool by_pairs>
   __device__ void all() {
     this->begin();
     this->scores();
     this->announce_states();
     this->through_inverse();
     this->begin_states(0);
-    this->template block_sums<by_pairs>();
-    this->template finish_blocks<by_pairs>();
+    this->tell_scores();
+    this->block_sums();
+    this->finish_blocks();
     through_states();
-    sum_gates();
+    this->sum_gates();
   }
 
  private:
@@ -180,9 +180,9 @@ class Gradients : public GradientBlocks<dtype, width> {
       };
       const float2 first = element(0, decay.x, query.x, key.x, dq_within.x, dk_within.x, dG.x),
                    second = element(1, decay.y, query.y, key.y, dq_within.y, dk_within.y, dG.y);
-      const std::size_t to =
-          work_.row(chunk_.token + at.row, chunk_.local) * static_cast<unsigned>(p_.K) + at.k;
-      store(work_.dq + to, at.k, first.x, second.x), store(work_.dk + to, at.k, first.y, second.y);
+      const std::size_t to = work_.row(chunk_.token + at.row, chunk_.local) * static_cast<unsigned>(p_.K);
+      this->store(work_.dq + to, at.k, first.x, second.x);
+      this->store(work_.dk + to, at.k, first.y, second.y);
     });
   }
   /// Two neighbouring channels of a row, whose last three bits are those of a lane.
@@ -223,48 +223,6 @@ class Gradients : public GradientBlocks<dtype, width> {
           each(m, n, half, Pairs{s_, row, k[n], key_at[n] + below * width, gate_at[n] + below * width});
       }
   }
-  /// Two channels of a row.
-  __device__ void store(float* to, int k, float first, float second) const {
-    if (p_.K % 2 == 0) {
-      if (k < p_.K) *reinterpret_cast<float2*>(to) = {first, second};
-    } else {
-      if (k < p_.K) to[0] = first;
-      if (k + 1 < p_.K) to[1] = second;
-    }
-  }
-
-  /// dg, the sums of dG from the last row upwards, a thread a channel.
-  __device__ void sum_gates() const {
-    constexpr int together = 16;
-    const int k = thread_ % width, last = chunk_.rows - 1;
-    if (thread_ < width) {
-      float sum = 0.0f;
-#pragma unroll 1
-      for (int first = image_rows - together; first >= 0; first -= together) {
-        float dG[together];
-#pragma unroll
-        for (int i = 0; i < together; ++i) dG[i] = s_.sums[2][Shared::at(first + i, k)];
-#pragma unroll
-        for (int i = together - 1; i >= 0; --i) {
-          const int row = first + i;
-          if (row > last) continue;
-          sum = row == last ? dG[i] : sum + dG[i];
-          s_.sums[2][Shared::at(row, k)] = sum;
-        }
-      }
-    }
-    __syncthreads();
-    if (k >= p_.K) return;
-    const MutableTensor& to = p_.gradients[static_cast<int>(kda::Gradient::dg)];
-#pragma unroll 4
-    for (int row = thread_ / width; row <= last; row += gradient_threads / width) {
-      const float sum = s_.sums[2][Shared::at(row, k)];
-      if (work_.dg != nullptr)
-        work_.dg[work_.row(chunk_.token + row, chunk_.local) * p_.K + k] = sum;
-      else
-        cuda::store(sum, to.data, to.dtype, p_.at(chunk_.token + row, p_.HV, chunk_.head) * p_.K + k);
-    }
-  }
 };
 
 #endif
@@ -275,8 +233,7 @@ __global__ void __launch_bounds__(gradient_threads, 1)
                     const __grid_constant__ TensorCoreBackwardWork work) {
 #ifdef KDA_CHECK_SM90
   extern __shared__ __align__(128) unsigned char memory[];
-  Gradients<dtype, width>(p, work, *reinterpret_cast<GradientShared<width>*>(memory))
-      .template all<by_pairs>();
+  Gradients<dtype, width, by_pairs>(p, work, *reinterpret_cast<GradientShared<width>*>(memory)).all();
 #endif
 }
 

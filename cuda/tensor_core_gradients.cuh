@@ -8,7 +8,6 @@
 
 namespace kda_check::cuda {
 
-constexpr int gradient_warps = 16, gradient_threads = gradient_warps * warp_lanes;
 /// Columns of V at a time.
 constexpr int value_tile = 32;
 /// Bytes between rows of v and do: eight rows of 16 bytes are in different banks.
@@ -77,9 +76,10 @@ static_assert(sizeof(GradientShared<128>) <= 227 * 1024);
 
 #ifdef KDA_CHECK_SM90
 
-template <DType dtype, int width>
+template <DType dtype, int width_>
 class GradientInputs {
  public:
+  static constexpr int width = width_;
   using Image = ChunkImage<width>;
   using Words = Pair<dtype>;
   using Shared = GradientShared<width>;
@@ -100,7 +100,7 @@ class GradientInputs {
  protected:
   /// All that stays, and the first tile, on their way.
   __device__ void begin() {
-    const Image& image = reinterpret_cast<const Image*>(work_.images)[place(1)];
+    const Image& image = reinterpret_cast<const Image*>(work_.images)[begin_of(1)];
     const std::size_t row = work_.row(chunk_.token + min(thread_, chunk_.rows - 1), chunk_.local);
     float q_norm = 0.0f, k_norm = 0.0f, beta = 0.0f;
     if (thread_ < chunk_.rows)
@@ -112,7 +112,7 @@ class GradientInputs {
       gate::arrive_expecting(&s_.begun, sizeof(image.k_start) + sizeof(image.Akk_inv) + sizeof(s_.left_G));
       begin_load(s_.errors.k_start, image.k_start, sizeof(image.k_start), &s_.begun);
       begin_load(s_.errors.inverse, image.Akk_inv, sizeof(image.Akk_inv), &s_.begun);
-      begin_load(s_.left_G, work_.left.G + place(std::size_t(image_rows) * width), sizeof(s_.left_G),
+      begin_load(s_.left_G, work_.left.G + begin_of(std::size_t(image_rows) * width), sizeof(s_.left_G),
                  &s_.begun);
     }
 #pragma unroll 1
@@ -187,10 +187,12 @@ class GradientInputs {
     __syncthreads();
   }
 
+  static __device__ float exponential_of(float x) { return ex2_ftz(x); }
+  static __device__ int place(int row, int k) { return Shared::at(row, k); }
   __device__ float2& pair(float* x, int row, int k) const {
-    return *reinterpret_cast<float2*>(x + Shared::at(row, k));
+    return *reinterpret_cast<float2*>(x + place(row, k));
   }
-  __device__ float G(int row, int k) const { return s_.G[Shared::at(row, k)]; }
+  __device__ float G(int row, int k) const { return s_.G[place(row, k)]; }
   __device__ float2 gates(int row, int k) const { return pair(s_.G, row, k); }
   __device__ float query(int row, int k) const {
     return Words::first(s_.q[Image::template at<width>(row, k)]) * s_.q_norm[row];
@@ -207,14 +209,14 @@ class GradientInputs {
   const int thread_, warp_, lane_;
 
  private:
-  __device__ std::size_t place(std::size_t elements) const {
+  __device__ std::size_t begin_of(std::size_t elements) const {
     return work_.image(chunk_.chunk, chunk_.local, elements);
   }
   __device__ const std::uint16_t* state(const std::uint16_t* array, int tile) const {
-    return array + place(state_image(p_.V, width)) + std::size_t(tile) * value_tile * width;
+    return array + begin_of(state_image(p_.V, width)) + std::size_t(tile) * value_tile * width;
   }
   __device__ const std::uint16_t* values(const std::uint16_t* array, int tile) const {
-    return array + place(value_image(p_.V)) + std::size_t(tile) * value_tile * image_rows;
+    return array + begin_of(value_image(p_.V)) + std::size_t(tile) * value_tile * image_rows;
   }
 
   /// What tiles are made of, on its way to the second cache: it is further from memory than a tile takes.
@@ -233,7 +235,7 @@ class GradientInputs {
   }
   /// This chunk's of an array.
   __device__ void announce(const std::uint16_t* array, std::size_t elements) const {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(array + place(elements)),
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(array + begin_of(elements)),
                  "r"(static_cast<std::uint32_t>(2 * elements)));
   }
   /// Rows of q and k, zeros beyond the last and beyond K.

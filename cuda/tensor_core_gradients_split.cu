@@ -10,10 +10,10 @@ namespace {
 
 #ifdef KDA_CHECK_SM90
 
-template <int width, bool by_pairs>
-class SplitGradients : public SplitGradientBlocks<width, by_pairs> {
+template <int width, bool by_pairs, bool tells>
+class SplitGradients : public SplitGradientBlocks<width, by_pairs, tells> {
  public:
-  using Blocks = SplitGradientBlocks<width, by_pairs>;
+  using Blocks = SplitGradientBlocks<width, by_pairs, tells>;
   using Blocks::Blocks;
 
   __device__ void all() const {
@@ -23,13 +23,13 @@ class SplitGradients : public SplitGradientBlocks<width, by_pairs> {
     this->block_sums();
     this->finish_blocks();
     through_states();
-    sum_gates();
+    this->sum_gates();
   }
 
  private:
-  using Blocks::as_right, Blocks::at, Blocks::exponential_of;
   using Blocks::blocks_, Blocks::chunk_, Blocks::columns_, Blocks::lane_, Blocks::p_, Blocks::s_,
       Blocks::thread_, Blocks::warp_, Blocks::work_;
+  using Blocks::exponential_of;
   static constexpr int groups = width / 16, multiplying_warps = 2 * groups;
   /// A warp has sixteen channels of every other eight rows: two products of 16 rows, two of eight channels.
   using Sums = SplitSums<2>[2];
@@ -188,7 +188,7 @@ class SplitGradients : public SplitGradientBlocks<width, by_pairs> {
     float sum = of_keys + s_.states.of_rows[lane_ / 4][k];
 #pragma unroll
     for (int side = 4; side > 0; side /= 2) sum = sum + __shfl_xor_sync(whole_warp, sum, 4 * side);
-    return fmaf(exponential_of(at(s_.G, chunk_.rows - 1, k)), s_.states.of_states[k], sum);
+    return fmaf(exponential_of(this->G(chunk_.rows - 1, k)), s_.states.of_states[k], sum);
   }
 
   /// dq and dk; dG in the place of what stayed within the chunk.
@@ -219,63 +219,22 @@ class SplitGradients : public SplitGradientBlocks<width, by_pairs> {
       const std::size_t to = work_.row(chunk_.token + row, chunk_.local) * static_cast<unsigned>(p_.K);
 #pragma unroll
       for (int e = 0; e < 4; e += 2) {
-        store(work_.dq + to, channel(e), number(dq, m, half, e), number(dq, m, half, e + 1));
-        store(work_.dk + to, channel(e), number(dk, m, half, e), number(dk, m, half, e + 1));
+        this->store(work_.dq + to, channel(e), number(dq, m, half, e), number(dq, m, half, e + 1));
+        this->store(work_.dk + to, channel(e), number(dk, m, half, e), number(dk, m, half, e + 1));
       }
     });
-  }
-  /// Two channels of a row.
-  __device__ void store(float* row, int k, float first, float second) const {
-    if (p_.K % 2 == 0) {
-      if (k < p_.K) *reinterpret_cast<float2*>(row + k) = {first, second};
-    } else {
-      if (k < p_.K) row[k] = first;
-      if (k + 1 < p_.K) row[k + 1] = second;
-    }
-  }
-
-  /// dg, the sums of dG from the last row upwards, a thread a channel.
-  __device__ void sum_gates() const {
-    constexpr int together = 16;
-    const int k = thread_ % width, last = chunk_.rows - 1;
-    if (thread_ < width) {
-      float sum = 0.0f;
-#pragma unroll 1
-      for (int first = image_rows - together; first >= 0; first -= together) {
-        float dG[together];
-#pragma unroll
-        for (int i = 0; i < together; ++i) dG[i] = at(s_.sums[2], first + i, k);
-#pragma unroll
-        for (int i = together - 1; i >= 0; --i) {
-          const int row = first + i;
-          if (row > last) continue;
-          sum = row == last ? dG[i] : sum + dG[i];
-          at(s_.sums[2], row, k) = sum;
-        }
-      }
-    }
-    __syncthreads();
-    if (k >= p_.K) return;
-    const MutableTensor& to = p_.gradients[static_cast<int>(kda::Gradient::dg)];
-#pragma unroll 4
-    for (int row = thread_ / width; row <= last; row += split_gradient_threads / width) {
-      const float sum = at(s_.sums[2], row, k);
-      if (work_.dg != nullptr)
-        work_.dg[work_.row(chunk_.token + row, chunk_.local) * p_.K + k] = sum;
-      else
-        cuda::store(sum, to.data, to.dtype, p_.at(chunk_.token + row, p_.HV, chunk_.head) * p_.K + k);
-    }
   }
 };
 
 #endif
 
-template <int width, bool by_pairs>
-__global__ void __launch_bounds__(split_gradient_threads, 1)
+template <int width, bool by_pairs, bool tells>
+__global__ void __launch_bounds__(gradient_threads, 1)
     split_gradients(const __grid_constant__ DeviceProblem p, const __grid_constant__ SplitBackwardWork work) {
 #ifdef KDA_CHECK_SM90
   extern __shared__ __align__(128) unsigned char memory[];
-  SplitGradients<width, by_pairs>(p, work, *reinterpret_cast<SplitGradientShared<width>*>(memory)).all();
+  SplitGradients<width, by_pairs, tells>(p, work, *reinterpret_cast<SplitGradientShared<width>*>(memory))
+      .all();
 #endif
 }
 
@@ -283,11 +242,14 @@ __global__ void __launch_bounds__(split_gradient_threads, 1)
 
 void launch_split_gradients(const DeviceProblem& p, const SplitBackwardWork& work) {
   for_width<narrow_tensor_core_key>(p.K, [&](auto width) {
-    launch(
-        "gpu-chunk backwards on tensor cores in fp32, chunks",
-        work.decay == DecayForm::anchor_pair ? split_gradients<width, true> : split_gradients<width, false>,
-        dim3(static_cast<unsigned>(work.chunk_count) * static_cast<unsigned>(work.heads)),
-        split_gradient_threads, sizeof(SplitGradientShared<width>), p, work);
+    const auto launch_kernel = [&](auto tells) {
+      launch("gpu-chunk backwards on tensor cores in fp32, chunks",
+             work.decay == DecayForm::anchor_pair ? split_gradients<width, true, tells>
+                                                  : split_gradients<width, false, tells>,
+             dim3(static_cast<unsigned>(work.chunk_count) * static_cast<unsigned>(work.heads)),
+             gradient_threads, sizeof(SplitGradientShared<width>), p, work);
+    };
+    work.gradient_stages.dAqk != nullptr ? launch_kernel(std::true_type{}) : launch_kernel(std::false_type{});
   });
 }
 

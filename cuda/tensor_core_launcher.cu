@@ -77,6 +77,7 @@ __global__ void narrow_elements(const __grid_constant__ Tensor from, const __gri
 template <class Work>
 class BackwardLauncher : public Launcher {
  public:
+  void download_stages(const Request& r) const override { memory_.download_stages(r); }
   void check_canaries() const override { memory_.check_canaries(); }
 
  protected:
@@ -112,6 +113,7 @@ class BackwardLauncher : public Launcher {
     to.dq = work_.dq, to.dk = work_.dk, to.dbeta = work_.dbeta;
     to.dg = work_.dg;
     to.amplitude_terms = floats(terms), to.amplitude_sums = floats(sums), to.bias_sums = floats(biases);
+    if (wants_stages(r)) place_stages(r, chunks);
   }
   /// Calls body(work, gradients) for those heads that find room after the other.
   template <class Body>
@@ -129,6 +131,19 @@ class BackwardLauncher : public Launcher {
   Work work_{};
 
  private:
+  void place_stages(const Request& r, std::size_t chunks) {
+    const kda::Dimensions& d = r.dimensions;
+    const std::size_t tokens = d.B * d.T, keys = tokens * d.K, values = tokens * d.V,
+                      scores = tokens * image_rows, states = chunks * d.K * d.V;
+    TensorCoreGradientStages& to = work_.gradient_stages;
+    memory_.place<float>(r, {{&to.dAqk, "dAqk", scores, false, Stage::dAqk},
+                             {&to.dv_local, "dv_local", values, false, Stage::dv_local},
+                             {&to.dh, "dh", states, false, Stage::dh},
+                             {&to.dv, "dv", values, false, Stage::dv},
+                             {&to.dw, "dw", keys, false, Stage::dw},
+                             {&to.dAkk, "dAkk", scores, false, Stage::dAkk}});
+  }
+
   TokenGradients<float> gradients_{};
   int heads_together_;
 };
@@ -178,6 +193,7 @@ class TensorCoreBackwardLauncher : public BackwardLauncher<TensorCoreBackwardWor
       launch_tensor_core_state(p, work);
       launch_tensor_core_state_gradient(p, work);
       launch_tensor_core_gradients(p, work);
+      if (work.gradient_stages.dw != nullptr) launch_tensor_core_dw(p, work);
       launch_tensor_core_chain(p, gradients, work.left);
     });
   }
@@ -224,6 +240,7 @@ class SplitBackwardLauncher : public BackwardLauncher<SplitBackwardWork> {
       launch_split_state(p, work);
       launch_split_state_gradient(p, work);
       launch_split_gradients(p, work);
+      if (work.gradient_stages.dw != nullptr) launch_split_dw(p, work);
       launch_split_chain(p, gradients, work.left);
     });
   }

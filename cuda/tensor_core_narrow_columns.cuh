@@ -33,6 +33,7 @@ class NarrowColumns : public StateColumns<Cut> {
   __device__ int in_matrix() const { return lane_ % 8; }
   __device__ int first_column() const { return tile_.first_column + warp_ * warp_columns; }
 
+  static __device__ float rounded(float x) { return Words::first(Words::of(x, 0.0f)); }
   static __device__ void as_operand(const float (&first)[4], const float (&second)[4],
                                     std::uint32_t (&operand)[4]) {
     operand[0] = Words::of(first[0], first[1]), operand[1] = Words::of(first[2], first[3]);

@@ -32,6 +32,7 @@ struct SplitBackwardWork : TensorCoreWork {
   float *d_o, *dh, *dv;         ///< of the leaving state, of v_new
   float* r;                     ///< the inverse, transposed, times dv: beta r is the gradient of v
   float *dq, *dk, *dg, *dbeta;  ///< as in TensorCoreBackwardWork
+  TensorCoreGradientStages gradient_stages;
 
   /// Where those of a chunk of a head begin in an array whose chunks have `numbers` numbers.
   __host__ __device__ std::size_t place(std::size_t chunk, int local, std::size_t numbers) const {
@@ -56,6 +57,14 @@ __device__ inline void leave_turned(float* half, int lane, float2 low, float2 hi
 __device__ inline float4 load_half(const float* block, int half, int lane) {
   return reinterpret_cast<const float4*>(block)[half * warp_lanes + lane];
 }
+/// Half a block as right factor: eight columns.
+__device__ inline void as_right(float4 x, std::uint32_t (&b)[parts_of_number][2]) {
+  split({x.x, x.y}, b, 0), split({x.z, x.w}, b, 1);
+}
+__device__ inline void as_left(float4 upper, float4 lower, SplitLeftFactor& a) {
+  split({upper.x, upper.y}, a, 0), split({lower.x, lower.y}, a, 1);
+  split({upper.z, upper.w}, a, 2), split({lower.z, lower.w}, a, 3);
+}
 
 #endif
 
@@ -63,6 +72,8 @@ __device__ inline float4 load_half(const float* block, int half, int lane) {
 void launch_split_state_gradient(const DeviceProblem& p, const SplitBackwardWork& work);
 // tensor_core_gradients_split.cu
 void launch_split_gradients(const DeviceProblem& p, const SplitBackwardWork& work);
+// tensor_core_dw.cu
+void launch_split_dw(const DeviceProblem& p, const SplitBackwardWork& work);
 // backward_chain.cu. launch_backward_chain() with the norms that were left.
 void launch_split_chain(const DeviceProblem& p, const TokenGradients<float>& work,
                         const TensorCoreLeft& left);

@@ -8,21 +8,21 @@ namespace kda_check::cuda {
 
 #ifdef KDA_CHECK_SM90
 
-template <int width, bool by_pairs>
+/// `tells`: stages, for those who ask.
+template <int width, bool by_pairs, bool tells>
 class SplitGradientScores : public SplitGradientInputs<width> {
  public:
   using Inputs = SplitGradientInputs<width>;
   using Inputs::Inputs;
 
  protected:
-  using Inputs::as_left, Inputs::as_right;
-  using Inputs::blocks_, Inputs::columns_, Inputs::lane_, Inputs::p_, Inputs::s_, Inputs::thread_,
-      Inputs::warp_, Inputs::work_;
+  using Inputs::blocks_, Inputs::chunk_, Inputs::columns_, Inputs::lane_, Inputs::p_, Inputs::s_,
+      Inputs::thread_, Inputs::warp_, Inputs::work_;
 
   /// dAqk and dA: a warp has eight columns of every 16 of a block of rows. And r e.
   __device__ void scores() const {
     const int I = (warp_ + warp_ / 4) % 4, n = warp_ / 4 % 2;
-    const bool of_inverse = warp_ >= split_gradient_warps / 2;
+    const bool of_inverse = warp_ >= gradient_warps / 2;
     if (I < blocks_) {
       SplitSums<1> sums[blocks_of_chunk];
       const float* const left = this->values(of_inverse ? work_.dv : work_.d_o, I);
@@ -114,9 +114,20 @@ class SplitGradientScores : public SplitGradientInputs<width> {
           if (I == M && column >= row) x.x = 0.0f;
           if (I == M && column + 1 >= row) x.y = 0.0f;
           put(s_.dAkk, I, M, half, n, x);
+          if constexpr (tells) tell(work_.gradient_stages.dAkk, I, M, half, n, x);
         }
     }
+    if constexpr (tells) tell_zeros();
     __syncthreads();
+  }
+
+  /// Blocks of the diagonal, where they have numbers.
+  struct Diagonal {
+    const float *dAqk, *dAkk;
+  };
+  __device__ Diagonal diagonal(int block) const {
+    const int at = lower_number(block, block) * split_block_words;
+    return {reinterpret_cast<const float*>(s_.dAqk + at), reinterpret_cast<const float*>(s_.dAkk + at)};
   }
 
  private:
@@ -129,6 +140,25 @@ class SplitGradientScores : public SplitGradientInputs<width> {
     else
       store_split(block, 2 * half + n, lane_, x);
   }
+  /// What put() has.
+  __device__ void tell(float* stage, int I, int J, int half, int n, float2 x) const {
+    const int row = 16 * I + 8 * half + lane_ / 4;
+    if (row >= chunk_.rows) return;
+    *reinterpret_cast<float2*>(stage + work_.row(chunk_.token + row, chunk_.local) * image_rows + 16 * J +
+                               8 * n + 2 * (lane_ % 4)) = x;
+  }
+  /// Blocks beyond the diagonal.
+  __device__ void tell_zeros() const {
+    const TensorCoreGradientStages& to = work_.gradient_stages;
+#pragma unroll 1
+    for (int e = thread_; e < chunk_.rows * image_rows; e += gradient_threads) {
+      const int row = e / image_rows, column = e % image_rows;
+      if (column / 16 <= row / 16) continue;
+      const std::size_t at = work_.row(chunk_.token + row, chunk_.local) * image_rows + column;
+      to.dAqk[at] = to.dAkk[at] = 0.0f;
+    }
+  }
+
   __device__ void store_scores(const SplitSums<1>& sums, bool of_inverse, int I, int J, int n) const {
     const float scale = static_cast<float>(p_.scale);
     const int column = 8 * n + 2 * (lane_ % 4);
@@ -145,6 +175,8 @@ class SplitGradientScores : public SplitGradientInputs<width> {
         *reinterpret_cast<float2*>(lower_block(s_.scores.dA, I, J) + row * block_row + column) = x;
       else
         put(s_.dAqk, I, J, half, n, x);
+      if constexpr (tells)
+        if (!of_inverse) tell(work_.gradient_stages.dAqk, I, J, half, n, x);
     }
   }
 

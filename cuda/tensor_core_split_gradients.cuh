@@ -7,8 +7,6 @@
 
 namespace kda_check::cuda {
 
-constexpr int split_gradient_warps = 16, split_gradient_threads = split_gradient_warps * warp_lanes;
-
 template <int width_>
 struct SplitGradientShared {
   static constexpr int width = width_;
@@ -48,9 +46,10 @@ static_assert(sizeof(SplitGradientShared<128>) <= 227 * 1024);
 
 #ifdef KDA_CHECK_SM90
 
-template <int width>
+template <int width_>
 class SplitGradientInputs {
  public:
+  static constexpr int width = width_;
   using Image = SplitImage<width>;
   using Shared = SplitGradientShared<width>;
   using Layout = PrepareShared<width>;
@@ -65,18 +64,18 @@ class SplitGradientInputs {
         thread_(static_cast<int>(threadIdx.x)),
         warp_(thread_ / warp_lanes),
         lane_(thread_ % warp_lanes) {
-    __builtin_assume(thread_ >= 0 && thread_ < split_gradient_threads);
+    __builtin_assume(thread_ >= 0 && thread_ < gradient_threads);
   }
 
  protected:
   /// All that comes to shared memory, on its way; beta is there.
   __device__ void begin() const {
-    const Image& image = reinterpret_cast<const Image*>(work_.images)[place(1)];
+    const Image& image = reinterpret_cast<const Image*>(work_.images)[begin_of(1)];
     if (thread_ == 0) {
       gate::make(&s_.begun, 1), gate::make_known();
       gate::arrive_expecting(&s_.begun, 3 * sizeof(s_.q) + sizeof(image.Akk_inv));
       begin_load(s_.scores.inverse, image.Akk_inv, sizeof(image.Akk_inv), &s_.begun);
-      begin_load(s_.q, work_.split.inputs + place(3 * image_rows * width), 3 * sizeof(s_.q), &s_.begun);
+      begin_load(s_.q, work_.split.inputs + begin_of(3 * image_rows * width), 3 * sizeof(s_.q), &s_.begun);
     }
     if (thread_ < image_rows) s_.beta[thread_] = image.beta[thread_];
     __syncthreads();
@@ -86,31 +85,27 @@ class SplitGradientInputs {
 
   /// Where the blocks of 16 rows of an array begin that has values, or states.
   __device__ const float* values(const float* array, int block) const {
-    return array + place(value_numbers(p_.V)) + block * columns_ * numbers_of_block;
+    return array + begin_of(value_numbers(p_.V)) + block * columns_ * numbers_of_block;
   }
   __device__ const float* states(const float* array, int block) const {
-    return array + place(state_numbers(p_.V, width)) + block * columns_ * numbers_of_block;
+    return array + begin_of(state_numbers(p_.V, width)) + block * columns_ * numbers_of_block;
   }
   __device__ const float* ends(int block, int columns) const {
-    return work_.split.ends + place(image_rows * width) + (block * (width / 16) + columns) * numbers_of_block;
+    return work_.split.ends + begin_of(image_rows * width) +
+           (block * (width / 16) + columns) * numbers_of_block;
   }
 
-  __device__ float& at(float* x, int row, int k) const { return x[Layout::gate_at(row, k)]; }
+  static __device__ int place(int row, int k) { return Layout::gate_at(row, k); }
   __device__ float2& pair(float* x, int row, int k) const {
-    return *reinterpret_cast<float2*>(x + Layout::gate_at(row, k));
+    return *reinterpret_cast<float2*>(x + place(row, k));
   }
+  __device__ float G(int row, int k) const { return s_.G[place(row, k)]; }
+  __device__ float2 gates(int row, int k) const { return pair(s_.G, row, k); }
+  __device__ float query(int row, int k) const { return s_.q[place(row, k)]; }
+  __device__ float key(int row, int k) const { return s_.k[place(row, k)]; }
   /// What a lane has of a row of a block: channels 16 columns + 2 t, + 1, + 8 and + 9.
   __device__ float4& four(float* x, int row, int columns) const {
     return *reinterpret_cast<float4*>(x + Layout::row_word(row, 16 * columns + 4 * (lane_ % 4)));
-  }
-
-  /// Half a block, `half` of its rows, as right factor: eight columns.
-  static __device__ void as_right(float4 x, std::uint32_t (&b)[parts_of_number][2]) {
-    split({x.x, x.y}, b, 0), split({x.z, x.w}, b, 1);
-  }
-  static __device__ void as_left(float4 upper, float4 lower, SplitLeftFactor& a) {
-    split({upper.x, upper.y}, a, 0), split({lower.x, lower.y}, a, 1);
-    split({upper.z, upper.w}, a, 2), split({lower.z, lower.w}, a, 3);
   }
 
   const DeviceProblem& p_;
@@ -121,7 +116,7 @@ class SplitGradientInputs {
   const int thread_, warp_, lane_;
 
  private:
-  __device__ std::size_t place(std::size_t numbers) const {
+  __device__ std::size_t begin_of(std::size_t numbers) const {
     return work_.place(chunk_.chunk, chunk_.local, numbers);
   }
 };

@@ -26,7 +26,7 @@ class ColumnsOfState : public NarrowColumns<dtype, Cut> {
     this->as_operand(h);
     Operand writes;
     if constexpr (leaves == Leaves::stages) {
-      tell_state(chunk);
+      this->tell_state(work_.stages.h, chunk, Base::rounded);
       tell_operands(stage, chunk, writes);
     }
     const std::size_t number = std::size_t{tile_.first_chunk + chunk} * work_.heads + tile_.local;
@@ -40,8 +40,7 @@ class ColumnsOfState : public NarrowColumns<dtype, Cut> {
       this->multiply_lower(writes, image, offsetof(Image, Akk_inv), made);
       this->as_operand(made, writes);
       if constexpr (leaves == Leaves::stages)
-        each_product(made, chunk, this->first_column(), p_.V,
-                     [this](float x, std::size_t at) { work_.stages.v_new[at] = rounded(x); });
+        this->tell_values(work_.stages.v_new, chunk, made, Base::rounded);
     }
     if constexpr (leaves == Leaves::states) {
       this->template leave<image_rows>(writes, work_.left.v_new + number * value_image(p_.V));
@@ -68,14 +67,6 @@ class ColumnsOfState : public NarrowColumns<dtype, Cut> {
   using Base::lane_, Base::p_, Base::S_, Base::tile_, Base::warp_, Base::work_;
 
   // Stages, for those who ask.
-  static __device__ float rounded(float x) { return Words::first(Words::of(x, 0.0f)); }
-  /// h
-  __device__ void tell_state(unsigned chunk) {
-    float* const h = work_.stages.h + work_.state(tile_.first_chunk + chunk, tile_.local, p_);
-    this->each_element([&](float& x, int k, int v, bool is_there) {
-      if (is_there) h[std::size_t(k) * p_.V + v] = rounded(x);
-    });
-  }
   /// u, and, beside the first columns of V, w: the inverse times beta v and beta k 2^G.
   __device__ void tell_operands(const Stage<Cut>& stage, unsigned chunk, Operand& operand) const {
     const std::uint32_t image = shared_address(&stage.image);
@@ -86,8 +77,7 @@ class ColumnsOfState : public NarrowColumns<dtype, Cut> {
       Products none{}, u{};
       subtract(stage, tile_.rows(chunk), none, operand);
       solve(u);
-      each_product(u, chunk, tile_.first_column + warp_ * warp_columns, p_.V,
-                   [this](float x, std::size_t at) { work_.stages.u[at] = x; });
+      this->tell_values(work_.stages.u, chunk, u, Base::as_it_is);
     }
     if (tile_.first_column > 0) return;
     for (int first = warp_ * warp_columns; first < p_.K; first += Cut::columns) {

@@ -8,7 +8,8 @@ namespace {
 
 #ifdef KDA_CHECK_SM90
 
-template <DType dtype, class Cut>
+/// `tells`: stages, for those who ask.
+template <DType dtype, class Cut, bool tells>
 class ColumnsOfGradient : public NarrowColumns<dtype, Cut> {
  public:
   using Base = NarrowColumns<dtype, Cut>;
@@ -29,10 +30,15 @@ class ColumnsOfGradient : public NarrowColumns<dtype, Cut> {
     {
       Products sum{};
       this->multiply_transposed_lower(d_o, image, offsetof(Image, Aqk), sum);
+      if constexpr (tells) {
+        this->tell_values(backward_.gradient_stages.dv_local, chunk, sum, Base::as_it_is);
+        this->tell_state(backward_.gradient_stages.dh, chunk, Base::rounded);
+      }
       StateOperand dh;
       this->as_operand(dh);
       this->template leave<width>(dh, backward_.dh + state);
       this->multiply(dh, image, offsetof(Image, k_end), sum);
+      if constexpr (tells) this->tell_values(backward_.gradient_stages.dv, chunk, sum, Base::rounded);
       Operand dv;
       this->as_operand(sum, dv);
       this->template leave<image_rows>(dv, backward_.dv + values);
@@ -98,14 +104,14 @@ class ColumnsOfGradient : public NarrowColumns<dtype, Cut> {
 
 #endif
 
-template <DType dtype, class Cut>
+template <DType dtype, class Cut, bool tells>
 __global__ void __launch_bounds__(Cut::threads, 1)
     state_gradient_on_tensor_cores(const __grid_constant__ DeviceProblem p,
                                    const __grid_constant__ TensorCoreBackwardWork work) {
 #ifdef KDA_CHECK_SM90
   extern __shared__ __align__(128) unsigned char memory[];
   take_chunks<Cut>(p, work, p.output_gradient, true, memory,
-                   [&](const Tile& tile) { return ColumnsOfGradient<dtype, Cut>(p, work, tile); });
+                   [&](const Tile& tile) { return ColumnsOfGradient<dtype, Cut, tells>(p, work, tile); });
 #endif
 }
 
@@ -113,11 +119,14 @@ __global__ void __launch_bounds__(Cut::threads, 1)
 
 void launch_tensor_core_state_gradient(const DeviceProblem& p, const TensorCoreBackwardWork& work) {
   for_operands<narrow_tensor_core_key>(p.v.dtype, p.K, [&](auto dtype, auto width) {
-    with_cut<width, 4>(p, work, [&](auto cut) {
+    const auto launch_kernel = [&](auto cut, auto tells) {
       using Cut = decltype(cut);
-      launch("gpu-chunk on tensor cores, gradient of the state", state_gradient_on_tensor_cores<dtype, Cut>,
-             blocks_of<Cut>(p, work), Cut::threads, sizeof(StateShared<Cut>), p, work);
-    });
+      launch("gpu-chunk on tensor cores, gradient of the state",
+             state_gradient_on_tensor_cores<dtype, Cut, tells>, blocks_of<Cut>(p, work), Cut::threads,
+             sizeof(StateShared<Cut>), p, work);
+    };
+    if (work.gradient_stages.dh != nullptr) return launch_kernel(Cut<width, 4>{}, std::true_type{});
+    with_cut<width, 4>(p, work, [&](auto cut) { launch_kernel(cut, std::false_type{}); });
   });
 }
 

@@ -31,7 +31,8 @@ struct PartsOfGradient {
 
 #ifdef KDA_CHECK_SM90
 
-template <class Cut>
+/// `tells`: stages, for those who ask.
+template <class Cut, bool tells>
 class SplitColumnsOfGradient : public SplitColumns<Cut> {
  public:
   using Base = SplitColumns<Cut>;
@@ -59,6 +60,10 @@ class SplitColumnsOfGradient : public SplitColumns<Cut> {
       this->leave(shared, Parts::Aqk);
       sums.finish(x);
     }
+    if constexpr (tells) {
+      this->tell_values(backward_.gradient_stages.dv_local, chunk, x, Base::as_it_is);
+      this->tell_state(backward_.gradient_stages.dh, chunk, Base::as_it_is);
+    }
     {
       SplitSums<rows> sums;
 #pragma unroll
@@ -71,6 +76,7 @@ class SplitColumnsOfGradient : public SplitColumns<Cut> {
       sums.finish(x);
     }
     this->leave_blocks(x, backward_.dv + values);
+    if constexpr (tells) this->tell_values(backward_.gradient_stages.dv, chunk, x, Base::as_it_is);
     {
       SplitSums<rows> sums;
       gate::wait(&shared.filled[Parts::inverse], step);
@@ -163,14 +169,15 @@ class SplitColumnsOfGradient : public SplitColumns<Cut> {
 
 #endif
 
-template <class Cut>
+template <class Cut, bool tells>
 __global__ void __launch_bounds__(Cut::threads, 1)
     split_state_gradient(const __grid_constant__ DeviceProblem p,
                          const __grid_constant__ SplitBackwardWork work) {
 #ifdef KDA_CHECK_SM90
   extern __shared__ __align__(128) unsigned char memory[];
-  take_split_chunks<Cut, PartsOfGradient<Cut::width>>(
-      p, work, true, memory, [&](const Tile& tile) { return SplitColumnsOfGradient<Cut>(p, work, tile); });
+  take_split_chunks<Cut, PartsOfGradient<Cut::width>>(p, work, true, memory, [&](const Tile& tile) {
+    return SplitColumnsOfGradient<Cut, tells>(p, work, tile);
+  });
 #endif
 }
 
@@ -178,10 +185,13 @@ __global__ void __launch_bounds__(Cut::threads, 1)
 
 void launch_split_state_gradient(const DeviceProblem& p, const SplitBackwardWork& work) {
   for_width<narrow_tensor_core_key>(p.K, [&](auto width) {
-    using Cut = SplitCut<width, 4>;
-    launch("gpu-chunk on tensor cores in fp32, gradient of the state", split_state_gradient<Cut>,
-           split_blocks_of<Cut>(p, work), Cut::threads, split_state_bytes<PartsOfGradient<width>, Cut>, p,
-           work);
+    const auto launch_kernel = [&](auto tells) {
+      using Cut = SplitCut<width, 4>;
+      launch("gpu-chunk on tensor cores in fp32, gradient of the state", split_state_gradient<Cut, tells>,
+             split_blocks_of<Cut>(p, work), Cut::threads, split_state_bytes<PartsOfGradient<width>, Cut>, p,
+             work);
+    };
+    work.gradient_stages.dh != nullptr ? launch_kernel(std::true_type{}) : launch_kernel(std::false_type{});
   });
 }
 

@@ -39,7 +39,7 @@ class SplitColumnsOfState : public SplitColumns<Cut> {
     const Image& image = shared.image;
     const int count = tile_.rows(chunk);
     const std::size_t number = std::size_t{tile_.first_chunk + chunk} * work_.heads + tile_.local;
-    if constexpr (leaves == Leaves::stages) tell_state(chunk);
+    if constexpr (leaves == Leaves::stages) this->tell_state(work_.stages.h, chunk, Base::as_it_is);
     if constexpr (leaves == Leaves::states)
       this->leave_blocks(S_, work_.split.h + number * state_numbers(p_.V, width));
     Products writes;
@@ -64,8 +64,7 @@ class SplitColumnsOfState : public SplitColumns<Cut> {
     }
     this->leave(shared, 0);
     if constexpr (leaves == Leaves::stages)
-      this->each_product(writes, chunk, tile_.first_column + warp_ * warp_columns, p_.V,
-                         [this](float x, std::size_t at) { work_.stages.v_new[at] = x; });
+      this->tell_values(work_.stages.v_new, chunk, writes, Base::as_it_is);
     if constexpr (leaves == Leaves::states)
       this->leave_blocks(writes, work_.split.v_new + number * value_numbers(p_.V));
     else
@@ -83,12 +82,6 @@ class SplitColumnsOfState : public SplitColumns<Cut> {
   using Base::lane_, Base::p_, Base::S_, Base::tile_, Base::warp_, Base::work_;
 
   // Stages, for those who ask.
-  __device__ void tell_state(unsigned chunk) {
-    float* const h = work_.stages.h + work_.state(tile_.first_chunk + chunk, tile_.local, p_);
-    this->each_element([&](float& x, int k, int v, bool is_there) {
-      if (is_there) h[std::size_t(k) * p_.V + v] = x;
-    });
-  }
   /// u, and, beside the first columns of V, w: the inverse times beta v and beta k exp(G).
   __device__ void tell_operands(const Image& image, const Stored& v, unsigned chunk, int count) const {
     const auto solve = [&](Products& x) {
@@ -100,8 +93,7 @@ class SplitColumnsOfState : public SplitColumns<Cut> {
       Products u{};
       subtract(v, count, u), this->weigh(image, u);
       solve(u);
-      this->each_product(u, chunk, tile_.first_column + warp_ * warp_columns, p_.V,
-                         [this](float x, std::size_t at) { work_.stages.u[at] = x; });
+      this->tell_values(work_.stages.u, chunk, u, Base::as_it_is);
     }
     if (tile_.first_column > 0) return;
     for (int first = warp_ * warp_columns; first < p_.K; first += Cut::columns) {

@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/memory.hpp"
 #include "kda/passes.hpp"
+#include "kda/tensor_core_limits.hpp"
 
 namespace kda_check::explain {
 
@@ -36,11 +37,11 @@ StagedAnswer staged(const StageSetting& setting, const kda::Variant& variant, co
                     kda::RunOptions options) {
   const kda::Problem& problem = setting.problem;
   const DType arithmetic_dtype = kda::state_dtype(options.dtype);
-  // Without a backward pass, or one that leaves stages, a variant tells those of the forward one.
+  // Without a backward pass a variant tells the stages of the forward one.
   const bool tells_backward =
       variant.run_backward != nullptr &&
       kda::lacks_gradients(options.arithmetic, problem.dimensions().strength).empty() &&
-      !(is_on_gpu(variant) && kda::runs_on_tensor_cores(options.arithmetic));
+      (!is_on_gpu(variant) || kda::gpu_lacks_gradients(options.arithmetic, problem.dimensions()).empty());
   const kda::Passes passes = tells_backward ? setting.passes : kda::Passes::forward;
   StagedAnswer answer;
   answer.compute = kda::compute_format(variant, options.dtype, options.arithmetic);

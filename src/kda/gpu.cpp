@@ -22,6 +22,8 @@ namespace {
 
 cuda::Output output(tensor::Tensor& tensor) { return {tensor.dtype(), tensor.data(), tensor.size()}; }
 
+bool runs_on_tensor_cores(const Arithmetic& arithmetic) { return is_by_lanes(arithmetic.reduction); }
+
 cuda::Kernel forward_kernel(bool chunk) { return chunk ? cuda::Kernel::chunk : cuda::Kernel::recurrent; }
 cuda::Kernel backward_kernel(bool chunk) {
   return chunk ? cuda::Kernel::chunk_backward : cuda::Kernel::recurrent_backward;
@@ -183,8 +185,6 @@ std::string gpu_unavailable() { return cuda::unavailable(); }
 std::string gpu_device_name() { return cuda::device_name(); }
 void make_gpu_ready() { cuda::make_ready(); }
 double gpu_copy_bandwidth() { return cuda::copy_bandwidth(); }
-
-bool runs_on_tensor_cores(const Arithmetic& arithmetic) { return is_by_lanes(arithmetic.reduction); }
 
 std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions& options) {
   const Arithmetic& arithmetic = options.arithmetic;

@@ -91,8 +91,6 @@ GradientTensors run_gpu_backward(bool chunk, const Problem& problem, const RunOp
 std::string gpu_unavailable();
 std::string gpu_device_name();  ///< empty without one
 void make_gpu_ready();          ///< takes what its first user would wait for, 0.2 s
-/// gpu-chunk: the answer comes from tensor cores, which leave no stages backwards.
-bool runs_on_tensor_cores(const Arithmetic& arithmetic);
 std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions& options);
 std::vector<double> time_gpu(bool chunk, const Problem& problem, const RunOptions& options, int repeats);
 std::vector<double> time_gpu_backward(bool chunk, const Problem& problem, const RunOptions& options,

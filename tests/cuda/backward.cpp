@@ -258,21 +258,6 @@ TEST_CASE("the backward stages of the GPU are those of its replay", "[replay][sm
       spec.state_v_first = v_first;
       spec.dtype = dtype;
       const kda::Problem problem = test::with_loss(test::make_problem(spec));
-      kda::RunOptions options = test::default_options(problem, "gpu-chunk", dtype);
-      const auto stages_of = [&](std::string_view variant) {
-        kda::StageTensors stages =
-            kda::allocate_stages(problem, 64, kda::state_dtype(dtype), kda::Passes::both);
-        options.stages.computed = &stages;
-        gradients_of(variant, problem, options);
-        return stages;
-      };
-      const kda::StageTensors gpu = stages_of("gpu-chunk"), cpu = stages_of("chunk");
-      for (const kda::StageRow& row : kda::stages(kda::Passes::both)) {
-        if (!row.backward) continue;
-        INFO(row.name);
-        const auto at = static_cast<std::size_t>(row.stage);
-        REQUIRE(gpu[at].size() == cpu[at].size());
-        CHECK(std::memcmp(gpu[at].data(), cpu[at].data(), gpu[at].bytes()) == 0);
-      }
+      test::check_backward_stages_of_replay(problem, test::default_options(problem, "gpu-chunk", dtype));
     }
 }

@@ -258,6 +258,53 @@ TEST_CASE("every stage on tensor cores has the bits of its replay", "[tensor_cor
     }
 }
 
+TEST_CASE("every stage of the backward pass on tensor cores has the bits of its replay",
+          "[tensor_cores][small][race]") {
+  KDA_CHECK_NEEDS_GPU();
+  for (const std::size_t K : {40, 128})
+    for (const Way& way : ways) {
+      ProblemSpec spec;
+      spec.T = 150, spec.K = K, spec.V = K == 40 ? 24 : 72, spec.H = 2, spec.HV = 4, spec.dtype = way.dtype;
+      spec.state_v_first = spec.safe_gate = K == 40, spec.qk_l2norm = spec.beta_sigmoid = true;
+      const kda::Problem problem = test::with_loss(test::make_problem(spec));
+      INFO("K " << K << " " << way.preset << " in " << numeric::name_of(way.dtype));
+      test::check_backward_stages_of_replay(problem, on_tensor_cores(problem, way));
+    }
+}
+
+TEST_CASE(
+    "stages of the backward pass on tensor cores have the bits of their replay in any form of the problem",
+    "[tensor_cores][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  const auto check = [](const kda::Problem& problem, const Way& way, const char* decay) {
+    INFO(way.preset << " in " << numeric::name_of(way.dtype) << ", " << decay);
+    kda::RunOptions options = on_tensor_cores(problem, way);
+    kda::set_axis(options.arithmetic, std::string("decay=") + decay);
+    test::check_backward_stages_of_replay(problem, options);
+  };
+  for (const char* const decay : {"anchor-pair", "anchor-first", "anchor-mid"})
+    for (const Way& way : ways) {
+      ProblemSpec packed = test::packed_spec();
+      packed.dtype = way.dtype, packed.HV = 4;
+      check(test::with_loss(test::make_problem(packed)), way, decay);
+    }
+  for (const std::size_t K : {1, 33, 64, 100})
+    for (const std::size_t V : {3, 33, 64, 130}) {
+      ProblemSpec spec = test::spec_with_options(K % 2 == 0 ? kda::Gate::softplus : kda::Gate::lower_bound,
+                                                 static_cast<int>(K + V) % 64);
+      spec.K = K, spec.V = V, spec.T = 1 + (K * 7 + V) % 180, spec.B = 1 + V % 2, spec.H = 1 + K % 2,
+      spec.HV = spec.H * (1 + V % 3);
+      INFO("K " << K << " V " << V << " T " << spec.T);
+      for (const Way& way : both_presets(K + V)) {
+        spec.dtype = way.dtype;
+        kda::Problem problem = test::with_loss(test::make_problem(spec));
+        if (V == 3) problem.output_gradient.reset();
+        if (V == 33) problem.state_gradient.reset();
+        check(problem, way, K % 2 == 0 ? "anchor-pair" : "anchor-mid");
+      }
+    }
+}
+
 TEST_CASE("inputs that are stored otherwise than computed are split on tensor cores, too",
           "[tensor_cores][small]") {
   KDA_CHECK_NEEDS_GPU();

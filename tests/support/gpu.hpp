@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "support/catch.hpp"
+#include "support/gradients.hpp"
 #include "support/problems.hpp"
 
 /// Skips the test, with the reason, where no kernel can run.
@@ -43,7 +44,18 @@ inline std::size_t differing_from_replay(const kda::Problem& problem, std::strin
   return differing(run(problem, gpu_variant, options), replayed(problem, gpu_variant, options));
 }
 
-/// Every stage of the chunk form has the bits of its replay; so has the answer beside them.
+/// Every stage of the chunk form, of one pass, has the bits of its replay.
+inline void check_same_stages(const kda::StageTensors& gpu, const kda::StageTensors& cpu, bool backward) {
+  for (const kda::StageRow& row : kda::stages(kda::Passes::both)) {
+    if (row.backward != backward) continue;
+    INFO(row.name);
+    const tensor::Tensor &a = gpu[static_cast<std::size_t>(row.stage)],
+                         &b = cpu[static_cast<std::size_t>(row.stage)];
+    REQUIRE(a.size() == b.size());
+    CHECK(std::memcmp(a.data(), b.data(), a.bytes()) == 0);
+  }
+}
+/// ... so has the answer beside them.
 inline void check_stages_of_replay(const kda::Problem& problem, kda::RunOptions options) {
   kda::StageTensors gpu = kda::allocate_stages(problem, options.chunk_size, kda::state_dtype(options.dtype)),
                     cpu = kda::allocate_stages(problem, options.chunk_size, kda::state_dtype(options.dtype));
@@ -51,13 +63,21 @@ inline void check_stages_of_replay(const kda::Problem& problem, kda::RunOptions 
   const kda::Answer answer = run(problem, "gpu-chunk", options);
   options.stages.computed = &cpu;
   CHECK(differing(answer, replayed(problem, "gpu-chunk", options)) == 0);
-  for (const kda::StageRow& row : kda::stages()) {
-    INFO(row.name);
-    const tensor::Tensor &a = gpu[static_cast<std::size_t>(row.stage)],
-                         &b = cpu[static_cast<std::size_t>(row.stage)];
-    REQUIRE(a.size() == b.size());
-    CHECK(std::memcmp(a.data(), b.data(), a.bytes()) == 0);
-  }
+  check_same_stages(gpu, cpu, false);
+}
+/// The stages of the backward pass, and the gradients beside them.
+inline void check_backward_stages_of_replay(const kda::Problem& problem, kda::RunOptions options) {
+  const kda::Variant& variant = kda::variant_named("gpu-chunk");
+  const auto run = [&](const kda::Variant& by, kda::StageTensors& stages) {
+    stages =
+        kda::allocate_stages(problem, options.chunk_size, kda::state_dtype(options.dtype), kda::Passes::both);
+    options.stages.computed = &stages, options.threads = 16;
+    return by.run_backward(problem, options);
+  };
+  kda::StageTensors gpu, cpu;
+  const kda::GradientTensors found = run(variant, gpu);
+  CHECK(differing(found, run(kda::variant_named(variant.replay), cpu)) == 0);
+  check_same_stages(gpu, cpu, true);
 }
 
 }  // namespace kda_check::test
