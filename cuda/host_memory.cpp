@@ -3,9 +3,8 @@
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 
-#include <cstdlib>
+#include <cstdint>
 
-#include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "check.hpp"
 
@@ -15,44 +14,61 @@ namespace {
 
 constexpr std::size_t page = 4096, large_page = std::size_t{2} << 20;
 
-/// In large pages, where the system has them, which several threads fill: the runtime's own allocation, a page
-/// and a thread, takes five times as long.
-void* filled_memory(std::size_t bytes) {
-  void* const memory = std::aligned_alloc(large_page, bytes);
-  if (memory == nullptr)
-    throw Error(ErrorKind::environment, "no memory for copies to and from a GPU", {},
-                "a smaller shape, or a machine with more memory");
-  ::madvise(memory, bytes, MADV_HUGEPAGE);
-  parallel_for(bytes / large_page, available_threads(), [&](std::size_t i, int) {
-    for (std::size_t at = i * large_page; at < (i + 1) * large_page; at += page)
-      static_cast<volatile char*>(memory)[at] = 0;
-  });
-  return memory;
-}
+std::size_t rounded_up(std::size_t bytes) { return (bytes + large_page - 1) / large_page * large_page; }
 
 }  // namespace
+
+void PinnedMemory::Mapped::unmap() {
+  if (begin != nullptr) ::munmap(begin, bytes);
+  begin = nullptr, bytes = 0;
+}
 
 PinnedMemory::~PinnedMemory() { release(); }
 
 void PinnedMemory::release() {
-  if (memory_ == nullptr) return;
-  cudaHostUnregister(memory_);  // at the end of the process the runtime may be gone
-  std::free(memory_);
+  // At the end of the process the runtime may be gone.
+  if (mapped_.begin != nullptr)
+    cudaHostUnregister(memory_);
+  else if (memory_ != nullptr)
+    cudaFreeHost(memory_);
+  mapped_.unmap();
   memory_ = nullptr, bytes_ = 0;
 }
 
 void PinnedMemory::reserve(std::size_t bytes) {
   if (bytes <= bytes_) return;
   release();
-  const std::size_t whole = (bytes + large_page - 1) / large_page * large_page;
-  memory_ = filled_memory(whole);
-  if (const cudaError_t status = cudaHostRegister(memory_, whole, cudaHostRegisterDefault);
-      status != cudaSuccess) {
-    std::free(memory_);
-    memory_ = nullptr;
-    check(status, "allocating memory of the host");
-  }
+  const std::size_t whole = rounded_up(bytes);
+  if (void* const memory = registered(whole); memory != nullptr)
+    memory_ = memory;
+  else
+    check(cudaHostAlloc(&memory_, whole, cudaHostAllocDefault), "allocating memory of the host");
   bytes_ = whole;
+}
+
+/// In large pages, where the system has them, which several threads fill: the runtime's own allocation, a
+/// page and a thread, takes five times as long. Null where that cannot be had. A child does not get it: it
+/// would have this process write to pages that the device does not read.
+void* PinnedMemory::registered(std::size_t bytes) {
+  Mapped mapped;
+  const std::size_t with_margin = bytes + large_page;
+  void* const begin = ::mmap(nullptr, with_margin, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (begin == MAP_FAILED) return nullptr;
+  mapped.begin = begin, mapped.bytes = with_margin;
+  auto* const memory = reinterpret_cast<char*>(rounded_up(reinterpret_cast<std::uintptr_t>(begin)));
+  ::madvise(memory, bytes, MADV_HUGEPAGE);
+  ::madvise(memory, bytes, MADV_DONTFORK);
+  parallel_for(bytes / large_page, available_threads(), [&](std::size_t i, int) {
+    for (std::size_t at = i * large_page; at < (i + 1) * large_page; at += page)
+      static_cast<volatile char*>(memory)[at] = 0;
+  });
+  if (cudaHostRegister(memory, bytes, cudaHostRegisterDefault) != cudaSuccess) {
+    cudaGetLastError();  // or the next launch reports a failure that was dealt with
+    return nullptr;
+  }
+  mapped_.swap(mapped);
+  return memory;
 }
 
 }  // namespace kda_check::cuda

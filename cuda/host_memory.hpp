@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 
 namespace kda_check::cuda {
 
@@ -20,9 +21,23 @@ class PinnedMemory {
   }
 
  private:
+  struct Mapped {
+    void* begin = nullptr;
+    std::size_t bytes = 0;
+
+    Mapped() = default;
+    Mapped(const Mapped&) = delete;
+    Mapped& operator=(const Mapped&) = delete;
+    ~Mapped() { unmap(); }
+    void unmap();
+    void swap(Mapped& other) { std::swap(begin, other.begin), std::swap(bytes, other.bytes); }
+  };
+
   void release();
+  void* registered(std::size_t bytes);
 
   void* memory_ = nullptr;
+  Mapped mapped_;  ///< where memory_ is, if it is registered
   std::size_t bytes_ = 0;
 };
 

@@ -223,13 +223,13 @@ bool Twins::is_measured_on_gpu(Class& one, TwinsOnGpu& gpu, std::deque<std::futu
   constexpr std::size_t at_once = 2;  // while one waits for the GPU, it has the other
   if (!is_for_gpu(one)) return false;
   const bool slopes = one.has_decay_slopes(pass_);
+  while (measuring.size() >= at_once) {
+    std::future<void> first = std::move(measuring.front());
+    measuring.pop_front();
+    if (!tried_on_gpu([&] { first.get(); })) return false;  // judge() measures that class again
+  }
   return tried_on_gpu([&] {
     auto twins = std::make_shared<const AnswersOnGpu>(gpu.answers(one.tensors, one.family, pass_, slopes));
-    while (measuring.size() >= at_once) {
-      std::future<void> first = std::move(measuring.front());
-      measuring.pop_front();
-      first.get();
-    }
     const auto measure = [=, &one, &gpu] { gpu.measure(one.tensors, one.parameters, *twins, slopes); };
     try {
       measuring.push_back(std::async(std::launch::async, measure));

@@ -9,7 +9,7 @@ namespace kda_check::engine {
 
 namespace {
 
-/// What there is room for: one is measured, beside the first, while the other comes.
+/// What there is room for: one is measured, beside the first, while the other comes. Later two are.
 constexpr std::size_t at_once = 3;
 
 bool are_same(const Emulations& some, const Emulations& others) {
