@@ -14,22 +14,39 @@ constexpr double floor_of_chunk = 1.0 / 256, floor_of_storage = 1.0 / 16;
 constexpr double fewest_errors = 32;
 constexpr double least_of_own = 1.0 / 4;
 
-/// Rows on either side that make up enough errors.
-std::size_t reach_for(double independent) {
-  return independent >= fewest_errors ? 0
-                                      : static_cast<std::size_t>(std::ceil(fewest_errors / independent)) - 1;
+/// Sums of the first 0, 1, 2 ... rows.
+std::vector<double> sums_before(const std::vector<double>& values) {
+  std::vector<double> before(values.size() + 1, 0.0);
+  for (std::size_t r = 0; r < values.size(); ++r) before[r + 1] = before[r] + values[r];
+  return before;
 }
 
-/// Of the `reach` rows on either side and each itself.
-std::vector<double> means(const std::vector<double>& values, std::size_t reach) {
-  const std::size_t R = values.size();
-  std::vector<double> before(R + 1, 0.0), mean(R);
-  for (std::size_t r = 0; r < R; ++r) before[r + 1] = before[r] + values[r];
-  for (std::size_t r = 0; r < R; ++r) {
-    const std::size_t first = r < reach ? 0 : r - reach, last = std::min(R, r + reach + 1);
-    mean[r] = (before[last] - before[first]) / static_cast<double>(last - first);
+/// The rows [first, last) that a row is seen among: itself, and as many on either side as make up enough
+/// errors with it on one.
+struct Neighbours {
+  std::size_t first, last;
+
+  bool are_one() const { return last - first == 1; }
+  double sum(const std::vector<double>& before) const { return before[last] - before[first]; }
+  double mean(const std::vector<double>& before) const {
+    return sum(before) / static_cast<double>(last - first);
   }
-  return mean;
+};
+
+/// `columns`: sums_before of what counts in each row, `wanted` of them make up enough errors.
+std::vector<Neighbours> neighbours(const std::vector<double>& columns, double wanted) {
+  const std::size_t R = columns.size() - 1;
+  std::vector<Neighbours> list;
+  for (std::size_t r = 0; r < R; ++r) {
+    std::size_t reach = 0;
+    const auto first = [&] { return r < reach ? 0 : r - reach; };
+    const auto last = [&] { return std::min(R, r + reach + 1); };
+    while (std::max(columns[r + 1] - columns[first()], columns[last()] - columns[r]) < wanted &&
+           (first() > 0 || last() < R))
+      ++reach;
+    list.push_back({first(), last()});
+  }
+  return list;
 }
 
 }  // namespace
@@ -58,24 +75,27 @@ std::vector<double> Envelope::without(std::size_t twin) const {
   return with_floors(std::move(others));
 }
 
-/// Means over the columns. A row of few independent errors - narrow, or all along the truth - may be
-/// right by luck: what it is given is that of its neighbours too, by size or in relation to the truth.
+/// Means over the columns. A row of few independent errors - narrow, of a triangle's tip, or all along the
+/// truth - may be right by luck: what it is given is that of its neighbours too, by size or in relation to
+/// the truth.
 std::vector<double> Envelope::smoothed(const RowSums& sums) const {
   const std::size_t R = layout_.rows;
-  const double width = static_cast<double>(layout_.width);
-  const std::size_t narrow = reach_for(width), coherent = reach_for(width / coherence(sums));
-  std::vector<double> relative(R, 0.0);
-  for (std::size_t r = 0; r < R; ++r)
+  std::vector<double> relative(R, 0.0), counted(R);
+  for (std::size_t r = 0; r < R; ++r) {
+    counted[r] = columns(r);
     if (truth_[r] > 0) relative[r] = sums.squares[r] / truth_[r];
-  const std::vector<double> by_size = means(sums.squares, narrow), by_truth = means(relative, coherent);
+  }
+  const std::vector<double> squares = sums_before(sums.squares), relatives = sums_before(relative),
+                            elements = sums_before(counted);
+  const std::vector<Neighbours> narrow = neighbours(elements, fewest_errors),
+                                coherent = neighbours(elements, fewest_errors * coherence(sums));
   std::vector<double> mean(R);
   for (std::size_t r = 0; r < R; ++r) {
-    if (narrow == 0 && coherent == 0)
-      mean[r] = sums.squares[r] / columns(r);
-    else
-      mean[r] = std::max({narrow > 0 ? by_size[r] : 0, coherent > 0 ? by_truth[r] * truth_[r] : 0,
-                          sums.squares[r] * least_of_own}) /
-                columns(r);
+    mean[r] = sums.squares[r] / columns(r);
+    if (narrow[r].are_one() && coherent[r].are_one()) continue;
+    const double by_size = narrow[r].are_one() ? 0 : narrow[r].sum(squares) / narrow[r].sum(elements),
+                 by_truth = coherent[r].are_one() ? 0 : coherent[r].mean(relatives) * truth_[r] / columns(r);
+    mean[r] = std::max({by_size, by_truth, mean[r] * least_of_own});
   }
   return mean;
 }

@@ -174,6 +174,47 @@ TEST_CASE("healthy stages are like those of their twins in every precision, comp
   for (const Item& item : test::items_of(without, "stages")) CHECK_FALSE(item.entry().verdict.has_value());
 }
 
+TEST_CASE("stages of kernels that round other values than their twins do pass in rows of few scores too",
+          "[engine][stages][twins]") {
+  const std::string arithmetic = GENERATE("h100-mma", "h100-mma3", "delta=residual");
+  plan::Request request = test::request_for({});
+  for (const int seed : {1, 2, 3, 5, 8})
+    request.targets.push_back("bwd_chain:T=150,H=1,HV=2,K=64,V=24,dtype=bf16,seed=" + std::to_string(seed));
+  request.selection.variants = Names{"chunk"};
+  request.selection.against = Names{};
+  request.selection.dtypes = Names{"bf16"};
+  request.arithmetic = {arithmetic};
+  request.stages = true;
+  const report::Document document = test::ran(request);
+  const std::vector<Item> items = test::items_of(document, "stages");
+  REQUIRE(items.size() == request.targets.size());
+  for (const Item& item : items) {
+    INFO(arithmetic << ' ' << item.section().path << ' ' << item.entry().reason);
+    CHECK(item.entry().verdict == Verdict::pass);
+    bool is_backward = false;
+    for (const Row& row : item.rows("stages")) is_backward |= row.words("name") == "dAqk";
+    CHECK(is_backward);
+  }
+}
+
+TEST_CASE("a triangle whose first rows are too large in one chunk of one head fails there",
+          "[engine][stages][twins]") {
+  const kda::Problem problem = problem_of();
+  const Stage stage = GENERATE(Stage::Aqk, Stage::dAqk, Stage::dAkk);
+  StageTensors stages = stages_of(problem, bf16_of(problem));
+  tensor::Tensor& triangle = of(stages, stage);
+  for (std::size_t row = 0; row < 8; ++row)
+    for (std::size_t column = 0; column <= row; ++column) {
+      const std::size_t at = ((chunk_size + row) * 2 + 1) * chunk_size + column;
+      triangle.set(at, triangle.value(at) * 1.05);
+    }
+  const report::Entry entry = judged(problem, stages, ComputeFormat::bf16);
+  INFO(entry.reason);
+  CHECK(entry.verdict == Verdict::fail);
+  CHECK_THAT(entry.reason, StartsWith(std::string(kda::row_of(stage).name) + ": tokens 64..") &&
+                               ContainsSubstring(" of head 1: "));
+}
+
 TEST_CASE("a stage that is not finite where it should be fails", "[engine][stages][twins]") {
   const kda::Problem problem = problem_of();
   StageTensors stages = stages_of(problem, bf16_of(problem));

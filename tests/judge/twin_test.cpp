@@ -237,6 +237,36 @@ TEST_CASE("where all twins are exact, exactness is asked for", "[twins]") {
   CHECK(judged() > 1);
 }
 
+TEST_CASE("twins that are all lucky in the first rows of a triangle ask no luck of others", "[twins]") {
+  RowLayout layout = layout_of(192, 1, 64);
+  for (std::size_t r = 0; r < layout.rows; ++r)
+    layout.counted.push_back(static_cast<std::uint32_t>(r % layout.chunk + 1));
+  // Of an answer that errs as its twins do elsewhere, but for one row.
+  const auto judged = [&](std::size_t wrong_row, double error) {
+    std::mt19937 random(4);
+    std::normal_distribution<double> normal;
+    std::vector<double> truth(layout.rows * layout.width, 0.0);
+    std::vector<std::vector<double>> fields(5, truth);
+    for (std::size_t r = 0; r < layout.rows; ++r)
+      for (std::size_t v = 0; v < layout.columns(r); ++v) {
+        const std::size_t at = r * layout.width + v;
+        truth[at] = normal(random);
+        // Twins round the same operands.
+        const double shared = normal(random) * (layout.columns(r) < 4 ? 0.05 : 1);
+        for (std::size_t f = 0; f < 4; ++f) fields[f][at] = truth[at] + 2e-3 * shared;
+        fields[4][at] = truth[at] + (r == wrong_row ? error : 2e-3) * normal(random);
+      }
+    judge::TwinTest test({layout, 4, 1, 0, 0x1p-11});
+    judge::HeadValues values{judge::HeadRows(truth, layout, 0)};
+    for (const std::vector<double>& field : fields) values.fields.emplace_back(field, layout, 0);
+    test.measure(0, values);
+    return test.conclude().at(0).ratio;
+  };
+  CHECK(judged(0, 2e-3) < 1);
+  CHECK(judged(66, 4e-2) > 1);
+  CHECK(judged(40, 2e-2) > 1);
+}
+
 TEST_CASE("heads are measured again where more may be allowed to twins, and only there", "[twins]") {
   const RowLayout layout = layout_of(128, 2, 16);
   World world(layout, 4, 12);
