@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import sys
 
 import pytest
 from kda_check import _timing, signatures
@@ -101,6 +102,22 @@ def test_steps_behind_each_other_are_timed_both_ways_and_a_time_is_that_of_one()
     found = times(True, 20)
     assert found == _timing.Times([1.0] * 3, [1.0] * 3)
     assert set(found.provenance()) == {"seconds", "launched"}
+
+
+def test_fla_is_imported_so_that_it_hands_no_call_to_kernels_of_others(tmp_path, monkeypatch):
+    package = tmp_path / "fla" / "ops" / "kda"
+    package.mkdir(parents=True)
+    for folder in (tmp_path / "fla", tmp_path / "fla" / "ops"):
+        (folder / "__init__.py").touch()
+    (package / "__init__.py").write_text("import os\nchunk_kda = os.environ.get('FLA_DISABLE_BACKEND_DISPATCH')\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fla"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv("FLA_DISABLE_BACKEND_DISPATCH", "")
+    monkeypatch.delenv("FLA_DISABLE_BACKEND_DISPATCH")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert _timing.kernel_named("fla", on_pools=False)[3] == "1"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fla"]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.mark.parametrize("kernels", [_timing.KERNELS, _timing.ON_POOLS])
