@@ -47,8 +47,8 @@ struct LaneKind {
   int teams() const { return backward ? gradient_teams_at_once : teams_at_once; }
   double share() const { return backward ? gradient_share_of_memory : share_of_memory; }
   /// Backwards the recurrence leaves most of a device idle; beside chunk forms both would take longer, so it
-  /// follows them. Otherwise two fill it but for what each does from chunk to chunk or from token to token, and
-  /// others would have to ask for memory first.
+  /// follows them. Otherwise two fill it but for what each does from chunk to chunk or from token to token,
+  /// and others would have to ask for memory first.
   std::size_t most_lanes() const { return !backward ? 3 : has_chunks ? 2 : SIZE_MAX; }
 };
 
