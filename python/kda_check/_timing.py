@@ -50,13 +50,11 @@ def keep_few_configs(count: int) -> None:
     triton.autotune = autotune
 
 
-def kernel_named(kernel: str, on_pools: bool) -> tuple[str, str, Any, Any]:
-    """Module and name of a kernel, its package and itself. Raises ImportError, AttributeError."""
+def imported(module: str, name: str) -> tuple[Any, Any]:
+    """The package of a kernel, and the kernel. Raises ImportError, AttributeError."""
     # FLA hands calls to kernels of others where these are installed; those are timed under their own names.
     os.environ.setdefault("FLA_DISABLE_BACKEND_DISPATCH", "1")
-    module, name = {**KERNELS, **(ON_POOLS if on_pools else {})}[kernel]
-    package = importlib.import_module(module.partition(".")[0])
-    return module, name, package, getattr(importlib.import_module(module), name)
+    return importlib.import_module(module.partition(".")[0]), getattr(importlib.import_module(module), name)
 
 
 def captured(torch: Any, run: Callable[[], Any]) -> Callable[[], Any] | None:
@@ -157,14 +155,16 @@ def main(command: Sequence[str]) -> None:
         problem = Fixture.read(options.problem)
     except OSError as failure:
         raise InputError(f"cannot read the file: {failure.strerror} ({options.problem})") from None
+    kernels = {**KERNELS, **ON_POOLS} if "state_pool" in problem.inputs else KERNELS
+    module, name = kernels[options.kernel]
     try:
         import torch
 
         if options.configs:
             keep_few_configs(options.configs)
-        module, name, package, kernel = kernel_named(options.kernel, "state_pool" in problem.inputs)
+        package, kernel = imported(module, name)
     except (ImportError, AttributeError) as error:
-        raise EnvironmentProblem(f"{error}; hint: install what has {'.'.join(KERNELS[options.kernel])}") from None
+        raise EnvironmentProblem(f"{error}; hint: install what has {module}.{name}") from None
     if not torch.cuda.is_available():
         raise EnvironmentProblem("no GPU here; hint: run it where the kernel runs")
     signature = KNOWN[module][name]
