@@ -24,6 +24,17 @@ std::size_t cut_into_chunks(const Request& r, LauncherMemory& memory, TensorCore
   return chunks.all.size();
 }
 
+/// Elements of a value head in the stages that are asked for.
+struct StageSizes {
+  std::size_t keys, values, scores, states;
+
+  StageSizes(const kda::Dimensions& d, std::size_t chunks)
+      : keys(d.B * d.T * d.K),
+        values(d.B * d.T * d.V),
+        scores(d.B * d.T * image_rows),
+        states(chunks * d.K * d.V) {}
+};
+
 class TensorCoreLauncher : public Launcher {
  public:
   explicit TensorCoreLauncher(const Request& r) : splits_(r.splits_operands) {
@@ -32,19 +43,17 @@ class TensorCoreLauncher : public Launcher {
                       bytes = chunks * (splits_ ? split_image_bytes(K) : image_bytes(K));
     heads_together_ = memory_.place<unsigned char>(r, {{&work_.images, "images of chunks", bytes}});
     if (!wants_stages(r)) return;
-    const kda::Dimensions& d = r.dimensions;
-    const std::size_t tokens = d.B * d.T, keys = tokens * d.K, values = tokens * d.V,
-                      scores = tokens * image_rows, states = chunks * d.K * d.V;
+    const StageSizes of(r.dimensions, chunks);
     TensorCoreStages& to = work_.stages;
-    memory_.place<float>(r, {{&to.G, "g_cumsum", keys, false, Stage::g_cumsum},
-                             {&to.Aqk, "Aqk", scores, false, Stage::Aqk},
-                             {&to.Akk_inv, "Akk_inv", scores, false, Stage::Akk_inv},
-                             {&to.u, "u", values, false, Stage::u},
-                             {&to.w, "w", keys, false, Stage::w},
-                             {&to.qg, "qg", keys, false, Stage::qg},
-                             {&to.kg, "kg", keys, false, Stage::kg},
-                             {&to.h, "h", states, false, Stage::h},
-                             {&to.v_new, "v_new", values, false, Stage::v_new}});
+    memory_.place<float>(r, {{&to.G, "g_cumsum", of.keys, false, Stage::g_cumsum},
+                             {&to.Aqk, "Aqk", of.scores, false, Stage::Aqk},
+                             {&to.Akk_inv, "Akk_inv", of.scores, false, Stage::Akk_inv},
+                             {&to.u, "u", of.values, false, Stage::u},
+                             {&to.w, "w", of.keys, false, Stage::w},
+                             {&to.qg, "qg", of.keys, false, Stage::qg},
+                             {&to.kg, "kg", of.keys, false, Stage::kg},
+                             {&to.h, "h", of.states, false, Stage::h},
+                             {&to.v_new, "v_new", of.values, false, Stage::v_new}});
   }
 
   void launch_on(const DeviceProblem& p) const override {
@@ -132,16 +141,14 @@ class BackwardLauncher : public Launcher {
 
  private:
   void place_stages(const Request& r, std::size_t chunks) {
-    const kda::Dimensions& d = r.dimensions;
-    const std::size_t tokens = d.B * d.T, keys = tokens * d.K, values = tokens * d.V,
-                      scores = tokens * image_rows, states = chunks * d.K * d.V;
+    const StageSizes of(r.dimensions, chunks);
     TensorCoreGradientStages& to = work_.gradient_stages;
-    memory_.place<float>(r, {{&to.dAqk, "dAqk", scores, false, Stage::dAqk},
-                             {&to.dv_local, "dv_local", values, false, Stage::dv_local},
-                             {&to.dh, "dh", states, false, Stage::dh},
-                             {&to.dv, "dv", values, false, Stage::dv},
-                             {&to.dw, "dw", keys, false, Stage::dw},
-                             {&to.dAkk, "dAkk", scores, false, Stage::dAkk}});
+    memory_.place<float>(r, {{&to.dAqk, "dAqk", of.scores, false, Stage::dAqk},
+                             {&to.dv_local, "dv_local", of.values, false, Stage::dv_local},
+                             {&to.dh, "dh", of.states, false, Stage::dh},
+                             {&to.dv, "dv", of.values, false, Stage::dv},
+                             {&to.dw, "dw", of.keys, false, Stage::dw},
+                             {&to.dAkk, "dAkk", of.scores, false, Stage::dAkk}});
   }
 
   TokenGradients<float> gradients_{};
