@@ -263,6 +263,7 @@ class Room {
 /// A form, and where its answer comes to be.
 struct Started {
   Lane* lane;
+  const EmulatedForm* form;
   DeviceProblem problem{};
   GradientWork work{};
   Room o, final_state;
@@ -270,18 +271,20 @@ struct Started {
   DeviceMemory slowest;
   Mark end;
 
-  Started(Lane& of, const EmulatedForm& form, const kda::Dimensions& d)
+  Started(Lane& of, const EmulatedForm& what, const kda::Dimensions& d)
       : lane(&of),
-        o("o", form.dtype, form.backward ? 0 : d.B * d.T * d.HV * d.V),
-        final_state("final_state", state_dtype, form.backward ? 0 : d.N * d.HV * d.K * d.V),
-        slowest("slowest", form.scaled == kda::ScaledDecays::none ? 0 : d.HV * sizeof(int)) {
-    for (const EmulatedGradient& wanted : form.gradients)
+        form(&what),
+        o("o", what.dtype, what.backward ? 0 : d.B * d.T * d.HV * d.V),
+        final_state("final_state", state_dtype, what.backward ? 0 : d.N * d.HV * d.K * d.V),
+        slowest("slowest", what.scaled == kda::ScaledDecays::none ? 0 : d.HV * sizeof(int)) {
+    for (const EmulatedGradient& wanted : what.gradients)
       gradients.emplace_back("gradients", wanted.dtype, wanted.elements);
   }
   void place(DeviceProblem& p) const {
     p.o = o.on_device(), p.final_state = final_state.on_device();
     for (std::size_t i = 0; i < gradients.size(); ++i) p.gradients[i] = gradients[i].on_device();
   }
+  void start() const { lane->start(*form, problem, work); }
   kda::AnswerOnGpu finish() const {
     end.wait();
     lane->check_canaries();
@@ -327,24 +330,19 @@ void emulate(const ProblemInputs& problem, std::span<const EmulatedForm> forms, 
     one.work = one.lane->prepared(form, one.problem, one.slowest.as<int>());
   }
   check(cudaStreamSynchronize(nullptr), "uploading");  // which other streams would not wait for
-  const auto over_started = [&](auto use) {
-    auto next = started.cbegin();
-    for (const EmulatedForm& form : forms) use(form, *next++);
-  };
   {
     const LoadingOnly before_any_runs;
-    over_started(
-        [](const EmulatedForm& form, const Started& one) { one.lane->start(form, one.problem, one.work); });
+    for (const Started& one : started) one.start();
   }
-  over_started([&](const EmulatedForm& form, const Started& one) {
-    if (form.backward)
+  for (const Started& one : started) {
+    if (one.form->backward)
       for (const Started& before : started) {
         if (&before == &one) break;
         if (before.lane->kind().has_chunks != one.lane->kind().has_chunks) one.lane->wait_for(before.end);
       }
-    one.lane->start(form, one.problem, one.work);
+    one.start();
     one.lane->mark_end(one.end);
-  });
+  }
   std::size_t i = 0;
   for (const Started& one : started) {
     kda::AnswerOnGpu answer = one.finish();
