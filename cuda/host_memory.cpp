@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "base/parallel.hpp"
 #include "check.hpp"
@@ -18,20 +19,17 @@ std::size_t rounded_up(std::size_t bytes) { return (bytes + large_page - 1) / la
 
 }  // namespace
 
-void PinnedMemory::Mapped::unmap() {
-  if (begin != nullptr) ::munmap(begin, bytes);
-  begin = nullptr, bytes = 0;
-}
+void PinnedMemory::Unmap::operator()(void* begin) const { ::munmap(begin, bytes); }
 
 PinnedMemory::~PinnedMemory() { release(); }
 
 void PinnedMemory::release() {
   // At the end of the process the runtime may be gone.
-  if (mapped_.begin != nullptr)
+  if (mapped_ != nullptr)
     cudaHostUnregister(memory_);
   else if (memory_ != nullptr)
     cudaFreeHost(memory_);
-  mapped_.unmap();
+  mapped_.reset();
   memory_ = nullptr, bytes_ = 0;
 }
 
@@ -50,12 +48,11 @@ void PinnedMemory::reserve(std::size_t bytes) {
 /// page and a thread, takes five times as long. Null where that cannot be had. A child does not get it: it
 /// would have this process write to pages that the device does not read.
 void* PinnedMemory::registered(std::size_t bytes) {
-  Mapped mapped;
   const std::size_t with_margin = bytes + large_page;
   void* const begin = ::mmap(nullptr, with_margin, PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (begin == MAP_FAILED) return nullptr;
-  mapped.begin = begin, mapped.bytes = with_margin;
+  std::unique_ptr<void, Unmap> mapped(begin, Unmap(with_margin));
   auto* const memory = reinterpret_cast<char*>(rounded_up(reinterpret_cast<std::uintptr_t>(begin)));
   ::madvise(memory, bytes, MADV_HUGEPAGE);
   ::madvise(memory, bytes, MADV_DONTFORK);
@@ -67,7 +64,7 @@ void* PinnedMemory::registered(std::size_t bytes) {
     cudaGetLastError();  // or the next launch reports a failure that was dealt with
     return nullptr;
   }
-  mapped_.swap(mapped);
+  mapped_ = std::move(mapped);
   return memory;
 }
 

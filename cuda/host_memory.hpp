@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstddef>
-#include <utility>
+#include <memory>
 
 namespace kda_check::cuda {
 
@@ -21,23 +21,18 @@ class PinnedMemory {
   }
 
  private:
-  struct Mapped {
-    void* begin = nullptr;
-    std::size_t bytes = 0;
-
-    Mapped() = default;
-    Mapped(const Mapped&) = delete;
-    Mapped& operator=(const Mapped&) = delete;
-    ~Mapped() { unmap(); }
-    void unmap();
-    void swap(Mapped& other) { std::swap(begin, other.begin), std::swap(bytes, other.bytes); }
+  struct Unmap {
+    Unmap() : bytes(0) {}
+    explicit Unmap(std::size_t count) : bytes(count) {}
+    std::size_t bytes;
+    void operator()(void* begin) const;
   };
 
   void release();
   void* registered(std::size_t bytes);
 
   void* memory_ = nullptr;
-  Mapped mapped_;  ///< where memory_ is, if it is registered
+  std::unique_ptr<void, Unmap> mapped_;  ///< where memory_ is, if it is registered
   std::size_t bytes_ = 0;
 };
 
