@@ -25,7 +25,7 @@ struct PartJob {
 /// Of all parts, or of that which this rank has.
 std::vector<PartJob> part_jobs(const Problem& problem, const RunOptions& options, const Ranks* ranks) {
   std::vector<PartJob> jobs;
-  for (const HeadJob& job : head_jobs(problem, 1, options.threads))
+  for (const HeadJob& job : head_jobs(problem))
     for (std::size_t part = 0; part < parts_of(job.sequence, options); ++part)
       if (ranks == nullptr || ranks->rank() == part) jobs.push_back({job.sequence, job.head, part});
   return jobs;
@@ -75,7 +75,7 @@ template <class T>
 Answer run_jobs(const Problem& problem, const RunOptions& options, Ranks* ranks,
                 const std::vector<PartJob>& jobs) {
   const std::size_t rows = rows_needed(problem, options);
-  Answer answer = allocate_answer(problem, options.dtype);
+  Answer answer = allocate_answer(problem, options.dtype, options.threads);
   PartStates<T> states(problem, options, ranks);
   form_states(problem, options, rows, states);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {

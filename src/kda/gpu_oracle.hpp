@@ -11,12 +11,14 @@ namespace kda_check::kda {
 inline constexpr std::size_t oracle_block_tokens = 32;
 
 /// Tokens that are handed out at once, on either device. Threads meet behind every piece, and the last to
-/// come is waited for: the fewer pieces the better.
+/// come is waited for: the fewer pieces the better, and none much shorter than others.
 inline std::size_t oracle_tokens_at_once(const Dimensions& d, std::size_t heads) {
   constexpr std::size_t bytes = std::size_t{16} << 20;
-  const std::size_t blocks = bytes / (oracle_block_tokens * heads * d.V * 3 * sizeof(double)),
-                    all = (d.T + oracle_block_tokens - 1) / oracle_block_tokens;
-  return oracle_block_tokens * std::clamp<std::size_t>(blocks, 1, std::max<std::size_t>(all, 1));
+  const std::size_t all = std::max<std::size_t>(1, (d.T + oracle_block_tokens - 1) / oracle_block_tokens),
+                    most = std::clamp<std::size_t>(
+                        bytes / (oracle_block_tokens * heads * d.V * 3 * sizeof(double)), 1, all),
+                    pieces = (all + most - 1) / most;
+  return oracle_block_tokens * ((all + pieces - 1) / pieces);
 }
 
 /// run_oracle on the GPU. Throws Error{environment} without one.

@@ -19,16 +19,10 @@ std::vector<Sequence> longest_first(const Problem& problem) {
 
 }  // namespace
 
-std::vector<HeadJob> head_jobs(const Problem& problem, std::size_t tiles, int threads) {
-  const std::vector<Sequence> sequences = longest_first(problem);
-  const std::size_t heads = problem.dimensions().HV * std::max<std::size_t>(1, sequences.size());
-  const std::size_t wanted = (static_cast<std::size_t>(std::max(1, threads)) + heads - 1) / heads;
-  const std::size_t parts = std::min(tiles, wanted);
+std::vector<HeadJob> head_jobs(const Problem& problem) {
   std::vector<HeadJob> jobs;
-  for (const Sequence& sequence : sequences)
-    for (std::size_t head = 0; head < problem.dimensions().HV; ++head)
-      for (std::size_t part = 0; part < parts; ++part)
-        jobs.push_back({sequence, head, tiles * part / parts, tiles * (part + 1) / parts});
+  for (const Sequence& sequence : longest_first(problem))
+    for (std::size_t head = 0; head < problem.dimensions().HV; ++head) jobs.push_back({sequence, head});
   return jobs;
 }
 
@@ -51,13 +45,16 @@ void refuse_memory(const std::string& what, double bytes, std::size_t threads, s
               {}, hint);
 }
 
-Answer allocate_answer(const Problem& problem, numeric::DType dtype) {
+Answer allocate_answer(const Problem& problem, numeric::DType dtype, int threads) {
   const Dimensions& d = problem.dimensions();
   const bool v_first = problem.options.state_v_first;
   const numeric::DType state_dtype =
       dtype == numeric::DType::fp64 ? numeric::DType::fp64 : numeric::DType::fp32;
-  return {tensor::Tensor("o", dtype, expected_shape(*find_spec("o"), d, v_first)),
-          tensor::Tensor("final_state", state_dtype, expected_shape(*find_spec("final_state"), d, v_first))};
+  Answer answer{
+      tensor::Tensor("o", dtype, expected_shape(*find_spec("o"), d, v_first)),
+      tensor::Tensor("final_state", state_dtype, expected_shape(*find_spec("final_state"), d, v_first))};
+  if (threads > 1) answer.o.hand_out_pages(threads);
+  return answer;
 }
 
 }  // namespace kda_check::kda

@@ -1,5 +1,5 @@
-// How the work of a problem is cut: by sequence, by value head, and, where there are too few heads for the
-// threads, by groups of V lanes. Longest sequences first. How it is cut changes no result.
+// How the work of a problem is cut: by sequence and by value head. Longest sequences first. How it is cut
+// changes no result.
 #pragma once
 
 #include <string>
@@ -13,11 +13,8 @@ namespace kda_check::kda {
 struct HeadJob {
   Sequence sequence;
   std::size_t head;
-  std::size_t first_tile, last_tile;  ///< tiles of V lanes [first, last)
 };
-
-/// `tiles`: how many tiles a head may be split into at most; 1 leaves heads whole.
-std::vector<HeadJob> head_jobs(const Problem& problem, std::size_t tiles, int threads);
+std::vector<HeadJob> head_jobs(const Problem& problem);
 
 /// The value heads of one query head of one sequence: gradients of q and k are summed over them.
 struct GroupJob {
@@ -32,7 +29,7 @@ std::vector<GroupJob> group_jobs(const Problem& problem);
 void refuse_memory(const std::string& what, double bytes, std::size_t threads, std::size_t limit,
                    std::size_t chunk_rows);
 
-/// Memory for an answer in the dtypes that Answer promises.
-Answer allocate_answer(const Problem& problem, numeric::DType dtype);
+/// Memory for an answer in the dtypes that Answer promises. `threads`: that will fill it.
+Answer allocate_answer(const Problem& problem, numeric::DType dtype, int threads = 1);
 
 }  // namespace kda_check::kda

@@ -44,8 +44,8 @@ void run_head(const Problem& problem, const HeadJob& job, const TokenArithmetic&
 }  // namespace
 
 Answer run_naive(const Problem& problem, const RunOptions& options) {
-  Answer answer = allocate_answer(problem, options.dtype);
-  const std::vector<HeadJob> jobs = head_jobs(problem, 1, options.threads);
+  Answer answer = allocate_answer(problem, options.dtype, options.threads);
+  const std::vector<HeadJob> jobs = head_jobs(problem);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
     if (options.dtype == numeric::DType::fp64) {
       run_head<double>(problem, jobs[item], TokenArithmetic(problem, options), answer);

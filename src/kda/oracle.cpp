@@ -53,23 +53,22 @@ class Recurrence {
     Shared work = shared_by(small ? 1 : std::max(1, threads), tokens_at_once);
     const std::size_t size = tokens_at_once * heads_ * d_.V;
     Output output{Pairs(size), tensor::Scratch<double>(size)};
-    for (const Sequence& sequence : problem_.sequences()) {
-      parallel_for(heads_, work.threads, [&](std::size_t head, int) { load_state(sequence, head); });
-      for (std::size_t begin = 0; begin < sequence.length(); begin += tokens_at_once) {
-        const Sequence tokens = sequence.block(begin, tokens_at_once);
-        const std::size_t most = work.blocks * block_tokens;
-        for (std::size_t at = 0; at < tokens.length(); at += most)
-          advance(tokens.block(at, most), at, work, output);
-        if (sink.output)
-          sink.output({sequence.batch,
-                       tokens.begin,
-                       tokens.length(),
-                       output.o.hi.data(),
-                       output.o.lo.data(),
-                       output.magnitude.data(),
-                       {first_head_, first_head_ + heads_}});
-      }
-      if (sink.state) hand_out_states(sequence, sink);
+    const std::vector<Round> rounds = rounds_of(tokens_at_once, work.blocks * block_tokens);
+    for (std::size_t i = 0; i < rounds.size(); ++i) {
+      const Round& round = rounds[i];
+      if (round.begins)
+        parallel_for(heads_, work.threads, [&](std::size_t head, int) { load_state(round.tokens, head); });
+      if (i == 0 && work.are_inputs_shared()) read_inputs(round.tokens, work);
+      advance(round, i + 1 < rounds.size() ? &rounds[i + 1].tokens : nullptr, work, output);
+      if (round.hands_out > 0 && sink.output)
+        sink.output({round.tokens.batch,
+                     round.tokens.end - round.hands_out,
+                     round.hands_out,
+                     output.o.hi.data(),
+                     output.o.lo.data(),
+                     output.magnitude.data(),
+                     {first_head_, first_head_ + heads_}});
+      if (round.ends && sink.state) hand_out_states(round.tokens, sink);
     }
   }
 
@@ -80,32 +79,66 @@ class Recurrence {
     tensor::Scratch<double> magnitude;
   };
 
+  /// Tokens of a sequence behind which workers meet.
+  struct Round {
+    Sequence tokens;
+    std::size_t row = 0;        ///< of the output, where its first token goes
+    std::size_t hands_out = 0;  ///< so many tokens are complete behind it, the last of them its own
+    bool begins = false, ends = false;
+  };
+  std::vector<Round> rounds_of(std::size_t tokens_at_once, std::size_t most) const {
+    std::vector<Round> rounds;
+    for (const Sequence& sequence : problem_.sequences()) {
+      const std::size_t first = rounds.size();
+      for (std::size_t begin = 0; begin < sequence.length(); begin += tokens_at_once) {
+        const Sequence tokens = sequence.block(begin, tokens_at_once);
+        const std::size_t blocks = blocks_of(tokens), parts = (blocks * block_tokens + most - 1) / most,
+                          even = (blocks + parts - 1) / parts * block_tokens;
+        for (std::size_t at = 0; at < tokens.length(); at += even)
+          rounds.push_back({tokens.block(at, even), at});
+        rounds.back().hands_out = tokens.length();
+      }
+      if (sequence.length() == 0) rounds.push_back({sequence});
+      rounds[first].begins = rounds.back().ends = true;
+    }
+    return rounds;
+  }
+
   /// How the work is cut, and what workers need.
   struct Shared {
     int threads;
     std::size_t parts;   ///< of a head, each some tiles of V lanes
-    std::size_t blocks;  ///< of tokens, behind which workers meet
+    std::size_t blocks;  ///< of tokens, in a round
     std::vector<Workspace> of_worker = {};
-    /// Of `blocks` of each head. With parts 1 of a block for each worker, who reads it when it is its turn.
+    /// Of a round, for each head and block; with parts 1 of a block for each worker, who reads it when it is
+    /// its turn.
     std::vector<TokenPairs> inputs = {};
+    std::vector<TokenPairs> next = {};  ///< of the round behind it, where inputs are shared
     bool are_inputs_shared() const { return parts > 1; }
   };
 
-  /// What is made of a block's inputs is a fifth of the work and more: workers that share a head share it.
-  /// There are several parts for each worker, for one that comes late or is slow; and some milliseconds of
-  /// work before they meet.
+  /// What is made of a block's inputs is a fifth of the work and more: workers that share a head share it,
+  /// and make what the next round takes as soon as they have nothing else to do. There are several parts for
+  /// each worker, for one that comes late or is slow; each takes some tenths of a millisecond.
   Shared shared_by(int threads, std::size_t most_tokens) const {
-    constexpr std::size_t parts_of_worker = 8, bytes_of_worker = std::size_t{3} << 20;
+    constexpr std::size_t parts_of_worker = 8, bytes_of_worker = std::size_t{3} << 20,
+                          steps_of_part = std::size_t{1} << 19;
     const auto workers = static_cast<std::size_t>(threads);
     const std::size_t wanted = workers == 1 ? 1 : (parts_of_worker * workers + heads_ - 1) / heads_;
     Shared work{threads, std::min(tiles_, wanted), most_tokens / block_tokens};
     if (work.are_inputs_shared()) {
-      const std::size_t of_blocks = heads_ * block_tokens * (8 * d_.K + v_stride_) * sizeof(double);
-      work.blocks = std::clamp<std::size_t>(bytes_of_worker * workers / of_blocks, 1, work.blocks);
+      const std::size_t of_blocks = heads_ * block_tokens * (8 * d_.K + v_stride_) * sizeof(double),
+                        steps_of_blocks = block_tokens * d_.K * v_stride_ / work.parts;
+      work.blocks = std::clamp<std::size_t>(std::min(bytes_of_worker * workers / of_blocks,
+                                                     (steps_of_part + steps_of_blocks - 1) / steps_of_blocks),
+                                            1, work.blocks);
     }
     for (int worker = 0; worker < threads; ++worker) work.of_worker.emplace_back(v_stride_);
-    for (std::size_t n = work.are_inputs_shared() ? heads_ * work.blocks : workers; n > 0; --n)
-      work.inputs.emplace_back(block_tokens, d_.K, v_stride_, d_.strength);
+    const auto add = [&](std::size_t count, std::vector<TokenPairs>& inputs) {
+      for (; count > 0; --count) inputs.emplace_back(block_tokens, d_.K, v_stride_, d_.strength);
+    };
+    add(work.are_inputs_shared() ? heads_ * work.blocks : workers, work.inputs);
+    if (work.are_inputs_shared()) add(heads_ * work.blocks, work.next);
     return work;
   }
 
@@ -141,28 +174,42 @@ class Recurrence {
     }
   }
 
-  /// All heads through up to work.blocks blocks; the first token goes to row `row` of the output.
-  void advance(const Sequence& tokens, std::size_t row, Shared& work, Output& output) {
-    const std::size_t blocks = (tokens.length() + block_tokens - 1) / block_tokens;
-    const auto read = [&](std::size_t head, std::size_t block, TokenPairs& in) {
-      inputs_.tokens(tokens.block(block * block_tokens, block_tokens), first_head_ + head, in, v_stride_);
-    };
-    if (work.are_inputs_shared())
-      parallel_for(heads_ * blocks, work.threads, [&](std::size_t item, int) {
-        const std::size_t head = item / blocks, block = item % blocks;
-        read(head, block, work.inputs[head * work.blocks + block]);
-      });
-    parallel_for(heads_ * work.parts, work.threads, [&](std::size_t item, int worker) {
+  static std::size_t blocks_of(const Sequence& tokens) {
+    return (tokens.length() + block_tokens - 1) / block_tokens;
+  }
+  void read(const Sequence& tokens, std::size_t head, std::size_t block, TokenPairs& in) const {
+    inputs_.tokens(tokens.block(block * block_tokens, block_tokens), first_head_ + head, in, v_stride_);
+  }
+  /// Those of the first round.
+  void read_inputs(const Sequence& tokens, Shared& work) const {
+    const std::size_t blocks = blocks_of(tokens);
+    parallel_for(heads_ * blocks, work.threads, [&](std::size_t item, int) {
+      const std::size_t head = item / blocks, block = item % blocks;
+      read(tokens, head, block, work.inputs[head * work.blocks + block]);
+    });
+  }
+
+  /// All heads through a round. `next`: the tokens of the round behind it, whose inputs are made, too; null:
+  /// there is none.
+  void advance(const Round& round, const Sequence* next, Shared& work, Output& output) {
+    const std::size_t parts = heads_ * work.parts, blocks = blocks_of(round.tokens),
+                      next_blocks = next != nullptr && work.are_inputs_shared() ? blocks_of(*next) : 0;
+    parallel_for(parts + heads_ * next_blocks, work.threads, [&](std::size_t item, int worker) {
+      if (item >= parts) {
+        const std::size_t head = (item - parts) / next_blocks, block = (item - parts) % next_blocks;
+        return read(*next, head, block, work.next[head * work.blocks + block]);
+      }
       const std::size_t head = item / work.parts, part = item % work.parts;
       const auto own = static_cast<std::size_t>(worker);
       for (std::size_t block = 0; block < blocks; ++block) {
         TokenPairs& in = work.inputs[work.are_inputs_shared() ? head * work.blocks + block : own];
-        if (!work.are_inputs_shared()) read(head, block, in);
+        if (!work.are_inputs_shared()) read(round.tokens, head, block, in);
         const std::size_t at = block * block_tokens;
-        advance(tokens.block(at, block_tokens), row + at, head, tiles_ * part / work.parts,
+        advance(round.tokens.block(at, block_tokens), round.row + at, head, tiles_ * part / work.parts,
                 tiles_ * (part + 1) / work.parts, in, work.of_worker[own], output);
       }
     });
+    if (next_blocks > 0) work.inputs.swap(work.next);
   }
 
   /// Some tiles of one head, which counts among those asked for, through one block.

@@ -60,7 +60,7 @@ class HeadRun {
           std::copy_n(&o_[t * v_stride_], d_.V,
                       &answer.o.elements<float>()[((s.batch * d_.T + begin + t) * heads + at) * d_.V]);
       });
-      from_tiles(state_.data(), d_.K, v_stride_, lanes, rows.data());
+      from_tiles(state_.data(), d_.K, v_stride_, lanes, {0, tiles_}, rows.data());
       store(rows.data(), &answer.final_state.elements<float>()[(s.index * heads + at) * d_.K * d_.V]);
     }
   }

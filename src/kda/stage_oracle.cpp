@@ -244,7 +244,7 @@ StageTruths run_stage_oracle(const Problem& problem, std::size_t chunk_size, int
     StageTruth& truth = truths[static_cast<std::size_t>(row.stage)];
     truth.hi.assign(size, 0), truth.lo.assign(size, 0), truth.magnitude.assign(size, 0);
   }
-  const std::vector<HeadJob> jobs = head_jobs(problem, 1, threads);
+  const std::vector<HeadJob> jobs = head_jobs(problem);
   parallel_for(jobs.size(), threads, [&](std::size_t item, int) {
     HeadStages head(problem, jobs[item], chunk_size, passes, truths);
     head.forwards();

@@ -6,7 +6,12 @@
 
 namespace kda_check::kda {
 
-/// [K][stride] rows to tiles of [K][lanes], and back.
+/// Tiles [first, last) of a state.
+struct TileRange {
+  std::size_t first, last;
+};
+
+/// [K][stride] rows to tiles of [K][lanes], and some of these back.
 template <class T>
 void to_tiles(const T* rows, std::size_t K, std::size_t stride, std::size_t lanes, T* tiles) {
   for (std::size_t v = 0; v < stride; v += lanes)
@@ -15,17 +20,13 @@ void to_tiles(const T* rows, std::size_t K, std::size_t stride, std::size_t lane
         tiles[v * K + k * lanes + lane] = rows[k * stride + v + lane];
 }
 template <class T>
-void from_tiles(const T* tiles, std::size_t K, std::size_t stride, std::size_t lanes, T* rows) {
-  for (std::size_t v = 0; v < stride; v += lanes)
+void from_tiles(const T* tiles, std::size_t K, std::size_t stride, std::size_t lanes, TileRange range,
+                T* rows) {
+  for (std::size_t v = range.first * lanes; v < range.last * lanes; v += lanes)
     for (std::size_t k = 0; k < K; ++k)
       for (std::size_t lane = 0; lane < lanes; ++lane)
         rows[k * stride + v + lane] = tiles[v * K + k * lanes + lane];
 }
-
-/// Tiles [first, last) of a state.
-struct TileRange {
-  std::size_t first, last;
-};
 
 /// Some tokens. `o`: [count][v_stride] rows; `state` is in tiles.
 template <class T>
