@@ -5,6 +5,7 @@
 #include "gpu.hpp"
 #include "gradient_oracle.hpp"
 #include "instructions.hpp"
+#include "kept_inputs.hpp"
 #include "oracle.hpp"
 #include "row_errors.hpp"
 #include "segments.hpp"
@@ -23,6 +24,8 @@ std::size_t device_count() { return 0; }
 std::string device_text_of(int) { return reason; }
 void use_device(int) { throw Error(ErrorKind::environment, reason); }
 void check_exchange(Peers&) { throw Error(ErrorKind::environment, reason); }
+KeptInputs::KeptInputs(std::vector<Input>) {}
+KeptInputs::~KeptInputs() = default;
 std::string unsupported_shape(Kernel, const Shape&) { return {}; }
 std::string unsupported_on_tensor_cores(const Shape&) { return {}; }
 void run(Kernel, const Request&) { throw Error(ErrorKind::environment, reason); }

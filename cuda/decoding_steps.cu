@@ -71,11 +71,10 @@ class Graph {
 
 void run_decoding(const DecodingRequest& request) {
   const Decoding decoding(request);
-  const std::vector<std::uint64_t> before = decoding.tensors().hash_inputs();
   decoding.launch_on(nullptr);
   check(cudaDeviceSynchronize(), "running the kernels");
   decoding.check_canaries();
-  decoding.tensors().check_inputs(before);
+  decoding.tensors().check_inputs();
   decoding.download(request);
 }
 

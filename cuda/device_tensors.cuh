@@ -1,19 +1,20 @@
 // A problem's tensors on the device, and what happened to them.
 #pragma once
 
-#include <cstdint>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.hpp"
+#include "device_input.hpp"
 #include "memory.hpp"
 #include "problem.cuh"
 
 namespace kda_check::cuda {
 
-/// One copy of a problem's inputs and room for its answer.
+/// A problem's inputs, and room for its answer.
 class DeviceTensors {
  public:
   explicit DeviceTensors(const Request& r) {
@@ -29,17 +30,15 @@ class DeviceTensors {
                                                            {"initial_state", &r.initial_state},
                                                            {"do", &r.output_gradient},
                                                            {"dht", &r.state_gradient}};
-    for (const auto& [name, input] : inputs) {
-      memory_.emplace_back(name, input->data == nullptr ? 0 : format_bytes(input->dtype, input->elements));
-      if (input->data != nullptr) memory_.back().upload(input->data);
-    }
+    for (const auto& [name, input] : inputs)
+      inputs_.push_back(input->data == nullptr ? nullptr : on_device(name, *input));
     for (const auto& [name, output] : outputs_of(r))
       outputs_.emplace_back(name, format_bytes(output->dtype, output->elements));
   }
 
   DeviceProblem problem(const Request& r) const {
     const auto tensor = [&](std::size_t i, const Input& input) {
-      return Tensor{input.data == nullptr ? nullptr : memory_[i].data(), input.dtype};
+      return Tensor{inputs_[i] == nullptr ? nullptr : inputs_[i]->memory.data(), input.dtype};
     };
     DeviceProblem p{};
     const kda::Dimensions& d = r.dimensions;
@@ -64,19 +63,17 @@ class DeviceTensors {
     return p;
   }
 
-  std::vector<std::uint64_t> hash_inputs() const {
-    std::vector<std::uint64_t> hashes;
-    for (const DeviceMemory& memory : memory_) hashes.push_back(memory.hash());
-    return hashes;
-  }
-  void check_inputs(const std::vector<std::uint64_t>& before) const {
-    for (std::size_t i = 0; i < memory_.size(); ++i)
-      if (memory_[i].hash() != before[i])
-        throw Error(ErrorKind::internal, std::string("GPU: a kernel changed its input ") + memory_[i].name(),
-                    {}, "please report it with the command line");
+  /// They must be what they were when they went up.
+  void check_inputs() const {
+    for (const auto& input : inputs_)
+      if (input != nullptr && input->memory.hash() != input->hash)
+        throw Error(ErrorKind::internal,
+                    std::string("GPU: a kernel changed its input ") + input->memory.name(), {},
+                    "please report it with the command line");
   }
   void check_canaries() const {
-    for (const DeviceMemory& memory : memory_) memory.check_canaries();
+    for (const auto& input : inputs_)
+      if (input != nullptr) input->memory.check_canaries();
     for (const DeviceMemory& memory : outputs_) memory.check_canaries();
   }
   void poison_outputs() const {
@@ -90,7 +87,8 @@ class DeviceTensors {
 
   std::size_t bytes() const {
     std::size_t sum = 0;
-    for (const DeviceMemory& memory : memory_) sum += memory.size();
+    for (const auto& input : inputs_)
+      if (input != nullptr) sum += input->memory.size();
     for (const DeviceMemory& memory : outputs_) sum += memory.size();
     return sum;
   }
@@ -109,7 +107,7 @@ class DeviceTensors {
     return numeric::format_of(dtype).bytes * elements;
   }
 
-  std::vector<DeviceMemory> memory_;
+  std::vector<std::shared_ptr<const DeviceInput>> inputs_;  ///< null: there is none
   std::vector<DeviceMemory> outputs_;
 };
 

@@ -11,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "check.hpp"
+#include "device_input.hpp"
 #include "hash.hpp"
 #include "stream.hpp"
 #include "transfer.hpp"
@@ -44,6 +45,7 @@ class Pool {
     const cudaError_t status = cudaMallocFromPoolAsync(memory, bytes, pool_, filling_.get());
     if (status != cudaErrorMemoryAllocation) return status;
     cudaGetLastError();
+    free_kept_inputs();
     cudaDeviceSynchronize();
     cudaMemPoolTrimTo(pool_, 0);  // what is left is in pieces
     return cudaMallocFromPoolAsync(memory, bytes, pool_, filling_.get());

@@ -11,6 +11,7 @@
 #include "base/parallel.hpp"
 #include "check.hpp"
 #include "device.hpp"
+#include "device_input.hpp"
 #include "host_memory.hpp"
 #include "memory.hpp"
 #include "oracle_problem.cuh"
@@ -28,6 +29,7 @@ constexpr std::size_t most_states = 512;    ///< side by side, of short sequence
 constexpr std::size_t states_at_once = 16;  ///< that are copied to the host
 constexpr std::size_t least_steps = 8;      ///< of a long sequence
 constexpr std::size_t slots = 2;
+constexpr std::size_t most_pieces = 8;   ///< of sequences in a step, that are copied one by one
 constexpr std::size_t most_outputs = 4;  ///< of steps, that are computed or wait to be handed out
 
 /// Memory of the host is kept from run to run: to ask for it takes longer than a small problem.
@@ -44,11 +46,15 @@ HostMemory& host_memory() {
 /// A tensor of tokens, of which a step takes some tokens and heads.
 struct TokenTensor {
   Input input;
-  std::size_t heads, first, used, width;  ///< heads of the tensor, and those that are wanted
-  std::size_t offset = 0;                 ///< in the memory of a step
+  std::size_t heads, first, used, width;          ///< heads of the tensor, and those that are wanted
+  std::size_t offset = 0;                         ///< in the memory of a step
+  std::shared_ptr<const DeviceInput> whole = {};  ///< where it is on the device already
 
   std::size_t element_bytes() const { return numeric::format_of(input.dtype).bytes; }
   std::size_t row_bytes() const { return used * width * element_bytes(); }
+  /// From row to row of the tensor, and where in a row those that are wanted begin.
+  std::size_t stride() const { return heads * width * element_bytes(); }
+  std::size_t first_byte() const { return first * width * element_bytes(); }
 };
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -110,6 +116,7 @@ class OracleRun {
     std::size_t bytes = aligned(most_sequences_ * sizeof(TokenRange));
     for (TokenTensor& tensor : tensors_) {
       tensor.offset = bytes;
+      tensor.whole = already_on_device(tensor.input);
       bytes += aligned(most_tokens_ * tensor.row_bytes());
     }
     input_bytes_ = bytes;
@@ -141,26 +148,62 @@ class OracleRun {
   }
 
   /// Numbers the tokens of a step from 0.
+  static void number_tokens(const OracleStep& step, TokenRange* ranges) {
+    std::uint32_t first = 0;
+    for (std::size_t i = 0; i < step.pieces.size(); ++i) {
+      const auto count = static_cast<std::uint32_t>(step.pieces[i].length());
+      ranges[i] = {first, count};
+      first += count;
+    }
+  }
   void gather(const OracleStep& step, const PinnedMemory& memory) const {
     std::vector<std::size_t> tokens;  // of all batch rows
-    for (std::size_t i = 0; i < step.pieces.size(); ++i) {
-      const kda::Sequence& piece = step.pieces[i];
-      memory.as<TokenRange>()[i] = {static_cast<std::uint32_t>(tokens.size()),
-                                    static_cast<std::uint32_t>(piece.length())};
+    for (const kda::Sequence& piece : step.pieces)
       for (std::size_t t = piece.begin; t < piece.end; ++t) tokens.push_back(piece.batch * d_.T + t);
-    }
     constexpr std::size_t most = 64;
     const std::size_t blocks = (tokens.size() + most - 1) / most;
     const bool is_small = tokens.size() * heads_ < 1024;
     parallel_for(blocks * tensors_.size(), is_small ? 1 : r_.threads, [&](std::size_t item, int) {
       const TokenTensor& tensor = tensors_[item / blocks];
       const std::size_t begin = item % blocks * most, end = std::min(begin + most, tokens.size());
-      const auto* const from = static_cast<const char*>(tensor.input.data);
+      const char* const from = static_cast<const char*>(tensor.input.data) + tensor.first_byte();
       for (std::size_t t = begin; t < end; ++t)
         std::memcpy(memory.as<char>(tensor.offset) + t * tensor.row_bytes(),
-                    from + (tokens[t] * tensor.heads + tensor.first) * tensor.width * tensor.element_bytes(),
-                    tensor.row_bytes());
+                    from + tokens[t] * tensor.stride(), tensor.row_bytes());
     });
+  }
+  bool is_on_device(const OracleStep& step) const {
+    return step.pieces.size() <= most_pieces &&
+           std::ranges::all_of(tensors_, [](const TokenTensor& tensor) { return tensor.whole != nullptr; });
+  }
+  /// What gather() does, within the device.
+  void gather_there(const OracleStep& step, const DeviceMemory& memory) const {
+    for (const TokenTensor& tensor : tensors_) {
+      char* to = memory.as<char>() + tensor.offset;
+      for (const kda::Sequence& piece : step.pieces) {
+        if (piece.length() == 0) continue;
+        const std::size_t token = piece.batch * d_.T + piece.begin;
+        const char* const from =
+            tensor.whole->memory.as<const char>() + token * tensor.stride() + tensor.first_byte();
+        check(cudaMemcpy2DAsync(to, tensor.row_bytes(), from, tensor.stride(), tensor.row_bytes(),
+                                piece.length(), cudaMemcpyDeviceToDevice, up_.get()),
+              "gathering tokens");
+        to += piece.length() * tensor.row_bytes();
+      }
+    }
+  }
+  /// The inputs of a step to its slot. `was_used`: by a step before.
+  void bring(const OracleStep& step, std::size_t slot, bool was_used) {
+    const PinnedMemory& host = host_.inputs[slot];
+    number_tokens(step, host.as<TokenRange>());
+    const bool is_there = is_on_device(step);
+    if (!is_there) gather(step, host);
+    if (was_used) taken_[slot].hold_back(up_);
+    const std::size_t bytes = is_there ? step.pieces.size() * sizeof(TokenRange) : input_bytes_;
+    check(cudaMemcpyAsync(inputs_[slot].data(), host.as<char>(), bytes, cudaMemcpyHostToDevice, up_.get()),
+          "uploading tokens");
+    uploaded_[slot].set(up_);
+    if (is_there) gather_there(step, inputs_[slot]);
   }
 
   WithMagnitude three(const DeviceMemory& memory, std::size_t size) const {
@@ -201,12 +244,7 @@ class OracleRun {
     const OracleStep& step = steps_[i];
     const std::size_t slot = i % slots, output = i % outputs_.size();
     if (i >= slots) uploaded_[slot].wait();
-    gather(step, host_.inputs[slot]);
-    if (i >= slots) taken_[slot].hold_back(up_);
-    check(cudaMemcpyAsync(inputs_[slot].data(), host_.inputs[slot].as<char>(), input_bytes_,
-                          cudaMemcpyHostToDevice, up_.get()),
-          "uploading tokens");
-    uploaded_[slot].set(up_);
+    bring(step, slot, i >= slots);
     const OraclePortion p = portion(step, slot, output);
     const int sequences = static_cast<int>(step.pieces.size());
     // Where there are few heads, beside the recurrence of the step before.

@@ -9,12 +9,11 @@ void run(Kernel kernel, const Request& request) { run(kernel, request, {}); }
 void run(Kernel kernel, const Request& request, const Segments& segments) {
   const DeviceTensors tensors(request);
   const std::unique_ptr<Launcher> launcher = launcher_for(kernel, request, segments);
-  const std::vector<std::uint64_t> before = tensors.hash_inputs();
   launcher->launch_on(tensors.problem(request));
   check(cudaDeviceSynchronize(), "running the kernels");
   tensors.check_canaries();
   launcher->check_canaries();
-  tensors.check_inputs(before);
+  tensors.check_inputs();
   tensors.download(request);
   launcher->download_stages(request);
 }

@@ -13,6 +13,7 @@
 #include "base/memory.hpp"
 #include "engine/alone_on_gpu.hpp"
 #include "engine/external.hpp"
+#include "kda/kept_on_gpu.hpp"
 #include "kda/pool.hpp"
 #include "plan/cost.hpp"
 #include "plan/replay.hpp"
@@ -36,7 +37,8 @@ Context::Context(const plan::Problem& plan, const Resources& resources)
     : plan_(plan),
       resources_(resources),
       source_(plan.source->open(resources.limits)),
-      problem_(read(source_, plan)) {}
+      problem_(read(source_, plan)),
+      inputs_on_gpu_(kda::kept_on_gpu(problem_)) {}
 
 void Context::progress(const std::string& what) const {
   if (resources_.progress) resources_.progress(fmt::format("{}: {}", plan_.source->name(), what));
@@ -211,10 +213,15 @@ const std::shared_future<kda::GateStatistics>& Context::gates_to_come(std::size_
 const kda::GateStatistics& Context::gates(std::size_t chunk_size) { return gates_to_come(chunk_size).get(); }
 
 std::shared_future<LimitGrounds> Context::grounds(kda::Pass pass, std::size_t chunk_size) {
+  return grounds_to_come(pass, chunk_size, resources_.threads);
+}
+
+std::shared_future<LimitGrounds> Context::grounds_to_come(kda::Pass pass, std::size_t chunk_size,
+                                                          int threads) {
   std::shared_future<LimitGrounds>& found = grounds_[{chunk_size, pass}];
   if (!found.valid())
-    found = std::async(std::launch::deferred, [this, pass, chunk_size] {
-      return limit_grounds(problem_, pass, chunk_size, resources_.threads);
+    found = std::async(std::launch::deferred, [this, pass, chunk_size, threads] {
+      return limit_grounds(problem_, pass, chunk_size, threads);
     });
   return found;
 }
@@ -222,7 +229,9 @@ std::shared_future<LimitGrounds> Context::grounds(kda::Pass pass, std::size_t ch
 void Context::begin_ahead(kda::Pass pass, const std::set<std::size_t>& chunk_sizes) {
   std::vector<std::shared_future<kda::GateStatistics>> of_gates;
   for (const std::size_t size : chunk_sizes) of_gates.push_back(gates_to_come(size));
-  const std::shared_future<LimitGrounds> of_limits = grounds(pass, *chunk_sizes.rbegin());
+  // They are wanted last: copies and comparisons do not wait for a processor meanwhile.
+  const std::shared_future<LimitGrounds> of_limits =
+      grounds_to_come(pass, *chunk_sizes.rbegin(), (resources_.threads + 1) / 2);
   if (ahead_.valid()) ahead_.wait();
   try {
     ahead_ = std::async(std::launch::async, [of_gates, of_limits] {

@@ -98,11 +98,13 @@ class Context {
   std::size_t bytes_of(const Key& key) const;
   std::size_t budget() const;
   const std::shared_future<kda::GateStatistics>& gates_to_come(std::size_t chunk_size);
+  std::shared_future<LimitGrounds> grounds_to_come(kda::Pass pass, std::size_t chunk_size, int threads);
 
   const plan::Problem& plan_;
   const Resources& resources_;
   plan::Source::Opened source_;
   kda::Problem problem_;
+  std::shared_ptr<const void> inputs_on_gpu_ = {};  ///< what runs on this problem there goes up once
   std::map<Key, std::unique_ptr<Answered>> answers_;
   std::map<Key, NoAnswer> without_;
   std::map<Key, Launched> launched_;

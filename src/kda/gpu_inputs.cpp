@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "cuda/kept_inputs.hpp"
+#include "kda/kept_on_gpu.hpp"
 #include "tensor/tensor.hpp"
 
 namespace kda_check::kda {
@@ -25,6 +27,12 @@ tensor::Tensor repeated(const tensor::Tensor& tensor, std::size_t times, tensor:
 }
 
 }  // namespace
+
+std::shared_ptr<const void> kept_on_gpu(const Problem& problem) {
+  std::vector<cuda::Input> inputs;
+  for (const tensor::Tensor* const tensor : inputs_of(problem)) inputs.push_back(input(*tensor));
+  return std::make_shared<const cuda::KeptInputs>(std::move(inputs));
+}
 
 std::string without_truth_on_gpu(const Dimensions& dimensions, bool backward) {
   if (dimensions.has_scalar_decay && backward)

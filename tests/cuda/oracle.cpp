@@ -4,6 +4,7 @@
 
 #include "fixture/fixture.hpp"
 #include "kda/gpu_oracle.hpp"
+#include "kda/kept_on_gpu.hpp"
 #include "kda/regimes.hpp"
 #include "support/gpu.hpp"
 
@@ -145,6 +146,21 @@ TEST_CASE("the oracle has the CPU's bits on packed sequences, empty ones include
   spec.H = spec.HV = 160;
   spec.K = 16, spec.V = 16;
   check_oracle(test::make_problem(spec));
+}
+
+TEST_CASE("the oracle has the CPU's bits where the inputs are on the device already", "[oracle][small]") {
+  KDA_CHECK_NEEDS_GPU();
+  ProblemSpec spec;
+  spec.T = 1500, spec.B = 2, spec.H = 4, spec.HV = 8, spec.K = 32, spec.V = 40, spec.qk_l2norm = true;
+  ProblemSpec long_sequences = spec;
+  long_sequences.B = 1, long_sequences.cu_seqlens = {0, 0, 700, 1500};
+  for (const ProblemSpec& of : {spec, long_sequences, test::packed_spec()}) {
+    const kda::Problem problem = test::make_problem(of);
+    const auto kept = kda::kept_on_gpu(problem);
+    test::run(problem, "gpu-recurrent", DType::fp32);
+    check_oracle(problem);
+    check_oracle(problem, {1, 2});
+  }
 }
 
 TEST_CASE("what the oracle says of infinite inputs is the CPU's", "[oracle][small]") {

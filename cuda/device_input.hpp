@@ -1,0 +1,26 @@
+// An input in the memory of the device: there already (kept_inputs.hpp), or brought there.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "gpu.hpp"
+#include "memory.hpp"
+
+namespace kda_check::cuda {
+
+/// The elements of an input.
+struct DeviceInput {
+  DeviceMemory memory;
+  std::uint64_t hash;  ///< as they went up
+};
+
+/// There must be data. What goes up does so behind all that the default stream does.
+std::shared_ptr<const DeviceInput> on_device(const char* name, const Input& input);
+/// The same, but null where it would have to go up.
+std::shared_ptr<const DeviceInput> already_on_device(const Input& input);
+
+/// Frees the memory of those that stay, but that nobody uses.
+void free_kept_inputs();
+
+}  // namespace kda_check::cuda
