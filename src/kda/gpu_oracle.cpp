@@ -48,7 +48,10 @@ void run_gpu_oracle(const Problem& problem, OraclePrecision precision, int threa
                     const HeadRange& wanted) {
   const Dimensions& d = problem.dimensions();
   const HeadRange heads{std::min(wanted.first, d.HV), std::min(wanted.last, d.HV)};
-  if (heads.first >= heads.last) return;
+  if (heads.first >= heads.last) {
+    if (sink.begun) sink.begun();
+    return;
+  }
   cuda::OracleRequest request;
   const WidenedDecays widened = set_inputs(request, problem);
   request.first_head = heads.first, request.last_head = heads.last;
