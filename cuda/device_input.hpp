@@ -20,7 +20,12 @@ std::shared_ptr<const DeviceInput> on_device(const char* name, const Input& inpu
 /// The same, but null where it would have to go up.
 std::shared_ptr<const DeviceInput> already_on_device(const Input& input);
 
-/// Frees the memory of those that stay, but that nobody uses.
-void free_kept_inputs();
+/// A copy that nobody else has.
+std::shared_ptr<const DeviceInput> own_on_device(const char* name, const Input& input);
+
+// Of those that stay on this device, but that nobody uses.
+
+std::size_t bytes_of_unused_inputs();
+void free_unused_inputs();
 
 }  // namespace kda_check::cuda

@@ -17,7 +17,8 @@ namespace kda_check::cuda {
 /// A problem's inputs, and room for its answer.
 class DeviceTensors {
  public:
-  explicit DeviceTensors(const Request& r) {
+  /// `bring`: how its inputs come there.
+  explicit DeviceTensors(const Request& r, decltype(on_device)* bring = on_device) {
     const std::pair<const char*, const Input*> inputs[] = {{"q", &r.q},
                                                            {"k", &r.k},
                                                            {"v", &r.v},
@@ -31,7 +32,7 @@ class DeviceTensors {
                                                            {"do", &r.output_gradient},
                                                            {"dht", &r.state_gradient}};
     for (const auto& [name, input] : inputs)
-      inputs_.push_back(input->data == nullptr ? nullptr : on_device(name, *input));
+      inputs_.push_back(input->data == nullptr ? nullptr : bring(name, *input));
     for (const auto& [name, output] : outputs_of(r))
       outputs_.emplace_back(name, format_bytes(output->dtype, output->elements));
   }

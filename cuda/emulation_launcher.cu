@@ -347,6 +347,7 @@ void emulate(const ProblemInputs& problem, std::span<const EmulatedForm> forms, 
   for (const Started& one : started) {
     kda::AnswerOnGpu answer = one.finish();
     inputs.check_canaries();
+    if (i + 1 == started.size()) inputs.check_inputs();  // which others have, too
     done(i++, std::move(answer));
   }
 }

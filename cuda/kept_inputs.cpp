@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "check.hpp"
 #include "device_input.hpp"
@@ -41,11 +42,14 @@ int this_device() {
   return device;
 }
 
-Shared uploaded_input(const char* name, const Input& input) {
-  DeviceMemory memory(name, bytes_of(input));
-  memory.upload(input.data);
-  const std::uint64_t hash = memory.hash();
-  return std::make_shared<const DeviceInput>(std::move(memory), hash);
+/// Calls body(copies, this device's) for each input that stays on this device, but that nobody uses.
+template <class Body>
+void over_unused(Registry& all, const Body& body) {
+  const int device = this_device();
+  for (auto& [place, kept] : all.places)
+    if (const auto found = kept.there.find(device);
+        found != kept.there.end() && found->second.use_count() == 1)
+      body(kept.there, found);
 }
 
 }  // namespace
@@ -60,9 +64,16 @@ std::shared_ptr<const DeviceInput> already_on_device(const Input& input) {
   return there == kept->second.there.end() ? nullptr : there->second;
 }
 
+std::shared_ptr<const DeviceInput> own_on_device(const char* name, const Input& input) {
+  DeviceMemory memory(name, bytes_of(input));
+  memory.upload(input.data);
+  const std::uint64_t hash = memory.hash();
+  return std::make_shared<const DeviceInput>(std::move(memory), hash);
+}
+
 std::shared_ptr<const DeviceInput> on_device(const char* name, const Input& input) {
-  if (Shared there = already_on_device(input); there != nullptr) return there;
-  Shared own = uploaded_input(name, input);
+  if (Shared known = already_on_device(input); known != nullptr) return known;
+  Shared own = own_on_device(name, input);
   const int device = this_device();
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
@@ -71,16 +82,22 @@ std::shared_ptr<const DeviceInput> on_device(const char* name, const Input& inpu
   return own;
 }
 
-void free_kept_inputs() {
-  std::vector<Shared> unused;  // freed without the lock
+std::size_t bytes_of_unused_inputs() {
+  std::size_t bytes = 0;
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  for (auto& [place, kept] : all.places)
-    std::erase_if(kept.there, [&](auto& there) {
-      if (there.second.use_count() > 1) return false;
-      unused.push_back(std::move(there.second));
-      return true;
-    });
+  over_unused(all, [&](const auto&, const auto& unused) { bytes += unused->second->memory.size(); });
+  return bytes;
+}
+
+void free_unused_inputs() {
+  std::vector<Shared> freed;  // without the lock
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  over_unused(all, [&](auto& copies, const auto& unused) {
+    freed.push_back(std::move(unused->second));
+    copies.erase(unused);
+  });
 }
 
 KeptInputs::KeptInputs(std::vector<Input> inputs) : inputs_(std::move(inputs)) {

@@ -45,7 +45,7 @@ class Pool {
     const cudaError_t status = cudaMallocFromPoolAsync(memory, bytes, pool_, filling_.get());
     if (status != cudaErrorMemoryAllocation) return status;
     cudaGetLastError();
-    free_kept_inputs();
+    free_unused_inputs();
     cudaDeviceSynchronize();
     cudaMemPoolTrimTo(pool_, 0);  // what is left is in pieces
     return cudaMallocFromPoolAsync(memory, bytes, pool_, filling_.get());
@@ -84,7 +84,7 @@ std::string out_of_memory(const char* name, std::size_t bytes) {
 std::size_t free_memory() {
   std::size_t available = 0, total = 0;
   check(cudaMemGetInfo(&available, &total), "asking for free memory");
-  return available + pool().unused();
+  return available + pool().unused() + bytes_of_unused_inputs();
 }
 
 // Delegates, so that what was allocated is freed when something after it throws.

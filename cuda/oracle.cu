@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/error.hpp"
 #include "base/interruption.hpp"
 #include "base/parallel.hpp"
 #include "check.hpp"
@@ -46,9 +47,9 @@ HostMemory& host_memory() {
 /// A tensor of tokens, of which a step takes some tokens and heads.
 struct TokenTensor {
   Input input;
-  std::size_t heads, first, used, width;          ///< heads of the tensor, and those that are wanted
-  std::size_t offset = 0;                         ///< in the memory of a step
-  std::shared_ptr<const DeviceInput> whole = {};  ///< where it is on the device already
+  std::size_t heads, first, used, width;              ///< heads of the tensor, and those that are wanted
+  std::size_t offset = 0;                             ///< in the memory of a step
+  std::shared_ptr<const DeviceInput> on_device = {};  ///< where it is there already, whole
 
   std::size_t element_bytes() const { return numeric::format_of(input.dtype).bytes; }
   std::size_t row_bytes() const { return used * width * element_bytes(); }
@@ -80,7 +81,14 @@ class OracleRun {
       most_tokens_ = std::max(most_tokens_, step.tokens());
       most_sequences_ = std::max(most_sequences_, step.pieces.size());
     }
-    allocate();
+    find_inputs();
+    try {
+      allocate();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::environment || tensors_.front().on_device == nullptr) throw;
+      forget_inputs();  // whose memory there is then
+      allocate();
+    }
   }
 
   void run() {
@@ -112,11 +120,22 @@ class OracleRun {
   std::size_t states_size() const { return most_sequences_ * heads_ * d_.K * d_.V; }
   std::size_t outputs_size() const { return most_tokens_ * heads_ * d_.V; }
 
+  /// Where they are on the device already, if all of them are and that is of use.
+  void find_inputs() {
+    if (std::ranges::none_of(steps_, has_few_pieces)) return;
+    for (TokenTensor& tensor : tensors_) tensor.on_device = already_on_device(tensor.input);
+    const auto is_missing = [](const TokenTensor& tensor) { return tensor.on_device == nullptr; };
+    if (std::ranges::any_of(tensors_, is_missing)) forget_inputs();
+  }
+  void forget_inputs() {
+    for (TokenTensor& tensor : tensors_) tensor.on_device = nullptr;
+  }
+  static bool has_few_pieces(const OracleStep& step) { return step.pieces.size() <= most_pieces; }
+
   void allocate() {
     std::size_t bytes = aligned(most_sequences_ * sizeof(TokenRange));
     for (TokenTensor& tensor : tensors_) {
       tensor.offset = bytes;
-      tensor.whole = already_on_device(tensor.input);
       bytes += aligned(most_tokens_ * tensor.row_bytes());
     }
     input_bytes_ = bytes;
@@ -139,6 +158,7 @@ class OracleRun {
       host_.inputs[slot].reserve(input_bytes_);
       host_.outputs[slot].reserve(output_bytes);
     }
+    outputs_.clear();
     for (std::size_t i = 0; i < std::min(most_outputs, steps_.size()); ++i)
       outputs_.emplace_back("outputs", output_bytes);
     computed_ = std::vector<Mark>(outputs_.size());
@@ -172,10 +192,6 @@ class OracleRun {
                     from + tokens[t] * tensor.stride(), tensor.row_bytes());
     });
   }
-  bool is_on_device(const OracleStep& step) const {
-    return step.pieces.size() <= most_pieces &&
-           std::ranges::all_of(tensors_, [](const TokenTensor& tensor) { return tensor.whole != nullptr; });
-  }
   /// What gather() does, within the device.
   void gather_there(const OracleStep& step, const DeviceMemory& memory) const {
     for (const TokenTensor& tensor : tensors_) {
@@ -184,7 +200,7 @@ class OracleRun {
         if (piece.length() == 0) continue;
         const std::size_t token = piece.batch * d_.T + piece.begin;
         const char* const from =
-            tensor.whole->memory.as<const char>() + token * tensor.stride() + tensor.first_byte();
+            tensor.on_device->memory.as<const char>() + token * tensor.stride() + tensor.first_byte();
         check(cudaMemcpy2DAsync(to, tensor.row_bytes(), from, tensor.stride(), tensor.row_bytes(),
                                 piece.length(), cudaMemcpyDeviceToDevice, up_.get()),
               "gathering tokens");
@@ -196,7 +212,7 @@ class OracleRun {
   void bring(const OracleStep& step, std::size_t slot, bool was_used) {
     const PinnedMemory& host = host_.inputs[slot];
     number_tokens(step, host.as<TokenRange>());
-    const bool is_there = is_on_device(step);
+    const bool is_there = tensors_.front().on_device != nullptr && has_few_pieces(step);
     if (!is_there) gather(step, host);
     if (was_used) taken_[slot].hold_back(up_);
     const std::size_t bytes = is_there ? step.pieces.size() * sizeof(TokenRange) : input_bytes_;

@@ -23,10 +23,10 @@ std::vector<double> time(Kernel kernel, const Request& request, int repeats) {
 
 std::vector<double> time(Kernel kernel, const Request& request, const Segments& segments, int repeats) {
   std::vector<DeviceTensors> copies;
-  copies.emplace_back(request);
+  copies.emplace_back(request, own_on_device);
   const std::unique_ptr<Launcher> launcher = launcher_for(kernel, request, segments);
   const std::size_t wanted = 2 * cache_bytes() / std::max<std::size_t>(copies.front().bytes(), 1) + 1;
-  while (copies.size() < std::min<std::size_t>(wanted, 16)) copies.emplace_back(request);
+  while (copies.size() < std::min<std::size_t>(wanted, 16)) copies.emplace_back(request, own_on_device);
   std::vector<DeviceProblem> problems;
   for (const DeviceTensors& copy : copies) problems.push_back(copy.problem(request));
   std::size_t next = 0;

@@ -3,6 +3,7 @@
 // together.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -31,7 +32,8 @@ class SharedWork {
   /// parallel_for does.
   template <class Body>
   void run(int threads, const Body& body) {
-    parallel_for(static_cast<std::size_t>(threads), threads, [&](std::size_t, int) {
+    const int used = std::max(1, threads);
+    parallel_for(static_cast<std::size_t>(used), used, [&](std::size_t, int) {
       try {
         for (std::optional<Piece> piece = first(); piece; piece = next()) body(std::move(*piece));
       } catch (...) {

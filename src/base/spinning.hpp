@@ -24,7 +24,7 @@ bool spin_until(const Condition& is_over) {
   return is_over();
 }
 
-/// For what is held for less than a microsecond at a time.
+/// For what is held for a microsecond, as a rule.
 inline std::unique_lock<std::mutex> locked(std::mutex& mutex) {
   std::unique_lock lock(mutex, std::defer_lock);
   spin_until([&] { return lock.try_lock(); });

@@ -36,8 +36,8 @@ struct Speeds {
   double copy_bandwidth = 0;  ///< bytes per second, read plus written, in the device's memory; 0 without one
 };
 
-/// From now on what was freed stays with the process, up to 1 GiB: a repeat measures a variant, and not how
-/// fast the system hands out pages again.
+/// From now on most of what was freed stays with the process: a repeat measures a variant, and not how fast
+/// the system hands out pages again.
 void keep_memory() {
   ::mallopt(M_MMAP_MAX, 0);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);

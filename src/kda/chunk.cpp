@@ -75,7 +75,8 @@ template <class T>
 Answer run_jobs(const Problem& problem, const RunOptions& options, Ranks* ranks,
                 const std::vector<PartJob>& jobs) {
   const std::size_t rows = rows_needed(problem, options);
-  Answer answer = allocate_answer(problem, options.dtype, options.threads);
+  // Of other ranks' tokens an answer has no memory until somebody fills them.
+  Answer answer = allocate_answer(problem, options.dtype, ranks == nullptr ? options.threads : 1);
   PartStates<T> states(problem, options, ranks);
   form_states(problem, options, rows, states);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {

@@ -11,7 +11,7 @@ namespace kda_check::kda {
 inline constexpr std::size_t oracle_block_tokens = 32;
 
 /// Tokens that are handed out at once, on either device. Threads meet behind every piece, and the last to
-/// come is waited for: the fewer pieces the better, and none much shorter than others.
+/// come is waited for: the fewer pieces the better, and of T tokens none much shorter.
 inline std::size_t oracle_tokens_at_once(const Dimensions& d, std::size_t heads) {
   constexpr std::size_t bytes = std::size_t{16} << 20;
   const std::size_t all = std::max<std::size_t>(1, (d.T + oracle_block_tokens - 1) / oracle_block_tokens),

@@ -121,6 +121,7 @@ class Recurrence {
   /// and make what the next round takes as soon as they have nothing else to do. There are several parts for
   /// each worker, for one that comes late or is slow; each takes some tenths of a millisecond.
   Shared shared_by(int threads, std::size_t most_tokens) const {
+    // The bytes are those of one round's inputs.
     constexpr std::size_t parts_of_worker = 8, bytes_of_worker = std::size_t{3} << 20,
                           steps_of_part = std::size_t{1} << 19;
     const auto workers = static_cast<std::size_t>(threads);

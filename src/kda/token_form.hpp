@@ -125,7 +125,7 @@ struct TokenInputs {
     load_operands(reader, arithmetic, s, head, begin, count, K, v_stride);
     reader.log_decay(s, head, begin, count, decay.data(), K);
     to_decays(arithmetic, decay.data(), count * K);
-    flush(arithmetic, decay);
+    flush(arithmetic, decay, count);
   }
   /// All but decays.
   void load_operands(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
@@ -139,7 +139,7 @@ struct TokenInputs {
     else
       reader.value(s, head, begin, count, v.data(), v_stride);
     for (tensor::Scratch<T>* const rows : {&q, &k, &beta, &v, &own_read, &own_column_beta, &own_write})
-      flush(arithmetic, *rows);
+      flush(arithmetic, *rows, count);
   }
 
   /// Null where the problem has none.
@@ -164,10 +164,12 @@ struct TokenInputs {
   bool fuses_write = false;  ///< and v is without it
 
  private:
-  static void flush(const TokenArithmetic& arithmetic, tensor::Scratch<T>& rows) {
+  /// The first `count` rows of `block_tokens`.
+  static void flush(const TokenArithmetic& arithmetic, tensor::Scratch<T>& rows, std::size_t count) {
     const Subnormals subnormals = arithmetic.operations.subnormals;
     if (subnormals != Subnormals::flush) return;
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = flushed(subnormals, rows[i]);
+    for (std::size_t i = 0; i < rows.size() / block_tokens * count; ++i)
+      rows[i] = flushed(subnormals, rows[i]);
   }
 };
 

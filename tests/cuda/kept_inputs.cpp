@@ -30,6 +30,7 @@ TEST_CASE("inputs that stay go up once, and again when nobody says any more that
   std::vector<float> values(1000, 1.0F);
   const cuda::Input input = input_of(values);
   CHECK(cuda::on_device("values", input) != cuda::on_device("values", input));
+  CHECK(cuda::bytes_of_unused_inputs() == 0);
   {
     std::optional<cuda::KeptInputs> one(std::in_place, std::vector{input});
     const cuda::KeptInputs other({input, cuda::Input{}});
@@ -39,6 +40,7 @@ TEST_CASE("inputs that stay go up once, and again when nobody says any more that
     one.reset();
     CHECK(cuda::on_device("values", input) == there);
     CHECK(first_of(*there, values.size()) == 1.0F);
+    CHECK(cuda::own_on_device("values", input) != there);
   }
   CHECK(cuda::already_on_device(input) == nullptr);
   values[0] = 2.0F;
@@ -52,6 +54,7 @@ TEST_CASE("inputs that stay are freed where memory is short, but for those in us
   const auto in_use = cuda::on_device("used", input_of(used));
   cuda::on_device("unused", input_of(unused));
   REQUIRE(cuda::already_on_device(input_of(unused)) != nullptr);
+  CHECK(cuda::bytes_of_unused_inputs() == sizeof(float) * unused.size());
   CHECK_THROWS(cuda::DeviceMemory("too much", std::size_t{1} << 50));
   CHECK(cuda::already_on_device(input_of(unused)) == nullptr);
   CHECK(cuda::already_on_device(input_of(used)) == in_use);
