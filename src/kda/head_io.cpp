@@ -21,11 +21,12 @@ template <class T>
 void HeadReader<T>::rows_of(const tensor::Tensor& tensor, std::size_t heads, std::size_t width,
                             const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
                             T* rows, std::size_t stride) const {
-  constexpr std::size_t ahead = 4, line = 64;  // the next token of a head is far from it
+  // The next token of a head is far from it; behind the last come those of the next call.
+  constexpr std::size_t ahead = 4, line = 64;
   const std::size_t T_ = problem_.dimensions().T, bytes = numeric::format_of(tensor.dtype()).bytes;
   for (std::size_t t = 0; t < count; ++t) {
     const std::size_t element = ((s.batch * T_ + begin + t) * heads + head) * width;
-    if (t + ahead < count)
+    if (begin + t + ahead < T_)
       for (std::size_t at = 0; at < width * bytes; at += line)
         __builtin_prefetch(tensor.at(element + ahead * heads * width) + at);
     kernels_.widen(tensor.dtype(), tensor.at(element), rows + t * stride, width);
