@@ -317,8 +317,18 @@ class Recurrence {
   __device__ void write(std::uint32_t t, int prepared) const {
     const int in_block = tile_ * block_columns + lane_, v = first_column_ + in_block;
     if (v < p_.V)
-      store(in_.o[prepared * columns + in_block], p_.o.data, p_.o.dtype,
-            p_.at(token(t), p_.HV, head_) * p_.V + v);
+      store_output(in_.o[prepared * columns + in_block], p_.at(token(t), p_.HV, head_) * p_.V + v);
+  }
+  /// What store() does. All warps wait for it: from fp32 to bf16 without a detour through fp64, but for a
+  /// NaN, of which there is one.
+  __device__ void store_output(T o, std::size_t at) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (p_.o.dtype == numeric::DType::bf16 && o == o) {
+        const auto bits = __builtin_bit_cast(std::uint32_t, numeric::through_bf16(o));
+        static_cast<numeric::Bfloat16*>(p_.o.data)[at] = {static_cast<std::uint16_t>(bits >> 16)};
+        return;
+      }
+    store(o, p_.o.data, p_.o.dtype, at);
   }
 
   const DeviceProblem& p_;
