@@ -2,24 +2,15 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
 
-#include "base/parallel.hpp"
 #include "numeric/rounding.hpp"
 
 namespace kda_check::tensor {
-
-namespace {
-
-constexpr std::size_t page = 4096, large_page = std::size_t{1} << 21, large_block = 4 * large_page,
-                      most_left_to_threads = 16 * large_page;
-
-}  // namespace
 
 std::size_t element_count(const Shape& shape) {
   std::size_t count = 1;
@@ -46,13 +37,13 @@ std::vector<std::size_t> index_of(const Shape& shape, std::size_t flat) {
 }
 
 void* aligned_memory(std::size_t size) {
-  constexpr std::size_t alignment = 64;
+  constexpr std::size_t alignment = 64, page = 4096, large = std::size_t{1} << 23;
   const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
   void* const memory = rounded < size ? nullptr : std::aligned_alloc(alignment, rounded);
   if (memory == nullptr) throw std::bad_alloc();
   // Large blocks in large pages, where the system has them: a fault for each 4 KiB costs more than the
   // filling. Aligned to large pages they would leave holes that the allocator cannot fill again.
-  if (size >= large_block) {
+  if (size >= large) {
     const std::uintptr_t first = (reinterpret_cast<std::uintptr_t>(memory) + page - 1) / page * page;
     ::madvise(reinterpret_cast<void*>(first), (size - page) / page * page, MADV_HUGEPAGE);
   }
@@ -102,21 +93,6 @@ void Tensor::set(std::size_t flat, double value) {
     using Storage = decltype(tag);
     elements<Storage>()[flat] = numeric::round_to<Storage>(value);
   });
-}
-
-void Tensor::hand_out_pages([[maybe_unused]] int threads) {
-#ifdef MADV_POPULATE_WRITE
-  if (bytes() < most_left_to_threads) return;
-  const std::uintptr_t begin = (reinterpret_cast<std::uintptr_t>(data()) + page - 1) / page * page,
-                       end = (reinterpret_cast<std::uintptr_t>(data()) + bytes()) / page * page;
-  const std::uintptr_t first = begin / large_page, last = (end + large_page - 1) / large_page;
-  // What a system does not do by being asked it does when the memory is filled.
-  parallel_for(last - first, threads, [&](std::size_t i, int) {
-    const std::uintptr_t from = std::max(begin, (first + i) * large_page),
-                         to = std::min(end, (first + i + 1) * large_page);
-    ::madvise(reinterpret_cast<void*>(from), to - from, MADV_POPULATE_WRITE);
-  });
-#endif
 }
 
 Tensor Tensor::clone() const {

@@ -126,10 +126,6 @@ class Tensor {
   /// Stores `value` rounded once to the element type.
   void set(std::size_t flat, double value);
 
-  /// Has the system hand out the memory now, several threads at it: where threads fill what lies between
-  /// that of others, each page is waited for by all of them.
-  void hand_out_pages(int threads);
-
   Tensor clone() const;
   /// The same tensor, called `name`.
   Tensor named(std::string name) && {
