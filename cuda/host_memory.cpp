@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/memory.hpp"
 #include "base/parallel.hpp"
 #include "check.hpp"
 
@@ -13,9 +14,9 @@ namespace kda_check::cuda {
 
 namespace {
 
-constexpr std::size_t page = 4096, large_page = std::size_t{2} << 20;
-
-std::size_t rounded_up(std::size_t bytes) { return (bytes + large_page - 1) / large_page * large_page; }
+std::size_t rounded_up(std::size_t bytes) {
+  return (bytes + large_page_bytes - 1) / large_page_bytes * large_page_bytes;
+}
 
 }  // namespace
 
@@ -48,7 +49,7 @@ void PinnedMemory::reserve(std::size_t bytes) {
 /// page and a thread, takes five times as long. Null where that cannot be had. A child does not get it: it
 /// would have this process write to pages that the device does not read.
 void* PinnedMemory::registered(std::size_t bytes) {
-  const std::size_t with_margin = bytes + large_page;
+  const std::size_t with_margin = bytes + large_page_bytes;
   void* const begin = ::mmap(nullptr, with_margin, PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (begin == MAP_FAILED) return nullptr;
@@ -56,10 +57,7 @@ void* PinnedMemory::registered(std::size_t bytes) {
   auto* const memory = reinterpret_cast<char*>(rounded_up(reinterpret_cast<std::uintptr_t>(begin)));
   ::madvise(memory, bytes, MADV_HUGEPAGE);
   ::madvise(memory, bytes, MADV_DONTFORK);
-  parallel_for(bytes / large_page, available_threads(), [&](std::size_t i, int) {
-    for (std::size_t at = i * large_page; at < (i + 1) * large_page; at += page)
-      static_cast<volatile char*>(memory)[at] = 0;
-  });
+  touch_pages(memory, bytes, available_threads());
   if (cudaHostRegister(memory, bytes, cudaHostRegisterDefault) != cudaSuccess) {
     cudaGetLastError();  // or the next launch reports a failure that was dealt with
     return nullptr;

@@ -9,6 +9,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,6 +17,7 @@
 #include <sstream>
 
 #include "base/names.hpp"
+#include "base/parallel.hpp"
 
 namespace kda_check {
 
@@ -112,6 +114,18 @@ std::size_t usable_memory(const std::string& root) {
 void give_back_large_blocks() {
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 16 << 20);  // what small ones leave free is asked for again soon
+}
+
+void touch_pages(void* memory, std::size_t bytes, int threads) {
+  constexpr std::size_t page = 4096;
+  auto* const begin = static_cast<volatile char*>(memory);
+  const std::size_t before = reinterpret_cast<std::uintptr_t>(memory) % large_page_bytes,
+                    end = before + bytes;
+  parallel_for((end + large_page_bytes - 1) / large_page_bytes, threads, [&](std::size_t i, int) {
+    const std::size_t stop = std::min(end, (i + 1) * large_page_bytes);
+    for (std::size_t at = std::max(before, i * large_page_bytes); at < stop; at += page)
+      begin[at - before] = 0;
+  });
 }
 
 std::optional<std::size_t> parse_size(std::string_view text) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "base/memory.hpp"
 
 namespace kda_check::kda {
 
@@ -53,7 +54,9 @@ Answer allocate_answer(const Problem& problem, numeric::DType dtype, int threads
   Answer answer{
       tensor::Tensor("o", dtype, expected_shape(*find_spec("o"), d, v_first)),
       tensor::Tensor("final_state", state_dtype, expected_shape(*find_spec("final_state"), d, v_first))};
-  if (threads > 1) answer.o.hand_out_pages(threads);
+  constexpr std::size_t most_left_to_threads = 16 * large_page_bytes;
+  if (threads > 1 && answer.o.bytes() >= most_left_to_threads)
+    touch_pages(answer.o.data(), answer.o.bytes(), threads);
   return answer;
 }
 

@@ -2,9 +2,12 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "support/catch.hpp"
 #include "support/child.hpp"
@@ -118,4 +121,21 @@ TEST_CASE("sizes are told in the largest unit that leaves a whole part", "[memor
   CHECK(size_text(1536) == "1.5 KiB");
   CHECK(size_text(std::size_t{8} << 30) == "8.0 GiB");
   CHECK(size_text(~std::size_t{0}) == "16.0 EiB");
+}
+
+TEST_CASE("Pages are touched within the memory that is asked for alone, wherever it begins and ends") {
+  constexpr unsigned char mark = 0xa5;
+  std::vector<unsigned char> memory(3 * large_page_bytes, mark);
+  for (const std::size_t first : {std::size_t{0}, std::size_t{1}, std::size_t{4096}, large_page_bytes + 17})
+    for (const std::size_t count :
+         {std::size_t{0}, std::size_t{1}, std::size_t{4097}, large_page_bytes + 5}) {
+      std::fill(memory.begin(), memory.end(), mark);
+      touch_pages(memory.data() + first, count, 4);
+      INFO(first << ' ' << count);
+      CHECK(std::all_of(memory.begin(), memory.begin() + static_cast<std::ptrdiff_t>(first),
+                        [](unsigned char byte) { return byte == mark; }));
+      CHECK(std::all_of(memory.begin() + static_cast<std::ptrdiff_t>(first + count), memory.end(),
+                        [](unsigned char byte) { return byte == mark; }));
+      CHECK((count == 0 || memory[first] == 0));
+    }
 }
