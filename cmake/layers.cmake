@@ -81,6 +81,14 @@ function(kda_check_use_precompiled target name)
 endfunction()
 kda_check_precompile(kda_check_precompiled ${PROJECT_SOURCE_DIR}/src/precompiled.hpp kda_check_fmt)
 
+# kda_check_unite(TARGET): what its files include is compiled once for each eight of them (KDA_CHECK_UNITY). Their names in
+# unnamed namespaces must differ: g++ says so where they do not.
+function(kda_check_unite target)
+  if(KDA_CHECK_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
+endfunction()
+
 # kda_check_layer(NAME [FOLDER DIR] [HEADERS FILE ...] SOURCES FILE ... [LINK TARGET ...] [PRIVATE_LINK TARGET ...]
 #                 [OPTIMISE LEVEL] [PRECOMPILED]): the static library kda_check_NAME. Lowest layer first.
 #
@@ -99,6 +107,7 @@ function(kda_check_layer name)
   add_library(${target} STATIC ${layer_SOURCES})
   target_link_libraries(${target} PUBLIC kda_check_flags ${target}_headers ${layer_LINK} PRIVATE ${layer_PRIVATE_LINK})
   kda_check_optimise(${target} "${layer_OPTIMISE}")
+  kda_check_unite(${target})
   if(layer_PRECOMPILED)
     kda_check_use_precompiled(${target} kda_check_precompiled)
   endif()

@@ -15,7 +15,7 @@ namespace kda_check::cli {
 
 namespace {
 
-constexpr char footer[] =
+constexpr char bench_footer[] =
     R"(us is microseconds of wall time per token and head. Gflop/s counts the 7 K V flops of the recurrence (a product, three
 multiply-adds per state element) and 20 K V backwards (replayed: two and nine), whatever the variant really does; of peak
 divides by the fused multiply-adds this machine did before or after the same repeat, whichever is faster; x recurrent is
@@ -50,7 +50,7 @@ int bench_main(const Words& words) {
   OutputOptions output;
   ResourceOptions resources;
   Parser parser("bench", "Time the variants and the oracle beside the machine's own multiply-add speed",
-                footer);
+                bench_footer);
   parser.group("What is selected");
   add_variants(parser, named.selection, "Variants, or oracle (default: all of them)");
   add_dtypes(parser, named.selection);

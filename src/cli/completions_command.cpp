@@ -13,7 +13,7 @@ namespace kda_check::cli {
 
 namespace {
 
-constexpr char footer[] =
+constexpr char completions_footer[] =
     R"(Nothing of kda-check runs while one types: the names of variants, regimes, suites and the like are those of the program
 that wrote the script.
 
@@ -45,7 +45,7 @@ Names shell_names() {
 
 int completions_main(const Words& words) {
   std::string chosen;
-  Parser parser("completions", "What a shell needs to complete commands, options and names", footer);
+  Parser parser("completions", "What a shell needs to complete commands, options and names", completions_footer);
   parser.positional(chosen, "SHELL", join(shell_names()).c_str());
   if (!parser.parse(words)) return 0;
   for (const Shell& shell : shells) {

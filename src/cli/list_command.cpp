@@ -123,7 +123,7 @@ constexpr Row rows[] = {{"variants", variants}, {"metrics", metrics}, {"arithmet
                         {"presets", presets},   {"regimes", regimes}, {"reports", reports},
                         {"suites", suites},     {"devices", devices}};
 
-constexpr char footer[] = R"(Examples:
+constexpr char list_footer[] = R"(Examples:
   kda-check list                   everything
   kda-check list regimes           problems that TARGET can name, with their parameters
   kda-check list presets           kernels that --arithmetic can name, and how well it knows them
@@ -144,7 +144,7 @@ Names list_sections() {
 int list_main(const Words& words) {
   Names chosen;
   OutputOptions output;
-  Parser parser("list", "What exists, and whether it can run here", footer);
+  Parser parser("list", "What exists, and whether it can run here", list_footer);
   parser.positionals(chosen, "SECTION...", join(list_sections()).c_str());
   bool probe = false;
   parser.flag(

@@ -6,7 +6,7 @@ namespace kda_check::cli {
 
 namespace {
 
-constexpr char footer[] =
+constexpr char power_footer[] =
     R"(A healthy kernel is emulated on the problem, and faults are put into its answer: the least of each that its twins would
 see, beside the least that breaks a derived limit (docs/power.md).
 
@@ -26,7 +26,7 @@ int power_main(const Words& words) {
   Planned planned;
   plan::Request& request = planned.request;
   request.task = plan::Task::power, request.command = "power";
-  Parser parser("power", "How large a fault must be to be seen, by twins and by limits", footer);
+  Parser parser("power", "How large a fault must be to be seen, by twins and by limits", power_footer);
   add_targets(parser, request, "Fixtures, folders, regimes (kda-check list regimes)");
   parser.group("What is selected");
   parser.names(

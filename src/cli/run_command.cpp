@@ -9,7 +9,7 @@ namespace kda_check::cli {
 
 namespace {
 
-constexpr char footer[] =
+constexpr char run_footer[] =
     R"(Targets are fixtures, folders of them, regimes (kda-check list regimes), or @suites (kda-check list suites). What is
 selected here narrows the lines of a suite that name it and fills in those that do not; other options given here
 replace those of a line, --limit metric by metric.
@@ -186,7 +186,7 @@ plan::Request parse_run_line(const Words& words) {
 int run_main(const Words& words) {
   RunOptions options;
   Parser parser("run", "Run variants on fixtures and compare them, and the recorded answers, with the truth",
-                footer);
+                run_footer);
   options.add_to(parser);
   if (!parser.parse(words)) return 0;
   options.finish();

@@ -162,7 +162,7 @@ void show_file(const std::string& path, const ResourceOptions& resources, bool w
   if (!file.provenance().empty()) document.sections.push_back(showing.provenance());
 }
 
-constexpr char footer[] = R"(Examples:
+constexpr char show_footer[] = R"(Examples:
   kda-check show fla.h5                 shapes, options, the range of every tensor, who answered
   kda-check show fla.h5 --headers       without reading the values
 
@@ -176,7 +176,7 @@ int show_main(const Words& words) {
   bool headers_only = false;
   OutputOptions output;
   ResourceOptions resources;
-  Parser parser("show", "What a fixture holds: shapes, options, ranges of values, who answered", footer);
+  Parser parser("show", "What a fixture holds: shapes, options, ranges of values, who answered", show_footer);
   parser.positionals(targets, "FILE...", "Fixtures, folders of them");
   parser.group("What is selected");
   parser.flag("--headers", headers_only, "Do not read the values");

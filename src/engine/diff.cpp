@@ -25,8 +25,8 @@ using fixture::Fixture;
 using judge::Verdict;
 
 /// "FILE" or "FILE:GROUP"; names of both may hold colons: the longest that is a file is one.
-struct Place {
-  explicit Place(const std::string& text) : path(text) {
+struct FileAndGroup {
+  explicit FileAndGroup(const std::string& text) : path(text) {
     std::error_code failure;
     for (std::size_t colon = text.size();
          !fs::exists(path, failure) && colon != 0 && colon != std::string::npos;) {
@@ -41,7 +41,7 @@ struct Place {
 
 /// One side: a file, or one expected group of it.
 struct Side {
-  Side(const Place& place, const fixture::ReadLimits& limits)
+  Side(const FileAndGroup& place, const fixture::ReadLimits& limits)
       : file(Fixture::open(place.path, limits)), group(place.group) {
     if (!group.empty() && file.expected_named(group) == nullptr) {
       std::vector<std::string> groups;
@@ -219,7 +219,7 @@ void refuse_limits_on_magnitudes(const plan::Judging& judging) {
 using Tell = std::function<void(const std::string&)>;
 
 /// Two files, or groups of them.
-void compare_files(const Place& reference_place, const Place& got_place, const DiffRequest& request,
+void compare_files(const FileAndGroup& reference_place, const FileAndGroup& got_place, const DiffRequest& request,
                    const Tell& warning, const Tell& progress, report::Document& document) {
   fixture::ReadLimits limits = request.limits;
   limits.whole_tensors = false;
@@ -304,7 +304,7 @@ void diff(const DiffRequest& request, report::Document& document, const Tell& wa
                 "two files, or two folders whose files have the same names");
   if (!folders) {
     guarded(request.got, document, [&] {
-      compare_files(Place(request.reference), Place(request.got), request, warning, progress, document);
+      compare_files(FileAndGroup(request.reference), FileAndGroup(request.got), request, warning, progress, document);
     });
     return;
   }
@@ -324,7 +324,7 @@ void diff(const DiffRequest& request, report::Document& document, const Tell& wa
       add_lonely(target, request.got, document);
     else
       guarded(target.path, document, [&] {
-        compare_files(Place(partner->second.path), Place(target.path), request, warning, progress, document);
+        compare_files(FileAndGroup(partner->second.path), FileAndGroup(target.path), request, warning, progress, document);
       });
   }
 }

@@ -35,7 +35,7 @@ struct Crossed {
   std::optional<explain::Crossing> at;
 };
 
-std::int64_t count(std::size_t value) { return static_cast<std::int64_t>(value); }
+std::int64_t integer(std::size_t value) { return static_cast<std::int64_t>(value); }
 
 bool from_end(const Followed& followed) { return followed.origin == Origin::end; }
 
@@ -118,7 +118,7 @@ report::Table windows_of(const explain::Growth& growth, bool has_magnitude) {
   if (has_magnitude) table.columns.push_back({"scaled_ulp", {}, Show::figure});
   for (const explain::Window& window : growth.windows) {
     table.rows.push_back(
-        {count(window.first), count(window.last), window.rms_ratio, window.max_abs, bias_value(window.bias)});
+        {integer(window.first), count(window.last), window.rms_ratio, window.max_abs, bias_value(window.bias)});
     if (has_magnitude) table.rows.back().emplace_back(window.scaled_ulp);
   }
   return table;
@@ -132,7 +132,7 @@ report::Table heads_of(const explain::Growth& growth) {
                    {"r2", {}, Show::figure},    {"window_rms_ratio", "rms_ratio along T", Show::along}};
   for (std::size_t head = 0; head < growth.heads.size(); ++head) {
     const explain::HeadGrowth& item = growth.heads[head];
-    table.rows.push_back({count(head), item.rms_ratio, item.fit.slope, item.fit.standard_error, item.fit.r2,
+    table.rows.push_back({integer(head), item.rms_ratio, item.fit.slope, item.fit.standard_error, item.fit.r2,
                           item.window_rms_ratio});
   }
   return table;
@@ -146,7 +146,7 @@ report::Table crossings_table(const Followed& followed, const std::vector<Crosse
                    {"place", {}, Show::code}};
   for (const auto& [limit, at] : crossings)
     table.rows.push_back({limit.metric, limit.value, limit.source, at.has_value(),
-                          at ? Value(count(at->position)) : Value(), at ? Value(at->value) : Value(),
+                          at ? Value(integer(at->position)) : Value(), at ? Value(at->value) : Value(),
                           at ? Value(place_of(followed, *at)) : Value()});
   return table;
 }
@@ -193,12 +193,12 @@ report::Entry entry_of(const Followed& followed, const explain::Growth& growth) 
       followed.item.reference.name,
       followed.measured.tensor,
       std::string(explain::name_of(followed.origin)),
-      count(followed.window),
+      integer(followed.window),
       std::string(explain::name_of(growth.trend)),
       figure(growth.fit.slope),
       figure(growth.fit.standard_error),
       figure(growth.fit.r2),
-      count(growth.fit.points),
+      integer(growth.fit.points),
       ratios.front(),
       ratios.back(),
       bias_value(growth.bias),

@@ -124,15 +124,15 @@ Tensors other_layout(const Problem& problem, const Tensors&, const Subject& subj
   return got;
 }
 
-struct Way {
+struct WayAndSolver {
   ParityWay way;
   Tensors (*solve)(const Problem&, const Tensors&, const Subject&);
 };
-constexpr const char* decode = "decode";
-constexpr Way ways[] = {
+constexpr const char* decode_name = "decode";
+constexpr WayAndSolver ways[] = {
     {{"prefill", "the problem as it is, in one piece"}, nullptr},
     {{"chunked", "a chunk at a time, the state handed over"}, chunked},
-    {{decode, "token by token, the state handed over"}, decoded},
+    {{decode_name, "token by token, the state handed over"}, decoded},
     {{"packed", "its sequences packed, each between two others"}, packed},
     {{"alone", "each sequence by itself, a batch of one"}, alone},
     {{"zero state", "zeros as the initial state where there is none, none where it is zeros"},
@@ -140,14 +140,14 @@ constexpr Way ways[] = {
     {{"layout", "states in the other layout"}, other_layout},
 };
 /// Of what every pair holds against.
-constexpr std::size_t prefill = 0;
+constexpr std::size_t in_one_piece = 0;
 
-bool is_decode(const Way& way) { return way.way.name == decode; }
-bool hands_over(const Way& way) { return is_decode(way) || way.solve == chunked; }
+bool is_decode(const WayAndSolver& way) { return way.way.name == decode_name; }
+bool hands_over(const WayAndSolver& way) { return is_decode(way) || way.solve == chunked; }
 
 /// Whether there is such a way, and it is another call than `prefill`. A program takes too long to be started
 /// for every token.
-bool exists(const Way& way, const Problem& problem, const Subject& subject) {
+bool exists(const WayAndSolver& way, const Problem& problem, const Subject& subject) {
   if (hands_over(way) && !subject.state_is_all) return false;
   if (is_decode(way)) return subject.form != judge::Form::unknown && longest_of(problem.sequences()) > 1;
   if (way.solve == chunked) return longest_of(problem.sequences()) > subject.chunk_size;
@@ -157,14 +157,14 @@ bool exists(const Way& way, const Problem& problem, const Subject& subject) {
 }
 
 /// Whether it adds in the order of `prefill`.
-bool adds_alike(const Way& way, const Problem& problem, const Tensors& reference, const Subject& subject) {
+bool adds_alike(const WayAndSolver& way, const Problem& problem, const Tensors& reference, const Subject& subject) {
   // Chunks of one token are other sums than those of a chunk.
   if (is_decode(way) && subject.form != judge::Form::recurrence) return false;
   if (hands_over(way)) return subject.adds_as_in_one_call(problem, reference.at("final_state").dtype());
   return !subject.layout_decides || (way.solve != other_zero_state && way.solve != other_layout);
 }
 
-Trial trial_of(const Way& way, const Tensors& got, const Way& against, const Tensors& expected,
+Trial trial_of(const WayAndSolver& way, const Tensors& got, const WayAndSolver& against, const Tensors& expected,
                bool same_bits, MatrixPlace place) {
   Trial trial{fmt::format("{} against {}", way.way.name, against.way.name), same_bits, {}, place};
   for (const std::string& name : kda::tensors_of(Pass::forward))
@@ -188,7 +188,7 @@ std::size_t differing(const tensor::Tensor& a, const tensor::Tensor& b, std::siz
 std::span<const ParityWay> parity_ways() {
   static const std::vector<ParityWay> list = [] {
     std::vector<ParityWay> all;
-    for (const Way& way : ways) all.push_back(way.way);
+    for (const WayAndSolver& way : ways) all.push_back(way.way);
     return all;
   }();
   return list;
@@ -218,15 +218,15 @@ std::string parity_inapplicable(const Problem& problem, Pass pass) {
 
 void run_parity(const Problem& problem, const Tensors& reference, const Subject& subject,
                 const std::function<void(Trial)>& sink) {
-  const auto alike = [&](const Way& way) { return adds_alike(way, problem, reference, subject); };
+  const auto alike = [&](const WayAndSolver& way) { return adds_alike(way, problem, reference, subject); };
   std::vector<std::optional<Tensors>> got;
   for (std::size_t row = 0; row < std::size(ways); ++row) {
     got.emplace_back();
-    if (row == prefill || !exists(ways[row], problem, subject)) continue;
+    if (row == in_one_piece || !exists(ways[row], problem, subject)) continue;
     got.back() = ways[row].solve(problem, reference, subject);
     for (std::size_t column = 0; column < row; ++column)
-      if (column == prefill || got[column])
-        sink(trial_of(ways[row], *got[row], ways[column], column == prefill ? reference : *got[column],
+      if (column == in_one_piece || got[column])
+        sink(trial_of(ways[row], *got[row], ways[column], column == in_one_piece ? reference : *got[column],
                       alike(ways[row]) && alike(ways[column]), {row, column}));
   }
 }

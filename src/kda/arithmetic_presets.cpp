@@ -7,7 +7,7 @@ namespace kda_check::kda {
 namespace {
 
 // Of presets that give the same bits `explain-bits` names the last: what is proven stands behind what is not.
-constexpr Preset rows[] = {
+constexpr Preset preset_rows[] = {
     {"ideal", "", "every operation within half a unit in the last place", "a definition",
      "contraction=fused exponential=exact special=ieee subnormals=gradual reduction=exact storage=none "
      "decay=pair inverse=substitution merge=nearest accumulator=fp32 tail=difference gates=natural delta=wy "
@@ -115,8 +115,8 @@ constexpr Preset rows[] = {
 
 }  // namespace
 
-std::span<const Preset> presets() { return rows; }
+std::span<const Preset> presets() { return preset_rows; }
 
-const Preset& preset_named(std::string_view name) { return *std::ranges::find(rows, name, &Preset::name); }
+const Preset& preset_named(std::string_view name) { return *std::ranges::find(preset_rows, name, &Preset::name); }
 
 }  // namespace kda_check::kda

@@ -7,7 +7,7 @@ namespace kda_check::kda {
 
 namespace {
 
-constexpr CastPointRow rows[] = {
+constexpr CastPointRow point_rows[] = {
     {.name = "normalised", .point = &CastPoints::normalised},
     {.name = "g", .point = &CastPoints::gate, .in_token_forms = true},
     {.name = "beta", .point = &CastPoints::beta, .in_token_forms = true},
@@ -50,19 +50,19 @@ constexpr CastPointRow rows[] = {
     {.name = "dA", .point = &CastPoints::dA, .in_chunk_form = true, .backward = true, .is_operand = true},
     {.name = "state_product", .point = &CastPoints::state_product, .in_chunk_form = true, .backward = true},
 };
-static_assert(sizeof(CastPoints) == std::size(rows) * sizeof(Rounding), "every point has a row");
+static_assert(sizeof(CastPoints) == std::size(point_rows) * sizeof(Rounding), "every point has a row");
 
 /// From the coarsest on; of tf32 and fp16, which keep the same 11 bits, tf32 comes first: it truncates.
 constexpr Rounding by_coarseness[] = {Rounding::bf16, Rounding::tf32, Rounding::fp16, Rounding::none};
 
 }  // namespace
 
-std::span<const CastPointRow> cast_point_rows() { return rows; }
+std::span<const CastPointRow> cast_point_rows() { return point_rows; }
 
 Rounding coarsest_cast(const CastPoints& casts, bool chunk_form, bool backward) {
   const auto place = [](Rounding rounding) { return std::ranges::find(by_coarseness, rounding); };
   auto coarsest = place(Rounding::none);
-  for (const CastPointRow& row : rows)
+  for (const CastPointRow& row : point_rows)
     if ((chunk_form ? row.in_chunk_form : row.in_token_forms) && (backward || !row.backward))
       coarsest = std::min(coarsest, place(casts.*row.point));
   return *coarsest;

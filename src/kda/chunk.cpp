@@ -86,7 +86,7 @@ Answer run_jobs(const Problem& problem, const RunOptions& options, Ranks* ranks,
 }
 
 template <class T>
-Answer run_in(const Problem& problem, const RunOptions& options) {
+Answer chunks_in(const Problem& problem, const RunOptions& options) {
   Ranks* const ranks = ranks_of(options);
   const std::vector<PartJob> jobs = part_jobs(problem, options, ranks);
   check_memory<T>(problem, options, jobs);  // other ranks would wait for what never comes
@@ -97,8 +97,8 @@ Answer run_in(const Problem& problem, const RunOptions& options) {
 }  // namespace
 
 Answer run_chunk(const Problem& problem, const RunOptions& options) {
-  return options.dtype == numeric::DType::fp64 ? run_in<double>(problem, options)
-                                               : run_in<float>(problem, options);
+  return options.dtype == numeric::DType::fp64 ? chunks_in<double>(problem, options)
+                                               : chunks_in<float>(problem, options);
 }
 
 }  // namespace kda_check::kda

@@ -274,7 +274,7 @@ TritonGradients triton_gradients(const Problem& problem, const Launch& launch) {
 }
 
 template <class T>
-GradientTensors run_in(const Problem& problem, const RunOptions& options) {
+GradientTensors chunk_gradients_in(const Problem& problem, const RunOptions& options) {
   const std::vector<GroupJob> jobs = group_jobs(problem);
   const std::size_t rows = rows_needed(problem, options);
   const double elements = static_cast<double>(ChunkWorkspace<T>::elements(problem, rows) +
@@ -306,8 +306,8 @@ GradientTensors run_in(const Problem& problem, const RunOptions& options) {
 }  // namespace
 
 GradientTensors run_chunk_backward(const Problem& problem, const RunOptions& options) {
-  return options.dtype == numeric::DType::fp64 ? run_in<double>(problem, options)
-                                               : run_in<float>(problem, options);
+  return options.dtype == numeric::DType::fp64 ? chunk_gradients_in<double>(problem, options)
+                                               : chunk_gradients_in<float>(problem, options);
 }
 
 }  // namespace kda_check::kda

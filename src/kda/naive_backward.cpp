@@ -152,7 +152,7 @@ class GroupBackward {
 };
 
 template <class T>
-GradientTensors run_in(const Problem& problem, const RunOptions& options) {
+GradientTensors naive_gradients_in(const Problem& problem, const RunOptions& options) {
   const TokenArithmetic arithmetic(problem, options);
   const std::vector<GroupJob> jobs = group_jobs(problem);
   const std::size_t threads = std::min(static_cast<std::size_t>(options.threads), jobs.size());
@@ -173,8 +173,8 @@ GradientTensors run_in(const Problem& problem, const RunOptions& options) {
 }  // namespace
 
 GradientTensors run_naive_backward(const Problem& problem, const RunOptions& options) {
-  return options.dtype == numeric::DType::fp64 ? run_in<double>(problem, options)
-                                               : run_in<float>(problem, options);
+  return options.dtype == numeric::DType::fp64 ? naive_gradients_in<double>(problem, options)
+                                               : naive_gradients_in<float>(problem, options);
 }
 
 }  // namespace kda_check::kda

@@ -18,7 +18,7 @@ namespace {
 
 using tensor::Tensor;
 
-[[noreturn]] void refuse(std::string what, std::string hint = {}) {
+[[noreturn]] void refuse_call(std::string what, std::string hint = {}) {
   throw Error(ErrorKind::input, std::move(what), {}, std::move(hint));
 }
 
@@ -29,14 +29,14 @@ class Rows {
       : table_(table), slots_(static_cast<std::int64_t>(slots)) {
     const std::size_t wanted = sequences * std::max<std::size_t>(1, table.columns);
     if (table.indices.size() != wanted)
-      refuse(fmt::format("inputs/state_indices has {} entries; wanted {} for {} sequences",
+      refuse_call(fmt::format("inputs/state_indices has {} entries; wanted {} for {} sequences",
                          table.indices.size(), wanted, sequences));
     if (table.accepted.empty()) return;
     if (table.columns == 0)
-      refuse("inputs/num_accepted_tokens is there but inputs/state_indices is [N]; wanted [N,S]",
+      refuse_call("inputs/num_accepted_tokens is there but inputs/state_indices is [N]; wanted [N,S]",
              "a column for every token that may be accepted");
     if (table.accepted.size() != sequences)
-      refuse(fmt::format("inputs/num_accepted_tokens has {} entries; wanted {}, one a sequence",
+      refuse_call(fmt::format("inputs/num_accepted_tokens has {} entries; wanted {}, one a sequence",
                          table.accepted.size(), sequences));
   }
 
@@ -44,7 +44,7 @@ class Rows {
     const std::size_t n = sequence.index;
     if (sequence.length() == 0) return;
     if (table_.columns > 0 && sequence.length() > table_.columns)
-      refuse(
+      refuse_call(
           fmt::format("inputs/state_indices has {} columns but sequence {} has {} tokens; wanted a slot "
                       "for each of them",
                       table_.columns, n, sequence.length()));
@@ -59,7 +59,7 @@ class Rows {
       if (is_padding(n, t)) continue;
       const std::size_t to = slot(n, t);
       if (!stored.insert(to).second)
-        refuse(fmt::format("{} is {}, as another of the row; wanted a slot for each token", entry(n, t), to));
+        refuse_call(fmt::format("{} is {}, as another of the row; wanted a slot for each token", entry(n, t), to));
       take(to, n);
       pieces.push_back({sequence.part(0, t + 1), from, to});
     }
@@ -82,7 +82,7 @@ class Rows {
     if (accepted >= 1 && accepted <= columns) return static_cast<std::size_t>(accepted - 1);
     if (table_.padding == PaddingSlots::nonpositive) return none;
     if (table_.padding == PaddingSlots::negative_tokens) return accepted < 1 ? 0 : table_.columns - 1;
-    refuse(fmt::format("inputs/num_accepted_tokens[{}] is {}; wanted 1..{}, the columns of "
+    refuse_call(fmt::format("inputs/num_accepted_tokens[{}] is {}; wanted 1..{}, the columns of "
                        "inputs/state_indices",
                        n, accepted, columns),
            "a kernel reads the slot of column num_accepted_tokens - 1");
@@ -93,7 +93,7 @@ class Rows {
     if (table_.padding != PaddingSlots::negative_tokens || table_.columns == 0) return true;
     for (std::size_t t = 0; t < length; ++t)
       if (!is_padding(n, t))
-        refuse(
+        refuse_call(
             fmt::format("{} is {}, where the row begins, and token {} is stored in slot {}; wanted padding "
                         "in all of the row",
                         entry(n, column), index(n, column), t, index(n, t)),
@@ -106,12 +106,12 @@ class Rows {
     while (tokens < length && !is_padding(n, tokens)) ++tokens;
     if (tokens == length || table_.padding == PaddingSlots::nonpositive) return length;
     if (table_.padding != PaddingSlots::negative_tokens)
-      refuse(fmt::format("{} is {}, which is padding, and token {} of the sequence is stored there",
+      refuse_call(fmt::format("{} is {}, which is padding, and token {} of the sequence is stored there",
                          entry(n, tokens), index(n, tokens), tokens),
              "a row is padding as a whole, by the slot it is read from");
     for (std::size_t t = tokens; t < length; ++t)
       if (!is_padding(n, t))
-        refuse(fmt::format("{} is {}, which is padding, and token {} behind it is stored in slot {}",
+        refuse_call(fmt::format("{} is {}, which is padding, and token {} behind it is stored in slot {}",
                            entry(n, tokens), index(n, tokens), t, index(n, t)),
                "the tokens of a row that are padding are its last ones");
     return tokens;
@@ -131,7 +131,7 @@ class Rows {
   std::size_t slot(std::size_t n, std::size_t column) const {
     const std::int64_t found = index(n, column);
     if (found < 0 || found >= slots_)
-      refuse(fmt::format("{} is {}; wanted 0..{}, the slots of inputs/state_pool", entry(n, column), found,
+      refuse_call(fmt::format("{} is {}; wanted 0..{}, the slots of inputs/state_pool", entry(n, column), found,
                          slots_ - 1),
              found < 0 && table_.padding == PaddingSlots::none
                  ? "options/padding_slots says which numbers are padding"
@@ -141,7 +141,7 @@ class Rows {
   void take(std::size_t slot, std::size_t n) {
     const auto [owner, is_new] = owners_.emplace(slot, n);
     if (!is_new && owner->second != n)
-      refuse(fmt::format("inputs/state_indices names slot {} in the rows of sequences {} and {}; wanted a "
+      refuse_call(fmt::format("inputs/state_indices names slot {} in the rows of sequences {} and {}; wanted a "
                          "slot in one row only",
                          slot, owner->second, n),
              "also where no row stores to it: two sequences that begin from one state need two slots of it");
@@ -192,14 +192,14 @@ std::vector<PoolPiece> pieces_of(const SlotTable& table, std::size_t slots,
   Rows rows(table, slots, sequences.size());
   std::vector<PoolPiece> pieces;
   for (const Sequence& sequence : sequences) rows.add(sequence, pieces);
-  if (pieces.empty()) refuse("inputs/state_indices has padding alone: no token of this call is computed");
+  if (pieces.empty()) refuse_call("inputs/state_indices has padding alone: no token of this call is computed");
   return pieces;
 }
 
 void check_call(const Outline& call) {
   for (const char* const name : {"initial_state", "do", "dht"})
     if (call.has(name))
-      refuse(fmt::format("inputs/{} is there beside inputs/state_pool; a call on a pool has none", name));
+      refuse_call(fmt::format("inputs/{} is there beside inputs/state_pool; a call on a pool has none", name));
 }
 
 std::string_view in_ordinary_form(std::string_view tensor) {

@@ -102,7 +102,7 @@ class Run {
 };
 
 template <class T>
-Answer run_in(const Problem& problem, const RunOptions& options) {
+Answer steps_in(const Problem& problem, const RunOptions& options) {
   Answer answer = allocate_answer(problem, options.dtype, options.threads);
   Run<T>(problem, options, answer).run(options.threads);
   return answer;
@@ -111,8 +111,8 @@ Answer run_in(const Problem& problem, const RunOptions& options) {
 }  // namespace
 
 Answer run_recurrent(const Problem& problem, const RunOptions& options) {
-  return options.dtype == numeric::DType::fp64 ? run_in<double>(problem, options)
-                                               : run_in<float>(problem, options);
+  return options.dtype == numeric::DType::fp64 ? steps_in<double>(problem, options)
+                                               : steps_in<float>(problem, options);
 }
 
 }  // namespace kda_check::kda

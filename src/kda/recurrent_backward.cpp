@@ -285,7 +285,7 @@ class HeadBackward {
 };
 
 template <class T>
-GradientTensors run_in(const Problem& problem, const RunOptions& options) {
+GradientTensors recurrent_gradients_in(const Problem& problem, const RunOptions& options) {
   const TokenArithmetic arithmetic(problem, options);
   const std::vector<GroupJob> jobs = group_jobs(problem);
   const int workers_wanted = std::min(options.threads, static_cast<int>(jobs.size()));
@@ -312,8 +312,8 @@ GradientTensors run_in(const Problem& problem, const RunOptions& options) {
 }  // namespace
 
 GradientTensors run_recurrent_backward(const Problem& problem, const RunOptions& options) {
-  return options.dtype == numeric::DType::fp64 ? run_in<double>(problem, options)
-                                               : run_in<float>(problem, options);
+  return options.dtype == numeric::DType::fp64 ? recurrent_gradients_in<double>(problem, options)
+                                               : recurrent_gradients_in<float>(problem, options);
 }
 
 }  // namespace kda_check::kda

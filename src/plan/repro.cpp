@@ -23,9 +23,9 @@ std::string list_of(const Names& names) {
   return join(escaped, ",");
 }
 
-class Line {
+class ReproLine {
  public:
-  Line(const Case& item, const Problem& problem) : item_(item), problem_(problem), asked_(*item.asked) {}
+  ReproLine(const Case& item, const Problem& problem) : item_(item), problem_(problem), asked_(*item.asked) {}
 
   std::string text() {
     words_ = {"kda-check", asked_.command, problem_.source->target().path};
@@ -175,6 +175,6 @@ class Line {
 
 }  // namespace
 
-std::string repro_line(const Case& item, const Problem& problem) { return Line(item, problem).text(); }
+std::string repro_line(const Case& item, const Problem& problem) { return ReproLine(item, problem).text(); }
 
 }  // namespace kda_check::plan

@@ -18,7 +18,7 @@ using kda::PoolPiece;
 using tensor::Tensor;
 using Pieces = PoolFault::Pieces;
 
-constexpr std::size_t nowhere = std::size_t(-1);
+constexpr std::size_t no_piece = std::size_t(-1);
 
 std::byte* slot_of(Tensor& pool, std::size_t slot) {
   return pool.data() + slot * (pool.bytes() / pool.shape()[0]);
@@ -175,7 +175,7 @@ std::vector<PoolFault> all_faults() {
        [](const PoolCall& call, Pieces& pieces) {
          for (std::size_t p = 0; p + 1 < pieces.size(); ++p)
            if (call.table.columns > 0 && pieces[p].tokens.index == pieces[p + 1].tokens.index)
-             pieces[p].to = nowhere;
+             pieces[p].to = no_piece;
        }},
       {"prefix_overwritten",
        "a draft stores its last state where it read the first",
@@ -282,13 +282,13 @@ std::vector<PoolFault> all_faults() {
              std::memset(slot_of(pool, p.to + 1), 0, pool.bytes() / call.slots());
        }},
       {"last_row_not_stored", "the last row of a call is not stored", all_of_them,
-       [](const PoolCall&, Pieces& pieces) { pieces.back().to = nowhere; }},
+       [](const PoolCall&, Pieces& pieces) { pieces.back().to = no_piece; }},
       {"slot_0_for_padding",
        "slot 0 is taken for padding",
        {"arrival", "decode", "drafts", "padding", "prefill", "prefix", "server"},
        [](const PoolCall&, Pieces& pieces) {
          for (PoolPiece& p : pieces)
-           if (p.to == 0) p.to = nowhere;
+           if (p.to == 0) p.to = no_piece;
        }},
       {"stale_slot",
        "a slot has the state of who had it before",
@@ -348,7 +348,7 @@ kda::Answer with_pool_fault(const PoolFault& fault, const kda::Problem& problem,
   answer.pool = call.states.clone();
   const std::size_t bytes = call.states.bytes() / call.slots();
   for (std::size_t p = 0; p < pieces.size(); ++p)
-    if (pieces[p].to != nowhere)
+    if (pieces[p].to != no_piece)
       std::memcpy(slot_of(answer.pool, pieces[p].to), stored.data() + p * bytes, bytes);
   if (fault.behind) fault.behind(call, answer.pool);
   for (const PoolPiece& piece : call.pieces) stored_in.push_back(piece.to);

@@ -23,10 +23,6 @@ void gate_in_kernel(Draft& draft) {
   for (std::size_t h = 0; h < draft.HV; ++h) (*draft.A_log)[h] = numeric::log(slope_of(h));
 }
 
-void normal_state(Draft& draft) {
-  draft.initial_state = draft.states([](const At&, const Draw& draw) { return draw.normal(); });
-}
-
 Problem bwd_masked_exp(const Settings& settings) {
   Draft draft(settings);
   draft.g = draft.gates(Stream::g, constant(settings["g"]));
@@ -41,7 +37,7 @@ Problem bwd_lb_saturated(const Settings& settings) {
   draft.g = draft.gates(Stream::g, [least](const At& at, const Draw& draw) {
     return draw.uniform(least, 5 * least) / slope_of(at.h);
   });
-  normal_state(draft);
+  draft.draw_normal_state();
   return draft.finish();
 }
 
@@ -50,7 +46,7 @@ Problem bwd_dgate_cancel(const Settings& settings) {
   draft.k = draft.correlated_rows(0.5);
   draft.g = draft.gates(Stream::g, constant(settings["g"]));
   draft.beta = draft.betas(constant(0.9));
-  normal_state(draft);
+  draft.draw_normal_state();
   return draft.finish();
 }
 
@@ -68,7 +64,7 @@ Problem bwd_tail(const Settings& settings) {
     const Draw jump = draft.draw(Stream::spike, {at.b, at.t, at.h, 0}, draft.HV, 1);
     return jump.uniform() < settings["p"] ? -20.0 : log_sigmoid(draw.normal());
   });
-  normal_state(draft);
+  draft.draw_normal_state();
   return draft.finish();
 }
 
@@ -85,7 +81,7 @@ Problem bwd_chain(const Settings& settings) {
   draft.dt_bias.emplace(draft.HV * draft.K);
   for (std::size_t i = 0; i < draft.dt_bias->size(); ++i)
     (*draft.dt_bias)[i] = draft.draw(Stream::bias, {0, 0, 0, i}, 1, draft.dt_bias->size()).uniform(-2, 1);
-  normal_state(draft);
+  draft.draw_normal_state();
   return draft.finish();
 }
 

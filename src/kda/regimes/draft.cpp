@@ -121,6 +121,10 @@ std::vector<double> Draft::states(const Element& element, Stream stream) const {
   return values;
 }
 
+void Draft::draw_normal_state() {
+  initial_state = states([](const At&, const Draw& draw) { return draw.normal(); });
+}
+
 std::vector<double> Draft::unit_rows(Stream stream) const {
   std::vector<double> rows = keys(stream, [](const At&, const Draw& draw) { return draw.normal(); });
   make_unit(rows, K);

@@ -84,6 +84,9 @@ class Draft {
   /// [N,HV,K,V], as [N,HV,V,K] with state_v_first; `at.t` is the key row, `at.i` the value lane.
   std::vector<double> states(const Element& element, Stream stream = Stream::state) const;
 
+  /// An initial state of normals.
+  void draw_normal_state();
+
   /// Rows of normals, each made of unit length.
   std::vector<double> unit_rows(Stream stream) const;
   /// Rows of expected pairwise cosine rho within a head: unit(sqrt(rho) c + sqrt(1 - rho) unit(N)).

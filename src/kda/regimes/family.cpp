@@ -6,10 +6,6 @@ namespace kda_check::kda::regimes {
 
 namespace {
 
-void normal_state(Draft& draft) {
-  draft.initial_state = draft.states([](const At&, const Draw& draw) { return draw.normal(); });
-}
-
 /// As FLA's gated_delta_rule takes it: norm, softplus gate with its parameters, sigmoid, all in the kernel.
 Problem gdn(const Settings& settings) {
   Draft draft(settings);
@@ -29,7 +25,7 @@ Problem gdn(const Settings& settings) {
     draft.g = draft.gates(Stream::g, [](const At&, const Draw& draw) { return draw.normal(); });
     draft.beta = draft.betas([](const At&, const Draw& draw) { return draw.normal(); });
   }
-  normal_state(draft);
+  draft.draw_normal_state();
   return draft.finish();
 }
 
@@ -40,7 +36,7 @@ Problem column_beta(const Settings& settings) {
     draft.options.beta_sigmoid = draft.options.allow_neg_eigval = true;
     draft.beta = draft.betas([](const At&, const Draw& draw) { return draw.normal(); });
   }
-  normal_state(draft);
+  draft.draw_normal_state();
   return draft.finish();
 }
 
@@ -50,7 +46,7 @@ Problem gdn2(const Settings& settings) {
   draft.strength = Strength::gates;
   draft.k = draft.correlated_rows(settings["rho"]);
   draft.erase = draft.erase_gates([](const At&, const Draw& draw) { return 2 * sigmoid(draw.normal()); });
-  normal_state(draft);
+  draft.draw_normal_state();
   return draft.finish();
 }
 

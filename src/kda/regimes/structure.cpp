@@ -16,10 +16,6 @@ void bounded_gates(Draft& draft) {
   draft.g = draft.gates(Stream::g, [](const At&, const Draw& draw) { return -5 * sigmoid(draw.normal()); });
 }
 
-void normal_state(Draft& draft) {
-  draft.initial_state = draft.states([](const At&, const Draw& draw) { return draw.normal(); });
-}
-
 Problem prefix_causality(const Settings& settings) {
   Draft draft(settings);
   bounded_gates(draft);
@@ -76,7 +72,7 @@ Problem split_invariance(const Settings& settings) {
 Problem tails(const Settings& settings) {
   Draft draft(settings);
   bounded_gates(draft);
-  normal_state(draft);
+  draft.draw_normal_state();
   return draft.finish();
 }
 
@@ -84,7 +80,7 @@ Problem layout_asym(const Settings& settings) {
   Draft draft(settings);
   draft.options.state_v_first = settings["v_first"] > 0;
   draft.g = draft.gates(Stream::g, constant(-0.05));
-  normal_state(draft);
+  draft.draw_normal_state();
   return draft.finish();
 }
 
@@ -99,7 +95,7 @@ Problem varlen(const Settings& settings) {
     draft.cu_seqlens.push_back(std::min(T, draft.cu_seqlens.back() + lengths[n % std::size(lengths)]));
   draft.N = draft.cu_seqlens.size() - 1;
   bounded_gates(draft);
-  normal_state(draft);
+  draft.draw_normal_state();
   draft.fill_defaults();
   if (settings["poison"] > 0 && draft.N > poisoned) {
     const auto begin = static_cast<std::size_t>(draft.cu_seqlens[poisoned]);
@@ -116,7 +112,7 @@ Problem varlen(const Settings& settings) {
 Problem gva(const Settings& settings) {
   Draft draft(settings);
   bounded_gates(draft);
-  normal_state(draft);
+  draft.draw_normal_state();
   return draft.finish();
 }
 
