@@ -2,9 +2,8 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
-# Debian 12 and Ubuntu 24.04 have all of these.
-build_packages=(g++ cmake ninja-build libcli11-dev libxtensor-dev libfmt-dev libhdf5-dev nlohmann-json3-dev
-                zlib1g-dev libaec-dev libtomlplusplus-dev libpugixml-dev)
+# Debian 12 and Ubuntu 24.04 have all of these. CMake names the packages of the libraries where it looks for them.
+build_packages=(g++ cmake ninja-build $(sed -n 's/^kda_check_need[a-z_]*(\([^ ]*\) .*/\1/p' "$root/cmake/dependencies.cmake" | sort -u))
 test_packages=(catch2 libmpfr-dev python3-jsonschema libopenmpi-dev openmpi-bin)
 format_packages=(clang-format)
 clang_packages=(clang)
