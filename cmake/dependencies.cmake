@@ -1,17 +1,28 @@
-# Libraries from the distribution's packages (scripts/lib/build.sh names them).
+# Libraries from the distribution's packages: cmake/packages.cmake says which are missing.
 
 include(CheckCXXSourceCompiles)
 
-find_package(fmt REQUIRED)
+kda_check_need(libfmt-dev package fmt)
+kda_check_need(libcli11-dev package CLI11)
+kda_check_need(nlohmann-json3-dev package nlohmann_json)
+kda_check_need(libxtensor-dev package xtensor)
+kda_check_need(libhdf5-dev package HDF5 COMPONENTS C)
+kda_check_need(libtomlplusplus-dev path KDA_CHECK_TOML toml++/toml.h)
+kda_check_need(libpugixml-dev path KDA_CHECK_PUGIXML_INCLUDE pugixml.hpp)
+# An archive where there is one: the shared libraries bring others into every process.
+kda_check_need(libpugixml-dev library KDA_CHECK_PUGIXML NAMES libpugixml.a pugixml)
+kda_check_need_archive(libhdf5-dev hdf5)
+kda_check_need_archive(libaec-dev sz)
+kda_check_need_archive(libaec-dev aec)
+kda_check_need_archive(zlib1g-dev z)
+kda_check_say_missing()
+find_package(Threads REQUIRED)
+
 if(KDA_CHECK_STATIC)
   add_library(kda_check_fmt ALIAS fmt::fmt-header-only)
 else()
   add_library(kda_check_fmt ALIAS fmt::fmt)
 endif()
-find_package(CLI11 REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(xtensor REQUIRED)
-find_package(Threads REQUIRED)
 
 # MPI, for one module that the program loads when it is asked to (src/mpi). A static program loads nothing, and
 # sanitizers have much to say of what is not ours.
@@ -23,28 +34,16 @@ endif()
 
 # HDF5, the C library, through its archive where there is one: the distribution's shared library brings thirty others
 # (its network drivers) into every process, 6 MB that a run on a small fixture would notice.
-find_package(HDF5 REQUIRED COMPONENTS C)
 add_library(kda_check_hdf5 INTERFACE)
 target_include_directories(kda_check_hdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
 target_compile_definitions(kda_check_hdf5 INTERFACE ${HDF5_C_DEFINITIONS})
-find_library(KDA_CHECK_HDF5_ARCHIVE NAMES libhdf5.a
-             PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/serial PATH_SUFFIXES hdf5/serial)
-function(kda_check_archives result)
-  set(found)
-  foreach(name ${ARGN})
-    find_library(KDA_CHECK_ARCHIVE_${name} NAMES lib${name}.a)
-    if(NOT KDA_CHECK_ARCHIVE_${name})
-      set(${result} "" PARENT_SCOPE)
-      return()
-    endif()
-    list(APPEND found ${KDA_CHECK_ARCHIVE_${name}})
-  endforeach()
-  set(${result} ${found} PARENT_SCOPE)
-endfunction()
-kda_check_archives(KDA_CHECK_HDF5_NEEDS sz aec z)
-if(KDA_CHECK_HDF5_ARCHIVE AND KDA_CHECK_HDF5_NEEDS)
+set(archive_libraries)
+foreach(name hdf5 sz aec z)
+  list(APPEND archive_libraries ${KDA_CHECK_ARCHIVE_${name}})
+endforeach()
+if(NOT archive_libraries MATCHES NOTFOUND)
   # Some distributions build the network drivers into the archive, which then wants libraries that have no archive.
-  set(archive_libraries ${KDA_CHECK_HDF5_ARCHIVE} ${KDA_CHECK_HDF5_NEEDS} ${CMAKE_DL_LIBS} Threads::Threads m)
+  list(APPEND archive_libraries ${CMAKE_DL_LIBS} Threads::Threads m)
   set(CMAKE_REQUIRED_INCLUDES ${HDF5_C_INCLUDE_DIRS})
   set(CMAKE_REQUIRED_LIBRARIES ${archive_libraries})
   check_cxx_source_compiles("#include <hdf5.h>\nint main() { return H5open() + (H5Fopen(\"x\", 0, 0) > 0); }"
@@ -61,13 +60,10 @@ else()
 endif()
 
 # toml++ as headers: the distribution's target wants its shared library, and the program needs no library more.
-find_path(KDA_CHECK_TOML toml++/toml.h REQUIRED)
 add_library(kda_check_toml INTERFACE)
 target_include_directories(kda_check_toml SYSTEM INTERFACE ${KDA_CHECK_TOML})
 
-# pugixml writes the JUnit report; the archive where there is one, for the same reason.
-find_path(KDA_CHECK_PUGIXML_INCLUDE pugixml.hpp REQUIRED)
-find_library(KDA_CHECK_PUGIXML NAMES libpugixml.a pugixml REQUIRED)
+# pugixml writes the JUnit report.
 add_library(kda_check_pugixml INTERFACE)
 target_include_directories(kda_check_pugixml SYSTEM INTERFACE ${KDA_CHECK_PUGIXML_INCLUDE})
 target_link_libraries(kda_check_pugixml INTERFACE ${KDA_CHECK_PUGIXML})

@@ -67,7 +67,7 @@ function(kda_check_precompile name header)
   if(NOT KDA_CHECK_PRECOMPILE)
     return()
   endif()
-  file(WRITE ${PROJECT_BINARY_DIR}/${name}.cpp "")
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/${name}.cpp CONTENT "")
   add_library(${name} OBJECT ${PROJECT_BINARY_DIR}/${name}.cpp)
   target_link_libraries(${name} PRIVATE kda_check_flags ${ARGN})
   target_compile_options(${name} PRIVATE ${precompiling})
@@ -79,7 +79,6 @@ function(kda_check_use_precompiled target name)
     target_compile_options(${target} PRIVATE ${precompiling})
   endif()
 endfunction()
-kda_check_precompile(kda_check_precompiled ${PROJECT_SOURCE_DIR}/src/precompiled.hpp kda_check_fmt)
 
 # kda_check_unite(TARGET): what its files include is compiled once for each eight of them (KDA_CHECK_UNITY). Their names in
 # unnamed namespaces must differ: g++ says so where they do not.

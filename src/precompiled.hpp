@@ -19,10 +19,7 @@
 #include <utility>
 #include <vector>
 
-// The library has this compiled; each file that formats into a string would compile it again. clang has
-// another name for it than g++ gave it there.
-#if !defined(FMT_HEADER_ONLY) && !defined(__clang__)
+// base/formatting.cpp has this compiled; each file that formats into a string would compile it again.
 extern template void fmt::detail::vformat_to(fmt::detail::buffer<char>&, fmt::string_view,
                                              fmt::basic_format_args<FMT_BUFFER_CONTEXT(char)>,
                                              fmt::detail::locale_ref);
-#endif

@@ -2,9 +2,8 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
-# Debian 12 and Ubuntu 24.04 have all of these.
-build_packages=(g++ cmake ninja-build libcli11-dev libxtensor-dev libfmt-dev libhdf5-dev nlohmann-json3-dev
-                zlib1g-dev libaec-dev libtomlplusplus-dev libpugixml-dev)
+# Debian 12 and Ubuntu 24.04 have all of these. CMake names the packages of the libraries where it looks for them.
+build_packages=(g++ cmake ninja-build $(sed -n 's/^kda_check_need[a-z_]*(\([^ ]*\) .*/\1/p' "$root/cmake/dependencies.cmake" | sort -u))
 test_packages=(catch2 libmpfr-dev python3-jsonschema libopenmpi-dev openmpi-bin)
 format_packages=(clang-format)
 clang_packages=(clang)
@@ -55,6 +54,25 @@ if command -v ccache >/dev/null; then
   export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:+$CCACHE_SLOPPINESS,}pch_defines,time_macros
 fi
 
+# counted LOG WORDS...: what WORDS print goes to LOG. How far they are, if they say it as ninja does, [120/400], is shown:
+# in one line of a terminal, elsewhere every half minute.
+counted() {
+  local log=$1 shown=$SECONDS line code=0
+  shift
+  "$@" 2>&1 | while IFS= read -r line; do
+    printf '%s\n' "$line" >>"$log"
+    [[ $line =~ ^\ *(\[[0-9]+/[0-9]+\]) ]] || continue
+    if [ -t 2 ]; then
+      printf '\r%s ' "${BASH_REMATCH[1]}" >&2
+    elif ((SECONDS - shown >= 30)); then
+      say "${BASH_REMATCH[1]}"
+      shown=$SECONDS
+    fi
+  done || code=$?
+  [ ! -t 2 ] || printf '\r\e[K' >&2
+  return $code
+}
+
 # build PRESET [TARGET...]: quiet unless it fails, takes long, or what it is built for is new (cmake/native.cmake).
 build() {
   local preset=$1 log="$root/build/$1.log" built_for="$root/build/$1/built_for.txt" before=
@@ -67,7 +85,7 @@ build() {
     build_failed "$preset"
   fi
   [ ! -e "$built_for" ] || [ "$(<"$built_for")" = "$before" ] || say "$(<"$built_for")"
-  if ! cmake --build "$root/build/$preset" --target "$@" >>"$log" 2>&1; then
+  if ! counted "$log" cmake --build "$root/build/$preset" --target "$@"; then
     build_failed "$preset"
   fi
 }
