@@ -69,8 +69,9 @@ target_include_directories(kda_check_pugixml SYSTEM INTERFACE ${KDA_CHECK_PUGIXM
 target_link_libraries(kda_check_pugixml INTERFACE ${KDA_CHECK_PUGIXML})
 
 # The CUDA toolkit is used when it is there and never required; a build for this machine alone has no use for it
-# without a device.
+# without a device. kda_check_cuda: ON, OFF, or PTX where the code is compiled and not used.
 set(without_cuda "")
+set(kda_check_cuda OFF)
 kda_check_native_gpu(has_gpu)
 if(KDA_CHECK_CUDA STREQUAL "OFF")
   set(without_cuda "KDA_CHECK_CUDA is OFF")
@@ -83,6 +84,11 @@ else()
     if(KDA_CHECK_CUDA STREQUAL "ON")
       message(FATAL_ERROR "KDA_CHECK_CUDA is ON: ${without_cuda}")
     endif()
+  elseif(KDA_CHECK_CUDA STREQUAL "PTX")
+    set(without_cuda "KDA_CHECK_CUDA is PTX")
+    set(kda_check_cuda PTX)
+  else()
+    set(kda_check_cuda ON)
   endif()
 endif()
 
@@ -93,7 +99,7 @@ if(KDA_CHECK_STATIC)
   set(CMAKE_REQUIRED_LINK_OPTIONS -static)
   check_cxx_source_compiles("int main() {}" KDA_CHECK_LIBC_ARCHIVE)
   unset(CMAKE_REQUIRED_LINK_OPTIONS)
-  if(KDA_CHECK_LIBC_ARCHIVE AND NOT CUDAToolkit_FOUND)
+  if(KDA_CHECK_LIBC_ARCHIVE AND NOT kda_check_cuda STREQUAL "ON")
     set(kda_check_static_words -static)
   else()
     set(kda_check_static_words -static-libstdc++ -static-libgcc)
