@@ -80,14 +80,6 @@ function(kda_check_use_precompiled target name)
   endif()
 endfunction()
 
-# kda_check_unite(TARGET): what its files include is compiled once for each eight of them (KDA_CHECK_UNITY). Their names in
-# unnamed namespaces must differ: g++ says so where they do not.
-function(kda_check_unite target)
-  if(KDA_CHECK_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-  endif()
-endfunction()
-
 # kda_check_layer(NAME [FOLDER DIR] [HEADERS FILE ...] SOURCES FILE ... [LINK TARGET ...] [PRIVATE_LINK TARGET ...]
 #                 [OPTIMISE LEVEL] [PRECOMPILED]): the static library kda_check_NAME. Lowest layer first.
 #
@@ -106,8 +98,9 @@ function(kda_check_layer name)
   add_library(${target} STATIC ${layer_SOURCES})
   target_link_libraries(${target} PUBLIC kda_check_flags ${target}_headers ${layer_LINK} PRIVATE ${layer_PRIVATE_LINK})
   kda_check_optimise(${target} "${layer_OPTIMISE}")
-  if(NOT name STREQUAL cuda)  # what nvcc compiles stays a file each
-    kda_check_unite(${target})
+  # What files include is compiled once for each eight of them; what they call alike in unnamed namespaces g++ refuses.
+  if(KDA_CHECK_UNITY AND NOT name STREQUAL cuda)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   endif()
   if(layer_PRECOMPILED)
     kda_check_use_precompiled(${target} kda_check_precompiled)

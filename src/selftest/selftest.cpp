@@ -118,7 +118,7 @@ report::Section rows_about(const std::vector<Subject>& subjects, const std::stri
 }
 
 /// The variants of this machine over the whole suite: all pass, the same on one thread and on two.
-report::Section healthy_over(const std::string& suite, Gate& gate) {
+report::Section healthy_over(const std::string& suite, Judgement& judgement) {
   report::Section section;
   section.key = "suite_runs";
   section.title = "healthy kernels over " + suite;
@@ -131,7 +131,7 @@ report::Section healthy_over(const std::string& suite, Gate& gate) {
   for (const int threads : {1, 2}) {
     plan::Request request;
     request.targets = {suite};
-    const report::Document document = gate.run(gate.planned(request), threads);
+    const report::Document document = judgement.run(judgement.planned(request), threads);
     std::vector<std::string> alarms;
     for (const report::CaseResult& item : document.cases)
       if (is_alarm(item))
@@ -173,7 +173,7 @@ bool is_wrong_in_a_pool(std::string_view name) {
 }  // namespace
 
 void selftest(const SelftestRequest& request, report::Document& document) {
-  Gate gate(request);
+  Judgement judgement(request);
   const int threads = request.resources.threads;
   const std::string suite = request.production ? std::string() : request.suite;
   const bool with_suite = !suite.empty();
@@ -189,7 +189,7 @@ void selftest(const SelftestRequest& request, report::Document& document) {
   try {
     const std::span<Subject> all = subjects;
     const auto try_on = [&](std::span<Subject> some, const char* problem) {
-      try_on_problem(some, problem, gate, threads);
+      try_on_problem(some, problem, judgement, threads);
       for (Subject& subject : some) subject.tried = !with_suite || !subject.mutant;
     };
     if (request.production) {
@@ -198,18 +198,18 @@ void selftest(const SelftestRequest& request, report::Document& document) {
       try_on(all.first(forward), target);
       try_on(all.subspan(forward), gradient_target);
     }
-    if (with_suite) try_on_suite(all, suite, gate, threads);
+    if (with_suite) try_on_suite(all, suite, judgement, threads);
     document.sections.push_back(rows_about(subjects, suite));
-    if (with_suite) document.sections.push_back(healthy_over(suite, gate));
+    if (with_suite) document.sections.push_back(healthy_over(suite, judgement));
   } catch (const Interrupted&) {
     if (document.sections.size() == 1) {  // nothing is known of those that are missing
       std::erase_if(subjects, [](const Subject& subject) { return !subject.tried; });
       document.sections.push_back(rows_about(subjects, suite));
     }
-    document.failures = std::move(gate.failures);
+    document.failures = std::move(judgement.failures);
     throw;
   }
-  document.failures = std::move(gate.failures);
+  document.failures = std::move(judgement.failures);
 }
 
 }  // namespace kda_check::selftest

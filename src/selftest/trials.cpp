@@ -21,13 +21,13 @@ std::string alarm_text(const report::CaseResult& item) {
   return fmt::format("{} {}: {}: {}", item.place, item.path, item.against, item.reason);
 }
 
-plan::Plan Gate::planned(const plan::Request& words) const {
+plan::Plan Judgement::planned(const plan::Request& words) const {
   plan::Planning planning;
   planning.limits = request_.resources.limits, planning.parse_line = request_.parse_line;
   return plan::planned(words, planning);
 }
 
-report::Document Gate::run(const plan::Plan& plan, int threads) {
+report::Document Judgement::run(const plan::Plan& plan, int threads) {
   report::Document document;
   document.command = "run", document.judges = true;
   document.failures = plan.failures;
@@ -40,7 +40,7 @@ report::Document Gate::run(const plan::Plan& plan, int threads) {
 
 namespace {
 
-void try_some(std::span<Subject* const> subjects, const char* problem, Gate& gate, int threads) {
+void try_some(std::span<Subject* const> subjects, const char* problem, Judgement& judgement, int threads) {
   if (subjects.empty()) return;
   const Subject& first = *subjects.front();
   const std::string_view dtype = numeric::name_of(first.dtype);
@@ -59,7 +59,7 @@ void try_some(std::span<Subject* const> subjects, const char* problem, Gate& gat
   request.selection.pass = first.pass;
   request.selection.against = plan::Names{"oracle"};
   if (first.under_laws) request.invariants.emplace();
-  for (const report::CaseResult& item : gate.run(gate.planned(request), threads).cases) {
+  for (const report::CaseResult& item : judgement.run(judgement.planned(request), threads).cases) {
     const auto found = known.find(item.variant);
     if (found == known.end() || item.verdict == Verdict::skipped) continue;
     if (item.verdict == Verdict::pass)
@@ -71,14 +71,14 @@ void try_some(std::span<Subject* const> subjects, const char* problem, Gate& gat
 
 }  // namespace
 
-void try_on_problem(std::span<Subject> subjects, const char* problem, Gate& gate, int threads) {
+void try_on_problem(std::span<Subject> subjects, const char* problem, Judgement& judgement, int threads) {
   for (std::size_t first = 0, end; first < subjects.size(); first = end) {
     for (end = first; end < subjects.size() && subjects[end].dtype == subjects[first].dtype;) ++end;
     for (const bool under_laws : {true, false}) {
       std::vector<Subject*> some;
       for (Subject& subject : subjects.subspan(first, end - first))
         if (subject.under_laws == under_laws) some.push_back(&subject);
-      try_some(some, problem, gate, threads);
+      try_some(some, problem, judgement, threads);
     }
   }
 }
@@ -126,12 +126,12 @@ bool takes_the_place(const Subject& subject, const plan::Answer& answer, Pass pa
 
 }  // namespace
 
-void try_on_suite(std::span<Subject> subjects, const std::string& suite, Gate& gate, int threads) {
+void try_on_suite(std::span<Subject> subjects, const std::string& suite, Judgement& judgement, int threads) {
   plan::Request request;
   request.targets = {suite};
-  plan::Plan whole = gate.planned(request);
+  plan::Plan whole = judgement.planned(request);
   const std::vector<plan::Problem> problems = std::exchange(whole.problems, {});
-  std::ranges::move(whole.failures, std::back_inserter(gate.failures));
+  std::ranges::move(whole.failures, std::back_inserter(judgement.failures));
   whole.failures.clear();
   // A few at a time, for all threads: fewer, and they are idle; more, and much is run of what is caught.
   constexpr std::size_t at_once = 4;
@@ -154,7 +154,7 @@ void try_on_suite(std::span<Subject> subjects, const std::string& suite, Gate& g
         if (!replaced.is_empty()) part.problems.push_back(replaced.taken());
       }
       if (part.problems.empty()) continue;
-      for (const report::CaseResult& item : gate.run(part, threads).cases) {
+      for (const report::CaseResult& item : judgement.run(part, threads).cases) {
         if (!is_alarm(item)) continue;
         const auto caught = std::ranges::find_if(subjects, [&](const Subject& subject) {
           return subject.mutant && subject.variant.name == item.variant &&
