@@ -4,7 +4,7 @@
 # scripts install the packages of these lines (scripts/lib/build.sh).
 set(kda_check_missing "")
 macro(kda_check_need package kind name)
-  if(${kind} STREQUAL package)
+  if("${kind}" STREQUAL "package")
     find_package(${name} QUIET ${ARGN})
   else()
     cmake_language(CALL find_${kind} ${name} ${ARGN})

@@ -2,9 +2,13 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
-# Debian 12 and Ubuntu 24.04 have all of these. CMake names the packages of the libraries where it looks for them.
-build_packages=(g++ cmake ninja-build $(sed -n 's/^kda_check_need[a-z_]*(\([^ ]*\) .*/\1/p' "$root/cmake/dependencies.cmake" | sort -u))
-test_packages=(catch2 libmpfr-dev python3-jsonschema libopenmpi-dev openmpi-bin)
+# packages_of FILE: those of the libraries that CMake looks for there (cmake/packages.cmake). An archive of the sources has
+# no tests.
+packages_of() { [ ! -e "$root/$1" ] || sed -n 's/^kda_check_need[a-z_]*(\([^ ]*\) .*/\1/p' "$root/$1" | sort -u; }
+
+# Debian 12 and Ubuntu 24.04 have all of these.
+build_packages=(g++ cmake ninja-build $(packages_of cmake/dependencies.cmake))
+test_packages=($(packages_of tests/CMakeLists.txt) python3-jsonschema libopenmpi-dev openmpi-bin)
 format_packages=(clang-format)
 clang_packages=(clang)
 

@@ -33,6 +33,7 @@ hidden=(-DCMAKE_FIND_ROOT_PATH="$folder/nowhere")
 for kind in PACKAGE LIBRARY INCLUDE; do hidden+=(-DCMAKE_FIND_ROOT_PATH_MODE_$kind=ONLY); done
 missing "${hidden[@]}" -- "${libraries[@]}"
 missing -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON -- libfmt-dev
+missing -DKDA_CHECK_TESTS=ON -DCMAKE_DISABLE_FIND_PACKAGE_Catch2=ON -- catch2
 
 # pip has CMake forget all at each call, as its tools lie elsewhere each time: the cache goes, and CMakeFiles of the root.
 # A compiler that compiles nothing is soon done.
