@@ -180,10 +180,10 @@ TEST_CASE("a block of a token form has the layouts that Triton's compiler was se
   const auto is = [](const RowLayout& layout, std::size_t registers, std::size_t lanes) {
     return layout == RowLayout{registers, lanes, 1};
   };
-  CHECK(is(recurrent_state_layout(128, 128, true, &fp32, {8, 1}), 4, 32));
-  CHECK(is(recurrent_state_layout(128, 128, true, &bf16, {4, 1}), 8, 16));
-  CHECK(is(recurrent_state_layout(128, 128, true, &bf16, {32, 1}), 8, 16));
-  CHECK(is(recurrent_state_layout(64, 64, true, &fp32, {8, 1}), 4, 16));
+  CHECK(is(recurrent_state_layout({128, 128, true, &fp32, {8, 1}}), 4, 32));
+  CHECK(is(recurrent_state_layout({128, 128, true, &bf16, {4, 1}}), 8, 16));
+  CHECK(is(recurrent_state_layout({128, 128, true, &bf16, {32, 1}}), 8, 16));
+  CHECK(is(recurrent_state_layout({64, 64, true, &fp32, {8, 1}}), 4, 16));
   CHECK(is(recurrent_norm_layout(128, bf16, {8, 1}), 4, 32));
   CHECK(recurrent_norm_layout(128, bf16, {32, 4}) == RowLayout{1, 32, 4});
 }
