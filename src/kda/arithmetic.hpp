@@ -45,6 +45,8 @@ struct Reduction {
   int width = 0;
   bool operator==(const Reduction&) const = default;
 };
+/// Strided running sums that there is room for; of a GPU's thread, too.
+inline constexpr std::size_t widest_tree = 1024, widest_tree_on_gpu = 256;
 
 /// How exp(G_i - G_j), the decay between two tokens of a chunk, is formed (docs/kda.md, "Exponent
 /// formulations"). `anchor_rows` says how many rows share an anchor. Left of the diagonal block the anchor is
