@@ -39,7 +39,7 @@ __device__ inline double exponential(Exponential, double x) { return exp(x); }
 __device__ inline float square_root(float x) { return sqrtf(x); }
 __device__ inline double square_root(double x) { return sqrt(x); }
 
-/// In fp32 evaluated in fp64 and rounded once, as the CPU kernels do it.
+/// In fp32 evaluated in fp64 and rounded once, as the CPU kernels do it: from 0 to 2^30 the same bits.
 __device__ inline float log1p_of(float x) { return static_cast<float>(log1p(static_cast<double>(x))); }
 __device__ inline double log1p_of(double x) { return log1p(x); }
 

@@ -77,6 +77,11 @@ std::size_t device_count() {
   return static_cast<std::size_t>(count);
 }
 std::string device_text_of(int number) { return text_of(look(number)); }
+int this_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "asking for the device");
+  return device;
+}
 void use_device(int number) { check(cudaSetDevice(number), "choosing a device"); }
 
 }  // namespace kda_check::cuda

@@ -13,6 +13,7 @@
 #include "device.hpp"
 #include "device_tensors.cuh"
 #include "emulation_backward.cuh"
+#include "kda/gpu_words.hpp"
 #include "kda/kernels/gradient_rules.hpp"
 #include "launcher_memory.cuh"
 #include "stream.hpp"
@@ -300,13 +301,8 @@ struct Started {
 }  // namespace
 
 std::string unsupported_emulation(const EmulatedForm& form, const Shape& shape) {
-  if (form.arithmetic.exponential == kda::Exponential::libm ||
-      form.arithmetic.exponential == kda::Exponential::poly)
-    return "exponential=libm and poly are the CPU's";
-  if (const std::string_view key = kda::cpu_only_key(form.arithmetic); !key.empty())
+  if (const std::string_view key = kda::cpu_only_key(form.arithmetic, form.casts); !key.empty())
     return "this value of " + std::string(key) + " is computed on the CPU alone";
-  if (form.casts.tensor_core != kda::Rounding::none)
-    return "what a tensor core rounds is rounded on the CPU alone";
   if (shape.is_fp64) return "emulations on a GPU are in fp32";
   if (form.chunk && form.chunk_size != 16 && form.chunk_size != 32 && form.chunk_size != 64)
     return "emulations on a GPU have chunks of 16, 32 and 64 rows";

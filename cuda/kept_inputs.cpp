@@ -1,13 +1,11 @@
 #include "kept_inputs.hpp"
 
-#include <cuda_runtime_api.h>
-
 #include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
 
-#include "check.hpp"
+#include "device.hpp"
 #include "device_input.hpp"
 
 namespace kda_check::cuda {
@@ -35,12 +33,6 @@ Registry& registry() {
 
 std::size_t bytes_of(const Input& input) { return numeric::format_of(input.dtype).bytes * input.elements; }
 Place place_of(const Input& input) { return {input.data, bytes_of(input)}; }
-
-int this_device() {
-  int device = 0;
-  check(cudaGetDevice(&device), "asking for the device");
-  return device;
-}
 
 /// Calls body(copies, this device's) for each input that stays on this device, but that nobody uses.
 template <class Body>

@@ -11,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "check.hpp"
+#include "device.hpp"
 #include "device_input.hpp"
 #include "hash.hpp"
 #include "stream.hpp"
@@ -64,8 +65,7 @@ class Pool {
 const Pool& pool() {
   static std::mutex mutex;
   static auto& pools = *new std::map<int, Pool>;  // at the end of the process the runtime may be gone
-  int device = 0;
-  check(cudaGetDevice(&device), "asking for memory");
+  const int device = this_device();
   const std::lock_guard lock(mutex);
   return pools.try_emplace(device, device).first->second;
 }
@@ -89,7 +89,7 @@ std::size_t free_memory() {
 
 // Delegates, so that what was allocated is freed when something after it throws.
 DeviceMemory::DeviceMemory(const char* name, std::size_t bytes) : DeviceMemory() {
-  name_ = name, bytes_ = bytes;
+  name_ = name, bytes_ = bytes, device_ = this_device();
   const std::size_t whole = rounded_up(bytes) + 2 * canary_bytes;
   const cudaError_t status = pool().allocate(&allocation_, whole);
   if (status == cudaErrorMemoryAllocation)
@@ -110,9 +110,14 @@ DeviceMemory::DeviceMemory(const char* name, std::size_t bytes) : DeviceMemory()
 
 DeviceMemory::~DeviceMemory() {
   if (allocation_ == nullptr) return;
+  // The default stream is that of the device a thread is at, and kernels of another do not wait for it.
+  int here = device_;
+  cudaGetDevice(&here);
+  if (here != device_) cudaSetDevice(device_);
   // Where something fails, kernels that write to it may be on their way.
   if (std::uncaught_exceptions() > 0) cudaDeviceSynchronize();
   cudaFreeAsync(allocation_, nullptr);  // fails only after an error that was reported
+  if (here != device_) cudaSetDevice(here);
 }
 
 void DeviceMemory::poison() const {

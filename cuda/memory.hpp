@@ -47,12 +47,14 @@ class DeviceMemory {
     std::swap(allocation_, other.allocation_);
     std::swap(memory_, other.memory_);
     std::swap(bytes_, other.bytes_);
+    std::swap(device_, other.device_);
   }
 
   const char* name_ = "";
   void* allocation_ = nullptr;
   void* memory_ = nullptr;
   std::size_t bytes_ = 0;
+  int device_ = 0;
 };
 
 }  // namespace kda_check::cuda

@@ -45,6 +45,8 @@ struct Reduction {
   int width = 0;
   bool operator==(const Reduction&) const = default;
 };
+/// Strided running sums that there is room for; of a GPU's thread, too.
+inline constexpr std::size_t widest_tree = 1024, widest_tree_on_gpu = 256;
 
 /// How exp(G_i - G_j), the decay between two tokens of a chunk, is formed (docs/kda.md, "Exponent
 /// formulations"). `anchor_rows` says how many rows share an anchor. Left of the diagonal block the anchor is
@@ -319,43 +321,6 @@ constexpr std::string_view lacks_gradients(const Arithmetic& arithmetic) {
   if (arithmetic.inverse == InverseForm::solve) return "no backward pass with inverse=solve";
   if (arithmetic.readout != Readout::start) return "no backward pass with readout=first and centre";
   return arithmetic.beta == BetaPart::keys ? "no backward pass with beta=keys" : "";
-}
-
-/// The key of a word that no code on a GPU has, emulations included; empty without one.
-constexpr std::string_view cpu_only_key(const Arithmetic& arithmetic) {
-  const CastPoints& casts = arithmetic.casts;
-  const bool rounds_there = casts.initial_state != Rounding::none || casts.scores != Rounding::none ||
-                            casts.off_diagonal != Rounding::none || casts.residual != Rounding::none ||
-                            casts.o_inter != Rounding::none || casts.o_intra != Rounding::none ||
-                            casts.kg != Rounding::none || casts.gate != Rounding::none ||
-                            casts.beta != Rounding::none;
-  if (arithmetic.exponential == Exponential::xla) return "exponential";
-  if (arithmetic.special != Special::ieee) return "special";
-  if (arithmetic.subnormals != Subnormals::gradual) return "subnormals";
-  if (is_triton(arithmetic.reduction) || is_by_lanes(arithmetic.reduction) ||
-      arithmetic.reduction.kind == ReductionKind::xla)
-    return "reduction";
-  if (arithmetic.storage == Storage::triton || (arithmetic.storage == Storage::named && rounds_there))
-    return "storage";
-  if (arithmetic.decay == DecayForm::reciprocal || arithmetic.decay == DecayForm::pair_rows ||
-      arithmetic.decay == DecayForm::pair_products)
-    return "decay";
-  if (is_one_of_eliminations(arithmetic.inverse) || arithmetic.inverse == InverseForm::doubling_wide ||
-      arithmetic.inverse == InverseForm::solve)
-    return "inverse";
-  if (arithmetic.merge != Merge::nearest) return "merge";
-  if (arithmetic.accumulator != Accumulator::fp32) return "accumulator";
-  if (arithmetic.tail == TailForm::factored || arithmetic.tail == TailForm::factored_late) return "tail";
-  if (arithmetic.gates != Gates::natural) return "gates";
-  if (arithmetic.update != Update::chained) return "update";
-  if (arithmetic.delta != Delta::wy) return "delta";
-  if (arithmetic.beta != BetaPart::rows) return "beta";
-  if (arithmetic.scale != ScaledPart::scores) return "scale";
-  if (arithmetic.output != Output::chained) return "output";
-  if (arithmetic.readout != Readout::start) return "readout";
-  if (arithmetic.segments.merge != SegmentMerge::none) return "segments";
-  if (arithmetic.stored != StoredState{}) return "stored";
-  return {};
 }
 
 /// A key of --arithmetic and what it takes.

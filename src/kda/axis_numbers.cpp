@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.hpp"
+#include "kda/arithmetic.hpp"
 
 namespace kda_check::kda {
 
@@ -49,7 +50,8 @@ double number_of(Number kind, std::string_view key, std::string_view value, std:
       if (!whole || (number != 8 && number != 16)) refuse_value(key, value, "blocks have 8 or 16 rows");
       break;
     case Number::width:
-      if (!whole || number < 2 || number > 1024) refuse_value(key, value, "wanted 2 to 1024 terms");
+      if (!whole || number < 2 || number > static_cast<double>(widest_tree))
+        refuse_value(key, value, fmt::format("wanted 2 to {} terms", widest_tree));
       break;
     case Number::bits:
       if (!whole || number < 20 || number > 30) refuse_value(key, value, "wanted 20 to 30 bits");

@@ -68,6 +68,7 @@ Operations chunk_operations(const Problem& problem, const RunOptions& options) {
   const Launch launch = launch_in(problem, options.arithmetic, Pass::forward);
   operations.norm = launch.norm;
   if (by_lanes) return operations;
+  operations.norm_halves = norm_halves(launch.norm, problem.dimensions().K);
   operations.pairs = launch.pairs, operations.substitution = launch.substitution;
   operations.scan_rows = launch.scan_rows;
   operations.interleaves_scores = options.arithmetic.reduction.kind == ReductionKind::triton &&

@@ -10,6 +10,7 @@
 #include "kda/decoding.hpp"
 #include "kda/gpu_inputs.hpp"
 #include "kda/gpu_segments.hpp"
+#include "kda/gpu_words.hpp"
 #include "kda/jobs.hpp"
 #include "kda/pool.hpp"
 #include "kda/tensor_core_limits.hpp"
@@ -198,13 +199,9 @@ std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions
     return "GPU variants add in one order, reduction=simt";
   Arithmetic of_part = arithmetic;
   if (chunk) of_part.segments = {};  // emulations alone have no parts
-  if (const std::string_view key = cpu_only_key(of_part); !key.empty())
+  const CastPoints casts = cast_points(arithmetic, options.dtype, false, chunk);
+  if (const std::string_view key = cpu_only_key(of_part, casts); !key.empty())
     return "this value of " + std::string(key) + " is computed on the CPU alone";
-  if (const CastPoints casts = cast_points(arithmetic, options.dtype, false, chunk);
-      casts.kg != Rounding::none)
-    return "kg is rounded on the CPU alone";
-  else if (casts.tensor_core != Rounding::none)
-    return "what a tensor core rounds is rounded on the CPU alone";
   const Dimensions& d = problem.dimensions;
   std::string shape = cuda::unsupported_shape(
       forward_kernel(chunk),

@@ -19,6 +19,8 @@ namespace {
 constexpr std::size_t most_registers = 128, most_lanes = 32, most_warps = 16, most_rows = 64,
                       most_columns = 256, most_columns_of_token = 128;
 
+static_assert(most_lanes * 2 * most_warps <= widest_tree, "each thread of a row has a sum");
+
 /// A part of a launch: one to three numbers, with an x between.
 struct Part {
   std::string_view name, example;

@@ -53,16 +53,22 @@ class Run {
     const Sequence& s = piece.sequence;
     if (piece.state == nullptr) load_state(piece);
     TokenInputs<T> in(d_.K, v_stride_, d_.strength);
+    ColumnHalves<T> halves(problem_, arithmetic_, v_stride_);
     tensor::Scratch<T> o(tokens_at_once * v_stride_);
     StateStore<T> store(arithmetic_.stored, d_, piece.head, lanes_);
     for (std::size_t begin = piece.begin; begin < s.end; begin += tokens_at_once) {
       if (work_.is_wanted()) hand_on_half(piece, begin);
       const std::size_t count = std::min(tokens_at_once, s.end - begin);
       in.load(reader_, arithmetic_, s, piece.head, begin, count, d_.K, v_stride_);
+      halves.load(arithmetic_, s, piece.head, begin, count);
       const std::size_t together = store.together(count);
       for (std::size_t t = 0; t < count; t += together) {
-        run_token_tiles(arithmetic_, in.span(t, together), d_.K, v_stride_, reader_.scale(), piece.tiles,
-                        &o[t * v_stride_], piece.state->data());
+        const LaneRange columns{piece.tiles.first * lanes_, piece.tiles.last * lanes_};
+        halves.run(in, t, together, columns, lanes_, &o[t * v_stride_], piece.state->data(),
+                   [&](const TokenSpan<T>& tokens, T* rows, T* state) {
+                     run_token_tiles(arithmetic_, tokens, d_.K, v_stride_, reader_.scale(), piece.tiles, rows,
+                                     state);
+                   });
         store.store(begin + t - s.begin, &in.decay[t * d_.K], piece.state->data());
       }
       store_output(o.data(), v_stride_, problem_, s, piece.head, begin, count, lanes_of(piece), answer_.o);

@@ -10,25 +10,31 @@ namespace {
 
 constexpr std::size_t warp_threads = 32;
 
-/// Triton's blocked encoding: threads are handed out from the last dimension, the fastest, on; of the axis
-/// that is summed over a row has what it needs, and what is beyond has the same elements once more.
-RowLayout blocked(const std::vector<std::size_t>& shape, std::size_t registers_of_last, std::size_t warps,
-                  std::size_t axis) {
+/// Triton's blocked encoding: what each dimension has. Threads are handed out from the last one, the fastest,
+/// on.
+std::vector<RowLayout> handed_out(const std::vector<std::size_t>& shape, std::size_t registers_of_last,
+                                  std::size_t warps) {
   std::size_t threads = warp_threads * warps, lanes_left = warp_threads, warps_left = warps;
-  RowLayout layout;
+  std::vector<RowLayout> layouts(shape.size());
   for (std::size_t d = shape.size(); d-- > 0;) {
     const std::size_t registers = d + 1 == shape.size() ? registers_of_last : 1;
     const std::size_t of_dimension =
         d > 0 ? std::min(threads, std::max<std::size_t>(1, shape[d] / registers)) : threads;
     const std::size_t lanes = std::min(of_dimension, lanes_left);
     const std::size_t of_warps = std::min(std::max<std::size_t>(of_dimension / lanes, 1), warps_left);
-    if (d == axis) {
-      layout.registers = std::min(registers, shape[d]);
-      layout.lanes = std::min(lanes, shape[d] / layout.registers);
-      layout.warps = std::min(of_warps, shape[d] / (layout.registers * layout.lanes));
-    }
+    layouts[d] = {registers, lanes, of_warps};
     threads /= of_dimension, lanes_left /= lanes, warps_left /= of_warps;
   }
+  return layouts;
+}
+
+/// Of the axis that is summed over a row has what it needs; what is beyond has the same elements once more.
+RowLayout blocked(const std::vector<std::size_t>& shape, std::size_t registers_of_last, std::size_t warps,
+                  std::size_t axis) {
+  RowLayout layout = handed_out(shape, registers_of_last, warps)[axis];
+  layout.registers = std::min(layout.registers, shape[axis]);
+  layout.lanes = std::min(layout.lanes, shape[axis] / layout.registers);
+  layout.warps = std::min(layout.warps, shape[axis] / (layout.registers * layout.lanes));
   return layout;
 }
 
@@ -57,6 +63,18 @@ constexpr std::size_t intra_rows = 16, intra_channels = 32;
 /// Rows of a tile of a tensor core, and neighbouring columns and the lanes that have a row of it.
 constexpr std::size_t tile_rows = 16, tile_columns = 2, tile_lanes = 4;
 
+/// Of a token form.
+std::vector<std::size_t> shape_of(const StateBlock& block) {
+  const std::size_t rows = std::bit_ceil(block.K), columns = block.program.columns;
+  return block.v_first ? std::vector{columns, rows} : std::vector{rows, columns};
+}
+std::size_t registers_of(const StateBlock& block) {
+  if (block.dtype == nullptr) return 1;
+  const std::vector<std::size_t> shape = shape_of(block);
+  return registers_for(*block.dtype, block.v_first ? block.K : block.V, shape[1], block.program.warps,
+                       shape[0] * shape[1]);
+}
+
 /// h dh, [keys][values] of a state as it is stored. A square tile of a whole chunk's side shares its layout
 /// with others that are loaded, and is as aligned as these.
 RowLayout state_products(const GradientShape& shape, const WyBlock& block) {
@@ -76,6 +94,11 @@ RowLayout state_products(const GradientShape& shape, const WyBlock& block) {
 }
 
 }  // namespace
+
+NormHalves norm_halves(const RowLayout& norm, std::size_t K) {
+  const bool has_halves = norm.registers == 1 && norm.warps == 1 && norm.lanes > 1 && K <= norm.lanes;
+  return {has_halves ? norm.lanes / 2 : 0, 0};
+}
 
 RowLayout lane_layout(std::size_t K) {
   constexpr std::size_t lanes = 16;
@@ -159,16 +182,18 @@ RowLayout recurrent_norm_layout(std::size_t K, numeric::DType dtype, const Token
   return blocked({width}, registers_for(dtype, K, width, program.warps, width), program.warps, 0);
 }
 
-RowLayout recurrent_state_layout(std::size_t K, std::size_t V, bool v_first,
-                                 const numeric::DType* initial_state, const TokenProgram& program) {
-  const std::size_t rows = std::bit_ceil(K);
-  const std::vector<std::size_t> shape =
-      v_first ? std::vector{program.columns, rows} : std::vector{rows, program.columns};
-  std::size_t registers = 1;
-  if (initial_state != nullptr)
-    registers =
-        registers_for(*initial_state, v_first ? K : V, shape[1], program.warps, rows * program.columns);
-  return blocked(shape, registers, program.warps, v_first ? 1 : 0);
+RowLayout recurrent_state_layout(const StateBlock& block) {
+  return blocked(shape_of(block), registers_of(block), block.program.warps, block.v_first ? 1 : 0);
+}
+
+NormHalves recurrent_norm_halves(const RowLayout& norm, const StateBlock& block) {
+  const std::size_t half = norm_halves(norm, block.K).rows;  // lanes
+  if (half == 0) return {};
+  const std::vector<RowLayout> layouts =
+      handed_out(shape_of(block), registers_of(block), block.program.warps);
+  const bool is_in_last = half < layouts[1].lanes;
+  const std::size_t neighbours = is_in_last ? layouts[1].registers * half : half / layouts[1].lanes;
+  return is_in_last == block.v_first ? NormHalves{neighbours, 0} : NormHalves{0, neighbours};
 }
 
 }  // namespace kda_check::kda

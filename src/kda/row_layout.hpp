@@ -29,12 +29,24 @@ struct RowLayout {
   bool operator==(const RowLayout&) const = default;
 };
 
+/// Of a row that one warp adds up, one element a thread, each half of the lanes has a sum of its own. Which
+/// half's a norm divides by: that of the thread that has the quotient.
+struct NormHalves {
+  std::size_t rows = 0;     ///< so many neighbours of the row, in turn; 0: one half's, all of it
+  std::size_t columns = 0;  ///< whose, so many neighbouring columns of the state in turn; 0: the lower's
+
+  bool operator==(const NormHalves&) const = default;
+};
+
 /// What the backward kernel that goes through states and the inverse takes at a time.
 struct WyBlock {
   std::size_t keys = 0, values = 0, warps = 0;  ///< columns of K, of V; 0: they are not known
 
   bool operator==(const WyBlock&) const = default;
 };
+
+/// Where threads divide what they have added up.
+NormHalves norm_halves(const RowLayout& norm, std::size_t K);
 
 /// Of rows of K elements over 16 lanes of a warp, a run of neighbours each.
 RowLayout lane_layout(std::size_t K);
@@ -54,9 +66,17 @@ inline constexpr TokenProgram fla_token_program{32, 4};
 
 /// Of the rows of q and k that fused_recurrent_kda normalises, K elements.
 RowLayout recurrent_norm_layout(std::size_t K, numeric::DType dtype, const TokenProgram& program);
-/// Of the columns of its state, over K. `initial_state`: its element type; null without one.
-RowLayout recurrent_state_layout(std::size_t K, std::size_t V, bool v_first,
-                                 const numeric::DType* initial_state, const TokenProgram& program);
+/// A block of its state, as threads have it. `dtype`: the initial state's; null without one.
+struct StateBlock {
+  std::size_t K, V;
+  bool v_first;
+  const numeric::DType* dtype;
+  TokenProgram program;
+};
+/// Of its columns, over K.
+RowLayout recurrent_state_layout(const StateBlock& block);
+/// Each thread divides the elements that it multiplies its part of the state by.
+NormHalves recurrent_norm_halves(const RowLayout& norm, const StateBlock& block);
 
 // chunk_kda is autotuned: the layouts it may have, for element type `dtype` of q and k as stored.
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 
 #include "kda/head_io.hpp"
 #include "kda/rounded.hpp"
@@ -31,11 +32,13 @@ struct TokenArithmetic {
     }
     const Launch& launch = options.arithmetic.launch;
     const bool is_pooled = launch.block.columns > 0;  // then there always is a state to load
-    const TokenProgram program = is_pooled ? launch.block : fla_token_program;
+    const StateBlock block{d.K, d.V, problem.options.state_v_first, initial || is_pooled ? &state : nullptr,
+                           is_pooled ? launch.block : fla_token_program};
     operations.norm =
-        launch.norm.registers > 0 ? launch.norm : recurrent_norm_layout(d.K, problem.dtype(), program);
-    operations.columns = recurrent_state_layout(d.K, d.V, problem.options.state_v_first,
-                                                initial || is_pooled ? &state : nullptr, program);
+        launch.norm.registers > 0 ? launch.norm : recurrent_norm_layout(d.K, problem.dtype(), block.program);
+    operations.columns = recurrent_state_layout(block);
+    if (problem.options.qk_l2norm && operations.reduction.kind == ReductionKind::triton)
+      operations.norm_halves = recurrent_norm_halves(operations.norm, block);
   }
 
   bool scales_output() const { return operations.scale == ScaledPart::output; }
@@ -171,6 +174,57 @@ struct TokenInputs {
     for (std::size_t i = 0; i < rows.size() / block_tokens * count; ++i)
       rows[i] = flushed(subnormals, rows[i]);
   }
+};
+
+/// Tokens through a state whose columns read q and k by either half's norm (NormHalves::columns): all go both
+/// ways, and each column is taken from its own. Elsewhere they go once.
+template <class T>
+class ColumnHalves {
+ public:
+  ColumnHalves(const Problem& problem, const TokenArithmetic& arithmetic, std::size_t v_stride)
+      : in_turn_(arithmetic.operations.norm_halves.columns),
+        K_(problem.dimensions().K),
+        v_stride_(v_stride),
+        reader_(problem, of_upper(arithmetic.operations)),
+        o_(in_turn_ > 0 ? TokenInputs<T>::block_tokens * v_stride : 0),
+        state_(in_turn_ > 0 ? K_ * v_stride : 0) {
+    if (in_turn_ > 0) upper_.emplace(K_, v_stride, problem.dimensions().strength);
+  }
+
+  /// As TokenInputs::load().
+  void load(const TokenArithmetic& arithmetic, const Sequence& s, std::size_t head, std::size_t begin,
+            std::size_t count) {
+    if (upper_) upper_->load(reader_, arithmetic, s, head, begin, count, K_, v_stride_);
+  }
+  /// run(tokens, o, state) for tokens [first, first + count) of those loaded. `columns`: those that it
+  /// computes, in whole strips of `lanes`.
+  template <class Run>
+  void run(TokenInputs<T>& lower, std::size_t first, std::size_t count, LaneRange columns, std::size_t lanes,
+           T* o, T* state, Run run) {
+    if (upper_) std::copy(state + columns.first * K_, state + columns.last * K_, &state_[columns.first * K_]);
+    run(lower.span(first, count), o, state);
+    if (!upper_) return;
+    run(upper_->span(first, count), o_.data(), state_.data());
+    for (std::size_t v = columns.first; v < columns.last; ++v) {
+      if (v / in_turn_ % 2 == 0) continue;
+      for (std::size_t t = 0; t < count; ++t) o[t * v_stride_ + v] = o_[t * v_stride_ + v];
+      for (std::size_t k = 0; k < K_; ++k) {
+        const std::size_t at = (v / lanes * K_ + k) * lanes + v % lanes;
+        state[at] = state_[at];
+      }
+    }
+  }
+
+ private:
+  static Operations of_upper(Operations operations) {
+    operations.of_upper_columns = true;
+    return operations;
+  }
+
+  const std::size_t in_turn_, K_, v_stride_;
+  const HeadReader<T> reader_;
+  std::optional<TokenInputs<T>> upper_;
+  tensor::Scratch<T> o_, state_;
 };
 
 /// The state of a head between tokens, as TokenArithmetic::stored has it.

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "base/error.hpp"
@@ -42,6 +43,35 @@ TEST_CASE("device memory starts poisoned, and its hash knows every byte and its 
   const auto hash_of_a = memory.hash();
   memory.upload(b.data());
   CHECK(memory.hash() != hash_of_a);
+}
+
+TEST_CASE("memory goes back to its device from a thread that is at another", "[memory]") {
+  KDA_CHECK_NEEDS_GPU();
+  int devices = 0;
+  REQUIRE(cudaGetDeviceCount(&devices) == cudaSuccess);
+  if (devices < 2) SKIP("one GPU");
+  cudaMemPool_t pool = nullptr;
+  REQUIRE(cudaDeviceGetDefaultMemPool(&pool, 1) == cudaSuccess);
+  const auto used = [&] {
+    std::uint64_t bytes = 0;
+    REQUIRE(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &bytes) == cudaSuccess);
+    return bytes;
+  };
+  const std::uint64_t before = used();
+  {
+    REQUIRE(cudaSetDevice(1) == cudaSuccess);
+    const cuda::DeviceMemory memory("far", 1 << 20);
+    REQUIRE(cudaSetDevice(0) == cudaSuccess);
+    CHECK(used() > before);
+  }
+  int here = 1;
+  REQUIRE(cudaGetDevice(&here) == cudaSuccess);
+  CHECK(here == 0);
+  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  CHECK(cudaStreamSynchronize(nullptr) == cudaSuccess);
+  CHECK(used() == before);
+  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  CHECK(cudaGetLastError() == cudaSuccess);
 }
 
 TEST_CASE("more memory than the device has is one clear line", "[memory]") {

@@ -117,7 +117,7 @@ TEST_CASE("the captures of FLA's kernels and FlashKDA's are named with their lau
           "[engine][bits][captures]") {
   if (test::large_fixtures().empty())
     KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
-  CHECK(check_kernels(test::large_fixture_files()) == 25);
+  CHECK(check_kernels(test::large_fixture_files()) == 27);
   const report::Document document = ran(test::large_fixtures() + "/fla_fp32_varlen.h5", "fla_chunk");
   const Item item = items_of(document, "bits").at(0);
   CHECK(item.entry().reason == "every bit of o and final_state is chunk under fla with launch=pairs:2x32x1");

@@ -154,3 +154,29 @@ TEST_CASE("what FLA's kernels of GDN-2 answered on an H100 is replayed in every 
   CHECK(differing("fla_chunk", "chunk", {"fla", "launch=scan:2+pairs:2x16x1"}) == 0);
   CHECK(differing("fla_chunk", "chunk", {"fla", "launch=scan:4+pairs:2x16x1"}) > 0);
 }
+
+TEST_CASE(
+    "FLA's norms of 32 channels, of which each half of the lanes has its own, are replayed in every bit",
+    "[engine][captures]") {
+  std::size_t captures = 0;
+  for (const std::string& path : files_of("kernels")) {
+    if (!std::filesystem::path(path).filename().string().starts_with("fla_norm_")) continue;
+    INFO(path);
+    const plan::Source source = plan::Source::look({path, path}, {});
+    plan::Source::Opened opened = source.open({});
+    const kda::Problem problem = opened.take_problem();
+    const fixture::ExpectedGroup& group = *source.expected_named("fla_recurrent");
+    const tensor::Tensor o = opened.read(*group.tensor("o")),
+                         state = opened.read(*group.tensor("final_state"));
+    const kda::Variant& variant = kda::variant_named("recurrent");
+    const auto differing_under = [&](const std::vector<std::string>& words) {
+      const kda::Answer answer =
+          variant.run(problem, plan::run_options(variant, problem, o.dtype(), words, 64));
+      return test::differing_bits(answer.o, o) + test::differing_bits(answer.final_state, state);
+    };
+    CHECK(differing_under({"fla-recurrent"}) == 0);
+    CHECK(differing_under({"fla-recurrent", "special=ieee"}) > 0);
+    ++captures;
+  }
+  CHECK(captures == 3);
+}

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kda/arithmetic_presets.hpp"
+#include "kda/gpu_words.hpp"
 #include "kda/row_layout.hpp"
 #include "numeric/h100.hpp"
 #include "support/catch.hpp"
@@ -180,10 +181,10 @@ TEST_CASE("a block of a token form has the layouts that Triton's compiler was se
   const auto is = [](const RowLayout& layout, std::size_t registers, std::size_t lanes) {
     return layout == RowLayout{registers, lanes, 1};
   };
-  CHECK(is(recurrent_state_layout(128, 128, true, &fp32, {8, 1}), 4, 32));
-  CHECK(is(recurrent_state_layout(128, 128, true, &bf16, {4, 1}), 8, 16));
-  CHECK(is(recurrent_state_layout(128, 128, true, &bf16, {32, 1}), 8, 16));
-  CHECK(is(recurrent_state_layout(64, 64, true, &fp32, {8, 1}), 4, 16));
+  CHECK(is(recurrent_state_layout({128, 128, true, &fp32, {8, 1}}), 4, 32));
+  CHECK(is(recurrent_state_layout({128, 128, true, &bf16, {4, 1}}), 8, 16));
+  CHECK(is(recurrent_state_layout({128, 128, true, &bf16, {32, 1}}), 8, 16));
+  CHECK(is(recurrent_state_layout({64, 64, true, &fp32, {8, 1}}), 4, 16));
   CHECK(is(recurrent_norm_layout(128, bf16, {8, 1}), 4, 32));
   CHECK(recurrent_norm_layout(128, bf16, {32, 4}) == RowLayout{1, 32, 4});
 }
@@ -254,7 +255,8 @@ TEST_CASE("words of the kernels that decode exist on the CPU alone", "[decode]")
   for (const char* const word : {"scale=output", "update=decay-fused", "special=triton-logf"}) {
     Arithmetic arithmetic;
     set_axis(arithmetic, word);
-    CHECK(cpu_only_key(arithmetic) == std::string_view(word).substr(0, std::string_view(word).find('=')));
+    CHECK(cpu_only_key(arithmetic, arithmetic.casts) ==
+          std::string_view(word).substr(0, std::string_view(word).find('=')));
   }
   Arithmetic arithmetic;
   set_axis(arithmetic, "llama.cpp");
@@ -268,8 +270,10 @@ TEST_CASE("words of the kernels that decode exist on the CPU alone", "[decode]")
                       ContainsSubstring("--arithmetic launch="));
 }
 
-TEST_CASE("lanes-paired adds up the norm in pairs, and a column of the state in two sums a lane",
-          "[decode]") {
+TEST_CASE(
+    "lanes-paired adds up the norm in pairs, rows of any length, and a column of the state in two sums a "
+    "lane",
+    "[decode]") {
   constexpr std::size_t K = 128, columns = 16;
   test::Random random(31);
   const std::vector<float> row = test::numbers<float>(random, K, -1, 1), none(K), ones(K, 1.0F),
@@ -293,6 +297,27 @@ TEST_CASE("lanes-paired adds up the norm in pairs, and a column of the state in 
   }
   const float reciprocal = numeric::h100::rsqrt_ftz(folded(of_lanes) + 1e-6F) * 0.25F;
   for (std::size_t k = 0; k < K; ++k) CHECK(normalised[k] == row[k] * reciprocal);
+
+  // A lane of a long row has more than a thousand pairs.
+  constexpr std::size_t long_K = 70001, of_lane = 4096;
+  const std::vector<float> long_row = test::numbers<float>(random, long_K, -1, 1);
+  normalised = long_row;
+  operations.norm = paired_norm_layout(long_K);
+  kernels<float>().normalise({1, long_K, long_K, normalised.data(), false, operations});
+  for (std::size_t lane = 0; lane < of_lanes.size(); ++lane) {
+    std::vector<float> sums;
+    for (std::size_t k = lane * of_lane; k < std::min(long_K, (lane + 1) * of_lane); k += 2)
+      sums.push_back(k + 1 < long_K ? std::fma(long_row[k], long_row[k], long_row[k + 1] * long_row[k + 1])
+                                    : long_row[k] * long_row[k]);
+    while (sums.size() > 1) {
+      for (std::size_t i = 0; i + 1 < sums.size(); i += 2) sums[i / 2] = sums[i] + sums[i + 1];
+      if (sums.size() % 2 == 1) sums[sums.size() / 2] = sums.back();
+      sums.resize((sums.size() + 1) / 2);
+    }
+    of_lanes[lane] = sums.empty() ? 0 : sums[0];
+  }
+  const float of_long_row = numeric::h100::rsqrt_ftz(folded(of_lanes) + 1e-6F);
+  for (std::size_t k = 0; k < long_K; ++k) REQUIRE(normalised[k] == long_row[k] * of_long_row);
 
   // A key of zeros writes nothing: o is the sum of q S alone.
   const std::vector<float> beta(1), v(columns);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "fixture/fixture.hpp"
+#include "kda/gpu_words.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
@@ -164,7 +165,7 @@ TEST_CASE("flushing takes subnormal numbers of the norm and of the state for zer
 
 TEST_CASE("words that FlashKDA's replay is made of exist on the CPU alone, and in fp32", "[flash]") {
   Arithmetic arithmetic;
-  CHECK(cpu_only_key(arithmetic).empty());
+  CHECK(cpu_only_key(arithmetic, arithmetic.casts).empty());
   for (const char* const word : {"special=fast",
                                  "subnormals=flush",
                                  "reduction=lanes:25",
@@ -202,7 +203,8 @@ TEST_CASE("words that FlashKDA's replay is made of exist on the CPU alone, and i
     INFO(word);
     arithmetic = {};
     set_axis(arithmetic, word);
-    CHECK(cpu_only_key(arithmetic) == std::string_view(word).substr(0, std::string_view(word).find('=')));
+    CHECK(cpu_only_key(arithmetic, arithmetic.casts) ==
+          std::string_view(word).substr(0, std::string_view(word).find('=')));
   }
   arithmetic = {};
   set_axis(arithmetic, "flash-kda");

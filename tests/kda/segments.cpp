@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "kda/gpu_words.hpp"
 #include "kda/regimes.hpp"
 #include "support/catch.hpp"
 #include "support/gradients.hpp"
@@ -345,7 +346,7 @@ TEST_CASE("segments are a word of the chunk form on the CPU, with a number of pa
   Arithmetic arithmetic;
   set_axis(arithmetic, "segments=tree");
   CHECK(arithmetic.segments == Segments{SegmentMerge::tree, 2});
-  CHECK(cpu_only_key(arithmetic) == "segments");
+  CHECK(cpu_only_key(arithmetic, arithmetic.casts) == "segments");
   CHECK_THAT(describe(arithmetic, {.chunk = true}), ContainsSubstring(" segments=tree:2"));
   CHECK(!has_axis({}, "segments=tree:2"));
   set_axis(arithmetic, "segments=none");

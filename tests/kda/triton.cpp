@@ -154,18 +154,38 @@ TEST_CASE("Triton hands out the rows of a block as its compiler was seen to", "[
   };
   const DType fp32 = DType::fp32, bf16 = DType::bf16;
   // Of fused_recurrent_kda's state, [K][32] or [32][K], with four warps.
-  CHECK(is(kda::recurrent_state_layout(64, 64, false, nullptr, kda::fla_token_program), 1, 1, 4));
-  CHECK(is(kda::recurrent_state_layout(64, 64, false, &fp32, kda::fla_token_program), 1, 4, 4));
-  CHECK(is(kda::recurrent_state_layout(64, 66, false, &fp32, kda::fla_token_program), 1, 2, 4));
-  CHECK(is(kda::recurrent_state_layout(64, 65, false, &fp32, kda::fla_token_program), 1, 1, 4));
-  CHECK(is(kda::recurrent_state_layout(64, 64, false, &bf16, kda::fla_token_program), 1, 8, 4));
-  CHECK(is(kda::recurrent_state_layout(32, 64, true, nullptr, kda::fla_token_program), 1, 32, 1));
-  CHECK(is(kda::recurrent_state_layout(64, 64, true, nullptr, kda::fla_token_program), 1, 32, 2));
-  CHECK(is(kda::recurrent_state_layout(128, 64, true, nullptr, kda::fla_token_program), 1, 32, 4));
-  CHECK(is(kda::recurrent_state_layout(64, 64, true, &fp32, kda::fla_token_program), 4, 16, 1));
-  CHECK(is(kda::recurrent_state_layout(256, 64, true, &fp32, kda::fla_token_program), 4, 32, 2));
+  CHECK(is(kda::recurrent_state_layout({64, 64, false, nullptr, kda::fla_token_program}), 1, 1, 4));
+  CHECK(is(kda::recurrent_state_layout({64, 64, false, &fp32, kda::fla_token_program}), 1, 4, 4));
+  CHECK(is(kda::recurrent_state_layout({64, 66, false, &fp32, kda::fla_token_program}), 1, 2, 4));
+  CHECK(is(kda::recurrent_state_layout({64, 65, false, &fp32, kda::fla_token_program}), 1, 1, 4));
+  CHECK(is(kda::recurrent_state_layout({64, 64, false, &bf16, kda::fla_token_program}), 1, 8, 4));
+  CHECK(is(kda::recurrent_state_layout({32, 64, true, nullptr, kda::fla_token_program}), 1, 32, 1));
+  CHECK(is(kda::recurrent_state_layout({64, 64, true, nullptr, kda::fla_token_program}), 1, 32, 2));
+  CHECK(is(kda::recurrent_state_layout({128, 64, true, nullptr, kda::fla_token_program}), 1, 32, 4));
+  CHECK(is(kda::recurrent_state_layout({64, 64, true, &fp32, kda::fla_token_program}), 4, 16, 1));
+  CHECK(is(kda::recurrent_state_layout({256, 64, true, &fp32, kda::fla_token_program}), 4, 32, 2));
   CHECK(is(kda::recurrent_norm_layout(64, bf16, kda::fla_token_program), 1, 32, 2));
   CHECK(is(kda::recurrent_norm_layout(256, fp32, kda::fla_token_program), 2, 32, 4));
+  // Of 32 and fewer channels each half of the lanes has a norm of its own: where its elements stand.
+  const auto halves = [](std::size_t K, std::size_t V, bool v_first, const DType* state,
+                         const kda::TokenProgram& program = kda::fla_token_program) {
+    return kda::recurrent_norm_halves(kda::recurrent_norm_layout(K, DType::fp32, program),
+                                      {K, V, v_first, state, program});
+  };
+  CHECK(halves(32, 48, false, &fp32) == kda::NormHalves{2, 0});
+  CHECK(halves(32, 48, false, &bf16) == kda::NormHalves{4, 0});
+  CHECK(halves(32, 42, false, &fp32) == kda::NormHalves{1, 0});
+  CHECK(halves(32, 48, false, nullptr) == kda::NormHalves{0, 16});
+  CHECK(halves(32, 48, true, &fp32) == kda::NormHalves{0, 2});
+  CHECK(halves(32, 48, true, nullptr) == kda::NormHalves{16, 0});
+  CHECK(halves(24, 48, false, &fp32) == kda::NormHalves{2, 0});
+  CHECK(halves(16, 48, false, &fp32) == kda::NormHalves{1, 0});
+  CHECK(halves(16, 48, true, &fp32) == kda::NormHalves{0, 2});
+  CHECK(halves(32, 64, true, &fp32, {8, 1}) == kda::NormHalves{0, 2});
+  CHECK(halves(32, 64, false, &fp32, {8, 1}) == kda::NormHalves{8, 0});
+  CHECK(halves(64, 48, false, &fp32) == kda::NormHalves{});
+  CHECK(kda::norm_halves({1, 32, 1}, 32) == kda::NormHalves{16, 0});
+  CHECK(kda::norm_halves({2, 16, 1}, 32) == kda::NormHalves{});
   // Of chunk_kda's kernels, which are autotuned.
   const auto pairs = kda::pair_layouts(64, fp32);
   CHECK(pairs.size() == 3);

@@ -52,7 +52,8 @@ inline std::string launch_of(const std::string& name) {
       {"fla_fp32_small", "pairs:2x32x1"},
       {"fla_fp32_small_backward", "pairs:2x32x1"},
       {"fla_fp32_d60_ragged", "pairs:2x32x1"},
-      {"fla_fp32_varlen", "pairs:2x32x1"}};
+      {"fla_fp32_varlen", "pairs:2x32x1"},
+      {"fla_fp32_varlen_gva_softplus", "scan:2+gate-backward:16"}};
   const auto found = known.find(name);
   return "launch=" + (found == known.end() ? std::string("scan:4") : found->second);
 }

@@ -36,7 +36,9 @@ struct Operations {
   /// Where rows are added up as Triton does: those of the norm, of the columns of a token form's state, of
   /// scores by pairs and of the inverse.
   RowLayout norm{}, columns{}, pairs{}, substitution{};
-  std::size_t scan_rows = 0;  ///< gates that are added up so many at once; 0: row by row
+  NormHalves norm_halves{};       ///< under ReductionKind::triton
+  bool of_upper_columns = false;  ///< q and k are those that the other columns of `norm_halves` read
+  std::size_t scan_rows = 0;      ///< gates that are added up so many at once; 0: row by row
   /// Scores: of sixteen channels a tensor core takes the even ones first, as Triton loads 16-bit operands
   /// that it multiplies in tf32.
   bool interleaves_scores = false;

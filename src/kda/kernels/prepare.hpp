@@ -180,11 +180,8 @@ void normalise(const NormBlock<T>& block) {
   const Special special = block.operations.special;
   SumOrder order = sums_of_rows(block.operations);
   order.layout = block.operations.norm;
-  // Each half of the lanes divides its elements by its own sum.
-  const bool has_halves = order.reduction.kind == ReductionKind::triton && order.layout.registers == 1 &&
-                          order.layout.warps == 1 && order.layout.lanes > 1 &&
-                          block.key_dim <= order.layout.lanes;
-  const std::size_t half = has_halves ? order.layout.lanes / 2 : block.key_dim;
+  const std::size_t in_turn = block.operations.norm_halves.rows;  // 0: one half's sum is for all
+  const bool of_upper_columns = block.operations.of_upper_columns;
   for (std::size_t t = 0; t < block.tokens; t += together) {
     const std::size_t rows = block.tokens - t < together ? block.tokens - t : together;
     T* const x = block.x + t * block.key_stride;
@@ -192,7 +189,7 @@ void normalise(const NormBlock<T>& block) {
     const Rows<T> rows_of_x{x, block.key_stride};
     for (const bool of_upper : {false, true}) {
       order.of_upper_lanes = of_upper;
-      if (has_halves || !of_upper)
+      if (in_turn > 0 || of_upper == of_upper_columns)
         dots_of_rows(order, rows_of_x, rows_of_x, rows, block.key_dim, sums[of_upper]);
     }
     for (std::size_t row = 0; row < rows; ++row) {
@@ -200,14 +197,17 @@ void normalise(const NormBlock<T>& block) {
       if (is_fast(special)) {
         // A square below 2^-126 is nothing beside 1e-6 or the floor, kept or not.
         const Subnormals subnormals = block.operations.subnormals;
-        const T reciprocal = fast_reciprocal_root(under_root(special, sums[0][row])) * block.factor;
+        const T reciprocal =
+            fast_reciprocal_root(under_root(special, sums[of_upper_columns][row])) * block.factor;
         for (std::size_t k = 0; k < block.key_dim; ++k)
           y[k] = flushed(subnormals, flushed(subnormals, y[k]) * reciprocal);
         continue;
       }
-      for (std::size_t first = 0; first < block.key_dim; first += half) {
-        const std::size_t end = first + half < block.key_dim ? first + half : block.key_dim;
-        const T norm = square_root(special, sums[first > 0][row] + T(1e-6));
+      const std::size_t step = in_turn > 0 ? in_turn : block.key_dim;
+      for (std::size_t first = 0; first < block.key_dim; first += step) {
+        const std::size_t end = first + step < block.key_dim ? first + step : block.key_dim;
+        const bool of_upper = in_turn > 0 ? first / step % 2 > 0 : of_upper_columns;
+        const T norm = square_root(special, sums[of_upper][row] + T(1e-6));
         if (block.by_reciprocal) {
           const T reciprocal = divided(special, T(1), norm);
           for (std::size_t k = first; k < end; ++k) y[k] = y[k] * reciprocal;

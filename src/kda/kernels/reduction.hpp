@@ -59,9 +59,9 @@ KDA_CHECK_THREAD_CALLED Pack pairwise_sum(bool is_fused, std::size_t depth, cons
 }
 
 #ifdef __CUDACC__
-inline constexpr std::size_t widest_tree = 256;  // no sum there is longer
+inline constexpr std::size_t most_sums = widest_tree_on_gpu;
 #else
-inline constexpr std::size_t widest_tree = 1024;
+inline constexpr std::size_t most_sums = widest_tree;
 #endif
 inline constexpr std::size_t warp_lanes = 32;
 
@@ -69,7 +69,7 @@ inline constexpr std::size_t warp_lanes = 32;
 /// until one is left: what a warp does with shuffles.
 template <class Pack, class Term>
 KDA_CHECK_THREAD_CALLED Pack tree_sum(bool is_fused, std::size_t width, std::size_t depth, const Term& term) {
-  Pack sums[widest_tree];
+  Pack sums[most_sums];
   std::size_t used = width < depth ? width : depth;
   if (used == 0) return Pack::zero();
   for (std::size_t lane = 0; lane < used; ++lane) {
@@ -98,7 +98,7 @@ KDA_CHECK_THREAD_CALLED Pack tree_sum(bool is_fused, std::size_t width, std::siz
 template <class Pack, class Term>
 KDA_CHECK_THREAD_CALLED Pack triton_sum(bool is_fused, const RowLayout& layout, bool of_upper_lanes,
                                         std::size_t depth, const Term& term) {
-  Pack sums[widest_tree];
+  Pack sums[most_sums];
   const std::size_t threads = layout.lanes * layout.warps, together = threads * layout.registers;
   std::size_t padded_depth = together;  // with zeros: Triton's blocks are powers of two
   while (padded_depth < depth) padded_depth *= 2;
@@ -147,26 +147,19 @@ KDA_CHECK_THREAD_CALLED Pack triton_sum(bool is_fused, const RowLayout& layout, 
 template <class Pack, class Term>
 KDA_CHECK_THREAD_CALLED Pack own_sum(bool is_fused, const RowLayout& layout, std::size_t first,
                                      std::size_t depth, const Term& term) {
-  const std::size_t together = layout.lanes * layout.warps * layout.registers;
-  std::size_t count = 0;
-  Factors<Pack> last{Pack::zero(), Pack::zero()};
-  Pack sums[widest_tree];
-  sums[0] = sums[1] = Pack::zero();
-  for (std::size_t from = first; from < depth; from += together)
-    for (std::size_t d = from; d < from + layout.registers && d < depth; ++d, ++count) {
-      const Factors<Pack> next = term(d);
-      Pack& sum = sums[layout.own == OwnSum::pairs ? count / 2 : count % 2];
-      if (layout.own == OwnSum::alternating)
-        sum = multiply_add_pack(is_fused, next.a, next.b, sum);
-      else
-        sum = count % 2 == 0 ? next.a * next.b : multiply_add_pack(is_fused, last.a, last.b, next.a * next.b);
-      last = next;
-    }
-  if (layout.own == OwnSum::alternating) return sums[0] + sums[1];
-  for (std::size_t pairs = (count + 1) / 2; pairs > 1; pairs = (pairs + 1) / 2)
-    for (std::size_t i = 0; i < (pairs + 1) / 2; ++i)
-      sums[i] = 2 * i + 1 < pairs ? sums[2 * i] + sums[2 * i + 1] : sums[2 * i];
-  return sums[0];
+  const std::size_t registers = layout.registers, together = layout.lanes * layout.warps * registers;
+  const std::size_t from_first = first < depth ? depth - first : 0, rest = from_first % together;
+  const std::size_t count = from_first / together * registers + (rest < registers ? rest : registers);
+  const auto own = [&](std::size_t i) { return term(first + i / registers * together + i % registers); };
+  if (layout.own == OwnSum::pairs)  // of two the first one's product is fused
+    return pairwise_sum<Pack>(is_fused, count,
+                              [&](std::size_t i) { return own((i ^ 1) < count ? i ^ 1 : i); });
+  Pack sums[2] = {Pack::zero(), Pack::zero()};
+  for (std::size_t i = 0; i < count; ++i) {
+    const Factors<Pack> next = own(i);
+    sums[i % 2] = multiply_add_pack(is_fused, next.a, next.b, sums[i % 2]);
+  }
+  return sums[0] + sums[1];
 }
 #endif
 
@@ -174,7 +167,7 @@ KDA_CHECK_THREAD_CALLED Pack own_sum(bool is_fused, const RowLayout& layout, std
 template <class Pack, class Term>
 KDA_CHECK_THREAD_CALLED Pack lane_sum(bool is_fused, const RowLayout& layout, std::size_t depth,
                                       const Term& term) {
-  Pack sums[widest_tree];
+  Pack sums[most_sums];
   const std::size_t threads = layout.lanes * layout.warps, together = threads * layout.registers;
   for (std::size_t thread = 0; thread < threads; ++thread) {
 #ifndef __CUDACC__

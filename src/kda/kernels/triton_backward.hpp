@@ -68,7 +68,7 @@ template <class T>
 KDA_CHECK_THREAD_CALLED T narrow_triton_sum(bool is_fused, Rounding rounding, const RowLayout& layout,
                                             bool is_packed, const T* a, const T* b, std::size_t depth,
                                             std::size_t end) {
-  T sums[widest_tree];
+  T sums[most_sums];
   const std::size_t threads = layout.lanes * layout.warps, together = threads * layout.registers;
   const auto left = [&](std::size_t d) KDA_CHECK_BODY { return d < end ? a[d] : T(0); };
   const auto right = [&](std::size_t d) KDA_CHECK_BODY { return d < end ? b[d] : T(0); };
