@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .fixture import FLAGS, OPTIONS
+from ._options import FLAGS, OPTIONS
 
 TENSORS = ("q", "k", "v", "g", "beta", "erase", "write", "A_log", "dt_bias", "initial_state", "cu_seqlens")
 PROBLEM = {*TENSORS, *OPTIONS}
