@@ -195,7 +195,7 @@ def listing(source: str) -> str:
         lines.append(path)
         for name, entry in tensors.items():
             said = entry.kind if entry.shape is None else f"{entry.kind:<10} [{','.join(map(str, entry.shape))}]"
-            lines.append(f"  {name:<32} {said}" + ("" if has_place(name) else "   (no place in a fixture)"))
+            lines.append(f"  {printable(name):<32} {said}" + ("" if has_place(name) else "   (no place in a fixture)"))
     return "\n".join(map(printable, lines))
 
 

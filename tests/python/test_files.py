@@ -1,12 +1,16 @@
 """Files are read and written by the rule of the program (docs/files.md)."""
 
+import fcntl
 import os
+import signal
 import stat
 import subprocess
 import sys
 import threading
+import time
 
 import kda_check
+import numpy as np
 import pytest
 from kda_check import Fixture, _program, convert
 from kda_check._files import replacing
@@ -34,8 +38,6 @@ def by_recording(path, problem):
 
 
 def by_convert(path, problem):
-    import numpy as np
-
     np.savez(path.parent / "source.npz", **inputs_of(problem))
     try:
         convert.convert(str(path.parent / "source.npz"), str(path))
@@ -147,6 +149,22 @@ def test_what_is_no_regular_file_is_not_read(make, tmp_path):
             read(str(tmp_path / "a"))
 
 
+def test_a_signal_leaves_nothing_behind(problem, tmp_path):
+    np.savez(tmp_path / "source.npz", **inputs_of(problem))
+    target = tmp_path / "target"
+    target.mkdir()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        folder = os.open(target, os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX)  # it waits for its turn to put the file in place
+        words = [sys.executable, "-m", "kda_check", "convert", str(tmp_path / "source.npz"), str(target / "a.h5")]
+        converting = subprocess.Popen(words, stderr=subprocess.PIPE)
+        while not os.listdir(target) and converting.poll() is None:
+            time.sleep(0.01)
+        converting.send_signal(number)
+        assert converting.communicate()[1] == b"" and converting.returncode == -number and os.listdir(target) == []
+        os.close(folder)
+
+
 def test_text_from_outside_is_shown_as_the_program_shows_it():
     assert printable("plain text, déjà vu, 漢字, 🙂") == "plain text, déjà vu, 漢字, 🙂"
     assert printable("\x1b[2J\n\t\x7f\x9b31m") == r"\x1b[2J\x0a\x09\x7f\xc2\x9b31m"
@@ -156,3 +174,12 @@ def test_text_from_outside_is_shown_as_the_program_shows_it():
     assert printable("a::b :c ## [d] #[") == "a::b :c ## [d] #["
     for text in ("::x", "###[x", ":::x", "##[##[", "".join(map(chr, range(0x3100)))):
         assert printable(printable(text)) == printable(text)
+
+
+def test_a_name_in_a_file_that_a_kernel_has_no_word_for_is_shown_as_text(problem, tmp_path):
+    fixture = Fixture.of(**inputs_of(problem))
+    fixture.options["\x1b[31m\n::error::"] = 1
+    fixture.write(tmp_path / "a.h5")
+    with pytest.raises(kda_check.Unsupported) as refused:
+        kda_check.verify(lambda q, k, v, g, beta, scale: v, str(tmp_path / "a.h5"), framework="numpy")
+    assert str(refused.value) == r"the kernel takes no \x1b[31m\x0a::error::"
