@@ -43,8 +43,10 @@ if __name__ == "__main__":
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, end)
+    by = 0
     try:
         sys.exit(main(sys.argv[1:]))
     except Ended as ended:
-        signal.signal(ended.args[0], signal.SIG_DFL)
-        os.kill(os.getpid(), ended.args[0])
+        by = ended.args[0]
+    signal.signal(by, signal.SIG_DFL)  # behind the block, which holds what it came through
+    os.kill(os.getpid(), by)

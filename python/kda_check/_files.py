@@ -68,8 +68,9 @@ def replacing(path: Path, is_report: bool = False) -> Iterator[int]:
         folder, name = os.path.split(target)
         start = os.fsdecode(os.fsencode(name)[: NAME_MAX - len(".0123456789abcdef.tmp")])
         temporary = os.path.join(folder, f"{start}.{secrets.token_hex(8)}.tmp")
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        descriptor = -1
         try:
+            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
             if before is not None:
                 with contextlib.suppress(OSError):
                     os.fchown(descriptor, before.st_uid, before.st_gid)
@@ -85,7 +86,8 @@ def replacing(path: Path, is_report: bool = False) -> Iterator[int]:
                 os.remove(temporary)
             raise
         finally:
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
