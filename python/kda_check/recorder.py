@@ -17,9 +17,12 @@ from importlib.machinery import PathFinder
 from typing import Any, TypeVar
 
 from . import _program
+from ._files import Path, make_folder
+from ._kinds import flag, listed, number, whole
+from ._names import printable
 from ._pending import Pending
 from .checking import ALONE, judge
-from .fixture import Fixture, Path
+from .fixture import Fixture
 from .report import Report
 from .signatures import KNOWN, Signature, Words
 
@@ -51,7 +54,7 @@ class Call:
     def __str__(self) -> str:
         rows = self.report.tensors() if self.report is not None else []
         said = "; ".join(f"{row.row['name']} {row.verdict.upper()} {row.reason}".strip() for row in rows)
-        return f"{self.place or '-'}: {self.kernel}: {'; '.join(filter(None, [said, self.error])) or 'recorded'}"
+        return printable(f"{self.place or '-'}: {self.kernel}: {'; '.join(filter(None, [said, self.error])) or 'recorded'}")
 
 
 def counted(verdicts: Sequence[str]) -> str:
@@ -111,10 +114,12 @@ class Recorder:
         options: Sequence[str] = ALONE,
         place: Callable[[], str] = lambda: os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0],
     ) -> None:
-        self.judged, self.every, self.where = judged, every, where
+        self.judged, self.every, self.where = flag(judged, "judged"), whole(every, "every"), where
+        if self.every < 1:
+            raise ValueError(f"every: wanted 1 or more, got {every}")
         self.save = None if save is None else os.path.abspath(save)  # tests change folders
-        self.seconds, self.bytes_left, self.place = seconds, nbytes, place
-        self.options = _program.listed(options, "options")
+        self.seconds, self.bytes_left, self.place = number(seconds, "seconds"), number(nbytes, "nbytes"), place
+        self.options = listed(options, "options")
         self.log, self.seen, self.thread = Log(), 0, threading.local()
         self.pending: list[Pending] = []
         self.numbers, self.process = itertools.count(1), os.getpid()  # several threads may call
@@ -167,9 +172,10 @@ class Recorder:
         if self.judged:
             call.report = judge(call.fixture, known_as=f"{self.save}/" if self.save else "", options=self.options)
         if self.save and (call.failed or not self.judged):
-            os.makedirs(self.save, exist_ok=True)
-            call.path = os.path.join(self.save, call.fixture.file_name)
-            call.fixture.write(call.path)
+            make_folder(self.save)
+            path = os.path.join(self.save, call.fixture.file_name)
+            call.fixture.write(path)
+            call.path = path
         if self.judged or self.save:
             call.fixture = None
 

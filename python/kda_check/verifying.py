@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from . import _program, _scratch
+from ._files import write_text
+from ._kinds import flag, listed
 from ._tensors import Stored, stored
 from .checking import ALONE, judge
 from .fixture import INPUTS, LOSS, WHOLE_NUMBERS, Fixture
@@ -83,8 +85,9 @@ def verify(
     who = name or str(getattr(kernel, "__name__", "kernel"))
     frame = framework or next((each for each in ("torch", "jax") if each in sys.modules), "numpy")
     caller = _Caller(kernel, signature, frame, device, compute)
-    named = "" if isinstance(invariants, bool) else "=" + ",".join(_program.listed(invariants, "invariants"))
-    options = _program.listed(options, "options")
+    named = "" if isinstance(invariants, bool) else "=" + ",".join(listed(invariants, "invariants"))
+    options = listed(options, "options")
+    backward = flag(backward, "backward")
     laws = [f"--invariants{named}"] if invariants else []
     if isinstance(problem, str) and problem.startswith("@"):
         passes = [] if backward else ["--no-backward"]
@@ -210,8 +213,7 @@ def _with_loss(inputs: Mapping[str, Stored], backward: bool) -> dict[str, Stored
 def _asked(caller: _Caller, who: str, folder: str, words: Sequence[str], timeout: float | None) -> Report:
     """A run of the program that asks the kernel, here in this process, for every answer."""
     script, pipe = os.path.join(folder, "my_kernel"), os.path.join(folder, "questions")
-    with open(script, "w", encoding="utf-8") as file:
-        file.write(ASKING)
+    write_text(script, ASKING)
     os.mkfifo(pipe)
     with contextlib.ExitStack() as kept:
 
