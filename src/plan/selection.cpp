@@ -350,6 +350,15 @@ std::string why_no_pass(kda::Pass pass, const kda::Variant& variant, const kda::
   return is_on_gpu(variant) ? kda::gpu_lacks_gradients(arithmetic, dimensions) : std::string();
 }
 
+std::string why_no_bits(const Case& item, const Problem& problem) {
+  const Answer& answer = problem.answers[*item.answer];
+  if (item.reference.kind != Reference::Kind::answer || !answer.is_computed()) return {};
+  const Answer& theirs = problem.answers[item.reference.answer];
+  if (numeric::format_of(answer.dtype).precision <= numeric::format_of(theirs.dtype).precision) return {};
+  return fmt::format("{} is in {}: an answer in {} has no such bits", theirs.name,
+                     numeric::name_of(theirs.dtype), numeric::name_of(answer.dtype));
+}
+
 std::string_view why_no_stages(const kda::Arithmetic& arithmetic) {
   return arithmetic.beta == kda::BetaPart::keys ? "with beta=keys a chunk computes other numbers" : "";
 }
