@@ -28,7 +28,7 @@ report::PointResult described(const TensorOf& tensor, const judge::Point& point)
   result.magnitude = point.magnitude;
   result.got_hex = fmt::format("{:a}", result.got);
   result.expected_hex = fmt::format("{:a}", result.expected);
-  result.rank = point.rank;
+  result.off_by = point.rank;
   return result;
 }
 

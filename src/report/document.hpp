@@ -2,6 +2,7 @@
 // one rule says what it means for the exit code.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -27,7 +28,9 @@ struct PointResult {
   std::string place;  ///< "o[b=0 t=412 h=3 v=17]"
   double got = 0, expected = 0, magnitude = 0;
   std::string got_hex, expected_hex;
-  double rank = 0;  ///< scaled_ulp where there is a magnitude, else steps
+  double off_by = 0;  ///< scaled_ulp where there is a magnitude, else steps; NaN: not known
+
+  bool has_distance() const { return std::isfinite(got) && std::isfinite(expected) && !std::isnan(off_by); }
 };
 
 /// What emulated kernels of an answer's arithmetic say of its errors (docs/twins.md).

@@ -54,8 +54,7 @@ void print_points(std::string& out, const TensorResult& tensor) {
     add(out, "      {:<32} got {:.9g} ({})  expected {:.9g} ({})", point.place, point.got, point.got_hex,
         point.expected, point.expected_hex);
     if (point.magnitude > 0) add(out, "  magnitude {:.3g}", point.magnitude);
-    if (std::isfinite(point.got) && std::isfinite(point.expected))
-      add(out, "  off by {:.3g} {}", point.rank, unit);
+    if (point.has_distance()) add(out, "  off by {:.3g} {}", point.off_by, unit);
     out += '\n';
   }
 }
