@@ -115,7 +115,10 @@ class PlannedRun {
   }
 
   engine::BaselineScope scope() const {
-    if (planned_.request.selection.tensors) return engine::BaselineScope::some_tensors;
+    const bool left_out = std::ranges::any_of(document_.cases, [](const report::CaseResult& item) {
+      return std::ranges::any_of(item.tensors, &report::TensorResult::reference_fails);
+    });
+    if (left_out || planned_.request.selection.tensors) return engine::BaselineScope::some_tensors;
     return plan_.narrowed ? engine::BaselineScope::some_comparisons : engine::BaselineScope::everything;
   }
 
@@ -133,8 +136,7 @@ class PlannedRun {
                            [&](const std::string& text) { progress.show(text); }};
     execution.done = [&](const engine::Done& done) { progress.done(done); };
     const auto finished = [&](report::Document part) {
-      if (baseline)
-        for (report::CaseResult& item : part.cases) baseline->judge(item);
+      if (baseline) baseline->judge(part.cases);
       part.command = document_.command;
       progress.clear();
       outputs.add(part);

@@ -58,7 +58,7 @@ struct TensorResult {
   std::string worst_head;               ///< "h=3", empty without heads
   std::optional<ErrorProfile> profile;  ///< when a report draws it
   std::optional<TwinFinding> twins;     ///< when it was held against emulated kernels
-  bool reference_fails = false;         ///< it fails against an answer that itself fails against the truth
+  bool reference_fails = false;         ///< not compared: the answer it would be held against fails
 };
 
 /// A convention under which a failing answer would be right, or the nearest to that.
