@@ -54,10 +54,11 @@ std::vector<plan::Turnout> turnouts_of(const plan::Plan& plan, const report::Doc
   for (const report::Failure& failure : document.failures) failed.insert(failure.path);
   for (const plan::Problem& problem : plan.problems)
     for (const plan::Case& item : problem.cases) {
-      if (!item.skip.empty()) continue;
-      if (failed.contains(problem.source->target().name))
+      const bool is_recorded =
+          item.answer && problem.answers[*item.answer].origin == plan::Answer::Origin::recorded;
+      if (failed.contains(problem.source->target().name) && (item.skip.empty() || is_recorded))
         list.push_back({item.who, item.asked->place, Outcome::failed});
-      else if (item.question != plan::Question::verdict)
+      else if (item.skip.empty() && item.question != plan::Question::verdict)
         list.push_back({item.who, item.asked->place, Outcome::answered});
     }
   for (const report::CaseResult& item : document.cases) {

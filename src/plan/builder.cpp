@@ -286,6 +286,11 @@ void Builder::fail(const Asked& asked, const Error& error) {
   plan_.failures.push_back({error.what(), exit_code(error.kind()), asked.source->target().name});
 }
 
+void Builder::fail_to_judge(const Asked& asked, const std::string& what, const std::string& hint) {
+  const std::string& path = asked.source->target().name;
+  plan_.failures.push_back({fmt::format("{} ({}); hint: {}", what, path, hint), 1, path});
+}
+
 void Builder::add_note(const Asked::Part& part, std::string note) {
   Names& notes = problem(part).notes;
   if (!has(notes, note)) notes.push_back(std::move(note));

@@ -265,6 +265,14 @@ std::vector<PassTensors> tensors_of(const Request& request, const std::vector<Pa
   return list;
 }
 
+std::string words_for_tensors(const Selection& selection) {
+  Names words;
+  if (selection.tensors) words.push_back("--tensor " + join(*selection.tensors, ","));
+  if (selection.pass)
+    words.emplace_back(*selection.pass == kda::Pass::forward ? "--no-backward" : "--backward");
+  return join(words, " ");
+}
+
 bool wants_recorded(const Request& request, std::string_view group) {
   return selected(request.selection.recorded, request.narrowing.recorded, group, true);
 }

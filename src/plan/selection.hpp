@@ -37,6 +37,9 @@ std::vector<PassTensors> tensors_of(const Request& request, const std::vector<Pa
 /// What a task can be about.
 std::vector<PassTensors> known_tensors(Task task);
 
+/// "--tensor o,dq --backward": the words that leave out others.
+std::string words_for_tensors(const Selection& selection);
+
 bool wants_recorded(const Request& request, std::string_view group);
 bool wants_oracle(const Request& request);
 bool wants_replay(const Request& request);
