@@ -24,6 +24,8 @@ def main():
         if case["against"] != arguments.against:
             continue
         for tensor in case["tensors"]:
+            if tensor["verdict"] == "skipped":
+                continue
             key = (case["variant"], case["dtype"], case["compute"], tensor["name"])
             metrics = {name: number(value) for name, value in tensor["metrics"].items()}
             limits = {limit["metric"]: number(limit["value"]) for limit in tensor["limits"]}

@@ -54,10 +54,11 @@ std::vector<plan::Turnout> turnouts_of(const plan::Plan& plan, const report::Doc
   for (const report::Failure& failure : document.failures) failed.insert(failure.path);
   for (const plan::Problem& problem : plan.problems)
     for (const plan::Case& item : problem.cases) {
-      if (!item.skip.empty()) continue;
-      if (failed.contains(problem.source->target().name))
+      const bool is_recorded =
+          item.answer && problem.answers[*item.answer].origin == plan::Answer::Origin::recorded;
+      if (failed.contains(problem.source->target().name) && (item.skip.empty() || is_recorded))
         list.push_back({item.who, item.asked->place, Outcome::failed});
-      else if (item.question != plan::Question::verdict)
+      else if (item.skip.empty() && item.question != plan::Question::verdict)
         list.push_back({item.who, item.asked->place, Outcome::answered});
     }
   for (const report::CaseResult& item : document.cases) {
@@ -115,7 +116,10 @@ class PlannedRun {
   }
 
   engine::BaselineScope scope() const {
-    if (planned_.request.selection.tensors) return engine::BaselineScope::some_tensors;
+    const bool left_out = std::ranges::any_of(document_.cases, [](const report::CaseResult& item) {
+      return std::ranges::any_of(item.tensors, &report::TensorResult::reference_fails);
+    });
+    if (left_out || planned_.request.selection.tensors) return engine::BaselineScope::some_tensors;
     return plan_.narrowed ? engine::BaselineScope::some_comparisons : engine::BaselineScope::everything;
   }
 
@@ -133,8 +137,7 @@ class PlannedRun {
                            [&](const std::string& text) { progress.show(text); }};
     execution.done = [&](const engine::Done& done) { progress.done(done); };
     const auto finished = [&](report::Document part) {
-      if (baseline)
-        for (report::CaseResult& item : part.cases) baseline->judge(item);
+      if (baseline) baseline->judge(part.cases);
       part.command = document_.command;
       progress.clear();
       outputs.add(part);

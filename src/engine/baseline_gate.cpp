@@ -88,15 +88,19 @@ BaselineGate::BaselineGate(BaselineRequest request) : request_(std::move(request
   if (file_) file_->replaces(read.identity);
 }
 
-void BaselineGate::judge(report::CaseResult& item) const {
+void BaselineGate::judge(std::span<report::CaseResult> cases) const {
   // Rows that may rise are no failure; the update says which did.
-  if (request_.update == judge::Ratchet::worse || item.tensors.empty()) return;
-  for (const judge::Worsened& row : judge::worsened(baseline_, readings_of({&item, 1})))
-    for (report::TensorResult& tensor : item.tensors)
-      if (printable(tensor.name) == row.key.tensor)
-        fail(tensor, fmt::format("worse than the baseline: {} {} > {} (was {})", row.key.metric,
-                                 value_text(row.after), value_text(row.allowed), value_text(row.before)));
-  conclude(item);
+  if (request_.update == judge::Ratchet::worse) return;
+  for (report::CaseResult& item : cases) {
+    const std::vector<judge::Worsened> worsened = judge::worsened(baseline_, readings_of({&item, 1}));
+    for (const judge::Worsened& row : worsened)
+      for (report::TensorResult& tensor : item.tensors)
+        if (printable(tensor.name) == row.key.tensor)
+          fail(tensor, fmt::format("worse than the baseline: {} {} > {} (was {})", row.key.metric,
+                                   value_text(row.after), value_text(row.allowed), value_text(row.before)));
+    if (!worsened.empty()) conclude(item);
+  }
+  leave_out_wrong_references(cases);
 }
 
 std::vector<std::string> BaselineGate::findings(report::Document& document, BaselineScope scope,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,8 @@ class BaselineGate {
   /// replaced.
   explicit BaselineGate(BaselineRequest request);
 
-  /// Fails the tensors of one case that got worse, with the numbers as the reason.
-  void judge(report::CaseResult& item) const;
+  /// Of the cases of one source: fails the tensors that got worse, with the numbers as the reason.
+  void judge(std::span<report::CaseResult> cases) const;
 
   /// What else is to be said of the whole, a line each: rows that are loose, stale or new. Adds failures to
   /// the document: no row was measured - of a part that is a demand, for the rows may be about other parts; a

@@ -70,6 +70,13 @@ void judge_reading(HistoryRow& row, const Reading* first, const Reading* last) {
   row.worse = row.change == "worse";
 }
 
+/// A tensor that its report did not compare is neither better nor worse.
+bool is_left_out(const Report& report, ReadingKey key) {
+  key.metric = verdict_row;
+  const std::string* const verdict = find(report.verdicts, key);
+  return verdict != nullptr && *verdict == judge::name_of(judge::Verdict::skipped);
+}
+
 void judge_verdict(HistoryRow& row, const std::string* first, const std::string* last) {
   if (!judge_presence(row, first, last)) return;
   row.worse = *first == "pass" && *last != "pass";
@@ -119,6 +126,8 @@ report::Document history(const HistoryRequest& request) {
   std::size_t compared = 0, worse = 0;
   for (const ReadingKey& key : all_keys(reports)) {
     if (!is_metric(key.metric)) continue;  // of a later version
+    const bool left_out = is_left_out(reports.front(), key) || is_left_out(reports.back(), key);
+    if (left_out && key.metric != verdict_row) continue;
     HistoryRow row{key, {}, {}, false};
     for (const Report& report : reports) {
       const Reading* const reading = find(report.readings, key);
@@ -127,7 +136,9 @@ report::Document history(const HistoryRequest& request) {
                            : verdict != nullptr ? *verdict
                                                 : "-");
     }
-    if (key.metric == verdict_row) {
+    if (left_out) {
+      // its verdict is shown where it changed
+    } else if (key.metric == verdict_row) {
       judge_verdict(row, find(reports.front().verdicts, key), find(reports.back().verdicts, key));
     } else {
       judge_reading(row, find(reports.front().readings, key), find(reports.back().readings, key));

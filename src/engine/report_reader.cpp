@@ -55,6 +55,7 @@ report::PointResult point_of(const Json& item) {
   point.place = item.at("place");
   point.got = number_of(item.at("got")), point.expected = number_of(item.at("expected"));
   point.magnitude = number_of(item.at("magnitude"));
+  point.off_by = number_of(item.value("off_by", Json("nan")));
   point.got_hex = item.at("got_hex"), point.expected_hex = item.at("expected_hex");
   return point;
 }

@@ -275,24 +275,6 @@ class Round {
   std::vector<Pairing> pairings_;
 };
 
-/// Where a variant disagrees with a recorded answer that is itself wrong, say so.
-void blame_references(std::vector<report::CaseResult>& cases) {
-  for (const report::CaseResult& suspect : cases) {
-    if (!suspect.recorded() || suspect.against != "oracle") continue;
-    for (const report::TensorResult& wrong : suspect.tensors) {
-      if (wrong.verdict != judge::Verdict::fail) continue;
-      for (report::CaseResult& item : cases)
-        for (report::TensorResult& tensor : item.tensors)
-          if (item.against == suspect.variant && tensor.name == wrong.name &&
-              tensor.verdict == judge::Verdict::fail) {
-            tensor.reason += fmt::format("; {} itself fails against the oracle", suspect.variant);
-            tensor.reference_fails = true;
-          }
-    }
-  }
-  for (report::CaseResult& item : cases) conclude(item);
-}
-
 /// Where the truth itself may have grown beyond everything, nobody's kernel is to blame.
 void note_missing_options(const Context& context, Findings& findings) {
   const bool all_pass = std::ranges::all_of(findings.cases, [](const report::CaseResult& item) {
@@ -318,7 +300,7 @@ void judge_verdicts(Context& context, Findings& findings) {
       context.release();
     }
   }
-  blame_references(findings.cases);
+  leave_out_wrong_references(findings.cases);
   note_missing_options(context, findings);
 }
 

@@ -168,4 +168,10 @@ std::vector<Limit> overlaid(std::vector<Limit> limits, const std::vector<LimitLa
   return limits;
 }
 
+bool ask_for_bits(const std::vector<LimitLayer>& layers) {
+  return std::ranges::any_of(overlaid({}, layers), [](const Limit& limit) {
+    return limit.value == 0 && (limit.metric == "max_ulp" || limit.metric.starts_with("differing"));
+  });
+}
+
 }  // namespace kda_check::judge

@@ -87,5 +87,7 @@ struct LimitLayer {
   std::vector<LimitRequest> requests;
 };
 std::vector<Limit> overlaid(std::vector<Limit> limits, const std::vector<LimitLayer>& layers);
+/// Whether no element may differ.
+bool ask_for_bits(const std::vector<LimitLayer>& layers);
 
 }  // namespace kda_check::judge

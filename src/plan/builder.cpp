@@ -214,6 +214,8 @@ Case& Builder::add_verdict(const Asked& asked, const Asked::Part& part, Case ite
   if (!added.skip.empty() || !added.answer) return added;
   const Answer& answer = problem(part).answers[*added.answer];
   const Judging& judging = asked.request->judging;
+  const std::string why_no_bits = plan::why_no_bits(added, problem(part));
+  Names compared;
   for (const std::string& tensor : added.tensors) {
     const fixture::ExpectedGroup* const group =
         answer.origin == Answer::Origin::recorded ? asked.source->expected_named(answer.name) : nullptr;
@@ -228,8 +230,18 @@ Case& Builder::add_verdict(const Asked& asked, const Asked::Part& part, Case ite
           throw layer.source == command_line ? error : error.in(layer.source);
         }
       }
-    added.limits.push_back(
-        limits_of(asked, added, numeric::name_of(answer.dtype), tensor, storage, added.notes));
+    std::vector<judge::LimitLayer> limits =
+        limits_of(asked, added, numeric::name_of(answer.dtype), tensor, storage, added.notes);
+    if (!why_no_bits.empty() && judge::ask_for_bits(limits)) continue;
+    compared.push_back(tensor);
+    added.limits.push_back(std::move(limits));
+  }
+  if (compared.empty() && !added.tensors.empty()) {
+    added.skip = why_no_bits;
+  } else if (compared.size() < added.tensors.size()) {
+    std::erase_if(added.tensors, [&](const std::string& name) { return has(compared, name); });
+    add_note(part, fmt::format("{}: not compared: {}", join(added.tensors), why_no_bits));
+    added.tensors = std::move(compared);
   }
   for (const std::string& note : added.notes) add_note(part, note);
   return added;
@@ -272,6 +284,11 @@ std::vector<judge::LimitLayer> Builder::limits_of(const Asked& asked, const Case
 
 void Builder::fail(const Asked& asked, const Error& error) {
   plan_.failures.push_back({error.what(), exit_code(error.kind()), asked.source->target().name});
+}
+
+void Builder::fail_to_judge(const Asked& asked, const std::string& what, const std::string& hint) {
+  const std::string& path = asked.source->target().name;
+  plan_.failures.push_back({fmt::format("{} ({}); hint: {}", what, path, hint), 1, path});
 }
 
 void Builder::add_note(const Asked::Part& part, std::string note) {

@@ -59,6 +59,8 @@ class Builder {
   Case& add_stages(const Asked& asked, const Asked::Part& part, Case item);
   /// The target lacks what is asked of it: a failure of the plan, and the others go on.
   void fail(const Asked& asked, const Error& error);
+  /// An answer that is there is not judged: a failure of the plan, too.
+  void fail_to_judge(const Asked& asked, const std::string& what, const std::string& hint);
   void add_note(const Asked::Part& part, std::string note);
   void warn(const Asked& asked, const std::string& text);
 

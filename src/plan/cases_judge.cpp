@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/names.hpp"
 #include "explain/invariants.hpp"
@@ -245,10 +246,55 @@ class Judged {
   const std::optional<std::size_t> external_;
 };
 
+/// The options by which nothing of a recorded answer is judged, and what they do; empty where it has nothing
+/// that others would compare.
+std::string leaving_out(const Asked& asked, const fixture::ExpectedGroup& group) {
+  const Selection& words = asked.request->selection;
+  if (std::ranges::none_of(asked.parts, &Asked::Part::as_stored))
+    return fmt::format("--dtype {} rounds the inputs that it answers", join(*words.dtypes, ","));
+  const kda::Outline& outline = asked.source->outline();
+  const bool has_any = std::ranges::any_of(kda::every_pass, [&](kda::Pass pass) {
+    return (pass == kda::Pass::forward || outline.has_loss()) &&
+           std::ranges::any_of(kda::tensors_of(pass, outline),
+                               [&](const std::string& name) { return group.tensor(name) != nullptr; });
+  });
+  if (!has_any) return {};
+  return fmt::format("{} leaves out all it has", words_for_tensors(words));
+}
+
+/// Where recorded answers are to be judged and none is, a pass of ours would be taken for theirs: who means
+/// that says --recorded. Of those that are named each counts. What a line of a suite leaves out it means.
+void fail_for_what_is_left_out(Builder& builder, const Asked& asked) {
+  const Request& request = *asked.request;
+  if (request.place != command_line || !wants_oracle(request)) return;
+  const auto is_judged = [&](const std::string& name) {
+    return std::ranges::any_of(asked.parts, [&](const Asked::Part& part) {
+      const Problem& problem = builder.problem(part);
+      return std::ranges::any_of(problem.cases, [&](const Case& item) {
+        return item.asked == asked.request && item.skip.empty() && item.who == name && item.answer &&
+               problem.answers[*item.answer].origin == Answer::Origin::recorded;
+      });
+    });
+  };
+  std::map<std::string, Names> left_out;  // by what leaves them out
+  for (const fixture::ExpectedGroup& group : asked.source->expected()) {
+    if (!wants_recorded(request, group.name)) continue;
+    if (!is_judged(group.name))
+      left_out[leaving_out(asked, group)].push_back("expected/" + group.name);
+    else if (!request.selection.recorded)
+      return;
+  }
+  left_out.erase("");
+  for (const auto& [why, groups] : left_out)
+    builder.fail_to_judge(asked, fmt::format("nothing of {} is judged: {}", join(groups), why),
+                          "if that is meant: --recorded none, or the names of those to judge");
+}
+
 }  // namespace
 
 void add_verdicts(Builder& builder, const Asked& asked) {
   for (const Asked::Part& part : asked.parts) Judged(builder, asked, part).add();
+  fail_for_what_is_left_out(builder, asked);
 }
 
 }  // namespace kda_check::plan

@@ -142,7 +142,7 @@ Plan planned(const Request& command, const Planning& planning) {
   for (const Line& line : lines) builder.add(line.request, line.targets);
   builder.finish();
   plan.narrowed = plan.narrowed || !plan.shard.is_whole();
-  std::ranges::move(never_asked(plan), std::back_inserter(plan.failures));
+  std::ranges::move(never_asked(plan, command), std::back_inserter(plan.failures));
   cut(plan);
   return plan;
 }

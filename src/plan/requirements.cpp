@@ -82,6 +82,36 @@ std::string names_there(const Plan& plan, const Requirement& required) {
   return names.empty() ? "the files have no recorded answers" : "recorded there: " + join(names);
 }
 
+/// Whose answers the command line asks for by name, but for those that are required.
+Names named_answers(const Plan& plan, const Request& command) {
+  Names named = command.selection.variants.value_or(Names{});
+  const Names recorded = command.selection.recorded.value_or(Names{});
+  named.insert(named.end(), recorded.begin(), recorded.end());
+  if (command.external) named.push_back(command.external->name);
+  named = without_repeats(std::move(named));
+  std::erase_if(named, [&](const std::string& name) {
+    return std::ranges::find(plan.required, Requirement{name}) != plan.required.end();
+  });
+  return named;
+}
+
+/// Of those nothing is judged, though something is. Of recorded ones each file says it.
+std::vector<report::Failure> named_in_vain(const Plan& plan, const Request& command) {
+  std::vector<report::Failure> failures;
+  if (command.task != Task::judge || plan.cases == 0 || !plan.failures.empty()) return failures;
+  const Selection& words = command.selection;
+  std::string options = words_for_tensors(words);
+  if (words.against) options += (options.empty() ? "--against " : " --against ") + join(*words.against, ",");
+  for (const std::string& name : named_answers(plan, command))
+    if (!has(words.recorded.value_or(Names{}), name) && !is_planned(plan, {name}))
+      failures.push_back(
+          {fmt::format("nothing of {} is judged: {}", name,
+                       options.empty() ? "nobody asks for it" : options + " leaves out all it has"),
+           1,
+           {}});
+  return failures;
+}
+
 }  // namespace
 
 std::span<const std::string_view> devices() { return device_names; }
@@ -98,8 +128,8 @@ void check_devices(std::span<const Requirement> required, std::span<const kda::V
                       item.place == command_line ? std::string() : item.place, "kda-check list devices");
 }
 
-std::vector<report::Failure> never_asked(const Plan& plan) {
-  std::vector<report::Failure> missing;
+std::vector<report::Failure> never_asked(const Plan& plan, const Request& command) {
+  std::vector<report::Failure> missing = named_in_vain(plan, command);
   for (const Requirement& required : plan.required) {
     if (is_planned(plan, required)) {
       std::ranges::move(hollow(plan, required), std::back_inserter(missing));
@@ -154,13 +184,9 @@ std::vector<report::Demand> demands(const Plan& plan, const Request& command,
             {}}});
     }
   }
-  Names named = command.selection.variants.value_or(Names{});
-  const Names recorded = command.selection.recorded.value_or(Names{});
-  named.insert(named.end(), recorded.begin(), recorded.end());
-  if (command.external) named.push_back(command.external->name);
-  for (const std::string& name : without_repeats(std::move(named))) {
+  for (const std::string& name : named_answers(plan, command)) {
     const Requirement anywhere{name};
-    if (std::ranges::find(plan.required, anywhere) == plan.required.end() && is_planned(plan, anywhere))
+    if (is_planned(plan, anywhere))
       list.push_back(
           {name,
            has_answered(anywhere, name),

@@ -16,8 +16,9 @@ std::span<const std::string_view> devices();
 /// cannot run here.
 void check_devices(std::span<const Requirement> required, std::span<const kda::Variant> registry);
 
-/// To be asked of the whole plan: one failure for each requirement that no case is about.
-std::vector<report::Failure> never_asked(const Plan& plan);
+/// To be asked of the whole plan: one failure for each requirement that no case is about, and for each answer
+/// that the command line asks for by name and of which its other words leave nothing.
+std::vector<report::Failure> never_asked(const Plan& plan, const Request& command);
 
 /// What became of a case: who was to answer it, by the order of which place.
 struct Turnout {

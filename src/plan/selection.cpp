@@ -265,6 +265,14 @@ std::vector<PassTensors> tensors_of(const Request& request, const std::vector<Pa
   return list;
 }
 
+std::string words_for_tensors(const Selection& selection) {
+  Names words;
+  if (selection.tensors) words.push_back("--tensor " + join(*selection.tensors, ","));
+  if (selection.pass)
+    words.emplace_back(*selection.pass == kda::Pass::forward ? "--no-backward" : "--backward");
+  return join(words, " ");
+}
+
 bool wants_recorded(const Request& request, std::string_view group) {
   return selected(request.selection.recorded, request.narrowing.recorded, group, true);
 }
@@ -348,6 +356,15 @@ std::string why_no_pass(kda::Pass pass, const kda::Variant& variant, const kda::
   if (const std::string_view reason = kda::lacks_gradients(arithmetic, dimensions.strength); !reason.empty())
     return std::string(reason);
   return is_on_gpu(variant) ? kda::gpu_lacks_gradients(arithmetic, dimensions) : std::string();
+}
+
+std::string why_no_bits(const Case& item, const Problem& problem) {
+  const Answer& answer = problem.answers[*item.answer];
+  if (item.reference.kind != Reference::Kind::answer || !answer.is_computed()) return {};
+  const Answer& theirs = problem.answers[item.reference.answer];
+  if (numeric::format_of(answer.dtype).precision <= numeric::format_of(theirs.dtype).precision) return {};
+  return fmt::format("{} is in {}: an answer in {} has no such bits", theirs.name,
+                     numeric::name_of(theirs.dtype), numeric::name_of(answer.dtype));
 }
 
 std::string_view why_no_stages(const kda::Arithmetic& arithmetic) {

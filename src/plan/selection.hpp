@@ -37,6 +37,9 @@ std::vector<PassTensors> tensors_of(const Request& request, const std::vector<Pa
 /// What a task can be about.
 std::vector<PassTensors> known_tensors(Task task);
 
+/// "--tensor o,dq --backward": the words that leave out others.
+std::string words_for_tensors(const Selection& selection);
+
 bool wants_recorded(const Request& request, std::string_view group);
 bool wants_oracle(const Request& request);
 bool wants_replay(const Request& request);
@@ -64,6 +67,9 @@ std::string why_not(const kda::Variant& variant, const kda::Outline& problem, co
 /// "no backward pass"; empty for a variant that has the pass in this arithmetic.
 std::string why_no_pass(kda::Pass pass, const kda::Variant& variant, const kda::Arithmetic& arithmetic = {},
                         const kda::Dimensions& dimensions = {});
+/// Why a computed answer cannot have the bits of the recorded one it is held against: that is stored less
+/// precisely. Empty where it can.
+std::string why_no_bits(const Case& item, const Problem& problem);
 /// Why what a chunk computes this way is not its stages; empty where it is.
 std::string_view why_no_stages(const kda::Arithmetic& arithmetic);
 

@@ -2,6 +2,7 @@
 // one rule says what it means for the exit code.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -27,7 +28,9 @@ struct PointResult {
   std::string place;  ///< "o[b=0 t=412 h=3 v=17]"
   double got = 0, expected = 0, magnitude = 0;
   std::string got_hex, expected_hex;
-  double rank = 0;  ///< scaled_ulp where there is a magnitude, else steps
+  double off_by = 0;  ///< scaled_ulp where there is a magnitude, else steps; NaN: not known
+
+  bool has_distance() const { return std::isfinite(got) && std::isfinite(expected) && !std::isnan(off_by); }
 };
 
 /// What emulated kernels of an answer's arithmetic say of its errors (docs/twins.md).
@@ -55,7 +58,7 @@ struct TensorResult {
   std::string worst_head;               ///< "h=3", empty without heads
   std::optional<ErrorProfile> profile;  ///< when a report draws it
   std::optional<TwinFinding> twins;     ///< when it was held against emulated kernels
-  bool reference_fails = false;         ///< it fails against an answer that itself fails against the truth
+  bool reference_fails = false;         ///< not compared: the answer it would be held against fails
 };
 
 /// A convention under which a failing answer would be right, or the nearest to that.

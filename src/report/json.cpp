@@ -9,13 +9,15 @@ namespace kda_check::report {
 namespace {
 
 Json point(const PointResult& item) {
-  return {{"index", item.index},
-          {"place", item.place},
-          {"got", json_number(item.got)},
-          {"expected", json_number(item.expected)},
-          {"magnitude", json_number(item.magnitude)},
-          {"got_hex", item.got_hex},
-          {"expected_hex", item.expected_hex}};
+  Json result = {{"index", item.index},
+                 {"place", item.place},
+                 {"got", json_number(item.got)},
+                 {"expected", json_number(item.expected)},
+                 {"magnitude", json_number(item.magnitude)},
+                 {"got_hex", item.got_hex},
+                 {"expected_hex", item.expected_hex}};
+  if (item.has_distance()) result["off_by"] = json_number(item.off_by);
+  return result;
 }
 
 Json twins(const TwinFinding& item) {

@@ -54,8 +54,7 @@ void print_points(std::string& out, const TensorResult& tensor) {
     add(out, "      {:<32} got {:.9g} ({})  expected {:.9g} ({})", point.place, point.got, point.got_hex,
         point.expected, point.expected_hex);
     if (point.magnitude > 0) add(out, "  magnitude {:.3g}", point.magnitude);
-    if (std::isfinite(point.got) && std::isfinite(point.expected))
-      add(out, "  off by {:.3g} {}", point.rank, unit);
+    if (point.has_distance()) add(out, "  off by {:.3g} {}", point.off_by, unit);
     out += '\n';
   }
 }
@@ -99,7 +98,8 @@ void print_tensor(std::string& out, const CaseResult& item, const TensorResult& 
 
 void print_details(std::string& out, const CaseResult& item, bool everything) {
   for (const TensorResult& tensor : item.tensors)
-    if (everything || is_bad(tensor.verdict)) print_tensor(out, item, tensor, everything);
+    if (is_bad(tensor.verdict) || (everything && tensor.verdict != Verdict::skipped))
+      print_tensor(out, item, tensor, everything);
   if (item.probe) print_probe(out, *item.probe);
   if (everything && !item.trials.empty()) add(out, "      tried: {}\n", item.trials);
   if (everything && !item.arithmetic.empty()) add(out, "      arithmetic: {}\n", item.arithmetic);
@@ -111,12 +111,17 @@ void print_against(std::string& out, const Cases& cases, const std::string& head
   TextTable table = empty_table();
   std::string details, beside;
   for (const CaseResult* const item : cases) {
+    const auto add_beside = [&](const TensorResult* tensor, Verdict verdict, const std::string& reason) {
+      if (options.detail != Detail::quiet || verdict != Verdict::skipped)
+        add(beside, "  {} {}: {}\n", upper(judge::name_of(verdict)),
+            Row{item, tensor, verdict, {}, {}}.name(), reason);
+    };
     for (const TensorResult& tensor : item->tensors)
-      if (options.detail != Detail::quiet || tensor.verdict != Verdict::pass)
+      if (tensor.verdict == Verdict::skipped)
+        add_beside(&tensor, tensor.verdict, tensor.reason);
+      else if (options.detail != Detail::quiet || tensor.verdict != Verdict::pass)
         add_row(table, *item, tensor, options.color);
-    if (item->tensors.empty() && (options.detail != Detail::quiet || item->verdict != Verdict::skipped))
-      add(beside, "  {} {}: {}\n", upper(judge::name_of(item->verdict)),
-          Row{item, nullptr, item->verdict, {}, {}}.name(), item->reason);
+    if (item->tensors.empty()) add_beside(nullptr, item->verdict, item->reason);
     if (fails_beyond_tensors(*item)) add(beside, "  FAIL {}: {}\n", item->variant, item->reason);
     print_details(details, *item, options.detail == Detail::verbose);
   }
@@ -136,27 +141,24 @@ std::string heading_for(const Document& document, const CaseResult& item) {
   return fmt::format("against {}, recorded", against);
 }
 
-/// "PASS  ours: naive, recurrent, chunk against the oracle, fla_chunk (18 rows; -v lists them)"
-std::string folded(const Cases& cases, std::string_view verdict, std::string_view remark) {
+/// "PASS  ours: naive, recurrent, chunk against the oracle, fla_chunk (18 rows; -v lists them)", of all rows
+/// of that verdict; empty without any.
+std::string folded(const Cases& cases, Verdict verdict, std::string_view remark) {
   std::vector<std::string> who, against;
   std::size_t rows = 0;
   for (const CaseResult* const item : cases) {
+    const auto here = std::ranges::count(item->tensors, verdict, &TensorResult::verdict);
+    if (here == 0) continue;
+    rows += static_cast<std::size_t>(here);
     who.push_back(item->variant);
     against.push_back(item->against == "oracle"   ? "the oracle"
                       : item->against == "replay" ? "their replays"
                                                   : item->against);
-    rows += item->tensors.size();
   }
-  return fmt::format("\n  {}  ours: {} against {}{} ({}; -v lists them)\n", verdict,
+  if (rows == 0) return {};
+  return fmt::format("\n  {}  ours: {} against {}{} ({}; -v lists them)\n", upper(judge::name_of(verdict)),
                      join(without_repeats(std::move(who))), join(without_repeats(std::move(against))), remark,
                      counted(rows, "row"));
-}
-
-/// Its failures say nothing about it: what it is held against is wrong.
-bool only_reference_fails(const CaseResult& item) {
-  return item.verdict == Verdict::fail && std::ranges::all_of(item.tensors, [](const TensorResult& tensor) {
-           return tensor.verdict != Verdict::fail || tensor.reference_fails;
-         });
 }
 
 /// The same document, with what came from files fit for a terminal.
@@ -187,17 +189,14 @@ Document printable(Document document) {
 void print_verdicts(std::string& out, const Document& document, const Cases& mine,
                     const WriteOptions& options) {
   // What the user brought comes first; what is ours is beside it to be held against, and one line while it
-  // passes or says once more that what the user brought is wrong.
+  // passes, or is not compared as what the user brought is wrong.
   const bool has_users = std::any_of(mine.begin(), mine.end(),
                                      [](const CaseResult* item) { return item->role != Role::variant; });
   const bool folds = has_users && options.detail != Detail::verbose && document.command != "diff";
-  Cases shown, passing, misled;
+  Cases shown, beside;
   for (const CaseResult* const item : mine) {
-    const bool is_ours = folds && item->role == Role::variant;
-    if (is_ours && item->verdict == Verdict::pass)
-      passing.push_back(item);
-    else
-      (is_ours && only_reference_fails(*item) ? misled : shown).push_back(item);
+    const bool is_quiet = !is_bad(item->verdict) && !item->tensors.empty();
+    (folds && item->role == Role::variant && is_quiet ? beside : shown).push_back(item);
   }
   std::stable_partition(shown.begin(), shown.end(),
                         [](const CaseResult* item) { return item->role != Role::variant; });
@@ -209,8 +208,9 @@ void print_verdicts(std::string& out, const Document& document, const Cases& min
       if (headings[i] == heading) group.push_back(shown[i]);
     print_against(out, group, heading, options);
   }
-  if (!misled.empty()) out += folded(misled, "FAIL", ", which itself fails against the oracle");
-  if (!passing.empty() && options.detail == Detail::normal) out += folded(passing, "PASS", "");
+  if (options.detail == Detail::quiet) return;
+  out += folded(beside, Verdict::skipped, ": not compared, as that fails");
+  out += folded(beside, Verdict::pass, "");
 }
 
 }  // namespace
@@ -261,11 +261,7 @@ std::string text_of_end(const Document& document, const WriteOptions& options) {
   // Far above by now: once more, one line each.
   constexpr std::size_t most = 20;
   const std::vector<ProblemRows> problems = rows_by_problem(document);
-  auto bad = bad_rows(problems);
-  if (options.detail != Detail::verbose)
-    std::erase_if(bad, [](const auto& row) {
-      return row.second.tensor != nullptr && row.second.tensor->reference_fails;
-    });
+  const auto bad = bad_rows(problems);
   if (bad.size() > 1 || (!bad.empty() && problems.size() > 1)) {
     for (std::size_t i = 0; i < bad.size() && i < most; ++i)
       add(out, "{} {}: {}: {}\n", upper(judge::name_of(bad[i].second.verdict)), printable(bad[i].first->path),

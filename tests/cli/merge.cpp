@@ -1,8 +1,10 @@
 // merge: the reports of the shards of one run are the report of the run.
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "support/catch.hpp"
 #include "support/program.hpp"
+#include "support/temporary_fixture.hpp"
 
 using namespace kda_check::test;
 using nlohmann::json;
@@ -37,6 +39,24 @@ TEST_CASE("the reports of all shards merge into that of the whole, with the word
   for (json* const document : {&merged, &alone}) document->erase("request");
   CHECK(merged == alone);
   CHECK(program("merge" + parts(folder, 3)).out == program(targets).out);
+}
+
+TEST_CASE("a report that went through JSON says in words what the run said", "[cli][merge]") {
+  const Folder folder;
+  const kda_check::kda::Problem problem = make_problem({});
+  kda_check::kda::Answer answer = run(problem, "recurrent", kda_check::numeric::DType::fp32);
+  for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, 1.5 * answer.o.value(i));
+  answer.final_state.set(3, HUGE_VAL);
+  const TemporaryFixture file(problem, &answer);
+  const std::string words = "run " + file.path + " control:T=70,H=1,K=8,V=8 no_such_file.h5" + on_cpu +
+                            " --dtype fp64,bf16 --arithmetic exponential=cuda --probe --stages --invariants "
+                            "--limit scaled_ulp=4 ";
+  for (const char* const detail : {"", "-v", "-q"}) {
+    const Output once = program(words + detail + " --json " + (folder / "once.json").string());
+    INFO(once.out);
+    CHECK(once.code == 3);
+    CHECK(program("merge " + (folder / "once.json").string() + " " + detail).out == once.out);
+  }
 }
 
 TEST_CASE("a merged report is held against others by history, and merged no further", "[cli][merge]") {

@@ -4,6 +4,7 @@
 #include <pugixml.hpp>
 
 #include "support/catch.hpp"
+#include "support/loss.hpp"
 #include "support/program.hpp"
 #include "support/temporary_fixture.hpp"
 
@@ -101,6 +102,37 @@ TEST_CASE("a tensor that no limit says anything about never passes", "[cli][neve
   const TemporaryFixture with(recorded.problem, &recorded.answer, "with"),
       without(recorded.problem, nullptr, "without");
   never_passes("diff " + with.path + " " + without.path + " --tensor o,final_state", "only in");
+}
+
+TEST_CASE("a recorded answer of which the options leave nothing does not pass by our own answers",
+          "[cli][never]") {
+  const kda::Problem problem = with_loss(make_problem({}));
+  tensor::Tensor o("o", numeric::DType::fp32, problem.v.shape());
+  for (std::size_t i = 0; i < o.size(); ++i) o.set(i, 0);
+  const TemporaryFixture file(problem, {&o}, numeric::ComputeFormat::fp32, "zeros"),
+      other(problem, {&o}, numeric::ComputeFormat::fp32, "other");
+  const std::pair<const char*, const char*> left_out[] = {
+      {"--dtype bf16", "--dtype bf16 rounds the inputs that it answers"},
+      {"--tensor final_state", "--tensor final_state leaves out all it has"},
+      {"--backward", "--backward leaves out all it has"},
+      {"--tensor dq,dk --recorded somebody", "--tensor dq,dk leaves out all it has"}};
+  for (const auto& [words, why] : left_out) {
+    const std::string run = "run " + file.path + on_cpu + " --against oracle ";
+    const Output output = program(run + words + " --json");
+    INFO(words << "\n" << output.err);
+    CHECK(output.code == 1);
+    CHECK(lines(output.err) == 1);
+    CHECK_THAT(output.err, ContainsSubstring("nothing of expected/somebody is judged: " + std::string(why)) &&
+                               ContainsSubstring(file.path));
+    const auto document = nlohmann::json::parse(output.out);
+    CHECK(document["summary"]["outcome"] == "fail");
+    CHECK(document["summary"]["passed"] > 0);  // ours
+    REQUIRE(document["errors"].size() == 1);
+    CHECK(document["errors"][0]["exit_code"] == 1);
+    CHECK(document["errors"][0]["path"] == file.path);
+  }
+  CHECK(lines(program("run " + file.path + " " + other.path + on_cpu + " --dtype bf16").err) == 2);
+  CHECK(program("run " + file.path + on_cpu + " --dtype bf16 --recorded none").code == 0);
 }
 
 TEST_CASE("a tensor that is NaN on both sides never passes", "[cli][never]") {

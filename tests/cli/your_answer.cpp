@@ -5,8 +5,21 @@
 #include "fixture/h5.hpp"
 #include "support/catch.hpp"
 #include "support/program.hpp"
+#include "support/temporary_fixture.hpp"
 
 using namespace kda_check::test;
+
+namespace {
+
+/// A file of a recorded answer whose o is as many times too large.
+TemporaryFixture recorded(const char* name, double factor) {
+  const kda_check::kda::Problem problem = make_problem({});
+  kda_check::kda::Answer answer = run(problem, "recurrent", kda_check::numeric::DType::fp32);
+  for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, factor * answer.o.value(i));
+  return TemporaryFixture(problem, &answer, name);
+}
+
+}  // namespace
 
 TEST_CASE("an answer that is gone from the files fails what requires it, and what held its baseline",
           "[cli]") {
@@ -76,6 +89,60 @@ TEST_CASE("two files that call themselves the same are two, in a baseline, in hi
   program(words + " --report junit=" + (folder / "j.xml").string());
   CHECK_THAT(read_file(folder / "j.xml"),
              ContainsSubstring("<testsuite name=\"" + a) && ContainsSubstring("<testsuite name=\"" + b));
+}
+
+TEST_CASE("a wrong answer is one failure in every report, however many of ours stand beside it", "[cli]") {
+  const Folder folder;
+  const TemporaryFixture a = recorded("a", 1.5), b = recorded("b", 1.5), c = recorded("c", 1.5);
+  const auto in = [&](const char* name) { return (folder / name).string(); };
+  const Output output = program("run " + a.path + " " + b.path + " " + c.path + on_cpu + " --json " +
+                                in("j") + " --report github=" + in("g") + " --report junit=" + in("x"));
+  CHECK(output.code == 1);
+  CHECK_THAT(output.out, ContainsSubstring("3 failed, 0 inconclusive") &&
+                             ContainsSubstring("SKIPPED  ours: naive, recurrent, chunk against somebody: "
+                                               "not compared, as that fails (3 rows"));
+  const std::string annotations = read_file(in("g"));
+  CHECK(lines(annotations) == 4);  // one for each file, and the sum
+  CHECK(annotations.find("::error ") == 0);
+  const auto document = nlohmann::json::parse(read_file(in("j")));
+  std::size_t left_out = 0;
+  for (const auto& item : document["cases"])
+    for (const auto& tensor : item["tensors"]) {
+      if (tensor["verdict"] != "skipped") continue;
+      CHECK(item["against"] == "somebody");
+      CHECK(tensor["name"] == "o");
+      CHECK(tensor["reason"] == "not compared: somebody fails");
+      ++left_out;
+    }
+  CHECK(left_out == 9);
+  CHECK_THAT(read_file(in("x")), ContainsSubstring("failures=\"3\" errors=\"0\" skipped=\"9\""));
+  CHECK(program("merge " + in("j")).out == output.out);
+}
+
+TEST_CASE("an answer that got worse is one failure beside a baseline, and one regression in history",
+          "[cli]") {
+  const Folder folder;
+  const std::string rows = (folder / "b.tsv").string(), before = (folder / "before.json").string(),
+                    after = (folder / "after.json").string(), file = (folder / "f.h5").string();
+  const std::string words = "run " + file + on_cpu + " --twins off --baseline " + rows + " --json ";
+  fs::copy_file(recorded("good", 1).path, file);
+  REQUIRE(program(words + before + " --update-baseline").code == 0);
+  const std::string written = read_file(rows);
+  for (const double factor : {1 + 5e-7, 1.5}) {  // within the limits, and beyond them
+    INFO(factor);
+    fs::copy_file(recorded("worse", factor).path, file, fs::copy_options::overwrite_existing);
+    const Output worse = program(words + after);
+    CHECK(worse.code == 1);
+    CHECK_THAT(worse.out, ContainsSubstring("worse than the baseline") && ContainsSubstring(" 1 failed"));
+    CHECK(worse.err.empty());
+    const Output history = program("history " + before + " " + after + " --json");
+    CHECK(history.code == 1);
+    for (const auto& row : nlohmann::json::parse(history.out)["history"])
+      if (row["change"] == "worse" || row["change"] == "gone") CHECK(row["variant"] == "expected/somebody");
+    // What was not compared keeps its rows.
+    CHECK(program(words + after + " --update-baseline").code == 1);
+    CHECK(read_file(rows) == written);
+  }
 }
 
 TEST_CASE("an answer is attributed under the arithmetic it is said to have", "[cli]") {

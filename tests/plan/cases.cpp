@@ -110,6 +110,20 @@ TEST_CASE("a dtype that holds the inputs answers them as they are, another one r
   CHECK(judged == plan.problems[0].source->expected().size());
 }
 
+TEST_CASE("bits of an answer that is stored less precisely are no question", "[plan]") {
+  const std::string captured = "gpu-recurrent@nvidia-h100-80gb-hbm3";
+  const std::string words = test::case_fixtures() + "/../captures/corr_keys_bf16.h5 --variant recurrent" +
+                            " --oracle none --against " + captured;
+  const auto texts = [&](const std::string& more) { return texts_of(planned_line(words + more)); };
+  const std::string asked = "recurrent fp32 " + captured + " o final_state";
+  for (const char* const bits : {"differing_bits=exact", "max_ulp=0"})
+    CHECK(texts(std::string(" --dtype fp32 --limit ") + bits) ==
+          Names{asked + " skipped: " + captured + " is in bf16: an answer in fp32 has no such bits"});
+  CHECK(texts(" --dtype fp32") == Names{asked});
+  CHECK(texts(" --dtype fp32 --limit nonfinite=exact") == Names{asked});
+  CHECK(texts(" --limit differing_bits=exact") == Names{"recurrent bf16 " + captured + " o final_state"});
+}
+
 TEST_CASE("what cannot be answered is one skipped case with the reason", "[plan]") {
   const plan::Plan plan =
       planned_line("control:T=4,H=1 --variant naive --dtype fp64,fp32 --arithmetic exponential=cuda");

@@ -108,6 +108,30 @@ TEST_CASE("what is named on the command line and was skipped everywhere fails", 
         Names{"1 mine answered nothing: skipped everywhere: the program does not do this (exit status 77)"});
 }
 
+TEST_CASE("what is named on the command line and left out by its other words fails", "[plan][require]") {
+  std::vector<kda::Variant> registry = test::cpu_variants_and({});
+  std::ranges::find(registry, std::string_view("chunk"), &kda::Variant::name)->run_backward = nullptr;
+  const std::string with_gradients = test::case_fixtures() + "/fla_fp32_small_backward.h5";
+  plan::Request request = request_for(with_gradients, registry);
+  request.selection.pass = kda::Pass::backward;
+  CHECK(missing(request, answered({})).empty());  // nobody is asked for by name
+  request.selection.variants = Names{"chunk", "recurrent"};
+  CHECK(missing(request, answered({"recurrent"})) ==
+        Names{"1 nothing of chunk is judged: --backward leaves out all it has"});
+  request.selection.variants.reset();
+  request.selection.recorded = Names{"fla_recurrent"};  // has no gradients
+  REQUIRE(missing(request, answered({})).size() == 1);
+  CHECK_THAT(missing(request, answered({}))[0],
+             ContainsSubstring("1 nothing of expected/fla_recurrent is judged: --backward leaves out"));
+}
+
+TEST_CASE("what a line of a suite leaves out is left out on purpose", "[plan][require]") {
+  const test::TemporarySuite suite(committed + " --dtype bf16 --variant chunk\n");
+  CHECK(missing(test::request_of(suite.name()), answered({"chunk"})).empty());
+  CHECK(missing(test::request_of(committed + " --dtype bf16 --variant chunk"), answered({"chunk"})).size() ==
+        1);
+}
+
 TEST_CASE("what is not planned in a shard is another shard's business", "[plan][require]") {
   plan::Request request = test::request_of(committed + " control:T=4,H=1");
   request.required = {"fla_chunk"};
