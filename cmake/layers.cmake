@@ -5,9 +5,14 @@ add_compile_definitions(KDA_CHECK_VERSION="${PROJECT_VERSION}")
 # another layer's header does not compile (tests/scripts/layers.sh).
 
 # What every translation unit is compiled with. Roundings are facts of the source: no contraction, no fast-math.
+# A local name may be that of something in another file: with several files as one that says nothing (preset all does not).
 add_library(kda_check_flags INTERFACE)
+set(shadow -Wshadow)
+if(KDA_CHECK_UNITY)
+  set(shadow "$<$<CXX_COMPILER_ID:GNU>:-Wshadow=local>")
+endif()
 target_compile_options(kda_check_flags INTERFACE
-  $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-ffp-contract=off -Wall -Wextra -Wshadow -Wpedantic>
+  "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-ffp-contract=off;-Wall;-Wextra;${shadow};-Wpedantic>"
   $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false -ftz=false -prec-div=true -prec-sqrt=true --expt-relaxed-constexpr -Xcompiler=-ffp-contract=off,-Wall,-Wextra>)
 if(KDA_CHECK_WERROR)
   target_compile_options(kda_check_flags INTERFACE $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Werror>)
