@@ -95,6 +95,32 @@ TEST_CASE("a report goes through symbolic links and keeps the mode of its file",
         (fs::perms::owner_read | fs::perms::owner_write));
 }
 
+TEST_CASE("two reports that meet at the end of a link are refused, whether there is a file or not", "[cli]") {
+  const Folder folder;
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  fs::create_symlink("b", folder / "a");
+  fs::create_symlink(path("a"), folder / "further");
+  const auto refused = [&](const std::string& one, const std::string& other) {
+    const Output output = program("run " + small + " -q --json " + path(one.c_str()) +
+                                  " --report junit=" + path(other.c_str()));
+    INFO(one << " and " << other << ": " << output.err);
+    CHECK(output.code == 2);
+    CHECK_THAT(output.err, ContainsSubstring("two reports to " + path("")));
+  };
+  for (const bool is_there : {false, true}) {
+    if (is_there) std::ofstream(folder / "b") << "old";
+    refused("a", "b");
+    refused("b", "a");
+    refused("further", "a");
+    CHECK(fs::exists(folder / "b") == is_there);
+  }
+  // An input that is not there yet.
+  fs::create_symlink("new.tsv", folder / "link");
+  CHECK(program("run " + small + " -q --baseline " + path("new.tsv") + " --update-baseline --json " +
+                path("link"))
+            .code == 2);
+}
+
 TEST_CASE("what the user may not write or read is left alone", "[cli]") {
   if (::geteuid() == 0) KDA_CHECK_SKIP("root may write and read everything");
   const Folder folder;
