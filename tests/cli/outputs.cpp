@@ -136,6 +136,46 @@ TEST_CASE("what the user may not write or read is left alone", "[cli]") {
   CHECK_THAT(output.err, ContainsSubstring("ermission denied"));
 }
 
+TEST_CASE(
+    "whatever is lacking - memory, stack, descriptors - is one line and exit code 4, never a damaged file",
+    "[cli]") {
+  if (kda_check::is_sanitized) KDA_CHECK_SKIP("a sanitizer takes terabytes of addresses");
+  const Folder folder;
+  const std::string both = (folder / "both.h5").string(), words = " " + small + " --variant recurrent -q";
+  REQUIRE(program("capture " + small + " --variant recurrent -o " + both).code == 0);
+  fs::copy_file(both, folder / "copy.h5");
+  const auto limited = [&](const std::string& limit, const std::string& command) {
+    const Output output = shell("(ulimit " + limit + "; exec $KDA " + command + ")");
+    INFO(limit << ": " << command << ": " << output.err);
+    CHECK((output.code == 0 || output.code == 4));
+    if (output.code == 4) {
+      CHECK(lines(output.err) == 1);
+      CHECK_THAT(output.err, ContainsSubstring("kda-check: error: ") && !ContainsSubstring("damaged"));
+    }
+    return output.code;
+  };
+  int refused = 0;
+  for (int kib = 12 << 10; kib < 40 << 10; kib += 2 << 10) {
+    const std::string limit = "-v " + std::to_string(kib);
+    if (shell("(ulimit " + limit + "; exec $KDA --version)").code != 0)
+      continue;  // the system cannot load it
+    refused += limited(limit, "run" + words) != 0;
+    refused += limited(limit, "make control:T=40 --compression 4 -o " + (folder / "out.h5").string()) != 0;
+    fs::remove(folder / "out.h5");
+  }
+  CHECK(refused > 0);
+  for (const int kib : {64, 128, 256}) CHECK(limited("-s " + std::to_string(kib), "run" + words) == 4);
+  for (int descriptors = 4; descriptors < 16; ++descriptors) {
+    const std::string limit = "-n " + std::to_string(descriptors);
+    limited(limit, "run" + words);
+    limited(limit, "diff " + both + " " + (folder / "copy.h5").string() + " -q");
+    limited(limit, "capture" + words + " -o " + (folder / "out.h5").string());
+    fs::remove(folder / "out.h5");
+    limited(limit, "run" + words + " --report junit=" + (folder / "out.xml").string() + " --json " +
+                       (folder / "out.json").string());
+  }
+}
+
 TEST_CASE("a report that there is no memory for takes no other with it", "[cli]") {
   if (kda_check::is_sanitized) KDA_CHECK_SKIP("a sanitizer wants to be preloaded first");
   const Folder folder;
