@@ -9,6 +9,7 @@
 #include "base/interruption.hpp"
 #include "base/memory.hpp"
 #include "base/names.hpp"
+#include "base/shortage.hpp"
 #include "cli/app.hpp"
 #include "cli/progress.hpp"
 #include "fixture/reading_server.hpp"
@@ -43,6 +44,7 @@ int main(int argc, char** argv) {
   kda_check::prepare_signals();
   kda_check::cli::reserve_standard_streams();
   try {
+    kda_check::require_stack();
     check_floating_point();
     kda_check::fixture::prepare_reading();
     return kda_check::cli::app_main(argc, argv);

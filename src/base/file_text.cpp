@@ -14,6 +14,7 @@
 #include "base/error.hpp"
 #include "base/interruption.hpp"
 #include "base/memory.hpp"
+#include "base/shortage.hpp"
 
 namespace kda_check {
 
@@ -27,7 +28,7 @@ class TextReader {
     // Not blocking: a pipe is waited for where a signal is noticed.
     file_.reset(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
     struct stat status {};
-    if (!file_.is_open() || ::fstat(file_.number(), &status) != 0) refuse(std::strerror(errno));
+    if (!file_.is_open() || ::fstat(file_.number(), &status) != 0) refuse(errno);
     const bool is_pipe = S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode);
     if (S_ISDIR(status.st_mode)) refuse("it is a folder");
     if (!is_pipe && !S_ISREG(status.st_mode)) refuse("it is a device; wanted a file or a pipe");
@@ -40,10 +41,10 @@ class TextReader {
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& reason) const {
-    throw Error(ErrorKind::input, fmt::format("cannot read {}: {}", request_.what, reason), path_,
-                request_.hint);
+  [[noreturn]] void refuse(const std::string& reason, ErrorKind kind = ErrorKind::input) const {
+    throw Error(kind, fmt::format("cannot read {}: {}", request_.what, reason), path_, request_.hint);
   }
+  [[noreturn]] void refuse(int reason) const { refuse(std::strerror(reason), kind_of_failed_input(reason)); }
   [[noreturn]] void refuse_size() const {
     refuse(fmt::format("it has more than {}", size_text(request_.most_bytes)));
   }
@@ -54,7 +55,7 @@ class TextReader {
       wait_until_ready(file_.number(), POLLIN);
       const ssize_t count = ::read(file_.number(), block.data(), block.size());
       if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-      if (count < 0) refuse(std::strerror(errno));
+      if (count < 0) refuse(errno);
       if (count == 0) return;
       text_.append(block, 0, static_cast<std::size_t>(count));
       if (text_.size() > request_.most_bytes) refuse_size();

@@ -21,7 +21,8 @@ struct TextFile {
 
 /// What a regular file or a pipe holds, lines ending with a line feed alone, without a byte order mark.
 /// Throws Error{input}: a folder, a device, one that cannot be read, more bytes than wanted, UTF-16, one that
-/// was written while it was read. A pipe that nobody writes is waited for (Interrupted).
+/// was written while it was read; Error{environment} where descriptors or memory are lacking. A pipe that
+/// nobody writes is waited for (Interrupted).
 TextFile read_text(const std::string& path, const TextRequest& request);
 
 }  // namespace kda_check

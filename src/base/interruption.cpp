@@ -39,6 +39,14 @@ std::int64_t now_ns() {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+/// Leaves nothing behind; the signal strikes on return from its handler.
+extern "C" void end_at_once(int signal) {
+  end_running_processes();
+  remove_temporary_files();
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
 extern "C" void ask_for_the_end(int signal) {
   const int reason = errno;
   int none = 0;
@@ -48,12 +56,19 @@ extern "C" void ask_for_the_end(int signal) {
     if (::write(event.load(), &one, sizeof one) < 0) errno = reason;
   } else if (const std::int64_t first = first_moment.load();
              first != 0 && now_ns() - first >= one_request_ns) {
-    end_running_processes();
-    remove_temporary_files();
-    ::signal(signal, SIG_DFL);
-    ::raise(signal);  // it strikes on return
+    end_at_once(signal);
   }
   errno = reason;
+}
+
+/// Unless it was ignored at the start.
+void handle(int signal, void (*handler)(int)) {
+  struct sigaction action {};
+  if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) return;
+  action = {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;  // who waits, polls
+  ::sigaction(signal, &action, nullptr);
 }
 
 milliseconds left(Clock::time_point deadline) {
@@ -74,14 +89,8 @@ void prepare_signals() {
   const Descriptor made(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   // Not the number of a standard stream that happens to be closed.
   event.store(::fcntl(made.number(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
-  for (const int signal : ending_signals) {
-    struct sigaction action {};
-    if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
-    action = {};
-    action.sa_handler = ask_for_the_end;
-    action.sa_flags = SA_RESTART;  // who waits, polls
-    ::sigaction(signal, &action, nullptr);
-  }
+  for (const int signal : ending_signals) handle(signal, ask_for_the_end);
+  for (const int signal : {SIGQUIT, SIGXCPU}) handle(signal, end_at_once);
   for (const int signal : {SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_IGN);
   ::signal(SIGCHLD, SIG_DFL);
 }
@@ -117,6 +126,9 @@ void forget_interruption() {
 
 void end_by_signal(int signal) {
   std::fflush(nullptr);
+  // Nothing is unwound from here on.
+  end_running_processes();
+  remove_temporary_files();
   ::signal(signal, SIG_DFL);
   sigset_t alone;
   sigemptyset(&alone);

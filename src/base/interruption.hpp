@@ -14,9 +14,9 @@ struct Interrupted {
 
 /// Called first in main. SIGINT, SIGTERM and SIGHUP ask for the end, unless they were ignored at start
 /// (nohup); a second one a quarter of a second later or more removes temporary files, ends the processes
-/// started here and strikes at once. (timeout(1), and a terminal that closes, send theirs twice.) SIGPIPE and
-/// SIGXFSZ are ignored: writing fails with EPIPE and EFBIG. SIGCHLD has its default: one that ignores it
-/// takes the exit status of every child away.
+/// started here and strikes at once. (timeout(1), and a terminal that closes, send theirs twice.) So do the
+/// first SIGQUIT and SIGXCPU. SIGPIPE and SIGXFSZ are ignored: writing fails with EPIPE and EFBIG. SIGCHLD
+/// has its default: one that ignores it takes the exit status of every child away.
 void prepare_signals();
 
 /// Asks for the end as `signal` would.
@@ -40,7 +40,8 @@ void sleep_for(std::chrono::milliseconds time);
 /// In a child that was forked: nobody asked it for its end.
 void forget_interruption();
 
-/// Ends the process as `signal` does where nobody handles it; a shell sees 128 + signal.
+/// Removes temporary files and ends the process as `signal` does where nobody handles it; a shell sees 128 +
+/// signal.
 [[noreturn]] void end_by_signal(int signal);
 
 }  // namespace kda_check

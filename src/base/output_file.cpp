@@ -30,22 +30,6 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-/// Where a path leads when it is a symbolic link, even to nothing. Sets errno and is empty for a loop.
-std::string link_target(const std::string& path) {
-  constexpr int longest_chain = 40;  // as Linux has it
-  fs::path target = path;
-  std::error_code failure;
-  for (int link = 0; fs::is_symlink(target, failure); ++link) {
-    const fs::path next = fs::read_symlink(target, failure);
-    if (failure || link == longest_chain) {
-      errno = failure ? failure.value() : ELOOP;
-      return {};
-    }
-    target = next.is_absolute() ? next : target.parent_path() / next;
-  }
-  return target.string();
-}
-
 /// The descriptor of this process that a path such as /dev/stdout stands for; -1: none. Opened by its path
 /// it would begin at its start again, and a file would be replaced under whoever else writes to it.
 int own_descriptor(const std::string& path) {
@@ -108,6 +92,21 @@ class FolderLock {
 };
 
 }  // namespace
+
+std::string link_target(const std::string& path) {
+  constexpr int longest_chain = 40;  // as Linux has it
+  fs::path target = path;
+  std::error_code failure;
+  for (int link = 0; fs::is_symlink(target, failure); ++link) {
+    const fs::path next = fs::read_symlink(target, failure);
+    if (failure || link == longest_chain) {
+      errno = failure ? failure.value() : ELOOP;
+      return {};
+    }
+    target = next.is_absolute() ? next : target.parent_path() / next;
+  }
+  return target.string();
+}
 
 void OutputFile::cannot_write(int reason) const {
   throw Error(ErrorKind::environment, fmt::format("cannot write: {}", std::strerror(reason)), path_);

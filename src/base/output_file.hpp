@@ -68,6 +68,9 @@ class OutputFile {
   Descriptor file_;
 };
 
+/// Where a path leads when it is a symbolic link, even to nothing. Sets errno and is empty for a loop.
+std::string link_target(const std::string& path);
+
 /// False: whoever read standard output has gone. Throws Error{environment} when it is closed or full.
 bool write_stdout(std::string_view text);
 

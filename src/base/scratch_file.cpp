@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 #include "base/error.hpp"
 
@@ -17,13 +16,13 @@ namespace kda_check {
 namespace {
 
 std::string created(const std::string& ending) {
-  std::error_code failure;
-  const std::filesystem::path folder = std::filesystem::temp_directory_path(failure);
-  std::string path = (folder / ("kda-check-XXXXXX" + ending)).string();
-  const int descriptor = failure ? -1 : ::mkostemps(path.data(), static_cast<int>(ending.size()), O_CLOEXEC);
+  const char* const wanted = std::getenv("TMPDIR");
+  const std::string folder = wanted == nullptr || *wanted == '\0' ? "/tmp" : wanted;
+  std::string path = folder + "/kda-check-XXXXXX" + ending;
+  const int descriptor = ::mkostemps(path.data(), static_cast<int>(ending.size()), O_CLOEXEC);
   if (descriptor < 0)
     throw Error(ErrorKind::environment, fmt::format("cannot make a temporary file: {}", std::strerror(errno)),
-                {}, "TMPDIR says where");
+                folder, "TMPDIR says where");
   ::close(descriptor);
   return path;
 }

@@ -17,10 +17,11 @@ namespace kda_check::cli {
 
 namespace {
 
+/// Also where there is no file yet, at the end of a link or without one.
 bool same_file(const std::string& a, const std::string& b) {
   std::error_code failure;
   const auto resolved = [&](const std::string& path) {
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, failure), failure);
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(link_target(path), failure), failure);
   };
   return std::filesystem::equivalent(a, b, failure) || resolved(a) == resolved(b);
 }

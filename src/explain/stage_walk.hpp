@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "base/interruption.hpp"
 #include "kda/stages.hpp"
 
 namespace kda_check::explain {
@@ -25,12 +26,13 @@ class StageWalk {
 
   const std::vector<kda::ChunkPlace>& chunks() const { return places_; }
 
-  /// Stops and returns true as soon as body does.
+  /// Stops and returns true as soon as body does. Throws Interrupted.
   template <class Body>
   bool over_chunk(kda::Stage stage, const kda::ChunkPlace& chunk, const Body& body) const {
     const kda::StageLayout layout(stage, d_, problem_.options.state_v_first);
     const bool triangular = kda::row_of(stage).lower_triangular();
     kda::ChunkPlace place = chunk;
+    check_interruption();
     for (place.head = 0; place.head < d_.HV; ++place.head)
       for (std::size_t row = 0; row < layout.rows(place); ++row)
         for (std::size_t column = 0; column < (triangular ? row + 1 : layout.columns(place)); ++column)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/interruption.hpp"
 #include "base/parallel.hpp"
 #include "judge/elements.hpp"
 #include "numeric/within.hpp"
@@ -70,6 +71,7 @@ void Comparison::over_tasks(std::size_t begin, std::size_t count, std::size_t le
 template <class Body>
 void Comparison::over_runs(std::size_t begin, std::size_t end, Body body) {
   for (std::size_t at = begin; at < end;) {
+    check_interruption();
     Cell* const cells = cells_.row(axes_.cell_row(at));
     const std::size_t row_end = std::min(end, axes_.cell_row_end(at));
     std::size_t head = axes_.head(at), lane = at % axes_.run;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/interruption.hpp"
 #include "kda/kernels/table.hpp"
 #include "numeric/rounding.hpp"
 
@@ -60,6 +61,7 @@ template HeadRows::HeadRows(std::vector<double>, std::size_t);
 
 template <class Value>
 void HeadRows::read(std::size_t row, Value* to) const {
+  check_interruption();
   constexpr std::size_t rows_ahead = 3;
   const auto begin_of = [this](std::size_t r) {
     return first_ + r / block_rows_ * block_stride_ + r % block_rows_ * row_stride_;

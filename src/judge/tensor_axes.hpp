@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/interruption.hpp"
 #include "base/parallel.hpp"
 #include "tensor/tensor.hpp"
 
@@ -37,7 +38,10 @@ struct TensorAxes {
     const std::size_t runs = count / run;
     parallel_for(std::min(heads, runs), threads, [&](std::size_t lane, int) {
       const std::size_t of_lane = head(begin + lane * run);
-      for (std::size_t i = lane; i < runs; i += heads) body(of_lane, begin + i * run);
+      for (std::size_t i = lane; i < runs; i += heads) {
+        check_interruption();
+        body(of_lane, begin + i * run);
+      }
     });
   }
   /// Numbers the heads of all sequences. `cu_seqlens` is empty where the batch is not packed; states have a

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/interruption.hpp"
 #include "judge/head_energies.hpp"
 
 namespace kda_check::judge {
@@ -107,6 +108,7 @@ void UnitsSum::add_sums(std::size_t count, const double* values, std::span<const
   parallel_for(d_.HV, threads, [&](std::size_t head, int) {
     OfHead found;
     for (std::size_t token = 0; token < d_.B * d_.T; ++token) {
+      check_interruption();
       const Row row = row_of(token, head);
       const std::size_t at = (token * d_.HV + head) * d_.decays();
       if (!dg.empty()) found.tokens.add(units_of(row), energy_of(&dg[at], d_.decays()));

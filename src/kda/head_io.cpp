@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/interruption.hpp"
 #include "kda/kernels/gate_functions.hpp"
 #include "kda/kernels/row_norm.hpp"
 #include "kda/kernels/special.hpp"
@@ -23,6 +24,7 @@ void HeadReader<T>::rows_of(const tensor::Tensor& tensor, std::size_t heads, std
                             T* rows, std::size_t stride) const {
   // The next token of a head is far from it; behind the last come those of the next call.
   constexpr std::size_t ahead = 4, line = 64;
+  check_interruption();
   const std::size_t T_ = problem_.dimensions().T, bytes = numeric::format_of(tensor.dtype()).bytes;
   for (std::size_t t = 0; t < count; ++t) {
     const std::size_t element = ((s.batch * T_ + begin + t) * heads + head) * width;

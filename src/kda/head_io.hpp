@@ -27,7 +27,8 @@ struct GateProduct {
 
 enum class NormForm : unsigned char { division, reciprocal };
 
-/// T is float or double. Functions may be called from several threads.
+/// T is float or double. Functions may be called from several threads. Whatever goes along tokens reads them
+/// here: it throws Interrupted when a signal asks for the end.
 template <class T>
 class HeadReader {
  public:

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/interruption.hpp"
 #include "kda/kernels/gradient_elements.hpp"
 #include "kda/kernels/oracle_elements.hpp"
 #include "kda/kernels/row_norm.hpp"
@@ -15,6 +16,7 @@ using numeric::DoubleDouble;
 
 void OracleInputs::widen_row(const tensor::Tensor& tensor, const Sequence& tokens, std::size_t t,
                              std::size_t heads, std::size_t head, std::size_t width, double* target) const {
+  check_interruption();
   const std::size_t row = (tokens.batch * d_.T + tokens.begin + t) * heads + head;
   kernels<double>().widen(tensor.dtype(), tensor.at(row * width), target, width);
 }

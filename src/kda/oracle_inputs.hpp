@@ -53,6 +53,7 @@ struct TokenPairs {
   Pairs column_beta;                      ///< rows as those of v
 };
 
+/// Throws Interrupted as HeadReader does.
 class OracleInputs {
  public:
   explicit OracleInputs(const Problem& problem) : problem_(problem), d_(problem.dimensions()) {}

@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
+#include "base/shortage.hpp"
 #include "kda/regimes.hpp"
 
 namespace kda_check::plan {
@@ -36,8 +37,8 @@ std::vector<fs::path> fixtures_below(const fs::path& folder) {
       found.push_back(at->path().lexically_relative(folder));
   }
   if (failure)
-    throw Error(ErrorKind::input, fmt::format("cannot read the folder: {}", failure.message()),
-                folder.string());
+    throw Error(kind_of_failed_input(failure.value()),
+                fmt::format("cannot read the folder: {}", failure.message()), folder.string());
   std::sort(found.begin(), found.end());
   return found;
 }

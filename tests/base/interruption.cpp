@@ -16,6 +16,7 @@
 #include "base/output_file.hpp"
 #include "base/parallel.hpp"
 #include "base/processes.hpp"
+#include "base/scratch_file.hpp"
 #include "base/shell.hpp"
 #include "support/catch.hpp"
 #include "support/child.hpp"
@@ -104,6 +105,26 @@ TEST_CASE("the process ends as the signal ends one, when all is written", "[inte
       end_by_signal(signal);
     });
     CHECK(child.ending_signal() == signal);
+  }
+}
+
+TEST_CASE("a process that a signal ends leaves no temporary file, though nothing is unwound",
+          "[interruption]") {
+  const TemporaryFolder folder;
+  for (const int signal : {SIGTERM, SIGQUIT, SIGXCPU}) {
+    Child child([&](const auto&) -> int {
+      prepare_signals();
+      const OutputFile output(folder / "file");
+      const ScratchFile scratch(".h5");
+      std::filesystem::create_symlink(scratch.path(), folder / "scratch");
+      ::raise(signal);  // at once, but for SIGTERM
+      end_by_signal(signal);
+    });
+    INFO("signal " << signal);
+    CHECK(child.ending_signal() == signal);
+    CHECK_FALSE(std::filesystem::exists(folder / "scratch"));  // where the link leads
+    std::filesystem::remove(folder / "scratch");
+    CHECK(folder.entries() == 0);
   }
 }
 

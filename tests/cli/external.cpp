@@ -192,6 +192,14 @@ TEST_CASE("a program that cannot be run is an error of the environment, a wrong 
   CHECK(with("true {in} {out}", "--external-name chunk").code == 2);
 }
 
+TEST_CASE("an empty TMPDIR is no TMPDIR", "[external]") {
+  const std::string words = "$KDA run " + test::small + " -q --external 'exit 1 # {in} {out}'";
+  const Output usual = shell("unset TMPDIR; " + words), empty = shell("TMPDIR= " + words);
+  CHECK(empty.code == 1);
+  CHECK(empty.out == usual.out);
+  CHECK(empty.err == usual.err);
+}
+
 TEST_CASE("nothing of a program's files or processes is left, whatever ended the run", "[external]") {
   const Folder folder;
   const std::string here = "TMPDIR='" + (folder / "").string() + "' ";

@@ -95,6 +95,32 @@ TEST_CASE("a report goes through symbolic links and keeps the mode of its file",
         (fs::perms::owner_read | fs::perms::owner_write));
 }
 
+TEST_CASE("two reports that meet at the end of a link are refused, whether there is a file or not", "[cli]") {
+  const Folder folder;
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  fs::create_symlink("b", folder / "a");
+  fs::create_symlink(path("a"), folder / "further");
+  const auto refused = [&](const std::string& one, const std::string& other) {
+    const Output output = program("run " + small + " -q --json " + path(one.c_str()) +
+                                  " --report junit=" + path(other.c_str()));
+    INFO(one << " and " << other << ": " << output.err);
+    CHECK(output.code == 2);
+    CHECK_THAT(output.err, ContainsSubstring("two reports to " + path("")));
+  };
+  for (const bool is_there : {false, true}) {
+    if (is_there) std::ofstream(folder / "b") << "old";
+    refused("a", "b");
+    refused("b", "a");
+    refused("further", "a");
+    CHECK(fs::exists(folder / "b") == is_there);
+  }
+  // An input that is not there yet.
+  fs::create_symlink("new.tsv", folder / "link");
+  CHECK(program("run " + small + " -q --baseline " + path("new.tsv") + " --update-baseline --json " +
+                path("link"))
+            .code == 2);
+}
+
 TEST_CASE("what the user may not write or read is left alone", "[cli]") {
   if (::geteuid() == 0) KDA_CHECK_SKIP("root may write and read everything");
   const Folder folder;
@@ -108,6 +134,46 @@ TEST_CASE("what the user may not write or read is left alone", "[cli]") {
   fs::permissions(folder / "closed", fs::perms::owner_all);
   CHECK(output.code == 3);
   CHECK_THAT(output.err, ContainsSubstring("ermission denied"));
+}
+
+TEST_CASE(
+    "whatever is lacking - memory, stack, descriptors - is one line and exit code 4, never a damaged file",
+    "[cli]") {
+  if (kda_check::is_sanitized) KDA_CHECK_SKIP("a sanitizer takes terabytes of addresses");
+  const Folder folder;
+  const std::string both = (folder / "both.h5").string(), words = " " + small + " --variant recurrent -q";
+  REQUIRE(program("capture " + small + " --variant recurrent -o " + both).code == 0);
+  fs::copy_file(both, folder / "copy.h5");
+  const auto limited = [&](const std::string& limit, const std::string& command) {
+    const Output output = shell("(ulimit " + limit + "; exec $KDA " + command + ")");
+    INFO(limit << ": " << command << ": " << output.err);
+    CHECK((output.code == 0 || output.code == 4));
+    if (output.code == 4) {
+      CHECK(lines(output.err) == 1);
+      CHECK_THAT(output.err, ContainsSubstring("kda-check: error: ") && !ContainsSubstring("damaged"));
+    }
+    return output.code;
+  };
+  int refused = 0;
+  for (int kib = 12 << 10; kib < 40 << 10; kib += 2 << 10) {
+    const std::string limit = "-v " + std::to_string(kib);
+    if (shell("(ulimit " + limit + "; exec $KDA --version)").code != 0)
+      continue;  // the system cannot load it
+    refused += limited(limit, "run" + words) != 0;
+    refused += limited(limit, "make control:T=40 --compression 4 -o " + (folder / "out.h5").string()) != 0;
+    fs::remove(folder / "out.h5");
+  }
+  CHECK(refused > 0);
+  for (const int kib : {64, 128, 256}) CHECK(limited("-s " + std::to_string(kib), "run" + words) == 4);
+  for (int descriptors = 4; descriptors < 16; ++descriptors) {
+    const std::string limit = "-n " + std::to_string(descriptors);
+    limited(limit, "run" + words);
+    limited(limit, "diff " + both + " " + (folder / "copy.h5").string() + " -q");
+    limited(limit, "capture" + words + " -o " + (folder / "out.h5").string());
+    fs::remove(folder / "out.h5");
+    limited(limit, "run" + words + " --report junit=" + (folder / "out.xml").string() + " --json " +
+                       (folder / "out.json").string());
+  }
 }
 
 TEST_CASE("a report that there is no memory for takes no other with it", "[cli]") {

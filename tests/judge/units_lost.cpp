@@ -2,8 +2,11 @@
 #include "judge/units_lost.hpp"
 
 #include <cmath>
+#include <csignal>
 
+#include "base/interruption.hpp"
 #include "judge/head_energies.hpp"
+#include "judge/head_values.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"
@@ -111,4 +114,24 @@ TEST_CASE("units and energies do not depend on the order of the heads", "[limits
   double squares = 0;
   for (const double x : o) squares += std::isfinite(x) ? x * x : 0;
   CHECK(energy.total().root() == Approx(std::sqrt(squares)));
+}
+
+TEST_CASE("a signal that asks for the end stops what is added up within a head", "[interruption]") {
+  const TensorAxes axes("o", {1, 1000, 1, 2}, false);
+  int added = 0;
+  const auto add = [&](std::size_t, std::size_t) {
+    if (++added == 3) interrupt(SIGTERM);
+  };
+  CHECK_THROWS_AS(axes.over_heads(0, 2000, 1, add), Interrupted);
+  forget_interruption();
+  CHECK(added == 3);
+}
+
+TEST_CASE("a signal that asks for the end stops whoever reads the rows of a head", "[interruption]") {
+  const HeadRows rows(std::vector<double>(2 * padded_width(3), 1.0), 3);
+  std::vector<double> row(padded_width(3));
+  CHECK_NOTHROW(rows.read(0, row.data()));
+  interrupt(SIGTERM);
+  CHECK_THROWS_AS(rows.read(1, row.data()), Interrupted);
+  forget_interruption();
 }

@@ -18,6 +18,7 @@ program = sys.argv[1]
 times = int(os.environ.get("KDA_CHECK_SIGNALS", "3"))
 seed = random.randrange(10**6) if "KDA_CHECK_SIGNALS" in os.environ else 11
 files = {"json": "out.json", "junit": "out.xml", "html": "out.html", "github": "out.txt", "summary": "out.md"}
+baseline = "baseline.tsv"  # which only a whole run writes
 begun = ".tmp"  # what a report is written under until it is whole
 
 
@@ -34,7 +35,8 @@ class Signals(unittest.TestCase):
             return file.read()
 
     def words(self):
-        return [program, "run", "@ci", "-v", *(word for name in files for word in ("--report", f"{name}={self.path(name)}"))]
+        return [program, "run", "@ci", "-v", "--baseline", os.path.join(self.folder, baseline), "--update-baseline",
+                *(word for name in files for word in ("--report", f"{name}={self.path(name)}"))]
 
     def start(self):
         for name in os.listdir(self.folder):
@@ -46,7 +48,7 @@ class Signals(unittest.TestCase):
     def begin(self):
         """A run that has opened all its reports."""
         process = self.start()
-        while sum(name.endswith(begun) for name in os.listdir(self.folder)) < len(files):
+        while sum(name.endswith(begun) for name in os.listdir(self.folder)) <= len(files):
             self.assertIsNone(process.poll(), "it ended without opening its reports")
             time.sleep(0.001)
         return process

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.hpp"
+#include "base/interruption.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::kda::regimes {
@@ -16,6 +17,7 @@ using tensor::Tensor;
 /// Divides each row by sqrt(sum of squares + 1e-6).
 void make_unit(std::vector<double>& rows, std::size_t width) {
   for (std::size_t first = 0; first < rows.size(); first += width) {
+    check_interruption();
     double sum = 1e-6;
     for (std::size_t i = 0; i < width; ++i) sum += rows[first + i] * rows[first + i];
     const double factor = 1 / std::sqrt(sum);
@@ -26,8 +28,12 @@ void make_unit(std::vector<double>& rows, std::size_t width) {
 /// `held` is the format the values are rounded to, `stored` the element type.
 Tensor stored_tensor(const char* name, const std::vector<double>& values, Shape shape, DType held,
                      DType stored) {
+  constexpr std::size_t block = 1 << 16;
   Tensor tensor(name, held, std::move(shape));
-  for (std::size_t i = 0; i < values.size(); ++i) tensor.set(i, values[i]);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i % block == 0) check_interruption();
+    tensor.set(i, values[i]);
+  }
   return held == stored ? std::move(tensor) : tensor.converted_to(stored);
 }
 
@@ -82,12 +88,14 @@ std::vector<double> Draft::filled(Stream stream, std::size_t heads, std::size_t 
   std::vector<double> values;
   values.reserve(B * T * heads * width);
   for (std::size_t b = 0; b < B; ++b)
-    for (std::size_t t = 0; t < T; ++t)
+    for (std::size_t t = 0; t < T; ++t) {
+      check_interruption();
       for (std::size_t h = 0; h < heads; ++h)
         for (std::size_t i = 0; i < width; ++i) {
           const At at{b, t, h, i};
           values.push_back(element(at, draw(stream, at, heads, width)));
         }
+    }
   return values;
 }
 
@@ -111,13 +119,15 @@ std::vector<double> Draft::states(const Element& element, Stream stream) const {
   std::vector<double> values(N * HV * K * V);
   for (std::size_t n = 0; n < N; ++n)
     for (std::size_t h = 0; h < HV; ++h)
-      for (std::size_t k_row = 0; k_row < K; ++k_row)
+      for (std::size_t k_row = 0; k_row < K; ++k_row) {
+        check_interruption();
         for (std::size_t lane = 0; lane < V; ++lane) {
           // Numbered like tokens of a tensor [N,K,HV,V]: the same in either layout.
           const At at{n, k_row, h, lane};
           const std::size_t inside = v_first ? lane * K + k_row : k_row * V + lane;
           values[(n * HV + h) * K * V + inside] = element(at, draw(stream, at, HV, V));
         }
+      }
   return values;
 }
 
