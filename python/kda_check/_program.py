@@ -85,12 +85,14 @@ def run(
     environment: Mapping[str, str] | None = None,
     accept: Sequence[int] = (0, 1),
     meanwhile: Callable[[Callable[[], bool]], None] | None = None,
+    told: Callable[[float, str], object] | None = None,
 ) -> Finished:
     """Runs the program with `arguments` and waits for its end.
 
     reports: formats to ask for besides the text (json, html ...); each comes through a pipe, no file is left. timeout:
     seconds. environment: variables to add. accept: exit codes that are no error; 1, a FAIL, is a result. meanwhile:
-    called while it runs, with a function that says whether it does and may. Raises a KdaCheckError with the program's
+    called while it runs, with a function that says whether it does and may. told: called on another thread with the share
+    that is done and what is being done; what it raises is raised in the end. Raises a KdaCheckError with the program's
     words.
 
     >>> run(["list", "metrics"]).exit_code
@@ -102,6 +104,9 @@ def run(
     formats = [f"--report={name}=/dev/fd/{target}" for name, (_, target) in pipes.items()]
     command = [program, *arguments, *formats, *(["--report=text"] if reports else [])]
     found: dict[str, bytearray] = {}
+    if told is not None:
+        pipes["progress"] = os.pipe()
+        environment = {**(environment or {}), "KDA_CHECK_PROGRESS": str(pipes["progress"][1])}
     try:
         process = subprocess.Popen(
             command,
@@ -122,7 +127,9 @@ def run(
             os.close(target)
     streams = {**{name: os.fdopen(source, "rb") for name, (source, _) in pipes.items()},
                "stdout": process.stdout, "stderr": process.stderr}  # fmt: skip
-    readers = [threading.Thread(target=_read, args=(*stream, found), daemon=True) for stream in streams.items()]
+    failed: list[BaseException] = []
+    readers = [threading.Thread(target=_tell, args=(streams.pop("progress"), told, failed), daemon=True)] if told else []
+    readers += [threading.Thread(target=_read, args=(*stream, found), daemon=True) for stream in streams.items()]
     for reader in readers:
         reader.start()
     try:
@@ -136,6 +143,8 @@ def run(
         end = time.monotonic() + 5  # what it started may live on, and hold the other ends
         for reader in readers:
             reader.join(max(0, end - time.monotonic()))
+    if failed:
+        raise failed[0]
     said = {name: content.decode(errors="replace") for name, content in found.items()}
     finished = Finished(process.returncode, said.pop("stdout"), said.pop("stderr"), said)
     if process.returncode in accept:
@@ -153,6 +162,16 @@ def _read(name: str, source: IO[bytes], found: dict[str, bytearray]) -> None:
     with source:
         for part in iter(lambda: os.read(source.fileno(), 1 << 20), b""):
             found[name].extend(part)
+
+
+def _tell(source: IO[bytes], told: Callable[[float, str], object], failed: list[BaseException]) -> None:
+    with source:
+        try:
+            for line in source:
+                share, _, what = line.decode(errors="replace").rstrip("\n").partition(" ")
+                told(float(share), what)
+        except BaseException as error:
+            failed.append(error)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

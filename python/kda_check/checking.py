@@ -8,6 +8,7 @@ from typing import Any
 
 from ._files import Path
 from ._kinds import listed
+from ._progress import Progress, shown
 from .fixture import ABOUT, GRADIENTS, OUTPUTS, Fixture
 from .report import Report
 
@@ -21,6 +22,7 @@ def check(
     save: Path | None = None,
     options: Sequence[str] = ALONE,
     timeout: float | None = None,
+    progress: Progress = None,
     **words: Any,
 ) -> Report:
     """Judges what a kernel answered. Tensors are of torch, JAX, numpy or anything with DLPack, on any device, and go to
@@ -30,7 +32,9 @@ def check(
     ddt_bias, derase, dwrite (with do or dht), any of them. compute: the precision of the operands of its products, fp64,
     fp32, tf32, bf16 or fp16; limits follow from it, and without it that of o is assumed. The problem, as `Fixture.of` has
     it: q, k, v, g, beta ... scale, gate. save: a file to keep both in. options: of `kda-check run`; with none of them our
-    own variants run beside. timeout: seconds.
+    own variants run beside. timeout: seconds. progress: True or False, whether to show how far it is (tqdm, where it is
+    installed); a function, called on another thread with the share that is done and what is being done; without it shown at
+    a terminal.
 
     Raises TypeError and ValueError for what is no tensor, has no place or another shape, by name; InputError,
     UsageError, EnvironmentProblem, ProgramDied, ProgramTimeout (all KdaCheckError) for what the program says.
@@ -44,7 +48,8 @@ def check(
     """
     answer = {key: words.pop(key) for key in (*OUTPUTS, *GRADIENTS, *ABOUT) if key in words}
     answer["o"] = o
-    return judge(Fixture.of(**words, name=name, expected={name: answer}), save=save, options=options, timeout=timeout)
+    fixture = Fixture.of(**words, name=name, expected={name: answer})
+    return judge(fixture, save=save, options=options, timeout=timeout, progress=progress)
 
 
 def judge(
@@ -54,6 +59,7 @@ def judge(
     known_as: str = "",
     options: Sequence[str] = ALONE,
     timeout: float | None = None,
+    progress: Progress = False,
 ) -> Report:
     """As `check`, of a problem with its answers. known_as: its folder, in the report. Raises what `check` raises."""
     more = listed(options, "options")
@@ -61,9 +67,10 @@ def judge(
         path = os.fspath(save)
         path = f"./{path}" if path.startswith("-") else path  # it would be an option
         fixture.write(path)
-        return Report.run(["run", path, *more], timeout=timeout)
-    with fixture.in_memory() as (folder, path):
-        return Report.run(["run", path, *more], folder, known_as, timeout=timeout)
+        with shown(progress) as told:
+            return Report.run(["run", path, *more], timeout=timeout, told=told)
+    with fixture.in_memory() as (folder, path), shown(progress) as told:
+        return Report.run(["run", path, *more], folder, known_as, timeout=timeout, told=told)
 
 
 def assert_accurate(o: Any = None, **words: Any) -> None:

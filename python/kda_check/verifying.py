@@ -15,6 +15,7 @@ import numpy as np
 from . import _program, _scratch
 from ._files import write_text
 from ._kinds import flag, listed
+from ._progress import Progress, Told, shown
 from ._tensors import Stored, stored
 from .checking import ALONE, judge
 from .fixture import INPUTS, LOSS, WHOLE_NUMBERS, Fixture
@@ -68,6 +69,7 @@ def verify(
     invariants: bool | Sequence[str] = False,
     options: Sequence[str] = ALONE,
     timeout: float | None = None,
+    progress: Progress = None,
 ) -> Report:
     """Calls a kernel on a problem and judges what it answers.
 
@@ -78,6 +80,7 @@ def verify(
     all or those named, of gradients too where they are made. timeout: seconds of the program, for the laws as many
     again; a call of the kernel is not broken off. Exceptions of the kernel are passed on; under a suite or a law they
     are a FAIL that quotes them. Raises Unsupported where it cannot take the problem, and what `check` raises.
+    progress: as of `check`.
 
     >>> verify(lambda q, k, v, g, beta, scale: v * 0, "control:T=8", framework="numpy")["o"].verdict
     'fail'
@@ -91,9 +94,9 @@ def verify(
     laws = [f"--invariants{named}"] if invariants else []
     if isinstance(problem, str) and problem.startswith("@"):
         passes = [] if backward else ["--no-backward"]
-        with _scratch.folder() as folder:
+        with _scratch.folder() as folder, shown(progress) as told:
             words = [problem, "--recorded", "none", "--against", "oracle", *passes, *options, *laws]
-            return _asked(caller, who, folder, words, timeout)
+            return _asked(caller, who, folder, words, timeout, told)
     if isinstance(problem, str):
         problem = Fixture.read(problem) if os.path.isfile(problem) else regime(problem)
     inputs = _with_loss(problem.inputs, backward)
@@ -102,11 +105,12 @@ def verify(
     # The loss as the kernel had it: in the element type of its outputs.
     asked.inputs.update({key: stored(answer.pop(key), key) for key in LOSS.values() if key in answer})
     asked.add(who, answer)
-    with asked.in_memory() as (folder, path):
-        report = judge(asked, options=options, timeout=timeout)
+    with asked.in_memory() as (folder, path), shown(progress) as told:
+        report = judge(asked, options=options, timeout=timeout, progress=told or False)
         if not laws:
             return report
-        more = _asked(caller, who, folder, [path, *ALONE, "--recorded", "none", "--against", "none", *laws], timeout)
+        words = [path, *ALONE, "--recorded", "none", "--against", "none", *laws]
+        more = _asked(caller, who, folder, words, timeout, told)
     return Report([*report.documents, *more.documents], f"{report.text}\n{more.text}")
 
 
@@ -210,7 +214,9 @@ def _with_loss(inputs: Mapping[str, Stored], backward: bool) -> dict[str, Stored
     return {**forward, "do": do} if backward else forward
 
 
-def _asked(caller: _Caller, who: str, folder: str, words: Sequence[str], timeout: float | None) -> Report:
+def _asked(
+    caller: _Caller, who: str, folder: str, words: Sequence[str], timeout: float | None, told: Told | None
+) -> Report:
     """A run of the program that asks the kernel, here in this process, for every answer."""
     script, pipe = os.path.join(folder, "my_kernel"), os.path.join(folder, "questions")
     write_text(script, ASKING)
@@ -229,7 +235,9 @@ def _asked(caller: _Caller, who: str, folder: str, words: Sequence[str], timeout
                 os.write(opened(f"{out}.pipe"), said.encode()[:4000] + b"\n")
 
         arguments = ["run", *words, "--external", f"sh {shlex.quote(script)} {{in}} {{out}}", "--external-name", who]
-        return Report.run(arguments, folder, environment={"TMPDIR": folder}, meanwhile=serve, timeout=timeout)
+        return Report.run(
+            arguments, folder, environment={"TMPDIR": folder}, meanwhile=serve, timeout=timeout, told=told
+        )
 
 
 def _questions(descriptor: int, is_running: Callable[[], bool]) -> Iterator[tuple[str, str]]:

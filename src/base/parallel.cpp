@@ -13,6 +13,7 @@
 
 #include "base/interruption.hpp"
 #include "base/spinning.hpp"
+#include "base/work.hpp"
 
 namespace kda_check {
 
@@ -29,8 +30,10 @@ struct Call {
   int helpers_wanted = 0, helpers = 0;
   std::atomic<int> at_work{0};
   std::condition_variable all_left = {};
+  Work* const at_hand = Work::at_hand();
 
   void work(int worker) {
+    const Work::Here here(at_hand);
     for (std::size_t item = next++; item < count && !failed; item = next++) {
       try {
         check_interruption();

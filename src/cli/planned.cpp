@@ -143,6 +143,9 @@ class PlannedRun {
       outputs.add(part);
       document_.add(std::move(part));
     };
+    std::size_t cases = 0;
+    for (const plan::Problem& problem : plan_.problems) cases += problem.cases.size();
+    progress.begin(plan_.seconds(), cases);
     try {
       engine::execute(plan_, execution, finished);
     } catch (const Interrupted& by) {

@@ -9,6 +9,7 @@
 #include "fixture/fixture.hpp"
 #include "kda/gate_statistics.hpp"
 #include "kda/gradients.hpp"
+#include "numeric/product_sum.hpp"
 #include "plan/source.hpp"
 
 namespace kda_check::cli {
@@ -19,7 +20,8 @@ using report::Show;
 using report::Value;
 
 struct Range {
-  double least = HUGE_VAL, greatest = -HUGE_VAL, squares = 0;
+  double least = HUGE_VAL, greatest = -HUGE_VAL;
+  numeric::ProductSum squares;
   std::size_t finite = 0, not_finite = 0;
 };
 
@@ -34,7 +36,7 @@ Range range_of(const tensor::Tensor& tensor) {
     ++range.finite;
     range.least = std::min(range.least, value);
     range.greatest = std::max(range.greatest, value);
-    range.squares += value * value;
+    range.squares.add_square(value);
   }
   return range;
 }
@@ -70,7 +72,7 @@ struct Showing {
         const bool any = range.finite > 0;
         const auto figure = [&](double value) { return any ? Value(value) : Value(); };
         values.insert(values.end(), {figure(range.least), figure(range.greatest),
-                                     figure(std::sqrt(range.squares / static_cast<double>(range.finite))),
+                                     figure(range.squares.root_mean(range.finite)),
                                      static_cast<std::int64_t>(range.not_finite)});
       }
       section.add(std::move(values));

@@ -53,6 +53,7 @@ struct Truth {
   Twins::CpuInstead twins_on_cpu_instead = {};
   bool draws = false;         ///< a report draws what is beyond the twins
   kda::OracleSink also = {};  ///< sees what the oracle of the forward pass hands out, too
+  double seconds = 0;         ///< that the oracle takes, as planned
 };
 
 /// What was measured of one tensor of a pairing, not yet judged.

@@ -11,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "base/memory.hpp"
+#include "base/work.hpp"
 #include "engine/alone_on_gpu.hpp"
 #include "engine/external.hpp"
 #include "kda/kept_on_gpu.hpp"
@@ -175,6 +176,7 @@ Answered Context::computed(const plan::Answer& who, kda::Pass pass) {
   progress(fmt::format("{} {}{}", who.name, numeric::name_of(who.dtype),
                        pass == kda::Pass::backward ? " backwards" : ""));
   Answered answered = described(who, pass, plan_);
+  const Work at_hand(plan::run_seconds(who, plan_.outline, pass), plan::steps_of_run(plan_.outline));
   try {
     std::unique_lock<std::mutex> one;
     if (kda::is_on_gpu(variant)) one = alone_on_gpu();
@@ -272,14 +274,16 @@ Truth Context::truth(kda::Pass pass, const plan::Request& asked, std::size_t chu
   std::optional<kda::OracleOptions> options;
   if (const auto precision = plan::precision_of(asked.oracle_or_usual()))
     options = oracle(*precision, asked, pass);
-  return {problem_,
-          pass,
-          std::move(options),
-          chunk_size,
-          resources_.threads,
-          resources_.limits.memory_budget,
-          [this](std::size_t rows) -> const kda::GateStatistics& { return gates(rows); },
-          [this, pass](std::size_t rows) { return grounds(pass, rows); }};
+  Truth truth{problem_,
+              pass,
+              std::move(options),
+              chunk_size,
+              resources_.threads,
+              resources_.limits.memory_budget,
+              [this](std::size_t rows) -> const kda::GateStatistics& { return gates(rows); },
+              [this, pass](std::size_t rows) { return grounds(pass, rows); }};
+  truth.seconds = plan::oracle_seconds(plan_.outline, pass, asked);
+  return truth;
 }
 
 }  // namespace kda_check::engine

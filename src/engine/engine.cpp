@@ -19,7 +19,9 @@
 
 #include "base/error.hpp"
 #include "base/interruption.hpp"
+#include "base/work.hpp"
 #include "engine/findings.hpp"
+#include "plan/cost.hpp"
 #include "plan/listing.hpp"
 
 namespace kda_check::engine {
@@ -77,6 +79,7 @@ bool needs_gpu(const plan::Plan& plan) {
 /// Throws Interrupted after what was concluded until then is in the part.
 void run_problem(const plan::Problem& plan, const Resources& resources, report::Document& part,
                  std::vector<std::string>& notes) {
+  const Work at_hand(plan.seconds, plan::steps_in(plan.seconds, plan.outline));
   Findings findings;
   for (const plan::Case& item : plan.cases) findings.cases.push_back(begun(item, plan));
   const bool works =
@@ -167,7 +170,7 @@ class Schedule {
         execution_(execution),
         finished_(finished),
         free_threads_(execution.resources.threads) {
-    for (const Unit& unit : units) total_.of_seconds += unit.seconds, total_.of_cases += unit.cases;
+    for (const Unit& unit : units) total_.of_cases += unit.cases;
   }
 
   void run() {
@@ -176,7 +179,11 @@ class Schedule {
       const auto wanted = static_cast<int>(
           std::min<std::size_t>(static_cast<std::size_t>(execution_.resources.threads), units_.size()));
       try {
-        for (int worker = 1; worker < wanted; ++worker) workers.emplace_back([this] { work(); });
+        for (int worker = 1; worker < wanted; ++worker)
+          workers.emplace_back([this, whole = Work::at_hand()] {
+            const Work::Here here(whole);
+            work();
+          });
       } catch (const std::system_error&) {
         // No more threads to be had: those there are do the work.
       }
@@ -216,6 +223,7 @@ class Schedule {
 
   void run_one(std::size_t index, const Unit& unit, int threads) {
     try {
+      const Work at_hand(unit.seconds, 0);
       Resources resources = execution_.resources;
       resources.threads = resources.limits.threads = threads;
       const auto locked = [this](const std::function<void(const std::string&)>& tell) {
@@ -245,7 +253,7 @@ class Schedule {
   void tell() {
     for (auto first = waiting_.begin(); first != waiting_.end() && first->first == told_;
          first = waiting_.begin()) {
-      total_.cases += units_[told_].cases, total_.seconds += units_[told_].seconds;
+      total_.cases += units_[told_].cases;
       finished_(std::move(first->second));
       if (execution_.done) execution_.done(total_);
       if (execution_.enough && execution_.enough()) enough_ = true;

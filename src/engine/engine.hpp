@@ -14,10 +14,10 @@ namespace kda_check::engine {
 /// the order of the plan.
 using Finished = std::function<void(report::Document part)>;
 
-/// Share of the plan that is done, by cost; for progress.
+/// What of the plan is done and told, for progress. How much of the rest is, the work at hand says, whose
+/// seconds are those of the plan.
 struct Done {
   std::size_t cases = 0, of_cases = 0;
-  double seconds = 0, of_seconds = 0;  ///< on one thread, as planned
 };
 
 struct Execution {

@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "base/parallel.hpp"
+#include "base/work.hpp"
 #include "numeric/rounding.hpp"
+#include "plan/cost.hpp"
 
 namespace kda_check::engine {
 
@@ -153,6 +155,7 @@ class Feeder {
 };
 
 kda::GradientTruths gradient_truths(const Truth& truth) {
+  const Work at_hand(truth.seconds, plan::steps_of_run(truth.problem));
   return kda::run_gradient_oracle(truth.problem, *truth.oracle, truth.chunk_size, truth.threads);
 }
 
@@ -295,14 +298,21 @@ std::unique_ptr<TruthSource> run_comparisons(const Truth& truth, const std::vect
   const auto begin_twins = [&] { twins.begin(truth.heads_of_twins); };
   Feeder feeder(ongoing, truth.also, begin_twins, d.V, truth.threads);
   const kda::OracleSink sink = feeder.sink(d);
+  const double steps = plan::steps_of_run(truth.problem);
   if (twins.is_empty()) {
+    const Work at_hand(truth.seconds, steps);
     kda::run_oracle(truth.problem, *truth.oracle, truth.threads, sink);
     return nullptr;
   }
   auto truths =
       std::make_unique<ForwardTruths>(truth.problem, *truth.oracle, truth.threads, truth.heads_of_twins);
+  const auto truths_of = [&](std::size_t first, std::size_t count) {
+    const double share = static_cast<double>(count) / static_cast<double>(d.H);
+    const Work at_hand(share * truth.seconds, share * steps);
+    return truths->of(first, count, sink, twins.are_on_gpu());
+  };
   for (std::size_t first = 0; first < d.H; first += truths->at_once())
-    twins.measure(truths->of(first, std::min(truths->at_once(), d.H - first), sink, twins.are_on_gpu()));
+    twins.measure(truths_of(first, std::min(truths->at_once(), d.H - first)));
   return truths;
 }
 

@@ -9,12 +9,14 @@
 
 #include "base/error.hpp"
 #include "base/parallel.hpp"
+#include "base/work.hpp"
 #include "engine/beyond_twins.hpp"
 #include "engine/decay_directions.hpp"
 #include "engine/twin_heads.hpp"
 #include "engine/twins_on_gpu.hpp"
 #include "kda/scaled_decays.hpp"
 #include "numeric/ulp.hpp"
+#include "plan/cost.hpp"
 
 namespace kda_check::engine {
 
@@ -241,6 +243,9 @@ bool Twins::is_measured_on_gpu(Class& one, TwinsOnGpu& gpu, std::deque<std::futu
 
 void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t count) {
   std::vector<std::optional<DecayDirections>> decays(count);
+  const double share = 1 / static_cast<double>(problem_.dimensions().H),
+               seconds = share * plan::twin_seconds(problem_, pass_) / static_cast<double>(classes_.size()),
+               steps = share * plan::steps_of_run(problem_);
   TwinsOnGpu gpu(problem_, decay_options_, ahead_.get(), truths, first, count, threads_);
   std::deque<std::future<void>>
       measuring;  // classes on the GPU, while the answers of the next are waited for
@@ -254,6 +259,7 @@ void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t cou
     if (!std::ranges::all_of(one->tensors, is_here)) continue;  // judge() asks for the truth again
     parallel_for(count, threads_, [&](std::size_t item, int) {
       if (!is_wanted(item)) return;
+      const Work at_hand(seconds, steps * static_cast<double>(one->family.size()));
       if (one->has_decay_slopes(pass_) && !decays[item]) decays[item].emplace(problem_, first + item);
       one->measure(one_query_head(problem_, first + item), pass_, first + item, truths,
                    decays[item] ? &*decays[item] : nullptr);

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+
+#include "numeric/product_sum.hpp"
 
 namespace kda_check::explain {
 
@@ -22,14 +23,14 @@ Range range_of(const tensor::Tensor& tensor) {
   return range;
 }
 
-/// The largest |k|^2.
-double largest_square(const kda::Problem& problem) {
+/// The largest |k|.
+double largest_norm(const kda::Problem& problem) {
   const std::size_t K = problem.dimensions().K;
   double largest = 0;
   for (std::size_t row = 0; row < problem.k.size() / K; ++row) {
-    double square = 0;
-    for (std::size_t i = 0; i < K; ++i) square += problem.k.value(row * K + i) * problem.k.value(row * K + i);
-    largest = std::max(largest, square);
+    numeric::ProductSum square;
+    for (std::size_t i = 0; i < K; ++i) square.add_square(problem.k.value(row * K + i));
+    largest = std::max(largest, square.root());
   }
   return largest;
 }
@@ -43,7 +44,7 @@ std::vector<std::string> missing_options(const kda::Problem& problem) {
   constexpr double most = 2;
   const Range beta = options.beta_sigmoid ? Range{0, options.allow_neg_eigval ? 2.0 : 1.0}
                                           : range_of(problem.erase ? *problem.erase : problem.beta);
-  const double square = options.qk_l2norm ? 1 : largest_square(problem);
+  const double norm = options.qk_l2norm ? 1 : largest_norm(problem), square = norm * norm;
   const bool grows = beta.least < 0 || beta.most * square > most;
   if (grows && !options.beta_sigmoid && (beta.least < 0 || beta.most > most))
     list.push_back(fmt::format(
@@ -55,7 +56,7 @@ std::vector<std::string> missing_options(const kda::Problem& problem) {
     list.push_back(
         fmt::format("the recurrence itself grows: keys have norms up to {:.3g}, and options/qk_l2norm is not "
                     "set; is it missing?",
-                    std::sqrt(square)));
+                    norm));
   if (const double gate = range_of(problem.g).most; options.gate == kda::Gate::none && gate > 0)
     list.push_back(fmt::format(
         "the recurrence itself grows: g is up to {:.3g}, and options/gate is none; are these gates "

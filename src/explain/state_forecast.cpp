@@ -50,6 +50,21 @@ struct Extremes {
   }
 };
 
+/// A power of two near the largest of what states are made of; in units of it their squares are numbers, and
+/// so are those of the steps of a format.
+double unit_of(const kda::Problem& problem) {
+  constexpr int most = 450;
+  double largest = 0;
+  const auto look = [&](const tensor::Tensor& tensor) {
+    for (std::size_t i = 0; i < tensor.size(); ++i)
+      if (const double size = std::fabs(tensor.value(i)); std::isfinite(size))
+        largest = std::max(largest, size);
+  };
+  look(problem.v);
+  if (problem.initial_state) look(*problem.initial_state);
+  return largest == 0 ? 1 : std::ldexp(1.0, std::clamp(std::ilogb(largest), -most, most));
+}
+
 /// Sums over the tokens of a head of a sequence.
 struct Sums {
   double o_error = 0, o = 0, state_error = 0, state = 0;
@@ -64,8 +79,9 @@ struct Sums {
 /// The errors of a state that is stored in one way.
 class Errors {
  public:
-  Errors(const StoredState& stored, std::size_t K, std::size_t V)
+  Errors(const StoredState& stored, std::size_t K, std::size_t V, double unit)
       : stored_(stored),
+        unit_(unit),
         format_(numeric::stored_formats[static_cast<std::size_t>(stored.format)]),
         row_(1, static_cast<double>(V)),
         head_(static_cast<double>(K), static_cast<double>(V)),
@@ -78,6 +94,7 @@ class Errors {
     for (int e = 0; e > format_.min_exponent; --e) least /= 2;
     for (int bit = 0; bit < format_.precision; ++bit) least /= 2;
     least2_ = least * least;
+    if (stored.scale == StateScale::none) least2_ = least / unit * (least / unit);
   }
 
   /// Rows decay, are read along `read`, and change along `key`.
@@ -121,7 +138,8 @@ class Errors {
         error_[k] = std::min(error_[k] + rounding, squares[k]);
       if (step2 > 0) sums.change += std::min(1e6, changes[k] / step2), ++sums.changes;
     }
-    if (stored_.scale == StateScale::none) sums.largest = std::max(sums.largest, of_head / top2);
+    if (stored_.scale == StateScale::none)
+      sums.largest = std::max(sums.largest, std::sqrt(of_head / top2) * unit_);
   }
   double total() const {
     double sum = 0;
@@ -143,6 +161,7 @@ class Errors {
   }
 
   const StoredState stored_;
+  const double unit_;  ///< of states: squares are in units of its square
   const numeric::StoredFormat format_;
   const Extremes row_, head_;
   double unit2_ = 0, least2_ = 0;  ///< squares: of a step by its number, and of the least step
@@ -153,20 +172,21 @@ class Errors {
 class Head {
  public:
   Head(const kda::Problem& problem, const kda::Sequence& sequence, std::size_t head,
-       const std::vector<StoredState>& forms)
+       const std::vector<StoredState>& forms, double unit)
       : d_(problem.dimensions()),
+        unit_(unit),
         head_(head),
         reader_(problem),
         blocks_(reader_, problem, sequence),
         squares_(d_.K),
         writes_(d_.K),
         changes_(d_.K) {
-    for (const StoredState& form : forms) errors_.emplace_back(form, d_.K, d_.V);
+    for (const StoredState& form : forms) errors_.emplace_back(form, d_.K, d_.V, unit);
     std::vector<double> state(d_.K * d_.V);
     reader_.state(sequence, head, state.data(), d_.V);
     for (std::size_t k = 0; k < d_.K; ++k)
       for (std::size_t v = 0; v < d_.V; ++v)
-        squares_[k] += state[k * d_.V + v] * state[k * d_.V + v] / static_cast<double>(d_.V);
+        squares_[k] += square(state[k * d_.V + v]) / static_cast<double>(d_.V);
   }
 
   std::vector<Sums> run() {
@@ -191,8 +211,7 @@ class Head {
     const double* const read = blocks_.read.size() > 0 ? &blocks_.read[t * K] : key;
     const double beta = blocks_.beta[t];
     double written2 = 0, o2 = 0;
-    for (std::size_t v = 0; v < d_.V; ++v)
-      written2 += blocks_.values[t * d_.V + v] * blocks_.values[t * d_.V + v];
+    for (std::size_t v = 0; v < d_.V; ++v) written2 += square(blocks_.values[t * d_.V + v]);
     written2 /= static_cast<double>(d_.V);
     for (std::size_t k = 0; k < K; ++k) {
       const auto a = static_cast<double>(decay[k]);
@@ -215,7 +234,10 @@ class Head {
     }
   }
 
+  double square(double x) const { return x / unit_ * (x / unit_); }
+
   const kda::Dimensions d_;
+  const double unit_;
   const std::size_t head_;
   const kda::HeadReader<double> reader_;
   kda::TokenBlocks blocks_;
@@ -227,8 +249,8 @@ class Head {
 double relative(double error, double size) { return error == 0 ? 0 : std::sqrt(error / size); }
 
 StateForecast forecast_of(const StoredState& stored, const Sums& sums) {
-  return {stored, relative(sums.o_error, sums.o), relative(sums.state_error, sums.state),
-          std::sqrt(sums.largest), sums.changes > 0 ? std::sqrt(sums.change / sums.changes) : 0};
+  return {stored, relative(sums.o_error, sums.o), relative(sums.state_error, sums.state), sums.largest,
+          sums.changes > 0 ? std::sqrt(sums.change / sums.changes) : 0};
 }
 
 }  // namespace
@@ -243,8 +265,9 @@ std::vector<StateForecast> forecast_states(const kda::Problem& problem, int thre
   const std::vector<kda::Sequence> sequences = problem.sequences();
   const std::size_t heads = problem.dimensions().HV;
   std::vector<std::vector<Sums>> parts(sequences.size() * heads);
+  const double unit = unit_of(problem);
   parallel_for(parts.size(), threads, [&](std::size_t item, int) {
-    parts[item] = Head(problem, sequences[item / heads], item % heads, forms).run();
+    parts[item] = Head(problem, sequences[item / heads], item % heads, forms, unit).run();
   });
   std::vector<StateForecast> rows;
   for (std::size_t f = 0; f < forms.size(); ++f) {

@@ -31,6 +31,17 @@ std::vector<PartJob> part_jobs(const Problem& problem, const RunOptions& options
   return jobs;
 }
 
+/// A sequence without tokens keeps its state; there may be a million of them.
+template <class T>
+void keep_state(const Problem& problem, const PartJob& job, const RunOptions& options, Answer& answer) {
+  const std::size_t K = problem.dimensions().K, V = problem.dimensions().V, stride = padded(V);
+  const HeadReader<T> reader(problem, chunk_operations(problem, options));
+  tensor::Scratch<T> state(K * stride);
+  load_initial_state(reader, cast_points(options.arithmetic, options.dtype, problem.beta_is_16_bit(), true),
+                     K, job.sequence, job.head, state.data(), stride);
+  store_state(state.data(), stride, problem, job.sequence, job.head, {0, V}, answer.final_state);
+}
+
 template <class T>
 void run_part(const Problem& problem, const PartJob& job, const RunOptions& options, std::size_t most_rows,
               const PartStates<T>& states, Answer& answer) {
@@ -80,7 +91,10 @@ Answer run_jobs(const Problem& problem, const RunOptions& options, Ranks* ranks,
   PartStates<T> states(problem, options, ranks);
   form_states(problem, options, rows, states);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
-    run_part<T>(problem, jobs[item], options, rows, states, answer);
+    if (jobs[item].sequence.length() == 0)
+      keep_state<T>(problem, jobs[item], options, answer);
+    else
+      run_part<T>(problem, jobs[item], options, rows, states, answer);
   });
   return answer;
 }

@@ -273,6 +273,20 @@ TritonGradients triton_gradients(const Problem& problem, const Launch& launch) {
   return gradients;
 }
 
+/// Of a sequence without tokens: its initial state is its final one.
+template <class T>
+void keep_gradient(const Problem& problem, const GroupJob& job, const RunOptions& options,
+                   HeadGradients<T>& gradients) {
+  const Dimensions& d = problem.dimensions();
+  const HeadReader<T> reader(problem, chunk_operations(problem, options));
+  tensor::Scratch<T> rows(d.K * padded(d.V));
+  const std::size_t group = problem.heads_per_group();
+  for (std::size_t head = job.query_head * group; head < (job.query_head + 1) * group; ++head) {
+    reader.state_gradient(job.sequence, head, rows.data(), padded(d.V));
+    gradients.initial_state(job.sequence, head, rows.data(), padded(d.V));
+  }
+}
+
 template <class T>
 GradientTensors chunk_gradients_in(const Problem& problem, const RunOptions& options) {
   const std::vector<GroupJob> jobs = group_jobs(problem);
@@ -296,8 +310,11 @@ GradientTensors chunk_gradients_in(const Problem& problem, const RunOptions& opt
   form_states(problem, options, rows, states);
   form_state_gradients(problem, options, rows, state_gradients);
   parallel_for(jobs.size(), options.threads, [&](std::size_t item, int) {
-    GroupBackward<T>(problem, jobs[item].sequence, options, rows, states, state_gradients)
-        .run(jobs[item].query_head, gradients);
+    if (jobs[item].sequence.length() == 0)
+      keep_gradient(problem, jobs[item], options, gradients);
+    else
+      GroupBackward<T>(problem, jobs[item].sequence, options, rows, states, state_gradients)
+          .run(jobs[item].query_head, gradients);
   });
   gradients.finish();
   return tensors;

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/parallel.hpp"
+#include "base/work.hpp"
 #include "kda/excerpt.hpp"
 #include "kda/gpu_oracle.hpp"
 #include "kda/gradient_sums.hpp"
@@ -143,6 +144,7 @@ class HeadReverse {
       if (block + 1 == blocks) sums_.set_final_terms(final_terms());
       backward(tokens);
       collect(tokens);
+      Work::count(tokens.length() * d_.V);
     }
     if (problem_.initial_state) sums_.put_state(work_.gradient.view());
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "base/work.hpp"
 #include "kda/column_sums.hpp"
 #include "kda/kernels/gate_functions.hpp"
 #include "kda/kernels/gradient_rules.hpp"
@@ -121,6 +122,7 @@ template <class T>
 void HeadGradients<T>::value(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
                              const T* rows, std::size_t stride) {
   store(Gradient::dv, s, d_.HV, head, begin, count, d_.V, rows, stride);
+  Work::count(count * d_.V);
 }
 
 template <class T>

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "base/interruption.hpp"
+#include "base/work.hpp"
 #include "kda/kernels/gate_functions.hpp"
 #include "kda/kernels/row_norm.hpp"
 #include "kda/kernels/special.hpp"
@@ -270,6 +271,7 @@ void store_output(const T* rows, std::size_t stride, const Problem& problem, con
     const std::size_t element = ((s.batch * d.T + begin + t) * d.HV + head) * d.V + lanes.first;
     kernels<T>().narrow(rows + t * stride + lanes.first, o.dtype(), o.at(element), lanes.last - lanes.first);
   }
+  Work::count(count * (lanes.last - lanes.first));
 }
 
 template <class T>

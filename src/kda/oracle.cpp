@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/parallel.hpp"
+#include "base/work.hpp"
 #include "kda/gpu_oracle.hpp"
 #include "kda/oracle_inputs.hpp"
 
@@ -232,6 +233,7 @@ class Recurrence {
       std::memcpy(output.o.lo.data() + to, work.o.lo.data() + from, count * sizeof(double));
       std::memcpy(output.magnitude.data() + to, work.o_magnitude.data() + from, count * sizeof(double));
     }
+    Work::count(tokens.length() * count);
   }
 
   const Problem& problem_;

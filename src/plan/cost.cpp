@@ -36,6 +36,7 @@ constexpr double oracle_forward = 28, oracle_backward = 180, oracle_fp64 = 6, co
 constexpr double oracle_on_gpu = 0.2, gradient_oracle_on_gpu = 2;
 constexpr double exact_sums = 30, tensor_core_sums = 9;  ///< a run with such sums over a plain one
 constexpr double split_products = 6;                     ///< over other products of a tensor core
+constexpr double sequence_microseconds = 1;  ///< of a value head in a run, however short: its state, its job
 constexpr double map_runs = 1.4;  ///< forward runs that the map of a part takes; backwards there are two
 constexpr double per_problem = 3e-3, per_case = 5e-4;  ///< opening, allocating; limits, writing rows
 constexpr double law_runs = 4;                         ///< answers that trying one law takes
@@ -45,15 +46,20 @@ constexpr double gradient_bit_runs = 60;         ///< what gradients add
 constexpr double power_answers =
     100;  ///< with faults, held against the twins; two of them take a comparison's time
 constexpr double twin_runs = 6;  ///< of the chunk form, what comparing them takes included
+constexpr double twins_of_family = 14;
 
 double token_heads(const kda::Outline& problem) {
   const kda::Dimensions& d = problem.dimensions;
   return static_cast<double>(d.B * d.T * d.HV) * static_cast<double>(d.K * d.V) / (128 * 128);
 }
 
-double seconds_for(const kda::Outline& problem, double microseconds) {
-  return token_heads(problem) * microseconds * 1e-6;
+/// Of one run, or of so many that take that long together.
+double seconds_for(const kda::Outline& problem, double microseconds, double runs = 1) {
+  const auto sequences = static_cast<double>(problem.dimensions.N * problem.dimensions.HV);
+  return (token_heads(problem) * microseconds + sequences * runs * sequence_microseconds) * 1e-6;
 }
+
+}  // namespace
 
 double run_seconds(const Answer& answer, const kda::Outline& problem, Pass pass) {
   if (!answer.is_computed()) return answer.origin == Answer::Origin::external ? 1 : 0;
@@ -82,7 +88,19 @@ double oracle_seconds(const kda::Outline& problem, Pass pass, const Request& ask
   return seconds_for(problem, choice == OracleChoice::fp64 ? oracle_fp64 : whole);
 }
 
-}  // namespace
+double twin_seconds(const kda::Outline& problem, Pass pass) {
+  return seconds_for(problem, twin_runs * chunk_microseconds * (pass == Pass::backward ? 4 : 1),
+                     twins_of_family);
+}
+
+double steps_of_run(const kda::Outline& problem) {
+  const kda::Dimensions& d = problem.dimensions;
+  return static_cast<double>(d.B * d.T * d.HV * d.V);
+}
+
+double steps_in(double seconds, const kda::Outline& problem) {
+  return seconds / seconds_for(problem, chunk_microseconds) * steps_of_run(problem);
+}
 
 double seconds_of(const Case& item, const Problem& problem) {
   if (!item.skip.empty() || !item.answer) return 0;
@@ -133,9 +151,7 @@ double seconds_of(const Problem& problem) {
   }
   for (const auto& [answer, pass] : answers)
     seconds += run_seconds(problem.answers[answer], problem.outline, pass);
-  for (const auto& [dtype, pass] : twins)
-    seconds +=
-        seconds_for(problem.outline, twin_runs * chunk_microseconds * (pass == Pass::backward ? 4 : 1));
+  for (const auto& [dtype, pass] : twins) seconds += twin_seconds(problem.outline, pass);
   for (const auto& [truth, asked] : truths)
     seconds += oracle_seconds(problem.outline, std::get<Pass>(truth), *asked);
   return seconds;

@@ -15,6 +15,16 @@ double seconds_of(const Case& item, const Problem& problem);
 /// Seconds on one thread of its cases, its answers, its truth and reading it, each once.
 double seconds_of(const Problem& problem);
 
+/// Seconds on one thread of an answer to one pass, of the truth as `asked` wants it, and of the twins of one
+/// kind of answer.
+double run_seconds(const Answer& answer, const kda::Outline& problem, kda::Pass pass);
+double oracle_seconds(const kda::Outline& problem, kda::Pass pass, const Request& asked);
+double twin_seconds(const kda::Outline& problem, kda::Pass pass);
+/// Steps that are counted (Work) of a run, or of the oracle: columns of v at all tokens; and of what takes
+/// that long, whatever it is.
+double steps_of_run(const kda::Outline& problem);
+double steps_in(double seconds, const kda::Outline& problem);
+
 /// Bytes that an answer to one pass takes.
 std::size_t answer_bytes(const kda::Outline& problem, kda::Pass pass, numeric::DType dtype);
 /// Bytes that twins take beside the answers to one pass: what is kept until the last head was measured (of

@@ -175,9 +175,10 @@ std::string growth_drawing(const ErrorProfile& profile, double limit) {
   token_axis(out, profile.heat);
   if (has_limit) {
     add(out, "<path class=\"limit\" d=\"M{:.0f} {:.1f}H{:.0f}\"/>", left, axis.y(limit), right);
-    // On the side where the curve is not.
-    const bool curve_above = profile.growth.back() > limit || axis.y(limit) < top + 20;
-    text_at(out, right - 3, axis.y(limit) + (curve_above ? 13 : -4), "end", "limit of the whole");
+    // Below the axis, where no curve is.
+    const double middle = (left + right) / 2;
+    add(out, "<path class=\"limit\" d=\"M{:.0f} {:.0f}H{:.0f}\"/>", middle - 64, bottom + 28, middle - 42);
+    text_at(out, middle - 38, bottom + 32, "start", "limit of the whole");
   }
   out += growth_line(profile.growth, axis);
   const auto clean = [](double value) { return value == 0; };

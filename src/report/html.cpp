@@ -90,9 +90,7 @@ class Page {
       say(title, " ");
     }
     say(title, "kda-check " + document_.command);
-    if (document_.judges)
-      add(header, "p",
-          fmt::format("{} ({}).", counts_text(document_), counted(document_.problems.size(), "fixture")));
+    if (document_.judges) add(header, "p", counts_text(document_) + ".");
     if (const std::string failure = unexplained_failure(document_); !failure.empty())
       add(add(header, "p"), "strong", failure);
     if (!document_.argv.empty())
@@ -140,10 +138,11 @@ class Page {
     add(line, "td", row.item ? row.item->variant : row.entry);
     add(line, "td", row.item ? precision_text(*row.item) : std::string());
     add(line, "td", tensor ? tensor->name : std::string());
-    add(line, "td", row.item ? reference_text(document_, *row.item) : std::string(), "wrap");
+    html::say_words(add(line, "td"), row.item ? reference_text(document_, *row.item) : std::string());
     if (tensor == nullptr) {
-      set(add(line, "td", row.reason, "wrap"), "colspan", "6");
-      return;
+      Node cell = add(line, "td");
+      html::say_words(cell, row.reason);
+      return set(cell, "colspan", "6");
     }
     for (const char* const name : {"rms_ratio", "scaled_ulp", "max_abs", "max_ulp"}) {
       Node cell = add(line, "td", {}, "n");
@@ -153,7 +152,7 @@ class Page {
         say(cell, "-");
     }
     add(line, "td", closest_limit(*tensor));
-    add(line, "td", tensor->worst ? tensor->worst->place : "-");
+    html::say_words(add(line, "td"), tensor->worst ? tensor->worst->place : "-");
   }
 
   void add_table(Node main) const {
@@ -202,7 +201,7 @@ class Page {
       headed = true;
       Node part = add(main, "section");
       add(part, "h3", problem.name);
-      add(part, "p", problem.path, "soft");
+      if (problem.path != problem.name) add(part, "p", problem.path, "soft");
       if (problem.problem != nullptr) {
         add(part, "p", problem.problem->shape + "; " + problem.problem->options, "soft");
         for (const std::string& note : problem.problem->notes) add(part, "p", "note: " + note);

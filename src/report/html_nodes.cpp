@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "base/names.hpp"
 #include "report/rows.hpp"
 
@@ -16,6 +19,24 @@ Node add(Node parent, const char* element, std::string_view words, const char* k
 
 void say(Node parent, std::string_view words) {
   parent.append_child(pugi::node_pcdata).set_value(printable(words).c_str());
+}
+
+void say_words(Node cell, std::string_view words) {
+  cell.append_attribute("class") = "wrap";
+  std::string before;
+  for (std::size_t begin = 0; begin <= words.size();) {
+    const std::size_t end = std::min(words.find(' ', begin), words.size());
+    const std::string_view word = words.substr(begin, end - begin);
+    if (word.find('-') != std::string_view::npos) {
+      say(cell, std::exchange(before, " "));
+      add(cell, "span", word, "word");
+    } else {
+      before += std::string(word) + " ";
+    }
+    begin = end + 1;
+  }
+  before.pop_back();
+  say(cell, before);
 }
 
 void set(Node element, const char* attribute, std::string_view value) {

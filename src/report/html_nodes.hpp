@@ -16,6 +16,8 @@ using Node = pugi::xml_node;
 Node add(Node parent, const char* element, std::string_view words = {}, const char* kind = nullptr);
 /// Words behind what is there.
 void say(Node parent, std::string_view words);
+/// In a cell of a table, which may break between words and not within 1e-07.
+void say_words(Node cell, std::string_view words);
 void set(Node element, const char* attribute, std::string_view value);
 
 /// "✗ FAIL" in its colour.

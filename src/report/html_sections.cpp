@@ -18,6 +18,8 @@ void add_value(Node row, const Value& value, Show show) {
     return add_drawing(cell, series_drawing(*series), {});
   if (show == Show::code)
     add(cell, "code", value_text(value, show));
+  else if (show == Show::words)
+    say_words(cell, value_text(value, show));
   else
     say(cell, value_text(value, show));
 }

@@ -31,11 +31,11 @@ p { margin: .4rem 0; } ul { margin: .4rem 0; padding-left: 1.3rem; }
 .verdict { font-weight: 650; white-space: nowrap; }
 .scroll { overflow-x: auto; border: 1px solid var(--rule); border-radius: 6px; margin: .5rem 0; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .28rem .6rem; text-align: left; border-bottom: 1px solid var(--rule); white-space: nowrap; }
-tr:last-child td { border-bottom: 0; } td.wrap { white-space: normal; min-width: 11.5rem; }
-th { font-weight: 600; color: var(--soft); } 
-th.group { background: var(--wash); color: var(--ink); white-space: normal; }
-td.n, th.n { text-align: right; }
+th, td { padding: .28rem .45rem; text-align: left; border-bottom: 1px solid var(--rule); overflow-wrap: normal; }
+tr:last-child td { border-bottom: 0; } td, .word { white-space: nowrap; } td.wrap { white-space: normal; }
+th { font-weight: 600; color: var(--soft); }
+th.group { background: var(--wash); color: var(--ink); overflow-wrap: anywhere; }
+td.n, th.n { text-align: right; } td figure { min-width: 10rem; }
 details { border: 1px solid var(--rule); border-radius: 6px; margin: .5rem 0; padding: .35rem .7rem; }
 summary { cursor: pointer; } details[open] { padding-bottom: .8rem; }
 .inside:target { background: var(--mark); border-radius: 4px; }

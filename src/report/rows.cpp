@@ -115,11 +115,21 @@ std::string point_text(const PointResult& point) {
 }
 
 std::string counts_text(const Document& document) {
-  std::string text = fmt::format("{} failed, {} inconclusive, {} passed, {} skipped",
-                                 document.count(Verdict::fail), document.count(Verdict::inconclusive),
-                                 document.count(Verdict::pass), document.count(Verdict::skipped));
+  std::size_t tensors = 0, mixed = 0;
+  for (const CaseResult& item : document.cases) {
+    tensors += item.tensors.size();
+    mixed += item.verdict == Verdict::fail && std::ranges::find(item.tensors, Verdict::inconclusive,
+                                                                &TensorResult::verdict) != item.tensors.end();
+  }
+  std::string text = counted(document.problems.size(), "fixture");
+  if (document.judges || !document.cases.empty())
+    text +=
+        fmt::format(", {} of {}", counted(document.cases.size(), "comparison"), counted(tensors, "tensor"));
+  text += fmt::format(": {} passed, {} failed", document.count(Verdict::pass), document.count(Verdict::fail));
+  if (mixed > 0) text += fmt::format(" (in {} of them a tensor is inconclusive)", mixed);
+  text += fmt::format(", {} inconclusive, {} skipped", document.count(Verdict::inconclusive),
+                      document.count(Verdict::skipped));
   if (!document.failures.empty()) text += "; " + counted(document.failures.size(), "error");
-  if (document.is_interrupted()) text += "; interrupted";
   return text;
 }
 
@@ -183,6 +193,10 @@ std::vector<ProblemRows> rows_by_problem(const Document& document) {
       if (entry.verdict)
         place.rows.push_back({nullptr, nullptr, *entry.verdict, entry.reason, entry_name(section, entry)});
   }
+  std::map<std::string, std::size_t> named;
+  for (const ProblemRows& problem : list) ++named[problem.name];
+  for (ProblemRows& problem : list)
+    if (named[problem.name] > 1) problem.name = problem.path;
   return list;
 }
 

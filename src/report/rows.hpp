@@ -43,7 +43,8 @@ std::string reference_text(const Document& document, const CaseResult& item);
 /// "o[b=0 t=3 h=1 v=2] got 0.1 (0x1.9p-4), expected 0.2 (0x1.9p-3)"
 std::string point_text(const PointResult& point);
 
-/// "2 failed, 1 inconclusive, 12 passed, 0 skipped; 1 error"
+/// "1 fixture, 7 comparisons of 14 tensors: 4 passed, 2 failed (in 1 of them a tensor is inconclusive),
+/// 1 inconclusive, 0 skipped; 1 error"
 std::string counts_text(const Document& document);
 
 /// PASS or FAIL; INTERRUPTED.
@@ -70,7 +71,8 @@ struct Row {
 
 /// Everything about one fixture or regime, in the order of the document; what is about none comes last.
 struct ProblemRows {
-  std::string name, path;
+  std::string name;  ///< the path, where several have one name
+  std::string path;
   const ProblemResult* problem;  ///< null when it could not be read to its end
   std::vector<Row> rows;
   std::vector<const Section*> sections;

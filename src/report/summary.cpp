@@ -135,9 +135,8 @@ std::string section_markdown(const ProblemRows& problem, const Section& section)
 
 std::string write_summary(const Document& document, const WriteOptions&) {
   const std::vector<ProblemRows> problems = rows_by_problem(document);
-  std::string text = fmt::format("## {} kda-check {}: {}\n\n{} ({})\n", exit_code(document) == 0 ? "✅" : "❌",
-                                 markdown(document.command), outcome(document), counts_text(document),
-                                 counted(document.problems.size(), "fixture"));
+  std::string text = fmt::format("## {} kda-check {}: {}\n\n{}\n", exit_code(document) == 0 ? "✅" : "❌",
+                                 markdown(document.command), outcome(document), counts_text(document));
   if (const std::string failure = unexplained_failure(document); !failure.empty())
     fmt::format_to(std::back_inserter(text), "\n**{}**\n", failure);
   if (!document.failures.empty()) text += "\n### Errors\n\n";

@@ -246,15 +246,12 @@ std::string text_of_end(const Document& document, const WriteOptions& options) {
     return document.is_interrupted()
                ? fmt::format("{}{}: {}\n", out, outcome(document), unexplained_failure(document))
                : out;
-  std::size_t tensors = 0;
   std::vector<std::string> sources;
-  for (const CaseResult& item : document.cases) {
-    tensors += item.tensors.size();
+  for (const CaseResult& item : document.cases)
     for (const TensorResult& tensor : item.tensors)
       for (const judge::Limit& limit : tensor.limits)
         if (is_set_by_hand(limit))
           sources.push_back(limit.source == "command line" ? "the command line" : limit.source);
-  }
   if (!sources.empty() && options.detail != Detail::quiet)
     add(out, "* limit from {}; the others are derived from arithmetic and inputs\n",
         printable(join(without_repeats(sources))));
@@ -268,11 +265,7 @@ std::string text_of_end(const Document& document, const WriteOptions& options) {
           printable(row_and_reference(document, bad[i].second)), printable(bad[i].second.reason));
     if (bad.size() > most) add(out, "... and {} more\n", bad.size() - most);
   }
-  add(out, "{}: {}, {} of {}: {} passed, {} failed, {} inconclusive, {} skipped", outcome(document),
-      counted(document.problems.size(), "fixture"), counted(document.cases.size(), "comparison"),
-      counted(tensors, "tensor"), document.count(Verdict::pass), document.count(Verdict::fail),
-      document.count(Verdict::inconclusive), document.count(Verdict::skipped));
-  if (!document.failures.empty()) add(out, "; {}", counted(document.failures.size(), "error"));
+  add(out, "{}: {}", outcome(document), counts_text(document));
   if (const std::string failure = unexplained_failure(document); !failure.empty()) out += "; " + failure;
   if (document.is_part() && exit_code(document) == 0 && document.count(Verdict::pass) == 0)
     out += "; nothing passed in this part: merge judges the whole";

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "support/catch.hpp"
 #include "support/program.hpp"
+#include "support/temporary_fixture.hpp"
 
 namespace fs = std::filesystem;
 using namespace kda_check::test;
@@ -180,6 +182,24 @@ TEST_CASE("show and list print what is there", "[cli]") {
   for (const char* const word : {"recurrent", "forward backward", "scaled_ulp", "anchor-mid:16", "json",
                                  "@smoke", "@hazards", "corr_keys"})
     CHECK_THAT(list.out, ContainsSubstring(word));
+}
+
+TEST_CASE("show has the rms of tensors whose squares no double holds", "[cli]") {
+  const auto sizes = [](double of_k, double of_v) {
+    kda_check::kda::Problem problem = make_problem({.dtype = kda_check::numeric::DType::fp64});
+    for (std::size_t i = 0; i < problem.k.size(); ++i) problem.k.set(i, of_k * problem.k.value(i));
+    for (std::size_t i = 0; i < problem.v.size(); ++i) problem.v.set(i, of_v * problem.v.value(i));
+    const TemporaryFixture file(problem, nullptr, "sizes");
+    std::map<std::string, double> rms;
+    const auto shown = nlohmann::json::parse(program("show " + file.path + " --json").out);
+    for (const auto& tensor : shown["tensors"])
+      if (tensor["rms"].is_number()) rms[tensor["tensor"]] = tensor["rms"];
+    return std::pair{rms.at("inputs/k"), rms.at("inputs/v")};
+  };
+  const auto [k, v] = sizes(1, 1);
+  CHECK(k > 0);
+  CHECK(v > 0);
+  CHECK(sizes(0x1p700, 0x1p-730) == std::pair{0x1p700 * k, 0x1p-730 * v});
 }
 
 TEST_CASE("forecast says what breaks before anything runs, and exits with 1 when that was selected",

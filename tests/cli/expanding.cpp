@@ -33,6 +33,13 @@ TEST_CASE("keys that are not normalised are named where the truth grows beyond e
   CHECK(judged(problem, "normed").code == 0);
 }
 
+TEST_CASE("the norm of keys is named also where no double holds its square", "[cli]") {
+  kda::Problem problem = make_problem({.T = 400, .K = 16, .V = 4, .dtype = numeric::DType::fp64});
+  multiply(problem.k, 0x1p600);
+  CHECK_THAT(judged(problem, "huge").err, ContainsSubstring("keys have norms up to ") &&
+                                              ContainsSubstring("e+180, and options/qk_l2norm"));
+}
+
 TEST_CASE("beta beyond its range is named, and gates that grow", "[cli]") {
   kda::Problem problem = make_problem({.T = 2000, .K = 16, .V = 4});
   for (std::size_t i = 0; i < problem.beta.size(); ++i) problem.beta.set(i, i % 2 == 0 ? -4 : 3);

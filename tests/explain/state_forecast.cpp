@@ -96,6 +96,32 @@ TEST_CASE("states below the steps of their format are forecast, too", "[explain]
   }
 }
 
+TEST_CASE("states whose squares no double holds are forecast as any", "[explain][state_forecast]") {
+  const auto forecast = [](double factor) {
+    kda::Problem problem = test::make_problem({.T = 60, .K = 16, .V = 8, .dtype = DType::fp64});
+    for (tensor::Tensor* const tensor : {&problem.v, &*problem.initial_state})
+      for (std::size_t i = 0; i < tensor->size(); ++i) tensor->set(i, factor * tensor->value(i));
+    return explain::forecast_states(problem, 1);
+  };
+  const std::vector<StateForecast> usual = forecast(1), tiny = forecast(0x1p-730), huge = forecast(0x1p660);
+  for (std::size_t i = 0; i < usual.size(); ++i) {
+    INFO(kda::words_of(usual[i].stored));
+    if (usual[i].stored.scale == kda::StateScale::none) {
+      // All is below the smallest step, which rounding by lot still takes at times, or beyond the largest
+      // number.
+      if (usual[i].stored.rounding == kda::StateRounding::nearest) CHECK(tiny[i].final_state == 1);
+      CHECK(tiny[i].o > usual[i].o);
+      CHECK(huge[i].overflows());
+    } else {
+      for (const StateForecast& row : {tiny[i], huge[i]}) {
+        CHECK(row.o == Approx(usual[i].o));
+        CHECK(row.final_state == Approx(usual[i].final_state));
+        CHECK(row.change == Approx(usual[i].change));
+      }
+    }
+  }
+}
+
 TEST_CASE("inputs that are not finite leave no forecast of a state", "[explain][state_forecast]") {
   for (const char* const name : {"q", "k", "v", "g"}) {
     kda::Problem problem = kda::parse_regime("control:T=40,H=1,K=16,V=16").build();

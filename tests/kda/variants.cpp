@@ -5,9 +5,12 @@
 #include <filesystem>
 
 #include "base/error.hpp"
+#include "base/work.hpp"
 #include "fixture/fixture.hpp"
 #include "kda/gate_statistics.hpp"
+#include "kda/gradient_oracle.hpp"
 #include "support/catch.hpp"
+#include "support/loss.hpp"
 #include "support/problems.hpp"
 
 using namespace kda_check;
@@ -189,6 +192,37 @@ TEST_CASE("separate and fused contraction differ, and both are right", "[variant
     CHECK(test::differing_bits(fused.o, separate.o) > 0);
     CHECK(rms(fused, oracle).o < 1e-6);
     CHECK(rms(separate, oracle).o < 1e-6);
+  }
+}
+
+TEST_CASE("a run and a truth count every column of every token once, on any number of threads",
+          "[variants]") {
+  ProblemSpec spec = test::packed_spec();
+  spec.H = 2, spec.HV = 4, spec.V = 70;
+  const kda::Problem problem = test::with_loss(test::make_problem(spec));
+  const kda::Dimensions& d = problem.dimensions();
+  const auto share_counted = [&](const std::function<void(int threads)>& run, int threads) {
+    const Work whole(1);
+    const Work part(1, 2 * static_cast<double>(d.B * d.T * d.HV * d.V));
+    run(threads);
+    return whole.done();
+  };
+  for (const int threads : {1, 3}) {
+    for (const kda::Variant& variant : test::cpu_variants())
+      for (const kda::Pass pass : kda::every_pass) {
+        INFO(variant.name << ' ' << kda::name_of(pass) << ' ' << threads);
+        const auto run = [&](int with) {
+          kda::RunOptions options = test::default_options(problem, variant.name, DType::fp32);
+          options.threads = with;
+          kda::run_pass(pass, variant, problem, options);
+        };
+        CHECK(share_counted(run, threads) == 0.5);
+      }
+    CHECK(share_counted([&](int with) { kda::run_oracle(problem, kda::OraclePrecision::fp64, with, {}); },
+                        threads) == 0.5);
+    CHECK(share_counted(
+              [&](int with) { kda::run_gradient_oracle(problem, kda::OraclePrecision::fp64, 64, with); },
+              threads) == 0.5);
   }
 }
 

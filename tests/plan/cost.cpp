@@ -4,6 +4,7 @@
 #include "support/catch.hpp"
 #include "support/planning.hpp"
 #include "support/problems.hpp"
+#include "support/temporary_fixture.hpp"
 
 using namespace kda_check;
 using kda::Pass;
@@ -52,6 +53,20 @@ TEST_CASE("more work takes more seconds, and what is skipped none", "[plan][cost
   const double skipped =
       seconds("control:T=64,H=1 --variant naive --dtype fp64 --arithmetic exponential=cuda");
   CHECK(skipped < small);
+}
+
+TEST_CASE("sequences take time, though they have no tokens", "[plan][cost]") {
+  const auto seconds = [](std::size_t sequences) {
+    test::ProblemSpec spec;
+    spec.T = 1, spec.K = 1, spec.V = 1;
+    spec.cu_seqlens.assign(sequences + 1, 0);
+    spec.cu_seqlens.back() = 1;
+    const test::TemporaryFixture file(test::make_problem(spec), nullptr, "sequences");
+    return test::planned_line(file.path + " --variant recurrent").seconds();
+  };
+  // An answer, the truth and fourteen twins: some microseconds of each.
+  constexpr double least_of_a_sequence = 1e-6;
+  CHECK(seconds(20'000) > seconds(10'000) + 16 * 10'000 * least_of_a_sequence / 2);
 }
 
 TEST_CASE("the bytes of a problem hold its inputs, every answer once, and what twins take", "[plan][cost]") {

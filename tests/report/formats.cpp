@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <pugixml.hpp>
+#include <regex>
 #include <sstream>
 
 #include "report/markup.hpp"
@@ -226,8 +227,8 @@ TEST_CASE("annotations name each failure, ten at most, and then sum up", "[repor
             few, "::error file=f.h5,title=FAIL f%3A recurrent fp32 o against oracle::scaled_ulp 20 > 16") ==
         1);
   CHECK(occurrences(few, "::warning ") == 1);
-  CHECK_THAT(few,
-             ContainsSubstring("::notice title=kda-check::1 failed, 1 inconclusive, 1 passed, 1 skipped"));
+  CHECK_THAT(few, ContainsSubstring("::notice title=kda-check::1 fixture, 4 comparisons of 3 tensors: 1 "
+                                    "passed, 1 failed, 1 inconclusive, 1 skipped"));
   const std::string many = write_github(document_with(std::vector<Verdict>(25, Verdict::fail)), {});
   CHECK(occurrences(many, "::error ") == 10);
   CHECK(occurrences(many, "\n") == 11);
@@ -282,6 +283,68 @@ TEST_CASE("the page needs nothing but itself and holds the figures of the JSON",
     const std::string target = anchor.node().attribute("href").value();
     CHECK(count(page, ("//*[@id='" + target.substr(1) + "']").c_str()) == 1);
   }
+}
+
+TEST_CASE("fixtures that share a name are told apart by their paths", "[report]") {
+  Document result = document_with({Verdict::fail, Verdict::fail, Verdict::fail});
+  const ProblemResult problem = result.problems[0];
+  result.problems.clear();
+  for (const char* const path : {"a/mine.h5", "b/mine.h5", "c.h5"}) {
+    CaseResult& item = result.cases[result.problems.size()];
+    item.path = path, item.fixture = std::string(path) == "c.h5" ? "other" : "mine";
+    result.problems.push_back(problem);
+    result.problems.back().path = path, result.problems.back().name = item.fixture;
+  }
+  const pugi::xml_document page = parsed(write_html(result, {}));
+  for (const char* const where : {"//th[@class='group']", "//h3", "//li/a"})
+    for (const char* const name : {"a/mine.h5", "b/mine.h5", "other"}) {
+      INFO(where << ' ' << name);
+      CHECK(count(page, (std::string(where) + "[starts-with(., '" + name + "')]").c_str()) == 1);
+    }
+  for (const char* const format : {"github", "summary"})
+    for (const char* const path : {"a/mine.h5", "b/mine.h5"}) {
+      INFO(format << ' ' << path);
+      CHECK(occurrences(writer_named(format).write(result, {}), path) >= 2);
+    }
+}
+
+TEST_CASE("the counts of every format name comparisons, and those of which a tensor is inconclusive",
+          "[report]") {
+  Document result = document_with({Verdict::fail, Verdict::fail, Verdict::pass});
+  result.cases[1].tensors.push_back(tensor_result(Verdict::inconclusive));
+  const char* const counts =
+      "1 fixture, 3 comparisons of 4 tensors: 1 passed, 2 failed (in 1 of them a tensor is inconclusive), "
+      "0 inconclusive, 0 skipped";
+  for (const char* const format : {"text", "github", "summary", "html"}) {
+    INFO(format);
+    CHECK_THAT(writer_named(format).write(result, {}), ContainsSubstring(counts));
+  }
+}
+
+TEST_CASE("the limit is named beside the curve of an error, not over it", "[report]") {
+  Document result = document_with({Verdict::fail});
+  result.cases[0].tensors[0].limits.push_back({"rms_ratio", 1e-4, "derived"});
+  // The curve runs on both sides of the limit, from one edge to the other.
+  std::vector<double>& growth = result.cases[0].tensors[0].profile->growth;
+  for (std::size_t i = 0; i < growth.size(); ++i) growth[i] = i % 2 == 0 ? 1e-5 : 1e-3;
+  const pugi::xml_document page = parsed(write_html(result, {}));
+  const std::string line = page.select_node("//path[@class='line']").node().attribute("d").value();
+  double lowest = 0;
+  std::istringstream numbers(std::regex_replace(line, std::regex("[ML]"), " "));
+  for (double x = 0, y = 0; numbers >> x >> y;) lowest = std::max(lowest, y);
+  const pugi::xml_node label = page.select_node("//text[.='limit of the whole']").node();
+  constexpr double height_of_letters = 11;
+  CHECK(lowest > 0);
+  CHECK(label.attribute("y").as_double() - height_of_letters > lowest);
+}
+
+TEST_CASE("cells of words may break between words, and figures in them do not", "[report]") {
+  Document result = document_with({Verdict::fail});
+  result.cases[0].tensors[0].worst->place = "o[b=0 t=41] 1e-07";
+  const pugi::xml_document page = parsed(write_html(result, {}));
+  const pugi::xml_node cell = page.select_node("//table[@id='rows']//tr/td[last()]").node();
+  CHECK(std::string(cell.attribute("class").value()) == "wrap");
+  CHECK(std::string(cell.select_node("span[@class='word']").node().text().get()) == "1e-07");
 }
 
 TEST_CASE("the page draws what is known of an error, and only that", "[report]") {

@@ -3,8 +3,11 @@
 and nowhere else. Terminals here are pseudo-terminals."""
 import os
 import pty
+import re
+import shlex
 import subprocess
 import sys
+import tempfile
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
@@ -63,6 +66,35 @@ class Terminal(unittest.TestCase):
         shown, piped = at_terminal(run, streams=("stdout",))
         self.assertNotIn(told, shown + piped)
         self.assertNotIn("\r\x1b[K", shown)
+
+    def test_one_large_case_tells_its_share_in_one_line(self):
+        shown, _ = at_terminal(["run", "control:T=2000,H=2,K=64,V=64", "--variant", "chunk", "--threads", "1"], streams=("stderr",))
+        lines = [line for line in shown.split("\r\x1b[K") if line]
+        shares = [int(share) for line in lines for share in re.findall(r"^0/1  (\d+) %  ", line)]
+        self.assertEqual(shares, sorted(shares))
+        self.assertTrue(any(0 < share < 100 for share in shares), lines)
+        self.assertTrue(all(len(line) < 80 and "\n" not in line for line in lines), lines)
+
+    def test_who_starts_the_program_is_told_through_a_pipe_and_nobody_else(self):
+        ours, theirs = os.pipe()
+        child = "echo \"told to ${KDA_CHECK_PROGRESS-nobody}\"; exit 77"
+        done = subprocess.run(
+            [program, *run, "--external", f"sh -c {shlex.quote(child)} {{in}} {{out}}"],
+            env={**os.environ, "KDA_CHECK_PROGRESS": str(theirs)}, pass_fds=[theirs], stdin=subprocess.DEVNULL, capture_output=True,
+        )  # fmt: skip
+        os.close(theirs)
+        with os.fdopen(ours) as file:
+            lines = file.read().splitlines()
+        self.assertEqual(done.returncode, 1, done)  # it answered nothing
+        self.assertRegex(lines[-1], r"^1\.0000 tails:T=17: ")
+        self.assertTrue(all(0 <= float(line.split(" ")[0]) <= 1 for line in lines), lines)
+        self.assertIn(b"told to nobody", done.stdout)
+
+    def test_what_is_no_pipe_is_left_alone(self):
+        with tempfile.TemporaryFile() as file:
+            words = {**os.environ, "KDA_CHECK_PROGRESS": str(file.fileno())}
+            done = subprocess.run([program, *run], env=words, pass_fds=[file.fileno()], capture_output=True)
+            self.assertEqual((done.returncode, file.read()), (0, b""))
 
     def test_a_file_gets_no_colours(self):
         path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"kda-check-terminal-{os.getpid()}")
