@@ -13,6 +13,8 @@
 #include "support/child.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace file_text_tests {
+
 using namespace kda_check;
 using test::TemporaryFolder;
 
@@ -85,3 +87,5 @@ TEST_CASE("a file written on another system has the same lines", "[text]") {
   std::ofstream(path, std::ios::binary) << "\xff\xfeo\0n\0";
   CHECK_THAT(refusal(path), ContainsSubstring("UTF-16"));
 }
+
+}  // namespace file_text_tests

@@ -22,6 +22,8 @@
 #include "support/child.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace interruption_tests {
+
 using namespace kda_check;
 using std::chrono::milliseconds;
 using test::Child;
@@ -279,3 +281,5 @@ TEST_CASE("a child that is forked while signals come is not taken for its parent
   });
   CHECK(child.exit_status() == 3);
 }
+
+}  // namespace interruption_tests

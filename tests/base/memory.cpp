@@ -13,6 +13,8 @@
 #include "support/child.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace memory_tests {
+
 namespace fs = std::filesystem;
 using namespace kda_check;
 using test::TemporaryFolder;
@@ -139,3 +141,5 @@ TEST_CASE("Pages are touched within the memory that is asked for alone, wherever
       CHECK((count == 0 || memory[first] == 0));
     }
 }
+
+}  // namespace memory_tests

@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace names_tests {
+
 using namespace kda_check;
 
 TEST_CASE("text from outside reaches no terminal as anything but text", "[names]") {
@@ -43,3 +45,5 @@ TEST_CASE("what is printable already stays as it is", "[names]") {
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
   CHECK(printable(printable(all)) == printable(all));
 }
+
+}  // namespace names_tests

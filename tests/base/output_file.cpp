@@ -19,6 +19,8 @@
 #include "support/child.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace output_file_tests {
+
 namespace fs = std::filesystem;
 using namespace kda_check;
 using test::TemporaryFolder;
@@ -273,3 +275,5 @@ TEST_CASE("of processes that add to one file at once none loses what another wro
   CHECK(std::count(text.begin(), text.end(), '\n') == added);
   CHECK(folder.entries() == 1);
 }
+
+}  // namespace output_file_tests

@@ -10,6 +10,8 @@
 
 #include "base/shared_work.hpp"
 
+namespace parallel_tests {
+
 using kda_check::parallel_for;
 using kda_check::SharedWork;
 
@@ -116,3 +118,5 @@ TEST_CASE("A piece of work that fails ends those who wait for a part of it") {
                     std::runtime_error);
   }
 }
+
+}  // namespace parallel_tests

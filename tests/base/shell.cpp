@@ -15,6 +15,8 @@
 #include "support/child.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace shell_tests {
+
 using namespace kda_check;
 using test::TemporaryFolder;
 
@@ -130,3 +132,5 @@ TEST_CASE("quoted text is one word of a shell", "[shell]") {
   for (const std::string text : {"", "plain", "it's", "a b", "\"$x`\\", "'"})
     CHECK(run_shell("printf '[%s]' " + shell_quoted(text), 60).tail == "[" + text + "]");
 }
+
+}  // namespace shell_tests

@@ -3,6 +3,8 @@
 #include "base/parallel.hpp"
 #include "support/catch.hpp"
 
+namespace work_tests {
+
 using kda_check::parallel_for;
 using kda_check::Work;
 
@@ -50,3 +52,5 @@ TEST_CASE("threads that work for somebody have his work at hand, and only as lon
   CHECK(strangers == 8);
   CHECK(Work::at_hand() == &whole);
 }
+
+}  // namespace work_tests

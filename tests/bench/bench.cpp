@@ -11,6 +11,8 @@
 #include "support/problems.hpp"
 #include "support/running.hpp"
 
+namespace bench_tests {
+
 using namespace kda_check;
 using bench::BenchRequest;
 using numeric::DType;
@@ -254,3 +256,5 @@ TEST_CASE("the table of bench has the columns that its rows need, its JSON all o
   }
   CHECK(json["machine"][0].at("copy_gb_per_s").is_null());
 }
+
+}  // namespace bench_tests

@@ -4,6 +4,8 @@
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
+namespace baseline_tests {
+
 using namespace kda_check::test;
 
 namespace {
@@ -156,3 +158,5 @@ TEST_CASE("a malformed report stops history with one line", "[cli]") {
   CHECK(program("history " + path).code == 2);
   CHECK(program("history " + path + " /no/such.json").code == 3);
 }
+
+}  // namespace baseline_tests

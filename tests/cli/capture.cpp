@@ -4,6 +4,8 @@
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
+namespace capture_tests {
+
 namespace fs = std::filesystem;
 using namespace kda_check::test;
 
@@ -132,3 +134,5 @@ TEST_CASE("a file or a folder that may not be written is left alone by capture",
   fs::permissions(folder / ".", fs::perms::owner_all);
   CHECK(read_file(file) == read_file(small));
 }
+
+}  // namespace capture_tests

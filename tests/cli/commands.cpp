@@ -12,6 +12,8 @@
 #include "support/program.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace commands_tests {
+
 namespace fs = std::filesystem;
 using namespace kda_check::test;
 
@@ -349,3 +351,5 @@ TEST_CASE("help lists the commands in a straight column, and grow counts one of 
   CHECK_THAT(program("run control:T=4 --variant recurrent").out,
              ContainsSubstring("1 fixture, 1 comparison of 2 tensors"));
 }
+
+}  // namespace commands_tests

@@ -3,6 +3,8 @@
 #include "support/program.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace expanding_tests {
+
 using namespace kda_check;
 using namespace kda_check::test;
 
@@ -67,3 +69,5 @@ TEST_CASE("more heads than tokens look like another layout", "[cli]") {
       ContainsSubstring("T=4 tokens and H=30 heads: tensors are [B,T,H,...], are they [B,H,T,...] here?"));
   CHECK(judged(step, "step").err.empty());  // of a decoder
 }
+
+}  // namespace expanding_tests

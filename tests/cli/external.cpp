@@ -5,6 +5,8 @@
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
+namespace external_tests {
+
 using namespace kda_check;
 using test::Folder;
 using test::Output;
@@ -211,3 +213,5 @@ TEST_CASE("nothing of a program's files or processes is left, whatever ended the
   CHECK(output.out.ends_with("0\n"));
   CHECK(folder.entries() == 0);
 }
+
+}  // namespace external_tests

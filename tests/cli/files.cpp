@@ -4,6 +4,8 @@
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
+namespace files_tests {
+
 namespace fs = std::filesystem;
 using namespace kda_check::test;
 
@@ -166,3 +168,5 @@ TEST_CASE("an interrupted run ends soon, by its signal, and leaves nothing", "[c
     fs::remove(json);
   }
 }
+
+}  // namespace files_tests

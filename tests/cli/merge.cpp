@@ -6,6 +6,8 @@
 #include "support/program.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace merge_tests {
+
 using namespace kda_check::test;
 using nlohmann::json;
 
@@ -149,3 +151,5 @@ TEST_CASE("a baseline may be about one part of a run, and must be about some", "
   CHECK(other.code == 1);
   CHECK_THAT(other.err, ContainsSubstring("no row of the baseline is about this run"));
 }
+
+}  // namespace merge_tests

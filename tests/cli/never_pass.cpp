@@ -8,6 +8,8 @@
 #include "support/program.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace never_pass_tests {
+
 using namespace kda_check;
 using namespace kda_check::test;
 
@@ -169,3 +171,5 @@ TEST_CASE("a tensor compared with itself never passes, by whatever name", "[cli]
   CHECK(program("diff " + file.path + " " + copy.string()).code == 0);  // another file may be equal
   for (const fs::path& path : {soft, hard, copy}) fs::remove(path);
 }
+
+}  // namespace never_pass_tests

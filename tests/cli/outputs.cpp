@@ -10,6 +10,8 @@
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
+namespace outputs_tests {
+
 namespace fs = std::filesystem;
 using namespace kda_check::test;
 
@@ -213,3 +215,5 @@ TEST_CASE("the colour option and pipes decide about colour", "[cli]") {
   CHECK(program("run " + small + " --color always").out.find('\x1b') != std::string::npos);
   CHECK(program("run " + small + " --color never").out.find('\x1b') == std::string::npos);
 }
+
+}  // namespace outputs_tests

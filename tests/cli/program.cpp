@@ -10,6 +10,8 @@
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
+namespace program_tests {
+
 namespace fs = std::filesystem;
 using namespace kda_check::test;
 
@@ -121,3 +123,5 @@ TEST_CASE("the program refuses to work when subnormals are flushed", "[cli]") {
   KDA_CHECK_SKIP("needs the flush-to-zero bit of x86");
 #endif
 }
+
+}  // namespace program_tests

@@ -6,6 +6,8 @@
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
+namespace reports_tests {
+
 using namespace kda_check::test;
 
 namespace {
@@ -166,3 +168,5 @@ TEST_CASE("every report has a row for each stage", "[cli]") {
   CHECK(json["stages"][0]["verdict"] == "pass");
   CHECK(junit.select_nodes("//testcase").size() == tests);
 }
+
+}  // namespace reports_tests

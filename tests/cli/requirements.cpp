@@ -4,6 +4,8 @@
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
+namespace requirements_tests {
+
 namespace fs = std::filesystem;
 using namespace kda_check;
 using namespace kda_check::test;
@@ -114,3 +116,5 @@ TEST_CASE("the program finds the same with the oracle on either device", "[cli][
   };
   CHECK(cases_of("cpu") == cases_of("gpu"));
 }
+
+}  // namespace requirements_tests

@@ -4,6 +4,8 @@
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
+namespace selftest_tests {
+
 using namespace kda_check::test;
 
 TEST_CASE("every wrong kernel is caught by a line of the suite of pull requests, no variant by any",
@@ -68,3 +70,5 @@ TEST_CASE(
   CHECK(not_seen < 12);
   CHECK_FALSE(document.contains("suite_runs"));
 }
+
+}  // namespace selftest_tests

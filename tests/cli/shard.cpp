@@ -9,6 +9,8 @@
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
+namespace shard_tests {
+
 namespace fs = std::filesystem;
 using namespace kda_check::test;
 
@@ -151,3 +153,5 @@ TEST_CASE("what is no shard is refused", "[cli][shard]") {
   CHECK(output.code == 3);
   CHECK_THAT(output.err, ContainsSubstring("mine.txt:1"));
 }
+
+}  // namespace shard_tests

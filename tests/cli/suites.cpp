@@ -4,6 +4,8 @@
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
+namespace suites_tests {
+
 using namespace kda_check::test;
 
 namespace {
@@ -134,3 +136,5 @@ TEST_CASE("a file that is called as one of the program's own suites is not taken
                            ContainsSubstring("type yours as ./cases/fixtures/fla_fp32_small.h5"));
   CHECK(shell(words + "./cases/fixtures/fla_fp32_small.h5").code == 0);
 }
+
+}  // namespace suites_tests

@@ -4,6 +4,8 @@
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
+namespace tolerances_tests {
+
 using namespace kda_check::test;
 
 namespace {
@@ -50,3 +52,5 @@ TEST_CASE("a rule that matches nothing fails a run that selects nothing", "[cli]
   std::ofstream(path) << "[[rule]]\nscaled_ulp = 40\n";
   CHECK(program("run tails:T=17 --tolerance " + path).code == 3);
 }
+
+}  // namespace tolerances_tests

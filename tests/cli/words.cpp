@@ -4,6 +4,8 @@
 #include "support/catch.hpp"
 #include "support/program.hpp"
 
+namespace words_tests {
+
 using namespace kda_check::test;
 
 namespace {
@@ -93,3 +95,5 @@ TEST_CASE("every command that prints rows has -q, and forecast takes several tar
   const auto both = nlohmann::json::parse(program("forecast " + small + " control:T=16 --json").out);
   CHECK(both["forecasts"].size() == 2);
 }
+
+}  // namespace words_tests

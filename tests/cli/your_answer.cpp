@@ -7,6 +7,8 @@
 #include "support/program.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace your_answer_tests {
+
 using namespace kda_check::test;
 
 namespace {
@@ -205,3 +207,5 @@ TEST_CASE("a name for a program that is not there is a usage error", "[cli][exte
     CHECK_THAT(output.err, ContainsSubstring("of which program?"));
   }
 }
+
+}  // namespace your_answer_tests

@@ -12,6 +12,8 @@
 #include "support/gradients.hpp"
 #include "support/loss.hpp"
 
+namespace backward_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using test::ProblemSpec;
@@ -261,3 +263,5 @@ TEST_CASE("the backward stages of the GPU are those of its replay", "[replay][sm
       test::check_backward_stages_of_replay(problem, test::default_options(problem, "gpu-chunk", dtype));
     }
 }
+
+}  // namespace backward_tests

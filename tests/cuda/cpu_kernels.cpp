@@ -9,6 +9,8 @@
 #include "support/gpu.hpp"
 #include "support/loss.hpp"
 
+namespace cpu_kernels_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using test::ProblemSpec;
@@ -218,3 +220,5 @@ TEST_CASE("twins that run side by side on a GPU answer as each alone, and come i
     CHECK(next == wanted.size());
   }
 }
+
+}  // namespace cpu_kernels_tests

@@ -7,6 +7,8 @@
 #include "support/gpu.hpp"
 #include "support/loss.hpp"
 
+namespace gradient_oracle_tests {
+
 using namespace kda_check;
 using kda::OracleDevice;
 using kda::OraclePrecision;
@@ -154,3 +156,5 @@ TEST_CASE("the gradient oracle goes through every kernel there is", "[gradient_o
     check_gradients(test::with_loss(test::make_problem(spec)));
   }
 }
+
+}  // namespace gradient_oracle_tests

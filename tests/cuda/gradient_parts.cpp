@@ -3,6 +3,8 @@
 
 #include "support/catch.hpp"
 
+namespace gradient_parts_tests {
+
 using namespace kda_check;
 
 TEST_CASE("the parts of the gradient oracle have every token once, in order, with the states that enter them",
@@ -53,3 +55,5 @@ TEST_CASE("the parts of the gradient oracle have every token once, in order, wit
     CHECK(token == all);
   }
 }
+
+}  // namespace gradient_parts_tests

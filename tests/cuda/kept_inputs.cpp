@@ -9,6 +9,8 @@
 #include "support/gpu.hpp"
 #include "support/loss.hpp"
 
+namespace kept_inputs_tests {
+
 using namespace kda_check;
 
 namespace {
@@ -79,3 +81,5 @@ TEST_CASE("variants have the same bits on inputs that stay, forwards and backwar
     }
   }
 }
+
+}  // namespace kept_inputs_tests

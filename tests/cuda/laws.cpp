@@ -8,6 +8,8 @@
 #include "support/gpu.hpp"
 #include "support/random.hpp"
 
+namespace laws_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using test::ProblemSpec;
@@ -182,3 +184,5 @@ TEST_CASE("GPU variants agree with all others where every sum is exact", "[gpu]"
       }
     }
 }
+
+}  // namespace laws_tests

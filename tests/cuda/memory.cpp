@@ -9,6 +9,8 @@
 #include "base/error.hpp"
 #include "support/gpu.hpp"
 
+namespace memory_tests {
+
 using namespace kda_check;
 
 TEST_CASE("a byte written past either end of device memory is noticed", "[memory]") {
@@ -85,3 +87,5 @@ TEST_CASE("more memory than the device has is one clear line", "[memory]") {
   }
   CHECK_NOTHROW(cuda::DeviceMemory("small", 16).check_canaries());
 }
+
+}  // namespace memory_tests

@@ -4,6 +4,8 @@
 #include "kda/gpu_models.hpp"
 #include "support/gpu.hpp"
 
+namespace models_tests {
+
 using namespace kda_check;
 
 TEST_CASE("the models of docs/arithmetic.md hold on this device", "[gpu][small]") {
@@ -22,3 +24,5 @@ TEST_CASE("the models of docs/arithmetic.md hold on this device", "[gpu][small]"
   CHECK(held.contains("ex2.approx.ftz.f32"));
   CHECK(held.contains("mma bf16"));
 }
+
+}  // namespace models_tests

@@ -8,6 +8,8 @@
 #include "kda/regimes.hpp"
 #include "support/gpu.hpp"
 
+namespace oracle_tests {
+
 using namespace kda_check;
 using kda::OracleDevice;
 using kda::OraclePrecision;
@@ -190,3 +192,5 @@ TEST_CASE("the oracle goes through every kernel there is", "[oracle][race]") {
     check_oracle(test::make_problem(spec));
   }
 }
+
+}  // namespace oracle_tests

@@ -3,6 +3,8 @@
 
 #include "support/catch.hpp"
 
+namespace oracle_steps_tests {
+
 using namespace kda_check;
 
 namespace {
@@ -53,3 +55,5 @@ TEST_CASE("the steps of the oracle have every token once, in order, within their
     CHECK(sequence == sequences.size());
   }
 }
+
+}  // namespace oracle_steps_tests

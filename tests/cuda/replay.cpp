@@ -10,6 +10,8 @@
 #include "support/gradient_problems.hpp"
 #include "support/pools.hpp"
 
+namespace replay_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using test::ProblemSpec;
@@ -223,3 +225,5 @@ TEST_CASE("every stage of gpu-chunk has the bits of its replay", "[replay][small
       test::check_stages_of_replay(problem, test::default_options(problem, "gpu-chunk", dtype));
     }
 }
+
+}  // namespace replay_tests

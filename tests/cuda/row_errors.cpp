@@ -10,6 +10,8 @@
 #include "kda/scaled_decays.hpp"
 #include "support/gpu.hpp"
 
+namespace row_errors_tests {
+
 using namespace kda_check;
 using judge::RowLayout;
 using numeric::DType;
@@ -204,3 +206,5 @@ TEST_CASE("a GPU answers with longer decays as the CPU does", "[emulation][small
       }
     }
 }
+
+}  // namespace row_errors_tests

@@ -10,6 +10,8 @@
 #include "support/gradients.hpp"
 #include "support/loss.hpp"
 
+namespace segments_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using test::ProblemSpec;
@@ -214,3 +216,5 @@ TEST_CASE("ranks that have a part each give the bits of one device", "[segments]
       }
   }
 }
+
+}  // namespace segments_tests

@@ -9,6 +9,8 @@
 #include "support/gradients.hpp"
 #include "support/loss.hpp"
 
+namespace tensor_cores_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using test::ProblemSpec;
@@ -349,3 +351,5 @@ TEST_CASE("what gpu-chunk lacks on tensor cores it says") {
   CHECK(gradients(wide, wide_narrow).find("K above 128") != std::string::npos);
   CHECK(gradients(problem, on_tensor_cores(problem, narrow)).empty());
 }
+
+}  // namespace tensor_cores_tests

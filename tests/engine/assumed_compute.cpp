@@ -7,6 +7,8 @@
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace assumed_compute_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using numeric::ComputeFormat;
@@ -129,3 +131,5 @@ TEST_CASE("what a file says about its products is not assumed, and nothing usual
     CHECK_THAT(said.notes(), !ContainsSubstring("assumed") && !ContainsSubstring("stored less precisely"));
   }
 }
+
+}  // namespace assumed_compute_tests

@@ -10,6 +10,8 @@
 #include "support/temporary_fixture.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace attribution_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using plan::Names;
@@ -326,3 +328,5 @@ TEST_CASE("the fp16 capture of FLA's chunk kernel is reproduced bit for bit",
   CHECK(o.rows("rungs").front().count("differing") > 1000);
   CHECK(test::unexplained(o) == 0);
 }
+
+}  // namespace attribution_tests

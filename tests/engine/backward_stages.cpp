@@ -7,6 +7,8 @@
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace backward_stages_tests {
+
 using namespace kda_check;
 using Catch::Matchers::StartsWith;
 using kda::Passes;
@@ -143,3 +145,5 @@ TEST_CASE("backward stages that a file recorded are compared too", "[engine][sta
   REQUIRE(computed.list("disagreements").size() == 1);
   CHECK_THAT(computed.list("disagreements")[0], ContainsSubstring("first disagrees at dv, chunk 3"));
 }
+
+}  // namespace backward_stages_tests

@@ -10,6 +10,8 @@
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace bits_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using plan::Names;
@@ -334,3 +336,5 @@ TEST_CASE("explain-bits finds the same on any number of threads", "[engine][bits
   };
   CHECK(on(1) == on(3));
 }
+
+}  // namespace bits_tests

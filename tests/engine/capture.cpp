@@ -9,6 +9,8 @@
 #include "support/problems.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace capture_tests {
+
 namespace fs = std::filesystem;
 using namespace kda_check;
 using numeric::DType;
@@ -273,3 +275,5 @@ TEST_CASE("attribute --between knows how a captured group was computed", "[engin
     CHECK(test::unexplained(ladder) == 0);
   }
 }
+
+}  // namespace capture_tests

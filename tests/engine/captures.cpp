@@ -10,6 +10,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace captures_tests {
+
 using namespace kda_check;
 
 namespace {
@@ -180,3 +182,5 @@ TEST_CASE(
   }
   CHECK(captures == 3);
 }
+
+}  // namespace captures_tests

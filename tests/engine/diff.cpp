@@ -18,6 +18,8 @@
 #include "support/temporary_fixture.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace diff_tests {
+
 using namespace kda_check;
 using engine::DiffRequest;
 using judge::Verdict;
@@ -307,3 +309,5 @@ TEST_CASE("diff compares tensors that are larger than its memory budget", "[engi
   request.limits.memory_budget = problem.q.bytes() / 4;
   CHECK(exit_code(diff(request)) == 0);
 }
+
+}  // namespace diff_tests

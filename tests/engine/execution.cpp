@@ -19,6 +19,8 @@
 #include "support/temporary_fixture.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace execution_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using numeric::DType;
@@ -405,3 +407,5 @@ TEST_CASE("what is done is told before a signal ends the run", "[engine][events]
   CHECK(told >= 2);
   CHECK(told <= 3);
 }
+
+}  // namespace execution_tests

@@ -16,6 +16,8 @@
 #include "support/random.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace gradients_tests {
+
 using namespace kda_check;
 using kda::Gradient;
 using numeric::DType;
@@ -366,3 +368,5 @@ TEST_CASE("healthy gradients meet the derived limits where much of them cancels"
   // Of three variants in three dtypes, and of bf16 dtypes rounded only; dA_log is in the last regime.
   CHECK(limits == 3 * 3 * (16 * 2 + 4));
 }
+
+}  // namespace gradients_tests

@@ -9,6 +9,8 @@
 #include "support/problems.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace growth_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using plan::Names;
@@ -175,3 +177,5 @@ TEST_CASE("grow refuses what has no tokens and limits it does not follow", "[eng
   CHECK_THAT(test::refusal([&] { test::planned(request); }),
              ContainsSubstring("2 grow does not follow max_ulp"));
 }
+
+}  // namespace growth_tests

@@ -3,6 +3,8 @@
 #include "support/catch.hpp"
 #include "support/running.hpp"
 
+namespace launches_tests {
+
 using namespace kda_check;
 
 TEST_CASE("the launch that recorded answers and gradients come from is found, and the report names it",
@@ -26,3 +28,5 @@ TEST_CASE("the launch that recorded answers and gradients come from is found, an
     CHECK(report::exit_code(test::ran(request)) == 1);
   }
 }
+
+}  // namespace launches_tests

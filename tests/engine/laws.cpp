@@ -12,6 +12,8 @@
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace laws_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using numeric::DType;
@@ -396,3 +398,5 @@ TEST_CASE("a law names what was tried and the worst place", "[invariants]") {
     CHECK(item.tensors[0].worst);
   }
 }
+
+}  // namespace laws_tests

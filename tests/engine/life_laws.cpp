@@ -3,6 +3,8 @@
 #include "support/catch.hpp"
 #include "support/pools.hpp"
 
+namespace life_laws_tests {
+
 using namespace kda_check;
 using numeric::DType;
 
@@ -83,3 +85,5 @@ TEST_CASE("of a thousand servers none is a false alarm", "[.thousand]") {
   CHECK(found.servers == 1000);
   CHECK(found.false_ones == 0);
 }
+
+}  // namespace life_laws_tests

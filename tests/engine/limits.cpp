@@ -8,6 +8,8 @@
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace limits_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using plan::Names;
@@ -332,3 +334,5 @@ TEST_CASE("on keys that are not alike the limits are what they were without", "[
     CHECK(limit_of(o, "scaled_ulp") < (item.variant == "chunk" ? 19 : 1.01));
   }
 }
+
+}  // namespace limits_tests

@@ -10,6 +10,8 @@
 #include "support/running.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace manners_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using numeric::DType;
@@ -122,3 +124,5 @@ TEST_CASE("a kernel whose factored decays overflow fails, and is told which, whe
   request.arithmetic = {"cudnn-sm90", "tail=difference"};
   CHECK_THAT(test::ran(request).cases.at(0).reason, !ContainsSubstring("overflows"));
 }
+
+}  // namespace manners_tests

@@ -10,6 +10,8 @@
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace parity_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using test::TemporaryFixture;
@@ -258,3 +260,5 @@ TEST_CASE("the matrix knows packed sequences of any length, and states that are 
   const report::Document all = test::ran(request);
   CHECK(verdict_of(all) == Verdict::skipped);
 }
+
+}  // namespace parity_tests

@@ -9,6 +9,8 @@
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace pools_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using numeric::DType;
@@ -199,3 +201,5 @@ TEST_CASE("a program is asked for the call, and its pool is held to all of it", 
   REQUIRE(rounded.tensors.size() == 3);
   CHECK(rounded.tensors[2].name == "state_pool");
 }
+
+}  // namespace pools_tests

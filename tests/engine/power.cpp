@@ -14,6 +14,8 @@
 #include "support/temporary_folder.hpp"
 #include "tensor/rearranged.hpp"
 
+namespace power_tests {
+
 using namespace kda_check;
 using engine::Fault;
 using engine::FaultFamily;
@@ -277,3 +279,5 @@ TEST_CASE("where nothing is known of twins, power says so and is no pass", "[eng
   CHECK_THAT(wide.failures[0].message, ContainsSubstring("no twins"));
   CHECK(report::exit_code(wide) == 3);
 }
+
+}  // namespace power_tests

@@ -6,6 +6,8 @@
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace probing_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using numeric::DType;
@@ -72,3 +74,5 @@ TEST_CASE("run --probe adds nothing to what passes", "[engine][probe]") {
   CHECK(report::exit_code(document) == 0);
   CHECK(report::write_text(document, {}).find("probe") == std::string::npos);
 }
+
+}  // namespace probing_tests

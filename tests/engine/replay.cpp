@@ -9,6 +9,8 @@
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace replay_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using plan::Names;
@@ -173,3 +175,5 @@ TEST_CASE("the stages of a GPU variant are its own, and what they make of exact 
   const report::Document none = ran(request);
   CHECK(test::items_of(none, "stages").empty());
 }
+
+}  // namespace replay_tests

@@ -5,6 +5,8 @@
 #include "support/problems.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace replay_attribution_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using plan::Names;
@@ -220,3 +222,5 @@ TEST_CASE("in fp64 a GPU variant is not taken apart, and the reason is given",
   REQUIRE(document.problems.at(0).notes.size() == 1);
   CHECK_THAT(document.problems[0].notes[0], ContainsSubstring("skipped: gpu-chunk fp64: no replay in fp64"));
 }
+
+}  // namespace replay_attribution_tests

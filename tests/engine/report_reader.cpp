@@ -12,6 +12,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace report_reader_tests {
+
 using namespace kda_check;
 using Json = nlohmann::ordered_json;
 
@@ -99,3 +101,5 @@ TEST_CASE("a report of very many shards is refused at once", "[reports]") {
                  [](const std::string& path) { engine::merged({path}); }),
              ContainsSubstring("shard 2, 3, 4") && ContainsSubstring("... of 1000000000000000 is missing"));
 }
+
+}  // namespace report_reader_tests

@@ -10,6 +10,8 @@
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace small_values_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using numeric::ComputeFormat;
@@ -264,3 +266,5 @@ TEST_CASE("the rounding of an exponential that is the same at every token adds u
       }
     }
 }
+
+}  // namespace small_values_tests

@@ -12,6 +12,8 @@
 #include "support/running.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace stage_twins_tests {
+
 using namespace kda_check;
 using Catch::Matchers::StartsWith;
 using Catch::Matchers::WithinAbs;
@@ -272,3 +274,5 @@ TEST_CASE("stages that kernels recorded on a GPU err as those of their twins do"
     }
   if (!test::large_fixtures().empty()) CHECK(held >= 90);
 }
+
+}  // namespace stage_twins_tests

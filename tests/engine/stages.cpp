@@ -7,6 +7,8 @@
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace stages_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using plan::Names;
@@ -42,3 +44,5 @@ TEST_CASE("run --stages tells stages in text and JSON, and where a recorded answ
   CHECK(json["stages"][0]["stages"][2]["name"] == "Akk_inv");
   CHECK(json["stages"][0]["path"] == file.path);
 }
+
+}  // namespace stages_tests

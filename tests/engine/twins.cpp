@@ -14,6 +14,8 @@
 #include "support/temporary_fixture.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace twins_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using numeric::ComputeFormat;
@@ -382,3 +384,5 @@ TEST_CASE("heads that were measured before the limits were known are what they a
   CHECK(wide == after);
   CHECK(wide.first != narrow.first);
 }
+
+}  // namespace twins_tests

@@ -8,6 +8,8 @@
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace verdicts_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using numeric::DType;
@@ -364,3 +366,5 @@ TEST_CASE("a run keeps profiles only when a report draws them, and changes nothi
       CHECK(b.profile->growth.empty() == (b.name != "o"));
     }
 }
+
+}  // namespace verdicts_tests

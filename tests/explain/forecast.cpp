@@ -10,6 +10,8 @@
 #include "support/problems.hpp"
 #include "support/random.hpp"
 
+namespace forecast_tests {
+
 using namespace kda_check;
 using explain::Forecast;
 using explain::Outlook;
@@ -332,3 +334,5 @@ TEST_CASE("a forecast does not depend on the number of threads", "[forecast]") {
   CHECK(one.growth.norm == four.growth.norm);
   CHECK(one.heads[2].persistence == four.heads[2].persistence);
 }
+
+}  // namespace forecast_tests

@@ -5,6 +5,8 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
+namespace growth_tests {
+
 using namespace kda_check;
 using namespace kda_check::explain;
 
@@ -184,3 +186,5 @@ TEST_CASE("the first token over a limit is found, not the worst", "[explain][gro
   CHECK(!window->lane);
   CHECK(window->value == Approx(std::sqrt(13.0 / 80)));
 }
+
+}  // namespace growth_tests

@@ -6,6 +6,8 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
+namespace inverse_growth_tests {
+
 using namespace kda_check;
 using namespace kda_check::explain;
 
@@ -122,3 +124,5 @@ TEST_CASE("L is the sum over pairs, with gates of any strength", "[forecast]") {
     CHECK(worst < 1e-13);
   }
 }
+
+}  // namespace inverse_growth_tests

@@ -7,6 +7,8 @@
 #include "support/problems.hpp"
 #include "support/random.hpp"
 
+namespace probe_tests {
+
 using namespace kda_check;
 using kda::Gate;
 using numeric::DType;
@@ -351,3 +353,5 @@ TEST_CASE("the sequence of a packed batch that failed is the one looked at", "[e
   CHECK(names(probed(problem, answer, {2, 0, 5})) == "initial_state_missing");
   CHECK(names(probed(problem, answer, {0, 0, 5})).empty());
 }
+
+}  // namespace probe_tests

@@ -7,6 +7,8 @@
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 
+namespace stage_errors_tests {
+
 using namespace kda_check;
 using kda::Stage;
 using numeric::DType;
@@ -136,3 +138,5 @@ TEST_CASE("a NaN in a stage is the first divergence", "[stages]") {
   REQUIRE(found.has_value());
   CHECK(found->stage == Stage::u);
 }
+
+}  // namespace stage_errors_tests

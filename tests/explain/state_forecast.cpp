@@ -10,6 +10,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace state_forecast_tests {
+
 using namespace kda_check;
 using explain::StateForecast;
 using numeric::DType;
@@ -149,3 +151,5 @@ TEST_CASE("forecasts of states are the same bits on any number of threads", "[ex
     CHECK(one[i].change == four[i].change);
   }
 }
+
+}  // namespace state_forecast_tests

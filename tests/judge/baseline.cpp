@@ -8,6 +8,8 @@
 #include "judge/metrics.hpp"
 #include "support/catch.hpp"
 
+namespace baseline_tests {
+
 using namespace kda_check;
 using namespace kda_check::judge;
 using numeric::DType;
@@ -128,3 +130,5 @@ TEST_CASE("an update drops stale rows of what was run, and no others", "[explain
   CHECK(after.count(key_of("max_ulp", "elsewhere")) == 1);
   CHECK(updated(baseline, read(1), Ratchet::better, false) == baseline);
 }
+
+}  // namespace baseline_tests

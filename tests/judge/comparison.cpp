@@ -8,6 +8,8 @@
 #include "support/comparing.hpp"
 #include "support/random.hpp"
 
+namespace comparison_tests {
+
 using namespace kda_check;
 using judge::Comparison;
 using judge::Measures;
@@ -330,3 +332,5 @@ TEST_CASE("every metric of the list can be read", "[judge]") {
   }
   CHECK(judge::find_metric("no_such_metric") == nullptr);
 }
+
+}  // namespace comparison_tests

@@ -9,6 +9,8 @@
 #include "support/comparing.hpp"
 #include "support/random.hpp"
 
+namespace comparison_reading_tests {
+
 using namespace kda_check;
 using judge::Comparison;
 using judge::Measures;
@@ -229,3 +231,5 @@ TEST_CASE("errors token by token are the same from blocks", "[judge]") {
   REQUIRE(a.cells.size() == 2 * 300 * 4);
   CHECK(std::memcmp(a.cells.data(), b.cells.data(), a.cells.size() * sizeof a.cells[0]) == 0);
 }
+
+}  // namespace comparison_reading_tests

@@ -7,6 +7,8 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
+namespace elements_tests {
+
 using namespace kda_check;
 using judge::Cell;
 using judge::ElementCounter;
@@ -246,3 +248,5 @@ TEST_CASE("the bins of distances are those of their five leading bits", "[judge]
       REQUIRE(numeric::double_of(distance) == static_cast<double>(distance));
     }
 }
+
+}  // namespace elements_tests

@@ -6,6 +6,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace stage_values_tests {
+
 using namespace kda_check;
 using judge::Region;
 using judge::RowLayout;
@@ -70,3 +72,5 @@ TEST_CASE("what does not count is zero in the truth and in every field", "[judge
   CHECK(truth == counted);
   CHECK(field == 2 * counted);
 }
+
+}  // namespace stage_values_tests

@@ -10,6 +10,8 @@
 #include "base/error.hpp"
 #include "support/catch.hpp"
 
+namespace tolerances_tests {
+
 using namespace kda_check;
 using namespace kda_check::judge;
 
@@ -182,3 +184,5 @@ TEST_CASE("a limit that no rounded answer can meet is refused with the line of i
     CHECK_THAT(error.what(), ContainsSubstring(".toml:1"));
   }
 }
+
+}  // namespace tolerances_tests

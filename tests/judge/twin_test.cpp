@@ -7,6 +7,8 @@
 
 #include "support/catch.hpp"
 
+namespace twin_test_tests {
+
 using namespace kda_check;
 using judge::Region;
 using judge::RowLayout;
@@ -311,3 +313,5 @@ TEST_CASE("regions say where they are, and which rows they have", "[twins]") {
   CHECK(rows_in(Region::chunk_of_head, 2, 0, layout, 10).size() == 10);
   CHECK(rows_in(Region::tile, 0, 0, layout, 100).empty());
 }
+
+}  // namespace twin_test_tests

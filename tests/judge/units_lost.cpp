@@ -11,6 +11,8 @@
 #include "support/problems.hpp"
 #include "support/random.hpp"
 
+namespace units_lost_tests {
+
 using namespace kda_check;
 using namespace kda_check::judge;
 using numeric::ComputeFormat;
@@ -135,3 +137,5 @@ TEST_CASE("a signal that asks for the end stops whoever reads the rows of a head
   CHECK_THROWS_AS(rows.read(1, row.data()), Interrupted);
   forget_interruption();
 }
+
+}  // namespace units_lost_tests

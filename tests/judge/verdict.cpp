@@ -7,6 +7,8 @@
 #include "judge/comparison.hpp"
 #include "support/catch.hpp"
 
+namespace verdict_tests {
+
 using namespace kda_check;
 using namespace kda_check::judge;
 using numeric::ComputeFormat;
@@ -350,3 +352,5 @@ TEST_CASE("a limit finer than a step of the element type is refused unless it sa
   CHECK_THROWS_WITH(refuse_limits_finer_than_storage({}, 0, 1e-10, DType::fp32), ContainsSubstring("--rtol"));
   CHECK_NOTHROW(refuse_limits_finer_than_storage({}, 1e-6, 1e-10, DType::fp32));
 }
+
+}  // namespace verdict_tests

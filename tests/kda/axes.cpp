@@ -12,6 +12,8 @@
 #include "support/kernel_blocks.hpp"
 #include "support/problems.hpp"
 
+namespace axes_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 using numeric::DType;
@@ -367,3 +369,5 @@ TEST_CASE("on the exact regimes no value of any axis and no preset changes a bit
       }
     }
 }
+
+}  // namespace axes_tests

@@ -14,6 +14,8 @@
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 
+namespace backward_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using test::ProblemSpec;
@@ -334,3 +336,5 @@ TEST_CASE("ddt_bias adds up dg in blocks of 64 tokens, these from the last of a 
     }
   }
 }
+
+}  // namespace backward_tests

@@ -10,6 +10,8 @@
 #include "support/gradients.hpp"
 #include "support/problems.hpp"
 
+namespace backward_regimes_tests {
+
 using namespace kda_check;
 using kda::Gradient;
 using kda::GradientTensors;
@@ -207,3 +209,5 @@ TEST_CASE("one regime has every gradient there is, but those of gates, which ano
   CHECK(problem.options.qk_l2norm);
   CHECK(problem.options.beta_sigmoid);
 }
+
+}  // namespace backward_regimes_tests

@@ -14,6 +14,8 @@
 #include "support/problems.hpp"
 #include "support/tensor_core.hpp"
 
+namespace chunk_presets_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 using numeric::DType;
@@ -241,3 +243,5 @@ TEST_CASE("fast-floor has a floor of 1e-24 under the norm and one fma in a bound
     REQUIRE(factors[0] == t);
   }
 }
+
+}  // namespace chunk_presets_tests

@@ -13,6 +13,8 @@
 #include "support/kernel_blocks.hpp"
 #include "support/problems.hpp"
 
+namespace decode_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 using numeric::DType;
@@ -350,3 +352,5 @@ TEST_CASE(
     CHECK(o[column] == folded(sums));
   }
 }
+
+}  // namespace decode_tests

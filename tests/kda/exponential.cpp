@@ -11,6 +11,8 @@
 #include "support/problems.hpp"
 #include "support/random.hpp"
 
+namespace exponential_tests {
+
 using namespace kda_check;
 
 namespace {
@@ -149,3 +151,5 @@ TEST_CASE("every way to compute exp in fp32 has the bits of its definition, with
     }
   }
 }
+
+}  // namespace exponential_tests

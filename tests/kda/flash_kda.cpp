@@ -8,6 +8,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace flash_kda_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 using numeric::DType;
@@ -213,3 +215,5 @@ TEST_CASE("words that FlashKDA's replay is made of exist on the CPU alone, and i
   set_axis(arithmetic, "accumulator=fp16");
   CHECK(!unsupported(arithmetic, DType::fp32).empty());
 }
+
+}  // namespace flash_kda_tests

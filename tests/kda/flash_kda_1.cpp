@@ -8,6 +8,8 @@
 #include "support/kernel_blocks.hpp"
 #include "support/tensor_core.hpp"
 
+namespace flash_kda_1_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 using numeric::DType;
@@ -211,3 +213,5 @@ TEST_CASE("flash-kda-1 keeps more of a chunk whose keys are alike than flash-kda
   }
   CHECK(worst[0] * 2 < worst[1]);
 }
+
+}  // namespace flash_kda_1_tests

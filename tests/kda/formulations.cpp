@@ -7,6 +7,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace formulations_tests {
+
 using namespace kda_check;
 using numeric::DType;
 
@@ -200,3 +202,5 @@ TEST_CASE("FlashKDA's chunks of 16 are as good as their formats on healthy gates
   for (const char* const regime : {"control:T=128,H=1,C=16", "lb_real:T=128,C=16"})
     hold({{regime, "flash-kda", 1e-4, 3e-2}});
 }
+
+}  // namespace formulations_tests

@@ -12,6 +12,8 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
+namespace gate_functions_tests {
+
 using namespace kda_check;
 using numeric::DoubleDouble;
 using test::Big;
@@ -157,3 +159,5 @@ TEST_CASE("gates and their slopes have their limits at infinities, and NaN where
       }
   }
 }
+
+}  // namespace gate_functions_tests

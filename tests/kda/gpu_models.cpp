@@ -12,6 +12,8 @@
 #include "support/catch.hpp"
 #include "support/tensor_core.hpp"
 
+namespace gpu_models_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 namespace h100 = numeric::h100;
@@ -146,3 +148,5 @@ TEST_CASE("every instruction set gives the same bits: approximate functions", "[
     }
   }
 }
+
+}  // namespace gpu_models_tests

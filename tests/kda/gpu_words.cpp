@@ -5,6 +5,8 @@
 #include "kda/gpu_words.hpp"
 #include "support/catch.hpp"
 
+namespace gpu_words_tests {
+
 using namespace kda_check::kda;
 using kda_check::numeric::DType;
 
@@ -73,3 +75,5 @@ TEST_CASE("trees that are wider than a GPU's thread has room for are the CPU's a
   CHECK(key_of("reduction=tree:1024") == "reduction");
   CHECK(key_of("reduction=blocks:1024").empty());
 }
+
+}  // namespace gpu_words_tests

@@ -4,6 +4,8 @@
 #include "support/catch.hpp"
 #include "support/kernel_blocks.hpp"
 
+namespace gradient_kernels_tests {
+
 using namespace kda_check;
 
 namespace {
@@ -121,3 +123,5 @@ TEMPLATE_TEST_CASE("every instruction set gives the same bits: naive backwards",
     }
   }
 }
+
+}  // namespace gradient_kernels_tests

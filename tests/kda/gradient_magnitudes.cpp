@@ -7,6 +7,8 @@
 #include "support/kernel_blocks.hpp"
 #include "support/problems.hpp"
 
+namespace gradient_magnitudes_tests {
+
 using namespace kda_check;
 using kda::Gradient;
 using kda::GradientTruth;
@@ -127,3 +129,5 @@ TEST_CASE("the chunk magnitude of dg is summed from the end of the chunk", "[gra
     }
   }
 }
+
+}  // namespace gradient_magnitudes_tests

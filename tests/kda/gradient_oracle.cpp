@@ -15,6 +15,8 @@
 #include "support/problems.hpp"
 #include "support/random.hpp"
 
+namespace gradient_oracle_tests {
+
 using namespace kda_check;
 using kda::Gradient;
 using kda::GradientTruth;
@@ -244,3 +246,5 @@ TEST_CASE("the gradients of a batch row are those of the row alone", "[gradients
     }
   }
 }
+
+}  // namespace gradient_oracle_tests

@@ -12,6 +12,8 @@
 #include "support/problems.hpp"
 #include "support/random.hpp"
 
+namespace infinite_inputs_tests {
+
 using namespace kda_check;
 using kda::Gradient;
 using numeric::DType;
@@ -271,3 +273,5 @@ TEST_CASE("a gate far below the others takes no digits from the stages after it"
     CHECK(G.hi[9 * 4] <= reset);
   }
 }
+
+}  // namespace infinite_inputs_tests

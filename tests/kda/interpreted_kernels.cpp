@@ -12,6 +12,8 @@
 #include "support/kernel_blocks.hpp"
 #include "support/problems.hpp"
 
+namespace interpreted_kernels_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 using numeric::DType;
@@ -208,3 +210,5 @@ TEST_CASE("XLA's exponential is that of its polynomial, and flushes", "[interpre
   CHECK(worst < 2);
   CHECK(worst > 0.5);
 }
+
+}  // namespace interpreted_kernels_tests

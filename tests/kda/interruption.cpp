@@ -9,6 +9,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace interruption_tests {
+
 using namespace kda_check;
 
 namespace {
@@ -58,3 +60,5 @@ TEST_CASE("a regime is not drawn to its end", "[interruption]") {
   const Asked asked;
   CHECK_THROWS_AS(request.build(), Interrupted);
 }
+
+}  // namespace interruption_tests

@@ -9,6 +9,8 @@
 #include "support/kernel_blocks.hpp"
 #include "tensor/tensor.hpp"
 
+namespace kernels_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 using namespace kda_check::test;
@@ -197,3 +199,5 @@ TEST_CASE("widening and narrowing go through every element type", "[kernels]") {
     }
   }
 }
+
+}  // namespace kernels_tests

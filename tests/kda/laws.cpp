@@ -6,6 +6,8 @@
 #include "support/problems.hpp"
 #include "tensor/rearranged.hpp"
 
+namespace laws_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using test::ProblemSpec;
@@ -235,3 +237,5 @@ TEST_CASE("batch rows and heads do not see each other", "[laws]") {
           0);
   }
 }
+
+}  // namespace laws_tests

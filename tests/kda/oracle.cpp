@@ -7,6 +7,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace oracle_tests {
+
 using namespace kda_check;
 using test::BigRecurrence;
 using test::ProblemSpec;
@@ -175,3 +177,5 @@ TEST_CASE("the truth of a head has the same bits whichever heads are asked for",
     CHECK(elements == 2 * heads * (spec.T + spec.K) * spec.V);
   }
 }
+
+}  // namespace oracle_tests

@@ -10,6 +10,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace outline_tests {
+
 using namespace kda_check;
 using kda::Outline;
 using numeric::DType;
@@ -106,3 +108,5 @@ TEST_CASE("an outline rounded to a dtype is that of the problem with rounded inp
     CHECK(Outline(call).rounded_to(dtype) == Outline(kda::with_inputs_rounded_to(call, dtype)));
   }
 }
+
+}  // namespace outline_tests

@@ -6,6 +6,8 @@
 #include "support/catch.hpp"
 #include "support/pools.hpp"
 
+namespace pool_tests {
+
 using namespace kda_check;
 using kda::PaddingSlots;
 
@@ -214,3 +216,5 @@ TEST_CASE("slots beyond 2^31 elements are read and stored where they are", "[.la
   // What 32-bit offsets would have written to instead: element 2^31 + 65536 as 65536, or a negative one.
   CHECK(test::differing_bits(slot_of(got.at("state_pool"), 1), slot_of(far.pool->states, 1)) == 0);
 }
+
+}  // namespace pool_tests

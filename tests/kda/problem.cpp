@@ -7,6 +7,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace problem_tests {
+
 using namespace kda_check;
 using test::ProblemSpec;
 
@@ -167,3 +169,5 @@ TEST_CASE("what an initial state brought in is as old as its sequence", "[proble
   CHECK(gates.channels[0].left == Approx(left).epsilon(1e-4));
   CHECK(gates.behind[99] == Approx(written + 100 * left).epsilon(1e-4));
 }
+
+}  // namespace problem_tests

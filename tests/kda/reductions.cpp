@@ -9,6 +9,8 @@
 #include "support/catch.hpp"
 #include "support/sums.hpp"
 
+namespace reductions_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 using namespace kda_check::test;
@@ -303,3 +305,5 @@ TEST_CASE("sums of squares and of scores follow the reduction too", "[reductions
       }
     }
 }
+
+}  // namespace reductions_tests

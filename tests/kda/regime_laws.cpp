@@ -8,6 +8,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace regime_laws_tests {
+
 using namespace kda_check;
 using numeric::DType;
 
@@ -248,3 +250,5 @@ TEST_CASE("a sequence of NaN in a packed batch touches no other", "[regimes][law
     }
   }
 }
+
+}  // namespace regime_laws_tests

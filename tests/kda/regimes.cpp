@@ -9,6 +9,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace regimes_tests {
+
 using namespace kda_check;
 using numeric::DType;
 
@@ -213,3 +215,5 @@ TEST_CASE("the settings of a regime, written out, give it again", "[regimes]") {
   CHECK(again.settings.text() == given.settings.text());
   CHECK(same_inputs(given.build(), again.build()));
 }
+
+}  // namespace regimes_tests

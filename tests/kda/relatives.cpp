@@ -10,6 +10,8 @@
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 
+namespace relatives_tests {
+
 using namespace kda_check;
 using kda::Gradient;
 using kda::Strength;
@@ -225,3 +227,5 @@ TEST_CASE("a shape that no relative has is refused with what was found and what 
   problem.g = tensor::Tensor("g", DType::fp32, {75, 4});
   CHECK(refusal(problem) == "inputs/g is [75,4], of rank 2; wanted rank 4: [B,T,HV,K], or 3: [B,T,HV]");
 }
+
+}  // namespace relatives_tests

@@ -6,6 +6,8 @@
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 
+namespace residual_backward_tests {
+
 using namespace kda_check;
 using kda::Passes;
 using kda::Strength;
@@ -118,3 +120,5 @@ TEST_CASE("with delta=residual dw is formed for those who ask, and nothing follo
     CHECK(test::differing_bits(plain[g], asked[g]) == 0);
   }
 }
+
+}  // namespace residual_backward_tests

@@ -7,6 +7,8 @@
 #include "numeric/random.hpp"
 #include "support/catch.hpp"
 
+namespace rounding_probe_tests {
+
 using namespace kda_check;
 
 namespace {
@@ -118,3 +120,5 @@ TEST_CASE("a single token predicts nothing, and so loses nothing", "[limits]") {
   CHECK(errors.solving == 0);
   CHECK(errors.writing == 0);
 }
+
+}  // namespace rounding_probe_tests

@@ -9,6 +9,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace scaled_decays_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using test::ProblemSpec;
@@ -79,3 +81,5 @@ TEST_CASE("scaled log decays are those of the gate", "[decays]") {
   CHECK(largest < 1e-5);
   CHECK(largest > 0);
 }
+
+}  // namespace scaled_decays_tests

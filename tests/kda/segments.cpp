@@ -15,6 +15,8 @@
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 
+namespace segments_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 using numeric::DType;
@@ -355,3 +357,5 @@ TEST_CASE("segments are a word of the chunk form on the CPU, with a number of pa
   CHECK_THROWS_WITH(set_axis(arithmetic, "segments=none:2"), ContainsSubstring("takes no number"));
   CHECK_THROWS_WITH(set_axis(arithmetic, "segments=treee:2"), ContainsSubstring("tree"));
 }
+
+}  // namespace segments_tests

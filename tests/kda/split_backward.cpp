@@ -9,6 +9,8 @@
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 
+namespace split_backward_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using test::ProblemSpec;
@@ -146,3 +148,5 @@ TEST_CASE("under split sums that no tensor core forms are added by lanes, and th
                                  problem, under(problem, {"h100-mma3", "reduction=lanes:25", rounded}));
   CHECK(test::differing(split, lanes) == 0);
 }
+
+}  // namespace split_backward_tests

@@ -12,6 +12,8 @@
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 
+namespace stage_gradients_tests {
+
 using namespace kda_check;
 using kda::Gradient;
 using kda::Passes;
@@ -283,3 +285,5 @@ TEST_CASE("a given backward stage changes what follows from it, and nothing befo
     }
   }
 }
+
+}  // namespace stage_gradients_tests

@@ -8,6 +8,8 @@
 #include "support/chunks.hpp"
 #include "support/problems.hpp"
 
+namespace stages_tests {
+
 using namespace kda_check;
 using kda::Stage;
 using numeric::DoubleDouble;
@@ -197,3 +199,5 @@ TEST_CASE("a run given its own stages gives the same bits, given exact ones the 
   const kda::Answer best = test::run(problem, "chunk", options);
   CHECK(test::rms_ratio(best.o, oracle.o) < 0.9 * test::rms_ratio(plain.o, oracle.o));
 }
+
+}  // namespace stages_tests

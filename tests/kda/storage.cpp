@@ -8,6 +8,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace storage_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 using numeric::DType;
@@ -194,3 +196,5 @@ TEST_CASE("a recurrence rounds decay, prediction and carried state where it says
     for (std::size_t k = 0; k < spec.K; ++k) REQUIRE(value(answer.final_state, k * spec.V + v) == S[k]);
   }
 }
+
+}  // namespace storage_tests

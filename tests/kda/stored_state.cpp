@@ -15,6 +15,8 @@
 #include "support/kernel_blocks.hpp"
 #include "support/problems.hpp"
 
+namespace stored_state_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 using numeric::DType;
@@ -298,3 +300,5 @@ TEST_CASE("words of a stored state that mean nothing are refused", "[stored]") {
   CHECK(has_axis({.chunk = false}, "stored=bf16"));
   CHECK(!has_axis({.chunk = true}, "stored=bf16"));
 }
+
+}  // namespace stored_state_tests

@@ -10,6 +10,8 @@
 #include "support/sums.hpp"
 #include "support/tensor_core.hpp"
 
+namespace tensor_core_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 using namespace kda_check::test;
@@ -325,3 +327,5 @@ TEST_CASE("an accumulator in fp16 is rounded once, to nearest even", "[reduction
   CHECK(in_fp16({16}, {1}, 65504) == HUGE_VALF);
   CHECK(in_fp16({16}, {-1}, -65504) == -HUGE_VALF);
 }
+
+}  // namespace tensor_core_tests

@@ -8,6 +8,8 @@
 #include "numeric/rounding.hpp"
 #include "support/catch.hpp"
 
+namespace tensor_core_vectors_tests {
+
 using namespace kda_check;
 using namespace kda_check::kda;
 
@@ -106,3 +108,5 @@ TEST_CASE("tensor cores of six GPUs formed the sums that the models form", "[red
   CHECK(recorded.is_at_end());
   CHECK(sums == 24 * count);
 }
+
+}  // namespace tensor_core_vectors_tests

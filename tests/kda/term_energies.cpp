@@ -10,6 +10,8 @@
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 
+namespace term_energies_tests {
+
 using namespace kda_check;
 using test::ProblemSpec;
 
@@ -132,3 +134,5 @@ TEST_CASE("magnitudes of gradients do not collapse where a gradient of the state
     CHECK(truth.magnitude[k] > 0.5);
   }
 }
+
+}  // namespace term_energies_tests

@@ -9,6 +9,8 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 
+namespace triton_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using test::at_least;
@@ -245,3 +247,5 @@ TEST_CASE("rows of one element are normalised in Triton's order, too", "[triton]
     CHECK(test::rms_ratio(test::run(problem, variant, options).o, exact.o) < 1e-2);
   }
 }
+
+}  // namespace triton_tests

@@ -15,6 +15,8 @@
 #include "support/gradients.hpp"
 #include "support/loss.hpp"
 
+namespace triton_backward_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using test::at_least;
@@ -195,3 +197,5 @@ TEST_CASE("sums over rows are PyTorch's: four running sums of a thread, then thr
     CHECK(std::abs(of_all[c] - exact) < 1e-3);
   }
 }
+
+}  // namespace triton_backward_tests

@@ -13,6 +13,8 @@
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 
+namespace variants_tests {
+
 using namespace kda_check;
 using numeric::DType;
 using test::ProblemSpec;
@@ -348,3 +350,5 @@ TEST_CASE(
     }
   }
 }
+
+}  // namespace variants_tests

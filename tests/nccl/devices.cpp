@@ -12,6 +12,8 @@
 #include "support/catch.hpp"
 #include "support/child.hpp"
 
+namespace devices_tests {
+
 using namespace kda_check;
 
 namespace {
@@ -147,3 +149,5 @@ TEST_CASE("a version of NCCL is a number of either length", "[nccl]") {
   CHECK(nccl::version_text(2708) == "2.7.8");
   CHECK(nccl::version_text(22809) == "2.28.9");
 }
+
+}  // namespace devices_tests

@@ -6,6 +6,8 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
+namespace double_double_tests {
+
 using namespace kda_check;
 using namespace kda_check::numeric;
 using test::Big;
@@ -180,3 +182,5 @@ TEST_CASE("double-double reciprocal square root is exact to 102 bits", "[double-
                           std::ldexp(random.uniform(1, 2), static_cast<int>(random.below(200)) - 100)};
                     }) < 0x1p-102);
 }
+
+}  // namespace double_double_tests

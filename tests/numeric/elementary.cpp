@@ -17,6 +17,8 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
+namespace elementary_tests {
+
 using namespace kda_check;
 using test::Random;
 
@@ -236,3 +238,5 @@ TEST_CASE("binary logarithms, powers, roots and cosines are off by half a place 
   CHECK(numeric::root_of_squares(0, 0) == 0);
   CHECK(numeric::power(1, 0.3) == 1);
 }
+
+}  // namespace elementary_tests

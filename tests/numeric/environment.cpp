@@ -8,6 +8,8 @@
 #include <xmmintrin.h>
 #endif
 
+namespace environment_tests {
+
 using kda_check::numeric::floating_point_defect;
 
 TEST_CASE("the environment of the tests themselves is sound", "[environment]") {
@@ -40,3 +42,5 @@ TEST_CASE("reading subnormal operands as zero is noticed", "[environment]") {
   CHECK_THAT(defect, ContainsSubstring("DAZ"));
 }
 #endif
+
+}  // namespace environment_tests

@@ -15,6 +15,8 @@
 #include "support/h100_rules.hpp"
 #include "support/random.hpp"
 
+namespace exponentials_tests {
+
 using namespace kda_check;
 using numeric::Exponential;
 using test::bits_of, test::from_bits, test::ruled_ex2_ftz;
@@ -209,3 +211,5 @@ TEST_CASE("exponentials of NaN, infinities, zeros and at both ends of the range"
     CHECK(kind(exponential, 88.7228394f) == infinity);
   }
 }
+
+}  // namespace exponentials_tests

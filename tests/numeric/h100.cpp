@@ -13,6 +13,8 @@
 #include "support/h100_rules.hpp"
 #include "support/random.hpp"
 
+namespace h100_tests {
+
 using namespace kda_check;
 namespace h100 = numeric::h100;
 using test::bits_of, test::from_bits;
@@ -284,3 +286,5 @@ TEST_CASE("the H100's approximate functions err no more than NVIDIA states", "[h
   }
   CHECK(quotient < 2.5);
 }
+
+}  // namespace h100_tests

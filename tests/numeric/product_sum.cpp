@@ -7,6 +7,8 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
+namespace product_sum_tests {
+
 using namespace kda_check;
 using numeric::ProductSum;
 using test::Big;
@@ -110,3 +112,5 @@ TEST_CASE("an error is relative to a size: no error is 0 of anything, any is inf
   CHECK(relative_size(none, none) == 0);
   CHECK(relative_size(tiny, none) == HUGE_VAL);
 }
+
+}  // namespace product_sum_tests

@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace random_tests {
+
 using kda_check::numeric::Random;
 
 TEST_CASE("a random number is a function of seed, stream and counter", "[random]") {
@@ -42,3 +44,5 @@ TEST_CASE("uniforms and normals have their mean, variance and tails, and streams
   CHECK(uniform / count == Approx(0.5).margin(5 * deviation / std::sqrt(12)));
   for (const double product : {across, seeds, lag}) CHECK(std::fabs(product / count) < 5 * deviation);
 }
+
+}  // namespace random_tests

@@ -9,6 +9,8 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
+namespace rounding_tests {
+
 using namespace kda_check;
 using namespace kda_check::numeric;
 
@@ -146,3 +148,5 @@ TEST_CASE("tf32 keeps ten stored bits and cuts the others off", "[rounding]") {
   CHECK(through_tf32(-1.9999999f) == -(2 - 0x1p-10f));
   CHECK(through_tf32(HUGE_VALF) == HUGE_VALF);
 }
+
+}  // namespace rounding_tests

@@ -6,6 +6,8 @@
 #include "numeric/rounding.hpp"
 #include "support/catch.hpp"
 
+namespace ulp_tests {
+
 using namespace kda_check;
 using namespace kda_check::numeric;
 
@@ -104,3 +106,5 @@ TEST_CASE("the unit does not shrink below the smallest exponent", "[ulp]") {
   CHECK(unit_in_last_place(format_of(DType::fp64), exponent_of(0.0)) == 0x1p-1074);
   CHECK(ulp_error(format_of(DType::fp16), 0x1p-24, {0.0, 0.0}) == 1.0);
 }
+
+}  // namespace ulp_tests

@@ -9,6 +9,8 @@
 #include "support/problems.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace cases_tests {
+
 using namespace kda_check;
 using plan::Names;
 using plan::Question;
@@ -290,3 +292,5 @@ TEST_CASE("a plan says what of a recorded answer is left out", "[plan]") {
   CHECK_THAT(notes(request.output, "--stages --chunk-size 16"),
              ContainsSubstring("expected/chunk@cpu: not compared: stages (chunks of 64, not 16)"));
 }
+
+}  // namespace cases_tests

@@ -6,6 +6,8 @@
 #include "support/problems.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace cost_tests {
+
 using namespace kda_check;
 using kda::Pass;
 using numeric::DType;
@@ -87,3 +89,5 @@ TEST_CASE("the bytes of a problem hold its inputs, every answer once, and what t
   CHECK(on_gpu.per_head > twins.per_head + 14 * answer(DType::fp32));
   CHECK(on_gpu.kept == twins.kept);
 }
+
+}  // namespace cost_tests

@@ -5,6 +5,8 @@
 #include "support/planning.hpp"
 #include "support/problems.hpp"
 
+namespace limits_tests {
+
 using namespace kda_check;
 using plan::Names;
 using test::cases_of;
@@ -135,3 +137,5 @@ TEST_CASE("a limit is checked against the element type of each tensor when the r
   const TemporarySuite suite("control:T=4 --variant naive --limit scaled_ulp=0.3\n");
   CHECK_THAT(refusal(suite.name()), ContainsSubstring("(" + suite.name() + ":1)"));
 }
+
+}  // namespace limits_tests

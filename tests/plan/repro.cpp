@@ -15,6 +15,8 @@
 #include "support/problems.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace repro_tests {
+
 namespace fs = std::filesystem;
 using namespace kda_check;
 using nlohmann::json;
@@ -264,3 +266,5 @@ TEST_CASE("repro lines of grow, attribute, explain-bits, forecast and power plan
     }
   }
 }
+
+}  // namespace repro_tests

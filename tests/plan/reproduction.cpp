@@ -5,6 +5,8 @@
 #include "support/problems.hpp"
 #include "support/running.hpp"
 
+namespace reproduction_tests {
+
 using namespace kda_check;
 using plan::Names;
 
@@ -62,3 +64,5 @@ TEST_CASE("a form is a variant, or a variant and a preset", "[plan]") {
   CHECK_THAT(test::refusal([&] { plan::reproduction_named("chunk+flaa", variants); }),
              ContainsSubstring("2 ") && ContainsSubstring("did you mean 'fla'"));
 }
+
+}  // namespace reproduction_tests

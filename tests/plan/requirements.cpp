@@ -7,6 +7,8 @@
 #include "support/problems.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace requirements_tests {
+
 using namespace kda_check;
 using plan::Names;
 using plan::Turnout;
@@ -169,3 +171,5 @@ TEST_CASE("what a line of a suite requires another line does not answer", "[plan
   CHECK(missing(request, other).back() ==
         "1 --require fla_chunk (" + suite.place(1) + "): it answered nothing; skipped everywhere: no o");
 }
+
+}  // namespace requirements_tests

@@ -8,6 +8,8 @@
 #include "support/problems.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace selection_tests {
+
 using namespace kda_check;
 using kda::Pass;
 using numeric::DType;
@@ -327,3 +329,5 @@ TEST_CASE("a usage error about a line's own words is not one of another line", "
     pairs.push_back(item->who + " " + item->reference.name + (item->skip.empty() ? "" : " skipped"));
   CHECK(pairs == std::vector<std::string>{"fla_chunk  skipped", "naive oracle", "chunk fla_chunk"});
 }
+
+}  // namespace selection_tests

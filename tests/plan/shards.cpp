@@ -12,6 +12,8 @@
 #include "support/problems.hpp"
 #include "support/random.hpp"
 
+namespace shards_tests {
+
 using namespace kda_check;
 using plan::balanced;
 using plan::Shard;
@@ -200,3 +202,5 @@ TEST_CASE("the shards of a plan are together the whole, each case once, with its
     if (count == 2) CHECK(most < 0.8 * whole.seconds());
   }
 }
+
+}  // namespace shards_tests

@@ -11,6 +11,8 @@
 #include "support/temporary_fixture.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace sources_tests {
+
 using namespace kda_check;
 using plan::Source;
 
@@ -117,3 +119,5 @@ TEST_CASE("a file that is another one when it is opened is refused", "[plan]") {
                ContainsSubstring("4 was written by another process meanwhile"));
   }
 }
+
+}  // namespace sources_tests

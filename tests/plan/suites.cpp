@@ -7,6 +7,8 @@
 #include "support/planning.hpp"
 #include "support/problems.hpp"
 
+namespace suites_tests {
+
 using namespace kda_check;
 using plan::Names;
 using plan::Words;
@@ -154,3 +156,5 @@ TEST_CASE("suites are for run alone", "[plan][suites]") {
     CHECK_THAT(test::refusal([&] { test::planned(test::request_for({"@smoke"}, task)); }),
                ContainsSubstring("2 '@smoke': suites are for run"));
 }
+
+}  // namespace suites_tests

@@ -8,6 +8,8 @@
 #include "support/planning.hpp"
 #include "support/problems.hpp"
 
+namespace targets_tests {
+
 namespace fs = std::filesystem;
 using namespace kda_check;
 using plan::expanded;
@@ -148,3 +150,5 @@ TEST_CASE("the same file is one target, however often it is named", "[plan][targ
   CHECK(plan.problems[0].source->target().path == a);
   CHECK(plan.inputs == Names{a, folder / "b.h5"});
 }
+
+}  // namespace targets_tests

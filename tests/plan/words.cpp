@@ -8,6 +8,8 @@
 #include "support/random.hpp"
 #include "support/running.hpp"
 
+namespace words_tests {
+
 using namespace kda_check;
 using plan::line_of;
 using plan::Words;
@@ -92,3 +94,5 @@ TEST_CASE("words that need no quotes have none", "[plan][words]") {
         "kda-check run ../x/a_b.h5 --limit max_ulp=3 corr_keys:rho=0.9,T=64 gpu-chunk@nvidia-h100");
   CHECK(line_of({"a b", ""}) == "'a b' ''");
 }
+
+}  // namespace words_tests

@@ -3,6 +3,8 @@
 
 #include "support/catch.hpp"
 
+namespace document_tests {
+
 using namespace kda_check::report;
 
 namespace {
@@ -137,3 +139,5 @@ TEST_CASE("verdicts of cases and of entries are counted together", "[report]") {
   CHECK(document.count(unclear) == 1);
   CHECK(document.count(skipped) == 1);
 }
+
+}  // namespace document_tests

@@ -12,6 +12,8 @@
 #include "report/writers.hpp"
 #include "support/catch.hpp"
 
+namespace formats_tests {
+
 using namespace kda_check;
 using namespace kda_check::report;
 using judge::Verdict;
@@ -408,3 +410,5 @@ TEST_CASE("every report is the same bytes twice", "[report]") {
     for (const Document& result : {document_with(every_verdict), hostile(), Document{}})
       CHECK(writer_named(format).write(result, {}) == writer_named(format).write(result, {}));
 }
+
+}  // namespace formats_tests

@@ -5,6 +5,8 @@
 
 #include "support/catch.hpp"
 
+namespace profile_tests {
+
 using namespace kda_check;
 using report::profile_of;
 
@@ -39,3 +41,5 @@ TEST_CASE("a profile has the errors of windows and heads, over all batch rows", 
   series.cells[0].difference2 = numeric::ProductSum::square(HUGE_VAL);
   CHECK(std::isinf(profile_of({}, series).growth[0]));
 }
+
+}  // namespace profile_tests

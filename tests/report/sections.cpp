@@ -9,6 +9,8 @@
 #include "report/writers.hpp"
 #include "support/catch.hpp"
 
+namespace sections_tests {
+
 using namespace kda_check::report;
 
 namespace {
@@ -382,3 +384,5 @@ TEST_CASE("a scatter of two columns is drawn for the rows that have both, in the
   CHECK_THAT(names, ContainsSubstring("ours\n") && ContainsSubstring("theirs <fla>\n") &&
                         !ContainsSubstring("unmeasured"));
 }
+
+}  // namespace sections_tests

@@ -5,6 +5,8 @@
 
 #include "support/catch.hpp"
 
+namespace sparkline_tests {
+
 using kda_check::report::sparkline;
 
 TEST_CASE("a sparkline is logarithmic from the smallest value to the largest", "[report]") {
@@ -35,3 +37,5 @@ TEST_CASE("a long row is drawn in buckets, each by its largest value", "[report]
   values[305] = std::nan("");
   CHECK(sparkline(values, false, 60)[30] == '!');
 }
+
+}  // namespace sparkline_tests

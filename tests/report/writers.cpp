@@ -7,6 +7,8 @@
 #include "base/error.hpp"
 #include "support/catch.hpp"
 
+namespace writers_tests {
+
 using namespace kda_check;
 using namespace kda_check::report;
 using judge::Verdict;
@@ -225,3 +227,5 @@ TEST_CASE("no distance is printed for what is not a number", "[report]") {
   result.cases[0].tensors[0].points[0].got = std::nan("");
   CHECK(write_text(result, {}).find("off by") == std::string::npos);
 }
+
+}  // namespace writers_tests

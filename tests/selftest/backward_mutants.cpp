@@ -12,6 +12,8 @@
 #include "support/problems.hpp"
 #include "support/running.hpp"
 
+namespace backward_mutants_tests {
+
 using namespace kda_check;
 using numeric::DType;
 
@@ -97,3 +99,5 @@ TEST_CASE("every wrong backward pass fails in the gradients it gets wrong, and n
     CHECK(failures.at(name) == names);
   }
 }
+
+}  // namespace backward_mutants_tests

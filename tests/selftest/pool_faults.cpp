@@ -6,6 +6,8 @@
 #include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
+namespace pool_faults_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using selftest::PoolFault;
@@ -52,3 +54,5 @@ TEST_CASE("kernels that are wrong in their pool break the laws of the life of a 
 TEST_CASE("a kernel that stores in the pool itself, and rightly, breaks no law", "[invariants][pool]") {
   CHECK(broken_by({"", "", {}}).empty());
 }
+
+}  // namespace pool_faults_tests

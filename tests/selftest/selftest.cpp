@@ -21,6 +21,8 @@
 #include "support/running.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace selftest_tests {
+
 using namespace kda_check;
 using judge::Verdict;
 using test::Item;
@@ -302,3 +304,5 @@ TEST_CASE("a false alarm of the suite, or a suite in which nothing passes, makes
   }
   CHECK(report::exit_code(nothing) == 1);
 }
+
+}  // namespace selftest_tests
