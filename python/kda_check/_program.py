@@ -68,6 +68,13 @@ def find() -> str:
     return found
 
 
+def in_a_line(error: BaseException) -> str:
+    """What was raised and its words, fit for a terminal and a log."""
+    words = " ".join(str(error).split())
+    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in words)
+    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
+
+
 def listed(words: Sequence[str], name: str) -> list[str]:
     """The words of a list. Raises TypeError for a text, which is a list of its letters."""
     if isinstance(words, str):

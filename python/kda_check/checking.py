@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from . import _program
@@ -11,6 +11,10 @@ from .fixture import ABOUT, GRADIENTS, OUTPUTS, Fixture, Path
 from .report import Report
 
 ALONE = ("--variant", "none")  # without our own variants beside
+# Options that may leave out something of an answer.
+CHOOSING = ("--tensor", "--dtype", "--recorded", "--against", "--no-backward", "--dry-run")
+# In place of a command on a file that is gone.
+NOT_KEPT = "nothing is kept; save='FILE.h5' keeps problem and answer, and a command stands here"
 
 
 def check(
@@ -29,7 +33,7 @@ def check(
     ddt_bias, derase, dwrite (with do or dht), any of them. compute: the precision of the operands of its products, fp64,
     fp32, tf32, bf16 or fp16; limits follow from it, and without it that of o is assumed. The problem, as `Fixture.of` has
     it: q, k, v, g, beta ... scale, gate. save: a file to keep both in. options: of `kda-check run`; with none of them our
-    own variants run beside. timeout: seconds.
+    own variants run beside. What of the answer they leave out is no pass. timeout: seconds.
 
     Raises TypeError and ValueError for what is no tensor, has no place or another shape, by name; InputError,
     UsageError, EnvironmentProblem, ProgramDied, ProgramTimeout (all KdaCheckError) for what the program says.
@@ -51,10 +55,12 @@ def judge(
     *,
     save: Path | None = None,
     known_as: str = "",
+    instead: Callable[[str], str] = lambda command: NOT_KEPT,
     options: Sequence[str] = ALONE,
     timeout: float | None = None,
 ) -> Report:
-    """As `check`, of a problem with its answers. known_as: its folder, in the report. Raises what `check` raises."""
+    """As `check`, of a problem with its answers. known_as: its folder, in the report; without, instead: what to say of a
+    command on the file, which is gone. Raises what `check` raises."""
     more = _program.listed(options, "options")
     if save is not None:
         path = os.fspath(save)
@@ -63,9 +69,26 @@ def judge(
             fixture.write(path)
         except OSError as error:
             raise _program.EnvironmentProblem(f"cannot write the file: {error.strerror} ({path})") from error
-        return Report.run(["run", path, *more], timeout=timeout)
-    with fixture.in_memory() as (folder, path):
-        return Report.run(["run", path, *more], folder, known_as, timeout=timeout)
+        report = Report.run(["run", path, *more], timeout=timeout)
+    else:
+        with fixture.in_memory() as (folder, path):
+            report = Report.run(["run", path, *more], folder, known_as, None if known_as else instead, timeout=timeout)
+    report.fail(_left_out(fixture, report, more))
+    return report
+
+
+def _left_out(fixture: Fixture, report: Report, options: Sequence[str]) -> Iterator[str]:
+    """What was answered and not judged, with the options that may have left it out."""
+    rows = [row for row in report.tensors() if row.case["recorded"] and row.verdict != "skipped"]
+    shown = [" ".join([option, *options[i + 1 : i + 2]] if option in CHOOSING[:4] else [option])
+             for i, option in enumerate(options) if option.partition("=")[0] in CHOOSING]  # fmt: skip
+    for who, answer in fixture.expected.items():
+        judged = {row.row["name"] for row in rows if row.case["variant"] == who}
+        left = [key for key in answer.tensors if key not in judged]
+        reasons = [case["reason"] for case in report.cases if case["variant"] == who and case["verdict"] == "skipped"]
+        if left:
+            why = "; ".join([f"options: {', '.join(shown)}"] * bool(shown) + list(dict.fromkeys(reasons)))
+            yield f"{who}: not judged: {', '.join(left)}" + (f" ({why})" if why else "")
 
 
 def assert_accurate(o: Any = None, **words: Any) -> None:
