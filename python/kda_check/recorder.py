@@ -14,11 +14,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from . import _program
 from ._pending import Pending
-from .checking import ALONE, judge
+from .checking import ALONE, NOT_KEPT, judge
 from .fixture import Fixture, Path
 from .report import Report
 from .signatures import KNOWN, Signature, Words
@@ -89,7 +89,7 @@ class Log:
             try:
                 call.report = judge(call.fixture, **words)
             except (_program.InputError, _program.ProgramDied, _program.ProgramTimeout) as error:  # of this call alone
-                call.error = f"{type(error).__name__}: {error}"
+                call.error = _program.in_a_line(error)
 
     def __str__(self) -> str:
         left_out = f"{self.skipped} skipped" + (f"; {self.repeated} repeated by a checkpoint" if self.repeated else "")
@@ -110,10 +110,11 @@ class Recorder:
         nbytes: float = float("inf"),
         options: Sequence[str] = ALONE,
         place: Callable[[], str] = lambda: os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0],
+        not_kept: str = NOT_KEPT,
     ) -> None:
         self.judged, self.every, self.where = judged, every, where
         self.save = None if save is None else os.path.abspath(save)  # tests change folders
-        self.seconds, self.bytes_left, self.place = seconds, nbytes, place
+        self.seconds, self.bytes_left, self.place, self.not_kept = seconds, nbytes, place, not_kept
         self.options = _program.listed(options, "options")
         self.log, self.seen, self.thread = Log(), 0, threading.local()
         self.pending: list[Pending] = []
@@ -134,7 +135,7 @@ class Recorder:
                     earlier.finish()
                 call, pending = self._before(kernel, signature, args, kwargs)
                 if pending is not None:
-                    args, kwargs = pending.with_aliases(kernel, signature, args, kwargs)
+                    args, kwargs = pending.with_aliases(kernel, args, kwargs)
             try:
                 returned = kernel(*args, **kwargs)
             except BaseException as error:
@@ -143,13 +144,13 @@ class Recorder:
                 raise
             if pending is not None:
                 with self.timed(), self.noting(pending.call):
-                    pending.after(signature, returned)
+                    pending.after(returned)
             return returned
         finally:
             self.thread.is_inside = False
 
     def _note_end(self, call: Call, error: BaseException) -> None:
-        call.error, call.fixture = "; ".join(filter(None, [f"it raised {type(error).__name__}", call.error])), None
+        call.error, call.fixture = "; ".join(filter(None, [f"it raised {_program.in_a_line(error)}", call.error])), None
         if type(error).__module__ == "torch.utils.checkpoint":  # computed again, so far as the backward pass needs it
             self.log.calls[:] = [other for other in self.log.calls if other is not call]
             self.log.repeated += 1
@@ -165,7 +166,8 @@ class Recorder:
             return
         call.fixture.add(call.kernel, answer)
         if self.judged:
-            call.report = judge(call.fixture, known_as=f"{self.save}/" if self.save else "", options=self.options)
+            known_as = f"{self.save}/" if self.save else ""
+            call.report = judge(call.fixture, known_as=known_as, instead=lambda _: self.not_kept, options=self.options)
         if self.save and (call.failed or not self.judged):
             os.makedirs(self.save, exist_ok=True)
             call.path = os.path.join(self.save, call.fixture.file_name)
@@ -179,7 +181,7 @@ class Recorder:
         try:
             yield
         except Exception as error:
-            call.error, call.fixture = f"{type(error).__name__}: {error}", None
+            call.error, call.fixture = _program.in_a_line(error), None
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
@@ -204,7 +206,7 @@ class Recorder:
             self.bytes_left -= 0 if self.judged or self.save else fixture.nbytes
             call.fixture = fixture
         self.log.calls.append(call)
-        return call, Pending(self, call, arguments, words) if call.fixture is not None else None
+        return call, Pending(self, call, signature, arguments, words) if call.fixture is not None else None
 
 
 def _is_compiled() -> bool:
@@ -250,12 +252,25 @@ def _innermost() -> Recorder | None:
     return next((each for each in reversed(_own.get()) if each in active), active[-1] if active else None)
 
 
-def kernel(signature: Signature | None = None) -> Callable[[Function], Function]:
+@overload
+def kernel(signature: Signature | None = None) -> Callable[[Function], Function]: ...
+
+
+@overload
+def kernel(signature: Function) -> Function: ...
+
+
+def kernel(signature: Any = None) -> Any:
     """A decorator for a kernel of your own: its calls are recorded where `recording` is on, else nothing happens.
+    Without a signature it takes no parentheses.
 
     >>> @kernel(Signature(words={"query": "q", "key": "k", "value": "v"}))
     ... def mine(query, key, value, g, beta): return value
     """
+    if callable(signature):
+        return kernel()(signature)
+    if not isinstance(signature, (Signature, type(None))):
+        raise TypeError(f"kernel: wanted a Signature, got {type(signature).__name__}")
 
     def wrap(function: Function) -> Function:
         @functools.wraps(function)
