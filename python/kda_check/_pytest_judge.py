@@ -11,7 +11,6 @@ import pytest
 
 from .recorder import Recorder, counted, start, stop, wrap_known
 
-NOT_KEPT = "nothing is kept; --kda-check-save=FOLDER keeps problem and answer, and a command stands here"
 LEFT_OUT = {"skipped": "skipped", "repeated": "repeated by a checkpoint"}  # counts of a Log: calls that are not in it
 
 
@@ -19,7 +18,8 @@ class Judge:
     def __init__(self, config: pytest.Config, strict: bool) -> None:
         folder = config.getoption("kda_check_save")
         save = os.path.join(folder, os.environ.get("PYTEST_XDIST_WORKER", "")) if folder else None
-        self.recorder = Recorder(save=save, seconds=config.getoption("kda_check_seconds"), not_kept=NOT_KEPT)
+        seconds = config.getoption("kda_check_seconds")
+        self.recorder = Recorder(save=save, seconds=seconds, saving="--kda-check-save=FOLDER")
         self.strict, self.told = strict, 0
         self.calls: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self.left_out: dict[tuple[str, str], dict[str, int]] = {}

@@ -13,8 +13,11 @@ from .report import Report
 ALONE = ("--variant", "none")  # without our own variants beside
 # Options that may leave out something of an answer.
 CHOOSING = ("--tensor", "--dtype", "--recorded", "--against", "--no-backward", "--dry-run")
-# In place of a command on a file that is gone.
-NOT_KEPT = "nothing is kept; save='FILE.h5' keeps problem and answer, and a command stands here"
+
+
+def not_kept(save: str = "save='FILE.h5'") -> str:
+    """What is said in place of a command on a file that is gone."""
+    return f"nothing is kept; {save} keeps problem and answer, and a command stands here"
 
 
 def check(
@@ -55,7 +58,7 @@ def judge(
     *,
     save: Path | None = None,
     known_as: str = "",
-    instead: Callable[[str], str] = lambda command: NOT_KEPT,
+    instead: Callable[[str], str] = lambda command: not_kept(),
     options: Sequence[str] = ALONE,
     timeout: float | None = None,
 ) -> Report:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, overload
 
 from . import _program
 from ._pending import Pending
-from .checking import ALONE, NOT_KEPT, judge
+from .checking import ALONE, judge, not_kept
 from .fixture import Fixture, Path
 from .report import Report
 from .signatures import KNOWN, Signature, Words
@@ -87,7 +87,7 @@ class Log:
             if call.fixture is None or not call.fixture.expected or call.report is not None:
                 continue  # or it waits for its gradients
             try:
-                call.report = judge(call.fixture, **words)
+                call.report = judge(call.fixture, **{"instead": lambda _: not_kept("save='FOLDER' of recording"), **words})
             except (_program.InputError, _program.ProgramDied, _program.ProgramTimeout) as error:  # of this call alone
                 call.error = _program.in_a_line(error)
 
@@ -110,11 +110,11 @@ class Recorder:
         nbytes: float = float("inf"),
         options: Sequence[str] = ALONE,
         place: Callable[[], str] = lambda: os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0],
-        not_kept: str = NOT_KEPT,
+        saving: str = "save='FOLDER'",
     ) -> None:
         self.judged, self.every, self.where = judged, every, where
         self.save = None if save is None else os.path.abspath(save)  # tests change folders
-        self.seconds, self.bytes_left, self.place, self.not_kept = seconds, nbytes, place, not_kept
+        self.seconds, self.bytes_left, self.place, self.saving = seconds, nbytes, place, saving
         self.options = _program.listed(options, "options")
         self.log, self.seen, self.thread = Log(), 0, threading.local()
         self.pending: list[Pending] = []
@@ -167,7 +167,7 @@ class Recorder:
         call.fixture.add(call.kernel, answer)
         if self.judged:
             known_as = f"{self.save}/" if self.save else ""
-            call.report = judge(call.fixture, known_as=known_as, instead=lambda _: self.not_kept, options=self.options)
+            call.report = judge(call.fixture, known_as=known_as, instead=lambda _: not_kept(self.saving), options=self.options)
         if self.save and (call.failed or not self.judged):
             os.makedirs(self.save, exist_ok=True)
             call.path = os.path.join(self.save, call.fixture.file_name)

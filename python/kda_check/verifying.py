@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _program, _scratch
 from ._tensors import Stored, stored
-from .checking import ALONE, NOT_KEPT, judge
+from .checking import ALONE, judge, not_kept
 from .fixture import INPUTS, LOSS, STATES, WHOLE_NUMBERS, Fixture, Path
 from .report import RANKS, Report
 from .signatures import FLA, Signature, Unsupported, Words
@@ -105,6 +105,10 @@ def verify(
     again = _Again(kernel, problem if isinstance(problem, str) else "", words)
     if isinstance(problem, str) and problem.startswith("@"):
         passes = [] if backward else ["--no-backward"]
+        try:
+            os.makedirs(save or ".", exist_ok=True)
+        except OSError as error:
+            raise _program.EnvironmentProblem(f"cannot make the folder: {error.strerror} ({save!s})") from error
         with _scratch.folder() as folder:
             arguments = [problem, "--recorded", "none", "--against", "oracle", *passes, *options, *laws]
             report = _asked(caller, who, folder, arguments, again.of_command, timeout)
@@ -141,7 +145,7 @@ class _Again:
 
     def call(self, problem: str, **more: Any) -> str:
         if not problem:
-            return NOT_KEPT
+            return not_kept()
         name = str(getattr(self.kernel, "__name__", ""))
         shown = {**self.words, **more, "device": self.words["device"] and str(self.words["device"])}
         said = [f"{key}={x!r}" for key, x in shown.items() if x]
@@ -177,7 +181,6 @@ class _Again:
 
     def keep(self, report: Report, folder: str, timeout: float | None) -> None:
         """Of a suite: calls the kernel once more where it did not pass, and keeps what does not pass again."""
-        os.makedirs(folder, exist_ok=True)
         failed = {case["repro"]: case["fixture"] for case in report.cases if RANKS[case["verdict"]] > 1}
         for number, line in enumerate(failed, 1):
             problem, more = self.told.get(line, ("", {}))

@@ -137,3 +137,31 @@ def test_compute_is_said_of_suites_and_laws_too(tmp_path):
     assert "coarse: compute assumed fp32" in str(kda_check.verify(coarse, f"@{tmp_path}/mine.txt", framework="numpy"))
     report = kda_check.verify(coarse, f"@{tmp_path}/mine.txt", framework="numpy", signature=signatures.FLA)
     assert report.passed and "compute as its signature says, tf32" in str(report) and report.documents[0]["fixtures"][0]["notes"]
+
+
+def test_a_scale_that_is_fixed_is_carried_too():
+    def unscaled(q, k, v, g, beta):
+        return k_first(q, k, v, g, beta, 1.0)
+
+    signature = Signature(fixed={"scale": 1.0})
+    report = kda_check.verify(unscaled, SMALL, framework="numpy", signature=signature, invariants=["repeat"])
+    assert report.passed and "scale 0.25: the kernel has 1 always, and q carries the rest, times 0.25" in report.notes
+    assert not kda_check.verify(unscaled, SMALL, framework="numpy").passed
+
+
+def test_gradients_are_those_of_the_problem_that_is_judged(tmp_path):
+    torch = pytest.importorskip("torch")
+    from kernels import chunk_kda
+
+    def v_first(q, k, v, g, beta, initial_state):
+        o, state = chunk_kda(q, k, v, g, beta, None, initial_state.transpose(-1, -2), True)
+        return o, state.transpose(-1, -2)
+
+    problem = with_states(scale=0.5, do=torch.ones(1, 20, 2, 8), dht=torch.ones(1, 2, 16, 8))
+    problem.write(tmp_path / "mine.h5")
+    (tmp_path / "mine.txt").write_text("mine.h5\n")
+    for scale, asked in ((0.5, problem), (0.5, f"@{tmp_path}/mine.txt"), (0.3, problem)):
+        problem.options["scale"] = scale
+        report = kda_check.verify(v_first, asked, framework="torch", signature=V_FIRST, backward=True)
+        names = ["o", "final_state", "dq", "dk", "dv", "dg", "dbeta", "dinitial_state"]
+        assert report.passed and [row.row["name"] for row in report.tensors()] == names, report
