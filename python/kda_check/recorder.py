@@ -50,8 +50,9 @@ class Call:
 
     def __str__(self) -> str:
         rows = self.report.tensors() if self.report is not None else []
-        said = "; ".join(f"{row.row['name']} {row.verdict.upper()} {row.reason}".strip() for row in rows)
-        return f"{self.place or '-'}: {self.kernel}: {'; '.join(filter(None, [said, self.error])) or 'recorded'}"
+        said = [f"{row.row['name']} {row.verdict.upper()} {row.reason}".strip() for row in rows]
+        said += [] if self.report is None else self.report.errors
+        return f"{self.place or '-'}: {self.kernel}: {'; '.join(filter(None, [*said, self.error])) or 'recorded'}"
 
 
 def counted(verdicts: Sequence[str]) -> str:

@@ -82,7 +82,7 @@ class Report:
             document = _moved(document, folder, known_as, instead)
             text = "\n".join(str(_moved(line, folder, known_as, instead)) for line in text.split("\n"))
         report = cls([document], text)
-        report.text += "".join(f"error: {error['message']}\n" for error in document["errors"])  # the program says them aside
+        report.text += "".join(f"error: {message}\n" for message in report.errors)  # the program says them aside
         return report
 
     def note(self, notes: Iterable[str]) -> None:
@@ -100,6 +100,11 @@ class Report:
             document["errors"].append({"message": message, "exit_code": 1, "path": ""})
             summary = {"errors": len(document["errors"]), "exit_code": max(1, document["summary"]["exit_code"])}
             document["summary"].update(outcome="fail", **summary)
+
+    @property
+    def errors(self) -> list[str]:
+        """What was to be judged and was not, and why."""
+        return [error["message"] for document in self.documents for error in document["errors"]]
 
     @property
     def notes(self) -> list[str]:
@@ -126,7 +131,7 @@ class Report:
     @property
     def repro(self) -> str | None:
         """What does the first comparison that did not pass alone: a command, or where no file was kept what keeps one. None
-        where all passed."""
+        where every comparison passed."""
         return next((str(case["repro"]) for case in self.cases if RANKS[case["verdict"]] > 1), None)
 
     def tensors(self, name: str | None = None) -> list[TensorReport]:

@@ -173,13 +173,17 @@ class Signature:
         returned = kernel(**arguments)
         return self.answer(arguments, returned) if pool is None else self._pool_answer(returned, buffers, pool)
 
-    def own(self, kernel: Any, problem: Mapping[str, Any]) -> Words:
+    def own(self, kernel: Any, problem: Mapping[str, Any], given: Callable[[Any], Any]) -> Words:
         """Of what tensors can carry in its place, scale and state_v_first: that which the kernel has always, as it is
-        fixed or has no word, where the problem has another."""
-        wanted, taken = self.to_kernel(dict(problem)), inspect.signature(kernel).parameters
+        fixed or has no word, where the problem has another. given: a value as to_kernel takes it."""
+        taken = inspect.signature(kernel).parameters
         has = {key: self.fixed.get(key, x) for key, x in _unsaid(problem).items()
                if key in self.fixed or not (_takes_any(taken) or self._word(key, taken) in taken)}  # fmt: skip
-        return {key: x for key, x in has.items() if not _is_same(wanted.get(key, False if key in FLAGS else x), x)}
+
+        def other(words: Mapping[str, Any]) -> Words:
+            return {key: x for key, x in has.items() if not _is_same(words.get(key, False if key in FLAGS else x), x)}
+
+        return other(problem) and other(self.to_kernel({key: given(x) for key, x in problem.items()}))
 
     def _word(self, key: str, taken: Mapping[str, Any]) -> str:
         """That of the kernel for a word of the problem."""

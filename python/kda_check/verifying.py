@@ -221,8 +221,8 @@ class _Caller:
         """The same problem with the scale and the layout of states that the kernel has always, and what was done to it: q
         is multiplied by what is left of the scale, and rounded unless that is a power of two; states are turned.
         exactly: nothing may be rounded. Raises Unsupported where q cannot carry it."""
-        problem = {**{key: self.given(x) for key, x in fixture.inputs.items()}, **fixture.options}
-        own = self.signature.own(self.kernel, problem)
+        problem = {**fixture.inputs, **fixture.options}
+        own = self.signature.own(self.kernel, problem, lambda x: self.given(x) if isinstance(x, Stored) else x)
         if not own:
             return fixture, []
         options, notes = dict(fixture.options), []
@@ -230,9 +230,10 @@ class _Caller:
             options["state_v_first"] = int(own["state_v_first"])
             notes.append(f"states are [{'V][K' if own['state_v_first'] else 'K][V'}], as the kernel has them")
         if "scale" in own:
-            scale, factor = problem["scale"], problem["scale"] / own["scale"]
-            power = math.copysign(2.0 ** round(math.log2(abs(factor))), factor) if factor else 0.0
-            is_power = factor != 0 and math.isclose(factor, power, rel_tol=1e-14)
+            scale = float(fixture.options["scale"])
+            factor = scale / own["scale"]
+            power = math.copysign(2.0 ** round(math.log2(abs(factor))), factor) if factor and math.isfinite(factor) else 0.0
+            is_power = power != 0 and math.isclose(factor, power, rel_tol=1e-14)
             options["scale"] = scale / power if is_power else own["scale"]
             times = f"times {factor:g}" + ("" if is_power else ", rounded")
             notes.append(f"scale {scale:g}: the kernel has {own['scale']:g} always, and q carries the rest, {times}")

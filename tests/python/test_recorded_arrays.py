@@ -22,6 +22,14 @@ def test_the_decorator_needs_no_parentheses():
         kda_check.kernel({"query": "q"})
 
 
+def test_a_call_that_options_leave_out_is_no_pass_and_says_so():
+    with recording(options=["--variant", "none", "--tensor", "final_state"]) as log:
+        plain(**drawn())
+    (call,) = log.failed
+    assert str(call) == "tests/python: plain: final_state PASS; plain: not judged: o (options: --tensor final_state)".replace(
+        "tests/python", call.place)
+
+
 def test_to_problem_sees_what_is_no_word_of_a_problem():
     def told(words):
         bits, gates = words.pop("bits"), words.pop("gates")
