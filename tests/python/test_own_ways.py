@@ -149,6 +149,21 @@ def test_a_scale_that_is_fixed_is_carried_too():
     assert not kda_check.verify(unscaled, SMALL, framework="numpy").passed
 
 
+def test_what_a_signature_converts_itself_is_left_to_it():
+    def mine(q, k, v, g, beta, log_scale, initial_state=None):
+        return v_first(q, k, v, g, beta, np.exp(log_scale), initial_state)
+
+    def to_kernel(words):
+        found = {key: x for key, x in words.items() if key != "scale"}
+        state = {"initial_state": words["initial_state"].swapaxes(-1, -2)} if "initial_state" in words else {}
+        return {**found, **state, "log_scale": np.log(words["scale"]), "state_v_first": True}
+
+    signature = Signature(fixed={"state_v_first": True}, to_kernel=to_kernel,
+                          to_answer=lambda found: {**found, "final_state": found["final_state"].swapaxes(-1, -2)})  # fmt: skip
+    report = kda_check.verify(mine, with_states(scale=0.3), framework="numpy", signature=signature, invariants=["repeat"])
+    assert report.passed and not any("carries" in note or "states" in note for note in report.notes), report
+
+
 def test_gradients_are_those_of_the_problem_that_is_judged(tmp_path):
     torch = pytest.importorskip("torch")
     from kernels import chunk_kda
