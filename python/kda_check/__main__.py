@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+from typing import Any
 
 from . import _program
 
 COMMANDS = {"convert": "kda_check.convert", "export-fla": "kda_check._export_fla", "time": "kda_check._timing"}
 CODES = {error: code for code, error in _program.EXIT_CODES.items()}
+
+
+class Ended(BaseException):
+    """By a signal; what is on the way out removes its files."""
+
+
+def end(number: int, _: Any) -> None:
+    raise Ended(number)
 
 
 def main(words: list[str]) -> int:
@@ -30,4 +40,13 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, end)
+    by = 0
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Ended as ended:
+        by = ended.args[0]
+    signal.signal(by, signal.SIG_DFL)  # behind the block, which holds what it came through
+    os.kill(os.getpid(), by)

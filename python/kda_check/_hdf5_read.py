@@ -11,14 +11,15 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, Union
+from typing import Any, TypeVar
 
 import numpy as np
 
+from ._files import opened
+from ._options import Value
 from ._program import InputError
 from ._tensors import Stored
 
-Value = Union[int, float, str]
 Taken = TypeVar("Taken")
 UNDEFINED = 0xFFFFFFFFFFFFFFFF
 SPACE, LINK_INFO, TYPE, LINK, LAYOUT, FILTERS, ATTRIBUTE, CONTINUED, SYMBOLS = 1, 2, 3, 6, 8, 11, 12, 16, 17
@@ -48,8 +49,8 @@ class Object:
 
 
 def read(path: str, take: Callable[[Object], Taken]) -> Taken:
-    """What `take` makes of the root of a file. Raises OSError, or InputError for what is no HDF5 or is damaged."""
-    with open(path, "rb") as file:
+    """What `take` makes of the root of a file. Raises InputError for what is no HDF5 or is damaged."""
+    with opened(path, "an HDF5 file") as file:
         if file.read(8) != b"\x89HDF\r\n\x1a\n":
             raise InputError(f"{path}: no HDF5 file; hint: python -m kda_check convert reads .npz, .pt, .safetensors")
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))

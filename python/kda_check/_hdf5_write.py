@@ -10,13 +10,13 @@ import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Union
 
 import numpy as np
 
+from ._kinds import INT64
+from ._options import Value
 from ._tensors import Stored
 
-Value = Union[int, float, str]
 UNDEFINED = 0xFFFFFFFFFFFFFFFF
 # Of an element type: bytes; sign, position and bits of the exponent, bits of the mantissa, bias.
 FLOATS = {"float64": (8, 63, 52, 11, 52, 1023), "float32": (4, 31, 23, 8, 23, 127),
@@ -102,8 +102,10 @@ def _type_of(dtype: str) -> bytes:
 
 
 def _attribute(name: str, value: Value) -> bytes:
+    if isinstance(value, int) and value not in INT64:
+        value = str(value)
     if isinstance(value, str):
-        content = value.encode()[:60000] or b"\0"  # a message has 64 KiB at most
+        content = value.encode(errors="replace")[:60000] or b"\0"  # a message has 64 KiB at most
         kind = struct.pack("<4BI", 0x13, 0x11, 0, 0, len(content))  # padded with NUL, UTF-8
     elif isinstance(value, float):
         content, kind = struct.pack("<d", value), _type_of("float64")

@@ -13,11 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ._kinds import number
+from ._names import printable
+
 HINT = "hint: pip install kda-check, or set KDA_CHECK_PROGRAM to the program"
 
 
 class KdaCheckError(RuntimeError):
-    """Anything that keeps kda_check from a verdict. A verdict of FAIL is none of these."""
+    """Anything that keeps kda_check from a verdict. A verdict of FAIL is none of these. Its words: a line each, which may
+    quote what a file holds."""
+
+    def __str__(self) -> str:
+        return "\n".join(printable(str(line)) for line in self.args)
 
 
 class ProgramMissing(KdaCheckError):
@@ -37,7 +44,9 @@ class UsageError(KdaCheckError, ValueError):
 
 
 class InputError(KdaCheckError, ValueError):
-    """A file or a tensor is missing or malformed (exit code 3)."""
+    """A file or a tensor is missing or malformed (exit code 3). `option`: that of the problem which is refused."""
+
+    option = ""
 
 
 class EnvironmentProblem(KdaCheckError):
@@ -68,20 +77,6 @@ def find() -> str:
     return found
 
 
-def in_a_line(error: BaseException) -> str:
-    """What was raised and its words, fit for a terminal and a log."""
-    words = " ".join(str(error).split())
-    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in words)
-    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
-
-
-def listed(words: Sequence[str], name: str) -> list[str]:
-    """The words of a list. Raises TypeError for a text, which is a list of its letters."""
-    if isinstance(words, str):
-        raise TypeError(f"{name}: wanted a list of words, got the text '{words}'; hint: {name}=['{words}']")
-    return list(words)
-
-
 def run(
     arguments: Sequence[str],
     *,
@@ -102,6 +97,7 @@ def run(
     0
     """
     shown, program = " ".join(["kda-check", *arguments]), find()
+    end = None if timeout is None else time.monotonic() + number(timeout, "timeout")
     pipes = {name: os.pipe() for name in reports}
     formats = [f"--report={name}=/dev/fd/{target}" for name, (_, target) in pipes.items()]
     command = [program, *arguments, *formats, *(["--report=text"] if reports else [])]
@@ -129,7 +125,6 @@ def run(
     readers = [threading.Thread(target=_read, args=(*stream, found), daemon=True) for stream in streams.items()]
     for reader in readers:
         reader.start()
-    end = None if timeout is None else time.monotonic() + timeout
     try:
         if meanwhile is not None:
             meanwhile(lambda: process.poll() is None and (end is None or time.monotonic() < end))
@@ -148,9 +143,9 @@ def run(
     words = finished.stderr.strip().removeprefix("kda-check: error: ") or finished.stdout.strip()[-2000:]
     if process.returncode < 0:
         ended = {each.value: each.name for each in signal.Signals}.get(-process.returncode, f"signal {-process.returncode}")
-        raise ProgramDied(f"kda-check was ended by {ended}: {shown}\n{words}".strip())
+        raise ProgramDied(f"kda-check was ended by {ended}: {shown}", *words.splitlines())
     kind = EXIT_CODES.get(process.returncode, KdaCheckError)
-    raise kind(words or f"kda-check: exit code {process.returncode}: {shown}")
+    raise kind(*(words or f"kda-check: exit code {process.returncode}: {shown}").split("\n"))
 
 
 def _read(name: str, source: IO[bytes], found: dict[str, bytearray]) -> None:

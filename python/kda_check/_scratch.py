@@ -21,13 +21,16 @@ def folder(needed: int = 0) -> Iterator[str]:
     """A folder for as long as it lasts: in /dev/shm, or where that has not `needed` bytes left, in that for temporary
     files; needed 0: it is not known, a GiB is enough. Folders of processes that were killed are removed. Raises
     EnvironmentProblem where there is no room."""
-    parents = [MEMORY, tempfile.gettempdir()]
-    parent = next((each for each in parents if _free(each) >= (needed or 1 << 30)), None if needed else parents[1])
-    if parent is None:
-        room = ", ".join(f"{each} has {_free(each) >> 20} MiB" for each in parents)
-        raise EnvironmentProblem(f"no room for {needed >> 20} MiB: {room}; hint: TMPDIR says where else")
-    _sweep(parent)
-    path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
+    try:
+        parents = [MEMORY, tempfile.gettempdir()]
+        parent = next((each for each in parents if _free(each) >= (needed or 1 << 30)), None if needed else parents[1])
+        if parent is None:
+            room = ", ".join(f"{each} has {_free(each) >> 20} MiB" for each in parents)
+            raise EnvironmentProblem(f"no room for {needed >> 20} MiB: {room}; hint: TMPDIR says where else")
+        _sweep(parent)
+        path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
+    except OSError as failure:
+        raise EnvironmentProblem(f"no folder for temporary files: {failure.strerror}; hint: TMPDIR says where") from failure
     try:
         with _locked(path, fcntl.LOCK_SH):
             yield path

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ._program import EnvironmentProblem, InputError
+from ._program import EnvironmentProblem
 from .fixture import LOSS, Fixture
 from .signatures import KNOWN, Unsupported, Words
 
@@ -151,10 +151,7 @@ def main(command: Sequence[str]) -> None:
     """The command. Raises InputError for a problem that cannot be read; EnvironmentProblem without a GPU, PyTorch or the
     kernel, and where it cannot take the problem."""
     options = parsed(command)
-    try:
-        problem = Fixture.read(options.problem)
-    except OSError as failure:
-        raise InputError(f"cannot read the file: {failure.strerror} ({options.problem})") from None
+    problem = Fixture.read(options.problem)
     kernels = {**KERNELS, **ON_POOLS} if "state_pool" in problem.inputs else KERNELS
     module, name = kernels[options.kernel]
     try:
@@ -182,7 +179,4 @@ def main(command: Sequence[str]) -> None:
              "device": torch.cuda.get_device_name()}  # fmt: skip
     problem.add(options.kernel, {**answer, **about})
     problem.provenance = {**times.provenance()}
-    try:
-        problem.write(options.answer)
-    except OSError as failure:
-        raise EnvironmentProblem(f"cannot write the file: {failure.strerror} ({options.answer})") from None
+    problem.write(options.answer)

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from . import _program
-from .fixture import ABOUT, GRADIENTS, OUTPUTS, Fixture, Path
+from ._files import Path
+from ._kinds import listed
+from .fixture import ABOUT, GRADIENTS, OUTPUTS, Fixture
 from .report import Report
 
 ALONE = ("--variant", "none")  # without our own variants beside
@@ -64,14 +65,11 @@ def judge(
 ) -> Report:
     """As `check`, of a problem with its answers. known_as: its folder, in the report; without, instead: what to say of a
     command on the file, which is gone. Raises what `check` raises."""
-    more = _program.listed(options, "options")
+    more = listed(options, "options")
     if save is not None:
         path = os.fspath(save)
         path = f"./{path}" if path.startswith("-") else path  # it would be an option
-        try:
-            fixture.write(path)
-        except OSError as error:
-            raise _program.EnvironmentProblem(f"cannot write the file: {error.strerror} ({path})") from error
+        fixture.write(path)
         report = Report.run(["run", path, *more], timeout=timeout)
     else:
         with fixture.in_memory() as (folder, path):

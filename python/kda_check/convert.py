@@ -5,24 +5,23 @@ from __future__ import annotations
 import argparse
 import difflib
 import fnmatch
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from ._program import EnvironmentProblem, InputError, UsageError
-from ._tensor_files import Loader, bad_file, tensors_of
-from .fixture import FLAGS, GRADIENTS, INPUTS, OPTIONS, OUTPUTS, STRENGTHS, WHOLE_NUMBERS, Fixture
+from ._files import make_folder
+from ._kinds import listed
+from ._names import about, printable
+from ._options import FLAGS, GATES, OPTIONS
+from ._program import InputError, UsageError
+from ._tensor_files import Entry, bad_file, tensors_of
+from .fixture import GRADIENTS, INPUTS, OUTPUTS, STRENGTHS, WHOLE_NUMBERS, Fixture
 from .signatures import FLA
 
 ENDINGS = (".safetensors", ".npz", ".npy", ".pt", ".pth")
 NEEDED = ("q", "k", "v", "g")  # and beta, or the gates in its place
 PROBLEM = (*INPUTS, *WHOLE_NUMBERS)
 ANSWER = (*OUTPUTS, *GRADIENTS)
-GATES = ("none", "softplus", "lower_bound")
-LONGEST_CHUNK = 1 << 20
 # Arguments of FLA's kernels: a dump of a call may have them beside the tensors.
 FLA_WORDS = ("use_gate_in_kernel", *FLA.words, *sorted(FLA.ignored - {"out"}))  # out is an answer, by an unknown name
 
@@ -34,7 +33,7 @@ def convert(
     names: Mapping[str, str] | None = None,
     prefix: str = "",
     ignore: Sequence[str] = (),
-    answer: str = "kernel",
+    answer: str | None = None,
     compute: str | None = None,
     **options: Any,
 ) -> list[str]:
@@ -44,9 +43,9 @@ def convert(
     for q is one problem, each file a tensor (q.npy, my_kernel/o.npy); else every file is one, and target is a folder too.
     names: {"q": "query"}: what q is called in the source; others keep their names: those of a fixture, of an answer as
     o or as my_kernel/o, and the arguments of FLA's kernels. prefix: only tensors that begin so, without it. ignore:
-    names to leave out, or patterns for what has no place. answer: who answered what has no name before it. compute: the
-    precision of the operands of the answers' products. options: those of `Fixture.of` (gate, scale, chunk_size, flags);
-    they come before those in the source.
+    names to leave out, or patterns for what has no place. answer: who answered what has no name before it; without it the
+    one who has an answer that lacks it, or "kernel". compute: the precision of the operands of the answers' products.
+    options: those of `Fixture.of` (gate, scale, chunk_size, flags); they come before those in the source.
 
     Raises InputError for a file that is damaged, lacks a tensor or has one that has no place; EnvironmentProblem without
     torch for .pt, or where nothing can be written; UsageError where the target is the source, or for an option that the
@@ -62,20 +61,17 @@ def convert(
             raise bad_file(f"two files would become '{file}'", path)
         if os.path.exists(file) and os.path.samefile(path, file):
             raise UsageError(f"'{file}' would be written over what it is made of; wanted another name")
-        chosen = renamed(path, tensors, names or {}, prefix, ignore)
+        chosen = renamed(path, tensors, names or {}, prefix, listed(ignore, "ignore"))
         fixture = fixture_of(path, chosen, answer, compute, words)
         fixture.name = os.path.splitext(os.path.basename(file))[0]
-        try:
-            if path != source:
-                os.makedirs(os.path.dirname(file), exist_ok=True)
-            fixture.write(file)
-        except OSError as failure:
-            raise EnvironmentProblem(f"cannot write the file: {failure.strerror} ({file})") from None
+        if path != source:
+            make_folder(os.path.dirname(file))
+        fixture.write(file)
         written.append(file)
     return written
 
 
-def problems_of(source: str, q: str) -> list[tuple[str, dict[str, Loader]]]:
+def problems_of(source: str, q: str) -> list[tuple[str, dict[str, Entry]]]:
     """The problems of a file or folder: where each is, and its tensors. q: what that is called there."""
     if not os.path.isdir(source):
         tensors = tensors_of(source)
@@ -89,7 +85,7 @@ def problems_of(source: str, q: str) -> list[tuple[str, dict[str, Loader]]]:
         raise bad_file(f"no file that ends in {', '.join(ENDINGS)}", source)
     if all(stem != q and ending != ".npy" for stem, ending in files):
         return [problem for path in files.values() for problem in problems_of(path, q)]
-    together: dict[str, Loader] = {}
+    together: dict[str, Entry] = {}
     for (stem, _), path in files.items():
         tensors = tensors_of(path)
         if len(tensors) != 1:
@@ -101,10 +97,10 @@ def problems_of(source: str, q: str) -> list[tuple[str, dict[str, Loader]]]:
 
 
 def renamed(
-    path: str, tensors: Mapping[str, Loader], names: Mapping[str, str], prefix: str, ignore: Sequence[str]
-) -> dict[str, Loader]:
+    path: str, tensors: Mapping[str, Entry], names: Mapping[str, str], prefix: str, ignore: Sequence[str]
+) -> dict[str, Entry]:
     """By the names of a fixture. Raises InputError for a name that has no place, or is not there."""
-    found = {name[len(prefix) :]: load for name, load in tensors.items() if name.startswith(prefix)}
+    found = {name[len(prefix) :]: entry for name, entry in tensors.items() if name.startswith(prefix)}
     if not found:
         raise bad_file(f"no tensor begins with '{prefix}'; there are {_listed(tensors)}", path)
     for wanted, name in names.items():
@@ -113,8 +109,11 @@ def renamed(
             hint = f"--map {wanted}={close[0]}" if close else ""
             raise bad_file(f"no tensor '{name}' for {wanted}; there are {_listed(found)}", path, hint)
     back = {name: wanted for wanted, name in names.items()}
-    result: dict[str, Loader] = {}
-    for name, load in found.items():
+    if len(back) < len(names):
+        there = list(names.values())
+        raise UsageError(f"'{max(there, key=there.count)}' is mapped to two names; wanted one")
+    result: dict[str, Entry] = {}
+    for name, entry in found.items():
         wanted = back.get(name, name)
         if name not in back and (wanted in names or name in ignore):
             continue
@@ -129,7 +128,7 @@ def renamed(
             hint = (f"--map {close[0]}={name}, or " if close else "") + f"--ignore {name}"
             places = ", ".join((*PROBLEM, "o", "final_state", "WHO/o"))
             raise bad_file(f"no place in a fixture for '{name}'; there is one for {places}", path, hint)
-        result[wanted] = load
+        result[wanted] = entry
     strengths = sorted(STRENGTHS) if STRENGTHS & set(result) else ["beta"]
     missing = [name for name in (*NEEDED, *strengths) if name not in result]
     if missing:
@@ -144,49 +143,45 @@ def has_place(name: str) -> bool:
 
 
 def fixture_of(
-    path: str, chosen: Mapping[str, Loader], answer: str, compute: str | None, options: Mapping[str, Any]
+    path: str, chosen: Mapping[str, Entry], answer: str | None, compute: str | None, options: Mapping[str, Any]
 ) -> Fixture:
     """Reads what was chosen. Raises InputError, with the file, for what does not fit."""
     words: dict[str, Any] = {}
     expected: dict[str, dict[str, Any]] = {}
-    for name, load in chosen.items():
-        value = load()
+    unnamed = whose(path, chosen, answer)
+    for name, entry in chosen.items():
         who, _, tensor = name.rpartition("/")
         if tensor in ANSWER:
-            expected.setdefault(who or answer, {"compute": compute})[tensor] = value
+            expected.setdefault(who or unnamed, {"compute": compute})[tensor] = entry.load()
         else:
-            words[name] = value if name in PROBLEM else _scalar(path, name, value)
+            words[name] = entry.load() if name in PROBLEM else _scalar(path, name, entry)
     try:
         if any(word in words for word in FLA_WORDS):
             words = FLA.problem(words)
-        fixture = Fixture.of(**{**words, **options}, expected=expected)
-    except (TypeError, ValueError, OverflowError) as failure:
-        raise InputError(f"{failure} ({path})") from None
-    for name, why in refused(fixture).items():
-        kind = UsageError if name in options else InputError
-        raise kind(f"options/{name} is {fixture.options.get(name, 'missing')}; wanted {why} ({path})")
-    return fixture
+        return Fixture.of(**{**words, **options}, expected=expected)
+    except (TypeError, ValueError) as failure:
+        is_said = isinstance(failure, InputError) and failure.option in options
+        raise (UsageError if is_said else InputError)(about(str(failure), path)) from None
 
 
-def refused(fixture: Fixture) -> dict[str, str]:
-    """Options of a fixture that the program does not take, and what it wants: the file would be of no use."""
-    options = fixture.options
-    gate, lower_bound = options["gate"], float(options.get("lower_bound", math.nan))
-    wanted = {
-        "gate": (gate in GATES and (gate != "softplus" or "A_log" in fixture.inputs), "none, lower_bound, or softplus and A_log"),
-        "lower_bound": (gate != "lower_bound" or -math.inf < lower_bound < 0, "a negative number"),
-        "scale": (math.isfinite(float(options["scale"])), "a finite number"),
-        "chunk_size": (1 <= int(options["chunk_size"]) <= LONGEST_CHUNK, f"1..{LONGEST_CHUNK}"),
-        "allow_neg_eigval": (not options["allow_neg_eigval"] or options["beta_sigmoid"], "beta_sigmoid beside it"),
-    }
-    return {name: why for name, (is_taken, why) in wanted.items() if not is_taken}
+def whose(path: str, names: Collection[str], answer: str | None) -> str:
+    """Who answered the tensors without a name before them: `answer`; else the one who has an answer that lacks them all.
+    Where all have them, these are an answer of its own. Raises InputError where it may be one of several."""
+    unnamed = {name for name in names if name in ANSWER}
+    parts = [name.rpartition("/") for name in names]
+    others = dict.fromkeys(who for who, _, tensor in parts if who and tensor in ANSWER)
+    lacking = [who for who in others if not any(f"{who}/{tensor}" in names for tensor in unnamed)]
+    if answer is None and unnamed and len(lacking) > 1:
+        found = f"{', '.join(sorted(unnamed))} may be of {' or '.join(lacking)}; wanted one of them"
+        raise bad_file(found, path, f"--answer {lacking[0]}")
+    return answer or (lacking[0] if lacking else "kernel")
 
 
-def _scalar(path: str, name: str, value: Any) -> Any:
-    value = value.item() if getattr(value, "shape", None) in ((), (1,)) else value
-    if not isinstance(value, (bool, int, float, str)) and value is not None and name in OPTIONS:
-        raise bad_file(f"{name} is no number; wanted one", path)
-    return value
+def _scalar(path: str, name: str, entry: Entry) -> Any:
+    if name in OPTIONS and entry.shape not in (None, (), (1,)):
+        raise bad_file(f"{name} has the shape {list(entry.shape or ())}; wanted one number", path)
+    value = entry.load()
+    return value.item() if entry.shape in ((), (1,)) else value
 
 
 def _listed(names: Mapping[str, Any]) -> str:
@@ -198,15 +193,10 @@ def listing(source: str) -> str:
     lines = []
     for path, tensors in problems_of(source, "q"):
         lines.append(path)
-        for name, load in tensors.items():
-            value = load()
-            if hasattr(value, "shape"):
-                kind = "bfloat16" if value.dtype == np.dtype("V2") else str(value.dtype).replace("torch.", "")
-                said = f"{kind:<10} [{','.join(map(str, value.shape))}]"
-            else:
-                said = repr(value)
-            lines.append(f"  {name:<32} {said}" + ("" if has_place(name) else "   (no place in a fixture)"))
-    return "\n".join(lines)
+        for name, entry in tensors.items():
+            said = entry.kind if entry.shape is None else f"{entry.kind:<10} [{','.join(map(str, entry.shape))}]"
+            lines.append(f"  {printable(name):<32} {said}" + ("" if has_place(name) else "   (no place in a fixture)"))
+    return "\n".join(map(printable, lines))
 
 
 def parsed(arguments: Sequence[str]) -> dict[str, Any]:
@@ -222,7 +212,7 @@ def parsed(arguments: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--prefix", default="", help="only tensors whose names begin so, without it: layers.3.")
     parser.add_argument("--ignore", action="append", default=[], metavar="NAME,...",
                         help="tensors to leave out; '*': all that have no place")  # fmt: skip
-    parser.add_argument("--answer", default="kernel", metavar="WHO", help="who answered o and final_state")
+    parser.add_argument("--answer", metavar="WHO", help="who answered o and final_state, if their names do not say it")
     parser.add_argument("--compute", choices=("fp64", "fp32", "tf32", "bf16", "fp16"),
                         help="precision of the operands of the answer's products: limits follow from it")  # fmt: skip
     parser.add_argument("--gate", choices=GATES, help="without it A_log and lower_bound say it")
@@ -243,9 +233,12 @@ def main(arguments: Sequence[str]) -> None:
         if not equals or not there or not has_place(name):
             raise UsageError(f"--map '{name}{equals}{there}'; wanted NAME=ITS_NAME_THERE, where NAME is q, k, ..., o, WHO/o")
     options["names"] = {name: there for name, _, there in pairs}
+    if len(options["names"]) < len(pairs):
+        names = [name for name, _, _ in pairs]
+        raise UsageError(f"--map says of {max(names, key=names.count)} twice what it is; wanted once")
     options["ignore"] = [pattern for words in options["ignore"] for pattern in words.split(",")]
     if target is None:
         print(listing(source))
         return
     for path in convert(source, target, **options):
-        print(path)
+        print(printable(path))

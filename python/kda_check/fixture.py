@@ -7,12 +7,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 from . import _scratch
-from ._hdf5_read import Object, Value, read
+from ._files import Path, replacing
+from ._hdf5_read import Object, read
 from ._hdf5_write import Group, write
-from ._program import EnvironmentProblem
+from ._kinds import label, mapping, text
+from ._options import FLAGS, Value, of_problem
 from ._tensors import Stored, offsets, stored
 
 # Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states, slots of a pool (Z).
@@ -27,11 +29,8 @@ OUTPUTS = {"o": "BTJV", "final_state": "NJS", "state_pool": "ZJS"}
 GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht", "state_pool")}
 STATES = {name for name, axes in {**INPUTS, **OUTPUTS, **GRADIENTS}.items() if "S" in axes}
 NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots"}
-FLAGS = ("qk_l2norm", "beta_sigmoid", "allow_neg_eigval", "state_v_first", "safe_gate")
-OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", "padding_slots", *FLAGS)
 ABOUT = ("compute", "implementation", "device")
 RESERVED = ("oracle", "replay", "all", "none")  # the program refuses answers of these names
-Path = Union[str, "os.PathLike[str]"]
 
 
 @dataclass
@@ -92,11 +91,12 @@ class Fixture:
         scale: 1/sqrt(K) without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
         expected: {who: {"o": ..., "final_state": ..., "dq": ..., "compute": "bf16"}}; of a call on a pool state_pool.
 
-        Raises TypeError for what is missing, no tensor or without a place, ValueError for shapes; both by name.
+        Raises TypeError for what is missing, no tensor, of another kind or without a place, ValueError for shapes,
+        InputError for an option that the program would refuse; all by name.
         """
         given = {key: words.pop(key) for key in (*INPUTS, *WHOLE_NUMBERS) if words.get(key) is not None}
-        flags = {flag: int(bool(words.pop(flag, False))) for flag in FLAGS}
-        unknown = sorted(key for key in words if key not in INPUTS and key not in WHOLE_NUMBERS)
+        flags = {flag: False if words.get(flag) is None else words[flag] for flag in FLAGS}
+        unknown = sorted(key for key in words if key not in INPUTS and key not in WHOLE_NUMBERS and key not in FLAGS)
         if unknown:
             raise TypeError(f"no place in a fixture for {', '.join(unknown)}; flags are {', '.join(FLAGS)}")
         strengths = STRENGTHS if STRENGTHS & set(given) else {"beta"}
@@ -112,15 +112,13 @@ class Fixture:
             for key, x in given.items()
         }
         gate = gate or ("lower_bound" if lower_bound is not None else "softplus" if "A_log" in inputs else "none")
-        options: dict[str, Value] = {"gate": gate, "chunk_size": int(chunk_size), **flags}
-        if lower_bound is not None:
-            options["lower_bound"] = float(lower_bound)
-        if padding_slots is not None:
-            options["padding_slots"] = padding_slots
-        about = {key: x if isinstance(x, (int, float)) else str(x) for key, x in (provenance or {}).items()}
-        fixture = cls(inputs, options, {}, name, description, about)
-        options["scale"] = float(fixture.extents()["K"]) ** -0.5 if scale is None else float(scale)
-        for who, answer in (expected or {}).items():
+        said = {"gate": gate, "chunk_size": chunk_size, **flags, "lower_bound": lower_bound, "padding_slots": padding_slots}
+        options = of_problem({**said, "scale": scale}, "A_log" in inputs)
+        about = {label(key, "what is in provenance"): x if isinstance(x, (int, float)) else str(x)
+                 for key, x in mapping(provenance or {}, "provenance").items()}  # fmt: skip
+        fixture = cls(inputs, options, {}, text(name, "name"), text(description, "description"), about)
+        options.setdefault("scale", max(fixture.extents()["K"], 1) ** -0.5)
+        for who, answer in mapping(expected or {}, "expected").items():
             fixture.add(who, answer)
         return fixture
 
@@ -130,12 +128,12 @@ class Fixture:
         Raises ValueError for another shape than the problem asks for, another word, or a gradient without a loss or its
         input; TypeError for no tensor.
         """
-        if who in ("", ".") or "/" in who or len(who.encode()) > 255:
-            raise ValueError(f"'{who}' is no name for an answer; wanted 1 to 255 bytes without '/', and not '.'")
+        if label(who, "an answer") == "." or "/" in who:
+            raise ValueError(f"'{who}' is no name for an answer; wanted one without '/', and not '.'")
         if who in RESERVED:
             raise ValueError(f"'{who}' is no name for an answer: it means something else in reports and options")
         kinds = {**OUTPUTS, **GRADIENTS}
-        words = {**answer.tensors, **answer.about} if isinstance(answer, Answer) else answer
+        words = {**answer.tensors, **answer.about} if isinstance(answer, Answer) else mapping(answer, f"expected/{who}")
         there = {key: x for key, x in words.items() if x is not None}
         unknown = sorted(set(there) - set(kinds) - set(ABOUT))
         tensors = {key: _stored(there[key], key, f"{who}: ") for key in kinds if key in there}
@@ -209,38 +207,30 @@ class Fixture:
             raise ValueError(f"{name}: shape {tensor.shape}; wanted [{named}] = {wanted}, as the other tensors have it")
 
     def write(self, path: Path) -> None:
-        """Writes the file, whole or not at all. Raises OSError."""
-        temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
+        """Writes the file, whole or not at all (docs/files.md). Raises EnvironmentProblem, and InputError or TypeError for an
+        option that the program would refuse."""
         answers = {who: Group(answer.about, answer.tensors) for who, answer in self.expected.items()}
         about: dict[str, Value] = {"format": "kda-fixture", "format_version": 1, "name": self.name,
                                    "description": self.description}  # fmt: skip
-        root = Group(about, {"inputs": Group({}, self.inputs), "options": Group(self.options),
+        options = of_problem(self.options, "A_log" in self.inputs)
+        root = Group(about, {"inputs": Group({}, self.inputs), "options": Group(options),
                              "expected": Group({}, answers), "provenance": Group(self.provenance)})  # fmt: skip
-        try:
-            with open(temporary, "xb") as file:
-                write(file.fileno(), root)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(temporary)
-            raise
+        with replacing(path) as descriptor:
+            write(descriptor, root)
 
     @contextlib.contextmanager
     def in_memory(self) -> Iterator[tuple[str, str]]:
         """(folder, file) for as long as it lasts, in memory where there is room. Raises EnvironmentProblem."""
         with _scratch.folder(self.nbytes + (1 << 20)) as folder:
             path = os.path.join(folder, self.file_name)
-            try:
-                self.write(path)
-            except OSError as error:
-                raise EnvironmentProblem(f"{folder}: {error.strerror}") from error
+            self.write(path)
             yield folder, path
 
     @classmethod
     def read(cls, path: Path) -> Fixture:
         """Reads a fixture, without stages; elements stay in the file until they are used, and may be written to.
 
-        Raises OSError, or InputError for what is no fixture.
+        Raises InputError for what is no fixture, or not there.
         """
         return read(os.fspath(path), cls._of_file)
 

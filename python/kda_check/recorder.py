@@ -17,9 +17,12 @@ from importlib.machinery import PathFinder
 from typing import Any, TypeVar, overload
 
 from . import _program
+from ._files import Path, make_folder
+from ._kinds import flag, listed, number, whole
+from ._names import in_a_line, printable
 from ._pending import Pending
 from .checking import ALONE, judge, not_kept
-from .fixture import Fixture, Path
+from .fixture import Fixture
 from .report import Report
 from .signatures import KNOWN, Signature, Words
 
@@ -52,7 +55,7 @@ class Call:
         rows = self.report.tensors() if self.report is not None else []
         said = [f"{row.row['name']} {row.verdict.upper()} {row.reason}".strip() for row in rows]
         said += [] if self.report is None else self.report.errors
-        return f"{self.place or '-'}: {self.kernel}: {'; '.join(filter(None, [*said, self.error])) or 'recorded'}"
+        return printable(f"{self.place or '-'}: {self.kernel}: {'; '.join(filter(None, [*said, self.error])) or 'recorded'}")
 
 
 def counted(verdicts: Sequence[str]) -> str:
@@ -90,7 +93,7 @@ class Log:
             try:
                 call.report = judge(call.fixture, **{"instead": lambda _: not_kept("save='FOLDER' of recording"), **words})
             except (_program.InputError, _program.ProgramDied, _program.ProgramTimeout) as error:  # of this call alone
-                call.error = _program.in_a_line(error)
+                call.error = in_a_line(error)
 
     def __str__(self) -> str:
         left_out = f"{self.skipped} skipped" + (f"; {self.repeated} repeated by a checkpoint" if self.repeated else "")
@@ -113,10 +116,13 @@ class Recorder:
         place: Callable[[], str] = lambda: os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0],
         saving: str = "save='FOLDER'",
     ) -> None:
-        self.judged, self.every, self.where = judged, every, where
+        self.judged, self.every, self.where = flag(judged, "judged"), whole(every, "every"), where
+        if self.every < 1:
+            raise ValueError(f"every: wanted 1 or more, got {every}")
         self.save = None if save is None else os.path.abspath(save)  # tests change folders
-        self.seconds, self.bytes_left, self.place, self.saving = seconds, nbytes, place, saving
-        self.options = _program.listed(options, "options")
+        self.seconds, self.bytes_left = number(seconds, "seconds"), number(nbytes, "nbytes")
+        self.place, self.saving = place, saving
+        self.options = listed(options, "options")
         self.log, self.seen, self.thread = Log(), 0, threading.local()
         self.pending: list[Pending] = []
         self.numbers, self.process = itertools.count(1), os.getpid()  # several threads may call
@@ -151,7 +157,7 @@ class Recorder:
             self.thread.is_inside = False
 
     def _note_end(self, call: Call, error: BaseException) -> None:
-        call.error, call.fixture = "; ".join(filter(None, [f"it raised {_program.in_a_line(error)}", call.error])), None
+        call.error, call.fixture = "; ".join(filter(None, [f"it raised {in_a_line(error)}", call.error])), None
         if type(error).__module__ == "torch.utils.checkpoint":  # computed again, so far as the backward pass needs it
             self.log.calls[:] = [other for other in self.log.calls if other is not call]
             self.log.repeated += 1
@@ -170,9 +176,10 @@ class Recorder:
             known_as = f"{self.save}/" if self.save else ""
             call.report = judge(call.fixture, known_as=known_as, instead=lambda _: not_kept(self.saving), options=self.options)
         if self.save and (call.failed or not self.judged):
-            os.makedirs(self.save, exist_ok=True)
-            call.path = os.path.join(self.save, call.fixture.file_name)
-            call.fixture.write(call.path)
+            make_folder(self.save)
+            path = os.path.join(self.save, call.fixture.file_name)
+            call.fixture.write(path)
+            call.path = path
         if self.judged or self.save:
             call.fixture = None
 
@@ -182,7 +189,7 @@ class Recorder:
         try:
             yield
         except Exception as error:
-            call.error, call.fixture = _program.in_a_line(error), None
+            call.error, call.fixture = in_a_line(error), None
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:

@@ -7,12 +7,13 @@ import json
 import os
 import re
 import shlex
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import _program
+from . import _program, _scratch
+from ._files import Path, write_text
+from ._names import printable
 
 RANKS = {"pass": 0, "skipped": 1, "inconclusive": 2, "fail": 3}
 
@@ -42,7 +43,8 @@ class TensorReport:
         return {limit["metric"]: float(limit["value"]) for limit in self.row["limits"]}
 
     def __repr__(self) -> str:
-        return f"<kda_check.TensorReport: {self.row['name']} {' '.join([self.verdict.upper(), self.reason]).strip()}>"
+        said = printable(" ".join([self.row["name"], self.verdict.upper(), self.reason]).strip())
+        return f"<kda_check.TensorReport: {said}>"
 
     def __getattr__(self, metric: str) -> float:
         metrics = self.__dict__.get("row", {}).get("metrics", {})
@@ -74,7 +76,7 @@ class Report:
         try:
             finished = _program.run(arguments, reports=["json"], **more)
         except _program.KdaCheckError as error:
-            raise type(error)(str(error).replace(f"{folder}/", known_as) if folder else str(error)) from None
+            raise type(error)(*(line.replace(f"{folder}/", known_as) if folder else line for line in error.args)) from None
         if not finished.reports["json"]:
             raise _program.UsageError(f"no report, only: {finished.stdout.strip()[:200]}")
         document, text = json.loads(finished.reports["json"]), finished.stdout
@@ -152,22 +154,22 @@ class Report:
     def __repr__(self) -> str:
         return f"<kda_check.Report: {self.verdict.upper()}, {len(self.cases)} comparisons>"
 
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The JSON report (docs/json.md); of several runs a list. Also written to `path`, where that is given."""
+    def to_json(self, path: Path | None = None) -> str:
+        """The JSON report (docs/json.md); of several runs a list. Also written to `path`, where that is given, a file or
+        /dev/stdout. Raises EnvironmentProblem."""
         content = json.dumps(self.documents[0] if len(self.documents) == 1 else self.documents, indent=2)
         if path is not None:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(content + "\n")
+            write_text(path, content + "\n")
         return content
 
     def to_html(self) -> str:
         """The page with drawings, without anything from the network; of several runs one behind the other."""
         pages = []
         for document in self.documents:
-            with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-                json.dump(document, file)
-                file.flush()
-                pages.append(_program.run(["merge", file.name], reports=["html"]).reports["html"])
+            with _scratch.folder() as folder:
+                path = os.path.join(folder, "report.json")
+                write_text(path, json.dumps(document))
+                pages.append(_program.run(["merge", path], reports=["html"]).reports["html"])
         return "\n".join(pages)
 
     def _repr_html_(self) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from .fixture import FLAGS, OPTIONS
+from ._names import printable
+from ._options import FLAGS, OPTIONS
 
 TENSORS = ("q", "k", "v", "g", "beta", "erase", "write", "A_log", "dt_bias", "initial_state", "cu_seqlens")
 PROBLEM = {*TENSORS, *OPTIONS}
@@ -168,7 +169,7 @@ class Signature:
         if not takes_any:
             left = sorted(set(arguments) - set(taken) - set(self.constants))
             if left:
-                raise Unsupported(f"the kernel takes no {', '.join(left)}")
+                raise Unsupported(f"the kernel takes no {printable(', '.join(left))}")
             arguments = {key: value for key, value in arguments.items() if key in taken}
         returned = kernel(**arguments)
         return self.answer(arguments, returned) if pool is None else self._pool_answer(returned, buffers, pool)

@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 
 from . import _program, _scratch
+from ._files import Path, make_folder, write_text
+from ._kinds import flag, listed
+from ._names import in_a_line
 from ._tensors import Stored, stored
 from .checking import ALONE, judge, not_kept
-from .fixture import INPUTS, LOSS, STATES, WHOLE_NUMBERS, Fixture, Path
+from .fixture import INPUTS, LOSS, STATES, WHOLE_NUMBERS, Fixture
 from .report import RANKS, Report
 from .signatures import FLA, Signature, Unsupported, Words
 
@@ -97,18 +100,16 @@ def verify(
     frame = framework or next((each for each in ("torch", "jax") if each in sys.modules), "numpy")
     # Whose kernel it is nobody said: FLA's words, and not how FLA computes.
     caller = _Caller(kernel, signature or replace(FLA, compute={}), frame, device, compute)
-    named = "" if isinstance(invariants, bool) else "=" + ",".join(_program.listed(invariants, "invariants"))
-    options = _program.listed(options, "options")
+    named = "" if isinstance(invariants, bool) else "=" + ",".join(listed(invariants, "invariants"))
+    options = listed(options, "options")
+    backward = flag(backward, "backward")
     laws = [f"--invariants{named}"] if invariants else []
     words = {"signature": signature, "framework": framework, "device": device, "compute": compute, "name": name,
              "backward": backward}  # fmt: skip
     again = _Again(kernel, problem if isinstance(problem, str) else "", words)
     if isinstance(problem, str) and problem.startswith("@"):
         passes = [] if backward else ["--no-backward"]
-        try:
-            os.makedirs(save or ".", exist_ok=True)
-        except OSError as error:
-            raise _program.EnvironmentProblem(f"cannot make the folder: {error.strerror} ({save!s})") from error
+        make_folder(save or ".")
         with _scratch.folder() as folder:
             arguments = [problem, "--recorded", "none", "--against", "oracle", *passes, *options, *laws]
             report = _asked(caller, who, folder, arguments, again.of_command, timeout)
@@ -369,8 +370,7 @@ def _asked(
 ) -> Report:
     """A run of the program that asks the kernel, here in this process, for every answer."""
     script, pipe = os.path.join(folder, "my_kernel"), os.path.join(folder, "questions")
-    with open(script, "w", encoding="utf-8") as file:
-        file.write(ASKING)
+    write_text(script, ASKING)
     os.mkfifo(pipe)
     with contextlib.ExitStack() as kept:
 
@@ -420,5 +420,5 @@ def _answer(caller: _Caller, who: str, asked: str, out: str) -> str:
     except Unsupported as error:
         return f"{CANNOT} {error}"
     except Exception as error:  # of the kernel: the report quotes it
-        return f"1 {_program.in_a_line(error)}"
+        return f"1 {in_a_line(error)}"
     return "0"

@@ -103,6 +103,6 @@ def test_what_fails_of_a_suite_is_said_and_kept(tmp_path, monkeypatch):
     commands = [line for line in lines if line.startswith("kda-check run kept/")]
     assert len(commands) == 3 == len(os.listdir("kept")) and [done(line) for line in commands] == [1] * 3
     lines = repros(kda_check.verify(right, "@mine.txt", framework="numpy", save="passed"))
-    with pytest.raises(kda_check.EnvironmentProblem, match=r"cannot make the folder: .* \(mine.txt\)"):
+    with pytest.raises(kda_check.EnvironmentProblem, match=r"cannot write: .* \(mine.txt\)"):
         kda_check.verify(right, "@mine.txt", framework="numpy", save="mine.txt")
     assert "max_abs" in lines[0] and len(lines) == 1 == len(os.listdir("passed"))

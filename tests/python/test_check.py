@@ -132,8 +132,8 @@ def test_gradients_that_cannot_be_judged_are_refused(problem):
 
 
 def test_what_the_program_says_has_no_folder_of_ours_in_it(problem):
-    with pytest.raises(kda_check.InputError, match=r"^options/scale is nan; wanted a finite number \(kernel.h5\)$"):
-        kda_check.check(**problem, scale=float("nan"))
+    with pytest.raises(kda_check.InputError, match=r"^attribute compute of expected/kernel is .* \(kernel.h5\)$"):
+        kda_check.check(**{**problem, "compute": "bf17"})
 
 
 @pytest.mark.parametrize("change, message", [
@@ -147,6 +147,81 @@ def test_devices_and_element_types_without_a_place_are_refused_by_name(problem, 
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=message):
         kda_check.check(**{**problem, "o": change(problem["o"], torch)})
+
+
+@pytest.mark.parametrize("options, error, message", [
+    ({"scale": 10**400}, kda_check.InputError, "options/scale is inf; wanted a finite number"),
+    ({"scale": float("nan")}, kda_check.InputError, "options/scale is nan; wanted a finite number"),
+    ({"scale": "0.5"}, TypeError, "scale: wanted a number, got '0.5'"),
+    ({"scale": np.ones(2)}, TypeError, "scale: wanted a number, got ndarray"),
+    ({"chunk_size": 2**70}, kda_check.InputError, "options/chunk_size is beyond 64 bits; wanted 1..1048576"),
+    ({"chunk_size": -(10**5000)}, kda_check.InputError, "options/chunk_size is beyond 64 bits; wanted 1..1048576"),
+    ({"chunk_size": 0}, kda_check.InputError, "options/chunk_size is 0; wanted 1..1048576"),
+    ({"chunk_size": 64.5}, TypeError, "chunk_size: wanted a whole number, got 64.5"),
+    ({"qk_l2norm": "no"}, TypeError, "qk_l2norm: wanted True or False, got 'no'"),
+    ({"beta_sigmoid": 2}, TypeError, "beta_sigmoid: wanted True or False, got 2"),
+    ({"state_v_first": np.ones(2)}, TypeError, "state_v_first: wanted True or False, got ndarray"),
+    ({"allow_neg_eigval": True}, kda_check.InputError, "options/allow_neg_eigval is 1; wanted beta_sigmoid beside it"),
+    ({"gate": 3}, TypeError, "gate: wanted text, got 3"),
+    ({"gate": "sigmoid"}, kda_check.InputError, "options/gate is sigmoid; wanted none, lower_bound, or softplus and A_log"),
+    ({"gate": "softplus"}, kda_check.InputError, "options/gate is softplus; wanted none, lower_bound, or softplus and A_log"),
+    ({"gate": "lower_bound"}, kda_check.InputError, "options/lower_bound is missing; wanted a negative number"),
+    ({"lower_bound": 10**400}, kda_check.InputError, "options/lower_bound is inf; wanted a negative number"),
+    ({"padding_slots": "all"}, kda_check.InputError, "options/padding_slots is all; wanted one of none, negative"),
+    ({"name": 3}, TypeError, "the name of an answer: wanted text, got 3|name: wanted text, got 3"),
+    ({"provenance": ["x"]}, TypeError, "provenance: wanted a dictionary, got list"),
+    ({"provenance": {"k" * 70000: 1}}, ValueError, "'k{60}' is no name for what is in provenance"),
+    ({"timeout": "soon"}, TypeError, "timeout: wanted a number, got 'soon'"),
+    ({"save": "/nowhere/x.h5"}, kda_check.EnvironmentProblem, r"cannot write: No such file or directory \(/nowhere/x.h5\)"),
+], ids=lambda x: str(*x)[:20] if isinstance(x, dict) else "")
+def test_every_option_is_held_to_its_kind_and_its_range(problem, options, error, message):
+    with pytest.raises(error, match=f"^({message})"):
+        kda_check.check(**problem, **options)
+
+
+def test_options_are_taken_from_any_framework(problem):
+    words = {key: problem[key] for key in ("q", "k", "v", "g", "beta")}
+    said = {"scale": np.float32(0.25), "chunk_size": np.int16(32), "qk_l2norm": np.True_, "beta_sigmoid": np.array(1), "safe_gate": None}
+    options = kda_check.Fixture.of(**words, **said).options
+    assert (options["scale"], options["chunk_size"], options["qk_l2norm"], options["beta_sigmoid"], options["safe_gate"]) == (0.25, 32, 1, 1, 0)
+
+
+def test_an_option_that_was_changed_afterwards_is_held_to_its_range_too(problem, tmp_path):
+    fixture = kda_check.Fixture.of(**{key: problem[key] for key in ("q", "k", "v", "g", "beta")})
+    fixture.options["chunk_size"] = 2**70
+    with pytest.raises(kda_check.InputError, match="options/chunk_size is beyond 64 bits"):
+        fixture.write(tmp_path / "a.h5")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("words, error, message", [
+    ({"every": 0}, ValueError, "every: wanted 1 or more, got 0"),
+    ({"every": "2"}, TypeError, "every: wanted a whole number, got '2'"),
+    ({"seconds": "1"}, TypeError, "seconds: wanted a number"),
+    ({"nbytes": None}, TypeError, "nbytes: wanted a number, got NoneType"),
+    ({"judged": "no"}, TypeError, "judged: wanted True or False, got 'no'"),
+], ids=lambda x: str(*x) if isinstance(x, dict) else "")
+def test_every_option_of_a_recording_is_held_to_its_kind_before_it_begins(words, error, message):
+    with pytest.raises(error, match=message):
+        with kda_check.recording(**words):
+            pass
+
+
+def test_a_flag_of_verify_is_no_text():
+    with pytest.raises(TypeError, match="backward: wanted True or False, got 'no'"):
+        kda_check.verify(print, "control:T=8", backward="no")
+
+
+def test_a_report_that_cannot_be_written_is_one_exception(tmp_path):
+    with pytest.raises(kda_check.EnvironmentProblem, match=r"^cannot write: No such file or directory \(/nope/x\)$"):
+        kda_check.Report([], "").to_json("/nope/x")
+
+
+def test_a_number_or_a_text_that_does_not_fit_a_file_is_kept_as_far_as_it_does(problem, tmp_path):
+    words = {key: problem[key] for key in ("q", "k", "v", "g", "beta")}
+    kda_check.save(tmp_path / "a.h5", **words, provenance={"seed": 2**70, "by": "x" * 70000}, description="\udcff")
+    kept = kda_check.Fixture.read(tmp_path / "a.h5")
+    assert kept.provenance["seed"] == str(2**70) and len(kept.provenance["by"]) == 60000 and kept.description == "?"
 
 
 def test_a_missing_program_is_said(problem, monkeypatch):
@@ -183,6 +258,13 @@ def test_full_memory_falls_back_to_files_and_then_is_one_exception(problem, monk
     monkeypatch.setattr(_scratch, "_free", lambda parent: 0)
     with pytest.raises(kda_check.EnvironmentProblem, match=f"no room for 1 MiB: {memory} has 0 MiB"):
         kda_check.check(**problem)
+
+
+def test_no_folder_for_temporary_files_is_one_exception(monkeypatch):
+    monkeypatch.setattr(_scratch, "MEMORY", "/nowhere")
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with pytest.raises(kda_check.EnvironmentProblem, match="no folder for temporary files: No such file or directory; hint: TMPDIR"):
+        kda_check.regime("control", T=8)
 
 
 def test_a_disk_that_fills_up_meanwhile_is_one_exception(problem, monkeypatch):
@@ -304,5 +386,5 @@ def test_what_makes_no_report_is_refused(problem):
 
 def test_a_file_that_cannot_be_kept_is_one_exception(problem, tmp_path):
     for path in (tmp_path / "nowhere" / "kept.h5", tmp_path):
-        with pytest.raises(kda_check.EnvironmentProblem, match=f"cannot write the file: .*{path}"):
+        with pytest.raises(kda_check.EnvironmentProblem, match=f"cannot write: .*{path}"):
             kda_check.check(**problem, save=path)

@@ -5,7 +5,7 @@ import subprocess
 import kda_check
 import numpy as np
 import pytest
-from kda_check import Fixture, _program
+from kda_check import Fixture, _options, _program, fixture
 from kda_check._tensors import stored
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -115,6 +115,23 @@ def test_what_has_no_place_is_refused_by_name(problem, change, error, message):
     words = {key: problem[key] for key in ("q", "k", "v", "g", "beta")}
     with pytest.raises(error, match=message):
         Fixture.of(**{**words, **change})
+
+
+def test_whatever_a_word_is_the_exception_is_a_documented_one(problem, tmp_path):
+    x, given = problem["v"], {key: problem[key] for key in ("q", "k", "v", "g", "beta")}
+    words = [*given, *fixture.INPUTS, *fixture.WHOLE_NUMBERS, *_options.OPTIONS, "expected", "name", "description", "provenance"]
+    values = [-1, 0, 2.5, float("nan"), 10**400, -(2**70), "no", "", b"x", "\udcff", "a\0b", "x" * 300, [], [1], {}, (), object(),
+              np.zeros(()), np.zeros(0), np.zeros((0, 0, 0, 0)), x[..., :0], np.arange(3), {"m": 3}, {"m": {"o": 3}}, {3: {"o": x}},
+              {"": {"o": x}}, {"a" * 70000: 1}]
+    refused = 0
+    for word in words:
+        for value in values:
+            try:
+                Fixture.of(**{**given, word: value}).write(tmp_path / "a.h5")
+            except (TypeError, ValueError, kda_check.KdaCheckError) as error:
+                assert str(error), (word, value)
+                refused += 1
+    assert refused > len(words) * len(values) / 2
 
 
 def test_tensors_of_numpy_are_taken_as_they_lie():

@@ -2,13 +2,18 @@
 """convert.py PROGRAM PYTHON: `python -m kda_check convert` on files of every kind that it knows, good and bad. What it makes
 is judged by PROGRAM. PYTHON is the folder of the package. Exits with 77 where numpy is missing; .pt files are read where
 torch is."""
+import contextlib
+import io
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+import zipfile
 
 program, package = map(os.path.abspath, sys.argv[1:3])
 try:
@@ -20,6 +25,9 @@ try:
     import torch
 except ImportError:
     torch = None
+sys.path.insert(0, package)
+os.environ.update(PYTHONPATH=package, KDA_CHECK_PROGRAM=program)
+from kda_check import __main__ as command  # noqa: E402
 
 B, T, H, K, V = 1, 9, 2, 8, 6
 
@@ -78,6 +86,8 @@ class Convert(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
         self.inputs, answer = problem()
         self.tensors = {**self.inputs, **{f"mine/{name}": array for name, array in answer.items()}}
 
@@ -85,9 +95,10 @@ class Convert(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def run_convert(self, *words):
-        environment = {**os.environ, "PYTHONPATH": package, "KDA_CHECK_PROGRAM": program}
-        return subprocess.run([sys.executable, "-m", "kda_check", "convert", *words], capture_output=True, text=True,
-                              env=environment, cwd=self.folder)
+        """In this process: one that starts takes longer than most of these tests."""
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+            code = command.main(["convert", *words])
+        return types.SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
     def converts(self, *words):
         done = self.run_convert(*words)
@@ -172,6 +183,15 @@ class Convert(unittest.TestCase):
         self.assertEqual(written, ["fixtures/first.h5", "fixtures/layer3/second.h5"])
         self.assertIn("2 fixtures", self.judged("fixtures"))
 
+    def test_a_header_of_any_size_is_one_of_safetensors(self):
+        """One of 128 bytes begins as a pickle does."""
+        for pad in range(256):
+            write_safetensors(self.path("a.safetensors"), {"beta": self.inputs["beta"]}, {"pad": "." * pad})
+            with open(self.path("a.safetensors"), "rb") as file:
+                if file.read(1) == b"\x80":
+                    return self.assertEqual(len(self.converts("a.safetensors")), 2)
+        self.fail("no such header")
+
     def test_two_files_do_not_become_one(self):
         os.mkdir(self.path("calls"))
         np.savez(self.path("calls/a.npz"), **self.tensors)
@@ -190,6 +210,82 @@ class Convert(unittest.TestCase):
         lines = self.converts("a.safetensors")
         self.assertRegex(lines[1], r"^  q +bfloat16 +\[1,9,2,8\]$")
         self.assertRegex(lines[-1], r"step .*no place")
+        for words, code in ((["a.safetensors"], 0), (["a.safetensors", "a.h5"], 3), (["a.safetensors", "--chunk-size", "x"], 2)):
+            done = subprocess.run([sys.executable, "-m", "kda_check", "convert", *words], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout.splitlines()), (code, [] if code else lines), done.stderr)
+
+    def test_a_listing_reads_no_elements(self):
+        for name, packed in (("stored.npz", zipfile.ZIP_STORED), ("packed.npz", zipfile.ZIP_DEFLATED)):
+            with zipfile.ZipFile(self.path(name), "w", packed) as archive, archive.open("q.npy", "w") as file:
+                np.lib.format.write_array_header_1_0(file, {"descr": "|V2", "fortran_order": False, "shape": (1, 1 << 40)})
+            self.assertEqual(self.converts(name)[1:], [f"  {'q':<32} bfloat16   [1,{1 << 40}]"])
+        with open(self.path("alone.npy"), "wb") as file:
+            np.lib.format.write_array_header_2_0(file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40,)})
+        os.mkdir(self.path("folder"))
+        os.rename(self.path("alone.npy"), self.path("folder/k.npy"))
+        self.assertEqual(self.converts("folder")[1:], [f"  {'k':<32} float32    [{1 << 40}]"])
+
+    def test_names_in_a_file_are_text_to_a_terminal_and_to_the_log_of_a_workflow(self):
+        name, shown = "\x1b[31m\n::error::\u202e", r"\x1b[31m\x0a::error::\u202e"
+        write_safetensors(self.path("a.safetensors"), {**self.tensors, name: self.tensors["beta"]})
+        np.savez(self.path("a.npz"), **{**self.tensors, name: self.tensors["beta"]})
+        os.mkdir(self.path("\x1b"))
+        np.savez(self.path("\x1b/::a.npz"), **self.tensors)
+        for source in ("a.safetensors", "a.npz"):
+            lines = self.converts(source)
+            self.assertEqual(len(lines), 9)
+            self.assertRegex(lines[-1], "^  " + re.escape(shown) + " +float32 +")
+            self.refused(3, [f"'{shown}'", f"({source})"], source, "a.h5")
+            self.refused(3, [f"no tensor 'z' for q; there are q, k, v, g, beta, mine/o, mine/final_state, {shown}"],
+                         source, "a.h5", "--map", "q=z")
+        write_safetensors(self.path("b.safetensors"), {**self.tensors, name: self.tensors["beta"]}, **{name: {"shape": [-1]}})
+        self.refused(3, [f"{shown} has the shape"], "b.safetensors", "a.h5")
+        np.savez(self.path("c.npz"), **{**self.tensors, "::error::/o": self.tensors["mine/o"][:, 1:]})
+        self.refused(3, ["\\x3a:error::: o: shape", "(c.npz)"], "c.npz", "c.h5")
+        self.refused(3, ["options/gate is \\x1b[31m; wanted"], self.write("d.npz", gate="\x1b[31m"), "d.h5")
+        self.assertEqual(self.converts("\x1b")[0], r"\x1b/::a.npz")
+        self.assertEqual(self.converts("\x1b", "::made"), [r"\x3a:made/::a.h5"])
+
+    def test_tensors_that_share_bytes_or_a_name_are_refused(self):
+        write_safetensors(self.path("a.safetensors"), self.tensors, k={"data_offsets": [0, 2 * B * T * H * K]})
+        for target in (["a.h5"], []):
+            self.refused(3, ["k and q have the same bytes, 0..288", "(a.safetensors)"], "a.safetensors", *target)
+        text = b'{"q": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}, "q": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}'
+        with open(self.path("b.safetensors"), "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text + b"0")
+        self.refused(3, ["'q' is there twice (b.safetensors)"], "b.safetensors")
+        np.savez(self.path("c.npz"), **self.tensors)
+        with zipfile.ZipFile(self.path("c.npz"), "a") as archive:
+            archive.writestr("q", archive.read("k.npy"))
+        self.refused(3, ["'q' is there twice (c.npz)"], "c.npz")
+
+    def test_what_names_nobody_belongs_to_the_one_who_is_named(self):
+        o, state = self.tensors["mine/o"], self.tensors["mine/final_state"]
+        groups = lambda name: {line.split()[1] for line in self.judged(name).splitlines() if line.startswith("  PASS")}
+        np.savez(self.path("a.npz"), **self.inputs, out=o, final_state=state)
+        for words, wanted in ((("--map", "my_kernel/o=out"), {"my_kernel"}), (("--map", "o=out"), {"kernel"}),
+                              (("--map", "o=out", "--answer", "me"), {"me"}),
+                              (("--map", "my_kernel/o=out", "--answer", "me"), {"my_kernel", "me"})):
+            self.converts("a.npz", "a.h5", "--compute", "fp32", *words)
+            self.assertEqual(groups("a.h5"), wanted)
+        os.remove(self.path("a.h5"))
+        # Somebody who has a final state already is somebody else; of two who have none it may be either's.
+        np.savez(self.path("b.npz"), **self.inputs, out=o, final_state=state, **{"naive/o": o, "naive/final_state": state})
+        self.converts("b.npz", "b.h5", "--compute", "fp32", "--map", "my_kernel/o=out")
+        self.assertEqual(groups("b.h5"), {"my_kernel", "naive"})
+        self.converts("b.npz", "b.h5", "--compute", "fp32", "--map", "o=out")
+        self.assertEqual(groups("b.h5"), {"kernel", "naive"})
+        os.remove(self.path("b.h5"))
+        np.savez(self.path("c.npz"), **self.inputs, out=o, final_state=state, **{"naive/o": o})
+        self.refused(3, ["final_state may be of my_kernel or naive", "(c.npz); hint: --answer my_kernel"],
+                     "c.npz", "c.h5", "--map", "my_kernel/o=out")
+        self.converts("c.npz", "c.h5", "--compute", "fp32", "--map", "my_kernel/o=out", "--answer", "my_kernel")
+        self.assertEqual(groups("c.h5"), {"my_kernel", "naive"})
+
+    def test_a_tensor_that_is_mapped_to_two_names_is_refused(self):
+        np.savez(self.path("a.npz"), **self.inputs, out=self.tensors["mine/o"])
+        self.refused(2, ["'out' is mapped to two names"], "a.npz", "a.h5", "--map", "o=out,mine/o=out")
+        self.refused(2, ["--map says of o twice"], "a.npz", "a.h5", "--map", "o=out,o=q")
 
     def test_what_is_missing_or_has_no_place_is_named(self):
         np.savez(self.path("a.npz"), **{("query" if name == "q" else name): array for name, array in self.tensors.items()})
@@ -220,7 +316,9 @@ class Convert(unittest.TestCase):
         for there, said in (({"scale": np.float64("inf")}, "options/scale is inf; wanted a finite number (b.npz)"),
                             ({"gate": "soft"}, "options/gate is soft; wanted none"),
                             ({"gate": "lower_bound"}, "options/lower_bound is missing; wanted a negative number"),
-                            ({"chunk_size": np.float64("inf")}, "(b.npz)")):
+                            ({"chunk_size": np.float64("inf")}, "chunk_size: wanted a whole number, got inf (b.npz)"),
+                            ({"use_qk_l2norm_in_kernel": "no"}, "qk_l2norm: wanted True or False, got 'no' (b.npz)"),
+                            ({"scale": np.ones(3)}, "scale has the shape [3]; wanted one number (b.npz)")):
             self.refused(3, [said], self.write("b.npz", **there), "b.h5")
 
     def write(self, name, **other):
@@ -274,4 +372,4 @@ class Convert(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])

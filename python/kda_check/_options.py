@@ -1,0 +1,47 @@
+"""The options of a problem, held to what the program takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Union
+
+from ._kinds import flag, number, shown, text, whole
+from ._program import InputError
+
+Value = Union[int, float, str]
+FLAGS = ("qk_l2norm", "beta_sigmoid", "allow_neg_eigval", "state_v_first", "safe_gate")
+OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", "padding_slots", *FLAGS)
+GATES = ("none", "softplus", "lower_bound")
+PADDINGS = ("none", "negative", "nonpositive", "negative_tokens")
+LONGEST_CHUNK = 1 << 20
+
+
+KINDS: dict[str, Callable[[Any, str], Value]] = {
+    "scale": number, "chunk_size": whole, "gate": text, "lower_bound": number, "padding_slots": text,
+    **dict.fromkeys(FLAGS, lambda value, name: int(flag(value, name)))}  # fmt: skip
+
+
+def of_problem(options: Mapping[str, Any], has_A_log: bool) -> dict[str, Value]:
+    """The options of a problem as a fixture has them: what is None is left out, what is none of them stays as it is. Raises
+    TypeError and InputError, by name."""
+    found: dict[str, Value] = {}
+    for name, value in options.items():
+        if value is not None:
+            found[name] = KINDS[name](value, name) if name in KINDS else value
+    gate, lower_bound, chunk_size = found.get("gate", "none"), found.get("lower_bound"), found.get("chunk_size", 64)
+    bounds = {
+        "gate": (gate in GATES and (gate != "softplus" or has_A_log), "none, lower_bound, or softplus and A_log"),
+        "lower_bound": (gate != "lower_bound" or -math.inf < float(lower_bound or 0) < 0, "a negative number"),
+        "scale": (math.isfinite(float(found.get("scale", 1))), "a finite number"),
+        "chunk_size": (chunk_size in range(1, LONGEST_CHUNK + 1), f"1..{LONGEST_CHUNK}"),
+        "padding_slots": (found.get("padding_slots", "none") in PADDINGS, f"one of {', '.join(PADDINGS)}"),
+        "allow_neg_eigval": (not found.get("allow_neg_eigval") or found.get("beta_sigmoid"), "beta_sigmoid beside it"),
+    }
+    for name, (is_taken, wanted) in bounds.items():
+        if not is_taken:
+            value = found.get(name, "missing")
+            refusal = InputError(f"options/{name} is {shown(value)}; wanted {wanted}")
+            refusal.option = name
+            raise refusal
+    return found
