@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ._names import printable
 from .recorder import Recorder, counted, start, stop, wrap_known
 
 LEFT_OUT = {"skipped": "skipped", "repeated": "repeated by a checkpoint"}  # counts of a Log: calls that are not in it
@@ -94,7 +95,7 @@ class Judge:
                         write(f"     {call['repro']}")
         notes = Counter(note for call in found for note in call.get("notes", ()))
         for note, count in notes.items():
-            write(f"note: {note}" + (f" ({count} calls)" if count > 1 else ""))
+            write(printable(f"note: {note}") + (f" ({count} calls)" if count > 1 else ""))
         sums = {said: sum(counts[name] for counts in self.left_out.values()) for name, said in LEFT_OUT.items()}
         left_out = "".join(f", {count} {said}" for said, count in sums.items() if count)
         write(counted([call["verdict"] for call in found]) + left_out)

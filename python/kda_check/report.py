@@ -84,13 +84,13 @@ class Report:
             document = _moved(document, folder, known_as, instead)
             text = "\n".join(str(_moved(line, folder, known_as, instead)) for line in text.split("\n"))
         report = cls([document], text)
-        report.text += "".join(f"error: {message}\n" for message in report.errors)  # the program says them aside
+        report.text += "".join(printable(f"error: {message}") + "\n" for message in report.errors)  # the program says them aside
         return report
 
     def note(self, notes: Iterable[str]) -> None:
         """Says something about how it was judged."""
         for note in notes:
-            self.text += f"note: {note}\n"
+            self.text += printable(f"note: {note}") + "\n"
             for fixture in (fixture for document in self.documents for fixture in document["fixtures"]):
                 fixture["notes"].append(note)
 
@@ -98,7 +98,8 @@ class Report:
         """Something was to be judged and was not: no pass, whatever else passed."""
         document = self.documents[0]
         for message in errors:
-            self.text = re.sub(r"^PASS: (?=\d+ fixture)", "FAIL: ", self.text, flags=re.M) + f"FAIL: {message}\n"
+            self.text = re.sub(r"^PASS: (?=\d+ fixture)", "FAIL: ", self.text, flags=re.M)
+            self.text += printable(f"FAIL: {message}") + "\n"
             document["errors"].append({"message": message, "exit_code": 1, "path": ""})
             summary = {"errors": len(document["errors"]), "exit_code": max(1, document["summary"]["exit_code"])}
             document["summary"].update(outcome="fail", **summary)

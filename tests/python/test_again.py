@@ -106,3 +106,14 @@ def test_what_fails_of_a_suite_is_said_and_kept(tmp_path, monkeypatch):
     with pytest.raises(kda_check.EnvironmentProblem, match=r"cannot write: .* \(mine.txt\)"):
         kda_check.verify(right, "@mine.txt", framework="numpy", save="mine.txt")
     assert "max_abs" in lines[0] and len(lines) == 1 == len(os.listdir("passed"))
+
+
+def test_what_is_added_to_a_report_shows_names_as_text():
+    known = Signature(compute={"float32": "fp32"})
+    report = kda_check.verify(right, SMALL, framework="numpy", signature=known, name="a\x1b[31m\n::error::",
+                              options=["--variant", "none", "--tensor", "final_state"])  # fmt: skip
+    assert "a\x1b[31m\n::error::: not judged: o" in report.errors[0]
+    added = str(report).splitlines()[-2:]
+    assert [line.partition(" (")[0] for line in added] == [
+        r"FAIL: a\x1b[31m\x0a::error::: not judged: o",
+        r"note: a\x1b[31m\x0a::error::: compute as its signature says, fp32 for float32; its limits follow from that"]
