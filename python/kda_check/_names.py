@@ -31,6 +31,12 @@ def _escaped(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
 
 
+def in_a_line(error: BaseException) -> str:
+    """What was raised and its words."""
+    words = printable(" ".join(str(error).split()))
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
 def about(what: str, where: str, hint: str = "") -> str:
     """A message as the program words it: what was found and wanted, the file, a hint."""
     return f"{what} ({where})" + (f"; hint: {hint}" if hint else "")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from ._names import printable
 from .recorder import Recorder, counted, start, stop, wrap_known
 
 LEFT_OUT = {"skipped": "skipped", "repeated": "repeated by a checkpoint"}  # counts of a Log: calls that are not in it
@@ -17,7 +19,8 @@ class Judge:
     def __init__(self, config: pytest.Config, strict: bool) -> None:
         folder = config.getoption("kda_check_save")
         save = os.path.join(folder, os.environ.get("PYTEST_XDIST_WORKER", "")) if folder else None
-        self.recorder = Recorder(save=save, seconds=config.getoption("kda_check_seconds"))
+        seconds = config.getoption("kda_check_seconds")
+        self.recorder = Recorder(save=save, seconds=seconds, saving="--kda-check-save=FOLDER")
         self.strict, self.told = strict, 0
         self.calls: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self.left_out: dict[tuple[str, str], dict[str, int]] = {}
@@ -57,8 +60,10 @@ class Judge:
                 setattr(log, name, 0)
         calls, self.told = self.recorder.log.calls[self.told :], len(self.recorder.log.calls)
         for call in calls:
-            about = {"verdict": call.verdict, "error": call.error, "line": str(call), "path": call.path,
-                     "repro": call.report.repro if call.report is not None else None}  # fmt: skip
+            about: dict[str, Any] = {"verdict": call.verdict, "error": call.error, "line": str(call), "path": call.path}
+            if call.report is not None:
+                unsaid = [f"{call.kernel}: {call.error}"] if call.error and not call.failed else []  # else its line says it
+                about.update(repro=call.report.repro, notes=[*call.report.notes, *unsaid])
             item.user_properties.append(("kda_check", about))
             if call.failed:
                 item.add_report_section("call", "kda-check", str(call.report))
@@ -88,6 +93,9 @@ class Judge:
                     write(f"{verdict.upper() or 'NOT JUDGED'} {call['line']}", **color)
                     if verdict:
                         write(f"     {call['repro']}")
+        notes = Counter(note for call in found for note in call.get("notes", ()))
+        for note, count in notes.items():
+            write(printable(f"note: {note}") + (f" ({count} calls)" if count > 1 else ""))
         sums = {said: sum(counts[name] for counts in self.left_out.values()) for name, said in LEFT_OUT.items()}
         left_out = "".join(f", {count} {said}" for said, count in sums.items() if count)
         write(counted([call["verdict"] for call in found]) + left_out)

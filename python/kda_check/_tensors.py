@@ -105,8 +105,9 @@ def offsets(values: Any, name: str = "cu_seqlens", axes: int = 1) -> Stored:
     def taken(items: Any) -> list[Any]:
         return [taken(item) if isinstance(item, (list, tuple)) else operator.index(item) for item in items]
 
+    items = values.data if isinstance(values, Stored) else values
     try:
-        listed = np.asarray(taken(values.tolist() if hasattr(values, "tolist") else values), np.int64)
+        listed = np.asarray(taken(items.tolist() if hasattr(items, "tolist") else items), np.int64)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name}: wanted whole numbers of 64 bits") from error
     if listed.ndim > axes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ._files import Path
@@ -13,6 +13,13 @@ from .fixture import ABOUT, GRADIENTS, OUTPUTS, Fixture
 from .report import Report
 
 ALONE = ("--variant", "none")  # without our own variants beside
+# Options that may leave out something of an answer.
+CHOOSING = ("--tensor", "--dtype", "--recorded", "--against", "--no-backward", "--dry-run")
+
+
+def not_kept(save: str = "save='FILE.h5'") -> str:
+    """What is said in place of a command on a file that is gone."""
+    return f"nothing is kept; {save} keeps problem and answer, and a command stands here"
 
 
 def check(
@@ -32,9 +39,9 @@ def check(
     ddt_bias, derase, dwrite (with do or dht), any of them. compute: the precision of the operands of its products, fp64,
     fp32, tf32, bf16 or fp16; limits follow from it, and without it that of o is assumed. The problem, as `Fixture.of` has
     it: q, k, v, g, beta ... scale, gate. save: a file to keep both in. options: of `kda-check run`; with none of them our
-    own variants run beside. timeout: seconds. progress: True or False, whether to show how far it is (tqdm, where it is
-    installed); a function, called on another thread with the share that is done and what is being done; without it shown at
-    a terminal.
+    own variants run beside. What of the answer they leave out is no pass. timeout: seconds. progress: True or False, whether
+    to show how far it is (tqdm, where it is installed); a function, called on another thread with the share that is done
+    and what is being done; without it shown at a terminal.
 
     Raises TypeError and ValueError for what is no tensor, has no place or another shape, by name; InputError,
     UsageError, EnvironmentProblem, ProgramDied, ProgramTimeout (all KdaCheckError) for what the program says.
@@ -57,20 +64,39 @@ def judge(
     *,
     save: Path | None = None,
     known_as: str = "",
+    instead: Callable[[str], str] = lambda command: not_kept(),
     options: Sequence[str] = ALONE,
     timeout: float | None = None,
     progress: Progress = False,
 ) -> Report:
-    """As `check`, of a problem with its answers. known_as: its folder, in the report. Raises what `check` raises."""
+    """As `check`, of a problem with its answers. known_as: its folder, in the report; without, instead: what to say of a
+    command on the file, which is gone. Raises what `check` raises."""
     more = listed(options, "options")
     if save is not None:
         path = os.fspath(save)
         path = f"./{path}" if path.startswith("-") else path  # it would be an option
         fixture.write(path)
         with shown(progress) as told:
-            return Report.run(["run", path, *more], timeout=timeout, told=told)
-    with fixture.in_memory() as (folder, path), shown(progress) as told:
-        return Report.run(["run", path, *more], folder, known_as, timeout=timeout, told=told)
+            report = Report.run(["run", path, *more], timeout=timeout, told=told)
+    else:
+        with fixture.in_memory() as (folder, path), shown(progress) as told:
+            report = Report.run(["run", path, *more], folder, known_as, None if known_as else instead, timeout=timeout, told=told)
+    report.fail(_left_out(fixture, report, more))
+    return report
+
+
+def _left_out(fixture: Fixture, report: Report, options: Sequence[str]) -> Iterator[str]:
+    """What was answered and not judged, with the options that may have left it out."""
+    rows = [row for row in report.tensors() if row.case["recorded"] and row.verdict != "skipped"]
+    choices = [" ".join([option, *options[i + 1 : i + 2]] if option in CHOOSING[:4] else [option])
+               for i, option in enumerate(options) if option.partition("=")[0] in CHOOSING]  # fmt: skip
+    for who, answer in fixture.expected.items():
+        judged = {row.row["name"] for row in rows if row.case["variant"] == who}
+        left = [key for key in answer.tensors if key not in judged]
+        reasons = [case["reason"] for case in report.cases if case["variant"] == who and case["verdict"] == "skipped"]
+        if left:
+            why = "; ".join([f"options: {', '.join(choices)}"] * bool(choices) + list(dict.fromkeys(reasons)))
+            yield f"{who}: not judged: {', '.join(left)}" + (f" ({why})" if why else "")
 
 
 def assert_accurate(o: Any = None, **words: Any) -> None:

@@ -27,6 +27,7 @@ WHOLE_NUMBERS = {"cu_seqlens": 1, "state_indices": 2, "num_accepted_tokens": 1} 
 LOSS: dict[str, str] = {"o": "do", "final_state": "dht"}
 OUTPUTS = {"o": "BTJV", "final_state": "NJS", "state_pool": "ZJS"}
 GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht", "state_pool")}
+STATES = {name for name, axes in {**INPUTS, **OUTPUTS, **GRADIENTS}.items() if "S" in axes}
 NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots"}
 ABOUT = ("compute", "implementation", "device")
 RESERVED = ("oracle", "replay", "all", "none")  # the program refuses answers of these names
@@ -65,7 +66,7 @@ class Fixture:
     def of(
         cls,
         *,
-        expected: Mapping[str, Mapping[str, Any]] | None = None,
+        expected: Mapping[str, Answer | Mapping[str, Any]] | None = None,
         gate: str | None = None,
         lower_bound: float | None = None,
         scale: float | None = None,
@@ -121,7 +122,7 @@ class Fixture:
             fixture.add(who, answer)
         return fixture
 
-    def add(self, who: str, answer: Mapping[str, Any]) -> None:
+    def add(self, who: str, answer: Answer | Mapping[str, Any]) -> None:
         """Adds what `who` answered: o, final_state, gradients (None: not there), compute, implementation, device.
 
         Raises ValueError for another shape than the problem asks for, another word, or a gradient without a loss or its
@@ -132,7 +133,8 @@ class Fixture:
         if who in RESERVED:
             raise ValueError(f"'{who}' is no name for an answer: it means something else in reports and options")
         kinds = {**OUTPUTS, **GRADIENTS}
-        there = {key: x for key, x in mapping(answer, f"expected/{who}").items() if x is not None}
+        words = {**answer.tensors, **answer.about} if isinstance(answer, Answer) else mapping(answer, f"expected/{who}")
+        there = {key: x for key, x in words.items() if x is not None}
         unknown = sorted(set(there) - set(kinds) - set(ABOUT))
         tensors = {key: _stored(there[key], key, f"{who}: ") for key in kinds if key in there}
         if unknown or not tensors:

@@ -14,14 +14,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from . import _program
 from ._files import Path, make_folder
 from ._kinds import flag, listed, number, whole
-from ._names import printable
+from ._names import in_a_line, printable
 from ._pending import Pending
-from .checking import ALONE, judge
+from .checking import ALONE, judge, not_kept
 from .fixture import Fixture
 from .report import Report
 from .signatures import KNOWN, Signature, Words
@@ -53,8 +53,9 @@ class Call:
 
     def __str__(self) -> str:
         rows = self.report.tensors() if self.report is not None else []
-        said = "; ".join(f"{row.row['name']} {row.verdict.upper()} {row.reason}".strip() for row in rows)
-        return printable(f"{self.place or '-'}: {self.kernel}: {'; '.join(filter(None, [said, self.error])) or 'recorded'}")
+        said = [f"{row.row['name']} {row.verdict.upper()} {row.reason}".strip() for row in rows]
+        said += [] if self.report is None else self.report.errors
+        return printable(f"{self.place or '-'}: {self.kernel}: {'; '.join(filter(None, [*said, self.error])) or 'recorded'}")
 
 
 def counted(verdicts: Sequence[str]) -> str:
@@ -90,9 +91,9 @@ class Log:
             if call.fixture is None or not call.fixture.expected or call.report is not None:
                 continue  # or it waits for its gradients
             try:
-                call.report = judge(call.fixture, **words)
+                call.report = judge(call.fixture, **{"instead": lambda _: not_kept("save='FOLDER' of recording"), **words})
             except (_program.InputError, _program.ProgramDied, _program.ProgramTimeout) as error:  # of this call alone
-                call.error = f"{type(error).__name__}: {error}"
+                call.error = in_a_line(error)
 
     def __str__(self) -> str:
         left_out = f"{self.skipped} skipped" + (f"; {self.repeated} repeated by a checkpoint" if self.repeated else "")
@@ -113,12 +114,14 @@ class Recorder:
         nbytes: float = float("inf"),
         options: Sequence[str] = ALONE,
         place: Callable[[], str] = lambda: os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0],
+        saving: str = "save='FOLDER'",
     ) -> None:
         self.judged, self.every, self.where = flag(judged, "judged"), whole(every, "every"), where
         if self.every < 1:
             raise ValueError(f"every: wanted 1 or more, got {every}")
         self.save = None if save is None else os.path.abspath(save)  # tests change folders
-        self.seconds, self.bytes_left, self.place = number(seconds, "seconds"), number(nbytes, "nbytes"), place
+        self.seconds, self.bytes_left = number(seconds, "seconds"), number(nbytes, "nbytes")
+        self.place, self.saving = place, saving
         self.options = listed(options, "options")
         self.log, self.seen, self.thread = Log(), 0, threading.local()
         self.pending: list[Pending] = []
@@ -139,7 +142,7 @@ class Recorder:
                     earlier.finish()
                 call, pending = self._before(kernel, signature, args, kwargs)
                 if pending is not None:
-                    args, kwargs = pending.with_aliases(kernel, signature, args, kwargs)
+                    args, kwargs = pending.with_aliases(kernel, args, kwargs)
             try:
                 returned = kernel(*args, **kwargs)
             except BaseException as error:
@@ -148,13 +151,13 @@ class Recorder:
                 raise
             if pending is not None:
                 with self.timed(), self.noting(pending.call):
-                    pending.after(signature, returned)
+                    pending.after(returned)
             return returned
         finally:
             self.thread.is_inside = False
 
     def _note_end(self, call: Call, error: BaseException) -> None:
-        call.error, call.fixture = "; ".join(filter(None, [f"it raised {type(error).__name__}", call.error])), None
+        call.error, call.fixture = "; ".join(filter(None, [f"it raised {in_a_line(error)}", call.error])), None
         if type(error).__module__ == "torch.utils.checkpoint":  # computed again, so far as the backward pass needs it
             self.log.calls[:] = [other for other in self.log.calls if other is not call]
             self.log.repeated += 1
@@ -170,7 +173,8 @@ class Recorder:
             return
         call.fixture.add(call.kernel, answer)
         if self.judged:
-            call.report = judge(call.fixture, known_as=f"{self.save}/" if self.save else "", options=self.options)
+            known_as = f"{self.save}/" if self.save else ""
+            call.report = judge(call.fixture, known_as=known_as, instead=lambda _: not_kept(self.saving), options=self.options)
         if self.save and (call.failed or not self.judged):
             make_folder(self.save)
             path = os.path.join(self.save, call.fixture.file_name)
@@ -185,7 +189,7 @@ class Recorder:
         try:
             yield
         except Exception as error:
-            call.error, call.fixture = f"{type(error).__name__}: {error}", None
+            call.error, call.fixture = in_a_line(error), None
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
@@ -210,7 +214,7 @@ class Recorder:
             self.bytes_left -= 0 if self.judged or self.save else fixture.nbytes
             call.fixture = fixture
         self.log.calls.append(call)
-        return call, Pending(self, call, arguments, words) if call.fixture is not None else None
+        return call, Pending(self, call, signature, arguments, words) if call.fixture is not None else None
 
 
 def _is_compiled() -> bool:
@@ -256,12 +260,25 @@ def _innermost() -> Recorder | None:
     return next((each for each in reversed(_own.get()) if each in active), active[-1] if active else None)
 
 
-def kernel(signature: Signature | None = None) -> Callable[[Function], Function]:
+@overload
+def kernel(signature: Signature | None = None) -> Callable[[Function], Function]: ...
+
+
+@overload
+def kernel(signature: Function) -> Function: ...
+
+
+def kernel(signature: Any = None) -> Any:
     """A decorator for a kernel of your own: its calls are recorded where `recording` is on, else nothing happens.
+    Without a signature it takes no parentheses.
 
     >>> @kernel(Signature(words={"query": "q", "key": "k", "value": "v"}))
     ... def mine(query, key, value, g, beta): return value
     """
+    if callable(signature):
+        return kernel()(signature)
+    if not isinstance(signature, (Signature, type(None))):
+        raise TypeError(f"kernel: wanted a Signature, got {type(signature).__name__}")
 
     def wrap(function: Function) -> Function:
         @functools.wraps(function)

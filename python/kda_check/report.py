@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +63,16 @@ class Report:
         self.documents, self.text = list(documents), text
 
     @classmethod
-    def run(cls, arguments: Sequence[str], folder: str = "", known_as: str = "", **more: Any) -> Report:
-        """Runs the program. folder: one that will be gone, in the report `known_as`. more: of `_program.run`."""
+    def run(
+        cls,
+        arguments: Sequence[str],
+        folder: str = "",
+        known_as: str = "",
+        instead: Callable[[str], str] | None = None,
+        **more: Any,
+    ) -> Report:
+        """Runs the program. folder: one that will be gone, in the report `known_as`. instead: of a command on files there,
+        what to say in its place. more: of `_program.run`."""
         try:
             finished = _program.run(arguments, reports=["json"], **more)
         except _program.KdaCheckError as error:
@@ -73,9 +81,39 @@ class Report:
             raise _program.UsageError(f"no report, only: {finished.stdout.strip()[:200]}")
         document, text = json.loads(finished.reports["json"]), finished.stdout
         if folder:
-            document = _moved(document, folder, known_as)
-            text = "\n".join(str(_moved(line, folder, known_as)) for line in text.split("\n"))
-        return cls([document], text)
+            document = _moved(document, folder, known_as, instead)
+            text = "\n".join(str(_moved(line, folder, known_as, instead)) for line in text.split("\n"))
+        report = cls([document], text)
+        report.text += "".join(printable(f"error: {message}") + "\n" for message in report.errors)  # the program says them aside
+        return report
+
+    def note(self, notes: Iterable[str]) -> None:
+        """Says something about how it was judged."""
+        for note in notes:
+            self.text += printable(f"note: {note}") + "\n"
+            for fixture in (fixture for document in self.documents for fixture in document["fixtures"]):
+                fixture["notes"].append(note)
+
+    def fail(self, errors: Iterable[str]) -> None:
+        """Something was to be judged and was not: no pass, whatever else passed."""
+        document = self.documents[0]
+        for message in errors:
+            self.text = re.sub(r"^PASS: (?=\d+ fixture)", "FAIL: ", self.text, flags=re.M)
+            self.text += printable(f"FAIL: {message}") + "\n"
+            document["errors"].append({"message": message, "exit_code": 1, "path": ""})
+            summary = {"errors": len(document["errors"]), "exit_code": max(1, document["summary"]["exit_code"])}
+            document["summary"].update(outcome="fail", **summary)
+
+    @property
+    def errors(self) -> list[str]:
+        """What was to be judged and was not, and why."""
+        return [error["message"] for document in self.documents for error in document["errors"]]
+
+    @property
+    def notes(self) -> list[str]:
+        """How it was judged, where that is not said by whoever asked: assumptions, what the data could not tell."""
+        notes = [note for document in self.documents for fixture in document["fixtures"] for note in fixture["notes"]]
+        return list(dict.fromkeys(notes))
 
     @property
     def cases(self) -> list[dict[str, Any]]:
@@ -95,7 +133,8 @@ class Report:
 
     @property
     def repro(self) -> str | None:
-        """The command that does the first comparison that did not pass alone; None where there is none."""
+        """What does the first comparison that did not pass alone: a command, or where no file was kept what keeps one. None
+        where every comparison passed."""
         return next((str(case["repro"]) for case in self.cases if RANKS[case["verdict"]] > 1), None)
 
     def tensors(self, name: str | None = None) -> list[TensorReport]:
@@ -138,14 +177,17 @@ class Report:
         return f'<iframe srcdoc="{html.escape(self.to_html())}" style="width:100%;height:40em;border:0"></iframe>'
 
 
-def _moved(value: Any, folder: str, known_as: str) -> Any:
-    """With another name of the folder in all texts; in commands as a shell takes it."""
+def _moved(value: Any, folder: str, known_as: str, instead: Callable[[str], str] | None) -> Any:
+    """With another name of the folder in all texts; in commands as a shell takes it, or something in their place."""
     if isinstance(value, dict):
-        return {key: _moved(inner, folder, known_as) for key, inner in value.items()}
+        return {key: _moved(inner, folder, known_as, instead) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_moved(inner, folder, known_as) for inner in value]
+        return [_moved(inner, folder, known_as, instead) for inner in value]
     if not isinstance(value, str) or f"{folder}/" not in value:
         return value
+    before, command, after = value.partition("kda-check run ")
+    if command and instead is not None:
+        return before + instead(command + after)
     if "kda-check run " in value and shlex.quote(known_as or ".") != (known_as or "."):
         paths = re.compile(rf"'?{re.escape(folder)}/([\w.:=,+-]*)'?", re.ASCII)
         return paths.sub(lambda path: shlex.quote(known_as + path[1]), value)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ._names import printable
@@ -35,7 +36,8 @@ class Signature:
     writes a pool, its final states are there. accepted: where the pool has a row for each token, its word for how many
     tokens of the last call hold: the state after the last of them is the initial one. constants: words for a call by
     `verify`. compute: by element type of q, where it is not that. implementation: whose kernel it is, where it rounds as
-    no other does. to_problem, to_kernel, to_answer: what words cannot say, functions of a dictionary.
+    no other does. to_problem, to_kernel, to_answer: what words cannot say, functions of a dictionary. to_problem sees
+    every argument that is neither ignored nor said above, and takes out what is no word of a problem.
     """
 
     words: Mapping[str, str] = field(default_factory=dict)
@@ -53,6 +55,15 @@ class Signature:
     to_problem: Callable[[Words], Words] = dict
     to_kernel: Callable[[Words], Words] = dict
     to_answer: Callable[[Words], Words] = dict
+
+    def __repr__(self) -> str:
+        """As Python reads it: its name here, or what it says. Functions by their names."""
+        known = next((name for name, x in globals().items() if x is self), "")
+        if known:
+            return f"kda_check.signatures.{known}"
+        own, plain = ({each.name: getattr(x, each.name) for each in fields(x)} for x in (self, Signature()))
+        said = [f"{key}={getattr(x, '__name__', repr(x))}" for key, x in own.items() if x != plain[key]]
+        return f"kda_check.Signature({', '.join(said)})"
 
     def about(self, dtype: str) -> Words:
         """What is known of answers to a q of that element type: compute, implementation."""
@@ -79,14 +90,11 @@ class Signature:
             skipped |= {"A_log", "dt_bias", "lower_bound"}
         words: Words = {}
         for key, x in arguments.items():
-            if key not in skipped and _is_there(x):
-                word = self.words.get(key, key)
+            word = self.words.get(key, key)
+            if key not in skipped and (_is_there(x) or word not in PROBLEM):
                 if word in words and not (_is_plain(x) and _is_plain(words[word]) and x == words[word]):  # a former name
                     raise Unsupported(f"no place in a fixture for a second {word}, {key}")
                 words[word] = x
-        left = sorted(set(words) - PROBLEM)
-        if left:
-            raise Unsupported(f"no place in a fixture for {', '.join(left)}")
         if is_gate_inside:
             words["gate"] = "softplus" if words.get("lower_bound") is None else "lower_bound"
         rows = self._rows(arguments)
@@ -96,7 +104,11 @@ class Signature:
             if any(bool((some < 0).any()) for some in rows):
                 raise Unsupported(f"no place in a fixture for {self.pool} with negative rows, sequences without a state")
             words["initial_state"] = words["initial_state"][rows[0]]
-        return self.to_problem({**words, **self.fixed})
+        words = self.to_problem({**words, **self.fixed})
+        left = sorted(word for word, x in words.items() if word not in PROBLEM and _is_there(x))
+        if left:
+            raise Unsupported(f"no place in a fixture for {', '.join(left)}")
+        return {word: x for word, x in words.items() if word in PROBLEM}
 
     def _rows(self, arguments: Mapping[str, Any]) -> tuple[Any, Any] | None:
         """Rows of the pool: of the initial states, and of the final ones. None: there is no pool."""
@@ -136,9 +148,9 @@ class Signature:
         """Calls the kernel on a problem; `buffers`: tensors it may write to, by o and final_state. Returns its answer.
         Raises Unsupported where it has no word for an option of the problem."""
         wanted, taken = self.to_kernel(dict(problem)), inspect.signature(kernel).parameters
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+        takes_any = _takes_any(taken)
         for key, value in self.fixed.items():
-            if wanted.pop(key, False) != value:
+            if not _is_same(wanted.pop(key, False), value):
                 raise Unsupported(f"the kernel has {key} = {value} always, the problem has not")
         gate, pool = wanted.pop("gate", "none"), wanted.get("state_pool")
         if pool is not None:
@@ -147,10 +159,11 @@ class Signature:
         if gate != "none":
             arguments.update({self.gate: True} if self.gate is not None else {"gate": gate})
         for key, value in wanted.items():
-            words = [key, *(word for word, meant in self.words.items() if meant == key)]
-            word = next((word for word in words if word in taken), key)
+            word = self._word(key, taken)
             if word not in taken and (key == "chunk_size" or (key in HINTS and not takes_any)):
                 continue  # a chunk size nor for those that a kernel with **words calls
+            if word not in taken and not takes_any and key == "scale" and _is_same(value, _unsaid(problem)[key]):
+                continue
             if _is_there(value) or (key in FLAGS and word in taken):  # a kernel may have a flag unless told otherwise
                 arguments[word] = bool(value) if key in FLAGS else value
         if not takes_any:
@@ -160,6 +173,23 @@ class Signature:
             arguments = {key: value for key, value in arguments.items() if key in taken}
         returned = kernel(**arguments)
         return self.answer(arguments, returned) if pool is None else self._pool_answer(returned, buffers, pool)
+
+    def own(self, kernel: Any, problem: Mapping[str, Any], given: Callable[[Any], Any]) -> Words:
+        """Of what tensors can carry in its place, scale and state_v_first: that which the kernel has always, as it is
+        fixed or has no word, where the problem has another. given: a value as to_kernel takes it."""
+        taken = inspect.signature(kernel).parameters
+        has = {key: self.fixed.get(key, x) for key, x in _unsaid(problem).items()
+               if key in self.fixed or not (_takes_any(taken) or self._word(key, taken) in taken)}  # fmt: skip
+
+        def other(words: Mapping[str, Any]) -> Words:
+            return {key: x for key, x in has.items() if not _is_same(words.get(key, False if key in FLAGS else x), x)}
+
+        return other(problem) and other(self.to_kernel({key: given(x) for key, x in problem.items()}))
+
+    def _word(self, key: str, taken: Mapping[str, Any]) -> str:
+        """That of the kernel for a word of the problem."""
+        words = [key, *(word for word, meant in self.words.items() if meant == key)]
+        return next((word for word in words if word in taken), key)
 
     def _on_pool(self, problem: Words, taken: Mapping[str, Any]) -> Words:
         """The words of a call on a pool of states (docs/pools.md), which the kernel has as its initial state."""
@@ -181,6 +211,19 @@ class Signature:
         final = found.pop("final_state", None)
         whole = final is not None and tuple(final.shape) == tuple(pool.shape)
         return self.to_answer({**found, "state_pool": final if whole else pool})
+
+
+def _takes_any(taken: Mapping[str, Any]) -> bool:
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+
+
+def _unsaid(problem: Mapping[str, Any]) -> Words:
+    """What a kernel has that has no word for it."""
+    return {"scale": float(problem["q"].shape[-1]) ** -0.5, "state_v_first": False}
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    return bool(value == other) or (isinstance(value, float) and math.isclose(value, other, rel_tol=1e-14))
 
 
 def _is_plain(value: Any) -> bool:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from . import _program, _scratch
-from ._files import write_text
+from ._files import Path, make_folder, write_text
 from ._kinds import flag, listed
+from ._names import in_a_line
 from ._progress import Progress, Told, shown
 from ._tensors import Stored, stored
-from .checking import ALONE, judge
-from .fixture import INPUTS, LOSS, WHOLE_NUMBERS, Fixture
-from .report import Report
+from .checking import ALONE, judge, not_kept
+from .fixture import INPUTS, LOSS, STATES, WHOLE_NUMBERS, Fixture
+from .report import RANKS, Report
 from .signatures import FLA, Signature, Unsupported, Words
 
 # What stands for the kernel where the program asks for it as --external: it hands the question to us and waits.
@@ -28,6 +31,8 @@ echo "$why"
 exit "${status:-1}"
 """
 CANNOT = 77  # the exit status that says: this problem is not for me
+# What a command says of who answers and what is compared: `verify` has words for it.
+ITS_OWN = ("--variant", "--recorded", "--external", "--external-name", "--external-timeout", "--tensor", "--against")
 
 
 def regime(name: str, **parameters: Any) -> Fixture:
@@ -50,23 +55,27 @@ def suite(name: str) -> list[str]:
     for case in Report.run(["run", name, "--dry-run"]).documents[0]["cases_planned"]:
         problem = shlex.split(case["repro"])[2]  # with the path of a file from here
         _, rounded, dtype = case["target"].rpartition(", inputs rounded to ")
-        if rounded and not os.path.isfile(problem):
-            problem += f"{',' if ':' in problem else ':'}dtype={dtype}"
-        problems[problem] = None
+        problems[_rounded(problem, dtype) if rounded and not os.path.isfile(problem) else problem] = None
     return list(problems)
+
+
+def _rounded(problem: str, dtype: str) -> str:
+    """A regime with its inputs in that element type."""
+    return f"{problem}{',' if ':' in problem else ':'}dtype={dtype}"
 
 
 def verify(
     kernel: Callable[..., Any],
     problem: Fixture | str,
     *,
-    signature: Signature = FLA,
+    signature: Signature | None = None,
     framework: str | None = None,
     device: Any = None,
     compute: str | None = None,
     name: str = "",
     backward: bool = False,
     invariants: bool | Sequence[str] = False,
+    save: Path | None = None,
     options: Sequence[str] = ALONE,
     timeout: float | None = None,
     progress: Progress = None,
@@ -74,44 +83,129 @@ def verify(
     """Calls a kernel on a problem and judges what it answers.
 
     problem: a Fixture, or its file; a regime ("corr_keys:rho=0.99") or a suite ("@smoke"), of which all are tried.
-    signature: its words; FLA's without (chunk_kda). An own one: `Signature`. framework: "torch", "jax" or "numpy",
+    signature: its words; FLA's without (chunk_kda). An own one: `Signature`. compute: as `check` has it; without, that
+    of a signature that is given, else it follows from the element type of o. framework: "torch", "jax" or "numpy",
     without the first of them that is imported. device: where torch and JAX put tensors. backward: gradients too, by
     autograd or jax.vjp, for the loss of the problem or one that is drawn. invariants: the laws of docs/invariants.md,
-    all or those named, of gradients too where they are made. timeout: seconds of the program, for the laws as many
-    again; a call of the kernel is not broken off. Exceptions of the kernel are passed on; under a suite or a law they
-    are a FAIL that quotes them. Raises Unsupported where it cannot take the problem, and what `check` raises.
+    all or those named, of gradients too where they are made. save: a file to keep problem and answer in; of a suite a
+    folder for those that do not pass, for which the kernel is called once more. timeout: seconds of the program, for the
+    laws as many again; a call of the kernel is not broken off. Exceptions of the kernel are passed on; under a suite or a
+    law they are a FAIL that quotes them. Raises Unsupported where it cannot take the problem, and what `check` raises.
     progress: as of `check`.
+
+    A kernel that has always its own scale or layout of states, as it is fixed or has no word, takes others too: q is
+    multiplied, states are turned, and that problem is the one that is judged.
 
     >>> verify(lambda q, k, v, g, beta, scale: v * 0, "control:T=8", framework="numpy")["o"].verdict
     'fail'
     """
     who = name or str(getattr(kernel, "__name__", "kernel"))
     frame = framework or next((each for each in ("torch", "jax") if each in sys.modules), "numpy")
-    caller = _Caller(kernel, signature, frame, device, compute)
+    # Whose kernel it is nobody said: FLA's words, and not how FLA computes.
+    caller = _Caller(kernel, signature or replace(FLA, compute={}), frame, device, compute)
     named = "" if isinstance(invariants, bool) else "=" + ",".join(listed(invariants, "invariants"))
     options = listed(options, "options")
     backward = flag(backward, "backward")
     laws = [f"--invariants{named}"] if invariants else []
+    words = {"signature": signature, "framework": framework, "device": device, "compute": compute, "name": name,
+             "backward": backward}  # fmt: skip
+    again = _Again(kernel, problem if isinstance(problem, str) else "", words)
     if isinstance(problem, str) and problem.startswith("@"):
         passes = [] if backward else ["--no-backward"]
+        make_folder(save or ".")
         with _scratch.folder() as folder, shown(progress) as told:
-            words = [problem, "--recorded", "none", "--against", "oracle", *passes, *options, *laws]
-            return _asked(caller, who, folder, words, timeout, told)
+            arguments = [problem, "--recorded", "none", "--against", "oracle", *passes, *options, *laws]
+            report = _asked(caller, who, folder, arguments, again.of_command, timeout, told)
+        if save is not None:
+            again.keep(report, os.fspath(save), timeout)
+        return report
     if isinstance(problem, str):
         problem = Fixture.read(problem) if os.path.isfile(problem) else regime(problem)
     inputs = _with_loss(problem.inputs, backward)
     asked = Fixture(inputs, problem.options, {}, problem.name, problem.description, problem.provenance)
+    asked, notes = caller.suited(asked)
     answer, _ = caller(asked)
     # The loss as the kernel had it: in the element type of its outputs.
     asked.inputs.update({key: stored(answer.pop(key), key) for key in LOSS.values() if key in answer})
     asked.add(who, answer)
-    with asked.in_memory() as (folder, path), shown(progress) as told:
-        report = judge(asked, options=options, timeout=timeout, progress=told or False)
+    here = options if options != list(ALONE) else None
+    with shown(progress) as told:
+        saving = again.saving(who, here)
+        report = judge(asked, save=save, instead=saving, options=options, timeout=timeout, progress=told or False)
+        report.note([*caller.notes(who), *notes])
         if not laws:
             return report
-        words = [path, *ALONE, "--recorded", "none", "--against", "none", *laws]
-        more = _asked(caller, who, folder, words, timeout, told)
+        again.problem = again.problem if save is None else os.fspath(save)
+        with asked.in_memory() as (folder, path):
+            arguments = [path, *ALONE, "--recorded", "none", "--against", "none", *laws]
+            more = _asked(caller, who, folder, arguments, again.of_command, timeout, told)
     return Report([*report.documents, *more.documents], f"{report.text}\n{more.text}")
+
+
+class _Again:
+    """Says the call of `verify` that does something again: no command can, for the kernel is in this process."""
+
+    def __init__(self, kernel: Any, problem: str, words: Mapping[str, Any]) -> None:
+        self.kernel, self.problem, self.words = kernel, problem, words
+        self.told: dict[str, tuple[str, Words]] = {}  # what was said -> the problem and more words
+
+    def call(self, problem: str, **more: Any) -> str:
+        if not problem:
+            return not_kept()
+        name = str(getattr(self.kernel, "__name__", ""))
+        shown = {**self.words, **more, "device": self.words["device"] and str(self.words["device"])}
+        said = [f"{key}={x!r}" for key, x in shown.items() if x]
+        line = f"kda_check.verify({', '.join([name if name.isidentifier() else 'kernel', repr(problem), *said])})"
+        self.told[line] = problem, more
+        return line
+
+    def saving(self, who: str, options: Sequence[str] | None) -> Callable[[str], str]:
+        path = Fixture({}, name=who).file_name
+        return lambda _: self.call(self.problem, options=options, save=path)
+
+    def of_command(self, command: str) -> str:
+        """In place of a command that asks the kernel."""
+        words = shlex.split(command)
+        problem, given, options = words[2], iter(words[3:]), []
+        law, dtype = "", ""
+        for word in given:
+            if word == "--dtype":
+                dtype = next(given)
+            elif word in ITS_OWN:
+                next(given)
+            elif word.startswith("--invariants="):
+                law = word.partition("=")[2]
+            else:
+                options.append(word)
+        if not self.problem.startswith("@"):
+            problem = self.problem  # and not the file, which is gone
+        elif dtype and os.path.isfile(problem):  # only a suite rounds it
+            problem, options = self.problem, ["--dtype", dtype, *options]
+        elif dtype:
+            problem = _rounded(problem, dtype)
+        return self.call(problem, invariants=[law] if law else None, options=[*ALONE, *options] if options else None)
+
+    def keep(self, report: Report, folder: str, timeout: float | None) -> None:
+        """Of a suite: calls the kernel once more where it did not pass, and keeps what does not pass again."""
+        failed = {case["repro"]: case["fixture"] for case in report.cases if RANKS[case["verdict"]] > 1}
+        for number, line in enumerate(failed, 1):
+            problem, more = self.told.get(line, ("", {}))
+            if not problem or problem.startswith("@") or more["invariants"]:
+                continue
+            path = os.path.join(folder, Fixture({}, name=f"{number:04d}-{failed[line]}").file_name)
+            try:
+                options = more["options"] or ALONE
+                found = verify(self.kernel, problem, **self.words, options=options, save=path, timeout=timeout)
+            except _program.KdaCheckError:
+                raise
+            except Exception:  # of the kernel: the report quotes it
+                continue
+            if found.repro is None:
+                os.remove(path)
+                continue
+            report.text = report.text.replace(line, found.repro)
+            for case in report.cases:
+                case["repro"] = found.repro if case["repro"] == line else case["repro"]
 
 
 class _Caller:
@@ -122,6 +216,46 @@ class _Caller:
             raise ValueError(f"framework '{framework}'; wanted torch, jax or numpy")
         self.kernel, self.signature, self.framework = kernel, signature, framework
         self.device, self.compute = device, compute
+
+    def notes(self, who: str) -> list[str]:
+        """What its limits follow from though nobody said so in the call."""
+        known = ", ".join(f"{compute} for {dtype}" for dtype, compute in self.signature.compute.items())
+        is_said = self.compute or not known
+        return [] if is_said else [f"{who}: compute as its signature says, {known}; its limits follow from that"]
+
+    def suited(self, fixture: Fixture, exactly: bool = False) -> tuple[Fixture, list[str]]:
+        """The same problem with the scale and the layout of states that the kernel has always, and what was done to it: q
+        is multiplied by what is left of the scale, and rounded unless that is a power of two; states are turned.
+        exactly: nothing may be rounded. Raises Unsupported where q cannot carry it."""
+        problem = {**fixture.inputs, **fixture.options}
+        own = self.signature.own(self.kernel, problem, lambda x: self.given(x) if isinstance(x, Stored) else x)
+        if not own:
+            return fixture, []
+        options, notes = dict(fixture.options), []
+        if "state_v_first" in own:
+            options["state_v_first"] = int(own["state_v_first"])
+            notes.append(f"states are [{'V][K' if own['state_v_first'] else 'K][V'}], as the kernel has them")
+        if "scale" in own:
+            scale = float(fixture.options["scale"])
+            factor = scale / own["scale"]
+            power = math.copysign(2.0 ** round(math.log2(abs(factor))), factor) if factor and math.isfinite(factor) else 0.0
+            is_power = power != 0 and math.isclose(factor, power, rel_tol=1e-14)
+            options["scale"] = scale / power if is_power else own["scale"]
+            times = f"times {factor:g}" + ("" if is_power else ", rounded")
+            notes.append(f"scale {scale:g}: the kernel has {own['scale']:g} always, and q carries the rest, {times}")
+        inputs = _carried(fixture.inputs, fixture.options, options)
+        if "scale" in own:
+            back = _carried(inputs, options, fixture.options)["q"] if is_power else None
+            before, after = fixture.inputs["q"].numpy(), inputs["q"].numpy()
+            is_lost = np.any(np.isfinite(before) & ~np.isfinite(after))
+            is_other = back is None or not np.array_equal(before.astype(float), back.numpy().astype(float), equal_nan=True)
+            why = "is normalized" if options.get("qk_l2norm") else f"times {factor:g} is not finite" if is_lost else ""
+            if exactly and is_other and not why:
+                why = f"times {factor:g} is another one, rounded"
+            if why:
+                has = f"the kernel has scale = {own['scale']:g} always, the problem {scale:g}"
+                raise Unsupported(f"{has}, and q cannot carry it: q {why}")
+        return Fixture(inputs, options, {}, fixture.name, fixture.description, fixture.provenance), notes
 
     def __call__(self, fixture: Fixture, found: Mapping[str, Stored] | None = None) -> tuple[Words, Words]:
         """What it answers, where there is a loss that and the gradients too, and the inputs as they are afterwards.
@@ -208,14 +342,37 @@ def _with_loss(inputs: Mapping[str, Stored], backward: bool) -> dict[str, Stored
     forward = {key: x for key, x in inputs.items() if key not in LOSS.values()}
     if backward and len(forward) < len(inputs):
         return dict(inputs)
-    v, drawn = inputs["v"], np.random.default_rng(1).standard_normal(inputs["v"].shape, np.float32)
-    bits = (drawn.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-    do = Stored(bits, "bfloat16") if v.dtype == "bfloat16" else Stored(drawn.astype(v.dtype), v.dtype)
-    return {**forward, "do": do} if backward else forward
+    v = inputs["v"]
+    drawn = np.random.default_rng(1).standard_normal(v.shape, np.float32)
+    return {**forward, "do": _in(v.dtype, drawn)} if backward else forward
+
+
+def _in(dtype: str, values: Any) -> Stored:
+    """In that element type; what bfloat16 has no bits for is cut off."""
+    if dtype != "bfloat16":
+        return Stored(values.astype(dtype), dtype)
+    return Stored((values.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16), dtype)
+
+
+def _carried(tensors: Mapping[str, Any], here: Mapping[str, Any], there: Mapping[str, Any]) -> Words:
+    """Tensors of a problem with options `here` as it has them with options `there`: another scale, states turned."""
+    found = dict(tensors)
+    is_turned = bool(here.get("state_v_first")) != bool(there.get("state_v_first"))
+    factor = here.get("scale", 1) / there.get("scale", 1)
+    for key, tensor in tensors.items():
+        if key in STATES and is_turned:
+            x = stored(tensor, key)
+            found[key] = Stored(np.ascontiguousarray(x.data.swapaxes(-1, -2)), x.dtype)
+        elif key in ("q", "dq") and factor != 1:
+            x = stored(tensor, key)
+            with np.errstate(all="ignore"):
+                found[key] = _in(x.dtype, x.numpy().astype(np.float64) * (factor if key == "q" else 1 / factor))
+    return found
 
 
 def _asked(
-    caller: _Caller, who: str, folder: str, words: Sequence[str], timeout: float | None, told: Told | None
+    caller: _Caller, who: str, folder: str, words: Sequence[str], again: Callable[[str], str], timeout: float | None,
+    told: Told | None,
 ) -> Report:
     """A run of the program that asks the kernel, here in this process, for every answer."""
     script, pipe = os.path.join(folder, "my_kernel"), os.path.join(folder, "questions")
@@ -235,9 +392,10 @@ def _asked(
                 os.write(opened(f"{out}.pipe"), said.encode()[:4000] + b"\n")
 
         arguments = ["run", *words, "--external", f"sh {shlex.quote(script)} {{in}} {{out}}", "--external-name", who]
-        return Report.run(
-            arguments, folder, environment={"TMPDIR": folder}, meanwhile=serve, timeout=timeout, told=told
-        )
+        more: Words = {"environment": {"TMPDIR": folder}, "meanwhile": serve, "timeout": timeout, "told": told}
+        report = Report.run(arguments, folder, instead=again, **more)
+    report.note(caller.notes(who))
+    return report
 
 
 def _questions(descriptor: int, is_running: Callable[[], bool]) -> Iterator[tuple[str, str]]:
@@ -254,16 +412,19 @@ def _answer(caller: _Caller, who: str, asked: str, out: str) -> str:
     """Writes the answer to a question; returns the exit status of the program that we stand for, and why."""
     try:
         problem = Fixture.read(asked)  # where gradients are wanted it has a loss
-        answer, after = caller(problem, Fixture.read(out).expected[who].tensors)
+        given, _ = caller.suited(problem, exactly=True)
+        there, here = problem.options, given.options
+        answer, after = caller(given, _carried(Fixture.read(out).expected[who].tensors, there, here))
         for key in LOSS.values():
             answer.pop(key, None)
-        problem.add(who, answer)
+        problem.add(who, _carried(answer, here, there))
         problem.write(out)
-        changed = {key: stored(x, key) for key, x in after.items() if key not in WHOLE_NUMBERS}
-        if any(x.data.tobytes() != problem.inputs[key].data.tobytes() for key, x in changed.items()):
-            Fixture({**problem.inputs, **changed}, problem.options).write(asked)
+        inputs = {key: stored(x, key) for key, x in after.items() if key not in WHOLE_NUMBERS}
+        changed = {key: x for key, x in inputs.items() if x.data.tobytes() != given.inputs[key].data.tobytes()}
+        if changed:
+            Fixture({**problem.inputs, **_carried(changed, here, there)}, there).write(asked)
     except Unsupported as error:
         return f"{CANNOT} {error}"
     except Exception as error:  # of the kernel: the report quotes it
-        return f"1 {type(error).__name__}: {' '.join(str(error).split())}"
+        return f"1 {in_a_line(error)}"
     return "0"

@@ -8,6 +8,7 @@ import time
 import kda_check
 import numpy as np
 import pytest
+from conftest import recurrence
 from kda_check import _program, _scratch
 
 
@@ -29,7 +30,7 @@ def test_a_wrong_answer_fails_and_says_where(problem):
     report = kda_check.check(**problem)
     assert not report.passed and report["o"].verdict == "fail" and report["final_state"].passed
     assert report["o"].row["worst"]["index"] == [0, 17, 1, 3] and "t=17" in str(report)
-    assert report.repro.startswith("kda-check run kernel.h5 --variant none --recorded kernel")
+    assert report.repro.startswith("nothing is kept; save='FILE.h5' keeps ")
 
 
 def test_an_assertion_quotes_the_report(problem):
@@ -85,7 +86,8 @@ def test_a_file_may_be_called_as_an_option_is(problem, tmp_path, monkeypatch):
     wrong = {**problem, "o": 2 * problem["o"]}
     report = kda_check.check(**wrong, save="-x.h5")
     assert os.listdir() == ["-x.h5"] and report.repro.startswith("kda-check run ./-x.h5 ")
-    assert kda_check.check(**wrong, name="-x").repro.startswith("kda-check run _x.h5 --variant none --recorded -x ")
+    report = kda_check.check(**wrong, name="-x", save="y.h5")
+    assert report.repro.startswith("kda-check run y.h5 --variant none --recorded -x ") and not report.passed
 
 
 @pytest.mark.parametrize("call", [
@@ -330,6 +332,42 @@ def test_what_a_program_leaves_running_is_not_waited_for(problem, monkeypatch, t
         kda_check.check(**problem, timeout=0.5)
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     assert time.monotonic() - before < 90
+
+
+@pytest.mark.parametrize("options, left", [
+    (["--dtype", "bf16"], "o, final_state (options: --dtype bf16; inputs rounded to bf16: "),
+    (["--dtype=bf16"], "o, final_state (options: --dtype=bf16; "),
+    (["--tensor", "final_state"], "o (options: --tensor final_state)"),
+    (["--recorded", "none"], "o, final_state (options: --recorded none)"),
+    (["--variant", "chunk", "--recorded", "none", "--against", "oracle"],
+     "o, final_state (options: --recorded none, --against oracle)"),
+])  # fmt: skip
+def test_an_answer_that_options_leave_out_is_no_pass(problem, options, left, tmp_path):
+    for words in ({}, {"save": tmp_path / "kept.h5"}):
+        report = kda_check.check(**problem, options=options, **words)
+        assert not report.passed and report.verdict == "fail"
+        assert f"FAIL: kernel: not judged: {left}" in str(report) and "\nPASS: " not in str(report)
+        summary = json.loads(report.to_json())["summary"]
+        assert (summary["outcome"], summary["exit_code"], summary["errors"]) == ("fail", 1, 1)
+    with pytest.raises(AssertionError, match="not judged: o"):
+        kda_check.assert_accurate(**problem, options=options)
+    assert kda_check.check(**problem, options=()).passed
+
+
+def test_gradients_that_an_option_leaves_out_are_no_pass(problem):
+    report = kda_check.check(**problem, do=np.ones_like(problem["v"]), dv=problem["v"], options=["--no-backward", "--variant", "none"])
+    assert "FAIL: kernel: not judged: dv (options: --no-backward)" in str(report) and not report.passed
+
+
+def test_the_tensors_of_a_fixture_are_taken_back(problem):
+    answer = {key: problem.pop(key) for key in ("o", "final_state", "compute")}
+    o, state = recurrence(*(problem[key][:, :20].astype(np.float64) for key in ("q", "k", "v", "g", "beta")))
+    o = np.concatenate([o, recurrence(*(problem[key][:, 20:].astype(np.float64) for key in ("q", "k", "v", "g", "beta")))[0]], 1)
+    fixture = kda_check.Fixture.of(**problem, cu_seqlens=[0, 20, 48], expected={"mine": {"o": o.astype(np.float32), "compute": "fp32"}})
+    assert kda_check.check(fixture.expected["mine"].tensors["o"], **fixture.inputs, **fixture.options, compute="fp32").passed
+    assert not kda_check.check(answer["o"], **fixture.inputs, **fixture.options, compute="fp32").passed
+    again = kda_check.Fixture.of(**fixture.inputs, **fixture.options, expected=fixture.expected)
+    assert kda_check.judge(again).passed and again.expected == fixture.expected
 
 
 def test_what_judges_nothing_is_no_pass(problem):

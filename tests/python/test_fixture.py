@@ -232,8 +232,8 @@ def test_a_problem_of_any_name_has_a_file(problem):
     name = "<漢>/" * 60
     assert kda_check.check(**problem, name="mine").passed
     words = {key: problem[key] for key in ("q", "k", "v", "g", "beta")}
-    report = kda_check.judge(Fixture.of(**words, name=name, expected={"mine": {"o": problem["v"]}}))
-    assert "kda-check run ____" in report.repro
+    report = kda_check.judge(Fixture.of(**words, name=name, expected={"mine": {"o": problem["v"]}}), known_as="here/")
+    assert "kda-check run here/____" in report.repro
 
 
 def test_lists_of_any_whole_numbers_are_offsets(problem):

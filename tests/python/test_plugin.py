@@ -1,6 +1,8 @@
 import os
+import shlex
 
 import pytest
+from kda_check import _program
 
 pytest.importorskip("torch")
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -71,10 +73,12 @@ def test_every_call_is_judged_and_no_test_is_changed(run):
     result.stdout.fnmatch_lines([
         "*= kda-check =*",
         "FAIL test_theirs.py::test_wrong_within_its_tolerance: mine: o FAIL*",
-        "*kda-check run 0004-mine.h5 --variant none --recorded mine*",
+        "*nothing is kept; --kda-check-save=FOLDER keeps problem and answer, and a command stands here",
         "NOT JUDGED test_theirs.py::test_without_a_place: chunk_kda: Unsupported: no place in a fixture for cp_context",
+        "note: mine: compute assumed fp32, the element type of its o; *",
         "6 calls: 4 passed, 1 failed, 0 inconclusive, 1 not judged",
     ])
+    result.stdout.no_fnmatch_line("*kda-check run *")
 
 
 def test_strictly_a_wrong_call_fails_its_test(run):
@@ -91,12 +95,40 @@ def test_it():
     from fla.ops.kda import chunk_kda
     chunk_kda(**{**inputs(), "v": inputs()["v"] + float("nan")})
 """)
-    expected = ["INCONCLUSIVE test_zeros.py::test_it: chunk_kda: o INCONCLUSIVE *", "*kda-check run 0001-chunk_kda.h5 *",
+    expected = ["INCONCLUSIVE test_zeros.py::test_it: chunk_kda: o INCONCLUSIVE *", "*nothing is kept; --kda-check-save=*",
                 "1 calls: 0 passed, 0 failed, 1 inconclusive, 0 not judged"]  # fmt: skip
     for option, outcome in (("--kda-check", "passed"), ("--kda-check=strict", "failed")):
         result = run(option, "test_zeros.py")
         result.assert_outcomes(**{outcome: 1})
         result.stdout.fnmatch_lines(expected)
+
+
+def test_how_a_call_was_judged_and_why_it_was_not_is_said(run, pytester):
+    pytester.makepyfile(test_notes="""
+import kda_check
+import pytest
+from test_theirs import inputs, kernels
+
+def doubling(q, k, v, g, beta):
+    return kernels.chunk_kda(q.mul_(2), k, v, g, beta, 0.125)[0]
+
+@pytest.mark.parametrize("i", range(2))
+def test_in_place(i):
+    given = {name: x.requires_grad_() * 1 for name, x in inputs().items()}
+    kda_check.kernel(kda_check.Signature(compute={"float32": "fp32"}))(doubling)(**given).sum().backward()
+
+def test_out_of_memory():
+    @kda_check.kernel
+    def mine(q, k, v, g, beta):
+        raise RuntimeError("CUDA out of memory.\\nTried to allocate 2 GiB \\x1b[31m")
+    with pytest.raises(RuntimeError):
+        mine(**inputs())
+""")
+    run("--kda-check", "test_notes.py").stdout.fnmatch_lines([
+        "NOT JUDGED test_notes.py::test_out_of_memory: mine: it raised RuntimeError: CUDA out of memory. Tried to allocate 2 GiB \\x1b[[]31m",
+        "note: doubling: no gradient of what the kernel changed in place: q (2 calls)",
+        "3 calls: 2 passed, 0 failed, 0 inconclusive, 1 not judged",
+    ])
 
 
 def test_what_the_data_cannot_decide_is_called_so(run, pytester):
@@ -116,8 +148,12 @@ def test_it():
 
 
 def test_failures_are_saved(run, pytester):
-    run("--kda-check", "--kda-check-save=failures", "-k", "tolerance")
+    result = run("--kda-check", "--kda-check-save=failures", "-k", "tolerance")
     assert os.listdir(pytester.path / "failures") == ["0003-mine.h5"]
+    (line,) = [line.strip() for line in result.outlines if line.startswith("     kda-check run ")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir("/")
+        assert _program.run(shlex.split(line)[1:]).exit_code == 1
 
 
 def test_a_budget_ends_judging(run):
@@ -228,6 +264,8 @@ def test_it():
     checkpoint(lambda v: mine(q, k, v, g, g[..., 0]), v.requires_grad_(), use_reentrant=False).sum().backward()
 """)
     for words in ((), ("-n1",)):
+        if words:
+            pytest.importorskip("xdist")
         run("--kda-check", *words).stdout.fnmatch_lines(["1 calls: 0 passed, 1 failed, 0 inconclusive, 0 not judged, 1 repeated by a checkpoint"])
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import kda_check
 import pytest
@@ -270,3 +271,58 @@ def test_calls_that_wait_for_gradients_are_not_judged_yet(fla):
         o.sum().backward()
     log.judge()
     assert log.calls[0].report.passed and log.calls[0].report["dq"].passed
+
+
+FACTORS = kda_check.Signature(words={"decay": "g"}, to_problem=lambda words: {**words, "g": words["g"].log()},
+                              to_kernel=lambda words: {**words, "g": words["g"].exp()})  # fmt: skip
+
+
+@pytest.mark.parametrize("error, verdicts", [(1, ["pass"] * 5), (1.01, ["pass", "pass", "pass", "fail", "pass"])])
+def test_the_gradient_of_what_a_signature_converts_is_judged(error, verdicts):
+    @kda_check.kernel(FACTORS)
+    def mine(q, k, v, decay, beta):
+        return kernels.chunk_kda(q, k, v, (decay.log() - decay.log().detach()) * error + decay.log().detach(), beta)[0]
+
+    def flow(mine):
+        given = words(requires_grad=True)
+        factors = given.pop("g").detach().exp().requires_grad_()
+        o = mine(**given, decay=factors)
+        o.square().sum().backward()
+        return o.detach(), factors.grad
+
+    plain = flow(mine)
+    with recording() as log:
+        recorded = flow(mine)
+    assert all(torch.equal(a, b) for a, b in zip(plain, recorded))
+    (call,) = log.calls
+    assert not call.error and [call.report[f"d{name}"].verdict for name in ("q", "k", "v", "g", "beta")] == verdicts, str(call)
+
+
+@pytest.mark.parametrize("to_kernel", [dict, lambda given: {**given, "g": given["g"] * 2}, lambda given: given["none"]])
+def test_a_gradient_that_is_lost_as_nothing_converts_it_back_is_said(to_kernel):
+    @kda_check.kernel(replace(FACTORS, to_kernel=to_kernel))
+    def mine(q, k, v, decay, beta):
+        return kernels.chunk_kda(q, k, v, decay.log(), beta)[0]
+
+    given = words(requires_grad=True)
+    factors = given.pop("g").detach().exp().requires_grad_()
+    with recording() as log:
+        mine(**given, decay=factors).sum().backward()
+        mine(**{name: x.detach() for name, x in given.items()}, decay=factors.detach())
+    assert [call.error for call in log.calls] == ["no gradient of what to_problem converts and to_kernel does not convert back: g", ""]
+    assert {row.row["name"] for row in log.calls[0].report.tensors()} == {"o", "dq", "dk", "dv", "dbeta"}
+    assert all(call.report.passed for call in log.calls)
+
+
+def test_the_gradient_of_what_a_signature_only_calls_otherwise_is_judged():
+    def renamed(words):
+        return {**{key: x for key, x in words.items() if key != "gates"}, "g": words["gates"]}
+
+    @kda_check.kernel(kda_check.Signature(to_problem=renamed))
+    def mine(q, k, v, gates, beta):
+        return kernels.chunk_kda(q, k, v, gates, beta)[0]
+
+    given = words(requires_grad=True)
+    with recording() as log:
+        mine(gates=given.pop("g"), **given).sum().backward()
+    assert log.calls[0].report["dg"].passed and log.calls[0].report.passed, str(log)

@@ -201,6 +201,8 @@ def test_flashinfer_updates_its_state_in_place():
     fixture.options["state_v_first"] = 1
     report = kda_check.verify(recurrent_kda, fixture, signature=signatures.FLASHINFER_KDA, compute="fp32", invariants=["split", "inputs"])
     assert report["final_state"].passed and report["o"].passed, report
+    report = kda_check.verify(recurrent_kda, SMALL, signature=signatures.FLASHINFER_KDA, compute="fp32", invariants=["split", "inputs"])
+    assert report["final_state"].passed and report["o"].passed, report
 
 
 def test_a_kernel_with_one_gate_for_a_head_takes_problems_that_have_one():

@@ -33,7 +33,8 @@ if [ "$1" = install ]; then printf '%s\\n' "$*" >>"$ASKED"; else exec "{python}"
 """
 KERNEL = """import numpy as np
 def run(inputs, options):
-    q, k, v, g, beta = (np.asarray(inputs[name]).astype(np.float32) for name in ("q", "k", "v", "g", "beta"))
+    given = [inputs[name] for name in ("q", "k", "v", "g", "beta")]  # numpy takes no bfloat16 of torch
+    q, k, v, g, beta = (x.astype(np.float32) if isinstance(x, np.ndarray) else x.float().numpy() for x in given)
     o, state = np.zeros_like(v), np.zeros((1, q.shape[2], q.shape[3], v.shape[3]), np.float32)
     for t in range(q.shape[1]):
         state = state * np.exp(g[:, t])[..., None]
