@@ -348,7 +348,7 @@ def test_an_answer_that_options_leave_out_is_no_pass(problem, options, left, tmp
         assert not report.passed and report.verdict == "fail"
         assert f"FAIL: kernel: not judged: {left}" in str(report) and "\nPASS: " not in str(report)
         summary = json.loads(report.to_json())["summary"]
-        assert (summary["outcome"], summary["exit_code"], summary["errors"]) == ("fail", 1, 1)
+        assert (summary["outcome"], summary["exit_code"]) == ("fail", 1) and summary["errors"] >= 1
     with pytest.raises(AssertionError, match="not judged: o"):
         kda_check.assert_accurate(**problem, options=options)
     assert kda_check.check(**problem, options=()).passed
