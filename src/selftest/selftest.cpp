@@ -177,14 +177,22 @@ void selftest(const SelftestRequest& request, report::Document& document) {
   const int threads = request.resources.threads;
   const std::string suite = request.production ? std::string() : request.suite;
   const bool with_suite = !suite.empty();
-  std::vector<Subject> subjects = subjects_of(Pass::forward);
+  const auto wanted = [&](Pass pass) {
+    std::vector<Subject> found = subjects_of(pass);
+    std::erase_if(found, [&](const Subject& subject) {
+      return subject.mutant && !request.mutants.empty() &&
+             std::ranges::find(request.mutants, subject.name) == request.mutants.end();
+    });
+    return found;
+  };
+  std::vector<Subject> subjects = wanted(Pass::forward);
   const std::size_t forward = subjects.size();
   if (request.production)
     std::erase_if(subjects, [](const Subject& subject) {
       return subject.name == "scale_of_values" || is_wrong_in_a_pool(subject.name);
     });
   else
-    std::ranges::move(subjects_of(Pass::backward), std::back_inserter(subjects));
+    std::ranges::move(wanted(Pass::backward), std::back_inserter(subjects));
   document.sections = {devices(request.production)};
   try {
     const std::span<Subject> all = subjects;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "engine/context.hpp"
 #include "plan/planner.hpp"
@@ -14,6 +15,7 @@ struct SelftestRequest {
   engine::Resources resources;
   std::string suite;        ///< "@ci"; empty: the problems of the selftest alone
   bool production = false;  ///< forward kernels alone, on a problem of the shape of production; no suite
+  std::vector<std::string> mutants = {};  ///< these alone beside the healthy ones; empty: all
   std::function<plan::Request(const plan::Words&)> parse_line;
 };
 

@@ -9,6 +9,7 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"
+#include "support/sampled.hpp"
 
 namespace forecast_tests {
 
@@ -187,11 +188,14 @@ TEST_CASE("the runs that are not finite are those forecast: spoiled inputs", "[f
 }
 
 TEST_CASE("the runs that are not finite are those forecast: correlated keys", "[forecast]") {
-  std::size_t finite = 0;
+  std::size_t finite = 0, item = 0;
+  const test::Sampled sample(7);
+  INFO(sample.text());
   for (const Regime& regime : correlated_key_regimes({16, 64, 128, 256, 320}))
     for (const std::string& inverse : runnable_inverses)
       for (const char* const storage :
            {"storage=none", "storage=tf32@products", "storage=fp16@inverse_operands"}) {
+        if (!sample.has(item++)) continue;
         const kda::RunOptions options =
             options_of(regime.problem, {"decay=pair", "inverse=" + inverse, storage}, DType::fp32);
         const kda::Answer answer = test::run(regime.problem, "chunk", options);
@@ -202,7 +206,7 @@ TEST_CASE("the runs that are not finite are those forecast: correlated keys", "[
         CHECK((breaks == runs_nonfinite || (breaks && largest(answer.final_state) > 1e35)));
         finite += !runs_nonfinite;
       }
-  CHECK(finite > 20);
+  CHECK(finite > 2);
 }
 
 TEST_CASE("the runs that are not finite are those forecast: correlated keys in fp16 and bf16", "[forecast]") {

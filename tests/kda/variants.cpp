@@ -292,8 +292,8 @@ TEST_CASE(
     CHECK(error.o <= 4 * test::rms_ratio(triton.o, oracle.o));
     CHECK(error.state <= 4 * test::rms_ratio(triton.final_state, oracle.final_state));
     // The Triton recurrence itself, as its authors' fp32 arithmetic allows: the reader, the oracle and the
-    // conventions agree with code we did not write.
-    if (file.dtype() == DType::fp32)
+    // conventions agree with code we did not write. Functions that it approximates, of gates, err more.
+    if (file.dtype() == DType::fp32 && problem.options.gate == kda::Gate::none)
       CHECK(test::rms_ratio(triton.o, oracle.o) == Approx(5.5e-8).epsilon(0.2));
   }
 }

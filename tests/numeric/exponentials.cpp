@@ -14,6 +14,7 @@
 #include "support/catch.hpp"
 #include "support/h100_rules.hpp"
 #include "support/random.hpp"
+#include "support/sampled.hpp"
 
 namespace exponentials_tests {
 
@@ -94,7 +95,9 @@ const float infinity = HUGE_VALF, not_a_number = std::nanf("");
 
 TEST_CASE("the H100's exponentials follow the measured rules on 2^24 inputs over all of fp32",
           "[exponential]") {
-  // One input of every 256 consecutive bit patterns, at a place of its own.
+  // Of every 256 consecutive bit patterns one, at a place of its own; of those a sample.
+  const test::Sampled sample;
+  INFO(sample.text());
   constexpr std::size_t items = 256, each = (std::size_t{1} << 24) / items;
   std::size_t wrong[std::size(ruled)] = {};
   std::vector<std::size_t> found(items * std::size(ruled));
@@ -102,6 +105,7 @@ TEST_CASE("the H100's exponentials follow the measured rules on 2^24 inputs over
     test::Random random(item);
     for (std::size_t i = 0; i < each; ++i) {
       const float x = from_bits(static_cast<std::uint32_t>((item * each + i) * 256 + random.below(256)));
+      if (!sample.has(i)) continue;
       for (std::size_t row = 0; row < std::size(ruled); ++row)
         found[item * std::size(ruled) + row] += !agree(ruled[row], x);
     }

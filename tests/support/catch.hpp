@@ -12,8 +12,7 @@ inline auto ContainsSubstring(const std::string& text) { return Catch::Matchers:
 
 #include <cstdio>
 
-/// Ends the test as skipped, with its reason; ctest shows it (SKIP_REGULAR_EXPRESSION in
-/// tests/CMakeLists.txt).
+/// Ends the test as skipped, with its reason, which scripts/test shows.
 #define KDA_CHECK_SKIP(reason)                                 \
   do {                                                         \
     std::printf("SKIPPED: %s\n", std::string(reason).c_str()); \
