@@ -45,7 +45,8 @@ Names shell_names() {
 
 int completions_main(const Words& words) {
   std::string chosen;
-  Parser parser("completions", "What a shell needs to complete commands, options and names", completions_footer);
+  Parser parser("completions", "What a shell needs to complete commands, options and names",
+                completions_footer);
   parser.positional(chosen, "SHELL", join(shell_names()).c_str());
   if (!parser.parse(words)) return 0;
   for (const Shell& shell : shells) {

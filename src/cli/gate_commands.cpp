@@ -49,7 +49,7 @@ Exit codes: those of the run; 3 when the reports are not the shards of one run, 
 constexpr char selftest_footer[] =
     R"(Wrong kernels (docs/selftest.md) are judged as variants are: against the oracle and under the invariants. Each must be
 caught on one problem and by the lines of @ci, what is 1 % wrong by the lines, and every variant that can run here must
-pass both, @ci on one thread and on two.
+pass both, @ci on one thread and on two. With names, those wrong kernels alone are tried, and variants on the one problem.
 
 Exit codes: 0 all caught, nothing else failed; 1 one was missed, or a false alarm.
 )";
@@ -113,6 +113,8 @@ int selftest_main(const Words& words) {
   Parser parser("selftest", "Can the gate fail? Wrong kernels must be caught, healthy ones must pass",
                 selftest_footer);
   bool production = false;
+  Names mutants;
+  parser.positionals(mutants, "NAME...", "These wrong kernels alone (docs/selftest.md)");
   parser.flag("--production", production,
               "Instead: wrong forward kernels on a problem of the shape of production, without @ci");
   add_output_options(parser, output);
@@ -124,6 +126,7 @@ int selftest_main(const Words& words) {
                          [&](const std::string& text) { progress.warn(text); },
                          [&](const std::string& text) { progress.show(text); }};
     request.suite = "@ci", request.production = production;
+    request.mutants = mutants, request.variants_over_suite = mutants.empty();
     request.parse_line = parse_run_line;
     selftest::selftest(request, document);
   });

@@ -219,8 +219,9 @@ void refuse_limits_on_magnitudes(const plan::Judging& judging) {
 using Tell = std::function<void(const std::string&)>;
 
 /// Two files, or groups of them.
-void compare_files(const FileAndGroup& reference_place, const FileAndGroup& got_place, const DiffRequest& request,
-                   const Tell& warning, const Tell& progress, report::Document& document) {
+void compare_files(const FileAndGroup& reference_place, const FileAndGroup& got_place,
+                   const DiffRequest& request, const Tell& warning, const Tell& progress,
+                   report::Document& document) {
   fixture::ReadLimits limits = request.limits;
   limits.whole_tensors = false;
   const Side reference(reference_place, limits), got(got_place, limits);
@@ -304,7 +305,8 @@ void diff(const DiffRequest& request, report::Document& document, const Tell& wa
                 "two files, or two folders whose files have the same names");
   if (!folders) {
     guarded(request.got, document, [&] {
-      compare_files(FileAndGroup(request.reference), FileAndGroup(request.got), request, warning, progress, document);
+      compare_files(FileAndGroup(request.reference), FileAndGroup(request.got), request, warning, progress,
+                    document);
     });
     return;
   }
@@ -324,7 +326,8 @@ void diff(const DiffRequest& request, report::Document& document, const Tell& wa
       add_lonely(target, request.got, document);
     else
       guarded(target.path, document, [&] {
-        compare_files(FileAndGroup(partner->second.path), FileAndGroup(target.path), request, warning, progress, document);
+        compare_files(FileAndGroup(partner->second.path), FileAndGroup(target.path), request, warning,
+                      progress, document);
       });
   }
 }

@@ -157,15 +157,16 @@ bool exists(const WayAndSolver& way, const Problem& problem, const Subject& subj
 }
 
 /// Whether it adds in the order of `prefill`.
-bool adds_alike(const WayAndSolver& way, const Problem& problem, const Tensors& reference, const Subject& subject) {
+bool adds_alike(const WayAndSolver& way, const Problem& problem, const Tensors& reference,
+                const Subject& subject) {
   // Chunks of one token are other sums than those of a chunk.
   if (is_decode(way) && subject.form != judge::Form::recurrence) return false;
   if (hands_over(way)) return subject.adds_as_in_one_call(problem, reference.at("final_state").dtype());
   return !subject.layout_decides || (way.solve != other_zero_state && way.solve != other_layout);
 }
 
-Trial trial_of(const WayAndSolver& way, const Tensors& got, const WayAndSolver& against, const Tensors& expected,
-               bool same_bits, MatrixPlace place) {
+Trial trial_of(const WayAndSolver& way, const Tensors& got, const WayAndSolver& against,
+               const Tensors& expected, bool same_bits, MatrixPlace place) {
   Trial trial{fmt::format("{} against {}", way.way.name, against.way.name), same_bits, {}, place};
   for (const std::string& name : kda::tensors_of(Pass::forward))
     if (got.contains(name) && expected.contains(name))

@@ -117,6 +117,8 @@ constexpr Preset preset_rows[] = {
 
 std::span<const Preset> presets() { return preset_rows; }
 
-const Preset& preset_named(std::string_view name) { return *std::ranges::find(preset_rows, name, &Preset::name); }
+const Preset& preset_named(std::string_view name) {
+  return *std::ranges::find(preset_rows, name, &Preset::name);
+}
 
 }  // namespace kda_check::kda

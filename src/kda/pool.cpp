@@ -30,14 +30,14 @@ class Rows {
     const std::size_t wanted = sequences * std::max<std::size_t>(1, table.columns);
     if (table.indices.size() != wanted)
       refuse_call(fmt::format("inputs/state_indices has {} entries; wanted {} for {} sequences",
-                         table.indices.size(), wanted, sequences));
+                              table.indices.size(), wanted, sequences));
     if (table.accepted.empty()) return;
     if (table.columns == 0)
       refuse_call("inputs/num_accepted_tokens is there but inputs/state_indices is [N]; wanted [N,S]",
-             "a column for every token that may be accepted");
+                  "a column for every token that may be accepted");
     if (table.accepted.size() != sequences)
       refuse_call(fmt::format("inputs/num_accepted_tokens has {} entries; wanted {}, one a sequence",
-                         table.accepted.size(), sequences));
+                              table.accepted.size(), sequences));
   }
 
   void add(const Sequence& sequence, std::vector<PoolPiece>& pieces) {
@@ -59,7 +59,8 @@ class Rows {
       if (is_padding(n, t)) continue;
       const std::size_t to = slot(n, t);
       if (!stored.insert(to).second)
-        refuse_call(fmt::format("{} is {}, as another of the row; wanted a slot for each token", entry(n, t), to));
+        refuse_call(
+            fmt::format("{} is {}, as another of the row; wanted a slot for each token", entry(n, t), to));
       take(to, n);
       pieces.push_back({sequence.part(0, t + 1), from, to});
     }
@@ -83,9 +84,9 @@ class Rows {
     if (table_.padding == PaddingSlots::nonpositive) return none;
     if (table_.padding == PaddingSlots::negative_tokens) return accepted < 1 ? 0 : table_.columns - 1;
     refuse_call(fmt::format("inputs/num_accepted_tokens[{}] is {}; wanted 1..{}, the columns of "
-                       "inputs/state_indices",
-                       n, accepted, columns),
-           "a kernel reads the slot of column num_accepted_tokens - 1");
+                            "inputs/state_indices",
+                            n, accepted, columns),
+                "a kernel reads the slot of column num_accepted_tokens - 1");
   }
   /// Whether the row of so many tokens that is read from that column is padding as a whole.
   bool is_padding_row(std::size_t n, std::size_t column, std::size_t length) const {
@@ -107,13 +108,13 @@ class Rows {
     if (tokens == length || table_.padding == PaddingSlots::nonpositive) return length;
     if (table_.padding != PaddingSlots::negative_tokens)
       refuse_call(fmt::format("{} is {}, which is padding, and token {} of the sequence is stored there",
-                         entry(n, tokens), index(n, tokens), tokens),
-             "a row is padding as a whole, by the slot it is read from");
+                              entry(n, tokens), index(n, tokens), tokens),
+                  "a row is padding as a whole, by the slot it is read from");
     for (std::size_t t = tokens; t < length; ++t)
       if (!is_padding(n, t))
         refuse_call(fmt::format("{} is {}, which is padding, and token {} behind it is stored in slot {}",
-                           entry(n, tokens), index(n, tokens), t, index(n, t)),
-               "the tokens of a row that are padding are its last ones");
+                                entry(n, tokens), index(n, tokens), t, index(n, t)),
+                    "the tokens of a row that are padding are its last ones");
     return tokens;
   }
   bool is_padding(std::size_t n, std::size_t column) const {
@@ -131,20 +132,21 @@ class Rows {
   std::size_t slot(std::size_t n, std::size_t column) const {
     const std::int64_t found = index(n, column);
     if (found < 0 || found >= slots_)
-      refuse_call(fmt::format("{} is {}; wanted 0..{}, the slots of inputs/state_pool", entry(n, column), found,
-                         slots_ - 1),
-             found < 0 && table_.padding == PaddingSlots::none
-                 ? "options/padding_slots says which numbers are padding"
-                 : "");
+      refuse_call(fmt::format("{} is {}; wanted 0..{}, the slots of inputs/state_pool", entry(n, column),
+                              found, slots_ - 1),
+                  found < 0 && table_.padding == PaddingSlots::none
+                      ? "options/padding_slots says which numbers are padding"
+                      : "");
     return static_cast<std::size_t>(found);
   }
   void take(std::size_t slot, std::size_t n) {
     const auto [owner, is_new] = owners_.emplace(slot, n);
     if (!is_new && owner->second != n)
-      refuse_call(fmt::format("inputs/state_indices names slot {} in the rows of sequences {} and {}; wanted a "
-                         "slot in one row only",
-                         slot, owner->second, n),
-             "also where no row stores to it: two sequences that begin from one state need two slots of it");
+      refuse_call(
+          fmt::format("inputs/state_indices names slot {} in the rows of sequences {} and {}; wanted a "
+                      "slot in one row only",
+                      slot, owner->second, n),
+          "also where no row stores to it: two sequences that begin from one state need two slots of it");
   }
 
   const SlotTable& table_;
@@ -192,14 +194,16 @@ std::vector<PoolPiece> pieces_of(const SlotTable& table, std::size_t slots,
   Rows rows(table, slots, sequences.size());
   std::vector<PoolPiece> pieces;
   for (const Sequence& sequence : sequences) rows.add(sequence, pieces);
-  if (pieces.empty()) refuse_call("inputs/state_indices has padding alone: no token of this call is computed");
+  if (pieces.empty())
+    refuse_call("inputs/state_indices has padding alone: no token of this call is computed");
   return pieces;
 }
 
 void check_call(const Outline& call) {
   for (const char* const name : {"initial_state", "do", "dht"})
     if (call.has(name))
-      refuse_call(fmt::format("inputs/{} is there beside inputs/state_pool; a call on a pool has none", name));
+      refuse_call(
+          fmt::format("inputs/{} is there beside inputs/state_pool; a call on a pool has none", name));
 }
 
 std::string_view in_ordinary_form(std::string_view tensor) {

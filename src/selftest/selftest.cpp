@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 
+#include "base/error.hpp"
 #include "base/interruption.hpp"
 #include "plan/selection.hpp"
 #include "report/rows.hpp"
@@ -165,6 +166,10 @@ report::Section devices(bool production) {
   return section;
 }
 
+bool is_backward_mutant(std::string_view name) {
+  return std::ranges::any_of(backward_mutants(), [&](const BackwardMutant& one) { return one.name == name; });
+}
+
 /// The one sequence of a layer has nobody to share a pool with.
 bool is_wrong_in_a_pool(std::string_view name) {
   return std::ranges::any_of(pool_faults(), [&](const PoolFault& fault) { return fault.name == name; });
@@ -186,6 +191,10 @@ void selftest(const SelftestRequest& request, report::Document& document) {
     return found;
   };
   std::vector<Subject> subjects = wanted(Pass::forward);
+  for (const std::string& name : request.mutants)
+    if (std::ranges::find(subjects, name, &Subject::name) == subjects.end() && !is_backward_mutant(name))
+      throw Error(ErrorKind::usage, fmt::format("no wrong kernel is called '{}'", name), {},
+                  "their names: docs/selftest.md, or the report of a selftest");
   const std::size_t forward = subjects.size();
   if (request.production)
     std::erase_if(subjects, [](const Subject& subject) {
@@ -208,7 +217,8 @@ void selftest(const SelftestRequest& request, report::Document& document) {
     }
     if (with_suite) try_on_suite(all, suite, judgement, threads);
     document.sections.push_back(rows_about(subjects, suite));
-    if (with_suite) document.sections.push_back(healthy_over(suite, judgement));
+    if (with_suite && request.variants_over_suite)
+      document.sections.push_back(healthy_over(suite, judgement));
   } catch (const Interrupted&) {
     if (document.sections.size() == 1) {  // nothing is known of those that are missing
       std::erase_if(subjects, [](const Subject& subject) { return !subject.tried; });

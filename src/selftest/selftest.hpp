@@ -16,6 +16,7 @@ struct SelftestRequest {
   std::string suite;        ///< "@ci"; empty: the problems of the selftest alone
   bool production = false;  ///< forward kernels alone, on a problem of the shape of production; no suite
   std::vector<std::string> mutants = {};  ///< these alone beside the healthy ones; empty: all
+  bool variants_over_suite = true;        ///< also every variant of this machine over all of the suite
   std::function<plan::Request(const plan::Words&)> parse_line;
 };
 
@@ -23,7 +24,8 @@ struct SelftestRequest {
 /// (those of the backward pass against the oracle), then over the suite - mutants up to the first line that
 /// catches them, variants over all, on one thread and on two. A row for each, which fails where a mutant is
 /// missed or a healthy kernel is not let pass. The document, empty at first, is filled at the end, also when
-/// Interrupted is thrown: with rows of those whose trials were over.
+/// Interrupted is thrown: with rows of those whose trials were over. Throws Error{usage} for a mutant that is
+/// not known.
 void selftest(const SelftestRequest& request, report::Document& document);
 
 }  // namespace kda_check::selftest

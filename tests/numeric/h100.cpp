@@ -106,7 +106,8 @@ TEST_CASE("a unit's quadratics give the bits of the rules on any of the 2^23 fra
   INFO(sample.text());
   const auto wrong = [&](const std::function<float(std::size_t)>& ours,
                          const std::function<float(std::size_t)>& rules) {
-    return how_many(fractions, [&](std::size_t i) { return sample.has(i) && bits_of(ours(i)) != bits_of(rules(i)); });
+    return how_many(fractions,
+                    [&](std::size_t i) { return sample.has(i) && bits_of(ours(i)) != bits_of(rules(i)); });
   };
   const auto n = [](std::size_t i) { return static_cast<std::int64_t>(i); };
   CHECK(wrong([](std::size_t i) { return h100::ex2_ftz(static_cast<float>(i) * 0x1p-23f); },

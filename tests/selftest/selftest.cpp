@@ -19,6 +19,7 @@
 #include "support/child.hpp"
 #include "support/problems.hpp"
 #include "support/running.hpp"
+#include "support/sampled.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace selftest_tests {
@@ -46,6 +47,17 @@ report::Document tried(int threads, const std::string& suite = {}, std::vector<s
 const report::Document& on_problems() {
   static const report::Document document = tried(2);
   return document;
+}
+
+/// Of the names of all wrong forward kernels.
+std::vector<std::string> drawn_mutants(const test::Sampled& sample) {
+  std::set<std::string> names;
+  for (const selftest::Mutant& mutant : selftest::mutants()) names.insert(std::string(mutant.name));
+  std::vector<std::string> drawn;
+  std::size_t item = 0;
+  for (const std::string& name : names)
+    if (sample.has(item++)) drawn.push_back(name);
+  return drawn;
 }
 
 /// A suite of one line.
@@ -91,8 +103,7 @@ TEST_CASE("of a selftest that a signal ends, the rows that were known are kept, 
 TEST_CASE("every wrong kernel is caught, and no healthy one, on any number of threads", "[selftest]") {
   const report::Document& document = on_problems();
   CHECK(report::exit_code(document) == 0);
-  // A hundredth of these is below what can be seen on this problem; lines of @ci see it
-  // (tests/cli/selftest.cpp).
+  // A hundredth of these is below what can be seen on this problem; lines of @ci see it.
   const std::set<std::string> too_small{"carried_state_too_large bf16", "write_lost bf16",
                                         "initial_state_dropped bf16",   "carried_state_too_large fp16",
                                         "state_read_in_bf16 bf16",      "state_read_in_bf16 fp16"};
@@ -229,7 +240,8 @@ TEST_CASE("a wrong kernel is tried as the lines have it: in their precision, and
        "/../captures/corr_keys_bf16.h5' --variant recurrent --arithmetic h100 "
        "--against gpu-recurrent@nvidia-h100-80gb-hbm3 --oracle none --limit differing_bits=exact")
           .c_str());
-  const report::Document document = tried(2, suite.name(), {"too_large", "silent_tf32", "state_read_in_bf16", "looks_ahead"});
+  const report::Document document =
+      tried(2, suite.name(), {"too_large", "silent_tf32", "state_read_in_bf16", "looks_ahead"});
   for (const Item& item : items_of(document, "rows")) {
     INFO(item.words("name") << ' ' << item.words("dtype") << ' ' << item.words("size"));
     CHECK(item.words("in_suite").empty());
@@ -305,6 +317,57 @@ TEST_CASE("a false alarm of the suite, or a suite in which nothing passes, makes
     CHECK(run.entry().verdict == Verdict::fail);
   }
   CHECK(report::exit_code(nothing) == 1);
+}
+
+TEST_CASE("every wrong kernel is caught by a line of the suite of pull requests, no variant by any",
+          "[selftest]") {
+  const test::Sampled sample(12);
+  INFO(sample.text());
+  selftest::SelftestRequest request;
+  request.resources = test::on_threads(2);
+  request.suite = "@ci";
+  request.mutants = drawn_mutants(sample);
+  request.variants_over_suite = sample.step == 1;  // the smoke and shard tests have variants over it, too
+  request.parse_line = cli::parse_run_line;
+  report::Document document;
+  selftest::selftest(request, document);
+  CHECK(report::exit_code(document) == 0);
+  std::size_t wrong = 0;
+  for (const Item& row : items_of(document, "rows")) {
+    INFO(row.words("name") << ' ' << row.words("dtype") << ' ' << row.words("size"));
+    if (row.flag("healthy")) {
+      CHECK(row.words("in_suite").empty());
+      continue;
+    }
+    ++wrong;
+    CHECK_THAT(row.words("in_suite"), ContainsSubstring("@ci:"));
+    if (!row.words("size").empty()) CHECK_THAT(row.words("in_suite"), ContainsSubstring(": oracle: "));
+  }
+  CHECK(wrong >= request.mutants.size());
+}
+
+TEST_CASE(
+    "at the shape of production wrong kernels are caught in full and in one place, at 1 % or said to be "
+    "below what "
+    "is seen",
+    "[selftest]") {
+  const test::Sampled sample(12);
+  INFO(sample.text());
+  selftest::SelftestRequest request;
+  request.resources = test::on_threads(2);
+  request.production = true;
+  request.mutants = drawn_mutants(sample);
+  report::Document document;
+  selftest::selftest(request, document);
+  CHECK(report::exit_code(document) == 0);
+  for (const Item& row : items_of(document, "rows")) {
+    const std::string size = row.words("size"), finding = row.words("finding");
+    INFO(row.words("name") << ' ' << row.words("dtype") << ' ' << size);
+    CHECK(row.words("pass") == "forward");
+    if (size.find(" in ") != std::string::npos) CHECK(finding == "caught");
+    if (finding == "not seen") CHECK((size == "1 %" || row.words("name") == "state_read_in_bf16"));
+  }
+  CHECK(items_of(document, "suite_runs").empty());
 }
 
 }  // namespace selftest_tests
