@@ -86,7 +86,6 @@ class PlannedRun {
   std::string digest() const { return plan_.digest; }
 
   int list() {
-    check_interruption();  // of a plan that a signal ended there is nothing to list
     Outputs outputs(planned_.output, plan_.inputs, plan_.shard);
     document_.judges = false;
     document_.sections.push_back(plan::listing(plan_));

@@ -9,7 +9,6 @@
 #include <system_error>
 
 #include "base/error.hpp"
-#include "base/interruption.hpp"
 #include "base/names.hpp"
 #include "plan/builder.hpp"
 #include "plan/requirements.hpp"
@@ -140,19 +139,8 @@ Plan planned(const Request& command, const Planning& planning) {
   plan.required = required_by(command, lines);
   check_devices(plan.required, command.registry);
   Builder builder(plan, planning.limits);
-  try {
-    for (const Line& line : lines) builder.add(line.request, line.targets);
-    builder.finish();
-  } catch (const Interrupted&) {
-    // Whoever executes it finds the signal, and reports that nothing was done: not into a file that would
-    // have been read.
-    plan.problems.clear();
-    for (const Line& line : lines) {
-      if (!line.request->tolerance.empty()) plan.inputs.push_back(line.request->tolerance);
-      for (const Target& target : line.targets) plan.inputs.push_back(target.path);
-    }
-    return plan;
-  }
+  for (const Line& line : lines) builder.add(line.request, line.targets);
+  builder.finish();
   plan.narrowed = plan.narrowed || !plan.shard.is_whole();
   std::ranges::move(never_asked(plan, command), std::back_inserter(plan.failures));
   cut(plan);

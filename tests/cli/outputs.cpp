@@ -149,6 +149,8 @@ TEST_CASE(
   const auto limited = [&](const std::string& limit, const std::string& command) {
     const Output output = shell("(ulimit " + limit + "; exec $KDA " + command + ")");
     INFO(limit << ": " << command << ": " << output.err);
+    if (output.err.find("error while loading shared libraries") != std::string::npos)
+      return 0;  // not yet ours
     CHECK((output.code == 0 || output.code == 4));
     if (output.code == 4) {
       CHECK(lines(output.err) == 1);

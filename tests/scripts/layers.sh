@@ -10,7 +10,7 @@ failures=0
 fail() { failures=$((failures + 1)); echo "$*" >&2; }
 
 # What cuda/ has of the layer above it: headers whose sources it does not need (src/CMakeLists.txt).
-allowed=' cuda:kda/arithmetic.hpp cuda:kda/cast_points.hpp cuda:kda/gradient.hpp cuda:kda/on_gpu.hpp cuda:kda/options.hpp cuda:kda/rounded.hpp cuda:kda/row_error_sums.hpp cuda:kda/row_layout.hpp cuda:kda/stage.hpp cuda:kda/stored_state.hpp cuda:kda/tensor_core_limits.hpp '
+allowed=' cuda:kda/arithmetic.hpp cuda:kda/cast_points.hpp cuda:kda/gpu_words.hpp cuda:kda/gradient.hpp cuda:kda/on_gpu.hpp cuda:kda/options.hpp cuda:kda/rounded.hpp cuda:kda/row_error_sums.hpp cuda:kda/row_layout.hpp cuda:kda/stage.hpp cuda:kda/stored_state.hpp cuda:kda/tensor_core_limits.hpp '
 kernels='gate_functions gradient_elements gradient_rules gradient_step oracle_elements oracle_step row_norm'
 # Those for a team, and what they take.
 kernels+=' backward_blocks chunk chunk_backward chunk_backward_block chunk_backward_parts chunk_operands cumulate decays element_block exact_sum exponential intra_backward inverse one_lane operations oracle_blocks product reduction residual_backward row_error_rules scores solve sum_terms sums_of_rows table team tensor_core token token_backward triton_backward'
