@@ -51,7 +51,7 @@ TEST_CASE("memory goes back to its device from a thread that is at another", "[m
   KDA_CHECK_NEEDS_GPU();
   int devices = 0;
   REQUIRE(cudaGetDeviceCount(&devices) == cudaSuccess);
-  if (devices < 2) SKIP("one GPU");
+  if (devices < 2) KDA_CHECK_SKIP("one GPU");
   cudaMemPool_t pool = nullptr;
   REQUIRE(cudaDeviceGetDefaultMemPool(&pool, 1) == cudaSuccess);
   const auto used = [&] {
