@@ -1,5 +1,5 @@
 // What most files of the layers above the kernels include, compiled once for all of them
-// (cmake/layers.cmake). No file may count on it: the preset ci compiles without.
+// (cmake/layers.cmake). No file may count on it: the preset all compiles without.
 #pragma once
 
 #include <fmt/format.h>

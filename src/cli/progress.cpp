@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <string_view>
 #include <system_error>
 
@@ -72,8 +73,12 @@ void Progress::begin(double seconds, std::size_t cases) {
       for (;;) {
         news_.wait_for(lock, stop, between, [] { return false; });
         if (stop.stop_requested()) return;
-        if (shown_) draw();
-        tell();
+        try {
+          if (shown_) draw();
+          tell();
+        } catch (const std::bad_alloc&) {
+          // Whoever works says so.
+        }
       }
     });
   } catch (const std::system_error&) {

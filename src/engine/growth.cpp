@@ -117,7 +117,7 @@ report::Table windows_of(const explain::Growth& growth, bool has_magnitude) {
                    {"bias", {}, Show::figure}};
   if (has_magnitude) table.columns.push_back({"scaled_ulp", {}, Show::figure});
   for (const explain::Window& window : growth.windows) {
-    table.rows.push_back({integer(window.first), count(window.last), window.rms_ratio, window.max_abs,
+    table.rows.push_back({integer(window.first), integer(window.last), window.rms_ratio, window.max_abs,
                           bias_value(window.bias)});
     if (has_magnitude) table.rows.back().emplace_back(window.scaled_ulp);
   }

@@ -25,9 +25,13 @@ TEST_CASE("wrong kernels that are named are tried alone, and a name that nobody 
   CHECK(wrong > 3);
   CHECK_FALSE(document.contains("suite_runs"));
 
-  const Output unknown = program("selftest gate_latte");
-  CHECK(unknown.code == 2);
-  CHECK_THAT(unknown.err, ContainsSubstring("no wrong kernel is called 'gate_latte'"));
+  // Not known; not wrong; not among those of production.
+  for (const std::string words : {"gate_latte", "naive", "--production scale_of_values"}) {
+    const Output unknown = program("selftest " + words);
+    INFO(words);
+    CHECK(unknown.code == 2);
+    CHECK_THAT(unknown.err, ContainsSubstring("no wrong kernel that is tried here is called"));
+  }
 }
 
 }  // namespace selftest_tests

@@ -206,5 +206,5 @@ def children(parent):
 
 if __name__ == "__main__":
     print(f"SKIPPED: {missing}" if missing else "with MPI")
-    outcome = unittest.main(argv=sys.argv[:1], exit=False).result
+    outcome = unittest.main(argv=sys.argv[:1], verbosity=2, exit=False).result
     sys.exit(1 if not outcome.wasSuccessful() else 77 if missing else 0)
