@@ -49,13 +49,16 @@ const report::Document& on_problems() {
   return document;
 }
 
-/// Of the names of all wrong forward kernels; of those that the shape of production has.
+/// Of the names of all wrong kernels; of the forward ones that the shape of production has.
 std::vector<std::string> drawn_mutants(const test::Sampled& sample, bool production = false) {
   std::set<std::string> names;
   for (const selftest::Mutant& mutant : selftest::mutants()) names.insert(std::string(mutant.name));
   if (production) {
     names.erase("scale_of_values");
     for (const selftest::PoolFault& fault : selftest::pool_faults()) names.erase(std::string(fault.name));
+  } else {
+    for (const selftest::BackwardMutant& mutant : selftest::backward_mutants())
+      names.insert(std::string(mutant.name));
   }
   std::vector<std::string> drawn;
   std::size_t item = 0;
@@ -331,7 +334,7 @@ TEST_CASE("every wrong kernel is caught by a line of the suite of pull requests,
   request.resources = test::on_threads(2);
   request.suite = "@ci";
   request.mutants = drawn_mutants(sample);
-  request.variants_over_suite = sample.step == 1;  // the smoke and shard tests have variants over it, too
+  request.variants_over_suite = sample.step == 1;  // two runs of all of @ci
   request.parse_line = cli::parse_run_line;
   report::Document document;
   selftest::selftest(request, document);
