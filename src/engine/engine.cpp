@@ -21,6 +21,7 @@
 #include "base/interruption.hpp"
 #include "base/work.hpp"
 #include "engine/findings.hpp"
+#include "engine/judged.hpp"
 #include "plan/cost.hpp"
 #include "plan/listing.hpp"
 
@@ -107,6 +108,7 @@ void run_problem(const plan::Problem& plan, const Resources& resources, report::
       }
     }
     std::ranges::move(context.failures, std::back_inserter(part.failures));
+    leave_out_wrong_references(findings.cases);  // also of a pass whose other failed
     for (report::CaseResult& item : findings.cases)
       if (context.oracle_left_its_device(item.pass) && !item.oracle_device.empty())
         item.oracle_device = "cpu";

@@ -300,7 +300,6 @@ void judge_verdicts(Context& context, Findings& findings) {
       context.release();
     }
   }
-  leave_out_wrong_references(findings.cases);
   note_missing_options(context, findings);
 }
 

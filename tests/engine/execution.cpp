@@ -59,10 +59,12 @@ engine::Resources with_budget(std::size_t bytes, int threads = 1) {
   return resources;
 }
 
-/// A file whose answers are as large as its inputs or larger, with a loss and a recorded answer.
+/// A file whose answers are as large as its inputs or larger, with a loss and a recorded answer: a right one,
+/// or one whose o is wrong.
 class Roomy {
  public:
-  Roomy() : file_(problem_of(), &answer_of(), "roomy") {}
+  explicit Roomy(bool is_wrong = false)
+      : file_(problem_of(), is_wrong ? &wrong_answer() : &answer_of(), "roomy") {}
   const std::string& path() const { return file_.path; }
   std::size_t input_bytes() const { return plan::Source::look({file_.path, file_.path, false}, {}).bytes(); }
   static std::size_t answer_bytes(DType dtype, kda::Pass pass = kda::Pass::forward) {
@@ -80,6 +82,14 @@ class Roomy {
   }
   static const kda::Answer& answer_of() {
     static const kda::Answer answer = test::run(problem_of(), "recurrent", DType::fp32);
+    return answer;
+  }
+  static const kda::Answer& wrong_answer() {
+    static const kda::Answer answer = [] {
+      kda::Answer wrong = test::run(problem_of(), "recurrent", DType::fp32);
+      wrong.o.set(11, wrong.o.value(11) * 1.5 + 1);
+      return wrong;
+    }();
     return answer;
   }
   test::TemporaryFixture file_;
@@ -160,6 +170,20 @@ TEST_CASE("gradients whose truth does not fit take nothing from the forward pass
   REQUIRE(document.failures.size() == 1);
   CHECK_THAT(document.failures[0].message, ContainsSubstring("--memory-limit"));
   CHECK(exit_code(document) == 3);
+}
+
+TEST_CASE("a wrong recorded answer is one failure, too, where gradients do not fit", "[engine][memory]") {
+  const Roomy file(true);
+  plan::Request request = test::request_for({file.path()});
+  request.selection.variants = Names{"recurrent"};
+  request.twins = false;
+  const std::size_t budget = file.input_bytes() + Roomy::answer_bytes(DType::fp32, kda::Pass::backward);
+  const report::Document document = test::ran(request, with_budget(budget));
+  REQUIRE(document.failures.size() == 1);
+  CHECK(case_of(document, "somebody", "oracle").verdict == Verdict::fail);
+  CHECK(document.count(Verdict::fail) == 1);
+  CHECK(test::tensor_of(case_of(document, "recurrent", "somebody"), "o").reason ==
+        "not compared: somebody fails");
 }
 
 TEST_CASE("a budget below the inputs refuses the file when it is looked at", "[engine][memory]") {
