@@ -6,11 +6,20 @@
 # which every name is local but the table's. tests/scripts/kernel_symbols.sh holds the build to it.
 find_program(KDA_CHECK_LD NAMES ld.bfd ld REQUIRED)
 
-set(kda_check_kernel_sources any_tokens.cpp approximations.cpp chunk.cpp chunk_backward.cpp element_errors.cpp elements.cpp exponentials.cpp gradient_oracle.cpp oracle.cpp
-    rounding_probe.cpp row_errors.cpp segments.cpp stage_oracle.cpp stored_state.cpp sums.cpp table.cpp tokens.cpp)
+# The table is the door for src/kda, with what it takes and the rules of single elements; cuda compiles the kernels, too.
+kda_check_doors(kda_check_kda_kernels kda/kernels ${PROJECT_SOURCE_DIR}/src/kda/kernels
+  table.hpp backward_blocks.hpp chunk_backward_block.hpp element_block.hpp operations.hpp oracle_blocks.hpp
+  elements/gradient_rules.hpp elements/special.hpp truth/gate_functions.hpp truth/gradient_elements.hpp truth/oracle_elements.hpp
+  truth/row_norm.hpp)
+target_link_libraries(kda_check_kda_kernels_headers INTERFACE kda_check_kda_arithmetic_headers)
+target_link_libraries(kda_check_kda_kernels_inside INTERFACE kda_check_kda_arithmetic_headers)
+
+set(kda_check_kernel_sources table.cpp chunk/chunk.cpp chunk/chunk_backward.cpp chunk/segments.cpp elements/approximations.cpp
+    elements/element_errors.cpp elements/elements.cpp elements/exponentials.cpp elements/row_errors.cpp sums/sums.cpp token/any_tokens.cpp
+    token/stored_state.cpp token/tokens.cpp truth/gradient_oracle.cpp truth/oracle.cpp truth/rounding_probe.cpp truth/stage_oracle.cpp)
 list(TRANSFORM kda_check_kernel_sources PREPEND ${PROJECT_SOURCE_DIR}/src/kda/kernels/)
 # g++ moves what a selection may discard behind a branch, and then does one number at a time, five times as slow.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kda/kernels/approximations.cpp PROPERTIES
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kda/kernels/elements/approximations.cpp PROPERTIES
   COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU>:-fno-tree-sink>")
 
 # kda_check_kernels(ISA OPTIONS ...): adds the object to KDA_CHECK_KERNEL_OBJECTS.
@@ -18,24 +27,19 @@ set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kda/kernels/approximations
 # -fno-math-errno and -fno-trapping-math change no result: they let square roots and selections be vectorised. Two
 # warnings are off: one about the ABI of passing wide vectors between functions (only those of one instruction set call
 # each other), one about g++'s own AVX-512 header (its bug 105593). -fno-gnu-unique: names of that kind stay global.
-#
-# The undefined-behaviour sanitizer asks of each access in a kernel whether its pointer is null, wraps or has an object:
-# two thirds of clang's time. What is wrong there the address sanitizer finds.
-add_library(kda_check_kernel_flags INTERFACE)
-target_link_libraries(kda_check_kernel_flags INTERFACE kda_check_flags)
-if(KDA_CHECK_SANITIZE MATCHES "undefined")
-  add_library(kda_check_unchecked INTERFACE)  # behind what they take back
-  target_compile_options(kda_check_unchecked INTERFACE -fno-sanitize=null,pointer-overflow,object-size)
-  target_link_libraries(kda_check_kernel_flags INTERFACE kda_check_unchecked)
-endif()
 set(KDA_CHECK_KERNEL_OBJECTS)
 function(kda_check_kernels isa)
   set(target kda_check_kernels_${isa})
   add_library(${target} OBJECT ${kda_check_kernel_sources})
   target_compile_definitions(${target} PRIVATE KDA_CHECK_ISA=${isa})
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O3> -fno-lto -fno-math-errno -fno-trapping-math -Wno-psabi
+  # Beside this processor's, the baseline is there to compare bits: optimised less, which changes none and is sooner done.
+  set(level 3)
+  if(isa STREQUAL baseline AND KDA_CHECK_NATIVE AND KDA_CHECK_BASELINE)
+    set(level 1)
+  endif()
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O${level}> -fno-lto -fno-math-errno -fno-trapping-math -Wno-psabi
     "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-fno-gnu-unique>" ${ARGN})
-  target_link_libraries(${target} PRIVATE kda_check_kernel_flags kda_check_kernel_headers kda_check_numeric)
+  target_link_libraries(${target} PRIVATE kda_check_flags kda_check_kda_kernels_inside)
   set(object ${PROJECT_BINARY_DIR}/kernels/${isa}.o)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/kernels)
   add_custom_command(OUTPUT ${object} BYPRODUCTS ${object}.all COMMENT "Kernels for ${isa}: one object, one name"
@@ -64,9 +68,9 @@ foreach(isa ${wanted})
   kda_check_kernels(${isa} ${options})
 endforeach()
 
-add_library(kda_check_kernels STATIC ${PROJECT_SOURCE_DIR}/src/kda/kernels/dispatch.cpp ${KDA_CHECK_KERNEL_OBJECTS})
+add_library(kda_check_kda_kernels STATIC ${PROJECT_SOURCE_DIR}/src/kda/kernels/dispatch.cpp ${KDA_CHECK_KERNEL_OBJECTS})
 set_source_files_properties(${KDA_CHECK_KERNEL_OBJECTS} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
 set_property(GLOBAL PROPERTY KDA_CHECK_INSTRUCTION_SETS ${wanted})
 list(TRANSFORM wanted PREPEND KDA_CHECK_HAS_)
-target_compile_definitions(kda_check_kernels PRIVATE ${wanted})
-target_link_libraries(kda_check_kernels PUBLIC kda_check_numeric PRIVATE kda_check_flags kda_check_kernel_headers kda_check_base)
+target_compile_definitions(kda_check_kda_kernels PRIVATE ${wanted})
+target_link_libraries(kda_check_kda_kernels PUBLIC kda_check_flags kda_check_kda_kernels_headers kda_check_numeric PRIVATE kda_check_kda_kernels_inside kda_check_base)

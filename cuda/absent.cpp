@@ -1,14 +1,14 @@
 // The GPU side of a build without the CUDA toolkit.
 #include "base/error.hpp"
-#include "decoding.hpp"
-#include "emulation.hpp"
-#include "gpu.hpp"
-#include "gradient_oracle.hpp"
-#include "instructions.hpp"
-#include "kept_inputs.hpp"
-#include "oracle.hpp"
-#include "row_errors.hpp"
-#include "segments.hpp"
+#include "cuda/device/device.hpp"
+#include "cuda/device/kept_inputs.hpp"
+#include "cuda/probe/instructions.hpp"
+#include "cuda/spread/emulation.hpp"
+#include "cuda/spread/row_errors.hpp"
+#include "cuda/truth/gradient_oracle.hpp"
+#include "cuda/truth/oracle.hpp"
+#include "cuda/variants/decoding/decoding.hpp"
+#include "cuda/variants/gpu.hpp"
 
 namespace kda_check::cuda {
 
@@ -26,6 +26,7 @@ void use_device(int) { throw Error(ErrorKind::environment, reason); }
 void check_exchange(Peers&) { throw Error(ErrorKind::environment, reason); }
 KeptInputs::KeptInputs(std::vector<Input>) {}
 KeptInputs::~KeptInputs() = default;
+std::string unsupported_shape(const Shape&) { return {}; }
 std::string unsupported_shape(Kernel, const Shape&) { return {}; }
 std::string unsupported_on_tensor_cores(const Shape&) { return {}; }
 void run(Kernel, const Request&) { throw Error(ErrorKind::environment, reason); }

@@ -17,7 +17,7 @@
 #include <sstream>
 
 #include "base/names.hpp"
-#include "base/parallel.hpp"
+#include "base/threads/parallel.hpp"
 
 namespace kda_check {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "judge/comparison.hpp"
+#include "judge/measures/comparison.hpp"
 
 namespace kda_check::bench {
 

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "bench/contestant.hpp"
-#include "kda/oracle.hpp"
+#include "kda/truth/oracle.hpp"
 
 namespace kda_check::bench {
 

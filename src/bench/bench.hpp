@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kda/variants.hpp"
+#include "kda/variants/variants.hpp"
 #include "plan/request.hpp"
 #include "report/document.hpp"
 

@@ -4,7 +4,7 @@
 
 #include "base/error.hpp"
 #include "bench/bench.hpp"
-#include "kda/pool.hpp"
+#include "kda/pool/pool.hpp"
 
 namespace kda_check::bench {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "kda/decoding.hpp"
-#include "kda/passes.hpp"
-#include "kda/problem.hpp"
+#include "kda/problem/passes.hpp"
+#include "kda/problem/problem.hpp"
+#include "kda/variants/decoding.hpp"
 
 namespace kda_check::bench {
 

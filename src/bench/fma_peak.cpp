@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "base/parallel.hpp"
+#include "base/threads/parallel.hpp"
 #include "bench/stopwatch.hpp"
 #include "kda/kernels/table.hpp"
 

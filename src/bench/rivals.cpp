@@ -12,7 +12,7 @@
 #include "base/shell_text.hpp"
 #include "fixture/fixture.hpp"
 #include "fixture/writer.hpp"
-#include "kda/pool.hpp"
+#include "kda/pool/pool.hpp"
 #include "numeric/formats.hpp"
 
 namespace kda_check::bench {

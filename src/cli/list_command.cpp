@@ -3,13 +3,13 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "cli/command.hpp"
-#include "cuda/gpu.hpp"
-#include "judge/metrics.hpp"
-#include "kda/arithmetic_presets.hpp"
-#include "kda/gpu_models.hpp"
+#include "judge/measures/metrics.hpp"
+#include "kda/arithmetic/presets.hpp"
+#include "kda/gpu/device.hpp"
+#include "kda/gpu/models.hpp"
 #include "kda/kernels/table.hpp"
-#include "kda/regimes.hpp"
-#include "kda/variants.hpp"
+#include "kda/regimes/regimes.hpp"
+#include "kda/variants/variants.hpp"
 #include "plan/suite.hpp"
 #include "report/writers.hpp"
 
@@ -85,7 +85,7 @@ void suites(Section& section) {
 void devices(Section& section) {
   section.columns = {{"name", {}, Show::code}, {"state", "on this machine"}};
   section.add({std::string("cpu"), fmt::format("kernels for {}", kda::kernel_table().instruction_set)});
-  section.add({std::string("gpu"), cuda::device_text()});
+  section.add({std::string("gpu"), kda::gpu_text()});
 }
 
 /// A row for each model of the GPU's arithmetic. One of a kind that another of it rules out has no verdict.
@@ -171,7 +171,7 @@ int list_main(const Words& words) {
       document.sections.push_back(std::move(section));
     }
     if (!probe) return;
-    if (const std::string reason = cuda::unavailable(); reason.empty())
+    if (const std::string reason = kda::gpu_unavailable(); reason.empty())
       document.sections.push_back(models(progress));
     else
       document.failures.push_back(

@@ -6,10 +6,10 @@
 #include "base/error.hpp"
 #include "base/memory.hpp"
 #include "base/names.hpp"
-#include "base/parallel.hpp"
+#include "base/threads/parallel.hpp"
 #include "cli/command.hpp"
-#include "explain/invariants.hpp"
-#include "kda/pool.hpp"
+#include "explain/invariants/invariants.hpp"
+#include "kda/pool/pool.hpp"
 #include "plan/requirements.hpp"
 
 namespace kda_check::cli {

@@ -14,7 +14,7 @@
 #include "cli/shared_devices.hpp"
 #include "engine/baseline_gate.hpp"
 #include "engine/engine.hpp"
-#include "kda/shared_run.hpp"
+#include "kda/shards/shared_run.hpp"
 #include "mpi/mpi.hpp"
 #include "plan/listing.hpp"
 #include "plan/requirements.hpp"
@@ -243,7 +243,7 @@ int run_on_ranks(const Words& words, Planned planned) {
   }
   if (!mpi::agree(*ranks, identity)) return exit_code(ErrorKind::environment);
   if (ranks->rank() != 0) {
-    kda::serve(*ranks, threads, memory_limit);
+    kda::serve(*ranks, threads, memory_limit, kda::run_chunk);
     return 0;
   }
   kda::share_runs(ranks.get());

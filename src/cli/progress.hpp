@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/descriptors.hpp"
-#include "base/work.hpp"
+#include "base/threads/work.hpp"
 #include "engine/engine.hpp"
 
 namespace kda_check::cli {

@@ -6,17 +6,17 @@
 
 #include "base/error.hpp"
 #include "cli/progress.hpp"
-#include "cuda/segments.hpp"
-#include "kda/gpu_segments.hpp"
+#include "kda/gpu/device.hpp"
+#include "kda/shards/shared_devices.hpp"
 
 namespace kda_check::cli {
 
 namespace {
 
 std::vector<int> ranks() {
-  if (const std::string reason = cuda::unavailable(); !reason.empty())
+  if (const std::string reason = kda::gpu_unavailable(); !reason.empty())
     throw Error(ErrorKind::environment, "--segments nccl: " + reason);
-  return nccl::devices_named(cuda::device_count());
+  return nccl::devices_named(kda::gpu_count());
 }
 
 }  // namespace

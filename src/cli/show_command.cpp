@@ -7,8 +7,8 @@
 #include "base/names.hpp"
 #include "cli/command.hpp"
 #include "fixture/fixture.hpp"
-#include "kda/gate_statistics.hpp"
-#include "kda/gradients.hpp"
+#include "kda/bounds/gate_statistics.hpp"
+#include "kda/problem/gradients.hpp"
 #include "numeric/product_sum.hpp"
 #include "plan/source.hpp"
 

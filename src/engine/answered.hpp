@@ -4,7 +4,7 @@
 #include <string>
 
 #include "judge/limits.hpp"
-#include "kda/passes.hpp"
+#include "kda/problem/passes.hpp"
 #include "plan/plan.hpp"
 #include "report/document.hpp"
 

@@ -6,10 +6,10 @@
 
 #include "base/error.hpp"
 #include "engine/findings.hpp"
-#include "explain/axis_study.hpp"
-#include "explain/ladder.hpp"
-#include "explain/stage_runs.hpp"
-#include "kda/launch_words.hpp"
+#include "explain/names/axis_study.hpp"
+#include "explain/names/ladder.hpp"
+#include "explain/stages/stage_runs.hpp"
+#include "kda/arithmetic/launch_words.hpp"
 #include "plan/selection.hpp"
 #include "report/rows.hpp"
 

@@ -10,7 +10,7 @@
 #include "base/names.hpp"
 #include "engine/judged.hpp"
 #include "engine/readings.hpp"
-#include "kda/variants.hpp"
+#include "kda/variants/variants.hpp"
 
 namespace kda_check::engine {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "base/parallel.hpp"
+#include "base/threads/parallel.hpp"
 #include "engine/gate_offset.hpp"
 #include "engine/likeness.hpp"
 #include "engine/twin_heads.hpp"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/head_truths.hpp"
-#include "judge/twin_test.hpp"
+#include "judge/spread/twin_test.hpp"
 
 namespace kda_check::engine {
 

@@ -6,10 +6,10 @@
 
 #include "base/names.hpp"
 #include "engine/findings.hpp"
-#include "explain/attribution.hpp"
-#include "explain/bit_search.hpp"
-#include "explain/stage_bits.hpp"
-#include "explain/stage_runs.hpp"
+#include "explain/names/attribution.hpp"
+#include "explain/names/bit_search.hpp"
+#include "explain/names/stage_bits.hpp"
+#include "explain/stages/stage_runs.hpp"
 #include "report/rows.hpp"
 
 namespace kda_check::engine {

@@ -9,12 +9,12 @@
 
 #include "engine/answered.hpp"
 #include "engine/twins.hpp"
-#include "judge/comparison.hpp"
-#include "kda/gate_statistics.hpp"
-#include "kda/gradient_oracle.hpp"
-#include "kda/operand_sizes.hpp"
-#include "kda/oracle.hpp"
-#include "kda/term_energies.hpp"
+#include "judge/measures/comparison.hpp"
+#include "kda/bounds/gate_statistics.hpp"
+#include "kda/bounds/operand_sizes.hpp"
+#include "kda/bounds/term_energies.hpp"
+#include "kda/truth/gradient_oracle.hpp"
+#include "kda/truth/oracle.hpp"
 
 namespace kda_check::engine {
 

@@ -11,11 +11,11 @@
 
 #include "base/error.hpp"
 #include "base/memory.hpp"
-#include "base/work.hpp"
+#include "base/threads/work.hpp"
 #include "engine/alone_on_gpu.hpp"
 #include "engine/external.hpp"
-#include "kda/kept_on_gpu.hpp"
-#include "kda/pool.hpp"
+#include "kda/gpu/kept_inputs.hpp"
+#include "kda/pool/pool.hpp"
 #include "plan/cost.hpp"
 #include "plan/replay.hpp"
 

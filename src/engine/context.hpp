@@ -13,7 +13,7 @@
 
 #include "engine/answered.hpp"
 #include "engine/comparing.hpp"
-#include "explain/launch_search.hpp"
+#include "explain/names/launch_search.hpp"
 #include "plan/plan.hpp"
 
 namespace kda_check::engine {

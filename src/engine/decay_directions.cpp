@@ -1,6 +1,6 @@
 #include "engine/decay_directions.hpp"
 
-#include "kda/log_decays.hpp"
+#include "kda/bounds/log_decays.hpp"
 
 namespace kda_check::engine {
 

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "judge/head_values.hpp"
-#include "kda/scaled_decays.hpp"
+#include "judge/measures/head_values.hpp"
+#include "kda/bounds/scaled_decays.hpp"
 
 namespace kda_check::engine {
 

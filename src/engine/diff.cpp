@@ -10,7 +10,7 @@
 #include "base/names.hpp"
 #include "engine/judged.hpp"
 #include "fixture/tensor_reader.hpp"
-#include "judge/metrics.hpp"
+#include "judge/measures/metrics.hpp"
 #include "plan/source.hpp"
 #include "plan/target.hpp"
 

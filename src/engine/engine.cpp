@@ -19,9 +19,10 @@
 
 #include "base/error.hpp"
 #include "base/interruption.hpp"
-#include "base/work.hpp"
+#include "base/threads/work.hpp"
 #include "engine/findings.hpp"
 #include "engine/judged.hpp"
+#include "kda/gpu/device.hpp"
 #include "plan/cost.hpp"
 #include "plan/listing.hpp"
 

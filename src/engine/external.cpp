@@ -13,7 +13,7 @@
 #include "base/shell_text.hpp"
 #include "engine/context.hpp"
 #include "fixture/writer.hpp"
-#include "kda/pool.hpp"
+#include "kda/pool/pool.hpp"
 #include "plan/reproduction.hpp"
 
 namespace kda_check::engine {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/answered.hpp"
-#include "explain/invariants.hpp"
+#include "explain/invariants/invariants.hpp"
 #include "plan/plan.hpp"
 
 namespace kda_check::engine {

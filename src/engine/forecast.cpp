@@ -1,7 +1,7 @@
 // `forecast`: what the inputs say about each formulation, before any kernel runs.
-#include "explain/forecast.hpp"
-#include "explain/state_forecast.hpp"
-#include "kda/stored_words.hpp"
+#include "explain/growth/forecast.hpp"
+#include "explain/growth/state_forecast.hpp"
+#include "kda/arithmetic/stored_words.hpp"
 
 #include <fmt/format.h>
 

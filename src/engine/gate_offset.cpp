@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "kda/head_io.hpp"
-#include "kda/log_decays.hpp"
+#include "kda/bounds/log_decays.hpp"
+#include "kda/head/head_io.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::engine {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string_view>
 
-#include "judge/head_values.hpp"
-#include "kda/variants.hpp"
+#include "judge/measures/head_values.hpp"
+#include "kda/variants/variants.hpp"
 
 namespace kda_check::engine {
 

@@ -1,5 +1,5 @@
 // `grow`: how the error of every answer goes along T, forwards and, of gradients, from the end.
-#include "explain/growth.hpp"
+#include "explain/growth/growth.hpp"
 
 #include <fmt/format.h>
 

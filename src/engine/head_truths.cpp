@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
-#include "base/parallel.hpp"
+#include "base/threads/parallel.hpp"
 
 namespace kda_check::engine {
 

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "judge/head_values.hpp"
-#include "kda/gradient_oracle.hpp"
-#include "kda/oracle.hpp"
-#include "kda/row_error_sums.hpp"
+#include "judge/measures/head_values.hpp"
+#include "kda/terms/row_error_sums.hpp"
+#include "kda/truth/gradient_oracle.hpp"
+#include "kda/truth/oracle.hpp"
 #include "tensor/unfilled.hpp"
 
 namespace kda_check::engine {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "judge/metrics.hpp"
+#include "judge/measures/metrics.hpp"
 #include "judge/verdict.hpp"
 
 namespace kda_check::engine {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "engine/twins.hpp"
-#include "judge/comparison.hpp"
+#include "judge/measures/comparison.hpp"
 #include "judge/verdict.hpp"
-#include "kda/pool.hpp"
+#include "kda/pool/pool.hpp"
 #include "plan/request.hpp"
 #include "report/document.hpp"
 #include "tensor/tensor.hpp"

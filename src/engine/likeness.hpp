@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "judge/twin_test.hpp"
+#include "judge/spread/twin_test.hpp"
 #include "tensor/tensor.hpp"
 
 namespace kda_check::engine {

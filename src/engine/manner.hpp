@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "engine/answered.hpp"
-#include "kda/arithmetic_presets.hpp"
+#include "kda/arithmetic/presets.hpp"
 
 namespace kda_check::engine {
 

@@ -8,8 +8,8 @@
 #include <system_error>
 #include <utility>
 
-#include "base/parallel.hpp"
-#include "base/work.hpp"
+#include "base/threads/parallel.hpp"
+#include "base/threads/work.hpp"
 #include "numeric/rounding.hpp"
 #include "plan/cost.hpp"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "engine/comparing.hpp"
-#include "judge/head_energies.hpp"
-#include "judge/units_lost.hpp"
+#include "judge/measures/head_energies.hpp"
+#include "judge/measures/units_lost.hpp"
 
 namespace kda_check::engine {
 

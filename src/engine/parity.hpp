@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/answered.hpp"
-#include "explain/parity.hpp"
+#include "explain/invariants/parity.hpp"
 #include "report/document.hpp"
 
 namespace kda_check::engine {

@@ -9,7 +9,7 @@
 
 #include "engine/power_answers.hpp"
 #include "judge/limits.hpp"
-#include "kda/gate_statistics.hpp"
+#include "kda/bounds/gate_statistics.hpp"
 
 namespace kda_check::engine {
 

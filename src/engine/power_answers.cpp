@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/parallel.hpp"
+#include "base/threads/parallel.hpp"
 #include "engine/twin_heads.hpp"
 #include "numeric/rounding.hpp"
 

@@ -10,8 +10,8 @@
 #include "engine/decay_directions.hpp"
 #include "engine/power_faults.hpp"
 #include "engine/twin_family.hpp"
-#include "judge/head_values.hpp"
-#include "judge/twin_test.hpp"
+#include "judge/measures/head_values.hpp"
+#include "judge/spread/twin_test.hpp"
 
 namespace kda_check::engine {
 

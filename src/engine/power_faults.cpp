@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/parallel.hpp"
-#include "judge/head_values.hpp"
-#include "kda/heads.hpp"
-#include "kda/log_decays.hpp"
+#include "base/threads/parallel.hpp"
+#include "judge/measures/head_values.hpp"
+#include "kda/bounds/log_decays.hpp"
+#include "kda/problem/heads.hpp"
 
 namespace kda_check::engine {
 

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "judge/regions.hpp"
-#include "judge/twin_test.hpp"
-#include "kda/passes.hpp"
+#include "judge/measures/regions.hpp"
+#include "judge/spread/twin_test.hpp"
+#include "kda/problem/passes.hpp"
 
 namespace kda_check::engine {
 

@@ -7,8 +7,8 @@
 
 #include "engine/power_answers.hpp"
 #include "judge/limits.hpp"
-#include "judge/truth_values.hpp"
-#include "kda/oracle.hpp"
+#include "judge/measures/truth_values.hpp"
+#include "kda/truth/oracle.hpp"
 
 namespace kda_check::engine {
 

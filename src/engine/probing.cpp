@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "explain/probe.hpp"
+#include "explain/probe/probe.hpp"
 
 namespace kda_check::engine {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/answered.hpp"
-#include "kda/problem.hpp"
+#include "kda/problem/problem.hpp"
 #include "report/document.hpp"
 
 namespace kda_check::engine {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fixture/writer.hpp"
-#include "kda/regimes.hpp"
+#include "kda/regimes/regimes.hpp"
 
 namespace kda_check::engine {
 

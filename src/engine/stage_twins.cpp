@@ -9,12 +9,12 @@
 
 #include "base/error.hpp"
 #include "base/memory.hpp"
-#include "base/parallel.hpp"
+#include "base/threads/parallel.hpp"
 #include "engine/gate_offset.hpp"
 #include "engine/likeness.hpp"
 #include "engine/twin_heads.hpp"
-#include "judge/stage_values.hpp"
-#include "kda/head_io.hpp"
+#include "judge/measures/stage_values.hpp"
+#include "kda/head/head_io.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::engine {

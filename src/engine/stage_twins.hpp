@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/twins.hpp"
-#include "explain/stage_runs.hpp"
+#include "explain/stages/stage_runs.hpp"
 
 namespace kda_check::engine {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "judge/twin_test.hpp"
+#include "judge/spread/twin_test.hpp"
 
 namespace kda_check::engine {
 

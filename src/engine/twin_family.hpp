@@ -6,7 +6,7 @@
 
 #include "engine/manner.hpp"
 #include "judge/limits.hpp"
-#include "kda/passes.hpp"
+#include "kda/problem/passes.hpp"
 
 namespace kda_check::engine {
 

@@ -11,7 +11,7 @@
 
 #include "base/error.hpp"
 #include "engine/alone_on_gpu.hpp"
-#include "kda/heads.hpp"
+#include "kda/problem/heads.hpp"
 #include "numeric/rounding.hpp"
 #include "plan/cost.hpp"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "engine/twin_family.hpp"
-#include "judge/twin_test.hpp"
-#include "kda/gpu_emulation.hpp"
+#include "judge/spread/twin_test.hpp"
+#include "kda/variants/gpu_emulation.hpp"
 
 namespace kda_check::engine {
 

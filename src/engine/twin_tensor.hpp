@@ -9,7 +9,7 @@
 
 #include "engine/answered.hpp"
 #include "engine/head_truths.hpp"
-#include "judge/twin_test.hpp"
+#include "judge/spread/twin_test.hpp"
 #include "numeric/product_sum.hpp"
 
 namespace kda_check::engine {

@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "base/parallel.hpp"
-#include "base/work.hpp"
+#include "base/threads/parallel.hpp"
+#include "base/threads/work.hpp"
 #include "engine/beyond_twins.hpp"
 #include "engine/decay_directions.hpp"
 #include "engine/twin_heads.hpp"
 #include "engine/twins_on_gpu.hpp"
-#include "kda/scaled_decays.hpp"
+#include "kda/bounds/scaled_decays.hpp"
 #include "numeric/ulp.hpp"
 #include "plan/cost.hpp"
 

@@ -1,5 +1,5 @@
 // Twins: the kernels that this program emulates solve the same problem as an answer, head by head; what their
-// errors are says what its errors may be (judge/twin_test.hpp, docs/twins.md).
+// errors are says what its errors may be (judge/spread/twin_test.hpp, docs/twins.md).
 #pragma once
 
 #include <deque>
@@ -13,7 +13,7 @@
 
 #include "engine/answered.hpp"
 #include "engine/head_truths.hpp"
-#include "judge/twin_test.hpp"
+#include "judge/spread/twin_test.hpp"
 
 namespace kda_check::engine {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/parallel.hpp"
+#include "base/threads/parallel.hpp"
 #include "engine/decay_directions.hpp"
-#include "kda/scaled_decays.hpp"
+#include "kda/bounds/scaled_decays.hpp"
 
 namespace kda_check::engine {
 

@@ -11,7 +11,7 @@
 #include "engine/judged.hpp"
 #include "engine/probing.hpp"
 #include "engine/twin_heads.hpp"
-#include "explain/missing_options.hpp"
+#include "explain/probe/missing_options.hpp"
 #include "plan/selection.hpp"
 #include "tensor/rearranged.hpp"
 

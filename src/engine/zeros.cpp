@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kda/zero_pattern.hpp"
+#include "kda/bounds/zero_pattern.hpp"
 
 namespace kda_check::engine {
 

@@ -17,7 +17,7 @@ class Zeros {
   explicit Zeros(const Truth& truth) : truth_(truth) {}
 
   /// Whether the truth of this tensor of the pass is exactly zero everywhere. The first question runs an
-  /// oracle in fp64, on a problem with the same zeros (kda/zero_pattern.hpp).
+  /// oracle in fp64, on a problem with the same zeros (kda/bounds/zero_pattern.hpp).
   bool exact(std::string_view tensor);
 
  private:

@@ -11,7 +11,7 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
-#include "kda/passes.hpp"
+#include "kda/problem/passes.hpp"
 
 namespace kda_check::judge {
 

@@ -8,8 +8,8 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
-#include "judge/metrics.hpp"
-#include "judge/sides.hpp"
+#include "judge/measures/metrics.hpp"
+#include "judge/measures/sides.hpp"
 #include "numeric/elementary.hpp"
 #include "numeric/product_sum.hpp"
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "judge/units_lost.hpp"
+#include "judge/measures/units_lost.hpp"
 #include "numeric/formats.hpp"
 
 namespace kda_check::judge {

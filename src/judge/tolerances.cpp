@@ -9,9 +9,10 @@
 #include "base/error.hpp"
 #include "base/file_text.hpp"
 #include "base/names.hpp"
-#include "judge/metrics.hpp"
-#include "kda/regimes.hpp"
-#include "kda/variants.hpp"
+#include "judge/measures/metrics.hpp"
+#include "kda/problem/gradients.hpp"
+#include "kda/regimes/regimes.hpp"
+#include "kda/variants/variants.hpp"
 #include "numeric/dtype_words.hpp"
 
 // What toml++ asserts a file can break ("[[["); with NDEBUG it lets clang assume that nothing does.

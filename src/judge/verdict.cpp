@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "judge/metrics.hpp"
+#include "judge/measures/metrics.hpp"
 
 namespace kda_check::judge {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "judge/limits.hpp"
-#include "judge/measures.hpp"
+#include "judge/measures/measures.hpp"
 
 namespace kda_check::judge {
 

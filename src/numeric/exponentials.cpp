@@ -15,7 +15,7 @@ namespace {
 constexpr float log2_e = 0x1.715476p+0f;
 
 /// Rounding twice is rounding once but for inputs within 2^-53 of a tie, of which exp has none in fp32
-/// (tests/kda/exponential.cpp tries them all).
+/// (tests/kda/kernels/exponential.cpp tries them all).
 float rounded_exp(float x) { return static_cast<float>(exp(static_cast<double>(x))); }
 
 float flushed_exp(float x) {

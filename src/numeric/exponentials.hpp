@@ -18,7 +18,7 @@ enum class Exponential : std::uint8_t {
 };
 
 /// y[i] = exp(x[i]), one by one; x and y may be the same array. What runs are kernels, with the same bits
-/// (kda/kernels/exponentials.cpp).
+/// (kda/kernels/elements/exponentials.cpp).
 void exponentials(Exponential kind, const float* x, float* y, std::size_t count);
 
 }  // namespace kda_check::numeric

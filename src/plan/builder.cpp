@@ -7,7 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
-#include "explain/launch_search.hpp"
+#include "explain/names/launch_search.hpp"
 #include "plan/cost.hpp"
 #include "plan/repro.hpp"
 

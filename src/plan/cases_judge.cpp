@@ -6,8 +6,8 @@
 #include <map>
 
 #include "base/names.hpp"
-#include "explain/invariants.hpp"
-#include "kda/gradients.hpp"
+#include "explain/invariants/invariants.hpp"
+#include "kda/problem/gradients.hpp"
 #include "plan/builder.hpp"
 #include "plan/replay.hpp"
 

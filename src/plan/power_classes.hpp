@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "kda/variants.hpp"
+#include "kda/variants/variants.hpp"
 #include "plan/plan.hpp"
 
 namespace kda_check::plan {

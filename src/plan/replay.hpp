@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "kda/variants.hpp"
+#include "kda/variants/variants.hpp"
 
 namespace kda_check::plan {
 

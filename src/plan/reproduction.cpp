@@ -7,7 +7,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "base/version.hpp"
-#include "kda/arithmetic_presets.hpp"
+#include "kda/arithmetic/presets.hpp"
 #include "plan/replay.hpp"
 
 namespace kda_check::plan {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "fixture/fixture.hpp"
-#include "kda/variants.hpp"
+#include "kda/variants/variants.hpp"
 #include "plan/request.hpp"
 
 namespace kda_check::plan {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kda/gradient_oracle.hpp"
+#include "kda/truth/gradient_oracle.hpp"
 
 namespace kda_check::plan {
 

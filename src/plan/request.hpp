@@ -11,9 +11,9 @@
 
 #include "fixture/fixture.hpp"
 #include "judge/limits.hpp"
-#include "kda/oracle.hpp"
-#include "kda/passes.hpp"
-#include "kda/variants.hpp"
+#include "kda/problem/passes.hpp"
+#include "kda/truth/oracle.hpp"
+#include "kda/variants/variants.hpp"
 
 namespace kda_check::plan {
 

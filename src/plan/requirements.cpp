@@ -8,7 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
-#include "kda/gradients.hpp"
+#include "kda/problem/gradients.hpp"
 #include "plan/selection.hpp"
 
 namespace kda_check::plan {

@@ -6,10 +6,10 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
-#include "explain/growth.hpp"
-#include "explain/invariants.hpp"
-#include "kda/launch_words.hpp"
-#include "kda/tensor_core_limits.hpp"
+#include "explain/growth/growth.hpp"
+#include "explain/invariants/invariants.hpp"
+#include "kda/arithmetic/launch_words.hpp"
+#include "kda/arithmetic/tensor_core_limits.hpp"
 #include "numeric/dtype_words.hpp"
 
 namespace kda_check::plan {

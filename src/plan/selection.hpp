@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "explain/invariants.hpp"
+#include "explain/invariants/invariants.hpp"
 #include "plan/plan.hpp"
 
 namespace kda_check::plan {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "kda/option_flags.hpp"
+#include "kda/terms/option_flags.hpp"
 
 namespace kda_check::plan {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "fixture/fixture.hpp"
-#include "kda/regimes.hpp"
+#include "kda/regimes/regimes.hpp"
 #include "plan/target.hpp"
 
 namespace kda_check::plan {

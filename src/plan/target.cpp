@@ -9,7 +9,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "base/shortage.hpp"
-#include "kda/regimes.hpp"
+#include "kda/regimes/regimes.hpp"
 
 namespace kda_check::plan {
 

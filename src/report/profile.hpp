@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "judge/error_map.hpp"
-#include "judge/measures.hpp"
-#include "judge/series.hpp"
+#include "judge/measures/measures.hpp"
+#include "judge/measures/series.hpp"
+#include "judge/spread/error_map.hpp"
 
 namespace kda_check::report {
 

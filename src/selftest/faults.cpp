@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "engine/power_faults.hpp"
-#include "explain/interpretation.hpp"
-#include "explain/rearrangement.hpp"
-#include "kda/log_decays.hpp"
+#include "explain/invariants/rearrangement.hpp"
+#include "explain/probe/interpretation.hpp"
+#include "kda/bounds/log_decays.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::selftest {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kda/variants.hpp"
+#include "kda/variants/variants.hpp"
 
 namespace kda_check::selftest {
 

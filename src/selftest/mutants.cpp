@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/power_answers.hpp"
-#include "explain/interpretation.hpp"
-#include "explain/rearrangement.hpp"
+#include "explain/invariants/rearrangement.hpp"
+#include "explain/probe/interpretation.hpp"
 #include "selftest/faults.hpp"
 #include "selftest/pool_faults.hpp"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "kda/variants.hpp"
+#include "kda/variants/variants.hpp"
 
 namespace kda_check::selftest {
 

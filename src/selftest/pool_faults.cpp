@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "kda/excerpt.hpp"
+#include "kda/problem/excerpt.hpp"
 #include "tensor/rearranged.hpp"
 
 namespace kda_check::selftest {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "kda/pool.hpp"
-#include "kda/variants.hpp"
+#include "kda/pool/pool.hpp"
+#include "kda/variants/variants.hpp"
 
 namespace kda_check::selftest {
 

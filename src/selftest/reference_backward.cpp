@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "explain/interpretation.hpp"
+#include "explain/probe/interpretation.hpp"
 #include "numeric/elementary.hpp"
 #include "selftest/reference_chunk.hpp"
 

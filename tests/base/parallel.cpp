@@ -1,4 +1,4 @@
-#include "base/parallel.hpp"
+#include "base/threads/parallel.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -8,7 +8,7 @@
 #include <vector>
 #include "support/catch.hpp"
 
-#include "base/shared_work.hpp"
+#include "base/threads/shared_work.hpp"
 
 namespace parallel_tests {
 

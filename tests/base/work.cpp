@@ -1,6 +1,6 @@
-#include "base/work.hpp"
+#include "base/threads/work.hpp"
 
-#include "base/parallel.hpp"
+#include "base/threads/parallel.hpp"
 #include "support/catch.hpp"
 
 namespace work_tests {

@@ -5,7 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "kda/pool.hpp"
+#include "kda/gpu/device.hpp"
+#include "kda/pool/pool.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"

@@ -4,6 +4,7 @@
 #include "engine/diff.hpp"
 #include "engine/regime_file.hpp"
 #include "fixture/h5.hpp"
+#include "kda/gpu/device.hpp"
 #include "support/catch.hpp"
 #include "support/ladders.hpp"
 #include "support/problems.hpp"

@@ -8,8 +8,8 @@
 #include <map>
 
 #include "base/interruption.hpp"
-#include "judge/comparison.hpp"
-#include "judge/metrics.hpp"
+#include "judge/measures/comparison.hpp"
+#include "judge/measures/metrics.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
 #include "support/child.hpp"

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/interruption.hpp"
-#include "base/work.hpp"
+#include "base/threads/work.hpp"
 #include "plan/cost.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"

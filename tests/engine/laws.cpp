@@ -1,5 +1,5 @@
 // What must hold of every answer, and that each law catches what breaks it and nothing else.
-#include "explain/invariants.hpp"
+#include "explain/invariants/invariants.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // Whatever a server does, healthy variants answer each request as if it were alone (docs/invariants.md).
-#include "explain/serving.hpp"
+#include "explain/invariants/serving.hpp"
 #include "support/catch.hpp"
 #include "support/pools.hpp"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "fixture/writer.hpp"
-#include "kda/arithmetic_presets.hpp"
-#include "kda/regimes.hpp"
+#include "kda/arithmetic/presets.hpp"
+#include "kda/regimes/regimes.hpp"
 #include "plan/reproduction.hpp"
 #include "support/catch.hpp"
 #include "support/running.hpp"

@@ -1,6 +1,6 @@
 // The parity matrix: every way to the same answer gives the same bits, and each way that does not is named by
 // its row and its column.
-#include "explain/parity.hpp"
+#include "explain/invariants/parity.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "engine/twin_family.hpp"
+#include "kda/pool/pool.hpp"
 #include "plan/power_classes.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"

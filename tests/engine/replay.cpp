@@ -1,6 +1,6 @@
 // GPU variants in plans and runs, with rows that stand for them: no GPU is needed here, nor used where there
 // is one.
-#include "kda/stages.hpp"
+#include "kda/problem/stages.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
 #include "support/loss.hpp"

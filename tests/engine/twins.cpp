@@ -4,8 +4,9 @@
 
 #include "engine/twin_family.hpp"
 #include "engine/twins.hpp"
-#include "kda/log_decays.hpp"
-#include "kda/regimes.hpp"
+#include "kda/bounds/log_decays.hpp"
+#include "kda/pool/pool.hpp"
+#include "kda/regimes/regimes.hpp"
 #include "plan/reproduction.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"

@@ -1,11 +1,12 @@
 // What is forecast from the inputs, against the limits of docs/regimes.md from both sides, and against runs.
-#include "explain/forecast.hpp"
+#include "explain/growth/forecast.hpp"
 
 #include <cmath>
 #include <functional>
 #include <limits>
 
 #include "explain/forecast_regimes.hpp"
+#include "kda/pool/pool.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kda/regimes.hpp"
+#include "kda/regimes/regimes.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"
 

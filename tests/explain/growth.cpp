@@ -1,4 +1,4 @@
-#include "explain/growth.hpp"
+#include "explain/growth/growth.hpp"
 
 #include <cmath>
 

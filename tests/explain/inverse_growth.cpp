@@ -1,5 +1,5 @@
 // Powers, partial sums and inverses against binomials and against plain matrices.
-#include "explain/inverse_growth.hpp"
+#include "explain/growth/inverse_growth.hpp"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "explain/probe.hpp"
+#include "explain/probe/probe.hpp"
 
 #include <cmath>
 #include <functional>

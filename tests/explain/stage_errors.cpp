@@ -1,8 +1,8 @@
-#include "explain/stage_errors.hpp"
+#include "explain/stages/stage_errors.hpp"
 
 #include <cmath>
 
-#include "kda/variants.hpp"
+#include "kda/variants/variants.hpp"
 #include "support/catch.hpp"
 #include "support/loss.hpp"
 #include "support/problems.hpp"

@@ -1,12 +1,12 @@
 // What is forecast of stored states is what storing them costs, with slow gates and with fast ones.
-#include "explain/state_forecast.hpp"
+#include "explain/growth/state_forecast.hpp"
 
 #include <fmt/format.h>
 
 #include <cmath>
 
-#include "kda/regimes.hpp"
-#include "kda/stored_words.hpp"
+#include "kda/arithmetic/stored_words.hpp"
+#include "kda/regimes/regimes.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 

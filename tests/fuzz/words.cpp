@@ -4,8 +4,8 @@
 
 #include "fuzz/input.hpp"
 #include "judge/limits.hpp"
-#include "kda/arithmetic.hpp"
-#include "kda/regimes.hpp"
+#include "kda/arithmetic/arithmetic.hpp"
+#include "kda/regimes/regimes.hpp"
 #include "numeric/dtype_words.hpp"
 #include "plan/shard.hpp"
 #include "plan/words.hpp"

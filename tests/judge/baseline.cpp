@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/error.hpp"
-#include "judge/metrics.hpp"
+#include "judge/measures/metrics.hpp"
 #include "support/catch.hpp"
 
 namespace baseline_tests {

@@ -1,9 +1,9 @@
-#include "judge/comparison.hpp"
+#include "judge/measures/comparison.hpp"
 
 #include <cmath>
 #include <limits>
 
-#include "judge/metrics.hpp"
+#include "judge/measures/metrics.hpp"
 #include "support/catch.hpp"
 #include "support/comparing.hpp"
 #include "support/random.hpp"

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <limits>
 
-#include "judge/comparison.hpp"
-#include "judge/metrics.hpp"
+#include "judge/measures/comparison.hpp"
+#include "judge/measures/metrics.hpp"
 #include "support/catch.hpp"
 #include "support/comparing.hpp"
 #include "support/random.hpp"

@@ -1,5 +1,5 @@
 // The fast form of counting elements beside its definition, and its kernels beside one another.
-#include "judge/elements.hpp"
+#include "judge/measures/elements.hpp"
 
 #include <cmath>
 #include <cstring>

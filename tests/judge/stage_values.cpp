@@ -1,5 +1,5 @@
 // Stages as rows: which elements count, and what places are called.
-#include "judge/stage_values.hpp"
+#include "judge/measures/stage_values.hpp"
 
 #include <limits>
 

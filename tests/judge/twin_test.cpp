@@ -1,5 +1,5 @@
 // Errors beside those of twins, on made-up errors: which are beyond them, and where.
-#include "judge/twin_test.hpp"
+#include "judge/spread/twin_test.hpp"
 
 #include <cmath>
 #include <functional>

@@ -1,12 +1,12 @@
 // Units lost by the elements of a tensor, and by the whole.
-#include "judge/units_lost.hpp"
+#include "judge/measures/units_lost.hpp"
 
 #include <cmath>
 #include <csignal>
 
 #include "base/interruption.hpp"
-#include "judge/head_energies.hpp"
-#include "judge/head_values.hpp"
+#include "judge/measures/head_energies.hpp"
+#include "judge/measures/head_values.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/error.hpp"
-#include "judge/comparison.hpp"
+#include "judge/measures/comparison.hpp"
 #include "support/catch.hpp"
 
 namespace verdict_tests {

@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-#include "base/parallel.hpp"
+#include "base/threads/parallel.hpp"
 #include "numeric/elementary_steps.hpp"
 #include "numeric/exact_exponential.hpp"
 #include "support/big.hpp"

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/parallel.hpp"
+#include "base/threads/parallel.hpp"
 #include "numeric/h100.hpp"
 #include "numeric/ulp.hpp"
 #include "support/big.hpp"

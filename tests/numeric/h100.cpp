@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "base/parallel.hpp"
+#include "base/threads/parallel.hpp"
 #include "numeric/ulp.hpp"
 #include "support/catch.hpp"
 #include "support/h100_rules.hpp"

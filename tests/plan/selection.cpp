@@ -1,7 +1,7 @@
 // What a line selects, what the command line makes of it, and words that mean nothing.
 #include "plan/selection.hpp"
 
-#include "explain/invariants.hpp"
+#include "explain/invariants/invariants.hpp"
 #include "support/catch.hpp"
 #include "support/made_up_gpu.hpp"
 #include "support/planning.hpp"

@@ -64,7 +64,7 @@ for path in "${documents[@]}"; do
   while IFS= read -r other; do
     [ -e "$source/docs/$other" ] || [ -e "$(dirname "$path")/$other" ] || fail "${path#"$source/"} refers to $other, which is not there"
   done < <(grep -oE '\]\([a-zA-Z0-9_./-]+\.(md|json)\)|docs/[a-zA-Z0-9_-]+\.(md|json)' "$path" | sed -E 's,^\]\((.*)\)$,\1,; s,^docs/,,' | sort -u)
-  # Files of the source tree, `src/kda/naive.cpp` or as seen from src.
+  # Files of the source tree, `src/kda/variants/naive.cpp` or as seen from src.
   while IFS= read -r other; do
     for file in $(eval "printf '%s ' $other"); do
       compgen -G "$source/$file" >/dev/null || compgen -G "$source/src/$file" >/dev/null || fail "${path#"$source/"} names $file, which is not there"

@@ -3,8 +3,8 @@
 #include <map>
 #include <set>
 
-#include "kda/gradient_oracle.hpp"
-#include "kda/regimes.hpp"
+#include "kda/regimes/regimes.hpp"
+#include "kda/truth/gradient_oracle.hpp"
 #include "selftest/mutants.hpp"
 #include "selftest/reference_backward.hpp"
 #include "support/catch.hpp"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kda/problem.hpp"
+#include "kda/problem/problem.hpp"
 #include "support/big.hpp"
 
 namespace kda_check::test {

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "kda/gradients.hpp"
+#include "kda/problem/gradients.hpp"
 #include "support/big_recurrence.hpp"
 
 namespace kda_check::test {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kda/stages.hpp"
+#include "kda/problem/stages.hpp"
 
 namespace kda_check::test {
 

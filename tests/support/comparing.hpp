@@ -1,7 +1,7 @@
 // Whole tensors measured against one another.
 #pragma once
 
-#include "judge/comparison.hpp"
+#include "judge/measures/comparison.hpp"
 
 namespace kda_check::test {
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "kda/gpu/device.hpp"
 #include "support/catch.hpp"
 #include "support/gradients.hpp"
 #include "support/problems.hpp"

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "kda/gradient_oracle.hpp"
+#include "kda/truth/gradient_oracle.hpp"
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 

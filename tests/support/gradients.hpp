@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "kda/gradient_oracle.hpp"
+#include "kda/truth/gradient_oracle.hpp"
 #include "numeric/double_double.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"

@@ -1,8 +1,8 @@
 // A loss for a problem: random gradients of its output and of its final state.
 #pragma once
 
-#include "kda/problem.hpp"
-#include "kda/schema.hpp"
+#include "kda/problem/problem.hpp"
+#include "kda/problem/schema.hpp"
 #include "support/random.hpp"
 
 namespace kda_check::test {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kda/variants.hpp"
+#include "kda/variants/variants.hpp"
 #include "support/problems.hpp"
 
 namespace kda_check::test {

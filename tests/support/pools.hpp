@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "kda/pool.hpp"
+#include "kda/pool/pool.hpp"
 #include "support/problems.hpp"
 
 namespace kda_check::test {

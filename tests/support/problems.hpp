@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "kda/oracle.hpp"
-#include "kda/problem.hpp"
-#include "kda/variants.hpp"
+#include "kda/problem/problem.hpp"
+#include "kda/truth/oracle.hpp"
+#include "kda/variants/variants.hpp"
 #include "numeric/double_double.hpp"
 
 namespace kda_check::test {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "fixture/writer.hpp"
-#include "kda/variants.hpp"
+#include "kda/variants/variants.hpp"
 
 namespace kda_check::test {
 

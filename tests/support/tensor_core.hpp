@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "kda/cast_points.hpp"
+#include "kda/arithmetic/cast_points.hpp"
 
 namespace kda_check::test {
 

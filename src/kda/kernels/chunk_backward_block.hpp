@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "kda/row_layout.hpp"
+#include "kda/arithmetic/row_layout.hpp"
 
 namespace kda_check::kda {
 

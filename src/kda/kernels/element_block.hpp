@@ -1,4 +1,5 @@
-// Elements of an answer beside what is expected of them: what judge/elements.hpp counts, many at once.
+// Elements of an answer beside what is expected of them: what judge/measures/elements.hpp counts, many at
+// once.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ struct LargestErrors {
   double relative;  ///< a little less, so that no division is needed
 };
 
-/// Neighbours, at most elements_at_once, that are ordinary (judge/elements.hpp).
+/// Neighbours, at most elements_at_once, that are ordinary (judge/measures/elements.hpp).
 struct ElementBlock {
   std::size_t count;
   const void* got;
@@ -23,7 +24,7 @@ struct ElementBlock {
   double atol, rtol;        ///< of `outside`
   LargestErrors largest;
   double difference2, expected2, product;  ///< in and out: the sums of a cell, in the order of elements
-  std::uint64_t differing, differing_bits, outside;  ///< out, as in judge/measures.hpp
+  std::uint64_t differing, differing_bits, outside;  ///< out, as in judge/measures/measures.hpp
   bool got_zero, expected_zero;                      ///< out: of all of them
   bool has_larger;                                   ///< out: any may change the largest errors
   std::uint64_t may_be_larger[elements_at_once];     ///< out: not 0 if this one may

@@ -2,7 +2,7 @@
 // instruction set.
 #pragma once
 
-#include "kda/kernels/lanes.hpp"
+#include "kda/kernels/lanes/lanes.hpp"
 #include "kda/kernels/table.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
@@ -16,7 +16,7 @@ inline constexpr std::size_t tile_lanes = Lanes<T, tile_width<T>>::count;
 inline constexpr int oracle_tile_width = 1;
 inline constexpr std::size_t oracle_tile_lanes = Lanes<double, oracle_tile_width>::count;
 
-// elements.cpp
+// elements/elements.cpp
 template <class T>
 void widen(numeric::DType dtype, const void* source, T* target, std::size_t count);
 template <class T>
@@ -35,20 +35,20 @@ void normalise_gradient(const NormGradientBlock<T>& block);
 template <class T>
 void gate_gradient(const GateGradientBlock<T>& block);
 
-// approximations.cpp
+// elements/approximations.cpp
 void approximate(const Approximations& block);
 
-// exponentials.cpp
+// elements/exponentials.cpp
 void exponential(Exponential kind, const float* x, float* y, std::size_t count);
 
-// sums.cpp
+// sums/sums.cpp
 template <class T>
 void cumulate(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride);
 template <class T>
 void scan(const ScanBlock<T>& block);
 void tensor_core_block(const TensorCoreBlock& block);
 
-// tokens.cpp
+// token/tokens.cpp
 template <class T, bool is_fused>
 void naive_block(const NaiveBlock<T>& block);
 template <class T, int W, bool is_fused>
@@ -60,7 +60,7 @@ void column_gradients_tile(const ColumnsBlock<T>& block);
 template <class T, int W, bool is_fused>
 void row_gradients_tile(const RowsBlock<T>& block);
 
-// any_tokens.cpp
+// token/any_tokens.cpp
 template <class T>
 void token_block(const TokenBlock<T>& block);
 template <class T, std::size_t lanes>
@@ -74,16 +74,16 @@ void naive_replay(const NaiveBackwardBlock<T>& block);
 template <class T>
 void naive_gradients(const NaiveBackwardBlock<T>& block);
 
-// stored_state.cpp
+// token/stored_state.cpp
 void store_state(const StoredStateBlock& block);
 
-// chunk.cpp, chunk_backward.cpp
+// chunk/chunk.cpp, chunk/chunk_backward.cpp
 template <class T, bool is_fused>
 void chunk_forward(const ChunkBlock<T>& chunk);
 template <class T, bool is_fused>
 void chunk_backward(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>& block);
 
-// segments.cpp
+// chunk/segments.cpp
 template <class T, bool is_fused>
 void chunk_map(const ChunkBlock<T>& chunk, const TransitionBlock<T>& transition);
 template <class T, bool is_fused>
@@ -92,34 +92,34 @@ void chunk_map_backward(const ChunkBlock<T>& chunk, const ChunkBackwardBlock<T>&
 template <class T, bool is_fused>
 void map_product(const MapProduct<T>& product);
 
-// oracle.cpp
+// truth/oracle.cpp
 void oracle(const OracleBlock& block);
 void oracle_in_fp64(const OracleBlock& block);
 void oracle_exponential(OracleLanes x, std::size_t count);
 void oracle_gate(const OracleGateBlock& block);
 void oracle_gate_slope(const OracleGateBlock& block);
 
-// gradient_oracle.cpp
+// truth/gradient_oracle.cpp
 void oracle_replay(const OracleReplayBlock& block);
 void oracle_backward(const OracleBackwardBlock& block);
 void oracle_replay_in_fp64(const OracleReplayBlock& block);
 void oracle_backward_in_fp64(const OracleBackwardBlock& block);
 
-// rounding_probe.cpp
+// truth/rounding_probe.cpp
 void probe_read(ProbeReading& block);
 void probe_write(ProbeWriting& block);
 void probe_products(const ProbeProducts& block);
 
-// row_errors.cpp
+// elements/row_errors.cpp
 void row_errors(const RowErrors& row);
 float row_product(const float* a, const float* b, std::size_t count);
 void row_energies(RowEnergies& row);
 
-// element_errors.cpp
+// elements/element_errors.cpp
 bool elements_within(numeric::DType dtype, const void* elements, std::size_t count, double most);
 void element_errors(numeric::DType dtype, ElementBlock& block);
 
-// stage_oracle.cpp
+// truth/stage_oracle.cpp
 void stage_oracle(const StageOracleBlock& block);
 void stage_gradient_oracle(const StageGradientOracleBlock& block);
 

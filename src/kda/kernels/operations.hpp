@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "kda/arithmetic.hpp"
+#include "kda/arithmetic/arithmetic.hpp"
 
 namespace kda_check::kda {
 

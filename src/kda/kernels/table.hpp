@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kda/arithmetic.hpp"
+#include "kda/arithmetic/arithmetic.hpp"
 #include "kda/kernels/backward_blocks.hpp"
 #include "kda/kernels/chunk_backward_block.hpp"
 #include "kda/kernels/element_block.hpp"
@@ -147,8 +147,8 @@ struct ProbeProducts {
   float* products;           ///< [stride], out
 };
 
-/// Rows of errors (judge/head_errors.hpp). All have a multiple of row_lanes elements, and sums of them one
-/// part for every sixteenth column, added up from the first on.
+/// Rows of errors (judge/spread/head_errors.hpp). All have a multiple of row_lanes elements, and sums of them
+/// one part for every sixteenth column, added up from the first on.
 inline constexpr std::size_t row_lanes = 16;
 struct RowErrors {
   std::size_t count;

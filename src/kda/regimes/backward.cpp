@@ -8,8 +8,6 @@ namespace kda_check::kda::regimes {
 
 namespace {
 
-constexpr double lower_bound = -5;
-
 /// exp(A_log) over the heads, as trained layers have it.
 double slope_of(std::size_t head) {
   constexpr double measured[] = {1, 4, 15};
@@ -18,7 +16,7 @@ double slope_of(std::size_t head) {
 
 void gate_in_kernel(Draft& draft) {
   draft.options.gate = Gate::lower_bound;
-  draft.options.lower_bound = lower_bound;
+  draft.options.lower_bound = usual_lower_bound;
   draft.A_log.emplace(draft.HV);
   for (std::size_t h = 0; h < draft.HV; ++h) (*draft.A_log)[h] = numeric::log(slope_of(h));
 }

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "kda/regimes.hpp"
+#include "kda/regimes/regimes.hpp"
 #include "numeric/random.hpp"
 
 namespace kda_check::kda::regimes {
@@ -29,6 +29,9 @@ enum class Stream : std::uint16_t {
   erase,
   write,
 };
+
+/// Of gates with a lower bound, unless a regime has its own.
+constexpr double usual_lower_bound = -5;
 
 /// Where an element is: batch row, token, head, channel (or value lane; 0 for beta).
 struct At {

@@ -11,8 +11,6 @@ namespace kda_check::kda::regimes {
 
 namespace {
 
-constexpr double lower_bound = -5;
-
 /// exp(A_log) of a head: A, or 1, 4 and 15 in turn when it is 0.
 std::vector<double> slopes(const Draft& draft, double A) {
   constexpr double measured[] = {1, 4, 15};
@@ -37,7 +35,7 @@ struct GateRecipe {
 void set_gate(Draft& draft, const GateRecipe& recipe, const Element& argument) {
   if (recipe.raw) {
     draft.options.gate = recipe.gate;
-    if (recipe.gate == Gate::lower_bound) draft.options.lower_bound = lower_bound;
+    if (recipe.gate == Gate::lower_bound) draft.options.lower_bound = usual_lower_bound;
     draft.A_log = logs(recipe.slope);
     if (!recipe.bias.empty()) draft.dt_bias = recipe.bias;
     draft.g = draft.gates(Stream::g, argument);
@@ -46,7 +44,7 @@ void set_gate(Draft& draft, const GateRecipe& recipe, const Element& argument) {
   draft.g = draft.gates(Stream::g, [&](const At& at, const Draw& draw) {
     const double bias = recipe.bias.empty() ? 0 : recipe.bias[at.h * draft.K + at.i];
     const double x = argument(at, draw) + bias, slope = recipe.slope[at.h];
-    return recipe.gate == Gate::softplus ? -slope * softplus(x) : lower_bound * sigmoid(slope * x);
+    return recipe.gate == Gate::softplus ? -slope * softplus(x) : usual_lower_bound * sigmoid(slope * x);
   });
 }
 

@@ -2,7 +2,7 @@
 #include <numeric>
 #include <utility>
 
-#include "kda/pool.hpp"
+#include "kda/pool/pool.hpp"
 #include "kda/regimes/draft.hpp"
 
 namespace kda_check::kda::regimes {

@@ -1,12 +1,12 @@
 // Regimes of structure: causality, cuts, tails, layouts, packing, groups (docs/regimes.md,
-// "Structure"). What must be equal bit for bit is checked by tests/kda/regime_laws.cpp; as targets they are
-// problems like any other.
+// "Structure"). What must be equal bit for bit is checked by tests/kda/regimes/regime_laws.cpp; as targets
+// they are problems like any other.
 #include <algorithm>
 #include <iterator>
 #include <limits>
 
-#include "kda/oracle.hpp"
 #include "kda/regimes/draft.hpp"
+#include "kda/truth/oracle.hpp"
 
 namespace kda_check::kda::regimes {
 

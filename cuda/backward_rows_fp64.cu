@@ -1,7 +1,0 @@
-#include "backward_rows.cuh"
-
-namespace kda_check::cuda {
-
-template void launch_backward_rows<double>(bool, const DeviceProblem&, const BackwardWork<double>&);
-
-}  // namespace kda_check::cuda

@@ -1,8 +1,0 @@
-#include "gradient_passes.cuh"
-
-namespace kda_check::cuda {
-
-template void launch_gradient_pass<kda::DoubleStep<double>>(GradientPass, const GradientPortion&,
-                                                            cudaStream_t);
-
-}  // namespace kda_check::cuda

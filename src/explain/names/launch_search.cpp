@@ -1,0 +1,87 @@
+#include "explain/names/launch_search.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/threads/parallel.hpp"
+#include "kda/head/launch_choices.hpp"
+
+namespace kda_check::explain {
+
+namespace {
+
+class LaunchSearch {
+ public:
+  LaunchSearch(const kda::Variant& variant, const RecordedPart& part, const kda::RunOptions& options)
+      : variant_(variant), part_(part), options_(options) {}
+
+  /// One part after the other, as they hardly meet, and once more.
+  FoundLaunch run() {
+    best_.launch = options_.arithmetic.launch;
+    if (part_.recorded.empty()) return best_;
+    const kda::LaunchChoices choices = kda::launch_choices(part_.problem, options_.arithmetic, part_.pass);
+    best_.launch = kda::filled_in(best_.launch, choices);
+    best_.differing = differing(best_.launch, options_.threads);
+    for (const auto& [name, recorded] : part_.recorded) best_.elements += recorded.size();
+    for (int round = 0; round < 2 && best_.differing > 0; ++round) {
+      try_all(&kda::Launch::reverse_scan_rows, choices.reverse_scan_rows);
+      try_all(&kda::Launch::wy, choices.wy);
+      try_all(&kda::Launch::intra_warps, choices.intra_warps);
+      try_all(&kda::Launch::norm_gradient, choices.norm_gradient);
+      try_all(&kda::Launch::gate_warps, choices.gate_warps);
+      // Backwards o and final_state may have left some of these open.
+      try_all(&kda::Launch::scan_rows, choices.scan_rows);
+      try_all(&kda::Launch::norm, choices.norm);
+      try_all(&kda::Launch::pairs, choices.pairs);
+      try_all(&kda::Launch::substitution, choices.substitution);
+    }
+    return best_;
+  }
+
+ private:
+  /// The first of the best.
+  template <class Part>
+  void try_all(Part kda::Launch::*part, const std::vector<Part>& choices) {
+    if (best_.differing == 0) return;
+    std::vector<kda::Launch> launches;
+    for (const Part& choice : choices) {
+      if (best_.launch.*part == choice) continue;
+      launches.push_back(best_.launch);
+      launches.back().*part = choice;
+    }
+    std::vector<std::size_t> counts(launches.size());
+    parallel_for(launches.size(), options_.threads,
+                 [&](std::size_t i, int) { counts[i] = differing(launches[i], 1); });
+    const auto least = std::ranges::min_element(counts);
+    if (least == counts.end() || *least >= best_.differing) return;
+    best_.launch = launches[static_cast<std::size_t>(least - counts.begin())];
+    best_.differing = *least;
+  }
+
+  std::size_t differing(const kda::Launch& launch, int threads) const {
+    kda::RunOptions options = options_;
+    options.arithmetic.launch = launch;
+    options.threads = threads;
+    return differing_bits(
+        as_recorded(kda::run_pass(part_.pass, variant_, part_.problem, options), part_.recorded),
+        part_.recorded);
+  }
+
+  const kda::Variant& variant_;
+  const RecordedPart& part_;
+  const kda::RunOptions& options_;
+  FoundLaunch best_;
+};
+
+}  // namespace
+
+bool has_open_launch(const kda::Variant& variant, const kda::RunOptions& options) {
+  return variant.axes.chunk && kda::is_triton(options.arithmetic.reduction) &&
+         options.arithmetic.launch == kda::Launch{};
+}
+
+FoundLaunch launch_of(const kda::Variant& variant, const RecordedPart& part, const kda::RunOptions& options) {
+  return LaunchSearch(variant, part, options).run();
+}
+
+}  // namespace kda_check::explain

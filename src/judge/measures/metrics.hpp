@@ -1,0 +1,33 @@
+// The metrics a limit can be set on and a report prints, one row each. Smaller is better for all of them.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "judge/measures/measures.hpp"
+
+namespace kda_check::judge {
+
+/// What must be known of a comparison besides both sides.
+enum class Needs : unsigned char { nothing, magnitude, twins };
+
+struct Metric {
+  std::string_view name;
+  std::string_view summary;
+  Needs needs;
+  double (*value)(const Measures&);
+  /// Where it was found; an element of no_element for sums.
+  Point (*point)(const Measures&);
+
+  bool is_known(const Measures& m) const {
+    return needs == Needs::nothing || (needs == Needs::magnitude ? m.has_magnitude : m.has_twins);
+  }
+};
+
+std::span<const Metric> metrics();
+
+/// Null for a name that is not in the list.
+const Metric* find_metric(std::string_view name);
+
+}  // namespace kda_check::judge

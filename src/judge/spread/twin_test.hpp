@@ -1,0 +1,132 @@
+// Whether an answer errs as kernels of its arithmetic do: its errors, region by region, beside those of
+// twins. Statistics, limits and calibration: docs/twins.md.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "judge/measures/regions.hpp"
+#include "judge/spread/error_map.hpp"
+#include "judge/spread/gpu_head_errors.hpp"
+#include "judge/spread/head_errors.hpp"
+
+namespace kda_check::judge {
+
+/// Sums of a cell, each over its elements: e^2 / s^2, e x / s^2, x^2 / s^2, the last times the coherence.
+struct CellSums {
+  double energy = 0, along = 0, truth = 0, spread = 0, elements = 0;
+
+  void add(const CellSums& other);
+  double error() const;   ///< in units of what the worst twin errs by
+  double slope() const;   ///< answer = (1 + slope) truth
+  double share() const;   ///< of the energy, what the slope explains
+  double sigmas() const;  ///< the slope in standard errors
+};
+
+/// The region where an answer is farthest beyond its twins.
+struct Excess {
+  Region region = Region::whole;
+  std::size_t head = 0, cell = 0;
+  double ratio = 0;   ///< statistic over limit; above 1 is beyond the twins
+  double energy = 0;  ///< error over that of the worst twin
+  double energy_limit = 0;
+  double slope = 0;   ///< answer = (1 + slope) truth there, where that is most of the error; else 0
+  double sigmas = 0;  ///< of the slope beyond those of the twins, where it was the slope that told
+};
+
+struct TwinJudgement {
+  double ratio = 0;       ///< the largest of all regions
+  double energy = 0;      ///< of the whole tensor: 1 errs as much as the worst twin
+  bool by_slope = false;  ///< a slope is beyond its limit
+  /// Some region is beyond its limit, while the median row errs no more than the worst twin does, or far less
+  /// than that region: no way of computing errs so, a fault does.
+  bool uneven = false;
+  Excess worst;  ///< what explains most, where ratio > 1
+};
+
+class TwinTest {
+ public:
+  explicit TwinTest(TwinSetting setting);
+
+  const TwinSetting& setting() const { return setting_; }
+  /// Another TwinSetting::most_rms_ratio: heads where another twin is fit now have to be measured again.
+  void set_most_rms_ratio(double most_rms_ratio) { setting_.most_rms_ratio = most_rms_ratio; }
+  /// Whether a head was not measured, or with other twins.
+  bool has_to_measure(std::size_t head) const;
+  /// One head; from any thread.
+  void measure(std::size_t head, const HeadValues& values);
+  /// The same of heads from `first` on, as far as they have to be measured.
+  void measure(std::size_t first, const HeadsOnGpu& values, int threads);
+  /// One for each answer, when all heads were measured; none where no head has enough twins that are fit,
+  /// or the tensor too few errors.
+  std::vector<TwinJudgement> conclude(int threads = 1) const;
+  /// Of an answer, when all heads were measured: its error in units of what the worst twin errs by there, by
+  /// heads and rows, rows of chunks (of tokens alone) and columns.
+  std::vector<ErrorMap> maps(std::size_t answer) const;
+  /// Of a twin, over the heads where it is fit.
+  double largest_rms_ratio() const;
+  /// Whether a twin is fit in a head, where enough of them are.
+  bool is_fit(std::size_t head, std::size_t twin) const {
+    return !heads_[head].errors.fields.empty() && heads_[head].errors.fit[twin];
+  }
+  /// Heads with enough twins that are fit.
+  std::size_t judged_heads() const;
+
+ private:
+  struct Peak {
+    double value = 0;
+    std::size_t head = 0, cell = 0;
+    CellSums sums;
+  };
+  /// What the cells of one kind of region leave behind.
+  struct Tally {
+    std::vector<double> twin_energy;  ///< of each twin: the largest
+    double twin_slope = 0;            ///< the farthest a twin is from the others, in standard errors
+    std::vector<Peak> energy, slope;  ///< of each answer: the largest
+    double cells = 0;
+
+    void merge(const Tally& other);
+  };
+  using Tallies = std::array<Tally, region_count>;
+  /// Of one head: what its own regions leave, and the sums that regions of all heads are made of.
+  struct HeadPart {
+    Tallies tallies;
+    HeadErrors errors;
+  };
+  /// Of one kind of region, by field - the twins, then the answers - and cell.
+  using Cells = std::vector<std::vector<CellSums>>;
+
+  const RowCells& chunks() const;
+  /// What was measured of a head.
+  void take(std::size_t head, HeadErrors errors);
+  Cells empty_cells(std::size_t count) const;
+  void add_rows(Cells& cells, const std::vector<std::uint32_t>& cell_of_row, const HeadErrors& errors) const;
+  void add_rows(std::vector<CellSums>& cells, const std::vector<std::uint32_t>& cell_of_row,
+                const HeadErrors& errors, std::size_t field) const;
+  void add_columns(Cells& cells, const HeadErrors& errors) const;
+  /// `slope_floor`: what truncated operands may leave.
+  void tally(Tally& into, const Cells& cells, std::size_t head, double slope_floor) const;
+  void tally(Tally& into, const Cells& cells, std::size_t head) const {
+    tally(into, cells, head, setting_.slope_floor);
+  }
+  /// Errors of one head along a direction.
+  Cells cells_along(const HeadErrors& errors, std::size_t direction) const;
+  void tally_directions(Tallies& into, const HeadErrors& errors, std::size_t head) const;
+  /// Of all heads together.
+  void tally_directions(Tallies& into) const;
+  void tally_tiles(Tallies& into, const HeadErrors& errors, std::size_t head) const;
+  /// The median of an answer's rows, in units of what the worst twin errs by there.
+  double typical_error(std::size_t answer) const;
+  /// `independent`: errors of the tensor that are so.
+  TwinJudgement judgement_of(std::size_t answer, const Tallies& tallies, double coherence,
+                             double independent) const;
+
+  TwinSetting setting_;
+  std::vector<RowCells> row_cells_;
+  Tiles tiles_;
+  std::vector<double> column_elements_;  ///< of a head
+  std::vector<HeadPart> heads_;
+};
+
+}  // namespace kda_check::judge

@@ -1,0 +1,309 @@
+#include "kda/head/gradients.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "base/threads/work.hpp"
+#include "kda/head/column_sums.hpp"
+#include "kda/head/large_rows.hpp"
+#include "kda/kernels/elements/gradient_rules.hpp"
+#include "kda/kernels/elements/special.hpp"
+#include "kda/kernels/truth/gate_functions.hpp"
+#include "kda/kernels/truth/row_norm.hpp"
+
+namespace kda_check::kda {
+
+namespace {
+
+/// (dy - (dy . y) y) / n of one row whose squares are beyond the range of fp64.
+void through_norm(const double* x, const double* y, const double* dy, std::size_t K, double* dx) {
+  const double reciprocal = RowNorm::of(x, K).reciprocal().hi;
+  double along = 0;
+  for (std::size_t k = 0; k < K; ++k) along += dy[k] * y[k];
+  for (std::size_t k = 0; k < K; ++k) dx[k] = (dy[k] - along * y[k]) * reciprocal;
+}
+
+/// x times a slope that may be beyond the range of fp64: nothing times it is nothing.
+double times_slope(double x, double slope) { return x == 0 && std::isinf(slope) ? 0.0 : x * slope; }
+
+/// What the kernel `gate_gradient` computes, with slopes that no amplitude drives out of the range on their
+/// way.
+void through_gate(const GateGradientBlock<double>& block, double A_log) {
+  const GateFunctions<double> gate(A_log);
+  for (std::size_t t = 0; t < block.tokens; ++t) {
+    double amplitude_sum = 0;
+    for (std::size_t k = 0; k < block.key_dim; ++k) {
+      const std::size_t at = t * block.key_stride + k;
+      const numeric::DoubleDouble y{block.bias != nullptr ? block.x[at] + block.bias[k] : block.x[at]};
+      double& gradient = block.gradient[at];
+      const double by_amplitude =
+          block.lower_bounded ? gate.bounded_amplitude_slope(y, block.lower_bound).hi : block.g[at];
+      amplitude_sum += times_slope(gradient, by_amplitude);
+      gradient = times_slope(gradient, block.lower_bounded ? gate.bounded_slope(y, block.lower_bound).hi
+                                                           : gate.softplus_slope(y).hi);
+    }
+    block.amplitude_sums[t] = amplitude_sum;
+  }
+}
+
+/// Gradients of a norm take its rows as they are: scale is in the gradients of the query already.
+Operations with_plain_norm(Operations operations) {
+  if (operations.scale == ScaledPart::norm) operations.scale = ScaledPart::scores;
+  return operations;
+}
+
+}  // namespace
+
+template <class T>
+HeadGradients<T>::HeadGradients(const Problem& problem, const Operations& operations,
+                                const GradientForm& form, GradientTensors& gradients)
+    : problem_(problem),
+      d_(problem.dimensions()),
+      reader_(problem, with_plain_norm(operations)),
+      operations_(operations),
+      form_(form),
+      gradients_(gradients) {
+  if (has_gradient(problem, Gradient::dA_log))
+    amplitude_parts_.assign((form.triton ? d_.B * d_.T : d_.N) * d_.HV, T(0));
+  if (has_gradient(problem, Gradient::ddt_bias) && !form.triton)
+    bias_parts_.assign(d_.N * d_.HV * d_.decays(), T(0));
+}
+
+template <class T>
+void HeadGradients<T>::store(Gradient gradient, const Sequence& s, std::size_t heads, std::size_t head,
+                             std::size_t begin, std::size_t count, std::size_t width, const T* rows,
+                             std::size_t stride) {
+  tensor::Tensor& target = tensor(gradient);
+  for (std::size_t t = 0; t < count; ++t)
+    kernels<T>().narrow(rows + t * stride, target.dtype(),
+                        target.at(((s.batch * d_.T + begin + t) * heads + head) * width), width);
+}
+
+template <class T>
+void HeadGradients<T>::normalised_rows(const tensor::Tensor& stored, Gradient gradient, const Sequence& s,
+                                       std::size_t head, std::size_t begin, std::size_t count, T* rows,
+                                       std::size_t stride) {
+  if (problem_.options.qk_l2norm) {
+    tensor::Scratch<T> x(count * stride), y(count * stride);
+    reader_.rows_of(stored, d_.H, d_.K, s, head, begin, count, x.data(), stride);
+    const std::size_t value_head = head * problem_.heads_per_group();
+    const auto read = gradient == Gradient::dq ? &HeadReader<T>::query : &HeadReader<T>::key;
+    (reader_.*read)(s, value_head, begin, count, form_.norm, form_.normalised, y.data(), stride);
+    NormGradientBlock<T> block{count, d_.K, stride, x.data(), y.data(), rows, operations_};
+    if (form_.triton) block.along = form_.triton->norm;
+    if constexpr (std::is_same_v<T, double>) {
+      LargeRows large(x.data(), count, d_.K, stride);
+      large.keep([&](std::size_t t, double* dx) {
+        through_norm(x.data() + t * stride, y.data() + t * stride, rows + t * stride, d_.K, dx);
+      });
+      kernels<T>().normalise_gradient(block);
+      large.put_into(rows);
+    } else {
+      kernels<T>().normalise_gradient(block);
+    }
+  }
+  store(gradient, s, d_.H, head, begin, count, d_.K, rows, stride);
+}
+
+template <class T>
+void HeadGradients<T>::query(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                             T* rows, std::size_t stride) {
+  normalised_rows(problem_.q, Gradient::dq, s, head, begin, count, rows, stride);
+}
+
+template <class T>
+void HeadGradients<T>::key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
+                           std::size_t stride) {
+  normalised_rows(problem_.k, Gradient::dk, s, head, begin, count, rows, stride);
+}
+
+template <class T>
+void HeadGradients<T>::value(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                             const T* rows, std::size_t stride) {
+  store(Gradient::dv, s, d_.HV, head, begin, count, d_.V, rows, stride);
+  Work::count(count * d_.V);
+}
+
+template <class T>
+void HeadGradients<T>::log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                                 T* rows, std::size_t stride) {
+  const Options& options = problem_.options;
+  const std::size_t decays = d_.decays();
+  if (d_.has_scalar_decay)  // sum_k, from k = 0 upwards
+    for (std::size_t t = 0; t < count; ++t)
+      for (std::size_t k = 1; k < d_.K; ++k) rows[t * stride] = rows[t * stride] + rows[t * stride + k];
+  if (options.gate != Gate::none) {
+    tensor::Scratch<T> x(count * stride), g(count * stride), sums(count), bias(problem_.dt_bias ? decays : 0);
+    reader_.rows_of(problem_.g, d_.HV, decays, s, head, begin, count, x.data(), stride);
+    reader_.own_log_decays(s, head, begin, count, g.data(), stride);
+    if (problem_.dt_bias) reader_.bias(head, bias.data());
+    GateGradientBlock<T> block{count,
+                               decays,
+                               stride,
+                               x.data(),
+                               g.data(),
+                               problem_.dt_bias ? bias.data() : nullptr,
+                               reader_.amplitude(head),
+                               options.gate == Gate::lower_bound,
+                               static_cast<T>(options.lower_bound.value_or(0.0)),
+                               operations_.exponential,
+                               rows,
+                               sums.data()};
+    if (form_.triton)
+      block.keys = form_.triton->gate.keys, block.special = operations_.special,
+      block.is_fused = operations_.is_fused;
+    if constexpr (std::is_same_v<T, double>) {
+      if (std::fabs(reader_.log_amplitude(head)) > largest_ordinary_A_log) {
+        through_gate(block, reader_.log_amplitude(head));
+      } else {
+        kernels<T>().gate_gradient(block);
+      }
+    } else {
+      kernels<T>().gate_gradient(block);
+    }
+    T of_block = 0;
+    for (std::size_t t = 0; t < count; ++t) of_block = of_block + sums[t];
+    if (!amplitude_parts_.empty() && form_.triton) {
+      for (std::size_t t = 0; t < count; ++t)
+        amplitude_parts_[(s.batch * d_.T + begin + t) * d_.HV + head] = sums[t];
+    } else if (!amplitude_parts_.empty()) {
+      T& part = amplitude_parts_[s.index * d_.HV + head];
+      part = part + of_block;
+    }
+  }
+  store(Gradient::dg, s, d_.HV, head, begin, count, decays, rows, stride);
+  if (!bias_parts_.empty()) add_bias(s, head, begin, count, rows, stride);
+}
+
+template <class T>
+void HeadGradients<T>::add_bias(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                                const T* rows, std::size_t stride) {
+  tensor::Scratch<T> stored(form_.bias_from_stored_gate ? count * stride : 0);
+  if (form_.bias_from_stored_gate) {
+    reader_.rows_of(tensor(Gradient::dg), d_.HV, d_.decays(), s, head, begin, count, stored.data(), stride);
+    rows = stored.data();
+  }
+  T* const part = bias_parts_.data() + (s.index * d_.HV + head) * d_.decays();
+  for (std::size_t k = 0; k < d_.decays(); ++k) {
+    T of_block = 0;
+    for (std::size_t t = 0; t < count; ++t) of_block = of_block + rows[t * stride + k];
+    part[k] = part[k] + of_block;
+  }
+}
+
+template <class T>
+void HeadGradients<T>::beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                            T* values, std::size_t stride) {
+  if (problem_.beta.empty()) return;
+  const bool is_of_columns = d_.strength == Strength::value;
+  const std::size_t width = is_of_columns ? d_.V : 1;
+  if (problem_.options.beta_sigmoid && !is_of_columns) through_sigmoid(s, head, begin, count, 1, values);
+  if (problem_.options.beta_sigmoid && is_of_columns)
+    for (std::size_t t = 0; t < count; ++t)
+      through_sigmoid(s, head, begin + t, 1, width, values + t * stride);
+  store(Gradient::dbeta, s, d_.HV, head, begin, count, width, values, is_of_columns ? stride : 1);
+}
+
+/// [count][width], without gaps.
+template <class T>
+void HeadGradients<T>::through_sigmoid(const Sequence& s, std::size_t head, std::size_t begin,
+                                       std::size_t count, std::size_t width, T* values) {
+  const Kernels<T>& kernel = kernels<T>();
+  const std::size_t all = count * width;
+  tensor::Scratch<T> rising(all), falling(all);
+  reader_.rows_of(problem_.beta, d_.HV, width, s, head, begin, count, falling.data(), width);
+  for (std::size_t i = 0; i < all; ++i) rising[i] = -falling[i];
+  kernel.exponential(operations_.exponential, rising.data(), rising.data(), all);
+  kernel.exponential(operations_.exponential, falling.data(), falling.data(), all);
+  const T factor = problem_.options.allow_neg_eigval ? T(2) : T(1);
+  const auto by_triton = [&](T gradient, T exponential) {
+    const T y = divided(operations_.special, T(1), T(1) + exponential);
+    return gradient * factor * y * (T(1) - y);
+  };
+  for (std::size_t i = 0; i < all; ++i)
+    values[i] = form_.triton
+                    ? by_triton(values[i], rising[i])
+                    : through_strength(values[i], factor, sigmoid_from(rising[i]), sigmoid_from(falling[i]));
+}
+
+template <class T>
+void HeadGradients<T>::gates(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
+                             const T* key, T* dk, T* dread, std::size_t k_stride, T* dv,
+                             std::size_t v_stride) {
+  if (d_.strength != Strength::gates) return;
+  tensor::Scratch<T> gate(std::max(d_.K, d_.V)), of_gate(std::max(d_.K, d_.V)), v(d_.V);
+  for (std::size_t t = 0; t < count; ++t) {
+    reader_.rows_of(*problem_.erase, d_.HV, d_.K, s, head, begin + t, 1, gate.data(), d_.K);
+    for (std::size_t k = 0; k < d_.K; ++k) {
+      const std::size_t at = t * k_stride + k;
+      of_gate[k] = key[at] * dread[at];
+      dk[at] = dk[at] + gate[k] * dread[at];
+    }
+    store(Gradient::derase, s, d_.HV, head, begin + t, 1, d_.K, of_gate.data(), d_.K);
+    reader_.rows_of(*problem_.write, d_.HV, d_.V, s, head, begin + t, 1, gate.data(), d_.V);
+    reader_.rows_of(problem_.v, d_.HV, d_.V, s, head, begin + t, 1, v.data(), d_.V);
+    for (std::size_t i = 0; i < d_.V; ++i) {
+      T& of_value = dv[t * v_stride + i];
+      of_gate[i] = v[i] * of_value;
+      of_value = gate[i] * of_value;
+    }
+    store(Gradient::dwrite, s, d_.HV, head, begin + t, 1, d_.V, of_gate.data(), d_.V);
+  }
+}
+
+template <class T>
+void HeadGradients<T>::initial_state(const Sequence& s, std::size_t head, const T* rows, std::size_t stride) {
+  if (problem_.initial_state)
+    store_state(rows, stride, problem_, s, head, {0, d_.V}, tensor(Gradient::dinitial_state));
+}
+
+template <class T>
+void HeadGradients<T>::sum_over_sequences(const std::vector<T>& parts, tensor::Tensor& sum) {
+  const std::size_t count = sum.size();
+  std::vector<T> total(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(count));
+  for (std::size_t n = 1; n < d_.N; ++n)
+    for (std::size_t i = 0; i < count; ++i) total[i] = total[i] + parts[n * count + i];
+  kernels<T>().narrow(total.data(), sum.dtype(), sum.at(0), count);
+}
+
+/// dA_log: blocks of tokens of all sequences, then the sums of these. ddt_bias: dg as it is stored; the sum
+/// is rounded as that is.
+template <class T>
+void HeadGradients<T>::sum_over_tokens() {
+  const std::size_t tokens = d_.B * d_.T, width = d_.HV * d_.decays();
+  const auto put = [](const std::vector<T>& sums, tensor::Tensor& target) {
+    kernels<T>().narrow(sums.data(), target.dtype(), target.at(0), sums.size());
+  };
+  if (!amplitude_parts_.empty()) {
+    std::vector<T> blocks;
+    for (std::size_t first = 0; first < tokens; first += gate_rows) {
+      const std::vector<T> sums =
+          block_column_sums(form_.triton->gate.rows, gate_rows, amplitude_parts_.data() + first * d_.HV,
+                            std::min(gate_rows, tokens - first), d_.HV);
+      blocks.insert(blocks.end(), sums.begin(), sums.end());
+    }
+    put(torch_column_sums(blocks, blocks.size() / d_.HV, d_.HV), tensor(Gradient::dA_log));
+  }
+  if (!has_gradient(problem_, Gradient::ddt_bias)) return;
+  const tensor::Tensor& stored = tensor(Gradient::dg);
+  std::vector<T> rows(tokens * width);
+  kernels<T>().widen(stored.dtype(), stored.at(0), rows.data(), rows.size());
+  std::vector<T> sums = torch_column_sums(rows, tokens, width);
+  tensor::Tensor as_stored(stored.name(), stored.dtype(), {width});
+  put(sums, as_stored);
+  kernels<T>().widen(stored.dtype(), as_stored.at(0), sums.data(), width);
+  put(sums, tensor(Gradient::ddt_bias));
+}
+
+template <class T>
+void HeadGradients<T>::finish() {
+  if (form_.triton) return sum_over_tokens();
+  if (!amplitude_parts_.empty()) sum_over_sequences(amplitude_parts_, tensor(Gradient::dA_log));
+  if (!bias_parts_.empty()) sum_over_sequences(bias_parts_, tensor(Gradient::ddt_bias));
+}
+
+template class HeadGradients<float>;
+template class HeadGradients<double>;
+
+}  // namespace kda_check::kda

@@ -1,0 +1,90 @@
+// What the sums of tensor cores ask of packs besides: digits that are cut off, and exponents, which are
+// integers.
+#pragma once
+
+#include "kda/kernels/lanes/lanes.hpp"
+
+namespace kda_check::kda::KDA_CHECK_ISA {
+
+/// Towards zero, for |x| < 2^51, infinities and NaN.
+template <int W>
+KDA_CHECK_INLINE Lanes<double, W> truncated(const Lanes<double, W>& x) {
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
+  Lanes<double, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+#if defined(__AVX512F__)
+    result.part[w] = _mm512_roundscale_pd(x.part[w], _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+#else
+    result.part[w] = _mm256_round_pd(x.part[w], _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+#endif
+  });
+  return result;
+#else
+  const Lanes<double, W> size = absolute(x), nearest = round_to_integer(size);
+  const Lanes<double, W> below = select(nearest > size, nearest - 1.0, nearest);
+  return select(x < Lanes<double, W>::zero(), -below, below);
+#endif
+}
+
+/// The 24 leading digits, which are those of fp32.
+template <int W>
+KDA_CHECK_INLINE Lanes<double, W> cut_to_fp32(const Lanes<double, W>& x) {
+  Lanes<double, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+    result.part[w] = (VectorOf<double>)((IntegersOf<double>)x.part[w] & -0x2000'0000LL);
+  });
+  return result;
+}
+
+template <int W>
+KDA_CHECK_INLINE Lanes<std::int32_t, W> bits_of(const Lanes<float, W>& x) {
+  Lanes<std::int32_t, W> result;
+  unrolled<W>([&](auto w)
+                  __attribute__((always_inline)) { result.part[w] = (VectorOf<std::int32_t>)x.part[w]; });
+  return result;
+}
+template <int W>
+KDA_CHECK_INLINE Lanes<std::int32_t, W> operator&(const Lanes<std::int32_t, W>& x, std::int32_t mask) {
+  Lanes<std::int32_t, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) { result.part[w] = x.part[w] & mask; });
+  return result;
+}
+template <int W>
+KDA_CHECK_INLINE Lanes<std::int32_t, W> operator>>(const Lanes<std::int32_t, W>& x, int places) {
+  Lanes<std::int32_t, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) { result.part[w] = x.part[w] >> places; });
+  return result;
+}
+template <int W>
+KDA_CHECK_INLINE Lanes<std::int32_t, W> maximum(const Lanes<std::int32_t, W>& a,
+                                                const Lanes<std::int32_t, W>& b) {
+  Lanes<std::int32_t, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+#if defined(__AVX512F__)
+    result.part[w] = (VectorOf<std::int32_t>)_mm512_max_epi32((__m512i)a.part[w], (__m512i)b.part[w]);
+#else
+    result.part[w] = a.part[w] > b.part[w] ? a.part[w] : b.part[w];
+#endif
+  });
+  return result;
+}
+/// 2^n for n in [-1022, 1023].
+KDA_CHECK_INLINE Sixteen<double> power_of_two(const Sixteen<std::int32_t>& n) {
+  Sixteen<double> result;
+  unrolled<sixteen_width<double>>([&](auto w) __attribute__((always_inline)) {
+    const auto biased = n.part[w / 2] + 1023;
+    IntegersOf<double> wide;
+#if defined(__AVX512F__)
+    wide = (IntegersOf<double>)_mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64((__m512i)biased, w % 2));
+#elif defined(__AVX2__) && defined(__FMA__)
+    wide = (IntegersOf<double>)_mm256_cvtepi32_epi64(_mm256_extracti128_si256((__m256i)biased, w % 2));
+#else
+    constexpr std::size_t first = w % 2 * lanes_per_vector<double>;
+    for (std::size_t lane = 0; lane < lanes_per_vector<double>; ++lane) wide[lane] = biased[first + lane];
+#endif
+    result.part[w] = (VectorOf<double>)(wide << 52);
+  });
+  return result;
+}
+
+}  // namespace kda_check::kda::KDA_CHECK_ISA

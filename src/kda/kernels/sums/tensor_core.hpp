@@ -1,0 +1,231 @@
+// Products on a tensor core (docs/arithmetic.md, "Tensor cores"). Sums are formed in fp64, a pack of outputs
+// at a time, and nothing is lost there: products of fp32 numbers have 48 bits, and terms that are cut `bits`
+// below the largest are integers whose sum has `bits` + 7.
+#pragma once
+
+#include "kda/arithmetic/rounded.hpp"
+#include "kda/kernels/lanes/team.hpp"
+#include "kda/kernels/operations.hpp"
+#ifndef __CUDACC__
+#include "kda/kernels/lanes/tensor_core_lanes.hpp"
+#endif
+
+namespace kda_check::kda::KDA_CHECK_ISA {
+
+template <class T>
+struct Factor {
+  const T* data;
+  std::size_t row_stride,
+      depth_stride;  ///< element (row, depth) is data[row * row_stride + depth * depth_stride]
+};
+
+enum class Start { zero, from_result };
+
+/// What a zero counts with: below every product that is none, whatever the other factor is.
+inline constexpr std::int32_t exponent_of_zero = -450;
+
+/// The exponents that numbers count with.
+KDA_CHECK_THREAD Sixteen<std::int32_t> counted_exponents(const float* x, std::int32_t least) {
+  using Integers = Sixteen<std::int32_t>;
+  const Integers magnitude = bits_of(Sixteen<float>::load(x)) & 0x7fff'ffff;
+  const Integers own = maximum((magnitude >> 23) - 127, Integers::broadcast(least));
+  const Integers is_zero = (magnitude - 1) >> 31;  // all bits or none
+  return own + (is_zero & (exponent_of_zero - least));
+}
+
+/// accumulator += the products of one group. `terms` has the products and the sums of their factors'
+/// exponents.
+template <class Terms>
+KDA_CHECK_THREAD Sixteen<double> group_sum(const TensorCore& core, std::size_t count, const Terms& terms,
+                                           const float* accumulator) {
+  using Doubles = Sixteen<double>;
+  const bool is_narrow = core.accumulator == Accumulator::fp16;
+  const std::int32_t least_exponent = is_narrow ? -14 : -126;
+  const Doubles zero = Doubles::zero();
+  const auto constant = [](double x) KDA_CHECK_BODY { return Doubles::broadcast(x); };
+  const Doubles c = load_widened<Doubles>(accumulator);
+
+  using Integers = Sixteen<std::int32_t>;
+  const std::int32_t floor = least_exponent - core.sinks();
+  Integers largest = maximum(counted_exponents(accumulator, least_exponent), Integers::broadcast(floor));
+  for (std::size_t d = 0; d < count; ++d) largest = maximum(largest, terms.exponent(d));
+  const Integers unit = largest - core.bits;
+  const Doubles scale = power_of_two(-unit);
+  Doubles sum = zero + truncated(c * scale);
+  for (std::size_t d = 0; d < count; ++d) sum = sum + truncated(terms.product(d) * scale);
+  sum = sum * power_of_two(unit);
+
+  // Nearly all are no smaller than normal fp32 numbers: the digits beyond fp32 are cut off where they stand.
+  const Doubles size = absolute(sum);
+  if (!is_narrow && all(size >= constant(0x1p-126))) return cut_to_fp32(sum);
+
+  // To the accumulator's digits, fewer below its smallest exponent. Adding zero takes the sign off a zero.
+  const Doubles own = maximum(constant(least_exponent), binary_exponent_of(size)),
+                last = own - (is_narrow ? 10.0 : 23.0), digits = sum * power_of_two(-last);
+  const Doubles kept = (is_narrow ? round_to_integer(digits) : truncated(digits)) * power_of_two(last) + zero;
+  const auto is_in_range = absolute(kept) < constant(is_narrow ? 65520.0 : 0x1p128);
+  if (all(is_in_range)) return kept;
+
+  // Plain arithmetic tells what is infinite or no number among the terms: fp64 has room for all others.
+  Doubles plain = c;
+  for (std::size_t d = 0; d < count; ++d) plain = plain + terms.product(d);
+  const Doubles not_a_number = constant(__builtin_bit_cast(double, 0x7fff'ffff'e000'0000ULL));
+  const Doubles beyond = select(plain == plain, plain, not_a_number);
+  return select(plain - plain == zero, select(is_in_range, kept, kept * 0x1p128), beyond);
+}
+
+#ifdef __CUDACC__
+
+/// A row and a column, of which an element is read where it is needed.
+struct ColumnTerms {
+  const float *a, *b;
+  std::size_t a_stride, b_stride;
+  int least_exponent;
+
+  __device__ OneLane<std::int32_t> exponent(std::size_t d) const {
+    return counted_exponents(a + d * a_stride, least_exponent) +
+           counted_exponents(b + d * b_stride, least_exponent);
+  }
+  __device__ OneLane<double> product(std::size_t d) const {
+    return {static_cast<double>(a[d * a_stride]) * static_cast<double>(b[d * b_stride])};
+  }
+};
+
+/// C[rows][columns] (+)= A[rows][depth] B[depth][columns].
+template <class T>
+KDA_CHECK_TEAM_APART void tensor_core_product(const TensorCore& core, std::size_t rows, std::size_t columns,
+                                              std::size_t depth, Factor<T> a, const T* b,
+                                              std::size_t b_stride, T* c, std::size_t c_stride, Start start) {
+  each(rows, columns, [=, &core](std::size_t row, std::size_t column) {
+    T* const target = c + row * c_stride + column;
+    float sum = start == Start::zero ? 0.0F : *target;
+    for (std::size_t d = 0; d < depth; d += core.together) {
+      const std::size_t count = min(core.together, depth - d);
+      const ColumnTerms terms{a.data + row * a.row_stride + d * a.depth_stride, b + d * b_stride + column,
+                              a.depth_stride, b_stride, core.least_exponent};
+      store_rounded(group_sum(core, count, terms, &sum), &sum);
+    }
+    *target = sum;
+  });
+}
+
+#else
+
+/// Sixteen numbers in fp64, and the exponents they count with.
+struct CountedNumbers {
+  double value[16];
+  std::int32_t exponent[16];
+
+  KDA_CHECK_INLINE void count(const TensorCore& core, const float* operand) {
+    load_widened<Sixteen<double> >(operand).store(value);
+    counted_exponents(operand, core.least_exponent).store(exponent);
+  }
+  KDA_CHECK_INLINE void take(const TensorCore& core, const float* x) {
+    float operand[16];
+    for (int i = 0; i < 16; ++i) operand[i] = rounded(core.of_operands, x[i]);
+    count(core, operand);
+  }
+};
+
+/// bf16 numbers that an operand is split into, each the nearest to what those before it leave.
+inline constexpr int parts_of_operand = 3;
+
+/// Part p goes to parts[p * stride].
+KDA_CHECK_INLINE void take_parts(const TensorCore& core, const float* x, CountedNumbers* parts,
+                                 std::size_t stride) {
+  float rest[16], part[16];
+  for (int i = 0; i < 16; ++i) rest[i] = rounded(core.of_operands, x[i]);
+  for (int p = 0; p < parts_of_operand; ++p) {
+    for (int i = 0; i < 16; ++i) part[i] = numeric::through_bf16(rest[i]), rest[i] = rest[i] - part[i];
+    parts[p * stride].count(core, part);
+  }
+}
+
+/// One group of a row against sixteen columns.
+struct PackTerms {
+  const CountedNumbers* row;      ///< across the group
+  const CountedNumbers* columns;  ///< [group]
+
+  KDA_CHECK_INLINE Sixteen<std::int32_t> exponent(std::size_t d) const {
+    return Sixteen<std::int32_t>::load(columns[d].exponent) + row->exponent[d];
+  }
+  KDA_CHECK_INLINE Sixteen<double> product(std::size_t d) const {
+    return Sixteen<double>::load(columns[d].value) * row->value[d];
+  }
+};
+
+/// The same of operands that are split: the products of high parts onto what C holds, five lesser ones each
+/// time onto a sum of their own, which is added behind the last group.
+template <class T>
+void split_product(const TensorCore& core, std::size_t rows, std::size_t columns, std::size_t depth,
+                   Factor<T> a, const T* b, std::size_t b_stride, T* c, std::size_t c_stride, Start start) {
+  constexpr std::size_t most_rows = 64, most_together = 16;
+  constexpr struct { int of_a, of_b; } lesser[] = {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}};
+  CountedNumbers of_row[parts_of_operand], of_columns[parts_of_operand][most_together];
+  for (std::size_t top = 0; top < rows; top += most_rows) {
+    const std::size_t height = rows - top < most_rows ? rows - top : most_rows;
+    for (std::size_t column = 0; column < columns; column += 16) {
+      T high[most_rows][16] = {}, low[most_rows][16] = {};
+      if (start == Start::from_result)
+        for (std::size_t row = 0; row < height; ++row)
+          __builtin_memcpy(high[row], c + (top + row) * c_stride + column, sizeof(high[row]));
+      for (std::size_t from = 0; from < depth; from += core.together) {
+        const std::size_t count = depth - from < core.together ? depth - from : core.together;
+        for (std::size_t d = 0; d < count; ++d)
+          take_parts(core, b + (from + d) * b_stride + column, &of_columns[0][d], most_together);
+        for (std::size_t row = 0; row < height; ++row) {
+          T line[16] = {};
+          for (std::size_t d = 0; d < count; ++d)
+            line[d] = a.data[(top + row) * a.row_stride + (from + d) * a.depth_stride];
+          take_parts(core, line, of_row, 1);
+          const auto add = [&](int of_a, int of_b, T* sum) {
+            store_rounded(group_sum(core, count, PackTerms{of_row + of_a, of_columns[of_b]}, sum), sum);
+          };
+          for (const auto& product : lesser) add(product.of_a, product.of_b, low[row]);
+          add(0, 0, high[row]);
+        }
+      }
+      for (std::size_t row = 0; row < height; ++row)
+        for (std::size_t i = 0; i < 16; ++i)
+          c[(top + row) * c_stride + column + i] = high[row][i] + low[row][i];
+    }
+  }
+}
+
+/// C[rows][columns] (+)= A[rows][depth] B[depth][columns]; columns is a multiple of 16. Group by group: what
+/// factors count with is found out once for each (of B, once for 64 rows).
+template <class T>
+KDA_CHECK_TEAM_APART void tensor_core_product(const TensorCore& core, std::size_t rows, std::size_t columns,
+                                              std::size_t depth, Factor<T> a, const T* b,
+                                              std::size_t b_stride, T* c, std::size_t c_stride, Start start) {
+  if (core.splits) return split_product(core, rows, columns, depth, a, b, b_stride, c, c_stride, start);
+  constexpr std::size_t most_rows = 64, most_together = 16;
+  CountedNumbers of_row[most_rows], of_columns[most_together];
+  if (start == Start::zero)
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t column = 0; column < columns; ++column) c[row * c_stride + column] = 0;
+  for (std::size_t from = 0; from < depth; from += core.together) {
+    const std::size_t count = depth - from < core.together ? depth - from : core.together;
+    for (std::size_t top = 0; top < rows; top += most_rows) {
+      const std::size_t height = rows - top < most_rows ? rows - top : most_rows;
+      for (std::size_t row = 0; row < height; ++row) {
+        T line[16] = {};
+        for (std::size_t d = 0; d < count; ++d)
+          line[d] = a.data[(top + row) * a.row_stride + (from + d) * a.depth_stride];
+        of_row[row].take(core, line);
+      }
+      for (std::size_t column = 0; column < columns; column += 16) {
+        for (std::size_t d = 0; d < count; ++d) of_columns[d].take(core, b + (from + d) * b_stride + column);
+        for (std::size_t row = 0; row < height; ++row) {
+          T* const target = c + (top + row) * c_stride + column;
+          const PackTerms terms{of_row + row, of_columns};
+          store_rounded(group_sum(core, count, terms, target), target);
+        }
+      }
+    }
+  }
+}
+
+#endif
+
+}  // namespace kda_check::kda::KDA_CHECK_ISA

@@ -1,0 +1,90 @@
+// A call of a decode kernel, which reads states from slots of a pool and stores them there (docs/pools.md),
+// and its ordinary form: a packed problem that has a sequence for every state that is stored, which begins at
+// the state that is read and ends with the token it is stored behind. All that runs on problems runs on
+// that; what a kernel answers to the call is brought into the same form.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kda/problem/outline.hpp"
+#include "kda/problem/passes.hpp"
+
+namespace kda_check::kda {
+
+/// Which numbers in a table of slots are none: rows that begin there are padding (docs/pools.md).
+enum class PaddingSlots : std::uint8_t {
+  none,         ///< all are slots: FLA
+  negative,     ///< SGLang, FlashInfer with one slot a sequence
+  nonpositive,  ///< slot 0 is the null block; a number of accepted tokens that the table does not have: vLLM
+  negative_tokens,  ///< tokens of a draft, too; any number of accepted tokens is one that there is:
+                    ///< FlashInfer
+};
+std::string_view name_of(PaddingSlots padding);
+inline constexpr PaddingSlots every_padding[] = {PaddingSlots::none, PaddingSlots::negative,
+                                                 PaddingSlots::nonpositive, PaddingSlots::negative_tokens};
+
+/// state_indices and num_accepted_tokens.
+struct SlotTable {
+  std::vector<std::int64_t> indices;  ///< [N] or [N, columns]
+  std::size_t columns = 0;  ///< 0: one slot a sequence, where its state is read and stored at the end
+  std::vector<std::int64_t> accepted;  ///< [N]; empty: the first column is read
+  PaddingSlots padding = PaddingSlots::none;
+
+  bool operator==(const SlotTable&) const = default;
+};
+
+/// The beginning of a sequence of a call, the slot it reads its state from, and the one that the state behind
+/// its last token is stored in.
+struct PoolPiece {
+  Sequence tokens;
+  std::size_t from, to;
+};
+
+/// The pieces of a call on a pool of that many slots, by sequence and token; none of padding, of sequences
+/// without tokens and of tokens whose state is not stored. Throws Error{input} for a table that says what
+/// cannot be done.
+std::vector<PoolPiece> pieces_of(const SlotTable& table, std::size_t slots,
+                                 const std::vector<Sequence>& sequences);
+
+/// Throws Error{input} for what a call on a pool cannot have: an initial state, a loss.
+void check_call(const Outline& call);
+
+struct PoolCall {
+  Problem problem;        ///< its tokens, without an initial state and a loss
+  tensor::Tensor states;  ///< state_pool [slots,HV,K,V], or [slots,HV,V,K]
+  SlotTable table;
+  std::vector<PoolPiece> pieces = {};  ///< ordinary_form fills it in
+
+  std::size_t slots() const { return states.shape()[0]; }
+};
+
+/// Its ordinary form, which keeps it. Throws Error{input} as pieces_of and check_call do.
+Problem ordinary_form(PoolCall call);
+/// The same of its outline; `states`: the element type of the pool.
+Outline ordinary_form(const Outline& call, numeric::DType states, const std::vector<PoolPiece>& pieces);
+
+/// The tensors of a call: o in its shape, zero at padding, and state_pool; from those of its ordinary form.
+Tensors of_call(const PoolCall& call, const Tensors& ordinary);
+/// The other way round: o and final_state, as far as they are there. The pool stays beside them.
+Tensors of_ordinary_form(const PoolCall& call, Tensors answer);
+
+/// The same problem with q, k, v and do rounded to `dtype`; gates, beta, parameters and states stay as they
+/// are. What the rounding costs is then part of the problem, not charged to whoever solves it. A call stays a
+/// call on the same pool.
+Problem with_inputs_rounded_to(const Problem& problem, numeric::DType dtype);
+
+/// What holds a tensor of that name of a call in its ordinary form: final_state for state_pool.
+std::string_view in_ordinary_form(std::string_view tensor);
+
+/// Slots that nobody stores to: every bit of them must stay.
+std::vector<std::size_t> slots_left_alone(const PoolCall& call);
+
+/// "o[b=0 t=3 h=0 v=5]", "state_pool[s=12 h=0 k=1 v=5]" of an element of o or final_state of the ordinary
+/// form. Changes the index to that.
+std::string place_in_call(const PoolCall& call, std::string_view tensor, std::vector<std::size_t>& index);
+
+}  // namespace kda_check::kda

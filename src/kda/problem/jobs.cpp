@@ -1,0 +1,63 @@
+#include "kda/problem/jobs.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "base/memory.hpp"
+
+namespace kda_check::kda {
+
+namespace {
+
+std::vector<Sequence> longest_first(const Problem& problem) {
+  std::vector<Sequence> sequences = problem.sequences();
+  std::stable_sort(sequences.begin(), sequences.end(),
+                   [](const Sequence& a, const Sequence& b) { return a.length() > b.length(); });
+  return sequences;
+}
+
+}  // namespace
+
+std::vector<HeadJob> head_jobs(const Problem& problem) {
+  std::vector<HeadJob> jobs;
+  for (const Sequence& sequence : longest_first(problem))
+    for (std::size_t head = 0; head < problem.dimensions().HV; ++head) jobs.push_back({sequence, head});
+  return jobs;
+}
+
+std::vector<GroupJob> group_jobs(const Problem& problem) {
+  std::vector<GroupJob> jobs;
+  for (const Sequence& sequence : longest_first(problem))
+    for (std::size_t head = 0; head < problem.dimensions().H; ++head) jobs.push_back({sequence, head});
+  return jobs;
+}
+
+void refuse_memory(const std::string& what, double bytes, std::size_t threads, std::size_t limit,
+                   std::size_t chunk_rows) {
+  if (bytes <= static_cast<double>(limit)) return;
+  const char* const hint = chunk_rows > 64 ? "--chunk-size 64"
+                           : threads > 1   ? "--threads 1"
+                                           : "a larger --memory-limit";
+  throw Error(ErrorKind::environment,
+              fmt::format("{} {:.3g} GB on {} threads; the memory limit is {:.3g} GB", what, bytes * 1e-9,
+                          threads, static_cast<double>(limit) * 1e-9),
+              {}, hint);
+}
+
+Answer allocate_answer(const Problem& problem, numeric::DType dtype, int threads) {
+  const Dimensions& d = problem.dimensions();
+  const bool v_first = problem.options.state_v_first;
+  const numeric::DType state_dtype =
+      dtype == numeric::DType::fp64 ? numeric::DType::fp64 : numeric::DType::fp32;
+  Answer answer{
+      tensor::Tensor("o", dtype, expected_shape(*find_spec("o"), d, v_first)),
+      tensor::Tensor("final_state", state_dtype, expected_shape(*find_spec("final_state"), d, v_first))};
+  constexpr std::size_t most_left_to_threads = 16 * large_page_bytes;
+  if (threads > 1 && answer.o.bytes() >= most_left_to_threads)
+    touch_pages(answer.o.data(), answer.o.bytes(), threads);
+  return answer;
+}
+
+}  // namespace kda_check::kda

@@ -1,0 +1,205 @@
+#include "kda/variants/variants.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "base/error.hpp"
+#include "base/names.hpp"
+#include "kda/gpu/device.hpp"
+
+namespace kda_check::kda {
+
+namespace {
+
+bool every_dtype(numeric::DType) { return true; }
+std::string always_available() { return {}; }
+std::string cpu_unsupported(const Outline&, const RunOptions& options) {
+  return unsupported(options.arithmetic, options.dtype);
+}
+std::string no_chunk_form(const Outline& problem) {
+  if (problem.dimensions.strength != Strength::value) return {};
+  return "with a beta for each column of V every column has an inverse of its own: no chunk form";
+}
+std::string chunk_unsupported(const Outline& problem, const RunOptions& options) {
+  const Dimensions& d = problem.dimensions;
+  if (std::string reason = no_chunk_form(problem); !reason.empty()) return reason;
+  if (d.has_scalar_decay && is_triton(options.arithmetic.reduction))
+    return "reduction=triton and triton-rows are the orders of KDA's and GDN-2's chunk kernels";
+  if (d.strength == Strength::gates && options.arithmetic.beta == BetaPart::keys)
+    return "beta=keys is one number a token, and there are gates in its place";
+  return cpu_unsupported(problem, options);
+}
+
+/// As PyTorch evaluates it: multiplications and additions are separate operations.
+Arithmetic naive_arithmetic(const Outline&, numeric::DType) {
+  Arithmetic arithmetic;
+  arithmetic.contraction = Contraction::separate;
+  return arithmetic;
+}
+
+Arithmetic recurrent_arithmetic(const Outline&, numeric::DType) { return {}; }
+
+/// The forms FLA picks: anchored diagonal blocks with safe_gate, pairwise ones without; the blocked inverse
+/// where its cast points are asked for, plain substitution where nothing is rounded.
+Arithmetic chunk_arithmetic(const Outline& problem, numeric::DType dtype) {
+  Arithmetic arithmetic;
+  arithmetic.decay = problem.options.safe_gate ? DecayForm::anchor_mid : DecayForm::anchor_pair;
+  const bool narrow = dtype == numeric::DType::bf16 || dtype == numeric::DType::fp16;
+  arithmetic.inverse = narrow ? InverseForm::blocks : InverseForm::substitution;
+  return arithmetic;
+}
+
+/// What the GPU kernels do, in words that make the CPU variant do the same. In fp64 `cuda` is CUDA's exp.
+template <Arithmetic (*of_replay)(const Outline&, numeric::DType)>
+Arithmetic gpu_arithmetic(const Outline& problem, numeric::DType dtype) {
+  Arithmetic arithmetic = of_replay(problem, dtype);
+  set_axis(arithmetic, "h100");
+  return arithmetic;
+}
+template <bool chunk>
+std::string gpu_lacks(const Outline& problem, const RunOptions& options) {
+  if (std::string reason = chunk ? no_chunk_form(problem) : std::string(); !reason.empty()) return reason;
+  return gpu_unsupported(chunk, problem, options);
+}
+template <bool chunk>
+Answer gpu_run(const Problem& problem, const RunOptions& options) {
+  return run_gpu(chunk, problem, options);
+}
+template <bool chunk>
+GradientTensors gpu_run_backward(const Problem& problem, const RunOptions& options) {
+  return run_gpu_backward(chunk, problem, options);
+}
+template <bool chunk>
+std::vector<double> gpu_time_backward(const Problem& problem, const RunOptions& options, int repeats) {
+  return time_gpu_backward(chunk, problem, options, repeats);
+}
+template <bool chunk>
+std::vector<double> gpu_time(const Problem& problem, const RunOptions& options, int repeats) {
+  return time_gpu(chunk, problem, options, repeats);
+}
+
+constexpr Variant list[] = {
+    {"naive",
+     "the definition, token by token",
+     "cpu",
+     {.chunk = false},
+     every_dtype,
+     naive_arithmetic,
+     always_available,
+     cpu_unsupported,
+     run_naive,
+     nullptr,
+     {},
+     run_naive_backward},
+    {"recurrent",
+     "the fused order of the decode kernels",
+     "cpu",
+     {.chunk = false},
+     every_dtype,
+     recurrent_arithmetic,
+     always_available,
+     cpu_unsupported,
+     run_recurrent,
+     nullptr,
+     {},
+     run_recurrent_backward},
+    {"chunk",
+     "the staged WY form, chunk by chunk",
+     "cpu",
+     {.chunk = true},
+     every_dtype,
+     chunk_arithmetic,
+     always_available,
+     chunk_unsupported,
+     run_chunk,
+     nullptr,
+     {},
+     run_chunk_backward},
+    {"gpu-recurrent",
+     "recurrent, a warp for each four columns",
+     "gpu",
+     {.chunk = false},
+     every_dtype,
+     gpu_arithmetic<recurrent_arithmetic>,
+     gpu_unavailable,
+     gpu_lacks<false>,
+     gpu_run<false>,
+     gpu_time<false>,
+     "recurrent",
+     gpu_run_backward<false>,
+     gpu_time_backward<false>},
+    {"gpu-chunk",
+     "chunk, a thread for each sum",
+     "gpu",
+     {.chunk = true},
+     every_dtype,
+     gpu_arithmetic<chunk_arithmetic>,
+     gpu_unavailable,
+     gpu_lacks<true>,
+     gpu_run<true>,
+     gpu_time<true>,
+     "chunk",
+     gpu_run_backward<true>,
+     gpu_time_backward<true>},
+};
+
+using numeric::ComputeFormat;
+
+ComputeFormat format_of(Rounding rounding, ComputeFormat unrounded) {
+  switch (rounding) {
+    case Rounding::bf16:
+      return ComputeFormat::bf16;
+    case Rounding::fp16:
+      return ComputeFormat::fp16;
+    case Rounding::tf32:
+      return ComputeFormat::tf32;
+    case Rounding::none:
+      break;
+  }
+  return unrounded;
+}
+
+}  // namespace
+
+std::span<const Variant> variants() { return list; }
+
+const Variant& variant_named(std::string_view name, std::span<const Variant> among) {
+  std::vector<std::string> names;
+  for (const Variant& variant : among) {
+    if (variant.name == name) return variant;
+    names.emplace_back(variant.name);
+  }
+  throw Error(ErrorKind::usage, fmt::format("no variant '{}'", name), {}, suggest(name, names));
+}
+
+std::string device_of(const Variant& variant) {
+  std::string name = is_on_gpu(variant) ? gpu_device_name() : std::string();
+  return name.empty() ? std::string(variant.device) : name;
+}
+
+numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dtype,
+                                      const Arithmetic& arithmetic, bool backward) {
+  const bool narrow = dtype == numeric::DType::bf16 || dtype == numeric::DType::fp16;
+  const ComputeFormat whole = narrow ? ComputeFormat::fp32 : numeric::compute_of(dtype);
+  const ComputeFormat cast = format_of(
+      coarsest_cast(cast_points(arithmetic, dtype, false, variant.axes.chunk), variant.axes.chunk, backward),
+      whole);
+  if (variant.axes.chunk || arithmetic.stored == StoredState{}) return cast;
+  const ComputeFormat stored =
+      arithmetic.stored.format == StateFormat::fp16 ? ComputeFormat::fp16 : ComputeFormat::bf16;
+  return numeric::row_of(cast).operand_error > numeric::row_of(stored).operand_error ? cast : stored;
+}
+
+Tensors run_pass(Pass pass, const Variant& variant, const Problem& problem, const RunOptions& options) {
+  if (pass == Pass::forward) return by_name(variant.run(problem, options));
+  Tensors tensors;
+  GradientTensors gradients_of_run = variant.run_backward(problem, options);
+  for (const GradientRow& row : gradients())
+    if (tensor::Tensor& held = gradients_of_run[static_cast<std::size_t>(row.gradient)]; !held.empty())
+      tensors.emplace(row.name, std::move(held));
+  return tensors;
+}
+
+}  // namespace kda_check::kda
