@@ -64,7 +64,8 @@ function(kda_check_headers target name folder)
   target_include_directories(${target} INTERFACE ${root})
 endfunction()
 
-# kda_check_optimise(TARGET LEVEL): in release builds, 1 where LEVEL is empty. No level changes a rounding.
+# kda_check_optimise(TARGET LEVEL): in release builds, 1 where LEVEL is empty. No level changes a rounding. With sanitizers, where
+# it takes clang half of its time, a layer without a level is not optimised.
 function(kda_check_optimise target level)
   if(level STREQUAL "")
     set(level 1 $<$<CXX_COMPILER_ID:GNU>:-finline-small-functions>)
@@ -139,12 +140,17 @@ function(kda_check_layer name)
   list(TRANSFORM layer_SOURCES PREPEND ${folder}/)
   add_library(${target} STATIC ${layer_SOURCES})
   target_link_libraries(${target} PUBLIC kda_check_flags ${target}_headers ${layer_LINK} PRIVATE ${target}_inside ${layer_PRIVATE_LINK})
+  set(precompiled kda_check_precompiled)
+  if(CMAKE_BUILD_TYPE STREQUAL Sanitize AND NOT layer_OPTIMISE)
+    target_compile_options(${target} PRIVATE -O0)
+    set(precompiled kda_check_precompiled_plain)
+  endif()
   kda_check_optimise(${target} "${layer_OPTIMISE}")
   # What files include is compiled once for each eight of them; what they call alike in unnamed namespaces g++ refuses.
   if(KDA_CHECK_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   endif()
   if(layer_PRECOMPILED)
-    kda_check_use_precompiled(${target} kda_check_precompiled)
+    kda_check_use_precompiled(${target} ${precompiled})
   endif()
 endfunction()

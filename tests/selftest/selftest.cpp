@@ -11,7 +11,7 @@
 
 #include "base/interruption.hpp"
 #include "cli/command.hpp"
-#include "kda/regimes.hpp"
+#include "kda/regimes/regimes.hpp"
 #include "report/writers.hpp"
 #include "selftest/mutants.hpp"
 #include "selftest/pool_faults.hpp"
@@ -358,7 +358,7 @@ TEST_CASE(
     "below what "
     "is seen",
     "[selftest]") {
-  const test::Sampled sample(12);
+  const test::Sampled sample(24);
   INFO(sample.text());
   selftest::SelftestRequest request;
   request.resources = test::on_threads(2);
