@@ -64,8 +64,7 @@ function(kda_check_headers target name folder)
   target_include_directories(${target} INTERFACE ${root})
 endfunction()
 
-# kda_check_optimise(TARGET LEVEL): in release builds, 1 where LEVEL is empty. No level changes a rounding. With sanitizers, where
-# it takes clang half of its time, a layer without a level is not optimised.
+# kda_check_optimise(TARGET LEVEL): in release builds, 1 where LEVEL is empty. No level changes a rounding.
 function(kda_check_optimise target level)
   if(level STREQUAL "")
     set(level 1 $<$<CXX_COMPILER_ID:GNU>:-finline-small-functions>)
@@ -140,6 +139,7 @@ function(kda_check_layer name)
   list(TRANSFORM layer_SOURCES PREPEND ${folder}/)
   add_library(${target} STATIC ${layer_SOURCES})
   target_link_libraries(${target} PUBLIC kda_check_flags ${target}_headers ${layer_LINK} PRIVATE ${target}_inside ${layer_PRIVATE_LINK})
+  # Optimising takes clang half of its time with sanitizers: only what has a level is worth it.
   set(precompiled kda_check_precompiled)
   if(CMAKE_BUILD_TYPE STREQUAL Sanitize AND NOT layer_OPTIMISE)
     target_compile_options(${target} PRIVATE -O0)
