@@ -115,6 +115,7 @@ TEST_CASE("results do not depend on the number of threads", "[engine][threads]")
 TEST_CASE("results do not depend on the memory there is, as long as it is enough", "[engine][memory]") {
   const Roomy file;
   plan::Request request = test::request_for({file.path()});
+  request.selection.variants = Names{"naive", "recurrent", "chunk"};
   request.selection.dtypes = Names{"fp32", "fp64"};
   request.selection.pass = kda::Pass::forward;
   request.twins = false;  // they ask for more

@@ -354,6 +354,7 @@ TEST_CASE("healthy gradients meet the derived limits where much of them cancels"
   for (const char* const regime : {"bwd_masked_exp", "bwd_dgate_cancel", "bwd_gate_zero", "bwd_lb_saturated"})
     for (int seed = 1; seed <= 4; ++seed)
       request.targets.push_back(fmt::format("{}:H=1,seed={}", regime, seed));
+  request.selection.variants = Names{"naive", "recurrent", "chunk"};
   request.selection.dtypes = Names{"fp64", "fp32", "bf16"};
   request.selection.tensors = Names{"dg", "dbeta", "dA_log"};
   const report::Document document = test::ran(request);

@@ -78,7 +78,7 @@ class Relatives(unittest.TestCase):
                         seen.add((case["variant"], tensor["name"]))
                         self.assertLessEqual(tensor["metrics"]["rms_ratio"], 1e-12, (case["variant"], tensor["name"]))
                 forms = {"numpy", "naive", "recurrent"} | ({"chunk"} if strength != "columns" else set())
-                self.assertEqual({answer for answer, _ in seen}, forms)
+                self.assertEqual({answer for answer, _ in seen if not answer.startswith("gpu-")}, forms)
 
     def test_a_gradient_of_every_input_is_what_central_differences_of_numpy_say(self):
         for g, strength in RELATIVES:
