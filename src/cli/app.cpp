@@ -19,6 +19,8 @@ namespace {
 constexpr Command table[] = {
     {"run", "Judge", "run variants, compare them and recorded answers with the truth, judge", run_main},
     {"diff", "Judge", "compare the tensors of two files, or of two recorded answers", diff_main},
+    {"explain", "Explain", "which computation gives a recorded output, and what each rounding in it costs",
+     explain_main},
     {"attribute", "Explain", "how much of an error each axis of the arithmetic and each stage makes",
      attribute_main},
     {"explain-bits", "Explain", "which known kernel computes a recorded answer, to the bit",

@@ -28,6 +28,7 @@ std::span<const Command> commands();
 int run_main(const Words& words);
 int diff_main(const Words& words);
 int attribute_main(const Words& words);
+int explain_main(const Words& words);
 int explain_bits_main(const Words& words);
 int grow_main(const Words& words);
 int history_main(const Words& words);

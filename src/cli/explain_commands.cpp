@@ -1,4 +1,4 @@
-// grow, attribute, explain-bits, forecast: what explains an error.
+// explain, grow, attribute, explain-bits, forecast: what explains an error.
 #include <fmt/format.h>
 
 #include "base/error.hpp"
@@ -36,6 +36,19 @@ Examples:
 
 Exit codes: 0 attributed; 1 nothing was; 2 usage; 3 a file is missing or malformed; 4 something could not run or be
 written; 70 a bug here.
+)";
+
+constexpr char explain_footer[] =
+    R"(A search over kernels that people run and every setting of --arithmetic: which computation gives this output? It says how
+much of the error that explains, what cannot be told apart, and what each rounding costs (docs/explain.md).
+
+Examples:
+  kda-check explain mine.h5                     every recorded output, and its gradients
+  kda-check explain mine.h5 --recorded mine     one of them
+  kda-check explain captures/ --json            every output of a folder
+
+Exit codes: 0 identified, or nothing to be identified; 1 some output computes unlike any known kernel, or is not finite; 2 usage; 3 a file is
+missing or malformed; 4 something could not run or be written; 70 a bug here.
 )";
 
 constexpr char explain_bits_footer[] =
@@ -125,6 +138,22 @@ int attribute_main(const Words& words) {
     throw Error(ErrorKind::usage, "--between takes two answers", {}, "--between fla_chunk,recurrent");
   if (!request.between.empty() && request.selection.variants)
     throw Error(ErrorKind::usage, "--between names its variants itself");
+  return run_planned(words, std::move(planned));
+}
+
+int explain_main(const Words& words) {
+  Planned planned;
+  plan::Request& request = planned.request;
+  request.task = plan::Task::explain, request.command = "explain";
+  Parser parser("explain", "Which computation gives a recorded output, and what each rounding in it costs",
+                explain_footer);
+  add_targets(parser, request, "Fixtures, folders");
+  parser.group("What is selected");
+  parser.names(
+      "--recorded", "NAME,...", [&](Names names) { request.selection.recorded = std::move(names); },
+      "Recorded outputs (default: all)");
+  add_rest(parser, planned);
+  if (!parser.parse(words)) return 0;
   return run_planned(words, std::move(planned));
 }
 

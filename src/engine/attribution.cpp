@@ -25,16 +25,17 @@ using report::Value;
 constexpr auto precision = kda::OraclePrecision::double_double;
 
 /// The exact values of all tensors of a pass. Throws Error{input} when those of the gradients do not fit.
-explain::HeldOracle hold_pass(Context& context, const plan::Request& asked, kda::Pass pass,
-                              std::size_t chunk_size) {
+hypotheses::HeldOracle hold_pass(Context& context, const plan::Request& asked, kda::Pass pass,
+                                 std::size_t chunk_size) {
   context.progress("oracle");
   const Resources& resources = context.resources();
   if (pass == kda::Pass::forward)
-    return explain::hold_oracle(context.problem(), context.oracle(precision, asked, pass), resources.threads);
+    return hypotheses::hold_oracle(context.problem(), context.oracle(precision, asked, pass),
+                                   resources.threads);
   check_gradient_memory(context.problem(), resources.threads, resources.limits.memory_budget,
                         "--memory-limit raises it");
-  return explain::hold_gradient_oracle(context.problem(), context.oracle(precision, asked, pass), chunk_size,
-                                       resources.threads);
+  return hypotheses::hold_gradient_oracle(context.problem(), context.oracle(precision, asked, pass),
+                                          chunk_size, resources.threads);
 }
 
 report::Section attribution_section(const Context& context) {
@@ -89,7 +90,7 @@ class Truths {
  public:
   explicit Truths(Context& context) : context_(context) {}
 
-  const explain::HeldOracle& oracle(const plan::Request& asked, kda::Pass pass, std::size_t chunk_size) {
+  const hypotheses::HeldOracle& oracle(const plan::Request& asked, kda::Pass pass, std::size_t chunk_size) {
     if (!oracle_ || pass_ != pass || chunk_size_ != chunk_size) {
       oracle_.reset();
       oracle_ = hold_pass(context_, asked, pass, chunk_size);
@@ -111,7 +112,7 @@ class Truths {
 
  private:
   Context& context_;
-  std::optional<explain::HeldOracle> oracle_;
+  std::optional<hypotheses::HeldOracle> oracle_;
   std::optional<kda::StageTruths> stages_;
   kda::Pass pass_ = kda::Pass::forward;
   std::size_t chunk_size_ = 0, stages_chunk_size_ = 0;
@@ -119,13 +120,14 @@ class Truths {
 
 /// Of a recorded answer: how far it is from what is said to compute as it does. Empty where that explains it.
 std::string doubt_about(Context& context, const Case& item, const std::string& tensor,
-                        const explain::HeldOracle& oracle) {
+                        const hypotheses::HeldOracle& oracle) {
   const plan::Answer& who = context.plan().answers[*item.answer];
   if (who.is_computed()) return {};
   const Answered& recorded = context.answer(*item.answer, item.pass);
   const Answered& taken_for = context.answer(item.computed_as, item.pass);
-  const double error = explain::rms(explain::difference(*recorded.tensor(tensor), oracle.at(tensor)));
-  const double apart = explain::rms(explain::difference(*taken_for.tensor(tensor), *recorded.tensor(tensor)));
+  const double error = hypotheses::rms(hypotheses::difference(*recorded.tensor(tensor), oracle.at(tensor)));
+  const double apart =
+      hypotheses::rms(hypotheses::difference(*taken_for.tensor(tensor), *recorded.tensor(tensor)));
   const double left = error == 0 ? 0 : apart / error;
   const std::string form = taken_for.name + " in " + taken_for.arithmetic;
   if (left > 0.5)
@@ -140,7 +142,7 @@ std::string doubt_about(Context& context, const Case& item, const std::string& t
 /// Of a recorded answer: the launch that was found in its bits. Empty where nobody looked for one.
 std::string launch_text(const Context& context, const std::string& name, std::size_t computed_as,
                         kda::Pass pass) {
-  const explain::FoundLaunch* const found = context.found_launch(computed_as, pass);
+  const hypotheses::FoundLaunch* const found = context.found_launch(computed_as, pass);
   if (found == nullptr) return {};
   return fmt::format("launch={}: found in the bits of {}, of which it leaves {} of {} elements different",
                      kda::words_of(found->launch), name, found->differing, found->elements);
@@ -159,7 +161,7 @@ void attribute_case(Context& context, const Case& item, Truths& truths, report::
   const bool with_stages = computed.variant->axes.chunk && no_stages.empty() &&
                            std::ranges::find(item.tensors, "o") != item.tensors.end() && is_answered("o");
   if (with_stages) truths.check_stages(options.chunk_size);  // before any work
-  const explain::HeldOracle& oracle = truths.oracle(*item.asked, item.pass, options.chunk_size);
+  const hypotheses::HeldOracle& oracle = truths.oracle(*item.asked, item.pass, options.chunk_size);
   context.progress(fmt::format("{} {}", item.who, numeric::name_of(options.dtype)));
   const explain::AxisStudy study(context.problem(), *computed.variant, *on_cpu.variant, options, item.pass,
                                  oracle);

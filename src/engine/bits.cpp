@@ -6,10 +6,10 @@
 
 #include "base/names.hpp"
 #include "engine/findings.hpp"
-#include "explain/names/attribution.hpp"
 #include "explain/names/bit_search.hpp"
 #include "explain/names/stage_bits.hpp"
 #include "explain/stages/stage_runs.hpp"
+#include "hypotheses/errors.hpp"
 #include "report/rows.hpp"
 
 namespace kda_check::engine {
@@ -52,7 +52,7 @@ std::string place_of(const Left& left, const tensor::Shape& shape, const kda::Pr
 
 /// The stages that the file has, in chunks as long as those of the way; empty where they cannot be compared.
 std::vector<Left> stages_left(const Context& context, const fixture::ExpectedGroup& group,
-                              const explain::Way& way) {
+                              const hypotheses::Hypothesis& way) {
   const std::size_t chunk_size = way.options.chunk_size;
   if (!way.variant->axes.chunk || group.stages.empty() || chunk_size != context.plan().outline.chunk_size() ||
       explain::stage_bytes(context.problem(), chunk_size, kda::Passes::forward) > context.memory_left())
@@ -79,7 +79,7 @@ bool leaves_nothing(const TriedWay& tried) { return explain::differing_of(tried.
 std::string reason_of(const std::vector<TriedWay>& nearest, const std::string& first,
                       const kda::Problem& problem) {
   const TriedWay& best = nearest.front();
-  const std::string way = explain::text_of(best.way, problem);
+  const std::string way = hypotheses::text_of(best.way, problem);
   std::vector<std::string> names, counts;
   for (const Left& left : best.tensors) names.push_back(left.tensor), counts.push_back(left_text(left));
   if (leaves_nothing(best))
@@ -110,14 +110,15 @@ report::Table nearest_table(const std::vector<TriedWay>& nearest, const kda::Pro
   table.columns = {
       {"way", {}, Show::code}, {"differing", "differ", Show::count}, {"elements", "of", Show::count}};
   for (std::size_t i = 0; i < std::min(shown, nearest.size()); ++i)
-    table.rows.push_back({explain::text_of(nearest[i].way, problem),
+    table.rows.push_back({hypotheses::text_of(nearest[i].way, problem),
                           count(explain::differing_of(nearest[i].tensors)),
                           count(explain::elements_of(nearest[i].tensors))});
   return table;
 }
 
 /// The sum that decides no way, as its order is that of all heads: what the nearest leaves of it.
-std::vector<Left> bias_left(const Context& context, const kda::Tensors& recorded, const explain::Way& way) {
+std::vector<Left> bias_left(const Context& context, const kda::Tensors& recorded,
+                            const hypotheses::Hypothesis& way) {
   constexpr char name[] = "ddt_bias";
   const auto found = recorded.find(name);
   if (found == recorded.end()) return {};
@@ -126,7 +127,7 @@ std::vector<Left> bias_left(const Context& context, const kda::Tensors& recorded
   const kda::Tensors got = kda::run_pass(way.pass, *way.variant, context.problem(), options);
   const tensor::Tensor &ours = got.at(name), &theirs = found->second;
   if (ours.dtype() != theirs.dtype() || ours.size() != theirs.size()) return {};
-  return {{name, explain::differing_bits(ours, theirs), theirs.size(), {}}};
+  return {{name, hypotheses::differing_bits(ours, theirs), theirs.size(), {}}};
 }
 
 /// What explains one pass of an answer: the ways that are nearest.
@@ -137,7 +138,7 @@ std::vector<TriedWay> explain_pass(Context& context, const plan::Case& item, kda
   const fixture::ExpectedGroup& group = *context.plan().source->expected_named(who.name);
   const kda::Problem& problem = context.problem();
   const Answered& answered = context.answer(*item.answer, pass);
-  const explain::RecordedAnswer recorded(problem, pass, answered.tensors, who.dtype);
+  const hypotheses::RecordedOutput recorded(problem, pass, answered.tensors, who.dtype);
   explain::BitSearch found = explain::search_bits(
       recorded, forward, who.dtype, context.resources().threads, [&](const std::string& what) {
         context.progress(fmt::format("{}{}: {}", who.name, is_forward ? "" : " backwards", what));
@@ -172,7 +173,7 @@ std::vector<TriedWay> explain_pass(Context& context, const plan::Case& item, kda
                   std::string(best.way.variant->name),
                   best.way.preset,
                   count(best.way.options.chunk_size),
-                  explain::arithmetic_words(best.way, problem),
+                  hypotheses::arithmetic_words(best.way, problem),
                   best.way.change,
                   count(differing),
                   count(explain::elements_of(best.tensors)),

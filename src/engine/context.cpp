@@ -115,7 +115,7 @@ const Answered& Context::answer(std::size_t index, kda::Pass pass) {
 
 std::optional<std::size_t> Context::launched_as(std::size_t index) const {
   const plan::Answer& open = plan_.answers[index];
-  if (!open.is_computed() || !explain::has_open_launch(*open.variant, open.options)) return std::nullopt;
+  if (!open.is_computed() || !hypotheses::has_open_launch(*open.variant, open.options)) return std::nullopt;
   if (open.launched_as) return open.launched_as;
   const auto held_against = [&](const plan::Case& item) {
     return item.answer == index && item.skip.empty() &&
@@ -137,13 +137,14 @@ const plan::Answer& Context::with_launch(std::size_t index, kda::Pass pass) {
   if (pass == kda::Pass::backward) launch = with_launch(index, kda::Pass::forward).options.arithmetic.launch;
   const Answered answer = recorded(plan_.answers[*as], pass);
   progress(fmt::format("the launch of {}", answer.name));
-  const explain::RecordedAnswer whole(problem_, pass, answer.tensors, launched.who.dtype);
-  launched.found = explain::launch_of(*launched.who.variant, whole.first_heads(), options_of(launched.who));
+  const hypotheses::RecordedOutput whole(problem_, pass, answer.tensors, launched.who.dtype);
+  launched.found =
+      hypotheses::launch_of(*launched.who.variant, whole.first_heads(), options_of(launched.who));
   launch = launched.found.launch;
   return launched_.emplace(key, std::move(launched)).first->second.who;
 }
 
-const explain::FoundLaunch* Context::found_launch(std::size_t index, kda::Pass pass) const {
+const hypotheses::FoundLaunch* Context::found_launch(std::size_t index, kda::Pass pass) const {
   const auto known = launched_.find(Key{index, pass});
   return known == launched_.end() || known->second.found.elements == 0 ? nullptr : &known->second.found;
 }

@@ -13,7 +13,7 @@
 
 #include "engine/answered.hpp"
 #include "engine/comparing.hpp"
-#include "explain/names/launch_search.hpp"
+#include "hypotheses/launch_search.hpp"
 #include "plan/plan.hpp"
 
 namespace kda_check::engine {
@@ -52,7 +52,7 @@ class Context {
   /// against one, with the launch that reproduces that best.
   const plan::Answer& with_launch(std::size_t index, kda::Pass pass);
   /// What with_launch found for an answer; null where it did not look for any.
-  const explain::FoundLaunch* found_launch(std::size_t index, kda::Pass pass) const;
+  const hypotheses::FoundLaunch* found_launch(std::size_t index, kda::Pass pass) const;
   /// Answers used since the last call of this may be given up from now on.
   void release() { in_use_.clear(); }
   /// Whether this answer, too, fits beside those in use.
@@ -85,7 +85,7 @@ class Context {
 
   struct Launched {
     plan::Answer who;
-    explain::FoundLaunch found;
+    hypotheses::FoundLaunch found;
   };
   /// The recorded answer whose launch an answer has.
   std::optional<std::size_t> launched_as(std::size_t index) const;

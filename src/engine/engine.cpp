@@ -71,6 +71,7 @@ bool needs_gpu(const plan::Plan& plan) {
       const kda::Variant* const variant = item.answer ? problem.answers[*item.answer].variant : nullptr;
       const bool asks_oracle = item.question != plan::Question::forecast &&
                                item.question != plan::Question::bits &&
+                               item.question != plan::Question::identity &&
                                item.asked->oracle_or_usual() != plan::OracleChoice::none;
       return (variant != nullptr && kda::is_on_gpu(*variant)) ||
              (asks_oracle && oracle_is_on_gpu(item, problem));
@@ -94,8 +95,9 @@ void run_problem(const plan::Problem& plan, const Resources& resources, report::
       findings.notes.push_back(line);
     }
     std::string failure;
-    for (const auto find : {judge_verdicts, judge_laws, compare_stages, follow_growth, attribute_errors,
-                            climb_ladders, forecast_runs, measure_power, capture_answers, explain_bits}) {
+    for (const auto find :
+         {judge_verdicts, judge_laws, compare_stages, follow_growth, attribute_errors, climb_ladders,
+          forecast_runs, measure_power, capture_answers, explain_bits, identify_outputs}) {
       // What goes wrong with one question takes nothing of the others with it.
       try {
         find(context, findings);

@@ -51,6 +51,7 @@ void climb_ladders(Context& context, Findings& findings);
 void forecast_runs(Context& context, Findings& findings);
 void measure_power(Context& context, Findings& findings);
 void explain_bits(Context& context, Findings& findings);
+void identify_outputs(Context& context, Findings& findings);
 /// Throws Error{environment} where the file cannot be written.
 void capture_answers(Context& context, Findings& findings);
 

@@ -7,7 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
-#include "explain/names/launch_search.hpp"
+#include "hypotheses/launch_search.hpp"
 #include "plan/cost.hpp"
 #include "plan/repro.hpp"
 
@@ -34,6 +34,7 @@ Add adder_of(Task task) {
     case Task::capture:
       return add_captures;
     case Task::bits:
+    case Task::explain:
       break;
   }
   return add_bits;
@@ -167,7 +168,7 @@ std::size_t Builder::computed_answer(const Asked::Part& part, const kda::Variant
 std::size_t Builder::reproduction(const Asked::Part& part, std::size_t recorded, const kda::Variant& variant,
                                   const kda::RunOptions& options) {
   Answer answer = plan::computed_answer(variant, problem(part).outline, options);
-  if (explain::has_open_launch(variant, options)) answer.launched_as = recorded;
+  if (hypotheses::has_open_launch(variant, options)) answer.launched_as = recorded;
   return keep(part, std::move(answer));
 }
 

@@ -1,4 +1,4 @@
-// The cases of `explain-bits`.
+// The cases of `explain` and `explain-bits`.
 #include <fmt/format.h>
 
 #include "plan/builder.hpp"
@@ -11,7 +11,8 @@ void add_bits(Builder& builder, const Asked& asked) {
       const std::string& name = builder.problem(part).answers[index].name;
       if (!wants_recorded(*asked.request, name)) continue;
       Case item;
-      item.question = Question::bits, item.answer = index, item.reference = {Reference::Kind::none, 0, {}};
+      item.question = asked.request->task == Task::bits ? Question::bits : Question::identity,
+      item.answer = index, item.reference = {Reference::Kind::none, 0, {}};
       for (const kda::Pass pass : kda::every_pass)
         for (const std::string& tensor : kda::tensors_of(pass, builder.problem(part).outline))
           if (asked.source->expected_named(name)->tensor(tensor) != nullptr) item.tensors.push_back(tensor);

@@ -42,6 +42,7 @@ constexpr double per_problem = 3e-3, per_case = 5e-4;  ///< opening, allocating;
 constexpr double law_runs = 4;                         ///< answers that trying one law takes
 constexpr double attribution_runs = 14;
 constexpr double bit_runs = 10, bit_search = 4;  ///< on everything; seconds on beginnings, for the words
+constexpr double identity_seconds = 6;           ///< on cuts, whatever the size
 constexpr double gradient_bit_runs = 60;         ///< what gradients add
 constexpr double power_answers =
     100;  ///< with faults, held against the twins; two of them take a comparison's time
@@ -121,6 +122,8 @@ double seconds_of(const Case& item, const Problem& problem) {
     case Question::power:
       return seconds_for(outline,
                          oracle_forward + twin_runs * chunk_microseconds + power_answers * comparison);
+    case Question::identity:
+      return identity_seconds;
     case Question::bits:
       return (bit_runs + (item.tensors.size() > tensors_of(Pass::forward).size() ? gradient_bit_runs : 0)) *
                  seconds_for(outline, tensor_core_sums * chunk_microseconds) +
@@ -141,7 +144,8 @@ double seconds_of(const Problem& problem) {
   for (const Case& item : problem.cases) {
     seconds += item.seconds + per_case;
     if (!item.skip.empty() || !item.answer || item.question == Question::forecast ||
-        item.question == Question::power || item.question == Question::bits)
+        item.question == Question::power || item.question == Question::bits ||
+        item.question == Question::identity)
       continue;
     answers.emplace(*item.answer, item.pass);
     if (item.has_twins()) twins.emplace(problem.answers[*item.answer].dtype, item.pass);

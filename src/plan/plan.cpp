@@ -23,9 +23,11 @@ std::string_view name_of(Question question) {
     case Question::capture:
       return "capture";
     case Question::bits:
+      return "bits";
+    case Question::identity:
       break;
   }
-  return "bits";
+  return "identity";
 }
 
 std::string Problem::remark() const {

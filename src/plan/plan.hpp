@@ -55,7 +55,8 @@ enum class Question : unsigned char {
   forecast,
   power,
   capture,
-  bits
+  bits,
+  identity
 };
 std::string_view name_of(Question question);
 

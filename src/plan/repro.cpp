@@ -61,6 +61,7 @@ class ReproLine {
     const Answer* const answer = item_.answer ? &problem_.answers[*item_.answer] : nullptr;
     const bool chooses = item_.question != Question::forecast;
     if (item_.question == Question::bits) return add("--group", list_of({item_.who}));
+    if (item_.question == Question::identity) return add("--recorded", list_of({item_.who}));
     if (item_.question == Question::power) return add("--class", std::string(power_class(*answer)));
     if (answer == nullptr || answer->origin == Answer::Origin::recorded) {
       if (chooses) add("--variant", "none");
@@ -86,7 +87,7 @@ class ReproLine {
 
   void add_tensors() {
     if (item_.question == Question::capture || item_.question == Question::forecast ||
-        item_.question == Question::bits)
+        item_.question == Question::bits || item_.question == Question::identity)
       return;
     if (item_.question == Question::stages) {
       if (item_.pass == kda::Pass::forward && problem_.outline.has_loss()) add("--no-backward");

@@ -30,7 +30,8 @@ enum class Task : unsigned char {
   forecast,   ///< what the inputs say beforehand
   power,      ///< what a gate would see
   capture,    ///< itself, in a file
-  bits,       ///< who computes them
+  bits,       ///< who computes them, to the bit
+  explain,    ///< which computation gives them
 };
 
 /// Which answers, references and tensors. A list that is not there selects what is usual.

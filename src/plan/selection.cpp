@@ -242,7 +242,8 @@ std::vector<PassTensors> known_tensors(Task task) {
   std::vector<PassTensors> known;
   for (const kda::Pass pass : kda::every_pass) {
     known.push_back({pass, kda::tensors_of(pass)});
-    if ((task == Task::power || task == Task::bits) && pass == kda::Pass::backward) known.pop_back();
+    if ((task == Task::power || task == Task::bits || task == Task::explain) && pass == kda::Pass::backward)
+      known.pop_back();
     if (task == Task::grow)
       std::erase_if(known.back().tensors, [](const std::string& name) { return !kda::has_tokens(name); });
   }

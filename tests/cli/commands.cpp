@@ -237,6 +237,23 @@ TEST_CASE("forecast says what breaks before anything runs, and exits with 1 when
   CHECK(program("forecast missing.h5").code == 3);
 }
 
+TEST_CASE("explain names the computation of an output, what it cannot tell apart and what its roundings cost",
+          "[cli]") {
+  const Output named = program("explain " + small + " --recorded fla_chunk");
+  INFO(named.out << named.err);
+  CHECK(named.code == 0);
+  CHECK_THAT(named.out, ContainsSubstring("fla_chunk, fp32: PASS - every bit is chunk under fla") &&
+                            ContainsSubstring("what its settings cost") && ContainsSubstring("tf32@"));
+  const Output json = program("explain " + small + " --recorded fla_chunk,torch_fp64 --json");
+  const auto explained = nlohmann::json::parse(json.out)["explained"];
+  REQUIRE(!explained.empty());
+  CHECK(explained[0]["identity"] == "identified");
+  CHECK(explained[0]["differing"] == 0);
+  for (const auto& item : explained) CHECK(item["output"] == "fla_chunk");  // in fp64 nothing is told apart
+  CHECK(program("explain " + small + " --recorded nobody").code == 2);
+  CHECK(program("explain missing.h5").code == 3);
+}
+
 TEST_CASE("explain-bits names the kernel in one line, and exits with 1 for bits that are left", "[cli]") {
   const Output named = program("explain-bits " + small + " --group fla_chunk,fla_recurrent");
   INFO(named.out << named.err);
@@ -344,7 +361,7 @@ TEST_CASE("help lists the commands in a straight column, and grow counts one of 
     if (commands++ == 0) column = summary;
     CHECK(summary == column);
   }
-  CHECK(commands == 16);
+  CHECK(commands == 17);
   for (const char* const command : {"run", "grow", "attribute", "forecast", "power"})
     CHECK_THAT(program(std::string(command) + " --help").out, ContainsSubstring("list regimes"));
   const Output one = program("grow onehot_exact:T=20 --variant recurrent");

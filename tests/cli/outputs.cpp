@@ -184,8 +184,8 @@ TEST_CASE("a report that there is no memory for takes no other with it", "[cli]"
   const Folder folder;
   const auto path = [&](const char* name) { return (folder / name).string(); };
   const Output output = shell("LD_PRELOAD=" KDA_CHECK_NO_MEMORY_LIBRARY " $KDA run " + small +
-                              " --report github=" + path("a.txt") + " --report html=" + path("b.html") +
-                              " --report json=" + path("c.json"));
+                              " --variant recurrent --report github=" + path("a.txt") +
+                              " --report html=" + path("b.html") + " --report json=" + path("c.json"));
   INFO(output.out << output.err);
   CHECK(output.code == 4);
   CHECK_THAT(output.err, ContainsSubstring("out of memory for the html report (" + path("b.html") + ")"));

@@ -148,7 +148,7 @@ class Schema(unittest.TestCase):
 
     def test_plans(self):
         for words in (("run", "@smoke", "--stages", "--invariants"), ("grow", small), ("attribute", small, "--variant", "chunk"),
-                      ("attribute", small, "--between", "chunk,recurrent"), ("forecast", small), ("power", small), ("explain-bits", small),
+                      ("attribute", small, "--between", "chunk,recurrent"), ("forecast", small), ("power", small), ("explain-bits", small), ("explain", small),
                       ("run", tiny, "--shard", "2/2"), ("run", "/no/such.h5", tiny)):
             document = self.report(*words, "--dry-run", codes=(0, 3))
             self.assertEqual("cases_planned" in document, True, words)

@@ -46,6 +46,7 @@ expect 0 history whole.json whole.json
 # Explaining.
 expect 0 attribute "$tiny" --variant chunk
 expect 0 attribute "$fixtures/fla_fp32_small.h5" --between fla_chunk,recurrent
+expect 0 explain "$fixtures/fla_fp32_small.h5" --recorded fla_chunk
 expect 0 explain-bits "$fixtures/fla_fp32_small.h5" --group fla_chunk
 expect 0 grow "$tiny" --window 16
 expect 0 forecast "$tiny"

@@ -19,8 +19,8 @@ namespace kda_check::test {
 
 /// A request of a task for targets; the rest as nobody asked for anything.
 inline plan::Request request_for(std::vector<std::string> targets, plan::Task task = plan::Task::judge) {
-  constexpr const char* commands[] = {"run",   "grow",    "attribute",   "forecast",
-                                      "power", "capture", "explain-bits"};
+  constexpr const char* commands[] = {"run",   "grow",    "attribute",    "forecast",
+                                      "power", "capture", "explain-bits", "explain"};
   plan::Request request;
   request.task = task;
   request.command = commands[static_cast<std::size_t>(task)];

@@ -131,7 +131,7 @@ void server(const Problem& problem, const Tensors& reference, const Subject& sub
   serve(problem, reference, subject, servings, sink);
 }
 
-constexpr Invariant rows[] = {
+constexpr Invariant life_rows[] = {
     {"decode", "prefill, then one token a call: the same bits as all in one call",
      "states rounded or dropped between steps, steps that are not those of prefill", forwards_with_two_tokens,
      decode, true, false, Premise::state_is_all},
@@ -156,6 +156,6 @@ constexpr Invariant rows[] = {
 
 }  // namespace
 
-std::span<const Invariant> laws_of_life() { return rows; }
+std::span<const Invariant> laws_of_life() { return life_rows; }
 
 }  // namespace kda_check::explain

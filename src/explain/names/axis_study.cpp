@@ -11,6 +11,12 @@
 
 namespace kda_check::explain {
 
+using hypotheses::difference;
+using hypotheses::Differences;
+using hypotheses::ExactValues;
+using hypotheses::HeldOracle;
+using hypotheses::rms;
+
 namespace {
 
 /// Operand rounding of this share leaves nothing worth attributing to the other axes.

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "explain/names/attribution.hpp"
+#include "hypotheses/errors.hpp"
 #include "kda/truth/stage_oracle.hpp"
 #include "kda/variants/variants.hpp"
 
@@ -43,19 +43,19 @@ struct Attribution {
 class AxisStudy {
  public:
   AxisStudy(const kda::Problem& problem, const kda::Variant& variant, const kda::Variant& on_cpu,
-            kda::RunOptions options, kda::Pass pass, const HeldOracle& oracle);
+            kda::RunOptions options, kda::Pass pass, const hypotheses::HeldOracle& oracle);
 
   Attribution tensor(const std::string& name) const;
 
  private:
-  using Errors = std::map<std::string, Differences>;  ///< of each tensor of the pass
+  using Errors = std::map<std::string, hypotheses::Differences>;  ///< of each tensor of the pass
   Errors errors(const kda::Arithmetic& arithmetic) const;
 
   const kda::Problem& problem_;
   const kda::Variant &variant_, &on_cpu_;
   const kda::RunOptions options_;
   const kda::Pass pass_;
-  const HeldOracle& oracle_;
+  const hypotheses::HeldOracle& oracle_;
   kda::Arithmetic ideal_;
   Errors full_, ideal_errors_;
   std::vector<Errors> only_, without_;
@@ -63,7 +63,7 @@ class AxisStudy {
 
 /// Each stage's own error, and the error of o when that stage alone is exact. `full`: rms_ratio of o.
 std::vector<StageShare> stage_shares(const kda::Problem& problem, const kda::Variant& variant,
-                                     kda::RunOptions options, const HeldOracle& oracle,
+                                     kda::RunOptions options, const hypotheses::HeldOracle& oracle,
                                      const kda::StageTruths& truths, double full);
 
 }  // namespace kda_check::explain

@@ -10,9 +10,21 @@
 #include <set>
 
 #include "base/threads/parallel.hpp"
-#include "explain/names/launch_search.hpp"
+#include "hypotheses/launch_search.hpp"
 
 namespace kda_check::explain {
+
+using hypotheses::as_recorded;
+using hypotheses::differing_bits;
+using hypotheses::has_open_launch;
+using hypotheses::Hypothesis;
+using hypotheses::identity;
+using hypotheses::launch_of;
+using hypotheses::moves;
+using hypotheses::RecordedOutput;
+using hypotheses::RecordedPart;
+using hypotheses::starts;
+using hypotheses::text_of;
 
 namespace {
 
@@ -23,7 +35,7 @@ constexpr std::size_t telling = 32;        ///< elements that differ, to try wor
 constexpr std::size_t token_runs = 1024;   ///< tokens times known ways whose words are tried
 
 struct Ranked {
-  Way way;
+  Hypothesis way;
   std::size_t differing;
 };
 
@@ -47,11 +59,11 @@ struct Strand {
   std::size_t query = 0, tokens = 0;
 };
 
-std::string name_of(const Way& way) { return fmt::format("{} {}", way.variant->name, way.preset); }
+std::string name_of(const Hypothesis& way) { return fmt::format("{} {}", way.variant->name, way.preset); }
 
 class Search {
  public:
-  Search(const RecordedAnswer& whole, const std::vector<TriedWay>& forward, numeric::DType dtype, int threads,
+  Search(const RecordedOutput& whole, const std::vector<TriedWay>& forward, numeric::DType dtype, int threads,
          const std::function<void(const std::string&)>& progress)
       : whole_(whole),
         forward_(forward),
@@ -65,7 +77,7 @@ class Search {
     try_forward();
     if (found_.nearest.empty() || differing_of(nearest().tensors) > 0) {
       const std::vector<Ranked> known =
-          of_each_name(screened(known_ways(whole_.problem(), dtype_, whole_.pass())));
+          of_each_name(screened(starts(whole_.problem(), dtype_, whole_.pass())));
       try_known(known);
       if (differing_of(nearest().tensors) > 0) try_words(known);
     }
@@ -105,13 +117,13 @@ class Search {
 
   // --- what ways leave
 
-  kda::Tensors answer(const Way& way, const kda::Problem& problem, int threads) const {
+  kda::Tensors answer(const Hypothesis& way, const kda::Problem& problem, int threads) const {
     kda::RunOptions options = way.options;
     options.threads = threads;
     return as_recorded(kda::run_pass(way.pass, *way.variant, problem, options), heads_.recorded);
   }
 
-  std::vector<Left> left(const Way& way, const kda::Problem& problem,
+  std::vector<Left> left(const Hypothesis& way, const kda::Problem& problem,
                          const std::vector<std::pair<std::string, const tensor::Tensor*>>& recorded) const {
     const kda::Tensors got = answer(way, problem, threads_);
     std::vector<Left> list;
@@ -123,9 +135,9 @@ class Search {
   }
 
   /// The nearest first; of those that are as near the first.
-  std::vector<Ranked> ranked(std::vector<Way> ways, const RecordedPart& part) {
+  std::vector<Ranked> ranked(std::vector<Hypothesis> ways, const RecordedPart& part) {
     std::vector<Ranked> list;
-    for (Way& way : ways) list.push_back({std::move(way), 0});
+    for (Hypothesis& way : ways) list.push_back({std::move(way), 0});
     parallel_for(list.size(), threads_, [&](std::size_t i, int) {
       list[i].differing = differing_bits(answer(list[i].way, part.problem, 1), part.recorded);
     });
@@ -135,14 +147,14 @@ class Search {
   }
 
   /// The nearest on a beginning, which may not tell them apart: they are ranked on the first heads.
-  std::vector<Ranked> screened(std::vector<Way> ways) {
+  std::vector<Ranked> screened(std::vector<Hypothesis> ways) {
     std::vector<Ranked> list = ranked(std::move(ways), beginning());
     std::set<std::string> names;
     std::size_t least = 0;  // that leaves `few` names
     for (const Ranked& one : list)
       if (names.size() < few && names.insert(name_of(one.way)).second) least = one.differing;
     const auto rest = std::ranges::upper_bound(list, least, {}, &Ranked::differing);
-    std::vector<Way> near;
+    std::vector<Hypothesis> near;
     for (auto one = list.begin(); one != rest; ++one) near.push_back(std::move(one->way));
     std::vector<Ranked> sorted = ranked(std::move(near), heads_);
     found_.tried -= sorted.size();  // the same again
@@ -160,7 +172,7 @@ class Search {
   }
 
   /// With the best launch, where it is open, on the first heads.
-  void settle(Way way) {
+  void settle(Hypothesis way) {
     const bool has_more = way.pass == kda::Pass::backward && way.variant->axes.chunk &&
                           kda::is_triton(way.options.arithmetic.reduction);
     if (has_more || has_open_launch(*way.variant, way.options)) {
@@ -184,11 +196,11 @@ class Search {
   /// Gradients: those that computed o and final_state.
   void try_forward() {
     for (const TriedWay& tried : forward_) {
-      const Way& known = tried.way;
+      const Hypothesis& known = tried.way;
       if (differing_of(tried.tensors) > 0 ||
           !kda::lacks_gradients(known.options.arithmetic, whole_.problem().dimensions().strength).empty())
         continue;
-      Way way = known;
+      Hypothesis way = known;
       way.pass = kda::Pass::backward;
       progress_(text_of(way, whole_.problem()));
       settle(std::move(way));
@@ -233,11 +245,11 @@ class Search {
     std::vector<Ranked> bases = ranked(with_found_launches(known), part);
     bases.resize(std::min(bases.size(), std::max<std::size_t>(1, token_runs / (d.B * d.T))));
     progress_(fmt::format("single words of {} ways", bases.size()));
-    std::vector<Way> ways;
+    std::vector<Hypothesis> ways;
     std::set<std::string> seen;
     for (const Ranked& base : bases) seen.insert(identity(base.way, whole_.problem()));
     for (const Ranked& base : bases)
-      for (Way& way : ways_near(base.way, whole_.problem()))
+      for (Hypothesis& way : moves(base.way, whole_.problem()))
         if (seen.insert(identity(way, whole_.problem())).second) ways.push_back(std::move(way));
     std::size_t settled = 0;
     for (Ranked& one : ranked(std::move(ways), part)) {
@@ -256,10 +268,10 @@ class Search {
   }
 
   /// Those that were settled in their launch.
-  std::vector<Way> with_found_launches(const std::vector<Ranked>& known) const {
-    std::vector<Way> ways;
+  std::vector<Hypothesis> with_found_launches(const std::vector<Ranked>& known) const {
+    std::vector<Hypothesis> ways;
     for (const Ranked& one : known) {
-      Way& way = ways.emplace_back(one.way);
+      Hypothesis& way = ways.emplace_back(one.way);
       for (const TriedWay& tried : found_.nearest)
         if (tried.way.variant == way.variant && tried.way.preset == way.preset && tried.way.change.empty())
           way = tried.way;
@@ -323,7 +335,7 @@ class Search {
     return worst;
   }
 
-  const RecordedAnswer& whole_;
+  const RecordedOutput& whole_;
   const std::vector<TriedWay>& forward_;
   const numeric::DType dtype_;
   const int threads_;
@@ -346,7 +358,7 @@ std::size_t elements_of(const std::vector<Left>& tensors) {
   return count;
 }
 
-BitSearch search_bits(const RecordedAnswer& recorded, const std::vector<TriedWay>& forward,
+BitSearch search_bits(const RecordedOutput& recorded, const std::vector<TriedWay>& forward,
                       numeric::DType dtype, int threads,
                       const std::function<void(const std::string&)>& progress) {
   return Search(recorded, forward, dtype, threads, progress).run();

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "explain/names/recorded_part.hpp"
-#include "explain/names/ways.hpp"
+#include "hypotheses/hypothesis.hpp"
+#include "hypotheses/recorded.hpp"
 
 namespace kda_check::explain {
 
@@ -22,7 +22,7 @@ std::size_t differing_of(const std::vector<Left>& tensors);
 std::size_t elements_of(const std::vector<Left>& tensors);
 
 struct TriedWay {
-  Way way;
+  hypotheses::Hypothesis way;
   std::vector<Left> tensors;
 };
 
@@ -33,7 +33,7 @@ struct BitSearch {
 
 /// `forward`: of gradients, the ways that are nearest to o and final_state. Their launches are kept, and
 /// those that leave nothing there are tried before all else. `progress` is told what is tried.
-BitSearch search_bits(const RecordedAnswer& recorded, const std::vector<TriedWay>& forward,
+BitSearch search_bits(const hypotheses::RecordedOutput& recorded, const std::vector<TriedWay>& forward,
                       numeric::DType dtype, int threads,
                       const std::function<void(const std::string&)>& progress);
 

@@ -2,10 +2,17 @@
 
 #include <fmt/format.h>
 
-#include "explain/names/attribution.hpp"
 #include "explain/names/axes_of_form.hpp"
+#include "hypotheses/errors.hpp"
 
 namespace kda_check::explain {
+
+using hypotheses::difference;
+using hypotheses::Differences;
+using hypotheses::differing_bits;
+using hypotheses::rms;
+using hypotheses::share;
+using hypotheses::values;
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include "kda/truth/gradient_oracle.hpp"
 #include "tensor/unfilled.hpp"
 
-namespace kda_check::explain {
+namespace kda_check::hypotheses {
 
 /// The oracle's answer held whole, without its magnitudes: the tensors of one pass by name.
 struct ExactValues {
@@ -40,4 +40,4 @@ double rms(const ExactValues& exact);
 /// Elements; all of them where type or shape is another.
 std::size_t differing_bits(const tensor::Tensor& a, const tensor::Tensor& b);
 
-}  // namespace kda_check::explain
+}  // namespace kda_check::hypotheses

@@ -4,9 +4,10 @@
 #include <cstddef>
 #include <span>
 
+#include "kda/problem/excerpt.hpp"
 #include "kda/problem/passes.hpp"
 
-namespace kda_check::explain {
+namespace kda_check::hypotheses {
 
 struct RecordedPart {
   kda::Problem problem;
@@ -17,9 +18,9 @@ struct RecordedPart {
 /// What is recorded of one pass over a whole problem: of `answer` o and final_state, or the gradients, where
 /// they have the element type and the shape that a run in `dtype` gives them; a final_state in 16 bits, too,
 /// as pools store it. It outlives its parts' making, not them.
-class RecordedAnswer {
+class RecordedOutput {
  public:
-  RecordedAnswer(const kda::Problem& problem, kda::Pass pass, const kda::Tensors& answer,
+  RecordedOutput(const kda::Problem& problem, kda::Pass pass, const kda::Tensors& answer,
                  numeric::DType dtype);
 
   const kda::Problem& problem() const { return problem_; }
@@ -30,6 +31,11 @@ class RecordedAnswer {
   RecordedPart heads(std::span<const std::size_t> queries) const;
   /// As many of the first ones as make some thousand tokens: a launch is that of all heads.
   RecordedPart first_heads() const;
+  /// Parts of sequences in some query heads: one batch row, or packed where there are several. With final
+  /// states, and what else a sequence has, where all of these are whole. `handed`: states that the parts
+  /// start from.
+  RecordedPart parts(std::span<const std::size_t> queries, const std::vector<kda::Sequence>& pieces,
+                     const kda::HandedOver& handed = {}) const;
   /// The first tokens of a sequence in one query head; with the final state where these are all.
   RecordedPart beginning(const kda::Sequence& sequence, std::size_t query, std::size_t tokens) const;
 
@@ -47,4 +53,4 @@ kda::Tensors as_recorded(kda::Tensors answer, const kda::Tensors& recorded);
 /// Elements of `recorded` whose bits are others in `answer`, all tensors together.
 std::size_t differing_bits(const kda::Tensors& answer, const kda::Tensors& recorded);
 
-}  // namespace kda_check::explain
+}  // namespace kda_check::hypotheses

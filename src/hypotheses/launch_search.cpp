@@ -1,4 +1,4 @@
-#include "explain/names/launch_search.hpp"
+#include "hypotheses/launch_search.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "base/threads/parallel.hpp"
 #include "kda/head/launch_choices.hpp"
 
-namespace kda_check::explain {
+namespace kda_check::hypotheses {
 
 namespace {
 
@@ -84,4 +84,4 @@ FoundLaunch launch_of(const kda::Variant& variant, const RecordedPart& part, con
   return LaunchSearch(variant, part, options).run();
 }
 
-}  // namespace kda_check::explain
+}  // namespace kda_check::hypotheses

@@ -2,10 +2,10 @@
 // wrote it down, and it decides bits (docs/arithmetic.md, "Triton").
 #pragma once
 
-#include "explain/names/recorded_part.hpp"
+#include "hypotheses/recorded.hpp"
 #include "kda/variants/variants.hpp"
 
-namespace kda_check::explain {
+namespace kda_check::hypotheses {
 
 /// A launch, and how many elements differ under it, of how many.
 struct FoundLaunch {
@@ -20,4 +20,4 @@ bool has_open_launch(const kda::Variant& variant, const kda::RunOptions& options
 /// launch in `options` on. That where nothing is recorded.
 FoundLaunch launch_of(const kda::Variant& variant, const RecordedPart& part, const kda::RunOptions& options);
 
-}  // namespace kda_check::explain
+}  // namespace kda_check::hypotheses

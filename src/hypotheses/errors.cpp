@@ -1,4 +1,4 @@
-#include "explain/names/attribution.hpp"
+#include "hypotheses/errors.hpp"
 
 #include <cmath>
 #include <cstring>
@@ -6,7 +6,7 @@
 
 #include "numeric/product_sum.hpp"
 
-namespace kda_check::explain {
+namespace kda_check::hypotheses {
 
 HeldOracle hold_oracle(const kda::Problem& problem, const kda::OracleOptions& options, int threads) {
   const kda::Dimensions& d = problem.dimensions();
@@ -92,4 +92,4 @@ std::size_t differing_bits(const tensor::Tensor& a, const tensor::Tensor& b) {
   return count;
 }
 
-}  // namespace kda_check::explain
+}  // namespace kda_check::hypotheses

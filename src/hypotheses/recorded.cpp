@@ -1,33 +1,38 @@
-#include "explain/names/recorded_part.hpp"
+#include "hypotheses/recorded.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 
-#include "explain/invariants/rearrangement.hpp"
-#include "explain/names/attribution.hpp"
+#include "hypotheses/errors.hpp"
+#include "kda/problem/excerpt.hpp"
 #include "kda/problem/heads.hpp"
 #include "tensor/rearranged.hpp"
 
-namespace kda_check::explain {
+namespace kda_check::hypotheses {
 
 namespace {
 
-/// The rows of these tokens, as those of a batch row of their own.
-tensor::Tensor first_tokens(const tensor::Tensor& tensor, const kda::Problem& whole,
-                            const kda::Sequence& sequence, std::size_t tokens) {
+/// The rows of these tokens, behind one another in one batch row.
+tensor::Tensor tokens_of(const tensor::Tensor& tensor, const kda::Problem& whole,
+                         const std::vector<kda::Sequence>& pieces) {
   tensor::Shape shape = tensor.shape();
-  const std::size_t width = tensor.size() / (shape[0] * shape[1]);
-  shape[0] = 1, shape[1] = tokens;
+  const std::size_t row = tensor.bytes() / (shape[0] * shape[1]);
+  shape[0] = 1, shape[1] = 0;
+  for (const kda::Sequence& piece : pieces) shape[1] += piece.length();
   tensor::Tensor part(tensor.name(), tensor.dtype(), std::move(shape));
-  const std::size_t first = sequence.batch * whole.dimensions().T + sequence.begin;
-  std::memcpy(part.data(), tensor.at(first * width), part.bytes());
+  std::byte* to = part.data();
+  for (const kda::Sequence& piece : pieces) {
+    std::memcpy(to, tensor.data() + kda::row_of(whole, piece, 0) * row, piece.length() * row);
+    to += piece.length() * row;
+  }
   return part;
 }
 
 }  // namespace
 
-RecordedAnswer::RecordedAnswer(const kda::Problem& problem, kda::Pass pass, const kda::Tensors& answer,
+RecordedOutput::RecordedOutput(const kda::Problem& problem, kda::Pass pass, const kda::Tensors& answer,
                                numeric::DType dtype)
     : problem_(problem), pass_(pass) {
   for (const std::string& name : kda::tensors_of(pass, problem)) {
@@ -44,13 +49,13 @@ RecordedAnswer::RecordedAnswer(const kda::Problem& problem, kda::Pass pass, cons
   }
 }
 
-tensor::Tensor RecordedAnswer::with_heads(const tensor::Tensor& tensor,
+tensor::Tensor RecordedOutput::with_heads(const tensor::Tensor& tensor,
                                           std::span<const std::size_t> queries) const {
   return kda::with_heads(tensor.name(), tensor, queries, kda::value_heads_of(problem_, queries),
                          problem_.dimensions().decays());
 }
 
-RecordedPart RecordedAnswer::heads(std::span<const std::size_t> queries) const {
+RecordedPart RecordedOutput::heads(std::span<const std::size_t> queries) const {
   RecordedPart part{kda::with_heads(problem_, queries, kda::value_heads_of(problem_, queries)), pass_, {}};
   for (const auto& [name, tensor] : tensors_) {
     // The order of its sum depends on how many heads there are.
@@ -60,7 +65,7 @@ RecordedPart RecordedAnswer::heads(std::span<const std::size_t> queries) const {
   return part;
 }
 
-RecordedPart RecordedAnswer::first_heads() const {
+RecordedPart RecordedOutput::first_heads() const {
   constexpr std::size_t enough = 8192;
   const kda::Dimensions& d = problem_.dimensions();
   std::vector<std::size_t> queries(
@@ -69,20 +74,31 @@ RecordedPart RecordedAnswer::first_heads() const {
   return heads(queries);
 }
 
-RecordedPart RecordedAnswer::beginning(const kda::Sequence& sequence, std::size_t query,
-                                       std::size_t tokens) const {
-  const std::size_t queries[] = {query};
-  const kda::Problem of_head = kda::with_heads(problem_, queries, kda::value_heads_of(problem_, queries));
-  RecordedPart part{excerpt(of_head, {sequence.part(0, tokens)}, Layout::rows), pass_, {}};
+RecordedPart RecordedOutput::parts(std::span<const std::size_t> queries,
+                                   const std::vector<kda::Sequence>& pieces,
+                                   const kda::HandedOver& handed) const {
+  const kda::Problem of_heads = kda::with_heads(problem_, queries, kda::value_heads_of(problem_, queries));
+  const kda::Layout layout = pieces.size() == 1 ? kda::Layout::rows : kda::Layout::packed;
+  std::vector<std::size_t> states;
+  bool is_whole = true;
+  const std::vector<kda::Sequence> sequences = problem_.sequences();
+  for (const kda::Sequence& piece : pieces) {
+    states.push_back(piece.index);
+    is_whole = is_whole && piece.length() == sequences[piece.index].length();
+  }
+  RecordedPart part{kda::excerpt(of_heads, pieces, layout, handed), pass_, {}};
   for (const auto& [name, tensor] : tensors_) {
-    if (kda::has_tokens(name)) {
-      part.recorded.emplace(name, first_tokens(with_heads(*tensor, queries), of_head, sequence, tokens));
-    } else if (tokens == sequence.length()) {
-      const std::size_t states[] = {sequence.index};
+    if (kda::has_tokens(name))
+      part.recorded.emplace(name, tokens_of(with_heads(*tensor, queries), of_heads, pieces));
+    else if (is_whole && kda::find_spec(name)->has(kda::Axis::sequence))
       part.recorded.emplace(name, tensor::picked(with_heads(*tensor, queries), 0, states).named(name));
-    }
   }
   return part;
+}
+
+RecordedPart RecordedOutput::beginning(const kda::Sequence& sequence, std::size_t query,
+                                       std::size_t tokens) const {
+  return parts(std::array{query}, {sequence.part(0, tokens)});
 }
 
 kda::Tensors as_recorded(kda::Tensors answer, const kda::Tensors& recorded) {
@@ -98,4 +114,4 @@ std::size_t differing_bits(const kda::Tensors& answer, const kda::Tensors& recor
   return count;
 }
 
-}  // namespace kda_check::explain
+}  // namespace kda_check::hypotheses

@@ -1,0 +1,194 @@
+// `explain`: which computation gives a recorded output, or its gradients.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/names.hpp"
+#include "engine/findings.hpp"
+#include "hypotheses/identify.hpp"
+#include "report/rows.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+using hypotheses::Identification;
+using hypotheses::Identity;
+using report::Show;
+using report::Value;
+
+Value number_of(std::size_t count) { return static_cast<std::int64_t>(count); }
+/// "99.8 %"; no share but the whole is 100 %.
+std::string percent(double share) {
+  const std::string text = fmt::format("{:.1f} %", 100 * share);
+  return text == "100.0 %" && share < 1 ? fmt::format("{:.3f} %", 100 * share) : text;
+}
+
+report::Section explained_section(const Context& context) {
+  report::Section section;
+  section.key = "explained";
+  section.path = context.plan().source->target().name;
+  section.columns = {{"output", {}},
+                     {"pass", {}, Show::data},
+                     {"dtype", {}, Show::data},
+                     {"identity", {}, Show::data},
+                     {"variant", {}, Show::data},
+                     {"preset", {}, Show::data},
+                     {"chunk_size", {}, Show::data},
+                     {"arithmetic", {}, Show::data},
+                     {"settings", {}, Show::data},
+                     {"explained", {}, Show::data},
+                     {"explained_again", {}, Show::data},
+                     {"blocks", {}, Show::data},
+                     {"errors", {}, Show::data},
+                     {"relative_error", {}, Show::data},
+                     {"differing", {}, Show::data},
+                     {"elements", {}, Show::data},
+                     {"tried", {}, Show::data},
+                     {"cannot_be_told_apart", {}, Show::data},
+                     {"repro", {}, Show::data}};
+  return section;
+}
+
+std::string_view text_of(Identity identity) {
+  switch (identity) {
+    case Identity::identified:
+      return "identified";
+    case Identity::stranger:
+      return "stranger";
+    case Identity::too_few_errors:
+      return "too_few_errors";
+    case Identity::no_errors:
+      break;
+  }
+  return "no_errors";
+}
+
+/// The first of a list, and how many more.
+std::string some_of(const std::vector<std::string>& list) {
+  constexpr std::size_t shown = 5;
+  const std::vector<std::string> first(
+      list.begin(), list.begin() + static_cast<std::ptrdiff_t>(std::min(shown, list.size())));
+  return join(first, ", ") + (list.size() > shown ? fmt::format(" and {} more", list.size() - shown) : "");
+}
+
+std::string explained_reason(const Identification& found, const kda::Problem& problem) {
+  if (found.end == Identity::no_errors) return "no error at all: nothing tells computations apart";
+  const std::string what = hypotheses::text_of(found.hypothesis, problem);
+  if (found.end == Identity::too_few_errors)
+    return fmt::format("too few errors to identify (n = {}): the nearest known is {}", found.errors, what);
+  const double again = found.again.value_or(found.explained), least = std::min(found.explained, again);
+  const std::string further =
+      found.again ? fmt::format(" ({} in other heads, further in)", percent(again)) : "";
+  if (found.end == Identity::stranger)
+    return fmt::format("computes unlike any known kernel: the nearest, {}, explains {} of the error{}", what,
+                       percent(found.explained), further);
+  std::string text = found.differing == 0 && again == 1
+                         ? fmt::format("every bit is {}", what)
+                         : fmt::format("computes as {}: that explains {} of the error{}", what,
+                                       percent(found.explained), further);
+  if (least < 0.9)
+    text += fmt::format(
+        "; something else is wrong besides: {} of all blocks of 16 elements are right but for that "
+        "arithmetic",
+        percent(found.blocks));
+  if (!found.cannot_be_told_apart.empty())
+    text += fmt::format("; {} cannot be told apart from it here", some_of(found.cannot_be_told_apart));
+  return text;
+}
+
+report::Table shares_table(const Identification& found) {
+  report::Table table;
+  table.key = "shares";
+  table.title = "what its settings cost";
+  table.columns = {{"setting", {}, Show::code},
+                   {"share", "of the error", Show::share},
+                   {"better", "times better without", Show::figure}};
+  for (const hypotheses::Share& one : found.shares)
+    table.rows.push_back({one.setting, one.share, one.better});
+  return table;
+}
+
+/// The computation of one pass of an output; of gradients after that of o, which `forward` is.
+std::optional<hypotheses::Hypothesis> identify_pass(Context& context, const plan::Case& item, kda::Pass pass,
+                                                    const hypotheses::Hypothesis* forward,
+                                                    report::Section& section) {
+  const plan::Answer& who = context.plan().answers[*item.answer];
+  const kda::Problem& problem = context.problem();
+  const Answered& answered = context.answer(*item.answer, pass);
+  if (who.dtype == numeric::DType::fp64)
+    throw NoAnswer{judge::Verdict::skipped,
+                   "in fp64 nothing is rounded but sums, in more orders than have names"};
+  const hypotheses::RecordedOutput recorded(problem, pass, answered.tensors, who.dtype);
+  if (recorded.tensors().empty())
+    throw NoAnswer{judge::Verdict::skipped, "no variant answers in the element types that are recorded"};
+  hypotheses::SearchSettings settings;
+  settings.threads = context.resources().threads;
+  settings.forward = forward;
+  settings.progress = [&](const std::string& what) {
+    context.progress(fmt::format("{}: {}", who.name, what));
+  };
+  const Identification found = hypotheses::identify(recorded, who.dtype, settings);
+  report::Entry entry;
+  entry.title = fmt::format("{}{}, {}", who.name, pass == kda::Pass::forward ? "" : ", gradients",
+                            numeric::name_of(who.dtype));
+  entry.verdict = found.end == Identity::stranger ? judge::Verdict::inconclusive : judge::Verdict::pass;
+  entry.reason = explained_reason(found, problem);
+  if (found.not_finite > 0) {
+    entry.verdict = judge::Verdict::fail;
+    entry.reason = fmt::format("{} not finite, where the truth is; of the others: {}",
+                               report::counted(found.not_finite, "element"), entry.reason);
+  }
+  const bool has_one = found.end != Identity::no_errors;
+  entry.values = {who.name,
+                  std::string(kda::name_of(pass)),
+                  std::string(numeric::name_of(who.dtype)),
+                  std::string(text_of(found.end)),
+                  std::string(has_one ? found.hypothesis.variant->name : ""),
+                  found.hypothesis.preset,
+                  number_of(has_one ? found.hypothesis.options.chunk_size : 0),
+                  has_one ? hypotheses::arithmetic_words(found.hypothesis, problem) : std::string(),
+                  found.hypothesis.change,
+                  found.explained,
+                  found.again ? Value(*found.again) : Value(),
+                  found.blocks,
+                  number_of(found.errors),
+                  found.relative_error,
+                  number_of(found.differing),
+                  number_of(found.elements),
+                  number_of(found.tried),
+                  found.cannot_be_told_apart,
+                  item.repro};
+  entry.tables = {shares_table(found)};
+  section.entries.push_back(std::move(entry));
+  if (found.end != Identity::identified) return std::nullopt;
+  return found.hypothesis;
+}
+
+void identify_case(Context& context, const plan::Case& item, report::Section& section) {
+  std::optional<hypotheses::Hypothesis> forward;
+  for (const kda::Pass pass : kda::every_pass) {
+    const std::vector<std::string> names = kda::tensors_of(pass);
+    if (std::ranges::find_first_of(item.tensors, names) != item.tensors.end())
+      forward = identify_pass(context, item, pass, forward ? &*forward : nullptr, section);
+  }
+}
+
+}  // namespace
+
+void identify_outputs(Context& context, Findings& findings) {
+  keep_finished(findings, explained_section(context), [&](report::Section& section) {
+    for (const plan::Case& item : context.plan().cases) {
+      if (item.question != plan::Question::identity) continue;
+      try {
+        identify_case(context, item, section);
+      } catch (const NoAnswer& none) {
+        findings.notes.push_back(fmt::format("skipped: {}: {}", item.who, none.reason));
+      }
+      context.release();
+    }
+  });
+}
+
+}  // namespace kda_check::engine

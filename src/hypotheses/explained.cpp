@@ -1,0 +1,106 @@
+#include "hypotheses/explained.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kda_check::hypotheses {
+
+namespace {
+
+constexpr std::size_t block_size = 16;  ///< elements that a fault spoils together
+constexpr std::size_t short_row = 8;    ///< rows below it are blocks with their neighbours: those of tokens
+constexpr double nothing = 1e-20;       ///< of a block's squared error: what a projection leaves of none
+
+double mean_of(const std::vector<double>& list) {
+  double sum = 0;
+  for (const double value : list) sum += value;
+  return list.empty() ? 0 : sum / static_cast<double>(list.size());
+}
+
+}  // namespace
+
+Explained::Explained(const kda::Tensors& output, const HeldOracle& truth, std::size_t from_token) {
+  for (const auto& [name, tensor] : output) {
+    if (tensor.size() == 0) continue;
+    const ExactValues& exact = truth.find(name)->second;
+    const Differences errors = difference(tensor, exact);
+    OfTensor one{name, values(tensor), exact.hi.data(), {}, {}};
+    const tensor::Shape& shape = tensor.shape();
+    const std::size_t width = shape.back(), rows = tensor.size() / width;
+    std::size_t first_row = 0;
+    if (kda::has_tokens(name)) first_row = rows / shape[1] * std::min(from_token, shape[1]);
+    const auto block = [&](std::size_t first, std::size_t stride, std::size_t count) {
+      double square = 0, along = 0, size = 0;
+      for (std::size_t i = first; i < first + stride * count; i += stride) {
+        square += errors[i] * errors[i], along += errors[i] * exact.hi[i], size += exact.hi[i] * exact.hi[i];
+      }
+      double beside = size > 0 ? square - along * along / size : square;
+      if (!(beside > nothing * square)) beside = square > 0 && std::isfinite(square) ? 0 : square;
+      return Block{first, stride, count, square, beside};
+    };
+    double of_error = 0, of_truth = 0;
+    for (std::size_t row = first_row; row < rows; ++row) {
+      one.rows.push_back(block(row * width, 1, width));
+      if (std::isfinite(one.rows.back().error)) of_error += one.rows.back().error;
+      for (std::size_t i = row * width; i < (row + 1) * width; ++i) {
+        errors_ += errors[i] != 0 && std::isfinite(errors[i]);
+        not_finite_ += !std::isfinite(errors[i]) && std::isfinite(exact.hi[i]);
+        if (std::isfinite(exact.hi[i])) of_truth += exact.hi[i] * exact.hi[i];
+      }
+    }
+    if (width >= short_row) {
+      for (std::size_t row = first_row; row < rows; ++row)
+        for (std::size_t i = 0; i < width; i += block_size)
+          one.blocks.push_back(block(row * width + i, 1, std::min(block_size, width - i)));
+    } else {
+      for (std::size_t row = first_row; row < rows; row += block_size)
+        for (std::size_t i = 0; i < width; ++i)
+          one.blocks.push_back(block(row * width + i, width, std::min(block_size, rows - row)));
+    }
+    if (of_truth > 0) relative_error_ = std::max(relative_error_, std::sqrt(of_error / of_truth));
+    tensors_.push_back(std::move(one));
+  }
+}
+
+template <class Value>
+std::vector<double> Explained::means(const kda::Tensors& prediction, bool robust, Value value) const {
+  std::vector<double> list;
+  for (const OfTensor& one : tensors_) {
+    Differences left = values(prediction.find(one.name)->second);
+    for (std::size_t i = 0; i < left.size(); ++i) left[i] = one.output[i] - left[i];
+    double explained = 0;
+    std::size_t counted = 0;
+    for (const Block& block : robust ? one.blocks : one.rows) {
+      double square = 0, along = 0, size = 0;
+      for (std::size_t i = block.first; i < block.first + block.stride * block.count; i += block.stride) {
+        square += left[i] * left[i];
+        if (robust) along += left[i] * one.truth[i], size += one.truth[i] * one.truth[i];
+      }
+      double beside = robust && size > 0 ? square - along * along / size : square;
+      if (robust && !(beside > nothing * square)) beside = std::isfinite(square) ? 0 : square;
+      const double error = robust ? block.error_beside : block.error;
+      if (!std::isfinite(error) || (error == 0 && beside == 0)) continue;
+      explained += value(std::isfinite(beside) && error > 0 ? std::max(-1.0, 1 - beside / error) : -1);
+      ++counted;
+    }
+    if (counted > 0) list.push_back(explained / static_cast<double>(counted));
+  }
+  return list;
+}
+
+double Explained::by(const kda::Tensors& prediction) const {
+  return mean_of(means(prediction, false, [](double explained) { return explained; }));
+}
+double Explained::robustly_by(const kda::Tensors& prediction) const {
+  return mean_of(means(prediction, true, [](double explained) { return explained; }));
+}
+double Explained::blocks_explained_by(const kda::Tensors& prediction, double least) const {
+  return mean_of(means(prediction, true, [&](double explained) { return explained >= least ? 1.0 : 0.0; }));
+}
+double Explained::fewest_blocks_explained_by(const kda::Tensors& prediction, double least) const {
+  const std::vector<double> shares =
+      means(prediction, true, [&](double explained) { return explained >= least ? 1.0 : 0.0; });
+  return shares.empty() ? 0 : *std::ranges::min_element(shares);
+}
+
+}  // namespace kda_check::hypotheses

@@ -1,0 +1,357 @@
+#include "hypotheses/hypothesis.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <iterator>
+#include <set>
+#include <span>
+
+#include "base/names.hpp"
+#include "hypotheses/launch_search.hpp"
+#include "kda/arithmetic/launch_words.hpp"
+#include "kda/arithmetic/presets.hpp"
+#include "kda/arithmetic/stored_words.hpp"
+#include "kda/head/launch_choices.hpp"
+
+namespace kda_check::hypotheses {
+
+namespace {
+
+using kda::Problem;
+using kda::Rounding;
+using numeric::DType;
+
+constexpr std::size_t usual_chunk_sizes[] = {16, 32, 64};
+constexpr int usual_widths[] = {8, 16, 32, 64};  ///< of sums
+constexpr Rounding roundings[] = {Rounding::none, Rounding::bf16, Rounding::fp16, Rounding::tf32};
+
+kda::CastPoints casts_of(const Hypothesis& hypothesis, const Problem& problem) {
+  return kda::cast_points(hypothesis.options.arithmetic, hypothesis.options.dtype, problem.beta_is_16_bit(),
+                          hypothesis.variant->axes.chunk);
+}
+
+/// Whether a run of the hypothesis on the problem comes past a cast point.
+bool has_point(const kda::CastPointRow& row, const Hypothesis& hypothesis, const Problem& problem) {
+  if (row.point == &kda::CastPoints::normalised) return problem.options.qk_l2norm;
+  if (row.point == &kda::CastPoints::initial_state && !problem.initial_state) return false;
+  if (row.point == &kda::CastPoints::transition || row.point == &kda::CastPoints::segment_state)
+    return hypothesis.options.arithmetic.segments.merge != kda::SegmentMerge::none;
+  return (hypothesis.pass == kda::Pass::backward || !row.backward) &&
+         (hypothesis.variant->axes.chunk ? row.in_chunk_form : row.in_token_forms);
+}
+
+std::string_view name_of(Rounding rounding) {
+  constexpr std::string_view names[] = {"none", "bf16", "fp16", "tf32"};
+  return names[static_cast<std::size_t>(rounding)];
+}
+std::string text_of(Rounding rounding) {
+  return rounding == Rounding::none ? "not rounded" : fmt::format("rounded to {}", name_of(rounding));
+}
+
+/// "key=value" of a key, as describe() has it: that of the token forms leaves out what is usual, which that
+/// of the chunk form names.
+std::string word_of(const kda::Arithmetic& arithmetic, kda::ArithmeticAxes axes, const std::string& key) {
+  for (const kda::ArithmeticAxes described : {axes, kda::ArithmeticAxes{true}})
+    for (std::string& word : split(kda::describe(arithmetic, described), ' '))
+      if (word.starts_with(key + "=")) return word;
+  return key == "stored" ? "stored=" + kda::words_of(arithmetic.stored) : std::string();
+}
+
+class Neighbours {
+ public:
+  Neighbours(const Hypothesis& known, const Problem& problem) : known_(known), problem_(problem) {}
+
+  std::vector<Hypothesis> all() {
+    for (const kda::AxisDescription& axis : kda::axis_descriptions())
+      if (axis.key != "launch" && axis.key != "segments" &&
+          kda::has_axis(known_.variant->axes, axis.key + "="))
+        for (const std::string& name : axis.names) add_value(axis.key, name);
+    if (known_.variant->axes.chunk)
+      for (const std::size_t size : usual_chunk_sizes) add_chunk_size(size);
+    if (known_.options.dtype != DType::fp64) add_cast_points();
+    return std::move(found_);
+  }
+
+ private:
+  void add(Hypothesis hypothesis) {
+    // Of another order of sums there is no launch to keep.
+    if (!(hypothesis.options.arithmetic.reduction == known_.options.arithmetic.reduction) &&
+        !kda::is_triton(hypothesis.options.arithmetic.reduction))
+      hypothesis.options.arithmetic.launch = {};
+    if (is_possible(hypothesis, problem_)) found_.push_back(std::move(hypothesis));
+  }
+
+  void add_value(const std::string& key, std::string name) {
+    const bool has_width = name == "tree:N" || name == "blocks:N";
+    if (name.ends_with(":N") || name.ends_with(":X")) name.resize(name.size() - 2);
+    if (!has_width) return add_word(key, key + "=" + name);
+    for (const int width : usual_widths) add_word(key, fmt::format("{}={}:{}", key, name, width));
+  }
+
+  void add_word(const std::string& key, const std::string& word) {
+    Hypothesis hypothesis = known_;
+    kda::set_axis(hypothesis.options.arithmetic, word);
+    const std::string before = word_of(known_.options.arithmetic, hypothesis.variant->axes, key);
+    hypothesis.word = word_of(hypothesis.options.arithmetic, hypothesis.variant->axes, key);
+    if (hypothesis.word == before) return;
+    hypothesis.change = fmt::format("{} -> {}", before, hypothesis.word);
+    hypothesis.step = hypothesis.word;
+    add(std::move(hypothesis));
+  }
+
+  void add_chunk_size(std::size_t size) {
+    if (size == known_.options.chunk_size) return;
+    Hypothesis hypothesis = known_;
+    hypothesis.options.chunk_size = size;
+    hypothesis.change = fmt::format("chunks of {} -> {}", known_.options.chunk_size, size);
+    hypothesis.step = fmt::format("chunk-size={}", size);
+    add(std::move(hypothesis));
+  }
+
+  void add_cast_points() {
+    const kda::CastPoints casts = casts_of(known_, problem_);
+    for (const kda::CastPointRow& row : kda::cast_point_rows()) {
+      if (!has_point(row, known_, problem_)) continue;
+      for (const Rounding rounding : roundings) {
+        if (rounding == casts.*row.point) continue;
+        Hypothesis hypothesis = known_;
+        hypothesis.options.arithmetic.storage = kda::Storage::named;
+        hypothesis.options.arithmetic.casts = casts;
+        hypothesis.options.arithmetic.casts.*row.point = rounding;
+        hypothesis.change =
+            fmt::format("storage: {} {} -> {}", row.name, text_of(casts.*row.point), text_of(rounding));
+        hypothesis.word = word_of(hypothesis.options.arithmetic, hypothesis.variant->axes, "storage");
+        hypothesis.step = fmt::format("{}@{}", name_of(rounding), row.name);
+        add(std::move(hypothesis));
+      }
+    }
+    if (known_.variant->axes.chunk)
+      for (const Rounding rounding : roundings) add_operands(casts, rounding);
+  }
+
+  void add_operands(const kda::CastPoints& casts, Rounding rounding) {
+    Hypothesis hypothesis = known_;
+    hypothesis.options.arithmetic.storage = kda::Storage::named;
+    hypothesis.options.arithmetic.casts = casts;
+    for (const kda::CastPointRow& row : kda::cast_point_rows())
+      if (row.is_operand && has_point(row, known_, problem_))
+        hypothesis.options.arithmetic.casts.*row.point = rounding;
+    hypothesis.change = fmt::format("storage: all operands {}", text_of(rounding));
+    hypothesis.step = fmt::format("{}@products", name_of(rounding));
+    hypothesis.word = word_of(hypothesis.options.arithmetic, hypothesis.variant->axes, "storage");
+    add(std::move(hypothesis));
+  }
+
+  const Hypothesis& known_;
+  const Problem& problem_;
+  std::vector<Hypothesis> found_;
+};
+
+/// "launch=pairs:2x32x1"; empty where it is the one that is taken for an open one.
+std::string launch_word(const Hypothesis& hypothesis, const Problem& problem) {
+  const kda::Arithmetic& arithmetic = hypothesis.options.arithmetic;
+  const kda::Launch launch =
+      kda::left_open(arithmetic.launch, kda::launch_choices(problem, arithmetic, hypothesis.pass));
+  return launch == kda::Launch{} ? std::string() : "launch=" + kda::words_of(launch);
+}
+
+}  // namespace
+
+bool is_possible(const Hypothesis& hypothesis, const Problem& problem) {
+  return (hypothesis.pass == kda::Pass::forward ||
+          kda::lacks_gradients(hypothesis.options.arithmetic, problem.dimensions().strength).empty()) &&
+         hypothesis.variant->has_dtype(hypothesis.options.dtype) &&
+         hypothesis.variant->unsupported(problem, hypothesis.options).empty();
+}
+
+std::vector<Setting> differing_settings(const Hypothesis& base, const Hypothesis& other,
+                                        const Problem& problem) {
+  std::vector<Setting> list;
+  const kda::ArithmeticAxes axes = base.variant->axes;
+  for (const kda::AxisDescription& axis : kda::axis_descriptions()) {
+    if (axis.key == "storage" || axis.key == "launch" || !kda::has_axis(axes, axis.key + "=")) continue;
+    std::string word = word_of(base.options.arithmetic, axes, axis.key);
+    if (word != word_of(other.options.arithmetic, axes, axis.key))
+      list.push_back({std::move(word), nullptr, Rounding::none, 0});
+  }
+  const kda::CastPoints casts = casts_of(base, problem), others = casts_of(other, problem);
+  for (const kda::CastPointRow& row : kda::cast_point_rows())
+    if (casts.*row.point != others.*row.point &&
+        (has_point(row, base, problem) || has_point(row, other, problem)))
+      list.push_back(
+          {fmt::format("{}@{}", name_of(casts.*row.point), row.name), row.point, casts.*row.point, 0});
+  if (axes.chunk && base.options.chunk_size != other.options.chunk_size)
+    list.push_back({fmt::format("chunk-size={}", base.options.chunk_size), nullptr, Rounding::none,
+                    base.options.chunk_size});
+  return list;
+}
+
+Hypothesis with_setting(Hypothesis hypothesis, const Setting& setting, const Problem& problem) {
+  kda::Arithmetic& arithmetic = hypothesis.options.arithmetic;
+  if (setting.chunk_size != 0) {
+    hypothesis.options.chunk_size = setting.chunk_size;
+  } else if (setting.point != nullptr) {
+    arithmetic.casts = casts_of(hypothesis, problem);
+    arithmetic.storage = kda::Storage::named;
+    arithmetic.casts.*setting.point = setting.rounding;
+  } else {
+    const kda::Reduction before = arithmetic.reduction;
+    kda::set_axis(arithmetic, setting.word);
+    if (!(arithmetic.reduction == before) && !kda::is_triton(arithmetic.reduction)) arithmetic.launch = {};
+  }
+  return hypothesis;
+}
+
+std::optional<Hypothesis> combined(const Hypothesis& base, const Hypothesis& a, const Hypothesis& b,
+                                   const Problem& problem) {
+  const std::vector<Setting> of_a = differing_settings(a, base, problem),
+                             of_b = differing_settings(b, base, problem);
+  const auto key_of = [](const Setting& setting) {
+    return setting.point != nullptr ? setting.word.substr(setting.word.find('@'))
+                                    : setting.word.substr(0, setting.word.find('='));
+  };
+  Hypothesis both = a;
+  for (const Setting& setting : of_b) {
+    if (std::ranges::any_of(of_a, [&](const Setting& other) { return key_of(other) == key_of(setting); }))
+      return std::nullopt;
+    both = with_setting(std::move(both), setting, problem);
+  }
+  both.word = a.word + "," + b.word;
+  if (!is_possible(both, problem)) return std::nullopt;
+  return both;
+}
+
+Hypothesis described_from(const Hypothesis& base, Hypothesis hypothesis, const Problem& problem) {
+  std::vector<std::string> changed, words;
+  bool has_casts = false;
+  for (const Setting& setting : differing_settings(hypothesis, base, problem)) {
+    if (setting.chunk_size != 0) continue;
+    changed.push_back(setting.word);
+    if (setting.point == nullptr)
+      words.push_back(setting.word);
+    else
+      has_casts = true;
+  }
+  if (has_casts) words.push_back(word_of(hypothesis.options.arithmetic, hypothesis.variant->axes, "storage"));
+  if (!base.preset.empty() && hypothesis.options.arithmetic.launch == kda::Launch{} &&
+      !(base.options.arithmetic.launch == kda::Launch{}))
+    words.push_back("launch=any");
+  hypothesis.preset = base.preset;
+  hypothesis.change = join(changed, ", ");
+  hypothesis.word = join(words, ",");
+  hypothesis.changes = changed.size();
+  return hypothesis;
+}
+
+std::string identity(const Hypothesis& hypothesis, const Problem& problem) {
+  kda::Arithmetic arithmetic = hypothesis.options.arithmetic;
+  const kda::CastPoints casts = casts_of(hypothesis, problem);
+  arithmetic.casts = {};
+  for (const kda::CastPointRow& row : kda::cast_point_rows())
+    if (has_point(row, hypothesis, problem)) arithmetic.casts.*row.point = casts.*row.point;
+  arithmetic.storage = kda::Storage::named;
+  const kda::ArithmeticAxes axes = hypothesis.variant->axes;
+  const std::string text = kda::describe(arithmetic, axes);
+  if (axes.chunk) return fmt::format("{} {}", text, hypothesis.options.chunk_size);
+  return hypothesis.pass == kda::Pass::forward ? text : fmt::format("{} {}", text, hypothesis.variant->name);
+}
+
+std::vector<Hypothesis> starts(const Problem& problem, DType dtype, kda::Pass pass) {
+  std::vector<Hypothesis> found;
+  std::set<std::string> known;
+  const auto add = [&](Hypothesis hypothesis) {
+    if (is_possible(hypothesis, problem) && known.insert(identity(hypothesis, problem)).second)
+      found.push_back(std::move(hypothesis));
+  };
+  const auto add_in_chunks = [&](Hypothesis hypothesis) {
+    add(hypothesis);
+    if (!hypothesis.variant->axes.chunk) return;
+    for (const std::size_t size : usual_chunk_sizes) {
+      hypothesis.options.chunk_size = size;
+      add(hypothesis);
+    }
+  };
+  const std::span<const kda::Preset> presets = kda::presets();
+  const auto usual_of = [&](const kda::Variant& variant) {
+    Hypothesis hypothesis;
+    hypothesis.variant = &variant;
+    hypothesis.pass = pass;
+    hypothesis.options.dtype = dtype;
+    hypothesis.options.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);
+    hypothesis.options.arithmetic = variant.default_arithmetic(problem, dtype);
+    return hypothesis;
+  };
+  const auto add_preset = [&](const kda::Variant& variant, const kda::Preset& preset) {
+    Hypothesis hypothesis = usual_of(variant);
+    hypothesis.preset = preset.name;
+    kda::set_axis(hypothesis.options.arithmetic, preset.name);
+    add_in_chunks(std::move(hypothesis));
+  };
+  // Of those that compute alike the first is named: kernels before what any variant may be, and of these the
+  // last of the lists, what is special to a form.
+  for (auto preset = presets.rbegin(); preset != presets.rend(); ++preset)
+    if (!preset->variant.empty()) add_preset(kda::variant_named(preset->variant), *preset);
+  const auto variants = kda::variants();
+  for (auto variant = variants.rbegin(); variant != variants.rend(); ++variant) {
+    if (kda::is_on_gpu(*variant)) continue;
+    for (auto preset = presets.rbegin(); preset != presets.rend(); ++preset)
+      if (preset->variant.empty()) add_preset(*variant, *preset);
+    add_in_chunks(usual_of(*variant));
+  }
+  return found;
+}
+
+std::vector<Hypothesis> plain_starts(const Problem& problem, DType dtype, kda::Pass pass) {
+  const kda::Variant& chunk = kda::variant_named("chunk");
+  std::vector<Hypothesis> found;
+  const auto add = [&](std::size_t size, std::initializer_list<std::string> words) {
+    Hypothesis hypothesis;
+    hypothesis.variant = &chunk;
+    hypothesis.pass = pass;
+    hypothesis.options.dtype = dtype;
+    hypothesis.options.chunk_size = size;
+    hypothesis.options.arithmetic = chunk.default_arithmetic(problem, dtype);
+    for (const std::string& word : words) kda::set_axis(hypothesis.options.arithmetic, word);
+    if (is_possible(hypothesis, problem)) found.push_back(std::move(hypothesis));
+  };
+  std::vector<std::pair<std::string, const char*>> storages{{"none", "difference"}};
+  if (dtype != DType::fp64) {
+    const std::string narrow = dtype == DType::fp16 ? "fp16" : "bf16";
+    storages.emplace_back("tf32@tensor_core", "difference");
+    storages.emplace_back(narrow + "@tensor_core", "difference");
+    storages.emplace_back(narrow + "@tensor_core+" + narrow + "@exponentials", "difference");
+    storages.emplace_back(narrow + "@tensor_core+" + narrow + "@exponentials", "factored");
+  }
+  for (const auto& [storage, tail] : storages)
+    for (const std::size_t size : {std::size_t{16}, std::size_t{64}})
+      for (const char* const decay : {"pair", "anchor-first", "factored"})
+        for (const char* const beta : {"rows", "columns", "keys"})
+          for (const char* const delta : {"wy", "residual"})
+            add(size, {"storage=" + storage, fmt::format("tail={}", tail), fmt::format("decay={}", decay),
+                       fmt::format("beta={}", beta), fmt::format("delta={}", delta)});
+  return found;
+}
+
+std::vector<Hypothesis> moves(const Hypothesis& known, const Problem& problem) {
+  return Neighbours(known, problem).all();
+}
+
+std::string text_of(const Hypothesis& hypothesis, const Problem& problem) {
+  std::string text(hypothesis.variant->name);
+  if (!hypothesis.preset.empty()) text += " under " + hypothesis.preset;
+  if (hypothesis.variant->axes.chunk &&
+      hypothesis.options.chunk_size != static_cast<std::size_t>(problem.options.chunk_size))
+    fmt::format_to(std::back_inserter(text), " in chunks of {}", hypothesis.options.chunk_size);
+  if (const std::string launch = launch_word(hypothesis, problem); !launch.empty()) text += " with " + launch;
+  return hypothesis.change.empty() ? text : text + ", " + hypothesis.change;
+}
+
+std::string arithmetic_words(const Hypothesis& hypothesis, const Problem& problem) {
+  std::vector<std::string> words{hypothesis.preset, launch_word(hypothesis, problem), hypothesis.word};
+  std::erase(words, std::string());
+  return join(words, ",");
+}
+
+}  // namespace kda_check::hypotheses

@@ -1,0 +1,51 @@
+// Which computation gives an output: a search over settings that climbs what they explain of its error.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hypotheses/hypothesis.hpp"
+#include "hypotheses/recorded.hpp"
+#include "hypotheses/shares.hpp"
+
+namespace kda_check::hypotheses {
+
+struct SearchSettings {
+  int threads = 1;
+  std::size_t most_tried = 8000;  ///< computations; a bound in seconds would make words depend on the load
+  std::vector<std::string> without_presets{};  ///< that are no starts
+  const Hypothesis* forward = nullptr;         ///< of gradients: what computed o
+  std::function<void(const std::string&)> progress{};
+};
+
+/// How a search ended.
+enum class Identity : std::uint8_t {
+  identified,      ///< it explains the error on both cuts, or so many blocks that what is left is a fault's
+  stranger,        ///< the best explains too little
+  too_few_errors,  ///< to tell computations apart: starts alone were tried
+  no_errors,       ///< the output is the truth, rounded
+};
+
+struct Identification {
+  Identity end = Identity::no_errors;
+  Hypothesis hypothesis;  ///< the best; of no_errors none
+  double explained = 0;   ///< on the first cut (docs/explain.md)
+  std::optional<double>
+      again{};        ///< on the second one, of other heads and later tokens; none where the first is all
+  double blocks = 0;  ///< share of blocks that are explained to a hundredth, of the cut where it is smaller
+  std::size_t errors = 0;      ///< elements of the first cut that have one
+  std::size_t not_finite = 0;  ///< elements of the first cut that are NaN or infinite, and the truth is not
+  double relative_error = 0;   ///< of the tensor where it is largest
+  std::size_t differing = 0, elements = 0;          ///< bits on the first cut
+  std::size_t tried = 0;                            ///< computations
+  std::vector<std::string> cannot_be_told_apart{};  ///< other values of settings that explain as much
+  std::vector<Share> shares{};                      ///< what each setting costs, where it is identified
+};
+
+/// Throws Error{environment} for want of memory. The same for any number of threads.
+Identification identify(const RecordedOutput& recorded, numeric::DType dtype, const SearchSettings& settings);
+
+}  // namespace kda_check::hypotheses

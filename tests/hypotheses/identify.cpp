@@ -1,0 +1,257 @@
+// The search finds computations that nobody told it of, also behind a fault, and names nothing in noise.
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdlib>
+#include <utility>
+
+#include "hypotheses/cuts.hpp"
+#include "hypotheses/drawn.hpp"
+#include "hypotheses/explained.hpp"
+#include "hypotheses/identify.hpp"
+#include "kda/arithmetic/presets.hpp"
+#include "numeric/rounding.hpp"
+#include "support/catch.hpp"
+
+namespace identify_tests {
+
+using namespace kda_check;
+using hypotheses::Hypothesis;
+using hypotheses::Identification;
+using hypotheses::Identity;
+
+namespace {
+
+double root_mean_square(const hypotheses::Differences& values) { return hypotheses::rms(values); }
+
+struct Drawn {
+  kda::Problem problem;
+  Hypothesis hypothesis;
+  kda::Tensors output;
+  double error = 0;  ///< of o, over the truth
+};
+
+/// Of bf16 problems; error at least twice what storing o costs, as else nothing is there to be identified.
+Drawn drawn(std::uint64_t seed) {
+  test::Draw draw(seed);
+  for (;;) {
+    const std::string regime =
+        fmt::format("{}:T=96,H=2,K=64,V=64,dtype=bf16,seed={}", draw.uniform() < 0.5 ? "control" : "lb_real",
+                    seed * 100 + draw.below(100));
+    Drawn one{kda::parse_regime(regime).build(), {}, {}, 0};
+    const hypotheses::HeldOracle truth =
+        hypotheses::hold_oracle(one.problem, {kda::OraclePrecision::double_double}, 1);
+    for (int tries = 0; tries < 50; ++tries) {
+      one.hypothesis = test::drawn_chunk_form(draw, one.problem);
+      one.output =
+          kda::run_pass(kda::Pass::forward, *one.hypothesis.variant, one.problem, one.hypothesis.options);
+      const hypotheses::ExactValues& exact = truth.at("o");
+      const double error =
+          root_mean_square(hypotheses::difference(one.output.at("o"), exact)) / hypotheses::rms(exact);
+      double rounding = 0, size = 0;
+      for (std::size_t i = 0; i < exact.hi.size(); ++i) {
+        const double stored = numeric::widen_to_float(numeric::round_to<numeric::Bfloat16>(exact.hi[i]));
+        rounding += (stored - exact.hi[i]) * (stored - exact.hi[i]), size += exact.hi[i] * exact.hi[i];
+      }
+      one.error = error;
+      if (std::isfinite(error) && error < 0.03 && error >= 2 * std::sqrt(rounding / size)) return one;
+    }
+  }
+}
+
+Identification identified(const kda::Problem& problem, const kda::Tensors& output, int threads = 2) {
+  const hypotheses::RecordedOutput recorded(problem, kda::Pass::forward, output, problem.dtype());
+  return hypotheses::identify(recorded, problem.dtype(), {.threads = threads});
+}
+
+/// Only where somebody counts: KDA_CHECK_DRAWS=500 draws so many, and prints each.
+template <class... Arguments>
+void tell(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
+  if (std::getenv("KDA_CHECK_DRAWS") != nullptr)
+    fmt::print("{}\n", fmt::format(text, std::forward<Arguments>(arguments)...));
+}
+
+std::size_t draws(std::size_t usual) {
+  const char* const wanted = std::getenv("KDA_CHECK_DRAWS");
+  return wanted != nullptr ? std::strtoul(wanted, nullptr, 10) : usual;
+}
+
+}  // namespace
+
+TEST_CASE("a computation that no preset has is found from its output alone", "[identify]") {
+  const std::size_t count = draws(2);
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Drawn one = drawn(1000 + i);
+    const Identification identification = identified(one.problem, one.output);
+    found += identification.explained >= 0.99;
+    tell("{} explained {:.4f} error {:.4f} tried {} | drawn {} {} | found {} {} {}", i,
+         identification.explained, one.error, identification.tried, one.hypothesis.options.chunk_size,
+         one.hypothesis.word, identification.hypothesis.options.chunk_size, identification.hypothesis.preset,
+         identification.hypothesis.word);
+  }
+  tell("{} of {}", found, count);
+  CHECK(static_cast<double>(found) >= 0.95 * static_cast<double>(count) - 0.5);
+}
+
+TEST_CASE("a fault on top does not hide it", "[identify][faults]") {
+  const std::size_t count = draws(1);
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Drawn one = drawn(2000 + i);
+    kda::Tensors output = kda::clone(one.output);
+    test::Draw draw(3000 + i);
+    const test::DrawnFault fault = test::add_fault(draw, output);
+    const Identification identification = identified(one.problem, output);
+    const kda::Tensors predicted = kda::run_pass(kda::Pass::forward, *identification.hypothesis.variant,
+                                                 one.problem, identification.hypothesis.options);
+    const hypotheses::HeldOracle truth =
+        hypotheses::hold_oracle(one.problem, {kda::OraclePrecision::double_double}, 1);
+    const double left = root_mean_square(hypotheses::difference(one.output.at("o"), predicted.at("o"))) /
+                        root_mean_square(hypotheses::difference(one.output.at("o"), truth.at("o")));
+    found += left <= 0.1;
+    tell("{} {}: left {:.3f} explained {:.4f} tried {} | drawn {} {} | found {} {} {}", i, fault.name, left,
+         identification.explained, identification.tried, one.hypothesis.options.chunk_size,
+         one.hypothesis.word, identification.hypothesis.options.chunk_size, identification.hypothesis.preset,
+         identification.hypothesis.word);
+  }
+  tell("{} of {}", found, count);
+  CHECK(static_cast<double>(found) >= 0.9 * static_cast<double>(count) - 0.5);
+}
+
+TEST_CASE("gradients of a computation that no preset has are explained by it", "[identify][gradients]") {
+  const std::size_t count = draws(1);
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    test::Draw draw(4000 + i);
+    const std::string regime =
+        fmt::format("{}:T={},dtype=bf16,loss=1,seed={}", draw.uniform() < 0.5 ? "control" : "lb_real",
+                    count > 1 ? "96,H=2,K=64,V=64" : "64,H=1,K=32,V=32", 4000 + i);
+    const kda::Problem problem = kda::parse_regime(regime).build();
+    const Hypothesis hypothesis = test::drawn_chunk_form(draw, problem, kda::Pass::backward);
+    kda::Tensors output =
+        kda::run_pass(kda::Pass::backward, *hypothesis.variant, problem, hypothesis.options);
+    std::erase_if(output, [](const auto& one) { return !kda::has_tokens(one.first); });
+    const hypotheses::RecordedOutput recorded(problem, kda::Pass::backward, output, problem.dtype());
+    const Identification identification = hypotheses::identify(recorded, problem.dtype(), {.threads = 2});
+    found += identification.explained >= 0.99;
+    tell("{} explained {:.4f} error {:.4f} tried {} | drawn {} {} | found {}", i, identification.explained,
+         identification.relative_error, identification.tried, hypothesis.options.chunk_size, hypothesis.word,
+         hypotheses::text_of(identification.hypothesis, problem));
+  }
+  tell("{} of {}", found, count);
+  CHECK(static_cast<double>(found) >= 0.9 * static_cast<double>(count) - 0.5);
+}
+
+TEST_CASE("a kernel whose preset nobody knows is found setting by setting", "[identify][presets]") {
+  const std::size_t count = draws(1);
+  std::size_t found = 0, tried = 0;
+  std::vector<const kda::Preset*> kernels;
+  for (const kda::Preset& preset : kda::presets())
+    if (!preset.variant.empty()) kernels.push_back(&preset);
+  for (std::size_t i = 0; i < count; ++i) {
+    const kda::Preset& preset = *kernels[i % kernels.size()];
+    const std::string regime =
+        fmt::format("{}:T=128,H=2,K=64,V=64,dtype=bf16,seed={}",
+                    std::array{"control", "lb_real", "slow_alpha"}[i / kernels.size() % 3], 5000 + i);
+    const kda::Problem problem = kda::parse_regime(regime).build();
+    Hypothesis hypothesis;
+    hypothesis.variant = &kda::variant_named(preset.variant);
+    hypothesis.options.dtype = problem.dtype();
+    if (preset.chunk_size != 0) hypothesis.options.chunk_size = preset.chunk_size;
+    hypothesis.options.arithmetic = hypothesis.variant->default_arithmetic(problem, problem.dtype());
+    kda::set_axis(hypothesis.options.arithmetic, preset.name);
+    if (!hypotheses::is_possible(hypothesis, problem)) continue;
+    const kda::Tensors output =
+        kda::run_pass(kda::Pass::forward, *hypothesis.variant, problem, hypothesis.options);
+    const hypotheses::RecordedOutput recorded(problem, kda::Pass::forward, output, problem.dtype());
+    const Identification identification = hypotheses::identify(
+        recorded, problem.dtype(), {.threads = 2, .without_presets = {std::string(preset.name)}});
+    ++tried;
+    found += identification.explained >= 0.9;
+    tell("{} {} {}: explained {:.4f} tried {} | found {}", i, preset.name, regime, identification.explained,
+         identification.tried, hypotheses::text_of(identification.hypothesis, problem));
+  }
+  tell("{} of {}", found, tried);
+  CHECK(static_cast<double>(found) >= 0.8 * static_cast<double>(tried) - 0.5);
+}
+
+TEST_CASE("noise is never identified", "[identify][noise]") {
+  for (const std::size_t T : {1, 40}) {
+    kda::Problem problem = kda::parse_regime(fmt::format("control:T={},H=1,K=64,V=64,dtype=bf16", T)).build();
+    const hypotheses::HeldOracle truth =
+        hypotheses::hold_oracle(problem, {kda::OraclePrecision::double_double}, 1);
+    kda::Tensors output;
+    for (const auto& [name, exact] : truth) {
+      tensor::Tensor noisy(name, kda::dtype_of(name, problem, problem.dtype()),
+                           kda::expected_shape(*kda::find_spec(name), problem.dimensions(), false));
+      const numeric::Random random(T, name == "o" ? 1 : 2);
+      const double size = hypotheses::rms(exact) * 1e-2;
+      for (std::size_t i = 0; i < noisy.size(); ++i) noisy.set(i, exact.hi[i] + size * random.normal(i));
+      output.emplace(name, std::move(noisy));
+    }
+    const Identification identification = identified(problem, output);
+    INFO(T << ": " << hypotheses::text_of(identification.hypothesis, problem) << " explains "
+           << identification.explained);
+    CHECK(identification.end != Identity::identified);
+    CHECK(identification.explained < 0.1);
+  }
+}
+
+TEST_CASE("a search ends in the same words on any number of threads", "[identify][threads]") {
+  const Drawn one = drawn(1003);
+  const Identification alone = identified(one.problem, one.output, 1);
+  for (const int threads : {5}) {
+    const Identification together = identified(one.problem, one.output, threads);
+    CHECK(hypotheses::arithmetic_words(together.hypothesis, one.problem) ==
+          hypotheses::arithmetic_words(alone.hypothesis, one.problem));
+    CHECK(together.explained == alone.explained);
+    CHECK(together.tried == alone.tried);
+    CHECK(together.cannot_be_told_apart == alone.cannot_be_told_apart);
+  }
+}
+
+TEST_CASE("what a rounding is said to cost is what goes away without it", "[identify][shares]") {
+  // Told of the computation that was found, measured on the one that was drawn.
+  std::size_t compared = 0;
+  for (std::uint64_t seed = 1; compared < draws(1) && seed < 60; ++seed) {
+    const Drawn one = drawn(6000 + seed);
+    const Identification identification = identified(one.problem, one.output);
+    if (identification.shares.empty()) continue;
+    const hypotheses::HeldOracle truth =
+        hypotheses::hold_oracle(one.problem, {kda::OraclePrecision::double_double}, 1);
+    const bool has_all_operands = one.hypothesis.word.find("products") != std::string::npos ||
+                                  one.hypothesis.word.find("tensor_core") != std::string::npos;
+    const kda::CastPoints casts =
+        kda::cast_points(one.hypothesis.options.arithmetic, one.problem.dtype(), false, true);
+    for (const kda::CastPointRow& row : kda::cast_point_rows()) {
+      const auto told = std::ranges::find_if(identification.shares, [&](const hypotheses::Share& share) {
+        return share.setting.ends_with("@" + std::string(row.name)) && share.share > 0.02;
+      });
+      // Of an operand several points may say the same.
+      if (told == identification.shares.end() || casts.*row.point == kda::Rounding::none ||
+          (has_all_operands && (row.is_operand || row.point == &kda::CastPoints::tensor_core)))
+        continue;
+      kda::RunOptions finer = one.hypothesis.options;
+      finer.arithmetic.storage = kda::Storage::named;
+      finer.arithmetic.casts = casts;
+      finer.arithmetic.casts.*row.point = kda::Rounding::none;
+      const kda::Tensors output =
+          kda::run_pass(kda::Pass::forward, *one.hypothesis.variant, one.problem, finer);
+      double before = 0, after = 0;
+      for (const auto& [name, exact] : truth) {
+        const double error =
+            hypotheses::rms(hypotheses::difference(one.output.at(name), exact)) / hypotheses::rms(exact);
+        if (error <= before) continue;
+        before = error;
+        after = hypotheses::rms(hypotheses::difference(output.at(name), exact)) / hypotheses::rms(exact);
+      }
+      INFO(seed << " " << told->setting << " drawn " << one.hypothesis.word);
+      CHECK(told->better == Approx(before / after).epsilon(0.1));
+      ++compared;
+    }
+  }
+  CHECK(compared > 0);
+}
+
+}  // namespace identify_tests
