@@ -88,6 +88,22 @@ void add_rest(Parser& parser, Planned& planned) {
   add_resources(parser, planned.resources);
 }
 
+/// What is asked of recorded outputs alone; `option` selects some of them.
+int recorded_main(const Words& words, plan::Task task, const char* command, const char* summary,
+                  const char* footer, const char* option, const char* option_help) {
+  Planned planned;
+  plan::Request& request = planned.request;
+  request.task = task, request.command = command;
+  Parser parser(command, summary, footer);
+  add_targets(parser, request, "Fixtures, folders");
+  parser.group("What is selected");
+  parser.names(
+      option, "NAME,...", [&](Names names) { request.selection.recorded = std::move(names); }, option_help);
+  add_rest(parser, planned);
+  if (!parser.parse(words)) return 0;
+  return run_planned(words, std::move(planned));
+}
+
 }  // namespace
 
 int grow_main(const Words& words) {
@@ -142,35 +158,15 @@ int attribute_main(const Words& words) {
 }
 
 int explain_main(const Words& words) {
-  Planned planned;
-  plan::Request& request = planned.request;
-  request.task = plan::Task::explain, request.command = "explain";
-  Parser parser("explain", "Which computation gives a recorded output, and what each rounding in it costs",
-                explain_footer);
-  add_targets(parser, request, "Fixtures, folders");
-  parser.group("What is selected");
-  parser.names(
-      "--recorded", "NAME,...", [&](Names names) { request.selection.recorded = std::move(names); },
-      "Recorded outputs (default: all)");
-  add_rest(parser, planned);
-  if (!parser.parse(words)) return 0;
-  return run_planned(words, std::move(planned));
+  return recorded_main(words, plan::Task::explain, "explain",
+                       "Which computation gives a recorded output, and what each rounding in it costs",
+                       explain_footer, "--recorded", "Recorded outputs (default: all)");
 }
 
 int explain_bits_main(const Words& words) {
-  Planned planned;
-  plan::Request& request = planned.request;
-  request.task = plan::Task::bits, request.command = "explain-bits";
-  Parser parser("explain-bits", "Which known kernel computes a recorded answer, to the bit",
-                explain_bits_footer);
-  add_targets(parser, request, "Fixtures, folders");
-  parser.group("What is selected");
-  parser.names(
-      "--group", "NAME,...", [&](Names names) { request.selection.recorded = std::move(names); },
-      "Recorded answers (default: all)");
-  add_rest(parser, planned);
-  if (!parser.parse(words)) return 0;
-  return run_planned(words, std::move(planned));
+  return recorded_main(words, plan::Task::bits, "explain-bits",
+                       "Which known kernel computes a recorded answer, to the bit", explain_bits_footer,
+                       "--group", "Recorded answers (default: all)");
 }
 
 int forecast_main(const Words& words) {

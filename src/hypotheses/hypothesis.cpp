@@ -59,6 +59,13 @@ std::string word_of(const kda::Arithmetic& arithmetic, kda::ArithmeticAxes axes,
   return key == "stored" ? "stored=" + kda::words_of(arithmetic.stored) : std::string();
 }
 
+/// Of another order of sums there is no launch to keep.
+void set_word(kda::Arithmetic& arithmetic, const std::string& word) {
+  const kda::Reduction before = arithmetic.reduction;
+  kda::set_axis(arithmetic, word);
+  if (!(arithmetic.reduction == before) && !kda::is_triton(arithmetic.reduction)) arithmetic.launch = {};
+}
+
 class Neighbours {
  public:
   Neighbours(const Hypothesis& known, const Problem& problem) : known_(known), problem_(problem) {}
@@ -76,10 +83,6 @@ class Neighbours {
 
  private:
   void add(Hypothesis hypothesis) {
-    // Of another order of sums there is no launch to keep.
-    if (!(hypothesis.options.arithmetic.reduction == known_.options.arithmetic.reduction) &&
-        !kda::is_triton(hypothesis.options.arithmetic.reduction))
-      hypothesis.options.arithmetic.launch = {};
     if (is_possible(hypothesis, problem_)) found_.push_back(std::move(hypothesis));
   }
 
@@ -92,7 +95,7 @@ class Neighbours {
 
   void add_word(const std::string& key, const std::string& word) {
     Hypothesis hypothesis = known_;
-    kda::set_axis(hypothesis.options.arithmetic, word);
+    set_word(hypothesis.options.arithmetic, word);
     const std::string before = word_of(known_.options.arithmetic, hypothesis.variant->axes, key);
     hypothesis.word = word_of(hypothesis.options.arithmetic, hypothesis.variant->axes, key);
     if (hypothesis.word == before) return;
@@ -197,9 +200,7 @@ Hypothesis with_setting(Hypothesis hypothesis, const Setting& setting, const Pro
     arithmetic.storage = kda::Storage::named;
     arithmetic.casts.*setting.point = setting.rounding;
   } else {
-    const kda::Reduction before = arithmetic.reduction;
-    kda::set_axis(arithmetic, setting.word);
-    if (!(arithmetic.reduction == before) && !kda::is_triton(arithmetic.reduction)) arithmetic.launch = {};
+    set_word(arithmetic, setting.word);
   }
   return hypothesis;
 }

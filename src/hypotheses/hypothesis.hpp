@@ -49,7 +49,7 @@ std::vector<Hypothesis> starts(const kda::Problem& problem, numeric::DType dtype
 /// Chunk forms that mix what kernels mostly do, with narrow products and without.
 std::vector<Hypothesis> plain_starts(const kda::Problem& problem, numeric::DType dtype, kda::Pass pass);
 
-/// One value of one axis, the length of the chunks the rounding at one cast point or of all operands is
+/// One value of one axis, the length of the chunks, the rounding at one cast point or of all operands is
 /// another. Numbers of an axis are usual ones.
 std::vector<Hypothesis> moves(const Hypothesis& known, const kda::Problem& problem);
 

@@ -15,7 +15,7 @@ namespace kda_check::hypotheses {
 
 namespace {
 
-// Calibrated by tests/hypotheses/identify.cpp (docs/explain.md, "How the search was calibrated").
+// Calibrated by tests/hypotheses/identify.cpp (docs/explain.md, "How often it finds what is there").
 constexpr std::size_t fewest_errors =
     2000;  ///< of noise 2000 elements and e^7 ways explain 2 ln(ways) / n = 0.7 %
 constexpr double identified_from = 0.9;    ///< explained, on both cuts
@@ -66,8 +66,9 @@ class Scores {
   bool is_settled(const Hypothesis& hypothesis) const {
     const kda::Tensors predicted = prediction(hypothesis, settings_.threads);
     const auto share = [&](double least) { return measured_.blocks_explained_by(predicted, least); };
+    const double some = share(0.2);
     return measured_.fewest_blocks_explained_by(predicted, exact_from) >= settled_from &&
-           share(0.2) <= 1 - partly_explained && share(0.2) - share(0.98) <= partly_explained;
+           some <= 1 - partly_explained && some - share(0.98) <= partly_explained;
   }
 
   std::vector<Scored> of(std::vector<Hypothesis> list) {
@@ -86,8 +87,7 @@ class Scores {
     });
     for (std::size_t i = 0; i < fresh.size(); ++i) known_[names[fresh[i]]] = scores[i];
     tried_ += fresh.size();
-    for (std::size_t i = 0; i < all.size(); ++i)
-      if (const auto known = known_.find(names[i]); known != known_.end()) all[i].score = known->second;
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].score = known_.at(names[i]);
     return all;
   }
   Scored of(Hypothesis hypothesis) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/names.hpp"
 #include "hypotheses/hypothesis.hpp"
 #include "kda/regimes/regimes.hpp"
 #include "numeric/random.hpp"
@@ -98,15 +99,7 @@ inline hypotheses::Hypothesis drawn_chunk_form(Draw& draw, const kda::Problem& p
     for (const auto& values : axes)
       drawn.word += "," + (draw.uniform() < 0.5 ? values.front() : draw.one_of(values));
     try {
-      std::string word;
-      for (const char c : drawn.word + ",") {
-        if (c != ',') {
-          word += c;
-          continue;
-        }
-        kda::set_axis(drawn.options.arithmetic, word);
-        word.clear();
-      }
+      for (const std::string& word : split(drawn.word, ',')) kda::set_axis(drawn.options.arithmetic, word);
     } catch (const std::exception&) {
       continue;  // a point stands twice, "products" being several
     }

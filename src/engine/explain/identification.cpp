@@ -116,10 +116,10 @@ std::optional<hypotheses::Hypothesis> identify_pass(Context& context, const plan
                                                     report::Section& section) {
   const plan::Answer& who = context.plan().answers[*item.answer];
   const kda::Problem& problem = context.problem();
-  const Answered& answered = context.answer(*item.answer, pass);
   if (who.dtype == numeric::DType::fp64)
     throw NoAnswer{judge::Verdict::skipped,
                    "in fp64 nothing is rounded but sums, in more orders than have names"};
+  const Answered& answered = context.answer(*item.answer, pass);
   const hypotheses::RecordedOutput recorded(problem, pass, answered.tensors, who.dtype);
   if (recorded.tensors().empty())
     throw NoAnswer{judge::Verdict::skipped, "no variant answers in the element types that are recorded"};
