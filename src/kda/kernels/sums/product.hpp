@@ -2,6 +2,10 @@
 // zero or from what C holds. Vectorised, or shared out among threads, across columns: no sum is ever split.
 #pragma once
 
+#include <algorithm>
+#include <memory>
+
+#include "kda/kernels/entries.hpp"
 #include "kda/kernels/sums/reduction.hpp"
 #include "kda/kernels/sums/tensor_core.hpp"
 
@@ -19,8 +23,7 @@ KDA_CHECK_TEAM_APART void ordered_product(const SumOrder& order, std::size_t row
   const bool has_start = start == Start::from_result;
   each_pack<T>(rows, columns, [=, &order](std::size_t row, std::size_t column) KDA_CHECK_BODY {
     T* const target = c + row * c_stride + column;
-    const WeightedRows<T> terms{a.data + row * a.row_stride, a.depth_stride, b + column, b_stride,
-                                order.of_operands};
+    const WeightedRows<T> terms{a.data + row * a.row_stride, a.depth_stride, b + column, b_stride};
     ordered_sum(order, depth, terms, has_start ? Pack::load(target) : Pack::zero(), has_start).store(target);
   });
 }
@@ -231,13 +234,49 @@ KDA_CHECK_INLINE void product_columns(std::size_t rows, std::size_t depth, Facto
                                        b_stride, c + row * c_stride, c_stride, start);
 }
 
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_APART void product(const SumOrder& order, std::size_t rows, std::size_t columns,
+                                  std::size_t depth, Factor<T> a, const T* b, std::size_t b_stride, T* c,
+                                  std::size_t c_stride, Start start);
+
+/// The same of operands that are rounded as they are taken: once, a panel of columns after the other.
+template <class T, bool is_fused>
+void product_of_rounded(const SumOrder& order, std::size_t rows, std::size_t columns, std::size_t depth,
+                        Factor<T> a, const T* b, std::size_t b_stride, T* c, std::size_t c_stride,
+                        Start start) {
+  constexpr std::size_t wide = 64, high = 16;
+  SumOrder of_rounded = order;
+  of_rounded.of_operands = of_rounded.core.of_operands = Rounding::none;
+  const std::unique_ptr<T[]> memory(new T[depth * (wide + high)]);
+  T *const panel = memory.get(), *const lines = panel + depth * wide;
+  for (std::size_t column = 0; column < columns; column += wide) {
+    const std::size_t across = columns - column < wide ? columns - column : wide;
+    for (std::size_t d = 0; d < depth; ++d) {
+      std::copy_n(b + d * b_stride + column, across, panel + d * across);
+      round_array(order.of_operands, panel + d * across, across);
+    }
+    for (std::size_t row = 0; row < rows; row += high) {
+      const std::size_t down = rows - row < high ? rows - row : high;
+      for (std::size_t i = 0; i < down; ++i)
+        for (std::size_t d = 0; d < depth; ++d)
+          lines[i * depth + d] = a.data[(row + i) * a.row_stride + d * a.depth_stride];
+      round_array(order.of_operands, lines, down * depth);
+      product<T, is_fused>(of_rounded, down, across, depth, Factor<T>{lines, depth, 1}, panel, across,
+                           c + row * c_stride + column, c_stride, start);
+    }
+  }
+}
+
 /// C[rows][columns] (+)= A[rows][depth] B[depth][columns]; columns is a multiple of 16. Out of line: one copy
 /// of its code serves all, and is small beside what it does.
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_APART void product(const SumOrder& order, std::size_t rows, std::size_t columns,
                                   std::size_t depth, Factor<T> a, const T* b, std::size_t b_stride, T* c,
                                   std::size_t c_stride, Start start) {
-  if (!order.is_running() || order.of_operands != Rounding::none)
+  if constexpr (sizeof(T) == sizeof(float))
+    if (order.of_operands != Rounding::none && !order.core.splits)
+      return product_of_rounded<T, is_fused>(order, rows, columns, depth, a, b, b_stride, c, c_stride, start);
+  if (!order.is_running())
     return ordered_product(order, rows, columns, depth, a, b, b_stride, c, c_stride, start);
   using Wide = Lanes<T, 2>;
   std::size_t column = 0;

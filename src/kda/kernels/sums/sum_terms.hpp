@@ -22,20 +22,9 @@ struct WeightedRows {
   std::size_t weight_stride;
   const T* rows;
   std::size_t stride;
-  Rounding rounding = Rounding::none;  ///< of both, as they are taken
 
   KDA_CHECK_THREAD Factors<Sixteen<T>> operator()(std::size_t d) const {
-    const T weight = weights[d * weight_stride];
-    const Sixteen<T> row = Sixteen<T>::load(rows + d * stride);
-#ifdef __CUDACC__
-    return {Sixteen<T>::broadcast(weight), row};  // what tensor cores take is rounded on a CPU alone
-#else
-    if (rounding == Rounding::none) return {Sixteen<T>::broadcast(weight), row};
-    T cut[Sixteen<T>::count];
-    row.store(cut);
-    for (std::size_t lane = 0; lane < Sixteen<T>::count; ++lane) cut[lane] = rounded(rounding, cut[lane]);
-    return {Sixteen<T>::broadcast(rounded(rounding, weight)), Sixteen<T>::load(cut)};
-#endif
+    return {Sixteen<T>::broadcast(weights[d * weight_stride]), Sixteen<T>::load(rows + d * stride)};
   }
 };
 
