@@ -12,8 +12,9 @@ namespace kda_check::hypotheses {
 namespace {
 
 constexpr std::size_t fewest_tokens = 256, chunks = 3, heads = 3;
-constexpr std::size_t longest_backwards = 1024;  ///< sequences whose gradients are computed whole
-constexpr std::size_t beginnings[] = {16, 64};   ///< tokens of each sequence
+constexpr std::size_t longest_backwards = 1024;             ///< sequences whose gradients are computed whole
+constexpr std::size_t beginnings[] = {16, 64};              ///< tokens of each sequence
+constexpr std::size_t fewest_last = 32, whole_chunks = 64;  ///< tokens of an end
 constexpr std::size_t most_sequences = 16,
                       most_state_elements = std::size_t{1} << 21;  ///< that are copied for each try
 constexpr std::size_t further = 4;  ///< times the tokens of the first cut are those of the second
@@ -52,12 +53,14 @@ class Cutting {
     if (first.empty()) return everything();
     const auto [queries, others] = chosen(heads_by_decay(first.front()));
     if (is_backward && !is_short)
-      return {last_of(queries, *std::ranges::max_element(first, {}, &kda::Sequence::length)), {}, {}};
+      return {last_of(queries, longest_in(first), begin_of_last(longest_in(first), tokens_, fewest_tokens)),
+              {},
+              small_of(queries, first)};
     const bool is_beginning = !is_backward && first.size() == 1 && first.front().length() > tokens_;
     RecordedPart part =
         recorded_.parts(queries, is_beginning ? std::vector{first.front().part(0, tokens_)} : first);
     if (part.recorded.empty()) return everything();  // a final state, or a sum over all tokens
-    Cuts cuts{with_truth(std::move(part)), {}, beginnings_of(queries, first)};
+    Cuts cuts{with_truth(std::move(part)), {}, small_of(queries, first)};
     const std::vector<std::size_t>& again = others.empty() ? queries : others;
     if (is_beginning) {
       cuts.second = with_truth(recorded_.parts(again, {first.front().block(0, further * tokens_)}));
@@ -78,15 +81,20 @@ class Cutting {
 
   Cuts everything() const {
     const std::vector<std::size_t> all = all_of(problem().dimensions().H);
-    return {with_truth(recorded_.heads(all)), {}, beginnings_of(all, in_order(false))};
+    return {with_truth(recorded_.heads(all)), {}, small_of(all, in_order(false))};
   }
 
-  /// Backwards every token depends on all later ones.
-  std::vector<Cut> beginnings_of(const std::vector<std::size_t>& queries,
-                                 const std::vector<kda::Sequence>& pieces) const {
+  std::vector<Cut> small_of(const std::vector<std::size_t>& queries,
+                            const std::vector<kda::Sequence>& pieces) const {
     std::vector<Cut> list;
-    if (recorded_.pass() == kda::Pass::backward || pieces.empty() || !recorded_.tensors().contains("o"))
+    if (pieces.empty()) return list;
+    if (recorded_.pass() == kda::Pass::backward) {
+      const kda::Sequence& longest = longest_in(pieces);
+      if (recorded_.tensors().contains("dv") && begin_of_last(longest, fewest_last, whole_chunks) > 0)
+        list.push_back(last_of(queries, longest, begin_of_last(longest, fewest_last, whole_chunks)));
       return list;
+    }
+    if (!recorded_.tensors().contains("o")) return list;
     for (const std::size_t tokens : beginnings) {
       std::vector<kda::Sequence> first;
       for (const kda::Sequence& piece : pieces) first.push_back(piece.block(0, std::min(tokens, tokens_)));
@@ -148,11 +156,19 @@ class Cutting {
     return {first, others};
   }
 
-  Cut last_of(const std::vector<std::size_t>& queries, const kda::Sequence& sequence) const {
-    // Where chunks of any usual length end, and the problem's.
+  static const kda::Sequence& longest_in(const std::vector<kda::Sequence>& pieces) {
+    return *std::ranges::max_element(pieces, {}, &kda::Sequence::length);
+  }
+
+  /// Where chunks of `whole` tokens and the problem's end, and `fewest` or more follow.
+  std::size_t begin_of_last(const kda::Sequence& sequence, std::size_t fewest, std::size_t whole) const {
     const std::size_t step =
-        std::lcm<std::size_t>(fewest_tokens, static_cast<std::size_t>(problem().options.chunk_size));
-    const std::size_t begin = (sequence.length() - std::min(sequence.length(), tokens_)) / step * step;
+        std::lcm<std::size_t>(whole, static_cast<std::size_t>(problem().options.chunk_size));
+    return (sequence.length() - std::min(sequence.length(), fewest)) / step * step;
+  }
+
+  Cut last_of(const std::vector<std::size_t>& queries, const kda::Sequence& sequence,
+              std::size_t begin) const {
     if (begin == 0) return with_truth(recorded_.parts(queries, {sequence}));
     const kda::Problem of_heads =
         kda::with_heads(problem(), queries, kda::value_heads_of(problem(), queries));

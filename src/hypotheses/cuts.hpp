@@ -23,11 +23,11 @@ struct Cut {
 /// Backwards whole sequences of such heads. Of long ones the last tokens, behind a state that `forward`, the
 /// computation of the same output's o, brings there; the truth starts from the exact state.
 ///
-/// A small problem is one cut.
+/// A small problem is one cut. In the small ones fewer settings count, and each is quickly tried.
 struct Cuts {
   Cut first;
   std::optional<Cut> second;
-  std::vector<Cut> beginnings;  ///< of the first one, shortest first: there fewer settings count
+  std::vector<Cut> small;  ///< beginnings of the first one, backwards an end; the shortest first
 };
 Cuts cuts_of(const RecordedOutput& recorded, const Hypothesis* forward, int threads);
 

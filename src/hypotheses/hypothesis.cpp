@@ -14,6 +14,7 @@
 #include "kda/arithmetic/presets.hpp"
 #include "kda/arithmetic/stored_words.hpp"
 #include "kda/head/launch_choices.hpp"
+#include "kda/problem/excerpt.hpp"
 
 namespace kda_check::hypotheses {
 
@@ -23,8 +24,9 @@ using kda::Problem;
 using kda::Rounding;
 using numeric::DType;
 
-constexpr std::size_t usual_chunk_sizes[] = {16, 32, 64};
-constexpr int usual_widths[] = {8, 16, 32, 64};  ///< of sums
+constexpr std::size_t usual_chunk_sizes[] = {16, 32, 64}, long_chunk_sizes[] = {128, 256};
+constexpr int usual_widths[] = {4, 8, 16, 32, 64};  ///< of sums
+constexpr int usual_parts[] = {2, 4, 8};            ///< of sequences
 constexpr Rounding roundings[] = {Rounding::none, Rounding::bf16, Rounding::fp16, Rounding::tf32};
 
 kda::CastPoints casts_of(const Hypothesis& hypothesis, const Problem& problem) {
@@ -56,7 +58,15 @@ std::string word_of(const kda::Arithmetic& arithmetic, kda::ArithmeticAxes axes,
   for (const kda::ArithmeticAxes described : {axes, kda::ArithmeticAxes{true}})
     for (std::string& word : split(kda::describe(arithmetic, described), ' '))
       if (word.starts_with(key + "=")) return word;
-  return key == "stored" ? "stored=" + kda::words_of(arithmetic.stored) : std::string();
+  return key == "stored"     ? "stored=" + kda::words_of(arithmetic.stored)
+         : key == "segments" ? "segments=none"
+         : key == "heads"    ? "heads=grouped"
+                             : std::string();
+}
+
+/// Query heads that are repeated outside are told from others by their gradients alone.
+bool has_shared_heads(const Hypothesis& hypothesis, const Problem& problem) {
+  return hypothesis.pass == kda::Pass::backward && problem.heads_per_group() > 1;
 }
 
 /// Of another order of sums there is no launch to keep.
@@ -68,15 +78,15 @@ void set_word(kda::Arithmetic& arithmetic, const std::string& word) {
 
 class Neighbours {
  public:
-  Neighbours(const Hypothesis& known, const Problem& problem) : known_(known), problem_(problem) {}
+  Neighbours(const Hypothesis& known, const Problem& problem)
+      : known_(known), problem_(problem), longest_(kda::longest_of(problem.sequences())) {}
 
   std::vector<Hypothesis> all() {
     for (const kda::AxisDescription& axis : kda::axis_descriptions())
-      if (axis.key != "launch" && axis.key != "segments" &&
+      if (axis.key != "launch" && (axis.key != "heads" || has_shared_heads(known_, problem_)) &&
           kda::has_axis(known_.variant->axes, axis.key + "="))
         for (const std::string& name : axis.names) add_value(axis.key, name);
-    if (known_.variant->axes.chunk)
-      for (const std::size_t size : usual_chunk_sizes) add_chunk_size(size);
+    if (known_.variant->axes.chunk) add_chunk_sizes();
     if (known_.options.dtype != DType::fp64) add_cast_points();
     return std::move(found_);
   }
@@ -87,10 +97,15 @@ class Neighbours {
   }
 
   void add_value(const std::string& key, std::string name) {
-    const bool has_width = name == "tree:N" || name == "blocks:N";
-    if (name.ends_with(":N") || name.ends_with(":X")) name.resize(name.size() - 2);
+    const bool is_segments = key == "segments",
+               has_width = is_segments ? name.ends_with(":P") : name == "tree:N" || name == "blocks:N";
+    if (name.ends_with(":N") || name.ends_with(":X") || name.ends_with(":P")) name.resize(name.size() - 2);
     if (!has_width) return add_word(key, key + "=" + name);
-    for (const int width : usual_widths) add_word(key, fmt::format("{}={}:{}", key, name, width));
+    const std::span<const int> numbers =
+        is_segments ? std::span<const int>(usual_parts) : std::span<const int>(usual_widths);
+    for (const int number : numbers)
+      if (!is_segments || static_cast<std::size_t>(number) * known_.options.chunk_size <= longest_)
+        add_word(key, fmt::format("{}={}:{}", key, name, number));
   }
 
   void add_word(const std::string& key, const std::string& word) {
@@ -102,6 +117,12 @@ class Neighbours {
     hypothesis.change = fmt::format("{} -> {}", before, hypothesis.word);
     hypothesis.step = hypothesis.word;
     add(std::move(hypothesis));
+  }
+
+  void add_chunk_sizes() {
+    for (const std::size_t size : usual_chunk_sizes) add_chunk_size(size);
+    for (const std::size_t size : long_chunk_sizes)
+      if (size / 2 < longest_) add_chunk_size(size);
   }
 
   void add_chunk_size(std::size_t size) {
@@ -149,6 +170,7 @@ class Neighbours {
 
   const Hypothesis& known_;
   const Problem& problem_;
+  const std::size_t longest_;  ///< tokens of a sequence
   std::vector<Hypothesis> found_;
 };
 
@@ -253,6 +275,7 @@ std::string identity(const Hypothesis& hypothesis, const Problem& problem) {
   for (const kda::CastPointRow& row : kda::cast_point_rows())
     if (has_point(row, hypothesis, problem)) arithmetic.casts.*row.point = casts.*row.point;
   arithmetic.storage = kda::Storage::named;
+  if (!has_shared_heads(hypothesis, problem)) arithmetic.heads = kda::Heads::grouped;
   const kda::ArithmeticAxes axes = hypothesis.variant->axes;
   const std::string text = kda::describe(arithmetic, axes);
   if (axes.chunk) return fmt::format("{} {}", text, hypothesis.options.chunk_size);
@@ -326,8 +349,9 @@ std::vector<Hypothesis> plain_starts(const Problem& problem, DType dtype, kda::P
     storages.emplace_back(narrow + "@tensor_core+" + narrow + "@exponentials", "factored");
   }
   for (const auto& [storage, tail] : storages)
-    for (const std::size_t size : {std::size_t{16}, std::size_t{64}})
-      for (const char* const decay : {"pair", "anchor-first", "factored"})
+    for (const std::size_t size : usual_chunk_sizes)
+      for (const char* const decay :
+           {"pair", "anchor-first", "anchor-first:64", "anchor-mid", "anchor-mid:32", "factored"})
         for (const char* const beta : {"rows", "columns", "keys"})
           for (const char* const delta : {"wy", "residual"})
             add(size, {"storage=" + storage, fmt::format("tail={}", tail), fmt::format("decay={}", decay),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <set>
 
@@ -24,35 +25,73 @@ constexpr double settled_from = 0.3;       ///< blocks explained to the bit, to 
 constexpr double partly_explained = 0.05;  ///< blocks, then
 constexpr double good_from = 0.995;        ///< other starts need not be climbed
 constexpr double enough_of_hope = 0.5;     ///< of what a step gained before
+constexpr double most_spent = 5000;        ///< a bound in seconds would make words depend on the load
 constexpr std::size_t batch = 24;          ///< steps that are tried together
+constexpr double screened_out = -2;        ///< in place of a score
 /// Settings that bring roundings to bear that nothing came past.
 constexpr std::string_view waking_keys[] = {
     "decay=", "inverse=", "tail=", "delta=", "beta=", "scale=", "output=", "update="};
 constexpr double single_gain = 5e-4, pair_gain = 1e-3;  ///< that a step must gain
 constexpr double tie = 1e-4;                            ///< what settings that cannot be told apart differ in
-constexpr double launch_from = 0.5;                     ///< below it a launch is not what is missing
-constexpr std::size_t climbed = 4;                      ///< starts
-constexpr std::size_t paired = 9;                       ///< single steps
+/// A step that loses more of the smallest cut is not tried on the whole one: of what is explained there, of
+/// what is not.
+constexpr double lost_of_explained = 5e-3, lost_of_rest = 5e-2;
+constexpr std::size_t most_starts = 60;                       ///< that are tried on the whole cut
+constexpr double far_of_explained = 5e-2, far_of_rest = 0.3;  ///< the same of a start, below the best
+constexpr double launch_from = 0.5;                           ///< below it a launch is not what is missing
+constexpr double hopeless_below = 0.05;                       ///< blocks of which half is explained
+constexpr double order_of_sums = 0.05;                        ///< explained by it alone, in 16 bits
+constexpr std::size_t climbed = 4;                            ///< starts
+constexpr std::size_t paired = 9;                             ///< single steps
 
 struct Scored {
   Hypothesis hypothesis;
   double score = -2;
 };
 
+/// How many times as long as others an order of sums takes. Slow ones are tried where nothing else gains.
+double cost_of(const kda::Reduction& reduction) {
+  switch (reduction.kind) {
+    case kda::ReductionKind::sequential:
+    case kda::ReductionKind::mma:
+    case kda::ReductionKind::lanes:
+    case kda::ReductionKind::lanes_paired:
+    case kda::ReductionKind::xla:
+    case kda::ReductionKind::simt:
+      return 1;
+    case kda::ReductionKind::split:
+    case kda::ReductionKind::exact:
+      return 25;
+    default:
+      return 8;
+  }
+}
+
+std::size_t size_of(const Cut& cut) {
+  const kda::Dimensions& d = cut.part.problem.dimensions();
+  return d.B * d.T * d.HV;
+}
+
+/// Of one search, all cuts together.
+struct Effort {
+  double whole;           ///< tokens and heads of the first cut
+  std::size_t tried = 0;  ///< computations
+  double spent = 0;       ///< in computations on the first cut, in an order of sums that is not slow
+};
+
 /// What computations explain of one cut; none is computed twice.
 class Scores {
  public:
-  /// `tried`: of all cuts together.
-  Scores(const Cut& cut, const SearchSettings& settings, std::size_t& tried)
+  Scores(const Cut& cut, const SearchSettings& settings, Effort& effort)
       : cut_(cut),
         settings_(settings),
-        tried_(tried),
+        effort_(effort),
         measured_(cut.part.recorded, cut.truth, cut.from_token) {}
 
   const kda::Problem& problem() const { return cut_.part.problem; }
   const Explained& measured() const { return measured_; }
-  std::size_t tried() const { return tried_; }
-  bool is_spent() const { return tried() >= settings_.most_tried; }
+  std::size_t tried() const { return effort_.tried; }
+  bool is_spent() const { return effort_.spent >= most_spent; }
 
   kda::Tensors prediction(const Hypothesis& hypothesis, int threads) const {
     kda::RunOptions options = hypothesis.options;
@@ -71,6 +110,11 @@ class Scores {
            some <= 1 - partly_explained && some - share(0.98) <= partly_explained;
   }
 
+  /// Next to no block is explained: pairs of steps will not change that.
+  bool is_hopeless(const Hypothesis& hypothesis) const {
+    return measured_.blocks_explained_by(prediction(hypothesis, settings_.threads), 0.5) < hopeless_below;
+  }
+
   std::vector<Scored> of(std::vector<Hypothesis> list) {
     std::vector<Scored> all(list.size());
     std::vector<std::string> names(list.size());
@@ -86,7 +130,10 @@ class Scores {
       scores[i] = measured_.robustly_by(prediction(all[fresh[i]].hypothesis, 1));
     });
     for (std::size_t i = 0; i < fresh.size(); ++i) known_[names[fresh[i]]] = scores[i];
-    tried_ += fresh.size();
+    effort_.tried += fresh.size();
+    for (const std::size_t one : fresh)
+      effort_.spent += static_cast<double>(size_of(cut_)) / effort_.whole *
+                       cost_of(all[one].hypothesis.options.arithmetic.reduction);
     for (std::size_t i = 0; i < all.size(); ++i) all[i].score = known_.at(names[i]);
     return all;
   }
@@ -108,15 +155,81 @@ class Scores {
  private:
   const Cut& cut_;
   const SearchSettings& settings_;
-  std::size_t& tried_;
+  Effort& effort_;
   const Explained measured_;
   std::map<std::string, double> known_{};  ///< by identity
+};
+
+/// Whether o of a token depends on gates of later ones: a beginning then says nothing of it.
+bool reads_beyond(const Hypothesis& hypothesis, std::size_t tokens) {
+  const kda::Arithmetic& arithmetic = hypothesis.options.arithmetic;
+  if (!hypothesis.variant->axes.chunk || hypothesis.pass == kda::Pass::backward) return false;
+  return (arithmetic.decay == kda::DecayForm::anchor_mid &&
+          static_cast<std::size_t>(arithmetic.anchor_rows) > tokens) ||
+         (arithmetic.readout == kda::Readout::centre && hypothesis.options.chunk_size > tokens);
+}
+
+/// What is not worth a try on the whole cut, because it explains too little of a small one.
+class Screen {
+ public:
+  /// Without small cuts everything is worth a try.
+  Screen(const std::vector<Cut>& small, const SearchSettings& settings, Effort& effort) {
+    for (const Cut& cut : small) scores_.emplace_back(cut, settings, effort);
+  }
+
+  /// The steps from `now` that do not lose on the smallest cut; `others` gets those that do.
+  std::vector<Hypothesis> steps(const Hypothesis& now, std::vector<Hypothesis> list,
+                                std::vector<Hypothesis>* others = nullptr) {
+    if (scores_.empty() || is_blind(scores_.front(), now)) return list;
+    const double here = scores_.front().of(now).score, lost = lost_of_explained + lost_of_rest * (1 - here);
+    return passed(scores_.front(), std::move(list), here - lost, others);
+  }
+  /// The steps that lose on none.
+  std::vector<Hypothesis> ties(const Hypothesis& now, std::vector<Hypothesis> list) {
+    for (Scores& scores : scores_)
+      if (!is_blind(scores, now))
+        list = passed(scores, std::move(list), scores.of(now).score - lost_of_explained);
+    return list;
+  }
+  /// The starts that come near the best of them.
+  std::vector<Hypothesis> starts(std::vector<Hypothesis> list) {
+    if (scores_.empty() || list.empty()) return list;
+    const double best = scores_.front().ranked(list).front().score,
+                 far = far_of_explained + far_of_rest * (1 - best);
+    std::vector<Scored> near;
+    for (Hypothesis& one : passed(scores_.front(), std::move(list), best - far))
+      near.push_back(scores_.front().of(std::move(one)));
+    Scores::sort(near);
+    near.resize(std::min(near.size(), most_starts));
+    std::vector<Hypothesis> good;
+    for (Scored& one : near) good.push_back(std::move(one.hypothesis));
+    return good;
+  }
+
+ private:
+  static bool is_blind(const Scores& scores, const Hypothesis& hypothesis) {
+    return reads_beyond(hypothesis, kda::longest_of(scores.problem().sequences()));
+  }
+
+  static std::vector<Hypothesis> passed(Scores& scores, std::vector<Hypothesis> list, double enough,
+                                        std::vector<Hypothesis>* others = nullptr) {
+    std::vector<Hypothesis> good;
+    for (Scored& one : scores.of(std::move(list)))
+      if (one.score >= enough || is_blind(scores, one.hypothesis))
+        good.push_back(std::move(one.hypothesis));
+      else if (others != nullptr)
+        others->push_back(std::move(one.hypothesis));
+    return good;
+  }
+
+  std::deque<Scores> scores_{};
 };
 
 /// From one computation to better ones.
 class Climb {
  public:
-  Climb(Scores& scores, const SearchSettings& settings) : scores_(scores), settings_(settings) {}
+  Climb(Scores& scores, Screen& screen, const SearchSettings& settings)
+      : scores_(scores), screen_(screen), settings_(settings) {}
 
   /// Single settings as long as one gains, then pairs.
   Scored from(Scored now) {
@@ -125,7 +238,7 @@ class Climb {
         settings_.progress(
             fmt::format("{} tried, {:.4f} explained", scores_.tried(), std::max(now.score, 0.0)));
       if (single(now)) continue;
-      if (!pairs(now)) break;
+      if (scores_.is_hopeless(now.hypothesis) || !pairs(now)) break;
     }
     return now;
   }
@@ -139,20 +252,31 @@ class Climb {
       const auto known = gains_.find(step);
       return known == gains_.end() ? 2.0 : known->second;
     };
-    std::ranges::stable_sort(list, std::ranges::greater{},
-                             [&](const Hypothesis& one) { return gain_of(one.step); });
+    const kda::Reduction& reduction = now.hypothesis.options.arithmetic.reduction;
+    const auto is_slow = [&](const Hypothesis& one) {
+      return !(one.options.arithmetic.reduction == reduction) &&
+             cost_of(one.options.arithmetic.reduction) > 1;
+    };
+    std::ranges::stable_sort(list, std::ranges::greater{}, [&](const Hypothesis& one) {
+      return gain_of(one.step) - (is_slow(one) ? 10 : 0);
+    });
+    const auto first_slow = static_cast<std::size_t>(std::ranges::find_if(list, is_slow) - list.begin());
     steps_.clear();
-    for (std::size_t begin = 0; begin < list.size(); begin += batch) {
-      const std::size_t end = std::min(begin + batch, list.size());
+    for (std::size_t begin = 0, end = 0; begin < list.size(); begin = end) {
+      end = std::min(begin + batch, begin < first_slow ? first_slow : list.size());
       const double hoped = gain_of(list[begin].step);
-      std::vector<Scored> some =
-          scores_.of({std::make_move_iterator(list.begin() + static_cast<std::ptrdiff_t>(begin)),
-                      std::make_move_iterator(list.begin() + static_cast<std::ptrdiff_t>(end))});
+      std::vector<Hypothesis> others;
+      std::vector<Scored> some = scores_.of(
+          screen_.steps(now.hypothesis,
+                        {std::make_move_iterator(list.begin() + static_cast<std::ptrdiff_t>(begin)),
+                         std::make_move_iterator(list.begin() + static_cast<std::ptrdiff_t>(end))},
+                        &others));
+      for (Hypothesis& other : others) some.push_back({std::move(other), screened_out});
       for (Scored& step : some)
         gains_[step.hypothesis.step] = step.score - now.score, steps_.push_back(std::move(step));
       const Scored& best = *std::ranges::max_element(steps_, {}, &Scored::score);
       const double gain = best.score - now.score;
-      const bool is_last = end == list.size();
+      const bool is_last = end == list.size() || end == first_slow;
       if (gain > single_gain && (is_last || (hoped < 2 && gain > enough_of_hope * hoped))) {
         now = best;
         return true;
@@ -173,6 +297,7 @@ class Climb {
     for (std::size_t i = 0; i < count; ++i)
       for (std::size_t j = i + 1; j < count; ++j) add(steps_[i].hypothesis, steps_[j].hypothesis);
     if (take_best(now, std::move(list), pair_gain)) return true;
+    if (scores_.is_spent()) return false;
     list.clear();
     std::vector<const Hypothesis*> dormant, others, waking;
     const std::string_view first_tried =
@@ -195,13 +320,14 @@ class Climb {
   }
 
   bool take_best(Scored& now, std::vector<Hypothesis> list, double gain) {
-    const std::vector<Scored> best = scores_.ranked(std::move(list));
+    const std::vector<Scored> best = scores_.ranked(screen_.steps(now.hypothesis, std::move(list)));
     if (best.empty() || best.front().score <= now.score + gain) return false;
     now = best.front();
     return true;
   }
 
   Scores& scores_;
+  Screen& screen_;
   const SearchSettings& settings_;
   std::map<std::string, double> gains_{};  ///< of steps, when they were tried last
   std::vector<Scored> steps_{};            ///< from the computation that was last
@@ -214,7 +340,9 @@ class Search {
         dtype_(dtype),
         settings_(settings),
         cuts_(cuts_of(whole, settings.forward, settings.threads)),
-        scores_(cuts_.first, settings, tried_) {}
+        effort_{static_cast<double>(size_of(cuts_.first))},
+        scores_(cuts_.first, settings, effort_),
+        screen_(cuts_.small, settings, effort_) {}
 
   Identification run() {
     Identification found;
@@ -222,12 +350,14 @@ class Search {
     found.relative_error = scores_.measured().relative_error();
     found.not_finite = scores_.measured().not_finite();
     if (found.errors == 0) return found;
-    std::vector<Scored> best = scores_.ranked(all_starts());
+    std::vector<Scored> best = scores_.ranked(screen_.starts(known_kernels()));
     for (std::size_t i = 0; i < std::min(best.size(), climbed); ++i) with_launch(best[i]);
     Scores::sort(best);
     Scored now = best.front();
-    const bool is_searched = found.errors >= fewest_errors;
-    if (is_searched) {
+    if (now.score < exact_from && found.errors >= fewest_errors) {
+      for (Scored& one : scores_.of(screen_.starts(plain_starts(problem(), dtype_, whole_.pass()))))
+        best.push_back(std::move(one));
+      Scores::sort(best);
       now = searched(best);
       simplify(now);
     }
@@ -240,12 +370,11 @@ class Search {
  private:
   const kda::Problem& problem() const { return scores_.problem(); }
 
-  std::vector<Hypothesis> all_starts() const {
+  std::vector<Hypothesis> known_kernels() const {
     std::vector<Hypothesis> list = starts(problem(), dtype_, whole_.pass());
     std::erase_if(list, [&](const Hypothesis& one) {
       return std::ranges::find(settings_.without_presets, one.preset) != settings_.without_presets.end();
     });
-    for (Hypothesis& one : plain_starts(problem(), dtype_, whole_.pass())) list.push_back(std::move(one));
     return list;
   }
 
@@ -268,26 +397,50 @@ class Search {
   Scored searched(const std::vector<Scored>& starts) {
     Scored best = starts.front();
     const auto climb = [&](Scored start) {
-      start = Climb(scores_, settings_).from(std::move(start));
+      start = Climb(scores_, screen_, settings_).from(in_quick_order(std::move(start)));
       with_launch(start);
       if (start.score > best.score) best = std::move(start);
       return best.score >= good_from || scores_.is_spent() || scores_.is_settled(best.hypothesis);
     };
     if (climb(starts.front())) return best;
+    for (Hypothesis& one : moves(Hypothesis(best.hypothesis), problem()))
+      if (one.step.starts_with("chunk-size=") && !scores_.is_hopeless(best.hypothesis) &&
+          climb(scores_.of(std::move(one))))
+        return best;
     std::vector<Hypothesis> beginning{best.hypothesis};
     for (std::size_t i = 0; i < starts.size(); ++i) beginning.push_back(starts[i].hypothesis);
-    for (const Cut& cut : cuts_.beginnings) {
-      Scores scores(cut, settings_, tried_);
+    bool is_hopeless = scores_.is_hopeless(best.hypothesis);
+    Screen all_pass({}, settings_, effort_);
+    for (const Cut& cut : cuts_.small) {
+      Scores scores(cut, settings_, effort_);
       const std::vector<Scored> ranked = unlike(scores.ranked(std::move(beginning)));
       beginning.clear();
-      for (const Scored& one : ranked) beginning.push_back(Climb(scores, settings_).from(one).hypothesis);
+      for (const Scored& one : ranked) {
+        beginning.push_back(Climb(scores, all_pass, settings_).from(one).hypothesis);
+        if (scores.is_hopeless(beginning.front())) break;
+      }
+      is_hopeless = is_hopeless && scores.is_hopeless(beginning.front());
     }
-    if (!cuts_.beginnings.empty())
+    if (is_hopeless) return best;
+    if (!cuts_.small.empty())
       for (Scored& one : scores_.ranked(std::move(beginning)))
         if (climb(std::move(one))) return best;
     for (const Scored& one : unlike(starts))
       if (climb(one)) return best;
     return best;
+  }
+
+  /// The same in an order of sums that is no slow one, where hardly less is explained then.
+  Scored in_quick_order(Scored start) {
+    if (cost_of(start.hypothesis.options.arithmetic.reduction) == 1) return start;
+    std::vector<Hypothesis> list;
+    for (const char* const word : {"reduction=sequential", "reduction=mma:25"}) {
+      Hypothesis quick = with_setting(start.hypothesis, {word}, problem());
+      if (is_possible(quick, problem())) list.push_back(std::move(quick));
+    }
+    std::vector<Scored> ranked = scores_.ranked(std::move(list));
+    return !ranked.empty() && ranked.front().score >= start.score - order_of_sums ? std::move(ranked.front())
+                                                                                  : start;
   }
 
   /// The best of each way to form decays and to apply beta, which a climb hardly leaves; a recurrence among
@@ -317,7 +470,8 @@ class Search {
   /// Of settings that explain as much, the fewest: those of a start, where they cost nothing.
   void simplify(Scored& now) {
     const double enough = now.score - tie;
-    std::vector<Hypothesis> bases = all_starts();
+    std::vector<Hypothesis> bases = known_kernels();
+    for (Hypothesis& one : plain_starts(problem(), dtype_, whole_.pass())) bases.push_back(std::move(one));
     std::erase_if(bases, [&](const Hypothesis& base) { return base.variant != now.hypothesis.variant; });
     std::ranges::stable_sort(bases, {}, [&](const Hypothesis& base) {
       return differing_settings(base, now.hypothesis, problem()).size();
@@ -345,7 +499,7 @@ class Search {
 
   std::vector<std::string> ties(const Scored& now) {
     std::vector<std::string> words;
-    for (const Scored& other : scores_.ranked(moves(now.hypothesis, problem())))
+    for (const Scored& other : scores_.ranked(screen_.ties(now.hypothesis, moves(now.hypothesis, problem()))))
       if (other.score >= now.score - tie) words.push_back(other.hypothesis.step);
     return words;
   }
@@ -374,7 +528,7 @@ class Search {
     double least = scores_.measured().robustly_by(predicted);
     found.blocks = scores_.measured().blocks_explained_by(predicted, good_from);
     if (cuts_.second) {
-      const Scores second(*cuts_.second, settings_, tried_);
+      const Scores second(*cuts_.second, settings_, effort_);
       if (second.measured().errors() >= fewest_errors) {
         settle_launch(found, second);
         const kda::Tensors again = second.prediction(found.hypothesis, settings_.threads);
@@ -384,7 +538,7 @@ class Search {
         found.blocks = std::min(found.blocks, second.measured().blocks_explained_by(again, good_from));
       }
     }
-    found.tried = tried_;
+    found.tried = effort_.tried;
     found.end = found.errors < fewest_errors && found.differing > 0        ? Identity::too_few_errors
                 : least >= identified_from || found.blocks >= settled_from ? Identity::identified
                                                                            : Identity::stranger;
@@ -396,8 +550,9 @@ class Search {
   const numeric::DType dtype_;
   const SearchSettings& settings_;
   const Cuts cuts_;
-  std::size_t tried_ = 0;
+  Effort effort_;
   Scores scores_;
+  Screen screen_;
 };
 
 }  // namespace

@@ -15,7 +15,6 @@ namespace kda_check::hypotheses {
 
 struct SearchSettings {
   int threads = 1;
-  std::size_t most_tried = 8000;  ///< computations; a bound in seconds would make words depend on the load
   std::vector<std::string> without_presets{};  ///< that are no starts
   const Hypothesis* forward = nullptr;         ///< of gradients: what computed o
   std::function<void(const std::string&)> progress{};

@@ -32,7 +32,7 @@ constexpr AxisRow axis_rows[] = {
        to.casts = from.casts;
        to.stored = from.stored;
      }},
-    // The token forms have three of these: the delta, the scale and the update.
+    // The token forms have four of these: the delta, the scale, the heads and the update.
     {"formulation", "the decay, the inverse, the tail, the gates and the order of the chunk form",
      [](const Arithmetic& from, Arithmetic& to) {
        to.decay = from.decay;
@@ -48,6 +48,7 @@ constexpr AxisRow axis_rows[] = {
        to.delta = from.delta;
        to.beta = from.beta;
        to.scale = from.scale;
+       to.heads = from.heads;
        to.output = from.output;
        to.readout = from.readout;
      }},

@@ -162,6 +162,13 @@ enum class ScaledPart : std::uint8_t {
   q_late,  ///< q e^G, before it is rounded
   output,  ///< o, once it is summed; the token forms else multiply q
   norm,    ///< of the token forms: the reciprocal norm of q, where special=fast has one; else q
+  before,  ///< q before the call, rounded to the format of the run; the gradient of q behind it likewise
+};
+
+/// How a kernel gets the query heads that value heads share.
+enum class Heads : std::uint8_t {
+  grouped,   ///< as they are
+  repeated,  ///< once for each value head: gradients of q and k are rounded, then added up
 };
 
 /// How the two parts of a chunk's o come together.
@@ -236,6 +243,7 @@ struct Arithmetic {
   Delta delta = Delta::wy;
   BetaPart beta = BetaPart::rows;
   ScaledPart scale = ScaledPart::scores;
+  Heads heads = Heads::grouped;
   Output output = Output::chained;
   Readout readout = Readout::start;
   Segments segments;

@@ -61,7 +61,7 @@ constexpr std::string_view cpu_only_key(const Arithmetic& arithmetic, const Cast
   // By name: an axis that is added does not compile before it stands here.
   const auto& [contraction, exponential, special, subnormals, reduction, storage, named_casts, decay,
                anchor_rows, clamp, inverse, inverse_rows, merge, merge_rows, accumulator, tail, gates, update,
-               delta, beta, scale, output, readout, segments, stored, launch] = arithmetic;
+               delta, beta, scale, heads, output, readout, segments, stored, launch] = arithmetic;
   constexpr auto is_one_of = [](const auto& value, const auto&... known) {
     return ((value == known) || ...);
   };
@@ -87,6 +87,7 @@ constexpr std::string_view cpu_only_key(const Arithmetic& arithmetic, const Cast
   if (!is_one_of(delta, Delta::wy)) return "delta";
   if (!is_one_of(beta, BetaPart::rows)) return "beta";
   if (!is_one_of(scale, ScaledPart::scores)) return "scale";
+  if (!is_one_of(heads, Heads::grouped)) return "heads";
   if (!is_one_of(output, Output::chained)) return "output";
   if (!is_one_of(readout, Readout::start)) return "readout";
   if (!is_one_of(segments.merge, SegmentMerge::none)) return "segments";

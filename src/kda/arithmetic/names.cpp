@@ -94,11 +94,10 @@ constexpr ValueName<BetaPart> beta_parts[] = {{BetaPart::rows, "rows"},
                                               {BetaPart::rows_late, "rows-late"},
                                               {BetaPart::columns, "columns"},
                                               {BetaPart::keys, "keys"}};
-constexpr ValueName<ScaledPart> scaled_parts[] = {{ScaledPart::scores, "scores"},
-                                                  {ScaledPart::q, "q"},
-                                                  {ScaledPart::q_late, "q-late"},
-                                                  {ScaledPart::output, "output"},
-                                                  {ScaledPart::norm, "norm"}};
+constexpr ValueName<ScaledPart> scaled_parts[] = {
+    {ScaledPart::scores, "scores"}, {ScaledPart::q, "q"},       {ScaledPart::q_late, "q-late"},
+    {ScaledPart::output, "output"}, {ScaledPart::norm, "norm"}, {ScaledPart::before, "before"}};
+constexpr ValueName<Heads> head_values[] = {{Heads::grouped, "grouped"}, {Heads::repeated, "repeated"}};
 constexpr ValueName<Output> outputs[] = {
     {Output::chained, "chained"}, {Output::apart, "apart"}, {Output::fused, "fused"}};
 constexpr ValueName<Readout> readouts[] = {
@@ -227,6 +226,7 @@ constexpr AxisKey keys[] = {
     {"delta", all, [](Arithmetic& a, std::string_view v) { a.delta = plain(deltas, "delta", v); }},
     {"beta", chunk, [](Arithmetic& a, std::string_view v) { a.beta = plain(beta_parts, "beta", v); }},
     {"scale", all, [](Arithmetic& a, std::string_view v) { a.scale = plain(scaled_parts, "scale", v); }},
+    {"heads", all, [](Arithmetic& a, std::string_view v) { a.heads = plain(head_values, "heads", v); }},
     {"output", chunk, [](Arithmetic& a, std::string_view v) { a.output = plain(outputs, "output", v); }},
     {"readout", chunk, [](Arithmetic& a, std::string_view v) { a.readout = plain(readouts, "readout", v); }},
     {"update", all, [](Arithmetic& a, std::string_view v) { a.update = plain(updates, "update", v); }},
@@ -272,6 +272,7 @@ std::string axis_value(const Arithmetic& arithmetic, std::string_view axis) {
   add_if(arithmetic.delta != Delta::wy, name_in(deltas, arithmetic.delta), "delta");
   add_if(arithmetic.beta != BetaPart::rows, "beta in", name_in(beta_parts, arithmetic.beta));
   add_if(arithmetic.scale != ScaledPart::scores, "scaled", name_in(scaled_parts, arithmetic.scale));
+  add_if(arithmetic.heads != Heads::grouped, name_in(head_values, arithmetic.heads), "heads");
   add_if(arithmetic.output != Output::chained, "output", name_in(outputs, arithmetic.output));
   add_if(arithmetic.readout != Readout::start, name_in(readouts, arithmetic.readout), "readout");
   add_if(arithmetic.update != Update::chained, name_in(updates, arithmetic.update), "update");
@@ -302,13 +303,16 @@ std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
     if (!axes.chunk && differs) fmt::format_to(std::back_inserter(text), " {}={}", key, value);
   };
   add_if(arithmetic.delta == Delta::fused, "delta", name_in(deltas, arithmetic.delta));
-  add_if(arithmetic.scale == ScaledPart::output || arithmetic.scale == ScaledPart::norm, "scale",
-         name_in(scaled_parts, arithmetic.scale));
+  add_if(arithmetic.scale == ScaledPart::output || arithmetic.scale == ScaledPart::norm ||
+             arithmetic.scale == ScaledPart::before,
+         "scale", name_in(scaled_parts, arithmetic.scale));
   add_if(arithmetic.update == Update::decay_fused, "update", name_in(updates, arithmetic.update));
   add_if(arithmetic.launch != Launch{}, "launch", words_of(arithmetic.launch));
   if (!axes.chunk && arithmetic.stored != StoredState{}) text += " stored=" + words_of(arithmetic.stored);
   if (axes.chunk && arithmetic.segments.merge != SegmentMerge::none)
     text += " segments=" + axis_value(arithmetic, "segments");
+  if (arithmetic.heads != Heads::grouped)
+    fmt::format_to(std::back_inserter(text), " heads={}", name_in(head_values, arithmetic.heads));
   return text;
 }
 
@@ -371,7 +375,11 @@ std::vector<AxisDescription> axis_descriptions() {
       {"scale", names_in(scaled_parts), "",
        "what scale multiplies: scores, q or q before it is rounded, or o behind its sum; the token forms: q, "
        "its reciprocal norm or "
-       "o"},
+       "o; before: q, rounded to the format of the run before the call"},
+      {"heads", names_in(head_values), "",
+       "query heads that value heads share: as they are, or repeated before the call, their gradients "
+       "rounded "
+       "and added up behind it"},
       {"output", names_in(outputs), "", "chunk: how the two parts of o come together"},
       {"readout", names_in(readouts), "",
        "chunk: what the decays of q are counted from where it reads the state"},

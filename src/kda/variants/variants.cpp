@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "kda/gpu/device.hpp"
+#include "kda/variants/outer_call.hpp"
 
 namespace kda_check::kda {
 
@@ -15,7 +17,11 @@ namespace {
 
 bool every_dtype(numeric::DType) { return true; }
 std::string always_available() { return {}; }
-std::string cpu_unsupported(const Outline&, const RunOptions& options) {
+std::string cpu_unsupported(const Outline& problem, const RunOptions& options) {
+  if (options.arithmetic.scale == ScaledPart::before && problem.has_pool)
+    return "scale=before is for calls without a pool";
+  if (options.arithmetic.scale == ScaledPart::before && problem.options.qk_l2norm)
+    return "scale=before is on q as it is stored, and here its norm comes first";
   return unsupported(options.arithmetic, options.dtype);
 }
 std::string no_chunk_form(const Outline& problem) {
@@ -193,6 +199,8 @@ numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dty
 }
 
 Tensors run_pass(Pass pass, const Variant& variant, const Problem& problem, const RunOptions& options) {
+  if (const std::optional<OuterCall> outer = outer_call(problem, options, pass))
+    return outer->results(run_pass(pass, variant, outer->problem, outer->options));
   if (pass == Pass::forward) return by_name(variant.run(problem, options));
   Tensors tensors;
   GradientTensors gradients_of_run = variant.run_backward(problem, options);
