@@ -93,7 +93,7 @@ def _in_memory(fixture: Fixture) -> Source:
 
     def digest() -> list[int]:
         lists = [fixture.inputs, *(answer.tensors for answer in fixture.expected.values())]
-        return [zlib.crc32(tensor.data) for tensors in lists for tensor in tensors.values()]
+        return [zlib.crc32(tensor.data.data) for tensors in lists for tensor in tensors.values()]
 
     @contextlib.contextmanager
     def again() -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 from . import _program, _scratch
 from ._files import Path, write_text
@@ -20,6 +20,7 @@ from ._progress import Progress, shown
 
 RANKS = {"pass": 0, "skipped": 1, "inconclusive": 2, "fail": 3}
 
+T = TypeVar("T", bound="Report")
 # What was judged, as (folder that will be gone or "", file) for as long as it lasts.
 Source = Optional[Callable[[], AbstractContextManager[tuple[str, str]]]]
 
@@ -77,13 +78,13 @@ class Report:
 
     @classmethod
     def run(
-        cls,
+        cls: type[T],
         arguments: Sequence[str],
         folder: str = "",
         known_as: str = "",
         instead: Callable[[str], str] | None = None,
         **more: Any,
-    ) -> Report:
+    ) -> T:
         """Runs the program. folder: one that will be gone, in the report `known_as`. instead: of a command on files there,
         what to say in its place. more: of `_program.run`."""
         try:

@@ -35,11 +35,11 @@ struct Drawn {
 };
 
 /// Of bf16 problems; error at least twice what storing o costs, as else nothing is there to be identified.
-Drawn drawn(std::uint64_t seed, const std::string& shape = "T=96,H=2") {
+Drawn drawn(std::uint64_t seed, const std::string& shape = "T=96,H=2,K=64,V=64") {
   test::Draw draw(seed);
   for (;;) {
     const std::string regime =
-        fmt::format("{}:{},K=64,V=64,dtype=bf16,seed={}", draw.uniform() < 0.5 ? "control" : "lb_real", shape,
+        fmt::format("{}:{},dtype=bf16,seed={}", draw.uniform() < 0.5 ? "control" : "lb_real", shape,
                     seed * 100 + draw.below(100));
     Drawn one{kda::parse_regime(regime).build(), {}, {}, 0};
     const hypotheses::HeldOracle truth =
@@ -246,7 +246,7 @@ TEST_CASE("what a rounding is said to cost is what goes away without it, and so 
   const std::size_t wanted = draws(1);
   std::size_t casts = 0, compared = 0, right = 0;
   for (std::uint64_t seed = 1; casts < wanted && seed < 200; ++seed) {
-    const Drawn one = drawn(6000 + seed, "T=320,H=4");
+    const Drawn one = drawn(6000 + seed, "T=320,H=4,K=32,V=32");
     const hypotheses::RecordedOutput recorded(one.problem, kda::Pass::forward, one.output,
                                               one.problem.dtype());
     const Identification found = hypotheses::identify(recorded, one.problem.dtype(), {.threads = 2});
