@@ -103,7 +103,9 @@ void add_bits(Builder& builder, const Asked& asked) {
       Between(builder, asked, part).add();
       continue;
     }
-    for (const std::size_t index : builder.recorded_answers(asked, part)) {
+    const std::vector<std::size_t> recorded = builder.recorded_answers(asked, part);
+    if (recorded.empty()) builder.add_note(part, "skipped: nothing is recorded");
+    for (const std::size_t index : recorded) {
       const std::string& name = builder.problem(part).answers[index].name;
       if (!wants_recorded(*asked.request, name)) continue;
       Case item;
