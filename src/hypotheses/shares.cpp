@@ -14,7 +14,9 @@ namespace {
 
 constexpr double least_share = 1e-3;
 constexpr double least_gain = 1.05;  ///< of a step of advice
-constexpr double most_gain = 100;  ///< of all: beyond it decide settings that cost below the tie of a search
+constexpr double most_gain =
+    10;  ///< of all: beyond it decides what a search need not find, a hundredth of the squares
+constexpr double most_left = 0.33;  ///< of the error, its computation being found: a tenth of the squares
 constexpr std::array<std::string_view, 5> costly_keys{
     "contraction=", "exponential=", "special=", "reduction=", "accumulator="};
 
@@ -57,6 +59,14 @@ class CutErrors {
   }
 
   double whole() const { return whole_; }
+  /// What `whole` does not give of the output.
+  double left(const Hypothesis& whole) const {
+    if (worst_.empty()) return 0;
+    const kda::Tensors& recorded = cut_.part.recorded;
+    const kda::Tensors answer = as_recorded(run(whole), recorded);
+    const double size = rms(cut_.truth.find(worst_)->second);
+    return size > 0 ? rms(difference(recorded.at(worst_), answer.at(worst_))) / size : 0;
+  }
   /// Of each with a setting off.
   std::vector<double> of(const std::vector<Without>& list, int threads) const {
     std::vector<double> errors(worst_.empty() ? 0 : list.size());
@@ -67,13 +77,15 @@ class CutErrors {
 
  private:
   double of(const Hypothesis& one, const std::string& name) const {
-    kda::RunOptions options = one.options;
-    options.threads = 1;
     const ExactValues& exact = cut_.truth.find(name)->second;
     const double size = rms(exact);
     if (!(size > 0)) return 0;
-    const kda::Tensors answer = kda::run_pass(one.pass, *one.variant, cut_.part.problem, options);
-    return rms(difference(answer.at(name), exact)) / size;
+    return rms(difference(run(one).at(name), exact)) / size;
+  }
+  kda::Tensors run(const Hypothesis& one) const {
+    kda::RunOptions options = one.options;
+    options.threads = 1;
+    return kda::run_pass(one.pass, *one.variant, cut_.part.problem, options);
   }
 
   const Cut& cut_;
@@ -100,14 +112,18 @@ std::vector<Advice> advice_of(const Hypothesis& hypothesis, const Cut& cut, int 
   const CutErrors errors(hypothesis, cut);
   std::vector<Advice> steps;
   Hypothesis now = hypothesis;
-  for (double error = errors.whole();;) {
+  double left = errors.left(hypothesis);
+  if (left > most_left * errors.whole()) left = 0;  // a fault's
+  const double whole = std::hypot(errors.whole(), left);
+  for (double error = whole;;) {
     const std::vector<Without> list = everything_off(now, cut.part.problem);
-    const std::vector<double> without = errors.of(list, threads);
+    std::vector<double> without = errors.of(list, threads);
+    for (double& one : without) one = std::hypot(one, left);
     std::size_t best = 0;
     for (std::size_t i = 1; i < without.size(); ++i)
       if (without[i] < without[best] || std::isnan(without[best])) best = i;
     if (without.empty() || !(error / without[best] >= least_gain)) return steps;
-    steps.push_back({list[best].setting, error / without[best], errors.whole() / without[best]});
+    steps.push_back({list[best].setting, error / without[best], whole / without[best]});
     if (steps.back().together > most_gain) return steps;
     now = list[best].hypothesis, error = without[best];
   }

@@ -28,8 +28,9 @@ struct Advice {
 };
 
 /// The same settings in greedy order: each the one that leaves the smallest error, those before it being
-/// ideal already. Ends where the next is less than 1.05 times better, and behind the one that leaves less
-/// than a hundredth of the error: settings that a search does not tell apart make as much.
+/// ideal already. What the computation does not give of the output stays, unless that is so much that it is a
+/// fault's. Ends where the next is less than 1.05 times better, and behind the one that leaves less than a
+/// tenth of the error: what a search need not find makes as much.
 std::vector<Advice> advice_of(const Hypothesis& hypothesis, const Cut& cut, int threads);
 
 }  // namespace kda_check::hypotheses
