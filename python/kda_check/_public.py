@@ -12,10 +12,10 @@ from ._program import (
 from .checking import assert_accurate, check, judge
 from .fixture import Answer, Fixture, save
 from .recorder import Call, Log, kernel, recording
-from .report import Report, TensorReport
+from .report import Explanation, Report, TensorReport
 from .signatures import Signature, Unsupported
 from .verifying import regime, suite, verify
 
-__all__ = ["Answer", "Call", "EnvironmentProblem", "Fixture", "InputError", "KdaCheckError", "Log", "ProgramDied",
+__all__ = ["Answer", "Call", "EnvironmentProblem", "Explanation", "Fixture", "InputError", "KdaCheckError", "Log", "ProgramDied",
            "ProgramMissing", "ProgramTimeout", "Report", "Signature", "TensorReport", "Unsupported", "UsageError",
            "assert_accurate", "check", "judge", "kernel", "recording", "regime", "save", "suite", "verify"]  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,16 +12,11 @@ from ._files import Path
 from ._kinds import listed
 from ._progress import Progress, shown
 from .fixture import ABOUT, GRADIENTS, OUTPUTS, Fixture
-from .report import Report
+from .report import Report, Source, not_kept
 
 ALONE = ("--variant", "none")  # without our own variants beside
 # Options that may leave out something of an answer.
 CHOOSING = ("--tensor", "--dtype", "--recorded", "--against", "--no-backward", "--dry-run")
-
-
-def not_kept(save: str = "save='FILE.h5'") -> str:
-    """What is said in place of a command on a file that is gone."""
-    return f"nothing is kept; {save} keeps problem and answer, and a command stands here"
 
 
 def check(
@@ -81,8 +78,32 @@ def judge(
     else:
         with fixture.in_memory() as (folder, path), shown(progress) as told:
             report = Report.run(["run", path, *more], folder, known_as, None if known_as else instead, timeout=timeout, told=told)
+    report.source = of_file(path) if save is not None else _in_memory(fixture)
     report.fail(_left_out(fixture, report, more))
     return report
+
+
+def of_file(path: str) -> Source:
+    """For `Report.source`."""
+    return lambda: contextlib.nullcontext(("", path))
+
+
+def _in_memory(fixture: Fixture) -> Source:
+    """The fixture as it was, whose elements may be somebody else's: refuses it when they have changed."""
+
+    def digest() -> list[int]:
+        lists = [fixture.inputs, *(answer.tensors for answer in fixture.expected.values())]
+        return [zlib.crc32(tensor.data.data) for tensors in lists for tensor in tensors.values()]
+
+    @contextlib.contextmanager
+    def again() -> Iterator[tuple[str, str]]:
+        if digest() != before:
+            raise ValueError("tensors have been written to since they were judged; save='FILE.h5' keeps them as they were")
+        with fixture.in_memory() as file:
+            yield file
+
+    before = digest()
+    return again
 
 
 def _left_out(fixture: Fixture, report: Report, options: Sequence[str]) -> Iterator[str]:

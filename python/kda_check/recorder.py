@@ -21,9 +21,9 @@ from ._files import Path, make_folder
 from ._kinds import flag, listed, number, whole
 from ._names import in_a_line, printable
 from ._pending import Pending
-from .checking import ALONE, judge, not_kept
+from .checking import ALONE, judge, of_file
 from .fixture import Fixture
-from .report import Report
+from .report import Report, not_kept
 from .signatures import KNOWN, Signature, Words
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -182,6 +182,8 @@ class Recorder:
             call.path = path
         if self.judged or self.save:
             call.fixture = None
+        if call.report is not None:
+            call.report.source = of_file(call.path) if call.path else None  # and no tensors
 
     @contextlib.contextmanager
     def noting(self, call: Call) -> Iterator[None]:

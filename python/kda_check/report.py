@@ -8,14 +8,26 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional, TypeVar
 
 from . import _program, _scratch
 from ._files import Path, write_text
+from ._kinds import listed
 from ._names import printable
+from ._progress import Progress, shown
 
 RANKS = {"pass": 0, "skipped": 1, "inconclusive": 2, "fail": 3}
+
+T = TypeVar("T", bound="Report")
+# What was judged, as (folder that will be gone or "", file) for as long as it lasts.
+Source = Optional[Callable[[], AbstractContextManager[tuple[str, str]]]]
+
+
+def not_kept(save: str = "save='FILE.h5'") -> str:
+    """What is said in place of a command on a file that is gone."""
+    return f"nothing is kept; {save} keeps problem and answer, and a command stands here"
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,22 +71,24 @@ class Report:
     In a notebook it shows itself as the page with drawings. `documents` is the JSON, `text` what the program printed.
     """
 
-    def __init__(self, documents: Sequence[dict[str, Any]], text: str) -> None:
-        self.documents, self.text = list(documents), text
+    formats: Sequence[str] = ("json",)  # that the program is asked for
+
+    def __init__(self, documents: Sequence[dict[str, Any]], text: str, source: Source = None) -> None:
+        self.documents, self.text, self.source, self.pages = list(documents), text, source, dict[str, str]()
 
     @classmethod
     def run(
-        cls,
+        cls: type[T],
         arguments: Sequence[str],
         folder: str = "",
         known_as: str = "",
         instead: Callable[[str], str] | None = None,
         **more: Any,
-    ) -> Report:
+    ) -> T:
         """Runs the program. folder: one that will be gone, in the report `known_as`. instead: of a command on files there,
         what to say in its place. more: of `_program.run`."""
         try:
-            finished = _program.run(arguments, reports=["json"], **more)
+            finished = _program.run(arguments, reports=cls.formats, **more)
         except _program.KdaCheckError as error:
             raise type(error)(*(line.replace(f"{folder}/", known_as) if folder else line for line in error.args)) from None
         if not finished.reports["json"]:
@@ -84,6 +98,8 @@ class Report:
             document = _moved(document, folder, known_as, instead)
             text = "\n".join(str(_moved(line, folder, known_as, instead)) for line in text.split("\n"))
         report = cls([document], text)
+        pages = {name: page for name, page in finished.reports.items() if name != "json"}
+        report.pages = {name: page.replace(f"{folder}/", known_as) if folder else page for name, page in pages.items()}
         report.text += "".join(printable(f"error: {message}") + "\n" for message in report.errors)  # the program says them aside
         return report
 
@@ -121,21 +137,26 @@ class Report:
         return [case for document in self.documents for case in document["cases"]]
 
     @property
+    def _found(self) -> list[dict[str, Any]]:
+        """What has a verdict."""
+        return self.cases
+
+    @property
     def passed(self) -> bool:
         """Whether everything passed; what is inconclusive is no pass, nor is nothing at all (`--dry-run`)."""
-        return bool(self.cases) and all(document["summary"]["exit_code"] == 0 for document in self.documents)
+        return bool(self._found) and all(document["summary"]["exit_code"] == 0 for document in self.documents)
 
     @property
     def verdict(self) -> str:
         """pass, fail, or inconclusive: nothing failed, but not everything passed."""
-        worst = max((RANKS[case["verdict"]] for case in self.cases), default=0)
+        worst = max((RANKS[case["verdict"]] for case in self._found), default=0)
         return "pass" if self.passed else "inconclusive" if worst == RANKS["inconclusive"] else "fail"
 
     @property
     def repro(self) -> str | None:
         """What does the first comparison that did not pass alone: a command, or where no file was kept what keeps one. None
         where every comparison passed."""
-        return next((str(case["repro"]) for case in self.cases if RANKS[case["verdict"]] > 1), None)
+        return next((str(case["repro"]) for case in self._found if RANKS[case["verdict"]] > 1), None)
 
     def tensors(self, name: str | None = None) -> list[TensorReport]:
         """Every row of that tensor, or of all, in the order of the report."""
@@ -149,11 +170,25 @@ class Report:
             raise KeyError(f"no tensor {name}; there are {', '.join({row.row['name']: 0 for row in self.tensors()})}")
         return max(rows, key=lambda row: RANKS[row.verdict])
 
+    def explain(self, options: Sequence[str] = (), *, timeout: float | None = None, progress: Progress = None) -> Explanation:
+        """Which computation gives the answer that was judged, and what each of its roundings costs: `kda-check explain`
+        (docs/explain.md) with `options`, as ["--advise"]. It takes seconds to minutes; timeout, progress: as of `check`.
+
+        On the file that `save` kept; else on the tensors that were judged. Raises ValueError where these have been written
+        to since, and where nothing is there any more, of a suite or a recording; else what `check` raises.
+        """
+        if self.source is None:
+            raise ValueError("nothing to explain: problem and answer are not kept of a suite, nor of a recording without save")
+        more = listed(options, "options")
+        with self.source() as (folder, path), shown(progress) as told:
+            instead = (lambda _: not_kept()) if folder else None
+            return Explanation.run(["explain", path, *more], folder, instead=instead, timeout=timeout, told=told)
+
     def __str__(self) -> str:
         return self.text
 
     def __repr__(self) -> str:
-        return f"<kda_check.Report: {self.verdict.upper()}, {len(self.cases)} comparisons>"
+        return f"<kda_check.Report: {self.verdict.upper()}, {len(self._found)} comparisons>"
 
     def to_json(self, path: Path | None = None) -> str:
         """The JSON report (docs/json.md); of several runs a list. Also written to `path`, where that is given, a file or
@@ -177,6 +212,26 @@ class Report:
         return f'<iframe srcdoc="{html.escape(self.to_html())}" style="width:100%;height:40em;border:0"></iframe>'
 
 
+class Explanation(Report):
+    """What `Report.explain` found; `explained` has one dictionary for each output and pass (docs/json.md)."""
+
+    formats = ("json", "html")
+
+    @property
+    def explained(self) -> list[dict[str, Any]]:
+        return [entry for document in self.documents for entry in document.get("explained", [])]
+
+    _found = explained
+
+    def to_html(self) -> str:
+        """The page, as the program made it."""
+        return self.pages["html"]
+
+    def __repr__(self) -> str:
+        said = "; ".join(f"{entry['output']} {entry['pass']} {entry['identity']}" for entry in self.explained)
+        return f"<kda_check.Explanation: {self.verdict.upper()}, {printable(said) or 'nothing explained'}>"
+
+
 def _moved(value: Any, folder: str, known_as: str, instead: Callable[[str], str] | None) -> Any:
     """With another name of the folder in all texts; in commands as a shell takes it, or something in their place."""
     if isinstance(value, dict):
@@ -185,10 +240,10 @@ def _moved(value: Any, folder: str, known_as: str, instead: Callable[[str], str]
         return [_moved(inner, folder, known_as, instead) for inner in value]
     if not isinstance(value, str) or f"{folder}/" not in value:
         return value
-    before, command, after = value.partition("kda-check run ")
+    command = re.search(r"kda-check (run|explain) ", value)
     if command and instead is not None:
-        return before + instead(command + after)
-    if "kda-check run " in value and shlex.quote(known_as or ".") != (known_as or "."):
+        return value[: command.start()] + instead(value[command.start() :])
+    if command and shlex.quote(known_as or ".") != (known_as or "."):
         paths = re.compile(rf"'?{re.escape(folder)}/([\w.:=,+-]*)'?", re.ASCII)
         return paths.sub(lambda path: shlex.quote(known_as + path[1]), value)
     return value.replace(f"{folder}/", known_as)

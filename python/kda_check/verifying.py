@@ -20,9 +20,9 @@ from ._kinds import flag, listed
 from ._names import in_a_line
 from ._progress import Progress, Told, shown
 from ._tensors import Stored, stored
-from .checking import ALONE, judge, not_kept
+from .checking import ALONE, judge
 from .fixture import INPUTS, LOSS, STATES, WHOLE_NUMBERS, Fixture
-from .report import RANKS, Report
+from .report import RANKS, Report, not_kept
 from .signatures import FLA, Signature, Unsupported, Words
 
 # What stands for the kernel where the program asks for it as --external: it hands the question to us and waits.
@@ -139,7 +139,7 @@ def verify(
         with asked.in_memory() as (folder, path):
             arguments = [path, *ALONE, "--recorded", "none", "--against", "none", *laws]
             more = _asked(caller, who, folder, arguments, again.of_command, timeout, told)
-    return Report([*report.documents, *more.documents], f"{report.text}\n{more.text}")
+    return Report([*report.documents, *more.documents], f"{report.text}\n{more.text}", report.source)
 
 
 class _Again:

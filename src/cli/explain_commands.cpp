@@ -43,9 +43,11 @@ constexpr char explain_footer[] =
 much of the error that explains, what cannot be told apart, and what each rounding costs (docs/explain.md).
 
 Examples:
-  kda-check explain mine.h5                     every recorded output, and its gradients
-  kda-check explain mine.h5 --recorded mine     one of them
-  kda-check explain captures/ --json            every output of a folder
+  kda-check explain mine.h5                             every recorded output, and its gradients
+  kda-check explain mine.h5 --recorded mine --advise    one of them: which roundings to keep finer first
+  kda-check explain mine.h5 --between mine,fla_chunk    what makes the difference of two
+  kda-check explain mine.h5 --between mine,chunk+fla    of one and a kernel that is known
+  kda-check explain captures/ --json                    every output of a folder
 
 Exit codes: 0 identified, or nothing to be identified; 1 some output computes unlike any known kernel, or is not finite; 2 usage; 3 a file is
 missing or malformed; 4 something could not run or be written; 70 a bug here.
@@ -88,20 +90,15 @@ void add_rest(Parser& parser, Planned& planned) {
   add_resources(parser, planned.resources);
 }
 
-/// What is asked of recorded outputs alone; `option` selects some of them.
-int recorded_main(const Words& words, plan::Task task, const char* command, const char* summary,
-                  const char* footer, const char* option, const char* option_help) {
-  Planned planned;
-  plan::Request& request = planned.request;
-  request.task = task, request.command = command;
-  Parser parser(command, summary, footer);
-  add_targets(parser, request, "Fixtures, folders");
-  parser.group("What is selected");
-  parser.names(
-      option, "NAME,...", [&](Names names) { request.selection.recorded = std::move(names); }, option_help);
-  add_rest(parser, planned);
-  if (!parser.parse(words)) return 0;
-  return run_planned(words, std::move(planned));
+void check_between(const plan::Request& request) {
+  if (request.between.empty()) return;
+  if (request.between.size() != 2)
+    throw Error(ErrorKind::usage, "--between takes two answers", {}, "--between fla_chunk,recurrent");
+  if (request.selection.variants || request.selection.recorded)
+    throw Error(ErrorKind::usage, "--between names its answers itself");
+  if (request.task == plan::Task::explain && request.between[0] == request.between[1])
+    throw Error(ErrorKind::usage,
+                fmt::format("--between takes two answers, and {} is one", request.between[0]));
 }
 
 }  // namespace
@@ -150,23 +147,46 @@ int attribute_main(const Words& words) {
   add_oracle_device(parser, request);
   add_rest(parser, planned);
   if (!parser.parse(words)) return 0;
-  if (!request.between.empty() && request.between.size() != 2)
-    throw Error(ErrorKind::usage, "--between takes two answers", {}, "--between fla_chunk,recurrent");
-  if (!request.between.empty() && request.selection.variants)
-    throw Error(ErrorKind::usage, "--between names its variants itself");
+  check_between(request);
   return run_planned(words, std::move(planned));
 }
 
 int explain_main(const Words& words) {
-  return recorded_main(words, plan::Task::explain, "explain",
-                       "Which computation gives a recorded output, and what each rounding in it costs",
-                       explain_footer, "--recorded", "Recorded outputs (default: all)");
+  Planned planned;
+  plan::Request& request = planned.request;
+  request.task = plan::Task::explain, request.command = "explain";
+  Parser parser("explain", "Which computation gives a recorded output, and what each rounding in it costs",
+                explain_footer);
+  add_targets(parser, request, targets_text);
+  parser.group("What is selected");
+  parser.names(
+      "--recorded", "NAME,...", [&](Names names) { request.selection.recorded = std::move(names); },
+      "Recorded outputs (default: all)");
+  parser.names(
+      "--between", "A,B", [&](Names ends) { request.between = std::move(ends); },
+      "The settings that make the difference of two: recorded outputs, variants, or variant+preset");
+  parser.group("What is said");
+  parser.flag("--advise", request.advise, "Which settings to make finer first, and what that gains");
+  add_rest(parser, planned);
+  if (!parser.parse(words)) return 0;
+  check_between(request);
+  return run_planned(words, std::move(planned));
 }
 
 int explain_bits_main(const Words& words) {
-  return recorded_main(words, plan::Task::bits, "explain-bits",
-                       "Which known kernel computes a recorded answer, to the bit", explain_bits_footer,
-                       "--group", "Recorded answers (default: all)");
+  Planned planned;
+  plan::Request& request = planned.request;
+  request.task = plan::Task::bits, request.command = "explain-bits";
+  Parser parser("explain-bits", "Which known kernel computes a recorded answer, to the bit",
+                explain_bits_footer);
+  add_targets(parser, request, "Fixtures, folders");
+  parser.group("What is selected");
+  parser.names(
+      "--group", "NAME,...", [&](Names names) { request.selection.recorded = std::move(names); },
+      "Recorded answers (default: all)");
+  add_rest(parser, planned);
+  if (!parser.parse(words)) return 0;
+  return run_planned(words, std::move(planned));
 }
 
 int forecast_main(const Words& words) {

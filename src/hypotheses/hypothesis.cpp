@@ -227,6 +227,13 @@ Hypothesis with_setting(Hypothesis hypothesis, const Setting& setting, const Pro
   return hypothesis;
 }
 
+Hypothesis with_outputs_in(Hypothesis hypothesis, DType dtype, const Problem& problem) {
+  hypothesis.options.arithmetic.casts = casts_of(hypothesis, problem);
+  hypothesis.options.arithmetic.storage = kda::Storage::named;
+  hypothesis.options.dtype = dtype;
+  return hypothesis;
+}
+
 std::optional<Hypothesis> combined(const Hypothesis& base, const Hypothesis& a, const Hypothesis& b,
                                    const Problem& problem) {
   const std::vector<Setting> of_a = differing_settings(a, base, problem),

@@ -36,6 +36,8 @@ bool is_possible(const Hypothesis& hypothesis, const kda::Problem& problem);
 std::vector<Setting> differing_settings(const Hypothesis& base, const Hypothesis& other,
                                         const kda::Problem& problem);
 Hypothesis with_setting(Hypothesis hypothesis, const Setting& setting, const kda::Problem& problem);
+/// The same computation, every rounding by name, with its outputs in another format.
+Hypothesis with_outputs_in(Hypothesis hypothesis, numeric::DType dtype, const kda::Problem& problem);
 /// What both change of `base`, together; none where they change the same, or where that is not possible.
 std::optional<Hypothesis> combined(const Hypothesis& base, const Hypothesis& a, const Hypothesis& b,
                                    const kda::Problem& problem);

@@ -26,6 +26,10 @@ class RecordedOutput {
   const kda::Problem& problem() const { return problem_; }
   kda::Pass pass() const { return pass_; }
   const std::map<std::string, const tensor::Tensor*, std::less<>>& tensors() const { return tensors_; }
+  /// Leaves out what the other does not have.
+  void keep_those_of(const RecordedOutput& other) {
+    std::erase_if(tensors_, [&](const auto& one) { return !other.tensors_.contains(one.first); });
+  }
 
   /// Some query heads, with their value heads, of all sequences.
   RecordedPart heads(std::span<const std::size_t> queries) const;

@@ -13,6 +13,10 @@ namespace kda_check::hypotheses {
 namespace {
 
 constexpr double least_share = 1e-3;
+constexpr double least_gain = 1.05;  ///< of a step of advice
+constexpr double most_gain =
+    10;  ///< of all: beyond it decides what a search need not find, a hundredth of the squares
+constexpr double most_left = 0.33;  ///< of the error, its computation being found: a tenth of the squares
 constexpr std::array<std::string_view, 5> costly_keys{
     "contraction=", "exponential=", "special=", "reduction=", "accumulator="};
 
@@ -36,12 +40,7 @@ std::vector<Without> everything_off(const Hypothesis& whole, const kda::Problem&
     if (is_costly && is_possible(without, problem)) list.push_back({there[i].word, std::move(without)});
   }
   if (numeric::format_of(whole.options.dtype).bytes == 2) {
-    // In fp32 the same roundings stand by name.
-    Hypothesis without = whole;
-    without.options.arithmetic.casts = kda::cast_points(whole.options.arithmetic, whole.options.dtype,
-                                                        problem.beta_is_16_bit(), whole.variant->axes.chunk);
-    without.options.arithmetic.storage = kda::Storage::named;
-    without.options.dtype = numeric::DType::fp32;
+    Hypothesis without = with_outputs_in(whole, numeric::DType::fp32, problem);
     if (is_possible(without, problem))
       list.push_back(
           {fmt::format("outputs in {}", numeric::name_of(whole.options.dtype)), std::move(without)});
@@ -49,33 +48,85 @@ std::vector<Without> everything_off(const Hypothesis& whole, const kda::Problem&
   return list;
 }
 
+/// Errors on a cut, of the tensor where that of `whole` is largest.
+class CutErrors {
+ public:
+  CutErrors(const Hypothesis& whole, const Cut& cut) : cut_(cut) {
+    for (const auto& [name, recorded] : cut.part.recorded) {
+      const double error = of(whole, name);
+      if (worst_.empty() || error > whole_) worst_ = name, whole_ = error;
+    }
+  }
+
+  double whole() const { return whole_; }
+  /// What `whole` does not give of the output.
+  double left(const Hypothesis& whole) const {
+    if (worst_.empty()) return 0;
+    const kda::Tensors& recorded = cut_.part.recorded;
+    const kda::Tensors answer = as_recorded(run(whole), recorded);
+    const double size = rms(cut_.truth.find(worst_)->second);
+    return size > 0 ? rms(difference(recorded.at(worst_), answer.at(worst_))) / size : 0;
+  }
+  /// Of each with a setting off.
+  std::vector<double> of(const std::vector<Without>& list, int threads) const {
+    std::vector<double> errors(worst_.empty() ? 0 : list.size());
+    parallel_for(errors.size(), threads,
+                 [&](std::size_t i, int) { errors[i] = of(list[i].hypothesis, worst_); });
+    return errors;
+  }
+
+ private:
+  double of(const Hypothesis& one, const std::string& name) const {
+    const ExactValues& exact = cut_.truth.find(name)->second;
+    const double size = rms(exact);
+    if (!(size > 0)) return 0;
+    return rms(difference(run(one).at(name), exact)) / size;
+  }
+  kda::Tensors run(const Hypothesis& one) const {
+    kda::RunOptions options = one.options;
+    options.threads = 1;
+    return kda::run_pass(one.pass, *one.variant, cut_.part.problem, options);
+  }
+
+  const Cut& cut_;
+  std::string worst_{};
+  double whole_ = 0;
+};
+
 }  // namespace
 
 std::vector<Share> shares_of(const Hypothesis& hypothesis, const Cut& cut, int threads) {
   const std::vector<Without> list = everything_off(hypothesis, cut.part.problem);
-  const auto errors_of = [&](const Hypothesis& one) {
-    kda::RunOptions options = one.options;
-    options.threads = 1;
-    const kda::Tensors answer = kda::run_pass(one.pass, *one.variant, cut.part.problem, options);
-    std::map<std::string, double> errors;
-    for (const auto& [name, recorded] : cut.part.recorded) {
-      const ExactValues& exact = cut.truth.find(name)->second;
-      const double size = rms(exact);
-      errors[name] = size > 0 ? rms(difference(answer.at(name), exact)) / size : 0;
-    }
-    return errors;
-  };
-  const std::map<std::string, double> whole = errors_of(hypothesis);
-  std::vector<Share> shares(list.size());
-  if (whole.empty()) return {};
-  const auto worst = std::ranges::max_element(whole, {}, [](const auto& one) { return one.second; });
-  parallel_for(list.size(), threads, [&](std::size_t i, int) {
-    const double without = errors_of(list[i].hypothesis).at(worst->first), ratio = without / worst->second;
-    shares[i] = {list[i].setting, 1 - ratio * ratio, 1 / ratio};
-  });
+  const CutErrors errors(hypothesis, cut);
+  std::vector<Share> shares;
+  for (std::size_t i = 0; const double without : errors.of(list, threads)) {
+    const double ratio = without / errors.whole();
+    shares.push_back({list[i++].setting, 1 - ratio * ratio, 1 / ratio});
+  }
   std::erase_if(shares, [](const Share& one) { return !(one.share >= least_share); });
   std::ranges::stable_sort(shares, std::ranges::greater{}, &Share::share);
   return shares;
+}
+
+std::vector<Advice> advice_of(const Hypothesis& hypothesis, const Cut& cut, int threads) {
+  const CutErrors errors(hypothesis, cut);
+  std::vector<Advice> steps;
+  Hypothesis now = hypothesis;
+  double left = errors.left(hypothesis);
+  if (left > most_left * errors.whole()) left = 0;  // a fault's
+  const double whole = std::hypot(errors.whole(), left);
+  for (double error = whole;;) {
+    const std::vector<Without> list = everything_off(now, cut.part.problem);
+    std::vector<double> without = errors.of(list, threads);
+    for (double& one : without) one = std::hypot(one, left);
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < without.size(); ++i)
+      if (without[i] < without[best] || std::isnan(without[best])) best = i;
+    if (without.empty() || !(error / without[best] >= least_gain)) return steps;
+    steps.push_back({list[best].setting, error / without[best], whole / without[best]});
+    if (steps.back().together > most_gain) return steps;
+    now = list[best].hypothesis, error = without[best];
+  }
 }
 
 }  // namespace kda_check::hypotheses

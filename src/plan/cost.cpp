@@ -123,7 +123,9 @@ double seconds_of(const Case& item, const Problem& problem) {
       return seconds_for(outline,
                          oracle_forward + twin_runs * chunk_microseconds + power_answers * comparison);
     case Question::identity:
-      return identity_seconds;
+      if (item.reference.kind != Reference::Kind::answer) return identity_seconds;
+      return 2 * identity_seconds + run +
+             run_seconds(problem.answers[item.reference.answer], outline, item.pass);
     case Question::bits:
       return (bit_runs + (item.tensors.size() > tensors_of(Pass::forward).size() ? gradient_bit_runs : 0)) *
                  seconds_for(outline, tensor_core_sums * chunk_microseconds) +

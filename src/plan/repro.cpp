@@ -29,12 +29,14 @@ class ReproLine {
 
   std::string text() {
     words_ = {"kda-check", asked_.command, problem_.source->target().path};
-    if (item_.question == Question::ladder)
+    if (item_.question == Question::ladder ||
+        (item_.question == Question::identity && item_.reference.kind == Reference::Kind::answer))
       add_ends();
     else
       add_answer();
     add_tensors();
     if (!asked_.as.empty()) add("--as", asked_.as);
+    if (asked_.advise) add("--advise");
     add_settings();
     if (item_.question == Question::verdict || item_.question == Question::stages) add_judging();
     if (item_.question == Question::growth) {

@@ -97,7 +97,8 @@ struct Request {
   std::optional<Names> invariants;    ///< judge: laws to try; empty: all
   std::optional<std::size_t> window;  ///< grow: tokens to a window
   Names classes;                      ///< power: precisions of products; empty: that of the problem
-  Names between;                      ///< attribute: two answers
+  Names between;                      ///< attribute, explain: two answers
+  bool advise = false;                ///< explain: which settings to make finer first
   std::string as;                     ///< attribute: how a recorded answer is taken to compute, "chunk+fla"
   bool capture_stages = true;         ///< capture: of the chunk forms, too
   bool replace = false;               ///< capture: groups that exist

@@ -302,6 +302,9 @@ Names named_groups(const Request& request) {
   };
   add(request.selection.recorded, request.narrowing.recorded);
   add(request.selection.against, request.narrowing.against);
+  if (request.task == Task::explain)  // a name that is no variant's
+    for (const std::string& name : request.between)
+      if (!has(variant_names(request.registry), name.substr(0, name.find('+')))) names.push_back(name);
   return without_repeats(std::move(names));
 }
 

@@ -254,6 +254,49 @@ TEST_CASE("explain names the computation of an output, what it cannot tell apart
   CHECK(program("explain missing.h5").code == 3);
 }
 
+TEST_CASE("explain says what makes the difference of two outputs, and which settings to make finer first",
+          "[cli]") {
+  const Output json = program("explain " + small + " --between fla_chunk,chunk+ieee --advise --json");
+  INFO(json.out << json.err);
+  REQUIRE(json.code == 0);
+  const auto document = nlohmann::json::parse(json.out);
+  REQUIRE(document["explained"].size() == 1);  // a variant is itself
+  REQUIRE(document["between"].size() == 1);
+  const auto& between = document["between"][0];
+  double sum = 0;
+  std::vector<std::string> settings;
+  for (const auto& step : between["steps"])
+    sum += step["share"].get<double>(), settings.push_back(step["setting"]);
+  CHECK(sum == Approx(1).epsilon(1e-9));
+  CHECK(between["left"] == Approx(0).margin(1e-12));
+  CHECK(std::ranges::find_if(settings, [](const std::string& setting) {
+          return setting.starts_with("tf32@");
+        }) != settings.end());
+  const auto& advice = document["explained"][0]["advice"];
+  REQUIRE(!advice.empty());
+  CHECK(advice[0]["better"] == advice[0]["together"]);
+  for (const auto& step : advice) CHECK(step["better"] >= 1.05);
+  const Output text = program("explain " + small + " --between chunk+ieee,fla_chunk");
+  CHECK_THAT(text.out, ContainsSubstring("from fla_chunk to chunk+ieee: PASS - ") &&
+                           ContainsSubstring(" of the difference") && ContainsSubstring("instead of"));
+}
+
+TEST_CASE("explain --between refuses what are not two outputs in one line", "[cli]") {
+  for (const auto& [words, said] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"fla_chunk", "--between takes two answers"},
+           {"fla_chunk,chunk,naive", "--between takes two answers"},
+           {"fla_chunk,fla_chunk", "--between takes two answers, and fla_chunk is one"},
+           {"fla_chunk,nobody", "no fixture has a group expected/nobody"},
+           {"fla_chunk,chunk+nothing", "nothing"},
+           {"fla_chunk,chunk --recorded fla_chunk", "--between names its answers itself"}}) {
+    const Output output = program("explain " + small + " --between " + words);
+    INFO(words << ": " << output.err);
+    CHECK(output.code == 2);
+    CHECK(lines(output.err) == 1);
+    CHECK_THAT(output.err, ContainsSubstring(said));
+  }
+}
+
 TEST_CASE("explain-bits names the kernel in one line, and exits with 1 for bits that are left", "[cli]") {
   const Output named = program("explain-bits " + small + " --group fla_chunk,fla_recurrent");
   INFO(named.out << named.err);

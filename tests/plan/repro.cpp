@@ -251,6 +251,8 @@ TEST_CASE("repro lines of grow, attribute, explain-bits, forecast and power plan
            "attribute " + small + " --between chunk+h100,recurrent+ieee --dtype fp32 --chunk-size 16",
            "attribute control:T=20 --between recurrent,naive --dtype fp64",
            "explain-bits " + small + " --group fla_chunk,fla_recurrent",
+           "explain " + small + " --recorded fla_chunk,fla_recurrent --advise",
+           "explain " + small + " --between fla_chunk,chunk+fla",
            "power " + small + " --class bf16,fp16,tf32,fp32 --tensor o,final_state",
            "forecast " + small +
                " corr_keys:T=64 --dtype fp32,bf16 --arithmetic decay=pair --chunk-size 32"}) {

@@ -388,3 +388,41 @@ def test_a_file_that_cannot_be_kept_is_one_exception(problem, tmp_path):
     for path in (tmp_path / "nowhere" / "kept.h5", tmp_path):
         with pytest.raises(kda_check.EnvironmentProblem, match=f"cannot write: .*{path}"):
             kda_check.check(**problem, save=path)
+
+
+def test_what_was_judged_is_explained(problem, tmp_path):
+    inputs = {name: problem[name] for name in ("q", "k", "v", "g", "beta")}
+    problem["o"], problem["final_state"] = recurrence(**inputs)  # in fp32, a sum a row
+    for words in ({}, {"save": tmp_path / "mine.h5"}):
+        report = kda_check.check(**problem, **words)
+        found = report.explain(["--advise"])
+        (entry,) = found.explained
+        assert (entry["output"], entry["pass"], entry["identity"]) == ("kernel", "forward", "too_few_errors")
+        assert f"too few errors to identify (n = {entry['errors']})" in str(found) and found.passed and entry["advice"] == []
+        assert repr(found) == "<kda_check.Explanation: PASS, kernel forward too_few_errors>"
+        assert found.to_html().startswith("<!DOCTYPE html>") and "/dev/shm" not in found.to_json() + found.to_html() + str(found)
+        assert entry["repro"].startswith("kda-check explain " + str(tmp_path) if words else "nothing is kept; save=")
+    (tmp_path / "mine.h5").unlink()
+    with pytest.raises(kda_check.InputError, match="mine.h5"):
+        report.explain()
+
+
+def test_an_answer_with_a_name_is_identified_and_compared():
+    fixture = kda_check.Fixture.read(os.path.join(os.path.dirname(__file__), "../../cases/fixtures/fla_fp32_small.h5"))
+    fixture.expected = {"mine": kda_check.Answer(fixture.expected["fla_chunk"].tensors)}
+    report = kda_check.judge(fixture)
+    (entry,) = report.explain().explained
+    assert entry["identity"] == "identified" and (entry["variant"], entry["preset"], entry["differing"]) == ("chunk", "fla", 0)
+    (between,) = report.explain(["--between", "mine,chunk+ieee"]).documents[0]["between"]
+    assert between["left"] == pytest.approx(0, abs=1e-9) and any(step["setting"].startswith("tf32@") for step in between["steps"])
+    with pytest.raises(kda_check.UsageError, match="--between"):
+        report.explain(["--between", "mine"])
+
+
+def test_what_is_not_there_any_more_is_not_explained(problem):
+    report = kda_check.check(**problem)
+    problem["o"][0, 0] += 1
+    with pytest.raises(ValueError, match="written to since they were judged; save='FILE.h5'"):
+        report.explain()
+    with pytest.raises(ValueError, match="nothing to explain"):
+        kda_check.verify(lambda q, k, v, g, beta, scale: v * 0, "@smoke", framework="numpy", options=["--dry-run"]).explain()

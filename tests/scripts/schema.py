@@ -148,7 +148,7 @@ class Schema(unittest.TestCase):
 
     def test_plans(self):
         for words in (("run", "@smoke", "--stages", "--invariants"), ("grow", small), ("attribute", small, "--variant", "chunk"),
-                      ("attribute", small, "--between", "chunk,recurrent"), ("forecast", small), ("power", small), ("explain-bits", small), ("explain", small),
+                      ("attribute", small, "--between", "chunk,recurrent"), ("forecast", small), ("power", small), ("explain-bits", small), ("explain", small), ("explain", small, "--between", "fla_chunk,chunk"),
                       ("run", tiny, "--shard", "2/2"), ("run", "/no/such.h5", tiny)):
             document = self.report(*words, "--dry-run", codes=(0, 3))
             self.assertEqual("cases_planned" in document, True, words)
@@ -179,6 +179,11 @@ class Schema(unittest.TestCase):
         ladders = self.report("attribute", small, "--between", "fla_chunk,recurrent+ieee")
         self.assertEqual(len(ladders["ladders"]), 2)
         self.report("attribute", backward, "--between", "chunk+h100,recurrent", "--backward")
+
+    def test_explain(self):
+        document = self.report("explain", small, "--between", "fla_chunk,recurrent", "--advise")
+        self.assertEqual([item["pass"] for item in document["between"]], ["forward"])
+        self.assertTrue(document["explained"][0]["advice"])
 
     def test_explain_bits(self):
         document = self.report("explain-bits", small, backward, codes=(1,))  # torch's

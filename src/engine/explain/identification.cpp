@@ -1,12 +1,12 @@
 // `explain`: which computation gives a recorded output, or its gradients.
+#include "engine/explain/identification.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "base/names.hpp"
 #include "engine/findings.hpp"
-#include "hypotheses/identify.hpp"
 #include "report/rows.hpp"
 
 namespace kda_check::engine {
@@ -19,12 +19,6 @@ using report::Show;
 using report::Value;
 
 Value number_of(std::size_t count) { return static_cast<std::int64_t>(count); }
-/// "99.8 %"; no share but the whole is 100 %.
-std::string percent(double share) {
-  const std::string text = fmt::format("{:.1f} %", 100 * share);
-  return text == "100.0 %" && share < 1 ? fmt::format("{:.3f} %", 100 * share) : text;
-}
-
 report::Section explained_section(const Context& context) {
   report::Section section;
   section.key = "explained";
@@ -110,16 +104,45 @@ report::Table shares_table(const Identification& found) {
   return table;
 }
 
-/// The computation of one pass of an output; of gradients after that of o, which `forward` is.
-std::optional<hypotheses::Hypothesis> identify_pass(Context& context, const plan::Case& item, kda::Pass pass,
-                                                    const hypotheses::Hypothesis* forward,
-                                                    report::Section& section) {
-  const plan::Answer& who = context.plan().answers[*item.answer];
+report::Table advice_table(const std::vector<hypotheses::Advice>& advice) {
+  report::Table table;
+  table.key = "advice";
+  table.title = "what to make finer first";
+  table.columns = {{"setting", {}, Show::code},
+                   {"better", "times better without", Show::figure},
+                   {"together", "and without those above", Show::figure}};
+  for (const hypotheses::Advice& one : advice) table.rows.push_back({one.setting, one.better, one.together});
+  return table;
+}
+
+void identify_case(Context& context, const plan::Case& item, report::Section& section) {
+  Identification forward;
+  for (const kda::Pass pass : kda::every_pass) {
+    const std::vector<std::string> names = kda::tensors_of(pass);
+    if (std::ranges::find_first_of(item.tensors, names) != item.tensors.end())
+      forward = identify_pass(context, item, *item.answer, pass, known_computation(forward), section);
+  }
+}
+
+}  // namespace
+
+std::string percent(double share) {
+  const std::string text = fmt::format("{:.1f} %", 100 * share);
+  return text == "100.0 %" && share < 1 ? fmt::format("{:.3f} %", 100 * share) : text;
+}
+
+const hypotheses::Hypothesis* known_computation(const Identification& found) {
+  return found.end == Identity::identified ? &found.hypothesis : nullptr;
+}
+
+Identification identify_pass(Context& context, const plan::Case& item, std::size_t answer, kda::Pass pass,
+                             const hypotheses::Hypothesis* forward, report::Section& section) {
+  const plan::Answer& who = context.plan().answers[answer];
   const kda::Problem& problem = context.problem();
   if (who.dtype == numeric::DType::fp64)
     throw NoAnswer{judge::Verdict::skipped,
                    "in fp64 nothing is rounded but sums, in more orders than have names"};
-  const Answered& answered = context.answer(*item.answer, pass);
+  const Answered& answered = context.answer(answer, pass);
   const hypotheses::RecordedOutput recorded(problem, pass, answered.tensors, who.dtype);
   if (recorded.tensors().empty())
     throw NoAnswer{judge::Verdict::skipped, "no variant answers in the element types that are recorded"};
@@ -129,7 +152,7 @@ std::optional<hypotheses::Hypothesis> identify_pass(Context& context, const plan
   settings.progress = [&](const std::string& what) {
     context.progress(fmt::format("{}: {}", who.name, what));
   };
-  const Identification found = hypotheses::identify(recorded, who.dtype, settings);
+  Identification found = hypotheses::identify(recorded, who.dtype, settings);
   report::Entry entry;
   entry.title = fmt::format("{}{}, {}", who.name, pass == kda::Pass::forward ? "" : ", gradients",
                             numeric::name_of(who.dtype));
@@ -160,34 +183,32 @@ std::optional<hypotheses::Hypothesis> identify_pass(Context& context, const plan
                   number_of(found.tried),
                   found.cannot_be_told_apart,
                   item.repro};
-  entry.tables = {shares_table(found)};
+  std::vector<hypotheses::Advice> advice;
+  if (item.asked->advise && found.end == Identity::identified)
+    advice = hypotheses::advice_of(
+        found.hypothesis, hypotheses::cuts_of(recorded, forward, settings.threads).first, settings.threads);
+  entry.tables = {shares_table(found), advice_table(advice)};
   section.entries.push_back(std::move(entry));
-  if (found.end != Identity::identified) return std::nullopt;
-  return found.hypothesis;
+  return found;
 }
-
-void identify_case(Context& context, const plan::Case& item, report::Section& section) {
-  std::optional<hypotheses::Hypothesis> forward;
-  for (const kda::Pass pass : kda::every_pass) {
-    const std::vector<std::string> names = kda::tensors_of(pass);
-    if (std::ranges::find_first_of(item.tensors, names) != item.tensors.end())
-      forward = identify_pass(context, item, pass, forward ? &*forward : nullptr, section);
-  }
-}
-
-}  // namespace
 
 void identify_outputs(Context& context, Findings& findings) {
-  keep_finished(findings, explained_section(context), [&](report::Section& section) {
-    for (const plan::Case& item : context.plan().cases) {
-      if (item.question != plan::Question::identity) continue;
-      try {
-        identify_case(context, item, section);
-      } catch (const NoAnswer& none) {
-        findings.notes.push_back(fmt::format("skipped: {}: {}", item.who, none.reason));
+  report::Section explained = explained_section(context);
+  keep_finished(findings, between_section(context), [&](report::Section& between) {
+    keep_finished(findings, std::move(explained), [&](report::Section& section) {
+      for (const plan::Case& item : context.plan().cases) {
+        if (item.question != plan::Question::identity) continue;
+        try {
+          if (item.reference.kind == plan::Reference::Kind::answer)
+            compare_outputs(context, item, section, between);
+          else
+            identify_case(context, item, section);
+        } catch (const NoAnswer& none) {
+          findings.notes.push_back(fmt::format("skipped: {}: {}", item.who, none.reason));
+        }
+        context.release();
       }
-      context.release();
-    }
+    });
   });
 }
 
