@@ -53,7 +53,9 @@ Contestant contestant(const kda::Variant& variant, const kda::Problem& problem,
   result.row.device = kda::device_of(variant);
   result.dtype = options.dtype;
   result.problem = &problem;
-  result.run = [&variant, options, &problem] { variant.run(problem, options); };
+  result.run = [&variant, options, &problem] {
+    kda::run_pass(kda::Pass::forward, variant, problem, options);
+  };
   if (variant.time != nullptr)
     result.time = [&variant, options, &problem](int repeats) {
       return variant.time(problem, options, repeats);
@@ -63,11 +65,7 @@ Contestant contestant(const kda::Variant& variant, const kda::Problem& problem,
       return kda::time_decoding(problem, options, repeats);
     };
   result.answer = [&variant, options, &problem] {
-    kda::Answer answer = variant.run(problem, options);
-    const auto tensors = std::make_shared<kda::Tensors>();
-    tensors->emplace("o", std::move(answer.o)),
-        tensors->emplace("final_state", std::move(answer.final_state));
-    return tensors;
+    return std::make_shared<kda::Tensors>(kda::run_pass(kda::Pass::forward, variant, problem, options));
   };
   return result;
 }
@@ -76,7 +74,9 @@ Contestant backward_contestant(const kda::Variant& variant, const kda::Problem& 
                                const kda::RunOptions& options) {
   Contestant result = contestant(variant, problem, options);
   result.row.pass = kda::Pass::backward;
-  result.run = [&variant, options, &problem] { variant.run_backward(problem, options); };
+  result.run = [&variant, options, &problem] {
+    kda::run_pass(kda::Pass::backward, variant, problem, options);
+  };
   result.time = nullptr, result.answer = nullptr;
   if (variant.time_backward != nullptr)
     result.time = [&variant, options, &problem](int repeats) {

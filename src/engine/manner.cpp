@@ -47,8 +47,15 @@ void Manner::take_over(kda::Arithmetic& arithmetic) const {
   if (orders.gates != kda::Gates::natural) arithmetic.gates = orders.gates;
 }
 
+void Manner::surround(kda::Arithmetic& arithmetic) const {
+  if (scales_before) arithmetic.scale = kda::ScaledPart::before;
+  arithmetic.heads = heads;
+}
+
 Manner manner_of(const Answered& answer, const kda::Problem& problem) {
   Manner manner;
+  manner.scales_before = answer.said.scale == kda::ScaledPart::before;
+  manner.heads = answer.said.heads;
   if (answer.form == judge::Form::recurrence) return manner;
   if (answer.compute == ComputeFormat::fp32) {
     manner.orders.gates = answer.said.gates;  // nothing beside what is lost in narrower products

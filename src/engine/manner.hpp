@@ -12,12 +12,17 @@ namespace kda_check::engine {
 struct Manner {
   const kda::Preset* kernel = nullptr;  ///< rounds its intermediates where this known one does
   kda::Arithmetic orders;               ///< of operations; all else in it is as usual
+  bool scales_before = false;           ///< scale=before
+  kda::Heads heads = kda::Heads::grouped;
 
   bool operator==(const Manner&) const = default;
-  bool is_usual() const { return *this == Manner{}; }
+  /// But for what is done around the kernel.
+  bool is_usual() const { return kernel == nullptr && orders == kda::Arithmetic{}; }
   std::size_t chunk_size() const { return kernel == nullptr ? 0 : kernel->chunk_size; }  ///< 0: the problem's
   /// Gives an arithmetic of the usual kind what is special here.
   void take_over(kda::Arithmetic& arithmetic) const;
+  /// What is done around the kernel, which every twin has, too.
+  void surround(kda::Arithmetic& arithmetic) const;
 };
 
 /// Roundings are taken over from known kernels alone: who rounds where nobody is known to is judged by those

@@ -88,6 +88,7 @@ std::optional<Twin> twin_of(const Row& row, const kda::Problem& problem, bool ba
   if (row.in_its_manner) manner.take_over(twin.options.arithmetic);
   for (const std::string_view word : row.words) kda::set_axis(twin.options.arithmetic, word);
   if (row.chunk) twin.options.arithmetic.segments = segments;
+  manner.surround(twin.options.arithmetic);
   if (!kda::unsupported(twin.options.arithmetic, dtype).empty() ||
       !variant.unsupported(problem, twin.options).empty() ||
       !is_like(kda::compute_format(variant, dtype, twin.options.arithmetic, backward), compute))

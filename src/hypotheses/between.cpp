@@ -16,6 +16,8 @@ namespace kda_check::hypotheses {
 
 namespace {
 
+using numeric::DType;
+
 constexpr std::size_t most_steps = 100;  ///< there are fewer settings
 
 /// Of each tensor.
@@ -229,7 +231,17 @@ class Walk {
 
 }  // namespace
 
-Between between(const Computed& a, const Computed& b, int threads) { return Walk(a, b, threads).run(); }
+Between between(const Computed& a, const Computed& b, int threads) {
+  const auto is_exact = [](const Computed& one) { return one.hypothesis->options.dtype == DType::fp64; };
+  if (!is_exact(a) || is_exact(b)) return Walk(a, b, threads).run();
+  // Where nothing is rounded any more there are no steps.
+  Between turned = Walk(b, a, threads).run();
+  std::ranges::reverse(turned.steps);
+  for (Step& step : turned.steps)
+    if (!step.instead.empty()) std::swap(step.setting, step.instead);
+  std::swap(turned.left_of_a, turned.left_of_b);
+  return turned;
+}
 
 Hypothesis exact_like(Hypothesis like, numeric::DType dtype) {
   like.options.arithmetic = kda::ideal_arithmetic();

@@ -217,7 +217,9 @@ class Cutting {
 }  // namespace
 
 Cuts cuts_of(const RecordedOutput& recorded, const Hypothesis* forward, int threads) {
-  return Cutting(recorded, forward, threads).run();
+  Cuts cuts = Cutting(recorded, forward, threads).run();
+  cuts.small_are_exact = recorded.pass() == kda::Pass::forward || forward != nullptr;
+  return cuts;
 }
 
 }  // namespace kda_check::hypotheses

@@ -27,7 +27,8 @@ struct Cut {
 struct Cuts {
   Cut first;
   std::optional<Cut> second;
-  std::vector<Cut> small;  ///< beginnings of the first one, backwards an end; the shortest first
+  std::vector<Cut> small;       ///< beginnings of the first one, backwards an end; the shortest first
+  bool small_are_exact = true;  ///< no: nobody said what brings the state that an end starts from
 };
 Cuts cuts_of(const RecordedOutput& recorded, const Hypothesis* forward, int threads);
 

@@ -27,7 +27,8 @@ constexpr double good_from = 0.995;        ///< other starts need not be climbed
 constexpr double enough_of_hope = 0.5;     ///< of what a step gained before
 constexpr double most_spent = 5000;        ///< a bound in seconds would make words depend on the load
 constexpr std::size_t batch = 24;          ///< steps that are tried together
-constexpr double screened_out = -2;        ///< in place of a score
+constexpr std::size_t batch_of_pairs = 240;
+constexpr double screened_out = -2;  ///< in place of a score
 /// Settings that bring roundings to bear that nothing came past.
 constexpr std::string_view waking_keys[] = {
     "decay=", "inverse=", "tail=", "delta=", "beta=", "scale=", "output=", "update="};
@@ -159,6 +160,8 @@ class Scores {
   const Explained measured_;
   std::map<std::string, double> known_{};  ///< by identity
 };
+
+const std::vector<Cut> no_cuts{};
 
 /// Whether o of a token depends on gates of later ones: a beginning then says nothing of it.
 bool reads_beyond(const Hypothesis& hypothesis, std::size_t tokens) {
@@ -296,8 +299,7 @@ class Climb {
     const std::size_t count = std::min(steps_.size(), paired);
     for (std::size_t i = 0; i < count; ++i)
       for (std::size_t j = i + 1; j < count; ++j) add(steps_[i].hypothesis, steps_[j].hypothesis);
-    if (take_best(now, std::move(list), pair_gain)) return true;
-    if (scores_.is_spent()) return false;
+    if (take_best(now, list, pair_gain)) return true;
     list.clear();
     std::vector<const Hypothesis*> dormant, others, waking;
     const std::string_view first_tried =
@@ -311,18 +313,24 @@ class Climb {
     }
     for (const Hypothesis* const a : dormant)
       for (const Hypothesis* const b : waking) add(*b, *a);
-    if (take_best(now, std::move(list), pair_gain)) return true;
+    if (take_best(now, list, pair_gain)) return true;
     list.clear();
     if (now.score < good_from && !scores_.is_settled(now.hypothesis))
       for (const Hypothesis* const a : others)
         for (const Hypothesis* const b : waking) add(*b, *a);
-    return take_best(now, std::move(list), pair_gain);
+    return take_best(now, list, pair_gain);
   }
 
-  bool take_best(Scored& now, std::vector<Hypothesis> list, double gain) {
-    const std::vector<Scored> best = scores_.ranked(screen_.steps(now.hypothesis, std::move(list)));
-    if (best.empty() || best.front().score <= now.score + gain) return false;
-    now = best.front();
+  bool take_best(Scored& now, const std::vector<Hypothesis>& list, double gain) {
+    Scored best = now;
+    for (std::size_t begin = 0; begin < list.size() && !scores_.is_spent(); begin += batch_of_pairs) {
+      const auto from = list.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto count = static_cast<std::ptrdiff_t>(std::min(batch_of_pairs, list.size() - begin));
+      for (Scored& one : scores_.of(screen_.steps(now.hypothesis, {from, from + count})))
+        if (one.score > best.score) best = std::move(one);
+    }
+    if (best.score <= now.score + gain) return false;
+    now = std::move(best);
     return true;
   }
 
@@ -342,7 +350,7 @@ class Search {
         cuts_(cuts_of(whole, settings.forward, settings.threads)),
         effort_{static_cast<double>(size_of(cuts_.first))},
         scores_(cuts_.first, settings, effort_),
-        screen_(cuts_.small, settings, effort_) {}
+        screen_(cuts_.small_are_exact ? cuts_.small : no_cuts, settings, effort_) {}
 
   Identification run() {
     Identification found;
@@ -410,7 +418,7 @@ class Search {
     std::vector<Hypothesis> beginning{best.hypothesis};
     for (std::size_t i = 0; i < starts.size(); ++i) beginning.push_back(starts[i].hypothesis);
     bool is_hopeless = scores_.is_hopeless(best.hypothesis);
-    Screen all_pass({}, settings_, effort_);
+    Screen all_pass(no_cuts, settings_, effort_);
     for (const Cut& cut : cuts_.small) {
       Scores scores(cut, settings_, effort_);
       const std::vector<Scored> ranked = unlike(scores.ranked(std::move(beginning)));
@@ -471,7 +479,6 @@ class Search {
   void simplify(Scored& now) {
     const double enough = now.score - tie;
     std::vector<Hypothesis> bases = known_kernels();
-    for (Hypothesis& one : plain_starts(problem(), dtype_, whole_.pass())) bases.push_back(std::move(one));
     std::erase_if(bases, [&](const Hypothesis& base) { return base.variant != now.hypothesis.variant; });
     std::ranges::stable_sort(bases, {}, [&](const Hypothesis& base) {
       return differing_settings(base, now.hypothesis, problem()).size();

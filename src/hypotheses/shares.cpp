@@ -17,8 +17,8 @@ constexpr double least_gain = 1.05;  ///< of a step of advice
 constexpr double most_gain =
     10;  ///< of all: beyond it decides what a search need not find, a hundredth of the squares
 constexpr double most_left = 0.33;  ///< of the error, its computation being found: a tenth of the squares
-constexpr std::array<std::string_view, 5> costly_keys{
-    "contraction=", "exponential=", "special=", "reduction=", "accumulator="};
+constexpr std::array<std::string_view, 6> costly_keys{
+    "contraction=", "exponential=", "special=", "reduction=", "accumulator=", "scale=before"};
 
 struct Without {
   std::string setting;

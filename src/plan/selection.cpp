@@ -372,7 +372,9 @@ std::string why_no_bits(const Case& item, const Problem& problem) {
 }
 
 std::string_view why_no_stages(const kda::Arithmetic& arithmetic) {
-  return arithmetic.beta == kda::BetaPart::keys ? "with beta=keys a chunk computes other numbers" : "";
+  if (arithmetic.beta == kda::BetaPart::keys) return "with beta=keys a chunk computes other numbers";
+  if (arithmetic.scale == kda::ScaledPart::before) return "with scale=before a chunk computes other numbers";
+  return "";
 }
 
 }  // namespace kda_check::plan

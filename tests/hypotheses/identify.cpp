@@ -144,8 +144,14 @@ TEST_CASE("gradients of a computation that no preset has are explained by it", "
     } while (!std::ranges::all_of(output, [](const auto& one) {
       return std::isfinite(root_mean_square(hypotheses::values(one.second)));
     }));
+    Hypothesis forwards = hypothesis;
+    forwards.pass = kda::Pass::forward;
+    const Identification of_o =
+        identified(problem, kda::run_pass(forwards.pass, *forwards.variant, problem, forwards.options));
     const hypotheses::RecordedOutput recorded(problem, kda::Pass::backward, output, problem.dtype());
-    const Identification identification = hypotheses::identify(recorded, problem.dtype(), {.threads = 2});
+    const Identification identification = hypotheses::identify(
+        recorded, problem.dtype(),
+        {.threads = 2, .forward = of_o.end == Identity::identified ? &of_o.hypothesis : nullptr});
     found += identification.explained >= 0.99;
     tell("{} explained {:.4f} error {:.4f} tried {} | drawn {} {} | found {}", i, identification.explained,
          identification.relative_error, identification.tried, hypothesis.options.chunk_size, hypothesis.word,

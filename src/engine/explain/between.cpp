@@ -36,10 +36,10 @@ class ComparedOutput {
 
   void identify(const plan::Case& item, kda::Pass pass, report::Section& section) {
     forward_.reset(), doubt_.clear();
+    if (is_computed()) known_forward_ = as_computed(kda::Pass::forward);
     if (pass == kda::Pass::backward) forward_ = known_forward_;
     if (is_computed()) {
       computation_ = as_computed(pass);
-      known_forward_ = as_computed(kda::Pass::forward);
       return;
     }
     computation_.reset();

@@ -24,7 +24,9 @@ std::string axis_value(const kda::Arithmetic& arithmetic, const kda::AxisRow& ax
   kda::Arithmetic of_tokens;
   const std::size_t usual = kda::axis_value(of_tokens, axis.name).size();
   if (arithmetic.delta == kda::Delta::fused) of_tokens.delta = arithmetic.delta;
-  if (arithmetic.scale == kda::ScaledPart::output || arithmetic.scale == kda::ScaledPart::norm)
+  of_tokens.heads = arithmetic.heads;
+  if (arithmetic.scale == kda::ScaledPart::output || arithmetic.scale == kda::ScaledPart::norm ||
+      arithmetic.scale == kda::ScaledPart::before)
     of_tokens.scale = arithmetic.scale;
   if (arithmetic.update == kda::Update::decay_fused) of_tokens.update = arithmetic.update;
   const std::string text = kda::axis_value(of_tokens, axis.name);

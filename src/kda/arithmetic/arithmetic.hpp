@@ -162,7 +162,7 @@ enum class ScaledPart : std::uint8_t {
   q_late,  ///< q e^G, before it is rounded
   output,  ///< o, once it is summed; the token forms else multiply q
   norm,    ///< of the token forms: the reciprocal norm of q, where special=fast has one; else q
-  before,  ///< q before the call, rounded to the format of the run; the gradient of q behind it likewise
+  before,  ///< q before the call, rounded as q is stored; the gradient of q behind it likewise
 };
 
 /// How a kernel gets the query heads that value heads share.

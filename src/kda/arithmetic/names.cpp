@@ -375,7 +375,7 @@ std::vector<AxisDescription> axis_descriptions() {
       {"scale", names_in(scaled_parts), "",
        "what scale multiplies: scores, q or q before it is rounded, or o behind its sum; the token forms: q, "
        "its reciprocal norm or "
-       "o; before: q, rounded to the format of the run before the call"},
+       "o; before: q, rounded as it is stored before the call"},
       {"heads", names_in(head_values), "",
        "query heads that value heads share: as they are, or repeated before the call, their gradients "
        "rounded "

@@ -11,7 +11,8 @@ constexpr Preset preset_rows[] = {
     {"ideal", "", "every operation within half a unit in the last place", "a definition",
      "contraction=fused exponential=exact special=ieee subnormals=gradual reduction=exact storage=none "
      "decay=pair inverse=substitution merge=nearest accumulator=fp32 tail=difference gates=natural delta=wy "
-     "beta=rows scale=scores output=chained readout=start update=chained segments=none stored=fp32 "
+     "beta=rows scale=scores heads=grouped output=chained readout=start update=chained segments=none "
+     "stored=fp32 "
      "launch=any"},
     {"ieee", "", "a CPU without contraction", "a definition",
      "ideal contraction=separate exponential=libm reduction=sequential"},

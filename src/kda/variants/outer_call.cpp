@@ -10,11 +10,14 @@ namespace {
 
 using tensor::Tensor;
 
-/// x times scale in the arithmetic of the run, rounded to the format of `into`.
-void scale_into(Tensor& into, const Tensor& x, double scale, numeric::DType dtype) {
+/// x times scale, as a tensor of its element type: computed in fp32 but for fp64.
+Tensor scaled(const Tensor& x, double scale) {
+  Tensor result(x.name(), x.dtype(), x.shape());
   for (std::size_t i = 0; i < x.size(); ++i)
-    into.set(i, dtype == numeric::DType::fp64 ? x.value(i) * scale
-                                              : static_cast<float>(x.value(i)) * static_cast<float>(scale));
+    result.set(i, x.dtype() == numeric::DType::fp64
+                      ? x.value(i) * scale
+                      : static_cast<float>(x.value(i)) * static_cast<float>(scale));
+  return result;
 }
 
 /// [B,T,H,K] of [B,T,H * group,K]: sums over each group, from its first head on.
@@ -59,9 +62,7 @@ std::optional<OuterCall> outer_call(const Problem& problem, const RunOptions& op
     call.options.arithmetic.scale = ScaledPart::scores;
     call.scale_of_q_ = problem.scale();
     call.problem.options.scale = 1;
-    Tensor q("q", options.dtype, call.problem.q.shape());
-    scale_into(q, call.problem.q, call.scale_of_q_, options.dtype);
-    call.problem.q = std::move(q);
+    call.problem.q = scaled(call.problem.q, call.scale_of_q_);
   }
   return call;
 }
@@ -71,10 +72,7 @@ Tensors OuterCall::results(Tensors inner) const {
     const auto found = inner.find(name);
     if (found == inner.end()) continue;
     if (group_ > 1) found->second = added_up(found->second, group_, options.dtype);
-    if (scale_of_q_ != 1 && found->first == "dq") {
-      const Tensor gradient = found->second.clone();
-      scale_into(found->second, gradient, scale_of_q_, options.dtype);
-    }
+    if (scale_of_q_ != 1 && found->first == "dq") found->second = scaled(found->second, scale_of_q_);
   }
   return inner;
 }

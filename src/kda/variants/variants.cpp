@@ -18,8 +18,6 @@ namespace {
 bool every_dtype(numeric::DType) { return true; }
 std::string always_available() { return {}; }
 std::string cpu_unsupported(const Outline& problem, const RunOptions& options) {
-  if (options.arithmetic.scale == ScaledPart::before && problem.has_pool)
-    return "scale=before is for calls without a pool";
   if (options.arithmetic.scale == ScaledPart::before && problem.options.qk_l2norm)
     return "scale=before is on q as it is stored, and here its norm comes first";
   return unsupported(options.arithmetic, options.dtype);
@@ -192,10 +190,15 @@ numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dty
   const ComputeFormat cast = format_of(
       coarsest_cast(cast_points(arithmetic, dtype, false, variant.axes.chunk), variant.axes.chunk, backward),
       whole);
-  if (variant.axes.chunk || arithmetic.stored == StoredState{}) return cast;
-  const ComputeFormat stored =
-      arithmetic.stored.format == StateFormat::fp16 ? ComputeFormat::fp16 : ComputeFormat::bf16;
-  return numeric::row_of(cast).operand_error > numeric::row_of(stored).operand_error ? cast : stored;
+  const auto coarser = [](ComputeFormat a, ComputeFormat b) {
+    return numeric::row_of(a).operand_error > numeric::row_of(b).operand_error ? a : b;
+  };
+  const bool rounds_outside =
+      arithmetic.scale == ScaledPart::before || (backward && arithmetic.heads == Heads::repeated);
+  const ComputeFormat within = rounds_outside ? coarser(cast, numeric::compute_of(dtype)) : cast;
+  if (variant.axes.chunk || arithmetic.stored == StoredState{}) return within;
+  return coarser(within,
+                 arithmetic.stored.format == StateFormat::fp16 ? ComputeFormat::fp16 : ComputeFormat::bf16);
 }
 
 Tensors run_pass(Pass pass, const Variant& variant, const Problem& problem, const RunOptions& options) {
