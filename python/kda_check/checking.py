@@ -11,6 +11,7 @@ from typing import Any
 from ._files import Path
 from ._kinds import listed
 from ._progress import Progress, shown
+from ._tensors import Stored
 from .fixture import ABOUT, GRADIENTS, OUTPUTS, Fixture
 from .report import Report, Source, not_kept
 
@@ -89,16 +90,20 @@ def of_file(path: str) -> Source:
 
 
 def _in_memory(fixture: Fixture) -> Source:
-    """The fixture as it was, whose elements may be somebody else's: refuses it when they have changed."""
+    """The fixture as it was, which may be somebody else's, as its elements may: refuses it when anything has changed."""
 
-    def digest() -> list[int]:
-        lists = [fixture.inputs, *(answer.tensors for answer in fixture.expected.values())]
-        return [zlib.crc32(tensor.data.data) for tensors in lists for tensor in tensors.values()]
+    def sums(tensors: dict[str, Stored]) -> dict[str, Any]:
+        return {name: (x.dtype, x.shape, zlib.crc32(x.data.data)) for name, x in tensors.items()}
+
+    def digest() -> list[Any]:
+        answers = {who: (dict(answer.about), sums(answer.tensors)) for who, answer in fixture.expected.items()}
+        return [fixture.name, dict(fixture.options), sums(fixture.inputs), answers]
 
     @contextlib.contextmanager
     def again() -> Iterator[tuple[str, str]]:
         if digest() != before:
-            raise ValueError("tensors have been written to since they were judged; save='FILE.h5' keeps them as they were")
+            what = "tensors, options or names have been written to since they were judged"
+            raise ValueError(f"{what}; save='FILE.h5' keeps them as they were")
         with fixture.in_memory() as file:
             yield file
 

@@ -99,7 +99,7 @@ class Report:
             text = "\n".join(str(_moved(line, folder, known_as, instead)) for line in text.split("\n"))
         report = cls([document], text)
         pages = {name: page for name, page in finished.reports.items() if name != "json"}
-        report.pages = {name: page.replace(f"{folder}/", known_as) if folder else page for name, page in pages.items()}
+        report.pages = {key: _moved_in_page(page, folder, known_as, instead) if folder else page for key, page in pages.items()}
         report.text += "".join(printable(f"error: {message}") + "\n" for message in report.errors)  # the program says them aside
         return report
 
@@ -213,7 +213,8 @@ class Report:
 
 
 class Explanation(Report):
-    """What `Report.explain` found; `explained` has one dictionary for each output and pass (docs/json.md)."""
+    """What `Report.explain` found; `explained` has one dictionary for each output and pass, `between` with --between one for
+    each pass (docs/json.md)."""
 
     formats = ("json", "html")
 
@@ -221,15 +222,22 @@ class Explanation(Report):
     def explained(self) -> list[dict[str, Any]]:
         return [entry for document in self.documents for entry in document.get("explained", [])]
 
-    _found = explained
+    @property
+    def between(self) -> list[dict[str, Any]]:
+        return [entry for document in self.documents for entry in document.get("between", [])]
+
+    @property
+    def _found(self) -> list[dict[str, Any]]:
+        return self.explained + self.between
 
     def to_html(self) -> str:
         """The page, as the program made it."""
         return self.pages["html"]
 
     def __repr__(self) -> str:
-        said = "; ".join(f"{entry['output']} {entry['pass']} {entry['identity']}" for entry in self.explained)
-        return f"<kda_check.Explanation: {self.verdict.upper()}, {printable(said) or 'nothing explained'}>"
+        said = [f"{entry['output']} {entry['pass']} {entry['identity']}" for entry in self.explained]
+        said += [f"from {entry['from']} to {entry['to']} {entry['pass']}" for entry in self.between]
+        return f"<kda_check.Explanation: {self.verdict.upper()}, {printable('; '.join(said)) or 'nothing explained'}>"
 
 
 def _moved(value: Any, folder: str, known_as: str, instead: Callable[[str], str] | None) -> Any:
@@ -247,3 +255,13 @@ def _moved(value: Any, folder: str, known_as: str, instead: Callable[[str], str]
         paths = re.compile(rf"'?{re.escape(folder)}/([\w.:=,+-]*)'?", re.ASCII)
         return paths.sub(lambda path: shlex.quote(known_as + path[1]), value)
     return value.replace(f"{folder}/", known_as)
+
+
+def _moved_in_page(page: str, folder: str, known_as: str, instead: Callable[[str], str] | None) -> str:
+    """As `_moved`, of every text between marks and every attribute."""
+
+    def moved(piece: re.Match[str]) -> str:
+        text = html.unescape(piece[0])
+        return html.escape(_moved(text, folder, known_as, instead)) if f"{folder}/" in text else piece[0]
+
+    return re.sub(r'(?<=[>"])[^<>"]+(?=[<"])', moved, page)

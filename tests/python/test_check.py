@@ -1,5 +1,7 @@
+import html
 import json
 import os
+import re
 import signal
 import stat
 import tempfile
@@ -401,7 +403,9 @@ def test_what_was_judged_is_explained(problem, tmp_path):
         assert f"too few errors to identify (n = {entry['errors']})" in str(found) and found.passed and entry["advice"] == []
         assert repr(found) == "<kda_check.Explanation: PASS, kernel forward too_few_errors>"
         assert found.to_html().startswith("<!DOCTYPE html>") and "/dev/shm" not in found.to_json() + found.to_html() + str(found)
-        assert entry["repro"].startswith("kda-check explain " + str(tmp_path) if words else "nothing is kept; save=")
+        said = "kda-check explain " + str(tmp_path) if words else "nothing is kept; save="
+        assert entry["repro"].startswith(said) and f"<code>{said}" in html.unescape(found.to_html())
+        assert words or not re.search("kda-check (run|explain) ", found.to_html())
     (tmp_path / "mine.h5").unlink()
     with pytest.raises(kda_check.InputError, match="mine.h5"):
         report.explain()
@@ -413,10 +417,16 @@ def test_an_answer_with_a_name_is_identified_and_compared():
     report = kda_check.judge(fixture)
     (entry,) = report.explain().explained
     assert entry["identity"] == "identified" and (entry["variant"], entry["preset"], entry["differing"]) == ("chunk", "fla", 0)
-    (between,) = report.explain(["--between", "mine,chunk+ieee"]).documents[0]["between"]
+    (between,) = report.explain(["--between", "mine,chunk+ieee"]).between
     assert between["left"] == pytest.approx(0, abs=1e-9) and any(step["setting"].startswith("tf32@") for step in between["steps"])
     with pytest.raises(kda_check.UsageError, match="--between"):
         report.explain(["--between", "mine"])
+    found = report.explain(["--between", "chunk+fla,recurrent"])
+    assert (found.passed, found.verdict, found.repro, found.explained) == (True, "pass", None, [])
+    assert repr(found) == "<kda_check.Explanation: PASS, from recurrent to chunk+fla forward>"
+    found.between[0].update(verdict="inconclusive", repro="kda-check explain it")  # as the program says it, with exit code 1
+    found.documents[0]["summary"]["exit_code"] = 1
+    assert (found.passed, found.verdict, found.repro) == (False, "inconclusive", "kda-check explain it")
 
 
 def test_what_is_not_there_any_more_is_not_explained(problem):
@@ -424,5 +434,12 @@ def test_what_is_not_there_any_more_is_not_explained(problem):
     problem["o"][0, 0] += 1
     with pytest.raises(ValueError, match="written to since they were judged; save='FILE.h5'"):
         report.explain()
+    fixture = kda_check.Fixture.of(**{name: problem[name] for name in "q k v g beta".split()}, expected={"mine": {"o": problem["o"]}})
+    for change in (lambda: fixture.options.update(scale=0.5), lambda: fixture.expected["mine"].about.update(compute="bf16"),
+                   lambda: fixture.expected.update(yours=fixture.expected.pop("mine"))):
+        report = kda_check.judge(fixture)
+        change()
+        with pytest.raises(ValueError, match="options or names have been written to"):
+            report.explain()
     with pytest.raises(ValueError, match="nothing to explain"):
         kda_check.verify(lambda q, k, v, g, beta, scale: v * 0, "@smoke", framework="numpy", options=["--dry-run"]).explain()
