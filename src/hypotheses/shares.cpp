@@ -114,11 +114,11 @@ std::vector<Advice> advice_of(const Hypothesis& hypothesis, const Cut& cut, int 
   Hypothesis now = hypothesis;
   double left = errors.left(hypothesis);
   if (left > most_left * errors.whole()) left = 0;  // a fault's
-  const double whole = std::hypot(errors.whole(), left);
+  const double whole = std::sqrt(errors.whole() * errors.whole() + left * left);
   for (double error = whole;;) {
     const std::vector<Without> list = everything_off(now, cut.part.problem);
     std::vector<double> without = errors.of(list, threads);
-    for (double& one : without) one = std::hypot(one, left);
+    for (double& one : without) one = std::sqrt(one * one + left * left);
     std::size_t best = 0;
     for (std::size_t i = 1; i < without.size(); ++i)
       if (without[i] < without[best] || std::isnan(without[best])) best = i;
