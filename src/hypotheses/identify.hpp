@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "hypotheses/climb.hpp"
 #include "hypotheses/hypothesis.hpp"
 #include "hypotheses/recorded.hpp"
 #include "hypotheses/shares.hpp"
@@ -17,7 +17,7 @@ struct SearchSettings {
   int threads = 1;
   std::vector<std::string> without_presets{};  ///< that are no starts
   const Hypothesis* forward = nullptr;         ///< of gradients: what computed o
-  std::function<void(const std::string&)> progress{};
+  Progress progress{};
 };
 
 /// How a search ended.
