@@ -2,10 +2,12 @@
 // zero or from what C holds. Vectorised, or shared out among threads, across columns: no sum is ever split.
 #pragma once
 
+#ifndef __CUDACC__
 #include <algorithm>
 #include <memory>
 
 #include "kda/kernels/entries.hpp"
+#endif
 #include "kda/kernels/sums/reduction.hpp"
 #include "kda/kernels/sums/tensor_core.hpp"
 
