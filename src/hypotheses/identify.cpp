@@ -82,7 +82,7 @@ class Search {
       return best.score >= good_from || effort_.is_spent() || scores_.is_settled(best.hypothesis);
     };
     if (climb(starts.front())) return best;
-    for (Hypothesis& one : moves(Hypothesis(best.hypothesis), problem()))
+    for (Hypothesis& one : moves(best.hypothesis, problem()))
       if (one.step.starts_with("chunk-size=") && !scores_.is_hopeless(best.hypothesis) &&
           climb(scores_.of(std::move(one))))
         return best;
@@ -220,8 +220,9 @@ class Search {
     found.end = found.errors < fewest_errors && found.differing > 0        ? Identity::too_few_errors
                 : least >= identified_from || found.blocks >= settled_from ? Identity::identified
                                                                            : Identity::stranger;
-    if (found.end == Identity::identified)
-      found.shares = shares_of(found.hypothesis, cuts_.first, settings_.threads);
+    if (found.end != Identity::identified) return;
+    found.shares = shares_of(found.hypothesis, cuts_.first, settings_.threads);
+    if (settings_.advise) found.advice = advice_of(found.hypothesis, cuts_.first, settings_.threads);
   }
 
   const RecordedOutput& whole_;

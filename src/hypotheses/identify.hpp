@@ -17,6 +17,7 @@ struct SearchSettings {
   int threads = 1;
   std::vector<std::string> without_presets{};  ///< that are no starts
   const Hypothesis* forward = nullptr;         ///< of gradients: what computed o
+  bool advise = false;                         ///< what to make finer first is asked, too
   Progress progress{};
 };
 
@@ -41,6 +42,7 @@ struct Identification {
   std::size_t differing = 0, elements = 0;          ///< bits on the first cut
   std::size_t tried = 0;                            ///< computations
   std::vector<std::string> cannot_be_told_apart{};  ///< other values of settings that explain as much
+  std::vector<Advice> advice{};                     ///< where it is identified, and asked
   std::vector<Share> shares{};                      ///< what each setting costs, where it is identified
 };
 

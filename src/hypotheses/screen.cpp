@@ -55,12 +55,11 @@ std::vector<Hypothesis> Screen::ties(const Hypothesis& now, std::vector<Hypothes
 
 std::vector<Hypothesis> Screen::starts(std::vector<Hypothesis> list) {
   if (scores_.empty() || list.empty()) return list;
-  const double best = scores_.front().ranked(list).front().score,
-               far = far_of_explained + far_of_rest * (1 - best);
-  std::vector<Scored> near;
-  for (Hypothesis& one : passed(scores_.front(), std::move(list), best - far))
-    near.push_back(scores_.front().of(std::move(one)));
-  Scores::sort(near);
+  std::vector<Scored> near = scores_.front().ranked(std::move(list));
+  const double best = near.front().score, far = far_of_explained + far_of_rest * (1 - best);
+  std::erase_if(near, [&](const Scored& one) {
+    return one.score < best - far && !is_blind(scores_.front(), one.hypothesis);
+  });
   near.resize(std::min(near.size(), most_starts));
   std::vector<Hypothesis> good;
   for (Scored& one : near) good.push_back(std::move(one.hypothesis));

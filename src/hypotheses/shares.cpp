@@ -52,8 +52,9 @@ std::vector<Without> everything_off(const Hypothesis& whole, const kda::Problem&
 class CutErrors {
  public:
   CutErrors(const Hypothesis& whole, const Cut& cut) : cut_(cut) {
+    const kda::Tensors answer = run(whole);
     for (const auto& [name, recorded] : cut.part.recorded) {
-      const double error = of(whole, name);
+      const double error = of(answer, name);
       if (worst_.empty() || error > whole_) worst_ = name, whole_ = error;
     }
   }
@@ -71,16 +72,15 @@ class CutErrors {
   std::vector<double> of(const std::vector<Without>& list, int threads) const {
     std::vector<double> errors(worst_.empty() ? 0 : list.size());
     parallel_for(errors.size(), threads,
-                 [&](std::size_t i, int) { errors[i] = of(list[i].hypothesis, worst_); });
+                 [&](std::size_t i, int) { errors[i] = of(run(list[i].hypothesis), worst_); });
     return errors;
   }
 
  private:
-  double of(const Hypothesis& one, const std::string& name) const {
+  double of(const kda::Tensors& answer, const std::string& name) const {
     const ExactValues& exact = cut_.truth.find(name)->second;
     const double size = rms(exact);
-    if (!(size > 0)) return 0;
-    return rms(difference(run(one).at(name), exact)) / size;
+    return size > 0 ? rms(difference(answer.at(name), exact)) / size : 0;
   }
   kda::Tensors run(const Hypothesis& one) const {
     kda::RunOptions options = one.options;

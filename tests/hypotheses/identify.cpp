@@ -26,8 +26,6 @@ using hypotheses::Identity;
 
 namespace {
 
-double root_mean_square(const hypotheses::Differences& values) { return hypotheses::rms(values); }
-
 struct Drawn {
   kda::Problem problem;
   Hypothesis hypothesis;
@@ -51,7 +49,7 @@ Drawn drawn(std::uint64_t seed, const std::string& shape = "T=96,H=2,K=64,V=64")
           kda::run_pass(kda::Pass::forward, *one.hypothesis.variant, one.problem, one.hypothesis.options);
       const hypotheses::ExactValues& exact = truth.at("o");
       const double error =
-          root_mean_square(hypotheses::difference(one.output.at("o"), exact)) / hypotheses::rms(exact);
+          hypotheses::rms(hypotheses::difference(one.output.at("o"), exact)) / hypotheses::rms(exact);
       double rounding = 0, size = 0;
       for (std::size_t i = 0; i < exact.hi.size(); ++i) {
         const double stored = numeric::widen_to_float(numeric::round_to<numeric::Bfloat16>(exact.hi[i]));
@@ -63,17 +61,25 @@ Drawn drawn(std::uint64_t seed, const std::string& shape = "T=96,H=2,K=64,V=64")
   }
 }
 
+std::string text_of(const Drawn& one, const Identification& found) {
+  return fmt::format("explained {:.4f} error {:.4f} tried {} | drawn {} {} | found {} {} {}", found.explained,
+                     one.error, found.tried, one.hypothesis.options.chunk_size, one.hypothesis.word,
+                     found.hypothesis.options.chunk_size, found.hypothesis.preset, found.hypothesis.word);
+}
+
 Identification identified(const kda::Problem& problem, const kda::Tensors& output, int threads = 2) {
   const hypotheses::RecordedOutput recorded(problem, kda::Pass::forward, output, problem.dtype());
   return hypotheses::identify(recorded, problem.dtype(), {.threads = threads});
 }
 
+/// By somebody who wants figures, of problems as large as docs/explain.md says.
+bool is_counted() { return std::getenv("KDA_CHECK_DRAWS") != nullptr; }
+
 /// Only where somebody counts: KDA_CHECK_DRAWS=500 draws so many, from number KDA_CHECK_FIRST_DRAW on, and
 /// prints each.
 template <class... Arguments>
 void tell(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
-  if (std::getenv("KDA_CHECK_DRAWS") != nullptr)
-    fmt::print("{}\n", fmt::format(text, std::forward<Arguments>(arguments)...));
+  if (is_counted()) fmt::print("{}\n", fmt::format(text, std::forward<Arguments>(arguments)...));
 }
 
 std::size_t number_in(const char* variable, std::size_t usual) {
@@ -92,10 +98,7 @@ TEST_CASE("a computation that no preset has is found from its output alone", "[i
     const Drawn one = drawn(1000 + i);
     const Identification identification = identified(one.problem, one.output);
     found += identification.explained >= 0.99;
-    tell("{} explained {:.4f} error {:.4f} tried {} | drawn {} {} | found {} {} {}", i,
-         identification.explained, one.error, identification.tried, one.hypothesis.options.chunk_size,
-         one.hypothesis.word, identification.hypothesis.options.chunk_size, identification.hypothesis.preset,
-         identification.hypothesis.word);
+    tell("{} {}", i, text_of(one, identification));
   }
   tell("{} of {}", found, count);
   CHECK(static_cast<double>(found) >= 0.95 * static_cast<double>(count) - 0.5);
@@ -114,13 +117,10 @@ TEST_CASE("a fault on top does not hide it", "[identify][faults]") {
                                                  one.problem, identification.hypothesis.options);
     const hypotheses::HeldOracle truth =
         hypotheses::hold_oracle(one.problem, {kda::OraclePrecision::double_double}, 1);
-    const double left = root_mean_square(hypotheses::difference(one.output.at("o"), predicted.at("o"))) /
-                        root_mean_square(hypotheses::difference(one.output.at("o"), truth.at("o")));
+    const double left = hypotheses::rms(hypotheses::difference(one.output.at("o"), predicted.at("o"))) /
+                        hypotheses::rms(hypotheses::difference(one.output.at("o"), truth.at("o")));
     found += left <= 0.1;
-    tell("{} {}: left {:.3f} explained {:.4f} tried {} | drawn {} {} | found {} {} {}", i, fault.name, left,
-         identification.explained, identification.tried, one.hypothesis.options.chunk_size,
-         one.hypothesis.word, identification.hypothesis.options.chunk_size, identification.hypothesis.preset,
-         identification.hypothesis.word);
+    tell("{} {}: left {:.3f} {}", i, fault.name, left, text_of(one, identification));
   }
   tell("{} of {}", found, count);
   CHECK(static_cast<double>(found) >= 0.9 * static_cast<double>(count) - 0.5);
@@ -133,7 +133,7 @@ TEST_CASE("gradients of a computation that no preset has are explained by it", "
     test::Draw draw(4000 + i);
     const std::string regime =
         fmt::format("{}:T={},dtype=bf16,loss=1,seed={}", draw.uniform() < 0.5 ? "control" : "lb_real",
-                    count > 1 ? "96,H=2,K=64,V=64" : "64,H=1,K=32,V=32", 4000 + i);
+                    is_counted() ? "96,H=2,K=64,V=64" : "64,H=1,K=32,V=32", 4000 + i);
     const kda::Problem problem = kda::parse_regime(regime).build();
     Hypothesis hypothesis;
     kda::Tensors output;
@@ -142,7 +142,7 @@ TEST_CASE("gradients of a computation that no preset has are explained by it", "
       output = kda::run_pass(kda::Pass::backward, *hypothesis.variant, problem, hypothesis.options);
       std::erase_if(output, [](const auto& one) { return !kda::has_tokens(one.first); });
     } while (!std::ranges::all_of(output, [](const auto& one) {
-      return std::isfinite(root_mean_square(hypotheses::values(one.second)));
+      return std::isfinite(hypotheses::rms(hypotheses::values(one.second)));
     }));
     Hypothesis forwards = hypothesis;
     forwards.pass = kda::Pass::forward;
@@ -295,8 +295,8 @@ TEST_CASE("what a rounding is said to cost is what goes away without it, and so 
     const auto gain_of = [&](const Hypothesis& finer) {
       const kda::Tensors output =
           kda::run_pass(kda::Pass::forward, *finer.variant, one.problem, finer.options);
-      return root_mean_square(hypotheses::difference(one.output.at("o"), exact)) /
-             root_mean_square(hypotheses::difference(output.at("o"), exact));
+      return hypotheses::rms(hypotheses::difference(one.output.at("o"), exact)) /
+             hypotheses::rms(hypotheses::difference(output.at("o"), exact));
     };
     const auto compare = [&](const std::string& what, double told, const Hypothesis& finer) {
       const double measured = gain_of(finer);

@@ -104,14 +104,15 @@ report::Table shares_table(const Identification& found) {
   return table;
 }
 
-report::Table advice_table(const std::vector<hypotheses::Advice>& advice) {
+report::Table advice_table(const Identification& found) {
   report::Table table;
   table.key = "advice";
   table.title = "what to make finer first";
   table.columns = {{"setting", {}, Show::code},
                    {"better", "times better without", Show::figure},
                    {"together", "and without those above", Show::figure}};
-  for (const hypotheses::Advice& one : advice) table.rows.push_back({one.setting, one.better, one.together});
+  for (const hypotheses::Advice& one : found.advice)
+    table.rows.push_back({one.setting, one.better, one.together});
   return table;
 }
 
@@ -149,6 +150,7 @@ Identification identify_pass(Context& context, const plan::Case& item, std::size
   hypotheses::SearchSettings settings;
   settings.threads = context.resources().threads;
   settings.forward = forward;
+  settings.advise = item.asked->advise;
   settings.progress = [&](const std::string& what) {
     context.progress(fmt::format("{}: {}", who.name, what));
   };
@@ -183,11 +185,7 @@ Identification identify_pass(Context& context, const plan::Case& item, std::size
                   number_of(found.tried),
                   found.cannot_be_told_apart,
                   item.repro};
-  std::vector<hypotheses::Advice> advice;
-  if (item.asked->advise && found.end == Identity::identified)
-    advice = hypotheses::advice_of(
-        found.hypothesis, hypotheses::cuts_of(recorded, forward, settings.threads).first, settings.threads);
-  entry.tables = {shares_table(found), advice_table(advice)};
+  entry.tables = {shares_table(found), advice_table(found)};
   section.entries.push_back(std::move(entry));
   return found;
 }

@@ -378,8 +378,7 @@ std::vector<AxisDescription> axis_descriptions() {
        "o; before: q, rounded as it is stored before the call"},
       {"heads", names_in(head_values), "",
        "query heads that value heads share: as they are, or repeated before the call, their gradients "
-       "rounded "
-       "and added up behind it"},
+       "rounded and added up behind it"},
       {"output", names_in(outputs), "", "chunk: how the two parts of o come together"},
       {"readout", names_in(readouts), "",
        "chunk: what the decays of q are counted from where it reads the state"},
