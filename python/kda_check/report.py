@@ -214,21 +214,25 @@ class Report:
 
 class Explanation(Report):
     """What `Report.explain` found; `explained` has one dictionary for each output and pass, `between` with --between one for
-    each pass (docs/json.md)."""
+    each pass; `section` those of growth, forecasts and faults (docs/json.md)."""
 
     formats = ("json", "html")
 
+    def section(self, name: str) -> list[dict[str, Any]]:
+        return [entry for document in self.documents for entry in document.get(name, [])]
+
     @property
     def explained(self) -> list[dict[str, Any]]:
-        return [entry for document in self.documents for entry in document.get("explained", [])]
+        return self.section("explained")
 
     @property
     def between(self) -> list[dict[str, Any]]:
-        return [entry for document in self.documents for entry in document.get("between", [])]
+        return self.section("between")
 
     @property
     def _found(self) -> list[dict[str, Any]]:
-        return self.explained + self.between
+        others = self.section("growth") + self.section("forecasts") + self.section("faults")
+        return self.explained + self.between + [{"verdict": "pass", **entry} for entry in others]  # growth has none
 
     def to_html(self) -> str:
         """The page, as the program made it."""
@@ -237,6 +241,7 @@ class Explanation(Report):
     def __repr__(self) -> str:
         said = [f"{entry['output']} {entry['pass']} {entry['identity']}" for entry in self.explained]
         said += [f"from {entry['from']} to {entry['to']} {entry['pass']}" for entry in self.between]
+        said += [f"{entry['output']} {entry['reason']}" for entry in self.section("faults")]
         return f"<kda_check.Explanation: {self.verdict.upper()}, {printable('; '.join(said)) or 'nothing explained'}>"
 
 

@@ -16,7 +16,7 @@ namespace kda_check::cli {
 
 struct Command {
   const char* name;
-  const char* group;  ///< what it is for: "Judge", "Explain", "Gate", "Make", "Look"; empty: not in the help
+  const char* group;  ///< what it is for: "Judge", "Gate", "Make", "Look"; empty: not in the help
   const char* summary;
   /// Parses its words and works; returns the exit code.
   int (*main)(const Words& words);
@@ -27,18 +27,13 @@ std::span<const Command> commands();
 
 int run_main(const Words& words);
 int diff_main(const Words& words);
-int attribute_main(const Words& words);
 int explain_main(const Words& words);
-int explain_bits_main(const Words& words);
-int grow_main(const Words& words);
-int history_main(const Words& words);
 int merge_main(const Words& words);
 int show_main(const Words& words);
 int list_main(const Words& words);
 int bench_main(const Words& words);
 int make_main(const Words& words);
 int capture_main(const Words& words);
-int forecast_main(const Words& words);
 int power_main(const Words& words);
 int selftest_main(const Words& words);
 int completions_main(const Words& words);
@@ -65,6 +60,7 @@ void add_resources(Parser& parser, ResourceOptions& options);
 void add_targets(Parser& parser, plan::Request& request, const char* text);
 void add_selection(Parser& parser, plan::Request& request);
 void add_variants(Parser& parser, plan::Selection& selection, const char* text);
+void add_recorded(Parser& parser, plan::Selection& selection, const char* text);
 void add_dtypes(Parser& parser, plan::Selection& selection);
 void add_tensors(Parser& parser, plan::Selection& selection);
 void add_passes(Parser& parser, plan::Selection& selection);

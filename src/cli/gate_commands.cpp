@@ -1,9 +1,8 @@
-// diff, history, merge, selftest: reports and files held against one another.
+// diff, merge, selftest: reports and files held against one another.
 #include <fmt/format.h>
 
 #include "cli/command.hpp"
 #include "engine/diff.hpp"
-#include "engine/history.hpp"
 #include "engine/merge.hpp"
 #include "selftest/selftest.hpp"
 
@@ -21,18 +20,6 @@ Examples:
   kda-check diff before/ after/                                file by file
   kda-check diff fla.h5:torch_fp64 fla.h5:fla_chunk --limit rms_ratio=5e-3
   kda-check diff a.h5 b.h5 --tensor expected/fla_chunk/o --max-ulp 2
-)";
-
-constexpr char history_footer[] =
-    R"(The reports are those of kda-check run --json FILE, the oldest first. A row is worse by the rule of a baseline
-(docs/baseline.md), when it is gone, or when its verdict was pass and no longer is.
-
-Examples:
-  kda-check history main.json branch.json            what a branch changed
-  kda-check history mon.json tue.json wed.json --all every number of three commits
-
-Exit codes: 0 nothing is worse in the last than in the first; 1 something is; 2 usage; 3 a report is missing or
-malformed; 70 a bug here.
 )";
 
 constexpr char merge_footer[] =
@@ -81,19 +68,6 @@ int diff_main(const Words& words) {
                     request, document, [&](const std::string& text) { progress.warn(text); },
                     [&](const std::string& text) { progress.show(text); });
               });
-}
-
-int history_main(const Words& words) {
-  engine::HistoryRequest request;
-  OutputOptions output;
-  Parser parser("history", "Compare the JSON reports of several commits, number by number", history_footer);
-  parser.positionals(request.paths, "REPORT...", "JSON reports of run, the oldest first");
-  parser.group("What is selected");
-  parser.flag("--all", request.all, "Rows that did not change too");
-  add_output_options(parser, output);
-  if (!parser.parse(words)) return 0;
-  return tell(words, output, request.paths,
-              [&](Outputs&, Progress&, report::Document& document) { document = engine::history(request); });
 }
 
 int merge_main(const Words& words) {

@@ -60,6 +60,10 @@ void add_variants(Parser& parser, plan::Selection& selection, const char* text) 
   parser.names("--variant", "NAME,...", into(selection.variants, "--variant"), text);
 }
 
+void add_recorded(Parser& parser, plan::Selection& selection, const char* text) {
+  parser.names("--recorded", "NAME,...", into(selection.recorded, "--recorded"), text);
+}
+
 void add_dtypes(Parser& parser, plan::Selection& selection) {
   parser.names(
       "--dtype", "NAME,...", [&](Names names) { selection.dtypes = std::move(names); },
@@ -113,8 +117,7 @@ void add_oracle_device(Parser& parser, plan::Request& request) {
 void add_selection(Parser& parser, plan::Request& request) {
   parser.group("What is selected");
   add_variants(parser, request.selection, "Variants to run (default: all that can; none: nothing is run)");
-  parser.names("--recorded", "NAME,...", into(request.selection.recorded, "--recorded"),
-               "Recorded answers of the files to judge (default: all; none)");
+  add_recorded(parser, request.selection, "Recorded answers of the files to judge (default: all; none)");
   add_dtypes(parser, request.selection);
   add_tensors(parser, request.selection);
   add_passes(parser, request.selection);

@@ -3,7 +3,6 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "cli/command.hpp"
-#include "engine/twin_family.hpp"
 
 namespace kda_check::cli {
 
@@ -17,7 +16,6 @@ replace those of a line, --limit metric by metric.
 Examples:
   kda-check run mine.h5                              your recorded answer and every variant, against the truth
   kda-check run mine.h5 --variant none               only what is recorded
-  kda-check run mine.h5 --probe                      which mis-reading explains the failure?
   kda-check run fla.h5 --dtype fp64,fp32 -v          in two dtypes, with all rows and metrics
   kda-check run fla.h5 --against fla_chunk           against one recorded answer only
   kda-check run fla.h5 --against oracle,replay       GPU variants also bit for bit against their CPU replay
@@ -63,26 +61,22 @@ struct RunOptions {
     add_external(parser);
     add_judging(parser, request.judging);
     parser.choice(
-        "--twins", "WHEN", {"on", "off"}, [&](const std::string& when) { request.twins = when == "on"; },
-        "on (default): hold errors also against those of kernels of the same arithmetic that are emulated\n"
-        "on the same problem, region by region (docs/twins.md); off: the limits decide alone");
-    parser.names(
-        "--twins-without", "WAY,...",
-        [&](Names ways) {
-          for (const std::string& way : ways) engine::check_way(way);
-          request.twins_left_out = std::move(ways);
+        "--test", "WHEN", {"on", "off"}, [&](const std::string& when) { request.test = when == "on"; },
+        "on (default): compare errors also with those of correct kernels that are emulated on the same\n"
+        "problem, region by region (docs/twins.md); off: derived limits decide alone");
+    parser.figure("--floor", request.judging.floor,
+                  "Where an error of so much of the terms of a sum is not seen, a verdict is "
+                  "INCONCLUSIVE\n(default 0.05)");
+    parser.choice(
+        "--undecided", "VERDICT", {"pass", "fail"},
+        [&](const std::string& verdict) {
+          request.judging.undecided = verdict == "pass" ? judge::Verdict::pass : judge::Verdict::fail;
         },
-        "Only twins that do not compute so (chunk, recurrence, chunk-size=16, decay=pair): what becomes of "
-        "a\n"
-        "kernel that computes as nobody has emulated");
-    parser.group("Explain");
+        "Call a tensor that is INCONCLUSIVE so");
+    parser.group("What else is tried");
     parser.flag("--stages", request.stages,
                 "Compare the intermediates of the chunk form (and those a file holds) with the truth, and\n"
                 "name the first that leaves it");
-    parser.flag(
-        "--probe", request.probe,
-        "For every failure against the oracle, try the usual mis-readings (exp2 for exp, a transposed\n"
-        "state ...) and name the one that explains it");
     parser.optional_value(
         "--invariants", "[=NAME,...]", "all", true,
         [&](const std::string& given) { request.invariants = given == "all" ? Names{} : split_names(given); },

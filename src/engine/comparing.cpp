@@ -9,7 +9,6 @@
 
 #include "base/error.hpp"
 #include "engine/ongoing.hpp"
-#include "engine/zeros.hpp"
 #include "judge/verdict.hpp"
 #include "numeric/elementary.hpp"
 
@@ -92,6 +91,13 @@ judge::Condition condition_of(const Ongoing& item, const kda::TermEnergies& ener
   return condition;
 }
 
+/// How many times larger what a tensor is a sum of is than the tensor; 1 where nobody knows.
+double terms_over_truth(const Ongoing& item, const kda::TermEnergies& energies) {
+  const double size = std::max(condition_of(item, energies, judge::Form::unknown).cancellation,
+                               finite_size(item.truth->magnitude_energy.total(), item.truth->energy.total()));
+  return std::isfinite(size) ? std::max(1.0, size) : 1;
+}
+
 judge::Computation computation_of(const Answered& answer, const judge::UnitsSum& units, const Ongoing& item,
                                   const Tensor& tensor, const kda::Problem& problem,
                                   const judge::Condition& condition) {
@@ -102,10 +108,6 @@ judge::Computation computation_of(const Answered& answer, const judge::UnitsSum&
 
 void drop(std::vector<judge::Limit>& limits, std::string_view metric) {
   std::erase_if(limits, [&](const judge::Limit& limit) { return limit.metric == metric; });
-}
-
-double rms_limit(const std::vector<judge::Limit>& limits) {
-  return judge::find_limit(limits, "rms_ratio")->value;
 }
 
 /// The smallest of what a tensor is made of, where it was rounded: the state, its gradient; infinite without
@@ -154,31 +156,18 @@ void allow_for_subnormals(std::vector<judge::Limit>& limits, const Pairing& pair
 std::vector<judge::Limit> limits_for(const Truth& truth, const Pairing& pairing, const Ongoing& item,
                                      const LimitGrounds& grounds, const judge::Measures& measures) {
   if (pairing.same_bits) return judge::replay_limits();
-  const auto derived = [&](bool conditioned) {
-    const auto condition = [&](const Answered& answer) {
-      return conditioned ? condition_of(item, grounds.energies, answer.form) : judge::Condition{};
-    };
-    const judge::Computation got =
-        computation_of(*pairing.got, item.got_units, item, *item.got, truth.problem, condition(*pairing.got));
-    if (item.expected == nullptr) return judge::derived_limits(got);
-    return judge::derived_limits(
-        got, computation_of(*pairing.expected, *item.expected_units, item, *item.expected, truth.problem,
-                            condition(*pairing.expected)));
+  const auto computation = [&](const Answered& answer, const judge::UnitsSum& units, const Tensor& tensor) {
+    return computation_of(answer, units, item, tensor, truth.problem,
+                          condition_of(item, grounds.energies, answer.form));
   };
-  std::vector<judge::Limit> limits = derived(true);
+  const judge::Computation got = computation(*pairing.got, item.got_units, *item.got);
+  std::vector<judge::Limit> limits =
+      item.expected == nullptr
+          ? judge::derived_limits(got)
+          : judge::derived_limits(got, computation(*pairing.expected, *item.expected_units, *item.expected));
   allow_for_subnormals(limits, pairing, item, measures, terms_of(item.tensor, truth.problem),
                        smallest_operand(item.tensor, truth.pass, grounds.operands),
                        truth.pass == kda::Pass::backward && !truth.problem.output_gradient);
-  // What cancels, or is next to the smallest numbers, widens a limit as far as it says anything. Beyond, an
-  // answer that is lost in the rounding of its own terms is as good as zero, which has no ratio.
-  const double wide = rms_limit(limits);
-  const bool is_lost = wide >= judge::hollow_rms_ratio && std::isfinite(wide) && measures.has_magnitude &&
-                       rms_limit(derived(false)) < judge::hollow_rms_ratio;
-  if (is_lost && measures.rms_ratio < judge::hollow_rms_ratio)
-    std::ranges::find(limits, "rms_ratio", &judge::Limit::metric)->value =
-        std::nextafter(judge::hollow_rms_ratio, 0);
-  else if (is_lost && wide >= 1)
-    drop(limits, "rms_ratio");
   return limits;
 }
 
@@ -191,47 +180,19 @@ std::size_t longest_chunk(const std::vector<Pairing>& pairings) {
   return longest;
 }
 
-/// Where fewer errors decide one of them may be several times larger than any of a twin.
-constexpr std::size_t few_errors = 64;
-
-/// Where rows of the key have fewer, a sum over them is one product or hardly more.
-constexpr std::size_t few_channels = 4;
-
 /// What twins say of what was measured.
-void hold_against(const kda::Problem& problem, Twins& twins, TruthSource& truths,
-                  const std::vector<Pairing>& pairings, std::vector<Measured>& results) {
-  for (const Measured& item : results)
-    if (const judge::Limit* const limit = judge::find_limit(item.limits, "rms_ratio"))
-      twins.limit(*pairings[item.pairing].got, item.tensor, limit->value);
+void compare_with_twins(Twins& twins, TruthSource& truths, const std::vector<Pairing>& pairings,
+                        std::vector<Measured>& results) {
   twins.judge(truths);
   for (Measured& item : results) {
     const Pairing& pairing = pairings[item.pairing];
-    if (!pairing.twins) continue;
-    const bool is_sum_over_tokens = item.tensor == "dA_log" || item.tensor == "ddt_bias";
-    item.of_twins.of_few_channels = problem.dimensions().K < few_channels;
-    item.of_twins.of_gradient = twins.pass() == kda::Pass::backward;
-    // Backwards so few channels are forgotten at once, and what is left of one depends on who computes it:
-    // rms alone says something.
-    if (item.of_twins.of_few_channels && item.of_twins.of_gradient) {
-      drop(item.limits, "scaled_ulp");
-      const judge::Limit* const rms = judge::find_limit(item.limits, "rms_ratio");
-      if (rms != nullptr && rms->value >= judge::hollow_rms_ratio) drop(item.limits, "rms_ratio");
-    } else if (const TwinResult* const found =
-                   twins.result(*pairing.got, pairing.twins_left_out, item.tensor)) {
-      item.twins = *found;
-    }
-    item.of_twins.of_few_errors = is_sum_over_tokens || item.measures.elements < few_errors;
-    item.of_twins.rms_ratio = twins.largest_rms_ratio(*pairing.got, pairing.twins_left_out, item.tensor);
-    const auto breaks = [&](std::string_view metric, double value) {
-      const judge::Limit* const limit = judge::find_limit(item.limits, metric);
-      return limit != nullptr && value > limit->value;
-    };
-    // Where there are too few rows for the test, nothing says that it is not.
-    const bool is_like_them = !item.twins || item.twins->judgement.ratio <= 1;
-    if (is_like_them && breaks("scaled_ulp", item.measures.scaled_ulp.value) &&
-        !breaks("rms_ratio", item.measures.rms_ratio))
-      item.of_twins.scaled_ulps =
-          twins.largest_scaled_ulps(*pairing.got, pairing.twins_left_out, item.tensor, truths);
+    if (pairing.computation == nullptr) continue;
+    item.evidence.unlicensed = pairing.computation->unlicensed;
+    if (const TwinResult* const found = twins.result(*pairing.got, item.tensor)) item.twins = *found;
+    // All of it: no fault is left.
+    if (item.twins && pairing.computation->left && item.twins->judgement.ratio <= 1)
+      item.evidence.computes_as = pairing.computation->text;
+    item.evidence.stable_rms_ratio = twins.stable_rms_ratio(*pairing.got, item.tensor);
   }
 }
 
@@ -254,7 +215,7 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
   Twins twins(truth.problem, truth.pass, threads_of_twins, truth.draws, truth.twins_on_cpu_instead);
   if (truth.oracle)
     for (const Pairing& pairing : pairings)
-      if (pairing.twins) twins.add(*pairing.got, pairing.twins_left_out);
+      if (pairing.computation != nullptr) twins.add(*pairing.got, *pairing.computation);
   const auto is_derived = [](const Pairing& pairing) { return !pairing.same_bits; };
   const bool any_derived = !ongoing.empty() && std::ranges::any_of(pairings, is_derived);
   const std::shared_future<LimitGrounds> grounds =
@@ -263,7 +224,6 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
   if (!ongoing.empty()) truths = run_comparisons(truth, pairings, ongoing, twins);
 
   std::vector<Measured> results;
-  Zeros zeros(truth);
   for (Ongoing& item : ongoing)
     if (const std::vector<double> least = std::exchange(item.truth->least_magnitudes, {}); !least.empty())
       item.truth->behind = grounds.get().energies.outputs.over(least);
@@ -278,6 +238,12 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
                                                    item.comparison->take_series(),
                                                    std::move(limits),
                                                    {}});
+    last.evidence.terms = terms_over_truth(item, grounds.get().energies);
+    last.evidence.half_step = std::min(numeric::row_of(pairing.got->compute).operand_error,
+                                       numeric::row_of(numeric::ComputeFormat::fp32).operand_error);
+    last.evidence.backward = truth.pass == kda::Pass::backward;
+    last.evidence.is_sum_over_tokens = item.tensor == "dA_log" || item.tensor == "ddt_bias";
+    last.evidence.of_two_outputs = item.expected != nullptr;
     // What cancels to zero everywhere, dg of single tokens, is judged by its magnitude: nothing has a ratio
     // to it. The chunk form makes the initial state's gradient of other terms than the recurrence, whose
     // magnitude it has.
@@ -285,10 +251,9 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
       drop(last.limits, "rms_ratio");
     else if (item.tensor == "dinitial_state" && !both_recur(pairing))
       drop(last.limits, "scaled_ulp");
-    if (const judge::Measures& m = last.measures; m.expected_all_zero && m.got_all_zero && m.undecided == 0)
-      last.judging.zeros_decide = zeros.exact(item.tensor);
+    last.evidence.zeros_decide = truth.oracle && !pairing.same_bits && item.expected == nullptr;
   }
-  if (truths != nullptr) hold_against(truth.problem, twins, *truths, pairings, results);
+  if (truths != nullptr) compare_with_twins(twins, *truths, pairings, results);
   return results;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/answered.hpp"
 #include "engine/twins.hpp"
 #include "judge/measures/comparison.hpp"
+#include "judge/verdict.hpp"
 #include "kda/bounds/gate_statistics.hpp"
 #include "kda/bounds/operand_sizes.hpp"
 #include "kda/bounds/term_energies.hpp"
@@ -22,10 +23,9 @@ namespace kda_check::engine {
 struct Pairing {
   const Answered* got = nullptr;
   const Answered* expected = nullptr;
-  bool same_bits = false;  ///< nothing may differ: a replay
-  bool twins = false;      ///< held against emulated kernels, too, where it is held against the oracle
-  plan::Names twins_left_out = {};  ///< ways of computing that none of these may have
-  plan::Names tensors = {};         ///< that both sides have
+  bool same_bits = false;                    ///< nothing may differ: a replay
+  const Computation* computation = nullptr;  ///< compared with emulated kernels, too; null: it is not
+  plan::Names tensors = {};                  ///< that both sides have
   judge::ComparisonOptions options = {};
 };
 
@@ -64,9 +64,8 @@ struct Measured {
   judge::Measures measures;
   judge::TokenSeries series;         ///< empty unless the options ask for it
   std::vector<judge::Limit> limits;  ///< derived
-  judge::JudgeOptions judging;
+  judge::Evidence evidence;          ///< but for the twins
   std::optional<TwinResult> twins = {};
-  TwinReading of_twins = {};
 };
 
 /// In the order of the pairings and of their tensors. The oracle runs once for all of them. Throws

@@ -128,25 +128,18 @@ std::optional<std::size_t> Context::launched_as(std::size_t index) const {
 
 const plan::Answer& Context::with_launch(std::size_t index, kda::Pass pass) {
   const Key key{index, pass};
-  if (const auto known = launched_.find(key); known != launched_.end()) return known->second.who;
+  if (const auto known = launched_.find(key); known != launched_.end()) return known->second;
   const std::optional<std::size_t> as = launched_as(index);
   if (!as) return plan_.answers[index];
-  Launched launched{plan_.answers[index], {}};
-  kda::Launch& launch = launched.who.options.arithmetic.launch;
+  plan::Answer launched = plan_.answers[index];
+  kda::Launch& launch = launched.options.arithmetic.launch;
   // What the passes have in common the forward one tells, as far as it does.
   if (pass == kda::Pass::backward) launch = with_launch(index, kda::Pass::forward).options.arithmetic.launch;
   const Answered answer = recorded(plan_.answers[*as], pass);
   progress(fmt::format("the launch of {}", answer.name));
-  const hypotheses::RecordedOutput whole(problem_, pass, answer.tensors, launched.who.dtype);
-  launched.found =
-      hypotheses::launch_of(*launched.who.variant, whole.first_heads(), options_of(launched.who));
-  launch = launched.found.launch;
-  return launched_.emplace(key, std::move(launched)).first->second.who;
-}
-
-const hypotheses::FoundLaunch* Context::found_launch(std::size_t index, kda::Pass pass) const {
-  const auto known = launched_.find(Key{index, pass});
-  return known == launched_.end() || known->second.found.elements == 0 ? nullptr : &known->second.found;
+  const hypotheses::RecordedOutput whole(problem_, pass, answer.tensors, launched.dtype);
+  launch = hypotheses::launch_of(*launched.variant, whole.first_heads(), options_of(launched));
+  return launched_.emplace(key, std::move(launched)).first->second;
 }
 
 void Context::fail(const plan::Answer& who, const std::string& message, int exit_code) {

@@ -51,8 +51,6 @@ class Context {
   /// An answer of the plan; where its launch was left open and it is taken for a recorded answer, or held
   /// against one, with the launch that reproduces that best.
   const plan::Answer& with_launch(std::size_t index, kda::Pass pass);
-  /// What with_launch found for an answer; null where it did not look for any.
-  const hypotheses::FoundLaunch* found_launch(std::size_t index, kda::Pass pass) const;
   /// Answers used since the last call of this may be given up from now on.
   void release() { in_use_.clear(); }
   /// Whether this answer, too, fits beside those in use.
@@ -83,10 +81,6 @@ class Context {
   using Key = std::pair<std::size_t, kda::Pass>;
   static constexpr std::size_t replays = std::size_t{1} << 32;  ///< added to an index: its replay
 
-  struct Launched {
-    plan::Answer who;
-    hypotheses::FoundLaunch found;
-  };
   /// The recorded answer whose launch an answer has.
   std::optional<std::size_t> launched_as(std::size_t index) const;
   template <class Make>
@@ -107,7 +101,7 @@ class Context {
   std::shared_ptr<const void> inputs_on_gpu_ = {};  ///< what runs on this problem there goes up once
   std::map<Key, std::unique_ptr<Answered>> answers_;
   std::map<Key, NoAnswer> without_;
-  std::map<Key, Launched> launched_;
+  std::map<Key, plan::Answer> launched_;
   std::set<Key> in_use_;
   std::map<std::size_t, std::shared_future<kda::GateStatistics>> gates_;
   std::map<Key, std::shared_future<LimitGrounds>> grounds_;  ///< by chunk size and pass

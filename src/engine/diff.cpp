@@ -163,7 +163,7 @@ report::TensorResult compared_pair(const Side& got, const Side& reference, const
   counted.nan_bits = same_type;
   judge::Comparison comparison(fixture::leaf(name), a.shape, *a.dtype, v_first, counted);
   compare_blocks(comparison, got_reader, reference_reader, request.limits);
-  judge::JudgeOptions options;
+  judge::Evidence options;
   options.zeros_decide = name.starts_with("inputs/");
   const judge::Measures measures = comparison.finish();
   report::TensorResult result = judged({name, a.shape, *a.dtype, v_first}, measures,

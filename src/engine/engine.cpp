@@ -69,8 +69,7 @@ bool needs_gpu(const plan::Plan& plan) {
     return std::ranges::any_of(problem.cases, [&](const plan::Case& item) {
       if (!item.skip.empty()) return false;
       const kda::Variant* const variant = item.answer ? problem.answers[*item.answer].variant : nullptr;
-      const bool asks_oracle = item.question != plan::Question::forecast &&
-                               item.question != plan::Question::bits &&
+      const bool asks_oracle = item.question != plan::Question::overflow &&
                                item.question != plan::Question::identity &&
                                item.asked->oracle_or_usual() != plan::OracleChoice::none;
       return (variant != nullptr && kda::is_on_gpu(*variant)) ||
@@ -95,9 +94,8 @@ void run_problem(const plan::Problem& plan, const Resources& resources, report::
       findings.notes.push_back(line);
     }
     std::string failure;
-    for (const auto find :
-         {judge_verdicts, judge_laws, compare_stages, follow_growth, attribute_errors, climb_ladders,
-          forecast_runs, measure_power, capture_answers, explain_bits, identify_outputs}) {
+    for (const auto find : {judge_verdicts, judge_laws, compare_stages, identify_outputs, follow_growth,
+                            forecast_runs, find_faults, measure_power, capture_answers}) {
       // What goes wrong with one question takes nothing of the others with it.
       try {
         find(context, findings);

@@ -45,13 +45,11 @@ void judge_verdicts(Context& context, Findings& findings);
 /// Every verdict under a law.
 void judge_laws(Context& context, Findings& findings);
 void compare_stages(Context& context, Findings& findings);
-void follow_growth(Context& context, Findings& findings);
-void attribute_errors(Context& context, Findings& findings);
-void climb_ladders(Context& context, Findings& findings);
-void forecast_runs(Context& context, Findings& findings);
 void measure_power(Context& context, Findings& findings);
-void explain_bits(Context& context, Findings& findings);
 void identify_outputs(Context& context, Findings& findings);
+void follow_growth(Context& context, Findings& findings);
+void forecast_runs(Context& context, Findings& findings);
+void find_faults(Context& context, Findings& findings);
 /// Throws Error{environment} where the file cannot be written.
 void capture_answers(Context& context, Findings& findings);
 

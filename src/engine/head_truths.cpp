@@ -9,13 +9,6 @@ namespace kda_check::engine {
 
 namespace {
 
-judge::HeadRows rows_of(const HeadTruths::Values& tensors, const HeadTruths& truths, std::string_view tensor,
-                        const judge::RowLayout& layout, std::size_t head) {
-  const std::span<const double> values = tensors.find(tensor)->second;
-  const std::size_t heads = values.size() / (layout.rows * layout.width);
-  return {values, layout.with_heads(heads), head - truths.first * (heads / truths.count)};
-}
-
 /// None where there is no memory.
 kda::TensorOnGpu room_on_gpu(std::size_t elements) {
   try {
@@ -30,12 +23,9 @@ kda::TensorOnGpu room_on_gpu(std::size_t elements) {
 
 judge::HeadRows truth_of(const HeadTruths& truths, std::string_view tensor, const judge::RowLayout& layout,
                          std::size_t head) {
-  return rows_of(truths.tensors, truths, tensor, layout, head);
-}
-
-judge::HeadRows magnitude_of(const HeadTruths& truths, std::string_view tensor,
-                             const judge::RowLayout& layout, std::size_t head) {
-  return rows_of(truths.magnitudes, truths, tensor, layout, head);
+  const std::span<const double> values = truths.tensors.find(tensor)->second;
+  const std::size_t heads = values.size() / (layout.rows * layout.width);
+  return {values, layout.with_heads(heads), head - truths.first * (heads / truths.count)};
 }
 
 void for_heads(TruthSource& source, std::size_t query_heads,
@@ -50,8 +40,7 @@ void for_heads(TruthSource& source, std::size_t query_heads,
   }
 }
 
-kda::OracleSink ForwardTruths::kept(std::size_t first, std::size_t count, Part part, Held& held,
-                                    bool on_gpu) const {
+kda::OracleSink ForwardTruths::kept(std::size_t first, std::size_t count, Held& held, bool on_gpu) const {
   const kda::Dimensions& d = problem_.dimensions();
   const std::size_t group = problem_.heads_per_group(), heads = count * group, row = heads * d.V,
                     state_size = d.K * d.V;
@@ -63,24 +52,21 @@ kda::OracleSink ForwardTruths::kept(std::size_t first, std::size_t count, Part p
   sink.output = [=, T = d.T, threads = threads_, &held](const kda::OracleOutput& block) {
     if (is_on_gpu)
       return kda::upload_part(held.o_on_gpu, (block.batch * T + block.begin) * row, block.count * row,
-                              block.*part.of_o);
+                              block.hi);
     // Who fills memory first pays for it.
     parallel_for(block.count, threads, [&](std::size_t token, int) {
-      std::copy_n(block.*part.of_o + token * row, row,
-                  &held.o[(block.batch * T + block.begin + token) * row]);
+      std::copy_n(block.hi + token * row, row, &held.o[(block.batch * T + block.begin + token) * row]);
     });
   };
   sink.state = [=, &held](const kda::OracleState& state) {
     const std::size_t head = state.head - first * group;
-    std::copy_n(state.*part.of_state, state_size,
-                &held.final_state[(state.sequence * heads + head) * state_size]);
+    std::copy_n(state.hi, state_size, &held.final_state[(state.sequence * heads + head) * state_size]);
   };
   return sink;
 }
 
 HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::OracleSink& also, bool on_gpu) {
-  const kda::OracleSink values =
-      kept(first, count, {&kda::OracleOutput::hi, &kda::OracleState::hi}, values_, on_gpu);
+  const kda::OracleSink values = kept(first, count, values_, on_gpu);
   kda::OracleSink sink;
   sink.begun = also.begun;
   sink.output = [&](const kda::OracleOutput& block) {
@@ -98,14 +84,6 @@ HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::Or
   return truths;
 }
 
-HeadTruths ForwardTruths::with_magnitudes(std::size_t first, std::size_t count, bool) {
-  HeadTruths truths =
-      of(first, count,
-         kept(first, count, {&kda::OracleOutput::magnitude, &kda::OracleState::magnitude}, magnitudes_));
-  truths.magnitudes = magnitudes_.by_tensor();
-  return truths;
-}
-
 HeadTruths::OnGpu copied_to_gpu(const kda::GradientTruths& truths) {
   HeadTruths::OnGpu copies;
   try {
@@ -118,13 +96,9 @@ HeadTruths::OnGpu copied_to_gpu(const kda::GradientTruths& truths) {
   return copies;
 }
 
-GradientHeads::GradientHeads(std::size_t query_heads, kda::GradientTruths truths,
-                             std::function<kda::GradientTruths()> again, HeadTruths::OnGpu on_gpu,
+GradientHeads::GradientHeads(std::size_t query_heads, kda::GradientTruths truths, HeadTruths::OnGpu on_gpu,
                              int threads)
-    : query_heads_(query_heads),
-      truths_(std::move(truths)),
-      again_(std::move(again)),
-      on_gpu_(std::move(on_gpu)) {
+    : query_heads_(query_heads), truths_(std::move(truths)), on_gpu_(std::move(on_gpu)) {
   // Gigabytes, which to give back takes its time.
   std::vector<tensor::Unfilled*> others;
   for (kda::GradientTruth& truth : truths_)
@@ -138,20 +112,6 @@ HeadTruths GradientHeads::of(std::size_t, std::size_t) {
     if (const tensor::Unfilled& hi = truths_[static_cast<std::size_t>(row.gradient)].hi; !hi.empty())
       all.tensors.emplace(row.name, hi);
   all.on_gpu = on_gpu_;
-  return all;
-}
-
-HeadTruths GradientHeads::with_magnitudes(std::size_t first, std::size_t count, bool chunk_form) {
-  if (!has_magnitudes_) {
-    truths_ = {};  // not both at once
-    truths_ = again_();
-    has_magnitudes_ = true;
-  }
-  HeadTruths all = of(first, count);
-  for (const kda::GradientRow& row : kda::gradients()) {
-    const kda::GradientTruth& truth = truths_[static_cast<std::size_t>(row.gradient)];
-    if (!truth.hi.empty()) all.magnitudes.emplace(row.name, truth.magnitude_of(chunk_form));
-  }
   return all;
 }
 

@@ -20,16 +20,14 @@ namespace kda_check::engine {
 struct HeadTruths {
   std::size_t first = 0, count = 0;
   using Values = std::map<std::string, std::span<const double>, std::less<>>;
-  Values tensors = {}, magnitudes = {};
+  Values tensors = {};
   using OnGpu = std::map<std::string, kda::TensorOnGpu, std::less<>>;
   OnGpu on_gpu = {};  ///< what is there, too or alone
 };
 
-/// One head, counted in the whole tensor that `layout` is of; its magnitudes, where they were asked for.
+/// One head, counted in the whole tensor that `layout` is of.
 judge::HeadRows truth_of(const HeadTruths& truths, std::string_view tensor, const judge::RowLayout& layout,
                          std::size_t head);
-judge::HeadRows magnitude_of(const HeadTruths& truths, std::string_view tensor,
-                             const judge::RowLayout& layout, std::size_t head);
 
 class TruthSource {
  public:
@@ -38,8 +36,6 @@ class TruthSource {
   virtual std::size_t at_once() const = 0;
   /// Of these heads at least; valid until it is asked again.
   virtual HeadTruths of(std::size_t first, std::size_t count) = 0;
-  /// With magnitudes: those of the chunk form, or of the recurrence.
-  virtual HeadTruths with_magnitudes(std::size_t first, std::size_t count, bool chunk_form) = 0;
 };
 
 /// Calls body(truths, first, count) for all of `query_heads` heads that are wanted, in their order, some at
@@ -57,7 +53,6 @@ class ForwardTruths : public TruthSource {
 
   std::size_t at_once() const override { return at_once_; }
   HeadTruths of(std::size_t first, std::size_t count) override { return of(first, count, {}); }
-  HeadTruths with_magnitudes(std::size_t first, std::size_t count, bool chunk_form) override;
   /// `also` sees all that the oracle hands out. `on_gpu`: o is wanted there, and there alone if there is
   /// room.
   HeadTruths of(std::size_t first, std::size_t count, const kda::OracleSink& also, bool on_gpu = false);
@@ -73,20 +68,14 @@ class ForwardTruths : public TruthSource {
       return values;
     }
   };
-  /// What of all that the oracle hands out.
-  struct Part {
-    const double* kda::OracleOutput::*of_o;
-    const double* kda::OracleState::*of_state;
-  };
-  /// Takes one part of some heads to `held`.
-  kda::OracleSink kept(std::size_t first, std::size_t count, Part part, Held& held,
-                       bool on_gpu = false) const;
+  /// Takes the values of some heads to `held`.
+  kda::OracleSink kept(std::size_t first, std::size_t count, Held& held, bool on_gpu) const;
 
   const kda::Problem& problem_;
   const kda::OracleOptions options_;
   const int threads_;
   const std::size_t at_once_;
-  Held values_, magnitudes_;
+  Held values_;
 };
 
 /// Copies of the values of `truths`; none where there is no memory.
@@ -95,21 +84,16 @@ HeadTruths::OnGpu copied_to_gpu(const kda::GradientTruths& truths);
 /// Gradients, whose truth is whole in any case.
 class GradientHeads : public TruthSource {
  public:
-  /// Keeps the values of `truths` alone; `again` is asked for the same truths when magnitudes are. `on_gpu`:
-  /// those that are there, too.
-  GradientHeads(std::size_t query_heads, kda::GradientTruths truths,
-                std::function<kda::GradientTruths()> again, HeadTruths::OnGpu on_gpu, int threads);
+  /// Keeps the values of `truths` alone. `on_gpu`: those that are there, too.
+  GradientHeads(std::size_t query_heads, kda::GradientTruths truths, HeadTruths::OnGpu on_gpu, int threads);
 
   std::size_t at_once() const override { return query_heads_; }
   HeadTruths of(std::size_t first, std::size_t count) override;
-  HeadTruths with_magnitudes(std::size_t first, std::size_t count, bool chunk_form) override;
 
  private:
   const std::size_t query_heads_;
   kda::GradientTruths truths_;
-  const std::function<kda::GradientTruths()> again_;
   const HeadTruths::OnGpu on_gpu_;
-  bool has_magnitudes_ = false;
 };
 
 }  // namespace kda_check::engine

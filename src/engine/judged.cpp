@@ -53,15 +53,16 @@ judge::ComparisonOptions comparison_options(const plan::Judging& judging, int th
 }
 
 report::TensorResult judged(const TensorOf& tensor, const Measures& m, std::vector<judge::Limit> limits,
-                            std::size_t worst, const judge::JudgeOptions& options) {
+                            std::size_t worst, const judge::Evidence& evidence) {
   report::TensorResult result;
   result.name = tensor.name;
   result.shape = tensor.shape;
   result.dtype = numeric::name_of(tensor.dtype);
-  result.limits = judge::at_least_storage(std::move(limits), m);
-  const judge::Judgement judgement = judge::judge(m, result.limits, options);
+  const judge::Judgement judgement = judge::judge(m, std::move(limits), evidence);
+  result.limits = judgement.limits;
   result.verdict = judgement.verdict;
-  result.reason = judgement.reason;
+  result.reason = judgement.reason, result.decided_by = judgement.metric;
+  if (std::isfinite(judgement.floor)) result.floor = judgement.floor;
   for (const judge::Metric& metric : judge::metrics())
     if (metric.is_known(m)) result.metrics.emplace_back(metric.name, metric.value(m));
   for (const std::vector<judge::Point>* const list : {&m.class_mismatches, &m.worst})
@@ -97,47 +98,6 @@ report::TensorResult judged_by_bits(const TensorOf& tensor, const tensor::Tensor
   return result;
 }
 
-void lift(std::vector<judge::Limit>& limits, const TwinReading& twins, const judge::Measures& measures) {
-  constexpr double headroom = 1.5;
-  /// That of the test (docs/twins.md): a limit that twins break was derived from less than there is.
-  constexpr double headroom_beyond = 2.5;
-  /// One number is far larger than the largest of seven at times, and a bias of sums over tokens is all it
-  /// has.
-  const double headroom_of_few = twins.of_few_channels ? 8 : 4;
-  /// One twin that breaks down somewhere says nothing of the others; two that do are no exception.
-  constexpr double most_of_one_element = 2;
-  constexpr double most_of_gradients = 4;
-  /// The largest of a few errors of seven twins is not the largest there may be.
-  constexpr double most_of_few = 2;
-  // As far as it says anything. Beyond, twins that err as much leave open whether an answer that is like them
-  // is wrong.
-  const bool is_like_them = !measures.has_twins || measures.twins <= 1;
-  const double most =
-      measures.rms_ratio >= judge::hollow_rms_ratio && is_like_them ? 1 : judge::hollow_rms_ratio;
-  for (judge::Limit& limit : limits) {
-    if (limit.source != "derived") continue;
-    double least = 0;
-    if (limit.metric == "scaled_ulp" && limit.value < measures.scaled_ulp.value) {
-      // Of few channels the magnitude of a sum may vanish with the sum: what is lost there twins alone know.
-      const auto& [of_one, of_two] = twins.scaled_ulps;
-      least = twins.of_few_channels ? 4 * of_one
-                                    : std::max(std::min(headroom * of_one, most_of_one_element * limit.value),
-                                               headroom * of_two);
-      if (twins.of_gradient && is_like_them) least = std::max(least, most_of_gradients * limit.value);
-      if (twins.of_few_errors && is_like_them) least = std::max(least, most_of_few * limit.value);
-    } else if (limit.metric == "rms_ratio" && limit.value < std::max(twins.rms_ratio, measures.rms_ratio)) {
-      const double factor = twins.of_few_errors || twins.of_few_channels ? headroom_of_few
-                            : twins.rms_ratio > limit.value              ? headroom_beyond
-                                                                         : headroom;
-      least = std::min(factor * twins.rms_ratio, std::nextafter(most, 0));
-      // What is derived is an rms of many errors.
-      if (twins.of_few_errors && limit.value < measures.rms_ratio)
-        least = std::max(least, headroom * limit.value);
-    }
-    if (limit.value < least) limit.value = least, limit.source = "twins";
-  }
-}
-
 namespace {
 
 report::TensorResult not_compared(const report::TensorResult& tensor, const std::string& reference) {
@@ -162,40 +122,28 @@ std::string sentence_of(const TwinResult& twins) {
 
 }  // namespace
 
-void judge_by_twins(report::TensorResult& result, const TwinResult& twins) {
-  // Where most of a value is lost it decides by jumps how much: the limit says it.
-  const judge::Limit* const rms = judge::find_limit(result.limits, "rms_ratio");
-  const bool is_lost = rms != nullptr && (rms->source == "derived" || rms->source == "twins") &&
-                       rms->value >= judge::hollow_rms_ratio / 2;
-  /// One healthy answer in some 20000 is beyond its twins, and hardly one that much (docs/twins.md,
-  /// "Calibration").
-  const double clearly_beyond = is_lost ? 3 : 1.5;
-  /// Twins of other structures are that far apart at times.
-  const double far_beyond = is_lost ? 3 : 2;
+judge::BesideTwins beside(const TwinResult& twins) {
   const judge::TwinJudgement& judgement = twins.judgement;
-  const judge::Excess& worst = judgement.worst;
-  result.twins = {twins.twins,  judgement.ratio, judgement.energy, twins.place,
-                  worst.energy, worst.slope,     worst.sigmas,     twins.maps};
-  if (judgement.ratio <= 1 || result.verdict == judge::Verdict::inconclusive) return;
-  // Whoever has a form that no twin has may set the limit, with a reason; then it decides.
-  const judge::Limit* const allowed = judge::find_limit(result.limits, "twins");
-  if (allowed != nullptr && judgement.ratio <= allowed->value) return;
-  std::string where = sentence_of(twins);
+  judge::BesideTwins result{judgement.ratio,
+                            judgement.floor,
+                            judgement.by_slope || judgement.uneven,
+                            twins.computation_is_known,
+                            twins.computation_is_whole,
+                            twins.gate_offset.has_value(),
+                            {}};
+  if (judgement.ratio <= 1) return result;
+  result.where = sentence_of(twins);
   if (twins.gate_offset)
-    where +=
+    result.where +=
         fmt::format("; as gates make that are off by {:.2g} x 2^-24 exp(A_log): softplus as log2(1 + 2^x)?",
                     *twins.gate_offset);
-  if (result.verdict == judge::Verdict::fail) {
-    result.reason += "; " + where;
-  } else if (twins.gate_offset || (twins.structure_known && judgement.ratio > clearly_beyond) ||
-             (judgement.ratio > far_beyond && (judgement.by_slope || judgement.uneven))) {
-    result.verdict = judge::Verdict::fail;
-    result.reason = where;
-  } else {
-    result.verdict = judge::Verdict::inconclusive;
-    result.reason =
-        (twins.structure_known ? "hardly beyond its twins: " : "no emulation of this form: ") + where;
-  }
+  return result;
+}
+
+report::TwinFinding finding_of(const TwinResult& twins) {
+  const judge::Excess& worst = twins.judgement.worst;
+  return {twins.twins,  twins.judgement.ratio, twins.judgement.energy, twins.place,
+          worst.energy, worst.slope,           worst.sigmas,           twins.maps};
 }
 
 void conclude(report::CaseResult& result) {

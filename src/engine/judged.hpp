@@ -24,10 +24,10 @@ struct TensorOf {
   const kda::PoolCall* pool = nullptr;  ///< places are those of this call, of whose ordinary form it is
 };
 
-/// `limits`: those that apply. `worst`: points to list.
+/// `limits`: derived, or those that apply. `worst`: points to list.
 report::TensorResult judged(const TensorOf& tensor, const judge::Measures& measures,
                             std::vector<judge::Limit> limits, std::size_t worst,
-                            const judge::JudgeOptions& options = {});
+                            const judge::Evidence& evidence = {});
 
 /// What two tensors that must be the same are.
 enum class Sameness : unsigned char {
@@ -39,12 +39,9 @@ report::TensorResult judged_by_bits(const TensorOf& tensor, const tensor::Tensor
                                     const tensor::Tensor& expected, const judge::ComparisonOptions& options,
                                     Sameness sameness, bool zeros_decide, const char* source);
 
-/// Derived limits on rms_ratio that the answer breaks, or twins themselves, and on scaled_ulp that the answer
-/// breaks, give way to what twins need (docs/twins.md).
-void lift(std::vector<judge::Limit>& limits, const TwinReading& twins, const judge::Measures& measures);
-/// What twins add to a verdict within the limits: clearly beyond them it fails, unless it errs more
-/// everywhere and nothing is known of its structure. Says where in any case.
-void judge_by_twins(report::TensorResult& result, const TwinResult& twins);
+/// As evidence, and as a report has it.
+judge::BesideTwins beside(const TwinResult& twins);
+report::TwinFinding finding_of(const TwinResult& twins);
 
 /// `profile`: keep what a report needs for drawings, 48 bytes for every token and head.
 judge::ComparisonOptions comparison_options(const plan::Judging& judging, int threads, bool profile);

@@ -140,7 +140,7 @@ class Trials {
     for (Measured& item : measured(truth, pairings))
       tensors[item.pairing].push_back(judged({item.tensor, item.got->shape(), item.got->dtype(), v_first()},
                                              item.measures, std::move(item.limits), usual.worst_or_usual(),
-                                             item.judging));
+                                             item.evidence));
     for (std::size_t i = 0; i < later_.size(); ++i) keep(later_[i]->what, std::move(tensors[i]));
   }
 

@@ -224,9 +224,8 @@ std::unique_ptr<TruthSource> compare_gradients(const Truth& truth, const std::ve
       item.truth->chunk_excess = chunk_excess[static_cast<std::size_t>(row.gradient)];
     }
   if (twins.is_empty()) return nullptr;
-  return std::make_unique<GradientHeads>(
-      problem.dimensions().H, std::move(truths), [&truth] { return gradient_truths(truth); }, copies.taken(),
-      truth.threads);
+  return std::make_unique<GradientHeads>(problem.dimensions().H, std::move(truths), copies.taken(),
+                                         truth.threads);
 }
 
 /// Answers with answers alone.

@@ -122,8 +122,8 @@ void check_memory(const kda::Problem& problem, std::string_view tensor, const He
       kda::expected_shape(*kda::find_spec(tensor), problem.dimensions(), problem.options.state_v_first));
   const std::size_t stored = numeric::format_of(kda::dtype_of(tensor, problem, kernel.options.dtype)).bytes;
   std::size_t bytes =
-      elements * (kernel.family.size() * stored + sizeof(float) + sizeof(double) + sizeof(std::int16_t));
-  if (slopes_judge(kernel.compute()))  // directions
+      elements * (kernel.twins.size() * stored + sizeof(float) + sizeof(double) + sizeof(std::int16_t));
+  if (slopes_judge(kernel.compute(), kernel.options.dtype))  // directions
     for (const std::string& name : kda::tensors_of(kda::Pass::forward))
       bytes += 2 * sizeof(float) *
                tensor::element_count(kda::expected_shape(*kda::find_spec(name), problem.dimensions(),
@@ -170,12 +170,13 @@ Power power_of(const kda::Problem& problem, std::string_view tensor, const Healt
   check_memory(problem, tensor, kernel, memory_budget);
   const int threads = kernel.options.threads;
   const bool in_fp64 = kernel.compute() == numeric::ComputeFormat::fp32;
-  PowerAnswers answers(problem, tensor, kernel);
+  const PowerAnswers answers(problem, tensor, kernel);
   ExactTensor exact(answers.healthy().size(), in_fp64);
   Power power;
   power.limits = limits_of(problem, tensor, kernel, answers, gates, memory_budget, exact);
-  if (const judge::Limit* const rms = judge::find_limit(power.limits, "rms_ratio"))
-    answers.allow_twins(rms->value);
+  judge::Evidence evidence;
+  evidence.stable_rms_ratio = answers.stable_rms_ratio(exact.values);
+  power.limits = judge::bounds(std::move(power.limits), evidence, answers.healthy().size());
   const PowerOfLimits limits(answers, exact, power.limits);
   power.is_finite = limits.is_finite();
   if (!power.is_finite) return power;
@@ -186,8 +187,8 @@ Power power_of(const kda::Problem& problem, std::string_view tensor, const Healt
     PlacePower& place = power.faults.emplace_back(PlacePower{fault.family, fault.place});
     place.by_limits = has_share(fault.family) ? limits.least(fault) : std::optional(limits.statistic(fault));
   }
-  if (kernel.family.size() >= judge::fewest_twins) {
-    power.twins = kernel.family.size();
+  if (kernel.twins.size() - kernel.stable >= judge::fewest_twins) {
+    power.twins = kernel.twins.size() - kernel.stable;
     by_twins(power, faults, answers, exact.values);
   }
   return power;

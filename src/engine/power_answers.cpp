@@ -5,6 +5,7 @@
 
 #include "base/threads/parallel.hpp"
 #include "engine/twin_heads.hpp"
+#include "judge/verdict.hpp"
 #include "numeric/rounding.hpp"
 
 namespace kda_check::engine {
@@ -41,15 +42,15 @@ PowerAnswers::PowerAnswers(const kda::Problem& problem, std::string_view tensor,
       layout_(judge::row_layout(tensor, healthy_.shape(), problem,
                                 static_cast<std::size_t>(problem.options.chunk_size))),
       twins_(problem.dimensions().H) {
-  decays_.resize(slopes_judge(kernel.compute()) ? twins_.size() : 0);
+  decays_.resize(slopes_judge(kernel.compute(), storage_) ? twins_.size() : 0);
   parallel_for(twins_.size(), kernel.options.threads, [&](std::size_t query_head, int) {
     const kda::Problem part = one_query_head(problem, query_head);
     if (!decays_.empty()) decays_[query_head].emplace(problem, query_head);
-    std::vector<kda::Tensors> answers = answers_of(kernel_.family, kda::Pass::forward, part);
+    std::vector<kda::Tensors> answers = answers_of(kernel_.twins, kda::Pass::forward, part);
     for (kda::Tensors& answer : answers)
       twins_[query_head].push_back(std::move(answer.at(std::string(tensor))));
   });
-  if (!kernel.family.empty())
+  if (!kernel.twins.empty())
     layout_of_twins_ =
         judge::row_layout(tensor, twins_.front().front().shape(), one_query_head(problem, 0), layout_.chunk);
 }
@@ -91,18 +92,23 @@ std::vector<judge::TwinJudgement> PowerAnswers::judged(const judge::TruthValues&
     const auto begin = trials.begin() + static_cast<std::ptrdiff_t>(first);
     const std::size_t count = std::min(at_once, trials.size() - first);
     const std::vector<judge::TwinJudgement> some =
-        judged_at_once(truth, std::vector<Trial>(begin, begin + static_cast<std::ptrdiff_t>(count)));
+        measured(truth, std::vector<Trial>(begin, begin + static_cast<std::ptrdiff_t>(count))).conclude();
     if (some.empty()) return {};
     all.insert(all.end(), some.begin(), some.end());
   }
+  for (judge::TwinJudgement& one : all) one.ratio /= judge::verdict_constants.beyond_its_computation;
   return all;
 }
 
-std::vector<judge::TwinJudgement> PowerAnswers::judged_at_once(const judge::TruthValues& truth,
-                                                               const std::vector<Trial>& trials) const {
+double PowerAnswers::stable_rms_ratio(const judge::TruthValues& truth) const {
+  return kernel_.stable == 0 ? 0 : measured(truth, {{nullptr, 0}}).stable_rms_ratio();
+}
+
+judge::TwinTest PowerAnswers::measured(const judge::TruthValues& truth,
+                                       const std::vector<Trial>& trials) const {
   judge::TwinSetting setting = twin_setting(TwinsOf::outputs, layout_, kernel_.compute(), storage_,
-                                            kernel_.family.size(), trials.size());
-  setting.most_rms_ratio = std::max(setting.most_rms_ratio, allowed_);
+                                            kernel_.twins.size(), trials.size());
+  setting.stable = kernel_.stable, setting.left = 0;
   judge::TwinTest test(std::move(setting));
   const std::size_t group = layout_.heads / twins_.size();
   parallel_for(layout_.heads, kernel_.options.threads, [&](std::size_t head, int) {
@@ -115,7 +121,7 @@ std::vector<judge::TwinJudgement> PowerAnswers::judged_at_once(const judge::Trut
     for (const Trial& trial : trials) values.fields.emplace_back(faulty(healthy, head, trial), layout_.width);
     test.measure(head, values);
   });
-  return test.conclude();
+  return test;
 }
 
 }  // namespace kda_check::engine

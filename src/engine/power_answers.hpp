@@ -9,7 +9,7 @@
 
 #include "engine/decay_directions.hpp"
 #include "engine/power_faults.hpp"
-#include "engine/twin_family.hpp"
+#include "engine/twin_heads.hpp"
 #include "judge/measures/head_values.hpp"
 #include "judge/spread/twin_test.hpp"
 
@@ -19,7 +19,8 @@ namespace kda_check::engine {
 struct HealthyKernel {
   const kda::Variant* variant;
   kda::RunOptions options;  ///< with threads
-  std::vector<Twin> family;
+  std::vector<Twin> twins;  ///< the kernel itself, and others that round as it does; then stable computations
+  std::size_t stable = 0;   ///< of these
 
   numeric::ComputeFormat compute() const {
     return kda::compute_format(*variant, options.dtype, options.arithmetic);
@@ -52,23 +53,20 @@ class PowerAnswers {
   /// That head with a share of a fault, as it is stored.
   std::vector<float> faulty(const HealthyHead& healthy, std::size_t head, const Trial& trial) const;
 
-  /// A derived limit on rms_ratio: a twin may err as much, however much that is.
-  void allow_twins(double rms_ratio) { allowed_ = rms_ratio; }
-
-  /// One for each trial; none where fewer than three twins are fit.
+  /// One for each trial, its ratio in units of what a verdict lets pass; none where fewer than three twins
+  /// are fit.
   std::vector<judge::TwinJudgement> judged(const judge::TruthValues& truth,
                                            const std::vector<Trial>& trials) const;
+  double stable_rms_ratio(const judge::TruthValues& truth) const;
 
  private:
-  std::vector<judge::TwinJudgement> judged_at_once(const judge::TruthValues& truth,
-                                                   const std::vector<Trial>& trials) const;
+  judge::TwinTest measured(const judge::TruthValues& truth, const std::vector<Trial>& trials) const;
 
   const HealthyKernel& kernel_;
   const std::string tensor_;
   tensor::Tensor healthy_;
   numeric::DType storage_;
   judge::RowLayout layout_, layout_of_twins_;
-  double allowed_ = 0;
   std::vector<std::vector<tensor::Tensor>> twins_;      ///< by query head
   std::vector<std::optional<DecayDirections>> decays_;  ///< by query head, where slopes judge
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/names.hpp"
+#include "engine/computation.hpp"
 #include "engine/findings.hpp"
 #include "engine/power.hpp"
 #include "plan/power_classes.hpp"
@@ -183,9 +184,12 @@ void measure_power(Context& context, Findings& findings) {
       const Answered who = described(answer, kda::Pass::forward, context.plan());
       const std::string of_class(plan::power_class(answer));
       context.progress("power, " + of_class);
-      const HealthyKernel kernel{
-          answer.variant, context.options_of(answer),
-          twin_family(context.problem(), kda::Pass::forward, who.compute, who.dtype, who.form, Manner{})};
+      const Computation computation = computation_of_variant(who, context.problem());
+      hypotheses::Spread spread =
+          hypotheses::spread_around(*computation.hypothesis, *computation.licensed, context.problem());
+      const std::size_t stable = spread.stable.size();
+      const HealthyKernel kernel{answer.variant, context.options_of(answer), in_one_list(std::move(spread)),
+                                 stable};
       const Power power = power_of(context.problem(), item.tensors.front(), kernel,
                                    context.gates(who.chunk_size), context.resources().limits.memory_budget);
       finished.entries.push_back(entry_of(power, item, who, of_class));

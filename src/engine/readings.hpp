@@ -1,4 +1,4 @@
-// The numbers of a run by name: what a baseline keeps and what `history` follows.
+// The numbers of a run by name: what a baseline keeps.
 #pragma once
 
 #include <span>

@@ -86,14 +86,10 @@ report::TensorResult tensor_of(const Json& item) {
   for (const Json& point : item.at("worst_points")) tensor.points.push_back(point_of(point));
   tensor.worst_window = item.value("worst_window", "");
   tensor.worst_head = item.value("worst_head", "");
+  if (item.contains("floor")) tensor.floor = number_of(item.at("floor"));
   if (item.contains("twins")) tensor.twins = twins_of(item.at("twins"));
   tensor.reference_fails = item.value("reference_fails", false);
   return tensor;
-}
-
-report::ProbeMatch match_of(const Json& item) {
-  return {item.at("convention"), item.at("meaning"), item.at("tensor"),
-          number_of(item.at("rms_ratio_as_given")), number_of(item.at("rms_ratio_as_misread"))};
 }
 
 report::CaseResult case_of(const Json& item) {
@@ -114,13 +110,6 @@ report::CaseResult case_of(const Json& item) {
   result.trials = item.value("trials", "");
   result.repro = item.value("repro", "");
   for (const Json& tensor : item.at("tensors")) result.tensors.push_back(tensor_of(tensor));
-  if (item.contains("probe")) {
-    const Json& probe = item.at("probe");
-    report::ProbeResult& found = result.probe.emplace();
-    for (const Json& match : probe.at("matches")) found.matches.push_back(match_of(match));
-    if (!probe.at("nearest").is_null()) found.nearest = match_of(probe.at("nearest"));
-    found.conventions = count_of(probe.at("conventions")), found.scope = probe.at("scope");
-  }
   return result;
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <tuple>
 
 #include "base/error.hpp"
 #include "base/memory.hpp"
@@ -43,7 +42,6 @@ struct Judged {
 struct Class {
   ComputeFormat compute;
   DType dtype;
-  plan::Names left_out;
   std::vector<std::size_t> answers;
 };
 
@@ -57,12 +55,10 @@ class StageJudge {
     for (std::size_t a = 0; a < answers_.size(); ++a) {
       const Answered& who = *answers_[a].who;
       if (who.compute == ComputeFormat::fp64) continue;
-      const auto known = std::ranges::find_if(classes, [&](const Class& one) {
-        return std::tie(one.compute, one.dtype, one.left_out) ==
-               std::tie(who.compute, who.dtype, answers_[a].left_out);
-      });
+      const auto known = std::ranges::find_if(
+          classes, [&](const Class& one) { return one.compute == who.compute && one.dtype == who.dtype; });
       if (known == classes.end())
-        classes.push_back({who.compute, who.dtype, answers_[a].left_out, {a}});
+        classes.push_back({who.compute, who.dtype, {a}});
       else
         known->answers.push_back(a);
     }
@@ -100,8 +96,8 @@ class StageJudge {
   }
 
   void judge(const Class& one) {
-    std::vector<Twin> family = stage_family(setting_.problem, one.compute, one.dtype, setting_.chunk_size);
-    leave_out(family, one.left_out);
+    const std::vector<Twin> family =
+        hypotheses::twins_of_stages(setting_.problem, one.compute, one.dtype, setting_.chunk_size);
     std::vector<Judged> list = stages_of(one);
     if (family.size() < judge::fewest_twins || list.empty()) return;
     for (Judged& judged : list)
@@ -165,8 +161,7 @@ class StageJudge {
                        const judge::TwinJudgement& judgement) const {
     TwinResult result;
     result.judgement = judgement;
-    result.structure_known =
-        answers_[answer].who->form != judge::Form::unknown && answers_[answer].left_out.empty();
+    result.computation_is_known = result.computation_is_whole = true;  // chunks of its size
     if (judgement.ratio <= 1) return result;
     const judge::Excess& worst = judgement.worst;
     result.place = judge::place_of(worst.region, worst.head, worst.cell, judged.layout);
@@ -241,7 +236,7 @@ int threads_for_stage_twins(const kda::Problem& problem, std::size_t chunk_size,
     throw Error(ErrorKind::input,
                 fmt::format("stages and those of their twins take {}, the budget is {}",
                             size_text(held + per_thread), size_text(budget)),
-                {}, "--memory-limit raises it; --twins off needs less");
+                {}, "--memory-limit raises it; --test off needs less");
   if (per_thread == 0) return threads;
   return static_cast<int>(
       std::clamp<std::size_t>((budget - held) / per_thread, 1, static_cast<std::size_t>(threads)));

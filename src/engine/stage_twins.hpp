@@ -1,5 +1,5 @@
 // The stages of answers beside those of twins: the chunk forms that this program emulates, in chunks of the
-// same size (engine/twin_family.hpp, docs/twins.md).
+// same size (hypotheses/spread.hpp, docs/twins.md).
 #pragma once
 
 #include <array>
@@ -11,11 +11,10 @@
 
 namespace kda_check::engine {
 
-/// The stages of an answer, and whose they are; ways of computing that none of its twins may have.
+/// The stages of an answer, and whose they are.
 struct StagesToJudge {
   const Answered* who;
   const explain::StagedAnswer* stages;
-  plan::Names left_out;
 };
 
 /// What twins say of the stages of one answer, by Stage; nothing of those that it has not, that nothing can

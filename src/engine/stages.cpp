@@ -73,14 +73,15 @@ std::optional<report::TensorResult> judged(const explain::StageError& error, con
   if (!twins) return std::nullopt;
   report::TensorResult result;
   result.name = kda::row_of(error.stage).name;
-  const judge::Judgement classes = judge::judge(error.measures, {{"nonfinite", 0, "exact"}});
-  const bool fails = classes.verdict == judge::Verdict::fail;
-  result.verdict = fails ? classes.verdict : judge::Verdict::pass;
-  if (fails) result.reason = classes.reason;
+  judge::Evidence evidence;
+  evidence.zeros_decide = true, evidence.floor = HUGE_VAL;  // a stage may be small, and nothing
+  evidence.twins = beside(*twins);
   const plan::Names& asked = staged.item->tensors;
   const auto stage = static_cast<std::size_t>(std::ranges::find(asked, result.name) - asked.begin());
-  if (stage < asked.size()) result.limits = judge::overlaid({}, staged.item->limits[stage]);
-  judge_by_twins(result, *twins);
+  if (stage < asked.size()) evidence.by_hand = staged.item->limits[stage];
+  const judge::Judgement judgement = judge::judge(error.measures, {{"nonfinite", 0, "exact"}}, evidence);
+  result.verdict = judgement.verdict, result.reason = judgement.reason, result.limits = judgement.limits;
+  result.twins = finding_of(*twins);
   return result;
 }
 
@@ -169,7 +170,7 @@ void hold_against_twins(std::vector<Staged>& all, const StageSetting& setting, i
   for (Staged& staged : all)
     if (staged.item->has_twins()) {
       asked.push_back(&staged);
-      answers.push_back({&staged.who, &staged.answer, staged.item->asked->twins_left_out});
+      answers.push_back({&staged.who, &staged.answer});
     }
   if (answers.empty()) return;
   std::vector<StageTwins> found = judge_stages(setting, answers, threads);

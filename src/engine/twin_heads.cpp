@@ -74,28 +74,17 @@ std::size_t heads_for_twins(const plan::Problem& problem, kda::Pass pass, int th
                 fmt::format("twins take {:.3g} GB; the memory budget is {:.3g} GB",
                             static_cast<double>(bytes.kept + bytes.per_head) * 1e-9,
                             static_cast<double>(budget) * 1e-9),
-                {}, "--memory-limit raises it; with --twins off the limits decide alone");
+                {}, "--memory-limit raises it; with --test off the limits decide alone");
   const std::size_t most = on_gpu ? problem.outline.dimensions.H : static_cast<std::size_t>(threads);
   if (bytes.per_head == 0) return most;
   return std::clamp<std::size_t>((std::max(left, bytes.kept) - bytes.kept) / bytes.per_head, 1, most);
 }
 
-bool has_twins_for_gpu(const kda::Problem& problem, kda::Pass pass, const Answered& answer,
-                       const plan::Names& left_out) {
-  const std::vector<Twin> family = family_of(problem, pass, answer, left_out);
-  return !family.empty() && can_answer_on_gpu(emulations_of(family, pass), problem);
-}
-
-namespace {
-
-/// How many times farther than its twins an answer may be (docs/twins.md, "Calibration"). Errors of a few
-/// roundings, as of fp32, have long tails, and so have gradients, which end in sums that cancel.
-double most_times_twins(TwinsOf what, bool in_fp32) {
+double most_times_twins(TwinsOf what, numeric::ComputeFormat compute) {
+  const bool in_fp32 = compute == numeric::ComputeFormat::fp32;
   if (what == TwinsOf::outputs) return in_fp32 ? 2.5 : 1.9;
   return in_fp32 ? 3 : 2.5;
 }
-
-}  // namespace
 
 judge::TwinSetting twin_setting(TwinsOf what, const judge::RowLayout& layout, numeric::ComputeFormat compute,
                                 numeric::DType dtype, std::size_t twins, std::size_t answers) {
@@ -107,12 +96,16 @@ judge::TwinSetting twin_setting(TwinsOf what, const judge::RowLayout& layout, nu
   const double least_error =
       std::max(numeric::format_of(range).smallest_normal(), stored.smallest_step() / 2);
   const bool in_fp32 = compute == numeric::ComputeFormat::fp32;
-  judge::TwinSetting setting{layout,
-                             twins,
-                             answers,
-                             storage_unit,
-                             slopes_judge(compute) ? 0x1p-11 : 0.0,
-                             most_times_twins(what, in_fp32)};
+  judge::TwinSetting setting;
+  setting.layout = layout, setting.twins = twins, setting.answers = answers;
+  setting.storage_unit = storage_unit, setting.operand_unit = numeric::row_of(compute).operand_error / 2;
+  if (slopes_judge(compute, dtype)) {
+    // A truncated operand of a product, in few rows any rounded one; what an exponential of fp32 is off by.
+    constexpr std::size_t few_rows = 64;
+    const double of_operands = layout.rows * layout.heads < few_rows ? 0x1p-9 : 0x1p-11;
+    setting.slope_floor = in_fp32 ? 0x1p-16 : of_operands;
+  }
+  setting.factor = most_times_twins(what, compute);
   setting.least_error = least_error;
   return setting;
 }

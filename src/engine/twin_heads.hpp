@@ -4,11 +4,14 @@
 #include <functional>
 #include <vector>
 
-#include "engine/twin_family.hpp"
+#include "engine/answered.hpp"
+#include "hypotheses/spread.hpp"
 #include "judge/spread/twin_test.hpp"
 #include "kda/variants/gpu_emulation.hpp"
 
 namespace kda_check::engine {
+
+using hypotheses::Twin;
 
 /// That query head and its value heads as a problem of their own.
 kda::Problem one_query_head(const kda::Problem& problem, std::size_t query_head);
@@ -39,19 +42,20 @@ bool can_answer_on_gpu(const Emulations& wanted, const kda::Problem& problem);
 /// `left` of the budget beside inputs and answers. Throws Error{input} where one is more than `budget` bytes.
 std::size_t heads_for_twins(const plan::Problem& problem, kda::Pass pass, int threads, bool on_gpu,
                             std::size_t budget, std::size_t left);
-/// Whether some twins of this answer can compute on the GPU, if it has twins.
-bool has_twins_for_gpu(const kda::Problem& problem, kda::Pass pass, const Answered& answer,
-                       const plan::Names& left_out);
-
-/// In fp32 a biased exponential is systematic and legitimate, and so is a slope.
-constexpr bool slopes_judge(numeric::ComputeFormat compute) {
-  return compute != numeric::ComputeFormat::fp32;
+/// In fp32 a biased exponential is systematic and legitimate, and so is a slope; where it is stored in fewer
+/// bits it is next to nothing.
+constexpr bool slopes_judge(numeric::ComputeFormat compute, numeric::DType dtype) {
+  return compute != numeric::ComputeFormat::fp32 || numeric::format_of(dtype).precision < 24;
 }
 
 enum class TwinsOf : unsigned char { outputs, gradients, stages };
 constexpr TwinsOf twins_of(kda::Pass pass) {
   return pass == kda::Pass::forward ? TwinsOf::outputs : TwinsOf::gradients;
 }
+
+/// How many times farther than its twins an answer may be (docs/twins.md, "Calibration"). Errors of a few
+/// roundings, as of fp32, have long tails, and so have gradients, which end in sums that cancel.
+double most_times_twins(TwinsOf what, numeric::ComputeFormat compute);
 
 /// For answers of that precision with tensors of that element type.
 judge::TwinSetting twin_setting(TwinsOf what, const judge::RowLayout& layout, numeric::ComputeFormat compute,

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,9 +34,11 @@ struct TwinTensor {
 struct TwinParameter {
   std::string name;
   std::size_t per_query_head;  ///< elements
+  std::vector<const Answered*> answers;
   struct Sums {
     numeric::ProductSum truth;
-    std::vector<numeric::ProductSum> errors;  ///< by twin
+    std::vector<numeric::ProductSum> errors;    ///< by twin
+    std::vector<numeric::ProductSum> to_first;  ///< how far from the first twin: twins, then answers
   };
   std::vector<Sums> heads;  ///< by query head
 
@@ -45,9 +48,13 @@ struct TwinParameter {
     std::size_t first;
   };
   void measure(std::size_t query_head, const HeadTruths& truths, const std::vector<Values>& twins);
-  /// The largest rms_ratio of those that are not above `most`, or of the best three, if fewer are not; 0
-  /// where these are not finite.
-  double largest_rms_ratio(double most) const;
+  /// Of the twins from `first` on; 0 where none of them is finite.
+  double largest_rms_ratio(std::size_t first) const;
+  /// Of an answer that the first twin computes but for `left` of its error: how far it is from that, in units
+  /// of what the first `compared` twins are; nothing where that is not finite. `factor`: as in
+  /// judge::TwinSetting.
+  std::optional<judge::TwinJudgement> judgement(std::size_t answer, std::size_t compared, double left,
+                                                double factor) const;
 };
 
 }  // namespace kda_check::engine

@@ -1,5 +1,7 @@
 #include "engine/twins.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -43,51 +45,20 @@ void measure(TwinTensor& judged, std::size_t query_head, const HeadTruths& truth
   }
 }
 
-/// By twin, of the heads that belong to a query head and that it is fit in.
-std::vector<double> largest_scaled_ulps(const TwinTensor& judged, std::size_t query_head,
-                                        const HeadTruths& truths, const std::vector<kda::Tensors>& twins) {
-  const std::size_t heads = judged.heads_per_query_head;
-  const judge::RowLayout layout = judged.layout.with_heads(heads);
-  const numeric::Format& format = numeric::format_of(judged.dtype);
-  const std::size_t width = judge::padded_width(layout.width);
-  std::vector<double> exact(width), magnitude(width), got(width);
-  std::vector<double> largest(twins.size(), 0.0);
-  for (std::size_t i = 0; i < heads; ++i) {
-    const std::size_t head = query_head * heads + i;
-    const judge::HeadRows truth = truth_of(truths, judged.name, judged.layout, head),
-                          magnitudes = magnitude_of(truths, judged.name, judged.layout, head);
-    for (std::size_t f = 0; f < twins.size(); ++f) {
-      if (!judged.test->is_fit(head, f)) continue;
-      judge::HeadRows twin(twins[f].find(judged.name)->second, layout, i);
-      twin.store_as(judged.dtype);
-      for (std::size_t row = 0; row < layout.rows; ++row) {
-        truth.read(row, exact.data()), magnitudes.read(row, magnitude.data()), twin.read(row, got.data());
-        for (std::size_t v = 0; v < layout.width; ++v)
-          if (got[v] != exact[v])
-            largest[f] =
-                std::max(largest[f], numeric::scaled_ulp(format, got[v], {exact[v], 0}, magnitude[v]));
-      }
-    }
-  }
-  return largest;
-}
-
 }  // namespace
 
-/// Answers that one family is for.
+/// Answers that one spread is for.
 struct Twins::Class {
   ComputeFormat compute;
   DType dtype;
-  judge::Form form;
-  Manner manner;
-  kda::Segments segments;
-  std::size_t chunk_size;  ///< the limits depend on it
-  plan::Names left_out;
-  std::vector<Twin> family;
+  bool is_known, is_whole;
+  std::optional<double> left;
+  std::string key;
+  std::vector<Twin> family;  ///< twins, then stable computations
+  std::size_t stable;
   std::vector<const Answered*> answers = {};
   std::vector<TwinTensor> tensors = {};
   std::vector<TwinParameter> parameters = {};
-  std::map<std::string, double, std::less<>> limits = {};  ///< on rms_ratio, by tensor
   std::map<std::pair<const Answered*, std::string>, TwinResult> results = {};
 
   void add(const kda::Problem& problem, kda::Pass pass, const Answered& answer) {
@@ -109,8 +80,10 @@ struct Twins::Class {
                                                   static_cast<std::size_t>(problem.options.chunk_size));
       if (layout.rows == 0) {
         const std::size_t H = problem.dimensions().H;
-        const bool is_known = std::ranges::find(parameters, name, &TwinParameter::name) != parameters.end();
-        if (!is_known) parameters.push_back({name, tensor->size() / H, std::vector<TwinParameter::Sums>(H)});
+        auto one = std::ranges::find(parameters, name, &TwinParameter::name);
+        if (one == parameters.end())
+          one = parameters.insert(one, {name, tensor->size() / H, {}, std::vector<TwinParameter::Sums>(H)});
+        one->answers.push_back(&answer);
         continue;
       }
       const std::size_t heads = layout.heads / problem.dimensions().H;
@@ -125,10 +98,13 @@ struct Twins::Class {
   }
 
   void begin(kda::Pass pass) {
-    for (TwinTensor& judged : tensors)
-      if (judged.test == nullptr)
-        judged.test = std::make_unique<judge::TwinTest>(twin_setting(
-            twins_of(pass), judged.layout, compute, judged.dtype, family.size(), judged.answers.size()));
+    for (TwinTensor& judged : tensors) {
+      if (judged.test != nullptr) continue;
+      judge::TwinSetting setting = twin_setting(twins_of(pass), judged.layout, compute, judged.dtype,
+                                                family.size(), judged.answers.size());
+      setting.stable = stable, setting.left = left;
+      judged.test = std::make_unique<judge::TwinTest>(std::move(setting));
+    }
   }
 
   bool has_to_measure(std::size_t query_head) const {
@@ -140,7 +116,9 @@ struct Twins::Class {
                                [&](const TwinTensor& judged) { return judged.has_to_measure(query_head); });
   }
 
-  bool has_decay_slopes(kda::Pass pass) const { return pass == kda::Pass::forward && slopes_judge(compute); }
+  bool has_decay_slopes(kda::Pass pass) const {
+    return pass == kda::Pass::forward && slopes_judge(compute, dtype);
+  }
 
   /// `part`: the problem of this head; `decays`: where slopes judge.
   void measure(const kda::Problem& part, kda::Pass pass, std::size_t query_head, const HeadTruths& truths,
@@ -166,23 +144,37 @@ Twins::Twins(const kda::Problem& problem, kda::Pass pass, int threads, bool draw
       cpu_instead_(std::move(cpu_instead)) {}
 Twins::~Twins() = default;
 
-void Twins::add(const Answered& answer, const plan::Names& left_out) {
+void Twins::add(const Answered& answer, const Computation& computation) {
   if (answer.compute == ComputeFormat::fp64) return;
-  const judge::Form form = form_for_twins(answer, left_out);
-  const Manner manner = manner_of(answer, problem_);
+  std::string key =
+      fmt::format("{} {} {}", numeric::row_of(answer.compute).name, numeric::name_of(answer.dtype),
+                  static_cast<int>(answer.segments.merge) * 1000 + answer.segments.parts);
+  if (computation.is_known()) {
+    key += hypotheses::identity(*computation.hypothesis, problem_);
+    if (computation.left) key += fmt::format(" {} {}", answer.name, *computation.left);
+  } else if (computation.licensed) {
+    key += " near " + hypotheses::identity(*computation.licensed, problem_);
+  }
   for (const std::unique_ptr<Class>& known : classes_)
-    if (known->compute == answer.compute && known->dtype == answer.dtype && known->form == form &&
-        known->manner == manner && known->segments == answer.segments &&
-        known->chunk_size == answer.chunk_size && known->left_out == left_out) {
+    if (known->key == key) {
       if (std::ranges::find(known->answers, &answer) == known->answers.end())
         known->add(problem_, pass_, answer);
       return;
     }
-  std::vector<Twin> family = family_of(problem_, pass_, answer, left_out);
-  if (family.empty()) return;
-  classes_.push_back(
-      std::make_unique<Class>(Class{answer.compute, answer.dtype, form, manner, answer.segments,
-                                    answer.chunk_size, left_out, std::move(family)}));
+  const auto around = [&](const hypotheses::Hypothesis& known) {
+    const bool is_ours = computation.is_known() && !computation.left;
+    return hypotheses::spread_around(known, *computation.licensed, problem_, is_ours);
+  };
+  hypotheses::Spread spread =
+      computation.is_known()
+          ? around(*computation.hypothesis)
+          : hypotheses::spread_of_class(problem_, pass_, answer.compute, answer.dtype, answer.segments);
+  if (!computation.is_known() && computation.licensed) spread.add(around(*computation.licensed));
+  if (spread.twins.size() < judge::fewest_twins) return;
+  const std::size_t stable = spread.stable.size();
+  classes_.push_back(std::make_unique<Class>(
+      Class{answer.compute, answer.dtype, computation.is_known(), !computation.left || computation.is_whole,
+            computation.left, std::move(key), in_one_list(std::move(spread)), stable}));
   classes_.back()->add(problem_, pass_, answer);
 }
 
@@ -204,7 +196,8 @@ bool Twins::are_on_gpu() const {
 }
 
 bool Twins::is_for_gpu(const Class& one) const {
-  return cpu_instead_ && can_answer_on_gpu(emulations_of(one.family, pass_), problem_) &&
+  // What is measured there are differences from the truth.
+  return cpu_instead_ && !one.left && can_answer_on_gpu(emulations_of(one.family, pass_), problem_) &&
          (!one.has_decay_slopes(pass_) ||
           can_answer_on_gpu(decay_emulations(problem_, decay_options_), problem_));
 }
@@ -269,19 +262,8 @@ void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t cou
   for (std::future<void>& last : measuring) tried_on_gpu([&] { last.get(); });
 }
 
-void Twins::limit(const Answered& answer, std::string_view tensor, double rms_ratio) {
-  for (const std::unique_ptr<Class>& one : classes_)
-    if (std::ranges::find(one->answers, &answer) != one->answers.end())
-      one->limits[std::string(tensor)] = std::max(one->limits[std::string(tensor)], rms_ratio);
-}
-
 void Twins::judge(TruthSource& truths) {
-  for (const std::unique_ptr<Class>& one : classes_) {
-    one->begin(pass_);
-    for (const TwinTensor& judged : one->tensors)
-      if (const auto limit = one->limits.find(judged.name); limit != one->limits.end())
-        judged.test->set_most_rms_ratio(std::max(judged.test->setting().most_rms_ratio, limit->second));
-  }
+  for (const std::unique_ptr<Class>& one : classes_) one->begin(pass_);
   const auto has_to_measure = [&](std::size_t query_head) {
     return std::ranges::any_of(classes_, [&](const auto& one) { return one->has_to_measure(query_head); });
   };
@@ -309,8 +291,8 @@ void Twins::conclude(TruthSource& truths) {
         const Answered& answer = *judged.answers[a];
         TwinResult& result = one->results[{&answer, judged.name}];
         result.judgement = judgements[a];
-        result.twins = one->family.size();
-        result.structure_known = one->form != judge::Form::unknown;
+        result.twins = one->family.size() - one->stable;
+        result.computation_is_known = one->is_known, result.computation_is_whole = one->is_whole;
         if (judgements[a].ratio <= 1) continue;
         if (draws_) result.maps = judged.test->maps(a);
         const judge::Excess& worst = judgements[a].worst;
@@ -319,6 +301,14 @@ void Twins::conclude(TruthSource& truths) {
         whose.push_back(&result);
       }
     }
+  for (const std::unique_ptr<Class>& one : classes_)
+    for (const TwinParameter& parameter : one->parameters)
+      for (std::size_t a = 0; one->left && a < parameter.answers.size(); ++a)
+        if (const auto judgement = parameter.judgement(a, one->family.size() - one->stable, *one->left,
+                                                       most_times_twins(twins_of(pass_), one->compute)))
+          one->results[{parameter.answers[a], parameter.name}] = {
+              *judgement, "the whole tensor", {}, one->family.size() - one->stable, {},
+              true,       one->is_whole,      {}};
   if (beyond.empty()) return;
   const bool has_softplus = pass_ == kda::Pass::forward && problem_.options.gate == kda::Gate::softplus;
   const std::vector<CloserLook> looks = closer_looks(problem_, has_softplus, threads_, truths, beyond);
@@ -326,58 +316,26 @@ void Twins::conclude(TruthSource& truths) {
     whose[i]->likeness = looks[i].likeness, whose[i]->gate_offset = looks[i].gate_offset;
 }
 
-const TwinResult* Twins::result(const Answered& answer, const plan::Names& left_out,
-                                std::string_view tensor) const {
-  for (const std::unique_ptr<Class>& one : classes_) {
-    if (one->left_out != left_out) continue;
-    if (const auto found = one->results.find({&answer, std::string(tensor)}); found != one->results.end())
-      return &found->second;
-  }
-  return nullptr;
-}
-
-const Twins::Class* Twins::class_of(const Answered& answer, const plan::Names& left_out) const {
+const Twins::Class* Twins::class_of(const Answered& answer) const {
   for (const std::unique_ptr<Class>& one : classes_)
-    if (one->left_out == left_out && std::ranges::find(one->answers, &answer) != one->answers.end())
-      return one.get();
+    if (std::ranges::find(one->answers, &answer) != one->answers.end()) return one.get();
   return nullptr;
 }
 
-double Twins::largest_rms_ratio(const Answered& answer, const plan::Names& left_out,
-                                std::string_view tensor) const {
-  const Class* const one = class_of(answer, left_out);
+const TwinResult* Twins::result(const Answered& answer, std::string_view tensor) const {
+  const Class* const one = class_of(answer);
+  if (one == nullptr) return nullptr;
+  const auto found = one->results.find({&answer, std::string(tensor)});
+  return found == one->results.end() ? nullptr : &found->second;
+}
+
+double Twins::stable_rms_ratio(const Answered& answer, std::string_view tensor) const {
+  const Class* const one = class_of(answer);
   if (one == nullptr) return 0;
-  if (const TwinTensor* const judged = one->judged(answer, tensor)) return judged->test->largest_rms_ratio();
+  if (const TwinTensor* const judged = one->judged(answer, tensor)) return judged->test->stable_rms_ratio();
   const auto parameter = std::ranges::find(one->parameters, tensor, &TwinParameter::name);
   if (parameter == one->parameters.end()) return 0;
-  const auto limit = one->limits.find(tensor);
-  return parameter->largest_rms_ratio(
-      std::max(judge::TwinSetting{}.most_rms_ratio, limit == one->limits.end() ? 0 : limit->second));
-}
-
-ScaledUlps Twins::largest_scaled_ulps(const Answered& answer, const plan::Names& left_out,
-                                      std::string_view tensor, TruthSource& truths) const {
-  const Class* const one = class_of(answer, left_out);
-  const TwinTensor* const judged = one == nullptr ? nullptr : one->judged(answer, tensor);
-  if (judged == nullptr) return {};
-  const std::size_t query_heads = problem_.dimensions().H;
-  std::vector<std::vector<double>> largest(query_heads);
-  for (std::size_t first = 0; first < query_heads; first += truths.at_once()) {
-    const HeadTruths some = truths.with_magnitudes(first, std::min(truths.at_once(), query_heads - first),
-                                                   answer.form != judge::Form::recurrence);
-    parallel_for(some.count, threads_, [&](std::size_t item, int) {
-      const std::size_t query_head = first + item;
-      const std::vector<kda::Tensors> twins =
-          answers_of(one->family, pass_, one_query_head(problem_, query_head));
-      largest[query_head] = engine::largest_scaled_ulps(*judged, query_head, some, twins);
-    });
-  }
-  std::vector<double> of_twins(one->family.size() + 1, 0.0);  // one more, so that there are two
-  for (const std::vector<double>& of_head : largest)
-    for (std::size_t twin = 0; twin < of_head.size(); ++twin)
-      of_twins[twin] = std::max(of_twins[twin], of_head[twin]);
-  std::ranges::sort(of_twins, std::greater{});
-  return {of_twins[0], of_twins[1]};
+  return parameter->largest_rms_ratio(one->family.size() - one->stable);
 }
 
 }  // namespace kda_check::engine

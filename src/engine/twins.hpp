@@ -1,5 +1,5 @@
-// Twins: the kernels that this program emulates solve the same problem as an answer, head by head; what their
-// errors are says what its errors may be (judge/spread/twin_test.hpp, docs/twins.md).
+// Twins: correct kernels that this program emulates solve the same problem as an output, head by head; what
+// their errors are says what its errors may be (judge/spread/twin_test.hpp, docs/twins.md).
 #pragma once
 
 #include <deque>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/answered.hpp"
+#include "engine/computation.hpp"
 #include "engine/head_truths.hpp"
 #include "judge/spread/twin_test.hpp"
 
@@ -28,23 +29,8 @@ struct TwinResult {
   std::size_t twins = 0;  ///< that it was held against
   /// By how much of 2^-24 exp(A_log) all gates are off, where that explains most of the error.
   std::optional<double> gate_offset = {};
-  bool structure_known = false;  ///< the answer says how it computes, and it is one that twins have
+  bool computation_is_known = false, computation_is_whole = false;
   std::vector<judge::ErrorMap> maps = {};
-};
-
-/// Of the twins that are fit, the largest of a tensor, and the largest that two of them reach.
-struct ScaledUlps {
-  double of_one = 0, of_two = 0;
-};
-
-/// What the worst twin that is fit reads of a tensor; 0: it is not known.
-struct TwinReading {
-  double rms_ratio = 0;
-  bool of_few_errors = false;   ///< too few for a test: another healthy kernel may read much more
-  ScaledUlps scaled_ulps = {};  ///< asked for only where nothing else is wrong with an answer
-  /// The magnitude of a sum over so few channels of the key may vanish with the sum.
-  bool of_few_channels = false;
-  bool of_gradient = false;  ///< whose errors have longer tails
 };
 
 /// Answers of one pass through one problem, beside their twins.
@@ -57,37 +43,27 @@ class Twins {
   Twins(const kda::Problem& problem, kda::Pass pass, int threads, bool draws, CpuInstead cpu_instead);
   ~Twins();
 
-  /// To be called before the others; `answer` must stay. `left_out`: ways of computing that none of its twins
-  /// may have; it then counts as one of a form that no twin has.
-  void add(const Answered& answer, const plan::Names& left_out);
+  /// To be called before the others; `answer` must stay.
+  void add(const Answered& answer, const Computation& computation);
   /// When all are added: what the GPU computes for them begins, if it computes for all heads at once.
   void begin(std::size_t heads_at_once);
   bool is_empty() const { return classes_.empty(); }
   /// Whether a GPU is to measure all of them: who has the truth there need not have it elsewhere.
   bool are_on_gpu() const;
-  kda::Pass pass() const { return pass_; }
   /// Runs the twins on these heads, while their truth is there.
   void measure(const HeadTruths& truths) { measure(truths, truths.first, truths.count); }
-  /// The derived limit on rms_ratio of a tensor: a twin may err as much, however much that is.
-  void limit(const Answered& answer, std::string_view tensor, double rms_ratio);
-  /// When the limits are known. Measures the heads that were not, or where they make another twin fit.
+  /// Measures the heads that were not.
   void judge(TruthSource& truths);
   /// Null where no three twins are like this answer, or it is not one that has errors: not finite, no rows.
-  const TwinResult* result(const Answered& answer, const plan::Names& left_out,
-                           std::string_view tensor) const;
+  const TwinResult* result(const Answered& answer, std::string_view tensor) const;
 
-  /// Of its worst twin that is fit; also where there is no result: in gradients of parameters, and of too few
-  /// errors. 0: none is known.
-  double largest_rms_ratio(const Answered& answer, const plan::Names& left_out,
-                           std::string_view tensor) const;
-
-  /// Twins and truth run once more.
-  ScaledUlps largest_scaled_ulps(const Answered& answer, const plan::Names& left_out, std::string_view tensor,
-                                 TruthSource& truths) const;
+  /// What the stable computations of its class read; also where there is no result: in gradients of
+  /// parameters, and of too few errors. 0: none is known.
+  double stable_rms_ratio(const Answered& answer, std::string_view tensor) const;
 
  private:
   struct Class;
-  const Class* class_of(const Answered& answer, const plan::Names& left_out) const;
+  const Class* class_of(const Answered& answer) const;
   void measure(const HeadTruths& truths, std::size_t first, std::size_t count);
   bool is_for_gpu(const Class& one) const;
   /// Whether this class will be when all that is `measuring` is done.

@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
+#include <map>
 #include <set>
 
+#include "engine/explain/faults.hpp"
+#include "engine/explain/overflow.hpp"
+#include "engine/explain/place.hpp"
 #include "engine/findings.hpp"
-#include "engine/foreseen.hpp"
 #include "engine/judged.hpp"
-#include "engine/probing.hpp"
+#include "engine/missing_options.hpp"
 #include "engine/twin_heads.hpp"
-#include "explain/probe/missing_options.hpp"
 #include "plan/selection.hpp"
+#include "report/rows.hpp"
 #include "tensor/rearranged.hpp"
 
 namespace kda_check::engine {
@@ -93,10 +97,54 @@ tensor::Shape shape_in_call(const kda::PoolCall& call, std::string_view name) {
                              call.problem.options.state_v_first);
 }
 
+/// How the outputs of a plan are computed, one search for each and its pass.
+class Computations {
+ public:
+  explicit Computations(Context& context) : context_(context) {}
+
+  const Computation& of(std::size_t index, const Answered& output) {
+    const Key key{index, output.pass};
+    const auto known = found_.find(key);
+    if (known != found_.end()) return known->second;
+    if (output.role == report::Role::variant)
+      return found_[key] = computation_of_variant(output, context_.problem());
+    return found_[key] = search(index, output, true);
+  }
+  /// Longer, where none of those that people run is it. False: that finds nothing else.
+  bool find(std::size_t index, const Answered& output) {
+    Computation& known = found_[{index, output.pass}];
+    Computation found = search(index, output, false);
+    if (!found.licensed && !known.licensed) return false;
+    known = std::move(found);
+    return true;
+  }
+
+ private:
+  using Key = std::pair<std::size_t, kda::Pass>;
+
+  Computation search(std::size_t index, const Answered& output, bool starts_only) const {
+    constexpr double most_spent = 1000;  ///< a fifth of what `explain` spends
+    hypotheses::SearchSettings settings;
+    settings.threads = context_.resources().threads;
+    settings.starts_only = starts_only, settings.most_spent = most_spent;
+    settings.progress = [&](const std::string& what) {
+      context_.progress(fmt::format("{}: {}", output.name, what));
+    };
+    const auto forward = found_.find({index, kda::Pass::forward});
+    const bool is_known =
+        output.pass == kda::Pass::backward && forward != found_.end() && forward->second.is_known();
+    return identified_computation(output, context_.problem(),
+                                  is_known ? &*forward->second.hypothesis : nullptr, settings);
+  }
+
+  Context& context_;
+  std::map<Key, Computation> found_;
+};
+
 class Round {
  public:
-  Round(Context& context, const Group& group, Findings& findings)
-      : context_(context), group_(group), findings_(findings) {}
+  Round(Context& context, const Group& group, Computations& computations, Findings& findings)
+      : context_(context), group_(group), computations_(computations), findings_(findings) {}
 
   /// False: no room for its answers beside those of this round.
   bool take(std::size_t index) {
@@ -117,8 +165,8 @@ class Round {
         if (pairing.got->tensor(name) == nullptr)
           throw NoAnswer{judge::Verdict::fail, fmt::format("its answer has no {}", name)};
       pairing.tensors = item.tensors;
-      pairing.twins = item.has_twins() && pairing.got->compute != numeric::ComputeFormat::fp64;
-      pairing.twins_left_out = item.asked->twins_left_out;
+      if (item.has_twins() && pairing.got->compute != numeric::ComputeFormat::fp64)
+        pairing.computation = &computations_.of(*item.answer, *pairing.got);
       pairing.options =
           comparison_options(item.asked->judging, context_.resources().threads, context_.resources().draw);
       cases_.push_back(index);
@@ -136,14 +184,11 @@ class Round {
     for (std::size_t i = 0; i < cases_.size(); ++i) describe(findings_.cases[cases_[i]], *pairings_[i].got);
     Truth truth = context_.truth(group_.pass, *group_.asked, group_.chunk_size);
     truth.draws = context_.resources().draw;
-    const bool has_twins =
-        truth.oracle && std::ranges::any_of(pairings_, [](const Pairing& pairing) { return pairing.twins; });
+    const bool has_twins = truth.oracle && std::ranges::any_of(pairings_, [](const Pairing& pairing) {
+                             return pairing.computation != nullptr;
+                           });
     if (has_twins) {
-      const bool on_gpu = truth.oracle->device == kda::OracleDevice::gpu &&
-                          std::ranges::any_of(pairings_, [&](const Pairing& pairing) {
-                            return pairing.twins && has_twins_for_gpu(context_.problem(), group_.pass,
-                                                                      *pairing.got, pairing.twins_left_out);
-                          });
+      const bool on_gpu = truth.oracle->device == kda::OracleDevice::gpu;
       truth.heads_of_twins = heads_for_twins(
           context_.plan(), group_.pass, truth.threads, on_gpu && group_.pass == kda::Pass::forward,
           context_.resources().limits.memory_budget, context_.memory_left());
@@ -152,47 +197,117 @@ class Round {
     std::vector<bool> beside_twins(pairings_.size(), false);
     for (Measured& item : measured(truth, pairings_)) {
       if (item.twins) beside_twins[item.pairing] = true;
-      judge_one(item);
+      judge_one(item, item.pairing);
     }
+    faults_.resize(pairings_.size());
+    for (std::size_t i = 0; i < pairings_.size(); ++i)
+      if (!context_.problem().pool) name_fault_of(i);
+    judge_again(truth, [&](std::size_t i) {
+      return is_worth_a_search(i) &&
+             computations_.find(*context_.plan().cases[cases_[i]].answer, *pairings_[i].got);
+    });
+    judge_again(truth, [&](std::size_t i) {
+      if (!needs_others_to_agree(i)) return false;
+      Computation& near = near_.emplace_back();
+      near.licensed = pairings_[i].computation->licensed;
+      pairings_[i].computation = &near;
+      return true;
+    });
     for (std::size_t i = 0; i < pairings_.size(); ++i)
       if (const Tensor* const pool = pairings_[i].got->tensor("state_pool");
-          pool != nullptr && plan::has(pairings_[i].tensors, "final_state"))
+          pool != nullptr && plan::has(pairings_[i].tensors, "final_state")) {
         judge_slots_left_alone(*pool, findings_.cases[cases_[i]]);
+        name_fault_of(i);
+      }
     for (std::size_t i = 0; i < pairings_.size(); ++i) {
       const Pairing& pairing = pairings_[i];
       note_assumptions(*pairing.got, pairing.tensors);
-      if (pairing.twins && !beside_twins[i] && pairing.got->role != report::Role::variant)
+      if (pairing.computation != nullptr && !beside_twins[i] && pairing.got->role != report::Role::variant)
         note(fmt::format("{}: its limits decide alone, as it has no three twins", pairing.got->name));
     }
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       report::CaseResult result = findings_.cases[cases_[i]];
       const Case& item = context_.plan().cases[cases_[i]];
       say_what_overflows(item, result);
+      say_what_is_wrong(i, result);
       conclude(result);
-      if (item.asked->probe && result.verdict == judge::Verdict::fail && item.pass == kda::Pass::forward &&
-          item.reference.kind == Reference::Kind::oracle)
-        result.probe = probed(context_.problem(), *pairings_[i].got, result, context_.resources().threads);
       findings_.cases[cases_[i]] = std::move(result);  // concluded whole, or not at all
     }
   }
 
  private:
-  void judge_one(Measured& item) {
-    const std::size_t index = cases_[item.pairing];
+  /// Those that are wanted, all beside one truth.
+  template <class Wanted>
+  void judge_again(const Truth& truth, const Wanted& is_wanted) {
+    std::vector<std::size_t> which;
+    std::vector<Pairing> some;
+    for (std::size_t i = 0; i < pairings_.size(); ++i)
+      if (is_wanted(i)) which.push_back(i), some.push_back(pairings_[i]);
+    if (which.empty()) return;
+    for (const std::size_t i : which) findings_.cases[cases_[i]].tensors.clear();
+    for (Measured& item : measured(truth, some)) judge_one(item, which[item.pairing]);
+  }
+
+  /// What is known gives it nearly, and twins alone speak against the rest: another computation may give
+  /// that.
+  bool needs_others_to_agree(std::size_t pairing) const {
+    const Computation* const computation = pairings_[pairing].computation;
+    if (computation == nullptr || !computation->left || computation->gives_most ||
+        !computation->unlicensed.empty())
+      return false;
+    bool is_beyond = false;
+    for (const report::TensorResult& tensor : findings_.cases[cases_[pairing]].tensors) {
+      if (tensor.verdict == judge::Verdict::fail && !tensor.decided_by.empty()) return false;
+      is_beyond = is_beyond || tensor.verdict == judge::Verdict::fail;
+    }
+    return is_beyond;
+  }
+
+  void judge_one(Measured& item, std::size_t pairing) {
+    const std::size_t index = cases_[pairing];
     const Case& of = context_.plan().cases[index];
     const auto tensor = std::ranges::find(of.tensors, item.tensor) - of.tensors.begin();
-    std::vector<judge::Limit> limits =
-        judge::overlaid(std::move(item.limits), of.limits[static_cast<std::size_t>(tensor)]);
-    if (item.twins) item.measures.has_twins = true, item.measures.twins = item.twins->judgement.ratio;
-    lift(limits, item.of_twins, item.measures);
+    judge::Evidence& evidence = item.evidence;
+    evidence.by_hand = of.limits[static_cast<std::size_t>(tensor)];
+    evidence.floor = of.asked->judging.floor, evidence.undecided = of.asked->judging.undecided;
+    if (item.twins) {
+      evidence.twins = beside(*item.twins);
+      item.measures.has_twins = true, item.measures.twins = item.twins->judgement.ratio;
+    }
     report::TensorResult result =
         judged({item.tensor, item.got->shape(), item.got->dtype(), context_.problem().options.state_v_first,
                 context_.problem().pool.get()},
-               item.measures, std::move(limits), of.asked->judging.worst_or_usual(), item.judging);
+               item.measures, std::move(item.limits), of.asked->judging.worst_or_usual(), evidence);
     if (const auto& call = context_.problem().pool) result.shape = shape_in_call(*call, item.tensor);
-    if (item.twins) judge_by_twins(result, *item.twins);
+    if (item.twins) result.twins = finding_of(*item.twins);
     if (context_.resources().draw) result.profile = report::profile_of(item.measures, item.series);
     findings_.cases[index].tensors.push_back(std::move(result));
+  }
+
+  /// A class, or an error that is no rounding's: far beyond the limit where a fault explains it.
+  static bool is_far_beyond(const report::TensorResult& tensor, bool has_fault) {
+    constexpr double most_of_roundings = 0.25;  // sums of gates in bf16 make tenths
+    constexpr double most_of_faults = 4;
+    if (tensor.decided_by.empty()) return false;
+    const double* const read = report::metric(tensor, "rms_ratio");
+    if (tensor.decided_by == "nonfinite" || read == nullptr || !(*read <= most_of_roundings)) return true;
+    const judge::Limit* const limit = judge::find_limit(tensor.limits, "rms_ratio");
+    return has_fault && limit != nullptr && *read > most_of_faults * limit->value;
+  }
+
+  /// Somebody's output that no known kernel gives as it is, and that twins speak against.
+  bool is_worth_a_search(std::size_t pairing) const {
+    const Computation* const computation = pairings_[pairing].computation;
+    if (computation == nullptr || computation->is_whole ||
+        pairings_[pairing].got->role == report::Role::variant)
+      return false;
+    bool is_beyond = false;
+    for (const report::TensorResult& tensor : findings_.cases[cases_[pairing]].tensors) {
+      if (tensor.verdict == judge::Verdict::fail && is_far_beyond(tensor, !faults_[pairing].causes.empty()))
+        return false;
+      is_beyond = is_beyond || (tensor.twins && tensor.verdict != judge::Verdict::pass);
+    }
+    return is_beyond;
   }
 
   /// Of a pool as it is after a call: what nobody stored to must be what it was.
@@ -242,6 +357,52 @@ class Round {
       first->reason += "; " + why;
   }
 
+  /// The first tensor that fails; the end where none does, or the output is ours, or compared with another.
+  template <class Tensors>
+  auto failed_of_somebody(std::size_t pairing, Tensors& tensors) const {
+    const Pairing& of = pairings_[pairing];
+    if (of.expected != nullptr || of.got->role == report::Role::variant) return tensors.end();
+    return std::ranges::find(tensors, judge::Verdict::fail, &report::TensorResult::verdict);
+  }
+
+  /// Of somebody's output that fails, where one explains it.
+  void name_fault_of(std::size_t pairing) {
+    constexpr hypotheses::NamingEffort quick{256, false};
+    const Answered& got = *pairings_[pairing].got;
+    const report::CaseResult& result = findings_.cases[cases_[pairing]];
+    if (failed_of_somebody(pairing, result.tensors) == result.tensors.end()) return;
+    context_.progress(got.name + ": what is wrong");
+    if_affordable([&] {
+      faults_[pairing] = named(context_.problem(), got, result, context_.resources().threads, quick);
+    });
+  }
+  /// What is wrong is said beside the verdict, which does not wait for want of memory.
+  template <class Body>
+  static void if_affordable(const Body& body) {
+    try {
+      body();
+    } catch (const std::bad_alloc&) {
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::environment) throw;
+    }
+  }
+
+  /// Where the first tensor that fails of somebody's output is wrong, and which fault that is.
+  void say_what_is_wrong(std::size_t pairing, report::CaseResult& result) const {
+    const Answered& got = *pairings_[pairing].got;
+    const auto failed = failed_of_somebody(pairing, result.tensors);
+    if (failed == result.tensors.end()) return;
+    const int threads = context_.resources().threads;
+    const auto say = [&](const std::string& words) {
+      if (!words.empty()) failed->reason += "; " + words;
+    };
+    if_affordable([&] {
+      say(place_of_error(context_.problem(), got, *failed, rms_limit(*failed), threads));
+      say(cause_text(faults_[pairing]));
+      if (failed->decided_by == "nonfinite") say(overflow_like(context_.problem(), got, threads));
+    });
+  }
+
   void note(std::string text) {
     if (std::ranges::find(findings_.notes, text) == findings_.notes.end())
       findings_.notes.push_back(std::move(text));
@@ -270,7 +431,10 @@ class Round {
 
   Context& context_;
   const Group& group_;
+  Computations& computations_;
   Findings& findings_;
+  std::deque<Computation> near_;
+  std::vector<hypotheses::Naming> faults_;  ///< of pairings
   std::vector<std::size_t> cases_;
   std::vector<Pairing> pairings_;
 };
@@ -281,7 +445,7 @@ void note_missing_options(const Context& context, Findings& findings) {
     return item.against != "oracle" || item.tensors.empty() || item.verdict == judge::Verdict::pass;
   });
   if (all_pass) return;
-  for (std::string& line : explain::missing_options(context.problem())) {
+  for (std::string& line : missing_options(context.problem())) {
     if (context.resources().warning)
       context.resources().warning(fmt::format("{} ({})", line, context.plan().source->target().path));
     findings.notes.push_back(std::move(line));
@@ -291,10 +455,11 @@ void note_missing_options(const Context& context, Findings& findings) {
 }  // namespace
 
 void judge_verdicts(Context& context, Findings& findings) {
+  Computations computations(context);
   for (const Group& group : groups_of(context.plan())) {
     begin_ahead(context, group);
     for (std::size_t next = 0; next < group.cases.size();) {
-      Round round(context, group, findings);
+      Round round(context, group, computations, findings);
       while (next < group.cases.size() && round.take(group.cases[next])) ++next;
       round.judge();
       context.release();

@@ -24,11 +24,13 @@ Explained::Explained(const kda::Tensors& output, const HeldOracle& truth, std::s
     if (tensor.size() == 0) continue;
     const ExactValues& exact = truth.find(name)->second;
     const Differences errors = difference(tensor, exact);
-    OfTensor one{name, values(tensor), exact.hi.data(), {}, {}};
     const tensor::Shape& shape = tensor.shape();
     const std::size_t width = shape.back(), rows = tensor.size() / width;
+    const std::size_t heads = kda::has_tokens(name) && shape.size() == 4 ? shape[2] : 1;
+    OfTensor one{name, width, heads, 0, values(tensor), exact.hi.data(), {}, {}};
     std::size_t first_row = 0;
     if (kda::has_tokens(name)) first_row = rows / shape[1] * std::min(from_token, shape[1]);
+    one.first_row = first_row;
     const auto block = [&](std::size_t first, std::size_t stride, std::size_t count) {
       double square = 0, along = 0, size = 0;
       for (std::size_t i = first; i < first + stride * count; i += stride) {
@@ -93,6 +95,28 @@ double Explained::by(const kda::Tensors& prediction) const {
 }
 double Explained::robustly_by(const kda::Tensors& prediction) const {
   return mean_of(means(prediction, true, [](double explained) { return explained; }));
+}
+double Explained::least_robustly_by(const kda::Tensors& prediction) const {
+  const std::vector<double> shares = means(prediction, true, [](double explained) { return explained; });
+  return shares.empty() ? 1 : *std::ranges::min_element(shares);
+}
+bool Explained::gives_most(const kda::Tensors& prediction) const {
+  return std::ranges::all_of(tensors_, [&](const OfTensor& one) {
+    const tensor::Tensor& predicted = prediction.find(one.name)->second;
+    const std::size_t rows = one.output.size() / one.width, tokens = (rows + one.heads - 1) / one.heads,
+                      across = one.heads, down = (tokens + block_size - 1) / block_size;
+    std::vector<bool> is_given(down * across, true), is_there(down * across, false);
+    for (std::size_t row = one.first_row; row < rows; ++row) {
+      const std::size_t tile = row / across / block_size * across + row % across;
+      is_there[tile] = true;
+      for (std::size_t i = row * one.width; i < (row + 1) * one.width && is_given[tile]; ++i)
+        is_given[tile] = predicted.value(i) == one.output[i];
+    }
+    std::size_t given = 0, there = 0;
+    for (std::size_t tile = 0; tile < is_there.size(); ++tile)
+      there += is_there[tile], given += is_there[tile] && is_given[tile];
+    return 2 * given >= there;
+  });
 }
 double Explained::blocks_explained_by(const kda::Tensors& prediction, double least) const {
   return mean_of(means(prediction, true, [&](double explained) { return explained >= least ? 1.0 : 0.0; }));

@@ -25,9 +25,14 @@ class Explained {
   /// What a search climbs: the same over blocks of 16 elements, each without its part along the truth. A
   /// fault in some columns or rows spoils those blocks alone, and a wrong factor none.
   double robustly_by(const kda::Tensors& prediction) const;
+  /// That of the tensor where it is smallest.
+  double least_robustly_by(const kda::Tensors& prediction) const;
+  /// Whether it gives half of the tiles, of 16 rows of a head, of every tensor to the bit: then
+  /// what is left of others is a fault. A computation that differs has some of it in nearly every tile.
+  bool gives_most(const kda::Tensors& prediction) const;
   /// The share of those blocks of which `least` or more is explained: what a fault elsewhere does not change.
   double blocks_explained_by(const kda::Tensors& prediction, double least) const;
-  /// That of the tensor where it is smallest.
+  /// Likewise.
   double fewest_blocks_explained_by(const kda::Tensors& prediction, double least) const;
   /// Elements that have an error, and those that are NaN or infinite where the truth is not: they explain
   /// nothing.
@@ -44,6 +49,8 @@ class Explained {
   };
   struct OfTensor {
     std::string name;
+    std::size_t width, heads,
+        first_row;  ///< of rows: elements, those that share a token, the first that counts
     Differences output;
     const double* truth;
     std::vector<Block> rows, blocks;

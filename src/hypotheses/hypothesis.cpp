@@ -29,11 +29,6 @@ constexpr int usual_widths[] = {4, 8, 16, 32, 64};  ///< of sums
 constexpr int usual_parts[] = {2, 4, 8};            ///< of sequences
 constexpr Rounding roundings[] = {Rounding::none, Rounding::bf16, Rounding::fp16, Rounding::tf32};
 
-kda::CastPoints casts_of(const Hypothesis& hypothesis, const Problem& problem) {
-  return kda::cast_points(hypothesis.options.arithmetic, hypothesis.options.dtype, problem.beta_is_16_bit(),
-                          hypothesis.variant->axes.chunk);
-}
-
 /// Whether a run of the hypothesis on the problem comes past a cast point.
 bool has_point(const kda::CastPointRow& row, const Hypothesis& hypothesis, const Problem& problem) {
   if (row.point == &kda::CastPoints::normalised) return problem.options.qk_l2norm;
@@ -44,10 +39,6 @@ bool has_point(const kda::CastPointRow& row, const Hypothesis& hypothesis, const
          (hypothesis.variant->axes.chunk ? row.in_chunk_form : row.in_token_forms);
 }
 
-std::string_view name_of(Rounding rounding) {
-  constexpr std::string_view names[] = {"none", "bf16", "fp16", "tf32"};
-  return names[static_cast<std::size_t>(rounding)];
-}
 std::string text_of(Rounding rounding) {
   return rounding == Rounding::none ? "not rounded" : fmt::format("rounded to {}", name_of(rounding));
 }
@@ -183,6 +174,16 @@ std::string launch_word(const Hypothesis& hypothesis, const Problem& problem) {
 }
 
 }  // namespace
+
+std::string_view name_of(Rounding rounding) {
+  constexpr std::string_view names[] = {"none", "bf16", "fp16", "tf32"};
+  return names[static_cast<std::size_t>(rounding)];
+}
+
+kda::CastPoints casts_of(const Hypothesis& hypothesis, const Problem& problem) {
+  return kda::cast_points(hypothesis.options.arithmetic, hypothesis.options.dtype, problem.beta_is_16_bit(),
+                          hypothesis.variant->axes.chunk);
+}
 
 bool is_possible(const Hypothesis& hypothesis, const Problem& problem) {
   return (hypothesis.pass == kda::Pass::forward ||

@@ -29,6 +29,10 @@ struct Setting {
   std::size_t chunk_size = 0;  ///< of the length of chunks
 };
 
+std::string_view name_of(kda::Rounding rounding);  ///< "none", "bf16", ...
+/// Where a computation rounds.
+kda::CastPoints casts_of(const Hypothesis& hypothesis, const kda::Problem& problem);
+
 /// Whether the problem can be computed so.
 bool is_possible(const Hypothesis& hypothesis, const kda::Problem& problem);
 

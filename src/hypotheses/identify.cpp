@@ -19,7 +19,7 @@ class Search {
         dtype_(dtype),
         settings_(settings),
         cuts_(cuts_of(whole, settings.forward, settings.threads)),
-        effort_(cuts_.first),
+        effort_(cuts_.first, settings.most_spent),
         scores_(cuts_.first, settings.threads, effort_),
         screen_(cuts_.small_are_exact ? cuts_.small : no_cuts, settings.threads, effort_) {}
 
@@ -29,16 +29,36 @@ class Search {
     found.relative_error = scores_.measured().relative_error();
     found.not_finite = scores_.measured().not_finite();
     if (found.errors == 0) return found;
-    std::vector<Scored> best = scores_.ranked(screen_.starts(known_kernels()));
-    for (std::size_t i = 0; i < std::min(best.size(), climbed); ++i) with_launch(best[i]);
-    Scores::sort(best);
+    std::vector<Scored> best = said();
+    if (best.empty() || best.front().score < good_from) {
+      for (Scored& one : scores_.ranked(screen_.starts(known_kernels()))) best.push_back(std::move(one));
+      Scores::sort(best);
+      if (!settings_.starts_only)
+        for (std::size_t i = 0; i < std::min(best.size(), climbed); ++i) with_launch(best[i]);
+      Scores::sort(best);
+    }
     Scored now = best.front();
+    if (settings_.starts_only) {
+      // Of those that explain as much one that need not be excused.
+      const auto is_as_good = [&](const Scored& one) {
+        return one.score >= now.score - as_good &&
+               (!settings_.licence || unlicensed(one.hypothesis, *settings_.licence, problem()).empty());
+      };
+      if (const auto other = std::ranges::find_if(best, is_as_good); other != best.end()) now = *other;
+      found.hypothesis = now.hypothesis;
+      conclude(found);
+      return found;
+    }
     if (now.score < exact_from && found.errors >= fewest_errors) {
       for (Scored& one : scores_.of(screen_.starts(plain_starts(problem(), dtype_, whole_.pass()))))
         best.push_back(std::move(one));
       Scores::sort(best);
       now = searched(best);
       simplify(now);
+    }
+    if (settings_.licence) {
+      Scored other = scores_.of(licensed(now.hypothesis, *settings_.licence, problem()));
+      if (other.score >= now.score - as_good) now = std::move(other);
     }
     found.cannot_be_told_apart = ties(now);
     found.hypothesis = now.hypothesis;
@@ -48,6 +68,18 @@ class Search {
 
  private:
   const kda::Problem& problem() const { return scores_.problem(); }
+
+  /// What is said of the output, and of gradients what computed o: nobody need look further where that is it.
+  std::vector<Scored> said() {
+    std::vector<Hypothesis> list;
+    for (const Hypothesis* const one : {settings_.forward, settings_.declared})
+      if (one != nullptr) {
+        list.push_back(*one);
+        list.back().pass = whole_.pass();
+      }
+    std::erase_if(list, [&](const Hypothesis& one) { return !is_possible(one, problem()); });
+    return scores_.ranked(std::move(list));
+  }
 
   std::vector<Hypothesis> known_kernels() const {
     std::vector<Hypothesis> list = starts(problem(), dtype_, whole_.pass());
@@ -66,7 +98,7 @@ class Search {
     kda::RunOptions options = one.hypothesis.options;
     options.threads = settings_.threads;
     Hypothesis with = one.hypothesis;
-    with.options.arithmetic.launch = launch_of(*one.hypothesis.variant, cuts_.first.part, options).launch;
+    with.options.arithmetic.launch = launch_of(*one.hypothesis.variant, cuts_.first.part, options);
     Scored scored = scores_.of(std::move(with));
     if (scored.score > one.score) one = std::move(scored);
   }
@@ -190,7 +222,7 @@ class Search {
     kda::RunOptions options = found.hypothesis.options;
     options.threads = settings_.threads;
     Hypothesis other = found.hypothesis;
-    other.options.arithmetic.launch = launch_of(*other.variant, cuts_.second->part, options).launch;
+    other.options.arithmetic.launch = launch_of(*other.variant, cuts_.second->part, options);
     const RecordedPart& first = cuts_.first.part;
     if (differing_bits(scores_.prediction(other), first.recorded) == 0 &&
         second.measured().by(second.prediction(other)) >
@@ -204,7 +236,9 @@ class Search {
     found.differing = differing_bits(predicted, cuts_.first.part.recorded);
     for (const auto& [name, tensor] : cuts_.first.part.recorded) found.elements += tensor.size();
     double least = scores_.measured().robustly_by(predicted);
+    found.left = 1 - scores_.measured().least_robustly_by(predicted);
     found.blocks = scores_.measured().blocks_explained_by(predicted, good_from);
+    found.gives_most = scores_.measured().gives_most(predicted);
     if (cuts_.second) {
       const Scores second(*cuts_.second, settings_.threads, effort_);
       if (second.measured().errors() >= fewest_errors) {
@@ -213,16 +247,43 @@ class Search {
         found.again = second.measured().by(again);
         found.not_finite += second.measured().not_finite();
         least = std::min(least, second.measured().robustly_by(again));
+        found.left = std::max(found.left, 1 - second.measured().least_robustly_by(again));
+        found.gives_most = found.gives_most && second.measured().gives_most(again);
         found.blocks = std::min(found.blocks, second.measured().blocks_explained_by(again, good_from));
       }
     }
     found.tried = effort_.tried;
-    found.end = found.errors < fewest_errors && found.differing > 0        ? Identity::too_few_errors
-                : least >= identified_from || found.blocks >= settled_from ? Identity::identified
-                                                                           : Identity::stranger;
+    // Of few errors starts alone were tried, and few ways explain little by chance.
+    const bool is_explained = found.errors >= fewest_errors_of_starts && least >= identified_from;
+    found.end = found.errors < fewest_errors && found.differing > 0 && !is_explained
+                    ? Identity::too_few_errors
+                : is_explained || found.blocks >= settled_from ? Identity::identified
+                                                               : Identity::stranger;
     if (found.end != Identity::identified) return;
-    found.shares = shares_of(found.hypothesis, cuts_.first, settings_.threads);
+    if (settings_.licence) add_unlicensed(found);
+    if (settings_.starts_only) return;
+    if (settings_.shares) found.shares = shares_of(found.hypothesis, cuts_.first, settings_.threads);
     if (settings_.advise) found.advice = advice_of(found.hypothesis, cuts_.first, settings_.threads);
+  }
+
+  /// Those that it has for itself, where they change the outputs by as much as all else errs. Operands of
+  /// narrow products err as much as they do: there kernels that people run may have them, and few errors tell
+  /// nothing.
+  void add_unlicensed(Identification& found) {
+    const Licence& licence = *settings_.licence;
+    const std::vector<std::string> list = unlicensed(found.hypothesis, licence, problem());
+    const bool is_narrow =
+        licence.compute == numeric::ComputeFormat::bf16 || licence.compute == numeric::ComputeFormat::fp16;
+    found.is_licensed =
+        list.empty() || (is_narrow && !found.hypothesis.preset.empty() && found.hypothesis.changes == 0);
+    if (found.is_licensed || found.errors < fewest_errors) return;
+    const kda::Tensors with = scores_.prediction(found.hypothesis),
+                       without = scores_.prediction(licensed(found.hypothesis, licence, problem()));
+    for (const auto& [name, tensor] : cuts_.first.part.recorded) {
+      const double noise = rms(difference(without.at(name), cuts_.first.truth.find(name)->second)),
+                   effect = rms(difference(with.at(name), without.at(name)));
+      if (!(effect <= noise * (is_narrow ? most_of_narrow : most_of_licensed))) found.unlicensed = list;
+    }
   }
 
   const RecordedOutput& whole_;

@@ -16,14 +16,13 @@ class LaunchSearch {
       : variant_(variant), part_(part), options_(options) {}
 
   /// One part after the other, as they hardly meet, and once more.
-  FoundLaunch run() {
-    best_.launch = options_.arithmetic.launch;
+  kda::Launch run() {
+    best_ = options_.arithmetic.launch;
     if (part_.recorded.empty()) return best_;
     const kda::LaunchChoices choices = kda::launch_choices(part_.problem, options_.arithmetic, part_.pass);
-    best_.launch = kda::filled_in(best_.launch, choices);
-    best_.differing = differing(best_.launch, options_.threads);
-    for (const auto& [name, recorded] : part_.recorded) best_.elements += recorded.size();
-    for (int round = 0; round < 2 && best_.differing > 0; ++round) {
+    best_ = kda::filled_in(best_, choices);
+    least_ = differing(best_, options_.threads);
+    for (int round = 0; round < 2 && least_ > 0; ++round) {
       try_all(&kda::Launch::reverse_scan_rows, choices.reverse_scan_rows);
       try_all(&kda::Launch::wy, choices.wy);
       try_all(&kda::Launch::intra_warps, choices.intra_warps);
@@ -42,20 +41,20 @@ class LaunchSearch {
   /// The first of the best.
   template <class Part>
   void try_all(Part kda::Launch::*part, const std::vector<Part>& choices) {
-    if (best_.differing == 0) return;
+    if (least_ == 0) return;
     std::vector<kda::Launch> launches;
     for (const Part& choice : choices) {
-      if (best_.launch.*part == choice) continue;
-      launches.push_back(best_.launch);
+      if (best_.*part == choice) continue;
+      launches.push_back(best_);
       launches.back().*part = choice;
     }
     std::vector<std::size_t> counts(launches.size());
     parallel_for(launches.size(), options_.threads,
                  [&](std::size_t i, int) { counts[i] = differing(launches[i], 1); });
     const auto least = std::ranges::min_element(counts);
-    if (least == counts.end() || *least >= best_.differing) return;
-    best_.launch = launches[static_cast<std::size_t>(least - counts.begin())];
-    best_.differing = *least;
+    if (least == counts.end() || *least >= least_) return;
+    best_ = launches[static_cast<std::size_t>(least - counts.begin())];
+    least_ = *least;
   }
 
   std::size_t differing(const kda::Launch& launch, int threads) const {
@@ -70,7 +69,8 @@ class LaunchSearch {
   const kda::Variant& variant_;
   const RecordedPart& part_;
   const kda::RunOptions& options_;
-  FoundLaunch best_;
+  kda::Launch best_;
+  std::size_t least_ = 0;  ///< elements that differ under it
 };
 
 }  // namespace
@@ -80,7 +80,7 @@ bool has_open_launch(const kda::Variant& variant, const kda::RunOptions& options
          options.arithmetic.launch == kda::Launch{};
 }
 
-FoundLaunch launch_of(const kda::Variant& variant, const RecordedPart& part, const kda::RunOptions& options) {
+kda::Launch launch_of(const kda::Variant& variant, const RecordedPart& part, const kda::RunOptions& options) {
   return LaunchSearch(variant, part, options).run();
 }
 

@@ -7,17 +7,11 @@
 
 namespace kda_check::hypotheses {
 
-/// A launch, and how many elements differ under it, of how many.
-struct FoundLaunch {
-  kda::Launch launch;
-  std::size_t differing = 0, elements = 0;
-};
-
 /// Whether a launch decides bits and none is named.
 bool has_open_launch(const kda::Variant& variant, const kda::RunOptions& options);
 
 /// Of all launches there are the one that leaves the fewest elements of what is recorded differing, from the
 /// launch in `options` on. That where nothing is recorded.
-FoundLaunch launch_of(const kda::Variant& variant, const RecordedPart& part, const kda::RunOptions& options);
+kda::Launch launch_of(const kda::Variant& variant, const RecordedPart& part, const kda::RunOptions& options);
 
 }  // namespace kda_check::hypotheses

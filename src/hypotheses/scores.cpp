@@ -34,8 +34,8 @@ double cost_of(const kda::Reduction& reduction) {
   }
 }
 
-Effort::Effort(const Cut& first) : whole(size_of(first)) {}
-bool Effort::is_spent() const { return spent >= most_spent; }
+Effort::Effort(const Cut& first, double most_of_all) : whole(size_of(first)), most(most_of_all) {}
+bool Effort::is_spent() const { return spent >= most; }
 
 Scores::Scores(const Cut& cut, int threads, Effort& effort)
     : cut_(cut),

@@ -21,12 +21,13 @@ double cost_of(const kda::Reduction& reduction);
 
 /// Of one search, all cuts together.
 struct Effort {
-  /// `first`: the first cut.
-  explicit Effort(const Cut& first);
+  /// `first`: the first cut; `most`: of what is spent.
+  Effort(const Cut& first, double most);
   bool is_spent() const;
 
   double whole;           ///< tokens and heads of the first cut
   std::size_t tried = 0;  ///< computations
+  double most;            ///< of what is spent
   double spent = 0;       ///< in computations on the first cut, in an order of sums that is not slow
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 
 #include "base/error.hpp"
 #include "base/names.hpp"
@@ -60,6 +61,11 @@ double steps_lost(const Computation& computation, const numeric::Format& storage
 }
 
 }  // namespace
+
+bool is_set_by_hand(const Limit& limit) {
+  constexpr std::string_view ours[] = {"derived", "stable", "storage", "replay", "invariant", "exact"};
+  return std::ranges::find(ours, limit.source) == std::end(ours);
+}
 
 const Limit* find_limit(const std::vector<Limit>& limits, std::string_view metric) {
   const auto found = std::ranges::find(limits, metric, &Limit::metric);

@@ -17,7 +17,8 @@ namespace kda_check::judge {
 struct Limit {
   std::string metric;
   double value = 0;    ///< passes when |measured| <= value
-  std::string source;  ///< "derived", "replay", "cases/tolerances.toml:12", "command line"
+  std::string source;  ///< "derived", "stable" (judge/verdict.hpp), "replay", "cases/tolerances.toml:12",
+                       ///< "command line"
 };
 
 /// What cancels (docs/limits.md), relative to the tensor, by its rms.
@@ -46,6 +47,10 @@ struct Computation {
   /// of fp32 behind operands in tf32, bf16 and fp16.
   double excess = 0;
 };
+
+/// Somebody set it: it follows neither from the arithmetic, the inputs and what computes it, nor from a
+/// replay or an invariant.
+bool is_set_by_hand(const Limit& limit);
 
 /// That on a metric; null without one.
 const Limit* find_limit(const std::vector<Limit>& limits, std::string_view metric);

@@ -25,6 +25,8 @@ std::string_view name_of(Verdict verdict) {
 
 namespace {
 
+constexpr std::string_view derived = "derived", stable = "stable", storage = "storage";
+
 std::string class_reason(const Measures& m) {
   static constexpr const char* names[] = {"finite", "+inf", "-inf", "NaN"};
   std::string text;
@@ -37,112 +39,183 @@ std::string class_reason(const Measures& m) {
   return text;
 }
 
-/// From the arithmetic, the inputs and kernels like this one; nobody set it.
-bool is_derived(const Limit& limit) { return limit.source == "derived" || limit.source == "twins"; }
+class Decision {
+ public:
+  Decision(const Measures& measures, std::vector<Limit> limits, const Evidence& evidence)
+      : m_(measures), evidence_(evidence) {
+    result_.limits = overlaid(bounds(std::move(limits), evidence, m_.elements), evidence.by_hand);
+    for (Limit& limit : result_.limits) {
+      // No ratio is asked for that a correctly rounded output could not meet: where the values are hardly
+      // larger than the smallest steps of their element type, half of one.
+      const bool is_ratio = limit.metric.ends_with("rms_ratio") || limit.metric == "bias";
+      if (is_ratio && limit.value > 0 && limit.value < m_.least_rms_ratio())
+        limit.value = m_.least_rms_ratio(), limit.source = storage;
+    }
+  }
 
-/// A derived limit that an answer of nothing but zeros would meet.
-bool is_hollow(const Limit& limit) {
-  return is_derived(limit) &&
-         (!std::isfinite(limit.value) || (limit.metric == "rms_ratio" && limit.value >= hollow_rms_ratio));
-}
+  Judgement made() {
+    result_.floor = floor_of_test();
+    if (m_.elements == 0)
+      decide(Verdict::inconclusive, "no elements to compare");
+    else if (!fails() && !is_beyond_twins() && !shows_nothing())
+      result_.verdict = Verdict::pass;
+    if (result_.verdict == Verdict::inconclusive && evidence_.undecided)
+      result_.verdict = *evidence_.undecided;
+    if (result_.verdict == Verdict::pass) result_.reason.clear();
+    return std::move(result_);
+  }
 
-constexpr std::string_view storage = "storage";
+ private:
+  /// The least error that is seen of finite values.
+  double floor_of_test() const {
+    // Whoever takes all limits away asks for no verdict.
+    double floor = HUGE_VAL;
+    const Limit* const rms = find_limit(result_.limits, "rms_ratio");
+    if (rms != nullptr && metric_is_known(*rms))
+      floor = evidence_.twins ? std::min(evidence_.twins->floor, rms->value) : rms->value;
+    const bool decide = std::ranges::any_of(result_.limits, [&](const Limit& limit) {
+      const bool is_other = limit.metric != "rms_ratio" && rms == nullptr;
+      return limit.metric != "nonfinite" && std::isfinite(limit.value) && metric_is_known(limit) &&
+             (is_other || is_set(limit));
+    });
+    return decide ? 0 : floor / evidence_.terms;
+  }
+  /// As what has to be met to the bit is.
+  static bool is_set(const Limit& limit) {
+    return limit.source != derived && limit.source != stable && limit.source != storage;
+  }
+  bool metric_is_known(const Limit& limit) const { return find_metric(limit.metric)->is_known(m_); }
 
-/// Where an answer may err more than zeros would, it decides by jumps how much: one that errs that many times
-/// more is wrong.
-constexpr double clearly_beyond_nothing = 3;
+  bool decide(Verdict verdict, std::string reason, std::string_view metric = "") {
+    result_.verdict = verdict, result_.reason = std::move(reason);
+    if (result_.metric.empty()) result_.metric = metric;
+    return true;
+  }
+  void add(std::string_view metric, const std::string& text) {
+    if (result_.metric.empty()) result_.metric = metric;
+    result_.reason += (result_.reason.empty() ? "" : "; ") + text;
+  }
 
-/// Why these limits show nothing about values that are finite; empty when they do.
-std::string hollow_reason(const Measures& m, const std::vector<Limit>& limits) {
-  const auto hollow = std::find_if(limits.begin(), limits.end(), is_hollow);
-  const bool decided = std::any_of(limits.begin(), limits.end(), [&](const Limit& limit) {
-    if (limit.metric == "nonfinite" || !std::isfinite(limit.value) || !find_metric(limit.metric)->is_known(m))
-      return false;
-    if (limit.source == storage) return limit.value < hollow_rms_ratio;
-    return hollow == limits.end() || !is_derived(limit);
-  });
-  if (decided) return {};
-  if (hollow == limits.end())
-    return m.least_rms_ratio() < hollow_rms_ratio
-               ? "no limit applies but nonfinite"
-               : fmt::format("the values are too small for a ratio: {:.3g} rms, in steps of {:.3g}",
-                             m.expected_rms, m.smallest_step);
-  return fmt::format("the derived limit {}<={:.3g} says next to nothing", hollow->metric, hollow->value);
-}
+  /// Rules 1 and 2.
+  bool fails() {
+    const std::size_t lost = m_.undecided + m_.overflowed;
+    bool by_bounds = false;
+    for (const Limit& limit : result_.limits) {
+      const Metric& metric = *find_metric(limit.metric);
+      if (!metric.is_known(m_)) continue;
+      const double value = std::fabs(metric.value(m_));
+      if (value <= limit.value) continue;
+      // Elements are a region of the test, which knows more of them.
+      if (limit.source == derived && metric.name == "scaled_ulp" && evidence_.twins && !is_beyond(1) &&
+          value <= verdict_constants.margin * limit.value)
+        continue;
+      if (metric.name == "nonfinite") {
+        const std::size_t decided = m_.mismatched_where_decided(evidence_.backward);
+        if (lost > 0 && decided == 0) continue;
+        add(metric.name, lost == 0
+                             ? class_reason(m_)
+                             : fmt::format("{} element{} of another class where the oracle is within range",
+                                           decided, decided == 1 ? "" : "s"));
+        continue;
+      }
+      // The truth itself, as far as the element type holds it, has no ratio worth a limit.
+      if ((limit.source == derived || limit.source == stable) && m_.finite == m_.elements &&
+          m_.differing == 0 && !std::isnan(value))
+        continue;
+      add(metric.name, fmt::format("{} {:.3g} > {:.3g}", metric.name, value, limit.value));
+      by_bounds = by_bounds || !is_set(limit);
+    }
+    if (!evidence_.unlicensed.empty()) add("", evidence_.unlicensed);
+    if (result_.reason.empty()) return false;
+    if (by_bounds && !evidence_.computes_as.empty() && evidence_.unlicensed.empty())
+      result_.reason +=
+          fmt::format("; it computes as {}: what that loses, not its code", evidence_.computes_as);
+    if (lost > 0) result_.reason += "; " + lost_text();
+    if (evidence_.twins && is_beyond(1)) result_.reason += "; " + evidence_.twins->where;
+    result_.verdict = Verdict::fail;
+    return true;
+  }
+
+  /// How far an output may be beyond its twins, or by hand.
+  bool is_beyond(double most) const {
+    const Limit* const allowed = find_limit(result_.limits, "twins");
+    return evidence_.twins->ratio > (allowed != nullptr ? std::max(allowed->value, 1.0) : most);
+  }
+
+  /// Rule 3.
+  bool is_beyond_twins() {
+    if (!evidence_.twins) return false;
+    const BesideTwins& twins = *evidence_.twins;
+    const bool is_known = twins.computation_is_known;
+    const bool are_few = m_.elements < verdict_constants.few_errors && !twins.computation_is_whole;
+    const double most = are_few    ? verdict_constants.beyond_with_few
+                        : is_known ? verdict_constants.beyond_its_computation
+                                   : verdict_constants.beyond_all_algorithms;
+    if ((twins.is_explained && is_beyond(1)) || ((is_known || twins.is_of_a_region) && is_beyond(most)))
+      return decide(Verdict::fail, twins.where);
+    // A region or a gain that is hardly beyond the widest of them leaves it open.
+    if (is_beyond(twins.is_of_a_region && !is_known ? verdict_constants.beyond_its_computation : most))
+      return decide(Verdict::inconclusive, "computes unlike any known kernel: " + twins.where);
+    return false;
+  }
+
+  std::string lost_text() const {
+    return m_.undecided > 0
+               ? fmt::format("the oracle is not finite at {} of {} elements", m_.undecided, m_.elements)
+               : fmt::format("the truth is beyond the range of the arithmetic at {} of {} elements",
+                             m_.overflowed, m_.elements);
+  }
+
+  /// Rule 4.
+  bool shows_nothing() {
+    const auto open = [&](std::string reason) { return decide(Verdict::inconclusive, std::move(reason)); };
+    if (m_.undecided + m_.overflowed > 0 && m_.finite == 0) return open(lost_text());
+    if (m_.both_nan() > 0)
+      return open(fmt::format("both sides are NaN at {} of {} elements", m_.both_nan(), m_.elements));
+    if (m_.finite == 0) return open("no element is finite on both sides");
+    if (m_.got_all_zero && m_.expected_all_zero)
+      return !evidence_.zeros_decide && open("both sides are zero everywhere");
+    if (m_.got_all_zero && m_.differing == 0)  // the truth, as far as it can be stored
+      return !evidence_.zeros_decide &&
+             open("zero everywhere: what is expected is too small for the element type");
+    const double most = evidence_.floor.value_or(evidence_.of_two_outputs ? verdict_constants.floor_of_two
+                                                                          : verdict_constants.floor);
+    if (result_.floor <= most) return false;
+    if (!std::isfinite(result_.floor)) return open("no limit applies but nonfinite");
+    if (m_.least_rms_ratio() > most)
+      return open(fmt::format("the values are too small for a ratio: {:.3g} rms, in steps of {:.3g}",
+                              m_.expected_rms, m_.smallest_step));
+    return open(fmt::format("an error below {:.2g} % of its terms is not seen here", 100 * result_.floor));
+  }
+
+  const Measures& m_;
+  const Evidence& evidence_;
+  Judgement result_;
+};
 
 }  // namespace
 
-std::vector<Limit> at_least_storage(std::vector<Limit> limits, const Measures& m) {
+std::vector<Limit> bounds(std::vector<Limit> limits, const Evidence& evidence, std::size_t elements) {
+  const bool are_few = evidence.is_sum_over_tokens || elements < verdict_constants.few_errors;
   for (Limit& limit : limits) {
-    const bool is_ratio = limit.metric.ends_with("rms_ratio") || limit.metric == "bias";
-    if (is_ratio && limit.value > 0 && limit.value < m.least_rms_ratio())
-      limit.value = m.least_rms_ratio(), limit.source = storage;
+    const double read = evidence.stable_rms_ratio;
+    if (limit.source != derived || limit.metric != "rms_ratio" || read == 0) continue;
+    const double value = are_few ? std::max(limit.value, verdict_constants.margin_of_few * read)
+                                 : std::clamp(limit.value, verdict_constants.least_margin * read,
+                                              std::max(verdict_constants.margin * read,
+                                                       verdict_constants.least_steps * evidence.half_step));
+    if (value != limit.value) limit.value = value, limit.source = stable;
   }
   return limits;
 }
 
-Judgement judge(const Measures& m, const std::vector<Limit>& limits, const JudgeOptions& options) {
-  if (m.elements == 0) return {Verdict::inconclusive, "no elements to compare", ""};
-  Judgement failure{Verdict::fail, "", ""};
-  const auto fail = [&](std::string_view metric, std::string text) {
-    if (failure.metric.empty()) failure.metric = metric;
-    if (!failure.reason.empty()) failure.reason += "; ";
-    failure.reason += text;
-  };
-  bool class_fails = false, others_fail = false;
-  for (const Limit& limit : limits) {
-    const Metric& metric = *find_metric(limit.metric);
-    if (!metric.is_known(m)) continue;
-    const double value = std::fabs(metric.value(m));
-    if (value <= limit.value) continue;
-    if (is_derived(limit) && metric.name == "rms_ratio" && limit.value >= 1 &&
-        value <= clearly_beyond_nothing * limit.value)
-      continue;
-    // The truth itself, as far as the element type holds it, has no ratio worth a limit.
-    if (is_derived(limit) && m.finite == m.elements && m.differing == 0 && !std::isnan(value)) continue;
-    (metric.name == "nonfinite" ? class_fails : others_fail) = true;
-    fail(metric.name, metric.name == "nonfinite"
-                          ? class_reason(m)
-                          : fmt::format("{} {:.3g} > {:.3g}", metric.name, value, limit.value));
-  }
-  if (m.undecided > 0) {
-    std::string reason =
-        fmt::format("the oracle is not finite at {} of {} elements", m.undecided, m.elements);
-    if (!failure.reason.empty()) reason += "; elsewhere " + failure.reason;
-    // Within a head what is not finite may spread, in chunk forms to tokens before it; not to other heads.
-    const std::size_t lost = m.mismatched_where_decided();
-    if (lost == 0 || !class_fails) return {Verdict::inconclusive, std::move(reason), failure.metric};
-    return {Verdict::fail,
-            fmt::format("{} element{} of another class in heads where the oracle is finite throughout; {}",
-                        lost, lost == 1 ? "" : "s", reason),
-            "nonfinite"};
-  }
-  if (class_fails && !others_fail && m.overflowed > 0 && m.mismatched_where_decided() == 0)
-    return {Verdict::inconclusive,
-            fmt::format(
-                "the truth is beyond the range of the arithmetic at {} of {} elements; in the same heads {}",
-                m.overflowed, m.elements, failure.reason),
-            "nonfinite"};
-  if (!failure.reason.empty()) return failure;
-  if (m.both_nan() > 0)
-    return {Verdict::inconclusive,
-            fmt::format("both sides are NaN at {} of {} elements", m.both_nan(), m.elements), ""};
-  if (m.finite == 0) return {Verdict::inconclusive, "no element is finite on both sides", ""};
-  if (m.got_all_zero && m.expected_all_zero && !options.zeros_decide)
-    return {Verdict::inconclusive, "both sides are zero everywhere", ""};
-  if (m.got_all_zero && !m.expected_all_zero && m.differing == 0)
-    return {Verdict::inconclusive, "zero everywhere: what is expected is too small for the element type", ""};
-  if (std::string reason = hollow_reason(m, limits); !reason.empty())
-    return {Verdict::inconclusive, std::move(reason), ""};
-  return {Verdict::pass, "", ""};
+Judgement judge(const Measures& measures, std::vector<Limit> limits, const Evidence& evidence) {
+  return Decision(measures, std::move(limits), evidence).made();
 }
 
 Verdict worst_of(const std::vector<Verdict>& verdicts) {
-  const auto has = [&](Verdict wanted) {
-    return std::find(verdicts.begin(), verdicts.end(), wanted) != verdicts.end();
-  };
   for (const Verdict verdict : {Verdict::fail, Verdict::inconclusive, Verdict::pass, Verdict::skipped})
-    if (has(verdict)) return verdict;
+    if (std::ranges::find(verdicts, verdict) != verdicts.end()) return verdict;
   return Verdict::inconclusive;
 }
 

@@ -1,6 +1,9 @@
-// From measures and limits to a verdict. A value, with its reason in words.
+// The verdict on a tensor: from what was measured of it to PASS, FAIL or INCONCLUSIVE, with the reason in
+// words. The only place that decides (docs/twins.md).
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,8 +12,24 @@
 
 namespace kda_check::judge {
 
-/// A derived limit on rms_ratio from here on says next to nothing.
-inline constexpr double hollow_rms_ratio = 0.1;
+/// What decides. Calibration: docs/twins.md, "Both error rates".
+struct VerdictConstants {
+  /// A correct kernel errs by at most so many times what the stable computation does, whatever is derived,
+  /// and may err by so many times that; where few errors decide by more, or as derived.
+  double margin = 4, least_margin = 2.5, margin_of_few = 6;
+  /// ... and by so many half steps of what sums are formed in: that the stable computation errs less is luck.
+  double least_steps = 4;
+  /// Statistic over limit: one healthy output in some 20000 is beyond its twins, hardly one by that much;
+  /// where nobody knows how it computes, twins of other structures are further apart.
+  double beyond_its_computation = 1.5, beyond_all_algorithms = 3;
+  /// ... and with so few errors, which do not tell computations apart.
+  double beyond_with_few = 4;
+  std::size_t few_errors = 2000;
+  /// The least error that has to be seen, in units of the terms that the truth is a sum of; between two
+  /// outputs, of which both may err.
+  double floor = 0.05, floor_of_two = 0.2;
+};
+inline constexpr VerdictConstants verdict_constants{};
 
 enum class Verdict : unsigned char { pass, fail, inconclusive, skipped };
 
@@ -18,28 +37,55 @@ std::string_view name_of(Verdict verdict);  ///< "pass", "fail", ...
 
 struct Judgement {
   Verdict verdict = Verdict::inconclusive;
-  std::string reason;  ///< empty when passed
-  std::string metric;  ///< the metric that decided, the first that failed
+  std::string reason;         ///< empty when passed
+  std::string metric;         ///< the metric that decided, the first that failed
+  std::vector<Limit> limits;  ///< that applied
+  double floor = 0;           ///< the least error that is seen, in units of its terms; 0: any bit
 };
 
-struct JudgeOptions {
+/// An output beside its twins.
+struct BesideTwins {
+  double ratio = 0;             ///< statistic over limit
+  double floor = 0;             ///< judge::TwinJudgement
+  bool is_of_a_region = false;  ///< a slope, or a region far beyond the others
+  bool computation_is_known = false;
+  bool computation_is_whole = false;  ///< it gives all of the output, on the parts where it was looked for
+  bool is_explained = false;          ///< by an error that no kernel need have
+  std::string where;                  ///< in words
+};
+
+/// What a verdict follows from beside measures and derived limits.
+struct Evidence {
   /// What is expected is exactly zero: equal inputs, or a truth made of zeros. Else an answer that is zero
   /// everywhere, like the reference, shows nothing: the truth may only be too small for either.
   bool zeros_decide = false;
+  bool backward = false;
+  bool is_sum_over_tokens = false;
+  bool of_two_outputs = false;
+  double terms = 1;             ///< how many times larger they are than the truth, rms
+  double stable_rms_ratio = 0;  ///< what stable computations read; 0: nobody asked
+  double half_step = 0;         ///< at 1, of what sums are formed in
+  std::optional<BesideTwins> twins = {};
+  std::string unlicensed = {};            ///< "beta is rounded to bf16"
+  std::string computes_as = {};           ///< what gives all of it
+  std::optional<double> floor = {};       ///< asked for: above it nothing is decided
+  std::optional<Verdict> undecided = {};  ///< what INCONCLUSIVE is to be
+  std::vector<LimitLayer> by_hand = {};   ///< laid over what is derived
 };
 
-/// No ratio is asked for that a correctly rounded answer could not meet: where the values are hardly larger
-/// than the smallest steps of their element type, half of one (docs/limits.md). `exact` limits stay.
-std::vector<Limit> at_least_storage(std::vector<Limit> limits, const Measures& measures);
+/// Derived limits on a tensor of so many elements, no tighter and no wider than what the stable computation
+/// reads says.
+std::vector<Limit> bounds(std::vector<Limit> derived, const Evidence& evidence, std::size_t elements);
 
-/// INCONCLUSIVE when nothing was compared or the oracle is not finite somewhere: then the inputs are beyond
-/// what can be judged, but FAIL where classes differ in a head of a sequence that is finite throughout. Else
-/// FAIL when a class differs or a metric exceeds its limit (or is not a number).
-/// Else INCONCLUSIVE when both sides are NaN somewhere, nowhere both finite, or zero everywhere
-/// in the answer's element type, but for zeros that decide, and when no
-/// limit says anything about finite values: none but nonfinite applies, or the derived rms_ratio is 1 or
-/// more. Else PASS.
-Judgement judge(const Measures& measures, const std::vector<Limit>& limits, const JudgeOptions& options = {});
+/// The first that applies:
+/// 1 a class differs where the oracle decides it: FAIL;
+/// 2 a bound is exceeded, derived or margin times what the stable computation reads, or set by hand: FAIL; an
+///   unlicensed rounding: FAIL;
+/// 3 beyond its twins where the computation is known, else clearly, in a region or by a gain: FAIL; hardly,
+///   or evenly: INCONCLUSIVE;
+/// 4 nothing was to be seen: no element, zeros, NaN on both sides, the truth not finite, or only what is
+///   above the floor: INCONCLUSIVE. Else PASS.
+Judgement judge(const Measures& measures, std::vector<Limit> derived, const Evidence& evidence = {});
 
 /// The worst of several: fail, then inconclusive, then pass, then skipped; inconclusive for none.
 Verdict worst_of(const std::vector<Verdict>& verdicts);

@@ -23,21 +23,14 @@ Add adder_of(Task task) {
   switch (task) {
     case Task::judge:
       return add_verdicts;
-    case Task::grow:
-      return add_growth;
-    case Task::attribute:
-      return add_attributions;
-    case Task::forecast:
-      return add_forecasts;
     case Task::power:
       return add_powers;
     case Task::capture:
       return add_captures;
-    case Task::bits:
     case Task::explain:
       break;
   }
-  return add_bits;
+  return add_explanations;
 }
 
 /// Two answers are one when nothing tells them apart.

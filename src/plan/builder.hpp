@@ -46,7 +46,7 @@ class Builder {
   std::vector<std::size_t> computed_answers(const Asked& asked, const Asked::Part& part);
   std::vector<std::size_t> recorded_answers(const Asked& asked, const Asked::Part& part);
   std::optional<std::size_t> external_answer(const Asked& asked, const Asked::Part& part);
-  /// A computed answer by the words of `--between` and `--as`: "chunk", "chunk+fla".
+  /// A computed answer by the words of `--between`: "chunk", "chunk+fla".
   std::size_t computed_answer(const Asked::Part& part, const kda::Variant& variant,
                               const kda::RunOptions& options);
   /// One that a recorded answer is taken for.
@@ -88,11 +88,8 @@ class Builder {
 
 // One file each: cases_<task>.cpp.
 void add_verdicts(Builder& builder, const Asked& asked);
-void add_growth(Builder& builder, const Asked& asked);
-void add_attributions(Builder& builder, const Asked& asked);
-void add_forecasts(Builder& builder, const Asked& asked);
 void add_powers(Builder& builder, const Asked& asked);
 void add_captures(Builder& builder, const Asked& asked);
-void add_bits(Builder& builder, const Asked& asked);
+void add_explanations(Builder& builder, const Asked& asked);
 
 }  // namespace kda_check::plan

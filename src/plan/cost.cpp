@@ -40,14 +40,11 @@ constexpr double sequence_microseconds = 1;  ///< of a value head in a run, howe
 constexpr double map_runs = 1.4;  ///< forward runs that the map of a part takes; backwards there are two
 constexpr double per_problem = 3e-3, per_case = 5e-4;  ///< opening, allocating; limits, writing rows
 constexpr double law_runs = 4;                         ///< answers that trying one law takes
-constexpr double attribution_runs = 14;
-constexpr double bit_runs = 10, bit_search = 4;  ///< on everything; seconds on beginnings, for the words
-constexpr double identity_seconds = 6;           ///< on cuts, whatever the size
-constexpr double gradient_bit_runs = 60;         ///< what gradients add
+constexpr double identity_seconds = 6;                 ///< on cuts, whatever the size
 constexpr double power_answers =
     100;  ///< with faults, held against the twins; two of them take a comparison's time
 constexpr double twin_runs = 6;  ///< of the chunk form, what comparing them takes included
-constexpr double twins_of_family = 14;
+constexpr double twins_of_family = 20;
 
 double token_heads(const kda::Outline& problem) {
   const kda::Dimensions& d = problem.dimensions;
@@ -115,10 +112,6 @@ double seconds_of(const Case& item, const Problem& problem) {
              (item.reference.kind == Reference::Kind::replay ? 2 * run : 0);
     case Question::stages:
       return 3 * run + seconds_for(outline, 2 * oracle_forward);
-    case Question::attribution:
-      return attribution_runs * run;
-    case Question::ladder:
-      return attribution_runs / 2 * run;
     case Question::power:
       return seconds_for(outline,
                          oracle_forward + twin_runs * chunk_microseconds + power_answers * comparison);
@@ -126,12 +119,9 @@ double seconds_of(const Case& item, const Problem& problem) {
       if (item.reference.kind != Reference::Kind::answer) return identity_seconds;
       return 2 * identity_seconds + run +
              run_seconds(problem.answers[item.reference.answer], outline, item.pass);
-    case Question::bits:
-      return (bit_runs + (item.tensors.size() > tensors_of(Pass::forward).size() ? gradient_bit_runs : 0)) *
-                 seconds_for(outline, tensor_core_sums * chunk_microseconds) +
-             bit_search;
+    case Question::faults:
     case Question::growth:
-    case Question::forecast:
+    case Question::overflow:
     case Question::capture:
       break;
   }
@@ -145,9 +135,8 @@ double seconds_of(const Problem& problem) {
   std::set<std::pair<DType, Pass>> twins;
   for (const Case& item : problem.cases) {
     seconds += item.seconds + per_case;
-    if (!item.skip.empty() || !item.answer || item.question == Question::forecast ||
-        item.question == Question::power || item.question == Question::bits ||
-        item.question == Question::identity)
+    if (!item.skip.empty() || !item.answer || item.question == Question::overflow ||
+        item.question == Question::power || item.question == Question::identity)
       continue;
     answers.emplace(*item.answer, item.pass);
     if (item.has_twins()) twins.emplace(problem.answers[*item.answer].dtype, item.pass);
@@ -233,8 +222,10 @@ void add_judging(Hash& hash, const Case& item) {
     for (const judge::LimitLayer& layer : layers)
       for (const judge::LimitRequest& limit : layer.requests)
         hash.add(fmt::format("{} {:a} {} {}", limit.metric, limit.value, limit.none, limit.exact));
-  for (const std::optional<double>& bound : {item.asked->judging.atol, item.asked->judging.rtol})
+  const plan::Judging& judging = item.asked->judging;
+  for (const std::optional<double>& bound : {judging.atol, judging.rtol, judging.floor})
     hash.add(bound ? fmt::format("{:a}", *bound) : std::string());
+  if (judging.undecided) hash.add(std::string(judge::name_of(*judging.undecided)));
 }
 
 }  // namespace
@@ -258,9 +249,7 @@ std::string digest_of(const Plan& plan) {
       if (item.asked->external)
         hash.add(fmt::format("{} {}", item.asked->external->command, item.asked->external->seconds));
       for (const std::string& tensor : item.tensors) hash.add(tensor);
-      if (item.asked->probe) hash.add("probe");
-      if (!item.asked->has_twins()) hash.add("no twins");
-      for (const std::string& way : item.asked->twins_left_out) hash.add("no twin " + way);
+      if (!item.asked->has_test()) hash.add("no test");
       add_judging(hash, item);
     }
   }

@@ -12,18 +12,14 @@ std::string_view name_of(Question question) {
       return "stages";
     case Question::growth:
       return "growth";
-    case Question::attribution:
-      return "attribution";
-    case Question::ladder:
-      return "ladder";
-    case Question::forecast:
-      return "forecast";
+    case Question::overflow:
+      return "overflow";
     case Question::power:
       return "power";
     case Question::capture:
       return "capture";
-    case Question::bits:
-      return "bits";
+    case Question::faults:
+      return "faults";
     case Question::identity:
       break;
   }

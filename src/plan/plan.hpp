@@ -34,7 +34,7 @@ struct Answer {
 /// What an answer is held against.
 struct Reference {
   enum class Kind : unsigned char {
-    none,  ///< nothing: a forecast, a capture
+    none,  ///< nothing: what overflows, a capture
     oracle,
     answer,  ///< another answer of the problem
     replay,  ///< the same arithmetic on the CPU: no bit may differ
@@ -46,18 +46,7 @@ struct Reference {
 };
 
 /// The question a case puts to its answer.
-enum class Question : unsigned char {
-  verdict,
-  stages,
-  growth,
-  attribution,
-  ladder,
-  forecast,
-  power,
-  capture,
-  bits,
-  identity
-};
+enum class Question : unsigned char { verdict, stages, growth, overflow, power, capture, faults, identity };
 std::string_view name_of(Question question);
 
 /// The unit that is listed, counted, costed, run, judged, reported and reproduced.
@@ -68,9 +57,6 @@ struct Case {
   std::optional<std::size_t> answer;  ///< of the problem's answers; none: one that is missing
   std::string who;                    ///< the name of the answer, there or not
   Reference reference;
-  /// Computed answers that take the place of the two where something is changed: of a recorded one how it is
-  /// taken to compute, of one of a GPU its replay.
-  std::size_t computed_as = 0, reference_computed_as = 0;
   kda::Pass pass = kda::Pass::forward;
   Names tensors;
   std::vector<std::vector<judge::LimitLayer>> limits;  ///< for each tensor: rules, the line, the command line
@@ -83,7 +69,7 @@ struct Case {
     return asked->chunk_size.value_or(problem.chunk_size());
   }
   /// Whether errors are held against those of twins, if the answer has any.
-  bool has_twins() const { return asked->has_twins() && reference.kind == Reference::Kind::oracle; }
+  bool has_twins() const { return asked->has_test() && reference.kind == Reference::Kind::oracle; }
 };
 
 /// What cases share: a source, as stored or with its inputs rounded. They are read, its truth is streamed,

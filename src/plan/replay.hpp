@@ -1,5 +1,5 @@
 // GPU variants and the CPU variants that give the same bits in the same arithmetic: what `run --against
-// replay` compares, and how `attribute` and `--stages` take a GPU variant apart.
+// replay` compares, and how `explain` and `--stages` take a GPU variant apart.
 #pragma once
 
 #include <string>

@@ -29,20 +29,16 @@ class ReproLine {
 
   std::string text() {
     words_ = {"kda-check", asked_.command, problem_.source->target().path};
-    if (item_.question == Question::ladder ||
-        (item_.question == Question::identity && item_.reference.kind == Reference::Kind::answer))
-      add_ends();
+    add_section();
+    if (item_.question == Question::identity && item_.reference.kind == Reference::Kind::answer)
+      add("--between", list_of({item_.who, item_.reference.name}));
     else
       add_answer();
     add_tensors();
-    if (!asked_.as.empty()) add("--as", asked_.as);
-    if (asked_.advise) add("--advise");
+    if (asked_.advise && item_.question == Question::identity) add("--advise");
     add_settings();
     if (item_.question == Question::verdict || item_.question == Question::stages) add_judging();
-    if (item_.question == Question::growth) {
-      add("--against", list_of({item_.reference.name}));
-      add_limits();
-    }
+    if (item_.question == Question::growth) add("--against", list_of({item_.reference.name}));
     if (item_.question == Question::capture) add_file();
     return line_of(words_);
   }
@@ -54,19 +50,23 @@ class ReproLine {
   }
   void add(std::string word) { words_.push_back(std::move(word)); }
 
-  void add_ends() {
-    add("--between", list_of({item_.who, item_.reference.name}));
-    if (asked_.selection.dtypes) add("--dtype", list_of(*asked_.selection.dtypes));
+  /// Of `explain`.
+  void add_section() {
+    if (item_.question == Question::growth) add("--only", "growth");
+    if (item_.question == Question::overflow) add("--only", "overflow");
+    if (item_.question == Question::faults) add("--only", "faults");
+    if (item_.question == Question::faults && problem_.outline.has_loss())
+      add(item_.pass == kda::Pass::backward ? "--backward" : "--no-backward");
+    if (item_.question == Question::identity && !asked_.says("shares")) add("--only", "bits");
   }
 
   void add_answer() {
     const Answer* const answer = item_.answer ? &problem_.answers[*item_.answer] : nullptr;
-    const bool chooses = item_.question != Question::forecast;
-    if (item_.question == Question::bits) return add("--group", list_of({item_.who}));
-    if (item_.question == Question::identity) return add("--recorded", list_of({item_.who}));
+    if (item_.question == Question::identity || item_.question == Question::faults)
+      return add("--recorded", list_of({item_.who}));
     if (item_.question == Question::power) return add("--class", std::string(power_class(*answer)));
     if (answer == nullptr || answer->origin == Answer::Origin::recorded) {
-      if (chooses) add("--variant", "none");
+      add("--variant", "none");
       add("--recorded", list_of({item_.who}));
       add_rounding();
     } else if (answer->origin == Answer::Origin::external) {
@@ -78,8 +78,8 @@ class ReproLine {
         add("--external-timeout", fmt::format("{}", asked_.external->seconds));
       add_rounding();
     } else {
-      if (chooses) add("--variant", answer->name);
-      if (asked_.task == Task::judge || asked_.task == Task::grow) add("--recorded", "none");
+      add("--variant", answer->name);
+      if (asked_.task == Task::judge || item_.question == Question::growth) add("--recorded", "none");
       add("--dtype", std::string(numeric::name_of(answer->dtype)));
     }
   }
@@ -88,8 +88,8 @@ class ReproLine {
   }
 
   void add_tensors() {
-    if (item_.question == Question::capture || item_.question == Question::forecast ||
-        item_.question == Question::bits || item_.question == Question::identity)
+    if (item_.question == Question::capture || item_.question == Question::overflow ||
+        item_.question == Question::faults || item_.question == Question::identity)
       return;
     if (item_.question == Question::stages) {
       if (item_.pass == kda::Pass::forward && problem_.outline.has_loss()) add("--no-backward");
@@ -103,13 +103,15 @@ class ReproLine {
   }
 
   void add_settings() {
+    if (item_.question == Question::identity || item_.question == Question::faults) return;
     if (!asked_.arithmetic.empty()) add("--arithmetic", join(asked_.arithmetic, ","));
     if (asked_.chunk_size) add("--chunk-size", fmt::format("{}", *asked_.chunk_size));
     if (asked_.oracle && *asked_.oracle != OracleChoice::double_double)
       add("--oracle", std::string(name_of(*asked_.oracle)));
     if (asked_.oracle_device && *asked_.oracle_device != OracleDeviceChoice::automatic)
       add("--oracle-device", std::string(name_of(*asked_.oracle_device)));
-    if (asked_.window) add("--window", fmt::format("{}", *asked_.window));
+    if (asked_.window && item_.question == Question::growth)
+      add("--window", fmt::format("{}", *asked_.window));
   }
 
   void add_judging() {
@@ -134,15 +136,13 @@ class ReproLine {
     if (asked_.judging.rtol) add("--rtol", fmt::format("{}", *asked_.judging.rtol));
     if (asked_.judging.worst) add("--worst", fmt::format("{}", *asked_.judging.worst));
     if (!asked_.tolerance.empty()) add("--tolerance", asked_.tolerance);
-    if (asked_.probe && item_.reference.kind == Reference::Kind::oracle) add("--probe");
     if (item_.reference.kind == Reference::Kind::oracle) add_twins();
   }
 
   void add_twins() {
-    if (!asked_.has_twins())
-      add("--twins", "off");
-    else if (!asked_.twins_left_out.empty())
-      add("--twins-without", list_of(asked_.twins_left_out));
+    if (!asked_.has_test()) add("--test", "off");
+    if (asked_.judging.floor) add("--floor", fmt::format("{:g}", *asked_.judging.floor));
+    if (asked_.judging.undecided) add("--undecided", std::string(judge::name_of(*asked_.judging.undecided)));
   }
 
   /// Those of a line and of the command line over it, a metric once: the last wins.

@@ -75,13 +75,13 @@ Request under(Request line, const Request& command) {
   if (command.judging.atol || command.judging.rtol)
     line.judging.allclose_source = command.judging.allclose_source;
   replace(line.judging.worst, command.judging.worst);
+  replace(line.judging.floor, command.judging.floor);
+  replace(line.judging.undecided, command.judging.undecided);
   line.judging.limits.insert(line.judging.limits.end(), command.judging.limits.begin(),
                              command.judging.limits.end());
   if (!command.tolerance.empty()) line.tolerance = command.tolerance;
   line.stages = line.stages || command.stages;
-  line.probe = line.probe || command.probe;
-  replace(line.twins, command.twins);
-  if (!command.twins_left_out.empty()) line.twins_left_out = command.twins_left_out;
+  replace(line.test, command.test);
   return line;
 }
 

@@ -1,6 +1,7 @@
 // What is asked for, as plain data: by the command line, or by one line of a suite.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -10,7 +11,7 @@
 #include <vector>
 
 #include "fixture/fixture.hpp"
-#include "judge/limits.hpp"
+#include "judge/verdict.hpp"
 #include "kda/problem/passes.hpp"
 #include "kda/truth/oracle.hpp"
 #include "kda/variants/variants.hpp"
@@ -24,14 +25,10 @@ inline constexpr std::string_view command_line = "command line";
 
 /// What is wanted of every answer.
 enum class Task : unsigned char {
-  judge,      ///< a verdict: `run`
-  grow,       ///< its error along T
-  attribute,  ///< what makes its error, or the steps between two
-  forecast,   ///< what the inputs say beforehand
-  power,      ///< what a gate would see
-  capture,    ///< itself, in a file
-  bits,       ///< who computes them, to the bit
-  explain,    ///< which computation gives them
+  judge,    ///< a verdict: `run`
+  power,    ///< what a gate would see
+  capture,  ///< itself, in a file
+  explain,  ///< why it is what it is
 };
 
 /// Which answers, references and tensors. A list that is not there selects what is usual.
@@ -61,6 +58,8 @@ struct Judging {
   std::optional<double> atol, rtol;
   std::string allclose_source = std::string(command_line);  ///< of the two
   std::optional<std::size_t> worst;                         ///< points to list
+  std::optional<double> floor;  ///< least error that has to be seen, in units of its terms; 0.05 usually
+  std::optional<judge::Verdict> undecided;  ///< pass or fail: what INCONCLUSIVE is to be
 
   /// The usual number of points.
   std::size_t worst_or_usual() const { return worst.value_or(5); }
@@ -91,21 +90,21 @@ struct Request {
   Names required;         ///< answers that must be among those that answered
   std::optional<ExternalProgram> external;
   bool stages = false;                ///< judge: the intermediates of the chunk form too
-  std::optional<bool> twins;          ///< judge: hold errors against those of emulated kernels; usually so
-  Names twins_left_out;               ///< judge: ways of computing that no twin shall have
-  bool probe = false;                 ///< judge: name the convention that explains a failure
+  std::optional<bool> test;           ///< judge: compare errors with those of emulated kernels; usually so
   std::optional<Names> invariants;    ///< judge: laws to try; empty: all
-  std::optional<std::size_t> window;  ///< grow: tokens to a window
+  std::optional<std::size_t> window;  ///< explain: tokens to a window of growth
   Names classes;                      ///< power: precisions of products; empty: that of the problem
-  Names between;                      ///< attribute, explain: two answers
+  Names only = {"bits", "shares"};    ///< explain: sections
+  Names between;                      ///< explain: two answers
   bool advise = false;                ///< explain: which settings to make finer first
-  std::string as;                     ///< attribute: how a recorded answer is taken to compute, "chunk+fla"
   bool capture_stages = true;         ///< capture: of the chunk forms, too
   bool replace = false;               ///< capture: groups that exist
   std::string output;                 ///< capture: the file
   std::span<const kda::Variant> registry = kda::variants();  ///< where names of variants are looked up
 
-  bool has_twins() const { return twins.value_or(true); }
+  /// Whether `explain` is asked for a section.
+  bool says(std::string_view section) const { return std::ranges::find(only, section) != only.end(); }
+  bool has_test() const { return test.value_or(true); }
   OracleChoice oracle_or_usual() const { return oracle.value_or(OracleChoice::double_double); }
   /// The device that the oracle of such a problem runs on.
   kda::OracleDevice oracle_device_for(const kda::Dimensions& dimensions, kda::Pass pass) const;

@@ -6,7 +6,6 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
-#include "explain/growth/growth.hpp"
 #include "explain/invariants/invariants.hpp"
 #include "kda/arithmetic/launch_words.hpp"
 #include "kda/arithmetic/tensor_core_limits.hpp"
@@ -108,8 +107,7 @@ void check_arithmetic(const Request& own) {
     const std::vector<const kda::Variant*> variants = variants_of(own);
     if (assignment.starts_with("launch=")) {
       check_launch(assignment, named.launch, variants);
-      // Of `attribute` the presets of its ends, which stand before, are known later.
-      if (own.task != Task::attribute) check_launch_is_read(assignment, named.launch, whole.reduction);
+      check_launch_is_read(assignment, named.launch, whole.reduction);
     }
     const bool anybody = std::any_of(variants.begin(), variants.end(), [&](const kda::Variant* variant) {
       return kda::has_axis(variant->axes, assignment);
@@ -129,10 +127,6 @@ void check_references(const Request& own) {
   const Names against = own.selection.against.value_or(Names{});
   if (own.oracle == OracleChoice::none && has(against, "oracle"))
     throw Error(ErrorKind::usage, "--against oracle contradicts --oracle none");
-  if (own.probe && !wants_oracle(own))
-    throw Error(ErrorKind::usage,
-                "--probe explains failures against the oracle, and nothing is compared with it", {},
-                own.oracle == OracleChoice::none ? "leave out --oracle none" : "add oracle to --against");
   if (!has(against, "replay")) return;
   const std::vector<const kda::Variant*> variants = variants_of(own);
   if (std::any_of(variants.begin(), variants.end(), [](const auto* v) { return !v->replay.empty(); })) return;
@@ -190,12 +184,6 @@ void check_words(const Request& own) {
       if (!has(laws, name))
         throw Error(ErrorKind::usage, fmt::format("no invariant '{}'", name), {}, suggest(name, laws));
   }
-  if (own.task == Task::grow)
-    for (const judge::LimitLayer& layer : own.judging.limits)
-      for (const judge::LimitRequest& limit : layer.requests)
-        if (!explain::growth_metric(limit.metric))
-          throw Error(ErrorKind::usage, fmt::format("grow does not follow {} along T", limit.metric), {},
-                      "limits here are of rms_ratio, scaled_ulp or max_abs");
   check_tensors(own);
   check_arithmetic(own);
   check_references(own);
@@ -242,9 +230,8 @@ std::vector<PassTensors> known_tensors(Task task) {
   std::vector<PassTensors> known;
   for (const kda::Pass pass : kda::every_pass) {
     known.push_back({pass, kda::tensors_of(pass)});
-    if ((task == Task::power || task == Task::bits || task == Task::explain) && pass == kda::Pass::backward)
-      known.pop_back();
-    if (task == Task::grow)
+    if (task == Task::power && pass == kda::Pass::backward) known.pop_back();
+    if (task == Task::explain)  // of growth
       std::erase_if(known.back().tensors, [](const std::string& name) { return !kda::has_tokens(name); });
   }
   return known;

@@ -49,6 +49,7 @@ struct TensorResult {
   std::string dtype;
   Verdict verdict = Verdict::inconclusive;
   std::string reason;
+  std::string decided_by;  ///< the metric that did, where one did
   std::vector<std::pair<std::string, double>>
       metrics;  ///< in the order of judge::metrics(), those that apply
   std::vector<judge::Limit> limits;
@@ -57,23 +58,9 @@ struct TensorResult {
   std::string worst_window;             ///< "b=0 t=408..415", empty without tokens
   std::string worst_head;               ///< "h=3", empty without heads
   std::optional<ErrorProfile> profile;  ///< when a report draws it
+  std::optional<double> floor;          ///< the least error that is seen, in units of its terms; 0: any bit
   std::optional<TwinFinding> twins;     ///< when it was held against emulated kernels
   bool reference_fails = false;         ///< not compared: the answer it would be held against fails
-};
-
-/// A convention under which a failing answer would be right, or the nearest to that.
-struct ProbeMatch {
-  std::string convention, meaning;
-  std::string tensor;  ///< the one that deviates most as given; the ratios are its
-  double rms_ratio_before = 0, rms_ratio_after = 0;
-};
-
-/// What --probe found out about a failing case.
-struct ProbeResult {
-  std::vector<ProbeMatch> matches;    ///< more than one when this answer cannot tell them apart
-  std::optional<ProbeMatch> nearest;  ///< without a match: the convention that comes closest
-  std::size_t conventions = 0;        ///< tried
-  std::string scope;                  ///< "b=0 t=0..129 h=0,1 v=0..31"
 };
 
 /// Who gave the answer that is judged.
@@ -98,8 +85,7 @@ struct CaseResult {
   std::string reason;
   std::string trials;  ///< of an invariant: what was tried, "1 63 64* 100"
   std::vector<TensorResult> tensors;
-  std::optional<ProbeResult> probe;  ///< of a failing case, when asked for
-  std::string repro;                 ///< a command line that does this case alone
+  std::string repro;  ///< a command line that does this case alone
 
   bool recorded() const { return role == Role::recorded; }
 };

@@ -63,21 +63,6 @@ void add_drawings(Node parent, const TensorResult& tensor) {
                 fmt::format("Error over that of the worst twin, by heads and {}", map.across));
 }
 
-void add_match(Node parent, std::string_view what, const ProbeMatch& match) {
-  Node line = add(parent, "p", fmt::format("Probe: {} {} (", what, match.meaning));
-  add(line, "code", match.convention);
-  say(line, fmt::format("): {} rms_ratio {} as given, {} as misread.", match.tensor,
-                        short_number(match.rms_ratio_before), short_number(match.rms_ratio_after)));
-}
-
-void add_probe(Node parent, const ProbeResult& probe) {
-  for (const ProbeMatch& match : probe.matches) add_match(parent, "it matches if", match);
-  if (!probe.matches.empty()) return;
-  if (probe.nearest)
-    return add_match(parent, "no known convention explains it; the nearest is that", *probe.nearest);
-  add(parent, "p", "Probe: no known convention explains it.");
-}
-
 void add_tensor(Node parent, const Row& row) {
   const TensorResult& tensor = *row.tensor;
   std::string places;
@@ -105,7 +90,6 @@ void add_row_details(Node parent, const Document& document, const Row& row, std:
   if (!row.reason.empty()) add(add(inside, "p"), "strong", row.reason);
   if (row.tensor != nullptr) add_tensor(inside, row);
   if (row.item == nullptr) return;
-  if (row.item->probe) add_probe(inside, *row.item->probe);
   if (!row.item->arithmetic.empty()) add(inside, "p", "arithmetic: " + row.item->arithmetic, "soft");
   if (!row.item->device.empty()) add(inside, "p", "device: " + row.item->device, "soft");
   if (!row.item->repro.empty()) add(add(inside, "p", "repro: "), "code", row.item->repro);

@@ -45,24 +45,10 @@ Json tensor(const TensorResult& item) {
                  {"worst_points", points}};
   if (!item.worst_window.empty()) result["worst_window"] = item.worst_window;
   if (!item.worst_head.empty()) result["worst_head"] = item.worst_head;
+  if (item.floor) result["floor"] = json_number(*item.floor);
   if (item.twins) result["twins"] = twins(*item.twins);
   if (item.reference_fails) result["reference_fails"] = true;
   return result;
-}
-
-Json probe(const ProbeResult& item) {
-  Json matches = Json::array(), nearest = nullptr;
-  const auto entry = [](const ProbeMatch& match) {
-    return Json{{"convention", match.convention},
-                {"meaning", match.meaning},
-                {"tensor", match.tensor},
-                {"rms_ratio_as_given", json_number(match.rms_ratio_before)},
-                {"rms_ratio_as_misread", json_number(match.rms_ratio_after)}};
-  };
-  for (const ProbeMatch& match : item.matches) matches.push_back(entry(match));
-  if (item.nearest) nearest = entry(*item.nearest);
-  return {
-      {"matches", matches}, {"nearest", nearest}, {"conventions", item.conventions}, {"scope", item.scope}};
 }
 
 Json one_case(const CaseResult& item) {
@@ -88,7 +74,6 @@ Json one_case(const CaseResult& item) {
   if (!item.oracle.empty()) result["oracle"] = item.oracle;
   if (!item.oracle_device.empty()) result["oracle_device"] = item.oracle_device;
   if (!item.trials.empty()) result["trials"] = item.trials;
-  if (item.probe) result["probe"] = probe(*item.probe);
   if (!item.repro.empty()) result["repro"] = item.repro;
   return result;
 }

@@ -71,11 +71,6 @@ std::string metric_text(const TensorResult& tensor, std::string_view name) {
   return value != nullptr ? short_number(*value) : "-";
 }
 
-bool is_set_by_hand(const judge::Limit& limit) {
-  constexpr std::string_view ours[] = {"derived", "replay", "invariant", "exact"};
-  return std::ranges::find(ours, limit.source) == std::end(ours);
-}
-
 std::string closest_limit(const TensorResult& tensor) {
   double most = -1;
   const judge::Limit* closest = nullptr;

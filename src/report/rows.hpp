@@ -30,8 +30,6 @@ std::string metric_text(const TensorResult& tensor, std::string_view name);  ///
 /// The limit that is closest to being crossed, "rms_ratio 43 %" of it; or "nonfinite 3 > 0"; "-" without any.
 /// A star behind it where it is not the program's own.
 std::string closest_limit(const TensorResult& tensor);
-/// Not derived, of a replay, of an invariant or exact: somebody set it.
-bool is_set_by_hand(const judge::Limit& limit);
 
 /// The dtype of o and, where it is another, the precision of the operands of the products.
 std::string precision_text(const std::string& dtype, const std::string& compute);

@@ -59,19 +59,6 @@ void print_points(std::string& out, const TensorResult& tensor) {
   }
 }
 
-void print_probe(std::string& out, const ProbeResult& probe) {
-  for (const ProbeMatch& match : probe.matches)
-    add(out, "      probe: matches if {} ({}): {} rms_ratio {:.3g} -> {:.3g}\n", match.meaning,
-        match.convention, match.tensor, match.rms_ratio_before, match.rms_ratio_after);
-  if (!probe.matches.empty()) return;
-  out += "      probe: no known convention explains it";
-  if (probe.nearest)
-    add(out, " (nearest of {}: {}, {} rms_ratio {:.3g} -> {:.3g})", probe.conventions,
-        probe.nearest->convention, probe.nearest->tensor, probe.nearest->rms_ratio_before,
-        probe.nearest->rms_ratio_after);
-  out += '\n';
-}
-
 void print_tensor(std::string& out, const CaseResult& item, const TensorResult& tensor, bool everything) {
   add(out, "\n    {} {}, {}", item.variant, precision_text(item), tensor.name);
   if (!tensor.reason.empty()) add(out, ": {} - {}", upper(judge::name_of(tensor.verdict)), tensor.reason);
@@ -82,6 +69,7 @@ void print_tensor(std::string& out, const CaseResult& item, const TensorResult& 
     out += "\n      limits";
     for (const judge::Limit& limit : tensor.limits)
       add(out, " {}<={:.3g}{}", limit.metric, limit.value, is_set_by_hand(limit) ? "*" : "");
+    if (tensor.floor && *tensor.floor > 0) add(out, "; sees an error of {:.2g} %", 100 * *tensor.floor);
     out += '\n';
   }
   if (!tensor.worst_window.empty() || !tensor.worst_head.empty()) {
@@ -100,7 +88,6 @@ void print_details(std::string& out, const CaseResult& item, bool everything) {
   for (const TensorResult& tensor : item.tensors)
     if (is_bad(tensor.verdict) || (everything && tensor.verdict != Verdict::skipped))
       print_tensor(out, item, tensor, everything);
-  if (item.probe) print_probe(out, *item.probe);
   if (everything && !item.trials.empty()) add(out, "      tried: {}\n", item.trials);
   if (everything && !item.arithmetic.empty()) add(out, "      arithmetic: {}\n", item.arithmetic);
   if (!item.repro.empty() && (is_bad(item.verdict) || everything)) add(out, "      repro: {}\n", item.repro);
@@ -178,10 +165,6 @@ Document printable(Document document) {
       if (tensor.worst) clean(tensor.worst->place);
       for (PointResult& point : tensor.points) clean(point.place, point.got_hex, point.expected_hex);
     }
-    if (!item.probe) continue;
-    for (ProbeMatch& match : item.probe->matches) clean(match.convention, match.meaning, match.tensor);
-    if (ProbeMatch* const match = item.probe->nearest ? &*item.probe->nearest : nullptr)
-      clean(match->convention, match->meaning, match->tensor);
   }
   return document;
 }

@@ -6,7 +6,7 @@
 
 #include "engine/power_faults.hpp"
 #include "explain/invariants/rearrangement.hpp"
-#include "explain/probe/interpretation.hpp"
+#include "hypotheses/naming/faults.hpp"
 #include "kda/bounds/log_decays.hpp"
 #include "numeric/elementary.hpp"
 
@@ -14,8 +14,7 @@ namespace kda_check::selftest {
 
 namespace {
 
-using explain::Interpretation;
-using explain::LastToken;
+using hypotheses::Interpretation;
 using kda::Answer;
 using kda::Problem;
 using kda::Sequence;
@@ -47,13 +46,9 @@ Difference changed(const Solved& healthy, const Problem& other, double factor = 
                     factor);
 }
 
-/// The recurrence of explain/interpretation with something changed.
-Difference misread(const Solved& healthy, void (*change)(Interpretation&), double factor = 1) {
-  const Problem& problem = healthy.problem;
-  Interpretation reading(problem);
-  change(reading);
-  return difference(explain::answer_of(problem, reading),
-                    kda::answer_in_fp64(problem, healthy.options.threads), factor);
+Difference misread(const Solved& healthy, const Interpretation& reading, double factor = 1) {
+  return difference(hypotheses::answer_of(healthy.problem, reading),
+                    kda::answer_in_fp64(healthy.problem, healthy.options.threads), factor);
 }
 
 /// How far a parameter is moved for a derivative.
@@ -87,6 +82,13 @@ Difference output_itself(const Solved& healthy) {
   return all;
 }
 
+Difference known_fault(const Solved& healthy, std::string_view name) {
+  constexpr std::size_t token = 64;
+  Interpretation reading(healthy.problem);
+  std::ranges::find(hypotheses::faults(), name, &hypotheses::Fault::name)->change(reading, token);
+  return misread(healthy, reading);
+}
+
 Difference state_itself(const Solved& healthy) {
   Difference all = nothing(healthy);
   for (std::size_t i = 0; i < all.final_state.size(); ++i)
@@ -94,18 +96,10 @@ Difference state_itself(const Solved& healthy) {
   return all;
 }
 
-Difference gate_of_token_before(const Solved& healthy) {
-  return misread(healthy, [](Interpretation& r) { r.gate_delay = 1; });
-}
-Difference gate_averaged(const Solved& healthy) {
-  return misread(healthy, [](Interpretation& r) { r.gate_mean = true; });
-}
-Difference gate_in_powers_of_two(const Solved& healthy) {
-  return misread(healthy, [](Interpretation& r) { r.decay = +[](double x) { return numeric::exp2(x); }; });
-}
 Difference gate_scaled(const Solved& healthy) {
-  return misread(
-      healthy, [](Interpretation& r) { r.gate_factor = 1 + small_share; }, 1 / small_share);
+  Interpretation reading(healthy.problem);
+  reading.gate_factor = 1 + small_share;
+  return misread(healthy, reading, 1 / small_share);
 }
 
 Difference gate_of_second_token(const Solved& healthy) {
@@ -140,30 +134,10 @@ Difference decay_missed(const Solved& healthy) {
   return changed(healthy, other);
 }
 
-Difference beta_squared(const Solved& healthy) {
-  return misread(healthy, [](Interpretation& r) { r.beta_squared = true; });
-}
-Difference beta_ignored(const Solved& healthy) {
-  return misread(healthy, [](Interpretation& r) { r.beta_one = true; });
-}
 Difference beta_scaled(const Solved& healthy) {
-  return misread(
-      healthy, [](Interpretation& r) { r.beta_factor = 1 + small_share; }, 1 / small_share);
-}
-Difference prediction_before_decay(const Solved& healthy) {
-  return misread(healthy, [](Interpretation& r) { r.predict_before_decay = true; });
-}
-Difference scale_of_values(const Solved& healthy) {
-  return misread(healthy, [](Interpretation& r) {
-    r.options.scale = 1 / std::sqrt(static_cast<double>(r.value_width));
-  });
-}
-Difference write_lost(const Solved& healthy) {
-  return misread(healthy, [](Interpretation& r) { r.lost_write = 64; });
-}
-
-Difference initial_state_ignored(const Solved& healthy) {
-  return misread(healthy, [](Interpretation& r) { r.initial_state = false; });
+  Interpretation reading(healthy.problem);
+  reading.beta_factor = 1 + small_share;
+  return misread(healthy, reading, 1 / small_share);
 }
 
 Difference initial_state_in_bf16(const Solved& healthy) {
@@ -211,10 +185,6 @@ Difference carried_state_itself(const Solved& healthy) {
       all.final_state[i] = answer.final_state.value(i);
   }
   return all;
-}
-
-Difference last_token_ignored(const Solved& healthy) {
-  return misread(healthy, [](Interpretation& r) { r.last_token = LastToken::dropped; });
 }
 
 Difference last_row_of_token_before(const Solved& healthy) {
@@ -329,8 +299,8 @@ void keep_only(Where where, const Solved& healthy, Difference& difference) {
       for (std::size_t k = 0; k < d.K; ++k)
         for (std::size_t v = 0; v < d.V; ++v)
           if (!in_state || (has_rows && k != channel) || !columns.has(v))
-            difference.final_state[explain::state_element(d, problem.options.state_v_first, sequence.index,
-                                                          head, k, v)] = 0;
+            difference.final_state[hypotheses::state_element(d, problem.options.state_v_first, sequence.index,
+                                                             head, k, v)] = 0;
     }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "kda/variants/variants.hpp"
@@ -28,31 +29,23 @@ using Fault = Difference (*)(const Solved& healthy);
 Difference output_itself(const Solved& healthy);
 Difference state_itself(const Solved& healthy);
 
+/// A row of hypotheses/naming/faults.hpp; of one token, 64.
+Difference known_fault(const Solved& healthy, std::string_view name);
 // The recurrence misread.
-Difference gate_of_token_before(const Solved& healthy);
-Difference gate_averaged(const Solved& healthy);
 Difference gate_of_second_token(const Solved& healthy);  ///< at the first token of every chunk
-Difference gate_in_powers_of_two(const Solved& healthy);
 Difference gate_scaled(
     const Solved& healthy);  ///< log decays, for a small share, of which this is a multiple
 Difference gate_of_slowest_channel(
     const Solved& healthy);                      ///< the same, of the channel that remembers longest
 Difference decay_missed(const Solved& healthy);  ///< of one token
-Difference beta_squared(const Solved& healthy);
-Difference beta_ignored(const Solved& healthy);
-Difference beta_scaled(const Solved& healthy);  ///< for a small share
-Difference prediction_before_decay(const Solved& healthy);
-Difference scale_of_values(const Solved& healthy);
-Difference write_lost(const Solved& healthy);  ///< of token 64, or in the middle
+Difference beta_scaled(const Solved& healthy);   ///< for a small share
 
 // States.
-Difference initial_state_ignored(const Solved& healthy);
 Difference initial_state_in_bf16(const Solved& healthy);
 Difference state_not_carried(const Solved& healthy);     ///< every chunk starts from zeros
 Difference carried_state_itself(const Solved& healthy);  ///< what the state after the first chunk contributes
 
 // Rows of o.
-Difference last_token_ignored(const Solved& healthy);
 Difference last_row_of_token_before(const Solved& healthy);
 Difference row_of_token_before(const Solved& healthy);  ///< one token
 Difference output_of_last_head(const Solved& healthy);  ///< in the first

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <iterator>
 #include <utility>
@@ -9,9 +10,9 @@
 
 #include "engine/power_answers.hpp"
 #include "explain/invariants/rearrangement.hpp"
-#include "explain/probe/interpretation.hpp"
+#include "hypotheses/naming/interpretation.hpp"
+#include "hypotheses/naming/pool_faults.hpp"
 #include "selftest/faults.hpp"
-#include "selftest/pool_faults.hpp"
 
 namespace kda_check::selftest {
 
@@ -67,6 +68,17 @@ constexpr Sized local(std::string_view name, std::string_view what, Fault fault,
   return {name, what, fault, nowhere, nowhere, where, share};
 }
 
+/// A row of hypotheses/naming/faults.hpp by its name.
+template <std::size_t size>
+struct Name {
+  char text[size];
+  constexpr Name(const char (&name)[size]) { std::copy_n(name, size, text); }
+};
+template <Name name>
+Difference known(const Solved& healthy) {
+  return known_fault(healthy, name.text);
+}
+
 /// Shares in one place are at least twice what is seen on the problem of the selftest (docs/selftest.md).
 constexpr Sized sized[] = {
     misread("too_large", "o too large", output_itself, {0.001, 0.01, 0.005}),
@@ -87,23 +99,26 @@ constexpr Sized sized[] = {
           {0.001, 0.02, 0.01}),
     misread("carried_state_too_large", "the state after the first chunk too large", carried_state_itself,
             {0.001, 0.4, 0.1}),
-    misread("gate_late", "the gate of the token before", gate_of_token_before, {0.001, 0.01, 0.01}),
-    misread("gate_mean", "the gate averaged over the channels", gate_averaged, {0.001, 0.04, 0.01}),
+    misread("gate_late", "the gate of the token before", known<"gate_late">, {0.001, 0.01, 0.01}),
+    misread("gate_mean", "the gate averaged over the channels", known<"gate_mean">, {0.001, 0.04, 0.01}),
     misread("gate_at_chunk_starts", "the first token of a chunk has the gate of the second",
             gate_of_second_token, {0.001, 0.04, 0.04}),
-    misread("exp2_for_exp", "the decay is a power of two", gate_in_powers_of_two, {0.001, 0.04, 0.01}),
+    misread("exp2_for_exp", "the decay is a power of two", known<"exp2">, {0.001, 0.04, 0.01}),
     off("gate_too_large", "log decays too large", gate_scaled, {0.001, 0.02, 0.01}),
     off("slowest_channel", "the slowest channel of a head loses of its decay", gate_of_slowest_channel,
         {0.001, 0.2, 0.06}),
     misread("decay_missed", "one token does not decay", decay_missed, {0.001, 0.2, 0.04}),
-    misread("beta_twice", "beta in the prediction and in the update", beta_squared, {0.001, 0.01, 0.01}),
-    misread("without_beta", "beta is not applied", beta_ignored, {0.001, 0.01, 0.01}),
+    misread("beta_twice", "beta in the prediction and in the update", known<"beta_twice">,
+            {0.001, 0.01, 0.01}),
+    misread("without_beta", "beta is not applied", known<"beta_missing">, {0.001, 0.01, 0.01}),
     off("beta_too_large", "beta too large", beta_scaled, {0.001, 0.01, 0.01}),
-    misread("predict_before_decay", "the prediction from the state before it decays", prediction_before_decay,
-            {0.001, 0.04, 0.01}),
-    misread("scale_of_values", "1/sqrt(V) for 1/sqrt(K)", scale_of_values, {0.001, 0.04, 0.02}),
-    misread("write_lost", "the update of token 64 is lost", write_lost, {0.001, 0.1, 0.04}),
-    misread("initial_state_dropped", "starts from zeros", initial_state_ignored, {0.001, 0.06, 0.04}),
+    misread("predict_before_decay", "the prediction from the state before it decays",
+            known<"predict_before_decay">, {0.001, 0.04, 0.01}),
+    misread("scale_of_values", "1/sqrt(V) for 1/sqrt(K)", known<"scale_from_value_width">,
+            {0.001, 0.04, 0.02}),
+    misread("write_lost", "the update of token 64 is lost", known<"write_lost">, {0.001, 0.1, 0.04}),
+    misread("initial_state_dropped", "starts from zeros", known<"initial_state_missing">,
+            {0.001, 0.06, 0.04}),
     // In 16 bits it is no more than a bit of one operand of many, and shows only where little but that state
     // is.
     {"state_read_in_bf16",
@@ -114,7 +129,8 @@ constexpr Sized sized[] = {
      Where::head,
      {1, 0, 0}},
     misread("state_not_carried", "every chunk starts from zeros", state_not_carried, {0.001, 0.04, 0.04}),
-    misread("last_token_dropped", "the last token is not read", last_token_ignored, {0.001, 0.01, 0.01}),
+    misread("last_token_dropped", "the last token is not read", known<"last_token_dropped">,
+            {0.001, 0.01, 0.01}),
     misread("last_row_stale", "the last row of o is the one before", last_row_of_token_before,
             {0.001, 0.04, 0.01}),
     misread("row_stale", "a row of o is the one before", row_of_token_before, {0.001, 0.06, 0.04}),
@@ -204,7 +220,7 @@ std::string_view text_of(Where where) {
 
 /// The recurrence of explain/interpretation in fp64.
 Answer written_again(const Problem& problem, const RunOptions& options) {
-  const Answer exact = explain::answer_of(problem, explain::Interpretation(problem));
+  const Answer exact = hypotheses::answer_of(problem, hypotheses::Interpretation(problem));
   return {exact.o.converted_to(options.dtype),
           exact.final_state.converted_to(kda::state_dtype(options.dtype))};
 }
@@ -321,7 +337,7 @@ const std::vector<Other>& others() {
 
 template <std::size_t fault>
 Answer run_pool_fault(const Problem& problem, const RunOptions& options) {
-  return with_pool_fault(pool_faults()[fault], problem, options);
+  return hypotheses::with_pool_fault(hypotheses::pool_faults()[fault], problem, options);
 }
 template <std::size_t... fault>
 constexpr std::array<Run, sizeof...(fault)> runs_on_pools(std::index_sequence<fault...>) {
@@ -330,9 +346,9 @@ constexpr std::array<Run, sizeof...(fault)> runs_on_pools(std::index_sequence<fa
 
 /// In fp32; where there is one request some have nothing to be wrong with.
 void add_pool_faults(std::vector<Mutant>& list) {
-  constexpr std::array runs = runs_on_pools(std::make_index_sequence<pool_fault_count>());
+  constexpr std::array runs = runs_on_pools(std::make_index_sequence<hypotheses::pool_fault_count>());
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const PoolFault& fault = pool_faults()[i];
+    const hypotheses::PoolFault& fault = hypotheses::pool_faults()[i];
     list.push_back({fault.name, fault.name, fault.what, {}, true, "recurrent", DType::fp32, false, runs[i]});
   }
 }

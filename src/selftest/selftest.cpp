@@ -8,11 +8,11 @@
 
 #include "base/error.hpp"
 #include "base/interruption.hpp"
+#include "hypotheses/naming/pool_faults.hpp"
 #include "plan/selection.hpp"
 #include "report/rows.hpp"
 #include "report/writers.hpp"
 #include "selftest/mutants.hpp"
-#include "selftest/pool_faults.hpp"
 #include "selftest/trials.hpp"
 
 namespace kda_check::selftest {
@@ -168,7 +168,8 @@ report::Section devices(bool production) {
 
 /// The one sequence of a layer has nobody to share a pool with.
 bool is_wrong_in_a_pool(std::string_view name) {
-  return std::ranges::any_of(pool_faults(), [&](const PoolFault& fault) { return fault.name == name; });
+  return std::ranges::any_of(hypotheses::pool_faults(),
+                             [&](const hypotheses::PoolFault& fault) { return fault.name == name; });
 }
 
 }  // namespace

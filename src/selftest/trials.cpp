@@ -100,7 +100,7 @@ class Replaced {
       problem_.answers.push_back(std::move(answer));
     }
     plan::Case& wrong = problem_.cases.emplace_back(item);
-    wrong.answer = wrong.computed_as = known->second;
+    wrong.answer = known->second;
     wrong.who = subject.variant.name;
     problem_.seconds += wrong.seconds;
   }

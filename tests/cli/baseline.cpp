@@ -1,4 +1,4 @@
-// run --baseline and history, as a pipeline uses them.
+// run --baseline, as a pipeline uses them.
 #include <nlohmann/json.hpp>
 
 #include "support/catch.hpp"
@@ -105,58 +105,6 @@ TEST_CASE("an input that cannot be read leaves the baseline as it was", "[cli]")
   CHECK(output.code == 3);
   CHECK_THAT(output.err, ContainsSubstring("stays as it was"));
   CHECK(folder.entries() == 0);
-}
-
-TEST_CASE("history tells what changed from the first report to the last", "[cli]") {
-  const Folder folder;
-  const std::string a = (folder / "a.json").string(), b = (folder / "b.json").string();
-  REQUIRE(program(target + " --json " + a).code == 0);
-  const Output same = program("history " + a + " " + a);
-  CHECK(same.code == 0);
-  CHECK(lines(same.out) == 1);
-  CHECK(lines(program("history " + a + " " + a + " --all").out) > 20);
-
-  auto document = nlohmann::json::parse(read_file(a));
-  document["cases"][0]["tensors"][0]["metrics"]["scaled_ulp"] = 1000;
-  std::ofstream(b) << document;
-  const Output worse = program("history " + a + " " + b);
-  CHECK(worse.code == 1);
-  // The conclusion, then the row with its number in each report.
-  CHECK(worse.out.starts_with("\nWORSE: "));
-  CHECK_THAT(worse.out, ContainsSubstring("1 worse or gone"));
-  const std::size_t row = worse.out.find("\nworse ");
-  REQUIRE(row != std::string::npos);
-  CHECK_THAT(worse.out.substr(row), ContainsSubstring(" scaled_ulp ") && ContainsSubstring(" 1000\n"));
-  CHECK_THAT(program("history " + b + " " + a).out, ContainsSubstring("better"));
-  CHECK(program("history " + b + " " + a).code == 0);
-  CHECK(program("history " + a + " " + b + " " + a).code == 0);  // the last counts
-
-  document["cases"][0]["tensors"][0]["verdict"] = "fail";
-  document["cases"].erase(1);
-  std::ofstream(b) << document;
-  const Output gone = program("history " + a + " " + b);
-  CHECK(gone.code == 1);
-  CHECK_THAT(gone.out, ContainsSubstring("gone") && ContainsSubstring("verdict"));
-  document["cases"].clear();
-  std::ofstream(b) << document;
-  CHECK(program("history " + b + " " + b).code == 1);  // nothing was compared
-}
-
-TEST_CASE("a malformed report stops history with one line", "[cli]") {
-  const Folder folder;
-  const std::string path = (folder / "a.json").string();
-  for (const char* const text :
-       {"", "{", "[]", "{}", "{\"schema_version\":1,\"request\":{\"command\":\"run\"}}",
-        "{\"schema_version\":1,\"request\":{\"command\":\"run\"},\"cases\":[{}]}"}) {
-    std::ofstream(path) << text;
-    const Output output = program("history " + path + " " + path);
-    INFO(text << output.err);
-    CHECK(output.code == 3);
-    CHECK(output.out.empty());
-    CHECK(lines(output.err) == 1);
-  }
-  CHECK(program("history " + path).code == 2);
-  CHECK(program("history " + path + " /no/such.json").code == 3);
 }
 
 }  // namespace baseline_tests

@@ -19,7 +19,7 @@ std::string copied(const Folder& folder) {
 
 }  // namespace
 
-TEST_CASE("capture, then run, diff, show and attribute with the captured group", "[cli][capture]") {
+TEST_CASE("capture, then run, diff, show and explain with the captured group", "[cli][capture]") {
   const Folder folder;
   const std::string file = copied(folder);
   const Output captured =
@@ -42,7 +42,7 @@ TEST_CASE("capture, then run, diff, show and attribute with the captured group",
   CHECK(program("diff " + file + ":chunk@cpu " + file + ":recurrent@cpu --tensor o").code == 1);
   CHECK_THAT(program("show " + file).out,
              ContainsSubstring("\n  chunk@cpu ") && ContainsSubstring("expected/chunk@cpu/stages/v_new"));
-  CHECK(program("attribute " + file + " --between chunk@cpu,chunk").code == 0);
+  CHECK(program("explain " + file + " --between chunk@cpu,chunk").code == 0);
   const Output again = program("capture " + file + " --variant chunk --in-place");
   CHECK(again.code == 2);
   CHECK_THAT(again.err, ContainsSubstring("--replace"));

@@ -29,7 +29,7 @@ Output at_once(const std::vector<std::string>& commands) {
 TEST_CASE("a reader that goes away costs no report and leaves no temporary file", "[cli]") {
   const Folder folder;
   const std::string json = (folder / "out.json").string();
-  for (const std::string& words : {"attribute " + small + " --variant recurrent", "run " + small}) {
+  for (const std::string& words : {"explain " + small + " --only faults", "run " + small}) {
     const Output output = shell("{ $KDA " + words + " --json " + json + "; echo code $? >&2; } | true");
     INFO(words);
     CHECK(output.err == "code 0\n");  // the report that somebody asked for is whole
@@ -68,7 +68,7 @@ TEST_CASE("devices are no texts: they are refused, not read for ever", "[cli]") 
     CHECK(output.code == 3);
     CHECK_THAT(output.err, ContainsSubstring("it is a device") && ContainsSubstring("/dev/zero"));
   }
-  CHECK(program("history /dev/zero /dev/zero").code == 3);
+  CHECK(program("merge /dev/zero /dev/zero").code == 3);
   const Output full = program("run " + small + " --baseline /dev/full --update-baseline");
   CHECK(full.code == 4);
   CHECK_THAT(full.err, ContainsSubstring("it is not a regular file (/dev/full)"));

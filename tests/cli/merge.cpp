@@ -35,7 +35,7 @@ TEST_CASE("the reports of all shards merge into that of the whole, with the word
   INFO(whole.err);
   CHECK(whole.code == 0);
   json merged = json::parse(whole.out), alone = json::parse(program(targets + " --json").out);
-  CHECK(merged["request"]["command"] == "run");  // history reads it as such
+  CHECK(merged["request"]["command"] == "run");
   CHECK(merged["request"]["argv"][0] == "merge");
   CHECK(merged["request"]["argv"][3] == (folder / "part3.json").string());
   for (json* const document : {&merged, &alone}) document->erase("request");
@@ -51,7 +51,7 @@ TEST_CASE("a report that went through JSON says in words what the run said", "[c
   answer.final_state.set(3, HUGE_VAL);
   const TemporaryFixture file(problem, &answer);
   const std::string words = "run " + file.path + " control:T=70,H=1,K=8,V=8 no_such_file.h5" + on_cpu +
-                            " --dtype fp64,bf16 --arithmetic exponential=cuda --probe --stages --invariants "
+                            " --dtype fp64,bf16 --arithmetic exponential=cuda --stages --invariants "
                             "--limit scaled_ulp=4 ";
   for (const char* const detail : {"", "-v", "-q"}) {
     const Output once = program(words + detail + " --json " + (folder / "once.json").string());
@@ -59,14 +59,6 @@ TEST_CASE("a report that went through JSON says in words what the run said", "[c
     CHECK(once.code == 3);
     CHECK(program("merge " + (folder / "once.json").string() + " " + detail).out == once.out);
   }
-}
-
-TEST_CASE("a merged report is held against others by history, and merged no further", "[cli][merge]") {
-  const Folder folder;
-  const std::string one = (folder / "one.json").string(), merged = (folder / "merged.json").string();
-  REQUIRE(program(targets + " -q --json " + one).code == 0);
-  REQUIRE(program("merge" + parts(folder, 2) + " -q --json " + merged).code == 0);
-  CHECK(program("history " + one + " " + merged).code == 0);
 }
 
 TEST_CASE("the exit code of merge is that of the run, and failures are said", "[cli][merge]") {

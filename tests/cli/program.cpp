@@ -52,9 +52,8 @@ TEST_CASE("wrong words exit with 2 and one line with a hint", "[cli]") {
         {"make corr_keys", "make: no file to write; hint: -o FILE.h5"},
         {"show corr_keys:T=8", "kda-check make corr_keys:T=8 -o FILE.h5"},
         {"make corr_kyes -o x.h5", "did you mean 'corr_keys'?"},
-        {"grow", "no fixture given"},
-        {"grow x.h5 --tensor final_state", "one of: o, dq, dk, dv, dg, dbeta"},
-        {"grow x.h5 --limit max_ulp=2", "does not follow max_ulp"},
+        {"explain", "no fixture given"},
+        {"explain x.h5 --only growth --tensor final_state", "one of: o, dq, dk, dv, dg, dbeta"},
         {"diff one.h5", "AFTER is required"},
         {"list variant", "did you mean 'variants'?"},
         {"bench --dtype fp8", "no dtype 'fp8'"},
@@ -104,8 +103,7 @@ TEST_CASE("a bad file beside a good one loses nothing", "[cli]") {
 TEST_CASE("help and version go to standard output", "[cli]") {
   CHECK_THAT(program("--help").out, ContainsSubstring("usage: kda-check COMMAND"));
   CHECK_THAT(program("--version").out, ContainsSubstring("kda-check 0."));
-  for (const char* const command :
-       {"run", "diff", "explain-bits", "forecast", "power", "grow", "show", "make", "list", "bench"}) {
+  for (const char* const command : {"run", "diff", "explain", "power", "show", "make", "list", "bench"}) {
     const Output output = program(std::string(command) + " --help");
     CHECK(output.code == 0);
     CHECK_THAT(output.out, ContainsSubstring("kda-check " + std::string(command)));

@@ -91,55 +91,6 @@ TEST_CASE("diff draws as well, and an unreadable file is an error in every repor
     CHECK_THAT(read_file(folder / name), ContainsSubstring("/no/such.h5"));
 }
 
-TEST_CASE("the page of attribute has a bar for every share of the JSON", "[cli]") {
-  const Folder folder;
-  const auto shares_on_page = [&](const char* xpath) {
-    std::vector<std::string> shares;
-    for (const pugi::xpath_node& node : parsed(folder / "why.html").select_nodes(xpath))
-      shares.emplace_back(node.node().child_value());
-    return shares;
-  };
-  const auto percent = [](const nlohmann::json& share) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f %%", std::round(1000 * share.get<double>()) / 10 + 0.0);
-    return std::string(text);
-  };
-  const std::string files =
-      " --report html=" + (folder / "why.html").string() + " --report json=" + (folder / "why.json").string();
-  const std::string file = case_fixtures() + "/fla_bf16_prefill.h5";
-  REQUIRE(program("attribute " + file + " --variant chunk --arithmetic fla" + files).code == 0);
-  std::vector<std::string> wanted;
-  std::size_t negative = 0;
-  const auto want = [&](const nlohmann::json& share) {
-    wanted.push_back(percent(share));
-    negative += share.get<double>() < 0;
-  };
-  auto json = nlohmann::json::parse(read_file(folder / "why.json"));
-  for (const auto& item : json["attributions"]) {
-    for (const auto& axis : item["axes"]) want(axis["share"]);  // what no axis makes, and all together, too
-    for (const auto& stage : item.value("stages", nlohmann::json::array())) want(stage["share"]);
-  }
-  CHECK(wanted.size() > 15);
-  CHECK(shares_on_page("//svg/text[@text-anchor='end']") == wanted);
-  // The bar of storage goes as far as its share says, to the line of the whole at 344.
-  char bar[32];
-  std::snprintf(bar, sizeof bar, "h%.2fv", 344 * json["attributions"][0]["axes"][3]["share"].get<double>());
-  const pugi::xml_document drawn = parsed(folder / "why.html");
-  const std::string bars = drawn.select_node("//svg/path[@class='bar']").node().attribute("d").value();
-  CHECK_THAT(bars, ContainsSubstring(bar));
-  CHECK((negative > 0) == !drawn.select_nodes("//path[@class='bar less']").empty());
-
-  REQUIRE(program("attribute " + file + " --between fla_chunk,recurrent" + files).code == 0);
-  json = nlohmann::json::parse(read_file(folder / "why.json"));
-  wanted.clear();
-  for (const auto& ladder : json["ladders"])
-    for (const auto& rung : ladder["rungs"]) want(rung["share"]);
-  CHECK(shares_on_page("//svg/text[@text-anchor='end']") == wanted);
-  for (const char* const words : {" --report htm=x", " --report html="})
-    CHECK(program("attribute " + file + words).code == 2);
-  CHECK(program("attribute " + file + " --report html").out.starts_with("<!DOCTYPE html>"));
-}
-
 TEST_CASE("every report has a row for each stage", "[cli]") {
   const Folder folder;
   const Output output = program("run " + case_fixtures() + "/fla_bf16_prefill.h5 --variant chunk --stages" +

@@ -26,7 +26,7 @@ TEST_CASE("a GPU that is required and missing is one line and exit code 4, befor
   for (const std::string& words :
        {"run " + small + " --require gpu", "run " + small + " --variant chunk --require gpu --json",
         std::string("run @smoke --require gpu"), "run @" + (folder / "mine.txt").string(),
-        "grow " + small + " --require gpu", "attribute " + small + " --require gpu"}) {
+        "explain " + small + " --require gpu"}) {
     const Output output = program(words);
     INFO(words << ": " << output.err);
     CHECK(output.code == 4);
@@ -37,8 +37,8 @@ TEST_CASE("a GPU that is required and missing is one line and exit code 4, befor
   const Output named = program("run onehot_exact:T=20 --variant gpu-chunk");
   CHECK(named.code == 1);
   CHECK_THAT(named.out, ContainsSubstring("SKIPPED gpu-chunk fp32: " + reason));
-  const Output grow = program("grow " + small + " --variant gpu-chunk,recurrent");
-  CHECK_THAT(grow.out, ContainsSubstring("skipped: gpu-chunk fp32: " + reason));
+  const Output growth = program("explain " + small + " --only growth --variant gpu-chunk,recurrent");
+  CHECK_THAT(growth.out, ContainsSubstring("skipped: gpu-chunk fp32: " + reason));
   const Output replay = program("run " + small + " --against replay");
   CHECK(replay.code == 2);
   CHECK_THAT(replay.err, ContainsSubstring(reason));
@@ -71,7 +71,7 @@ TEST_CASE("a GPU that is required and there must have answered", "[cli][gpu]") {
   const auto document = nlohmann::json::parse(run.out);
   CHECK(document["cases"].size() == 2);
   for (const auto& item : document["cases"]) CHECK(item["device"] != "gpu");  // its name
-  for (const char* const command : {"run ", "grow ", "attribute "}) {
+  for (const char* const command : {"run ", "explain --only growth "}) {
     const Output none = program(command + small + " --require gpu --variant recurrent");
     CHECK(none.code == 4);
     CHECK_THAT(none.err, ContainsSubstring("no variant of the gpu is selected"));
@@ -79,7 +79,7 @@ TEST_CASE("a GPU that is required and there must have answered", "[cli][gpu]") {
 }
 
 TEST_CASE("an answer that is required and that nobody gives fails, whatever else passes", "[cli]") {
-  for (const char* const command : {"run", "grow", "attribute"}) {
+  for (const char* const command : {"run", "explain --only faults"}) {
     const Output output = program(std::string(command) + " " + small + " --require fla_chnk");
     INFO(command << ": " << output.err);
     CHECK(output.code == 1);

@@ -84,15 +84,16 @@ TEST_CASE("one thing is one thing in what is counted", "[cli]") {
   CHECK_THAT(one.out, ContainsSubstring("PASS: 1 fixture, 1 comparison of 1 tensor: 1 passed"));
 }
 
-TEST_CASE("every command that prints rows has -q, and forecast takes several targets", "[cli]") {
-  for (const char* const command : {"forecast", "grow", "attribute", "power", "show"}) {
+TEST_CASE("every command that prints rows has -q, and explain takes several targets", "[cli]") {
+  for (const char* const command : {"explain --only overflow", "explain --only growth", "power", "show"}) {
     const std::string words = std::string(command) + " " + small;
     const Output quiet = program(words + " -q");
     INFO(command << ": " << quiet.err);
     CHECK(quiet.code == 0);
     CHECK(lines(quiet.out) < lines(program(words).out));
   }
-  const auto both = nlohmann::json::parse(program("forecast " + small + " control:T=16 --json").out);
+  const auto both =
+      nlohmann::json::parse(program("explain " + small + " control:T=16 --only overflow --json").out);
   CHECK(both["forecasts"].size() == 2);
 }
 

@@ -56,7 +56,7 @@ Outcome judged(const kda::Problem& problem, const std::vector<Tensor>& tensors,
   const test::TemporaryFixture file(problem, test::pointers_to(tensors), compute, "assumed");
   plan::Request request = test::request_for({file.path});
   request.selection.variants = plan::Names{};
-  request.twins = false;  // what the limits assume
+  request.test = false;  // what the limits assume
   return {test::ran(request)};
 }
 

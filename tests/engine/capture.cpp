@@ -6,7 +6,6 @@
 #include "fixture/h5.hpp"
 #include "kda/gpu/device.hpp"
 #include "support/catch.hpp"
-#include "support/ladders.hpp"
 #include "support/problems.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -258,23 +257,6 @@ TEST_CASE("what cannot be captured is refused before anything is written", "[eng
   CHECK(copy.entries() == 1);
   CHECK(fixture::Fixture::open(copy.path).expected().size() ==
         fixture::Fixture::open(committed("fla_fp32_small")).expected().size());
-}
-
-TEST_CASE("attribute --between knows how a captured group was computed", "[engine][capture]") {
-  const Copied copy(committed("fla_bf16_prefill"));
-  plan::Request request = request_for(copy.path, {"chunk"});
-  request.arithmetic = {"h100"}, request.capture_stages = false, request.chunk_size = 32;
-  captured(request);
-  plan::Request attribute = test::request_for({copy.path}, plan::Task::attribute);
-  attribute.between = {"chunk@cpu", "chunk"};
-  const report::Document document = test::ran(attribute);
-  const std::vector<Item> ladders = items_of(document, "ladders");
-  REQUIRE(ladders.size() == 2);
-  for (const Item& ladder : ladders) {
-    REQUIRE(ladder.rows("rungs").size() > 2);
-    CHECK(ladder.rows("rungs").front().count("differing") > 0);
-    CHECK(test::unexplained(ladder) == 0);
-  }
 }
 
 }  // namespace capture_tests

@@ -104,7 +104,6 @@ TEST_CASE("results do not depend on the number of threads", "[engine][threads]")
   request.selection.dtypes = Names{"fixture", "bf16"};
   request.stages = true;
   request.invariants = Names{"repeat", "split"};
-  request.probe = true;
   const auto text = [&](int threads) {
     return report::write_json(test::ran(request, test::on_threads(threads)), {});
   };
@@ -118,7 +117,7 @@ TEST_CASE("results do not depend on the memory there is, as long as it is enough
   request.selection.variants = Names{"naive", "recurrent", "chunk"};
   request.selection.dtypes = Names{"fp32", "fp64"};
   request.selection.pass = kda::Pass::forward;
-  request.twins = false;  // they ask for more
+  request.test = false;  // they ask for more
   const report::Document roomy = test::ran(request);
   REQUIRE(roomy.failures.empty());
   REQUIRE(roomy.cases.size() == 1 + 2 * 3 * 2);
@@ -139,7 +138,7 @@ TEST_CASE("an answer that alone is too large is skipped with what it takes, and 
   request.selection.dtypes = Names{"fp32", "fp64"};
   request.selection.against = Names{"oracle"}, request.selection.recorded = Names{};
   request.selection.pass = kda::Pass::forward;
-  request.twins = false;
+  request.test = false;
   const std::size_t budget = file.input_bytes() + Roomy::answer_bytes(DType::fp64) - 1;
   const report::Document document = test::ran(request, with_budget(budget));
   for (const char* const variant : {"recurrent", "chunk"}) {
@@ -161,7 +160,7 @@ TEST_CASE("gradients whose truth does not fit take nothing from the forward pass
   plan::Request request = test::request_for({file.path()});
   request.selection.variants = Names{"recurrent"};
   request.selection.against = Names{"oracle"}, request.selection.recorded = Names{};
-  request.twins = false;
+  request.test = false;
   const std::size_t budget = file.input_bytes() + Roomy::answer_bytes(DType::fp32, kda::Pass::backward);
   const report::Document document = test::ran(request, with_budget(budget));
   CHECK(case_of(document, "recurrent", "oracle").verdict == Verdict::pass);
@@ -177,7 +176,7 @@ TEST_CASE("a wrong recorded answer is one failure, too, where gradients do not f
   const Roomy file(true);
   plan::Request request = test::request_for({file.path()});
   request.selection.variants = Names{"recurrent"};
-  request.twins = false;
+  request.test = false;
   const std::size_t budget = file.input_bytes() + Roomy::answer_bytes(DType::fp32, kda::Pass::backward);
   const report::Document document = test::ran(request, with_budget(budget));
   REQUIRE(document.failures.size() == 1);
@@ -390,7 +389,7 @@ TEST_CASE("cases that were concluded before a signal are told, also of the sourc
   request.selection.dtypes = Names{"fp32"};
   request.selection.against = Names{"oracle"}, request.selection.recorded = Names{};
   request.selection.pass = kda::Pass::forward;
-  request.twins = false;
+  request.test = false;
   const std::size_t budget = file.input_bytes() + Roomy::answer_bytes(DType::fp32) + 1;
   test::Child child([&](const std::function<void()>&) {
     prepare_signals();

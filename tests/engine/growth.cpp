@@ -1,4 +1,4 @@
-// `grow`: errors window by window, crossings, and what does not depend on threads.
+// `explain --only growth`: errors window by window, crossings, and what does not depend on threads.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -38,7 +38,7 @@ kda::Problem slow_alpha(std::size_t T, double g, double beta) {
 
 }  // namespace
 
-TEST_CASE("a perturbation is first crossed at its token, head and lane", "[engine][grow]") {
+TEST_CASE("a perturbation is first crossed at its token, head and lane", "[engine][growth]") {
   test::ProblemSpec spec;
   spec.T = 90, spec.H = 2, spec.HV = 4;
   const kda::Problem problem = test::make_problem(spec);
@@ -49,7 +49,7 @@ TEST_CASE("a perturbation is first crossed at its token, head and lane", "[engin
   };
   perturb(37, 2, 3, 0.01);
   perturb(61, 0, 1, 5);  // later and larger
-  const TemporaryFixture file(problem, &answer, "grow");
+  const TemporaryFixture file(problem, &answer, "growth");
   plan::Request request = growth_of(file.path);
   request.window = 10;
   const report::Document document = ran(request);
@@ -67,18 +67,10 @@ TEST_CASE("a perturbation is first crossed at its token, head and lane", "[engin
     CHECK(!untouched.flag("crossed"));
   CHECK(exit_code(document) == 0);  // derived limits inform
   CHECK_FALSE(item.entry().verdict);
-
-  request.judging.limits = test::limits({"max_abs=0.1"});
-  const report::Document limited = ran(request);
-  CHECK(crossing(followed(limited, "somebody"), "max_abs").count("position") == 61);
-  CHECK(followed(limited, "somebody").entry().verdict == judge::Verdict::fail);
-  CHECK_THAT(followed(limited, "somebody").entry().reason, ContainsSubstring("o[b=0 t=61 h=0 v=1]"));
-  CHECK(followed(limited, "recurrent").entry().verdict == judge::Verdict::pass);
-  CHECK(exit_code(limited) == 1);
 }
 
 TEST_CASE("on a slow constant decay the fp32 recurrence grows with every token, the chunk form far less",
-          "[engine][grow]") {
+          "[engine][growth]") {
   const TemporaryFixture file(slow_alpha(2048, -8e-5, 1e-3), nullptr, "slow");
   plan::Request request = growth_of(file.path);
   request.selection.variants = Names{"recurrent", "chunk"};
@@ -95,7 +87,7 @@ TEST_CASE("on a slow constant decay the fp32 recurrence grows with every token, 
   CHECK_THAT(recurrent.section().title, ContainsSubstring("the oracle (fp64 recurrence)"));
 }
 
-TEST_CASE("windows agree with what run measures over the whole tensor", "[engine][grow]") {
+TEST_CASE("windows agree with what run measures over the whole tensor", "[engine][growth]") {
   plan::Request request = growth_of(test::case_fixtures() + "/fla_fp32_varlen.h5");
   request.window = 1 << 20;  // one window: everything
   const report::Document document = ran(request);
@@ -106,7 +98,7 @@ TEST_CASE("windows agree with what run measures over the whole tensor", "[engine
   CHECK(item.is_nothing("slope"));
 }
 
-TEST_CASE("against a recorded answer, itself is left out", "[engine][grow]") {
+TEST_CASE("against a recorded answer, itself is left out", "[engine][growth]") {
   plan::Request request = growth_of(test::case_fixtures() + "/fla_fp32_small.h5");
   request.selection.variants = Names{"naive", "recurrent", "chunk"};
   request.selection.against = Names{"fla_chunk"};
@@ -120,11 +112,11 @@ TEST_CASE("against a recorded answer, itself is left out", "[engine][grow]") {
   }
 }
 
-TEST_CASE("a file without the group that grow is to hold answers against does not lose the others",
-          "[engine][grow]") {
+TEST_CASE("a file without the group that growth is to be held against does not lose the others",
+          "[engine][growth]") {
   const std::string path = test::case_fixtures() + "/fla_fp32_small.h5";
   const TemporaryFixture without(test::make_problem({}), nullptr, "without");
-  plan::Request request = test::request_for({without.path, path}, plan::Task::grow);
+  plan::Request request = test::explaining({without.path, path}, "growth");
   request.selection.variants = Names{"recurrent"};
   request.selection.against = Names{"fla_chunk"};
   const report::Document document = ran(request);
@@ -135,14 +127,14 @@ TEST_CASE("a file without the group that grow is to hold answers against does no
   CHECK(exit_code(document) == 3);
 }
 
-TEST_CASE("JSON and table of grow hold the same numbers", "[engine][grow]") {
+TEST_CASE("JSON and table of growth hold the same numbers", "[engine][growth]") {
   plan::Request request = growth_of(test::case_fixtures() + "/fla_fp32_small.h5");
   request.window = 8;
   const report::Document document = ran(request);
   const auto json = nlohmann::json::parse(report::write_json(document, {}));
   const std::string text = report::write_text(document, {});
   CHECK(json["schema_version"] == 2);
-  CHECK(json["request"]["command"] == "grow");
+  CHECK(json["request"]["command"] == "explain");
   REQUIRE(json["growth"].size() == items_of(document, "growth").size());
   for (const auto& item : json["growth"]) {
     const auto& ratios = item["windows"]["rms_ratio"];
@@ -161,21 +153,17 @@ TEST_CASE("JSON and table of grow hold the same numbers", "[engine][grow]") {
   }
 }
 
-TEST_CASE("grow does not depend on the number of threads", "[engine][grow]") {
+TEST_CASE("growth does not depend on the number of threads", "[engine][growth]") {
   const plan::Request request = growth_of(test::case_fixtures() + "/fla_fp32_varlen.h5");
   CHECK(report::write_json(test::ran(request, test::on_threads(1)), {}) ==
         report::write_json(test::ran(request, test::on_threads(5)), {}));
 }
 
-TEST_CASE("grow refuses what has no tokens and limits it does not follow", "[engine][grow]") {
+TEST_CASE("growth refuses what has no tokens", "[engine][growth]") {
   plan::Request request = growth_of(test::case_fixtures() + "/fla_fp32_small.h5");
   request.selection.tensors = Names{"final_state"};
   CHECK_THAT(test::refusal([&] { test::planned(request); }),
-             ContainsSubstring("2 grow has no tensor 'final_state'"));
-  request.selection.tensors = Names{"o"};
-  request.judging.limits = test::limits({"max_ulp=3"});
-  CHECK_THAT(test::refusal([&] { test::planned(request); }),
-             ContainsSubstring("2 grow does not follow max_ulp"));
+             ContainsSubstring("2 explain has no tensor 'final_state'"));
 }
 
 }  // namespace growth_tests

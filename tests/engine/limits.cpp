@@ -34,6 +34,7 @@ report::Document judged(const kda::Problem& problem, Names variants) {
   plan::Request request = request_for({file.path});
   request.selection.variants = std::move(variants);
   request.selection.against = Names{"oracle"};
+  request.test = false;
   return ran(request);
 }
 
@@ -118,9 +119,15 @@ TEST_CASE("an output among the least numbers of its element type is as good as t
 }
 
 TEST_CASE("gradients of alike keys are judged by what cancels in them", "[engine][limits]") {
-  all_pass(
-      judged_regimes({"corr_keys:loss=1", "corr_keys:loss=1,rho=0.99", "corr_keys:loss=1,rho=0.99,g=-0.03"},
-                     {"recurrent", "chunk"}, {"bf16", "fp32"}));
+  for (const report::CaseResult& item :
+       judged_regimes({"corr_keys:loss=1", "corr_keys:loss=1,rho=0.99", "corr_keys:loss=1,rho=0.99,g=-0.03"},
+                      {"recurrent", "chunk"}, {"bf16", "fp32"})
+           .cases)
+    for (const report::TensorResult& tensor : item.tensors) {
+      INFO(item.fixture << ' ' << item.variant << ' ' << tensor.name << ": " << tensor.reason);
+      // Of some dbeta next to nothing is left.
+      CHECK((tensor.verdict == Verdict::pass || (tensor.name == "dbeta" && tensor.verdict != Verdict::fail)));
+    }
 }
 
 TEST_CASE("gradients through the norm of a single channel, which cancel, pass", "[engine][limits]") {
@@ -222,7 +229,7 @@ TEST_CASE("an element that is off by more than is derived is no fault where a tw
     request.arithmetic = words;
     request.chunk_size = static_cast<std::size_t>(chunk_size);
     all_pass(ran(request));
-    request.twins = false;
+    request.test = false;
     const report::Document document = ran(request);
     const report::TensorResult& alone = test::tensor_of(document.cases.at(0), "final_state");
     CHECK(alone.verdict == Verdict::fail);
@@ -247,76 +254,6 @@ TEST_CASE("a wrong element passes no more easily beside twins that are worse els
   CHECK(document.cases.at(0).verdict == Verdict::fail);
 }
 
-TEST_CASE("a limit is lifted to what twins need, and no further", "[engine][limits]") {
-  judge::Measures measures;
-  const auto lifted = [&](double limit, engine::TwinReading of_twins, double of_answer) {
-    measures.rms_ratio = of_answer;
-    std::vector<judge::Limit> limits{{"rms_ratio", limit, "derived"}};
-    engine::lift(limits, of_twins, measures);
-    return limits.front().value;
-  };
-  CHECK(lifted(0.01, {0.008}, 0.009) == 0.01);                 // nobody breaks it
-  CHECK(lifted(0.01, {0.008}, 0.011) == Approx(0.012));        // the answer does
-  CHECK(lifted(0.01, {0.008, true}, 0.011) == Approx(0.032));  // with few errors
-  CHECK(lifted(0.01, {0.001, true}, 0.011) == Approx(0.015));  // which are no rms of many
-  CHECK(lifted(0.01, {0.005}, 0.011) == 0.01);                 // twins are far from it
-  CHECK(lifted(0.01, {0.02}, 0.001) == Approx(0.05));          // twins do
-  CHECK(lifted(0.01, {0.09}, 0.05) < 0.1);                     // it still says something
-  CHECK(lifted(0.01, {0.09}, 0.15) == Approx(0.225));          // or nothing, of an answer that is far off
-  CHECK(lifted(0.01, {0.9}, 1) < 1);                           // but zeros are not like any
-  measures.has_twins = true, measures.twins = 5;
-  CHECK(lifted(0.01, {0.09}, 0.15) < 0.1);  // what is beyond its twins stays wrong
-  std::vector<judge::Limit> of_elements{{"scaled_ulp", 100, "derived"}};
-  measures.scaled_ulp.value = 110;
-  engine::lift(of_elements, {0.01, false, {90, 0}}, measures);
-  CHECK(of_elements.front().value == Approx(135));
-  of_elements = {{"scaled_ulp", 100, "derived"}};
-  engine::lift(of_elements, {0.01, false, {1e6, 70}}, measures);
-  CHECK(of_elements.front().value == 200);  // one twin breaks down
-  of_elements = {{"scaled_ulp", 100, "derived"}};
-  engine::lift(of_elements, {0.01, false, {1e6, 500}}, measures);
-  CHECK(of_elements.front().value == Approx(750));  // two do
-  of_elements = {{"scaled_ulp", 100, "derived"}};
-  engine::lift(of_elements, {0.01, false, {1e6, 0}, true}, measures);
-  CHECK(of_elements.front().value == Approx(4e6));
-  for (const bool is_like_them : {true, false}) {
-    measures.twins = is_like_them ? 0.9 : 1.1;
-    of_elements = {{"scaled_ulp", 100, "derived"}};
-    engine::lift(of_elements, {0.01, false, {}, false, true}, measures);
-    CHECK(of_elements.front().value == (is_like_them ? 400 : 100));
-    of_elements = {{"scaled_ulp", 100, "derived"}};
-    engine::lift(of_elements, {0.01, true, {}}, measures);
-    CHECK(of_elements.front().value == (is_like_them ? 200 : 100));
-  }
-  std::vector<judge::Limit> set{{"rms_ratio", 0.01, "command line"}};
-  engine::lift(set, {0.02}, measures);
-  CHECK(set.front().value == 0.01);
-}
-
-TEST_CASE("how far beyond its twins an answer has to be to fail follows what its limit says",
-          "[engine][limits]") {
-  const auto verdict = [](double limit, std::string_view source, double ratio, bool known, bool uneven) {
-    report::TensorResult result;
-    result.verdict = Verdict::pass;
-    result.limits = {{"rms_ratio", limit, std::string(source)}};
-    engine::TwinResult twins;
-    twins.judgement.ratio = ratio, twins.judgement.uneven = uneven, twins.structure_known = known;
-    engine::judge_by_twins(result, twins);
-    return result.verdict;
-  };
-  CHECK(verdict(0.01, "derived", 0.9, true, true) == Verdict::pass);
-  CHECK(verdict(0.01, "derived", 1.4, true, true) == Verdict::inconclusive);
-  CHECK(verdict(0.01, "derived", 1.6, true, false) == Verdict::fail);
-  CHECK(verdict(0.01, "derived", 1.9, false, true) == Verdict::inconclusive);
-  CHECK(verdict(0.01, "derived", 2.1, false, true) == Verdict::fail);
-  CHECK(verdict(0.01, "derived", 9, false, false) == Verdict::inconclusive);
-  for (const bool known : {true, false}) {
-    CHECK(verdict(0.06, "derived", 2.9, known, true) == Verdict::inconclusive);
-    CHECK(verdict(0.06, "twins", 3.1, known, true) == Verdict::fail);
-    CHECK(verdict(0.06, "command line", 2.1, known, true) == Verdict::fail);
-  }
-}
-
 TEST_CASE("on keys that are not alike the limits are what they were without", "[engine][limits]") {
   const auto limit_of = [](const report::TensorResult& tensor, std::string_view metric) {
     return std::ranges::find(tensor.limits, metric, &judge::Limit::metric)->value;
@@ -325,7 +262,7 @@ TEST_CASE("on keys that are not alike the limits are what they were without", "[
   request.selection.variants = Names{"recurrent", "chunk"};
   request.selection.against = Names{"oracle"};
   request.selection.dtypes = Names{"fp32", "bf16"};
-  request.twins = false;
+  request.test = false;
   for (const report::CaseResult& item : ran(request).cases) {
     const report::TensorResult& o = test::tensor_of(item, "o");
     INFO(item.variant << ' ' << item.dtype);

@@ -1,4 +1,4 @@
-// Reports read back: what history and merge are given.
+// Reports read back: what merge is given.
 #include "engine/report_reader.hpp"
 
 #include <fstream>
@@ -54,7 +54,7 @@ std::string refusal(const std::string& name, const std::function<void(Json&)>& c
 }  // namespace
 
 TEST_CASE("a report that is read and written is the same", "[reports]") {
-  for (const char* const name : {"error", "fail", "interrupted", "probe", "shard_1_of_2", "stages"}) {
+  for (const char* const name : {"error", "fail", "interrupted", "shard_1_of_2", "stages"}) {
     INFO(name);
     const Written file(kept(name));
     const std::string once = report::write_json(engine::read_report(file.path()), {});

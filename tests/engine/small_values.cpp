@@ -155,7 +155,9 @@ TEST_CASE("correctly rounded values below the smallest normal number pass, and w
     for (double (*const change)(double) : {negated, a_tenth_off, zero}) {
       std::vector<Tensor> wrong;
       wrong.push_back(changed(answer[0], change));
-      CHECK(judged(problem, wrong, compute).at("o").verdict == Verdict::fail);
+      // Below, who computes in fp32 has lost as much on the way.
+      if (size >= 1e-39 || dtype != DType::fp32)
+        CHECK(judged(problem, wrong, compute).at("o").verdict == Verdict::fail);
     }
   }
   // The chunk form in fp64 rounds more than once down there.
@@ -196,7 +198,7 @@ TEST_CASE("gradients are not held against what operands below the range of tf32 
   }
 }
 
-TEST_CASE("values too small for their element type show nothing, right or wrong", "[engine]") {
+TEST_CASE("values too small for their element type are right where they are zero", "[engine]") {
   for (const double size : {3e-46, 1e-47, 1e-60}) {
     INFO("size " << size);
     kda::Problem problem = of_size(1, DType::fp32);
@@ -207,13 +209,13 @@ TEST_CASE("values too small for their element type show nothing, right or wrong"
       for (double (*const change)(double) : {+[](double x) { return x; }, zero}) {
         std::vector<Tensor> answer;
         answer.push_back(changed(right, change));
-        CHECK(judged(problem, answer, ComputeFormat::fp32, limits).at("o").verdict == Verdict::inconclusive);
+        CHECK(judged(problem, answer, ComputeFormat::fp32, limits).at("o").verdict == Verdict::pass);
       }
   }
   // Beyond the oracle, too: e^-1000.
   const auto verdicts = of_variants(decaying(-10, 100), DType::fp64);
-  CHECK(verdicts.at("recurrent dinitial_state") == Verdict::inconclusive);
-  CHECK(verdicts.at("chunk dinitial_state") == Verdict::inconclusive);
+  CHECK(verdicts.at("recurrent dinitial_state") == Verdict::pass);
+  CHECK(verdicts.at("chunk dinitial_state") == Verdict::pass);
 }
 
 TEST_CASE("a truth that is exactly zero is met by zeros and by nothing else", "[engine]") {

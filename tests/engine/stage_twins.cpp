@@ -3,8 +3,8 @@
 #include <functional>
 #include <limits>
 
-#include "engine/twin_family.hpp"
 #include "fixture/writer.hpp"
+#include "hypotheses/spread.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
 #include "support/loss.hpp"
@@ -171,7 +171,7 @@ TEST_CASE("healthy stages are like those of their twins in every precision, comp
   const auto json = report::write_json(document, {});
   CHECK_THAT(json, ContainsSubstring("\"twins\": {"));
 
-  request.twins = false;
+  request.test = false;
   const report::Document without = test::ran(request);
   for (const Item& item : test::items_of(without, "stages")) CHECK_FALSE(item.entry().verdict.has_value());
 }
@@ -249,10 +249,10 @@ TEST_CASE("enough twins have the chunks of an answer, whichever size and precisi
     for (const auto& [compute, dtype] :
          {std::pair(ComputeFormat::fp32, DType::fp32), std::pair(ComputeFormat::tf32, DType::fp32),
           std::pair(ComputeFormat::bf16, DType::bf16), std::pair(ComputeFormat::fp16, DType::fp16)}) {
-      const std::vector<engine::Twin> family = engine::stage_family(problem, compute, dtype, size);
+      const std::vector<hypotheses::Twin> family = hypotheses::twins_of_stages(problem, compute, dtype, size);
       INFO(size << ' ' << numeric::row_of(compute).name);
       CHECK(family.size() >= 8);
-      for (const engine::Twin& twin : family) CHECK(twin.options.chunk_size == size);
+      for (const hypotheses::Twin& twin : family) CHECK(twin.options.chunk_size == size);
     }
 }
 

@@ -77,7 +77,7 @@ TEST_CASE("every committed fixture passes in every dtype that holds it", "[engin
     if (item.variant == "fla_recurrent" && item.fixture == "fla_bf16_softplus_gate_backward" &&
         item.against == "oracle") {
       CHECK(item.verdict == Verdict::fail);  // a true finding, docs/findings.md
-      CHECK_THAT(item.reason, ContainsSubstring("gates make that are off by -0.6 x 2^-24"));
+      CHECK_THAT(item.reason, ContainsSubstring("softplus as log2(1 + 2^x) by lg2.approx"));
       continue;
     }
     CHECK(item.verdict == Verdict::pass);
@@ -148,13 +148,12 @@ TEST_CASE("a NaN in a head that is none of its own fails, though the oracle has 
   for (const bool clean : {true, false}) {
     if (!clean) answer.o.set(3, std::nan(""));  // token 0 of head 0
     const report::TensorResult o = recorded_o(problem, answer);
-    CHECK(o.verdict == (clean ? Verdict::inconclusive : Verdict::fail));
-    CHECK_THAT(o.reason, ContainsSubstring("the oracle is not finite at"));
+    CHECK(o.verdict == (clean ? Verdict::pass : Verdict::fail));
+    if (!clean) CHECK_THAT(o.reason, ContainsSubstring("the oracle is not finite at"));
   }
 }
 
-TEST_CASE("what overflows where the truth does is inconclusive, and a NaN in another head fails",
-          "[engine]") {
+TEST_CASE("what overflows where the truth does is not judged, and a NaN in another head fails", "[engine]") {
   test::ProblemSpec spec;
   spec.HV = 2;
   kda::Problem problem = test::make_problem(spec);
@@ -165,8 +164,8 @@ TEST_CASE("what overflows where the truth does is inconclusive, and a NaN in ano
     if (!clean) answer.o.set(3, std::nan(""));  // token 0 of head 0
     const report::TensorResult o = recorded_o(problem, answer);
     INFO(o.reason);
-    CHECK(o.verdict == (clean ? Verdict::inconclusive : Verdict::fail));
-    CHECK((o.reason.find("beyond the range of the arithmetic") != std::string::npos) == clean);
+    CHECK(o.verdict == (clean ? Verdict::pass : Verdict::fail));
+    if (!clean) CHECK_THAT(o.reason, ContainsSubstring("beyond the range of the arithmetic"));
   }
 }
 
@@ -236,8 +235,7 @@ TEST_CASE("garbage after a hard reset never passes", "[engine]") {
     plan::Request request = request_for({wrong.path});
     request.selection.variants = Names{"recurrent"};
     const report::Document document = ran(request);
-    // Somebody's chunk form may lose everything to sums of gates of that size: then nothing can be said.
-    CHECK(case_of(document, "somebody", "oracle").verdict == Verdict::inconclusive);
+    CHECK(case_of(document, "somebody", "oracle").verdict != Verdict::pass);
     CHECK(case_of(document, "recurrent", "oracle").verdict == Verdict::pass);
   }
 }
@@ -289,6 +287,7 @@ TEST_CASE("the limits of a recorded answer do not depend on the chunks of ours",
 TEST_CASE("without a limit that says anything there is no verdict", "[engine]") {
   plan::Request request = request_for({committed("fla_fp32_small")});
   request.judging.limits = limits({"rms_ratio=none", "scaled_ulp=none"});
+  request.test = false;
   const report::Document document = ran(request);
   CHECK(exit_code(document) == 1);
   for (const report::CaseResult& item : document.cases) CHECK(item.verdict == Verdict::inconclusive);

@@ -1,5 +1,4 @@
-// A report of a run, read back: shown in every format, joined with nothing else, compared with itself.
-#include "engine/history.hpp"
+// A report of a run, read back: shown in every format, joined with nothing else.
 #include "engine/merge.hpp"
 #include "engine/report_reader.hpp"
 #include "fuzz/input.hpp"
@@ -17,7 +16,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     // One of the formats, for speed.
     const auto writers = report::writers();
     writers[size % writers.size()].write(document, {report::Detail::verbose});
-    engine::history({{file.path(), again.path()}, true});
     engine::merged({file.path()});
   } catch (const Error& error) {
     fuzz::require_refusal(error);

@@ -155,8 +155,7 @@ TEST_CASE("a file without a group that is asked for has a case that says so", "[
   CHECK(planned_line(without.path + " " + bad + " --against somebody").failures.size() == 1);
 }
 
-TEST_CASE("stages, laws, growth, attributions, ladders, forecasts, powers, captures and bits are cases too",
-          "[plan]") {
+TEST_CASE("stages, laws, sections of explain, powers and captures are cases too", "[plan]") {
   const auto questions = [](const plan::Plan& plan) {
     std::multiset<std::string> names;
     for (const auto& [item, problem] : cases_of(plan)) names.emplace(plan::name_of(item->question));
@@ -172,24 +171,22 @@ TEST_CASE("stages, laws, growth, attributions, ladders, forecasts, powers, captu
     change(request);
     return questions(test::planned(request));
   };
-  const auto as_it_is = [](plan::Request&) {};
-  CHECK(of_task(plan::Task::grow, as_it_is) == std::multiset<std::string>{"growth", "growth"});
-  CHECK(of_task(plan::Task::attribute, as_it_is) == std::multiset<std::string>{"attribution", "attribution"});
-  CHECK(of_task(plan::Task::attribute, [](plan::Request& request) {
-          request.selection.variants.reset();
-          request.between = {"chunk+h100", "recurrent"};
-        }) == std::multiset<std::string>{"ladder"});
-  CHECK(of_task(plan::Task::forecast, [](plan::Request& request) {
-          request.selection.variants = Names{"chunk"};
+  CHECK(of_task(plan::Task::explain, [](plan::Request& request) { request.only = {"growth"}; }) ==
+        std::multiset<std::string>{"growth", "growth"});
+  CHECK(of_task(plan::Task::explain, [](plan::Request& request) {
+          request.only = {"overflow"};
           request.selection.dtypes = Names{"fp32", "bf16"};
-        }) == std::multiset<std::string>{"forecast", "forecast"});
+        }) == std::multiset<std::string>{"overflow", "overflow"});
+  plan::Request explain = test::request_for({committed("fla_fp32_small")}, plan::Task::explain);
+  explain.selection.recorded = Names{"fla_chunk", "fla_recurrent"};
+  CHECK(questions(test::planned(explain)) == std::multiset<std::string>{"identity", "identity"});
+  explain.only = {"shares", "overflow", "faults"};
+  CHECK(questions(test::planned(explain)) ==
+        std::multiset<std::string>{"faults", "faults", "identity", "identity", "overflow"});
   CHECK(of_task(plan::Task::power, [](plan::Request& request) {
           request.selection.variants.reset();
           request.selection.tensors = Names{"o", "final_state"};
         }) == std::multiset<std::string>{"power", "power"});
-  plan::Request bits = test::request_for({committed("fla_fp32_small")}, plan::Task::bits);
-  bits.selection.recorded = Names{"fla_chunk", "fla_recurrent"};
-  CHECK(questions(test::planned(bits)) == std::multiset<std::string>{"bits", "bits"});
   CHECK(of_task(plan::Task::capture, [](plan::Request& request) { request.output = "x.h5"; }) ==
         std::multiset<std::string>{"capture", "capture"});
 }
@@ -206,8 +203,7 @@ TEST_CASE("the digest of a plan is the same again, and another for other cases",
        {"--dtype fp64", "--dtype bf16", "--tensor o", "--against oracle", "--against fla_chunk",
         "--arithmetic contraction=separate", "--chunk-size 16", "--recorded none", "--invariants=repeat",
         "--stages", "--oracle fp64", "--limit max_ulp=9", "--limit max_ulp=8", "--atol 1", "--atol 2",
-        "--atol 1 --rtol 1", "--probe", "--external 'x {in} {out}'",
-        "--external 'x {in} {out}' --external-name mine"}) {
+        "--atol 1 --rtol 1", "--external 'x {in} {out}'", "--external 'x {in} {out}' --external-name mine"}) {
     INFO(option);
     CHECK(digests.insert(digest(base + " " + option)).second);
   }

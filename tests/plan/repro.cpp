@@ -74,10 +74,9 @@ std::string essence(const plan::Case& item, const plan::Problem& problem) {
     for (const auto& [metric, value] : limits) text += fmt::format(" {}={}", metric, value);
   }
   const plan::Judging& judging = item.asked->judging;
-  text += fmt::format(" | {:a} {:a} probe {}", judging.atol.value_or(-1), judging.rtol.value_or(-1),
-                      item.asked->probe && item.reference.kind == plan::Reference::Kind::oracle);
-  if (item.has_twins())
-    text += fmt::format(" | twins without {}", fmt::join(item.asked->twins_left_out, " "));
+  text += fmt::format(" | {:a} {:a}", judging.atol.value_or(-1), judging.rtol.value_or(-1));
+  text += fmt::format(" | test {} floor {:a} undecided {}", item.has_twins(), judging.floor.value_or(-1),
+                      judging.undecided ? judge::name_of(*judging.undecided) : "");
   return text;
 }
 
@@ -101,7 +100,7 @@ Names lines_of_run() {
               "fla_fp16_c32.h5 bwd_tail:T=40,K=16,V=8,H=1 --dtype fixture,bf16 --stages "
               "--invariants=repeat,split",
           fixtures + "fla_fp32_small_backward.h5 --no-backward --stages --against all --recorded fla_chunk",
-          fixtures + "fla_fp32_small_backward.h5 --backward --tensor dq,dg --probe --dtype fp64,bf16",
+          fixtures + "fla_fp32_small_backward.h5 --backward --tensor dq,dg --dtype fp64,bf16",
           fixtures +
               "fla_bf16_prefill.h5 --arithmetic fla,contraction=separate --chunk-size 32 --oracle fp64 "
               "--limit max_ulp=none --limit scaled_ulp=123.456 --atol 0.1 --rtol 1e-3",
@@ -110,8 +109,8 @@ Names lines_of_run() {
           "identical_keys:T=16 --dtype fp32 --tolerance cases/tolerances.toml --limit rms_ratio=0.5",
           "control:T=8,H=1 --variant naive --dtype fp64 --arithmetic exponential=cuda",
           "control:T=8,H=1 --variant gpu-chunk,chunk --dtype fp64,bf16",
-          "control:T=8,H=1 --variant chunk --stages --twins off",
-          "control:T=8,H=1 --variant chunk --stages --twins-without chunk-size=16,decay=pair",
+          "control:T=8,H=1 --variant chunk --stages --test off",
+          "control:T=8,H=1 --variant chunk --floor 0.01 --undecided fail",
           "control:T=8,H=1 --dtype bf16,fp32 --tensor o --external './x {in} {out}' --external-name mine "
           "--external-timeout 7 --invariants=batch"};
 }
@@ -238,24 +237,19 @@ json listed(const std::string& words) {
 
 }  // namespace
 
-TEST_CASE("repro lines of grow, attribute, explain-bits, forecast and power plan their case, and no other",
-          "[plan][repro]") {
+TEST_CASE("repro lines of explain and power plan their case, and no other", "[plan][repro]") {
   const InSourceTree inside;
   const std::string small = "cases/fixtures/fla_fp32_small_backward.h5";
   for (const std::string& words : std::initializer_list<std::string>{
-           "grow " + small + " --dtype fp64,bf16 --window 8 --limit max_abs=0.5 --oracle fp64",
-           "grow " + small + " --against fla_chunk --backward --tensor dq,dv --chunk-size 32",
-           "attribute " + small + " --variant chunk,recurrent --arithmetic fla --tensor o,dq",
-           "attribute " + small + " --variant none --recorded fla_chunk --backward",
-           "attribute " + small + " --between fla_chunk,recurrent --tensor o",
-           "attribute " + small + " --between chunk+h100,recurrent+ieee --dtype fp32 --chunk-size 16",
-           "attribute control:T=20 --between recurrent,naive --dtype fp64",
-           "explain-bits " + small + " --group fla_chunk,fla_recurrent",
+           "explain " + small + " --only growth --dtype fp64,bf16 --window 8",
+           "explain " + small + " --only growth --against fla_chunk --tensor dq,dv --chunk-size 32",
+           "explain " + small + " --only bits,faults,growth --recorded fla_chunk,fla_recurrent --window 16",
            "explain " + small + " --recorded fla_chunk,fla_recurrent --advise",
            "explain " + small + " --between fla_chunk,chunk+fla",
            "power " + small + " --class bf16,fp16,tf32,fp32 --tensor o,final_state",
-           "forecast " + small +
-               " corr_keys:T=64 --dtype fp32,bf16 --arithmetic decay=pair --chunk-size 32"}) {
+           "explain " + small +
+               " corr_keys:T=64 --only overflow --variant chunk,gpu-chunk --dtype fp32,bf16 --arithmetic "
+               "decay=pair --chunk-size 32"}) {
     for (const json& item : listed(words)) {
       const std::string repro = item.at("repro");
       INFO(words << "\n" << repro);

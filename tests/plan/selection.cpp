@@ -175,12 +175,11 @@ TEST_CASE("tensors and passes are narrowed by each other", "[plan][selection]") 
   Request both_said = tensors_named(Names{"o", "dq"}, nothing_said);
   both_said.narrowing.pass = Pass::backward;
   CHECK(tensors(both_said) == "backward dq");
-  // Explanations are of the forward pass unless something of the other is named.
-  CHECK(tensors(test::request_for({"x"}, plan::Task::attribute)) == forward);
-  CHECK(tensors(test::request_for({"x"}, plan::Task::grow)) == "forward o");
-  Request grow = test::request_for({"x"}, plan::Task::grow);
-  grow.selection.pass = Pass::backward;
-  CHECK(tensors(grow) == "backward dq dk dv dg dbeta derase dwrite");
+  // Growth is of the forward pass unless something of the other is named.
+  CHECK(tensors(test::explaining({"x"}, "growth")) == "forward o");
+  Request growth = test::explaining({"x"}, "growth");
+  growth.selection.pass = Pass::backward;
+  CHECK(tensors(growth) == "backward dq dk dv dg dbeta derase dwrite");
 }
 
 TEST_CASE("single values and flags of the command line replace those of a line, limits lie over them",
@@ -190,7 +189,7 @@ TEST_CASE("single values and flags of the command line replace those of a line, 
   line.arithmetic = {"decay=pair"}, line.chunk_size = 16, line.oracle = plan::OracleChoice::fp64;
   line.judging.limits = test::limits({"max_ulp=1"}, "@mine:3"), line.judging.atol = 1;
   line.judging.allclose_source = "@mine:3", line.judging.worst = 2;
-  line.invariants = Names{"repeat"}, line.tolerance = "line.toml", line.probe = true;
+  line.invariants = Names{"repeat"}, line.tolerance = "line.toml";
   const Request as_it_is = plan::under(line, command);
   CHECK(as_it_is.place == "@mine:3");
   CHECK(as_it_is.arithmetic == Names{"decay=pair"});
@@ -199,7 +198,6 @@ TEST_CASE("single values and flags of the command line replace those of a line, 
   CHECK(as_it_is.judging.limits.size() == 1);
   CHECK(as_it_is.judging.allclose_source == "@mine:3");
   CHECK(as_it_is.tolerance == "line.toml");
-  CHECK(as_it_is.probe);
   CHECK_FALSE(as_it_is.stages);
 
   command.arithmetic = {"fla"}, command.chunk_size = 32, command.oracle = plan::OracleChoice::double_double;
@@ -219,7 +217,6 @@ TEST_CASE("single values and flags of the command line replace those of a line, 
   CHECK(replaced.invariants->empty());
   CHECK(replaced.tolerance == "command.toml");
   CHECK(replaced.stages);
-  CHECK(replaced.probe);
 }
 
 TEST_CASE("the shipped suites narrowed to one variant keep what an H100 answered for it alone",
@@ -298,10 +295,6 @@ TEST_CASE("names that do not exist are usage errors with a suggestion", "[plan][
   CHECK_THAT(
       usage([](auto& r) { r.selection.against = Names{"oracle"}, r.oracle = plan::OracleChoice::none; }),
       ContainsSubstring("--against oracle contradicts --oracle none"));
-  CHECK_THAT(usage([](auto& r) { r.probe = true, r.oracle = plan::OracleChoice::none; }),
-             ContainsSubstring("leave out --oracle none"));
-  CHECK_THAT(usage([](auto& r) { r.probe = true, r.selection.against = Names{"fla_chunk"}; }),
-             ContainsSubstring("add oracle to --against"));
 }
 
 TEST_CASE("a program of the user's must be told where its files are, and have a name of its own",

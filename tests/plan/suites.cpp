@@ -63,7 +63,7 @@ TEST_CASE("a line may have every option about what is run, an external program i
       "--external-timeout 5 --dtype fp32\n"
       "control:T=4,H=1 --variant chunk --recorded none --against oracle --tensor o --backward "
       "--no-backward --arithmetic decay=pair --chunk-size 16 --oracle fp64 --limit max_ulp=9 --atol 1 "
-      "--rtol 0.5 --worst 2 --stages --probe --invariants=repeat --require chunk\n");
+      "--rtol 0.5 --worst 2 --stages --invariants=repeat --require chunk\n");
   const plan::Plan plan = planned_line(suite.name());
   REQUIRE(plan.problems.size() == 1);
   const auto cases = cases_of(plan);
@@ -151,8 +151,7 @@ TEST_CASE("paths in a line start from the folder of the suite, and are called th
 }
 
 TEST_CASE("suites are for run alone", "[plan][suites]") {
-  for (const plan::Task task :
-       {plan::Task::grow, plan::Task::attribute, plan::Task::forecast, plan::Task::power, plan::Task::bits})
+  for (const plan::Task task : {plan::Task::power, plan::Task::capture, plan::Task::explain})
     CHECK_THAT(test::refusal([&] { test::planned(test::request_for({"@smoke"}, task)); }),
                ContainsSubstring("2 '@smoke': suites are for run"));
 }

@@ -80,7 +80,6 @@ Document hostile() {
       tensor.worst->place = tensor.points[0].place = tensor.points[0].got_hex = evil;
       tensor.limits[0].source = evil;
     }
-    item.probe = ProbeResult{{}, ProbeMatch{evil, evil, evil, 1, 2}, 3, evil};
   }
   result.failures = {{evil, 3, evil}};
   result.argv = {evil};

@@ -84,8 +84,8 @@ Entry judged(Entry entry, Verdict verdict, std::string reason) {
 
 Document document_with(std::vector<Section> sections) {
   Document document;
-  document.command = "grow";
-  document.argv = {"grow", "f.h5"};
+  document.command = "explain";
+  document.argv = {"explain", "f.h5"};
   document.problems = {{"f", "f.h5", "B=1 T=64", "fp32", {}}};
   document.sections = std::move(sections);
   return document;

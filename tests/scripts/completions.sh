@@ -31,11 +31,11 @@ fail() {
 ask_bash() {
   bash --norc -c 'source ./bash.sh; COMP_LINE=$1 COMP_POINT=${#1}; _kda_check; printf "%s\n" "${COMPREPLY[@]}"' _ "$1"
 }
-offers bash 'kda-check ' run attribute completions --version '!man'
+offers bash 'kda-check ' run explain completions --version '!man'
 offers bash 'kda-check b' bench '!run'
-offers bash 'kda-check help a' attribute
+offers bash 'kda-check help e' explain
 offers bash 'kda-check run ' corr_keys mine.h5 @smoke @ci
-offers bash 'kda-check grow ' corr_keys mine.h5 '!@smoke'
+offers bash 'kda-check explain ' corr_keys mine.h5 '!@smoke'
 offers bash 'kda-check run @sm' smoke              # bash keeps what stands before its word break, @
 offers bash 'kda-check run mine.h5 --va' --variant '!--verbose'
 offers bash 'kda-check run mine.h5 --variant ' naive recurrent chunk gpu-chunk '!mine.h5'

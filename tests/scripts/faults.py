@@ -180,9 +180,8 @@ class Faults(unittest.TestCase):
             ([*run, "--baseline", f"{folder}/baseline.tsv", "--update-baseline"], "baseline.tsv"),
             (["make", "corr_keys", "-o", f"{folder}/mine.h5"], "mine.h5"),
             (["capture", fixture, "--variant", "chunk", "--replace", "-o", f"{folder}/mine.h5"], "mine.h5"),
-            (["attribute", fixture, "--variant", "recurrent", "--json", f"{folder}/out"], "out"),
-            (["attribute", fixture, "--variant", "recurrent", "--report", f"html={folder}/out"], "out"),
-            (["grow", fixture, "--variant", "recurrent", "--json", f"{folder}/out"], "out")]
+            (["explain", fixture, "--only", "overflow", "--report", f"html={folder}/out"], "out"),
+            (["explain", fixture, "--only", "growth", "--variant", "recurrent", "--json", f"{folder}/out"], "out")]
         return commands if regime else commands + [
             (["capture", f"{folder}/mine.h5", "--variant", "chunk", "--in-place", "--replace"], "mine.h5"),
             (["diff", f"{fixture}:chunk@cpu", f"{fixture}:recurrent@cpu", "--tensor", "o", "--limit", "rms_ratio=1", "--report",
@@ -243,8 +242,8 @@ class Faults(unittest.TestCase):
         for words in (["completions", "bash"], ["completions", "zsh"], ["completions", "fish"], ["man"], ["--help"],
                       ["--version"], ["run", "--help"], ["list"], ["show", fixture],
                       ["run", fixture, *variants], ["run", fixture, *variants, "--report", "html"],
-                      ["attribute", fixture, "--variant", "recurrent"], ["grow", fixture, "--variant", "recurrent"],
-                      ["forecast", fixture], ["forecast", fixture, "--json"],
+                      ["explain", fixture, "--only", "growth", "--variant", "recurrent"],
+                      ["explain", fixture, "--only", "overflow"], ["explain", fixture, "--only", "overflow", "--json"],
                       ["power", fixture],
                       ["bench", "-T", "64", "--repeats", "1", "--variant", "recurrent"]):
             with self.subTest(" ".join(words)), open("/dev/full", "wb") as full:

@@ -16,7 +16,7 @@ mpirun = shutil.which("mpirun") or shutil.which("mpirun.openmpi") or shutil.whic
 missing = ("no mpirun" if not mpirun else
            "built without MPI" if not os.path.exists(os.path.join(os.path.dirname(program), "kda-check-mpi.so")) else "")
 ranks = [mpirun, "--quiet", "--oversubscribe", "--allow-run-as-root"]
-base = ["run", "--segments", "mpi", "--twins", "off", "--threads", "1"]
+base = ["run", "--segments", "mpi", "--test", "off", "--threads", "1"]
 
 
 def together(count, *words, command=None, **how):
@@ -70,7 +70,7 @@ class Mpi(unittest.TestCase):
 
     def test_the_report_is_that_of_one_process(self):
         words = ["gate_zero:T=500,H=1", "varlen", "--dtype", "fp32,bf16"]
-        one = subprocess.run([program, "run", "--twins", "off", *words, "--arithmetic", "segments=tree:3", "--json", self.path("one")],
+        one = subprocess.run([program, "run", "--test", "off", *words, "--arithmetic", "segments=tree:3", "--json", self.path("one")],
                              capture_output=True, text=True, check=False)
         three = together(3, *base, *words, "--json", self.path("three"))
         self.assertEqual((one.returncode, three.returncode), (0, 0), three.stderr)

@@ -31,9 +31,9 @@ def document(path):
         return {key: value for key, value in json.load(file).items() if key not in ("request", "plan")}
 
 
-first = run("run", "control:T=64,H=1", "--variant", "gpu-chunk", "--require", "gpu", "--twins", "off")
+first = run("run", "control:T=64,H=1", "--variant", "gpu-chunk", "--require", "gpu", "--test", "off")
 missing = "" if first.returncode == 0 else "no GPU variants here"
-shared = ["run", "--segments", "nccl", "--variant", "gpu-chunk", "--twins", "off", "--require", "gpu"]
+shared = ["run", "--segments", "nccl", "--variant", "gpu-chunk", "--test", "off", "--require", "gpu"]
 
 
 @unittest.skipIf(not missing, "there is a GPU")
@@ -75,7 +75,7 @@ class OneGpu(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             one, three = os.path.join(folder, "one"), os.path.join(folder, "three")
             words = ["gate_zero:T=500,H=1", "varlen", "--dtype", "fp32,bf16"]
-            alone = run("run", "--variant", "gpu-chunk", "--twins", "off", *words, "--arithmetic", "segments=tree:3", "--json", one)
+            alone = run("run", "--variant", "gpu-chunk", "--test", "off", *words, "--arithmetic", "segments=tree:3", "--json", one)
             together = run(*shared, *words, "--json", three, devices="0,0,0")
             self.assertEqual((alone.returncode, together.returncode), (0, 0), alone.stderr + together.stderr)
             self.assertEqual(document(one), document(three))

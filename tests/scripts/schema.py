@@ -65,8 +65,7 @@ class Schema(unittest.TestCase):
     # ---- run
 
     def test_a_run_with_every_section_and_every_verdict(self):
-        document = self.report("run", small, backward, tiny, "--dtype", "fp64,fp32,bf16", "--stages", "--invariants",
-                               "--probe")
+        document = self.report("run", small, backward, tiny, "--dtype", "fp64,fp32,bf16", "--stages", "--invariants")
         verdicts = {case["verdict"] for case in document["cases"]}
         self.assertLessEqual({"pass", "skipped"}, verdicts)
         self.assertGreater(len(document["stages"]), 3)
@@ -78,14 +77,9 @@ class Schema(unittest.TestCase):
         self.assertEqual(document["parity"][0]["ways"][0]["prefill"], "-")  # no longer than a chunk
         self.assertIn("bits", {cell for way in document["parity"][0]["ways"] for cell in way.values()})
 
-    def test_a_run_that_fails_with_points_and_a_probe(self):
-        misread = f"{self.folder}/misread.h5"
-        self.report("make", "control:T=20,H=1,K=8,V=8,seed=2", "-o", misread)
-        self.report("capture", misread, "--variant", "recurrent", "--in-place")
-        document = self.report("run", small, misread, "--limit", "max_ulp=exact", "--atol", "1e-9", "--probe",
-                               "--worst", "9", codes=(1,))
+    def test_a_run_that_fails_with_points(self):
+        document = self.report("run", small, "--limit", "max_ulp=exact", "--atol", "1e-9", "--worst", "9", codes=(1,))
         self.assertGreater(document["summary"]["failed"], 0)
-        self.assertTrue(any(case.get("probe") for case in document["cases"]))
         self.assertTrue(any(tensor["worst_points"] for case in document["cases"] for tensor in case["tensors"]))
 
     def test_a_run_with_numbers_that_are_not_finite(self):
@@ -147,8 +141,8 @@ class Schema(unittest.TestCase):
         self.assertEqual(document["summary"]["outcome"], "interrupted")
 
     def test_plans(self):
-        for words in (("run", "@smoke", "--stages", "--invariants"), ("grow", small), ("attribute", small, "--variant", "chunk"),
-                      ("attribute", small, "--between", "chunk,recurrent"), ("forecast", small), ("power", small), ("explain-bits", small), ("explain", small), ("explain", small, "--between", "fla_chunk,chunk"),
+        for words in (("run", "@smoke", "--stages", "--invariants"), ("power", small),
+                      ("explain", small, "--only", "bits,shares,growth,overflow,faults"), ("explain", small, "--between", "fla_chunk,chunk"),
                       ("run", tiny, "--shard", "2/2"), ("run", "/no/such.h5", tiny)):
             document = self.report(*words, "--dry-run", codes=(0, 3))
             self.assertEqual("cases_planned" in document, True, words)
@@ -165,38 +159,31 @@ class Schema(unittest.TestCase):
         self.report("diff", "before", "after", codes=(1,))
         self.report("diff", small, "/no/such.h5", codes=(3,))
 
-    def test_grow(self):
-        document = self.report("grow", small, backward, "--window", "8", "--limit", "max_abs=1e-9", "--tensor", "o,dq,dv")
-        self.assertTrue(any("verdict" in item for item in document["growth"]))
-        self.report("grow", small, "--against", "fla_chunk", "--window", "16")
-        self.report("grow", tiny, "--variant", "naive")  # too few windows for a fit
-
-    def test_attribute(self):
-        document = self.report("attribute", small, backward, "--variant", "chunk,recurrent", "--tensor", "o,dq", "--arithmetic",
-                               "fla")
-        self.assertTrue(any("stages" in item for item in document["attributions"]))
-        self.report("attribute", small, "--variant", "none", "--recorded", "fla_chunk")
-        ladders = self.report("attribute", small, "--between", "fla_chunk,recurrent+ieee")
-        self.assertEqual(len(ladders["ladders"]), 2)
-        self.report("attribute", backward, "--between", "chunk+h100,recurrent", "--backward")
-
     def test_explain(self):
         document = self.report("explain", small, "--between", "fla_chunk,recurrent", "--advise")
         self.assertEqual([item["pass"] for item in document["between"]], ["forward"])
         self.assertTrue(document["explained"][0]["advice"])
+        bits = self.report("explain", small, "--only", "bits", "--recorded", "fla_chunk")
+        self.assertEqual(bits["explained"][0]["shares"], [])
 
-    def test_explain_bits(self):
-        document = self.report("explain-bits", small, backward, codes=(1,))  # torch's
-        # Of three answers a file, and of the gradients that two of them have.
-        self.assertEqual([item["pass"] for item in document["bits"]].count("forward"), 6)
-        self.assertEqual([item["pass"] for item in document["bits"]].count("backward"), 2)
-        self.assertIn("fail", {item["verdict"] for item in document["bits"]})
+    def test_explain_growth(self):
+        document = self.report("explain", small, backward, "--only", "growth", "--window", "8", "--tensor", "o,dq,dv")
+        self.assertEqual({item["from"] for item in document["growth"]}, {"start", "end"})
+        self.report("explain", small, "--only", "growth", "--against", "fla_chunk", "--window", "16")
+        self.report("explain", tiny, "--only", "growth", "--variant", "naive")  # too few windows for a fit
 
-    def test_forecast(self):
+    def test_explain_faults(self):
+        wrong = f"{self.folder}/wrong.h5"
+        self.report("make", "control:T=20,H=1,K=8,V=8,seed=2", "-o", wrong)
+        self.report("capture", wrong, "--variant", "recurrent", "--arithmetic", "stored=e4m3", "--in-place")
+        document = self.report("explain", wrong, small, "--only", "faults", codes=(1,))
+        self.assertEqual({item["verdict"] for item in document["faults"]}, {"pass", "fail"})
+
+    def test_explain_overflow(self):
         for regime in ("control:T=64,H=1", "lb_const_sweep:T=128,H=1,g=-5", "corr_keys:T=64,H=1,rho=0.999",
                        "varlen:H=1,K=8,V=8", "mask_m1000:T=64,H=1"):
-            self.report("forecast", regime, "--dtype", "fp64,fp32,bf16,fp16")
-            self.report("forecast", regime, "--arithmetic", "decay=anchor-first:64,inverse=doubling:64")
+            self.report("explain", regime, "--only", "overflow", "--dtype", "fp64,fp32,bf16,fp16")
+            self.report("explain", regime, "--only", "overflow", "--arithmetic", "decay=anchor-first:64,inverse=doubling:64")
 
     def test_power(self):
         document = self.report("power", "control:T=70,H=2,K=16,V=16", "--class", "bf16,fp16,tf32,fp32", "--tensor", "o,final_state")
@@ -221,18 +208,6 @@ class Schema(unittest.TestCase):
         self.report("list", "regimes", "devices")
         probed = self.report("list", "devices", "--probe", codes=(0, 1, 4))
         self.assertEqual("models" in probed, not probed["errors"])
-
-    def test_history(self):
-        for name, limit in (("mon", "none"), ("tue", "1e9"), ("wed", "exact")):
-            self.report("run", small, tiny, "--variant", "recurrent", "--limit", f"max_ulp={limit}")
-            shutil.move(f"{self.folder}/report.json", f"{self.folder}/{name}.json")
-        document = self.report("history", "mon.json", "tue.json", "wed.json", codes=(1,))
-        self.assertTrue(any(row["change"] == "worse" for row in document["history"]))
-        # A report may be called as a column is.
-        shutil.copy(f"{self.folder}/mon.json", f"{self.folder}/metric")
-        rows = self.report("history", "metric", "tue.json", "--all")["history"]
-        self.assertTrue(all(len(row["values"]) == 2 for row in rows))
-        self.assertIn("rms_ratio", {row["metric"] for row in rows})
 
     def test_selftest(self):
         document = self.report("selftest", "too_large", "looks_ahead", codes=(0,))
@@ -312,7 +287,7 @@ class Strictness(unittest.TestCase):
 
     def test_sections_of_another_command_are_refused(self):
         for document in list(Schema.seen.values())[:10]:
-            other = {**document, "history" if document["request"]["command"] != "history" else "growth": []}
+            other = {**document, "captured" if document["request"]["command"] != "capture" else "growth": []}
             self.assertFalse(validator.is_valid(other))
 
 

@@ -94,9 +94,6 @@ class Signals(unittest.TestCase):
         self.assertEqual(process.returncode, 0)
         whole = json.loads(self.text("json"))
         self.assertEqual(whole["summary"]["outcome"], "pass")
-        kept = os.path.join(tempfile.gettempdir(), os.path.basename(self.folder) + ".json")
-        shutil.copy(self.path("json"), kept)
-        self.addCleanup(os.remove, kept)
 
         finished, strikes = [], 0
         for _ in range(4 * times):
@@ -110,8 +107,8 @@ class Signals(unittest.TestCase):
                 seconds = min(seconds, time.monotonic() - start)
                 continue
             finished.append(self.check_reports(process, whole))
-            for words in (["merge", self.path("json")], ["history", kept, self.path("json")]):
-                self.assertNotEqual(subprocess.run([program, *words], capture_output=True, check=False).returncode, 0, words)
+            merged = subprocess.run([program, "merge", self.path("json")], capture_output=True, check=False)
+            self.assertNotEqual(merged.returncode, 0)
             strikes += 1
             if strikes == times:
                 break

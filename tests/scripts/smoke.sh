@@ -29,7 +29,7 @@ done
 for file in "$source"/tests/fixtures_good/*.h5; do expect 0 show "$file"; done
 expect 0 run "$tiny" "$tiny,seed=2" --dtype fp64,fp32,bf16,fp16 -v
 expect 0 run "$tiny" --stages --variant chunk --report html=page.html --report junit=junit.xml --report github=notes --report summary=s.md
-expect 1 run "$tiny" --variant chunk --limit max_ulp=exact --probe
+expect 1 run "$tiny" --variant chunk --limit max_ulp=exact
 expect 0 run lb_real:T=20,H=2,K=8,V=8 --variant recurrent,chunk --invariants -q
 expect 1 run "$tiny" -q --external 'false {in} {out}' --variant recurrent --recorded none
 expect 0 run @smoke -q --dry-run
@@ -41,15 +41,11 @@ expect 0 run "$tiny" -q --baseline main.tsv
 for shard in 1 2; do expect 0 run "$tiny" "$tiny,seed=3" -q --shard "$shard/2" --json "part$shard.json"; done
 expect 0 merge part1.json part2.json --json whole.json
 expect 3 merge part1.json
-expect 0 history whole.json whole.json
 
 # Explaining.
-expect 0 attribute "$tiny" --variant chunk
-expect 0 attribute "$fixtures/fla_fp32_small.h5" --between fla_chunk,recurrent
 expect 0 explain "$fixtures/fla_fp32_small.h5" --recorded fla_chunk
-expect 0 explain-bits "$fixtures/fla_fp32_small.h5" --group fla_chunk
-expect 0 grow "$tiny" --window 16
-expect 0 forecast "$tiny"
+expect 0 explain "$fixtures/fla_fp32_small.h5" --between fla_chunk,recurrent
+expect 0 explain "$fixtures/fla_fp32_small.h5" --only faults,growth,overflow --window 16
 expect 0 power "$tiny"
 
 # Making and looking.
@@ -77,7 +73,7 @@ expect 3 run "$tiny" --tolerance bad.toml
 printf "mine.h5 'open\n" >bad.txt
 expect 3 run @./bad.txt
 printf '{"schema_version": 2' >bad.json
-expect 3 history bad.json bad.json
+expect 3 merge bad.json
 
 echo "$commands commands, $failures wrong"
 [ "$failures" = 0 ]

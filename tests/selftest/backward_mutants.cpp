@@ -3,10 +3,10 @@
 #include <map>
 #include <set>
 
+#include "hypotheses/naming/reference_backward.hpp"
 #include "kda/regimes/regimes.hpp"
 #include "kda/truth/gradient_oracle.hpp"
 #include "selftest/mutants.hpp"
-#include "selftest/reference_backward.hpp"
 #include "support/catch.hpp"
 #include "support/gradients.hpp"
 #include "support/problems.hpp"
@@ -55,7 +55,7 @@ TEST_CASE("the chunk form written again has the true gradients", "[selftest][bac
         "zero_keys:T=70,K=8,V=8,loss=1", "lb_real:B=2,T=40,C=16,raw=1,K=8,V=8,loss=1"}) {
     const kda::Problem problem = kda::parse_regime(std::string(target) + ",dtype=fp64").build();
     const kda::RunOptions options = test::default_options(problem, "chunk", DType::fp64);
-    const kda::GradientTensors got = selftest::reference_backward(problem, options);
+    const kda::GradientTensors got = hypotheses::reference_backward(problem, options);
     const kda::GradientTruths truths =
         kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, options.chunk_size, 1);
     for (const kda::GradientRow& row : kda::gradients()) {
@@ -90,6 +90,14 @@ TEST_CASE("every wrong backward pass fails in the gradients it gets wrong, and n
       {"sigmoid_lost", {"dg"}},
       {"state_gradient_lost", {"dk", "dv", "dg", "dbeta", "dinitial_state", "dA_log", "ddt_bias"}},
       {"last_row_of_tile", {"dg", "dA_log", "ddt_bias"}},
+      {"erase_lost", {"dbeta"}},
+      {"slope_lost", {"dg", "ddt_bias"}},
+      {"amplitude_sign", {"dA_log"}},
+      {"unscaled_query", {"dq"}},
+      {"write_strength_lost", {"dv"}},
+      {"chunks_apart", {"dk", "dv", "dg", "dbeta", "dinitial_state", "dA_log", "ddt_bias"}},
+      {"gradient_late", {"dg", "dA_log", "ddt_bias"}},
+      {"tail_decay_lost", {"dk", "dg", "dA_log", "ddt_bias"}},
       {"masked_late", {"dq", "dk", "dg", "dbeta", "dA_log", "ddt_bias"}},
   };
   CHECK(selftest::backward_mutants().size() + 3 == wrong.size());

@@ -1,5 +1,5 @@
 // Kernels that are wrong in their pool break the laws of the life of a state, and no other law.
-#include "selftest/pool_faults.hpp"
+#include "hypotheses/naming/pool_faults.hpp"
 
 #include "support/catch.hpp"
 #include "support/pools.hpp"
@@ -9,8 +9,8 @@
 namespace pool_faults_tests {
 
 using namespace kda_check;
+using hypotheses::PoolFault;
 using judge::Verdict;
-using selftest::PoolFault;
 using test::TemporaryFixture;
 
 namespace {
@@ -22,7 +22,7 @@ std::string broken_by(const PoolFault& fault) {
   at_work = &fault;
   kda::Variant variant = kda::variant_named("recurrent");
   variant.run = [](const kda::Problem& problem, const kda::RunOptions& options) {
-    return selftest::with_pool_fault(*at_work, problem, options);
+    return hypotheses::with_pool_fault(*at_work, problem, options);
   };
   const TemporaryFixture file(test::make_problem(test::three_rows()), nullptr, "life");
   plan::Request request = test::request_for({file.path});
@@ -41,8 +41,8 @@ std::string broken_by(const PoolFault& fault) {
 
 TEST_CASE("kernels that are wrong in their pool break the laws of the life of a state, and nothing else",
           "[invariants][pool]") {
-  CHECK(selftest::pool_faults().size() == selftest::pool_fault_count);
-  for (const PoolFault& fault : selftest::pool_faults()) {
+  CHECK(hypotheses::pool_faults().size() == hypotheses::pool_fault_count);
+  for (const PoolFault& fault : hypotheses::pool_faults()) {
     INFO(fault.what);
     std::string laws;
     for (const std::string& law : fault.breaks) laws += law + ' ';

@@ -1,4 +1,4 @@
-// What tests of `grow` look for.
+// What tests of growth look for.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@
 
 namespace kda_check::test {
 
-inline plan::Request growth_of(const std::string& target) { return request_for({target}, plan::Task::grow); }
+inline plan::Request growth_of(const std::string& target) { return explaining({target}, "growth"); }
 
 inline Item followed(const report::Document& document, std::string_view answer, std::string_view tensor = "o",
                      std::string_view from = "start") {

@@ -19,12 +19,18 @@ namespace kda_check::test {
 
 /// A request of a task for targets; the rest as nobody asked for anything.
 inline plan::Request request_for(std::vector<std::string> targets, plan::Task task = plan::Task::judge) {
-  constexpr const char* commands[] = {"run",   "grow",    "attribute",    "forecast",
-                                      "power", "capture", "explain-bits", "explain"};
+  constexpr const char* commands[] = {"run", "power", "capture", "explain"};
   plan::Request request;
   request.task = task;
   request.command = commands[static_cast<std::size_t>(task)];
   request.targets = std::move(targets);
+  return request;
+}
+
+/// One section of `explain`.
+inline plan::Request explaining(std::vector<std::string> targets, const char* section) {
+  plan::Request request = request_for(std::move(targets), plan::Task::explain);
+  request.only = {section};
   return request;
 }
 

@@ -150,7 +150,7 @@ Identification identify_pass(Context& context, const plan::Case& item, std::size
   hypotheses::SearchSettings settings;
   settings.threads = context.resources().threads;
   settings.forward = forward;
-  settings.advise = item.asked->advise;
+  settings.shares = item.asked->says("shares"), settings.advise = item.asked->advise;
   settings.progress = [&](const std::string& what) {
     context.progress(fmt::format("{}: {}", who.name, what));
   };

@@ -11,7 +11,7 @@ namespace {
 
 using kda::rounded;
 using kda::Rounding;
-using Matrix = std::vector<float>;
+using Values = std::vector<float>;
 using Wide = std::vector<double>;
 
 /// As fp32 holds it, then through the cast point: infinite beyond the range of either.
@@ -19,7 +19,7 @@ double through(Rounding rounding, double x) {
   return static_cast<double>(rounded(rounding, static_cast<float>(x)));
 }
 
-Matrix rounded(Rounding rounding, Matrix m) {
+Values rounded(Rounding rounding, Values m) {
   for (float& entry : m) entry = rounded(rounding, entry);
   return m;
 }
@@ -39,9 +39,9 @@ double unit_roundoff(Rounding rounding) {
 }
 
 /// a b of lower triangular matrices, plus `start`, rounded at the end.
-Matrix product(const Matrix& a, const Matrix& b, std::size_t n, Rounding rounding,
-               const Matrix* start = nullptr) {
-  Matrix sum(n * n, 0.0f);
+Values product(const Values& a, const Values& b, std::size_t n, Rounding rounding,
+               const Values* start = nullptr) {
+  Values sum(n * n, 0.0f);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t m = 0; m <= i; ++m)
       for (std::size_t j = 0; j <= m; ++j)  // fused, but for rare double roundings: the product is exact
@@ -55,8 +55,8 @@ Matrix product(const Matrix& a, const Matrix& b, std::size_t n, Rounding roundin
 
 /// X = I - L; P = L^2; X += X P; P = P^2; X += X P ... (docs/kda.md, "Inverse formulations", c). Everything
 /// is rounded once it is formed, L first: an X and a P that belong to different L would err by far more.
-Matrix doubling(const Matrix& L, std::size_t n, Rounding rounding) {
-  Matrix power = rounded(rounding, L), x(n * n);
+Values doubling(const Values& L, std::size_t n, Rounding rounding) {
+  Values power = rounded(rounding, L), x(n * n);
   for (std::size_t e = 0; e < n * n; ++e) x[e] = -power[e];
   for (std::size_t i = 0; i < n; ++i) x[i * n + i] = 1;
   for (std::size_t p = 2; p < n; p *= 2) {
@@ -85,16 +85,16 @@ class BlockInverse {
   }
 
  private:
-  float factor(const Matrix& m, std::size_t i, std::size_t j) const {
+  float factor(const Values& m, std::size_t i, std::size_t j) const {
     return rounded(rounding_, m[i * n_ + j]);
   }
 
   void invert_block(std::size_t from) {
     const std::size_t rows = std::min(side_, n_ - from);
-    Matrix block(rows * rows, 0.0f);
+    Values block(rows * rows, 0.0f);
     for (std::size_t i = 0; i < rows; ++i)
       for (std::size_t j = 0; j < i; ++j) block[i * rows + j] = L_[(from + i) * n_ + from + j];
-    const Matrix x = doubling(block, rows, rounding_);
+    const Values x = doubling(block, rows, rounding_);
     for (std::size_t i = 0; i < rows; ++i)
       for (std::size_t j = 0; j <= i; ++j) x_[(from + i) * n_ + from + j] = x[i * rows + j];
   }
@@ -118,7 +118,7 @@ class BlockInverse {
 
   std::size_t n_, side_;
   Rounding rounding_;
-  Matrix L_, x_;
+  Values L_, x_;
 };
 
 /// Products of rows [n][columns] with the inverse, rounded.

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "explain/stages/stage_walk.hpp"
+#include "base/interruption.hpp"
 #include "judge/measures/comparison.hpp"
 #include "numeric/double_double_functions.hpp"
 #include "numeric/elementary.hpp"
@@ -37,6 +37,42 @@ double magnitude_of(Stage stage, const StagesOfAnswer& answer, const kda::StageT
                     std::size_t element) {
   return truth.magnitude[element] * (is_scaled(stage, answer) ? reciprocal_of_ln2.hi : 1.0);
 }
+
+/// Calls body(place, row, column, element) for every element of a stage that counts, chunks of all heads in
+/// order of time.
+class StageWalk {
+ public:
+  StageWalk(const kda::Problem& problem, std::size_t chunk_size)
+      : problem_(problem), d_(kda::chunked_dimensions(problem, chunk_size)) {
+    for (const kda::Sequence& s : problem.sequences()) {
+      const std::size_t first = kda::first_chunk(problem, s, chunk_size);
+      for (std::size_t begin = s.begin; begin < s.end; begin += chunk_size)
+        places_.push_back(
+            {s.batch, begin, std::min(chunk_size, s.end - begin), first + (begin - s.begin) / chunk_size, 0});
+    }
+  }
+
+  const std::vector<kda::ChunkPlace>& chunks() const { return places_; }
+
+  /// Stops and returns true as soon as body does. Throws Interrupted.
+  template <class Body>
+  bool over_chunk(kda::Stage stage, const kda::ChunkPlace& chunk, const Body& body) const {
+    const kda::StageLayout layout(stage, d_, problem_.options.state_v_first);
+    const bool triangular = kda::row_of(stage).lower_triangular();
+    kda::ChunkPlace place = chunk;
+    check_interruption();
+    for (place.head = 0; place.head < d_.HV; ++place.head)
+      for (std::size_t row = 0; row < layout.rows(place); ++row)
+        for (std::size_t column = 0; column < (triangular ? row + 1 : layout.columns(place)); ++column)
+          if (body(place, row, column, layout.element(place, row, column))) return true;
+    return false;
+  }
+
+ private:
+  const kda::Problem& problem_;
+  const kda::Dimensions d_;
+  std::vector<kda::ChunkPlace> places_;
+};
 
 StageError error_of(Stage stage, const StagesOfAnswer& answer, const kda::StageTruths& truths,
                     const StageWalk& walk, bool state_v_first, int threads) {

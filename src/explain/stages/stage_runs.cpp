@@ -31,6 +31,19 @@ void run_passes(const kda::Problem& problem, const kda::Variant& variant, const 
   if (passes == kda::Passes::both) variant.run_backward(problem, options);
 }
 
+/// What each stage makes of exact inputs: a run in which every stage is given exactly. Backwards too with
+/// both `passes`, which `exact` must have then.
+kda::StageTensors own_stages(const kda::Problem& problem, const kda::Variant& variant,
+                             kda::RunOptions options, const kda::StageTensors& exact, kda::Passes passes) {
+  kda::StageTensors own =
+      kda::allocate_stages(problem, options.chunk_size, kda::state_dtype(options.dtype), passes);
+  options.stages.computed = &own;
+  options.stages.given = &exact;
+  options.stages.use_given.fill(true);
+  run_passes(problem, variant, options, passes);
+  return own;
+}
+
 }  // namespace
 
 StagedAnswer staged(const StageSetting& setting, const kda::Variant& variant, const kda::Variant* replay,
@@ -103,17 +116,6 @@ std::string describe(const Divergence& d) {
       "{}, chunk {} (b={} t={}..{}), h={}, {}: {:.9g} where {:.9g} is wanted, off by {:.3g} units > {:.3g}",
       stage.name, d.chunk.index, d.chunk.batch, d.chunk.begin, d.chunk.begin + d.chunk.rows - 1, d.chunk.head,
       where, d.got, d.expected, d.scaled_ulp, d.limit);
-}
-
-kda::StageTensors own_stages(const kda::Problem& problem, const kda::Variant& variant,
-                             kda::RunOptions options, const kda::StageTensors& exact, kda::Passes passes) {
-  kda::StageTensors own =
-      kda::allocate_stages(problem, options.chunk_size, kda::state_dtype(options.dtype), passes);
-  options.stages.computed = &own;
-  options.stages.given = &exact;
-  options.stages.use_given.fill(true);
-  run_passes(problem, variant, options, passes);
-  return own;
 }
 
 std::size_t stage_elements(const kda::Problem& problem, std::size_t chunk_size, kda::Passes passes) {

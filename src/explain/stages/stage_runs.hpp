@@ -47,12 +47,6 @@ std::string describe(const Divergence& divergence);
 /// then counted in it.
 void store_as_rounded(kda::StageTensors& tensors, const kda::CastPoints& casts);
 
-/// What each stage makes of exact inputs: a run in which every stage is given exactly. Backwards too with
-/// both `passes`, which `exact` must have then.
-kda::StageTensors own_stages(const kda::Problem& problem, const kda::Variant& variant,
-                             kda::RunOptions options, const kda::StageTensors& exact,
-                             kda::Passes passes = kda::Passes::forward);
-
 /// Elements of all stages; bytes that stages and their truth take.
 std::size_t stage_elements(const kda::Problem& problem, std::size_t chunk_size, kda::Passes passes);
 std::size_t stage_bytes(const kda::Problem& problem, std::size_t chunk_size, kda::Passes passes);

@@ -208,11 +208,7 @@ Measures Comparison::finish() {
   for (const Measures& part : parts_) {
     total.finite += part.finite;
     total.undecided += part.undecided, total.overflowed += part.overflowed;
-    for (const auto& [index, strand] : part.strands) {
-      Strand& sum = total.strands[index];
-      sum.undecided += strand.undecided, sum.overflowed += strand.overflowed;
-      sum.mismatched += strand.mismatched;
-    }
+    for (const auto& [index, strand] : part.strands) total.strands[index].add(strand);
     total.differing += part.differing;
     total.differing_bits += part.differing_bits;
     total.outside += part.outside;

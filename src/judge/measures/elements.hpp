@@ -82,9 +82,10 @@ class ElementCounter {
 
  private:
   __attribute__((noinline)) void note_strand(const Run& run) {
-    Strand& strand = m_.strands[axes_.strand(run.begin, options_.cu_seqlens)];
-    strand.undecided += odd_.undecided, strand.overflowed += odd_.overflowed;
-    strand.mismatched += odd_.mismatched;
+    const std::size_t token = axes_.token(run.begin);
+    if (!odd_.is_decided()) odd_.lost = {token, token};
+    if (odd_.mismatched > 0) odd_.mismatches = {token, token};
+    m_.strands[axes_.strand(run.begin, options_.cu_seqlens)].add(odd_);
     m_.undecided += odd_.undecided, m_.overflowed += odd_.overflowed;
     odd_ = {};
   }

@@ -45,10 +45,15 @@ std::size_t Measures::mismatched_classes() const {
   return count;
 }
 
-std::size_t Measures::mismatched_where_decided() const {
+std::size_t Measures::mismatched_where_decided(bool backward) const {
+  /// What is lost spreads so far in chunk forms, against the order of tokens, too.
+  constexpr std::size_t chunk = 64;
   std::size_t count = 0;
-  for (const auto& [index, strand] : strands)
-    if (strand.undecided + strand.overflowed == 0) count += strand.mismatched;
+  for (const auto& [index, strand] : strands) {
+    const bool is_away = backward ? strand.mismatches.last >= strand.lost.last + chunk
+                                  : strand.mismatches.first + chunk <= strand.lost.first;
+    if (strand.is_decided() || (strand.mismatched > 0 && is_away)) count += strand.mismatched;
+  }
   return count;
 }
 

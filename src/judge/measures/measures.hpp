@@ -1,6 +1,7 @@
 // What a comparison counts. Numbers and where they occur, no judgement.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -72,6 +73,19 @@ struct Strand {
   std::size_t undecided = 0;   ///< the oracle is not finite
   std::size_t overflowed = 0;  ///< it is, beyond the range that the answer is computed in
   std::size_t mismatched = 0;  ///< the class is not the expected one
+  /// The first and the last token of either; of states 0.
+  struct Tokens {
+    std::size_t first = no_element, last = 0;
+    void take(const Tokens& other) {
+      first = std::min(first, other.first), last = std::max(last, other.last);
+    }
+  } lost = {}, mismatches = {};
+
+  void add(const Strand& other) {
+    undecided += other.undecided, overflowed += other.overflowed, mismatched += other.mismatched;
+    lost.take(other.lost), mismatches.take(other.mismatches);
+  }
+  bool is_decided() const { return undecided + overflowed == 0; }
 };
 
 struct Measures {
@@ -117,8 +131,9 @@ struct Measures {
   /// whatever its element type's precision. 0 where that is 0.
   double least_rms_ratio() const { return expected_rms == 0 ? 0 : smallest_step / expected_rms / 2; }
   std::size_t mismatched_classes() const;
-  /// The same in strands where the oracle is finite everywhere, within the range.
-  std::size_t mismatched_where_decided() const;
+  /// Those that the oracle decides: in strands where it is finite everywhere, within the range, and in others
+  /// before it leaves that, backwards behind, by more than a chunk.
+  std::size_t mismatched_where_decided(bool backward = false) const;
   std::size_t both_nan() const { return classes[3][3]; }
 };
 

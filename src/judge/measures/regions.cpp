@@ -26,7 +26,8 @@ RowLayout row_layout(std::string_view name, const tensor::Shape& shape, const kd
     layout = {d.N * d.K, d.HV, d.V, tile, {}, false};
     layout.block_rows = d.K, layout.block_stride = d.HV * d.K * d.V, layout.head_stride = d.K * d.V;
     layout.row_stride = v_first ? 1 : d.V, layout.column_stride = v_first ? d.K : 1;
-    for (std::size_t n = 0; n <= d.N; ++n) layout.starts.push_back(n * d.K);
+    for (std::size_t n = 0; n < d.N; ++n) layout.starts.push_back(n * d.K), layout.numbers.push_back(n);
+    layout.starts.push_back(d.N * d.K);
     return layout;
   }
   if (spec->axes[0] != kda::Axis::batch || spec->axes[1] != kda::Axis::token) return layout;
@@ -34,11 +35,12 @@ RowLayout row_layout(std::string_view name, const tensor::Shape& shape, const kd
   layout = {shape[0] * shape[1], shape[2], width, chunk_size, {}, true};
   layout.block_rows = std::max<std::size_t>(1, layout.rows);
   layout.row_stride = shape[2] * width, layout.head_stride = width;
-  for (const kda::Sequence& sequence : problem.sequences())
+  for (const kda::Sequence& sequence : problem.sequences()) {  // in the order of their rows
+    if (sequence.length() == 0) continue;
     layout.starts.push_back(sequence.batch * problem.dimensions().T + sequence.begin);
+    layout.numbers.push_back(sequence.index);
+  }
   layout.starts.push_back(layout.rows);
-  std::ranges::sort(layout.starts);
-  layout.starts.erase(std::unique(layout.starts.begin(), layout.starts.end()), layout.starts.end());
   return layout;
 }
 
@@ -126,28 +128,36 @@ std::vector<RowPlace> rows_in(Region region, std::size_t head, std::size_t cell,
 
 std::string place_of(Region region, std::size_t in_head, std::size_t c, const RowLayout& l) {
   const std::string head = fmt::format(" of head {}", in_head);
-  const std::string one = l.of_tokens ? "token" : "row";
-  const auto row_named = [&](std::size_t row) {
-    return l.of_chunks ? fmt::format("key {} of chunk {}", row % l.chunk, row / l.chunk)
-                       : fmt::format("{} {}", one, row);
+  const std::string_view one = l.of_tokens ? "token" : "channel";
+  const auto number = [&](std::size_t n) { return n < l.numbers.size() ? l.numbers[n] : n; };
+  // Rows [first, last] of what starts number n.
+  const auto rows_named = [&](std::size_t n, std::size_t first, std::size_t last) {
+    if (const std::size_t chunk = first / l.chunk; l.of_chunks && chunk == last / l.chunk) {
+      if (first != last && last - first + 1 == l.chunk) return fmt::format("chunk {}", chunk);
+      if (first == last) return fmt::format("key {} of chunk {}", first % l.chunk, chunk);
+      return fmt::format("keys {}..{} of chunk {}", first % l.chunk, last % l.chunk, chunk);
+    }
+    const std::size_t start = l.starts[n];
+    std::string text = first == last ? fmt::format("{} {}", one, first - start)
+                                     : fmt::format("{}s {}..{}", one, first - start, last - start);
+    return l.starts.size() > 2 ? fmt::format("{} of sequence {}", text, number(n)) : text;
   };
-  const auto rows_named = [&](std::size_t first, std::size_t last) {
-    if (!l.of_chunks || first / l.chunk != last / l.chunk) return fmt::format("{}s {}..{}", one, first, last);
-    if (last - first + 1 == l.chunk) return fmt::format("chunk {}", first / l.chunk);
-    return fmt::format("keys {}..{} of chunk {}", first % l.chunk, last % l.chunk, first / l.chunk);
+  const auto row_named = [&](std::size_t row) {
+    const auto behind = std::ranges::upper_bound(l.starts, row);
+    return rows_named(static_cast<std::size_t>(behind - l.starts.begin()) - 1, row, row);
   };
   const auto position_named = [&](std::size_t position) {
     return l.of_chunks ? fmt::format("key {} of every chunk", position)
-                       : fmt::format("rows {} mod {}", position, l.chunk);
+                       : fmt::format("{} {} mod {}", l.of_tokens ? "rows" : "channels", position, l.chunk);
   };
-  // Rows of a batch row or a sequence are numbered through the whole tensor.
+  // Those of a size, of a batch row or a sequence, are numbered through the whole tensor.
   const auto rows_of = [&](std::size_t size, std::size_t index) {
     std::size_t before = 0;
     for (std::size_t n = 0; n + 1 < l.starts.size(); ++n) {
-      const std::size_t length = l.starts[n + 1] - l.starts[n], cells = (length + size - 1) / size;
+      const std::size_t length = l.starts[n + 1] - l.starts[n], cells = cells_of(length, size);
       if (index < before + cells) {
         const std::size_t first = l.starts[n] + (index - before) * size;
-        return rows_named(first, std::min(first + size, l.starts[n + 1]) - 1);
+        return rows_named(n, first, std::min(first + size, l.starts[n + 1]) - 1);
       }
       before += cells;
     }
@@ -172,7 +182,7 @@ std::string place_of(Region region, std::size_t in_head, std::size_t c, const Ro
     case Region::chunk_of_head:
       return rows_of(l.chunk, c) + head;
     case Region::sequence_of_head:
-      return fmt::format("sequence {}{}", c, head);
+      return fmt::format("sequence {}{}", number(c), head);
     case Region::head:
       return fmt::format("head {}", in_head);
     case Region::slowest_decay_of_head:
@@ -190,7 +200,7 @@ std::string place_of(Region region, std::size_t in_head, std::size_t c, const Ro
     case Region::chunk:
       return rows_of(l.chunk, c) + ", all heads";
     case Region::sequence:
-      return fmt::format("sequence {}, all heads", c);
+      return fmt::format("sequence {}, all heads", number(c));
     case Region::edge:
       return c == 0 ? "first rows of sequences" : "last rows of sequences";
     case Region::slowest_decays:

@@ -19,7 +19,7 @@ namespace kda_check::judge {
 struct RowLayout {
   std::size_t rows = 0, heads = 0, width = 0;
   std::size_t chunk = 64;  ///< rows that a chunk form computes together; of states 16
-  /// First rows of the sequences, and the number of rows.
+  /// First rows of the sequences that have any, and the number of rows.
   std::vector<std::size_t> starts;
   bool of_tokens = true;
 
@@ -36,6 +36,7 @@ struct RowLayout {
   bool of_chunks = false;  ///< states of chunks, of `chunk` rows each
   /// Of each row how many columns count, the first ones; empty: all do. What does not count is zero.
   std::vector<std::uint32_t> counted = {};
+  std::vector<std::size_t> numbers = {};  ///< of the sequences at `starts`
 
   std::size_t columns(std::size_t row) const { return counted.empty() ? width : counted[row]; }
 };
@@ -106,9 +107,8 @@ struct RowPlace {
 std::vector<RowPlace> rows_in(Region region, std::size_t head, std::size_t cell, const RowLayout& layout,
                               std::size_t most);
 
-/// "rows 63 mod 64 of head 3", "tokens 512..527, columns 32..47 of head 3". The cell of an element is row *
-/// width
-/// + column.
+/// "rows 63 mod 64 of head 3", "tokens 512..527, columns 32..47 of head 3", "channel 8 of sequence 2, all
+/// heads": counted in their sequence where there are several. The cell of an element is row * width + column.
 std::string place_of(Region region, std::size_t head, std::size_t cell, const RowLayout& layout);
 
 }  // namespace kda_check::judge

@@ -30,6 +30,7 @@ struct TensorAxes {
   std::size_t cell_row_end(std::size_t element) const;
   /// Where the work may be cut at the earliest: no cell has elements before and behind.
   std::size_t cells_end(std::size_t element) const;
+  std::size_t token(std::size_t element) const { return has_tokens ? element / token_stride % tokens : 0; }
   std::size_t head(std::size_t element) const { return has_heads ? element / head_stride % heads : 0; }
   /// Calls body(head, at) for the runs of [begin, begin + count), whole ones, those of each head in their
   /// order; heads in parallel.

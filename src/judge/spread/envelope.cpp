@@ -7,8 +7,8 @@ namespace kda_check::judge {
 
 namespace {
 
-/// Shares of the envelope that it is at least: of what twins err by in the chunk, of half a step of storage.
-constexpr double floor_of_chunk = 1.0 / 256, floor_of_storage = 1.0 / 16;
+/// Of what twins err by in the chunk, how much the envelope is at least.
+constexpr double floor_of_chunk = 1.0 / 256;
 /// Where a row has fewer independent errors, what a twin errs by in it is taken from its neighbours too, and
 /// at least a quarter of its own.
 constexpr double fewest_errors = 32;
@@ -113,10 +113,16 @@ std::vector<double> Envelope::with_floors(std::vector<double> envelope) const {
   std::vector<double> sum(chunk_of_.count, 0.0), rows(chunk_of_.count, 0.0);
   for (std::size_t r = 0; r < envelope.size(); ++r)
     sum[chunk_of_.cell[r]] += envelope[r], rows[chunk_of_.cell[r]] += 1;
+  const std::vector<double> noise =
+      floors_.noise == nullptr ? std::vector<double>(envelope.size()) : smoothed(*floors_.noise);
   for (std::size_t r = 0; r < envelope.size(); ++r) {
     const double chunk = sum[chunk_of_.cell[r]] / rows[chunk_of_.cell[r]];
-    const double step = floors_.storage_unit * floors_.storage_unit * truth_[r] / columns(r);
-    envelope[r] = std::max({envelope[r], chunk * floor_of_chunk, step * floor_of_storage,
+    const double truth = truth_[r] / columns(r);
+    // Where a computation happens to be exact another may round an operand.
+    const bool has_noise =
+        floors_.noise != nullptr && noise[r] > floors_.exact_below * floors_.exact_below * truth;
+    const double step = has_noise ? 0 : floors_.of_truth * floors_.of_truth * truth;
+    envelope[r] = std::max({envelope[r], chunk * floor_of_chunk, step, noise[r] * floors_.share_of_noise,
                             floors_.least_error * floors_.least_error});
   }
   return envelope;

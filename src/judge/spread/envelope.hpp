@@ -18,8 +18,11 @@ struct RowSums {
 
 /// What an answer may err by, however little its twins do.
 struct Floors {
-  double storage_unit;  ///< half a step of the element type at 1
-  double least_error;   ///< in the units of the head
+  double of_truth;                 ///< in units of the truth
+  double least_error;              ///< in the units of the head
+  const RowSums* noise = nullptr;  ///< of a computation that is known, and how much of it may be left
+  double share_of_noise = 0;
+  double exact_below = 0;  ///< noise that is no more than that of the truth says nothing
 };
 
 /// What twins err by in each row, squared, the mean over its columns: the most of all of them.

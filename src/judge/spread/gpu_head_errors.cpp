@@ -87,7 +87,8 @@ class HeadsRun {
       for (std::size_t f = 0; f < fields_; ++f) {
         const std::span<const float> squares = products.squares.part(f * heads_ + head, rows_),
                                      along = products.along.part(f * heads_ + head, rows_);
-        for (std::size_t r = 0; r < rows_; ++r) look.add(f, r, squares[r], along[r], *units[head]);
+        for (std::size_t r = 0; r < rows_; ++r)
+          FirstLook::add(look.rows[f], r, squares[r], along[r], *units[head]);
       }
       Looked& looked = looked_[head];
       looked.weights = weights_for(setting_, chunk_of_, *units[head], look, looked.errors);

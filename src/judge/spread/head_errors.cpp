@@ -31,12 +31,20 @@ std::vector<double> largest_values(const HeadRows& truth, std::size_t rows, std:
 /// One row of the truth and of the fields, in its unit.
 class Row {
  public:
-  Row(const HeadValues& values, const Units& units, std::size_t stride)
-      : values_(values), units_(units), exact_(stride), moved_(stride), truth_(stride), error_(stride) {}
+  Row(const HeadValues& values, const Units& units, std::size_t stride, bool from_first_twin)
+      : values_(values),
+        units_(units),
+        from_first_twin_(from_first_twin),
+        exact_(stride),
+        moved_(stride),
+        reference_(stride),
+        truth_(stride),
+        error_(stride) {}
 
   void go_to(std::size_t row) {
     row_ = row, unit_ = units_.to_row(row);
     values_.truth.read(row, exact_.data());
+    if (from_first_twin_) values_.fields.front().read(row, reference_.data());
     const double unit = unit_;
     for (std::size_t begin = 0; begin < exact_.size(); begin += tile_side) {
       const double* const exact = &exact_[begin];
@@ -45,12 +53,11 @@ class Row {
     }
   }
   const std::vector<float>& truth() const { return truth_; }
-  /// y - x of one field; valid until the next call.
+  /// y - x of one field, or how far it is from the first twin; valid until the next call.
   const std::vector<float>& error(std::size_t field) {
-    values_.fields[field].read(row_, error_.data());
-    kda::kernel_table().rows.errors({error_.size(), exact_.data(), unit_, largest_error, error_.data()});
-    return error_;
+    return error_to(from_first_twin_ ? reference_ : exact_, field);
   }
+  const std::vector<float>& error_to_truth(std::size_t field) { return error_to(exact_, field); }
   /// False: it is not finite.
   bool read(const Direction& direction, std::vector<float>& to) {
     direction.answer.read(row_, moved_.data());
@@ -65,11 +72,18 @@ class Row {
   }
 
  private:
+  const std::vector<float>& error_to(const std::vector<double>& expected, std::size_t field) {
+    values_.fields[field].read(row_, error_.data());
+    kda::kernel_table().rows.errors({error_.size(), expected.data(), unit_, largest_error, error_.data()});
+    return error_;
+  }
+
   const HeadValues& values_;
   const Units& units_;
+  const bool from_first_twin_;
   std::size_t row_ = 0;
   double unit_ = 1;
-  std::vector<double> exact_, moved_;
+  std::vector<double> exact_, moved_, reference_;
   std::vector<float> truth_, error_;
 };
 
@@ -204,8 +218,9 @@ HeadErrors head_errors(const TwinSetting& setting, const Tiles& tiles, const Row
   const RowLayout& layout = setting.layout;
   const std::size_t R = layout.rows, stride = padded_width(layout.width), fields = values.fields.size();
   const Units units(largest_values(values.truth, R, stride));
-  Row row(values, units, stride);
+  Row row(values, units, stride, setting.left.has_value());
   FirstLook look(R, fields);
+  if (setting.left) look.twins_to_truth.assign(setting.twins, RowSums(R));
   for (std::size_t r = 0; r < R; ++r) {
     row.go_to(r);
     double sum = 0;
@@ -213,7 +228,11 @@ HeadErrors head_errors(const TwinSetting& setting, const Tiles& tiles, const Row
     look.add_truth(r, sum, units);
     for (std::size_t f = 0; f < fields; ++f) {
       const std::vector<float>& error = row.error(f);
-      look.add(f, r, product(error, error), product(error, row.truth()), units);
+      look.add(look.rows[f], r, product(error, error), product(error, row.truth()), units);
+    }
+    for (std::size_t f = 0; f < look.twins_to_truth.size(); ++f) {
+      const std::vector<float>& error = row.error_to_truth(f);
+      look.add(look.twins_to_truth[f], r, product(error, error), product(error, row.truth()), units);
     }
   }
   HeadErrors errors;

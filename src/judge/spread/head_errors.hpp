@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "judge/measures/head_values.hpp"
@@ -15,8 +16,9 @@ struct AlongDirection {
   double sum = 0, squares = 0;
 };
 
-/// Of one field, e its error, x the truth, s the envelope of its row: sums of e^2 / s^2 and of e x / s^2. Not
-/// a number where the field or the truth is none.
+/// Of one field, e its error, or how far it is from the computation that is known, x the truth, s the
+/// envelope of its row: sums of e^2 / s^2 and of e x / s^2. Not a number where the field or the truth is
+/// none.
 struct ErrorSums {
   std::vector<float> row_energy, row_along;  ///< kept until all heads are measured
   std::vector<double> column_energy, column_along;
@@ -37,20 +39,22 @@ struct DirectionSums {
   bool is_none() const;  ///< nothing changes in it, or more than numbers hold
 };
 
+struct TwinSetting;
+
 struct HeadErrors {
   std::vector<float> row_truth;  ///< sums of x^2 / s^2
   std::vector<double> column_truth;
   double coherence = 1;  ///< how much of the energy of a row lies along x, at most
   std::vector<DirectionSums> directions;
   std::vector<ErrorSums> fields;  ///< a twin's energies without itself in the envelope; of unfit twins none
-  std::vector<double> twin_squares;  ///< sum of e^2 of each twin, times 4^-exponent
+  std::vector<double> twin_squares;  ///< sum of (y - x)^2 of each twin, times 4^-exponent
   std::vector<bool> fit;             ///< by twin: finite, and not far from the truth
   int exponent = 0;                  ///< of the largest value of the truth
   double truth_squares = 0;          ///< sum of x^2, times 4^-exponent
 
   std::size_t fit_twins() const;
-  /// Which twins are, at another TwinSetting::most_rms_ratio.
-  std::vector<bool> fit_at(double most_rms_ratio) const;
+  /// Which twins are, in that setting.
+  std::vector<bool> fit_in(const TwinSetting& setting) const;
 };
 
 /// What is known of the tensors that are judged together.
@@ -58,19 +62,30 @@ struct TwinSetting {
   RowLayout layout;
   std::size_t twins = 0, answers = 0;  ///< fields: the twins come first
   double storage_unit = 0;             ///< half a step of the element type at 1: 2^-8 of bf16
-  /// Slopes that truncated operands may leave: 2^-11 of products in 16 bits or tf32. 0: slopes do not judge.
-  double slope_floor = 0;
+  /// That truncated operands may leave: 2^-11 of products in 16 bits or tf32. None: slopes do not judge.
+  std::optional<double> slope_floor = {};
   /// Distance from the twins, in what they are apart, at which an answer is beyond them (docs/twins.md,
   /// "Calibration").
   double factor = 3;
-  /// Above this rms_ratio in a head a twin has failed itself: its way of computing does not survive the
-  /// problem.
-  double most_rms_ratio = 0.1;
+  /// Where a twin errs by so many times what the stable computations do in a head, it loses digits by its
+  /// algorithm there and does not count; without these above this rms_ratio.
+  double most_of_stable = 2.5, most_rms_ratio = 0.1;
   /// What any error may be: so much is lost where numbers end, by storing or flushing them.
   double least_error = 0;
+  /// Of the twins, the last ones: the stable computations, which bounds follow from and nothing is compared
+  /// with.
+  std::size_t stable = 0;
+  /// Errors are differences from the first twin, which computes the answers but for this share of their
+  /// error.
+  std::optional<double> left = {};
+  /// A row may err by one rounded operand of its sums, wholly along the truth, though no twin does.
+  double operand_unit = 0;
 };
 
 inline constexpr std::size_t fewest_twins = 3;
+/// Of the squares of its noise, how much may be left of an answer whose computation is known: what a fifth of
+/// the noise hides is not seen, and what tells orders of sums apart is no error.
+inline constexpr double least_left = 1.0 / 25;
 
 /// `chunk_of`: cells of Region::chunk_of_head. With fewer than fewest_twins that are fit, or a truth of
 /// zeros, there is nothing but what says so.

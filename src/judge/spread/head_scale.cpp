@@ -8,6 +8,9 @@ namespace kda_check::judge {
 
 namespace {
 
+/// How many times what is left of all blocks may be left of some.
+constexpr double times_left = 4;
+
 /// In units of rows and of their envelopes: what an error is multiplied by.
 std::vector<float> weights_of(const std::vector<double>& envelope, const Units& units) {
   std::vector<float> weights(envelope.size());
@@ -52,9 +55,8 @@ void FirstLook::add_truth(std::size_t row, double squares, const Units& units) {
   truth_total += truth_squares[row];
 }
 
-void FirstLook::add(std::size_t field, std::size_t row, float squares, float along, const Units& units) {
+void FirstLook::add(RowSums& sums, std::size_t row, float squares, float along, const Units& units) {
   const double to_head = units.squares_to_head(row);
-  RowSums& sums = rows[field];
   sums.squares[row] = static_cast<double>(squares) * to_head;
   sums.along[row] = static_cast<double>(along) * to_head;
   sums.total += sums.squares[row];
@@ -63,12 +65,19 @@ void FirstLook::add(std::size_t field, std::size_t row, float squares, float alo
 HeadWeights weights_for(const TwinSetting& setting, const RowCells& chunk_of, const Units& units,
                         const FirstLook& look, HeadErrors& errors) {
   errors.exponent = units.of_head(), errors.truth_squares = look.truth_total;
-  for (std::size_t f = 0; f < setting.twins; ++f) errors.twin_squares.push_back(look.rows[f].total);
-  errors.fit = errors.fit_at(setting.most_rms_ratio);
+  for (std::size_t f = 0; f < setting.twins; ++f)
+    errors.twin_squares.push_back(look.twins_to_truth.empty() ? look.rows[f].total
+                                                              : look.twins_to_truth[f].total);
+  errors.fit = errors.fit_in(setting);
   HeadWeights weights;
   if (errors.fit_twins() < fewest_twins || errors.truth_squares == 0) return weights;
-  const Envelope envelope(setting.layout, chunk_of, look.truth_squares, look.rows, errors.fit,
-                          {setting.storage_unit, std::ldexp(setting.least_error, -units.of_head())});
+  Floors floors{std::max(setting.storage_unit / 4, setting.operand_unit),
+                std::ldexp(setting.least_error, -units.of_head())};
+  if (setting.left)
+    floors.noise = &look.twins_to_truth.front(),
+    floors.share_of_noise = std::max(times_left * *setting.left, least_left),
+    floors.exact_below = setting.operand_unit / 8;
+  const Envelope envelope(setting.layout, chunk_of, look.truth_squares, look.rows, errors.fit, floors);
   const std::vector<double> of_all = envelope.of_all();
   weights.of_all = weights_of(of_all, units);
   errors.coherence = coherence_of(look.rows, errors.fit, look.truth_squares, of_all);
@@ -118,10 +127,18 @@ bool DirectionSums::is_none() const { return !(squares > 0) || !std::isfinite(sq
 
 std::size_t HeadErrors::fit_twins() const { return static_cast<std::size_t>(std::ranges::count(fit, true)); }
 
-std::vector<bool> HeadErrors::fit_at(double most_rms_ratio) const {
+std::vector<bool> HeadErrors::fit_in(const TwinSetting& setting) const {
+  const std::size_t compared = setting.twins - setting.stable;
+  double most = 0;
+  for (std::size_t f = compared; f < twin_squares.size(); ++f)
+    if (std::isfinite(twin_squares[f])) most = std::max(most, twin_squares[f]);
+  // What is stored correctly is fit, however exact others are.
+  most = std::max(most, setting.storage_unit * setting.storage_unit * truth_squares);
+  most *= setting.most_of_stable * setting.most_of_stable;
+  if (setting.stable == 0) most = setting.most_rms_ratio * setting.most_rms_ratio * truth_squares;
   std::vector<bool> are_fit;
   for (const double squares : twin_squares)  // NaN is not
-    are_fit.push_back(squares <= most_rms_ratio * most_rms_ratio * truth_squares);
+    are_fit.push_back(are_fit.size() < compared && squares <= most);
   return are_fit;
 }
 

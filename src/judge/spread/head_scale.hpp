@@ -39,13 +39,14 @@ class Units {
 struct FirstLook {
   std::vector<double> truth_squares;
   double truth_total = 0;
-  std::vector<RowSums> rows;  ///< by field
+  std::vector<RowSums> rows;            ///< by field
+  std::vector<RowSums> twins_to_truth;  ///< by twin, where errors are differences from the first of them
 
   FirstLook(std::size_t rows_of_head, std::size_t fields)
       : truth_squares(rows_of_head), rows(fields, RowSums(rows_of_head)) {}
   /// Rows in their order; sums are in the unit of the row.
   void add_truth(std::size_t row, double squares, const Units& units);
-  void add(std::size_t field, std::size_t row, float squares, float along, const Units& units);
+  static void add(RowSums& to, std::size_t row, float squares, float along, const Units& units);
 };
 
 /// What errors are multiplied by, in units of rows and of their envelopes.

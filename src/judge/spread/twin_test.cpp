@@ -194,7 +194,7 @@ void TwinTest::tally_directions(Tallies& into, const HeadErrors& errors, std::si
     const DirectionSums& along = errors.directions[n];
     if (along.is_none()) continue;
     tally(into[static_cast<std::size_t>(along.region)], cells_along(errors, n), head,
-          setting_.slope_floor * std::fabs(along.truth) / along.squares);
+          slope_floor() * std::fabs(along.truth) / along.squares);
   }
 }
 
@@ -212,15 +212,11 @@ void TwinTest::tally_directions(Tallies& into) const {
       }
     const double squares = cells.back()[0].truth;
     if (squares > 0)
-      tally(into[static_cast<std::size_t>(of_all)], cells, 0,
-            setting_.slope_floor * std::fabs(truth) / squares);
+      tally(into[static_cast<std::size_t>(of_all)], cells, 0, slope_floor() * std::fabs(truth) / squares);
   }
 }
 
-bool TwinTest::has_to_measure(std::size_t head) const {
-  const HeadErrors& errors = heads_[head].errors;
-  return errors.fit.empty() || errors.fit != errors.fit_at(setting_.most_rms_ratio);
-}
+bool TwinTest::has_to_measure(std::size_t head) const { return heads_[head].errors.fit.empty(); }
 
 const RowCells& TwinTest::chunks() const {
   return *std::ranges::find(row_cells_, std::optional(Region::chunk_of_head), &RowCells::of_head);
@@ -288,9 +284,11 @@ std::vector<TwinJudgement> TwinTest::conclude(int threads) const {
   }
   double elements = 0;  // of a head
   for (const double column : column_elements_) elements += column;
-  // A row may have a single error, that of one dot product, though the twins' do not show it.
-  const double independent =
-      static_cast<double>(judged) * std::min(elements / coherence, static_cast<double>(setting_.layout.rows));
+  // A row may have a single error, that of one dot product, though the twins' do not show it; but not where
+  // the computation is known, or all is lost in storing it.
+  const double most =
+      setting_.left || are_errors_of_storage() ? elements : static_cast<double>(setting_.layout.rows);
+  const double independent = static_cast<double>(judged) * std::min(elements / coherence, most);
   if (independent < fewest_errors) return {};
   std::vector<TwinJudgement> judgements;
   for (std::size_t a = 0; a < setting_.answers; ++a)
@@ -303,20 +301,31 @@ std::size_t TwinTest::judged_heads() const {
       std::ranges::count_if(heads_, [](const HeadPart& part) { return !part.errors.fields.empty(); }));
 }
 
-double TwinTest::largest_rms_ratio() const {
+double TwinTest::stable_rms_ratio() const {
   int exponent = std::numeric_limits<int>::min();
   for (const HeadPart& part : heads_) exponent = std::max(exponent, part.errors.exponent);
   double largest = 0;
-  for (std::size_t f = 0; f < setting_.twins; ++f) {
+  for (std::size_t f = setting_.twins - setting_.stable; f < setting_.twins; ++f) {
     double error = 0, truth = 0;
     for (const HeadPart& part : heads_) {
-      if (part.errors.fields.empty() || !part.errors.fit[f]) continue;
+      if (part.errors.twin_squares.empty()) return 0;  // not measured
       const double unit = std::ldexp(1.0, 2 * (part.errors.exponent - exponent));
-      error += part.errors.fields[f].squares * unit, truth += part.errors.truth_squares * unit;
+      error += part.errors.twin_squares[f] * unit, truth += part.errors.truth_squares * unit;
     }
-    if (truth > 0) largest = std::max(largest, std::sqrt(error / truth));
+    if (truth > 0 && std::isfinite(error)) largest = std::max(largest, std::sqrt(error / truth));
   }
   return largest;
+}
+
+bool TwinTest::are_errors_of_storage() const {
+  constexpr double little_more = 4;
+  const double step = setting_.storage_unit * setting_.storage_unit / 3;
+  return std::ranges::all_of(heads_, [&](const HeadPart& part) {
+    for (std::size_t f = 0; f < part.errors.fit.size(); ++f)
+      if (part.errors.fit[f] && part.errors.twin_squares[f] > little_more * step * part.errors.truth_squares)
+        return false;
+    return true;
+  });
 }
 
 double TwinTest::typical_error(std::size_t answer) const {
@@ -343,17 +352,21 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
   TwinJudgement judgement;
   judgement.energy = whole.energy[answer].value;
   const double factor = setting_.factor * (1 + fewest_errors / independent);
-  double best = 0;
+  double best = 0, most_along = 0.5;
   for (std::size_t index = 0; index < region_count; ++index) {
     const Tally& tally = tallies[index];
     const auto region = static_cast<Region>(index);
     if (tally.cells == 0) continue;
     double twins_energy = 1;
     for (std::size_t f = 0; f < setting_.twins; ++f)
-      twins_energy = std::max(twins_energy,
-                              tally.twin_energy[f] / std::max(whole.twin_energy[f], least_error_of_a_twin));
+      // Of differences that are mostly none the whole is no measure.
+      twins_energy = std::max(
+          twins_energy,
+          tally.twin_energy[f] / (setting_.left ? 1 : std::max(whole.twin_energy[f], least_error_of_a_twin)));
     const double energy_limit = factor * twins_energy;
     const Peak& energy = tally.energy[answer];
+    const bool is_whole = region == Region::whole && energy.sums.truth > 0;
+    if (is_whole) judgement.floor = energy_limit * std::sqrt(energy.sums.elements / energy.sums.truth);
     // Along a direction energies are those of heads, which are regions of their own.
     const double energy_ratio = is_direction(region) ? 0 : energy.value / energy_limit;
     judgement.ratio = std::max(judgement.ratio, energy_ratio);
@@ -372,15 +385,23 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
                            0};
       }
     }
-    if (!has_slope(region) || setting_.slope_floor == 0) continue;
+    if (!has_slope(region) || !setting_.slope_floor) continue;
     const Peak& slope = tally.slope[answer];
     const double quantile = normal_quantile(false_alarm / 2 / tally.cells),
                  slope_limit = std::max(quantile, tally.twin_slope),
                  slope_ratio = slope.value / (factor * slope_limit);
+    if (is_whole)
+      judgement.floor = std::min(
+          judgement.floor,
+          *setting_.slope_floor + factor * slope_limit * std::sqrt(energy.sums.spread) / energy.sums.truth);
     judgement.ratio = std::max(judgement.ratio, slope_ratio);
     if (slope_ratio <= 1) continue;
     judgement.by_slope = true;
-    const double sigmas = slope.value * quantile / slope_limit, likelihood = sigmas * sigmas / 2;
+    const double sigmas = slope.value * quantile / slope_limit;
+    double likelihood = sigmas * sigmas / 2;
+    // Most of the error is along it: no place says more.
+    if (const double along = is_direction(region) ? slope.sums.share() : 0; along > most_along)
+      most_along = along, likelihood = HUGE_VAL, best = 0;
     if (likelihood > best * clearly_more) {
       best = likelihood;
       judgement.worst = {region,       slope.head,         slope.cell, slope_ratio, slope.sums.error(),

@@ -39,6 +39,9 @@ struct TwinJudgement {
   double ratio = 0;       ///< the largest of all regions
   double energy = 0;      ///< of the whole tensor: 1 errs as much as the worst twin
   bool by_slope = false;  ///< a slope is beyond its limit
+  /// The least gain of the whole tensor, or the least error beside its own, in units of the truth, that the
+  /// test sees.
+  double floor = 0;
   /// Some region is beyond its limit, while the median row errs no more than the worst twin does, or far less
   /// than that region: no way of computing errs so, a fault does.
   bool uneven = false;
@@ -50,9 +53,7 @@ class TwinTest {
   explicit TwinTest(TwinSetting setting);
 
   const TwinSetting& setting() const { return setting_; }
-  /// Another TwinSetting::most_rms_ratio: heads where another twin is fit now have to be measured again.
-  void set_most_rms_ratio(double most_rms_ratio) { setting_.most_rms_ratio = most_rms_ratio; }
-  /// Whether a head was not measured, or with other twins.
+  /// Whether a head was not measured.
   bool has_to_measure(std::size_t head) const;
   /// One head; from any thread.
   void measure(std::size_t head, const HeadValues& values);
@@ -64,12 +65,8 @@ class TwinTest {
   /// Of an answer, when all heads were measured: its error in units of what the worst twin errs by there, by
   /// heads and rows, rows of chunks (of tokens alone) and columns.
   std::vector<ErrorMap> maps(std::size_t answer) const;
-  /// Of a twin, over the heads where it is fit.
-  double largest_rms_ratio() const;
-  /// Whether a twin is fit in a head, where enough of them are.
-  bool is_fit(std::size_t head, std::size_t twin) const {
-    return !heads_[head].errors.fields.empty() && heads_[head].errors.fit[twin];
-  }
+  /// The largest of the stable computations; 0 where none of them is finite.
+  double stable_rms_ratio() const;
   /// Heads with enough twins that are fit.
   std::size_t judged_heads() const;
 
@@ -108,8 +105,9 @@ class TwinTest {
   /// `slope_floor`: what truncated operands may leave.
   void tally(Tally& into, const Cells& cells, std::size_t head, double slope_floor) const;
   void tally(Tally& into, const Cells& cells, std::size_t head) const {
-    tally(into, cells, head, setting_.slope_floor);
+    tally(into, cells, head, slope_floor());
   }
+  double slope_floor() const { return setting_.slope_floor.value_or(0); }
   /// Errors of one head along a direction.
   Cells cells_along(const HeadErrors& errors, std::size_t direction) const;
   void tally_directions(Tallies& into, const HeadErrors& errors, std::size_t head) const;
@@ -121,6 +119,8 @@ class TwinTest {
   /// `independent`: errors of the tensor that are so.
   TwinJudgement judgement_of(std::size_t answer, const Tallies& tallies, double coherence,
                              double independent) const;
+  /// Whether twins err by little more than what storing their values costs.
+  bool are_errors_of_storage() const;
 
   TwinSetting setting_;
   std::vector<RowCells> row_cells_;

@@ -10,52 +10,6 @@ namespace {
 
 using numeric::DType;
 
-constexpr AxisRow axis_rows[] = {
-    {"contraction", "a*b + c in one rounding or two",
-     [](const Arithmetic& from, Arithmetic& to) { to.contraction = from.contraction; }},
-    {"exponential", "how exp is evaluated",
-     [](const Arithmetic& from, Arithmetic& to) { to.exponential = from.exponential; }},
-    {"special", "how the norm and the gates divide and take roots, and what becomes of subnormals",
-     [](const Arithmetic& from, Arithmetic& to) {
-       to.special = from.special;
-       to.subnormals = from.subnormals;
-     }},
-    {"reduction", "the order of sums",
-     [](const Arithmetic& from, Arithmetic& to) {
-       to.reduction = from.reduction;
-       to.launch = from.launch;
-       to.accumulator = from.accumulator;
-     }},
-    {"storage", "operands and stages rounded below the format of the computation",
-     [](const Arithmetic& from, Arithmetic& to) {
-       to.storage = from.storage;
-       to.casts = from.casts;
-       to.stored = from.stored;
-     }},
-    // The token forms have four of these: the delta, the scale, the heads and the update.
-    {"formulation", "the decay, the inverse, the tail, the gates and the order of the chunk form",
-     [](const Arithmetic& from, Arithmetic& to) {
-       to.decay = from.decay;
-       to.anchor_rows = from.anchor_rows;
-       to.clamp = from.clamp;
-       to.inverse = from.inverse;
-       to.inverse_rows = from.inverse_rows;
-       to.merge = from.merge;
-       to.merge_rows = from.merge_rows;
-       to.tail = from.tail;
-       to.gates = from.gates;
-       to.update = from.update;
-       to.delta = from.delta;
-       to.beta = from.beta;
-       to.scale = from.scale;
-       to.heads = from.heads;
-       to.output = from.output;
-       to.readout = from.readout;
-     }},
-    {"segments", "the parts a sequence is computed in, and how their maps of the state are merged",
-     [](const Arithmetic& from, Arithmetic& to) { to.segments = from.segments; }, true},
-};
-
 /// What its words say, whether or not a run comes past there. Not in fp64.
 CastPoints casts_of_storage(const Arithmetic& arithmetic, DType dtype, bool beta_is_16_bit, bool chunk) {
   const bool is_narrow = dtype == DType::bf16 || dtype == DType::fp16;
@@ -95,8 +49,6 @@ Arithmetic ideal_arithmetic() {
   ideal.decay = DecayForm::pair;
   return ideal;
 }
-
-std::span<const AxisRow> axes() { return axis_rows; }
 
 CastPoints cast_points(const Arithmetic& arithmetic, DType dtype, bool beta_is_16_bit, bool chunk) {
   if (dtype == DType::fp64) return {};

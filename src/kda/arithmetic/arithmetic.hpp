@@ -288,17 +288,6 @@ constexpr bool has_tensor_cores(const Reduction& reduction) {
   return reduction.kind == ReductionKind::mma || is_triton(reduction) || is_by_lanes(reduction);
 }
 
-/// What an axis is in attributions: the parts of an Arithmetic it covers.
-struct AxisRow {
-  std::string_view name, summary;
-  void (*copy)(const Arithmetic& from, Arithmetic& to);
-  bool chunk_only = false;  ///< the token forms do not have it
-};
-std::span<const AxisRow> axes();
-
-/// The value of an axis in the words of --arithmetic: "mma:25"; both parts of the formulation.
-std::string axis_value(const Arithmetic& arithmetic, std::string_view axis);
-
 /// Where a computation with these settings rounds. `beta_is_16_bit`: beta is stored in bf16 or fp16 and used
 /// as it is. `chunk`: the chunk form, the only one whose upstream kernels round inside.
 CastPoints cast_points(const Arithmetic& arithmetic, numeric::DType dtype, bool beta_is_16_bit, bool chunk);

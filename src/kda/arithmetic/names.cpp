@@ -244,41 +244,6 @@ void set_preset(Arithmetic& arithmetic, const Preset& preset) {
 
 }  // namespace
 
-std::string axis_value(const Arithmetic& arithmetic, std::string_view axis) {
-  if (axis == "contraction") return std::string(name_in(contractions, arithmetic.contraction));
-  if (axis == "exponential") return std::string(name_in(exponentials, arithmetic.exponential));
-  if (axis == "special")
-    return fmt::format("{}{}", name_in(specials, arithmetic.special),
-                       arithmetic.subnormals == Subnormals::flush ? ", flush" : "");
-  if (axis == "reduction")
-    return numbered(reductions, arithmetic.reduction.kind, arithmetic.reduction.width) +
-           (arithmetic.accumulator == Accumulator::fp16 ? ", fp16 accumulators" : "") +
-           (arithmetic.launch == Launch{} ? "" : ", " + words_of(arithmetic.launch));
-  if (axis == "storage")
-    return storage_name(arithmetic) +
-           (arithmetic.stored == StoredState{} ? "" : ", stored " + words_of(arithmetic.stored));
-  if (axis == "segments")
-    return numbered(segment_merges, arithmetic.segments.merge, arithmetic.segments.parts);
-  const double number = arithmetic.decay == DecayForm::clamp ? arithmetic.clamp : arithmetic.anchor_rows;
-  std::string text = fmt::format("{}, {}", numbered(decays, arithmetic.decay, number),
-                                 numbered(inverses, arithmetic.inverse, arithmetic.inverse_rows));
-  const auto add_if = [&](bool differs, std::string_view value, std::string_view what) {
-    if (differs) fmt::format_to(std::back_inserter(text), ", {} {}", value, what);
-  };
-  add_if(arithmetic.merge != Merge::nearest, numbered(merges, arithmetic.merge, arithmetic.merge_rows),
-         "merges");
-  add_if(arithmetic.tail != TailForm::difference, name_in(tails, arithmetic.tail), "tail");
-  add_if(arithmetic.gates != Gates::natural, name_in(gate_bases, arithmetic.gates), "gates");
-  add_if(arithmetic.delta != Delta::wy, name_in(deltas, arithmetic.delta), "delta");
-  add_if(arithmetic.beta != BetaPart::rows, "beta in", name_in(beta_parts, arithmetic.beta));
-  add_if(arithmetic.scale != ScaledPart::scores, "scaled", name_in(scaled_parts, arithmetic.scale));
-  add_if(arithmetic.heads != Heads::grouped, name_in(head_values, arithmetic.heads), "heads");
-  add_if(arithmetic.output != Output::chained, "output", name_in(outputs, arithmetic.output));
-  add_if(arithmetic.readout != Readout::start, name_in(readouts, arithmetic.readout), "readout");
-  add_if(arithmetic.update != Update::chained, name_in(updates, arithmetic.update), "update");
-  return text;
-}
-
 std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
   std::string text = fmt::format(
       "contraction={} exponential={} special={} subnormals={} reduction={} storage={}",
@@ -310,7 +275,7 @@ std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
   add_if(arithmetic.launch != Launch{}, "launch", words_of(arithmetic.launch));
   if (!axes.chunk && arithmetic.stored != StoredState{}) text += " stored=" + words_of(arithmetic.stored);
   if (axes.chunk && arithmetic.segments.merge != SegmentMerge::none)
-    text += " segments=" + axis_value(arithmetic, "segments");
+    text += " segments=" + numbered(segment_merges, arithmetic.segments.merge, arithmetic.segments.parts);
   if (arithmetic.heads != Heads::grouped)
     fmt::format_to(std::back_inserter(text), " heads={}", name_in(head_values, arithmetic.heads));
   return text;

@@ -6,7 +6,7 @@ namespace kda_check::kda {
 
 namespace {
 
-// Of presets that give the same bits `explain-bits` names the last: what is proven stands behind what is not.
+// Of presets that give the same bits `explain` names the last: what is proven stands behind what is not.
 constexpr Preset preset_rows[] = {
     {"ideal", "", "every operation within half a unit in the last place", "a definition",
      "contraction=fused exponential=exact special=ieee subnormals=gradual reduction=exact storage=none "

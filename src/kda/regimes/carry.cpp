@@ -15,13 +15,17 @@ Problem slow_alpha(const Settings& settings) {
 
 Problem residual_cancel(const Settings& settings) {
   Draft draft(settings);
-  const Element first_channel = [](const At& at, const Draw&) { return at.i == 0 ? 1.0 : 0.0; };
-  draft.q = draft.keys(Stream::q, first_channel);
-  draft.k = draft.keys(Stream::k, first_channel);
+  const auto channel = [](const At& at, std::size_t i) { return at.i == i ? 1.0 : 0.0; };
+  draft.k = draft.keys(Stream::k, [&](const At& at, const Draw&) { return channel(at, 0); });
+  // What is left beside the second row is a number of every format.
+  draft.q = draft.keys(Stream::q, [&](const At& at, const Draw&) { return channel(at, 0) - channel(at, 1); });
   draft.v = draft.values(constant(4096));
   draft.g = draft.gates(Stream::g, constant(0));
   draft.beta = draft.betas(constant(0.5));
-  draft.initial_state = draft.states([](const At& at, const Draw&) { return at.t == 0 ? 4098.0 : 0.0; });
+  draft.initial_state = draft.states([](const At& at, const Draw&) {
+    if (at.t == 0) return 4098.0;
+    return at.t == 1 ? 4080.0 : 0.0;
+  });
   draft.keep_state = true;
   draft.options.scale = 1;
   return draft.finish();

@@ -87,6 +87,16 @@ Problem unbounded_softplus(const Settings& settings) {
   return draft.finish();
 }
 
+Problem softplus_knee(const Settings& settings) {
+  Draft draft(settings);
+  std::vector<double> bias(draft.HV * draft.K);
+  for (std::size_t i = 0; i < bias.size(); ++i)
+    bias[i] = draft.draw(Stream::bias, {0, 0, 0, i}, 1, bias.size()).normal();
+  set_gate(draft, {Gate::softplus, std::vector<double>(draft.HV, settings["A"]), std::move(bias), true},
+           normal);
+  return draft.finish();
+}
+
 Problem alog_extreme(const Settings& settings) {
   Draft draft(settings);
   draft.options.gate = Gate::softplus;
@@ -139,6 +149,11 @@ std::vector<Recipe> gate_recipes() {
        "6 14",
        {{"A", "slope exp(A_log)", 16, 0, 1000}, flag("raw", raw_summary)},
        unbounded_softplus},
+      {"softplus_knee",
+       "arguments where softplus is like neither of its ends, nor like its derivative",
+       "14",
+       {{"A", "slope exp(A_log)", 0.1, 0, 1000}},
+       softplus_knee},
       {"alog_extreme",
        "a gate that is tiny, though its factors overflow and underflow",
        "15",

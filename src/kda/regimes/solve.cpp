@@ -54,8 +54,11 @@ Problem saturated_gates(const Settings& settings) {
 Problem zero_keys(const Settings& settings) {
   Draft draft(settings);
   draft.options.qk_l2norm = true;
-  draft.k = draft.keys(Stream::k,
-                       [](const At& at, const Draw& draw) { return at.t % 5 == 4 ? 0.0 : draw.normal(); });
+  const double small = 1e-3 / std::sqrt(static_cast<double>(draft.K));  // the root of epsilon
+  draft.k = draft.keys(Stream::k, [&](const At& at, const Draw& draw) {
+    if (at.t % 5 == 4) return 0.0;
+    return at.t % 5 == 2 ? small * draw.normal() : draw.normal();
+  });
   draft.beta = draft.betas(constant(1));
   return draft.finish();
 }
@@ -94,7 +97,11 @@ std::vector<Recipe> solve_recipes() {
       saturated("k3_layer0", "every gate saturated, which hides a bad inverse", 1),
       saturated("k3_layer1", "a third of the gates saturated: where Kimi K3 broke", 0.35),
       saturated("k3_slow", "few gates saturated", 0.1),
-      {"zero_keys", "every fifth key is exactly zero, before the L2 norm", "2", {}, zero_keys},
+      {"zero_keys",
+       "of five keys one is zero and one as small as epsilon, before the L2 norm",
+       "2",
+       {},
+       zero_keys},
   };
 }
 

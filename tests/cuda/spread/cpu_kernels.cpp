@@ -2,8 +2,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "engine/twin_family.hpp"
 #include "fixture/fixture.hpp"
+#include "hypotheses/spread.hpp"
 #include "kda/regimes/regimes.hpp"
 #include "kda/variants/gpu_emulation.hpp"
 #include "support/gpu.hpp"
@@ -187,8 +187,8 @@ TEST_CASE("twins on a GPU have the bits of those on a CPU", "[emulation]") {
     for (const numeric::ComputeFormat compute :
          {numeric::ComputeFormat::fp32, numeric::ComputeFormat::tf32, numeric::ComputeFormat::bf16})
       for (const kda::Pass pass : kda::every_pass)
-        for (const engine::Twin& twin :
-             engine::twin_family(problem, pass, compute, problem.dtype(), judge::Form::unknown, {})) {
+        for (const hypotheses::Twin& twin :
+             hypotheses::spread_of_class(problem, pass, compute, problem.dtype()).twins) {
           INFO(path << ", " << kda::name_of(pass) << ": "
                     << kda::describe(twin.options.arithmetic, twin.variant->axes));
           if (pass == kda::Pass::backward && problem.dimensions().has_scalar_decay) continue;
@@ -206,10 +206,10 @@ TEST_CASE("twins that run side by side on a GPU answer as each alone, and come i
   const kda::Problem problem = test::with_loss(test::make_problem(spec));
   for (const kda::Pass pass : kda::every_pass) {
     INFO(kda::name_of(pass));
-    const std::vector<engine::Twin> family = engine::twin_family(problem, pass, numeric::ComputeFormat::bf16,
-                                                                 DType::bf16, judge::Form::unknown, {});
+    const std::vector<hypotheses::Twin> family =
+        hypotheses::spread_of_class(problem, pass, numeric::ComputeFormat::bf16, DType::bf16).twins;
     std::vector<kda::Emulated> wanted;
-    for (const engine::Twin& twin : family) wanted.push_back({twin.variant, &twin.options, pass});
+    for (const hypotheses::Twin& twin : family) wanted.push_back({twin.variant, &twin.options, pass});
     REQUIRE(wanted.size() > 6);
     std::size_t next = 0;
     kda::emulate_on_gpu(problem, wanted, [&](std::size_t i, const kda::AnswerOnGpu& answer) {

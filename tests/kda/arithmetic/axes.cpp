@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/names.hpp"
 #include "kda/arithmetic/presets.hpp"
 #include "kda/pool/pool.hpp"
 #include "kda/regimes/regimes.hpp"
@@ -12,6 +13,7 @@
 #include "support/catch.hpp"
 #include "support/kernel_blocks.hpp"
 #include "support/problems.hpp"
+#include "support/random.hpp"
 
 namespace axes_tests {
 
@@ -369,6 +371,45 @@ TEST_CASE("on the exact regimes no value of any axis and no preset changes a bit
         }
       }
     }
+}
+
+TEST_CASE("any values of axes together compute the same problem, two by two and five by five", "[axes]") {
+  const Problem problem = parse_regime("control:T=40,H=2,HV=4,K=16,V=16,loss=1").build();
+  const test::WholeOracle oracle = test::whole_oracle(problem);
+  const Tensors gradients = run_pass(Pass::backward, variant_named("naive"), problem,
+                                     test::default_options(problem, "naive", DType::fp64));
+  std::vector<std::string> words;
+  for (const std::vector<std::string>& list : {common_values(), chunk_values()})
+    std::ranges::copy_if(list, std::back_inserter(words),
+                         [](const std::string& word) { return word.find('@') == std::string::npos; });
+  const auto check = [&](const std::vector<std::string>& some) {
+    RunOptions options = test::default_options(problem, "chunk", DType::fp64);
+    options.chunk_size = 16;
+    for (const std::string& word : some) set_axis(options.arithmetic, word);
+    if (!unsupported(options.arithmetic, DType::fp64).empty()) return;
+    const Answer answer = test::run(problem, "chunk", options);
+    INFO(join(some, " "));
+    CHECK(test::rms_ratio(answer.o, oracle.o) < 1e-5);
+    CHECK(test::rms_ratio(answer.final_state, oracle.final_state) < 1e-5);
+    if (!lacks_gradients(options.arithmetic).empty()) return;
+    for (const auto& [name, got] : run_pass(Pass::backward, variant_named("chunk"), problem, options)) {
+      double error = 0, size = 0;
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const double expected = gradients.at(name).value(i);
+        error += std::pow(got.value(i) - expected, 2), size += expected * expected;
+      }
+      INFO(name);
+      CHECK(error < 1e-10 * size);
+    }
+  };
+  for (std::size_t a = 0; a < words.size(); ++a)
+    for (std::size_t b = 0; b < a; ++b) check({words[a], words[b]});
+  test::Random random(11);
+  for (int draw = 0; draw < 1500; ++draw) {
+    std::vector<std::string> some;
+    while (some.size() < 5) some.push_back(words[random.below(words.size())]);
+    check(some);
+  }
 }
 
 }  // namespace axes_tests

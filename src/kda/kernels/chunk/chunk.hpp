@@ -114,6 +114,7 @@ KDA_CHECK_TEAM ReadoutFactors<T> readout_factors(const ChunkBlock<T>& chunk, con
   each_decay(
       chunk, n, decay, [=](std::size_t i, std::size_t k) { return G[i * stride + k] - anchor[k]; },
       [=](std::size_t i, std::size_t k, T grown) { qg[i * stride + k] = q[i * stride + k] * grown; });
+  scale_q_late(chunk, qg, n * stride);
   round_array(chunk.casts.operands, qg, n * stride);
   decays_of(chunk.operations, anchor, decay, K);
   for (std::size_t k = 0; k < K; ++k)
@@ -134,14 +135,15 @@ KDA_CHECK_TEAM_CALLED void output(const ChunkBlock<T>& chunk, const ChunkWork<T>
   T* const o = chunk.o;
   const T *const h = used(chunk.given.h, chunk.h), *const v_new = used(chunk.given.v_new, chunk.v_new);
   const SumOrder order = product_order(chunk, casts.operands);
-  const T* qg = used(chunk.given.qg, chunk.qg);
+  ReadoutFactors<T> factors =
+      readout_factors(chunk, work, ReadoutFactors<T>{used(chunk.given.qg, chunk.qg), h});
   if (chunk.operations.scale == ScaledPart::q) {
     T* const scaled = work.operand;
+    const T* const qg = factors.qg;
     each(n * k_stride, [=](std::size_t e) KDA_CHECK_BODY { scaled[e] = qg[e]; });
     scale_q(chunk, casts.operands, scaled, n * k_stride);
-    qg = scaled;
+    factors.qg = scaled;
   }
-  const ReadoutFactors<T> factors = readout_factors(chunk, work, ReadoutFactors<T>{qg, h});
   product<T, is_fused>(order, n, v_columns, K, Factor<T>{factors.qg, k_stride, 1}, factors.h, v_stride, o,
                        v_stride, Start::zero);
   const auto scale_output = [=, scale = chunk.scale]() KDA_CHECK_BODY {

@@ -112,14 +112,15 @@ KDA_CHECK_TEAM_CALLED void scale_right(const ChunkBlock<T>& chunk, std::size_t f
 }
 
 /// Scores of rows [from, to) against 16 columns, with the mask a selection: what a masked entry holds never
-/// matters.
+/// matters. `are_factored`: of operands, in which q has the scale where that is there.
 template <class T>
 KDA_CHECK_TEAM_CALLED void keep_lower(const ChunkBlock<T>& chunk, std::size_t from, std::size_t to,
-                                      std::size_t first, const ScoreScratch<T>& scratch, bool beta_applied) {
+                                      std::size_t first, const ScoreScratch<T>& scratch, bool are_factored,
+                                      bool beta_applied) {
   const Rounding rounding = chunk.casts.scores;
   const ScaledPart part = chunk.operations.scale;
   const bool is_in_q = part == ScaledPart::q || part == ScaledPart::q_late;
-  const bool is_apart = part == ScaledPart::output || (is_in_q && !beta_applied);
+  const bool is_apart = part == ScaledPart::output || (is_in_q && are_factored);
   beta_applied = beta_applied || chunk.operations.beta == BetaPart::keys;
   const T scale = is_apart ? T(1) : chunk.scale;
   each(to - from, 16, [&](std::size_t row, std::size_t column) KDA_CHECK_BODY {
@@ -143,7 +144,7 @@ KDA_CHECK_TEAM_CALLED void factored_scores(const ChunkBlock<T>& chunk, std::size
                        scratch.k_right, 16, scratch.q_scores, 16, Start::zero);
   product<T, is_fused>(order, to - from, 16, places(chunk), Factor<T>{scratch.k_left, chunk.key_stride, 1},
                        scratch.k_right, 16, scratch.k_scores, 16, Start::zero);
-  keep_lower(chunk, from, to, first, scratch, false);
+  keep_lower(chunk, from, to, first, scratch, true, false);
 }
 
 #ifdef __CUDACC__
@@ -194,7 +195,7 @@ __device__ void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, st
     }
     scratch.q_scores[row * 16 + column] = q_sum, scratch.k_scores[row * 16 + column] = k_sum;
   });
-  keep_lower(chunk, from, to, first, scratch, true);
+  keep_lower(chunk, from, to, first, scratch, false, true);
 }
 
 #else
@@ -291,7 +292,7 @@ void pairwise_scores(const ChunkBlock<T>& chunk, std::size_t from, std::size_t t
     q_sum.store(scratch.q_scores + (i - from) * 16);
     k_sum.store(scratch.k_scores + (i - from) * 16);
   }
-  keep_lower(chunk, from, to, first, scratch, !is_early);
+  keep_lower(chunk, from, to, first, scratch, false, !is_early);
 }
 
 #endif

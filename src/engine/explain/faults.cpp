@@ -1,0 +1,200 @@
+// `explain --only faults`: which fault explains an output that errs beyond its limits.
+#include "engine/explain/faults.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/names.hpp"
+#include "engine/findings.hpp"
+#include "engine/judged.hpp"
+
+namespace kda_check::engine {
+
+using report::Show;
+using report::TensorResult;
+
+double rms_limit(const TensorResult& tensor) {
+  if (const judge::Limit* const limit = judge::find_limit(tensor.limits, "rms_ratio");
+      limit != nullptr && limit->value > 0)
+    return limit->value;
+  const auto dtype = numeric::dtype_named(tensor.dtype);
+  return 16 * std::ldexp(1.0, -numeric::format_of(dtype.value_or(numeric::DType::fp32)).precision);
+}
+
+namespace {
+
+/// Sequence and head of the worst element of the tensor that failed.
+hypotheses::FailurePlace place_of(const kda::Problem& problem, const TensorResult& tensor) {
+  hypotheses::FailurePlace place;
+  if (!tensor.worst) return place;
+  const std::vector<std::size_t>& index = tensor.worst->index;
+  if (tensor.name == "final_state") return {index[0], index[1]};
+  for (const kda::Sequence& sequence : problem.sequences())
+    if (sequence.batch == index[0] && sequence.begin <= index[1] && index[1] < sequence.end)
+      place.sequence = sequence.index;
+  place.head = index[2];
+  return place;
+}
+
+std::string with_ratios(const hypotheses::Cause& cause) {
+  return fmt::format("{} ({}), {:.1f} % explained: {} rms_ratio {:.3g} -> {:.3g}", cause.meaning, cause.fault,
+                     100 * cause.explained, cause.tensor, cause.before, cause.after);
+}
+
+std::string fault_reason(const hypotheses::Naming& naming) {
+  std::vector<std::string> causes;
+  for (const hypotheses::Cause& cause : naming.causes) causes.push_back(with_ratios(cause));
+  std::string text = "as if " + join(causes, ", or as if ");
+  if (causes.empty())
+    text = naming.tried == 0 ? "no known fault could be tried (docs/faults.md, What it cannot see)"
+                             : fmt::format("none of {} known faults explains it", naming.tried);
+  if (naming.nearest) text += "; the nearest: as if " + with_ratios(*naming.nearest);
+  return text;
+}
+
+/// "b=0 t=0..129 h=0,1"
+std::string scope_text(const hypotheses::Naming& naming) {
+  if (naming.begin == naming.end) return {};
+  std::string heads;
+  for (const std::size_t head : naming.heads) heads += fmt::format("{}{}", heads.empty() ? "" : ",", head);
+  return fmt::format("b={} t={}..{} h={}", naming.sequence.batch, naming.begin, naming.end - 1, heads);
+}
+
+}  // namespace
+
+std::string cause_text(const hypotheses::Naming& naming) {
+  std::vector<std::string> causes;
+  for (const hypotheses::Cause& cause : naming.causes)
+    causes.push_back(fmt::format("{} ({})", cause.meaning, cause.fault));
+  return causes.empty() ? std::string()
+                        : fmt::format("as if {}: {:.1f} % explained", join(causes, ", or as if "),
+                                      100 * naming.causes.front().explained);
+}
+
+hypotheses::Naming named(const kda::Problem& problem, const Answered& got, const report::CaseResult& failed,
+                         int threads, const hypotheses::NamingEffort& effort) {
+  if (got.pass == kda::Pass::backward) {
+    std::vector<hypotheses::FailedGradient> gradients;
+    for (const TensorResult& tensor : failed.tensors)
+      gradients.push_back({tensor.name, got.tensor(tensor.name), rms_limit(tensor)});
+    return hypotheses::name_gradient_fault(problem, gradients, got.chunk_size, threads);
+  }
+  hypotheses::FailedOutput output;
+  const auto found = [&](std::string_view name) {
+    const auto one = std::ranges::find(failed.tensors, name, &TensorResult::name);
+    return one == failed.tensors.end() ? nullptr : &*one;
+  };
+  const TensorResult *const o = found("o"), *const state = found("final_state");
+  if (o == nullptr && state == nullptr) return {};
+  if (o != nullptr) output.o = got.tensor("o"), output.o_limit = rms_limit(*o);
+  if (state != nullptr)
+    output.final_state = got.tensor("final_state"), output.final_state_limit = rms_limit(*state);
+  if (problem.pool) {
+    constexpr double most = 1 << 24;  // elements of states for each fault: a second or two
+    const kda::Dimensions& d = problem.dimensions();
+    const tensor::Tensor* const pool = got.tensor("state_pool");
+    const bool is_large = static_cast<double>(d.B * d.T) * static_cast<double>(d.HV * d.K * d.V) > most ||
+                          (pool != nullptr && static_cast<double>(pool->size()) > most);
+    if (o == nullptr || state == nullptr || pool == nullptr || is_large) return {};
+    return hypotheses::name_pool_fault(
+        problem, {output.o, output.final_state, pool, output.o_limit, output.final_state_limit});
+  }
+  const bool by_o = o != nullptr && (state == nullptr || o->verdict == judge::Verdict::fail);
+  return hypotheses::name_fault(problem, output, place_of(problem, by_o ? *o : *state), threads, effort);
+}
+
+namespace {
+
+report::Table causes_table(const char* key, const std::vector<hypotheses::Cause>& list) {
+  report::Table table;
+  table.key = key, table.is_data = true;
+  table.columns = {{"fault", {}, Show::code},       {"meaning", {}},
+                   {"explained", {}, Show::figure}, {"tensor", {}},
+                   {"rms_ratio", {}, Show::figure}, {"rms_ratio_with_it", {}, Show::figure}};
+  for (const hypotheses::Cause& cause : list)
+    table.rows.push_back(
+        {cause.fault, cause.meaning, cause.explained, cause.tensor, cause.before, cause.after});
+  return table;
+}
+
+report::Entry fault_entry(const plan::Case& item, const report::CaseResult& result,
+                          const hypotheses::Naming& finding) {
+  const bool fails = result.verdict == judge::Verdict::fail;
+  report::Entry entry;
+  const bool backward = item.pass == kda::Pass::backward;
+  entry.title = fmt::format("{}, {}{}", item.who, backward ? "gradients, " : "", result.dtype);
+  entry.verdict = result.verdict;
+  entry.reason = fails ? fault_reason(finding) : result.reason.empty() ? "within its limits" : result.reason;
+  entry.values = {item.who,
+                  std::string(kda::name_of(item.pass)),
+                  result.dtype,
+                  fails ? report::Value(result.reason) : report::Value(),
+                  static_cast<std::int64_t>(finding.tried),
+                  scope_text(finding),
+                  item.repro};
+  std::vector<hypotheses::Cause> nearest;
+  if (finding.nearest) nearest.push_back(*finding.nearest);
+  entry.tables = {causes_table("causes", finding.causes), causes_table("nearest", nearest)};
+  return entry;
+}
+
+report::Section faults_section(const Context& context) {
+  report::Section section;
+  section.key = "faults";
+  section.path = context.plan().source->target().name;
+  section.columns = {{"output", {}},
+                     {"pass", {}, Show::data},
+                     {"dtype", {}, Show::data},
+                     {"fails", {}, Show::sentence},
+                     {"tried", {}, Show::data},
+                     {"scope", {}, Show::data},
+                     {"repro", {}, Show::data}};
+  return section;
+}
+
+}  // namespace
+
+void find_faults(Context& context, Findings& findings) {
+  const plan::Problem& plan = context.plan();
+  const kda::Problem& problem = context.problem();
+  const int threads = context.resources().threads;
+  std::vector<const plan::Case*> cases;
+  std::vector<report::CaseResult> results;
+  for (const kda::Pass pass : kda::every_pass) {
+    std::vector<Pairing> pairings;
+    const std::size_t before = cases.size();
+    for (const plan::Case& item : plan.cases) {
+      if (item.question != plan::Question::faults || item.pass != pass) continue;
+      Pairing pairing;
+      pairing.got = &context.answer(*item.answer, pass), pairing.tensors = item.tensors;
+      pairing.options = comparison_options(item.asked->judging, threads, false);
+      cases.push_back(&item), pairings.push_back(std::move(pairing));
+      results.push_back(begun(item, plan));
+    }
+    if (pairings.empty()) continue;
+    context.progress(pass == kda::Pass::backward ? "comparing gradients" : "comparing");
+    const plan::Case& first = *cases[before];
+    for (Measured& item :
+         measured(context.truth(pass, *first.asked, first.chunk_size(plan.outline)), pairings))
+      results[before + item.pairing].tensors.push_back(
+          judged({item.tensor, item.got->shape(), item.got->dtype(), problem.options.state_v_first},
+                 item.measures, std::move(item.limits), 0, item.evidence));
+  }
+  if (cases.empty()) return;
+  keep_finished(findings, faults_section(context), [&](report::Section& section) {
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      conclude(results[i]);
+      hypotheses::Naming finding;
+      if (results[i].verdict == judge::Verdict::fail) {
+        context.progress(fmt::format("faults of {}", cases[i]->who));
+        finding = named(problem, context.answer(*cases[i]->answer, cases[i]->pass), results[i], threads, {});
+      }
+      section.entries.push_back(fault_entry(*cases[i], results[i], finding));
+    }
+  });
+  context.release();
+}
+
+}  // namespace kda_check::engine

@@ -1,0 +1,365 @@
+// `explain --only overflow`: what the inputs say about each formulation, before any kernel runs.
+#include "explain/growth/forecast.hpp"
+#include "explain/growth/state_forecast.hpp"
+#include "kda/arithmetic/stored_words.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/explain/overflow.hpp"
+#include "engine/findings.hpp"
+#include "numeric/elementary.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+using explain::DecayForecast;
+using explain::DecayRate;
+using explain::Forecast;
+using explain::InverseForecast;
+using explain::Outlook;
+using explain::Place;
+using report::Show;
+using report::Value;
+
+std::string head_text(const Place& place, bool packed) {
+  return packed ? fmt::format("n={} h={}", place.sequence, place.head)
+                : fmt::format("b={} h={}", place.batch, place.head);
+}
+
+std::string place_text(const Place& place, bool packed) {
+  return fmt::format("{} chunk {} row {} channel {}", head_text(place, packed), place.chunk, place.row,
+                     place.channel);
+}
+
+/// exp(88.9) beside a limit of 88.7: as many digits as tell them apart.
+std::string exponent_text(double exponent, double limit) {
+  return std::fabs(exponent - limit) < 0.1 ? fmt::format("exp({:.5f})", exponent)
+                                           : fmt::format("exp({:.2f})", exponent);
+}
+
+std::string margin_text(double margin) {
+  return std::fabs(margin) < 0.1 ? fmt::format("{:.2g} nats", margin) : fmt::format("{:.1f} nats", margin);
+}
+
+/// What is left of the range of fp16, should the factors be rounded to it.
+std::string fp16_text(const DecayForecast& item) {
+  kda::CastPoints casts;
+  casts.score_operands = kda::Rounding::fp16;
+  const double margin = explain::factor_limits(false, casts).overflow - item.range.largest;
+  return fmt::format("fp16 operands {}", margin > 0 ? margin_text(margin) : "overflow");
+}
+
+/// Of a factor that is none of the scores.
+std::string_view where_of(explain::Side side) {
+  if (side == explain::Side::tail) return " in its factored tail";
+  return side == explain::Side::readout ? " where it reads the state" : "";
+}
+
+std::string decay_text(const Forecast& forecast, const DecayForecast& item, bool packed) {
+  const explain::ExponentRange& range = item.range;
+  if (item.outlook == Outlook::breaks) {
+    if (!range.overflow)
+      return fmt::format("breaks: {} at {}", forecast.chunk_forms->what,
+                         place_text(forecast.chunk_forms->place, packed));
+    return fmt::format("overflows{}: {} at {}, margin {}, first at {}", where_of(range.side),
+                       exponent_text(range.largest, item.limits.overflow), place_text(range.place, packed),
+                       margin_text(item.margin), place_text(*range.overflow, packed));
+  }
+  switch (item.outlook) {
+    case Outlook::wrong:
+      return fmt::format(
+          "wrong, not inf: exponents exceed the clamp by 2^{:.1f}, weights off by up to {:.2g} at {}",
+          range.clamped_excess, range.weight_error, place_text(range.wrong_place, packed));
+    case Outlook::flushes:
+      return fmt::format("loses weights of {:.2g} where exp flushes to zero, at {}; else safe, margin {}",
+                         range.lost_weight, place_text(range.lost_place, packed), margin_text(item.margin));
+    case Outlook::masked:
+      return fmt::format("safe forward; {} above the diagonal at {}: its gradient is NaN",
+                         exponent_text(range.largest_masked, item.limits.overflow),
+                         place_text(range.masked_place, packed));
+    default:
+      break;
+  }
+  return fmt::format("safe, margin {} ({})", margin_text(item.margin), fp16_text(item));
+}
+
+std::string inverse_text(const Forecast& forecast, const InverseForecast& item, bool packed) {
+  if (item.outlook == Outlook::breaks && forecast.chunk_forms)
+    return fmt::format("breaks: {} at {}", forecast.chunk_forms->what,
+                       place_text(forecast.chunk_forms->place, packed));
+  if (item.divergence)
+    return fmt::format("breaks: its errors overflow at {} chunk {}", head_text(*item.divergence, packed),
+                       item.divergence->chunk);
+  const char* const word = item.outlook == Outlook::breaks  ? "overflows"
+                           : item.outlook == Outlook::wrong ? "wrong"
+                                                            : "safe";
+  return fmt::format("{}, accurate to {:.1g}", word, item.error_in_run);
+}
+
+std::string failure_text(const std::optional<explain::CommonFailure>& failure, bool packed) {
+  return failure ? fmt::format("{} at {}", failure->what, place_text(failure->place, packed)) : std::string();
+}
+
+std::string outlook_name(Outlook outlook) { return std::string(explain::name_of(outlook)); }
+std::int64_t count(std::size_t value) { return static_cast<std::int64_t>(value); }
+
+report::Table decays_of(const Forecast& forecast, bool packed) {
+  report::Table table;
+  table.key = "decay";
+  table.columns = {{"form", {}, Show::code},
+                   {"says", "forecast"},
+                   {"outlook", {}, Show::data},
+                   {"largest_exponent", {}, Show::data},
+                   {"place", {}, Show::data},
+                   {"margin", {}, Show::data},
+                   {"overflow", {}, Show::data},
+                   {"lost_weight", {}, Show::data},
+                   {"largest_masked_exponent", {}, Show::data},
+                   {"clamped_excess_bits", {}, Show::data},
+                   {"weight_error", {}, Show::data}};
+  for (const DecayForecast& item : forecast.decays) {
+    const explain::ExponentRange& range = item.range;
+    table.rows.push_back({item.form, decay_text(forecast, item, packed), outlook_name(item.outlook),
+                          range.largest, place_text(range.place, packed), item.margin,
+                          range.overflow ? Value(place_text(*range.overflow, packed)) : Value(),
+                          range.lost_weight, range.largest_masked, range.clamped_excess, range.weight_error});
+  }
+  return table;
+}
+
+report::Table inverses_of(const Forecast& forecast, bool packed) {
+  report::Table table;
+  table.key = "inverse";
+  table.title = "inverses: accurate to about, relative to the largest entry, by operand format";
+  table.columns = {{"form", {}, Show::code}, {"largest", {}, Show::figure}};
+  for (const std::string_view format : explain::operand_formats)
+    table.columns.push_back({std::string(format), {}, Show::figure});
+  table.columns.insert(table.columns.end(), {{"says", "as selected"},
+                                             {"outlook", {}, Show::data},
+                                             {"amplification", {}, Show::data},
+                                             {"divergence", {}, Show::data},
+                                             {"error", {}, Show::data}});
+  for (const InverseForecast& item : forecast.inverses) {
+    std::vector<Value> row{item.form, item.largest};
+    for (std::size_t f = 0; f < item.error.size(); ++f)
+      row.push_back(item.overflows[f] ? Value(std::string("overflows")) : Value(item.error[f]));
+    row.insert(row.end(),
+               {inverse_text(forecast, item, packed), outlook_name(item.outlook), item.amplification,
+                item.divergence ? Value(place_text(*item.divergence, packed)) : Value(), item.error_in_run});
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+std::string state_text(const explain::StateForecast& item) {
+  if (!std::isfinite(item.o) || !std::isfinite(item.final_state)) return "inputs are not finite";
+  if (item.overflows())
+    return fmt::format("reaches {:.2g} of the largest number: {}", item.largest,
+                       item.stored.format == kda::StateFormat::e4m3 ? "clipped" : "overflows");
+  if (item.stagnates())
+    return fmt::format("at least: a token changes an element by {:.2g} steps, which rounding swallows",
+                       item.change);
+  return "";
+}
+
+report::Table states_of(const std::vector<explain::StateForecast>& forecasts) {
+  report::Table table;
+  table.key = "states";
+  table.title = "a state stored between tokens of the token forms: rms_ratio to expect (docs/states.md)";
+  table.columns = {{"stored", {}, Show::code},        {"o", {}, Show::figure},
+                   {"final_state", {}, Show::figure}, {"says", ""},
+                   {"stagnates", {}, Show::data},     {"change", {}, Show::data},
+                   {"largest", {}, Show::data}};
+  for (const explain::StateForecast& item : forecasts)
+    table.rows.push_back({kda::words_of(item.stored), item.o, item.final_state, state_text(item),
+                          item.stagnates(), item.change, item.largest});
+  return table;
+}
+
+report::Table blocks_of(const Forecast& forecast, bool packed) {
+  report::Table table;
+  table.key = "blocks";
+  table.title = "inverse of I + L: the largest power of its diagonal blocks";
+  table.columns = {{"rows", {}, Show::count},
+                   {"power", {}, Show::count},
+                   {"largest_power", "largest |L^power|", Show::figure},
+                   {"place", {}}};
+  for (std::size_t s = 0; s < forecast.growth.blocks.size(); ++s) {
+    const explain::BlockGrowth& block = forecast.growth.blocks[s];
+    table.rows.push_back({count(explain::block_sides[s]), count(block.power), block.largest_power,
+                          place_text(block.power_place, packed)});
+  }
+  return table;
+}
+
+std::vector<Value> head_row(const DecayRate& head, std::size_t index) {
+  return {count(index),
+          numeric::exp(head.mean_log_decay),
+          numeric::exp(head.least_log_decay),
+          head.persistence,
+          head.largest_chunk_sum,
+          head.largest_write,
+          head.growth,
+          head.mean_log_decay,
+          head.least_log_decay};
+}
+
+/// All of them, and the two that decide most.
+std::vector<report::Table> heads_of(const std::vector<DecayRate>& heads) {
+  report::Table all;
+  all.key = "heads", all.title = "heads", all.from = report::Detail::verbose;
+  all.columns = {{"head", {}, Show::count},
+                 {"decay", "decay (geometric mean)", Show::figure},
+                 {"least_decay", "least", Show::figure},
+                 {"persistence", "tokens remembered", Show::figure},
+                 {"largest_chunk_sum", "summed over a chunk", Show::figure},
+                 {"largest_write", "beta k^2 up to", Show::figure},
+                 {"growth", "may grow by exp of", Show::figure},
+                 {"mean_log_decay", {}, Show::data},
+                 {"least_log_decay", {}, Show::data}};
+  for (std::size_t h = 0; h < heads.size(); ++h) all.rows.push_back(head_row(heads[h], h));
+  report::Table telling = all;
+  telling.key = "telling_heads", telling.from = report::Detail::normal;
+  telling.title = "the head that remembers longest, and the one with the largest sums (all: -v)";
+  const auto slowest =
+      static_cast<std::size_t>(std::ranges::max_element(heads, {}, &DecayRate::persistence) - heads.begin());
+  const auto fastest = static_cast<std::size_t>(
+      std::ranges::max_element(heads, {}, &DecayRate::largest_chunk_sum) - heads.begin());
+  telling.rows = {head_row(heads[slowest], slowest)};
+  if (fastest != slowest) telling.rows.push_back(head_row(heads[fastest], fastest));
+  return {telling, all};
+}
+
+const char* headline(Outlook outlook) {
+  if (outlook == Outlook::breaks) return "BREAKS";
+  return outlook == Outlook::wrong ? "WRONG" : "SAFE";
+}
+
+report::Entry entry_of(const Forecast& forecast, const std::vector<explain::StateForecast>& states,
+                       bool packed, const plan::Case& item) {
+  const DecayForecast& decay = forecast.selected_decay;
+  const std::string arithmetic = kda::describe(forecast.selected, {.chunk = true});
+  const std::string dtype(numeric::name_of(forecast.dtype));
+  const std::string token_forms = failure_text(forecast.token_forms, packed);
+  report::Entry entry;
+  entry.title =
+      fmt::format("forecast of {} in {}, chunks of {}: {}", item.who, dtype, forecast.chunk_size, arithmetic);
+  // The gate of a forecast: is a run of the selected formulation to be trusted?
+  entry.verdict = forecast.outlook() >= Outlook::wrong ? judge::Verdict::fail : judge::Verdict::pass;
+  entry.reason = fmt::format("{}: decay={}: {}; inverse={}: {}", headline(forecast.outlook()), decay.form,
+                             decay_text(forecast, decay, packed), forecast.selected_inverse.form,
+                             inverse_text(forecast, forecast.selected_inverse, packed));
+  entry.values = {
+      dtype,
+      count(forecast.chunk_size),
+      arithmetic,
+      outlook_name(forecast.outlook()),
+      failure_text(forecast.chunk_forms, packed),
+      token_forms,
+      "naive, recurrent: " + (token_forms.empty() ? "safe" : "breaks: " + token_forms),
+      decay.form,
+      forecast.selected_inverse.form,
+      forecast.growth.largest_L,
+      forecast.growth.largest_inverse,
+      forecast.growth.norm,
+      fmt::format("inverse of I + L: largest entry {:.3g}, norm {:.3g}; largest |L| {:.3g}",
+                  forecast.growth.largest_inverse, forecast.growth.norm, forecast.growth.largest_L),
+      item.repro};
+  entry.tables = {decays_of(forecast, packed), inverses_of(forecast, packed), blocks_of(forecast, packed),
+                  states_of(states)};
+  for (report::Table& table : heads_of(forecast.heads)) entry.tables.push_back(std::move(table));
+  return entry;
+}
+
+}  // namespace
+
+std::string foreseen_overflow(const kda::Problem& problem, const kda::RunOptions& options) {
+  const Forecast forecast = explain::forecast(problem, options);
+  const DecayForecast& decay = forecast.selected_decay;
+  if (decay.outlook != Outlook::breaks || !decay.range.overflow) return {};
+  return fmt::format("decay={} {}", decay.form, decay_text(forecast, decay, problem.packed()));
+}
+
+namespace {
+
+/// By sequence, head and chunk, whether o is not finite there.
+std::vector<bool> lost_chunks(const kda::Problem& problem, const tensor::Tensor& o, std::size_t rows) {
+  const kda::Dimensions& d = problem.dimensions();
+  std::vector<bool> lost;
+  for (const kda::Sequence& sequence : problem.sequences())
+    for (std::size_t head = 0; head < d.HV; ++head)
+      for (std::size_t t = 0; t < sequence.length(); ++t) {
+        if (t % rows == 0) lost.push_back(false);
+        const std::size_t row = (sequence.batch * d.T + sequence.begin + t) * d.HV + head;
+        for (std::size_t v = 0; v < d.V; ++v)
+          if (!std::isfinite(o.value(row * d.V + v))) lost.back() = true;
+      }
+  return lost;
+}
+
+}  // namespace
+
+std::string overflow_like(const kda::Problem& problem, const Answered& got, int threads) {
+  constexpr double most = 1 << 26;  // elements of states: some tenths of a second for each form
+  const tensor::Tensor* const o = got.tensor("o");
+  const kda::Dimensions& d = problem.dimensions();
+  if (o == nullptr || got.pass != kda::Pass::forward ||
+      static_cast<double>(d.B * d.T) * static_cast<double>(d.HV * d.K * d.V) > most)
+    return {};
+  const kda::Variant& chunk = kda::variant_named("chunk");
+  for (const std::size_t rows : {got.chunk_size, std::size_t{64}, std::size_t{32}, std::size_t{16}}) {
+    constexpr std::size_t longest = 256;  // that any kernel has
+    if (rows > longest) continue;
+    kda::RunOptions options;
+    options.dtype = numeric::DType::fp32, options.chunk_size = rows, options.threads = threads;
+    options.arithmetic = chunk.default_arithmetic(problem, options.dtype);
+    kda::set_axis(options.arithmetic, fmt::format("decay=factored:{}", rows <= 16   ? 16
+                                                                       : rows <= 32 ? 32
+                                                                                    : 64));
+    if (!chunk.unsupported(problem, options).empty()) continue;
+    const std::string why = foreseen_overflow(problem, options);
+    if (why.empty()) continue;
+    const std::vector<bool> lost = lost_chunks(problem, *o, rows);
+    if (std::ranges::find(lost, true) != lost.end() &&
+        lost == lost_chunks(problem, chunk.run(problem, options).o, rows))
+      return fmt::format("as of a kernel in chunks of {} that multiplies exp(G) and exp(-G): {}", rows, why);
+  }
+  return {};
+}
+
+void forecast_runs(Context& context, Findings& findings) {
+  report::Section section;
+  section.key = "forecasts";
+  section.path = context.plan().source->target().name;
+  section.columns = {{"dtype", {}},
+                     {"chunk_size", {}, Show::data},
+                     {"arithmetic", {}, Show::data},
+                     {"outlook", {}, Show::data},
+                     {"chunk_forms", {}, Show::data},
+                     {"token_forms", {}, Show::data},
+                     {"token_forms_text", {}, Show::sentence},
+                     {"selected_decay", {}, Show::data},
+                     {"selected_inverse", {}, Show::data},
+                     {"largest_L", {}, Show::data},
+                     {"largest_inverse", {}, Show::data},
+                     {"norm", {}, Show::data},
+                     {"inverse_text", {}, Show::sentence},
+                     {"repro", {}, Show::data}};
+  keep_finished(findings, std::move(section), [&](report::Section& finished) {
+    for (const plan::Case& item : context.plan().cases) {
+      if (item.question != plan::Question::overflow) continue;
+      context.progress("forecast");
+      const kda::RunOptions options = context.options_of(context.plan().answers[*item.answer]);
+      const Forecast forecast = explain::forecast(context.problem(), options);
+      const std::vector<explain::StateForecast> states =
+          explain::forecast_states(context.problem(), options.threads);
+      finished.entries.push_back(entry_of(forecast, states, context.problem().packed(), item));
+    }
+  });
+}
+
+}  // namespace kda_check::engine

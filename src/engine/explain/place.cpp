@@ -1,0 +1,273 @@
+#include "engine/explain/place.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+
+#include "base/names.hpp"
+#include "judge/measures/regions.hpp"
+#include "kda/problem/heads.hpp"
+#include "kda/variants/variants.hpp"
+
+namespace kda_check::engine {
+
+namespace {
+
+using Numbers = std::set<std::size_t>;
+
+/// "3", "32..47", "0, 2 and 5..7"; empty where there are many.
+std::string ranges_text(const Numbers& numbers) {
+  constexpr std::size_t most_ranges = 3;
+  std::vector<std::string> parts;
+  for (auto begin = numbers.begin(); begin != numbers.end();) {
+    auto end = begin;
+    std::size_t last = *begin;
+    while (++end != numbers.end() && *end == last + 1) last = *end;
+    parts.push_back(last == *begin ? std::to_string(last) : fmt::format("{}..{}", *begin, last));
+    begin = end;
+  }
+  if (parts.size() > most_ranges) return {};
+  if (parts.size() < 2) return join(parts);
+  const std::string last = parts.back();
+  parts.pop_back();
+  return fmt::format("{} and {}", join(parts), last);
+}
+
+/// "heads 1 and 3 alone"; empty where all are wrong, or too many to be told.
+std::string part_text(std::string_view what, const Numbers& wrong, std::size_t count) {
+  if (wrong.empty() || wrong.size() >= count) return {};
+  const std::string ranges = ranges_text(wrong);
+  return ranges.empty() ? ranges : fmt::format("{}{} {} alone", what, wrong.size() > 1 ? "s" : "", ranges);
+}
+
+/// What a tensor is compared with, and how both are read.
+struct Sides {
+  const tensor::Tensor &got, &truth;
+  judge::RowLayout of_got, of_truth;
+  std::vector<std::size_t> heads;  ///< of the tensor, those of the truth
+
+  double got_at(std::size_t row, std::size_t head, std::size_t column) const {
+    return got.value(of_got.element(row, heads[head], column));
+  }
+  double truth_at(std::size_t row, std::size_t head, std::size_t column) const {
+    return truth.value(of_truth.element(row, head, column));
+  }
+};
+
+/// Squares of the error, of the truth, and their product.
+struct Sums {
+  double error = 0, truth = 0, along = 0;
+
+  void add(double got, double expected) {
+    if (!std::isfinite(expected)) return;
+    const double difference = got - expected;
+    error += std::isfinite(difference) ? difference * difference : HUGE_VAL;
+    truth += expected * expected;
+    if (std::isfinite(got)) along += got * expected;
+  }
+};
+
+class Whereabouts {
+ public:
+  Whereabouts(const Sides& sides, double limit) : sides_(sides), layout_(sides.of_truth), limit_(limit) {
+    for (std::size_t n = 0; n + 1 < layout_.starts.size(); ++n)
+      for (std::size_t head = 0; head < layout_.heads; ++head) look_at(n, layout_.numbers[n], head);
+    if (rows_.empty()) return;
+    look_at_columns();
+    for (std::size_t n = 0; n + 1 < layout_.starts.size(); ++n)
+      for (std::size_t i = 0; i < *rows_.begin() && layout_.starts[n] + i < layout_.starts[n + 1]; ++i)
+        for (std::size_t head = 0; head < layout_.heads; ++head)
+          for (std::size_t c = 0; c < layout_.width; ++c)
+            before_.add(sides_.got_at(layout_.starts[n] + i, head, c),
+                        sides_.truth_at(layout_.starts[n] + i, head, c));
+  }
+
+  bool is_found() const { return !rows_.empty(); }
+  const Numbers& sequences() const { return sequences_; }
+  const Numbers& heads() const { return heads_; }
+  const Numbers& rows() const { return rows_; }  ///< in their sequences
+  /// All of them where no columns are right.
+  const Numbers& columns() const { return columns_; }
+  bool is_zero() const { return is_zero_; }
+  /// Whether the rows before the first wrong one err no more than a right output may.
+  bool is_right_before() const { return before_.error <= limit_ * limit_ * before_.truth; }
+  /// What is there has nothing to do with what should be.
+  bool is_unrelated() const {
+    constexpr double alike = 0.3;
+    const double got = wrong_.error + 2 * wrong_.along - wrong_.truth;  // its squares
+    return std::isfinite(wrong_.error) && std::fabs(wrong_.along) < alike * std::sqrt(got * wrong_.truth);
+  }
+
+ private:
+  static constexpr double clearly = 4;
+  struct WrongRow {
+    std::size_t row, head;
+  };
+
+  void look_at(std::size_t n, std::size_t sequence, std::size_t head) {
+    const std::size_t begin = layout_.starts[n], end = layout_.starts[n + 1];
+    std::vector<Sums> sums(end - begin);
+    double mean = 0, largest = 0;
+    for (std::size_t row = begin; row < end; ++row) {
+      for (std::size_t c = 0; c < layout_.width; ++c)
+        sums[row - begin].add(sides_.got_at(row, head, c), sides_.truth_at(row, head, c));
+      mean += sums[row - begin].truth / static_cast<double>(end - begin);
+    }
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      largest = std::max(largest, sums[i].truth);
+      // A row that cancels is judged by the size of those before it; of other tensors than o no row is first.
+      const double size = is_forward() ? largest : std::max(mean, sums[i].truth);
+      if (!(std::sqrt(sums[i].error) > clearly * limit_ * std::sqrt(size))) continue;
+      rows_.insert(i), sequences_.insert(sequence), heads_.insert(sides_.heads[head]);
+      wrong_rows_.push_back({begin + i, head});
+    }
+  }
+
+  void look_at_columns() {
+    std::vector<Sums> columns(layout_.width);
+    for (const WrongRow& at : wrong_rows_)
+      for (std::size_t c = 0; c < layout_.width; ++c)
+        columns[c].add(sides_.got_at(at.row, at.head, c), sides_.truth_at(at.row, at.head, c));
+    for (std::size_t c = 0; c < layout_.width; ++c)
+      if (columns[c].error > clearly * clearly * limit_ * limit_ * columns[c].truth) columns_.insert(c);
+    // One that is small in few rows may be right by chance.
+    const std::size_t right = layout_.width - columns_.size();
+    if (right < std::max<std::size_t>(4, layout_.width / 8))
+      for (std::size_t c = 0; c < layout_.width; ++c) columns_.insert(c);
+    is_zero_ = true;
+    for (const WrongRow& at : wrong_rows_)
+      for (const std::size_t c : columns_) {
+        const double got = sides_.got_at(at.row, at.head, c);
+        wrong_.add(got, sides_.truth_at(at.row, at.head, c)), is_zero_ = is_zero_ && got == 0;
+      }
+  }
+
+  bool is_forward() const { return sides_.truth.name() == "o"; }
+
+  const Sides& sides_;
+  const judge::RowLayout& layout_;
+  const double limit_;
+  Numbers sequences_, heads_, rows_, columns_;
+  std::vector<WrongRow> wrong_rows_;
+  Sums wrong_, before_;
+  bool is_zero_ = false;
+};
+
+/// Heads of the truth: all, or that of the worst element where all would take long; none where that would.
+std::vector<std::size_t> affordable_heads(const kda::Problem& problem, const report::TensorResult& failed) {
+  constexpr double most = 1 << 29;  // elements of states: a second or two
+  const kda::Dimensions& d = problem.dimensions();
+  const double work = static_cast<double>(d.B * d.T) * static_cast<double>(d.K * d.V);
+  std::vector<std::size_t> heads;
+  if (work * static_cast<double>(d.HV) <= most) {
+    for (std::size_t head = 0; head < d.HV; ++head) heads.push_back(head);
+  } else if (work <= most && failed.worst && !problem.pool) {
+    const std::size_t axis = failed.name == "o" ? 2 : 1;
+    if (failed.name == "o" || failed.name == "final_state") heads.push_back(failed.worst->index[axis]);
+  }
+  return heads;
+}
+
+/// Which sequences, in the words of the problem; of a call on a pool its rows or slots.
+std::string sequences_text(const kda::Problem& problem, const judge::RowLayout& layout,
+                           const Numbers& wrong) {
+  const bool of_states = !layout.of_tokens;
+  if (!problem.pool) return part_text("sequence", wrong, layout.numbers.size());
+  Numbers all, some;
+  const auto name = [&](const kda::PoolPiece& piece) { return of_states ? piece.to : piece.tokens.index; };
+  for (std::size_t n = 0; n < problem.pool->pieces.size(); ++n) {
+    all.insert(name(problem.pool->pieces[n]));
+    if (wrong.contains(n)) some.insert(name(problem.pool->pieces[n]));
+  }
+  return part_text(of_states ? "slot" : "request", some, all.size());
+}
+
+std::string tokens_text(const Whereabouts& found, const std::string& heads, std::size_t longest,
+                        std::size_t chunk) {
+  const Numbers& rows = found.rows();
+  const std::size_t first = *rows.begin(), last = *rows.rbegin();
+  constexpr std::size_t few = 8;
+  if (const std::string some = part_text("token", rows, longest);
+      rows.size() <= few && last - first + 1 > rows.size() && !some.empty())
+    return some;
+  if (first == last && longest > 1) return fmt::format("token {} alone", first);
+  if (first == 0) return {};
+  const std::string place =
+      chunk < longest ? fmt::format(" (row {} of chunk {})", first % chunk, first / chunk) : "";
+  if (!found.is_right_before()) return fmt::format("far off from token {}{}", first, place);
+  return fmt::format("right up to token {}{}, wrong from {}{}", first - 1, heads, first, place);
+}
+
+}  // namespace
+
+std::string place_of_error(const kda::Problem& problem, const Answered& got,
+                           const report::TensorResult& failed, double limit, int threads) {
+  const tensor::Tensor* const tensor = got.tensor(failed.name);
+  const std::vector<std::size_t> heads = affordable_heads(problem, failed);
+  if (tensor == nullptr || heads.empty() || tensor->size() == 0 || failed.name == "state_pool") return {};
+  const bool all_heads = heads.size() == problem.dimensions().HV;
+  std::optional<kda::Problem> of_heads;
+  if (!all_heads)
+    of_heads = kda::with_heads(problem, std::vector{heads.front() / problem.heads_per_group()}, heads);
+  const kda::Problem& looked_at = of_heads ? *of_heads : problem;
+  const kda::Variant& recurrence = kda::variant_named("recurrent");
+  kda::RunOptions options;
+  options.dtype = numeric::DType::fp64, options.threads = threads;
+  options.arithmetic = recurrence.default_arithmetic(looked_at, options.dtype);
+  const kda::Tensors truths = kda::run_pass(got.pass, recurrence, looked_at, options);
+  const auto truth = truths.find(failed.name);
+  if (truth == truths.end()) return {};
+  const auto layout = [&](const tensor::Tensor& of, const kda::Problem& in) {
+    return judge::row_layout(failed.name, of.shape(), in, got.chunk_size);
+  };
+  Sides sides{*tensor, truth->second, layout(*tensor, problem), layout(truth->second, looked_at), heads};
+  if (sides.of_truth.rows == 0) return {};
+  if (all_heads) {  // of q and k a tensor has fewer
+    sides.heads.resize(sides.of_truth.heads);
+    for (std::size_t head = 0; head < sides.heads.size(); ++head) sides.heads[head] = head;
+  }
+  const bool of_states = !sides.of_truth.of_tokens;
+  const Whereabouts found(sides, limit);
+  if (!found.is_found()) return {};
+
+  std::size_t longest = 0;
+  for (std::size_t n = 0; n + 1 < sides.of_truth.starts.size(); ++n)
+    longest = std::max(longest, sides.of_truth.starts[n + 1] - sides.of_truth.starts[n]);
+  const std::size_t all = sides.of_got.heads;
+  const std::string some_heads = all_heads ? part_text("head", found.heads(), all) : std::string();
+  std::vector<std::string> parts;
+  const auto say = [&](std::string text) {
+    if (!text.empty()) parts.push_back(std::move(text));
+  };
+  say(sequences_text(problem, sides.of_truth, found.sequences()));
+  if (of_states) {
+    say(some_heads);
+    say(part_text("channel", found.rows(), longest));
+  } else if (got.pass == kda::Pass::forward) {
+    say(some_heads);
+    const bool in_all = all_heads && all > 1 && found.heads().size() == all;
+    const std::string in_heads = in_all ? " in all heads" : "";
+    say(tokens_text(found, in_heads, longest, std::max<std::size_t>(1, got.chunk_size)));
+  } else {
+    say(some_heads);
+    if (longest > 1 && found.rows().size() < longest)
+      say(*found.rows().begin() == *found.rows().rbegin()
+              ? fmt::format("token {} alone", *found.rows().begin())
+              : fmt::format("tokens {}..{}", *found.rows().begin(), *found.rows().rbegin()));
+  }
+  const std::string columns = part_text("column", found.columns(), sides.of_truth.width);
+  say(columns);
+  std::string text = join(parts);
+  if (found.is_zero() && !text.empty())
+    text += ": zero, never written?";
+  else if (!columns.empty() && found.is_unrelated())
+    text += ": what is there has nothing to do with the truth";
+  if (!all_heads && !text.empty())
+    text = fmt::format("of head {}, the only one looked at: {}", heads.front(), text);
+  return text;
+}
+
+}  // namespace kda_check::engine

@@ -1,0 +1,232 @@
+#include "hypotheses/naming/faults.hpp"
+
+#include <cmath>
+
+#include "numeric/elementary.hpp"
+
+namespace kda_check::hypotheses {
+
+namespace {
+
+using kda::Gate;
+using kda::Problem;
+using At = Fault::At;
+
+constexpr double log2_of_e = 1.4426950408889634;
+/// The bound that kernels use where nobody says another.
+constexpr double usual_lower_bound = -5;
+
+double power_of_two(double x) { return numeric::exp2(x); }
+
+bool always(const Problem&) { return true; }
+bool has_initial_state(const Problem& p) { return p.initial_state.has_value(); }
+bool has_gate(const Problem& p) { return p.options.gate != Gate::none; }
+bool has_softplus(const Problem& p) { return p.options.gate == Gate::softplus; }
+bool has_heads(const Problem& p) { return p.dimensions().HV > 1; }
+bool has_norm(const Problem& p) { return p.options.qk_l2norm; }
+bool has_beta(const Problem& p) { return !p.beta.empty(); }
+bool has_chunks(const Problem& p) { return p.dimensions().T > 16; }
+bool has_lower_bound(const Problem& p) { return p.options.gate == Gate::lower_bound; }
+bool scale_is_not(const Problem& p, double scale) { return std::fabs(p.scale() - scale) > 1e-12 * scale; }
+double inverse_root(std::size_t size) { return 1 / std::sqrt(static_cast<double>(size)); }
+
+constexpr Fault list[] = {
+    // The gate.
+    {"exp2", "the decay is exp2(g), not exp(g)", always,
+     [](Interpretation& r, std::size_t) { r.decay = &power_of_two; }},
+    {"log2e_twice", "the decay is exp(g log2(e)): the gate was scaled for exp2 and exp was used", always,
+     [](Interpretation& r, std::size_t) { r.gate_factor = log2_of_e; }},
+    {"gate_linear", "g itself multiplies the state: the kernel takes g for exp(g)", always,
+     [](Interpretation& r, std::size_t) { r.decay = &identity; }},
+    {"gate_sign", "the decay is exp(-g): the sign of the gate is turned", always,
+     [](Interpretation& r, std::size_t) { r.gate_factor = -1; }},
+    {"gate_missing", "the state does not decay", always,
+     [](Interpretation& r, std::size_t) { r.gate_factor = 0; }},
+    {"gate_doubled", "the gate is applied twice: exp(2 g)", always,
+     [](Interpretation& r, std::size_t) { r.gate_factor = 2; }},
+    {"gate_late", "the gate acts one token late", always,
+     [](Interpretation& r, std::size_t) { r.gate_delay = 1; }},
+    {"gate_early", "the gate acts one token early", always,
+     [](Interpretation& r, std::size_t) { r.gate_delay = -1; }},
+    {"gate_of_first_head", "all heads decay as head 0", has_heads,
+     [](Interpretation& r, std::size_t) { r.gate_of_first_head = true; }},
+    {"decay_in_bf16", "the decay is rounded to bf16", always,
+     [](Interpretation& r, std::size_t) { r.round_decay = &to_bf16; }},
+    {"gate_sums_in_bf16", "the sum of the gates is rounded to bf16", has_chunks,
+     [](Interpretation& r, std::size_t rows) { r.round_sums = &to_bf16, r.chunk = rows; }, At::chunk},
+    {"gate_mean", "the gate is averaged over the channels of a head",
+     [](const Problem& p) { return p.dimensions().decays() > 1; },
+     [](Interpretation& r, std::size_t) { r.gate_mean = true; }},
+    {"gate_raw", "g is used as the log decay, without the gate function", has_gate,
+     [](Interpretation& r, std::size_t) { r.options.gate = Gate::none; }},
+    {"gate_clamped_softplus",
+     "the gate is clamp(-exp(A_log) softplus(x), min=lower_bound), not lower_bound sigmoid", has_lower_bound,
+     [](Interpretation& r, std::size_t) { r.clamped_softplus = true; }},
+    {"gate_softplus", "the gate is -exp(A_log) softplus(x), not lower_bound sigmoid", has_lower_bound,
+     [](Interpretation& r, std::size_t) { r.options.gate = Gate::softplus; }},
+    {"gate_lower_bound",
+     "the gate is lower_bound sigmoid(exp(A_log) x) (bound -5 unless the file has one), not softplus",
+     has_softplus,
+     [](Interpretation& r, std::size_t) {
+       r.options.gate = Gate::lower_bound;
+       r.options.lower_bound = r.options.lower_bound.value_or(usual_lower_bound);
+     }},
+    {"A_log_missing", "A_log is not used",
+     [](const Problem& p) { return has_gate(p) && p.A_log.has_value(); },
+     [](Interpretation& r, std::size_t) { r.A_log = false; }},
+    {"A_log_not_raised", "A_log itself is used, without its exponential",
+     [](const Problem& p) { return has_gate(p) && p.A_log.has_value(); },
+     [](Interpretation& r, std::size_t) { r.A_log_raised = false; }},
+    {"dt_bias_by_channel", "dt_bias is read as [K][HV], not [HV][K]",
+     [](const Problem& p) {
+       return has_gate(p) && p.dt_bias && p.dimensions().HV > 1 && p.dimensions().decays() > 1;
+     },
+     [](Interpretation& r, std::size_t) { r.bias_by_channel = true; }},
+    {"dt_bias_missing", "dt_bias is not added",
+     [](const Problem& p) { return has_gate(p) && p.dt_bias.has_value(); },
+     [](Interpretation& r, std::size_t) { r.dt_bias = false; }},
+    // The delta rule.
+    {"gate_behind_update", "the state decays behind the update, not before it", always,
+     [](Interpretation& r, std::size_t) { r.decays_after_update = true; }},
+    {"prediction_misses_last",
+     "the prediction misses what the token before wrote, but for the first row of a chunk: L lacks its first "
+     "subdiagonal",
+     has_chunks, [](Interpretation& r, std::size_t rows) { r.prediction_misses_last = true, r.chunk = rows; },
+     At::chunk},
+    {"prediction_has_own", "the prediction contains what the token itself writes: L has its diagonal", always,
+     [](Interpretation& r, std::size_t) { r.prediction_has_own = true; }},
+    {"output_misses_own", "o misses what its own token wrote: Aqk lacks its diagonal", always,
+     [](Interpretation& r, std::size_t) { r.output_misses_own = true; }},
+    {"beta_on_value_only", "beta multiplies v alone, not the prediction", has_beta,
+     [](Interpretation& r, std::size_t) { r.beta_on = BetaOn::value; }},
+    {"beta_on_prediction_only", "beta multiplies the prediction alone, not v", has_beta,
+     [](Interpretation& r, std::size_t) { r.beta_on = BetaOn::prediction; }},
+    {"erase_missing", "nothing is erased: the prediction is not subtracted", always,
+     [](Interpretation& r, std::size_t) { r.beta_on = BetaOn::value_alone; }},
+    {"beta_late", "beta acts one token late", has_beta,
+     [](Interpretation& r, std::size_t) { r.beta_delay = 1; }},
+    {"beta_early", "beta acts one token early", has_beta,
+     [](Interpretation& r, std::size_t) { r.beta_delay = -1; }},
+    {"beta_in_bf16", "beta is rounded to bf16", has_beta,
+     [](Interpretation& r, std::size_t) { r.round_beta = &to_bf16; }},
+    {"residual_in_bf16", "v minus its prediction is rounded to bf16", always,
+     [](Interpretation& r, std::size_t) { r.round_residual = &to_bf16; }},
+    {"predict_before_decay", "the prediction reads the state before its decay", always,
+     [](Interpretation& r, std::size_t) { r.predict_before_decay = true; }},
+    {"beta_twice", "beta is applied twice", has_beta,
+     [](Interpretation& r, std::size_t) { r.beta_squared = true; }},
+    {"beta_twice_on_value", "beta is applied twice to v, once to the prediction", has_beta,
+     [](Interpretation& r, std::size_t) { r.beta_on_value = true; }},
+    {"beta_missing", "beta is not applied", has_beta,
+     [](Interpretation& r, std::size_t) { r.beta_one = true; }},
+    {"beta_raw", "beta is used without its sigmoid", [](const Problem& p) { return p.options.beta_sigmoid; },
+     [](Interpretation& r, std::size_t) { r.options.beta_sigmoid = r.options.allow_neg_eigval = false; }},
+    {"beta_sigmoid", "beta goes through a sigmoid", [](const Problem& p) { return !p.options.beta_sigmoid; },
+     [](Interpretation& r, std::size_t) { r.options.beta_sigmoid = true; }},
+    {"beta_sigmoid_twice", "beta goes through a sigmoid twice",
+     [](const Problem& p) { return p.options.beta_sigmoid; },
+     [](Interpretation& r, std::size_t) { r.sigmoid_twice = true; }},
+    {"beta_not_doubled", "beta lacks the factor 2 of allow_neg_eigval",
+     [](const Problem& p) { return p.options.allow_neg_eigval; },
+     [](Interpretation& r, std::size_t) { r.options.allow_neg_eigval = false; }},
+    {"beta_doubled", "beta is doubled, as with allow_neg_eigval",
+     [](const Problem& p) { return !p.options.allow_neg_eigval; },
+     [](Interpretation& r, std::size_t) { r.beta_factor = 2; }},
+    // q and k.
+    {"l2norm_missing", "q and k are not L2-normalised", [](const Problem& p) { return p.options.qk_l2norm; },
+     [](Interpretation& r, std::size_t) { r.options.qk_l2norm = false; }},
+    {"l2norm_applied", "q and k are L2-normalised", [](const Problem& p) { return !p.options.qk_l2norm; },
+     [](Interpretation& r, std::size_t) { r.options.qk_l2norm = true; }},
+    {"epsilon_missing", "the norm has no epsilon", has_norm,
+     [](Interpretation& r, std::size_t) { r.epsilon = Epsilon::missing; }},
+    {"epsilon_outside", "epsilon is added to the norm, outside the root", has_norm,
+     [](Interpretation& r, std::size_t) { r.epsilon = Epsilon::outside; }},
+    {"epsilon_as_least", "epsilon is the least that the norm may be", has_norm,
+     [](Interpretation& r, std::size_t) { r.epsilon = Epsilon::least; }},
+    {"epsilon_of_mean", "epsilon is added to the mean of the squares, not to their sum", has_norm,
+     [](Interpretation& r, std::size_t) { r.epsilon = Epsilon::of_mean; }},
+    {"query_key_swapped", "q and k are swapped", always,
+     [](Interpretation& r, std::size_t) { r.query_key_swapped = true; }},
+    {"first_query_head", "all value heads read query head 0",
+     [](const Problem& p) { return p.dimensions().H > 1; },
+     [](Interpretation& r, std::size_t) { r.first_query_head = true; }},
+    {"heads_interleaved", "value head h reads query head h mod H, not h / (HV / H)",
+     [](const Problem& p) { return p.dimensions().H > 1 && p.dimensions().HV > p.dimensions().H; },
+     [](Interpretation& r, std::size_t) { r.heads_interleaved = true; }},
+    // The output.
+    {"scale_missing", "q is not scaled", [](const Problem& p) { return scale_is_not(p, 1); },
+     [](Interpretation& r, std::size_t) { r.options.scale = 1; }},
+    {"scale_from_key_width", "the scale is 1/sqrt(K)",
+     [](const Problem& p) { return scale_is_not(p, inverse_root(p.dimensions().K)); },
+     [](Interpretation& r, std::size_t) { r.options.scale = inverse_root(r.key_width); }},
+    {"scale_from_value_width", "the scale is 1/sqrt(V)",
+     [](const Problem& p) {
+       return p.dimensions().V != p.dimensions().K && scale_is_not(p, inverse_root(p.dimensions().V));
+     },
+     [](Interpretation& r, std::size_t) { r.options.scale = inverse_root(r.value_width); }},
+    {"scale_twice", "the scale is applied twice", [](const Problem& p) { return scale_is_not(p, 1); },
+     [](Interpretation& r, std::size_t) { r.output_factor = *r.options.scale; }},
+    {"output_doubled", "the output is doubled", always,
+     [](Interpretation& r, std::size_t) { r.output_factor = 2; }},
+    {"output_sign", "o has the other sign", always,
+     [](Interpretation& r, std::size_t) { r.output_factor = -1; }},
+    {"output_unwritten", "o is not written (zero)", always,
+     [](Interpretation& r, std::size_t) { r.output_factor = 0; }},
+    // The states.
+    {"nothing_written", "neither o nor the final state is written (zero)", always,
+     [](Interpretation& r, std::size_t) { r.output_factor = 0, r.final_state = false; }},
+    {"final_state_unwritten", "the final state is not written (zero)", always,
+     [](Interpretation& r, std::size_t) { r.final_state = false; }},
+    {"initial_state_missing", "the initial state is dropped", has_initial_state,
+     [](Interpretation& r, std::size_t) { r.initial_state = false; }},
+    {"state_lost_in_chunks", "each chunk starts from zeros: the state is not carried into it", has_chunks,
+     [](Interpretation& r, std::size_t rows) { r.loses_states = true, r.chunk = rows; }, At::chunk},
+    {"state_lost", "the state before a token is lost: what follows starts from zeros", always,
+     [](Interpretation& r, std::size_t token) { r.lost_state = token; }, At::start},
+    {"state_in_bf16", "the state is rounded to bf16 at every token", always,
+     [](Interpretation& r, std::size_t) { r.round_state = &to_bf16; }},
+    {"state_in_fp16", "the state is rounded to fp16 at every token", always,
+     [](Interpretation& r, std::size_t) { r.round_state = &to_fp16; }},
+    {"state_stored_in_bf16", "the state is stored in bf16 behind every token; o reads it before", always,
+     [](Interpretation& r, std::size_t) { r.round_stored = &to_bf16; }},
+    {"state_stored_in_fp16", "the state is stored in fp16 behind every token; o reads it before", always,
+     [](Interpretation& r, std::size_t) { r.round_stored = &to_fp16; }},
+    {"carried_state_in_bf16", "the carried state is rounded to bf16", has_chunks,
+     [](Interpretation& r, std::size_t rows) { r.round_carried = &to_bf16, r.chunk = rows; }, At::chunk},
+    {"carried_state_transposed", "o reads the states between chunks in the other layout (K and V swapped)",
+     [](const Problem& p) { return p.dimensions().K == p.dimensions().V; },
+     [](Interpretation& r, std::size_t rows) { r.transposed_states = true, r.chunk = rows; }, At::chunk},
+    {"tail_decay_stale", "a shorter last chunk decays the state by the gates of the chunk before", has_chunks,
+     [](Interpretation& r, std::size_t rows) { r.stale_tail = true, r.chunk = rows; }, At::chunk},
+    {"stale_rows",
+     "rows behind the end of a shorter last chunk count: the state gets what the chunk before wrote there",
+     has_chunks, [](Interpretation& r, std::size_t rows) { r.stale_rows = true, r.chunk = rows; }, At::chunk},
+    {"carried_undecayed", "the state does not decay from chunk to chunk", has_chunks,
+     [](Interpretation& r, std::size_t rows) { r.carries_undecayed = true, r.chunk = rows; }, At::chunk},
+    {"writes_undecayed", "what a chunk writes does not decay to the end of the chunk", has_chunks,
+     [](Interpretation& r, std::size_t rows) { r.writes_undecayed = true, r.chunk = rows; }, At::chunk},
+    {"sequence_goes_on", "a sequence starts from the state that the one before it left",
+     [](const Problem& p) { return p.sequences().size() > 1; },
+     [](Interpretation& r, std::size_t) { r.goes_on = true; }},
+    {"initial_state_transposed", "the initial state is read in the other layout (K and V swapped)",
+     has_initial_state, [](Interpretation& r, std::size_t) { r.initial_state_transposed = true; }},
+    {"final_state_transposed", "the final state is written in the other layout (K and V swapped)", always,
+     [](Interpretation& r, std::size_t) { r.final_state_transposed = true; }},
+    {"states_transposed", "both states are in the other layout (K and V swapped)", has_initial_state,
+     [](Interpretation& r, std::size_t) { r.initial_state_transposed = r.final_state_transposed = true; }},
+    // Single tokens.
+    {"last_token_dropped", "the last token is dropped: no output, no update", always,
+     [](Interpretation& r, std::size_t) { r.last_token = LastToken::dropped; }},
+    {"last_row_stale", "the last row of o is that of the token before", always,
+     [](Interpretation& r, std::size_t) { r.last_token = LastToken::stale; }},
+    {"last_row_unwritten", "the last row of o is not written (zero)", always,
+     [](Interpretation& r, std::size_t) { r.last_token = LastToken::unwritten; }},
+    {"write_lost", "the update of one token is lost", always,
+     [](Interpretation& r, std::size_t token) { r.lost_write = token; }, At::token},
+};
+
+}  // namespace
+
+std::span<const Fault> faults() { return list; }
+
+}  // namespace kda_check::hypotheses

@@ -1,0 +1,33 @@
+// What kernels, ports and fixtures have got wrong before, one row each (docs/faults.md). To add one, add a
+// row.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "hypotheses/naming/interpretation.hpp"
+
+namespace kda_check::hypotheses {
+
+struct Fault {
+  /// What `at` is, and so how often it is tried.
+  enum class At : unsigned char {
+    everywhere,
+    token,  ///< one that shows at once, or somewhat later
+    start,  ///< of a part that a sequence is computed in: the first token that deviates
+    chunk,  ///< rows of the kernel's chunks
+  };
+
+  std::string_view name;
+  std::string_view meaning;  ///< goes on after "as if"
+  /// False where it would change nothing, or means nothing.
+  bool (*applies)(const kda::Problem& problem);
+  /// Turns the right reading into this one.
+  void (*change)(Interpretation& reading, std::size_t at);
+  At at = At::everywhere;
+};
+
+std::span<const Fault> faults();
+
+}  // namespace kda_check::hypotheses

@@ -1,0 +1,383 @@
+#include "hypotheses/naming/interpretation.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "numeric/elementary.hpp"
+#include "numeric/rounding.hpp"
+
+namespace kda_check::hypotheses {
+
+namespace {
+
+using kda::Dimensions;
+using kda::Gate;
+using kda::Problem;
+
+constexpr double norm_epsilon = 1e-6;
+
+/// The inputs of one head as the kernel takes them, token by token.
+class HeadInputs {
+ public:
+  HeadInputs(const Problem& problem, const Interpretation& reading, const kda::Sequence& sequence,
+             std::size_t head)
+      : problem_(problem), reading_(reading), d_(problem.dimensions()), sequence_(sequence), head_(head) {
+    if (!problem.A_log || !reading.A_log) return;
+    amplitude_ = problem.A_log->value(head);
+    if (reading.A_log_raised) amplitude_ = numeric::exp(amplitude_);
+  }
+
+  /// q (with the scale) and k of token t: [K].
+  void query(std::size_t t, std::vector<double>& row) const {
+    key_row(reading_.query_key_swapped ? problem_.k : problem_.q, t, row);
+    for (double& x : row) x *= *reading_.options.scale;
+  }
+  void key(std::size_t t, std::vector<double>& row) const {
+    key_row(reading_.query_key_swapped ? problem_.q : problem_.k, t, row);
+  }
+
+  double value(std::size_t t, std::size_t lane) const {
+    const std::size_t at = ((sequence_.batch * d_.T + t) * d_.HV + head_) * d_.V + lane;
+    return problem_.write ? problem_.write->value(at) * problem_.v.value(at) : problem_.v.value(at);
+  }
+
+  /// What predictions read the state along, from the key: erase * k where there is an erase gate.
+  void read(std::size_t t, const std::vector<double>& key, std::vector<double>& row) const {
+    row = key;
+    if (!problem_.erase) return;
+    for (std::size_t k = 0; k < d_.K; ++k)
+      row[k] *= problem_.erase->value(((sequence_.batch * d_.T + t) * d_.HV + head_) * d_.K + k);
+  }
+
+  /// Of a column: where they have betas of their own, that; 1 with gates.
+  double beta(std::size_t t, std::size_t lane) const {
+    if (reading_.beta_one || problem_.beta.empty()) return 1;
+    const std::optional<std::size_t> from = delayed(t, reading_.beta_delay);
+    if (!from) return 0;
+    const std::size_t row = (sequence_.batch * d_.T + *from) * d_.HV + head_;
+    double beta = problem_.beta.value(d_.strength == kda::Strength::value ? row * d_.V + lane : row);
+    if (reading_.options.beta_sigmoid) beta = sigmoid(beta) * (reading_.options.allow_neg_eigval ? 2 : 1);
+    if (reading_.sigmoid_twice) beta = sigmoid(beta);
+    beta = reading_.round_beta(beta * reading_.beta_factor);
+    return reading_.beta_squared ? beta * beta : beta;
+  }
+
+  /// The log decays of token t: [K].
+  void gates(std::size_t t, std::vector<double>& row) const {
+    const std::optional<std::size_t> from = delayed(t, reading_.gate_delay);
+    if (!from) return std::fill(row.begin(), row.end(), 0.0);
+    double sum = 0;
+    for (std::size_t k = 0; k < d_.K; ++k) sum += row[k] = log_decay(*from, k);
+    for (double& x : row)
+      x = reading_.gate_factor * (reading_.gate_mean ? sum / static_cast<double>(d_.K) : x);
+  }
+
+ private:
+  std::optional<std::size_t> delayed(std::size_t t, std::ptrdiff_t delay) const {
+    const std::ptrdiff_t from = static_cast<std::ptrdiff_t>(t) - delay;
+    const bool is_there = from >= static_cast<std::ptrdiff_t>(sequence_.begin) &&
+                          from < static_cast<std::ptrdiff_t>(sequence_.end);
+    return is_there ? std::optional(static_cast<std::size_t>(from)) : std::nullopt;
+  }
+
+  void key_row(const tensor::Tensor& tensor, std::size_t t, std::vector<double>& row) const {
+    std::size_t head = head_ / problem_.heads_per_group();
+    if (reading_.heads_interleaved) head = head_ % d_.H;
+    if (reading_.first_query_head) head = 0;
+    const std::size_t first = ((sequence_.batch * d_.T + t) * d_.H + head) * d_.K;
+    double squares = 0;
+    for (std::size_t k = 0; k < d_.K; ++k) {
+      row[k] = tensor.value(first + k);
+      squares += row[k] * row[k];
+    }
+    if (!reading_.options.qk_l2norm) return;
+    const double length = length_of(squares);
+    for (double& x : row) x /= length;
+  }
+
+  double length_of(double squares) const {
+    switch (reading_.epsilon) {
+      case Epsilon::missing:
+        return std::sqrt(squares);
+      case Epsilon::outside:
+        return std::sqrt(squares) + norm_epsilon;
+      case Epsilon::least:
+        return std::max(std::sqrt(squares), norm_epsilon);
+      case Epsilon::of_mean:
+        return std::sqrt(squares + static_cast<double>(d_.K) * norm_epsilon);
+      default:
+        return std::sqrt(squares + norm_epsilon);
+    }
+  }
+
+  double log_decay(std::size_t t, std::size_t k) const {
+    const std::size_t head = reading_.gate_of_first_head ? 0 : head_;
+    double x =
+        problem_.g.value(((sequence_.batch * d_.T + t) * d_.HV + head) * d_.decays() + k % d_.decays());
+    if (reading_.options.gate == Gate::none) return x;
+    if (problem_.dt_bias && reading_.dt_bias)
+      x += problem_.dt_bias->value(reading_.bias_by_channel ? k % d_.decays() * d_.HV + head
+                                                            : head * d_.decays() + k % d_.decays());
+    const double bound = reading_.options.lower_bound.value_or(0);
+    if (reading_.clamped_softplus) return std::max(bound, -amplitude_ * softplus(x));
+    if (reading_.options.gate == Gate::softplus) return -amplitude_ * softplus(x);
+    return bound * sigmoid(amplitude_ * x);
+  }
+
+  const Problem& problem_;
+  const Interpretation& reading_;
+  const Dimensions& d_;
+  const kda::Sequence& sequence_;
+  const std::size_t head_;
+  double amplitude_ = 1;
+};
+
+std::vector<double> initial_state(const Problem& problem, const Interpretation& reading,
+                                  const kda::Sequence& sequence, std::size_t head) {
+  const Dimensions& d = problem.dimensions();
+  std::vector<double> state(d.K * d.V, 0.0);
+  if (problem.initial_state && reading.initial_state) {
+    const bool v_first = problem.options.state_v_first != reading.initial_state_transposed;
+    for (std::size_t i = 0; i < state.size(); ++i)
+      state[i] =
+          problem.initial_state->value(state_element(d, v_first, sequence.index, head, i / d.V, i % d.V));
+  }
+  return state;
+}
+
+/// Of a state that nobody sets back: what the sequences of the batch row before it leave behind.
+std::vector<double> state_before(const Problem& problem, const Interpretation& reading,
+                                 const kda::Sequence& sequence, std::size_t head) {
+  if (!reading.goes_on) return initial_state(problem, reading, sequence, head);
+  std::vector<double> state;
+  Interpretation right = reading;
+  right.goes_on = false;
+  for (const kda::Sequence& before : problem.sequences())
+    if (before.batch == sequence.batch && before.index < sequence.index)
+      state = answer_of(problem, right, {before, before.begin, before.end, head, std::move(state)}).state;
+  return state.empty() ? initial_state(problem, reading, sequence, head) : state;
+}
+
+/// State and rows of one head while its tokens go by; rows of the state are contiguous in V.
+class Recurrence {
+ public:
+  Recurrence(const Problem& problem, const Interpretation& reading, const Excerpt& excerpt)
+      : reading_(reading),
+        excerpt_(excerpt),
+        inputs_(problem, reading, excerpt.sequence, excerpt.head),
+        K_(problem.dimensions().K),
+        V_(problem.dimensions().V),
+        state_(excerpt.start.empty() ? state_before(problem, reading, excerpt.sequence, excerpt.head)
+                                     : excerpt.start),
+        carried_(keeps_carried() ? state_ : std::vector<double>()),
+        writes_(keeps_writes() ? state_.size() : 0, 0.0),
+        decayed_writes_(writes_),
+        late_writes_(writes_),
+        stale_(writes_),
+        q_(K_),
+        k_(K_),
+        read_key_(K_),
+        gates_(K_),
+        decay_(K_),
+        sums_(K_, 0.0),
+        last_sums_(K_, 0.0),
+        last_key_(K_, 0.0),
+        update_(V_, 0.0),
+        last_update_(V_, 0.0),
+        output_(V_, 0.0) {}
+
+  ExcerptAnswer run() {
+    ExcerptAnswer answer;
+    answer.o.reserve((excerpt_.end - excerpt_.begin) * V_);
+    for (std::size_t t = excerpt_.begin; t < excerpt_.end; ++t) {
+      const LastToken fate = t + 1 == excerpt_.sequence.end ? reading_.last_token : LastToken::computed;
+      if (fate != LastToken::dropped) {
+        const std::vector<double> before = output_;
+        step(t);
+        if (fate == LastToken::stale) output_ = before;
+      }
+      if (fate == LastToken::dropped || fate == LastToken::unwritten)
+        std::fill(output_.begin(), output_.end(), 0.0);
+      answer.o.insert(answer.o.end(), output_.begin(), output_.end());
+    }
+    end_chunk();
+    const std::size_t length = excerpt_.sequence.length();
+    const bool is_shorter = length > reading_.chunk && length % reading_.chunk != 0;
+    if (reading_.stale_tail && is_shorter)
+      for (std::size_t i = 0; i < K_; ++i) scale_row(i, numeric::exp(last_sums_[i] - sums_[i]));
+    if (reading_.stale_rows && is_shorter) add(stale_, 1, state_);
+    if (!reading_.final_state) std::fill(state_.begin(), state_.end(), 0.0);
+    answer.state = std::move(state_);
+    return answer;
+  }
+
+ private:
+  /// S := decay S;  w = beta (v - S^T k);  S += k w^T;  o = S^T q
+  void step(std::size_t t) {
+    if ((t - excerpt_.sequence.begin) % reading_.chunk == 0) begin_chunk(t);
+    if (reading_.lost_state == t) std::fill(state_.begin(), state_.end(), 0.0);
+    inputs_.query(t, q_), inputs_.key(t, k_), inputs_.read(t, k_, read_key_), inputs_.gates(t, gates_);
+    for (std::size_t i = 0; i < K_; ++i) {
+      const double sum = reading_.round_sums(sums_[i] + gates_[i]);
+      // The difference of rounded sums, where they are rounded.
+      const double gate = reading_.round_sums == &identity ? gates_[i] : sum - sums_[i];
+      decay_[i] = reading_.round_decay(reading_.decay(gate)), sums_[i] = sum;
+    }
+    const bool reads_undecayed = reading_.predict_before_decay || reading_.decays_after_update;
+    if (!reads_undecayed) apply_decay();
+    read(state_, read_key_, update_);
+    if (reading_.prediction_misses_last) forget_last();
+    if (reading_.predict_before_decay) apply_decay();
+    for (std::size_t v = 0; v < V_; ++v) update_[v] = updated(t, v, update_[v]);
+    if (reading_.prediction_has_own) {
+      double own = 0;
+      for (std::size_t i = 0; i < K_; ++i) own += read_key_[i] * k_[i];
+      for (std::size_t v = 0; v < V_; ++v) update_[v] /= 1 + own * inputs_.beta(t, v);
+    }
+    if (reading_.output_misses_own) read(state_, q_, output_);
+    if (reading_.lost_write != t)
+      for (std::size_t i = 0; i < K_; ++i)
+        for (std::size_t v = 0; v < V_; ++v) state_[i * V_ + v] += k_[i] * update_[v];
+    if (keeps_writes()) keep_write(t);
+    if (reading_.round_state != &identity)
+      for (double& x : state_) x = reading_.round_state(x);
+    if (!reading_.output_misses_own) read(state_, q_, output_);
+    if (reading_.transposed_states && K_ == V_) read_transposed();
+    for (double& x : output_) x *= reading_.output_factor;
+    if (reading_.decays_after_update) apply_decay();
+    if (reading_.round_stored != &identity)
+      for (double& x : state_) x = reading_.round_stored(x);
+    if (reading_.prediction_misses_last) last_key_ = k_, last_update_ = update_;
+  }
+
+  static void add(const std::vector<double>& from, double factor, std::vector<double>& to) {
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] += factor * from[i];
+  }
+  bool keeps_carried() const { return reading_.transposed_states || reading_.carries_undecayed; }
+  bool keeps_writes() const { return reading_.writes_undecayed || reading_.stale_rows; }
+  /// Of this chunk: as they are, decayed, and decayed those of rows that the last chunk lacks.
+  void keep_write(std::size_t t) {
+    const std::size_t row = (t - excerpt_.sequence.begin) % reading_.chunk;
+    const bool is_late = row >= excerpt_.sequence.length() % reading_.chunk;
+    for (std::size_t i = 0; i < K_; ++i)
+      for (std::size_t v = 0; v < V_; ++v) {
+        const std::size_t at = i * V_ + v;
+        const double write = k_[i] * update_[v];
+        writes_[at] += write;
+        decayed_writes_[at] = decayed_writes_[at] * decay_[i] + write;
+        late_writes_[at] = late_writes_[at] * decay_[i] + (is_late ? write : 0);
+      }
+  }
+  void end_chunk() {
+    if (reading_.writes_undecayed) add(writes_, 1, state_), add(decayed_writes_, -1, state_);
+    if (reading_.carries_undecayed)
+      for (std::size_t i = 0; i < state_.size(); ++i)
+        state_[i] += carried_[i] * (1 - numeric::exp(sums_[i / V_]));
+    for (std::vector<double>* const kept : {&writes_, &decayed_writes_}) std::ranges::fill(*kept, 0.0);
+  }
+
+  void begin_chunk(std::size_t t) {
+    if (t > excerpt_.begin) end_chunk();
+    if (keeps_writes()) stale_ = std::exchange(late_writes_, std::vector<double>(state_.size(), 0.0));
+    last_sums_ = sums_;
+    std::fill(sums_.begin(), sums_.end(), 0.0);
+    std::fill(last_update_.begin(), last_update_.end(), 0.0);
+    if (t == excerpt_.sequence.begin) return;
+    if (reading_.loses_states) std::fill(state_.begin(), state_.end(), 0.0);
+    if (reading_.round_carried != &identity)
+      for (double& x : state_) x = reading_.round_carried(x);
+    if (keeps_carried()) carried_ = state_;
+  }
+
+  double updated(std::size_t t, std::size_t v, double prediction) const {
+    const double beta = inputs_.beta(t, v), value = inputs_.value(t, v) * (reading_.beta_on_value ? beta : 1);
+    switch (reading_.beta_on) {
+      case BetaOn::value:
+        return beta * value - prediction;
+      case BetaOn::prediction:
+        return value - beta * prediction;
+      case BetaOn::value_alone:
+        return beta * value;
+      default:
+        return beta * reading_.round_residual(value - prediction);
+    }
+  }
+
+  void scale_row(std::size_t i, double factor) {
+    for (std::size_t v = 0; v < V_; ++v) state_[i * V_ + v] *= factor;
+  }
+  void apply_decay() {
+    for (std::size_t i = 0; i < K_; ++i) scale_row(i, decay_[i]);
+  }
+  /// target = S^T x
+  void read(const std::vector<double>& state, const std::vector<double>& x,
+            std::vector<double>& target) const {
+    std::fill(target.begin(), target.end(), 0.0);
+    for (std::size_t i = 0; i < K_; ++i)
+      for (std::size_t v = 0; v < V_; ++v) target[v] += x[i] * state[i * V_ + v];
+  }
+  void forget_last() {
+    double share = 0;
+    for (std::size_t i = 0; i < K_; ++i) share += read_key_[i] * decay_[i] * last_key_[i];
+    for (std::size_t v = 0; v < V_; ++v) update_[v] -= share * last_update_[v];
+  }
+  /// What the chunk started from is read in the other layout.
+  void read_transposed() {
+    for (std::size_t i = 0; i < K_; ++i) {
+      const double weight = q_[i] * numeric::exp(sums_[i]);
+      for (std::size_t v = 0; v < V_; ++v)
+        output_[v] += weight * (carried_[v * V_ + i] - carried_[i * V_ + v]);
+    }
+  }
+
+  const Interpretation& reading_;
+  const Excerpt& excerpt_;
+  const HeadInputs inputs_;
+  const std::size_t K_, V_;
+  std::vector<double> state_, carried_;  ///< carried_: before the chunk
+  std::vector<double> writes_, decayed_writes_, late_writes_, stale_;
+  std::vector<double> q_, k_, read_key_, gates_, decay_;
+  std::vector<double> sums_, last_sums_;  ///< of the log decays in a chunk; in the one before
+  std::vector<double> last_key_, update_, last_update_, output_;
+};
+
+}  // namespace
+
+double identity(double x) { return x; }
+double sigmoid(double x) { return 1 / (1 + numeric::exp(-x)); }
+double softplus(double x) {
+  return x > 0 ? x + numeric::log1p(numeric::exp(-x)) : numeric::log1p(numeric::exp(x));
+}
+double to_fp16(double x) { return static_cast<double>(numeric::through_fp16(static_cast<float>(x))); }
+double to_bf16(double x) { return static_cast<double>(numeric::through_bf16(static_cast<float>(x))); }
+
+std::size_t state_element(const Dimensions& d, bool v_first, std::size_t sequence, std::size_t head,
+                          std::size_t k, std::size_t v) {
+  return (sequence * d.HV + head) * d.K * d.V + (v_first ? v * d.K + k : k * d.V + v);
+}
+
+ExcerptAnswer answer_of(const Problem& problem, const Interpretation& reading, const Excerpt& excerpt) {
+  return Recurrence(problem, reading, excerpt).run();
+}
+
+kda::Answer answer_of(const Problem& problem, const Interpretation& reading) {
+  const Dimensions& d = problem.dimensions();
+  const bool v_first = problem.options.state_v_first;
+  const auto empty = [&](const char* name) {
+    return tensor::Tensor(name, numeric::DType::fp64, kda::expected_shape(*kda::find_spec(name), d, v_first));
+  };
+  kda::Answer answer{empty("o"), empty("final_state")};
+  for (const kda::Sequence& sequence : problem.sequences())
+    for (std::size_t head = 0; head < d.HV; ++head) {
+      const ExcerptAnswer part = answer_of(problem, reading, {sequence, sequence.begin, sequence.end, head});
+      for (std::size_t i = 0; i < part.o.size(); ++i)
+        answer.o.set(((sequence.batch * d.T + sequence.begin + i / d.V) * d.HV + head) * d.V + i % d.V,
+                     part.o[i]);
+      for (std::size_t i = 0; i < part.state.size(); ++i)
+        answer.final_state.set(state_element(d, v_first, sequence.index, head, i / d.V, i % d.V),
+                               part.state[i]);
+    }
+  return answer;
+}
+
+}  // namespace kda_check::hypotheses

@@ -1,0 +1,38 @@
+// Kernels that are wrong in what they do to a pool of states, and right in what they compute: each breaks
+// laws of the life of a state, and no other (docs/invariants.md).
+#pragma once
+
+#include <functional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kda/pool/pool.hpp"
+#include "kda/variants/variants.hpp"
+
+namespace kda_check::hypotheses {
+
+/// What a kernel does to a call that it should not: to the slots of its pieces, to the states that it reads,
+/// to those that it stores, and to the pool behind that.
+struct PoolFault {
+  using Pieces = std::vector<kda::PoolPiece>;  ///< stored `nowhere`, or in slot `to`
+
+  const char *name, *what;
+  std::set<std::string> breaks;  ///< the laws
+  std::function<void(const kda::PoolCall&, Pieces&)> slots = {};
+  std::function<void(const kda::PoolCall&, const Pieces&, tensor::Tensor& states)> reads = {};
+  std::function<void(const kda::PoolCall&, const Pieces&, tensor::Tensor& states)> stores = {};
+  std::function<void(const kda::PoolCall&, tensor::Tensor& pool)> behind = {};
+  bool remembers = false;  ///< what it does depends on the calls before
+};
+
+inline constexpr std::size_t pool_fault_count = 27;
+/// So many.
+std::span<const PoolFault> pool_faults();
+
+/// The recurrence, which stores in the pool itself, and has this fault. Of a problem that is no call: right.
+kda::Answer with_pool_fault(const PoolFault& fault, const kda::Problem& problem,
+                            const kda::RunOptions& options);
+
+}  // namespace kda_check::hypotheses

@@ -1,0 +1,249 @@
+#include "hypotheses/naming/reference_chunk.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "numeric/elementary.hpp"
+#include "numeric/rounding.hpp"
+
+namespace kda_check::hypotheses::plain {
+
+namespace {
+
+Matrix rows_of(const Matrix& from, std::size_t begin, std::size_t count) {
+  Matrix part(count, from.columns());
+  for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t j = 0; j < from.columns(); ++j) part(i, j) = from(begin + i, j);
+  return part;
+}
+
+void put_rows(const Matrix& part, std::size_t begin, Matrix& into) {
+  for (std::size_t i = 0; i < part.rows(); ++i)
+    for (std::size_t j = 0; j < part.columns(); ++j) into(begin + i, j) = part(i, j);
+}
+
+Matrix transposed(const Matrix& a) {
+  Matrix result(a.columns(), a.rows());
+  for (std::size_t i = 0; i < a.rows(); ++i)
+    for (std::size_t j = 0; j < a.columns(); ++j) result(j, i) = a(i, j);
+  return result;
+}
+
+Matrix product(const Matrix& a, const Matrix& b) {
+  Matrix result(a.rows(), b.columns());
+  for (std::size_t i = 0; i < a.rows(); ++i)
+    for (std::size_t l = 0; l < a.columns(); ++l)
+      for (std::size_t j = 0; j < b.columns(); ++j) result(i, j) += a(i, l) * b(l, j);
+  return result;
+}
+
+/// factor(i, j) a(i, j)
+template <class Factor>
+Matrix weighted(Matrix a, Factor factor) {
+  for (std::size_t i = 0; i < a.rows(); ++i)
+    for (std::size_t j = 0; j < a.columns(); ++j) a(i, j) *= factor(i, j);
+  return a;
+}
+
+/// a + factor b
+void add(Matrix& a, const Matrix& b, double factor = 1) {
+  for (std::size_t i = 0; i < a.rows(); ++i)
+    for (std::size_t j = 0; j < a.columns(); ++j) a(i, j) += factor * b(i, j);
+}
+
+/// a below the diagonal, and on it if asked.
+Matrix lower(const Matrix& a, bool diagonal) {
+  return weighted(a, [&](std::size_t i, std::size_t j) { return j < i || (diagonal && j == i) ? 1.0 : 0.0; });
+}
+
+/// The rows of one chunk and what the forward pass makes of them.
+struct Chunk {
+  std::size_t begin = 0, n = 0, K = 0;
+  Matrix q, k, v, d_o, G;
+  std::vector<double> beta;
+  Matrix A, Aqk;       ///< (I + L)^-1; scores with scale
+  Matrix raised;       ///< k exp(G)
+  Matrix lowered;      ///< k exp(G_n - G)
+  Matrix w, v_new, h;  ///< h enters the chunk
+
+  double between(std::size_t i, std::size_t j, std::size_t c) const {
+    return numeric::exp(G(i, c) - G(j, c));
+  }
+  double to_end(std::size_t i, std::size_t c) const { return between(n - 1, i, c); }
+  double from_start(std::size_t i, std::size_t c) const { return numeric::exp(G(i, c)); }
+};
+
+Chunk loaded(const Head& head, std::size_t begin, std::size_t n) {
+  Chunk c;
+  c.begin = begin, c.n = n, c.K = head.k.columns();
+  c.q = rows_of(head.q, begin, n), c.k = rows_of(head.k, begin, n), c.v = rows_of(head.v, begin, n);
+  c.d_o = rows_of(head.d_o, begin, n), c.G = rows_of(head.g, begin, n);
+  for (std::size_t i = 1; i < n; ++i)
+    for (std::size_t x = 0; x < c.K; ++x) c.G(i, x) += c.G(i - 1, x);
+  c.beta.assign(head.beta.begin() + static_cast<std::ptrdiff_t>(begin),
+                head.beta.begin() + static_cast<std::ptrdiff_t>(begin + n));
+  return c;
+}
+
+/// Aqk, and A by substitution: row i of the inverse is e_i - sum_j<i L_ij (row j).
+void score(Chunk& c, double scale) {
+  c.A = c.Aqk = Matrix(c.n, c.n);
+  for (std::size_t i = 0; i < c.n; ++i) {
+    c.A(i, i) = 1;
+    for (std::size_t j = 0; j <= i; ++j) {
+      double qk = 0, kk = 0;
+      for (std::size_t x = 0; x < c.K; ++x) {
+        const double k = c.k(j, x) * c.between(i, j, x);
+        qk += c.q(i, x) * k, kk += c.k(i, x) * k;
+      }
+      c.Aqk(i, j) = scale * qk;
+      if (j == i) continue;
+      for (std::size_t m = 0; m <= j; ++m) c.A(i, m) -= c.beta[i] * kk * c.A(j, m);
+    }
+  }
+}
+
+/// The state after the chunk.
+Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
+  const auto beta = [&](std::size_t i, std::size_t) { return c.beta[i]; };
+  score(c, head.scale);
+  c.h = state;
+  c.raised = weighted(c.k, [&](std::size_t i, std::size_t x) { return c.from_start(i, x); });
+  c.lowered = weighted(c.k, [&](std::size_t i, std::size_t x) { return c.to_end(i, x); });
+  c.w = product(c.A, weighted(c.raised, beta));
+  c.v_new = product(c.A, weighted(c.v, beta));
+  add(c.v_new, product(c.w, state), -1);
+  Matrix after = weighted(state, [&](std::size_t x, std::size_t) { return c.from_start(c.n - 1, x); });
+  add(after, product(transposed(c.lowered), c.v_new));
+  return after;
+}
+
+/// Backwards through one chunk, from the gradient of the state that leaves it.
+class ChunkGradient {
+ public:
+  ChunkGradient(const Chunk& chunk, double scale, std::size_t chunk_size, BackwardFault fault,
+                const Matrix& leaving)
+      : c_(chunk), scale_(scale), chunk_size_(chunk_size), fault_(fault), dh_(leaving), G_(c_.n, c_.K) {}
+
+  /// Returns the gradient of the state that enters it.
+  Matrix run(HeadGradient& into) {
+    // B1
+    const double scale = fault_ == BackwardFault::unscaled_scores ? 1 : scale_;
+    dAqk_ = weighted(lower(product(c_.d_o, transposed(c_.v_new)), true),
+                     [&](std::size_t, std::size_t) { return scale; });
+    Matrix dv = product(transposed(lower(c_.Aqk, true)), c_.d_o);
+    // B2
+    add(dv, product(c_.lowered, dh_));
+    Matrix entering = weighted(dh_, [&](std::size_t x, std::size_t) { return c_.from_start(c_.n - 1, x); });
+    const Matrix raised_q = weighted(c_.q, [&](std::size_t i, std::size_t x) { return c_.from_start(i, x); });
+    add(entering, product(transposed(raised_q), c_.d_o), scale_);
+    add(entering, product(transposed(c_.w), dv), -1);
+
+    through_state(dv);
+    within();
+    for (std::size_t i = c_.n - 1; i-- > 0;)  // B5
+      for (std::size_t x = 0; x < c_.K; ++x) G_(i, x) += G_(i + 1, x);
+    put_rows(q_, c_.begin, into.q), put_rows(k_, c_.begin, into.k), put_rows(v_, c_.begin, into.v);
+    put_rows(G_, c_.begin, into.g);
+    std::copy(beta_.begin(), beta_.end(), into.beta.begin() + static_cast<std::ptrdiff_t>(c_.begin));
+    return entering;
+  }
+
+ private:
+  /// What one product adds to another's opposite: a - b.
+  double difference(double a, double b) const {
+    if (fault_ != BackwardFault::early_rounding) return a - b;
+    const auto rounded = [](double x) {
+      return static_cast<double>(numeric::through_bf16(static_cast<float>(x)));
+    };
+    return rounded(a) - rounded(b);
+  }
+
+  /// B3
+  void through_state(const Matrix& dv) {
+    q_ = weighted(product(c_.d_o, transposed(c_.h)),
+                  [&](std::size_t i, std::size_t x) { return scale_ * c_.from_start(i, x); });
+    const Matrix written = product(c_.v_new, transposed(dh_));
+    const bool is_lost = fault_ == BackwardFault::tail_decay_lost && c_.n < chunk_size_;
+    k_ = weighted(written, [&](std::size_t i, std::size_t x) {
+      return is_lost ? numeric::exp(-c_.G(i, x)) : c_.to_end(i, x);
+    });
+    const Matrix dw = weighted(product(dv, transposed(c_.h)), [](std::size_t, std::size_t) { return -1.0; });
+    Matrix dA = product(dv, transposed(c_.v));
+    add(dA, product(dw, transposed(c_.raised)));
+    dA = lower(weighted(dA, [&](std::size_t, std::size_t j) { return c_.beta[j]; }), false);
+    const Matrix At = transposed(c_.A), dvb = product(At, dv), dkb = product(At, dw);
+    v_ = weighted(dvb, [&](std::size_t i, std::size_t) { return c_.beta[i]; });
+    beta_.assign(c_.n, 0.0);
+    const std::size_t last =
+        fault_ == BackwardFault::last_row_of_tile ? chunk_size_ - 1 : c_.n - 1;  // dgn is lost beyond n
+    for (std::size_t i = 0; i < c_.n; ++i) {
+      for (std::size_t y = 0; y < dvb.columns(); ++y) beta_[i] += dvb(i, y) * c_.v(i, y);
+      for (std::size_t x = 0; x < c_.K; ++x) {
+        if (fault_ != BackwardFault::erase_lost) beta_[i] += dkb(i, x) * c_.raised(i, x);
+        const double of_key = c_.beta[i] * c_.from_start(i, x) * dkb(i, x);
+        G_(i, x) += difference(c_.q(i, x) * q_(i, x), c_.k(i, x) * k_(i, x)) + c_.k(i, x) * of_key;
+        if (last < c_.n) G_(last, x) += c_.k(i, x) * c_.to_end(i, x) * written(i, x);
+        k_(i, x) += of_key;
+      }
+    }
+    for (std::size_t x = 0; x < c_.K; ++x)
+      for (std::size_t y = 0; y < c_.h.columns(); ++y)
+        if (last < c_.n) G_(last, x) += c_.from_start(c_.n - 1, x) * c_.h(x, y) * dh_(x, y);
+    const Matrix& side = fault_ == BackwardFault::not_transposed ? c_.A : At;
+    dL_ = weighted(lower(product(product(side, dA), side), fault_ == BackwardFault::inclusive_mask),
+                   [](std::size_t, std::size_t) { return -1.0; });
+  }
+
+  /// B4
+  void within() {
+    for (std::size_t i = 0; i < c_.n; ++i)
+      for (std::size_t x = 0; x < c_.K; ++x) {
+        double of_query = 0, row = 0, column = 0;
+        for (std::size_t j = 0; j <= i; ++j) {
+          const double key = c_.k(j, x) * c_.between(i, j, x);
+          of_query += dAqk_(i, j) * key;
+          row += dL_(i, j) * key;
+        }
+        for (std::size_t j = i; j < c_.n; ++j)
+          column += (dAqk_(j, i) * c_.q(j, x) + dL_(j, i) * c_.beta[j] * c_.k(j, x)) * c_.between(j, i, x);
+        if (fault_ != BackwardFault::erase_lost) beta_[i] += row * c_.k(i, x);
+        row *= c_.beta[i];
+        q_(i, x) += of_query;
+        k_(i, x) += row + column;
+        G_(i, x) += difference(c_.q(i, x) * of_query + c_.k(i, x) * row, c_.k(i, x) * column);
+      }
+  }
+
+  const Chunk& c_;
+  const double scale_;
+  const std::size_t chunk_size_;
+  const BackwardFault fault_;
+  const Matrix& dh_;
+  Matrix dAqk_, dL_, q_, k_, v_, G_;
+  std::vector<double> beta_;
+};
+
+}  // namespace
+
+HeadGradient chunk_gradient(const Head& head, std::size_t chunk_size, BackwardFault fault) {
+  const std::size_t tokens = head.k.rows(), K = head.k.columns(), V = head.v.columns();
+  std::vector<Chunk> chunks;
+  Matrix state = head.state;
+  for (std::size_t begin = 0; begin < tokens; begin += chunk_size) {
+    chunks.push_back(loaded(head, begin, std::min(chunk_size, tokens - begin)));
+    state = forwards(chunks.back(), head, state);
+  }
+  HeadGradient gradient{Matrix(tokens, K), Matrix(tokens, K), Matrix(tokens, V),
+                        Matrix(tokens, K), head.d_state,      std::vector<double>(tokens)};
+  for (std::size_t i = chunks.size(); i-- > 0;) {
+    const Matrix leaving = gradient.state;
+    gradient.state = ChunkGradient(chunks[i], head.scale, chunk_size, fault, leaving).run(gradient);
+    if (fault == BackwardFault::chunks_apart && i > 0) gradient.state = Matrix(K, V);
+  }
+  if (fault == BackwardFault::first_token)
+    for (std::size_t x = 0; tokens > 0 && x < K; ++x) gradient.g(0, x) = 0;
+  return gradient;
+}
+
+}  // namespace kda_check::hypotheses::plain

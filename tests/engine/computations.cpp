@@ -1,0 +1,134 @@
+// Outputs of kernels under names that say nothing: what computes them is found, so that correct ones pass and
+// what is wrong with others shows far below their noise.
+#include <algorithm>
+
+#include "fixture/writer.hpp"
+#include "kda/arithmetic/presets.hpp"
+#include "kda/regimes/regimes.hpp"
+#include "support/catch.hpp"
+#include "support/running.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace computations_tests {
+
+using namespace kda_check;
+using judge::Verdict;
+using numeric::DType;
+
+namespace {
+
+struct Kernel {
+  const char* arithmetic;
+  const char* regime;
+  DType dtype = DType::bf16;
+};
+
+struct Computed {
+  kda::Problem problem;
+  kda::RunOptions options;
+  kda::Answer answer;
+};
+
+const kda::Variant& chunk() { return kda::variant_named("chunk"); }
+
+Computed computed(const Kernel& kernel) {
+  Computed result{
+      kda::parse_regime(std::string(kernel.regime) + ",dtype=" + std::string(numeric::name_of(kernel.dtype)))
+          .build(),
+      {},
+      {}};
+  result.options.dtype = kernel.dtype;
+  result.options.arithmetic = chunk().default_arithmetic(result.problem, kernel.dtype);
+  kda::set_axis(result.options.arithmetic, kernel.arithmetic);
+  const auto preset = std::ranges::find(kda::presets(), kernel.arithmetic, &kda::Preset::name);
+  if (preset != kda::presets().end() && preset->chunk_size != 0)
+    result.options.chunk_size = preset->chunk_size;
+  result.answer = chunk().run(result.problem, result.options);
+  return result;
+}
+
+/// Of a file that does not say how the output was computed, but for the precision of its products.
+report::CaseResult judged(const Computed& computed, std::optional<numeric::ComputeFormat> compute = {}) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "mine.h5";
+  fixture::WriteRequest request;
+  request.name = "mine", request.problem = &computed.problem;
+  request.expected.push_back(
+      {"mine",
+       "",
+       "",
+       compute.value_or(kda::compute_format(chunk(), computed.options.dtype, computed.options.arithmetic)),
+       {&computed.answer.o, &computed.answer.final_state},
+       {}});
+  fixture::write_fixture(path, request);
+  plan::Request asked = test::request_for({path});
+  asked.selection.variants = plan::Names{};
+  asked.selection.against = plan::Names{"oracle"};
+  return test::ran(asked).cases.at(0);
+}
+
+void scale(tensor::Tensor& o, std::size_t begin, std::size_t end, double factor) {
+  const std::size_t H = o.shape()[2], V = o.shape()[3];
+  for (std::size_t t = begin; t < end; ++t)
+    for (std::size_t v = 0; v < V; ++v) o.set(t * H * V + v, o.value(t * H * V + v) * factor);
+}
+
+}  // namespace
+
+TEST_CASE("a kernel with roundings or an order of its own passes under any name, and its faults do not",
+          "[engine][twins]") {
+  const char* const real = "lb_real:K=64,V=64,T=200,H=2";
+  const char* const constant = "ftz_window:T=130,H=3,seed=2";
+  for (const Kernel& kernel :
+       {Kernel{"cudnn-sm90", real}, Kernel{"cula-sm90", real}, Kernel{"flash-kda", real},
+        Kernel{"flash-kda-1", real}, Kernel{"flashinfer-bt16", real}, Kernel{"attention-gym", real},
+        Kernel{"h100-mma", real}, Kernel{"h100-mma", constant, DType::fp16}, Kernel{"delta=residual", real},
+        Kernel{"beta=columns", real}, Kernel{"gates=log2-each", constant, DType::fp32}}) {
+    Computed one = computed(kernel);
+    INFO(kernel.arithmetic << " on " << kernel.regime);
+    const report::CaseResult healthy = judged(one);
+    INFO(healthy.reason);
+    CHECK(healthy.verdict == Verdict::pass);
+    for (const char* const name : {"o", "final_state"}) {
+      REQUIRE(test::tensor_of(healthy, name).twins);
+      CHECK(test::tensor_of(healthy, name).twins->ratio < 1);
+    }
+    scale(one.answer.o, 64, 128, 1.005);
+    const report::CaseResult wrong = judged(one);
+    CHECK(wrong.verdict == Verdict::fail);
+    CHECK_THAT(wrong.reason, ContainsSubstring("head 0"));
+  }
+}
+
+TEST_CASE("a rounding that its class does not license fails by its name", "[engine][twins]") {
+  struct Rounding {
+    const char *word, *sentence;
+  };
+  const numeric::ComputeFormat fp32 = numeric::ComputeFormat::fp32;
+  for (const Rounding& rounding :
+       {Rounding{"storage=bf16@decay", "the decay is rounded to bf16"},
+        Rounding{"storage=bf16@g_cumsum", "the sum of the gates is rounded to bf16"},
+        Rounding{"storage=bf16@carry", "the carried state is rounded to bf16"}}) {
+    const report::CaseResult result =
+        judged(computed({rounding.word, "lb_real:K=64,V=64,T=200,H=2", DType::fp32}), fp32);
+    INFO(rounding.word << ": " << result.reason);
+    CHECK(result.verdict == Verdict::fail);
+    CHECK_THAT(result.reason, ContainsSubstring(rounding.sentence));
+  }
+}
+
+TEST_CASE("a kernel whose factored decays overflow fails, and is told which, where and by how much",
+          "[engine]") {
+  plan::Request request = test::request_for({"lb_real:dtype=bf16,K=64,V=64,T=200,H=2"});
+  request.selection.variants = plan::Names{"chunk"};
+  request.selection.against = plan::Names{"oracle"};
+  request.arithmetic = {"cudnn-sm90"};  // whose chunks are of 16 tokens, not of 64
+  const report::CaseResult lost = test::ran(request).cases.at(0);
+  CHECK(lost.verdict == Verdict::fail);
+  CHECK_THAT(lost.reason,
+             ContainsSubstring("NaN for finite; decay=reciprocal:16 overflows in its factored tail: exp("));
+  request.arithmetic = {"cudnn-sm90", "tail=difference"};
+  CHECK_THAT(test::ran(request).cases.at(0).reason, !ContainsSubstring("overflows"));
+}
+
+}  // namespace computations_tests

@@ -1,0 +1,220 @@
+#include <fmt/format.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "hypotheses/naming/pool_faults.hpp"
+#include "report/writers.hpp"
+#include "support/catch.hpp"
+#include "support/pools.hpp"
+#include "support/problems.hpp"
+#include "support/running.hpp"
+#include "support/temporary_fixture.hpp"
+
+namespace faults_tests {
+
+using namespace kda_check;
+using judge::Verdict;
+using numeric::DType;
+using tensor::Tensor;
+using test::TemporaryFixture;
+
+namespace {
+
+report::Document faults_of(const std::string& path) {
+  return test::ran(test::explaining({path}, "faults"), test::on_threads(2));
+}
+
+kda::Problem problem() {
+  test::ProblemSpec spec;
+  spec.T = 40, spec.H = 2, spec.HV = 4, spec.K = 16, spec.V = 24, spec.gate = kda::Gate::softplus;
+  return test::make_problem(spec);
+}
+
+}  // namespace
+
+TEST_CASE("explain names the fault of an output that fails, in text and JSON", "[engine][faults]") {
+  // The answer to the same inputs under another option: what a kernel that ignores the scale would leave.
+  const kda::Problem right = problem();
+  kda::Problem misread = problem();
+  misread.options.scale = 1.0;
+  const kda::Answer answer = test::run(misread, "recurrent", DType::fp32);
+  const TemporaryFixture file(right, &answer, "faults");
+  const report::Document document = faults_of(file.path);
+  CHECK(report::exit_code(document) == 1);
+  const std::vector<test::Item> found = test::items_of(document, "faults");
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].words("output") == "somebody");
+  CHECK(found[0].entry().verdict == Verdict::fail);
+  const std::vector<test::Row> causes = found[0].rows("causes");
+  REQUIRE(causes.size() == 1);
+  CHECK(causes[0].words("fault") == "scale_missing");
+  CHECK(causes[0].words("tensor") == "o");
+  CHECK(causes[0].figure("rms_ratio") > 1);
+  CHECK(causes[0].figure("rms_ratio_with_it") < 1e-6);
+  CHECK(found[0].rows("nearest").empty());
+  CHECK_THAT(
+      report::write_text(document, {}),
+      ContainsSubstring("FAIL - as if q is not scaled (scale_missing), 100.0 % explained: o rms_ratio "));
+  const auto json = nlohmann::json::parse(report::write_json(document, {}));
+  CHECK(json["faults"][0]["causes"][0]["fault"] == "scale_missing");
+}
+
+TEST_CASE("run names the fault in its reason, with or without twins", "[engine][faults]") {
+  const kda::Problem right = problem();
+  kda::Problem misread = problem();
+  misread.options.scale = 1.0;
+  const kda::Answer answer = test::run(misread, "recurrent", DType::fp32);
+  const TemporaryFixture file(right, &answer, "faults");
+  for (const bool twins : {true, false}) {
+    plan::Request request = test::request_for({file.path});
+    request.selection.variants = plan::Names{};
+    request.test = twins;
+    const report::Document document = test::ran(request);
+    REQUIRE(document.cases.size() == 1);
+    CHECK_THAT(document.cases[0].tensors.at(0).reason,
+               ContainsSubstring("; as if q is not scaled (scale_missing): 100.0 % explained"));
+  }
+}
+
+TEST_CASE("explain says when no fault explains a failure", "[engine][faults]") {
+  const kda::Problem right = problem();
+  kda::Answer answer = test::run(right, "recurrent", DType::fp32);
+  for (std::size_t i = 0; i < answer.o.size(); i += 3) answer.o.set(i, answer.o.value(i) * 1.02);
+  const TemporaryFixture file(right, &answer, "faults");
+  CHECK_THAT(report::write_text(faults_of(file.path), {}),
+             ContainsSubstring("none of ") && ContainsSubstring(" known faults explains it"));
+}
+
+TEST_CASE("an output within its limits has no fault", "[engine][faults]") {
+  const report::Document document = faults_of(test::case_fixtures() + "/fla_fp32_small.h5");
+  CHECK(report::exit_code(document) == 0);
+  for (const test::Item& item : test::items_of(document, "faults")) {
+    CHECK(item.entry().verdict == Verdict::pass);
+    CHECK(item.count("tried") == 0);
+  }
+}
+
+TEST_CASE("explain names the fault of gradients, too", "[engine][faults]") {
+  kda::Problem right = problem();
+  right.output_gradient = right.v.clone().named("do");
+  kda::GradientTensors gradients =
+      kda::run_chunk_backward(right, test::default_options(right, "chunk", DType::fp32));
+  Tensor& dq = gradients[static_cast<std::size_t>(kda::Gradient::dq)];
+  for (std::size_t i = 0; i < dq.size(); ++i) dq.set(i, dq.value(i) / right.scale());
+  std::vector<const Tensor*> recorded;
+  for (const Tensor& tensor : gradients)
+    if (!tensor.empty()) recorded.push_back(&tensor);
+  const TemporaryFixture file(right, recorded, numeric::ComputeFormat::fp32, "faults");
+  const report::Document document = faults_of(file.path);
+  const std::vector<test::Item> found = test::items_of(document, "faults");
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].words("pass") == "backward");
+  REQUIRE(found[0].rows("causes").size() == 1);
+  CHECK(found[0].rows("causes")[0].words("fault") == "unscaled_query");
+}
+
+namespace {
+
+/// Of what is wrong with o of that answer, once `spoil` had it.
+std::string reason_of(const kda::Problem& problem,
+                      const std::function<void(Tensor& o, Tensor& state)>& spoil) {
+  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  spoil(answer.o, answer.final_state);
+  const TemporaryFixture file(problem, &answer, "place");
+  plan::Request request = test::request_for({file.path});
+  request.selection.variants = plan::Names{};
+  std::string all;
+  for (const report::TensorResult& tensor : test::ran(request).cases.at(0).tensors)
+    all += tensor.reason + "\n";
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("run says where an output is wrong", "[engine][faults]") {
+  test::ProblemSpec spec;
+  spec.T = 80, spec.H = spec.HV = 3, spec.K = 16, spec.V = 48, spec.chunk_size = 16;
+  spec.cu_seqlens = {0, 30, 30, 80};  // the second is empty
+  const kda::Problem packed = test::make_problem(spec);
+  const auto each = [&](std::size_t first, std::size_t last, std::size_t head, std::size_t column,
+                        auto change) {
+    return [=](Tensor& o, Tensor&) {
+      for (std::size_t t = first; t < last; ++t)
+        for (std::size_t h = 0; h < 3; ++h)
+          for (std::size_t v = column; v < 48; ++v)
+            if (head == 3 || h == head) o.set((t * 3 + h) * 48 + v, change(o.value((t * 3 + h) * 48 + v)));
+    };
+  };
+  const auto doubled = [](double x) { return 2 * x; };
+  const auto zero = [](double) { return 0; };
+  CHECK_THAT(
+      reason_of(packed, each(50, 80, 3, 0, doubled)),
+      ContainsSubstring("; sequence 2 alone, right up to token 19 in all heads, wrong from 20 (row 4 of "
+                        "chunk 1)"));
+  CHECK_THAT(reason_of(packed, each(30, 80, 1, 0, doubled)),
+             ContainsSubstring("; sequence 2 alone, head 1 alone"));
+  CHECK_THAT(reason_of(packed, each(37, 38, 1, 0, doubled)),
+             ContainsSubstring("; sequence 2 alone, head 1 alone, token 7 alone"));
+  CHECK_THAT(reason_of(packed, each(0, 80, 3, 32, zero)),
+             ContainsSubstring("; columns 32..47 alone: zero, never written?"));
+  CHECK_THAT(reason_of(packed,
+                       [](Tensor&, Tensor& state) {
+                         for (std::size_t i = 0; i < 16 * 48; ++i)
+                           state.set((2 * 3 + 1) * 16 * 48 + i, 1 + state.value((2 * 3 + 1) * 16 * 48 + i));
+                       }),
+             ContainsSubstring("; sequence 2 alone, head 1 alone\n"));
+}
+
+TEST_CASE("run names the fault of a call on a pool", "[engine][faults][pool]") {
+  const kda::Problem problem = test::make_pool_problem(test::draft_spec(), test::draft_table(), 20);
+  for (const char* const name : {"accepted_ignored", "one_accepted_more", "pool_in_bf16"}) {
+    const auto fault =
+        std::ranges::find(hypotheses::pool_faults(), std::string_view(name),
+                          [](const hypotheses::PoolFault& one) { return std::string_view(one.name); });
+    kda::RunOptions options = test::default_options(problem, "recurrent", DType::fp32);
+    kda::Answer answer = hypotheses::with_pool_fault(*fault, problem, options);
+    const kda::Tensors call = kda::of_call(*problem.pool, kda::by_name(std::move(answer)));
+    const TemporaryFixture file(problem, {&call.at("o"), &call.at("state_pool")},
+                                numeric::ComputeFormat::fp32, "pool");
+    plan::Request request = test::request_for({file.path});
+    request.selection.variants = plan::Names{};
+    std::string all;
+    for (const report::TensorResult& tensor : test::ran(request).cases.at(0).tensors) all += tensor.reason;
+    INFO(name);
+    CHECK_THAT(all, ContainsSubstring(fmt::format("({})", name)) && ContainsSubstring(": 100.0 % explained"));
+  }
+}
+
+TEST_CASE("faults of pools keep to what a table means, whatever it holds elsewhere",
+          "[engine][faults][pool]") {
+  for (const std::int64_t number : {-2L, -1L, 999999L}) {
+    kda::SlotTable table = test::draft_table();
+    for (const std::size_t behind : {1, 2, 3, 11, 26, 27}) table.indices[behind] = number;
+    const kda::Problem problem = test::make_pool_problem(test::draft_spec(), table, 20);
+    for (const hypotheses::PoolFault& fault : hypotheses::pool_faults()) {
+      INFO(fault.name << ' ' << number);
+      const kda::Answer answer = hypotheses::with_pool_fault(
+          fault, problem, test::default_options(problem, "recurrent", DType::fp32));
+      CHECK(answer.pool.shape() == problem.pool->states.shape());
+    }
+  }
+}
+
+TEST_CASE("run names padding that is stored in a slot that nobody names", "[engine][faults][pool]") {
+  kda::SlotTable table = test::draft_table();
+  const kda::Problem problem = test::make_pool_problem(test::draft_spec(), table, 21);  // slot 20 is free
+  kda::Tensors call = test::pool_answer(problem);
+  Tensor& pool = call.at("state_pool");
+  const std::size_t size = pool.size() / 21;
+  for (std::size_t i = 20 * size; i < pool.size(); ++i) pool.set(i, 0);
+  const TemporaryFixture file(problem, {&call.at("o"), &pool}, numeric::ComputeFormat::fp32, "pool");
+  plan::Request request = test::request_for({file.path});
+  request.selection.variants = plan::Names{};
+  const report::TensorResult& slots = test::ran(request).cases.at(0).tensors.back();
+  CHECK(slots.name == "state_pool");
+  CHECK_THAT(slots.reason,
+             ContainsSubstring("as if padding is stored in the last slot (padding_in_last_slot)"));
+}
+
+}  // namespace faults_tests

@@ -1,0 +1,526 @@
+#include "hypotheses/naming/naming.hpp"
+
+#include "hypotheses/naming/reference_backward.hpp"
+
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "support/catch.hpp"
+#include "support/problems.hpp"
+#include "support/random.hpp"
+
+namespace naming_tests {
+
+using namespace kda_check;
+using kda::Gate;
+using numeric::DType;
+using tensor::Tensor;
+
+namespace {
+
+/// A generic case, with the options that a fault is about.
+struct Case {
+  std::size_t T = 130, K = 48, V = 32, H = 1, HV = 1;
+  Gate gate = Gate::none;
+  bool l2norm = false, sigmoid = false, doubled = false, v_first = false;
+  bool slow = false;        ///< a chunk leaves something of the state before it
+  bool small_keys = false;  ///< of lengths about the root of epsilon, and about epsilon
+  double scale = 0.2;
+  std::vector<std::int64_t> cu_seqlens;
+};
+
+kda::Problem problem_of(const Case& c, std::uint64_t seed = 3) {
+  test::ProblemSpec spec;
+  spec.T = c.T, spec.K = c.K, spec.V = c.V, spec.H = c.H, spec.HV = c.HV;
+  spec.gate = c.gate, spec.qk_l2norm = c.l2norm, spec.beta_sigmoid = c.sigmoid;
+  spec.allow_neg_eigval = c.doubled, spec.state_v_first = c.v_first, spec.cu_seqlens = c.cu_seqlens;
+  kda::Problem problem = test::make_problem(spec, seed);
+  test::Random random(seed + 100);
+  if (c.gate == Gate::none)
+    for (std::size_t i = 0; i < problem.g.size(); ++i)
+      problem.g.set(i, random.uniform(-1.01, -0.01) * (c.slow ? 0.02 : 1));
+  for (std::size_t i = 0; i < problem.initial_state->size(); ++i)
+    problem.initial_state->set(i, 0.5 * random.normal());
+  // Unit keys of correlation 0.3; longer where the norm is the kernel's.
+  std::vector<double> common(c.K);
+  for (double& x : common) x = random.normal();
+  for (std::size_t row = 0; row < c.T * c.H; ++row) {
+    std::vector<double> key(c.K);
+    double squares = 0;
+    for (std::size_t k = 0; k < c.K; ++k) {
+      key[k] = std::sqrt(0.3) * common[k] + std::sqrt(0.7) * random.normal();
+      squares += key[k] * key[k];
+    }
+    const double lengths[] = {1.2, 1e-3, 5e-7};
+    const double length = c.small_keys ? lengths[row % 3] : c.l2norm ? 1.2 : 0.95;
+    for (std::size_t k = 0; k < c.K; ++k) problem.k.set(row * c.K + k, key[k] / std::sqrt(squares) * length);
+  }
+  problem.options.scale = c.scale;
+  return problem;
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+/// To so many bits, ties to even.
+double to_bits(double x, int bits) {
+  int exponent = 0;
+  const double fraction = std::frexp(x, &exponent);
+  return std::ldexp(std::nearbyint(std::ldexp(fraction, bits)), exponent - bits);
+}
+
+/// A kernel with exactly one mistake, or two ("exp2 and beta_twice"), in plain loops over scalars: double,
+/// rounded once at the end. Written from the formulas, and apart from what it tests. `place` is the token of
+/// mistakes about one token.
+kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtype = DType::fp32,
+                   std::size_t place = 0) {
+  const auto is = [words = " " + mistake + " "](const std::string& name) {
+    return words.find(" " + name + " ") != std::string::npos;
+  };
+  const kda::Dimensions d = p.dimensions();
+  kda::Answer answer;
+  answer.o = Tensor("o", dtype, {d.B, d.T, d.HV, d.V});
+  const tensor::Shape state_shape =
+      p.options.state_v_first ? tensor::Shape{d.N, d.HV, d.V, d.K} : tensor::Shape{d.N, d.HV, d.K, d.V};
+  answer.final_state = Tensor("final_state", DType::fp32, state_shape);
+
+  const auto gate = [&](std::size_t b, std::size_t t, std::size_t h, std::size_t k) {
+    if (is("gate_of_first_head")) h = 0;
+    double x = p.g.value(((b * d.T + t) * d.HV + h) * d.K + k);
+    if (p.options.gate == Gate::none || is("gate_raw")) return x;
+    double A = p.A_log && !is("A_log_missing") ? std::exp(p.A_log->value(h)) : 1;
+    if (is("A_log_not_raised")) A = p.A_log->value(h);
+    if (is("dt_bias_by_channel"))
+      x += p.dt_bias->value(k * d.HV + h);
+    else if (p.dt_bias && !is("dt_bias_missing"))
+      x += p.dt_bias->value(h * d.K + k);
+    const double lb = p.options.lower_bound.value_or(-5.0), soft = -A * std::log(1 + std::exp(x));
+    if (is("gate_clamped_softplus")) return std::max(lb, soft);
+    const bool as_softplus = p.options.gate == Gate::softplus ? !is("gate_lower_bound") : is("gate_softplus");
+    return as_softplus ? soft : lb * sigmoid(A * x);
+  };
+  const auto alpha = [&](const kda::Sequence& s, std::size_t t, std::size_t h, std::size_t k) {
+    if (is("gate_late")) {
+      if (t == s.begin) return 1.0;
+      --t;
+    }
+    if (is("gate_early")) {
+      if (t + 1 == s.end) return 1.0;
+      ++t;
+    }
+    double g = gate(s.batch, t, h, k);
+    if (is("gate_mean")) {
+      g = 0;
+      for (std::size_t i = 0; i < d.K; ++i) g += gate(s.batch, t, h, i) / static_cast<double>(d.K);
+    }
+    if (is("exp2")) return std::pow(2.0, g);
+    if (is("log2e_twice")) return std::exp(g / std::log(2.0));
+    if (is("gate_linear")) return g;
+    if (is("gate_sign")) return std::exp(-g);
+    if (is("gate_missing")) return 1.0;
+    if (is("gate_doubled")) return std::exp(g) * std::exp(g);
+    if (is("decay_in_bf16")) return to_bits(std::exp(g), 8);
+    if (is("gate_sums_in_bf16")) {  // of chunks of 64
+      double before = 0;
+      for (std::size_t i = t - (t - s.begin) % 64; i < t; ++i)
+        before = to_bits(before + gate(s.batch, i, h, k), 8);
+      return std::exp(to_bits(before + g, 8) - before);
+    }
+    return std::exp(g);
+  };
+  const auto unit_row = [&](const Tensor& x, std::size_t first, std::size_t k) {
+    if (!is("l2norm_applied") && (!p.options.qk_l2norm || is("l2norm_missing"))) return x.value(first + k);
+    double squares = 0;
+    for (std::size_t i = 0; i < d.K; ++i) squares += x.value(first + i) * x.value(first + i);
+    double length = std::sqrt(squares + 1e-6);
+    if (is("epsilon_missing")) length = std::sqrt(squares);
+    if (is("epsilon_outside")) length = std::sqrt(squares) + 1e-6;
+    if (is("epsilon_as_least")) length = std::max(std::sqrt(squares), 1e-6);
+    if (is("epsilon_of_mean"))  // x / sqrt(mean + epsilon), of the length of x / sqrt(sum)
+      length = std::sqrt(static_cast<double>(d.K)) * std::sqrt(squares / static_cast<double>(d.K) + 1e-6);
+    return x.value(first + k) / length;
+  };
+  const auto beta_of = [&](const kda::Sequence& s, std::size_t t, std::size_t h) {
+    if (is("beta_late") && t == s.begin) return 0.0;
+    if (is("beta_early") && t + 1 == s.end) return 0.0;
+    if (is("beta_late")) --t;
+    if (is("beta_early")) ++t;
+    double beta = p.beta.value((s.batch * d.T + t) * d.HV + h);
+    if (p.options.beta_sigmoid ? !is("beta_raw") : is("beta_sigmoid")) beta = sigmoid(beta);
+    const bool doubled = p.options.allow_neg_eigval && !is("beta_not_doubled") && !is("beta_raw");
+    if (doubled || is("beta_doubled")) beta *= 2;
+    if (is("beta_twice")) beta *= beta;
+    if (is("beta_sigmoid_twice")) beta = sigmoid(beta);
+    if (is("beta_in_bf16")) beta = to_bits(beta, 8);
+    return is("beta_missing") ? 1.0 : beta;
+  };
+  double scale = *p.options.scale;
+  if (is("scale_missing")) scale = 1;
+  if (is("scale_from_key_width")) scale = 1 / std::sqrt(static_cast<double>(d.K));
+  if (is("scale_from_value_width")) scale = 1 / std::sqrt(static_cast<double>(d.V));
+  if (is("scale_twice")) scale *= scale;
+  if (is("output_doubled")) scale *= 2;
+  if (is("output_sign")) scale = -scale;
+  if (is("output_unwritten") || is("nothing_written")) scale = 0;
+  const bool first_swapped = is("initial_state_transposed") || is("states_transposed");
+  const bool last_swapped = is("final_state_transposed") || is("states_transposed");
+
+  for (const kda::Sequence& s : p.sequences())
+    for (std::size_t h = 0; h < d.HV; ++h) {
+      std::size_t qh = is("heads_interleaved") ? h % d.H : h * d.H / d.HV;
+      if (is("first_query_head")) qh = 0;
+      const auto at = [&](bool swapped, std::size_t n, std::size_t k, std::size_t v) {
+        const std::size_t inside = p.options.state_v_first != swapped ? v * d.K + k : k * d.V + v;
+        return (n * d.HV + h) * d.K * d.V + inside;
+      };
+      using Matrix = std::vector<std::vector<double>>;
+      Matrix S(d.K, std::vector<double>(d.V)), before_chunk = S, last_write = S;
+      // Of the chunk: what its tokens write, as it is and as it decays; of those before, in rows from
+      // `missing`.
+      Matrix written = S, kept = S, late = S, stale_rows = S;
+      const std::size_t missing = s.length() % 64;
+      for (std::size_t k = 0; k < d.K; ++k)
+        for (std::size_t v = 0; v < d.V; ++v) {
+          S[k][v] =
+              is("initial_state_missing") ? 0 : p.initial_state->value(at(first_swapped, s.index, k, v));
+          if (is("sequence_goes_on") && s.index > 0)
+            S[k][v] = answer.final_state.value(at(false, s.index - 1, k, v));
+        }
+      before_chunk = S;
+      std::vector<double> sums(d.K), sums_of_last(d.K);
+      for (std::size_t t = s.begin; t < s.end; ++t) {
+        const bool last = t + 1 == s.end, begins = (t - s.begin) % 64 == 0;
+        const std::size_t row = ((s.batch * d.T + t) * d.HV + h) * d.V,
+                          key = ((s.batch * d.T + t) * d.H + qh) * d.K;
+        if (last && is("last_token_dropped")) {
+          for (std::size_t v = 0; v < d.V; ++v) answer.o.set(row + v, 0);
+          continue;
+        }
+        if (begins) {
+          stale_rows = late;
+          for (std::size_t i = 0; i < d.K && t > s.begin; ++i)
+            for (std::size_t v = 0; v < d.V; ++v) {
+              if (is("carried_undecayed"))
+                S[i][v] += before_chunk[i][v] - std::exp(sums[i]) * before_chunk[i][v];
+              if (is("writes_undecayed")) S[i][v] += written[i][v] - kept[i][v];
+            }
+          for (Matrix* const of_chunk : {&written, &kept, &late})
+            of_chunk->assign(d.K, std::vector<double>(d.V));
+          sums_of_last = sums;
+          sums.assign(d.K, 0);
+          last_write.assign(d.K, std::vector<double>(d.V));
+          if (t > s.begin)
+            for (std::vector<double>& S_k : S)
+              for (double& x : S_k) {
+                if (is("state_lost_in_chunks")) x = 0;
+                if (is("carried_state_in_bf16")) x = to_bits(x, 8);
+              }
+          before_chunk = S;
+        }
+        if (is("state_lost") && t == place) S.assign(d.K, std::vector<double>(d.V));
+        std::vector<double> k(d.K), q(d.K), a(d.K);
+        for (std::size_t i = 0; i < d.K; ++i) {
+          k[i] = unit_row(p.k, key, i), q[i] = scale * unit_row(p.q, key, i), a[i] = alpha(s, t, h, i);
+          if (is("query_key_swapped")) k[i] = unit_row(p.q, key, i), q[i] = scale * unit_row(p.k, key, i);
+          sums[i] += std::log(a[i]);
+        }
+        const double beta = beta_of(s, t, h);
+        const bool behind = is("gate_behind_update");
+        for (std::size_t v = 0; v < d.V; ++v) {
+          double undecayed = 0, prediction = 0, output = 0;
+          for (std::size_t i = 0; i < d.K; ++i) {
+            undecayed += k[i] * S[i][v];
+            if (!behind) S[i][v] *= a[i];
+            prediction += k[i] * S[i][v];
+            if (is("prediction_misses_last")) prediction -= k[i] * a[i] * last_write[i][v];
+            if (is("output_misses_own")) output += q[i] * S[i][v];
+          }
+          double value = p.v.value(row + v);
+          if (is("beta_twice_on_value")) value *= beta;
+          if (is("predict_before_decay")) prediction = undecayed;
+          double update = beta * (value - prediction);
+          if (is("residual_in_bf16")) update = beta * to_bits(value - prediction, 8);
+          if (is("beta_on_value_only")) update = beta * value - prediction;
+          if (is("beta_on_prediction_only")) update = value - beta * prediction;
+          if (is("erase_missing")) update = beta * value;
+          if (is("prediction_has_own"))
+            update /= 1 + beta * std::inner_product(k.begin(), k.end(), k.begin(), 0.0);
+          if (is("write_lost") && t == place) update = 0;
+          for (std::size_t i = 0; i < d.K; ++i) {
+            last_write[i][v] = k[i] * update;
+            written[i][v] += k[i] * update;
+            kept[i][v] = a[i] * kept[i][v] + k[i] * update;
+            late[i][v] = a[i] * late[i][v] + ((t - s.begin) % 64 >= missing ? k[i] * update : 0);
+            S[i][v] += k[i] * update;
+            if (is("state_in_bf16")) S[i][v] = to_bits(S[i][v], 8);
+            if (is("state_in_fp16")) S[i][v] = to_bits(S[i][v], 11);
+            if (!is("output_misses_own")) output += q[i] * S[i][v];
+            if (is("carried_state_transposed"))
+              output += q[i] * std::exp(sums[i]) * (before_chunk[v][i] - before_chunk[i][v]);
+            if (behind) S[i][v] *= a[i];
+            if (is("state_stored_in_bf16")) S[i][v] = to_bits(S[i][v], 8);
+            if (is("state_stored_in_fp16")) S[i][v] = to_bits(S[i][v], 11);
+          }
+          if (last && is("last_row_unwritten")) output = 0;
+          answer.o.set(row + v, output);
+        }
+        if (last && is("last_row_stale"))
+          for (std::size_t v = 0; v < d.V; ++v) answer.o.set(row + v, answer.o.value(row - d.HV * d.V + v));
+      }
+      for (std::size_t k = 0; k < d.K; ++k)
+        for (std::size_t v = 0; v < d.V; ++v) {
+          const bool shorter = s.length() > 64 && missing != 0, stale = is("tail_decay_stale") && shorter;
+          if (is("stale_rows") && shorter) S[k][v] += stale_rows[k][v];
+          if (is("carried_undecayed")) S[k][v] += before_chunk[k][v] - std::exp(sums[k]) * before_chunk[k][v];
+          if (is("writes_undecayed")) S[k][v] += written[k][v] - kept[k][v];
+          answer.final_state.set(at(last_swapped, s.index, k, v),
+                                 is("final_state_unwritten") || is("nothing_written")
+                                     ? 0
+                                     : S[k][v] * (stale ? std::exp(sums_of_last[k] - sums[k]) : 1));
+        }
+    }
+  return answer;
+}
+
+hypotheses::Naming probed(const kda::Problem& problem, const kda::Answer& answer,
+                          const hypotheses::FailurePlace& place = {}) {
+  const bool bf16 = answer.o.dtype() == DType::bf16;
+  return hypotheses::name_fault(problem, {&answer.o, &answer.final_state, bf16 ? 0.0117 : 2e-6, 2e-6}, place,
+                                2);
+}
+
+std::string names(const hypotheses::Naming& finding) {
+  std::string text;
+  for (const hypotheses::Cause& match : finding.causes) text += (text.empty() ? "" : " ") + match.fault;
+  return text;
+}
+
+/// The generic case, with what a fault needs in order to apply.
+Case case_for(const std::string& name) {
+  Case c;
+  const auto one_of = [&](std::initializer_list<const char*> list) {
+    return std::any_of(list.begin(), list.end(), [&](const char* item) { return name == item; });
+  };
+  if (one_of({"gate_raw", "gate_clamped_softplus", "gate_softplus", "A_log_missing", "dt_bias_missing",
+              "A_log_not_raised", "dt_bias_by_channel"}))
+    c.gate = Gate::lower_bound;
+  if (name == "gate_lower_bound") c.gate = Gate::softplus;
+  c.sigmoid = one_of({"beta_raw", "beta_not_doubled", "beta_sigmoid_twice"});
+  c.doubled = name == "beta_not_doubled";
+  c.l2norm = name == "l2norm_missing";
+  if (name == "heads_interleaved") c.H = 2, c.HV = 4;
+  if (name == "first_query_head" || name == "gate_of_first_head" || name == "dt_bias_by_channel")
+    c.H = c.HV = 2;
+  c.small_keys = c.l2norm = c.l2norm || name.starts_with("epsilon_");
+  if (name == "l2norm_missing") c.small_keys = false;
+  c.slow = name == "tail_decay_stale" || name == "stale_rows" || name == "final_state_unwritten";
+  if (name == "carried_state_transposed") c.K = c.V = 32;
+  if (name == "sequence_goes_on") c.cu_seqlens = {0, 60, 130};
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("the scalar kernel of these tests without a mistake is right", "[hypotheses][naming]") {
+  for (const char* const name :
+       {"exp2", "gate_raw", "gate_lower_bound", "beta_not_doubled", "l2norm_missing"}) {
+    const kda::Problem problem = problem_of(case_for(name));
+    const test::WholeOracle oracle = test::whole_oracle(problem, 2);
+    const kda::Answer answer = mutant(problem, "none");
+    CHECK(test::rms_ratio(answer.o, oracle.o) < 1e-7);
+    CHECK(test::rms_ratio(answer.final_state, oracle.final_state) < 1e-7);
+    CHECK(names(probed(problem, answer)).empty());
+  }
+}
+
+TEST_CASE("every fault is named when a kernel has exactly this one", "[hypotheses][naming]") {
+  for (const hypotheses::Fault& fault : hypotheses::faults()) {
+    const std::string name(fault.name);
+    const kda::Problem problem = problem_of(case_for(name));
+    REQUIRE(fault.applies(problem));
+    for (const DType dtype : {DType::fp32, DType::bf16}) {
+      const kda::Answer answer = mutant(problem, name, dtype, 64);
+      const bool is_second = name == "sequence_goes_on" || name == "gate_of_first_head" ||
+                             name == "first_query_head" ||
+                             name == "dt_bias_by_channel";  // nothing else of the problem is wrong
+      const hypotheses::FailurePlace place{problem.sequences().size() - 1, problem.dimensions().HV - 1};
+      const hypotheses::Naming finding =
+          probed(problem, answer, is_second ? place : hypotheses::FailurePlace{});
+      INFO(name << ' ' << numeric::name_of(dtype)
+                << (finding.nearest ? ", nearest " + finding.nearest->fault : std::string()));
+      if (dtype == DType::bf16 && name.starts_with("state_") && name.find("_in_") != std::string::npos)
+        CHECK_THAT(names(finding), ContainsSubstring(name));  // o rounded hides who reads the state first
+      else
+        CHECK(names(finding) == name);
+      if (finding.causes.empty()) continue;
+      CHECK(finding.causes[0].explained > 0.99);
+      if (fault.at == hypotheses::Fault::At::token || fault.at == hypotheses::Fault::At::start)
+        CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(t=64)"));
+      if (fault.at == hypotheses::Fault::At::chunk)
+        CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(chunks of 64)"));
+    }
+  }
+}
+
+TEST_CASE("a state transposed is named in both layouts, square or not", "[hypotheses][naming]") {
+  for (const bool v_first : {false, true})
+    for (const std::size_t V : {48, 32})
+      for (const char* const name :
+           {"initial_state_transposed", "final_state_transposed", "states_transposed"}) {
+        Case c;
+        c.T = 12, c.V = V, c.v_first = v_first;
+        const kda::Problem problem = problem_of(c);
+        INFO(name << ' ' << V << ' ' << v_first);
+        CHECK(names(probed(problem, mutant(problem, name))) == name);
+      }
+}
+
+TEST_CASE("what the answer cannot tell apart is named together", "[hypotheses][naming]") {
+  const kda::Problem problem = problem_of({});
+  const kda::Answer answer = mutant(problem, "last_token_dropped");
+  const hypotheses::Naming finding = hypotheses::name_fault(problem, {&answer.o, nullptr, 2e-6, 0}, {}, 2);
+  CHECK(names(finding) == "last_token_dropped last_row_unwritten");
+}
+
+TEST_CASE("noise is explained by no fault", "[hypotheses][naming]") {
+  const kda::Problem problem = problem_of({});
+  for (const double size : {1e-5, 1e-2, 1.0}) {
+    kda::Answer answer = mutant(problem, "none");
+    test::Random random(9);
+    for (Tensor* const tensor : {&answer.o, &answer.final_state})
+      for (std::size_t i = 0; i < tensor->size(); ++i)
+        tensor->set(i, tensor->value(i) * (1 + size * random.normal()));
+    const hypotheses::Naming finding = probed(problem, answer);
+    INFO(size);
+    CHECK(names(finding).empty());
+    CHECK(finding.tried > 25);
+  }
+}
+
+TEST_CASE("two mistakes at once are named together", "[hypotheses][naming]") {
+  const kda::Problem problem = problem_of({});
+  for (const char* const both : {"exp2 and beta_twice", "gate_missing and final_state_transposed",
+                                 "scale_missing and output_doubled", "log2e_twice and initial_state_missing"})
+    for (const DType dtype : {DType::fp32, DType::bf16}) {
+      INFO(both << numeric::name_of(dtype));
+      CHECK(names(probed(problem, mutant(problem, both, dtype))) == both);
+    }
+}
+
+TEST_CASE("what a fault explains but for a little is named, with its share", "[hypotheses][naming]") {
+  const kda::Problem problem = problem_of({});
+  kda::Problem rescaled = problem_of({});
+  for (std::size_t i = 0; i < problem.g.size(); ++i) rescaled.g.set(i, -0.001 * problem.g.value(i));
+  const hypotheses::Naming finding = probed(problem, mutant(rescaled, "none"));
+  CHECK(names(finding) == "gate_missing");
+  CHECK(finding.causes.at(0).explained > 0.99);
+  CHECK(finding.causes.at(0).explained < 1);
+}
+
+TEST_CASE("what is wrong besides a fault is left unexplained", "[hypotheses][naming]") {
+  const kda::Problem problem = problem_of({});
+  kda::Answer answer = mutant(problem, "exp2");
+  test::Random random(5);
+  for (Tensor* const tensor : {&answer.o, &answer.final_state})
+    for (std::size_t i = 0; i < tensor->size(); ++i)
+      tensor->set(i, tensor->value(i) * (1 + 0.03 * random.normal()));
+  const hypotheses::Naming finding = probed(problem, answer);
+  CHECK(names(finding) == "exp2");
+  CHECK(finding.causes.at(0).explained < 0.99);
+}
+
+TEST_CASE("a failure late in a long sequence is looked at where it is", "[hypotheses][naming]") {
+  Case c;
+  c.T = 2100, c.K = 16, c.V = 8;
+  const kda::Problem problem = problem_of(c);
+  for (const char* const name : {"exp2", "last_row_stale", "last_token_dropped", "final_state_transposed",
+                                 "write_lost", "gate_late"}) {
+    const hypotheses::Naming finding = probed(problem, mutant(problem, name, DType::fp32, 1900));
+    INFO(name << " t=" << finding.begin << ".." << finding.end);
+    // Their outputs are the same, but for the final state.
+    const bool is_late = std::string(name) == "gate_late";
+    CHECK(names(finding) == (is_late ? "gate_late gate_behind_update" : name));
+    CHECK(finding.end - finding.begin <= 256 + 64);
+  }
+}
+
+TEST_CASE("a mistake is named from the tokens before the answer overflows", "[hypotheses][naming]") {
+  const kda::Problem problem = problem_of({});
+  kda::Answer answer = mutant(problem, "exp2");
+  for (std::size_t i = 90 * 32; i < answer.o.size(); ++i) answer.o.set(i, std::nan(""));
+  for (std::size_t i = 0; i < answer.final_state.size(); ++i) answer.final_state.set(i, HUGE_VAL);
+  const hypotheses::Naming finding = probed(problem, answer);
+  CHECK(names(finding) == "exp2");
+  CHECK(finding.end == 90);
+  for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, std::nan(""));
+  CHECK(names(probed(problem, answer)).empty());
+}
+
+TEST_CASE("an answer that is right up to its first NaN is explained by no fault", "[hypotheses][naming]") {
+  const kda::Problem problem = test::exact_problem(64, 16, 8, DType::fp32);
+  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  for (std::size_t i = 30 * 8; i < answer.o.size(); ++i) answer.o.set(i, std::nan(""));
+  const hypotheses::Naming finding = probed(problem, answer);
+  CHECK(names(finding).empty());
+  CHECK(!finding.nearest);
+  CHECK(finding.end == 30);
+}
+
+TEST_CASE("values whose squares overflow do not confuse the order of the faults", "[hypotheses][naming]") {
+  Case c;
+  c.T = 700, c.K = 8, c.V = 8;
+  const kda::Problem problem = problem_of(c);
+  CHECK(names(probed(problem, mutant(problem, "exp2", DType::fp64))) == "exp2");
+}
+
+TEST_CASE("the sequence of a packed batch that failed is the one looked at", "[hypotheses][naming]") {
+  Case c;
+  c.T = 60, c.cu_seqlens = {0, 25, 25, 60};
+  const kda::Problem problem = problem_of(c);
+  const kda::Answer right = mutant(problem, "none"), wrong = mutant(problem, "initial_state_missing");
+  kda::Answer answer = mutant(problem, "none");
+  for (std::size_t i = 25 * 32; i < answer.o.size(); ++i) answer.o.set(i, wrong.o.value(i));
+  for (std::size_t i = 2 * 48 * 32; i < answer.final_state.size(); ++i)
+    answer.final_state.set(i, wrong.final_state.value(i));
+  CHECK(names(probed(problem, answer, {2, 0})) == "initial_state_missing");
+  CHECK(names(probed(problem, answer, {0, 0})).empty());
+}
+
+TEST_CASE("every fault of gradients is named beside the errors of a kernel", "[hypotheses][naming]") {
+  for (const hypotheses::GradientFault& fault : hypotheses::gradient_faults()) {
+    test::ProblemSpec spec;
+    spec.T = 70, spec.K = 12, spec.V = 10, spec.H = 2, spec.HV = 4;
+    const bool is_saturated = fault.fault == hypotheses::BackwardFault::sigmoid_lost;
+    spec.gate = is_saturated ? kda::Gate::lower_bound : kda::Gate::softplus, spec.qk_l2norm = true;
+    kda::Problem problem = test::make_problem(spec, 7);
+    for (std::size_t i = 0; is_saturated && i < problem.g.size(); ++i) problem.g.set(i, 14);
+    for (std::size_t h = 0; is_saturated && h < spec.HV; ++h) problem.A_log->set(h, 0);
+    test::Random random(8);
+    problem.output_gradient = problem.v.clone();
+    problem.state_gradient = problem.initial_state->clone();
+    for (Tensor* const tensor : {&*problem.output_gradient, &*problem.state_gradient})
+      for (std::size_t i = 0; i < tensor->size(); ++i) tensor->set(i, random.normal());
+    REQUIRE(hypotheses::has_reference_backward(problem));
+    kda::RunOptions options;
+    options.dtype = DType::fp64, options.chunk_size = 16;
+    const kda::GradientTensors right = hypotheses::reference_backward(problem, options),
+                               wrong = hypotheses::reference_backward(problem, options, fault.fault);
+    options.dtype = DType::fp32;
+    kda::GradientTensors got = kda::run_chunk_backward(problem, options);
+    std::vector<hypotheses::FailedGradient> output;
+    for (std::size_t t = 0; t < got.size(); ++t) {
+      if (got[t].empty()) continue;
+      for (std::size_t i = 0; i < got[t].size(); ++i)
+        got[t].set(i, got[t].value(i) + wrong[t].value(i) - right[t].value(i));
+      output.push_back({std::string(got[t].name()), &got[t], 1e-5});
+    }
+    const hypotheses::Naming naming = hypotheses::name_gradient_fault(problem, output, 16, 2);
+    INFO(fault.name);
+    REQUIRE_FALSE(naming.causes.empty());
+    CHECK(naming.causes.front().fault == fault.name);
+    CHECK(naming.causes.front().explained > 0.99);
+    CHECK(naming.causes.size() == 1);
+  }
+}
+
+}  // namespace naming_tests
