@@ -239,8 +239,7 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
                                                    std::move(limits),
                                                    {}});
     last.evidence.terms = terms_over_truth(item, grounds.get().energies);
-    last.evidence.half_step = std::min(numeric::row_of(pairing.got->compute).operand_error,
-                                       numeric::row_of(numeric::ComputeFormat::fp32).operand_error);
+    last.evidence.compute = pairing.got->compute;
     last.evidence.backward = truth.pass == kda::Pass::backward;
     last.evidence.is_sum_over_tokens = item.tensor == "dA_log" || item.tensor == "ddt_bias";
     last.evidence.of_two_outputs = item.expected != nullptr;

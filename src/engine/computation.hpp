@@ -20,6 +20,7 @@ struct Computation {
   bool is_whole = false;  ///< it gives all of the output, faults included: no search finds a better one
   bool gives_most =
       false;  ///< ... to the bit: what it does not give is wrong; else another computation may give it
+  bool looks_further = false;   ///< where nothing is known: what hardly anybody computes is a twin, too
   std::string text = {};        ///< "chunk under fla with launch=pairs:4x32x1"
   std::string unlicensed = {};  ///< a rounding that its class does not license: "beta is rounded to bf16"
 

@@ -176,6 +176,7 @@ Power power_of(const kda::Problem& problem, std::string_view tensor, const Healt
   power.limits = limits_of(problem, tensor, kernel, answers, gates, memory_budget, exact);
   judge::Evidence evidence;
   evidence.stable_rms_ratio = answers.stable_rms_ratio(exact.values);
+  evidence.compute = kernel.compute();
   power.limits = judge::bounds(std::move(power.limits), evidence, answers.healthy().size());
   const PowerOfLimits limits(answers, exact, power.limits);
   power.is_finite = limits.is_finite();

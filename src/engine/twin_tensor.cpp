@@ -4,32 +4,33 @@
 #include <cmath>
 #include <span>
 
+#include "judge/verdict.hpp"
+
 namespace kda_check::engine {
 
 void TwinParameter::measure(std::size_t query_head, const HeadTruths& truths,
                             const std::vector<Values>& twins) {
   const auto truth = truths.tensors.find(name);
-  if (truth == truths.tensors.end() || !heads[query_head].errors.empty()) return;
-  Sums& sums = heads[query_head];
-  sums.errors.resize(twins.size()), sums.to_first.resize(twins.size() + answers.size());
-  const std::span<const double> values =
-      truth->second.subspan((query_head - truths.first) * per_query_head, per_query_head);
-  for (std::size_t i = 0; i < per_query_head; ++i) {
+  if (truth == truths.tensors.end() || !has_to_measure(query_head)) return;
+  const std::size_t count = per_query_head(), begin = query_head * count;
+  const std::span<const double> values = truth->second.subspan((query_head - truths.first) * count, count);
+  for (std::size_t i = 0; i < count; ++i) {
+    Sums& sums = heads[(begin + i) / per_head];
+    sums.errors.resize(twins.size() + answers.size()), sums.to_first.resize(twins.size() + answers.size());
     sums.truth.add_square(values[i]);
     const double first = twins.front().tensor->value(twins.front().first + i);
-    for (std::size_t f = 0; f < twins.size(); ++f) {
-      const double value = twins[f].tensor->value(twins[f].first + i);
-      sums.errors[f].add_square(value - values[i]), sums.to_first[f].add_square(value - first);
-    }
+    const auto add = [&](std::size_t whose, double value) {
+      sums.errors[whose].add_square(value - values[i]), sums.to_first[whose].add_square(value - first);
+    };
+    for (std::size_t f = 0; f < twins.size(); ++f) add(f, twins[f].tensor->value(twins[f].first + i));
     for (std::size_t a = 0; a < answers.size(); ++a)
-      sums.to_first[twins.size() + a].add_square(
-          answers[a]->tensor(name)->value(query_head * per_query_head + i) - first);
+      add(twins.size() + a, answers[a]->tensor(name)->value(begin + i));
   }
 }
 
 double TwinParameter::largest_rms_ratio(std::size_t first) const {
   double largest = 0;
-  for (std::size_t f = first; f < (heads.empty() ? 0 : heads.front().errors.size()); ++f) {
+  for (std::size_t f = first; f + answers.size() < (heads.empty() ? 0 : heads.front().errors.size()); ++f) {
     numeric::ProductSum error, truth;
     for (const Sums& sums : heads) error.add(sums.errors[f]), truth.add(sums.truth);
     const double ratio = relative_size(error, truth);
@@ -43,7 +44,7 @@ std::optional<judge::TwinJudgement> TwinParameter::judgement(std::size_t answer,
   /// As for a few errors of other tensors.
   constexpr double few = 2;
   if (heads.empty() || heads.front().errors.empty()) return std::nullopt;
-  const std::size_t twins = heads.front().errors.size();
+  const std::size_t twins = heads.front().errors.size() - answers.size();
   numeric::ProductSum truth, noise, own;
   std::vector<numeric::ProductSum> others(compared);
   for (const Sums& sums : heads) {
@@ -61,6 +62,28 @@ std::optional<judge::TwinJudgement> TwinParameter::judgement(std::size_t answer,
   if (!std::isfinite(result.ratio)) return std::nullopt;
   result.worst.energy = result.energy, result.worst.energy_limit = few * factor;
   result.worst.ratio = result.ratio;
+  return result;
+}
+
+std::optional<judge::TwinJudgement> TwinParameter::worst_head(std::size_t answer) const {
+  const judge::VerdictConstants& c = judge::verdict_constants;
+  const double most_times = c.most_of_few / c.beyond_with_few,
+               unit = numeric::format_of(answers[answer]->tensor(name)->dtype()).unit_roundoff();
+  std::optional<judge::TwinJudgement> result;
+  for (std::size_t head = 0; head < heads.size(); ++head) {
+    const Sums& sums = heads[head];
+    if (sums.errors.empty() || sums.truth.is_zero()) continue;
+    const std::size_t twins = sums.errors.size() - answers.size();
+    double most = unit;
+    for (std::size_t f = 0; f < twins; ++f) most = std::max(most, relative_size(sums.errors[f], sums.truth));
+    const double energy = relative_size(sums.errors[twins + answer], sums.truth) / most;
+    if (!std::isfinite(energy) || (result && energy <= result->energy)) continue;
+    result.emplace();
+    result->energy = result->worst.energy = energy, result->worst.energy_limit = most_times;
+    result->ratio = result->worst.ratio = energy / most_times;
+    result->floor = c.most_of_few * most, result->uneven = true;
+    result->worst.head = head;
+  }
   return result;
 }
 

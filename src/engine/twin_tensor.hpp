@@ -33,14 +33,19 @@ struct TwinTensor {
 /// The errors of twins in a gradient of parameters, which has no rows to judge.
 struct TwinParameter {
   std::string name;
-  std::size_t per_query_head;  ///< elements
+  std::size_t per_head, heads_per_query_head;  ///< elements of a value head
   std::vector<const Answered*> answers;
   struct Sums {
     numeric::ProductSum truth;
-    std::vector<numeric::ProductSum> errors;    ///< by twin
+    std::vector<numeric::ProductSum> errors;    ///< by twin, then by answer
     std::vector<numeric::ProductSum> to_first;  ///< how far from the first twin: twins, then answers
   };
-  std::vector<Sums> heads;  ///< by query head
+  std::vector<Sums> heads;  ///< by value head
+
+  std::size_t per_query_head() const { return heads_per_query_head * per_head; }
+  bool has_to_measure(std::size_t query_head) const {
+    return heads[query_head * heads_per_query_head].errors.empty();
+  }
 
   /// What a twin has of a query head, from an element of a tensor on.
   struct Values {
@@ -55,6 +60,9 @@ struct TwinParameter {
   /// judge::TwinSetting.
   std::optional<judge::TwinJudgement> judgement(std::size_t answer, std::size_t compared, double left,
                                                 double factor) const;
+  /// Of an answer that computes unlike anything that is known: the head whose error is the most times
+  /// that of the worst twin there, a single element being small in all of them by luck.
+  std::optional<judge::TwinJudgement> worst_head(std::size_t answer) const;
 };
 
 }  // namespace kda_check::engine

@@ -79,10 +79,14 @@ struct Twins::Class {
       judge::RowLayout layout = judge::row_layout(name, tensor->shape(), problem,
                                                   static_cast<std::size_t>(problem.options.chunk_size));
       if (layout.rows == 0) {
-        const std::size_t H = problem.dimensions().H;
+        const std::size_t HV = problem.dimensions().HV;
         auto one = std::ranges::find(parameters, name, &TwinParameter::name);
         if (one == parameters.end())
-          one = parameters.insert(one, {name, tensor->size() / H, {}, std::vector<TwinParameter::Sums>(H)});
+          one = parameters.insert(one, {name,
+                                        tensor->size() / HV,
+                                        problem.heads_per_group(),
+                                        {},
+                                        std::vector<TwinParameter::Sums>(HV)});
         one->answers.push_back(&answer);
         continue;
       }
@@ -108,12 +112,8 @@ struct Twins::Class {
   }
 
   bool has_to_measure(std::size_t query_head) const {
-    const auto is_new = [&](const TwinParameter& parameter) {
-      return parameter.heads[query_head].errors.empty();
-    };
-    return std::ranges::any_of(parameters, is_new) ||
-           std::ranges::any_of(tensors,
-                               [&](const TwinTensor& judged) { return judged.has_to_measure(query_head); });
+    const auto is_new = [&](const auto& judged) { return judged.has_to_measure(query_head); };
+    return std::ranges::any_of(parameters, is_new) || std::ranges::any_of(tensors, is_new);
   }
 
   bool has_decay_slopes(kda::Pass pass) const {
@@ -152,8 +152,9 @@ void Twins::add(const Answered& answer, const Computation& computation) {
   if (computation.is_known()) {
     key += hypotheses::identity(*computation.hypothesis, problem_);
     if (computation.left) key += fmt::format(" {} {}", answer.name, *computation.left);
-  } else if (computation.licensed) {
-    key += " near " + hypotheses::identity(*computation.licensed, problem_);
+  } else {
+    if (computation.licensed) key += " near " + hypotheses::identity(*computation.licensed, problem_);
+    if (computation.looks_further) key += " further";
   }
   for (const std::unique_ptr<Class>& known : classes_)
     if (known->key == key) {
@@ -165,11 +166,16 @@ void Twins::add(const Answered& answer, const Computation& computation) {
     const bool is_ours = computation.is_known() && !computation.left;
     return hypotheses::spread_around(known, *computation.licensed, problem_, is_ours);
   };
-  hypotheses::Spread spread =
-      computation.is_known()
-          ? around(*computation.hypothesis)
-          : hypotheses::spread_of_class(problem_, pass_, answer.compute, answer.dtype, answer.segments);
+  hypotheses::Spread spread = computation.is_known()
+                                  ? around(*computation.hypothesis)
+                                  : hypotheses::spread_of_class(problem_, pass_, answer.compute, answer.dtype,
+                                                                answer.segments, computation.looks_further);
   if (!computation.is_known() && computation.licensed) spread.add(around(*computation.licensed));
+  // Of what is given in part, other roundings may have done the rest.
+  if (computation.left && !computation.is_whole)
+    spread.add(
+        {{},
+         hypotheses::spread_of_class(problem_, pass_, answer.compute, answer.dtype, answer.segments).stable});
   if (spread.twins.size() < judge::fewest_twins) return;
   const std::size_t stable = spread.stable.size();
   classes_.push_back(std::make_unique<Class>(
@@ -303,12 +309,18 @@ void Twins::conclude(TruthSource& truths) {
     }
   for (const std::unique_ptr<Class>& one : classes_)
     for (const TwinParameter& parameter : one->parameters)
-      for (std::size_t a = 0; one->left && a < parameter.answers.size(); ++a)
-        if (const auto judgement = parameter.judgement(a, one->family.size() - one->stable, *one->left,
-                                                       most_times_twins(twins_of(pass_), one->compute)))
-          one->results[{parameter.answers[a], parameter.name}] = {
-              *judgement, "the whole tensor", {}, one->family.size() - one->stable, {},
-              true,       one->is_whole,      {}};
+      for (std::size_t a = 0; a < parameter.answers.size(); ++a) {
+        const std::size_t twins = one->family.size() - one->stable;
+        const auto judgement =
+            one->left
+                ? parameter.judgement(a, twins, *one->left, most_times_twins(twins_of(pass_), one->compute))
+                : parameter.worst_head(a);
+        if (!judgement) continue;
+        std::string place =
+            one->left ? std::string("the whole tensor") : fmt::format("head {}", judgement->worst.head);
+        one->results[{parameter.answers[a], parameter.name}] = {
+            *judgement, std::move(place), {}, twins, {}, one->is_known, one->is_whole, {}};
+      }
   if (beyond.empty()) return;
   const bool has_softplus = pass_ == kda::Pass::forward && problem_.options.gate == kda::Gate::softplus;
   const std::vector<CloserLook> looks = closer_looks(problem_, has_softplus, threads_, truths, beyond);

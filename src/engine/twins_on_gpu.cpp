@@ -67,7 +67,7 @@ void TwinsOnGpu::measure(TwinParameter& parameter, const AnswersOnGpu& twins) co
     const std::size_t query_head = first_ + i;
     std::vector<TwinParameter::Values> of_head;
     for (const tensor::Tensor& all : values)
-      of_head.push_back({&all, (query_head - twins.first) * parameter.per_query_head});
+      of_head.push_back({&all, (query_head - twins.first) * parameter.per_query_head()});
     parameter.measure(query_head, truths_, of_head);
   }
 }

@@ -210,6 +210,7 @@ class Round {
       if (!needs_others_to_agree(i)) return false;
       Computation& near = near_.emplace_back();
       near.licensed = pairings_[i].computation->licensed;
+      near.looks_further = true;
       pairings_[i].computation = &near;
       return true;
     });
@@ -248,17 +249,20 @@ class Round {
     for (Measured& item : measured(truth, some)) judge_one(item, which[item.pairing]);
   }
 
-  /// What is known gives it nearly, and twins alone speak against the rest: another computation may give
-  /// that.
+  /// Twins alone speak against somebody's output, and what is known gives it nearly at most: another
+  /// computation may give it.
   bool needs_others_to_agree(std::size_t pairing) const {
     const Computation* const computation = pairings_[pairing].computation;
-    if (computation == nullptr || !computation->left || computation->gives_most ||
-        !computation->unlicensed.empty())
+    if (computation == nullptr || computation->gives_most || !computation->unlicensed.empty() ||
+        pairings_[pairing].got->role == report::Role::variant)
       return false;
     bool is_beyond = false;
     for (const report::TensorResult& tensor : findings_.cases[cases_[pairing]].tensors) {
-      if (tensor.verdict == judge::Verdict::fail && !tensor.decided_by.empty()) return false;
-      is_beyond = is_beyond || tensor.verdict == judge::Verdict::fail;
+      if (tensor.verdict == judge::Verdict::fail && !tensor.decided_by.empty() &&
+          tensor.decided_by != "scaled_ulp")
+        return false;
+      is_beyond =
+          is_beyond || (tensor.twins && tensor.twins->ratio > 1 && tensor.verdict != judge::Verdict::pass);
     }
     return is_beyond;
   }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+
+#include "hypotheses/search_limits.hpp"
 
 namespace kda_check::hypotheses {
 
@@ -101,22 +104,34 @@ double Explained::least_robustly_by(const kda::Tensors& prediction) const {
   return shares.empty() ? 1 : *std::ranges::min_element(shares);
 }
 bool Explained::gives_most(const kda::Tensors& prediction) const {
-  return std::ranges::all_of(tensors_, [&](const OfTensor& one) {
+  std::set<double> given_errors;
+  for (const OfTensor& one : tensors_) {
     const tensor::Tensor& predicted = prediction.find(one.name)->second;
-    const std::size_t rows = one.output.size() / one.width, tokens = (rows + one.heads - 1) / one.heads,
-                      across = one.heads, down = (tokens + block_size - 1) / block_size;
-    std::vector<bool> is_given(down * across, true), is_there(down * across, false);
+    const std::size_t rows = one.output.size() / one.width;
+    if (kda::has_tokens(one.name) && (rows - one.first_row) / one.heads < block_size) return false;
+    struct Tile {
+      bool is_given = true;
+      std::vector<double> errors = {};
+    };
+    std::vector<Tile> tiles(((rows + one.heads - 1) / one.heads + block_size - 1) / block_size * one.heads);
     for (std::size_t row = one.first_row; row < rows; ++row) {
-      const std::size_t tile = row / across / block_size * across + row % across;
-      is_there[tile] = true;
-      for (std::size_t i = row * one.width; i < (row + 1) * one.width && is_given[tile]; ++i)
-        is_given[tile] = predicted.value(i) == one.output[i];
+      Tile& tile = tiles[row / one.heads / block_size * one.heads + row % one.heads];
+      for (std::size_t i = row * one.width; i < (row + 1) * one.width; ++i) {
+        tile.is_given = tile.is_given && predicted.value(i) == one.output[i];
+        if (one.output[i] != one.truth[i]) tile.errors.push_back(one.output[i] - one.truth[i]);
+      }
     }
     std::size_t given = 0, there = 0;
-    for (std::size_t tile = 0; tile < is_there.size(); ++tile)
-      there += is_there[tile], given += is_there[tile] && is_given[tile];
-    return 2 * given >= there;
-  });
+    for (const Tile& tile : tiles) {
+      if (tile.is_given && tile.errors.empty()) continue;
+      ++there;
+      if (!tile.is_given) continue;
+      ++given;
+      given_errors.insert(tile.errors.begin(), tile.errors.end());
+    }
+    if (2 * given < there) return false;
+  }
+  return given_errors.size() >= fewest_errors_of_starts;
 }
 double Explained::blocks_explained_by(const kda::Tensors& prediction, double least) const {
   return mean_of(means(prediction, true, [&](double explained) { return explained >= least ? 1.0 : 0.0; }));

@@ -27,8 +27,9 @@ class Explained {
   double robustly_by(const kda::Tensors& prediction) const;
   /// That of the tensor where it is smallest.
   double least_robustly_by(const kda::Tensors& prediction) const;
-  /// Whether it gives half of the tiles, of 16 rows of a head, of every tensor to the bit: then
-  /// what is left of others is a fault. A computation that differs has some of it in nearly every tile.
+  /// Whether it gives half of the tiles, of 16 rows of a head, that have an error in every tensor to the bit,
+  /// and enough errors that are not alike, of so many tokens at least: then what is left of others is a
+  /// fault. A computation that differs has some of it in nearly every tile.
   bool gives_most(const kda::Tensors& prediction) const;
   /// The share of those blocks of which `least` or more is explained: what a fault elsewhere does not change.
   double blocks_explained_by(const kda::Tensors& prediction, double least) const;

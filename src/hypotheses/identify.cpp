@@ -45,6 +45,7 @@ class Search {
                (!settings_.licence || unlicensed(one.hypothesis, *settings_.licence, problem()).empty());
       };
       if (const auto other = std::ranges::find_if(best, is_as_good); other != best.end()) now = *other;
+      if (now.score >= identified_from && now.score < 1) with_other_chunks(now);
       found.hypothesis = now.hypothesis;
       conclude(found);
       return found;
@@ -101,6 +102,15 @@ class Search {
     with.options.arithmetic.launch = launch_of(*one.hypothesis.variant, cuts_.first.part, options);
     Scored scored = scores_.of(std::move(with));
     if (scored.score > one.score) one = std::move(scored);
+  }
+
+  /// In chunks as hardly anybody has them, which differ in few tokens.
+  void with_other_chunks(Scored& one) {
+    std::vector<Hypothesis> list = moves(one.hypothesis, problem());
+    std::erase_if(list, [](const Hypothesis& other) { return !other.step.starts_with("chunk-size="); });
+    for (Hypothesis& other : list) other = described_from(one.hypothesis, std::move(other), problem());
+    for (Scored& other : scores_.ranked(std::move(list)))
+      if (other.score > one.score) one = std::move(other);
   }
 
   /// Climbed from the best starts; where that does not end well, from the best of what explains the first

@@ -49,6 +49,14 @@ const Row algorithms[] = {
      true},
 };
 
+/// In chunks as hardly anybody has them: what gates sum up to is lost there.
+const Row in_long_chunks[] = {
+    {true, 128, {"exponential=cuda"}},
+    {true, 128, {"decay=anchor-mid", "contraction=separate"}},
+    {true, 256, {"exponential=cuda"}},
+    {true, 256, {"decay=anchor-mid", "contraction=separate"}},
+};
+
 /// What no rounding is changed by.
 const Words orders[] = {
     {"reduction=blocks:16", "exponential=exp2-scaled"},
@@ -59,8 +67,8 @@ const Words orders[] = {
 };
 
 /// What a chunk form loses no digits by.
-const Words stable_words{"decay=anchor-pair:16", "inverse=substitution", "merge=nearest", "accumulator=fp32",
-                         "tail=difference"};
+const Words stable_words{"decay=anchor-pair:16", "inverse=substitution", "merge=nearest",
+                         "accumulator=fp32",     "tail=difference",      "readout=start"};
 /// Blocks are merged by products, whose operands a class may round.
 const Words stable_orders[] = {
     {"exponential=cuda-fast"}, {"reduction=sequential", "contraction=separate"}, {"inverse=blocks:16"}};
@@ -192,7 +200,7 @@ Spread spread_around(const Hypothesis& known, const Hypothesis& bounds, const kd
 }
 
 Spread spread_of_class(const kda::Problem& problem, kda::Pass pass, ComputeFormat compute,
-                       numeric::DType dtype, const kda::Segments& segments) {
+                       numeric::DType dtype, const kda::Segments& segments, bool long_chunks) {
   Spread spread;
   const bool backward = pass == kda::Pass::backward;
   const auto size_of = [&](std::size_t asked) {
@@ -202,12 +210,17 @@ Spread spread_of_class(const kda::Problem& problem, kda::Pass pass, ComputeForma
   const auto twin = [&](const Row& row, std::string_view storage) {
     return twin_of(row, storage, problem, backward, compute, dtype, size_of(row.chunk_size), segments);
   };
-  for (const std::string_view storage : storages)
-    for (const Row& row : algorithms) {
+  const auto add = [&](std::span<const Row> rows, std::string_view storage) {
+    for (const Row& row : rows) {
       const bool is_new = row.chunk || storage == storages.front();
       if (!is_new || row.only_of_stages || (row.only_in_fp32 && compute != ComputeFormat::fp32)) continue;
       if (auto one = twin(row, storage)) spread.twins.push_back(std::move(*one));
     }
+  };
+  for (const std::string_view storage : storages) {
+    add(algorithms, storage);
+    if (long_chunks) add(in_long_chunks, storage);
+  }
   // Longer chunks lose more in sums of gates.
   constexpr std::size_t long_chunk = 128;
   for (const Row& row : {Row{false, 0, {}}, Row{true, 0, {}}, Row{true, long_chunk, {}}})

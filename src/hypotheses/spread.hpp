@@ -32,9 +32,9 @@ Spread spread_around(const Hypothesis& known, const Hypothesis& bounds, const kd
                      bool is_ours = false);
 
 /// All algorithms of a class: products in `compute`, o stored in `dtype`. `segments`: the parts that chunk
-/// forms compute a sequence in.
+/// forms compute a sequence in. `long_chunks`: in those of 128 and 256 tokens, too.
 Spread spread_of_class(const kda::Problem& problem, kda::Pass pass, numeric::ComputeFormat compute,
-                       numeric::DType dtype, const kda::Segments& segments = {});
+                       numeric::DType dtype, const kda::Segments& segments = {}, bool long_chunks = false);
 
 /// Those whose stages are those of an output in chunks of that size. In 16 bits too a stage is fp32, the sum
 /// of the gates, where the orders of sums tell.

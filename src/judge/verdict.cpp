@@ -105,9 +105,11 @@ class Decision {
       if (!metric.is_known(m_)) continue;
       const double value = std::fabs(metric.value(m_));
       if (value <= limit.value) continue;
-      // Elements are a region of the test, which knows more of them.
+      // Elements are a region of the test, which knows more of them, and of terms of chunk forms that cancel
+      // where the recurrence has none.
       if (limit.source == derived && metric.name == "scaled_ulp" && evidence_.twins && !is_beyond(1) &&
-          value <= verdict_constants.margin * limit.value)
+          (value <= verdict_constants.margin * limit.value ||
+           (evidence_.backward && value > verdict_constants.no_terms)))
         continue;
       if (metric.name == "nonfinite") {
         const std::size_t decided = m_.mismatched_where_decided(evidence_.backward);
@@ -200,10 +202,14 @@ std::vector<Limit> bounds(std::vector<Limit> limits, const Evidence& evidence, s
   for (Limit& limit : limits) {
     const double read = evidence.stable_rms_ratio;
     if (limit.source != derived || limit.metric != "rms_ratio" || read == 0) continue;
-    const double value = are_few ? std::max(limit.value, verdict_constants.margin_of_few * read)
-                                 : std::clamp(limit.value, verdict_constants.least_margin * read,
-                                              std::max(verdict_constants.margin * read,
-                                                       verdict_constants.least_steps * evidence.half_step));
+    const VerdictConstants& c = verdict_constants;
+    const double operand = numeric::row_of(evidence.compute).operand_error,
+                 sum = std::min(operand, numeric::row_of(numeric::ComputeFormat::fp32).operand_error);
+    const double value =
+        are_few
+            ? std::clamp(limit.value, c.margin_of_few * read,
+                         std::max(c.most_of_few * read, c.least_steps * operand * evidence.terms))
+            : std::clamp(limit.value, c.least_margin * read, std::max(c.margin * read, c.least_steps * sum));
     if (value != limit.value) limit.value = value, limit.source = stable;
   }
   return limits;

@@ -9,22 +9,26 @@
 
 #include "judge/limits.hpp"
 #include "judge/measures/measures.hpp"
+#include "numeric/formats.hpp"
 
 namespace kda_check::judge {
 
 /// What decides. Calibration: docs/twins.md, "Both error rates".
 struct VerdictConstants {
   /// A correct kernel errs by at most so many times what the stable computation does, whatever is derived,
-  /// and may err by so many times that; where few errors decide by more, or as derived.
-  double margin = 4, least_margin = 2.5, margin_of_few = 6;
-  /// ... and by so many half steps of what sums are formed in: that the stable computation errs less is luck.
-  double least_steps = 4;
+  /// and may err by so many times that; where few errors decide, of which each may be small by luck, by more.
+  double margin = 4, least_margin = 2.5, margin_of_few = 6, most_of_few = 40;
+  /// ... and by so many half steps of what sums are formed in, where few errors decide of what products read:
+  /// that the stable computation errs less is luck.
+  double least_steps = 6;
   /// Statistic over limit: one healthy output in some 20000 is beyond its twins, hardly one by that much;
   /// where nobody knows how it computes, twins of other structures are further apart.
   double beyond_its_computation = 1.5, beyond_all_algorithms = 3;
   /// ... and with so few errors, which do not tell computations apart.
   double beyond_with_few = 4;
   std::size_t few_errors = 2000;
+  /// Error of an element over its terms, in units of these: it has none, and others cancel.
+  double no_terms = 0x1p40;
   /// The least error that has to be seen, in units of the terms that the truth is a sum of; between two
   /// outputs, of which both may err.
   double floor = 0.05, floor_of_two = 0.2;
@@ -64,7 +68,7 @@ struct Evidence {
   bool of_two_outputs = false;
   double terms = 1;             ///< how many times larger they are than the truth, rms
   double stable_rms_ratio = 0;  ///< what stable computations read; 0: nobody asked
-  double half_step = 0;         ///< at 1, of what sums are formed in
+  numeric::ComputeFormat compute = numeric::ComputeFormat::fp64;  ///< of products
   std::optional<BesideTwins> twins = {};
   std::string unlicensed = {};            ///< "beta is rounded to bf16"
   std::string computes_as = {};           ///< what gives all of it

@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "engine/power_faults.hpp"
-#include "explain/invariants/rearrangement.hpp"
 #include "hypotheses/naming/faults.hpp"
 #include "kda/bounds/log_decays.hpp"
 #include "numeric/elementary.hpp"
@@ -64,16 +63,6 @@ Sequence longest_of(const Problem& problem) {
   return *std::ranges::max_element(sequences, {}, &Sequence::length);
 }
 
-/// o of one token becomes that of another, all heads.
-void take_row(const Solved& healthy, Difference& to, const Sequence& sequence, std::size_t token,
-              std::size_t from) {
-  const kda::Dimensions& d = healthy.problem.dimensions();
-  const std::size_t row = d.HV * d.V, first = sequence.batch * d.T + sequence.begin;
-  for (std::size_t i = 0; i < row; ++i)
-    to.o[(first + token) * row + i] =
-        healthy.answer.o.value((first + from) * row + i) - healthy.answer.o.value((first + token) * row + i);
-}
-
 }  // namespace
 
 Difference output_itself(const Solved& healthy) {
@@ -82,11 +71,14 @@ Difference output_itself(const Solved& healthy) {
   return all;
 }
 
-Difference known_fault(const Solved& healthy, std::string_view name) {
-  constexpr std::size_t token = 64;
+Difference known_fault(const Solved& healthy, std::string_view name, std::size_t place) {
   Interpretation reading(healthy.problem);
-  std::ranges::find(hypotheses::faults(), name, &hypotheses::Fault::name)->change(reading, token);
+  std::ranges::find(hypotheses::faults(), name, &hypotheses::Fault::name)->change(reading, place);
   return misread(healthy, reading);
+}
+
+Difference last_row_stale(const Solved& healthy) {
+  return known_fault(healthy, "row_stale", healthy.problem.dimensions().T - 1);
 }
 
 Difference state_itself(const Solved& healthy) {
@@ -124,16 +116,6 @@ Difference gate_of_slowest_channel(const Solved& healthy) {
   return changed(healthy, kda::with_scaled_log_decays(plain, slowest, 1 - small_share), 1 / small_share);
 }
 
-Difference decay_missed(const Solved& healthy) {
-  Problem other = kda::with_log_decays(healthy.problem);
-  const kda::Dimensions& d = other.dimensions();
-  const Sequence sequence = longest_of(other);
-  const std::size_t row = d.HV * d.decays();
-  const std::size_t first = (sequence.batch * d.T + sequence.begin + middle_of(sequence.length())) * row;
-  for (std::size_t i = first; i < first + row; ++i) other.g.set(i, 0);
-  return changed(healthy, other);
-}
-
 Difference beta_scaled(const Solved& healthy) {
   Interpretation reading(healthy.problem);
   reading.beta_factor = 1 + small_share;
@@ -145,21 +127,6 @@ Difference initial_state_in_bf16(const Solved& healthy) {
   Problem other = kda::clone(healthy.problem);
   other.initial_state = other.initial_state->converted_to(DType::bf16).converted_to(DType::fp32);
   return changed(healthy, other);
-}
-
-Difference state_not_carried(const Solved& healthy) {
-  std::vector<Sequence> pieces;
-  const std::size_t rows = healthy.options.chunk_size;
-  for (const Sequence& sequence : healthy.problem.sequences())
-    for (std::size_t begin = 0; begin < sequence.length(); begin += rows)
-      pieces.push_back(sequence.part(begin, std::min(begin + rows, sequence.length())));
-  const int threads = healthy.options.threads;
-  const Answer right = kda::answer_in_fp64(healthy.problem, threads);
-  kda::Tensors wrong = kda::by_name({right.o.clone(), right.final_state.clone()});
-  Problem chunks = explain::excerpt(healthy.problem, pieces, explain::Layout::packed);
-  chunks.initial_state.reset();
-  explain::put_back(kda::by_name(kda::answer_in_fp64(chunks, threads)), pieces, healthy.problem, wrong);
-  return difference({std::move(wrong.at("o")), std::move(wrong.at("final_state"))}, right);
 }
 
 Difference carried_state_itself(const Solved& healthy) {
@@ -184,21 +151,6 @@ Difference carried_state_itself(const Solved& healthy) {
     for (std::size_t i = sequence.index * state; i < (sequence.index + 1) * state; ++i)
       all.final_state[i] = answer.final_state.value(i);
   }
-  return all;
-}
-
-Difference last_row_of_token_before(const Solved& healthy) {
-  Difference all = nothing(healthy);
-  for (const Sequence& sequence : healthy.problem.sequences())
-    if (sequence.length() > 1) take_row(healthy, all, sequence, sequence.length() - 1, sequence.length() - 2);
-  return all;
-}
-
-Difference row_of_token_before(const Solved& healthy) {
-  Difference all = nothing(healthy);
-  const Sequence sequence = longest_of(healthy.problem);
-  if (const std::size_t token = middle_of(sequence.length()); token > 0)
-    take_row(healthy, all, sequence, token, token - 1);
   return all;
 }
 

@@ -29,25 +29,22 @@ using Fault = Difference (*)(const Solved& healthy);
 Difference output_itself(const Solved& healthy);
 Difference state_itself(const Solved& healthy);
 
-/// A row of hypotheses/naming/faults.hpp; of one token, 64.
-Difference known_fault(const Solved& healthy, std::string_view name);
+/// A row of hypotheses/naming/faults.hpp; `place`: of one token that one, else the rows of a chunk.
+Difference known_fault(const Solved& healthy, std::string_view name, std::size_t place);
 // The recurrence misread.
 Difference gate_of_second_token(const Solved& healthy);  ///< at the first token of every chunk
 Difference gate_scaled(
     const Solved& healthy);  ///< log decays, for a small share, of which this is a multiple
 Difference gate_of_slowest_channel(
-    const Solved& healthy);                      ///< the same, of the channel that remembers longest
-Difference decay_missed(const Solved& healthy);  ///< of one token
-Difference beta_scaled(const Solved& healthy);   ///< for a small share
+    const Solved& healthy);                     ///< the same, of the channel that remembers longest
+Difference beta_scaled(const Solved& healthy);  ///< for a small share
 
 // States.
 Difference initial_state_in_bf16(const Solved& healthy);
-Difference state_not_carried(const Solved& healthy);     ///< every chunk starts from zeros
 Difference carried_state_itself(const Solved& healthy);  ///< what the state after the first chunk contributes
 
 // Rows of o.
-Difference last_row_of_token_before(const Solved& healthy);
-Difference row_of_token_before(const Solved& healthy);  ///< one token
+Difference last_row_stale(const Solved& healthy);       ///< that of the token before
 Difference output_of_last_head(const Solved& healthy);  ///< in the first
 
 /// Where a fault is: of those of one head in the longest sequence, unless it says all. States have heads,

@@ -184,9 +184,15 @@ TEST_CASE("bounds are no tighter and no wider than what the stable computation r
   CHECK(bound("rms_ratio", 1e9, 0.001, 10000) == c.margin * 0.001);
   CHECK(bound("rms_ratio", 1e-9, 0.001, 10000) == c.least_margin * 0.001);
   CHECK(bound("rms_ratio", 0.003, 0, 10000) == 0.003);
-  CHECK(bound("rms_ratio", 0.1, 0.001, 10) == 0.1);  // one of few may be larger than all of these
+  CHECK(bound("rms_ratio", 0.03, 0.001, 10) == 0.03);  // one of few may be larger than all of these
+  CHECK(bound("rms_ratio", 1e9, 0.001, 10) == c.most_of_few * 0.001);
   CHECK(bound("rms_ratio", 1e-9, 0.001, 10) == c.margin_of_few * 0.001);
   CHECK(bound("scaled_ulp", 100, 50, 10000) == 100);
+
+  // Of bf16 products a single one errs by up to half a step.
+  Evidence few;
+  few.stable_rms_ratio = 1e-9, few.compute = numeric::ComputeFormat::bf16, few.terms = 2;
+  CHECK(bounds({{"rms_ratio", 1.0, "derived"}}, few, 10).front().value == c.least_steps * 0x1p-8 * 2);
 
   Evidence evidence;
   evidence.stable_rms_ratio = 1;

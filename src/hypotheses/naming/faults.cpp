@@ -217,12 +217,14 @@ constexpr Fault list[] = {
     // Single tokens.
     {"last_token_dropped", "the last token is dropped: no output, no update", always,
      [](Interpretation& r, std::size_t) { r.last_token = LastToken::dropped; }},
-    {"last_row_stale", "the last row of o is that of the token before", always,
-     [](Interpretation& r, std::size_t) { r.last_token = LastToken::stale; }},
     {"last_row_unwritten", "the last row of o is not written (zero)", always,
      [](Interpretation& r, std::size_t) { r.last_token = LastToken::unwritten; }},
     {"write_lost", "the update of one token is lost", always,
      [](Interpretation& r, std::size_t token) { r.lost_write = token; }, At::token},
+    {"decay_missed", "the state does not decay at one token", always,
+     [](Interpretation& r, std::size_t token) { r.lost_decay = token; }, At::token},
+    {"row_stale", "a row of o is that of the token before", always,
+     [](Interpretation& r, std::size_t token) { r.stale_row = token; }, At::token},
 };
 
 }  // namespace

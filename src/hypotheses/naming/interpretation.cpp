@@ -65,7 +65,7 @@ class HeadInputs {
   /// The log decays of token t: [K].
   void gates(std::size_t t, std::vector<double>& row) const {
     const std::optional<std::size_t> from = delayed(t, reading_.gate_delay);
-    if (!from) return std::fill(row.begin(), row.end(), 0.0);
+    if (!from || reading_.lost_decay == t) return std::fill(row.begin(), row.end(), 0.0);
     double sum = 0;
     for (std::size_t k = 0; k < d_.K; ++k) sum += row[k] = log_decay(*from, k);
     for (double& x : row)
@@ -194,7 +194,7 @@ class Recurrence {
       if (fate != LastToken::dropped) {
         const std::vector<double> before = output_;
         step(t);
-        if (fate == LastToken::stale) output_ = before;
+        if (reading_.stale_row == t) output_ = before;
       }
       if (fate == LastToken::dropped || fate == LastToken::unwritten)
         std::fill(output_.begin(), output_.end(), 0.0);

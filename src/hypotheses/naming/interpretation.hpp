@@ -17,7 +17,6 @@ namespace kda_check::hypotheses {
 enum class LastToken : unsigned char {
   computed,
   dropped,    ///< neither read nor written: its row of o is zero
-  stale,      ///< its row of o is that of the token before
   unwritten,  ///< its row of o is zero; the state is right
 };
 
@@ -78,6 +77,8 @@ struct Interpretation {
   bool goes_on = false;  ///< a sequence starts from where the one before ended, whatever its initial state
   LastToken last_token = LastToken::computed;
   std::optional<std::size_t> lost_write;  ///< the token whose update of the state is lost
+  std::optional<std::size_t> lost_decay;  ///< the token at which the state does not decay
+  std::optional<std::size_t> stale_row;   ///< the token whose row of o is that of the one before
   std::optional<std::size_t> lost_state;  ///< the token that reads zeros for the state before it
   // Roundings.
   Function round_beta = &identity, round_decay = &identity, round_residual = &identity,

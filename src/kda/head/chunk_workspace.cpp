@@ -135,10 +135,11 @@ void ChunkWorkspace<T>::load(const HeadReader<T>& reader, const Sequence& s, std
   reader.beta(s, head, begin, rows, beta_);
   const bool by_triton = reduction.kind == ReductionKind::triton;
   const bool is_log2_each = block.operations.gates == Gates::log2_each;
-  GateProduct<T> product{by_triton || is_log2_each ? factors_ : nullptr};
+  const bool has_factors = by_triton || is_log2_each;
+  GateProduct<T> product{has_factors ? factors_ : nullptr};
   reader.log_decay(s, head, begin, rows, G, k_stride_, &product);
   const bool is_gated = product.constant != 0;
-  const bool is_product = is_gated && !product.of_tanh;  // else a fma has rounded it already
+  const bool is_product = has_factors && is_gated && !product.of_tanh;  // else it has been rounded already
   if (is_log2_each) {
     product.constant = (is_gated ? product.constant : 1) * std::numbers::log2e;
     const T constant = static_cast<T>(product.constant);
