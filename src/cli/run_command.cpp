@@ -73,6 +73,9 @@ struct RunOptions {
           request.judging.undecided = verdict == "pass" ? judge::Verdict::pass : judge::Verdict::fail;
         },
         "Call a tensor that is INCONCLUSIVE so");
+    parser.flag("--as-declared", request.judging.as_declared,
+                "A recorded output fails where it computes otherwise than its name says (docs/twins.md);\n"
+                "else that is a note");
     parser.group("What else is tried");
     parser.flag("--stages", request.stages,
                 "Compare the intermediates of the chunk form (and those a file holds) with the truth, and\n"

@@ -83,6 +83,7 @@ Computation identified_computation(const Answered& output, const kda::Problem& p
       special != kda::Special::triton_logf)
     known.text += ", softplus as log2(1 + 2^x) by lg2.approx";  // docs/findings.md
   known.unlicensed = join(found.unlicensed, ", ");
+  known.is_as_declared = found.is_as_declared;
   return known;
 }
 

@@ -23,6 +23,7 @@ struct Computation {
   bool looks_further = false;   ///< where nothing is known: what hardly anybody computes is a twin, too
   std::string text = {};        ///< "chunk under fla with launch=pairs:4x32x1"
   std::string unlicensed = {};  ///< a rounding that its class does not license: "beta is rounded to bf16"
+  bool is_as_declared = true;   ///< no: what is said of it explains clearly less
 
   bool is_known() const { return hypothesis.has_value(); }
 };

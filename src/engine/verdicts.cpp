@@ -223,6 +223,9 @@ class Round {
     for (std::size_t i = 0; i < pairings_.size(); ++i) {
       const Pairing& pairing = pairings_[i];
       note_assumptions(*pairing.got, pairing.tensors);
+      if (pairing.computation != nullptr && !pairing.computation->is_as_declared)
+        note(fmt::format("{}: not as declared: it computes as {}", pairing.got->name,
+                         pairing.computation->text));
       if (pairing.computation != nullptr && !beside_twins[i] && pairing.got->role != report::Role::variant)
         note(fmt::format("{}: its limits decide alone, as it has no three twins", pairing.got->name));
     }
@@ -274,6 +277,9 @@ class Round {
     judge::Evidence& evidence = item.evidence;
     evidence.by_hand = of.limits[static_cast<std::size_t>(tensor)];
     evidence.floor = of.asked->judging.floor, evidence.undecided = of.asked->judging.undecided;
+    const Computation* const computation = pairings_[pairing].computation;
+    if (of.asked->judging.as_declared && computation != nullptr && !computation->is_as_declared)
+      evidence.not_as_declared = "it computes as " + computation->text;
     if (item.twins) {
       evidence.twins = beside(*item.twins);
       item.measures.has_twins = true, item.measures.twins = item.twins->judgement.ratio;

@@ -47,6 +47,7 @@ class Search {
       if (const auto other = std::ranges::find_if(best, is_as_good); other != best.end()) now = *other;
       if (now.score >= identified_from && now.score < 1) with_other_chunks(now);
       found.hypothesis = now.hypothesis;
+      found.is_as_declared = is_as_declared(now);
       conclude(found);
       return found;
     }
@@ -63,6 +64,7 @@ class Search {
     }
     found.cannot_be_told_apart = ties(now);
     found.hypothesis = now.hypothesis;
+    found.is_as_declared = is_as_declared(now);
     conclude(found);
     return found;
   }
@@ -80,6 +82,13 @@ class Search {
       }
     std::erase_if(list, [&](const Hypothesis& one) { return !is_possible(one, problem()); });
     return scores_.ranked(std::move(list));
+  }
+
+  bool is_as_declared(const Scored& now) {
+    if (settings_.declared == nullptr) return true;
+    Hypothesis said = *settings_.declared;
+    said.pass = whole_.pass();
+    return !is_possible(said, problem()) || scores_.of(std::move(said)).score >= now.score - as_good;
   }
 
   std::vector<Hypothesis> known_kernels() const {

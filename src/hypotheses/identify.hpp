@@ -52,6 +52,7 @@ struct Identification {
   std::size_t tried = 0;                            ///< computations
   std::vector<std::string> unlicensed{};            ///< roundings of its own, where they tell
   bool is_licensed = true;                          ///< no: it has some, whether they tell or not
+  bool is_as_declared = true;                       ///< no: what is said of it explains clearly less
   std::vector<std::string> cannot_be_told_apart{};  ///< other values of settings that explain as much
   std::vector<Advice> advice{};                     ///< where it is identified, and asked
   std::vector<Share> shares{};  ///< what each setting costs, where it is identified, and asked

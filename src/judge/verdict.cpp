@@ -128,6 +128,7 @@ class Decision {
       by_bounds = by_bounds || !is_set(limit);
     }
     if (!evidence_.unlicensed.empty()) add("", evidence_.unlicensed);
+    if (!evidence_.not_as_declared.empty()) add("", "not as declared: " + evidence_.not_as_declared);
     if (result_.reason.empty()) return false;
     if (by_bounds && !evidence_.computes_as.empty() && evidence_.unlicensed.empty())
       result_.reason +=

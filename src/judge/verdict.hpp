@@ -72,6 +72,7 @@ struct Evidence {
   std::optional<BesideTwins> twins = {};
   std::string unlicensed = {};            ///< "beta is rounded to bf16"
   std::string computes_as = {};           ///< what gives all of it
+  std::string not_as_declared = {};       ///< ... where something else is said, and that is to fail
   std::optional<double> floor = {};       ///< asked for: above it nothing is decided
   std::optional<Verdict> undecided = {};  ///< what INCONCLUSIVE is to be
   std::vector<LimitLayer> by_hand = {};   ///< laid over what is derived

@@ -226,6 +226,7 @@ void add_judging(Hash& hash, const Case& item) {
   for (const std::optional<double>& bound : {judging.atol, judging.rtol, judging.floor})
     hash.add(bound ? fmt::format("{:a}", *bound) : std::string());
   if (judging.undecided) hash.add(std::string(judge::name_of(*judging.undecided)));
+  if (judging.as_declared) hash.add("as declared");
 }
 
 }  // namespace

@@ -143,6 +143,7 @@ class ReproLine {
     if (!asked_.has_test()) add("--test", "off");
     if (asked_.judging.floor) add("--floor", fmt::format("{:g}", *asked_.judging.floor));
     if (asked_.judging.undecided) add("--undecided", std::string(judge::name_of(*asked_.judging.undecided)));
+    if (asked_.judging.as_declared) add("--as-declared");
   }
 
   /// Those of a line and of the command line over it, a metric once: the last wins.

@@ -77,6 +77,7 @@ Request under(Request line, const Request& command) {
   replace(line.judging.worst, command.judging.worst);
   replace(line.judging.floor, command.judging.floor);
   replace(line.judging.undecided, command.judging.undecided);
+  line.judging.as_declared = line.judging.as_declared || command.judging.as_declared;
   line.judging.limits.insert(line.judging.limits.end(), command.judging.limits.begin(),
                              command.judging.limits.end());
   if (!command.tolerance.empty()) line.tolerance = command.tolerance;

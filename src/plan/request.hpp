@@ -60,6 +60,7 @@ struct Judging {
   std::optional<std::size_t> worst;                         ///< points to list
   std::optional<double> floor;  ///< least error that has to be seen, in units of its terms; 0.05 usually
   std::optional<judge::Verdict> undecided;  ///< pass or fail: what INCONCLUSIVE is to be
+  bool as_declared = false;                 ///< an output that computes otherwise than is said fails
 
   /// The usual number of points.
   std::size_t worst_or_usual() const { return worst.value_or(5); }

@@ -47,14 +47,16 @@ Computed computed(const Kernel& kernel) {
   return result;
 }
 
-/// Of a file that does not say how the output was computed, but for the precision of its products.
-report::CaseResult judged(const Computed& computed, std::optional<numeric::ComputeFormat> compute = {}) {
+/// Of a file whose name of the output says how it was computed, or does not; and the precision of its
+/// products.
+report::CaseResult judged(const Computed& computed, std::optional<numeric::ComputeFormat> compute = {},
+                          const std::string& name = "mine", bool as_declared = false) {
   const test::TemporaryFolder folder;
   const std::string path = folder / "mine.h5";
   fixture::WriteRequest request;
   request.name = "mine", request.problem = &computed.problem;
   request.expected.push_back(
-      {"mine",
+      {name,
        "",
        "",
        compute.value_or(kda::compute_format(chunk(), computed.options.dtype, computed.options.arithmetic)),
@@ -64,6 +66,7 @@ report::CaseResult judged(const Computed& computed, std::optional<numeric::Compu
   plan::Request asked = test::request_for({path});
   asked.selection.variants = plan::Names{};
   asked.selection.against = plan::Names{"oracle"};
+  asked.judging.as_declared = as_declared;
   return test::ran(asked).cases.at(0);
 }
 
@@ -115,6 +118,16 @@ TEST_CASE("a rounding that its class does not license fails by its name", "[engi
     CHECK(result.verdict == Verdict::fail);
     CHECK_THAT(result.reason, ContainsSubstring(rounding.sentence));
   }
+}
+
+TEST_CASE("an output that computes otherwise than its name says fails as declared, and passes else",
+          "[engine]") {
+  const Computed one = computed({"cula-sm90", "lb_real:K=64,V=64,T=200,H=2"});
+  CHECK(judged(one, {}, "cula_sm90", true).verdict == Verdict::pass);
+  CHECK(judged(one, {}, "flash_kda").verdict == Verdict::pass);
+  const report::CaseResult otherwise = judged(one, {}, "flash_kda", true);
+  CHECK(otherwise.verdict == Verdict::fail);
+  CHECK_THAT(otherwise.reason, ContainsSubstring("not as declared: it computes as chunk under cula-sm90"));
 }
 
 TEST_CASE("a kernel whose factored decays overflow fails, and is told which, where and by how much",
