@@ -278,8 +278,8 @@ class Search {
                     ? Identity::too_few_errors
                 : is_explained || found.blocks >= settled_from ? Identity::identified
                                                                : Identity::stranger;
-    if (found.end != Identity::identified) return;
     if (settings_.licence) add_unlicensed(found);
+    if (found.end != Identity::identified) return;
     if (settings_.starts_only) return;
     if (settings_.shares) found.shares = shares_of(found.hypothesis, cuts_.first, settings_.threads);
     if (settings_.advise) found.advice = advice_of(found.hypothesis, cuts_.first, settings_.threads);
@@ -295,7 +295,7 @@ class Search {
         licence.compute == numeric::ComputeFormat::bf16 || licence.compute == numeric::ComputeFormat::fp16;
     found.is_licensed =
         list.empty() || (is_narrow && !found.hypothesis.preset.empty() && found.hypothesis.changes == 0);
-    if (found.is_licensed || found.errors < fewest_errors) return;
+    if (found.end != Identity::identified || found.is_licensed || found.errors < fewest_errors) return;
     const kda::Tensors with = scores_.prediction(found.hypothesis),
                        without = scores_.prediction(licensed(found.hypothesis, licence, problem()));
     for (const auto& [name, tensor] : cuts_.first.part.recorded) {

@@ -120,6 +120,16 @@ TEST_CASE("a rounding that its class does not license fails by its name", "[engi
   }
 }
 
+TEST_CASE("roundings that are not licensed excuse nothing in what comes nearest to an output",
+          "[engine][twins]") {
+  Computed one =
+      computed({"storage=fp16@products", "k3_layer1:T=100,H=1,seed=875867872,K=64,V=32", DType::fp32});
+  kda::Problem other = kda::clone(one.problem);
+  for (std::size_t i = 0; i < other.g.size(); ++i) other.g.set(i, other.g.value(i) * (1 + 0x1p-5));
+  one.answer = chunk().run(other, one.options);
+  CHECK_THAT(judged(one).reason, ContainsSubstring("the log decays of head 0: 3.1 % too large"));
+}
+
 TEST_CASE("an output that computes otherwise than its name says fails as declared, and passes else",
           "[engine]") {
   const Computed one = computed({"cula-sm90", "lb_real:K=64,V=64,T=200,H=2"});
