@@ -30,7 +30,7 @@ Answered Answered::described() const {
   copy.name = name, copy.role = role, copy.pass = pass, copy.device = device, copy.arithmetic = arithmetic;
   copy.dtype = dtype, copy.compute = compute, copy.compute_assumed_from = compute_assumed_from,
   copy.form = form;
-  copy.said = said, copy.segments = segments;
+  copy.said = said, copy.said_chunk_size = said_chunk_size, copy.segments = segments;
   copy.chunk_size = chunk_size;
   return copy;
 }
@@ -55,7 +55,7 @@ Answered described(const plan::Answer& answer, kda::Pass pass, const plan::Probl
   } else if (const fixture::ExpectedGroup* const group = problem.source->expected_named(answer.name)) {
     result.device = group->device;
     result.arithmetic = group->implementation;
-    result.said = plan::arithmetic_of(*group);
+    result.said = plan::arithmetic_of(*group), result.said_chunk_size = plan::chunk_size_of(*group);
     const fixture::ComputeClaim claim = group->compute_claim(problem.outline.operand_dtype());
     result.compute = claim.format, result.compute_assumed_from = claim.assumed_from;
   }

@@ -19,8 +19,9 @@ struct Answered {
   numeric::ComputeFormat compute = numeric::ComputeFormat::fp32;
   std::string compute_assumed_from;  ///< "the element type of its o"; empty when somebody said it
   judge::Form form = judge::Form::unknown;
-  kda::Arithmetic said;    ///< how it computes, as far as it says so
-  kda::Segments segments;  ///< the parts it is known to be computed in
+  kda::Arithmetic said;             ///< how it computes, as far as it says so
+  std::size_t said_chunk_size = 0;  ///< likewise
+  kda::Segments segments;           ///< the parts it is known to be computed in
   std::size_t chunk_size = 64;
   kda::Tensors tensors;
 

@@ -27,7 +27,7 @@ Hypothesis said_by(const Answered& output, std::string_view variant) {
   said.variant = &kda::variant_named(variant);
   said.pass = output.pass;
   said.options.dtype = output.dtype;
-  said.options.chunk_size = output.chunk_size;
+  said.options.chunk_size = output.said_chunk_size != 0 ? output.said_chunk_size : output.chunk_size;
   said.options.arithmetic = output.said;
   return said;
 }
@@ -83,7 +83,7 @@ Computation identified_computation(const Answered& output, const kda::Problem& p
       special != kda::Special::triton_logf)
     known.text += ", softplus as log2(1 + 2^x) by lg2.approx";  // docs/findings.md
   known.unlicensed = join(found.unlicensed, ", ");
-  known.is_as_declared = found.is_as_declared;
+  known.is_as_declared = found.is_as_declared || output.said == kda::Arithmetic{};  // chunks are a problem's
   return known;
 }
 

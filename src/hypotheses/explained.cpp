@@ -127,7 +127,8 @@ bool Explained::gives_most(const kda::Tensors& prediction) const {
       ++there;
       if (!tile.is_given) continue;
       ++given;
-      given_errors.insert(tile.errors.begin(), tile.errors.end());
+      for (const double error : tile.errors)
+        if (given_errors.size() < fewest_errors_of_starts && std::isfinite(error)) given_errors.insert(error);
     }
     if (2 * given < there) return false;
   }

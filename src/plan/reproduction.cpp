@@ -106,6 +106,15 @@ kda::Arithmetic arithmetic_of(const fixture::ExpectedGroup& group) {
   return arithmetic;
 }
 
+std::size_t chunk_size_of(const fixture::ExpectedGroup& group) {
+  try {
+    const std::optional<Reproduction> known = reproduction_of(group);
+    return known ? known->chunk_size : 0;
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
 std::string implementation_text(const kda::Variant& variant, const kda::RunOptions& options,
                                 const kda::Outline& problem) {
   std::string text =

@@ -30,6 +30,8 @@ std::optional<Reproduction> reproduction_of(const fixture::ExpectedGroup& group,
 
 /// How such a group computes in chunks; of one that does not, or that nothing is known of, as is usual.
 kda::Arithmetic arithmetic_of(const fixture::ExpectedGroup& group);
+/// The rows of its chunks; 0 where it says nothing of them.
+std::size_t chunk_size_of(const fixture::ExpectedGroup& group);
 
 /// "kda-check 0.1.0: contraction=fused ...": what `capture` writes beside an answer, for reproduction_of.
 std::string implementation_text(const kda::Variant& variant, const kda::RunOptions& options,

@@ -132,12 +132,12 @@ TEST_CASE("roundings that are not licensed excuse nothing in what comes nearest 
 
 TEST_CASE("an output that computes otherwise than its name says fails as declared, and passes else",
           "[engine]") {
-  const Computed one = computed({"cula-sm90", "lb_real:K=64,V=64,T=200,H=2"});
-  CHECK(judged(one, {}, "cula_sm90", true).verdict == Verdict::pass);
-  CHECK(judged(one, {}, "flash_kda").verdict == Verdict::pass);
-  const report::CaseResult otherwise = judged(one, {}, "flash_kda", true);
+  const Computed one = computed({"flash-kda", "lb_real:K=64,V=64,T=200,H=2"});
+  CHECK(judged(one, {}, "flash_kda", true).verdict == Verdict::pass);
+  CHECK(judged(one, {}, "cula_sm90").verdict == Verdict::pass);
+  const report::CaseResult otherwise = judged(one, {}, "cula_sm90", true);
   CHECK(otherwise.verdict == Verdict::fail);
-  CHECK_THAT(otherwise.reason, ContainsSubstring("not as declared: it computes as chunk under cula-sm90"));
+  CHECK_THAT(otherwise.reason, ContainsSubstring("not as declared: it computes as chunk under flash-kda"));
 }
 
 TEST_CASE("a kernel whose factored decays overflow fails, and is told which, where and by how much",
