@@ -1,7 +1,5 @@
 #include "engine/answered.hpp"
 
-#include "plan/reproduction.hpp"
-
 namespace kda_check::engine {
 
 namespace {
@@ -30,7 +28,7 @@ Answered Answered::described() const {
   copy.name = name, copy.role = role, copy.pass = pass, copy.device = device, copy.arithmetic = arithmetic;
   copy.dtype = dtype, copy.compute = compute, copy.compute_assumed_from = compute_assumed_from,
   copy.form = form;
-  copy.said = said, copy.said_chunk_size = said_chunk_size, copy.segments = segments;
+  copy.said = said, copy.segments = segments;
   copy.chunk_size = chunk_size;
   return copy;
 }
@@ -49,13 +47,13 @@ Answered described(const plan::Answer& answer, kda::Pass pass, const plan::Probl
     result.compute =
         kda::compute_format(variant, answer.dtype, answer.options.arithmetic, pass == kda::Pass::backward);
     result.form = variant.axes.chunk ? judge::Form::chunk : judge::Form::recurrence;
-    result.said = answer.options.arithmetic;
+    result.said.arithmetic = answer.options.arithmetic;
     result.segments = answer.options.arithmetic.segments;
     result.chunk_size = answer.options.chunk_size;
   } else if (const fixture::ExpectedGroup* const group = problem.source->expected_named(answer.name)) {
     result.device = group->device;
     result.arithmetic = group->implementation;
-    result.said = plan::arithmetic_of(*group), result.said_chunk_size = plan::chunk_size_of(*group);
+    result.said = plan::declaration_of(*group);
     const fixture::ComputeClaim claim = group->compute_claim(problem.outline.operand_dtype());
     result.compute = claim.format, result.compute_assumed_from = claim.assumed_from;
   }

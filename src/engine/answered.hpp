@@ -6,6 +6,7 @@
 #include "judge/limits.hpp"
 #include "kda/problem/passes.hpp"
 #include "plan/plan.hpp"
+#include "plan/reproduction.hpp"
 #include "report/document.hpp"
 
 namespace kda_check::engine {
@@ -19,9 +20,8 @@ struct Answered {
   numeric::ComputeFormat compute = numeric::ComputeFormat::fp32;
   std::string compute_assumed_from;  ///< "the element type of its o"; empty when somebody said it
   judge::Form form = judge::Form::unknown;
-  kda::Arithmetic said;             ///< how it computes, as far as it says so
-  std::size_t said_chunk_size = 0;  ///< likewise
-  kda::Segments segments;           ///< the parts it is known to be computed in
+  plan::Declaration said;  ///< how it computes, as far as it says so
+  kda::Segments segments;  ///< the parts it is known to be computed in
   std::size_t chunk_size = 64;
   kda::Tensors tensors;
 

@@ -27,8 +27,8 @@ Hypothesis said_by(const Answered& output, std::string_view variant) {
   said.variant = &kda::variant_named(variant);
   said.pass = output.pass;
   said.options.dtype = output.dtype;
-  said.options.chunk_size = output.said_chunk_size != 0 ? output.said_chunk_size : output.chunk_size;
-  said.options.arithmetic = output.said;
+  said.options.chunk_size = output.said.chunk_size != 0 ? output.said.chunk_size : output.chunk_size;
+  said.options.arithmetic = output.said.arithmetic;
   return said;
 }
 
@@ -57,7 +57,7 @@ Computation identified_computation(const Answered& output, const kda::Problem& p
   search.forward = forward;
   search.licence = licence;
   const Hypothesis declared = said_by(output, "chunk");
-  if (!(output.said == kda::Arithmetic{}) || output.chunk_size != Answered{}.chunk_size)
+  if (!(output.said.arithmetic == kda::Arithmetic{}) || output.chunk_size != Answered{}.chunk_size)
     search.declared = &declared;
   const hypotheses::RecordedOutput recorded(problem, output.pass, output.tensors, output.dtype);
   const hypotheses::Identification found = hypotheses::identify(recorded, output.dtype, search);
@@ -83,7 +83,8 @@ Computation identified_computation(const Answered& output, const kda::Problem& p
       special != kda::Special::triton_logf)
     known.text += ", softplus as log2(1 + 2^x) by lg2.approx";  // docs/findings.md
   known.unlicensed = join(found.unlicensed, ", ");
-  known.is_as_declared = found.is_as_declared || output.said == kda::Arithmetic{};  // chunks are a problem's
+  known.is_as_declared =
+      found.is_as_declared || output.said.arithmetic == kda::Arithmetic{};  // chunks are a problem's
   return known;
 }
 

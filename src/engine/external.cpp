@@ -106,7 +106,7 @@ Answered read_answer(const std::string& path, const ExternalProgram& program, co
   answer.pass = pass;
   answer.device = group.device;
   answer.arithmetic = group.implementation;
-  answer.said = plan::arithmetic_of(group), answer.said_chunk_size = plan::chunk_size_of(group);
+  answer.said = plan::declaration_of(group);
   const fixture::ComputeClaim claim = group.compute_claim(kda::Outline(problem).operand_dtype());
   answer.compute = claim.format, answer.compute_assumed_from = claim.assumed_from;
   answer.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);

@@ -30,7 +30,7 @@ void TwinParameter::measure(std::size_t query_head, const HeadTruths& truths,
 
 double TwinParameter::largest_rms_ratio(std::size_t first) const {
   double largest = 0;
-  for (std::size_t f = first; f + answers.size() < (heads.empty() ? 0 : heads.front().errors.size()); ++f) {
+  for (std::size_t f = first; f < twin_count(); ++f) {
     numeric::ProductSum error, truth;
     for (const Sums& sums : heads) error.add(sums.errors[f]), truth.add(sums.truth);
     const double ratio = relative_size(error, truth);
@@ -43,12 +43,11 @@ std::optional<judge::TwinJudgement> TwinParameter::judgement(std::size_t answer,
                                                              double left, double factor) const {
   /// As for a few errors of other tensors.
   constexpr double few = 2;
-  if (heads.empty() || heads.front().errors.empty()) return std::nullopt;
-  const std::size_t twins = heads.front().errors.size() - answers.size();
+  if (twin_count() == 0) return std::nullopt;
   numeric::ProductSum truth, noise, own;
   std::vector<numeric::ProductSum> others(compared);
   for (const Sums& sums : heads) {
-    truth.add(sums.truth), noise.add(sums.errors.front()), own.add(sums.to_first[twins + answer]);
+    truth.add(sums.truth), noise.add(sums.errors.front()), own.add(sums.to_first[twin_count() + answer]);
     for (std::size_t f = 0; f < compared; ++f) others[f].add(sums.to_first[f]);
   }
   if (truth.is_zero()) return std::nullopt;
@@ -70,13 +69,14 @@ std::optional<judge::TwinJudgement> TwinParameter::worst_head(std::size_t answer
   const double most_times = c.most_of_few / c.beyond_with_few,
                unit = numeric::format_of(answers[answer]->tensor(name)->dtype()).unit_roundoff();
   std::optional<judge::TwinJudgement> result;
+  if (twin_count() == 0) return result;
   for (std::size_t head = 0; head < heads.size(); ++head) {
     const Sums& sums = heads[head];
     if (sums.errors.empty() || sums.truth.is_zero()) continue;
-    const std::size_t twins = sums.errors.size() - answers.size();
     double most = unit;
-    for (std::size_t f = 0; f < twins; ++f) most = std::max(most, relative_size(sums.errors[f], sums.truth));
-    const double energy = relative_size(sums.errors[twins + answer], sums.truth) / most;
+    for (std::size_t f = 0; f < twin_count(); ++f)
+      most = std::max(most, relative_size(sums.errors[f], sums.truth));
+    const double energy = relative_size(sums.errors[twin_count() + answer], sums.truth) / most;
     if (!std::isfinite(energy) || (result && energy <= result->energy)) continue;
     result.emplace();
     result->energy = result->worst.energy = energy, result->worst.energy_limit = most_times;

@@ -47,6 +47,11 @@ struct TwinParameter {
     return heads[query_head * heads_per_query_head].errors.empty();
   }
 
+  /// Of which errors are known.
+  std::size_t twin_count() const {
+    return heads.front().errors.empty() ? 0 : heads.front().errors.size() - answers.size();
+  }
+
   /// What a twin has of a query head, from an element of a tensor on.
   struct Values {
     const tensor::Tensor* tensor;

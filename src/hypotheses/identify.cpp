@@ -47,7 +47,6 @@ class Search {
       if (const auto other = std::ranges::find_if(best, is_as_good); other != best.end()) now = *other;
       if (now.score >= identified_from && now.score < 1) with_other_chunks(now);
       found.hypothesis = now.hypothesis;
-      found.is_as_declared = is_as_declared(now);
       conclude(found);
       return found;
     }
@@ -64,7 +63,6 @@ class Search {
     }
     found.cannot_be_told_apart = ties(now);
     found.hypothesis = now.hypothesis;
-    found.is_as_declared = is_as_declared(now);
     conclude(found);
     return found;
   }
@@ -84,11 +82,12 @@ class Search {
     return scores_.ranked(std::move(list));
   }
 
-  bool is_as_declared(const Scored& now) {
+  bool is_as_declared(const Hypothesis& found) {
     if (settings_.declared == nullptr) return true;
     Hypothesis said = *settings_.declared;
     said.pass = whole_.pass();
-    return !is_possible(said, problem()) || scores_.of(std::move(said)).score >= now.score - as_good;
+    return !is_possible(said, problem()) ||
+           scores_.of(std::move(said)).score >= scores_.of(found).score - as_good;
   }
 
   std::vector<Hypothesis> known_kernels() const {
@@ -251,6 +250,7 @@ class Search {
 
   void conclude(Identification& found) {
     const kda::Tensors predicted = scores_.prediction(found.hypothesis);
+    found.is_as_declared = is_as_declared(found.hypothesis);
     found.explained = scores_.measured().by(predicted);
     found.differing = differing_bits(predicted, cuts_.first.part.recorded);
     for (const auto& [name, tensor] : cuts_.first.part.recorded) found.elements += tensor.size();

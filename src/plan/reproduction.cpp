@@ -94,25 +94,18 @@ std::optional<Reproduction> reproduction_of(const fixture::ExpectedGroup& group,
   return std::nullopt;
 }
 
-kda::Arithmetic arithmetic_of(const fixture::ExpectedGroup& group) {
-  kda::Arithmetic arithmetic;
+Declaration declaration_of(const fixture::ExpectedGroup& group) {
+  Declaration said;
   try {
     const std::optional<Reproduction> known = reproduction_of(group);
-    if (known && known->variant->axes.chunk)
-      for (const std::string& word : known->arithmetic) kda::set_axis(arithmetic, word);
+    if (!known) return said;
+    said.chunk_size = known->chunk_size;
+    if (known->variant->axes.chunk)
+      for (const std::string& word : known->arithmetic) kda::set_axis(said.arithmetic, word);
   } catch (const Error&) {  // words of another version: what it answered can be judged all the same
-    return {};
+    said.arithmetic = {};
   }
-  return arithmetic;
-}
-
-std::size_t chunk_size_of(const fixture::ExpectedGroup& group) {
-  try {
-    const std::optional<Reproduction> known = reproduction_of(group);
-    return known ? known->chunk_size : 0;
-  } catch (const Error&) {
-    return 0;
-  }
+  return said;
 }
 
 std::string implementation_text(const kda::Variant& variant, const kda::RunOptions& options,

@@ -28,10 +28,12 @@ Reproduction reproduction_named(const std::string& text, std::span<const kda::Va
 std::optional<Reproduction> reproduction_of(const fixture::ExpectedGroup& group,
                                             std::span<const kda::Variant> registry = kda::variants());
 
-/// How such a group computes in chunks; of one that does not, or that nothing is known of, as is usual.
-kda::Arithmetic arithmetic_of(const fixture::ExpectedGroup& group);
-/// The rows of its chunks; 0 where it says nothing of them.
-std::size_t chunk_size_of(const fixture::ExpectedGroup& group);
+/// How an output is said to be computed.
+struct Declaration {
+  kda::Arithmetic arithmetic = {};  ///< as is usual where nothing is said, or it is not in chunks
+  std::size_t chunk_size = 0;       ///< 0: nothing is said
+};
+Declaration declaration_of(const fixture::ExpectedGroup& group);
 
 /// "kda-check 0.1.0: contraction=fused ...": what `capture` writes beside an answer, for reproduction_of.
 std::string implementation_text(const kda::Variant& variant, const kda::RunOptions& options,

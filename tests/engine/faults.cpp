@@ -31,15 +31,18 @@ kda::Problem problem() {
   return test::make_problem(spec);
 }
 
-}  // namespace
-
-TEST_CASE("explain names the fault of an output that fails, in text and JSON", "[engine][faults]") {
-  // The answer to the same inputs under another option: what a kernel that ignores the scale would leave.
-  const kda::Problem right = problem();
+/// The answer to the same inputs under another option: what a kernel that ignores the scale would leave.
+TemporaryFixture without_scale() {
   kda::Problem misread = problem();
   misread.options.scale = 1.0;
   const kda::Answer answer = test::run(misread, "recurrent", DType::fp32);
-  const TemporaryFixture file(right, &answer, "faults");
+  return TemporaryFixture(problem(), &answer, "faults");
+}
+
+}  // namespace
+
+TEST_CASE("explain names the fault of an output that fails, in text and JSON", "[engine][faults]") {
+  const TemporaryFixture file = without_scale();
   const report::Document document = faults_of(file.path);
   CHECK(report::exit_code(document) == 1);
   const std::vector<test::Item> found = test::items_of(document, "faults");
@@ -61,11 +64,7 @@ TEST_CASE("explain names the fault of an output that fails, in text and JSON", "
 }
 
 TEST_CASE("run names the fault in its reason, with or without twins", "[engine][faults]") {
-  const kda::Problem right = problem();
-  kda::Problem misread = problem();
-  misread.options.scale = 1.0;
-  const kda::Answer answer = test::run(misread, "recurrent", DType::fp32);
-  const TemporaryFixture file(right, &answer, "faults");
+  const TemporaryFixture file = without_scale();
   for (const bool twins : {true, false}) {
     plan::Request request = test::request_for({file.path});
     request.selection.variants = plan::Names{};
