@@ -35,8 +35,9 @@ Exit codes: those of the run; 3 when the reports are not the shards of one run, 
 
 constexpr char selftest_footer[] =
     R"(Wrong kernels (docs/selftest.md) are judged as variants are: against the oracle and under the invariants. Each must be
-caught on one problem and by the lines of @ci, what is 1 % wrong by the lines, and every variant that can run here must
-pass both, @ci on one thread and on two. With names, those wrong kernels alone are tried, and variants on the one problem.
+caught by a line of @ci, each fault on one problem at twice the share that `power` says is seen there, and at half of it
+must pass. So must every variant that can run here, @ci on one thread and on two. With names, those wrong kernels alone are
+tried, and variants on the one problem.
 
 Exit codes: 0 all caught, nothing else failed; 1 one was missed, or a false alarm.
 )";
@@ -90,7 +91,7 @@ int selftest_main(const Words& words) {
   Names mutants;
   parser.positionals(mutants, "NAME...", "These wrong kernels alone (docs/selftest.md)");
   parser.flag("--production", production,
-              "Instead: wrong forward kernels on a problem of the shape of production, without @ci");
+              "Instead: the faults of `power` on a problem of the shape of production, without @ci");
   add_output_options(parser, output);
   add_resources(parser, resources);
   if (!parser.parse(words)) return 0;

@@ -151,7 +151,7 @@ void Twins::add(const Answered& answer, const Computation& computation) {
                   static_cast<int>(answer.segments.merge) * 1000 + answer.segments.parts);
   if (computation.is_known()) {
     key += hypotheses::identity(*computation.hypothesis, problem_);
-    if (computation.left) key += fmt::format(" {} {}", answer.name, *computation.left);
+    if (computation.left) key += fmt::format(" {} {}", *computation.left, computation.is_whole);
   } else {
     if (computation.licensed) key += " near " + hypotheses::identity(*computation.licensed, problem_);
     if (computation.looks_further) key += " further";

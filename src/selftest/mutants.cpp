@@ -3,16 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <iterator>
+#include <cmath>
+#include <memory>
+#include <set>
 #include <utility>
-#include <vector>
 
-#include "engine/power_answers.hpp"
+#include "engine/power/power.hpp"
 #include "explain/invariants/rearrangement.hpp"
-#include "hypotheses/naming/interpretation.hpp"
+#include "hypotheses/naming/faults.hpp"
 #include "hypotheses/naming/pool_faults.hpp"
-#include "selftest/faults.hpp"
+#include "hypotheses/naming/reference_backward.hpp"
+#include "kda/bounds/log_decays.hpp"
+#include "kda/regimes/regimes.hpp"
+#include "plan/selection.hpp"
 
 namespace kda_check::selftest {
 
@@ -24,202 +27,36 @@ using kda::RunOptions;
 using numeric::DType;
 using tensor::Tensor;
 
+constexpr DType dtypes[] = {DType::fp64, DType::fp32, DType::bf16, DType::fp16};
+
+bool is_narrow(DType dtype) { return numeric::format_of(dtype).bytes == 2; }
+
 /// In 16 bits the chunk form, whose products are of 16 bits; the recurrence computes in fp32 whatever it
 /// stores.
-constexpr std::string_view form_in(DType dtype) {
-  return dtype == DType::bf16 || dtype == DType::fp16 ? "chunk" : "recurrent";
-}
+std::string_view form_in(DType dtype) { return is_narrow(dtype) ? "chunk" : "recurrent"; }
 
 Answer healthy(const Problem& problem, const RunOptions& options) {
   return kda::variant_named(form_in(options.dtype)).run(problem, options);
 }
 
-// ---- faults that come in sizes
-
-/// A share for each precision; 0: not tried there, docs/selftest.md says why.
-struct Shares {
-  double fp32 = 0, bf16 = 0, fp16 = 0;
-
-  constexpr double in(DType dtype) const {
-    return dtype == DType::fp32 ? fp32 : dtype == DType::bf16 ? bf16 : dtype == DType::fp16 ? fp16 : 0;
-  }
-};
-constexpr Shares nowhere{0, 0, 0}, whole{1, 1, 1}, percent{0.01, 0.01, 0.01};
-
-/// answer = healthy + share x (wrong - healthy): wherever it is wrong, and in one place.
-struct Sized {
-  std::string_view name, what;
-  Fault fault;
-  Shares all, part;
-  Where where;
-  Shares local;
-};
-
-/// In full, 1 % of it, and a share in one head.
-constexpr Sized misread(std::string_view name, std::string_view what, Fault fault, Shares in_one_head) {
-  return {name, what, fault, whole, percent, Where::head, in_one_head};
-}
-/// A parameter that is off: 1 % everywhere, and a share in one head.
-constexpr Sized off(std::string_view name, std::string_view what, Fault fault, Shares in_one_head) {
-  return {name, what, fault, nowhere, percent, Where::head, in_one_head};
-}
-/// In one place only.
-constexpr Sized local(std::string_view name, std::string_view what, Fault fault, Where where, Shares share) {
-  return {name, what, fault, nowhere, nowhere, where, share};
+/// A name that stays: variants have views.
+std::string_view kept(std::string name) {
+  static std::set<std::string> names;
+  return *names.insert(std::move(name)).first;
 }
 
-/// A row of hypotheses/naming/faults.hpp by its name.
-template <std::size_t size>
-struct Name {
-  char text[size];
-  constexpr Name(const char (&name)[size]) { std::copy_n(name, size, text); }
-};
-template <Name name, std::size_t place = 64>
-Difference known(const Solved& healthy) {
-  return known_fault(healthy, name.text, place);
-}
-constexpr std::size_t inside = 68;  ///< a token that is at no edge of a chunk
+using Run = decltype(kda::Variant::run);
 
-/// Shares in one place are at least twice what is seen on the problem of the selftest (docs/selftest.md).
-constexpr Sized sized[] = {
-    misread("too_large", "o too large", output_itself, {0.001, 0.01, 0.005}),
-    local("chunk_too_large", "o of a chunk too large", output_itself, Where::chunk, {0.001, 0.01, 0.01}),
-    local("window_too_large", "o of 8 tokens too large", output_itself, Where::window, {0.001, 0.03, 0.01}),
-    local("last_rows_too_large", "o too large in the last row of every chunk", output_itself,
-          Where::last_rows, {0.001, 0.03, 0.01}),
-    local("ragged_too_large", "o of the last, ragged chunk too large", output_itself, Where::ragged,
-          {0.001, 0.03, 0.01}),
-    local("row_too_large", "o of a token too large", output_itself, Where::row, {0.001, 0.06, 0.04}),
-    local("column_too_large", "a column of o too large", output_itself, Where::column, {0.001, 0.04, 0.02}),
-    local("tile_too_large", "a tile of o too large", output_itself, Where::tile, {0.001, 0.04, 0.02}),
-    local("element_too_large", "an element of o too large", output_itself, Where::element, {0.001, 0.2, 0.1}),
-    misread("state_too_large", "final_state too large", state_itself, {0.001, 0.01, 0.01}),
-    local("state_row_too_large", "a channel of final_state too large", state_itself, Where::row,
-          {0.001, 0.02, 0.01}),
-    local("state_column_too_large", "a column of final_state too large", state_itself, Where::column,
-          {0.001, 0.02, 0.01}),
-    misread("carried_state_too_large", "the state after the first chunk too large", carried_state_itself,
-            {0.001, 0.4, 0.1}),
-    misread("gate_late", "the gate of the token before", known<"gate_late">, {0.001, 0.01, 0.01}),
-    misread("gate_mean", "the gate averaged over the channels", known<"gate_mean">, {0.001, 0.04, 0.01}),
-    misread("gate_at_chunk_starts", "the first token of a chunk has the gate of the second",
-            gate_of_second_token, {0.001, 0.04, 0.04}),
-    misread("exp2_for_exp", "the decay is a power of two", known<"exp2">, {0.001, 0.04, 0.01}),
-    off("gate_too_large", "log decays too large", gate_scaled, {0.001, 0.02, 0.01}),
-    off("slowest_channel", "the slowest channel of a head loses of its decay", gate_of_slowest_channel,
-        {0.001, 0.2, 0.06}),
-    misread("decay_missed", "one token does not decay", known<"decay_missed", inside>, {0.001, 0.2, 0.04}),
-    misread("beta_twice", "beta in the prediction and in the update", known<"beta_twice">,
-            {0.001, 0.01, 0.01}),
-    misread("without_beta", "beta is not applied", known<"beta_missing">, {0.001, 0.01, 0.01}),
-    off("beta_too_large", "beta too large", beta_scaled, {0.001, 0.01, 0.01}),
-    misread("predict_before_decay", "the prediction from the state before it decays",
-            known<"predict_before_decay">, {0.001, 0.04, 0.01}),
-    misread("scale_of_values", "1/sqrt(V) for 1/sqrt(K)", known<"scale_from_value_width">,
-            {0.001, 0.04, 0.02}),
-    misread("write_lost", "the update of token 64 is lost", known<"write_lost">, {0.001, 0.1, 0.04}),
-    misread("initial_state_dropped", "starts from zeros", known<"initial_state_missing">,
-            {0.001, 0.06, 0.04}),
-    // In 16 bits it is no more than a bit of one operand of many, and shows only where little but that state
-    // is.
-    {"state_read_in_bf16",
-     "the state handed over is read in bf16",
-     initial_state_in_bf16,
-     {1, 0, 0},
-     {0, 1, 1},
-     Where::head,
-     {1, 0, 0}},
-    misread("state_not_carried", "every chunk starts from zeros", known<"state_lost_in_chunks">,
-            {0.001, 0.04, 0.04}),
-    misread("last_token_dropped", "the last token is not read", known<"last_token_dropped">,
-            {0.001, 0.01, 0.01}),
-    misread("last_row_stale", "the last row of o is the one before", last_row_stale, {0.001, 0.04, 0.01}),
-    misread("row_stale", "a row of o is the one before", known<"row_stale", inside>, {0.001, 0.06, 0.04}),
-    {"wrong_head",
-     "the first head gets the output of the last",
-     output_of_last_head,
-     whole,
-     percent,
-     Where::chunk,
-     {0.001, 0.02, 0.01}},
-};
-
-enum class Extent : std::uint8_t { all, part, local };
-
-double share_of(const Sized& row, Extent extent, DType dtype) {
-  const Shares& shares = extent == Extent::all ? row.all : extent == Extent::part ? row.part : row.local;
-  return shares.in(dtype);
+Subject mutant(std::string_view name, std::string_view what, std::string_view like, DType dtype, Run run) {
+  Subject subject{kda::variant_named(like), name, like, dtype};
+  subject.variant.name = name, subject.variant.summary = what, subject.variant.run = std::move(run);
+  subject.healthy = false, subject.mutant = true, subject.under_laws = true;
+  return subject;
 }
 
-/// One rounding, to the element type, after the fault.
-Tensor stored(std::string name, DType dtype, const Tensor& exact, const std::vector<double>& difference,
-              double share) {
-  Tensor tensor(std::move(name), dtype, exact.shape());
-  for (std::size_t i = 0; i < tensor.size(); ++i) tensor.set(i, exact.value(i) + share * difference[i]);
-  return tensor;
-}
+// ---- those that are wrong in bits, or in one thing that no share can be had of
 
-Answer with_fault(const Sized& row, Extent extent, const Problem& problem, const RunOptions& options) {
-  const kda::Variant& variant = kda::variant_named(form_in(options.dtype));
-  Answer exact;
-  if (numeric::format_of(options.dtype).bytes == 2) {
-    kda::Tensors tensors = engine::unrounded(problem, variant, options);
-    exact = {std::move(tensors.at("o")), std::move(tensors.at("final_state"))};
-  } else {
-    exact = variant.run(problem, options);
-  }
-  const Solved solved{problem, options, exact};
-  Difference difference = row.fault(solved);
-  if (extent == Extent::local) keep_only(row.where, solved, difference);
-  const double share = share_of(row, extent, options.dtype);
-  return {stored("o", options.dtype, exact.o, difference.o, share),
-          stored("final_state", kda::state_dtype(options.dtype), exact.final_state, difference.final_state,
-                 share)};
-}
-
-template <std::size_t row, Extent extent>
-Answer run_sized(const Problem& problem, const RunOptions& options) {
-  return with_fault(sized[row], extent, problem, options);
-}
-
-using Run = Answer (*)(const Problem&, const RunOptions&);
-template <Extent extent, std::size_t... row>
-constexpr std::array<Run, sizeof...(row)> runs(std::index_sequence<row...>) {
-  return {run_sized<row, extent>...};
-}
-template <Extent extent>
-constexpr std::array<Run, std::size(sized)> runs_of =
-    runs<extent>(std::make_index_sequence<std::size(sized)>());
-
-std::string_view text_of(Where where) {
-  switch (where) {
-    case Where::everywhere:
-      return "";
-    case Where::head:
-      return " in one head";
-    case Where::chunk:
-      return " in one chunk of a head";
-    case Where::window:
-      return " in 8 tokens of a head";
-    case Where::last_rows:
-      return " in the last row of every chunk";
-    case Where::ragged:
-      return " in the last chunk";
-    case Where::row:
-      return " in one row of a head";
-    case Where::column:
-      return " in one column of a head";
-    case Where::tile:
-      return " in 16 x 16 of a head";
-    case Where::element:
-      return " in one element";
-  }
-  return "";
-}
-
-// ---- kernels that are wrong altogether, or in bits
-
-/// The recurrence of explain/interpretation in fp64.
+/// The recurrence of hypotheses/naming/interpretation.hpp in fp64.
 Answer written_again(const Problem& problem, const RunOptions& options) {
   const Answer exact = hypotheses::answer_of(problem, hypotheses::Interpretation(problem));
   return {exact.o.converted_to(options.dtype),
@@ -241,14 +78,6 @@ Answer nan_as_zero(const Problem& problem, const RunOptions& options) {
   return answer;
 }
 
-Answer state_in_fp16(const Problem& problem, const RunOptions& options) {
-  RunOptions coarse = options;
-  coarse.arithmetic.storage = kda::Storage::named;
-  coarse.arithmetic.casts = {};
-  coarse.arithmetic.casts.carry = kda::Rounding::fp16;
-  return kda::run_recurrent(problem, coarse);
-}
-
 Answer silent_tf32(const Problem& problem, const RunOptions& options) {
   RunOptions coarse = options;
   coarse.arithmetic.storage = kda::Storage::fla;
@@ -267,6 +96,17 @@ Answer scale_off_by_an_ulp(const Problem& problem, const RunOptions& options) {
   Problem changed = kda::clone(problem);
   changed.options.scale = problem.scale() * (1 + 0x1p-23);
   return healthy(changed, options);
+}
+
+Answer wrong_head(const Problem& problem, const RunOptions& options) {
+  const kda::Dimensions& d = problem.dimensions();
+  Answer answer = healthy(problem, options);
+  for (std::size_t row = 0; row < d.B * d.T; ++row)
+    for (std::size_t v = 0; v < d.V; ++v) {
+      const std::size_t first = row * d.HV * d.V + v;
+      answer.o.set(first, answer.o.value(first + (d.HV - 1) * d.V));
+    }
+  return answer;
 }
 
 Answer looks_ahead(const Problem& problem, const RunOptions& options) {
@@ -297,97 +137,222 @@ Answer mask_by_zero(const Problem& problem, const RunOptions& options) {
   return answer;
 }
 
-struct Form {
-  std::string_view like;
-  DType dtype;
-};
-
 struct Other {
-  std::string_view name, what;
-  std::vector<Form> forms;
-  Run run;
+  std::string_view name, what, like;  ///< like: empty for that of the precision
+  std::vector<DType> dtypes;
+  Answer (*run)(const Problem&, const RunOptions&);
   bool healthy = false;
 };
 
 const std::vector<Other>& others() {
-  const auto form = [](DType dtype) { return Form{form_in(dtype), dtype}; };
-  const std::vector<Form> every{form(DType::fp32), form(DType::bf16), form(DType::fp16)};
+  const std::vector<DType> all{DType::fp32, DType::bf16, DType::fp16};
   static const std::vector<Other> rows{
-      {"written_again", "the recurrence in other code", {form(DType::fp64)}, written_again, true},
+      {"written_again", "the recurrence in other code", {}, {DType::fp64}, written_again, true},
       {"scale_off_by_an_ulp",
        "a scale wrong by one step of fp32, in fp64",
-       {form(DType::fp64)},
+       {},
+       {DType::fp64},
        scale_off_by_an_ulp},
-      {"biased_bf16", "o times 1 + 2^-8, in bf16", {{"recurrent", DType::bf16}}, biased_bf16},
-      {"state_in_fp16", "the state is kept in fp16", {form(DType::fp32)}, state_in_fp16},
-      {"silent_tf32", "products in tf32 that say fp32", {{"chunk", DType::fp32}}, silent_tf32},
-      {"silent_bf16", "products in bf16 that say fp16", {form(DType::fp16)}, silent_bf16},
-      {"nan_as_zero", "one element is zero", every, nan_as_zero},
-      {"looks_ahead",
-       "anchors in later rows, undeclared",
-       {{"chunk", DType::fp32}, {"chunk", DType::bf16}, {"chunk", DType::fp16}},
-       looks_ahead},
-      {"second_sequence", "one bit of the second sequence of a batch", every, second_sequence},
-      {"odd_head", "one bit of the first head", every, odd_head},
-      {"mask_by_zero", "what lies outside is multiplied by zero", every, mask_by_zero},
+      {"biased_bf16", "o times 1 + 2^-8, in bf16", "recurrent", {DType::bf16}, biased_bf16},
+      {"silent_tf32", "products in tf32 that say fp32", "chunk", {DType::fp32}, silent_tf32},
+      {"silent_bf16", "products in bf16 that say fp16", {}, {DType::fp16}, silent_bf16},
+      {"nan_as_zero", "one element is zero", {}, all, nan_as_zero},
+      {"wrong_head", "the first head gets the output of the last", {}, all, wrong_head},
+      {"looks_ahead", "anchors in later rows, undeclared", "chunk", all, looks_ahead},
+      {"second_sequence", "one bit of the second sequence of a batch", {}, all, second_sequence},
+      {"odd_head", "one bit of the first head", {}, all, odd_head},
+      {"mask_by_zero", "what lies outside is multiplied by zero", {}, all, mask_by_zero},
   };
   return rows;
 }
 
-// ---- kernels that are wrong in a pool of states
+// ---- the known faults
 
-template <std::size_t fault>
-Answer run_pool_fault(const Problem& problem, const RunOptions& options) {
-  return hypotheses::with_pool_fault(hypotheses::pool_faults()[fault], problem, options);
-}
-template <std::size_t... fault>
-constexpr std::array<Run, sizeof...(fault)> runs_on_pools(std::index_sequence<fault...>) {
-  return {run_pool_fault<fault>...};
+/// A token of the longest sequence that is not its first, nor at the edge of a chunk.
+std::size_t middle_token(const Problem& problem) {
+  const std::vector<kda::Sequence> sequences = problem.sequences();
+  const kda::Sequence& longest = *std::ranges::max_element(sequences, {}, &kda::Sequence::length);
+  const auto middle = static_cast<std::size_t>(0.53 * static_cast<double>(longest.length()));
+  return longest.begin + std::min(middle, std::max<std::size_t>(2, longest.length()) - 2);
 }
 
-/// In fp32; where there is one request some have nothing to be wrong with.
-void add_pool_faults(std::vector<Mutant>& list) {
-  constexpr std::array runs = runs_on_pools(std::make_index_sequence<hypotheses::pool_fault_count>());
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    const hypotheses::PoolFault& fault = hypotheses::pool_faults()[i];
-    list.push_back({fault.name, fault.name, fault.what, {}, true, "recurrent", DType::fp32, false, runs[i]});
+/// healthy + (wrong - right), rounded once to its element type: its own rounding errors are all there.
+Tensor with_difference(const Tensor& healthy, const Tensor& wrong, const Tensor& right, DType dtype) {
+  Tensor tensor(healthy.name(), dtype, healthy.shape());
+  for (std::size_t i = 0; i < tensor.size(); ++i) {
+    const double difference = wrong.value(i) == right.value(i) ? 0 : wrong.value(i) - right.value(i);
+    tensor.set(i, healthy.value(i) + difference);
   }
+  return tensor;
 }
 
-std::vector<Mutant> in_precision(DType dtype) {
-  std::vector<Mutant> list;
-  if (dtype == DType::fp32) add_pool_faults(list);
-  for (const Other& row : others())
-    for (const Form& form : row.forms)
-      if (form.dtype == dtype)
-        list.push_back(
-            {std::string(row.name), row.name, row.what, {}, false, form.like, dtype, row.healthy, row.run});
-  const auto add = [&](const Sized& row, Extent extent, std::string_view suffix, Run run) {
-    const double share = share_of(row, extent, dtype);
-    if (share == 0) return;
-    const std::string_view where = extent == Extent::local ? text_of(row.where) : "";
-    list.push_back({fmt::format("{}{}", row.name, suffix), row.name, row.what,
-                    fmt::format("{:.3g} %{}", 100 * share, where), extent == Extent::part, form_in(dtype),
-                    dtype, false, run});
+Answer with_fault(const hypotheses::Fault& fault, const Problem& problem, const RunOptions& options) {
+  if (!fault.applies(problem)) return healthy(problem, options);
+  using At = hypotheses::Fault::At;
+  hypotheses::Interpretation reading(problem);
+  const bool is_at_token = fault.at == At::token || fault.at == At::start;
+  fault.change(reading, is_at_token ? middle_token(problem) : options.chunk_size);
+  const Answer wrong = hypotheses::answer_of(problem, reading);
+  const Answer right = kda::answer_in_fp64(problem, options.threads);
+  const kda::Tensors exact = engine::unrounded(problem, kda::variant_named(form_in(options.dtype)), options);
+  return {with_difference(exact.at("o"), wrong.o, right.o, options.dtype),
+          with_difference(exact.at("final_state"), wrong.final_state, right.final_state,
+                          kda::state_dtype(options.dtype))};
+}
+
+/// Of 16 bits it may be no more than what the kernel rounds anyway.
+bool is_rounding(const hypotheses::Fault& fault) {
+  return fault.name.ends_with("_in_bf16") || fault.name.ends_with("_in_fp16");
+}
+
+std::vector<Subject> forward_mutants() {
+  std::vector<Subject> all;
+  for (const DType dtype : dtypes) {
+    for (const Other& row : others()) {
+      if (std::ranges::find(row.dtypes, dtype) == row.dtypes.end()) continue;
+      all.push_back(mutant(row.name, row.what, row.like.empty() ? form_in(dtype) : row.like, dtype, row.run));
+      all.back().healthy = row.healthy;
+    }
+    if (dtype == DType::fp64 || dtype == DType::fp16) continue;  // fp16 is as bf16
+    for (const hypotheses::Fault& fault : hypotheses::faults()) {
+      if (is_narrow(dtype) && is_rounding(fault)) continue;
+      all.push_back(mutant(fault.name, fault.meaning, form_in(dtype), dtype,
+                           [&fault](const Problem& problem, const RunOptions& options) {
+                             return with_fault(fault, problem, options);
+                           }));
+      // What is added is of fp64, and no law of bits holds for that.
+      all.back().size = "in full", all.back().under_laws = false;
+      all.back().shows = Subject::Shows::in_suite;
+    }
+    if (dtype != DType::fp32) continue;
+    for (const hypotheses::PoolFault& fault : hypotheses::pool_faults()) {
+      all.push_back(mutant(fault.name, fault.what, form_in(dtype), dtype,
+                           [&fault](const Problem& problem, const RunOptions& options) {
+                             return hypotheses::with_pool_fault(fault, problem, options);
+                           }));
+      // Where there is one request some have nothing to be wrong with.
+      all.back().shows = Subject::Shows::in_suite;
+    }
+  }
+  return all;
+}
+
+// ---- gradients
+
+/// Masks after the exponentials: what lies above the diagonal overflows, and infinity times zero is NaN.
+kda::GradientTensors masked_late(const Problem& problem, const RunOptions& options) {
+  RunOptions late = options;
+  late.arithmetic.decay = kda::DecayForm::pair_late;
+  return kda::run_chunk_backward(problem, late);
+}
+
+/// Behind a healthy forward pass.
+Subject backward_mutant(std::string_view name, std::string_view what, DType dtype,
+                        decltype(kda::Variant::run_backward) run) {
+  Subject subject = mutant(name, what, "chunk", dtype, kda::variant_named("chunk").run);
+  subject.variant.run_backward = std::move(run);
+  subject.pass = kda::Pass::backward, subject.under_laws = false;
+  return subject;
+}
+
+std::vector<Subject> backward_mutants() {
+  const auto with = [](hypotheses::BackwardFault fault) {
+    return [fault](const Problem& problem, const RunOptions& options) {
+      return hypotheses::reference_backward(problem, options, fault);
+    };
   };
-  for (std::size_t i = 0; i < std::size(sized); ++i) {
-    add(sized[i], Extent::all, "", runs_of<Extent::all>[i]);
-    add(sized[i], Extent::part, "-in-part", runs_of<Extent::part>[i]);
-    add(sized[i], Extent::local, "-in-one-place", runs_of<Extent::local>[i]);
-  }
-  return list;
+  std::vector<Subject> all{backward_mutant("gradients_again", "the chunk form backwards in other code",
+                                           DType::fp64, with(hypotheses::BackwardFault::none))};
+  all.front().healthy = true;
+  for (const hypotheses::GradientFault& fault : hypotheses::gradient_faults())
+    if (!fault.of_softplus)
+      all.push_back(backward_mutant(fault.name, fault.meaning, DType::fp32, with(fault.fault)));
+  all.push_back(
+      backward_mutant("masked_late", "exponentials masked after they overflowed", DType::fp32, masked_late));
+  return all;
 }
+
+/// A problem that a healthy kernel has solved, and what is seen of faults in it. Stays where it is.
+struct Site {
+  Site(std::string_view regime, DType dtype, const char* tensor,
+       const std::function<bool(std::string_view)>& is_wanted, int threads, std::size_t memory_budget)
+      : problem(kda::parse_regime(fmt::format("{},dtype={}", regime, numeric::name_of(dtype))).build()),
+        kernel(engine::healthy_kernel(problem, kda::variant_named(form_in(dtype)),
+                                      options_on(problem, dtype, threads))),
+        answers(problem, tensor, kernel, memory_budget),
+        faults(wanted(answers.faults(1), is_wanted)),
+        power(engine::power_of(problem, answers, faults,
+                               kda::gate_statistics(problem, kernel.options.chunk_size, threads),
+                               memory_budget)) {}
+
+  static std::vector<engine::Fault> wanted(std::vector<engine::Fault> faults,
+                                           const std::function<bool(std::string_view)>& is_wanted) {
+    std::erase_if(faults, [&](const engine::Fault& fault) { return !is_wanted(fault.row->key); });
+    return faults;
+  }
+
+  static RunOptions options_on(const Problem& problem, DType dtype, int threads) {
+    const kda::Outline outline(problem);
+    RunOptions options =
+        plan::run_options(kda::variant_named(form_in(dtype)), outline, dtype, {}, outline.chunk_size());
+    options.threads = threads;
+    return options;
+  }
+
+  const Problem problem;
+  const engine::HealthyKernel kernel;
+  const engine::PowerAnswers answers;
+  const std::vector<engine::Fault> faults;
+  const engine::Power power;
+};
 
 }  // namespace
 
-std::span<const Mutant> mutants() {
-  static const std::vector<Mutant> list = [] {
-    std::vector<Mutant> all;
-    for (const DType dtype : {DType::fp64, DType::fp32, DType::bf16, DType::fp16})
-      std::ranges::move(in_precision(dtype), std::back_inserter(all));
-    return all;
-  }();
-  return list;
+std::string_view Subject::finding(bool with_suite) const {
+  const bool by_suite = with_suite && is_of_suite(), is_seen = !caught_by.empty();
+  if (healthy) return !is_seen && passed && (!by_suite || in_suite.empty()) ? "passes" : "false alarm";
+  if (shows == Shows::nowhere) return is_seen ? "seen below the floor" : "below the floor";
+  if (by_suite) return !in_suite.empty() && (is_seen || shows == Shows::in_suite) ? "caught" : "missed";
+  return is_seen ? "caught" : shows == Shows::in_suite ? "not seen" : "missed";
+}
+
+std::vector<Subject> mutants(kda::Pass pass) {
+  return pass == kda::Pass::forward ? forward_mutants() : backward_mutants();
+}
+
+std::vector<Subject> mutants_at_floors(std::string_view regime,
+                                       const std::function<bool(std::string_view key)>& is_wanted,
+                                       int threads, std::size_t memory_budget) {
+  // What nearly overflows as a whole, and what is next to nothing, is no fault to have a share of.
+  constexpr double least_floor = 1e-8, most_floor = 1e4;
+  std::vector<Subject> all;
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
+    for (const char* const tensor : {"o", "final_state"}) {
+      const auto site =
+          std::make_shared<const Site>(regime, dtype, tensor, is_wanted, threads, memory_budget);
+      for (std::size_t i = 0; i < site->faults.size(); ++i) {
+        const engine::PlacePower& place = site->power.faults[i];
+        const double floor = std::min(place.by_twins.value_or(HUGE_VAL), place.by_limits.value_or(HUGE_VAL));
+        if (floor < least_floor || floor > most_floor) continue;
+        for (const double factor : {2.0, 0.5}) {
+          const double share = factor * floor;
+          const bool of_o = tensor == std::string_view("o");
+          Subject subject = mutant(
+              place.row->key, place.row->says, form_in(dtype), dtype,
+              [site, i, share, of_o](const Problem& problem, const RunOptions& options) {
+                Answer answer = healthy(problem, options);
+                (of_o ? answer.o : answer.final_state) = site->answers.tensor({&site->faults[i], share});
+                return answer;
+              });
+          subject.variant.name = kept(fmt::format("{}-{}-{}", place.row->key, tensor, factor));
+          subject.size = fmt::format("{:.3g} % of {}, {}", 100 * share, tensor, place.place);
+          subject.shows = factor > 1 ? Subject::Shows::on_problem : Subject::Shows::nowhere;
+          subject.under_laws = false;
+          all.push_back(std::move(subject));
+        }
+      }
+    }
+  return all;
 }
 
 }  // namespace kda_check::selftest

@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <span>
 
 #include "base/error.hpp"
 #include "base/interruption.hpp"
-#include "hypotheses/naming/pool_faults.hpp"
+#include "engine/power/faults.hpp"
 #include "plan/selection.hpp"
 #include "report/rows.hpp"
 #include "report/writers.hpp"
@@ -30,46 +31,21 @@ constexpr char production_target[] = "lb_real:T=1000,H=4,K=128,V=128";
 /// For gradients, with a loss: norm, gate, bias and sigmoid in the kernel besides.
 constexpr char gradient_target[] = "bwd_chain:T=130,H=2,HV=4,K=48,V=32,C=64";
 
-Subject subject_of(const Mutant& mutant) {
-  Subject subject{kda::variant_named(mutant.like), mutant.name, mutant.size, mutant.like, mutant.dtype};
-  subject.variant.name = mutant.id, subject.variant.summary = mutant.what, subject.variant.run = mutant.run;
-  subject.healthy = mutant.healthy, subject.mutant = true;
-  // What a share of a fault adds is of fp64, and no law of bits holds for that.
-  subject.under_laws = mutant.size.empty();
-  subject.may_hide = mutant.may_hide;
-  return subject;
-}
-
-Subject subject_of(const BackwardMutant& mutant) {
-  Subject subject{kda::variant_named(mutant.like), mutant.name, {}, mutant.like, mutant.dtype};
-  subject.variant.name = mutant.name, subject.variant.summary = mutant.what;
-  subject.variant.run_backward = mutant.run;
-  subject.healthy = mutant.healthy, subject.mutant = true, subject.pass = Pass::backward;
-  return subject;
-}
-
-template <class Mutants>
-void add_mutants(std::vector<Subject>& subjects, Mutants mutants, numeric::DType dtype) {
-  for (const auto& mutant : mutants)
-    if (mutant.dtype == dtype) subjects.push_back(subject_of(mutant));
-}
-
 /// All that can run here, and the mutants, in the order of dtypes.
 std::vector<Subject> subjects_of(Pass pass) {
   using numeric::DType;
+  const std::vector<Subject> wrong = mutants(pass);
   std::vector<Subject> subjects;
   for (const DType dtype : {DType::fp64, DType::fp32, DType::bf16, DType::fp16}) {
     if (pass == Pass::backward && numeric::format_of(dtype).bytes == 2) continue;
     for (const kda::Variant* const variant : plan::variants_of({})) {
       if (!plan::why_no_pass(pass, *variant).empty()) continue;
-      Subject subject{*variant, variant->name, {}, variant->name, dtype};
-      subject.pass = pass, subject.under_laws = pass == Pass::forward;
+      Subject subject{*variant, variant->name, variant->name, dtype, pass};
+      subject.under_laws = pass == Pass::forward;
       subjects.push_back(std::move(subject));
     }
-    if (pass == Pass::forward)
-      add_mutants(subjects, mutants(), dtype);
-    else
-      add_mutants(subjects, backward_mutants(), dtype);
+    std::ranges::copy_if(wrong, std::back_inserter(subjects),
+                         [&](const Subject& one) { return one.dtype == dtype; });
   }
   return subjects;
 }
@@ -97,7 +73,7 @@ report::Section rows_about(const std::vector<Subject>& subjects, const std::stri
     if (!subject.size.empty()) who += ", " + subject.size;
     for (const std::string& check : subject.caught_by) checks.push_back(fmt::format("{}: by {}", who, check));
     const std::string over_suite =
-        suite.empty() || !subject.mutant
+        suite.empty() || !subject.is_of_suite()
             ? std::string()
             : fmt::format("{}: {}: {}", who, suite,
                           subject.in_suite.empty() ? "passes every line" : "first at " + subject.in_suite);
@@ -106,15 +82,18 @@ report::Section rows_about(const std::vector<Subject>& subjects, const std::stri
                      std::string(kda::name_of(subject.pass)), subject.healthy, std::string(finding),
                      std::string(subject.variant.summary), checks, subject.in_suite, over_suite});
     const bool right = finding == "passes" || finding == "caught";
-    entry.verdict = right ? Verdict::pass : finding == "not seen" ? Verdict::skipped : Verdict::fail;
+    const bool hidden = finding == "not seen" || finding == "below the floor";
+    entry.verdict = right ? Verdict::pass : hidden ? Verdict::skipped : Verdict::fail;
     if (!right) entry.reason = finding;
   }
   section.notes.push_back(
       fmt::format("{} wrong kernels caught, {} missed; {} healthy ones pass, {} false alarms",
                   count["caught"], count["missed"], count["passes"], count["false alarm"]));
   if (count["not seen"] != 0)
-    section.notes.push_back(
-        fmt::format("{} so small that this problem does not show them", count["not seen"]));
+    section.notes.push_back(fmt::format("{} that this problem does not show", count["not seen"]));
+  section.notes.push_back(fmt::format("{} of half of what `power` says is seen: {} pass, {} do not",
+                                      count["below the floor"] + count["seen below the floor"],
+                                      count["below the floor"], count["seen below the floor"]));
   return section;
 }
 
@@ -166,12 +145,6 @@ report::Section devices(bool production) {
   return section;
 }
 
-/// The one sequence of a layer has nobody to share a pool with.
-bool is_wrong_in_a_pool(std::string_view name) {
-  return std::ranges::any_of(hypotheses::pool_faults(),
-                             [&](const hypotheses::PoolFault& fault) { return fault.name == name; });
-}
-
 }  // namespace
 
 void selftest(const SelftestRequest& request, report::Document& document) {
@@ -179,45 +152,53 @@ void selftest(const SelftestRequest& request, report::Document& document) {
   const int threads = request.resources.threads;
   const std::string suite = request.production ? std::string() : request.suite;
   const bool with_suite = !suite.empty();
+  const auto is_wanted = [&](std::string_view name) {
+    return request.mutants.empty() || std::ranges::find(request.mutants, name) != request.mutants.end();
+  };
   const auto wanted = [&](Pass pass) {
     std::vector<Subject> found = subjects_of(pass);
     std::erase_if(found, [&](const Subject& subject) {
-      return subject.mutant && !request.mutants.empty() &&
-             std::ranges::find(request.mutants, subject.name) == request.mutants.end();
+      return subject.mutant &&
+             (!is_wanted(subject.name) || (request.production && subject.shows == Subject::Shows::in_suite));
     });
     return found;
   };
-  std::vector<Subject> subjects = wanted(Pass::forward);
-  const std::size_t forward = subjects.size();
-  if (request.production)
-    std::erase_if(subjects, [](const Subject& subject) {
-      return subject.name == "scale_of_values" || is_wrong_in_a_pool(subject.name);
-    });
-  else
-    std::ranges::move(wanted(Pass::backward), std::back_inserter(subjects));
+  std::vector<Subject> forward = wanted(Pass::forward), at_floors,
+                       backward = request.production ? std::vector<Subject>() : wanted(Pass::backward);
   for (const std::string& name : request.mutants)
-    if (std::ranges::none_of(subjects, [&](const Subject& one) { return one.mutant && one.name == name; }))
+    if (const auto is_it = [&](const Subject& one) { return one.mutant && one.name == name; };
+        std::ranges::none_of(forward, is_it) && std::ranges::none_of(backward, is_it) &&
+        std::ranges::find(engine::fault_rows(), name, &engine::FaultRow::key) == engine::fault_rows().end())
       throw Error(ErrorKind::usage, fmt::format("no wrong kernel that is tried here is called '{}'", name),
                   {}, "their names: docs/selftest.md, or the report of a selftest");
+  const auto joined = [&] {
+    std::vector<Subject> all;
+    for (const std::vector<Subject>* const some : {&forward, &at_floors, &backward})
+      all.insert(all.end(), some->begin(), some->end());
+    return all;
+  };
   document.sections = {devices(request.production)};
   try {
-    const std::span<Subject> all = subjects;
-    const auto try_on = [&](std::span<Subject> some, const char* problem) {
+    const auto try_on = [&](std::vector<Subject>& some, const char* problem) {
       try_on_problem(some, problem, judgement, threads);
-      for (Subject& subject : some) subject.tried = !with_suite || !subject.mutant;
+      for (Subject& subject : some) subject.tried = !with_suite || !subject.is_of_suite();
     };
-    if (request.production) {
-      try_on(all, production_target);
-    } else {
-      try_on(all.first(forward), target);
-      try_on(all.subspan(forward), gradient_target);
+    const char* const problem = request.production ? production_target : target;
+    try_on(forward, problem);
+    if (std::ranges::any_of(engine::fault_rows(), is_wanted, &engine::FaultRow::key)) {
+      at_floors = mutants_at_floors(problem, is_wanted, threads, request.resources.limits.memory_budget);
+      try_on(at_floors, problem);
     }
-    if (with_suite) try_on_suite(all, suite, judgement, threads);
-    document.sections.push_back(rows_about(subjects, suite));
+    try_on(backward, gradient_target);
+    if (with_suite)
+      for (std::vector<Subject>* const some : {&forward, &backward})
+        try_on_suite(*some, suite, judgement, threads);
+    document.sections.push_back(rows_about(joined(), suite));
     if (with_suite && request.variants_over_suite)
       document.sections.push_back(healthy_over(suite, judgement));
   } catch (const Interrupted&) {
     if (document.sections.size() == 1) {  // nothing is known of those that are missing
+      std::vector<Subject> subjects = joined();
       std::erase_if(subjects, [](const Subject& subject) { return !subject.tried; });
       document.sections.push_back(rows_about(subjects, suite));
     }

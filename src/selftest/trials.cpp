@@ -120,7 +120,7 @@ bool is_about(const plan::Case& item, const plan::Problem& problem, plan::Refere
 }
 
 bool takes_the_place(const Subject& subject, const plan::Answer& answer, Pass pass) {
-  return subject.mutant && subject.in_suite.empty() && subject.pass == pass &&
+  return subject.is_of_suite() && subject.in_suite.empty() && subject.pass == pass &&
          subject.like == answer.variant->name && subject.dtype == answer.dtype;
 }
 

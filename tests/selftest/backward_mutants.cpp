@@ -26,11 +26,8 @@ std::map<std::string, Names> failures_on(const std::string& target) {
   std::vector<kda::Variant> registry;
   for (const kda::Variant& variant : kda::variants())
     if (variant.run_backward != nullptr) registry.push_back(variant);
-  for (const selftest::BackwardMutant& mutant : selftest::backward_mutants()) {
-    kda::Variant row = kda::variant_named(mutant.like);
-    row.name = mutant.name, row.run_backward = mutant.run;
-    registry.push_back(row);
-  }
+  for (const selftest::Subject& mutant : selftest::mutants(kda::Pass::backward))
+    registry.push_back(mutant.variant);
   plan::Request request = test::request_for({target});
   request.registry = registry;
   request.selection.against = plan::Names{"oracle"};
@@ -100,7 +97,7 @@ TEST_CASE("every wrong backward pass fails in the gradients it gets wrong, and n
       {"tail_decay_lost", {"dk", "dg", "dA_log", "ddt_bias"}},
       {"masked_late", {"dq", "dk", "dg", "dbeta", "dA_log", "ddt_bias"}},
   };
-  CHECK(selftest::backward_mutants().size() + 3 == wrong.size());
+  CHECK(selftest::mutants(kda::Pass::backward).size() + 3 == wrong.size());
   for (const auto& [name, names] : wrong) {
     INFO(name);
     REQUIRE(failures.contains(name));

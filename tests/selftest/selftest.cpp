@@ -11,6 +11,8 @@
 
 #include "base/interruption.hpp"
 #include "cli/command.hpp"
+#include "engine/power/faults.hpp"
+#include "hypotheses/naming/faults.hpp"
 #include "hypotheses/naming/pool_faults.hpp"
 #include "kda/regimes/regimes.hpp"
 #include "report/writers.hpp"
@@ -49,17 +51,13 @@ const report::Document& on_problems() {
   return document;
 }
 
-/// Of the names of all wrong kernels; of the forward ones that the shape of production has.
+/// Of the names of all wrong kernels; in the shape of production of those that are made for it.
 std::vector<std::string> drawn_mutants(const test::Sampled& sample, bool production = false) {
   std::set<std::string> names;
-  for (const selftest::Mutant& mutant : selftest::mutants()) names.insert(std::string(mutant.name));
-  if (production) {
-    names.erase("scale_of_values");
-    for (const hypotheses::PoolFault& fault : hypotheses::pool_faults()) names.erase(std::string(fault.name));
-  } else {
-    for (const selftest::BackwardMutant& mutant : selftest::backward_mutants())
-      names.insert(std::string(mutant.name));
-  }
+  for (const engine::FaultRow& row : engine::fault_rows()) names.insert(std::string(row.key));
+  if (!production)
+    for (const kda::Pass pass : kda::every_pass)
+      for (const selftest::Subject& mutant : selftest::mutants(pass)) names.insert(std::string(mutant.name));
   std::vector<std::string> drawn;
   std::size_t item = 0;
   for (const std::string& name : names)
@@ -112,42 +110,59 @@ TEST_CASE("of a selftest that a signal ends, the rows that were known are kept, 
 TEST_CASE("every wrong kernel is caught, and no healthy one, on any number of threads", "[selftest]") {
   const report::Document& document = on_problems();
   CHECK(report::exit_code(document) == 0);
-  // A hundredth of these is below what can be seen on this problem; lines of @ci see it.
-  const std::set<std::string> too_small{"carried_state_too_large bf16", "write_lost bf16",
-                                        "initial_state_dropped bf16", "predict_before_decay bf16",
-                                        "state_read_in_bf16 bf16"};
-  // These need several requests, or as many channels as columns; the line of @ci with a server has them.
-  const std::set<std::string> needs_requests{"accepted_ignored_in_steps fp32",
-                                             "accepted_of_first_row fp32",
-                                             "drafts_transposed fp32",
-                                             "pool_read_transposed fp32",
-                                             "pool_stored_transposed fp32",
-                                             "rows_without_padding fp32",
-                                             "stale_slot fp32"};
-  std::set<std::string> names, not_seen;
+  const kda::Problem problem = kda::parse_regime("lb_real:T=130,H=2,HV=4,K=48,V=32,C=64,dtype=bf16").build();
+  std::set<std::string> names;
   for (const Item& item : items_of(document, "rows")) {
-    const std::string who = item.words("name") + ' ' + item.words("dtype");
-    INFO(who << ' ' << item.words("size") << ' ' << item.entry().reason);
-    names.insert(item.words("name"));
+    const std::string& name = item.words("name");
+    INFO(name << ' ' << item.words("dtype") << ' ' << item.words("size") << ' ' << item.entry().reason);
+    names.insert(name);
     if (item.words("finding") == "not seen") {
-      if (!needs_requests.contains(who))
-        CHECK(item.words("size") == (item.words("name") == "state_read_in_bf16" ? "100 %" : "1 %"));
       CHECK(item.entry().verdict == Verdict::skipped);
-      not_seen.insert(who);
+      // It is none here, or needs several requests.
+      const auto fault = std::ranges::find(hypotheses::faults(), name, &hypotheses::Fault::name);
+      if (fault != hypotheses::faults().end())
+        CHECK((!fault->applies(problem) || name == "l2norm_applied"));  // keys have norm 1
+      else
+        CHECK(std::ranges::any_of(hypotheses::pool_faults(),
+                                  [&](const hypotheses::PoolFault& one) { return one.name == name; }));
+      continue;
+    }
+    if (item.words("finding") == "below the floor") {
+      CHECK(item.entry().verdict == Verdict::skipped);
+      CHECK(item.list("caught_by").empty());
       continue;
     }
     CHECK(item.entry().verdict == Verdict::pass);
     CHECK(item.words("finding") == (item.flag("healthy") ? "passes" : "caught"));
     CHECK(item.flag("healthy") == item.list("caught_by").empty());
   }
-  std::set<std::string> expected = too_small;
-  expected.insert(needs_requests.begin(), needs_requests.end());
-  CHECK(not_seen == expected);
-  for (const selftest::Mutant& mutant : selftest::mutants()) CHECK(names.contains(std::string(mutant.name)));
-  for (const selftest::BackwardMutant& mutant : selftest::backward_mutants())
-    CHECK(names.contains(std::string(mutant.name)));
+  for (const kda::Pass pass : kda::every_pass)
+    for (const selftest::Subject& mutant : selftest::mutants(pass))
+      CHECK(names.contains(std::string(mutant.name)));
   for (const kda::Variant& variant : test::cpu_variants()) CHECK(names.contains(std::string(variant.name)));
-  CHECK(report::write_text(document, {}) == report::write_text(tried(1), {}));
+  const std::vector<std::string> few{"chunk", "slow_channel", "gate_mean", "looks_ahead", "base_two"};
+  CHECK(report::write_text(tried(2, {}, few), {}) == report::write_text(tried(1, {}, few), {}));
+}
+
+TEST_CASE("each fault at twice what `power` says is seen is caught, and at half of it is not", "[selftest]") {
+  std::map<std::string, std::vector<std::string>> findings;  // by fault, precision and tensor
+  for (const Item& item : items_of(on_problems(), "rows")) {
+    const std::string& size = item.words("size");
+    if (size.find(" % of ") == std::string::npos) continue;
+    const std::string tensor = size.find("final_state") == std::string::npos ? "o" : "final_state";
+    findings[fmt::format("{} {} {}", item.words("name"), item.words("dtype"), tensor)].push_back(
+        item.words("finding"));
+  }
+  for (const auto& [who, found] : findings) {
+    INFO(who);
+    CHECK(found == std::vector<std::string>{"caught", "below the floor"});
+  }
+  for (const char* const dtype : {"fp32", "bf16", "fp16"})
+    for (const char* const name : {"scale", "head", "chunk", "last_rows", "row", "column", "tile", "element",
+                                   "slow_channel", "gate_mean", "beta_late", "decay_missed"}) {
+      INFO(name << ' ' << dtype);
+      CHECK(findings.contains(fmt::format("{} {} o", name, dtype)));
+    }
 }
 
 TEST_CASE(
@@ -168,7 +183,7 @@ TEST_CASE(
 
 TEST_CASE("the oracle catches what is wrong in values, an invariant what is not", "[selftest]") {
   for (const Item& item : items_of(on_problems(), "rows")) {
-    if (item.flag("healthy") || item.words("finding") == "not seen") continue;
+    if (item.flag("healthy") || item.words("finding") != "caught") continue;
     const std::vector<std::string>& checks = item.list("caught_by");
     const bool by_oracle = std::any_of(checks.begin(), checks.end(), [](const std::string& check) {
       return check.find(": by oracle: ") != std::string::npos;
@@ -187,61 +202,33 @@ TEST_CASE("the oracle catches what is wrong in values, an invariant what is not"
   }
 }
 
-TEST_CASE(
-    "wrong kernels are tried in every precision, what can be had in part at a hundredth and in one place",
-    "[selftest]") {
-  std::map<std::string, std::set<std::string>> sizes;  // by name and precision: "", "all", "part", "place"
-  std::set<std::string> names;
-  for (const selftest::Mutant& mutant : selftest::mutants()) {
-    if (mutant.size.empty()) continue;
-    const bool in_place = mutant.size.find(" in ") != std::string::npos;
-    names.insert(std::string(mutant.name));
-    sizes[fmt::format("{} {}", mutant.name, numeric::name_of(mutant.dtype))].insert(in_place ? "place"
-                                                                                             : mutant.size);
-    CHECK(mutant.may_hide == (mutant.size == "1 %" ||
-                              (mutant.name == "state_read_in_bf16" && mutant.dtype != numeric::DType::fp32)));
-    // The products of a recurrence in 16 bits are of fp32.
-    CHECK(mutant.like == (mutant.dtype == numeric::DType::fp32 ? "recurrent" : "chunk"));
-  }
-  CHECK(names.size() == 33);
-  for (const std::string& name : names) {
-    INFO(name);
-    const std::set<std::string>& in_fp32 = sizes[name + " fp32"];
-    CHECK(in_fp32.contains("place"));
-    if (name == "state_read_in_bf16") continue;  // nothing less is worth a trial
-    CHECK((!in_fp32.contains("100 %") || in_fp32.contains("1 %")));
-    for (const char* const dtype : {" bf16", " fp16"}) CHECK(sizes[name + dtype] == in_fp32);
-  }
-}
-
 TEST_CASE("what a fault leaves alone is the answer of the healthy kernel, bit for bit", "[selftest]") {
   using numeric::DType;
-  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
+  const char* const regime = "lb_real:T=130,H=2,HV=4,K=48,V=32,C=64";
+  const auto is_wanted = [](std::string_view key) { return key == "chunk" || key == "element"; };
+  for (const selftest::Subject& mutant : selftest::mutants_at_floors(regime, is_wanted, 2, 1U << 30)) {
+    if (mutant.shows != selftest::Subject::Shows::on_problem ||
+        mutant.size.find("% of o") == std::string::npos)
+      continue;
+    const bool of_element = mutant.name == "element";
+    INFO(mutant.name << ' ' << numeric::name_of(mutant.dtype) << ' ' << mutant.size);
     const kda::Problem problem =
-        kda::parse_regime(
-            fmt::format("lb_real:T=130,H=2,HV=4,K=48,V=32,C=64,dtype={}", numeric::name_of(dtype)))
-            .build();
+        kda::parse_regime(fmt::format("{},dtype={}", regime, numeric::name_of(mutant.dtype))).build();
     const kda::Dimensions& d = problem.dimensions();
-    for (const selftest::Mutant& mutant : selftest::mutants()) {
-      const bool of_chunk = mutant.name == "chunk_too_large", of_element = mutant.name == "element_too_large";
-      if (mutant.dtype != dtype || (!of_chunk && !of_element)) continue;
-      INFO(mutant.name << ' ' << numeric::name_of(dtype));
-      const kda::RunOptions options = test::default_options(problem, std::string(mutant.like), dtype);
-      const kda::Answer wrong = mutant.run(problem, options);
-      const kda::Answer right = kda::variant_named(mutant.like).run(problem, options);
-      CHECK(std::ranges::equal(std::span(wrong.final_state.data(), wrong.final_state.bytes()),
-                               std::span(right.final_state.data(), right.final_state.bytes())));
-      REQUIRE(wrong.o.dtype() == right.o.dtype());
-      std::size_t changed = 0, elsewhere = 0;
-      for (std::size_t i = 0; i < right.o.size(); ++i) {
-        if (wrong.o.value(i) == right.o.value(i)) continue;
-        const std::size_t head = i / d.V % d.HV, token = i / d.V / d.HV;
-        ++(head == 0 && token >= 64 && token < 128 ? changed : elsewhere);
-      }
-      CHECK(elsewhere == 0);
-      CHECK(changed <= (of_element ? 1 : 64 * d.V));
-      CHECK(changed >= (of_element ? 1 : 50 * d.V));  // a hundredth is more than a step for nearly all
+    const kda::RunOptions options = test::default_options(problem, mutant.like, mutant.dtype);
+    const kda::Answer wrong = mutant.variant.run(problem, options);
+    const kda::Answer right = kda::variant_named(mutant.like).run(problem, options);
+    CHECK(test::differing_bits(wrong.final_state, right.final_state) == 0);
+    REQUIRE(wrong.o.dtype() == right.o.dtype());
+    std::size_t changed = 0, elsewhere = 0;
+    for (std::size_t i = 0; i < right.o.size(); ++i) {
+      if (wrong.o.value(i) == right.o.value(i)) continue;
+      const std::size_t head = i / d.V % d.HV, token = i / d.V / d.HV;
+      ++(head == 2 && token >= 64 && token < 128 ? changed : elsewhere);
     }
+    CHECK(elsewhere == 0);
+    CHECK(changed >= 1);
+    CHECK(changed <= (of_element ? 1 : 64 * d.V));
   }
 }
 
@@ -254,7 +241,7 @@ TEST_CASE("a wrong kernel is tried as the lines have it: in their precision, and
        "--against gpu-recurrent@nvidia-h100-80gb-hbm3 --oracle none --limit differing_bits=exact")
           .c_str());
   const report::Document document =
-      tried(2, suite.name(), {"too_large", "silent_tf32", "state_read_in_bf16", "looks_ahead"});
+      tried(2, suite.name(), {"output_doubled", "silent_tf32", "gate_mean", "looks_ahead"});
   for (const Item& item : items_of(document, "rows")) {
     INFO(item.words("name") << ' ' << item.words("dtype") << ' ' << item.words("size"));
     CHECK(item.words("in_suite").empty());
@@ -262,29 +249,22 @@ TEST_CASE("a wrong kernel is tried as the lines have it: in their precision, and
   for (const Item& run : items_of(document, "suite_runs")) CHECK(run.entry().verdict == Verdict::pass);
 }
 
-TEST_CASE("what is a hundredth wrong need not show on one problem, but a line of the suite must catch it",
-          "[selftest]") {
-  // All but invisible: a token, no state before it.
+TEST_CASE("a known fault need not show on one problem, but a line of the suite must catch it", "[selftest]") {
+  // A token, no state before it: nothing is lost, and everything is doubled.
   const OneLine suite("control:T=1,H=1 --dtype bf16 --variant chunk");
-  const report::Document document = tried(2, suite.name(), {"carried_state_too_large", "too_large"});
-  const auto rows = items_of(document, "rows");
-  const auto hidden = std::ranges::find_if(rows, [](const Item& row) {
-    return row.words("name") == "carried_state_too_large" && row.words("dtype") == "bf16" &&
-           row.words("size") == "1 %";
-  });
-  REQUIRE(hidden != rows.end());
-  CHECK(hidden->words("finding") == "missed");
-  CHECK(hidden->entry().verdict == Verdict::fail);
-  const auto doubled = std::ranges::find_if(rows, [](const Item& row) {
-    return row.words("name") == "too_large" && row.words("dtype") == "bf16" && row.words("size") == "100 %";
-  });
-  REQUIRE(doubled != rows.end());
-  CHECK(doubled->words("finding") == "caught");
+  const report::Document document = tried(2, suite.name(), {"initial_state_missing", "output_doubled"});
+  for (const Item& row : items_of(document, "rows")) {
+    if (row.words("dtype") != "bf16" || row.words("size") != "in full") continue;
+    INFO(row.words("name"));
+    const bool is_lost = row.words("name") == "initial_state_missing";
+    CHECK(row.words("finding") == (is_lost ? "missed" : "caught"));
+    CHECK(row.entry().verdict == (is_lost ? Verdict::fail : Verdict::pass));
+  }
 }
 
 TEST_CASE("a wrong kernel that the suite lets pass is missed, whatever else catches it", "[selftest]") {
   const OneLine suite("control:T=64,H=1 --dtype fp32 --variant chunk");
-  const report::Document document = tried(2, suite.name(), {"looks_ahead", "too_large", "silent_tf32"});
+  const report::Document document = tried(2, suite.name(), {"looks_ahead", "nan_as_zero", "silent_tf32"});
   CHECK(report::exit_code(document) == 1);
   const Item ahead = row_of(document, "looks_ahead");  // right in all its values
   CHECK(ahead.words("in_suite").empty());
@@ -292,7 +272,7 @@ TEST_CASE("a wrong kernel that the suite lets pass is missed, whatever else catc
   CHECK(ahead.entry().verdict == Verdict::fail);
   CHECK(ahead.words("finding") == "missed");
   CHECK_THAT(ahead.words("suite"), ContainsSubstring("passes every line"));
-  CHECK(row_of(document, "too_large")
+  CHECK(row_of(document, "nan_as_zero")
             .words("in_suite")
             .empty());  // like recurrent, which the line does not run
   const Item silent = row_of(document, "silent_tf32");
@@ -310,7 +290,7 @@ TEST_CASE("a wrong kernel that the suite lets pass is missed, whatever else catc
 TEST_CASE("a false alarm of the suite, or a suite in which nothing passes, makes the selftest fail",
           "[selftest]") {
   const OneLine alarming("control:T=64,H=1 --dtype fp32 --variant naive --limit max_ulp=exact");
-  const report::Document document = tried(2, alarming.name(), {"too_large"});
+  const report::Document document = tried(2, alarming.name(), {"nan_as_zero"});
   const std::vector<Item> runs = items_of(document, "suite_runs");
   REQUIRE(runs.size() == 2);
   for (const Item& run : runs) {
@@ -322,7 +302,7 @@ TEST_CASE("a false alarm of the suite, or a suite in which nothing passes, makes
   CHECK(report::exit_code(document) == 1);
 
   const OneLine idle("control:T=64,H=1 --dtype fp64 --variant naive --arithmetic exponential=cuda");
-  const report::Document nothing = tried(2, idle.name(), {"too_large"});
+  const report::Document nothing = tried(2, idle.name(), {"nan_as_zero"});
   for (const Item& run : items_of(nothing, "suite_runs")) {
     CHECK(run.count("passed") == 0);
     CHECK(run.count("skipped") == 1);
@@ -352,6 +332,7 @@ TEST_CASE("every wrong kernel is caught by a line of the suite of pull requests,
       CHECK(row.words("in_suite").empty());
       continue;
     }
+    if (row.words("size").find('%') != std::string::npos) continue;  // made for one problem
     ++wrong;
     CHECK_THAT(row.words("in_suite"), ContainsSubstring("@ci:"));
     if (!row.words("size").empty()) CHECK_THAT(row.words("in_suite"), ContainsSubstring(": oracle: "));
@@ -359,11 +340,7 @@ TEST_CASE("every wrong kernel is caught by a line of the suite of pull requests,
   CHECK(wrong != 0);  // of those drawn some are healthy
 }
 
-TEST_CASE(
-    "at the shape of production wrong kernels are caught in full and in one place, at 1 % or said to be "
-    "below what "
-    "is seen",
-    "[selftest]") {
+TEST_CASE("at the shape of production each fault at twice its floor is caught", "[selftest]") {
   const test::Sampled sample(24);
   INFO(sample.text());
   selftest::SelftestRequest request;
@@ -374,11 +351,9 @@ TEST_CASE(
   selftest::selftest(request, document);
   CHECK(report::exit_code(document) == 0);
   for (const Item& row : items_of(document, "rows")) {
-    const std::string size = row.words("size"), finding = row.words("finding");
-    INFO(row.words("name") << ' ' << row.words("dtype") << ' ' << size);
+    INFO(row.words("name") << ' ' << row.words("dtype") << ' ' << row.words("size"));
     CHECK(row.words("pass") == "forward");
-    if (size.find(" in ") != std::string::npos) CHECK(finding == "caught");
-    if (finding == "not seen") CHECK((size == "1 %" || row.words("name") == "state_read_in_bf16"));
+    CHECK(row.words("finding") != "not seen");
   }
   CHECK(items_of(document, "suite_runs").empty());
 }

@@ -374,7 +374,8 @@ kda::Answer answer_of(const Problem& problem, const Interpretation& reading) {
         answer.o.set(((sequence.batch * d.T + sequence.begin + i / d.V) * d.HV + head) * d.V + i % d.V,
                      part.o[i]);
       for (std::size_t i = 0; i < part.state.size(); ++i)
-        answer.final_state.set(state_element(d, v_first, sequence.index, head, i / d.V, i % d.V),
+        answer.final_state.set(state_element(d, v_first != reading.final_state_transposed, sequence.index,
+                                             head, i / d.V, i % d.V),
                                part.state[i]);
     }
   return answer;

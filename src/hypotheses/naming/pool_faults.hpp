@@ -27,8 +27,6 @@ struct PoolFault {
   bool remembers = false;  ///< what it does depends on the calls before
 };
 
-inline constexpr std::size_t pool_fault_count = 27;
-/// So many.
 std::span<const PoolFault> pool_faults();
 
 /// The recurrence, which stores in the pool itself, and has this fault. Of a problem that is no call: right.

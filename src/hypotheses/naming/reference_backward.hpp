@@ -46,8 +46,6 @@ struct GradientFault {
   BackwardFault fault;
   bool of_softplus = false;  ///< no other gate has it
 };
-inline constexpr std::size_t gradient_fault_count = 24;
-/// So many.
 std::span<const GradientFault> gradient_faults();
 
 /// What reference_backward can differentiate: a decay for each channel, beta for each token.

@@ -1,6 +1,7 @@
 // The variants: one row each. To add one, write its run function and add a row in variants.cpp.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,14 +25,14 @@ struct Variant {
   /// Empty when it has this dtype, arithmetic and shape, else what it lacks.
   std::string (*unsupported)(const Outline& problem, const RunOptions& options);
   /// Throws Error{environment} when it would need more memory than the options allow.
-  Answer (*run)(const Problem& problem, const RunOptions& options);
+  std::function<Answer(const Problem& problem, const RunOptions& options)> run;
   /// Seconds of each of `repeats` runs by the device's own clock, without what it costs to get there. Null: a
   /// clock around `run` says it.
   std::vector<double> (*time)(const Problem& problem, const RunOptions& options, int repeats) = nullptr;
   /// The CPU variant that gives the same bits under the same arithmetic; empty for those on the CPU.
   std::string_view replay = {};
   /// The gradients of a problem with a loss. Null: this variant has no backward pass. Throws as run() does.
-  GradientTensors (*run_backward)(const Problem& problem, const RunOptions& options) = nullptr;
+  std::function<GradientTensors(const Problem& problem, const RunOptions& options)> run_backward = nullptr;
   /// As `time`, of the backward pass.
   std::vector<double> (*time_backward)(const Problem& problem, const RunOptions& options,
                                        int repeats) = nullptr;
@@ -42,6 +43,12 @@ std::span<const Variant> variants();
 /// Throws Error{usage} with a suggestion for a name that is not in the list.
 const Variant& variant_named(std::string_view name, std::span<const Variant> among = variants());
 
+/// A row of the list, not another under its own name.
+inline bool is_ours(const Variant& variant) {
+  for (const Variant& row : variants())
+    if (row.name == variant.name) return true;
+  return false;
+}
 inline bool is_on_gpu(const Variant& variant) { return variant.device == "gpu"; }
 /// What a report calls the device of a variant: "cpu"; "NVIDIA H100 80GB HBM3", "gpu" where there is none.
 std::string device_of(const Variant& variant);

@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/names.hpp"
-#include "engine/computation.hpp"
 #include "engine/findings.hpp"
-#include "engine/power.hpp"
+#include "engine/power/power.hpp"
 #include "plan/power_classes.hpp"
 #include "report/rows.hpp"
 
@@ -20,13 +20,13 @@ using report::Value;
 
 Value value_of(const std::optional<double>& figure) { return figure ? Value(*figure) : Value(); }
 
-/// What the places of one family come to.
+/// What the places of one fault come to.
 struct Places {
   std::vector<const PlacePower*> all;
 
-  Places(const Power& power, FaultFamily family) {
+  Places(const Power& power, const FaultRow& row) {
     for (const PlacePower& place : power.faults)
-      if (place.family == family) all.push_back(&place);
+      if (place.row == &row) all.push_back(&place);
   }
   /// The lower middle one; none where most are not seen.
   std::optional<double> median(std::optional<double> PlacePower::*figure) const {
@@ -46,20 +46,23 @@ struct Places {
   }
 };
 
-/// The least share of each fault that is seen.
-report::Table floors_of(const Power& power) {
+/// The least share of each fault that is seen: of those in cells, or of known ones.
+report::Table floors_of(const Power& power, bool known) {
   report::Table table;
-  table.key = "floors", table.title = "the least share that is seen";
+  table.key = known ? "known" : "floors";
+  table.title =
+      known ? "of known faults: above 1 not even the whole is seen" : "the least share that is seen";
+  table.from = known ? report::Detail::verbose : report::Detail::normal;
   table.columns = {{"says", "fault"},
-                   {"fault", {}, Show::data},
+                   {"fault", {}, known ? Show::code : Show::data},
                    {"by_twins", "by twins", Show::figure},
                    {"by_limits", "by limits", Show::figure},
                    {"share", "of that", Show::share},
                    {"named", "named at 3 x"},
                    {"places", {}, Show::count}};
   for (const FaultRow& row : fault_rows()) {
-    const Places places(power, row.family);
-    if (!row.has_share || places.all.empty()) continue;
+    const Places places(power, row);
+    if (row.is_known != known || places.all.empty()) continue;
     const std::optional<double> twins = places.median(&PlacePower::by_twins),
                                 limits = places.median(&PlacePower::by_limits);
     table.rows.push_back({std::string(row.says), std::string(row.key), value_of(twins), value_of(limits),
@@ -69,25 +72,21 @@ report::Table floors_of(const Power& power) {
   return table;
 }
 
-/// Of faults that are there or not.
-report::Table statistics_of(const Power& power) {
-  report::Table table;
-  table.key = "statistics", table.title = "statistic over limit: above 1 it is seen";
-  table.columns = {{"says", "fault"},
-                   {"fault", {}, Show::data},
-                   {"by_twins", "by twins", Show::figure},
-                   {"by_limits", "by limits", Show::figure},
-                   {"named", {}},
-                   {"places", {}, Show::count}};
+/// "48 of 51 known faults are seen in full; not: beta_in_bf16, ..."
+std::string known_text(const Power& power) {
+  std::vector<std::string> hidden;
+  std::size_t count = 0;
   for (const FaultRow& row : fault_rows()) {
-    const Places places(power, row.family);
-    if (row.has_share || places.all.empty()) continue;
-    table.rows.push_back({std::string(row.says), std::string(row.key),
-                          value_of(places.median(&PlacePower::by_twins)),
-                          value_of(places.median(&PlacePower::by_limits)), places.named(),
-                          static_cast<std::int64_t>(places.all.size())});
+    const Places places(power, row);
+    if (!row.is_known || places.all.empty()) continue;
+    ++count;
+    const std::optional<double> twins = places.median(&PlacePower::by_twins),
+                                limits = places.median(&PlacePower::by_limits);
+    if (std::min(twins.value_or(HUGE_VAL), limits.value_or(HUGE_VAL)) > 1) hidden.emplace_back(row.key);
   }
-  return table;
+  if (count == 0) return {};
+  return fmt::format("{} of {} known faults are seen in full{}", count - hidden.size(), count,
+                     hidden.empty() ? std::string() : "; not: " + join(hidden, ", "));
 }
 
 report::Table places_of(const Power& power) {
@@ -99,11 +98,9 @@ report::Table places_of(const Power& power) {
                    {"by_limits", "by limits", Show::figure},
                    {"named", {}},
                    {"is_named", {}, Show::data}};
-  for (const PlacePower& place : power.faults) {
-    const auto row = std::ranges::find(fault_rows(), place.family, &FaultRow::family);
-    table.rows.push_back({std::string(row->key), place.place, value_of(place.by_twins),
+  for (const PlacePower& place : power.faults)
+    table.rows.push_back({std::string(place.row->key), place.place, value_of(place.by_twins),
                           value_of(place.by_limits), place.named, place.is_named});
-  }
   return table;
 }
 
@@ -151,8 +148,9 @@ report::Entry entry_of(const Power& power, const plan::Case& item, const Answere
                   limit_on(power, "rms_ratio"),
                   limit_on(power, "scaled_ulp"),
                   healthy,
+                  known_text(power),
                   item.repro};
-  entry.tables = {floors_of(power), statistics_of(power), places_of(power)};
+  entry.tables = {floors_of(power, false), floors_of(power, true), places_of(power)};
   return entry;
 }
 
@@ -175,6 +173,7 @@ void measure_power(Context& context, Findings& findings) {
                      {"limit_rms_ratio", {}, Show::data},
                      {"limit_scaled_ulp", {}, Show::data},
                      {"healthy_text", {}, Show::sentence},
+                     {"known_text", {}, Show::sentence},
                      {"repro", {}, Show::data}};
   section.notes = {"medians over the places of a fault; -v names them"};
   keep_finished(findings, std::move(section), [&](report::Section& finished) {
@@ -184,14 +183,12 @@ void measure_power(Context& context, Findings& findings) {
       const Answered who = described(answer, kda::Pass::forward, context.plan());
       const std::string of_class(plan::power_class(answer));
       context.progress("power, " + of_class);
-      const Computation computation = computation_of_variant(who, context.problem());
-      hypotheses::Spread spread =
-          hypotheses::spread_around(*computation.hypothesis, *computation.licensed, context.problem());
-      const std::size_t stable = spread.stable.size();
-      const HealthyKernel kernel{answer.variant, context.options_of(answer), in_one_list(std::move(spread)),
-                                 stable};
-      const Power power = power_of(context.problem(), item.tensors.front(), kernel,
-                                   context.gates(who.chunk_size), context.resources().limits.memory_budget);
+      const HealthyKernel kernel =
+          healthy_kernel(context.problem(), *answer.variant, context.options_of(answer));
+      const std::size_t budget = context.resources().limits.memory_budget;
+      const PowerAnswers answers(context.problem(), item.tensors.front(), kernel, budget);
+      const Power power =
+          power_of(context.problem(), answers, answers.faults(), context.gates(who.chunk_size), budget);
       finished.entries.push_back(entry_of(power, item, who, of_class));
     }
   });

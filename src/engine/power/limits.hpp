@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/power_answers.hpp"
+#include "engine/power/answers.hpp"
 #include "judge/limits.hpp"
 #include "judge/measures/truth_values.hpp"
 #include "kda/truth/oracle.hpp"
@@ -34,8 +34,6 @@ class PowerOfLimits {
 
   /// The least share that breaks a limit; none where no share does.
   std::optional<double> least(const Fault& fault) const;
-  /// The larger of the two over its limit, with all of it.
-  double statistic(const Fault& fault) const;
 
  private:
   template <class Use>

@@ -4,19 +4,17 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "engine/power_answers.hpp"
+#include "engine/power/answers.hpp"
 #include "judge/limits.hpp"
 #include "kda/bounds/gate_statistics.hpp"
 
 namespace kda_check::engine {
 
-/// A fault in one place, and what is seen of it: of one that has a share the least that is seen, of one that
-/// is there or not its statistic over limit.
+/// A fault in one place, and the least share of it that is seen.
 struct PlacePower {
-  FaultFamily family;
+  const FaultRow* row;
   std::string place;
   std::optional<double> by_twins = {};   ///< none: not seen, however large; or there are no twins
   std::optional<double> by_limits = {};  ///< none: not seen, however large
@@ -30,11 +28,11 @@ struct Power {
   std::optional<double> healthy;  ///< statistic over limit of the healthy answer; none without twins
   double healthy_rms_ratio = 0, healthy_scaled_ulp = 0;
   std::vector<judge::Limit> limits;  ///< derived
-  std::vector<PlacePower> faults;    ///< in the order of fault_rows()
+  std::vector<PlacePower> faults;    ///< one for each; none where it is not finite
 };
 
-/// Of a tensor of the forward pass. Throws Error{input} where the memory budget is too small.
-Power power_of(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel,
+/// `faults`: on the answers.
+Power power_of(const kda::Problem& problem, const PowerAnswers& answers, const std::vector<Fault>& faults,
                const kda::GateStatistics& gates, std::size_t memory_budget);
 
 }  // namespace kda_check::engine

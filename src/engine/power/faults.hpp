@@ -1,5 +1,5 @@
-// Faults that a gate is to see, each in several places of a problem: a direction d, of which a faulty answer
-// has a share, answer = healthy + share d (docs/power.md).
+// Faults that a gate is to see, each in some places of a problem: a direction d, of which a faulty answer has
+// a share, answer = healthy + share d (docs/power.md).
 #pragma once
 
 #include <cstdint>
@@ -14,39 +14,22 @@
 
 namespace kda_check::engine {
 
-enum class FaultFamily : std::uint8_t {
-  scale,
-  head,
-  chunk,
-  last_rows,
-  row,
-  column,
-  tile,
-  element,
-  state,
-  slow_channel,
-  missed_decay,
-  truncation,
-};
-
 struct FaultRow {
-  FaultFamily family;
   std::string_view key, says;
-  bool has_share = true;  ///< else it is there or not
+  bool is_known = false;  ///< a row of hypotheses/naming/faults.hpp, which `says` is the meaning of
 };
-/// In the order of reports.
+/// In the order of reports: those in cells of the answer, then the known ones.
 const std::vector<FaultRow>& fault_rows();
 
 /// A fault in one place.
 struct Fault {
-  FaultFamily family;
+  const FaultRow* row;
   std::string place;
   std::optional<std::size_t> head;  ///< none: all of them
   std::vector<bool> rows;           ///< that are wrong
   std::size_t first_column = 0, last_column = 0;
   /// d of the head, [rows][padded_width]; empty: the healthy answer itself.
   std::vector<float> direction = {};
-  bool truncates = false;  ///< stored towards zero
 
   bool has(std::size_t of_head) const { return !head || *head == of_head; }
 };
@@ -58,14 +41,12 @@ struct FaultSite {
   const judge::RowLayout& layout;
   const tensor::Tensor& answer;  ///< healthy
   numeric::DType storage;        ///< that answers are rounded to
-  std::size_t places = 3;        ///< of faults that are not everywhere
+  std::size_t places = 3;  ///< of faults that are not everywhere; known ones that are at no token have one
 };
-/// All faults in all their places; places where a fault changes nothing are left out.
+/// All faults in all their places, in the order of fault_rows(); places where a fault changes nothing, or
+/// gives what is not finite, are left out. Known ones take a run of the readable recurrence each, and are
+/// left out where that takes more than a second.
 std::vector<Fault> faults_on(const FaultSite& site, int threads);
-
-/// The column of a row of a head whose value is nearest to a typical one.
-std::size_t typical_column(const judge::RowLayout& layout, const tensor::Tensor& answer, std::size_t row,
-                           std::size_t head);
 
 /// Whether what was found is where the fault is: the same cells; of one that goes on with the recurrence rows
 /// of chunks where it does.

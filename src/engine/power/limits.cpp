@@ -1,4 +1,4 @@
-#include "engine/power_limits.hpp"
+#include "engine/power/limits.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -34,9 +34,6 @@ template <class Use>
 void PowerOfLimits::over(std::size_t head, const Fault* fault, const Use& use) const {
   if (fault != nullptr && !fault->has(head)) return;
   const HealthyHead healthy = answers_.head(head);
-  const bool truncates = fault != nullptr && fault->truncates;
-  const std::vector<float> truncated =
-      truncates ? answers_.faulty(healthy, head, {fault, 1}) : std::vector<float>();
   const std::size_t first = fault != nullptr ? fault->first_column : 0,
                     last = fault != nullptr ? fault->last_column : layout_.width;
   const numeric::Format& format = numeric::format_of(answers_.storage());
@@ -46,9 +43,7 @@ void PowerOfLimits::over(std::size_t head, const Fault* fault, const Use& use) c
       const std::size_t i = r * judge::padded_width(layout_.width) + v, element = layout_.element(r, head, v);
       const double x = exact_.values[element], got = static_cast<double>(healthy.stored[i]);
       double direction = 0;
-      if (truncates)
-        direction = static_cast<double>(truncated[i]) - got;
-      else if (fault != nullptr)
+      if (fault != nullptr)
         direction = static_cast<double>(fault->direction.empty() ? healthy.exact[i] : fault->direction[i]);
       use(got - x, direction, x, numeric::unit_in_last_place(format, exact_.exponents[element]));
     }
@@ -84,16 +79,6 @@ std::optional<double> PowerOfLimits::least(const Fault& fault) const {
   if (squares > 0) least = std::min(least, (root - along) / squares);
   if (!std::isfinite(least)) return std::nullopt;
   return std::max(0.0, least);
-}
-
-double PowerOfLimits::statistic(const Fault& fault) const {
-  double errors = errors_, worst = scaled_ulp_;
-  for (std::size_t head = 0; head < layout_.heads; ++head)
-    over(head, &fault, [&](double e, double d, double, double unit) {
-      errors += (e + d) * (e + d) - e * e, worst = std::max(worst, std::fabs(e + d) / unit);
-    });
-  const double ratio = truth_ > 0 ? std::sqrt(std::max(0.0, errors) / truth_) : 0;
-  return std::max(ratio / rms_limit_, worst / ulp_limit_);
 }
 
 }  // namespace kda_check::engine

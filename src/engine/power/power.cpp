@@ -1,14 +1,12 @@
-#include "engine/power.hpp"
+#include "engine/power/power.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.hpp"
-#include "base/memory.hpp"
 #include "engine/comparing.hpp"
-#include "engine/power_limits.hpp"
+#include "engine/power/limits.hpp"
 #include "engine/twin_heads.hpp"
 
 namespace kda_check::engine {
@@ -77,10 +75,6 @@ void search(std::vector<Search>& searches, const PowerAnswers& answers, const ju
   }
 }
 
-bool has_share(FaultFamily family) {
-  return std::ranges::find(fault_rows(), family, &FaultRow::family)->has_share;
-}
-
 void by_twins(Power& power, const std::vector<Fault>& faults, const PowerAnswers& answers,
               const judge::TruthValues& truth) {
   constexpr double clearly = 3;  ///< times the least: where the place is asked for
@@ -92,21 +86,15 @@ void by_twins(Power& power, const std::vector<Fault>& faults, const PowerAnswers
   power.healthy = healthy.front().ratio;
   if (*power.healthy > 1) return;
   std::vector<Search> searches;
-  for (std::size_t i = 0; i < faults.size(); ++i)
-    if (has_share(faults[i].family)) searches.emplace_back(faults[i], power.faults[i].by_limits);
+  for (std::size_t i = 0; i < faults.size(); ++i) searches.emplace_back(faults[i], power.faults[i].by_limits);
   search(searches, answers, truth);
   std::vector<Trial> trials;
-  for (std::size_t i = 0, next = 0; i < faults.size(); ++i) {
-    double share = 1;
-    if (has_share(faults[i].family)) {
-      const Search& one = searches[next++];
-      if (one.is_found()) power.faults[i].by_twins = one.found(), share = clearly * one.found();
-    }
-    trials.push_back({&faults[i], share});
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    if (searches[i].is_found()) power.faults[i].by_twins = searches[i].found();
+    trials.push_back({&faults[i], clearly * power.faults[i].by_twins.value_or(1)});
   }
   const std::vector<judge::TwinJudgement> judgements = answers.judged(truth, trials);
   for (std::size_t i = 0; i < faults.size(); ++i) {
-    if (!has_share(faults[i].family)) power.faults[i].by_twins = judgements[i].ratio;
     if (judgements[i].ratio <= 1) continue;
     const judge::Excess& worst = judgements[i].worst;
     power.faults[i].named = judge::place_of(worst.region, worst.head, worst.cell, answers.layout());
@@ -114,32 +102,12 @@ void by_twins(Power& power, const std::vector<Fault>& faults, const PowerAnswers
   }
 }
 
-/// Twins, the healthy answer in fp32, the truth with its exponents, what directions are made of; the rest is
-/// of single heads.
-void check_memory(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel,
-                  std::size_t budget) {
-  const std::size_t elements = tensor::element_count(
-      kda::expected_shape(*kda::find_spec(tensor), problem.dimensions(), problem.options.state_v_first));
-  const std::size_t stored = numeric::format_of(kda::dtype_of(tensor, problem, kernel.options.dtype)).bytes;
-  std::size_t bytes =
-      elements * (kernel.twins.size() * stored + sizeof(float) + sizeof(double) + sizeof(std::int16_t));
-  if (slopes_judge(kernel.compute(), kernel.options.dtype))  // directions
-    for (const std::string& name : kda::tensors_of(kda::Pass::forward))
-      bytes += 2 * sizeof(float) *
-               tensor::element_count(kda::expected_shape(*kda::find_spec(name), problem.dimensions(),
-                                                         problem.options.state_v_first));
-  if (bytes <= budget) return;
-  throw Error(ErrorKind::input,
-              fmt::format("the twins of {} take {}; the memory budget is {}", tensor, size_text(bytes),
-                          size_text(budget)),
-              {}, "--memory-limit raises it");
-}
-
 /// As `run` derives them; the truth goes to `exact`.
-std::vector<judge::Limit> limits_of(const kda::Problem& problem, std::string_view tensor,
-                                    const HealthyKernel& kernel, const PowerAnswers& answers,
+std::vector<judge::Limit> limits_of(const kda::Problem& problem, const PowerAnswers& answers,
                                     const kda::GateStatistics& gates, std::size_t memory_budget,
                                     ExactTensor& exact) {
+  const HealthyKernel& kernel = answers.kernel();
+  const std::string& tensor = answers.name();
   Answered healthy;
   healthy.dtype = kernel.options.dtype, healthy.compute = kernel.compute();
   healthy.form = kernel.variant->axes.chunk ? judge::Form::chunk : judge::Form::recurrence;
@@ -159,21 +127,18 @@ std::vector<judge::Limit> limits_of(const kda::Problem& problem, std::string_vie
               }};
   truth.also = into(exact, tensor, problem.dimensions());
   Pairing pairing;
-  pairing.got = &healthy, pairing.tensors = {std::string(tensor)};
+  pairing.got = &healthy, pairing.tensors = {tensor};
   return measured(truth, {pairing}).front().limits;
 }
 
 }  // namespace
 
-Power power_of(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel,
+Power power_of(const kda::Problem& problem, const PowerAnswers& answers, const std::vector<Fault>& faults,
                const kda::GateStatistics& gates, std::size_t memory_budget) {
-  check_memory(problem, tensor, kernel, memory_budget);
-  const int threads = kernel.options.threads;
-  const bool in_fp64 = kernel.compute() == numeric::ComputeFormat::fp32;
-  const PowerAnswers answers(problem, tensor, kernel);
-  ExactTensor exact(answers.healthy().size(), in_fp64);
+  const HealthyKernel& kernel = answers.kernel();
+  ExactTensor exact(answers.healthy().size(), kernel.compute() == numeric::ComputeFormat::fp32);
   Power power;
-  power.limits = limits_of(problem, tensor, kernel, answers, gates, memory_budget, exact);
+  power.limits = limits_of(problem, answers, gates, memory_budget, exact);
   judge::Evidence evidence;
   evidence.stable_rms_ratio = answers.stable_rms_ratio(exact.values);
   evidence.compute = kernel.compute();
@@ -182,12 +147,7 @@ Power power_of(const kda::Problem& problem, std::string_view tensor, const Healt
   power.is_finite = limits.is_finite();
   if (!power.is_finite) return power;
   power.healthy_rms_ratio = limits.rms_ratio(), power.healthy_scaled_ulp = limits.scaled_ulp();
-  const std::vector<Fault> faults =
-      faults_on({problem, tensor, answers.layout(), answers.healthy(), answers.storage()}, threads);
-  for (const Fault& fault : faults) {
-    PlacePower& place = power.faults.emplace_back(PlacePower{fault.family, fault.place});
-    place.by_limits = has_share(fault.family) ? limits.least(fault) : std::optional(limits.statistic(fault));
-  }
+  for (const Fault& fault : faults) power.faults.push_back({fault.row, fault.place, {}, limits.least(fault)});
   if (kernel.twins.size() - kernel.stable >= judge::fewest_twins) {
     power.twins = kernel.twins.size() - kernel.stable;
     by_twins(power, faults, answers, exact.values);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/decay_directions.hpp"
-#include "engine/power_faults.hpp"
+#include "engine/power/faults.hpp"
 #include "engine/twin_heads.hpp"
 #include "judge/measures/head_values.hpp"
 #include "judge/spread/twin_test.hpp"
@@ -27,6 +27,10 @@ struct HealthyKernel {
   }
 };
 
+/// One that rounds nowhere but where its class may.
+HealthyKernel healthy_kernel(const kda::Problem& problem, const kda::Variant& variant,
+                             const kda::RunOptions& options);
+
 /// The answer of a kernel before it is stored in its element type.
 kda::Tensors unrounded(const kda::Problem& problem, const kda::Variant& variant, kda::RunOptions options);
 
@@ -43,15 +47,23 @@ struct HealthyHead {
 
 class PowerAnswers {
  public:
-  /// Runs them, on the kernel's threads. `kernel` must stay.
-  PowerAnswers(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel);
+  /// Of a tensor of the forward pass. Runs them, on the kernel's threads. Problem and kernel must stay.
+  /// Throws Error{input} where the memory budget is too small.
+  PowerAnswers(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel,
+               std::size_t memory_budget);
 
+  const HealthyKernel& kernel() const { return kernel_; }
+  const std::string& name() const { return tensor_; }
+  /// In `places` of each (faults.hpp).
+  std::vector<Fault> faults(std::size_t places = 3) const;
   const judge::RowLayout& layout() const { return layout_; }
   const tensor::Tensor& healthy() const { return healthy_; }  ///< in fp32
   numeric::DType storage() const { return storage_; }
   HealthyHead head(std::size_t head) const;
   /// That head with a share of a fault, as it is stored.
   std::vector<float> faulty(const HealthyHead& healthy, std::size_t head, const Trial& trial) const;
+
+  tensor::Tensor tensor(const Trial& trial) const;
 
   /// One for each trial, its ratio in units of what a verdict lets pass; none where fewer than three twins
   /// are fit.
@@ -62,6 +74,7 @@ class PowerAnswers {
  private:
   judge::TwinTest measured(const judge::TruthValues& truth, const std::vector<Trial>& trials) const;
 
+  const kda::Problem& problem_;
   const HealthyKernel& kernel_;
   const std::string tensor_;
   tensor::Tensor healthy_;

@@ -1,8 +1,11 @@
-#include "engine/power_answers.hpp"
+#include "engine/power/answers.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
+#include "base/error.hpp"
+#include "base/memory.hpp"
 #include "base/threads/parallel.hpp"
 #include "engine/twin_heads.hpp"
 #include "judge/verdict.hpp"
@@ -12,18 +15,42 @@ namespace kda_check::engine {
 
 namespace {
 
-/// x as `Storage` holds it; `truncates`: the nearest that is no larger.
 template <class Storage>
-float stored_as(double x, bool truncates) {
-  Storage stored = numeric::round_to<Storage>(x);
-  if (truncates && std::fabs(numeric::widen(stored)) > std::fabs(x)) {
-    auto bits = __builtin_bit_cast(numeric::BitsOf<Storage>, stored);
-    stored = __builtin_bit_cast(Storage, --bits);  // sign and magnitude: one step towards zero
-  }
-  return static_cast<float>(numeric::widen(stored));
+float stored_as(double x) {
+  return static_cast<float>(numeric::widen(numeric::round_to<Storage>(x)));
+}
+
+/// Twins, the healthy answer in fp32, the truth with its exponents, what directions are made of; the rest is
+/// of single heads.
+void check_memory(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel,
+                  std::size_t budget) {
+  const std::size_t elements = tensor::element_count(
+      kda::expected_shape(*kda::find_spec(tensor), problem.dimensions(), problem.options.state_v_first));
+  const std::size_t stored = numeric::format_of(kda::dtype_of(tensor, problem, kernel.options.dtype)).bytes;
+  std::size_t bytes =
+      elements * (kernel.twins.size() * stored + sizeof(float) + sizeof(double) + sizeof(std::int16_t));
+  if (slopes_judge(kernel.compute(), kernel.options.dtype))  // directions
+    for (const std::string& name : kda::tensors_of(kda::Pass::forward))
+      bytes += 2 * sizeof(float) *
+               tensor::element_count(kda::expected_shape(*kda::find_spec(name), problem.dimensions(),
+                                                         problem.options.state_v_first));
+  if (bytes <= budget) return;
+  throw Error(ErrorKind::input,
+              fmt::format("the twins of {} take {}; the memory budget is {}", tensor, size_text(bytes),
+                          size_text(budget)),
+              {}, "--memory-limit raises it");
 }
 
 }  // namespace
+
+HealthyKernel healthy_kernel(const kda::Problem& problem, const kda::Variant& variant,
+                             const kda::RunOptions& options) {
+  hypotheses::Hypothesis known;
+  known.variant = &variant, known.options = options;
+  hypotheses::Spread spread = hypotheses::spread_around(known, known, problem);
+  const std::size_t stable = spread.stable.size();
+  return {&variant, options, in_one_list(std::move(spread)), stable};
+}
 
 kda::Tensors unrounded(const kda::Problem& problem, const kda::Variant& variant, kda::RunOptions options) {
   kda::Arithmetic& arithmetic = options.arithmetic;
@@ -34,8 +61,10 @@ kda::Tensors unrounded(const kda::Problem& problem, const kda::Variant& variant,
   return kda::run_pass(kda::Pass::forward, variant, problem, options);
 }
 
-PowerAnswers::PowerAnswers(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel)
-    : kernel_(kernel),
+PowerAnswers::PowerAnswers(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel,
+                           std::size_t memory_budget)
+    : problem_(problem),
+      kernel_((check_memory(problem, tensor, kernel, memory_budget), kernel)),
       tensor_(tensor),
       healthy_(std::move(unrounded(problem, *kernel.variant, kernel.options).at(std::string(tensor)))),
       storage_(kda::dtype_of(tensor, problem, kernel.options.dtype)),
@@ -55,11 +84,15 @@ PowerAnswers::PowerAnswers(const kda::Problem& problem, std::string_view tensor,
         judge::row_layout(tensor, twins_.front().front().shape(), one_query_head(problem, 0), layout_.chunk);
 }
 
+std::vector<Fault> PowerAnswers::faults(std::size_t places) const {
+  return faults_on({problem_, tensor_, layout_, healthy_, storage_, places}, kernel_.options.threads);
+}
+
 HealthyHead PowerAnswers::head(std::size_t head) const {
   HealthyHead healthy{judge::HeadRows(healthy_, layout_, head).read_all<float>(layout_.rows), {}};
   healthy.stored = healthy.exact;
   numeric::visit_storage(storage_, [&](auto tag) {
-    for (float& x : healthy.stored) x = stored_as<decltype(tag)>(static_cast<double>(x), false);
+    for (float& x : healthy.stored) x = stored_as<decltype(tag)>(static_cast<double>(x));
   });
   return healthy;
 }
@@ -70,18 +103,30 @@ std::vector<float> PowerAnswers::faulty(const HealthyHead& healthy, std::size_t 
   if (trial.fault == nullptr || !trial.fault->has(head)) return values;
   const Fault& fault = *trial.fault;
   const std::vector<float>& direction = fault.direction.empty() ? healthy.exact : fault.direction;
-  const double share = fault.truncates ? 0 : trial.share;
   numeric::visit_storage(storage_, [&](auto tag) {
     for (std::size_t r = 0; r < layout_.rows; ++r) {
       if (!fault.rows[r]) continue;
       const std::size_t row = r * judge::padded_width(layout_.width);
       for (std::size_t i = row + fault.first_column; i < row + fault.last_column; ++i) {
-        const double x = static_cast<double>(healthy.exact[i]) + share * static_cast<double>(direction[i]);
-        values[i] = stored_as<decltype(tag)>(x, fault.truncates);
+        const double x =
+            static_cast<double>(healthy.exact[i]) + trial.share * static_cast<double>(direction[i]);
+        values[i] = stored_as<decltype(tag)>(x);
       }
     }
   });
   return values;
+}
+
+tensor::Tensor PowerAnswers::tensor(const Trial& trial) const {
+  tensor::Tensor tensor(tensor_, storage_, healthy_.shape());
+  for (std::size_t head = 0; head < layout_.heads; ++head) {
+    const std::vector<float> values = faulty(this->head(head), head, trial);
+    for (std::size_t r = 0; r < layout_.rows; ++r)
+      for (std::size_t v = 0; v < layout_.width; ++v)
+        tensor.set(layout_.element(r, head, v),
+                   static_cast<double>(values[r * judge::padded_width(layout_.width) + v]));
+  }
+  return tensor;
 }
 
 std::vector<judge::TwinJudgement> PowerAnswers::judged(const judge::TruthValues& truth,
