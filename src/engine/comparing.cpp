@@ -187,7 +187,6 @@ void compare_with_twins(Twins& twins, TruthSource& truths, const std::vector<Pai
   for (Measured& item : results) {
     const Pairing& pairing = pairings[item.pairing];
     if (pairing.computation == nullptr) continue;
-    item.evidence.unlicensed = pairing.computation->unlicensed;
     if (const TwinResult* const found = twins.result(*pairing.got, item.tensor)) item.twins = *found;
     // All of it: no fault is left.
     if (item.twins && pairing.computation->left && item.twins->judgement.ratio <= 1)
@@ -240,6 +239,7 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
                                                    {}});
     last.evidence.terms = terms_over_truth(item, grounds.get().energies);
     last.evidence.compute = pairing.got->compute;
+    if (pairing.computation != nullptr) last.evidence.unlicensed = pairing.computation->unlicensed;
     last.evidence.backward = truth.pass == kda::Pass::backward;
     last.evidence.is_sum_over_tokens = item.tensor == "dA_log" || item.tensor == "ddt_bias";
     last.evidence.of_two_outputs = item.expected != nullptr;

@@ -94,6 +94,9 @@ const Answered& Context::kept(Key key, std::size_t bytes, Make make) {
     in_use_.erase(key);
     without_.emplace(key, none);
     throw;
+  } catch (...) {
+    in_use_.erase(key);
+    throw;
   }
 }
 

@@ -132,6 +132,7 @@ class Computations {
     hypotheses::SearchSettings settings;
     settings.threads = context_.resources().threads;
     settings.starts_only = starts_only, settings.most_spent = most_spent;
+    settings.shares = settings.ties = false;
     settings.progress = [&](const std::string& what) {
       context_.progress(fmt::format("{}: {}", output.name, what));
     };
@@ -255,6 +256,7 @@ class Round {
     if (which.empty()) return;
     for (const std::size_t i : which) findings_.cases[cases_[i]].tensors.clear();
     for (Measured& item : measured(truth, some)) judge_one(item, which[item.pairing]);
+    for (const std::size_t i : which) name_fault_of(i);
   }
 
   /// Twins alone speak against somebody's output, and what is known gives it nearly at most: another
@@ -385,6 +387,7 @@ class Round {
     constexpr hypotheses::NamingEffort quick{256, false};
     const Answered& got = *pairings_[pairing].got;
     const report::CaseResult& result = findings_.cases[cases_[pairing]];
+    faults_[pairing] = {};
     if (failed_of_somebody(pairing, result.tensors) == result.tensors.end()) return;
     context_.progress(got.name + ": what is wrong");
     if_affordable([&] {

@@ -61,7 +61,7 @@ class Search {
       Scored other = scores_.of(licensed(now.hypothesis, *settings_.licence, problem()));
       if (other.score >= now.score - as_good) now = std::move(other);
     }
-    found.cannot_be_told_apart = ties(now);
+    if (settings_.ties) found.cannot_be_told_apart = ties(now);
     found.hypothesis = now.hypothesis;
     conclude(found);
     return found;

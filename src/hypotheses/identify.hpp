@@ -24,6 +24,7 @@ struct SearchSettings {
   double most_spent = hypotheses::most_spent;  ///< in computations on the first cut
   bool starts_only = false;                    ///< no search, and nothing beside the computation
   bool shares = true;                          ///< what each setting costs is asked, too
+  bool ties = true;                            ///< what cannot be told apart is asked, too
   bool advise = false;                         ///< what to make finer first is asked, too
   Progress progress{};
 };
@@ -53,7 +54,7 @@ struct Identification {
   std::vector<std::string> unlicensed{};            ///< roundings of its own, where they tell
   bool is_licensed = true;                          ///< no: it has some, whether they tell or not
   bool is_as_declared = true;                       ///< no: what is said of it explains clearly less
-  std::vector<std::string> cannot_be_told_apart{};  ///< other values of settings that explain as much
+  std::vector<std::string> cannot_be_told_apart{};  ///< other values of settings that explain as much, if asked
   std::vector<Advice> advice{};                     ///< where it is identified, and asked
   std::vector<Share> shares{};  ///< what each setting costs, where it is identified, and asked
 };

@@ -113,7 +113,7 @@ class Decision {
         continue;
       if (metric.name == "nonfinite") {
         const std::size_t decided = m_.mismatched_where_decided(evidence_.backward);
-        if (lost > 0 && decided == 0) continue;
+        if (lost > 0 && static_cast<double>(decided) <= limit.value) continue;
         add(metric.name, lost == 0
                              ? class_reason(m_)
                              : fmt::format("{} element{} of another class where the oracle is within range",

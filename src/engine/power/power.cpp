@@ -128,7 +128,9 @@ std::vector<judge::Limit> limits_of(const kda::Problem& problem, const PowerAnsw
   truth.also = into(exact, tensor, problem.dimensions());
   Pairing pairing;
   pairing.got = &healthy, pairing.tensors = {tensor};
-  return measured(truth, {pairing}).front().limits;
+  Measured found = std::move(measured(truth, {pairing}).front());
+  found.evidence.stable_rms_ratio = answers.stable_rms_ratio(exact.values);
+  return judge::bounds(std::move(found.limits), found.evidence, answers.healthy().size());
 }
 
 }  // namespace
@@ -139,10 +141,6 @@ Power power_of(const kda::Problem& problem, const PowerAnswers& answers, const s
   ExactTensor exact(answers.healthy().size(), kernel.compute() == numeric::ComputeFormat::fp32);
   Power power;
   power.limits = limits_of(problem, answers, gates, memory_budget, exact);
-  judge::Evidence evidence;
-  evidence.stable_rms_ratio = answers.stable_rms_ratio(exact.values);
-  evidence.compute = kernel.compute();
-  power.limits = judge::bounds(std::move(power.limits), evidence, answers.healthy().size());
   const PowerOfLimits limits(answers, exact, power.limits);
   power.is_finite = limits.is_finite();
   if (!power.is_finite) return power;
