@@ -84,7 +84,7 @@ report::Section rows_about(const std::vector<Subject>& subjects, const std::stri
     const bool right = finding == "passes" || finding == "caught";
     const bool hidden = finding == "not seen" || finding == "below the floor";
     entry.verdict = right ? Verdict::pass : hidden ? Verdict::skipped : Verdict::fail;
-    if (!right) entry.reason = finding;
+    if (!right && !hidden) entry.reason = finding;
   }
   section.notes.push_back(
       fmt::format("{} wrong kernels caught, {} missed; {} healthy ones pass, {} false alarms",

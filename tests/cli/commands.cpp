@@ -328,8 +328,7 @@ TEST_CASE("power says how large a fault must be, by twins and by limits", "[cli]
   CHECK(power["class"] == "bf16");
   CHECK(power["verdict"] == "pass");
   CHECK(power["floors"].size() == 10);
-  CHECK(power["statistics"].size() == 2);
-  CHECK(power["places"].size() == 30);
+  CHECK(power["known"].size() > 40);
   for (const auto& floor : power["floors"])
     CHECK(floor["by_twins"].get<double>() < floor["by_limits"].get<double>());
 

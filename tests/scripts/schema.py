@@ -210,7 +210,7 @@ class Schema(unittest.TestCase):
         self.assertEqual("models" in probed, not probed["errors"])
 
     def test_selftest(self):
-        document = self.report("selftest", "too_large", "looks_ahead", codes=(0,))
+        document = self.report("selftest", "scale", "looks_ahead", codes=(0,))
         self.assertGreater(len(document["rows"]), 20)
 
 
