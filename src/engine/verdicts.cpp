@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "base/names.hpp"
 #include "engine/explain/faults.hpp"
 #include "engine/explain/overflow.hpp"
 #include "engine/explain/place.hpp"
@@ -411,14 +412,17 @@ class Round {
     const auto failed = failed_of_somebody(pairing, result.tensors);
     if (failed == result.tensors.end()) return;
     const int threads = context_.resources().threads;
-    const auto say = [&](const std::string& words) {
-      if (!words.empty()) failed->reason += "; " + words;
-    };
+    // What a reader needs first stands first: what it is, where, and then by how much.
+    std::vector<std::string> words;
     if_affordable([&] {
-      say(place_of_error(context_.problem(), got, *failed, rms_limit(*failed), threads));
-      say(cause_text(faults_[pairing]));
-      if (failed->decided_by == "nonfinite") say(overflow_like(context_.problem(), got, threads));
+      words.push_back(cause_text(faults_[pairing]));
+      if (failed->decided_by == "nonfinite")
+        words.push_back(overflow_like(context_.problem(), got, threads));
+      words.push_back(place_of_error(context_.problem(), got, *failed, rms_limit(*failed), threads));
     });
+    words.push_back(std::move(failed->reason));
+    std::erase(words, "");
+    failed->reason = join(words, "; ");
   }
 
   void note(std::string text) {

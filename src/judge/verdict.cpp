@@ -100,6 +100,7 @@ class Decision {
   bool fails() {
     const std::size_t lost = m_.undecided + m_.overflowed;
     bool by_bounds = false;
+    if (!evidence_.unlicensed.empty()) add("", "rounding: " + evidence_.unlicensed);
     for (const Limit& limit : result_.limits) {
       const Metric& metric = *find_metric(limit.metric);
       if (!metric.is_known(m_)) continue;
@@ -127,12 +128,11 @@ class Decision {
       add(metric.name, fmt::format("{} {:.3g} > {:.3g}", metric.name, value, limit.value));
       by_bounds = by_bounds || !is_set(limit);
     }
-    if (!evidence_.unlicensed.empty()) add("", evidence_.unlicensed);
     if (!evidence_.not_as_declared.empty()) add("", "not as declared: " + evidence_.not_as_declared);
     if (result_.reason.empty()) return false;
     if (by_bounds && !evidence_.computes_as.empty() && evidence_.unlicensed.empty())
-      result_.reason +=
-          fmt::format("; it computes as {}: what that loses, not its code", evidence_.computes_as);
+      result_.reason = fmt::format("algorithm: it computes as {}: what that loses, not its code; {}",
+                                   evidence_.computes_as, result_.reason);
     if (lost > 0) result_.reason += "; " + lost_text();
     if (evidence_.twins && is_beyond(1)) result_.reason += "; " + evidence_.twins->where;
     result_.verdict = Verdict::fail;

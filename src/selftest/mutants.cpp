@@ -200,11 +200,6 @@ Answer with_fault(const hypotheses::Fault& fault, const Problem& problem, const 
                           kda::state_dtype(options.dtype))};
 }
 
-/// Of 16 bits it may be no more than what the kernel rounds anyway.
-bool is_rounding(const hypotheses::Fault& fault) {
-  return fault.name.ends_with("_in_bf16") || fault.name.ends_with("_in_fp16");
-}
-
 std::vector<Subject> forward_mutants() {
   std::vector<Subject> all;
   for (const DType dtype : dtypes) {
@@ -215,7 +210,7 @@ std::vector<Subject> forward_mutants() {
     }
     if (dtype == DType::fp64 || dtype == DType::fp16) continue;  // fp16 is as bf16
     for (const hypotheses::Fault& fault : hypotheses::faults()) {
-      if (is_narrow(dtype) && is_rounding(fault)) continue;
+      if (is_narrow(dtype) && hypotheses::is_rounding(fault.name)) continue;
       all.push_back(mutant(fault.name, fault.meaning, form_in(dtype), dtype,
                            [&fault](const Problem& problem, const RunOptions& options) {
                              return with_fault(fault, problem, options);

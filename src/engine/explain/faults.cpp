@@ -68,9 +68,11 @@ std::string cause_text(const hypotheses::Naming& naming) {
   std::vector<std::string> causes;
   for (const hypotheses::Cause& cause : naming.causes)
     causes.push_back(fmt::format("{} ({})", cause.meaning, cause.fault));
-  return causes.empty() ? std::string()
-                        : fmt::format("as if {}: {:.1f} % explained", join(causes, ", or as if "),
-                                      100 * naming.causes.front().explained);
+  return causes.empty()
+             ? std::string()
+             : fmt::format("{}: as if {}: {:.1f} % explained",
+                           hypotheses::is_rounding(naming.causes.front().fault) ? "rounding" : "bug",
+                           join(causes, ", or as if "), 100 * naming.causes.front().explained);
 }
 
 hypotheses::Naming named(const kda::Problem& problem, const Answered& got, const report::CaseResult& failed,

@@ -30,4 +30,9 @@ struct Fault {
 
 std::span<const Fault> faults();
 
+/// Of a value, by its name: no bug, and in 16 bits perhaps what the kernel does anyway.
+inline bool is_rounding(std::string_view fault) {
+  return fault.ends_with("_in_bf16") || fault.ends_with("_in_fp16");
+}
+
 }  // namespace kda_check::hypotheses
