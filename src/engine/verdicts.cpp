@@ -416,8 +416,7 @@ class Round {
     std::vector<std::string> words;
     if_affordable([&] {
       words.push_back(cause_text(faults_[pairing]));
-      if (failed->decided_by == "nonfinite")
-        words.push_back(overflow_like(context_.problem(), got, threads));
+      if (failed->decided_by == "nonfinite") words.push_back(overflow_like(context_.problem(), got, threads));
       words.push_back(place_of_error(context_.problem(), got, *failed, rms_limit(*failed), threads));
     });
     words.push_back(std::move(failed->reason));

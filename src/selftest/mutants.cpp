@@ -188,10 +188,8 @@ Tensor with_difference(const Tensor& healthy, const Tensor& wrong, const Tensor&
 
 Answer with_fault(const hypotheses::Fault& fault, const Problem& problem, const RunOptions& options) {
   if (!fault.applies(problem)) return healthy(problem, options);
-  using At = hypotheses::Fault::At;
   hypotheses::Interpretation reading(problem);
-  const bool is_at_token = fault.at == At::token || fault.at == At::start;
-  fault.change(reading, is_at_token ? middle_token(problem) : options.chunk_size);
+  fault.change(reading, hypotheses::place_of(fault, middle_token(problem), options.chunk_size));
   const Answer wrong = hypotheses::answer_of(problem, reading);
   const Answer right = kda::answer_in_fp64(problem, options.threads);
   const kda::Tensors exact = engine::unrounded(problem, kda::variant_named(form_in(options.dtype)), options);

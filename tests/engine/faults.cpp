@@ -71,8 +71,9 @@ TEST_CASE("run names the fault in its reason, with or without twins", "[engine][
     request.test = twins;
     const report::Document document = test::ran(request);
     REQUIRE(document.cases.size() == 1);
-    CHECK_THAT(document.cases[0].tensors.at(0).reason,
-               Catch::Matchers::StartsWith("bug: as if q is not scaled (scale_missing): 100.0 % explained; "));
+    CHECK_THAT(
+        document.cases[0].tensors.at(0).reason,
+        Catch::Matchers::StartsWith("bug: as if q is not scaled (scale_missing): 100.0 % explained; "));
   }
 }
 

@@ -191,7 +191,7 @@ class IdealHead {
     const hypotheses::Fault& known = known_as(row);
     if (!known.applies(problem_)) return std::nullopt;
     hypotheses::Interpretation reading(problem_);
-    known.change(reading, is_at_token(row) ? token : site_.layout.chunk);
+    known.change(reading, hypotheses::place_of(known, token, site_.layout.chunk));
     return fault(
         &row,
         is_at_token(row) ? fmt::format("token {}, head {}", token, head_) : fmt::format("head {}", head_),

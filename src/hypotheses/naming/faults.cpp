@@ -26,6 +26,13 @@ bool has_heads(const Problem& p) { return p.dimensions().HV > 1; }
 bool has_norm(const Problem& p) { return p.options.qk_l2norm; }
 bool has_beta(const Problem& p) { return !p.beta.empty(); }
 bool has_chunks(const Problem& p) { return p.dimensions().T > 16; }
+bool has_A_log(const Problem& p) { return p.A_log.has_value(); }
+bool has_groups(const Problem& p) { return p.dimensions().HV > p.dimensions().H; }
+bool has_sequences(const Problem& p) { return p.sequences().size() > p.dimensions().B; }
+bool has_initial_states(const Problem& p) { return has_initial_state(p) && p.sequences().size() > 1; }
+bool has_chunk_form(const Problem& p) {
+  return has_chunks(p) && p.dimensions().strength == kda::Strength::head;
+}
 bool has_lower_bound(const Problem& p) { return p.options.gate == Gate::lower_bound; }
 bool scale_is_not(const Problem& p, double scale) { return std::fabs(p.scale() - scale) > 1e-12 * scale; }
 double inverse_root(std::size_t size) { return 1 / std::sqrt(static_cast<double>(size)); }
@@ -77,6 +84,20 @@ constexpr Fault list[] = {
     {"A_log_not_raised", "A_log itself is used, without its exponential",
      [](const Problem& p) { return has_gate(p) && p.A_log.has_value(); },
      [](Interpretation& r, std::size_t) { r.A_log_raised = false; }},
+    {"A_log_twice", "A_log is -exp(A_log) already: exp(-exp(A_log)) is used", has_A_log,
+     [](Interpretation& r, std::size_t) { r.A_log_twice = true; }},
+    {"parameters_in_bf16", "A_log and dt_bias are rounded to bf16", has_gate,
+     [](Interpretation& r, std::size_t) { r.round_parameters = &to_bf16; }},
+    {"softplus_threshold", "softplus is linear from 1 on, not from 20", has_softplus,
+     [](Interpretation& r, std::size_t) { r.softplus_linear_from = 1; }},
+    {"dt_bias_of_first_head", "all heads have the dt_bias of head 0",
+     [](const Problem& p) { return p.dt_bias.has_value() && has_heads(p); },
+     [](Interpretation& r, std::size_t) { r.bias_of_first_head = true; }},
+    {"gate_of_query_head", "value head h has the gate of head h / (HV / H)", has_groups,
+     [](Interpretation& r, std::size_t) { r.gate_of_query_head = true; }},
+    {"gate_sums_of_stream",
+     "sums of gates start anew at multiples of a chunk of the packed row, not of a sequence", has_sequences,
+     [](Interpretation& r, std::size_t rows) { r.sums_of_stream = true, r.chunk = rows; }, At::chunk},
     {"dt_bias_by_channel", "dt_bias is read as [K][HV], not [HV][K]",
      [](const Problem& p) {
        return has_gate(p) && p.dt_bias && p.dimensions().HV > 1 && p.dimensions().decays() > 1;
@@ -119,6 +140,9 @@ constexpr Fault list[] = {
      [](Interpretation& r, std::size_t) { r.beta_on_value = true; }},
     {"beta_missing", "beta is not applied", has_beta,
      [](Interpretation& r, std::size_t) { r.beta_one = true; }},
+    {"beta_of_query_head", "value head h has the beta of head h / (HV / H)",
+     [](const Problem& p) { return has_groups(p) && has_beta(p); },
+     [](Interpretation& r, std::size_t) { r.beta_of_query_head = true; }},
     {"beta_raw", "beta is used without its sigmoid", [](const Problem& p) { return p.options.beta_sigmoid; },
      [](Interpretation& r, std::size_t) { r.options.beta_sigmoid = r.options.allow_neg_eigval = false; }},
     {"beta_sigmoid", "beta goes through a sigmoid", [](const Problem& p) { return !p.options.beta_sigmoid; },
@@ -137,6 +161,15 @@ constexpr Fault list[] = {
      [](Interpretation& r, std::size_t) { r.options.qk_l2norm = false; }},
     {"l2norm_applied", "q and k are L2-normalised", [](const Problem& p) { return !p.options.qk_l2norm; },
      [](Interpretation& r, std::size_t) { r.options.qk_l2norm = true; }},
+    {"query_not_normalised", "q is not L2-normalised", has_norm,
+     [](Interpretation& r, std::size_t) { r.normalises_query = false; }},
+    {"key_not_normalised", "k is not L2-normalised", has_norm,
+     [](Interpretation& r, std::size_t) { r.normalises_key = false; }},
+    {"norm_of_mean", "q and k are divided by the root of the mean of their squares, not of the sum", has_norm,
+     [](Interpretation& r, std::size_t) { r.norm_of_mean = true; }},
+    {"norm_of_heads", "q and k are normalised over all heads together",
+     [](const Problem& p) { return has_norm(p) && p.dimensions().H > 1; },
+     [](Interpretation& r, std::size_t) { r.norm_of_heads = true; }},
     {"epsilon_missing", "the norm has no epsilon", has_norm,
      [](Interpretation& r, std::size_t) { r.epsilon = Epsilon::missing; }},
     {"epsilon_outside", "epsilon is added to the norm, outside the root", has_norm,
@@ -179,6 +212,11 @@ constexpr Fault list[] = {
      [](Interpretation& r, std::size_t) { r.final_state = false; }},
     {"initial_state_missing", "the initial state is dropped", has_initial_state,
      [](Interpretation& r, std::size_t) { r.initial_state = false; }},
+    {"initial_state_of_first", "every sequence starts from the initial state of sequence 0",
+     has_initial_states, [](Interpretation& r, std::size_t) { r.initial_state_of_first = true; }},
+    {"initial_state_by_head", "the initial states are read as [HV][N], not [N][HV]",
+     [](const Problem& p) { return has_initial_states(p) && has_heads(p); },
+     [](Interpretation& r, std::size_t) { r.initial_state_by_head = true; }},
     {"state_lost_in_chunks", "each chunk starts from zeros: the state is not carried into it", has_chunks,
      [](Interpretation& r, std::size_t rows) { r.loses_states = true, r.chunk = rows; }, At::chunk},
     {"state_lost", "the state before a token is lost: what follows starts from zeros", always,
@@ -193,9 +231,23 @@ constexpr Fault list[] = {
      [](Interpretation& r, std::size_t) { r.round_stored = &to_fp16; }},
     {"carried_state_in_bf16", "the carried state is rounded to bf16", has_chunks,
      [](Interpretation& r, std::size_t rows) { r.round_carried = &to_bf16, r.chunk = rows; }, At::chunk},
+    {"carried_state_in_fp16", "the carried state is rounded to fp16", has_chunks,
+     [](Interpretation& r, std::size_t rows) { r.round_carried = &to_fp16, r.chunk = rows; }, At::chunk},
+    {"chunk_states_in_bf16", "the state behind every chunk, the last one, too, is rounded to bf16",
+     has_chunks,
+     [](Interpretation& r,
+        std::size_t rows) { r.round_carried = &to_bf16, r.rounds_last = true, r.chunk = rows; },
+     At::chunk},
+    {"chunk_states_in_fp16", "the state behind every chunk, the last one, too, is rounded to fp16",
+     has_chunks,
+     [](Interpretation& r,
+        std::size_t rows) { r.round_carried = &to_fp16, r.rounds_last = true, r.chunk = rows; },
+     At::chunk},
     {"carried_state_transposed", "o reads the states between chunks in the other layout (K and V swapped)",
      [](const Problem& p) { return p.dimensions().K == p.dimensions().V; },
      [](Interpretation& r, std::size_t rows) { r.transposed_states = true, r.chunk = rows; }, At::chunk},
+    {"tail_lost", "the final state lacks a shorter last chunk", has_chunks,
+     [](Interpretation& r, std::size_t rows) { r.loses_tail = true, r.chunk = rows; }, At::chunk},
     {"tail_decay_stale", "a shorter last chunk decays the state by the gates of the chunk before", has_chunks,
      [](Interpretation& r, std::size_t rows) { r.stale_tail = true, r.chunk = rows; }, At::chunk},
     {"stale_rows",
@@ -205,6 +257,94 @@ constexpr Fault list[] = {
      [](Interpretation& r, std::size_t rows) { r.carries_undecayed = true, r.chunk = rows; }, At::chunk},
     {"writes_undecayed", "what a chunk writes does not decay to the end of the chunk", has_chunks,
      [](Interpretation& r, std::size_t rows) { r.writes_undecayed = true, r.chunk = rows; }, At::chunk},
+    // The chunk form.
+    {"exp2_within", "the decays between rows of a chunk are powers of two", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::exp2_within, r.chunk = rows; },
+     At::chunk},
+    {"exp2_across", "the decays from and to the ends of a chunk are powers of two", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::exp2_across, r.chunk = rows; },
+     At::chunk},
+    {"anchors_apart",
+     "blocks of 16 off the diagonal lack the decay of their first row: the anchors of rows and columns "
+     "differ",
+     has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::anchors_apart, r.chunk = rows; },
+     At::chunk},
+    {"scores_undecayed", "Aqk lacks the decays between its rows", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) {
+       r.chunk_fault = ChunkFault::scores_undecayed, r.chunk = rows;
+     },
+     At::chunk},
+    {"L_undecayed", "L lacks the decays between its rows", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::L_undecayed, r.chunk = rows; },
+     At::chunk},
+    {"column_beta", "L has the beta of its column, not of its row", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::column_beta, r.chunk = rows; },
+     At::chunk},
+    {"inverse_missing", "L is not inverted: A = I", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::inverse_missing, r.chunk = rows; },
+     At::chunk},
+    {"inverse_series_2", "the series of the inverse ends behind L", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) {
+       r.chunk_fault = ChunkFault::inverse_series_2, r.chunk = rows;
+     },
+     At::chunk},
+    {"inverse_series_4", "the series of the inverse ends behind L^3", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) {
+       r.chunk_fault = ChunkFault::inverse_series_4, r.chunk = rows;
+     },
+     At::chunk},
+    {"inverse_series_8", "the series of the inverse ends behind L^7", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) {
+       r.chunk_fault = ChunkFault::inverse_series_8, r.chunk = rows;
+     },
+     At::chunk},
+    {"inverse_series_16", "the series of the inverse ends behind L^15", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) {
+       r.chunk_fault = ChunkFault::inverse_series_16, r.chunk = rows;
+     },
+     At::chunk},
+    {"inverse_transposed", "the inverse is transposed", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) {
+       r.chunk_fault = ChunkFault::inverse_transposed, r.chunk = rows;
+     },
+     At::chunk},
+    {"w_undecayed", "w lacks exp(G): A beta k", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::w_undecayed, r.chunk = rows; },
+     At::chunk},
+    {"w_without_beta", "w lacks beta: A k exp(G)", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::w_without_beta, r.chunk = rows; },
+     At::chunk},
+    {"writes_unerased", "the state is written with u, not with u - w h", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::writes_unerased, r.chunk = rows; },
+     At::chunk},
+    {"output_unerased", "o is read from u, not from u - w h", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::output_unerased, r.chunk = rows; },
+     At::chunk},
+    {"query_undecayed", "o reads the state before its chunk without exp(G)", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::query_undecayed, r.chunk = rows; },
+     At::chunk},
+    {"scores_unscaled", "Aqk lacks the scale", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::scores_unscaled, r.chunk = rows; },
+     At::chunk},
+    {"state_unscaled", "q lacks the scale where o reads the state before its chunk", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::state_unscaled, r.chunk = rows; },
+     At::chunk},
+    {"scores_unmasked", "Aqk is not masked: o sees later rows of its chunk", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::scores_unmasked, r.chunk = rows; },
+     At::chunk},
+    {"state_of_before", "o reads the state that entered the chunk before", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::state_of_before, r.chunk = rows; },
+     At::chunk},
+    {"state_of_after", "o reads the state that leaves its chunk", has_chunk_form,
+     [](Interpretation& r, std::size_t rows) { r.chunk_fault = ChunkFault::state_of_after, r.chunk = rows; },
+     At::chunk},
+    {"inverse_product", "a block of 16 of the inverse lacks one product of its sum", has_chunk_form,
+     [](Interpretation& r, std::size_t which) {
+       r.chunk_fault = ChunkFault::inverse_product, r.inverse_product = which;
+     },
+     At::block},
+    // Sequences and single tokens.
     {"sequence_goes_on", "a sequence starts from the state that the one before it left",
      [](const Problem& p) { return p.sequences().size() > 1; },
      [](Interpretation& r, std::size_t) { r.goes_on = true; }},

@@ -17,6 +17,7 @@ struct Fault {
     token,  ///< one that shows at once, or somewhat later
     start,  ///< of a part that a sequence is computed in: the first token that deviates
     chunk,  ///< rows of the kernel's chunks
+    block,  ///< which of inverse_products
   };
 
   std::string_view name;
@@ -29,6 +30,12 @@ struct Fault {
 };
 
 std::span<const Fault> faults();
+
+/// What `at` is where one is enough, of a kernel in chunks of so many rows.
+inline std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_rows) {
+  using At = Fault::At;
+  return fault.at == At::token || fault.at == At::start ? token : fault.at == At::block ? 0 : chunk_rows;
+}
 
 /// Of a value, by its name: no bug, and in 16 bits perhaps what the kernel does anyway.
 inline bool is_rounding(std::string_view fault) {

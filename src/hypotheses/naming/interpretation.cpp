@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "hypotheses/naming/reference_chunk.hpp"
 #include "numeric/elementary.hpp"
 #include "numeric/rounding.hpp"
 
@@ -23,17 +24,18 @@ class HeadInputs {
              std::size_t head)
       : problem_(problem), reading_(reading), d_(problem.dimensions()), sequence_(sequence), head_(head) {
     if (!problem.A_log || !reading.A_log) return;
-    amplitude_ = problem.A_log->value(head);
+    amplitude_ = reading.round_parameters(problem.A_log->value(head));
+    if (reading.A_log_twice) amplitude_ = -numeric::exp(amplitude_);
     if (reading.A_log_raised) amplitude_ = numeric::exp(amplitude_);
   }
 
   /// q (with the scale) and k of token t: [K].
   void query(std::size_t t, std::vector<double>& row) const {
-    key_row(reading_.query_key_swapped ? problem_.k : problem_.q, t, row);
+    key_row(reading_.query_key_swapped ? problem_.k : problem_.q, t, row, reading_.normalises_query);
     for (double& x : row) x *= *reading_.options.scale;
   }
   void key(std::size_t t, std::vector<double>& row) const {
-    key_row(reading_.query_key_swapped ? problem_.q : problem_.k, t, row);
+    key_row(reading_.query_key_swapped ? problem_.q : problem_.k, t, row, reading_.normalises_key);
   }
 
   double value(std::size_t t, std::size_t lane) const {
@@ -54,7 +56,8 @@ class HeadInputs {
     if (reading_.beta_one || problem_.beta.empty()) return 1;
     const std::optional<std::size_t> from = delayed(t, reading_.beta_delay);
     if (!from) return 0;
-    const std::size_t row = (sequence_.batch * d_.T + *from) * d_.HV + head_;
+    const std::size_t head = reading_.beta_of_query_head ? head_ / problem_.heads_per_group() : head_;
+    const std::size_t row = (sequence_.batch * d_.T + *from) * d_.HV + head;
     double beta = problem_.beta.value(d_.strength == kda::Strength::value ? row * d_.V + lane : row);
     if (reading_.options.beta_sigmoid) beta = sigmoid(beta) * (reading_.options.allow_neg_eigval ? 2 : 1);
     if (reading_.sigmoid_twice) beta = sigmoid(beta);
@@ -67,7 +70,8 @@ class HeadInputs {
     const std::optional<std::size_t> from = delayed(t, reading_.gate_delay);
     if (!from || reading_.lost_decay == t) return std::fill(row.begin(), row.end(), 0.0);
     double sum = 0;
-    for (std::size_t k = 0; k < d_.K; ++k) sum += row[k] = log_decay(*from, k);
+    for (std::size_t k = 0; k < d_.K; ++k)
+      sum += row[k] = reading_.sums_of_stream ? log_decay_of_stream(*from, k) : log_decay(*from, k);
     for (double& x : row)
       x = reading_.gate_factor * (reading_.gate_mean ? sum / static_cast<double>(d_.K) : x);
   }
@@ -80,7 +84,7 @@ class HeadInputs {
     return is_there ? std::optional(static_cast<std::size_t>(from)) : std::nullopt;
   }
 
-  void key_row(const tensor::Tensor& tensor, std::size_t t, std::vector<double>& row) const {
+  void key_row(const tensor::Tensor& tensor, std::size_t t, std::vector<double>& row, bool normalises) const {
     std::size_t head = head_ / problem_.heads_per_group();
     if (reading_.heads_interleaved) head = head_ % d_.H;
     if (reading_.first_query_head) head = 0;
@@ -90,7 +94,14 @@ class HeadInputs {
       row[k] = tensor.value(first + k);
       squares += row[k] * row[k];
     }
-    if (!reading_.options.qk_l2norm) return;
+    if (!reading_.options.qk_l2norm || !normalises) return;
+    if (reading_.norm_of_heads) {
+      squares = 0;
+      const std::size_t whole = (sequence_.batch * d_.T + t) * d_.H * d_.K;
+      for (std::size_t k = 0; k < d_.H * d_.K; ++k)
+        squares += tensor.value(whole + k) * tensor.value(whole + k);
+    }
+    if (reading_.norm_of_mean) squares /= static_cast<double>(d_.K);
     const double length = length_of(squares);
     for (double& x : row) x /= length;
   }
@@ -110,17 +121,31 @@ class HeadInputs {
     }
   }
 
+  /// The difference of sums that start anew at multiples of a chunk of the row, in chunks of the sequence.
+  double log_decay_of_stream(std::size_t t, std::size_t k) const {
+    const auto sum = [&](std::size_t last) {
+      double total = 0;
+      for (std::size_t at = last / reading_.chunk * reading_.chunk; at <= last; ++at)
+        total += log_decay(at, k);
+      return total;
+    };
+    return (t - sequence_.begin) % reading_.chunk == 0 ? sum(t) : sum(t) - sum(t - 1);
+  }
+
   double log_decay(std::size_t t, std::size_t k) const {
-    const std::size_t head = reading_.gate_of_first_head ? 0 : head_;
+    std::size_t head = reading_.gate_of_first_head ? 0 : head_;
+    if (reading_.gate_of_query_head) head = head_ / problem_.heads_per_group();
     double x =
         problem_.g.value(((sequence_.batch * d_.T + t) * d_.HV + head) * d_.decays() + k % d_.decays());
     if (reading_.options.gate == Gate::none) return x;
+    const std::size_t of = reading_.bias_of_first_head ? 0 : head;
     if (problem_.dt_bias && reading_.dt_bias)
-      x += problem_.dt_bias->value(reading_.bias_by_channel ? k % d_.decays() * d_.HV + head
-                                                            : head * d_.decays() + k % d_.decays());
+      x += reading_.round_parameters(problem_.dt_bias->value(
+          reading_.bias_by_channel ? k % d_.decays() * d_.HV + head : of * d_.decays() + k % d_.decays()));
     const double bound = reading_.options.lower_bound.value_or(0);
     if (reading_.clamped_softplus) return std::max(bound, -amplitude_ * softplus(x));
-    if (reading_.options.gate == Gate::softplus) return -amplitude_ * softplus(x);
+    if (reading_.options.gate == Gate::softplus)
+      return -amplitude_ * (x > reading_.softplus_linear_from ? x : softplus(x));
     return bound * sigmoid(amplitude_ * x);
   }
 
@@ -138,9 +163,11 @@ std::vector<double> initial_state(const Problem& problem, const Interpretation& 
   std::vector<double> state(d.K * d.V, 0.0);
   if (problem.initial_state && reading.initial_state) {
     const bool v_first = problem.options.state_v_first != reading.initial_state_transposed;
+    const std::size_t own = reading.initial_state_of_first ? 0 : sequence.index;
+    const std::size_t row = reading.initial_state_by_head ? head * d.N + own : own * d.HV + head;
     for (std::size_t i = 0; i < state.size(); ++i)
       state[i] =
-          problem.initial_state->value(state_element(d, v_first, sequence.index, head, i / d.V, i % d.V));
+          problem.initial_state->value(state_element(d, v_first, row / d.HV, row % d.HV, i / d.V, i % d.V));
   }
   return state;
 }
@@ -187,6 +214,7 @@ class Recurrence {
         output_(V_, 0.0) {}
 
   ExcerptAnswer run() {
+    if (reading_.chunk_fault != ChunkFault::none) return in_chunks();
     ExcerptAnswer answer;
     answer.o.reserve((excerpt_.end - excerpt_.begin) * V_);
     for (std::size_t t = excerpt_.begin; t < excerpt_.end; ++t) {
@@ -206,12 +234,44 @@ class Recurrence {
     if (reading_.stale_tail && is_shorter)
       for (std::size_t i = 0; i < K_; ++i) scale_row(i, numeric::exp(last_sums_[i] - sums_[i]));
     if (reading_.stale_rows && is_shorter) add(stale_, 1, state_);
+    if (reading_.loses_tail && is_shorter) state_ = carried_;
+    if (reading_.rounds_last)
+      for (double& x : state_) x = reading_.round_carried(x);
     if (!reading_.final_state) std::fill(state_.begin(), state_.end(), 0.0);
     answer.state = std::move(state_);
     return answer;
   }
 
  private:
+  /// The same by the chunk form.
+  ExcerptAnswer in_chunks() {
+    using plain::Matrix;
+    const std::size_t tokens = excerpt_.end - excerpt_.begin;
+    const double scale = *reading_.options.scale;
+    plain::Head head{Matrix(tokens, K_),
+                     Matrix(tokens, K_),
+                     Matrix(tokens, V_),
+                     Matrix(tokens, K_),
+                     {},
+                     Matrix(K_, V_),
+                     {},
+                     std::vector<double>(tokens),
+                     scale};
+    for (std::size_t i = 0; i < tokens; ++i) {
+      const std::size_t t = excerpt_.begin + i;
+      inputs_.query(t, q_), inputs_.key(t, k_), inputs_.gates(t, gates_);
+      for (std::size_t x = 0; x < K_; ++x)
+        head.q(i, x) = q_[x] / scale, head.k(i, x) = k_[x], head.g(i, x) = gates_[x];
+      for (std::size_t v = 0; v < V_; ++v) head.v(i, v) = inputs_.value(t, v);
+      head.beta[i] = inputs_.beta(t, 0);
+    }
+    for (std::size_t i = 0; i < state_.size(); ++i) head.state(i / V_, i % V_) = state_[i];
+    const plain::HeadAnswer found =
+        plain::chunk_answer(head, reading_.chunk, excerpt_.begin - excerpt_.sequence.begin,
+                            reading_.chunk_fault, reading_.inverse_product);
+    return {found.o.values(), found.state.values()};
+  }
+
   /// S := decay S;  w = beta (v - S^T k);  S += k w^T;  o = S^T q
   void step(std::size_t t) {
     if ((t - excerpt_.sequence.begin) % reading_.chunk == 0) begin_chunk(t);
@@ -253,7 +313,9 @@ class Recurrence {
   static void add(const std::vector<double>& from, double factor, std::vector<double>& to) {
     for (std::size_t i = 0; i < to.size(); ++i) to[i] += factor * from[i];
   }
-  bool keeps_carried() const { return reading_.transposed_states || reading_.carries_undecayed; }
+  bool keeps_carried() const {
+    return reading_.transposed_states || reading_.carries_undecayed || reading_.loses_tail;
+  }
   bool keeps_writes() const { return reading_.writes_undecayed || reading_.stale_rows; }
   /// Of this chunk: as they are, decayed, and decayed those of rows that the last chunk lacks.
   void keep_write(std::size_t t) {

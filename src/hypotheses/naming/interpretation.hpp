@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -26,6 +27,42 @@ enum class BetaOn : unsigned char { both, value, prediction, value_alone };
 /// Where epsilon is, in x / sqrt(sum of x^2 + epsilon).
 enum class Epsilon : unsigned char { inside, missing, outside, least, of_mean };
 
+/// What a kernel gets wrong of the chunk form; one at a time. G: the sums of log decays, L: the matrix that
+/// is inverted, A: its inverse, u = A beta v, w = A beta k exp(G), h: the state that enters the chunk.
+enum class ChunkFault : std::uint8_t {
+  none,
+  exp2_within,         ///< powers of two between rows of a chunk, of e in all else
+  exp2_across,         ///< the other way round
+  anchors_apart,       ///< blocks of 16 off the diagonal lack the decay of their first row
+  scores_undecayed,    ///< Aqk without exp(G_i - G_j)
+  L_undecayed,         ///< likewise
+  column_beta,         ///< L has the beta of its column
+  inverse_missing,     ///< A = I
+  inverse_series_2,    ///< A = I - L
+  inverse_series_4,    ///< ... + L^2 - L^3
+  inverse_series_8,    ///< ... up to L^7
+  inverse_series_16,   ///< ... up to L^15
+  inverse_product,     ///< a block of 16 of A lacks one product of its sum
+  inverse_transposed,  ///< A^T
+  w_undecayed,         ///< w without exp(G)
+  w_without_beta,
+  writes_unerased,  ///< the state is written with u for u - w h
+  output_unerased,  ///< o is read from u for u - w h
+  query_undecayed,  ///< o reads h without exp(G)
+  scores_unscaled,  ///< o = scale q exp(G) h + Aqk v without scale
+  state_unscaled,   ///< the other way round
+  scores_unmasked,  ///< o sees later rows of its chunk
+  state_of_before,  ///< o reads the state that entered the chunk before
+  state_of_after,   ///< o reads the state that leaves the chunk
+};
+
+/// Blocks of 16 of a chunk of 64 whose sum lacks a product: row, column, and which of L(row, m) A(m, column).
+struct InverseProduct {
+  std::size_t row, column, m;
+};
+inline constexpr InverseProduct inverse_products[] = {{1, 0, 0}, {2, 1, 1}, {3, 2, 2}, {2, 0, 0}, {2, 0, 1},
+                                                      {3, 1, 1}, {3, 1, 2}, {3, 0, 0}, {3, 0, 1}, {3, 0, 2}};
+
 double identity(double x);
 double sigmoid(double x);
 double softplus(double x);
@@ -41,38 +78,49 @@ struct Interpretation {
     options.scale = problem.scale();
   }
 
-  std::size_t key_width, value_width;  ///< K and V
-  kda::Options options;                ///< scale, gate, norm, sigmoid as this kernel takes them
-  bool A_log = true;                   ///< false: as if the problem had none
-  bool dt_bias = true;                 ///< likewise
-  bool A_log_raised = true;            ///< false: A_log for exp(A_log)
-  bool bias_by_channel = false;        ///< dt_bias is read as [K][HV]
-  bool clamped_softplus = false;       ///< gate := max(lower_bound, -exp(A_log) softplus(g + dt_bias))
-  double gate_factor = 1;              ///< multiplies the log decay
+  std::size_t key_width, value_width;      ///< K and V
+  kda::Options options;                    ///< scale, gate, norm, sigmoid as this kernel takes them
+  bool A_log = true;                       ///< false: as if the problem had none
+  bool dt_bias = true;                     ///< likewise
+  bool A_log_raised = true;                ///< false: A_log for exp(A_log)
+  bool A_log_twice = false;                ///< exp(-exp(A_log)): A_log holds what the kernel makes of it
+  double softplus_linear_from = HUGE_VAL;  ///< softplus(x) = x from there on
+  bool bias_of_first_head = false;         ///< for all heads
+  bool bias_by_channel = false;            ///< dt_bias is read as [K][HV]
+  bool clamped_softplus = false;           ///< gate := max(lower_bound, -exp(A_log) softplus(g + dt_bias))
+  double gate_factor = 1;                  ///< multiplies the log decay
   Function decay =
       +[](double x) { return numeric::exp(x); };  ///< from the log decay to what multiplies the state
-  std::ptrdiff_t gate_delay = 0;        ///< token t decays by the gate of token t - delay; by 1 outside
-  std::ptrdiff_t beta_delay = 0;        ///< likewise; 0 outside
-  bool gate_mean = false;               ///< one gate for all channels: the mean of the logs
-  bool gate_of_first_head = false;      ///< for all heads
-  bool decays_after_update = false;     ///< S := decay (S + k w^T), read before it
-  bool predict_before_decay = false;    ///< e = v - S^T k with the state of the token before
+  std::ptrdiff_t gate_delay = 0;      ///< token t decays by the gate of token t - delay; by 1 outside
+  std::ptrdiff_t beta_delay = 0;      ///< likewise; 0 outside
+  bool gate_mean = false;             ///< one gate for all channels: the mean of the logs
+  bool gate_of_first_head = false;    ///< for all heads
+  bool gate_of_query_head = false;    ///< of number h / (HV / H) of the value heads
+  bool sums_of_stream = false;        ///< sums of gates start anew at multiples of `chunk` of the packed row
+  bool decays_after_update = false;   ///< S := decay (S + k w^T), read before it
+  bool predict_before_decay = false;  ///< e = v - S^T k with the state of the token before
   bool prediction_misses_last = false;  ///< ... but for a chunk's first row without what that token wrote
   bool prediction_has_own = false;      ///< w = beta (v - p - k^T k w): with what the token itself writes
   bool output_misses_own = false;       ///< o reads the state before its token writes
   double beta_factor = 1;
-  bool beta_squared = false;   ///< in the update as in the prediction
-  bool beta_on_value = false;  ///< v := beta v, before all else
-  bool beta_one = false;       ///< beta is not applied
-  bool sigmoid_twice = false;  ///< of beta
+  bool beta_squared = false;        ///< in the update as in the prediction
+  bool beta_on_value = false;       ///< v := beta v, before all else
+  bool beta_one = false;            ///< beta is not applied
+  bool beta_of_query_head = false;  ///< of number h / (HV / H) of the value heads
+  bool sigmoid_twice = false;       ///< of beta
   BetaOn beta_on = BetaOn::both;
   Epsilon epsilon = Epsilon::inside;
+  bool normalises_query = true, normalises_key = true;
+  bool norm_of_mean = false;   ///< x / sqrt(mean of x^2 + epsilon)
+  bool norm_of_heads = false;  ///< over the rows of all heads together
   double output_factor = 1;
-  bool heads_interleaved = false;  ///< value head h reads query head h mod H, not h / (HV / H)
-  bool first_query_head = false;   ///< all value heads read query head 0
-  bool query_key_swapped = false;  ///< o reads along k, the state is written along q
-  bool initial_state = true;       ///< false: zeros
-  bool final_state = true;         ///< false: zeros are stored
+  bool heads_interleaved = false;       ///< value head h reads query head h mod H, not h / (HV / H)
+  bool first_query_head = false;        ///< all value heads read query head 0
+  bool query_key_swapped = false;       ///< o reads along k, the state is written along q
+  bool initial_state = true;            ///< false: zeros
+  bool final_state = true;              ///< false: zeros are stored
+  bool initial_state_by_head = false;   ///< [HV][N] for [N][HV]
+  bool initial_state_of_first = false;  ///< of sequence 0, for all
   bool initial_state_transposed = false, final_state_transposed = false;  ///< in the other layout
   bool goes_on = false;  ///< a sequence starts from where the one before ended, whatever its initial state
   LastToken last_token = LastToken::computed;
@@ -82,8 +130,9 @@ struct Interpretation {
   std::optional<std::size_t> lost_state;  ///< the token that reads zeros for the state before it
   // Roundings.
   Function round_beta = &identity, round_decay = &identity, round_residual = &identity,
-           round_state = &identity,  ///< as o reads it
-      round_stored = &identity;      ///< as the next token reads it
+           round_parameters = &identity,  ///< A_log and dt_bias
+      round_state = &identity,            ///< as o reads it
+      round_stored = &identity;           ///< as the next token reads it
   // Of a kernel in chunks of so many rows.
   std::size_t chunk = 64;
   bool loses_states = false;       ///< each chunk starts from zeros
@@ -92,6 +141,10 @@ struct Interpretation {
   bool stale_rows = false;         ///< ... and adds what the chunk before wrote in the rows that it lacks
   bool carries_undecayed = false;  ///< a chunk adds its writes to the state before it, which does not decay
   bool writes_undecayed = false;   ///< ... its writes as they are, without their decay to the chunk's end
+  bool rounds_last = false;        ///< round_carried is of the final state, too
+  bool loses_tail = false;         ///< the final state lacks a shorter last chunk
+  ChunkFault chunk_fault = ChunkFault::none;                   ///< else it is the chunk form that is computed
+  std::size_t inverse_product = 0;                             ///< of inverse_products
   Function round_carried = &identity, round_sums = &identity;  ///< states between chunks; sums of gates
 };
 

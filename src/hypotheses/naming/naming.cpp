@@ -75,7 +75,8 @@ struct Distance {
 
 /// Such a mistake shows from the first token on.
 bool shows_at_start(const Interpretation& reading) {
-  return !reading.initial_state || reading.initial_state_transposed || reading.goes_on;
+  return !reading.initial_state || reading.initial_state_transposed || reading.initial_state_by_head ||
+         reading.initial_state_of_first || reading.goes_on;
 }
 
 class Search {
@@ -199,6 +200,9 @@ class Search {
       if (fault.at == Fault::At::token || fault.at == Fault::At::start)
         candidate.meaning += fmt::format(" (t={})", at);
       if (fault.at == Fault::At::chunk) candidate.meaning += fmt::format(" (chunks of {})", at);
+      if (fault.at == Fault::At::block)
+        candidate.meaning += fmt::format(" (block {0},{1}: L({0},{2}) A({2},{1}))", inverse_products[at].row,
+                                         inverse_products[at].column, inverse_products[at].m);
       list.push_back(std::move(candidate));
     }
   }
@@ -220,6 +224,9 @@ class Search {
           if (const std::size_t place = deviation_ - (deviation_ - found_.sequence.begin) % multiple;
               place > found_.begin && place < found_.end)
             add(place);
+        return places;
+      case Fault::At::block:
+        for (std::size_t i = 0; i < std::size(inverse_products); ++i) places.push_back(i);
         return places;
       default:
         for (const std::size_t rows : {static_cast<std::size_t>(problem_.options.chunk_size), std::size_t{64},

@@ -107,7 +107,9 @@ class ReferenceBackward {
             std::vector<double>(s.length()),
             problem_.scale()};
     if (problem_.output_gradient) in.d_o = rows(*problem_.output_gradient, s, d_.HV, head, d_.V);
-    if (fault_ != BackwardFault::state_gradient_lost) in.d_state = state(problem_.state_gradient, s, head);
+    const bool of_first = fault_ == BackwardFault::first_state_gradient;
+    if (fault_ != BackwardFault::state_gradient_lost)
+      in.d_state = state(problem_.state_gradient, of_first ? problem_.sequences().front() : s, head);
     for (std::size_t t = 0; t < s.length(); ++t) {
       in.beta[t] = problem_.beta.value(row(s, t, d_.HV, head, 1));
       if (options.beta_sigmoid) in.beta[t] = (options.allow_neg_eigval ? 2 : 1) * sigmoid(in.beta[t]);
@@ -121,7 +123,9 @@ class ReferenceBackward {
   }
 
   void differentiate(const Sequence& s, std::size_t head) {
-    const Head in = read(s, head);
+    Head in = read(s, head);
+    if (fault_ == BackwardFault::first_head_decay) in.carried_by = read(s, 0).g;
+    if (fault_ == BackwardFault::states_from_zero) in.state = Matrix(d_.K, d_.V);
     HeadGradient gradient = plain::chunk_gradient(in, options_.chunk_size, fault_);
     for (std::size_t t = 0; fault_ == BackwardFault::unscaled_query && t < s.length(); ++t)
       for (std::size_t x = 0; x < d_.K; ++x) gradient.q(t, x) /= in.scale;
@@ -149,7 +153,7 @@ class ReferenceBackward {
   }
 
   double sigmoid_slope(const Sequence& s, std::size_t t, std::size_t head) const {
-    if (!problem_.options.beta_sigmoid) return 1;
+    if (!problem_.options.beta_sigmoid || fault_ == BackwardFault::sigmoid_slope_lost) return 1;
     const double x = problem_.beta.value(row(s, t, d_.HV, head, 1));
     return (problem_.options.allow_neg_eigval ? 2 : 1) * sigmoid(x) * sigmoid(-x);
   }
@@ -167,6 +171,10 @@ class ReferenceBackward {
     const double A = amplitude(taken);
     const double unit = fault_ == BackwardFault::base_two ? std::numbers::log2e : 1;
     const double raised = fault_ == BackwardFault::amplitude_not_raised ? 1 / A : 1;
+    const bool loses_tail = fault_ == BackwardFault::tail_not_summed;
+    const std::size_t summed =
+        loses_tail ? s.length() / options_.chunk_size * options_.chunk_size : s.length();
+    const bool has_amplitude = fault_ != BackwardFault::first_row_summed || s.batch == 0;
     for (std::size_t t = 0; t < s.length(); ++t)
       for (std::size_t x = 0; x < d_.K; ++x) {
         const std::size_t element = row(s, t, d_.HV, head, d_.K) + x;
@@ -184,7 +192,8 @@ class ReferenceBackward {
           if (fault_ == BackwardFault::amplitude_sign) dA = -dA;
         }
         of(Gradient::dg)[element] = dg;
-        if (has(Gradient::dA_log)) of(Gradient::dA_log)[head] += raised * dA;
+        if (t >= summed) continue;
+        if (has(Gradient::dA_log) && has_amplitude) of(Gradient::dA_log)[head] += raised * dA;
         const bool by_channel = fault_ == BackwardFault::bias_by_channel;
         if (has(Gradient::ddt_bias))
           of(Gradient::ddt_bias)[by_channel ? x * d_.HV + head : head * d_.K + x] += dg;
@@ -248,6 +257,21 @@ std::span<const GradientFault> gradient_faults() {
       {"gradient_late", "dg is a token late", late},
       {"tail_decay_lost", "in a shorter last chunk the decay of dk to its end is read from a row behind it",
        tail_decay_lost},
+      {"sigmoid_slope_lost", "dbeta lacks the derivative of the sigmoid", sigmoid_slope_lost},
+      {"tail_not_summed", "dA_log and ddt_bias lack the rows of a shorter last chunk", tail_not_summed},
+      {"first_row_summed", "dA_log is the sum of batch row 0 alone", first_row_summed},
+      {"initial_gradient_early", "dinitial_state is the gradient of the state behind the first chunk",
+       early_initial},
+      {"local_masked", "what o gives dv lacks its own token, and so does all that follows from it",
+       local_masked},
+      {"value_masked", "dv lacks what o of its own token adds to it", value_masked},
+      {"states_from_zero", "states are computed again without the initial state", states_from_zero},
+      {"first_state_gradient", "dht of sequence 0 is read for all", first_state_gradient},
+      {"gradient_not_cumulated", "dg lacks its sum to the end of the chunk", not_cumulated},
+      {"first_head_decay", "the gradient of the state decays from chunk to chunk by the gates of head 0",
+       first_head_decay},
+      {"key_prediction_lost", "dk lacks what predictions add to it", key_prediction_lost},
+      {"query_state_lost", "dq lacks what the state before its chunk adds to it", query_state_lost},
   };
   return list;
 }

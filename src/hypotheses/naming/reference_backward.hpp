@@ -38,6 +38,18 @@ enum class BackwardFault : std::uint8_t {
   chunks_apart,          ///< the gradient of the state does not reach the chunk before
   late,                  ///< dg a token late
   tail_decay_lost,       ///< dk of a shorter last chunk: G_n is read from a row behind it, where it is 0
+  sigmoid_slope_lost,    ///< dbeta of sigmoid(beta)
+  tail_not_summed,       ///< dA_log and ddt_bias without the rows of a shorter last chunk
+  first_row_summed,      ///< dA_log of batch row 0 alone
+  early_initial,         ///< dinitial_state is the gradient of the state behind the first chunk
+  local_masked,          ///< what o gives dv lacks its own token, and all that follows from it
+  value_masked,          ///< ... dv alone
+  states_from_zero,      ///< states are computed again without the initial state
+  first_state_gradient,  ///< dht of sequence 0 for all
+  not_cumulated,         ///< dg without its sum to the end of the chunk
+  first_head_decay,      ///< the gradient of the state decays by the gates of head 0
+  key_prediction_lost,   ///< dk without what predictions add to it
+  query_state_lost,      ///< dq without what the state before the chunk adds to it
 };
 
 /// A row of the list of faults of gradients.
