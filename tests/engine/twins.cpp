@@ -162,7 +162,7 @@ TEST_CASE("values of somewhere else are called so, and where they stand", "[engi
   const std::size_t V = 32, row = 2 * V;
   for (std::size_t v = 0; v < V; ++v) answer.o.set(90 * row + v, answer.o.value(89 * row + v));
   CHECK_THAT(judged(problem, answer, ComputeFormat::fp32).reason,
-             ContainsSubstring("as if a row of o is that of the token before (row_stale)"));
+             ContainsSubstring("as if a row of o is that of the token before (t=90) (row_stale)"));
   answer = test::run(problem, "recurrent", DType::fp32);
   for (std::size_t t = 0; t < 200; ++t)
     for (std::size_t v = 0; v < V; ++v) answer.o.set(t * row + V + v, answer.o.value(t * row + v));
