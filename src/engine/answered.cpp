@@ -16,21 +16,11 @@ const tensor::Tensor* Answered::tensor(std::string_view tensor_name) const {
   return found == tensors.end() ? nullptr : &found->second;
 }
 
-const numeric::Format& Answered::range() const {
+const numeric::Format& Described::range() const {
   const numeric::Format &computed = numeric::format_of(numeric::range_of(compute)),
                         &stored = numeric::format_of(dtype);
   const bool stores_operands = form != judge::Form::recurrence;
   return stores_operands && stored.smallest_normal() > computed.smallest_normal() ? stored : computed;
-}
-
-Answered Answered::described() const {
-  Answered copy;
-  copy.name = name, copy.role = role, copy.pass = pass, copy.device = device, copy.arithmetic = arithmetic;
-  copy.dtype = dtype, copy.compute = compute, copy.compute_assumed_from = compute_assumed_from,
-  copy.form = form;
-  copy.said = said, copy.segments = segments;
-  copy.chunk_size = chunk_size;
-  return copy;
 }
 
 Answered described(const plan::Answer& answer, kda::Pass pass, const plan::Problem& problem) {

@@ -11,7 +11,8 @@
 
 namespace kda_check::engine {
 
-struct Answered {
+/// How an answer came about.
+struct Described {
   std::string name;  ///< of the variant, the recorded group, the program
   report::Role role = report::Role::variant;
   kda::Pass pass = kda::Pass::forward;
@@ -23,13 +24,15 @@ struct Answered {
   plan::Declaration said;  ///< how it computes, as far as it says so
   kda::Segments segments;  ///< the parts it is known to be computed in
   std::size_t chunk_size = 64;
+
+  /// The narrowest range of exponents on the way to it: chunk forms keep operands in its element type.
+  const numeric::Format& range() const;
+};
+
+struct Answered : Described {
   kda::Tensors tensors;
 
   const tensor::Tensor* tensor(std::string_view tensor_name) const;
-  /// The narrowest range of exponents on the way to it: chunk forms keep operands in its element type.
-  const numeric::Format& range() const;
-  /// The same kind of answer without its tensors.
-  Answered described() const;
 };
 
 /// What the plan knows of an answer of `problem`, without tensors.

@@ -187,11 +187,15 @@ void compare_with_twins(Twins& twins, TruthSource& truths, const std::vector<Pai
   for (Measured& item : results) {
     const Pairing& pairing = pairings[item.pairing];
     if (pairing.computation == nullptr) continue;
-    if (const TwinResult* const found = twins.result(*pairing.got, item.tensor)) item.twins = *found;
+    const Computation& computation = *pairing.computation;
+    judge::Evidence& evidence = item.evidence;
+    if (const judge::TwinJudgement* const found = twins.result(*item.got)) evidence.twins = *found;
+    evidence.computation_is_known = computation.is_known();
+    evidence.computation_is_whole = !computation.left || computation.is_whole;
     // All of it: no fault is left.
-    if (item.twins && pairing.computation->left && item.twins->judgement.ratio <= 1)
-      item.evidence.computes_as = pairing.computation->text;
-    item.evidence.stable_rms_ratio = twins.stable_rms_ratio(*pairing.got, item.tensor);
+    if (evidence.twins && computation.left && evidence.twins->ratio <= 1)
+      evidence.computes_as = computation.text;
+    evidence.stable_rms_ratio = twins.stable_rms_ratio(*item.got);
   }
 }
 
@@ -211,7 +215,7 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
   std::vector<Ongoing> ongoing = ongoing_comparisons(truth, pairings);
   const int threads_of_twins =
       static_cast<int>(std::min(truth.heads_of_twins, static_cast<std::size_t>(truth.threads)));
-  Twins twins(truth.problem, truth.pass, threads_of_twins, truth.draws, truth.twins_on_cpu_instead);
+  Twins twins(truth.problem, truth.pass, threads_of_twins, truth.twins_on_cpu_instead);
   if (truth.oracle)
     for (const Pairing& pairing : pairings)
       if (pairing.computation != nullptr) twins.add(*pairing.got, *pairing.computation);

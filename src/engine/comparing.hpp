@@ -51,7 +51,6 @@ struct Truth {
   std::function<std::shared_future<LimitGrounds>(std::size_t chunk_size)> grounds;
   std::size_t heads_of_twins = 1;  ///< query heads at once
   Twins::CpuInstead twins_on_cpu_instead = {};
-  bool draws = false;         ///< a report draws what is beyond the twins
   kda::OracleSink also = {};  ///< sees what the oracle of the forward pass hands out, too
   double seconds = 0;         ///< that the oracle takes, as planned
 };
@@ -64,8 +63,7 @@ struct Measured {
   judge::Measures measures;
   judge::TokenSeries series;         ///< empty unless the options ask for it
   std::vector<judge::Limit> limits;  ///< derived
-  judge::Evidence evidence;          ///< but for the twins
-  std::optional<TwinResult> twins = {};
+  judge::Evidence evidence;
 };
 
 /// In the order of the pairings and of their tensors. The oracle runs once for all of them. Throws

@@ -60,7 +60,7 @@ report::TensorResult judged(const TensorOf& tensor, const Measures& m, std::vect
   result.dtype = numeric::name_of(tensor.dtype);
   const judge::Judgement judgement = judge::judge(m, std::move(limits), evidence);
   result.limits = judgement.limits;
-  result.verdict = judgement.verdict;
+  result.verdict = judgement.verdict, result.twins = evidence.twins;
   result.reason = judgement.reason, result.decided_by = judgement.metric;
   if (std::isfinite(judgement.floor)) result.floor = judgement.floor;
   for (const judge::Metric& metric : judge::metrics())
@@ -109,42 +109,7 @@ report::TensorResult not_compared(const report::TensorResult& tensor, const std:
   return result;
 }
 
-/// "rows 63 mod 64, all heads: 5 % too large (395 sigma; error 9.8 x the worst twin)".
-std::string sentence_of(const TwinResult& twins) {
-  const judge::Excess& worst = twins.judgement.worst;
-  if (!twins.likeness.empty()) return fmt::format("{}: {}", twins.place, twins.likeness);
-  const std::string error = fmt::format("error {:.3g} x the worst twin", worst.energy);
-  if (worst.slope == 0) return fmt::format("{}: {} (limit {:.2g})", twins.place, error, worst.energy_limit);
-  const std::string sigmas = worst.sigmas > 0 ? fmt::format("{:.0f} sigma; ", worst.sigmas) : "";
-  return fmt::format("{}: {:.2g} % too {} ({}{})", twins.place, 100 * std::fabs(worst.slope),
-                     worst.slope > 0 ? "large" : "small", sigmas, error);
-}
-
 }  // namespace
-
-judge::BesideTwins beside(const TwinResult& twins) {
-  const judge::TwinJudgement& judgement = twins.judgement;
-  judge::BesideTwins result{judgement.ratio,
-                            judgement.floor,
-                            judgement.by_slope || judgement.uneven,
-                            twins.computation_is_known,
-                            twins.computation_is_whole,
-                            twins.gate_offset.has_value(),
-                            {}};
-  if (judgement.ratio <= 1) return result;
-  result.where = sentence_of(twins);
-  if (twins.gate_offset)
-    result.where +=
-        fmt::format("; as gates make that are off by {:.2g} x 2^-24 exp(A_log): softplus as log2(1 + 2^x)?",
-                    *twins.gate_offset);
-  return result;
-}
-
-report::TwinFinding finding_of(const TwinResult& twins) {
-  const judge::Excess& worst = twins.judgement.worst;
-  return {twins.twins,  twins.judgement.ratio, twins.judgement.energy, twins.place,
-          worst.energy, worst.slope,           worst.sigmas,           twins.maps};
-}
 
 void conclude(report::CaseResult& result) {
   std::vector<judge::Verdict> verdicts;

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/twins.hpp"
 #include "judge/measures/comparison.hpp"
 #include "judge/verdict.hpp"
 #include "kda/pool/pool.hpp"
@@ -38,10 +37,6 @@ enum class Sameness : unsigned char {
 report::TensorResult judged_by_bits(const TensorOf& tensor, const tensor::Tensor& got,
                                     const tensor::Tensor& expected, const judge::ComparisonOptions& options,
                                     Sameness sameness, bool zeros_decide, const char* source);
-
-/// As evidence, and as a report has it.
-judge::BesideTwins beside(const TwinResult& twins);
-report::TwinFinding finding_of(const TwinResult& twins);
 
 /// `profile`: keep what a report needs for drawings, 48 bytes for every token and head.
 judge::ComparisonOptions comparison_options(const plan::Judging& judging, int threads, bool profile);

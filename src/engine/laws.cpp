@@ -114,7 +114,8 @@ class Trials {
   }
 
   Later later(explain::Trial trial) const {
-    Later item{std::move(trial.what), reference_.described(), reference_.described()};
+    const Described& who = reference_;
+    Later item{std::move(trial.what), {who, {}}, {who, {}}};
     for (explain::Pair& pair : trial.pairs) {
       item.expected.tensors.insert_or_assign(pair.name, pair.expected.empty()
                                                             ? reference_.tensor(pair.name)->clone()

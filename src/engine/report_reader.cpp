@@ -60,13 +60,13 @@ report::PointResult point_of(const Json& item) {
   return point;
 }
 
-report::TwinFinding twins_of(const Json& item) {
-  report::TwinFinding found;
-  found.count = count_of(item.at("count"));
+judge::TwinJudgement twins_of(const Json& item) {
+  judge::TwinJudgement found;
+  found.twins = count_of(item.at("count"));
   found.ratio = number_of(item.at("ratio")), found.energy = number_of(item.at("energy"));
   if (item.contains("place")) {
-    found.place = item.at("place"), found.place_energy = number_of(item.at("place_energy"));
-    found.place_slope = number_of(item.at("place_slope")), found.sigmas = number_of(item.at("sigmas"));
+    found.place = item.at("place"), found.worst.energy = number_of(item.at("place_energy"));
+    found.worst.slope = number_of(item.at("place_slope")), found.worst.sigmas = number_of(item.at("sigmas"));
   }
   return found;
 }

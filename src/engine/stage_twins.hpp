@@ -2,11 +2,11 @@
 // same size (hypotheses/spread.hpp, docs/twins.md).
 #pragma once
 
-#include <array>
-#include <optional>
+#include <string>
 #include <vector>
 
-#include "engine/twins.hpp"
+#include "engine/answered.hpp"
+#include "engine/twin_tensor.hpp"
 #include "explain/stages/stage_runs.hpp"
 
 namespace kda_check::engine {
@@ -17,13 +17,13 @@ struct StagesToJudge {
   const explain::StagedAnswer* stages;
 };
 
-/// What twins say of the stages of one answer, by Stage; nothing of those that it has not, that nothing can
-/// be said of, or in fp64.
-using StageTwins = std::array<std::optional<TwinResult>, kda::stage_count>;
+/// Nothing of stages that nothing can be said of, or in fp64.
+TwinResults judge_stages(const explain::StageSetting& setting, const std::vector<StagesToJudge>& answers,
+                         int threads_of_twins);
 
-/// One for each of `answers`.
-std::vector<StageTwins> judge_stages(const explain::StageSetting& setting,
-                                     const std::vector<StagesToJudge>& answers, int threads_of_twins);
+/// "; as gates make that are off by ..." of the sums of the gates; empty where they are off by other things.
+std::string gates_text(const explain::StageSetting& setting, const tensor::Tensor& sums,
+                       bool in_powers_of_two);
 
 /// On how many of `threads` they may run: each holds the stages of a family for one query head, beside the
 /// stages and their truth. Throws Error{input} where that is more than `budget` bytes on one.

@@ -28,7 +28,6 @@ struct Staged {
   const plan::Case* item;
   Answered who;
   StagedAnswer answer;
-  StageTwins twins = {};
 };
 
 double metric(const judge::Measures& measures, std::string_view name) {
@@ -68,20 +67,26 @@ std::vector<Value> row_of(const explain::StageError& error, const Staged& staged
 }
 
 /// Nothing where twins say nothing. Beside them a stage fails that is not finite where it should be.
-std::optional<report::TensorResult> judged(const explain::StageError& error, const Staged& staged) {
-  const std::optional<TwinResult>& twins = staged.twins[static_cast<std::size_t>(error.stage)];
-  if (!twins) return std::nullopt;
+std::optional<report::TensorResult> judged_stage(const explain::StageError& error, const Staged& staged,
+                                                 const StageSetting& setting, const TwinResults& results) {
+  const tensor::Tensor& tensor = staged.answer.tensors[static_cast<std::size_t>(error.stage)];
+  const auto twins = results.find(&tensor);
+  if (twins == results.end()) return std::nullopt;
   report::TensorResult result;
   result.name = kda::row_of(error.stage).name;
   judge::Evidence evidence;
   evidence.zeros_decide = true, evidence.floor = HUGE_VAL;  // a stage may be small, and nothing
-  evidence.twins = beside(*twins);
+  evidence.twins = twins->second;
+  evidence.computation_is_known = evidence.computation_is_whole = true;  // chunks of its size
   const plan::Names& asked = staged.item->tensors;
   const auto stage = static_cast<std::size_t>(std::ranges::find(asked, result.name) - asked.begin());
   if (stage < asked.size()) evidence.by_hand = staged.item->limits[stage];
   const judge::Judgement judgement = judge::judge(error.measures, {{"nonfinite", 0, "exact"}}, evidence);
   result.verdict = judgement.verdict, result.reason = judgement.reason, result.limits = judgement.limits;
-  result.twins = finding_of(*twins);
+  result.twins = twins->second;
+  if (error.stage == kda::Stage::g_cumsum && result.verdict != judge::Verdict::pass &&
+      twins->second.ratio > 1)
+    result.reason += gates_text(setting, tensor, staged.answer.g_cumsum_in_powers_of_two);
   return result;
 }
 
@@ -127,7 +132,8 @@ std::vector<std::string> disagreements(const Staged& mine, const std::vector<Sta
   return lines;
 }
 
-report::Entry entry_of(const Staged& staged, const std::vector<Staged>& all, const StageSetting& setting) {
+report::Entry entry_of(const Staged& staged, const std::vector<Staged>& all, const StageSetting& setting,
+                       const TwinResults& twins) {
   const Answered& who = staged.who;
   const auto limit = [&](kda::Stage stage, numeric::DType dtype) {
     return explain::agreement_limit(staged.answer, stage, dtype, setting);
@@ -152,7 +158,7 @@ report::Entry entry_of(const Staged& staged, const std::vector<Staged>& all, con
   report::CaseResult verdict;  // of those that are judged
   for (const explain::StageError& error : explain::stage_errors(
            staged.answer.view(), setting.truths, setting.problem, setting.chunk_size, setting.threads)) {
-    std::optional<report::TensorResult> result = judged(error, staged);
+    std::optional<report::TensorResult> result = judged_stage(error, staged, setting, twins);
     table.rows.push_back(row_of(error, staged, setting, result ? &*result : nullptr));
     if (result) verdict.tensors.push_back(std::move(*result));
   }
@@ -162,19 +168,6 @@ report::Entry entry_of(const Staged& staged, const std::vector<Staged>& all, con
   }
   entry.tables.push_back(std::move(table));
   return entry;
-}
-
-void hold_against_twins(std::vector<Staged>& all, const StageSetting& setting, int threads) {
-  std::vector<Staged*> asked;
-  std::vector<StagesToJudge> answers;
-  for (Staged& staged : all)
-    if (staged.item->has_twins()) {
-      asked.push_back(&staged);
-      answers.push_back({&staged.who, &staged.answer});
-    }
-  if (answers.empty()) return;
-  std::vector<StageTwins> found = judge_stages(setting, answers, threads);
-  for (std::size_t i = 0; i < asked.size(); ++i) asked[i]->twins = std::move(found[i]);
 }
 
 }  // namespace
@@ -214,9 +207,12 @@ void compare_stages(Context& context, Findings& findings) {
       all.push_back({item, described(who, kda::Pass::forward, problem), staged(context, who, setting)});
     }
     if (std::ranges::any_of(mine, &plan::Case::has_twins)) context.progress("the twins of the stages");
-    hold_against_twins(all, setting, threads_of_twins);
+    std::vector<StagesToJudge> asked;
+    for (const Staged& staged : all)
+      if (staged.item->has_twins()) asked.push_back({&staged.who, &staged.answer});
+    const TwinResults twins = judge_stages(setting, asked, threads_of_twins);
     report::Section section = stages_section(problem.source->target().name);
-    for (const Staged& staged : all) section.entries.push_back(entry_of(staged, all, setting));
+    for (const Staged& staged : all) section.entries.push_back(entry_of(staged, all, setting, twins));
     findings.sections.push_back(std::move(section));
   }
 }

@@ -3,10 +3,44 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <utility>
 
+#include <fmt/format.h>
+
+#include "base/threads/parallel.hpp"
 #include "judge/verdict.hpp"
 
 namespace kda_check::engine {
+
+void TwinTensor::begin(TwinsOf what, std::size_t twins, std::size_t stable, std::optional<double> left) {
+  if (test != nullptr) return;
+  judge::TwinSetting setting = twin_setting(what, layout, compute, dtype, twins, answers.size());
+  setting.stable = stable, setting.left = left;
+  test = std::make_unique<judge::TwinTest>(std::move(setting));
+}
+
+bool TwinTensor::has_to_measure(std::size_t query_head) const {
+  for (std::size_t i = 0; i < heads_per_query_head; ++i)
+    if (test->has_to_measure(query_head * heads_per_query_head + i)) return true;
+  return false;
+}
+
+void TwinTensor::measure(std::size_t query_head,
+                         const std::function<judge::HeadValues(std::size_t head, std::size_t i)>& values) {
+  for (std::size_t i = 0; i < heads_per_query_head; ++i) {
+    const std::size_t head = query_head * heads_per_query_head + i;
+    test->measure(head, values(head, i));
+  }
+}
+
+void conclude(const std::vector<const TwinTensor*>& tensors, int threads, TwinResults& results) {
+  std::vector<std::vector<judge::TwinJudgement>> concluded(tensors.size());
+  parallel_for(tensors.size(), threads,
+               [&](std::size_t i, int) { concluded[i] = tensors[i]->test->conclude(threads); });
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    for (std::size_t a = 0; a < concluded[i].size(); ++a)
+      results[tensors[i]->answers[a]] = std::move(concluded[i][a]);
+}
 
 void TwinParameter::measure(std::size_t query_head, const HeadTruths& truths,
                             const std::vector<Values>& twins) {
@@ -23,8 +57,7 @@ void TwinParameter::measure(std::size_t query_head, const HeadTruths& truths,
       sums.errors[whose].add_square(value - values[i]), sums.to_first[whose].add_square(value - first);
     };
     for (std::size_t f = 0; f < twins.size(); ++f) add(f, twins[f].tensor->value(twins[f].first + i));
-    for (std::size_t a = 0; a < answers.size(); ++a)
-      add(twins.size() + a, answers[a]->tensor(name)->value(begin + i));
+    for (std::size_t a = 0; a < answers.size(); ++a) add(twins.size() + a, answers[a]->value(begin + i));
   }
 }
 
@@ -54,6 +87,7 @@ std::optional<judge::TwinJudgement> TwinParameter::judgement(std::size_t answer,
   double most = relative_size(noise, truth) * std::sqrt(std::max(left, judge::least_left));
   for (const numeric::ProductSum& other : others) most = std::max(most, relative_size(other, truth));
   judge::TwinJudgement result;
+  result.twins = compared, result.place = "the whole tensor";
   result.floor = few * factor * most;
   const double distance = relative_size(own, truth);
   result.energy = distance == 0 ? 0 : distance / most,
@@ -64,10 +98,11 @@ std::optional<judge::TwinJudgement> TwinParameter::judgement(std::size_t answer,
   return result;
 }
 
-std::optional<judge::TwinJudgement> TwinParameter::worst_head(std::size_t answer) const {
+std::optional<judge::TwinJudgement> TwinParameter::worst_head(std::size_t answer,
+                                                              std::size_t compared) const {
   const judge::VerdictConstants& c = judge::verdict_constants;
   const double most_times = c.most_of_few / c.beyond_with_few,
-               unit = numeric::format_of(answers[answer]->tensor(name)->dtype()).unit_roundoff();
+               unit = numeric::format_of(answers[answer]->dtype()).unit_roundoff();
   std::optional<judge::TwinJudgement> result;
   if (twin_count() == 0) return result;
   for (std::size_t head = 0; head < heads.size(); ++head) {
@@ -79,10 +114,11 @@ std::optional<judge::TwinJudgement> TwinParameter::worst_head(std::size_t answer
     const double energy = relative_size(sums.errors[twin_count() + answer], sums.truth) / most;
     if (!std::isfinite(energy) || (result && energy <= result->energy)) continue;
     result.emplace();
+    result->twins = compared;
     result->energy = result->worst.energy = energy, result->worst.energy_limit = most_times;
     result->ratio = result->worst.ratio = energy / most_times;
     result->floor = c.most_of_few * most, result->uneven = true;
-    result->worst.head = head;
+    result->worst.head = head, result->place = fmt::format("head {}", head);
   }
   return result;
 }

@@ -1,40 +1,49 @@
-// What is measured of answers that have the same twins: a tensor and its test, the sizes of errors in a
-// gradient of parameters.
+// What is measured of answers that have the same twins: a tensor - an output, a gradient, a stage - and its
+// test, the sizes of errors in a gradient of parameters.
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/answered.hpp"
 #include "engine/head_truths.hpp"
+#include "engine/twin_heads.hpp"
 #include "judge/spread/twin_test.hpp"
 #include "numeric/product_sum.hpp"
 
 namespace kda_check::engine {
 
+/// What twins say, by tensor of an answer.
+using TwinResults = std::map<const tensor::Tensor*, judge::TwinJudgement>;
+
 struct TwinTensor {
   std::string name;
   judge::RowLayout layout;
+  numeric::ComputeFormat compute;
   numeric::DType dtype;
-  std::vector<const Answered*> answers;
   std::size_t heads_per_query_head;
+  std::vector<const tensor::Tensor*> answers = {};
   std::unique_ptr<judge::TwinTest> test = nullptr;  ///< when all answers are known
 
-  bool has_to_measure(std::size_t query_head) const {
-    for (std::size_t i = 0; i < heads_per_query_head; ++i)
-      if (test->has_to_measure(query_head * heads_per_query_head + i)) return true;
-    return false;
-  }
+  void begin(TwinsOf what, std::size_t twins, std::size_t stable = 0, std::optional<double> left = {});
+  bool has_to_measure(std::size_t query_head) const;
+  /// `values`: of its head `head`, which is number `i` of the query head.
+  void measure(std::size_t query_head,
+               const std::function<judge::HeadValues(std::size_t head, std::size_t i)>& values);
 };
+
+/// When all heads were measured.
+void conclude(const std::vector<const TwinTensor*>& tensors, int threads, TwinResults& results);
 
 /// The errors of twins in a gradient of parameters, which has no rows to judge.
 struct TwinParameter {
   std::string name;
   std::size_t per_head, heads_per_query_head;  ///< elements of a value head
-  std::vector<const Answered*> answers;
+  std::vector<const tensor::Tensor*> answers;
   struct Sums {
     numeric::ProductSum truth;
     std::vector<numeric::ProductSum> errors;    ///< by twin, then by answer
@@ -67,7 +76,7 @@ struct TwinParameter {
                                                 double factor) const;
   /// Of an answer that computes unlike anything that is known: the head whose error is the most times
   /// that of the worst twin there, a single element being small in all of them by luck.
-  std::optional<judge::TwinJudgement> worst_head(std::size_t answer) const;
+  std::optional<judge::TwinJudgement> worst_head(std::size_t answer, std::size_t compared) const;
 };
 
 }  // namespace kda_check::engine

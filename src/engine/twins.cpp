@@ -12,7 +12,6 @@
 #include "base/error.hpp"
 #include "base/threads/parallel.hpp"
 #include "base/threads/work.hpp"
-#include "engine/beyond_twins.hpp"
 #include "engine/decay_directions.hpp"
 #include "engine/twin_heads.hpp"
 #include "engine/twins_on_gpu.hpp"
@@ -27,22 +26,9 @@ namespace {
 using numeric::ComputeFormat;
 using numeric::DType;
 
-/// The heads of a tensor that belong to a query head. `decays`: none where slopes do not judge.
-void measure(TwinTensor& judged, std::size_t query_head, const HeadTruths& truths,
-             const std::vector<kda::Tensors>& twins, const DecayDirections* decays) {
-  const judge::RowLayout layout = judged.layout.with_heads(judged.heads_per_query_head);
-  for (std::size_t i = 0; i < judged.heads_per_query_head; ++i) {
-    const std::size_t head = query_head * judged.heads_per_query_head + i;
-    judge::HeadValues values{truth_of(truths, judged.name, judged.layout, head)};
-    for (const kda::Tensors& twin : twins) {
-      values.fields.emplace_back(twin.at(judged.name), layout, i);
-      values.fields.back().store_as(judged.dtype);
-    }
-    for (const Answered* const answer : judged.answers)
-      values.fields.emplace_back(*answer->tensor(judged.name), judged.layout, head);
-    if (decays != nullptr) values.directions = decays->of(judged.name, layout, i);
-    judged.test->measure(head, values);
-  }
+template <class List>
+bool contains(const List& answers, const tensor::Tensor& tensor) {
+  return std::ranges::find(answers, &tensor) != answers.end();
 }
 
 }  // namespace
@@ -51,29 +37,28 @@ void measure(TwinTensor& judged, std::size_t query_head, const HeadTruths& truth
 struct Twins::Class {
   ComputeFormat compute;
   DType dtype;
-  bool is_known, is_whole;
   std::optional<double> left;
   std::string key;
   std::vector<Twin> family;  ///< twins, then stable computations
   std::size_t stable;
-  std::vector<const Answered*> answers = {};
   std::vector<TwinTensor> tensors = {};
   std::vector<TwinParameter> parameters = {};
-  std::map<std::pair<const Answered*, std::string>, TwinResult> results = {};
 
   void add(const kda::Problem& problem, kda::Pass pass, const Answered& answer) {
-    answers.push_back(&answer);
     for (const std::string& name : kda::tensors_of(pass, problem)) {
       const tensor::Tensor* const tensor = answer.tensor(name);
       if (tensor == nullptr ||
           tensor->shape() !=
               kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first))
         continue;
+      const auto take = [&](auto& judged) {
+        if (!contains(judged.answers, *tensor)) judged.answers.push_back(tensor);
+      };
       const auto known = std::ranges::find_if(tensors, [&](const TwinTensor& judged) {
         return judged.name == name && judged.dtype == tensor->dtype();
       });
       if (known != tensors.end()) {
-        known->answers.push_back(&answer);
+        take(*known);
         continue;
       }
       judge::RowLayout layout = judge::row_layout(name, tensor->shape(), problem,
@@ -87,28 +72,16 @@ struct Twins::Class {
                                         problem.heads_per_group(),
                                         {},
                                         std::vector<TwinParameter::Sums>(HV)});
-        one->answers.push_back(&answer);
+        take(*one);
         continue;
       }
       const std::size_t heads = layout.heads / problem.dimensions().H;
-      tensors.push_back({name, std::move(layout), tensor->dtype(), {&answer}, heads});
+      tensors.push_back({name, std::move(layout), compute, tensor->dtype(), heads, {tensor}});
     }
-  }
-
-  const TwinTensor* judged(const Answered& answer, std::string_view name) const {
-    for (const TwinTensor& one : tensors)
-      if (one.name == name && std::ranges::find(one.answers, &answer) != one.answers.end()) return &one;
-    return nullptr;
   }
 
   void begin(kda::Pass pass) {
-    for (TwinTensor& judged : tensors) {
-      if (judged.test != nullptr) continue;
-      judge::TwinSetting setting = twin_setting(twins_of(pass), judged.layout, compute, judged.dtype,
-                                                family.size(), judged.answers.size());
-      setting.stable = stable, setting.left = left;
-      judged.test = std::make_unique<judge::TwinTest>(std::move(setting));
-    }
+    for (TwinTensor& judged : tensors) judged.begin(twins_of(pass), family.size(), stable, left);
   }
 
   bool has_to_measure(std::size_t query_head) const {
@@ -124,9 +97,21 @@ struct Twins::Class {
   void measure(const kda::Problem& part, kda::Pass pass, std::size_t query_head, const HeadTruths& truths,
                const DecayDirections* decays) {
     const std::vector<kda::Tensors> twins = answers_of(family, pass, part);
-    for (TwinTensor& judged : tensors)
-      if (judged.has_to_measure(query_head))
-        engine::measure(judged, query_head, truths, twins, has_decay_slopes(pass) ? decays : nullptr);
+    for (TwinTensor& judged : tensors) {
+      if (!judged.has_to_measure(query_head)) continue;
+      const judge::RowLayout layout = judged.layout.with_heads(judged.heads_per_query_head);
+      judged.measure(query_head, [&](std::size_t head, std::size_t i) {
+        judge::HeadValues values{truth_of(truths, judged.name, judged.layout, head)};
+        for (const kda::Tensors& twin : twins) {
+          values.fields.emplace_back(twin.at(judged.name), layout, i);
+          values.fields.back().store_as(judged.dtype);
+        }
+        for (const tensor::Tensor* const answer : judged.answers)
+          values.fields.emplace_back(*answer, judged.layout, head);
+        if (decays != nullptr) values.directions = decays->of(judged.name, layout, i);
+        return values;
+      });
+    }
     for (TwinParameter& parameter : parameters) {
       std::vector<TwinParameter::Values> values;
       for (const kda::Tensors& twin : twins) values.push_back({&twin.at(parameter.name), 0});
@@ -135,11 +120,10 @@ struct Twins::Class {
   }
 };
 
-Twins::Twins(const kda::Problem& problem, kda::Pass pass, int threads, bool draws, CpuInstead cpu_instead)
+Twins::Twins(const kda::Problem& problem, kda::Pass pass, int threads, CpuInstead cpu_instead)
     : problem_(problem),
       pass_(pass),
       threads_(threads),
-      draws_(draws),
       decay_options_(kda::scaled_decay_options(problem)),
       cpu_instead_(std::move(cpu_instead)) {}
 Twins::~Twins() = default;
@@ -158,8 +142,7 @@ void Twins::add(const Answered& answer, const Computation& computation) {
   }
   for (const std::unique_ptr<Class>& known : classes_)
     if (known->key == key) {
-      if (std::ranges::find(known->answers, &answer) == known->answers.end())
-        known->add(problem_, pass_, answer);
+      known->add(problem_, pass_, answer);
       return;
     }
   const auto around = [&](const hypotheses::Hypothesis& known) {
@@ -178,9 +161,8 @@ void Twins::add(const Answered& answer, const Computation& computation) {
          hypotheses::spread_of_class(problem_, pass_, answer.compute, answer.dtype, answer.segments).stable});
   if (spread.twins.size() < judge::fewest_twins) return;
   const std::size_t stable = spread.stable.size();
-  classes_.push_back(std::make_unique<Class>(
-      Class{answer.compute, answer.dtype, computation.is_known(), !computation.left || computation.is_whole,
-            computation.left, std::move(key), in_one_list(std::move(spread)), stable}));
+  classes_.push_back(std::make_unique<Class>(Class{answer.compute, answer.dtype, computation.left,
+                                                   std::move(key), in_one_list(std::move(spread)), stable}));
   classes_.back()->add(problem_, pass_, answer);
 }
 
@@ -259,9 +241,10 @@ void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t cou
     parallel_for(count, threads_, [&](std::size_t item, int) {
       if (!is_wanted(item)) return;
       const Work at_hand(seconds, steps * static_cast<double>(one->family.size()));
-      if (one->has_decay_slopes(pass_) && !decays[item]) decays[item].emplace(problem_, first + item);
+      const bool slopes = one->has_decay_slopes(pass_);
+      if (slopes && !decays[item]) decays[item].emplace(problem_, first + item);
       one->measure(one_query_head(problem_, first + item), pass_, first + item, truths,
-                   decays[item] ? &*decays[item] : nullptr);
+                   slopes ? &*decays[item] : nullptr);
     });
   }
   // Where it fails judge() measures these classes again.
@@ -276,37 +259,14 @@ void Twins::judge(TruthSource& truths) {
   for_heads(
       truths, problem_.dimensions().H, has_to_measure,
       [&](const HeadTruths& some, std::size_t first, std::size_t count) { measure(some, first, count); });
-  conclude(truths);
+  conclude();
 }
 
-void Twins::conclude(TruthSource& truths) {
-  std::vector<const judge::TwinTest*> tests;
+void Twins::conclude() {
+  std::vector<const TwinTensor*> tensors;
   for (const std::unique_ptr<Class>& one : classes_)
-    for (const TwinTensor& judged : one->tensors) tests.push_back(judged.test.get());
-  std::vector<std::vector<judge::TwinJudgement>> concluded(tests.size());
-  parallel_for(tests.size(), threads_,
-               [&](std::size_t i, int) { concluded[i] = tests[i]->conclude(threads_); });
-
-  std::vector<BeyondTwins> beyond;
-  std::vector<TwinResult*> whose;
-  auto next = concluded.begin();
-  for (const std::unique_ptr<Class>& one : classes_)
-    for (const TwinTensor& judged : one->tensors) {
-      const std::vector<judge::TwinJudgement>& judgements = *next++;
-      for (std::size_t a = 0; a < judgements.size(); ++a) {
-        const Answered& answer = *judged.answers[a];
-        TwinResult& result = one->results[{&answer, judged.name}];
-        result.judgement = judgements[a];
-        result.twins = one->family.size() - one->stable;
-        result.computation_is_known = one->is_known, result.computation_is_whole = one->is_whole;
-        if (judgements[a].ratio <= 1) continue;
-        if (draws_) result.maps = judged.test->maps(a);
-        const judge::Excess& worst = judgements[a].worst;
-        result.place = judge::place_of(worst.region, worst.head, worst.cell, judged.layout);
-        beyond.push_back({judged.name, judged.layout, *answer.tensor(judged.name), worst});
-        whose.push_back(&result);
-      }
-    }
+    for (const TwinTensor& judged : one->tensors) tensors.push_back(&judged);
+  engine::conclude(tensors, threads_, results_);
   for (const std::unique_ptr<Class>& one : classes_)
     for (const TwinParameter& parameter : one->parameters)
       for (std::size_t a = 0; a < parameter.answers.size(); ++a) {
@@ -314,40 +274,25 @@ void Twins::conclude(TruthSource& truths) {
         const auto judgement =
             one->left
                 ? parameter.judgement(a, twins, *one->left, most_times_twins(twins_of(pass_), one->compute))
-                : parameter.worst_head(a);
-        if (!judgement) continue;
-        std::string place =
-            one->left ? std::string("the whole tensor") : fmt::format("head {}", judgement->worst.head);
-        one->results[{parameter.answers[a], parameter.name}] = {
-            *judgement, std::move(place), {}, twins, {}, one->is_known, one->is_whole, {}};
+                : parameter.worst_head(a, twins);
+        if (judgement) results_[parameter.answers[a]] = *judgement;
       }
-  if (beyond.empty()) return;
-  const bool has_softplus = pass_ == kda::Pass::forward && problem_.options.gate == kda::Gate::softplus;
-  const std::vector<CloserLook> looks = closer_looks(problem_, has_softplus, threads_, truths, beyond);
-  for (std::size_t i = 0; i < looks.size(); ++i)
-    whose[i]->likeness = looks[i].likeness, whose[i]->gate_offset = looks[i].gate_offset;
 }
 
-const Twins::Class* Twins::class_of(const Answered& answer) const {
-  for (const std::unique_ptr<Class>& one : classes_)
-    if (std::ranges::find(one->answers, &answer) != one->answers.end()) return one.get();
-  return nullptr;
+const judge::TwinJudgement* Twins::result(const tensor::Tensor& tensor) const {
+  const auto found = results_.find(&tensor);
+  return found == results_.end() ? nullptr : &found->second;
 }
 
-const TwinResult* Twins::result(const Answered& answer, std::string_view tensor) const {
-  const Class* const one = class_of(answer);
-  if (one == nullptr) return nullptr;
-  const auto found = one->results.find({&answer, std::string(tensor)});
-  return found == one->results.end() ? nullptr : &found->second;
-}
-
-double Twins::stable_rms_ratio(const Answered& answer, std::string_view tensor) const {
-  const Class* const one = class_of(answer);
-  if (one == nullptr) return 0;
-  if (const TwinTensor* const judged = one->judged(answer, tensor)) return judged->test->stable_rms_ratio();
-  const auto parameter = std::ranges::find(one->parameters, tensor, &TwinParameter::name);
-  if (parameter == one->parameters.end()) return 0;
-  return parameter->largest_rms_ratio(one->family.size() - one->stable);
+double Twins::stable_rms_ratio(const tensor::Tensor& tensor) const {
+  for (const std::unique_ptr<Class>& one : classes_) {
+    for (const TwinTensor& judged : one->tensors)
+      if (contains(judged.answers, tensor)) return judged.test->stable_rms_ratio();
+    for (const TwinParameter& parameter : one->parameters)
+      if (contains(parameter.answers, tensor))
+        return parameter.largest_rms_ratio(one->family.size() - one->stable);
+  }
+  return 0;
 }
 
 }  // namespace kda_check::engine

@@ -8,30 +8,17 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "engine/answered.hpp"
 #include "engine/computation.hpp"
 #include "engine/head_truths.hpp"
-#include "judge/spread/twin_test.hpp"
+#include "engine/twin_tensor.hpp"
 
 namespace kda_check::engine {
 
 class TwinsAhead;
 class TwinsOnGpu;
-
-/// What twins say of one tensor of an answer.
-struct TwinResult {
-  judge::TwinJudgement judgement;
-  std::string place;      ///< of judgement.worst, where it is beyond the twins
-  std::string likeness;   ///< what stands there instead: "zero", "the values of the token before"
-  std::size_t twins = 0;  ///< that it was held against
-  /// By how much of 2^-24 exp(A_log) all gates are off, where that explains most of the error.
-  std::optional<double> gate_offset = {};
-  bool computation_is_known = false, computation_is_whole = false;
-  std::vector<judge::ErrorMap> maps = {};
-};
 
 /// Answers of one pass through one problem, beside their twins.
 class Twins {
@@ -39,8 +26,7 @@ class Twins {
   /// Told why twins do not compute on the GPU after all; null: they are not to.
   using CpuInstead = std::function<void(const std::string& reason)>;
 
-  /// `draws`: of what is beyond its twins there are maps.
-  Twins(const kda::Problem& problem, kda::Pass pass, int threads, bool draws, CpuInstead cpu_instead);
+  Twins(const kda::Problem& problem, kda::Pass pass, int threads, CpuInstead cpu_instead);
   ~Twins();
 
   /// To be called before the others; `answer` must stay.
@@ -54,31 +40,31 @@ class Twins {
   void measure(const HeadTruths& truths) { measure(truths, truths.first, truths.count); }
   /// Measures the heads that were not.
   void judge(TruthSource& truths);
-  /// Null where no three twins are like this answer, or it is not one that has errors: not finite, no rows.
-  const TwinResult* result(const Answered& answer, std::string_view tensor) const;
+  /// Of a tensor of an answer. Null where no three twins are like it, or it is not one that has errors: not
+  /// finite, no rows.
+  const judge::TwinJudgement* result(const tensor::Tensor& tensor) const;
 
   /// What the stable computations of its class read; also where there is no result: in gradients of
   /// parameters, and of too few errors. 0: none is known.
-  double stable_rms_ratio(const Answered& answer, std::string_view tensor) const;
+  double stable_rms_ratio(const tensor::Tensor& tensor) const;
 
  private:
   struct Class;
-  const Class* class_of(const Answered& answer) const;
   void measure(const HeadTruths& truths, std::size_t first, std::size_t count);
   bool is_for_gpu(const Class& one) const;
   /// Whether this class will be when all that is `measuring` is done.
   bool is_measured_on_gpu(Class& one, TwinsOnGpu& gpu, std::deque<std::future<void>>& measuring);
   /// body(), and true unless the GPU fails: from then on all is the CPU's.
   bool tried_on_gpu(const std::function<void()>& body);
-  void conclude(TruthSource& truths);
+  void conclude();
 
   const kda::Problem& problem_;
   const kda::Pass pass_;
   const int threads_;
-  const bool draws_;
   const kda::RunOptions decay_options_;  ///< of who is asked for slopes along decays
   CpuInstead cpu_instead_;
   std::vector<std::unique_ptr<Class>> classes_;
+  TwinResults results_ = {};
   std::unique_ptr<TwinsAhead> ahead_;  ///< of classes_
 };
 

@@ -77,11 +77,9 @@ void TwinsOnGpu::measure(TwinTensor& tensor, const AnswersOnGpu& twins, bool has
   for (const kda::AnswerOnGpu& twin : twins.answers)
     values.fields.push_back(
         rows_of(tensor, kda::tensor_of(twin, tensor.name), tensor.dtype, twins.count, first_ - twins.first));
-  for (const Answered* const answer : tensor.answers) {
-    const tensor::Tensor& own = *answer->tensor(tensor.name);
-    values.fields.push_back(rows_of(tensor, kda::uploaded(own.dtype(), own.data(), own.size()), own.dtype(),
-                                    problem_.dimensions().H, first_));
-  }
+  for (const tensor::Tensor* const own : tensor.answers)
+    values.fields.push_back(rows_of(tensor, kda::uploaded(own->dtype(), own->data(), own->size()),
+                                    own->dtype(), problem_.dimensions().H, first_));
   if (has_decay_slopes) add_directions(tensor, values);
   tensor.test->measure(first_ * tensor.heads_per_query_head, values, threads_);
 }

@@ -190,7 +190,6 @@ class Round {
     context_.progress(group_.pass == kda::Pass::backward ? "comparing gradients" : "comparing");
     for (std::size_t i = 0; i < cases_.size(); ++i) describe(findings_.cases[cases_[i]], *pairings_[i].got);
     Truth truth = context_.truth(group_.pass, *group_.asked, group_.chunk_size);
-    truth.draws = context_.resources().draw;
     const bool has_twins = truth.oracle && std::ranges::any_of(pairings_, [](const Pairing& pairing) {
                              return pairing.computation != nullptr;
                            });
@@ -203,7 +202,7 @@ class Round {
     }
     std::vector<bool> beside_twins(pairings_.size(), false);
     for (Measured& item : measured(truth, pairings_)) {
-      if (item.twins) beside_twins[item.pairing] = true;
+      if (item.evidence.twins) beside_twins[item.pairing] = true;
       judge_one(item, item.pairing);
     }
     faults_.resize(pairings_.size());
@@ -288,16 +287,12 @@ class Round {
     const Computation* const computation = pairings_[pairing].computation;
     if (of.asked->judging.as_declared && computation != nullptr && !computation->is_as_declared)
       evidence.not_as_declared = "it computes as " + computation->text;
-    if (item.twins) {
-      evidence.twins = beside(*item.twins);
-      item.measures.has_twins = true, item.measures.twins = item.twins->judgement.ratio;
-    }
+    if (evidence.twins) item.measures.has_twins = true, item.measures.twins = evidence.twins->ratio;
     report::TensorResult result =
         judged({item.tensor, item.got->shape(), item.got->dtype(), context_.problem().options.state_v_first,
                 context_.problem().pool.get()},
                item.measures, std::move(item.limits), of.asked->judging.worst_or_usual(), evidence);
     if (const auto& call = context_.problem().pool) result.shape = shape_in_call(*call, item.tensor);
-    if (item.twins) result.twins = finding_of(*item.twins);
     if (context_.resources().draw) result.profile = report::profile_of(item.measures, item.series);
     findings_.cases[index].tensors.push_back(std::move(result));
   }

@@ -11,44 +11,15 @@
 
 #include "base/error.hpp"
 #include "base/names.hpp"
+#include "judge/measures/metrics.hpp"
 #include "kda/problem/passes.hpp"
 
 namespace kda_check::judge {
 
 namespace {
 
-constexpr std::string_view one_element = "one element decides, and another order of a sum moves it";
-constexpr std::string_view averaged = "an average over elements: another order of a sum moves it little";
-constexpr std::string_view counted = "a count: elements at the edge of a rounding go either way";
-
-constexpr Slack list[] = {
-    {"max_ulp", 2, 1, false, true, one_element},
-    {"ulp_error", 2, 0.5, false, false, one_element},
-    {"scaled_ulp", 1.5, 0.5, false, true, one_element},
-    {"max_abs", 1.5, 0, false, false, one_element},
-    {"max_rel", 2, 1, true, false, one_element},
-    {"rms_ratio", 1.25, 0.25, true, true, averaged},
-    {"allclose", 1, 0, false, false, "the user's own tolerance: none may be added"},
-    {"nonfinite", 1, 0, false, true, "none may be added"},
-    {"bias", 2, 0.25, true, true, "an average of either sign: healthy ones are close to nothing"},
-    {"window_rms_ratio", 1.5, 0.5, true, true, "an average over few elements, the worst of many"},
-    {"head_rms_ratio", 1.25, 0.25, true, true, averaged},
-    {"differing", 1.25, 1, false, false, counted},
-    {"differing_bits", 1.25, 1, false, false, counted},
-    {"ulp_p50", 1.25, 1, false, false, counted},
-    {"ulp_p99", 1.25, 1, false, false, counted},
-    {"ulp_p999", 1.5, 1, false, false, counted},
-    {"twins", 1.5, 0.5, false, false, "the worst of many regions"},
-};
-
-const Slack* slack_of(std::string_view metric) {
-  for (const Slack& slack : list)
-    if (slack.metric == metric) return &slack;
-  return nullptr;
-}
-
-double step_of(const Slack& slack, numeric::DType storage) {
-  return slack.roundoff ? slack.step * numeric::format_of(storage).unit_roundoff() : slack.step;
+double step_of(const Metric& metric, numeric::DType storage) {
+  return metric.step + metric.roundoffs * numeric::format_of(storage).unit_roundoff();
 }
 
 constexpr std::array<std::string_view, 8> columns{"fixture", "variant", "dtype", "against",
@@ -83,12 +54,9 @@ void add_row(Baseline& baseline, std::string_view line, const std::string& place
   if (failure != std::errc{} || end != number.data() + number.size() || !(value >= 0) ||
       !std::isfinite(value))
     throw Error(ErrorKind::input, fmt::format("'{}' is no value >= 0", printable(number)), place);
-  if (slack_of(cells[5]) == nullptr) {
-    std::vector<std::string> names;
-    for (const Slack& slack : list) names.emplace_back(slack.metric);
+  if (find_metric(cells[5]) == nullptr)
     throw Error(ErrorKind::input, fmt::format("no metric '{}'", printable(cells[5])), place,
-                suggest(cells[5], names));
-  }
+                suggest(cells[5], metric_names()));
   const ReadingKey key{cells[0], cells[1], cells[2], cells[3], cells[4], cells[5], cells[7]};
   if (!baseline.emplace(key, value).second) throw Error(ErrorKind::input, "this row is there twice", place);
 }
@@ -135,12 +103,10 @@ std::string ReadingKey::text() const {
   return fmt::format("{} {} {} against {}: {} {}", fixture, variant, dtype, against, tensor, metric);
 }
 
-std::span<const Slack> slacks() { return list; }
-
 double allowed(std::string_view metric, double before, numeric::DType storage) {
-  const Slack* const slack = slack_of(metric);
-  if (slack == nullptr) throw Error(ErrorKind::internal, fmt::format("no slack for '{}'", metric));
-  return slack->factor * std::fabs(before) + step_of(*slack, storage);
+  const Metric* const known = find_metric(metric);
+  if (known == nullptr) throw Error(ErrorKind::internal, fmt::format("no metric '{}'", metric));
+  return known->factor * std::fabs(before) + step_of(*known, storage);
 }
 
 bool is_worse(std::string_view metric, double before, double after, numeric::DType storage) {
@@ -149,8 +115,8 @@ bool is_worse(std::string_view metric, double before, double after, numeric::DTy
 }
 
 bool is_kept(std::string_view metric) {
-  const Slack* const slack = slack_of(metric);
-  return slack != nullptr && slack->kept;
+  const Metric* const known = find_metric(metric);
+  return known != nullptr && known->is_kept;
 }
 
 std::string value_text(double value) {
@@ -215,7 +181,7 @@ BaselineFindings findings(const Baseline& baseline, const Readings& measured) {
       continue;
     }
     ++result.met;
-    if (row->second > 4 * std::fabs(reading.value) + step_of(*slack_of(key.metric), reading.storage))
+    if (row->second > 4 * std::fabs(reading.value) + step_of(*find_metric(key.metric), reading.storage))
       result.loose.push_back(key);
   }
   for (const auto& [key, value] : baseline)

@@ -4,7 +4,6 @@
 
 #include <compare>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,17 +31,6 @@ struct Reading {
 
 using Readings = std::map<ReadingKey, Reading>;
 using Baseline = std::map<ReadingKey, double>;
-
-/// What a metric may get worse by before it counts: factor times what it was, plus one step.
-struct Slack {
-  std::string_view metric;
-  double factor;
-  double step;    ///< in its own unit, or in unit roundoffs of the element type
-  bool roundoff;  ///< the step is in unit roundoffs
-  bool kept;      ///< new baselines have rows of it
-  std::string_view reason;
-};
-std::span<const Slack> slacks();  ///< one for each metric of judge::metrics()
 
 /// The largest value that is no worse than `before`.
 double allowed(std::string_view metric, double before, numeric::DType storage);

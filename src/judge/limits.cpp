@@ -114,32 +114,30 @@ std::vector<Limit> derived_limits(const Computation& got, const std::optional<Co
 
 std::vector<Limit> replay_limits() { return {{"nonfinite", 0, "replay"}, {"differing_bits", 0, "replay"}}; }
 
+std::optional<LimitRequest> limit_request(std::string_view metric, std::string_view value) {
+  LimitRequest request{std::string(metric), 0, value == "none", value == "exact"};
+  if (request.none || request.exact) return request;
+  const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), request.value);
+  if (failure != std::errc{} || end != value.data() + value.size() || !(request.value >= 0) ||
+      !std::isfinite(request.value))
+    return std::nullopt;
+  return request;
+}
+
 LimitRequest parse_limit(std::string_view text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string_view::npos || equals == 0)
     throw Error(ErrorKind::usage, fmt::format("--limit {}: wanted METRIC=VALUE", text), {},
                 "e.g. --limit scaled_ulp=16");
-  LimitRequest request;
-  request.metric = text.substr(0, equals);
-  if (find_metric(request.metric) == nullptr) {
-    std::vector<std::string> names;
-    for (const Metric& metric : metrics()) names.emplace_back(metric.name);
-    throw Error(ErrorKind::usage, fmt::format("--limit {}: no metric '{}'", text, request.metric), {},
-                suggest(request.metric, names));
-  }
-  const std::string_view value = text.substr(equals + 1);
-  if (value == "none") {
-    request.none = true;
-  } else if (value == "exact") {
-    request.exact = true;
-  } else {
-    const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), request.value);
-    if (failure != std::errc{} || end != value.data() + value.size() || !(request.value >= 0) ||
-        !std::isfinite(request.value))
-      throw Error(ErrorKind::usage, fmt::format("--limit {}: '{}' is not a number >= 0", text, value), {},
-                  "a number, exact or none");
-  }
-  return request;
+  const std::string_view metric = text.substr(0, equals), value = text.substr(equals + 1);
+  if (find_metric(metric) == nullptr)
+    throw Error(ErrorKind::usage, fmt::format("--limit {}: no metric '{}'", text, metric), {},
+                suggest(metric, metric_names()));
+  const std::optional<LimitRequest> request = limit_request(metric, value);
+  if (!request)
+    throw Error(ErrorKind::usage, fmt::format("--limit {}: '{}' is not a number >= 0", text, value), {},
+                "a number, exact or none");
+  return *request;
 }
 
 void refuse_limits_finer_than_storage(const std::vector<LimitRequest>& requests, double atol, double rtol,

@@ -78,6 +78,9 @@ struct LimitRequest {
   bool exact = false;  ///< 0, and meant
 };
 
+/// "none", "exact" or a number >= 0; nothing of other words.
+std::optional<LimitRequest> limit_request(std::string_view metric, std::string_view value);
+
 /// Throws Error{usage} for a metric that does not exist or a value that is not a number >= 0.
 LimitRequest parse_limit(std::string_view text);
 

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/file_text.hpp"
@@ -66,26 +66,20 @@ std::string text_of(const toml::node& node, std::string_view key, const std::str
 }
 
 LimitRequest limit_of(const toml::node& node, std::string_view metric, const std::string& place) {
-  LimitRequest request;
-  request.metric = metric;
-  if (node.is_string()) {
-    const std::string word = text_of(node, metric, place);
-    request.none = word == "none";
-    request.exact = word == "exact";
-    if (request.none || request.exact) return request;
-  }
-  const std::optional<double> value = node.is_number() ? node.value<double>() : std::nullopt;
-  if (!value || !std::isfinite(*value) || *value < 0)
+  const std::optional<double> number = node.is_number() ? node.value<double>() : std::nullopt;
+  const std::string text = node.is_string() ? text_of(node, metric, place) : "";
+  const std::optional<LimitRequest> request =
+      limit_request(metric, number ? fmt::format("{}", *number) : text);
+  if (!request || (!number && !request->none && !request->exact))
     throw Error(ErrorKind::input, fmt::format("the limit on {} must be a number >= 0", metric), place,
                 R"(a number, "exact" or "none")");
-  request.value = *value;
-  return request;
+  return *request;
 }
 
 [[noreturn]] void refuse_key(const std::string& key, const std::string& place) {
   std::vector<std::string> known;
   for (const Condition& condition : conditions) known.emplace_back(condition.key);
-  for (const Metric& metric : metrics()) known.emplace_back(metric.name);
+  for (std::string& name : metric_names()) known.push_back(std::move(name));
   throw Error(ErrorKind::input, fmt::format("no key or metric '{}' in a rule", key), place,
               suggest(key, known));
 }

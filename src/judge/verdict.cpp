@@ -39,6 +39,18 @@ std::string class_reason(const Measures& m) {
   return text;
 }
 
+/// "rows 63 mod 64, all heads: 5 % too large (395 sigma; error 9.8 x the worst twin)".
+std::string sentence_of(const TwinJudgement& twins) {
+  constexpr double nothing_is_there = 1e-3;
+  const Excess& worst = twins.worst;
+  if (std::fabs(worst.slope + 1) < nothing_is_there) return twins.place + ": zero";
+  const std::string error = fmt::format("error {:.3g} x the worst twin", worst.energy);
+  if (worst.slope == 0) return fmt::format("{}: {} (limit {:.2g})", twins.place, error, worst.energy_limit);
+  const std::string sigmas = worst.sigmas > 0 ? fmt::format("{:.0f} sigma; ", worst.sigmas) : "";
+  return fmt::format("{}: {:.2g} % too {} ({}{})", twins.place, 100 * std::fabs(worst.slope),
+                     worst.slope > 0 ? "large" : "small", sigmas, error);
+}
+
 class Decision {
  public:
   Decision(const Measures& measures, std::vector<Limit> limits, const Evidence& evidence)
@@ -134,7 +146,7 @@ class Decision {
       result_.reason = fmt::format("algorithm: it computes as {}: what that loses, not its code; {}",
                                    evidence_.computes_as, result_.reason);
     if (lost > 0) result_.reason += "; " + lost_text();
-    if (evidence_.twins && is_beyond(1)) result_.reason += "; " + evidence_.twins->where;
+    if (evidence_.twins && is_beyond(1)) result_.reason += "; " + sentence_of(*evidence_.twins);
     result_.verdict = Verdict::fail;
     return true;
   }
@@ -148,17 +160,18 @@ class Decision {
   /// Rule 3.
   bool is_beyond_twins() {
     if (!evidence_.twins) return false;
-    const BesideTwins& twins = *evidence_.twins;
-    const bool is_known = twins.computation_is_known;
-    const bool are_few = m_.elements < verdict_constants.few_errors && !twins.computation_is_whole;
+    const bool is_known = evidence_.computation_is_known;
+    const bool is_of_a_region = evidence_.twins->by_slope || evidence_.twins->uneven;
+    const bool are_few = m_.elements < verdict_constants.few_errors && !evidence_.computation_is_whole;
     const double most = are_few    ? verdict_constants.beyond_with_few
                         : is_known ? verdict_constants.beyond_its_computation
                                    : verdict_constants.beyond_all_algorithms;
-    if ((twins.is_explained && is_beyond(1)) || ((is_known || twins.is_of_a_region) && is_beyond(most)))
-      return decide(Verdict::fail, twins.where);
+    if ((is_known || is_of_a_region) && is_beyond(most))
+      return decide(Verdict::fail, sentence_of(*evidence_.twins));
     // A region or a gain that is hardly beyond the widest of them leaves it open.
-    if (is_beyond(twins.is_of_a_region && !is_known ? verdict_constants.beyond_its_computation : most))
-      return decide(Verdict::inconclusive, "computes unlike any known kernel: " + twins.where);
+    if (is_beyond(is_of_a_region && !is_known ? verdict_constants.beyond_its_computation : most))
+      return decide(Verdict::inconclusive,
+                    "computes unlike any known kernel: " + sentence_of(*evidence_.twins));
     return false;
   }
 

@@ -9,6 +9,7 @@
 
 #include "judge/limits.hpp"
 #include "judge/measures/measures.hpp"
+#include "judge/spread/twin_judgement.hpp"
 #include "numeric/formats.hpp"
 
 namespace kda_check::judge {
@@ -47,17 +48,6 @@ struct Judgement {
   double floor = 0;           ///< the least error that is seen, in units of its terms; 0: any bit
 };
 
-/// An output beside its twins.
-struct BesideTwins {
-  double ratio = 0;             ///< statistic over limit
-  double floor = 0;             ///< judge::TwinJudgement
-  bool is_of_a_region = false;  ///< a slope, or a region far beyond the others
-  bool computation_is_known = false;
-  bool computation_is_whole = false;  ///< it gives all of the output, on the parts where it was looked for
-  bool is_explained = false;          ///< by an error that no kernel need have
-  std::string where;                  ///< in words
-};
-
 /// What a verdict follows from beside measures and derived limits.
 struct Evidence {
   /// What is expected is exactly zero: equal inputs, or a truth made of zeros. Else an answer that is zero
@@ -69,11 +59,13 @@ struct Evidence {
   double terms = 1;             ///< how many times larger they are than the truth, rms
   double stable_rms_ratio = 0;  ///< what stable computations read; 0: nobody asked
   numeric::ComputeFormat compute = numeric::ComputeFormat::fp64;  ///< of products
-  std::optional<BesideTwins> twins = {};
-  std::string unlicensed = {};            ///< "beta is rounded to bf16"
-  std::string computes_as = {};           ///< what gives all of it
-  std::string not_as_declared = {};       ///< ... where something else is said, and that is to fail
-  std::optional<double> floor = {};       ///< asked for: above it nothing is decided
+  std::optional<TwinJudgement> twins = {};
+  bool computation_is_known = false;
+  bool computation_is_whole = false;  ///< it gives all of the output, on the parts where it was looked for
+  std::string unlicensed = {};        ///< "beta is rounded to bf16"
+  std::string computes_as = {};       ///< what gives all of it
+  std::string not_as_declared = {};   ///< ... where something else is said, and that is to fail
+  std::optional<double> floor = {};   ///< asked for: above it nothing is decided
   std::optional<Verdict> undecided = {};  ///< what INCONCLUSIVE is to be
   std::vector<LimitLayer> by_hand = {};   ///< laid over what is derived
 };

@@ -33,16 +33,6 @@ struct PointResult {
   bool has_distance() const { return std::isfinite(got) && std::isfinite(expected) && !std::isnan(off_by); }
 };
 
-/// What emulated kernels of an answer's arithmetic say of its errors (docs/twins.md).
-struct TwinFinding {
-  std::size_t count = 0;  ///< of twins
-  double ratio = 0;       ///< largest statistic over its limit; above 1 no twin errs like that
-  double energy = 0;      ///< error of the whole tensor over that of the worst twin
-  std::string place;      ///< where it is farthest beyond them; empty where it is not
-  double place_energy = 0, place_slope = 0, sigmas = 0;
-  std::vector<judge::ErrorMap> maps = {};  ///< when a report draws them: errors over those of the worst twin
-};
-
 struct TensorResult {
   std::string name;
   tensor::Shape shape;
@@ -59,8 +49,8 @@ struct TensorResult {
   std::string worst_head;               ///< "h=3", empty without heads
   std::optional<ErrorProfile> profile;  ///< when a report draws it
   std::optional<double> floor;          ///< the least error that is seen, in units of its terms; 0: any bit
-  std::optional<TwinFinding> twins;     ///< when it was held against emulated kernels
-  bool reference_fails = false;         ///< not compared: the answer it would be held against fails
+  std::optional<judge::TwinJudgement> twins;  ///< when it was held against emulated kernels
+  bool reference_fails = false;               ///< not compared: the answer it would be held against fails
 };
 
 /// Who gave the answer that is judged.
@@ -95,7 +85,7 @@ struct CaseResult {
 /// Nothing, a flag, a whole number, a figure, words, figures along something, several sentences, what twins
 /// say.
 using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string, std::vector<double>,
-                           std::vector<std::string>, TwinFinding>;
+                           std::vector<std::string>, judge::TwinJudgement>;
 
 /// How a column is shown.
 enum class Show : unsigned char {

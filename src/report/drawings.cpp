@@ -71,11 +71,11 @@ std::pair<double, double> positive_range(const std::vector<double>& values) {
   return range;
 }
 
-void token_axis(std::string& out, const judge::ErrorMap& map) {
+void token_axis(std::string& out, const ErrorMap& map) {
   text_at(out, left, bottom + 16, "start", "0");
   text_at(out, (left + right) / 2, bottom + 16, "middle",
-          map.cells_together == 1 ? "token" : fmt::format("token, windows of {}", map.cells_together));
-  text_at(out, right, bottom + 16, "end", fmt::format("{}", map.cells - 1));
+          map.tokens_together == 1 ? "token" : fmt::format("token, windows of {}", map.tokens_together));
+  text_at(out, right, bottom + 16, "end", fmt::format("{}", map.tokens - 1));
 }
 
 /// The windows as a line with dots, and crosses for those that are not finite.
@@ -109,9 +109,9 @@ int shade_of(double value, const std::pair<double, double>& range) {
   return std::clamp(1 + static_cast<int>(share * shades), 1, shades);
 }
 
-std::string heat_cells(const judge::ErrorMap& map, const std::pair<double, double>& range) {
+std::string heat_cells(const ErrorMap& map, const std::pair<double, double>& range) {
   std::string paths[shades + 1], crosses;
-  const std::size_t windows = map.groups_of_cells(), groups = map.groups_of_heads();
+  const std::size_t windows = map.groups_of_tokens(), groups = map.groups_of_heads();
   for (std::size_t group = 0; group < groups; ++group)
     for (std::size_t window = 0, end; window < windows; window = end) {
       const auto shade = [&](std::size_t i) {
@@ -150,16 +150,16 @@ std::string heat_legend(const std::pair<double, double>& range) {
 }
 
 /// "largest 0.003 at t=40..47 h=2"
-std::string hottest(const judge::ErrorMap& map) {
+std::string hottest(const ErrorMap& map) {
   const auto most = std::max_element(map.error.begin(), map.error.end());
   const auto at = static_cast<std::size_t>(most - map.error.begin());
   const auto range = [](std::size_t part, std::size_t size, std::size_t count) {
     const std::size_t first = part * size, last = std::min(count, first + size) - 1;
     return first == last ? fmt::format("{}", first) : fmt::format("{}..{}", first, last);
   };
-  return fmt::format("largest {} at {}={} h={}", short_number(*most), map.sign,
-                     range(at % map.groups_of_cells(), map.cells_together, map.cells),
-                     range(at / map.groups_of_cells(), map.heads_together, map.heads));
+  return fmt::format("largest {} at t={} h={}", short_number(*most),
+                     range(at % map.groups_of_tokens(), map.tokens_together, map.tokens),
+                     range(at / map.groups_of_tokens(), map.heads_together, map.heads));
 }
 
 }  // namespace
@@ -226,7 +226,7 @@ std::string histogram_drawing(const ErrorProfile& profile) {
                  out);
 }
 
-std::string heat_drawing(std::string_view what, const judge::ErrorMap& map) {
+std::string heat_drawing(const ErrorMap& map) {
   if (map.error.empty()) return {};
   const std::pair<double, double> range = positive_range(map.error);
   std::string out = heat_cells(map, range);
@@ -234,12 +234,12 @@ std::string heat_drawing(std::string_view what, const judge::ErrorMap& map) {
   text_at(out, left - 5, top + 10, "end", "h=0");
   if (map.heads > 1) text_at(out, left - 5, bottom - 22, "end", fmt::format("h={}", map.heads - 1));
   text_at(out, left, bottom - 4, "start", "0");
-  text_at(out, (left + right) / 2, bottom - 4, "middle", map.across);
-  text_at(out, right, bottom - 4, "end", fmt::format("{}", map.cells - 1));
+  text_at(out, (left + right) / 2, bottom - 4, "middle", "tokens");
+  text_at(out, right, bottom - 4, "end", fmt::format("{}", map.tokens - 1));
   const std::string caption = hottest(map);
   text_at(out, (left + right) / 2, bottom + 13, "middle", caption);
   out += heat_legend(range);
-  return drawing(fmt::format("{} by heads and {}: {}", what, map.across, caption), out);
+  return drawing("rms_ratio by heads and tokens: " + caption, out);
 }
 
 std::string shares_drawing(const std::string& title, const std::vector<ShareBar>& bars) {

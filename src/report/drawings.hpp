@@ -17,9 +17,8 @@ std::string growth_drawing(const ErrorProfile& profile, double limit);
 /// Elements by distance in representable steps, both scales by powers. Empty when no element is finite.
 std::string histogram_drawing(const ErrorProfile& profile);
 
-/// An error by heads and cells in seven shades, logarithmic; `what` it is, fit for XML: "rms_ratio". Empty
-/// without cells.
-std::string heat_drawing(std::string_view what, const judge::ErrorMap& map);
+/// An error by heads and tokens in seven shades, logarithmic. Empty without tokens.
+std::string heat_drawing(const ErrorMap& map);
 
 /// A small line of values along something, on a logarithmic scale, as growth_drawing draws windows. Empty
 /// without values.

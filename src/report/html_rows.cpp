@@ -55,12 +55,8 @@ void add_drawings(Node parent, const TensorResult& tensor) {
   add_drawing(figures, growth_drawing(*tensor.profile, limit), "Error along T: rms_ratio of each window");
   add_drawing(figures, histogram_drawing(*tensor.profile), "Elements by ULP from expected");
   if (tensor.profile->heat.groups_of_heads() > 1)  // of one head the growth shows it
-    add_drawing(figures, heat_drawing("rms_ratio", tensor.profile->heat),
+    add_drawing(figures, heat_drawing(tensor.profile->heat),
                 "Where the error is: rms_ratio by head and token");
-  if (!tensor.twins) return;
-  for (const judge::ErrorMap& map : tensor.twins->maps)
-    add_drawing(figures, heat_drawing("error over the worst twin's", map),
-                fmt::format("Error over that of the worst twin, by heads and {}", map.across));
 }
 
 void add_tensor(Node parent, const Row& row) {

@@ -20,14 +20,14 @@ Json point(const PointResult& item) {
   return result;
 }
 
-Json twins(const TwinFinding& item) {
+Json twins(const judge::TwinJudgement& item) {
   Json result{
-      {"count", item.count}, {"ratio", json_number(item.ratio)}, {"energy", json_number(item.energy)}};
+      {"count", item.twins}, {"ratio", json_number(item.ratio)}, {"energy", json_number(item.energy)}};
   if (!item.place.empty())
     result.update({{"place", item.place},
-                   {"place_energy", json_number(item.place_energy)},
-                   {"place_slope", json_number(item.place_slope)},
-                   {"sigmas", json_number(item.sigmas)}});
+                   {"place_energy", json_number(item.worst.energy)},
+                   {"place_slope", json_number(item.worst.slope)},
+                   {"sigmas", json_number(item.worst.sigmas)}});
   return result;
 }
 
@@ -89,9 +89,9 @@ Json value_json(const Value& value) {
           for (const double number : held) list.push_back(json_number(number));
           return list;
         }
-        if constexpr (std::is_same_v<Held, TwinFinding>) return twins(held);
+        if constexpr (std::is_same_v<Held, judge::TwinJudgement>) return twins(held);
         if constexpr (!std::is_same_v<Held, double> && !std::is_same_v<Held, std::vector<double>> &&
-                      !std::is_same_v<Held, std::monostate> && !std::is_same_v<Held, TwinFinding>)
+                      !std::is_same_v<Held, std::monostate> && !std::is_same_v<Held, judge::TwinJudgement>)
           return held;
       },
       value);

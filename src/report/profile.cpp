@@ -20,17 +20,17 @@ ErrorProfile profile_of(const judge::Measures& measures, const judge::TokenSerie
   ErrorProfile profile;
   profile.distances = measures.distances.by_power_of_two();
   if (series.cells.empty()) return profile;
-  judge::ErrorMap& map = profile.heat;
-  map.heads = series.heads, map.cells = series.tokens;
-  map.heads_together = judge::ErrorMap::together(series.heads);
-  map.cells_together = judge::ErrorMap::together(series.tokens);
-  const std::size_t windows = map.groups_of_cells();
+  ErrorMap& map = profile.heat;
+  map.heads = series.heads, map.tokens = series.tokens;
+  map.heads_together = ErrorMap::together(series.heads);
+  map.tokens_together = ErrorMap::together(series.tokens);
+  const std::size_t windows = map.groups_of_tokens();
   std::vector<Sums> growth(windows), heat(map.groups_of_heads() * windows);
   for (std::size_t row = 0; row < series.rows; ++row)
     for (std::size_t token = 0; token < series.tokens; ++token)
       for (std::size_t head = 0; head < series.heads; ++head) {
         const judge::TokenErrors& cell = series.at(row, token, head);
-        const std::size_t window = token / map.cells_together, group = head / map.heads_together;
+        const std::size_t window = token / map.tokens_together, group = head / map.heads_together;
         growth[window].add(cell);
         heat[group * windows + window].add(cell);
       }

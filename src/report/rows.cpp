@@ -52,7 +52,7 @@ std::string value_text(const Value& value, Show show, bool unicode) {
         if constexpr (std::is_same_v<Held, bool>) return held ? "yes" : "no";
         if constexpr (std::is_same_v<Held, std::int64_t>) return fmt::format("{}", held);
         if constexpr (std::is_same_v<Held, double>) return figure_text(held, show);
-        if constexpr (std::is_same_v<Held, TwinFinding>) return figure_text(held.ratio, show);
+        if constexpr (std::is_same_v<Held, judge::TwinJudgement>) return figure_text(held.ratio, show);
         if constexpr (std::is_same_v<Held, std::string>) return held;
         if constexpr (std::is_same_v<Held, std::vector<double>>) return sparkline(held, unicode);
         if constexpr (std::is_same_v<Held, std::vector<std::string>>) return join(held, "; ");

@@ -202,31 +202,6 @@ TEST_CASE("excess that is even is told from excess in some places", "[twins]") {
   CHECK(local.judged().uneven);
 }
 
-TEST_CASE("maps show where an answer errs more than its twins", "[twins]") {
-  World world(layout_of(), 5, 7);  // 384 rows in groups of 6, 3 heads, 48 columns
-  scale(world, 192, 256, 2, 3, 1.1);
-  const std::vector<judge::ErrorMap> maps = world.measured().maps(0);
-  REQUIRE(maps.size() == 3);
-  CHECK(maps[0].across == "tokens");
-  CHECK(maps[1].across == "rows of chunks");
-  CHECK(maps[2].across == "columns");
-  const judge::ErrorMap& tokens = maps[0];
-  CHECK(tokens.cells_together == 6);
-  REQUIRE(tokens.error.size() == 3 * 64);
-  for (std::size_t head = 0; head < 3; ++head)
-    for (std::size_t group = 0; group < 64; ++group) {
-      const double error = tokens.error[head * 64 + group];
-      const bool is_off = head == 2 && group * 6 >= 192 && group * 6 + 5 < 256;
-      const bool is_half = head == 2 && group * 6 < 256 && group * 6 + 5 >= 256;
-      if (!is_half) CHECK((error > 3) == is_off);
-    }
-  REQUIRE(maps[1].error.size() == 3 * 64);
-  CHECK(maps[1].error[2 * 64] > 3);
-  CHECK(maps[1].error[0] < 1.5);
-  REQUIRE(maps[2].error.size() == 3 * 48);
-  CHECK(maps[2].error[2 * 48 + 7] > 3);
-}
-
 TEST_CASE("where all twins are exact, exactness is asked for", "[twins]") {
   const RowLayout layout = layout_of(64, 1, 16);
   const std::vector<double> exact(64 * 16, 0.5);

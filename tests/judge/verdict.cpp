@@ -204,7 +204,9 @@ TEST_CASE("how far beyond its twins an output has to be to fail follows what is 
     Measures m = measured({1, 2}, {1, 2});
     m.elements = m.finite = elements;
     Evidence evidence;
-    evidence.twins = BesideTwins{ratio, 0.01, of_a_region, known, false, false, "head 3: 2 % too large"};
+    TwinJudgement& twins = evidence.twins.emplace();
+    twins.ratio = ratio, twins.floor = 0.01, twins.uneven = of_a_region, twins.place = "head 3";
+    evidence.computation_is_known = known;
     return judge::judge(m, {{"rms_ratio", 0.01, "derived"}}, evidence).verdict;
   };
   CHECK(verdict(1.4, true, true) == Verdict::pass);

@@ -21,9 +21,7 @@ using judge::Verdict;
 namespace {
 
 ErrorProfile profile() {
-  return {{10, 4, 0, 1},
-          std::vector<double>(48, 1e-3),
-          {"tokens", "t", 2, 48, 1, 1, std::vector<double>(96, 1e-3)}};
+  return {{10, 4, 0, 1}, std::vector<double>(48, 1e-3), {2, 48, 1, 1, std::vector<double>(96, 1e-3)}};
 }
 
 TensorResult tensor_result(Verdict verdict) {
@@ -361,24 +359,12 @@ TEST_CASE("the page draws what is known of an error, and only that", "[report]")
   CHECK(count(parsed(write_html(result, {})), "//svg") == 0);
 }
 
-TEST_CASE("the page maps errors over those of the worst twin", "[report]") {
-  Document result = document_with({Verdict::fail});
-  report::TwinFinding& twins = result.cases[0].tensors[0].twins.emplace();
-  twins.maps = {{"tokens", "t", 2, 3, 1, 1, {1, 1, 1, 1, 9.5, 1}}, {"columns", "column", 1, 2, 1, 1, {1, 2}}};
-  const pugi::xml_document page = parsed(write_html(result, {}));
-  CHECK(count(page, "//svg") == 5);
-  CHECK(count(page,
-              "//svg[contains(@aria-label, \"worst twin's by heads and tokens: largest 9.5 at t=1 h=1\")]") ==
-        1);
-  CHECK(count(page, "//svg[contains(@aria-label, 'by heads and columns: largest 2 at column=1 h=0')]") == 1);
-}
-
 TEST_CASE("drawings stay drawings when errors are zero, infinite or one alone", "[report]") {
   for (const double value : {0.0, HUGE_VAL, 1e-300, 1.0})
     for (const std::size_t windows : {std::size_t{1}, std::size_t{64}}) {
       Document result = document_with({Verdict::pass});
       ErrorProfile& drawn = *result.cases[0].tensors[0].profile;
-      drawn.heat.cells = windows, drawn.heat.heads = 2;
+      drawn.heat.tokens = windows, drawn.heat.heads = 2;
       drawn.growth.assign(windows, value), drawn.heat.error.assign(2 * windows, value);
       drawn.distances = {0, 1};
       const std::string html = write_html(result, {});

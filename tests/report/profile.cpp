@@ -31,7 +31,7 @@ TEST_CASE("a profile has the errors of windows and heads, over all batch rows", 
   for (judge::TokenErrors& cell : series.cells) cell.expected2 = numeric::ProductSum::square(2);
   series.cells[(1 * 130 + 129) * 2 + 1].difference2 = numeric::ProductSum::square(2e-2);
   const report::ErrorProfile profile = profile_of({}, series);
-  CHECK(profile.heat.cells_together == 3);
+  CHECK(profile.heat.tokens_together == 3);
   REQUIRE(profile.growth.size() == 44);
   REQUIRE(profile.heat.groups_of_heads() == 2);
   CHECK(profile.growth[42] == 0);

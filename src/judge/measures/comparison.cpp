@@ -19,27 +19,15 @@ constexpr std::size_t heads_at_once = 4;
 
 Comparison::Comparison(std::string_view name, const tensor::Tensor& got, bool state_v_first,
                        bool has_magnitude, const ComparisonOptions& options)
-    : got_(got.data()),
-      dtype_(got.dtype()),
-      size_(got.size()),
-      has_magnitude_(has_magnitude),
-      options_(options),
-      axes_(name, got.shape(), state_v_first),
-      cells_(axes_.has_tokens ? axes_.windows_per_row : 0, axes_.has_heads ? axes_.heads : 0,
-             numeric::format_of(dtype_).smallest_step()),
-      parts_(static_cast<std::size_t>(std::max(1, options.threads))) {
-  const std::size_t rows = size_ / axes_.row_stride;
-  cells_.reach(rows * axes_.windows_per_row);
-  if (options.series && axes_.has_tokens)
-    series_ = {rows, axes_.tokens, axes_.heads, std::vector<TokenErrors>(size_ / axes_.run)};
+    : Comparison(name, got.shape(), got.dtype(), state_v_first, options) {
+  got_ = got.data(), has_magnitude_ = has_magnitude;
+  cells_.reach(size_ / axes_.row_stride * axes_.windows_per_row);
 }
 
 Comparison::Comparison(std::string_view name, const tensor::Shape& shape, numeric::DType dtype,
                        bool state_v_first, const ComparisonOptions& options)
-    : got_(nullptr),
-      dtype_(dtype),
+    : dtype_(dtype),
       size_(tensor::element_count(shape)),
-      has_magnitude_(false),
       options_(options),
       axes_(name, shape, state_v_first),
       cells_(axes_.has_tokens ? axes_.windows_per_row : 0, axes_.has_heads ? axes_.heads : 0,

@@ -90,10 +90,10 @@ class Comparison {
   void add_sources(std::size_t begin, std::size_t count, const ElementSource& got,
                    numeric::DType expected_dtype, const ElementSource& expected);
 
-  const std::byte* const got_;  ///< null when it is read
+  const std::byte* got_ = nullptr;  ///< none when it is read
   const numeric::DType dtype_;
   const std::size_t size_;
-  const bool has_magnitude_;
+  bool has_magnitude_ = false;
   const ComparisonOptions options_;
   const TensorAxes axes_;
   Grid cells_;

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "judge/measures/measures.hpp"
 
@@ -16,6 +18,10 @@ struct Metric {
   std::string_view name;
   std::string_view summary;
   Needs needs;
+  /// What it may get worse by before it counts (docs/baseline.md): factor times what it was, plus a step in
+  /// its own unit and one in unit roundoffs of the element type.
+  double factor, step, roundoffs;
+  bool is_kept;  ///< new baselines have rows of it
   double (*value)(const Measures&);
   /// Where it was found; an element of no_element for sums.
   Point (*point)(const Measures&);
@@ -26,6 +32,7 @@ struct Metric {
 };
 
 std::span<const Metric> metrics();
+std::vector<std::string> metric_names();
 
 /// Null for a name that is not in the list.
 const Metric* find_metric(std::string_view name);

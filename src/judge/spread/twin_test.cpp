@@ -350,6 +350,7 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
   constexpr double far_beyond = 10;
   const Tally& whole = tallies[static_cast<std::size_t>(Region::whole)];
   TwinJudgement judgement;
+  judgement.twins = setting_.twins - setting_.stable;
   judgement.energy = whole.energy[answer].value;
   const double factor = setting_.factor * (1 + fewest_errors / independent);
   double best = 0, most_along = 0.5;
@@ -411,6 +412,8 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
   if (judgement.ratio > 1) {
     const double typical = typical_error(answer);
     judgement.uneven = typical <= 1 || judgement.ratio > far_beyond * typical;
+    const Excess& worst = judgement.worst;
+    judgement.place = place_of(worst.region, worst.head, worst.cell, setting_.layout);
   }
   return judgement;
 }

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "judge/measures/regions.hpp"
-#include "judge/spread/error_map.hpp"
 #include "judge/spread/gpu_head_errors.hpp"
 #include "judge/spread/head_errors.hpp"
+#include "judge/spread/twin_judgement.hpp"
 
 namespace kda_check::judge {
 
@@ -22,30 +22,6 @@ struct CellSums {
   double slope() const;   ///< answer = (1 + slope) truth
   double share() const;   ///< of the energy, what the slope explains
   double sigmas() const;  ///< the slope in standard errors
-};
-
-/// The region where an answer is farthest beyond its twins.
-struct Excess {
-  Region region = Region::whole;
-  std::size_t head = 0, cell = 0;
-  double ratio = 0;   ///< statistic over limit; above 1 is beyond the twins
-  double energy = 0;  ///< error over that of the worst twin
-  double energy_limit = 0;
-  double slope = 0;   ///< answer = (1 + slope) truth there, where that is most of the error; else 0
-  double sigmas = 0;  ///< of the slope beyond those of the twins, where it was the slope that told
-};
-
-struct TwinJudgement {
-  double ratio = 0;       ///< the largest of all regions
-  double energy = 0;      ///< of the whole tensor: 1 errs as much as the worst twin
-  bool by_slope = false;  ///< a slope is beyond its limit
-  /// The least gain of the whole tensor, or the least error beside its own, in units of the truth, that the
-  /// test sees.
-  double floor = 0;
-  /// Some region is beyond its limit, while the median row errs no more than the worst twin does, or far less
-  /// than that region: no way of computing errs so, a fault does.
-  bool uneven = false;
-  Excess worst;  ///< what explains most, where ratio > 1
 };
 
 class TwinTest {
@@ -62,9 +38,6 @@ class TwinTest {
   /// One for each answer, when all heads were measured; none where no head has enough twins that are fit,
   /// or the tensor too few errors.
   std::vector<TwinJudgement> conclude(int threads = 1) const;
-  /// Of an answer, when all heads were measured: its error in units of what the worst twin errs by there, by
-  /// heads and rows, rows of chunks (of tokens alone) and columns.
-  std::vector<ErrorMap> maps(std::size_t answer) const;
   /// The largest of the stable computations; 0 where none of them is finite.
   double stable_rms_ratio() const;
   /// Heads with enough twins that are fit.
