@@ -76,8 +76,8 @@ void check_against_runs(const std::vector<Regime>& regimes, const std::vector<st
     for (const explain::InverseForecast& item : forecast.inverses) check(item, "inverse=");
   }
   // A forecast that always says the same would not get here.
-  CHECK(nonfinite > 20);
-  CHECK(finite > 20);
+  CHECK(nonfinite > 10);
+  CHECK(finite > 10);
 }
 
 }  // namespace

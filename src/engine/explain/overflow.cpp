@@ -108,7 +108,10 @@ std::string inverse_text(const InverseForecast& item, bool packed) {
 
 std::string outlook_name(Outlook outlook) { return std::string(explain::name_of(outlook)); }
 std::int64_t count(std::size_t value) { return static_cast<std::int64_t>(value); }
-Value text_or_null(std::string text) { return text.empty() ? Value() : Value(std::move(text)); }
+Value lost_place(const std::optional<explain::Lost>& lost, bool packed) {
+  if (!lost) return {};
+  return fmt::format("{} chunk {}", head_text(lost->place, packed), lost->place.chunk);
+}
 
 report::Table decays_of(const Forecast& forecast, bool packed) {
   report::Table table;
@@ -152,7 +155,7 @@ report::Table inverses_of(const Forecast& forecast, bool packed) {
     for (std::size_t f = 0; f < item.error.size(); ++f)
       row.push_back(item.overflows[f] ? Value(std::string("overflows")) : Value(item.error[f]));
     row.insert(row.end(), {inverse_text(item, packed), outlook_name(item.outlook), item.amplification,
-                           text_or_null(lost_text(item.lost, packed)), item.error_in_run});
+                           lost_place(item.lost, packed), item.error_in_run});
     table.rows.push_back(std::move(row));
   }
   return table;

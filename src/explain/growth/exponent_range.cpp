@@ -46,8 +46,7 @@ class Scan {
       for (std::size_t k = 0; k < centre.size(); ++k) centre[k] = (row(0)[k] + row(chunk_.rows - 1)[k]) / 2;
       factors(Side::readout, 0, chunk_.rows, centre.data(), limits_.readout);
     }
-    if (form_.tail == kda::TailForm::factored || form_.tail == kda::TailForm::factored_late)
-      factors(Side::tail, 0, chunk_.rows, start_.data(), limits_.overflow);
+    if (form_.tail == kda::TailForm::factored || form_.tail == kda::TailForm::factored_late) tail();
   }
 
  private:
@@ -58,6 +57,9 @@ class Scan {
     return place;
   }
 
+  /// Of a factor that the form may clamp.
+  double clamped_limit() const { return clamp_ > limits_.overflow ? limits_.overflow : never; }
+
   void scores(std::size_t anchor_rows) {
     if (kda::is_pairwise(form_.decay)) {
       pairs(0, chunk_.rows);
@@ -65,24 +67,36 @@ class Scan {
       return;
     }
     const bool counts_from_start = form_.decay == DecayForm::factored || form_.decay == DecayForm::reciprocal;
-    const double limit = clamp_ > limits_.overflow ? limits_.overflow : never;
     for (std::size_t from = 0; from < chunk_.rows; from += anchor_rows) {
       const std::size_t to = std::min(from + anchor_rows, chunk_.rows);
       const double* anchor = counts_from_start && from > 0 ? row(from - 1) : row(from);
       if (counts_from_start && from == 0) anchor = start_.data();
       if (from > 0) {
-        factors(Side::left, from, to, anchor, limit);
-        factors(Side::right, 0, from, anchor, limit);
+        factors(Side::left, from, to, anchor, clamped_limit());
+        factors(Side::right, 0, from, anchor, clamped_limit());
       }
       if (form_.decay == DecayForm::anchor_pair) {
         pairs(from, to);
         continue;
       }
       if (form_.decay == DecayForm::anchor_mid) anchor = row(from + std::min(anchor_rows / 2, to - from - 1));
-      factors(Side::left, from, to, anchor, limit);
-      factors(Side::right, from, to, anchor, limit);
+      factors(Side::left, from, to, anchor, clamped_limit());
+      factors(Side::right, from, to, anchor, clamped_limit());
       diagonal(from, to, anchor);
     }
+  }
+
+  void tail() {
+    factors(Side::tail, 0, chunk_.rows, start_.data(), clamped_limit());
+    const double* const end = row(chunk_.rows - 1);
+    for (std::size_t i = 0; i < chunk_.rows; ++i)
+      for (std::size_t k = 0; k < chunk_.channels; ++k) {
+        const double G = row(i)[k];
+        if (-G <= clamp_) continue;
+        range_.clamped_excess = std::max(range_.clamped_excess, (-G - clamp_) / ln2);
+        range_.weight_error.note(std::fabs(numeric::exp(end[k] - G) - numeric::exp(end[k] + clamp_)),
+                                 at(i, k));
+      }
   }
 
   void note(Side side, std::size_t i, std::size_t k, double exponent, double limit) {

@@ -191,9 +191,10 @@ Outlook Forecast::outlook() const {
 }
 
 Forecast forecast(const kda::Problem& problem, const kda::RunOptions& options) {
-  // What leaves a format leaves it in whatever order sums are added up, and tensor cores take long.
+  // What leaves a format leaves it in whatever order sums are added up, and tensor cores take long. An
+  // accumulator of theirs is a format.
   kda::RunOptions plain = options;
-  plain.arithmetic.reduction = {};
+  if (plain.arithmetic.accumulator == kda::Accumulator::fp32) plain.arithmetic.reduction = {};
   // One part of the formulation at a time, beside the stable choice of the other.
   kda::RunOptions by_substitution = plain, by_decays = plain;
   by_substitution.arithmetic.inverse = InverseForm::substitution;
