@@ -44,26 +44,19 @@ std::string form_of(const Arithmetic& arithmetic, std::string_view key) {
 }
 
 struct Operands {
+  Rounding rounding;
   double unit_roundoff, largest;
 };
-constexpr double fp32_largest = 0x1.fffffep127;
-constexpr std::array<Operands, 4> operands = {
-    {{0x1p-24, fp32_largest}, {0x1p-10, fp32_largest}, {0x1p-8, 0x1.fep127}, {0x1p-11, 65504.0}}};
+/// By operand_formats.
+constexpr std::array<Operands, 4> operands = {{{Rounding::none, 0x1p-24, 0x1.fffffep127},
+                                               {Rounding::tf32, 0x1p-10, 0x1.fffffep127},
+                                               {Rounding::bf16, 0x1p-8, 0x1.fep127},
+                                               {Rounding::fp16, 0x1p-11, 65504.0}}};
 
 /// Of the values that a computation rounds so.
 Operands operands_of(Rounding rounding, bool is_double) {
-  if (is_double) return {0x1p-53, std::numeric_limits<double>::max()};
-  switch (rounding) {
-    case Rounding::none:
-      return operands[0];
-    case Rounding::tf32:
-      return operands[1];
-    case Rounding::bf16:
-      return operands[2];
-    case Rounding::fp16:
-      break;
-  }
-  return operands[3];
+  if (is_double) return {rounding, 0x1p-53, std::numeric_limits<double>::max()};
+  return *std::ranges::find(operands, rounding, &Operands::rounding);
 }
 
 /// Runs one way of the problem.
@@ -195,16 +188,17 @@ Forecast forecast(const kda::Problem& problem, const kda::RunOptions& options) {
   // accumulator of theirs is a format.
   kda::RunOptions plain = options;
   if (plain.arithmetic.accumulator == kda::Accumulator::fp32) plain.arithmetic.reduction = {};
+  plain.arithmetic.beta = kda::BetaPart::rows;  // which every form has
   // One part of the formulation at a time, beside the stable choice of the other.
-  kda::RunOptions by_substitution = plain, by_decays = plain;
-  by_substitution.arithmetic.inverse = InverseForm::substitution;
-  by_decays.arithmetic.decay = DecayForm::anchor_pair, by_decays.arithmetic.anchor_rows = 16;
-  by_decays.arithmetic.tail = kda::TailForm::difference;
-  by_decays.arithmetic.readout = kda::Readout::start;
-  Arithmetic stable = by_decays.arithmetic;
+  kda::RunOptions with_stable_inverse = plain, with_stable_decay = plain;
+  with_stable_inverse.arithmetic.inverse = InverseForm::substitution;
+  with_stable_decay.arithmetic.decay = DecayForm::anchor_pair, with_stable_decay.arithmetic.anchor_rows = 16;
+  with_stable_decay.arithmetic.tail = kda::TailForm::difference;
+  with_stable_decay.arithmetic.readout = kda::Readout::start;
+  Arithmetic stable = with_stable_decay.arithmetic;
   stable.inverse = InverseForm::substitution;
-  const std::vector<Arithmetic> decays = variations(problem, by_substitution, "decay"),
-                                inverses = variations(problem, by_decays, "inverse");
+  const std::vector<Arithmetic> decays = variations(problem, with_stable_inverse, "decay"),
+                                inverses = variations(problem, with_stable_decay, "inverse");
   std::vector<Arithmetic> forms = decays;
   forms.push_back(options.arithmetic);
   const std::vector<HeadFindings> heads = scanned(problem, options, forms);
