@@ -103,15 +103,17 @@ TEST_CASE("L is the sum over pairs, with gates of any strength", "[forecast]") {
   constexpr std::size_t n = 37, K = 5;
   for (const double strength : {0.01, 2.0, 80.0}) {
     test::Random random(3);
-    std::vector<double> k(n * K), G(n * K), beta(n);
+    std::vector<double> k(n * K), G(n * K), decay(n * K), beta(n);
     for (std::size_t i = 0; i < n; ++i) {
       beta[i] = random.uniform();
       for (std::size_t c = 0; c < K; ++c) {
+        const double g = -strength * random.uniform();
         k[i * K + c] = random.normal();
-        G[i * K + c] = (i > 0 ? G[(i - 1) * K + c] : 0) - strength * random.uniform();
+        decay[i * K + c] = std::exp(g);
+        G[i * K + c] = (i > 0 ? G[(i - 1) * K + c] : 0) + g;
       }
     }
-    const Matrix L = strict_lower({n, K, k.data(), k.data(), G.data(), beta.data()});
+    const Matrix L = strict_lower({n, K, k.data(), k.data(), decay.data(), beta.data()});
     double worst = 0;
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t j = 0; j < n; ++j) {

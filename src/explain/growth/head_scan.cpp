@@ -26,6 +26,7 @@ class HeadScan {
         read_(problem.erase ? chunk_size_ * K_ : 0),
         g_(chunk_size_ * K_),
         G_(chunk_size_ * K_),
+        decay_(chunk_size_ * K_),
         beta_(chunk_size_),
         kept_(K_) {
     found_.ranges.resize(forms.size());
@@ -63,12 +64,14 @@ class HeadScan {
         !std::all_of(read, read + count, is_finite) ||
         !std::all_of(beta_.data(), beta_.data() + rows, is_finite))
       return;
+    for (std::size_t e = 0; e < count; ++e) decay_[e] = numeric::exp(g_[e]);
     const Place at{sequence.index, sequence.batch, head_, (begin - sequence.begin) / chunk_size_, 0, 0};
     for (std::size_t form = 0; form < forms_.size(); ++form)
       scan_exponents({rows, K_, G_.data(), at}, forms_[form],
                      std::min(static_cast<std::size_t>(forms_[form].anchor_rows), chunk_size_), limits_,
                      found_.ranges[form]);
-    scan_inverse(strict_lower({rows, K_, k_.data(), read, G_.data(), beta_.data()}), rows, at, found_.growth);
+    scan_inverse(strict_lower({rows, K_, k_.data(), read, decay_.data(), beta_.data()}), rows, at,
+                 found_.growth);
     for (std::size_t i = 0; i < rows; ++i) add_token(i, read);
   }
 
@@ -82,7 +85,7 @@ class HeadScan {
     double square = 0;
     for (std::size_t c = 0; c < K_; ++c) {
       const double g = g_[i * K_ + c];
-      kept_[c] = numeric::exp(std::min(g, 0.0)) * kept_[c] + 1;
+      kept_[c] = std::min(decay_[i * K_ + c], 1.0) * kept_[c] + 1;
       rate.persistence = std::max(rate.persistence, kept_[c]);
       rate.mean_log_decay += g, ++decays_;
       rate.least_log_decay = std::min(rate.least_log_decay, g);
@@ -100,9 +103,9 @@ class HeadScan {
   const FactorLimits limits_;
   const kda::HeadReader<double> reader_;
   const std::size_t K_;
-  tensor::Scratch<double> k_;     ///< [rows][K]; q before it
-  tensor::Scratch<double> read_;  ///< erase * k, where there is an erase gate
-  tensor::Scratch<double> g_, G_;
+  tensor::Scratch<double> k_;              ///< [rows][K]; q before it
+  tensor::Scratch<double> read_;           ///< erase * k, where there is an erase gate
+  tensor::Scratch<double> g_, G_, decay_;  ///< log decays, their sums, and exp(g)
   tensor::Scratch<double> beta_;
   std::vector<double> kept_;  ///< tokens remembered, by channel
   double growth_ = 0, decays_ = 0;

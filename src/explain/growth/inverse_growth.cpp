@@ -4,8 +4,6 @@
 #include <bit>
 #include <cmath>
 
-#include "numeric/elementary.hpp"
-
 namespace kda_check::explain {
 
 namespace {
@@ -107,30 +105,17 @@ void InverseGrowth::merge(const InverseGrowth& later) {
 
 std::vector<double> strict_lower(const ChunkKeys& chunk) {
   const std::size_t n = chunk.rows, K = chunk.key_dim;
-  constexpr std::size_t side = 16;
   Matrix L(n * n, 0.0);
-  std::vector<double> right(K * side), left(K);  // k_j exp(G_anchor - G_j), beta_i read_i exp(G_i - G_anchor)
-  const auto decay = [&](std::size_t i, std::size_t j, std::size_t k) {
-    return numeric::exp(chunk.G[i * K + k] - chunk.G[j * K + k]);
-  };
-  for (std::size_t first = 0; first < n; first += side) {
-    const std::size_t last = std::min(first + side, n);
-    std::fill(right.begin(), right.end(), 0.0);
-    for (std::size_t i = first + 1; i < n; ++i) {
-      // The anchor follows one row behind, up to the last column: no exponent is positive where gates decay.
-      const std::size_t anchor = std::min(i, last) - 1;
-      if (i <= last)
-        for (std::size_t k = 0; k < K; ++k) {
-          const double step = anchor > first ? decay(anchor, anchor - 1, k) : 0;
-          for (std::size_t j = 0; j < side; ++j) right[k * side + j] *= step;
-          right[k * side + anchor - first] = chunk.k[anchor * K + k];
-        }
-      for (std::size_t k = 0; k < K; ++k)
-        left[k] = chunk.beta[i] * chunk.read[i * K + k] * decay(i, anchor, k);
-      double sum[side] = {};
-      for (std::size_t k = 0; k < K; ++k)
-        for (std::size_t j = 0; j < side; ++j) sum[j] += left[k] * right[k * side + j];
-      for (std::size_t j = first; j <= anchor; ++j) L[i * n + j] = sum[j - first];
+  std::vector<double> key(K);
+  for (std::size_t j = 0; j < n; ++j) {
+    std::copy_n(chunk.k + j * K, K, key.begin());
+    for (std::size_t i = j + 1; i < n; ++i) {
+      double sum = 0;
+      for (std::size_t k = 0; k < K; ++k) {
+        key[k] *= chunk.decay[i * K + k];
+        sum += chunk.read[i * K + k] * key[k];
+      }
+      L[i * n + j] = chunk.beta[i] * sum;
     }
   }
   return L;

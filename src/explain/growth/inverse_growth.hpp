@@ -37,11 +37,11 @@ struct InverseGrowth {
   void merge(const InverseGrowth& later);
 };
 
-/// L of one chunk, strictly lower: beta_i sum_k read_ik k_jk exp(G_i - G_j). k, read (k, or erase * k) and G
-/// are [rows][key_dim].
+/// L of one chunk, strictly lower: beta_i sum_k read_ik k_jk exp(G_i - G_j). k, read (k, or erase * k) and
+/// the decays of the tokens, exp(g), are [rows][key_dim].
 struct ChunkKeys {
   std::size_t rows, key_dim;
-  const double *k, *read, *G, *beta;
+  const double *k, *read, *decay, *beta;
 };
 std::vector<double> strict_lower(const ChunkKeys& chunk);
 
