@@ -16,7 +16,7 @@ constexpr char explain_footer[] =
   bits      which computation gives this output: a search over kernels that people run and every setting of --arithmetic
   shares    what each of its settings costs
   growth    how the error of every answer goes along T, window by window, and where it crosses a limit first
-  overflow  what gates, keys and beta say of each formulation before anything runs: exponents, inverses, stored states
+  overflow  which formulations overflow on these inputs, where and by how much: exponents, inverses, stored states
   faults    of an output that errs beyond its limits: which known fault explains that
 
 Examples:

@@ -208,6 +208,11 @@ void add_forecasts(Builder& builder, const Asked& asked, const Asked::Part& part
                                                   request.chunk_size.value_or(outline.chunk_size()));
       if (const std::string reason = kda::unsupported(options.arithmetic, dtype); !reason.empty())
         throw Error(ErrorKind::usage, fmt::format("--dtype {}: {}", numeric::name_of(dtype), reason));
+      if (const std::string reason = kda::variant_named("chunk").unsupported(outline, options);
+          !reason.empty()) {
+        builder.add_note(part, fmt::format("skipped: {}: {}", variant->name, reason));
+        continue;
+      }
       Case item;
       item.question = Question::overflow, item.reference = {Reference::Kind::none, 0, {}};
       item.answer = builder.computed_answer(part, *variant, options);

@@ -119,9 +119,10 @@ double seconds_of(const Case& item, const Problem& problem) {
       if (item.reference.kind != Reference::Kind::answer) return identity_seconds;
       return 2 * identity_seconds + run +
              run_seconds(problem.answers[item.reference.answer], outline, item.pass);
+    case Question::overflow:  // the gates and keys, the form itself and some that are in doubt
+      return 3 * run + seconds_for(outline, 2 * comparison);
     case Question::faults:
     case Question::growth:
-    case Question::overflow:
     case Question::capture:
       break;
   }

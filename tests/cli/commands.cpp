@@ -201,8 +201,7 @@ TEST_CASE("show has the rms of tensors whose squares no double holds", "[cli]") 
   CHECK(sizes(0x1p700, 0x1p-730) == std::pair{0x1p700 * k, 0x1p-730 * v});
 }
 
-TEST_CASE("explain says what overflows before anything runs, and exits with 1 when that was selected",
-          "[cli]") {
+TEST_CASE("explain says what overflows, and exits with 1 when that was selected", "[cli]") {
   const std::string file = kda_check::test::case_fixtures() + "/fla_bf16_prefill.h5 --only overflow";
   const Output safe = program("explain " + file);
   CHECK(safe.code == 0);
@@ -225,8 +224,8 @@ TEST_CASE("explain says what overflows before anything runs, and exits with 1 wh
   for (const auto& form : forecast["decay"])
     if (form["form"] == "factored:32")
       CHECK_THAT(form["overflow"].get<std::string>(), ContainsSubstring("chunk 0 row"));
-  CHECK(forecast["decay"].size() == 15);
-  CHECK(forecast["inverse"].size() == 12);
+  CHECK(forecast["decay"].size() == 20);
+  CHECK(forecast["inverse"].size() == 18);
   CHECK(forecast["heads"].size() == 1);
 
   CHECK(program("explain " + file + " --arithmetic decay=anchor").code == 2);

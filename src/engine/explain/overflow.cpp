@@ -1,4 +1,4 @@
-// `explain --only overflow`: what the inputs say about each formulation, before any kernel runs.
+// `explain --only overflow`: which formulations break on these inputs.
 #include "explain/growth/forecast.hpp"
 #include "explain/growth/state_forecast.hpp"
 #include "kda/arithmetic/stored_words.hpp"
@@ -49,7 +49,7 @@ std::string margin_text(double margin) {
 std::string fp16_text(const DecayForecast& item) {
   kda::CastPoints casts;
   casts.score_operands = kda::Rounding::fp16;
-  const double margin = explain::factor_limits(false, casts).overflow - item.range.largest;
+  const double margin = explain::factor_limits(false, casts).overflow - item.range.largest.value;
   return fmt::format("fp16 operands {}", margin > 0 ? margin_text(margin) : "overflow");
 }
 
@@ -59,53 +59,59 @@ std::string_view where_of(explain::Side side) {
   return side == explain::Side::readout ? " where it reads the state" : "";
 }
 
-std::string decay_text(const Forecast& forecast, const DecayForecast& item, bool packed) {
+std::string lost_text(const std::optional<explain::Lost>& lost, bool packed) {
+  return lost ? fmt::format("{} is not finite at {} chunk {}", lost->tensor, head_text(lost->place, packed),
+                            lost->place.chunk)
+              : std::string();
+}
+
+/// Of factors that overflow.
+std::string overflow_text(const DecayForecast& item, bool packed) {
+  const explain::Peak& largest = item.range.largest;
+  return fmt::format("overflows{}: {} at {}, margin {}, first at {}", where_of(item.range.side),
+                     exponent_text(largest.value, item.limits.overflow), place_text(largest.place, packed),
+                     margin_text(item.margin), place_text(*item.range.overflow, packed));
+}
+
+std::string decay_text(const DecayForecast& item, bool packed) {
   const explain::ExponentRange& range = item.range;
-  if (item.outlook == Outlook::breaks) {
-    if (!range.overflow)
-      return fmt::format("breaks: {} at {}", forecast.chunk_forms->what,
-                         place_text(forecast.chunk_forms->place, packed));
-    return fmt::format("overflows{}: {} at {}, margin {}, first at {}", where_of(range.side),
-                       exponent_text(range.largest, item.limits.overflow), place_text(range.place, packed),
-                       margin_text(item.margin), place_text(*range.overflow, packed));
-  }
   switch (item.outlook) {
+    case Outlook::breaks:
+      return range.overflow ? overflow_text(item, packed) : "breaks: " + lost_text(item.lost, packed);
     case Outlook::wrong:
       return fmt::format(
           "wrong, not inf: exponents exceed the clamp by 2^{:.1f}, weights off by up to {:.2g} at {}",
-          range.clamped_excess, range.weight_error, place_text(range.wrong_place, packed));
+          range.clamped_excess, range.weight_error.value, place_text(range.weight_error.place, packed));
     case Outlook::flushes:
-      return fmt::format("loses weights of {:.2g} where exp flushes to zero, at {}; else safe, margin {}",
-                         range.lost_weight, place_text(range.lost_place, packed), margin_text(item.margin));
+      return fmt::format("loses whole weights where exp flushes to zero, at {}; else safe, margin {}",
+                         place_text(*range.lost, packed), margin_text(item.margin));
     case Outlook::masked:
       return fmt::format("safe forward; {} above the diagonal at {}: its gradient is NaN",
-                         exponent_text(range.largest_masked, item.limits.overflow),
-                         place_text(range.masked_place, packed));
-    default:
+                         exponent_text(range.masked.value, item.limits.pair),
+                         place_text(range.masked.place, packed));
+    case Outlook::safe:
       break;
   }
   return fmt::format("safe, margin {} ({})", margin_text(item.margin), fp16_text(item));
 }
 
-std::string inverse_text(const Forecast& forecast, const InverseForecast& item, bool packed) {
-  if (item.outlook == Outlook::breaks && forecast.chunk_forms)
-    return fmt::format("breaks: {} at {}", forecast.chunk_forms->what,
-                       place_text(forecast.chunk_forms->place, packed));
-  if (item.divergence)
-    return fmt::format("breaks: its errors overflow at {} chunk {}", head_text(*item.divergence, packed),
-                       item.divergence->chunk);
-  const char* const word = item.outlook == Outlook::breaks  ? "overflows"
-                           : item.outlook == Outlook::wrong ? "wrong"
-                                                            : "safe";
-  return fmt::format("{}, accurate to {:.1g}", word, item.error_in_run);
-}
-
-std::string failure_text(const std::optional<explain::CommonFailure>& failure, bool packed) {
-  return failure ? fmt::format("{} at {}", failure->what, place_text(failure->place, packed)) : std::string();
+std::string inverse_text(const InverseForecast& item, bool packed) {
+  if (item.outlook == Outlook::breaks)
+    return fmt::format("{}: {}",
+                       item.overflows_in_run      ? "overflows"
+                       : item.error_in_run > 0.05 ? "breaks by its errors"
+                                                  : "breaks",
+                       lost_text(item.lost, packed));
+  return fmt::format("{}, accurate to {:.1g}", item.outlook == Outlook::wrong ? "wrong" : "safe",
+                     item.error_in_run);
 }
 
 std::string outlook_name(Outlook outlook) { return std::string(explain::name_of(outlook)); }
 std::int64_t count(std::size_t value) { return static_cast<std::int64_t>(value); }
+Value lost_place(const std::optional<explain::Lost>& lost, bool packed) {
+  if (!lost) return {};
+  return fmt::format("{} chunk {}", head_text(lost->place, packed), lost->place.chunk);
+}
 
 report::Table decays_of(const Forecast& forecast, bool packed) {
   report::Table table;
@@ -123,10 +129,11 @@ report::Table decays_of(const Forecast& forecast, bool packed) {
                    {"weight_error", {}, Show::data}};
   for (const DecayForecast& item : forecast.decays) {
     const explain::ExponentRange& range = item.range;
-    table.rows.push_back({item.form, decay_text(forecast, item, packed), outlook_name(item.outlook),
-                          range.largest, place_text(range.place, packed), item.margin,
+    table.rows.push_back({item.form, decay_text(item, packed), outlook_name(item.outlook),
+                          range.largest.value, place_text(range.largest.place, packed), item.margin,
                           range.overflow ? Value(place_text(*range.overflow, packed)) : Value(),
-                          range.lost_weight, range.largest_masked, range.clamped_excess, range.weight_error});
+                          range.lost ? 1.0 : 0.0, range.masked.value, range.clamped_excess,
+                          range.weight_error.value});
   }
   return table;
 }
@@ -147,9 +154,8 @@ report::Table inverses_of(const Forecast& forecast, bool packed) {
     std::vector<Value> row{item.form, item.largest};
     for (std::size_t f = 0; f < item.error.size(); ++f)
       row.push_back(item.overflows[f] ? Value(std::string("overflows")) : Value(item.error[f]));
-    row.insert(row.end(),
-               {inverse_text(forecast, item, packed), outlook_name(item.outlook), item.amplification,
-                item.divergence ? Value(place_text(*item.divergence, packed)) : Value(), item.error_in_run});
+    row.insert(row.end(), {inverse_text(item, packed), outlook_name(item.outlook), item.amplification,
+                           lost_place(item.lost, packed), item.error_in_run});
     table.rows.push_back(std::move(row));
   }
   return table;
@@ -190,8 +196,8 @@ report::Table blocks_of(const Forecast& forecast, bool packed) {
                    {"place", {}}};
   for (std::size_t s = 0; s < forecast.growth.blocks.size(); ++s) {
     const explain::BlockGrowth& block = forecast.growth.blocks[s];
-    table.rows.push_back({count(explain::block_sides[s]), count(block.power), block.largest_power,
-                          place_text(block.power_place, packed)});
+    table.rows.push_back({count(explain::block_sides[s]), count(block.exponent), block.power.value,
+                          place_text(block.power.place, packed)});
   }
   return table;
 }
@@ -244,21 +250,23 @@ report::Entry entry_of(const Forecast& forecast, const std::vector<explain::Stat
   const DecayForecast& decay = forecast.selected_decay;
   const std::string arithmetic = kda::describe(forecast.selected, {.chunk = true});
   const std::string dtype(numeric::name_of(forecast.dtype));
-  const std::string token_forms = failure_text(forecast.token_forms, packed);
+  const std::string token_forms = lost_text(forecast.token_forms, packed);
   report::Entry entry;
   entry.title =
       fmt::format("forecast of {} in {}, chunks of {}: {}", item.who, dtype, forecast.chunk_size, arithmetic);
   // The gate of a forecast: is a run of the selected formulation to be trusted?
   entry.verdict = forecast.outlook() >= Outlook::wrong ? judge::Verdict::fail : judge::Verdict::pass;
-  entry.reason = fmt::format("{}: decay={}: {}; inverse={}: {}", headline(forecast.outlook()), decay.form,
-                             decay_text(forecast, decay, packed), forecast.selected_inverse.form,
-                             inverse_text(forecast, forecast.selected_inverse, packed));
+  entry.reason = forecast.chunk_forms
+                     ? fmt::format("BREAKS: every form: {}", lost_text(forecast.chunk_forms, packed))
+                     : fmt::format("{}: decay={}: {}; inverse={}: {}", headline(forecast.outlook()),
+                                   decay.form, decay_text(decay, packed), forecast.selected_inverse.form,
+                                   inverse_text(forecast.selected_inverse, packed));
   entry.values = {
       dtype,
       count(forecast.chunk_size),
       arithmetic,
       outlook_name(forecast.outlook()),
-      failure_text(forecast.chunk_forms, packed),
+      lost_text(forecast.chunk_forms, packed),
       token_forms,
       "naive, recurrent: " + (token_forms.empty() ? "safe" : "breaks: " + token_forms),
       decay.form,
@@ -278,30 +286,10 @@ report::Entry entry_of(const Forecast& forecast, const std::vector<explain::Stat
 }  // namespace
 
 std::string foreseen_overflow(const kda::Problem& problem, const kda::RunOptions& options) {
-  const Forecast forecast = explain::forecast(problem, options);
-  const DecayForecast& decay = forecast.selected_decay;
-  if (decay.outlook != Outlook::breaks || !decay.range.overflow) return {};
-  return fmt::format("decay={} {}", decay.form, decay_text(forecast, decay, problem.packed()));
+  const DecayForecast decay = explain::decay_forecast(problem, options);
+  if (!decay.range.overflow) return {};
+  return fmt::format("decay={} {}", decay.form, overflow_text(decay, problem.packed()));
 }
-
-namespace {
-
-/// By sequence, head and chunk, whether o is not finite there.
-std::vector<bool> lost_chunks(const kda::Problem& problem, const tensor::Tensor& o, std::size_t rows) {
-  const kda::Dimensions& d = problem.dimensions();
-  std::vector<bool> lost;
-  for (const kda::Sequence& sequence : problem.sequences())
-    for (std::size_t head = 0; head < d.HV; ++head)
-      for (std::size_t t = 0; t < sequence.length(); ++t) {
-        if (t % rows == 0) lost.push_back(false);
-        const std::size_t row = (sequence.batch * d.T + sequence.begin + t) * d.HV + head;
-        for (std::size_t v = 0; v < d.V; ++v)
-          if (!std::isfinite(o.value(row * d.V + v))) lost.back() = true;
-      }
-  return lost;
-}
-
-}  // namespace
 
 std::string overflow_like(const kda::Problem& problem, const Answered& got, int threads) {
   constexpr double most = 1 << 26;  // elements of states: some tenths of a second for each form
@@ -323,9 +311,8 @@ std::string overflow_like(const kda::Problem& problem, const Answered& got, int 
     if (!chunk.unsupported(problem, options).empty()) continue;
     const std::string why = foreseen_overflow(problem, options);
     if (why.empty()) continue;
-    const std::vector<bool> lost = lost_chunks(problem, *o, rows);
-    if (std::ranges::find(lost, true) != lost.end() &&
-        lost == lost_chunks(problem, chunk.run(problem, options).o, rows))
+    const std::vector<Place> lost = explain::lost_chunks(problem, *o, rows);
+    if (!lost.empty() && lost == explain::lost_chunks(problem, chunk.run(problem, options).o, rows))
       return fmt::format("as of a kernel in chunks of {} that multiplies exp(G) and exp(-G): {}", rows, why);
   }
   return {};
@@ -352,7 +339,7 @@ void forecast_runs(Context& context, Findings& findings) {
   keep_finished(findings, std::move(section), [&](report::Section& finished) {
     for (const plan::Case& item : context.plan().cases) {
       if (item.question != plan::Question::overflow) continue;
-      context.progress("forecast");
+      context.progress("runs of every form");
       const kda::RunOptions options = context.options_of(context.plan().answers[*item.answer]);
       const Forecast forecast = explain::forecast(context.problem(), options);
       const std::vector<explain::StateForecast> states =

@@ -1,27 +1,21 @@
 #include "explain/growth/exponent_range.hpp"
-#include "kda/arithmetic/rounded.hpp"
-#include "numeric/elementary.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "numeric/elementary.hpp"
+
 namespace kda_check::explain {
 
 namespace {
 
-using kda::CastPoints;
 using kda::DecayForm;
-using kda::rounded;
 using kda::Rounding;
-using kda::TailForm;
 
 constexpr double ln2 = 0x1.62e42fefa39efp-1;
-
-/// Correctly rounded, but for one argument in 2^29 (double rounding), never at the edge of overflow.
-float exponential(float x) { return static_cast<float>(numeric::exp(static_cast<double>(x))); }
-double exponential(double x) { return numeric::exp(x); }
+constexpr double never = std::numeric_limits<double>::infinity();
 
 /// The smallest number that rounds to infinity, and the smallest normal one.
 struct Range {
@@ -34,247 +28,167 @@ Range range_of(bool is_double, Rounding rounding) {
   return {0x1.ffffffp127, 0x1p-126};
 }
 
-Place at_row(Place chunk, std::size_t row, std::size_t channel) {
-  chunk.row = row;
-  chunk.channel = channel;
-  return chunk;
-}
-
 /// One chunk under one decay form.
-template <class T>
 class Scan {
  public:
-  Scan(const ChunkRows<T>& chunk, const kda::Arithmetic& form, const CastPoints& casts, ExponentRange& range)
+  Scan(const ChunkGates& chunk, const kda::Arithmetic& form, const FactorLimits& limits, ExponentRange& range)
       : chunk_(chunk),
         form_(form),
-        casts_(casts),
+        limits_(limits),
         range_(range),
-        limits_(factor_limits(sizeof(T) == 8, casts)),
-        clamp_(form.decay == DecayForm::clamp ? form.clamp * ln2 : std::numeric_limits<double>::infinity()),
-        low_(chunk.key_dim),
-        high_(chunk.key_dim),
-        zero_(chunk.key_dim, T(0)) {}
+        clamp_(form.decay == DecayForm::clamp ? form.clamp * ln2 : never),
+        start_(chunk.channels, 0.0) {}
 
   void run(std::size_t anchor_rows) {
     scores(anchor_rows);
-    if (form_.readout == kda::Readout::centre) readout();
-    if (form_.tail != TailForm::factored && form_.tail != TailForm::factored_late) return;
-    clamp_ = std::numeric_limits<double>::infinity();
-    measure(0, chunk_.rows);
-    side(Side::tail, 0, chunk_.rows, zero_.data(), false);
+    if (form_.readout == kda::Readout::centre) {
+      std::vector<double> centre(chunk_.channels);
+      for (std::size_t k = 0; k < centre.size(); ++k) centre[k] = (row(0)[k] + row(chunk_.rows - 1)[k]) / 2;
+      factors(Side::readout, 0, chunk_.rows, centre.data(), limits_.readout);
+    }
+    if (form_.tail == kda::TailForm::factored || form_.tail == kda::TailForm::factored_late) tail();
   }
 
  private:
+  const double* row(std::size_t i) const { return chunk_.G + i * chunk_.channels; }
+  Place at(std::size_t i, std::size_t k) const {
+    Place place = chunk_.at;
+    place.row = i, place.channel = k;
+    return place;
+  }
+
+  /// Of a factor that the form may clamp.
+  double clamped_limit() const { return clamp_ > limits_.overflow ? limits_.overflow : never; }
+
   void scores(std::size_t anchor_rows) {
-    if (form_.decay == DecayForm::pair_late) return pairs(0, chunk_.rows), masked_pairs();
-    if (kda::is_pairwise(form_.decay)) return pairs(0, chunk_.rows);
+    if (kda::is_pairwise(form_.decay)) {
+      pairs(0, chunk_.rows);
+      if (form_.decay == DecayForm::pair_late) masked_pairs();
+      return;
+    }
+    const bool counts_from_start = form_.decay == DecayForm::factored || form_.decay == DecayForm::reciprocal;
     for (std::size_t from = 0; from < chunk_.rows; from += anchor_rows) {
       const std::size_t to = std::min(from + anchor_rows, chunk_.rows);
-      left_of_diagonal(from, to);
-      diagonal(from, to, anchor_rows);
+      const double* anchor = counts_from_start && from > 0 ? row(from - 1) : row(from);
+      if (counts_from_start && from == 0) anchor = start_.data();
+      if (from > 0) {
+        factors(Side::left, from, to, anchor, clamped_limit());
+        factors(Side::right, 0, from, anchor, clamped_limit());
+      }
+      if (form_.decay == DecayForm::anchor_pair) {
+        pairs(from, to);
+        continue;
+      }
+      if (form_.decay == DecayForm::anchor_mid) anchor = row(from + std::min(anchor_rows / 2, to - from - 1));
+      factors(Side::left, from, to, anchor, clamped_limit());
+      factors(Side::right, from, to, anchor, clamped_limit());
+      diagonal(from, to, anchor);
     }
   }
 
-  /// Decays of q from the middle between the first row and the last.
-  void readout() {
+  void tail() {
+    factors(Side::tail, 0, chunk_.rows, start_.data(), clamped_limit());
+    const double* const end = row(chunk_.rows - 1);
     for (std::size_t i = 0; i < chunk_.rows; ++i)
-      for (std::size_t k = 0; k < chunk_.key_dim; ++k) {
-        const T exponent = row(i)[k] - (row(0)[k] + row(chunk_.rows - 1)[k]) * T(0.5);
-        if (static_cast<double>(exponent) > range_.largest) {
-          range_.largest = static_cast<double>(exponent);
-          range_.side = Side::readout, range_.place = at_row(chunk_.at, i, k);
-        }
-        if (range_.overflow || static_cast<double>(exponent) < 0) continue;
-        const T factor = rounded(casts_.exponentials, exponential(exponent));
-        if (!std::isfinite(rounded(casts_.operands, chunk_.q[i * chunk_.stride + k] * factor)))
-          range_.overflow = at_row(chunk_.at, i, k);
+      for (std::size_t k = 0; k < chunk_.channels; ++k) {
+        const double G = row(i)[k];
+        if (-G <= clamp_) continue;
+        range_.clamped_excess = std::max(range_.clamped_excess, (-G - clamp_) / ln2);
+        range_.weight_error.note(std::fabs(numeric::exp(end[k] - G) - numeric::exp(end[k] + clamp_)),
+                                 at(i, k));
       }
   }
 
-  const T* row(std::size_t i) const { return chunk_.G + i * chunk_.stride; }
-  const T* first_anchor(std::size_t from) const {
-    if (form_.decay != DecayForm::factored && form_.decay != DecayForm::reciprocal) return row(from);
-    return from == 0 ? zero_.data() : row(from - 1);
+  void note(Side side, std::size_t i, std::size_t k, double exponent, double limit) {
+    if (exponent > range_.largest.value) range_.largest = {exponent, at(i, k)}, range_.side = side;
+    if (exponent > limit && !range_.overflow) range_.overflow = at(i, k);
   }
 
-  /// Smallest and largest G of each channel over rows [from, to): the exponents of all rows lie between those
-  /// of these two, for a subtraction rounds monotonically.
-  void measure(std::size_t from, std::size_t to) {
-    std::copy_n(row(from), chunk_.key_dim, low_.begin());
-    std::copy_n(row(from), chunk_.key_dim, high_.begin());
-    for (std::size_t i = from + 1; i < to; ++i)
-      for (std::size_t k = 0; k < chunk_.key_dim; ++k) {
-        const T G = row(i)[k];
-        low_[k] = G < low_[k] ? G : low_[k];
-        high_[k] = G > high_[k] ? G : high_[k];
-      }
-  }
-
-  void left_of_diagonal(std::size_t from, std::size_t to) {
-    if (from == 0) return;
-    const T* const anchor = first_anchor(from);
-    measure(from, to);
-    side(Side::left, from, to, anchor, false);
-    measure(0, from);
-    side(Side::right, 0, from, anchor, false);
-  }
-
-  void diagonal(std::size_t from, std::size_t to, std::size_t anchor_rows) {
-    if (form_.decay == DecayForm::anchor_pair) return pairs(from, to);
-    const T* anchor = first_anchor(from);
-    if (form_.decay == DecayForm::anchor_mid) anchor = row(from + std::min(anchor_rows / 2, to - from - 1));
-    measure(from, to);
-    side(Side::left, from, to, anchor, true);
-    side(Side::right, from, to, anchor, true);
-    if (clamp_ < std::numeric_limits<double>::infinity()) clamped(from, to, anchor);
-  }
-
-  /// The factors of one side, over the rows last measured.
-  void side(Side which, std::size_t from, std::size_t to, const T* anchor, bool is_diagonal) {
-    T largest = 0, smallest = 0;
-    std::size_t largest_at = 0, smallest_at = 0;
-    for (std::size_t k = 0; k < chunk_.key_dim; ++k) {
-      const T up = which == Side::left ? high_[k] - anchor[k] : anchor[k] - low_[k];
-      const T down = which == Side::left ? low_[k] - anchor[k] : anchor[k] - high_[k];
-      if (up > largest) largest = up, largest_at = k;
-      if (down < smallest) smallest = down, smallest_at = k;
-    }
-    const auto exponent = [&](std::size_t i, std::size_t k) {
-      return which == Side::left ? row(i)[k] - anchor[k] : anchor[k] - row(i)[k];
-    };
-    const auto place_of = [&](T value, std::size_t k) {
-      std::size_t i = from;
-      while (i + 1 < to && exponent(i, k) != value) ++i;
-      return at_row(chunk_.at, i, k);
-    };
-    if (static_cast<double>(largest) > range_.largest) {
-      range_.largest = static_cast<double>(largest);
-      range_.side = which;
-      range_.place = place_of(largest, largest_at);
-    }
-    // A diagonal row meets itself with weight 1; left of the diagonal what is lost is below the normals too.
-    const bool reaches_below = -clamp_ < limits_.smallest_normal - 1e-9;
-    if (is_diagonal && reaches_below && smallest < limits_.smallest_normal && range_.lost_weight < 1) {
-      range_.lost_weight = 1;
-      range_.lost_place = place_of(smallest, smallest_at);
-    }
-    find_overflow(which, from, to, is_diagonal, largest, exponent);
-  }
-
-  /// Evaluates the factors themselves, operand included, where one may overflow.
-  template <class Exponent>
-  void find_overflow(Side which, std::size_t from, std::size_t to, bool is_diagonal, T largest,
-                     Exponent exponent) {
-    if (range_.overflow) return;
-    if (static_cast<double>(largest) < limits_.overflow - 1 && !operands_may_overflow(from, to, largest))
-      return;
+  void factors(Side side, std::size_t from, std::size_t to, const double* anchor, double limit) {
+    const double sign = side == Side::left || side == Side::readout ? 1 : -1;
     for (std::size_t i = from; i < to; ++i)
-      for (std::size_t k = 0; k < chunk_.key_dim; ++k) {
-        const double clamped = std::clamp(static_cast<double>(exponent(i, k)), -clamp_, clamp_);
-        const T factor = rounded(casts_.exponentials, exponential(static_cast<T>(clamped)));
-        const T q = chunk_.q[i * chunk_.stride + k], key = chunk_.k[i * chunk_.stride + k];
-        // L has no unmasked column for the first row of a diagonal block.
-        const bool key_counts = which != Side::left || !is_diagonal || i > from;
-        const bool bad_q = which == Side::left && !std::isfinite(rounded(casts_.score_operands, q * factor));
-        const bool is_whole = which == Side::tail && form_.tail == TailForm::factored_late;
-        const Rounding rounding = is_whole ? Rounding::none : casts_.score_operands;
-        const bool bad_k = key_counts && !std::isfinite(rounded(rounding, key * factor));
-        if (!bad_q && !bad_k) continue;
-        range_.overflow = at_row(chunk_.at, i, k);
-        return;
-      }
-  }
-
-  /// True if q or k times exp(largest) could be infinite although exp(largest) is not.
-  bool operands_may_overflow(std::size_t from, std::size_t to, T largest) const {
-    T size = 1;
-    for (std::size_t i = from; i < to; ++i)
-      for (std::size_t k = 0; k < chunk_.key_dim; ++k) {
-        size = std::max(size, std::fabs(chunk_.q[i * chunk_.stride + k]));
-        size = std::max(size, std::fabs(chunk_.k[i * chunk_.stride + k]));
-      }
-    return static_cast<double>(largest) + numeric::log(static_cast<double>(size)) > limits_.overflow - 1;
+      for (std::size_t k = 0; k < chunk_.channels; ++k)
+        note(side, i, k, sign * (row(i)[k] - anchor[k]), limit);
   }
 
   /// One exponential for each unmasked pair among rows [from, to): positive only where gates grow.
   void pairs(std::size_t from, std::size_t to) {
-    std::copy_n(row(from), chunk_.key_dim, low_.begin());
+    std::vector<double> low(row(from), row(from) + chunk_.channels);
     for (std::size_t i = from + 1; i < to; ++i)
-      for (std::size_t k = 0; k < chunk_.key_dim; ++k) {
-        const T G = row(i)[k], exponent = G - low_[k];
-        low_[k] = G < low_[k] ? G : low_[k];
-        if (!(static_cast<double>(exponent) > range_.largest)) continue;
-        range_.largest = static_cast<double>(exponent);
-        range_.place = at_row(chunk_.at, i, k);
-        if (!range_.overflow && !std::isfinite(exponential(exponent))) range_.overflow = range_.place;
+      for (std::size_t k = 0; k < chunk_.channels; ++k) {
+        note(Side::left, i, k, row(i)[k] - low[k], limits_.pair);
+        low[k] = std::min(low[k], row(i)[k]);
       }
   }
 
   void masked_pairs() {
-    std::copy_n(row(0), chunk_.key_dim, high_.begin());
+    std::vector<double> high(row(0), row(0) + chunk_.channels);
     for (std::size_t j = 1; j < chunk_.rows; ++j)
-      for (std::size_t k = 0; k < chunk_.key_dim; ++k) {
-        const T G = row(j)[k], exponent = high_[k] - G;
-        high_[k] = G > high_[k] ? G : high_[k];
-        if (!(static_cast<double>(exponent) > range_.largest_masked)) continue;
-        range_.largest_masked = static_cast<double>(exponent);
-        range_.masked_place = at_row(chunk_.at, j, k);
+      for (std::size_t k = 0; k < chunk_.channels; ++k) {
+        range_.masked.note(high[k] - row(j)[k], at(j, k));
+        high[k] = std::max(high[k], row(j)[k]);
       }
   }
 
-  /// Beyond the clamp the two factors no longer multiply to exp(G_i - G_j).
-  void clamped(std::size_t from, std::size_t to, const T* anchor) {
-    for (std::size_t k = 0; k < chunk_.key_dim; ++k) {
-      const auto at = [&](std::size_t i) { return static_cast<double>(row(i)[k] - anchor[k]); };
-      const double reach = std::max(std::fabs(static_cast<double>(low_[k] - anchor[k])),
-                                    std::fabs(static_cast<double>(high_[k] - anchor[k])));
-      if (reach <= clamp_) continue;
-      range_.clamped_excess = std::max(range_.clamped_excess, (reach - clamp_) / ln2);
-      for (std::size_t i = from; i < to; ++i)
-        for (std::size_t j = from; j <= i; ++j) {
-          const double left = std::clamp(at(i), -clamp_, clamp_), right = std::clamp(-at(j), -clamp_, clamp_);
-          const double error = std::fabs(numeric::exp(left + right) - numeric::exp(at(i) - at(j)));
-          if (!(error > range_.weight_error)) continue;
-          range_.weight_error = error;
-          range_.wrong_place = at_row(chunk_.at, i, k);
-        }
+  /// What becomes of the weights of rows [from, to) with each other.
+  void diagonal(std::size_t from, std::size_t to, const double* anchor) {
+    // Left of the diagonal what is lost is below the normals too.
+    const bool reaches_below = -clamp_ < limits_.smallest_normal - 1e-9;
+    for (std::size_t k = 0; k < chunk_.channels; ++k) {
+      double reach = 0;
+      for (std::size_t i = from; i < to; ++i) {
+        reach = std::max(reach, std::fabs(row(i)[k] - anchor[k]));
+        if (reaches_below && reach > -limits_.smallest_normal && !range_.lost) range_.lost = at(i, k);
+      }
+      if (reach > clamp_) clamped(from, to, k, anchor[k], reach);
     }
   }
 
-  const ChunkRows<T>& chunk_;
+  /// Beyond the clamp the two factors no longer multiply to exp(G_i - G_j).
+  void clamped(std::size_t from, std::size_t to, std::size_t k, double anchor, double reach) {
+    range_.clamped_excess = std::max(range_.clamped_excess, (reach - clamp_) / ln2);
+    const auto exponent = [&](std::size_t i) { return row(i)[k] - anchor; };
+    for (std::size_t i = from; i < to; ++i)
+      for (std::size_t j = from; j <= i; ++j) {
+        const double left = std::clamp(exponent(i), -clamp_, clamp_);
+        const double right = std::clamp(-exponent(j), -clamp_, clamp_);
+        const double error = numeric::exp(left + right) - numeric::exp(exponent(i) - exponent(j));
+        range_.weight_error.note(std::fabs(error), at(i, k));
+      }
+  }
+
+  const ChunkGates& chunk_;
   const kda::Arithmetic& form_;
-  const CastPoints& casts_;
+  const FactorLimits& limits_;
   ExponentRange& range_;
-  FactorLimits limits_;
-  double clamp_;  ///< natural log
-  std::vector<T> low_, high_, zero_;
+  const double clamp_;  ///< natural log
+  const std::vector<double> start_;
 };
 
 }  // namespace
 
 void ExponentRange::merge(const ExponentRange& later) {
-  if (later.largest > largest) largest = later.largest, side = later.side, place = later.place;
+  if (later.largest.value > largest.value) side = later.side;
+  largest.note(later.largest);
   if (!overflow) overflow = later.overflow;
-  if (later.largest_masked > largest_masked)
-    largest_masked = later.largest_masked, masked_place = later.masked_place;
-  if (later.lost_weight > lost_weight) lost_weight = later.lost_weight, lost_place = later.lost_place;
+  masked.note(later.masked);
+  if (!lost) lost = later.lost;
   clamped_excess = std::max(clamped_excess, later.clamped_excess);
-  if (later.weight_error > weight_error) weight_error = later.weight_error, wrong_place = later.wrong_place;
+  weight_error.note(later.weight_error);
 }
 
-FactorLimits factor_limits(bool is_double, const CastPoints& casts) {
-  const Range a = range_of(is_double, casts.exponentials), b = range_of(is_double, casts.score_operands);
-  return {numeric::log(std::min(a.infinite, b.infinite)), numeric::log(std::max(a.normal, b.normal))};
+FactorLimits factor_limits(bool is_double, const kda::CastPoints& casts) {
+  const Range whole = range_of(is_double, Rounding::none), factor = range_of(is_double, casts.exponentials),
+              operand = range_of(is_double, casts.score_operands),
+              readout = range_of(is_double, casts.operands);
+  return {numeric::log(std::min(factor.infinite, operand.infinite)),
+          numeric::log(std::max(factor.normal, operand.normal)), numeric::log(whole.infinite),
+          numeric::log(std::min(factor.infinite, readout.infinite))};
 }
 
-template <class T>
-void scan_exponents(const ChunkRows<T>& chunk, const kda::Arithmetic& form, std::size_t anchor_rows,
-                    const CastPoints& casts, ExponentRange& range) {
-  Scan<T>(chunk, form, casts, range).run(anchor_rows);
+void scan_exponents(const ChunkGates& chunk, const kda::Arithmetic& form, std::size_t anchor_rows,
+                    const FactorLimits& limits, ExponentRange& range) {
+  Scan(chunk, form, limits, range).run(anchor_rows);
 }
-template void scan_exponents(const ChunkRows<float>&, const kda::Arithmetic&, std::size_t, const CastPoints&,
-                             ExponentRange&);
-template void scan_exponents(const ChunkRows<double>&, const kda::Arithmetic&, std::size_t, const CastPoints&,
-                             ExponentRange&);
 
 }  // namespace kda_check::explain

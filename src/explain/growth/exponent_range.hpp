@@ -17,13 +17,10 @@
 
 namespace kda_check::explain {
 
-/// Rows of one chunk as the kernels see them; arrays are [rows][stride]. T is float or double.
-template <class T>
-struct ChunkRows {
-  std::size_t rows, key_dim, stride;
-  const T *q, *k;  ///< normalised
-  const T* G;      ///< natural-log cumulative gate, finite
-  Place at;        ///< row and channel unused
+struct ChunkGates {
+  std::size_t rows, channels;
+  const double* G;  ///< [rows][channels], natural-log cumulative gates, finite
+  Place at;         ///< row and channel unused
 };
 
 /// exp(G_i - a), exp(a - G_j); exp(-G_j), G from the start of the chunk, of tail=factored; exp(G_i - a) of
@@ -32,32 +29,28 @@ enum class Side : unsigned char { left, right, tail, readout };
 
 /// What one decay form does on the chunks seen so far.
 struct ExponentRange {
-  double largest = 0;  ///< exponent of a factor that reaches an unmasked product, natural log
+  Peak largest;  ///< exponent of a factor that reaches an unmasked product, natural log
   Side side = Side::left;
-  Place place;                    ///< of `largest`
   std::optional<Place> overflow;  ///< the first factor that is not finite, of scores first
-  double largest_masked = 0;      ///< pair-late: exponent of an element that the mask removes
-  Place masked_place;             ///< of `largest_masked`; its row is the one on the right
-  double lost_weight = 0;     ///< largest exp(G_i - G_j), i >= j, one of whose factors is below the normals
-  Place lost_place;           ///< the row whose factor that is
+  Peak masked;  ///< pair-late: exponent of an element that the mask removes; its row is the one on the right
+  std::optional<Place> lost;  ///< a row whose weight with itself has a factor below the normals
   double clamped_excess = 0;  ///< powers of two by which an exponent exceeded the clamp
-  double weight_error = 0;    ///< largest |clamped - true| exp(G_i - G_j) of an unmasked pair
-  Place wrong_place;          ///< of `weight_error`; its row is i
+  Peak weight_error;          ///< |clamped - true| exp(G_i - G_j) of an unmasked pair; its row is i
 
   /// Takes what is worse in `later`, whose chunks come after those seen so far.
   void merge(const ExponentRange& later);
 };
 
 /// Exponents beyond which a factor is infinite, or below which it is not normal, when exp is correctly
-/// rounded to the format of a computation and its operands are rounded as `casts` says.
+/// rounded to the format of a computation and what it multiplies is rounded as casts say.
 struct FactorLimits {
-  double overflow, smallest_normal;
+  double overflow, smallest_normal;  ///< of factored scores
+  double pair, readout;              ///< overflow of an exponential of a pair; of a readout's
 };
 FactorLimits factor_limits(bool is_double, const kda::CastPoints& casts);
 
 /// Adds one chunk. `anchor_rows` is min(arithmetic.anchor_rows, chunk size).
-template <class T>
-void scan_exponents(const ChunkRows<T>& chunk, const kda::Arithmetic& form, std::size_t anchor_rows,
-                    const kda::CastPoints& casts, ExponentRange& range);
+void scan_exponents(const ChunkGates& chunk, const kda::Arithmetic& form, std::size_t anchor_rows,
+                    const FactorLimits& limits, ExponentRange& range);
 
 }  // namespace kda_check::explain

@@ -1,10 +1,6 @@
-// What the inputs of a problem alone say about a run of `chunk`: which ways to form the decay and the inverse
-// overflow, which are silently wrong, how much accuracy the inverse costs. No kernel of the forward pass
-// runs. Gates are read and summed in the arithmetic of the kernels, so that what is said about exponents is
-// exact at the edges.
-//
-// Not forecast: values that grow because v, the states or an expanding recurrence are large (`DecayRate`
-// bounds the last).
+// Which ways to form the decay and the inverse break in a run of `chunk`, which are silently wrong, how much
+// accuracy the inverse costs. By how much and where a factor overflows the inputs say; whether the answer is
+// finite, a run, wherever they leave that open.
 #pragma once
 
 #include <array>
@@ -14,7 +10,6 @@
 #include <vector>
 
 #include "explain/growth/head_scan.hpp"
-#include "kda/problem/problem.hpp"
 #include "kda/variants/variants.hpp"
 
 namespace kda_check::explain {
@@ -28,10 +23,16 @@ enum class Outlook : unsigned char {
 };
 std::string_view name_of(Outlook outlook);
 
+/// Where the answer of a run first is not finite.
+struct Lost {
+  std::string_view tensor;  ///< "o", "final_state"
+  Place place;              ///< row and channel unused; of a state, the sequence's last chunk
+};
+
 struct DecayForecast {
   std::string form;  ///< "anchor-first:16"
-  kda::Arithmetic arithmetic;
   Outlook outlook = Outlook::safe;
+  std::optional<Lost> lost;  ///< as a run says; none: factors alone say that it breaks
   ExponentRange range;
   FactorLimits limits;
   double margin = 0;  ///< limits.overflow - range.largest, or for `clamp` to the clamp
@@ -42,24 +43,24 @@ inline constexpr std::array<std::string_view, 4> operand_formats = {"fp32", "tf3
 
 struct InverseForecast {
   std::string form;  ///< "doubling:16"
-  kda::Arithmetic arithmetic;
   Outlook outlook = Outlook::safe;
+  std::optional<Lost> lost;
   double largest = 0;             ///< |entry| met on the way
   double amplification = 1;       ///< of a relative error of the operands
   std::array<double, 4> error{};  ///< by operand_formats, relative to the largest entry of the inverse
   std::array<bool, 4> overflows{};
-  std::optional<Place> divergence;  ///< doubling: where its errors, fed back through the state, overflow
-  double error_in_run = 0;          ///< with the operands of the run that is forecast
+  bool overflows_in_run = false;  ///< with the operands of the run that is forecast
+  double error_in_run = 0;
 };
 
 struct Forecast {
   numeric::DType dtype;
   std::size_t chunk_size;
   kda::Arithmetic selected;
-  std::optional<CommonFailure> chunk_forms;  ///< the first one that fails every form of `chunk`
-  std::optional<CommonFailure> token_forms;  ///< the first one that fails `naive` and `recurrent`
-  std::vector<DecayForecast> decays;         ///< all forms, with the storage of `selected`
-  std::vector<InverseForecast> inverses;
+  std::optional<Lost> chunk_forms;    ///< where the stable form of `chunk` is lost, and with it every other
+  std::optional<Lost> token_forms;    ///< of `recurrent`
+  std::vector<DecayForecast> decays;  ///< all forms, with the storage of `selected`
+  std::vector<InverseForecast> inverses;  ///< the same, between factors that decay
   DecayForecast selected_decay;
   InverseForecast selected_inverse;
   InverseGrowth growth;
@@ -72,5 +73,11 @@ struct Forecast {
 /// The dtype, the chunk size, the arithmetic and the threads of `options` are those of the run that is
 /// forecast. Results do not depend on the number of threads.
 Forecast forecast(const kda::Problem& problem, const kda::RunOptions& options);
+
+/// The decay of that run alone, without the run.
+DecayForecast decay_forecast(const kda::Problem& problem, const kda::RunOptions& options);
+
+/// The chunks of `rows` tokens in which o is not finite, by sequence and head.
+std::vector<Place> lost_chunks(const kda::Problem& problem, const tensor::Tensor& o, std::size_t rows);
 
 }  // namespace kda_check::explain

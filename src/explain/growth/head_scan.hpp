@@ -1,36 +1,36 @@
-// One head of one sequence, chunk by chunk, as the chunk form reads it.
+// What gates, keys and write strengths say of one head, in fp64: chunk by chunk, through all sequences.
 #pragma once
 
-#include <array>
-#include <optional>
-#include <string>
 #include <vector>
 
-#include "explain/growth/decay_rate.hpp"
 #include "explain/growth/exponent_range.hpp"
 #include "explain/growth/inverse_growth.hpp"
 #include "kda/problem/problem.hpp"
-#include "kda/variants/variants.hpp"
+#include "kda/problem/run.hpp"
 
 namespace kda_check::explain {
 
-/// Something that leaves no way to a finite answer: a non-finite input, an infinite decay, a gate that grows.
-struct CommonFailure {
-  std::string what;
-  Place place;
+/// How fast a head forgets.
+struct DecayRate {
+  double mean_log_decay = 0, least_log_decay = 0;  ///< over tokens and channels
+  double persistence =
+      0;  ///< tokens remembered, the most of any channel and token (kda/bounds/gate_statistics.hpp)
+  double largest_chunk_sum = 0;  ///< |sum of log decays| from the start of a chunk
+  double largest_write = 0;      ///< beta |k|^2; a token expands the state when it exceeds 2
+  /// Bound of the growth of the state, natural log: sum over the tokens of a sequence of
+  /// log max(1, |1 - beta |k|^2|), decay not counted; the largest over the sequences.
+  double growth = 0;
 };
 
 struct HeadFindings {
-  std::optional<CommonFailure> chunk_forms, token_forms;  ///< the first one of each
-  std::vector<ExponentRange> ranges;                      ///< by form
+  std::vector<ExponentRange> ranges;  ///< by form
   InverseGrowth growth;
-  /// By block_sides: where a run with inverse=doubling overflows. In fp64 not followed.
-  std::array<std::optional<Place>, 3> divergence;
   DecayRate decay_rate;
+  double largest_operand = 0;  ///< |q|, |k|
 };
 
-/// `forms`: the decay forms to follow. Throws nothing but std::bad_alloc.
-HeadFindings scan_head(const kda::Problem& problem, const kda::Sequence& sequence, std::size_t head,
-                       const kda::RunOptions& options, const std::vector<kda::Arithmetic>& forms);
+/// `forms`: the decay forms to follow. Chunks with something that is not finite are left out.
+HeadFindings scan_head(const kda::Problem& problem, std::size_t head, const kda::RunOptions& options,
+                       const std::vector<kda::Arithmetic>& forms);
 
 }  // namespace kda_check::explain

@@ -1,10 +1,8 @@
 #include "explain/growth/inverse_growth.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <limits>
-
-#include "numeric/elementary.hpp"
 
 namespace kda_check::explain {
 
@@ -12,28 +10,31 @@ namespace {
 
 using Matrix = std::vector<double>;
 
-/// The larger one; NaN counts as infinite.
-double worse(double a, double b) {
-  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::infinity();
-  return a > b ? a : b;
-}
-
-double largest_entry(const Matrix& m, std::size_t n, std::size_t from, std::size_t to) {
-  double largest = 0;
-  for (std::size_t i = from; i < to; ++i)
-    for (std::size_t j = from; j <= i; ++j) largest = worse(largest, std::fabs(m[i * n + j]));
+/// Of the diagonal blocks of `side` rows, the largest |entry| at least `below` columns left of the diagonal.
+Peak largest_entry(const Matrix& m, std::size_t n, std::size_t side, std::size_t below, Place at) {
+  Peak largest;
+  for (std::size_t i = below; i < n; ++i) {
+    at.row = i;
+    for (std::size_t j = i / side * side; j + below <= i; ++j) largest.note(std::fabs(m[i * n + j]), at);
+  }
   return largest;
 }
 
-/// start + sign a b for lower triangular a and b, one diagonal block of `side` rows at a time.
-Matrix product(const Matrix& a, const Matrix& b, std::size_t n, std::size_t side, double sign,
-               const Matrix* start = nullptr) {
-  Matrix c = start != nullptr ? *start : Matrix(n * n, 0.0);
+double larger(double a, double b) {
+  Peak both;
+  both.note(a, {}), both.note(b, {});
+  return both.value;
+}
+
+/// a b within the diagonal blocks of `side` rows, of lower triangular matrices. b is zero less than `below`
+/// columns left of its diagonal.
+Matrix product(const Matrix& a, const Matrix& b, std::size_t n, std::size_t side, std::size_t below = 0) {
+  Matrix c(n * n, 0.0);
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t first = i / side * side;
-    for (std::size_t m = first; m <= i; ++m) {
-      const double factor = sign * a[i * n + m];
-      for (std::size_t j = first; j <= m; ++j) c[i * n + j] += factor * b[m * n + j];
+    for (std::size_t m = first + below; m <= i; ++m) {
+      const double factor = a[i * n + m];
+      for (std::size_t j = first; j + below <= m; ++j) c[i * n + j] += factor * b[m * n + j];
     }
   }
   return c;
@@ -50,138 +51,71 @@ Matrix inverse(const Matrix& L, std::size_t n) {
   return x;
 }
 
-Matrix absolute(Matrix m, double sign = 1) {
-  for (double& entry : m) entry = sign * std::fabs(entry);
+Matrix absolute(Matrix m) {
+  for (double& entry : m) entry = std::fabs(entry);
   return m;
 }
 
-Matrix identity_minus(const Matrix& L, std::size_t n) {
-  Matrix x(n * n);
-  for (std::size_t e = 0; e < n * n; ++e) x[e] = -L[e];
-  for (std::size_t i = 0; i < n; ++i) x[i * n + i] = 1;
-  return x;
-}
-
-struct Largest {
-  double power = 0, doubling = 0;
-  std::size_t which = 1;
-};
-
-/// What `m` adds to every diagonal block of the sides that doubling reaches with it.
-template <class Note>
-void for_blocks(std::size_t n, std::size_t least_side, Note note) {
-  for (std::size_t s = 0; s < block_sides.size(); ++s)
-    if (block_sides[s] >= least_side)
-      for (std::size_t from = 0; from < n; from += block_sides[s])
-        note(s, from, std::min(from + block_sides[s], n));
-}
-
-/// Powers of the diagonal blocks of 64 rows hold those of 32 and 16 rows: L is triangular.
-void scan_doubling(const Matrix& L, const Matrix& A, std::size_t n, const Place& at, InverseGrowth& growth) {
-  std::array<std::vector<Largest>, 3> seen;
-  for_blocks(n, 0, [&](std::size_t s, std::size_t, std::size_t) { seen[s].push_back({}); });
-  const auto note_power = [&](const Matrix& m, std::size_t power) {
-    for_blocks(n, 2 * power, [&](std::size_t s, std::size_t from, std::size_t to) {
-      Largest& block = seen[s][from / block_sides[s]];
-      const double size = largest_entry(m, n, from, to);
-      if (worse(size, block.power) > block.power) block.power = worse(size, block.power), block.which = power;
-    });
-  };
-  Matrix x = identity_minus(L, n), power = L;
-  note_power(power, 1);
-  for (std::size_t p = 2; p <= 32 && p < n; p *= 2) {
-    power = product(power, power, n, 64, 1);
-    x = product(x, power, n, 64, 1, &x);
-    note_power(power, p);
-    for_blocks(n, 2 * p, [&](std::size_t s, std::size_t from, std::size_t to) {
-      Largest& block = seen[s][from / block_sides[s]];
-      block.doubling = worse(block.doubling, largest_entry(x, n, from, to));
-    });
+/// L^p, and I - L + L^2 - ... up to it, for p from 1 on. The sums are those of Horner's scheme; behind L^p
+/// with p = 1, 3, 7 ... they are the products of doubling, (I - L)(I + L^2)(I + L^4) ..., too.
+void scan_powers(const Matrix& L, const Matrix& A, std::size_t n, const Place& at, InverseGrowth& growth) {
+  const std::size_t most = block_sides.back();
+  std::array<double, block_sides.size()> doubling{};
+  Matrix power = L, sum(n * n, 0.0);
+  for (std::size_t p = 1; p < std::min(n, most); ++p) {
+    if (p > 1) power = product(L, power, n, most, p - 1);
+    for (std::size_t e = 0; e < n * n; ++e) sum[e] += p % 2 == 0 ? power[e] : -power[e];
+    for (std::size_t s = 0; s < block_sides.size(); ++s) {
+      const std::size_t side = block_sides[s];
+      if (p >= side) continue;
+      BlockGrowth& block = growth.blocks[s];
+      const double of_sum = largest_entry(sum, n, side, p, at).value;
+      block.horner = larger(block.horner, of_sum);
+      if (std::has_single_bit(p + 1)) doubling[s] = larger(doubling[s], of_sum);
+      if (!std::has_single_bit(p)) continue;
+      const Peak of_power = largest_entry(power, n, side, p, at);
+      doubling[s] = larger(doubling[s], of_power.value);
+      if (of_power.value > block.power.value) block.power = of_power, block.exponent = p;
+    }
   }
-  for_blocks(n, 0, [&](std::size_t s, std::size_t from, std::size_t to) {
-    const Largest& block = seen[s][from / block_sides[s]];
-    BlockGrowth& worst = growth.blocks[s];
-    const double doubling = worse(block.power, block.doubling), size = largest_entry(A, n, from, to);
-    worst.doubling = worse(worst.doubling, doubling);
-    worst.doubling_amplification = worse(worst.doubling_amplification, worse(doubling, size) / size);
-    if (block.power > worst.largest_power) {
-      worst.largest_power = block.power;
-      worst.power = block.which;
-      worst.power_place = at;
-      worst.power_place.row = from;
-    }
-  });
-}
-
-/// Partial sums of Horner's scheme, evaluated only where their bound, the entries of (I - |L|)^-1, exceeds
-/// what every format holds.
-void scan_horner(const Matrix& L, std::size_t n, InverseGrowth& growth) {
-  constexpr double fp16_largest = 65504;
-  const Matrix bound = inverse(absolute(L, -1), n);
   for (std::size_t s = 0; s < block_sides.size(); ++s) {
-    double largest = 0;
-    for (std::size_t from = 0; from < n; from += block_sides[s])
-      largest = worse(largest, largest_entry(bound, n, from, std::min(from + block_sides[s], n)));
-    if (largest > fp16_largest) {
-      const Matrix identity = identity_minus(Matrix(n * n, 0.0), n);
-      Matrix x = identity_minus(L, n);
-      largest = 0;
-      for (std::size_t step = 2; step < std::min(block_sides[s], n); ++step) {
-        x = product(L, x, n, block_sides[s], -1, &identity);
-        for (std::size_t from = 0; from < n; from += block_sides[s])
-          largest = worse(largest, largest_entry(x, n, from, std::min(from + block_sides[s], n)));
-      }
-    }
-    growth.blocks[s].horner = worse(growth.blocks[s].horner, largest);
+    BlockGrowth& block = growth.blocks[s];
+    const double size = largest_entry(A, n, block_sides[s], 0, at).value;
+    block.doubling = larger(block.doubling, doubling[s]);
+    block.doubling_amplification = larger(block.doubling_amplification, doubling[s] / size);
   }
 }
 
 }  // namespace
 
 void InverseGrowth::merge(const InverseGrowth& later) {
-  largest_L = worse(largest_L, later.largest_L);
-  if (later.largest_inverse > largest_inverse)
-    largest_inverse = later.largest_inverse, inverse_place = later.inverse_place;
-  norm = worse(norm, later.norm);
-  substitution_amplification = worse(substitution_amplification, later.substitution_amplification);
+  largest_L = larger(largest_L, later.largest_L);
+  largest_inverse = larger(largest_inverse, later.largest_inverse);
+  norm = larger(norm, later.norm);
+  substitution_amplification = larger(substitution_amplification, later.substitution_amplification);
   for (std::size_t s = 0; s < blocks.size(); ++s) {
     BlockGrowth& mine = blocks[s];
     const BlockGrowth& other = later.blocks[s];
-    if (other.largest_power > mine.largest_power)
-      mine.largest_power = other.largest_power, mine.power = other.power,
-      mine.power_place = other.power_place;
-    mine.doubling = worse(mine.doubling, other.doubling);
-    mine.horner = worse(mine.horner, other.horner);
-    mine.doubling_amplification = worse(mine.doubling_amplification, other.doubling_amplification);
+    if (other.power.value > mine.power.value) mine.power = other.power, mine.exponent = other.exponent;
+    mine.doubling = larger(mine.doubling, other.doubling);
+    mine.horner = larger(mine.horner, other.horner);
+    mine.doubling_amplification = larger(mine.doubling_amplification, other.doubling_amplification);
   }
 }
 
 std::vector<double> strict_lower(const ChunkKeys& chunk) {
-  const std::size_t n = chunk.rows, K = chunk.key_dim, stride = chunk.stride;
-  constexpr std::size_t side = 16;
+  const std::size_t n = chunk.rows, K = chunk.key_dim;
   Matrix L(n * n, 0.0);
-  std::vector<double> right(K * side), left(K);  // k_j exp(G_anchor - G_j), beta_i read_i exp(G_i - G_anchor)
-  const auto decay = [&](std::size_t i, std::size_t j, std::size_t k) {
-    return numeric::exp(chunk.G[i * stride + k] - chunk.G[j * stride + k]);
-  };
-  for (std::size_t first = 0; first < n; first += side) {
-    const std::size_t last = std::min(first + side, n);
-    std::fill(right.begin(), right.end(), 0.0);
-    for (std::size_t i = first + 1; i < n; ++i) {
-      // The anchor follows one row behind, up to the last column: no exponent is positive where gates decay.
-      const std::size_t anchor = std::min(i, last) - 1;
-      if (i <= last)
-        for (std::size_t k = 0; k < K; ++k) {
-          const double step = anchor > first ? decay(anchor, anchor - 1, k) : 0;
-          for (std::size_t j = 0; j < side; ++j) right[k * side + j] *= step;
-          right[k * side + anchor - first] = chunk.k[anchor * stride + k];
-        }
-      for (std::size_t k = 0; k < K; ++k)
-        left[k] = chunk.beta[i] * chunk.read[i * stride + k] * decay(i, anchor, k);
-      double sum[side] = {};
-      for (std::size_t k = 0; k < K; ++k)
-        for (std::size_t j = 0; j < side; ++j) sum[j] += left[k] * right[k * side + j];
-      for (std::size_t j = first; j <= anchor; ++j) L[i * n + j] = sum[j - first];
+  std::vector<double> key(K);
+  for (std::size_t j = 0; j < n; ++j) {
+    std::copy_n(chunk.k + j * K, K, key.begin());
+    for (std::size_t i = j + 1; i < n; ++i) {
+      double sum = 0;
+      for (std::size_t k = 0; k < K; ++k) {
+        key[k] *= chunk.decay[i * K + k];
+        sum += chunk.read[i * K + k] * key[k];
+      }
+      L[i * n + j] = chunk.beta[i] * sum;
     }
   }
   return L;
@@ -190,27 +124,18 @@ std::vector<double> strict_lower(const ChunkKeys& chunk) {
 void scan_inverse(const std::vector<double>& L, std::size_t rows, const Place& at, InverseGrowth& growth) {
   const std::size_t n = rows;
   const Matrix A = inverse(L, n), size_of_A = absolute(A);
-  growth.largest_L = worse(growth.largest_L, largest_entry(L, n, 0, n));
-  double largest = 0;
+  const double largest = largest_entry(A, n, n, 0, at).value;
+  growth.largest_L = larger(growth.largest_L, largest_entry(L, n, n, 0, at).value);
+  growth.largest_inverse = larger(growth.largest_inverse, largest);
   for (std::size_t i = 0; i < n; ++i) {
     double sum = 0;
-    for (std::size_t j = 0; j <= i; ++j) {
-      const double size = size_of_A[i * n + j];
-      sum += size;
-      largest = worse(largest, size);
-      if (worse(size, 0) > growth.largest_inverse) {
-        growth.largest_inverse = worse(size, 0);
-        growth.inverse_place = at;
-        growth.inverse_place.row = i;
-      }
-    }
-    growth.norm = worse(growth.norm, sum);
+    for (std::size_t j = 0; j <= i; ++j) sum += size_of_A[i * n + j];
+    growth.norm = larger(growth.norm, sum);
   }
-  const Matrix residual = product(product(size_of_A, absolute(L), n, n, 1), size_of_A, n, n, 1);
+  const Matrix error = product(product(size_of_A, absolute(L), n, n), size_of_A, n, n);
   growth.substitution_amplification =
-      worse(growth.substitution_amplification, largest_entry(residual, n, 0, n) / largest);
-  scan_doubling(L, A, n, at, growth);
-  scan_horner(L, n, growth);
+      larger(growth.substitution_amplification, largest_entry(error, n, n, 0, at).value / largest);
+  scan_powers(L, A, n, at, growth);
 }
 
 }  // namespace kda_check::explain

@@ -11,39 +11,37 @@
 
 namespace kda_check::explain {
 
-inline constexpr std::array<std::size_t, 3> block_sides = {16, 32, 64};
+inline constexpr std::array<std::size_t, 4> block_sides = {8, 16, 32, 64};
 
 /// Worst over all diagonal blocks of one side.
 struct BlockGrowth {
-  double largest_power = 0;  ///< largest |entry| of L, L^2, L^4 ... up to the power side / 2
-  std::size_t power = 1;     ///< where that is
-  Place power_place;         ///< its row is the first one of the block
+  Peak power;                ///< largest |entry| of L, L^2, L^4 ... up to the power side / 2
+  std::size_t exponent = 1;  ///< of that power
   double doubling = 0;       ///< largest |entry| of those powers and of doubling's partial products
   double horner = 0;         ///< largest |entry| of the partial sums I - L + L^2 - ...
-  /// Largest of (the largest of those powers and products, the inverse) / (largest entry of the inverse), one
-  /// block at a time: what doubling multiplies the unit roundoff by.
+  /// Largest of (the largest of those powers and products) / (the largest entry of the inverse), one chunk at
+  /// a time: what doubling multiplies the unit roundoff by.
   double doubling_amplification = 1;
 };
 
 struct InverseGrowth {
   double largest_L = 0;        ///< |entry|
   double largest_inverse = 1;  ///< |entry| of the inverse of whole chunks
-  Place inverse_place;         ///< its row is that of the entry
   double norm = 1;             ///< largest sum of |entries| of a row
   /// Largest entry of |A| |L| |A| over that of A = (I + L)^-1: what forms that solve row by row multiply the
   /// unit roundoff by, at most and to first order (N. Higham, Accuracy and Stability of Numerical Algorithms,
   /// 2nd ed., section 8.1).
   double substitution_amplification = 0;
-  std::array<BlockGrowth, 3> blocks;  ///< by block_sides
+  std::array<BlockGrowth, block_sides.size()> blocks;  ///< by block_sides
 
   void merge(const InverseGrowth& later);
 };
 
-/// L of one chunk, strictly lower: beta_i sum_k read_ik k_jk exp(G_i - G_j). k, read (k, or erase * k) and G
-/// are [rows][stride].
+/// L of one chunk, strictly lower: beta_i sum_k read_ik k_jk exp(G_i - G_j). k, read (k, or erase * k) and
+/// the decays of the tokens, exp(g), are [rows][key_dim].
 struct ChunkKeys {
-  std::size_t rows, key_dim, stride;
-  const double *k, *read, *G, *beta;
+  std::size_t rows, key_dim;
+  const double *k, *read, *decay, *beta;
 };
 std::vector<double> strict_lower(const ChunkKeys& chunk);
 
