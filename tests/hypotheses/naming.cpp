@@ -183,6 +183,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
         for (std::size_t v = 0; v < d.V; ++v) {
           S[k][v] =
               is("initial_state_missing") ? 0 : p.initial_state->value(at(first_swapped, s.index, k, v));
+          if (is("initial_state_in_bf16")) S[k][v] = to_bits(S[k][v], 8);
           if (is("sequence_goes_on") && s.index > 0)
             S[k][v] = answer.final_state.value(at(false, s.index - 1, k, v));
         }
@@ -314,7 +315,8 @@ Case case_for(const std::string& name) {
     c.H = c.HV = 2;
   c.small_keys = c.l2norm = c.l2norm || name.starts_with("epsilon_");
   if (name == "l2norm_missing") c.small_keys = false;
-  c.slow = name == "tail_decay_stale" || name == "stale_rows" || name == "final_state_unwritten";
+  c.slow = name == "initial_state_in_bf16" || name == "tail_decay_stale" || name == "stale_rows" ||
+           name == "final_state_unwritten";
   if (name == "carried_state_transposed") c.K = c.V = 32;
   if (name == "sequence_goes_on") c.cu_seqlens = {0, 60, 130};
   return c;

@@ -26,7 +26,7 @@ enum class BetaOn : unsigned char { both, value, prediction, value_alone };
 /// Where epsilon is, in x / sqrt(sum of x^2 + epsilon).
 enum class Epsilon : unsigned char { inside, missing, outside, least, of_mean };
 
-double identity(double x);
+double unchanged(double x);
 double sigmoid(double x);
 double softplus(double x);
 double to_bf16(double x);
@@ -81,9 +81,10 @@ struct Interpretation {
   std::optional<std::size_t> stale_row;   ///< the token whose row of o is that of the one before
   std::optional<std::size_t> lost_state;  ///< the token that reads zeros for the state before it
   // Roundings.
-  Function round_beta = &identity, round_decay = &identity, round_residual = &identity,
-           round_state = &identity,  ///< as o reads it
-      round_stored = &identity;      ///< as the next token reads it
+  Function round_beta = &unchanged, round_decay = &unchanged, round_residual = &unchanged,
+           round_initial = &unchanged,  ///< the initial state
+      round_state = &unchanged,         ///< as o reads it
+      round_stored = &unchanged;        ///< as the next token reads it
   // Of a kernel in chunks of so many rows.
   std::size_t chunk = 64;
   bool loses_states = false;       ///< each chunk starts from zeros
@@ -92,7 +93,7 @@ struct Interpretation {
   bool stale_rows = false;         ///< ... and adds what the chunk before wrote in the rows that it lacks
   bool carries_undecayed = false;  ///< a chunk adds its writes to the state before it, which does not decay
   bool writes_undecayed = false;   ///< ... its writes as they are, without their decay to the chunk's end
-  Function round_carried = &identity, round_sums = &identity;  ///< states between chunks; sums of gates
+  Function round_carried = &unchanged, round_sums = &unchanged;  ///< states between chunks; sums of gates
 };
 
 /// Tokens [begin, end) of a sequence, in a head.
