@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "bench/bench.hpp"
 #include "kda/pool/pool.hpp"
+#include "kda/problem/shapes.hpp"
 
 namespace kda_check::bench {
 
@@ -32,7 +33,7 @@ kda::Problem step_of_decoding(kda::Problem tokens) {
   std::vector<std::int64_t> slots(d.N + d.N / 4);
   std::iota(slots.begin(), slots.end(), 0);
   std::ranges::sort(slots, {}, [](std::int64_t slot) { return uniform(11, static_cast<std::size_t>(slot)); });
-  tensor::Shape shape = kda::expected_shape(*kda::find_spec("final_state"), d, tokens.options.state_v_first);
+  tensor::Shape shape = kda::shape_of("final_state", tokens);
   shape[0] = slots.size();
   slots.resize(d.N);
   kda::PoolCall call;
@@ -95,9 +96,7 @@ std::size_t least_traffic(const kda::Problem& problem, numeric::DType dtype) {
   for (const auto* const tensor : {&problem.A_log, &problem.dt_bias, &problem.initial_state})
     if (*tensor) bytes += (*tensor)->bytes();
   const auto result_bytes = [&](std::string_view name, numeric::DType stored) {
-    const tensor::Shape shape =
-        kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first);
-    return tensor::element_count(shape) * numeric::format_of(stored).bytes;
+    return tensor::element_count(kda::shape_of(name, problem)) * numeric::format_of(stored).bytes;
   };
   return bytes + result_bytes("o", dtype) + result_bytes("final_state", kda::state_dtype(dtype));
 }

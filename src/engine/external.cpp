@@ -14,6 +14,7 @@
 #include "engine/context.hpp"
 #include "fixture/writer.hpp"
 #include "kda/pool/pool.hpp"
+#include "kda/problem/shapes.hpp"
 #include "plan/reproduction.hpp"
 
 namespace kda_check::engine {
@@ -43,9 +44,7 @@ std::vector<std::string> names_of(const kda::Problem& problem, kda::Pass pass) {
 
 Tensor filled(const std::string& name, Fill fill, const kda::Problem& problem) {
   const numeric::DType dtype = kda::dtype_of(name, problem, problem.dtype());
-  Tensor tensor(
-      name, dtype,
-      kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first));
+  Tensor tensor(name, dtype, kda::shape_of(name, problem));
   if (fill != Fill::huge) {
     for (std::size_t i = 0; i < tensor.bytes(); i += sizeof unwritten)
       std::memcpy(tensor.data() + i, &unwritten, sizeof unwritten);
@@ -115,9 +114,7 @@ Answered read_answer(const std::string& path, const ExternalProgram& program, co
     const fixture::DatasetInfo* const info = group.tensor(name);
     if (info == nullptr) continue;
     const tensor::Shape wanted =
-        name == "state_pool"
-            ? problem.pool->states.shape()
-            : kda::expected_shape(*kda::find_spec(name), asked.dimensions(), asked.options.state_v_first);
+        name == "state_pool" ? problem.pool->states.shape() : kda::shape_of(name, asked);
     const tensor::Shape by_head{problem.dimensions().HV, problem.dimensions().decays()};  // as dt_bias may be
     if (info->shape != wanted && !(name == "ddt_bias" && info->shape == by_head))
       throw NoAnswer{Verdict::fail, fmt::format("its {} is {}; wanted {}", name,

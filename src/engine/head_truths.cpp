@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "base/threads/parallel.hpp"
+#include "kda/truth/places.hpp"
 
 namespace kda_check::engine {
 
@@ -42,27 +43,22 @@ void for_heads(TruthSource& source, std::size_t query_heads,
 
 kda::OracleSink ForwardTruths::kept(std::size_t first, std::size_t count, Held& held, bool on_gpu) const {
   const kda::Dimensions& d = problem_.dimensions();
-  const std::size_t group = problem_.heads_per_group(), heads = count * group, row = heads * d.V,
-                    state_size = d.K * d.V;
-  held.final_state.resize(d.N * heads * state_size);
+  const std::size_t group = problem_.heads_per_group(), heads = count * group, row = heads * d.V;
+  held.final_state.resize(d.N * heads * d.K * d.V);
   held.o_on_gpu = on_gpu ? room_on_gpu(d.B * d.T * row) : kda::TensorOnGpu();
   const bool is_on_gpu = held.o_on_gpu.memory != nullptr;
   if (!is_on_gpu) held.o.resize(d.B * d.T * row);
-  kda::OracleSink sink;
-  sink.output = [=, T = d.T, threads = threads_, &held](const kda::OracleOutput& block) {
-    if (is_on_gpu)
-      return kda::upload_part(held.o_on_gpu, (block.batch * T + block.begin) * row, block.count * row,
-                              block.hi);
+  const auto keep_o = [=, threads = threads_, &held](const kda::OraclePart& part) {
+    if (is_on_gpu) return kda::upload_part(held.o_on_gpu, part.first, part.count, part.hi);
     // Who fills memory first pays for it.
-    parallel_for(block.count, threads, [&](std::size_t token, int) {
-      std::copy_n(block.hi + token * row, row, &held.o[(block.batch * T + block.begin + token) * row]);
+    parallel_for(part.count / row, threads, [&](std::size_t token, int) {
+      std::copy_n(part.hi + token * row, row, &held.o[part.first + token * row]);
     });
   };
-  sink.state = [=, &held](const kda::OracleState& state) {
-    const std::size_t head = state.head - first * group;
-    std::copy_n(state.hi, state_size, &held.final_state[(state.sequence * heads + head) * state_size]);
+  const auto keep_state = [&held](const kda::OraclePart& part) {
+    std::copy_n(part.hi, part.count, &held.final_state[part.first]);
   };
-  return sink;
+  return kda::by_places(d, keep_o, keep_state, {first * group, (first + count) * group});
 }
 
 HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::OracleSink& also, bool on_gpu) {

@@ -17,7 +17,7 @@ void ParityTable::take(const explain::Trial& trial, const kda::Problem& problem)
 
 report::Section ParityTable::section(const Answered& who, const std::string& path,
                                      const std::string& repro) const {
-  const std::span<const explain::ParityWay> ways = explain::parity_ways();
+  const std::vector<std::string_view> ways = explain::parity_ways();
   report::Section section;
   section.key = "parity", section.path = path;
   section.columns = {{"answer", {}, Show::data},
@@ -27,10 +27,10 @@ report::Section ParityTable::section(const Answered& who, const std::string& pat
   report::Table table;
   table.key = "ways";
   table.columns = {{"way", {}}};
-  for (const explain::ParityWay& way : ways.first(ways.size() - 1))
-    table.columns.push_back({std::string(way.name), {}});
+  for (std::size_t column = 0; column + 1 < ways.size(); ++column)
+    table.columns.push_back({std::string(ways[column]), {}});
   for (std::size_t row = 1; row < ways.size(); ++row) {
-    table.rows.push_back({std::string(ways[row].name)});
+    table.rows.push_back({std::string(ways[row])});
     for (std::size_t column = 0; column + 1 < ways.size(); ++column)
       table.rows.back().emplace_back(column >= row                 ? std::string()
                                      : cells_[row][column].empty() ? std::string("-")

@@ -16,6 +16,7 @@
 #include "engine/judged.hpp"
 #include "engine/missing_options.hpp"
 #include "engine/twin_heads.hpp"
+#include "kda/problem/shapes.hpp"
 #include "plan/selection.hpp"
 #include "report/rows.hpp"
 #include "tensor/rearranged.hpp"
@@ -93,9 +94,7 @@ void begin_ahead(Context& context, const Group& group) {
 
 /// Of a tensor of the ordinary form of a call, as places are told: that in the call.
 tensor::Shape shape_in_call(const kda::PoolCall& call, std::string_view name) {
-  if (name != "o") return call.states.shape();
-  return kda::expected_shape(*kda::find_spec(name), call.problem.dimensions(),
-                             call.problem.options.state_v_first);
+  return name == "o" ? kda::shape_of(name, call.problem) : call.states.shape();
 }
 
 /// How the outputs of a plan are computed, one search for each and its pass.

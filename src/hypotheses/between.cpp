@@ -10,6 +10,7 @@
 #include "base/threads/parallel.hpp"
 #include "hypotheses/cuts.hpp"
 #include "hypotheses/errors.hpp"
+#include "hypotheses/walk.hpp"
 #include "kda/arithmetic/launch_words.hpp"
 
 namespace kda_check::hypotheses {
@@ -17,8 +18,6 @@ namespace kda_check::hypotheses {
 namespace {
 
 using numeric::DType;
-
-constexpr std::size_t most_steps = 100;  ///< there are fewer settings
 
 /// Of each tensor.
 using TensorValues = std::map<std::string, Differences>;
@@ -86,8 +85,7 @@ class Walk {
     found_.left_of_b = mean_of(shares_of(minus(reached_, y_b)));
     begin_ = reached_;
     common_steps();
-    for (std::size_t i = 0; i < most_steps && take_nearest(); ++i) {
-    }
+    take_settings();
     take_rest();
     return std::move(found_);
   }
@@ -177,33 +175,25 @@ class Walk {
   }
 
   /// Where no setting moves a bit alone, one that others may need: those of the form come before roundings.
-  /// False where none is possible.
-  bool take_nearest() {
-    const std::vector<Setting> there = differing_settings(goal_, now_, problem()),
-                               instead = differing_settings(now_, goal_, problem());
-    std::vector<Hypothesis> tries;
-    for (const Setting& setting : there) tries.push_back(with_setting(now_, setting, problem()));
+  void take_settings() {
     constexpr double nowhere = std::numeric_limits<double>::max();
-    std::vector<double> lefts(tries.size(), nowhere);
-    parallel_for(tries.size(), threads_, [&](std::size_t i, int) {
-      if (!is_possible(tries[i], problem())) return;
-      const TensorValues values = computed(tries[i], 1);
-      if (values != reached_) lefts[i] = std::min(left(values), nowhere / 2);
-    });
-    const auto best = std::ranges::min_element(lefts);
-    if (best != lefts.end() && *best != nowhere) {
-      const auto i = static_cast<std::size_t>(best - lefts.begin());
-      now_ = tries[i];
-      take(there[i].word, instead[i].word, computed(now_, threads_));
+    const auto candidates = [&](const Hypothesis& now) { return changes(now, goal_, problem()); };
+    const auto lefts_of = [&](const std::vector<Change>& list) {
+      std::vector<double> lefts(list.size(), nowhere);
+      parallel_for(list.size(), threads_, [&](std::size_t i, int) {
+        const TensorValues values = computed(list[i].hypothesis, 1);
+        if (values != reached_) lefts[i] = std::min(left(values), nowhere / 2);
+      });
+      return lefts;
+    };
+    walk(now_, candidates, lefts_of, [&](const Change& change, double left) {
+      now_ = change.hypothesis;
+      if (left == nowhere)
+        found_.without_effect.push_back(change.after);
+      else
+        take(change.after, change.before, computed(now_, threads_));
       return true;
-    }
-    for (std::size_t i = 0; i < tries.size(); ++i)
-      if (is_possible(tries[i], problem())) {
-        found_.without_effect.push_back(there[i].word);
-        now_ = tries[i];
-        return true;
-      }
-    return false;
+    });
   }
 
   /// What is possible together only, and the launch.

@@ -5,6 +5,8 @@
 
 #include "kda/bounds/log_decays.hpp"
 #include "kda/problem/heads.hpp"
+#include "kda/problem/shapes.hpp"
+#include "kda/truth/places.hpp"
 #include "numeric/formats.hpp"
 
 namespace kda_check::hypotheses {
@@ -176,12 +178,9 @@ class Cutting {
     const kda::Dimensions& d = before.dimensions();
     std::vector<double> exact(d.HV * d.K * d.V);
     kda::run_oracle(before, {kda::OraclePrecision::double_double}, threads_,
-                    {.output = [](const kda::OracleOutput&) {},
-                     .state =
-                         [&](const kda::OracleState& state) {
-                           std::copy_n(state.hi, d.K * d.V,
-                                       exact.begin() + static_cast<std::ptrdiff_t>(state.head * d.K * d.V));
-                         }});
+                    kda::by_places(d, {}, [&](const kda::OraclePart& part) {
+                      std::copy_n(part.hi, part.count, &exact[part.first]);
+                    }));
     kda::RunOptions options;
     if (forward_ != nullptr) options = forward_->options;
     options.threads = threads_;
@@ -189,12 +188,9 @@ class Cutting {
     const kda::Tensors brought = kda::run_pass(kda::Pass::forward, variant, before, options);
     // One state for each sequence of the whole, of which this one's is read.
     const auto states_of = [&](numeric::DType dtype, auto value) {
-      tensor::Tensor states("initial_state", dtype,
-                            kda::expected_shape(*kda::find_spec("final_state"), of_heads.dimensions(),
-                                                of_heads.options.state_v_first));
+      tensor::Tensor states = kda::zeros_of("initial_state", of_heads, dtype);
       const std::size_t count = states.size() / of_heads.dimensions().N;
-      for (std::size_t i = 0; i < states.size(); ++i)
-        states.set(i, i / count == sequence.index ? value(i % count) : 0);
+      for (std::size_t i = 0; i < count; ++i) states.set(sequence.index * count + i, value(i));
       return states;
     };
     const tensor::Tensor& computed = brought.at("final_state");

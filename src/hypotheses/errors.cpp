@@ -1,9 +1,11 @@
 #include "hypotheses/errors.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
+#include "kda/truth/places.hpp"
 #include "numeric/product_sum.hpp"
 
 namespace kda_check::hypotheses {
@@ -11,29 +13,17 @@ namespace kda_check::hypotheses {
 HeldOracle hold_oracle(const kda::Problem& problem, const kda::OracleOptions& options, int threads) {
   const kda::Dimensions& d = problem.dimensions();
   HeldOracle held;
-  ExactValues &o = held["o"], &final_state = held["final_state"];
-  const auto size = [](ExactValues& values, std::size_t count) {
-    values.hi.resize(count), values.lo.resize(count);
+  const auto kept = [&](const char* name, std::size_t size) -> kda::TakePart {
+    ExactValues& values = held[name];
+    values.hi.resize(size), values.lo.resize(size);
+    return [&values](const kda::OraclePart& part) {
+      std::copy_n(part.hi, part.count, values.hi.data() + part.first);
+      std::copy_n(part.lo, part.count, values.lo.data() + part.first);
+    };
   };
-  size(o, d.B * d.T * d.HV * d.V);
-  size(final_state, d.N * d.HV * d.K * d.V);
-  const auto keep = [](ExactValues& values, std::size_t first, std::size_t count, const double* hi,
-                       const double* lo) {
-    std::memcpy(values.hi.data() + first, hi, count * sizeof(double));
-    std::memcpy(values.lo.data() + first, lo, count * sizeof(double));
-  };
-  kda::run_oracle(problem, options, threads,
-                  {.output =
-                       [&](const kda::OracleOutput& part) {
-                         const std::size_t row = d.HV * d.V;
-                         keep(o, (part.batch * d.T + part.begin) * row, part.count * row, part.hi, part.lo);
-                       },
-                   .state =
-                       [&](const kda::OracleState& part) {
-                         const std::size_t count = d.K * d.V;
-                         keep(final_state, (part.sequence * d.HV + part.head) * count, count, part.hi,
-                              part.lo);
-                       }});
+  kda::run_oracle(
+      problem, options, threads,
+      kda::by_places(d, kept("o", d.B * d.T * d.HV * d.V), kept("final_state", d.N * d.HV * d.K * d.V)));
   return held;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 
 #include "hypotheses/search_limits.hpp"
@@ -14,13 +15,16 @@ constexpr std::size_t block_size = 16;  ///< elements that a fault spoils togeth
 constexpr std::size_t short_row = 8;    ///< rows below it are blocks with their neighbours: those of tokens
 constexpr double nothing = 1e-20;       ///< of a block's squared error: what a projection leaves of none
 
+}  // namespace
+
 double mean_of(const std::vector<double>& list) {
   double sum = 0;
   for (const double value : list) sum += value;
   return list.empty() ? 0 : sum / static_cast<double>(list.size());
 }
-
-}  // namespace
+double least_of(const std::vector<double>& list, double of_none) {
+  return list.empty() ? of_none : *std::ranges::min_element(list);
+}
 
 Explained::Explained(const kda::Tensors& output, const HeldOracle& truth, std::size_t from_token) {
   for (const auto& [name, tensor] : output) {
@@ -93,15 +97,14 @@ std::vector<double> Explained::means(const kda::Tensors& prediction, bool robust
   return list;
 }
 
-double Explained::by(const kda::Tensors& prediction) const {
-  return mean_of(means(prediction, false, [](double explained) { return explained; }));
+std::vector<double> Explained::by(const kda::Tensors& prediction) const {
+  return means(prediction, false, std::identity{});
 }
-double Explained::robustly_by(const kda::Tensors& prediction) const {
-  return mean_of(means(prediction, true, [](double explained) { return explained; }));
+std::vector<double> Explained::robustly_by(const kda::Tensors& prediction) const {
+  return means(prediction, true, std::identity{});
 }
-double Explained::least_robustly_by(const kda::Tensors& prediction) const {
-  const std::vector<double> shares = means(prediction, true, [](double explained) { return explained; });
-  return shares.empty() ? 1 : *std::ranges::min_element(shares);
+std::vector<double> Explained::blocks_explained_by(const kda::Tensors& prediction, double least) const {
+  return means(prediction, true, [&](double explained) { return explained >= least ? 1.0 : 0.0; });
 }
 bool Explained::gives_most(const kda::Tensors& prediction) const {
   std::set<double> given_errors;
@@ -134,13 +137,4 @@ bool Explained::gives_most(const kda::Tensors& prediction) const {
   }
   return given_errors.size() >= fewest_errors_of_starts;
 }
-double Explained::blocks_explained_by(const kda::Tensors& prediction, double least) const {
-  return mean_of(means(prediction, true, [&](double explained) { return explained >= least ? 1.0 : 0.0; }));
-}
-double Explained::fewest_blocks_explained_by(const kda::Tensors& prediction, double least) const {
-  const std::vector<double> shares =
-      means(prediction, true, [&](double explained) { return explained >= least ? 1.0 : 0.0; });
-  return shares.empty() ? 0 : *std::ranges::min_element(shares);
-}
-
 }  // namespace kda_check::hypotheses

@@ -10,6 +10,9 @@
 
 namespace kda_check::hypotheses {
 
+double mean_of(const std::vector<double>& list);
+double least_of(const std::vector<double>& list, double of_none);
+
 /// An output y whose truth is x, y - x being its error, held to compare predictions y_h with.
 ///
 /// A row is the last axis of a tensor. What a prediction explains of a row is 1 - |y - y_h|^2 / |y - x|^2, no
@@ -20,21 +23,17 @@ class Explained {
   /// [1,T,..] the rows of earlier tokens are left out.
   Explained(const kda::Tensors& output, const HeldOracle& truth, std::size_t from_token = 0);
 
-  /// The mean over rows, of all tensors their mean: 1 where every bit is predicted, 0 by the truth.
-  double by(const kda::Tensors& prediction) const;
+  /// Of each tensor the mean over rows: 1 where every bit is predicted, 0 by the truth.
+  std::vector<double> by(const kda::Tensors& prediction) const;
   /// What a search climbs: the same over blocks of 16 elements, each without its part along the truth. A
   /// fault in some columns or rows spoils those blocks alone, and a wrong factor none.
-  double robustly_by(const kda::Tensors& prediction) const;
-  /// That of the tensor where it is smallest.
-  double least_robustly_by(const kda::Tensors& prediction) const;
+  std::vector<double> robustly_by(const kda::Tensors& prediction) const;
+  /// The share of those blocks of which `least` or more is explained: what a fault elsewhere does not change.
+  std::vector<double> blocks_explained_by(const kda::Tensors& prediction, double least) const;
   /// Whether it gives half of the tiles, of 16 rows of a head, that have an error in every tensor to the bit,
   /// and enough errors that are not alike, of so many tokens at least: then what is left of others is a
   /// fault. A computation that differs has some of it in nearly every tile.
   bool gives_most(const kda::Tensors& prediction) const;
-  /// The share of those blocks of which `least` or more is explained: what a fault elsewhere does not change.
-  double blocks_explained_by(const kda::Tensors& prediction, double least) const;
-  /// Likewise.
-  double fewest_blocks_explained_by(const kda::Tensors& prediction, double least) const;
   /// Elements that have an error, and those that are NaN or infinite where the truth is not: they explain
   /// nothing.
   std::size_t errors() const { return errors_; }
@@ -56,7 +55,8 @@ class Explained {
     const double* truth;
     std::vector<Block> rows, blocks;
   };
-  /// Of each tensor the mean over its blocks, or rows, of what `value` makes of what is explained.
+  /// Of each tensor that has errors the mean over its blocks, or rows, of what `value` makes of what is
+  /// explained.
   template <class Value>
   std::vector<double> means(const kda::Tensors& prediction, bool robust, Value value) const;
 

@@ -10,6 +10,7 @@
 
 #include "base/names.hpp"
 #include "hypotheses/launch_search.hpp"
+#include "hypotheses/walk.hpp"
 #include "kda/arithmetic/launch_words.hpp"
 #include "kda/arithmetic/presets.hpp"
 #include "kda/arithmetic/stored_words.hpp"
@@ -37,10 +38,6 @@ bool has_point(const kda::CastPointRow& row, const Hypothesis& hypothesis, const
     return hypothesis.options.arithmetic.segments.merge != kda::SegmentMerge::none;
   return (hypothesis.pass == kda::Pass::backward || !row.backward) &&
          (hypothesis.variant->axes.chunk ? row.in_chunk_form : row.in_token_forms);
-}
-
-std::string text_of(Rounding rounding) {
-  return rounding == Rounding::none ? "not rounded" : fmt::format("rounded to {}", name_of(rounding));
 }
 
 /// "key=value" of a key, as describe() has it: that of the token forms leaves out what is usual, which that
@@ -83,9 +80,11 @@ class Neighbours {
   }
 
  private:
-  void add(Hypothesis hypothesis) {
+  void add(Hypothesis hypothesis, std::string step) {
+    hypothesis.step = std::move(step);
     if (is_possible(hypothesis, problem_)) found_.push_back(std::move(hypothesis));
   }
+  void add(const Setting& setting) { add(with_setting(known_, setting, problem_), setting.word); }
 
   void add_value(const std::string& key, std::string name) {
     const bool is_segments = key == "segments",
@@ -102,12 +101,9 @@ class Neighbours {
   void add_word(const std::string& key, const std::string& word) {
     Hypothesis hypothesis = known_;
     set_word(hypothesis.options.arithmetic, word);
-    const std::string before = word_of(known_.options.arithmetic, hypothesis.variant->axes, key);
-    hypothesis.word = word_of(hypothesis.options.arithmetic, hypothesis.variant->axes, key);
-    if (hypothesis.word == before) return;
-    hypothesis.change = fmt::format("{} -> {}", before, hypothesis.word);
-    hypothesis.step = hypothesis.word;
-    add(std::move(hypothesis));
+    std::string step = word_of(hypothesis.options.arithmetic, hypothesis.variant->axes, key);
+    if (step != word_of(known_.options.arithmetic, hypothesis.variant->axes, key))
+      add(std::move(hypothesis), std::move(step));
   }
 
   void add_chunk_sizes() {
@@ -117,31 +113,17 @@ class Neighbours {
   }
 
   void add_chunk_size(std::size_t size) {
-    if (size == known_.options.chunk_size) return;
-    Hypothesis hypothesis = known_;
-    hypothesis.options.chunk_size = size;
-    hypothesis.change = fmt::format("chunks of {} -> {}", known_.options.chunk_size, size);
-    hypothesis.step = fmt::format("chunk-size={}", size);
-    add(std::move(hypothesis));
+    if (size != known_.options.chunk_size)
+      add({fmt::format("chunk-size={}", size), nullptr, Rounding::none, size});
   }
 
   void add_cast_points() {
     const kda::CastPoints casts = casts_of(known_, problem_);
-    for (const kda::CastPointRow& row : kda::cast_point_rows()) {
-      if (!has_point(row, known_, problem_)) continue;
-      for (const Rounding rounding : roundings) {
-        if (rounding == casts.*row.point) continue;
-        Hypothesis hypothesis = known_;
-        hypothesis.options.arithmetic.storage = kda::Storage::named;
-        hypothesis.options.arithmetic.casts = casts;
-        hypothesis.options.arithmetic.casts.*row.point = rounding;
-        hypothesis.change =
-            fmt::format("storage: {} {} -> {}", row.name, text_of(casts.*row.point), text_of(rounding));
-        hypothesis.word = word_of(hypothesis.options.arithmetic, hypothesis.variant->axes, "storage");
-        hypothesis.step = fmt::format("{}@{}", name_of(rounding), row.name);
-        add(std::move(hypothesis));
-      }
-    }
+    for (const kda::CastPointRow& row : kda::cast_point_rows())
+      if (has_point(row, known_, problem_))
+        for (const Rounding rounding : roundings)
+          if (rounding != casts.*row.point)
+            add({fmt::format("{}@{}", name_of(rounding), row.name), row.point, rounding, 0});
     if (known_.variant->axes.chunk)
       for (const Rounding rounding : roundings) add_operands(casts, rounding);
   }
@@ -153,10 +135,7 @@ class Neighbours {
     for (const kda::CastPointRow& row : kda::cast_point_rows())
       if (row.is_operand && has_point(row, known_, problem_))
         hypothesis.options.arithmetic.casts.*row.point = rounding;
-    hypothesis.change = fmt::format("storage: all operands {}", text_of(rounding));
-    hypothesis.step = fmt::format("{}@products", name_of(rounding));
-    hypothesis.word = word_of(hypothesis.options.arithmetic, hypothesis.variant->axes, "storage");
-    add(std::move(hypothesis));
+    add(std::move(hypothesis), fmt::format("{}@products", name_of(rounding)));
   }
 
   const Hypothesis& known_;
@@ -164,6 +143,16 @@ class Neighbours {
   const std::size_t longest_;  ///< tokens of a sequence
   std::vector<Hypothesis> found_;
 };
+
+Hypothesis usual_of(const kda::Variant& variant, const Problem& problem, DType dtype, kda::Pass pass) {
+  Hypothesis hypothesis;
+  hypothesis.variant = &variant;
+  hypothesis.pass = pass;
+  hypothesis.options.dtype = dtype;
+  hypothesis.options.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);
+  hypothesis.options.arithmetic = variant.default_arithmetic(problem, dtype);
+  return hypothesis;
+}
 
 /// "launch=pairs:2x32x1"; empty where it is the one that is taken for an open one.
 std::string launch_word(const Hypothesis& hypothesis, const Problem& problem) {
@@ -228,6 +217,16 @@ Hypothesis with_setting(Hypothesis hypothesis, const Setting& setting, const Pro
   return hypothesis;
 }
 
+std::vector<Change> changes(const Hypothesis& from, const Hypothesis& to, const Problem& problem) {
+  std::vector<Change> list;
+  const std::vector<Setting> before = differing_settings(from, to, problem),
+                             after = differing_settings(to, from, problem);
+  for (std::size_t i = 0; i < after.size(); ++i)
+    if (Hypothesis changed = with_setting(from, after[i], problem); is_possible(changed, problem))
+      list.push_back({before[i].word, after[i].word, std::move(changed)});
+  return list;
+}
+
 Hypothesis with_outputs_in(Hypothesis hypothesis, DType dtype, const Problem& problem) {
   hypothesis.options.arithmetic.casts = casts_of(hypothesis, problem);
   hypothesis.options.arithmetic.storage = kda::Storage::named;
@@ -249,7 +248,6 @@ std::optional<Hypothesis> combined(const Hypothesis& base, const Hypothesis& a, 
       return std::nullopt;
     both = with_setting(std::move(both), setting, problem);
   }
-  both.word = a.word + "," + b.word;
   if (!is_possible(both, problem)) return std::nullopt;
   return both;
 }
@@ -306,17 +304,8 @@ std::vector<Hypothesis> starts(const Problem& problem, DType dtype, kda::Pass pa
     }
   };
   const std::span<const kda::Preset> presets = kda::presets();
-  const auto usual_of = [&](const kda::Variant& variant) {
-    Hypothesis hypothesis;
-    hypothesis.variant = &variant;
-    hypothesis.pass = pass;
-    hypothesis.options.dtype = dtype;
-    hypothesis.options.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);
-    hypothesis.options.arithmetic = variant.default_arithmetic(problem, dtype);
-    return hypothesis;
-  };
   const auto add_preset = [&](const kda::Variant& variant, const kda::Preset& preset) {
-    Hypothesis hypothesis = usual_of(variant);
+    Hypothesis hypothesis = usual_of(variant, problem, dtype, pass);
     hypothesis.preset = preset.name;
     kda::set_axis(hypothesis.options.arithmetic, preset.name);
     add_in_chunks(std::move(hypothesis));
@@ -330,7 +319,7 @@ std::vector<Hypothesis> starts(const Problem& problem, DType dtype, kda::Pass pa
     if (kda::is_on_gpu(*variant)) continue;
     for (auto preset = presets.rbegin(); preset != presets.rend(); ++preset)
       if (preset->variant.empty()) add_preset(*variant, *preset);
-    add_in_chunks(usual_of(*variant));
+    add_in_chunks(usual_of(*variant, problem, dtype, pass));
   }
   return found;
 }
@@ -339,12 +328,8 @@ std::vector<Hypothesis> plain_starts(const Problem& problem, DType dtype, kda::P
   const kda::Variant& chunk = kda::variant_named("chunk");
   std::vector<Hypothesis> found;
   const auto add = [&](std::size_t size, std::initializer_list<std::string> words) {
-    Hypothesis hypothesis;
-    hypothesis.variant = &chunk;
-    hypothesis.pass = pass;
-    hypothesis.options.dtype = dtype;
+    Hypothesis hypothesis = usual_of(chunk, problem, dtype, pass);
     hypothesis.options.chunk_size = size;
-    hypothesis.options.arithmetic = chunk.default_arithmetic(problem, dtype);
     for (const std::string& word : words) kda::set_axis(hypothesis.options.arithmetic, word);
     if (is_possible(hypothesis, problem)) found.push_back(std::move(hypothesis));
   };

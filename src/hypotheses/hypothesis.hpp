@@ -12,7 +12,7 @@ namespace kda_check::hypotheses {
 struct Hypothesis {
   const kda::Variant* variant = nullptr;
   std::string preset;  ///< empty: as the variant computes where nothing is asked
-  std::string change;  ///< what is not the preset's: "special=triton -> special=ieee"; empty: nothing
+  std::string change;  ///< what is not the preset's (described_from): "special=ieee"; empty: nothing
   std::string word;    ///< the same as --arithmetic takes it: "special=ieee"; of several with commas between
   std::size_t changes = 0;  ///< how many
   std::string step;         ///< of a move what it sets: "decay=pair", "bf16@v_new", "chunk-size=16"

@@ -5,6 +5,7 @@
 #include "hypotheses/climb.hpp"
 #include "hypotheses/launch_search.hpp"
 #include "hypotheses/search_limits.hpp"
+#include "hypotheses/walk.hpp"
 
 namespace kda_check::hypotheses {
 
@@ -37,6 +38,10 @@ class Search {
         for (std::size_t i = 0; i < std::min(best.size(), climbed); ++i) with_launch(best[i]);
       Scores::sort(best);
     }
+    if (best.empty()) {  // no known computation is one of such a problem
+      found.end = Identity::stranger;
+      return found;
+    }
     Scored now = best.front();
     if (settings_.starts_only) {
       // Of those that explain as much one that need not be excused.
@@ -59,7 +64,11 @@ class Search {
     }
     if (settings_.licence) {
       Scored other = scores_.of(licensed(now.hypothesis, *settings_.licence, problem()));
-      if (other.score >= now.score - as_good) now = std::move(other);
+      if (other.score >= now.score - as_good) {
+        if (identity(other.hypothesis, problem()) != identity(now.hypothesis, problem()))
+          other.hypothesis = described(std::move(other.hypothesis));
+        now = std::move(other);
+      }
     }
     if (settings_.ties) found.cannot_be_told_apart = ties(now);
     found.hypothesis = now.hypothesis;
@@ -196,28 +205,41 @@ class Search {
     return list;
   }
 
+  /// Of the same variant, those that differ in the fewest settings first.
+  std::vector<Hypothesis> nearest_starts(const Hypothesis& one) const {
+    std::vector<Hypothesis> bases = known_kernels();
+    std::erase_if(bases, [&](const Hypothesis& base) { return base.variant != one.variant; });
+    std::ranges::stable_sort(
+        bases, {}, [&](const Hypothesis& base) { return differing_settings(base, one, problem()).size(); });
+    return bases;
+  }
+
+  Hypothesis described(Hypothesis one) const {
+    const std::vector<Hypothesis> bases = nearest_starts(one);
+    return bases.empty() ? one : described_from(bases.front(), std::move(one), problem());
+  }
+
   /// Of settings that explain as much, the fewest: those of a start, where they cost nothing.
   void simplify(Scored& now) {
     const double enough = now.score - tie;
-    std::vector<Hypothesis> bases = known_kernels();
-    std::erase_if(bases, [&](const Hypothesis& base) { return base.variant != now.hypothesis.variant; });
-    std::ranges::stable_sort(bases, {}, [&](const Hypothesis& base) {
-      return differing_settings(base, now.hypothesis, problem()).size();
-    });
+    std::vector<Hypothesis> bases = nearest_starts(now.hypothesis);
     bases.resize(std::min<std::size_t>(bases.size(), 3));
     std::vector<Scored> simple;
     for (const Hypothesis& base : bases) {
       Scored one = now;
-      for (bool is_simpler = true; is_simpler;) {
-        is_simpler = false;
-        std::vector<Hypothesis> back;
-        for (const Setting& setting : differing_settings(base, one.hypothesis, problem()))
-          back.push_back(with_setting(one.hypothesis, setting, problem()));
-        std::erase_if(back,
-                      [&](const Hypothesis& hypothesis) { return !is_possible(hypothesis, problem()); });
-        const std::vector<Scored> tries = scores_.ranked(std::move(back));
-        if (!tries.empty() && tries.front().score >= enough) one = tries.front(), is_simpler = true;
-      }
+      const auto back = [&](const Hypothesis& from) { return changes(from, base, problem()); };
+      const auto lefts_of = [&](const std::vector<Change>& list) {
+        std::vector<Hypothesis> tries;
+        for (const Change& change : list) tries.push_back(change.hypothesis);
+        std::vector<double> lefts;
+        for (const Scored& tried : scores_.of(std::move(tries))) lefts.push_back(-tried.score);
+        return lefts;
+      };
+      walk(now.hypothesis, back, lefts_of, [&](const Change& change, double left) {
+        if (-left < enough) return false;
+        one = {change.hypothesis, -left};
+        return true;
+      });
       one.hypothesis = described_from(base, std::move(one.hypothesis), problem());
       simple.push_back(std::move(one));
     }
@@ -243,32 +265,33 @@ class Search {
     other.options.arithmetic.launch = launch_of(*other.variant, cuts_.second->part, options);
     const RecordedPart& first = cuts_.first.part;
     if (differing_bits(scores_.prediction(other), first.recorded) == 0 &&
-        second.measured().by(second.prediction(other)) >
-            second.measured().by(second.prediction(found.hypothesis)))
+        mean_of(second.measured().by(second.prediction(other))) >
+            mean_of(second.measured().by(second.prediction(found.hypothesis))))
       found.hypothesis = std::move(other);
   }
 
   void conclude(Identification& found) {
     const kda::Tensors predicted = scores_.prediction(found.hypothesis);
     found.is_as_declared = is_as_declared(found.hypothesis);
-    found.explained = scores_.measured().by(predicted);
     found.differing = differing_bits(predicted, cuts_.first.part.recorded);
     for (const auto& [name, tensor] : cuts_.first.part.recorded) found.elements += tensor.size();
-    double least = scores_.measured().robustly_by(predicted);
-    found.left = 1 - scores_.measured().least_robustly_by(predicted);
-    found.blocks = scores_.measured().blocks_explained_by(predicted, good_from);
-    found.gives_most = scores_.measured().gives_most(predicted);
+    double least = 1;
+    found.left = 0, found.blocks = 1, found.gives_most = true;
+    const auto measure = [&](const Explained& measured, const kda::Tensors& prediction) {
+      const std::vector<double> robustly = measured.robustly_by(prediction);
+      least = std::min(least, mean_of(robustly));
+      found.left = std::max(found.left, 1 - least_of(robustly, 1));
+      found.gives_most = found.gives_most && measured.gives_most(prediction);
+      found.blocks = std::min(found.blocks, mean_of(measured.blocks_explained_by(prediction, good_from)));
+      return mean_of(measured.by(prediction));
+    };
+    found.explained = measure(scores_.measured(), predicted);
     if (cuts_.second) {
       const Scores second(*cuts_.second, settings_.threads, effort_);
       if (second.measured().errors() >= fewest_errors) {
         settle_launch(found, second);
-        const kda::Tensors again = second.prediction(found.hypothesis);
-        found.again = second.measured().by(again);
+        found.again = measure(second.measured(), second.prediction(found.hypothesis));
         found.not_finite += second.measured().not_finite();
-        least = std::min(least, second.measured().robustly_by(again));
-        found.left = std::max(found.left, 1 - second.measured().least_robustly_by(again));
-        found.gives_most = found.gives_most && second.measured().gives_most(again);
-        found.blocks = std::min(found.blocks, second.measured().blocks_explained_by(again, good_from));
       }
     }
     found.tried = effort_.tried;

@@ -8,6 +8,7 @@
 #include "hypotheses/errors.hpp"
 #include "kda/problem/excerpt.hpp"
 #include "kda/problem/heads.hpp"
+#include "kda/problem/shapes.hpp"
 #include "tensor/rearranged.hpp"
 
 namespace kda_check::hypotheses {
@@ -42,8 +43,7 @@ RecordedOutput::RecordedOutput(const kda::Problem& problem, kda::Pass pass, cons
     const numeric::DType recorded = found->second.dtype();
     const bool is_pooled = name == "final_state" && numeric::format_of(recorded).bytes == 2;
     if ((recorded != kda::dtype_of(name, problem, dtype) && !is_pooled) ||
-        found->second.shape() !=
-            kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first))
+        found->second.shape() != kda::shape_of(name, problem))
       continue;
     tensors_.emplace(name, &found->second);
   }

@@ -52,14 +52,14 @@ kda::Tensors Scores::prediction(const Hypothesis& hypothesis, int threads) const
 
 bool Scores::is_settled(const Hypothesis& hypothesis) const {
   const kda::Tensors predicted = prediction(hypothesis);
-  const auto share = [&](double least) { return measured_.blocks_explained_by(predicted, least); };
+  const auto share = [&](double least) { return mean_of(measured_.blocks_explained_by(predicted, least)); };
   const double some = share(0.2);
-  return measured_.fewest_blocks_explained_by(predicted, exact_from) >= settled_from &&
+  return least_of(measured_.blocks_explained_by(predicted, exact_from), 0) >= settled_from &&
          some <= 1 - partly_explained && some - share(0.98) <= partly_explained;
 }
 
 bool Scores::is_hopeless(const Hypothesis& hypothesis) const {
-  return measured_.blocks_explained_by(prediction(hypothesis), 0.5) < hopeless_below;
+  return mean_of(measured_.blocks_explained_by(prediction(hypothesis), 0.5)) < hopeless_below;
 }
 
 std::vector<Scored> Scores::of(std::vector<Hypothesis> list) {
@@ -74,7 +74,7 @@ std::vector<Scored> Scores::of(std::vector<Hypothesis> list) {
   }
   std::vector<double> scores(fresh.size());
   parallel_for(fresh.size(), threads_, [&](std::size_t i, int) {
-    scores[i] = measured_.robustly_by(prediction(all[fresh[i]].hypothesis, 1));
+    scores[i] = mean_of(measured_.robustly_by(prediction(all[fresh[i]].hypothesis, 1)));
   });
   for (std::size_t i = 0; i < fresh.size(); ++i) known_[names[fresh[i]]] = scores[i];
   effort_.tried += fresh.size();

@@ -31,8 +31,8 @@ struct Effort {
   double spent = 0;       ///< in computations on the first cut, in an order of sums that is not slow
 };
 
-/// Scores are Explained::robustly_by; none is computed twice. The cut and the effort must stay. Throws
-/// Error{environment} for want of memory.
+/// Scores are means of Explained::robustly_by; none is computed twice. The cut and the effort must stay.
+/// Throws Error{environment} for want of memory.
 class Scores {
  public:
   Scores(const Cut& cut, int threads, Effort& effort);

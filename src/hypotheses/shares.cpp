@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/threads/parallel.hpp"
+#include "hypotheses/walk.hpp"
 
 namespace kda_check::hypotheses {
 
@@ -20,30 +21,20 @@ constexpr double most_left = 0.33;  ///< of the error, its computation being fou
 constexpr std::array<std::string_view, 6> costly_keys{
     "contraction=", "exponential=", "special=", "reduction=", "accumulator=", "scale=before"};
 
-struct Without {
-  std::string setting;
-  Hypothesis hypothesis;
-};
-
-std::vector<Without> everything_off(const Hypothesis& whole, const kda::Problem& problem) {
+std::vector<Change> everything_off(const Hypothesis& whole, const kda::Problem& problem) {
   Hypothesis ideal = whole;
   ideal.options.arithmetic = kda::ideal_arithmetic();
-  std::vector<Without> list;
-  const std::vector<Setting> there = differing_settings(whole, ideal, problem),
-                             instead = differing_settings(ideal, whole, problem);
-  for (std::size_t i = 0; i < there.size(); ++i) {
-    const bool is_costly =
-        there[i].point != nullptr || std::ranges::any_of(costly_keys, [&](std::string_view key) {
-          return there[i].word.starts_with(key);
-        });
-    Hypothesis without = with_setting(whole, instead[i], problem);
-    if (is_costly && is_possible(without, problem)) list.push_back({there[i].word, std::move(without)});
-  }
+  std::vector<Change> list = changes(whole, ideal, problem);
+  std::erase_if(list, [](const Change& one) {
+    return one.before.find('@') == std::string::npos &&
+           std::ranges::none_of(costly_keys,
+                                [&](std::string_view key) { return one.before.starts_with(key); });
+  });
   if (numeric::format_of(whole.options.dtype).bytes == 2) {
     Hypothesis without = with_outputs_in(whole, numeric::DType::fp32, problem);
     if (is_possible(without, problem))
-      list.push_back(
-          {fmt::format("outputs in {}", numeric::name_of(whole.options.dtype)), std::move(without)});
+      list.push_back({fmt::format("outputs in {}", numeric::name_of(whole.options.dtype)), "outputs in fp32",
+                      std::move(without)});
   }
   return list;
 }
@@ -69,7 +60,7 @@ class CutErrors {
     return size > 0 ? rms(difference(recorded.at(worst_), answer.at(worst_))) / size : 0;
   }
   /// Of each with a setting off.
-  std::vector<double> of(const std::vector<Without>& list, int threads) const {
+  std::vector<double> of(const std::vector<Change>& list, int threads) const {
     std::vector<double> errors(worst_.empty() ? 0 : list.size());
     parallel_for(errors.size(), threads,
                  [&](std::size_t i, int) { errors[i] = of(run(list[i].hypothesis), worst_); });
@@ -96,12 +87,12 @@ class CutErrors {
 }  // namespace
 
 std::vector<Share> shares_of(const Hypothesis& hypothesis, const Cut& cut, int threads) {
-  const std::vector<Without> list = everything_off(hypothesis, cut.part.problem);
+  const std::vector<Change> list = everything_off(hypothesis, cut.part.problem);
   const CutErrors errors(hypothesis, cut);
   std::vector<Share> shares;
   for (std::size_t i = 0; const double without : errors.of(list, threads)) {
     const double ratio = without / errors.whole();
-    shares.push_back({list[i++].setting, 1 - ratio * ratio, 1 / ratio});
+    shares.push_back({list[i++].before, 1 - ratio * ratio, 1 / ratio});
   }
   std::erase_if(shares, [](const Share& one) { return !(one.share >= least_share); });
   std::ranges::stable_sort(shares, std::ranges::greater{}, &Share::share);
@@ -111,22 +102,23 @@ std::vector<Share> shares_of(const Hypothesis& hypothesis, const Cut& cut, int t
 std::vector<Advice> advice_of(const Hypothesis& hypothesis, const Cut& cut, int threads) {
   const CutErrors errors(hypothesis, cut);
   std::vector<Advice> steps;
-  Hypothesis now = hypothesis;
   double left = errors.left(hypothesis);
   if (left > most_left * errors.whole()) left = 0;  // a fault's
   const double whole = std::sqrt(errors.whole() * errors.whole() + left * left);
-  for (double error = whole;;) {
-    const std::vector<Without> list = everything_off(now, cut.part.problem);
+  double error = whole;
+  const auto candidates = [&](const Hypothesis& now) { return everything_off(now, cut.part.problem); };
+  const auto errors_without = [&](const std::vector<Change>& list) {
     std::vector<double> without = errors.of(list, threads);
     for (double& one : without) one = std::sqrt(one * one + left * left);
-    std::size_t best = 0;
-    for (std::size_t i = 1; i < without.size(); ++i)
-      if (without[i] < without[best] || std::isnan(without[best])) best = i;
-    if (without.empty() || !(error / without[best] >= least_gain)) return steps;
-    steps.push_back({list[best].setting, error / without[best], whole / without[best]});
-    if (steps.back().together > most_gain) return steps;
-    now = list[best].hypothesis, error = without[best];
-  }
+    return without;
+  };
+  walk(hypothesis, candidates, errors_without, [&](const Change& off, double without) {
+    if (!(error / without >= least_gain)) return false;
+    steps.push_back({off.before, error / without, whole / without});
+    error = without;
+    return steps.back().together <= most_gain;
+  });
+  return steps;
 }
 
 }  // namespace kda_check::hypotheses

@@ -194,6 +194,17 @@ TEST_CASE("a kernel whose preset nobody knows is found setting by setting", "[id
   CHECK(static_cast<double>(found) >= 0.8 * static_cast<double>(tried) - 0.5);
 }
 
+TEST_CASE("where no computation may be a start nothing is identified", "[identify][starts]") {
+  const Drawn one = drawn(1003, "T=32,H=1,K=32,V=32");
+  const hypotheses::RecordedOutput recorded(one.problem, kda::Pass::forward, one.output, one.problem.dtype());
+  std::vector<std::string> all{""};
+  for (const kda::Preset& preset : kda::presets()) all.emplace_back(preset.name);
+  const Identification found =
+      hypotheses::identify(recorded, one.problem.dtype(), {.threads = 1, .without_presets = all});
+  CHECK(found.end == Identity::stranger);
+  CHECK(found.hypothesis.variant == nullptr);
+}
+
 TEST_CASE("noise is never identified", "[identify][noise]") {
   const std::size_t count = draws(2);
   std::size_t identified_ones = 0;

@@ -209,6 +209,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
           if (is("initial_state_of_first")) S[k][v] = p.initial_state->value(at(false, 0, k, v));
           if (is("initial_state_by_head"))
             S[k][v] = p.initial_state->value(((h * d.N + s.index) * d.K + k) * d.V + v);
+          if (is("initial_state_in_bf16")) S[k][v] = to_bits(S[k][v], 8);
           if (is("sequence_goes_on") && s.index > 0)
             S[k][v] = answer.final_state.value(at(false, s.index - 1, k, v));
         }

@@ -45,7 +45,7 @@ class ComparedOutput {
     computation_.reset();
     if (dtype() == numeric::DType::fp64) return;
     const Identification found = identify_pass(context_, item, index_, pass, forward(), section);
-    if (found.end != Identity::no_errors) computation_ = found.hypothesis;
+    if (found.hypothesis.variant != nullptr) computation_ = found.hypothesis;
     if (pass == kda::Pass::forward && known_computation(found) != nullptr) known_forward_ = found.hypothesis;
     if (found.end == Identity::stranger)
       doubt_ = fmt::format("{} computes unlike any known kernel: the nearest explains {} of its error", name_,

@@ -69,6 +69,7 @@ std::string some_of(const std::vector<std::string>& list) {
 
 std::string explained_reason(const Identification& found, const kda::Problem& problem) {
   if (found.end == Identity::no_errors) return "no error at all: nothing tells computations apart";
+  if (found.hypothesis.variant == nullptr) return "no known computation can answer this problem";
   const std::string what = hypotheses::text_of(found.hypothesis, problem);
   if (found.end == Identity::too_few_errors)
     return fmt::format("too few errors to identify (n = {}): the nearest known is {}", found.errors, what);
@@ -165,7 +166,7 @@ Identification identify_pass(Context& context, const plan::Case& item, std::size
     entry.reason = fmt::format("{} not finite, where the truth is; of the others: {}",
                                report::counted(found.not_finite, "element"), entry.reason);
   }
-  const bool has_one = found.end != Identity::no_errors;
+  const bool has_one = found.hypothesis.variant != nullptr;
   entry.values = {who.name,
                   std::string(kda::name_of(pass)),
                   std::string(numeric::name_of(who.dtype)),

@@ -4,29 +4,19 @@
 #include <cmath>
 #include <span>
 
+#include "kda/truth/places.hpp"
 #include "numeric/ulp.hpp"
 
 namespace kda_check::engine {
 
 kda::OracleSink into(ExactTensor& exact, std::string_view tensor, const kda::Dimensions& d) {
-  const auto set = [&exact](std::size_t begin, std::size_t count, const double* hi, const double* magnitude) {
-    exact.values.set(begin, std::span<const double>(hi, count));
-    for (std::size_t i = 0; i < count; ++i)
-      exact.exponents[begin + i] = static_cast<std::int16_t>(
-          std::max(numeric::exponent_of(hi[i]), numeric::exponent_of(magnitude[i])));
+  const kda::TakePart set = [&exact](const kda::OraclePart& part) {
+    exact.values.set(part.first, std::span<const double>(part.hi, part.count));
+    for (std::size_t i = 0; i < part.count; ++i)
+      exact.exponents[part.first + i] = static_cast<std::int16_t>(
+          std::max(numeric::exponent_of(part.hi[i]), numeric::exponent_of(part.magnitude[i])));
   };
-  kda::OracleSink sink;
-  if (tensor == "o")
-    sink.output = [set, d](const kda::OracleOutput& block) {
-      const std::size_t row = d.HV * d.V;
-      set((block.batch * d.T + block.begin) * row, block.count * row, block.hi, block.magnitude);
-    };
-  else
-    sink.state = [set, d](const kda::OracleState& state) {
-      const std::size_t elements = d.K * d.V;
-      set((state.sequence * d.HV + state.head) * elements, elements, state.hi, state.magnitude);
-    };
-  return sink;
+  return tensor == "o" ? kda::by_places(d, set, {}) : kda::by_places(d, {}, set);
 }
 
 /// Calls use(error, direction, truth, unit) for every element of a head, or for those that a fault changes.

@@ -9,6 +9,7 @@
 #include "explain/invariants/parity.hpp"
 #include "explain/invariants/rearrangement.hpp"
 #include "explain/invariants/serving.hpp"
+#include "kda/problem/shapes.hpp"
 
 namespace kda_check::explain {
 
@@ -159,16 +160,6 @@ std::vector<std::size_t> cuts_of(std::size_t length, std::size_t C) {
   return cuts;
 }
 
-/// dht of every sequence; zeros where there is none.
-tensor::Tensor state_gradients(const Problem& problem, numeric::DType dtype) {
-  if (problem.state_gradient) return problem.state_gradient->converted_to(dtype);
-  tensor::Tensor zeros(
-      "dht", dtype,
-      kda::expected_shape(*kda::find_spec("dht"), problem.dimensions(), problem.options.state_v_first));
-  for (std::size_t i = 0; i < zeros.size(); ++i) zeros.set(i, 0);
-  return zeros;
-}
-
 void split(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {
   const Layout layout = layout_of(problem);
   for (const std::size_t cut : cuts_of(longest_of(problem.sequences()), subject.chunk_size)) {
@@ -184,9 +175,11 @@ void split(const Problem& problem, const Tensors& reference, const Subject& subj
     const Tensors ended =
         solved(subject, excerpt(problem, second, layout, {&begun.at("final_state"), nullptr}));
     if (subject.pass == Pass::backward) {
-      const tensor::Tensor& handed = ended.at("dinitial_state");
+      const numeric::DType handed = ended.at("dinitial_state").dtype();
       Tensors gradients;
-      gradients.emplace("dinitial_state", state_gradients(problem, handed.dtype()));
+      gradients.emplace("dinitial_state", problem.state_gradient
+                                              ? problem.state_gradient->converted_to(handed)
+                                              : kda::zeros_of("dht", problem, handed));
       put_back(ended, second, problem, gradients);
       begun = solved(subject, excerpt(problem, first, layout, {nullptr, &gradients.at("dinitial_state")}));
     }
@@ -231,16 +224,9 @@ void heads(const Problem& problem, const Tensors& reference, const Subject& subj
 
 // --- neighbour
 
-/// The sequences packed, each between two neighbours that end within a chunk: finite ones, then NaN.
+/// The neighbours are finite, then NaN.
 void neighbour(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {
-  std::vector<Sequence> pieces;
-  for (const Sequence& sequence : problem.sequences()) {
-    if (sequence.length() == 0) continue;
-    const Sequence short_one = sequence.part(0, std::min(sequence.length(), subject.chunk_size / 2 + 1));
-    if (pieces.empty()) pieces.push_back(short_one);
-    pieces.push_back(sequence);
-    pieces.push_back(short_one);
-  }
+  const std::vector<Sequence> pieces = between_neighbours(not_empty(problem), subject.chunk_size);
   Problem packed = excerpt(problem, pieces, Layout::packed);
   const std::vector<Sequence> places = packed.sequences();
   Tensors expected = kda::clone(reference), got = kda::clone(reference);
@@ -269,34 +255,15 @@ void inputs(const Problem& problem, const Tensors&, const Subject& subject, cons
 }
 
 constexpr Invariant rows[] = {
-    {"repeat", "run again: the same bits", "races, memory left over from the run before", always, repeat},
-    {"causality",
-     "tokens from t on replaced, or left out: no bit of o before t changes; gradients are of the loss of "
-     "later "
-     "tokens alone",
-     "masks off by one, gates of later tokens, anchors in later rows", needs_two_tokens_in_the_loss,
-     causality},
-    {"split",
-     "cut in two, the state handed over, and backwards its gradient: the same bits (chunk forms: at the ends "
-     "of chunks, else within the "
-     "limits)",
-     "state dropped or rounded on the way, gates off by one at a start", needs_two_tokens, split, false,
-     false, Premise::state_is_all},
-    {"batch", "sequences in reverse order, or behind another: the same bits for each",
-     "indices of rows and states, work shared between rows", always, batch},
-    {"heads", "heads in reverse order: the same bits for each",
-     "indices of heads, parameters of another head", needs_two_heads, heads, false, false,
-     Premise::heads_alike},
-    {"neighbour", "packed between sequences of NaN: the same bits as between finite ones",
-     "reads beyond the end of a sequence, masks by multiplication", always, neighbour},
-    {"poison", "outputs and scratch memory full of NaN, then of large numbers: the same bits",
-     "elements never written, memory read before it is", always, poison},
-    {"inputs", "the inputs afterwards: the same bits as before", "work in place", always, inputs},
-    {"parity",
-     "prefill, chunked prefill, decode, packed, alone, a state of zeros, the other layout: every two of them "
-     "the "
-     "same bits (chunk forms: decode within the limits)",
-     "another path for another call", parity_inapplicable, run_parity, false, true},
+    {"repeat", always, repeat},
+    {"causality", needs_two_tokens_in_the_loss, causality},
+    {"split", needs_two_tokens, split, false, false, Premise::state_is_all},
+    {"batch", always, batch},
+    {"heads", needs_two_heads, heads, false, false, Premise::heads_alike},
+    {"neighbour", always, neighbour},
+    {"poison", always, poison},
+    {"inputs", always, inputs},
+    {"parity", parity_inapplicable, run_parity, false, true},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What must hold of a kernel whatever its inputs (docs/invariants.md): a problem is changed in a way of which
-// it is known what it does to the answer. One row for each law.
+// What must hold of a kernel whatever its inputs: a problem is changed in a way of which it is known what it
+// does to the answer. One row for each law; what each does and what breaks it: docs/invariants.md.
 #pragma once
 
 #include <cstddef>
@@ -76,8 +76,6 @@ enum class Premise : unsigned char {
 
 struct Invariant {
   std::string_view name;
-  std::string_view law;      ///< what is done and what must hold
-  std::string_view catches;  ///< what breaks it
   /// Empty when it says something about this problem, else why not.
   std::string (*inapplicable)(const kda::Problem&, kda::Pass);
   /// Hands every trial to `sink`. `reference`: what the pass yields on the problem itself.

@@ -132,26 +132,14 @@ void server(const Problem& problem, const Tensors& reference, const Subject& sub
 }
 
 constexpr Invariant life_rows[] = {
-    {"decode", "prefill, then one token a call: the same bits as all in one call",
-     "states rounded or dropped between steps, steps that are not those of prefill", forwards_with_two_tokens,
-     decode, true, false, Premise::state_is_all},
-    {"prefill", "prefill in calls of a few tokens, the state carried: the same bits",
-     "prefill that starts from zero, that stores another state than its last", forwards_with_two_tokens,
-     prefill, true, false, Premise::state_is_all},
-    {"drafts", "drafts of up to 8 tokens, of which some are rolled back: the same bits as the accepted alone",
-     "the slot of another count of accepted tokens, states stored one token late", forwards_with_drafts,
-     drafts, true, false, Premise::state_is_all},
-    {"prefix", "answered twice from the state of a prefix, which stays: the same bits",
-     "states that are stored where they were read", forwards_with_drafts, prefix, true, false,
-     Premise::state_is_all},
-    {"slots", "slots of a larger pool, in no order: the same bits",
-     "rows taken for slots, offsets of slots, neighbours of slots", forwards, slots, true},
-    {"padding", "rows of padding between the others: the same bits, and no slot is touched",
-     "padding that stores, rows counted without it", forwards_with_padding, padding, true},
-    {"arrival", "requests come and go, in slots that others had: the same bits",
-     "states that stay behind in a slot, states by the row of a batch", forwards, arrival, true},
-    {"server", "all of this but prefixes at once, by seed: the same bits", "what needs two of them",
-     forwards_with_two_tokens, server, true, false, Premise::state_is_all},
+    {"decode", forwards_with_two_tokens, decode, true, false, Premise::state_is_all},
+    {"prefill", forwards_with_two_tokens, prefill, true, false, Premise::state_is_all},
+    {"drafts", forwards_with_drafts, drafts, true, false, Premise::state_is_all},
+    {"prefix", forwards_with_drafts, prefix, true, false, Premise::state_is_all},
+    {"slots", forwards, slots, true},
+    {"padding", forwards_with_padding, padding, true},
+    {"arrival", forwards, arrival, true},
+    {"server", forwards_with_two_tokens, server, true, false, Premise::state_is_all},
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "explain/invariants/rearrangement.hpp"
 #include "kda/problem/schema.hpp"
+#include "kda/problem/shapes.hpp"
 #include "tensor/rearranged.hpp"
 
 namespace kda_check::explain {
@@ -20,13 +21,6 @@ using kda::Pass;
 using kda::Problem;
 using kda::Sequence;
 using kda::Tensors;
-
-std::vector<Sequence> not_empty(const Problem& problem) {
-  std::vector<Sequence> list;
-  for (const Sequence& sequence : problem.sequences())
-    if (sequence.length() > 0) list.push_back(sequence);
-  return list;
-}
 
 /// Every sequence `step` tokens at a time, the state handed over.
 Tensors piecewise(const Problem& problem, const Tensors& reference, const Subject& subject,
@@ -66,15 +60,8 @@ void replace(Problem& packed, const Sequence& neighbour) {
     states.set(i, 0.25 - states.value(i));
 }
 
-/// The sequences packed, each between two neighbours that end within a chunk.
 Tensors packed(const Problem& problem, const Tensors& reference, const Subject& subject) {
-  std::vector<Sequence> pieces;
-  for (const Sequence& sequence : problem.sequences()) {
-    const Sequence short_one = sequence.part(0, std::min(sequence.length(), subject.chunk_size / 2 + 1));
-    if (pieces.empty()) pieces.push_back(short_one);
-    pieces.push_back(sequence);
-    pieces.push_back(short_one);
-  }
+  const std::vector<Sequence> pieces = between_neighbours(problem.sequences(), subject.chunk_size);
   Problem call = excerpt(problem, pieces, Layout::packed);
   const std::vector<Sequence> places = call.sequences();
   for (std::size_t n = 0; n < places.size(); n += 2)
@@ -100,15 +87,10 @@ bool is_zero(const tensor::Tensor& tensor) {
 /// An initial state of zeros in place of none, or none in place of it.
 Tensors other_zero_state(const Problem& problem, const Tensors&, const Subject& subject) {
   Problem other = kda::clone(problem);
-  if (other.initial_state) {
+  if (other.initial_state)
     other.initial_state.reset();
-  } else {
-    tensor::Tensor zeros("initial_state", numeric::DType::fp32,
-                         kda::expected_shape(*kda::find_spec("initial_state"), problem.dimensions(),
-                                             problem.options.state_v_first));
-    for (std::size_t i = 0; i < zeros.size(); ++i) zeros.set(i, 0);
-    other.initial_state = std::move(zeros);
-  }
+  else
+    other.initial_state = kda::zeros_of("initial_state", problem, numeric::DType::fp32);
   other.validate();
   return solved(subject, other);
 }
@@ -124,30 +106,28 @@ Tensors other_layout(const Problem& problem, const Tensors&, const Subject& subj
   return got;
 }
 
-struct WayAndSolver {
-  ParityWay way;
+struct Way {
+  std::string_view name;
   Tensors (*solve)(const Problem&, const Tensors&, const Subject&);
 };
-constexpr const char* decode_name = "decode";
-constexpr WayAndSolver ways[] = {
-    {{"prefill", "the problem as it is, in one piece"}, nullptr},
-    {{"chunked", "a chunk at a time, the state handed over"}, chunked},
-    {{decode_name, "token by token, the state handed over"}, decoded},
-    {{"packed", "its sequences packed, each between two others"}, packed},
-    {{"alone", "each sequence by itself, a batch of one"}, alone},
-    {{"zero state", "zeros as the initial state where there is none, none where it is zeros"},
-     other_zero_state},
-    {{"layout", "states in the other layout"}, other_layout},
+constexpr Way ways[] = {
+    {"prefill", nullptr},  // the problem as it is, in one piece
+    {"chunked", chunked},
+    {"decode", decoded},
+    {"packed", packed},
+    {"alone", alone},
+    {"zero state", other_zero_state},
+    {"layout", other_layout},
 };
 /// Of what every pair holds against.
 constexpr std::size_t in_one_piece = 0;
 
-bool is_decode(const WayAndSolver& way) { return way.way.name == decode_name; }
-bool hands_over(const WayAndSolver& way) { return is_decode(way) || way.solve == chunked; }
+bool is_decode(const Way& way) { return way.solve == decoded; }
+bool hands_over(const Way& way) { return is_decode(way) || way.solve == chunked; }
 
 /// Whether there is such a way, and it is another call than `prefill`. A program takes too long to be started
 /// for every token.
-bool exists(const WayAndSolver& way, const Problem& problem, const Subject& subject) {
+bool exists(const Way& way, const Problem& problem, const Subject& subject) {
   if (hands_over(way) && !subject.state_is_all) return false;
   if (is_decode(way)) return subject.form != judge::Form::unknown && longest_of(problem.sequences()) > 1;
   if (way.solve == chunked) return longest_of(problem.sequences()) > subject.chunk_size;
@@ -157,17 +137,16 @@ bool exists(const WayAndSolver& way, const Problem& problem, const Subject& subj
 }
 
 /// Whether it adds in the order of `prefill`.
-bool adds_alike(const WayAndSolver& way, const Problem& problem, const Tensors& reference,
-                const Subject& subject) {
+bool adds_alike(const Way& way, const Problem& problem, const Tensors& reference, const Subject& subject) {
   // Chunks of one token are other sums than those of a chunk.
   if (is_decode(way) && subject.form != judge::Form::recurrence) return false;
   if (hands_over(way)) return subject.adds_as_in_one_call(problem, reference.at("final_state").dtype());
   return !subject.layout_decides || (way.solve != other_zero_state && way.solve != other_layout);
 }
 
-Trial trial_of(const WayAndSolver& way, const Tensors& got, const WayAndSolver& against,
-               const Tensors& expected, bool same_bits, MatrixPlace place) {
-  Trial trial{fmt::format("{} against {}", way.way.name, against.way.name), same_bits, {}, place};
+Trial trial_of(const Way& way, const Tensors& got, const Way& against, const Tensors& expected,
+               bool same_bits, MatrixPlace place) {
+  Trial trial{fmt::format("{} against {}", way.name, against.name), same_bits, {}, place};
   for (const std::string& name : kda::tensors_of(Pass::forward))
     if (got.contains(name) && expected.contains(name))
       trial.pairs.push_back({name, got.at(name).clone(), expected.at(name).clone()});
@@ -186,12 +165,9 @@ std::size_t differing(const tensor::Tensor& a, const tensor::Tensor& b, std::siz
 
 }  // namespace
 
-std::span<const ParityWay> parity_ways() {
-  static const std::vector<ParityWay> list = [] {
-    std::vector<ParityWay> all;
-    for (const WayAndSolver& way : ways) all.push_back(way.way);
-    return all;
-  }();
+std::vector<std::string_view> parity_ways() {
+  std::vector<std::string_view> list;
+  for (const Way& way : ways) list.push_back(way.name);
   return list;
 }
 
@@ -219,7 +195,7 @@ std::string parity_inapplicable(const Problem& problem, Pass pass) {
 
 void run_parity(const Problem& problem, const Tensors& reference, const Subject& subject,
                 const std::function<void(Trial)>& sink) {
-  const auto alike = [&](const WayAndSolver& way) { return adds_alike(way, problem, reference, subject); };
+  const auto alike = [&](const Way& way) { return adds_alike(way, problem, reference, subject); };
   std::vector<std::optional<Tensors>> got;
   for (std::size_t row = 0; row < std::size(ways); ++row) {
     got.emplace_back();

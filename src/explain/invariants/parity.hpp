@@ -3,20 +3,16 @@
 #pragma once
 
 #include <functional>
-#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "explain/invariants/invariants.hpp"
 
 namespace kda_check::explain {
 
-struct ParityWay {
-  std::string_view name;
-  std::string_view summary;
-};
-/// All of them, as rows and columns of the matrix.
-std::span<const ParityWay> parity_ways();
+/// Their names, as rows and columns of the matrix.
+std::vector<std::string_view> parity_ways();
 
 /// The first tensor that differs, the first token of a sequence where it does, and how much of it: "o t=17,
 /// 0.4 % of it"; empty where no bit does.

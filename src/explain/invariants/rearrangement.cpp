@@ -62,6 +62,23 @@ bool has_places(std::string_view tensor) {
   return has_axis(tensor, Axis::token) || has_axis(tensor, Axis::sequence);
 }
 
+std::vector<Sequence> not_empty(const Problem& problem) {
+  std::vector<Sequence> list = problem.sequences();
+  std::erase_if(list, [](const Sequence& sequence) { return sequence.length() == 0; });
+  return list;
+}
+
+std::vector<Sequence> between_neighbours(const std::vector<Sequence>& sequences, std::size_t chunk_size) {
+  std::vector<Sequence> pieces;
+  for (const Sequence& sequence : sequences) {
+    const Sequence neighbour = sequence.part(0, std::min(sequence.length(), chunk_size / 2 + 1));
+    if (pieces.empty()) pieces.push_back(neighbour);
+    pieces.push_back(sequence);
+    pieces.push_back(neighbour);
+  }
+  return pieces;
+}
+
 void put_back(const Tensors& part, const std::vector<Sequence>& pieces, const Problem& whole,
               Tensors& tensors, std::size_t first, std::size_t step) {
   for (auto& [name, target] : tensors) {

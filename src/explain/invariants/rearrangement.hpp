@@ -22,6 +22,12 @@ using kda::row_of;
 /// a parameter, which is a sum over all of them.
 bool has_places(std::string_view tensor);
 
+std::vector<kda::Sequence> not_empty(const kda::Problem& problem);
+
+/// To be packed: each sequence between two neighbours, parts of it that end within a chunk.
+std::vector<kda::Sequence> between_neighbours(const std::vector<kda::Sequence>& sequences,
+                                              std::size_t chunk_size);
+
 /// What an excerpt yields, of its pieces `first`, `first` + `step`, ..., written over their places in what
 /// the whole does. A tensor of another element type is converted.
 void put_back(const kda::Tensors& part, const std::vector<kda::Sequence>& pieces, const kda::Problem& whole,

@@ -9,6 +9,7 @@
 
 #include "base/error.hpp"
 #include "explain/invariants/rearrangement.hpp"
+#include "kda/problem/shapes.hpp"
 #include "numeric/random.hpp"
 
 namespace kda_check::explain {
@@ -282,11 +283,7 @@ Problem as_requests(const Problem& problem, numeric::DType states) {
   if (requests.initial_state) {
     requests.initial_state = requests.initial_state->converted_to(states);
   } else {
-    const bool v_first = problem.options.state_v_first;
-    Tensor zeros("initial_state", states,
-                 kda::expected_shape(*kda::find_spec("initial_state"), problem.dimensions(), v_first));
-    std::memset(zeros.data(), 0, zeros.bytes());
-    requests.initial_state = std::move(zeros);
+    requests.initial_state = kda::zeros_of("initial_state", problem, states);
   }
   requests.validate();
   return requests;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "hypotheses/naming/reference_chunk.hpp"
+#include "kda/problem/shapes.hpp"
 #include "numeric/elementary.hpp"
 #include "numeric/rounding.hpp"
 
@@ -166,8 +167,8 @@ std::vector<double> initial_state(const Problem& problem, const Interpretation& 
     const std::size_t own = reading.initial_state_of_first ? 0 : sequence.index;
     const std::size_t row = reading.initial_state_by_head ? head * d.N + own : own * d.HV + head;
     for (std::size_t i = 0; i < state.size(); ++i)
-      state[i] =
-          problem.initial_state->value(state_element(d, v_first, row / d.HV, row % d.HV, i / d.V, i % d.V));
+      state[i] = reading.round_initial(
+          problem.initial_state->value(state_element(d, v_first, row / d.HV, row % d.HV, i / d.V, i % d.V)));
   }
   return state;
 }
@@ -280,7 +281,7 @@ class Recurrence {
     for (std::size_t i = 0; i < K_; ++i) {
       const double sum = reading_.round_sums(sums_[i] + gates_[i]);
       // The difference of rounded sums, where they are rounded.
-      const double gate = reading_.round_sums == &identity ? gates_[i] : sum - sums_[i];
+      const double gate = reading_.round_sums == &unchanged ? gates_[i] : sum - sums_[i];
       decay_[i] = reading_.round_decay(reading_.decay(gate)), sums_[i] = sum;
     }
     const bool reads_undecayed = reading_.predict_before_decay || reading_.decays_after_update;
@@ -299,13 +300,13 @@ class Recurrence {
       for (std::size_t i = 0; i < K_; ++i)
         for (std::size_t v = 0; v < V_; ++v) state_[i * V_ + v] += k_[i] * update_[v];
     if (keeps_writes()) keep_write(t);
-    if (reading_.round_state != &identity)
+    if (reading_.round_state != &unchanged)
       for (double& x : state_) x = reading_.round_state(x);
     if (!reading_.output_misses_own) read(state_, q_, output_);
     if (reading_.transposed_states && K_ == V_) read_transposed();
     for (double& x : output_) x *= reading_.output_factor;
     if (reading_.decays_after_update) apply_decay();
-    if (reading_.round_stored != &identity)
+    if (reading_.round_stored != &unchanged)
       for (double& x : state_) x = reading_.round_stored(x);
     if (reading_.prediction_misses_last) last_key_ = k_, last_update_ = update_;
   }
@@ -346,7 +347,7 @@ class Recurrence {
     std::fill(last_update_.begin(), last_update_.end(), 0.0);
     if (t == excerpt_.sequence.begin) return;
     if (reading_.loses_states) std::fill(state_.begin(), state_.end(), 0.0);
-    if (reading_.round_carried != &identity)
+    if (reading_.round_carried != &unchanged)
       for (double& x : state_) x = reading_.round_carried(x);
     if (keeps_carried()) carried_ = state_;
   }
@@ -405,7 +406,7 @@ class Recurrence {
 
 }  // namespace
 
-double identity(double x) { return x; }
+double unchanged(double x) { return x; }
 double sigmoid(double x) { return 1 / (1 + numeric::exp(-x)); }
 double softplus(double x) {
   return x > 0 ? x + numeric::log1p(numeric::exp(-x)) : numeric::log1p(numeric::exp(x));
@@ -425,10 +426,9 @@ ExcerptAnswer answer_of(const Problem& problem, const Interpretation& reading, c
 kda::Answer answer_of(const Problem& problem, const Interpretation& reading) {
   const Dimensions& d = problem.dimensions();
   const bool v_first = problem.options.state_v_first;
-  const auto empty = [&](const char* name) {
-    return tensor::Tensor(name, numeric::DType::fp64, kda::expected_shape(*kda::find_spec(name), d, v_first));
-  };
-  kda::Answer answer{empty("o"), empty("final_state")};
+  kda::Answer answer{
+      tensor::Tensor("o", numeric::DType::fp64, kda::shape_of("o", problem)),
+      tensor::Tensor("final_state", numeric::DType::fp64, kda::shape_of("final_state", problem))};
   for (const kda::Sequence& sequence : problem.sequences())
     for (std::size_t head = 0; head < d.HV; ++head) {
       const ExcerptAnswer part = answer_of(problem, reading, {sequence, sequence.begin, sequence.end, head});

@@ -63,7 +63,7 @@ struct InverseProduct {
 inline constexpr InverseProduct inverse_products[] = {{1, 0, 0}, {2, 1, 1}, {3, 2, 2}, {2, 0, 0}, {2, 0, 1},
                                                       {3, 1, 1}, {3, 1, 2}, {3, 0, 0}, {3, 0, 1}, {3, 0, 2}};
 
-double identity(double x);
+double unchanged(double x);
 double sigmoid(double x);
 double softplus(double x);
 double to_bf16(double x);
@@ -129,10 +129,11 @@ struct Interpretation {
   std::optional<std::size_t> stale_row;   ///< the token whose row of o is that of the one before
   std::optional<std::size_t> lost_state;  ///< the token that reads zeros for the state before it
   // Roundings.
-  Function round_beta = &identity, round_decay = &identity, round_residual = &identity,
-           round_parameters = &identity,  ///< A_log and dt_bias
-      round_state = &identity,            ///< as o reads it
-      round_stored = &identity;           ///< as the next token reads it
+  Function round_beta = &unchanged, round_decay = &unchanged, round_residual = &unchanged,
+           round_parameters = &unchanged,  ///< A_log and dt_bias
+      round_initial = &unchanged,          ///< the initial state
+      round_state = &unchanged,            ///< as o reads it
+      round_stored = &unchanged;           ///< as the next token reads it
   // Of a kernel in chunks of so many rows.
   std::size_t chunk = 64;
   bool loses_states = false;       ///< each chunk starts from zeros
@@ -143,9 +144,9 @@ struct Interpretation {
   bool writes_undecayed = false;   ///< ... its writes as they are, without their decay to the chunk's end
   bool rounds_last = false;        ///< round_carried is of the final state, too
   bool loses_tail = false;         ///< the final state lacks a shorter last chunk
-  ChunkFault chunk_fault = ChunkFault::none;                   ///< else it is the chunk form that is computed
-  std::size_t inverse_product = 0;                             ///< of inverse_products
-  Function round_carried = &identity, round_sums = &identity;  ///< states between chunks; sums of gates
+  ChunkFault chunk_fault = ChunkFault::none;  ///< else it is the chunk form that is computed
+  std::size_t inverse_product = 0;            ///< of inverse_products
+  Function round_carried = &unchanged, round_sums = &unchanged;  ///< states between chunks; sums of gates
 };
 
 /// Tokens [begin, end) of a sequence, in a head.

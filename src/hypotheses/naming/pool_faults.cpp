@@ -39,6 +39,9 @@ bool is_padded(const PoolCall& call) {
   return std::ranges::any_of(call.table.indices, [](std::int64_t slot) { return slot < 0; }) ||
          call.table.padding == PaddingSlots::nonpositive;
 }
+bool has_negative_padding(const PoolCall& call) {
+  return is_padded(call) && call.table.padding == PaddingSlots::negative;
+}
 /// No slot, where the table has none there.
 std::size_t entry(const PoolCall& call, std::size_t sequence, std::size_t column) {
   const std::size_t columns = std::max<std::size_t>(1, call.table.columns);
@@ -54,286 +57,196 @@ std::size_t accepted(const PoolCall& call, std::size_t sequence) {
   const auto columns = static_cast<std::int64_t>(std::max<std::size_t>(1, call.table.columns));
   return static_cast<std::size_t>(std::clamp<std::int64_t>(call.table.accepted[sequence], 1, columns));
 }
-/// The states of some pieces.
-void change_states(Tensor& states, const Pieces& pieces, const std::function<bool(const PoolPiece&)>& of,
-                   const std::function<void(Tensor&, std::size_t first, std::size_t size)>& change) {
-  const std::size_t size = states.size() / pieces.size();
-  for (std::size_t p = 0; p < pieces.size(); ++p)
-    if (of(pieces[p])) change(states, p * size, size);
-}
-void zero(Tensor& states, std::size_t first, std::size_t size) {
+bool is_draft(const PoolCall& call, const PoolPiece&) { return call.table.columns > 0; }
+bool is_no_draft(const PoolCall& call, const PoolPiece&) { return call.table.columns == 0; }
+bool any(const PoolCall&, const PoolPiece&) { return true; }
+
+/// One state: `size` elements from `first` on.
+void zero(const PoolCall&, Tensor& states, std::size_t first, std::size_t size) {
   for (std::size_t i = 0; i < size; ++i) states.set(first + i, 0);
 }
-void through_bf16(Tensor& states, std::size_t first, std::size_t size) {
+void through_bf16(const PoolCall&, Tensor& states, std::size_t first, std::size_t size) {
   Tensor narrow("state", numeric::DType::bf16, {size});
   for (std::size_t i = 0; i < size; ++i) {
     narrow.set(i, states.value(first + i));
     states.set(first + i, narrow.value(i));
   }
 }
-/// Of a state of K rows and as many columns; others stay.
-std::function<void(Tensor&, std::size_t, std::size_t)> transpose(const PoolCall& call) {
+/// Of K rows and as many columns; others stay.
+void transpose(const PoolCall& call, Tensor& states, std::size_t first, std::size_t size) {
   const std::size_t K = call.problem.dimensions().K, V = call.problem.dimensions().V;
-  return [K, V](Tensor& states, std::size_t first, std::size_t size) {
-    if (K != V) return;
-    for (std::size_t head = first; head < first + size; head += K * V)
-      for (std::size_t k = 0; k < K; ++k)
-        for (std::size_t v = 0; v < k; ++v) {
-          const std::size_t a = head + k * V + v, b = head + v * V + k;
-          const double kept = states.value(a);
-          states.set(a, states.value(b)), states.set(b, kept);
-        }
+  if (K != V) return;
+  for (std::size_t head = first; head < first + size; head += K * V)
+    for (std::size_t k = 0; k < K; ++k)
+      for (std::size_t v = 0; v < k; ++v) {
+        const std::size_t a = head + k * V + v, b = head + v * V + k;
+        const double kept = states.value(a);
+        states.set(a, states.value(b)), states.set(b, kept);
+      }
+}
+
+// --- what a fault is made of
+
+using Which = bool (*)(const PoolCall&, const PoolPiece&);
+using StateChange = void (*)(const PoolCall&, Tensor& states, std::size_t first, std::size_t size);
+
+auto change_of(Which which, StateChange change) {
+  return [which, change](const PoolCall& call, const Pieces& pieces, Tensor& states) {
+    const std::size_t size = states.size() / pieces.size();
+    for (std::size_t p = 0; p < pieces.size(); ++p)
+      if (which(call, pieces[p])) change(call, states, p * size, size);
   };
 }
-bool any(const PoolPiece&) { return true; }
-
-const std::set<std::string> all_of_them{"decode", "prefill", "drafts",  "prefix",
-                                        "slots",  "padding", "arrival", "server"};
+/// The states that some pieces read, or store, are others.
+PoolFault reads(const char* name, const char* what, Which which, StateChange change) {
+  return {.name = name, .what = what, .reads = change_of(which, change)};
+}
+PoolFault stores(const char* name, const char* what, Which which, StateChange change) {
+  return {.name = name, .what = what, .stores = change_of(which, change)};
+}
+PoolFault slots(const char* name, const char* what, void (*change)(const PoolCall&, Pieces&)) {
+  return {.name = name, .what = what, .slots = change};
+}
+/// The slots of some pieces, one by one.
+PoolFault slots(const char* name, const char* what, Which which,
+                void (*change)(const PoolCall&, PoolPiece&)) {
+  return {.name = name, .what = what, .slots = [which, change](const PoolCall& call, Pieces& pieces) {
+            for (PoolPiece& piece : pieces)
+              if (which(call, piece)) change(call, piece);
+          }};
+}
+PoolFault behind(const char* name, const char* what, void (*change)(const PoolCall&, Tensor& pool)) {
+  return {.name = name, .what = what, .behind = change};
+}
 
 /// States that were stored, by slot, of a kernel that does not look whether somebody else has it now.
 thread_local std::map<std::size_t, std::vector<std::byte>> remembered;
 
+void read_remembered(const PoolCall& call, const Pieces& pieces, Tensor& states) {
+  // In a new pool nothing is left of what was stored.
+  const std::size_t size = states.size() / pieces.size(), bytes = states.bytes() / pieces.size();
+  const std::vector<std::size_t> alone = kda::slots_left_alone(call);
+  const bool is_new = std::ranges::none_of(alone, [&](std::size_t slot) {
+    const auto found = remembered.find(slot);
+    return found != remembered.end() && found->second.size() == bytes &&
+           std::memcmp(found->second.data(), call.states.data() + slot * bytes, bytes) == 0;
+  });
+  if (is_new) remembered.clear();
+  for (std::size_t p = 0; p < pieces.size(); ++p)
+    if (const auto found = remembered.find(pieces[p].from);
+        found != remembered.end() && found->second.size() == bytes)
+      std::memcpy(states.at(p * size), found->second.data(), bytes);
+}
+void remember(const PoolCall& call, Tensor& pool) {
+  const std::size_t bytes = pool.bytes() / call.slots();
+  for (const PoolPiece& p : call.pieces)
+    remembered[p.to].assign(slot_of(pool, p.to), slot_of(pool, p.to) + bytes);
+}
+
 std::vector<PoolFault> all_faults() {
   return {
-      {"pool_in_bf16",
-       "every state is stored through bf16",
-       all_of_them,
-       {},
-       {},
-       [](const PoolCall&, const Pieces& pieces, Tensor& states) {
-         change_states(states, pieces, any, through_bf16);
-       }},
-      {"steps_in_bf16",
-       "a step of decoding stores its state through bf16",
-       {"decode", "server"},
-       {},
-       {},
-       [](const PoolCall& call, const Pieces& pieces, Tensor& states) {
-         change_states(
-             states, pieces, [&](const PoolPiece& p) { return is_step(call, p); }, through_bf16);
-       }},
-      {"steps_from_zero",
-       "a step of decoding starts from zero",
-       {"decode", "server"},
-       {},
-       [](const PoolCall& call, const Pieces& pieces, Tensor& states) {
-         change_states(
-             states, pieces, [&](const PoolPiece& p) { return is_step(call, p); }, zero);
-       }},
-      {"prefill_from_zero",
-       "prefill starts from zero",
-       {"prefill", "server"},
-       {},
-       [](const PoolCall& call, const Pieces& pieces, Tensor& states) {
-         change_states(
-             states, pieces, [&](const PoolPiece& p) { return is_prefill(call, p); }, zero);
-       }},
-      {"pool_read_transposed",
-       "states are read in the other layout",
-       {"decode", "prefill", "drafts", "prefix", "server"},
-       {},
-       [](const PoolCall& call, const Pieces& pieces, Tensor& states) {
-         change_states(states, pieces, any, transpose(call));
-       }},
-      {"pool_stored_transposed",
-       "states are stored in the other layout",
-       all_of_them,
-       {},
-       {},
-       [](const PoolCall& call, const Pieces& pieces, Tensor& states) {
-         change_states(states, pieces, any, transpose(call));
-       }},
-      {"drafts_transposed",
-       "states of a draft are stored in the other layout",
-       {"drafts", "prefix", "server"},
-       {},
-       {},
-       [](const PoolCall& call, const Pieces& pieces, Tensor& states) {
-         if (call.table.columns > 0) change_states(states, pieces, any, transpose(call));
-       }},
-      {"one_accepted_more",
-       "one accepted token more is taken for accepted",
-       {"drafts", "server"},
-       [](const PoolCall& call, Pieces& pieces) {
-         for (PoolPiece& p : pieces)
-           if (call.table.columns > 0 && accepted(call, p.tokens.index) < call.table.columns)
-             p.from = entry(call, p.tokens.index, accepted(call, p.tokens.index));
-       }},
-      {"accepted_ignored",
-       "the number of accepted tokens is not looked at",
-       {"drafts", "prefix", "server"},
-       [](const PoolCall& call, Pieces& pieces) {
-         for (PoolPiece& p : pieces)
-           if (call.table.columns > 0) p.from = entry(call, p.tokens.index, 0);
-       }},
-      {"accepted_ignored_in_steps",
-       "a row of one token does not look at the number of accepted tokens",
-       {"drafts", "server"},
-       [](const PoolCall& call, Pieces& pieces) {
-         for (PoolPiece& p : pieces)
-           if (call.table.columns > 0 && call.problem.sequences().at(p.tokens.index).length() == 1)
-             p.from = entry(call, p.tokens.index, 0);
-       }},
-      {"accepted_of_first_row",
-       "the number of accepted tokens is that of the first row",
-       {"drafts", "server"},
-       [](const PoolCall& call, Pieces& pieces) {
-         for (PoolPiece& p : pieces)
-           if (call.table.columns > 0)
-             p.from = entry(call, p.tokens.index, accepted(call, pieces.front().tokens.index) - 1);
-       }},
-      {"rollback_late",
-       "a draft is rolled back one token late",
-       {"drafts", "prefix", "server"},
-       [](const PoolCall& call, Pieces& pieces) {
-         for (PoolPiece& p : pieces)
-           if (call.table.columns > 0 && p.tokens.length() < call.table.columns)
-             p.to = entry(call, p.tokens.index, p.tokens.length());
-       }},
-      {"last_of_draft_alone",
-       "of a draft the last state alone is stored",
-       {"drafts", "server"},
-       [](const PoolCall& call, Pieces& pieces) {
-         for (std::size_t p = 0; p + 1 < pieces.size(); ++p)
-           if (call.table.columns > 0 && pieces[p].tokens.index == pieces[p + 1].tokens.index)
-             pieces[p].to = no_piece;
-       }},
-      {"prefix_overwritten",
-       "a draft stores its last state where it read the first",
-       {"drafts", "prefix", "server"},
-       {},
-       {},
-       {},
-       [](const PoolCall& call, Tensor& pool) {
-         if (call.table.columns == 0) return;
-         for (const PoolPiece& p : call.pieces)
-           std::memcpy(slot_of(pool, p.from), slot_of(pool, p.to), pool.bytes() / call.slots());
-       }},
-      {"rows_for_slots",
-       "rows are taken for slots",
-       {"arrival", "drafts", "padding", "prefill", "prefix", "server", "slots"},
-       [](const PoolCall& call, Pieces& pieces) {
-         for (PoolPiece& p : pieces)
-           if (call.table.columns == 0) p.from = p.to = std::min(p.tokens.index, call.slots() - 1);
-       }},
-      {"offsets_wrap",
-       "offsets of slots wrap",
-       {"drafts", "prefix", "server", "slots"},
-       [](const PoolCall& call, Pieces& pieces) {
-         for (PoolPiece& p : pieces)
-           if (call.table.columns == 0) p.from %= 5, p.to %= 5;
-       }},
-      {"padding_in_last_slot",
-       "padding is stored in the last slot",
-       {"padding", "server"},
-       {},
-       {},
-       {},
-       [](const PoolCall& call, Tensor& pool) {
-         if (is_padded(call) && call.table.padding == PaddingSlots::negative)
-           zero_slot(pool, call.slots() - 1);
-       }},
-      {"draft_padding_in_last_slot",
-       "padding between drafts is stored in the last slot",
-       {"server"},
-       {},
-       {},
-       {},
-       [](const PoolCall& call, Tensor& pool) {
-         if (is_padded(call) && call.table.padding == PaddingSlots::negative && call.table.columns > 0)
-           zero_slot(pool, call.slots() - 1);
-       }},
-      {"number_accepted_not_checked",
-       "a row of padding whose number of accepted tokens is 0 is stored in the slots of its row",
-       {"server"},
-       {},
-       {},
-       {},
-       [](const PoolCall& call, Tensor& pool) {
-         for (std::size_t n = 0; n < call.table.accepted.size(); ++n)
-           for (std::size_t column = 0; column < call.table.columns && call.table.accepted[n] == 0; ++column)
-             zero_slot(pool, entry(call, n, column));
-       }},
-      {"empty_row_zeroed",
-       "the state of a row without tokens is zeroed",
-       {"server"},
-       {},
-       {},
-       {},
-       [](const PoolCall& call, Tensor& pool) {
-         for (const kda::Sequence& sequence : call.problem.sequences())
-           if (sequence.length() == 0) zero_slot(pool, entry(call, sequence.index, 0));
-       }},
-      {"padding_in_slot_0",
-       "padding is stored in slot 0",
-       {"padding", "server"},
-       {},
-       {},
-       {},
-       [](const PoolCall& call, Tensor& pool) {
-         if (call.table.padding == PaddingSlots::nonpositive) zero_slot(pool, 0);
-       }},
-      {"rows_without_padding",
-       "rows are counted without padding",
-       {"padding", "server"},
-       [](const PoolCall& call, Pieces& pieces) {
-         if (is_padded(call) && call.table.columns == 0 && pieces.size() > 1) {
-           const PoolPiece first = pieces.front();
-           for (std::size_t p = 0; p + 1 < pieces.size(); ++p)
-             pieces[p].from = pieces[p + 1].from, pieces[p].to = pieces[p + 1].to;
-           pieces.back().from = first.from, pieces.back().to = first.to;
-         }
-       }},
-      {"requests_swapped", "two requests are swapped", all_of_them,
-       [](const PoolCall&, Pieces& pieces) {
-         if (pieces.size() > 1) std::swap(pieces[0].to, pieces[1].to);
-       }},
-      {"next_slot_zeroed",
-       "the slot behind is zeroed",
-       all_of_them,
-       {},
-       {},
-       {},
-       [](const PoolCall& call, Tensor& pool) {
-         const std::vector<std::size_t> alone = kda::slots_left_alone(call);
-         for (const PoolPiece& p : call.pieces)
-           if (std::ranges::find(alone, p.to + 1) != alone.end()) zero_slot(pool, p.to + 1);
-       }},
-      {"last_row_not_stored", "the last row of a call is not stored", all_of_them,
-       [](const PoolCall&, Pieces& pieces) { pieces.back().to = no_piece; }},
-      {"slot_0_for_padding",
-       "slot 0 is taken for padding",
-       {"arrival", "decode", "drafts", "padding", "prefill", "prefix", "server"},
-       [](const PoolCall&, Pieces& pieces) {
-         for (PoolPiece& p : pieces)
-           if (p.to == 0) p.to = no_piece;
-       }},
-      {"stale_slot",
-       "a slot has the state of who had it before",
-       {"arrival", "server"},
-       {},
-       [](const PoolCall& call, const Pieces& pieces, Tensor& states) {
-         // In a new pool nothing is left of what was stored.
-         const std::size_t size = states.size() / pieces.size(), bytes = states.bytes() / pieces.size();
-         const std::vector<std::size_t> alone = kda::slots_left_alone(call);
-         const bool is_new = std::ranges::none_of(alone, [&](std::size_t slot) {
-           const auto found = remembered.find(slot);
-           return found != remembered.end() && found->second.size() == bytes &&
-                  std::memcmp(found->second.data(), call.states.data() + slot * bytes, bytes) == 0;
-         });
-         if (is_new) remembered.clear();
-         for (std::size_t p = 0; p < pieces.size(); ++p)
-           if (const auto found = remembered.find(pieces[p].from);
-               found != remembered.end() && found->second.size() == bytes)
-             std::memcpy(states.at(p * size), found->second.data(), bytes);
-       },
-       {},
-       [](const PoolCall& call, Tensor& pool) {
-         const std::size_t bytes = pool.bytes() / call.slots();
-         for (const PoolPiece& p : call.pieces)
-           remembered[p.to].assign(slot_of(pool, p.to), slot_of(pool, p.to) + bytes);
-       },
-       true},
+      stores("pool_in_bf16", "every state is stored through bf16", any, through_bf16),
+      stores("steps_in_bf16", "a step of decoding stores its state through bf16", is_step, through_bf16),
+      reads("steps_from_zero", "a step of decoding starts from zero", is_step, zero),
+      reads("prefill_from_zero", "prefill starts from zero", is_prefill, zero),
+      reads("pool_read_transposed", "states are read in the other layout", any, transpose),
+      stores("pool_stored_transposed", "states are stored in the other layout", any, transpose),
+      stores("drafts_transposed", "states of a draft are stored in the other layout", is_draft, transpose),
+      slots("one_accepted_more", "one accepted token more is taken for accepted", is_draft,
+            [](const PoolCall& call, PoolPiece& p) {
+              if (accepted(call, p.tokens.index) < call.table.columns)
+                p.from = entry(call, p.tokens.index, accepted(call, p.tokens.index));
+            }),
+      slots("accepted_ignored", "the number of accepted tokens is not looked at", is_draft,
+            [](const PoolCall& call, PoolPiece& p) { p.from = entry(call, p.tokens.index, 0); }),
+      slots("accepted_ignored_in_steps", "a row of one token does not look at the number of accepted tokens",
+            is_draft,
+            [](const PoolCall& call, PoolPiece& p) {
+              if (call.problem.sequences().at(p.tokens.index).length() == 1)
+                p.from = entry(call, p.tokens.index, 0);
+            }),
+      slots("accepted_of_first_row", "the number of accepted tokens is that of the first row", is_draft,
+            [](const PoolCall& call, PoolPiece& p) {
+              p.from = entry(call, p.tokens.index, accepted(call, call.pieces.front().tokens.index) - 1);
+            }),
+      slots("rollback_late", "a draft is rolled back one token late", is_draft,
+            [](const PoolCall& call, PoolPiece& p) {
+              if (p.tokens.length() < call.table.columns)
+                p.to = entry(call, p.tokens.index, p.tokens.length());
+            }),
+      slots("last_of_draft_alone", "of a draft the last state alone is stored",
+            [](const PoolCall& call, Pieces& pieces) {
+              for (std::size_t p = 0; p + 1 < pieces.size(); ++p)
+                if (call.table.columns > 0 && pieces[p].tokens.index == pieces[p + 1].tokens.index)
+                  pieces[p].to = no_piece;
+            }),
+      behind("prefix_overwritten", "a draft stores its last state where it read the first",
+             [](const PoolCall& call, Tensor& pool) {
+               if (call.table.columns == 0) return;
+               for (const PoolPiece& p : call.pieces)
+                 std::memcpy(slot_of(pool, p.from), slot_of(pool, p.to), pool.bytes() / call.slots());
+             }),
+      slots("rows_for_slots", "rows are taken for slots", is_no_draft,
+            [](const PoolCall& call, PoolPiece& p) {
+              p.from = p.to = std::min(p.tokens.index, call.slots() - 1);
+            }),
+      slots("offsets_wrap", "offsets of slots wrap", is_no_draft,
+            [](const PoolCall&, PoolPiece& p) { p.from %= 5, p.to %= 5; }),
+      behind("padding_in_last_slot", "padding is stored in the last slot",
+             [](const PoolCall& call, Tensor& pool) {
+               if (has_negative_padding(call)) zero_slot(pool, call.slots() - 1);
+             }),
+      behind("draft_padding_in_last_slot", "padding between drafts is stored in the last slot",
+             [](const PoolCall& call, Tensor& pool) {
+               if (has_negative_padding(call) && call.table.columns > 0) zero_slot(pool, call.slots() - 1);
+             }),
+      behind("number_accepted_not_checked",
+             "a row of padding whose number of accepted tokens is 0 is stored in the slots of its row",
+             [](const PoolCall& call, Tensor& pool) {
+               for (std::size_t n = 0; n < call.table.accepted.size(); ++n)
+                 for (std::size_t column = 0; column < call.table.columns && call.table.accepted[n] == 0;
+                      ++column)
+                   zero_slot(pool, entry(call, n, column));
+             }),
+      behind("empty_row_zeroed", "the state of a row without tokens is zeroed",
+             [](const PoolCall& call, Tensor& pool) {
+               for (const kda::Sequence& sequence : call.problem.sequences())
+                 if (sequence.length() == 0) zero_slot(pool, entry(call, sequence.index, 0));
+             }),
+      behind("padding_in_slot_0", "padding is stored in slot 0",
+             [](const PoolCall& call, Tensor& pool) {
+               if (call.table.padding == PaddingSlots::nonpositive) zero_slot(pool, 0);
+             }),
+      slots("rows_without_padding", "rows are counted without padding",
+            [](const PoolCall& call, Pieces& pieces) {
+              if (!is_padded(call) || call.table.columns > 0 || pieces.empty()) return;
+              const PoolPiece first = pieces.front();
+              for (std::size_t p = 0; p < pieces.size(); ++p) {
+                const PoolPiece& next = p + 1 < pieces.size() ? pieces[p + 1] : first;
+                pieces[p].from = next.from, pieces[p].to = next.to;
+              }
+            }),
+      slots("requests_swapped", "two requests are swapped",
+            [](const PoolCall&, Pieces& pieces) {
+              if (pieces.size() > 1) std::swap(pieces[0].to, pieces[1].to);
+            }),
+      behind("next_slot_zeroed", "the slot behind is zeroed",
+             [](const PoolCall& call, Tensor& pool) {
+               const std::vector<std::size_t> alone = kda::slots_left_alone(call);
+               for (const PoolPiece& p : call.pieces)
+                 if (std::ranges::find(alone, p.to + 1) != alone.end()) zero_slot(pool, p.to + 1);
+             }),
+      slots("last_row_not_stored", "the last row of a call is not stored",
+            [](const PoolCall&, Pieces& pieces) { pieces.back().to = no_piece; }),
+      slots("slot_0_for_padding", "slot 0 is taken for padding", any,
+            [](const PoolCall&, PoolPiece& p) {
+              if (p.to == 0) p.to = no_piece;
+            }),
+      {.name = "stale_slot",
+       .what = "a slot has the state of who had it before",
+       .reads = read_remembered,
+       .behind = remember,
+       .remembers = true},
   };
 }
 

@@ -1,11 +1,9 @@
 // Kernels that are wrong in what they do to a pool of states, and right in what they compute: each breaks
-// laws of the life of a state, and no other (docs/invariants.md).
+// laws of the life of a state, and no other (tests/selftest/pool_faults.cpp).
 #pragma once
 
 #include <functional>
-#include <set>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "kda/pool/pool.hpp"
@@ -18,8 +16,7 @@ namespace kda_check::hypotheses {
 struct PoolFault {
   using Pieces = std::vector<kda::PoolPiece>;  ///< stored `nowhere`, or in slot `to`
 
-  const char *name, *what;
-  std::set<std::string> breaks;  ///< the laws
+  const char *name = "", *what = "";
   std::function<void(const kda::PoolCall&, Pieces&)> slots = {};
   std::function<void(const kda::PoolCall&, const Pieces&, tensor::Tensor& states)> reads = {};
   std::function<void(const kda::PoolCall&, const Pieces&, tensor::Tensor& states)> stores = {};

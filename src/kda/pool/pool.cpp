@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "kda/problem/excerpt.hpp"
+#include "kda/problem/shapes.hpp"
 #include "tensor/rearranged.hpp"
 
 namespace kda_check::kda {
@@ -167,10 +168,6 @@ std::vector<std::int64_t> offsets_of(const std::vector<PoolPiece>& pieces) {
 /// Whether the next piece has the tokens of this one, and more.
 bool goes_on(const std::vector<PoolPiece>& pieces, std::size_t p) {
   return p + 1 < pieces.size() && pieces[p + 1].tokens.index == pieces[p].tokens.index;
-}
-
-tensor::Shape shape_of(std::string_view tensor, const Problem& problem) {
-  return expected_shape(*find_spec(tensor), problem.dimensions(), problem.options.state_v_first);
 }
 
 }  // namespace

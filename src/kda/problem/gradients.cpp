@@ -1,5 +1,7 @@
 #include "kda/problem/gradients.hpp"
 
+#include "kda/problem/shapes.hpp"
+
 namespace kda_check::kda {
 
 namespace {
@@ -48,9 +50,8 @@ GradientTensors allocate_gradients(const Problem& problem, numeric::DType dtype)
   for (const GradientRow& row : rows_in_order) {
     if (!has_gradient(outline, row.gradient)) continue;
     tensor::Tensor& tensor = tensors[static_cast<std::size_t>(row.gradient)];
-    tensor = tensor::Tensor(
-        std::string(row.name), gradient_dtype(outline, row.gradient, dtype),
-        expected_shape(*find_spec(row.name), problem.dimensions(), problem.options.state_v_first));
+    tensor = tensor::Tensor(std::string(row.name), gradient_dtype(outline, row.gradient, dtype),
+                            shape_of(row.name, problem));
   }
   return tensors;
 }

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/memory.hpp"
+#include "kda/problem/shapes.hpp"
 
 namespace kda_check::kda {
 
@@ -47,13 +48,10 @@ void refuse_memory(const std::string& what, double bytes, std::size_t threads, s
 }
 
 Answer allocate_answer(const Problem& problem, numeric::DType dtype, int threads) {
-  const Dimensions& d = problem.dimensions();
-  const bool v_first = problem.options.state_v_first;
   const numeric::DType state_dtype =
       dtype == numeric::DType::fp64 ? numeric::DType::fp64 : numeric::DType::fp32;
-  Answer answer{
-      tensor::Tensor("o", dtype, expected_shape(*find_spec("o"), d, v_first)),
-      tensor::Tensor("final_state", state_dtype, expected_shape(*find_spec("final_state"), d, v_first))};
+  Answer answer{tensor::Tensor("o", dtype, shape_of("o", problem)),
+                tensor::Tensor("final_state", state_dtype, shape_of("final_state", problem))};
   constexpr std::size_t most_left_to_threads = 16 * large_page_bytes;
   if (threads > 1 && answer.o.bytes() >= most_left_to_threads)
     touch_pages(answer.o.data(), answer.o.bytes(), threads);

@@ -7,6 +7,7 @@
 
 #include "kda/regimes/draft.hpp"
 #include "kda/truth/oracle.hpp"
+#include "kda/truth/places.hpp"
 
 namespace kda_check::kda::regimes {
 
@@ -42,13 +43,8 @@ Problem prefix_causality(const Settings& settings) {
 std::vector<double> true_state(const Problem& problem) {
   const Dimensions& d = problem.dimensions();
   std::vector<double> states(d.N * d.HV * d.K * d.V);
-  OracleSink sink;
-  sink.output = [](const OracleOutput&) {};
-  sink.state = [&](const OracleState& state) {
-    const std::size_t size = d.K * d.V;
-    std::copy_n(state.hi, size, &states[(state.sequence * d.HV + state.head) * size]);
-  };
-  run_oracle(problem, OraclePrecision::double_double, 1, sink);
+  const auto keep = [&](const OraclePart& part) { std::copy_n(part.hi, part.count, &states[part.first]); };
+  run_oracle(problem, OraclePrecision::double_double, 1, by_places(d, {}, keep));
   return states;
 }
 

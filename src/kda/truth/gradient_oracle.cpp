@@ -9,6 +9,7 @@
 #include "base/threads/work.hpp"
 #include "kda/problem/excerpt.hpp"
 #include "kda/problem/jobs.hpp"
+#include "kda/problem/shapes.hpp"
 #include "kda/truth/gpu_oracle.hpp"
 #include "kda/truth/gradient_sums.hpp"
 #include "kda/truth/oracle_inputs.hpp"
@@ -261,8 +262,7 @@ bool has_spread(const Problem& problem, Gradient gradient) {
 
 std::size_t element_count(const Problem& problem, Gradient gradient, std::string_view name) {
   if (!has_gradient(problem, gradient)) return 0;
-  return tensor::element_count(
-      expected_shape(*find_spec(name), problem.dimensions(), problem.options.state_v_first));
+  return tensor::element_count(shape_of(name, problem));
 }
 
 /// Memory for the gradients a problem has.

@@ -12,6 +12,7 @@
 #include "kda/gpu/inputs.hpp"
 #include "kda/pool/pool.hpp"
 #include "kda/problem/jobs.hpp"
+#include "kda/problem/shapes.hpp"
 #include "kda/shards/gpu_segments.hpp"
 #include "kda/variants/decoding.hpp"
 #include "kda/variants/variants.hpp"
@@ -109,7 +110,7 @@ With<cuda::DecodingRequest> decoding_request(const Problem& problem, const RunOp
 }
 
 tensor::Tensor output_of(const Problem& problem, numeric::DType dtype) {
-  return {"o", dtype, expected_shape(*find_spec("o"), problem.dimensions(), problem.options.state_v_first)};
+  return {"o", dtype, shape_of("o", problem)};
 }
 
 Answer run_decoding(const Problem& problem, const RunOptions& options) {

@@ -5,6 +5,7 @@
 #include "kda/gpu/inputs.hpp"
 #include "kda/problem/gradients.hpp"
 #include "kda/problem/jobs.hpp"
+#include "kda/problem/shapes.hpp"
 
 namespace kda_check::kda {
 
@@ -12,9 +13,6 @@ namespace {
 
 bool is_chunk(const Variant& variant) { return variant.axes.chunk; }
 
-tensor::Shape shape_of(std::string_view name, const Problem& problem) {
-  return expected_shape(*find_spec(name), problem.dimensions(), problem.options.state_v_first);
-}
 std::size_t elements_of(std::string_view name, const Problem& problem) {
   return tensor::element_count(shape_of(name, problem));
 }

@@ -1,0 +1,61 @@
+// Which of several wrong answers an output is: what each explains of its error (docs/faults.md, "When a fault
+// is a cause").
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "hypotheses/naming/naming.hpp"
+#include "numeric/product_sum.hpp"
+
+namespace kda_check::hypotheses {
+
+/// What is compared of an output: a tensor, or what a head has of it.
+struct Unit {
+  std::string tensor;
+  double limit;  ///< of rms_ratio
+  std::vector<double> got, right;
+  double weight;            ///< of its elements where two predictions are compared
+  bool has_to_stay = true;  ///< where it is right
+};
+/// Elements by unit.
+using UnitValues = std::vector<std::vector<double>>;
+
+struct Candidate {
+  std::string fault, meaning;
+  std::function<UnitValues()> answer;
+};
+/// More candidates, made of others: numbers of these, the best first.
+using MoreCandidates = std::function<std::vector<Candidate>(const std::vector<std::size_t>& best)>;
+
+/// From when on a candidate is a cause.
+struct Thresholds {
+  double least_explained;
+  double least_near = 2;   ///< explained by the nearest; beyond 1 there is none
+  double much_less = 0;    ///< units that err by less of what the worst does have nothing to explain
+  double still_right = 2;  ///< limits that what has to stay right may err by
+  // Of another cause than the best:
+  double hardly_less = 2;                                  ///< explained
+  double times_left = std::numeric_limits<double>::max();  ///< of each unit
+  std::size_t most_named = std::numeric_limits<std::size_t>::max();
+};
+
+/// Sums of squares; a class that differs makes the ratio infinite.
+struct Distance {
+  numeric::ProductSum difference, expected;
+
+  void add(double got, double wanted);
+  double size() const { return difference.root(); }
+  double ratio() const;
+};
+bool is_right(const Unit& unit);
+double size_of(const std::vector<double>& values);
+
+/// Puts the causes, or what is nearest, into `naming`. `more` is asked where the best candidate does not
+/// explain all.
+void rank(const std::vector<Unit>& units, const std::vector<Candidate>& candidates,
+          const Thresholds& thresholds, int threads, Naming& naming, const MoreCandidates& more = {});
+
+}  // namespace kda_check::hypotheses
