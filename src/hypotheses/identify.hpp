@@ -49,15 +49,14 @@ struct Identification {
   std::size_t errors = 0;      ///< elements of the first cut that have one
   std::size_t not_finite = 0;  ///< elements of the first cut that are NaN or infinite, and the truth is not
   double relative_error = 0;   ///< of the tensor where it is largest
-  std::size_t differing = 0, elements = 0;  ///< bits on the first cut
-  std::size_t tried = 0;                    ///< computations
-  std::vector<std::string> unlicensed{};    ///< roundings of its own, where they tell
-  bool is_licensed = true;                  ///< no: it has some, whether they tell or not
-  bool is_as_declared = true;               ///< no: what is said of it explains clearly less
-  std::vector<std::string>
-      cannot_be_told_apart{};    ///< other values of settings that explain as much, if asked
-  std::vector<Advice> advice{};  ///< where it is identified, and asked
-  std::vector<Share> shares{};   ///< what each setting costs, where it is identified, and asked
+  std::size_t differing = 0, elements = 0;          ///< bits on the first cut
+  std::size_t tried = 0;                            ///< computations
+  std::vector<std::string> unlicensed{};            ///< roundings of its own, where they tell
+  bool is_licensed = true;                          ///< no: it has some, whether they tell or not
+  bool is_as_declared = true;                       ///< no: what is said of it explains clearly less
+  std::vector<std::string> cannot_be_told_apart{};  ///< other values of settings that explain as much, if asked
+  std::vector<Advice> advice{};                     ///< where it is identified, and asked
+  std::vector<Share> shares{};  ///< what each setting costs, where it is identified, and asked
 };
 
 /// Throws Error{environment} for want of memory. The same for any number of threads.
