@@ -258,7 +258,7 @@ std::vector<Subject> backward_mutants() {
                                            DType::fp64, with(hypotheses::BackwardFault::none))};
   all.front().healthy = true;
   for (const hypotheses::GradientFault& fault : hypotheses::gradient_faults())
-    if (!fault.of_softplus)
+    if (!fault.needs_more)
       all.push_back(backward_mutant(fault.name, fault.meaning, DType::fp32, with(fault.fault)));
   all.push_back(
       backward_mutant("masked_late", "exponentials masked after they overflowed", DType::fp32, masked_late));

@@ -234,6 +234,7 @@ TEST_CASE("explain says what overflows, and exits with 1 when that was selected"
   CHECK_THAT(program("explain " + file + " --variant gpu-chunk").out,
              ContainsSubstring("forecast of gpu-chunk in bf16"));
   CHECK(program("explain " + file + " --variant naive").code == 1);
+  CHECK_THAT(program("explain column_beta:T=16 --only overflow").out, ContainsSubstring("no chunk form"));
 }
 
 TEST_CASE("explain names the computation of an output, what it cannot tell apart and what its roundings cost",

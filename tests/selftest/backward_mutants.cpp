@@ -95,6 +95,16 @@ TEST_CASE("every wrong backward pass fails in the gradients it gets wrong, and n
       {"chunks_apart", {"dk", "dv", "dg", "dbeta", "dinitial_state", "dA_log", "ddt_bias"}},
       {"gradient_late", {"dg", "dA_log", "ddt_bias"}},
       {"tail_decay_lost", {"dk", "dg", "dA_log", "ddt_bias"}},
+      {"sigmoid_slope_lost", {"dbeta"}},
+      {"tail_not_summed", {"dA_log", "ddt_bias"}},
+      {"initial_gradient_early", {"dinitial_state"}},
+      {"local_masked", {"dk", "dv", "dg", "dbeta", "dinitial_state", "dA_log", "ddt_bias"}},
+      {"value_masked", {"dv"}},
+      {"states_from_zero", {"dq", "dk", "dg", "dbeta", "dA_log", "ddt_bias"}},
+      {"gradient_not_cumulated", {"dg", "dA_log", "ddt_bias"}},
+      {"first_head_decay", {"dk", "dv", "dg", "dbeta", "dinitial_state", "dA_log", "ddt_bias"}},
+      {"key_prediction_lost", {"dk"}},
+      {"query_state_lost", {"dq"}},
       {"masked_late", {"dq", "dk", "dg", "dbeta", "dA_log", "ddt_bias"}},
   };
   CHECK(selftest::mutants(kda::Pass::backward).size() + 3 == wrong.size());

@@ -56,7 +56,7 @@ enum class BackwardFault : std::uint8_t {
 struct GradientFault {
   std::string_view name, meaning;  ///< goes on after "as if"
   BackwardFault fault;
-  bool of_softplus = false;  ///< no other gate has it
+  bool needs_more = false;  ///< than the problem of the selftest has: softplus, several sequences
 };
 std::span<const GradientFault> gradient_faults();
 
