@@ -29,6 +29,8 @@ const std::map<std::string_view, std::string> laws_broken_by{
     {"drafts_transposed", "drafts prefix server "},
     {"one_accepted_more", "drafts server "},
     {"accepted_ignored", "drafts prefix server "},
+    {"rejected_kept", "drafts server "},
+    {"draft_in_first_slot", "drafts prefix server "},
     {"accepted_ignored_in_steps", "drafts server "},
     {"accepted_of_first_row", "drafts server "},
     {"rollback_late", "drafts prefix server "},

@@ -159,6 +159,12 @@ std::vector<PoolFault> all_faults() {
             }),
       slots("accepted_ignored", "the number of accepted tokens is not looked at", is_draft,
             [](const PoolCall& call, PoolPiece& p) { p.from = entry(call, p.tokens.index, 0); }),
+      slots("rejected_kept", "a draft goes on from its last state, accepted or not", is_draft,
+            [](const PoolCall& call, PoolPiece& p) {
+              p.from = entry(call, p.tokens.index, call.table.columns - 1);
+            }),
+      slots("draft_in_first_slot", "all states of a draft are stored in its first slot", is_draft,
+            [](const PoolCall& call, PoolPiece& p) { p.to = entry(call, p.tokens.index, 0); }),
       slots("accepted_ignored_in_steps", "a row of one token does not look at the number of accepted tokens",
             is_draft,
             [](const PoolCall& call, PoolPiece& p) {
