@@ -111,7 +111,7 @@ TEST_CASE("a rounding that its class does not license fails by its name", "[engi
   for (const Rounding& rounding :
        {Rounding{"storage=bf16@decay", "the decay is rounded to bf16"},
         Rounding{"storage=bf16@g_cumsum", "the sum of the gates is rounded to bf16"},
-        Rounding{"storage=bf16@carry", "the carried state is rounded to bf16"}}) {
+        Rounding{"storage=bf16@carry", "the last one, too, is rounded to bf16"}}) {
     const report::CaseResult result =
         judged(computed({rounding.word, "lb_real:K=64,V=64,T=200,H=2", DType::fp32}), fp32);
     INFO(rounding.word << ": " << result.reason);

@@ -227,7 +227,8 @@ TEST_CASE("an unlicensed rounding fails by its name, and a floor above what is a
   Evidence evidence;
   evidence.unlicensed = "beta is rounded to bf16";
   CHECK(judge::judge(m, {{"rms_ratio", 0.01, "derived"}}, evidence).verdict == Verdict::fail);
-  CHECK(judge::judge(m, {{"rms_ratio", 0.01, "derived"}}, evidence).reason == evidence.unlicensed);
+  CHECK(judge::judge(m, {{"rms_ratio", 0.01, "derived"}}, evidence).reason ==
+        "rounding: " + evidence.unlicensed);
   evidence = {};
   CHECK(judge::judge(m, {{"rms_ratio", 0.06, "derived"}}, evidence).verdict == Verdict::inconclusive);
   evidence.floor = 0.1;

@@ -121,7 +121,8 @@ TEST_CASE("every wrong kernel is caught, and no healthy one, on any number of th
       // It is none here, or needs several requests.
       const auto fault = std::ranges::find(hypotheses::faults(), name, &hypotheses::Fault::name);
       if (fault != hypotheses::faults().end())
-        CHECK((!fault->applies(problem) || name == "l2norm_applied"));  // keys have norm 1
+        CHECK((!fault->applies(problem) || name == "l2norm_applied" ||  // keys have norm 1
+               name.starts_with("inverse_series_")));                   // L^8 is next to nothing
       else
         CHECK(std::ranges::any_of(hypotheses::pool_faults(),
                                   [&](const hypotheses::PoolFault& one) { return one.name == name; }));

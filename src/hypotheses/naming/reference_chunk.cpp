@@ -64,24 +64,44 @@ struct Chunk {
   Matrix q, k, v, d_o, G;
   std::vector<double> carry;  ///< sums of log decays that the gradient of the state decays by
   std::vector<double> beta;
-  Matrix L, A, Aqk;    ///< A = (I + L)^-1; scores with scale
-  Matrix raised;       ///< k exp(G)
-  Matrix lowered;      ///< k exp(G_n - G)
-  Matrix w, v_new, h;  ///< h enters the chunk
+  Matrix L, A, Aqk;            ///< A = (I + L)^-1; scores with scale
+  Matrix raised;               ///< k exp(G)
+  Matrix lowered;              ///< k exp(G_n - G)
+  Matrix w, v_new, h;          ///< h enters the chunk
+  std::vector<double> decays;  ///< [n][n][K], of rows from rows before them
 
+  /// exp(G_i - G_j); from row to row it is a product, as an exponential of each pair takes too long.
   double between(std::size_t i, std::size_t j, std::size_t c) const {
-    constexpr std::size_t side = 16;
-    const double sum = G(i, c) - G(j, c);
-    if (fault == ChunkFault::exp2_within) return numeric::exp2(sum);
-    const std::size_t first = i / side * side;
-    if (fault == ChunkFault::anchors_apart && first > j && first > 0)
-      return numeric::exp(sum - (G(first, c) - G(first - 1, c)));
-    return numeric::exp(sum);
+    return j <= i ? decays[(i * n + j) * K + c] : numeric::exp(G(i, c) - G(j, c));
+  }
+  void multiply_decays() {
+    decays.assign(n * n * K, 1.0);
+    std::vector<double> step(K);
+    for (std::size_t i = 1; i < n; ++i) {
+      for (std::size_t x = 0; x < K; ++x) {
+        const double gate = G(i, x) - G(i - 1, x);
+        step[x] = fault == ChunkFault::exp2_within ? numeric::exp2(gate) : numeric::exp(gate);
+      }
+      for (std::size_t j = 0; j < i; ++j)
+        for (std::size_t x = 0; x < K; ++x)
+          decays[(i * n + j) * K + x] = decays[((i - 1) * n + j) * K + x] * step[x];
+    }
+    if (fault == ChunkFault::anchors_apart) part_anchors();
   }
   double to_end(std::size_t i, std::size_t c) const { return across(G(n - 1, c) - G(i, c)); }
   double from_start(std::size_t i, std::size_t c) const { return across(G(i, c)); }
 
  private:
+  void part_anchors() {
+    constexpr std::size_t side = 16;
+    for (std::size_t i = side; i < n; ++i) {
+      const std::size_t first = i / side * side;
+      for (std::size_t x = 0; x < K; ++x) {
+        const double undone = numeric::exp(G(first - 1, x) - G(first, x));
+        for (std::size_t j = 0; j < first; ++j) decays[(i * n + j) * K + x] *= undone;
+      }
+    }
+  }
   double across(double sum) const {
     return fault == ChunkFault::exp2_across ? numeric::exp2(sum) : numeric::exp(sum);
   }
@@ -96,6 +116,7 @@ Chunk loaded(const Head& head, std::size_t begin, std::size_t n, ChunkFault faul
   c.G = rows_of(head.g, begin, n);
   for (std::size_t i = 1; i < n; ++i)
     for (std::size_t x = 0; x < c.K; ++x) c.G(i, x) += c.G(i - 1, x);
+  c.multiply_decays();
   c.carry.assign(c.K, 0.0);
   const Matrix& carried_by = head.carried_by.rows() > 0 ? head.carried_by : head.g;
   for (std::size_t i = begin; i < begin + n; ++i)
