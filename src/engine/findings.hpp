@@ -23,6 +23,13 @@ report::CaseResult begun(const plan::Case& item, const plan::Problem& problem);
 /// With what was done to the inputs before.
 std::string with_remark(std::string arithmetic, const plan::Problem& problem);
 
+/// Without entries, of a problem's file.
+inline report::Section section_of(const Context& context, std::string key) {
+  report::Section section;
+  section.key = std::move(key), section.path = context.plan().source->target().name;
+  return section;
+}
+
 /// Runs work(section). What was finished of the section is among the findings, however the work ends.
 template <class Work>
 void keep_finished(Findings& findings, report::Section section, Work work) {

@@ -317,13 +317,13 @@ std::vector<Subject> mutants_at_floors(std::string_view regime,
                                        const std::function<bool(std::string_view key)>& is_wanted,
                                        int threads, std::size_t memory_budget) {
   // What nearly overflows as a whole, and what is next to nothing, is no fault to have a share of.
-  constexpr double least_floor = 1e-6, most_floor = 1e4;
+  constexpr double least_floor = 1e-8, most_floor = 1e4;
   std::vector<Subject> all;
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
     for (const char* const tensor : {"o", "final_state"}) {
       const auto site =
           std::make_shared<const Site>(regime, dtype, tensor, is_wanted, threads, memory_budget);
-      for (std::size_t i = 0; i < site->faults.size(); ++i) {
+      for (std::size_t i = 0; i < site->power.faults.size(); ++i) {
         const engine::PlacePower& place = site->power.faults[i];
         const double floor = std::min(place.by_twins.value_or(HUGE_VAL), place.by_limits.value_or(HUGE_VAL));
         if (floor < least_floor || floor > most_floor) continue;

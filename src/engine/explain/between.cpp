@@ -167,9 +167,7 @@ void compare_pass(Context& context, const plan::Case& item, kda::Pass pass, Comp
 }  // namespace
 
 report::Section between_section(const Context& context) {
-  report::Section section;
-  section.key = "between";
-  section.path = context.plan().source->target().name;
+  report::Section section = section_of(context, "between");
   section.columns = {{"from", {}},
                      {"to", {}},
                      {"pass", {}, Show::data},

@@ -143,9 +143,7 @@ report::Entry fault_entry(const plan::Case& item, const report::CaseResult& resu
 }
 
 report::Section faults_section(const Context& context) {
-  report::Section section;
-  section.key = "faults";
-  section.path = context.plan().source->target().name;
+  report::Section section = section_of(context, "faults");
   section.columns = {{"output", {}},
                      {"pass", {}, Show::data},
                      {"dtype", {}, Show::data},

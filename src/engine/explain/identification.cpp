@@ -20,9 +20,7 @@ using report::Value;
 
 Value number_of(std::size_t count) { return static_cast<std::int64_t>(count); }
 report::Section explained_section(const Context& context) {
-  report::Section section;
-  section.key = "explained";
-  section.path = context.plan().source->target().name;
+  report::Section section = section_of(context, "explained");
   section.columns = {{"output", {}},
                      {"pass", {}, Show::data},
                      {"dtype", {}, Show::data},

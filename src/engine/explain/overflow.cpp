@@ -319,9 +319,7 @@ std::string overflow_like(const kda::Problem& problem, const Answered& got, int 
 }
 
 void forecast_runs(Context& context, Findings& findings) {
-  report::Section section;
-  section.key = "forecasts";
-  section.path = context.plan().source->target().name;
+  report::Section section = section_of(context, "forecasts");
   section.columns = {{"dtype", {}},
                      {"chunk_size", {}, Show::data},
                      {"arithmetic", {}, Show::data},

@@ -7,7 +7,6 @@
 #include <functional>
 
 #include "base/threads/parallel.hpp"
-#include "hypotheses/naming/faults.hpp"
 #include "judge/measures/head_values.hpp"
 #include "kda/bounds/log_decays.hpp"
 #include "kda/problem/heads.hpp"
@@ -156,14 +155,6 @@ class Multiples {
 
 // ---- faults that go on with the recurrence
 
-const hypotheses::Fault& known_as(const FaultRow& row) {
-  return *std::ranges::find(hypotheses::faults(), row.key, &hypotheses::Fault::name);
-}
-bool is_at_token(const FaultRow& row) {
-  using At = hypotheses::Fault::At;
-  return known_as(row).at == At::token || known_as(row).at == At::start;
-}
-
 /// One value head in fp64, by the readable recurrence: what changes nothing gives the same bits.
 class IdealHead {
  public:
@@ -188,14 +179,14 @@ class IdealHead {
 
   /// `row` is that of a known fault; `token`: of a batch row, for those that are at one.
   std::optional<Fault> known(const FaultRow& row, std::size_t token) const {
-    const hypotheses::Fault& known = known_as(row);
+    const hypotheses::Fault& known = *row.known;
     if (!known.applies(problem_)) return std::nullopt;
     hypotheses::Interpretation reading(problem_);
     known.change(reading, hypotheses::place_of(known, token, site_.layout.chunk));
-    return fault(
-        &row,
-        is_at_token(row) ? fmt::format("token {}, head {}", token, head_) : fmt::format("head {}", head_),
-        hypotheses::answer_of(problem_, reading), 1);
+    return fault(&row,
+                 hypotheses::is_at_token(known) ? fmt::format("token {}, head {}", token, head_)
+                                                : fmt::format("head {}", head_),
+                 hypotheses::answer_of(problem_, reading), 1);
   }
 
  private:
@@ -252,7 +243,7 @@ const std::vector<FaultRow>& fault_rows() {
   static const std::vector<FaultRow> rows = [] {
     std::vector<FaultRow> all(std::begin(in_cells), std::end(in_cells));
     for (const hypotheses::Fault& fault : hypotheses::faults())
-      all.push_back({fault.name, fault.meaning, true});
+      all.push_back({fault.name, fault.meaning, &fault});
     return all;
   }();
   return rows;
@@ -277,7 +268,7 @@ std::vector<Fault> faults_on(const FaultSite& site, int threads) {
     if (!is_small) continue;
     const std::size_t token = token_at(site.problem, spread(p, site.places, d.B * d.T));
     for (const FaultRow& row : fault_rows())
-      if (row.is_known && (p == site.places / 2 || is_at_token(row)))
+      if (row.known != nullptr && (p == site.places / 2 || hypotheses::is_at_token(*row.known)))
         work.emplace_back([&ideal, &row, token] { return ideal.known(row, token); });
   }
   std::vector<std::optional<Fault>> found(work.size());

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hypotheses/naming/faults.hpp"
 #include "judge/measures/regions.hpp"
 #include "judge/spread/twin_test.hpp"
 #include "kda/problem/passes.hpp"
@@ -16,7 +17,7 @@ namespace kda_check::engine {
 
 struct FaultRow {
   std::string_view key, says;
-  bool is_known = false;  ///< a row of hypotheses/naming/faults.hpp, which `says` is the meaning of
+  const hypotheses::Fault* known = nullptr;  ///< what it is a row of, if it is a known one
 };
 /// In the order of reports: those in cells of the answer, then the known ones.
 const std::vector<FaultRow>& fault_rows();

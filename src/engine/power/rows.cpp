@@ -62,7 +62,7 @@ report::Table floors_of(const Power& power, bool known) {
                    {"places", {}, Show::count}};
   for (const FaultRow& row : fault_rows()) {
     const Places places(power, row);
-    if (row.is_known != known || places.all.empty()) continue;
+    if ((row.known != nullptr) != known || places.all.empty()) continue;
     const std::optional<double> twins = places.median(&PlacePower::by_twins),
                                 limits = places.median(&PlacePower::by_limits);
     table.rows.push_back({std::string(row.says), std::string(row.key), value_of(twins), value_of(limits),
@@ -78,7 +78,7 @@ std::string known_text(const Power& power) {
   std::size_t count = 0;
   for (const FaultRow& row : fault_rows()) {
     const Places places(power, row);
-    if (!row.is_known || places.all.empty()) continue;
+    if (row.known == nullptr || places.all.empty()) continue;
     ++count;
     const std::optional<double> twins = places.median(&PlacePower::by_twins),
                                 limits = places.median(&PlacePower::by_limits);
@@ -157,9 +157,7 @@ report::Entry entry_of(const Power& power, const plan::Case& item, const Answere
 }  // namespace
 
 void measure_power(Context& context, Findings& findings) {
-  report::Section section;
-  section.key = "power";
-  section.path = context.plan().source->target().name;
+  report::Section section = section_of(context, "power");
   section.columns = {{"class", {}},
                      {"dtype", {}, Show::data},
                      {"compute", {}, Show::data},

@@ -30,7 +30,7 @@ bool has_heads(const Problem& p) { return p.dimensions().HV > 1; }
 bool has_norm(const Problem& p) { return p.options.qk_l2norm; }
 bool has_beta(const Problem& p) { return !p.beta.empty(); }
 bool has_chunks(const Problem& p) { return p.dimensions().T > 16; }
-bool has_A_log(const Problem& p) { return p.A_log.has_value(); }
+bool has_A_log(const Problem& p) { return has_gate(p) && p.A_log.has_value(); }
 bool has_groups(const Problem& p) { return p.dimensions().HV > p.dimensions().H; }
 bool has_sequences(const Problem& p) { return p.sequences().size() > p.dimensions().B; }
 bool has_initial_states(const Problem& p) { return has_initial_state(p) && p.sequences().size() > 1; }
@@ -50,13 +50,19 @@ template <auto field, auto value = true>
 void in_chunks(Reading& reading, std::size_t rows) {
   reading.*field = value, reading.chunk = rows;
 }
-template <ChunkFault fault>
-void chunk_form(Reading& reading, std::size_t rows) {
-  in_chunks<&Reading::chunk_fault, fault>(reading, rows);
+template <auto rounding>
+void every_chunk_state(Reading& reading, std::size_t rows) {
+  in_chunks<&Reading::round_carried, rounding>(reading, rows), reading.rounds_last = true;
 }
 template <auto field>
 void at_token(Reading& reading, std::size_t token) {
   reading.*field = token;
+}
+
+/// A row about the chunk form.
+template <ChunkFault fault>
+constexpr Fault of_chunk_form(std::string_view name, std::string_view meaning) {
+  return {name, meaning, has_chunk_form, in_chunks<&Reading::chunk_fault, fault>, At::chunk};
 }
 
 constexpr Fault list[] = {
@@ -92,10 +98,9 @@ constexpr Fault list[] = {
        r.options.gate = Gate::lower_bound;
        r.options.lower_bound = r.options.lower_bound.value_or(usual_lower_bound);
      }},
-    {"A_log_missing", "A_log is not used",
-     [](const Problem& p) { return has_gate(p) && p.A_log.has_value(); }, set<&Reading::A_log, false>},
-    {"A_log_not_raised", "A_log itself is used, without its exponential",
-     [](const Problem& p) { return has_gate(p) && p.A_log.has_value(); }, set<&Reading::A_log_raised, false>},
+    {"A_log_missing", "A_log is not used", has_A_log, set<&Reading::A_log, false>},
+    {"A_log_not_raised", "A_log itself is used, without its exponential", has_A_log,
+     set<&Reading::A_log_raised, false>},
     {"A_log_twice", "A_log is -exp(A_log) already: exp(-exp(A_log)) is used", has_A_log,
      set<&Reading::A_log_twice>},
     {"parameters_in_bf16", "A_log and dt_bias are rounded to bf16", has_gate,
@@ -229,13 +234,9 @@ constexpr Fault list[] = {
     {"carried_state_in_fp16", "the carried state is rounded to fp16", has_chunks,
      in_chunks<&Reading::round_carried, &to_fp16>, At::chunk},
     {"chunk_states_in_bf16", "the state behind every chunk, the last one, too, is rounded to bf16",
-     has_chunks,
-     [](Reading& r, std::size_t rows) { r.round_carried = &to_bf16, r.rounds_last = true, r.chunk = rows; },
-     At::chunk},
+     has_chunks, every_chunk_state<&to_bf16>, At::chunk},
     {"chunk_states_in_fp16", "the state behind every chunk, the last one, too, is rounded to fp16",
-     has_chunks,
-     [](Reading& r, std::size_t rows) { r.round_carried = &to_fp16, r.rounds_last = true, r.chunk = rows; },
-     At::chunk},
+     has_chunks, every_chunk_state<&to_fp16>, At::chunk},
     {"carried_state_transposed", "o reads the states between chunks in the other layout (K and V swapped)",
      [](const Problem& p) { return p.dimensions().K == p.dimensions().V; },
      in_chunks<&Reading::transposed_states>, At::chunk},
@@ -251,58 +252,48 @@ constexpr Fault list[] = {
     {"writes_undecayed", "what a chunk writes does not decay to the end of the chunk", has_chunks,
      in_chunks<&Reading::writes_undecayed>, At::chunk},
     // The chunk form.
-    {"exp2_within", "the decays between rows of a chunk are powers of two", has_chunk_form,
-     chunk_form<ChunkFault::exp2_within>, At::chunk},
-    {"exp2_across", "the decays from and to the ends of a chunk are powers of two", has_chunk_form,
-     chunk_form<ChunkFault::exp2_across>, At::chunk},
-    {"anchors_apart",
-     "blocks of 16 off the diagonal lack the decay of their first row: the anchors of rows and columns "
-     "differ",
-     has_chunk_form, chunk_form<ChunkFault::anchors_apart>, At::chunk},
-    {"scores_undecayed", "Aqk lacks the decays between its rows", has_chunk_form,
-     chunk_form<ChunkFault::scores_undecayed>, At::chunk},
-    {"L_undecayed", "L lacks the decays between its rows", has_chunk_form,
-     chunk_form<ChunkFault::L_undecayed>, At::chunk},
-    {"column_beta", "L has the beta of its column, not of its row", has_chunk_form,
-     chunk_form<ChunkFault::column_beta>, At::chunk},
-    {"inverse_missing", "L is not inverted: A = I", has_chunk_form, chunk_form<ChunkFault::inverse_missing>,
-     At::chunk},
-    {"inverse_series_2", "the series of the inverse ends behind L", has_chunk_form,
-     chunk_form<ChunkFault::inverse_series_2>, At::chunk},
-    {"inverse_series_4", "the series of the inverse ends behind L^3", has_chunk_form,
-     chunk_form<ChunkFault::inverse_series_4>, At::chunk},
-    {"inverse_series_8", "the series of the inverse ends behind L^7", has_chunk_form,
-     chunk_form<ChunkFault::inverse_series_8>, At::chunk},
-    {"inverse_series_16", "the series of the inverse ends behind L^15", has_chunk_form,
-     chunk_form<ChunkFault::inverse_series_16>, At::chunk},
-    {"inverse_transposed", "the inverse is transposed", has_chunk_form,
-     chunk_form<ChunkFault::inverse_transposed>, At::chunk},
-    {"w_undecayed", "w lacks exp(G): A beta k", has_chunk_form, chunk_form<ChunkFault::w_undecayed>,
-     At::chunk},
-    {"w_without_beta", "w lacks beta: A k exp(G)", has_chunk_form, chunk_form<ChunkFault::w_without_beta>,
-     At::chunk},
-    {"writes_unerased", "the state is written with u, not with u - w h", has_chunk_form,
-     chunk_form<ChunkFault::writes_unerased>, At::chunk},
-    {"output_unerased", "o is read from u, not from u - w h", has_chunk_form,
-     chunk_form<ChunkFault::output_unerased>, At::chunk},
-    {"query_undecayed", "o reads the state before its chunk without exp(G)", has_chunk_form,
-     chunk_form<ChunkFault::query_undecayed>, At::chunk},
-    {"scores_unscaled", "Aqk lacks the scale", has_chunk_form, chunk_form<ChunkFault::scores_unscaled>,
-     At::chunk},
-    {"state_unscaled", "q lacks the scale where o reads the state before its chunk", has_chunk_form,
-     chunk_form<ChunkFault::state_unscaled>, At::chunk},
-    {"scores_unmasked", "Aqk is not masked: o sees later rows of its chunk", has_chunk_form,
-     chunk_form<ChunkFault::scores_unmasked>, At::chunk},
-    {"state_of_before", "o reads the state that entered the chunk before", has_chunk_form,
-     chunk_form<ChunkFault::state_of_before>, At::chunk},
-    {"state_of_after", "o reads the state that leaves its chunk", has_chunk_form,
-     chunk_form<ChunkFault::state_of_after>, At::chunk},
+    of_chunk_form<ChunkFault::exp2_within>("exp2_within",
+                                           "the decays between rows of a chunk are powers of two"),
+    of_chunk_form<ChunkFault::exp2_across>("exp2_across",
+                                           "the decays from and to the ends of a chunk are powers of two"),
+    of_chunk_form<ChunkFault::anchors_apart>(
+        "anchors_apart",
+        "blocks of 16 off the diagonal lack the decay of their first row: the anchors of rows and columns "
+        "differ"),
+    of_chunk_form<ChunkFault::scores_undecayed>("scores_undecayed", "Aqk lacks the decays between its rows"),
+    of_chunk_form<ChunkFault::L_undecayed>("L_undecayed", "L lacks the decays between its rows"),
+    of_chunk_form<ChunkFault::column_beta>("column_beta", "L has the beta of its column, not of its row"),
+    of_chunk_form<ChunkFault::inverse_missing>("inverse_missing", "L is not inverted: A = I"),
+    of_chunk_form<ChunkFault::inverse_series_2>("inverse_series_2",
+                                                "the series of the inverse ends behind L"),
+    of_chunk_form<ChunkFault::inverse_series_4>("inverse_series_4",
+                                                "the series of the inverse ends behind L^3"),
+    of_chunk_form<ChunkFault::inverse_series_8>("inverse_series_8",
+                                                "the series of the inverse ends behind L^7"),
+    of_chunk_form<ChunkFault::inverse_series_16>("inverse_series_16",
+                                                 "the series of the inverse ends behind L^15"),
+    of_chunk_form<ChunkFault::inverse_transposed>("inverse_transposed", "the inverse is transposed"),
+    of_chunk_form<ChunkFault::w_undecayed>("w_undecayed", "w lacks exp(G): A beta k"),
+    of_chunk_form<ChunkFault::w_without_beta>("w_without_beta", "w lacks beta: A k exp(G)"),
+    of_chunk_form<ChunkFault::writes_unerased>("writes_unerased",
+                                               "the state is written with u, not with u - w h"),
+    of_chunk_form<ChunkFault::output_unerased>("output_unerased", "o is read from u, not from u - w h"),
+    of_chunk_form<ChunkFault::query_undecayed>("query_undecayed",
+                                               "o reads the state before its chunk without exp(G)"),
+    of_chunk_form<ChunkFault::scores_unscaled>("scores_unscaled", "Aqk lacks the scale"),
+    of_chunk_form<ChunkFault::state_unscaled>("state_unscaled",
+                                              "q lacks the scale where o reads the state before its chunk"),
+    of_chunk_form<ChunkFault::scores_unmasked>("scores_unmasked",
+                                               "Aqk is not masked: o sees later rows of its chunk"),
+    of_chunk_form<ChunkFault::state_of_before>("state_of_before",
+                                               "o reads the state that entered the chunk before"),
+    of_chunk_form<ChunkFault::state_of_after>("state_of_after", "o reads the state that leaves its chunk"),
     {"inverse_product", "a block of 16 of the inverse lacks one product of its sum", has_chunk_form,
      [](Reading& r, std::size_t which) {
        r.chunk_fault = ChunkFault::inverse_product, r.inverse_product = which;
      },
      At::block},
-    // Sequences and single tokens.
+    // Sequences, and layouts of their states.
     {"sequence_goes_on", "a sequence starts from the state that the one before it left",
      [](const Problem& p) { return p.sequences().size() > 1; }, set<&Reading::goes_on>},
     {"initial_state_transposed", "the initial state is read in the other layout (K and V swapped)",

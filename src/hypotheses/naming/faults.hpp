@@ -31,10 +31,12 @@ struct Fault {
 
 std::span<const Fault> faults();
 
+inline bool is_at_token(const Fault& fault) {
+  return fault.at == Fault::At::token || fault.at == Fault::At::start;
+}
 /// What `at` is where one is enough, of a kernel in chunks of so many rows.
 inline std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_rows) {
-  using At = Fault::At;
-  return fault.at == At::token || fault.at == At::start ? token : fault.at == At::block ? 0 : chunk_rows;
+  return is_at_token(fault) ? token : fault.at == Fault::At::block ? 0 : chunk_rows;
 }
 
 /// Of a value, by its name: no bug, and in 16 bits perhaps what the kernel does anyway.

@@ -159,8 +159,7 @@ class Search {
                      std::string(fault.meaning)};
       fault.change(one.reading, at);
       if (found_.begin > found_.sequence.begin && shows_at_start(one.reading)) return;
-      if (fault.at == Fault::At::token || fault.at == Fault::At::start)
-        one.meaning += fmt::format(" (t={})", at);
+      if (is_at_token(fault)) one.meaning += fmt::format(" (t={})", at);
       if (fault.at == Fault::At::chunk) one.meaning += fmt::format(" (chunks of {})", at);
       if (fault.at == Fault::At::block)
         one.meaning += fmt::format(" (block {0},{1}: L({0},{2}) A({2},{1}))", inverse_products[at].row,

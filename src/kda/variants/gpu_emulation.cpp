@@ -35,7 +35,7 @@ std::string not_emulated_on_gpu(const Emulated& wanted, const Outline& problem) 
   if (std::string reason = gpu_unavailable(); !reason.empty()) return reason;
   const bool backward = wanted.pass == Pass::backward;
   if (std::string reason = without_truth_on_gpu(problem.dimensions, backward); !reason.empty()) return reason;
-  if (!is_ours(*wanted.variant) || wanted.variant->name == "naive")
+  if (wanted.variant->name != "chunk" && wanted.variant->name != "recurrent")
     return std::string(wanted.variant->name) + " computes on the CPU alone";
   if (wanted.options->stages.asked()) return "stages are computed on the CPU";
   const Dimensions& d = problem.dimensions;
