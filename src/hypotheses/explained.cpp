@@ -106,34 +106,35 @@ std::vector<double> Explained::robustly_by(const kda::Tensors& prediction) const
 std::vector<double> Explained::blocks_explained_by(const kda::Tensors& prediction, double least) const {
   return means(prediction, true, [&](double explained) { return explained >= least ? 1.0 : 0.0; });
 }
-bool Explained::gives_most(const kda::Tensors& prediction) const {
+bool Explained::gives_most(const kda::Tensors& prediction, const std::vector<bool>& behind) const {
   std::set<double> given_errors;
   for (const OfTensor& one : tensors_) {
     const tensor::Tensor& predicted = prediction.find(one.name)->second;
     const std::size_t rows = one.output.size() / one.width;
     if (kda::has_tokens(one.name) && (rows - one.first_row) / one.heads < block_size) return false;
     struct Tile {
-      bool is_given = true;
+      bool is_given = true, is_behind = false;
       std::vector<double> errors = {};
     };
     std::vector<Tile> tiles(((rows + one.heads - 1) / one.heads + block_size - 1) / block_size * one.heads);
     for (std::size_t row = one.first_row; row < rows; ++row) {
       Tile& tile = tiles[row / one.heads / block_size * one.heads + row % one.heads];
+      tile.is_behind = tile.is_behind || (kda::has_tokens(one.name) && behind[row / one.heads]);
       for (std::size_t i = row * one.width; i < (row + 1) * one.width; ++i) {
         tile.is_given = tile.is_given && predicted.value(i) == one.output[i];
         if (one.output[i] != one.truth[i]) tile.errors.push_back(one.output[i] - one.truth[i]);
       }
     }
-    std::size_t given = 0, there = 0;
+    std::size_t given = 0, there = 0, given_behind = 0, there_behind = 0;
     for (const Tile& tile : tiles) {
       if (tile.is_given && tile.errors.empty()) continue;
-      ++there;
+      ++there, there_behind += tile.is_behind;
       if (!tile.is_given) continue;
-      ++given;
+      ++given, given_behind += tile.is_behind;
       for (const double error : tile.errors)
         if (given_errors.size() < fewest_errors_of_starts && std::isfinite(error)) given_errors.insert(error);
     }
-    if (2 * given < there) return false;
+    if (2 * given < there || 2 * given_behind < there_behind) return false;
   }
   return given_errors.size() >= fewest_errors_of_starts;
 }

@@ -31,9 +31,10 @@ class Explained {
   /// The share of those blocks of which `least` or more is explained: what a fault elsewhere does not change.
   std::vector<double> blocks_explained_by(const kda::Tensors& prediction, double least) const;
   /// Whether it gives half of the tiles, of 16 rows of a head, that have an error in every tensor to the bit,
-  /// and enough errors that are not alike, of so many tokens at least: then what is left of others is a
-  /// fault. A computation that differs has some of it in nearly every tile.
-  bool gives_most(const kda::Tensors& prediction) const;
+  /// and half of those of the tokens `behind`, of so many tokens at least, and enough errors that are not
+  /// alike: then what is left of others is a fault. A computation that differs has some of it in nearly every
+  /// tile, or in every one that reads a state between chunks: these are behind.
+  bool gives_most(const kda::Tensors& prediction, const std::vector<bool>& behind) const;
   /// Elements that have an error, and those that are NaN or infinite where the truth is not: they explain
   /// nothing.
   std::size_t errors() const { return errors_; }

@@ -1,6 +1,7 @@
 #include "hypotheses/identify.hpp"
 
 #include <algorithm>
+#include <span>
 
 #include "hypotheses/climb.hpp"
 #include "hypotheses/launch_search.hpp"
@@ -42,27 +43,23 @@ class Search {
       found.end = Identity::stranger;
       return found;
     }
-    Scored now = best.front();
+    const std::optional<Scored> sure = sure_one(best);
+    Scored now = sure.value_or(best.front());
     if (settings_.starts_only) {
-      // Of those that explain as much one that need not be excused.
-      const auto is_as_good = [&](const Scored& one) {
-        return one.score >= now.score - as_good &&
-               (!settings_.licence || unlicensed(one.hypothesis, *settings_.licence, problem()).empty());
-      };
-      if (const auto other = std::ranges::find_if(best, is_as_good); other != best.end()) now = *other;
-      if (now.score >= identified_from && now.score < 1) with_other_chunks(now);
+      if (!sure) now = licensed_one(best);
+      if (!sure && now.score >= identified_from && now.score < 1) with_other_chunks(now);
       found.hypothesis = now.hypothesis;
       conclude(found);
       return found;
     }
-    if (now.score < exact_from && found.errors >= fewest_errors) {
+    if (!sure && now.score < exact_from && found.errors >= fewest_errors) {
       for (Scored& one : scores_.of(screen_.starts(plain_starts(problem(), dtype_, whole_.pass()))))
         best.push_back(std::move(one));
       Scores::sort(best);
       now = searched(best);
       simplify(now);
     }
-    if (settings_.licence) {
+    if (!sure && settings_.licence) {
       Scored other = scores_.of(licensed(now.hypothesis, *settings_.licence, problem()));
       if (other.score >= now.score - as_good) {
         if (identity(other.hypothesis, problem()) != identity(now.hypothesis, problem()))
@@ -78,6 +75,24 @@ class Search {
 
  private:
   const kda::Problem& problem() const { return scores_.problem(); }
+
+  /// Those that explain as much as the first, which is the best.
+  static std::span<const Scored> as_good_as_first(const std::vector<Scored>& best) {
+    const auto is_worse = [&](const Scored& one) { return one.score < best.front().score - as_good; };
+    return {best.begin(), std::ranges::find_if(best, is_worse)};
+  }
+  /// Of these one that gives most of it to the bit, which is no chance, whatever a fault does to scores.
+  std::optional<Scored> sure_one(const std::vector<Scored>& best) {
+    for (const Scored& one : as_good_as_first(best))
+      if (gives_most(one.hypothesis)) return one;
+    return std::nullopt;
+  }
+  /// Of these one that need not be excused, if there is one.
+  Scored licensed_one(const std::vector<Scored>& best) const {
+    for (const Scored& one : as_good_as_first(best))
+      if (!settings_.licence || unlicensed(one.hypothesis, *settings_.licence, problem()).empty()) return one;
+    return best.front();
+  }
 
   /// What is said of the output, and of gradients what computed o: nobody need look further where that is it.
   std::vector<Scored> said() {
@@ -270,6 +285,20 @@ class Search {
       found.hypothesis = std::move(other);
   }
 
+  bool gives_most(const Hypothesis& one) {
+    return scores_.measured().gives_most(scores_.prediction(one), behind_chunks(cuts_.first, one));
+  }
+  /// Tokens that read a state which a chunk form carried to them.
+  static std::vector<bool> behind_chunks(const Cut& cut, const Hypothesis& one) {
+    const kda::Dimensions& d = cut.part.problem.dimensions();
+    std::vector<bool> tokens(d.B * d.T, false);
+    if (one.pass == kda::Pass::backward || !one.variant->axes.chunk) return tokens;
+    for (const kda::Sequence& sequence : cut.part.problem.sequences())
+      for (std::size_t t = sequence.begin + one.options.chunk_size; t < sequence.end; ++t)
+        tokens[sequence.batch * d.T + t] = true;
+    return tokens;
+  }
+
   void conclude(Identification& found) {
     const kda::Tensors predicted = scores_.prediction(found.hypothesis);
     found.is_as_declared = is_as_declared(found.hypothesis);
@@ -277,20 +306,21 @@ class Search {
     for (const auto& [name, tensor] : cuts_.first.part.recorded) found.elements += tensor.size();
     double least = 1;
     found.left = 0, found.blocks = 1, found.gives_most = true;
-    const auto measure = [&](const Explained& measured, const kda::Tensors& prediction) {
+    const auto measure = [&](const Cut& cut, const Explained& measured, const kda::Tensors& prediction) {
       const std::vector<double> robustly = measured.robustly_by(prediction);
       least = std::min(least, mean_of(robustly));
       found.left = std::max(found.left, 1 - least_of(robustly, 1));
-      found.gives_most = found.gives_most && measured.gives_most(prediction);
+      found.gives_most =
+          found.gives_most && measured.gives_most(prediction, behind_chunks(cut, found.hypothesis));
       found.blocks = std::min(found.blocks, mean_of(measured.blocks_explained_by(prediction, good_from)));
       return mean_of(measured.by(prediction));
     };
-    found.explained = measure(scores_.measured(), predicted);
+    found.explained = measure(cuts_.first, scores_.measured(), predicted);
     if (cuts_.second) {
       const Scores second(*cuts_.second, settings_.threads, effort_);
       if (second.measured().errors() >= fewest_errors) {
         settle_launch(found, second);
-        found.again = measure(second.measured(), second.prediction(found.hypothesis));
+        found.again = measure(*cuts_.second, second.measured(), second.prediction(found.hypothesis));
         found.not_finite += second.measured().not_finite();
       }
     }

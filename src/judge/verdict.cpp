@@ -118,11 +118,10 @@ class Decision {
       if (!metric.is_known(m_)) continue;
       const double value = std::fabs(metric.value(m_));
       if (value <= limit.value) continue;
-      // Elements are a region of the test, which knows more of them, and of terms of chunk forms that cancel
-      // where the recurrence has none.
+      // Elements are a region of the test, which knows more of them: backwards of terms of chunk forms that
+      // cancel, where the recurrence has smaller ones or none.
       if (limit.source == derived && metric.name == "scaled_ulp" && evidence_.twins && !is_beyond(1) &&
-          (value <= verdict_constants.margin * limit.value ||
-           (evidence_.backward && value > verdict_constants.no_terms)))
+          (value <= verdict_constants.margin * limit.value || evidence_.backward))
         continue;
       if (metric.name == "nonfinite") {
         const std::size_t decided = m_.mismatched_where_decided(evidence_.backward);
