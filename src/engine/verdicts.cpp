@@ -307,10 +307,10 @@ class Round {
     return has_fault && limit != nullptr && *read > most_of_faults * limit->value;
   }
 
-  /// Somebody's output that no known kernel gives as it is, nor most of it, and that twins speak against.
+  /// Somebody's output that no known kernel gives as it is, and that twins speak against.
   bool is_worth_a_search(std::size_t pairing) const {
     const Computation* const computation = pairings_[pairing].computation;
-    if (computation == nullptr || computation->is_whole || computation->gives_most ||
+    if (computation == nullptr || computation->is_whole ||
         pairings_[pairing].got->role == report::Role::variant)
       return false;
     bool is_beyond = false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <set>
 
 #include "hypotheses/search_limits.hpp"
@@ -11,9 +12,10 @@ namespace kda_check::hypotheses {
 
 namespace {
 
-constexpr std::size_t block_size = 16;  ///< elements that a fault spoils together
-constexpr std::size_t short_row = 8;    ///< rows below it are blocks with their neighbours: those of tokens
-constexpr double nothing = 1e-20;       ///< of a block's squared error: what a projection leaves of none
+constexpr std::size_t block_size = 16;   ///< elements that a fault spoils together
+constexpr std::size_t short_row = 8;     ///< rows below it are blocks with their neighbours: those of tokens
+constexpr std::size_t fewest_tiles = 3;  ///< of a tensor's, that are given
+constexpr double nothing = 1e-20;        ///< of a block's squared error: what a projection leaves of none
 
 }  // namespace
 
@@ -106,36 +108,46 @@ std::vector<double> Explained::robustly_by(const kda::Tensors& prediction) const
 std::vector<double> Explained::blocks_explained_by(const kda::Tensors& prediction, double least) const {
   return means(prediction, true, [&](double explained) { return explained >= least ? 1.0 : 0.0; });
 }
-bool Explained::gives_most(const kda::Tensors& prediction, const std::vector<bool>& behind) const {
+Explained::Given Explained::given_by(const kda::Tensors& prediction,
+                                     const std::vector<std::uint8_t>& reaches) const {
+  Given all{0, true};
   std::set<double> given_errors;
   for (const OfTensor& one : tensors_) {
     const tensor::Tensor& predicted = prediction.find(one.name)->second;
     const std::size_t rows = one.output.size() / one.width;
-    if (kda::has_tokens(one.name) && (rows - one.first_row) / one.heads < block_size) return false;
     struct Tile {
-      bool is_given = true, is_behind = false;
+      bool is_given = true;
+      std::uint8_t reach = 0;
       std::vector<double> errors = {};
     };
     std::vector<Tile> tiles(((rows + one.heads - 1) / one.heads + block_size - 1) / block_size * one.heads);
     for (std::size_t row = one.first_row; row < rows; ++row) {
       Tile& tile = tiles[row / one.heads / block_size * one.heads + row % one.heads];
-      tile.is_behind = tile.is_behind || (kda::has_tokens(one.name) && behind[row / one.heads]);
+      if (kda::has_tokens(one.name)) tile.reach = std::max(tile.reach, reaches[row / one.heads]);
       for (std::size_t i = row * one.width; i < (row + 1) * one.width; ++i) {
         tile.is_given = tile.is_given && predicted.value(i) == one.output[i];
         if (one.output[i] != one.truth[i]) tile.errors.push_back(one.output[i] - one.truth[i]);
       }
     }
-    std::size_t given = 0, there = 0, given_behind = 0, there_behind = 0;
+    std::map<std::uint8_t, std::pair<std::size_t, std::size_t>> by_reach;  // given, there
     for (const Tile& tile : tiles) {
       if (tile.is_given && tile.errors.empty()) continue;
-      ++there, there_behind += tile.is_behind;
+      auto& [given, there] = by_reach[tile.reach];
+      ++there;
       if (!tile.is_given) continue;
-      ++given, given_behind += tile.is_behind;
+      ++given;
       for (const double error : tile.errors)
         if (given_errors.size() < fewest_errors_of_starts && std::isfinite(error)) given_errors.insert(error);
     }
-    if (2 * given < there || 2 * given_behind < there_behind) return false;
+    std::size_t tiles_given = 0;
+    for (const auto& [reach, tiles_of] : by_reach) {
+      tiles_given += tiles_of.first;
+      all.is_most = all.is_most && 2 * tiles_of.first >= tiles_of.second;
+    }
+    if (kda::has_tokens(one.name)) all.is_most = all.is_most && tiles_given >= fewest_tiles;
+    all.tiles += tiles_given;
   }
-  return given_errors.size() >= fewest_errors_of_starts;
+  all.is_most = all.is_most && given_errors.size() >= fewest_errors_of_starts;
+  return all;
 }
 }  // namespace kda_check::hypotheses

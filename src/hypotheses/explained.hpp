@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -30,11 +31,15 @@ class Explained {
   std::vector<double> robustly_by(const kda::Tensors& prediction) const;
   /// The share of those blocks of which `least` or more is explained: what a fault elsewhere does not change.
   std::vector<double> blocks_explained_by(const kda::Tensors& prediction, double least) const;
-  /// Whether it gives half of the tiles, of 16 rows of a head, that have an error in every tensor to the bit,
-  /// and half of those of the tokens `behind`, of so many tokens at least, and enough errors that are not
-  /// alike: then what is left of others is a fault. A computation that differs has some of it in nearly every
-  /// tile, or in every one that reads a state between chunks: these are behind.
-  bool gives_most(const kda::Tensors& prediction, const std::vector<bool>& behind) const;
+  /// Tiles, of 16 rows of a head, that have an error.
+  struct Given {
+    std::size_t tiles = 0;  ///< to the bit
+    bool is_most = false;   ///< half of every tensor's, of each reach, and some at least
+  };
+  /// `reaches`: of tokens, how far back what they read may lie. Of most, what is left is a fault, where there
+  /// are enough errors that are not alike: a computation that differs has some of it in nearly every tile, or
+  /// in every one that reaches back behind a row, a block or a chunk.
+  Given given_by(const kda::Tensors& prediction, const std::vector<std::uint8_t>& reaches) const;
   /// Elements that have an error, and those that are NaN or infinite where the truth is not: they explain
   /// nothing.
   std::size_t errors() const { return errors_; }

@@ -43,7 +43,7 @@ class Search {
       found.end = Identity::stranger;
       return found;
     }
-    const std::optional<Scored> sure = sure_one(best);
+    std::optional<Scored> sure = sure_one(best);
     Scored now = sure.value_or(best.front());
     if (settings_.starts_only) {
       if (!sure) now = licensed_one(best);
@@ -52,12 +52,14 @@ class Search {
       conclude(found);
       return found;
     }
-    if (!sure && now.score < exact_from && found.errors >= fewest_errors) {
+    if (now.score < exact_from && found.errors >= fewest_errors) {
       for (Scored& one : scores_.of(screen_.starts(plain_starts(problem(), dtype_, whole_.pass()))))
         best.push_back(std::move(one));
       Scores::sort(best);
-      now = searched(best);
-      simplify(now);
+      Scored other = searched(best);
+      simplify(other);
+      if (!sure || given_by(other.hypothesis).tiles > given_by(sure->hypothesis).tiles)
+        now = std::move(other), sure.reset();
     }
     if (!sure && settings_.licence) {
       Scored other = scores_.of(licensed(now.hypothesis, *settings_.licence, problem()));
@@ -84,7 +86,7 @@ class Search {
   /// Of these one that gives most of it to the bit, which is no chance, whatever a fault does to scores.
   std::optional<Scored> sure_one(const std::vector<Scored>& best) {
     for (const Scored& one : as_good_as_first(best))
-      if (gives_most(one.hypothesis)) return one;
+      if (given_by(one.hypothesis).is_most) return one;
     return std::nullopt;
   }
   /// Of these one that need not be excused, if there is one.
@@ -285,17 +287,17 @@ class Search {
       found.hypothesis = std::move(other);
   }
 
-  bool gives_most(const Hypothesis& one) {
-    return scores_.measured().gives_most(scores_.prediction(one), behind_chunks(cuts_.first, one));
+  Explained::Given given_by(const Hypothesis& one) {
+    return scores_.measured().given_by(scores_.prediction(one), reaches_in(cuts_.first));
   }
-  /// Tokens that read a state which a chunk form carried to them.
-  static std::vector<bool> behind_chunks(const Cut& cut, const Hypothesis& one) {
+  /// Of tokens: how many of row, blocks of usual lengths and chunks began before them.
+  static std::vector<std::uint8_t> reaches_in(const Cut& cut) {
     const kda::Dimensions& d = cut.part.problem.dimensions();
-    std::vector<bool> tokens(d.B * d.T, false);
-    if (one.pass == kda::Pass::backward || !one.variant->axes.chunk) return tokens;
+    std::vector<std::uint8_t> tokens(d.B * d.T);
     for (const kda::Sequence& sequence : cut.part.problem.sequences())
-      for (std::size_t t = sequence.begin + one.options.chunk_size; t < sequence.end; ++t)
-        tokens[sequence.batch * d.T + t] = true;
+      for (std::size_t t = 0; t < sequence.length(); ++t)
+        for (const std::size_t rows : {1, 16, 64, 256})
+          tokens[sequence.batch * d.T + sequence.begin + t] += t >= rows;
     return tokens;
   }
 
@@ -310,8 +312,7 @@ class Search {
       const std::vector<double> robustly = measured.robustly_by(prediction);
       least = std::min(least, mean_of(robustly));
       found.left = std::max(found.left, 1 - least_of(robustly, 1));
-      found.gives_most =
-          found.gives_most && measured.gives_most(prediction, behind_chunks(cut, found.hypothesis));
+      found.gives_most = found.gives_most && measured.given_by(prediction, reaches_in(cut)).is_most;
       found.blocks = std::min(found.blocks, mean_of(measured.blocks_explained_by(prediction, good_from)));
       return mean_of(measured.by(prediction));
     };
