@@ -103,6 +103,31 @@ TEST_CASE("a kernel with roundings or an order of its own passes under any name,
   }
 }
 
+TEST_CASE("the verdict on a head that is wrong gets no better where it is more wrong", "[engine][twins]") {
+  Computed one = computed({"fla", "lb_real:K=64,V=64,T=128,H=2"});
+  Verdict last = judged(one).verdict;
+  CHECK(last == Verdict::pass);
+  for (const double share : {1e-4, 5e-4, 1.15e-3}) {
+    kda::Problem other = kda::clone(one.problem);
+    for (std::size_t i = 1; i < other.beta.size(); i += 2)
+      other.beta.set(i, other.beta.value(i) * (1 + share));
+    one.answer = chunk().run(other, one.options);
+    const report::CaseResult result = judged(one);
+    INFO("beta of head 1 too large by " << share << ": " << result.reason);
+    CHECK(judge::worst_of({last, result.verdict}) == result.verdict);
+    last = result.verdict;
+  }
+  CHECK(last == Verdict::fail);
+}
+
+TEST_CASE("what reads a state between chunks in another way is no fault", "[engine][twins]") {
+  // All but the last token computes as a known kernel does, to the bit.
+  const report::CaseResult result =
+      judged(computed({"readout=first", "lb_const_sweep:T=65,H=1,seed=910682278,B=2"}));
+  INFO(result.reason);
+  CHECK(result.verdict == Verdict::pass);
+}
+
 TEST_CASE("a rounding that its class does not license fails by its name", "[engine][twins]") {
   struct Rounding {
     const char *word, *sentence;

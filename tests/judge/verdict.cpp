@@ -99,6 +99,20 @@ TEST_CASE("no ratio is asked for that half the smallest step exceeds", "[verdict
   CHECK(judge::judge(ordinary, {{"rms_ratio", 1e-9, "command line"}}).limits[0].value == 1e-9);
 }
 
+TEST_CASE("an element of a gradient that cancels is no fault where it is like its twins", "[verdict]") {
+  Measures m = measured({1, 2 + 0x1p-22}, {1, 2});
+  m.has_magnitude = true, m.scaled_ulp.value = 900;
+  judge::Evidence evidence;
+  evidence.twins = judge::TwinJudgement{};
+  const auto verdict_of = [&](bool backward, double ratio) {
+    evidence.backward = backward, evidence.twins->ratio = ratio;
+    return judge::judge(m, {{"rms_ratio", 1e-3, "derived"}, {"scaled_ulp", 4, "derived"}}, evidence).verdict;
+  };
+  CHECK(verdict_of(true, 0.5) == Verdict::pass);
+  CHECK(verdict_of(true, 1.1) == Verdict::fail);
+  CHECK(verdict_of(false, 0.5) == Verdict::fail);
+}
+
 TEST_CASE("zeros show nothing unless zero is what is expected", "[verdict]") {
   tensor::Tensor got("x", DType::fp32, {2});
   got.set(0, 0), got.set(1, -0.0);
