@@ -98,6 +98,11 @@ class Decision {
   }
   bool metric_is_known(const Limit& limit) const { return find_metric(limit.metric)->is_known(m_); }
 
+  bool products_are_narrow() const {
+    return numeric::row_of(evidence_.compute).precision <
+           numeric::row_of(numeric::ComputeFormat::fp32).precision;
+  }
+
   bool decide(Verdict verdict, std::string reason, std::string_view metric = "") {
     result_.verdict = verdict, result_.reason = std::move(reason);
     if (result_.metric.empty()) result_.metric = metric;
@@ -118,10 +123,11 @@ class Decision {
       if (!metric.is_known(m_)) continue;
       const double value = std::fabs(metric.value(m_));
       if (value <= limit.value) continue;
-      // Elements are a region of the test, which knows more of them: backwards of terms of chunk forms that
-      // cancel, where the recurrence has smaller ones or none.
+      // Elements are a region of the test, which knows more of them, and of terms of chunk forms that cancel
+      // where the recurrence has none, or smaller ones that are rounded more.
       if (limit.source == derived && metric.name == "scaled_ulp" && evidence_.twins && !is_beyond(1) &&
-          (value <= verdict_constants.margin * limit.value || evidence_.backward))
+          (value <= verdict_constants.margin * limit.value ||
+           (evidence_.backward && (value > verdict_constants.no_terms || products_are_narrow()))))
         continue;
       if (metric.name == "nonfinite") {
         const std::size_t decided = m_.mismatched_where_decided(evidence_.backward);

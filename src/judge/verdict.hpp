@@ -28,6 +28,8 @@ struct VerdictConstants {
   /// ... and with so few errors, which do not tell computations apart.
   double beyond_with_few = 4;
   std::size_t few_errors = 2000;
+  /// Error of an element over its terms, in units of these: it has none, and others cancel.
+  double no_terms = 0x1p40;
   /// The least error that has to be seen, in units of the terms that the truth is a sum of; between two
   /// outputs, of which both may err.
   double floor = 0.05, floor_of_two = 0.2;

@@ -103,7 +103,7 @@ TEST_CASE("an element of a gradient that cancels is no fault where it is like it
   Measures m = measured({1, 2 + 0x1p-22}, {1, 2});
   m.has_magnitude = true, m.scaled_ulp.value = 900;
   judge::Evidence evidence;
-  evidence.twins = judge::TwinJudgement{};
+  evidence.twins = judge::TwinJudgement{}, evidence.compute = numeric::ComputeFormat::tf32;
   const auto verdict_of = [&](bool backward, double ratio) {
     evidence.backward = backward, evidence.twins->ratio = ratio;
     return judge::judge(m, {{"rms_ratio", 1e-3, "derived"}, {"scaled_ulp", 4, "derived"}}, evidence).verdict;
@@ -111,6 +111,8 @@ TEST_CASE("an element of a gradient that cancels is no fault where it is like it
   CHECK(verdict_of(true, 0.5) == Verdict::pass);
   CHECK(verdict_of(true, 1.1) == Verdict::fail);
   CHECK(verdict_of(false, 0.5) == Verdict::fail);
+  evidence.compute = numeric::ComputeFormat::fp32;
+  CHECK(verdict_of(true, 0.5) == Verdict::fail);
 }
 
 TEST_CASE("zeros show nothing unless zero is what is expected", "[verdict]") {
