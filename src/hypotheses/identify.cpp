@@ -46,8 +46,10 @@ class Search {
     std::optional<Scored> sure = sure_one(best);
     Scored now = sure.value_or(best.front());
     if (settings_.starts_only) {
-      if (!sure) now = licensed_one(best);
-      if (!sure && now.score >= identified_from && now.score < 1) with_other_chunks(now);
+      if (!sure) {
+        now = licensed_one(best);
+        if (now.score >= identified_from && now.score < 1) with_other_chunks(now);
+      }
       found.hypothesis = now.hypothesis;
       conclude(found);
       return found;
