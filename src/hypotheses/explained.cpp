@@ -17,6 +17,16 @@ constexpr std::size_t short_row = 8;     ///< rows below it are blocks with thei
 constexpr std::size_t fewest_tiles = 3;  ///< of a tensor's, that are given
 constexpr double nothing = 1e-20;        ///< of a block's squared error: what a projection leaves of none
 
+std::vector<std::uint8_t> reaches_in(const kda::Problem& problem) {
+  const kda::Dimensions& d = problem.dimensions();
+  std::vector<std::uint8_t> tokens(d.B * d.T);
+  for (const kda::Sequence& sequence : problem.sequences())
+    for (std::size_t t = 0; t < sequence.length(); ++t)
+      for (const std::size_t rows : {1, 16, 64, 256})
+        tokens[sequence.batch * d.T + sequence.begin + t] += t >= rows;
+  return tokens;
+}
+
 }  // namespace
 
 double mean_of(const std::vector<double>& list) {
@@ -28,7 +38,9 @@ double least_of(const std::vector<double>& list, double of_none) {
   return list.empty() ? of_none : *std::ranges::min_element(list);
 }
 
-Explained::Explained(const kda::Tensors& output, const HeldOracle& truth, std::size_t from_token) {
+Explained::Explained(const kda::Problem& problem, const kda::Tensors& output, const HeldOracle& truth,
+                     std::size_t from_token)
+    : reaches_(reaches_in(problem)) {
   for (const auto& [name, tensor] : output) {
     if (tensor.size() == 0) continue;
     const ExactValues& exact = truth.find(name)->second;
@@ -108,8 +120,7 @@ std::vector<double> Explained::robustly_by(const kda::Tensors& prediction) const
 std::vector<double> Explained::blocks_explained_by(const kda::Tensors& prediction, double least) const {
   return means(prediction, true, [&](double explained) { return explained >= least ? 1.0 : 0.0; });
 }
-Explained::Given Explained::given_by(const kda::Tensors& prediction,
-                                     const std::vector<std::uint8_t>& reaches) const {
+Explained::Given Explained::given_by(const kda::Tensors& prediction) const {
   Given all{0, true};
   std::set<double> given_errors;
   for (const OfTensor& one : tensors_) {
@@ -123,7 +134,7 @@ Explained::Given Explained::given_by(const kda::Tensors& prediction,
     std::vector<Tile> tiles(((rows + one.heads - 1) / one.heads + block_size - 1) / block_size * one.heads);
     for (std::size_t row = one.first_row; row < rows; ++row) {
       Tile& tile = tiles[row / one.heads / block_size * one.heads + row % one.heads];
-      if (kda::has_tokens(one.name)) tile.reach = std::max(tile.reach, reaches[row / one.heads]);
+      if (kda::has_tokens(one.name)) tile.reach = std::max(tile.reach, reaches_[row / one.heads]);
       for (std::size_t i = row * one.width; i < (row + 1) * one.width; ++i) {
         tile.is_given = tile.is_given && predicted.value(i) == one.output[i];
         if (one.output[i] != one.truth[i]) tile.errors.push_back(one.output[i] - one.truth[i]);
@@ -133,19 +144,18 @@ Explained::Given Explained::given_by(const kda::Tensors& prediction,
     for (const Tile& tile : tiles) {
       if (tile.is_given && tile.errors.empty()) continue;
       auto& [given, there] = by_reach[tile.reach];
-      ++there;
+      ++there, given += tile.is_given;
       if (!tile.is_given) continue;
-      ++given;
       for (const double error : tile.errors)
         if (given_errors.size() < fewest_errors_of_starts && std::isfinite(error)) given_errors.insert(error);
     }
     std::size_t tiles_given = 0;
-    for (const auto& [reach, tiles_of] : by_reach) {
-      tiles_given += tiles_of.first;
-      all.is_most = all.is_most && 2 * tiles_of.first >= tiles_of.second;
+    for (const auto& [reach, counts] : by_reach) {
+      tiles_given += counts.first;
+      all.is_most = all.is_most && 2 * counts.first >= counts.second;
     }
-    if (kda::has_tokens(one.name)) all.is_most = all.is_most && tiles_given >= fewest_tiles;
     all.tiles += tiles_given;
+    all.is_most = all.is_most && (tiles_given >= fewest_tiles || !kda::has_tokens(one.name));
   }
   all.is_most = all.is_most && given_errors.size() >= fewest_errors_of_starts;
   return all;

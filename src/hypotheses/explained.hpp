@@ -22,7 +22,8 @@ class Explained {
  public:
   /// Of each tensor in `output` the oracle's must be in `truth`; both must stay. `from_token`: of tensors
   /// [1,T,..] the rows of earlier tokens are left out.
-  Explained(const kda::Tensors& output, const HeldOracle& truth, std::size_t from_token = 0);
+  Explained(const kda::Problem& problem, const kda::Tensors& output, const HeldOracle& truth,
+            std::size_t from_token);
 
   /// Of each tensor the mean over rows: 1 where every bit is predicted, 0 by the truth.
   std::vector<double> by(const kda::Tensors& prediction) const;
@@ -36,10 +37,9 @@ class Explained {
     std::size_t tiles = 0;  ///< to the bit
     bool is_most = false;   ///< half of every tensor's, of each reach, and some at least
   };
-  /// `reaches`: of tokens, how far back what they read may lie. Of most, what is left is a fault, where there
-  /// are enough errors that are not alike: a computation that differs has some of it in nearly every tile, or
-  /// in every one that reaches back behind a row, a block or a chunk.
-  Given given_by(const kda::Tensors& prediction, const std::vector<std::uint8_t>& reaches) const;
+  /// Of most, with enough errors that are not alike, what is left is a fault: a computation that differs has
+  /// some in nearly every tile, or in every one that reaches back behind a row, a block or a chunk.
+  Given given_by(const kda::Tensors& prediction) const;
   /// Elements that have an error, and those that are NaN or infinite where the truth is not: they explain
   /// nothing.
   std::size_t errors() const { return errors_; }
@@ -66,6 +66,7 @@ class Explained {
   template <class Value>
   std::vector<double> means(const kda::Tensors& prediction, bool robust, Value value) const;
 
+  std::vector<std::uint8_t> reaches_;  ///< of tokens: how many of row, block and chunks began before them
   std::vector<OfTensor> tensors_;
   std::size_t errors_ = 0, not_finite_ = 0;
   double relative_error_ = 0;

@@ -60,7 +60,7 @@ class Search {
       Scores::sort(best);
       Scored other = searched(best);
       simplify(other);
-      if (!sure || given_by(other.hypothesis).tiles > given_by(sure->hypothesis).tiles)
+      if (!sure || scores_.given_by(other.hypothesis).tiles > scores_.given_by(sure->hypothesis).tiles)
         now = std::move(other), sure.reset();
     }
     if (!sure && settings_.licence) {
@@ -86,9 +86,9 @@ class Search {
     return {best.begin(), std::ranges::find_if(best, is_worse)};
   }
   /// Of these one that gives most of it to the bit, which is no chance, whatever a fault does to scores.
-  std::optional<Scored> sure_one(const std::vector<Scored>& best) {
+  std::optional<Scored> sure_one(const std::vector<Scored>& best) const {
     for (const Scored& one : as_good_as_first(best))
-      if (given_by(one.hypothesis).is_most) return one;
+      if (scores_.given_by(one.hypothesis).is_most) return one;
     return std::nullopt;
   }
   /// Of these one that need not be excused, if there is one.
@@ -289,20 +289,6 @@ class Search {
       found.hypothesis = std::move(other);
   }
 
-  Explained::Given given_by(const Hypothesis& one) {
-    return scores_.measured().given_by(scores_.prediction(one), reaches_in(cuts_.first));
-  }
-  /// Of tokens: how many of row, blocks of usual lengths and chunks began before them.
-  static std::vector<std::uint8_t> reaches_in(const Cut& cut) {
-    const kda::Dimensions& d = cut.part.problem.dimensions();
-    std::vector<std::uint8_t> tokens(d.B * d.T);
-    for (const kda::Sequence& sequence : cut.part.problem.sequences())
-      for (std::size_t t = 0; t < sequence.length(); ++t)
-        for (const std::size_t rows : {1, 16, 64, 256})
-          tokens[sequence.batch * d.T + sequence.begin + t] += t >= rows;
-    return tokens;
-  }
-
   void conclude(Identification& found) {
     const kda::Tensors predicted = scores_.prediction(found.hypothesis);
     found.is_as_declared = is_as_declared(found.hypothesis);
@@ -310,20 +296,20 @@ class Search {
     for (const auto& [name, tensor] : cuts_.first.part.recorded) found.elements += tensor.size();
     double least = 1;
     found.left = 0, found.blocks = 1, found.gives_most = true;
-    const auto measure = [&](const Cut& cut, const Explained& measured, const kda::Tensors& prediction) {
+    const auto measure = [&](const Explained& measured, const kda::Tensors& prediction) {
       const std::vector<double> robustly = measured.robustly_by(prediction);
       least = std::min(least, mean_of(robustly));
       found.left = std::max(found.left, 1 - least_of(robustly, 1));
-      found.gives_most = found.gives_most && measured.given_by(prediction, reaches_in(cut)).is_most;
+      found.gives_most = found.gives_most && measured.given_by(prediction).is_most;
       found.blocks = std::min(found.blocks, mean_of(measured.blocks_explained_by(prediction, good_from)));
       return mean_of(measured.by(prediction));
     };
-    found.explained = measure(cuts_.first, scores_.measured(), predicted);
+    found.explained = measure(scores_.measured(), predicted);
     if (cuts_.second) {
       const Scores second(*cuts_.second, settings_.threads, effort_);
       if (second.measured().errors() >= fewest_errors) {
         settle_launch(found, second);
-        found.again = measure(*cuts_.second, second.measured(), second.prediction(found.hypothesis));
+        found.again = measure(second.measured(), second.prediction(found.hypothesis));
         found.not_finite += second.measured().not_finite();
       }
     }

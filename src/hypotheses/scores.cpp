@@ -41,13 +41,17 @@ Scores::Scores(const Cut& cut, int threads, Effort& effort)
     : cut_(cut),
       threads_(threads),
       effort_(effort),
-      measured_(cut.part.recorded, cut.truth, cut.from_token) {}
+      measured_(cut.part.problem, cut.part.recorded, cut.truth, cut.from_token) {}
 
 kda::Tensors Scores::prediction(const Hypothesis& hypothesis, int threads) const {
   kda::RunOptions options = hypothesis.options;
   options.threads = threads;
   return as_recorded(kda::run_pass(hypothesis.pass, *hypothesis.variant, problem(), options),
                      cut_.part.recorded);
+}
+
+Explained::Given Scores::given_by(const Hypothesis& hypothesis) const {
+  return measured_.given_by(prediction(hypothesis));
 }
 
 bool Scores::is_settled(const Hypothesis& hypothesis) const {

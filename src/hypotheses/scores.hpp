@@ -43,6 +43,7 @@ class Scores {
 
   kda::Tensors prediction(const Hypothesis& hypothesis) const { return prediction(hypothesis, threads_); }
 
+  Explained::Given given_by(const Hypothesis& hypothesis) const;
   /// Many blocks are explained to the bit, some not at all, few in part: what is left is a fault, and no
   /// setting.
   bool is_settled(const Hypothesis& hypothesis) const;
