@@ -124,6 +124,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     if (is("gate_linear")) return g;
     if (is("gate_sign")) return std::exp(-g);
     if (is("gate_missing")) return 1.0;
+    if (is("gate_factor")) return std::exp(0.7 * g);
     if (is("gate_doubled")) return std::exp(g) * std::exp(g);
     if (is("decay_in_bf16")) return to_bits(std::exp(g), 8);
     if (is("gate_sums_of_stream")) {
@@ -173,6 +174,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     const bool doubled = p.options.allow_neg_eigval && !is("beta_not_doubled") && !is("beta_raw");
     if (doubled || is("beta_doubled")) beta *= 2;
     if (is("beta_twice")) beta *= beta;
+    if (is("beta_factor")) beta *= 0.7;
     if (is("beta_sigmoid_twice")) beta = sigmoid(beta);
     if (is("beta_in_bf16")) beta = to_bits(beta, 8);
     return is("beta_missing") ? 1.0 : beta;
@@ -183,6 +185,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
   if (is("scale_from_value_width")) scale = 1 / std::sqrt(static_cast<double>(d.V));
   if (is("scale_twice")) scale *= scale;
   if (is("output_doubled")) scale *= 2;
+  if (is("scale_factor")) scale *= 0.7;
   if (is("output_sign")) scale = -scale;
   if (is("output_unwritten") || is("nothing_written")) scale = 0;
   const bool first_swapped = is("initial_state_transposed") || is("states_transposed");
@@ -513,6 +516,8 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(t=64)"));
       if (fault.at == hypotheses::Fault::At::block)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(block 2,0: L(2,1) A(1,0))"));
+      if (fault.at == hypotheses::Fault::At::factor)
+        CHECK_THAT(finding.causes[0].meaning, ContainsSubstring(": 0.7 of what it should be"));
       if (fault.at == hypotheses::Fault::At::chunk)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(chunks of 64)"));
     }
@@ -556,8 +561,9 @@ TEST_CASE("noise is explained by no fault", "[hypotheses][naming]") {
 
 TEST_CASE("two mistakes at once are named together", "[hypotheses][naming]") {
   const kda::Problem problem = problem_of({});
-  for (const char* const both : {"exp2 and beta_twice", "gate_missing and final_state_transposed",
-                                 "scale_missing and output_doubled", "log2e_twice and initial_state_missing"})
+  for (const char* const both :
+       {"exp2 and beta_twice", "gate_missing and final_state_transposed",
+        "output_doubled and initial_state_missing", "log2e_twice and initial_state_missing"})
     for (const DType dtype : {DType::fp32, DType::bf16}) {
       INFO(both << numeric::name_of(dtype));
       CHECK(names(probed(problem, mutant(problem, both, dtype))) == both);

@@ -59,6 +59,11 @@ void at_token(Reading& reading, std::size_t token) {
   reading.*field = token;
 }
 
+template <auto field>
+void by_factor(Reading& reading, std::size_t units) {
+  reading.*field = static_cast<double>(units) * Fault::factor_unit;
+}
+
 /// A row about the chunk form.
 template <ChunkFault fault>
 constexpr Fault of_chunk_form(std::string_view name, std::string_view meaning) {
@@ -293,6 +298,12 @@ constexpr Fault list[] = {
        r.chunk_fault = ChunkFault::inverse_product, r.inverse_product = which;
      },
      At::block},
+    // What is wrong by some factor.
+    {"scale_factor", "the scale is wrong by a factor", always, by_factor<&Reading::output_factor>,
+     At::factor},
+    {"gate_factor", "the log decay is wrong by a factor", always, by_factor<&Reading::gate_factor>,
+     At::factor},
+    {"beta_factor", "beta is wrong by a factor", has_beta, by_factor<&Reading::beta_factor>, At::factor},
     // Sequences, and layouts of their states.
     {"sequence_goes_on", "a sequence starts from the state that the one before it left",
      [](const Problem& p) { return p.sequences().size() > 1; }, set<&Reading::goes_on>},
@@ -316,5 +327,20 @@ constexpr Fault list[] = {
 }  // namespace
 
 std::span<const Fault> faults() { return list; }
+
+std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_rows) {
+  constexpr double usual_factor = 1.25;
+  switch (fault.at) {
+    case At::token:
+    case At::start:
+      return token;
+    case At::block:
+      return 0;
+    case At::factor:
+      return static_cast<std::size_t>(usual_factor / Fault::factor_unit);
+    default:
+      return chunk_rows;
+  }
+}
 
 }  // namespace kda_check::hypotheses

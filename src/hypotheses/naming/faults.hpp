@@ -14,11 +14,13 @@ struct Fault {
   /// What `at` is, and so how often it is tried.
   enum class At : unsigned char {
     everywhere,
-    token,  ///< one that shows at once, or somewhat later
-    start,  ///< of a part that a sequence is computed in: the first token that deviates
-    chunk,  ///< rows of the kernel's chunks
-    block,  ///< which of inverse_products
+    token,   ///< one that shows at once, or somewhat later
+    start,   ///< of a part that a sequence is computed in: the first token that deviates
+    chunk,   ///< rows of the kernel's chunks
+    block,   ///< which of inverse_products
+    factor,  ///< what is wrong by a factor: that factor, in units of `factor_unit`; it is fitted
   };
+  static constexpr double factor_unit = 1e-9;
 
   std::string_view name;
   std::string_view meaning;  ///< goes on after "as if"
@@ -35,9 +37,7 @@ inline bool is_at_token(const Fault& fault) {
   return fault.at == Fault::At::token || fault.at == Fault::At::start;
 }
 /// What `at` is where one is enough, of a kernel in chunks of so many rows.
-inline std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_rows) {
-  return is_at_token(fault) ? token : fault.at == Fault::At::block ? 0 : chunk_rows;
-}
+std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_rows);
 
 /// Of a value, by its name: no bug, and in 16 bits perhaps what the kernel does anyway.
 inline bool is_rounding(std::string_view fault) {

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
+#include "base/threads/parallel.hpp"
 #include "hypotheses/naming/rank.hpp"
 #include "numeric/rounding.hpp"
 
@@ -43,6 +45,48 @@ double in_range_of(numeric::DType dtype, double value) {
   return std::isfinite(rounded) ? value : rounded;
 }
 
+/// In units of what limits allow; what is not finite has no share.
+double squares_left(const std::vector<Unit>& units, const UnitValues& answer) {
+  double sum = 0;
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    const double allowed = units[unit].limit * size_of(units[unit].right);
+    for (std::size_t i = 0; allowed > 0 && i < answer[unit].size(); ++i) {
+      const double error = (units[unit].got[i] - answer[unit][i]) / allowed;
+      if (std::isfinite(error)) sum += error * error;
+    }
+  }
+  return sum;
+}
+
+/// The factor that leaves least: the best of a few, and on by Gauss and Newton. `answer(factor)`.
+template <class Answer>
+double fitted_factor(const std::vector<Unit>& units, const Answer& answer) {
+  constexpr double starts[] = {0.125, 0.5, 0.8, 1.25, 2, 8}, least = 1e-4, most = 1e4, difference = 1e-5;
+  constexpr int steps = 8;
+  double factor = 1, left = HUGE_VAL;
+  for (const double start : starts)
+    if (const double of_start = squares_left(units, answer(start)); of_start < left)
+      factor = start, left = of_start;
+  for (int step = 0; step < steps; ++step) {
+    const UnitValues here = answer(factor), beside = answer(factor * (1 + difference));
+    double along = 0, slope = 0;
+    for (std::size_t unit = 0; unit < units.size(); ++unit) {
+      const double allowed = units[unit].limit * size_of(units[unit].right);
+      for (std::size_t i = 0; allowed > 0 && i < here[unit].size(); ++i) {
+        const double error = (units[unit].got[i] - here[unit][i]) / allowed,
+                     change = (beside[unit][i] - here[unit][i]) / (factor * difference * allowed);
+        if (std::isfinite(error) && std::isfinite(change)) along += error * change, slope += change * change;
+      }
+    }
+    const double next = std::clamp(factor + along / slope, factor / 2, factor * 2);
+    if (!(slope > 0) || next < least || next > most) return factor;
+    const double of_next = squares_left(units, answer(next));
+    if (!(of_next < left)) return factor;
+    factor = next, left = of_next;
+  }
+  return factor;
+}
+
 /// Such a mistake shows from the first token on.
 bool shows_at_start(const Interpretation& reading) {
   return !reading.initial_state || reading.initial_state_transposed || reading.initial_state_by_head ||
@@ -66,9 +110,12 @@ class Search {
     if (std::ranges::all_of(units, is_right)) return std::move(found_);
     leave_out_right_heads(units);
     for (std::size_t i = 0; i < faults().size(); ++i) add_misreadings(i);
-    MoreCandidates pairs;
-    if (effort_.two_faults) pairs = [this](const auto& best) { return candidates(pairs_of(best)); };
-    rank(units, candidates(misreadings_), thresholds, threads_, found_, pairs);
+    const auto more = [&](const std::vector<std::size_t>& best) {
+      std::vector<Misreading> list = by_fitted_factors(units);
+      if (effort_.two_faults) std::ranges::move(pairs_of(best), std::back_inserter(list));
+      return candidates(list);
+    };
+    rank(units, candidates(misreadings_), thresholds, threads_, found_, more);
     return std::move(found_);
   }
 
@@ -186,6 +233,8 @@ class Search {
               place > found_.begin && place < found_.end)
             add(place);
         return places;
+      case Fault::At::factor:
+        return {};
       case Fault::At::block:
         for (std::size_t i = 0; i < std::size(inverse_products); ++i) places.push_back(i);
         return places;
@@ -218,6 +267,35 @@ class Search {
         faults()[a.fault].change(pair.reading, a.at), faults()[b.fault].change(pair.reading, b.at);
       }
     return pairs;
+  }
+
+  /// Those by a factor, with the one that explains most, where that is nearly all.
+  std::vector<Misreading> by_fitted_factors(const std::vector<Unit>& units) const {
+    std::vector<std::size_t> rows;
+    for (std::size_t i = 0; i < faults().size(); ++i)
+      if (faults()[i].at == Fault::At::factor && faults()[i].applies(problem_)) rows.push_back(i);
+    std::vector<std::optional<Misreading>> fits(rows.size());
+    parallel_for(rows.size(), threads_, [&](std::size_t i, int) { fits[i] = fitted(rows[i], units); });
+    std::vector<Misreading> found;
+    for (std::optional<Misreading>& fit : fits)
+      if (fit) found.push_back(std::move(*fit));
+    return found;
+  }
+
+  std::optional<Misreading> fitted(std::size_t index, const std::vector<Unit>& units) const {
+    constexpr double most_left = 0.02;  // of the squares: a parameter bends towards much that it is not
+    const Fault& fault = faults()[index];
+    Misreading one{index, 0, Interpretation(problem_), std::string(fault.name), {}};
+    const auto with = [&](double factor) {
+      one.at = static_cast<std::size_t>(std::llround(factor / Fault::factor_unit));
+      fault.change(one.reading, one.at);
+      return answer(one.reading);
+    };
+    const double factor = fitted_factor(units, with);
+    if (!(squares_left(units, with(factor)) <= most_left * squares_left(units, with(1)))) return std::nullopt;
+    with(factor);
+    one.meaning = fmt::format("{}: {:.3g} of what it should be", fault.meaning, factor);
+    return one;
   }
 
   std::vector<Candidate> candidates(const std::vector<Misreading>& list) const {

@@ -155,12 +155,14 @@ void rank(const std::vector<Unit>& units, const std::vector<Candidate>& candidat
   const std::vector<Ranked> best = ranking.ranked(candidates, threads);
   const double explained = best.front().explained;
   const auto is_in_limits = [](const UnitError& left) { return left.in_limits <= 1; };
-  if (more && explained >= thresholds.least_near && !std::ranges::all_of(best.front().left, is_in_limits)) {
+  if (more && !std::ranges::all_of(best.front().left, is_in_limits)) {
     std::vector<std::size_t> order;
-    for (const Ranked& one : best) order.push_back(one.candidate);
+    for (const Ranked& one : best)
+      if (explained >= thresholds.least_near) order.push_back(one.candidate);
     const std::vector<Candidate> others = more(order);
     const std::vector<Ranked> best_of_more = ranking.ranked(others, threads);
-    if (!best_of_more.empty() && best_of_more.front().explained >= 1 - least_gain_of_more * (1 - explained))
+    if (!best_of_more.empty() &&
+        best_of_more.front().explained >= 1 - least_gain_of_more * (1 - std::max(explained, 0.0)))
       return ranking.name(others, best_of_more, naming);
   }
   ranking.name(candidates, best, naming);

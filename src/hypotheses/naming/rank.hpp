@@ -27,7 +27,7 @@ struct Candidate {
   std::string fault, meaning;
   std::function<UnitValues()> answer;
 };
-/// More candidates, made of others: numbers of these, the best first.
+/// More candidates, made of others: numbers of these, the best first; none where they explain nothing.
 using MoreCandidates = std::function<std::vector<Candidate>(const std::vector<std::size_t>& best)>;
 
 /// From when on a candidate is a cause.
