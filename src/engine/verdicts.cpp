@@ -379,7 +379,7 @@ class Round {
 
   /// Of somebody's output that fails, where one explains it.
   void name_fault_of(std::size_t pairing) {
-    constexpr hypotheses::NamingEffort quick{256, false};
+    constexpr hypotheses::NamingEffort quick{256, 24};
     const Answered& got = *pairings_[pairing].got;
     const report::CaseResult& result = findings_.cases[cases_[pairing]];
     faults_[pairing] = {};

@@ -208,7 +208,7 @@ std::vector<Subject> forward_mutants() {
     }
     if (dtype == DType::fp64 || dtype == DType::fp16) continue;  // fp16 is as bf16
     for (const hypotheses::Fault& fault : hypotheses::faults()) {
-      if (is_narrow(dtype) && hypotheses::is_rounding(fault.name)) continue;
+      if (fault.is_variation || (is_narrow(dtype) && hypotheses::is_rounding(fault.name))) continue;
       all.push_back(mutant(fault.name, fault.meaning, form_in(dtype), dtype,
                            [&fault](const Problem& problem, const RunOptions& options) {
                              return with_fault(fault, problem, options);
@@ -249,17 +249,20 @@ Subject backward_mutant(std::string_view name, std::string_view what, DType dtyp
 }
 
 std::vector<Subject> backward_mutants() {
-  const auto with = [](hypotheses::BackwardFault fault) {
-    return [fault](const Problem& problem, const RunOptions& options) {
-      return hypotheses::reference_backward(problem, options, fault);
+  const auto with = [](const hypotheses::GradientReading& reading) {
+    return [reading](const Problem& problem, const RunOptions& options) {
+      return hypotheses::BackwardReference(problem, options.chunk_size).gradients(reading, options.dtype);
     };
   };
-  std::vector<Subject> all{backward_mutant("gradients_again", "the chunk form backwards in other code",
-                                           DType::fp64, with(hypotheses::BackwardFault::none))};
+  std::vector<Subject> all{
+      backward_mutant("gradients_again", "the chunk form backwards in other code", DType::fp64, with({}))};
   all.front().healthy = true;
+  const Problem shown_on = kda::parse_regime(gradient_target).build();
+  // Of terms those that are lost: they go the same way in all else.
   for (const hypotheses::GradientFault& fault : hypotheses::gradient_faults())
-    if (!fault.needs_more)
-      all.push_back(backward_mutant(fault.name, fault.meaning, DType::fp32, with(fault.fault)));
+    if (fault.applies(shown_on) &&
+        (fault.term == hypotheses::Term::none || fault.of_term == hypotheses::TermFault::lost))
+      all.push_back(backward_mutant(fault.name, fault.meaning, DType::fp32, with(fault.reading())));
   all.push_back(
       backward_mutant("masked_late", "exponentials masked after they overflowed", DType::fp32, masked_late));
   return all;

@@ -44,6 +44,9 @@ struct Subject {
   std::string_view finding(bool with_suite) const;
 };
 
+/// For gradients, with a loss: norm, gate, bias and sigmoid in the kernel besides.
+inline constexpr char gradient_target[] = "bwd_chain:T=130,H=2,HV=4,K=48,V=32,C=64";
+
 /// Wrong kernels as a whole, and some that are right. In the order of precisions: fp64, fp32, bf16, fp16.
 std::vector<Subject> mutants(kda::Pass pass);
 

@@ -28,8 +28,6 @@ using report::Show;
 constexpr char target[] = "lb_real:T=130,H=2,HV=4,K=48,V=32,C=64";
 /// As layers are; only K = V hides a scale of the wrong one.
 constexpr char production_target[] = "lb_real:T=1000,H=4,K=128,V=128";
-/// For gradients, with a loss: norm, gate, bias and sigmoid in the kernel besides.
-constexpr char gradient_target[] = "bwd_chain:T=130,H=2,HV=4,K=48,V=32,C=64";
 
 /// All that can run here, and the mutants, in the order of dtypes.
 std::vector<Subject> subjects_of(Pass pass) {

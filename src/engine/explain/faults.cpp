@@ -65,14 +65,22 @@ std::string scope_text(const hypotheses::Naming& naming) {
 }  // namespace
 
 std::string cause_text(const hypotheses::Naming& naming) {
+  constexpr double near_enough = 0.6;
   std::vector<std::string> causes;
   for (const hypotheses::Cause& cause : naming.causes)
     causes.push_back(fmt::format("{} ({})", cause.meaning, cause.fault));
-  return causes.empty()
-             ? std::string()
-             : fmt::format("{}: as if {}: {:.1f} % explained",
-                           hypotheses::is_rounding(naming.causes.front().fault) ? "rounding" : "bug",
-                           join(causes, ", or as if "), 100 * naming.causes.front().explained);
+  if (causes.empty()) {
+    const std::optional<hypotheses::Cause>& nearest = naming.nearest;
+    return nearest && nearest->explained >= near_enough
+               ? fmt::format("no known bug; the nearest: as if {} ({}): {:.1f} % explained", nearest->meaning,
+                             nearest->fault, 100 * nearest->explained)
+               : std::string();
+  }
+  const hypotheses::Cause& first = naming.causes.front();
+  return fmt::format("{}: as if {}: {:.1f} % explained{}",
+                     hypotheses::is_rounding(first.fault) ? "rounding" : "bug", join(causes, ", or as if "),
+                     100 * first.explained,
+                     first.left_in.empty() ? "" : "; something else is wrong in " + first.left_in + ", too");
 }
 
 hypotheses::Naming named(const kda::Problem& problem, const Answered& got, const report::CaseResult& failed,

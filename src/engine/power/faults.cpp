@@ -243,7 +243,7 @@ const std::vector<FaultRow>& fault_rows() {
   static const std::vector<FaultRow> rows = [] {
     std::vector<FaultRow> all(std::begin(in_cells), std::end(in_cells));
     for (const hypotheses::Fault& fault : hypotheses::faults())
-      all.push_back({fault.name, fault.meaning, &fault});
+      if (!fault.is_variation) all.push_back({fault.name, fault.meaning, &fault});
     return all;
   }();
   return rows;

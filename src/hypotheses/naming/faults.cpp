@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "hypotheses/naming/conditions.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::hypotheses {
@@ -19,25 +20,20 @@ constexpr double usual_lower_bound = -5;
 
 double power_of_two(double x) { return numeric::exp2(x); }
 
-bool always(const Problem&) { return true; }
-bool has_initial_state(const Problem& p) { return p.initial_state.has_value(); }
 bool has_wide_initial_state(const Problem& p) {
   return has_initial_state(p) && numeric::format_of(p.initial_state->dtype()).bytes > 2;
 }
-bool has_gate(const Problem& p) { return p.options.gate != Gate::none; }
-bool has_softplus(const Problem& p) { return p.options.gate == Gate::softplus; }
-bool has_heads(const Problem& p) { return p.dimensions().HV > 1; }
-bool has_norm(const Problem& p) { return p.options.qk_l2norm; }
-bool has_beta(const Problem& p) { return !p.beta.empty(); }
-bool has_chunks(const Problem& p) { return p.dimensions().T > 16; }
-bool has_A_log(const Problem& p) { return has_gate(p) && p.A_log.has_value(); }
-bool has_groups(const Problem& p) { return p.dimensions().HV > p.dimensions().H; }
-bool has_sequences(const Problem& p) { return p.sequences().size() > p.dimensions().B; }
 bool has_initial_states(const Problem& p) { return has_initial_state(p) && p.sequences().size() > 1; }
 bool has_chunk_form(const Problem& p) {
   return has_chunks(p) && p.dimensions().strength == kda::Strength::head;
 }
-bool has_lower_bound(const Problem& p) { return p.options.gate == Gate::lower_bound; }
+bool has_channels(const Problem& p) { return p.dimensions().K > 16; }
+bool has_bias(const Problem& p) { return has_gate(p) && p.dt_bias.has_value(); }
+bool has_bounded_bias(const Problem& p) { return has_lower_bound(p) && p.dt_bias && p.A_log; }
+bool has_amplitudes_of_groups(const Problem& p) { return has_A_log(p) && has_groups(p); }
+bool has_unusual_bound(const Problem& p) {
+  return has_lower_bound(p) && p.options.lower_bound.value_or(usual_lower_bound) != usual_lower_bound;
+}
 bool scale_is_not(const Problem& p, double scale) { return std::fabs(p.scale() - scale) > 1e-12 * scale; }
 double inverse_root(std::size_t size) { return 1 / std::sqrt(static_cast<double>(size)); }
 
@@ -64,10 +60,27 @@ void by_factor(Reading& reading, std::size_t units) {
   reading.*field = static_cast<double>(units) * Fault::factor_unit;
 }
 
-/// A row about the chunk form.
+/// A row about the chunk form; one about a term of it.
 template <ChunkFault fault>
-constexpr Fault of_chunk_form(std::string_view name, std::string_view meaning) {
-  return {name, meaning, has_chunk_form, in_chunks<&Reading::chunk_fault, fault>, At::chunk};
+constexpr Fault of_chunk_form(std::string_view name, std::string_view meaning, bool is_variation = false) {
+  return {name, meaning, has_chunk_form, in_chunks<&Reading::chunk_fault, fault>, At::chunk, is_variation};
+}
+template <ChunkTerm term, TermFault fault, Channels channels = Channels::all>
+void put_term(Reading& reading, std::size_t rows) {
+  in_chunks<&Reading::chunk_fault, ChunkFault::of_term>(reading, rows);
+  reading.chunk_term = term, reading.term_fault = fault, reading.channels = channels;
+}
+template <ChunkTerm term, TermFault fault, Channels channels = Channels::all>
+constexpr Fault of_term(std::string_view name, std::string_view meaning, bool is_variation = true) {
+  return {name, meaning, has_chunk_form, put_term<term, fault, channels>, At::chunk, is_variation};
+}
+template <auto field, Channels channels>
+void by_part(Reading& reading, std::size_t) {
+  reading.*field = true, reading.channels = channels;
+}
+template <auto field, Channels channels>
+constexpr Fault of_part(std::string_view name, std::string_view meaning) {
+  return {name, meaning, has_channels, by_part<field, channels>, At::everywhere, true};
 }
 
 constexpr Fault list[] = {
@@ -108,6 +121,14 @@ constexpr Fault list[] = {
      set<&Reading::A_log_raised, false>},
     {"A_log_twice", "A_log is -exp(A_log) already: exp(-exp(A_log)) is used", has_A_log,
      set<&Reading::A_log_twice>},
+    {"A_log_negated", "exp(-A_log) is used: A_log has the other sign", has_A_log,
+     set<&Reading::A_log_factor, -1>},
+    {"A_log_exp2", "A_log is raised with exp2, not exp", has_A_log,
+     [](Reading& r, std::size_t) { r.A_log_factor = 1 / log2_of_e; }},
+    {"A_log_of_query_head", "value head h has the A_log of head h / (HV / H)", has_amplitudes_of_groups,
+     set<&Reading::A_log_of_query_head>},
+    {"lower_bound_of_usual", "lower_bound is -5, whatever the call says", has_unusual_bound,
+     [](Reading& r, std::size_t) { r.options.lower_bound = usual_lower_bound; }},
     {"parameters_in_bf16", "A_log and dt_bias are rounded to bf16", has_gate,
      set<&Reading::round_parameters, &to_bf16>},
     {"softplus_threshold", "softplus is linear from 1 on, not from 20", has_softplus,
@@ -127,6 +148,15 @@ constexpr Fault list[] = {
      set<&Reading::bias_by_channel>},
     {"dt_bias_missing", "dt_bias is not added",
      [](const Problem& p) { return has_gate(p) && p.dt_bias.has_value(); }, set<&Reading::dt_bias, false>},
+    {"dt_bias_doubled", "dt_bias is added twice", has_bias, set<&Reading::bias_factor, 2>},
+    {"dt_bias_negated", "dt_bias is subtracted", has_bias, set<&Reading::bias_factor, -1>},
+    {"dt_bias_outside", "the gate is lower_bound sigmoid(exp(A_log) x + dt_bias)", has_bounded_bias,
+     set<&Reading::bias_outside>},
+    of_part<&Reading::decays_by_part, Channels::first>(
+        "decay_of_first_channels",
+        "the last channels do not decay (from the largest power of two below K on)"),
+    of_part<&Reading::decays_by_part, Channels::last>(
+        "decay_of_last_channels", "the first channels do not decay (up to the largest power of two below K)"),
     // The delta rule.
     {"gate_behind_update", "the state decays behind the update, not before it", always,
      set<&Reading::decays_after_update>},
@@ -168,6 +198,12 @@ constexpr Fault list[] = {
      [](Reading& r, std::size_t) { r.options.allow_neg_eigval = false; }},
     {"beta_doubled", "beta is doubled, as with allow_neg_eigval",
      [](const Problem& p) { return !p.options.allow_neg_eigval; }, set<&Reading::beta_factor, 2>},
+    of_part<&Reading::predicts_by_part, Channels::first>(
+        "prediction_of_first_channels",
+        "predictions lack the last channels (from the largest power of two below K on)"),
+    of_part<&Reading::predicts_by_part, Channels::last>(
+        "prediction_of_last_channels",
+        "predictions lack the first channels (up to the largest power of two below K)"),
     // q and k.
     {"l2norm_missing", "q and k are not L2-normalised", [](const Problem& p) { return p.options.qk_l2norm; },
      [](Reading& r, std::size_t) { r.options.qk_l2norm = false; }},
@@ -208,6 +244,10 @@ constexpr Fault list[] = {
     {"output_doubled", "the output is doubled", always, set<&Reading::output_factor, 2>},
     {"output_sign", "o has the other sign", always, set<&Reading::output_factor, -1>},
     {"output_unwritten", "o is not written (zero)", always, set<&Reading::output_factor, 0>},
+    of_part<&Reading::reads_by_part, Channels::first>(
+        "output_of_first_channels", "o lacks the last channels (from the largest power of two below K on)"),
+    of_part<&Reading::reads_by_part, Channels::last>(
+        "output_of_last_channels", "o lacks the first channels (up to the largest power of two below K)"),
     // The states.
     {"nothing_written", "neither o nor the final state is written (zero)", always,
      [](Reading& r, std::size_t) { r.output_factor = 0, r.final_state = false; }},
@@ -219,6 +259,8 @@ constexpr Fault list[] = {
      set<&Reading::round_initial, &to_bf16>},
     {"initial_state_of_first", "every sequence starts from the initial state of sequence 0",
      has_initial_states, set<&Reading::initial_state_of_first>},
+    {"initial_state_of_before", "every sequence starts from the initial state of the one before",
+     has_initial_states, set<&Reading::initial_state_of_before>, At::everywhere, true},
     {"initial_state_by_head", "the initial states are read as [HV][N], not [N][HV]",
      [](const Problem& p) { return has_initial_states(p) && has_heads(p); },
      set<&Reading::initial_state_by_head>},
@@ -265,8 +307,17 @@ constexpr Fault list[] = {
         "anchors_apart",
         "blocks of 16 off the diagonal lack the decay of their first row: the anchors of rows and columns "
         "differ"),
-    of_chunk_form<ChunkFault::scores_undecayed>("scores_undecayed", "Aqk lacks the decays between its rows"),
-    of_chunk_form<ChunkFault::L_undecayed>("L_undecayed", "L lacks the decays between its rows"),
+    of_chunk_form<ChunkFault::sums_in_blocks>("sums_in_blocks",
+                                              "sums of gates start anew in each 16 rows of a chunk", true),
+    of_chunk_form<ChunkFault::first_gate_lost>("first_gate_lost",
+                                               "sums of gates lack the gate of a chunk's first row", true),
+    of_chunk_form<ChunkFault::end_of_row_before>("end_of_row_before",
+                                                 "G_n is that of the last row but one of a chunk", true),
+    of_term<ChunkTerm::Aqk, TermFault::undecayed>("scores_undecayed", "Aqk lacks the decays between its rows",
+                                                  false),
+    of_term<ChunkTerm::L, TermFault::undecayed>("L_undecayed", "L lacks the decays between its rows", false),
+    of_term<ChunkTerm::L, TermFault::unweighted>("L_without_beta", "L lacks beta"),
+    of_term<ChunkTerm::L, TermFault::negated>("L_negated", "L has the other sign"),
     of_chunk_form<ChunkFault::column_beta>("column_beta", "L has the beta of its column, not of its row"),
     of_chunk_form<ChunkFault::inverse_missing>("inverse_missing", "L is not inverted: A = I"),
     of_chunk_form<ChunkFault::inverse_series_2>("inverse_series_2",
@@ -278,21 +329,124 @@ constexpr Fault list[] = {
     of_chunk_form<ChunkFault::inverse_series_16>("inverse_series_16",
                                                  "the series of the inverse ends behind L^15"),
     of_chunk_form<ChunkFault::inverse_transposed>("inverse_transposed", "the inverse is transposed"),
-    of_chunk_form<ChunkFault::w_undecayed>("w_undecayed", "w lacks exp(G): A beta k"),
-    of_chunk_form<ChunkFault::w_without_beta>("w_without_beta", "w lacks beta: A k exp(G)"),
+    of_chunk_form<ChunkFault::last_rows_unsolved>(
+        "last_rows_unsolved", "the inverse of a block of 16 rows ends before its last row", true),
+    of_chunk_form<ChunkFault::u_unsolved>("u_unsolved", "u is beta v, without A", true),
+    of_chunk_form<ChunkFault::u_without_own>("u_without_own", "u is made with A - I", true),
+    of_chunk_form<ChunkFault::w_unsolved>("w_unsolved", "w is beta k exp(G), without A", true),
+    of_term<ChunkTerm::w, TermFault::undecayed>("w_undecayed", "w lacks exp(G): A beta k", false),
+    of_term<ChunkTerm::w, TermFault::unweighted>("w_without_beta", "w lacks beta: A k exp(G)", false),
+    of_term<ChunkTerm::prediction, TermFault::negated>("prediction_negated", "v_new is u + w h"),
+    of_term<ChunkTerm::writes, TermFault::weighted>("writes_with_beta",
+                                                    "the state is written with beta once more"),
+    of_term<ChunkTerm::writes, TermFault::negated>("writes_negated",
+                                                   "what a chunk writes has the other sign"),
+    of_chunk_form<ChunkFault::last_row_lost>("last_row_lost",
+                                             "the last row of a chunk does not write the state", true),
+    of_chunk_form<ChunkFault::carry_by_column>(
+        "carry_by_column", "exp(G_n) decays the columns of the state, not its rows", true),
     of_chunk_form<ChunkFault::writes_unerased>("writes_unerased",
                                                "the state is written with u, not with u - w h"),
     of_chunk_form<ChunkFault::output_unerased>("output_unerased", "o is read from u, not from u - w h"),
-    of_chunk_form<ChunkFault::query_undecayed>("query_undecayed",
-                                               "o reads the state before its chunk without exp(G)"),
-    of_chunk_form<ChunkFault::scores_unscaled>("scores_unscaled", "Aqk lacks the scale"),
-    of_chunk_form<ChunkFault::state_unscaled>("state_unscaled",
-                                              "q lacks the scale where o reads the state before its chunk"),
+    of_chunk_form<ChunkFault::output_uncorrected>("output_uncorrected",
+                                                  "o is read from beta v, not from v_new", true),
+    of_term<ChunkTerm::o_state, TermFault::undecayed>(
+        "query_undecayed", "o reads the state before its chunk without exp(G)", false),
+    of_chunk_form<ChunkFault::query_exclusive>(
+        "query_exclusive", "o reads the state before its chunk without the gate of its own row", true),
+    of_chunk_form<ChunkFault::query_behind>(
+        "query_behind", "o reads the state before its chunk decayed to the chunk's end", true),
+    of_chunk_form<ChunkFault::first_chunk_alone>(
+        "first_chunk_alone", "o of the first chunk does not read the initial state", true),
+    of_term<ChunkTerm::o_state, TermFault::lost>("query_lost", "o does not read the state before its chunk"),
+    of_term<ChunkTerm::o_scores, TermFault::lost>("scores_lost", "o lacks Aqk v_new"),
+    of_term<ChunkTerm::Aqk, TermFault::unscaled>("scores_unscaled", "Aqk lacks the scale", false),
+    of_term<ChunkTerm::Aqk, TermFault::scaled_twice>("scores_scaled_twice", "Aqk has the scale twice"),
+    of_term<ChunkTerm::o_state, TermFault::unscaled>(
+        "state_unscaled", "q lacks the scale where o reads the state before its chunk", false),
+    of_term<ChunkTerm::o_state, TermFault::scaled_twice>(
+        "state_scaled_twice", "q has the scale twice where o reads the state before its chunk"),
     of_chunk_form<ChunkFault::scores_unmasked>("scores_unmasked",
                                                "Aqk is not masked: o sees later rows of its chunk"),
+    of_chunk_form<ChunkFault::scores_of_next>("scores_of_next",
+                                              "Aqk is masked a row late: o sees the next row", true),
     of_chunk_form<ChunkFault::state_of_before>("state_of_before",
                                                "o reads the state that entered the chunk before"),
     of_chunk_form<ChunkFault::state_of_after>("state_of_after", "o reads the state that leaves its chunk"),
+    of_term<ChunkTerm::L, TermFault::lost, Channels::last>(
+        "L_lost_in_last_channels",
+        "L is summed without its part in the last channels (from the largest power of two below K on)"),
+    of_term<ChunkTerm::L, TermFault::lost, Channels::first>(
+        "L_lost_in_first_channels",
+        "L is summed without its part in the first channels (up to the largest power of two below K)"),
+    of_term<ChunkTerm::L, TermFault::undecayed, Channels::last>(
+        "L_undecayed_in_last_channels",
+        "L lacks its decays in the last channels (from the largest power of two below K on)"),
+    of_term<ChunkTerm::L, TermFault::undecayed, Channels::first>(
+        "L_undecayed_in_first_channels",
+        "L lacks its decays in the first channels (up to the largest power of two below K)"),
+    of_term<ChunkTerm::Aqk, TermFault::lost, Channels::last>(
+        "scores_lost_in_last_channels",
+        "Aqk is summed without its part in the last channels (from the largest power of two below K on)"),
+    of_term<ChunkTerm::Aqk, TermFault::lost, Channels::first>(
+        "scores_lost_in_first_channels",
+        "Aqk is summed without its part in the first channels (up to the largest power of two below K)"),
+    of_term<ChunkTerm::Aqk, TermFault::undecayed, Channels::last>(
+        "scores_undecayed_in_last_channels",
+        "Aqk lacks its decays in the last channels (from the largest power of two below K on)"),
+    of_term<ChunkTerm::Aqk, TermFault::undecayed, Channels::first>(
+        "scores_undecayed_in_first_channels",
+        "Aqk lacks its decays in the first channels (up to the largest power of two below K)"),
+    of_term<ChunkTerm::w, TermFault::undecayed, Channels::last>(
+        "w_undecayed_in_last_channels",
+        "w lacks exp(G) in the last channels (from the largest power of two below K on)"),
+    of_term<ChunkTerm::w, TermFault::undecayed, Channels::first>(
+        "w_undecayed_in_first_channels",
+        "w lacks exp(G) in the first channels (up to the largest power of two below K)"),
+    of_term<ChunkTerm::prediction, TermFault::lost, Channels::last>(
+        "prediction_lost_in_last_channels",
+        "w h lacks its part in the last channels (from the largest power of two below K on)"),
+    of_term<ChunkTerm::prediction, TermFault::lost, Channels::first>(
+        "prediction_lost_in_first_channels",
+        "w h lacks its part in the first channels (up to the largest power of two below K)"),
+    of_term<ChunkTerm::carry, TermFault::undecayed, Channels::last>(
+        "carry_undecayed_in_last_channels",
+        "the state does not decay from chunk to chunk in the last channels (from the largest power of two "
+        "below K on)"),
+    of_term<ChunkTerm::carry, TermFault::undecayed, Channels::first>(
+        "carry_undecayed_in_first_channels",
+        "the state does not decay from chunk to chunk in the first channels (up to the largest power of two "
+        "below K)"),
+    of_term<ChunkTerm::writes, TermFault::lost, Channels::last>(
+        "writes_lost_in_last_channels",
+        "chunks do not write the state in the last channels (from the largest power of two below K on)"),
+    of_term<ChunkTerm::writes, TermFault::lost, Channels::first>(
+        "writes_lost_in_first_channels",
+        "chunks do not write the state in the first channels (up to the largest power of two below K)"),
+    of_term<ChunkTerm::writes, TermFault::undecayed, Channels::last>(
+        "writes_undecayed_in_last_channels",
+        "what a chunk writes does not decay to its end in the last channels (from the largest power of two "
+        "below K on)"),
+    of_term<ChunkTerm::writes, TermFault::undecayed, Channels::first>(
+        "writes_undecayed_in_first_channels",
+        "what a chunk writes does not decay to its end in the first channels (up to the largest power of two "
+        "below K)"),
+    of_term<ChunkTerm::o_state, TermFault::lost, Channels::last>(
+        "query_lost_in_last_channels",
+        "o does not read the state before its chunk in the last channels (from the largest power of two "
+        "below K on)"),
+    of_term<ChunkTerm::o_state, TermFault::lost, Channels::first>(
+        "query_lost_in_first_channels",
+        "o does not read the state before its chunk in the first channels (up to the largest power of two "
+        "below K)"),
+    of_term<ChunkTerm::o_state, TermFault::undecayed, Channels::last>(
+        "query_undecayed_in_last_channels",
+        "o reads the state before its chunk without exp(G) in the last channels (from the largest power of "
+        "two below K on)"),
+    of_term<ChunkTerm::o_state, TermFault::undecayed, Channels::first>(
+        "query_undecayed_in_first_channels",
+        "o reads the state before its chunk without exp(G) in the first channels (up to the largest power of "
+        "two below K)"),
     {"inverse_product", "a block of 16 of the inverse lacks one product of its sum", has_chunk_form,
      [](Reading& r, std::size_t which) {
        r.chunk_fault = ChunkFault::inverse_product, r.inverse_product = which;

@@ -29,6 +29,8 @@ struct Fault {
   /// Turns the right reading into this one.
   void (*change)(Interpretation& reading, std::size_t at);
   At at = At::everywhere;
+  /// Like others that are there: names failures, and is not tried by selftest and power.
+  bool is_variation = false;
 };
 
 std::span<const Fault> faults();

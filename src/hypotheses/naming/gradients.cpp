@@ -14,19 +14,18 @@ Naming name_gradient_fault(const kda::Problem& problem, const std::vector<Failed
   const auto rows = static_cast<double>(std::min(chunk_size, d.T)), K = static_cast<double>(d.K);
   const double work =
       static_cast<double>(d.B * d.T * d.HV) * (K * (static_cast<double>(d.V) + rows) + rows * rows);
-  if (!has_reference_backward(problem) || work > most) return {};
+  if (!BackwardReference::can_differentiate(problem) || work > most) return {};
 
-  kda::RunOptions options;
-  options.dtype = numeric::DType::fp64, options.chunk_size = chunk_size, options.threads = 1;
-  const auto with = [&](BackwardFault fault) {
+  const BackwardReference reference(problem, chunk_size);
+  const auto with = [&](const GradientReading& reading) {
     UnitValues list;
-    const kda::GradientTensors tensors = reference_backward(problem, options, fault);
+    const kda::GradientTensors tensors = reference.gradients(reading, numeric::DType::fp64);
     for (const FailedGradient& one : output)
       list.push_back(values(*std::ranges::find(tensors, one.name, &tensor::Tensor::name)));
     return list;
   };
   std::vector<Unit> units;
-  UnitValues right = with(BackwardFault::none);
+  UnitValues right = with({});
   for (std::size_t i = 0; i < output.size(); ++i) {
     // A sum over tokens, which a kernel may form elsewhere, from what is right there.
     const bool is_sum = output[i].name == "dA_log" || output[i].name == "ddt_bias";
@@ -36,11 +35,11 @@ Naming name_gradient_fault(const kda::Problem& problem, const std::vector<Failed
   }
   std::vector<Candidate> candidates;
   for (const GradientFault& fault : gradient_faults())
-    candidates.push_back({std::string(fault.name), std::string(fault.meaning),
-                          [&with, kind = fault.fault] { return with(kind); }});
+    if (fault.applies(problem))
+      candidates.push_back({fault.name, fault.meaning, [&with, &fault] { return with(fault.reading()); }});
   Naming naming;
   naming.tried = candidates.size();
-  rank(units, candidates, {.least_explained = 0.9, .hardly_less = 0.01}, threads, naming);
+  rank(units, candidates, {.least_explained = 0.9, .least_near = 0.6, .hardly_less = 0.01}, threads, naming);
   return naming;
 }
 

@@ -25,7 +25,9 @@ class HeadInputs {
              std::size_t head)
       : problem_(problem), reading_(reading), d_(problem.dimensions()), sequence_(sequence), head_(head) {
     if (!problem.A_log || !reading.A_log) return;
-    amplitude_ = reading.round_parameters(problem.A_log->value(head));
+    std::size_t of = reading.gate_of_first_head ? 0 : head;
+    if (reading.A_log_of_query_head) of = head / problem.heads_per_group();
+    amplitude_ = reading.A_log_factor * reading.round_parameters(problem.A_log->value(of));
     if (reading.A_log_twice) amplitude_ = -numeric::exp(amplitude_);
     if (reading.A_log_raised) amplitude_ = numeric::exp(amplitude_);
   }
@@ -140,9 +142,13 @@ class HeadInputs {
         problem_.g.value(((sequence_.batch * d_.T + t) * d_.HV + head) * d_.decays() + k % d_.decays());
     if (reading_.options.gate == Gate::none) return x;
     const std::size_t of = reading_.bias_of_first_head ? 0 : head;
+    double bias = 0;
     if (problem_.dt_bias && reading_.dt_bias)
-      x += reading_.round_parameters(problem_.dt_bias->value(
-          reading_.bias_by_channel ? k % d_.decays() * d_.HV + head : of * d_.decays() + k % d_.decays()));
+      bias = reading_.bias_factor * reading_.round_parameters(problem_.dt_bias->value(
+                                        reading_.bias_by_channel ? k % d_.decays() * d_.HV + head
+                                                                 : of * d_.decays() + k % d_.decays()));
+    if (reading_.bias_outside) bias /= amplitude_;
+    x += bias;
     const double bound = reading_.options.lower_bound.value_or(0);
     if (reading_.clamped_softplus) return std::max(bound, -amplitude_ * softplus(x));
     if (reading_.options.gate == Gate::softplus)
@@ -164,7 +170,8 @@ std::vector<double> initial_state(const Problem& problem, const Interpretation& 
   std::vector<double> state(d.K * d.V, 0.0);
   if (problem.initial_state && reading.initial_state) {
     const bool v_first = problem.options.state_v_first != reading.initial_state_transposed;
-    const std::size_t own = reading.initial_state_of_first ? 0 : sequence.index;
+    std::size_t own = reading.initial_state_of_first ? 0 : sequence.index;
+    if (reading.initial_state_of_before && own > 0) --own;
     const std::size_t row = reading.initial_state_by_head ? head * d.N + own : own * d.HV + head;
     for (std::size_t i = 0; i < state.size(); ++i)
       state[i] = reading.round_initial(
@@ -255,7 +262,6 @@ class Recurrence {
                      Matrix(tokens, K_),
                      {},
                      Matrix(K_, V_),
-                     {},
                      std::vector<double>(tokens),
                      scale};
     for (std::size_t i = 0; i < tokens; ++i) {
@@ -268,8 +274,7 @@ class Recurrence {
     }
     for (std::size_t i = 0; i < state_.size(); ++i) head.state(i / V_, i % V_) = state_[i];
     const plain::HeadAnswer found =
-        plain::chunk_answer(head, reading_.chunk, excerpt_.begin - excerpt_.sequence.begin,
-                            reading_.chunk_fault, reading_.inverse_product);
+        plain::chunk_answer(head, reading_.chunk, excerpt_.begin - excerpt_.sequence.begin, reading_);
     return {found.o.values(), found.state.values()};
   }
 
@@ -279,6 +284,11 @@ class Recurrence {
     if (reading_.lost_state == t) std::fill(state_.begin(), state_.end(), 0.0);
     inputs_.query(t, q_), inputs_.key(t, k_), inputs_.read(t, k_, read_key_), inputs_.gates(t, gates_);
     for (std::size_t i = 0; i < K_; ++i) {
+      const bool is_in = plain::is_among(reading_.channels, i, K_);
+      if (reading_.predicts_by_part && !is_in) read_key_[i] = 0;
+      if (reading_.reads_by_part && !is_in) q_[i] = 0;
+      if (reading_.decays_by_part && !is_in) gates_[i] = 0;
+
       const double sum = reading_.round_sums(sums_[i] + gates_[i]);
       // The difference of rounded sums, where they are rounded.
       const double gate = reading_.round_sums == &unchanged ? gates_[i] : sum - sums_[i];
@@ -405,6 +415,21 @@ class Recurrence {
 };
 
 }  // namespace
+
+double factor_of(TermFault fault, double scale) {
+  switch (fault) {
+    case TermFault::lost:
+      return 0;
+    case TermFault::negated:
+      return -1;
+    case TermFault::unscaled:
+      return 1 / scale;
+    case TermFault::scaled_twice:
+      return scale;
+    default:
+      return 1;
+  }
+}
 
 double unchanged(double x) { return x; }
 double sigmoid(double x) { return 1 / (1 + numeric::exp(-x)); }

@@ -27,15 +27,51 @@ enum class BetaOn : unsigned char { both, value, prediction, value_alone };
 /// Where epsilon is, in x / sqrt(sum of x^2 + epsilon).
 enum class Epsilon : unsigned char { inside, missing, outside, least, of_mean };
 
-/// What a kernel gets wrong of the chunk form; one at a time. G: the sums of log decays, L: the matrix that
-/// is inverted, A: its inverse, u = A beta v, w = A beta k exp(G), h: the state that enters the chunk.
+/// What is wrong with a term of a sum, of the chunk form or of its backward pass.
+enum class TermFault : std::uint8_t {
+  lost,          ///< and with it whatever is made of it
+  lost_alone,    ///< in the gradient alone
+  negated,       ///< the other sign
+  undecayed,     ///< without its power of two
+  unscaled,      ///< without scale
+  scaled_twice,  ///< the scale once more
+  unweighted,    ///< without beta
+  weighted,      ///< with beta
+};
+
+/// What it multiplies the term by.
+double factor_of(TermFault fault, double scale);
+
+// G: the sums of log decays, L: the matrix that is inverted, A: its inverse, u = A beta v,
+// w = A beta k exp(G), h: the state that enters the chunk.
+
+/// A term of the chunk form.
+enum class ChunkTerm : std::uint8_t {
+  none,
+  L,
+  Aqk,
+  u,
+  w,
+  prediction,  ///< w h
+  carry,       ///< exp(G_n) h, in the state that leaves
+  writes,      ///< (k exp(G_n - G))^T v_new, likewise
+  o_state,     ///< scale q exp(G) h
+  o_scores,    ///< Aqk v_new
+};
+
+/// Channels of a key: all; those before and from the largest power of two below K on, as tiles have them.
+enum class Channels : std::uint8_t { all, first, last };
+
+/// What else a kernel gets wrong of the chunk form; one at a time.
 enum class ChunkFault : std::uint8_t {
   none,
+  of_term,             ///< what Interpretation::chunk_term says
   exp2_within,         ///< powers of two between rows of a chunk, of e in all else
   exp2_across,         ///< the other way round
   anchors_apart,       ///< blocks of 16 off the diagonal lack the decay of their first row
-  scores_undecayed,    ///< Aqk without exp(G_i - G_j)
-  L_undecayed,         ///< likewise
+  sums_in_blocks,      ///< G starts anew in each 16 rows
+  first_gate_lost,     ///< G lacks the gate of the chunk's first row
+  end_of_row_before,   ///< G_n is that of the row before
   column_beta,         ///< L has the beta of its column
   inverse_missing,     ///< A = I
   inverse_series_2,    ///< A = I - L
@@ -44,16 +80,22 @@ enum class ChunkFault : std::uint8_t {
   inverse_series_16,   ///< ... up to L^15
   inverse_product,     ///< a block of 16 of A lacks one product of its sum
   inverse_transposed,  ///< A^T
-  w_undecayed,         ///< w without exp(G)
-  w_without_beta,
-  writes_unerased,  ///< the state is written with u for u - w h
-  output_unerased,  ///< o is read from u for u - w h
-  query_undecayed,  ///< o reads h without exp(G)
-  scores_unscaled,  ///< o = scale q exp(G) h + Aqk v without scale
-  state_unscaled,   ///< the other way round
-  scores_unmasked,  ///< o sees later rows of its chunk
-  state_of_before,  ///< o reads the state that entered the chunk before
-  state_of_after,   ///< o reads the state that leaves the chunk
+  last_rows_unsolved,  ///< the last row of each block of 16 is that of I - L
+  u_unsolved,          ///< u without A
+  u_without_own,       ///< u with A - I
+  w_unsolved,          ///< w without A
+  writes_unerased,     ///< the state is written with u for u - w h
+  output_unerased,     ///< o is read from u for u - w h
+  output_uncorrected,  ///< o is read from beta v
+  last_row_lost,       ///< the last row of a chunk is not written
+  carry_by_column,     ///< exp(G_n) decays columns of the state, not rows
+  query_exclusive,     ///< o reads h with exp(G) of the row before
+  query_behind,        ///< o reads h after it decayed to the chunk's end
+  first_chunk_alone,   ///< o of the first chunk does not read h
+  scores_unmasked,     ///< o sees later rows of its chunk
+  scores_of_next,      ///< o sees the row behind it
+  state_of_before,     ///< o reads the state that entered the chunk before
+  state_of_after,      ///< o reads the state that leaves the chunk
 };
 
 /// Blocks of 16 of a chunk of 64 whose sum lacks a product: row, column, and which of L(row, m) A(m, column).
@@ -84,6 +126,10 @@ struct Interpretation {
   bool dt_bias = true;                     ///< likewise
   bool A_log_raised = true;                ///< false: A_log for exp(A_log)
   bool A_log_twice = false;                ///< exp(-exp(A_log)): A_log holds what the kernel makes of it
+  double A_log_factor = 1;                 ///< exp(factor A_log)
+  bool A_log_of_query_head = false;        ///< of number h / (HV / H) of the value heads
+  double bias_factor = 1;                  ///< multiplies dt_bias
+  bool bias_outside = false;               ///< sigmoid(exp(A_log) g + dt_bias)
   double softplus_linear_from = HUGE_VAL;  ///< softplus(x) = x from there on
   bool bias_of_first_head = false;         ///< for all heads
   bool bias_by_channel = false;            ///< dt_bias is read as [K][HV]
@@ -114,13 +160,14 @@ struct Interpretation {
   bool norm_of_mean = false;   ///< x / sqrt(mean of x^2 + epsilon)
   bool norm_of_heads = false;  ///< over the rows of all heads together
   double output_factor = 1;
-  bool heads_interleaved = false;       ///< value head h reads query head h mod H, not h / (HV / H)
-  bool first_query_head = false;        ///< all value heads read query head 0
-  bool query_key_swapped = false;       ///< o reads along k, the state is written along q
-  bool initial_state = true;            ///< false: zeros
-  bool final_state = true;              ///< false: zeros are stored
-  bool initial_state_by_head = false;   ///< [HV][N] for [N][HV]
-  bool initial_state_of_first = false;  ///< of sequence 0, for all
+  bool heads_interleaved = false;        ///< value head h reads query head h mod H, not h / (HV / H)
+  bool first_query_head = false;         ///< all value heads read query head 0
+  bool query_key_swapped = false;        ///< o reads along k, the state is written along q
+  bool initial_state = true;             ///< false: zeros
+  bool final_state = true;               ///< false: zeros are stored
+  bool initial_state_by_head = false;    ///< [HV][N] for [N][HV]
+  bool initial_state_of_first = false;   ///< of sequence 0, for all
+  bool initial_state_of_before = false;  ///< of the sequence before, for all but the first
   bool initial_state_transposed = false, final_state_transposed = false;  ///< in the other layout
   bool goes_on = false;  ///< a sequence starts from where the one before ended, whatever its initial state
   LastToken last_token = LastToken::computed;
@@ -145,7 +192,13 @@ struct Interpretation {
   bool rounds_last = false;        ///< round_carried is of the final state, too
   bool loses_tail = false;         ///< the final state lacks a shorter last chunk
   ChunkFault chunk_fault = ChunkFault::none;  ///< else it is the chunk form that is computed
-  std::size_t inverse_product = 0;            ///< of inverse_products
+  ChunkTerm chunk_term = ChunkTerm::none;
+  TermFault term_fault = TermFault::lost;
+  Channels channels = Channels::all;                             ///< of the term; and of what follows
+  bool predicts_by_part = false;                                 ///< predictions read some channels alone
+  bool reads_by_part = false;                                    ///< o does
+  bool decays_by_part = false;                                   ///< some channels alone decay
+  std::size_t inverse_product = 0;                               ///< of inverse_products
   Function round_carried = &unchanged, round_sums = &unchanged;  ///< states between chunks; sums of gates
 };
 

@@ -90,7 +90,9 @@ double fitted_factor(const std::vector<Unit>& units, const Answer& answer) {
 /// Such a mistake shows from the first token on.
 bool shows_at_start(const Interpretation& reading) {
   return !reading.initial_state || reading.initial_state_transposed || reading.initial_state_by_head ||
-         reading.initial_state_of_first || reading.round_initial != &unchanged || reading.goes_on;
+         reading.initial_state_of_first || reading.initial_state_of_before ||
+         reading.chunk_fault == ChunkFault::first_chunk_alone || reading.round_initial != &unchanged ||
+         reading.goes_on;
 }
 
 class Search {
@@ -109,13 +111,22 @@ class Search {
     std::vector<Unit> units = compared();
     if (std::ranges::all_of(units, is_right)) return std::move(found_);
     leave_out_right_heads(units);
-    for (std::size_t i = 0; i < faults().size(); ++i) add_misreadings(i);
     const auto more = [&](const std::vector<std::size_t>& best) {
       std::vector<Misreading> list = by_fitted_factors(units);
-      if (effort_.two_faults) std::ranges::move(pairs_of(best), std::back_inserter(list));
+      std::ranges::move(pairs_of(best), std::back_inserter(list));
       return candidates(list);
     };
-    rank(units, candidates(misreadings_), thresholds, threads_, found_, more);
+    // Chunks of the problem's size first; of others where none of those is it.
+    std::optional<Cause> nearest;
+    for (const bool in_other_chunks : {false, true}) {
+      misreadings_.clear(), found_.tried = 0;
+      for (std::size_t i = 0; i < faults().size(); ++i) add_misreadings(i, in_other_chunks);
+      rank(units, candidates(misreadings_), thresholds, threads_, found_, more);
+      if (!found_.causes.empty()) break;
+      if (!nearest || (found_.nearest && found_.nearest->explained > nearest->explained))
+        nearest = std::exchange(found_.nearest, {});
+    }
+    if (found_.causes.empty()) found_.nearest = nearest;
     return std::move(found_);
   }
 
@@ -197,11 +208,12 @@ class Search {
 
   // --- candidates
 
-  void add_misreadings(std::size_t index) {
+  void add_misreadings(std::size_t index, bool in_other_chunks) {
     const Fault& fault = faults()[index];
     if (!fault.applies(problem_)) return;
     ++found_.tried;
-    for (const std::size_t at : places_of(fault)) {
+    if (in_other_chunks && fault.at != Fault::At::chunk) return;
+    for (const std::size_t at : places_of(fault, in_other_chunks)) {
       Misreading one{index, at, Interpretation(problem_), std::string(fault.name),
                      std::string(fault.meaning)};
       fault.change(one.reading, at);
@@ -215,11 +227,12 @@ class Search {
     }
   }
 
-  std::vector<std::size_t> places_of(const Fault& fault) const {
+  std::vector<std::size_t> places_of(const Fault& fault, bool in_other_chunks) const {
     std::vector<std::size_t> places;
     const auto add = [&](std::size_t place) {
       if (std::ranges::find(places, place) == places.end()) places.push_back(place);
     };
+    const auto own = static_cast<std::size_t>(problem_.options.chunk_size);
     switch (fault.at) {
       case Fault::At::everywhere:
         return {0};
@@ -239,9 +252,9 @@ class Search {
         for (std::size_t i = 0; i < std::size(inverse_products); ++i) places.push_back(i);
         return places;
       default:
-        for (const std::size_t rows : {static_cast<std::size_t>(problem_.options.chunk_size), std::size_t{64},
-                                       std::size_t{32}, std::size_t{16}})
-          add(rows);
+        if (!in_other_chunks) return {own};
+        for (const std::size_t rows : {64, 32, 16})
+          if (rows != own) add(rows);
         return places;
     }
   }
@@ -252,7 +265,8 @@ class Search {
     const kda::Sequence& s = found_.sequence;
     const bool is_large =
         static_cast<double>(found_.end - found_.begin) * static_cast<double>(d_.K * d_.V) > 1 << 22;
-    const std::size_t seconds = is_large ? std::min(seconds_of_large, best.size()) : best.size();
+    const std::size_t seconds =
+        std::min({best.size(), effort_.seconds, is_large ? seconds_of_large : best.size()});
     std::vector<Misreading> pairs;
     for (std::size_t i = 0; i < std::min(best.size(), firsts_of_two); ++i)
       for (std::size_t j = 0; j < seconds; ++j) {
@@ -283,7 +297,7 @@ class Search {
   }
 
   std::optional<Misreading> fitted(std::size_t index, const std::vector<Unit>& units) const {
-    constexpr double most_left = 0.02;  // of the squares: a parameter bends towards much that it is not
+    constexpr double most_limits = 2;  // left: a parameter bends towards much that it is not
     const Fault& fault = faults()[index];
     Misreading one{index, 0, Interpretation(problem_), std::string(fault.name), {}};
     const auto with = [&](double factor) {
@@ -292,7 +306,8 @@ class Search {
       return answer(one.reading);
     };
     const double factor = fitted_factor(units, with);
-    if (!(squares_left(units, with(factor)) <= most_left * squares_left(units, with(1)))) return std::nullopt;
+    if (squares_left(units, with(factor)) > most_limits * most_limits * static_cast<double>(units.size()))
+      return std::nullopt;
     with(factor);
     one.meaning = fmt::format("{}: {:.3g} of what it should be", fault.meaning, factor);
     return one;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +32,7 @@ struct Cause {
   double explained = 0;
   std::string tensor;  ///< that errs most in units of its limit; its rms_ratio without and with the fault
   double before = 0, after = 0;
+  std::string left_in = {};  ///< a tensor in which something else is wrong, too
 };
 
 struct Naming {
@@ -45,7 +47,7 @@ struct Naming {
 struct NamingEffort {
   /// Looked at from the start of the sequence, where the output deviates that late; else from shortly before.
   std::size_t most_tokens = 1024;
-  bool two_faults = true;  ///< tried, where none explains all
+  std::size_t seconds = std::numeric_limits<std::size_t>::max();  ///< tried beside the best, the best first
 };
 
 Naming name_fault(const kda::Problem& problem, const FailedOutput& output, const FailurePlace& place,

@@ -42,7 +42,7 @@ Naming name_pool_fault(const kda::Problem& problem, const PoolOutput& output) {
       candidates.push_back({fault.name, fault.what, [&with, &fault] { return with(fault); }});
   Naming naming;
   naming.tried = candidates.size();
-  rank(units, candidates, {.least_explained = 0.8, .hardly_less = 0.001}, 1, naming);
+  rank(units, candidates, {.least_explained = 0.8, .least_near = 0.6, .hardly_less = 0.001}, 1, naming);
   return naming;
 }
 

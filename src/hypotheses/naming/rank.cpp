@@ -55,7 +55,7 @@ class Ranking {
             Naming& naming) const {
     constexpr std::size_t most_compared = 20;
     const Ranked& best = ranked.front();
-    if (best.explained < thresholds_.least_explained) {
+    if (!is_cause(best, candidates[best.candidate])) {
       if (best.explained >= thresholds_.least_near) naming.nearest = cause(candidates, best);
       return;
     }
@@ -101,6 +101,28 @@ class Ranking {
     return left < 1 ? 1 - left * left : std::max(-1.0, 1 - left);
   }
 
+  bool has_to_explain(std::size_t unit) const { return without_[unit].in_limits > 1; }
+  bool is_left(const Ranked& one, std::size_t unit) const {
+    constexpr double most_limits = 4;
+    return has_to_explain(unit) && one.left[unit].in_limits > most_limits;
+  }
+
+  /// What leaves more than a right output errs by is a relative of what is wrong, but where it explains
+  /// nearly all of many elements; a rounding depends on each one before it.
+  bool is_cause(const Ranked& one, const Candidate& candidate) const {
+    constexpr double nearly_all = 0.97;
+    constexpr std::size_t many = 64;
+    std::size_t elements = 0;
+    bool is_left_somewhere = false;
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+      if (has_to_explain(unit)) elements += units_[unit].got.size();
+      is_left_somewhere = is_left_somewhere || is_left(one, unit);
+    }
+    if (one.explained < thresholds_.least_explained) return false;
+    return !is_left_somewhere || is_rounding(candidate.fault) ||
+           (one.explained >= nearly_all && elements >= many);
+  }
+
   bool is_as_good(const Ranked& one, const Ranked& best) const {
     constexpr double hardly = 1e-5;
     for (std::size_t unit = 0; unit < units_.size(); ++unit)
@@ -124,8 +146,12 @@ class Ranking {
   }
 
   Cause cause(const std::vector<Candidate>& candidates, const Ranked& one) const {
-    return {candidates[one.candidate].fault, candidates[one.candidate].meaning, one.explained,
-            units_[worst_].tensor,           without_[worst_].rms_ratio,        one.left[worst_].rms_ratio};
+    Cause cause{
+        candidates[one.candidate].fault, candidates[one.candidate].meaning, one.explained,
+        units_[worst_].tensor,           without_[worst_].rms_ratio,        one.left[worst_].rms_ratio};
+    for (std::size_t unit = 0; unit < units_.size(); ++unit)
+      if (is_left(one, unit)) cause.left_in = units_[unit].tensor;
+    return cause;
   }
 
   const std::vector<Unit>& units_;

@@ -1,70 +1,178 @@
-// The backward pass of the chunk form once more, in fp64 loops written to be read, with bugs to switch on:
-// what wrong gradients are named by (docs/faults.md) and those of selftest are made of (docs/selftest.md).
-// Shares no code with the variants. Formulas: docs/kda.md, "Chunk backward".
+// The backward pass of the chunk form once more, in fp64 loops written to be read, with one thing wrong if
+// wanted: what wrong gradients are named by (docs/faults.md) and those of selftest are made of
+// (docs/selftest.md). Shares no code with the variants. Formulas and names: docs/kda.md, "Chunk backward".
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <string_view>
+#include <string>
+#include <vector>
 
+#include "hypotheses/naming/interpretation.hpp"
 #include "kda/variants/variants.hpp"
 
 namespace kda_check::hypotheses {
 
-/// What a kernel gets wrong; one at a time.
+namespace plain {
+struct ChunkedHead;
+struct HeadGradient;
+}  // namespace plain
+
+/// A term of one of the sums of the backward pass.
+enum class Term : std::uint8_t {
+  none,
+  dv_scores,      ///< Aqk^T do
+  dv_state,       ///< kg dh
+  dh_carry,       ///< 2^Gn dh, of the chunk before
+  dh_query,       ///< scale qg^T do
+  dh_prediction,  ///< w^T dv
+  dq_state,       ///< scale 2^G (do h^T)
+  dq_scores,      ///< dqi
+  dk_state,       ///< 2^(Gn - G) (v_new dh^T)
+  dk_w,           ///< beta 2^G dkb
+  dk_rows,        ///< beta row
+  dk_scores,      ///< of col, that of dAqk
+  dk_columns,     ///< of col, that of dAkk
+  dAqk,           ///< scale tril(do v_new^T)
+  dw,             ///< -dv h^T
+  dA,             ///< both of what follows
+  dA_v,           ///< dv v^T
+  dA_w,           ///< dw (k 2^G)^T
+  dAkk,
+  dbeta_v,     ///< rows of dvb v
+  dbeta_w,     ///< rows of dkb k 2^G
+  dbeta_rows,  ///< row . k
+  dG_query,    ///< q dq, of the state
+  dG_key,      ///< k dk, of the state
+  dG_w,        ///< beta dkb k 2^G
+  dGn_state,   ///< 2^Gn rows of h dh
+  dGn_keys,    ///< sum_i k_i dk_i
+  dG_scores,   ///< q dqi
+  dG_rows,     ///< k beta row
+  dG_columns,  ///< k col
+};
+
+/// What a kernel gets wrong of the chunks that is no single term.
 enum class BackwardFault : std::uint8_t {
   none,
-  norm_dropped,          ///< dq and dk of the normalised rows
-  norm_not_projected,    ///< ... divided by the norm, but not orthogonal to the row
-  gate_of_next_head,     ///< A_log and dt_bias of another head, in the gate's derivative
-  inclusive_mask,        ///< dAkk on and below the diagonal
-  first_token,           ///< dg of the first token is zero
-  unscaled_scores,       ///< dAqk without scale
-  not_transposed,        ///< A dA A for A^T dA A^T
-  last_of_group,         ///< dq and dk of the last value head, not the sum over a group
-  bias_by_channel,       ///< ddt_bias as [K][HV]
-  amplitude_not_raised,  ///< dA_log without its exp(A_log)
-  base_two,              ///< dg of the gate's base-2 logarithm
-  early_rounding,        ///< q dq and k dk in bf16 before one is taken from the other
-  sigmoid_lost,          ///< s (1 - s) in fp32 for the derivative of a bounded gate
-  state_gradient_lost,   ///< dht is not read
-  last_row_of_tile,      ///< what the state's decay adds to dg, at row C - 1 even where a chunk is shorter
-  erase_lost,            ///< dbeta of v alone, without that of the prediction
-  slope_lost,            ///< dg and ddt_bias of the log decay, not of the gate's argument
-  amplitude_by_slope,    ///< dA_log with the derivative of softplus for softplus
-  amplitude_sign,        ///< dA_log with the other sign
-  unscaled_query,        ///< dq without scale
-  write_strength_lost,   ///< dv without beta
-  chunks_apart,          ///< the gradient of the state does not reach the chunk before
-  late,                  ///< dg a token late
-  tail_decay_lost,       ///< dk of a shorter last chunk: G_n is read from a row behind it, where it is 0
-  sigmoid_slope_lost,    ///< dbeta of sigmoid(beta)
-  tail_not_summed,       ///< dA_log and ddt_bias without the rows of a shorter last chunk
-  first_row_summed,      ///< dA_log of batch row 0 alone
-  early_initial,         ///< dinitial_state is the gradient of the state behind the first chunk
-  local_masked,          ///< what o gives dv lacks its own token, and all that follows from it
-  value_masked,          ///< ... dv alone
-  states_from_zero,      ///< states are computed again without the initial state
-  first_state_gradient,  ///< dht of sequence 0 for all
-  not_cumulated,         ///< dg without its sum to the end of the chunk
-  first_head_decay,      ///< the gradient of the state decays by the gates of head 0
-  key_prediction_lost,   ///< dk without what predictions add to it
-  query_state_lost,      ///< dq without what the state before the chunk adds to it
+  inclusive_mask,         ///< dAkk on and below the diagonal
+  scores_strict,          ///< dAqk below the diagonal alone
+  blocks_apart,           ///< dAkk within blocks of 16 rows alone
+  not_transposed,         ///< A dA A for A^T dA A^T
+  one_sided,              ///< A^T dA
+  second_transposed,      ///< A dA A^T
+  value_not_transposed,   ///< dvb = A dv
+  key_not_transposed,     ///< dkb = A dw
+  value_unsolved,         ///< dv is that of v_new
+  erase_lost,             ///< dbeta of v alone, without that of the prediction
+  key_prediction_lost,    ///< dk without what predictions add to it
+  early_rounding,         ///< q dq and k dk in bf16 before one is taken from the other
+  within_lost,            ///< dg without q dqi + k (beta row - col)
+  first_token,            ///< dg of the first token is zero
+  last_row_of_tile,       ///< dG_n at row C - 1 even where a chunk is shorter
+  last_row_first,         ///< dG_n at row 0
+  not_cumulated,          ///< dg without its sum to the end of the chunk
+  cumulated_late,         ///< ... without the token's own
+  cumulated_forwards,     ///< ... from the beginning of the chunk
+  cumulated_in_blocks,    ///< ... to the end of the block of 16
+  cumulated_over_chunks,  ///< ... to the end of the sequence
+  cumulated_in_bf16,      ///< ... rounded at every token
+  tail_decay_lost,        ///< dk of a shorter last chunk: G_n is read from a row behind it, where it is 0
+  tail_carry_lost,        ///< ... 2^Gn of the carried gradient
+  carry_of_next,          ///< the gradient of the state decays by G_n of the chunk behind
+  carry_by_mean,          ///< ... by the mean over channels
+  carry_in_bf16,          ///< the gradient of the state is rounded before each chunk
+  chunks_apart,           ///< the gradient of the state does not reach the chunk before
+  prediction_of_scores,   ///< w^T dv_local for w^T dv
+  state_behind,           ///< dq reads the state that leaves the chunk
+  gradient_before,        ///< dk reads the gradient of the state that enters the chunk
+  writes_unerased,        ///< dk reads u for v_new
+  early_initial,          ///< dinitial_state is the gradient of the state behind the first chunk
+  local_masked,           ///< what o gives dv lacks its own token, and all that follows from it
+  value_masked,           ///< ... dv alone
+};
+
+/// Of dht, which one is read.
+enum class StateGradientOf : std::uint8_t { own, nobody, first_sequence, next_head, last_alone, with_next };
+/// Of value heads, which count for the gradients of their query head.
+enum class GroupSum : std::uint8_t { all, last, mean, interleaved, in_bf16 };
+
+/// Where a gate or the sigmoid of beta is differentiated. y = x + bias, A = exp(A_log).
+struct Slope {
+  double x, y, A, A_log, bound, gate;  ///< bound: NaN of softplus; gate: the log decay
+  double channels;
+};
+/// Whether what a token has counts in the sum of a parameter.
+struct Summand {
+  std::size_t batch, sequence, sequences, token, length, chunk_size, channel, channels;
+};
+
+/// A backward pass as some kernel may read it; the defaults are the right way, faults change one thing.
+struct GradientReading {
+  Term term = Term::none;
+  TermFault change = TermFault::lost;
+  BackwardFault fault = BackwardFault::none;
+  bool states_from_zero = false;  ///< states are computed again without the initial state
+  bool first_head_decay = false;  ///< the gradient of the state decays by the gates of head 0
+  StateGradientOf state_gradient = StateGradientOf::own;
+  bool is_of_chunks() const {
+    return term != Term::none || fault != BackwardFault::none || states_from_zero || first_head_decay ||
+           state_gradient != StateGradientOf::own;
+  }
+
+  double query_factor_of_scale = 0;  ///< dq has the scale to this power more
+  bool write_strength_lost = false;  ///< dv without beta
+  bool late = false;                 ///< dg a token late
+  GroupSum query_groups = GroupSum::all, key_groups = GroupSum::all;
+  /// dx = a dy - b (dy . y) y, from r = 1 / |x|; right: both are r.
+  struct Norm {
+    double a, b;
+  };
+  Norm (*query_norm)(double r, double K) = nullptr;
+  Norm (*key_norm)(double r, double K) = nullptr;
+  bool gate_of_next_head = false;           ///< A_log and dt_bias of another head, in the gate's derivative
+  double gate_unit = 1;                     ///< multiplies dg before the gate
+  double (*slope)(const Slope&) = nullptr;  ///< d gate / d x
+  double (*amplitude)(const Slope&) = nullptr;  ///< d gate / d A_log; else from the slope as it is
+  double (*bias)(const Slope&) = nullptr;       ///< d gate / d dt_bias; else as x
+  double (*sigmoid_slope)(double x, double most) = nullptr;  ///< d beta / d x, beta = most sigmoid(x)
+  bool (*counts_for_amplitude)(const Summand&) = nullptr;
+  bool (*counts_for_bias)(const Summand&) = nullptr;
+  bool amplitude_of_group = false, bias_of_heads = false;  ///< summed over heads, too
+  bool bias_by_channel = false;                            ///< ddt_bias as [K][HV]
+  bool initial_transposed = false, initial_reversed = false, initial_of_first = false;
 };
 
 /// A row of the list of faults of gradients.
 struct GradientFault {
-  std::string_view name, meaning;  ///< goes on after "as if"
-  BackwardFault fault;
-  bool needs_more = false;  ///< than the problem of the selftest has: softplus, several sequences
+  std::string name, meaning;  ///< goes on after "as if"
+  /// False where it would change nothing.
+  bool (*applies)(const kda::Problem& problem);
+  void (*change)(GradientReading& reading) = nullptr;  ///< none: of a term
+  Term term = Term::none;
+  TermFault of_term = TermFault::lost;
+
+  GradientReading reading() const;
 };
 std::span<const GradientFault> gradient_faults();
 
-/// What reference_backward can differentiate: a decay for each channel, beta for each token.
-bool has_reference_backward(const kda::Problem& problem);
+/// Gradients of a problem, rightly and wrongly. The problem must stay.
+class BackwardReference {
+ public:
+  /// What it can differentiate: a decay for each channel, beta for each token.
+  static bool can_differentiate(const kda::Problem& problem);
 
-/// In fp64, stored in the formats of the run; chunks of options.chunk_size. On one thread.
-kda::GradientTensors reference_backward(const kda::Problem& problem, const kda::RunOptions& options,
-                                        BackwardFault fault = BackwardFault::none);
+  BackwardReference(const kda::Problem& problem, std::size_t chunk_size);
+  ~BackwardReference();
+  /// In fp64, stored in the formats of a run in `dtype`. On one thread; from several at once.
+  kda::GradientTensors gradients(const GradientReading& reading, numeric::DType dtype) const;
+
+ private:
+  friend class BackwardRun;
+  const kda::Problem& problem_;
+  const std::size_t chunk_size_;
+  std::vector<plain::ChunkedHead> heads_;   ///< [sequence][head]
+  std::vector<plain::HeadGradient> right_;  ///< likewise, of chunks
+};
 
 }  // namespace kda_check::hypotheses

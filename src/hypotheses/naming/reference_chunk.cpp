@@ -1,7 +1,9 @@
 #include "hypotheses/naming/reference_chunk.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <utility>
 
 #include "numeric/elementary.hpp"
 #include "numeric/rounding.hpp"
@@ -32,8 +34,11 @@ Matrix transposed(const Matrix& a) {
 Matrix product(const Matrix& a, const Matrix& b) {
   Matrix result(a.rows(), b.columns());
   for (std::size_t i = 0; i < a.rows(); ++i)
-    for (std::size_t l = 0; l < a.columns(); ++l)
-      for (std::size_t j = 0; j < b.columns(); ++j) result(i, j) += a(i, l) * b(l, j);
+    for (std::size_t l = 0; l < a.columns(); ++l) {
+      const double factor = a(i, l);
+      if (factor == 0) continue;  // triangles are half of zeros
+      for (std::size_t j = 0; j < b.columns(); ++j) result(i, j) += factor * b(l, j);
+    }
   return result;
 }
 
@@ -56,71 +61,13 @@ Matrix lower(const Matrix& a, bool diagonal) {
   return weighted(a, [&](std::size_t i, std::size_t j) { return j < i || (diagonal && j == i) ? 1.0 : 0.0; });
 }
 
-/// The rows of one chunk and what the forward pass makes of them.
-struct Chunk {
-  std::size_t begin = 0, n = 0, K = 0;
-  ChunkFault fault = ChunkFault::none;
-  std::size_t at = 0;  ///< of inverse_products
-  Matrix q, k, v, d_o, G;
-  std::vector<double> carry;  ///< sums of log decays that the gradient of the state decays by
-  std::vector<double> beta;
-  Matrix L, A, Aqk;            ///< A = (I + L)^-1; scores with scale
-  Matrix raised;               ///< k exp(G)
-  Matrix lowered;              ///< k exp(G_n - G)
-  Matrix w, v_new, h;          ///< h enters the chunk
-  std::vector<double> decays;  ///< [n][n][K], of rows from rows before them
-
-  /// exp(G_i - G_j); from row to row it is a product, as an exponential of each pair takes too long.
-  double between(std::size_t i, std::size_t j, std::size_t c) const {
-    return j <= i ? decays[(i * n + j) * K + c] : numeric::exp(G(i, c) - G(j, c));
-  }
-  void multiply_decays() {
-    decays.assign(n * n * K, 1.0);
-    std::vector<double> step(K);
-    for (std::size_t i = 1; i < n; ++i) {
-      for (std::size_t x = 0; x < K; ++x) {
-        const double gate = G(i, x) - G(i - 1, x);
-        step[x] = fault == ChunkFault::exp2_within ? numeric::exp2(gate) : numeric::exp(gate);
-      }
-      for (std::size_t j = 0; j < i; ++j)
-        for (std::size_t x = 0; x < K; ++x)
-          decays[(i * n + j) * K + x] = decays[((i - 1) * n + j) * K + x] * step[x];
-    }
-    if (fault == ChunkFault::anchors_apart) part_anchors();
-  }
-  double to_end(std::size_t i, std::size_t c) const { return across(G(n - 1, c) - G(i, c)); }
-  double from_start(std::size_t i, std::size_t c) const { return across(G(i, c)); }
-
- private:
-  void part_anchors() {
-    constexpr std::size_t side = 16;
-    for (std::size_t i = side; i < n; ++i) {
-      const std::size_t first = i / side * side;
-      for (std::size_t x = 0; x < K; ++x) {
-        const double undone = numeric::exp(G(first - 1, x) - G(first, x));
-        for (std::size_t j = 0; j < first; ++j) decays[(i * n + j) * K + x] *= undone;
-      }
-    }
-  }
-  double across(double sum) const {
-    return fault == ChunkFault::exp2_across ? numeric::exp2(sum) : numeric::exp(sum);
-  }
-};
-
-Chunk loaded(const Head& head, std::size_t begin, std::size_t n, ChunkFault fault = ChunkFault::none,
-             std::size_t at = 0) {
+Chunk loaded(const Head& head, std::size_t begin, std::size_t n, const Interpretation* reading = nullptr) {
   Chunk c;
-  c.begin = begin, c.n = n, c.K = head.k.columns(), c.fault = fault, c.at = at;
+  c.begin = begin, c.n = n, c.K = head.k.columns(), c.reading = reading;
   c.q = rows_of(head.q, begin, n), c.k = rows_of(head.k, begin, n), c.v = rows_of(head.v, begin, n);
   if (head.d_o.rows() > 0) c.d_o = rows_of(head.d_o, begin, n);
   c.G = rows_of(head.g, begin, n);
-  for (std::size_t i = 1; i < n; ++i)
-    for (std::size_t x = 0; x < c.K; ++x) c.G(i, x) += c.G(i - 1, x);
-  c.multiply_decays();
-  c.carry.assign(c.K, 0.0);
-  const Matrix& carried_by = head.carried_by.rows() > 0 ? head.carried_by : head.g;
-  for (std::size_t i = begin; i < begin + n; ++i)
-    for (std::size_t x = 0; x < c.K; ++x) c.carry[x] += carried_by(i, x);
+  c.sum_and_multiply_decays();
   c.beta.assign(head.beta.begin() + static_cast<std::ptrdiff_t>(begin),
                 head.beta.begin() + static_cast<std::ptrdiff_t>(begin + n));
   return c;
@@ -153,7 +100,8 @@ void lose_product(Chunk& c, const InverseProduct& lost) {
 }
 
 Matrix faulty_inverse(Chunk& c) {
-  switch (c.fault) {
+  constexpr std::size_t side = 16;
+  switch (c.reading != nullptr ? c.reading->chunk_fault : ChunkFault::none) {
     case ChunkFault::inverse_missing:
       return series(c.L, 1);
     case ChunkFault::inverse_series_2:
@@ -167,7 +115,11 @@ Matrix faulty_inverse(Chunk& c) {
     case ChunkFault::inverse_transposed:
       return transposed(c.A);
     case ChunkFault::inverse_product:
-      lose_product(c, inverse_products[c.at]);
+      lose_product(c, inverse_products[c.reading->inverse_product]);
+      break;
+    case ChunkFault::last_rows_unsolved:
+      for (std::size_t i = side - 1; i < c.n; i += side)
+        for (std::size_t j = i + 1 - side; j < i; ++j) c.A(i, j) = -c.L(i, j);
       break;
     default:
       break;
@@ -178,82 +130,126 @@ Matrix faulty_inverse(Chunk& c) {
 /// Aqk, and A by substitution: row i of the inverse is e_i - sum_j<i L_ij (row j).
 void score(Chunk& c, double scale) {
   c.L = c.A = c.Aqk = Matrix(c.n, c.n);
+  std::vector<double> of_q(c.K), of_k(c.K);
+  const bool is_plain =
+      !c.is(ChunkTerm::Aqk, TermFault::undecayed) && !c.is(ChunkTerm::L, TermFault::undecayed);
+  for (std::size_t x = 0; x < c.K; ++x)
+    of_q[x] = c.factor(ChunkTerm::Aqk, x, scale), of_k[x] = c.factor(ChunkTerm::L, x, scale);
   for (std::size_t i = 0; i < c.n; ++i) {
     c.A(i, i) = 1;
     for (std::size_t j = 0; j <= i; ++j) {
+      const double* const decay = c.between(i, j);
       double qk = 0, kk = 0;
       for (std::size_t x = 0; x < c.K; ++x) {
-        const double k = c.k(j, x) * c.between(i, j, x);
-        qk += c.q(i, x) * (c.fault == ChunkFault::scores_undecayed ? c.k(j, x) : k);
-        kk += c.k(i, x) * (c.fault == ChunkFault::L_undecayed ? c.k(j, x) : k);
+        const double q = of_q[x] * c.q(i, x) * c.k(j, x), k = of_k[x] * c.k(i, x) * c.k(j, x);
+        qk += q * (is_plain ? decay[x] : c.decay(ChunkTerm::Aqk, x, decay[x]));
+        kk += k * (is_plain ? decay[x] : c.decay(ChunkTerm::L, x, decay[x]));
       }
-      c.Aqk(i, j) = (c.fault == ChunkFault::scores_unscaled ? 1 : scale) * qk;
+      c.Aqk(i, j) = scale * qk;
       if (j == i) continue;
-      c.L(i, j) = c.beta[c.fault == ChunkFault::column_beta ? j : i] * kk;
+      c.L(i, j) = c.weight(ChunkTerm::L, c.is(ChunkFault::column_beta) ? j : i) * kk;
       for (std::size_t m = 0; m <= j; ++m) c.A(i, m) -= c.L(i, j) * c.A(j, m);
     }
-    for (std::size_t j = i + 1; c.fault == ChunkFault::scores_unmasked && j < c.n; ++j)
-      for (std::size_t x = 0; x < c.K; ++x) c.Aqk(i, j) += scale * c.q(i, x) * c.k(j, x) * c.between(i, j, x);
+    const std::size_t seen = c.is(ChunkFault::scores_unmasked)  ? c.n
+                             : c.is(ChunkFault::scores_of_next) ? std::min(c.n, i + 2)
+                                                                : 0;
+    for (std::size_t j = i + 1; j < seen; ++j)
+      for (std::size_t x = 0; x < c.K; ++x)
+        c.Aqk(i, j) += scale * c.q(i, x) * c.k(j, x) * numeric::exp(c.G(i, x) - c.G(j, x));
   }
   c.A = faulty_inverse(c);
 }
 
 /// The state after the chunk.
 Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
-  const auto beta = [&](std::size_t i, std::size_t) { return c.beta[i]; };
-  const auto beta_of_w = [&](std::size_t i, std::size_t) {
-    return c.fault == ChunkFault::w_without_beta ? 1 : c.beta[i];
-  };
   score(c, head.scale);
   c.h = state;
   c.raised = weighted(c.k, [&](std::size_t i, std::size_t x) { return c.from_start(i, x); });
   c.lowered = weighted(c.k, [&](std::size_t i, std::size_t x) { return c.to_end(i, x); });
-  c.w = product(c.A, weighted(c.fault == ChunkFault::w_undecayed ? c.k : c.raised, beta_of_w));
-  const Matrix u = product(c.A, weighted(c.v, beta));
-  c.v_new = u;
-  add(c.v_new, product(c.w, state), -1);
-  Matrix after = weighted(state, [&](std::size_t x, std::size_t) { return c.from_start(c.n - 1, x); });
-  add(after, product(transposed(c.lowered), c.fault == ChunkFault::writes_unerased ? u : c.v_new));
-  if (c.fault == ChunkFault::output_unerased) c.v_new = u;
+  const Matrix of_v = weighted(c.v, [&](std::size_t i, std::size_t) { return c.weight(ChunkTerm::u, i); }),
+               of_k = weighted(c.k, [&](std::size_t i, std::size_t x) {
+                 return c.weight(ChunkTerm::w, i) * c.factor(ChunkTerm::w, x, head.scale) *
+                        c.decay(ChunkTerm::w, x, c.from_start(i, x));
+               });
+  c.w = c.is(ChunkFault::w_unsolved) ? of_k : product(c.A, of_k);
+  c.u = c.is(ChunkFault::u_unsolved) ? of_v : product(c.A, of_v);
+  if (c.is(ChunkFault::u_without_own)) add(c.u, of_v, -1);
+  c.v_new = c.u;
+  add(c.v_new,
+      product(weighted(c.w, [&](std::size_t,
+                                std::size_t x) { return c.factor(ChunkTerm::prediction, x, head.scale); }),
+              state),
+      -1);
+  Matrix after = weighted(state, [&](std::size_t x, std::size_t y) {
+    return c.factor(ChunkTerm::carry, x, head.scale) *
+           c.decay(ChunkTerm::carry, x,
+                   c.to_end_from_start(c.is(ChunkFault::carry_by_column) && y < c.K ? y : x));
+  });
+  const Matrix written = weighted(c.k, [&](std::size_t i, std::size_t x) {
+    const bool is_lost = c.is(ChunkFault::last_row_lost) && i + 1 == c.n;
+    return (is_lost ? 0 : 1) * c.factor(ChunkTerm::writes, x, head.scale) *
+           (c.is(ChunkTerm::writes, TermFault::weighted) ? c.beta[i] : 1) *
+           c.decay(ChunkTerm::writes, x, c.to_end(i, x));
+  });
+  add(after, product(transposed(written), c.is(ChunkFault::writes_unerased) ? c.u : c.v_new));
+  if (c.is(ChunkFault::output_unerased)) c.v_new = c.u;
+  if (c.is(ChunkFault::output_uncorrected)) c.v_new = of_v;
   return after;
 }
 
 /// o = scale q exp(G) h + Aqk v_new
 Matrix output(const Chunk& c, const Matrix& h, double scale) {
   const Matrix raised = weighted(c.q, [&](std::size_t i, std::size_t x) {
-    return c.fault == ChunkFault::query_undecayed ? 1 : c.from_start(i, x);
+    double decay = c.from_start(i, x);
+    if (c.is(ChunkFault::query_exclusive)) decay = i > 0 ? c.from_start(i - 1, x) : 1;
+    if (c.is(ChunkFault::query_behind)) decay *= c.to_end_from_start(x);
+    return c.factor(ChunkTerm::o_state, x, scale) * c.decay(ChunkTerm::o_state, x, decay);
   });
-  Matrix o = product(c.Aqk, c.v_new);
-  add(o, product(raised, h), c.fault == ChunkFault::state_unscaled ? 1 : scale);
+  Matrix o = weighted(product(c.Aqk, c.v_new),
+                      [&](std::size_t, std::size_t) { return c.factor(ChunkTerm::o_scores, 0, scale); });
+  if (!(c.is(ChunkFault::first_chunk_alone) && c.begin == 0)) add(o, product(raised, h), scale);
   return o;
 }
+
+double as_bf16(double x) { return static_cast<double>(numeric::through_bf16(static_cast<float>(x))); }
 
 /// Backwards through one chunk, from the gradient of the state that leaves it.
 class ChunkGradient {
  public:
-  ChunkGradient(const Chunk& chunk, double scale, std::size_t chunk_size, BackwardFault fault,
-                const Matrix& leaving)
-      : c_(chunk), scale_(scale), chunk_size_(chunk_size), fault_(fault), dh_(leaving), G_(c_.n, c_.K) {}
+  /// `behind`: the state that leaves the chunk.
+  ChunkGradient(const Chunk& chunk, const ChunkedHead& of, const GradientReading& reading,
+                const Matrix& leaving, const Matrix& behind)
+      : c_(chunk),
+        scale_(of.head.scale),
+        chunk_size_(of.chunk_size),
+        reading_(reading),
+        fault_(reading.fault),
+        dh_(leaving),
+        behind_(behind) {}
 
-  /// Returns the gradient of the state that enters it.
-  Matrix run(HeadGradient& into) {
+  /// Returns the gradient of the state that enters it. `carry`: of the state, by channel.
+  Matrix run(const std::vector<double>& carry, HeadGradient& into) {
     // B1
-    const double scale = fault_ == BackwardFault::unscaled_scores ? 1 : scale_;
-    dAqk_ = weighted(lower(product(c_.d_o, transposed(c_.v_new)), true),
-                     [&](std::size_t, std::size_t) { return scale; });
-    Matrix dv = product(transposed(lower(c_.Aqk, fault_ != BackwardFault::local_masked)), c_.d_o);
+    dAqk_ = scaled(Term::dAqk,
+                   lower(product(c_.d_o, transposed(c_.v_new)), fault_ != BackwardFault::scores_strict));
+    const Matrix local =
+        scaled(Term::dv_scores,
+               product(transposed(lower(c_.Aqk, fault_ != BackwardFault::local_masked)), c_.d_o), 1);
     // B2
-    add(dv, product(c_.lowered, dh_));
-    Matrix entering = weighted(dh_, [&](std::size_t x, std::size_t) { return numeric::exp(c_.carry[x]); });
-    const Matrix raised_q = weighted(c_.q, [&](std::size_t i, std::size_t x) { return c_.from_start(i, x); });
-    add(entering, product(transposed(raised_q), c_.d_o), scale_);
-    add(entering, product(transposed(c_.w), dv), -1);
-
-    through_state(dv);
+    Matrix dv = local;
+    add(dv, product(decays(Term::dv_state) ? c_.lowered : c_.k, dh_), factor(Term::dv_state));
+    Matrix entering = weighted(dh_, [&](std::size_t x, std::size_t) {
+      return factor(Term::dh_carry) * (decays(Term::dh_carry) ? carry[x] : 1);
+    });
+    const Matrix raised_q = weighted(
+        c_.q, [&](std::size_t i, std::size_t x) { return decays(Term::dh_query) ? c_.from_start(i, x) : 1; });
+    add(entering, product(transposed(raised_q), c_.d_o), scale_ * factor(Term::dh_query));
+    add(entering, product(transposed(c_.w), fault_ == BackwardFault::prediction_of_scores ? local : dv),
+        -factor(Term::dh_prediction));
+    through_state(dv, entering);
     within();
-    for (std::size_t i = c_.n - 1; i-- > 0 && fault_ != BackwardFault::not_cumulated;)  // B5
-      for (std::size_t x = 0; x < c_.K; ++x) G_(i, x) += G_(i + 1, x);
-    if (fault_ == BackwardFault::query_state_lost) add(q_, of_state_, -1);
+    cumulate();
+    if (fault_ == BackwardFault::value_unsolved) v_ = dv;
     put_rows(q_, c_.begin, into.q), put_rows(k_, c_.begin, into.k), put_rows(v_, c_.begin, into.v);
     put_rows(G_, c_.begin, into.g);
     std::copy(beta_.begin(), beta_.end(), into.beta.begin() + static_cast<std::ptrdiff_t>(c_.begin));
@@ -261,98 +257,218 @@ class ChunkGradient {
   }
 
  private:
+  bool is(Term term, TermFault change) const { return reading_.term == term && reading_.change == change; }
+  /// What a term is multiplied by.
+  double factor(Term term) const { return reading_.term == term ? factor_of(reading_.change, scale_) : 1; }
+  bool decays(Term term) const { return !is(term, TermFault::undecayed); }
+  /// beta, where a term has it.
+  double weight(Term term, std::size_t row) const {
+    return is(term, TermFault::unweighted) ? 1 : c_.beta[row];
+  }
+  Matrix scaled(Term term, Matrix a, double by) const {
+    return weighted(std::move(a), [&](std::size_t, std::size_t) { return by * factor(term); });
+  }
+  Matrix scaled(Term term, Matrix a) const { return scaled(term, std::move(a), scale_); }
+
   /// What one product adds to another's opposite: a - b.
   double difference(double a, double b) const {
-    if (fault_ != BackwardFault::early_rounding) return a - b;
-    const auto rounded = [](double x) {
-      return static_cast<double>(numeric::through_bf16(static_cast<float>(x)));
-    };
-    return rounded(a) - rounded(b);
+    return fault_ == BackwardFault::early_rounding ? as_bf16(a) - as_bf16(b) : a - b;
   }
 
   /// B3
-  void through_state(const Matrix& dv) {
-    q_ = weighted(product(c_.d_o, transposed(c_.h)),
-                  [&](std::size_t i, std::size_t x) { return scale_ * c_.from_start(i, x); });
-    of_state_ = q_;
-    const Matrix written = product(c_.v_new, transposed(dh_));
-    const bool is_lost = fault_ == BackwardFault::tail_decay_lost && c_.n < chunk_size_;
-    k_ = weighted(written, [&](std::size_t i, std::size_t x) {
-      return is_lost ? numeric::exp(-c_.G(i, x)) : c_.to_end(i, x);
-    });
-    const Matrix dw = weighted(product(dv, transposed(c_.h)), [](std::size_t, std::size_t) { return -1.0; });
-    Matrix dA = product(dv, transposed(c_.v));
-    add(dA, product(dw, transposed(c_.raised)));
-    dA = lower(weighted(dA, [&](std::size_t, std::size_t j) { return c_.beta[j]; }), false);
-    const Matrix At = transposed(c_.A), dvb = product(At, dv), dkb = product(At, dw);
-    const auto beta = [&](std::size_t i, std::size_t) { return c_.beta[i]; };
-    v_ = weighted(dvb, beta);
+  void through_state(const Matrix& dv, const Matrix& entering) {
+    q_ = weighted(product(c_.d_o, transposed(fault_ == BackwardFault::state_behind ? behind_ : c_.h)),
+                  [&](std::size_t i, std::size_t x) {
+                    return scale_ * factor(Term::dq_state) *
+                           (decays(Term::dq_state) ? c_.from_start(i, x) : 1);
+                  });
+    const bool tail_is_lost = fault_ == BackwardFault::tail_decay_lost && c_.n < chunk_size_;
+    k_ = weighted(product(fault_ == BackwardFault::writes_unerased ? c_.u : c_.v_new,
+                          transposed(fault_ == BackwardFault::gradient_before ? entering : dh_)),
+                  [&](std::size_t i, std::size_t x) {
+                    const double decay = tail_is_lost ? numeric::exp(-c_.G(i, x)) : c_.to_end(i, x);
+                    return factor(Term::dk_state) * (decays(Term::dk_state) ? decay : 1);
+                  });
+    const Matrix dw = scaled(Term::dw, product(dv, transposed(c_.h)), -1);
+    Matrix dA = scaled(Term::dA_v, product(dv, transposed(c_.v)), 1);
+    add(dA, product(dw, transposed(decays(Term::dA_w) ? c_.raised : c_.k)), factor(Term::dA_w));
+    dA = lower(weighted(dA, [&](std::size_t, std::size_t j) { return weight(Term::dA, j); }), false);
+    const Matrix At = transposed(c_.A),
+                 dvb = product(fault_ == BackwardFault::value_not_transposed ? c_.A : At, dv),
+                 dkb = product(fault_ == BackwardFault::key_not_transposed ? c_.A : At, dw);
+    v_ = weighted(dvb, [&](std::size_t i, std::size_t) { return c_.beta[i]; });
     if (fault_ == BackwardFault::value_masked) {
       const auto own = [&](std::size_t i, std::size_t) { return c_.Aqk(i, i); };
-      add(v_, weighted(product(At, weighted(c_.d_o, own)), beta), -1);
+      add(v_,
+          weighted(product(At, weighted(c_.d_o, own)),
+                   [&](std::size_t i, std::size_t) { return c_.beta[i]; }),
+          -1);
     }
+    keep_and_sum(dvb, dkb);
+    find_key_products(At, dA);
+  }
+
+  /// What B3 gives beta and the decays; dk gets what w gives it.
+  void keep_and_sum(const Matrix& dvb, const Matrix& dkb) {
+    G_ = Matrix(c_.n, c_.K);
     beta_.assign(c_.n, 0.0);
-    const std::size_t last =
-        fault_ == BackwardFault::last_row_of_tile ? chunk_size_ - 1 : c_.n - 1;  // dgn is lost beyond n
+    std::size_t last = c_.n - 1;
+    if (fault_ == BackwardFault::last_row_of_tile) last = chunk_size_ - 1;  // lost beyond n
+    if (fault_ == BackwardFault::last_row_first) last = 0;
+    const double of_w = fault_ == BackwardFault::erase_lost ? 0 : factor(Term::dbeta_w);
     for (std::size_t i = 0; i < c_.n; ++i) {
-      for (std::size_t y = 0; y < dvb.columns(); ++y) beta_[i] += dvb(i, y) * c_.v(i, y);
+      for (std::size_t y = 0; y < dvb.columns(); ++y)
+        beta_[i] += factor(Term::dbeta_v) * dvb(i, y) * c_.v(i, y);
       for (std::size_t x = 0; x < c_.K; ++x) {
-        if (fault_ != BackwardFault::erase_lost) beta_[i] += dkb(i, x) * c_.raised(i, x);
-        const double of_key = c_.beta[i] * c_.from_start(i, x) * dkb(i, x);
-        G_(i, x) += difference(c_.q(i, x) * q_(i, x), c_.k(i, x) * k_(i, x)) + c_.k(i, x) * of_key;
-        if (last < c_.n) G_(last, x) += c_.k(i, x) * c_.to_end(i, x) * written(i, x);
-        if (fault_ != BackwardFault::key_prediction_lost) k_(i, x) += of_key;
+        const double raised = c_.raised(i, x);
+        beta_[i] += of_w * dkb(i, x) * (decays(Term::dbeta_w) ? raised : c_.k(i, x));
+        if (last < c_.n) G_(last, x) += factor(Term::dGn_keys) * c_.k(i, x) * k_(i, x);
+        G_(i, x) += difference(factor(Term::dG_query) * c_.q(i, x) * q_(i, x),
+                               factor(Term::dG_key) * c_.k(i, x) * k_(i, x)) +
+                    factor(Term::dG_w) * c_.beta[i] * raised * dkb(i, x);
       }
     }
-    for (std::size_t x = 0; x < c_.K; ++x)
-      for (std::size_t y = 0; y < c_.h.columns(); ++y)
-        if (last < c_.n) G_(last, x) += c_.from_start(c_.n - 1, x) * c_.h(x, y) * dh_(x, y);
-    const Matrix& side = fault_ == BackwardFault::not_transposed ? c_.A : At;
-    dL_ = weighted(lower(product(product(side, dA), side), fault_ == BackwardFault::inclusive_mask),
-                   [](std::size_t, std::size_t) { return -1.0; });
+    for (std::size_t x = 0; x < c_.K && last < c_.n; ++x) {
+      double sum = 0;
+      for (std::size_t y = 0; y < c_.h.columns(); ++y) sum += c_.h(x, y) * dh_(x, y);
+      G_(last, x) +=
+          factor(Term::dGn_state) * (decays(Term::dGn_state) ? c_.from_start(c_.n - 1, x) : 1) * sum;
+    }
+    if (is(Term::dq_state, TermFault::lost_alone)) q_ = Matrix(c_.n, c_.K);
+    if (is(Term::dk_state, TermFault::lost_alone)) k_ = Matrix(c_.n, c_.K);
+    if (fault_ == BackwardFault::key_prediction_lost) return;
+    for (std::size_t i = 0; i < c_.n; ++i)
+      for (std::size_t x = 0; x < c_.K; ++x)
+        k_(i, x) += factor(Term::dk_w) * weight(Term::dk_w, i) *
+                    (decays(Term::dk_w) ? c_.from_start(i, x) : 1) * dkb(i, x);
+  }
+
+  void find_key_products(const Matrix& At, const Matrix& dA) {
+    const bool first_is_not =
+        fault_ == BackwardFault::not_transposed || fault_ == BackwardFault::second_transposed;
+    Matrix product_of = product(first_is_not ? c_.A : At, dA);
+    if (fault_ != BackwardFault::one_sided)
+      product_of = product(product_of, fault_ == BackwardFault::not_transposed ? c_.A : At);
+    dL_ = scaled(Term::dAkk, lower(product_of, fault_ == BackwardFault::inclusive_mask), -1);
+    constexpr std::size_t side = 16;
+    if (fault_ == BackwardFault::blocks_apart)
+      dL_ = weighted(dL_, [](std::size_t i, std::size_t j) { return i / side == j / side ? 1.0 : 0.0; });
   }
 
   /// B4
   void within() {
+    Matrix of_query(c_.n, c_.K), rows(c_.n, c_.K), columns(c_.n, c_.K);
+    const std::vector<double> one(c_.K, 1.0);
+    const auto decay = [&](Term term, std::size_t i, std::size_t j) {
+      return decays(term) ? c_.between(i, j) : one.data();
+    };
+    for (std::size_t i = 0; i < c_.n; ++i)
+      for (std::size_t j = 0; j <= i; ++j) {
+        const double of_scores = dAqk_(i, j), of_keys = dL_(i, j);
+        const double scores = factor(Term::dk_scores) * of_scores,
+                     keys = factor(Term::dk_columns) * weight(Term::dk_columns, i) * of_keys;
+        const double *const D_query = decay(Term::dq_scores, i, j),
+                            *const D_rows = decay(Term::dk_rows, i, j),
+                            *const D_scores = decay(Term::dk_scores, i, j),
+                            *const D_keys = decay(Term::dk_columns, i, j);
+        for (std::size_t x = 0; x < c_.K; ++x) {
+          of_query(i, x) += of_scores * c_.k(j, x) * D_query[x];
+          rows(i, x) += of_keys * c_.k(j, x) * D_rows[x];
+          columns(j, x) += scores * c_.q(i, x) * D_scores[x] + keys * c_.k(i, x) * D_keys[x];
+        }
+      }
+    const double of_rows = fault_ == BackwardFault::key_prediction_lost ? 0 : factor(Term::dk_rows);
     for (std::size_t i = 0; i < c_.n; ++i)
       for (std::size_t x = 0; x < c_.K; ++x) {
-        double of_query = 0, row = 0, column = 0;
-        for (std::size_t j = 0; j <= i; ++j) {
-          const double key = c_.k(j, x) * c_.between(i, j, x);
-          of_query += dAqk_(i, j) * key;
-          row += dL_(i, j) * key;
-        }
-        for (std::size_t j = i; j < c_.n; ++j)
-          column += (dAqk_(j, i) * c_.q(j, x) + dL_(j, i) * c_.beta[j] * c_.k(j, x)) * c_.between(j, i, x);
-        if (fault_ != BackwardFault::erase_lost) beta_[i] += row * c_.k(i, x);
-        row *= c_.beta[i];
-        q_(i, x) += of_query;
-        k_(i, x) += column;
-        if (fault_ != BackwardFault::key_prediction_lost) k_(i, x) += row;
-        G_(i, x) += difference(c_.q(i, x) * of_query + c_.k(i, x) * row, c_.k(i, x) * column);
+        const double dqi = factor(Term::dq_scores) * of_query(i, x), row = rows(i, x), k = c_.k(i, x);
+        if (fault_ != BackwardFault::erase_lost)
+          beta_[i] += factor(Term::dbeta_rows) *
+                      (is(Term::dbeta_rows, TermFault::weighted) ? c_.beta[i] : 1) * row * k;
+        if (!is(Term::dq_scores, TermFault::lost_alone)) q_(i, x) += dqi;
+        k_(i, x) += columns(i, x) + of_rows * weight(Term::dk_rows, i) * row;
+        if (fault_ == BackwardFault::within_lost) continue;
+        G_(i, x) += difference(
+            factor(Term::dG_scores) * c_.q(i, x) * dqi + factor(Term::dG_rows) * c_.beta[i] * k * row,
+            factor(Term::dG_columns) * k * columns(i, x));
       }
+  }
+
+  /// B5
+  void cumulate() {
+    if (fault_ == BackwardFault::not_cumulated) return;
+    constexpr std::size_t side = 16;
+    const bool is_forwards = fault_ == BackwardFault::cumulated_forwards,
+               in_blocks = fault_ == BackwardFault::cumulated_in_blocks,
+               is_rounded = fault_ == BackwardFault::cumulated_in_bf16;
+    for (std::size_t x = 0; x < c_.K; ++x) {
+      double sum = 0;
+      for (std::size_t step = 0; step < c_.n; ++step) {
+        const std::size_t i = is_forwards ? step : c_.n - 1 - step;
+        if (in_blocks && (i + 1) % side == 0) sum = 0;
+        const double before = sum;
+        sum = is_rounded ? as_bf16(sum + G_(i, x)) : sum + G_(i, x);
+        G_(i, x) = fault_ == BackwardFault::cumulated_late ? before : sum;
+      }
+    }
   }
 
   const Chunk& c_;
   const double scale_;
   const std::size_t chunk_size_;
+  const GradientReading& reading_;
   const BackwardFault fault_;
-  const Matrix& dh_;
+  const Matrix &dh_, &behind_;
   Matrix dAqk_, dL_, q_, k_, v_, G_;
-  Matrix of_state_;  ///< of q_, what the state before the chunk adds
   std::vector<double> beta_;
 };
 
+/// exp(G_n) of a chunk, as the gradient of the state is carried by it.
+std::vector<double> carry_of(const ChunkedHead& of, std::size_t chunk, BackwardFault fault,
+                             const Matrix* carried_by) {
+  const bool is_of_next = fault == BackwardFault::carry_of_next && chunk + 1 < of.chunks.size();
+  const Chunk& c = of.chunks[is_of_next ? chunk + 1 : chunk];
+  std::vector<double> sums(c.K);
+  for (std::size_t x = 0; x < c.K; ++x) {
+    sums[x] = c.G(c.n - 1, x);
+    if (carried_by == nullptr) continue;
+    sums[x] = 0;
+    for (std::size_t i = c.begin; i < c.begin + c.n; ++i) sums[x] += (*carried_by)(i, x);
+  }
+  if (fault == BackwardFault::carry_by_mean) {
+    double mean = 0;
+    for (const double sum : sums) mean += sum / static_cast<double>(c.K);
+    sums.assign(c.K, mean);
+  }
+  if (fault == BackwardFault::tail_carry_lost && c.n < of.chunk_size) sums.assign(c.K, 0.0);
+  for (double& x : sums) x = numeric::exp(x);
+  return sums;
+}
+
+/// dg as if each chunk went on with the sum of the one behind it.
+void cumulate_over(const std::vector<Chunk>& chunks, Matrix& g) {
+  for (std::size_t i = chunks.size(); i-- > 1;) {
+    const Chunk& c = chunks[i - 1];
+    for (std::size_t t = c.begin; t < c.begin + c.n; ++t)
+      for (std::size_t x = 0; x < c.K; ++x) g(t, x) += g(chunks[i].begin, x);
+  }
+}
+
 }  // namespace
 
-HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t first_row, ChunkFault fault,
-                        std::size_t at) {
+bool is_among(Channels some, std::size_t channel, std::size_t K) {
+  if (some == Channels::all || K < 2) return true;
+  return (channel < std::bit_floor(K - 1)) == (some == Channels::first);
+}
+
+HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t first_row,
+                        const Interpretation& reading) {
+  const ChunkFault fault = reading.chunk_fault;
   const std::size_t tokens = head.k.rows();
   HeadAnswer answer{Matrix(tokens, head.v.columns()), head.state};
   Matrix before = head.state;  // what entered the chunk before
   for (std::size_t begin = 0, end; begin < tokens; begin = end) {
     end = std::min(tokens, begin + chunk_size - (begin == 0 ? first_row % chunk_size : 0));
-    Chunk chunk = loaded(head, begin, end - begin, fault, at);
+    Chunk chunk = loaded(head, begin, end - begin, &reading);
     const Matrix entering = answer.state;
     answer.state = forwards(chunk, head, entering);
     const Matrix& h = fault == ChunkFault::state_of_before  ? before
@@ -364,23 +480,73 @@ HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t fi
   return answer;
 }
 
-HeadGradient chunk_gradient(const Head& head, std::size_t chunk_size, BackwardFault fault) {
-  const std::size_t tokens = head.k.rows(), K = head.k.columns(), V = head.v.columns();
-  std::vector<Chunk> chunks;
-  Matrix state = head.state;
-  for (std::size_t begin = 0; begin < tokens; begin += chunk_size) {
-    chunks.push_back(loaded(head, begin, std::min(chunk_size, tokens - begin)));
+void Chunk::sum_and_multiply_decays() {
+  constexpr std::size_t side = 16;
+  for (std::size_t x = 0; is(ChunkFault::first_gate_lost) && x < K; ++x) G(0, x) = 0;
+  for (std::size_t i = 1; i < n; ++i)
+    for (std::size_t x = 0; x < K && !(is(ChunkFault::sums_in_blocks) && i % side == 0); ++x)
+      G(i, x) += G(i - 1, x);
+  starts = ends = Matrix(n, K);
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t x = 0; x < K; ++x)
+      starts(i, x) = across(G(i, x)), ends(i, x) = across(G(end(), x) - G(i, x));
+  decays.assign(n * n * K, 1.0);
+  std::vector<double> step(K);
+  for (std::size_t i = 1; i < n; ++i) {
+    // From row to row it is a product, as an exponential of each pair takes too long.
+    for (std::size_t x = 0; x < K; ++x) {
+      const double gate = G(i, x) - G(i - 1, x);
+      step[x] = is(ChunkFault::exp2_within) ? numeric::exp2(gate) : numeric::exp(gate);
+    }
+    for (std::size_t j = 0; j < i; ++j)
+      for (std::size_t x = 0; x < K; ++x)
+        decays[(i * n + j) * K + x] = decays[((i - 1) * n + j) * K + x] * step[x];
+  }
+  if (is(ChunkFault::anchors_apart)) part_anchors();
+}
+
+void Chunk::part_anchors() {
+  constexpr std::size_t side = 16;
+  for (std::size_t i = side; i < n; ++i) {
+    const std::size_t first = i / side * side;
+    for (std::size_t x = 0; x < K; ++x) {
+      const double undone = numeric::exp(G(first - 1, x) - G(first, x));
+      for (std::size_t j = 0; j < first; ++j) decays[(i * n + j) * K + x] *= undone;
+    }
+  }
+}
+
+double Chunk::across(double sum) const {
+  return is(ChunkFault::exp2_across) ? numeric::exp2(sum) : numeric::exp(sum);
+}
+
+ChunkedHead::ChunkedHead(Head of, std::size_t size)
+    : head(std::move(of)), chunk_size(size), state(head.state) {
+  for (std::size_t begin = 0; begin < head.k.rows(); begin += size) {
+    chunks.push_back(loaded(head, begin, std::min(size, head.k.rows() - begin)));
     state = forwards(chunks.back(), head, state);
   }
+}
+
+HeadGradient chunk_gradient(const ChunkedHead& of, const GradientReading& reading, const Matrix& d_state,
+                            const Matrix* carried_by) {
+  const std::size_t tokens = of.head.k.rows(), K = of.head.k.columns(), V = of.head.v.columns();
+  const std::vector<Chunk>& chunks = of.chunks;
   HeadGradient gradient{Matrix(tokens, K), Matrix(tokens, K), Matrix(tokens, V),
-                        Matrix(tokens, K), head.d_state,      std::vector<double>(tokens)};
+                        Matrix(tokens, K), d_state,           std::vector<double>(tokens)};
   for (std::size_t i = chunks.size(); i-- > 0;) {
+    if (reading.fault == BackwardFault::carry_in_bf16)
+      for (std::size_t x = 0; x < K; ++x)
+        for (std::size_t y = 0; y < V; ++y) gradient.state(x, y) = as_bf16(gradient.state(x, y));
     const Matrix leaving = gradient.state;
-    gradient.state = ChunkGradient(chunks[i], head.scale, chunk_size, fault, leaving).run(gradient);
-    if (fault == BackwardFault::chunks_apart && i > 0) gradient.state = Matrix(K, V);
-    if (fault == BackwardFault::early_initial && i == 0) gradient.state = leaving;
+    const Matrix& behind = i + 1 < chunks.size() ? chunks[i + 1].h : of.state;
+    gradient.state = ChunkGradient(chunks[i], of, reading, leaving, behind)
+                         .run(carry_of(of, i, reading.fault, carried_by), gradient);
+    if (reading.fault == BackwardFault::chunks_apart && i > 0) gradient.state = Matrix(K, V);
+    if (reading.fault == BackwardFault::early_initial && i == 0) gradient.state = leaving;
   }
-  if (fault == BackwardFault::first_token)
+  if (reading.fault == BackwardFault::cumulated_over_chunks) cumulate_over(chunks, gradient.g);
+  if (reading.fault == BackwardFault::first_token)
     for (std::size_t x = 0; tokens > 0 && x < K; ++x) gradient.g(0, x) = 0;
   return gradient;
 }

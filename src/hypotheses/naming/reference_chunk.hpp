@@ -29,10 +29,9 @@ class Matrix {
 /// What the recurrence reads: q, k, g [tokens][K] (k and q after the norm, q without scale, g the natural log
 /// of the decay), v and d_o [tokens][V], beta [tokens], states [K][V].
 struct Head {
-  Matrix q, k, v, g, d_o, state, d_state;
+  Matrix q, k, v, g, d_o, state;
   std::vector<double> beta;
   double scale;
-  Matrix carried_by = {};  ///< what the gradient of the state decays by from chunk to chunk; empty: g
 };
 
 /// The gradients of the same.
@@ -41,14 +40,71 @@ struct HeadGradient {
   std::vector<double> beta;
 };
 
-/// [tokens][V], and the state behind them. `first_row`: of the first token in its chunk. `at`: which of
-/// inverse_products.
+bool is_among(Channels some, std::size_t channel, std::size_t K);
+
+/// [tokens][V], and the state behind them. `first_row`: of the first token in its chunk. Of the reading what
+/// it says of the chunk form.
 struct HeadAnswer {
   Matrix o, state;
 };
-HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t first_row, ChunkFault fault,
-                        std::size_t at);
+HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t first_row,
+                        const Interpretation& reading);
 
-HeadGradient chunk_gradient(const Head& head, std::size_t chunk_size, BackwardFault fault);
+/// The rows of one chunk and what the forward pass makes of them.
+struct Chunk {
+  std::size_t begin = 0, n = 0, K = 0;
+  const Interpretation* reading = nullptr;  ///< none: right
+  Matrix q, k, v, d_o, G;
+  Matrix starts, ends;  ///< exp(G), exp(G_n - G)
+  std::vector<double> beta;
+  Matrix L, A, Aqk;            ///< A = (I + L)^-1; scores with scale
+  Matrix raised;               ///< k exp(G)
+  Matrix lowered;              ///< k exp(G_n - G)
+  Matrix u, w, v_new, h;       ///< h enters the chunk
+  std::vector<double> decays;  ///< [n][n][K], of rows from rows before them
+
+  /// exp(G_i - G_j), of K channels.
+  const double* between(std::size_t i, std::size_t j) const { return &decays[(i * n + j) * K]; }
+  double to_end(std::size_t i, std::size_t c) const { return ends(i, c); }
+  double from_start(std::size_t i, std::size_t c) const { return starts(i, c); }
+  double to_end_from_start(std::size_t c) const { return from_start(end(), c); }
+  void sum_and_multiply_decays();
+
+  bool is(ChunkFault fault) const { return reading != nullptr && reading->chunk_fault == fault; }
+  bool is(ChunkTerm term, TermFault fault) const {
+    return is(ChunkFault::of_term) && reading->chunk_term == term && reading->term_fault == fault;
+  }
+  /// What a channel of a term is multiplied by; its decay; its beta.
+  double factor(ChunkTerm term, std::size_t channel, double scale) const {
+    const bool is_hit =
+        is(ChunkFault::of_term) && reading->chunk_term == term && is_among(reading->channels, channel, K);
+    return is_hit ? factor_of(reading->term_fault, scale) : 1;
+  }
+  double decay(ChunkTerm term, std::size_t channel, double right) const {
+    return is(term, TermFault::undecayed) && is_among(reading->channels, channel, K) ? 1 : right;
+  }
+  double weight(ChunkTerm term, std::size_t row) const {
+    return is(term, TermFault::unweighted) ? 1 : beta[row];
+  }
+
+ private:
+  std::size_t end() const { return n - (is(ChunkFault::end_of_row_before) && n > 1 ? 2 : 1); }
+  void part_anchors();
+  double across(double sum) const;
+};
+
+/// A head with its forward pass, which all its backward passes share.
+struct ChunkedHead {
+  ChunkedHead(Head of, std::size_t chunk_size);
+
+  Head head;
+  std::size_t chunk_size;
+  std::vector<Chunk> chunks;
+  Matrix state;  ///< after the last
+};
+/// `d_state`: dht. `carried_by`: gates that the gradient of the state decays by from chunk to chunk; null:
+/// its own.
+HeadGradient chunk_gradient(const ChunkedHead& of, const GradientReading& reading, const Matrix& d_state,
+                            const Matrix* carried_by = nullptr);
 
 }  // namespace kda_check::hypotheses::plain

@@ -1,0 +1,413 @@
+// What backward passes have got wrong, one row each (docs/faults.md). To add one, add a row.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "hypotheses/naming/conditions.hpp"
+#include "hypotheses/naming/interpretation.hpp"
+#include "hypotheses/naming/reference_backward.hpp"
+
+namespace kda_check::hypotheses {
+
+namespace {
+
+using kda::Problem;
+using enum Term;
+using enum TermFault;
+
+/// Of a term: which gradient lacks it, how docs/kda.md writes it, and what is wrong with it at times.
+struct TermRow {
+  Term term;
+  std::string_view name, of, formula;
+  std::vector<TermFault> changes;
+};
+
+const std::vector<TermRow>& term_rows() {
+  static const std::vector<TermRow> rows{
+      {dv_scores, "dv_scores", "dv", "Aqk^T do", {lost, negated}},
+      {dv_state, "dv_state", "dv", "kg dh", {lost, negated, undecayed}},
+      {dh_carry, "dh_carry", "the gradient of the state", "2^Gn dh", {lost, undecayed}},
+      {dh_query,
+       "dh_query",
+       "the gradient of the state",
+       "scale qg^T do",
+       {lost, negated, undecayed, unscaled}},
+      {dh_prediction, "dh_prediction", "the gradient of the state", "-w^T dv", {lost, negated}},
+      {dq_state, "dq_state", "dq", "scale 2^G (do h^T)", {lost, lost_alone, negated, undecayed, unscaled}},
+      {dq_scores, "dq_scores", "dq", "dAqk k 2^(G_i - G_j)", {lost, lost_alone, undecayed, unscaled}},
+      {dk_state, "dk_state", "dk", "2^(Gn - G) (v_new dh^T)", {lost, lost_alone, negated, undecayed}},
+      {dk_w, "dk_w", "dk", "beta 2^G dkb", {lost, negated, undecayed, unweighted}},
+      {dk_rows, "dk_rows", "dk", "beta dAkk k 2^(G_i - G_j)", {lost, negated, undecayed, unweighted}},
+      {dk_scores, "dk_scores", "dk", "dAqk^T q 2^(G_i - G_j)", {lost, negated, undecayed, unscaled, scaled_twice}},
+      {dk_columns, "dk_columns", "dk", "dAkk^T beta k 2^(G_i - G_j)", {lost, negated, undecayed, unweighted}},
+      {dAqk, "dAqk", "all that follows", "dAqk", {lost, unscaled, scaled_twice}},
+      {dw, "dw", "all that follows", "dw", {lost, negated}},
+      {dA, "dA", "dAkk", "dA", {unweighted}},
+      {dA_v, "dA_v", "dAkk", "dv v^T", {lost, negated}},
+      {dA_w, "dA_w", "dAkk", "dw (k 2^G)^T", {lost, negated, undecayed}},
+      {dAkk, "dAkk", "all that follows", "dAkk", {lost, negated}},
+      {dbeta_v, "dbeta_v", "dbeta", "dvb v", {lost, negated}},
+      {dbeta_w, "dbeta_w", "dbeta", "dkb k 2^G", {lost, negated, undecayed}},
+      {dbeta_rows, "dbeta_rows", "dbeta", "dAkk k k 2^(G_i - G_j)", {lost, negated, weighted}},
+      {dG_query, "dG_query", "dg", "q dq of the state", {lost, negated}},
+      {dG_key, "dG_key", "dg", "-k dk of the state", {lost, negated}},
+      {dG_w, "dG_w", "dg", "beta dkb k 2^G", {lost, negated}},
+      {dGn_state, "dGn_state", "dg", "2^Gn h dh of a chunk's last row", {lost, negated, undecayed}},
+      {dGn_keys, "dGn_keys", "dg", "k dk of a chunk's last row", {lost, negated}},
+      {dG_scores, "dG_scores", "dg", "q dqi", {lost, negated}},
+      {dG_rows, "dG_rows", "dg", "k beta row", {lost, negated}},
+      {dG_columns, "dG_columns", "dg", "-k col", {lost, negated}},
+  };
+  return rows;
+}
+
+std::string_view name_of(TermFault change) {
+  switch (change) {
+    case lost:
+      return "lost";
+    case lost_alone:
+      return "lost_alone";
+    case negated:
+      return "negated";
+    case undecayed:
+      return "undecayed";
+    case unscaled:
+      return "unscaled";
+    case scaled_twice:
+      return "scaled_twice";
+    case unweighted:
+      return "without_beta";
+    default:
+      return "with_beta";
+  }
+}
+
+std::string meaning_of(const TermRow& row, TermFault change) {
+  const std::string where = fmt::format("in {} the term {}", row.of, row.formula);
+  switch (change) {
+    case lost:
+      return row.of == "all that follows" ? fmt::format("{} is zero", row.formula)
+                                          : fmt::format("{} lacks the term {}", row.of, row.formula);
+    case lost_alone:
+      return fmt::format("{} lacks the term {}, and dg has it", row.of, row.formula);
+    case negated:
+      return where + " has the other sign";
+    case undecayed:
+      return where + " lacks its power of two";
+    case unscaled:
+      return where + " lacks the scale";
+    case scaled_twice:
+      return where + " has the scale twice";
+    case unweighted:
+      return where + " lacks beta";
+    default:
+      return where + " is multiplied by beta";
+  }
+}
+
+bool has_state_gradient(const Problem& p) { return p.state_gradient.has_value(); }
+bool has_state_gradients(const Problem& p) { return has_state_gradient(p) && p.sequences().size() > 1; }
+bool has_gradients_of_heads(const Problem& p) { return has_state_gradient(p) && has_heads(p); }
+bool has_initial_gradients(const Problem& p) { return has_initial_state(p) && p.sequences().size() > 1; }
+bool has_bias(const Problem& p) { return has_gate(p) && p.dt_bias.has_value(); }
+bool has_bias_layout(const Problem& p) { return has_bias(p) && has_heads(p); }
+bool has_bias_of_rows(const Problem& p) { return has_bias(p) && p.sequences().size() > 1; }
+bool has_amplitudes(const Problem& p) { return has_A_log(p) && has_heads(p); }
+bool has_amplitude_of_rows(const Problem& p) { return has_A_log(p) && p.sequences().size() > 1; }
+bool has_amplitude_of_batch(const Problem& p) { return has_A_log(p) && p.dimensions().B > 1; }
+bool has_bias_of_batch(const Problem& p) { return has_bias(p) && p.dimensions().B > 1; }
+bool has_amplitude_of_groups(const Problem& p) { return has_A_log(p) && has_groups(p); }
+bool has_softplus_A(const Problem& p) { return has_softplus(p) && p.A_log.has_value(); }
+bool has_bounded_A(const Problem& p) { return has_lower_bound(p) && p.A_log.has_value(); }
+bool has_softplus_bias(const Problem& p) { return has_softplus(p) && p.dt_bias.has_value(); }
+bool has_bounded_bias(const Problem& p) { return has_lower_bound(p) && p.dt_bias.has_value(); }
+bool has_sigmoid(const Problem& p) { return p.options.beta_sigmoid; }
+bool has_doubled_sigmoid(const Problem& p) { return has_sigmoid(p) && p.options.allow_neg_eigval; }
+
+using Reading = GradientReading;
+
+template <auto field, auto value>
+void put(Reading& reading) {
+  reading.*field = value;
+}
+template <BackwardFault fault>
+void put_fault(Reading& reading) {
+  reading.fault = fault;
+}
+template <auto row>
+void of_both(Reading& reading) {
+  reading.query_norm = reading.key_norm = row;
+}
+template <GroupSum sum>
+void of_groups(Reading& reading) {
+  reading.query_groups = reading.key_groups = sum;
+}
+template <auto counts>
+void of_sums(Reading& reading) {
+  reading.counts_for_amplitude = reading.counts_for_bias = counts;
+}
+
+// dx = a dy - b (dy . y) y
+constexpr Reading::Norm dropped(double, double) { return {1, 0}; }
+constexpr Reading::Norm not_projected(double r, double) { return {r, 0}; }
+constexpr Reading::Norm not_divided(double, double) { return {1, 1}; }
+constexpr Reading::Norm by_mean(double r, double K) { return {r, r / K}; }
+constexpr Reading::Norm other_sign(double r, double) { return {r, -r}; }
+constexpr Reading::Norm along_rows(double r, double) { return {r, 1}; }
+constexpr Reading::Norm divided_twice(double r, double) { return {r, r * r}; }
+
+double bounded_slope(const Slope& s, double of) { return s.bound * sigmoid(of) * sigmoid(-of); }
+/// s (1 - s) in fp32
+double slope_in_fp32(const Slope& s) {
+  const auto rounded = static_cast<float>(sigmoid(s.A * s.y));
+  return s.bound * s.A * static_cast<double>(rounded * (1 - rounded));
+}
+double right_slope(const Slope& s) {
+  return std::isnan(s.bound) ? -s.A * sigmoid(s.y) : s.A * bounded_slope(s, s.A * s.y);
+}
+double right_amplitude(const Slope& s) { return std::isnan(s.bound) ? s.gate : s.y * right_slope(s); }
+
+bool is_of_first_row(const Summand& one) { return one.batch == 0; }
+bool is_of_last_sequence(const Summand& one) { return one.sequence + 1 == one.sequences; }
+bool is_of_whole_chunk(const Summand& one) {
+  return one.token < one.length / one.chunk_size * one.chunk_size;
+}
+template <std::size_t rows>
+bool is_of_whole_tile(const Summand& one) {
+  return one.token < one.length / rows * rows;
+}
+bool is_of_first_channels(const Summand& one) { return 2 * one.channel < one.channels; }
+
+const std::vector<GradientFault>& other_faults() {
+  using enum BackwardFault;
+  static const std::vector<GradientFault> list{
+      // q and k.
+      {"norm_dropped", "dq and dk are those of the normalised rows", has_norm, of_both<&dropped>},
+      {"query_norm_dropped", "dq is that of the normalised rows", has_norm, put<&Reading::query_norm, &dropped>},
+      {"key_norm_dropped", "dk is that of the normalised rows", has_norm, put<&Reading::key_norm, &dropped>},
+      {"norm_not_projected", "dq and dk are divided by the norm and not projected", has_norm,
+       of_both<&not_projected>},
+      {"query_not_projected", "dq is divided by the norm and not projected", has_norm,
+       put<&Reading::query_norm, &not_projected>},
+      {"key_not_projected", "dk is divided by the norm and not projected", has_norm,
+       put<&Reading::key_norm, &not_projected>},
+      {"norm_not_divided", "dq and dk are projected and not divided by the norm", has_norm,
+       of_both<&not_divided>},
+      {"query_not_divided", "dq is projected and not divided by the norm", has_norm,
+       put<&Reading::query_norm, &not_divided>},
+      {"key_not_divided", "dk is projected and not divided by the norm", has_norm,
+       put<&Reading::key_norm, &not_divided>},
+      {"norm_by_mean", "the norm of q and k is differentiated with a mean for the sum, as an RMS norm", has_norm,
+       of_both<&by_mean>},
+      {"norm_sign", "dq and dk have the projection with the other sign", has_norm, of_both<&other_sign>},
+      {"norm_along_rows", "dq and dk are projected along the rows, not the normalised ones", has_norm,
+       of_both<&along_rows>},
+      {"norm_divided_twice", "dq and dk have the projection divided by the norm twice", has_norm,
+       of_both<&divided_twice>},
+      {"last_of_group", "dq and dk are those of one value head, not the sum over its group", has_groups,
+       of_groups<GroupSum::last>},
+      {"query_last_of_group", "dq is that of one value head, not the sum over its group", has_groups,
+       put<&Reading::query_groups, GroupSum::last>},
+      {"key_last_of_group", "dk is that of one value head, not the sum over its group", has_groups,
+       put<&Reading::key_groups, GroupSum::last>},
+      {"mean_of_group", "dq and dk are the mean over a group, not its sum", has_groups,
+       of_groups<GroupSum::mean>},
+      {"groups_interleaved", "dq and dk of head h are summed over value heads h mod H, not h HV / H ...",
+       has_groups, of_groups<GroupSum::interleaved>},
+      {"group_sum_in_bf16", "the sums of dq and dk over a group are rounded to bf16", has_groups,
+       of_groups<GroupSum::in_bf16>},
+      {"unscaled_query", "dq lacks the scale", always, put<&Reading::query_factor_of_scale, -1>},
+      {"query_scaled_twice", "dq has the scale twice", always, put<&Reading::query_factor_of_scale, 1>},
+      // In chunks.
+      {"inclusive_mask", "dAkk has the diagonal, too", always, put_fault<inclusive_mask>},
+      {"scores_strict", "dAqk lacks its diagonal", always, put_fault<scores_strict>},
+      {"blocks_apart", "dAkk lacks what lies outside its blocks of 16 rows", has_chunks, put_fault<blocks_apart>},
+      {"not_transposed", "dAkk is A dA A, not A^T dA A^T", always, put_fault<not_transposed>},
+      {"one_sided", "dAkk is A^T dA, not A^T dA A^T", always, put_fault<one_sided>},
+      {"second_transposed", "dAkk is A dA A^T, not A^T dA A^T", always, put_fault<second_transposed>},
+      {"value_not_transposed", "dvb is A dv, not A^T dv", always, put_fault<value_not_transposed>},
+      {"key_not_transposed", "dkb is A dw, not A^T dw", always, put_fault<key_not_transposed>},
+      {"value_unsolved", "dv is that of v_new, without A^T and beta", always, put_fault<value_unsolved>},
+      {"write_strength_lost", "dv lacks beta", always, put<&Reading::write_strength_lost, true>},
+      {"local_masked", "what o gives dv lacks its own token, and so does all that follows from it", always,
+       put_fault<local_masked>},
+      {"value_masked", "dv lacks what o of its own token adds to it", always, put_fault<value_masked>},
+      {"erase_lost", "dbeta lacks what the prediction adds to it", always, put_fault<erase_lost>},
+      {"key_prediction_lost", "dk lacks what predictions add to it", always, put_fault<key_prediction_lost>},
+      {"early_rounding", "the terms of dg are rounded to bf16 before they cancel", always,
+       put_fault<early_rounding>},
+      {"tail_decay_lost", "in a shorter last chunk the decay of dk to its end is read from a row behind it",
+       has_chunks, put_fault<tail_decay_lost>},
+      {"writes_unerased", "dk of the state is made with u, not with v_new", always, put_fault<writes_unerased>},
+      // dg.
+      {"within_lost", "dg lacks what the scores and L of its chunk give it", always, put_fault<within_lost>},
+      {"first_token_masked", "dg of the first token is missing", always, put_fault<first_token>},
+      {"last_row_of_tile", "a shorter last chunk loses what the decay of the state adds to dg", has_chunks,
+       put_fault<last_row_of_tile>},
+      {"last_row_first", "what the decay of the state adds to dg is in the first row of a chunk, not its last",
+       has_chunks, put_fault<last_row_first>},
+      {"gradient_late", "dg is a token late", always, put<&Reading::late, true>},
+      {"gradient_not_cumulated", "dg lacks its sum to the end of the chunk", has_chunks, put_fault<not_cumulated>},
+      {"cumulated_late", "the sum of dg to the end of the chunk lacks the token's own", has_chunks,
+       put_fault<cumulated_late>},
+      {"cumulated_forwards", "dg is summed from the beginning of the chunk, not to its end", has_chunks,
+       put_fault<cumulated_forwards>},
+      {"cumulated_in_blocks", "dg is summed to the end of its 16 rows, not of the chunk", has_chunks,
+       put_fault<cumulated_in_blocks>},
+      {"cumulated_over_chunks", "dg is summed to the end of the sequence, not of the chunk", has_chunks,
+       put_fault<cumulated_over_chunks>},
+      {"cumulated_in_bf16", "the sum of dg to the end of the chunk is rounded to bf16", has_chunks,
+       put_fault<cumulated_in_bf16>},
+      // The gradient of the state.
+      {"state_gradient_lost", "dht is not read", has_state_gradient,
+       put<&Reading::state_gradient, StateGradientOf::nobody>},
+      {"first_state_gradient", "dht of sequence 0 is read for all", has_state_gradients,
+       put<&Reading::state_gradient, StateGradientOf::first_sequence>},
+      {"last_state_gradient", "dht is read for the last sequence alone", has_state_gradients,
+       put<&Reading::state_gradient, StateGradientOf::last_alone>},
+      {"state_gradient_of_next_head", "dht of the next head is read", has_gradients_of_heads,
+       put<&Reading::state_gradient, StateGradientOf::next_head>},
+      {"state_gradient_goes_on", "the gradient of the state goes on from the sequence behind",
+       has_sequences, put<&Reading::state_gradient, StateGradientOf::with_next>},
+      {"chunks_apart", "the gradient of the state does not reach the chunk before", has_chunks,
+       put_fault<chunks_apart>},
+      {"tail_carry_lost", "the gradient of the state does not decay through a shorter last chunk", has_chunks,
+       put_fault<tail_carry_lost>},
+      {"carry_of_next", "the gradient of the state decays by the gates of the chunk behind", has_chunks,
+       put_fault<carry_of_next>},
+      {"carry_by_mean", "the gradient of the state decays by the mean over channels", has_chunks,
+       put_fault<carry_by_mean>},
+      {"gradient_carried_in_bf16", "the gradient of the state is rounded to bf16 before each chunk", has_chunks,
+       put_fault<carry_in_bf16>},
+      {"first_head_decay", "the gradient of the state decays from chunk to chunk by the gates of head 0",
+       has_heads, put<&Reading::first_head_decay, true>},
+      {"prediction_of_scores", "the gradient of the state has w^T dv_local, not w^T dv", has_chunks,
+       put_fault<prediction_of_scores>},
+      {"states_from_zero", "states are computed again without the initial state", has_initial_state,
+       put<&Reading::states_from_zero, true>},
+      {"state_behind", "dq reads the state that leaves its chunk", has_chunks, put_fault<state_behind>},
+      {"gradient_before", "dk reads the gradient of the state that enters its chunk", has_chunks,
+       put_fault<gradient_before>},
+      {"initial_gradient_early", "dinitial_state is the gradient of the state behind the first chunk",
+       has_initial_state, put_fault<early_initial>},
+      {"initial_gradient_transposed", "dinitial_state is in the other layout (K and V swapped)",
+       has_initial_state, put<&Reading::initial_transposed, true>},
+      {"initial_gradients_reversed", "dinitial_state has the sequences in reverse order", has_initial_gradients,
+       put<&Reading::initial_reversed, true>},
+      {"initial_gradient_of_first", "dinitial_state is written for sequence 0 alone", has_initial_gradients,
+       put<&Reading::initial_of_first, true>},
+      // The gate, and its parameters.
+      {"base_two", "dg is that of a gate in powers of two", always,
+       put<&Reading::gate_unit, std::numbers::log2e>},
+      {"gate_of_next_head", "the derivative of the gate takes A_log and dt_bias of another head",
+       has_amplitudes, put<&Reading::gate_of_next_head, true>},
+      {"slope_lost", "dg and ddt_bias lack the derivative of the gate", has_gate,
+       [](Reading& r) { r.slope = [](const Slope&) { return 1.0; }; r.amplitude = &right_amplitude; }},
+      {"slope_sign", "the derivative of the gate has the other sign", has_gate,
+       [](Reading& r) { r.slope = [](const Slope& s) { return -right_slope(s); }; }},
+      {"slope_without_A", "the derivative of the gate lacks exp(A_log)", has_A_log,
+       [](Reading& r) { r.slope = [](const Slope& s) { return right_slope(s) / s.A; }; }},
+      {"slope_not_raised", "the derivative of the gate has A_log, not exp(A_log)", has_A_log,
+       [](Reading& r) { r.slope = [](const Slope& s) { return right_slope(s) / s.A * s.A_log; }; }},
+      {"slope_of_softplus", "the derivative of the gate is softplus itself, not its derivative", has_softplus,
+       [](Reading& r) { r.slope = [](const Slope& s) { return s.gate; }; }},
+      {"slope_without_bias", "the derivative of softplus is taken without dt_bias", has_softplus_bias,
+       [](Reading& r) { r.slope = [](const Slope& s) { return -s.A * sigmoid(s.x); }; }},
+      {"bounded_slope_without_bias", "the derivative of the gate is taken without dt_bias", has_bounded_bias,
+       [](Reading& r) { r.slope = [](const Slope& s) { return s.A * bounded_slope(s, s.A * s.x); }; }},
+      {"sigmoid_lost", "the derivative of a saturated gate is s (1 - s) in fp32", has_lower_bound,
+       put<&Reading::slope, &slope_in_fp32>},
+      {"slope_without_bound", "the derivative of the gate lacks lower_bound", has_lower_bound,
+       [](Reading& r) { r.slope = [](const Slope& s) { return right_slope(s) / s.bound; }; }},
+      {"slope_of_sigmoid", "the derivative of the gate is s, not s (1 - s)", has_lower_bound,
+       [](Reading& r) { r.slope = [](const Slope& s) { return s.A * s.bound * sigmoid(s.A * s.y); }; }},
+      {"slope_at_argument", "the derivative of the gate is taken at x, not at exp(A_log) x", has_bounded_A,
+       [](Reading& r) { r.slope = [](const Slope& s) { return s.A * bounded_slope(s, s.y); }; }},
+      {"slope_of_gate", "the derivative of the gate is g (1 - g), g the log decay", has_lower_bound,
+       [](Reading& r) { r.slope = [](const Slope& s) { return s.A * s.gate * (1 - s.gate); }; }},
+      {"amplitude_not_raised", "dA_log lacks exp(A_log)", has_A_log,
+       [](Reading& r) { r.amplitude = [](const Slope& s) { return right_amplitude(s) / s.A; }; }},
+      {"amplitude_sign", "dA_log has the other sign", has_A_log,
+       [](Reading& r) { r.amplitude = [](const Slope& s) { return -right_amplitude(s); }; }},
+      {"amplitude_of_mean", "dA_log is the mean over channels, not the sum", has_A_log,
+       [](Reading& r) { r.amplitude = [](const Slope& s) { return right_amplitude(s) / s.channels; }; }},
+      {"amplitude_by_slope", "dA_log takes the derivative of softplus for softplus", has_softplus_A,
+       [](Reading& r) { r.amplitude = [](const Slope& s) { return -s.A * sigmoid(s.y); }; }},
+      {"amplitude_without_argument", "dA_log lacks the gate's argument", has_bounded_A,
+       [](Reading& r) { r.amplitude = [](const Slope& s) { return right_slope(s); }; }},
+      {"amplitude_without_bias", "dA_log has the gate's argument without dt_bias", has_bounded_bias,
+       [](Reading& r) { r.amplitude = [](const Slope& s) { return s.x * right_slope(s); }; }},
+      {"amplitude_of_group", "dA_log is summed over a group of value heads", has_amplitude_of_groups,
+       put<&Reading::amplitude_of_group, true>},
+      {"amplitude_of_first_channels", "dA_log is summed over the first half of the channels", has_A_log,
+       put<&Reading::counts_for_amplitude, &is_of_first_channels>},
+      {"first_row_summed", "dA_log is the sum of batch row 0 alone", has_amplitude_of_batch,
+       put<&Reading::counts_for_amplitude, &is_of_first_row>},
+      {"bias_of_first_row", "ddt_bias is the sum of batch row 0 alone", has_bias_of_batch,
+       put<&Reading::counts_for_bias, &is_of_first_row>},
+      {"last_sequence_summed", "dA_log is the sum of the last sequence alone", has_amplitude_of_rows,
+       put<&Reading::counts_for_amplitude, &is_of_last_sequence>},
+      {"bias_of_last_sequence", "ddt_bias is the sum of the last sequence alone", has_bias_of_rows,
+       put<&Reading::counts_for_bias, &is_of_last_sequence>},
+      {"tail_not_summed", "dA_log and ddt_bias lack the rows of a shorter last chunk", has_gate,
+       of_sums<&is_of_whole_chunk>},
+      {"tiles_of_32_summed", "dA_log and ddt_bias lack the rows of a shorter last tile of 32", has_gate,
+       of_sums<&is_of_whole_tile<32>>},
+      {"tiles_of_16_summed", "dA_log and ddt_bias lack the rows of a shorter last tile of 16", has_gate,
+       of_sums<&is_of_whole_tile<16>>},
+      {"amplitude_in_tiles_of_32", "dA_log lacks the rows of a shorter last tile of 32", has_A_log,
+       put<&Reading::counts_for_amplitude, &is_of_whole_tile<32>>},
+      {"bias_in_tiles_of_32", "ddt_bias lacks the rows of a shorter last tile of 32", has_bias,
+       put<&Reading::counts_for_bias, &is_of_whole_tile<32>>},
+      {"bias_by_channel", "ddt_bias is in the other layout", has_bias_layout,
+       put<&Reading::bias_by_channel, true>},
+      {"bias_of_heads", "ddt_bias is summed over heads", has_bias_layout, put<&Reading::bias_of_heads, true>},
+      {"bias_without_slope", "ddt_bias lacks the derivative of the gate", has_bias,
+       [](Reading& r) { r.bias = [](const Slope&) { return 1.0; }; }},
+      {"bias_doubled", "ddt_bias is doubled", has_bias,
+       [](Reading& r) { r.bias = [](const Slope& s) { return 2 * right_slope(s); }; }},
+      // beta.
+      {"sigmoid_slope_lost", "dbeta lacks the derivative of the sigmoid", has_sigmoid,
+       [](Reading& r) { r.sigmoid_slope = [](double, double) { return 1.0; }; }},
+      {"sigmoid_slope_raw", "the derivative of the sigmoid is x (1 - x), x its argument", has_sigmoid,
+       [](Reading& r) { r.sigmoid_slope = [](double x, double most) { return most * x * (1 - x); }; }},
+      {"sigmoid_slope_not_doubled", "the derivative of the sigmoid lacks the factor 2 of allow_neg_eigval",
+       has_doubled_sigmoid,
+       [](Reading& r) { r.sigmoid_slope = [](double x, double) { return sigmoid(x) * sigmoid(-x); }; }},
+      {"sigmoid_slope_of_beta", "the derivative of the sigmoid is beta (1 - beta), beta doubled",
+       has_doubled_sigmoid, [](Reading& r) { r.sigmoid_slope = [](double x, double most) {
+         return most * sigmoid(x) * (1 - most * sigmoid(x));
+       }; }},
+      {"sigmoid_for_slope", "the derivative of the sigmoid is the sigmoid itself", has_sigmoid,
+       [](Reading& r) { r.sigmoid_slope = [](double x, double most) { return most * sigmoid(x); }; }},
+      {"sigmoid_slope_twice", "dbeta has the derivative of the sigmoid twice", has_sigmoid,
+       [](Reading& r) { r.sigmoid_slope = [](double x, double most) {
+         return most * std::pow(sigmoid(x) * sigmoid(-x), 2);
+       }; }},
+  };
+  return list;
+}
+
+}  // namespace
+
+GradientReading GradientFault::reading() const {
+  GradientReading reading;
+  reading.term = term, reading.change = of_term;
+  if (change != nullptr) change(reading);
+  return reading;
+}
+
+std::span<const GradientFault> gradient_faults() {
+  static const std::vector<GradientFault> list = [] {
+    std::vector<GradientFault> all = other_faults();
+    for (const TermRow& row : term_rows())
+      for (const TermFault change : row.changes)
+        all.push_back({fmt::format("{}_{}", row.name, name_of(change)), meaning_of(row, change), always, nullptr,
+                       row.term, change});
+    return all;
+  }();
+  return list;
+}
+
+}  // namespace kda_check::hypotheses
