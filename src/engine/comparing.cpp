@@ -245,6 +245,7 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
     last.evidence.compute = pairing.got->compute;
     if (pairing.computation != nullptr) last.evidence.unlicensed = pairing.computation->unlicensed;
     last.evidence.backward = truth.pass == kda::Pass::backward;
+    last.evidence.chunks_cancel = last.tensor == "dg" && truth.problem.options.gate != kda::Gate::lower_bound;
     last.evidence.is_sum_over_tokens = item.tensor == "dA_log" || item.tensor == "ddt_bias";
     last.evidence.of_two_outputs = item.expected != nullptr;
     // What cancels to zero everywhere, dg of single tokens, is judged by its magnitude: nothing has a ratio

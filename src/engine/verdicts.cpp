@@ -341,6 +341,9 @@ class Round {
         judged_by_bits({name, got.shape(), got.dtype(), v_first}, got, expected,
                        comparison_options({}, context_.resources().threads, false), Sameness::data, true,
                        "slots left alone");
+    if (judgement.verdict == judge::Verdict::fail)
+      judgement.reason =
+          fmt::format("slot {}, which no row stores to, was written; {}", changed.front(), judgement.reason);
     judgement.shape = shape_in_call(call, name);
     const auto name_slot = [&](report::PointResult& point) {
       point.index[0] = changed[point.index[0]];

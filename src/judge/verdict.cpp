@@ -127,7 +127,8 @@ class Decision {
       // where the recurrence has none, or smaller ones that are rounded more.
       if (limit.source == derived && metric.name == "scaled_ulp" && evidence_.twins && !is_beyond(1) &&
           (value <= verdict_constants.margin * limit.value ||
-           (evidence_.backward && (value > verdict_constants.no_terms || products_are_narrow()))))
+           (evidence_.backward &&
+            (value > verdict_constants.no_terms || products_are_narrow() || evidence_.chunks_cancel))))
         continue;
       if (metric.name == "nonfinite") {
         const std::size_t decided = m_.mismatched_where_decided(evidence_.backward);

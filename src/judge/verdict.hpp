@@ -54,6 +54,9 @@ struct Evidence {
   /// everywhere, like the reference, shows nothing: the truth may only be too small for either.
   bool zeros_decide = false;
   bool backward = false;
+  /// A kernel's chunks may sum terms that the recurrence has not, and no derivative is formed of values
+  /// near 1.
+  bool chunks_cancel = false;
   bool is_sum_over_tokens = false;
   bool of_two_outputs = false;
   double terms = 1;             ///< how many times larger they are than the truth, rms

@@ -9,6 +9,8 @@
 #include "base/names.hpp"
 #include "engine/findings.hpp"
 #include "engine/judged.hpp"
+#include "hypotheses/naming/rank.hpp"
+#include "kda/bounds/log_decays.hpp"
 
 namespace kda_check::engine {
 
@@ -36,6 +38,31 @@ hypotheses::FailurePlace place_of(const kda::Problem& problem, const TensorResul
       place.sequence = sequence.index;
   place.head = index[2];
   return place;
+}
+
+/// Sequence and head of the ordinary form of a call where an output errs most, in units of its limits.
+hypotheses::FailurePlace worst_place(const kda::Problem& problem, const hypotheses::FailedOutput& output,
+                                     int threads) {
+  const kda::Dimensions& d = problem.dimensions();
+  const kda::Answer right = kda::answer_in_fp64(problem, threads);
+  const std::size_t state = d.K * d.V;
+  hypotheses::FailurePlace worst;
+  double largest = 0;
+  for (const kda::Sequence& sequence : problem.sequences())
+    for (std::size_t head = 0; head < d.HV; ++head) {
+      hypotheses::Distance of_o, of_state;
+      for (std::size_t t = sequence.begin; t < sequence.end; ++t)
+        for (std::size_t v = 0; v < d.V; ++v) {
+          const std::size_t at = ((sequence.batch * d.T + t) * d.HV + head) * d.V + v;
+          of_o.add(output.o->value(at), right.o.value(at));
+        }
+      for (std::size_t i = (sequence.index * d.HV + head) * state, end = i + state; i < end; ++i)
+        of_state.add(output.final_state->value(i), right.final_state.value(i));
+      const double error =
+          std::max(of_o.ratio() / output.o_limit, of_state.ratio() / output.final_state_limit);
+      if (error > largest) largest = error, worst = {sequence.index, head};
+    }
+  return worst;
 }
 
 std::string with_ratios(const hypotheses::Cause& cause) {
@@ -108,8 +135,14 @@ hypotheses::Naming named(const kda::Problem& problem, const Answered& got, const
     const bool is_large = static_cast<double>(d.B * d.T) * static_cast<double>(d.HV * d.K * d.V) > most ||
                           (pool != nullptr && static_cast<double>(pool->size()) > most);
     if (o == nullptr || state == nullptr || pool == nullptr || is_large) return {};
-    return hypotheses::name_pool_fault(
+    hypotheses::Naming naming = hypotheses::name_pool_fault(
         problem, {output.o, output.final_state, pool, output.o_limit, output.final_state_limit});
+    if (!naming.causes.empty()) return naming;
+    // What it computes may be wrong, not what it does to the pool.
+    const std::size_t tried = naming.tried;
+    naming = hypotheses::name_fault(problem, output, worst_place(problem, output, threads), threads, effort);
+    naming.tried += tried;
+    return naming;
   }
   const bool by_o = o != nullptr && (state == nullptr || o->verdict == judge::Verdict::fail);
   return hypotheses::name_fault(problem, output, place_of(problem, by_o ? *o : *state), threads, effort);

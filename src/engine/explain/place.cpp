@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
+#include <cstdlib>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "base/names.hpp"
 #include "judge/measures/regions.hpp"
@@ -70,6 +73,10 @@ struct Sums {
   }
 };
 
+struct WrongRow {
+  std::size_t row, head;
+};
+
 class Whereabouts {
  public:
   Whereabouts(const Sides& sides, double limit) : sides_(sides), layout_(sides.of_truth), limit_(limit) {
@@ -92,6 +99,7 @@ class Whereabouts {
   /// All of them where no columns are right.
   const Numbers& columns() const { return columns_; }
   bool is_zero() const { return is_zero_; }
+  const std::vector<WrongRow>& wrong_rows() const { return wrong_rows_; }
   /// Whether the rows before the first wrong one err no more than a right output may.
   bool is_right_before() const { return before_.error <= limit_ * limit_ * before_.truth; }
   /// What is there has nothing to do with what should be.
@@ -103,9 +111,6 @@ class Whereabouts {
 
  private:
   static constexpr double clearly = 4;
-  struct WrongRow {
-    std::size_t row, head;
-  };
 
   void look_at(std::size_t n, std::size_t sequence, std::size_t head) {
     const std::size_t begin = layout_.starts[n], end = layout_.starts[n + 1];
@@ -154,6 +159,128 @@ class Whereabouts {
   std::vector<WrongRow> wrong_rows_;
   Sums wrong_, before_;
   bool is_zero_ = false;
+};
+
+/// Whether what is wrong is right elsewhere: blocks of a sequence and a head, columns, rows.
+class Displacement {
+ public:
+  Displacement(const Sides& sides, const Whereabouts& found, double limit)
+      : sides_(sides), layout_(sides.of_truth), found_(found), limit_(limit) {}
+
+  /// "it is that of head 0"; empty where it is nothing that is known.
+  std::string text() const {
+    constexpr double most = 1 << 26;  // products of elements
+    const double size = static_cast<double>(found_.wrong_rows().size() * layout_.width),
+                 others = static_cast<double>(layout_.rows * layout_.heads);
+    if (size * others > most) return {};
+    if (std::string of_blocks = by_blocks(); !of_blocks.empty()) return of_blocks;
+    if (std::string of_columns = by_columns(); !of_columns.empty()) return of_columns;
+    return by_rows();
+  }
+
+ private:
+  struct Block {
+    std::size_t n, head;
+    auto operator<=>(const Block&) const = default;
+  };
+  bool is_near(const Sums& sums) const {
+    constexpr double about = 2;
+    return sums.truth > 0 && sums.error <= about * about * limit_ * limit_ * sums.truth;
+  }
+  std::size_t begin_of(std::size_t n) const { return layout_.starts[n]; }
+  std::size_t length_of(std::size_t n) const { return layout_.starts[n + 1] - layout_.starts[n]; }
+  std::size_t number_of(std::size_t row) const {
+    return static_cast<std::size_t>(std::ranges::upper_bound(layout_.starts, row) - layout_.starts.begin()) -
+           1;
+  }
+
+  bool is_block(const Block& got, const Block& truth) const {
+    if (length_of(got.n) != length_of(truth.n)) return false;
+    Sums sums;
+    for (std::size_t i = 0; i < length_of(got.n); ++i)
+      for (std::size_t c = 0; c < layout_.width; ++c)
+        sums.add(sides_.got_at(begin_of(got.n) + i, got.head, c),
+                 sides_.truth_at(begin_of(truth.n) + i, truth.head, c));
+    return is_near(sums);
+  }
+  std::string by_blocks() const {
+    std::set<Block> wrong;
+    for (const WrongRow& at : found_.wrong_rows()) wrong.insert({number_of(at.row), at.head});
+    std::set<std::pair<std::size_t, std::size_t>> heads, sequences;
+    for (const Block& block : wrong) {
+      std::optional<Block> owner;
+      for (std::size_t h = 0; h < layout_.heads && !owner; ++h)
+        if (h != block.head && is_block(block, {block.n, h})) owner = {block.n, h};
+      for (std::size_t n = 0; n + 1 < layout_.starts.size() && !owner; ++n)
+        if (n != block.n && is_block(block, {n, block.head})) owner = {n, block.head};
+      if (!owner) return {};
+      if (owner->n != block.n) sequences.insert({layout_.numbers[block.n], layout_.numbers[owner->n]});
+      if (owner->head != block.head) heads.insert({sides_.heads[block.head], sides_.heads[owner->head]});
+    }
+    std::vector<std::string> says;
+    for (const auto& [got, truth] : sequences)
+      says.push_back(fmt::format("sequence {} has what belongs to sequence {}", got, truth));
+    for (const auto& [got, truth] : heads)
+      says.push_back(fmt::format("head {} has what belongs to head {}", got, truth));
+    constexpr std::size_t most_said = 3;
+    if (says.size() > most_said) says.resize(most_said), says.emplace_back("...");
+    return join(says);
+  }
+
+  std::string by_columns() const {
+    std::vector<std::pair<std::size_t, std::size_t>> pairs;
+    for (const std::size_t got : found_.columns()) {
+      std::size_t owner = layout_.width;
+      for (std::size_t c = 0; c < layout_.width && owner == layout_.width; ++c) {
+        Sums sums;
+        for (const WrongRow& at : found_.wrong_rows())
+          sums.add(sides_.got_at(at.row, at.head, got), sides_.truth_at(at.row, at.head, c));
+        if (c != got && is_near(sums)) owner = c;
+      }
+      if (owner == layout_.width) return {};
+      pairs.emplace_back(got, owner);
+    }
+    return order_text("column", pairs);
+  }
+
+  /// Rows of a block that are those of others of it.
+  std::string by_rows() const {
+    std::vector<std::pair<std::size_t, std::size_t>> pairs;
+    for (const WrongRow& at : found_.wrong_rows()) {
+      const std::size_t n = number_of(at.row);
+      std::size_t owner = layout_.rows;
+      for (std::size_t row = begin_of(n); row < begin_of(n) + length_of(n) && owner == layout_.rows; ++row) {
+        Sums sums;
+        for (std::size_t c = 0; c < layout_.width; ++c)
+          sums.add(sides_.got_at(at.row, at.head, c), sides_.truth_at(row, at.head, c));
+        if (row != at.row && is_near(sums)) owner = row;
+      }
+      if (owner == layout_.rows) return {};
+      pairs.emplace_back(at.row - begin_of(n), owner - begin_of(n));
+    }
+    return order_text(layout_.of_tokens ? "token" : "channel", pairs);
+  }
+
+  static std::string order_text(const char* what,
+                                const std::vector<std::pair<std::size_t, std::size_t>>& pairs) {
+    if (pairs.empty()) return {};
+    const auto distance = [](const auto& pair) {
+      return static_cast<std::ptrdiff_t>(pair.second) - static_cast<std::ptrdiff_t>(pair.first);
+    };
+    const std::ptrdiff_t first = distance(pairs.front());
+    const bool is_shifted =
+        std::ranges::all_of(pairs, [&](const auto& pair) { return distance(pair) == first; });
+    if (is_shifted)
+      return fmt::format("what is there belongs {} {}{} {}", std::abs(first), what,
+                         std::abs(first) > 1 ? "s" : "", first > 0 ? "later" : "earlier");
+    return fmt::format("{} {} has what belongs to {} {}: in another order", what, pairs.front().first, what,
+                       pairs.front().second);
+  }
+
+  const Sides& sides_;
+  const judge::RowLayout& layout_;
+  const Whereabouts& found_;
+  const double limit_;
 };
 
 /// Heads of the truth: all, or that of the worst element where all would take long; none where that would.
@@ -261,8 +388,11 @@ std::string place_of_error(const kda::Problem& problem, const Answered& got,
   const std::string columns = part_text("column", found.columns(), sides.of_truth.width);
   say(columns);
   std::string text = join(parts);
-  if (found.is_zero() && !text.empty())
-    text += ": zero, never written?";
+  const std::string elsewhere = found.is_zero() ? "" : Displacement(sides, found, limit).text();
+  if (found.is_zero())
+    text += text.empty() ? "zero, never written?" : ": zero, never written?";
+  else if (!elsewhere.empty())
+    text += (text.empty() ? "" : ": ") + elsewhere;
   else if (!columns.empty() && found.is_unrelated())
     text += ": what is there has nothing to do with the truth";
   if (!all_heads && !text.empty())

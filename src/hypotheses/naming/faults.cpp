@@ -34,7 +34,11 @@ bool has_amplitudes_of_groups(const Problem& p) { return has_A_log(p) && has_gro
 bool has_unusual_bound(const Problem& p) {
   return has_lower_bound(p) && p.options.lower_bound.value_or(usual_lower_bound) != usual_lower_bound;
 }
+bool has_initial_state_of_heads(const Problem& p) { return has_initial_state(p) && has_heads(p); }
+bool has_initial_state_of_groups(const Problem& p) { return has_initial_state(p) && has_groups(p); }
 bool scale_is_not(const Problem& p, double scale) { return std::fabs(p.scale() - scale) > 1e-12 * scale; }
+bool is_scaled(const Problem& p) { return scale_is_not(p, 1); }
+bool has_scaled_initial_state(const Problem& p) { return has_initial_state(p) && is_scaled(p); }
 double inverse_root(std::size_t size) { return 1 / std::sqrt(static_cast<double>(size)); }
 
 /// One thing is read otherwise; by a kernel in chunks of `rows`; at a token.
@@ -259,6 +263,35 @@ constexpr Fault list[] = {
      set<&Reading::round_initial, &to_bf16>},
     {"initial_state_of_first", "every sequence starts from the initial state of sequence 0",
      has_initial_states, set<&Reading::initial_state_of_first>},
+    {"initial_state_of_head_0", "all heads start from the initial state of head 0", has_initial_state_of_heads,
+     [](Reading& r, std::size_t) {
+       r.initial_head = [](std::size_t, std::size_t, std::size_t) { return std::size_t{0}; };
+     },
+     At::everywhere, true},
+    {"initial_state_of_next_head", "a head starts from the initial state of the next one",
+     has_initial_state_of_heads,
+     [](Reading& r, std::size_t) {
+       r.initial_head = [](std::size_t head, std::size_t heads, std::size_t) { return (head + 1) % heads; };
+     },
+     At::everywhere, true},
+    {"initial_state_of_query_head", "value head h starts from the initial state of head h / (HV / H)",
+     has_initial_state_of_groups,
+     [](Reading& r, std::size_t) {
+       r.initial_head = [](std::size_t head, std::size_t, std::size_t group) { return head / group; };
+     },
+     At::everywhere, true},
+    {"initial_state_interleaved", "value head h starts from the initial state of head h mod H",
+     has_initial_state_of_groups,
+     [](Reading& r, std::size_t) {
+       r.initial_head = [](std::size_t head, std::size_t heads, std::size_t group) {
+         return head % (heads / group);
+       };
+     },
+     At::everywhere, true},
+    {"initial_state_scaled", "the initial state is multiplied by the scale", has_scaled_initial_state,
+     set<&Reading::initial_scaled>, At::everywhere, true},
+    {"final_state_scaled", "the final state is multiplied by the scale", is_scaled,
+     set<&Reading::final_scaled>, At::everywhere, true},
     {"initial_state_of_before", "every sequence starts from the initial state of the one before",
      has_initial_states, set<&Reading::initial_state_of_before>, At::everywhere, true},
     {"initial_state_by_head", "the initial states are read as [HV][N], not [N][HV]",

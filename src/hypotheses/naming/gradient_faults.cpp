@@ -39,7 +39,11 @@ const std::vector<TermRow>& term_rows() {
       {dk_state, "dk_state", "dk", "2^(Gn - G) (v_new dh^T)", {lost, lost_alone, negated, undecayed}},
       {dk_w, "dk_w", "dk", "beta 2^G dkb", {lost, negated, undecayed, unweighted}},
       {dk_rows, "dk_rows", "dk", "beta dAkk k 2^(G_i - G_j)", {lost, negated, undecayed, unweighted}},
-      {dk_scores, "dk_scores", "dk", "dAqk^T q 2^(G_i - G_j)", {lost, negated, undecayed, unscaled, scaled_twice}},
+      {dk_scores,
+       "dk_scores",
+       "dk",
+       "dAqk^T q 2^(G_i - G_j)",
+       {lost, negated, undecayed, unscaled, scaled_twice}},
       {dk_columns, "dk_columns", "dk", "dAkk^T beta k 2^(G_i - G_j)", {lost, negated, undecayed, unweighted}},
       {dAqk, "dAqk", "all that follows", "dAqk", {lost, unscaled, scaled_twice}},
       {dw, "dw", "all that follows", "dw", {lost, negated}},
@@ -184,7 +188,8 @@ const std::vector<GradientFault>& other_faults() {
   static const std::vector<GradientFault> list{
       // q and k.
       {"norm_dropped", "dq and dk are those of the normalised rows", has_norm, of_both<&dropped>},
-      {"query_norm_dropped", "dq is that of the normalised rows", has_norm, put<&Reading::query_norm, &dropped>},
+      {"query_norm_dropped", "dq is that of the normalised rows", has_norm,
+       put<&Reading::query_norm, &dropped>},
       {"key_norm_dropped", "dk is that of the normalised rows", has_norm, put<&Reading::key_norm, &dropped>},
       {"norm_not_projected", "dq and dk are divided by the norm and not projected", has_norm,
        of_both<&not_projected>},
@@ -198,8 +203,8 @@ const std::vector<GradientFault>& other_faults() {
        put<&Reading::query_norm, &not_divided>},
       {"key_not_divided", "dk is projected and not divided by the norm", has_norm,
        put<&Reading::key_norm, &not_divided>},
-      {"norm_by_mean", "the norm of q and k is differentiated with a mean for the sum, as an RMS norm", has_norm,
-       of_both<&by_mean>},
+      {"norm_by_mean", "the norm of q and k is differentiated with a mean for the sum, as an RMS norm",
+       has_norm, of_both<&by_mean>},
       {"norm_sign", "dq and dk have the projection with the other sign", has_norm, of_both<&other_sign>},
       {"norm_along_rows", "dq and dk are projected along the rows, not the normalised ones", has_norm,
        of_both<&along_rows>},
@@ -222,7 +227,8 @@ const std::vector<GradientFault>& other_faults() {
       // In chunks.
       {"inclusive_mask", "dAkk has the diagonal, too", always, put_fault<inclusive_mask>},
       {"scores_strict", "dAqk lacks its diagonal", always, put_fault<scores_strict>},
-      {"blocks_apart", "dAkk lacks what lies outside its blocks of 16 rows", has_chunks, put_fault<blocks_apart>},
+      {"blocks_apart", "dAkk lacks what lies outside its blocks of 16 rows", has_chunks,
+       put_fault<blocks_apart>},
       {"not_transposed", "dAkk is A dA A, not A^T dA A^T", always, put_fault<not_transposed>},
       {"one_sided", "dAkk is A^T dA, not A^T dA A^T", always, put_fault<one_sided>},
       {"second_transposed", "dAkk is A dA A^T, not A^T dA A^T", always, put_fault<second_transposed>},
@@ -239,16 +245,19 @@ const std::vector<GradientFault>& other_faults() {
        put_fault<early_rounding>},
       {"tail_decay_lost", "in a shorter last chunk the decay of dk to its end is read from a row behind it",
        has_chunks, put_fault<tail_decay_lost>},
-      {"writes_unerased", "dk of the state is made with u, not with v_new", always, put_fault<writes_unerased>},
+      {"writes_unerased", "dk of the state is made with u, not with v_new", always,
+       put_fault<writes_unerased>},
       // dg.
       {"within_lost", "dg lacks what the scores and L of its chunk give it", always, put_fault<within_lost>},
       {"first_token_masked", "dg of the first token is missing", always, put_fault<first_token>},
       {"last_row_of_tile", "a shorter last chunk loses what the decay of the state adds to dg", has_chunks,
        put_fault<last_row_of_tile>},
-      {"last_row_first", "what the decay of the state adds to dg is in the first row of a chunk, not its last",
-       has_chunks, put_fault<last_row_first>},
+      {"last_row_first",
+       "what the decay of the state adds to dg is in the first row of a chunk, not its last", has_chunks,
+       put_fault<last_row_first>},
       {"gradient_late", "dg is a token late", always, put<&Reading::late, true>},
-      {"gradient_not_cumulated", "dg lacks its sum to the end of the chunk", has_chunks, put_fault<not_cumulated>},
+      {"gradient_not_cumulated", "dg lacks its sum to the end of the chunk", has_chunks,
+       put_fault<not_cumulated>},
       {"cumulated_late", "the sum of dg to the end of the chunk lacks the token's own", has_chunks,
        put_fault<cumulated_late>},
       {"cumulated_forwards", "dg is summed from the beginning of the chunk, not to its end", has_chunks,
@@ -268,8 +277,8 @@ const std::vector<GradientFault>& other_faults() {
        put<&Reading::state_gradient, StateGradientOf::last_alone>},
       {"state_gradient_of_next_head", "dht of the next head is read", has_gradients_of_heads,
        put<&Reading::state_gradient, StateGradientOf::next_head>},
-      {"state_gradient_goes_on", "the gradient of the state goes on from the sequence behind",
-       has_sequences, put<&Reading::state_gradient, StateGradientOf::with_next>},
+      {"state_gradient_goes_on", "the gradient of the state goes on from the sequence behind", has_sequences,
+       put<&Reading::state_gradient, StateGradientOf::with_next>},
       {"chunks_apart", "the gradient of the state does not reach the chunk before", has_chunks,
        put_fault<chunks_apart>},
       {"tail_carry_lost", "the gradient of the state does not decay through a shorter last chunk", has_chunks,
@@ -278,8 +287,8 @@ const std::vector<GradientFault>& other_faults() {
        put_fault<carry_of_next>},
       {"carry_by_mean", "the gradient of the state decays by the mean over channels", has_chunks,
        put_fault<carry_by_mean>},
-      {"gradient_carried_in_bf16", "the gradient of the state is rounded to bf16 before each chunk", has_chunks,
-       put_fault<carry_in_bf16>},
+      {"gradient_carried_in_bf16", "the gradient of the state is rounded to bf16 before each chunk",
+       has_chunks, put_fault<carry_in_bf16>},
       {"first_head_decay", "the gradient of the state decays from chunk to chunk by the gates of head 0",
        has_heads, put<&Reading::first_head_decay, true>},
       {"prediction_of_scores", "the gradient of the state has w^T dv_local, not w^T dv", has_chunks,
@@ -293,8 +302,8 @@ const std::vector<GradientFault>& other_faults() {
        has_initial_state, put_fault<early_initial>},
       {"initial_gradient_transposed", "dinitial_state is in the other layout (K and V swapped)",
        has_initial_state, put<&Reading::initial_transposed, true>},
-      {"initial_gradients_reversed", "dinitial_state has the sequences in reverse order", has_initial_gradients,
-       put<&Reading::initial_reversed, true>},
+      {"initial_gradients_reversed", "dinitial_state has the sequences in reverse order",
+       has_initial_gradients, put<&Reading::initial_reversed, true>},
       {"initial_gradient_of_first", "dinitial_state is written for sequence 0 alone", has_initial_gradients,
        put<&Reading::initial_of_first, true>},
       // The gate, and its parameters.
@@ -303,7 +312,10 @@ const std::vector<GradientFault>& other_faults() {
       {"gate_of_next_head", "the derivative of the gate takes A_log and dt_bias of another head",
        has_amplitudes, put<&Reading::gate_of_next_head, true>},
       {"slope_lost", "dg and ddt_bias lack the derivative of the gate", has_gate,
-       [](Reading& r) { r.slope = [](const Slope&) { return 1.0; }; r.amplitude = &right_amplitude; }},
+       [](Reading& r) {
+         r.slope = [](const Slope&) { return 1.0; };
+         r.amplitude = &right_amplitude;
+       }},
       {"slope_sign", "the derivative of the gate has the other sign", has_gate,
        [](Reading& r) { r.slope = [](const Slope& s) { return -right_slope(s); }; }},
       {"slope_without_A", "the derivative of the gate lacks exp(A_log)", has_A_log,
@@ -376,15 +388,16 @@ const std::vector<GradientFault>& other_faults() {
        has_doubled_sigmoid,
        [](Reading& r) { r.sigmoid_slope = [](double x, double) { return sigmoid(x) * sigmoid(-x); }; }},
       {"sigmoid_slope_of_beta", "the derivative of the sigmoid is beta (1 - beta), beta doubled",
-       has_doubled_sigmoid, [](Reading& r) { r.sigmoid_slope = [](double x, double most) {
-         return most * sigmoid(x) * (1 - most * sigmoid(x));
-       }; }},
+       has_doubled_sigmoid,
+       [](Reading& r) {
+         r.sigmoid_slope = [](double x, double most) { return most * sigmoid(x) * (1 - most * sigmoid(x)); };
+       }},
       {"sigmoid_for_slope", "the derivative of the sigmoid is the sigmoid itself", has_sigmoid,
        [](Reading& r) { r.sigmoid_slope = [](double x, double most) { return most * sigmoid(x); }; }},
       {"sigmoid_slope_twice", "dbeta has the derivative of the sigmoid twice", has_sigmoid,
-       [](Reading& r) { r.sigmoid_slope = [](double x, double most) {
-         return most * std::pow(sigmoid(x) * sigmoid(-x), 2);
-       }; }},
+       [](Reading& r) {
+         r.sigmoid_slope = [](double x, double most) { return most * std::pow(sigmoid(x) * sigmoid(-x), 2); };
+       }},
   };
   return list;
 }
@@ -403,8 +416,8 @@ std::span<const GradientFault> gradient_faults() {
     std::vector<GradientFault> all = other_faults();
     for (const TermRow& row : term_rows())
       for (const TermFault change : row.changes)
-        all.push_back({fmt::format("{}_{}", row.name, name_of(change)), meaning_of(row, change), always, nullptr,
-                       row.term, change});
+        all.push_back({fmt::format("{}_{}", row.name, name_of(change)), meaning_of(row, change), always,
+                       nullptr, row.term, change});
     return all;
   }();
   return list;

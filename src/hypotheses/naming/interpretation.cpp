@@ -172,10 +172,12 @@ std::vector<double> initial_state(const Problem& problem, const Interpretation& 
     const bool v_first = problem.options.state_v_first != reading.initial_state_transposed;
     std::size_t own = reading.initial_state_of_first ? 0 : sequence.index;
     if (reading.initial_state_of_before && own > 0) --own;
+    if (reading.initial_head != nullptr) head = reading.initial_head(head, d.HV, problem.heads_per_group());
     const std::size_t row = reading.initial_state_by_head ? head * d.N + own : own * d.HV + head;
+    const double factor = reading.initial_scaled ? *reading.options.scale : 1;
     for (std::size_t i = 0; i < state.size(); ++i)
-      state[i] = reading.round_initial(
-          problem.initial_state->value(state_element(d, v_first, row / d.HV, row % d.HV, i / d.V, i % d.V)));
+      state[i] = factor * reading.round_initial(problem.initial_state->value(
+                              state_element(d, v_first, row / d.HV, row % d.HV, i / d.V, i % d.V)));
   }
   return state;
 }
@@ -246,6 +248,8 @@ class Recurrence {
     if (reading_.rounds_last)
       for (double& x : state_) x = reading_.round_carried(x);
     if (!reading_.final_state) std::fill(state_.begin(), state_.end(), 0.0);
+    if (reading_.final_scaled)
+      for (double& x : state_) x *= *reading_.options.scale;
     answer.state = std::move(state_);
     return answer;
   }

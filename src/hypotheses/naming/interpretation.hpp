@@ -168,6 +168,9 @@ struct Interpretation {
   bool initial_state_by_head = false;    ///< [HV][N] for [N][HV]
   bool initial_state_of_first = false;   ///< of sequence 0, for all
   bool initial_state_of_before = false;  ///< of the sequence before, for all but the first
+  /// Of another head, from its own number and those of a group.
+  std::size_t (*initial_head)(std::size_t head, std::size_t heads, std::size_t group) = nullptr;
+  bool initial_scaled = false, final_scaled = false;                      ///< the states, by the scale
   bool initial_state_transposed = false, final_state_transposed = false;  ///< in the other layout
   bool goes_on = false;  ///< a sequence starts from where the one before ended, whatever its initial state
   LastToken last_token = LastToken::computed;

@@ -1,13 +1,122 @@
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
+#include "base/names.hpp"
 #include "hypotheses/errors.hpp"
 #include "hypotheses/naming/pool_faults.hpp"
 #include "hypotheses/naming/rank.hpp"
 #include "tensor/rearranged.hpp"
 
 namespace kda_check::hypotheses {
+
+namespace {
+
+/// What a call leaves, by piece: rows of o, and the state that it stores.
+struct Left {
+  std::vector<double> o, states;
+};
+
+/// Reads and stores in slots that the table does not say, whatever the rule is by which they are found.
+class Displaced {
+ public:
+  using With = std::function<Left(const PoolFault&)>;
+
+  Displaced(const kda::PoolCall& call, const PoolOutput& output, const Left& got, const Left& right)
+      : call_(call), output_(output), got_(got), right_(right) {
+    std::size_t tokens = 0;
+    for (const kda::PoolPiece& piece : call.pieces) {
+      first_token_.push_back(tokens);
+      tokens += piece.tokens.length();
+    }
+    row_ = got.o.size() / std::max<std::size_t>(1, tokens);
+    state_ = got.states.size() / call.pieces.size();
+    for (std::size_t p = 0; p < call.pieces.size(); ++p)
+      if (!is_as(right, p)) wrong_.push_back(p);
+  }
+
+  std::optional<Cause> cause(const With& with) const {
+    constexpr double most = 1 << 24;  // elements of states that are computed
+    if (wrong_.empty()) return std::nullopt;
+    if (std::optional<Cause> found = by_stores()) return found;
+    const std::size_t slots = call_.slots();
+    if (static_cast<double>(slots * call_.pieces.size()) * static_cast<double>(state_) > most)
+      return std::nullopt;
+    std::vector<std::size_t> read(call_.pieces.size(), slots);
+    for (std::size_t slot = 0; slot < slots; ++slot) {
+      const Left one = with({.slots = [slot](const kda::PoolCall&, PoolFault::Pieces& pieces) {
+        for (kda::PoolPiece& piece : pieces) piece.from = slot;
+      }});
+      for (const std::size_t p : wrong_)
+        if (read[p] == slots && is_as(one, p)) read[p] = slot;
+    }
+    std::vector<std::string> says;
+    for (const std::size_t p : wrong_) {
+      if (read[p] == slots) return std::nullopt;
+      says.push_back(fmt::format("request {} reads slot {}, not slot {}", call_.pieces[p].tokens.index,
+                                 read[p], call_.pieces[p].from));
+    }
+    return told("other_slot_read", says);
+  }
+
+ private:
+  static bool is_near(const double* a, const double* b, std::size_t count, double limit) {
+    Distance sum;
+    for (std::size_t i = 0; i < count; ++i) sum.add(a[i], b[i]);
+    return sum.ratio() <= limit;
+  }
+  bool is_state(std::size_t p, const double* other) const {
+    return is_near(&got_.states[p * state_], other, state_, output_.final_state_limit);
+  }
+  bool has_output(const Left& other, std::size_t p) const {
+    const std::size_t first = first_token_[p] * row_;
+    return is_near(&got_.o[first], &other.o[first], call_.pieces[p].tokens.length() * row_, output_.o_limit);
+  }
+  bool is_as(const Left& other, std::size_t p) const {
+    return has_output(other, p) && is_state(p, &other.states[p * state_]);
+  }
+
+  /// All that is wrong are states that belong in other slots, or were not stored.
+  std::optional<Cause> by_stores() const {
+    std::vector<std::string> says;
+    const std::vector<double> before = values(call_.states);
+    for (const std::size_t p : wrong_) {
+      const std::size_t to = call_.pieces[p].to;
+      if (!has_output(right_, p)) return std::nullopt;
+      std::size_t owner = 0;
+      while (owner < call_.pieces.size() && !is_state(p, &right_.states[owner * state_])) ++owner;
+      if (owner < call_.pieces.size())
+        says.push_back(
+            fmt::format("slot {} has the state that belongs in slot {}", to, call_.pieces[owner].to));
+      else if (is_state(p, &before[call_.pieces[p].from * state_]))
+        says.push_back(fmt::format("slot {} has the state that was read", to));
+      else if (is_state(p, &before[to * state_]))
+        says.push_back(fmt::format("slot {} keeps the state that it had", to));
+      else
+        return std::nullopt;
+    }
+    return told("other_slot_stored", says);
+  }
+
+  static Cause told(const char* name, std::vector<std::string> says) {
+    constexpr std::size_t most_said = 3;
+    says.erase(std::unique(says.begin(), says.end()), says.end());
+    if (says.size() > most_said) says.resize(most_said), says.emplace_back("...");
+    return {name, join(says), 1, "state_pool", 1, 0};
+  }
+
+  const kda::PoolCall& call_;
+  const PoolOutput& output_;
+  const Left &got_, &right_;
+  std::vector<std::size_t> first_token_, wrong_;
+  std::size_t row_ = 0, state_ = 0;
+};
+
+}  // namespace
 
 Naming name_pool_fault(const kda::Problem& problem, const PoolOutput& output) {
   if (problem.pool->pieces.empty()) return {};
@@ -42,7 +151,16 @@ Naming name_pool_fault(const kda::Problem& problem, const PoolOutput& output) {
       candidates.push_back({fault.name, fault.what, [&with, &fault] { return with(fault); }});
   Naming naming;
   naming.tried = candidates.size();
+  const Left got_left{units[0].got, units[1].got}, right_left{units[0].right, units[1].right};
   rank(units, candidates, {.least_explained = 0.8, .least_near = 0.6, .hardly_less = 0.001}, 1, naming);
+  if (naming.causes.empty()) {
+    const auto left = [&](const PoolFault& fault) {
+      UnitValues answer = with(fault);
+      return Left{std::move(answer[0]), std::move(answer[1])};
+    };
+    if (std::optional<Cause> cause = Displaced(*problem.pool, output, got_left, right_left).cause(left))
+      naming.causes.push_back(std::move(*cause));
+  }
   return naming;
 }
 

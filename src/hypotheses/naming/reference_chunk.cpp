@@ -260,6 +260,8 @@ class ChunkGradient {
   bool is(Term term, TermFault change) const { return reading_.term == term && reading_.change == change; }
   /// What a term is multiplied by.
   double factor(Term term) const { return reading_.term == term ? factor_of(reading_.change, scale_) : 1; }
+  /// Not what is summed over it.
+  bool tail_is_lost() const { return fault_ == BackwardFault::tail_decay_lost && c_.n < chunk_size_; }
   bool decays(Term term) const { return !is(term, TermFault::undecayed); }
   /// beta, where a term has it.
   double weight(Term term, std::size_t row) const {
@@ -282,11 +284,10 @@ class ChunkGradient {
                     return scale_ * factor(Term::dq_state) *
                            (decays(Term::dq_state) ? c_.from_start(i, x) : 1);
                   });
-    const bool tail_is_lost = fault_ == BackwardFault::tail_decay_lost && c_.n < chunk_size_;
     k_ = weighted(product(fault_ == BackwardFault::writes_unerased ? c_.u : c_.v_new,
                           transposed(fault_ == BackwardFault::gradient_before ? entering : dh_)),
                   [&](std::size_t i, std::size_t x) {
-                    const double decay = tail_is_lost ? numeric::exp(-c_.G(i, x)) : c_.to_end(i, x);
+                    const double decay = tail_is_lost() ? numeric::exp(-c_.G(i, x)) : c_.to_end(i, x);
                     return factor(Term::dk_state) * (decays(Term::dk_state) ? decay : 1);
                   });
     const Matrix dw = scaled(Term::dw, product(dv, transposed(c_.h)), -1);
@@ -322,7 +323,9 @@ class ChunkGradient {
       for (std::size_t x = 0; x < c_.K; ++x) {
         const double raised = c_.raised(i, x);
         beta_[i] += of_w * dkb(i, x) * (decays(Term::dbeta_w) ? raised : c_.k(i, x));
-        if (last < c_.n) G_(last, x) += factor(Term::dGn_keys) * c_.k(i, x) * k_(i, x);
+        if (last < c_.n)
+          G_(last, x) +=
+              factor(Term::dGn_keys) * c_.k(i, x) * k_(i, x) * (tail_is_lost() ? c_.to_end_from_start(x) : 1);
         G_(i, x) += difference(factor(Term::dG_query) * c_.q(i, x) * q_(i, x),
                                factor(Term::dG_key) * c_.k(i, x) * k_(i, x)) +
                     factor(Term::dG_w) * c_.beta[i] * raised * dkb(i, x);
