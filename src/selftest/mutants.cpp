@@ -328,7 +328,7 @@ std::vector<Subject> mutants_at_floors(std::string_view regime,
           std::make_shared<const Site>(regime, dtype, tensor, is_wanted, threads, memory_budget);
       for (std::size_t i = 0; i < site->power.faults.size(); ++i) {
         const engine::PlacePower& place = site->power.faults[i];
-        const double floor = std::min(place.by_twins.value_or(HUGE_VAL), place.by_limits.value_or(HUGE_VAL));
+        const double floor = place.by_both.value_or(place.by_limits.value_or(HUGE_VAL));
         if (floor < least_floor || floor > most_floor) continue;
         for (const double factor : {2.0, 0.5}) {
           const double share = factor * floor;

@@ -165,6 +165,70 @@ TEST_CASE("run says where an output is wrong", "[engine][faults]") {
              ContainsSubstring("sequence 2 alone, head 1 alone; rms_ratio "));
 }
 
+TEST_CASE("run says where what stands in a wrong place belongs", "[engine][faults]") {
+  test::ProblemSpec spec;
+  spec.T = 90, spec.H = spec.HV = 3, spec.K = 16, spec.V = 48, spec.cu_seqlens = {0, 30, 60, 90};
+  const kda::Problem packed = test::make_problem(spec);
+  const std::size_t width = 48, row = 3 * width, state = 16 * width;
+  const auto moved = [](Tensor& tensor, std::size_t to, std::size_t from, std::size_t count) {
+    const Tensor before = tensor.clone();
+    for (std::size_t i = 0; i < count; ++i) tensor.set(to + i, before.value(from + i));
+  };
+  CHECK_THAT(reason_of(packed,
+                       [&](Tensor& o, Tensor&) {
+                         for (std::size_t t = 0; t < 90; ++t) moved(o, t * row + 2 * width, t * row, width);
+                       }),
+             ContainsSubstring("head 2 alone: head 2 has what belongs to head 0"));
+  CHECK_THAT(
+      reason_of(packed, [&](Tensor&, Tensor& final) { moved(final, 6 * state, 3 * state, 3 * state); }),
+      ContainsSubstring("sequence 2 alone: sequence 2 has what belongs to sequence 1"));
+  CHECK_THAT(reason_of(packed,
+                       [&](Tensor& o, Tensor&) {
+                         for (std::size_t i = 0; i < 90 * 3; ++i) moved(o, i * width + 32, i * width, 16);
+                       }),
+             ContainsSubstring("columns 32..47 alone: what is there belongs 32 columns earlier"));
+  CHECK_THAT(reason_of(packed, [&](Tensor& o, Tensor&) { moved(o, 0, row, 29 * row); }),
+             ContainsSubstring("what is there belongs 1 token later"));
+  // Nothing is said of noise.
+  const std::string noise = reason_of(packed, [](Tensor& o, Tensor&) {
+    for (std::size_t i = 0; i < o.size(); ++i) o.set(i, o.value(i) + (i % 7 < 3 ? 1 : -1));
+  });
+  CHECK(noise.find("belongs") == std::string::npos);
+}
+
+TEST_CASE("run names what a kernel of a pool computes wrongly, and slots that no rule gives",
+          "[engine][faults][pool]") {
+  const kda::Problem problem = test::make_pool_problem(test::draft_spec(), test::draft_table(), 20);
+  const auto reasons = [&](const kda::Tensors& call) {
+    const TemporaryFixture file(problem, {&call.at("o"), &call.at("state_pool")},
+                                numeric::ComputeFormat::fp32, "pool");
+    plan::Request request = test::request_for({file.path});
+    request.selection.variants = plan::Names{};
+    std::string all;
+    const report::Document document = test::ran(request);
+    for (const report::TensorResult& tensor : document.cases.at(0).tensors) all += tensor.reason + "\n";
+    return all;
+  };
+  kda::Problem misread = test::make_pool_problem(test::draft_spec(), test::draft_table(), 20);
+  misread.options.scale = 1;
+  CHECK_THAT(reasons(test::pool_answer(misread)), ContainsSubstring("(scale_missing): 100.0 % explained"));
+
+  const auto with = [&](const hypotheses::PoolFault& fault) {
+    kda::Answer answer =
+        hypotheses::with_pool_fault(fault, problem, test::default_options(problem, "recurrent", DType::fp32));
+    return reasons(kda::of_call(*problem.pool, kda::by_name(std::move(answer))));
+  };
+  CHECK_THAT(with({.slots =
+                       [](const kda::PoolCall&, hypotheses::PoolFault::Pieces& pieces) {
+                         for (kda::PoolPiece& piece : pieces) piece.from = 10;
+                       }}),
+             ContainsSubstring("request 0 reads slot 10, not slot 9, "));
+  CHECK_THAT(
+      with({.slots = [](const kda::PoolCall&,
+                        hypotheses::PoolFault::Pieces& pieces) { std::swap(pieces[1].to, pieces[2].to); }}),
+      ContainsSubstring("has the state that belongs in slot") && ContainsSubstring("(other_slot_stored)"));
+}
+
 TEST_CASE("run names the fault of a call on a pool", "[engine][faults][pool]") {
   const kda::Problem problem = test::make_pool_problem(test::draft_spec(), test::draft_table(), 20);
   for (const char* const name : {"accepted_ignored", "one_accepted_more", "pool_in_bf16"}) {

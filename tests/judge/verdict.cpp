@@ -308,6 +308,23 @@ TEST_CASE("the worst verdict decides, and none is inconclusive", "[verdict]") {
   CHECK(worst_of({}) == Verdict::inconclusive);
 }
 
+TEST_CASE("elements of gradients fail in fp32 but where chunks cancel and twins agree", "[verdict]") {
+  const auto verdict = [](bool chunks_cancel, double twins) {
+    Measures m = measured({1, 2}, {1, 2});
+    m.elements = m.finite = 10000, m.differing = 1;
+    m.has_magnitude = true, m.scaled_ulp.value = 1e6;
+    Evidence evidence;
+    evidence.backward = true, evidence.chunks_cancel = chunks_cancel, evidence.computation_is_known = true;
+    evidence.compute = numeric::ComputeFormat::fp32;
+    evidence.twins.emplace().ratio = twins;
+    return judge::judge(m, {{"rms_ratio", 0.01, "derived"}, {"scaled_ulp", 100, "derived"}}, evidence)
+        .verdict;
+  };
+  CHECK(verdict(false, 0.5) == Verdict::fail);
+  CHECK(verdict(true, 0.5) == Verdict::pass);
+  CHECK(verdict(true, 2) == Verdict::fail);
+}
+
 TEST_CASE("derived limits follow the operands of the products", "[limits]") {
   const auto alone = [&](ComputeFormat compute, DType storage, Form form) {
     return derived_limits({compute, storage, units_lost(compute, form, 4, 10)});

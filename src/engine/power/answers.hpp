@@ -53,6 +53,7 @@ class PowerAnswers {
                std::size_t memory_budget);
 
   const HealthyKernel& kernel() const { return kernel_; }
+  bool has_twins() const { return kernel_.twins.size() - kernel_.stable >= judge::fewest_twins; }
   const std::string& name() const { return tensor_; }
   /// In `places` of each (faults.hpp).
   std::vector<Fault> faults(std::size_t places = 3) const;

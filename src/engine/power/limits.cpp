@@ -55,13 +55,13 @@ PowerOfLimits::PowerOfLimits(const PowerAnswers& answers, const ExactTensor& exa
 
 double PowerOfLimits::rms_ratio() const { return truth_ > 0 ? std::sqrt(errors_ / truth_) : 0; }
 
-std::optional<double> PowerOfLimits::least(const Fault& fault) const {
+std::optional<double> PowerOfLimits::least(const Fault& fault, double times_ulp_limit) const {
   double along = 0, squares = 0, least = HUGE_VAL;
   for (std::size_t head = 0; head < layout_.heads; ++head)
     over(head, &fault, [&](double e, double d, double, double unit) {
       along += e * d, squares += d * d;
       const double towards = d > 0 ? e : -e;
-      if (d != 0) least = std::min(least, (ulp_limit_ * unit - towards) / std::fabs(d));
+      if (d != 0) least = std::min(least, (times_ulp_limit * ulp_limit_ * unit - towards) / std::fabs(d));
     });
   // errors + 2 share along + share^2 squares = limit^2 truth
   const double room = rms_limit_ * rms_limit_ * truth_ - errors_;

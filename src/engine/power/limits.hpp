@@ -32,8 +32,8 @@ class PowerOfLimits {
   double rms_ratio() const;
   double scaled_ulp() const { return scaled_ulp_; }
 
-  /// The least share that breaks a limit; none where no share does.
-  std::optional<double> least(const Fault& fault) const;
+  /// The least share that breaks a limit, that on single elements by so much; none where no share does.
+  std::optional<double> least(const Fault& fault, double times_ulp_limit = 1) const;
 
  private:
   template <class Use>

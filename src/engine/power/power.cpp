@@ -146,9 +146,16 @@ Power power_of(const kda::Problem& problem, const PowerAnswers& answers, const s
   if (!power.is_finite) return power;
   power.healthy_rms_ratio = limits.rms_ratio(), power.healthy_scaled_ulp = limits.scaled_ulp();
   for (const Fault& fault : faults) power.faults.push_back({fault.row, fault.place, {}, limits.least(fault)});
-  if (kernel.twins.size() - kernel.stable >= judge::fewest_twins) {
+  if (answers.has_twins()) {
     power.twins = kernel.twins.size() - kernel.stable;
     by_twins(power, faults, answers, exact.values);
+    for (std::size_t i = 0; i < faults.size(); ++i) {
+      PlacePower& place = power.faults[i];
+      const double least =
+          std::min(place.by_twins.value_or(HUGE_VAL),
+                   limits.least(faults[i], judge::verdict_constants.margin).value_or(HUGE_VAL));
+      if (std::isfinite(least)) place.by_both = least;
+    }
   }
   return power;
 }

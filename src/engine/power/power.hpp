@@ -18,8 +18,10 @@ struct PlacePower {
   std::string place;
   std::optional<double> by_twins = {};   ///< none: not seen, however large; or there are no twins
   std::optional<double> by_limits = {};  ///< none: not seen, however large
-  std::string named = {};                ///< where three times the least is found, or the fault itself
-  bool is_named = false;                 ///< that is where it is
+  /// By either, where twins excuse single elements up to the margin.
+  std::optional<double> by_both = {};
+  std::string named = {};  ///< where three times the least is found, or the fault itself
+  bool is_named = false;   ///< that is where it is
 };
 
 struct Power {

@@ -23,12 +23,10 @@ double power_of_two(double x) { return numeric::exp2(x); }
 bool has_wide_initial_state(const Problem& p) {
   return has_initial_state(p) && numeric::format_of(p.initial_state->dtype()).bytes > 2;
 }
-bool has_initial_states(const Problem& p) { return has_initial_state(p) && p.sequences().size() > 1; }
 bool has_chunk_form(const Problem& p) {
   return has_chunks(p) && p.dimensions().strength == kda::Strength::head;
 }
 bool has_channels(const Problem& p) { return p.dimensions().K > 16; }
-bool has_bias(const Problem& p) { return has_gate(p) && p.dt_bias.has_value(); }
 bool has_bounded_bias(const Problem& p) { return has_lower_bound(p) && p.dt_bias && p.A_log; }
 bool has_amplitudes_of_groups(const Problem& p) { return has_A_log(p) && has_groups(p); }
 bool has_unusual_bound(const Problem& p) {

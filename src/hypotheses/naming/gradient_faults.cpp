@@ -113,8 +113,6 @@ std::string meaning_of(const TermRow& row, TermFault change) {
 bool has_state_gradient(const Problem& p) { return p.state_gradient.has_value(); }
 bool has_state_gradients(const Problem& p) { return has_state_gradient(p) && p.sequences().size() > 1; }
 bool has_gradients_of_heads(const Problem& p) { return has_state_gradient(p) && has_heads(p); }
-bool has_initial_gradients(const Problem& p) { return has_initial_state(p) && p.sequences().size() > 1; }
-bool has_bias(const Problem& p) { return has_gate(p) && p.dt_bias.has_value(); }
 bool has_bias_layout(const Problem& p) { return has_bias(p) && has_heads(p); }
 bool has_bias_of_rows(const Problem& p) { return has_bias(p) && p.sequences().size() > 1; }
 bool has_amplitudes(const Problem& p) { return has_A_log(p) && has_heads(p); }
@@ -125,41 +123,39 @@ bool has_amplitude_of_groups(const Problem& p) { return has_A_log(p) && has_grou
 bool has_softplus_A(const Problem& p) { return has_softplus(p) && p.A_log.has_value(); }
 bool has_bounded_A(const Problem& p) { return has_lower_bound(p) && p.A_log.has_value(); }
 bool has_softplus_bias(const Problem& p) { return has_softplus(p) && p.dt_bias.has_value(); }
-bool has_bounded_bias(const Problem& p) { return has_lower_bound(p) && p.dt_bias.has_value(); }
+bool has_bias_of_bound(const Problem& p) { return has_lower_bound(p) && p.dt_bias.has_value(); }
 bool has_sigmoid(const Problem& p) { return p.options.beta_sigmoid; }
 bool has_doubled_sigmoid(const Problem& p) { return has_sigmoid(p) && p.options.allow_neg_eigval; }
 
-using Reading = GradientReading;
-
 template <auto field, auto value>
-void put(Reading& reading) {
+void put(GradientReading& reading) {
   reading.*field = value;
 }
 template <BackwardFault fault>
-void put_fault(Reading& reading) {
+void put_fault(GradientReading& reading) {
   reading.fault = fault;
 }
 template <auto row>
-void of_both(Reading& reading) {
+void of_both(GradientReading& reading) {
   reading.query_norm = reading.key_norm = row;
 }
 template <GroupSum sum>
-void of_groups(Reading& reading) {
+void of_groups(GradientReading& reading) {
   reading.query_groups = reading.key_groups = sum;
 }
 template <auto counts>
-void of_sums(Reading& reading) {
+void of_sums(GradientReading& reading) {
   reading.counts_for_amplitude = reading.counts_for_bias = counts;
 }
 
 // dx = a dy - b (dy . y) y
-constexpr Reading::Norm dropped(double, double) { return {1, 0}; }
-constexpr Reading::Norm not_projected(double r, double) { return {r, 0}; }
-constexpr Reading::Norm not_divided(double, double) { return {1, 1}; }
-constexpr Reading::Norm by_mean(double r, double K) { return {r, r / K}; }
-constexpr Reading::Norm other_sign(double r, double) { return {r, -r}; }
-constexpr Reading::Norm along_rows(double r, double) { return {r, 1}; }
-constexpr Reading::Norm divided_twice(double r, double) { return {r, r * r}; }
+constexpr GradientReading::Norm dropped(double, double) { return {1, 0}; }
+constexpr GradientReading::Norm not_projected(double r, double) { return {r, 0}; }
+constexpr GradientReading::Norm not_divided(double, double) { return {1, 1}; }
+constexpr GradientReading::Norm by_mean(double r, double K) { return {r, r / K}; }
+constexpr GradientReading::Norm other_sign(double r, double) { return {r, -r}; }
+constexpr GradientReading::Norm along_rows(double r, double) { return {r, 1}; }
+constexpr GradientReading::Norm divided_twice(double r, double) { return {r, r * r}; }
 
 double bounded_slope(const Slope& s, double of) { return s.bound * sigmoid(of) * sigmoid(-of); }
 /// s (1 - s) in fp32
@@ -177,32 +173,33 @@ bool is_of_last_sequence(const Summand& one) { return one.sequence + 1 == one.se
 bool is_of_whole_chunk(const Summand& one) {
   return one.token < one.length / one.chunk_size * one.chunk_size;
 }
-template <std::size_t rows>
 bool is_of_whole_tile(const Summand& one) {
+  constexpr std::size_t rows = 32;
   return one.token < one.length / rows * rows;
 }
 bool is_of_first_channels(const Summand& one) { return 2 * one.channel < one.channels; }
 
 const std::vector<GradientFault>& other_faults() {
   using enum BackwardFault;
-  static const std::vector<GradientFault> list{
+  static const std::vector<GradientFault> rows{
       // q and k.
       {"norm_dropped", "dq and dk are those of the normalised rows", has_norm, of_both<&dropped>},
       {"query_norm_dropped", "dq is that of the normalised rows", has_norm,
-       put<&Reading::query_norm, &dropped>},
-      {"key_norm_dropped", "dk is that of the normalised rows", has_norm, put<&Reading::key_norm, &dropped>},
+       put<&GradientReading::query_norm, &dropped>},
+      {"key_norm_dropped", "dk is that of the normalised rows", has_norm,
+       put<&GradientReading::key_norm, &dropped>},
       {"norm_not_projected", "dq and dk are divided by the norm and not projected", has_norm,
        of_both<&not_projected>},
       {"query_not_projected", "dq is divided by the norm and not projected", has_norm,
-       put<&Reading::query_norm, &not_projected>},
+       put<&GradientReading::query_norm, &not_projected>},
       {"key_not_projected", "dk is divided by the norm and not projected", has_norm,
-       put<&Reading::key_norm, &not_projected>},
+       put<&GradientReading::key_norm, &not_projected>},
       {"norm_not_divided", "dq and dk are projected and not divided by the norm", has_norm,
        of_both<&not_divided>},
       {"query_not_divided", "dq is projected and not divided by the norm", has_norm,
-       put<&Reading::query_norm, &not_divided>},
+       put<&GradientReading::query_norm, &not_divided>},
       {"key_not_divided", "dk is projected and not divided by the norm", has_norm,
-       put<&Reading::key_norm, &not_divided>},
+       put<&GradientReading::key_norm, &not_divided>},
       {"norm_by_mean", "the norm of q and k is differentiated with a mean for the sum, as an RMS norm",
        has_norm, of_both<&by_mean>},
       {"norm_sign", "dq and dk have the projection with the other sign", has_norm, of_both<&other_sign>},
@@ -213,17 +210,18 @@ const std::vector<GradientFault>& other_faults() {
       {"last_of_group", "dq and dk are those of one value head, not the sum over its group", has_groups,
        of_groups<GroupSum::last>},
       {"query_last_of_group", "dq is that of one value head, not the sum over its group", has_groups,
-       put<&Reading::query_groups, GroupSum::last>},
+       put<&GradientReading::query_groups, GroupSum::last>},
       {"key_last_of_group", "dk is that of one value head, not the sum over its group", has_groups,
-       put<&Reading::key_groups, GroupSum::last>},
+       put<&GradientReading::key_groups, GroupSum::last>},
       {"mean_of_group", "dq and dk are the mean over a group, not its sum", has_groups,
        of_groups<GroupSum::mean>},
       {"groups_interleaved", "dq and dk of head h are summed over value heads h mod H, not h HV / H ...",
        has_groups, of_groups<GroupSum::interleaved>},
       {"group_sum_in_bf16", "the sums of dq and dk over a group are rounded to bf16", has_groups,
        of_groups<GroupSum::in_bf16>},
-      {"unscaled_query", "dq lacks the scale", always, put<&Reading::query_factor_of_scale, -1>},
-      {"query_scaled_twice", "dq has the scale twice", always, put<&Reading::query_factor_of_scale, 1>},
+      {"unscaled_query", "dq lacks the scale", always, put<&GradientReading::query_factor_of_scale, -1>},
+      {"query_scaled_twice", "dq has the scale twice", always,
+       put<&GradientReading::query_factor_of_scale, 1>},
       // In chunks.
       {"inclusive_mask", "dAkk has the diagonal, too", always, put_fault<inclusive_mask>},
       {"scores_strict", "dAqk lacks its diagonal", always, put_fault<scores_strict>},
@@ -235,7 +233,7 @@ const std::vector<GradientFault>& other_faults() {
       {"value_not_transposed", "dvb is A dv, not A^T dv", always, put_fault<value_not_transposed>},
       {"key_not_transposed", "dkb is A dw, not A^T dw", always, put_fault<key_not_transposed>},
       {"value_unsolved", "dv is that of v_new, without A^T and beta", always, put_fault<value_unsolved>},
-      {"write_strength_lost", "dv lacks beta", always, put<&Reading::write_strength_lost, true>},
+      {"write_strength_lost", "dv lacks beta", always, put<&GradientReading::write_strength_lost, true>},
       {"local_masked", "what o gives dv lacks its own token, and so does all that follows from it", always,
        put_fault<local_masked>},
       {"value_masked", "dv lacks what o of its own token adds to it", always, put_fault<value_masked>},
@@ -255,7 +253,7 @@ const std::vector<GradientFault>& other_faults() {
       {"last_row_first",
        "what the decay of the state adds to dg is in the first row of a chunk, not its last", has_chunks,
        put_fault<last_row_first>},
-      {"gradient_late", "dg is a token late", always, put<&Reading::late, true>},
+      {"gradient_late", "dg is a token late", always, put<&GradientReading::late, true>},
       {"gradient_not_cumulated", "dg lacks its sum to the end of the chunk", has_chunks,
        put_fault<not_cumulated>},
       {"cumulated_late", "the sum of dg to the end of the chunk lacks the token's own", has_chunks,
@@ -270,15 +268,15 @@ const std::vector<GradientFault>& other_faults() {
        put_fault<cumulated_in_bf16>},
       // The gradient of the state.
       {"state_gradient_lost", "dht is not read", has_state_gradient,
-       put<&Reading::state_gradient, StateGradientOf::nobody>},
+       put<&GradientReading::state_gradient, StateGradientOf::nobody>},
       {"first_state_gradient", "dht of sequence 0 is read for all", has_state_gradients,
-       put<&Reading::state_gradient, StateGradientOf::first_sequence>},
+       put<&GradientReading::state_gradient, StateGradientOf::first_sequence>},
       {"last_state_gradient", "dht is read for the last sequence alone", has_state_gradients,
-       put<&Reading::state_gradient, StateGradientOf::last_alone>},
+       put<&GradientReading::state_gradient, StateGradientOf::last_alone>},
       {"state_gradient_of_next_head", "dht of the next head is read", has_gradients_of_heads,
-       put<&Reading::state_gradient, StateGradientOf::next_head>},
+       put<&GradientReading::state_gradient, StateGradientOf::next_head>},
       {"state_gradient_goes_on", "the gradient of the state goes on from the sequence behind", has_sequences,
-       put<&Reading::state_gradient, StateGradientOf::with_next>},
+       put<&GradientReading::state_gradient, StateGradientOf::with_next>},
       {"chunks_apart", "the gradient of the state does not reach the chunk before", has_chunks,
        put_fault<chunks_apart>},
       {"tail_carry_lost", "the gradient of the state does not decay through a shorter last chunk", has_chunks,
@@ -290,116 +288,121 @@ const std::vector<GradientFault>& other_faults() {
       {"gradient_carried_in_bf16", "the gradient of the state is rounded to bf16 before each chunk",
        has_chunks, put_fault<carry_in_bf16>},
       {"first_head_decay", "the gradient of the state decays from chunk to chunk by the gates of head 0",
-       has_heads, put<&Reading::first_head_decay, true>},
+       has_heads, put<&GradientReading::first_head_decay, true>},
       {"prediction_of_scores", "the gradient of the state has w^T dv_local, not w^T dv", has_chunks,
        put_fault<prediction_of_scores>},
       {"states_from_zero", "states are computed again without the initial state", has_initial_state,
-       put<&Reading::states_from_zero, true>},
+       put<&GradientReading::states_from_zero, true>},
       {"state_behind", "dq reads the state that leaves its chunk", has_chunks, put_fault<state_behind>},
       {"gradient_before", "dk reads the gradient of the state that enters its chunk", has_chunks,
        put_fault<gradient_before>},
       {"initial_gradient_early", "dinitial_state is the gradient of the state behind the first chunk",
        has_initial_state, put_fault<early_initial>},
       {"initial_gradient_transposed", "dinitial_state is in the other layout (K and V swapped)",
-       has_initial_state, put<&Reading::initial_transposed, true>},
-      {"initial_gradients_reversed", "dinitial_state has the sequences in reverse order",
-       has_initial_gradients, put<&Reading::initial_reversed, true>},
-      {"initial_gradient_of_first", "dinitial_state is written for sequence 0 alone", has_initial_gradients,
-       put<&Reading::initial_of_first, true>},
+       has_initial_state, put<&GradientReading::initial_transposed, true>},
+      {"initial_gradients_reversed", "dinitial_state has the sequences in reverse order", has_initial_states,
+       put<&GradientReading::initial_reversed, true>},
+      {"initial_gradient_of_first", "dinitial_state is written for sequence 0 alone", has_initial_states,
+       put<&GradientReading::initial_of_first, true>},
       // The gate, and its parameters.
       {"base_two", "dg is that of a gate in powers of two", always,
-       put<&Reading::gate_unit, std::numbers::log2e>},
+       put<&GradientReading::gate_unit, std::numbers::log2e>},
       {"gate_of_next_head", "the derivative of the gate takes A_log and dt_bias of another head",
-       has_amplitudes, put<&Reading::gate_of_next_head, true>},
+       has_amplitudes, put<&GradientReading::gate_of_next_head, true>},
       {"slope_lost", "dg and ddt_bias lack the derivative of the gate", has_gate,
-       [](Reading& r) {
+       [](GradientReading& r) {
          r.slope = [](const Slope&) { return 1.0; };
          r.amplitude = &right_amplitude;
        }},
       {"slope_sign", "the derivative of the gate has the other sign", has_gate,
-       [](Reading& r) { r.slope = [](const Slope& s) { return -right_slope(s); }; }},
+       [](GradientReading& r) { r.slope = [](const Slope& s) { return -right_slope(s); }; }},
       {"slope_without_A", "the derivative of the gate lacks exp(A_log)", has_A_log,
-       [](Reading& r) { r.slope = [](const Slope& s) { return right_slope(s) / s.A; }; }},
+       [](GradientReading& r) { r.slope = [](const Slope& s) { return right_slope(s) / s.A; }; }},
       {"slope_not_raised", "the derivative of the gate has A_log, not exp(A_log)", has_A_log,
-       [](Reading& r) { r.slope = [](const Slope& s) { return right_slope(s) / s.A * s.A_log; }; }},
+       [](GradientReading& r) { r.slope = [](const Slope& s) { return right_slope(s) / s.A * s.A_log; }; }},
       {"slope_of_softplus", "the derivative of the gate is softplus itself, not its derivative", has_softplus,
-       [](Reading& r) { r.slope = [](const Slope& s) { return s.gate; }; }},
+       [](GradientReading& r) { r.slope = [](const Slope& s) { return s.gate; }; }},
       {"slope_without_bias", "the derivative of softplus is taken without dt_bias", has_softplus_bias,
-       [](Reading& r) { r.slope = [](const Slope& s) { return -s.A * sigmoid(s.x); }; }},
-      {"bounded_slope_without_bias", "the derivative of the gate is taken without dt_bias", has_bounded_bias,
-       [](Reading& r) { r.slope = [](const Slope& s) { return s.A * bounded_slope(s, s.A * s.x); }; }},
+       [](GradientReading& r) { r.slope = [](const Slope& s) { return -s.A * sigmoid(s.x); }; }},
+      {"bounded_slope_without_bias", "the derivative of the gate is taken without dt_bias", has_bias_of_bound,
+       [](GradientReading& r) {
+         r.slope = [](const Slope& s) { return s.A * bounded_slope(s, s.A * s.x); };
+       }},
       {"sigmoid_lost", "the derivative of a saturated gate is s (1 - s) in fp32", has_lower_bound,
-       put<&Reading::slope, &slope_in_fp32>},
+       put<&GradientReading::slope, &slope_in_fp32>},
       {"slope_without_bound", "the derivative of the gate lacks lower_bound", has_lower_bound,
-       [](Reading& r) { r.slope = [](const Slope& s) { return right_slope(s) / s.bound; }; }},
+       [](GradientReading& r) { r.slope = [](const Slope& s) { return right_slope(s) / s.bound; }; }},
       {"slope_of_sigmoid", "the derivative of the gate is s, not s (1 - s)", has_lower_bound,
-       [](Reading& r) { r.slope = [](const Slope& s) { return s.A * s.bound * sigmoid(s.A * s.y); }; }},
+       [](GradientReading& r) {
+         r.slope = [](const Slope& s) { return s.A * s.bound * sigmoid(s.A * s.y); };
+       }},
       {"slope_at_argument", "the derivative of the gate is taken at x, not at exp(A_log) x", has_bounded_A,
-       [](Reading& r) { r.slope = [](const Slope& s) { return s.A * bounded_slope(s, s.y); }; }},
+       [](GradientReading& r) { r.slope = [](const Slope& s) { return s.A * bounded_slope(s, s.y); }; }},
       {"slope_of_gate", "the derivative of the gate is g (1 - g), g the log decay", has_lower_bound,
-       [](Reading& r) { r.slope = [](const Slope& s) { return s.A * s.gate * (1 - s.gate); }; }},
+       [](GradientReading& r) { r.slope = [](const Slope& s) { return s.A * s.gate * (1 - s.gate); }; }},
       {"amplitude_not_raised", "dA_log lacks exp(A_log)", has_A_log,
-       [](Reading& r) { r.amplitude = [](const Slope& s) { return right_amplitude(s) / s.A; }; }},
+       [](GradientReading& r) { r.amplitude = [](const Slope& s) { return right_amplitude(s) / s.A; }; }},
       {"amplitude_sign", "dA_log has the other sign", has_A_log,
-       [](Reading& r) { r.amplitude = [](const Slope& s) { return -right_amplitude(s); }; }},
+       [](GradientReading& r) { r.amplitude = [](const Slope& s) { return -right_amplitude(s); }; }},
       {"amplitude_of_mean", "dA_log is the mean over channels, not the sum", has_A_log,
-       [](Reading& r) { r.amplitude = [](const Slope& s) { return right_amplitude(s) / s.channels; }; }},
+       [](GradientReading& r) {
+         r.amplitude = [](const Slope& s) { return right_amplitude(s) / s.channels; };
+       }},
       {"amplitude_by_slope", "dA_log takes the derivative of softplus for softplus", has_softplus_A,
-       [](Reading& r) { r.amplitude = [](const Slope& s) { return -s.A * sigmoid(s.y); }; }},
+       [](GradientReading& r) { r.amplitude = [](const Slope& s) { return -s.A * sigmoid(s.y); }; }},
       {"amplitude_without_argument", "dA_log lacks the gate's argument", has_bounded_A,
-       [](Reading& r) { r.amplitude = [](const Slope& s) { return right_slope(s); }; }},
-      {"amplitude_without_bias", "dA_log has the gate's argument without dt_bias", has_bounded_bias,
-       [](Reading& r) { r.amplitude = [](const Slope& s) { return s.x * right_slope(s); }; }},
+       [](GradientReading& r) { r.amplitude = [](const Slope& s) { return right_slope(s); }; }},
+      {"amplitude_without_bias", "dA_log has the gate's argument without dt_bias", has_bias_of_bound,
+       [](GradientReading& r) { r.amplitude = [](const Slope& s) { return s.x * right_slope(s); }; }},
       {"amplitude_of_group", "dA_log is summed over a group of value heads", has_amplitude_of_groups,
-       put<&Reading::amplitude_of_group, true>},
+       put<&GradientReading::amplitude_of_group, true>},
       {"amplitude_of_first_channels", "dA_log is summed over the first half of the channels", has_A_log,
-       put<&Reading::counts_for_amplitude, &is_of_first_channels>},
+       put<&GradientReading::counts_for_amplitude, &is_of_first_channels>},
       {"first_row_summed", "dA_log is the sum of batch row 0 alone", has_amplitude_of_batch,
-       put<&Reading::counts_for_amplitude, &is_of_first_row>},
+       put<&GradientReading::counts_for_amplitude, &is_of_first_row>},
       {"bias_of_first_row", "ddt_bias is the sum of batch row 0 alone", has_bias_of_batch,
-       put<&Reading::counts_for_bias, &is_of_first_row>},
+       put<&GradientReading::counts_for_bias, &is_of_first_row>},
       {"last_sequence_summed", "dA_log is the sum of the last sequence alone", has_amplitude_of_rows,
-       put<&Reading::counts_for_amplitude, &is_of_last_sequence>},
+       put<&GradientReading::counts_for_amplitude, &is_of_last_sequence>},
       {"bias_of_last_sequence", "ddt_bias is the sum of the last sequence alone", has_bias_of_rows,
-       put<&Reading::counts_for_bias, &is_of_last_sequence>},
+       put<&GradientReading::counts_for_bias, &is_of_last_sequence>},
       {"tail_not_summed", "dA_log and ddt_bias lack the rows of a shorter last chunk", has_gate,
        of_sums<&is_of_whole_chunk>},
       {"tiles_of_32_summed", "dA_log and ddt_bias lack the rows of a shorter last tile of 32", has_gate,
-       of_sums<&is_of_whole_tile<32>>},
-      {"tiles_of_16_summed", "dA_log and ddt_bias lack the rows of a shorter last tile of 16", has_gate,
-       of_sums<&is_of_whole_tile<16>>},
-      {"amplitude_in_tiles_of_32", "dA_log lacks the rows of a shorter last tile of 32", has_A_log,
-       put<&Reading::counts_for_amplitude, &is_of_whole_tile<32>>},
-      {"bias_in_tiles_of_32", "ddt_bias lacks the rows of a shorter last tile of 32", has_bias,
-       put<&Reading::counts_for_bias, &is_of_whole_tile<32>>},
+       of_sums<&is_of_whole_tile>},
       {"bias_by_channel", "ddt_bias is in the other layout", has_bias_layout,
-       put<&Reading::bias_by_channel, true>},
-      {"bias_of_heads", "ddt_bias is summed over heads", has_bias_layout, put<&Reading::bias_of_heads, true>},
+       put<&GradientReading::bias_by_channel, true>},
+      {"bias_of_heads", "ddt_bias is summed over heads", has_bias_layout,
+       put<&GradientReading::bias_of_heads, true>},
       {"bias_without_slope", "ddt_bias lacks the derivative of the gate", has_bias,
-       [](Reading& r) { r.bias = [](const Slope&) { return 1.0; }; }},
+       [](GradientReading& r) { r.bias = [](const Slope&) { return 1.0; }; }},
       {"bias_doubled", "ddt_bias is doubled", has_bias,
-       [](Reading& r) { r.bias = [](const Slope& s) { return 2 * right_slope(s); }; }},
+       [](GradientReading& r) { r.bias = [](const Slope& s) { return 2 * right_slope(s); }; }},
       // beta.
       {"sigmoid_slope_lost", "dbeta lacks the derivative of the sigmoid", has_sigmoid,
-       [](Reading& r) { r.sigmoid_slope = [](double, double) { return 1.0; }; }},
+       [](GradientReading& r) { r.sigmoid_slope = [](double, double) { return 1.0; }; }},
       {"sigmoid_slope_raw", "the derivative of the sigmoid is x (1 - x), x its argument", has_sigmoid,
-       [](Reading& r) { r.sigmoid_slope = [](double x, double most) { return most * x * (1 - x); }; }},
+       [](GradientReading& r) {
+         r.sigmoid_slope = [](double x, double most) { return most * x * (1 - x); };
+       }},
       {"sigmoid_slope_not_doubled", "the derivative of the sigmoid lacks the factor 2 of allow_neg_eigval",
        has_doubled_sigmoid,
-       [](Reading& r) { r.sigmoid_slope = [](double x, double) { return sigmoid(x) * sigmoid(-x); }; }},
+       [](GradientReading& r) {
+         r.sigmoid_slope = [](double x, double) { return sigmoid(x) * sigmoid(-x); };
+       }},
       {"sigmoid_slope_of_beta", "the derivative of the sigmoid is beta (1 - beta), beta doubled",
        has_doubled_sigmoid,
-       [](Reading& r) {
+       [](GradientReading& r) {
          r.sigmoid_slope = [](double x, double most) { return most * sigmoid(x) * (1 - most * sigmoid(x)); };
        }},
       {"sigmoid_for_slope", "the derivative of the sigmoid is the sigmoid itself", has_sigmoid,
-       [](Reading& r) { r.sigmoid_slope = [](double x, double most) { return most * sigmoid(x); }; }},
+       [](GradientReading& r) { r.sigmoid_slope = [](double x, double most) { return most * sigmoid(x); }; }},
       {"sigmoid_slope_twice", "dbeta has the derivative of the sigmoid twice", has_sigmoid,
-       [](Reading& r) {
+       [](GradientReading& r) {
          r.sigmoid_slope = [](double x, double most) { return most * std::pow(sigmoid(x) * sigmoid(-x), 2); };
        }},
   };
-  return list;
+  return rows;
 }
 
 }  // namespace
@@ -412,7 +415,7 @@ GradientReading GradientFault::reading() const {
 }
 
 std::span<const GradientFault> gradient_faults() {
-  static const std::vector<GradientFault> list = [] {
+  static const std::vector<GradientFault> rows = [] {
     std::vector<GradientFault> all = other_faults();
     for (const TermRow& row : term_rows())
       for (const TermFault change : row.changes)
@@ -420,7 +423,7 @@ std::span<const GradientFault> gradient_faults() {
                        nullptr, row.term, change});
     return all;
   }();
-  return list;
+  return rows;
 }
 
 }  // namespace kda_check::hypotheses
