@@ -47,12 +47,14 @@ class Displaced {
     if (static_cast<double>(slots * call_.pieces.size()) * static_cast<double>(state_) > most)
       return std::nullopt;
     std::vector<std::size_t> read(call_.pieces.size(), slots);
+    double left = 0;
     for (std::size_t slot = 0; slot < slots; ++slot) {
       const Left one = with({.slots = [slot](const kda::PoolCall&, PoolFault::Pieces& pieces) {
         for (kda::PoolPiece& piece : pieces) piece.from = slot;
       }});
       for (const std::size_t p : wrong_)
-        if (read[p] == slots && is_as(one, p)) read[p] = slot;
+        if (read[p] == slots && is_as(one, p))
+          read[p] = slot, left = std::max(left, state_ratio(p, &one.states[p * state_]));
     }
     std::vector<std::string> says;
     for (const std::size_t p : wrong_) {
@@ -60,21 +62,24 @@ class Displaced {
       says.push_back(fmt::format("request {} reads slot {}, not slot {}", call_.pieces[p].tokens.index,
                                  read[p], call_.pieces[p].from));
     }
-    return told("other_slot_read", says);
+    return told("other_slot_read", std::move(says), left);
   }
 
  private:
-  static bool is_near(const double* a, const double* b, std::size_t count, double limit) {
+  static double ratio(const double* a, const double* b, std::size_t count) {
     Distance sum;
     for (std::size_t i = 0; i < count; ++i) sum.add(a[i], b[i]);
-    return sum.ratio() <= limit;
+    return sum.ratio();
+  }
+  double state_ratio(std::size_t p, const double* other) const {
+    return ratio(&got_.states[p * state_], other, state_);
   }
   bool is_state(std::size_t p, const double* other) const {
-    return is_near(&got_.states[p * state_], other, state_, output_.final_state_limit);
+    return state_ratio(p, other) <= output_.final_state_limit;
   }
   bool has_output(const Left& other, std::size_t p) const {
     const std::size_t first = first_token_[p] * row_;
-    return is_near(&got_.o[first], &other.o[first], call_.pieces[p].tokens.length() * row_, output_.o_limit);
+    return ratio(&got_.o[first], &other.o[first], call_.pieces[p].tokens.length() * row_) <= output_.o_limit;
   }
   bool is_as(const Left& other, std::size_t p) const {
     return has_output(other, p) && is_state(p, &other.states[p * state_]);
@@ -84,29 +89,41 @@ class Displaced {
   std::optional<Cause> by_stores() const {
     std::vector<std::string> says;
     const std::vector<double> before = values(call_.states);
+    double left = 0;
     for (const std::size_t p : wrong_) {
       const std::size_t to = call_.pieces[p].to;
+      const double *const old = &before[to * state_], *const read = &before[call_.pieces[p].from * state_];
       if (!has_output(right_, p)) return std::nullopt;
+      const double* found = nullptr;
       std::size_t owner = 0;
       while (owner < call_.pieces.size() && !is_state(p, &right_.states[owner * state_])) ++owner;
-      if (owner < call_.pieces.size())
+      if (owner < call_.pieces.size()) {
+        found = &right_.states[owner * state_];
         says.push_back(
             fmt::format("slot {} has the state that belongs in slot {}", to, call_.pieces[owner].to));
-      else if (is_state(p, &before[call_.pieces[p].from * state_]))
+      } else if (is_state(p, read)) {
+        found = read;
         says.push_back(fmt::format("slot {} has the state that was read", to));
-      else if (is_state(p, &before[to * state_]))
+      } else if (is_state(p, old)) {
+        found = old;
         says.push_back(fmt::format("slot {} keeps the state that it had", to));
-      else
+      } else {
         return std::nullopt;
+      }
+      left = std::max(left, state_ratio(p, found));
     }
-    return told("other_slot_stored", says);
+    return told("other_slot_stored", std::move(says), left);
   }
 
-  static Cause told(const char* name, std::vector<std::string> says) {
+  /// `left`: rms_ratio of the state that errs most, as said.
+  Cause told(const char* name, std::vector<std::string> says, double left) const {
     constexpr std::size_t most_said = 3;
     says.erase(std::unique(says.begin(), says.end()), says.end());
     if (says.size() > most_said) says.resize(most_said), says.emplace_back("...");
-    return {name, join(says), 1, "state_pool", 1, 0};
+    double before = 0;
+    for (const std::size_t p : wrong_) before = std::max(before, state_ratio(p, &right_.states[p * state_]));
+    const double explained = before > 0 ? 1 - std::pow(left / before, 2) : 1;
+    return {name, join(says), explained, "final_state", before, left};
   }
 
   const kda::PoolCall& call_;
