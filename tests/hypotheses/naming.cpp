@@ -10,6 +10,7 @@
 #include "support/catch.hpp"
 #include "support/problems.hpp"
 #include "support/random.hpp"
+#include "support/sampled.hpp"
 
 namespace naming_tests {
 
@@ -557,7 +558,11 @@ TEST_CASE("the scalar kernel of these tests without a mistake is right", "[hypot
 }
 
 TEST_CASE("every fault is named when a kernel has exactly this one", "[hypotheses][naming]") {
+  const test::Sampled sample(6);
+  INFO(sample.text());
+  std::size_t number = 0;
   for (const hypotheses::Fault& fault : hypotheses::faults()) {
+    if (!sample.has(number++)) continue;
     const std::string name(fault.name);
     kda::Problem problem = problem_of(case_for(name));
     if (name == "lower_bound_of_usual") problem.options.lower_bound = -3;
@@ -750,7 +755,11 @@ std::vector<kda::Problem> problems_with_loss() {
 TEST_CASE("every fault of gradients is named beside the errors of a kernel", "[hypotheses][naming]") {
   constexpr std::size_t chunk_size = 64;
   std::vector<kda::Problem> problems = problems_with_loss();
+  const test::Sampled sample(8);
+  INFO(sample.text());
+  std::size_t number = 0;
   for (const hypotheses::GradientFault& fault : hypotheses::gradient_faults()) {
+    if (!sample.has(number++)) continue;
     INFO(fault.name);
     const auto found = std::ranges::find_if(problems, fault.applies);
     REQUIRE(found != problems.end());
