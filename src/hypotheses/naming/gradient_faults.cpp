@@ -220,9 +220,8 @@ const std::vector<GradientFault>& other_faults() {
        of_groups<GroupSum::interleaved>},
       {"group_sum_in_bf16", "the sums of dq and dk over a group are rounded to bf16", has_groups,
        of_groups<GroupSum::in_bf16>},
-      {"unscaled_query", "dq lacks the scale", always, put<&GradientReading::query_factor_of_scale, -1>},
-      {"query_scaled_twice", "dq has the scale twice", always,
-       put<&GradientReading::query_factor_of_scale, 1>},
+      {"unscaled_query", "dq lacks the scale", always, put<&GradientReading::query_scale_power, -1>},
+      {"query_scaled_twice", "dq has the scale twice", always, put<&GradientReading::query_scale_power, 1>},
       // In chunks.
       {"inclusive_mask", "dAkk has the diagonal, too", always, put_fault<inclusive_mask>},
       {"scores_strict", "dAqk lacks its diagonal", always, put_fault<scores_strict>},
@@ -400,7 +399,9 @@ const std::vector<GradientFault>& other_faults() {
        [](GradientReading& r) { r.sigmoid_slope = [](double x, double most) { return most * sigmoid(x); }; }},
       {"sigmoid_slope_twice", "dbeta has the derivative of the sigmoid twice", has_sigmoid,
        [](GradientReading& r) {
-         r.sigmoid_slope = [](double x, double most) { return most * std::pow(sigmoid(x) * sigmoid(-x), 2); };
+         r.sigmoid_slope = [](double x, double most) {
+           return most * sigmoid(x) * sigmoid(-x) * sigmoid(x) * sigmoid(-x);
+         };
        }},
   };
   return rows;

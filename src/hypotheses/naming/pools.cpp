@@ -122,7 +122,7 @@ class Displaced {
     if (says.size() > most_said) says.resize(most_said), says.emplace_back("...");
     double before = 0;
     for (const std::size_t p : wrong_) before = std::max(before, state_ratio(p, &right_.states[p * state_]));
-    const double explained = before > 0 ? 1 - std::pow(left / before, 2) : 1;
+    const double explained = before > 0 ? 1 - (left / before) * (left / before) : 1;
     return {name, join(says), explained, "final_state", before, left};
   }
 

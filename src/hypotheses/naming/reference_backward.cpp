@@ -178,7 +178,9 @@ class BackwardRun {
 
   void keep(const Sequence& s, std::size_t head, HeadGradient& gradient) {
     const Head& in = of_.heads_[s.index * d_.HV + head].head;
-    const double by_scale = std::pow(in.scale, reading_.query_factor_of_scale);
+    const double by_scale = reading_.query_scale_power < 0   ? 1 / in.scale
+                            : reading_.query_scale_power > 0 ? in.scale
+                                                             : 1;
     for (std::size_t t = s.length(); reading_.late && t-- > 0;)
       for (std::size_t x = 0; x < d_.K; ++x) gradient.g(t, x) = t > 0 ? gradient.g(t - 1, x) : 0;
     for (std::size_t t = 0; t < s.length(); ++t) {

@@ -120,7 +120,7 @@ struct GradientReading {
            state_gradient != StateGradientOf::own;
   }
 
-  double query_factor_of_scale = 0;  ///< dq has the scale to this power more
+  int query_scale_power = 0;         ///< dq has the scale so many times more: -1, 0, 1
   bool write_strength_lost = false;  ///< dv without beta
   bool late = false;                 ///< dg a token late
   GroupSum query_groups = GroupSum::all, key_groups = GroupSum::all;
