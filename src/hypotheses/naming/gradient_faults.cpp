@@ -306,7 +306,7 @@ const std::vector<GradientFault>& other_faults() {
        put<&GradientReading::initial_of_first, true>},
       // The gate, and its parameters.
       {"base_two", "dg is that of a gate in powers of two", always,
-       put<&GradientReading::gate_unit, std::numbers::log2e>},
+       [](GradientReading& r) { r.gate_unit = std::numbers::log2e; }},
       {"gate_of_next_head", "the derivative of the gate takes A_log and dt_bias of another head",
        has_amplitudes, put<&GradientReading::gate_of_next_head, true>},
       {"slope_lost", "dg and ddt_bias lack the derivative of the gate", has_gate,
