@@ -117,17 +117,25 @@ TEST_CASE("explain names the fault of gradients, too", "[engine][faults]") {
 namespace {
 
 /// Of what is wrong with o of that answer, once `spoil` had it.
-std::string reason_of(const kda::Problem& problem,
-                      const std::function<void(Tensor& o, Tensor& state)>& spoil) {
-  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
-  spoil(answer.o, answer.final_state);
-  const TemporaryFixture file(problem, &answer, "place");
+/// Why the recorded output of a file fails, a line for each tensor.
+std::string reasons_of(const TemporaryFixture& file) {
   plan::Request request = test::request_for({file.path});
   request.selection.variants = plan::Names{};
   std::string all;
   const report::Document document = test::ran(request);
   for (const report::TensorResult& tensor : document.cases.at(0).tensors) all += tensor.reason + "\n";
   return all;
+}
+std::string reasons_of(const kda::Problem& problem, const kda::Tensors& call) {
+  return reasons_of(TemporaryFixture(problem, {&call.at("o"), &call.at("state_pool")},
+                                     numeric::ComputeFormat::fp32, "pool"));
+}
+
+std::string reason_of(const kda::Problem& problem,
+                      const std::function<void(Tensor& o, Tensor& state)>& spoil) {
+  kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  spoil(answer.o, answer.final_state);
+  return reasons_of(TemporaryFixture(problem, &answer, "place"));
 }
 
 }  // namespace
@@ -199,24 +207,15 @@ TEST_CASE("run says where what stands in a wrong place belongs", "[engine][fault
 TEST_CASE("run names what a kernel of a pool computes wrongly, and slots that no rule gives",
           "[engine][faults][pool]") {
   const kda::Problem problem = test::make_pool_problem(test::draft_spec(), test::draft_table(), 20);
-  const auto reasons = [&](const kda::Tensors& call) {
-    const TemporaryFixture file(problem, {&call.at("o"), &call.at("state_pool")},
-                                numeric::ComputeFormat::fp32, "pool");
-    plan::Request request = test::request_for({file.path});
-    request.selection.variants = plan::Names{};
-    std::string all;
-    const report::Document document = test::ran(request);
-    for (const report::TensorResult& tensor : document.cases.at(0).tensors) all += tensor.reason + "\n";
-    return all;
-  };
   kda::Problem misread = test::make_pool_problem(test::draft_spec(), test::draft_table(), 20);
   misread.options.scale = 1;
-  CHECK_THAT(reasons(test::pool_answer(misread)), ContainsSubstring("(scale_missing): 100.0 % explained"));
+  CHECK_THAT(reasons_of(problem, test::pool_answer(misread)),
+             ContainsSubstring("(scale_missing): 100.0 % explained"));
 
   const auto with = [&](const hypotheses::PoolFault& fault) {
     kda::Answer answer =
         hypotheses::with_pool_fault(fault, problem, test::default_options(problem, "recurrent", DType::fp32));
-    return reasons(kda::of_call(*problem.pool, kda::by_name(std::move(answer))));
+    return reasons_of(problem, kda::of_call(*problem.pool, kda::by_name(std::move(answer))));
   };
   CHECK_THAT(with({.slots =
                        [](const kda::PoolCall&, hypotheses::PoolFault::Pieces& pieces) {
@@ -237,14 +236,7 @@ TEST_CASE("run names the fault of a call on a pool", "[engine][faults][pool]") {
                           [](const hypotheses::PoolFault& one) { return std::string_view(one.name); });
     kda::RunOptions options = test::default_options(problem, "recurrent", DType::fp32);
     kda::Answer answer = hypotheses::with_pool_fault(*fault, problem, options);
-    const kda::Tensors call = kda::of_call(*problem.pool, kda::by_name(std::move(answer)));
-    const TemporaryFixture file(problem, {&call.at("o"), &call.at("state_pool")},
-                                numeric::ComputeFormat::fp32, "pool");
-    plan::Request request = test::request_for({file.path});
-    request.selection.variants = plan::Names{};
-    std::string all;
-    const report::Document document = test::ran(request);
-    for (const report::TensorResult& tensor : document.cases.at(0).tensors) all += tensor.reason;
+    const std::string all = reasons_of(problem, kda::of_call(*problem.pool, kda::by_name(std::move(answer))));
     INFO(name);
     CHECK_THAT(all, ContainsSubstring(fmt::format("({})", name)) && ContainsSubstring(": 100.0 % explained"));
   }

@@ -118,6 +118,7 @@ class BackwardRun {
     for (std::size_t i = 0; i < tensors_.size(); ++i) values_[i].assign(tensors_[i].size(), 0.0);
     // By value head: the norm comes behind the sum over a group.
     q_ = k_ = Matrix(d_.B * d_.T * d_.HV, d_.K);
+    for (std::size_t head = 0; head < d_.HV; ++head) amplitudes_.push_back(inputs_.amplitude(head));
   }
 
   kda::GradientTensors run() {
@@ -217,8 +218,7 @@ class BackwardRun {
     if (problem_.options.gate == Gate::none) return;
     const bool is_bounded = problem_.options.gate == Gate::lower_bound;
     const std::size_t taken = reading_.gate_of_next_head ? (head + 1) % d_.HV : head;
-    const double x = problem_.g.value(element), y = x + inputs_.bias(taken, channel),
-                 A = inputs_.amplitude(taken),
+    const double x = problem_.g.value(element), y = x + inputs_.bias(taken, channel), A = amplitudes_[taken],
                  bound =
                      is_bounded ? *problem_.options.lower_bound : std::numeric_limits<double>::quiet_NaN();
     const Slope at{
@@ -292,7 +292,8 @@ class BackwardRun {
   const BackwardInputs inputs_;
   const kda::Dimensions d_;
   const GradientReading& reading_;
-  Matrix q_, k_;  ///< [B T HV][K]
+  Matrix q_, k_;                    ///< [B T HV][K]
+  std::vector<double> amplitudes_;  ///< by value head
   kda::GradientTensors tensors_;
   std::array<std::vector<double>, kda::gradient_count> values_;  ///< by Gradient
 };
