@@ -37,9 +37,15 @@ function(kda_check_kernels isa)
   if(isa STREQUAL baseline AND KDA_CHECK_NATIVE AND KDA_CHECK_BASELINE)
     set(level 1)
   endif()
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O${level}> -fno-lto -fno-math-errno -fno-trapping-math -Wno-psabi
+  set(options $<$<CONFIG:Release>:-O${level}> -fno-lto -fno-math-errno -fno-trapping-math -Wno-psabi
     "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-fno-gnu-unique>" ${ARGN})
+  target_compile_options(${target} PRIVATE ${options})
   target_link_libraries(${target} PRIVATE kda_check_flags kda_check_kda_kernels_inside)
+  kda_check_precompile(kda_check_precompiled_${isa} ${PROJECT_SOURCE_DIR}/src/precompiled_kernels.hpp)
+  if(TARGET kda_check_precompiled_${isa})
+    target_compile_options(kda_check_precompiled_${isa} PRIVATE ${options})
+  endif()
+  kda_check_use_precompiled(${target} kda_check_precompiled_${isa})
   set(object ${PROJECT_BINARY_DIR}/kernels/${isa}.o)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/kernels)
   add_custom_command(OUTPUT ${object} BYPRODUCTS ${object}.all COMMENT "Kernels for ${isa}: one object, one name"

@@ -146,9 +146,9 @@ function(kda_check_layer name)
     set(precompiled kda_check_precompiled_plain)
   endif()
   kda_check_optimise(${target} "${layer_OPTIMISE}")
-  # What files include is compiled once for each eight of them; what they call alike in unnamed namespaces g++ refuses.
+  # What files include is compiled once for each 24 of them; what they call alike in unnamed namespaces g++ refuses.
   if(KDA_CHECK_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24)
   endif()
   if(layer_PRECOMPILED)
     kda_check_use_precompiled(${target} ${precompiled})

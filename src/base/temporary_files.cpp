@@ -13,7 +13,7 @@ namespace {
 
 using Paths = SignalSafeList<const char*>;
 Paths kept;
-Paths left;  ///< of files that are no longer kept, below
+Paths unkept;  ///< of files that are no longer kept, below
 
 }  // namespace
 
@@ -25,7 +25,7 @@ TemporaryFile::TemporaryFile(TemporaryFile&& other) noexcept
 
 // The copy of the path is left to the handler, which may be reading it: some bytes for every file written.
 TemporaryFile::~TemporaryFile() {
-  if (entry_ != nullptr) left.add(Paths::remove(static_cast<Paths::Node*>(entry_)));
+  if (entry_ != nullptr) unkept.add(Paths::remove(static_cast<Paths::Node*>(entry_)));
 }
 
 void remove_temporary_files() {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <vector>
 
+#include "report/append.hpp"
 #include "report/rows.hpp"
 
 namespace kda_check::report {
@@ -17,18 +17,13 @@ namespace {
 constexpr double width = 360, height = 196, left = 44, right = 352, top = 14, bottom = 158;
 constexpr int shades = 7;
 
-template <class... Values>
-void add(std::string& out, fmt::format_string<Values...> text, Values&&... values) {
-  fmt::format_to(std::back_inserter(out), text, std::forward<Values>(values)...);
-}
-
 std::string drawing(const std::string& title, const std::string& body) {
   return fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\"><title>{}</title>{}</svg>",
                      width, height, title, title, body);
 }
 
 void text_at(std::string& out, double x, double y, const char* anchor, std::string_view text) {
-  add(out, "<text x=\"{:.0f}\" y=\"{:.0f}\" text-anchor=\"{}\">{}</text>", x, y, anchor, text);
+  append(out, "<text x=\"{:.0f}\" y=\"{:.0f}\" text-anchor=\"{}\">{}</text>", x, y, anchor, text);
 }
 
 /// Powers of ten as 0.01, 1, 100 while they are short.
@@ -55,7 +50,7 @@ struct Decades {
     std::string lines, labels;
     for (int exponent = first; exponent <= last; exponent += step) {
       const double at = y(std::pow(10.0, exponent));
-      add(lines, "M{:.0f} {:.1f}H{:.0f}", left, at, right);
+      append(lines, "M{:.0f} {:.1f}H{:.0f}", left, at, right);
       text_at(labels, left - 5, at + 4, "end", power_of_ten(exponent));
     }
     out += "<path class=\"grid\" d=\"" + lines + "\"/>" + labels;
@@ -87,10 +82,10 @@ std::string growth_line(const std::vector<double>& growth, const Decades& axis) 
     const double value = growth[i], x = left + (static_cast<double>(i) + 0.5) * step;
     const bool drawn = value > 0 && std::isfinite(value);
     if (drawn) {
-      add(line, "{}{:.1f} {:.1f}", connected ? 'L' : 'M', x, axis.y(value));
-      add(dots, "M{:.1f} {:.1f}h0", x, axis.y(value));
+      append(line, "{}{:.1f} {:.1f}", connected ? 'L' : 'M', x, axis.y(value));
+      append(dots, "M{:.1f} {:.1f}h0", x, axis.y(value));
     } else if (value != 0) {
-      add(crosses, "M{:.1f} {:.0f}l6 6m0 -6l-6 6", x - 3, top - 3);
+      append(crosses, "M{:.1f} {:.0f}l6 6m0 -6l-6 6", x - 3, top - 3);
     }
     connected = drawn;
   }
@@ -122,16 +117,16 @@ std::string heat_cells(const ErrorMap& map, const std::pair<double, double>& ran
       for (end = window + 1; end < windows && shade(end) == mine;) ++end;
       const std::size_t length = end - window;
       if (mine >= 0)
-        add(paths[mine], "M{} {}h{}v1h-{}z", window, group, length, length);
+        append(paths[mine], "M{} {}h{}v1h-{}z", window, group, length, length);
       else
-        for (std::size_t i = window; i < end; ++i) add(crosses, "M{} {}l1 1", i, group);
+        for (std::size_t i = window; i < end; ++i) append(crosses, "M{} {}l1 1", i, group);
     }
   std::string out = fmt::format("<g transform=\"translate({} {}) scale({:.4f} {:.4f})\">", left, top,
                                 (right - left) / static_cast<double>(windows),
                                 (bottom - top - 20) / static_cast<double>(groups));
   for (int shade = 0; shade <= shades; ++shade)
-    if (!paths[shade].empty()) add(out, "<path class=\"h{}\" d=\"{}\"/>", shade, paths[shade]);
-  if (!crosses.empty()) add(out, "<path class=\"cross\" d=\"{}\"/>", crosses);
+    if (!paths[shade].empty()) append(out, "<path class=\"h{}\" d=\"{}\"/>", shade, paths[shade]);
+  if (!crosses.empty()) append(out, "<path class=\"cross\" d=\"{}\"/>", crosses);
   return out + "</g>";
 }
 
@@ -142,8 +137,8 @@ std::string heat_legend(const std::pair<double, double>& range) {
   const double first = left + 76, most = std::log10(range.second),
                least = std::min(std::log10(range.first), most - 1);
   for (int shade = 1; shade <= shades; ++shade)
-    add(out, "<path class=\"h{}\" d=\"M{:.0f} {:.0f}h20v11h-20z\"/>", shade, first + 22 * (shade - 1),
-        bottom + 24);
+    append(out, "<path class=\"h{}\" d=\"M{:.0f} {:.0f}h20v11h-20z\"/>", shade, first + 22 * (shade - 1),
+           bottom + 24);
   text_at(out, first - 6, bottom + 34, "end", fmt::format("{:.2g}", std::pow(10.0, least)));
   text_at(out, first + 22 * shades + 4, bottom + 34, "start", fmt::format("{:.2g}", range.second));
   return out;
@@ -174,10 +169,10 @@ std::string growth_drawing(const ErrorProfile& profile, double limit) {
   axis.grid(out);
   token_axis(out, profile.heat);
   if (has_limit) {
-    add(out, "<path class=\"limit\" d=\"M{:.0f} {:.1f}H{:.0f}\"/>", left, axis.y(limit), right);
+    append(out, "<path class=\"limit\" d=\"M{:.0f} {:.1f}H{:.0f}\"/>", left, axis.y(limit), right);
     // Below the axis, where no curve is.
     const double middle = (left + right) / 2;
-    add(out, "<path class=\"limit\" d=\"M{:.0f} {:.0f}H{:.0f}\"/>", middle - 64, bottom + 28, middle - 42);
+    append(out, "<path class=\"limit\" d=\"M{:.0f} {:.0f}H{:.0f}\"/>", middle - 64, bottom + 28, middle - 42);
     text_at(out, middle - 38, bottom + 32, "start", "limit of the whole");
   }
   out += growth_line(profile.growth, axis);
@@ -211,7 +206,7 @@ std::string histogram_drawing(const ErrorProfile& profile) {
     const double x = left + static_cast<double>(i) * step;
     const double y = counts[i] == 0 ? bottom : axis.y(static_cast<double>(counts[i]));
     if (counts[i] > 0)
-      add(bars, "M{:.1f} {:.0f}V{:.1f}h{:.1f}V{:.0f}z", x + step * 0.1, bottom, y, step * 0.8, bottom);
+      append(bars, "M{:.1f} {:.0f}V{:.1f}h{:.1f}V{:.0f}z", x + step * 0.1, bottom, y, step * 0.8, bottom);
     if (i % labelled != 0) continue;
     text_at(out, x + step / 2, bottom + 16, "middle",
             i == 0    ? "0"
@@ -230,7 +225,7 @@ std::string heat_drawing(const ErrorMap& map) {
   if (map.error.empty()) return {};
   const std::pair<double, double> range = positive_range(map.error);
   std::string out = heat_cells(map, range);
-  add(out, "<path class=\"frame\" d=\"M{} {}H{}V{}H{}z\"/>", left, top, right, bottom - 20, left);
+  append(out, "<path class=\"frame\" d=\"M{} {}H{}V{}H{}z\"/>", left, top, right, bottom - 20, left);
   text_at(out, left - 5, top + 10, "end", "h=0");
   if (map.heads > 1) text_at(out, left - 5, bottom - 22, "end", fmt::format("h={}", map.heads - 1));
   text_at(out, left, bottom - 4, "start", "0");
@@ -251,8 +246,8 @@ std::string shares_drawing(const std::string& title, const std::vector<ShareBar>
   const double zero = margin - span * least / (most - least), whole = span / (most - least);
   const double tall = step * static_cast<double>(bars.size()) + margin;
   std::string out, more, less;
-  add(out, "<path class=\"grid\" d=\"M{:.1f} 4V{:.0f}M{:.1f} 4V{:.0f}\"/>", zero, tall - 4, zero + whole,
-      tall - 4);
+  append(out, "<path class=\"grid\" d=\"M{:.1f} 4V{:.0f}M{:.1f} 4V{:.0f}\"/>", zero, tall - 4, zero + whole,
+         tall - 4);
   double y = 15;
   for (const ShareBar& bar : bars) {
     text_at(out, margin, y, "start", bar.name);
@@ -261,8 +256,8 @@ std::string shares_drawing(const std::string& title, const std::vector<ShareBar>
     text_at(out, width - margin, y, "end",
             is_number ? fmt::format("{:.1f} %", std::round(1000 * bar.share) / 10 + 0.0) : "-");
     if (is_number)
-      add(bar.share < 0 ? less : more, "M{:.1f} {:.0f}h{:.2f}v{:.0f}H{:.1f}z", zero, y + 4, bar.share * whole,
-          thickness, zero);
+      append(bar.share < 0 ? less : more, "M{:.1f} {:.0f}h{:.2f}v{:.0f}H{:.1f}z", zero, y + 4,
+             bar.share * whole, thickness, zero);
     y += step;
   }
   if (!more.empty()) out += "<path class=\"bar\" d=\"" + more + "\"/>";
@@ -291,7 +286,7 @@ std::string scatter_drawing(const std::string& along, const std::string& over,
   for (const NamedDot& dot : dots) {
     if (!has_place(dot.along) || !has_place(dot.over)) continue;
     const double at = place(dot.along), height_of = y.y(dot.over);
-    add(marks, "M{:.1f} {:.1f}h0", at, height_of);
+    append(marks, "M{:.1f} {:.1f}h0", at, height_of);
     const bool is_right = at > (left + right) / 2;
     text_at(out, at + (is_right ? -6 : 6), height_of + 4, is_right ? "end" : "start", dot.name);
   }

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/names.hpp"
+#include "report/html_nodes.hpp"
 #include "report/markup.hpp"
 #include "report/rows.hpp"
 #include "report/text_sections.hpp"
@@ -16,9 +17,7 @@ namespace kda_check::report {
 
 namespace {
 
-void set(pugi::xml_node node, const char* name, std::string_view text) {
-  node.append_attribute(name).set_value(printable(text).c_str());
-}
+using html::set;
 
 void set_count(pugi::xml_node node, const char* name, std::size_t count) {
   node.append_attribute(name).set_value(static_cast<unsigned long long>(count));

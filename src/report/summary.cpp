@@ -4,6 +4,7 @@
 
 #include <iterator>
 
+#include "report/append.hpp"
 #include "report/markup.hpp"
 #include "report/rows.hpp"
 #include "report/writers.hpp"
@@ -57,14 +58,13 @@ void add_bad_rows(std::string& text, const Document& document,
   for (std::size_t i = 0; i < bad.size() && i < most_bad_rows; ++i) {
     const auto& [problem, row] = bad[i];
     text += table_row(document, *problem, row);
-    fmt::format_to(std::back_inserter(reasons), "- **{}** {}: {}\n", markdown(problem->name),
-                   markdown(row_and_reference(document, row)), markdown(row.reason));
+    append(reasons, "- **{}** {}: {}\n", markdown(problem->name), markdown(row_and_reference(document, row)),
+           markdown(row.reason));
     if (row.item != nullptr && !row.item->repro.empty())
-      fmt::format_to(std::back_inserter(reasons), "  <br>repro: {}\n", markdown(row.item->repro));
+      append(reasons, "  <br>repro: {}\n", markdown(row.item->repro));
   }
   text += "\n" + reasons;
-  if (bad.size() > most_bad_rows)
-    fmt::format_to(std::back_inserter(text), "\n{} more rows did not pass.\n", bad.size() - most_bad_rows);
+  if (bad.size() > most_bad_rows) append(text, "\n{} more rows did not pass.\n", bad.size() - most_bad_rows);
 }
 
 void add_all_rows(std::string& text, const Document& document, const std::vector<ProblemRows>& problems) {
@@ -81,14 +81,14 @@ void add_all_rows(std::string& text, const Document& document, const std::vector
   fmt::format_to(std::back_inserter(text),
                  "\n<details>\n<summary>All {} rows</summary>\n\n{}{}\n</details>\n", rows + left_out,
                  heading, table);
-  if (left_out > 0) fmt::format_to(std::back_inserter(text), "\n{} rows are left out here.\n", left_out);
+  if (left_out > 0) append(text, "\n{} rows are left out here.\n", left_out);
 }
 
 std::string markdown_table(const std::vector<Column>& columns, const std::vector<std::vector<Value>>& rows) {
   const std::vector<std::size_t> shown = shown_columns(columns, Detail::normal);
   std::string text = "|", rule = "|";
   for (const std::size_t i : shown) {
-    fmt::format_to(std::back_inserter(text), " {} |", markdown(columns[i].title()));
+    append(text, " {} |", markdown(columns[i].title()));
     rule += is_figure(columns[i].show) ? "--:|" : "---|";
   }
   text += "\n" + rule + "\n";
@@ -96,8 +96,7 @@ std::string markdown_table(const std::vector<Column>& columns, const std::vector
     text += "|";
     for (const std::size_t i : shown) {
       const std::string cell = value_text(row[i], columns[i].show, true);
-      fmt::format_to(std::back_inserter(text), " {} |",
-                     columns[i].show == Show::along ? cell : markdown(cell));
+      append(text, " {} |", columns[i].show == Show::along ? cell : markdown(cell));
     }
     text += "\n";
   }
@@ -138,11 +137,10 @@ std::string write_summary(const Document& document, const WriteOptions&) {
   std::string text = fmt::format("## {} kda-check {}: {}\n\n{}\n", exit_code(document) == 0 ? "✅" : "❌",
                                  markdown(document.command), outcome(document), counts_text(document));
   if (const std::string failure = unexplained_failure(document); !failure.empty())
-    fmt::format_to(std::back_inserter(text), "\n**{}**\n", failure);
+    append(text, "\n**{}**\n", failure);
   if (!document.failures.empty()) text += "\n### Errors\n\n";
   for (const Failure& failure : document.failures)
-    fmt::format_to(std::back_inserter(text), "- {} (exit code {})\n", markdown(failure.message),
-                   failure.exit_code);
+    append(text, "- {} (exit code {})\n", markdown(failure.message), failure.exit_code);
   add_bad_rows(text, document, bad_rows(problems));
   std::size_t left_out = 0;
   for (const ProblemRows& problem : problems)
@@ -153,7 +151,7 @@ std::string write_summary(const Document& document, const WriteOptions&) {
       else
         ++left_out;
     }
-  if (left_out > 0) fmt::format_to(std::back_inserter(text), "\n{} sections are left out here.\n", left_out);
+  if (left_out > 0) append(text, "\n{} sections are left out here.\n", left_out);
   add_all_rows(text, document, problems);
   return text;
 }

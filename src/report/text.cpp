@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "base/names.hpp"
+#include "report/append.hpp"
 #include "report/rows.hpp"
 #include "report/table.hpp"
 #include "report/text_sections.hpp"
@@ -15,11 +15,6 @@
 namespace kda_check::report {
 
 namespace {
-
-template <class... Values>
-void add(std::string& out, fmt::format_string<Values...> text, Values&&... values) {
-  fmt::format_to(std::back_inserter(out), text, std::forward<Values>(values)...);
-}
 
 using Cases = std::vector<const CaseResult*>;
 
@@ -51,34 +46,34 @@ void add_row(TextTable& table, const CaseResult& item, const TensorResult& tenso
 void print_points(std::string& out, const TensorResult& tensor) {
   const char* const unit = metric(tensor, "scaled_ulp") != nullptr ? "scaled ulp" : "ulp";
   for (const PointResult& point : tensor.points) {
-    add(out, "      {:<32} got {:.9g} ({})  expected {:.9g} ({})", point.place, point.got, point.got_hex,
-        point.expected, point.expected_hex);
-    if (point.magnitude > 0) add(out, "  magnitude {:.3g}", point.magnitude);
-    if (point.has_distance()) add(out, "  off by {:.3g} {}", point.off_by, unit);
+    append(out, "      {:<32} got {:.9g} ({})  expected {:.9g} ({})", point.place, point.got, point.got_hex,
+           point.expected, point.expected_hex);
+    if (point.magnitude > 0) append(out, "  magnitude {:.3g}", point.magnitude);
+    if (point.has_distance()) append(out, "  off by {:.3g} {}", point.off_by, unit);
     out += '\n';
   }
 }
 
 void print_tensor(std::string& out, const CaseResult& item, const TensorResult& tensor, bool everything) {
-  add(out, "\n    {} {}, {}", item.variant, precision_text(item), tensor.name);
-  if (!tensor.reason.empty()) add(out, ": {} - {}", upper(judge::name_of(tensor.verdict)), tensor.reason);
+  append(out, "\n    {} {}, {}", item.variant, precision_text(item), tensor.name);
+  if (!tensor.reason.empty()) append(out, ": {} - {}", upper(judge::name_of(tensor.verdict)), tensor.reason);
   out += '\n';
   if (everything) {
     out += "     ";
-    for (const auto& [name, value] : tensor.metrics) add(out, " {}={}", name, short_number(value));
+    for (const auto& [name, value] : tensor.metrics) append(out, " {}={}", name, short_number(value));
     out += "\n      limits";
     for (const judge::Limit& limit : tensor.limits)
-      add(out, " {}<={:.3g}{}", limit.metric, limit.value, is_set_by_hand(limit) ? "*" : "");
-    if (tensor.floor && *tensor.floor > 0) add(out, "; sees an error of {:.2g} %", 100 * *tensor.floor);
+      append(out, " {}<={:.3g}{}", limit.metric, limit.value, is_set_by_hand(limit) ? "*" : "");
+    if (tensor.floor && *tensor.floor > 0) append(out, "; sees an error of {:.2g} %", 100 * *tensor.floor);
     out += '\n';
   }
   if (!tensor.worst_window.empty() || !tensor.worst_head.empty()) {
     out += "      worst";
     if (!tensor.worst_window.empty())
-      add(out, " window {} (rms_ratio {})", tensor.worst_window, metric_text(tensor, "window_rms_ratio"));
+      append(out, " window {} (rms_ratio {})", tensor.worst_window, metric_text(tensor, "window_rms_ratio"));
     if (!tensor.worst_head.empty())
-      add(out, "{} head {} (rms_ratio {})", tensor.worst_window.empty() ? "" : ",", tensor.worst_head,
-          metric_text(tensor, "head_rms_ratio"));
+      append(out, "{} head {} (rms_ratio {})", tensor.worst_window.empty() ? "" : ",", tensor.worst_head,
+             metric_text(tensor, "head_rms_ratio"));
     out += '\n';
   }
   print_points(out, tensor);
@@ -88,9 +83,10 @@ void print_details(std::string& out, const CaseResult& item, bool everything) {
   for (const TensorResult& tensor : item.tensors)
     if (is_bad(tensor.verdict) || (everything && tensor.verdict != Verdict::skipped))
       print_tensor(out, item, tensor, everything);
-  if (everything && !item.trials.empty()) add(out, "      tried: {}\n", item.trials);
-  if (everything && !item.arithmetic.empty()) add(out, "      arithmetic: {}\n", item.arithmetic);
-  if (!item.repro.empty() && (is_bad(item.verdict) || everything)) add(out, "      repro: {}\n", item.repro);
+  if (everything && !item.trials.empty()) append(out, "      tried: {}\n", item.trials);
+  if (everything && !item.arithmetic.empty()) append(out, "      arithmetic: {}\n", item.arithmetic);
+  if (!item.repro.empty() && (is_bad(item.verdict) || everything))
+    append(out, "      repro: {}\n", item.repro);
 }
 
 void print_against(std::string& out, const Cases& cases, const std::string& heading,
@@ -100,8 +96,8 @@ void print_against(std::string& out, const Cases& cases, const std::string& head
   for (const CaseResult* const item : cases) {
     const auto add_beside = [&](const TensorResult* tensor, Verdict verdict, const std::string& reason) {
       if (options.detail != Detail::quiet || verdict != Verdict::skipped)
-        add(beside, "  {} {}: {}\n", upper(judge::name_of(verdict)),
-            Row{item, tensor, verdict, {}, {}}.name(), reason);
+        append(beside, "  {} {}: {}\n", upper(judge::name_of(verdict)),
+               Row{item, tensor, verdict, {}, {}}.name(), reason);
     };
     for (const TensorResult& tensor : item->tensors)
       if (tensor.verdict == Verdict::skipped)
@@ -109,7 +105,7 @@ void print_against(std::string& out, const Cases& cases, const std::string& head
       else if (options.detail != Detail::quiet || tensor.verdict != Verdict::pass)
         add_row(table, *item, tensor, options.color);
     if (item->tensors.empty()) add_beside(nullptr, item->verdict, item->reason);
-    if (fails_beyond_tensors(*item)) add(beside, "  FAIL {}: {}\n", item->variant, item->reason);
+    if (fails_beyond_tensors(*item)) append(beside, "  FAIL {}: {}\n", item->variant, item->reason);
     print_details(details, *item, options.detail == Detail::verbose);
   }
   if (table.empty() && beside.empty()) return;
@@ -149,8 +145,8 @@ std::string folded(const Cases& cases, Verdict verdict, std::string_view remark)
 }
 
 /// The same document, with what came from files fit for a terminal.
-Document printable(Document document) {
-  const auto clean = [](auto&... texts) { ((texts = kda_check::printable(texts)), ...); };
+Document fit_for_terminal(Document document) {
+  const auto clean = [](auto&... texts) { ((texts = printable(texts)), ...); };
   for (ProblemResult& problem : document.problems) {
     clean(problem.name, problem.path, problem.shape, problem.options);
     for (std::string& note : problem.notes) clean(note);
@@ -199,7 +195,7 @@ void print_verdicts(std::string& out, const Document& document, const Cases& min
 }  // namespace
 
 std::string text_of_problem(const Document& raw, const WriteOptions& options) {
-  const Document document = printable(raw);
+  const Document document = fit_for_terminal(raw);
   std::string out;
   for (std::size_t i = 0; i < document.problems.size(); ++i) {
     const ProblemResult& problem = document.problems[i];
@@ -211,9 +207,9 @@ std::string text_of_problem(const Document& raw, const WriteOptions& options) {
     for (const Section& section : raw.sections)
       if (section.path == raw.problems[i].path) body += section_text(section, options);
     if (body.empty() && options.detail == Detail::quiet) continue;
-    add(out, "{}  {}  {}\n{}", problem.name, problem.shape, problem.options, body);
+    append(out, "{}  {}  {}\n{}", problem.name, problem.shape, problem.options, body);
     if (options.detail != Detail::quiet)
-      for (const std::string& note : problem.notes) add(out, "  note: {}\n", note);
+      for (const std::string& note : problem.notes) append(out, "  note: {}\n", note);
     out += '\n';
   }
   return out;
@@ -236,19 +232,20 @@ std::string text_of_end(const Document& document, const WriteOptions& options) {
         if (is_set_by_hand(limit))
           sources.push_back(limit.source == "command line" ? "the command line" : limit.source);
   if (!sources.empty() && options.detail != Detail::quiet)
-    add(out, "* limit from {}; the others are derived from arithmetic and inputs\n",
-        printable(join(without_repeats(sources))));
+    append(out, "* limit from {}; the others are derived from arithmetic and inputs\n",
+           printable(join(without_repeats(sources))));
   // Far above by now: once more, one line each.
   constexpr std::size_t most = 20;
   const std::vector<ProblemRows> problems = rows_by_problem(document);
   const auto bad = bad_rows(problems);
   if (bad.size() > 1 || (!bad.empty() && problems.size() > 1)) {
     for (std::size_t i = 0; i < bad.size() && i < most; ++i)
-      add(out, "{} {}: {}: {}\n", upper(judge::name_of(bad[i].second.verdict)), printable(bad[i].first->path),
-          printable(row_and_reference(document, bad[i].second)), printable(bad[i].second.reason));
-    if (bad.size() > most) add(out, "... and {} more\n", bad.size() - most);
+      append(out, "{} {}: {}: {}\n", upper(judge::name_of(bad[i].second.verdict)),
+             printable(bad[i].first->path), printable(row_and_reference(document, bad[i].second)),
+             printable(bad[i].second.reason));
+    if (bad.size() > most) append(out, "... and {} more\n", bad.size() - most);
   }
-  add(out, "{}: {}", outcome(document), counts_text(document));
+  append(out, "{}: {}", outcome(document), counts_text(document));
   if (const std::string failure = unexplained_failure(document); !failure.empty()) out += "; " + failure;
   if (document.is_part() && exit_code(document) == 0 && document.count(Verdict::pass) == 0)
     out += "; nothing passed in this part: merge judges the whole";

@@ -2,20 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
-
 #include "base/names.hpp"
+#include "report/append.hpp"
 #include "report/rows.hpp"
 #include "report/table.hpp"
 
 namespace kda_check::report {
 
 namespace {
-
-template <class... Values>
-void add(std::string& out, fmt::format_string<Values...> text, Values&&... values) {
-  fmt::format_to(std::back_inserter(out), text, std::forward<Values>(values)...);
-}
 
 TextTable::Heading heading_of(const Column& column) {
   return {printable(column.title()), is_figure(column.show)};
@@ -37,13 +31,13 @@ std::string table_text(const Table& table, const WriteOptions& options, const st
     text.add(std::move(cells));
   }
   std::string out;
-  if (!table.title.empty()) add(out, "{}{}\n", indent, printable(table.title));
+  if (!table.title.empty()) append(out, "{}{}\n", indent, printable(table.title));
   return out + text.text(indent + (table.title.empty() ? "" : "  "));
 }
 
 void add_sentences(std::string& out, const Section& section, const Entry& entry, const std::string& indent) {
   for (const std::string& sentence : sentences_of(section, entry))
-    add(out, "{}{}\n", indent, printable(sentence));
+    append(out, "{}{}\n", indent, printable(sentence));
 }
 
 bool is_shown(const Entry& entry, const WriteOptions& options) {
@@ -71,8 +65,8 @@ std::string tabular_text(const Section& section, const WriteOptions& options, co
       cells.push_back(cell(entry.values[i], section.columns[i].show, options));
     table.add(std::move(cells));
     if (!entry.reason.empty() && entry.verdict != Verdict::pass)
-      add(below, "{}{} {}: {}\n", indent, verdict_text(entry), printable(entry_name(section, entry)),
-          printable(entry.reason));
+      append(below, "{}{} {}: {}\n", indent, verdict_text(entry), printable(entry_name(section, entry)),
+             printable(entry.reason));
     add_sentences(below, section, entry, indent);
     for (const Table& inner : entry.tables)
       if (!inner.is_data && !inner.rows.empty() && inner.from <= options.detail)
@@ -85,10 +79,10 @@ std::string tabular_text(const Section& section, const WriteOptions& options, co
 std::string paragraph(const Section& section, const Entry& entry, const WriteOptions& options,
                       const std::string& indent) {
   std::string out;
-  add(out, "\n{}{}{}\n", indent, printable(entry.title),
-      entry.verdict
-          ? ": " + verdict_text(entry) + (entry.reason.empty() ? "" : " - " + printable(entry.reason))
-          : std::string());
+  append(out, "\n{}{}{}\n", indent, printable(entry.title),
+         entry.verdict
+             ? ": " + verdict_text(entry) + (entry.reason.empty() ? "" : " - " + printable(entry.reason))
+             : std::string());
   const std::string inside = indent + "  ";
   add_sentences(out, section, entry, inside);
   for (const Table& table : entry.tables)
@@ -109,7 +103,7 @@ std::string section_text(const Section& section, const WriteOptions& options) {
       if (is_shown(entry, options)) body += paragraph(section, entry, options, indent);
   }
   if (options.detail != Detail::quiet)
-    for (const std::string& note : section.notes) add(body, "{}{}\n", indent, printable(note));
+    for (const std::string& note : section.notes) append(body, "{}{}\n", indent, printable(note));
   if (body.empty()) return {};
   return (section.title.empty() ? "" : fmt::format("\n{}{}\n", indent, printable(section.title))) + body;
 }

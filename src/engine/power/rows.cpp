@@ -104,7 +104,7 @@ report::Table places_of(const Power& power) {
   return table;
 }
 
-void conclude(report::Entry& entry, const Power& power) {
+void set_verdict(report::Entry& entry, const Power& power) {
   entry.verdict = Verdict::inconclusive;
   if (!power.is_finite)
     entry.reason = "the truth, or the answer of the healthy kernel, is not finite";
@@ -128,7 +128,7 @@ report::Entry entry_of(const Power& power, const plan::Case& item, const Answere
   report::Entry entry;
   entry.title = fmt::format("power over {}, {}, {}", item.tensors.front(), of_class,
                             power.twins == 0 ? "no twins" : report::counted(power.twins, "twin"));
-  conclude(entry, power);
+  set_verdict(entry, power);
   std::string healthy;
   if (power.is_finite)
     healthy = fmt::format("healthy: {}rms_ratio {:.3g} of {:.3g}, scaled_ulp {:.3g} of {:.3g}; {}",

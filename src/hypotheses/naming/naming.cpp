@@ -96,10 +96,10 @@ bool shows_at_start(const Interpretation& reading) {
          reading.goes_on;
 }
 
-class Search {
+class FaultSearch {
  public:
-  Search(const Problem& problem, const FailedOutput& output, const FailurePlace& place, int threads,
-         const NamingEffort& effort)
+  FaultSearch(const Problem& problem, const FailedOutput& output, const FailurePlace& place, int threads,
+              const NamingEffort& effort)
       : problem_(problem), output_(output), d_(problem.dimensions()), threads_(threads), effort_(effort) {
     found_.sequence = problem.sequences().at(place.sequence);
     for (std::size_t i = 0; i < std::min(d_.HV, most_heads); ++i)
@@ -377,7 +377,7 @@ class Search {
 
 Naming name_fault(const Problem& problem, const FailedOutput& output, const FailurePlace& place, int threads,
                   const NamingEffort& effort) {
-  return Search(problem, output, place, threads, effort).run();
+  return FaultSearch(problem, output, place, threads, effort).run();
 }
 
 }  // namespace kda_check::hypotheses

@@ -11,7 +11,7 @@ namespace {
 constexpr double floor_of_chunk = 1.0 / 256;
 /// Where a row has fewer independent errors, what a twin errs by in it is taken from its neighbours too, and
 /// at least a quarter of its own.
-constexpr double fewest_errors = 32;
+constexpr double fewest_of_a_row = 32;
 constexpr double least_of_own = 1.0 / 4;
 
 /// Sums of the first 0, 1, 2 ... rows.
@@ -87,8 +87,8 @@ std::vector<double> Envelope::smoothed(const RowSums& sums) const {
   }
   const std::vector<double> squares = sums_before(sums.squares), relatives = sums_before(relative),
                             elements = sums_before(counted);
-  const std::vector<Neighbours> narrow = neighbours(elements, fewest_errors),
-                                coherent = neighbours(elements, fewest_errors * coherence(sums));
+  const std::vector<Neighbours> narrow = neighbours(elements, fewest_of_a_row),
+                                coherent = neighbours(elements, fewest_of_a_row * coherence(sums));
   std::vector<double> mean(R);
   for (std::size_t r = 0; r < R; ++r) {
     mean[r] = sums.squares[r] / columns(r);

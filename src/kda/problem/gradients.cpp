@@ -6,7 +6,7 @@ namespace kda_check::kda {
 
 namespace {
 
-constexpr GradientRow rows_in_order[] = {
+constexpr GradientRow gradients_in_order[] = {
     {Gradient::dq, "dq", "q"},
     {Gradient::dk, "dk", "k"},
     {Gradient::dv, "dv", "v"},
@@ -23,12 +23,12 @@ constexpr GradientRow rows_in_order[] = {
 std::optional<numeric::DType> dtype_of_input(const Outline& problem, Gradient gradient) {
   const bool of_gate = gradient == Gradient::dA_log || gradient == Gradient::ddt_bias;
   if (of_gate && problem.options.gate == Gate::none) return std::nullopt;
-  return problem.dtype_of(rows_in_order[static_cast<std::size_t>(gradient)].of);
+  return problem.dtype_of(gradients_in_order[static_cast<std::size_t>(gradient)].of);
 }
 
 }  // namespace
 
-std::span<const GradientRow> gradients() { return rows_in_order; }
+std::span<const GradientRow> gradients() { return gradients_in_order; }
 
 bool has_gradient(const Outline& problem, Gradient gradient) {
   return dtype_of_input(problem, gradient).has_value();
@@ -47,7 +47,7 @@ numeric::DType gradient_dtype(const Outline& problem, Gradient gradient, numeric
 GradientTensors allocate_gradients(const Problem& problem, numeric::DType dtype) {
   GradientTensors tensors;
   const Outline outline(problem);
-  for (const GradientRow& row : rows_in_order) {
+  for (const GradientRow& row : gradients_in_order) {
     if (!has_gradient(outline, row.gradient)) continue;
     tensor::Tensor& tensor = tensors[static_cast<std::size_t>(row.gradient)];
     tensor = tensor::Tensor(std::string(row.name), gradient_dtype(outline, row.gradient, dtype),

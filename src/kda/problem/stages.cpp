@@ -10,7 +10,7 @@ namespace {
 
 using enum StageShape;
 
-constexpr StageRow rows_in_order[] = {
+constexpr StageRow stages_in_order[] = {
     {Stage::g_cumsum, "g_cumsum", "G_i = sum of g over the rows up to i of the chunk", by_key,
      &CastPoints::g_cumsum},
     {Stage::Aqk, "Aqk", "scale sum_k q_ik k_jk exp(G_ik - G_jk), j <= i", scores, &CastPoints::Aqk},
@@ -30,7 +30,7 @@ constexpr StageRow rows_in_order[] = {
     {Stage::dAkk, "dAkk", "-Akk_inv^T ((dv v^T + dw (k exp(G))^T) beta_j, j < i) Akk_inv^T, j < i", scores,
      nullptr, true},
 };
-static_assert(std::size(rows_in_order) == stage_count);
+static_assert(std::size(stages_in_order) == stage_count);
 
 std::size_t chunks_of(std::size_t tokens, std::size_t chunk_size) {
   return (tokens + chunk_size - 1) / chunk_size;
@@ -39,11 +39,11 @@ std::size_t chunks_of(std::size_t tokens, std::size_t chunk_size) {
 }  // namespace
 
 std::span<const StageRow> stages(Passes passes) {
-  const std::span<const StageRow> rows(rows_in_order);
+  const std::span<const StageRow> rows(stages_in_order);
   return passes == Passes::both ? rows : rows.first(forward_stage_count);
 }
 
-const StageRow& row_of(Stage stage) { return rows_in_order[static_cast<std::size_t>(stage)]; }
+const StageRow& row_of(Stage stage) { return stages_in_order[static_cast<std::size_t>(stage)]; }
 
 Dimensions chunked_dimensions(const Problem& problem, std::size_t chunk_size) {
   Dimensions d = problem.dimensions();
