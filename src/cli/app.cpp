@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <string_view>
 
+#include "base/append.hpp"
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "base/output_file.hpp"
@@ -42,9 +42,9 @@ std::string help_text() {
   std::string_view group;
   for (const Command& command : table) {
     if (command.group[0] == '\0') continue;
-    if (group != command.group) fmt::format_to(std::back_inserter(out), "\n{}\n", command.group);
+    if (group != command.group) append(out, "\n{}\n", command.group);
     group = command.group;
-    fmt::format_to(std::back_inserter(out), "  {:<{}} {}\n", command.name, width, command.summary);
+    append(out, "  {:<{}} {}\n", command.name, width, command.summary);
   }
   return out +
          "\nkda-check COMMAND --help explains a command; kda-check --version prints the version.\nStart "

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
+#include "base/append.hpp"
 #include "base/names.hpp"
 #include "base/shell_text.hpp"
 
@@ -45,8 +45,8 @@ std::string value_cases(const Tree& tree, const char* indent) {
   for (const CommandDescription& command : tree)
     for_each_flag(command, [&](const OptionDescription& option, const std::string& flag) {
       if (option.value.empty()) return;
-      fmt::format_to(std::back_inserter(out), "{}{}:{}) {}{} ;;\n", indent, command.name, flag,
-                     assignments(option), option.optional_value ? " optional=1" : "");
+      append(out, "{}{}:{}) {}{} ;;\n", indent, command.name, flag, assignments(option),
+             option.optional_value ? " optional=1" : "");
     });
   return out;
 }
@@ -62,8 +62,8 @@ std::string command_cases(const Tree& tree, const char* indent) {
   std::string out;
   for (const CommandDescription& command : tree) {
     const OptionDescription* const positional = positional_of(command);
-    fmt::format_to(std::back_inserter(out), "{}{}) flags={} {} ;;\n", indent, command.name,
-                   shell_quoted(flag_list(command)), positional ? assignments(*positional) : "");
+    append(out, "{}{}) flags={} {} ;;\n", indent, command.name, shell_quoted(flag_list(command)),
+           positional ? assignments(*positional) : "");
   }
   return out;
 }

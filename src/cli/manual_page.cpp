@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
-#include <iterator>
-
+#include "base/append.hpp"
 #include "base/names.hpp"
 #include "base/version.hpp"
 #include "cli/completions.hpp"
@@ -41,12 +40,11 @@ void add_option(std::string& out, const OptionDescription& option) {
     heading += fmt::format("{}\\fB{}\\fR", heading.empty() ? "" : ", ", plain(flag));
   if (!option.value.empty())
     heading += fmt::format("{}\\fI{}\\fR", heading.empty() ? "" : " ", plain(option.value));
-  fmt::format_to(std::back_inserter(out), ".TP\n{}\n{}\n", heading, plain(one_line(option.text)));
+  append(out, ".TP\n{}\n{}\n", heading, plain(one_line(option.text)));
 }
 
 void add_command(std::string& out, const CommandDescription& command) {
-  fmt::format_to(std::back_inserter(out), ".SS kda\\-check {}\n{}.\n", plain(command.name),
-                 plain(command.text));
+  append(out, ".SS kda\\-check {}\n{}.\n", plain(command.name), plain(command.text));
   for (const OptionDescription& option : command.options) add_option(out, option);
   out += preformatted(command.footer);
 }

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <iterator>
 #include <set>
 #include <span>
 
+#include "base/append.hpp"
 #include "base/names.hpp"
 #include "hypotheses/launch_search.hpp"
 #include "hypotheses/walk.hpp"
@@ -361,7 +361,7 @@ std::string text_of(const Hypothesis& hypothesis, const Problem& problem) {
   if (!hypothesis.preset.empty()) text += " under " + hypothesis.preset;
   if (hypothesis.variant->axes.chunk &&
       hypothesis.options.chunk_size != static_cast<std::size_t>(problem.options.chunk_size))
-    fmt::format_to(std::back_inserter(text), " in chunks of {}", hypothesis.options.chunk_size);
+    append(text, " in chunks of {}", hypothesis.options.chunk_size);
   if (const std::string launch = launch_word(hypothesis, problem); !launch.empty()) text += " with " + launch;
   return hypothesis.change.empty() ? text : text + ", " + hypothesis.change;
 }

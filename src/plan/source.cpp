@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <utility>
 
+#include "base/append.hpp"
 #include "base/error.hpp"
 #include "kda/terms/option_flags.hpp"
 
@@ -84,8 +84,7 @@ std::string shape_text(const kda::Dimensions& d) {
 std::string options_text(const kda::Outline& outline) {
   const kda::Options& options = outline.options;
   std::string text = fmt::format("{} gate={}", numeric::name_of(outline.dtype()), kda::name_of(options.gate));
-  if (options.gate == kda::Gate::lower_bound)
-    fmt::format_to(std::back_inserter(text), "({:g})", *options.lower_bound);
+  if (options.gate == kda::Gate::lower_bound) append(text, "({:g})", *options.lower_bound);
   for (const auto& [name, member] : kda::option_flags)
     if (options.*member) text += fmt::format(" {}", name);
   if (outline.dimensions.has_scalar_decay) text += " g-for-all-K";

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "report/append.hpp"
+#include "base/append.hpp"
 #include "report/rows.hpp"
 
 namespace kda_check::report {

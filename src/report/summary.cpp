@@ -2,9 +2,7 @@
 // drops a summary of more than 1 MiB, so the table of all rows ends before that.
 #include <fmt/format.h>
 
-#include <iterator>
-
-#include "report/append.hpp"
+#include "base/append.hpp"
 #include "report/markup.hpp"
 #include "report/rows.hpp"
 #include "report/writers.hpp"
@@ -78,9 +76,8 @@ void add_all_rows(std::string& text, const Document& document, const std::vector
       if (fits) table += line;
     }
   if (rows == 0) return;
-  fmt::format_to(std::back_inserter(text),
-                 "\n<details>\n<summary>All {} rows</summary>\n\n{}{}\n</details>\n", rows + left_out,
-                 heading, table);
+  append(text, "\n<details>\n<summary>All {} rows</summary>\n\n{}{}\n</details>\n", rows + left_out, heading,
+         table);
   if (left_out > 0) append(text, "\n{} rows are left out here.\n", left_out);
 }
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/append.hpp"
 #include "base/names.hpp"
-#include "report/append.hpp"
 #include "report/rows.hpp"
 #include "report/table.hpp"
 #include "report/text_sections.hpp"

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/append.hpp"
 #include "base/names.hpp"
-#include "report/append.hpp"
 #include "report/rows.hpp"
 #include "report/table.hpp"
 

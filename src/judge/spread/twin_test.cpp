@@ -15,7 +15,7 @@ namespace {
 constexpr double false_alarm = 1e-4;  ///< of all cells of a region together, were rows independent
 /// Of a tensor with that many independent errors all twins may be right by luck: distances count half. With
 /// fewer they say nothing.
-constexpr double fewest_told_apart = 8;
+constexpr double fewest_for_distances = 8;
 constexpr double tiny = std::numeric_limits<double>::min();
 
 /// z with `tail`, at most a half, of a normal distribution above it; within 5e-4 (Abramowitz and Stegun,
@@ -289,7 +289,7 @@ std::vector<TwinJudgement> TwinTest::conclude(int threads) const {
   const double most =
       setting_.left || are_errors_of_storage() ? elements : static_cast<double>(setting_.layout.rows);
   const double independent = static_cast<double>(judged) * std::min(elements / coherence, most);
-  if (independent < fewest_told_apart) return {};
+  if (independent < fewest_for_distances) return {};
   std::vector<TwinJudgement> judgements;
   for (std::size_t a = 0; a < setting_.answers; ++a)
     judgements.push_back(judgement_of(a, all, coherence, independent));
@@ -352,7 +352,7 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
   TwinJudgement judgement;
   judgement.twins = setting_.twins - setting_.stable;
   judgement.energy = whole.energy[answer].value;
-  const double factor = setting_.factor * (1 + fewest_told_apart / independent);
+  const double factor = setting_.factor * (1 + fewest_for_distances / independent);
   double best = 0, most_along = 0.5;
   for (std::size_t index = 0; index < region_count; ++index) {
     const Tally& tally = tallies[index];

@@ -6,9 +6,9 @@
 #include <array>
 #include <bit>
 #include <charconv>
-#include <iterator>
 #include <string>
 
+#include "base/append.hpp"
 #include "base/error.hpp"
 
 namespace kda_check::kda {
@@ -97,15 +97,13 @@ void set_part(Launch& launch, std::string_view words, std::string_view text) {
   const auto part = std::ranges::find(parts, name, &Part::name);
   if (part == std::end(parts)) {
     std::string names;
-    for (const Part& one : parts)
-      fmt::format_to(std::back_inserter(names), "{}{}", names.empty() ? "" : ", ", one.name);
+    for (const Part& one : parts) append(names, "{}{}", names.empty() ? "" : ", ", one.name);
     refuse(words, fmt::format("no part '{}'", name), names);
   }
   if (*part->numbers(launch)[0] != 0) refuse(words, fmt::format("{} is named twice", name), "one of them");
   if (read(text.substr(std::min(colon + 1, text.size())), *part, launch)) return;
   std::string most;
-  for (std::size_t i = 0; i < part->count; ++i)
-    fmt::format_to(std::back_inserter(most), "{}{}", i == 0 ? "" : "x", part->most[i]);
+  for (std::size_t i = 0; i < part->count; ++i) append(most, "{}{}", i == 0 ? "" : "x", part->most[i]);
   refuse(words,
          fmt::format("{}: wanted {} up to {}", text, part->count == 1 ? "a power of two" : "powers of two",
                      most),
@@ -131,9 +129,8 @@ std::string words_of(const Launch& launch) {
   for (const Part& part : parts) {
     const std::array<std::size_t*, 3> numbers = part.numbers(copy);
     if (*numbers[0] == 0) continue;  // a row without registers still has lanes and warps
-    fmt::format_to(std::back_inserter(text), "{}{}:", text.empty() ? "" : "+", part.name);
-    for (std::size_t i = 0; i < part.count; ++i)
-      fmt::format_to(std::back_inserter(text), "{}{}", i == 0 ? "" : "x", *numbers[i]);
+    append(text, "{}{}:", text.empty() ? "" : "+", part.name);
+    for (std::size_t i = 0; i < part.count; ++i) append(text, "{}{}", i == 0 ? "" : "x", *numbers[i]);
   }
   return text.empty() ? "any" : text;
 }

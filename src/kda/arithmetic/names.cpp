@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/append.hpp"
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "kda/arithmetic/arithmetic.hpp"
@@ -194,8 +195,8 @@ std::string storage_name(const Arithmetic& arithmetic) {
   std::string text;
   for (const CastPointRow& row : cast_point_rows())
     if (arithmetic.casts.*row.point != Rounding::none)
-      fmt::format_to(std::back_inserter(text), "{}{}@{}", text.empty() ? "" : "+",
-                     name_in(roundings, arithmetic.casts.*row.point), row.name);
+      append(text, "{}{}@{}", text.empty() ? "" : "+", name_in(roundings, arithmetic.casts.*row.point),
+             row.name);
   return text.empty() ? "none" : text;
 }
 
@@ -265,7 +266,7 @@ std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
         name_in(outputs, arithmetic.output), name_in(readouts, arithmetic.readout),
         name_in(updates, arithmetic.update), words_of(arithmetic.launch));
   const auto add_if = [&](bool differs, std::string_view key, const auto& value) {
-    if (!axes.chunk && differs) fmt::format_to(std::back_inserter(text), " {}={}", key, value);
+    if (!axes.chunk && differs) append(text, " {}={}", key, value);
   };
   add_if(arithmetic.delta == Delta::fused, "delta", name_in(deltas, arithmetic.delta));
   add_if(arithmetic.scale == ScaledPart::output || arithmetic.scale == ScaledPart::norm ||
@@ -276,8 +277,7 @@ std::string describe(const Arithmetic& arithmetic, ArithmeticAxes axes) {
   if (!axes.chunk && arithmetic.stored != StoredState{}) text += " stored=" + words_of(arithmetic.stored);
   if (axes.chunk && arithmetic.segments.merge != SegmentMerge::none)
     text += " segments=" + numbered(segment_merges, arithmetic.segments.merge, arithmetic.segments.parts);
-  if (arithmetic.heads != Heads::grouped)
-    fmt::format_to(std::back_inserter(text), " heads={}", name_in(head_values, arithmetic.heads));
+  if (arithmetic.heads != Heads::grouped) append(text, " heads={}", name_in(head_values, arithmetic.heads));
   return text;
 }
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <iterator>
 #include <span>
 
+#include "base/append.hpp"
 #include "base/threads/parallel.hpp"
 #include "cuda/probe/instructions.hpp"
 #include "kda/arithmetic/rounded.hpp"
@@ -159,8 +159,7 @@ class TileReading {
     std::string kinds;
     for (std::size_t kind = 0; kind < draw_kinds.size() && !sinking_; ++kind)
       if (found.of_kind[kind] > 0)
-        fmt::format_to(std::back_inserter(kinds), "{}{}: {}", kinds.empty() ? "" : ", ",
-                       draw_kinds[kind].name, found.of_kind[kind]);
+        append(kinds, "{}{}: {}", kinds.empty() ? "" : ", ", draw_kinds[kind].name, found.of_kind[kind]);
     if (!kinds.empty()) result.first += fmt::format("; by kind of input: {}", kinds);
     return result;
   }
@@ -221,12 +220,12 @@ class TileReading {
   std::string sum_text(std::size_t first, std::size_t tile, std::size_t i) {
     std::string text =
         sinking_ ? std::string() : fmt::format("{}: ", draw_kinds[kind_index(first + tile)].name);
-    fmt::format_to(std::back_inserter(text), "{:a}", start_[tile * tile_sums + i]);
+    append(text, "{:a}", start_[tile * tile_sums + i]);
     for (std::size_t d = 0; d < depth_; ++d) {
       const float left = rounded(format_.operands, a(tile)[i / side * depth_ + d]),
                   right = rounded(format_.operands, b(tile)[d * side + i % side]);
       if (left * 0 == 0 && right * 0 == 0 && (left == 0 || right == 0)) continue;
-      fmt::format_to(std::back_inserter(text), " + {:a}*{:a}", left, right);
+      append(text, " + {:a}*{:a}", left, right);
     }
     return text;
   }

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace kda_check::report {
+namespace kda_check {
 
 /// Behind what is in `out`.
 template <class... Values>
@@ -14,4 +14,4 @@ void append(std::string& out, fmt::format_string<Values...> text, Values&&... va
   fmt::format_to(std::back_inserter(out), text, std::forward<Values>(values)...);
 }
 
-}  // namespace kda_check::report
+}  // namespace kda_check
