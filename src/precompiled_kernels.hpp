@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <string_view>
+#include <string>  // clang 14 wants __builtin_va_list used in here
 #include <type_traits>
 #include <utility>
 #include <vector>
