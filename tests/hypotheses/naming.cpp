@@ -89,8 +89,8 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
 
   const auto gate = [&](std::size_t b, std::size_t t, std::size_t h, std::size_t k) {
     if (is("gate_of_first_head")) h = 0;
-    if (is("decay_of_first_channels") && k >= 32) return 0.0;
-    if (is("decay_of_last_channels") && k < 32) return 0.0;
+    if (is("decay_missing_in_last_channels") && k >= 32) return 0.0;
+    if (is("decay_missing_in_first_channels") && k < 32) return 0.0;
     if (is("gate_of_query_head")) h = h * d.H / d.HV;
     double x = p.g.value(((b * d.T + t) * d.HV + h) * d.K + k);
     if (p.options.gate == Gate::none || is("gate_raw")) return x;
@@ -285,7 +285,8 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
           for (std::size_t i = 0; i < d.K; ++i) {
             undecayed += k[i] * S[i][v];
             if (!behind) S[i][v] *= a[i];
-            if (is(i < 32 ? "prediction_of_last_channels" : "prediction_of_first_channels")) continue;
+            if (is(i < 32 ? "prediction_missing_in_first_channels" : "prediction_missing_in_last_channels"))
+              continue;
             prediction += k[i] * S[i][v];
             if (is("prediction_misses_last")) prediction -= k[i] * a[i] * last_write[i][v];
             if (is("output_misses_own")) output += q[i] * S[i][v];
@@ -310,7 +311,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
             if (is("state_in_bf16")) S[i][v] = to_bits(S[i][v], 8);
             if (is("state_in_fp16")) S[i][v] = to_bits(S[i][v], 11);
             if (!is("output_misses_own") &&
-                !is(i < 32 ? "output_of_last_channels" : "output_of_first_channels"))
+                !is(i < 32 ? "output_missing_in_first_channels" : "output_missing_in_last_channels"))
               output += q[i] * S[i][v];
             if (is("carried_state_transposed"))
               output += q[i] * std::exp(sums[i]) * (before_chunk[v][i] - before_chunk[i][v]);
@@ -561,9 +562,14 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
   const test::Sampled sample(6);
   INFO(sample.text());
   std::size_t number = 0;
-  for (const hypotheses::Fault& fault : hypotheses::faults()) {
+  std::vector<std::pair<std::string, const hypotheses::Fault*>> list;
+  for (const hypotheses::Fault& fault : hypotheses::faults())
+    for (const char* const part : {"", "_in_first_channels", "_in_last_channels"})
+      if (fault.in_part != std::string(part).empty())
+        list.emplace_back(std::string(fault.name) + part, &fault);
+  for (const auto& [name, row] : list) {
     if (!sample.has(number++)) continue;
-    const std::string name(fault.name);
+    const hypotheses::Fault& fault = *row;
     kda::Problem problem = problem_of(case_for(name));
     if (name == "lower_bound_of_usual") problem.options.lower_bound = -3;
     INFO(name);
@@ -599,6 +605,54 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(chunks of 64)"));
     }
   }
+}
+
+TEST_CASE("a fault of some columns is named with them", "[hypotheses][naming]") {
+  Case c;
+  c.slow = true;
+  const kda::Problem problem = problem_of(c);
+  const kda::Answer right = mutant(problem, "none");
+  for (const char* const name : {"beta_twice", "query_lost"})
+    for (const std::size_t first : {0, 24}) {
+      INFO(name << ' ' << first);
+      kda::Answer answer = std::string(name) == "query_lost" ? chunk_mutant(problem, name, DType::fp32)
+                                                             : mutant(problem, name);
+      for (const auto& [tensor, of] :
+           {std::pair(&answer.o, &right.o), {&answer.final_state, &right.final_state}})
+        for (std::size_t i = 0; i < tensor->size(); ++i)
+          if (i % c.V < first || i % c.V >= first + 8) tensor->set(i, of->value(i));
+      const hypotheses::Naming finding = probed(problem, answer);
+      CHECK(names(finding) == name);
+      if (finding.causes.empty()) continue;
+      CHECK_THAT(finding.causes[0].meaning,
+                 Catch::Matchers::EndsWith(", in columns " + std::to_string(first) + ".." +
+                                           std::to_string(first + 7) + " alone"));
+    }
+}
+
+TEST_CASE("a fault of one chunk is named with it", "[hypotheses][naming]") {
+  Case c;
+  c.T = 150, c.slow = true;
+  const kda::Problem problem = problem_of(c);
+  for (const std::size_t chunk : {0, 1, 2})
+    for (const char* const name : {"beta_missing", "gate_mean"}) {
+      kda::Problem misread = problem_of(c);
+      for (std::size_t t = 64 * chunk; t < std::min<std::size_t>(64 * chunk + 64, c.T); ++t) {
+        double mean = 0;
+        for (std::size_t i = t * c.K; i < (t + 1) * c.K; ++i)
+          mean += problem.g.value(i) / static_cast<double>(c.K);
+        if (name == std::string("beta_missing")) misread.beta.set(t, 1);
+        for (std::size_t i = t * c.K; i < (t + 1) * c.K && name == std::string("gate_mean"); ++i)
+          misread.g.set(i, mean);
+      }
+      const hypotheses::Naming finding = probed(problem, mutant(misread, "none"));
+      INFO(name << ' ' << chunk);
+      CHECK(names(finding) == name);
+      if (finding.causes.empty()) continue;
+      const char* const where[] = {", in chunk 0 alone (t=0..63)", ", in chunk 1 alone (t=64..127)",
+                                   ", in the last chunk alone (t=128..149)"};
+      CHECK_THAT(finding.causes[0].meaning, Catch::Matchers::EndsWith(where[chunk]));
+    }
 }
 
 TEST_CASE("a state transposed is named in both layouts, square or not", "[hypotheses][naming]") {
@@ -750,6 +804,29 @@ std::vector<kda::Problem> problems_with_loss() {
   return list;
 }
 
+/// Those of a kernel, with what a fault changes.
+kda::GradientTensors wrong_gradients(const kda::Problem& problem, const hypotheses::GradientFault& fault,
+                                     std::size_t chunk_size) {
+  const hypotheses::BackwardReference reference(problem, chunk_size);
+  const kda::GradientTensors right = reference.gradients({}, DType::fp64),
+                             wrong = reference.gradients(fault.reading(), DType::fp64);
+  kda::RunOptions options;
+  options.dtype = DType::fp32, options.chunk_size = chunk_size;
+  kda::GradientTensors got = kda::run_chunk_backward(problem, options);
+  for (std::size_t t = 0; t < got.size(); ++t)
+    for (std::size_t i = 0; i < got[t].size(); ++i)
+      got[t].set(i, got[t].value(i) + wrong[t].value(i) - right[t].value(i));
+  return got;
+}
+std::vector<hypotheses::FailedGradient> failed(const kda::GradientTensors& got) {
+  std::vector<hypotheses::FailedGradient> output;
+  for (const Tensor& one : got) {
+    const bool cancels = one.name() == "dA_log" || one.name() == "ddt_bias";
+    if (!one.empty()) output.push_back({std::string(one.name()), &one, cancels ? 1e-3 : 1e-4});
+  }
+  return output;
+}
+
 }  // namespace
 
 TEST_CASE("every fault of gradients is named beside the errors of a kernel", "[hypotheses][naming]") {
@@ -768,27 +845,50 @@ TEST_CASE("every fault of gradients is named beside the errors of a kernel", "[h
       for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, 14);
       for (std::size_t h = 0; h < problem.A_log->size(); ++h) problem.A_log->set(h, 0);
     }
-    const hypotheses::BackwardReference reference(problem, chunk_size);
-    const kda::GradientTensors right = reference.gradients({}, DType::fp64),
-                               wrong = reference.gradients(fault.reading(), DType::fp64);
-    kda::RunOptions options;
-    options.dtype = DType::fp32, options.chunk_size = chunk_size;
-    kda::GradientTensors got = kda::run_chunk_backward(problem, options);
-    std::vector<hypotheses::FailedGradient> output;
-    for (std::size_t t = 0; t < got.size(); ++t) {
-      if (got[t].empty()) continue;
-      for (std::size_t i = 0; i < got[t].size(); ++i)
-        got[t].set(i, got[t].value(i) + wrong[t].value(i) - right[t].value(i));
-      const bool cancels = got[t].name() == "dA_log" || got[t].name() == "ddt_bias";
-      output.push_back({std::string(got[t].name()), &got[t], cancels ? 1e-3 : 1e-4});
-    }
-    const hypotheses::Naming naming = hypotheses::name_gradient_fault(problem, output, chunk_size, 2);
+    const kda::GradientTensors got = wrong_gradients(problem, fault, chunk_size);
+    const std::vector<hypotheses::FailedGradient> output = failed(got);
+    const hypotheses::Naming naming = hypotheses::name_gradient_fault(problem, output, {}, chunk_size, 2);
     INFO((naming.nearest ? "nearest " + naming.nearest->fault : std::string("nothing near")));
     REQUIRE_FALSE(naming.causes.empty());
     // Of strong gates a carry that is lost is as one that is not.
     CHECK(std::ranges::find(naming.causes, fault.name, &hypotheses::Cause::fault) != naming.causes.end());
     CHECK(naming.causes.front().explained > 0.98);
     CHECK(naming.causes.size() <= 3);  // tiles that end in the same rows; a mean over few channels
+  }
+}
+
+TEST_CASE("a fault of the gradients of a large problem is named from a part of it", "[hypotheses][naming]") {
+  constexpr std::size_t chunk_size = 64;
+  const test::Sampled sample(64);
+  INFO(sample.text());
+  std::size_t number = 0;
+  for (const hypotheses::GradientFault& fault : hypotheses::gradient_faults()) {
+    if (!sample.has(number++)) continue;
+    for (const bool is_long : {false, true}) {
+      test::ProblemSpec spec;
+      spec.T = is_long ? 1590 : 800, spec.H = spec.HV = is_long ? 1 : 2, spec.K = spec.V = 64;
+      spec.gate = Gate::softplus, spec.qk_l2norm = true, spec.beta_sigmoid = true;
+      kda::Problem problem = test::make_problem(spec, 7);
+      const hypotheses::GradientReading reading = fault.reading();
+      const bool is_of_heads = reading.first_head_decay || reading.gate_of_next_head ||
+                               reading.state_gradient == hypotheses::StateGradientOf::next_head,
+                 is_of_sums = reading.amplitude != nullptr || reading.bias != nullptr ||
+                              reading.counts_for_amplitude != nullptr || reading.counts_for_bias != nullptr ||
+                              reading.amplitude_of_group || reading.bias_of_heads || reading.bias_by_channel;
+      if (!fault.applies(problem) || is_of_heads || is_of_sums) continue;
+      for (std::size_t h = 0; h < spec.H; ++h) problem.A_log->set(h, -3);  // states reach far
+      test::Random random(8);
+      problem.output_gradient = problem.v.clone();
+      problem.state_gradient = problem.initial_state->clone();
+      for (Tensor* const tensor : {&*problem.output_gradient, &*problem.state_gradient})
+        for (std::size_t i = 0; i < tensor->size(); ++i) tensor->set(i, random.normal());
+      const kda::GradientTensors got = wrong_gradients(problem, fault, chunk_size);
+      const hypotheses::Naming naming =
+          hypotheses::name_gradient_fault(problem, failed(got), {0, spec.H - 1}, chunk_size, 2);
+      INFO(fault.name << ' ' << is_long
+                      << (naming.nearest ? "nearest " + naming.nearest->fault : " nothing near"));
+      CHECK(std::ranges::find(naming.causes, fault.name, &hypotheses::Cause::fault) != naming.causes.end());
+    }
   }
 }
 

@@ -27,16 +27,22 @@ double rms_limit(const TensorResult& tensor) {
 
 namespace {
 
-/// Sequence and head of the worst element of the tensor that failed.
+/// Sequence and value head of the worst element of the tensor that failed.
 hypotheses::FailurePlace place_of(const kda::Problem& problem, const TensorResult& tensor) {
-  hypotheses::FailurePlace place;
-  if (!tensor.worst) return place;
+  if (!tensor.worst) return {};
   const std::vector<std::size_t>& index = tensor.worst->index;
-  if (tensor.name == "final_state") return {index[0], index[1]};
+  if (tensor.name == "final_state" || tensor.name == "dinitial_state") return {index[0], index[1]};
+  if (index.size() < 3) {  // of a parameter
+    const std::size_t head =
+        tensor.shape.size() == 1 ? index[0] / (tensor.shape[0] / problem.dimensions().HV) : index[0];
+    return {0, head};
+  }
+  hypotheses::FailurePlace place;
   for (const kda::Sequence& sequence : problem.sequences())
     if (sequence.batch == index[0] && sequence.begin <= index[1] && index[1] < sequence.end)
       place.sequence = sequence.index;
-  place.head = index[2];
+  const bool is_of_query = tensor.name == "dq" || tensor.name == "dk";
+  place.head = index[2] * (is_of_query ? problem.heads_per_group() : 1);
   return place;
 }
 
@@ -114,9 +120,14 @@ hypotheses::Naming named(const kda::Problem& problem, const Answered& got, const
                          int threads, const hypotheses::NamingEffort& effort) {
   if (got.pass == kda::Pass::backward) {
     std::vector<hypotheses::FailedGradient> gradients;
-    for (const TensorResult& tensor : failed.tensors)
+    const TensorResult* worst = nullptr;  // of those that fail: sums over tokens last
+    for (const TensorResult& tensor : failed.tensors) {
       gradients.push_back({tensor.name, got.tensor(tensor.name), rms_limit(tensor)});
-    return hypotheses::name_gradient_fault(problem, gradients, got.chunk_size, threads);
+      if (worst == nullptr && tensor.verdict == judge::Verdict::fail) worst = &tensor;
+    }
+    const hypotheses::FailurePlace place =
+        worst != nullptr ? place_of(problem, *worst) : hypotheses::FailurePlace{};
+    return hypotheses::name_gradient_fault(problem, gradients, place, got.chunk_size, threads);
   }
   hypotheses::FailedOutput output;
   const auto found = [&](std::string_view name) {

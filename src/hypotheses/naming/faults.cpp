@@ -67,22 +67,23 @@ template <ChunkFault fault>
 constexpr Fault of_chunk_form(std::string_view name, std::string_view meaning, bool is_variation = false) {
   return {name, meaning, has_chunk_form, in_chunks<&Reading::chunk_fault, fault>, At::chunk, is_variation};
 }
-template <ChunkTerm term, TermFault fault, Channels channels = Channels::all>
+template <ChunkTerm term, TermFault fault>
 void put_term(Reading& reading, std::size_t rows) {
   in_chunks<&Reading::chunk_fault, ChunkFault::of_term>(reading, rows);
-  reading.chunk_term = term, reading.term_fault = fault, reading.channels = channels;
+  reading.chunk_term = term, reading.term_fault = fault;
 }
-template <ChunkTerm term, TermFault fault, Channels channels = Channels::all>
+template <ChunkTerm term, TermFault fault>
 constexpr Fault of_term(std::string_view name, std::string_view meaning, bool is_variation = true) {
-  return {name, meaning, has_chunk_form, put_term<term, fault, channels>, At::chunk, is_variation};
+  return {name, meaning, has_chunk_form, put_term<term, fault>, At::chunk, is_variation};
 }
-template <auto field, Channels channels>
-void by_part(Reading& reading, std::size_t) {
-  reading.*field = true, reading.channels = channels;
+/// Rows about a part of the channels.
+template <ChunkTerm term, TermFault fault>
+constexpr Fault of_term_in_part(std::string_view name, std::string_view meaning) {
+  return {name, meaning, has_chunk_form, put_term<term, fault>, At::chunk, true, true};
 }
-template <auto field, Channels channels>
-constexpr Fault of_part(std::string_view name, std::string_view meaning) {
-  return {name, meaning, has_channels, by_part<field, channels>, At::everywhere, true};
+template <auto field>
+constexpr Fault in_part(std::string_view name, std::string_view meaning) {
+  return {name, meaning, has_channels, set<field>, At::everywhere, true, true};
 }
 
 constexpr Fault list[] = {
@@ -154,11 +155,7 @@ constexpr Fault list[] = {
     {"dt_bias_negated", "dt_bias is subtracted", has_bias, set<&Reading::bias_factor, -1>},
     {"dt_bias_outside", "the gate is lower_bound sigmoid(exp(A_log) x + dt_bias)", has_bounded_bias,
      set<&Reading::bias_outside>},
-    of_part<&Reading::decays_by_part, Channels::first>(
-        "decay_of_first_channels",
-        "the last channels do not decay (from the largest power of two below K on)"),
-    of_part<&Reading::decays_by_part, Channels::last>(
-        "decay_of_last_channels", "the first channels do not decay (up to the largest power of two below K)"),
+    in_part<&Reading::decay_missing>("decay_missing", "the state does not decay"),
     // The delta rule.
     {"gate_behind_update", "the state decays behind the update, not before it", always,
      set<&Reading::decays_after_update>},
@@ -200,12 +197,7 @@ constexpr Fault list[] = {
      [](Reading& r, std::size_t) { r.options.allow_neg_eigval = false; }},
     {"beta_doubled", "beta is doubled, as with allow_neg_eigval",
      [](const Problem& p) { return !p.options.allow_neg_eigval; }, set<&Reading::beta_factor, 2>},
-    of_part<&Reading::predicts_by_part, Channels::first>(
-        "prediction_of_first_channels",
-        "predictions lack the last channels (from the largest power of two below K on)"),
-    of_part<&Reading::predicts_by_part, Channels::last>(
-        "prediction_of_last_channels",
-        "predictions lack the first channels (up to the largest power of two below K)"),
+    in_part<&Reading::prediction_missing>("prediction_missing", "predictions lack their part"),
     // q and k.
     {"l2norm_missing", "q and k are not L2-normalised", [](const Problem& p) { return p.options.qk_l2norm; },
      [](Reading& r, std::size_t) { r.options.qk_l2norm = false; }},
@@ -246,10 +238,7 @@ constexpr Fault list[] = {
     {"output_doubled", "the output is doubled", always, set<&Reading::output_factor, 2>},
     {"output_sign", "o has the other sign", always, set<&Reading::output_factor, -1>},
     {"output_unwritten", "o is not written (zero)", always, set<&Reading::output_factor, 0>},
-    of_part<&Reading::reads_by_part, Channels::first>(
-        "output_of_first_channels", "o lacks the last channels (from the largest power of two below K on)"),
-    of_part<&Reading::reads_by_part, Channels::last>(
-        "output_of_last_channels", "o lacks the first channels (up to the largest power of two below K)"),
+    in_part<&Reading::output_missing>("output_missing", "o lacks its part"),
     // The states.
     {"nothing_written", "neither o nor the final state is written (zero)", always,
      [](Reading& r, std::size_t) { r.output_factor = 0, r.final_state = false; }},
@@ -404,80 +393,17 @@ constexpr Fault list[] = {
     of_chunk_form<ChunkFault::state_of_before>("state_of_before",
                                                "o reads the state that entered the chunk before"),
     of_chunk_form<ChunkFault::state_of_after>("state_of_after", "o reads the state that leaves its chunk"),
-    of_term<ChunkTerm::L, TermFault::lost, Channels::last>(
-        "L_lost_in_last_channels",
-        "L is summed without its part in the last channels (from the largest power of two below K on)"),
-    of_term<ChunkTerm::L, TermFault::lost, Channels::first>(
-        "L_lost_in_first_channels",
-        "L is summed without its part in the first channels (up to the largest power of two below K)"),
-    of_term<ChunkTerm::L, TermFault::undecayed, Channels::last>(
-        "L_undecayed_in_last_channels",
-        "L lacks its decays in the last channels (from the largest power of two below K on)"),
-    of_term<ChunkTerm::L, TermFault::undecayed, Channels::first>(
-        "L_undecayed_in_first_channels",
-        "L lacks its decays in the first channels (up to the largest power of two below K)"),
-    of_term<ChunkTerm::Aqk, TermFault::lost, Channels::last>(
-        "scores_lost_in_last_channels",
-        "Aqk is summed without its part in the last channels (from the largest power of two below K on)"),
-    of_term<ChunkTerm::Aqk, TermFault::lost, Channels::first>(
-        "scores_lost_in_first_channels",
-        "Aqk is summed without its part in the first channels (up to the largest power of two below K)"),
-    of_term<ChunkTerm::Aqk, TermFault::undecayed, Channels::last>(
-        "scores_undecayed_in_last_channels",
-        "Aqk lacks its decays in the last channels (from the largest power of two below K on)"),
-    of_term<ChunkTerm::Aqk, TermFault::undecayed, Channels::first>(
-        "scores_undecayed_in_first_channels",
-        "Aqk lacks its decays in the first channels (up to the largest power of two below K)"),
-    of_term<ChunkTerm::w, TermFault::undecayed, Channels::last>(
-        "w_undecayed_in_last_channels",
-        "w lacks exp(G) in the last channels (from the largest power of two below K on)"),
-    of_term<ChunkTerm::w, TermFault::undecayed, Channels::first>(
-        "w_undecayed_in_first_channels",
-        "w lacks exp(G) in the first channels (up to the largest power of two below K)"),
-    of_term<ChunkTerm::prediction, TermFault::lost, Channels::last>(
-        "prediction_lost_in_last_channels",
-        "w h lacks its part in the last channels (from the largest power of two below K on)"),
-    of_term<ChunkTerm::prediction, TermFault::lost, Channels::first>(
-        "prediction_lost_in_first_channels",
-        "w h lacks its part in the first channels (up to the largest power of two below K)"),
-    of_term<ChunkTerm::carry, TermFault::undecayed, Channels::last>(
-        "carry_undecayed_in_last_channels",
-        "the state does not decay from chunk to chunk in the last channels (from the largest power of two "
-        "below K on)"),
-    of_term<ChunkTerm::carry, TermFault::undecayed, Channels::first>(
-        "carry_undecayed_in_first_channels",
-        "the state does not decay from chunk to chunk in the first channels (up to the largest power of two "
-        "below K)"),
-    of_term<ChunkTerm::writes, TermFault::lost, Channels::last>(
-        "writes_lost_in_last_channels",
-        "chunks do not write the state in the last channels (from the largest power of two below K on)"),
-    of_term<ChunkTerm::writes, TermFault::lost, Channels::first>(
-        "writes_lost_in_first_channels",
-        "chunks do not write the state in the first channels (up to the largest power of two below K)"),
-    of_term<ChunkTerm::writes, TermFault::undecayed, Channels::last>(
-        "writes_undecayed_in_last_channels",
-        "what a chunk writes does not decay to its end in the last channels (from the largest power of two "
-        "below K on)"),
-    of_term<ChunkTerm::writes, TermFault::undecayed, Channels::first>(
-        "writes_undecayed_in_first_channels",
-        "what a chunk writes does not decay to its end in the first channels (up to the largest power of two "
-        "below K)"),
-    of_term<ChunkTerm::o_state, TermFault::lost, Channels::last>(
-        "query_lost_in_last_channels",
-        "o does not read the state before its chunk in the last channels (from the largest power of two "
-        "below K on)"),
-    of_term<ChunkTerm::o_state, TermFault::lost, Channels::first>(
-        "query_lost_in_first_channels",
-        "o does not read the state before its chunk in the first channels (up to the largest power of two "
-        "below K)"),
-    of_term<ChunkTerm::o_state, TermFault::undecayed, Channels::last>(
-        "query_undecayed_in_last_channels",
-        "o reads the state before its chunk without exp(G) in the last channels (from the largest power of "
-        "two below K on)"),
-    of_term<ChunkTerm::o_state, TermFault::undecayed, Channels::first>(
-        "query_undecayed_in_first_channels",
-        "o reads the state before its chunk without exp(G) in the first channels (up to the largest power of "
-        "two below K)"),
+    of_term_in_part<ChunkTerm::L, TermFault::lost>("L_lost", "L is summed without its part"),
+    of_term_in_part<ChunkTerm::L, TermFault::undecayed>("L_undecayed", "L lacks its decays"),
+    of_term_in_part<ChunkTerm::Aqk, TermFault::lost>("scores_lost", "Aqk is summed without its part"),
+    of_term_in_part<ChunkTerm::Aqk, TermFault::undecayed>("scores_undecayed", "Aqk lacks its decays"),
+    of_term_in_part<ChunkTerm::w, TermFault::undecayed>("w_undecayed", "w lacks exp(G)"),
+    of_term_in_part<ChunkTerm::prediction, TermFault::lost>("prediction_lost", "w h lacks its part"),
+    of_term_in_part<ChunkTerm::carry, TermFault::undecayed>("carry_undecayed", "the state does not decay from chunk to chunk"),
+    of_term_in_part<ChunkTerm::writes, TermFault::lost>("writes_lost", "chunks do not write the state"),
+    of_term_in_part<ChunkTerm::writes, TermFault::undecayed>("writes_undecayed", "what a chunk writes does not decay to its end"),
+    of_term_in_part<ChunkTerm::o_state, TermFault::lost>("query_lost", "o does not read the state before its chunk"),
+    of_term_in_part<ChunkTerm::o_state, TermFault::undecayed>("query_undecayed", "o reads the state before its chunk without exp(G)"),
     {"inverse_product", "a block of 16 of the inverse lacks one product of its sum", has_chunk_form,
      [](Reading& r, std::size_t which) {
        r.chunk_fault = ChunkFault::inverse_product, r.inverse_product = which;

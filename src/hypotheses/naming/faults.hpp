@@ -31,6 +31,7 @@ struct Fault {
   At at = At::everywhere;
   /// Like others that are there: names failures, and is not tried by selftest and power.
   bool is_variation = false;
+  bool in_part = false;  ///< of the channels of a key: of the first ones, then of the last (Channels)
 };
 
 std::span<const Fault> faults();

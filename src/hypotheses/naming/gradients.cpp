@@ -1,45 +1,175 @@
 #include <algorithm>
+#include <deque>
+#include <numeric>
 #include <utility>
 
 #include "hypotheses/errors.hpp"
 #include "hypotheses/naming/rank.hpp"
 #include "hypotheses/naming/reference_backward.hpp"
+#include "kda/bounds/log_decays.hpp"
+#include "kda/problem/excerpt.hpp"
+#include "kda/problem/heads.hpp"
+#include "tensor/rearranged.hpp"
 
 namespace kda_check::hypotheses {
 
-Naming name_gradient_fault(const kda::Problem& problem, const std::vector<FailedGradient>& output,
-                           std::size_t chunk_size, int threads) {
-  const kda::Dimensions& d = problem.dimensions();
-  constexpr double most = 1 << 24;  // some seconds
-  const auto rows = static_cast<double>(std::min(chunk_size, d.T)), K = static_cast<double>(d.K);
-  const double work =
-      static_cast<double>(d.B * d.T * d.HV) * (K * (static_cast<double>(d.V) + rows) + rows * rows);
-  if (!BackwardReference::can_differentiate(problem) || work > most) return {};
+namespace {
 
+using kda::Problem;
+using tensor::Tensor;
+
+constexpr double most_work = 1 << 24, most_of_part = 1 << 23;  // some seconds; one
+
+double work_of(const Problem& problem, std::size_t chunk_size) {
+  const kda::Dimensions& d = problem.dimensions();
+  const auto rows = static_cast<double>(std::min(chunk_size, d.T)), K = static_cast<double>(d.K);
+  return static_cast<double>(d.B * d.T * d.HV) * (K * (static_cast<double>(d.V) + rows) + rows * rows);
+}
+
+/// A sum over tokens, which a kernel may form elsewhere, from what is right.
+bool is_sum(std::string_view gradient) { return gradient == "dA_log" || gradient == "ddt_bias"; }
+
+kda::GradientTensors gradients_in_fp64(const Problem& problem, int threads) {
+  const kda::Variant& variant = kda::variant_named("recurrent");
+  kda::RunOptions options;
+  options.dtype = numeric::DType::fp64, options.threads = threads;
+  options.arithmetic = variant.default_arithmetic(problem, options.dtype);
+  return variant.run_backward(problem, options);
+}
+
+/// Of a problem that is too large: a query head of the sequence that fails, and of its tokens as many as can
+/// be afforded.
+struct Part {
+  kda::Sequence sequence;                   ///< of the whole
+  std::vector<std::size_t> queries, heads;  ///< of queries and of values
+  std::size_t begin = 0, end = 0;           ///< tokens, from the sequence's first
+  Problem problem;
+  std::deque<Tensor> tensors;
+  std::vector<FailedGradient> output;
+
+  /// Whether a fault shows here as it does in the whole.
+  bool has(const GradientReading& reading) const {
+    const bool is_of_start = reading.states_from_zero || reading.fault == BackwardFault::early_initial ||
+                             reading.fault == BackwardFault::first_token,
+               is_of_end = reading.state_gradient != StateGradientOf::own ||
+                           reading.fault == BackwardFault::cumulated_over_chunks,
+               is_of_heads = reading.first_head_decay || reading.gate_of_next_head ||
+                             reading.state_gradient == StateGradientOf::next_head;
+    return !is_of_heads && (begin == 0 || !is_of_start) && (end == sequence.length() || !is_of_end);
+  }
+  Tensor of(const FailedGradient& one, std::size_t decays) const {
+    Tensor tensor = kda::with_heads(one.name, *one.got, queries, heads, decays);
+    if (is_sum(one.name)) return tensor;
+    const bool is_state = one.name == "dinitial_state";
+    tensor = tensor::picked(tensor, 0, std::vector{is_state ? sequence.index : sequence.batch});
+    if (is_state) return tensor;
+    std::vector<std::size_t> tokens(end - begin);
+    std::iota(tokens.begin(), tokens.end(), sequence.begin + begin);
+    return tensor::picked(tensor, 1, tokens);
+  }
+};
+
+/// Tokens of the only sequence, between the right states.
+Problem tokens_of(const Problem& head, std::size_t begin, std::size_t end, int threads,
+                  const Tensor* leaving = nullptr) {
+  Tensor entering;
+  if (begin > 0)
+    entering =
+        kda::answer_in_fp64(tokens_of(head, 0, begin, threads), threads).final_state.named("initial_state");
+  return kda::excerpt(head, {{0, 0, begin, end}}, kda::Layout::rows,
+                      {begin > 0 ? &entering : nullptr, leaving});
+}
+
+/// Gradients go from the end to the start: the last token that deviates is the first that is wrong.
+std::size_t last_deviation(const Part& whole, const std::vector<FailedGradient>& output, int threads) {
+  constexpr double clearly = 4;
+  const kda::GradientTensors right = gradients_in_fp64(whole.problem, threads);
+  std::size_t last = 0;
+  for (const FailedGradient& one : output) {
+    if (is_sum(one.name) || one.name == "dinitial_state") continue;
+    const Tensor got = whole.of(one, whole.problem.dimensions().decays());
+    const Tensor& wanted = *std::ranges::find(right, one.name, &Tensor::name);
+    const std::size_t row = wanted.size() / whole.end;
+    double largest = 0;
+    for (std::size_t t = whole.end; t-- > last;) {
+      Distance distance;
+      for (std::size_t i = t * row; i < (t + 1) * row; ++i) distance.add(got.value(i), wanted.value(i));
+      largest = std::max(largest, distance.expected.root());
+      if (distance.size() > clearly * one.limit * largest) last = t;
+    }
+  }
+  return last;
+}
+
+Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, const FailurePlace& place,
+             std::size_t chunk_size, int threads) {
+  Part part;
+  part.sequence = whole.sequences().at(place.sequence), part.end = part.sequence.length();
+  part.queries = {place.head / whole.heads_per_group()};
+  part.heads = kda::value_heads_of(whole, part.queries);
+  part.problem =
+      kda::excerpt(kda::with_heads(whole, part.queries, part.heads), {part.sequence}, kda::Layout::rows);
+  const std::size_t length = part.end, chunks = (length + chunk_size - 1) / chunk_size;
+  const double each = work_of(part.problem, chunk_size) / static_cast<double>(chunks);
+  const std::size_t affordable = std::max<std::size_t>(2, static_cast<std::size_t>(most_of_part / each));
+  if (chunks > affordable) {
+    const std::size_t last = std::min(chunks, last_deviation(part, output, threads) / chunk_size + 2),
+                      first = last - std::min(last, affordable);
+    const Problem head = std::move(part.problem);
+    part.begin = first * chunk_size, part.end = std::min(length, last * chunk_size);
+    Tensor leaving;
+    if (part.end < length)
+      leaving =
+          std::move(gradients_in_fp64(tokens_of(head, part.end, length, threads),
+                                      threads)[static_cast<std::size_t>(kda::Gradient::dinitial_state)]);
+    part.problem = tokens_of(head, part.begin, part.end, threads, leaving.empty() ? nullptr : &leaving);
+  }
+  const bool is_whole = part.end - part.begin == length && whole.sequences().size() == 1;
+  for (const FailedGradient& one : output) {
+    if (is_sum(one.name) ? !is_whole : one.name == "dinitial_state" && part.begin > 0) continue;
+    part.tensors.push_back(part.of(one, whole.dimensions().decays()));
+    part.output.push_back({one.name, &part.tensors.back(), one.limit});
+  }
+  return part;
+}
+
+Naming named(const Problem& problem, const std::vector<FailedGradient>& output, std::size_t chunk_size,
+             int threads, const Part* part) {
   const BackwardReference reference(problem, chunk_size);
   const auto with = [&](const GradientReading& reading) {
     UnitValues list;
     const kda::GradientTensors tensors = reference.gradients(reading, numeric::DType::fp64);
     for (const FailedGradient& one : output)
-      list.push_back(values(*std::ranges::find(tensors, one.name, &tensor::Tensor::name)));
+      list.push_back(values(*std::ranges::find(tensors, one.name, &Tensor::name)));
     return list;
   };
   std::vector<Unit> units;
   UnitValues right = with({});
   for (std::size_t i = 0; i < output.size(); ++i) {
-    // A sum over tokens, which a kernel may form elsewhere, from what is right there.
-    const bool is_sum = output[i].name == "dA_log" || output[i].name == "ddt_bias";
     const double size = size_of(right[i]);
     units.push_back({output[i].name, output[i].limit, values(*output[i].got), std::move(right[i]),
-                     size > 0 ? 1 / size : 0, !is_sum});
+                     size > 0 ? 1 / size : 0, !is_sum(output[i].name)});
   }
   std::vector<Candidate> candidates;
   for (const GradientFault& fault : gradient_faults())
-    if (fault.applies(problem))
+    if (fault.applies(problem) && (part == nullptr || part->has(fault.reading())))
       candidates.push_back({fault.name, fault.meaning, [&with, &fault] { return with(fault.reading()); }});
   Naming naming;
   naming.tried = candidates.size();
   rank(units, candidates, {.least_explained = 0.9, .least_near = 0.6, .hardly_less = 0.01}, threads, naming);
+  return naming;
+}
+
+}  // namespace
+
+Naming name_gradient_fault(const Problem& problem, const std::vector<FailedGradient>& output,
+                           const FailurePlace& place, std::size_t chunk_size, int threads) {
+  if (!BackwardReference::can_differentiate(problem)) return {};
+  if (work_of(problem, chunk_size) <= most_work) return named(problem, output, chunk_size, threads, nullptr);
+  const Part part = part_of(problem, output, place, chunk_size, threads);
+  Naming naming = named(part.problem, part.output, chunk_size, threads, &part);
+  naming.sequence = part.sequence, naming.heads = part.heads;
+  naming.begin = part.sequence.begin + part.begin, naming.end = part.sequence.begin + part.end;
   return naming;
 }
 

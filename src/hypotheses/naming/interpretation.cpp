@@ -288,11 +288,10 @@ class Recurrence {
     if (reading_.lost_state == t) std::fill(state_.begin(), state_.end(), 0.0);
     inputs_.query(t, q_), inputs_.key(t, k_), inputs_.read(t, k_, read_key_), inputs_.gates(t, gates_);
     for (std::size_t i = 0; i < K_; ++i) {
-      const bool is_in = plain::is_among(reading_.channels, i, K_);
-      if (reading_.predicts_by_part && !is_in) read_key_[i] = 0;
-      if (reading_.reads_by_part && !is_in) q_[i] = 0;
-      if (reading_.decays_by_part && !is_in) gates_[i] = 0;
-
+      const bool is_hit = plain::is_among(reading_.channels, i, K_);
+      if (reading_.prediction_missing && is_hit) read_key_[i] = 0;
+      if (reading_.output_missing && is_hit) q_[i] = 0;
+      if (reading_.decay_missing && is_hit) gates_[i] = 0;
       const double sum = reading_.round_sums(sums_[i] + gates_[i]);
       // The difference of rounded sums, where they are rounded.
       const double gate = reading_.round_sums == &unchanged ? gates_[i] : sum - sums_[i];

@@ -198,9 +198,8 @@ struct Interpretation {
   ChunkTerm chunk_term = ChunkTerm::none;
   TermFault term_fault = TermFault::lost;
   Channels channels = Channels::all;                             ///< of the term; and of what follows
-  bool predicts_by_part = false;                                 ///< predictions read some channels alone
-  bool reads_by_part = false;                                    ///< o does
-  bool decays_by_part = false;                                   ///< some channels alone decay
+  bool prediction_missing = false, output_missing = false;       ///< these do not read them
+  bool decay_missing = false;                                    ///< they do not decay
   std::size_t inverse_product = 0;                               ///< of inverse_products
   Function round_carried = &unchanged, round_sums = &unchanged;  ///< states between chunks; sums of gates
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "base/threads/parallel.hpp"
@@ -35,7 +36,14 @@ struct Misreading {
   std::size_t fault, at;
   Interpretation reading;
   std::string name, meaning;
+  Channels channels = Channels::all;  ///< of a fault in part
 };
+
+void change(Interpretation& reading, const Misreading& by) {
+  const Fault& fault = faults()[by.fault];
+  fault.change(reading, by.at);
+  if (fault.in_part) reading.channels = by.channels;
+}
 
 /// Infinite where that is too large for the format.
 double in_range_of(numeric::DType dtype, double value) {
@@ -96,12 +104,19 @@ bool shows_at_start(const Interpretation& reading) {
          reading.goes_on;
 }
 
+/// ... and such a one behind the last.
+bool shows_at_end(const Interpretation& reading) {
+  return !reading.final_state || reading.final_scaled || reading.final_state_transposed ||
+         reading.rounds_last || reading.loses_tail || reading.stale_tail || reading.stale_rows;
+}
+
 class FaultSearch {
  public:
   FaultSearch(const Problem& problem, const FailedOutput& output, const FailurePlace& place, int threads,
               const NamingEffort& effort)
       : problem_(problem), output_(output), d_(problem.dimensions()), threads_(threads), effort_(effort) {
     found_.sequence = problem.sequences().at(place.sequence);
+    columns_ = all_columns();
     for (std::size_t i = 0; i < std::min(d_.HV, most_heads); ++i)
       found_.heads.push_back((place.head + i) % d_.HV);
   }
@@ -112,22 +127,8 @@ class FaultSearch {
     std::vector<Unit> units = compared();
     if (std::ranges::all_of(units, is_right)) return std::move(found_);
     leave_out_right_heads(units);
-    const auto more = [&](const std::vector<std::size_t>& best) {
-      std::vector<Misreading> list = by_fitted_factors(units);
-      std::ranges::move(pairs_of(best), std::back_inserter(list));
-      return candidates(list);
-    };
-    // Chunks of the problem's size first; of others where none of those is it.
-    std::optional<Cause> nearest;
-    for (const bool in_other_chunks : {false, true}) {
-      misreadings_.clear(), found_.tried = 0;
-      for (std::size_t i = 0; i < faults().size(); ++i) add_misreadings(i, in_other_chunks);
-      rank(units, candidates(misreadings_), thresholds, threads_, found_, more);
-      if (!found_.causes.empty()) break;
-      if (!nearest || (found_.nearest && found_.nearest->explained > nearest->explained))
-        nearest = std::exchange(found_.nearest, {});
-    }
-    if (found_.causes.empty()) found_.nearest = nearest;
+    if (!search() && !search_in_columns(units)) search_in_chunks();
+    if (found_.causes.empty()) found_.nearest = nearest_;
     return std::move(found_);
   }
 
@@ -137,6 +138,86 @@ class FaultSearch {
   }
   bool sees_final_state() const {
     return output_.final_state != nullptr && found_.end == found_.sequence.end;
+  }
+
+  /// Whether there is a cause. Chunks of the problem's size first; of others where none of those is it.
+  bool search() {
+    const std::vector<Unit> units = compared();
+    const auto more = [&](const std::vector<std::size_t>& best) {
+      std::vector<Misreading> list = by_fitted_factors(units);
+      std::ranges::move(pairs_of(best), std::back_inserter(list));
+      return candidates(list);
+    };
+    for (const bool in_other_chunks : {false, true}) {
+      if (in_other_chunks && is_in_chunk()) break;
+      misreadings_.clear(), found_.tried = 0;
+      for (std::size_t i = 0; i < faults().size(); ++i) add_misreadings(i, in_other_chunks);
+      rank(units, candidates(misreadings_), thresholds, threads_, found_,
+           is_in_chunk() ? MoreCandidates() : more);
+      if (!found_.causes.empty()) return true;
+      if (!nearest_ || (found_.nearest && found_.nearest->explained > nearest_->explained))
+        nearest_ = std::exchange(found_.nearest, {});
+    }
+    return false;
+  }
+
+  /// A fault of some columns: no other column depends on them.
+  bool search_in_columns(const std::vector<Unit>& units) {
+    constexpr double clearly = 2;
+    const std::string tensor = units.front().tensor;
+    std::vector<Distance> columns(d_.V);
+    double expected = 0, limit = 0;
+    for (const Unit& unit : units) {
+      if (unit.tensor != tensor) continue;
+      limit = unit.limit, expected = std::max(expected, size_of(unit.right));
+      for (std::size_t i = 0; i < unit.got.size(); ++i) columns[i % d_.V].add(unit.got[i], unit.right[i]);
+    }
+    columns_.clear();
+    for (std::size_t v = 0; v < d_.V; ++v)
+      if (columns[v].size() > clearly * limit * expected / std::sqrt(static_cast<double>(d_.V)))
+        columns_.push_back(v);
+    const std::size_t count = columns_.size();
+    if (count > 0 && count < d_.V) {
+      where_ = columns_.back() - columns_.front() + 1 == count
+                   ? fmt::format(", in columns {}..{} alone", columns_.front(), columns_.back())
+                   : fmt::format(", in {} of {} columns alone", count, d_.V);
+      if (search()) return true;
+    }
+    columns_ = all_columns();
+    return false;
+  }
+
+  /// A fault of one chunk: that of the deviation, or the one before, which shows in the state behind it.
+  bool search_in_chunks() {
+    const kda::Sequence& s = found_.sequence;
+    const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
+    const std::size_t first = found_.begin, own = deviation_ - (deviation_ - s.begin) % rows;
+    const std::vector<std::vector<double>> starts = starts_;
+    for (const bool is_before : {false, true}) {
+      if (is_before && (deviation_ != own || own < first + rows)) break;
+      const std::size_t begin = is_before ? own - rows : own;
+      chunk_end_ = std::min(begin + rows, s.end);
+      if (begin < first || (chunk_end_ >= found_.end && found_.end < s.end) || s.length() <= rows) continue;
+      for (std::size_t i = 0; i < starts_.size() && begin > first; ++i)
+        starts_[i] =
+            answer_of(problem_, Interpretation(problem_), {s, first, begin, found_.heads[i], starts[i]})
+                .state;
+      found_.begin = begin;
+      where_ = fmt::format(
+          ", in {} alone (t={}..{})",
+          chunk_end_ == s.end ? "the last chunk" : fmt::format("chunk {}", (begin - s.begin) / rows),
+          begin - s.begin, chunk_end_ - s.begin - 1);
+      if (search()) return true;
+      found_.begin = first, starts_ = starts;
+    }
+    return false;
+  }
+  bool is_in_chunk() const { return chunk_end_ > 0; }
+
+  std::vector<std::size_t> all_columns() const {
+    std::vector<std::size_t> all(d_.V);
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    return all;
   }
 
   // --- which tokens
@@ -214,18 +295,31 @@ class FaultSearch {
     if (!fault.applies(problem_)) return;
     ++found_.tried;
     if (in_other_chunks && fault.at != Fault::At::chunk) return;
-    for (const std::size_t at : places_of(fault, in_other_chunks)) {
-      Misreading one{index, at, Interpretation(problem_), std::string(fault.name),
-                     std::string(fault.meaning)};
-      fault.change(one.reading, at);
-      if (found_.begin > found_.sequence.begin && shows_at_start(one.reading)) return;
-      if (is_at_token(fault)) one.meaning += fmt::format(" (t={})", at);
-      if (fault.at == Fault::At::chunk) one.meaning += fmt::format(" (chunks of {})", at);
-      if (fault.at == Fault::At::block)
-        one.meaning += fmt::format(" (block {0},{1}: L({0},{2}) A({2},{1}))", inverse_products[at].row,
-                                   inverse_products[at].column, inverse_products[at].m);
-      misreadings_.push_back(std::move(one));
-    }
+    if (is_in_chunk() && is_at_token(fault)) return;
+    for (const std::size_t at : places_of(fault, in_other_chunks))
+      for (const Channels channels : {Channels::all, Channels::first, Channels::last})
+        if (fault.in_part == (channels != Channels::all)) add_misreading(index, at, channels);
+  }
+
+  void add_misreading(std::size_t index, std::size_t at, Channels channels) {
+    const Fault& fault = faults()[index];
+    Misreading one{index,   at, Interpretation(problem_), std::string(fault.name), std::string(fault.meaning),
+                   channels};
+    change(one.reading, one);
+    if (found_.begin > found_.sequence.begin && shows_at_start(one.reading)) return;
+    if (is_in_chunk() && chunk_end_ < found_.sequence.end && shows_at_end(one.reading)) return;
+    if (channels == Channels::first)
+      one.name += "_in_first_channels",
+          one.meaning += " in the first channels (up to the largest power of two below K)";
+    if (channels == Channels::last)
+      one.name += "_in_last_channels",
+          one.meaning += " in the last channels (from the largest power of two below K on)";
+    if (is_at_token(fault)) one.meaning += fmt::format(" (t={})", at);
+    if (fault.at == Fault::At::chunk) one.meaning += fmt::format(" (chunks of {})", at);
+    if (fault.at == Fault::At::block)
+      one.meaning += fmt::format(" (block {0},{1}: L({0},{2}) A({2},{1}))", inverse_products[at].row,
+                                 inverse_products[at].column, inverse_products[at].m);
+    misreadings_.push_back(std::move(one));
   }
 
   std::vector<std::size_t> places_of(const Fault& fault, bool in_other_chunks) const {
@@ -279,7 +373,7 @@ class FaultSearch {
         Misreading& pair = pairs.emplace_back(Misreading{a.fault, a.at, Interpretation(problem_),
                                                          fmt::format("{} and {}", a.name, b.name),
                                                          fmt::format("{}, and {}", a.meaning, b.meaning)});
-        faults()[a.fault].change(pair.reading, a.at), faults()[b.fault].change(pair.reading, b.at);
+        change(pair.reading, a), change(pair.reading, b);
       }
     return pairs;
   }
@@ -317,7 +411,8 @@ class FaultSearch {
   std::vector<Candidate> candidates(const std::vector<Misreading>& list) const {
     std::vector<Candidate> all;
     for (const Misreading& one : list)
-      all.push_back({one.name, one.meaning, [this, reading = one.reading] { return answer(reading); }});
+      all.push_back(
+          {one.name, one.meaning + where_, [this, reading = one.reading] { return answer(reading); }});
     return all;
   }
 
@@ -332,31 +427,54 @@ class FaultSearch {
     };
     for (const std::size_t head : found_.heads) {
       if (output_.o != nullptr)
-        add("o", output_.o_limit,
-            [&](std::size_t i) { return got_o(found_.begin + i / d_.V, head, i % d_.V); });
-      const std::size_t first = state_element(d_, false, found_.sequence.index, head, 0, 0);
+        add("o", output_.o_limit, [&](std::size_t i) {
+          return got_o(found_.begin + i / columns_.size(), head, columns_[i % columns_.size()]);
+        });
       if (sees_final_state())
-        add("final_state", output_.final_state_limit,
-            [&](std::size_t i) { return output_.final_state->value(first + i); });
+        add("final_state", output_.final_state_limit, [&](std::size_t i) {
+          return output_.final_state->value(element_of_state(found_.sequence.index, head, i));
+        });
     }
     return list;
+  }
+
+  /// Where element i lies of what is looked at of a state: [K][columns].
+  std::size_t element_of_state(std::size_t sequence, std::size_t head, std::size_t i) const {
+    return state_element(d_, problem_.options.state_v_first, sequence, head, i / columns_.size(),
+                         columns_[i % columns_.size()]);
+  }
+
+  /// Of one head, from `begin` on; behind the chunk that alone is wrong it goes on rightly.
+  ExcerptAnswer excerpt(const Interpretation& reading, std::size_t head) const {
+    const std::size_t end = is_in_chunk() ? std::min(chunk_end_, found_.end) : found_.end;
+    ExcerptAnswer answer =
+        answer_of(problem_, reading, {found_.sequence, found_.begin, end, found_.heads[head], starts_[head]});
+    if (end == found_.end) return answer;
+    ExcerptAnswer rest = answer_of(problem_, Interpretation(problem_),
+                                   {found_.sequence, end, found_.end, found_.heads[head], answer.state});
+    answer.o.insert(answer.o.end(), rest.o.begin(), rest.o.end());
+    return {std::move(answer.o), std::move(rest.state)};
   }
 
   UnitValues answer(const Interpretation& reading) const {
     const bool v_first = problem_.options.state_v_first != reading.final_state_transposed;
     UnitValues list;
     for (std::size_t head = 0; head < found_.heads.size(); ++head) {
-      ExcerptAnswer answer = answer_of(
-          problem_, reading, {found_.sequence, found_.begin, found_.end, found_.heads[head], starts_[head]});
+      const ExcerptAnswer answer = excerpt(reading, head);
       if (output_.o != nullptr) {
-        for (double& x : answer.o) x = in_range_of(output_.o->dtype(), x);
-        list.push_back(std::move(answer.o));
+        std::vector<double>& o = list.emplace_back();
+        for (std::size_t row = 0; row < answer.o.size(); row += d_.V)
+          for (const std::size_t v : columns_)
+            o.push_back(in_range_of(output_.o->dtype(), answer.o[row + v]));
       }
       if (sees_final_state()) {
-        std::vector<double>& state = list.emplace_back(d_.K * d_.V);
+        std::vector<double> state(d_.K * d_.V);
         for (std::size_t i = 0; i < state.size(); ++i)
           state[state_element(d_, v_first, 0, 0, i / d_.V, i % d_.V)] =
               in_range_of(output_.final_state->dtype(), answer.state[i]);
+        std::vector<double>& seen = list.emplace_back();
+        for (std::size_t i = 0; i < d_.K * columns_.size(); ++i)
+          seen.push_back(state[element_of_state(0, 0, i)]);
       }
     }
     return list;
@@ -368,8 +486,12 @@ class FaultSearch {
   const int threads_;
   const NamingEffort effort_;
   Naming found_;
-  std::vector<Misreading> misreadings_;      ///< by one fault
+  std::vector<Misreading> misreadings_;  ///< by one fault
+  std::optional<Cause> nearest_;
   std::size_t deviation_ = 0;                ///< first token that deviates
+  std::vector<std::size_t> columns_;         ///< of values that are looked at
+  std::size_t chunk_end_ = 0;                ///< of the chunk that alone is wrong, where one is
+  std::string where_;                        ///< the same in words
   std::vector<std::vector<double>> starts_;  ///< [head]: the state before `begin`; empty at the first token
 };
 

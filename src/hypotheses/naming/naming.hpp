@@ -67,8 +67,8 @@ struct FailedGradient {
   double limit;  ///< of rms_ratio, above 0
 };
 /// The same of gradients, by the faults of reference_backward.hpp, one at a time; nothing where it cannot
-/// differentiate the problem, or that takes longer than some seconds. `output`: all that are there.
+/// differentiate the problem. `output`: all that are there.
 Naming name_gradient_fault(const kda::Problem& problem, const std::vector<FailedGradient>& output,
-                           std::size_t chunk_size, int threads);
+                           const FailurePlace& place, std::size_t chunk_size, int threads);
 
 }  // namespace kda_check::hypotheses
