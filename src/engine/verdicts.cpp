@@ -255,7 +255,8 @@ class Round {
     if (which.empty()) return;
     for (const std::size_t i : which) findings_.cases[cases_[i]].tensors.clear();
     for (Measured& item : measured(truth, some)) judge_one(item, which[item.pairing]);
-    for (const std::size_t i : which) name_fault_of(i);
+    for (const std::size_t i : which)  // other limits make no cause of what was none
+      if (faults_[i].tried == 0 || !faults_[i].causes.empty()) name_fault_of(i);
   }
 
   /// Twins alone speak against somebody's output, and what is known gives it nearly at most: another

@@ -7,6 +7,7 @@
 #include "kda/regimes/regimes.hpp"
 #include "support/catch.hpp"
 #include "support/running.hpp"
+#include "support/sampled.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace computations_tests {
@@ -82,11 +83,15 @@ TEST_CASE("a kernel with roundings or an order of its own passes under any name,
           "[engine][twins]") {
   const char* const real = "lb_real:K=64,V=64,T=200,H=2";
   const char* const constant = "ftz_window:T=130,H=3,seed=2";
+  const test::Sampled sample(3);
+  INFO(sample.text());
+  std::size_t number = 0;
   for (const Kernel& kernel :
        {Kernel{"cudnn-sm90", real}, Kernel{"cula-sm90", real}, Kernel{"flash-kda", real},
         Kernel{"flash-kda-1", real}, Kernel{"flashinfer-bt16", real}, Kernel{"attention-gym", real},
         Kernel{"h100-mma", real}, Kernel{"h100-mma", constant, DType::fp16}, Kernel{"delta=residual", real},
         Kernel{"beta=columns", real}, Kernel{"gates=log2-each", constant, DType::fp32}}) {
+    if (!sample.has(number++)) continue;
     Computed one = computed(kernel);
     INFO(kernel.arithmetic << " on " << kernel.regime);
     const report::CaseResult healthy = judged(one);

@@ -89,6 +89,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
 
   const auto gate = [&](std::size_t b, std::size_t t, std::size_t h, std::size_t k) {
     if (is("gate_of_first_head")) h = 0;
+    if (is("gate_of_other_head")) h = (h + 1) % d.HV;
     if (is("decay_missing_in_last_channels") && k >= 32) return 0.0;
     if (is("decay_missing_in_first_channels") && k < 32) return 0.0;
     if (is("gate_of_query_head")) h = h * d.H / d.HV;
@@ -181,6 +182,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     if (is("beta_late")) --t;
     if (is("beta_early")) ++t;
     if (is("beta_of_query_head")) h = h * d.H / d.HV;
+    if (is("beta_of_other_head")) h = (h + 1) % d.HV;
     double beta = p.beta.value((s.batch * d.T + t) * d.HV + h);
     if (p.options.beta_sigmoid ? !is("beta_raw") : is("beta_sigmoid")) beta = sigmoid(beta);
     const bool doubled = p.options.allow_neg_eigval && !is("beta_not_doubled") && !is("beta_raw");
@@ -207,6 +209,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     for (std::size_t h = 0; h < d.HV; ++h) {
       std::size_t qh = is("heads_interleaved") ? h % d.H : h * d.H / d.HV;
       if (is("first_query_head")) qh = 0;
+      if (is("query_head_of_other")) qh = (qh + 1) % d.H;
       const auto at = [&](bool swapped, std::size_t n, std::size_t k, std::size_t v) {
         const std::size_t inside = p.options.state_v_first != swapped ? v * d.K + k : k * d.V + v;
         return (n * d.HV + h) * d.K * d.V + inside;
@@ -291,7 +294,8 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
             if (is("prediction_misses_last")) prediction -= k[i] * a[i] * last_write[i][v];
             if (is("output_misses_own")) output += q[i] * S[i][v];
           }
-          double value = p.v.value(row + v);
+          double value =
+              p.v.value(is("value_of_other_head") ? row - h * d.V + (h + 1) % d.HV * d.V + v : row + v);
           if (is("beta_twice_on_value")) value *= beta;
           if (is("predict_before_decay")) prediction = undecayed;
           double update = beta * (value - prediction);
@@ -329,6 +333,9 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
         for (std::size_t v = 0; v < d.V; ++v) {
           const bool shorter = s.length() > 64 && missing != 0, stale = is("tail_decay_stale") && shorter;
           if (is("tail_lost") && shorter) S[k][v] = before_chunk[k][v];
+          if (is("tail_end_lost") && shorter) S[k][v] *= std::exp(-sums[k]);
+          if (is("final_state_in_bf16")) S[k][v] = to_bits(S[k][v], 8);
+          if (is("final_state_in_fp16")) S[k][v] = to_bits(S[k][v], 11);
           if (is("chunk_states_in_bf16")) S[k][v] = to_bits(S[k][v], 8);
           if (is("chunk_states_in_fp16")) S[k][v] = to_bits(S[k][v], 11);
           if (is("stale_rows") && shorter) S[k][v] += stale_rows[k][v];
@@ -527,11 +534,13 @@ Case case_for(const std::string& name) {
   if (one_of({"first_query_head", "gate_of_first_head", "dt_bias_by_channel", "dt_bias_of_first_head",
               "norm_of_heads", "initial_state_by_head", "initial_state_of_head_0"}))
     c.H = c.HV = 2;
+  if (name.find("_of_other") != std::string::npos) c.H = c.HV = 3;
   c.small_keys = c.l2norm = c.l2norm || name.starts_with("epsilon_");
   if (of_norm) c.small_keys = false;
-  c.slow = one_of({"tail_decay_stale", "stale_rows", "final_state_unwritten", "tail_lost"}) ||
-           name.find("_state") != std::string::npos || name.starts_with("w_") || name.starts_with("chunk_") ||
-           name.starts_with("inverse_");
+  c.slow =
+      one_of({"tail_decay_stale", "tail_end_lost", "stale_rows", "final_state_unwritten", "tail_lost"}) ||
+      name.find("_state") != std::string::npos || name.starts_with("w_") || name.starts_with("chunk_") ||
+      name.starts_with("inverse_");
   if (name == "carried_state_transposed") c.K = c.V = 32;
   if (one_of({"sequence_goes_on", "gate_sums_of_stream", "initial_state_by_head"}))
     c.cu_seqlens = {0, 60, 130};

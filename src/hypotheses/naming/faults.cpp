@@ -50,11 +50,16 @@ void in_chunks(Reading& reading, std::size_t rows) {
 }
 template <auto rounding>
 void every_chunk_state(Reading& reading, std::size_t rows) {
-  in_chunks<&Reading::round_carried, rounding>(reading, rows), reading.rounds_last = true;
+  in_chunks<&Reading::round_carried, rounding>(reading, rows), reading.round_final = rounding;
 }
 template <auto field>
 void at_token(Reading& reading, std::size_t token) {
   reading.*field = token;
+}
+
+template <auto field>
+void of_other_head(Reading& reading, std::size_t further) {
+  reading.further.*field = further;
 }
 
 template <auto field>
@@ -141,6 +146,8 @@ constexpr Fault list[] = {
      set<&Reading::bias_of_first_head>},
     {"gate_of_query_head", "value head h has the gate of head h / (HV / H)", has_groups,
      set<&Reading::gate_of_query_head>},
+    {"gate_of_other_head", "a value head has the gate of another one", has_heads,
+     of_other_head<&HeadShifts::gate>, At::head, true},
     {"gate_sums_of_stream",
      "sums of gates start anew at multiples of a chunk of the packed row, not of a sequence", has_sequences,
      in_chunks<&Reading::sums_of_stream>, At::chunk},
@@ -186,6 +193,11 @@ constexpr Fault list[] = {
     {"beta_missing", "beta is not applied", has_beta, set<&Reading::beta_one>},
     {"beta_of_query_head", "value head h has the beta of head h / (HV / H)",
      [](const Problem& p) { return has_groups(p) && has_beta(p); }, set<&Reading::beta_of_query_head>},
+    {"beta_of_other_head", "a value head has the beta of another one",
+     [](const Problem& p) { return has_heads(p) && has_beta(p); }, of_other_head<&HeadShifts::beta>, At::head,
+     true},
+    {"value_of_other_head", "a value head reads the values of another one", has_heads,
+     of_other_head<&HeadShifts::value>, At::head, true},
     {"beta_raw", "beta is used without its sigmoid", [](const Problem& p) { return p.options.beta_sigmoid; },
      [](Reading& r, std::size_t) { r.options.beta_sigmoid = r.options.allow_neg_eigval = false; }},
     {"beta_sigmoid", "beta goes through a sigmoid", [](const Problem& p) { return !p.options.beta_sigmoid; },
@@ -219,6 +231,8 @@ constexpr Fault list[] = {
     {"query_key_swapped", "q and k are swapped", always, set<&Reading::query_key_swapped>},
     {"first_query_head", "all value heads read query head 0",
      [](const Problem& p) { return p.dimensions().H > 1; }, set<&Reading::first_query_head>},
+    {"query_head_of_other", "q and k are read from another query head",
+     [](const Problem& p) { return p.dimensions().H > 1; }, of_other_head<&HeadShifts::key>, At::head, true},
     {"heads_interleaved", "value head h reads query head h mod H, not h / (HV / H)",
      [](const Problem& p) { return p.dimensions().H > 1 && p.dimensions().HV > p.dimensions().H; },
      set<&Reading::heads_interleaved>},
@@ -300,6 +314,10 @@ constexpr Fault list[] = {
      in_chunks<&Reading::round_carried, &to_bf16>, At::chunk},
     {"carried_state_in_fp16", "the carried state is rounded to fp16", has_chunks,
      in_chunks<&Reading::round_carried, &to_fp16>, At::chunk},
+    {"final_state_in_bf16", "the final state is rounded to bf16", always,
+     set<&Reading::round_final, &to_bf16>, At::everywhere, true},
+    {"final_state_in_fp16", "the final state is rounded to fp16", always,
+     set<&Reading::round_final, &to_fp16>, At::everywhere, true},
     {"chunk_states_in_bf16", "the state behind every chunk, the last one, too, is rounded to bf16",
      has_chunks, every_chunk_state<&to_bf16>, At::chunk},
     {"chunk_states_in_fp16", "the state behind every chunk, the last one, too, is rounded to fp16",
@@ -311,6 +329,8 @@ constexpr Fault list[] = {
      At::chunk},
     {"tail_decay_stale", "a shorter last chunk decays the state by the gates of the chunk before", has_chunks,
      in_chunks<&Reading::stale_tail>, At::chunk},
+    {"tail_end_lost", "a shorter last chunk reads the end of its gates from a row behind it, where it is 0",
+     has_chunks, in_chunks<&Reading::reads_behind_tail>, At::chunk, true},
     {"stale_rows",
      "rows behind the end of a shorter last chunk count: the state gets what the chunk before wrote there",
      has_chunks, in_chunks<&Reading::stale_rows>, At::chunk},
@@ -356,6 +376,7 @@ constexpr Fault list[] = {
     of_chunk_form<ChunkFault::w_unsolved>("w_unsolved", "w is beta k exp(G), without A", true),
     of_term<ChunkTerm::w, TermFault::undecayed>("w_undecayed", "w lacks exp(G): A beta k", false),
     of_term<ChunkTerm::w, TermFault::unweighted>("w_without_beta", "w lacks beta: A k exp(G)", false),
+    of_term<ChunkTerm::prediction, TermFault::lost>("prediction_lost", "v_new is u: w h is missing"),
     of_term<ChunkTerm::prediction, TermFault::negated>("prediction_negated", "v_new is u + w h"),
     of_term<ChunkTerm::writes, TermFault::weighted>("writes_with_beta",
                                                     "the state is written with beta once more"),

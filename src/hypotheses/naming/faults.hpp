@@ -18,6 +18,7 @@ struct Fault {
     start,   ///< of a part that a sequence is computed in: the first token that deviates
     chunk,   ///< rows of the kernel's chunks
     block,   ///< which of inverse_products
+    head,    ///< how many heads further the other one is
     factor,  ///< what is wrong by a factor: that factor, in units of `factor_unit`; it is fitted
   };
   static constexpr double factor_unit = 1e-9;

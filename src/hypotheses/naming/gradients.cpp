@@ -1,6 +1,9 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "hypotheses/errors.hpp"
@@ -81,24 +84,37 @@ Problem tokens_of(const Problem& head, std::size_t begin, std::size_t end, int t
 }
 
 /// Gradients go from the end to the start: the last token that deviates is the first that is wrong.
-std::size_t last_deviation(const Part& whole, const std::vector<FailedGradient>& output, int threads) {
+std::size_t last_deviation(const std::vector<Unit>& units, std::size_t tokens) {
   constexpr double clearly = 4;
-  const kda::GradientTensors right = gradients_in_fp64(whole.problem, threads);
   std::size_t last = 0;
-  for (const FailedGradient& one : output) {
-    if (is_sum(one.name) || one.name == "dinitial_state") continue;
-    const Tensor got = whole.of(one, whole.problem.dimensions().decays());
-    const Tensor& wanted = *std::ranges::find(right, one.name, &Tensor::name);
-    const std::size_t row = wanted.size() / whole.end;
+  for (const Unit& unit : units) {
+    if (is_sum(unit.tensor) || unit.tensor == "dinitial_state") continue;
+    const std::size_t row = unit.right.size() / tokens;
     double largest = 0;
-    for (std::size_t t = whole.end; t-- > last;) {
+    for (std::size_t t = tokens; t-- > last;) {
       Distance distance;
-      for (std::size_t i = t * row; i < (t + 1) * row; ++i) distance.add(got.value(i), wanted.value(i));
+      for (std::size_t i = t * row; i < (t + 1) * row; ++i) distance.add(unit.got[i], unit.right[i]);
       largest = std::max(largest, distance.expected.root());
-      if (distance.size() > clearly * one.limit * largest) last = t;
+      if (distance.size() > clearly * unit.limit * largest) last = t;
     }
   }
   return last;
+}
+
+std::vector<Unit> units_of(const std::vector<FailedGradient>& output, UnitValues right) {
+  std::vector<Unit> units;
+  for (std::size_t i = 0; i < output.size(); ++i) {
+    const double size = size_of(right[i]);
+    units.push_back({output[i].name, output[i].limit, values(*output[i].got), std::move(right[i]),
+                     size > 0 ? 1 / size : 0, !is_sum(output[i].name)});
+  }
+  return units;
+}
+UnitValues values_of(const std::vector<FailedGradient>& output, const kda::GradientTensors& tensors) {
+  UnitValues list;
+  for (const FailedGradient& one : output)
+    list.push_back(values(*std::ranges::find(tensors, one.name, &Tensor::name)));
+  return list;
 }
 
 Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, const FailurePlace& place,
@@ -109,11 +125,23 @@ Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, co
   part.heads = kda::value_heads_of(whole, part.queries);
   part.problem =
       kda::excerpt(kda::with_heads(whole, part.queries, part.heads), {part.sequence}, kda::Layout::rows);
+  const auto keep = [&](std::size_t begin, std::size_t end) {
+    part.begin = begin, part.end = end, part.output.clear(), part.tensors.clear();
+    const bool is_whole = end - begin == part.sequence.length() && whole.sequences().size() == 1;
+    for (const FailedGradient& one : output) {
+      if (is_sum(one.name) ? !is_whole : one.name == "dinitial_state" && begin > 0) continue;
+      part.tensors.push_back(part.of(one, whole.dimensions().decays()));
+      part.output.push_back({one.name, &part.tensors.back(), one.limit});
+    }
+  };
   const std::size_t length = part.end, chunks = (length + chunk_size - 1) / chunk_size;
   const double each = work_of(part.problem, chunk_size) / static_cast<double>(chunks);
   const std::size_t affordable = std::max<std::size_t>(2, static_cast<std::size_t>(most_of_part / each));
   if (chunks > affordable) {
-    const std::size_t last = std::min(chunks, last_deviation(part, output, threads) / chunk_size + 2),
+    keep(0, length);
+    const UnitValues right = values_of(part.output, gradients_in_fp64(part.problem, threads));
+    const std::size_t deviation = last_deviation(units_of(part.output, right), length),
+                      last = std::min(chunks, deviation / chunk_size + 2),
                       first = last - std::min(last, affordable);
     const Problem head = std::move(part.problem);
     part.begin = first * chunk_size, part.end = std::min(length, last * chunk_size);
@@ -124,12 +152,7 @@ Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, co
                                       threads)[static_cast<std::size_t>(kda::Gradient::dinitial_state)]);
     part.problem = tokens_of(head, part.begin, part.end, threads, leaving.empty() ? nullptr : &leaving);
   }
-  const bool is_whole = part.end - part.begin == length && whole.sequences().size() == 1;
-  for (const FailedGradient& one : output) {
-    if (is_sum(one.name) ? !is_whole : one.name == "dinitial_state" && part.begin > 0) continue;
-    part.tensors.push_back(part.of(one, whole.dimensions().decays()));
-    part.output.push_back({one.name, &part.tensors.back(), one.limit});
-  }
+  keep(part.begin, part.end);
   return part;
 }
 
@@ -137,26 +160,38 @@ Naming named(const Problem& problem, const std::vector<FailedGradient>& output, 
              int threads, const Part* part) {
   const BackwardReference reference(problem, chunk_size);
   const auto with = [&](const GradientReading& reading) {
-    UnitValues list;
-    const kda::GradientTensors tensors = reference.gradients(reading, numeric::DType::fp64);
-    for (const FailedGradient& one : output)
-      list.push_back(values(*std::ranges::find(tensors, one.name, &Tensor::name)));
+    return values_of(output, reference.gradients(reading, numeric::DType::fp64));
+  };
+  const std::vector<Unit> units = units_of(output, with({}));
+  const std::size_t first = part != nullptr ? part->begin / chunk_size : 0;
+  const auto candidates = [&](std::optional<std::size_t> only_chunk) {
+    std::vector<Candidate> list;
+    for (const GradientFault& fault : gradient_faults()) {
+      GradientReading reading = fault.reading();
+      if (!fault.applies(problem) || (part != nullptr && !part->has(reading)) ||
+          (only_chunk && reading.term == Term::none && reading.fault == BackwardFault::none))
+        continue;
+      reading.only_chunk = only_chunk;
+      list.push_back(
+          {fault.name,
+           fault.meaning + (only_chunk ? fmt::format(", in chunk {} alone", *only_chunk + first) : ""),
+           [&with, reading] { return with(reading); }});
+    }
     return list;
   };
-  std::vector<Unit> units;
-  UnitValues right = with({});
-  for (std::size_t i = 0; i < output.size(); ++i) {
-    const double size = size_of(right[i]);
-    units.push_back({output[i].name, output[i].limit, values(*output[i].got), std::move(right[i]),
-                     size > 0 ? 1 / size : 0, !is_sum(output[i].name)});
-  }
-  std::vector<Candidate> candidates;
-  for (const GradientFault& fault : gradient_faults())
-    if (fault.applies(problem) && (part == nullptr || part->has(fault.reading())))
-      candidates.push_back({fault.name, fault.meaning, [&with, &fault] { return with(fault.reading()); }});
+  constexpr Thresholds thresholds{
+      .least_explained = 0.9, .least_near = 0.6, .hardly_less = 0.01, .times_left = 4};
   Naming naming;
-  naming.tried = candidates.size();
-  rank(units, candidates, {.least_explained = 0.9, .least_near = 0.6, .hardly_less = 0.01}, threads, naming);
+  const std::vector<Candidate> of_all = candidates({});
+  naming.tried = of_all.size();
+  rank(units, of_all, thresholds, threads, naming);
+  if (!naming.causes.empty() || problem.sequences().size() > 1) return naming;
+  // A chunk alone: the last that deviates.
+  std::optional<Cause> nearest = std::exchange(naming.nearest, {});
+  const std::size_t last = last_deviation(units, problem.dimensions().T);
+  rank(units, candidates(last / chunk_size), thresholds, threads, naming);
+  if (nearest && (!naming.nearest || naming.nearest->explained < nearest->explained) && naming.causes.empty())
+    naming.nearest = std::move(nearest);
   return naming;
 }
 

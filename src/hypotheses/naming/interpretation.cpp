@@ -21,12 +21,17 @@ constexpr double norm_epsilon = 1e-6;
 /// The inputs of one head as the kernel takes them, token by token.
 class HeadInputs {
  public:
-  HeadInputs(const Problem& problem, const Interpretation& reading, const kda::Sequence& sequence,
-             std::size_t head)
-      : problem_(problem), reading_(reading), d_(problem.dimensions()), sequence_(sequence), head_(head) {
+  HeadInputs(const Problem& problem, const Interpretation& reading, const Excerpt& excerpt)
+      : problem_(problem),
+        reading_(reading),
+        d_(problem.dimensions()),
+        sequence_(excerpt.sequence),
+        columns_(excerpt.columns),
+        known_(excerpt.gates),
+        head_(excerpt.head) {
     if (!problem.A_log || !reading.A_log) return;
-    std::size_t of = reading.gate_of_first_head ? 0 : head;
-    if (reading.A_log_of_query_head) of = head / problem.heads_per_group();
+    std::size_t of = gate_head();
+    if (reading.A_log_of_query_head) of = head_ / problem.heads_per_group();
     amplitude_ = reading.A_log_factor * reading.round_parameters(problem.A_log->value(of));
     if (reading.A_log_twice) amplitude_ = -numeric::exp(amplitude_);
     if (reading.A_log_raised) amplitude_ = numeric::exp(amplitude_);
@@ -42,7 +47,8 @@ class HeadInputs {
   }
 
   double value(std::size_t t, std::size_t lane) const {
-    const std::size_t at = ((sequence_.batch * d_.T + t) * d_.HV + head_) * d_.V + lane;
+    const std::size_t head = (head_ + reading_.further.value) % d_.HV;
+    const std::size_t at = ((sequence_.batch * d_.T + t) * d_.HV + head) * d_.V + column(lane);
     return problem_.write ? problem_.write->value(at) * problem_.v.value(at) : problem_.v.value(at);
   }
 
@@ -59,13 +65,24 @@ class HeadInputs {
     if (reading_.beta_one || problem_.beta.empty()) return 1;
     const std::optional<std::size_t> from = delayed(t, reading_.beta_delay);
     if (!from) return 0;
-    const std::size_t head = reading_.beta_of_query_head ? head_ / problem_.heads_per_group() : head_;
+    const std::size_t head = reading_.beta_of_query_head ? head_ / problem_.heads_per_group()
+                                                         : (head_ + reading_.further.beta) % d_.HV;
     const std::size_t row = (sequence_.batch * d_.T + *from) * d_.HV + head;
-    double beta = problem_.beta.value(d_.strength == kda::Strength::value ? row * d_.V + lane : row);
+    double beta = problem_.beta.value(d_.strength == kda::Strength::value ? row * d_.V + column(lane) : row);
     if (reading_.options.beta_sigmoid) beta = sigmoid(beta) * (reading_.options.allow_neg_eigval ? 2 : 1);
     if (reading_.sigmoid_twice) beta = sigmoid(beta);
     beta = reading_.round_beta(beta * reading_.beta_factor);
     return reading_.beta_squared ? beta * beta : beta;
+  }
+
+  KnownGates known(std::size_t begin, std::size_t end) const {
+    KnownGates known{begin, amplitude_, {}, {}};
+    for (std::size_t t = begin; t < end; ++t)
+      for (std::size_t k = 0; k < d_.K; ++k) {
+        known.arguments.push_back(argument(t, k, head_));
+        known.values.push_back(gate(known.arguments.back()));
+      }
+    return known;
   }
 
   /// The log decays of token t: [K].
@@ -80,6 +97,10 @@ class HeadInputs {
   }
 
  private:
+  std::size_t column(std::size_t lane) const { return columns_.empty() ? lane : columns_[lane]; }
+  std::size_t gate_head() const {
+    return reading_.gate_of_first_head ? 0 : (head_ + reading_.further.gate) % d_.HV;
+  }
   std::optional<std::size_t> delayed(std::size_t t, std::ptrdiff_t delay) const {
     const std::ptrdiff_t from = static_cast<std::ptrdiff_t>(t) - delay;
     const bool is_there = from >= static_cast<std::ptrdiff_t>(sequence_.begin) &&
@@ -88,7 +109,7 @@ class HeadInputs {
   }
 
   void key_row(const tensor::Tensor& tensor, std::size_t t, std::vector<double>& row, bool normalises) const {
-    std::size_t head = head_ / problem_.heads_per_group();
+    std::size_t head = (head_ / problem_.heads_per_group() + reading_.further.key) % d_.H;
     if (reading_.heads_interleaved) head = head_ % d_.H;
     if (reading_.first_query_head) head = 0;
     const std::size_t first = ((sequence_.batch * d_.T + t) * d_.H + head) * d_.K;
@@ -136,9 +157,16 @@ class HeadInputs {
   }
 
   double log_decay(std::size_t t, std::size_t k) const {
-    std::size_t head = reading_.gate_of_first_head ? 0 : head_;
+    std::size_t head = gate_head();
     if (reading_.gate_of_query_head) head = head_ / problem_.heads_per_group();
-    double x =
+    const double x = argument(t, k, head);
+    if (reading_.options.gate == Gate::none) return x;
+    const double* const known = known_value(t, k, x);
+    return known != nullptr ? *known : gate(x);
+  }
+  /// Of the gate function.
+  double argument(std::size_t t, std::size_t k, std::size_t head) const {
+    const double x =
         problem_.g.value(((sequence_.batch * d_.T + t) * d_.HV + head) * d_.decays() + k % d_.decays());
     if (reading_.options.gate == Gate::none) return x;
     const std::size_t of = reading_.bias_of_first_head ? 0 : head;
@@ -147,8 +175,19 @@ class HeadInputs {
       bias = reading_.bias_factor * reading_.round_parameters(problem_.dt_bias->value(
                                         reading_.bias_by_channel ? k % d_.decays() * d_.HV + head
                                                                  : of * d_.decays() + k % d_.decays()));
-    if (reading_.bias_outside) bias /= amplitude_;
-    x += bias;
+    return x + (reading_.bias_outside ? bias / amplitude_ : bias);
+  }
+  /// That of the same argument.
+  const double* known_value(std::size_t t, std::size_t k, double x) const {
+    if (known_ == nullptr || t < known_->begin || amplitude_ != known_->amplitude) return nullptr;
+    if (reading_.clamped_softplus || reading_.options.gate != problem_.options.gate ||
+        reading_.options.lower_bound != problem_.options.lower_bound ||
+        reading_.softplus_linear_from != HUGE_VAL)
+      return nullptr;
+    const std::size_t at = (t - known_->begin) * d_.K + k;
+    return at < known_->values.size() && known_->arguments[at] == x ? &known_->values[at] : nullptr;
+  }
+  double gate(double x) const {
     const double bound = reading_.options.lower_bound.value_or(0);
     if (reading_.clamped_softplus) return std::max(bound, -amplitude_ * softplus(x));
     if (reading_.options.gate == Gate::softplus)
@@ -160,14 +199,19 @@ class HeadInputs {
   const Interpretation& reading_;
   const Dimensions& d_;
   const kda::Sequence& sequence_;
+  const std::vector<std::size_t>& columns_;
+  const KnownGates* const known_;
   const std::size_t head_;
   double amplitude_ = 1;
 };
 
 std::vector<double> initial_state(const Problem& problem, const Interpretation& reading,
-                                  const kda::Sequence& sequence, std::size_t head) {
+                                  const Excerpt& excerpt) {
   const Dimensions& d = problem.dimensions();
-  std::vector<double> state(d.K * d.V, 0.0);
+  const kda::Sequence& sequence = excerpt.sequence;
+  const std::size_t width = excerpt.columns.empty() ? d.V : excerpt.columns.size();
+  std::size_t head = excerpt.head;
+  std::vector<double> state(d.K * width, 0.0);
   if (problem.initial_state && reading.initial_state) {
     const bool v_first = problem.options.state_v_first != reading.initial_state_transposed;
     std::size_t own = reading.initial_state_of_first ? 0 : sequence.index;
@@ -175,24 +219,29 @@ std::vector<double> initial_state(const Problem& problem, const Interpretation& 
     if (reading.initial_head != nullptr) head = reading.initial_head(head, d.HV, problem.heads_per_group());
     const std::size_t row = reading.initial_state_by_head ? head * d.N + own : own * d.HV + head;
     const double factor = reading.initial_scaled ? *reading.options.scale : 1;
-    for (std::size_t i = 0; i < state.size(); ++i)
+    for (std::size_t i = 0; i < state.size(); ++i) {
+      const std::size_t column = excerpt.columns.empty() ? i % width : excerpt.columns[i % width];
       state[i] = factor * reading.round_initial(problem.initial_state->value(
-                              state_element(d, v_first, row / d.HV, row % d.HV, i / d.V, i % d.V)));
+                              state_element(d, v_first, row / d.HV, row % d.HV, i / width, column)));
+    }
   }
   return state;
 }
 
 /// Of a state that nobody sets back: what the sequences of the batch row before it leave behind.
 std::vector<double> state_before(const Problem& problem, const Interpretation& reading,
-                                 const kda::Sequence& sequence, std::size_t head) {
-  if (!reading.goes_on) return initial_state(problem, reading, sequence, head);
+                                 const Excerpt& excerpt) {
+  if (!reading.goes_on) return initial_state(problem, reading, excerpt);
+  const kda::Sequence& sequence = excerpt.sequence;
   std::vector<double> state;
   Interpretation right = reading;
   right.goes_on = false;
   for (const kda::Sequence& before : problem.sequences())
     if (before.batch == sequence.batch && before.index < sequence.index)
-      state = answer_of(problem, right, {before, before.begin, before.end, head, std::move(state)}).state;
-  return state.empty() ? initial_state(problem, reading, sequence, head) : state;
+      state = answer_of(problem, right,
+                        {before, before.begin, before.end, excerpt.head, std::move(state), excerpt.columns})
+                  .state;
+  return state.empty() ? initial_state(problem, reading, excerpt) : state;
 }
 
 /// State and rows of one head while its tokens go by; rows of the state are contiguous in V.
@@ -201,11 +250,10 @@ class Recurrence {
   Recurrence(const Problem& problem, const Interpretation& reading, const Excerpt& excerpt)
       : reading_(reading),
         excerpt_(excerpt),
-        inputs_(problem, reading, excerpt.sequence, excerpt.head),
+        inputs_(problem, reading, excerpt),
         K_(problem.dimensions().K),
-        V_(problem.dimensions().V),
-        state_(excerpt.start.empty() ? state_before(problem, reading, excerpt.sequence, excerpt.head)
-                                     : excerpt.start),
+        V_(excerpt.columns.empty() ? problem.dimensions().V : excerpt.columns.size()),
+        state_(excerpt.start.empty() ? state_before(problem, reading, excerpt) : excerpt.start),
         carried_(keeps_carried() ? state_ : std::vector<double>()),
         writes_(keeps_writes() ? state_.size() : 0, 0.0),
         decayed_writes_(writes_),
@@ -243,10 +291,12 @@ class Recurrence {
     const bool is_shorter = length > reading_.chunk && length % reading_.chunk != 0;
     if (reading_.stale_tail && is_shorter)
       for (std::size_t i = 0; i < K_; ++i) scale_row(i, numeric::exp(last_sums_[i] - sums_[i]));
+    if (reading_.reads_behind_tail && is_shorter)
+      for (std::size_t i = 0; i < K_; ++i) scale_row(i, numeric::exp(-sums_[i]));
     if (reading_.stale_rows && is_shorter) add(stale_, 1, state_);
     if (reading_.loses_tail && is_shorter) state_ = carried_;
-    if (reading_.rounds_last)
-      for (double& x : state_) x = reading_.round_carried(x);
+    if (reading_.round_final != &unchanged)
+      for (double& x : state_) x = reading_.round_final(x);
     if (!reading_.final_state) std::fill(state_.begin(), state_.end(), 0.0);
     if (reading_.final_scaled)
       for (double& x : state_) x *= *reading_.options.scale;
@@ -449,6 +499,11 @@ std::size_t state_element(const Dimensions& d, bool v_first, std::size_t sequenc
 
 ExcerptAnswer answer_of(const Problem& problem, const Interpretation& reading, const Excerpt& excerpt) {
   return Recurrence(problem, reading, excerpt).run();
+}
+
+KnownGates known_gates(const Problem& problem, const Excerpt& excerpt) {
+  if (problem.options.gate == Gate::none) return {};
+  return HeadInputs(problem, Interpretation(problem), excerpt).known(excerpt.begin, excerpt.end);
 }
 
 kda::Answer answer_of(const Problem& problem, const Interpretation& reading) {

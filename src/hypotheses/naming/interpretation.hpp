@@ -111,6 +111,11 @@ double softplus(double x);
 double to_bf16(double x);
 double to_fp16(double x);
 
+/// Of which other head a value head reads something: so many further on, around the end.
+struct HeadShifts {
+  std::size_t gate = 0, beta = 0, key = 0, value = 0;  ///< key: of query heads, q too
+};
+
 /// The defaults are the right way; faults (faults.hpp) change one thing.
 struct Interpretation {
   using Function = double (*)(double);
@@ -159,6 +164,7 @@ struct Interpretation {
   bool normalises_query = true, normalises_key = true;
   bool norm_of_mean = false;   ///< x / sqrt(mean of x^2 + epsilon)
   bool norm_of_heads = false;  ///< over the rows of all heads together
+  HeadShifts further;
   double output_factor = 1;
   bool heads_interleaved = false;        ///< value head h reads query head h mod H, not h / (HV / H)
   bool first_query_head = false;         ///< all value heads read query head 0
@@ -183,7 +189,8 @@ struct Interpretation {
            round_parameters = &unchanged,  ///< A_log and dt_bias
       round_initial = &unchanged,          ///< the initial state
       round_state = &unchanged,            ///< as o reads it
-      round_stored = &unchanged;           ///< as the next token reads it
+      round_stored = &unchanged,           ///< as the next token reads it
+      round_final = &unchanged;            ///< as it is handed back
   // Of a kernel in chunks of so many rows.
   std::size_t chunk = 64;
   bool loses_states = false;       ///< each chunk starts from zeros
@@ -192,7 +199,7 @@ struct Interpretation {
   bool stale_rows = false;         ///< ... and adds what the chunk before wrote in the rows that it lacks
   bool carries_undecayed = false;  ///< a chunk adds its writes to the state before it, which does not decay
   bool writes_undecayed = false;   ///< ... its writes as they are, without their decay to the chunk's end
-  bool rounds_last = false;        ///< round_carried is of the final state, too
+  bool reads_behind_tail = false;  ///< ... reads G_n from a row behind it, where it is 0
   bool loses_tail = false;         ///< the final state lacks a shorter last chunk
   ChunkFault chunk_fault = ChunkFault::none;  ///< else it is the chunk form that is computed
   ChunkTerm chunk_term = ChunkTerm::none;
@@ -204,20 +211,31 @@ struct Interpretation {
   Function round_carried = &unchanged, round_sums = &unchanged;  ///< states between chunks; sums of gates
 };
 
+/// What the gate function gives in some tokens of a head, so that not every reading evaluates it anew.
+struct KnownGates {
+  std::size_t begin = 0;
+  double amplitude = 1;
+  std::vector<double> arguments, values;  ///< [tokens][K]
+};
+
 /// Tokens [begin, end) of a sequence, in a head.
 struct Excerpt {
   kda::Sequence sequence;
   std::size_t begin = 0, end = 0;
   std::size_t head = 0;
-  std::vector<double> start = {};  ///< [K][V], the state before `begin`; empty: the initial state
+  std::vector<double> start = {};  ///< [K][columns], the state before `begin`; empty: the initial state
+  std::vector<std::size_t> columns = {};  ///< of V, which do not depend on each other; empty: all
+  const KnownGates* gates = nullptr;
 };
 
 struct ExcerptAnswer {
-  std::vector<double> o;      ///< [tokens][V]
-  std::vector<double> state;  ///< [K][V], after the last token
+  std::vector<double> o;      ///< [tokens][columns]
+  std::vector<double> state;  ///< [K][columns], after the last token
 };
 
 ExcerptAnswer answer_of(const kda::Problem& problem, const Interpretation& reading, const Excerpt& excerpt);
+/// By the right reading; nothing where the problem has no gate function.
+KnownGates known_gates(const kda::Problem& problem, const Excerpt& excerpt);
 /// Of all heads of all sequences, in fp64.
 kda::Answer answer_of(const kda::Problem& problem, const Interpretation& reading);
 

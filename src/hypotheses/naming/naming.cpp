@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -23,6 +24,8 @@ constexpr std::size_t most_heads = 2;
 constexpr std::size_t window_tokens = 256;     // looked at, at least, where there are as many
 constexpr std::size_t tokens_before = 64;      // of later failures: from so many tokens before
 constexpr std::size_t whole_for_state = 2048;  // longest sequence looked at whole for its final state alone
+constexpr std::size_t most_others = 4;         // heads before and behind, that another one is looked for in
+constexpr double least_hint = 0.3;             // explained by what is said to be nearest
 constexpr std::size_t firsts_of_two = 4, seconds_of_large = 16;
 constexpr Thresholds thresholds{.least_explained = 0.8,
                                 .least_near = 0.05,
@@ -107,7 +110,16 @@ bool shows_at_start(const Interpretation& reading) {
 /// ... and such a one behind the last.
 bool shows_at_end(const Interpretation& reading) {
   return !reading.final_state || reading.final_scaled || reading.final_state_transposed ||
-         reading.rounds_last || reading.loses_tail || reading.stale_tail || reading.stale_rows;
+         reading.round_final != &unchanged || reading.loses_tail || reading.reads_behind_tail;
+}
+/// It needs the chunk before.
+bool looks_back(const Interpretation& reading) {
+  return reading.stale_tail || reading.stale_rows || reading.chunk_fault == ChunkFault::state_of_before;
+}
+/// A column of what it gives depends on others.
+bool mixes_columns(const Interpretation& reading) {
+  return reading.final_state_transposed || reading.transposed_states ||
+         reading.chunk_fault == ChunkFault::carry_by_column;
 }
 
 class FaultSearch {
@@ -128,7 +140,14 @@ class FaultSearch {
     if (std::ranges::all_of(units, is_right)) return std::move(found_);
     leave_out_right_heads(units);
     if (!search() && !search_in_columns(units)) search_in_chunks();
-    if (found_.causes.empty()) found_.nearest = nearest_;
+    // Whose head it is says less than the rule that takes it.
+    const auto is_of_head = [](const Cause& cause) {
+      return std::ranges::any_of(faults(), [&](const Fault& fault) {
+        return fault.name == cause.fault && fault.at == Fault::At::head;
+      });
+    };
+    if (!std::ranges::all_of(found_.causes, is_of_head)) std::erase_if(found_.causes, is_of_head);
+    if (found_.causes.empty() && nearest_ && nearest_->explained >= least_hint) found_.nearest = nearest_;
     return std::move(found_);
   }
 
@@ -140,25 +159,50 @@ class FaultSearch {
     return output_.final_state != nullptr && found_.end == found_.sequence.end;
   }
 
-  /// Whether there is a cause. Chunks of the problem's size first; of others where none of those is it.
+  /// Whether there is a cause: chunks of the problem's size first, of others where none of those is it.
+  /// Looked for in some of the columns, which have all in common, and then asked of all.
   bool search() {
-    const std::vector<Unit> units = compared();
-    const auto more = [&](const std::vector<std::size_t>& best) {
-      std::vector<Misreading> list = by_fitted_factors(units);
-      std::ranges::move(pairs_of(best), std::back_inserter(list));
-      return candidates(list);
-    };
+    const std::vector<std::size_t> scope = columns_;
+    const bool is_quick = effort_.seconds < std::numeric_limits<std::size_t>::max();
     for (const bool in_other_chunks : {false, true}) {
-      if (in_other_chunks && is_in_chunk()) break;
-      misreadings_.clear(), found_.tried = 0;
+      if (in_other_chunks && !where_.empty()) break;
+      columns_ = some_of(scope);
+      const std::vector<Unit> units = compared();
+      misreadings_.clear(), others_.clear(), found_.tried = 0;
       for (std::size_t i = 0; i < faults().size(); ++i) add_misreadings(i, in_other_chunks);
       rank(units, candidates(misreadings_), thresholds, threads_, found_,
-           is_in_chunk() ? MoreCandidates() : more);
+           [&](const std::vector<std::size_t>& best) {
+             others_ = by_fitted_factors(units);
+             if (where_.empty() && !(in_other_chunks && is_quick))
+               std::ranges::move(pairs_of(best), std::back_inserter(others_));
+             return candidates(others_);
+           });
+      if (!found_.causes.empty() && columns_.size() < scope.size()) ask_of_all(scope);
       if (!found_.causes.empty()) return true;
       if (!nearest_ || (found_.nearest && found_.nearest->explained > nearest_->explained))
         nearest_ = std::exchange(found_.nearest, {});
     }
+    columns_ = scope;
     return false;
+  }
+
+  void ask_of_all(const std::vector<std::size_t>& columns) {
+    std::vector<Misreading> named;
+    for (const Cause& cause : std::exchange(found_.causes, {}))
+      for (const std::vector<Misreading>* const list : {&misreadings_, &others_})
+        for (const Misreading& one : *list)
+          if (one.name == cause.fault && one.meaning + where_ == cause.meaning) named.push_back(one);
+    columns_ = columns;
+    rank(compared(), candidates(named), thresholds, threads_, found_);
+  }
+
+  /// Evenly from the first to the last.
+  static std::vector<std::size_t> some_of(const std::vector<std::size_t>& columns) {
+    constexpr std::size_t enough = 16;
+    std::vector<std::size_t> some;
+    for (std::size_t i = 0, count = std::min(enough, columns.size()); i < count; ++i)
+      some.push_back(columns[(i * columns.size() + columns.size() / 2) / count]);
+    return some;
   }
 
   /// A fault of some columns: no other column depends on them.
@@ -191,25 +235,27 @@ class FaultSearch {
   bool search_in_chunks() {
     const kda::Sequence& s = found_.sequence;
     const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
-    const std::size_t first = found_.begin, own = deviation_ - (deviation_ - s.begin) % rows;
+    const std::size_t first = found_.begin, last = found_.end,
+                      own = deviation_ - (deviation_ - s.begin) % rows;
     const std::vector<std::vector<double>> starts = starts_;
     for (const bool is_before : {false, true}) {
-      if (is_before && (deviation_ != own || own < first + rows)) break;
-      const std::size_t begin = is_before ? own - rows : own;
-      chunk_end_ = std::min(begin + rows, s.end);
-      if (begin < first || (chunk_end_ >= found_.end && found_.end < s.end) || s.length() <= rows) continue;
-      for (std::size_t i = 0; i < starts_.size() && begin > first; ++i)
-        starts_[i] =
-            answer_of(problem_, Interpretation(problem_), {s, first, begin, found_.heads[i], starts[i]})
-                .state;
-      found_.begin = begin;
+      if (s.length() <= rows || own < first || (is_before && (deviation_ != own || own < first + rows)))
+        break;
+      found_.begin = is_before ? own - rows : own, chunk_end_ = std::min(found_.begin + rows, s.end);
+      found_.end = std::min(limit_, chunk_end_ + tokens_before);
+      if (chunk_end_ >= found_.end && chunk_end_ < s.end) continue;
+      for (std::size_t i = 0; i < starts_.size() && found_.begin > first; ++i)
+        starts_[i] = answer_of(problem_, Interpretation(problem_),
+                               {s, first, found_.begin, found_.heads[i], starts[i]})
+                         .state;
       where_ = fmt::format(
           ", in {} alone (t={}..{})",
-          chunk_end_ == s.end ? "the last chunk" : fmt::format("chunk {}", (begin - s.begin) / rows),
-          begin - s.begin, chunk_end_ - s.begin - 1);
+          chunk_end_ == s.end ? "the last chunk" : fmt::format("chunk {}", (found_.begin - s.begin) / rows),
+          found_.begin - s.begin, chunk_end_ - s.begin - 1);
       if (search()) return true;
-      found_.begin = first, starts_ = starts;
+      starts_ = starts;
     }
+    found_.begin = first, found_.end = last;
     return false;
   }
   bool is_in_chunk() const { return chunk_end_ > 0; }
@@ -257,19 +303,21 @@ class FaultSearch {
   void choose_tokens() {
     const kda::Sequence& s = found_.sequence;
     found_.begin = s.begin, found_.end = s.end;
-    deviation_ = s.begin;
+    deviation_ = s.begin, limit_ = s.end;
     if (output_.o == nullptr) {
       if (s.length() > whole_for_state) found_.begin = s.end - window_tokens;
     } else {
-      const std::size_t limit = first_nonfinite();
-      deviation_ = first_deviation(limit);
+      limit_ = first_nonfinite();
+      deviation_ = first_deviation(limit_);
       if (deviation_ - s.begin > effort_.most_tokens)
         found_.begin = deviation_ == s.end ? s.end - window_tokens : deviation_ - tokens_before;
       found_.begin -= (found_.begin - s.begin) % tokens_before;  // where chunks begin
       const std::size_t wanted =
           std::max(found_.begin + window_tokens, std::min(s.end, deviation_ + tokens_before));
-      found_.end = std::min(limit, wanted);
+      found_.end = std::min(limit_, wanted);
     }
+    for (const std::size_t head : found_.heads)
+      gates_.push_back(known_gates(problem_, {s, found_.begin, found_.end, head}));
     starts_.resize(found_.heads.size());
     if (found_.begin > s.begin)
       for (std::size_t i = 0; i < starts_.size(); ++i)
@@ -285,6 +333,7 @@ class FaultSearch {
       if (!std::all_of(first, first + each, is_right)) continue;
       units.erase(first, first + each);
       found_.heads.erase(found_.heads.begin() + head), starts_.erase(starts_.begin() + head);
+      gates_.erase(gates_.begin() + head);
     }
   }
 
@@ -307,13 +356,16 @@ class FaultSearch {
                    channels};
     change(one.reading, one);
     if (found_.begin > found_.sequence.begin && shows_at_start(one.reading)) return;
-    if (is_in_chunk() && chunk_end_ < found_.sequence.end && shows_at_end(one.reading)) return;
+    if (is_in_chunk() &&
+        (looks_back(one.reading) || (chunk_end_ < found_.sequence.end && shows_at_end(one.reading))))
+      return;
     if (channels == Channels::first)
       one.name += "_in_first_channels",
           one.meaning += " in the first channels (up to the largest power of two below K)";
     if (channels == Channels::last)
       one.name += "_in_last_channels",
           one.meaning += " in the last channels (from the largest power of two below K on)";
+    if (fault.at == Fault::At::head) one.meaning += fmt::format(" ({} further on)", at);
     if (is_at_token(fault)) one.meaning += fmt::format(" (t={})", at);
     if (fault.at == Fault::At::chunk) one.meaning += fmt::format(" (chunks of {})", at);
     if (fault.at == Fault::At::block)
@@ -343,6 +395,9 @@ class FaultSearch {
         return places;
       case Fault::At::factor:
         return {};
+      case Fault::At::head:
+        for (std::size_t i = 1; i < std::min(d_.HV, most_others + 1); ++i) add(i), add(d_.HV - i);
+        return places;
       case Fault::At::block:
         for (std::size_t i = 0; i < std::size(inverse_products); ++i) places.push_back(i);
         return places;
@@ -444,38 +499,50 @@ class FaultSearch {
                          columns_[i % columns_.size()]);
   }
 
-  /// Of one head, from `begin` on; behind the chunk that alone is wrong it goes on rightly.
+  /// Of one head, from `begin` on, the columns that are looked at; behind the chunk that alone is wrong it
+  /// goes on rightly.
   ExcerptAnswer excerpt(const Interpretation& reading, std::size_t head) const {
+    const std::vector<std::size_t> columns = mixes_columns(reading) ? all_columns() : columns_;
+    std::vector<double> start;
+    for (std::size_t k = 0; k < d_.K && !starts_[head].empty(); ++k)
+      for (const std::size_t v : columns) start.push_back(starts_[head][k * d_.V + v]);
     const std::size_t end = is_in_chunk() ? std::min(chunk_end_, found_.end) : found_.end;
-    ExcerptAnswer answer =
-        answer_of(problem_, reading, {found_.sequence, found_.begin, end, found_.heads[head], starts_[head]});
-    if (end == found_.end) return answer;
-    ExcerptAnswer rest = answer_of(problem_, Interpretation(problem_),
-                                   {found_.sequence, end, found_.end, found_.heads[head], answer.state});
-    answer.o.insert(answer.o.end(), rest.o.begin(), rest.o.end());
-    return {std::move(answer.o), std::move(rest.state)};
+    ExcerptAnswer answer = answer_of(
+        problem_, reading,
+        {found_.sequence, found_.begin, end, found_.heads[head], std::move(start), columns, &gates_[head]});
+    if (end < found_.end) {
+      ExcerptAnswer rest = answer_of(problem_, Interpretation(problem_),
+                                     {found_.sequence, end, found_.end, found_.heads[head],
+                                      std::move(answer.state), columns, &gates_[head]});
+      answer.o.insert(answer.o.end(), rest.o.begin(), rest.o.end());
+      answer.state = std::move(rest.state);
+    }
+    return columns.size() == columns_.size() && !reading.final_state_transposed ? answer
+                                                                                : looked_at(answer, reading);
+  }
+  ExcerptAnswer looked_at(const ExcerptAnswer& all, const Interpretation& reading) const {
+    const bool v_first = problem_.options.state_v_first != reading.final_state_transposed;
+    std::vector<double> stored(all.state.size());
+    for (std::size_t i = 0; i < stored.size(); ++i)
+      stored[state_element(d_, v_first, 0, 0, i / d_.V, i % d_.V)] = all.state[i];
+    ExcerptAnswer seen;
+    for (std::size_t row = 0; row < all.o.size(); row += d_.V)
+      for (const std::size_t v : columns_) seen.o.push_back(all.o[row + v]);
+    for (std::size_t i = 0; i < d_.K * columns_.size(); ++i)
+      seen.state.push_back(stored[element_of_state(0, 0, i)]);
+    return seen;
   }
 
   UnitValues answer(const Interpretation& reading) const {
-    const bool v_first = problem_.options.state_v_first != reading.final_state_transposed;
     UnitValues list;
+    const auto add = [&](std::vector<double>& values, const Tensor& as) {
+      for (double& x : values) x = in_range_of(as.dtype(), x);
+      list.push_back(std::move(values));
+    };
     for (std::size_t head = 0; head < found_.heads.size(); ++head) {
-      const ExcerptAnswer answer = excerpt(reading, head);
-      if (output_.o != nullptr) {
-        std::vector<double>& o = list.emplace_back();
-        for (std::size_t row = 0; row < answer.o.size(); row += d_.V)
-          for (const std::size_t v : columns_)
-            o.push_back(in_range_of(output_.o->dtype(), answer.o[row + v]));
-      }
-      if (sees_final_state()) {
-        std::vector<double> state(d_.K * d_.V);
-        for (std::size_t i = 0; i < state.size(); ++i)
-          state[state_element(d_, v_first, 0, 0, i / d_.V, i % d_.V)] =
-              in_range_of(output_.final_state->dtype(), answer.state[i]);
-        std::vector<double>& seen = list.emplace_back();
-        for (std::size_t i = 0; i < d_.K * columns_.size(); ++i)
-          seen.push_back(state[element_of_state(0, 0, i)]);
-      }
+      ExcerptAnswer answer = excerpt(reading, head);
+      if (output_.o != nullptr) add(answer.o, *output_.o);
+      if (sees_final_state()) add(answer.state, *output_.final_state);
     }
     return list;
   }
@@ -486,12 +553,14 @@ class FaultSearch {
   const int threads_;
   const NamingEffort effort_;
   Naming found_;
-  std::vector<Misreading> misreadings_;  ///< by one fault
+  std::vector<Misreading> misreadings_, others_;  ///< by one fault; by a factor and by two
   std::optional<Cause> nearest_;
   std::size_t deviation_ = 0;                ///< first token that deviates
+  std::size_t limit_ = 0;                    ///< first that is not finite
   std::vector<std::size_t> columns_;         ///< of values that are looked at
   std::size_t chunk_end_ = 0;                ///< of the chunk that alone is wrong, where one is
   std::string where_;                        ///< the same in words
+  std::vector<KnownGates> gates_;            ///< likewise
   std::vector<std::vector<double>> starts_;  ///< [head]: the state before `begin`; empty at the first token
 };
 

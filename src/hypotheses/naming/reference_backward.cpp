@@ -245,7 +245,8 @@ class BackwardRun {
       for (std::size_t query = 0; query < d_.H; ++query)
         for (std::size_t x = 0; x < d_.K; ++x) {
           double sum = 0;
-          for (std::size_t i = how == GroupSum::last ? group - 1 : 0; i < group; ++i) {
+          for (std::size_t i = how == GroupSum::last ? group - 1 : 0;
+               i < (how == GroupSum::first ? 1 : group); ++i) {
             const std::size_t head = how == GroupSum::interleaved ? i * d_.H + query : query * group + i;
             const double one = of_heads(row * d_.HV + head, x);
             sum = how == GroupSum::in_bf16 ? to_bf16(sum + to_bf16(one)) : sum + one;

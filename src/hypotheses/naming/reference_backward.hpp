@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,6 +62,7 @@ enum class BackwardFault : std::uint8_t {
   not_transposed,         ///< A dA A for A^T dA A^T
   one_sided,              ///< A^T dA
   second_transposed,      ///< A dA A^T
+  never_transposed,       ///< A for A^T everywhere
   value_not_transposed,   ///< dvb = A dv
   key_not_transposed,     ///< dkb = A dw
   value_unsolved,         ///< dv is that of v_new
@@ -95,7 +97,7 @@ enum class BackwardFault : std::uint8_t {
 /// Of dht, which one is read.
 enum class StateGradientOf : std::uint8_t { own, nobody, first_sequence, next_head, last_alone, with_next };
 /// Of value heads, which count for the gradients of their query head.
-enum class GroupSum : std::uint8_t { all, last, mean, interleaved, in_bf16 };
+enum class GroupSum : std::uint8_t { all, first, last, mean, interleaved, in_bf16 };
 
 /// Where a gate or the sigmoid of beta is differentiated. y = x + bias, A = exp(A_log).
 struct Slope {
@@ -112,8 +114,9 @@ struct GradientReading {
   Term term = Term::none;
   TermFault change = TermFault::lost;
   BackwardFault fault = BackwardFault::none;
-  bool states_from_zero = false;  ///< states are computed again without the initial state
-  bool first_head_decay = false;  ///< the gradient of the state decays by the gates of head 0
+  std::optional<std::size_t> only_chunk{};  ///< of each sequence, that alone has the term or the fault
+  bool states_from_zero = false;            ///< states are computed again without the initial state
+  bool first_head_decay = false;            ///< the gradient of the state decays by the gates of head 0
   StateGradientOf state_gradient = StateGradientOf::own;
   bool is_of_chunks() const {
     return term != Term::none || fault != BackwardFault::none || states_from_zero || first_head_decay ||

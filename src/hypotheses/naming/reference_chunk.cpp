@@ -294,7 +294,7 @@ class ChunkGradient {
     Matrix dA = scaled(Term::dA_v, product(dv, transposed(c_.v)), 1);
     add(dA, product(dw, transposed(decays(Term::dA_w) ? c_.raised : c_.k)), factor(Term::dA_w));
     dA = lower(weighted(dA, [&](std::size_t, std::size_t j) { return weight(Term::dA, j); }), false);
-    const Matrix At = transposed(c_.A),
+    const Matrix At = fault_ == BackwardFault::never_transposed ? c_.A : transposed(c_.A),
                  dvb = product(fault_ == BackwardFault::value_not_transposed ? c_.A : At, dv),
                  dkb = product(fault_ == BackwardFault::key_not_transposed ? c_.A : At, dw);
     v_ = weighted(dvb, [&](std::size_t i, std::size_t) { return c_.beta[i]; });
@@ -537,16 +537,18 @@ HeadGradient chunk_gradient(const ChunkedHead& of, const GradientReading& readin
   const std::vector<Chunk>& chunks = of.chunks;
   HeadGradient gradient{Matrix(tokens, K), Matrix(tokens, K), Matrix(tokens, V),
                         Matrix(tokens, K), d_state,           std::vector<double>(tokens)};
+  const GradientReading right;
   for (std::size_t i = chunks.size(); i-- > 0;) {
-    if (reading.fault == BackwardFault::carry_in_bf16)
+    const GradientReading& here = reading.only_chunk.value_or(i) == i ? reading : right;
+    if (here.fault == BackwardFault::carry_in_bf16)
       for (std::size_t x = 0; x < K; ++x)
         for (std::size_t y = 0; y < V; ++y) gradient.state(x, y) = as_bf16(gradient.state(x, y));
     const Matrix leaving = gradient.state;
     const Matrix& behind = i + 1 < chunks.size() ? chunks[i + 1].h : of.state;
-    gradient.state = ChunkGradient(chunks[i], of, reading, leaving, behind)
-                         .run(carry_of(of, i, reading.fault, carried_by), gradient);
-    if (reading.fault == BackwardFault::chunks_apart && i > 0) gradient.state = Matrix(K, V);
-    if (reading.fault == BackwardFault::early_initial && i == 0) gradient.state = leaving;
+    gradient.state = ChunkGradient(chunks[i], of, here, leaving, behind)
+                         .run(carry_of(of, i, here.fault, carried_by), gradient);
+    if (here.fault == BackwardFault::chunks_apart && i > 0) gradient.state = Matrix(K, V);
+    if (here.fault == BackwardFault::early_initial && i == 0) gradient.state = leaving;
   }
   if (reading.fault == BackwardFault::cumulated_over_chunks) cumulate_over(chunks, gradient.g);
   if (reading.fault == BackwardFault::first_token)
