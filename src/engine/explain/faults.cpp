@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/names.hpp"
+#include "engine/explain/place.hpp"
 #include "engine/findings.hpp"
 #include "engine/judged.hpp"
 #include "hypotheses/naming/rank.hpp"
@@ -174,13 +175,15 @@ report::Table causes_table(const char* key, const std::vector<hypotheses::Cause>
 }
 
 report::Entry fault_entry(const plan::Case& item, const report::CaseResult& result,
-                          const hypotheses::Naming& finding) {
+                          const hypotheses::Naming& finding, const std::string& place) {
   const bool fails = result.verdict == judge::Verdict::fail;
   report::Entry entry;
   const bool backward = item.pass == kda::Pass::backward;
   entry.title = fmt::format("{}, {}{}", item.who, backward ? "gradients, " : "", result.dtype);
   entry.verdict = result.verdict;
-  entry.reason = fails ? fault_reason(finding) : result.reason.empty() ? "within its limits" : result.reason;
+  entry.reason = fails                   ? fault_reason(finding) + (place.empty() ? "" : "; " + place)
+                 : result.reason.empty() ? "within its limits"
+                                         : result.reason;
   entry.values = {item.who,
                   std::string(kda::name_of(item.pass)),
                   result.dtype,
@@ -239,11 +242,15 @@ void find_faults(Context& context, Findings& findings) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       conclude(results[i]);
       hypotheses::Naming finding;
-      if (results[i].verdict == judge::Verdict::fail) {
+      std::string place;
+      const auto failed = std::ranges::find(results[i].tensors, judge::Verdict::fail, &TensorResult::verdict);
+      if (results[i].verdict == judge::Verdict::fail && failed != results[i].tensors.end()) {
         context.progress(fmt::format("faults of {}", cases[i]->who));
-        finding = named(problem, context.answer(*cases[i]->answer, cases[i]->pass), results[i], threads, {});
+        const Answered& got = context.answer(*cases[i]->answer, cases[i]->pass);
+        finding = named(problem, got, results[i], threads, {});
+        place = place_of_error(problem, got, *failed, rms_limit(*failed), threads);
       }
-      section.entries.push_back(fault_entry(*cases[i], results[i], finding));
+      section.entries.push_back(fault_entry(*cases[i], results[i], finding, place));
     }
   });
   context.release();
