@@ -201,6 +201,11 @@ Naming name_gradient_fault(const Problem& problem, const std::vector<FailedGradi
                            const FailurePlace& place, std::size_t chunk_size, int threads) {
   if (!BackwardReference::can_differentiate(problem)) return {};
   if (work_of(problem, chunk_size) <= most_work) return named(problem, output, chunk_size, threads, nullptr);
+  // A sequence is differentiated whole once, to find where it deviates.
+  constexpr double longest = 1 << 29;  // some seconds
+  const kda::Dimensions& d = problem.dimensions();
+  const auto tokens = static_cast<double>(problem.sequences().at(place.sequence).length());
+  if (tokens == 0 || tokens * static_cast<double>(problem.heads_per_group() * d.K * d.V) > longest) return {};
   const Part part = part_of(problem, output, place, chunk_size, threads);
   Naming naming = named(part.problem, part.output, chunk_size, threads, &part);
   naming.sequence = part.sequence, naming.heads = part.heads;

@@ -147,7 +147,8 @@ class FaultSearch {
       });
     };
     if (!std::ranges::all_of(found_.causes, is_of_head)) std::erase_if(found_.causes, is_of_head);
-    if (found_.causes.empty() && nearest_ && nearest_->explained >= least_hint) found_.nearest = nearest_;
+    const bool is_hint = found_.causes.empty() && nearest_ && nearest_->explained >= least_hint;
+    found_.nearest = is_hint ? nearest_ : std::nullopt;
     return std::move(found_);
   }
 
@@ -208,7 +209,7 @@ class FaultSearch {
   /// A fault of some columns: no other column depends on them.
   bool search_in_columns(const std::vector<Unit>& units) {
     constexpr double clearly = 2;
-    const std::string tensor = units.front().tensor;
+    const std::string tensor = std::ranges::find_if_not(units, is_right)->tensor;
     std::vector<Distance> columns(d_.V);
     double expected = 0, limit = 0;
     for (const Unit& unit : units) {

@@ -67,7 +67,7 @@ struct FailedGradient {
   double limit;  ///< of rms_ratio, above 0
 };
 /// The same of gradients, by the faults of reference_backward.hpp, one at a time; nothing where it cannot
-/// differentiate the problem. `output`: all that are there.
+/// differentiate the problem, or the sequence is too long. `output`: all that are there.
 Naming name_gradient_fault(const kda::Problem& problem, const std::vector<FailedGradient>& output,
                            const FailurePlace& place, std::size_t chunk_size, int threads);
 

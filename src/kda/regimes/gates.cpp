@@ -30,12 +30,13 @@ struct GateRecipe {
   Gate gate;
   std::vector<double> slope, bias;
   bool raw;
+  double bound = usual_lower_bound;
 };
 
 void set_gate(Draft& draft, const GateRecipe& recipe, const Element& argument) {
   if (recipe.raw) {
     draft.options.gate = recipe.gate;
-    if (recipe.gate == Gate::lower_bound) draft.options.lower_bound = usual_lower_bound;
+    if (recipe.gate == Gate::lower_bound) draft.options.lower_bound = recipe.bound;
     draft.A_log = logs(recipe.slope);
     if (!recipe.bias.empty()) draft.dt_bias = recipe.bias;
     draft.g = draft.gates(Stream::g, argument);
@@ -44,7 +45,7 @@ void set_gate(Draft& draft, const GateRecipe& recipe, const Element& argument) {
   draft.g = draft.gates(Stream::g, [&](const At& at, const Draw& draw) {
     const double bias = recipe.bias.empty() ? 0 : recipe.bias[at.h * draft.K + at.i];
     const double x = argument(at, draw) + bias, slope = recipe.slope[at.h];
-    return recipe.gate == Gate::softplus ? -slope * softplus(x) : usual_lower_bound * sigmoid(slope * x);
+    return recipe.gate == Gate::softplus ? -slope * softplus(x) : recipe.bound * sigmoid(slope * x);
   });
 }
 
@@ -69,7 +70,9 @@ void strong_beta(Draft& draft) {
 Problem lb_real(const Settings& settings) {
   Draft draft(settings);
   draft.k = draft.correlated_rows(0.5);
-  set_gate(draft, {Gate::lower_bound, slopes(draft, settings["A"]), {}, settings["raw"] > 0}, normal);
+  set_gate(draft,
+           {Gate::lower_bound, slopes(draft, settings["A"]), {}, settings["raw"] > 0, -settings["bound"]},
+           normal);
   strong_beta(draft);
   draft.initial_state = draft.states([](const At&, const Draw& draw) { return 0.1 * draw.normal(); });
   return draft.finish();
@@ -142,7 +145,10 @@ std::vector<Recipe> gate_recipes() {
       {"lb_real",
        "bounded gates as trained layers have them, with an initial state",
        "3 4 7",
-       {shared("H", 3), slope, flag("raw", raw_summary)},
+       {shared("H", 3),
+        slope,
+        flag("raw", raw_summary),
+        {"bound", "lower_bound is the opposite", 5, 0.01, 1000}},
        lb_real},
       {"unbounded_softplus",
        "unbounded gates, 2 % of the tokens far out",
