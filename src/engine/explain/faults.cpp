@@ -121,13 +121,12 @@ hypotheses::Naming named(const kda::Problem& problem, const Answered& got, const
                          int threads, const hypotheses::NamingEffort& effort) {
   if (got.pass == kda::Pass::backward) {
     std::vector<hypotheses::FailedGradient> gradients;
-    const TensorResult* worst = nullptr;  // of those that fail: sums over tokens last
-    for (const TensorResult& tensor : failed.tensors) {
+    for (const TensorResult& tensor : failed.tensors)
       gradients.push_back({tensor.name, got.tensor(tensor.name), rms_limit(tensor)});
-      if (worst == nullptr && tensor.verdict == judge::Verdict::fail) worst = &tensor;
-    }
+    // Sums over tokens, which have no place in a sequence, are the last.
+    const auto first = std::ranges::find(failed.tensors, judge::Verdict::fail, &TensorResult::verdict);
     const hypotheses::FailurePlace place =
-        worst != nullptr ? place_of(problem, *worst) : hypotheses::FailurePlace{};
+        first != failed.tensors.end() ? place_of(problem, *first) : hypotheses::FailurePlace{};
     return hypotheses::name_gradient_fault(problem, gradients, place, got.chunk_size, threads);
   }
   hypotheses::FailedOutput output;

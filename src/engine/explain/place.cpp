@@ -12,8 +12,8 @@
 
 #include "base/names.hpp"
 #include "judge/measures/regions.hpp"
+#include "kda/bounds/log_decays.hpp"
 #include "kda/problem/heads.hpp"
-#include "kda/variants/variants.hpp"
 
 namespace kda_check::engine {
 
@@ -340,11 +340,7 @@ std::string place_of_error(const kda::Problem& problem, const Answered& got,
   if (!all_heads)
     of_heads = kda::with_heads(problem, std::vector{heads.front() / problem.heads_per_group()}, heads);
   const kda::Problem& looked_at = of_heads ? *of_heads : problem;
-  const kda::Variant& recurrence = kda::variant_named("recurrent");
-  kda::RunOptions options;
-  options.dtype = numeric::DType::fp64, options.threads = threads;
-  options.arithmetic = recurrence.default_arithmetic(looked_at, options.dtype);
-  const kda::Tensors truths = kda::run_pass(got.pass, recurrence, looked_at, options);
+  const kda::Tensors truths = kda::results_in_fp64(got.pass, looked_at, threads);
   const auto truth = truths.find(failed.name);
   if (truth == truths.end()) return {};
   const auto layout = [&](const tensor::Tensor& of, const kda::Problem& in) {

@@ -32,14 +32,6 @@ double work_of(const Problem& problem, std::size_t chunk_size) {
 /// A sum over tokens, which a kernel may form elsewhere, from what is right.
 bool is_sum(std::string_view gradient) { return gradient == "dA_log" || gradient == "ddt_bias"; }
 
-kda::GradientTensors gradients_in_fp64(const Problem& problem, int threads) {
-  const kda::Variant& variant = kda::variant_named("recurrent");
-  kda::RunOptions options;
-  options.dtype = numeric::DType::fp64, options.threads = threads;
-  options.arithmetic = variant.default_arithmetic(problem, options.dtype);
-  return variant.run_backward(problem, options);
-}
-
 /// Of a problem that is too large: a query head of the sequence that fails, and of its tokens as many as can
 /// be afforded.
 struct Part {
@@ -139,17 +131,19 @@ Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, co
   const std::size_t affordable = std::max<std::size_t>(2, static_cast<std::size_t>(most_of_part / each));
   if (chunks > affordable) {
     keep(0, length);
-    const UnitValues right = values_of(part.output, gradients_in_fp64(part.problem, threads));
-    const std::size_t deviation = last_deviation(units_of(part.output, right), length),
+    const kda::Tensors whole_head = kda::results_in_fp64(kda::Pass::backward, part.problem, threads);
+    UnitValues right;
+    for (const FailedGradient& one : part.output) right.push_back(values(whole_head.at(one.name)));
+    const std::size_t deviation = last_deviation(units_of(part.output, std::move(right)), length),
                       last = std::min(chunks, deviation / chunk_size + 2),
                       first = last - std::min(last, affordable);
     const Problem head = std::move(part.problem);
     part.begin = first * chunk_size, part.end = std::min(length, last * chunk_size);
     Tensor leaving;
     if (part.end < length)
-      leaving =
-          std::move(gradients_in_fp64(tokens_of(head, part.end, length, threads),
-                                      threads)[static_cast<std::size_t>(kda::Gradient::dinitial_state)]);
+      leaving = std::move(
+          kda::results_in_fp64(kda::Pass::backward, tokens_of(head, part.end, length, threads), threads)
+              .at("dinitial_state"));
     part.problem = tokens_of(head, part.begin, part.end, threads, leaving.empty() ? nullptr : &leaving);
   }
   keep(part.begin, part.end);

@@ -199,7 +199,7 @@ struct Interpretation {
   bool stale_rows = false;         ///< ... and adds what the chunk before wrote in the rows that it lacks
   bool carries_undecayed = false;  ///< a chunk adds its writes to the state before it, which does not decay
   bool writes_undecayed = false;   ///< ... its writes as they are, without their decay to the chunk's end
-  bool reads_behind_tail = false;  ///< ... reads G_n from a row behind it, where it is 0
+  bool reads_behind_tail = false;  ///< a shorter last chunk reads G_n from behind it, where it is 0
   bool loses_tail = false;         ///< the final state lacks a shorter last chunk
   ChunkFault chunk_fault = ChunkFault::none;  ///< else it is the chunk form that is computed
   ChunkTerm chunk_term = ChunkTerm::none;

@@ -518,8 +518,8 @@ class FaultSearch {
       answer.o.insert(answer.o.end(), rest.o.begin(), rest.o.end());
       answer.state = std::move(rest.state);
     }
-    return columns.size() == columns_.size() && !reading.final_state_transposed ? answer
-                                                                                : looked_at(answer, reading);
+    if (mixes_columns(reading)) return looked_at(answer, reading);
+    return answer;
   }
   ExcerptAnswer looked_at(const ExcerptAnswer& all, const Interpretation& reading) const {
     const bool v_first = problem_.options.state_v_first != reading.final_state_transposed;

@@ -72,11 +72,16 @@ const tensor::Tensor& tensor_of(const Answer& answer, std::string_view name) {
 }
 
 Answer answer_in_fp64(const Problem& problem, int threads) {
+  Tensors results = results_in_fp64(Pass::forward, problem, threads);
+  return {std::move(results.at("o")), std::move(results.at("final_state"))};
+}
+
+Tensors results_in_fp64(Pass pass, const Problem& problem, int threads) {
   const Variant& variant = variant_named("recurrent");
   RunOptions options;
   options.dtype = numeric::DType::fp64, options.threads = threads;
   options.arithmetic = variant.default_arithmetic(problem, options.dtype);
-  return variant.run(problem, options);
+  return run_pass(pass, variant, problem, options);
 }
 
 }  // namespace kda_check::kda

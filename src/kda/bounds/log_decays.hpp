@@ -29,6 +29,8 @@ std::optional<std::size_t> slowest_channel(const Problem& problem, std::size_t h
 
 /// What the recurrence answers in fp64.
 Answer answer_in_fp64(const Problem& problem, int threads = 1);
+/// The same of a pass, by name: of the backward one the gradients that the problem has.
+Tensors results_in_fp64(Pass pass, const Problem& problem, int threads);
 
 /// "o", or otherwise the final state.
 const tensor::Tensor& tensor_of(const Answer& answer, std::string_view name);
