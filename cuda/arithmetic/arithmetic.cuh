@@ -20,6 +20,12 @@ using kda::Exponential;
 constexpr int warp_lanes = 32;
 constexpr unsigned whole_warp = 0xffffffffu;
 
+/// Four neighbours, fetched together.
+template <class T>
+struct alignas(16) Four {
+  T x[4];
+};
+
 /// a * b + c with one rounding or with two.
 template <bool is_fused>
 __device__ float multiply_add(float a, float b, float c) {

@@ -8,11 +8,6 @@
 
 namespace kda_check::cuda {
 
-template <class T>
-struct alignas(16) Four {
-  T x[4];
-};
-
 /// Element x = l + 32 r of a row belongs to running sum l; lane j of a strip has l = j, j + lanes, ... for
 /// all r < rows. A row in shared memory lies so that lanes read four of their elements at once and side by
 /// side.

@@ -11,11 +11,6 @@ namespace kda_check::cuda {
 constexpr int tile_side = 64;
 constexpr int tile_threads = 256;
 
-/// Four neighbours, fetched together.
-template <class T>
-struct alignas(16) Four {
-  T x[4];
-};
 template <class T>
 __device__ const Four<T>& four_at(const T* at) {
   return *reinterpret_cast<const Four<T>*>(at);

@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t canary_bytes = 4096;
 constexpr unsigned char canary = 0xc5, poison_byte = 0xff;
 
-std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 /// Memory of a device that was given back stays with the process: the device does not stop for it, as it does
 /// where memory goes back to the driver.
@@ -90,7 +90,7 @@ std::size_t free_memory() {
 // Delegates, so that what was allocated is freed when something after it throws.
 DeviceMemory::DeviceMemory(const char* name, std::size_t bytes) : DeviceMemory() {
   name_ = name, bytes_ = bytes, device_ = this_device();
-  const std::size_t whole = rounded_up(bytes) + 2 * canary_bytes;
+  const std::size_t whole = aligned(bytes) + 2 * canary_bytes;
   const cudaError_t status = pool().allocate(&allocation_, whole);
   if (status == cudaErrorMemoryAllocation)
     throw Error(ErrorKind::environment, out_of_memory(name, bytes), {},
@@ -104,7 +104,7 @@ DeviceMemory::DeviceMemory(const char* name, std::size_t bytes) : DeviceMemory()
   };
   fill(0, canary, canary_bytes);
   if (bytes > 0) fill(canary_bytes, poison_byte, bytes);
-  fill(canary_bytes + bytes, canary, canary_bytes + rounded_up(bytes) - bytes);
+  fill(canary_bytes + bytes, canary, canary_bytes + aligned(bytes) - bytes);
   check(cudaStreamSynchronize(filling.get()), "filling memory");  // no other stream would wait for it
 }
 
@@ -148,7 +148,7 @@ std::uint64_t DeviceMemory::hash() const {
 
 void DeviceMemory::check_canaries() const {
   const auto* const begin = static_cast<const unsigned char*>(allocation_);
-  const std::size_t tail = canary_bytes + rounded_up(bytes_) - bytes_;
+  const std::size_t tail = canary_bytes + aligned(bytes_) - bytes_;
   std::array<unsigned char, 2 * canary_bytes> found;
   for (const bool behind : {false, true}) {
     const std::size_t count = behind ? tail : canary_bytes;

@@ -6,12 +6,12 @@ namespace kda_check::cuda {
 
 namespace {
 
-using Block = kda::TokenBlock<float>;
+using Tokens = kda::TokenBlock<float>;
 __global__ void __launch_bounds__(token_threads)
     tokens_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ EmulationWork work) {
   extern __shared__ __align__(16) float state[];  // [K][token_threads]
-  __shared__ BlockMemory<Block> memory;
-  Block& block = memory.block();
+  __shared__ BlockMemory<Tokens> memory;
+  Tokens& block = memory.block();
   const int tiles = (p.V + token_threads - 1) / token_threads, local = blockIdx.y,
             sequence = blockIdx.x / tiles, first = blockIdx.x % tiles * token_threads,
             columns = min(token_threads, p.V - first);

@@ -24,7 +24,7 @@ struct Tile {
 /// Forwards (blockIdx.z == 0) the errors, with checkpoints; backwards the gradients of the predictions.
 /// Neither needs the other.
 __global__ void __launch_bounds__(tile_columns)
-    columns_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ GradientWork work) {
+    error_columns_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ GradientWork work) {
   extern __shared__ __align__(16) float state[];  // [K][tile_columns]
   __shared__ BlockMemory<Columns> memory;
   Columns& block = memory.block();
@@ -141,7 +141,7 @@ void launch_emulation_tokens_backward(cudaStream_t stream, const DeviceProblem& 
   const int tiles_of_values = work.value_stride / tile_columns,
             tiles_of_keys = work.key_stride / tile_columns;
   const std::size_t tile = sizeof(float) * tile_columns;
-  launch_on(stream, "emulation, errors and predictions", columns_kernel,
+  launch_on(stream, "emulation, errors and predictions", error_columns_kernel,
             dim3(tiles_of_values * work.sequence_count, work.heads, 2), tile_columns,
             tile * static_cast<std::size_t>(p.K), p, work);
   launch_on(stream, "emulation, writes", weigh_kernel, dim3(work.token_count, work.heads), 128, 0, work);

@@ -12,10 +12,6 @@ using kda::GradientSum;
 using numeric::DoubleDouble;
 using numeric::ProductSum;
 
-constexpr int block_threads = 128;
-
-__device__ std::size_t thread_index() { return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; }
-
 /// One token and head of a part, and where it is.
 struct PartToken {
   const GradientPiece* piece;

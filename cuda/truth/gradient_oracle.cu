@@ -26,20 +26,20 @@ namespace {
 
 using kda::Gradient;
 
-struct HostMemory {
+struct GradientHostMemory {
   std::mutex in_use;
   std::array<PinnedMemory, gradient_slots> outputs;
   GradientUpload uploads;
 };
-HostMemory& host_memory() {
-  static HostMemory memory;
+GradientHostMemory& gradient_host_memory() {
+  static GradientHostMemory memory;
   return memory;
 }
 
 /// The gradients of the query heads [first, first + count) and their value heads.
 class GradientRun {
  public:
-  GradientRun(const GradientOracleRequest& r, const GradientSchedule& schedule, HostMemory& host,
+  GradientRun(const GradientOracleRequest& r, const GradientSchedule& schedule, GradientHostMemory& host,
               std::size_t first, std::size_t count)
       : r_(r), schedule_(schedule), host_(host), d_(r.dimensions) {
     const std::size_t group = d_.HV / d_.H;
@@ -275,7 +275,7 @@ class GradientRun {
 
   const GradientOracleRequest& r_;
   const GradientSchedule& schedule_;
-  HostMemory& host_;
+  GradientHostMemory& host_;
   const kda::Dimensions d_;
   GradientHeads heads_;
   GradientMemory memory_;
@@ -305,7 +305,7 @@ std::string unsupported_gradient_oracle(const kda::Dimensions& d) {
 
 void run_gradient_oracle(const GradientOracleRequest& request) {
   const kda::Dimensions& d = request.dimensions;
-  HostMemory& host = host_memory();
+  GradientHostMemory& host = gradient_host_memory();
   const std::lock_guard lock(host.in_use);
   for (std::size_t first = 0, count = 0; first < d.H; first += count) {
     count = gradient_heads_at_once(request, d.H - first);

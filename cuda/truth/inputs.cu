@@ -11,10 +11,6 @@ namespace {
 
 using numeric::DoubleDouble;
 
-constexpr int block_threads = 128;
-
-__device__ std::size_t thread_index() { return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; }
-
 /// A thread a row of q or k: its squares are added up in their order.
 __global__ void find_norms(OraclePortion p) {
   const std::size_t i = thread_index(), rows = std::size_t(p.tokens) * p.query_heads;

@@ -34,13 +34,13 @@ constexpr std::size_t most_pieces = 8;   ///< of sequences in a step, that are c
 constexpr std::size_t most_outputs = 4;  ///< of steps, that are computed or wait to be handed out
 
 /// Memory of the host is kept from run to run: to ask for it takes longer than a small problem.
-struct HostMemory {
+struct OracleHostMemory {
   std::mutex in_use;
   std::array<PinnedMemory, slots> inputs, outputs;
   PinnedMemory states;
 };
-HostMemory& host_memory() {
-  static HostMemory memory;
+OracleHostMemory& oracle_host_memory() {
+  static OracleHostMemory memory;
   return memory;
 }
 
@@ -62,7 +62,7 @@ std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 class OracleRun {
  public:
-  OracleRun(const OracleRequest& r, const OracleSinks& sinks, HostMemory& host)
+  OracleRun(const OracleRequest& r, const OracleSinks& sinks, OracleHostMemory& host)
       : r_(r), sinks_(sinks), host_(host), d_(r.dimensions), heads_(r.last_head - r.first_head) {
     const std::size_t group = d_.HV / d_.H, first_query = r.first_head / group;
     query_heads_ = (r.last_head - 1) / group + 1 - first_query;
@@ -323,7 +323,7 @@ class OracleRun {
 
   const OracleRequest& r_;
   const OracleSinks& sinks_;
-  HostMemory& host_;
+  OracleHostMemory& host_;
   const kda::Dimensions d_;
   const std::size_t heads_;
   std::size_t query_heads_ = 0, most_tokens_ = 0, most_sequences_ = 0, input_bytes_ = 0;
@@ -355,7 +355,7 @@ std::string unsupported_oracle(const kda::Dimensions& d) {
 
 void run_oracle(const OracleRequest& request, const OracleSinks& sinks) {
   if (request.first_head >= request.last_head) return;
-  HostMemory& host = host_memory();
+  OracleHostMemory& host = oracle_host_memory();
   const std::lock_guard lock(host.in_use);
   OracleRun(request, sinks, host).run();
 }

@@ -6,6 +6,10 @@
 
 namespace kda_check::cuda {
 
+constexpr int block_threads = 128;
+
+__device__ inline std::size_t thread_index() { return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; }
+
 /// What the recurrence takes of one channel of a token, side by side: a warp reads them in sixteen bytes.
 struct ChannelPairs {
   double k_hi, k_lo, q_hi, q_lo, decay_hi, decay_lo;

@@ -84,7 +84,7 @@ __global__ void narrow_elements(const __grid_constant__ Tensor from, const __gri
 
 /// What both ways backwards have: the gradients of value heads, and what is added up over tokens.
 template <class Work>
-class BackwardLauncher : public Launcher {
+class TensorCoreBackward : public Launcher {
  public:
   void download_stages(const Request& r) const override { memory_.download_stages(r); }
   void check_canaries() const override { memory_.check_canaries(); }
@@ -158,7 +158,7 @@ class BackwardLauncher : public Launcher {
 /// K as kernels have it: 64 or 128.
 std::size_t width_of(const Request& r) { return r.dimensions.K <= 64 ? 64 : 128; }
 
-class TensorCoreBackwardLauncher : public BackwardLauncher<TensorCoreBackwardWork> {
+class TensorCoreBackwardLauncher : public TensorCoreBackward<TensorCoreBackwardWork> {
  public:
   explicit TensorCoreBackwardLauncher(const Request& r) {
     const kda::Dimensions& d = r.dimensions;
@@ -205,7 +205,7 @@ class TensorCoreBackwardLauncher : public BackwardLauncher<TensorCoreBackwardWor
     });
   }
   void check_canaries() const override {
-    BackwardLauncher::check_canaries();
+    TensorCoreBackward::check_canaries();
     if (loss_) loss_->check_canaries();
   }
 
@@ -214,7 +214,7 @@ class TensorCoreBackwardLauncher : public BackwardLauncher<TensorCoreBackwardWor
   std::size_t values_ = 0;
 };
 
-class SplitBackwardLauncher : public BackwardLauncher<SplitBackwardWork> {
+class SplitBackwardLauncher : public TensorCoreBackward<SplitBackwardWork> {
  public:
   explicit SplitBackwardLauncher(const Request& r) {
     const int K = static_cast<int>(r.dimensions.K), V = static_cast<int>(r.dimensions.V);

@@ -83,15 +83,14 @@ TEST_CASE("a kernel with roundings or an order of its own passes under any name,
           "[engine][twins]") {
   const char* const real = "lb_real:K=64,V=64,T=200,H=2";
   const char* const constant = "ftz_window:T=130,H=3,seed=2";
-  const test::Sampled sample(3);
+  test::Sampled sample(5);
   INFO(sample.text());
-  std::size_t number = 0;
   for (const Kernel& kernel :
        {Kernel{"cudnn-sm90", real}, Kernel{"cula-sm90", real}, Kernel{"flash-kda", real},
         Kernel{"flash-kda-1", real}, Kernel{"flashinfer-bt16", real}, Kernel{"attention-gym", real},
         Kernel{"h100-mma", real}, Kernel{"h100-mma", constant, DType::fp16}, Kernel{"delta=residual", real},
         Kernel{"beta=columns", real}, Kernel{"gates=log2-each", constant, DType::fp32}}) {
-    if (!sample.has(number++)) continue;
+    if (!sample.next()) continue;
     Computed one = computed(kernel);
     INFO(kernel.arithmetic << " on " << kernel.regime);
     const report::CaseResult healthy = judged(one);
@@ -138,10 +137,13 @@ TEST_CASE("a rounding that its class does not license fails by its name", "[engi
     const char *word, *sentence;
   };
   const numeric::ComputeFormat fp32 = numeric::ComputeFormat::fp32;
+  test::Sampled sample(3);
+  INFO(sample.text());
   for (const Rounding& rounding :
        {Rounding{"storage=bf16@decay", "the decay is rounded to bf16"},
         Rounding{"storage=bf16@g_cumsum", "the sum of the gates is rounded to bf16"},
         Rounding{"storage=bf16@carry", "the last one, too, is rounded to bf16"}}) {
+    if (!sample.next()) continue;
     const report::CaseResult result =
         judged(computed({rounding.word, "lb_real:K=64,V=64,T=200,H=2", DType::fp32}), fp32);
     INFO(rounding.word << ": " << result.reason);

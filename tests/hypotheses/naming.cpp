@@ -568,16 +568,15 @@ TEST_CASE("the scalar kernel of these tests without a mistake is right", "[hypot
 }
 
 TEST_CASE("every fault is named when a kernel has exactly this one", "[hypotheses][naming]") {
-  const test::Sampled sample(6);
+  test::Sampled sample(9);
   INFO(sample.text());
-  std::size_t number = 0;
   std::vector<std::pair<std::string, const hypotheses::Fault*>> list;
   for (const hypotheses::Fault& fault : hypotheses::faults())
     for (const char* const part : {"", "_in_first_channels", "_in_last_channels"})
       if (fault.in_part != std::string(part).empty())
         list.emplace_back(std::string(fault.name) + part, &fault);
   for (const auto& [name, row] : list) {
-    if (!sample.has(number++)) continue;
+    if (!sample.next()) continue;
     const hypotheses::Fault& fault = *row;
     kda::Problem problem = problem_of(case_for(name));
     if (name == "lower_bound_of_usual") problem.options.lower_bound = -3;
@@ -841,11 +840,10 @@ std::vector<hypotheses::FailedGradient> failed(const kda::GradientTensors& got) 
 TEST_CASE("every fault of gradients is named beside the errors of a kernel", "[hypotheses][naming]") {
   constexpr std::size_t chunk_size = 64;
   std::vector<kda::Problem> problems = problems_with_loss();
-  const test::Sampled sample(8);
+  test::Sampled sample(12);
   INFO(sample.text());
-  std::size_t number = 0;
   for (const hypotheses::GradientFault& fault : hypotheses::gradient_faults()) {
-    if (!sample.has(number++)) continue;
+    if (!sample.next()) continue;
     INFO(fault.name);
     const auto found = std::ranges::find_if(problems, fault.applies);
     REQUIRE(found != problems.end());
@@ -868,11 +866,10 @@ TEST_CASE("every fault of gradients is named beside the errors of a kernel", "[h
 
 TEST_CASE("a fault of the gradients of a large problem is named from a part of it", "[hypotheses][naming]") {
   constexpr std::size_t chunk_size = 64;
-  const test::Sampled sample(64);
+  test::Sampled sample(128);
   INFO(sample.text());
-  std::size_t number = 0;
   for (const hypotheses::GradientFault& fault : hypotheses::gradient_faults()) {
-    if (!sample.has(number++)) continue;
+    if (!sample.next()) continue;
     for (const bool is_long : {false, true}) {
       test::ProblemSpec spec;
       spec.T = is_long ? 1590 : 800, spec.H = spec.HV = is_long ? 1 : 2, spec.K = spec.V = 64;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""signals.py PROGRAM: ends `run @ci --variant chunk` with SIGTERM at random moments. Whatever was finished is in every report, every report
+"""signals.py PROGRAM: ends `run @smoke` with SIGTERM at random moments. Whatever was finished is in every report, every report
 is complete and says that it is not the whole, none can be read as a pass, and the process ends by the signal.
 KDA_CHECK_SIGNALS=30 in the environment: so many moments in place of 3, from another seed each time."""
 import json
@@ -35,7 +35,7 @@ class Signals(unittest.TestCase):
             return file.read()
 
     def words(self):
-        return [program, "run", "@ci", "--variant", "chunk", "-v", "--baseline", os.path.join(self.folder, baseline), "--update-baseline",
+        return [program, "run", "@smoke", "--variant", "recurrent,chunk", "--stages", "-v", "--baseline", os.path.join(self.folder, baseline), "--update-baseline",
                 *(word for name in files for word in ("--report", f"{name}={self.path(name)}"))]
 
     def start(self):

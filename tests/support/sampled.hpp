@@ -20,10 +20,15 @@ struct Sampled {
       first = std::stoul(wanted) % one_in;
   }
   bool has(std::size_t item) const { return item % step == first; }
+  /// Whether it has the next item.
+  bool next() { return has(item_++); }
   /// For INFO.
   std::string text() const { return "KDA_CHECK_SAMPLE=" + std::to_string(first); }
 
   std::size_t first, step;
+
+ private:
+  std::size_t item_ = 0;
 };
 
 }  // namespace kda_check::test

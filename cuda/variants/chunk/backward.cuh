@@ -32,6 +32,9 @@ struct ChunkBackwardWork : TokenGradients<T> {
   T* write_gradient;  ///< [tokens][heads] dbeta
 };
 
+constexpr int warps = tile_threads / warp_lanes;
+constexpr int warp_rows = most_rows / warps;
+
 /// A tile of either factor in shared memory, both read along their rows.
 template <class T>
 struct RowTiles {

@@ -10,7 +10,7 @@ namespace {
 
 /// The tiles of one product, or of two with the same right factor.
 template <class T>
-struct Staged {
+struct InterTiles {
   RowTiles<T> rows;  ///< do and dv, or v_new
   alignas(16) T state[tile_side][tile_stride<T>];
 };
@@ -22,7 +22,7 @@ class InterGradients : ChunkBackward<T> {
 
  public:
   /// `staged`: `stages` of them.
-  __device__ InterGradients(const DeviceProblem& p, const ChunkBackwardWork<T>& work, Staged<T>* staged,
+  __device__ InterGradients(const DeviceProblem& p, const ChunkBackwardWork<T>& work, InterTiles<T>* staged,
                             int stages)
       : Base(p, work, blocks(p)), staged_(staged), stages_(stages) {}
 
@@ -34,14 +34,14 @@ class InterGradients : ChunkBackward<T> {
     const auto column = [](int step) { return step / 2 * tile_side; };
     over_steps(
         2 * tiles_of(p_.V),
-        [&](Staged<T>& to, int step) {
+        [&](InterTiles<T>& to, int step) {
           const int v = column(step);
           const bool of_output = step % 2 == 0;
           this->fetch_state(to.state[0], of_output ? forward_.h : work_.dh, first, v);
           this->fetch(to.rows.left[0], of_output ? work_.d_o : forward_.v_new, v, p_.V);
           if (of_output) this->fetch(to.rows.right[0], work_.dv, v, p_.V);
         },
-        [&](const Staged<T>& from, int step) {
+        [&](const InterTiles<T>& from, int step) {
           const int depth = min(tile_side, p_.V - column(step));
           if (step % 2 == 0) {
             add(dq, from.rows.left[0], from.state[0], depth);
@@ -85,11 +85,11 @@ class InterGradients : ChunkBackward<T> {
     TileSums<T> sums = {};
     over_steps(
         tiles_of(p_.V),
-        [&](Staged<T>& to, int step) {
+        [&](InterTiles<T>& to, int step) {
           this->fetch(to.rows.left[0], work_.d_o, step * tile_side, p_.V);
           this->fetch(to.rows.right[0], forward_.v_new, step * tile_side, p_.V);
         },
-        [&](const Staged<T>& from, int step) {
+        [&](const InterTiles<T>& from, int step) {
           add(sums, from.rows.left[0], from.rows.right[0], min(tile_side, p_.V - step * tile_side));
         });
     const TilePlace place;
@@ -110,7 +110,7 @@ class InterGradients : ChunkBackward<T> {
     chunk_.row(work_.dw, i, p_.K)[k] = kda::rounded(p_.casts.dw, -dw);
   }
 
-  Staged<T>* const staged_;
+  InterTiles<T>* const staged_;
   const int stages_;
 };
 
@@ -119,18 +119,18 @@ __global__ void __launch_bounds__(tile_threads, sizeof(T) == sizeof(float) ? 2 :
     inter_gradients(const __grid_constant__ DeviceProblem p,
                     const __grid_constant__ ChunkBackwardWork<T> work, int stages) {
   extern __shared__ __align__(16) unsigned char memory[];
-  InterGradients<T, is_fused>(p, work, reinterpret_cast<Staged<T>*>(memory), stages).run();
+  InterGradients<T, is_fused>(p, work, reinterpret_cast<InterTiles<T>*>(memory), stages).run();
 }
 
 }  // namespace
 
 template <class T>
 void launch_chunk_backward_inter(bool is_fused, const DeviceProblem& p, const ChunkBackwardWork<T>& work) {
-  const int stages = 2 * sizeof(Staged<T>) <= shared_memory() ? 2 : 1;  // one ahead where there is room
+  const int stages = 2 * sizeof(InterTiles<T>) <= shared_memory() ? 2 : 1;  // one ahead where there is room
   launch("gpu-chunk backwards, through the states",
          is_fused ? inter_gradients<T, true> : inter_gradients<T, false>,
          dim3(work.forward.chunk_count * InterGradients<T, true>::blocks(p), work.heads), tile_threads,
-         stages * sizeof(Staged<T>), p, work, stages);
+         stages * sizeof(InterTiles<T>), p, work, stages);
 }
 
 template void launch_chunk_backward_inter(bool, const DeviceProblem&, const ChunkBackwardWork<float>&);

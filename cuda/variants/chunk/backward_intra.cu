@@ -20,7 +20,7 @@ class IntraGradients : ChunkBackward<T> {
 
  public:
   __device__ IntraGradients(const DeviceProblem& p, const ChunkBackwardWork<T>& work, kda::DecayForm decay,
-                            Staged<T>& staged)
+                            StagedSums<T>& staged)
       : Base(p, work, 1), decay_(decay), sums_(p, decay, chunk_.rows, staged), staged_(staged) {
     warp_ = static_cast<int>(threadIdx.x) / warp_lanes, lane_ = static_cast<int>(threadIdx.x) % warp_lanes;
     first_ = warp_ * warp_rows;
@@ -233,7 +233,7 @@ class IntraGradients : ChunkBackward<T> {
 
   const kda::DecayForm decay_;
   BlockSums<T, is_fused, true, erases> sums_;
-  Staged<T>& staged_;
+  StagedSums<T>& staged_;
   int warp_, lane_, first_;
   const T* reads_ = nullptr;  ///< row 0 of what is read along, at this lane's channel
 };
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(tile_threads, sizeof(T) == sizeof(float) ? 2 :
     intra_gradients(const __grid_constant__ DeviceProblem p,
                     const __grid_constant__ ChunkBackwardWork<T> work, kda::DecayForm decay) {
   extern __shared__ __align__(16) unsigned char memory[];
-  IntraGradients<T, is_fused, erases>(p, work, decay, *reinterpret_cast<Staged<T>*>(memory)).run();
+  IntraGradients<T, is_fused, erases>(p, work, decay, *reinterpret_cast<StagedSums<T>*>(memory)).run();
 }
 
 template <class T, bool erases>
@@ -251,7 +251,7 @@ void launch_intra(bool is_fused, kda::DecayForm decay, const DeviceProblem& p,
                   const ChunkBackwardWork<T>& work) {
   launch("gpu-chunk backwards, within the chunk",
          is_fused ? intra_gradients<T, true, erases> : intra_gradients<T, false, erases>,
-         dim3(work.forward.chunk_count, work.heads), tile_threads, sizeof(Staged<T>), p, work, decay);
+         dim3(work.forward.chunk_count, work.heads), tile_threads, sizeof(StagedSums<T>), p, work, decay);
 }
 
 }  // namespace

@@ -11,13 +11,10 @@ namespace kda_check::cuda {
 
 namespace {
 
-constexpr int warps = tile_threads / warp_lanes;
-constexpr int warp_rows = most_rows / warps;
-
 constexpr int lane_columns = tile_side / warp_lanes;
 
 template <class T>
-struct Staged {
+struct InverseTiles {
   alignas(16) T left[2][tile_side][tile_stride<T>];  ///< dv or dw, one tile ahead
   alignas(16) T right[tile_side][tile_stride<T>];    ///< v or k e^G, as products take them; then A^T left
   alignas(16) T inverse[tile_side][tile_stride<T>];
@@ -31,7 +28,8 @@ class InverseGradients : ChunkBackward<T> {
   using Factors = T[warp_rows][lane_columns];
 
  public:
-  __device__ InverseGradients(const DeviceProblem& p, const ChunkBackwardWork<T>& work, Staged<T>& staged)
+  __device__ InverseGradients(const DeviceProblem& p, const ChunkBackwardWork<T>& work,
+                              InverseTiles<T>& staged)
       : Base(p, work, 1), staged_(staged), value_tiles_(tiles_of(p.V)), tiles_(value_tiles_ + tiles_of(p.K)) {
     warp_ = static_cast<int>(threadIdx.x) / warp_lanes, lane_ = static_cast<int>(threadIdx.x) % warp_lanes;
   }
@@ -205,7 +203,7 @@ class InverseGradients : ChunkBackward<T> {
     sum = at < warp_lanes ? a * b : multiply_add<is_fused>(a, b, sum);
   }
 
-  Staged<T>& staged_;
+  InverseTiles<T>& staged_;
   const int value_tiles_, tiles_;
   int warp_, lane_;
 };
@@ -215,7 +213,7 @@ __global__ void __launch_bounds__(tile_threads, sizeof(T) == sizeof(float) ? 2 :
     inverse_gradients(const __grid_constant__ DeviceProblem p,
                       const __grid_constant__ ChunkBackwardWork<T> work) {
   extern __shared__ __align__(16) unsigned char memory[];
-  InverseGradients<T, is_fused>(p, work, *reinterpret_cast<Staged<T>*>(memory)).run();
+  InverseGradients<T, is_fused>(p, work, *reinterpret_cast<InverseTiles<T>*>(memory)).run();
 }
 
 }  // namespace
@@ -224,7 +222,7 @@ template <class T>
 void launch_chunk_backward_inverse(bool is_fused, const DeviceProblem& p, const ChunkBackwardWork<T>& work) {
   launch("gpu-chunk backwards, through the inverse",
          is_fused ? inverse_gradients<T, true> : inverse_gradients<T, false>,
-         dim3(work.forward.chunk_count, work.heads), tile_threads, sizeof(Staged<T>), p, work);
+         dim3(work.forward.chunk_count, work.heads), tile_threads, sizeof(InverseTiles<T>), p, work);
 }
 
 template void launch_chunk_backward_inverse(bool, const DeviceProblem&, const ChunkBackwardWork<float>&);

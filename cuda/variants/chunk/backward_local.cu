@@ -6,7 +6,7 @@ namespace kda_check::cuda {
 namespace {
 
 template <class T>
-struct Staged {
+struct LocalTiles {
   alignas(16) T left[2][tile_side][tile_stride<T>];  ///< Aqk, then qg, one tile ahead
   alignas(16) T d_o[tile_side][tile_stride<T>];
 };
@@ -17,7 +17,7 @@ class LocalGradients : ChunkBackward<T> {
   using Base::chunk_, Base::forward_, Base::p_, Base::work_;
 
  public:
-  __device__ LocalGradients(const DeviceProblem& p, const ChunkBackwardWork<T>& work, Staged<T>& staged)
+  __device__ LocalGradients(const DeviceProblem& p, const ChunkBackwardWork<T>& work, LocalTiles<T>& staged)
       : Base(p, work, tiles_of(p.V)), first_(this->block_ * tile_side), staged_(staged) {}
 
   __device__ void run() {
@@ -87,7 +87,7 @@ class LocalGradients : ChunkBackward<T> {
   }
 
   const int first_;  ///< column
-  Staged<T>& staged_;
+  LocalTiles<T>& staged_;
   const TilePlace place_;
 };
 
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(tile_threads)
     local_gradients(const __grid_constant__ DeviceProblem p,
                     const __grid_constant__ ChunkBackwardWork<T> work) {
   extern __shared__ __align__(16) unsigned char memory[];
-  LocalGradients<T, is_fused>(p, work, *reinterpret_cast<Staged<T>*>(memory)).run();
+  LocalGradients<T, is_fused>(p, work, *reinterpret_cast<LocalTiles<T>*>(memory)).run();
 }
 
 }  // namespace
@@ -105,7 +105,7 @@ template <class T>
 void launch_chunk_backward_local(bool is_fused, const DeviceProblem& p, const ChunkBackwardWork<T>& work) {
   launch("gpu-chunk backwards, values of the chunk",
          is_fused ? local_gradients<T, true> : local_gradients<T, false>,
-         dim3(work.forward.chunk_count * tiles_of(p.V), work.heads), tile_threads, sizeof(Staged<T>), p,
+         dim3(work.forward.chunk_count * tiles_of(p.V), work.heads), tile_threads, sizeof(LocalTiles<T>), p,
          work);
 }
 

@@ -16,16 +16,12 @@ namespace kda_check::cuda {
 
 namespace {
 
-constexpr int channels = warp_lanes;
-constexpr int warps = tile_threads / warp_lanes;
-constexpr int warp_rows = most_rows / warps;
-constexpr int most_blocks = most_rows / block_rows;
-static_assert(warps == 2 * most_blocks);
+static_assert(warps == 2 * most_row_blocks);
 constexpr int together = 4;  ///< scores of a row that are fetched at once
 
 /// In shared memory.
 template <class T>
-struct Staged {
+struct StagedSums {
   T dAqk[most_rows][most_rows], dAkk[most_rows][most_rows];
   T q[most_rows][channels], k[most_rows][channels], G[most_rows][channels];
   T dq_sums[most_rows][channels], row_sums[most_rows][channels];
@@ -44,10 +40,10 @@ class BlockSums {
 
  public:
   /// `rows`: of the chunk.
-  __device__ BlockSums(const DeviceProblem& p, kda::DecayForm decay, int rows, Staged<T>& staged)
+  __device__ BlockSums(const DeviceProblem& p, kda::DecayForm decay, int rows, StagedSums<T>& staged)
       : p_(p), decay_(decay), rows_(rows), staged_(staged) {
     warp_ = static_cast<int>(threadIdx.x) / warp_lanes, lane_ = static_cast<int>(threadIdx.x) % warp_lanes;
-    from_ = warp_ % most_blocks * block_rows, to_ = min(from_ + block_rows, rows_);
+    from_ = warp_ % most_row_blocks * block_rows, to_ = min(from_ + block_rows, rows_);
   }
 
   /// erases: row 0 of what is read along, at this lane's channel.
@@ -56,7 +52,7 @@ class BlockSums {
   /// This warp's.
   __device__ void add() const {
     if (from_ >= rows_) return;
-    warp_ < most_blocks ? add_rows() : add_columns();
+    warp_ < most_row_blocks ? add_rows() : add_columns();
   }
 
   __device__ bool is_pairwise() const { return decay_ == kda::DecayForm::anchor_pair; }
@@ -244,7 +240,7 @@ class BlockSums {
   const DeviceProblem& p_;
   const kda::DecayForm decay_;
   const int rows_;
-  Staged<T>& staged_;
+  StagedSums<T>& staged_;
   int warp_, lane_, from_, to_;
   const T* reads_ = nullptr;
   std::size_t read_stride_ = 0;

@@ -11,6 +11,8 @@ namespace kda_check::cuda {
 constexpr int block_rows = 16;
 /// The longest chunk, and the side of the tiles that products are computed in.
 constexpr int most_rows = 64;
+constexpr int most_row_blocks = most_rows / block_rows;
+constexpr int channels = warp_lanes;  ///< staged together, a lane for each
 
 /// Of the heads at work. [tokens]: all batch rows together; [C]: columns of a chunk; [chunks] in the order of
 /// the sequences.

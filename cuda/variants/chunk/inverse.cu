@@ -7,19 +7,18 @@ namespace kda_check::cuda {
 namespace {
 
 constexpr int inverse_threads = block_rows * block_rows;  ///< one for each element of a block
-constexpr int most_blocks = most_rows / block_rows;
 
 template <class T>
-struct Staged {
+struct StagedInverse {
   T L[most_rows][most_rows + 1];  ///< off the diagonal blocks as operands: rounded
   T X[most_rows][most_rows + 1];  ///< the inverse as operands
-  T inner[most_blocks - 1][block_rows][block_rows + 1];
+  T inner[most_row_blocks - 1][block_rows][block_rows + 1];
 };
 
 template <class T, bool is_fused>
 class Inverse {
  public:
-  __device__ Inverse(const DeviceProblem& p, const ChunkWork<T>& work, Staged<T>& staged)
+  __device__ Inverse(const DeviceProblem& p, const ChunkWork<T>& work, StagedInverse<T>& staged)
       : p_(p), work_(work), chunk_(work, blockIdx.x, blockIdx.y), staged_(staged) {}
 
   __device__ void run() {
@@ -119,14 +118,14 @@ class Inverse {
   const DeviceProblem& p_;
   const ChunkWork<T>& work_;
   const DeviceChunk<T> chunk_;
-  Staged<T>& staged_;
+  StagedInverse<T>& staged_;
 };
 
 template <class T, bool is_fused>
 __global__ void __launch_bounds__(inverse_threads)
     inverse_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work) {
   extern __shared__ __align__(16) unsigned char memory[];
-  Inverse<T, is_fused>(p, work, *reinterpret_cast<Staged<T>*>(memory)).run();
+  Inverse<T, is_fused>(p, work, *reinterpret_cast<StagedInverse<T>*>(memory)).run();
 }
 
 }  // namespace
@@ -134,7 +133,7 @@ __global__ void __launch_bounds__(inverse_threads)
 template <class T>
 void launch_chunk_inverse(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work) {
   launch("gpu-chunk, inverse", is_fused ? inverse_kernel<T, true> : inverse_kernel<T, false>,
-         dim3(work.chunk_count, work.heads), inverse_threads, sizeof(Staged<T>), p, work);
+         dim3(work.chunk_count, work.heads), inverse_threads, sizeof(StagedInverse<T>), p, work);
 }
 
 template void launch_chunk_inverse(bool, const DeviceProblem&, const ChunkWork<float>&);

@@ -13,11 +13,9 @@ namespace kda_check::cuda {
 
 namespace {
 
-constexpr int channels = warp_lanes;  ///< staged together, a lane for each
-constexpr int most_blocks = most_rows / block_rows;
-constexpr int most_pairs = most_blocks * (most_blocks + 1) / 2;
+constexpr int most_pairs = most_row_blocks * (most_row_blocks + 1) / 2;
 constexpr int least_threads =
-    256;  ///< so that no thread has more than `most_blocks` elements of diagonal blocks
+    256;  ///< so that no thread has more than `most_row_blocks` elements of diagonal blocks
 
 __host__ __device__ constexpr int pairs_of(int blocks) { return blocks * (blocks + 1) / 2; }
 
@@ -32,7 +30,7 @@ enum AnchorOf { off_diagonal, diagonal };
 
 /// What is staged for `channels` channels.
 template <class T>
-struct Staged {
+struct StagedScores {
   T q[most_rows][raw_stride], k[most_rows][raw_stride], G[most_rows][raw_stride];
   alignas(16) T left[2][2][most_rows][row_stride<T>];          ///< [AnchorOf][Side]: q and k times exp(G - a)
   alignas(16) T right[most_pairs][block_rows][row_stride<T>];  ///< k exp(a - G), for each pair of blocks
@@ -51,7 +49,8 @@ struct BlockPair {
 template <class T, bool is_fused, bool erases>
 class Scores {
  public:
-  __device__ Scores(const DeviceProblem& p, const ChunkWork<T>& work, kda::DecayForm decay, Staged<T>& staged)
+  __device__ Scores(const DeviceProblem& p, const ChunkWork<T>& work, kda::DecayForm decay,
+                    StagedScores<T>& staged)
       : p_(p), work_(work), chunk_(work, blockIdx.x, blockIdx.y), decay_(decay), staged_(staged) {}
 
   __device__ void run() {
@@ -60,7 +59,7 @@ class Scores {
     const bool pairwise = decay_ == kda::DecayForm::anchor_pair;
     const bool multiplies = mine.row * block_rows < chunk_.rows && !(pairwise && mine.row == mine.column);
     T sums[4][4] = {};
-    T pair_sums[2][most_blocks] = {};  // of the diagonal blocks' elements this thread has
+    T pair_sums[2][most_row_blocks] = {};  // of the diagonal blocks' elements this thread has
     for (int first = 0; first < p_.K; first += channels) {
       const int count = min(channels, p_.K - first);
       stage(first, count, threads);
@@ -168,9 +167,9 @@ class Scores {
   }
 
   /// Element e of the diagonal blocks, 256 in each: one exponential for each channel, no anchor.
-  __device__ void add_pairs(int first, int count, int threads, T (&sums)[2][most_blocks]) const {
+  __device__ void add_pairs(int first, int count, int threads, T (&sums)[2][most_row_blocks]) const {
 #pragma unroll
-    for (int m = 0; m < most_blocks; ++m) {
+    for (int m = 0; m < most_row_blocks; ++m) {
       const int e = threadIdx.x + m * threads;
       const int i = e / block_rows, j = i / block_rows * block_rows + e % block_rows;
       if (i >= chunk_.rows || j > i) continue;
@@ -204,9 +203,9 @@ class Scores {
     }
   }
 
-  __device__ void write_pairs(int threads, const T (&sums)[2][most_blocks]) const {
+  __device__ void write_pairs(int threads, const T (&sums)[2][most_row_blocks]) const {
 #pragma unroll
-    for (int m = 0; m < most_blocks; ++m) {
+    for (int m = 0; m < most_row_blocks; ++m) {
       const int e = threadIdx.x + m * threads;
       const int i = e / block_rows, j = i / block_rows * block_rows + e % block_rows;
       if (i < chunk_.rows) write(i, j, T(p_.scale) * sums[query][m], sums[key][m]);
@@ -225,7 +224,7 @@ class Scores {
   const ChunkWork<T>& work_;
   const DeviceChunk<T> chunk_;
   const kda::DecayForm decay_;
-  Staged<T>& staged_;
+  StagedScores<T>& staged_;
 };
 
 template <class T, bool is_fused, bool erases>
@@ -233,14 +232,14 @@ __global__ void __launch_bounds__(most_pairs* warp_lanes, sizeof(T) == sizeof(fl
     scores_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ ChunkWork<T> work,
                   kda::DecayForm decay) {
   extern __shared__ __align__(16) unsigned char memory[];
-  Scores<T, is_fused, erases>(p, work, decay, *reinterpret_cast<Staged<T>*>(memory)).run();
+  Scores<T, is_fused, erases>(p, work, decay, *reinterpret_cast<StagedScores<T>*>(memory)).run();
 }
 
 template <class T, bool erases>
 void launch_scores(bool is_fused, kda::DecayForm decay, const DeviceProblem& p, const ChunkWork<T>& work) {
   const int threads = std::max(least_threads, pairs_of(work.C / block_rows) * warp_lanes);
   launch("gpu-chunk, scores", is_fused ? scores_kernel<T, true, erases> : scores_kernel<T, false, erases>,
-         dim3(work.chunk_count, work.heads), threads, sizeof(Staged<T>), p, work, decay);
+         dim3(work.chunk_count, work.heads), threads, sizeof(StagedScores<T>), p, work, decay);
 }
 
 }  // namespace
@@ -254,7 +253,7 @@ void launch_chunk_scores(bool is_fused, kda::DecayForm decay, const DeviceProble
 
 template <class T>
 std::size_t scores_shared_bytes() {
-  return sizeof(Staged<T>);
+  return sizeof(StagedScores<T>);
 }
 
 template std::size_t scores_shared_bytes<float>();

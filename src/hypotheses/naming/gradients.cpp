@@ -135,8 +135,8 @@ Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, co
     UnitValues right;
     for (const FailedGradient& one : part.output) right.push_back(values(whole_head.at(one.name)));
     const std::size_t deviation = last_deviation(units_of(part.output, std::move(right)), length),
-                      last = std::min(chunks, deviation / chunk_size + 2),
-                      first = last - std::min(last, affordable);
+                      last = std::min(chunks, deviation / chunk_size + 3),  // a carry may be the next one's
+        first = last - std::min(last, affordable);
     const Problem head = std::move(part.problem);
     part.begin = first * chunk_size, part.end = std::min(length, last * chunk_size);
     Tensor leaving;
