@@ -93,6 +93,8 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     if (is("decay_missing_in_last_channels") && k >= 32) return 0.0;
     if (is("decay_missing_in_first_channels") && k < 32) return 0.0;
     if (is("gate_of_query_head")) h = h * d.H / d.HV;
+    if (is("gate_of_first_tile")) k %= 32;
+    if (is("gate_of_next_channel")) k = (k + 1) % d.K;
     double x = p.g.value(((b * d.T + t) * d.HV + h) * d.K + k);
     if (p.options.gate == Gate::none || is("gate_raw")) return x;
     double A = p.A_log && !is("A_log_missing") ? std::exp(p.A_log->value(h)) : 1;
@@ -278,6 +280,8 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
         for (std::size_t i = 0; i < d.K; ++i) {
           k[i] = unit_row(p.k, key, i), q[i] = scale * unit_row(p.q, key, i), a[i] = alpha(s, t, h, i);
           if (is("decay_missed") && t == place) a[i] = 1;
+          if (is("key_of_first_tile")) k[i] = unit_row(p.k, key, i % 32);
+          if (is("query_of_first_tile")) q[i] = scale * unit_row(p.q, key, i % 32);
           if (is("query_key_swapped")) k[i] = unit_row(p.q, key, i), q[i] = scale * unit_row(p.k, key, i);
           sums[i] += std::log(a[i]);
         }
@@ -638,14 +642,20 @@ TEST_CASE("a fault of some columns is named with them", "[hypotheses][naming]") 
     }
 }
 
-TEST_CASE("a fault of one chunk is named with it", "[hypotheses][naming]") {
+TEST_CASE("a fault of one chunk, or from one on, is named with it", "[hypotheses][naming]") {
   Case c;
   c.T = 150, c.slow = true;
   const kda::Problem problem = problem_of(c);
-  for (const std::size_t chunk : {0, 1, 2})
+  struct Part {
+    std::size_t begin, end;
+    const char* where;
+  };
+  for (const Part& part :
+       {Part{0, 64, ", in chunk 0 alone (t=0..63)"}, Part{64, 128, ", in chunk 1 alone (t=64..127)"},
+        Part{128, 150, ", in the last chunk alone (t=128..149)"}, Part{64, 150, ", from chunk 1 on (t=64)"}})
     for (const char* const name : {"beta_missing", "gate_mean"}) {
       kda::Problem misread = problem_of(c);
-      for (std::size_t t = 64 * chunk; t < std::min<std::size_t>(64 * chunk + 64, c.T); ++t) {
+      for (std::size_t t = part.begin; t < part.end; ++t) {
         double mean = 0;
         for (std::size_t i = t * c.K; i < (t + 1) * c.K; ++i)
           mean += problem.g.value(i) / static_cast<double>(c.K);
@@ -654,12 +664,10 @@ TEST_CASE("a fault of one chunk is named with it", "[hypotheses][naming]") {
           misread.g.set(i, mean);
       }
       const hypotheses::Naming finding = probed(problem, mutant(misread, "none"));
-      INFO(name << ' ' << chunk);
+      INFO(name << part.where);
       CHECK(names(finding) == name);
       if (finding.causes.empty()) continue;
-      const char* const where[] = {", in chunk 0 alone (t=0..63)", ", in chunk 1 alone (t=64..127)",
-                                   ", in the last chunk alone (t=128..149)"};
-      CHECK_THAT(finding.causes[0].meaning, Catch::Matchers::EndsWith(where[chunk]));
+      CHECK_THAT(finding.causes[0].meaning, Catch::Matchers::EndsWith(part.where));
     }
 }
 
@@ -881,7 +889,8 @@ TEST_CASE("a fault of the gradients of a large problem is named from a part of i
                  is_of_sums = reading.amplitude != nullptr || reading.bias != nullptr ||
                               reading.counts_for_amplitude != nullptr || reading.counts_for_bias != nullptr ||
                               reading.amplitude_of_group || reading.bias_of_heads || reading.bias_by_channel;
-      if (!fault.applies(problem) || is_of_heads || is_of_sums) continue;
+      const bool begins_before = is_long && reading.states_from_zero;  // the part
+      if (!fault.applies(problem) || is_of_heads || is_of_sums || begins_before) continue;
       for (std::size_t h = 0; h < spec.H; ++h) problem.A_log->set(h, -3);  // states reach far
       test::Random random(8);
       problem.output_gradient = problem.v.clone();

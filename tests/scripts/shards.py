@@ -11,7 +11,7 @@ import unittest
 
 program = sys.argv[1]
 # Fixtures and regimes in several dtypes, tolerances, stages: all that a report can hold of a run.
-words = ["run", "@smoke", "--variant", "chunk", "--stages", "-q"]
+words = ["run", "@smoke", "--variant", "recurrent,chunk", "--stages", "-q"]
 
 
 def kda_check(*more, **how):

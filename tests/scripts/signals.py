@@ -35,7 +35,7 @@ class Signals(unittest.TestCase):
             return file.read()
 
     def words(self):
-        return [program, "run", "@smoke", "--variant", "recurrent,chunk", "--stages", "-v", "--baseline", os.path.join(self.folder, baseline), "--update-baseline",
+        return [program, "run", "@smoke", "--variant", "recurrent,chunk", "-v", "--baseline", os.path.join(self.folder, baseline), "--update-baseline",
                 *(word for name in files for word in ("--report", f"{name}={self.path(name)}"))]
 
     def start(self):

@@ -27,6 +27,7 @@ bool has_chunk_form(const Problem& p) {
   return has_chunks(p) && p.dimensions().strength == kda::Strength::head;
 }
 bool has_channels(const Problem& p) { return p.dimensions().K > 16; }
+bool has_decays_of_channels(const Problem& p) { return has_channels(p) && p.dimensions().decays() > 1; }
 bool has_bounded_bias(const Problem& p) { return has_lower_bound(p) && p.dt_bias && p.A_log; }
 bool has_amplitudes_of_groups(const Problem& p) { return has_A_log(p) && has_groups(p); }
 bool has_unusual_bound(const Problem& p) {
@@ -60,6 +61,14 @@ void at_token(Reading& reading, std::size_t token) {
 template <auto field>
 void of_other_head(Reading& reading, std::size_t further) {
   reading.further.*field = further;
+}
+
+template <auto field>
+constexpr Fault of_channels(std::string_view name, std::string_view meaning,
+                            bool (*applies)(const Problem&)) {
+  return {name,           meaning,
+          applies,        [](Reading& reading, std::size_t) { reading.shifted.*field = true; },
+          At::everywhere, true};
 }
 
 template <auto field>
@@ -162,6 +171,11 @@ constexpr Fault list[] = {
     {"dt_bias_negated", "dt_bias is subtracted", has_bias, set<&Reading::bias_factor, -1>},
     {"dt_bias_outside", "the gate is lower_bound sigmoid(exp(A_log) x + dt_bias)", has_bounded_bias,
      set<&Reading::bias_outside>},
+    of_channels<&ChannelShifts::gate_of_first_tile>(
+        "gate_of_first_tile", "the second tile of channels decays by the gates of the first",
+        has_decays_of_channels),
+    of_channels<&ChannelShifts::gate_of_next>("gate_of_next_channel", "a channel decays by the gate of the next one",
+                                              has_decays_of_channels),
     in_part<&Reading::decay_missing>("decay_missing", "the state does not decay"),
     // The delta rule.
     {"gate_behind_update", "the state decays behind the update, not before it", always,
@@ -229,6 +243,10 @@ constexpr Fault list[] = {
     {"epsilon_of_mean", "epsilon is added to the mean of the squares, not to their sum", has_norm,
      set<&Reading::epsilon, Epsilon::of_mean>},
     {"query_key_swapped", "q and k are swapped", always, set<&Reading::query_key_swapped>},
+    of_channels<&ChannelShifts::query_of_first_tile>(
+        "query_of_first_tile", "q of the second tile of channels is that of the first", has_channels),
+    of_channels<&ChannelShifts::key_of_first_tile>(
+        "key_of_first_tile", "k of the second tile of channels is that of the first", has_channels),
     {"first_query_head", "all value heads read query head 0",
      [](const Problem& p) { return p.dimensions().H > 1; }, set<&Reading::first_query_head>},
     {"query_head_of_other", "q and k are read from another query head",

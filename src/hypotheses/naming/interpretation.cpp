@@ -1,6 +1,7 @@
 #include "hypotheses/naming/interpretation.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "hypotheses/naming/reference_chunk.hpp"
@@ -39,11 +40,13 @@ class HeadInputs {
 
   /// q (with the scale) and k of token t: [K].
   void query(std::size_t t, std::vector<double>& row) const {
-    key_row(reading_.query_key_swapped ? problem_.k : problem_.q, t, row, reading_.normalises_query);
+    key_row(reading_.query_key_swapped ? problem_.k : problem_.q, t, row, reading_.normalises_query,
+            reading_.shifted.query_of_first_tile);
     for (double& x : row) x *= *reading_.options.scale;
   }
   void key(std::size_t t, std::vector<double>& row) const {
-    key_row(reading_.query_key_swapped ? problem_.q : problem_.k, t, row, reading_.normalises_key);
+    key_row(reading_.query_key_swapped ? problem_.q : problem_.k, t, row, reading_.normalises_key,
+            reading_.shifted.key_of_first_tile);
   }
 
   double value(std::size_t t, std::size_t lane) const {
@@ -98,6 +101,7 @@ class HeadInputs {
 
  private:
   std::size_t column(std::size_t lane) const { return columns_.empty() ? lane : columns_[lane]; }
+  std::size_t in_first_tile(std::size_t k) const { return k % std::bit_floor(d_.K - 1); }
   std::size_t gate_head() const {
     return reading_.gate_of_first_head ? 0 : (head_ + reading_.further.gate) % d_.HV;
   }
@@ -108,14 +112,15 @@ class HeadInputs {
     return is_there ? std::optional(static_cast<std::size_t>(from)) : std::nullopt;
   }
 
-  void key_row(const tensor::Tensor& tensor, std::size_t t, std::vector<double>& row, bool normalises) const {
+  void key_row(const tensor::Tensor& tensor, std::size_t t, std::vector<double>& row, bool normalises,
+               bool of_first_tile) const {
     std::size_t head = (head_ / problem_.heads_per_group() + reading_.further.key) % d_.H;
     if (reading_.heads_interleaved) head = head_ % d_.H;
     if (reading_.first_query_head) head = 0;
     const std::size_t first = ((sequence_.batch * d_.T + t) * d_.H + head) * d_.K;
     double squares = 0;
     for (std::size_t k = 0; k < d_.K; ++k) {
-      row[k] = tensor.value(first + k);
+      row[k] = tensor.value(first + (of_first_tile ? in_first_tile(k) : k));
       squares += row[k] * row[k];
     }
     if (!reading_.options.qk_l2norm || !normalises) return;
@@ -166,8 +171,10 @@ class HeadInputs {
   }
   /// Of the gate function.
   double argument(std::size_t t, std::size_t k, std::size_t head) const {
+    std::size_t channel = reading_.shifted.gate_of_first_tile ? in_first_tile(k) : k;
+    if (reading_.shifted.gate_of_next) channel = (k + 1) % d_.K;
     const double x =
-        problem_.g.value(((sequence_.batch * d_.T + t) * d_.HV + head) * d_.decays() + k % d_.decays());
+        problem_.g.value(((sequence_.batch * d_.T + t) * d_.HV + head) * d_.decays() + channel % d_.decays());
     if (reading_.options.gate == Gate::none) return x;
     const std::size_t of = reading_.bias_of_first_head ? 0 : head;
     double bias = 0;

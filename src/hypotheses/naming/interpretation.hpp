@@ -116,6 +116,13 @@ struct HeadShifts {
   std::size_t gate = 0, beta = 0, key = 0, value = 0;  ///< key: of query heads, q too
 };
 
+/// Which rows are read with channels of another place: those from the largest power of two below K on with
+/// the first ones, each with the one behind it.
+struct ChannelShifts {
+  bool query_of_first_tile = false, key_of_first_tile = false, gate_of_first_tile = false,
+       gate_of_next = false;
+};
+
 /// The defaults are the right way; faults (faults.hpp) change one thing.
 struct Interpretation {
   using Function = double (*)(double);
@@ -165,6 +172,7 @@ struct Interpretation {
   bool norm_of_mean = false;   ///< x / sqrt(mean of x^2 + epsilon)
   bool norm_of_heads = false;  ///< over the rows of all heads together
   HeadShifts further;
+  ChannelShifts shifted;
   double output_factor = 1;
   bool heads_interleaved = false;        ///< value head h reads query head h mod H, not h / (HV / H)
   bool first_query_head = false;         ///< all value heads read query head 0

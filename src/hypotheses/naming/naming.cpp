@@ -232,30 +232,36 @@ class FaultSearch {
     return false;
   }
 
-  /// A fault of one chunk: that of the deviation, or the one before, which shows in the state behind it.
+  /// A fault of one chunk: that of the deviation, or the one before, which shows in the state behind it. Or
+  /// from one of these on: of a second launch, of another rank.
   bool search_in_chunks() {
     const kda::Sequence& s = found_.sequence;
     const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
     const std::size_t first = found_.begin, last = found_.end,
                       own = deviation_ - (deviation_ - s.begin) % rows;
+    if (s.length() <= rows || own < first) return false;
     const std::vector<std::vector<double>> starts = starts_;
-    for (const bool is_before : {false, true}) {
-      if (s.length() <= rows || own < first || (is_before && (deviation_ != own || own < first + rows)))
-        break;
-      found_.begin = is_before ? own - rows : own, chunk_end_ = std::min(found_.begin + rows, s.end);
-      found_.end = std::min(limit_, chunk_end_ + tokens_before);
-      if (chunk_end_ >= found_.end && chunk_end_ < s.end) continue;
-      for (std::size_t i = 0; i < starts_.size() && found_.begin > first; ++i)
-        starts_[i] = answer_of(problem_, Interpretation(problem_),
-                               {s, first, found_.begin, found_.heads[i], starts[i]})
-                         .state;
-      where_ = fmt::format(
-          ", in {} alone (t={}..{})",
-          chunk_end_ == s.end ? "the last chunk" : fmt::format("chunk {}", (found_.begin - s.begin) / rows),
-          found_.begin - s.begin, chunk_end_ - s.begin - 1);
-      if (search()) return true;
-      starts_ = starts;
-    }
+    for (const bool is_alone : {true, false})
+      for (const std::size_t back : {std::size_t{0}, rows}) {
+        if (back > 0 && (deviation_ != own || own < first + rows)) continue;
+        found_.begin = own - back;
+        chunk_end_ = is_alone ? std::min(found_.begin + rows, s.end) : s.end;
+        found_.end = is_alone ? std::min(limit_, chunk_end_ + tokens_before) : last;
+        const bool is_known = !is_alone && (found_.begin + rows >= s.end || found_.begin == s.begin);
+        if (is_known || (chunk_end_ >= found_.end && chunk_end_ < s.end)) continue;
+        for (std::size_t i = 0; i < starts_.size() && found_.begin > first; ++i)
+          starts_[i] = answer_of(problem_, Interpretation(problem_),
+                                 {s, first, found_.begin, found_.heads[i], starts[i]})
+                           .state;
+        const std::size_t chunk = (found_.begin - s.begin) / rows;
+        where_ = !is_alone
+                     ? fmt::format(", from chunk {} on (t={})", chunk, found_.begin - s.begin)
+                     : fmt::format(", in {} alone (t={}..{})",
+                                   chunk_end_ == s.end ? "the last chunk" : fmt::format("chunk {}", chunk),
+                                   found_.begin - s.begin, chunk_end_ - s.begin - 1);
+        if (search()) return true;
+        starts_ = starts;
+      }
     found_.begin = first, found_.end = last;
     return false;
   }
