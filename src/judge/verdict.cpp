@@ -47,7 +47,9 @@ std::string sentence_of(const TwinJudgement& twins) {
   const std::string error = fmt::format("error {:.3g} x the worst twin", worst.energy);
   if (worst.slope == 0) return fmt::format("{}: {} (limit {:.2g})", twins.place, error, worst.energy_limit);
   const std::string sigmas = worst.sigmas > 0 ? fmt::format("{:.0f} sigma; ", worst.sigmas) : "";
-  return fmt::format("{}: {:.2g} % too {} ({}{})", twins.place, 100 * std::fabs(worst.slope),
+  const double percent = 100 * std::fabs(worst.slope);
+  return fmt::format("{}: {} % too {} ({}{})", twins.place,
+                     percent < 99.5 ? fmt::format("{:.2g}", percent) : fmt::format("{:.0f}", percent),
                      worst.slope > 0 ? "large" : "small", sigmas, error);
 }
 

@@ -93,6 +93,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     if (is("decay_missing_in_last_channels") && k >= 32) return 0.0;
     if (is("decay_missing_in_first_channels") && k < 32) return 0.0;
     if (is("gate_of_query_head")) h = h * d.H / d.HV;
+    if (is("gate_of_other_row")) t %= 64;
     if (is("gate_of_first_tile")) k %= 32;
     if (is("gate_of_next_channel")) k = (k + 1) % d.K;
     double x = p.g.value(((b * d.T + t) * d.HV + h) * d.K + k);
@@ -113,7 +114,8 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
             : is("dt_bias_negated") ? -1
             : is("dt_bias_outside") ? 1 / A
                                     : 1) *
-           p.dt_bias->value((is("dt_bias_of_first_head") ? 0 : h) * d.K + k);
+           p.dt_bias->value((is("dt_bias_of_first_head") ? 0 : h) * d.K +
+                            (is("dt_bias_of_first_tile") ? k % 32 : k));
     const double lb = is("lower_bound_of_usual") ? -5 : p.options.lower_bound.value_or(-5.0),
                  soft = -A * (is("softplus_threshold") && x > 1 ? x : std::log(1 + std::exp(x)));
     if (is("gate_clamped_softplus")) return std::max(lb, soft);
@@ -184,6 +186,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     if (is("beta_late")) --t;
     if (is("beta_early")) ++t;
     if (is("beta_of_query_head")) h = h * d.H / d.HV;
+    if (is("beta_of_other_row")) t %= 64;
     if (is("beta_of_other_head")) h = (h + 1) % d.HV;
     double beta = p.beta.value((s.batch * d.T + t) * d.HV + h);
     if (p.options.beta_sigmoid ? !is("beta_raw") : is("beta_sigmoid")) beta = sigmoid(beta);
@@ -280,6 +283,10 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
         for (std::size_t i = 0; i < d.K; ++i) {
           k[i] = unit_row(p.k, key, i), q[i] = scale * unit_row(p.q, key, i), a[i] = alpha(s, t, h, i);
           if (is("decay_missed") && t == place) a[i] = 1;
+          const std::size_t to_first = t / 64 * 64 * d.H * d.K;
+          if (is("key_of_other_row")) k[i] = unit_row(p.k, key - to_first, i);
+          if (is("query_of_other_row")) q[i] = scale * unit_row(p.q, key - to_first, i);
+          if (is("key_interleaved")) k[i] = unit_row(p.k, key - qh * d.K + h % d.H * d.K, i);
           if (is("key_of_first_tile")) k[i] = unit_row(p.k, key, i % 32);
           if (is("query_of_first_tile")) q[i] = scale * unit_row(p.q, key, i % 32);
           if (is("query_key_swapped")) k[i] = unit_row(p.q, key, i), q[i] = scale * unit_row(p.k, key, i);
@@ -298,8 +305,9 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
             if (is("prediction_misses_last")) prediction -= k[i] * a[i] * last_write[i][v];
             if (is("output_misses_own")) output += q[i] * S[i][v];
           }
-          double value =
-              p.v.value(is("value_of_other_head") ? row - h * d.V + (h + 1) % d.HV * d.V + v : row + v);
+          double value = p.v.value(is("value_of_other_head")
+                                       ? row - h * d.V + (h + 1) % d.HV * d.V + v
+                                       : row + v - (is("value_of_other_row") ? t / 64 * 64 * d.V : 0));
           if (is("beta_twice_on_value")) value *= beta;
           if (is("predict_before_decay")) prediction = undecayed;
           double update = beta * (value - prediction);
@@ -402,7 +410,9 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           const double own = is("scores_unscaled") ? 1 : is("scores_scaled_twice") ? scale * scale : scale;
           if (!scores_lost[x / 32])
             scores[i][j] += own * q(i, x) * k(j, x) * (scores_undecayed[x / 32] ? 1 : D);
-          if (j < i && !L_lost[x / 32])
+          const bool is_block = i / 16 == 2 && j / 16 == 1;
+          if (is("scores_block_lost") && is_block) scores[i][j] = 0;
+          if (j < i && !L_lost[x / 32] && !(is("L_block_lost") && is_block))
             L[i][j] += (is("L_negated") ? -1 : 1) *
                        (is("L_without_beta") ? 1 : beta(is("column_beta") ? j : i)) * k(i, x) * k(j, x) *
                        (L_undecayed[x / 32] ? 1 : D);
@@ -452,7 +462,8 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           for (std::size_t x = 0; x < d.K; ++x)
             if (!prediction_lost[x / 32])
               v_new[i][v] -= (is("w_unsolved") ? one : A)[i][j] * (is("w_without_beta") ? 1 : beta(j)) *
-                             k(j, x) * (w_undecayed[x / 32] ? 1 : across(G[j][x])) * S[x][v];
+                             k(j, x) * (w_undecayed[x / 32] ? 1 : across(G[j][x])) *
+                             S[is("prediction_of_first_tile") ? x % 32 : x][v];
         }
         if (is("prediction_negated")) v_new[i][v] = -v_new[i][v];
         v_new[i][v] += u[i][v];
@@ -460,7 +471,7 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     Rows after = zeros(d.K, d.V);
     for (std::size_t x = 0; x < d.K; ++x)
       for (std::size_t v = 0; v < d.V; ++v) {
-        const std::size_t by = is("carry_by_column") ? v : x;
+        const std::size_t by = is("carry_by_column") ? v : is("carry_of_first_tile") ? x % 32 : x;
         after[x][v] = (carry_undecayed[x / 32] ? 1 : across(Gn[by])) * S[x][v];
         for (std::size_t i = 0; i < n; ++i)
           if (!writes_lost[x / 32] && !(is("last_row_lost") && i + 1 == n))
@@ -482,7 +493,7 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
             o += (is("state_unscaled")       ? 1
                   : is("state_scaled_twice") ? scale * scale
                                              : scale) *
-                 q(i, x) * D * h[x][v];
+                 q(i, x) * D * h[is("query_of_first_state_tile") ? x % 32 : x][v];
         }
         for (std::size_t j = 0; j < n; ++j)
           o += scores[i][j] * (is("output_uncorrected") ? beta(j) * p.v.value((at + j) * d.V + v)
@@ -524,7 +535,8 @@ Case case_for(const std::string& name) {
   if (one_of({"gate_raw", "gate_clamped_softplus", "gate_softplus", "A_log_missing", "dt_bias_missing",
               "A_log_not_raised", "dt_bias_by_channel", "A_log_twice", "parameters_in_bf16",
               "dt_bias_of_first_head", "A_log_negated", "A_log_exp2", "A_log_of_query_head",
-              "dt_bias_doubled", "dt_bias_negated", "dt_bias_outside", "lower_bound_of_usual"}))
+              "dt_bias_doubled", "dt_bias_negated", "dt_bias_of_first_tile", "dt_bias_outside",
+              "lower_bound_of_usual"}))
     c.gate = Gate::lower_bound;
   if (name == "gate_lower_bound" || name == "softplus_threshold") c.gate = Gate::softplus;
   c.sigmoid = one_of({"beta_raw", "beta_not_doubled", "beta_sigmoid_twice"});
@@ -532,13 +544,14 @@ Case case_for(const std::string& name) {
   const bool of_norm = one_of(
       {"l2norm_missing", "query_not_normalised", "key_not_normalised", "norm_of_mean", "norm_of_heads"});
   c.l2norm = of_norm;
-  if (one_of({"heads_interleaved", "gate_of_query_head", "beta_of_query_head", "A_log_of_query_head",
-              "initial_state_of_query_head", "initial_state_interleaved", "initial_state_of_next_head"}))
+  if (one_of({"heads_interleaved", "key_interleaved", "gate_of_query_head", "beta_of_query_head",
+              "A_log_of_query_head", "initial_state_of_query_head", "initial_state_interleaved",
+              "initial_state_of_next_head"}))
     c.H = 2, c.HV = 4;
   if (one_of({"first_query_head", "gate_of_first_head", "dt_bias_by_channel", "dt_bias_of_first_head",
               "norm_of_heads", "initial_state_by_head", "initial_state_of_head_0"}))
     c.H = c.HV = 2;
-  if (name.find("_of_other") != std::string::npos) c.H = c.HV = 3;
+  if (name.find("_of_other_head") != std::string::npos || name == "query_head_of_other") c.H = c.HV = 3;
   c.small_keys = c.l2norm = c.l2norm || name.starts_with("epsilon_");
   if (of_norm) c.small_keys = false;
   c.slow =
@@ -587,12 +600,15 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
     INFO(name);
     REQUIRE(fault.applies(problem));
     for (const DType dtype : {DType::fp32, DType::bf16}) {
-      if (fault.at == hypotheses::Fault::At::chunk && dtype == DType::bf16) continue;  // as in fp32
+      const bool is_of_chunks =
+          fault.at == hypotheses::Fault::At::chunk || fault.at == hypotheses::Fault::At::scores;
+      if (is_of_chunks && dtype == DType::bf16) continue;  // as in fp32
       const kda::Answer answer = is_of_chunk_form(fault, problem) ? chunk_mutant(problem, name, dtype)
                                                                   : mutant(problem, name, dtype, 64);
       // Nothing else of the problem is wrong.
       const bool is_second =
-          !problem.cu_seqlens.empty() || (problem.dimensions().HV > 1 && name != "heads_interleaved");
+          !problem.cu_seqlens.empty() ||
+          (problem.dimensions().HV > 1 && name != "heads_interleaved" && name != "key_interleaved");
       const hypotheses::FailurePlace place{problem.sequences().size() - 1, problem.dimensions().HV - 1};
       const hypotheses::Naming finding =
           probed(problem, answer, is_second ? place : hypotheses::FailurePlace{});
@@ -611,6 +627,10 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(t=64)"));
       if (fault.at == hypotheses::Fault::At::block)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(block 2,0: L(2,1) A(1,0))"));
+      if (fault.at == hypotheses::Fault::At::scores)
+        CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(rows 32.., columns 16.., 16 each)"));
+      if (fault.at == hypotheses::Fault::At::row)
+        CHECK_THAT(finding.causes[0].meaning, ContainsSubstring(": the same one of the first chunk"));
       if (fault.at == hypotheses::Fault::At::factor)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring(": 0.7 of what it should be"));
       if (fault.at == hypotheses::Fault::At::chunk)

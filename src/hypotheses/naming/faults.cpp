@@ -28,6 +28,7 @@ bool has_chunk_form(const Problem& p) {
 }
 bool has_channels(const Problem& p) { return p.dimensions().K > 16; }
 bool has_decays_of_channels(const Problem& p) { return has_channels(p) && p.dimensions().decays() > 1; }
+bool has_interleaved_heads(const Problem& p) { return p.dimensions().H > 1 && has_groups(p); }
 bool has_bounded_bias(const Problem& p) { return has_lower_bound(p) && p.dt_bias && p.A_log; }
 bool has_amplitudes_of_groups(const Problem& p) { return has_A_log(p) && has_groups(p); }
 bool has_unusual_bound(const Problem& p) {
@@ -69,6 +70,23 @@ constexpr Fault of_channels(std::string_view name, std::string_view meaning,
   return {name,           meaning,
           applies,        [](Reading& reading, std::size_t) { reading.shifted.*field = true; },
           At::everywhere, true};
+}
+
+template <auto field>
+constexpr Fault of_rows(std::string_view name, std::string_view meaning,
+                        bool (*applies)(const Problem&) = always) {
+  return {name,    meaning,
+          applies, [](Reading& reading, std::size_t row) { reading.rows.*field = static_cast<RowOf>(row); },
+          At::row, true};
+}
+template <ChunkFault fault>
+constexpr Fault of_block(std::string_view name, std::string_view meaning) {
+  return {name,
+          meaning,
+          has_chunk_form,
+          [](Reading& reading, std::size_t block) { reading.chunk_fault = fault, reading.block = block; },
+          At::scores,
+          true};
 }
 
 template <auto field>
@@ -171,6 +189,11 @@ constexpr Fault list[] = {
     {"dt_bias_negated", "dt_bias is subtracted", has_bias, set<&Reading::bias_factor, -1>},
     {"dt_bias_outside", "the gate is lower_bound sigmoid(exp(A_log) x + dt_bias)", has_bounded_bias,
      set<&Reading::bias_outside>},
+    of_rows<&RowsOf::gate>("gate_of_other_row", "a token has the gates of another row"),
+    of_rows<&RowsOf::beta>("beta_of_other_row", "a token has the beta of another row", has_beta),
+    of_channels<&ChannelShifts::bias_of_first_tile>(
+        "dt_bias_of_first_tile", "dt_bias of the second tile of channels is that of the first",
+        [](const Problem& p) { return has_bias(p) && has_decays_of_channels(p); }),
     of_channels<&ChannelShifts::gate_of_first_tile>(
         "gate_of_first_tile", "the second tile of channels decays by the gates of the first",
         has_decays_of_channels),
@@ -243,6 +266,11 @@ constexpr Fault list[] = {
     {"epsilon_of_mean", "epsilon is added to the mean of the squares, not to their sum", has_norm,
      set<&Reading::epsilon, Epsilon::of_mean>},
     {"query_key_swapped", "q and k are swapped", always, set<&Reading::query_key_swapped>},
+    of_rows<&RowsOf::query>("query_of_other_row", "a token reads q of another row"),
+    of_rows<&RowsOf::key>("key_of_other_row", "a token reads k of another row"),
+    of_rows<&RowsOf::value>("value_of_other_row", "a token reads v of another row"),
+    {"key_interleaved", "value head h reads k of query head h mod H, q of its own", has_interleaved_heads,
+     set<&Reading::key_interleaved>, At::everywhere, true},
     of_channels<&ChannelShifts::query_of_first_tile>(
         "query_of_first_tile", "q of the second tile of channels is that of the first", has_channels),
     of_channels<&ChannelShifts::key_of_first_tile>(
@@ -251,9 +279,7 @@ constexpr Fault list[] = {
      [](const Problem& p) { return p.dimensions().H > 1; }, set<&Reading::first_query_head>},
     {"query_head_of_other", "q and k are read from another query head",
      [](const Problem& p) { return p.dimensions().H > 1; }, of_other_head<&HeadShifts::key>, At::head, true},
-    {"heads_interleaved", "value head h reads query head h mod H, not h / (HV / H)",
-     [](const Problem& p) { return p.dimensions().H > 1 && p.dimensions().HV > p.dimensions().H; },
-     set<&Reading::heads_interleaved>},
+    {"heads_interleaved", "value head h reads query head h mod H, not h / (HV / H)", has_interleaved_heads, set<&Reading::heads_interleaved>},
     // The output.
     {"scale_missing", "q is not scaled", [](const Problem& p) { return scale_is_not(p, 1); },
      [](Reading& r, std::size_t) { r.options.scale = 1; }},
@@ -443,9 +469,17 @@ constexpr Fault list[] = {
     of_term_in_part<ChunkTerm::writes, TermFault::undecayed>("writes_undecayed", "what a chunk writes does not decay to its end"),
     of_term_in_part<ChunkTerm::o_state, TermFault::lost>("query_lost", "o does not read the state before its chunk"),
     of_term_in_part<ChunkTerm::o_state, TermFault::undecayed>("query_undecayed", "o reads the state before its chunk without exp(G)"),
+    of_term<ChunkTerm::prediction, TermFault::of_first_tile>(
+        "prediction_of_first_tile", "w h reads the state's second tile of channels from the first"),
+    of_term<ChunkTerm::o_state, TermFault::of_first_tile>(
+        "query_of_first_state_tile", "o reads the state's second tile of channels from the first"),
+    of_term<ChunkTerm::carry, TermFault::of_first_tile>(
+        "carry_of_first_tile", "from chunk to chunk the second tile of channels decays as the first"),
+    of_block<ChunkFault::scores_block_lost>("scores_block_lost", "a block of Aqk is zero"),
+    of_block<ChunkFault::L_block_lost>("L_block_lost", "a block of L is zero"),
     {"inverse_product", "a block of 16 of the inverse lacks one product of its sum", has_chunk_form,
      [](Reading& r, std::size_t which) {
-       r.chunk_fault = ChunkFault::inverse_product, r.inverse_product = which;
+       r.chunk_fault = ChunkFault::inverse_product, r.block = which;
      },
      At::block},
     // What is wrong by some factor.
@@ -485,7 +519,10 @@ std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_ro
     case At::start:
       return token;
     case At::block:
+    case At::scores:
       return 0;
+    case At::row:
+      return static_cast<std::size_t>(RowOf::first_chunk);
     case At::factor:
       return static_cast<std::size_t>(usual_factor / Fault::factor_unit);
     default:

@@ -19,6 +19,8 @@ struct Fault {
     chunk,   ///< rows of the kernel's chunks
     block,   ///< which of inverse_products
     head,    ///< how many heads further the other one is
+    row,     ///< which RowOf
+    scores,  ///< which of score_blocks
     factor,  ///< what is wrong by a factor: that factor, in units of `factor_unit`; it is fitted
   };
   static constexpr double factor_unit = 1e-9;

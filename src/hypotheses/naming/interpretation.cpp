@@ -40,18 +40,16 @@ class HeadInputs {
 
   /// q (with the scale) and k of token t: [K].
   void query(std::size_t t, std::vector<double>& row) const {
-    key_row(reading_.query_key_swapped ? problem_.k : problem_.q, t, row, reading_.normalises_query,
-            reading_.shifted.query_of_first_tile);
+    key_row(reading_.query_key_swapped ? problem_.k : problem_.q, t, row, false);
     for (double& x : row) x *= *reading_.options.scale;
   }
   void key(std::size_t t, std::vector<double>& row) const {
-    key_row(reading_.query_key_swapped ? problem_.q : problem_.k, t, row, reading_.normalises_key,
-            reading_.shifted.key_of_first_tile);
+    key_row(reading_.query_key_swapped ? problem_.q : problem_.k, t, row, true);
   }
 
   double value(std::size_t t, std::size_t lane) const {
     const std::size_t head = (head_ + reading_.further.value) % d_.HV;
-    const std::size_t at = ((sequence_.batch * d_.T + t) * d_.HV + head) * d_.V + column(lane);
+    const std::size_t at = (row_of(reading_.rows.value, t) * d_.HV + head) * d_.V + column(lane);
     return problem_.write ? problem_.write->value(at) * problem_.v.value(at) : problem_.v.value(at);
   }
 
@@ -70,7 +68,7 @@ class HeadInputs {
     if (!from) return 0;
     const std::size_t head = reading_.beta_of_query_head ? head_ / problem_.heads_per_group()
                                                          : (head_ + reading_.further.beta) % d_.HV;
-    const std::size_t row = (sequence_.batch * d_.T + *from) * d_.HV + head;
+    const std::size_t row = row_of(reading_.rows.beta, *from) * d_.HV + head;
     double beta = problem_.beta.value(d_.strength == kda::Strength::value ? row * d_.V + column(lane) : row);
     if (reading_.options.beta_sigmoid) beta = sigmoid(beta) * (reading_.options.allow_neg_eigval ? 2 : 1);
     if (reading_.sigmoid_twice) beta = sigmoid(beta);
@@ -101,6 +99,18 @@ class HeadInputs {
 
  private:
   std::size_t column(std::size_t lane) const { return columns_.empty() ? lane : columns_[lane]; }
+  /// Of the tensors of tokens.
+  std::size_t row_of(RowOf of, std::size_t t) const {
+    const std::size_t at = t - sequence_.begin;
+    std::size_t batch = sequence_.batch;
+    if (of == RowOf::first_chunk) t -= at - at % reading_.chunk;
+    if (of == RowOf::chunk_before && at >= reading_.chunk) t -= reading_.chunk;
+    if (of == RowOf::start_of_row) t = at;
+    if (of == RowOf::first_batch) batch = 0;
+    if (of == RowOf::before && at > 0) --t;
+    if (of == RowOf::behind && t + 1 < sequence_.end) ++t;
+    return batch * d_.T + t;
+  }
   std::size_t in_first_tile(std::size_t k) const { return k % std::bit_floor(d_.K - 1); }
   std::size_t gate_head() const {
     return reading_.gate_of_first_head ? 0 : (head_ + reading_.further.gate) % d_.HV;
@@ -112,12 +122,15 @@ class HeadInputs {
     return is_there ? std::optional(static_cast<std::size_t>(from)) : std::nullopt;
   }
 
-  void key_row(const tensor::Tensor& tensor, std::size_t t, std::vector<double>& row, bool normalises,
-               bool of_first_tile) const {
+  void key_row(const tensor::Tensor& tensor, std::size_t t, std::vector<double>& row, bool is_key) const {
+    const bool normalises = is_key ? reading_.normalises_key : reading_.normalises_query,
+               of_first_tile =
+                   is_key ? reading_.shifted.key_of_first_tile : reading_.shifted.query_of_first_tile;
     std::size_t head = (head_ / problem_.heads_per_group() + reading_.further.key) % d_.H;
-    if (reading_.heads_interleaved) head = head_ % d_.H;
+    if (reading_.heads_interleaved || (is_key && reading_.key_interleaved)) head = head_ % d_.H;
     if (reading_.first_query_head) head = 0;
-    const std::size_t first = ((sequence_.batch * d_.T + t) * d_.H + head) * d_.K;
+    const std::size_t at = row_of(is_key ? reading_.rows.key : reading_.rows.query, t),
+                      first = (at * d_.H + head) * d_.K;
     double squares = 0;
     for (std::size_t k = 0; k < d_.K; ++k) {
       row[k] = tensor.value(first + (of_first_tile ? in_first_tile(k) : k));
@@ -173,10 +186,11 @@ class HeadInputs {
   double argument(std::size_t t, std::size_t k, std::size_t head) const {
     std::size_t channel = reading_.shifted.gate_of_first_tile ? in_first_tile(k) : k;
     if (reading_.shifted.gate_of_next) channel = (k + 1) % d_.K;
-    const double x =
-        problem_.g.value(((sequence_.batch * d_.T + t) * d_.HV + head) * d_.decays() + channel % d_.decays());
+    const double x = problem_.g.value((row_of(reading_.rows.gate, t) * d_.HV + head) * d_.decays() +
+                                      channel % d_.decays());
     if (reading_.options.gate == Gate::none) return x;
     const std::size_t of = reading_.bias_of_first_head ? 0 : head;
+    if (reading_.shifted.bias_of_first_tile) k = in_first_tile(k);
     double bias = 0;
     if (problem_.dt_bias && reading_.dt_bias)
       bias = reading_.bias_factor * reading_.round_parameters(problem_.dt_bias->value(

@@ -29,14 +29,15 @@ enum class Epsilon : unsigned char { inside, missing, outside, least, of_mean };
 
 /// What is wrong with a term of a sum, of the chunk form or of its backward pass.
 enum class TermFault : std::uint8_t {
-  lost,          ///< and with it whatever is made of it
-  lost_alone,    ///< in the gradient alone
-  negated,       ///< the other sign
-  undecayed,     ///< without its power of two
-  unscaled,      ///< without scale
-  scaled_twice,  ///< the scale once more
-  unweighted,    ///< without beta
-  weighted,      ///< with beta
+  lost,           ///< and with it whatever is made of it
+  lost_alone,     ///< in the gradient alone
+  negated,        ///< the other sign
+  undecayed,      ///< without its power of two
+  unscaled,       ///< without scale
+  scaled_twice,   ///< the scale once more
+  unweighted,     ///< without beta
+  weighted,       ///< with beta
+  of_first_tile,  ///< what it reads of the second tile of channels is that of the first
 };
 
 /// What it multiplies the term by.
@@ -79,6 +80,8 @@ enum class ChunkFault : std::uint8_t {
   inverse_series_8,    ///< ... up to L^7
   inverse_series_16,   ///< ... up to L^15
   inverse_product,     ///< a block of 16 of A lacks one product of its sum
+  scores_block_lost,   ///< a block of Aqk off the diagonal is zero
+  L_block_lost,        ///< ... of L
   inverse_transposed,  ///< A^T
   last_rows_unsolved,  ///< the last row of each block of 16 is that of I - L
   u_unsolved,          ///< u without A
@@ -105,6 +108,14 @@ struct InverseProduct {
 inline constexpr InverseProduct inverse_products[] = {{1, 0, 0}, {2, 1, 1}, {3, 2, 2}, {2, 0, 0}, {2, 0, 1},
                                                       {3, 1, 1}, {3, 1, 2}, {3, 0, 0}, {3, 0, 1}, {3, 0, 2}};
 
+/// Blocks off the diagonal of a chunk of 64 that are computed by themselves: rows and columns from, and how
+/// many.
+struct ScoreBlock {
+  std::size_t row, column, side;
+};
+inline constexpr ScoreBlock score_blocks[] = {{16, 0, 16},  {32, 0, 16},  {32, 16, 16}, {48, 0, 16},
+                                              {48, 16, 16}, {48, 32, 16}, {32, 0, 32}};
+
 double unchanged(double x);
 double sigmoid(double x);
 double softplus(double x);
@@ -120,7 +131,23 @@ struct HeadShifts {
 /// the first ones, each with the one behind it.
 struct ChannelShifts {
   bool query_of_first_tile = false, key_of_first_tile = false, gate_of_first_tile = false,
-       gate_of_next = false;
+       gate_of_next = false, bias_of_first_tile = false;
+};
+
+/// Which row of a tensor a token reads: its own; that of the first chunk, of the chunk before; without the
+/// offset of its sequence; of batch row 0; that of the token before, or behind.
+enum class RowOf : std::uint8_t {
+  itself,
+  first_chunk,
+  chunk_before,
+  start_of_row,
+  first_batch,
+  before,
+  behind
+};
+struct RowsOf {
+  RowOf query = RowOf::itself, key = RowOf::itself, value = RowOf::itself, gate = RowOf::itself,
+        beta = RowOf::itself;
 };
 
 /// The defaults are the right way; faults (faults.hpp) change one thing.
@@ -129,7 +156,7 @@ struct Interpretation {
 
   explicit Interpretation(const kda::Problem& problem)
       : key_width(problem.dimensions().K), value_width(problem.dimensions().V), options(problem.options) {
-    options.scale = problem.scale();
+    options.scale = problem.scale(), chunk = static_cast<std::size_t>(problem.options.chunk_size);
   }
 
   std::size_t key_width, value_width;      ///< K and V
@@ -173,6 +200,8 @@ struct Interpretation {
   bool norm_of_heads = false;  ///< over the rows of all heads together
   HeadShifts further;
   ChannelShifts shifted;
+  RowsOf rows;
+  bool key_interleaved = false;  ///< k, not q, is read from query head h mod H
   double output_factor = 1;
   bool heads_interleaved = false;        ///< value head h reads query head h mod H, not h / (HV / H)
   bool first_query_head = false;         ///< all value heads read query head 0
@@ -215,7 +244,7 @@ struct Interpretation {
   Channels channels = Channels::all;                             ///< of the term; and of what follows
   bool prediction_missing = false, output_missing = false;       ///< these do not read them
   bool decay_missing = false;                                    ///< they do not decay
-  std::size_t inverse_product = 0;                               ///< of inverse_products
+  std::size_t block = 0;                                         ///< of inverse_products or of score_blocks
   Function round_carried = &unchanged, round_sums = &unchanged;  ///< states between chunks; sums of gates
 };
 

@@ -34,6 +34,15 @@ constexpr Thresholds thresholds{.least_explained = 0.8,
                                 .times_left = 4,
                                 .most_named = 3};
 
+/// By RowOf.
+constexpr const char* words_of_rows[] = {"",
+                                         "the same one of the first chunk",
+                                         "the same one of the chunk before",
+                                         "without the offset of its sequence",
+                                         "that of batch row 0",
+                                         "that of the token before",
+                                         "that of the token behind"};
+
 /// A way to read the problem, wrong by one fault.
 struct Misreading {
   std::size_t fault, at;
@@ -223,7 +232,8 @@ class FaultSearch {
         columns_.push_back(v);
     const std::size_t count = columns_.size();
     if (count > 0 && count < d_.V) {
-      where_ = columns_.back() - columns_.front() + 1 == count
+      where_ = count == 1 ? fmt::format(", in column {} alone", columns_.front())
+               : columns_.back() - columns_.front() + 1 == count
                    ? fmt::format(", in columns {}..{} alone", columns_.front(), columns_.back())
                    : fmt::format(", in {} of {} columns alone", count, d_.V);
       if (search()) return true;
@@ -373,12 +383,33 @@ class FaultSearch {
       one.name += "_in_last_channels",
           one.meaning += " in the last channels (from the largest power of two below K on)";
     if (fault.at == Fault::At::head) one.meaning += fmt::format(" ({} further on)", at);
+    if (fault.at == Fault::At::row) one.meaning += fmt::format(": {}", words_of_rows[at]);
+    if (fault.at == Fault::At::scores)
+      one.meaning += fmt::format(" (rows {}.., columns {}.., {} each)", score_blocks[at].row,
+                                 score_blocks[at].column, score_blocks[at].side);
     if (is_at_token(fault)) one.meaning += fmt::format(" (t={})", at);
     if (fault.at == Fault::At::chunk) one.meaning += fmt::format(" (chunks of {})", at);
     if (fault.at == Fault::At::block)
       one.meaning += fmt::format(" (block {0},{1}: L({0},{2}) A({2},{1}))", inverse_products[at].row,
                                  inverse_products[at].column, inverse_products[at].m);
     misreadings_.push_back(std::move(one));
+  }
+
+  /// Whether it is another one here, and no fault of its own.
+  bool is_other_row(RowOf row, const Fault& fault) const {
+    const kda::Sequence& s = found_.sequence;
+    const bool has_neighbours = !fault.name.starts_with("gate") && !fault.name.starts_with("beta");
+    switch (row) {
+      case RowOf::start_of_row:
+        return s.begin > 0;
+      case RowOf::first_batch:
+        return s.batch > 0;
+      case RowOf::before:
+      case RowOf::behind:
+        return has_neighbours;
+      default:
+        return s.length() > static_cast<std::size_t>(problem_.options.chunk_size);
+    }
   }
 
   std::vector<std::size_t> places_of(const Fault& fault, bool in_other_chunks) const {
@@ -404,6 +435,13 @@ class FaultSearch {
         return {};
       case Fault::At::head:
         for (std::size_t i = 1; i < std::min(d_.HV, most_others + 1); ++i) add(i), add(d_.HV - i);
+        return places;
+      case Fault::At::scores:
+        for (std::size_t i = 0; i < std::size(score_blocks); ++i) places.push_back(i);
+        return places;
+      case Fault::At::row:
+        for (std::size_t i = 1; i < std::size(words_of_rows); ++i)
+          if (is_other_row(static_cast<RowOf>(i), fault)) places.push_back(i);
         return places;
       case Fault::At::block:
         for (std::size_t i = 0; i < std::size(inverse_products); ++i) places.push_back(i);
@@ -466,7 +504,9 @@ class FaultSearch {
     if (squares_left(units, with(factor)) > most_limits * most_limits * static_cast<double>(units.size()))
       return std::nullopt;
     with(factor);
-    one.meaning = fmt::format("{}: {:.3g} of what it should be", fault.meaning, factor);
+    const double off = std::fabs(factor - 1);
+    one.meaning = fmt::format("{}: {:.{}g} of what it should be", fault.meaning, factor,
+                              3 + (off < 0.1) + (off < 0.01) + (off < 0.001));
     return one;
   }
 

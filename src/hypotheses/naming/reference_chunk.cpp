@@ -115,7 +115,7 @@ Matrix faulty_inverse(Chunk& c) {
     case ChunkFault::inverse_transposed:
       return transposed(c.A);
     case ChunkFault::inverse_product:
-      lose_product(c, inverse_products[c.reading->inverse_product]);
+      lose_product(c, inverse_products[c.reading->block]);
       break;
     case ChunkFault::last_rows_unsolved:
       for (std::size_t i = side - 1; i < c.n; i += side)
@@ -145,9 +145,11 @@ void score(Chunk& c, double scale) {
         qk += q * (is_plain ? decay[x] : c.decay(ChunkTerm::Aqk, x, decay[x]));
         kk += k * (is_plain ? decay[x] : c.decay(ChunkTerm::L, x, decay[x]));
       }
-      c.Aqk(i, j) = scale * qk;
+      c.Aqk(i, j) = c.lacks(ChunkFault::scores_block_lost, i, j) ? 0 : scale * qk;
       if (j == i) continue;
-      c.L(i, j) = c.weight(ChunkTerm::L, c.is(ChunkFault::column_beta) ? j : i) * kk;
+      c.L(i, j) = c.lacks(ChunkFault::L_block_lost, i, j)
+                      ? 0
+                      : c.weight(ChunkTerm::L, c.is(ChunkFault::column_beta) ? j : i) * kk;
       for (std::size_t m = 0; m <= j; ++m) c.A(i, m) -= c.L(i, j) * c.A(j, m);
     }
     const std::size_t seen = c.is(ChunkFault::scores_unmasked)  ? c.n
@@ -178,9 +180,10 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
   add(c.v_new,
       product(weighted(c.w, [&](std::size_t,
                                 std::size_t x) { return c.factor(ChunkTerm::prediction, x, head.scale); }),
-              state),
+              c.read(ChunkTerm::prediction, state)),
       -1);
   Matrix after = weighted(state, [&](std::size_t x, std::size_t y) {
+    if (c.is(ChunkTerm::carry, TermFault::of_first_tile)) x %= std::bit_floor(c.K - 1);
     return c.factor(ChunkTerm::carry, x, head.scale) *
            c.decay(ChunkTerm::carry, x,
                    c.to_end_from_start(c.is(ChunkFault::carry_by_column) && y < c.K ? y : x));
@@ -207,7 +210,8 @@ Matrix output(const Chunk& c, const Matrix& h, double scale) {
   });
   Matrix o = weighted(product(c.Aqk, c.v_new),
                       [&](std::size_t, std::size_t) { return c.factor(ChunkTerm::o_scores, 0, scale); });
-  if (!(c.is(ChunkFault::first_chunk_alone) && c.begin == 0)) add(o, product(raised, h), scale);
+  if (!(c.is(ChunkFault::first_chunk_alone) && c.begin == 0))
+    add(o, product(raised, c.read(ChunkTerm::o_state, h)), scale);
   return o;
 }
 
@@ -457,6 +461,14 @@ void cumulate_over(const std::vector<Chunk>& chunks, Matrix& g) {
 }
 
 }  // namespace
+
+Matrix Chunk::read(ChunkTerm term, const Matrix& state) const {
+  if (!is(term, TermFault::of_first_tile)) return state;
+  Matrix tiles = state;
+  for (std::size_t x = 0; x < K; ++x)
+    for (std::size_t y = 0; y < state.columns(); ++y) tiles(x, y) = state(x % std::bit_floor(K - 1), y);
+  return tiles;
+}
 
 bool is_among(Channels some, std::size_t channel, std::size_t K) {
   if (some == Channels::all || K < 2) return true;

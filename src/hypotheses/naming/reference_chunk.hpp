@@ -83,6 +83,14 @@ struct Chunk {
   double decay(ChunkTerm term, std::size_t channel, double right) const {
     return is(term, TermFault::undecayed) && is_among(reading->channels, channel, K) ? 1 : right;
   }
+  /// A block of the scores.
+  bool lacks(ChunkFault fault, std::size_t i, std::size_t j) const {
+    if (!is(fault)) return false;
+    const ScoreBlock& block = score_blocks[reading->block];
+    return i - block.row < block.side && j - block.column < block.side;
+  }
+  /// The state as a term reads it.
+  Matrix read(ChunkTerm term, const Matrix& state) const;
   double weight(ChunkTerm term, std::size_t row) const {
     return is(term, TermFault::unweighted) ? 1 : beta[row];
   }
