@@ -113,6 +113,11 @@ template <ChunkTerm term, TermFault fault>
 constexpr Fault of_term_in_part(std::string_view name, std::string_view meaning) {
   return {name, meaning, has_chunk_form, put_term<term, fault>, At::chunk, true, true};
 }
+template <ChunkTerm term>
+constexpr Fault of_tile(std::string_view name, std::string_view meaning) {
+  const auto applies = [](const Problem& p) { return has_chunk_form(p) && has_channels(p); };
+  return {name, meaning, applies, put_term<term, TermFault::of_first_tile>, At::chunk, true};
+}
 template <auto field>
 constexpr Fault in_part(std::string_view name, std::string_view meaning) {
   return {name, meaning, has_channels, set<field>, At::everywhere, true, true};
@@ -279,7 +284,8 @@ constexpr Fault list[] = {
      [](const Problem& p) { return p.dimensions().H > 1; }, set<&Reading::first_query_head>},
     {"query_head_of_other", "q and k are read from another query head",
      [](const Problem& p) { return p.dimensions().H > 1; }, of_other_head<&HeadShifts::key>, At::head, true},
-    {"heads_interleaved", "value head h reads query head h mod H, not h / (HV / H)", has_interleaved_heads, set<&Reading::heads_interleaved>},
+    {"heads_interleaved", "value head h reads query head h mod H, not h / (HV / H)", has_interleaved_heads,
+     set<&Reading::heads_interleaved>},
     // The output.
     {"scale_missing", "q is not scaled", [](const Problem& p) { return scale_is_not(p, 1); },
      [](Reading& r, std::size_t) { r.options.scale = 1; }},
@@ -469,11 +475,11 @@ constexpr Fault list[] = {
     of_term_in_part<ChunkTerm::writes, TermFault::undecayed>("writes_undecayed", "what a chunk writes does not decay to its end"),
     of_term_in_part<ChunkTerm::o_state, TermFault::lost>("query_lost", "o does not read the state before its chunk"),
     of_term_in_part<ChunkTerm::o_state, TermFault::undecayed>("query_undecayed", "o reads the state before its chunk without exp(G)"),
-    of_term<ChunkTerm::prediction, TermFault::of_first_tile>(
+    of_tile<ChunkTerm::prediction>(
         "prediction_of_first_tile", "w h reads the state's second tile of channels from the first"),
-    of_term<ChunkTerm::o_state, TermFault::of_first_tile>(
+    of_tile<ChunkTerm::o_state>(
         "query_of_first_state_tile", "o reads the state's second tile of channels from the first"),
-    of_term<ChunkTerm::carry, TermFault::of_first_tile>(
+    of_tile<ChunkTerm::carry>(
         "carry_of_first_tile", "from chunk to chunk the second tile of channels decays as the first"),
     of_block<ChunkFault::scores_block_lost>("scores_block_lost", "a block of Aqk is zero"),
     of_block<ChunkFault::L_block_lost>("L_block_lost", "a block of L is zero"),
