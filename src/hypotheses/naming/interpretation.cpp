@@ -1,7 +1,6 @@
 #include "hypotheses/naming/interpretation.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "hypotheses/naming/reference_chunk.hpp"
@@ -111,7 +110,7 @@ class HeadInputs {
     if (of == RowOf::behind && t + 1 < sequence_.end) ++t;
     return batch * d_.T + t;
   }
-  std::size_t in_first_tile(std::size_t k) const { return k % std::bit_floor(d_.K - 1); }
+  std::size_t in_first_tile(std::size_t k) const { return plain::in_first_tile(k, d_.K); }
   std::size_t gate_head() const {
     return reading_.gate_of_first_head ? 0 : (head_ + reading_.further.gate) % d_.HV;
   }

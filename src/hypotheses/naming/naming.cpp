@@ -398,7 +398,9 @@ class FaultSearch {
   /// Whether it is another one here, and no fault of its own.
   bool is_other_row(RowOf row, const Fault& fault) const {
     const kda::Sequence& s = found_.sequence;
-    const bool has_neighbours = !fault.name.starts_with("gate") && !fault.name.starts_with("beta");
+    Interpretation reading(problem_);
+    fault.change(reading, static_cast<std::size_t>(row));
+    const bool has_neighbours = reading.rows.gate == RowOf::itself && reading.rows.beta == RowOf::itself;
     switch (row) {
       case RowOf::start_of_row:
         return s.begin > 0;

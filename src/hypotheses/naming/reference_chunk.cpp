@@ -183,7 +183,7 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
               c.read(ChunkTerm::prediction, state)),
       -1);
   Matrix after = weighted(state, [&](std::size_t x, std::size_t y) {
-    if (c.is(ChunkTerm::carry, TermFault::of_first_tile)) x %= std::bit_floor(c.K - 1);
+    if (c.is(ChunkTerm::carry, TermFault::of_first_tile)) x = in_first_tile(x, c.K);
     return c.factor(ChunkTerm::carry, x, head.scale) *
            c.decay(ChunkTerm::carry, x,
                    c.to_end_from_start(c.is(ChunkFault::carry_by_column) && y < c.K ? y : x));
@@ -466,14 +466,15 @@ Matrix Chunk::read(ChunkTerm term, const Matrix& state) const {
   if (!is(term, TermFault::of_first_tile)) return state;
   Matrix tiles = state;
   for (std::size_t x = 0; x < K; ++x)
-    for (std::size_t y = 0; y < state.columns(); ++y) tiles(x, y) = state(x % std::bit_floor(K - 1), y);
+    for (std::size_t y = 0; y < state.columns(); ++y) tiles(x, y) = state(in_first_tile(x, K), y);
   return tiles;
 }
 
 bool is_among(Channels some, std::size_t channel, std::size_t K) {
   if (some == Channels::all || K < 2) return true;
-  return (channel < std::bit_floor(K - 1)) == (some == Channels::first);
+  return (in_first_tile(channel, K) == channel) == (some == Channels::first);
 }
+std::size_t in_first_tile(std::size_t channel, std::size_t K) { return channel % std::bit_floor(K - 1); }
 
 HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t first_row,
                         const Interpretation& reading) {
