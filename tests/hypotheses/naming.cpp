@@ -105,6 +105,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     if (is("A_log_of_query_head")) A = std::exp(p.A_log->value(h * d.H / d.HV));
     if (is("A_log_twice")) A = std::exp(-A);
     if (is("parameters_in_bf16")) A = std::exp(to_bits(p.A_log->value(h), 8));
+    if (is("dt_bias_beside")) return -std::log(1 + std::exp(A * x + p.dt_bias->value(h * d.K + k)));
     if (is("dt_bias_by_channel"))
       x += p.dt_bias->value(k * d.HV + h);
     else if (p.dt_bias && is("parameters_in_bf16"))
@@ -116,9 +117,12 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
                                     : 1) *
            p.dt_bias->value((is("dt_bias_of_first_head") ? 0 : h) * d.K +
                             (is("dt_bias_of_first_tile") ? k % 32 : k));
+    if (is("gate_argument_negated")) x = -x;
     const double lb = is("lower_bound_of_usual") ? -5 : p.options.lower_bound.value_or(-5.0),
                  soft = -A * (is("softplus_threshold") && x > 1 ? x : std::log(1 + std::exp(x)));
     if (is("gate_clamped_softplus")) return std::max(lb, soft);
+    if (is("A_log_outside")) return A * lb * sigmoid(x);
+    if (is("A_log_inside")) return -std::log(1 + std::exp(A * x));
     const bool as_softplus = p.options.gate == Gate::softplus ? !is("gate_lower_bound") : is("gate_softplus");
     return as_softplus ? soft : lb * sigmoid(A * x);
   };
@@ -173,6 +177,14 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     }
     double length = std::sqrt(squares + 1e-6);
     if (is("norm_of_mean")) length = std::sqrt(squares / static_cast<double>(d.K) + 1e-6);
+    if (is("norm_squared")) length = squares + 1e-6;
+    if (is("norm_of_first_tile")) {
+      squares = 0;
+      for (std::size_t i = 0; i < 32; ++i) squares += x.value(first + i) * x.value(first + i);
+      length = std::sqrt(squares + 1e-6);
+    }
+    if (is("epsilon_1e-5")) length = std::sqrt(squares + 1e-5);
+    if (is("epsilon_1e-3")) length = std::sqrt(squares + 1e-3);
     if (is("epsilon_missing")) length = std::sqrt(squares);
     if (is("epsilon_outside")) length = std::sqrt(squares) + 1e-6;
     if (is("epsilon_as_least")) length = std::max(std::sqrt(squares), 1e-6);
@@ -198,6 +210,17 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     if (is("beta_in_bf16")) beta = to_bits(beta, 8);
     return is("beta_missing") ? 1.0 : beta;
   };
+  using Matrix = std::vector<std::vector<double>>;
+  const auto apply = [&](Matrix& S, const kda::Sequence& s, std::size_t t, std::size_t h) {
+    const std::size_t row = (s.batch * d.T + t) * d.HV + h,
+                      key = ((s.batch * d.T + t) * d.H + h * d.H / d.HV) * d.K;
+    for (std::size_t v = 0; v < d.V; ++v) {
+      double residual = p.v.value(row * d.V + v);
+      for (std::size_t i = 0; i < d.K; ++i)
+        residual -= unit_row(p.k, key, i) * (S[i][v] *= alpha(s, t, h, i));
+      for (std::size_t i = 0; i < d.K; ++i) S[i][v] += unit_row(p.k, key, i) * beta_of(s, t, h) * residual;
+    }
+  };
   double scale = *p.options.scale;
   if (is("scale_missing")) scale = 1;
   if (is("scale_from_key_width")) scale = 1 / std::sqrt(static_cast<double>(d.K));
@@ -219,7 +242,6 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
         const std::size_t inside = p.options.state_v_first != swapped ? v * d.K + k : k * d.V + v;
         return (n * d.HV + h) * d.K * d.V + inside;
       };
-      using Matrix = std::vector<std::vector<double>>;
       Matrix S(d.K, std::vector<double>(d.V)), before_chunk = S, last_write = S;
       // Of the chunk: what its tokens write, as it is and as it decays; of those before, in rows from
       // `missing`.
@@ -239,6 +261,8 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
           if (is("initial_state_scaled")) S[k][v] *= *p.options.scale;
           if (is("initial_state_of_before"))
             S[k][v] = p.initial_state->value(at(false, s.index > 0 ? s.index - 1 : 0, k, v));
+          if (is("initial_state_of_next"))
+            S[k][v] = p.initial_state->value(at(false, s.index + 1 < d.N ? s.index + 1 : s.index, k, v));
           if (is("initial_state_of_first")) S[k][v] = p.initial_state->value(at(false, 0, k, v));
           if (is("initial_state_by_head"))
             S[k][v] = p.initial_state->value(((h * d.N + s.index) * d.K + k) * d.V + v);
@@ -255,6 +279,19 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
         if (last && is("last_token_dropped")) {
           for (std::size_t v = 0; v < d.V; ++v) answer.o.set(row + v, 0);
           continue;
+        }
+        if (begins && t > s.begin) {
+          if (is("part_undecayed") || is("part_unerased")) {
+            Matrix of_part(d.K, std::vector<double>(d.V));
+            for (std::size_t token = t - 64; token < t; ++token) apply(of_part, s, token, h);
+            for (std::size_t i = 0; i < d.K; ++i)
+              for (std::size_t v = 0; v < d.V; ++v)
+                S[i][v] = of_part[i][v] + before_chunk[i][v] * (is("part_unerased") ? std::exp(sums[i]) : 1);
+          }
+          for (std::size_t token = t - 64; is("resumed_chunk_twice") && token < t; ++token)
+            apply(S, s, token, h);
+          for (std::size_t i = 0; is("resumed_decay_twice") && i < d.K; ++i)
+            for (std::size_t v = 0; v < d.V; ++v) S[i][v] *= std::exp(sums[i]);
         }
         if (begins) {
           stale_rows = late;
@@ -363,6 +400,14 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
   return answer;
 }
 
+/// Each chunk of 64 of each sequence, and where it begins.
+std::vector<std::pair<kda::Sequence, std::size_t>> chunks_of(const kda::Problem& p) {
+  std::vector<std::pair<kda::Sequence, std::size_t>> chunks;
+  for (const kda::Sequence& s : p.sequences())
+    for (std::size_t at = s.begin; at < s.end; at += 64) chunks.emplace_back(s, at);
+  return chunks;
+}
+
 /// A kernel in chunks of 64 with one mistake of that form, in plain loops over scalars. One head, gates none.
 kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DType dtype) {
   using Rows = std::vector<std::vector<double>>;
@@ -386,10 +431,12 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
              query_undecayed = in_parts("query_undecayed");
   const double scale = *p.options.scale;
   Rows S = zeros(d.K, d.V), last = S;
-  for (std::size_t i = 0; i < d.K * d.V; ++i)
-    last[i / d.V][i % d.V] = S[i / d.V][i % d.V] = p.initial_state->value(i);
-  for (std::size_t at = 0; at < d.T; at += 64) {
-    const std::size_t n = std::min<std::size_t>(64, d.T - at);
+  std::vector<Rows> entered;
+  for (const auto& [s, at] : chunks_of(p)) {
+    for (std::size_t i = 0; i < d.K * d.V && at == s.begin; ++i)
+      last[i / d.V][i % d.V] = S[i / d.V][i % d.V] = p.initial_state->value(s.index * d.K * d.V + i);
+    entered.push_back(S);
+    const std::size_t n = std::min<std::size_t>(64, s.end - at);
     Rows G = zeros(n, d.K), L = zeros(n, n), scores = L, A = L, u = zeros(n, d.V), v_new = u;
     const auto q = [&](std::size_t i, std::size_t x) { return p.q.value((at + i) * d.K + x); };
     const auto k = [&](std::size_t i, std::size_t x) { return p.k.value((at + i) * d.K + x); };
@@ -413,9 +460,9 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           const bool is_block = i / 16 == 2 && j / 16 == 1;
           if (is("scores_block_lost") && is_block) scores[i][j] = 0;
           if (j < i && !L_lost[x / 32] && !(is("L_block_lost") && is_block))
-            L[i][j] += (is("L_negated") ? -1 : 1) *
-                       (is("L_without_beta") ? 1 : beta(is("column_beta") ? j : i)) * k(i, x) * k(j, x) *
-                       (L_undecayed[x / 32] ? 1 : D);
+            L[i][j] +=
+                (is("L_negated") ? -1 : 1) * (is("L_without_beta") ? 1 : beta(is("column_beta") ? j : i)) *
+                (is("L_with_beta_twice") ? beta(i) : 1) * k(i, x) * k(j, x) * (L_undecayed[x / 32] ? 1 : D);
         }
     // Row by row: X_i = e_i - sum_j L_ij X_j; a series of so many terms stops where the power is too high.
     const auto solved = [&](std::size_t terms) {
@@ -451,6 +498,11 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     if (is("inverse_transposed"))
       for (std::size_t i = 0; i < n; ++i)
         for (std::size_t j = 0; j < i; ++j) std::swap(A[i][j], A[j][i]);
+    for (std::size_t i = 48; i < n; ++i)
+      for (std::size_t j = 16; j < 32; ++j) {
+        if (is("inverse_block_lost")) A[i][j] = 0;
+        if (is("inverse_block_negated")) A[i][j] = -A[i][j];
+      }
     for (std::size_t i = 15; is("last_rows_unsolved") && i < n; i += 16)
       for (std::size_t j = i - 15; j < i; ++j) A[i][j] = -L[i][j];
     const Rows one = solved(1);
@@ -462,7 +514,8 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           for (std::size_t x = 0; x < d.K; ++x)
             if (!prediction_lost[x / 32])
               v_new[i][v] -= (is("w_unsolved") ? one : A)[i][j] * (is("w_without_beta") ? 1 : beta(j)) *
-                             k(j, x) * (w_undecayed[x / 32] ? 1 : across(G[j][x])) *
+                             (is("w_with_beta_twice") ? beta(j) : 1) * k(j, x) *
+                             (w_undecayed[x / 32] ? 1 : across(G[j][x])) *
                              S[is("prediction_of_first_tile") ? x % 32 : x][v];
         }
         if (is("prediction_negated")) v_new[i][v] = -v_new[i][v];
@@ -481,7 +534,10 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
                                                    : 1) *
                            (is("writes_unerased") ? u : v_new)[i][v];
       }
-    const Rows& h = is("state_of_before") ? last : is("state_of_after") ? after : S;
+    const Rows& h = is("state_of_before")   ? last
+                    : is("state_of_after")  ? after
+                    : is("state_of_stream") ? entered[s.begin / 64 + (at - s.begin) / 64]
+                                            : S;
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t v = 0; v < d.V; ++v) {
         double o = 0;
@@ -489,7 +545,7 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           double D = query_undecayed[x / 32] ? 1 : across(G[i][x]);
           if (is("query_exclusive")) D = i > 0 ? across(G[i - 1][x]) : 1;
           if (is("query_behind")) D *= across(Gn[x]);
-          if (!query_lost[x / 32] && !(is("first_chunk_alone") && at == 0))
+          if (!query_lost[x / 32] && !(is("first_chunk_alone") && at == s.begin))
             o += (is("state_unscaled")       ? 1
                   : is("state_scaled_twice") ? scale * scale
                                              : scale) *
@@ -501,8 +557,9 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
         answer.o.set((at + i) * d.V + v, o);
       }
     last = S, S = after;
+    for (std::size_t i = 0; i < d.K * d.V; ++i)
+      answer.final_state.set(s.index * d.K * d.V + i, S[i / d.V][i % d.V]);
   }
-  for (std::size_t i = 0; i < d.K * d.V; ++i) answer.final_state.set(i, S[i / d.V][i % d.V]);
   return answer;
 }
 
@@ -532,17 +589,33 @@ Case case_for(const std::string& name) {
   const auto one_of = [&](std::initializer_list<const char*> list) {
     return std::any_of(list.begin(), list.end(), [&](const char* item) { return name == item; });
   };
-  if (one_of({"gate_raw", "gate_clamped_softplus", "gate_softplus", "A_log_missing", "dt_bias_missing",
-              "A_log_not_raised", "dt_bias_by_channel", "A_log_twice", "parameters_in_bf16",
-              "dt_bias_of_first_head", "A_log_negated", "A_log_exp2", "A_log_of_query_head",
-              "dt_bias_doubled", "dt_bias_negated", "dt_bias_of_first_tile", "dt_bias_outside",
-              "lower_bound_of_usual"}))
+  if (one_of({"gate_raw",
+              "gate_clamped_softplus",
+              "gate_softplus",
+              "A_log_missing",
+              "dt_bias_missing",
+              "A_log_not_raised",
+              "dt_bias_by_channel",
+              "A_log_twice",
+              "parameters_in_bf16",
+              "dt_bias_of_first_head",
+              "A_log_negated",
+              "A_log_exp2",
+              "A_log_of_query_head",
+              "dt_bias_doubled",
+              "dt_bias_negated",
+              "dt_bias_of_first_tile",
+              "dt_bias_outside",
+              "lower_bound_of_usual",
+              "A_log_outside",
+              "gate_argument_negated"}))
     c.gate = Gate::lower_bound;
-  if (name == "gate_lower_bound" || name == "softplus_threshold") c.gate = Gate::softplus;
+  if (one_of({"gate_lower_bound", "softplus_threshold", "A_log_inside", "dt_bias_beside"}))
+    c.gate = Gate::softplus;
   c.sigmoid = one_of({"beta_raw", "beta_not_doubled", "beta_sigmoid_twice"});
   c.doubled = name == "beta_not_doubled";
-  const bool of_norm = one_of(
-      {"l2norm_missing", "query_not_normalised", "key_not_normalised", "norm_of_mean", "norm_of_heads"});
+  const bool of_norm = one_of({"l2norm_missing", "query_not_normalised", "key_not_normalised", "norm_of_mean",
+                               "norm_of_heads", "norm_squared", "norm_of_first_tile"});
   c.l2norm = of_norm;
   if (one_of({"heads_interleaved", "key_interleaved", "gate_of_query_head", "beta_of_query_head",
               "A_log_of_query_head", "initial_state_of_query_head", "initial_state_interleaved",
@@ -554,14 +627,15 @@ Case case_for(const std::string& name) {
   if (name.find("_of_other_head") != std::string::npos || name == "query_head_of_other") c.H = c.HV = 3;
   c.small_keys = c.l2norm = c.l2norm || name.starts_with("epsilon_");
   if (of_norm) c.small_keys = false;
-  c.slow =
-      one_of({"tail_decay_stale", "tail_end_lost", "stale_rows", "final_state_unwritten", "tail_lost"}) ||
-      name.find("_state") != std::string::npos || name.starts_with("w_") || name.starts_with("chunk_") ||
-      name.starts_with("inverse_");
+  c.slow = one_of({"state_lost_in_chunks", "tail_decay_stale", "tail_end_lost", "stale_rows",
+                   "final_state_unwritten", "tail_lost"}) ||
+           name.find("_state") != std::string::npos || name.starts_with("w_") || name.starts_with("chunk_") ||
+           name.starts_with("inverse_") || name.starts_with("part_") || name.starts_with("resumed_");
   if (name == "carried_state_transposed") c.K = c.V = 32;
-  if (one_of({"sequence_goes_on", "gate_sums_of_stream", "initial_state_by_head"}))
+  if (one_of({"sequence_goes_on", "gate_sums_of_stream", "initial_state_by_head", "state_of_stream"}))
     c.cu_seqlens = {0, 60, 130};
-  if (one_of({"initial_state_of_first", "initial_state_of_before"})) c.cu_seqlens = {0, 40, 60, 130};
+  if (one_of({"initial_state_of_first", "initial_state_of_before", "initial_state_of_next"}))
+    c.cu_seqlens = {0, 40, 60, 130};
   return c;
 }
 
@@ -609,7 +683,8 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
       const bool is_second =
           !problem.cu_seqlens.empty() ||
           (problem.dimensions().HV > 1 && name != "heads_interleaved" && name != "key_interleaved");
-      const hypotheses::FailurePlace place{problem.sequences().size() - 1, problem.dimensions().HV - 1};
+      const std::size_t behind = name == "initial_state_of_next" ? 2 : 1;  // the last has none
+      const hypotheses::FailurePlace place{problem.sequences().size() - behind, problem.dimensions().HV - 1};
       const hypotheses::Naming finding =
           probed(problem, answer, is_second ? place : hypotheses::FailurePlace{});
       INFO(name << ' ' << numeric::name_of(dtype)
@@ -625,10 +700,14 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
       CHECK(finding.causes[0].explained > 0.99);
       if (fault.at == hypotheses::Fault::At::token || fault.at == hypotheses::Fault::At::start)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(t=64)"));
+      if (fault.at == hypotheses::Fault::At::part)
+        CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(parts of 64)"));
       if (fault.at == hypotheses::Fault::At::block)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(block 2,0: L(2,1) A(1,0))"));
       if (fault.at == hypotheses::Fault::At::scores)
-        CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(rows 32.., columns 16.., 16 each)"));
+        CHECK_THAT(finding.causes[0].meaning,
+                   ContainsSubstring(name.starts_with("inverse") ? "(rows 48.., columns 16.., 16 each)"
+                                                                 : "(rows 32.., columns 16.., 16 each)"));
       if (fault.at == hypotheses::Fault::At::row)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring(": the same one of the first chunk"));
       if (fault.at == hypotheses::Fault::At::factor)

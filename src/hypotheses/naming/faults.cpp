@@ -1,6 +1,9 @@
 #include "hypotheses/naming/faults.hpp"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <span>
 
 #include "hypotheses/naming/conditions.hpp"
 #include "numeric/elementary.hpp"
@@ -15,8 +18,6 @@ using At = Fault::At;
 using Reading = Interpretation;
 
 constexpr double log2_of_e = 1.4426950408889634;
-/// The bound that kernels use where nobody says another.
-constexpr double usual_lower_bound = -5;
 
 double power_of_two(double x) { return numeric::exp2(x); }
 
@@ -29,7 +30,10 @@ bool has_chunk_form(const Problem& p) {
 bool has_channels(const Problem& p) { return p.dimensions().K > 16; }
 bool has_decays_of_channels(const Problem& p) { return has_channels(p) && p.dimensions().decays() > 1; }
 bool has_interleaved_heads(const Problem& p) { return p.dimensions().H > 1 && has_groups(p); }
-bool has_bounded_bias(const Problem& p) { return has_lower_bound(p) && p.dt_bias && p.A_log; }
+bool has_bounded_A_log(const Problem& p) { return has_lower_bound(p) && p.A_log; }
+bool has_bounded_bias(const Problem& p) { return has_bounded_A_log(p) && p.dt_bias; }
+bool has_softplus_of_A_log(const Problem& p) { return has_softplus(p) && p.A_log; }
+bool has_softplus_of_bias(const Problem& p) { return has_softplus_of_A_log(p) && p.dt_bias; }
 bool has_amplitudes_of_groups(const Problem& p) { return has_A_log(p) && has_groups(p); }
 bool has_unusual_bound(const Problem& p) {
   return has_lower_bound(p) && p.options.lower_bound.value_or(usual_lower_bound) != usual_lower_bound;
@@ -39,6 +43,8 @@ bool has_initial_state_of_groups(const Problem& p) { return has_initial_state(p)
 bool scale_is_not(const Problem& p, double scale) { return std::fabs(p.scale() - scale) > 1e-12 * scale; }
 bool is_scaled(const Problem& p) { return scale_is_not(p, 1); }
 bool has_scaled_initial_state(const Problem& p) { return has_initial_state(p) && is_scaled(p); }
+using KeyRow = std::span<const double>;
+double width_of(KeyRow row) { return static_cast<double>(row.size()); }
 double inverse_root(std::size_t size) { return 1 / std::sqrt(static_cast<double>(size)); }
 
 /// One thing is read otherwise; by a kernel in chunks of `rows`; at a token.
@@ -57,6 +63,27 @@ void every_chunk_state(Reading& reading, std::size_t rows) {
 template <auto field>
 void at_token(Reading& reading, std::size_t token) {
   reading.*field = token;
+}
+
+/// A gate is made of something else, or otherwise; where another rule is set already, after it.
+template <Reading::GateRule rule>
+void of_gate(Reading& reading, std::size_t) {
+  reading.gate_rules[reading.gate_rules[0] != nullptr ? 1 : 0] = rule;
+}
+template <Reading::GateRule rule>
+constexpr Fault of_gate_rule(std::string_view name, std::string_view meaning, bool (*applies)(const Problem&),
+                             bool is_variation = false) {
+  return {name, meaning, applies, of_gate<rule>, At::everywhere, is_variation};
+}
+template <double (*length)(std::span<const double>)>
+constexpr Fault of_norm(std::string_view name, std::string_view meaning, bool is_variation = false) {
+  return {name, meaning, has_norm, set<&Reading::length, length>, At::everywhere, is_variation};
+}
+template <Joint joint>
+constexpr Fault of_joint(std::string_view name, std::string_view meaning) {
+  return {name,     meaning,
+          always,   [](Reading& reading, std::size_t part) { reading.joint = joint, reading.part = part; },
+          At::part, true};
 }
 
 template <auto field>
@@ -144,35 +171,45 @@ constexpr Fault list[] = {
      [](const Problem& p) { return p.dimensions().decays() > 1; }, set<&Reading::gate_mean>},
     {"gate_raw", "g is used as the log decay, without the gate function", has_gate,
      [](Reading& r, std::size_t) { r.options.gate = Gate::none; }},
-    {"gate_clamped_softplus",
-     "the gate is clamp(-exp(A_log) softplus(x), min=lower_bound), not lower_bound sigmoid", has_lower_bound,
-     set<&Reading::clamped_softplus>},
-    {"gate_softplus", "the gate is -exp(A_log) softplus(x), not lower_bound sigmoid", has_lower_bound,
-     [](Reading& r, std::size_t) { r.options.gate = Gate::softplus; }},
-    {"gate_lower_bound",
-     "the gate is lower_bound sigmoid(exp(A_log) x) (bound -5 unless the file has one), not softplus",
-     has_softplus,
-     [](Reading& r, std::size_t) {
-       r.options.gate = Gate::lower_bound;
-       r.options.lower_bound = r.options.lower_bound.value_or(usual_lower_bound);
-     }},
-    {"A_log_missing", "A_log is not used", has_A_log, set<&Reading::A_log, false>},
-    {"A_log_not_raised", "A_log itself is used, without its exponential", has_A_log,
-     set<&Reading::A_log_raised, false>},
-    {"A_log_twice", "A_log is -exp(A_log) already: exp(-exp(A_log)) is used", has_A_log,
-     set<&Reading::A_log_twice>},
-    {"A_log_negated", "exp(-A_log) is used: A_log has the other sign", has_A_log,
-     set<&Reading::A_log_factor, -1>},
-    {"A_log_exp2", "A_log is raised with exp2, not exp", has_A_log,
-     [](Reading& r, std::size_t) { r.A_log_factor = 1 / log2_of_e; }},
+    of_gate_rule<[](GateInput& in) {
+      in.function = [](const GateInput& of) { return std::max(of.bound, softplus_gate(of)); };
+    }>("gate_clamped_softplus",
+       "the gate is clamp(-exp(A_log) softplus(x), min=lower_bound), not lower_bound sigmoid", has_lower_bound),
+    of_gate_rule<[](GateInput& in) { in.function = &softplus_gate; }>(
+        "gate_softplus", "the gate is -exp(A_log) softplus(x), not lower_bound sigmoid", has_lower_bound),
+    of_gate_rule<[](GateInput& in) { in.function = &bounded_gate; }>(
+        "gate_lower_bound",
+        "the gate is lower_bound sigmoid(exp(A_log) x) (bound -5 unless the file has one), not softplus",
+        has_softplus),
+    of_gate_rule<[](GateInput& in) { in.A = 1; }>("A_log_missing", "A_log is not used", has_A_log),
+    of_gate_rule<[](GateInput& in) { in.A = in.A_log; }>(
+        "A_log_not_raised", "A_log itself is used, without its exponential", has_A_log),
+    of_gate_rule<[](GateInput& in) { in.A = numeric::exp(-in.A); }>(
+        "A_log_twice", "A_log is -exp(A_log) already: exp(-exp(A_log)) is used", has_A_log),
+    of_gate_rule<[](GateInput& in) { in.A = 1 / in.A; }>(
+        "A_log_negated", "exp(-A_log) is used: A_log has the other sign", has_A_log),
+    of_gate_rule<[](GateInput& in) { in.A = numeric::exp2(in.A_log); }>(
+        "A_log_exp2", "A_log is raised with exp2, not exp", has_A_log),
+    of_gate_rule<[](GateInput& in) {
+      in.function = [](const GateInput& of) { return of.A * of.bound * sigmoid(of.g + of.bias); };
+    }>("A_log_outside", "the gate is exp(A_log) lower_bound sigmoid(x)", has_bounded_A_log, true),
+    of_gate_rule<[](GateInput& in) {
+      in.function = [](const GateInput& of) { return -softplus(of.A * (of.g + of.bias)); };
+    }>("A_log_inside", "the gate is -softplus(exp(A_log) x)", has_softplus_of_A_log, true),
+    of_gate_rule<[](GateInput& in) { in.g = -in.g, in.bias = -in.bias; }>(
+        "gate_argument_negated", "the gate function takes -x, not x", has_gate, true),
     {"A_log_of_query_head", "value head h has the A_log of head h / (HV / H)", has_amplitudes_of_groups,
      set<&Reading::A_log_of_query_head>},
     {"lower_bound_of_usual", "lower_bound is -5, whatever the call says", has_unusual_bound,
      [](Reading& r, std::size_t) { r.options.lower_bound = usual_lower_bound; }},
-    {"parameters_in_bf16", "A_log and dt_bias are rounded to bf16", has_gate,
-     set<&Reading::round_parameters, &to_bf16>},
-    {"softplus_threshold", "softplus is linear from 1 on, not from 20", has_softplus,
-     set<&Reading::softplus_linear_from, 1>},
+    of_gate_rule<[](GateInput& in) { in.A = numeric::exp(to_bf16(in.A_log)), in.bias = to_bf16(in.bias); }>(
+        "parameters_in_bf16", "A_log and dt_bias are rounded to bf16", has_gate),
+    of_gate_rule<[](GateInput& in) {
+      in.function = [](const GateInput& of) {
+        const double x = of.g + of.bias;
+        return 1 < x ? -of.A * x : softplus_gate(of);
+      };
+    }>("softplus_threshold", "softplus is linear from 1 on, not from 20", has_softplus),
     {"dt_bias_of_first_head", "all heads have the dt_bias of head 0",
      [](const Problem& p) { return p.dt_bias.has_value() && has_heads(p); },
      set<&Reading::bias_of_first_head>},
@@ -188,12 +225,14 @@ constexpr Fault list[] = {
        return has_gate(p) && p.dt_bias && p.dimensions().HV > 1 && p.dimensions().decays() > 1;
      },
      set<&Reading::bias_by_channel>},
-    {"dt_bias_missing", "dt_bias is not added",
-     [](const Problem& p) { return has_gate(p) && p.dt_bias.has_value(); }, set<&Reading::dt_bias, false>},
-    {"dt_bias_doubled", "dt_bias is added twice", has_bias, set<&Reading::bias_factor, 2>},
-    {"dt_bias_negated", "dt_bias is subtracted", has_bias, set<&Reading::bias_factor, -1>},
-    {"dt_bias_outside", "the gate is lower_bound sigmoid(exp(A_log) x + dt_bias)", has_bounded_bias,
-     set<&Reading::bias_outside>},
+    of_gate_rule<[](GateInput& in) { in.bias = 0; }>("dt_bias_missing", "dt_bias is not added", has_bias),
+    of_gate_rule<[](GateInput& in) { in.bias *= 2; }>("dt_bias_doubled", "dt_bias is added twice", has_bias),
+    of_gate_rule<[](GateInput& in) { in.bias = -in.bias; }>("dt_bias_negated", "dt_bias is subtracted", has_bias),
+    of_gate_rule<[](GateInput& in) { in.bias /= in.A; }>(
+        "dt_bias_outside", "the gate is lower_bound sigmoid(exp(A_log) g + dt_bias)", has_bounded_bias),
+    of_gate_rule<[](GateInput& in) {
+      in.function = [](const GateInput& of) { return -softplus(of.A * of.g + of.bias); };
+    }>("dt_bias_beside", "the gate is -softplus(exp(A_log) g + dt_bias)", has_softplus_of_bias, true),
     of_rows<&RowsOf::gate>("gate_of_other_row", "a token has the gates of another row"),
     of_rows<&RowsOf::beta>("beta_of_other_row", "a token has the beta of another row", has_beta),
     of_channels<&ChannelShifts::bias_of_first_tile>(
@@ -259,17 +298,26 @@ constexpr Fault list[] = {
      [](Reading& r, std::size_t) { r.options.qk_l2norm = true; }},
     {"query_not_normalised", "q is not L2-normalised", has_norm, set<&Reading::normalises_query, false>},
     {"key_not_normalised", "k is not L2-normalised", has_norm, set<&Reading::normalises_key, false>},
-    {"norm_of_mean", "q and k are divided by the root of the mean of their squares, not of the sum", has_norm,
-     set<&Reading::norm_of_mean>},
+    of_norm<[](KeyRow row) { return std::sqrt(squares(row) / width_of(row) + norm_epsilon); }>(
+        "norm_of_mean", "q and k are divided by the root of the mean of their squares, not of the sum"),
+    of_norm<[](KeyRow row) { return squares(row) + norm_epsilon; }>(
+        "norm_squared", "q and k are divided by the sum of their squares, without its root", true),
+    of_norm<[](KeyRow row) {
+      return l2norm(row.first(std::bit_floor(std::max<std::size_t>(row.size(), 2) - 1)));
+    }>("norm_of_first_tile", "the norm is that of the first tile of channels alone", true),
     {"norm_of_heads", "q and k are normalised over all heads together",
      [](const Problem& p) { return has_norm(p) && p.dimensions().H > 1; }, set<&Reading::norm_of_heads>},
-    {"epsilon_missing", "the norm has no epsilon", has_norm, set<&Reading::epsilon, Epsilon::missing>},
-    {"epsilon_outside", "epsilon is added to the norm, outside the root", has_norm,
-     set<&Reading::epsilon, Epsilon::outside>},
-    {"epsilon_as_least", "epsilon is the least that the norm may be", has_norm,
-     set<&Reading::epsilon, Epsilon::least>},
-    {"epsilon_of_mean", "epsilon is added to the mean of the squares, not to their sum", has_norm,
-     set<&Reading::epsilon, Epsilon::of_mean>},
+    of_norm<[](KeyRow row) { return std::sqrt(squares(row)); }>("epsilon_missing", "the norm has no epsilon"),
+    of_norm<[](KeyRow row) { return std::sqrt(squares(row)) + norm_epsilon; }>(
+        "epsilon_outside", "epsilon is added to the norm, outside the root"),
+    of_norm<[](KeyRow row) { return std::max(std::sqrt(squares(row)), norm_epsilon); }>(
+        "epsilon_as_least", "epsilon is the least that the norm may be"),
+    of_norm<[](KeyRow row) { return std::sqrt(squares(row) + width_of(row) * norm_epsilon); }>(
+        "epsilon_of_mean", "epsilon is added to the mean of the squares, not to their sum"),
+    of_norm<[](KeyRow row) { return std::sqrt(squares(row) + 1e-5); }>("epsilon_1e-5", "epsilon is 1e-5, not 1e-6",
+                                                                    true),
+    of_norm<[](KeyRow row) { return std::sqrt(squares(row) + 1e-3); }>("epsilon_1e-3", "epsilon is 1e-3, not 1e-6",
+                                                                    true),
     {"query_key_swapped", "q and k are swapped", always, set<&Reading::query_key_swapped>},
     of_rows<&RowsOf::query>("query_of_other_row", "a token reads q of another row"),
     of_rows<&RowsOf::key>("key_of_other_row", "a token reads k of another row"),
@@ -345,6 +393,8 @@ constexpr Fault list[] = {
      set<&Reading::final_scaled>, At::everywhere, true},
     {"initial_state_of_before", "every sequence starts from the initial state of the one before",
      has_initial_states, set<&Reading::initial_state_of_before>, At::everywhere, true},
+    {"initial_state_of_next", "every sequence starts from the initial state of the one behind",
+     has_initial_states, set<&Reading::initial_state_of_next>, At::everywhere, true},
     {"initial_state_by_head", "the initial states are read as [HV][N], not [N][HV]",
      [](const Problem& p) { return has_initial_states(p) && has_heads(p); },
      set<&Reading::initial_state_by_head>},
@@ -352,6 +402,16 @@ constexpr Fault list[] = {
      in_chunks<&Reading::loses_states>, At::chunk},
     {"state_lost", "the state before a token is lost: what follows starts from zeros", always,
      at_token<&Reading::lost_state>, At::start},
+    of_joint<Joint::undecayed>("part_undecayed",
+                               "the state before a part of the sequence, and what the part makes of zeros, are "
+                               "added as they are"),
+    of_joint<Joint::unerased>("part_unerased",
+                              "the state before a part of the sequence decays over it, and nothing of it is "
+                              "erased"),
+    of_joint<Joint::chunk_twice>("resumed_chunk_twice",
+                                 "where a sequence goes on, the chunk before is applied once more"),
+    of_joint<Joint::decay_twice>("resumed_decay_twice",
+                                 "where a sequence goes on, the decays of the chunk before are applied once more"),
     {"state_in_bf16", "the state is rounded to bf16 at every token", always,
      set<&Reading::round_state, &to_bf16>},
     {"state_in_fp16", "the state is rounded to fp16 at every token", always,
@@ -407,6 +467,7 @@ constexpr Fault list[] = {
                                                   false),
     of_term<ChunkTerm::L, TermFault::undecayed>("L_undecayed", "L lacks the decays between its rows", false),
     of_term<ChunkTerm::L, TermFault::unweighted>("L_without_beta", "L lacks beta"),
+    of_term<ChunkTerm::L, TermFault::weighted>("L_with_beta_twice", "L has beta twice"),
     of_term<ChunkTerm::L, TermFault::negated>("L_negated", "L has the other sign"),
     of_chunk_form<ChunkFault::column_beta>("column_beta", "L has the beta of its column, not of its row"),
     of_chunk_form<ChunkFault::inverse_missing>("inverse_missing", "L is not inverted: A = I"),
@@ -426,6 +487,7 @@ constexpr Fault list[] = {
     of_chunk_form<ChunkFault::w_unsolved>("w_unsolved", "w is beta k exp(G), without A", true),
     of_term<ChunkTerm::w, TermFault::undecayed>("w_undecayed", "w lacks exp(G): A beta k", false),
     of_term<ChunkTerm::w, TermFault::unweighted>("w_without_beta", "w lacks beta: A k exp(G)", false),
+    of_term<ChunkTerm::w, TermFault::weighted>("w_with_beta_twice", "w has beta twice"),
     of_term<ChunkTerm::prediction, TermFault::lost>("prediction_lost", "v_new is u: w h is missing"),
     of_term<ChunkTerm::prediction, TermFault::negated>("prediction_negated", "v_new is u + w h"),
     of_term<ChunkTerm::writes, TermFault::weighted>("writes_with_beta",
@@ -464,6 +526,10 @@ constexpr Fault list[] = {
     of_chunk_form<ChunkFault::state_of_before>("state_of_before",
                                                "o reads the state that entered the chunk before"),
     of_chunk_form<ChunkFault::state_of_after>("state_of_after", "o reads the state that leaves its chunk"),
+    {"state_of_stream",
+     "o reads the state of another chunk: the one of its number where chunks of the packed row are counted",
+     [](const Problem& p) { return has_chunk_form(p) && has_sequences(p); },
+     in_chunks<&Reading::chunk_fault, ChunkFault::state_of_stream>, At::chunk, true},
     of_term_in_part<ChunkTerm::L, TermFault::lost>("L_lost", "L is summed without its part"),
     of_term_in_part<ChunkTerm::L, TermFault::undecayed>("L_undecayed", "L lacks its decays"),
     of_term_in_part<ChunkTerm::Aqk, TermFault::lost>("scores_lost", "Aqk is summed without its part"),
@@ -483,6 +549,8 @@ constexpr Fault list[] = {
         "carry_of_first_tile", "from chunk to chunk the second tile of channels decays as the first"),
     of_block<ChunkFault::scores_block_lost>("scores_block_lost", "a block of Aqk is zero"),
     of_block<ChunkFault::L_block_lost>("L_block_lost", "a block of L is zero"),
+    of_block<ChunkFault::inverse_block_lost>("inverse_block_lost", "a block of A is zero"),
+    of_block<ChunkFault::inverse_block_negated>("inverse_block_negated", "a block of A has the other sign"),
     {"inverse_product", "a block of 16 of the inverse lacks one product of its sum", has_chunk_form,
      [](Reading& r, std::size_t which) {
        r.chunk_fault = ChunkFault::inverse_product, r.block = which;
@@ -523,6 +591,7 @@ std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_ro
   switch (fault.at) {
     case At::token:
     case At::start:
+    case At::part:
       return token;
     case At::block:
     case At::scores:

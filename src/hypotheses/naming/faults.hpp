@@ -17,6 +17,7 @@ struct Fault {
     token,   ///< one that shows at once, or somewhat later
     start,   ///< of a part that a sequence is computed in: the first token that deviates
     chunk,   ///< rows of the kernel's chunks
+    part,    ///< tokens of the parts that a sequence is computed in
     block,   ///< which of inverse_products
     head,    ///< how many heads further the other one is
     row,     ///< which RowOf

@@ -16,8 +16,6 @@ using kda::Dimensions;
 using kda::Gate;
 using kda::Problem;
 
-constexpr double norm_epsilon = 1e-6;
-
 /// The inputs of one head as the kernel takes them, token by token.
 class HeadInputs {
  public:
@@ -29,12 +27,10 @@ class HeadInputs {
         columns_(excerpt.columns),
         known_(excerpt.gates),
         head_(excerpt.head) {
-    if (!problem.A_log || !reading.A_log) return;
-    std::size_t of = gate_head();
-    if (reading.A_log_of_query_head) of = head_ / problem.heads_per_group();
-    amplitude_ = reading.A_log_factor * reading.round_parameters(problem.A_log->value(of));
-    if (reading.A_log_twice) amplitude_ = -numeric::exp(amplitude_);
-    if (reading.A_log_raised) amplitude_ = numeric::exp(amplitude_);
+    if (!problem.A_log) return;
+    A_log_ =
+        problem.A_log->value(reading.A_log_of_query_head ? head_ / problem.heads_per_group() : gate_head());
+    A_ = numeric::exp(A_log_);
   }
 
   /// q (with the scale) and k of token t: [K].
@@ -76,11 +72,11 @@ class HeadInputs {
   }
 
   KnownGates known(std::size_t begin, std::size_t end) const {
-    KnownGates known{begin, amplitude_, {}, {}};
+    KnownGates known{begin, {}, {}};
     for (std::size_t t = begin; t < end; ++t)
       for (std::size_t k = 0; k < d_.K; ++k) {
-        known.arguments.push_back(argument(t, k, head_));
-        known.values.push_back(gate(known.arguments.back()));
+        const GateInput in = gate_input(t, k, head_);
+        known.inputs.push_back(in), known.values.push_back(in.function(in));
       }
     return known;
   }
@@ -130,36 +126,17 @@ class HeadInputs {
     if (reading_.first_query_head) head = 0;
     const std::size_t at = row_of(is_key ? reading_.rows.key : reading_.rows.query, t),
                       first = (at * d_.H + head) * d_.K;
-    double squares = 0;
-    for (std::size_t k = 0; k < d_.K; ++k) {
+    for (std::size_t k = 0; k < d_.K; ++k)
       row[k] = tensor.value(first + (of_first_tile ? in_first_tile(k) : k));
-      squares += row[k] * row[k];
-    }
     if (!reading_.options.qk_l2norm || !normalises) return;
+    std::vector<double> whole = row;
     if (reading_.norm_of_heads) {
-      squares = 0;
-      const std::size_t whole = (sequence_.batch * d_.T + t) * d_.H * d_.K;
-      for (std::size_t k = 0; k < d_.H * d_.K; ++k)
-        squares += tensor.value(whole + k) * tensor.value(whole + k);
+      whole.resize(d_.H * d_.K);
+      for (std::size_t k = 0; k < whole.size(); ++k)
+        whole[k] = tensor.value((sequence_.batch * d_.T + t) * whole.size() + k);
     }
-    if (reading_.norm_of_mean) squares /= static_cast<double>(d_.K);
-    const double length = length_of(squares);
+    const double length = reading_.length(whole);
     for (double& x : row) x /= length;
-  }
-
-  double length_of(double squares) const {
-    switch (reading_.epsilon) {
-      case Epsilon::missing:
-        return std::sqrt(squares);
-      case Epsilon::outside:
-        return std::sqrt(squares) + norm_epsilon;
-      case Epsilon::least:
-        return std::max(std::sqrt(squares), norm_epsilon);
-      case Epsilon::of_mean:
-        return std::sqrt(squares + static_cast<double>(d_.K) * norm_epsilon);
-      default:
-        return std::sqrt(squares + norm_epsilon);
-    }
   }
 
   /// The difference of sums that start anew at multiples of a chunk of the row, in chunks of the sequence.
@@ -176,43 +153,36 @@ class HeadInputs {
   double log_decay(std::size_t t, std::size_t k) const {
     std::size_t head = gate_head();
     if (reading_.gate_of_query_head) head = head_ / problem_.heads_per_group();
-    const double x = argument(t, k, head);
-    if (reading_.options.gate == Gate::none) return x;
-    const double* const known = known_value(t, k, x);
-    return known != nullptr ? *known : gate(x);
+    GateInput in = gate_input(t, k, head);
+    for (const Interpretation::GateRule rule : reading_.gate_rules)
+      if (rule != nullptr) rule(in);
+    const double* const known = known_value(t, k, in);
+    return known != nullptr ? *known : in.function(in);
   }
-  /// Of the gate function.
-  double argument(std::size_t t, std::size_t k, std::size_t head) const {
+  GateInput gate_input(std::size_t t, std::size_t k, std::size_t head) const {
     std::size_t channel = reading_.shifted.gate_of_first_tile ? in_first_tile(k) : k;
     if (reading_.shifted.gate_of_next) channel = (k + 1) % d_.K;
     const double x = problem_.g.value((row_of(reading_.rows.gate, t) * d_.HV + head) * d_.decays() +
                                       channel % d_.decays());
-    if (reading_.options.gate == Gate::none) return x;
+    if (reading_.options.gate == Gate::none) return {x, 0, 0, 1, 0, [](const GateInput& in) { return in.g; }};
     const std::size_t of = reading_.bias_of_first_head ? 0 : head;
     if (reading_.shifted.bias_of_first_tile) k = in_first_tile(k);
     double bias = 0;
-    if (problem_.dt_bias && reading_.dt_bias)
-      bias = reading_.bias_factor * reading_.round_parameters(problem_.dt_bias->value(
-                                        reading_.bias_by_channel ? k % d_.decays() * d_.HV + head
-                                                                 : of * d_.decays() + k % d_.decays()));
-    return x + (reading_.bias_outside ? bias / amplitude_ : bias);
+    if (problem_.dt_bias)
+      bias = problem_.dt_bias->value(reading_.bias_by_channel ? k % d_.decays() * d_.HV + head
+                                                              : of * d_.decays() + k % d_.decays());
+    return {x,
+            bias,
+            A_log_,
+            A_,
+            reading_.options.lower_bound.value_or(usual_lower_bound),
+            reading_.options.gate == Gate::softplus ? &softplus_gate : &bounded_gate};
   }
-  /// That of the same argument.
-  const double* known_value(std::size_t t, std::size_t k, double x) const {
-    if (known_ == nullptr || t < known_->begin || amplitude_ != known_->amplitude) return nullptr;
-    if (reading_.clamped_softplus || reading_.options.gate != problem_.options.gate ||
-        reading_.options.lower_bound != problem_.options.lower_bound ||
-        reading_.softplus_linear_from != HUGE_VAL)
-      return nullptr;
+  /// That of the same input.
+  const double* known_value(std::size_t t, std::size_t k, const GateInput& in) const {
+    if (known_ == nullptr || t < known_->begin) return nullptr;
     const std::size_t at = (t - known_->begin) * d_.K + k;
-    return at < known_->values.size() && known_->arguments[at] == x ? &known_->values[at] : nullptr;
-  }
-  double gate(double x) const {
-    const double bound = reading_.options.lower_bound.value_or(0);
-    if (reading_.clamped_softplus) return std::max(bound, -amplitude_ * softplus(x));
-    if (reading_.options.gate == Gate::softplus)
-      return -amplitude_ * (x > reading_.softplus_linear_from ? x : softplus(x));
-    return bound * sigmoid(amplitude_ * x);
+    return at < known_->values.size() && known_->inputs[at] == in ? &known_->values[at] : nullptr;
   }
 
   const Problem& problem_;
@@ -222,7 +192,7 @@ class HeadInputs {
   const std::vector<std::size_t>& columns_;
   const KnownGates* const known_;
   const std::size_t head_;
-  double amplitude_ = 1;
+  double A_log_ = 0, A_ = 1;
 };
 
 std::vector<double> initial_state(const Problem& problem, const Interpretation& reading,
@@ -236,6 +206,7 @@ std::vector<double> initial_state(const Problem& problem, const Interpretation& 
     const bool v_first = problem.options.state_v_first != reading.initial_state_transposed;
     std::size_t own = reading.initial_state_of_first ? 0 : sequence.index;
     if (reading.initial_state_of_before && own > 0) --own;
+    if (reading.initial_state_of_next && own + 1 < d.N) ++own;
     if (reading.initial_head != nullptr) head = reading.initial_head(head, d.HV, problem.heads_per_group());
     const std::size_t row = reading.initial_state_by_head ? head * d.N + own : own * d.HV + head;
     const double factor = reading.initial_scaled ? *reading.options.scale : 1;
@@ -268,7 +239,8 @@ std::vector<double> state_before(const Problem& problem, const Interpretation& r
 class Recurrence {
  public:
   Recurrence(const Problem& problem, const Interpretation& reading, const Excerpt& excerpt)
-      : reading_(reading),
+      : problem_(problem),
+        reading_(reading),
         excerpt_(excerpt),
         inputs_(problem, reading, excerpt),
         K_(problem.dimensions().K),
@@ -287,6 +259,7 @@ class Recurrence {
         sums_(K_, 0.0),
         last_sums_(K_, 0.0),
         last_key_(K_, 0.0),
+        part_start_(reading.joint != Joint::none ? state_ : std::vector<double>()),
         update_(V_, 0.0),
         last_update_(V_, 0.0),
         output_(V_, 0.0) {}
@@ -335,7 +308,7 @@ class Recurrence {
                      Matrix(tokens, V_),
                      Matrix(tokens, K_),
                      {},
-                     Matrix(K_, V_),
+                     {},
                      std::vector<double>(tokens),
                      scale};
     for (std::size_t i = 0; i < tokens; ++i) {
@@ -346,16 +319,47 @@ class Recurrence {
       for (std::size_t v = 0; v < V_; ++v) head.v(i, v) = inputs_.value(t, v);
       head.beta[i] = inputs_.beta(t, 0);
     }
-    for (std::size_t i = 0; i < state_.size(); ++i) head.state(i / V_, i % V_) = state_[i];
-    const plain::HeadAnswer found =
-        plain::chunk_answer(head, reading_.chunk, excerpt_.begin - excerpt_.sequence.begin, reading_);
+    head.state = matrix_of(state_);
+    const plain::HeadAnswer found = plain::chunk_answer(
+        head, reading_.chunk, excerpt_.begin - excerpt_.sequence.begin, reading_, states_of_stream());
     return {found.o.values(), found.state.values()};
+  }
+
+  plain::Matrix matrix_of(const std::vector<double>& state) const {
+    plain::Matrix matrix(K_, V_);
+    for (std::size_t i = 0; i < state.size(); ++i) matrix(i / V_, i % V_) = state[i];
+    return matrix;
+  }
+  /// What entered the chunks before the first one, as many as chunks of the packed row are fewer.
+  std::deque<plain::Matrix> states_of_stream() const {
+    std::deque<plain::Matrix> states;
+    const kda::Sequence& own = excerpt_.sequence;
+    if (reading_.chunk_fault != ChunkFault::state_of_stream) return states;
+    const Interpretation right(problem_);
+    const std::size_t first_of_row = own.begin / reading_.chunk;
+    for (const kda::Sequence& before : problem_.sequences()) {
+      if (before.batch != own.batch || before.index >= own.index || before.begin == before.end) continue;
+      std::vector<double> state = initial_state(
+          problem_, right, {before, before.begin, before.end, excerpt_.head, {}, excerpt_.columns});
+      for (std::size_t begin = before.begin; begin < before.end; begin += reading_.chunk) {
+        states.push_back(matrix_of(state));
+        const std::size_t end = std::min(before.end, begin + reading_.chunk);
+        state = answer_of(problem_, right,
+                          {before, begin, end, excerpt_.head, std::move(state), excerpt_.columns})
+                    .state;
+      }
+    }
+    states.erase(states.begin(),
+                 states.begin() + static_cast<std::ptrdiff_t>(std::min(first_of_row, states.size())));
+    return states;
   }
 
   /// S := decay S;  w = beta (v - S^T k);  S += k w^T;  o = S^T q
   void step(std::size_t t) {
     if ((t - excerpt_.sequence.begin) % reading_.chunk == 0) begin_chunk(t);
     if (reading_.lost_state == t) std::fill(state_.begin(), state_.end(), 0.0);
+    if (reading_.joint != Joint::none && t > excerpt_.begin && (t - excerpt_.begin) % reading_.part == 0)
+      join(t);
     inputs_.query(t, q_), inputs_.key(t, k_), inputs_.read(t, k_, read_key_), inputs_.gates(t, gates_);
     for (std::size_t i = 0; i < K_; ++i) {
       const bool is_hit = plain::is_among(reading_.channels, i, K_);
@@ -467,6 +471,31 @@ class Recurrence {
     for (std::size_t i = 0; i < K_; ++i) share += read_key_[i] * decay_[i] * last_key_[i];
     for (std::size_t v = 0; v < V_; ++v) update_[v] -= share * last_update_[v];
   }
+  /// At the end of a part of the sequence.
+  void join(std::size_t t) {
+    const auto from = [&](std::size_t begin, std::vector<double> start) {
+      return answer_of(problem_, Interpretation(problem_),
+                       {excerpt_.sequence, begin, t, excerpt_.head, std::move(start), excerpt_.columns})
+          .state;
+    };
+    const auto decayed = [&](std::size_t begin, std::vector<double> state) {
+      std::vector<double> sums(K_, 0.0);
+      for (std::size_t s = begin; s < t; ++s) {
+        inputs_.gates(s, gates_);
+        add(gates_, 1, sums);
+      }
+      for (std::size_t i = 0; i < state.size(); ++i) state[i] *= numeric::exp(sums[i / V_]);
+      return state;
+    };
+    const std::size_t part = t - reading_.part, chunk = t - std::min(reading_.part, reading_.chunk);
+    if (reading_.joint == Joint::chunk_twice) state_ = from(chunk, state_);
+    if (reading_.joint == Joint::decay_twice) state_ = decayed(chunk, state_);
+    if (reading_.joint == Joint::undecayed || reading_.joint == Joint::unerased) {
+      state_ = reading_.joint == Joint::unerased ? decayed(part, part_start_) : part_start_;
+      add(from(part, std::vector<double>(state_.size(), 0.0)), 1, state_);
+    }
+    part_start_ = state_;
+  }
   /// What the chunk started from is read in the other layout.
   void read_transposed() {
     for (std::size_t i = 0; i < K_; ++i) {
@@ -476,6 +505,7 @@ class Recurrence {
     }
   }
 
+  const Problem& problem_;
   const Interpretation& reading_;
   const Excerpt& excerpt_;
   const HeadInputs inputs_;
@@ -484,7 +514,7 @@ class Recurrence {
   std::vector<double> writes_, decayed_writes_, late_writes_, stale_;
   std::vector<double> q_, k_, read_key_, gates_, decay_;
   std::vector<double> sums_, last_sums_;  ///< of the log decays in a chunk; in the one before
-  std::vector<double> last_key_, update_, last_update_, output_;
+  std::vector<double> last_key_, part_start_, update_, last_update_, output_;
 };
 
 }  // namespace
@@ -504,6 +534,14 @@ double factor_of(TermFault fault, double scale) {
   }
 }
 
+double l2norm(std::span<const double> row) { return std::sqrt(squares(row) + norm_epsilon); }
+double squares(std::span<const double> row) {
+  double sum = 0;
+  for (const double x : row) sum += x * x;
+  return sum;
+}
+double softplus_gate(const GateInput& in) { return -in.A * softplus(in.g + in.bias); }
+double bounded_gate(const GateInput& in) { return in.bound * sigmoid(in.A * (in.g + in.bias)); }
 double unchanged(double x) { return x; }
 double sigmoid(double x) { return 1 / (1 + numeric::exp(-x)); }
 double softplus(double x) {

@@ -3,10 +3,12 @@
 // shares no code with the variants.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "kda/variants/variants.hpp"
@@ -23,9 +25,6 @@ enum class LastToken : unsigned char {
 
 /// Where beta is, in w = beta (v - p), p the prediction.
 enum class BetaOn : unsigned char { both, value, prediction, value_alone };
-
-/// Where epsilon is, in x / sqrt(sum of x^2 + epsilon).
-enum class Epsilon : unsigned char { inside, missing, outside, least, of_mean };
 
 /// What is wrong with a term of a sum, of the chunk form or of its backward pass.
 enum class TermFault : std::uint8_t {
@@ -66,39 +65,43 @@ enum class Channels : std::uint8_t { all, first, last };
 /// What else a kernel gets wrong of the chunk form; one at a time.
 enum class ChunkFault : std::uint8_t {
   none,
-  of_term,             ///< what Interpretation::chunk_term says
-  exp2_within,         ///< powers of two between rows of a chunk, of e in all else
-  exp2_across,         ///< the other way round
-  anchors_apart,       ///< blocks of 16 off the diagonal lack the decay of their first row
-  sums_in_blocks,      ///< G starts anew in each 16 rows
-  first_gate_lost,     ///< G lacks the gate of the chunk's first row
-  end_of_row_before,   ///< G_n is that of the row before
-  column_beta,         ///< L has the beta of its column
-  inverse_missing,     ///< A = I
-  inverse_series_2,    ///< A = I - L
-  inverse_series_4,    ///< ... + L^2 - L^3
-  inverse_series_8,    ///< ... up to L^7
-  inverse_series_16,   ///< ... up to L^15
-  inverse_product,     ///< a block of 16 of A lacks one product of its sum
-  scores_block_lost,   ///< a block of Aqk off the diagonal is zero
-  L_block_lost,        ///< ... of L
-  inverse_transposed,  ///< A^T
-  last_rows_unsolved,  ///< the last row of each block of 16 is that of I - L
-  u_unsolved,          ///< u without A
-  u_without_own,       ///< u with A - I
-  w_unsolved,          ///< w without A
-  writes_unerased,     ///< the state is written with u for u - w h
-  output_unerased,     ///< o is read from u for u - w h
-  output_uncorrected,  ///< o is read from beta v
-  last_row_lost,       ///< the last row of a chunk is not written
-  carry_by_column,     ///< exp(G_n) decays columns of the state, not rows
-  query_exclusive,     ///< o reads h with exp(G) of the row before
-  query_behind,        ///< o reads h after it decayed to the chunk's end
-  first_chunk_alone,   ///< o of the first chunk does not read h
-  scores_unmasked,     ///< o sees later rows of its chunk
-  scores_of_next,      ///< o sees the row behind it
-  state_of_before,     ///< o reads the state that entered the chunk before
-  state_of_after,      ///< o reads the state that leaves the chunk
+  of_term,                ///< what Interpretation::chunk_term says
+  exp2_within,            ///< powers of two between rows of a chunk, of e in all else
+  exp2_across,            ///< the other way round
+  anchors_apart,          ///< blocks of 16 off the diagonal lack the decay of their first row
+  sums_in_blocks,         ///< G starts anew in each 16 rows
+  first_gate_lost,        ///< G lacks the gate of the chunk's first row
+  end_of_row_before,      ///< G_n is that of the row before
+  column_beta,            ///< L has the beta of its column
+  inverse_missing,        ///< A = I
+  inverse_series_2,       ///< A = I - L
+  inverse_series_4,       ///< ... + L^2 - L^3
+  inverse_series_8,       ///< ... up to L^7
+  inverse_series_16,      ///< ... up to L^15
+  inverse_product,        ///< a block of 16 of A lacks one product of its sum
+  scores_block_lost,      ///< a block of Aqk off the diagonal is zero
+  L_block_lost,           ///< ... of L
+  inverse_block_lost,     ///< a block of A off the diagonal is zero
+  inverse_block_negated,  ///< ... has the other sign
+  inverse_transposed,     ///< A^T
+  last_rows_unsolved,     ///< the last row of each block of 16 is that of I - L
+  u_unsolved,             ///< u without A
+  u_without_own,          ///< u with A - I
+  w_unsolved,             ///< w without A
+  writes_unerased,        ///< the state is written with u for u - w h
+  output_unerased,        ///< o is read from u for u - w h
+  output_uncorrected,     ///< o is read from beta v
+  last_row_lost,          ///< the last row of a chunk is not written
+  carry_by_column,        ///< exp(G_n) decays columns of the state, not rows
+  query_exclusive,        ///< o reads h with exp(G) of the row before
+  query_behind,           ///< o reads h after it decayed to the chunk's end
+  first_chunk_alone,      ///< o of the first chunk does not read h
+  scores_unmasked,        ///< o sees later rows of its chunk
+  scores_of_next,         ///< o sees the row behind it
+  state_of_before,        ///< o reads the state that entered the chunk before
+  state_of_after,         ///< o reads the state that leaves the chunk
+  state_of_stream,        ///< o reads the state of the chunk that has its number where chunks of the row are
+                          ///< counted
 };
 
 /// Blocks of 16 of a chunk of 64 whose sum lacks a product: row, column, and which of L(row, m) A(m, column).
@@ -119,6 +122,30 @@ inline constexpr ScoreBlock score_blocks[] = {{16, 0, 16},  {32, 0, 16},  {32, 1
 double unchanged(double x);
 double sigmoid(double x);
 double softplus(double x);
+double squares(std::span<const double> row);
+/// What rows of q and k are divided by.
+double l2norm(std::span<const double> row);
+inline constexpr double norm_epsilon = 1e-6;
+
+/// What a gate is made of, and how: A is exp(A_log), or 1 without one.
+struct GateInput {
+  double g, bias, A_log, A, bound;
+  double (*function)(const GateInput&);
+  bool operator==(const GateInput&) const = default;
+};
+double softplus_gate(const GateInput& in);
+double bounded_gate(const GateInput& in);
+/// The bound that kernels use where nobody says another.
+inline constexpr double usual_lower_bound = -5;
+
+/// How the parts that a sequence is computed in are joined wrongly.
+enum class Joint : std::uint8_t {
+  none,
+  undecayed,    ///< the state is that before the part, and what the part makes of zeros
+  unerased,     ///< ... which decays, and of which nothing is erased
+  chunk_twice,  ///< the last chunk of the part before is applied again
+  decay_twice,  ///< ... its decays
+};
 double to_bf16(double x);
 double to_fp16(double x);
 
@@ -159,21 +186,15 @@ struct Interpretation {
     options.scale = problem.scale(), chunk = static_cast<std::size_t>(problem.options.chunk_size);
   }
 
-  std::size_t key_width, value_width;      ///< K and V
-  kda::Options options;                    ///< scale, gate, norm, sigmoid as this kernel takes them
-  bool A_log = true;                       ///< false: as if the problem had none
-  bool dt_bias = true;                     ///< likewise
-  bool A_log_raised = true;                ///< false: A_log for exp(A_log)
-  bool A_log_twice = false;                ///< exp(-exp(A_log)): A_log holds what the kernel makes of it
-  double A_log_factor = 1;                 ///< exp(factor A_log)
-  bool A_log_of_query_head = false;        ///< of number h / (HV / H) of the value heads
-  double bias_factor = 1;                  ///< multiplies dt_bias
-  bool bias_outside = false;               ///< sigmoid(exp(A_log) g + dt_bias)
-  double softplus_linear_from = HUGE_VAL;  ///< softplus(x) = x from there on
-  bool bias_of_first_head = false;         ///< for all heads
-  bool bias_by_channel = false;            ///< dt_bias is read as [K][HV]
-  bool clamped_softplus = false;           ///< gate := max(lower_bound, -exp(A_log) softplus(g + dt_bias))
-  double gate_factor = 1;                  ///< multiplies the log decay
+  std::size_t key_width, value_width;  ///< K and V
+  kda::Options options;                ///< scale, gate, norm, sigmoid as this kernel takes them
+  /// What a gate is made of otherwise; applied in order.
+  using GateRule = void (*)(GateInput&);
+  std::array<GateRule, 2> gate_rules{};
+  bool A_log_of_query_head = false;  ///< of number h / (HV / H) of the value heads
+  bool bias_of_first_head = false;   ///< for all heads
+  bool bias_by_channel = false;      ///< dt_bias is read as [K][HV]
+  double gate_factor = 1;            ///< multiplies the log decay
   Function decay =
       +[](double x) { return numeric::exp(x); };  ///< from the log decay to what multiplies the state
   std::ptrdiff_t gate_delay = 0;      ///< token t decays by the gate of token t - delay; by 1 outside
@@ -194,10 +215,9 @@ struct Interpretation {
   bool beta_of_query_head = false;  ///< of number h / (HV / H) of the value heads
   bool sigmoid_twice = false;       ///< of beta
   BetaOn beta_on = BetaOn::both;
-  Epsilon epsilon = Epsilon::inside;
   bool normalises_query = true, normalises_key = true;
-  bool norm_of_mean = false;   ///< x / sqrt(mean of x^2 + epsilon)
-  bool norm_of_heads = false;  ///< over the rows of all heads together
+  double (*length)(std::span<const double>) = &l2norm;  ///< what the norm divides a row by
+  bool norm_of_heads = false;                           ///< over the rows of all heads together
   HeadShifts further;
   ChannelShifts shifted;
   RowsOf rows;
@@ -211,6 +231,7 @@ struct Interpretation {
   bool initial_state_by_head = false;    ///< [HV][N] for [N][HV]
   bool initial_state_of_first = false;   ///< of sequence 0, for all
   bool initial_state_of_before = false;  ///< of the sequence before, for all but the first
+  bool initial_state_of_next = false;    ///< ... behind, for all but the last
   /// Of another head, from its own number and those of a group.
   std::size_t (*initial_head)(std::size_t head, std::size_t heads, std::size_t group) = nullptr;
   bool initial_scaled = false, final_scaled = false;                      ///< the states, by the scale
@@ -221,13 +242,14 @@ struct Interpretation {
   std::optional<std::size_t> lost_decay;  ///< the token at which the state does not decay
   std::optional<std::size_t> stale_row;   ///< the token whose row of o is that of the one before
   std::optional<std::size_t> lost_state;  ///< the token that reads zeros for the state before it
+  Joint joint = Joint::none;
+  std::size_t part = 0;  ///< tokens of a part of a sequence, of which the joint is wrong
   // Roundings.
   Function round_beta = &unchanged, round_decay = &unchanged, round_residual = &unchanged,
-           round_parameters = &unchanged,  ///< A_log and dt_bias
-      round_initial = &unchanged,          ///< the initial state
-      round_state = &unchanged,            ///< as o reads it
-      round_stored = &unchanged,           ///< as the next token reads it
-      round_final = &unchanged;            ///< as it is handed back
+           round_initial = &unchanged,  ///< the initial state
+      round_state = &unchanged,         ///< as o reads it
+      round_stored = &unchanged,        ///< as the next token reads it
+      round_final = &unchanged;         ///< as it is handed back
   // Of a kernel in chunks of so many rows.
   std::size_t chunk = 64;
   bool loses_states = false;       ///< each chunk starts from zeros
@@ -251,8 +273,8 @@ struct Interpretation {
 /// What the gate function gives in some tokens of a head, so that not every reading evaluates it anew.
 struct KnownGates {
   std::size_t begin = 0;
-  double amplitude = 1;
-  std::vector<double> arguments, values;  ///< [tokens][K]
+  std::vector<GateInput> inputs;  ///< [tokens][K]
+  std::vector<double> values;     ///< likewise
 };
 
 /// Tokens [begin, end) of a sequence, in a head.

@@ -110,10 +110,10 @@ double fitted_factor(const std::vector<Unit>& units, const Answer& answer) {
 /// Such a mistake shows from the first token on.
 bool shows_at_start(const Interpretation& reading) {
   return !reading.initial_state || reading.initial_state_transposed || reading.initial_state_by_head ||
-         reading.initial_state_of_first || reading.initial_state_of_before ||
-         reading.initial_head != nullptr || reading.initial_scaled ||
+         reading.initial_state_of_first || reading.initial_state_of_before || reading.initial_state_of_next ||
+         reading.joint != Joint::none || reading.initial_head != nullptr || reading.initial_scaled ||
          reading.chunk_fault == ChunkFault::first_chunk_alone || reading.round_initial != &unchanged ||
-         reading.goes_on;
+         reading.goes_on || reading.chunk_fault == ChunkFault::state_of_stream;
 }
 
 /// ... and such a one behind the last.
@@ -389,6 +389,7 @@ class FaultSearch {
                                  score_blocks[at].column, score_blocks[at].side);
     if (is_at_token(fault)) one.meaning += fmt::format(" (t={})", at);
     if (fault.at == Fault::At::chunk) one.meaning += fmt::format(" (chunks of {})", at);
+    if (fault.at == Fault::At::part) one.meaning += fmt::format(" (parts of {})", at);
     if (fault.at == Fault::At::block)
       one.meaning += fmt::format(" (block {0},{1}: L({0},{2}) A({2},{1}))", inverse_products[at].row,
                                  inverse_products[at].column, inverse_products[at].m);
@@ -432,6 +433,10 @@ class FaultSearch {
           if (const std::size_t place = deviation_ - (deviation_ - found_.sequence.begin) % multiple;
               place > found_.begin && place < found_.end)
             add(place);
+        return places;
+      case Fault::At::part:  // the first joint, or the second one where nothing precedes the first part
+        if (const std::size_t joint = (deviation_ - found_.sequence.begin) / 16 * 16; joint > 0)
+          for (const std::size_t part : {joint, joint / 2}) add(part);
         return places;
       case Fault::At::factor:
         return {};

@@ -117,6 +117,14 @@ Matrix faulty_inverse(Chunk& c) {
     case ChunkFault::inverse_product:
       lose_product(c, inverse_products[c.reading->block]);
       break;
+    case ChunkFault::inverse_block_lost:
+    case ChunkFault::inverse_block_negated:
+      for (std::size_t i = 0; i < c.n; ++i)
+        for (std::size_t j = 0; j < i; ++j) {
+          if (c.lacks(ChunkFault::inverse_block_lost, i, j)) c.A(i, j) = 0;
+          if (c.lacks(ChunkFault::inverse_block_negated, i, j)) c.A(i, j) = -c.A(i, j);
+        }
+      break;
     case ChunkFault::last_rows_unsolved:
       for (std::size_t i = side - 1; i < c.n; i += side)
         for (std::size_t j = i + 1 - side; j < i; ++j) c.A(i, j) = -c.L(i, j);
@@ -477,21 +485,18 @@ bool is_among(Channels some, std::size_t channel, std::size_t K) {
 std::size_t in_first_tile(std::size_t channel, std::size_t K) { return channel % std::bit_floor(K - 1); }
 
 HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t first_row,
-                        const Interpretation& reading) {
-  const ChunkFault fault = reading.chunk_fault;
+                        const Interpretation& reading, std::deque<Matrix> earlier) {
   const std::size_t tokens = head.k.rows();
   HeadAnswer answer{Matrix(tokens, head.v.columns()), head.state};
-  Matrix before = head.state;  // what entered the chunk before
+  if (reading.chunk_fault == ChunkFault::state_of_before) earlier.push_back(head.state);
   for (std::size_t begin = 0, end; begin < tokens; begin = end) {
     end = std::min(tokens, begin + chunk_size - (begin == 0 ? first_row % chunk_size : 0));
     Chunk chunk = loaded(head, begin, end - begin, &reading);
     const Matrix entering = answer.state;
     answer.state = forwards(chunk, head, entering);
-    const Matrix& h = fault == ChunkFault::state_of_before  ? before
-                      : fault == ChunkFault::state_of_after ? answer.state
-                                                            : entering;
-    put_rows(output(chunk, h, head.scale), begin, answer.o);
-    before = entering;
+    earlier.push_back(reading.chunk_fault == ChunkFault::state_of_after ? answer.state : entering);
+    put_rows(output(chunk, earlier.front(), head.scale), begin, answer.o);
+    earlier.pop_front();
   }
   return answer;
 }

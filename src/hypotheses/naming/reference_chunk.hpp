@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <vector>
 
 #include "hypotheses/naming/interpretation.hpp"
@@ -49,8 +50,9 @@ std::size_t in_first_tile(std::size_t channel, std::size_t K);
 struct HeadAnswer {
   Matrix o, state;
 };
+/// `earlier`: states that o reads where it is taken for chunks before its own, the first chunk's the oldest.
 HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t first_row,
-                        const Interpretation& reading);
+                        const Interpretation& reading, std::deque<Matrix> earlier = {});
 
 /// The rows of one chunk and what the forward pass makes of them.
 struct Chunk {
@@ -85,7 +87,7 @@ struct Chunk {
   double decay(ChunkTerm term, std::size_t channel, double right) const {
     return is(term, TermFault::undecayed) && is_among(reading->channels, channel, K) ? 1 : right;
   }
-  /// A block of the scores.
+  /// A block of the scores, or of the inverse.
   bool lacks(ChunkFault fault, std::size_t i, std::size_t j) const {
     if (!is(fault)) return false;
     const ScoreBlock& block = score_blocks[reading->block];
@@ -94,7 +96,9 @@ struct Chunk {
   /// The state as a term reads it.
   Matrix read(ChunkTerm term, const Matrix& state) const;
   double weight(ChunkTerm term, std::size_t row) const {
-    return is(term, TermFault::unweighted) ? 1 : beta[row];
+    return is(term, TermFault::unweighted) ? 1
+           : is(term, TermFault::weighted) ? beta[row] * beta[row]
+                                           : beta[row];
   }
 
  private:
