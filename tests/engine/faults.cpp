@@ -173,6 +173,14 @@ TEST_CASE("run says where an output is wrong", "[engine][faults]") {
                            state.set((2 * 3 + 1) * 16 * 48 + i, 1 + state.value((2 * 3 + 1) * 16 * 48 + i));
                        }),
              ContainsSubstring("sequence 2 alone, head 1 alone; rms_ratio "));
+  // What is wrong everywhere, and more in one place, is not wrong there alone.
+  CHECK_THAT(reason_of(packed,
+                       [&](Tensor& o, Tensor& state) {
+                         for (std::size_t i = 0; i < o.size(); ++i)
+                           o.set(i, o.value(i) * (1 + (i % 2 == 0 ? 2e-6 : -2e-6)));
+                         each(37, 38, 1, 0, doubled)(o, state);
+                       }),
+             ContainsSubstring("sequence 2 above all, head 1 above all, token 7 above all"));
 }
 
 TEST_CASE("run says where what stands in a wrong place belongs", "[engine][faults]") {

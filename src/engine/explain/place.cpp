@@ -6,6 +6,7 @@
 #include <cmath>
 #include <compare>
 #include <cstdlib>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -39,11 +40,14 @@ std::string ranges_text(const Numbers& numbers) {
   return fmt::format("{} and {}", join(parts), last);
 }
 
-/// "heads 1 and 3 alone"; empty where all are wrong, or too many to be told.
-std::string part_text(std::string_view what, const Numbers& wrong, std::size_t count) {
+/// "heads 1 and 3 alone", "above all" where others are wrong by less; empty where all are wrong, or too many
+/// to be told.
+std::string part_text(std::string_view what, const Numbers& wrong, std::size_t count, bool others_are_right) {
   if (wrong.empty() || wrong.size() >= count) return {};
   const std::string ranges = ranges_text(wrong);
-  return ranges.empty() ? ranges : fmt::format("{}{} {} alone", what, wrong.size() > 1 ? "s" : "", ranges);
+  return ranges.empty() ? ranges
+                        : fmt::format("{}{} {} {}", what, wrong.size() > 1 ? "s" : "", ranges,
+                                      others_are_right ? "alone" : "above all");
 }
 
 /// What a tensor is compared with, and how both are read.
@@ -73,6 +77,9 @@ struct Sums {
   }
 };
 
+/// Of each number along an axis.
+using Along = std::map<std::size_t, Sums>;
+
 struct WrongRow {
   std::size_t row, head;
 };
@@ -100,6 +107,26 @@ class Whereabouts {
   const Numbers& columns() const { return columns_; }
   bool is_zero() const { return is_zero_; }
   const std::vector<WrongRow>& wrong_rows() const { return wrong_rows_; }
+  /// Whether what has another number along an axis is right.
+  bool are_others_right(const Along& axis, const Numbers& wrong) const {
+    constexpr double about = 2;
+    Sums others;
+    for (const auto& [number, sums] : axis)
+      if (!wrong.contains(number)) others.error += sums.error, others.truth += sums.truth;
+    return others.error <= about * about * limit_ * limit_ * others.truth;
+  }
+  std::string sequences_text(std::string_view what, const Numbers& wrong, std::size_t count) const {
+    return part_text(what, wrong, count, are_others_right(of_sequences_, sequences_));
+  }
+  std::string heads_text(std::size_t count) const {
+    return part_text("head", heads_, count, are_others_right(of_heads_, heads_));
+  }
+  std::string rows_text(std::string_view what, std::size_t count) const {
+    return part_text(what, rows_, count, are_others_right(of_rows_, rows_));
+  }
+  std::string columns_text() const {
+    return part_text("column", columns_, layout_.width, are_others_right(of_columns_, columns_));
+  }
   /// Whether the rows before the first wrong one err no more than a right output may.
   bool is_right_before() const { return before_.error <= limit_ * limit_ * before_.truth; }
   /// What is there has nothing to do with what should be.
@@ -122,6 +149,8 @@ class Whereabouts {
       mean += sums[row - begin].truth / static_cast<double>(end - begin);
     }
     for (std::size_t i = 0; i < sums.size(); ++i) {
+      for (Sums* const along : {&of_sequences_[sequence], &of_heads_[sides_.heads[head]], &of_rows_[i]})
+        along->error += sums[i].error, along->truth += sums[i].truth;
       largest = std::max(largest, sums[i].truth);
       // A row that cancels is judged by the size of those before it; of other tensors than o no row is first.
       const double size = is_forward() ? largest : std::max(mean, sums[i].truth);
@@ -132,12 +161,11 @@ class Whereabouts {
   }
 
   void look_at_columns() {
-    std::vector<Sums> columns(layout_.width);
     for (const WrongRow& at : wrong_rows_)
       for (std::size_t c = 0; c < layout_.width; ++c)
-        columns[c].add(sides_.got_at(at.row, at.head, c), sides_.truth_at(at.row, at.head, c));
-    for (std::size_t c = 0; c < layout_.width; ++c)
-      if (columns[c].error > clearly * clearly * limit_ * limit_ * columns[c].truth) columns_.insert(c);
+        of_columns_[c].add(sides_.got_at(at.row, at.head, c), sides_.truth_at(at.row, at.head, c));
+    for (const auto& [c, sums] : of_columns_)
+      if (sums.error > clearly * clearly * limit_ * limit_ * sums.truth) columns_.insert(c);
     // One that is small in few rows may be right by chance.
     const std::size_t right = layout_.width - columns_.size();
     if (right < std::max<std::size_t>(4, layout_.width / 8))
@@ -156,6 +184,8 @@ class Whereabouts {
   const judge::RowLayout& layout_;
   const double limit_;
   Numbers sequences_, heads_, rows_, columns_;
+  Along of_sequences_, of_heads_, of_rows_;  ///< of all rows
+  Along of_columns_;                         ///< of wrong rows
   std::vector<WrongRow> wrong_rows_;
   Sums wrong_, before_;
   bool is_zero_ = false;
@@ -300,16 +330,17 @@ std::vector<std::size_t> affordable_heads(const kda::Problem& problem, const rep
 
 /// Which sequences, in the words of the problem; of a call on a pool its rows or slots.
 std::string sequences_text(const kda::Problem& problem, const judge::RowLayout& layout,
-                           const Numbers& wrong) {
+                           const Whereabouts& found) {
   const bool of_states = !layout.of_tokens;
-  if (!problem.pool) return part_text("sequence", wrong, layout.numbers.size());
+  const Numbers& wrong = found.sequences();
+  if (!problem.pool) return found.sequences_text("sequence", wrong, layout.numbers.size());
   Numbers all, some;
   const auto name = [&](const kda::PoolPiece& piece) { return of_states ? piece.to : piece.tokens.index; };
   for (std::size_t n = 0; n < problem.pool->pieces.size(); ++n) {
     all.insert(name(problem.pool->pieces[n]));
     if (wrong.contains(n)) some.insert(name(problem.pool->pieces[n]));
   }
-  return part_text(of_states ? "slot" : "request", some, all.size());
+  return found.sequences_text(of_states ? "slot" : "request", some, all.size());
 }
 
 std::string tokens_text(const Whereabouts& found, const std::string& heads, std::size_t longest,
@@ -317,10 +348,8 @@ std::string tokens_text(const Whereabouts& found, const std::string& heads, std:
   const Numbers& rows = found.rows();
   const std::size_t first = *rows.begin(), last = *rows.rbegin();
   constexpr std::size_t few = 8;
-  if (const std::string some = part_text("token", rows, longest);
-      rows.size() <= few && last - first + 1 > rows.size() && !some.empty())
-    return some;
-  if (first == last && longest > 1) return fmt::format("token {} alone", first);
+  if (rows.size() == 1 || (rows.size() <= few && last - first + 1 > rows.size()))
+    if (std::string some = found.rows_text("token", longest); !some.empty()) return some;
   if (first == 0) return {};
   const std::string place =
       chunk < longest ? fmt::format(" (row {} of chunk {})", first % chunk, first / chunk) : "";
@@ -360,15 +389,15 @@ std::string place_of_error(const kda::Problem& problem, const Answered& got,
   for (std::size_t n = 0; n + 1 < sides.of_truth.starts.size(); ++n)
     longest = std::max(longest, sides.of_truth.starts[n + 1] - sides.of_truth.starts[n]);
   const std::size_t all = sides.of_got.heads;
-  const std::string some_heads = all_heads ? part_text("head", found.heads(), all) : std::string();
+  const std::string some_heads = all_heads ? found.heads_text(all) : std::string();
   std::vector<std::string> parts;
   const auto say = [&](std::string text) {
     if (!text.empty()) parts.push_back(std::move(text));
   };
-  say(sequences_text(problem, sides.of_truth, found.sequences()));
+  say(sequences_text(problem, sides.of_truth, found));
   if (of_states) {
     say(some_heads);
-    say(part_text("channel", found.rows(), longest));
+    say(found.rows_text("channel", longest));
   } else if (got.pass == kda::Pass::forward) {
     say(some_heads);
     const bool in_all = all_heads && all > 1 && found.heads().size() == all;
@@ -377,11 +406,11 @@ std::string place_of_error(const kda::Problem& problem, const Answered& got,
   } else {
     say(some_heads);
     if (longest > 1 && found.rows().size() < longest)
-      say(*found.rows().begin() == *found.rows().rbegin()
-              ? fmt::format("token {} alone", *found.rows().begin())
+      say(found.rows().size() == 1
+              ? found.rows_text("token", longest)
               : fmt::format("tokens {}..{}", *found.rows().begin(), *found.rows().rbegin()));
   }
-  const std::string columns = part_text("column", found.columns(), sides.of_truth.width);
+  const std::string columns = found.columns_text();
   say(columns);
   std::string text = join(parts);
   const std::string elsewhere = found.is_zero() ? "" : Displacement(sides, found, limit).text();
