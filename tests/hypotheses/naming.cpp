@@ -988,7 +988,8 @@ TEST_CASE("a fault of the gradients of a large problem is named from a part of i
                  is_of_sums = reading.amplitude != nullptr || reading.bias != nullptr ||
                               reading.counts_for_amplitude != nullptr || reading.counts_for_bias != nullptr ||
                               reading.amplitude_of_group || reading.bias_of_heads || reading.bias_by_channel;
-      const bool begins_before = is_long && reading.states_from_zero;  // the part
+      const bool begins_before =  // the part
+          is_long && (reading.states_from_zero || reading.fault == hypotheses::BackwardFault::state_before);
       if (!fault.applies(problem) || is_of_heads || is_of_sums || begins_before) continue;
       for (std::size_t h = 0; h < spec.H; ++h) problem.A_log->set(h, -3);  // states reach far
       test::Random random(8);

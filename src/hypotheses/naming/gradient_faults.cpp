@@ -169,6 +169,7 @@ double right_slope(const Slope& s) {
 double right_amplitude(const Slope& s) { return std::isnan(s.bound) ? s.gate : s.y * right_slope(s); }
 
 bool is_of_first_row(const Summand& one) { return one.batch == 0; }
+bool is_of_first_sequence(const Summand& one) { return one.sequence == 0; }
 bool is_of_last_sequence(const Summand& one) { return one.sequence + 1 == one.sequences; }
 bool is_of_whole_chunk(const Summand& one) {
   return one.token < one.length / one.chunk_size * one.chunk_size;
@@ -293,6 +294,10 @@ const std::vector<GradientFault>& other_faults() {
        put_fault<tail_carry_lost>},
       {"carry_of_next", "the gradient of the state decays by the gates of the chunk behind", has_chunks,
        put_fault<carry_of_next>},
+      {"carry_of_first_row", "the gradient of the state decays by the gate of its chunk's first row alone",
+       has_chunks, put_fault<carry_of_first_row>},
+      {"carry_of_row_before", "the gradient of the state decays by G of its chunk's last row but one",
+       has_chunks, put_fault<carry_of_row_before>},
       {"carry_by_mean", "the gradient of the state decays by the mean over channels", has_chunks,
        put_fault<carry_by_mean>},
       {"gradient_carried_in_bf16", "the gradient of the state is rounded to bf16 before each chunk",
@@ -304,6 +309,10 @@ const std::vector<GradientFault>& other_faults() {
       {"states_from_zero", "states are computed again without the initial state", has_initial_state,
        put<&GradientReading::states_from_zero, true>},
       {"state_behind", "dq reads the state that leaves its chunk", has_chunks, put_fault<state_behind>},
+      {"state_before", "dq, dw and dg read the state that entered the chunk before", has_chunks,
+       put_fault<state_before>},
+      {"key_raised", "dk of the state has 2^G, not 2^(Gn - G)", has_chunks, put_fault<key_raised>},
+      {"row_beta", "dA has the beta of its row, not of its column", always, put_fault<row_beta>},
       {"gradient_before", "dk reads the gradient of the state that enters its chunk", has_chunks,
        put_fault<gradient_before>},
       {"initial_gradient_early", "dinitial_state is the gradient of the state behind the first chunk",
@@ -378,6 +387,10 @@ const std::vector<GradientFault>& other_faults() {
        put<&GradientReading::counts_for_amplitude, &is_of_first_row>},
       {"bias_of_first_row", "ddt_bias is the sum of batch row 0 alone", has_bias_of_batch,
        put<&GradientReading::counts_for_bias, &is_of_first_row>},
+      {"first_sequence_summed", "dA_log is the sum of the first sequence alone", has_amplitude_of_rows,
+       put<&GradientReading::counts_for_amplitude, &is_of_first_sequence>},
+      {"bias_of_first_sequence", "ddt_bias is the sum of the first sequence alone", has_bias_of_rows,
+       put<&GradientReading::counts_for_bias, &is_of_first_sequence>},
       {"last_sequence_summed", "dA_log is the sum of the last sequence alone", has_amplitude_of_rows,
        put<&GradientReading::counts_for_amplitude, &is_of_last_sequence>},
       {"bias_of_last_sequence", "ddt_bias is the sum of the last sequence alone", has_bias_of_rows,

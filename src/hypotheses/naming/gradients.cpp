@@ -45,7 +45,8 @@ struct Part {
   /// Whether a fault shows here as it does in the whole.
   bool has(const GradientReading& reading) const {
     const bool is_of_start = reading.states_from_zero || reading.fault == BackwardFault::early_initial ||
-                             reading.fault == BackwardFault::first_token,
+                             reading.fault == BackwardFault::first_token ||
+                             reading.fault == BackwardFault::state_before,
                is_of_end = reading.state_gradient != StateGradientOf::own ||
                            reading.fault == BackwardFault::cumulated_over_chunks,
                is_of_heads = reading.first_head_decay || reading.gate_of_next_head ||

@@ -82,11 +82,16 @@ enum class BackwardFault : std::uint8_t {
   tail_decay_lost,        ///< dk of a shorter last chunk: G_n is read from a row behind it, where it is 0
   tail_carry_lost,        ///< ... 2^Gn of the carried gradient
   carry_of_next,          ///< the gradient of the state decays by G_n of the chunk behind
+  carry_of_first_row,     ///< ... of the first row of its chunk
+  carry_of_row_before,    ///< ... of the last row but one
   carry_by_mean,          ///< ... by the mean over channels
   carry_in_bf16,          ///< the gradient of the state is rounded before each chunk
   chunks_apart,           ///< the gradient of the state does not reach the chunk before
   prediction_of_scores,   ///< w^T dv_local for w^T dv
   state_behind,           ///< dq reads the state that leaves the chunk
+  state_before,           ///< B3 reads the state that entered the chunk before
+  key_raised,             ///< dk of the state has 2^G for 2^(Gn - G)
+  row_beta,               ///< dA has the beta of its row
   gradient_before,        ///< dk reads the gradient of the state that enters the chunk
   writes_unerased,        ///< dk reads u for v_new
   early_initial,          ///< dinitial_state is the gradient of the state behind the first chunk

@@ -228,15 +228,16 @@ double as_bf16(double x) { return static_cast<double>(numeric::through_bf16(stat
 /// Backwards through one chunk, from the gradient of the state that leaves it.
 class ChunkGradient {
  public:
-  /// `behind`: the state that leaves the chunk.
+  /// `entered`: the state that B3 takes for the one that entered the chunk; `behind`: that leaves it.
   ChunkGradient(const Chunk& chunk, const ChunkedHead& of, const GradientReading& reading,
-                const Matrix& leaving, const Matrix& behind)
+                const Matrix& leaving, const Matrix& entered, const Matrix& behind)
       : c_(chunk),
         scale_(of.head.scale),
         chunk_size_(of.chunk_size),
         reading_(reading),
         fault_(reading.fault),
         dh_(leaving),
+        h_(entered),
         behind_(behind) {}
 
   /// Returns the gradient of the state that enters it. `carry`: of the state, by channel.
@@ -291,7 +292,7 @@ class ChunkGradient {
 
   /// B3
   void through_state(const Matrix& dv, const Matrix& entering) {
-    q_ = weighted(product(c_.d_o, transposed(fault_ == BackwardFault::state_behind ? behind_ : c_.h)),
+    q_ = weighted(product(c_.d_o, transposed(fault_ == BackwardFault::state_behind ? behind_ : h_)),
                   [&](std::size_t i, std::size_t x) {
                     return scale_ * factor(Term::dq_state) *
                            (decays(Term::dq_state) ? c_.from_start(i, x) : 1);
@@ -299,13 +300,17 @@ class ChunkGradient {
     k_ = weighted(product(fault_ == BackwardFault::writes_unerased ? c_.u : c_.v_new,
                           transposed(fault_ == BackwardFault::gradient_before ? entering : dh_)),
                   [&](std::size_t i, std::size_t x) {
-                    const double decay = tail_is_lost() ? numeric::exp(-c_.G(i, x)) : c_.to_end(i, x);
+                    const double decay = fault_ == BackwardFault::key_raised ? c_.from_start(i, x)
+                                         : tail_is_lost()                    ? numeric::exp(-c_.G(i, x))
+                                                                             : c_.to_end(i, x);
                     return factor(Term::dk_state) * (decays(Term::dk_state) ? decay : 1);
                   });
-    const Matrix dw = scaled(Term::dw, product(dv, transposed(c_.h)), -1);
+    const Matrix dw = scaled(Term::dw, product(dv, transposed(h_)), -1);
     Matrix dA = scaled(Term::dA_v, product(dv, transposed(c_.v)), 1);
     add(dA, product(dw, transposed(decays(Term::dA_w) ? c_.raised : c_.k)), factor(Term::dA_w));
-    dA = lower(weighted(dA, [&](std::size_t, std::size_t j) { return weight(Term::dA, j); }), false);
+    const bool by_row = fault_ == BackwardFault::row_beta;
+    dA = lower(weighted(dA, [&](std::size_t i, std::size_t j) { return weight(Term::dA, by_row ? i : j); }),
+               false);
     const Matrix At = fault_ == BackwardFault::never_transposed ? c_.A : transposed(c_.A),
                  dvb = product(fault_ == BackwardFault::value_not_transposed ? c_.A : At, dv),
                  dkb = product(fault_ == BackwardFault::key_not_transposed ? c_.A : At, dw);
@@ -345,7 +350,7 @@ class ChunkGradient {
     }
     for (std::size_t x = 0; x < c_.K && last < c_.n; ++x) {
       double sum = 0;
-      for (std::size_t y = 0; y < c_.h.columns(); ++y) sum += c_.h(x, y) * dh_(x, y);
+      for (std::size_t y = 0; y < h_.columns(); ++y) sum += h_(x, y) * dh_(x, y);
       G_(last, x) +=
           factor(Term::dGn_state) * (decays(Term::dGn_state) ? c_.from_start(c_.n - 1, x) : 1) * sum;
     }
@@ -432,7 +437,7 @@ class ChunkGradient {
   const std::size_t chunk_size_;
   const GradientReading& reading_;
   const BackwardFault fault_;
-  const Matrix &dh_, &behind_;
+  const Matrix &dh_, &h_, &behind_;
   Matrix dAqk_, dL_, q_, k_, v_, G_;
   std::vector<double> beta_;
 };
@@ -444,7 +449,11 @@ std::vector<double> carry_of(const ChunkedHead& of, std::size_t chunk, BackwardF
   const Chunk& c = of.chunks[is_of_next ? chunk + 1 : chunk];
   std::vector<double> sums(c.K);
   for (std::size_t x = 0; x < c.K; ++x) {
-    sums[x] = c.G(c.n - 1, x);
+    const std::size_t last = c.n - 1;
+    sums[x] = c.G(fault == BackwardFault::carry_of_first_row    ? 0
+                  : fault == BackwardFault::carry_of_row_before ? last - std::min<std::size_t>(1, last)
+                                                                : last,
+                  x);
     if (carried_by == nullptr) continue;
     sums[x] = 0;
     for (std::size_t i = c.begin; i < c.begin + c.n; ++i) sums[x] += (*carried_by)(i, x);
@@ -563,7 +572,8 @@ HeadGradient chunk_gradient(const ChunkedHead& of, const GradientReading& readin
         for (std::size_t y = 0; y < V; ++y) gradient.state(x, y) = as_bf16(gradient.state(x, y));
     const Matrix leaving = gradient.state;
     const Matrix& behind = i + 1 < chunks.size() ? chunks[i + 1].h : of.state;
-    gradient.state = ChunkGradient(chunks[i], of, here, leaving, behind)
+    const Matrix& entered = chunks[here.fault == BackwardFault::state_before && i > 0 ? i - 1 : i].h;
+    gradient.state = ChunkGradient(chunks[i], of, here, leaving, entered, behind)
                          .run(carry_of(of, i, here.fault, carried_by), gradient);
     if (here.fault == BackwardFault::chunks_apart && i > 0) gradient.state = Matrix(K, V);
     if (here.fault == BackwardFault::early_initial && i == 0) gradient.state = leaving;
