@@ -17,8 +17,12 @@ using kda::Problem;
 using At = Fault::At;
 using Reading = Interpretation;
 
-constexpr double log2_of_e = 1.4426950408889634;
+constexpr double log2_of_e = 1.4426950408889634, ln_of_2 = 1 / log2_of_e;
 
+double first_order(double x) { return 1 + x; }
+double second_order(double x) { return 1 + x + x * x / 2; }
+double as_it_is(double decay) { return decay; }
+double what_decayed(double decay) { return 1 - decay; }
 double power_of_two(double x) { return numeric::exp2(x); }
 
 bool has_wide_initial_state(const Problem& p) {
@@ -26,6 +30,10 @@ bool has_wide_initial_state(const Problem& p) {
 }
 bool has_chunk_form(const Problem& p) {
   return has_chunks(p) && p.dimensions().strength == kda::Strength::head;
+}
+/// Where such a term may be kept as it is.
+bool has_wide_chunk_form(const Problem& p) {
+  return has_chunk_form(p) && numeric::format_of(p.k.dtype()).bytes > 2;
 }
 bool has_channels(const Problem& p) { return p.dimensions().K > 16; }
 bool has_decays_of_channels(const Problem& p) { return has_channels(p) && p.dimensions().decays() > 1; }
@@ -135,15 +143,19 @@ template <ChunkTerm term, TermFault fault>
 constexpr Fault of_term(std::string_view name, std::string_view meaning, bool is_variation = true) {
   return {name, meaning, has_chunk_form, put_term<term, fault>, At::chunk, is_variation};
 }
+template <ChunkTerm term, TermFault fault>
+constexpr Fault of_rounded_term(std::string_view name, std::string_view meaning) {
+  return {name, meaning, has_wide_chunk_form, put_term<term, fault>, At::chunk, true};
+}
 /// Rows about a part of the channels.
 template <ChunkTerm term, TermFault fault>
 constexpr Fault of_term_in_part(std::string_view name, std::string_view meaning) {
   return {name, meaning, has_chunk_form, put_term<term, fault>, At::chunk, true, true};
 }
-template <ChunkTerm term>
+template <ChunkTerm term, TermFault fault = TermFault::of_first_tile>
 constexpr Fault of_tile(std::string_view name, std::string_view meaning) {
   const auto applies = [](const Problem& p) { return has_chunk_form(p) && has_channels(p); };
-  return {name, meaning, applies, put_term<term, TermFault::of_first_tile>, At::chunk, true};
+  return {name, meaning, applies, put_term<term, fault>, At::chunk, true};
 }
 template <auto field>
 constexpr Fault in_part(std::string_view name, std::string_view meaning) {
@@ -167,6 +179,12 @@ constexpr Fault list[] = {
     {"decay_in_bf16", "the decay is rounded to bf16", always, set<&Reading::round_decay, &to_bf16>},
     {"gate_sums_in_bf16", "the sum of the gates is rounded to bf16", has_chunks,
      in_chunks<&Reading::round_sums, &to_bf16>, At::chunk},
+    {"gate_sums_in_fp16", "the sum of the gates is rounded to fp16", has_chunks,
+     in_chunks<&Reading::round_sums, &to_fp16>, At::chunk, true},
+    {"decay_linear", "the decay is 1 + g, not exp(g)", always, set<&Reading::decay, &first_order>,
+     At::everywhere, true},
+    {"decay_quadratic", "the decay is 1 + g + g^2 / 2, not exp(g)", always,
+     set<&Reading::decay, &second_order>, At::everywhere, true},
     {"gate_mean", "the gate is averaged over the channels of a head",
      [](const Problem& p) { return p.dimensions().decays() > 1; }, set<&Reading::gate_mean>},
     {"gate_raw", "g is used as the log decay, without the gate function", has_gate,
@@ -196,6 +214,30 @@ constexpr Fault list[] = {
     of_gate_rule<[](GateInput& in) {
       in.function = [](const GateInput& of) { return -softplus(of.A * (of.g + of.bias)); };
     }>("A_log_inside", "the gate is -softplus(exp(A_log) x)", has_softplus_of_A_log, true),
+    of_gate_rule<[](GateInput& in) {
+      in.function = [](const GateInput& of) { return -of.A * std::max(of.g + of.bias, 0.0); };
+    }>("gate_relu", "the gate is -exp(A_log) max(x, 0), not softplus", has_softplus, true),
+    of_gate_rule<[](GateInput& in) {
+      in.function = [](const GateInput& of) { return -of.A * (of.g + of.bias) * sigmoid(of.g + of.bias); };
+    }>("gate_silu", "the gate is -exp(A_log) x sigmoid(x), not softplus", has_softplus, true),
+    of_gate_rule<[](GateInput& in) {
+      in.function = [](const GateInput& of) {
+        return softplus_gate({of.g * ln_of_2, of.bias * ln_of_2, of.A_log, of.A * log2_of_e, of.bound, nullptr});
+      };
+    }>("gate_softplus_base_2", "softplus is log2(1 + exp2(x))", has_softplus, true),
+    of_gate_rule<[](GateInput& in) {
+      in.function = [](const GateInput& of) { return -of.A * (softplus(of.g) + of.bias); };
+    }>("dt_bias_behind", "the gate is -exp(A_log) (softplus(g) + dt_bias)", has_softplus_of_bias, true),
+    of_gate_rule<[](GateInput& in) { in.A *= 2; }>(
+        "gate_tanh", "the gate is lower_bound (1 + tanh(exp(A_log) x)) / 2: its argument is doubled",
+        has_lower_bound, true),
+    of_gate_rule<[](GateInput& in) {
+      in.function = [](const GateInput& of) {
+        return of.bound * std::clamp(of.A * (of.g + of.bias) / 6 + 0.5, 0.0, 1.0);
+      };
+    }>("gate_hard_sigmoid", "the gate is lower_bound clamp(exp(A_log) x / 6 + 1/2, 0, 1)", has_lower_bound, true),
+    of_gate_rule<[](GateInput& in) { in.A = softplus(in.A_log); }>(
+        "A_log_softplus", "softplus(A_log) is used, not exp(A_log)", has_A_log, true),
     of_gate_rule<[](GateInput& in) { in.g = -in.g, in.bias = -in.bias; }>(
         "gate_argument_negated", "the gate function takes -x, not x", has_gate, true),
     {"A_log_of_query_head", "value head h has the A_log of head h / (HV / H)", has_amplitudes_of_groups,
@@ -290,6 +332,14 @@ constexpr Fault list[] = {
      [](Reading& r, std::size_t) { r.options.allow_neg_eigval = false; }},
     {"beta_doubled", "beta is doubled, as with allow_neg_eigval",
      [](const Problem& p) { return !p.options.allow_neg_eigval; }, set<&Reading::beta_factor, 2>},
+    {"prediction_of_query", "predictions read the state along q, not k", always,
+     set<&Reading::prediction_of_query>, At::everywhere, true},
+    {"write_decayed", "what a token writes decays at once", always,
+     set<&Reading::write_factor, &as_it_is>, At::everywhere, true},
+    {"write_by_decay", "what a token writes is multiplied by 1 - exp(g)", always,
+     set<&Reading::write_factor, &what_decayed>, At::everywhere, true},
+    {"output_decayed_again", "o reads a state that has decayed once more", always,
+     set<&Reading::decayed_again>, At::everywhere, true},
     in_part<&Reading::prediction_missing>("prediction_missing", "predictions lack their part"),
     // q and k.
     {"l2norm_missing", "q and k are not L2-normalised", [](const Problem& p) { return p.options.qk_l2norm; },
@@ -316,6 +366,7 @@ constexpr Fault list[] = {
         "epsilon_of_mean", "epsilon is added to the mean of the squares, not to their sum"),
     of_norm<[](KeyRow row) { return std::sqrt(squares(row) + 1e-5); }>("epsilon_1e-5", "epsilon is 1e-5, not 1e-6",
                                                                     true),
+    of_norm<[](KeyRow row) { return std::sqrt(squares(row) + 1); }>("epsilon_1", "epsilon is 1, not 1e-6", true),
     of_norm<[](KeyRow row) { return std::sqrt(squares(row) + 1e-3); }>("epsilon_1e-3", "epsilon is 1e-3, not 1e-6",
                                                                     true),
     {"query_key_swapped", "q and k are swapped", always, set<&Reading::query_key_swapped>},
@@ -393,6 +444,8 @@ constexpr Fault list[] = {
      set<&Reading::final_scaled>, At::everywhere, true},
     {"initial_state_of_before", "every sequence starts from the initial state of the one before",
      has_initial_states, set<&Reading::initial_state_of_before>, At::everywhere, true},
+    {"initial_states_reversed", "the sequences start from the initial states in reverse order",
+     has_initial_states, set<&Reading::initial_states_reversed>, At::everywhere, true},
     {"initial_state_of_next", "every sequence starts from the initial state of the one behind",
      has_initial_states, set<&Reading::initial_state_of_next>, At::everywhere, true},
     {"initial_state_by_head", "the initial states are read as [HV][N], not [N][HV]",
@@ -402,6 +455,12 @@ constexpr Fault list[] = {
      in_chunks<&Reading::loses_states>, At::chunk},
     {"state_lost", "the state before a token is lost: what follows starts from zeros", always,
      at_token<&Reading::lost_state>, At::start},
+    of_joint<Joint::alone>("part_alone",
+                           "what a part of the sequence makes of zeros is handed on, without the state before it"),
+    of_joint<Joint::chunk_lost>("resumed_chunk_early",
+                                "where a sequence goes on, the state is that before the last chunk"),
+    of_joint<Joint::token_twice>("resumed_token_twice",
+                                 "where a sequence goes on, the token before is applied once more"),
     of_joint<Joint::undecayed>("part_undecayed",
                                "the state before a part of the sequence, and what the part makes of zeros, are "
                                "added as they are"),
@@ -459,6 +518,11 @@ constexpr Fault list[] = {
         "differ"),
     of_chunk_form<ChunkFault::sums_in_blocks>("sums_in_blocks",
                                               "sums of gates start anew in each 16 rows of a chunk", true),
+    of_chunk_form<ChunkFault::sums_in_halves>("sums_in_halves",
+                                              "sums of gates start anew in each 32 rows of a chunk", true),
+    of_chunk_form<ChunkFault::sums_missing>("sums_missing", "gates are not summed: G is g", true),
+    of_chunk_form<ChunkFault::sums_over_chunks>(
+        "sums_over_chunks", "sums of gates do not start anew where a chunk begins", true),
     of_chunk_form<ChunkFault::first_gate_lost>("first_gate_lost",
                                                "sums of gates lack the gate of a chunk's first row", true),
     of_chunk_form<ChunkFault::end_of_row_before>("end_of_row_before",
@@ -468,6 +532,7 @@ constexpr Fault list[] = {
     of_term<ChunkTerm::L, TermFault::undecayed>("L_undecayed", "L lacks the decays between its rows", false),
     of_term<ChunkTerm::L, TermFault::unweighted>("L_without_beta", "L lacks beta"),
     of_term<ChunkTerm::L, TermFault::weighted>("L_with_beta_twice", "L has beta twice"),
+    of_term<ChunkTerm::L, TermFault::scaled_twice>("L_scaled", "L has the scale"),
     of_term<ChunkTerm::L, TermFault::negated>("L_negated", "L has the other sign"),
     of_chunk_form<ChunkFault::column_beta>("column_beta", "L has the beta of its column, not of its row"),
     of_chunk_form<ChunkFault::inverse_missing>("inverse_missing", "L is not inverted: A = I"),
@@ -487,6 +552,9 @@ constexpr Fault list[] = {
     of_chunk_form<ChunkFault::w_unsolved>("w_unsolved", "w is beta k exp(G), without A", true),
     of_term<ChunkTerm::w, TermFault::undecayed>("w_undecayed", "w lacks exp(G): A beta k", false),
     of_term<ChunkTerm::w, TermFault::unweighted>("w_without_beta", "w lacks beta: A k exp(G)", false),
+    of_chunk_form<ChunkFault::w_lowered>("w_lowered", "w has exp(G_n - G), not exp(G)", true),
+    of_term<ChunkTerm::w, TermFault::weighted_behind>("w_weighted_behind", "w is beta A k exp(G): beta is behind A"),
+    of_term<ChunkTerm::u, TermFault::weighted_behind>("u_weighted_behind", "u is beta A v: beta is behind A"),
     of_term<ChunkTerm::w, TermFault::weighted>("w_with_beta_twice", "w has beta twice"),
     of_term<ChunkTerm::prediction, TermFault::lost>("prediction_lost", "v_new is u: w h is missing"),
     of_term<ChunkTerm::prediction, TermFault::negated>("prediction_negated", "v_new is u + w h"),
@@ -509,6 +577,20 @@ constexpr Fault list[] = {
         "query_exclusive", "o reads the state before its chunk without the gate of its own row", true),
     of_chunk_form<ChunkFault::query_behind>(
         "query_behind", "o reads the state before its chunk decayed to the chunk's end", true),
+    of_rounded_term<ChunkTerm::L, TermFault::in_bf16>("L_in_bf16", "L is rounded to bf16"),
+    of_rounded_term<ChunkTerm::L, TermFault::in_fp16>("L_in_fp16", "L is rounded to fp16"),
+    of_rounded_term<ChunkTerm::A, TermFault::in_bf16>("inverse_in_bf16", "A is rounded to bf16"),
+    of_rounded_term<ChunkTerm::A, TermFault::in_fp16>("inverse_in_fp16", "A is rounded to fp16"),
+    of_rounded_term<ChunkTerm::Aqk, TermFault::in_bf16>("scores_in_bf16", "Aqk is rounded to bf16"),
+    of_rounded_term<ChunkTerm::Aqk, TermFault::in_fp16>("scores_in_fp16", "Aqk is rounded to fp16"),
+    of_rounded_term<ChunkTerm::u, TermFault::in_bf16>("u_in_bf16", "u is rounded to bf16"),
+    of_rounded_term<ChunkTerm::w, TermFault::in_bf16>("w_in_bf16", "w is rounded to bf16"),
+    of_rounded_term<ChunkTerm::v_new, TermFault::in_bf16>("v_new_in_bf16", "v_new is rounded to bf16"),
+    of_rounded_term<ChunkTerm::writes, TermFault::in_bf16>(
+        "writes_in_bf16", "v_new is rounded to bf16 where the state is written"),
+    of_rounded_term<ChunkTerm::prediction, TermFault::in_bf16>("prediction_in_bf16", "w h is rounded to bf16"),
+    of_chunk_form<ChunkFault::initial_state_late>(
+        "initial_state_late", "the first chunk does not read the initial state, and leaves it decayed", true),
     of_chunk_form<ChunkFault::first_chunk_alone>(
         "first_chunk_alone", "o of the first chunk does not read the initial state", true),
     of_term<ChunkTerm::o_state, TermFault::lost>("query_lost", "o does not read the state before its chunk"),
@@ -526,6 +608,9 @@ constexpr Fault list[] = {
     of_chunk_form<ChunkFault::state_of_before>("state_of_before",
                                                "o reads the state that entered the chunk before"),
     of_chunk_form<ChunkFault::state_of_after>("state_of_after", "o reads the state that leaves its chunk"),
+    {"state_of_first", "o of all sequences reads the states of the first one",
+     [](const Problem& p) { return has_chunk_form(p) && has_sequences(p); },
+     in_chunks<&Reading::chunk_fault, ChunkFault::state_of_first>, At::chunk, true},
     {"state_of_stream",
      "o reads the state of another chunk: the one of its number where chunks of the packed row are counted",
      [](const Problem& p) { return has_chunk_form(p) && has_sequences(p); },
@@ -545,7 +630,21 @@ constexpr Fault list[] = {
         "prediction_of_first_tile", "w h reads the state's second tile of channels from the first"),
     of_tile<ChunkTerm::o_state>(
         "query_of_first_state_tile", "o reads the state's second tile of channels from the first"),
-    of_tile<ChunkTerm::carry>(
+    of_tile<ChunkTerm::Aqk>("scores_of_first_tile", "Aqk reads k's second tile of channels from the first"),
+    of_tile<ChunkTerm::L>("L_of_first_tile", "L reads its column's second tile of channels from the first"),
+    of_tile<ChunkTerm::w>("w_of_first_tile", "w reads k's second tile of channels from the first"),
+    of_tile<ChunkTerm::writes>("writes_of_first_tile", "the second tile of the state is written with k of the first"),
+    of_tile<ChunkTerm::Aqk, TermFault::decay_of_first_tile>(
+        "scores_decay_of_first_tile", "in Aqk the second tile of channels decays as the first"),
+    of_tile<ChunkTerm::L, TermFault::decay_of_first_tile>(
+        "L_decay_of_first_tile", "in L the second tile of channels decays as the first"),
+    of_tile<ChunkTerm::w, TermFault::decay_of_first_tile>(
+        "w_decay_of_first_tile", "in w the second tile of channels decays as the first"),
+    of_tile<ChunkTerm::writes, TermFault::decay_of_first_tile>(
+        "writes_decay_of_first_tile", "what a chunk writes in the second tile of channels decays as in the first"),
+    of_tile<ChunkTerm::o_state, TermFault::decay_of_first_tile>(
+        "query_decay_of_first_tile", "where o reads the state the second tile of channels decays as the first"),
+    of_tile<ChunkTerm::carry, TermFault::decay_of_first_tile>(
         "carry_of_first_tile", "from chunk to chunk the second tile of channels decays as the first"),
     of_block<ChunkFault::scores_block_lost>("scores_block_lost", "a block of Aqk is zero"),
     of_block<ChunkFault::L_block_lost>("L_block_lost", "a block of L is zero"),

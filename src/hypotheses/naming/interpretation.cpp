@@ -206,6 +206,7 @@ std::vector<double> initial_state(const Problem& problem, const Interpretation& 
     const bool v_first = problem.options.state_v_first != reading.initial_state_transposed;
     std::size_t own = reading.initial_state_of_first ? 0 : sequence.index;
     if (reading.initial_state_of_before && own > 0) --own;
+    if (reading.initial_states_reversed) own = d.N - 1 - own;
     if (reading.initial_state_of_next && own + 1 < d.N) ++own;
     if (reading.initial_head != nullptr) head = reading.initial_head(head, d.HV, problem.heads_per_group());
     const std::size_t row = reading.initial_state_by_head ? head * d.N + own : own * d.HV + head;
@@ -334,9 +335,10 @@ class Recurrence {
   std::deque<plain::Matrix> states_of_stream() const {
     std::deque<plain::Matrix> states;
     const kda::Sequence& own = excerpt_.sequence;
-    if (reading_.chunk_fault != ChunkFault::state_of_stream) return states;
+    const bool is_of_first = reading_.chunk_fault == ChunkFault::state_of_first;
+    if (!is_of_first && reading_.chunk_fault != ChunkFault::state_of_stream) return states;
     const Interpretation right(problem_);
-    const std::size_t first_of_row = own.begin / reading_.chunk;
+    const std::size_t first_of_row = is_of_first ? 0 : own.begin / reading_.chunk;
     for (const kda::Sequence& before : problem_.sequences()) {
       if (before.batch != own.batch || before.index >= own.index || before.begin == before.end) continue;
       std::vector<double> state = initial_state(
@@ -373,6 +375,8 @@ class Recurrence {
     }
     const bool reads_undecayed = reading_.predict_before_decay || reading_.decays_after_update;
     if (!reads_undecayed) apply_decay();
+    if (reading_.prediction_of_query)
+      for (std::size_t i = 0; i < K_; ++i) read_key_[i] = q_[i] / *reading_.options.scale;
     read(state_, read_key_, update_);
     if (reading_.prediction_misses_last) forget_last();
     if (reading_.predict_before_decay) apply_decay();
@@ -385,7 +389,11 @@ class Recurrence {
     if (reading_.output_misses_own) read(state_, q_, output_);
     if (reading_.lost_write != t)
       for (std::size_t i = 0; i < K_; ++i)
-        for (std::size_t v = 0; v < V_; ++v) state_[i * V_ + v] += k_[i] * update_[v];
+        for (std::size_t v = 0; v < V_; ++v)
+          state_[i * V_ + v] +=
+              (reading_.write_factor != nullptr ? reading_.write_factor(decay_[i]) : 1) * k_[i] * update_[v];
+    if (reading_.decayed_again)
+      for (std::size_t i = 0; i < K_; ++i) q_[i] *= decay_[i];
     if (keeps_writes()) keep_write(t);
     if (reading_.round_state != &unchanged)
       for (double& x : state_) x = reading_.round_state(x);
@@ -473,9 +481,9 @@ class Recurrence {
   }
   /// At the end of a part of the sequence.
   void join(std::size_t t) {
-    const auto from = [&](std::size_t begin, std::vector<double> start) {
+    const auto from = [&](std::size_t begin, std::size_t end, std::vector<double> start) {
       return answer_of(problem_, Interpretation(problem_),
-                       {excerpt_.sequence, begin, t, excerpt_.head, std::move(start), excerpt_.columns})
+                       {excerpt_.sequence, begin, end, excerpt_.head, std::move(start), excerpt_.columns})
           .state;
     };
     const auto decayed = [&](std::size_t begin, std::vector<double> state) {
@@ -488,11 +496,28 @@ class Recurrence {
       return state;
     };
     const std::size_t part = t - reading_.part, chunk = t - std::min(reading_.part, reading_.chunk);
-    if (reading_.joint == Joint::chunk_twice) state_ = from(chunk, state_);
-    if (reading_.joint == Joint::decay_twice) state_ = decayed(chunk, state_);
-    if (reading_.joint == Joint::undecayed || reading_.joint == Joint::unerased) {
-      state_ = reading_.joint == Joint::unerased ? decayed(part, part_start_) : part_start_;
-      add(from(part, std::vector<double>(state_.size(), 0.0)), 1, state_);
+    const auto local = [&] { return from(part, t, std::vector<double>(state_.size(), 0.0)); };
+    switch (reading_.joint) {
+      case Joint::alone:
+        state_ = local();
+        break;
+      case Joint::undecayed:
+        state_ = part_start_, add(local(), 1, state_);
+        break;
+      case Joint::unerased:
+        state_ = decayed(part, part_start_), add(local(), 1, state_);
+        break;
+      case Joint::chunk_twice:
+        state_ = from(chunk, t, state_);
+        break;
+      case Joint::decay_twice:
+        state_ = decayed(chunk, state_);
+        break;
+      case Joint::chunk_lost:
+        state_ = from(part, chunk, part_start_);
+        break;
+      default:
+        state_ = from(t - 1, t, state_);
     }
     part_start_ = state_;
   }

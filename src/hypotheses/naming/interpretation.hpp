@@ -28,15 +28,19 @@ enum class BetaOn : unsigned char { both, value, prediction, value_alone };
 
 /// What is wrong with a term of a sum, of the chunk form or of its backward pass.
 enum class TermFault : std::uint8_t {
-  lost,           ///< and with it whatever is made of it
-  lost_alone,     ///< in the gradient alone
-  negated,        ///< the other sign
-  undecayed,      ///< without its power of two
-  unscaled,       ///< without scale
-  scaled_twice,   ///< the scale once more
-  unweighted,     ///< without beta
-  weighted,       ///< with beta
-  of_first_tile,  ///< what it reads of the second tile of channels is that of the first
+  lost,                 ///< and with it whatever is made of it
+  lost_alone,           ///< in the gradient alone
+  negated,              ///< the other sign
+  undecayed,            ///< without its power of two
+  unscaled,             ///< without scale
+  scaled_twice,         ///< the scale once more
+  unweighted,           ///< without beta
+  weighted,             ///< with beta
+  weighted_behind,      ///< beta multiplies the product with A, not what A multiplies
+  of_first_tile,        ///< what it reads of the second tile of channels is that of the first
+  decay_of_first_tile,  ///< ... its decays are
+  in_bf16,              ///< it is rounded
+  in_fp16,
 };
 
 /// What it multiplies the term by.
@@ -49,9 +53,11 @@ double factor_of(TermFault fault, double scale);
 enum class ChunkTerm : std::uint8_t {
   none,
   L,
+  A,
   Aqk,
   u,
   w,
+  v_new,
   prediction,  ///< w h
   carry,       ///< exp(G_n) h, in the state that leaves
   writes,      ///< (k exp(G_n - G))^T v_new, likewise
@@ -70,6 +76,11 @@ enum class ChunkFault : std::uint8_t {
   exp2_across,            ///< the other way round
   anchors_apart,          ///< blocks of 16 off the diagonal lack the decay of their first row
   sums_in_blocks,         ///< G starts anew in each 16 rows
+  sums_in_halves,         ///< ... in each 32
+  sums_missing,           ///< G is g
+  sums_over_chunks,       ///< G is not set back where a chunk begins
+  initial_state_late,     ///< the first chunk reads zeros for h, and what it leaves has it
+  w_lowered,              ///< w has exp(G_n - G) for exp(G)
   first_gate_lost,        ///< G lacks the gate of the chunk's first row
   end_of_row_before,      ///< G_n is that of the row before
   column_beta,            ///< L has the beta of its column
@@ -100,6 +111,7 @@ enum class ChunkFault : std::uint8_t {
   scores_of_next,         ///< o sees the row behind it
   state_of_before,        ///< o reads the state that entered the chunk before
   state_of_after,         ///< o reads the state that leaves the chunk
+  state_of_first,         ///< o of all sequences reads the states of the first one
   state_of_stream,        ///< o reads the state of the chunk that has its number where chunks of the row are
                           ///< counted
 };
@@ -141,10 +153,13 @@ inline constexpr double usual_lower_bound = -5;
 /// How the parts that a sequence is computed in are joined wrongly.
 enum class Joint : std::uint8_t {
   none,
-  undecayed,    ///< the state is that before the part, and what the part makes of zeros
+  alone,        ///< the state is what the part makes of zeros
+  undecayed,    ///< ... added to that before the part
   unerased,     ///< ... which decays, and of which nothing is erased
   chunk_twice,  ///< the last chunk of the part before is applied again
   decay_twice,  ///< ... its decays
+  chunk_lost,   ///< the state is that before the last chunk of the part
+  token_twice,  ///< the last token of the part before is applied again
 };
 double to_bf16(double x);
 double to_fp16(double x);
@@ -221,7 +236,10 @@ struct Interpretation {
   HeadShifts further;
   ChannelShifts shifted;
   RowsOf rows;
-  bool key_interleaved = false;  ///< k, not q, is read from query head h mod H
+  bool key_interleaved = false;              ///< k, not q, is read from query head h mod H
+  bool prediction_of_query = false;          ///< the prediction reads the state along q
+  bool decayed_again = false;                ///< o reads a state that has decayed again
+  double (*write_factor)(double) = nullptr;  ///< of a channel's decay, multiplies what it is written with
   double output_factor = 1;
   bool heads_interleaved = false;        ///< value head h reads query head h mod H, not h / (HV / H)
   bool first_query_head = false;         ///< all value heads read query head 0
@@ -232,6 +250,7 @@ struct Interpretation {
   bool initial_state_of_first = false;   ///< of sequence 0, for all
   bool initial_state_of_before = false;  ///< of the sequence before, for all but the first
   bool initial_state_of_next = false;    ///< ... behind, for all but the last
+  bool initial_states_reversed = false;  ///< of sequence N - 1 - n
   /// Of another head, from its own number and those of a group.
   std::size_t (*initial_head)(std::size_t head, std::size_t heads, std::size_t group) = nullptr;
   bool initial_scaled = false, final_scaled = false;                      ///< the states, by the scale

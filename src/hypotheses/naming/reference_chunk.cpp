@@ -61,12 +61,15 @@ Matrix lower(const Matrix& a, bool diagonal) {
   return weighted(a, [&](std::size_t i, std::size_t j) { return j < i || (diagonal && j == i) ? 1.0 : 0.0; });
 }
 
-Chunk loaded(const Head& head, std::size_t begin, std::size_t n, const Interpretation* reading = nullptr) {
+/// `sums`: G of the row before, where it goes on.
+Chunk loaded(const Head& head, std::size_t begin, std::size_t n, const Interpretation* reading = nullptr,
+             const std::vector<double>& sums = {}) {
   Chunk c;
   c.begin = begin, c.n = n, c.K = head.k.columns(), c.reading = reading;
   c.q = rows_of(head.q, begin, n), c.k = rows_of(head.k, begin, n), c.v = rows_of(head.v, begin, n);
   if (head.d_o.rows() > 0) c.d_o = rows_of(head.d_o, begin, n);
   c.G = rows_of(head.g, begin, n);
+  for (std::size_t x = 0; x < sums.size(); ++x) c.G(0, x) += sums[x];
   c.sum_and_multiply_decays();
   c.beta.assign(head.beta.begin() + static_cast<std::ptrdiff_t>(begin),
                 head.beta.begin() + static_cast<std::ptrdiff_t>(begin + n));
@@ -97,6 +100,15 @@ void lose_product(Chunk& c, const InverseProduct& lost) {
                                  product(block(c.L, lost.row, lost.m), block(c.A, lost.m, lost.column)));
   for (std::size_t i = 0; i < side; ++i)
     for (std::size_t j = 0; j < side; ++j) c.A(lost.row * side + i, lost.column * side + j) += missing(i, j);
+  // The blocks below are made of it.
+  for (std::size_t row = lost.row + 1; row < 4; ++row) {
+    Matrix sum(side, side);
+    for (std::size_t m = lost.column; m < row; ++m)
+      add(sum, product(block(c.L, row, m), block(c.A, m, lost.column)));
+    const Matrix below = product(block(c.A, row, row), sum);
+    for (std::size_t i = 0; i < side; ++i)
+      for (std::size_t j = 0; j < side; ++j) c.A(row * side + i, lost.column * side + j) = -below(i, j);
+  }
 }
 
 Matrix faulty_inverse(Chunk& c) {
@@ -141,23 +153,28 @@ void score(Chunk& c, double scale) {
   std::vector<double> of_q(c.K), of_k(c.K);
   const bool is_plain =
       !c.is(ChunkTerm::Aqk, TermFault::undecayed) && !c.is(ChunkTerm::L, TermFault::undecayed);
-  for (std::size_t x = 0; x < c.K; ++x)
+  std::vector<std::size_t> key_of_q(c.K), key_of_k(c.K), decay_of_q(c.K), decay_of_k(c.K);
+  for (std::size_t x = 0; x < c.K; ++x) {
     of_q[x] = c.factor(ChunkTerm::Aqk, x, scale), of_k[x] = c.factor(ChunkTerm::L, x, scale);
+    key_of_q[x] = c.of_key(ChunkTerm::Aqk, x), key_of_k[x] = c.of_key(ChunkTerm::L, x);
+    decay_of_q[x] = c.of_decay(ChunkTerm::Aqk, x), decay_of_k[x] = c.of_decay(ChunkTerm::L, x);
+  }
   for (std::size_t i = 0; i < c.n; ++i) {
     c.A(i, i) = 1;
     for (std::size_t j = 0; j <= i; ++j) {
       const double* const decay = c.between(i, j);
       double qk = 0, kk = 0;
       for (std::size_t x = 0; x < c.K; ++x) {
-        const double q = of_q[x] * c.q(i, x) * c.k(j, x), k = of_k[x] * c.k(i, x) * c.k(j, x);
-        qk += q * (is_plain ? decay[x] : c.decay(ChunkTerm::Aqk, x, decay[x]));
-        kk += k * (is_plain ? decay[x] : c.decay(ChunkTerm::L, x, decay[x]));
+        const double q = of_q[x] * c.q(i, x) * c.k(j, key_of_q[x]),
+                     k = of_k[x] * c.k(i, x) * c.k(j, key_of_k[x]), of_scores = decay[decay_of_q[x]],
+                     of_L = decay[decay_of_k[x]];
+        qk += q * (is_plain ? of_scores : c.decay(ChunkTerm::Aqk, x, of_scores));
+        kk += k * (is_plain ? of_L : c.decay(ChunkTerm::L, x, of_L));
       }
-      c.Aqk(i, j) = c.lacks(ChunkFault::scores_block_lost, i, j) ? 0 : scale * qk;
+      c.Aqk(i, j) = c.lacks(ChunkFault::scores_block_lost, i, j) ? 0 : c.rounded(ChunkTerm::Aqk, scale * qk);
       if (j == i) continue;
-      c.L(i, j) = c.lacks(ChunkFault::L_block_lost, i, j)
-                      ? 0
-                      : c.weight(ChunkTerm::L, c.is(ChunkFault::column_beta) ? j : i) * kk;
+      const double weight = c.weight(ChunkTerm::L, c.is(ChunkFault::column_beta) ? j : i);
+      c.L(i, j) = c.lacks(ChunkFault::L_block_lost, i, j) ? 0 : c.rounded(ChunkTerm::L, weight * kk);
       for (std::size_t m = 0; m <= j; ++m) c.A(i, m) -= c.L(i, j) * c.A(j, m);
     }
     const std::size_t seen = c.is(ChunkFault::scores_unmasked)  ? c.n
@@ -167,7 +184,15 @@ void score(Chunk& c, double scale) {
       for (std::size_t x = 0; x < c.K; ++x)
         c.Aqk(i, j) += scale * c.q(i, x) * c.k(j, x) * numeric::exp(c.G(i, x) - c.G(j, x));
   }
-  c.A = faulty_inverse(c);
+  c.A = c.rounded(ChunkTerm::A, faulty_inverse(c));
+}
+
+/// k, as a term reads it.
+Matrix keys(const Chunk& c, ChunkTerm term) {
+  Matrix k = c.k;
+  for (std::size_t i = 0; i < c.n; ++i)
+    for (std::size_t x = 0; x < c.K; ++x) k(i, x) = c.k(i, c.of_key(term, x));
+  return k;
 }
 
 /// The state after the chunk.
@@ -177,32 +202,44 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
   c.raised = weighted(c.k, [&](std::size_t i, std::size_t x) { return c.from_start(i, x); });
   c.lowered = weighted(c.k, [&](std::size_t i, std::size_t x) { return c.to_end(i, x); });
   const Matrix of_v = weighted(c.v, [&](std::size_t i, std::size_t) { return c.weight(ChunkTerm::u, i); }),
-               of_k = weighted(c.k, [&](std::size_t i, std::size_t x) {
+               of_k = weighted(keys(c, ChunkTerm::w), [&](std::size_t i, std::size_t x) {
+                 const std::size_t of = c.of_decay(ChunkTerm::w, x);
                  return c.weight(ChunkTerm::w, i) * c.factor(ChunkTerm::w, x, head.scale) *
-                        c.decay(ChunkTerm::w, x, c.from_start(i, x));
+                        c.decay(ChunkTerm::w, x,
+                                c.is(ChunkFault::w_lowered) ? c.to_end(i, of) : c.from_start(i, of));
                });
-  c.w = c.is(ChunkFault::w_unsolved) ? of_k : product(c.A, of_k);
-  c.u = c.is(ChunkFault::u_unsolved) ? of_v : product(c.A, of_v);
+  const auto solved = [&](ChunkTerm term, const Matrix& of) {
+    return c.rounded(term, weighted(product(c.A, of), [&](std::size_t i, std::size_t) {
+                       return c.is(term, TermFault::weighted_behind) ? c.beta[i] : 1;
+                     }));
+  };
+  c.w = c.is(ChunkFault::w_unsolved) ? of_k : solved(ChunkTerm::w, of_k);
+  c.u = c.is(ChunkFault::u_unsolved) ? of_v : solved(ChunkTerm::u, of_v);
   if (c.is(ChunkFault::u_without_own)) add(c.u, of_v, -1);
   c.v_new = c.u;
   add(c.v_new,
-      product(weighted(c.w, [&](std::size_t,
-                                std::size_t x) { return c.factor(ChunkTerm::prediction, x, head.scale); }),
-              c.read(ChunkTerm::prediction, state)),
+      c.rounded(ChunkTerm::prediction, product(weighted(c.w,
+                                                        [&](std::size_t, std::size_t x) {
+                                                          return c.factor(ChunkTerm::prediction, x,
+                                                                          head.scale);
+                                                        }),
+                                               c.read(ChunkTerm::prediction, state))),
       -1);
+  c.v_new = c.rounded(ChunkTerm::v_new, std::move(c.v_new));
   Matrix after = weighted(state, [&](std::size_t x, std::size_t y) {
-    if (c.is(ChunkTerm::carry, TermFault::of_first_tile)) x = in_first_tile(x, c.K);
+    x = c.of_decay(ChunkTerm::carry, x);
     return c.factor(ChunkTerm::carry, x, head.scale) *
            c.decay(ChunkTerm::carry, x,
                    c.to_end_from_start(c.is(ChunkFault::carry_by_column) && y < c.K ? y : x));
   });
-  const Matrix written = weighted(c.k, [&](std::size_t i, std::size_t x) {
+  const Matrix written = weighted(keys(c, ChunkTerm::writes), [&](std::size_t i, std::size_t x) {
     const bool is_lost = c.is(ChunkFault::last_row_lost) && i + 1 == c.n;
     return (is_lost ? 0 : 1) * c.factor(ChunkTerm::writes, x, head.scale) *
            (c.is(ChunkTerm::writes, TermFault::weighted) ? c.beta[i] : 1) *
-           c.decay(ChunkTerm::writes, x, c.to_end(i, x));
+           c.decay(ChunkTerm::writes, x, c.to_end(i, c.of_decay(ChunkTerm::writes, x)));
   });
-  add(after, product(transposed(written), c.is(ChunkFault::writes_unerased) ? c.u : c.v_new));
+  add(after, product(transposed(written),
+                     c.rounded(ChunkTerm::writes, c.is(ChunkFault::writes_unerased) ? c.u : c.v_new)));
   if (c.is(ChunkFault::output_unerased)) c.v_new = c.u;
   if (c.is(ChunkFault::output_uncorrected)) c.v_new = of_v;
   return after;
@@ -211,7 +248,7 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
 /// o = scale q exp(G) h + Aqk v_new
 Matrix output(const Chunk& c, const Matrix& h, double scale) {
   const Matrix raised = weighted(c.q, [&](std::size_t i, std::size_t x) {
-    double decay = c.from_start(i, x);
+    double decay = c.from_start(i, c.of_decay(ChunkTerm::o_state, x));
     if (c.is(ChunkFault::query_exclusive)) decay = i > 0 ? c.from_start(i - 1, x) : 1;
     if (c.is(ChunkFault::query_behind)) decay *= c.to_end_from_start(x);
     return c.factor(ChunkTerm::o_state, x, scale) * c.decay(ChunkTerm::o_state, x, decay);
@@ -498,11 +535,18 @@ HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t fi
   const std::size_t tokens = head.k.rows();
   HeadAnswer answer{Matrix(tokens, head.v.columns()), head.state};
   if (reading.chunk_fault == ChunkFault::state_of_before) earlier.push_back(head.state);
+  std::vector<double> sums;
   for (std::size_t begin = 0, end; begin < tokens; begin = end) {
     end = std::min(tokens, begin + chunk_size - (begin == 0 ? first_row % chunk_size : 0));
-    Chunk chunk = loaded(head, begin, end - begin, &reading);
-    const Matrix entering = answer.state;
+    Chunk chunk = loaded(head, begin, end - begin, &reading, sums);
+    const bool is_late = reading.chunk_fault == ChunkFault::initial_state_late && begin == 0;
+    const Matrix entering = is_late ? Matrix(chunk.K, head.v.columns()) : answer.state;
     answer.state = forwards(chunk, head, entering);
+    if (is_late)
+      add(answer.state,
+          weighted(head.state, [&](std::size_t x, std::size_t) { return chunk.to_end_from_start(x); }));
+    for (std::size_t x = 0; x < chunk.K && reading.chunk_fault == ChunkFault::sums_over_chunks; ++x)
+      sums.resize(chunk.K), sums[x] = chunk.G(chunk.n - 1, x);
     earlier.push_back(reading.chunk_fault == ChunkFault::state_of_after ? answer.state : entering);
     put_rows(output(chunk, earlier.front(), head.scale), begin, answer.o);
     earlier.pop_front();
@@ -513,9 +557,12 @@ HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t fi
 void Chunk::sum_and_multiply_decays() {
   constexpr std::size_t side = 16;
   for (std::size_t x = 0; is(ChunkFault::first_gate_lost) && x < K; ++x) G(0, x) = 0;
+  const std::size_t anew = is(ChunkFault::sums_missing)     ? 1
+                           : is(ChunkFault::sums_in_blocks) ? side
+                           : is(ChunkFault::sums_in_halves) ? 2 * side
+                                                            : n;
   for (std::size_t i = 1; i < n; ++i)
-    for (std::size_t x = 0; x < K && !(is(ChunkFault::sums_in_blocks) && i % side == 0); ++x)
-      G(i, x) += G(i - 1, x);
+    for (std::size_t x = 0; x < K && i % anew != 0; ++x) G(i, x) += G(i - 1, x);
   starts = ends = Matrix(n, K);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t x = 0; x < K; ++x)
@@ -544,6 +591,13 @@ void Chunk::part_anchors() {
       for (std::size_t j = 0; j < first; ++j) decays[(i * n + j) * K + x] *= undone;
     }
   }
+}
+
+Matrix Chunk::rounded(ChunkTerm term, Matrix matrix) const {
+  if (!is(term, TermFault::in_bf16) && !is(term, TermFault::in_fp16)) return matrix;
+  for (std::size_t i = 0; i < matrix.rows(); ++i)
+    for (std::size_t j = 0; j < matrix.columns(); ++j) matrix(i, j) = rounded(term, matrix(i, j));
+  return matrix;
 }
 
 double Chunk::across(double sum) const {

@@ -87,6 +87,17 @@ struct Chunk {
   double decay(ChunkTerm term, std::size_t channel, double right) const {
     return is(term, TermFault::undecayed) && is_among(reading->channels, channel, K) ? 1 : right;
   }
+  /// The channel that a term reads of k, and of the decays.
+  std::size_t of_key(ChunkTerm term, std::size_t channel) const {
+    return is(term, TermFault::of_first_tile) ? in_first_tile(channel, K) : channel;
+  }
+  std::size_t of_decay(ChunkTerm term, std::size_t channel) const {
+    return is(term, TermFault::decay_of_first_tile) ? in_first_tile(channel, K) : channel;
+  }
+  double rounded(ChunkTerm term, double x) const {
+    return is(term, TermFault::in_bf16) ? to_bf16(x) : is(term, TermFault::in_fp16) ? to_fp16(x) : x;
+  }
+  Matrix rounded(ChunkTerm term, Matrix matrix) const;
   /// A block of the scores, or of the inverse.
   bool lacks(ChunkFault fault, std::size_t i, std::size_t j) const {
     if (!is(fault)) return false;
@@ -96,9 +107,8 @@ struct Chunk {
   /// The state as a term reads it.
   Matrix read(ChunkTerm term, const Matrix& state) const;
   double weight(ChunkTerm term, std::size_t row) const {
-    return is(term, TermFault::unweighted) ? 1
-           : is(term, TermFault::weighted) ? beta[row] * beta[row]
-                                           : beta[row];
+    if (is(term, TermFault::unweighted) || is(term, TermFault::weighted_behind)) return 1;
+    return is(term, TermFault::weighted) ? beta[row] * beta[row] : beta[row];
   }
 
  private:
