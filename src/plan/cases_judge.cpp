@@ -23,6 +23,7 @@ class Judged {
         asked_(asked),
         part_(part),
         request_(*asked.request),
+        passes_(tensors_of(request_, known_tensors(Task::judge))),
         computed_(builder.computed_answers(asked, part)),
         recorded_(builder.recorded_answers(asked, part)),
         external_(builder.external_answer(asked, part)) {}
@@ -31,12 +32,11 @@ class Judged {
     report_missing();
     for (const std::size_t index : computed_)
       if (!answer(index).why_not.empty()) add_skip(index, {}, answer(index).why_not);
-    const std::vector<PassTensors> passes = tensors_of(request_, known_tensors(Task::judge));
-    for (const PassTensors& pass : passes) add_pass(pass);
-    for (const PassTensors& pass : passes) add_laws(pass);
+    for (const PassTensors& pass : passes_) add_pass(pass);
+    for (const PassTensors& pass : passes_) add_laws(pass);
     if (request_.stages) add_stages();
-    note_gradients(passes);
-    if (part_.as_stored) note_what_is_left(passes);
+    note_gradients();
+    if (part_.as_stored) note_what_is_left();
   }
 
  private:
@@ -110,7 +110,10 @@ class Judged {
     }
     // A group of gradients alone says nothing about the forward pass, and the other way round.
     if (item.tensors.empty()) {
-      if (wanted.pass == kda::Pass::backward) return;
+      const bool is_of_other =
+          held(index, wanted).empty() &&
+          std::ranges::any_of(passes_, [&](const auto& pass) { return !held(index, pass).empty(); });
+      if (wanted.pass == kda::Pass::backward || is_of_other) return;
       item.skip = "holds none of the tensors compared";
     }
     builder_.add_verdict(asked_, part_, std::move(item));
@@ -186,9 +189,9 @@ class Judged {
   bool tensors_named() const { return request_.selection.tensors || request_.narrowing.tensors; }
 
   /// Why gradients are not compared, where that may surprise.
-  void note_gradients(const std::vector<PassTensors>& passes) {
-    const auto backward = std::ranges::find(passes, kda::Pass::backward, &PassTensors::pass);
-    if (backward == passes.end()) return;
+  void note_gradients() {
+    const auto backward = std::ranges::find(passes_, kda::Pass::backward, &PassTensors::pass);
+    if (backward == passes_.end()) return;
     if (!outline().has_loss()) {
       if (tensors_named())
         builder_.add_note(part_, "gradients: not compared: without do or dht there is no loss");
@@ -217,9 +220,9 @@ class Judged {
                                     answer(index).name, row.name, row.of));
   }
 
-  void note_what_is_left(const std::vector<PassTensors>& passes) {
+  void note_what_is_left() {
     Names compared;
-    for (const PassTensors& pass : passes)
+    for (const PassTensors& pass : passes_)
       if (pass.pass == kda::Pass::forward || outline().has_loss())
         compared.insert(compared.end(), pass.tensors.begin(), pass.tensors.end());
     const std::size_t of_file = outline().chunk_size();
@@ -242,6 +245,7 @@ class Judged {
   const Asked& asked_;
   const Asked::Part& part_;
   const Request& request_;
+  const std::vector<PassTensors> passes_;
   const std::vector<std::size_t> computed_, recorded_;
   const std::optional<std::size_t> external_;
 };

@@ -896,7 +896,9 @@ TEST_CASE("noise is explained by no fault", "[hypotheses][naming]") {
 }
 
 TEST_CASE("two mistakes at once are named together", "[hypotheses][naming]") {
-  const kda::Problem problem = problem_of({});
+  Case c;
+  c.slow = true;
+  const kda::Problem problem = problem_of(c);
   for (const char* const both :
        {"exp2 and beta_twice", "gate_missing and final_state_transposed",
         "output_doubled and initial_state_missing", "log2e_twice and initial_state_missing"})

@@ -270,6 +270,19 @@ TEST_CASE("a plan says of gradients why they are not compared where that may sur
   CHECK(notes(with + " --variant forwards --no-backward").empty());
 }
 
+TEST_CASE("a file with gradients alone has no case of the forward pass, unless nothing else is asked for",
+          "[plan][gradients]") {
+  test::ProblemSpec spec;
+  spec.T = 8, spec.K = spec.V = 8;
+  kda::Problem problem = test::make_problem(spec);
+  problem.output_gradient = problem.v.clone().named("do");
+  const tensor::Tensor dq("dq", numeric::DType::fp32, problem.q.shape());
+  const test::TemporaryFixture file(problem, {&dq}, numeric::ComputeFormat::fp32, "gradient");
+  CHECK(texts_of(planned_line(file.path + " --variant none")) == Names{"somebody fp32 oracle dq"});
+  CHECK(texts_of(planned_line(file.path + " --variant none --tensor o")) ==
+        Names{"somebody fp32 oracle skipped: holds none of the tensors compared"});
+}
+
 TEST_CASE("a plan says what of a recorded answer is left out", "[plan]") {
   const auto notes = [](const std::string& path, const std::string& options) {
     std::string all;
