@@ -464,7 +464,9 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
   const auto of_decay = [&](const std::string& name, std::size_t x) {
     return is((name + "_decay_of_first_tile").c_str()) ? x % 32 : x;
   };
-  for (const auto& [s, at] : chunks_of(p)) {
+  for (const std::pair<kda::Sequence, std::size_t>& chunk : chunks_of(p)) {
+    const kda::Sequence& s = chunk.first;
+    const std::size_t at = chunk.second;
     for (std::size_t i = 0; i < d.K * d.V && at == s.begin; ++i)
       last[i / d.V][i % d.V] = S[i / d.V][i % d.V] = p.initial_state->value(s.index * d.K * d.V + i);
     entered.push_back(S);
