@@ -14,6 +14,8 @@ inline bool has_gate(const kda::Problem& p) { return p.options.gate != kda::Gate
 inline bool has_softplus(const kda::Problem& p) { return p.options.gate == kda::Gate::softplus; }
 inline bool has_lower_bound(const kda::Problem& p) { return p.options.gate == kda::Gate::lower_bound; }
 inline bool has_A_log(const kda::Problem& p) { return has_gate(p) && p.A_log.has_value(); }
+inline bool has_softplus_A(const kda::Problem& p) { return has_softplus(p) && p.A_log.has_value(); }
+inline bool has_bounded_A(const kda::Problem& p) { return has_lower_bound(p) && p.A_log.has_value(); }
 inline bool has_bias(const kda::Problem& p) { return has_gate(p) && p.dt_bias.has_value(); }
 inline bool has_heads(const kda::Problem& p) { return p.dimensions().HV > 1; }
 inline bool has_groups(const kda::Problem& p) { return p.dimensions().HV > p.dimensions().H; }

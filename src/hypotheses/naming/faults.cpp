@@ -38,10 +38,8 @@ bool has_wide_chunk_form(const Problem& p) {
 bool has_channels(const Problem& p) { return p.dimensions().K > 16; }
 bool has_decays_of_channels(const Problem& p) { return has_channels(p) && p.dimensions().decays() > 1; }
 bool has_interleaved_heads(const Problem& p) { return p.dimensions().H > 1 && has_groups(p); }
-bool has_bounded_A_log(const Problem& p) { return has_lower_bound(p) && p.A_log; }
-bool has_bounded_bias(const Problem& p) { return has_bounded_A_log(p) && p.dt_bias; }
-bool has_softplus_of_A_log(const Problem& p) { return has_softplus(p) && p.A_log; }
-bool has_softplus_of_bias(const Problem& p) { return has_softplus_of_A_log(p) && p.dt_bias; }
+bool has_bounded_bias(const Problem& p) { return has_bounded_A(p) && p.dt_bias; }
+bool has_softplus_of_bias(const Problem& p) { return has_softplus_A(p) && p.dt_bias; }
 bool has_amplitudes_of_groups(const Problem& p) { return has_A_log(p) && has_groups(p); }
 bool has_unusual_bound(const Problem& p) {
   return has_lower_bound(p) && p.options.lower_bound.value_or(usual_lower_bound) != usual_lower_bound;
@@ -210,10 +208,10 @@ constexpr Fault list[] = {
         "A_log_exp2", "A_log is raised with exp2, not exp", has_A_log),
     of_gate_rule<[](GateInput& in) {
       in.function = [](const GateInput& of) { return of.A * of.bound * sigmoid(of.g + of.bias); };
-    }>("A_log_outside", "the gate is exp(A_log) lower_bound sigmoid(x)", has_bounded_A_log, true),
+    }>("A_log_outside", "the gate is exp(A_log) lower_bound sigmoid(x)", has_bounded_A, true),
     of_gate_rule<[](GateInput& in) {
       in.function = [](const GateInput& of) { return -softplus(of.A * (of.g + of.bias)); };
-    }>("A_log_inside", "the gate is -softplus(exp(A_log) x)", has_softplus_of_A_log, true),
+    }>("A_log_inside", "the gate is -softplus(exp(A_log) x)", has_softplus_A, true),
     of_gate_rule<[](GateInput& in) {
       in.function = [](const GateInput& of) { return -of.A * std::max(of.g + of.bias, 0.0); };
     }>("gate_relu", "the gate is -exp(A_log) max(x, 0), not softplus", has_softplus, true),

@@ -120,8 +120,6 @@ bool has_amplitude_of_rows(const Problem& p) { return has_A_log(p) && p.sequence
 bool has_amplitude_of_batch(const Problem& p) { return has_A_log(p) && p.dimensions().B > 1; }
 bool has_bias_of_batch(const Problem& p) { return has_bias(p) && p.dimensions().B > 1; }
 bool has_amplitude_of_groups(const Problem& p) { return has_A_log(p) && has_groups(p); }
-bool has_softplus_A(const Problem& p) { return has_softplus(p) && p.A_log.has_value(); }
-bool has_bounded_A(const Problem& p) { return has_lower_bound(p) && p.A_log.has_value(); }
 bool has_softplus_bias(const Problem& p) { return has_softplus(p) && p.dt_bias.has_value(); }
 bool has_bias_of_bound(const Problem& p) { return has_lower_bound(p) && p.dt_bias.has_value(); }
 bool has_sigmoid(const Problem& p) { return p.options.beta_sigmoid; }
