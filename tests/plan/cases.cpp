@@ -281,6 +281,10 @@ TEST_CASE("a file with gradients alone has no case of the forward pass, unless n
   CHECK(texts_of(planned_line(file.path + " --variant none")) == Names{"somebody fp32 oracle dq"});
   CHECK(texts_of(planned_line(file.path + " --variant none --tensor o")) ==
         Names{"somebody fp32 oracle skipped: holds none of the tensors compared"});
+  problem.output_gradient.reset();  // without a loss gradients are no question
+  const test::TemporaryFixture without(problem, {&dq}, numeric::ComputeFormat::fp32, "gradient_without_loss");
+  CHECK(texts_of(planned_line(without.path + " --variant none")) ==
+        Names{"somebody fp32 oracle skipped: holds none of the tensors compared"});
 }
 
 TEST_CASE("a plan says what of a recorded answer is left out", "[plan]") {

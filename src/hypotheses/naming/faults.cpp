@@ -19,6 +19,10 @@ using Reading = Interpretation;
 
 constexpr double log2_of_e = 1.4426950408889634, ln_of_2 = 1 / log2_of_e;
 
+std::size_t first_sequence(std::size_t, std::size_t) { return 0; }
+std::size_t sequence_before(std::size_t own, std::size_t) { return own > 0 ? own - 1 : own; }
+std::size_t sequence_behind(std::size_t own, std::size_t count) { return own + 1 < count ? own + 1 : own; }
+std::size_t mirrored_sequence(std::size_t own, std::size_t count) { return count - 1 - own; }
 double first_order(double x) { return 1 + x; }
 double second_order(double x) { return 1 + x + x * x / 2; }
 double as_it_is(double decay) { return decay; }
@@ -410,7 +414,7 @@ constexpr Fault list[] = {
     {"initial_state_in_bf16", "the initial state is rounded to bf16", has_wide_initial_state,
      set<&Reading::round_initial, &to_bf16>},
     {"initial_state_of_first", "every sequence starts from the initial state of sequence 0",
-     has_initial_states, set<&Reading::initial_state_of_first>},
+     has_initial_states, set<&Reading::initial_sequence, &first_sequence>},
     {"initial_state_of_head_0", "all heads start from the initial state of head 0", has_initial_state_of_heads,
      [](Reading& r, std::size_t) {
        r.initial_head = [](std::size_t, std::size_t, std::size_t) { return std::size_t{0}; };
@@ -441,11 +445,11 @@ constexpr Fault list[] = {
     {"final_state_scaled", "the final state is multiplied by the scale", is_scaled,
      set<&Reading::final_scaled>, At::everywhere, true},
     {"initial_state_of_before", "every sequence starts from the initial state of the one before",
-     has_initial_states, set<&Reading::initial_state_of_before>, At::everywhere, true},
+     has_initial_states, set<&Reading::initial_sequence, &sequence_before>, At::everywhere, true},
     {"initial_states_reversed", "the sequences start from the initial states in reverse order",
-     has_initial_states, set<&Reading::initial_states_reversed>, At::everywhere, true},
+     has_initial_states, set<&Reading::initial_sequence, &mirrored_sequence>, At::everywhere, true},
     {"initial_state_of_next", "every sequence starts from the initial state of the one behind",
-     has_initial_states, set<&Reading::initial_state_of_next>, At::everywhere, true},
+     has_initial_states, set<&Reading::initial_sequence, &sequence_behind>, At::everywhere, true},
     {"initial_state_by_head", "the initial states are read as [HV][N], not [N][HV]",
      [](const Problem& p) { return has_initial_states(p) && has_heads(p); },
      set<&Reading::initial_state_by_head>},

@@ -129,13 +129,10 @@ class HeadInputs {
     for (std::size_t k = 0; k < d_.K; ++k)
       row[k] = tensor.value(first + (of_first_tile ? in_first_tile(k) : k));
     if (!reading_.options.qk_l2norm || !normalises) return;
-    std::vector<double> whole = row;
-    if (reading_.norm_of_heads) {
-      whole.resize(d_.H * d_.K);
-      for (std::size_t k = 0; k < whole.size(); ++k)
-        whole[k] = tensor.value((sequence_.batch * d_.T + t) * whole.size() + k);
-    }
-    const double length = reading_.length(whole);
+    std::vector<double> of_heads(reading_.norm_of_heads ? d_.H * d_.K : 0);
+    for (std::size_t k = 0; k < of_heads.size(); ++k)
+      of_heads[k] = tensor.value((sequence_.batch * d_.T + t) * of_heads.size() + k);
+    const double length = reading_.length(reading_.norm_of_heads ? of_heads : row);
     for (double& x : row) x /= length;
   }
 
@@ -204,10 +201,8 @@ std::vector<double> initial_state(const Problem& problem, const Interpretation& 
   std::vector<double> state(d.K * width, 0.0);
   if (problem.initial_state && reading.initial_state) {
     const bool v_first = problem.options.state_v_first != reading.initial_state_transposed;
-    std::size_t own = reading.initial_state_of_first ? 0 : sequence.index;
-    if (reading.initial_state_of_before && own > 0) --own;
-    if (reading.initial_states_reversed) own = d.N - 1 - own;
-    if (reading.initial_state_of_next && own + 1 < d.N) ++own;
+    const std::size_t own =
+        reading.initial_sequence != nullptr ? reading.initial_sequence(sequence.index, d.N) : sequence.index;
     if (reading.initial_head != nullptr) head = reading.initial_head(head, d.HV, problem.heads_per_group());
     const std::size_t row = reading.initial_state_by_head ? head * d.N + own : own * d.HV + head;
     const double factor = reading.initial_scaled ? *reading.options.scale : 1;

@@ -241,16 +241,14 @@ struct Interpretation {
   bool decayed_again = false;                ///< o reads a state that has decayed again
   double (*write_factor)(double) = nullptr;  ///< of a channel's decay, multiplies what it is written with
   double output_factor = 1;
-  bool heads_interleaved = false;        ///< value head h reads query head h mod H, not h / (HV / H)
-  bool first_query_head = false;         ///< all value heads read query head 0
-  bool query_key_swapped = false;        ///< o reads along k, the state is written along q
-  bool initial_state = true;             ///< false: zeros
-  bool final_state = true;               ///< false: zeros are stored
-  bool initial_state_by_head = false;    ///< [HV][N] for [N][HV]
-  bool initial_state_of_first = false;   ///< of sequence 0, for all
-  bool initial_state_of_before = false;  ///< of the sequence before, for all but the first
-  bool initial_state_of_next = false;    ///< ... behind, for all but the last
-  bool initial_states_reversed = false;  ///< of sequence N - 1 - n
+  bool heads_interleaved = false;      ///< value head h reads query head h mod H, not h / (HV / H)
+  bool first_query_head = false;       ///< all value heads read query head 0
+  bool query_key_swapped = false;      ///< o reads along k, the state is written along q
+  bool initial_state = true;           ///< false: zeros
+  bool final_state = true;             ///< false: zeros are stored
+  bool initial_state_by_head = false;  ///< [HV][N] for [N][HV]
+  /// Of another sequence, from its own number and how many there are.
+  std::size_t (*initial_sequence)(std::size_t own, std::size_t count) = nullptr;
   /// Of another head, from its own number and those of a group.
   std::size_t (*initial_head)(std::size_t head, std::size_t heads, std::size_t group) = nullptr;
   bool initial_scaled = false, final_scaled = false;                      ///< the states, by the scale

@@ -110,11 +110,10 @@ double fitted_factor(const std::vector<Unit>& units, const Answer& answer) {
 /// Such a mistake shows from the first token on.
 bool shows_at_start(const Interpretation& reading) {
   return !reading.initial_state || reading.initial_state_transposed || reading.initial_state_by_head ||
-         reading.initial_state_of_first || reading.initial_state_of_before || reading.initial_state_of_next ||
-         reading.initial_states_reversed || reading.joint != Joint::none || reading.initial_head != nullptr ||
-         reading.initial_scaled || reading.chunk_fault == ChunkFault::first_chunk_alone ||
-         reading.round_initial != &unchanged || reading.goes_on ||
-         reading.chunk_fault == ChunkFault::state_of_stream ||
+         reading.initial_sequence != nullptr || reading.joint != Joint::none ||
+         reading.initial_head != nullptr || reading.initial_scaled ||
+         reading.chunk_fault == ChunkFault::first_chunk_alone || reading.round_initial != &unchanged ||
+         reading.goes_on || reading.chunk_fault == ChunkFault::state_of_stream ||
          reading.chunk_fault == ChunkFault::state_of_first ||
          reading.chunk_fault == ChunkFault::initial_state_late ||
          reading.chunk_fault == ChunkFault::sums_over_chunks;
