@@ -83,7 +83,7 @@ TEST_CASE("a kernel with roundings or an order of its own passes under any name,
           "[engine][twins]") {
   const char* const real = "lb_real:K=64,V=64,T=200,H=2";
   const char* const constant = "ftz_window:T=130,H=3,seed=2";
-  test::Sampled sample(5);
+  test::Sampled sample(11);
   INFO(sample.text());
   for (const Kernel& kernel :
        {Kernel{"cudnn-sm90", real}, Kernel{"cula-sm90", real}, Kernel{"flash-kda", real},

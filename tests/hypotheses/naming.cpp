@@ -506,7 +506,6 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
             scores[i][j] += own * q(i, x) * k(j, of_key("scores", x)) *
                             (scores_undecayed[x / 32] ? 1 : between(i, j, of_decay("scores", x), D));
           const bool is_block = i / 16 == 2 && j / 16 == 1;
-          if (is("scores_block_lost") && is_block) scores[i][j] = 0;
           if (j < i && !L_lost[x / 32] && !(is("L_block_lost") && is_block))
             L[i][j] += (is("L_negated") ? -1 : 1) *
                        (is("L_without_beta") ? 1 : beta(is("column_beta") ? j : i)) *
@@ -516,6 +515,11 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t j = 0; j < n; ++j)
         L[i][j] = in_16_bits("L", L[i][j]), scores[i][j] = in_16_bits("scores", scores[i][j]);
+    for (std::size_t i = 32; i < 48 && i < n; ++i)
+      for (std::size_t j = 16; j < 32; ++j) {
+        if (is("scores_block_lost")) scores[i][j] = 0;
+        if (is("scores_block_of_next")) scores[i][j] = j + 16 < n ? scores[i][j + 16] : 0;
+      }
     // Row by row: X_i = e_i - sum_j L_ij X_j; a series of so many terms stops where the power is too high.
     const auto solved = [&](std::size_t terms) {
       Rows sum = zeros(n, n), power = sum;
@@ -525,7 +529,9 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
         for (std::size_t i = 0; i < n; ++i)
           for (std::size_t j = 0; j < n; ++j) {
             sum[i][j] += power[i][j];
-            for (std::size_t m = 0; m < n; ++m) next[i][j] -= L[i][m] * power[m][j];
+            for (std::size_t m = 0; m < n; ++m)
+              next[i][j] -=
+                  (is("inverse_merged_with_sign") && i / 16 != m / 16 ? -1 : 1) * L[i][m] * power[m][j];
           }
         power = next;
       }
@@ -560,8 +566,11 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     if (is("inverse_transposed"))
       for (std::size_t i = 0; i < n; ++i)
         for (std::size_t j = 0; j < i; ++j) std::swap(A[i][j], A[j][i]);
+    const Rows was = A;
     for (std::size_t i = 48; i < n; ++i)
       for (std::size_t j = 16; j < 32; ++j) {
+        if (is("inverse_block_transposed")) A[i][j] = j + 32 < n ? was[j + 32][i - 32] : 0;
+        if (is("inverse_block_of_next")) A[i][j] = was[i][j + 16];
         if (is("inverse_block_lost")) A[i][j] = 0;
         if (is("inverse_block_negated")) A[i][j] = -A[i][j];
       }

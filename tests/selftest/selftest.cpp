@@ -342,7 +342,7 @@ TEST_CASE("every wrong kernel is caught by a line of the suite of pull requests,
 }
 
 TEST_CASE("at the shape of production each fault at twice its floor is caught", "[selftest]") {
-  const test::Sampled sample(96);
+  const test::Sampled sample(384);  // most runs try none
   INFO(sample.text());
   selftest::SelftestRequest request;
   request.resources = test::on_threads(2);

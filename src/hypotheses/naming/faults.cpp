@@ -116,14 +116,13 @@ constexpr Fault of_rows(std::string_view name, std::string_view meaning,
           applies, [](Reading& reading, std::size_t row) { reading.rows.*field = static_cast<RowOf>(row); },
           At::row, true};
 }
-template <ChunkFault fault>
+template <ChunkTerm term, TermFault fault>
 constexpr Fault of_block(std::string_view name, std::string_view meaning) {
-  return {name,
-          meaning,
-          has_chunk_form,
-          [](Reading& reading, std::size_t block) { reading.chunk_fault = fault, reading.block = block; },
-          At::scores,
-          true};
+  const auto change = [](Reading& reading, std::size_t block) {
+    reading.chunk_fault = ChunkFault::of_block, reading.block = block;
+    reading.chunk_term = term, reading.term_fault = fault;
+  };
+  return {name, meaning, has_chunk_form, change, At::scores, true};
 }
 
 template <auto field>
@@ -648,10 +647,15 @@ constexpr Fault list[] = {
         "query_decay_of_first_tile", "where o reads the state the second tile of channels decays as the first"),
     of_tile<ChunkTerm::carry, TermFault::decay_of_first_tile>(
         "carry_of_first_tile", "from chunk to chunk the second tile of channels decays as the first"),
-    of_block<ChunkFault::scores_block_lost>("scores_block_lost", "a block of Aqk is zero"),
-    of_block<ChunkFault::L_block_lost>("L_block_lost", "a block of L is zero"),
-    of_block<ChunkFault::inverse_block_lost>("inverse_block_lost", "a block of A is zero"),
-    of_block<ChunkFault::inverse_block_negated>("inverse_block_negated", "a block of A has the other sign"),
+    of_block<ChunkTerm::Aqk, TermFault::lost>("scores_block_lost", "a block of Aqk is zero"),
+    of_block<ChunkTerm::Aqk, TermFault::of_next>("scores_block_of_next", "a block of Aqk is the one to its right"),
+    of_block<ChunkTerm::L, TermFault::lost>("L_block_lost", "a block of L is zero"),
+    of_block<ChunkTerm::A, TermFault::lost>("inverse_block_lost", "a block of A is zero"),
+    of_block<ChunkTerm::A, TermFault::negated>("inverse_block_negated", "a block of A has the other sign"),
+    of_block<ChunkTerm::A, TermFault::transposed>("inverse_block_transposed", "a block of A is transposed"),
+    of_block<ChunkTerm::A, TermFault::of_next>("inverse_block_of_next", "a block of A is the one to its right"),
+    of_chunk_form<ChunkFault::merged_with_sign>(
+        "inverse_merged_with_sign", "blocks of 16 of A are merged with +A L A, not -A L A", true),
     {"inverse_product", "a block of 16 of the inverse lacks one product of its sum", has_chunk_form,
      [](Reading& r, std::size_t which) {
        r.chunk_fault = ChunkFault::inverse_product, r.block = which;

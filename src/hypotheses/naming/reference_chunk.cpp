@@ -129,14 +129,6 @@ Matrix faulty_inverse(Chunk& c) {
     case ChunkFault::inverse_product:
       lose_product(c, inverse_products[c.reading->block]);
       break;
-    case ChunkFault::inverse_block_lost:
-    case ChunkFault::inverse_block_negated:
-      for (std::size_t i = 0; i < c.n; ++i)
-        for (std::size_t j = 0; j < i; ++j) {
-          if (c.lacks(ChunkFault::inverse_block_lost, i, j)) c.A(i, j) = 0;
-          if (c.lacks(ChunkFault::inverse_block_negated, i, j)) c.A(i, j) = -c.A(i, j);
-        }
-      break;
     case ChunkFault::last_rows_unsolved:
       for (std::size_t i = side - 1; i < c.n; i += side)
         for (std::size_t j = i + 1 - side; j < i; ++j) c.A(i, j) = -c.L(i, j);
@@ -147,9 +139,22 @@ Matrix faulty_inverse(Chunk& c) {
   return std::move(c.A);
 }
 
-/// Aqk, and A by substitution: row i of the inverse is e_i - sum_j<i L_ij (row j).
+/// By substitution: row i of the inverse is e_i - sum_j<i L_ij (row j).
+Matrix inverse(const Chunk& c) {
+  constexpr std::size_t side = 16;
+  Matrix A(c.n, c.n);
+  for (std::size_t i = 0; i < c.n; ++i) {
+    A(i, i) = 1;
+    for (std::size_t j = 0; j < i; ++j) {
+      const double sign = c.is(ChunkFault::merged_with_sign) && i / side != j / side ? -1 : 1;
+      for (std::size_t m = 0; m <= j; ++m) A(i, m) -= sign * c.L(i, j) * A(j, m);
+    }
+  }
+  return A;
+}
+
 void score(Chunk& c, double scale) {
-  c.L = c.A = c.Aqk = Matrix(c.n, c.n);
+  c.L = c.Aqk = Matrix(c.n, c.n);
   std::vector<double> of_q(c.K), of_k(c.K);
   const bool is_plain =
       !c.is(ChunkTerm::Aqk, TermFault::undecayed) && !c.is(ChunkTerm::L, TermFault::undecayed);
@@ -160,7 +165,6 @@ void score(Chunk& c, double scale) {
     decay_of_q[x] = c.of_decay(ChunkTerm::Aqk, x), decay_of_k[x] = c.of_decay(ChunkTerm::L, x);
   }
   for (std::size_t i = 0; i < c.n; ++i) {
-    c.A(i, i) = 1;
     for (std::size_t j = 0; j <= i; ++j) {
       const double* const decay = c.between(i, j);
       double qk = 0, kk = 0;
@@ -171,11 +175,10 @@ void score(Chunk& c, double scale) {
         qk += q * (is_plain ? of_scores : c.decay(ChunkTerm::Aqk, x, of_scores));
         kk += k * (is_plain ? of_L : c.decay(ChunkTerm::L, x, of_L));
       }
-      c.Aqk(i, j) = c.lacks(ChunkFault::scores_block_lost, i, j) ? 0 : c.rounded(ChunkTerm::Aqk, scale * qk);
-      if (j == i) continue;
-      const double weight = c.weight(ChunkTerm::L, c.is(ChunkFault::column_beta) ? j : i);
-      c.L(i, j) = c.lacks(ChunkFault::L_block_lost, i, j) ? 0 : c.rounded(ChunkTerm::L, weight * kk);
-      for (std::size_t m = 0; m <= j; ++m) c.A(i, m) -= c.L(i, j) * c.A(j, m);
+      c.Aqk(i, j) = c.rounded(ChunkTerm::Aqk, scale * qk);
+      if (j < i)
+        c.L(i, j) =
+            c.rounded(ChunkTerm::L, c.weight(ChunkTerm::L, c.is(ChunkFault::column_beta) ? j : i) * kk);
     }
     const std::size_t seen = c.is(ChunkFault::scores_unmasked)  ? c.n
                              : c.is(ChunkFault::scores_of_next) ? std::min(c.n, i + 2)
@@ -184,7 +187,9 @@ void score(Chunk& c, double scale) {
       for (std::size_t x = 0; x < c.K; ++x)
         c.Aqk(i, j) += scale * c.q(i, x) * c.k(j, x) * numeric::exp(c.G(i, x) - c.G(j, x));
   }
-  c.A = c.rounded(ChunkTerm::A, faulty_inverse(c));
+  c.Aqk = c.with_block(ChunkTerm::Aqk, std::move(c.Aqk)), c.L = c.with_block(ChunkTerm::L, std::move(c.L));
+  c.A = inverse(c);
+  c.A = c.with_block(ChunkTerm::A, c.rounded(ChunkTerm::A, faulty_inverse(c)));
 }
 
 /// k, as a term reads it.
@@ -597,6 +602,23 @@ Matrix Chunk::rounded(ChunkTerm term, Matrix matrix) const {
   if (!is(term, TermFault::in_bf16) && !is(term, TermFault::in_fp16)) return matrix;
   for (std::size_t i = 0; i < matrix.rows(); ++i)
     for (std::size_t j = 0; j < matrix.columns(); ++j) matrix(i, j) = rounded(term, matrix(i, j));
+  return matrix;
+}
+
+Matrix Chunk::with_block(ChunkTerm term, Matrix matrix) const {
+  if (!is(ChunkFault::of_block) || reading->chunk_term != term) return matrix;
+  const auto& [row, column, side] = score_blocks[reading->block];
+  const Matrix was = matrix;
+  for (std::size_t i = 0; i < side && row + i < n; ++i)
+    for (std::size_t j = 0; j < side; ++j) {
+      double& x = matrix(row + i, column + j);
+      if (reading->term_fault == TermFault::transposed)
+        x = row + j < n ? was(row + j, column + i) : 0;
+      else if (reading->term_fault == TermFault::of_next)
+        x = column + side + j < n ? was(row + i, column + side + j) : 0;
+      else
+        x *= factor_of(reading->term_fault, 1);
+    }
   return matrix;
 }
 

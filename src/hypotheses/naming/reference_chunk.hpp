@@ -98,12 +98,8 @@ struct Chunk {
     return is(term, TermFault::in_bf16) ? to_bf16(x) : is(term, TermFault::in_fp16) ? to_fp16(x) : x;
   }
   Matrix rounded(ChunkTerm term, Matrix matrix) const;
-  /// A block of the scores, or of the inverse.
-  bool lacks(ChunkFault fault, std::size_t i, std::size_t j) const {
-    if (!is(fault)) return false;
-    const ScoreBlock& block = score_blocks[reading->block];
-    return i - block.row < block.side && j - block.column < block.side;
-  }
+  /// L, A or Aqk with a block otherwise.
+  Matrix with_block(ChunkTerm term, Matrix matrix) const;
   /// The state as a term reads it.
   Matrix read(ChunkTerm term, const Matrix& state) const;
   double weight(ChunkTerm term, std::size_t row) const {

@@ -174,6 +174,7 @@ std::string place_of(Region region, std::size_t in_head, std::size_t c, const Ro
     case Region::row:
       return row_named(c) + head;
     case Region::column_of_head:
+      if (l.width == 1) return fmt::format("head {}", in_head);
       return fmt::format("column {}{}", c, head);
     case Region::position_of_head:
       return position_named(c) + head;
@@ -192,6 +193,7 @@ std::string place_of(Region region, std::size_t in_head, std::size_t c, const Ro
     case Region::token:
       return row_named(c) + ", all heads";
     case Region::column:
+      if (l.width == 1) break;
       return fmt::format("column {}, all heads", c);
     case Region::position:
       return position_named(c) + ", all heads";
