@@ -189,7 +189,7 @@ Tensor with_difference(const Tensor& healthy, const Tensor& wrong, const Tensor&
 Answer with_fault(const hypotheses::Fault& fault, const Problem& problem, const RunOptions& options) {
   if (!fault.applies(problem)) return healthy(problem, options);
   hypotheses::Interpretation reading(problem);
-  fault.change(reading, hypotheses::place_of(fault, middle_token(problem), options.chunk_size));
+  fault.apply(reading, hypotheses::place_of(fault, middle_token(problem), options.chunk_size));
   const Answer wrong = hypotheses::answer_of(problem, reading);
   const Answer right = kda::answer_in_fp64(problem, options.threads);
   const kda::Tensors exact = engine::unrounded(problem, kda::variant_named(form_in(options.dtype)), options);

@@ -447,8 +447,8 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
              L_lost = in_parts("L_lost"), L_undecayed = in_parts("L_undecayed"),
              prediction_lost = in_parts("prediction_lost"), w_undecayed = in_parts("w_undecayed"),
              carry_undecayed = in_parts("carry_undecayed"), writes_lost = in_parts("writes_lost"),
-             writes_undecayed = in_parts("writes_undecayed"), query_lost = in_parts("query_lost"),
-             query_undecayed = in_parts("query_undecayed");
+             writes_undecayed = in_parts("writes_undecayed"), readout_lost = in_parts("readout_lost"),
+             readout_undecayed = in_parts("readout_undecayed");
   const double scale = *p.options.scale;
   Rows S = zeros(d.K, d.V), last = S;
   std::vector<Rows> entered;
@@ -457,6 +457,12 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     return is((name + "_in_bf16").c_str())   ? to_bits(x, 8)
            : is((name + "_in_fp16").c_str()) ? to_bits(x, 11)
                                              : x;
+  };
+  /// A decay of a term whose gates have another base.
+  const auto in_base = [&](const std::string& name, double decay) {
+    return is((name + "_exp2").c_str())          ? std::pow(decay, std::log(2.0))
+           : is((name + "_log2e_twice").c_str()) ? std::pow(decay, 1 / std::log(2.0))
+                                                 : decay;
   };
   const auto of_key = [&](const std::string& name, std::size_t x) {
     return is((name + "_of_first_tile").c_str()) ? x % 32 : x;
@@ -503,14 +509,16 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           if (is("anchors_apart") && first > j) D /= std::exp(p.g.value((at + first) * d.K + x));
           const double own = is("scores_unscaled") ? 1 : is("scores_scaled_twice") ? scale * scale : scale;
           if (!scores_lost[x / 32])
-            scores[i][j] += own * q(i, x) * k(j, of_key("scores", x)) *
-                            (scores_undecayed[x / 32] ? 1 : between(i, j, of_decay("scores", x), D));
+            scores[i][j] +=
+                own * q(i, x) * k(j, of_key("scores", x)) *
+                (scores_undecayed[x / 32] ? 1 : in_base("scores", between(i, j, of_decay("scores", x), D)));
           const bool is_block = i / 16 == 2 && j / 16 == 1;
           if (j < i && !L_lost[x / 32] && !(is("L_block_lost") && is_block))
             L[i][j] += (is("L_negated") ? -1 : 1) *
                        (is("L_without_beta") ? 1 : beta(is("column_beta") ? j : i)) *
-                       (is("L_with_beta_twice") ? beta(i) : 1) * (is("L_scaled") ? scale : 1) * k(i, x) *
-                       k(j, of_key("L", x)) * (L_undecayed[x / 32] ? 1 : between(i, j, of_decay("L", x), D));
+                       (is("L_with_beta") ? beta(i) : 1) * (is("L_scaled_twice") ? scale : 1) * k(i, x) *
+                       k(j, of_key("L", x)) *
+                       (L_undecayed[x / 32] ? 1 : in_base("L", between(i, j, of_decay("L", x), D)));
         }
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t j = 0; j < n; ++j)
@@ -594,10 +602,12 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           const std::size_t of = of_decay("w", x);
           w[i][x] += (is("w_unsolved") ? one : A)[i][j] *
                      (is("w_without_beta") ? 1 : beta(is("w_weighted_behind") ? i : j)) *
-                     (is("w_with_beta_twice") ? beta(j) : 1) * k(j, of_key("w", x)) *
-                     (w_undecayed[x / 32] ? 1 : across(is("w_lowered") ? Gn[of] - G[j][of] : G[j][of]));
+                     (is("w_with_beta") ? beta(j) : 1) * k(j, of_key("w", x)) *
+                     (w_undecayed[x / 32] || is("w_decayed_behind")
+                          ? 1
+                          : in_base("w", across(is("w_lowered") ? Gn[of] - G[j][of] : G[j][of])));
         }
-        w[i][x] = in_16_bits("w", w[i][x]);
+        w[i][x] = in_16_bits("w", w[i][x]) * (is("w_decayed_behind") ? across(G[i][x]) : 1);
       }
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t v = 0; v < d.V; ++v) {
@@ -611,15 +621,15 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     Rows after = zeros(d.K, d.V);
     for (std::size_t x = 0; x < d.K; ++x)
       for (std::size_t v = 0; v < d.V; ++v) {
-        const std::size_t by = is("carry_by_column")       ? v
-                               : is("carry_of_first_tile") ? x % 32
-                                                           : x,
+        const std::size_t by = is("carry_by_column")             ? v
+                               : is("carry_decay_of_first_tile") ? x % 32
+                                                                 : x,
                           of = of_decay("writes", x);
-        after[x][v] = (carry_undecayed[x / 32] ? 1 : across(Gn[by])) * S[x][v];
+        after[x][v] = (carry_undecayed[x / 32] ? 1 : in_base("carry", across(Gn[by]))) * S[x][v];
         for (std::size_t i = 0; i < n; ++i)
           if (!writes_lost[x / 32] && !(is("last_row_lost") && i + 1 == n))
             after[x][v] += k(i, of_key("writes", x)) *
-                           (writes_undecayed[x / 32] ? 1 : across(Gn[of] - G[i][of])) *
+                           (writes_undecayed[x / 32] ? 1 : in_base("writes", across(Gn[of] - G[i][of]))) *
                            (is("writes_with_beta") ? beta(i)
                             : is("writes_negated") ? -1
                                                    : 1) *
@@ -634,14 +644,14 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
       for (std::size_t v = 0; v < d.V; ++v) {
         double o = 0;
         for (std::size_t x = 0; x < d.K; ++x) {
-          double D = query_undecayed[x / 32] ? 1 : across(G[i][of_decay("query", x)]);
+          double D = readout_undecayed[x / 32] ? 1 : in_base("readout", across(G[i][of_decay("readout", x)]));
           if (is("query_exclusive")) D = i > 0 ? across(G[i - 1][x]) : 1;
           if (is("query_behind")) D *= across(Gn[x]);
-          if (!query_lost[x / 32] && !(is("first_chunk_alone") && at == s.begin))
-            o += (is("state_unscaled")       ? 1
-                  : is("state_scaled_twice") ? scale * scale
-                                             : scale) *
-                 q(i, x) * D * h[is("query_of_first_state_tile") ? x % 32 : x][v];
+          if (!readout_lost[x / 32] && !(is("first_chunk_alone") && at == s.begin))
+            o += (is("readout_unscaled")       ? 1
+                  : is("readout_scaled_twice") ? scale * scale
+                                               : scale) *
+                 q(i, x) * D * h[is("readout_of_first_tile") ? x % 32 : x][v];
         }
         for (std::size_t j = 0; j < n; ++j)
           o += scores[i][j] * (is("output_uncorrected") ? beta(j) * p.v.value((at + j) * d.V + v)
@@ -661,7 +671,7 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
 /// Of rows that are about the chunk form.
 bool is_of_chunk_form(const hypotheses::Fault& fault, const kda::Problem& problem) {
   hypotheses::Interpretation reading(problem);
-  fault.change(reading, 0);
+  fault.apply(reading, 0);
   return reading.chunk_fault != hypotheses::ChunkFault::none;
 }
 
@@ -824,11 +834,11 @@ TEST_CASE("a fault of some columns is named with them", "[hypotheses][naming]") 
   c.slow = true;
   const kda::Problem problem = problem_of(c);
   const kda::Answer right = mutant(problem, "none");
-  for (const char* const name : {"beta_twice", "query_lost"})
+  for (const char* const name : {"beta_twice", "readout_lost"})
     for (const std::size_t first : {0, 24}) {
       INFO(name << ' ' << first);
-      kda::Answer answer = std::string(name) == "query_lost" ? chunk_mutant(problem, name, DType::fp32)
-                                                             : mutant(problem, name);
+      kda::Answer answer = std::string(name) == "readout_lost" ? chunk_mutant(problem, name, DType::fp32)
+                                                               : mutant(problem, name);
       for (const auto& [tensor, of] :
            {std::pair(&answer.o, &right.o), {&answer.final_state, &right.final_state}})
         for (std::size_t i = 0; i < tensor->size(); ++i)

@@ -182,7 +182,7 @@ class IdealHead {
     const hypotheses::Fault& known = *row.known;
     if (!known.applies(problem_)) return std::nullopt;
     hypotheses::Interpretation reading(problem_);
-    known.change(reading, hypotheses::place_of(known, token, site_.layout.chunk));
+    known.apply(reading, hypotheses::place_of(known, token, site_.layout.chunk));
     return fault(&row,
                  hypotheses::is_at_token(known) ? fmt::format("token {}, head {}", token, head_)
                                                 : fmt::format("head {}", head_),

@@ -22,6 +22,10 @@ inline bool has_groups(const kda::Problem& p) { return p.dimensions().HV > p.dim
 inline bool has_norm(const kda::Problem& p) { return p.options.qk_l2norm; }
 inline bool has_beta(const kda::Problem& p) { return !p.beta.empty(); }
 inline bool has_chunks(const kda::Problem& p) { return p.dimensions().T > 16; }
+inline bool has_chunk_form(const kda::Problem& p) {
+  return has_chunks(p) && p.dimensions().strength == kda::Strength::head;
+}
+inline bool has_channels(const kda::Problem& p) { return p.dimensions().K > 16; }
 inline bool has_sequences(const kda::Problem& p) { return p.sequences().size() > p.dimensions().B; }
 
 }  // namespace kda_check::hypotheses

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <span>
 
 #include "hypotheses/naming/conditions.hpp"
+#include "hypotheses/naming/term_faults.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::hypotheses {
@@ -32,14 +34,6 @@ double power_of_two(double x) { return numeric::exp2(x); }
 bool has_wide_initial_state(const Problem& p) {
   return has_initial_state(p) && numeric::format_of(p.initial_state->dtype()).bytes > 2;
 }
-bool has_chunk_form(const Problem& p) {
-  return has_chunks(p) && p.dimensions().strength == kda::Strength::head;
-}
-/// Where such a term may be kept as it is.
-bool has_wide_chunk_form(const Problem& p) {
-  return has_chunk_form(p) && numeric::format_of(p.k.dtype()).bytes > 2;
-}
-bool has_channels(const Problem& p) { return p.dimensions().K > 16; }
 bool has_decays_of_channels(const Problem& p) { return has_channels(p) && p.dimensions().decays() > 1; }
 bool has_interleaved_heads(const Problem& p) { return p.dimensions().H > 1 && has_groups(p); }
 bool has_bounded_bias(const Problem& p) { return has_bounded_A(p) && p.dt_bias; }
@@ -116,47 +110,15 @@ constexpr Fault of_rows(std::string_view name, std::string_view meaning,
           applies, [](Reading& reading, std::size_t row) { reading.rows.*field = static_cast<RowOf>(row); },
           At::row, true};
 }
-template <ChunkTerm term, TermFault fault>
-constexpr Fault of_block(std::string_view name, std::string_view meaning) {
-  const auto change = [](Reading& reading, std::size_t block) {
-    reading.chunk_fault = ChunkFault::of_block, reading.block = block;
-    reading.chunk_term = term, reading.term_fault = fault;
-  };
-  return {name, meaning, has_chunk_form, change, At::scores, true};
-}
-
 template <auto field>
 void by_factor(Reading& reading, std::size_t units) {
   reading.*field = static_cast<double>(units) * Fault::factor_unit;
 }
 
-/// A row about the chunk form; one about a term of it.
+/// A row about the chunk form.
 template <ChunkFault fault>
 constexpr Fault of_chunk_form(std::string_view name, std::string_view meaning, bool is_variation = false) {
   return {name, meaning, has_chunk_form, in_chunks<&Reading::chunk_fault, fault>, At::chunk, is_variation};
-}
-template <ChunkTerm term, TermFault fault>
-void put_term(Reading& reading, std::size_t rows) {
-  in_chunks<&Reading::chunk_fault, ChunkFault::of_term>(reading, rows);
-  reading.chunk_term = term, reading.term_fault = fault;
-}
-template <ChunkTerm term, TermFault fault>
-constexpr Fault of_term(std::string_view name, std::string_view meaning, bool is_variation = true) {
-  return {name, meaning, has_chunk_form, put_term<term, fault>, At::chunk, is_variation};
-}
-template <ChunkTerm term, TermFault fault>
-constexpr Fault of_rounded_term(std::string_view name, std::string_view meaning) {
-  return {name, meaning, has_wide_chunk_form, put_term<term, fault>, At::chunk, true};
-}
-/// Rows about a part of the channels.
-template <ChunkTerm term, TermFault fault>
-constexpr Fault of_term_in_part(std::string_view name, std::string_view meaning) {
-  return {name, meaning, has_chunk_form, put_term<term, fault>, At::chunk, true, true};
-}
-template <ChunkTerm term, TermFault fault = TermFault::of_first_tile>
-constexpr Fault of_tile(std::string_view name, std::string_view meaning) {
-  const auto applies = [](const Problem& p) { return has_chunk_form(p) && has_channels(p); };
-  return {name, meaning, applies, put_term<term, fault>, At::chunk, true};
 }
 template <auto field>
 constexpr Fault in_part(std::string_view name, std::string_view meaning) {
@@ -528,13 +490,6 @@ constexpr Fault list[] = {
                                                "sums of gates lack the gate of a chunk's first row", true),
     of_chunk_form<ChunkFault::end_of_row_before>("end_of_row_before",
                                                  "G_n is that of the last row but one of a chunk", true),
-    of_term<ChunkTerm::Aqk, TermFault::undecayed>("scores_undecayed", "Aqk lacks the decays between its rows",
-                                                  false),
-    of_term<ChunkTerm::L, TermFault::undecayed>("L_undecayed", "L lacks the decays between its rows", false),
-    of_term<ChunkTerm::L, TermFault::unweighted>("L_without_beta", "L lacks beta"),
-    of_term<ChunkTerm::L, TermFault::weighted>("L_with_beta_twice", "L has beta twice"),
-    of_term<ChunkTerm::L, TermFault::scaled_twice>("L_scaled", "L has the scale"),
-    of_term<ChunkTerm::L, TermFault::negated>("L_negated", "L has the other sign"),
     of_chunk_form<ChunkFault::column_beta>("column_beta", "L has the beta of its column, not of its row"),
     of_chunk_form<ChunkFault::inverse_missing>("inverse_missing", "L is not inverted: A = I"),
     of_chunk_form<ChunkFault::inverse_series_2>("inverse_series_2",
@@ -551,18 +506,7 @@ constexpr Fault list[] = {
     of_chunk_form<ChunkFault::u_unsolved>("u_unsolved", "u is beta v, without A", true),
     of_chunk_form<ChunkFault::u_without_own>("u_without_own", "u is made with A - I", true),
     of_chunk_form<ChunkFault::w_unsolved>("w_unsolved", "w is beta k exp(G), without A", true),
-    of_term<ChunkTerm::w, TermFault::undecayed>("w_undecayed", "w lacks exp(G): A beta k", false),
-    of_term<ChunkTerm::w, TermFault::unweighted>("w_without_beta", "w lacks beta: A k exp(G)", false),
     of_chunk_form<ChunkFault::w_lowered>("w_lowered", "w has exp(G_n - G), not exp(G)", true),
-    of_term<ChunkTerm::w, TermFault::weighted_behind>("w_weighted_behind", "w is beta A k exp(G): beta is behind A"),
-    of_term<ChunkTerm::u, TermFault::weighted_behind>("u_weighted_behind", "u is beta A v: beta is behind A"),
-    of_term<ChunkTerm::w, TermFault::weighted>("w_with_beta_twice", "w has beta twice"),
-    of_term<ChunkTerm::prediction, TermFault::lost>("prediction_lost", "v_new is u: w h is missing"),
-    of_term<ChunkTerm::prediction, TermFault::negated>("prediction_negated", "v_new is u + w h"),
-    of_term<ChunkTerm::writes, TermFault::weighted>("writes_with_beta",
-                                                    "the state is written with beta once more"),
-    of_term<ChunkTerm::writes, TermFault::negated>("writes_negated",
-                                                   "what a chunk writes has the other sign"),
     of_chunk_form<ChunkFault::last_row_lost>("last_row_lost",
                                              "the last row of a chunk does not write the state", true),
     of_chunk_form<ChunkFault::carry_by_column>(
@@ -572,36 +516,14 @@ constexpr Fault list[] = {
     of_chunk_form<ChunkFault::output_unerased>("output_unerased", "o is read from u, not from u - w h"),
     of_chunk_form<ChunkFault::output_uncorrected>("output_uncorrected",
                                                   "o is read from beta v, not from v_new", true),
-    of_term<ChunkTerm::o_state, TermFault::undecayed>(
-        "query_undecayed", "o reads the state before its chunk without exp(G)", false),
     of_chunk_form<ChunkFault::query_exclusive>(
         "query_exclusive", "o reads the state before its chunk without the gate of its own row", true),
     of_chunk_form<ChunkFault::query_behind>(
         "query_behind", "o reads the state before its chunk decayed to the chunk's end", true),
-    of_rounded_term<ChunkTerm::L, TermFault::in_bf16>("L_in_bf16", "L is rounded to bf16"),
-    of_rounded_term<ChunkTerm::L, TermFault::in_fp16>("L_in_fp16", "L is rounded to fp16"),
-    of_rounded_term<ChunkTerm::A, TermFault::in_bf16>("inverse_in_bf16", "A is rounded to bf16"),
-    of_rounded_term<ChunkTerm::A, TermFault::in_fp16>("inverse_in_fp16", "A is rounded to fp16"),
-    of_rounded_term<ChunkTerm::Aqk, TermFault::in_bf16>("scores_in_bf16", "Aqk is rounded to bf16"),
-    of_rounded_term<ChunkTerm::Aqk, TermFault::in_fp16>("scores_in_fp16", "Aqk is rounded to fp16"),
-    of_rounded_term<ChunkTerm::u, TermFault::in_bf16>("u_in_bf16", "u is rounded to bf16"),
-    of_rounded_term<ChunkTerm::w, TermFault::in_bf16>("w_in_bf16", "w is rounded to bf16"),
-    of_rounded_term<ChunkTerm::v_new, TermFault::in_bf16>("v_new_in_bf16", "v_new is rounded to bf16"),
-    of_rounded_term<ChunkTerm::writes, TermFault::in_bf16>(
-        "writes_in_bf16", "v_new is rounded to bf16 where the state is written"),
-    of_rounded_term<ChunkTerm::prediction, TermFault::in_bf16>("prediction_in_bf16", "w h is rounded to bf16"),
     of_chunk_form<ChunkFault::initial_state_late>(
         "initial_state_late", "the first chunk does not read the initial state, and leaves it decayed", true),
     of_chunk_form<ChunkFault::first_chunk_alone>(
         "first_chunk_alone", "o of the first chunk does not read the initial state", true),
-    of_term<ChunkTerm::o_state, TermFault::lost>("query_lost", "o does not read the state before its chunk"),
-    of_term<ChunkTerm::o_scores, TermFault::lost>("scores_lost", "o lacks Aqk v_new"),
-    of_term<ChunkTerm::Aqk, TermFault::unscaled>("scores_unscaled", "Aqk lacks the scale", false),
-    of_term<ChunkTerm::Aqk, TermFault::scaled_twice>("scores_scaled_twice", "Aqk has the scale twice"),
-    of_term<ChunkTerm::o_state, TermFault::unscaled>(
-        "state_unscaled", "q lacks the scale where o reads the state before its chunk", false),
-    of_term<ChunkTerm::o_state, TermFault::scaled_twice>(
-        "state_scaled_twice", "q has the scale twice where o reads the state before its chunk"),
     of_chunk_form<ChunkFault::scores_unmasked>("scores_unmasked",
                                                "Aqk is not masked: o sees later rows of its chunk"),
     of_chunk_form<ChunkFault::scores_of_next>("scores_of_next",
@@ -616,44 +538,6 @@ constexpr Fault list[] = {
      "o reads the state of another chunk: the one of its number where chunks of the packed row are counted",
      [](const Problem& p) { return has_chunk_form(p) && has_sequences(p); },
      in_chunks<&Reading::chunk_fault, ChunkFault::state_of_stream>, At::chunk, true},
-    of_term_in_part<ChunkTerm::L, TermFault::lost>("L_lost", "L is summed without its part"),
-    of_term_in_part<ChunkTerm::L, TermFault::undecayed>("L_undecayed", "L lacks its decays"),
-    of_term_in_part<ChunkTerm::Aqk, TermFault::lost>("scores_lost", "Aqk is summed without its part"),
-    of_term_in_part<ChunkTerm::Aqk, TermFault::undecayed>("scores_undecayed", "Aqk lacks its decays"),
-    of_term_in_part<ChunkTerm::w, TermFault::undecayed>("w_undecayed", "w lacks exp(G)"),
-    of_term_in_part<ChunkTerm::prediction, TermFault::lost>("prediction_lost", "w h lacks its part"),
-    of_term_in_part<ChunkTerm::carry, TermFault::undecayed>("carry_undecayed", "the state does not decay from chunk to chunk"),
-    of_term_in_part<ChunkTerm::writes, TermFault::lost>("writes_lost", "chunks do not write the state"),
-    of_term_in_part<ChunkTerm::writes, TermFault::undecayed>("writes_undecayed", "what a chunk writes does not decay to its end"),
-    of_term_in_part<ChunkTerm::o_state, TermFault::lost>("query_lost", "o does not read the state before its chunk"),
-    of_term_in_part<ChunkTerm::o_state, TermFault::undecayed>("query_undecayed", "o reads the state before its chunk without exp(G)"),
-    of_tile<ChunkTerm::prediction>(
-        "prediction_of_first_tile", "w h reads the state's second tile of channels from the first"),
-    of_tile<ChunkTerm::o_state>(
-        "query_of_first_state_tile", "o reads the state's second tile of channels from the first"),
-    of_tile<ChunkTerm::Aqk>("scores_of_first_tile", "Aqk reads k's second tile of channels from the first"),
-    of_tile<ChunkTerm::L>("L_of_first_tile", "L reads its column's second tile of channels from the first"),
-    of_tile<ChunkTerm::w>("w_of_first_tile", "w reads k's second tile of channels from the first"),
-    of_tile<ChunkTerm::writes>("writes_of_first_tile", "the second tile of the state is written with k of the first"),
-    of_tile<ChunkTerm::Aqk, TermFault::decay_of_first_tile>(
-        "scores_decay_of_first_tile", "in Aqk the second tile of channels decays as the first"),
-    of_tile<ChunkTerm::L, TermFault::decay_of_first_tile>(
-        "L_decay_of_first_tile", "in L the second tile of channels decays as the first"),
-    of_tile<ChunkTerm::w, TermFault::decay_of_first_tile>(
-        "w_decay_of_first_tile", "in w the second tile of channels decays as the first"),
-    of_tile<ChunkTerm::writes, TermFault::decay_of_first_tile>(
-        "writes_decay_of_first_tile", "what a chunk writes in the second tile of channels decays as in the first"),
-    of_tile<ChunkTerm::o_state, TermFault::decay_of_first_tile>(
-        "query_decay_of_first_tile", "where o reads the state the second tile of channels decays as the first"),
-    of_tile<ChunkTerm::carry, TermFault::decay_of_first_tile>(
-        "carry_of_first_tile", "from chunk to chunk the second tile of channels decays as the first"),
-    of_block<ChunkTerm::Aqk, TermFault::lost>("scores_block_lost", "a block of Aqk is zero"),
-    of_block<ChunkTerm::Aqk, TermFault::of_next>("scores_block_of_next", "a block of Aqk is the one to its right"),
-    of_block<ChunkTerm::L, TermFault::lost>("L_block_lost", "a block of L is zero"),
-    of_block<ChunkTerm::A, TermFault::lost>("inverse_block_lost", "a block of A is zero"),
-    of_block<ChunkTerm::A, TermFault::negated>("inverse_block_negated", "a block of A has the other sign"),
-    of_block<ChunkTerm::A, TermFault::transposed>("inverse_block_transposed", "a block of A is transposed"),
-    of_block<ChunkTerm::A, TermFault::of_next>("inverse_block_of_next", "a block of A is the one to its right"),
     of_chunk_form<ChunkFault::merged_with_sign>(
         "inverse_merged_with_sign", "blocks of 16 of A are merged with +A L A, not -A L A", true),
     {"inverse_product", "a block of 16 of the inverse lacks one product of its sum", has_chunk_form,
@@ -689,7 +573,22 @@ constexpr Fault list[] = {
 
 }  // namespace
 
-std::span<const Fault> faults() { return list; }
+void Fault::apply(Interpretation& reading, std::size_t where) const {
+  if (change != nullptr) return change(reading, where);
+  const bool in_block = at == At::scores;
+  (in_block ? reading.block : reading.chunk) = where;
+  reading.chunk_fault = in_block ? ChunkFault::of_block : ChunkFault::of_term;
+  reading.chunk_term = term, reading.term_fault = of_term;
+}
+
+std::span<const Fault> faults() {
+  static const std::vector<Fault> all = [] {
+    std::vector<Fault> rows(std::begin(list), std::end(list));
+    std::ranges::move(term_faults(), std::back_inserter(rows));
+    return rows;
+  }();
+  return all;
+}
 
 std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_rows) {
   constexpr double usual_factor = 1.25;

@@ -30,12 +30,16 @@ struct Fault {
   std::string_view meaning;  ///< goes on after "as if"
   /// False where it would change nothing, or means nothing.
   bool (*applies)(const kda::Problem& problem);
-  /// Turns the right reading into this one.
-  void (*change)(Interpretation& reading, std::size_t at);
+  void (*change)(Interpretation& reading, std::size_t at);  ///< none: of a term
   At at = At::everywhere;
   /// Like others that are there: names failures, and is not tried by selftest and power.
   bool is_variation = false;
   bool in_part = false;  ///< of the channels of a key: of the first ones, then of the last (Channels)
+  ChunkTerm term = ChunkTerm::none;
+  TermFault of_term = TermFault::lost;
+
+  /// Turns the right reading into this one.
+  void apply(Interpretation& reading, std::size_t at) const;
 };
 
 std::span<const Fault> faults();

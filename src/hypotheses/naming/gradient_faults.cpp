@@ -7,6 +7,7 @@
 #include "hypotheses/naming/conditions.hpp"
 #include "hypotheses/naming/interpretation.hpp"
 #include "hypotheses/naming/reference_backward.hpp"
+#include "hypotheses/naming/term_faults.hpp"
 
 namespace kda_check::hypotheses {
 
@@ -66,48 +67,12 @@ const std::vector<TermRow>& term_rows() {
   return rows;
 }
 
-std::string_view name_of(TermFault change) {
-  switch (change) {
-    case lost:
-      return "lost";
-    case lost_alone:
-      return "lost_alone";
-    case negated:
-      return "negated";
-    case undecayed:
-      return "undecayed";
-    case unscaled:
-      return "unscaled";
-    case scaled_twice:
-      return "scaled_twice";
-    case unweighted:
-      return "without_beta";
-    default:
-      return "with_beta";
-  }
-}
-
 std::string meaning_of(const TermRow& row, TermFault change) {
-  const std::string where = fmt::format("in {} the term {}", row.of, row.formula);
-  switch (change) {
-    case lost:
-      return row.of == "all that follows" ? fmt::format("{} is zero", row.formula)
-                                          : fmt::format("{} lacks the term {}", row.of, row.formula);
-    case lost_alone:
-      return fmt::format("{} lacks the term {}, and dg has it", row.of, row.formula);
-    case negated:
-      return where + " has the other sign";
-    case undecayed:
-      return where + " lacks its power of two";
-    case unscaled:
-      return where + " lacks the scale";
-    case scaled_twice:
-      return where + " has the scale twice";
-    case unweighted:
-      return where + " lacks beta";
-    default:
-      return where + " is multiplied by beta";
-  }
+  if (change == lost)
+    return row.of == "all that follows" ? fmt::format("{} is zero", row.formula)
+                                        : fmt::format("{} lacks the term {}", row.of, row.formula);
+  if (change == lost_alone) return fmt::format("{} lacks the term {}, and dg has it", row.of, row.formula);
+  return with_fault(fmt::format("in {} the term {}", row.of, row.formula), change);
 }
 
 bool has_state_gradient(const Problem& p) { return p.state_gradient.has_value(); }

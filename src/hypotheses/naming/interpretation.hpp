@@ -31,12 +31,15 @@ enum class TermFault : std::uint8_t {
   lost,                 ///< and with it whatever is made of it
   lost_alone,           ///< in the gradient alone
   negated,              ///< the other sign
-  undecayed,            ///< without its power of two
+  undecayed,            ///< without its decay
+  exp2,                 ///< 2^G for exp(G)
+  log2e_twice,          ///< exp(G log2(e)) for exp(G)
   unscaled,             ///< without scale
   scaled_twice,         ///< the scale once more
   unweighted,           ///< without beta
   weighted,             ///< with beta
   weighted_behind,      ///< beta multiplies the product with A, not what A multiplies
+  decayed_behind,       ///< ... its decay does
   of_first_tile,        ///< what it reads of the second tile of channels is that of the first
   decay_of_first_tile,  ///< ... its decays are
   in_bf16,              ///< it is rounded
@@ -63,8 +66,7 @@ enum class ChunkTerm : std::uint8_t {
   prediction,  ///< w h
   carry,       ///< exp(G_n) h, in the state that leaves
   writes,      ///< (k exp(G_n - G))^T v_new, likewise
-  o_state,     ///< scale q exp(G) h
-  o_scores,    ///< Aqk v_new
+  readout,     ///< scale q exp(G) h
 };
 
 /// Channels of a key: all; those before and from the largest power of two below K on, as tiles have them.

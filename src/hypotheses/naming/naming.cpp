@@ -53,7 +53,7 @@ struct Misreading {
 
 void change(Interpretation& reading, const Misreading& by) {
   const Fault& fault = faults()[by.fault];
-  fault.change(reading, by.at);
+  fault.apply(reading, by.at);
   if (fault.in_part) reading.channels = by.channels;
 }
 
@@ -403,7 +403,7 @@ class FaultSearch {
   bool is_other_row(RowOf row, const Fault& fault) const {
     const kda::Sequence& s = found_.sequence;
     Interpretation reading(problem_);
-    fault.change(reading, static_cast<std::size_t>(row));
+    fault.apply(reading, static_cast<std::size_t>(row));
     const bool has_neighbours = reading.rows.gate == RowOf::itself && reading.rows.beta == RowOf::itself;
     switch (row) {
       case RowOf::start_of_row:
@@ -507,7 +507,7 @@ class FaultSearch {
     Misreading one{index, 0, Interpretation(problem_), std::string(fault.name), {}};
     const auto with = [&](double factor) {
       one.at = static_cast<std::size_t>(std::llround(factor / Fault::factor_unit));
-      fault.change(one.reading, one.at);
+      fault.apply(one.reading, one.at);
       return answer(one.reading);
     };
     const double factor = fitted_factor(units, with);

@@ -156,8 +156,7 @@ Matrix inverse(const Chunk& c) {
 void score(Chunk& c, double scale) {
   c.L = c.Aqk = Matrix(c.n, c.n);
   std::vector<double> of_q(c.K), of_k(c.K);
-  const bool is_plain =
-      !c.is(ChunkTerm::Aqk, TermFault::undecayed) && !c.is(ChunkTerm::L, TermFault::undecayed);
+  const bool is_plain = !c.changes_decay(ChunkTerm::Aqk) && !c.changes_decay(ChunkTerm::L);
   std::vector<std::size_t> key_of_q(c.K), key_of_k(c.K), decay_of_q(c.K), decay_of_k(c.K);
   for (std::size_t x = 0; x < c.K; ++x) {
     of_q[x] = c.factor(ChunkTerm::Aqk, x, scale), of_k[x] = c.factor(ChunkTerm::L, x, scale);
@@ -214,8 +213,10 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
                                 c.is(ChunkFault::w_lowered) ? c.to_end(i, of) : c.from_start(i, of));
                });
   const auto solved = [&](ChunkTerm term, const Matrix& of) {
-    return c.rounded(term, weighted(product(c.A, of), [&](std::size_t i, std::size_t) {
-                       return c.is(term, TermFault::weighted_behind) ? c.beta[i] : 1;
+    return c.rounded(term, weighted(product(c.A, of), [&](std::size_t i, std::size_t x) {
+                       return c.is(term, TermFault::weighted_behind)  ? c.beta[i]
+                              : c.is(term, TermFault::decayed_behind) ? c.from_start(i, x)
+                                                                      : 1;
                      }));
   };
   c.w = c.is(ChunkFault::w_unsolved) ? of_k : solved(ChunkTerm::w, of_k);
@@ -253,15 +254,14 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
 /// o = scale q exp(G) h + Aqk v_new
 Matrix output(const Chunk& c, const Matrix& h, double scale) {
   const Matrix raised = weighted(c.q, [&](std::size_t i, std::size_t x) {
-    double decay = c.from_start(i, c.of_decay(ChunkTerm::o_state, x));
+    double decay = c.from_start(i, c.of_decay(ChunkTerm::readout, x));
     if (c.is(ChunkFault::query_exclusive)) decay = i > 0 ? c.from_start(i - 1, x) : 1;
     if (c.is(ChunkFault::query_behind)) decay *= c.to_end_from_start(x);
-    return c.factor(ChunkTerm::o_state, x, scale) * c.decay(ChunkTerm::o_state, x, decay);
+    return c.factor(ChunkTerm::readout, x, scale) * c.decay(ChunkTerm::readout, x, decay);
   });
-  Matrix o = weighted(product(c.Aqk, c.v_new),
-                      [&](std::size_t, std::size_t) { return c.factor(ChunkTerm::o_scores, 0, scale); });
+  Matrix o = product(c.Aqk, c.v_new);
   if (!(c.is(ChunkFault::first_chunk_alone) && c.begin == 0))
-    add(o, product(raised, c.read(ChunkTerm::o_state, h)), scale);
+    add(o, product(raised, c.read(ChunkTerm::readout, h)), scale);
   return o;
 }
 
@@ -603,6 +603,13 @@ Matrix Chunk::rounded(ChunkTerm term, Matrix matrix) const {
   for (std::size_t i = 0; i < matrix.rows(); ++i)
     for (std::size_t j = 0; j < matrix.columns(); ++j) matrix(i, j) = rounded(term, matrix(i, j));
   return matrix;
+}
+
+double Chunk::decay(ChunkTerm term, std::size_t channel, double right) const {
+  constexpr double log2_of_e = 1.4426950408889634;
+  if (!changes_decay(term) || !is_among(reading->channels, channel, K)) return right;
+  if (is(term, TermFault::exp2)) return numeric::exp(numeric::log(right) / log2_of_e);
+  return is(term, TermFault::log2e_twice) ? numeric::exp(numeric::log(right) * log2_of_e) : 1;
 }
 
 Matrix Chunk::with_block(ChunkTerm term, Matrix matrix) const {

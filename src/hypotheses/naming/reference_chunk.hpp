@@ -84,8 +84,10 @@ struct Chunk {
         is(ChunkFault::of_term) && reading->chunk_term == term && is_among(reading->channels, channel, K);
     return is_hit ? factor_of(reading->term_fault, scale) : 1;
   }
-  double decay(ChunkTerm term, std::size_t channel, double right) const {
-    return is(term, TermFault::undecayed) && is_among(reading->channels, channel, K) ? 1 : right;
+  double decay(ChunkTerm term, std::size_t channel, double right) const;
+  bool changes_decay(ChunkTerm term) const {
+    return is(term, TermFault::undecayed) || is(term, TermFault::decayed_behind) ||
+           is(term, TermFault::exp2) || is(term, TermFault::log2e_twice);
   }
   /// The channel that a term reads of k, and of the decays.
   std::size_t of_key(ChunkTerm term, std::size_t channel) const {
