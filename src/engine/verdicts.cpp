@@ -113,12 +113,14 @@ class Computations {
         computation.left = 0, computation.is_whole = true;
       return computation;
     }
-    return found_[key] = search(index, output, true);
+    return found_[key] = search(index, output, {});
   }
-  /// Longer, where none of those that people run is it. False: that finds nothing else.
-  bool find(std::size_t index, const Answered& output) {
+  /// Longer, where none of those that people run is it; less so of what fails whatever is found. False: that
+  /// finds nothing else.
+  bool find(std::size_t index, const Answered& output, bool fails) {
+    constexpr double most_spent = 1000, most_of_failures = 250;  ///< `explain` spends 5000
     Computation& known = found_[{index, output.pass}];
-    Computation found = search(index, output, false);
+    Computation found = search(index, output, fails ? most_of_failures : most_spent);
     if (!found.licensed && !known.licensed) return false;
     known = std::move(found);
     return true;
@@ -127,11 +129,11 @@ class Computations {
  private:
   using Key = std::pair<std::size_t, kda::Pass>;
 
-  Computation search(std::size_t index, const Answered& output, bool starts_only) const {
-    constexpr double most_spent = 1000;  ///< a fifth of what `explain` spends
+  /// `most_spent`: none of the starts alone.
+  Computation search(std::size_t index, const Answered& output, std::optional<double> most_spent) const {
     hypotheses::SearchSettings settings;
     settings.threads = context_.resources().threads;
-    settings.starts_only = starts_only, settings.most_spent = most_spent;
+    settings.starts_only = !most_spent, settings.most_spent = most_spent.value_or(0);
     settings.shares = settings.ties = false;
     settings.progress = [&](const std::string& what) {
       context_.progress(fmt::format("{}: {}", output.name, what));
@@ -208,8 +210,8 @@ class Round {
     for (std::size_t i = 0; i < pairings_.size(); ++i)
       if (!context_.problem().pool) name_fault_of(i);
     judge_again(truth, [&](std::size_t i) {
-      return is_worth_a_search(i) &&
-             computations_.find(*context_.plan().cases[cases_[i]].answer, *pairings_[i].got);
+      return is_worth_a_search(i) && computations_.find(*context_.plan().cases[cases_[i]].answer,
+                                                        *pairings_[i].got, fails_by_limits(i));
     });
     judge_again(truth, [&](std::size_t i) {
       if (!needs_others_to_agree(i)) return false;
@@ -266,15 +268,17 @@ class Round {
     if (computation == nullptr || computation->gives_most || !computation->unlicensed.empty() ||
         pairings_[pairing].got->role == report::Role::variant)
       return false;
-    bool is_beyond = false;
-    for (const report::TensorResult& tensor : findings_.cases[cases_[pairing]].tensors) {
-      if (tensor.verdict == judge::Verdict::fail && !tensor.decided_by.empty() &&
-          tensor.decided_by != "scaled_ulp")
-        return false;
-      is_beyond =
-          is_beyond || (tensor.twins && tensor.twins->ratio > 1 && tensor.verdict != judge::Verdict::pass);
-    }
-    return is_beyond;
+    return !fails_by_limits(pairing) &&
+           std::ranges::any_of(findings_.cases[cases_[pairing]].tensors, [](const auto& tensor) {
+             return tensor.twins && tensor.twins->ratio > 1 && tensor.verdict != judge::Verdict::pass;
+           });
+  }
+  /// Not by single elements, which other computations may have.
+  bool fails_by_limits(std::size_t pairing) const {
+    return std::ranges::any_of(findings_.cases[cases_[pairing]].tensors, [](const auto& tensor) {
+      return tensor.verdict == judge::Verdict::fail && !tensor.decided_by.empty() &&
+             tensor.decided_by != "scaled_ulp";
+    });
   }
 
   void judge_one(Measured& item, std::size_t pairing) {

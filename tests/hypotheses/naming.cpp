@@ -90,8 +90,10 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
   const auto gate = [&](std::size_t b, std::size_t t, std::size_t h, std::size_t k) {
     if (is("gate_of_first_head")) h = 0;
     if (is("gate_of_other_head")) h = (h + 1) % d.HV;
-    if (is("decay_missing_in_last_channels") && k >= 32) return 0.0;
-    if (is("decay_missing_in_first_channels") && k < 32) return 0.0;
+    if ((is("decay_missing_in_last_channels") || is("channels_untouched_in_last_channels")) && k >= 32)
+      return 0.0;
+    if ((is("decay_missing_in_first_channels") || is("channels_untouched_in_first_channels")) && k < 32)
+      return 0.0;
     if (is("gate_of_query_head")) h = h * d.H / d.HV;
     if (is("gate_of_other_row")) t %= 64;
     if (is("gate_of_first_tile")) k %= 32;
@@ -116,8 +118,9 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
             : is("dt_bias_negated") ? -1
             : is("dt_bias_outside") ? 1 / A
                                     : 1) *
-           p.dt_bias->value((is("dt_bias_of_first_head") ? 0 : h) * d.K +
-                            (is("dt_bias_of_first_tile") ? k % 32 : k));
+           p.dt_bias->value(is("dt_bias_of_flat_head") ? h
+                                                       : (is("dt_bias_of_first_head") ? 0 : h) * d.K +
+                                                             (is("dt_bias_of_first_tile") ? k % 32 : k));
     if (is("gate_argument_negated")) x = -x;
     const double lb = is("lower_bound_of_usual") ? -5 : p.options.lower_bound.value_or(-5.0),
                  soft = -A * (is("softplus_threshold") && x > 1 ? x : std::log(1 + std::exp(x)));
@@ -136,6 +139,9 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     const bool as_softplus = p.options.gate == Gate::softplus ? !is("gate_lower_bound") : is("gate_softplus");
     return as_softplus ? soft : lb * sigmoid(A * x);
   };
+  const auto gate_of_zero = [&](std::size_t h, std::size_t k) {
+    return -std::exp(p.A_log->value(h)) * std::log(1 + std::exp(p.dt_bias->value(h * d.K + k)));
+  };
   const auto alpha = [&](const kda::Sequence& s, std::size_t t, std::size_t h, std::size_t k) {
     if (is("gate_late")) {
       if (t == s.begin) return 1.0;
@@ -146,6 +152,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
       ++t;
     }
     double g = gate(s.batch, t, h, k);
+    if (is("gate_of_first_channel")) g = gate(s.batch, t, h, 0);
     if (is("gate_mean")) {
       g = 0;
       for (std::size_t i = 0; i < d.K; ++i) g += gate(s.batch, t, h, i) / static_cast<double>(d.K);
@@ -194,6 +201,12 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     if (is("norm_of_first_tile")) {
       squares = 0;
       for (std::size_t i = 0; i < 32; ++i) squares += x.value(first + i) * x.value(first + i);
+      length = std::sqrt(squares + 1e-6);
+    }
+    if (is("norm_in_bf16")) {
+      squares = 0;
+      for (std::size_t i = 0; i < d.K; ++i)
+        squares = to_bits(squares + x.value(first + i) * x.value(first + i), 8);
       length = std::sqrt(squares + 1e-6);
     }
     if (is("epsilon_1")) length = std::sqrt(squares + 1);
@@ -287,6 +300,8 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
             S[k][v] = answer.final_state.value(at(false, s.index - 1, k, v));
         }
       before_chunk = S;
+      const Matrix initial = S;
+      Matrix again = S, early = S;  // with the initial state once more from token 64 on; behind token 63
       std::vector<double> sums(d.K), sums_of_last(d.K);
       for (std::size_t t = s.begin; t < s.end; ++t) {
         const bool last = t + 1 == s.end, begins = (t - s.begin) % 64 == 0;
@@ -296,6 +311,10 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
           for (std::size_t v = 0; v < d.V; ++v) answer.o.set(row + v, 0);
           continue;
         }
+        if (is("initial_state_again") && t == s.begin + 64)
+          for (std::size_t i = 0; i < d.K; ++i)
+            for (std::size_t v = 0; v < d.V; ++v) again[i][v] = S[i][v] + initial[i][v];
+        if (is("initial_state_again") && t >= s.begin + 64) apply(again, s, t, h);
         if (begins && t > s.begin) {
           if (is("part_undecayed") || is("part_unerased") || is("part_alone")) {
             Matrix of_part(d.K, std::vector<double>(d.V));
@@ -343,6 +362,8 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
           const std::size_t to_first = t / 64 * 64 * d.H * d.K;
           if (is("key_of_other_row")) k[i] = unit_row(p.k, key - to_first, i);
           if (is("query_of_other_row")) q[i] = scale * unit_row(p.q, key - to_first, i);
+          if (is(i < 32 ? "channels_untouched_in_first_channels" : "channels_untouched_in_last_channels"))
+            k[i] = q[i] = 0;
           if (is("key_interleaved")) k[i] = unit_row(p.k, key - qh * d.K + h % d.H * d.K, i);
           if (is("key_of_first_tile")) k[i] = unit_row(p.k, key, i % 32);
           if (is("query_of_first_tile")) q[i] = scale * unit_row(p.q, key, i % 32);
@@ -395,12 +416,18 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
           if (last && is("last_row_unwritten")) output = 0;
           answer.o.set(row + v, output);
         }
+        if (t == place) early = S;
         if (is("row_stale") && t == place)
           for (std::size_t v = 0; v < d.V; ++v) answer.o.set(row + v, answer.o.value(row - d.HV * d.V + v));
       }
       for (std::size_t k = 0; k < d.K; ++k)
         for (std::size_t v = 0; v < d.V; ++v) {
           const bool shorter = s.length() > 64 && missing != 0, stale = is("tail_decay_stale") && shorter;
+          if (is("final_state_initial")) S[k][v] = initial[k][v];
+          if (is("final_state_early")) S[k][v] = early[k][v];
+          if (is("initial_state_again")) S[k][v] = again[k][v];
+          if (is("padding_decays") && missing != 0)
+            S[k][v] *= std::exp(static_cast<double>(64 - missing) * gate_of_zero(h, k));
           if (is("tail_lost") && shorter) S[k][v] = before_chunk[k][v];
           if (is("tail_end_lost") && shorter) S[k][v] *= std::exp(-sums[k]);
           if (is("final_state_in_bf16")) S[k][v] = to_bits(S[k][v], 8);
@@ -621,11 +648,14 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     Rows after = zeros(d.K, d.V);
     for (std::size_t x = 0; x < d.K; ++x)
       for (std::size_t v = 0; v < d.V; ++v) {
+        const std::vector<double>& G_of_carry = is("carry_of_first_row")             ? G[0]
+                                                : is("carry_of_row_before") && n > 1 ? G[n - 2]
+                                                                                     : Gn;
         const std::size_t by = is("carry_by_column")             ? v
                                : is("carry_decay_of_first_tile") ? x % 32
                                                                  : x,
                           of = of_decay("writes", x);
-        after[x][v] = (carry_undecayed[x / 32] ? 1 : in_base("carry", across(Gn[by]))) * S[x][v];
+        after[x][v] = (carry_undecayed[x / 32] ? 1 : in_base("carry", across(G_of_carry[by]))) * S[x][v];
         for (std::size_t i = 0; i < n; ++i)
           if (!writes_lost[x / 32] && !(is("last_row_lost") && i + 1 == n))
             after[x][v] += k(i, of_key("writes", x)) *
@@ -694,7 +724,8 @@ Case case_for(const std::string& name) {
   const auto one_of = [&](std::initializer_list<const char*> list) {
     return std::any_of(list.begin(), list.end(), [&](const char* item) { return name == item; });
   };
-  if (one_of({"gate_raw",
+  if (one_of({"dt_bias_of_flat_head",
+              "gate_raw",
               "gate_clamped_softplus",
               "gate_softplus",
               "A_log_missing",
@@ -719,12 +750,12 @@ Case case_for(const std::string& name) {
               "A_log_softplus"}))
     c.gate = Gate::lower_bound;
   if (one_of({"gate_lower_bound", "softplus_threshold", "A_log_inside", "dt_bias_beside", "gate_relu",
-              "gate_silu", "gate_softplus_base_2", "dt_bias_behind"}))
+              "gate_silu", "gate_softplus_base_2", "dt_bias_behind", "padding_decays"}))
     c.gate = Gate::softplus;
   c.sigmoid = one_of({"beta_raw", "beta_not_doubled", "beta_sigmoid_twice"});
   c.doubled = name == "beta_not_doubled";
   const bool of_norm = one_of({"l2norm_missing", "query_not_normalised", "key_not_normalised", "norm_of_mean",
-                               "norm_of_heads", "norm_squared", "norm_of_first_tile"});
+                               "norm_of_heads", "norm_squared", "norm_in_bf16", "norm_of_first_tile"});
   c.l2norm = of_norm;
   if (one_of({"heads_interleaved", "key_interleaved", "gate_of_query_head", "beta_of_query_head",
               "A_log_of_query_head", "initial_state_of_query_head", "initial_state_interleaved",
@@ -737,9 +768,10 @@ Case case_for(const std::string& name) {
   c.small_keys = c.l2norm = c.l2norm || name.starts_with("epsilon_");
   if (of_norm) c.small_keys = false;
   c.slow = one_of({"state_lost_in_chunks", "sums_over_chunks", "tail_decay_stale", "tail_end_lost",
-                   "stale_rows", "final_state_unwritten", "tail_lost"}) ||
+                   "stale_rows", "final_state_unwritten", "tail_lost", "padding_decays"}) ||
            name.find("_state") != std::string::npos || name.starts_with("w_") || name.starts_with("chunk_") ||
-           name.starts_with("inverse_") || name.starts_with("part_") || name.starts_with("resumed_");
+           name.starts_with("carry_of_") || name.starts_with("inverse_") || name.starts_with("part_") ||
+           name.starts_with("resumed_");
   if (name == "carried_state_transposed") c.K = c.V = 32;
   if (one_of({"sequence_goes_on", "gate_sums_of_stream", "initial_state_by_head"}))
     c.cu_seqlens = {0, 60, 130};
@@ -1018,12 +1050,14 @@ std::vector<kda::Problem> problems_with_loss() {
     for (const Gate gate : {Gate::softplus, Gate::lower_bound}) {
       test::ProblemSpec spec;
       spec.T = 120, spec.K = 12, spec.V = 10, spec.H = 2, spec.HV = 4;
+      if (is_packed && gate == Gate::softplus) spec.K = spec.V = 20;
       spec.gate = gate, spec.qk_l2norm = true;
       spec.beta_sigmoid = spec.allow_neg_eigval = gate == Gate::lower_bound;
       if (is_packed && gate == Gate::softplus) spec.cu_seqlens = {0, 50, 120};
       if (is_packed && gate == Gate::lower_bound) spec.B = 2;
       kda::Problem& problem = list.emplace_back(test::make_problem(spec, 7));
       test::Random random(8);
+      if (!spec.beta_sigmoid) problem.beta.set(3, 0);
       problem.output_gradient = problem.v.clone();
       problem.state_gradient = problem.initial_state->clone();
       for (Tensor* const tensor : {&*problem.output_gradient, &*problem.state_gradient})

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <span>
 
 #include "hypotheses/naming/conditions.hpp"
@@ -25,6 +26,15 @@ std::size_t first_sequence(std::size_t, std::size_t) { return 0; }
 std::size_t sequence_before(std::size_t own, std::size_t) { return own > 0 ? own - 1 : own; }
 std::size_t sequence_behind(std::size_t own, std::size_t count) { return own + 1 < count ? own + 1 : own; }
 std::size_t mirrored_sequence(std::size_t own, std::size_t count) { return count - 1 - own; }
+double mean_of(std::span<const double> row) {
+  return std::accumulate(row.begin(), row.end(), 0.0) / static_cast<double>(row.size());
+}
+double first_of(std::span<const double> row) { return row.front(); }
+std::size_t bias_of_first_head(std::size_t, std::size_t k, std::size_t, std::size_t) { return k; }
+std::size_t bias_by_channel(std::size_t head, std::size_t k, std::size_t heads, std::size_t) {
+  return k * heads + head;
+}
+std::size_t bias_of_flat_head(std::size_t head, std::size_t, std::size_t, std::size_t) { return head; }
 double first_order(double x) { return 1 + x; }
 double second_order(double x) { return 1 + x + x * x / 2; }
 double as_it_is(double decay) { return decay; }
@@ -36,6 +46,8 @@ bool has_wide_initial_state(const Problem& p) {
 }
 bool has_decays_of_channels(const Problem& p) { return has_channels(p) && p.dimensions().decays() > 1; }
 bool has_interleaved_heads(const Problem& p) { return p.dimensions().H > 1 && has_groups(p); }
+bool has_biases_of_channels(const Problem& p) { return has_bias(p) && p.dimensions().decays() > 1; }
+bool has_padding(const Problem& p) { return has_chunks(p) && has_gate(p); }
 bool has_bounded_bias(const Problem& p) { return has_bounded_A(p) && p.dt_bias; }
 bool has_softplus_of_bias(const Problem& p) { return has_softplus_A(p) && p.dt_bias; }
 bool has_amplitudes_of_groups(const Problem& p) { return has_A_log(p) && has_groups(p); }
@@ -149,7 +161,10 @@ constexpr Fault list[] = {
     {"decay_quadratic", "the decay is 1 + g + g^2 / 2, not exp(g)", always,
      set<&Reading::decay, &second_order>, At::everywhere, true},
     {"gate_mean", "the gate is averaged over the channels of a head",
-     [](const Problem& p) { return p.dimensions().decays() > 1; }, set<&Reading::gate_mean>},
+     [](const Problem& p) { return p.dimensions().decays() > 1; }, set<&Reading::one_gate, &mean_of>},
+    {"gate_of_first_channel", "all channels of a head decay as its first one",
+     [](const Problem& p) { return p.dimensions().decays() > 1; },
+     set<&Reading::one_gate, &first_of>, At::everywhere, true},
     {"gate_raw", "g is used as the log decay, without the gate function", has_gate,
      [](Reading& r, std::size_t) { r.options.gate = Gate::none; }},
     of_gate_rule<[](GateInput& in) {
@@ -217,7 +232,7 @@ constexpr Fault list[] = {
     }>("softplus_threshold", "softplus is linear from 1 on, not from 20", has_softplus),
     {"dt_bias_of_first_head", "all heads have the dt_bias of head 0",
      [](const Problem& p) { return p.dt_bias.has_value() && has_heads(p); },
-     set<&Reading::bias_of_first_head>},
+     set<&Reading::bias_element, &bias_of_first_head>},
     {"gate_of_query_head", "value head h has the gate of head h / (HV / H)", has_groups,
      set<&Reading::gate_of_query_head>},
     {"gate_of_other_head", "a value head has the gate of another one", has_heads,
@@ -229,7 +244,9 @@ constexpr Fault list[] = {
      [](const Problem& p) {
        return has_gate(p) && p.dt_bias && p.dimensions().HV > 1 && p.dimensions().decays() > 1;
      },
-     set<&Reading::bias_by_channel>},
+     set<&Reading::bias_element, &bias_by_channel>},
+    {"dt_bias_of_flat_head", "all channels of head h have element h of dt_bias, taken as one row", has_biases_of_channels,
+     set<&Reading::bias_element, &bias_of_flat_head>, At::everywhere, true},
     of_gate_rule<[](GateInput& in) { in.bias = 0; }>("dt_bias_missing", "dt_bias is not added", has_bias),
     of_gate_rule<[](GateInput& in) { in.bias *= 2; }>("dt_bias_doubled", "dt_bias is added twice", has_bias),
     of_gate_rule<[](GateInput& in) { in.bias = -in.bias; }>("dt_bias_negated", "dt_bias is subtracted", has_bias),
@@ -327,6 +344,11 @@ constexpr Fault list[] = {
         "epsilon_as_least", "epsilon is the least that the norm may be"),
     of_norm<[](KeyRow row) { return std::sqrt(squares(row) + width_of(row) * norm_epsilon); }>(
         "epsilon_of_mean", "epsilon is added to the mean of the squares, not to their sum"),
+    of_norm<[](KeyRow row) {
+      double sum = 0;
+      for (const double x : row) sum = to_bf16(sum + x * x);
+      return std::sqrt(sum + norm_epsilon);
+    }>("norm_in_bf16", "the squares of q and k are summed in bf16", true),
     of_norm<[](KeyRow row) { return std::sqrt(squares(row) + 1e-5); }>("epsilon_1e-5", "epsilon is 1e-5, not 1e-6",
                                                                     true),
     of_norm<[](KeyRow row) { return std::sqrt(squares(row) + 1); }>("epsilon_1", "epsilon is 1, not 1e-6", true),
@@ -365,11 +387,19 @@ constexpr Fault list[] = {
     {"output_sign", "o has the other sign", always, set<&Reading::output_factor, -1>},
     {"output_unwritten", "o is not written (zero)", always, set<&Reading::output_factor, 0>},
     in_part<&Reading::output_missing>("output_missing", "o lacks its part"),
+    in_part<&Reading::untouched>("channels_untouched", "nothing reads or changes the state"),
     // The states.
     {"nothing_written", "neither o nor the final state is written (zero)", always,
-     [](Reading& r, std::size_t) { r.output_factor = 0, r.final_state = false; }},
+     [](Reading& r, std::size_t) { r.output_factor = 0, r.final = FinalState::zero; }},
     {"final_state_unwritten", "the final state is not written (zero)", always,
-     set<&Reading::final_state, false>},
+     set<&Reading::final, FinalState::zero>},
+    {"final_state_initial", "the final state is the initial state", has_initial_state,
+     set<&Reading::final, FinalState::initial>, At::everywhere, true},
+    {"final_state_early", "the final state is the one behind an earlier token", always,
+     [](Reading& r, std::size_t token) { r.final = FinalState::early, r.final_at = token; }, At::stored, true},
+    {"initial_state_again", "the final state has the initial state once more, added where a part of the sequence begins",
+     has_initial_state,
+     [](Reading& r, std::size_t part) { r.final = FinalState::initial_again, r.final_at = part; }, At::part, true},
     {"initial_state_missing", "the initial state is dropped", has_initial_state,
      set<&Reading::initial_state, false>},
     {"initial_state_in_bf16", "the initial state is rounded to bf16", has_wide_initial_state,
@@ -404,7 +434,7 @@ constexpr Fault list[] = {
     {"initial_state_scaled", "the initial state is multiplied by the scale", has_scaled_initial_state,
      set<&Reading::initial_scaled>, At::everywhere, true},
     {"final_state_scaled", "the final state is multiplied by the scale", is_scaled,
-     set<&Reading::final_scaled>, At::everywhere, true},
+     set<&Reading::final, FinalState::scaled>, At::everywhere, true},
     {"initial_state_of_before", "every sequence starts from the initial state of the one before",
      has_initial_states, set<&Reading::initial_sequence, &sequence_before>, At::everywhere, true},
     {"initial_states_reversed", "the sequences start from the initial states in reverse order",
@@ -457,15 +487,17 @@ constexpr Fault list[] = {
     {"carried_state_transposed", "o reads the states between chunks in the other layout (K and V swapped)",
      [](const Problem& p) { return p.dimensions().K == p.dimensions().V; },
      in_chunks<&Reading::transposed_states>, At::chunk},
-    {"tail_lost", "the final state lacks a shorter last chunk", has_chunks, in_chunks<&Reading::loses_tail>,
+    {"tail_lost", "the final state lacks a shorter last chunk", has_chunks, in_chunks<&Reading::final, FinalState::tail_lost>,
      At::chunk},
     {"tail_decay_stale", "a shorter last chunk decays the state by the gates of the chunk before", has_chunks,
-     in_chunks<&Reading::stale_tail>, At::chunk},
+     in_chunks<&Reading::final, FinalState::tail_decay_stale>, At::chunk},
     {"tail_end_lost", "a shorter last chunk reads the end of its gates from a row behind it, where it is 0",
-     has_chunks, in_chunks<&Reading::reads_behind_tail>, At::chunk, true},
+     has_chunks, in_chunks<&Reading::final, FinalState::tail_end_lost>, At::chunk, true},
+    {"padding_decays", "rows that a shorter last chunk lacks decay the final state by the gate of zeros", has_padding,
+     in_chunks<&Reading::final, FinalState::padding_decays>, At::chunk, true},
     {"stale_rows",
      "rows behind the end of a shorter last chunk count: the state gets what the chunk before wrote there",
-     has_chunks, in_chunks<&Reading::stale_rows>, At::chunk},
+     has_chunks, in_chunks<&Reading::final, FinalState::stale_rows>, At::chunk},
     {"carried_undecayed", "the state does not decay from chunk to chunk", has_chunks,
      in_chunks<&Reading::carries_undecayed>, At::chunk},
     {"writes_undecayed", "what a chunk writes does not decay to the end of the chunk", has_chunks,
@@ -509,6 +541,10 @@ constexpr Fault list[] = {
     of_chunk_form<ChunkFault::w_lowered>("w_lowered", "w has exp(G_n - G), not exp(G)", true),
     of_chunk_form<ChunkFault::last_row_lost>("last_row_lost",
                                              "the last row of a chunk does not write the state", true),
+    of_chunk_form<ChunkFault::carry_of_first_row>(
+        "carry_of_first_row", "the state decays from chunk to chunk by the gate of the first row alone", true),
+    of_chunk_form<ChunkFault::carry_of_row_before>(
+        "carry_of_row_before", "the state decays from chunk to chunk by G of the last row but one", true),
     of_chunk_form<ChunkFault::carry_by_column>(
         "carry_by_column", "exp(G_n) decays the columns of the state, not its rows", true),
     of_chunk_form<ChunkFault::writes_unerased>("writes_unerased",
@@ -595,6 +631,7 @@ std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_ro
   switch (fault.at) {
     case At::token:
     case At::start:
+    case At::stored:
     case At::part:
       return token;
     case At::block:

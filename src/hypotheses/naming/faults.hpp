@@ -16,6 +16,7 @@ struct Fault {
     everywhere,
     token,   ///< one that shows at once, or somewhat later
     start,   ///< of a part that a sequence is computed in: the first token that deviates
+    stored,  ///< one behind which the state is the final one
     chunk,   ///< rows of the kernel's chunks
     part,    ///< tokens of the parts that a sequence is computed in
     block,   ///< which of inverse_products
@@ -45,7 +46,7 @@ struct Fault {
 std::span<const Fault> faults();
 
 inline bool is_at_token(const Fault& fault) {
-  return fault.at == Fault::At::token || fault.at == Fault::At::start;
+  return fault.at == Fault::At::token || fault.at == Fault::At::start || fault.at == Fault::At::stored;
 }
 /// What `at` is where one is enough, of a kernel in chunks of so many rows.
 std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_rows);

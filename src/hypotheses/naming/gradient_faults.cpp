@@ -14,6 +14,7 @@ namespace kda_check::hypotheses {
 namespace {
 
 using kda::Problem;
+using tensor::Tensor;
 using enum Term;
 using enum TermFault;
 
@@ -78,6 +79,7 @@ std::string meaning_of(const TermRow& row, TermFault change) {
 bool has_state_gradient(const Problem& p) { return p.state_gradient.has_value(); }
 bool has_state_gradients(const Problem& p) { return has_state_gradient(p) && p.sequences().size() > 1; }
 bool has_gradients_of_heads(const Problem& p) { return has_state_gradient(p) && has_heads(p); }
+bool has_square_state(const Problem& p) { return p.dimensions().K == p.dimensions().V; }
 bool has_bias_layout(const Problem& p) { return has_bias(p) && has_heads(p); }
 bool has_bias_of_rows(const Problem& p) { return has_bias(p) && p.sequences().size() > 1; }
 bool has_amplitudes(const Problem& p) { return has_A_log(p) && has_heads(p); }
@@ -215,11 +217,25 @@ const std::vector<GradientFault>& other_faults() {
       {"key_prediction_lost", "dk lacks what predictions add to it", always, put_fault<key_prediction_lost>},
       {"early_rounding", "the terms of dg are rounded to bf16 before they cancel", always,
        put_fault<early_rounding>},
+      {"scores_of_u", "dAqk is made with u, not with v_new", always, put_fault<scores_of_u>},
+      {"key_w_lost", "dk and dbeta lack what w gives them, and dg has it", always, put_fault<key_w_lost>},
+      {"beta_of_first_channels", "what w gives dbeta is summed over the first half of the channels",
+       has_channels, put_fault<beta_of_half>},
+      {"beta_divided", "dbeta is zero where beta is: it was divided by beta",
+       [](const Problem& p) {
+         const Tensor& beta = p.beta;
+         for (std::size_t i = 0; i < beta.size(); ++i)
+           if (beta.value(i) == 0) return !p.options.beta_sigmoid;
+         return false;
+       },
+       put<&GradientReading::divided_by_beta, true>},
       {"tail_decay_lost", "in a shorter last chunk the decay of dk to its end is read from a row behind it",
        has_chunks, put_fault<tail_decay_lost>},
       {"writes_unerased", "dk of the state is made with u, not with v_new", always,
        put_fault<writes_unerased>},
       // dg.
+      {"final_product_lost", "dg lacks what the final state and dht give it", has_state_gradient,
+       put_fault<final_product_lost>},
       {"within_lost", "dg lacks what the scores and L of its chunk give it", always, put_fault<within_lost>},
       {"first_token_masked", "dg of the first token is missing", always, put_fault<first_token>},
       {"last_row_of_tile", "a shorter last chunk loses what the decay of the state adds to dg", has_chunks,
@@ -247,6 +263,9 @@ const std::vector<GradientFault>& other_faults() {
        put<&GradientReading::state_gradient, StateGradientOf::first_sequence>},
       {"last_state_gradient", "dht is read for the last sequence alone", has_state_gradients,
        put<&GradientReading::state_gradient, StateGradientOf::last_alone>},
+      {"state_gradient_transposed", "dht is read in the other layout (K and V swapped)",
+       [](const Problem& p) { return has_state_gradient(p) && has_square_state(p); },
+       put<&GradientReading::state_gradient, StateGradientOf::transposed>},
       {"state_gradient_of_next_head", "dht of the next head is read", has_gradients_of_heads,
        put<&GradientReading::state_gradient, StateGradientOf::next_head>},
       {"state_gradient_goes_on", "the gradient of the state goes on from the sequence behind", has_sequences,
@@ -263,12 +282,20 @@ const std::vector<GradientFault>& other_faults() {
        has_chunks, put_fault<carry_of_row_before>},
       {"carry_by_mean", "the gradient of the state decays by the mean over channels", has_chunks,
        put_fault<carry_by_mean>},
+      {"carry_by_column", "the gradient of the state decays by the gates of its column, not of its row",
+       has_square_state, put_fault<carry_by_column>},
+      {"gradient_stored_in_bf16", "the gradient of the state is rounded to bf16 behind each chunk",
+       has_chunks, put_fault<carry_stored_in_bf16>},
+      {"gradient_read_in_bf16", "products read the gradient of the state in bf16, and it is carried as it is",
+       has_chunks, put_fault<carry_read_in_bf16>},
       {"gradient_carried_in_bf16", "the gradient of the state is rounded to bf16 before each chunk",
        has_chunks, put_fault<carry_in_bf16>},
       {"first_head_decay", "the gradient of the state decays from chunk to chunk by the gates of head 0",
        has_heads, put<&GradientReading::first_head_decay, true>},
       {"prediction_of_scores", "the gradient of the state has w^T dv_local, not w^T dv", has_chunks,
        put_fault<prediction_of_scores>},
+      {"prediction_by_writes", "the gradient of the state has kg^T dv, not w^T dv", has_chunks,
+       put_fault<prediction_by_writes>},
       {"states_from_zero", "states are computed again without the initial state", has_initial_state,
        put<&GradientReading::states_from_zero, true>},
       {"state_behind", "dq reads the state that leaves its chunk", has_chunks, put_fault<state_behind>},
@@ -342,6 +369,10 @@ const std::vector<GradientFault>& other_faults() {
        [](GradientReading& r) { r.amplitude = [](const Slope& s) { return right_slope(s); }; }},
       {"amplitude_without_bias", "dA_log has the gate's argument without dt_bias", has_bias_of_bound,
        [](GradientReading& r) { r.amplitude = [](const Slope& s) { return s.x * right_slope(s); }; }},
+      {"amplitude_of_argument", "dA_log is the sum of x dg", has_A_log,
+       [](GradientReading& r) { r.amplitude = [](const Slope& s) { return s.y; }; }},
+      {"amplitude_of_both", "dA_log is the sum of g dx", has_A_log,
+       [](GradientReading& r) { r.amplitude = [](const Slope& s) { return s.gate * right_slope(s); }; }},
       {"amplitude_of_group", "dA_log is summed over a group of value heads", has_amplitude_of_groups,
        put<&GradientReading::amplitude_of_group, true>},
       {"amplitude_of_first_channels", "dA_log is summed over the first half of the channels", has_A_log,
@@ -370,6 +401,8 @@ const std::vector<GradientFault>& other_faults() {
        [](GradientReading& r) { r.bias = [](const Slope&) { return 1.0; }; }},
       {"bias_without_sigmoid", "ddt_bias is made with -exp(A_log), without the sigmoid", has_softplus_bias,
        [](GradientReading& r) { r.bias = [](const Slope& s) { return -s.A; }; }},
+      {"bias_of_mean", "ddt_bias is divided by the number of channels", has_bias,
+       [](GradientReading& r) { r.bias = [](const Slope& s) { return right_slope(s) / s.channels; }; }},
       {"bias_doubled", "ddt_bias is doubled", has_bias,
        [](GradientReading& r) { r.bias = [](const Slope& s) { return 2 * right_slope(s); }; }},
       // beta.

@@ -21,7 +21,8 @@ namespace {
 using kda::Problem;
 using tensor::Tensor;
 
-constexpr double most_work = 1 << 24, most_of_part = 1 << 23;  // some seconds; one
+constexpr double most_work = 1 << 24, little_work = 1 << 21;  // some seconds; one
+constexpr std::size_t least_chunks = 3;  // of a part: the one that deviates, and its neighbours
 
 double work_of(const Problem& problem, std::size_t chunk_size) {
   const kda::Dimensions& d = problem.dimensions();
@@ -129,14 +130,14 @@ Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, co
   };
   const std::size_t length = part.end, chunks = (length + chunk_size - 1) / chunk_size;
   const double each = work_of(part.problem, chunk_size) / static_cast<double>(chunks);
-  const std::size_t affordable = std::max<std::size_t>(2, static_cast<std::size_t>(most_of_part / each));
+  const std::size_t affordable = std::max(least_chunks, static_cast<std::size_t>(little_work / each));
   if (chunks > affordable) {
     keep(0, length);
     const kda::Tensors whole_head = kda::results_in_fp64(kda::Pass::backward, part.problem, threads);
     UnitValues right;
     for (const FailedGradient& one : part.output) right.push_back(values(whole_head.at(one.name)));
     const std::size_t deviation = last_deviation(units_of(part.output, std::move(right)), length),
-                      last = std::min(chunks, deviation / chunk_size + 3),  // a carry may be the next one's
+                      last = std::min(chunks, deviation / chunk_size + 2),  // a carry may be the next one's
         first = last - std::min(last, affordable);
     const Problem head = std::move(part.problem);
     part.begin = first * chunk_size, part.end = std::min(length, last * chunk_size);
@@ -151,25 +152,26 @@ Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, co
   return part;
 }
 
+/// `only`: those of the faults that are tried.
+template <class Only>
 Naming named(const Problem& problem, const std::vector<FailedGradient>& output, std::size_t chunk_size,
-             int threads, const Part* part) {
+             int threads, std::size_t first_chunk, const Only& only) {
   const BackwardReference reference(problem, chunk_size);
   const auto with = [&](const GradientReading& reading) {
     return values_of(output, reference.gradients(reading, numeric::DType::fp64));
   };
   const std::vector<Unit> units = units_of(output, with({}));
-  const std::size_t first = part != nullptr ? part->begin / chunk_size : 0;
   const auto candidates = [&](std::optional<std::size_t> only_chunk) {
     std::vector<Candidate> list;
     for (const GradientFault& fault : gradient_faults()) {
       GradientReading reading = fault.reading();
-      if (!fault.applies(problem) || (part != nullptr && !part->has(reading)) ||
+      if (!fault.applies(problem) || !only(fault, reading) ||
           (only_chunk && reading.term == Term::none && reading.fault == BackwardFault::none))
         continue;
       reading.only_chunk = only_chunk;
       list.push_back(
           {fault.name,
-           fault.meaning + (only_chunk ? fmt::format(", in chunk {} alone", *only_chunk + first) : ""),
+           fault.meaning + (only_chunk ? fmt::format(", in chunk {} alone", *only_chunk + first_chunk) : ""),
            [&with, reading] { return with(reading); }});
     }
     return list;
@@ -195,17 +197,29 @@ Naming named(const Problem& problem, const std::vector<FailedGradient>& output, 
 Naming name_gradient_fault(const Problem& problem, const std::vector<FailedGradient>& output,
                            const FailurePlace& place, std::size_t chunk_size, int threads) {
   if (!BackwardReference::can_differentiate(problem)) return {};
-  if (work_of(problem, chunk_size) <= most_work) return named(problem, output, chunk_size, threads, nullptr);
+  const double work = work_of(problem, chunk_size);
+  if (work <= little_work)
+    return named(problem, output, chunk_size, threads, 0,
+                 [](const GradientFault&, const GradientReading&) { return true; });
   // A sequence is differentiated whole once, to find where it deviates.
   constexpr double longest = 1 << 29;  // some seconds
   const kda::Dimensions& d = problem.dimensions();
   const auto tokens = static_cast<double>(problem.sequences().at(place.sequence).length());
   if (tokens == 0 || tokens * static_cast<double>(problem.heads_per_group() * d.K * d.V) > longest) return {};
   const Part part = part_of(problem, output, place, chunk_size, threads);
-  Naming naming = named(part.problem, part.output, chunk_size, threads, &part);
-  naming.sequence = part.sequence, naming.heads = part.heads;
-  naming.begin = part.sequence.begin + part.begin, naming.end = part.sequence.begin + part.end;
-  return naming;
+  Naming of_part =
+      named(part.problem, part.output, chunk_size, threads, part.begin / chunk_size,
+            [&](const GradientFault&, const GradientReading& reading) { return part.has(reading); });
+  of_part.sequence = part.sequence, of_part.heads = part.heads;
+  of_part.begin = part.sequence.begin + part.begin, of_part.end = part.sequence.begin + part.end;
+  if (work > most_work) return of_part;
+  // Of the whole: what explains the part, what does not show there, and what is soon tried.
+  Naming naming = named(problem, output, chunk_size, threads, 0,
+                        [&](const GradientFault& fault, const GradientReading& reading) {
+                          return !reading.is_of_chunks() || !part.has(reading) ||
+                                 std::ranges::count(of_part.causes, fault.name, &Cause::fault) > 0;
+                        });
+  return naming.causes.empty() ? of_part : naming;
 }
 
 }  // namespace kda_check::hypotheses

@@ -85,11 +85,19 @@ class HeadInputs {
   void gates(std::size_t t, std::vector<double>& row) const {
     const std::optional<std::size_t> from = delayed(t, reading_.gate_delay);
     if (!from || reading_.lost_decay == t) return std::fill(row.begin(), row.end(), 0.0);
-    double sum = 0;
     for (std::size_t k = 0; k < d_.K; ++k)
-      sum += row[k] = reading_.sums_of_stream ? log_decay_of_stream(*from, k) : log_decay(*from, k);
-    for (double& x : row)
-      x = reading_.gate_factor * (reading_.gate_mean ? sum / static_cast<double>(d_.K) : x);
+      row[k] = reading_.sums_of_stream ? log_decay_of_stream(*from, k) : log_decay(*from, k);
+    const auto one = reading_.one_gate;
+    const double of_all = one != nullptr ? one(row) : 0;
+    for (double& x : row) x = reading_.gate_factor * (one != nullptr ? of_all : x);
+  }
+
+  /// Of a row of zeros.
+  void padding_gates(std::vector<double>& row) const {
+    for (std::size_t k = 0; k < d_.K; ++k) {
+      GateInput in = gate_input(sequence_.begin, k, gate_head());
+      in.g = 0, row[k] = in.function(in);
+    }
   }
 
  private:
@@ -162,12 +170,12 @@ class HeadInputs {
     const double x = problem_.g.value((row_of(reading_.rows.gate, t) * d_.HV + head) * d_.decays() +
                                       channel % d_.decays());
     if (reading_.options.gate == Gate::none) return {x, 0, 0, 1, 0, [](const GateInput& in) { return in.g; }};
-    const std::size_t of = reading_.bias_of_first_head ? 0 : head;
     if (reading_.shifted.bias_of_first_tile) k = in_first_tile(k);
     double bias = 0;
     if (problem_.dt_bias)
-      bias = problem_.dt_bias->value(reading_.bias_by_channel ? k % d_.decays() * d_.HV + head
-                                                              : of * d_.decays() + k % d_.decays());
+      bias = problem_.dt_bias->value(reading_.bias_element != nullptr
+                                         ? reading_.bias_element(head, k % d_.decays(), d_.HV, d_.decays())
+                                         : head * d_.decays() + k % d_.decays());
     return {x,
             bias,
             A_log_,
@@ -243,6 +251,7 @@ class Recurrence {
         V_(excerpt.columns.empty() ? problem.dimensions().V : excerpt.columns.size()),
         state_(excerpt.start.empty() ? state_before(problem, reading, excerpt) : excerpt.start),
         carried_(keeps_carried() ? state_ : std::vector<double>()),
+        kept_(state_),
         writes_(keeps_writes() ? state_.size() : 0, 0.0),
         decayed_writes_(writes_),
         late_writes_(writes_),
@@ -276,24 +285,59 @@ class Recurrence {
       answer.o.insert(answer.o.end(), output_.begin(), output_.end());
     }
     end_chunk();
-    const std::size_t length = excerpt_.sequence.length();
-    const bool is_shorter = length > reading_.chunk && length % reading_.chunk != 0;
-    if (reading_.stale_tail && is_shorter)
-      for (std::size_t i = 0; i < K_; ++i) scale_row(i, numeric::exp(last_sums_[i] - sums_[i]));
-    if (reading_.reads_behind_tail && is_shorter)
-      for (std::size_t i = 0; i < K_; ++i) scale_row(i, numeric::exp(-sums_[i]));
-    if (reading_.stale_rows && is_shorter) add(stale_, 1, state_);
-    if (reading_.loses_tail && is_shorter) state_ = carried_;
-    if (reading_.round_final != &unchanged)
-      for (double& x : state_) x = reading_.round_final(x);
-    if (!reading_.final_state) std::fill(state_.begin(), state_.end(), 0.0);
-    if (reading_.final_scaled)
-      for (double& x : state_) x *= *reading_.options.scale;
+    hand_back();
     answer.state = std::move(state_);
     return answer;
   }
 
  private:
+  /// The state behind the last token, as it is stored.
+  void hand_back() {
+    const std::size_t length = excerpt_.sequence.length(), rows = length % reading_.chunk;
+    const bool is_shorter = length > reading_.chunk && rows != 0;
+    switch (reading_.final) {
+      case FinalState::right:
+        break;
+      case FinalState::zero:
+        std::ranges::fill(state_, 0.0);
+        break;
+      case FinalState::scaled:
+        for (double& x : state_) x *= *reading_.options.scale;
+        break;
+      case FinalState::initial:
+      case FinalState::early:
+      case FinalState::initial_again:
+        state_ = kept_;
+        break;
+      case FinalState::padding_decays:
+        inputs_.padding_gates(gates_);
+        for (std::size_t i = 0; i < K_ && rows != 0; ++i)
+          scale_row(i, numeric::exp(static_cast<double>(reading_.chunk - rows) * gates_[i]));
+        break;
+      case FinalState::tail_lost:
+        if (is_shorter) state_ = carried_;
+        break;
+      case FinalState::tail_decay_stale:
+        for (std::size_t i = 0; i < K_ && is_shorter; ++i)
+          scale_row(i, numeric::exp(last_sums_[i] - sums_[i]));
+        break;
+      case FinalState::tail_end_lost:
+        for (std::size_t i = 0; i < K_ && is_shorter; ++i) scale_row(i, numeric::exp(-sums_[i]));
+        break;
+      case FinalState::stale_rows:
+        if (is_shorter) add(stale_, 1, state_);
+    }
+    for (double& x : state_) x = reading_.round_final(x);
+  }
+  /// The initial state is added, and what becomes of that is handed back.
+  void start_again(std::size_t t) {
+    std::vector<double> start = initial_state(problem_, reading_, excerpt_);
+    add(state_, 1, start);
+    kept_ = answer_of(problem_, Interpretation(problem_),
+                      {excerpt_.sequence, t, excerpt_.end, excerpt_.head, std::move(start), excerpt_.columns})
+                .state;
+  }
+
   /// The same by the chunk form.
   ExcerptAnswer in_chunks() {
     using plain::Matrix;
@@ -357,12 +401,16 @@ class Recurrence {
     if (reading_.lost_state == t) std::fill(state_.begin(), state_.end(), 0.0);
     if (reading_.joint != Joint::none && t > excerpt_.begin && (t - excerpt_.begin) % reading_.part == 0)
       join(t);
+    if (reading_.final == FinalState::initial_again && t > excerpt_.begin &&
+        t - excerpt_.begin == reading_.final_at)
+      start_again(t);
     inputs_.query(t, q_), inputs_.key(t, k_), inputs_.read(t, k_, read_key_), inputs_.gates(t, gates_);
     for (std::size_t i = 0; i < K_; ++i) {
       const bool is_hit = plain::is_among(reading_.channels, i, K_);
       if (reading_.prediction_missing && is_hit) read_key_[i] = 0;
       if (reading_.output_missing && is_hit) q_[i] = 0;
       if (reading_.decay_missing && is_hit) gates_[i] = 0;
+      if (reading_.untouched && is_hit) q_[i] = k_[i] = read_key_[i] = gates_[i] = 0;
       const double sum = reading_.round_sums(sums_[i] + gates_[i]);
       // The difference of rounded sums, where they are rounded.
       const double gate = reading_.round_sums == &unchanged ? gates_[i] : sum - sums_[i];
@@ -399,15 +447,17 @@ class Recurrence {
     if (reading_.round_stored != &unchanged)
       for (double& x : state_) x = reading_.round_stored(x);
     if (reading_.prediction_misses_last) last_key_ = k_, last_update_ = update_;
+    if (reading_.final == FinalState::early && t == reading_.final_at) kept_ = state_;
   }
 
   static void add(const std::vector<double>& from, double factor, std::vector<double>& to) {
     for (std::size_t i = 0; i < to.size(); ++i) to[i] += factor * from[i];
   }
   bool keeps_carried() const {
-    return reading_.transposed_states || reading_.carries_undecayed || reading_.loses_tail;
+    return reading_.transposed_states || reading_.carries_undecayed ||
+           reading_.final == FinalState::tail_lost;
   }
-  bool keeps_writes() const { return reading_.writes_undecayed || reading_.stale_rows; }
+  bool keeps_writes() const { return reading_.writes_undecayed || reading_.final == FinalState::stale_rows; }
   /// Of this chunk: as they are, decayed, and decayed those of rows that the last chunk lacks.
   void keep_write(std::size_t t) {
     const std::size_t row = (t - excerpt_.sequence.begin) % reading_.chunk;
@@ -530,7 +580,7 @@ class Recurrence {
   const Excerpt& excerpt_;
   const HeadInputs inputs_;
   const std::size_t K_, V_;
-  std::vector<double> state_, carried_;  ///< carried_: before the chunk
+  std::vector<double> state_, carried_, kept_;  ///< carried_: before the chunk; kept_: what is handed back
   std::vector<double> writes_, decayed_writes_, late_writes_, stale_;
   std::vector<double> q_, k_, read_key_, gates_, decay_;
   std::vector<double> sums_, last_sums_;  ///< of the log decays in a chunk; in the one before

@@ -23,6 +23,21 @@ enum class LastToken : unsigned char {
   unwritten,  ///< its row of o is zero; the state is right
 };
 
+/// What is handed back for the state behind the last token.
+enum class FinalState : std::uint8_t {
+  right,
+  zero,
+  scaled,            ///< by the scale
+  initial,           ///< the initial state
+  early,             ///< the state behind another token
+  initial_again,     ///< a later part of the sequence starts from the state before it and the initial state
+  padding_decays,    ///< rows that the last chunk lacks decay it, by the gate of zeros
+  tail_lost,         ///< it lacks a shorter last chunk
+  tail_decay_stale,  ///< a shorter last chunk decays it as the chunk before did
+  tail_end_lost,     ///< a shorter last chunk reads G_n from behind it, where it is 0
+  stale_rows,        ///< a shorter last chunk adds what the chunk before wrote in the rows that it lacks
+};
+
 /// Where beta is, in w = beta (v - p), p the prediction.
 enum class BetaOn : unsigned char { both, value, prediction, value_alone };
 
@@ -75,47 +90,49 @@ enum class Channels : std::uint8_t { all, first, last };
 /// What else a kernel gets wrong of the chunk form; one at a time.
 enum class ChunkFault : std::uint8_t {
   none,
-  of_term,             ///< what Interpretation::chunk_term says
-  exp2_within,         ///< powers of two between rows of a chunk, of e in all else
-  exp2_across,         ///< the other way round
-  anchors_apart,       ///< blocks of 16 off the diagonal lack the decay of their first row
-  sums_in_blocks,      ///< G starts anew in each 16 rows
-  sums_in_halves,      ///< ... in each 32
-  sums_missing,        ///< G is g
-  sums_over_chunks,    ///< G is not set back where a chunk begins
-  initial_state_late,  ///< the first chunk reads zeros for h, and what it leaves has it
-  w_lowered,           ///< w has exp(G_n - G) for exp(G)
-  first_gate_lost,     ///< G lacks the gate of the chunk's first row
-  end_of_row_before,   ///< G_n is that of the row before
-  column_beta,         ///< L has the beta of its column
-  inverse_missing,     ///< A = I
-  inverse_series_2,    ///< A = I - L
-  inverse_series_4,    ///< ... + L^2 - L^3
-  inverse_series_8,    ///< ... up to L^7
-  inverse_series_16,   ///< ... up to L^15
-  inverse_product,     ///< a block of 16 of A lacks one product of its sum
-  of_block,            ///< what Interpretation::chunk_term says of a block off the diagonal
-  merged_with_sign,    ///< blocks of 16 of A are merged with +, not with -
-  inverse_transposed,  ///< A^T
-  last_rows_unsolved,  ///< the last row of each block of 16 is that of I - L
-  u_unsolved,          ///< u without A
-  u_without_own,       ///< u with A - I
-  w_unsolved,          ///< w without A
-  writes_unerased,     ///< the state is written with u for u - w h
-  output_unerased,     ///< o is read from u for u - w h
-  output_uncorrected,  ///< o is read from beta v
-  last_row_lost,       ///< the last row of a chunk is not written
-  carry_by_column,     ///< exp(G_n) decays columns of the state, not rows
-  query_exclusive,     ///< o reads h with exp(G) of the row before
-  query_behind,        ///< o reads h after it decayed to the chunk's end
-  first_chunk_alone,   ///< o of the first chunk does not read h
-  scores_unmasked,     ///< o sees later rows of its chunk
-  scores_of_next,      ///< o sees the row behind it
-  state_of_before,     ///< o reads the state that entered the chunk before
-  state_of_after,      ///< o reads the state that leaves the chunk
-  state_of_first,      ///< o of all sequences reads the states of the first one
-  state_of_stream,     ///< o reads the state of the chunk that has its number where chunks of the row are
-                       ///< counted
+  of_term,              ///< what Interpretation::chunk_term says
+  exp2_within,          ///< powers of two between rows of a chunk, of e in all else
+  exp2_across,          ///< the other way round
+  anchors_apart,        ///< blocks of 16 off the diagonal lack the decay of their first row
+  sums_in_blocks,       ///< G starts anew in each 16 rows
+  sums_in_halves,       ///< ... in each 32
+  sums_missing,         ///< G is g
+  sums_over_chunks,     ///< G is not set back where a chunk begins
+  initial_state_late,   ///< the first chunk reads zeros for h, and what it leaves has it
+  w_lowered,            ///< w has exp(G_n - G) for exp(G)
+  first_gate_lost,      ///< G lacks the gate of the chunk's first row
+  end_of_row_before,    ///< G_n is that of the row before
+  column_beta,          ///< L has the beta of its column
+  inverse_missing,      ///< A = I
+  inverse_series_2,     ///< A = I - L
+  inverse_series_4,     ///< ... + L^2 - L^3
+  inverse_series_8,     ///< ... up to L^7
+  inverse_series_16,    ///< ... up to L^15
+  inverse_product,      ///< a block of 16 of A lacks one product of its sum
+  of_block,             ///< what Interpretation::chunk_term says of a block off the diagonal
+  merged_with_sign,     ///< blocks of 16 of A are merged with +, not with -
+  inverse_transposed,   ///< A^T
+  last_rows_unsolved,   ///< the last row of each block of 16 is that of I - L
+  u_unsolved,           ///< u without A
+  u_without_own,        ///< u with A - I
+  w_unsolved,           ///< w without A
+  writes_unerased,      ///< the state is written with u for u - w h
+  output_unerased,      ///< o is read from u for u - w h
+  output_uncorrected,   ///< o is read from beta v
+  last_row_lost,        ///< the last row of a chunk is not written
+  carry_of_first_row,   ///< the state decays by G of the chunk's first row
+  carry_of_row_before,  ///< ... of the last row but one
+  carry_by_column,      ///< exp(G_n) decays columns of the state, not rows
+  query_exclusive,      ///< o reads h with exp(G) of the row before
+  query_behind,         ///< o reads h after it decayed to the chunk's end
+  first_chunk_alone,    ///< o of the first chunk does not read h
+  scores_unmasked,      ///< o sees later rows of its chunk
+  scores_of_next,       ///< o sees the row behind it
+  state_of_before,      ///< o reads the state that entered the chunk before
+  state_of_after,       ///< o reads the state that leaves the chunk
+  state_of_first,       ///< o of all sequences reads the states of the first one
+  state_of_stream,      ///< o reads the state of the chunk that has its number where chunks of the row are
+                        ///< counted
 };
 
 /// Blocks of 16 of a chunk of 64 whose sum lacks a product: row, column, and which of L(row, m) A(m, column).
@@ -209,16 +226,16 @@ struct Interpretation {
   using GateRule = void (*)(GateInput&);
   std::array<GateRule, 2> gate_rules{};
   bool A_log_of_query_head = false;  ///< of number h / (HV / H) of the value heads
-  bool bias_of_first_head = false;   ///< for all heads
-  bool bias_by_channel = false;      ///< dt_bias is read as [K][HV]
-  double gate_factor = 1;            ///< multiplies the log decay
+  /// The element of dt_bias, [HV][K].
+  std::size_t (*bias_element)(std::size_t head, std::size_t k, std::size_t heads, std::size_t K) = nullptr;
+  double gate_factor = 1;  ///< multiplies the log decay
   Function decay =
       +[](double x) { return numeric::exp(x); };  ///< from the log decay to what multiplies the state
-  std::ptrdiff_t gate_delay = 0;      ///< token t decays by the gate of token t - delay; by 1 outside
-  std::ptrdiff_t beta_delay = 0;      ///< likewise; 0 outside
-  bool gate_mean = false;             ///< one gate for all channels: the mean of the logs
-  bool gate_of_first_head = false;    ///< for all heads
-  bool gate_of_query_head = false;    ///< of number h / (HV / H) of the value heads
+  std::ptrdiff_t gate_delay = 0;  ///< token t decays by the gate of token t - delay; by 1 outside
+  std::ptrdiff_t beta_delay = 0;  ///< likewise; 0 outside
+  double (*one_gate)(std::span<const double>) = nullptr;  ///< for all channels, of their log decays
+  bool gate_of_first_head = false;                        ///< for all heads
+  bool gate_of_query_head = false;                        ///< of number h / (HV / H) of the value heads
   bool sums_of_stream = false;        ///< sums of gates start anew at multiples of `chunk` of the packed row
   bool decays_after_update = false;   ///< S := decay (S + k w^T), read before it
   bool predict_before_decay = false;  ///< e = v - S^T k with the state of the token before
@@ -243,17 +260,18 @@ struct Interpretation {
   bool decayed_again = false;                ///< o reads a state that has decayed again
   double (*write_factor)(double) = nullptr;  ///< of a channel's decay, multiplies what it is written with
   double output_factor = 1;
-  bool heads_interleaved = false;      ///< value head h reads query head h mod H, not h / (HV / H)
-  bool first_query_head = false;       ///< all value heads read query head 0
-  bool query_key_swapped = false;      ///< o reads along k, the state is written along q
-  bool initial_state = true;           ///< false: zeros
-  bool final_state = true;             ///< false: zeros are stored
+  bool heads_interleaved = false;  ///< value head h reads query head h mod H, not h / (HV / H)
+  bool first_query_head = false;   ///< all value heads read query head 0
+  bool query_key_swapped = false;  ///< o reads along k, the state is written along q
+  bool initial_state = true;       ///< false: zeros
+  FinalState final = FinalState::right;
+  std::size_t final_at = 0;            ///< the token of FinalState::early; tokens of a part
   bool initial_state_by_head = false;  ///< [HV][N] for [N][HV]
   /// Of another sequence, from its own number and how many there are.
   std::size_t (*initial_sequence)(std::size_t own, std::size_t count) = nullptr;
   /// Of another head, from its own number and those of a group.
   std::size_t (*initial_head)(std::size_t head, std::size_t heads, std::size_t group) = nullptr;
-  bool initial_scaled = false, final_scaled = false;                      ///< the states, by the scale
+  bool initial_scaled = false;                                            ///< by the scale
   bool initial_state_transposed = false, final_state_transposed = false;  ///< in the other layout
   bool goes_on = false;  ///< a sequence starts from where the one before ended, whatever its initial state
   LastToken last_token = LastToken::computed;
@@ -273,19 +291,15 @@ struct Interpretation {
   std::size_t chunk = 64;
   bool loses_states = false;       ///< each chunk starts from zeros
   bool transposed_states = false;  ///< o reads the state before its chunk in the other layout
-  bool stale_tail = false;         ///< a shorter last chunk decays the state as the chunk before did
-  bool stale_rows = false;         ///< ... and adds what the chunk before wrote in the rows that it lacks
   bool carries_undecayed = false;  ///< a chunk adds its writes to the state before it, which does not decay
   bool writes_undecayed = false;   ///< ... its writes as they are, without their decay to the chunk's end
-  bool reads_behind_tail = false;  ///< a shorter last chunk reads G_n from behind it, where it is 0
-  bool loses_tail = false;         ///< the final state lacks a shorter last chunk
   ChunkFault chunk_fault = ChunkFault::none;  ///< else it is the chunk form that is computed
   ChunkTerm chunk_term = ChunkTerm::none;
   TermFault term_fault = TermFault::lost;
-  Channels channels = Channels::all;                             ///< of the term; and of what follows
-  bool prediction_missing = false, output_missing = false;       ///< these do not read them
-  bool decay_missing = false;                                    ///< they do not decay
-  std::size_t block = 0;                                         ///< of inverse_products or of score_blocks
+  Channels channels = Channels::all;                        ///< of the term; and of what follows
+  bool prediction_missing = false, output_missing = false;  ///< these do not read them
+  bool decay_missing = false, untouched = false;  ///< they do not decay; the state keeps them as they were
+  std::size_t block = 0;                          ///< of inverse_products or of score_blocks
   Function round_carried = &unchanged, round_sums = &unchanged;  ///< states between chunks; sums of gates
 };
 

@@ -111,7 +111,8 @@ double fitted_factor(const std::vector<Unit>& units, const Answer& answer) {
 bool shows_at_start(const Interpretation& reading) {
   return !reading.initial_state || reading.initial_state_transposed || reading.initial_state_by_head ||
          reading.initial_sequence != nullptr || reading.joint != Joint::none ||
-         reading.initial_head != nullptr || reading.initial_scaled ||
+         reading.initial_head != nullptr || reading.initial_scaled || reading.untouched ||
+         reading.final == FinalState::initial || reading.final == FinalState::initial_again ||
          reading.chunk_fault == ChunkFault::first_chunk_alone || reading.round_initial != &unchanged ||
          reading.goes_on || reading.chunk_fault == ChunkFault::state_of_stream ||
          reading.chunk_fault == ChunkFault::state_of_first ||
@@ -121,12 +122,13 @@ bool shows_at_start(const Interpretation& reading) {
 
 /// ... and such a one behind the last.
 bool shows_at_end(const Interpretation& reading) {
-  return !reading.final_state || reading.final_scaled || reading.final_state_transposed ||
-         reading.round_final != &unchanged || reading.loses_tail || reading.reads_behind_tail;
+  return reading.final != FinalState::right || reading.final_state_transposed ||
+         reading.round_final != &unchanged;
 }
 /// It needs the chunk before.
 bool looks_back(const Interpretation& reading) {
-  return reading.stale_tail || reading.stale_rows || reading.chunk_fault == ChunkFault::state_of_before;
+  return reading.final == FinalState::tail_decay_stale || reading.final == FinalState::stale_rows ||
+         reading.chunk_fault == ChunkFault::state_of_before;
 }
 /// A column of what it gives depends on others.
 bool mixes_columns(const Interpretation& reading) {
@@ -152,13 +154,13 @@ class FaultSearch {
     if (std::ranges::all_of(units, is_right)) return std::move(found_);
     leave_out_right_heads(units);
     if (!search() && !search_in_columns(units)) search_in_chunks();
-    // Whose head it is says less than the rule that takes it.
-    const auto is_of_head = [](const Cause& cause) {
+    // Whose head it is, or which token's state, says less than the rule that takes it.
+    const auto says_less = [](const Cause& cause) {
       return std::ranges::any_of(faults(), [&](const Fault& fault) {
-        return fault.name == cause.fault && fault.at == Fault::At::head;
+        return fault.name == cause.fault && (fault.at == Fault::At::head || fault.at == Fault::At::stored);
       });
     };
-    if (!std::ranges::all_of(found_.causes, is_of_head)) std::erase_if(found_.causes, is_of_head);
+    if (!std::ranges::all_of(found_.causes, says_less)) std::erase_if(found_.causes, says_less);
     const bool is_hint = found_.causes.empty() && nearest_ && nearest_->explained >= least_hint;
     found_.nearest = is_hint ? nearest_ : std::nullopt;
     return std::move(found_);
@@ -418,6 +420,24 @@ class FaultSearch {
     }
   }
 
+  /// The token, not the last, behind which the state is nearest to the final one.
+  std::size_t nearest_state() const {
+    std::vector<double> state = state_before(0, columns_);
+    std::size_t nearest = found_.begin;
+    double least = HUGE_VAL;
+    for (std::size_t t = found_.begin; t + 1 < found_.end; ++t) {
+      state = answer_of(problem_, Interpretation(problem_),
+                        {found_.sequence, t, t + 1, found_.heads[0], std::move(state), columns_, &gates_[0]})
+                  .state;
+      Distance distance;
+      for (std::size_t i = 0; i < state.size(); ++i)
+        distance.add(output_.final_state->value(element_of_state(found_.sequence.index, found_.heads[0], i)),
+                     state[i]);
+      if (distance.size() < least) nearest = t, least = distance.size();
+    }
+    return nearest;
+  }
+
   std::vector<std::size_t> places_of(const Fault& fault, bool in_other_chunks) const {
     std::vector<std::size_t> places;
     const auto add = [&](std::size_t place) {
@@ -436,6 +456,9 @@ class FaultSearch {
           if (const std::size_t place = deviation_ - (deviation_ - found_.sequence.begin) % multiple;
               place > found_.begin && place < found_.end)
             add(place);
+        return places;
+      case Fault::At::stored:
+        if (sees_final_state()) add(nearest_state());
         return places;
       case Fault::At::part:  // the first joint, or the second one where nothing precedes the first part
         if (const std::size_t joint = (deviation_ - found_.sequence.begin) / 16 * 16; joint > 0)
@@ -560,9 +583,7 @@ class FaultSearch {
   /// goes on rightly.
   ExcerptAnswer excerpt(const Interpretation& reading, std::size_t head) const {
     const std::vector<std::size_t> columns = mixes_columns(reading) ? all_columns() : columns_;
-    std::vector<double> start;
-    for (std::size_t k = 0; k < d_.K && !starts_[head].empty(); ++k)
-      for (const std::size_t v : columns) start.push_back(starts_[head][k * d_.V + v]);
+    std::vector<double> start = state_before(head, columns);
     const std::size_t end = is_in_chunk() ? std::min(chunk_end_, found_.end) : found_.end;
     ExcerptAnswer answer = answer_of(
         problem_, reading,
@@ -576,6 +597,13 @@ class FaultSearch {
     }
     if (mixes_columns(reading)) return looked_at(answer, reading);
     return answer;
+  }
+  /// [K][columns], before `begin`; empty at the first token.
+  std::vector<double> state_before(std::size_t head, const std::vector<std::size_t>& columns) const {
+    std::vector<double> start;
+    for (std::size_t k = 0; k < d_.K && !starts_[head].empty(); ++k)
+      for (const std::size_t v : columns) start.push_back(starts_[head][k * d_.V + v]);
+    return start;
   }
   ExcerptAnswer looked_at(const ExcerptAnswer& all, const Interpretation& reading) const {
     const bool v_first = problem_.options.state_v_first != reading.final_state_transposed;

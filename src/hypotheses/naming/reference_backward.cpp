@@ -58,7 +58,7 @@ class BackwardInputs {
     return problem_.A_log ? numeric::exp(problem_.A_log->value(head)) : 1;
   }
   double bias(std::size_t head, std::size_t channel) const {
-    return problem_.dt_bias ? problem_.dt_bias->value(head * d_.K + channel) : 0;
+    return problem_.dt_bias ? problem_.dt_bias->value(head * d_.decays() + channel) : 0;
   }
 
   Head head(const Sequence& s, std::size_t head) const {
@@ -66,7 +66,7 @@ class BackwardInputs {
     Head in{unit_rows(problem_.q, s, head),
             unit_rows(problem_.k, s, head),
             rows(problem_.v, s, d_.HV, head, d_.V),
-            rows(problem_.g, s, d_.HV, head, d_.K),
+            log_decays(s, head),
             Matrix(s.length(), d_.V),
             state(problem_.initial_state, s.index, head),
             std::vector<double>(s.length()),
@@ -75,16 +75,27 @@ class BackwardInputs {
     for (std::size_t t = 0; t < s.length(); ++t) {
       in.beta[t] = problem_.beta.value(row(s, t, d_.HV, head, 1));
       if (options.beta_sigmoid) in.beta[t] = (options.allow_neg_eigval ? 2 : 1) * sigmoid(in.beta[t]);
-      for (std::size_t x = 0; options.gate != Gate::none && x < d_.K; ++x) {
-        const double y = in.g(t, x) + bias(head, x);
-        in.g(t, x) = options.gate == Gate::softplus ? -amplitude(head) * softplus(y)
-                                                    : *options.lower_bound * sigmoid(amplitude(head) * y);
-      }
     }
     return in;
   }
 
  private:
+  /// [tokens][K]; one for all channels where a head has one.
+  Matrix log_decays(const Sequence& s, std::size_t head) const {
+    Matrix of_channels(s.length(), d_.K);
+    const kda::Options& options = problem_.options;
+    for (std::size_t t = 0; t < s.length(); ++t)
+      for (std::size_t x = 0; x < d_.K; ++x) {
+        const std::size_t channel = x % d_.decays();
+        const double g = problem_.g.value(row(s, t, d_.HV, head, d_.decays()) + channel),
+                     y = g + bias(head, channel);
+        of_channels(t, x) = options.gate == Gate::none ? g
+                            : options.gate == Gate::softplus
+                                ? -amplitude(head) * softplus(y)
+                                : *options.lower_bound * sigmoid(amplitude(head) * y);
+      }
+    return of_channels;
+  }
   Matrix rows(const Tensor& tensor, const Sequence& s, std::size_t heads, std::size_t head,
               std::size_t width) const {
     Matrix part(s.length(), width);
@@ -150,9 +161,10 @@ class BackwardRun {
     const std::size_t heads = problem.dimensions().HV, last = problem.sequences().size() - 1;
     if (which == StateGradientOf::nobody || (which == StateGradientOf::last_alone && sequence != last))
       return {problem.dimensions().K, problem.dimensions().V};
-    return BackwardInputs(problem).state(problem.state_gradient,
-                                         which == StateGradientOf::first_sequence ? 0 : sequence,
-                                         which == StateGradientOf::next_head ? (head + 1) % heads : head);
+    Matrix own = BackwardInputs(problem).state(
+        problem.state_gradient, which == StateGradientOf::first_sequence ? 0 : sequence,
+        which == StateGradientOf::next_head ? (head + 1) % heads : head);
+    return which == StateGradientOf::transposed ? plain::transposed(own) : own;
   }
 
  private:
@@ -191,8 +203,10 @@ class BackwardRun {
       const bool is_unweighted = reading_.write_strength_lost && in.beta[t] != 0;
       for (std::size_t y = 0; y < d_.V; ++y)
         of(Gradient::dv)[row * d_.V + y] = gradient.v(t, y) / (is_unweighted ? in.beta[t] : 1);
-      of(Gradient::dbeta)[row] = gradient.beta[t] * sigmoid_slope(row);
-      for (std::size_t x = 0; x < d_.K; ++x) through_gate(s, t, head, x, in.g(t, x), gradient.g(t, x));
+      const bool is_lost = reading_.divided_by_beta && in.beta[t] == 0;
+      of(Gradient::dbeta)[row] = is_lost ? 0 : gradient.beta[t] * sigmoid_slope(row);
+      for (std::size_t x = d_.decays(); x < d_.K; ++x) gradient.g(t, x % d_.decays()) += gradient.g(t, x);
+      for (std::size_t x = 0; x < d_.decays(); ++x) through_gate(s, t, head, x, in.g(t, x), gradient.g(t, x));
     }
     if (!has(Gradient::dinitial_state) || (reading_.initial_of_first && s.index > 0)) return;
     const std::size_t sequence = reading_.initial_reversed ? d_.N - 1 - s.index : s.index;
@@ -212,7 +226,7 @@ class BackwardRun {
   /// From the gradient of a log decay to that of what it is made of.
   void through_gate(const Sequence& s, std::size_t t, std::size_t head, std::size_t channel, double gate,
                     double gradient) {
-    const std::size_t element = inputs_.row(s, t, d_.HV, head, d_.K) + channel;
+    const std::size_t element = inputs_.row(s, t, d_.HV, head, d_.decays()) + channel;
     const double dg = reading_.gate_unit * gradient;
     of(Gradient::dg)[element] = dg;
     if (problem_.options.gate == Gate::none) return;
@@ -221,20 +235,26 @@ class BackwardRun {
     const double x = problem_.g.value(element), y = x + inputs_.bias(taken, channel), A = amplitudes_[taken],
                  bound =
                      is_bounded ? *problem_.options.lower_bound : std::numeric_limits<double>::quiet_NaN();
-    const Slope at{
-        x, y, A, problem_.A_log ? problem_.A_log->value(taken) : 0, bound, gate, static_cast<double>(d_.K)};
+    const Slope at{x,
+                   y,
+                   A,
+                   problem_.A_log ? problem_.A_log->value(taken) : 0,
+                   bound,
+                   gate,
+                   static_cast<double>(d_.decays())};
     double slope = is_bounded ? bound * sigmoid(A * y) * sigmoid(-A * y) * A : -A * sigmoid(y);
     if (reading_.slope != nullptr) slope = reading_.slope(at);
     const double of_amplitude = reading_.amplitude != nullptr ? reading_.amplitude(at)
                                 : is_bounded                  ? y * slope
                                                               : gate;
     of(Gradient::dg)[element] = dg * slope;
-    const Summand one{s.batch, s.index, d_.N, t, s.length(), of_.chunk_size_, channel, d_.K};
+    const Summand one{s.batch, s.index, d_.N, t, s.length(), of_.chunk_size_, channel, d_.decays()};
     const auto counts = [&](bool (*by)(const Summand&)) { return by == nullptr || by(one); };
     if (has(Gradient::dA_log) && counts(reading_.counts_for_amplitude))
       of(Gradient::dA_log)[head] += dg * of_amplitude;
     if (has(Gradient::ddt_bias) && counts(reading_.counts_for_bias))
-      of(Gradient::ddt_bias)[reading_.bias_by_channel ? channel * d_.HV + head : head * d_.K + channel] +=
+      of(Gradient::ddt_bias)[reading_.bias_by_channel ? channel * d_.HV + head
+                                                      : head * d_.decays() + channel] +=
           dg * (reading_.bias != nullptr ? reading_.bias(at) : slope);
   }
 
@@ -284,8 +304,8 @@ class BackwardRun {
     };
     for (std::size_t head = 0; reading_.amplitude_of_group && head < A.size(); head += group)
       sum_over(A, head, group, 1);
-    for (std::size_t x = 0; reading_.bias_of_heads && x < std::min(bias.size(), d_.K); ++x)
-      sum_over(bias, x, d_.HV, d_.K);
+    for (std::size_t x = 0; reading_.bias_of_heads && x < std::min(bias.size(), d_.decays()); ++x)
+      sum_over(bias, x, d_.HV, d_.decays());
   }
 
   const BackwardReference& of_;
@@ -301,7 +321,7 @@ class BackwardRun {
 
 bool BackwardReference::can_differentiate(const Problem& problem) {
   const kda::Dimensions& d = problem.dimensions();
-  return d.decays() == d.K && !problem.erase && !problem.beta.empty() && d.strength != kda::Strength::value;
+  return !problem.erase && !problem.beta.empty() && d.strength != kda::Strength::value && d.K > 0;
 }
 
 BackwardReference::BackwardReference(const Problem& problem, std::size_t chunk_size)

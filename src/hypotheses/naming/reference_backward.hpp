@@ -85,9 +85,17 @@ enum class BackwardFault : std::uint8_t {
   carry_of_first_row,     ///< ... of the first row of its chunk
   carry_of_row_before,    ///< ... of the last row but one
   carry_by_mean,          ///< ... by the mean over channels
+  carry_by_column,        ///< ... by exp(G_n) of its column, not of its row
   carry_in_bf16,          ///< the gradient of the state is rounded before each chunk
+  carry_stored_in_bf16,   ///< ... behind each chunk
+  carry_read_in_bf16,     ///< ... as products read it, not as it is carried
   chunks_apart,           ///< the gradient of the state does not reach the chunk before
   prediction_of_scores,   ///< w^T dv_local for w^T dv
+  prediction_by_writes,   ///< kg^T dv for w^T dv
+  scores_of_u,            ///< dAqk = do u^T
+  key_w_lost,             ///< dk and dbeta lack what w gives them
+  beta_of_half,           ///< dbeta of w is summed over the first half of the channels
+  final_product_lost,     ///< dg lacks S dht of the last state
   state_behind,           ///< dq reads the state that leaves the chunk
   state_before,           ///< B3 reads the state that entered the chunk before
   key_raised,             ///< dk of the state has 2^G for 2^(Gn - G)
@@ -100,7 +108,15 @@ enum class BackwardFault : std::uint8_t {
 };
 
 /// Of dht, which one is read.
-enum class StateGradientOf : std::uint8_t { own, nobody, first_sequence, next_head, last_alone, with_next };
+enum class StateGradientOf : std::uint8_t {
+  own,
+  nobody,
+  first_sequence,
+  next_head,
+  last_alone,
+  with_next,
+  transposed
+};
 /// Of value heads, which count for the gradients of their query head.
 enum class GroupSum : std::uint8_t { all, first, last, mean, interleaved, in_bf16 };
 
@@ -130,6 +146,7 @@ struct GradientReading {
 
   int query_scale_power = 0;         ///< dq has the scale so many times more: -1, 0, 1
   bool write_strength_lost = false;  ///< dv without beta
+  bool divided_by_beta = false;      ///< dbeta is zero where beta is
   bool late = false;                 ///< dg a token late
   GroupSum query_groups = GroupSum::all, key_groups = GroupSum::all;
   /// dx = a dy - b (dy . y) y, from r = 1 / |x|; right: both are r.

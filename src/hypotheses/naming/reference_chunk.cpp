@@ -24,13 +24,6 @@ void put_rows(const Matrix& part, std::size_t begin, Matrix& into) {
     for (std::size_t j = 0; j < part.columns(); ++j) into(begin + i, j) = part(i, j);
 }
 
-Matrix transposed(const Matrix& a) {
-  Matrix result(a.columns(), a.rows());
-  for (std::size_t i = 0; i < a.rows(); ++i)
-    for (std::size_t j = 0; j < a.columns(); ++j) result(j, i) = a(i, j);
-  return result;
-}
-
 Matrix product(const Matrix& a, const Matrix& b) {
   Matrix result(a.rows(), b.columns());
   for (std::size_t i = 0; i < a.rows(); ++i)
@@ -199,6 +192,12 @@ Matrix keys(const Chunk& c, ChunkTerm term) {
   return k;
 }
 
+/// The row by whose G the state decays.
+std::size_t carried_by(const Chunk& c) {
+  if (c.is(ChunkFault::carry_of_first_row)) return 0;
+  return c.end() - (c.is(ChunkFault::carry_of_row_before) && c.end() > 0 ? 1 : 0);
+}
+
 /// The state after the chunk.
 Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
   score(c, head.scale);
@@ -236,7 +235,7 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
     x = c.of_decay(ChunkTerm::carry, x);
     return c.factor(ChunkTerm::carry, x, head.scale) *
            c.decay(ChunkTerm::carry, x,
-                   c.to_end_from_start(c.is(ChunkFault::carry_by_column) && y < c.K ? y : x));
+                   c.from_start(carried_by(c), c.is(ChunkFault::carry_by_column) && y < c.K ? y : x));
   });
   const Matrix written = weighted(keys(c, ChunkTerm::writes), [&](std::size_t i, std::size_t x) {
     const bool is_lost = c.is(ChunkFault::last_row_lost) && i + 1 == c.n;
@@ -265,7 +264,11 @@ Matrix output(const Chunk& c, const Matrix& h, double scale) {
   return o;
 }
 
-double as_bf16(double x) { return static_cast<double>(numeric::through_bf16(static_cast<float>(x))); }
+Matrix in_bf16(Matrix a) {
+  for (std::size_t i = 0; i < a.rows(); ++i)
+    for (std::size_t j = 0; j < a.columns(); ++j) a(i, j) = to_bf16(a(i, j));
+  return a;
+}
 
 /// Backwards through one chunk, from the gradient of the state that leaves it.
 class ChunkGradient {
@@ -278,7 +281,8 @@ class ChunkGradient {
         chunk_size_(of.chunk_size),
         reading_(reading),
         fault_(reading.fault),
-        dh_(leaving),
+        leaving_(leaving),
+        dh_(reading.fault == BackwardFault::carry_read_in_bf16 ? in_bf16(leaving) : leaving),
         h_(entered),
         behind_(behind) {}
 
@@ -286,20 +290,24 @@ class ChunkGradient {
   Matrix run(const std::vector<double>& carry, HeadGradient& into) {
     // B1
     dAqk_ = scaled(Term::dAqk,
-                   lower(product(c_.d_o, transposed(c_.v_new)), fault_ != BackwardFault::scores_strict));
+                   lower(product(c_.d_o, transposed(fault_ == BackwardFault::scores_of_u ? c_.u : c_.v_new)),
+                         fault_ != BackwardFault::scores_strict));
     const Matrix local =
         scaled(Term::dv_scores,
                product(transposed(lower(c_.Aqk, fault_ != BackwardFault::local_masked)), c_.d_o), 1);
     // B2
     Matrix dv = local;
     add(dv, product(decays(Term::dv_state) ? c_.lowered : c_.k, dh_), factor(Term::dv_state));
-    Matrix entering = weighted(dh_, [&](std::size_t x, std::size_t) {
+    Matrix entering = weighted(leaving_, [&](std::size_t x, std::size_t y) {
+      if (fault_ == BackwardFault::carry_by_column && y < c_.K) x = y;
       return factor(Term::dh_carry) * (decays(Term::dh_carry) ? carry[x] : 1);
     });
     const Matrix raised_q = weighted(
         c_.q, [&](std::size_t i, std::size_t x) { return decays(Term::dh_query) ? c_.from_start(i, x) : 1; });
     add(entering, product(transposed(raised_q), c_.d_o), scale_ * factor(Term::dh_query));
-    add(entering, product(transposed(c_.w), fault_ == BackwardFault::prediction_of_scores ? local : dv),
+    add(entering,
+        product(transposed(fault_ == BackwardFault::prediction_by_writes ? c_.lowered : c_.w),
+                fault_ == BackwardFault::prediction_of_scores ? local : dv),
         -factor(Term::dh_prediction));
     through_state(dv, entering);
     within();
@@ -329,7 +337,7 @@ class ChunkGradient {
 
   /// What one product adds to another's opposite: a - b.
   double difference(double a, double b) const {
-    return fault_ == BackwardFault::early_rounding ? as_bf16(a) - as_bf16(b) : a - b;
+    return fault_ == BackwardFault::early_rounding ? to_bf16(a) - to_bf16(b) : a - b;
   }
 
   /// B3
@@ -375,13 +383,15 @@ class ChunkGradient {
     std::size_t last = c_.n - 1;
     if (fault_ == BackwardFault::last_row_of_tile) last = chunk_size_ - 1;  // lost beyond n
     if (fault_ == BackwardFault::last_row_first) last = 0;
-    const double of_w = fault_ == BackwardFault::erase_lost ? 0 : factor(Term::dbeta_w);
+    const bool is_lost = fault_ == BackwardFault::erase_lost || fault_ == BackwardFault::key_w_lost;
+    const double of_w = is_lost ? 0 : factor(Term::dbeta_w);
     for (std::size_t i = 0; i < c_.n; ++i) {
       for (std::size_t y = 0; y < dvb.columns(); ++y)
         beta_[i] += factor(Term::dbeta_v) * dvb(i, y) * c_.v(i, y);
       for (std::size_t x = 0; x < c_.K; ++x) {
         const double raised = c_.raised(i, x);
-        beta_[i] += of_w * dkb(i, x) * (decays(Term::dbeta_w) ? raised : c_.k(i, x));
+        if (fault_ != BackwardFault::beta_of_half || 2 * x < c_.K)
+          beta_[i] += of_w * dkb(i, x) * (decays(Term::dbeta_w) ? raised : c_.k(i, x));
         if (last < c_.n)
           G_(last, x) +=
               factor(Term::dGn_keys) * c_.k(i, x) * k_(i, x) * (tail_is_lost() ? c_.to_end_from_start(x) : 1);
@@ -398,7 +408,7 @@ class ChunkGradient {
     }
     if (is(Term::dq_state, TermFault::lost_alone)) q_ = Matrix(c_.n, c_.K);
     if (is(Term::dk_state, TermFault::lost_alone)) k_ = Matrix(c_.n, c_.K);
-    if (fault_ == BackwardFault::key_prediction_lost) return;
+    if (fault_ == BackwardFault::key_prediction_lost || fault_ == BackwardFault::key_w_lost) return;
     for (std::size_t i = 0; i < c_.n; ++i)
       for (std::size_t x = 0; x < c_.K; ++x)
         k_(i, x) += factor(Term::dk_w) * weight(Term::dk_w, i) *
@@ -468,7 +478,7 @@ class ChunkGradient {
         const std::size_t i = is_forwards ? step : c_.n - 1 - step;
         if (in_blocks && (i + 1) % side == 0) sum = 0;
         const double before = sum;
-        sum = is_rounded ? as_bf16(sum + G_(i, x)) : sum + G_(i, x);
+        sum = is_rounded ? to_bf16(sum + G_(i, x)) : sum + G_(i, x);
         G_(i, x) = fault_ == BackwardFault::cumulated_late ? before : sum;
       }
     }
@@ -479,7 +489,9 @@ class ChunkGradient {
   const std::size_t chunk_size_;
   const GradientReading& reading_;
   const BackwardFault fault_;
-  const Matrix &dh_, &h_, &behind_;
+  const Matrix& leaving_;
+  const Matrix dh_;
+  const Matrix &h_, &behind_;
   Matrix dAqk_, dL_, q_, k_, v_, G_;
   std::vector<double> beta_;
 };
@@ -520,6 +532,13 @@ void cumulate_over(const std::vector<Chunk>& chunks, Matrix& g) {
 }
 
 }  // namespace
+
+Matrix transposed(const Matrix& a) {
+  Matrix result(a.columns(), a.rows());
+  for (std::size_t i = 0; i < a.rows(); ++i)
+    for (std::size_t j = 0; j < a.columns(); ++j) result(j, i) = a(i, j);
+  return result;
+}
 
 Matrix Chunk::read(ChunkTerm term, const Matrix& state) const {
   if (!is(term, TermFault::of_first_tile)) return state;
@@ -650,18 +669,23 @@ HeadGradient chunk_gradient(const ChunkedHead& of, const GradientReading& readin
   const GradientReading right;
   for (std::size_t i = chunks.size(); i-- > 0;) {
     const GradientReading& here = reading.only_chunk.value_or(i) == i ? reading : right;
-    if (here.fault == BackwardFault::carry_in_bf16)
-      for (std::size_t x = 0; x < K; ++x)
-        for (std::size_t y = 0; y < V; ++y) gradient.state(x, y) = as_bf16(gradient.state(x, y));
+    if (here.fault == BackwardFault::carry_in_bf16) gradient.state = in_bf16(std::move(gradient.state));
     const Matrix leaving = gradient.state;
     const Matrix& behind = i + 1 < chunks.size() ? chunks[i + 1].h : of.state;
     const Matrix& entered = chunks[here.fault == BackwardFault::state_before && i > 0 ? i - 1 : i].h;
     gradient.state = ChunkGradient(chunks[i], of, here, leaving, entered, behind)
                          .run(carry_of(of, i, here.fault, carried_by), gradient);
+    if (here.fault == BackwardFault::carry_stored_in_bf16)
+      gradient.state = in_bf16(std::move(gradient.state));
     if (here.fault == BackwardFault::chunks_apart && i > 0) gradient.state = Matrix(K, V);
     if (here.fault == BackwardFault::early_initial && i == 0) gradient.state = leaving;
   }
   if (reading.fault == BackwardFault::cumulated_over_chunks) cumulate_over(chunks, gradient.g);
+  for (std::size_t x = 0; x < K && reading.fault == BackwardFault::final_product_lost; ++x) {
+    double lost = 0;
+    for (std::size_t y = 0; y < V; ++y) lost += of.state(x, y) * d_state(x, y);
+    for (std::size_t t = 0; t < tokens; ++t) gradient.g(t, x) -= lost;
+  }
   if (reading.fault == BackwardFault::first_token)
     for (std::size_t x = 0; tokens > 0 && x < K; ++x) gradient.g(0, x) = 0;
   return gradient;

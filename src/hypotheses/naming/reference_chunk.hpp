@@ -27,6 +27,8 @@ class Matrix {
   std::vector<double> values_;
 };
 
+Matrix transposed(const Matrix& a);
+
 /// What the recurrence reads: q, k, g [tokens][K] (k and q after the norm, q without scale, g the natural log
 /// of the decay), v and d_o [tokens][V], beta [tokens], states [K][V].
 struct Head {
@@ -71,6 +73,7 @@ struct Chunk {
   const double* between(std::size_t i, std::size_t j) const { return &decays[(i * n + j) * K]; }
   double to_end(std::size_t i, std::size_t c) const { return ends(i, c); }
   double from_start(std::size_t i, std::size_t c) const { return starts(i, c); }
+  std::size_t end() const { return n - (is(ChunkFault::end_of_row_before) && n > 1 ? 2 : 1); }
   double to_end_from_start(std::size_t c) const { return from_start(end(), c); }
   void sum_and_multiply_decays();
 
@@ -110,7 +113,6 @@ struct Chunk {
   }
 
  private:
-  std::size_t end() const { return n - (is(ChunkFault::end_of_row_before) && n > 1 ? 2 : 1); }
   void part_anchors();
   double across(double sum) const;
 };
