@@ -236,6 +236,21 @@ TEST_CASE("run names what a kernel of a pool computes wrongly, and slots that no
       with({.slots = [](const kda::PoolCall&,
                         hypotheses::PoolFault::Pieces& pieces) { std::swap(pieces[1].to, pieces[2].to); }}),
       ContainsSubstring("has the state that belongs in slot") && ContainsSubstring("(other_slot_stored)"));
+  // The last request returns before it writes anything.
+  test::ProblemSpec spec = test::draft_spec();
+  spec.T = 3, spec.cu_seqlens = {0, 1, 2, 3};
+  kda::SlotTable table;
+  table.indices = {4, 2, 0};
+  const kda::Problem steps = test::make_pool_problem(spec, std::move(table), 6);
+  kda::Answer answer = hypotheses::with_pool_fault(
+      {.slots = [](const kda::PoolCall& call,
+                   hypotheses::PoolFault::Pieces& pieces) { pieces[2].to = call.slots(); }},
+      steps, test::default_options(steps, "recurrent", DType::fp32));
+  const std::size_t row = answer.o.size() / 3;
+  for (std::size_t i = 2 * row; i < 3 * row; ++i) answer.o.set(i, 0);
+  CHECK_THAT(reasons_of(steps, kda::of_call(*steps.pool, kda::by_name(std::move(answer)))),
+             ContainsSubstring(
+                 "request 2 is left out: its o is zero, and slot 0 keeps its state (request_left_out)"));
 }
 
 TEST_CASE("run names the fault of a call on a pool", "[engine][faults][pool]") {

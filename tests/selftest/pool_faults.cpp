@@ -44,6 +44,7 @@ const std::map<std::string_view, std::string> laws_broken_by{
     {"empty_row_zeroed", "server "},
     {"padding_in_slot_0", "padding server "},
     {"rows_without_padding", "padding server "},
+    {"slot_of_next_row", "arrival decode drafts padding prefill prefix server slots "},
     {"requests_swapped", "arrival decode drafts padding prefill prefix server slots "},
     {"next_slot_zeroed", "arrival decode drafts padding prefill prefix server slots "},
     {"last_row_not_stored", "arrival decode drafts padding prefill prefix server slots "},

@@ -85,6 +85,16 @@ void transpose(const PoolCall& call, Tensor& states, std::size_t first, std::siz
       }
 }
 
+/// Around the end.
+void take_slots_of_next(Pieces& pieces) {
+  if (pieces.empty()) return;
+  const PoolPiece first = pieces.front();
+  for (std::size_t p = 0; p < pieces.size(); ++p) {
+    const PoolPiece& next = p + 1 < pieces.size() ? pieces[p + 1] : first;
+    pieces[p].from = next.from, pieces[p].to = next.to;
+  }
+}
+
 // --- what a fault is made of
 
 using Which = bool (*)(const PoolCall&, const PoolPiece&);
@@ -225,12 +235,11 @@ std::vector<PoolFault> all_faults() {
              }),
       slots("rows_without_padding", "rows are counted without padding",
             [](const PoolCall& call, Pieces& pieces) {
-              if (!is_padded(call) || call.table.columns > 0 || pieces.empty()) return;
-              const PoolPiece first = pieces.front();
-              for (std::size_t p = 0; p < pieces.size(); ++p) {
-                const PoolPiece& next = p + 1 < pieces.size() ? pieces[p + 1] : first;
-                pieces[p].from = next.from, pieces[p].to = next.to;
-              }
+              if (is_padded(call) && call.table.columns == 0) take_slots_of_next(pieces);
+            }),
+      slots("slot_of_next_row", "each row has the slot of the next one",
+            [](const PoolCall& call, Pieces& pieces) {
+              if (call.table.columns == 0) take_slots_of_next(pieces);
             }),
       slots("requests_swapped", "two requests are swapped",
             [](const PoolCall&, Pieces& pieces) {

@@ -81,11 +81,16 @@ class Displaced {
     const std::size_t first = first_token_[p] * row_;
     return ratio(&got_.o[first], &other.o[first], call_.pieces[p].tokens.length() * row_) <= output_.o_limit;
   }
+  bool is_silent(std::size_t p) const {
+    const auto first = got_.o.begin() + static_cast<std::ptrdiff_t>(first_token_[p] * row_);
+    return std::all_of(first, first + static_cast<std::ptrdiff_t>(call_.pieces[p].tokens.length() * row_),
+                       [](double x) { return x == 0; });
+  }
   bool is_as(const Left& other, std::size_t p) const {
     return has_output(other, p) && is_state(p, &other.states[p * state_]);
   }
 
-  /// All that is wrong are states that belong in other slots, or were not stored.
+  /// All that is wrong are states that belong in other slots, or were not stored, and requests left out.
   std::optional<Cause> by_stores() const {
     std::vector<std::string> says;
     const std::vector<double> before = values(call_.states);
@@ -93,7 +98,13 @@ class Displaced {
     for (const std::size_t p : wrong_) {
       const std::size_t to = call_.pieces[p].to;
       const double *const old = &before[to * state_], *const read = &before[call_.pieces[p].from * state_];
-      if (!has_output(right_, p)) return std::nullopt;
+      if (!has_output(right_, p)) {
+        if (!is_silent(p) || !is_state(p, old)) return std::nullopt;
+        says.push_back(fmt::format("request {} is left out: its o is zero, and slot {} keeps its state",
+                                   call_.pieces[p].tokens.index, to));
+        left = std::max(left, state_ratio(p, old));
+        continue;
+      }
       const double* found = nullptr;
       std::size_t owner = 0;
       while (owner < call_.pieces.size() && !is_state(p, &right_.states[owner * state_])) ++owner;
@@ -112,7 +123,8 @@ class Displaced {
       }
       left = std::max(left, state_ratio(p, found));
     }
-    return told("other_slot_stored", std::move(says), left);
+    const bool is_left_out = says.front().find("left out") != std::string::npos;
+    return told(is_left_out ? "request_left_out" : "other_slot_stored", std::move(says), left);
   }
 
   /// `left`: rms_ratio of the state that errs most, as said.
