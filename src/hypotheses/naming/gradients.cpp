@@ -216,7 +216,8 @@ Naming name_gradient_fault(const Problem& problem, const std::vector<FailedGradi
   // Of the whole: what explains the part, what does not show there, and what is soon tried.
   Naming naming = named(problem, output, chunk_size, threads, 0,
                         [&](const GradientFault& fault, const GradientReading& reading) {
-                          return !reading.is_of_chunks() || !part.has(reading) ||
+                          const bool was_tried = part.has(reading) && fault.applies(part.problem);
+                          return !reading.is_of_chunks() || !was_tried ||
                                  std::ranges::count(of_part.causes, fault.name, &Cause::fault) > 0;
                         });
   return naming.causes.empty() ? of_part : naming;

@@ -33,7 +33,8 @@ class Ranking {
  public:
   Ranking(const std::vector<Unit>& units, const Thresholds& thresholds)
       : units_(units), thresholds_(thresholds) {
-    for (const Unit& unit : units) without_.push_back(error(unit, unit.right));
+    for (const Unit& unit : units)
+      without_.push_back(error(unit, unit.right)), got_.push_back(size_of(unit.got));
     worst_ = std::ranges::max_element(without_, {}, &UnitError::in_limits) - without_.begin();
   }
 
@@ -80,13 +81,13 @@ class Ranking {
   /// A unit that errs as right ones do has nothing to explain, but has to stay so; and what is next to
   /// nothing explains nobody's output by being small as well.
   double explained(const std::vector<UnitError>& left) const {
-    constexpr double most_left = 0.5, most_of_small = 0.05;
+    constexpr double most_left = 0.25, most_of_small = 0.05;  // of the output
     const double largest = std::ranges::max(without_, {}, &UnitError::rms_ratio).rms_ratio;
     double sum = 0, count = 0;
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       const UnitError &before = without_[unit], &after = left[unit];
       if (before.in_limits > 1 && before.rms_ratio >= thresholds_.much_less * largest) {
-        const bool is_near = after.in_limits <= 1 || after.rms_ratio <= most_left;
+        const bool is_near = after.in_limits <= 1 || after.size <= most_left * got_[unit];
         sum += is_near ? share(before, after) : std::min(share(before, after), most_of_small), count += 1;
       } else if (units_[unit].has_to_stay &&
                  after.in_limits > std::max(thresholds_.still_right, 2 * before.in_limits)) {
@@ -157,6 +158,7 @@ class Ranking {
   const std::vector<Unit>& units_;
   const Thresholds& thresholds_;
   std::vector<UnitError> without_{};  ///< a fault, by unit
+  std::vector<double> got_{};         ///< sizes, likewise
   std::ptrdiff_t worst_ = 0;
 };
 
