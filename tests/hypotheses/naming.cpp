@@ -802,7 +802,7 @@ TEST_CASE("the scalar kernel of these tests without a mistake is right", "[hypot
 }
 
 TEST_CASE("every fault is named when a kernel has exactly this one", "[hypotheses][naming]") {
-  test::Sampled sample(9);
+  test::Sampled sample(18);
   INFO(sample.text());
   std::vector<std::pair<std::string, const hypotheses::Fault*>> list;
   for (const hypotheses::Fault& fault : hypotheses::faults())
@@ -1094,7 +1094,7 @@ std::vector<hypotheses::FailedGradient> failed(const kda::GradientTensors& got) 
 TEST_CASE("every fault of gradients is named beside the errors of a kernel", "[hypotheses][naming]") {
   constexpr std::size_t chunk_size = 64;
   std::vector<kda::Problem> problems = problems_with_loss();
-  test::Sampled sample(12);
+  test::Sampled sample(20);
   INFO(sample.text());
   for (const hypotheses::GradientFault& fault : hypotheses::gradient_faults()) {
     if (!sample.next()) continue;
