@@ -48,7 +48,7 @@ std::string sentence_of(const TwinJudgement& twins) {
   if (worst.slope == 0) return fmt::format("{}: {} (limit {:.2g})", twins.place, error, worst.energy_limit);
   const std::string sigmas = worst.sigmas > 0 ? fmt::format("{:.0f} sigma; ", worst.sigmas) : "";
   const double percent = 100 * std::fabs(worst.slope);
-  const std::string off = worst.slope < -1 || percent >= 99.5
+  const std::string off = percent >= 99.5
                               ? fmt::format("{:.2g} times what is expected", 1 + worst.slope)
                               : fmt::format("{:.2g} % too {}", percent, worst.slope > 0 ? "large" : "small");
   return fmt::format("{}: {} ({}{})", twins.place, off, sigmas, error);

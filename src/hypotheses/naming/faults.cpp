@@ -44,9 +44,10 @@ double power_of_two(double x) { return numeric::exp2(x); }
 bool has_wide_initial_state(const Problem& p) {
   return has_initial_state(p) && numeric::format_of(p.initial_state->dtype()).bytes > 2;
 }
-bool has_decays_of_channels(const Problem& p) { return has_channels(p) && p.dimensions().decays() > 1; }
+bool has_gates_of_channels(const Problem& p) { return p.dimensions().decays() > 1; }
+bool has_decays_of_channels(const Problem& p) { return has_channels(p) && has_gates_of_channels(p); }
 bool has_interleaved_heads(const Problem& p) { return p.dimensions().H > 1 && has_groups(p); }
-bool has_biases_of_channels(const Problem& p) { return has_bias(p) && p.dimensions().decays() > 1; }
+bool has_biases_of_channels(const Problem& p) { return has_bias(p) && has_gates_of_channels(p); }
 bool has_padding(const Problem& p) { return has_chunks(p) && has_gate(p); }
 bool has_bounded_bias(const Problem& p) { return has_bounded_A(p) && p.dt_bias; }
 bool has_softplus_of_bias(const Problem& p) { return has_softplus_A(p) && p.dt_bias; }
@@ -161,9 +162,9 @@ constexpr Fault list[] = {
     {"decay_quadratic", "the decay is 1 + g + g^2 / 2, not exp(g)", always,
      set<&Reading::decay, &second_order>, At::everywhere, true},
     {"gate_mean", "the gate is averaged over the channels of a head",
-     [](const Problem& p) { return p.dimensions().decays() > 1; }, set<&Reading::one_gate, &mean_of>},
+     has_gates_of_channels, set<&Reading::one_gate, &mean_of>},
     {"gate_of_first_channel", "all channels of a head decay as its first one",
-     [](const Problem& p) { return p.dimensions().decays() > 1; },
+     has_gates_of_channels,
      set<&Reading::one_gate, &first_of>, At::everywhere, true},
     {"gate_raw", "g is used as the log decay, without the gate function", has_gate,
      [](Reading& r, std::size_t) { r.options.gate = Gate::none; }},

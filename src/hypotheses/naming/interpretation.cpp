@@ -251,7 +251,7 @@ class Recurrence {
         V_(excerpt.columns.empty() ? problem.dimensions().V : excerpt.columns.size()),
         state_(excerpt.start.empty() ? state_before(problem, reading, excerpt) : excerpt.start),
         carried_(keeps_carried() ? state_ : std::vector<double>()),
-        kept_(state_),
+        kept_(reading.final != FinalState::right ? state_ : std::vector<double>()),
         writes_(keeps_writes() ? state_.size() : 0, 0.0),
         decayed_writes_(writes_),
         late_writes_(writes_),

@@ -95,6 +95,7 @@ class Displaced {
     std::vector<std::string> says;
     const std::vector<double> before = values(call_.states);
     double left = 0;
+    const char* name = "request_left_out";  // unless a state is elsewhere
     for (const std::size_t p : wrong_) {
       const std::size_t to = call_.pieces[p].to;
       const double *const old = &before[to * state_], *const read = &before[call_.pieces[p].from * state_];
@@ -105,6 +106,7 @@ class Displaced {
         left = std::max(left, state_ratio(p, old));
         continue;
       }
+      name = "other_slot_stored";
       const double* found = nullptr;
       std::size_t owner = 0;
       while (owner < call_.pieces.size() && !is_state(p, &right_.states[owner * state_])) ++owner;
@@ -123,8 +125,7 @@ class Displaced {
       }
       left = std::max(left, state_ratio(p, found));
     }
-    const bool is_left_out = says.front().find("left out") != std::string::npos;
-    return told(is_left_out ? "request_left_out" : "other_slot_stored", std::move(says), left);
+    return told(name, std::move(says), left);
   }
 
   /// `left`: rms_ratio of the state that errs most, as said.

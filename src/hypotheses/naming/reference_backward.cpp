@@ -84,15 +84,14 @@ class BackwardInputs {
   Matrix log_decays(const Sequence& s, std::size_t head) const {
     Matrix of_channels(s.length(), d_.K);
     const kda::Options& options = problem_.options;
+    GateInput in{0, 0, 0, amplitude(head), options.lower_bound.value_or(0), nullptr};
     for (std::size_t t = 0; t < s.length(); ++t)
       for (std::size_t x = 0; x < d_.K; ++x) {
         const std::size_t channel = x % d_.decays();
-        const double g = problem_.g.value(row(s, t, d_.HV, head, d_.decays()) + channel),
-                     y = g + bias(head, channel);
-        of_channels(t, x) = options.gate == Gate::none ? g
-                            : options.gate == Gate::softplus
-                                ? -amplitude(head) * softplus(y)
-                                : *options.lower_bound * sigmoid(amplitude(head) * y);
+        in.g = problem_.g.value(row(s, t, d_.HV, head, d_.decays()) + channel), in.bias = bias(head, channel);
+        of_channels(t, x) = options.gate == Gate::none       ? in.g
+                            : options.gate == Gate::softplus ? softplus_gate(in)
+                                                             : bounded_gate(in);
       }
     return of_channels;
   }

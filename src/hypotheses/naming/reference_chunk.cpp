@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numbers>
 #include <utility>
 
 #include "numeric/elementary.hpp"
@@ -282,7 +283,8 @@ class ChunkGradient {
         reading_(reading),
         fault_(reading.fault),
         leaving_(leaving),
-        dh_(reading.fault == BackwardFault::carry_read_in_bf16 ? in_bf16(leaving) : leaving),
+        rounded_(fault_ == BackwardFault::carry_read_in_bf16 ? in_bf16(leaving) : Matrix()),
+        dh_(fault_ == BackwardFault::carry_read_in_bf16 ? rounded_ : leaving),
         h_(entered),
         behind_(behind) {}
 
@@ -490,8 +492,8 @@ class ChunkGradient {
   const GradientReading& reading_;
   const BackwardFault fault_;
   const Matrix& leaving_;
-  const Matrix dh_;
-  const Matrix &h_, &behind_;
+  const Matrix rounded_;  ///< as products read it, where that is not as it is
+  const Matrix &dh_, &h_, &behind_;
   Matrix dAqk_, dL_, q_, k_, v_, G_;
   std::vector<double> beta_;
 };
@@ -625,10 +627,9 @@ Matrix Chunk::rounded(ChunkTerm term, Matrix matrix) const {
 }
 
 double Chunk::decay(ChunkTerm term, std::size_t channel, double right) const {
-  constexpr double log2_of_e = 1.4426950408889634;
   if (!changes_decay(term) || !is_among(reading->channels, channel, K)) return right;
-  if (is(term, TermFault::exp2)) return numeric::exp(numeric::log(right) / log2_of_e);
-  return is(term, TermFault::log2e_twice) ? numeric::exp(numeric::log(right) * log2_of_e) : 1;
+  if (is(term, TermFault::exp2)) return numeric::exp(numeric::log(right) / std::numbers::log2e);
+  return is(term, TermFault::log2e_twice) ? numeric::exp(numeric::log(right) * std::numbers::log2e) : 1;
 }
 
 Matrix Chunk::with_block(ChunkTerm term, Matrix matrix) const {
