@@ -118,7 +118,7 @@ class Computations {
   /// Longer, where none of those that people run is it; less so of what fails whatever is found. False: that
   /// finds nothing else.
   bool find(std::size_t index, const Answered& output, bool fails) {
-    constexpr double most_spent = 1000, most_of_failures = 250;  ///< `explain` spends 5000
+    constexpr double most_spent = 1000, most_of_failures = 500;  ///< `explain` spends 5000
     Computation& known = found_[{index, output.pass}];
     Computation found = search(index, output, fails ? most_of_failures : most_spent);
     if (!found.licensed && !known.licensed) return false;
